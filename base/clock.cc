@@ -1,0 +1,57 @@
+#include "base/clock.h"
+
+#include <chrono>
+
+namespace refract::base {
+namespace {
+
+class RealClock final : public Clock {
+ public:
+  absl::Time Now() override {
+    // The steady clock's origin is arbitrary; mapped on absl::Time so that one
+    // type serves deadlines of both clocks.
+    const auto since = std::chrono::steady_clock::now().time_since_epoch();
+    return absl::UnixEpoch() + absl::FromChrono(since);
+  }
+
+  bool AwaitWithDeadline(absl::Mutex& mu, const absl::Condition& condition,
+                         absl::Time deadline) override {
+    if (deadline == absl::InfiniteFuture()) {
+      mu.Await(condition);
+      return true;
+    }
+    return mu.AwaitWithTimeout(condition, deadline - Now());
+  }
+};
+
+}  // namespace
+
+Clock& Clock::Real() {
+  static auto* clock = new RealClock;
+  return *clock;
+}
+
+ManualClock::ManualClock(absl::Time start) : now_(start) {}
+
+absl::Time ManualClock::Now() {
+  absl::MutexLock lock(&mu_);
+  return now_;
+}
+
+bool ManualClock::AwaitWithDeadline(absl::Mutex& mu,
+                                    const absl::Condition& condition,
+                                    absl::Time deadline) {
+  // Polls on the real clock in small steps: virtual time decides the outcome,
+  // real time only how soon the waiter notices.
+  while (!mu.AwaitWithTimeout(condition, absl::Milliseconds(1))) {
+    if (Now() >= deadline) return condition.Eval();
+  }
+  return true;
+}
+
+void ManualClock::Advance(absl::Duration by) {
+  absl::MutexLock lock(&mu_);
+  now_ += by;
+}
+
+}  // namespace refract::base

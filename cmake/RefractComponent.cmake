@@ -1,0 +1,82 @@
+# refract_component(NAME SOURCES … HEADERS … [DEPS …] [PRIVATE_DEPS …])
+#
+# One library target per component: refract_NAME, alias refract::NAME. Headers
+# form a FILE_SET rooted at the repository, so includes are written from there
+# and CMAKE_VERIFY_INTERFACE_HEADER_SETS can prove each self-contained.
+set(REFRACT_WARNINGS -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers)
+if(REFRACT_WERROR)
+  list(APPEND REFRACT_WARNINGS -Werror)
+endif()
+
+function(refract_apply_flags target)
+  target_compile_options(${target} PRIVATE ${REFRACT_WARNINGS})
+  if(REFRACT_SANITIZE)
+    list(JOIN REFRACT_SANITIZE "," sanitize)
+    target_compile_options(${target} PRIVATE
+      -fsanitize=${sanitize} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+    target_link_options(${target} PRIVATE -fsanitize=${sanitize})
+  endif()
+endfunction()
+
+function(refract_component name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;HEADERS;DEPS;PRIVATE_DEPS" ${ARGN})
+  set(target refract_${name})
+  add_library(${target} STATIC ${ARG_SOURCES})
+  add_library(refract::${name} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
+  target_sources(${target} PUBLIC
+    FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}" FILES ${ARG_HEADERS})
+  target_include_directories(${target} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/refract>)
+  target_link_libraries(${target} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
+  refract_apply_flags(${target})
+  set_property(GLOBAL APPEND PROPERTY REFRACT_COMPONENTS ${target})
+endfunction()
+
+# Sources that include LibTorch: its include path as system headers, for these
+# files only, because the wheel carries old Protobuf headers that must never
+# meet ours in one translation unit.
+function(refract_torch_sources target)
+  foreach(source IN LISTS ARGN)
+    set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS
+      "SHELL:-isystem ${TorchCpu_INCLUDE_DIR}"
+      "SHELL:-isystem ${TorchCpu_INCLUDE_DIR}/torch/csrc/api/include"
+      -Wno-deprecated-declarations)
+  endforeach()
+  target_link_libraries(${target} PRIVATE
+    "${TorchCpu_LIBRARY}" "${TorchCpu_C10_LIBRARY}")
+endfunction()
+
+# refract_program(NAME SOURCES … DEPS …): an executable that is installed.
+function(refract_program name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  string(REPLACE "-" "_" target "${name}_program")
+  add_executable(${target} ${ARG_SOURCES})
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name}
+    RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin"
+    INSTALL_RPATH "${TorchCpu_ROOT}/lib")
+  target_link_libraries(${target} PRIVATE ${ARG_DEPS})
+  refract_apply_flags(${target})
+  install(TARGETS ${target} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endfunction()
+
+# refract_test(NAME [LABEL unit] [TIMEOUT s] SOURCES … DEPS …)
+function(refract_test name)
+  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;DEPS" ${ARGN})
+  if(NOT ARG_LABEL)
+    set(ARG_LABEL unit)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  string(REPLACE "/" "_" target "${name}")
+  add_executable(${target} ${ARG_SOURCES})
+  target_link_libraries(${target} PRIVATE ${ARG_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
+  set_target_properties(${target} PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
+  refract_apply_flags(${target})
+  add_test(NAME ${name} COMMAND ${target})
+  set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT}
+    ENVIRONMENT "REFRACT_SOURCE_DIR=${PROJECT_SOURCE_DIR};REFRACT_BUILD_DIR=${PROJECT_BINARY_DIR};REFRACT_PYTHON=${TorchCpu_PYTHON}")
+endfunction()

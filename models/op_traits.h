@@ -1,0 +1,57 @@
+#ifndef REFRACT_MODELS_OP_TRAITS_H_
+#define REFRACT_MODELS_OP_TRAITS_H_
+
+// What is known of an operator without running it. One table that the
+// partitioner, the plan validator, `refract inspect` and the importers share.
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+#include "models/graph.h"
+
+namespace refract::models {
+
+enum class OpClass : uint8_t {
+  kUnknown,        // not in the table: pinned to the CN
+  kEmbedding,      // table look-ups: CPU-intensive (prism.md 1.3)
+  kDense,          // matrix products, attention: GPU-efficient, the seeds
+  kElementwise,    // pointwise arithmetic
+  kReduction,
+  kView,           // shape only, no arithmetic
+  kDataMovement,   // cat, expand, index with dense indices, pad, …
+  kNormalization,
+  kSize,           // computes sizes (sym_size, py.*): free
+  kCpuOnly,        // sort, top-k, unique, hashing: pinned to the CN
+  kRandom,         // other values on every call: refused at import
+  kRowMixing,      // e.g. batch_norm in training: refused or marked
+};
+
+OpClass ClassOf(absl::string_view op);
+absl::string_view Name(OpClass op_class);
+
+// May the HN run it? False for kEmbedding, kCpuOnly, kUnknown, kRandom.
+bool MayRunOnHn(OpClass op_class);
+
+// Argument name of the table that an embedding operator reads ("weight"), of
+// its ids ("indices") and of its offsets ("offsets" or empty).
+struct EmbeddingArgs {
+  absl::string_view weight;
+  absl::string_view indices;
+  absl::string_view offsets;
+};
+// Empty names when `op` is no embedding operator.
+EmbeddingArgs EmbeddingArgsOf(absl::string_view op);
+
+// Where a graph's request inputs are used as ids of a table, found through
+// views and casts (a column of an id matrix counts).
+struct IdInput {
+  ValueId input = kNoValue;
+  std::string table;  // weight name
+  int64_t rows = 0;
+  bool is_offsets = false;  // the input holds bag offsets, not ids
+};
+std::vector<IdInput> FindIdInputs(const Graph& graph);
+
+}  // namespace refract::models
+
+#endif  // REFRACT_MODELS_OP_TRAITS_H_

@@ -1,0 +1,107 @@
+#ifndef REFRACT_MODELS_REPOSITORY_H_
+#define REFRACT_MODELS_REPOSITORY_H_
+
+// Models on disk, laid out as Triton users know it:
+//
+//   <repo>/<model>/config.pbtxt
+//   <repo>/<model>/<version>/graph.pb      graph + weight table + digests
+//   <repo>/<model>/<version>/model.pt2|pt  the original file, untouched
+//   <repo>/<model>/<version>/tables/*.safetensors
+//   <repo>/<model>/<version>/split_plan.pb written by `refract partition`
+//
+// A version appears complete or not at all (written aside, then renamed) and is
+// never rewritten, but for its split plan, which is replaced by rename.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/digest.h"
+#include "models/graph.h"
+#include "models/import.h"
+#include "models/split_plan.h"
+#include "models/weights.h"
+
+namespace refract::models {
+
+// What a server does with an id outside its table.
+enum class IdPolicy : uint8_t {
+  kError,       // the request fails: INVALID_ARGUMENT
+  kZeroRow,     // contributes zeros
+  kDefaultRow,  // reads row 0
+};
+
+struct ModelConfig {
+  std::string name;
+  // Weight name → policy; tables that are not listed: `default_id_policy`.
+  absl::flat_hash_map<std::string, IdPolicy> id_policies;
+  IdPolicy default_id_policy = IdPolicy::kError;
+};
+
+// One version, mapped and checked. Immutable; shared by the requests in flight.
+struct LoadedModel {
+  std::string name;
+  int64_t version = 0;
+  std::string folder;       // of the version
+  std::string source_file;  // the original .pt2/.pt
+  Graph graph;
+  base::Digest digest;      // ModelDigest()
+  ModelConfig config;
+  std::string config_text;  // config.pbtxt as it stands on disk
+  std::shared_ptr<const WeightStore> weights;
+  // Absent when `refract partition` has not run yet.
+  std::optional<SplitPlan> plan;
+};
+
+// Identity of a model: graph (names of nodes and notes excluded from nothing:
+// the stored bytes) and the digests of its weight files.
+base::Digest ModelDigest(const Graph& graph, const WeightTable& weights);
+
+struct AddOptions {
+  // Hard links instead of copies. Saves disk and time for huge tables; the
+  // caller then must not write into the source files again.
+  bool link = false;
+};
+
+// Stateless: every call reads the disk. Errors name the file; NotFound for
+// absent repositories, models and versions, InvalidArgument for bad content.
+class Repository {
+ public:
+  explicit Repository(absl::string_view path) : path_(path) {}
+
+  // Next free version number, ≥ 1. `name` must be [A-Za-z0-9_.-]+ and start
+  // with a letter or digit. Writes config.pbtxt if the model is new, and keeps
+  // an existing one.
+  absl::StatusOr<int64_t> AddVersion(absl::string_view name,
+                                     const ImportedModel& model,
+                                     const AddOptions& options) const;
+
+  absl::StatusOr<std::vector<std::string>> ListModels() const;
+  absl::StatusOr<std::vector<int64_t>> ListVersions(
+      absl::string_view name) const;  // ascending
+
+  // version 0 = the newest. Validates graph, weights and plan.
+  absl::StatusOr<std::shared_ptr<const LoadedModel>> Load(
+      absl::string_view name, int64_t version = 0) const;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// "DIR/NAME" or "DIR/NAME/VERSION", as command lines give it.
+struct ModelPath {
+  std::string repository;
+  std::string name;
+  int64_t version = 0;  // 0 = the newest
+};
+absl::StatusOr<ModelPath> ParseModelPath(absl::string_view path);
+
+}  // namespace refract::models
+
+#endif  // REFRACT_MODELS_REPOSITORY_H_

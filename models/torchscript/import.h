@@ -1,0 +1,21 @@
+#ifndef REFRACT_MODELS_TORCHSCRIPT_IMPORT_H_
+#define REFRACT_MODELS_TORCHSCRIPT_IMPORT_H_
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/tensor.h"
+#include "models/import.h"
+
+namespace refract::models {
+
+// Reads a frozen TorchScript file through LibTorch (the format's only parser).
+// Graph names arguments by the operators' schemas; weights are located in the
+// zip and mapped in place, those that are preserved attributes keep their
+// names, constants are called "constants.<i>". No shapes yet: InferShapes()
+// adds them. Functionalised, validated; tables not bound yet.
+// Unimplemented names operators such as prim::If that have no IR form.
+absl::StatusOr<ImportedModel> ImportTorchScript(absl::string_view path);
+
+}  // namespace refract::models
+
+#endif  // REFRACT_MODELS_TORCHSCRIPT_IMPORT_H_

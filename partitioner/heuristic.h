@@ -1,0 +1,30 @@
+#ifndef REFRACT_PARTITIONER_HEURISTIC_H_
+#define REFRACT_PARTITIONER_HEURISTIC_H_
+
+#include "absl/status/statusor.h"
+#include "base/digest.h"
+#include "models/graph.h"
+#include "models/split_plan.h"
+
+namespace refract::partitioner {
+
+// Prism's colouring (reference: NSDI '25 section 4.1): CPU-intensive operators
+// and everything before them stay on the CN; colouring grows from the dense
+// seeds upstream and downstream over all operators that the HN may run; what
+// lies on an HN → CN → HN path is put right, so that one crossing each way
+// remains. Pure; the plan passes models::ValidatePlan. A model without dense
+// operators gives an all-CN plan.
+absl::StatusOr<models::SplitPlan> SplitHeuristically(
+    const models::Graph& graph, const base::Digest& model);
+
+// Everything on the CN: always legal.
+models::SplitPlan AllCn(const models::Graph& graph, const base::Digest& model);
+
+// As much as legal on the HN: every operator that may run there and does not
+// feed one that may not.
+absl::StatusOr<models::SplitPlan> AllHn(const models::Graph& graph,
+                                        const base::Digest& model);
+
+}  // namespace refract::partitioner
+
+#endif  // REFRACT_PARTITIONER_HEURISTIC_H_

@@ -1,0 +1,149 @@
+#ifndef REFRACT_RUNTIME_PROGRAM_H_
+#define REFRACT_RUNTIME_PROGRAM_H_
+
+// A graph, or the part of one that a node runs, compiled for one device.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/tensor.h"
+#include "models/graph.h"
+#include "models/repository.h"
+#include "models/split_plan.h"
+#include "models/weights.h"
+
+namespace refract::runtime {
+
+struct CompileOptions {
+  // Look-ups outside their table (models::IdPolicy per weight name).
+  models::ModelConfig config;
+  // Constant results (weights transposed, concatenated, …) up to this size are
+  // computed once at compile time. Bytes per result.
+  size_t max_folded_bytes = size_t{64} << 20;
+};
+
+// What part of a graph to compile.
+struct Part {
+  std::vector<models::NodeId> nodes;     // ascending = execution order
+  std::vector<models::ValueId> inputs;   // given to Run(), in this order
+  std::vector<models::ValueId> outputs;  // produced by Run(), in this order
+
+  static Part Whole(const models::Graph& graph);
+  // CN-pre: request inputs → `plan.up`, then whatever CN-post reads besides
+  // `plan.down`. CN-post: those same values and `plan.down` → graph outputs.
+  // HN: `plan.up` → `plan.down`.
+  static Part CnPre(const models::Graph& graph, const models::SplitPlan& plan);
+  static Part Hn(const models::Graph& graph, const models::SplitPlan& plan);
+  static Part CnPost(const models::Graph& graph,
+                     const models::SplitPlan& plan);
+};
+
+// Counters of one Run(), for truthful accounting.
+struct RunStats {
+  uint64_t replaced_ids = 0;  // ids outside their table, zero/default policy
+};
+
+class Program;
+
+// Scratch memory of one run at a time: intermediate tensors, kept per batch
+// bucket so that a warm context allocates nothing for native kernels. Not
+// thread-safe: one per request in flight (see ContextPool).
+class RunContext {
+ public:
+  explicit RunContext(const Program& program);
+  ~RunContext();
+  RunContext(RunContext&&) noexcept;
+
+  struct State;
+  State& state() { return *state_; }
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+// Immutable and thread-safe once compiled: many threads may Run() it, each with
+// its own RunContext. Runs entirely on the calling thread.
+//
+// Numerics: every value between operators is dense row-major, starts at a
+// multiple of base::kTensorAlignBytes, and each operator is computed by the
+// same kernel whatever part it is compiled in. Hence a split run is bit-identical
+// to an unsplit one on the same machine.
+class Program {
+ public:
+  // Unimplemented names an operator that has neither a native kernel nor a
+  // LibTorch implementation; InvalidArgument for a part that is not closed.
+  // The graph is copied as needed; `weights` is shared with the model.
+  static absl::StatusOr<std::unique_ptr<const Program>> Compile(
+      const models::Graph& graph, const Part& part,
+      std::shared_ptr<const models::WeightStore> weights,
+      const CompileOptions& options);
+  virtual ~Program() = default;
+
+  virtual const Part& part() const = 0;
+
+  // Checks inputs against the graph (dtype, rank, constant and symbolic
+  // dimensions, declared ranges), and gives the shape of every output, or
+  // nullopt for one that depends on data. InvalidArgument names the input.
+  virtual absl::StatusOr<std::vector<std::optional<base::TensorSpec>>>
+  OutputSpecs(absl::Span<const base::TensorView> inputs) const = 0;
+
+  // Runs. `inputs` in Part order; sizes (kSymInt values) are int64 scalars.
+  // `destinations[i]`, where not null, is where output i must be written: room
+  // for OutputSpecs()[i], aligned to kTensorAlignBytes. All other outputs live
+  // in `context` until its next Run. `outputs` is overwritten, one view each.
+  // InvalidArgument: bad inputs; ids outside a table (names table, position,
+  // id); offsets that fall or pass the end. Errors leave `context` reusable.
+  virtual absl::Status Run(absl::Span<const base::TensorView> inputs,
+                           absl::Span<std::byte* const> destinations,
+                           RunContext& context,
+                           std::vector<base::TensorView>& outputs,
+                           RunStats* stats = nullptr) const = 0;
+
+  // Rows (value of the batch symbol) that `inputs` hold; nullopt when the part
+  // has no batch symbol.
+  virtual std::optional<int64_t> BatchOf(
+      absl::Span<const base::TensorView> inputs) const = 0;
+
+  // One line per step, for `refract inspect --verbose` and logs: node, kernel.
+  virtual std::vector<std::string> Describe() const = 0;
+};
+
+// Hands out contexts of one program; grows to the number of runs in flight.
+// Thread-safe.
+class ContextPool {
+ public:
+  explicit ContextPool(const Program& program);
+  ~ContextPool();
+
+  class Lease {
+   public:
+    Lease(Lease&&) noexcept = default;
+    Lease& operator=(Lease&&) noexcept;
+    ~Lease();
+    RunContext& operator*() { return *context_; }
+    RunContext* operator->() { return context_.get(); }
+
+   private:
+    friend class ContextPool;
+    Lease(ContextPool* pool, std::unique_ptr<RunContext> context)
+        : pool_(pool), context_(std::move(context)) {}
+    ContextPool* pool_;
+    std::unique_ptr<RunContext> context_;
+  };
+  Lease Acquire();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+  const Program& program_;
+};
+
+}  // namespace refract::runtime
+
+#endif  // REFRACT_RUNTIME_PROGRAM_H_

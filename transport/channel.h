@@ -1,0 +1,221 @@
+#ifndef REFRACT_TRANSPORT_CHANNEL_H_
+#define REFRACT_TRANSPORT_CHANNEL_H_
+
+// What nodes use of the transport: a CN dials HNs and sends requests, an HN
+// listens and answers. Below it are session (handshake, liveness), message
+// layer (headers, slots, credits, validation) and DataPath (shm, tcp; verbs and
+// sim later). Nothing here says which DataPath is in use.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "base/digest.h"
+#include "base/tensor.h"
+
+namespace refract::transport {
+
+// What both ends must agree on before a request of a model may travel.
+struct ModelOffer {
+  std::string name;
+  int64_t version = 0;
+  base::Digest model;   // models::ModelDigest
+  base::Digest schema;  // models::SchemaDigest
+};
+
+enum class PathPreference { kAuto, kShm, kTcp, kVerbs };
+
+struct Limits {
+  // Larger messages are described and then pulled by the receiver; smaller ones
+  // are put straight into a granted slot. Bytes.
+  size_t eager_bytes = size_t{64} << 10;
+  // Longest message, header included. Bytes.
+  size_t max_message_bytes = size_t{64} << 20;
+  // Requests of one connection in flight; more wait in Allocate's error.
+  int max_in_flight = 64;
+  // Registered memory that a side lends to messages it sends. Bytes.
+  size_t source_arena_bytes = size_t{256} << 20;
+};
+
+// A message being written, in registered memory: tensors are produced right
+// where they are sent from. Move-only; dropping it unsent frees the memory.
+class OutgoingMessage {
+ public:
+  OutgoingMessage() = default;
+  OutgoingMessage(OutgoingMessage&&) noexcept;
+  OutgoingMessage& operator=(OutgoingMessage&&) noexcept;
+  ~OutgoingMessage();
+
+  // Aligned to base::kTensorAlignBytes; valid until sent or dropped.
+  std::byte* data(size_t tensor) const;
+  size_t num_tensors() const;
+
+  struct Impl;
+  explicit OutgoingMessage(std::unique_ptr<Impl> impl);
+  Impl* impl() const { return impl_.get(); }
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+// A message that arrived: validated views of its tensors. The memory is given
+// back to the peer when this is destroyed. Its payload may be changed by a
+// hostile peer while it is read: never use a value in it as an index or length
+// without a check on the copy that is used.
+class IncomingMessage {
+ public:
+  IncomingMessage() = default;
+  IncomingMessage(IncomingMessage&&) noexcept;
+  IncomingMessage& operator=(IncomingMessage&&) noexcept;
+  ~IncomingMessage();
+
+  absl::Span<const base::TensorView> tensors() const;
+
+  struct Impl;
+  explicit IncomingMessage(std::unique_ptr<Impl> impl);
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+// ---------------------------------------------------------------- CN side
+
+struct ClientOptions {
+  std::string address;  // "host:port" of the HN
+  PathPreference path = PathPreference::kAuto;
+  std::vector<ModelOffer> models;
+  Limits limits;
+  // How long without any sign of life before the peer counts as lost.
+  absl::Duration liveness_timeout = absl::Seconds(2);
+  absl::Duration handshake_timeout = absl::Seconds(5);
+  // Reconnect back-off: doubles from first to last, with ±50 % jitter.
+  absl::Duration first_backoff = absl::Milliseconds(50);
+  absl::Duration last_backoff = absl::Seconds(5);
+  base::Clock* clock = &base::Clock::Real();
+};
+
+struct ClientState {
+  bool connected = false;
+  std::string path;            // "shm", "tcp", … empty when not connected
+  uint64_t epoch = 0;          // counts successful handshakes
+  int in_flight = 0;
+  absl::Status last_error;     // why not connected
+  // One per offer, in order: OK, or why the HN refused it.
+  std::vector<absl::Status> models;
+  // Sums over all epochs. Bytes: headers, tables and padding included.
+  uint64_t bytes_sent = 0;
+  uint64_t bytes_received = 0;
+  uint64_t messages_sent = 0;
+};
+
+// The lasting link to one HN: connects, watches, reconnects by itself until
+// destroyed. Thread-safe.
+class Client {
+ public:
+  using Callback =
+      std::function<void(absl::StatusOr<IncomingMessage> response)>;
+
+  // Never fails for an absent peer; it goes on trying. InvalidArgument for bad
+  // options. `on_change` (may be null) is called on an own thread, under no
+  // lock, after each connect and disconnect.
+  static absl::StatusOr<std::unique_ptr<Client>> Create(
+      const ClientOptions& options, std::function<void()> on_change);
+  // Fails what is in flight with kCancelled, then joins.
+  virtual ~Client() = default;
+
+  virtual ClientState state() const = 0;
+
+  // Registered memory for a request of offer `model` with these tensors.
+  // Unavailable: not connected, or the model is refused there.
+  // ResourceExhausted: too many in flight or the arena is full.
+  // InvalidArgument: longer than max_message_bytes or over 256 tensors.
+  virtual absl::StatusOr<OutgoingMessage> Allocate(
+      size_t model, absl::Span<const base::TensorSpec> tensors) = 0;
+
+  // Sends and returns at once. `done` runs exactly once, on the transport's
+  // thread and under no lock; it must not block. Its status is the HN's own
+  // (as passed to Fail), DeadlineExceeded when `deadline` (of options.clock)
+  // passes first, or Unavailable when the connection is lost: the request may
+  // or may not have run ("unknown outcome"), re-sending is safe.
+  virtual void Send(OutgoingMessage message, absl::Time deadline,
+                    Callback done) = 0;
+};
+
+// ---------------------------------------------------------------- HN side
+
+// A request at the HN. Exactly one of Reply and Fail must be called, from any
+// thread; destroying it unanswered fails it with kInternal. Holding it after
+// the connection is gone is safe: the answer is dropped.
+class ServerCall {
+ public:
+  virtual ~ServerCall() = default;
+
+  virtual size_t model() const = 0;  // what Handler::OnOffer returned
+  // On the server's clock; InfiniteFuture when the client set none.
+  virtual absl::Time deadline() const = 0;
+  virtual absl::Span<const base::TensorView> tensors() const = 0;
+  // True when the client is gone or has cancelled: work may be dropped.
+  virtual bool abandoned() const = 0;
+
+  virtual absl::StatusOr<OutgoingMessage> AllocateReply(
+      absl::Span<const base::TensorSpec> tensors) = 0;
+  virtual void Reply(OutgoingMessage message) = 0;
+  virtual void Fail(const absl::Status& status) = 0;
+};
+
+// Implemented by the HN. Methods are called on transport threads, concurrently
+// for different connections; they must not block.
+class Handler {
+ public:
+  virtual ~Handler() = default;
+  // A number that later calls carry, or why this HN does not serve the offer.
+  virtual absl::StatusOr<size_t> OnOffer(const ModelOffer& offer) = 0;
+  virtual void OnRequest(std::unique_ptr<ServerCall> call) = 0;
+};
+
+struct ServerOptions {
+  std::string host = "0.0.0.0";
+  int port = 0;  // 0: any free one
+  PathPreference path = PathPreference::kAuto;
+  Limits limits;
+  int max_connections = 1024;
+  absl::Duration liveness_timeout = absl::Seconds(2);
+  absl::Duration handshake_timeout = absl::Seconds(5);
+  base::Clock* clock = &base::Clock::Real();
+};
+
+struct ServerStats {
+  int connections = 0;
+  uint64_t accepted = 0;
+  uint64_t refused = 0;      // handshakes that failed, whatever the reason
+  uint64_t violations = 0;   // connections closed for breaking the protocol
+  uint64_t requests = 0;
+};
+
+class Server {
+ public:
+  // Listens before it returns. Unavailable names host:port when it is taken.
+  // `handler` must outlive the server.
+  static absl::StatusOr<std::unique_ptr<Server>> Create(
+      const ServerOptions& options, Handler* handler);
+  // Closes every connection and joins.
+  virtual ~Server() = default;
+
+  virtual int port() const = 0;
+  virtual ServerStats stats() const = 0;
+  // Tells clients to send no more here and refuses new connections; requests
+  // that already arrived are still answered.
+  virtual void StopAdmitting() = 0;
+};
+
+}  // namespace refract::transport
+
+#endif  // REFRACT_TRANSPORT_CHANNEL_H_
