@@ -1,0 +1,1 @@
+"""Recommendation models to serve, measure and test Refract with."""
