@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Fails when a component includes one that it may not see.
+
+A shared include root cannot enforce the layering, so this reads every #include
+of the tree and compares it with ALLOWED, the table of docs/architecture.md.
+Also checks that LibTorch and Protobuf never meet in one file and that
+third-party headers stay where they belong.
+"""
+
+import argparse
+import pathlib
+import re
+import sys
+
+# component -> components whose headers it may include
+ALLOWED = {
+    "base": {"base"},
+    "proto": {"proto"},
+    "models": {"models", "proto", "base"},
+    "partitioner": {"partitioner", "models", "proto", "base"},
+    "runtime": {"runtime", "models", "proto", "base"},
+    "transport": {"transport", "proto", "base"},
+    "cpu_node": {"cpu_node", "runtime", "transport", "models", "proto", "base"},
+    "gpu_node": {"gpu_node", "runtime", "transport", "models", "proto", "base"},
+}
+EVERYTHING = set(ALLOWED)
+ALLOWED["tools"] = EVERYTHING | {"tools"}
+ALLOWED["tests"] = EVERYTHING | {"tools", "tests", "bench"}
+ALLOWED["bench"] = EVERYTHING | {"tools", "bench"}
+
+# Third-party prefixes -> path prefixes whose files may include them.
+THIRD_PARTY = {
+    r"(torch|ATen|c10|caffe2)/": (r".*_torch(_test)?\.cc$",),
+    r"(grpcpp|grpc)/": (
+        r"(cpu_node/frontend|tools|tests|bench)/.*",
+        r"cpu_node/main\.cc$",
+    ),
+    r"infiniband/|rdma/": (r"(transport/verbs|tests|bench)/.*",),
+    r"cuda|cublas": (r"(runtime/cuda|tests|bench)/.*",),
+    r"nlohmann/": (r"(models|tools|tests|bench|partitioner|cpu_node)/.*\.cc$",),
+    r"gtest/|gmock/": (r"tests/.*",),
+}
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.M)
+
+
+def problems(root):
+    for path in sorted(root.rglob("*")):
+        if path.suffix not in {".h", ".cc", ".cu", ".cuh"}:
+            continue
+        rel = path.relative_to(root)
+        component = rel.parts[0]
+        if component not in ALLOWED:
+            continue
+        includes = INCLUDE.findall(path.read_text())
+        torch = protobuf = None
+        for _, name in includes:
+            first = name.split("/")[0]
+            if first in ALLOWED and first not in ALLOWED[component]:
+                yield f"{rel}: {component} may not include {name}"
+            if re.match(r"(torch|ATen|c10)/", name):
+                torch = name
+            if name.endswith(".pb.h") or name.startswith("google/protobuf"):
+                protobuf = name
+            if name == "models/graph_proto.h":
+                protobuf = name
+            for pattern, places in THIRD_PARTY.items():
+                if re.match(pattern, name) and not any(
+                    re.match(place, str(rel)) for place in places
+                ):
+                    yield f"{rel}: {name} does not belong here"
+        if torch and protobuf:
+            yield f"{rel}: {torch} and {protobuf} in one file"
+        if path.suffix == ".h" and not any(
+            "#ifndef REFRACT_" in line or "#pragma once" in line
+            for line in path.read_text().splitlines()[:40]
+        ):
+            yield f"{rel}: no include guard"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "root",
+        nargs="?",
+        type=pathlib.Path,
+        default=pathlib.Path(__file__).resolve().parent.parent,
+        help="root of the tree (default: this checkout)",
+    )
+    root = parser.parse_args().root
+    found = [
+        line
+        for line in problems(root)
+        if not line.startswith(("build/", ".venv/"))
+    ]
+    for line in found:
+        print(line)
+    print(f"{len(found)} include problems")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
