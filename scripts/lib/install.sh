@@ -1,0 +1,152 @@
+# shellcheck shell=bash
+# What scripts/quickstart.sh and scripts/test.sh install: Debian packages and
+# the Python environment. Sourced, not run; every function is idempotent and
+# needs no network when nothing is missing. Messages go to stderr.
+
+REFRACT_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
+REFRACT_VENV="$REFRACT_ROOT/.venv"
+REFRACT_TORCH_VERSION=2.11.0
+
+REFRACT_PACKAGES=(
+  g++ cmake ninja-build pkg-config git ccache ca-certificates
+  libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
+  libabsl-dev libgoogle-glog-dev libcli11-dev nlohmann-json3-dev libxxhash-dev
+  libgtest-dev libgmock-dev
+  # The CMake files of gRPC's package look for these.
+  libc-ares-dev libre2-dev libssl-dev zlib1g-dev
+)
+
+# The wheel brings 4.7 GiB; pip holds the archives beside it meanwhile.
+REFRACT_VENV_GIB=8
+
+# refract_die LINE: prints one line and exits with status 1.
+refract_die() {
+  echo "$(basename "$0"): error: $*" >&2
+  exit 1
+}
+
+refract_say() {
+  echo "$(basename "$0"): $*" >&2
+}
+
+# refract_need_disk FOLDER GIB WHAT: stops unless the disk has room.
+refract_need_disk() {
+  local free_kib
+  free_kib="$(df --output=avail -k "$1" | tail -n 1)"
+  if ((free_kib < $2 * 1024 * 1024)); then
+    refract_die "$3 needs $2 GiB of disk under $1," \
+      "which has $((free_kib / 1024 / 1024)) GiB free"
+  fi
+}
+
+# Number of compile jobs: one per core, but at most one per 1.5 GB of memory
+# that is available now (what a file with gRPC and Protobuf in it can take).
+refract_build_jobs() {
+  local cores memory_kib jobs
+  cores="$(nproc)"
+  memory_kib="$(awk '/^MemAvailable:/ {print $2}' /proc/meminfo)"
+  jobs=$((${memory_kib:-0} / 1500000))
+  ((jobs < 1)) && jobs=1
+  ((jobs > cores)) && jobs="$cores"
+  echo "$jobs"
+}
+
+# refract_install_packages [PACKAGE…]: installs those of REFRACT_PACKAGES, of
+# the arguments and, where python3 needs it, python3-venv that are absent.
+refract_install_packages() {
+  command -v dpkg-query >/dev/null ||
+    refract_die "needs Debian 12 or a relative of it (no dpkg here);" \
+      "docs/architecture.md lists the libraries to install by hand"
+  local wanted=("${REFRACT_PACKAGES[@]}" "$@") missing=() package
+  # Another python3 first on PATH (pyenv, conda) brings its own venv.
+  python3 -c 'import venv, ensurepip' 2>/dev/null ||
+    wanted+=(python3 python3-venv)
+  for package in "${wanted[@]}"; do
+    [[ "$(dpkg-query -W -f '${Status}' "$package" 2>/dev/null)" == \
+      *" installed" ]] || missing+=("$package")
+  done
+  ((${#missing[@]} == 0)) && return
+
+  local sudo=()
+  if [[ "$(id -u)" != 0 ]]; then
+    command -v sudo >/dev/null ||
+      refract_die "missing packages: ${missing[*]};" \
+        "installing them needs root or sudo"
+    sudo=(sudo)
+    # Without a terminal sudo could only hang or fail at a password.
+    [[ -t 0 ]] || sudo+=(-n)
+  fi
+  refract_say "installing ${missing[*]}"
+  local log
+  log="$(mktemp)"
+  local apt=("${sudo[@]}" env DEBIAN_FRONTEND=noninteractive
+    apt-get -qq -o DPkg::Lock::Timeout=300)
+  # Package lists may be absent or too old; then fetch them and try again.
+  if ! "${apt[@]}" install -y --no-install-recommends "${missing[@]}" \
+    >"$log" 2>&1; then
+    if ! { "${apt[@]}" update &&
+      "${apt[@]}" install -y --no-install-recommends "${missing[@]}"; } \
+      >"$log" 2>&1; then
+      refract_die "apt-get could not install ${missing[*]}:" \
+        "$(_refract_reason "$log")"
+    fi
+  fi
+  rm -f "$log"
+}
+
+# refract_install_venv [PIP PACKAGE…]: .venv with torch, numpy, safetensors and
+# the arguments. A package that is there in the wanted version stays.
+refract_install_venv() {
+  local python="$REFRACT_VENV/bin/python"
+  local wanted=("torch==$REFRACT_TORCH_VERSION" numpy safetensors "$@")
+  if ! "$python" -c '' 2>/dev/null; then
+    refract_need_disk "$REFRACT_ROOT" "$REFRACT_VENV_GIB" \
+      "the Python environment"
+    python3 -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 15))' ||
+      refract_die "torch $REFRACT_TORCH_VERSION needs Python 3.10 to 3.14;" \
+        "python3 is $(python3 --version 2>&1)"
+    python3 -m venv --clear "$REFRACT_VENV" >/dev/null ||
+      refract_die "python3 -m venv $REFRACT_VENV failed"
+  fi
+  if ! _refract_venv_has "${wanted[@]}"; then
+    refract_need_disk "$REFRACT_ROOT" "$REFRACT_VENV_GIB" \
+      "the Python environment"
+    refract_say "installing ${wanted[*]} into .venv (about 3 GiB to fetch)"
+    local log
+    log="$(mktemp)"
+    "$python" -m pip install --quiet --no-cache-dir \
+      --disable-pip-version-check --no-input "${wanted[@]}" >"$log" 2>&1 ||
+      refract_die "pip could not install ${wanted[*]}: $(_refract_reason "$log")"
+    rm -f "$log"
+  fi
+  _refract_venv_has "${wanted[@]}" ||
+    refract_die ".venv is damaged: remove $REFRACT_VENV and run again"
+}
+
+# True when every NAME, NAME[extra] or NAME==VERSION is in the environment.
+# The file check finds an installation that was cut off half-way.
+_refract_venv_has() {
+  "$REFRACT_VENV/bin/python" - "$@" <<'PYTHON'
+import importlib.metadata as metadata
+import sys
+
+for wanted in sys.argv[1:]:
+    name, _, version = wanted.partition("==")
+    try:
+        found = metadata.distribution(name.partition("[")[0])
+    except metadata.PackageNotFoundError:
+        sys.exit(1)
+    # Wheels of PyTorch's own index add the platform: 2.11.0+cpu.
+    if version and found.version.partition("+")[0] != version:
+        sys.exit(1)
+    if name == "torch" and not found.locate_file(
+        "torch/lib/libtorch_cpu.so"
+    ).exists():
+        sys.exit(1)
+PYTHON
+}
+
+# The line of a log that says most: its last error, else its last line.
+_refract_reason() {
+  { grep -E '^(E:|ERROR|sudo:)' "$1" || tail -n 1 "$1"; } | tail -n 1
+}
