@@ -5,6 +5,8 @@
 // partitioner, the plan validator, `refract inspect` and the importers share.
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "models/graph.h"
@@ -12,22 +14,35 @@
 namespace refract::models {
 
 enum class OpClass : uint8_t {
-  kUnknown,        // not in the table: pinned to the CN
-  kEmbedding,      // table look-ups: CPU-intensive (prism.md 1.3)
-  kDense,          // matrix products, attention: GPU-efficient, the seeds
-  kElementwise,    // pointwise arithmetic
+  kUnknown,      // not in the table: pinned to the CN
+  kEmbedding,    // table look-ups: CPU-intensive (prism.md 1.3)
+  kDense,        // matrix products, attention: GPU-efficient, the seeds
+  kElementwise,  // pointwise arithmetic
   kReduction,
-  kView,           // shape only, no arithmetic
-  kDataMovement,   // cat, expand, index with dense indices, pad, …
+  kView,          // shape only, no arithmetic
+  kDataMovement,  // cat, expand, index with dense indices, pad, …
   kNormalization,
-  kSize,           // computes sizes (sym_size, py.*): free
-  kCpuOnly,        // sort, top-k, unique, hashing: pinned to the CN
-  kRandom,         // other values on every call: refused at import
-  kRowMixing,      // e.g. batch_norm in training: refused or marked
+  kSize,       // computes sizes (sym_size, py.*): free
+  kCpuOnly,    // sort, top-k, unique, hashing: pinned to the CN
+  kRandom,     // other values on every call: refused at import
+  kRowMixing,  // e.g. batch_norm in training: refused or marked
 };
 
+// By name alone: "aten.linear.default", "py.mul", "fbgemm.…". Overloads of one
+// operator share a class but where they mean different things.
 OpClass ClassOf(absl::string_view op);
+// What the node is in its graph. Differs from the name's class for a gather
+// from a weight by computed ids (`weight[ids]`, index_select): that is a
+// look-up, and its table belongs where the other tables are (kEmbedding).
+OpClass ClassOf(const Graph& graph, const Node& node);
 absl::string_view Name(OpClass op_class);
+
+// Gives other results on every call: the kRandom operators, and dropout or
+// attention with dropout unless the arguments switch it off.
+bool IsRandom(const Node& node);
+// A row's result depends on the other rows of the batch whatever the shapes
+// are: batch normalisation that uses the batch's own statistics.
+bool MixesRows(const Node& node);
 
 // May the HN run it? False for kEmbedding, kCpuOnly, kUnknown, kRandom.
 bool MayRunOnHn(OpClass op_class);
@@ -39,7 +54,8 @@ struct EmbeddingArgs {
   absl::string_view indices;
   absl::string_view offsets;
 };
-// Empty names when `op` is no embedding operator.
+// Empty names when `op` is no embedding operator, or one of several tables at
+// once (fbgemm's).
 EmbeddingArgs EmbeddingArgsOf(absl::string_view op);
 
 // Where a graph's request inputs are used as ids of a table, found through

@@ -21,9 +21,9 @@ namespace refract::models {
 enum class Stage : uint8_t { kCnPre = 0, kHn = 1, kCnPost = 2 };
 
 struct SplitPlan {
-  base::Digest model;        // ModelDigest() of the model it was made for
-  std::string method;        // "heuristic", "all-cn", …
-  std::vector<Stage> stages; // one per node of the graph
+  base::Digest model;         // ModelDigest() of the model it was made for
+  std::string method;         // "heuristic", "all-cn", …
+  std::vector<Stage> stages;  // one per node of the graph
   // Values that cross, in wire order. `up`: CN → HN; `down`: HN → CN. Sizes
   // (kSymInt) cross as int64 scalars. Weights never cross.
   std::vector<ValueId> up;
@@ -31,6 +31,9 @@ struct SplitPlan {
 
   bool uses_hn() const;
 };
+
+// Has `value` a form on the wire? Tensors of known dtype and integer sizes do.
+bool MayCross(const Value& value);
 
 // Fills `up` and `down` from `stages`, in order of value id.
 void ComputeCrossings(const Graph& graph, SplitPlan& plan);
