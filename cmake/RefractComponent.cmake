@@ -40,8 +40,8 @@ endfunction()
 function(refract_torch_sources target)
   foreach(source IN LISTS ARGN)
     set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS
-      "SHELL:-isystem ${TorchCpu_INCLUDE_DIR}"
-      "SHELL:-isystem ${TorchCpu_INCLUDE_DIR}/torch/csrc/api/include"
+      -isystem "${TorchCpu_INCLUDE_DIR}"
+      -isystem "${TorchCpu_INCLUDE_DIR}/torch/csrc/api/include"
       -Wno-deprecated-declarations)
   endforeach()
   target_link_libraries(${target} PRIVATE

@@ -22,15 +22,18 @@ namespace refract::models::aten {
 struct Operand {
   enum class Kind : uint8_t { kNone, kTensor, kWeight, kInt, kFloat, kBool };
   Kind kind = Kind::kNone;
-  base::TensorView tensor;           // kTensor
+  base::TensorView tensor;             // kTensor
   const WeightView* weight = nullptr;  // kWeight (strided)
-  int64_t i = 0;                     // kInt
-  double f = 0;                      // kFloat
-  bool b = false;                    // kBool
+  int64_t i = 0;                       // kInt
+  double f = 0;                        // kFloat
+  bool b = false;                      // kBool
 };
 
-// One result. Tensors own LibTorch's memory (or alias an operand's) and are
-// dense row-major: a strided result is made contiguous before it is returned.
+// One result. Tensors are dense row-major and start at a multiple of
+// base::kTensorAlignBytes: a result that is not is copied before it is
+// returned. They own LibTorch's memory, or lie in an operand's (views such as
+// aten.view): the operand must then stay alive and unchanged as long as the
+// result is read. A tensor that the operator leaves undefined is kNone.
 class Result {
  public:
   Result();
@@ -48,17 +51,20 @@ class Result {
 // boxed, operands' places noted. Immutable; Call() is thread-safe.
 class Caller {
  public:
-  // NotFound: LibTorch has no such operator or overload (names it).
-  // InvalidArgument: an argument does not fit the schema.
-  static absl::StatusOr<std::unique_ptr<const Caller>> Create(
-      const Node& node);
+  // NotFound: LibTorch has no such operator or overload (names it); so for
+  // operators on sizes ("py.*"), which models/aten/size_ops.h computes.
+  // InvalidArgument: an argument does not fit the schema, or the operator
+  // writes into one.
+  static absl::StatusOr<std::unique_ptr<const Caller>> Create(const Node& node);
   virtual ~Caller() = default;
 
   // `operands[i]` belongs to InputsOf(node)[i]. Runs on the calling thread with
   // no gradient and no intra-op threads. Appends one Result per element of
   // node.outputs (lists flattened).
   // InvalidArgument: LibTorch's own message, prefixed by the node's name, for
-  // what the request's data or shapes caused; Internal otherwise.
+  // what the request's data or shapes caused. Unimplemented: no CPU kernel for
+  // these types, or a result that the IR cannot hold. ResourceExhausted: no
+  // memory. Internal otherwise. `results` is then as it was before.
   virtual absl::Status Call(absl::Span<const Operand> operands,
                             std::vector<Result>& results) const = 0;
 };

@@ -1,0 +1,205 @@
+#include <ATen/Parallel.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <c10/core/InferenceMode.h>
+#include <dlfcn.h>
+
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/status_macros.h"
+#include "models/aten/bind_torch.h"
+#include "models/aten/caller.h"
+#include "models/aten/convert_torch.h"
+
+namespace refract::models::aten {
+
+struct Result::Holder {
+  at::Tensor tensor;
+};
+
+Result::Result() = default;
+Result::~Result() = default;
+Result::Result(Result&&) noexcept = default;
+Result& Result::operator=(Result&&) noexcept = default;
+
+namespace {
+
+absl::Status AppendTensor(const at::Tensor& value,
+                          std::vector<Result>& results) {
+  Result result;
+  if (value.defined()) {
+    if (value.layout() != at::kStrided || !value.device().is_cpu()) {
+      return absl::UnimplementedError(
+          "the result is not a dense tensor in host memory");
+    }
+    const base::DType dtype = FromScalarType(value.scalar_type());
+    if (dtype == base::DType::kUnknown) {
+      return absl::UnimplementedError(absl::StrCat(
+          "the result has element type ", c10::toString(value.scalar_type())));
+    }
+    at::Tensor tensor = value.contiguous();
+    const auto address = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
+    if (address % base::kTensorAlignBytes != 0) tensor = tensor.clone();
+    result.operand.kind = Operand::Kind::kTensor;
+    result.operand.tensor = {
+        dtype, base::Dims(tensor.sizes().begin(), tensor.sizes().end()),
+        static_cast<const std::byte*>(tensor.const_data_ptr()),
+        tensor.nbytes()};
+    result.holder = std::make_unique<Result::Holder>();
+    result.holder->tensor = std::move(tensor);
+  }
+  results.push_back(std::move(result));
+  return absl::OkStatus();
+}
+
+absl::Status Append(const c10::IValue& value, std::vector<Result>& results) {
+  if (value.isTensor()) return AppendTensor(value.toTensor(), results);
+  if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      REFRACT_RETURN_IF_ERROR(AppendTensor(tensor, results));
+    }
+    return absl::OkStatus();
+  }
+  Result result;
+  if (value.isInt() || value.isSymInt()) {
+    result.operand.kind = Operand::Kind::kInt;
+    result.operand.i = value.toSymInt().expect_int();
+  } else if (value.isDouble()) {
+    result.operand.kind = Operand::Kind::kFloat;
+    result.operand.f = value.toDouble();
+  } else if (value.isBool()) {
+    result.operand.kind = Operand::Kind::kBool;
+    result.operand.b = value.toBool();
+  } else if (!value.isNone()) {
+    return absl::UnimplementedError(
+        absl::StrCat("the result is a ", value.tagKind()));
+  }
+  results.push_back(std::move(result));
+  return absl::OkStatus();
+}
+
+class BoxedCaller final : public Caller {
+ public:
+  BoxedCaller(const Node& node, c10::OperatorHandle op, Bound bound)
+      : name_(absl::StrCat(node.name, " (", node.op, ")")),
+        op_(std::move(op)),
+        bound_(std::move(bound)),
+        num_results_(node.outputs.size()) {}
+
+  absl::Status Call(absl::Span<const Operand> operands,
+                    std::vector<Result>& results) const override {
+    if (operands.size() != bound_.num_operands) {
+      return absl::InternalError(absl::StrCat(name_, ": ", operands.size(),
+                                              " operands, not ",
+                                              bound_.num_operands));
+    }
+    // LibTorch keeps thread counts per thread: OpenMP's and MKL's.
+    thread_local const bool one_thread = (at::set_num_threads(1), true);
+    (void)one_thread;
+    const size_t first = results.size();
+    absl::Status status =
+        Guarded(name_, [&] { return CallOrThrow(operands, results); });
+    if (status.ok() && results.size() - first != num_results_) {
+      status = absl::InvalidArgumentError(
+          absl::StrCat(name_, ": gives ", results.size() - first,
+                       " results where the model wants ", num_results_));
+    }
+    if (!status.ok()) results.resize(first);
+    return status;
+  }
+
+ private:
+  absl::Status CallOrThrow(absl::Span<const Operand> operands,
+                           std::vector<Result>& results) const {
+    const c10::InferenceMode no_gradient;
+    torch::jit::Stack stack;
+    stack.reserve(bound_.slots.size());
+    for (const Slot& slot : bound_.slots) {
+      absl::StatusOr<c10::IValue> value = Fill(slot, operands);
+      if (!value.ok()) return base::Annotate(value.status(), name_);
+      stack.push_back(*std::move(value));
+    }
+    op_.callBoxed(stack);
+    for (const c10::IValue& value : stack) {
+      const absl::Status status = Append(value, results);
+      if (!status.ok()) return base::Annotate(status, name_);
+    }
+    return absl::OkStatus();
+  }
+
+  const std::string name_;
+  const c10::OperatorHandle op_;
+  const Bound bound_;
+  const size_t num_results_;
+};
+
+// "aten.linear.default" → {"aten::linear", ""}.
+std::optional<c10::OperatorName> ToOperatorName(absl::string_view op) {
+  const std::vector<std::string> parts = absl::StrSplit(op, '.');
+  if (parts.size() != 3) return std::nullopt;
+  return c10::OperatorName(absl::StrCat(parts[0], "::", parts[1]),
+                           parts[2] == "default" ? "" : parts[2]);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const Caller>> Caller::Create(const Node& node) {
+  const std::optional<c10::OperatorName> name = ToOperatorName(node.op);
+  std::optional<c10::OperatorHandle> op;
+  if (name) op = c10::Dispatcher::singleton().findSchema(*name);
+  if (!op) {
+    return absl::NotFoundError(
+        absl::StrCat(node.name, ": LibTorch has no operator ", node.op,
+                     " (an operator library may be missing: --op-library)"));
+  }
+  const c10::FunctionSchema& schema = op->schema();
+  for (const c10::Argument& argument : schema.arguments()) {
+    if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(node.name, ": ", node.op, " writes into its argument \"",
+                       argument.name(), "\""));
+    }
+  }
+  Bound bound;
+  REFRACT_RETURN_IF_ERROR(Guarded(node.name, [&]() -> absl::Status {
+    const c10::InferenceMode no_gradient;
+    absl::StatusOr<Bound> result = BindArguments(schema, node);
+    if (!result.ok()) return base::Annotate(result.status(), node.name);
+    bound = *std::move(result);
+    return absl::OkStatus();
+  }));
+  return std::make_unique<BoxedCaller>(node, *std::move(op), std::move(bound));
+}
+
+void UseOneThread() {
+  at::set_num_threads(1);
+  try {
+    at::set_num_interop_threads(1);
+  } catch (const c10::Error&) {
+    // Already set, or inter-op work has begun. Nothing here starts such work.
+  }
+}
+
+absl::Status LoadOpLibrary(const std::string& path) {
+  // A path without a slash would make dlopen search the system's folders.
+  const std::string file =
+      absl::StrContains(path, '/') ? path : absl::StrCat("./", path);
+  try {
+    if (dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": not an operator library: ", dlerror()));
+    }
+  } catch (const std::exception& error) {
+    // Static initialisers that register an operator twice throw.
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": not an operator library: ", FirstLine(error.what())));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace refract::models::aten
