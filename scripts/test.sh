@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Builds everything and runs every test. One command, from a clean clone on.
+#
+#   scripts/test.sh [--quick] [--no-install] [--jobs N] [-- CTEST ARGUMENT…]
+#
+#   --quick       the release build and its tests only, no sanitizers
+#   --no-install  use what is there
+#   --jobs N      compile jobs (default: one per core, fewer when memory is short)
+#
+# Ends with "N passed, M failed, K skipped" and the reason of every skip. Exit
+# status 0 when nothing failed, 1 otherwise.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/lib/install.sh
+source scripts/lib/install.sh
+
+quick=no
+install=yes
+jobs=
+while (($#)); do
+  case "$1" in
+    --quick) quick=yes ;;
+    --no-install) install=no ;;
+    --jobs) jobs="${2:?--jobs needs a number}"; shift ;;
+    --) shift; break ;;
+    -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+    *) echo "test.sh: unknown option $1 (see --help)" >&2; exit 2 ;;
+  esac
+  shift
+done
+
+if [[ $install == yes ]]; then
+  refract_install_packages
+  refract_install_venv "tritonclient[grpc]" grpcio-health-checking \
+    grpcio-reflection
+fi
+jobs="${jobs:-$(refract_build_jobs)}"
+export CCACHE_MAXSIZE="${CCACHE_MAXSIZE:-2G}"
+# LibTorch's OpenMP and the tests' own threads share few cores.
+export OMP_NUM_THREADS=1
+
+results=artifacts/test-results
+rm -rf "$results"
+mkdir -p "$results"
+
+# One preset: configure, build, run. A failing test does not stop the others.
+run_preset() {
+  local preset="$1"
+  shift
+  echo "== $preset: build"
+  cmake --preset "$preset" >"$results/$preset-configure.log" 2>&1 || {
+    tail -n 20 "$results/$preset-configure.log" >&2
+    refract_die "cmake --preset $preset failed"
+  }
+  cmake --build --preset "$preset" -- -j "$jobs" \
+    >"$results/$preset-build.log" 2>&1 || {
+    grep -E -A 8 'error|FAILED' "$results/$preset-build.log" | head -n 60 >&2
+    refract_die "the $preset build failed (whole log: $results/$preset-build.log)"
+  }
+  echo "== $preset: test"
+  # Each program writes its cases here, so that the summary counts cases.
+  export GTEST_OUTPUT="xml:$PWD/$results/$preset-cases/"
+  # --no-tests=error: a filter that matches nothing is a mistake, not a pass.
+  ctest --test-dir "build/$preset" --no-tests=error --output-on-failure \
+    --output-junit "$PWD/$results/$preset.xml" "$@" || true
+  unset GTEST_OUTPUT
+}
+
+start=$SECONDS
+run_preset release "$@"
+if [[ $quick == no ]]; then
+  export ASAN_OPTIONS="detect_leaks=1:strict_string_checks=1"
+  export UBSAN_OPTIONS="print_stacktrace=1"
+  export LSAN_OPTIONS="suppressions=$PWD/cmake/lsan.supp:print_suppressions=0"
+  export TSAN_OPTIONS="suppressions=$PWD/cmake/tsan.supp:second_deadlock_stack=1"
+  run_preset asan -L unit
+  run_preset tsan -L unit
+fi
+echo "== everything took $((SECONDS - start)) s"
+python3 scripts/summarize_tests.py "$results"

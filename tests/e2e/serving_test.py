@@ -1,0 +1,305 @@
+"""CN, HN and the official Triton client, over shared memory and TCP."""
+
+import collections
+import concurrent.futures
+import os
+import pathlib
+import random
+import shutil
+import tempfile
+import threading
+import unittest
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+from models.zoo import safetensors_io
+from tests.e2e import support
+
+try:
+    import grpc
+    import tritonclient.grpc as triton
+    from tritonclient.utils import InferenceServerException
+except ImportError as error:
+    raise unittest.SkipTest(f"tritonclient[grpc] is missing: {error}")
+
+MODELS = ("dlrm", "two_tower")
+BATCHES = (1, 2, 7, 33, 150, 270)
+CASES_PER_MODEL = 12
+
+
+class Case:
+    """A request and the scores that PyTorch gives for it."""
+
+    def __init__(self, model, tensors, scores):
+        self.model = model
+        self.tensors = tensors
+        self.scores = scores
+
+
+def infer_inputs(tensors, raw=True):
+    result = []
+    for name, tensor in tensors.items():
+        array = tensor.numpy()
+        dtype = {np.dtype("float32"): "FP32", np.dtype("int64"): "INT64"}[
+            array.dtype
+        ]
+        item = triton.InferInput(name, list(array.shape), dtype)
+        item.set_data_from_numpy(array)
+        if not raw:
+            # The client has no switch for typed contents: fill the message.
+            message = item._get_tensor()
+            contents = message.contents
+            field = {"FP32": contents.fp32_contents, "INT64": contents.int64_contents}[dtype]
+            field.extend(array.flatten().tolist())
+            item._raw_content = None
+        result.append(item)
+    return result
+
+
+def setup_repository(folder):
+    """Two models, with cases whose answers PyTorch has computed."""
+    repository = folder / "repo"
+    cases = []
+    seed = int(os.environ.get("REFRACT_TEST_SEED", random.randrange(2**31)))
+    print(f"seed {seed} (repeat with REFRACT_TEST_SEED)")
+    for name in MODELS:
+        support.export(name, folder / name)
+        support.add_model(repository, name, folder / name / f"{name}.pt2")
+        pairs, made = [], []
+        for i in range(CASES_PER_MODEL):
+            tensors = support.make_inputs(
+                folder / name / f"{name}.json",
+                BATCHES[i % len(BATCHES)],
+                seed + i,
+            )
+            path = folder / f"{name}-{i}.safetensors"
+            safetensors_io.write(path, tensors)
+            pairs += ["--inputs", path, "--outputs", f"{path}.out"]
+            made.append((tensors, f"{path}.out"))
+        support.refract(
+            "run", repository / name, "--mode", "reference", *pairs
+        )
+        for tensors, output in made:
+            (scores,) = load_file(output).values()
+            cases.append(Case(name, tensors, scores.numpy()))
+    return repository, cases
+
+
+class Serving(unittest.TestCase):
+    transport = "shm"
+
+    @classmethod
+    def setUpClass(cls):
+        if cls is Serving:
+            raise unittest.SkipTest("base class")
+        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="refract-e2e-"))
+        cls.repository, cls.cases = setup_repository(cls.folder)
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.folder)
+
+    def setUp(self):
+        self.nodes = []
+
+    def tearDown(self):
+        for node in self.nodes:
+            node.kill()
+
+    def start_hn(self, port=0):
+        node = support.gpu_node(self.repository, port=port)
+        self.nodes.append(node)
+        return node
+
+    def start_cn(self, *gpu_nodes):
+        node = support.cpu_node(
+            self.repository, gpu_nodes, "--transport", self.transport
+        )
+        self.nodes.append(node)
+        return node
+
+    def client(self, node):
+        client = triton.InferenceServerClient(node.address)
+        self.addCleanup(client.close)
+        return client
+
+    def check(self, client, case, raw=True):
+        answer = client.infer(case.model, infer_inputs(case.tensors, raw))
+        names = [output.name for output in answer.get_response().outputs]
+        self.assertEqual(len(names), 1)
+        scores = answer.as_numpy(names[0])
+        self.assertEqual(scores.shape, case.scores.shape)
+        np.testing.assert_allclose(scores, case.scores, atol=1e-5, rtol=0)
+
+    def wait_ready(self, client):
+        support.wait_until(client.is_server_ready, "the CN is ready")
+
+    def test_triton_client_sees_a_triton(self):
+        hn = self.start_hn()
+        client = self.client(self.start_cn(hn.address))
+        self.wait_ready(client)
+        self.assertTrue(client.is_server_live())
+        server = client.get_server_metadata()
+        self.assertEqual(server.name, "refract")
+        for name in MODELS:
+            self.assertTrue(client.is_model_ready(name))
+            metadata = client.get_model_metadata(name)
+            first = next(c for c in self.cases if c.model == name)
+            self.assertEqual(
+                {item.name for item in metadata.inputs}, set(first.tensors)
+            )
+            config = client.get_model_config(name).config
+            self.assertEqual(config.name, name)
+            self.assertEqual(len(config.input), len(first.tensors))
+        index = client.get_model_repository_index()
+        self.assertEqual({m.name for m in index.models}, set(MODELS))
+        for case in self.cases:
+            self.check(client, case)
+            self.check(client, case, raw=False)
+        stats = client.get_inference_statistics(MODELS[0]).model_stats[0]
+        self.assertEqual(stats.inference_stats.success.count, 2 * CASES_PER_MODEL)
+
+    def test_health_and_reflection(self):
+        from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+        cn = self.start_cn("127.0.0.1:1")
+        with grpc.insecure_channel(cn.address) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            request = health_pb2.HealthCheckRequest()
+            self.assertEqual(
+                stub.Check(request).status,
+                health_pb2.HealthCheckResponse.NOT_SERVING,
+            )
+            from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+                ProtoReflectionDescriptorDatabase,
+            )
+
+            services = ProtoReflectionDescriptorDatabase(channel).get_services()
+            self.assertIn("inference.GRPCInferenceService", services)
+
+    def test_ready_only_while_an_hn_is_there(self):
+        hn = self.start_hn()
+        port = hn.port
+        hn.kill()
+        cn = self.start_cn(f"127.0.0.1:{port}")
+        client = self.client(cn)
+        self.assertTrue(client.is_server_live())
+        self.assertFalse(client.is_server_ready())
+        with self.assertRaises(InferenceServerException) as caught:
+            client.infer(self.cases[0].model, infer_inputs(self.cases[0].tensors))
+        self.assertIn("UNAVAILABLE", caught.exception.status())
+        self.start_hn(port=port)
+        self.wait_ready(client)
+        self.check(client, self.cases[0])
+
+    def test_many_clients_two_models_two_hns(self):
+        hns = [self.start_hn(), self.start_hn()]
+        cn = self.start_cn(*(hn.address for hn in hns))
+        self.wait_ready(self.client(cn))
+        threads, per_thread = 8, 500
+
+        def drive(index):
+            order = random.Random(index)
+            with triton.InferenceServerClient(cn.address) as client:
+                for _ in range(per_thread):
+                    self.check(client, order.choice(self.cases))
+
+        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+            for done in [pool.submit(drive, i) for i in range(threads)]:
+                done.result()
+
+    def test_killed_hn_gives_errors_or_right_scores_and_service_resumes(self):
+        hn = self.start_hn()
+        cn = self.start_cn(hn.address)
+        self.wait_ready(self.client(cn))
+        stop = threading.Event()
+        counts = collections.Counter()
+        lock = threading.Lock()
+
+        def drive(index):
+            order = random.Random(index)
+            with triton.InferenceServerClient(cn.address) as client:
+                while not stop.is_set():
+                    try:
+                        self.check(client, order.choice(self.cases))
+                        outcome = "right"
+                    except InferenceServerException as error:
+                        outcome = error.status()
+                    with lock:
+                        counts[outcome] += 1
+
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            drivers = [pool.submit(drive, i) for i in range(4)]
+            try:
+                support.wait_until(lambda: counts["right"] > 50, "load runs")
+                hn.kill()
+                support.wait_until(
+                    lambda: counts["StatusCode.UNAVAILABLE"] > 0,
+                    "clients notice",
+                )
+                self.start_hn(port=hn.port)
+                before = counts["right"]
+                support.wait_until(
+                    lambda: counts["right"] > before + 50, "service resumes"
+                )
+            finally:
+                stop.set()
+            for driver in drivers:
+                driver.result()
+        self.assertEqual(
+            set(counts), {"right", "StatusCode.UNAVAILABLE"}, counts
+        )
+
+    def test_clean_stop_answers_what_is_in_flight(self):
+        hn = self.start_hn()
+        cn = self.start_cn(hn.address)
+        self.wait_ready(self.client(cn))
+        statuses = []
+
+        def drive():
+            with triton.InferenceServerClient(cn.address) as client:
+                for case in self.cases * 50:
+                    try:
+                        self.check(client, case)
+                        statuses.append("right")
+                    except InferenceServerException as error:
+                        statuses.append(error.status())
+                        return
+
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            drivers = [pool.submit(drive) for _ in range(4)]
+            support.wait_until(lambda: len(statuses) > 20, "load runs")
+            self.assertEqual(cn.stop(), 0, cn.output())
+            for driver in drivers:
+                driver.result()
+        self.assertEqual(
+            set(statuses) - {"right"}, {"StatusCode.UNAVAILABLE"}, statuses
+        )
+        self.assertEqual(hn.stop(), 0, hn.output())
+
+    def test_deadline_is_kept(self):
+        hn = self.start_hn()
+        client = self.client(self.start_cn(hn.address))
+        self.wait_ready(client)
+        with self.assertRaises(InferenceServerException) as caught:
+            client.infer(
+                self.cases[0].model,
+                infer_inputs(self.cases[0].tensors),
+                timeout=1,  # µs, KServe's request parameter
+            )
+        self.assertIn("DEADLINE_EXCEEDED", caught.exception.status())
+        self.check(client, self.cases[0])
+
+
+class ServingOverShm(Serving):
+    transport = "shm"
+
+
+class ServingOverTcp(Serving):
+    transport = "tcp"
+
+
+if __name__ == "__main__":
+    unittest.main()
