@@ -14,14 +14,15 @@ namespace refract::partitioner {
 // lies on an HN → CN → HN path is put right, so that one crossing each way
 // remains. Pure; the plan passes models::ValidatePlan. A model without dense
 // operators gives an all-CN plan.
-absl::StatusOr<models::SplitPlan> SplitHeuristically(
-    const models::Graph& graph, const base::Digest& model);
+absl::StatusOr<models::SplitPlan> SplitHeuristically(const models::Graph& graph,
+                                                     const base::Digest& model);
 
 // Everything on the CN: always legal.
 models::SplitPlan AllCn(const models::Graph& graph, const base::Digest& model);
 
 // As much as legal on the HN: every operator that may run there and does not
-// feed one that may not.
+// feed one that may not. Sizes of tensors that the HN does not need otherwise
+// stay on the CN.
 absl::StatusOr<models::SplitPlan> AllHn(const models::Graph& graph,
                                         const base::Digest& model);
 
