@@ -1,7 +1,7 @@
 """Builds a model by name, and fills its tables."""
 
-import torch
 import numpy as np
+import torch
 
 from models.zoo.cli import InputError
 from models.zoo.click import DeepFm, WideDeep
@@ -44,7 +44,9 @@ def choose_rows(
     if preset == "tiny" and max_rows is None:
         max_rows = TINY_MAX_ROWS
     if max_rows is not None and max_rows < min_rows:
-        raise InputError(f"--max-rows {max_rows} is below --min-rows {min_rows}")
+        raise InputError(
+            f"--max-rows {max_rows} is below --min-rows {min_rows}"
+        )
     if rows_scale is not None:
         if tables_gib is not None:
             raise InputError("--rows-scale and --tables-gib exclude each other")

@@ -10,13 +10,25 @@ class InputError(Exception):
     """Bad usage or bad input. The message names the file or the field."""
 
 
+class _HelpFormatter(argparse.HelpFormatter):
+    """Shows defaults, but not that an option left out is None or False."""
+
+    def _get_help_string(self, action):
+        silent = (None, False, [], argparse.SUPPRESS)
+        # By type too, because 0 == False, and 0 is worth showing.
+        if any(
+            action.default == value and type(action.default) is type(value)
+            for value in silent
+        ):
+            return action.help
+        return f"{action.help} (default: %(default)s)"
+
+
 class Parser(argparse.ArgumentParser):
     """argparse prints the whole usage on an error; scripts want one line."""
 
     def __init__(self, **kwargs):
-        super().__init__(
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter, **kwargs
-        )
+        super().__init__(formatter_class=_HelpFormatter, **kwargs)
 
     def error(self, message):
         raise InputError(f"{message} (--help lists the options)")

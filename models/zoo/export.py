@@ -70,8 +70,13 @@ def export_torchscript(model, sample, path):
         traced = torch.jit.trace(
             model, tuple(sample[item.name] for item in model.inputs)
         )
+        # The optimisation of numerics folds a batch norm into the linear layer
+        # before it even when others read that layer, as Dice does: the scores
+        # are then wrong (seen with torch 2.11).
         frozen = torch.jit.freeze(
-            traced, preserved_attrs=list(model.table_modules())
+            traced,
+            preserved_attrs=list(model.table_modules()),
+            optimize_numerics=False,
         )
         torch.jit.save(frozen, str(path))
 
@@ -189,7 +194,7 @@ def parse_arguments(argv=None):
         description="Writes a model, its tables and a sample into a folder.",
     )
     add = parser.add_argument
-    add("--model", required=True, choices=sorted(build.MODELS), help="which")
+    add("--model", required=True, choices=sorted(build.MODELS), help="which model")
     add("--out", required=True, metavar="DIR", help="folder, made if missing")
     add(
         "--formats",
@@ -208,8 +213,8 @@ def parse_arguments(argv=None):
         "--tables-gib",
         type=cli.positive_float,
         metavar="GIB",
-        help="scale rows until all tables take this many GiB; without any "
-        f"scale {build.DEFAULT_TABLES_GIB:g} (preset tiny: no scale)",
+        help="scale rows until all tables take this many GiB; default "
+        f"{build.DEFAULT_TABLES_GIB:g}, with --preset tiny no scale",
     )
     add(
         "--rows-scale",

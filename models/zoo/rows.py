@@ -55,8 +55,8 @@ def rows_for_bytes(published, row_bytes, target, min_rows=4, max_rows=None):
 
     if total(1.0) < target:
         raise InputError(
-            f"--tables-gib {target / GIB:g} is more than the tables hold at full size: "
-            f"{total(1.0) / GIB:.3g} GiB"
+            f"--tables-gib {target / GIB:g} is more than the tables hold at "
+            f"full size: {total(1.0) / GIB:.3g} GiB"
         )
     if total(0.0) > target:
         raise InputError(

@@ -73,9 +73,11 @@ def write(path, tensors):
     """Writes a dict of small tensors."""
     entries = []
     for name, tensor in tensors.items():
-        tensor = tensor.detach().cpu().contiguous()
-        # A view as bytes works for every dtype; numpy knows no bfloat16.
-        data = tensor.reshape(-1).view(torch.uint8).numpy()
+        # A copy, because the stride of a single element may be anything. Seen
+        # as bytes, because numpy knows no bfloat16.
+        flat = torch.empty(tensor.numel(), dtype=tensor.dtype)
+        flat.copy_(tensor.detach().reshape(-1))
+        data = flat.view(torch.uint8).numpy()
         entries.append((name, tensor.dtype, tuple(tensor.shape), [data]))
     write_streaming(path, entries)
 

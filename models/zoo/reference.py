@@ -1,0 +1,161 @@
+"""Runs a model file with PyTorch: the answers that others are compared with.
+
+    python -m models.zoo.reference MODEL.(pt2|pt) --tables DIR \\
+        --inputs X.safetensors --outputs Y.safetensors
+
+It shares no code with Refract's own runtime. Works for any model file, not
+only for those of the zoo. Tables are mapped, never copied.
+"""
+
+import re
+from pathlib import Path
+
+import torch
+
+from models.zoo import cli, programs, safetensors_io
+
+
+def gather(slots, tensors, path):
+    """Returns the inputs in the program's order, or says what is wrong."""
+    left = dict(tensors)
+    leaves = [_take(slot, left, path) for slot in slots]
+    if left:
+        raise cli.InputError(
+            f"{path}: the model has no input {min(left)}; it wants "
+            f"{', '.join(slot.name for slot in slots)}"
+        )
+    return leaves
+
+
+def _take(slot, left, path):
+    """Takes the value for `slot` out of the dictionary `left`."""
+    if slot.kind == "constant":
+        return slot.constant
+    if slot.kind == "list":
+        pattern = re.compile(re.escape(slot.name) + r"_(\d+)")
+        names = [name for name in left if pattern.fullmatch(name)]
+        names.sort(key=lambda name: int(pattern.fullmatch(name)[1]))
+        return [left.pop(name) for name in names]
+    if slot.name not in left:
+        if slot.kind == "optional":
+            return None
+        raise cli.InputError(f"{path}: input {slot.name} is missing")
+    tensor = left.pop(slot.name)
+    if slot.kind in ("int", "float", "bool"):
+        if tensor.numel() != 1:
+            raise cli.InputError(
+                f"{path}: input {slot.name} wants one number, not shape "
+                f"{list(tensor.shape)}"
+            )
+        return {"int": int, "float": float, "bool": bool}[slot.kind](tensor)
+    if slot.dtype is not None and tensor.dtype != slot.dtype:
+        raise cli.InputError(
+            f"{path}: input {slot.name} is {tensor.dtype}, the model wants "
+            f"{slot.dtype}"
+        )
+    if slot.shape is not None:
+        _check_shape(slot, tensor, path)
+    return tensor
+
+
+def _check_shape(slot, tensor, path):
+    # Symbolic sizes are the guards' business.
+    fits = len(slot.shape) == tensor.dim() and all(
+        wanted == size or not isinstance(wanted, int)
+        for wanted, size in zip(slot.shape, tensor.shape)
+    )
+    if not fits:
+        wanted = ", ".join(str(extent) for extent in slot.shape)
+        raise cli.InputError(
+            f"{path}: input {slot.name} has shape {list(tensor.shape)}, the "
+            f"model wants [{wanted}]"
+        )
+
+
+def name_outputs(leaves):
+    """Returns {"output_<i>": tensor}, i counting all leaves in pytree order.
+
+    None keeps its number but is not written; numbers become tensors.
+    """
+    return {
+        f"output_{i}": torch.as_tensor(leaf)
+        for i, leaf in enumerate(leaves)
+        if leaf is not None
+    }
+
+
+def run(program, inputs, outputs):
+    """Runs the file `inputs` and writes the file `outputs`."""
+    leaves = gather(program.slots, safetensors_io.read(inputs), inputs)
+    try:
+        with torch.no_grad():
+            results = program.run(leaves)
+    except cli.InputError as error:
+        raise cli.InputError(f"{inputs}: {error}")
+    except Exception as error:  # Operators raise many types on bad values.
+        # TorchScript puts a traceback before the message, which comes last.
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        line = lines[-1] if lines[0].startswith("The following") else lines[0]
+        raise cli.InputError(f"{inputs}: the model refuses it: {line}")
+    try:
+        safetensors_io.write(outputs, name_outputs(results))
+    except OSError as error:
+        raise cli.InputError(f"{outputs}: {error.strerror}")
+
+
+def main():
+    parser = cli.Parser(
+        prog="python -m models.zoo.reference",
+        description="Runs a model file with PyTorch, on one thread.",
+    )
+    parser.add_argument("model", metavar="MODEL.(pt2|pt)", help="model file")
+    parser.add_argument(
+        "--tables",
+        metavar="DIR",
+        help="folder of *.safetensors with values by parameter name",
+    )
+    parser.add_argument(
+        "--inputs",
+        metavar="X.safetensors",
+        action="append",
+        required=True,
+        help="inputs by name; may be repeated, each with its --outputs",
+    )
+    parser.add_argument(
+        "--outputs",
+        metavar="Y.safetensors",
+        action="append",
+        required=True,
+        help="file to write: output_0, output_1, ...",
+    )
+    parser.add_argument(
+        "--op-library",
+        metavar="FILE.so",
+        action="append",
+        default=[],
+        help="operators that the model needs; may be repeated",
+    )
+    args = parser.parse_args()
+    if len(args.inputs) != len(args.outputs):
+        raise cli.InputError(
+            f"{len(args.inputs)} --inputs but {len(args.outputs)} --outputs"
+        )
+    torch.set_num_threads(1)
+    torch.set_num_interop_threads(1)
+
+    program = programs.load(args.model, args.op_library)
+    tables = {}
+    if args.tables is not None:
+        if not Path(args.tables).is_dir():
+            raise cli.InputError(f"{args.tables}: no such folder")
+        tables = safetensors_io.read_folder(args.tables)
+    try:
+        program.bind(tables)
+    except cli.InputError as error:
+        raise cli.InputError(f"{args.model}: {error}")
+    for inputs, outputs in zip(args.inputs, args.outputs):
+        run(program, inputs, outputs)
+
+
+if __name__ == "__main__":
+    cli.run(main, "models.zoo.reference")
