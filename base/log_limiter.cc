@@ -1,0 +1,25 @@
+#include "base/log_limiter.h"
+
+#include <utility>
+
+namespace refract::base {
+
+LogLimiter::LogLimiter(int lines_per_second, Clock& clock)
+    : lines_per_second_(lines_per_second), clock_(clock) {}
+
+std::optional<int64_t> LogLimiter::Admit() {
+  const absl::Time now = clock_.Now();
+  absl::MutexLock lock(&mu_);
+  if (now - second_start_ >= absl::Seconds(1)) {
+    second_start_ = now;
+    lines_ = 0;
+  }
+  if (lines_ >= lines_per_second_) {
+    ++held_back_;
+    return std::nullopt;
+  }
+  ++lines_;
+  return std::exchange(held_back_, 0);
+}
+
+}  // namespace refract::base

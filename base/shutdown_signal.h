@@ -1,0 +1,28 @@
+#ifndef REFRACT_BASE_SHUTDOWN_SIGNAL_H_
+#define REFRACT_BASE_SHUTDOWN_SIGNAL_H_
+
+#include <signal.h>
+
+namespace refract::base {
+
+// Turns SIGTERM and SIGINT into a return value of Wait(), so that a daemon
+// stops in main() and not in a signal handler. Also ignores SIGPIPE: a closed
+// socket is an error of the write.
+//
+// Make it first thing in main(): only threads started later inherit the mask.
+class ShutdownSignal {
+ public:
+  ShutdownSignal();
+  ShutdownSignal(const ShutdownSignal&) = delete;
+  ShutdownSignal& operator=(const ShutdownSignal&) = delete;
+
+  // Waits for one of the two signals and returns its number.
+  int Wait();
+
+ private:
+  sigset_t signals_;
+};
+
+}  // namespace refract::base
+
+#endif  // REFRACT_BASE_SHUTDOWN_SIGNAL_H_
