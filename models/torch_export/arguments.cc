@@ -1,0 +1,259 @@
+#include "models/torch_export/arguments.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace refract::models::torch_export {
+namespace {
+
+using MaybeArgument = absl::StatusOr<std::optional<Argument>>;
+
+constexpr int64_t kLayoutStrided = 7;
+
+absl::Status Malformed(absl::string_view tag) {
+  return absl::InvalidArgumentError(absl::StrCat(tag, " is malformed"));
+}
+
+absl::StatusOr<ValueId> Lookup(const Scope& scope, const std::string* name,
+                               absl::string_view tag) {
+  if (name == nullptr) return Malformed(tag);
+  const auto it = scope.find(*name);
+  if (it == scope.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("reads ", *name, ", which nothing before it defines"));
+  }
+  return it->second;
+}
+
+// {"name": …}
+absl::StatusOr<ValueId> Tensor(const Scope& scope, const Json& json,
+                               absl::string_view tag) {
+  return Lookup(scope, String(Member(json, "name")), tag);
+}
+
+// {"as_tensor": {"name": …}} or {"as_none": true}
+absl::StatusOr<ValueId> OptionalTensor(const Scope& scope, const Json& json,
+                                       absl::string_view tag) {
+  const auto item = Union(&json);
+  if (!item) return Malformed(tag);
+  if (*item->tag == "as_none") return kNoValue;
+  if (*item->tag != "as_tensor") return Malformed(tag);
+  return Tensor(scope, *item->value, tag);
+}
+
+// A list whose elements `parse(json)` reads.
+template <typename List, typename Parse>
+MaybeArgument ParseList(const Json& json, absl::string_view tag, Parse parse) {
+  if (!json.is_array()) return Malformed(tag);
+  List list;
+  for (const Json& element : json) {
+    auto parsed = parse(element);
+    if (!parsed.ok()) return parsed.status();
+    list.push_back(*std::move(parsed));
+  }
+  return Argument(std::move(list));
+}
+
+template <typename T>
+absl::StatusOr<T> Required(std::optional<T> value, absl::string_view tag) {
+  if (!value) return Malformed(tag);
+  return *std::move(value);
+}
+
+absl::StatusOr<std::string> RequiredString(const Json& json,
+                                           absl::string_view tag) {
+  const std::string* text = String(&json);
+  if (text == nullptr) return Malformed(tag);
+  return *text;
+}
+
+// {"as_name": …} or a literal under `literal_tag`.
+template <typename ParseLiteral>
+MaybeArgument ParseSymbolic(const Json& json, const Scope& scope,
+                            absl::string_view tag, ParseLiteral parse) {
+  const auto item = Union(&json);
+  if (!item) return Malformed(tag);
+  if (*item->tag == "as_name") {
+    REFRACT_ASSIGN_OR_RETURN(const ValueId id,
+                             Lookup(scope, String(item->value), tag));
+    return Argument(ValueRef{id});
+  }
+  auto literal = parse(item->value);
+  if (!literal) return Malformed(tag);
+  return Argument(*literal);
+}
+
+absl::StatusOr<IntOrValue> ParseSymInt(const Json& json, const Scope& scope,
+                                       absl::string_view tag) {
+  const auto item = Union(&json);
+  if (!item) return Malformed(tag);
+  IntOrValue result;
+  if (*item->tag == "as_name") {
+    REFRACT_ASSIGN_OR_RETURN(result.value,
+                             Lookup(scope, String(item->value), tag));
+  } else {
+    REFRACT_ASSIGN_OR_RETURN(result.literal, Required(Int(item->value), tag));
+  }
+  return result;
+}
+
+MaybeArgument ParseTensors(const std::string& tag, const Json& value,
+                           const Scope& scope) {
+  if (tag == "as_tensor") {
+    REFRACT_ASSIGN_OR_RETURN(const ValueId id, Tensor(scope, value, tag));
+    return Argument(ValueRef{id});
+  }
+  if (tag == "as_optional_tensor") {
+    REFRACT_ASSIGN_OR_RETURN(const ValueId id,
+                             OptionalTensor(scope, value, tag));
+    if (id == kNoValue) return Argument(None{});
+    return Argument(ValueRef{id});
+  }
+  if (tag == "as_tensors") {
+    return ParseList<ValueList>(
+        value, tag, [&](const Json& e) { return Tensor(scope, e, tag); });
+  }
+  return ParseList<ValueList>(
+      value, tag, [&](const Json& e) { return OptionalTensor(scope, e, tag); });
+}
+
+MaybeArgument ParseLists(const std::string& tag, const Json& value,
+                         const Scope& scope) {
+  if (tag == "as_ints") {
+    return ParseList<IntList>(
+        value, tag, [&](const Json& e) -> absl::StatusOr<IntOrValue> {
+          REFRACT_ASSIGN_OR_RETURN(const int64_t i, Required(Int(&e), tag));
+          return IntOrValue{.literal = i};
+        });
+  }
+  if (tag == "as_sym_ints") {
+    return ParseList<IntList>(
+        value, tag, [&](const Json& e) { return ParseSymInt(e, scope, tag); });
+  }
+  if (tag == "as_floats") {
+    return ParseList<FloatList>(
+        value, tag, [&](const Json& e) { return Required(Float(&e), tag); });
+  }
+  if (tag == "as_bools") {
+    return ParseList<BoolList>(
+        value, tag, [&](const Json& e) { return Required(Bool(&e), tag); });
+  }
+  return ParseList<StringList>(
+      value, tag, [&](const Json& e) { return RequiredString(e, tag); });
+}
+
+MaybeArgument ParseScalar(const std::string& tag, const Json& value) {
+  if (tag == "as_int") {
+    REFRACT_ASSIGN_OR_RETURN(const int64_t i, Required(Int(&value), tag));
+    return Argument(i);
+  }
+  if (tag == "as_float") {
+    REFRACT_ASSIGN_OR_RETURN(const double f, Required(Float(&value), tag));
+    return Argument(f);
+  }
+  if (tag == "as_bool") {
+    REFRACT_ASSIGN_OR_RETURN(const bool b, Required(Bool(&value), tag));
+    return Argument(b);
+  }
+  REFRACT_ASSIGN_OR_RETURN(std::string text, RequiredString(value, tag));
+  return Argument(std::move(text));
+}
+
+}  // namespace
+
+absl::StatusOr<base::DType> ParseDType(const Json& code) {
+  using base::DType;
+  const std::optional<int64_t> number = Int(&code);
+  if (!number) return Malformed("dtype");
+  switch (*number) {
+    case 1:
+      return DType::kUInt8;
+    case 2:
+      return DType::kInt8;
+    case 3:
+      return DType::kInt16;
+    case 4:
+      return DType::kInt32;
+    case 5:
+      return DType::kInt64;
+    case 6:
+      return DType::kFloat16;
+    case 7:
+      return DType::kFloat32;
+    case 8:
+      return DType::kFloat64;
+    case 12:
+      return DType::kBool;
+    case 13:
+      return DType::kBFloat16;
+    case 9:
+    case 10:
+    case 11:
+      return absl::UnimplementedError("complex numbers are not supported");
+    case 28:
+      return absl::UnimplementedError("dtype uint16 is not supported");
+    case 29:
+    case 30:
+    case 31:
+    case 32:
+      return absl::UnimplementedError("8-bit floats are not supported");
+    default:
+      return absl::UnimplementedError(
+          absl::StrCat("dtype code ", *number, " is not known"));
+  }
+}
+
+absl::StatusOr<SymExpr> ParseSize(const Json& size) {
+  const auto item = Union(&size);
+  if (!item) return Malformed("size");
+  if (*item->tag == "as_int") {
+    REFRACT_ASSIGN_OR_RETURN(const int64_t value,
+                             Required(Int(item->value), "size"));
+    return SymExpr(value);
+  }
+  const std::string* text = String(Member(*item->value, "expr_str"));
+  if (*item->tag != "as_expr" || text == nullptr) return Malformed("size");
+  auto parsed = SymExpr::Parse(*text);
+  return parsed.ok() ? *parsed : SymExpr();
+}
+
+absl::StatusOr<std::optional<Argument>> ParseArgument(const Json& argument,
+                                                      const Scope& scope) {
+  const auto item = Union(&argument);
+  if (!item) return Malformed("argument");
+  const std::string& tag = *item->tag;
+  const Json& value = *item->value;
+  if (tag == "as_none") return Argument(None{});
+  if (tag == "as_device" || tag == "as_memory_format") {
+    return std::optional<Argument>();
+  }
+  if (tag == "as_layout") {
+    if (Int(&value) == kLayoutStrided) return std::optional<Argument>();
+    return absl::UnimplementedError("sparse layouts are not supported");
+  }
+  if (tag == "as_scalar_type") {
+    REFRACT_ASSIGN_OR_RETURN(const base::DType dtype, ParseDType(value));
+    return Argument(dtype);
+  }
+  if (tag == "as_tensor" || tag == "as_tensors" ||
+      tag == "as_optional_tensor" || tag == "as_optional_tensors") {
+    return ParseTensors(tag, value, scope);
+  }
+  if (tag == "as_int" || tag == "as_float" || tag == "as_bool" ||
+      tag == "as_string") {
+    return ParseScalar(tag, value);
+  }
+  if (tag == "as_ints" || tag == "as_sym_ints" || tag == "as_floats" ||
+      tag == "as_bools" || tag == "as_strings") {
+    return ParseLists(tag, value, scope);
+  }
+  if (tag == "as_sym_int") return ParseSymbolic(value, scope, tag, Int);
+  if (tag == "as_sym_float") return ParseSymbolic(value, scope, tag, Float);
+  if (tag == "as_sym_bool") return ParseSymbolic(value, scope, tag, Bool);
+  return absl::UnimplementedError(
+      absl::StrCat("arguments of kind ", tag, " are not supported"));
+}
+
+}  // namespace refract::models::torch_export

@@ -1,0 +1,237 @@
+#include "models/torch_export/program.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "models/torch_export/guards.h"
+#include "models/torch_export/json.h"
+#include "models/torch_export/nodes.h"
+#include "models/torch_export/output_names.h"
+
+namespace refract::models::torch_export {
+namespace {
+
+// torch/_export/serde/schema.py, SCHEMA_VERSION: a new major breaks readers, a
+// new minor does not.
+constexpr int64_t kSchemaMajor = 8;
+
+absl::Status Malformed(absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat(what, " is malformed"));
+}
+
+absl::Status CheckSchema(const Json& program) {
+  const Json* version = Member(program, "schema_version");
+  const std::optional<int64_t> major =
+      version == nullptr ? std::nullopt : Int(Member(*version, "major"));
+  if (!major) return absl::InvalidArgumentError("no schema_version.major");
+  if (*major != kSchemaMajor) {
+    return absl::UnimplementedError(
+        absl::StrCat("schema version ", *major, " is not known; this reads ",
+                     kSchemaMajor, " (torch 2.11)"));
+  }
+  return absl::OkStatus();
+}
+
+// Reads the signature: which of the graph's inputs are weights, which come with
+// a request, and what goes out.
+class SignatureReader {
+ public:
+  SignatureReader(const Json& section, Program& program, NodeReader& nodes,
+                  Scope& scope)
+      : section_(section), program_(program), nodes_(nodes), scope_(scope) {}
+
+  absl::Status ReadInput(const std::string& kind, const Json& spec) {
+    if (kind == "user_input") return ReadUserInput(spec);
+    if (kind == "parameter") return ReadWeight(spec, "parameter_name");
+    if (kind == "buffer") return ReadWeight(spec, "buffer_name");
+    if (kind == "tensor_constant") {
+      return ReadWeight(spec, "tensor_constant_name");
+    }
+    if (kind == "constant_input") {
+      const std::string* name = String(Member(spec, "name"));
+      const Json* value = Member(spec, "value");
+      if (name == nullptr || value == nullptr) return Malformed("input");
+      if (Member(*value, "as_none") == nullptr) {
+        const auto item = Union(value);
+        if (!item) return Malformed(absl::StrCat("input ", *name));
+        program_.notes.push_back(absl::StrCat(
+            "input ", *name, " is no tensor; the export fixed it at ",
+            item->value->dump(-1, ' ', false, Json::error_handler_t::replace)));
+      }
+      return absl::OkStatus();
+    }
+    return absl::UnimplementedError(
+        absl::StrCat("inputs of kind ", kind, " are not supported"));
+  }
+
+  // `position` counts everything that the model returns, `name` is for a
+  // tensor.
+  absl::Status ReadOutput(const std::string& kind, const Json& spec,
+                          size_t position, absl::string_view name) {
+    if (kind == "user_output") return ReadUserOutput(spec, position, name);
+    for (absl::string_view target :
+         {"buffer_name", "parameter_name", "user_input_name"}) {
+      if (const std::string* written = String(Member(spec, target))) {
+        return absl::UnimplementedError(absl::StrCat(
+            "the model writes to ", *written, " (", kind,
+            "): models that change their state or inputs are not supported"));
+      }
+    }
+    return absl::UnimplementedError(
+        absl::StrCat("outputs of kind ", kind, " are not supported"));
+  }
+
+ private:
+  absl::Status ReadUserInput(const Json& spec) {
+    const Json* arg = Member(spec, "arg");
+    const auto item = Union(arg);
+    if (!item) return Malformed("input");
+    if (*item->tag == "as_none") return absl::OkStatus();
+    if (*item->tag != "as_tensor") {
+      const std::string* name = String(Member(*item->value, "as_name"));
+      return absl::UnimplementedError(
+          absl::StrCat("input ", name == nullptr ? "" : *name, " (", *item->tag,
+                       ") is no tensor"));
+    }
+    const std::string* name = String(Member(*item->value, "name"));
+    if (name == nullptr) return Malformed("input");
+    REFRACT_ASSIGN_OR_RETURN(const ValueId id,
+                             nodes_.AddTensor(section_, *name, scope_));
+    program_.graph.inputs.push_back(id);
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadWeight(const Json& spec, absl::string_view target) {
+    const Json* arg = Member(spec, "arg");
+    const std::string* name =
+        arg == nullptr ? nullptr : String(Member(*arg, "name"));
+    const std::string* weight = String(Member(spec, target));
+    if (name == nullptr || weight == nullptr || weight->empty()) {
+      return Malformed("parameter");
+    }
+    REFRACT_ASSIGN_OR_RETURN(const ValueId id,
+                             nodes_.AddTensor(section_, *name, scope_));
+    program_.graph.values[id].weight = *weight;
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadUserOutput(const Json& spec, size_t position,
+                              absl::string_view name) {
+    const auto item = Union(Member(spec, "arg"));
+    if (!item) return Malformed("output");
+    if (*item->tag == "as_none") return absl::OkStatus();
+    if (*item->tag != "as_tensor") {
+      program_.notes.push_back(absl::StrCat("output ", name, " is no tensor (",
+                                            *item->tag, "); left out"));
+      return absl::OkStatus();
+    }
+    const std::string* value = String(Member(*item->value, "name"));
+    if (value == nullptr) return Malformed("output");
+    const auto id = scope_.find(*value);
+    if (id == scope_.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("output ", *value, " is not computed"));
+    }
+    Graph& graph = program_.graph;
+    graph.outputs.push_back(id->second);
+    graph.output_names.push_back(std::string(name));
+    return absl::OkStatus();
+  }
+
+  const Json& section_;
+  Program& program_;
+  NodeReader& nodes_;
+  Scope& scope_;
+};
+
+absl::Status ReadSignature(const Json& specs, absl::string_view what,
+                           const auto& read) {
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const auto item = Union(&specs[i]);
+    if (!item) return Malformed(absl::StrCat(what, " ", i));
+    absl::Status status = read(*item, i);
+    if (!status.ok()) {
+      return base::Annotate(status, absl::StrCat(what, " ", i));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Keys of a dict where the model returns one, else output_0, output_1, …
+// counting the tensors.
+class OutputNamer {
+ public:
+  OutputNamer(const Json& graph_module, size_t outputs)
+      : names_(DictOutputNames(graph_module)) {
+    if (names_ && names_->size() != outputs) names_.reset();
+  }
+  std::string Name(size_t position, size_t tensors) const {
+    return names_ ? (*names_)[position] : absl::StrCat("output_", tensors);
+  }
+
+ private:
+  std::optional<std::vector<std::string>> names_;
+};
+
+// The model's call stacks make up most of a file and are not used.
+bool KeepMember(int depth, Json::parse_event_t event, Json& parsed) {
+  return event != Json::parse_event_t::key || parsed != "metadata";
+}
+
+}  // namespace
+
+absl::StatusOr<Program> ParseProgram(absl::string_view text) {
+  const Json json =
+      Json::parse(text.data(), text.data() + text.size(), KeepMember,
+                  /*allow_exceptions=*/false);
+  if (json.is_discarded()) {
+    return absl::InvalidArgumentError("is not valid JSON");
+  }
+  REFRACT_RETURN_IF_ERROR(CheckSchema(json));
+  const Json* module = Member(json, "graph_module");
+  const Json* section = module ? Member(*module, "graph") : nullptr;
+  const Json* signature = module ? Member(*module, "signature") : nullptr;
+  const Json* inputs =
+      signature ? Array(Member(*signature, "input_specs")) : nullptr;
+  const Json* outputs =
+      signature ? Array(Member(*signature, "output_specs")) : nullptr;
+  if (section == nullptr || inputs == nullptr || outputs == nullptr) {
+    return Malformed("graph_module");
+  }
+
+  Program program;
+  Graph& graph = program.graph;
+  graph.source = SourceFormat::kTorchExport;
+  NodeReader nodes(graph);
+  Scope scope;
+  SignatureReader reader(*section, program, nodes, scope);
+  REFRACT_RETURN_IF_ERROR(
+      ReadSignature(*inputs, "input", [&](const Tagged& spec, size_t) {
+        return reader.ReadInput(*spec.tag, *spec.value);
+      }));
+  REFRACT_RETURN_IF_ERROR(nodes.ReadNodes(*section, scope));
+  const OutputNamer namer(*module, outputs->size());
+  REFRACT_RETURN_IF_ERROR(
+      ReadSignature(*outputs, "output", [&](const Tagged& spec, size_t i) {
+        return reader.ReadOutput(*spec.tag, *spec.value, i,
+                                 namer.Name(i, graph.outputs.size()));
+      }));
+  if (graph.outputs.empty()) {
+    return absl::InvalidArgumentError("the model returns no tensor");
+  }
+
+  if (const Json* ranges = Member(json, "range_constraints")) {
+    REFRACT_RETURN_IF_ERROR(ReadRanges(*ranges, graph));
+  }
+  ChooseBatchSymbol(graph);
+  if (const Json* guards = Member(json, "guards_code")) {
+    ApplyGuards(*guards, graph, program.notes);
+  }
+  SetMinBatch(graph, program.notes);
+  return program;
+}
+
+}  // namespace refract::models::torch_export

@@ -1,0 +1,28 @@
+#ifndef REFRACT_MODELS_TORCH_EXPORT_PROGRAM_H_
+#define REFRACT_MODELS_TORCH_EXPORT_PROGRAM_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "models/graph.h"
+
+namespace refract::models::torch_export {
+
+struct Program {
+  // As written: not functionalised, assertions still in it. Weights carry their
+  // parameter's name.
+  Graph graph;
+  std::vector<std::string> notes;  // as ImportedModel::notes
+};
+
+// Reads models/<name>.json. InvalidArgument for what no exporter writes;
+// Unimplemented for other schema versions, control flow, mutation of buffers or
+// inputs, custom objects, dtypes Refract lacks. Messages name node, input or
+// value; the caller adds the file.
+absl::StatusOr<Program> ParseProgram(absl::string_view json);
+
+}  // namespace refract::models::torch_export
+
+#endif  // REFRACT_MODELS_TORCH_EXPORT_PROGRAM_H_
