@@ -49,7 +49,7 @@ struct Limits {
 // where they are sent from. Move-only; dropping it unsent frees the memory.
 class OutgoingMessage {
  public:
-  OutgoingMessage() = default;
+  OutgoingMessage();  // empty
   OutgoingMessage(OutgoingMessage&&) noexcept;
   OutgoingMessage& operator=(OutgoingMessage&&) noexcept;
   ~OutgoingMessage();
@@ -72,7 +72,7 @@ class OutgoingMessage {
 // without a check on the copy that is used.
 class IncomingMessage {
  public:
-  IncomingMessage() = default;
+  IncomingMessage();  // empty
   IncomingMessage(IncomingMessage&&) noexcept;
   IncomingMessage& operator=(IncomingMessage&&) noexcept;
   ~IncomingMessage();
