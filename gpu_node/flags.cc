@@ -1,0 +1,53 @@
+#include "gpu_node/flags.h"
+
+#include <cstdio>
+
+#include "CLI/CLI.hpp"
+
+namespace refract::gpu_node {
+
+std::variant<Flags, int> ParseFlags(int argc, char** argv) {
+  Flags flags;
+  CLI::App app("Executes the GPU part of split models for CPU nodes.",
+               "refract-gpu-node");
+  app.set_version_flag("--version", "refract-gpu-node " REFRACT_VERSION);
+  app.add_option("--model-repository", flags.model_repository,
+                 "Folder with the models; each version's split plan says what "
+                 "runs here")
+      ->required()
+      ->type_name("DIR");
+  app.add_option("--device", flags.device,
+                 "Where to execute: auto (the best there is) or cpu")
+      ->check(CLI::IsMember({"auto", "cpu"}))
+      ->capture_default_str();
+  app.add_option("--host", flags.host, "Address to listen on")
+      ->capture_default_str();
+  app.add_option("--port", flags.port,
+                 "Port for CPU nodes; 0 = any free one, printed on stdout")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  app.add_option("--instances", flags.instances,
+                 "Requests executed at once, one thread each")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--max-queue", flags.max_queue,
+                 "Requests that may wait for an instance; more are refused "
+                 "with RESOURCE_EXHAUSTED")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--drain-timeout-s", flags.drain_timeout_s,
+                 "After SIGTERM or SIGINT: longest wait for requests in "
+                 "flight, seconds")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    std::fprintf(stderr, "refract-gpu-node: %s (see --help)\n", error.what());
+    return 2;
+  }
+  return flags;
+}
+
+}  // namespace refract::gpu_node

@@ -1,0 +1,26 @@
+#ifndef REFRACT_GPU_NODE_FLAGS_H_
+#define REFRACT_GPU_NODE_FLAGS_H_
+
+#include <string>
+#include <variant>
+
+namespace refract::gpu_node {
+
+// What the command line of refract-gpu-node says.
+struct Flags {
+  std::string model_repository;
+  std::string device = "auto";
+  std::string host = "0.0.0.0";
+  int port = 8100;
+  int instances = 1;
+  int max_queue = 256;
+  double drain_timeout_s = 30;
+};
+
+// The flags, or the exit status of a run that ends here: 0 after --help or
+// --version, 2 after one line on stderr that names the wrong flag.
+std::variant<Flags, int> ParseFlags(int argc, char** argv);
+
+}  // namespace refract::gpu_node
+
+#endif  // REFRACT_GPU_NODE_FLAGS_H_

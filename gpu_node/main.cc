@@ -1,0 +1,100 @@
+// refract-gpu-node: see DESIGN sections 8 and 11.
+
+#include <cstdio>
+#include <memory>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/shutdown_signal.h"
+#include "glog/logging.h"
+#include "gpu_node/device_model.h"
+#include "gpu_node/flags.h"
+#include "gpu_node/gpu_node.h"
+#include "models/aten/caller.h"
+#include "models/repository.h"
+#include "transport/channel.h"
+
+namespace refract::gpu_node {
+namespace {
+
+// DESIGN section 11: 2 for bad usage or bad input, 1 for other failures.
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "refract-gpu-node: %s\n",
+               std::string(status.message()).c_str());
+  const bool bad_input =
+      absl::IsInvalidArgument(status) || absl::IsNotFound(status);
+  return bad_input ? 2 : 1;
+}
+
+void LogSummary(const DeviceModels& models, const Flags& flags) {
+  LOG(INFO) << "device cpu, " << flags.instances << " instance(s), queue of "
+            << flags.max_queue << ", " << models.size() << " model(s)";
+  for (size_t i = 0; i < models.size(); ++i) {
+    const models::SplitPlan& plan = *models[i].model().plan;
+    LOG(INFO) << "model '" << models[i].name() << "' version "
+              << models[i].version() << ": plan '" << plan.method << "', "
+              << plan.up.size() << " tensors in, " << plan.down.size()
+              << " out, schema " << models[i].schema().ToHex();
+  }
+  if (models.size() == 0) {
+    LOG(WARNING) << "no model in " << flags.model_repository
+                 << " has a part for this node; every offer will be refused";
+  }
+}
+
+int Run(const Flags& flags) {
+  // First, so that every thread started below leaves the signals to Wait().
+  base::ShutdownSignal shutdown;
+  models::aten::UseOneThread();
+
+  absl::StatusOr<DeviceModels> models =
+      DeviceModels::Load(models::Repository(flags.model_repository));
+  if (!models.ok()) return Fail(models.status());
+  LogSummary(*models, flags);
+
+  GpuNodeOptions options;
+  options.instances = flags.instances;
+  options.max_queue = flags.max_queue;
+  absl::StatusOr<std::unique_ptr<GpuNode>> node =
+      GpuNode::Create(*std::move(models), options);
+  if (!node.ok()) return Fail(node.status());
+
+  transport::ServerOptions server_options;
+  server_options.host = flags.host;
+  server_options.port = flags.port;
+  absl::StatusOr<std::unique_ptr<transport::Server>> server =
+      transport::Server::Create(server_options, node->get());
+  if (!server.ok()) return Fail(server.status());
+  std::printf("refract-gpu-node listening on %s:%d\n", flags.host.c_str(),
+              (*server)->port());
+  std::fflush(stdout);
+
+  const int signal_number = shutdown.Wait();
+  LOG(INFO) << "signal " << signal_number << ": stopping";
+  (*server)->StopAdmitting();
+  if (!(*node)->Drain(absl::Seconds(flags.drain_timeout_s))) {
+    LOG(WARNING) << "requests were still in flight after "
+                 << flags.drain_timeout_s << " s; they are given up";
+  }
+  const transport::ServerStats link = (*server)->stats();
+  server->reset();
+  const GpuNode::Stats stats = (*node)->stats();
+  LOG(INFO) << "stopped: " << stats.succeeded << " requests succeeded, "
+            << stats.failed << " failed, " << stats.expired
+            << " expired in the queue; " << link.accepted
+            << " connections accepted, " << link.refused << " refused";
+  return 0;
+}
+
+}  // namespace
+}  // namespace refract::gpu_node
+
+int main(int argc, char** argv) {
+  FLAGS_logtostderr = true;
+  google::InitGoogleLogging(argv[0]);
+  const auto flags = refract::gpu_node::ParseFlags(argc, argv);
+  if (const int* status = std::get_if<int>(&flags)) return *status;
+  return refract::gpu_node::Run(std::get<refract::gpu_node::Flags>(flags));
+}
