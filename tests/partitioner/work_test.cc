@@ -1,0 +1,155 @@
+#include "partitioner/work.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace refract::partitioner {
+namespace {
+
+using models::Graph;
+using models::Node;
+using models::SymbolBindings;
+using models::SymExpr;
+using models::Value;
+using models::ValueId;
+using models::ValueRef;
+
+// Numbers below are worked out by hand from the shapes.
+class WorkTest : public testing::Test {
+ protected:
+  ValueId Tensor(std::vector<SymExpr> shape,
+                 base::DType dtype = base::DType::kFloat32,
+                 std::string weight = "") {
+    Value value;
+    value.name = "v" + std::to_string(graph_.values.size());
+    value.dtype = dtype;
+    value.has_shape = true;
+    value.shape = std::move(shape);
+    value.weight = std::move(weight);
+    graph_.values.push_back(std::move(value));
+    return static_cast<ValueId>(graph_.values.size()) - 1;
+  }
+
+  std::optional<Work> Of(std::string op,
+                         std::vector<models::NamedArgument> args,
+                         std::vector<ValueId> outputs) {
+    Node node;
+    node.name = "n";
+    node.op = std::move(op);
+    node.args = std::move(args);
+    node.outputs = std::move(outputs);
+    return WorkOf(graph_, node, sizes_);
+  }
+
+  const SymExpr b_ = SymExpr::Symbol("b");
+  const SymbolBindings sizes_ = {{"b", 10}, {"n", 40}};
+  Graph graph_;
+};
+
+TEST_F(WorkTest, LinearIsTwoFlopsPerWeightAndRow) {
+  const ValueId x = Tensor({b_, 64});
+  const ValueId w = Tensor({32, 64}, base::DType::kFloat32, "w");
+  const ValueId bias = Tensor({32}, base::DType::kFloat32, "bias");
+  const ValueId y = Tensor({b_, 32});
+  const std::optional<Work> work = Of("aten.linear.default",
+                                      {{"input", ValueRef{x}},
+                                       {"weight", ValueRef{w}},
+                                       {"bias", ValueRef{bias}}},
+                                      {y});
+  ASSERT_TRUE(work);
+  EXPECT_EQ(work->flops, 2 * 10 * 64 * 32);
+  EXPECT_EQ(work->weight_bytes, 4 * (32 * 64 + 32));
+  EXPECT_EQ(work->bytes, 4 * (10 * 64 + 32 * 64 + 32 + 10 * 32));
+}
+
+TEST_F(WorkTest, BatchedProducts) {
+  const ValueId p = Tensor({b_, 27, 16});
+  const ValueId q = Tensor({b_, 16, 27});
+  const ValueId y = Tensor({b_, 27, 27});
+  const double flops = 2.0 * 10 * 27 * 27 * 16;
+  EXPECT_EQ(Of("aten.bmm.default",
+               {{"self", ValueRef{p}}, {"mat2", ValueRef{q}}}, {y})
+                ->flops,
+            flops);
+  EXPECT_EQ(Of("aten.einsum.default",
+               {{"equation", std::string("bik, bkj -> bij")},
+                {"tensors", models::ValueList{p, q}}},
+               {y})
+                ->flops,
+            flops);
+}
+
+TEST_F(WorkTest, Attention) {
+  const ValueId q = Tensor({b_, 4, 7, 8});
+  const ValueId k = Tensor({b_, 4, 50, 8});
+  const ValueId v = Tensor({b_, 4, 50, 16});
+  const ValueId y = Tensor({b_, 4, 7, 16});
+  EXPECT_EQ(
+      Of("aten.scaled_dot_product_attention.default",
+         {{"query", ValueRef{q}}, {"key", ValueRef{k}}, {"value", ValueRef{v}}},
+         {y})
+          ->flops,
+      2.0 * 10 * 4 * 7 * 50 * (8 + 16));
+}
+
+TEST_F(WorkTest, LookUpsReadTheirRowsAndNotTheTable) {
+  const ValueId table = Tensor({1000000, 16}, base::DType::kFloat32, "table");
+  const ValueId ids = Tensor({SymExpr::Symbol("n")}, base::DType::kInt64);
+  const ValueId offsets = Tensor({b_}, base::DType::kInt64);
+  const ValueId y = Tensor({b_, 16});
+  const std::optional<Work> bag = Of("aten.embedding_bag.padding_idx",
+                                     {{"weight", ValueRef{table}},
+                                      {"indices", ValueRef{ids}},
+                                      {"offsets", ValueRef{offsets}}},
+                                     {y, models::kNoValue});
+  ASSERT_TRUE(bag);
+  EXPECT_EQ(bag->flops, 40 * 16);
+  EXPECT_EQ(bag->bytes, 40 * 16 * 4 + 40 * 8 + 10 * 16 * 4);
+  EXPECT_EQ(bag->weight_bytes, 0);
+}
+
+TEST_F(WorkTest, ViewsAreFreeAndElementwiseIsOnePerElement) {
+  const ValueId x = Tensor({b_, 8});
+  const ValueId y = Tensor({b_, 8});
+  EXPECT_EQ(Of("aten.view.default", {{"self", ValueRef{x}}}, {y})->bytes, 0);
+  const std::optional<Work> relu =
+      Of("aten.relu.default", {{"self", ValueRef{x}}}, {y});
+  EXPECT_EQ(relu->flops, 80);
+  EXPECT_EQ(relu->bytes, 2 * 80 * 4);
+}
+
+TEST_F(WorkTest, WhatIsNotKnownIsNotCounted) {
+  const ValueId x = Tensor({SymExpr()});
+  const ValueId other = Tensor({SymExpr::Symbol("unbound")});
+  const ValueId y = Tensor({b_});
+  EXPECT_FALSE(Of("aten.relu.default", {{"self", ValueRef{x}}}, {y}));
+  EXPECT_FALSE(Of("aten.relu.default", {{"self", ValueRef{other}}}, {y}));
+  EXPECT_FALSE(Of("mylib.op.default", {{"self", ValueRef{y}}}, {y}));
+  EXPECT_FALSE(Of("aten.gru.input", {{"input", ValueRef{y}}}, {y}));
+}
+
+TEST_F(WorkTest, SizesFollowTheBatchWhereTheyCountRows) {
+  graph_.batch_symbol = "b";
+  graph_.symbols = {{"steps", 1, 40}};
+  graph_.inputs = {Tensor({b_, SymExpr::Symbol("steps")}),
+                   Tensor({SymExpr::Symbol("n")}), Tensor({b_ + 1}),
+                   Tensor({SymExpr::Symbol("m")})};
+  const SymbolBindings sizes =
+      SizesForBatch(graph_, 128, {{"n", 3}, {"steps", 50}});
+  EXPECT_EQ(sizes.at("b"), 128);
+  EXPECT_EQ(sizes.at("n"), 3 * 128);
+  EXPECT_EQ(sizes.at("m"), 128);
+  EXPECT_EQ(sizes.at("steps"), 40);  // the declared maximum
+}
+
+TEST_F(WorkTest, SlopeParts) {
+  const PerItem slope = Slope(7 + 3 * 128, 7 + 3 * 256, 128, 256);
+  EXPECT_EQ(slope.per_item, 3);
+  EXPECT_EQ(slope.per_request, 7);
+}
+
+}  // namespace
+}  // namespace refract::partitioner
