@@ -124,8 +124,8 @@ class SignatureReader {
     if (!item) return Malformed("output");
     if (*item->tag == "as_none") return absl::OkStatus();
     if (*item->tag != "as_tensor") {
-      program_.notes.push_back(absl::StrCat("output ", name, " is no tensor (",
-                                            *item->tag, "); left out"));
+      program_.notes.push_back(absl::StrCat(
+          "result ", position, " is no tensor (", *item->tag, "); left out"));
       return absl::OkStatus();
     }
     const std::string* value = String(Member(*item->value, "name"));

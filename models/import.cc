@@ -1,0 +1,185 @@
+#include "models/import.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+#include "base/tensor.h"
+#include "models/safetensors.h"
+#include "models/zip.h"
+
+namespace refract::models {
+namespace {
+
+namespace fs = std::filesystem;
+
+// ROOT/models/NAME.json
+bool IsExportedGraph(absl::string_view name) {
+  if (!absl::ConsumeSuffix(&name, ".json")) return false;
+  name = name.substr(0, name.rfind('/') + 1);
+  return name == "models/" || absl::EndsWith(name, "/models/");
+}
+
+// Sorted, so that errors and the order of files do not depend on the disk.
+absl::StatusOr<std::vector<std::string>> ListTables(const std::string& folder) {
+  std::error_code error;
+  fs::directory_iterator it(folder, error);
+  if (error) {
+    return absl::NotFoundError(absl::StrCat(folder, ": ", error.message()));
+  }
+  std::vector<std::string> paths;
+  for (; it != fs::directory_iterator(); it.increment(error)) {
+    if (error) break;
+    if (it->path().extension() == ".safetensors") {
+      paths.push_back(it->path().string());
+    }
+  }
+  if (error) {
+    return absl::InternalError(absl::StrCat(folder, ": ", error.message()));
+  }
+  if (paths.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(folder, ": holds no *.safetensors file"));
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+std::vector<int64_t> ContiguousStrides(const std::vector<int64_t>& sizes) {
+  std::vector<int64_t> strides(sizes.size());
+  int64_t stride = 1;
+  for (size_t i = sizes.size(); i-- > 0;) {
+    strides[i] = stride;
+    stride *= std::max<int64_t>(sizes[i], 1);
+  }
+  return strides;
+}
+
+// A parameter that was exported without values: its rows share one.
+bool IsStandIn(const WeightEntry& entry) {
+  return !entry.sizes.empty() && entry.sizes[0] > 1 && !entry.strides.empty() &&
+         entry.strides[0] == 0;
+}
+
+class TableBinder {
+ public:
+  explicit TableBinder(ImportedModel& model) : model_(model) {
+    for (size_t i = 0; i < model.weights.entries.size(); ++i) {
+      entries_[model.weights.entries[i].name] = i;
+    }
+  }
+
+  absl::Status BindFile(const std::string& path) {
+    REFRACT_ASSIGN_OR_RETURN(const SafetensorsFile file,
+                             SafetensorsFile::Open(path));
+    for (const SafetensorsEntry& tensor : file.entries()) {
+      absl::Status status = BindTensor(path, tensor);
+      if (!status.ok()) {
+        return base::Annotate(status,
+                              absl::StrCat(path, ": tensor ", tensor.name));
+      }
+    }
+    model_.weights.files.push_back(
+        {path, file.file()->bytes().size(), base::Digest{}});
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status BindTensor(const std::string& path,
+                          const SafetensorsEntry& tensor) {
+    const auto it = entries_.find(tensor.name);
+    if (it == entries_.end()) {
+      return absl::InvalidArgumentError(
+          "the model has no parameter of this name");
+    }
+    const auto [bound, inserted] = bound_.emplace(tensor.name, path);
+    if (!inserted) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("is also in ", bound->second));
+    }
+    WeightEntry& entry = model_.weights.entries[it->second];
+    if (entry.dtype != tensor.dtype || entry.sizes != tensor.dims) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "is ", base::Name(tensor.dtype), base::DimsToString(tensor.dims),
+          ", the model's parameter is ", base::Name(entry.dtype),
+          base::DimsToString(entry.sizes)));
+    }
+    if (tensor.offset % base::SizeOf(tensor.dtype) != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "begins at byte ", tensor.offset, ", which is no multiple of its ",
+          base::SizeOf(tensor.dtype),
+          " byte elements; write the file with a padded header"));
+    }
+    entry.file = path;
+    entry.offset = tensor.offset;
+    entry.bytes = tensor.bytes;
+    entry.strides = ContiguousStrides(entry.sizes);
+    entry.storage_offset = 0;
+    return absl::OkStatus();
+  }
+
+  ImportedModel& model_;
+  absl::flat_hash_map<std::string, size_t> entries_;     // by name
+  absl::flat_hash_map<std::string, std::string> bound_;  // name → file
+};
+
+}  // namespace
+
+absl::StatusOr<ArchiveKind> DetectArchive(absl::string_view path) {
+  REFRACT_ASSIGN_OR_RETURN(const ZipArchive archive, ZipArchive::Open(path));
+  bool has_graph = false;
+  bool has_constants = false;
+  bool has_code = false;
+  bool has_data = false;
+  bool has_old_program = false;
+  for (const ZipEntry& entry : archive.entries()) {
+    const absl::string_view name = entry.name;
+    has_graph |= IsExportedGraph(name);
+    has_constants |= absl::EndsWith(name, "/constants.pkl");
+    has_code |= absl::StrContains(name, "/code/");
+    has_data |= absl::EndsWith(name, "/data.pkl");
+    has_old_program |= name == "serialized_exported_program.json";
+  }
+  if (has_graph) return ArchiveKind::kTorchExport;
+  if (has_constants && has_code) return ArchiveKind::kTorchScript;
+  absl::string_view what = "a zip archive, but no PyTorch model";
+  if (has_old_program) {
+    what = "a .pt2 archive of an old PyTorch; export it again with torch 2.11";
+  } else if (has_data) {
+    what =
+        "written by torch.save, which holds no graph; use torch.export.save or "
+        "torch.jit.save";
+  }
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
+}
+
+absl::Status BindTables(const ImportOptions& options, ImportedModel& model) {
+  if (!options.tables_dir.empty()) {
+    REFRACT_ASSIGN_OR_RETURN(const std::vector<std::string> paths,
+                             ListTables(options.tables_dir));
+    TableBinder binder(model);
+    for (const std::string& path : paths) {
+      REFRACT_RETURN_IF_ERROR(binder.BindFile(path));
+    }
+  }
+  for (const WeightEntry& entry : model.weights.entries) {
+    if (!IsStandIn(entry)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        model.source_path, ": table ", entry.name, " ",
+        base::DimsToString(entry.sizes), " was exported without values, and ",
+        options.tables_dir.empty()
+            ? std::string("no folder of tables is given")
+            : absl::StrCat("no file in ", options.tables_dir, " has them")));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace refract::models

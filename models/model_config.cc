@@ -1,0 +1,271 @@
+#include "models/model_config.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+#include "google/protobuf/io/tokenizer.h"
+#include "google/protobuf/text_format.h"
+#include "models/op_traits.h"
+
+namespace refract::models {
+namespace {
+
+constexpr absl::string_view kPlatform = "refract";
+constexpr absl::string_view kPolicyKey = "out_of_range_ids";
+constexpr absl::string_view kIdsPrefix = "ids.";
+constexpr absl::string_view kOffsetsPrefix = "offsets.";
+
+inference::DataType ToDataType(base::DType dtype) {
+  switch (dtype) {
+    case base::DType::kBool:
+      return inference::TYPE_BOOL;
+    case base::DType::kUInt8:
+      return inference::TYPE_UINT8;
+    case base::DType::kInt8:
+      return inference::TYPE_INT8;
+    case base::DType::kInt16:
+      return inference::TYPE_INT16;
+    case base::DType::kInt32:
+      return inference::TYPE_INT32;
+    case base::DType::kInt64:
+      return inference::TYPE_INT64;
+    case base::DType::kFloat16:
+      return inference::TYPE_FP16;
+    case base::DType::kBFloat16:
+      return inference::TYPE_BF16;
+    case base::DType::kFloat32:
+      return inference::TYPE_FP32;
+    case base::DType::kFloat64:
+      return inference::TYPE_FP64;
+    case base::DType::kUnknown:
+      break;
+  }
+  return inference::TYPE_INVALID;
+}
+
+// Constants as they are, everything else -1.
+std::vector<int64_t> DimsOf(const Value& value) {
+  std::vector<int64_t> dims;
+  for (const SymExpr& size : value.shape) {
+    dims.push_back(size.constant().value_or(-1));
+  }
+  return dims;
+}
+
+// First error of a text format parse, in Protobuf's own words.
+class FirstError : public google::protobuf::io::ErrorCollector {
+ public:
+  void AddError(int line, google::protobuf::io::ColumnNumber column,
+                const std::string& message) override {
+    if (!message_.empty()) return;
+    // Protobuf counts both from 0.
+    message_ =
+        absl::StrCat("line ", line + 1, ", column ", column + 1, ": ", message);
+  }
+  const std::string& message() const { return message_; }
+
+ private:
+  std::string message_;
+};
+
+// Parameters ids.<input> and offsets.<input> with their texts.
+std::map<std::string, std::string> IdParameters(const Graph& graph) {
+  std::map<std::string, std::string> parameters;
+  for (const IdInput& use : FindIdInputs(graph)) {
+    std::string& text =
+        parameters[absl::StrCat(use.is_offsets ? kOffsetsPrefix : kIdsPrefix,
+                                graph.value(use.input).name)];
+    absl::StrAppend(&text, text.empty() ? "" : ";", "table=", use.table,
+                    " rows=", use.rows);
+  }
+  return parameters;
+}
+
+std::optional<IdPolicy> ParsePolicy(absl::string_view text) {
+  if (text == "error") return IdPolicy::kError;
+  if (text == "zero") return IdPolicy::kZeroRow;
+  if (text == "default") return IdPolicy::kDefaultRow;
+  return std::nullopt;
+}
+
+// Tensors of the file against those of the model, by name. An empty list leaves
+// them to the model, as in Triton.
+template <typename Tensors>
+absl::Status CheckTensors(const Tensors& listed, absl::string_view field,
+                          const std::vector<std::string>& names,
+                          const std::vector<ValueId>& ids, const Graph& graph) {
+  if (listed.empty()) return absl::OkStatus();
+  if (static_cast<size_t>(listed.size()) != names.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": ", listed.size(), " are listed, the model has ",
+                     names.size()));
+  }
+  for (size_t i = 0; i < names.size(); ++i) {
+    const auto it = std::find_if(
+        listed.begin(), listed.end(),
+        [&](const auto& tensor) { return tensor.name() == names[i]; });
+    if (it == listed.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(field, ": the model's ", names[i], " is not listed"));
+    }
+    const Value& value = graph.value(ids[i]);
+    if (value.dtype != base::DType::kUnknown &&
+        it->data_type() != ToDataType(value.dtype)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          field, " ", names[i], ": data_type is ",
+          inference::DataType_Name(it->data_type()), ", the model's is ",
+          inference::DataType_Name(ToDataType(value.dtype))));
+    }
+    if (!value.has_shape) continue;
+    const std::vector<int64_t> dims = DimsOf(value);
+    if (!std::equal(it->dims().begin(), it->dims().end(), dims.begin(),
+                    dims.end())) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          field, " ", names[i], ": dims are [", absl::StrJoin(it->dims(), ", "),
+          "], the model's are [", absl::StrJoin(dims, ", "), "]"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool IsWeight(const Graph& graph, absl::string_view name) {
+  return std::any_of(graph.values.begin(), graph.values.end(),
+                     [name](const Value& v) { return v.weight == name; });
+}
+
+absl::Status CheckParameter(const std::string& key, const std::string& text,
+                            const Graph& graph, ModelConfig& result) {
+  absl::string_view table = key;
+  if (absl::ConsumePrefix(&table, kPolicyKey) &&
+      (table.empty() || table[0] == '.')) {
+    const std::optional<IdPolicy> policy = ParsePolicy(text);
+    if (!policy) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", text, "\" is none of error, zero, default"));
+    }
+    if (table.empty()) {
+      result.default_id_policy = *policy;
+      return absl::OkStatus();
+    }
+    table.remove_prefix(1);
+    if (!IsWeight(graph, table)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the model has no table ", table));
+    }
+    result.id_policies[std::string(table)] = *policy;
+    return absl::OkStatus();
+  }
+  // For the reader alone: rows may differ between versions.
+  absl::string_view input = key;
+  if (absl::ConsumePrefix(&input, kIdsPrefix) ||
+      absl::ConsumePrefix(&input, kOffsetsPrefix)) {
+    for (ValueId id : graph.inputs) {
+      if (graph.value(id).name == input) return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("the model has no input ", input));
+  }
+  return absl::InvalidArgumentError("unknown parameter");
+}
+
+}  // namespace
+
+inference::ModelConfig MakeConfig(absl::string_view name, const Graph& graph) {
+  inference::ModelConfig config;
+  config.set_name(std::string(name));
+  config.set_platform(std::string(kPlatform));
+  config.set_max_batch_size(0);
+  for (ValueId id : graph.inputs) {
+    const Value& value = graph.value(id);
+    inference::ModelInput& input = *config.add_input();
+    input.set_name(value.name);
+    input.set_data_type(ToDataType(value.dtype));
+    for (int64_t dim : DimsOf(value)) input.add_dims(dim);
+  }
+  for (size_t i = 0; i < graph.outputs.size(); ++i) {
+    const Value& value = graph.value(graph.outputs[i]);
+    inference::ModelOutput& output = *config.add_output();
+    output.set_name(graph.output_names[i]);
+    output.set_data_type(ToDataType(value.dtype));
+    for (int64_t dim : DimsOf(value)) output.add_dims(dim);
+  }
+  auto& parameters = *config.mutable_parameters();
+  parameters[std::string(kPolicyKey)].set_string_value("error");
+  for (const auto& [key, text] : IdParameters(graph)) {
+    parameters[key].set_string_value(text);
+  }
+  return config;
+}
+
+std::string ConfigToText(const inference::ModelConfig& config) {
+  google::protobuf::TextFormat::Printer printer;
+  printer.SetUseUtf8StringEscaping(true);
+  printer.SetUseShortRepeatedPrimitives(true);
+  std::string text;
+  printer.PrintToString(config, &text);
+  return text;
+}
+
+absl::StatusOr<inference::ModelConfig> ParseConfigText(absl::string_view text,
+                                                       absl::string_view path) {
+  inference::ModelConfig config;
+  google::protobuf::TextFormat::Parser parser;
+  FirstError error;
+  parser.RecordErrorsTo(&error);
+  parser.SetRecursionLimit(32);
+  if (!parser.ParseFromString(std::string(text), &config)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": ",
+        error.message().empty() ? "does not parse" : error.message()));
+  }
+  return config;
+}
+
+absl::StatusOr<ModelConfig> CheckConfig(const inference::ModelConfig& config,
+                                        absl::string_view name,
+                                        const Graph& graph,
+                                        absl::string_view path) {
+  auto invalid = [path](const auto&... parts) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", parts...));
+  };
+  if (config.name() != name) {
+    return invalid("name is \"", config.name(), "\", its folder is ", name);
+  }
+  if (!config.platform().empty() && config.platform() != kPlatform) {
+    return invalid("platform is \"", config.platform(), "\", not \"refract\"");
+  }
+  if (!config.backend().empty() && config.backend() != kPlatform) {
+    return invalid("backend is \"", config.backend(), "\", not \"refract\"");
+  }
+  if (config.max_batch_size() != 0) {
+    return invalid("max_batch_size is ", config.max_batch_size(),
+                   "; only 0 is supported, where dims begin with the batch");
+  }
+  std::vector<std::string> input_names;
+  for (ValueId id : graph.inputs) input_names.push_back(graph.value(id).name);
+  absl::Status status =
+      CheckTensors(config.input(), "input", input_names, graph.inputs, graph);
+  if (!status.ok()) return base::Annotate(status, path);
+  status = CheckTensors(config.output(), "output", graph.output_names,
+                        graph.outputs, graph);
+  if (!status.ok()) return base::Annotate(status, path);
+
+  ModelConfig result;
+  result.name = std::string(name);
+  for (const auto& [key, value] : config.parameters()) {
+    status = CheckParameter(key, value.string_value(), graph, result);
+    if (!status.ok()) {
+      return base::Annotate(status, absl::StrCat(path, ": parameter ", key));
+    }
+  }
+  return result;
+}
+
+}  // namespace refract::models

@@ -1,0 +1,48 @@
+#ifndef REFRACT_MODELS_MODEL_CONFIG_H_
+#define REFRACT_MODELS_MODEL_CONFIG_H_
+
+// config.pbtxt: Triton's text format (proto/inference/model_config.proto).
+// Includes Protobuf: never include this beside LibTorch.
+//
+// Parameters, all of them text:
+//   out_of_range_ids           "error" (default), "zero" or "default": what an
+//                              id outside its table does
+//   out_of_range_ids.<table>   the same for one weight
+//   ids.<input>                for the reader, written by import: the tables
+//   offsets.<input>            whose ids or bag offsets an input holds, as
+//                              "table=<weight> rows=<n>", several joined by
+//                              ";". Not read back: rows differ by version.
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "models/graph.h"
+#include "models/repository.h"
+#include "proto/inference/model_config.pb.h"
+
+namespace refract::models {
+
+// What import writes for a new model.
+inference::ModelConfig MakeConfig(absl::string_view name, const Graph& graph);
+std::string ConfigToText(const inference::ModelConfig& config);
+
+// `path` appears in errors. InvalidArgument gives line and field for a text
+// that does not parse or has a field that Refract does not know.
+absl::StatusOr<inference::ModelConfig> ParseConfigText(absl::string_view text,
+                                                       absl::string_view path);
+
+// Checks `config` against the model and its folder's name: inputs and outputs,
+// where they are listed, agree with the graph; parameters are known and name
+// tables and inputs that exist; settings that would change how the model is
+// served and that Refract does not have are refused. InvalidArgument names
+// `path` and the field.
+absl::StatusOr<ModelConfig> CheckConfig(const inference::ModelConfig& config,
+                                        absl::string_view name,
+                                        const Graph& graph,
+                                        absl::string_view path);
+
+}  // namespace refract::models
+
+#endif  // REFRACT_MODELS_MODEL_CONFIG_H_
