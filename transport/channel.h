@@ -60,7 +60,8 @@ class OutgoingMessage {
 
   struct Impl;
   explicit OutgoingMessage(std::unique_ptr<Impl> impl);
-  Impl* impl() const { return impl_.get(); }
+  // For the transport itself; leaves this empty.
+  std::unique_ptr<Impl> TakeImpl();
 
  private:
   std::unique_ptr<Impl> impl_;
@@ -104,10 +105,10 @@ struct ClientOptions {
 
 struct ClientState {
   bool connected = false;
-  std::string path;            // "shm", "tcp", … empty when not connected
-  uint64_t epoch = 0;          // counts successful handshakes
+  std::string path;    // "shm", "tcp", … empty when not connected
+  uint64_t epoch = 0;  // counts successful handshakes
   int in_flight = 0;
-  absl::Status last_error;     // why not connected
+  absl::Status last_error;  // why not connected
   // One per offer, in order: OK, or why the HN refused it.
   std::vector<absl::Status> models;
   // Sums over all epochs. Bytes: headers, tables and padding included.
@@ -195,8 +196,8 @@ struct ServerOptions {
 struct ServerStats {
   int connections = 0;
   uint64_t accepted = 0;
-  uint64_t refused = 0;      // handshakes that failed, whatever the reason
-  uint64_t violations = 0;   // connections closed for breaking the protocol
+  uint64_t refused = 0;     // handshakes that failed, whatever the reason
+  uint64_t violations = 0;  // connections closed for breaking the protocol
   uint64_t requests = 0;
 };
 
@@ -206,7 +207,8 @@ class Server {
   // `handler` must outlive the server.
   static absl::StatusOr<std::unique_ptr<Server>> Create(
       const ServerOptions& options, Handler* handler);
-  // Closes every connection and joins.
+  // Closes every connection and joins. Answers given before are still sent, to
+  // clients that take them within half a second.
   virtual ~Server() = default;
 
   virtual int port() const = 0;

@@ -1,0 +1,47 @@
+#include "transport/channel.h"
+
+#include <glog/logging.h>
+
+#include <utility>
+
+#include "transport/link_memory.h"
+
+namespace refract::transport {
+
+OutgoingMessage::OutgoingMessage() = default;
+OutgoingMessage::OutgoingMessage(std::unique_ptr<Impl> impl)
+    : impl_(std::move(impl)) {}
+OutgoingMessage::OutgoingMessage(OutgoingMessage&&) noexcept = default;
+OutgoingMessage& OutgoingMessage::operator=(OutgoingMessage&&) noexcept =
+    default;
+OutgoingMessage::~OutgoingMessage() = default;
+
+std::byte* OutgoingMessage::data(size_t tensor) const {
+  CHECK(impl_ != nullptr) << "a sent or empty message has no data";
+  CHECK_LT(tensor, impl_->layout.tensor_offsets.size());
+  return impl_->block.data() + impl_->layout.payload_begin +
+         impl_->layout.tensor_offsets[tensor];
+}
+
+std::unique_ptr<OutgoingMessage::Impl> OutgoingMessage::TakeImpl() {
+  return std::move(impl_);
+}
+
+size_t OutgoingMessage::num_tensors() const {
+  return impl_ == nullptr ? 0 : impl_->layout.tensor_offsets.size();
+}
+
+IncomingMessage::IncomingMessage() = default;
+IncomingMessage::IncomingMessage(std::unique_ptr<Impl> impl)
+    : impl_(std::move(impl)) {}
+IncomingMessage::IncomingMessage(IncomingMessage&&) noexcept = default;
+IncomingMessage& IncomingMessage::operator=(IncomingMessage&&) noexcept =
+    default;
+IncomingMessage::~IncomingMessage() = default;
+
+absl::Span<const base::TensorView> IncomingMessage::tensors() const {
+  if (impl_ == nullptr) return {};
+  return impl_->tensors;
+}
+
+}  // namespace refract::transport

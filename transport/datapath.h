@@ -1,0 +1,136 @@
+#ifndef REFRACT_TRANSPORT_DATAPATH_H_
+#define REFRACT_TRANSPORT_DATAPATH_H_
+
+// What moves bytes between two peers. The message layer uses only this and
+// never learns which back-end is below: shm and tcp now; verbs and a simulator
+// have their place here. Every back-end passes the same suite,
+// tests/transport/datapath_conformance.h.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "transport/mapping.h"
+
+namespace refract::transport {
+
+// What the peer may do with a region. The owner may always read and write it.
+enum class Access : uint8_t {
+  kLocal,        // nothing: a destination of the owner's gets
+  kRemoteRead,   // get
+  kRemoteWrite,  // put
+};
+
+// Memory of this side that transfers start or end in. `memory` may outlive the
+// DataPath; once that is gone the peer no longer reaches it through a back-end
+// that obeys the interface.
+struct Region {
+  uint32_t id = 0;
+  std::shared_ptr<const Mapping> memory;
+
+  std::byte* data() const { return memory->data(); }
+  size_t size() const { return memory->size(); }
+};
+
+// A region of the peer's.
+struct RemoteRegion {
+  uint32_t id = 0;
+  uint64_t bytes = 0;
+};
+
+// Per-operation result: an enum, because it is made once per message.
+enum class PostResult {
+  kPosted,
+  kFull,     // too many outstanding: post again after Poll gave a completion
+  kInvalid,  // outside the region, over a limit, or not from a Region
+  kBroken,   // status() says why
+};
+
+struct Completion {
+  enum class Kind : uint8_t {
+    kPut,     // the source of the put `context` may be reused
+    kGet,     // the destination of the get `context` is filled
+    kNotify,  // the peer's put_notify `imm` and all its earlier puts are here
+  };
+  Kind kind = Kind::kPut;
+  uint32_t imm = 0;
+  uint64_t context = 0;
+};
+
+struct PathLimits {
+  size_t max_outstanding_puts = 0;
+  size_t max_outstanding_gets = 0;
+  size_t max_transfer_bytes = 0;  // of one put or get
+  size_t max_regions = 0;
+};
+
+struct PathCapabilities {
+  // Poll costs no system call, so spinning on it makes sense.
+  bool cheap_poll = false;
+  // The peer's CPU takes no part in a put or get.
+  bool one_sided = false;
+};
+
+// One end of a connected pair. Used by one thread at a time. No call blocks.
+//
+// Order: puts and put_notifies take effect in the order posted; a notification
+// is delivered after the bytes of every put posted before it. Gets are answered
+// in their own order, unordered against puts. Posted operations may be held
+// back until the next Poll or Arm, which send them together.
+//
+// Failure: once the peer is gone or broke the rules, Poll gives what arrived
+// before and then nothing, posts return kBroken and status() is an error:
+// kUnavailable for a lost peer, kInvalidArgument for one that broke the rules.
+// Operations under way are then never completed; their memory is free again
+// when the DataPath is destroyed.
+class DataPath {
+ public:
+  virtual ~DataPath() = default;
+
+  // Zeroed memory that is backed by pages when first touched. Slow: at start-up
+  // only. `bytes` is above 0. ResourceExhausted: no memory or too many regions.
+  virtual absl::StatusOr<Region> CreateRegion(size_t bytes, Access access) = 0;
+
+  // Makes `region` reachable for the peer. The text is handed to the peer's
+  // Import by the session, unseen by anything in between.
+  virtual absl::StatusOr<std::string> Export(const Region& region) = 0;
+  // InvalidArgument: `descriptor` is not what Export writes, or does not match
+  // the memory behind it.
+  virtual absl::StatusOr<RemoteRegion> Import(absl::string_view descriptor) = 0;
+
+  // Copies `source`, which lies in a Region of this DataPath and stays
+  // unchanged until the completion, to `offset` of `to`. Completes with kPut.
+  virtual PostResult Put(const RemoteRegion& to, uint64_t offset,
+                         absl::Span<const std::byte> source,
+                         uint64_t context) = 0;
+  // The same, then notifies the peer. `source` may be empty.
+  virtual PostResult PutNotify(const RemoteRegion& to, uint64_t offset,
+                               absl::Span<const std::byte> source, uint32_t imm,
+                               uint64_t context) = 0;
+  // Fills `destination`, which lies in a Region of this DataPath. Completes
+  // with kGet.
+  virtual PostResult Get(const RemoteRegion& from, uint64_t offset,
+                         absl::Span<std::byte> destination,
+                         uint64_t context) = 0;
+
+  // Makes progress and takes up to out.size() completions. Returns how many.
+  virtual size_t Poll(absl::Span<Completion> out) = 0;
+
+  // Before sleeping: true when fd() will turn readable as soon as Poll has
+  // something to do; false when it may have something now, so poll once more.
+  virtual bool Arm() = 0;
+  virtual int fd() const = 0;
+
+  virtual absl::Status status() const = 0;
+  virtual PathLimits limits() const = 0;
+  virtual PathCapabilities capabilities() const = 0;
+};
+
+}  // namespace refract::transport
+
+#endif  // REFRACT_TRANSPORT_DATAPATH_H_

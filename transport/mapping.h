@@ -1,0 +1,44 @@
+#ifndef REFRACT_TRANSPORT_MAPPING_H_
+#define REFRACT_TRANSPORT_MAPPING_H_
+
+#include <cstddef>
+#include <memory>
+
+#include "absl/status/statusor.h"
+
+namespace refract::transport {
+
+// Owns an mmap. Its size and place never change; its bytes do.
+class Mapping {
+ public:
+  // Private zeroed pages, committed on first touch. ResourceExhausted when
+  // there is no address space.
+  static absl::StatusOr<std::shared_ptr<const Mapping>> Anonymous(size_t bytes);
+  // The first `bytes` of `fd`, shared. The caller has made sure that the file
+  // is that long and stays so (an access past its end would kill the process).
+  static absl::StatusOr<std::shared_ptr<const Mapping>> Shared(int fd,
+                                                               size_t bytes,
+                                                               bool writable);
+  ~Mapping();
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+  bool Contains(const std::byte* begin, size_t bytes) const {
+    return begin >= data_ && bytes <= size_ &&
+           static_cast<size_t>(begin - data_) <= size_ - bytes;
+  }
+
+ private:
+  Mapping(std::byte* data, size_t size) : data_(data), size_(size) {}
+  static absl::StatusOr<std::shared_ptr<const Mapping>> Map(size_t bytes,
+                                                            int protection,
+                                                            int flags, int fd);
+  std::byte* const data_;
+  const size_t size_;
+};
+
+}  // namespace refract::transport
+
+#endif  // REFRACT_TRANSPORT_MAPPING_H_

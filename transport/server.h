@@ -1,0 +1,42 @@
+#ifndef REFRACT_TRANSPORT_SERVER_H_
+#define REFRACT_TRANSPORT_SERVER_H_
+
+#include <list>
+#include <memory>
+#include <thread>
+
+#include "transport/channel.h"
+#include "transport/fd.h"
+#include "transport/server_session.h"
+
+namespace refract::transport {
+
+// The server of channel.h: one thread that accepts and buries, one per
+// connection (ServerSession).
+class ServerImpl final : public Server {
+ public:
+  // `local` may be invalid: no unix socket.
+  ServerImpl(std::unique_ptr<ServerShared> shared, UniqueFd tcp, UniqueFd local,
+             int port);
+  ~ServerImpl() override;
+
+  int port() const override { return port_; }
+  ServerStats stats() const override;
+  void StopAdmitting() override;
+
+ private:
+  void Accept();
+  absl::Status AcceptOne(int listener, bool local);
+
+  const int port_;
+  const std::unique_ptr<ServerShared> shared_;
+  // The acceptor's.
+  UniqueFd tcp_;
+  UniqueFd local_;
+  std::list<std::unique_ptr<ServerSession>> sessions_;
+  std::thread acceptor_;
+};
+
+}  // namespace refract::transport
+
+#endif  // REFRACT_TRANSPORT_SERVER_H_

@@ -1,0 +1,18 @@
+#ifndef REFRACT_TRANSPORT_TCP_FACTORY_H_
+#define REFRACT_TRANSPORT_TCP_FACTORY_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "transport/datapath.h"
+#include "transport/fd.h"
+
+namespace refract::transport::tcp {
+
+// A DataPath over a connected stream socket that is used for nothing else. The
+// peer does the same with the other end.
+absl::StatusOr<std::unique_ptr<DataPath>> CreateTcpPath(UniqueFd socket);
+
+}  // namespace refract::transport::tcp
+
+#endif  // REFRACT_TRANSPORT_TCP_FACTORY_H_
