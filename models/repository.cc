@@ -388,7 +388,7 @@ absl::StatusOr<std::vector<int64_t>> Repository::ListVersions(
 }
 
 absl::StatusOr<std::shared_ptr<const LoadedModel>> Repository::Load(
-    absl::string_view name, int64_t version) const {
+    absl::string_view name, int64_t version, const LoadOptions& options) const {
   REFRACT_ASSIGN_OR_RETURN(const std::vector<int64_t> versions,
                            ListVersions(name));
   if (versions.empty()) {
@@ -411,8 +411,10 @@ absl::StatusOr<std::shared_ptr<const LoadedModel>> Repository::Load(
                            ParseConfigText(model->config_text, config_path));
   REFRACT_ASSIGN_OR_RETURN(
       model->config, CheckConfig(config, name, model->graph, config_path));
-  REFRACT_RETURN_IF_ERROR(
-      LoadSplitPlan(Join(model->folder, kPlanFile), *model));
+  if (options.with_plan) {
+    REFRACT_RETURN_IF_ERROR(
+        LoadSplitPlan(Join(model->folder, kPlanFile), *model));
+  }
   return model;
 }
 

@@ -67,6 +67,12 @@ struct AddOptions {
   bool link = false;
 };
 
+struct LoadOptions {
+  // False: the version's split plan is left alone, good or bad. For whoever is
+  // about to replace it.
+  bool with_plan = true;
+};
+
 // Stateless: every call reads the disk. Errors name the file; NotFound for
 // absent repositories, models and versions, InvalidArgument for bad content.
 class Repository {
@@ -86,7 +92,8 @@ class Repository {
 
   // version 0 = the newest. Validates graph, weights and plan.
   absl::StatusOr<std::shared_ptr<const LoadedModel>> Load(
-      absl::string_view name, int64_t version = 0) const;
+      absl::string_view name, int64_t version = 0,
+      const LoadOptions& options = {}) const;
 
   const std::string& path() const { return path_; }
 
