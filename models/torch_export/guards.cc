@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 
 namespace refract::models::torch_export {
@@ -141,6 +142,15 @@ bool Narrow(SymbolRange& range, absl::string_view op, int64_t constant) {
 
 // False when the guard has to be told to the user.
 bool ApplyGuard(absl::string_view guard, Graph& graph) {
+  // "a == b or b == 1": true when the shapes make one side true.
+  const std::vector<absl::string_view> sides = absl::StrSplit(guard, " or ");
+  if (sides.size() > 1) {
+    return std::any_of(sides.begin(), sides.end(), [&](absl::string_view side) {
+      const auto comparison = ParseGuard(side, graph);
+      return comparison && comparison->op == "==" &&
+             comparison->left == comparison->right;
+    });
+  }
   std::optional<Comparison> comparison = ParseGuard(guard, graph);
   if (!comparison) return false;
   if (comparison->op == "==") return comparison->left == comparison->right;
@@ -196,6 +206,9 @@ absl::Status ReadRanges(const Json& ranges, Graph& graph) {
     const Json* max = Member(json, "max_val");
     const std::optional<int64_t> min_value = Int(min);
     const std::optional<int64_t> max_value = Int(max);
+    // Derived sizes ("s37 + 1") follow from the symbols in them.
+    const auto parsed = SymExpr::Parse(symbol);
+    if (parsed.ok() && !parsed->symbol()) continue;
     const bool min_bad = min != nullptr && !min->is_null() && !min_value;
     const bool max_bad = max != nullptr && !max->is_null() && !max_value;
     range.min = min_value.value_or(0);
