@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "transport/shm/factory.h"
 #include "transport/tcp/factory.h"
 
 namespace refract::transport {
@@ -11,11 +12,12 @@ absl::StatusOr<std::vector<proto::TransportPath>> PathsFor(
     PathPreference preference) {
   switch (preference) {
     case PathPreference::kAuto:
+      return std::vector<proto::TransportPath>{proto::TRANSPORT_PATH_SHM,
+                                               proto::TRANSPORT_PATH_TCP};
+    case PathPreference::kShm:
+      return std::vector<proto::TransportPath>{proto::TRANSPORT_PATH_SHM};
     case PathPreference::kTcp:
       return std::vector<proto::TransportPath>{proto::TRANSPORT_PATH_TCP};
-    case PathPreference::kShm:
-      return absl::InvalidArgumentError(
-          "the shm transport is not built in this version");
     case PathPreference::kVerbs:
       return absl::InvalidArgumentError(
           "the verbs transport is not built in this version");
@@ -42,6 +44,9 @@ bool AttachesLocally(proto::TransportPath path) {
 
 absl::StatusOr<std::unique_ptr<DataPath>> MakePath(proto::TransportPath path,
                                                    UniqueFd socket) {
+  if (path == proto::TRANSPORT_PATH_SHM) {
+    return shm::CreateShmPath(std::move(socket));
+  }
   if (path == proto::TRANSPORT_PATH_TCP) {
     return tcp::CreateTcpPath(std::move(socket));
   }

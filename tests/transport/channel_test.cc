@@ -205,7 +205,9 @@ TEST_P(ChannelTest, PullsWaitForTheReceiversMemory) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Paths, ChannelTest,
-                         testing::Values(PathPreference::kTcp), PathParamName);
+                         testing::Values(PathPreference::kShm,
+                                         PathPreference::kTcp),
+                         PathParamName);
 
 }  // namespace
 }  // namespace refract::transport

@@ -1,0 +1,309 @@
+#include "transport/shm/shm_path.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/status_macros.h"
+#include "transport/shm/factory.h"
+#include "transport/shm/memfd.h"
+
+namespace refract::transport::shm {
+namespace {
+
+// Bounds the queues only; a put is done when it is posted.
+constexpr size_t kMaxOutstandingPuts = 4096;
+constexpr size_t kMaxOutstandingGets = 16;  // as the other back-ends
+constexpr size_t kMaxTransferBytes = size_t{1} << 30;
+constexpr size_t kMaxRegions = 16;
+// A caller that never sleeps still learns of the peer's death, at the price of
+// one system call in so many polls.
+constexpr int kPollsPerLook = 1024;
+
+RingMemory* AsRing(const Mapping& memory) {
+  // Zeroed pages are the initial state of every field.
+  return reinterpret_cast<RingMemory*>(memory.data());
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DataPath>> CreateShmPath(UniqueFd socket) {
+  return ShmPath::Create(std::move(socket));
+}
+
+absl::StatusOr<std::unique_ptr<ShmPath>> ShmPath::Create(UniqueFd socket) {
+  REFRACT_ASSIGN_OR_RETURN(const UniqueFd ring_fd,
+                           CreateMemfd(sizeof(RingMemory)));
+  REFRACT_ASSIGN_OR_RETURN(
+      auto ring, Mapping::Shared(ring_fd.get(), sizeof(RingMemory), true));
+  UniqueFd wake_me(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_me.valid()) return ErrnoStatus(errno, "eventfd");
+  UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll.valid()) return ErrnoStatus(errno, "epoll_create1");
+  // Of the socket only the end matters: descriptors are read when Import asks
+  // for them, and bytes that nobody asked for must not keep us awake.
+  for (const auto& [fd, events] :
+       {std::pair<int, uint32_t>{socket.get(), EPOLLRDHUP},
+        std::pair<int, uint32_t>{wake_me.get(), EPOLLIN}}) {
+    epoll_event event = {};
+    event.events = events;
+    event.data.fd = fd;
+    if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+      return ErrnoStatus(errno, "epoll_ctl of shared memory");
+    }
+  }
+  REFRACT_RETURN_IF_ERROR(
+      SendFds(socket.get(), {FdMessage::Kind::kRing, 0, sizeof(RingMemory)},
+              {ring_fd.get(), wake_me.get()}));
+  return std::unique_ptr<ShmPath>(new ShmPath(
+      std::move(socket), std::move(epoll), std::move(wake_me), ring));
+}
+
+ShmPath::ShmPath(UniqueFd socket, UniqueFd epoll, UniqueFd wake_me,
+                 std::shared_ptr<const Mapping> own_ring)
+    : socket_(std::move(socket)),
+      epoll_(std::move(epoll)),
+      wake_me_(std::move(wake_me)),
+      own_ring_(std::move(own_ring)),
+      reader_(AsRing(*own_ring_)) {}
+
+PathLimits ShmPath::limits() const {
+  return {kMaxOutstandingPuts, kMaxOutstandingGets, kMaxTransferBytes,
+          kMaxRegions};
+}
+
+absl::StatusOr<Region> ShmPath::CreateRegion(size_t bytes, Access access) {
+  if (regions_.size() >= kMaxRegions) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("more than ", kMaxRegions, " regions"));
+  }
+  if (access == Access::kLocal) {
+    REFRACT_ASSIGN_OR_RETURN(auto memory, Mapping::Anonymous(bytes));
+    region_fds_.emplace_back();
+    return regions_.Add(std::move(memory), access);
+  }
+  REFRACT_ASSIGN_OR_RETURN(UniqueFd fd, CreateMemfd(bytes));
+  REFRACT_ASSIGN_OR_RETURN(auto memory, Mapping::Shared(fd.get(), bytes, true));
+  region_fds_.push_back(std::move(fd));
+  return regions_.Add(std::move(memory), access);
+}
+
+absl::StatusOr<std::string> ShmPath::Export(const Region& region) {
+  RegionTable::Entry* entry = regions_.Find(region.id);
+  if (entry == nullptr || entry->region.memory != region.memory ||
+      entry->access == Access::kLocal) {
+    return absl::InvalidArgumentError("export of a local or foreign region");
+  }
+  const FdMessage message{FdMessage::Kind::kRegion, region.id, region.size()};
+  const int memfd = region_fds_[region.id].get();
+  if (entry->access == Access::kRemoteWrite) {
+    REFRACT_RETURN_IF_ERROR(SendFds(socket_.get(), message, {memfd}));
+  } else {
+    REFRACT_ASSIGN_OR_RETURN(const UniqueFd read_only, ReopenReadOnly(memfd));
+    REFRACT_RETURN_IF_ERROR(SendFds(socket_.get(), message, {read_only.get()}));
+  }
+  entry->exported = true;
+  return absl::StrCat("shm:", region.id, ":", region.size(), ":",
+                      static_cast<int>(entry->access));
+}
+
+absl::Status ShmPath::TakeRing() {
+  if (peer_ring_ != nullptr) return absl::OkStatus();
+  REFRACT_ASSIGN_OR_RETURN(ReceivedFds received, ReceiveFds(socket_.get()));
+  if (received.message.kind != FdMessage::Kind::kRing ||
+      received.fds.size() != 2) {
+    return absl::InvalidArgumentError("the peer did not pass its ring");
+  }
+  REFRACT_RETURN_IF_ERROR(
+      CheckMemfd(received.fds[0].get(), sizeof(RingMemory)));
+  REFRACT_RETURN_IF_ERROR(CheckEventfd(received.fds[1].get()));
+  REFRACT_ASSIGN_OR_RETURN(
+      peer_ring_,
+      Mapping::Shared(received.fds[0].get(), sizeof(RingMemory), true));
+  wake_peer_ = std::move(received.fds[1]);
+  writer_.emplace(AsRing(*peer_ring_));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RemoteRegion> ShmPath::Import(absl::string_view descriptor) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(descriptor, ':');
+  RemoteRegion region;
+  int access = 0;
+  if (parts.size() != 4 || parts[0] != "shm" ||
+      !absl::SimpleAtoi(parts[1], &region.id) ||
+      !absl::SimpleAtoi(parts[2], &region.bytes) || region.bytes == 0 ||
+      !absl::SimpleAtoi(parts[3], &access)) {
+    return absl::InvalidArgumentError("not a region descriptor of shm");
+  }
+  if (peer_regions_.size() >= kMaxRegions || FindPeer(region.id) != nullptr) {
+    return absl::InvalidArgumentError("too many regions, or the same twice");
+  }
+  REFRACT_RETURN_IF_ERROR(TakeRing());
+  REFRACT_ASSIGN_OR_RETURN(const ReceivedFds received,
+                           ReceiveFds(socket_.get()));
+  if (received.message.kind != FdMessage::Kind::kRegion ||
+      received.fds.size() != 1 || received.message.region != region.id ||
+      received.message.bytes != region.bytes) {
+    return absl::InvalidArgumentError(
+        "the memory that came does not match its descriptor");
+  }
+  const int fd = received.fds.front().get();
+  REFRACT_RETURN_IF_ERROR(CheckMemfd(fd, region.bytes));
+  const bool writable = access == static_cast<int>(Access::kRemoteWrite);
+  REFRACT_ASSIGN_OR_RETURN(auto memory,
+                           Mapping::Shared(fd, region.bytes, writable));
+  peer_regions_.push_back({region.id, std::move(memory), writable});
+  return region;
+}
+
+const ShmPath::PeerRegion* ShmPath::FindPeer(uint32_t id) const {
+  for (const PeerRegion& region : peer_regions_) {
+    if (region.id == id) return &region;
+  }
+  return nullptr;
+}
+
+std::byte* ShmPath::Reach(const RemoteRegion& region, uint64_t offset,
+                          size_t bytes, bool write) const {
+  const PeerRegion* peer = FindPeer(region.id);
+  if (peer == nullptr || peer->writable != write) return nullptr;
+  const uint64_t size = peer->memory->size();
+  if (offset > size || bytes > size - offset || bytes > kMaxTransferBytes) {
+    return nullptr;
+  }
+  return peer->memory->data() + offset;
+}
+
+PostResult ShmPath::Put(const RemoteRegion& to, uint64_t offset,
+                        absl::Span<const std::byte> source, uint64_t context) {
+  if (!status_.ok() || peer_gone_) return PostResult::kBroken;
+  std::byte* place = Reach(to, offset, source.size(), true);
+  if (place == nullptr || (!source.empty() && !regions_.Contains(source))) {
+    return PostResult::kInvalid;
+  }
+  if (outstanding_puts_ >= kMaxOutstandingPuts) return PostResult::kFull;
+  ++outstanding_puts_;
+  if (!source.empty()) std::memcpy(place, source.data(), source.size());
+  done_.push_back({Completion::Kind::kPut, 0, context});
+  return PostResult::kPosted;
+}
+
+PostResult ShmPath::PutNotify(const RemoteRegion& to, uint64_t offset,
+                              absl::Span<const std::byte> source, uint32_t imm,
+                              uint64_t context) {
+  if (!status_.ok() || peer_gone_) return PostResult::kBroken;
+  std::byte* place = Reach(to, offset, source.size(), true);
+  if (place == nullptr || (!source.empty() && !regions_.Contains(source))) {
+    return PostResult::kInvalid;
+  }
+  if (outstanding_puts_ >= kMaxOutstandingPuts) return PostResult::kFull;
+  ++outstanding_puts_;
+  if (!source.empty()) std::memcpy(place, source.data(), source.size());
+  waiting_.push_back({imm, context});
+  PushNotifications();
+  return PostResult::kPosted;
+}
+
+void ShmPath::PushNotifications() {
+  bool pushed = false;
+  while (!waiting_.empty() && writer_->Push(waiting_.front().imm)) {
+    done_.push_back({Completion::Kind::kPut, 0, waiting_.front().context});
+    waiting_.pop_front();
+    pushed = true;
+  }
+  if (pushed && writer_->ReaderSleeps()) WakePeer();
+}
+
+PostResult ShmPath::Get(const RemoteRegion& from, uint64_t offset,
+                        absl::Span<std::byte> destination, uint64_t context) {
+  if (!status_.ok() || peer_gone_) return PostResult::kBroken;
+  const std::byte* place = Reach(from, offset, destination.size(), false);
+  if (place == nullptr ||
+      (!destination.empty() && !regions_.Contains(destination))) {
+    return PostResult::kInvalid;
+  }
+  if (outstanding_gets_ >= kMaxOutstandingGets) return PostResult::kFull;
+  ++outstanding_gets_;
+  if (!destination.empty()) {
+    std::memcpy(destination.data(), place, destination.size());
+  }
+  done_.push_back({Completion::Kind::kGet, 0, context});
+  return PostResult::kPosted;
+}
+
+size_t ShmPath::Poll(absl::Span<Completion> out) {
+  if (armed_) {
+    armed_ = false;
+    reader_.AwakeAgain();
+    LookAtEvents();
+  } else if (++polls_since_look_ >= kPollsPerLook) {
+    LookAtEvents();
+  }
+  if (writer_.has_value() && !waiting_.empty()) PushNotifications();
+  size_t count = std::min(out.size(), done_.size());
+  for (size_t i = 0; i < count; ++i) {
+    out[i] = done_.front();
+    done_.pop_front();
+    --(out[i].kind == Completion::Kind::kPut ? outstanding_puts_
+                                             : outstanding_gets_);
+  }
+  while (count < out.size() && status_.ok()) {
+    const std::optional<uint32_t> imm = reader_.Pop();
+    if (!imm.has_value()) break;
+    out[count++] = {Completion::Kind::kNotify, *imm, 0};
+  }
+  if (reader_.broken()) {
+    Break(absl::InvalidArgumentError("the peer's ring position is impossible"));
+  }
+  if (reader_.Publish()) WakePeer();
+  // What it wrote before it died is still delivered.
+  if (peer_gone_ && count == 0) {
+    Break(absl::UnavailableError("the peer process is gone"));
+  }
+  return count;
+}
+
+bool ShmPath::Arm() {
+  if (!done_.empty() || !status_.ok() || peer_gone_) return false;
+  if (!waiting_.empty() && !writer_->WaitForRoom()) return false;
+  armed_ = true;
+  return reader_.PrepareSleep();
+}
+
+void ShmPath::LookAtEvents() {
+  polls_since_look_ = 0;
+  std::array<epoll_event, 2> events;
+  const int count = epoll_wait(epoll_.get(), events.data(),
+                               static_cast<int>(events.size()), 0);
+  for (int i = 0; i < count; ++i) {
+    if (events[i].data.fd == socket_.get()) {
+      peer_gone_ = true;
+      continue;
+    }
+    uint64_t ignored;
+    [[maybe_unused]] const ssize_t drained =
+        read(wake_me_.get(), &ignored, sizeof(ignored));
+  }
+}
+
+void ShmPath::WakePeer() {
+  const uint64_t one = 1;
+  // A full counter is readable as well.
+  [[maybe_unused]] const ssize_t n = write(wake_peer_.get(), &one, sizeof(one));
+}
+
+void ShmPath::Break(absl::Status status) {
+  if (status_.ok()) status_ = std::move(status);
+}
+
+}  // namespace refract::transport::shm
