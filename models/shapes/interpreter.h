@@ -1,0 +1,60 @@
+#ifndef REFRACT_MODELS_SHAPES_INTERPRETER_H_
+#define REFRACT_MODELS_SHAPES_INTERPRETER_H_
+
+// Runs a graph operator by operator and writes down every shape. For probes at
+// import; requests are served by runtime/.
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/tensor.h"
+#include "models/aten/caller.h"
+#include "models/graph.h"
+#include "models/weights.h"
+
+namespace refract::models {
+
+// What a value turned out to be in one run.
+struct Observation {
+  bool seen = false;
+  base::TensorSpec spec;  // tensors
+  int64_t number = 0;     // kSymInt
+};
+
+struct InterpreterRun {
+  std::vector<Observation> values;    // by ValueId; partial after an error
+  std::vector<base::Tensor> outputs;  // of the graph, copied
+  NodeId failed = kNoNode;            // the node that an error is about
+};
+
+// Thread-safe once created. `graph` and `weights` must outlive it.
+class Interpreter {
+ public:
+  // NotFound names an operator that LibTorch lacks, or a weight.
+  static absl::StatusOr<std::unique_ptr<const Interpreter>> Create(
+      const Graph& graph, const WeightStore& weights);
+
+  // `inputs` in the graph's order. Each tensor lives until its last reader has
+  // run. Errors are the operator's own (aten::Caller), with `run.failed` set;
+  // what ran before is in `run.values`.
+  absl::Status Run(absl::Span<const base::TensorView> inputs,
+                   InterpreterRun& run) const;
+
+ private:
+  Interpreter() = default;
+
+  const Graph* graph_ = nullptr;
+  std::vector<WeightView> weights_;  // by ValueId; empty for other values
+  // By NodeId; null for operators on sizes.
+  std::vector<std::unique_ptr<const aten::Caller>> callers_;
+  // By NodeId: values whose last reader it is.
+  std::vector<std::vector<ValueId>> dies_;
+};
+
+}  // namespace refract::models
+
+#endif  // REFRACT_MODELS_SHAPES_INTERPRETER_H_

@@ -1,0 +1,147 @@
+#include "models/torchscript/archive_torch.h"
+
+#include <caffe2/serialize/read_adapter_interface.h>
+#include <torch/csrc/jit/serialization/import.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "base/status_macros.h"
+#include "models/aten/convert_torch.h"
+
+namespace refract::models::torchscript {
+namespace {
+
+// Larger payloads stay unread. Nothing that loading looks into is near it:
+// pickles and code are kept whole whatever their size.
+constexpr size_t kMaxReadBytes = size_t{1} << 20;
+
+bool IsPayload(absl::string_view name) {
+  // NAME/data/7, NAME/constants/7
+  const size_t slash = name.rfind('/');
+  if (slash == absl::string_view::npos || slash + 1 == name.size()) {
+    return false;
+  }
+  const absl::string_view folder = name.substr(0, slash);
+  return (absl::EndsWith(folder, "/data") ||
+          absl::EndsWith(folder, "/constants")) &&
+         std::all_of(name.begin() + slash + 1, name.end(),
+                     [](char c) { return c >= '0' && c <= '9'; });
+}
+
+// Gives LibTorch the mapped file, and notes which payload it reads to which
+// address: a stored entry is read in one piece, straight into the storage that
+// a tensor then keeps.
+class MappedReader final : public caffe2::serialize::ReadAdapterInterface {
+ public:
+  explicit MappedReader(const ZipArchive& zip) : bytes_(zip.file()->bytes()) {
+    for (size_t i = 0; i < zip.entries().size(); ++i) {
+      const ZipEntry& entry = zip.entries()[i];
+      if (!entry.stored || entry.bytes == 0 || !IsPayload(entry.name)) continue;
+      payloads_[entry.offset] = {i, entry.bytes};
+    }
+  }
+
+  size_t size() const override { return bytes_.size(); }
+
+  size_t read(uint64_t pos, void* buffer, size_t n,
+              const char* /*what*/) const override {
+    if (pos >= bytes_.size()) return 0;
+    n = std::min<size_t>(n, bytes_.size() - pos);
+    const auto payload = payloads_.find(pos);
+    if (payload != payloads_.end() && payload->second.bytes == n) {
+      const absl::MutexLock lock(&mutex_);
+      places_[buffer] = payload->second.index;
+      if (n >= kMaxReadBytes) return n;
+    }
+    std::memcpy(buffer, bytes_.data() + pos, n);
+    return n;
+  }
+
+  absl::flat_hash_map<const void*, size_t> TakePlaces() {
+    const absl::MutexLock lock(&mutex_);
+    return std::move(places_);
+  }
+
+ private:
+  struct Payload {
+    size_t index = 0;
+    uint64_t bytes = 0;
+  };
+  const absl::Span<const std::byte> bytes_;
+  absl::flat_hash_map<uint64_t, Payload> payloads_;  // by file offset
+  mutable absl::Mutex mutex_;
+  mutable absl::flat_hash_map<const void*, size_t> places_
+      ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+absl::StatusOr<Archive> Archive::Load(absl::string_view path) {
+  REFRACT_ASSIGN_OR_RETURN(ZipArchive zip, ZipArchive::Open(path));
+  const auto reader = std::make_shared<MappedReader>(zip);
+  torch::jit::Module module;
+  const absl::Status status = aten::Guarded(path, [&] {
+    module = torch::jit::load(reader, at::Device(at::kCPU));
+    module.eval();
+    return absl::OkStatus();
+  });
+  if (!status.ok()) {
+    // Whatever the loader throws, the file is at fault.
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": LibTorch cannot load it: ",
+                     status.message().substr(path.size() + 2)));
+  }
+  Archive archive(std::move(zip), std::move(module));
+  archive.places_ = reader->TakePlaces();
+  return archive;
+}
+
+const ZipEntry* Archive::Find(const at::Tensor& tensor) const {
+  if (!tensor.has_storage()) return nullptr;
+  const auto it = places_.find(tensor.storage().data());
+  if (it == places_.end()) return nullptr;
+  const ZipEntry& entry = zip_.entries()[it->second];
+  return entry.bytes == tensor.storage().nbytes() ? &entry : nullptr;
+}
+
+absl::StatusOr<WeightEntry> Archive::Locate(const at::Tensor& tensor) const {
+  if (tensor.layout() != at::kStrided || tensor.is_quantized()) {
+    return absl::UnimplementedError("it is not a plain dense tensor");
+  }
+  WeightEntry entry;
+  entry.dtype = aten::FromScalarType(tensor.scalar_type());
+  if (entry.dtype == base::DType::kUnknown) {
+    return absl::UnimplementedError(absl::StrCat(
+        "it has element type ", c10::toString(tensor.scalar_type())));
+  }
+  entry.file = zip_.file()->path();
+  entry.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
+  entry.strides.assign(tensor.strides().begin(), tensor.strides().end());
+  entry.storage_offset = tensor.storage_offset();
+  if (tensor.storage().nbytes() == 0) return entry;
+  const ZipEntry* found = Find(tensor);
+  if (found == nullptr) {
+    return absl::UnimplementedError(
+        "its bytes are not stored uncompressed in the file");
+  }
+  entry.offset = found->offset;
+  entry.bytes = found->bytes;
+  return entry;
+}
+
+std::string Archive::EntryName(const at::Tensor& tensor) const {
+  const ZipEntry* found = Find(tensor);
+  if (found == nullptr) return "";
+  absl::string_view name = found->name;
+  const size_t slash = name.rfind('/', name.rfind('/') - 1);
+  if (slash != absl::string_view::npos) name.remove_prefix(slash + 1);
+  return std::string(name);
+}
+
+}  // namespace refract::models::torchscript

@@ -1,0 +1,651 @@
+#include "models/torchscript/convert_torch.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/jit/ir/constants.h>
+#include <torch/csrc/jit/ir/ir.h>
+#include <torch/csrc/jit/passes/dead_code_elimination.h>
+#include <torch/csrc/jit/passes/inliner.h>
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "models/aten/convert_torch.h"
+#include "models/aten/size_ops.h"
+#include "models/torchscript/builder_torch.h"
+#include "models/torchscript/item_torch.h"
+
+namespace refract::models::torchscript {
+namespace {
+
+using JitBlock = torch::jit::Block;
+using JitNode = torch::jit::Node;
+using JitValue = torch::jit::Value;
+
+// "weights0.1" → "weights0": the number only tells versions of a name apart.
+absl::string_view WithoutVersion(absl::string_view name) {
+  const size_t dot = name.rfind('.');
+  if (dot == absl::string_view::npos || dot == 0 || dot + 1 == name.size() ||
+      !std::all_of(name.begin() + dot + 1, name.end(),
+                   [](char c) { return c >= '0' && c <= '9'; })) {
+    return name;
+  }
+  return name.substr(0, dot);
+}
+
+std::string Location(const JitNode& node) {
+  const auto place = node.sourceRange().file_line_col();
+  if (!place) return "";
+  return absl::StrCat(" at ", std::get<0>(*place), ":", std::get<1>(*place));
+}
+
+// Python's name for TorchScript's arithmetic on numbers, and on tensors that
+// stand for numbers in a trace.
+std::string PythonName(absl::string_view op) {
+  static const auto& names =
+      *new absl::flat_hash_map<absl::string_view, absl::string_view>{
+          {"aten::add", "add"},
+          {"aten::sub", "sub"},
+          {"aten::mul", "mul"},
+          {"aten::floordiv", "floordiv"},
+          {"aten::div", "truediv"},
+          {"aten::floor_divide", "floordiv"},
+          {"aten::neg", "neg"},
+          {"aten::remainder", "mod"},
+          {"aten::pow", "pow"},
+          {"aten::eq", "eq"},
+          {"aten::ne", "ne"},
+          {"aten::lt", "lt"},
+          {"aten::le", "le"},
+          {"aten::gt", "gt"},
+          {"aten::ge", "ge"},
+          {"aten::__and__", "and_"},
+          {"aten::__or__", "or_"},
+          {"aten::__not__", "not_"},
+          {"prim::max", "max"},
+          {"prim::min", "min"},
+          {"prim::abs", "abs"},
+          {"aten::floor", "floor"},
+          {"aten::ceil", "ceil"},
+          {"aten::Int", "int"},
+          {"aten::Float", "float"},
+          {"aten::Bool", "bool"},
+          {"aten::maximum", "max"},
+          {"aten::minimum", "min"},
+          {"aten::true_divide", "truediv"}};
+  const auto it = names.find(op);
+  return it == names.end() ? "" : absl::StrCat("py.", it->second);
+}
+
+bool IsNumber(const Item& item) {
+  return (item.kind == Item::Kind::kValue && item.is_number) ||
+         KnownNumber(item, /*constants=*/false).has_value();
+}
+
+class Converter {
+ public:
+  explicit Converter(const Archive& archive)
+      : archive_(archive), build_(archive) {}
+
+  absl::StatusOr<Converted> Run() {
+    const auto method = archive_.module().find_method("forward");
+    if (!method) return absl::InvalidArgumentError("has no forward()");
+    const std::shared_ptr<torch::jit::Graph> source = method->graph()->copy();
+    torch::jit::Inline(*source);
+    torch::jit::EliminateDeadCode(source);
+    REFRACT_RETURN_IF_ERROR(AddInputs(*source));
+    REFRACT_RETURN_IF_ERROR(ConvertBlock(*source->block()));
+    for (const JitValue* output : source->outputs()) {
+      REFRACT_RETURN_IF_ERROR(AddOutput(ItemOf(output)));
+    }
+    REFRACT_RETURN_IF_ERROR(AddAttributes());
+    return build_.Finish();
+  }
+
+ private:
+  absl::Status AddInputs(const torch::jit::Graph& source) {
+    // The first is the module itself.
+    for (size_t i = 0; i < source.inputs().size(); ++i) {
+      const JitValue* input = source.inputs()[i];
+      if (i == 0) {
+        Item self;
+        self.kind = Item::Kind::kModule;
+        self.literal = archive_.module()._ivalue();
+        items_[input] = std::move(self);
+        continue;
+      }
+      const std::string name(WithoutVersion(input->debugName()));
+      if (input->type()->kind() != c10::TypeKind::TensorType) {
+        return absl::UnimplementedError(
+            absl::StrCat("input ", name, " is a ", input->type()->str(),
+                         "; only tensors can be served"));
+      }
+      const bool named = input->hasDebugName();
+      const ValueId id =
+          build_.AddValue(named ? name : absl::StrCat("input_", i - 1));
+      build_.graph().inputs.push_back(id);
+      items_[input] = Item::Tensor(id);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AddOutput(const Item& item) {
+    if (item.kind == Item::Kind::kList) {
+      for (const Item& element : item.elements) {
+        REFRACT_RETURN_IF_ERROR(AddOutput(element));
+      }
+      return absl::OkStatus();
+    }
+    Graph& graph = build_.graph();
+    const std::string name = absl::StrCat("output_", graph.outputs.size());
+    if (item.kind != Item::Kind::kValue || item.is_number) {
+      return absl::UnimplementedError(absl::StrCat(name, " is no tensor"));
+    }
+    graph.outputs.push_back(item.value);
+    graph.output_names.push_back(name);
+    return absl::OkStatus();
+  }
+
+  // What the graph does not read may still have a file in the tables folder.
+  absl::Status AddAttributes() {
+    for (const auto& [name, tensor] : archive_.module().named_parameters()) {
+      REFRACT_RETURN_IF_ERROR(build_.WeightOf(name, tensor).status());
+    }
+    for (const auto& [name, tensor] : archive_.module().named_buffers()) {
+      REFRACT_RETURN_IF_ERROR(build_.WeightOf(name, tensor).status());
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ConvertBlock(const JitBlock& block) {
+    for (const JitNode* node : block.nodes()) {
+      const absl::Status status = ConvertNode(*node);
+      if (!status.ok()) {
+        return base::Annotate(
+            status, absl::StrCat(node->kind().toQualString(), Location(*node)));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const Item& ItemOf(const JitValue* value) { return items_[value]; }
+  const Item& Input(const JitNode& node, size_t i) {
+    return ItemOf(node.input(i));
+  }
+  absl::Status Set(const JitNode& node, Item item) {
+    items_[node.output()] = std::move(item);
+    return absl::OkStatus();
+  }
+
+  absl::Status ConvertNode(const JitNode& node) {
+    const absl::string_view op = node.kind().toQualString();
+    if (op == "prim::Constant") return ConvertConstant(node);
+    if (op == "prim::GetAttr") return ConvertGetAttr(node);
+    if (op == "prim::ListConstruct" || op == "prim::TupleConstruct") {
+      std::vector<Item> elements;
+      for (const JitValue* input : node.inputs()) {
+        elements.push_back(ItemOf(input));
+      }
+      return Set(node, Item::List(std::move(elements)));
+    }
+    if (op == "prim::DictConstruct") {
+      // Keys and values alternate; only outputs are dictionaries.
+      std::vector<Item> elements;
+      for (size_t i = 1; i < node.inputs().size(); i += 2) {
+        elements.push_back(Input(node, i));
+      }
+      return Set(node, Item::List(std::move(elements)));
+    }
+    if (op == "prim::ListUnpack" || op == "prim::TupleUnpack") {
+      return ConvertUnpack(node);
+    }
+    if (op == "prim::If") return ConvertIf(node);
+    if (op == "aten::warn" || op == "prim::Print") return absl::OkStatus();
+    if (op == "prim::NumToTensor" || op == "prim::unchecked_cast" ||
+        op == "prim::unchecked_unwrap_optional" ||
+        op == "aten::_unwrap_optional" || op == "aten::cpu" ||
+        op == "aten::cuda") {
+      return Set(node, Input(node, 0));
+    }
+    if (op == "prim::dtype") {
+      Item item = Input(node, 0);
+      item.kind = Item::Kind::kDTypeOf;
+      return Set(node, std::move(item));
+    }
+    if (op == "prim::device") {
+      return Set(node, Item::Literal(c10::Device(at::kCPU)));
+    }
+    if (op == "prim::is_cuda") return Set(node, Item::Literal(false));
+    if (op == "aten::__is__" || op == "aten::__isnot__") {
+      return ConvertIs(node, op == "aten::__is__");
+    }
+    if (op == "aten::__getitem__" || op == "prim::TupleIndex") {
+      return ConvertGetItem(node);
+    }
+    if (op == "aten::size" || op == "aten::len" || op == "aten::numel") {
+      return ConvertSize(node, op);
+    }
+    if (op == "aten::Int" || op == "aten::Float" || op == "aten::Bool" ||
+        op == "aten::IntImplicit" || op == "aten::FloatImplicit" ||
+        op == "aten::ScalarImplicit" || op == "aten::item") {
+      return ConvertToNumber(node, op);
+    }
+    if (IsArithmetic(node)) return ConvertArithmetic(node, op);
+    if (op == "aten::to") return ConvertTo(node);
+    return ConvertOperator(node, op);
+  }
+
+  absl::Status ConvertConstant(const JitNode& node) {
+    const auto literal = torch::jit::toIValue(node.output());
+    if (!literal) {
+      return absl::UnimplementedError("a constant of unknown kind");
+    }
+    REFRACT_ASSIGN_OR_RETURN(Item item, FromIValue(*literal, ""));
+    return Set(node, std::move(item));
+  }
+
+  // `path`: of the attribute; empty for a constant.
+  absl::StatusOr<Item> FromIValue(const c10::IValue& value,
+                                  const std::string& path) {
+    if (value.isTensor()) {
+      const at::Tensor& tensor = value.toTensor();
+      if (!tensor.defined()) return Item();
+      std::string name = path;
+      if (name.empty()) {
+        name = archive_.EntryName(tensor);
+        std::replace(name.begin(), name.end(), '/', '.');
+        if (name.empty()) name = "constant";
+        name = build_.ConstantName(name, tensor);
+      }
+      REFRACT_ASSIGN_OR_RETURN(const ValueId id, build_.WeightOf(name, tensor));
+      Item item = Item::Tensor(id);
+      if (tensor.dim() == 0 && !tensor.is_complex()) {
+        item.constant = tensor.item();
+      }
+      return item;
+    }
+    if (value.isTensorList() || value.isTuple() ||
+        (value.isList() && !value.toListRef().empty() &&
+         value.toListRef()[0].isTensor())) {
+      std::vector<Item> elements;
+      const auto& list = value.isTuple() ? value.toTupleRef().elements().vec()
+                                         : value.toListRef().vec();
+      for (size_t i = 0; i < list.size(); ++i) {
+        REFRACT_ASSIGN_OR_RETURN(
+            Item item,
+            FromIValue(list[i],
+                       path.empty() ? "" : absl::StrCat(path, ".", i)));
+        elements.push_back(std::move(item));
+      }
+      return Item::List(std::move(elements));
+    }
+    if (value.isObject()) {
+      if (!value.type()->is_module()) {
+        return absl::UnimplementedError(
+            absl::StrCat("an object of class ", value.type()->str(),
+                         " has no form in the graph IR"));
+      }
+      Item item;
+      item.kind = Item::Kind::kModule;
+      item.literal = value;
+      item.path = path;
+      return item;
+    }
+    return Item::Literal(value);
+  }
+
+  absl::Status ConvertGetAttr(const JitNode& node) {
+    const Item& object = Input(node, 0);
+    const std::string& name = node.s(c10::attr::name);
+    if (object.kind != Item::Kind::kModule) {
+      return absl::UnimplementedError(
+          absl::StrCat("an attribute \"", name, "\" of no module"));
+    }
+    const std::string path =
+        object.path.empty() ? name : absl::StrCat(object.path, ".", name);
+    REFRACT_ASSIGN_OR_RETURN(
+        Item item,
+        FromIValue(object.literal.toObjectRef().getAttr(name), path));
+    return Set(node, std::move(item));
+  }
+
+  absl::Status ConvertUnpack(const JitNode& node) {
+    Item list = Input(node, 0);
+    if (list.kind == Item::Kind::kSizes) {
+      // The number of names tells the rank.
+      std::vector<Item> sizes;
+      for (size_t i = 0; i < node.outputs().size(); ++i) {
+        sizes.push_back(build_.SizeOf(list.value, static_cast<int64_t>(i)));
+      }
+      list = Item::List(std::move(sizes));
+    }
+    if (list.kind == Item::Kind::kLiteral && list.literal.isIntList()) {
+      std::vector<Item> elements;
+      for (int64_t i : list.literal.toIntVector()) {
+        elements.push_back(Item::Literal(i));
+      }
+      list = Item::List(std::move(elements));
+    }
+    if (list.kind != Item::Kind::kList ||
+        list.elements.size() != node.outputs().size()) {
+      return absl::UnimplementedError("unpacks what is not known to fit");
+    }
+    for (size_t i = 0; i < node.outputs().size(); ++i) {
+      items_[node.output(i)] = list.elements[i];
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ConvertIf(const JitNode& node) {
+    const Item& condition = Input(node, 0);
+    if (condition.kind != Item::Kind::kLiteral || !condition.literal.isBool()) {
+      return absl::UnimplementedError(
+          "a branch that data decides has no form in the graph IR; trace the "
+          "model instead of scripting it");
+    }
+    const JitBlock& block = *node.blocks()[condition.literal.toBool() ? 0 : 1];
+    REFRACT_RETURN_IF_ERROR(ConvertBlock(block));
+    for (size_t i = 0; i < node.outputs().size(); ++i) {
+      items_[node.output(i)] = ItemOf(block.outputs()[i]);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ConvertIs(const JitNode& node, bool is) {
+    const bool both_none = Input(node, 0).is_none() && Input(node, 1).is_none();
+    if (!Input(node, 0).is_none() && !Input(node, 1).is_none()) {
+      return absl::UnimplementedError("compares objects");
+    }
+    return Set(node, Item::Literal(both_none == is));
+  }
+
+  absl::Status ConvertGetItem(const JitNode& node) {
+    const Item& list = Input(node, 0);
+    const auto index = KnownNumber(Input(node, 1), /*constants=*/true);
+    if (!index || index->kind != aten::Operand::Kind::kInt) {
+      return absl::UnimplementedError("an index that data decides");
+    }
+    if (list.kind == Item::Kind::kSizes) {
+      return Set(node, build_.SizeOf(list.value, index->i));
+    }
+    if (list.kind == Item::Kind::kLiteral && list.literal.isList()) {
+      const auto elements = list.literal.toListRef();
+      const auto size = static_cast<int64_t>(elements.size());
+      const int64_t i = index->i < 0 ? index->i + size : index->i;
+      if (i < 0 || i >= size) {
+        return absl::InvalidArgumentError("an index outside its list");
+      }
+      return Set(node, Item::Literal(elements[i]));
+    }
+    if (list.kind != Item::Kind::kList) {
+      return absl::UnimplementedError("an element of no list");
+    }
+    const auto size = static_cast<int64_t>(list.elements.size());
+    const int64_t i = index->i < 0 ? index->i + size : index->i;
+    if (i < 0 || i >= size) {
+      return absl::InvalidArgumentError("an index outside its list");
+    }
+    return Set(node, Item(list.elements[i]));
+  }
+
+  absl::Status ConvertSize(const JitNode& node, absl::string_view op) {
+    const Item& of = Input(node, 0);
+    if (of.kind == Item::Kind::kList) {  // aten::len
+      return Set(node, Item::Literal(static_cast<int64_t>(of.elements.size())));
+    }
+    if (of.kind == Item::Kind::kLiteral && of.literal.isList()) {
+      return Set(
+          node,
+          Item::Literal(static_cast<int64_t>(of.literal.toListRef().size())));
+    }
+    if (of.kind != Item::Kind::kValue || of.is_number) {
+      return absl::UnimplementedError("the size of no tensor");
+    }
+    if (op == "aten::len") return Set(node, build_.SizeOf(of.value, 0));
+    if (op == "aten::numel") {
+      return Set(node,
+                 Item::Number(build_.Emit("numel", "aten.sym_numel.default",
+                                          {{"self", ValueRef{of.value}}},
+                                          ValueKind::kSymInt)));
+    }
+    if (node.inputs().size() == 1) {
+      Item sizes = of;
+      sizes.kind = Item::Kind::kSizes;
+      return Set(node, std::move(sizes));
+    }
+    const auto dim = KnownNumber(Input(node, 1), /*constants=*/true);
+    if (!dim || dim->kind != aten::Operand::Kind::kInt) {
+      return absl::UnimplementedError("a dimension that data decides");
+    }
+    return Set(node, build_.SizeOf(of.value, dim->i));
+  }
+
+  absl::Status ConvertToNumber(const JitNode& node, absl::string_view op) {
+    const Item& item = Input(node, 0);
+    const std::string python = PythonName(op);
+    const auto known = KnownNumber(item, /*constants=*/true);
+    if (known || (item.kind == Item::Kind::kValue && item.is_number)) {
+      // A size is an int already.
+      const bool same =
+          python.empty() ||
+          (op == "aten::Int" && item.kind == Item::Kind::kValue &&
+           build_.graph().value(item.value).kind == ValueKind::kSymInt);
+      if (same) return Set(node, known ? LiteralOf(*known) : Item(item));
+      REFRACT_ASSIGN_OR_RETURN(Item number, build_.Compute(python, {item}));
+      return Set(node, std::move(number));
+    }
+    if (item.kind != Item::Kind::kValue) {
+      return absl::UnimplementedError("a number made of no tensor");
+    }
+    ValueKind kind = ValueKind::kSymInt;
+    if (absl::StrContains(op, "Float")) kind = ValueKind::kSymFloat;
+    if (absl::StrContains(op, "Bool")) kind = ValueKind::kSymBool;
+    if (op == "aten::ScalarImplicit" || op == "aten::item") {
+      return absl::UnimplementedError(
+          "a number of unknown type that data decides");
+    }
+    return Set(node, Item::Number(build_.Emit("item", "aten.item.default",
+                                              {{"self", ValueRef{item.value}}},
+                                              kind)));
+  }
+
+  // All operands are numbers: Python numbers, or tensors that a trace made of
+  // sizes. A constant tensor counts only beside one of these.
+  bool IsArithmetic(const JitNode& node) {
+    if (PythonName(node.kind().toQualString()).empty()) {
+      return false;
+    }
+    bool any = false;
+    for (size_t i = 0; i < NumOperands(node); ++i) {
+      const Item& item = Input(node, i);
+      if (!IsNumber(item) && !item.constant) return false;
+      any |= IsNumber(item);
+    }
+    return any && NumOperands(node) > 0;
+  }
+
+  // Without alpha and rounding_mode.
+  static size_t NumOperands(const JitNode& node) {
+    return std::min<size_t>(node.inputs().size(), 2);
+  }
+
+  absl::Status ConvertArithmetic(const JitNode& node, absl::string_view op) {
+    std::string python = PythonName(op);
+    std::vector<Item> operands;
+    for (size_t i = 0; i < NumOperands(node); ++i) {
+      operands.push_back(Input(node, i));
+    }
+    bool truncates = false;
+    if (node.inputs().size() == 3) {
+      const Item& last = Input(node, 2);
+      const auto alpha = KnownNumber(last, /*constants=*/false);
+      if (op == "aten::div" && last.kind == Item::Kind::kLiteral &&
+          (last.literal.isNone() || last.literal.isString())) {
+        const std::string mode =
+            last.literal.isNone() ? "" : last.literal.toStringRef();
+        if (mode == "floor") python = "py.floordiv";
+        truncates = mode == "trunc";
+      } else if ((op != "aten::add" && op != "aten::sub") || !alpha ||
+                 alpha->kind != aten::Operand::Kind::kInt || alpha->i != 1) {
+        return absl::UnimplementedError("arithmetic on sizes with a factor");
+      }
+    }
+    REFRACT_ASSIGN_OR_RETURN(Item result, build_.Compute(python, operands));
+    if (truncates) {
+      REFRACT_ASSIGN_OR_RETURN(result, build_.Compute("py.trunc", {result}));
+    }
+    return Set(node, std::move(result));
+  }
+
+  // All casts become to.dtype; moves between devices become nothing.
+  absl::Status ConvertTo(const JitNode& node) {
+    const c10::FunctionSchema& schema = node.schema();
+    const Item& self = Input(node, 0);
+    if (IsNumber(self)) return Set(node, Item(self));
+    if (schema.overload_name() == "other") return ConvertOperator(node, "to");
+    std::optional<Item> dtype;
+    bool copy = false;
+    for (size_t i = 1; i < node.inputs().size(); ++i) {
+      const Item& item = Input(node, i);
+      if (schema.arguments()[i].name() == "dtype" && !item.is_none()) {
+        dtype = item;
+      } else if (schema.arguments()[i].name() == "copy") {
+        copy = item.kind == Item::Kind::kLiteral && item.literal.isBool() &&
+               item.literal.toBool();
+      }
+    }
+    const std::string name = NameOf(node, "to");
+    if (!dtype) {
+      if (!copy) return Set(node, Item(self));
+      return Set(node,
+                 Item::Tensor(build_.Emit(name, "aten.clone.default",
+                                          {{"self", ValueRef{self.value}}})));
+    }
+    if (dtype->kind == Item::Kind::kDTypeOf) {
+      return Set(
+          node, Item::Tensor(build_.Emit(name, "aten.type_as.default",
+                                         {{"self", ValueRef{self.value}},
+                                          {"other", ValueRef{dtype->value}}})));
+    }
+    base::DType type = base::DType::kUnknown;
+    if (dtype->kind == Item::Kind::kLiteral && dtype->literal.isInt()) {
+      type = aten::FromScalarType(dtype->literal.toScalarType());
+    }
+    if (type == base::DType::kUnknown) {
+      return absl::UnimplementedError("a cast to a type that the IR lacks");
+    }
+    std::vector<NamedArgument> args = {{"self", ValueRef{self.value}},
+                                       {"dtype", type}};
+    if (copy) args.push_back({"copy", true});
+    const ValueId id = build_.Emit(name, "aten.to.dtype", std::move(args));
+    build_.graph().values[id].dtype = type;
+    return Set(node, Item::Tensor(id));
+  }
+
+  absl::Status ConvertOperator(const JitNode& node, absl::string_view op) {
+    const c10::FunctionSchema* schema = node.maybeSchema();
+    if (schema == nullptr ||
+        !c10::Dispatcher::singleton().findSchema(schema->operator_name())) {
+      return absl::UnimplementedError("has no form in the graph IR");
+    }
+    const absl::string_view full = schema->name();
+    const size_t colons = full.find("::");
+    const absl::string_view name = full.substr(colons + 2);
+    Node out;
+    out.op = absl::StrCat(
+        full.substr(0, colons), ".", name, ".",
+        schema->overload_name().empty() ? "default" : schema->overload_name());
+    for (size_t i = 0; i < schema->arguments().size(); ++i) {
+      const c10::Argument& argument = schema->arguments()[i];
+      const bool writes =
+          argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+      // Functionalize() tells writes by the name alone.
+      if (writes && (i != 0 || !absl::EndsWith(name, "_")) &&
+          !absl::StartsWith(name, "__i")) {
+        return absl::UnimplementedError(
+            absl::StrCat("writes into its argument \"", argument.name(), "\""));
+      }
+      REFRACT_ASSIGN_OR_RETURN(std::optional<Argument> value,
+                               ToArgument(argument, Input(node, i)));
+      if (value) out.args.push_back({argument.name(), *std::move(value)});
+    }
+    return AddResults(node, *schema, NameOf(node, name), std::move(out));
+  }
+
+  absl::Status AddResults(const JitNode& node,
+                          const c10::FunctionSchema& schema,
+                          const std::string& name, Node out) {
+    const auto& returns = schema.returns();
+    if (returns.size() == 1 &&
+        returns[0].type()->kind() == c10::TypeKind::ListType) {
+      REFRACT_ASSIGN_OR_RETURN(const size_t length, ListLength(node, out));
+      std::vector<Item> elements;
+      out.output_is_list = true;
+      const ValueId first = build_.AddNode(name, std::move(out), length);
+      for (size_t i = 0; i < length; ++i) {
+        elements.push_back(Item::Tensor(first + static_cast<ValueId>(i)));
+      }
+      return Set(node, Item::List(std::move(elements)));
+    }
+    for (const c10::Argument& result : returns) {
+      if (result.type()->kind() != c10::TypeKind::TensorType) {
+        return absl::UnimplementedError(
+            absl::StrCat("a result of type ", result.type()->str(),
+                         " has no form in the graph IR"));
+      }
+    }
+    const ValueId first = build_.AddNode(name, std::move(out), returns.size());
+    for (size_t i = 0; i < returns.size(); ++i) {
+      items_[node.output(i)] = Item::Tensor(first + static_cast<ValueId>(i));
+    }
+    return absl::OkStatus();
+  }
+
+  // How many tensors a list result holds: as many as the model takes out of it,
+  // or as its arguments say.
+  absl::StatusOr<size_t> ListLength(const JitNode& node, const Node& out) {
+    for (const auto& use : node.output()->uses()) {
+      if (absl::string_view(use.user->kind().toQualString()) ==
+          "prim::ListUnpack") {
+        return use.user->outputs().size();
+      }
+    }
+    for (const char* name : {"split_sizes", "split_size"}) {
+      const Argument* sizes = out.FindArg(name);
+      if (sizes != nullptr && std::holds_alternative<IntList>(*sizes)) {
+        return std::get<IntList>(*sizes).size();
+      }
+    }
+    return absl::UnimplementedError(
+        "a list of tensors whose length is not known");
+  }
+
+  // A short name for a node, from the Python variable where there is one.
+  static std::string NameOf(const JitNode& node, absl::string_view otherwise) {
+    if (node.outputs().size() == 1 && node.output()->hasDebugName()) {
+      return std::string(WithoutVersion(node.output()->debugName()));
+    }
+    return std::string(otherwise);
+  }
+
+  const Archive& archive_;
+  Builder build_;
+  // References stay valid while others are added.
+  std::unordered_map<const JitValue*, Item> items_;
+};
+
+}  // namespace
+
+absl::StatusOr<Converted> Convert(const Archive& archive) {
+  return Converter(archive).Run();
+}
+
+}  // namespace refract::models::torchscript

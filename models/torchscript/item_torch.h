@@ -1,0 +1,59 @@
+#ifndef REFRACT_MODELS_TORCHSCRIPT_ITEM_TORCH_H_
+#define REFRACT_MODELS_TORCHSCRIPT_ITEM_TORCH_H_
+
+// What a TorchScript value is to the importer. Includes LibTorch: for
+// *_torch.cc only.
+
+#include <ATen/core/function_schema.h>
+#include <ATen/core/ivalue.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "models/aten/caller.h"
+#include "models/graph.h"
+
+namespace refract::models::torchscript {
+
+struct Item {
+  enum class Kind : uint8_t {
+    kLiteral,  // known now: a number, string, dtype, device, None, …
+    kValue,    // a tensor or a size of the IR graph
+    kList,     // list or tuple of items
+    kSizes,    // x.size(): its length is not known before shapes are
+    kDTypeOf,  // x.dtype
+    kModule,   // a submodule, or the module itself
+  };
+  Kind kind = Kind::kLiteral;
+  c10::IValue literal;         // kLiteral; kModule: the object
+  ValueId value = kNoValue;    // kValue; the x of kSizes and kDTypeOf
+  bool is_number = false;      // kValue: a size, not a tensor
+  std::vector<Item> elements;  // kList
+  std::string path;            // kModule: "context_tables.0"
+  // kValue: contents of a constant tensor without dimensions. Traces compute
+  // sizes with such tensors.
+  std::optional<at::Scalar> constant;
+
+  static Item Literal(c10::IValue literal);
+  static Item Tensor(ValueId value);
+  static Item Number(ValueId value);
+  static Item List(std::vector<Item> elements);
+
+  bool is_none() const { return kind == Kind::kLiteral && literal.isNone(); }
+};
+
+// A number known now, as an operand; nullopt for anything else. With
+// `constants` also what a constant tensor holds.
+std::optional<aten::Operand> KnownNumber(const Item& item, bool constants);
+Item LiteralOf(const aten::Operand& number);
+
+// The item as an argument of the IR; nullopt for one that the IR drops (device,
+// layout, memory format, …). Unimplemented: it has no form in the IR.
+absl::StatusOr<std::optional<Argument>> ToArgument(
+    const c10::Argument& argument, const Item& item);
+
+}  // namespace refract::models::torchscript
+
+#endif  // REFRACT_MODELS_TORCHSCRIPT_ITEM_TORCH_H_

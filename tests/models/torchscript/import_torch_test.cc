@@ -1,0 +1,448 @@
+// The oracle is LibTorch: modules are written in TorchScript, saved, imported,
+// run operator by operator, and compared with forward().
+
+#include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/ir/ir.h>
+#include <torch/csrc/jit/ir/irparser.h>
+#include <torch/csrc/jit/passes/freeze_module.h>
+#include <torch/csrc/jit/serialization/import.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/shapes/interpreter.h"
+#include "models/torchscript/import.h"
+
+namespace refract::models {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string PathOf(const std::string& name) {
+  const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+  return absl::StrCat(testing::TempDir(), "/", info->name(), "_", name, ".pt");
+}
+
+torch::jit::Module Define(const std::string& source) {
+  torch::jit::Module module("test");
+  module.define(source);
+  return module;
+}
+
+base::TensorView ViewOf(const at::Tensor& tensor) {
+  base::TensorView view;
+  view.dtype = tensor.scalar_type() == at::kLong ? base::DType::kInt64
+                                                 : base::DType::kFloat32;
+  view.dims.assign(tensor.sizes().begin(), tensor.sizes().end());
+  view.data = static_cast<const std::byte*>(tensor.const_data_ptr());
+  view.bytes = tensor.nbytes();
+  return view;
+}
+
+at::Tensor TensorOf(const base::Tensor& tensor) {
+  const std::vector<int64_t> dims(tensor.dims().begin(), tensor.dims().end());
+  const auto type = tensor.dtype() == base::DType::kInt64     ? at::kLong
+                    : tensor.dtype() == base::DType::kFloat64 ? at::kDouble
+                    : tensor.dtype() == base::DType::kBool    ? at::kBool
+                                                              : at::kFloat;
+  return at::from_blob(const_cast<std::byte*>(tensor.data()), dims, type)
+      .clone();
+}
+
+absl::StatusOr<std::vector<at::Tensor>> RunImported(
+    const ImportedModel& model, const std::vector<at::Tensor>& inputs) {
+  auto weights = WeightStore::Open("", model.weights);
+  if (!weights.ok()) return weights.status();
+  auto interpreter = Interpreter::Create(model.graph, **weights);
+  if (!interpreter.ok()) return interpreter.status();
+  std::vector<base::TensorView> views;
+  for (const at::Tensor& input : inputs) views.push_back(ViewOf(input));
+  InterpreterRun run;
+  const absl::Status status = (*interpreter)->Run(views, run);
+  if (!status.ok()) return status;
+  std::vector<at::Tensor> outputs;
+  for (const base::Tensor& output : run.outputs) {
+    outputs.push_back(TensorOf(output));
+  }
+  return outputs;
+}
+
+std::vector<at::Tensor> Flatten(const at::IValue& value) {
+  if (value.isTensor()) return {value.toTensor()};
+  std::vector<at::Tensor> all;
+  const auto add = [&all](const at::IValue& element) {
+    for (const at::Tensor& tensor : Flatten(element)) all.push_back(tensor);
+  };
+  if (value.isTuple()) {
+    for (const at::IValue& element : value.toTupleRef().elements()) {
+      add(element);
+    }
+  } else if (value.isGenericDict()) {
+    for (const auto& item : value.toGenericDict()) add(item.value());
+  } else {
+    for (const at::IValue& element : value.toListRef()) add(element);
+  }
+  return all;
+}
+
+// Imports the module as saved and checks it against forward().
+ImportedModel Check(torch::jit::Module module,
+                    const std::vector<at::Tensor>& inputs,
+                    const std::string& name = "model") {
+  const std::string path = PathOf(name);
+  module.eval();
+  module.save(path);
+  auto model = ImportTorchScript(path);
+  EXPECT_TRUE(model.ok()) << model.status();
+  if (!model.ok()) return {};
+  EXPECT_TRUE(ValidateGraph(model->graph).ok());
+  // forward() may write into its inputs.
+  std::vector<at::IValue> arguments;
+  for (const at::Tensor& input : inputs) arguments.push_back(input.clone());
+  const std::vector<at::Tensor> want = Flatten(module.forward(arguments));
+  const auto got = RunImported(*model, inputs);
+  EXPECT_TRUE(got.ok()) << got.status();
+  if (!got.ok()) return *std::move(model);
+  EXPECT_EQ(got->size(), want.size());
+  for (size_t i = 0; i < std::min(got->size(), want.size()); ++i) {
+    EXPECT_EQ((*got)[i].scalar_type(), want[i].scalar_type());
+    // Weights that are read transposed multiply in another order.
+    EXPECT_TRUE(at::allclose((*got)[i], want[i], 1e-6, 1e-6))
+        << "output " << i << "\n"
+        << (*got)[i] << "\nwanted\n"
+        << want[i];
+  }
+  return *std::move(model);
+}
+
+absl::Status Refusal(torch::jit::Module module) {
+  const std::string path = PathOf("model");
+  module.save(path);
+  const auto model = ImportTorchScript(path);
+  EXPECT_FALSE(model.ok());
+  if (model.ok()) return absl::OkStatus();
+  EXPECT_THAT(model.status().message(), HasSubstr(path));
+  return model.status();
+}
+
+std::vector<std::string> Ops(const Graph& graph) {
+  std::vector<std::string> ops;
+  for (const Node& node : graph.nodes) ops.push_back(node.op);
+  return ops;
+}
+
+at::Tensor Seeded(at::IntArrayRef sizes) {
+  at::manual_seed(7);
+  return at::randn(sizes);
+}
+
+TEST(ImportTorchScriptTest, WeightsAreMappedWhereTheyLie) {
+  torch::jit::Module module("test");
+  torch::jit::Module child("child");
+  child.register_parameter("weight", Seeded({3, 2}), false);
+  child.register_buffer("shift", Seeded({3}).slice(0, 1));
+  child.define(R"(
+    def forward(self, x):
+      return torch.matmul(x, self.weight.t())[:, 1:] + self.shift
+  )");
+  module.register_module("tower", child);
+  module.define(R"(
+    def forward(self, x):
+      return self.tower.forward(x)
+  )");
+  const ImportedModel model = Check(module, {Seeded({4, 2})});
+  EXPECT_THAT(model.graph.inputs.size(), 1u);
+  EXPECT_EQ(model.graph.value(model.graph.inputs[0]).name, "x");
+  std::vector<std::string> names;
+  for (const WeightEntry& entry : model.weights.entries) {
+    names.push_back(entry.name);
+    EXPECT_GT(entry.offset, 0u);
+  }
+  EXPECT_THAT(names,
+              testing::UnorderedElementsAre("tower.weight", "tower.shift"));
+}
+
+TEST(ImportTorchScriptTest, FrozenConstantsKeepTheirPlaceInTheFile) {
+  torch::jit::Module module("test");
+  module.register_parameter("weight", Seeded({3, 2}), false);
+  module.register_parameter("bias", Seeded({3}), false);
+  module.define(R"(
+    def forward(self, x):
+      return torch.addmm(self.bias, x, self.weight.t())
+  )");
+  module.eval();
+  const ImportedModel model =
+      Check(torch::jit::freeze_module(module), {Seeded({4, 2})});
+  std::vector<std::string> names;
+  for (const WeightEntry& entry : model.weights.entries) {
+    names.push_back(entry.name);
+  }
+  EXPECT_THAT(names,
+              testing::UnorderedElementsAre("constants.0", "constants.1"));
+}
+
+TEST(ImportTorchScriptTest, TensorsOfManyMiBAreMappedUnread) {
+  torch::jit::Module module("test");
+  module.register_parameter("table", Seeded({1 << 16, 8}), false);  // 2 MiB
+  module.define(R"(
+    def forward(self, ids):
+      return torch.embedding(self.table, ids)
+  )");
+  Check(module, {at::tensor({0, 65535, 77}, at::kLong)});
+}
+
+TEST(ImportTorchScriptTest, StandInsKeepTheirStrides) {
+  torch::jit::Module module("test");
+  module.register_parameter("table", at::zeros({1}).expand({1000, 8}), false);
+  module.define(R"(
+    def forward(self, ids):
+      return torch.embedding(self.table, ids)
+  )");
+  const ImportedModel model = Check(module, {at::tensor({0, 999}, at::kLong)});
+  ASSERT_EQ(model.weights.entries.size(), 1u);
+  const WeightEntry& entry = model.weights.entries[0];
+  EXPECT_EQ(entry.name, "table");
+  EXPECT_THAT(entry.sizes, ElementsAre(1000, 8));
+  EXPECT_THAT(entry.strides, ElementsAre(0, 0));
+  EXPECT_EQ(entry.bytes, 4u);
+}
+
+TEST(ImportTorchScriptTest, InPlaceOperatorsAndViewsKeepTheirMeaning) {
+  const std::vector<std::string> bodies = {
+      "y = x * 2\n      y.relu_()\n      return y + x",
+      "y = x * 2\n      y[:, 1:3].mul_(3.0)\n      return y",
+      "y = x * 2\n      z = y.t()\n      y[0].fill_(5.0)\n"
+      "      z[1].add_(1.0)\n      return y, z",
+      "y = x * 2\n      y[:, 0] = x[:, 1]\n      return y",
+      "y = x.exp()\n      a, b = y.split([1, 3], 1)\n      b.neg_()\n"
+      "      a.add_(b[:, :1])\n      return y, a, b",
+      "y = x.exp()\n      v = y.view(-1)\n      v[2:7].zero_()\n"
+      "      return y.sum(1), v",
+      "y = x.clone()\n      y.unsqueeze(1).squeeze(1).transpose(0, 1).mul_(2)\n"
+      "      return y",
+      "y = x.permute(1, 0).contiguous()\n      y.add_(1)\n      return y",
+      "x.add_(1.0)\n      return x * 2",
+      "y = x * 2\n      d = x.double()\n      y.add_(d)\n      return y",
+      "y = x.exp()\n      y.narrow(1, 1, 2).div_(2.0)\n"
+      "      y.diagonal().copy_(torch.zeros(4))\n      return y",
+      "y = x.exp()\n      y.masked_fill_(x > 0, 0.5)\n"
+      "      y.clamp_(0.1, 0.9)\n      return y",
+      "y = x.exp()\n      a = y.select(0, 1)\n      b = a.view(2, 2)\n"
+      "      b.select(1, 0).fill_(9)\n      y.mul_(2)\n      return a, b, y",
+      "y = x.detach().flatten()\n      y.mul_(2)\n      return y",
+      "a, b, c, d = x.exp().unbind(1)\n      c.zero_()\n"
+      "      return torch.stack([c, a])",
+  };
+  for (size_t i = 0; i < bodies.size(); ++i) {
+    SCOPED_TRACE(bodies[i]);
+    torch::jit::Module module = Define(
+        absl::StrCat("\n    def forward(self, x):\n      ", bodies[i], "\n"));
+    Check(module, {Seeded({4, 4})}, absl::StrCat(i));
+  }
+}
+
+TEST(ImportTorchScriptTest, SizesAreComputedAtRunTime) {
+  torch::jit::Module module = Define(R"(
+    def forward(self, x, y):
+      b = x.size(0)
+      rows, columns = x.size()
+      half = (columns + 1) // 2
+      z = x.view(b, 2, half).expand(b, 2, half)
+      n = torch.arange(y.shape[0])
+      return z.reshape(b * 2, -1), n, torch.zeros([len(y), half])
+  )");
+  const ImportedModel model = Check(module, {Seeded({3, 4}), Seeded({5})});
+  // The same graph at another batch.
+  const auto got = RunImported(model, {Seeded({6, 4}), Seeded({2})});
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_THAT((*got)[0].sizes().vec(), ElementsAre(12, 2));
+  EXPECT_THAT((*got)[1].sizes().vec(), ElementsAre(2));
+  EXPECT_THAT((*got)[2].sizes().vec(), ElementsAre(2, 2));
+}
+
+// What torch.jit.trace writes for x.view(x.shape[0] * 2, x.shape[1] // 2).
+TEST(ImportTorchScriptTest, TracedSizeArithmeticIsFoldedToSizes) {
+  auto graph = std::make_shared<torch::jit::Graph>();
+  torch::jit::parseIR(R"IR(
+graph(%self, %x.1 : Tensor):
+  %zero : int = prim::Constant[value=0]()
+  %one : int = prim::Constant[value=1]()
+  %rows : int = aten::size(%x.1, %zero)
+  %rows.t : Tensor = prim::NumToTensor(%rows)
+  %columns : int = aten::size(%x.1, %one)
+  %columns.t : Tensor = prim::NumToTensor(%columns)
+  %two : Tensor = prim::NumToTensor(%one)
+  %twice : Tensor = aten::mul(%rows.t, %two)
+  %twice.i : int = aten::Int(%twice)
+  %half : Tensor = aten::floor_divide(%columns.t, %two)
+  %half.i : int = aten::Int(%half)
+  %shape : int[] = prim::ListConstruct(%twice.i, %half.i)
+  %y : Tensor = aten::view(%x.1, %shape)
+  return (%y))IR",
+                      graph.get());
+  for (torch::jit::Node* node : graph->nodes()) {
+    if (node->kind() != c10::prim::NumToTensor ||
+        node->input()->node()->kind() != c10::prim::Constant) {
+      continue;
+    }
+    const torch::jit::WithInsertPoint before(node);
+    node->output()->replaceAllUsesWith(
+        graph->insertConstant(at::scalar_tensor(2, at::kLong)));
+    break;
+  }
+  torch::jit::Module module("traced");
+  graph->inputs()[0]->setType(module.type());
+  module.type()->addMethod(
+      module._ivalue()->compilation_unit()->create_function(
+          c10::QualifiedName(*module.type()->name(), "forward"), graph));
+  const ImportedModel model = Check(module, {Seeded({3, 4})});
+  EXPECT_THAT(Ops(model.graph),
+              testing::UnorderedElementsAre(
+                  "aten.sym_size.int", "aten.sym_size.int", "py.mul",
+                  "py.floordiv", "aten.view.default"));
+  const auto got = RunImported(model, {Seeded({5, 6})});
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_THAT((*got)[0].sizes().vec(), ElementsAre(10, 3));
+}
+
+TEST(ImportTorchScriptTest, WhatConstantsDecideIsDecided) {
+  torch::jit::Module module("test");
+  module.register_attribute("scale", c10::FloatType::get(), 2.0);
+  module.register_attribute("training", c10::BoolType::get(), true);
+  module.register_attribute("bias", c10::OptionalType::ofTensor(),
+                            c10::IValue());
+  module.define(R"(
+    def forward(self, x):
+      bias = self.bias
+      if self.training:
+        x = torch.rand_like(x)
+      if bias is not None:
+        x = x + bias
+      y = torch.dropout(x, 0.5, self.training)
+      return y * self.scale
+  )");
+  const ImportedModel model = Check(module, {Seeded({3})});
+  EXPECT_THAT(Ops(model.graph), ElementsAre("aten.mul.Scalar"));
+}
+
+TEST(ImportTorchScriptTest, OutputsOfTuplesListsAndDictsAreNumbered) {
+  torch::jit::Module module = Define(R"(
+    def forward(self, x):
+      return {"a": x + 1, "b": x + 2}
+  )");
+  const ImportedModel model = Check(module, {Seeded({3})});
+  EXPECT_THAT(model.graph.output_names, ElementsAre("output_0", "output_1"));
+  torch::jit::Module nested = Define(R"(
+    def forward(self, x):
+      return x + 1, [x + 2, x + 3]
+  )");
+  EXPECT_EQ(Check(nested, {Seeded({3})}).graph.outputs.size(), 3u);
+}
+
+TEST(ImportTorchScriptTest, ListsOfTensorsAreFlat) {
+  torch::jit::Module module = Define(R"(
+    def forward(self, x):
+      a, b = x.chunk(2, 1)
+      c, d, e, f = x.unbind(1)
+      return torch.cat([b, a], 1), torch.stack([f, c]), d * e
+  )");
+  Check(module, {Seeded({3, 4})});
+}
+
+TEST(ImportTorchScriptTest, CastsKeepTheirDtype) {
+  torch::jit::Module module = Define(R"(
+    def forward(self, x, ids):
+      return x.double(), ids.to(x.dtype), ids.float(), (x > 0).long()
+  )");
+  Check(module, {Seeded({3}), at::tensor({1, 2, 3}, at::kLong)});
+}
+
+TEST(ImportTorchScriptTest, ControlFlowIsRefusedByName) {
+  const absl::Status branch = Refusal(Define(R"(
+    def forward(self, x):
+      if bool(x.sum() > 0):
+        x = x + 1
+      return x
+  )"));
+  EXPECT_EQ(branch.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(branch.message(), HasSubstr("prim::If"));
+  const absl::Status loop = Refusal(Define(R"(
+    def forward(self, x):
+      for i in range(x.size(0)):
+        x = x + i
+      return x
+  )"));
+  EXPECT_EQ(loop.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(loop.message(), HasSubstr("prim::Loop"));
+}
+
+TEST(ImportTorchScriptTest, RandomOperatorsAreRefusedByName) {
+  const absl::Status random = Refusal(Define(R"(
+    def forward(self, x):
+      return x + torch.rand_like(x)
+  )"));
+  EXPECT_EQ(random.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(random.message(), HasSubstr("aten.rand_like.default"));
+}
+
+TEST(ImportTorchScriptTest, CounterIsRefused) {
+  torch::jit::Module module("test");
+  module.register_buffer("calls", at::zeros({1}));
+  module.define(R"(
+    def forward(self, x):
+      self.calls.add_(1)
+      return x + self.calls
+  )");
+  const absl::Status status = Refusal(module);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(status.message(), HasSubstr("weight calls"));
+}
+
+TEST(ImportTorchScriptTest, InputsAndOutputsThatAreNoTensorsAreRefused) {
+  EXPECT_THAT(Refusal(Define("def forward(self, x, n: int):\n  return x + n\n"))
+                  .message(),
+              HasSubstr("input n"));
+  EXPECT_THAT(Refusal(Define("def forward(self, x):\n  return x, x.size(0)\n"))
+                  .message(),
+              HasSubstr("output_1"));
+}
+
+TEST(ImportTorchScriptTest, DamagedFilesAreRefusedByName) {
+  const std::string path = PathOf("good");
+  Define("def forward(self, x):\n  return x + 1\n").save(path);
+  std::ifstream in(path, std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(in)),
+                          std::istreambuf_iterator<char>());
+  ASSERT_GT(bytes.size(), 100u);
+  const std::string bad = PathOf("bad");
+  const auto refused = [&bad](const std::string& content) {
+    std::ofstream(bad, std::ios::binary) << content;
+    const auto model = ImportTorchScript(bad);
+    EXPECT_FALSE(model.ok());
+    EXPECT_THAT(model.status().message(), HasSubstr(bad));
+    EXPECT_THAT(std::string(model.status().message()), Not(HasSubstr("\n")));
+  };
+  refused("");
+  refused("not a zip");
+  refused(bytes.substr(0, bytes.size() / 2));
+  refused(bytes.substr(0, bytes.size() - 1));
+  EXPECT_FALSE(ImportTorchScript(PathOf("absent")).ok());
+  // Any single damaged byte gives a model or an error, never a crash.
+  for (size_t at = 0; at < bytes.size(); at += 37) {
+    std::string damaged = bytes;
+    damaged[at] = static_cast<char>(damaged[at] ^ 0x5a);
+    std::ofstream(bad, std::ios::binary) << damaged;
+    (void)ImportTorchScript(bad);
+  }
+}
+
+}  // namespace
+}  // namespace refract::models
