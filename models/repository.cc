@@ -23,6 +23,7 @@
 #include "base/mapped_file.h"
 #include "base/status_macros.h"
 #include "base/tensor.h"
+#include "google/protobuf/stubs/logging.h"
 #include "models/copy_file.h"
 #include "models/graph_proto.h"
 #include "models/model_config.h"
@@ -216,6 +217,8 @@ absl::Status LoadGraph(const std::string& path, LoadedModel& model) {
   REFRACT_ASSIGN_OR_RETURN(const std::shared_ptr<const base::MappedFile> file,
                            base::MappedFile::Open(path));
   proto::StoredModel stored;
+  // Protobuf would print its own line about damaged text.
+  const google::protobuf::LogSilencer silencer;
   if (file->bytes().size() > static_cast<size_t>(INT_MAX) ||
       !stored.ParseFromArray(file->bytes().data(),
                              static_cast<int>(file->bytes().size()))) {

@@ -1,0 +1,170 @@
+#include "models/model_config.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace refract::models {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// ids [s0] and offsets [s1] into a table of 10 rows; dense [s1, 4].
+Graph BagGraph() {
+  Graph graph;
+  const SymExpr n = SymExpr::Symbol("s0");
+  const SymExpr batch = SymExpr::Symbol("s1");
+  const ValueId ids = graph.AddValue({.name = "ids",
+                                      .dtype = base::DType::kInt64,
+                                      .has_shape = true,
+                                      .shape = {n}});
+  const ValueId offsets = graph.AddValue({.name = "offsets",
+                                          .dtype = base::DType::kInt64,
+                                          .has_shape = true,
+                                          .shape = {batch}});
+  const ValueId dense = graph.AddValue({.name = "dense",
+                                        .dtype = base::DType::kBFloat16,
+                                        .has_shape = true,
+                                        .shape = {batch, SymExpr(4)}});
+  const ValueId table = graph.AddValue({.name = "p_t",
+                                        .dtype = base::DType::kFloat32,
+                                        .has_shape = true,
+                                        .shape = {SymExpr(10), SymExpr(4)},
+                                        .weight = "t.weight"});
+  const ValueId out = graph.AddValue({.name = "bag",
+                                      .dtype = base::DType::kFloat32,
+                                      .has_shape = true,
+                                      .shape = {batch, SymExpr(4)},
+                                      .producer = 0});
+  graph.nodes.push_back({.name = "bag",
+                         .op = "aten.embedding_bag.padding_idx",
+                         .args = {{"weight", ValueRef{table}},
+                                  {"indices", ValueRef{ids}},
+                                  {"offsets", ValueRef{offsets}}},
+                         .outputs = {out, kNoValue, kNoValue, kNoValue}});
+  graph.inputs = {ids, offsets, dense};
+  graph.outputs = {out};
+  graph.output_names = {"output_0"};
+  return graph;
+}
+
+absl::StatusOr<ModelConfig> Check(absl::string_view text) {
+  const Graph graph = BagGraph();
+  auto parsed = ParseConfigText(text, "r/m/config.pbtxt");
+  if (!parsed.ok()) return parsed.status();
+  return CheckConfig(*parsed, "m", graph, "r/m/config.pbtxt");
+}
+
+std::string Message(absl::string_view text) {
+  const auto config = Check(text);
+  EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(config.status().message()),
+              HasSubstr("r/m/config.pbtxt: "));
+  return std::string(config.status().message());
+}
+
+TEST(ModelConfigTest, DescribesTheModelAndReadsItBack) {
+  const Graph graph = BagGraph();
+  ASSERT_TRUE(ValidateGraph(graph).ok());
+  const inference::ModelConfig made = MakeConfig("m", graph);
+  const auto parsed = ParseConfigText(ConfigToText(made), "c");
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->name(), "m");
+  EXPECT_EQ(parsed->platform(), "refract");
+  EXPECT_EQ(parsed->max_batch_size(), 0);
+  ASSERT_EQ(parsed->input_size(), 3);
+  EXPECT_EQ(parsed->input(2).name(), "dense");
+  EXPECT_EQ(parsed->input(2).data_type(), inference::TYPE_BF16);
+  EXPECT_THAT(parsed->input(2).dims(), ElementsAre(-1, 4));
+  ASSERT_EQ(parsed->output_size(), 1);
+  EXPECT_EQ(parsed->output(0).name(), "output_0");
+  EXPECT_EQ(parsed->parameters().at("out_of_range_ids").string_value(),
+            "error");
+  EXPECT_EQ(parsed->parameters().at("ids.ids").string_value(),
+            "table=t.weight rows=10");
+  EXPECT_EQ(parsed->parameters().at("offsets.offsets").string_value(),
+            "table=t.weight rows=10");
+  const auto config = CheckConfig(*parsed, "m", graph, "c");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->name, "m");
+  EXPECT_EQ(config->default_id_policy, IdPolicy::kError);
+  EXPECT_TRUE(config->id_policies.empty());
+}
+
+TEST(ModelConfigTest, ReadsPolicies) {
+  const auto config = Check(R"(
+    name: "m"
+    parameters { key: "out_of_range_ids" value { string_value: "zero" } }
+    parameters {
+      key: "out_of_range_ids.t.weight"
+      value { string_value: "default" }
+    })");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->default_id_policy, IdPolicy::kZeroRow);
+  ASSERT_EQ(config->id_policies.size(), 1);
+  EXPECT_EQ(config->id_policies.at("t.weight"), IdPolicy::kDefaultRow);
+}
+
+TEST(ModelConfigTest, TakesTensorsInAnyOrderOrNone) {
+  EXPECT_TRUE(Check("name: 'm' backend: 'refract'").ok());
+  EXPECT_TRUE(Check(R"(name: "m"
+    input { name: "dense" data_type: TYPE_BF16 dims: [-1, 4] }
+    input { name: "ids" data_type: TYPE_INT64 dims: [-1] }
+    input { name: "offsets" data_type: TYPE_INT64 dims: [-1] })")
+                  .ok());
+}
+
+TEST(ModelConfigTest, GivesLineAndFieldOfBadText) {
+  EXPECT_THAT(
+      Message("name: \"m\"\ninstance_group [{ count: 2 }]"),
+      ::testing::AllOf(HasSubstr("line 2"), HasSubstr("instance_group")));
+  EXPECT_THAT(Message("name: \"m\"\n\ninput { dimms: 3 }"),
+              ::testing::AllOf(HasSubstr("line 3"), HasSubstr("dimms")));
+  EXPECT_THAT(Message("name: \"m"), HasSubstr("line 1"));
+  EXPECT_THAT(Message("input { data_type: TYPE_X }"), HasSubstr("TYPE_X"));
+  std::string deep = "name: \"m\" ";
+  for (int i = 0; i < 10000; ++i) deep += "unknown { ";
+  EXPECT_FALSE(ParseConfigText(deep, "c").ok());
+}
+
+TEST(ModelConfigTest, RefusesWhatDoesNotFitTheModel) {
+  EXPECT_THAT(Message("name: 'other'"), HasSubstr("name is \"other\""));
+  EXPECT_THAT(Message(""), HasSubstr("name is \"\""));
+  EXPECT_THAT(Message("name: 'm' platform: 'onnx'"), HasSubstr("platform"));
+  EXPECT_THAT(Message("name: 'm' backend: 'onnx'"), HasSubstr("backend"));
+  EXPECT_THAT(Message("name: 'm' max_batch_size: 8"),
+              HasSubstr("max_batch_size is 8"));
+  EXPECT_THAT(Message("name: 'm' output { name: 'x' }"),
+              HasSubstr("output: the model's output_0 is not listed"));
+  EXPECT_THAT(Message("name: 'm' input { name: 'ids' }"),
+              HasSubstr("input: 1 are listed, the model has 3"));
+  EXPECT_THAT(Message("name: 'm' output { name: 'output_0' "
+                      "data_type: TYPE_FP16 dims: [-1, 4] }"),
+              HasSubstr("output output_0: data_type is TYPE_FP16, the model's "
+                        "is TYPE_FP32"));
+  EXPECT_THAT(Message("name: 'm' output { name: 'output_0' "
+                      "data_type: TYPE_FP32 dims: [4] }"),
+              HasSubstr("output output_0: dims are [4], the model's are "
+                        "[-1, 4]"));
+}
+
+TEST(ModelConfigTest, RefusesUnknownParameters) {
+  auto with = [](absl::string_view key, absl::string_view value) {
+    return Message(absl::StrCat("name: 'm' parameters { key: '", key,
+                                "' value { string_value: '", value, "' } }"));
+  };
+  EXPECT_THAT(with("out_of_range_id", "zero"),
+              HasSubstr("parameter out_of_range_id: unknown parameter"));
+  EXPECT_THAT(with("out_of_range_ids", "ignore"),
+              HasSubstr("\"ignore\" is none of error, zero, default"));
+  EXPECT_THAT(with("out_of_range_ids.u.weight", "zero"),
+              HasSubstr("no table u.weight"));
+  EXPECT_THAT(with("ids.nothing", "table=t.weight rows=10"),
+              HasSubstr("no input nothing"));
+}
+
+}  // namespace
+}  // namespace refract::models
