@@ -51,16 +51,21 @@ struct RunStats {
 
 class Program;
 
-// Scratch memory of one run at a time: intermediate tensors, kept per batch
-// bucket so that a warm context allocates nothing for native kernels. Not
-// thread-safe: one per request in flight (see ContextPool).
+// Scratch memory of one run at a time: intermediate tensors, in buffers that
+// grow to powers of two and stay. A request whose tensors fall in buckets that
+// the context has seen allocates nothing for native kernels. Not thread-safe:
+// one per request in flight (see ContextPool).
 class RunContext {
  public:
+  // `program` must outlive the context.
   explicit RunContext(const Program& program);
   ~RunContext();
   RunContext(RunContext&&) noexcept;
 
-  struct State;
+  // How often a buffer had to grow so far; stands still once warm.
+  uint64_t buffer_growths() const;
+
+  struct State;  // internal, executor.h
   State& state() { return *state_; }
 
  private:
@@ -93,7 +98,8 @@ class Program {
   virtual absl::StatusOr<std::vector<std::optional<base::TensorSpec>>>
   OutputSpecs(absl::Span<const base::TensorView> inputs) const = 0;
 
-  // Runs. `inputs` in Part order; sizes (kSymInt values) are int64 scalars.
+  // Runs. `inputs` in Part order; sizes (kSymInt values) are int64 scalars. A
+  // batch below Graph::min_batch is refused: see batch_padding.h.
   // `destinations[i]`, where not null, is where output i must be written: room
   // for OutputSpecs()[i], aligned to kTensorAlignBytes. All other outputs live
   // in `context` until its next Run. `outputs` is overwritten, one view each.
@@ -112,6 +118,9 @@ class Program {
 
   // One line per step, for `refract inspect --verbose` and logs: node, kernel.
   virtual std::vector<std::string> Describe() const = 0;
+
+  // For RunContext.
+  virtual std::unique_ptr<RunContext::State> NewState() const = 0;
 };
 
 // Hands out contexts of one program; grows to the number of runs in flight.
@@ -139,6 +148,8 @@ class ContextPool {
   Lease Acquire();
 
  private:
+  void Return(std::unique_ptr<RunContext> context);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
   const Program& program_;

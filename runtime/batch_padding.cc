@@ -1,0 +1,181 @@
+#include "runtime/batch_padding.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "models/op_traits.h"
+#include "runtime/cpu/ids.h"
+
+namespace refract::runtime {
+namespace {
+
+using base::TensorView;
+using models::Graph;
+using models::ValueId;
+
+bool Mentions(const models::SymExpr& expr, const std::string& symbol) {
+  const auto symbols = expr.Symbols();
+  return std::find(symbols.begin(), symbols.end(), symbol) != symbols.end();
+}
+
+ValueId ArgumentOf(const models::Node& node, absl::string_view name) {
+  const models::Argument* argument = node.FindArg(name);
+  if (argument == nullptr) return models::kNoValue;
+  const auto* ref = std::get_if<models::ValueRef>(argument);
+  return ref == nullptr ? models::kNoValue : ref->id;
+}
+
+// The place among the graph's inputs of the ids that belong to the offsets
+// `offsets`; -1 when they are not an input.
+int IdsOf(const Graph& graph, ValueId offsets) {
+  for (const models::Node& node : graph.nodes) {
+    const models::EmbeddingArgs names = models::EmbeddingArgsOf(node.op);
+    if (names.offsets.empty()) continue;
+    const ValueId read = ArgumentOf(node, names.offsets);
+    const ValueId ids = ArgumentOf(node, names.indices);
+    if (read == models::kNoValue || ids == models::kNoValue ||
+        cpu::SourceOf(graph, read) != offsets) {
+      continue;
+    }
+    const auto input = std::find(graph.inputs.begin(), graph.inputs.end(),
+                                 cpu::SourceOf(graph, ids));
+    if (input != graph.inputs.end()) {
+      return static_cast<int>(input - graph.inputs.begin());
+    }
+  }
+  return -1;
+}
+
+// Bytes of one entry of dimension 0; nullopt when the view is not sound.
+std::optional<size_t> EntryBytes(const TensorView& view) {
+  if (view.dims.empty() || view.dims[0] <= 0 || view.data == nullptr) {
+    return std::nullopt;
+  }
+  const auto bytes = base::ByteSize(view.dtype, view.dims);
+  if (!bytes.ok() || *bytes != view.bytes) return std::nullopt;
+  return *bytes / static_cast<size_t>(view.dims[0]);
+}
+
+void StoreInt(base::DType dtype, int64_t value, std::byte* to) {
+  if (dtype == base::DType::kInt32) {
+    const auto narrow = static_cast<int32_t>(value);
+    std::memcpy(to, &narrow, sizeof(narrow));
+  } else {
+    std::memcpy(to, &value, sizeof(value));
+  }
+}
+
+}  // namespace
+
+BatchPadding::Input BatchPadding::Classify(const Graph& graph, ValueId id,
+                                           bool is_offsets) {
+  const models::Value& value = graph.value(id);
+  Input input;
+  input.name = value.name;
+  if (value.kind != models::ValueKind::kTensor || !value.has_shape) {
+    return input;
+  }
+  const std::string& batch = graph.batch_symbol;
+  for (size_t d = 0; d < value.shape.size(); ++d) {
+    if (!Mentions(value.shape[d], batch)) continue;
+    input.rule = Rule::kRepeatLast;
+    if (d > 0) {
+      input.rule = Rule::kImpossible;
+      break;
+    }
+    const auto extra =
+        (value.shape[d] - models::SymExpr::Symbol(batch)).constant();
+    if (extra == 0 && is_offsets) {
+      input.ids = IdsOf(graph, id);
+      input.rule = input.ids < 0 ? Rule::kImpossible : Rule::kAppendCount;
+    } else if (extra == 1 && is_offsets) {
+      input.extra = 1;
+    } else if (extra != 0) {
+      input.rule = Rule::kImpossible;
+    }
+  }
+  return input;
+}
+
+BatchPadding::BatchPadding(const Graph& graph)
+    : signature_(graph, graph.inputs, {}),
+      min_batch_(graph.batch_symbol.empty() ? 1 : graph.min_batch) {
+  if (min_batch_ <= 1) return;
+  const std::vector<models::IdInput> id_inputs = models::FindIdInputs(graph);
+  for (ValueId id : graph.inputs) {
+    const bool is_offsets = std::any_of(
+        id_inputs.begin(), id_inputs.end(),
+        [&](const auto& use) { return use.input == id && use.is_offsets; });
+    inputs_.push_back(Classify(graph, id, is_offsets));
+  }
+  for (ValueId id : graph.outputs) {
+    const models::Value& value = graph.value(id);
+    output_has_rows_.push_back(value.has_shape && !value.shape.empty() &&
+                               value.shape[0].symbol() == graph.batch_symbol);
+  }
+}
+
+absl::Status BatchPadding::Pad(absl::Span<const TensorView> inputs,
+                               PaddedBatch& batch) const {
+  batch.inputs_.assign(inputs.begin(), inputs.end());
+  batch.owned_.clear();
+  batch.rows_.reset();
+  if (min_batch_ <= 1 || inputs.size() != inputs_.size()) {
+    return absl::OkStatus();
+  }
+  const auto rows = signature_.Batch(inputs);
+  if (!rows || *rows <= 0 || *rows >= min_batch_) return absl::OkStatus();
+  const int64_t added = min_batch_ - *rows;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Input& rule = inputs_[i];
+    if (rule.rule == Rule::kKeep) continue;
+    if (rule.rule == Rule::kImpossible) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "input '", rule.name, "': the batch is ", *rows,
+          "; the model needs ", min_batch_,
+          ", and the size of this input cannot be padded to that"));
+    }
+    const TensorView& view = inputs[i];
+    const auto entry = EntryBytes(view);
+    if (!entry || view.dims[0] != *rows + rule.extra) continue;
+    base::Dims dims = view.dims;
+    dims[0] += added;
+    REFRACT_ASSIGN_OR_RETURN(base::Tensor padded,
+                             base::Tensor::Allocate(view.dtype, dims));
+    std::memcpy(padded.data(), view.data, view.bytes);
+    for (int64_t row = 0; row < added; ++row) {
+      std::byte* const to =
+          padded.data() + view.bytes + static_cast<size_t>(row) * *entry;
+      if (rule.rule == Rule::kAppendCount) {
+        StoreInt(view.dtype, inputs[rule.ids].num_elements(), to);
+      } else {
+        std::memcpy(to, view.data + view.bytes - *entry, *entry);
+      }
+    }
+    batch.inputs_[i] = padded.view();
+    batch.owned_.push_back(std::move(padded));
+  }
+  batch.rows_ = rows;
+  return absl::OkStatus();
+}
+
+void BatchPadding::Trim(const PaddedBatch& batch,
+                        absl::Span<TensorView> outputs) const {
+  if (!batch.rows_) return;
+  for (size_t i = 0; i < outputs.size() && i < output_has_rows_.size(); ++i) {
+    TensorView& view = outputs[i];
+    if (!output_has_rows_[i] || view.dims.empty() ||
+        view.dims[0] < *batch.rows_) {
+      continue;
+    }
+    const size_t entry = view.bytes / static_cast<size_t>(view.dims[0]);
+    view.dims[0] = *batch.rows_;
+    view.bytes = entry * static_cast<size_t>(*batch.rows_);
+  }
+}
+
+}  // namespace refract::runtime

@@ -1,0 +1,90 @@
+#ifndef REFRACT_RUNTIME_BATCH_PADDING_H_
+#define REFRACT_RUNTIME_BATCH_PADDING_H_
+
+// Requests with fewer rows than a graph computes right (Graph::min_batch; many
+// exports refuse a batch of one) are made larger by rows that nobody asked for,
+// and their results smaller again. Both happen on the CN, around the whole
+// request: before CN-pre and after CN-post (or around the unsplit program), so
+// that all parts and the HN see the same, larger batch:
+//
+//   PaddedBatch batch;
+//   REFRACT_RETURN_IF_ERROR(padding.Pad(inputs, batch));
+//   … OutputSpecs, Run with batch.inputs() …
+//   padding.Trim(batch, outputs);
+//
+// For graphs with min_batch 1, and batches that are large enough, both do
+// nothing and cost a look at the shapes.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "base/tensor.h"
+#include "models/graph.h"
+#include "runtime/signature.h"
+
+namespace refract::runtime {
+
+// One request's inputs after padding. Owns what was added; reusable.
+class PaddedBatch {
+ public:
+  // In the graph's order. Valid until the next Pad(); those that needed no
+  // padding are the request's own views.
+  absl::Span<const base::TensorView> inputs() const { return inputs_; }
+  // Rows that the request really has; nullopt when nothing was added.
+  std::optional<int64_t> rows() const { return rows_; }
+
+ private:
+  friend class BatchPadding;
+  std::vector<base::TensorView> inputs_;
+  std::vector<base::Tensor> owned_;
+  std::optional<int64_t> rows_;
+};
+
+// Immutable, thread-safe.
+class BatchPadding {
+ public:
+  explicit BatchPadding(const models::Graph& graph);
+
+  // Row-wise inputs repeat their last row; bag offsets get empty bags. Inputs
+  // that are wrong in any way pass unchanged: the program refuses them.
+  // InvalidArgument names an input that depends on the batch in a way that
+  // cannot be padded.
+  absl::Status Pad(absl::Span<const base::TensorView> inputs,
+                   PaddedBatch& batch) const;
+
+  // Drops the added rows of `outputs`, the graph's, in order. The views keep
+  // pointing where they did.
+  void Trim(const PaddedBatch& batch,
+            absl::Span<base::TensorView> outputs) const;
+
+ private:
+  enum class Rule : uint8_t {
+    kKeep,         // does not depend on the batch
+    kRepeatLast,   // one entry per row; or offsets of batch + 1 entries, where
+                   // a repeated end is an empty bag
+    kAppendCount,  // offsets of one entry per row: a bag that begins where the
+                   // ids end
+    kImpossible,
+  };
+  struct Input {
+    std::string name;
+    Rule rule = Rule::kKeep;
+    int64_t extra = 0;  // entries beyond the batch: 1 for batch + 1
+    int ids = -1;       // kAppendCount: the input that holds the ids
+  };
+  static Input Classify(const models::Graph& graph, models::ValueId id,
+                        bool is_offsets);
+
+  const Signature signature_;
+  const int64_t min_batch_;
+  std::vector<Input> inputs_;
+  std::vector<bool> output_has_rows_;
+};
+
+}  // namespace refract::runtime
+
+#endif  // REFRACT_RUNTIME_BATCH_PADDING_H_

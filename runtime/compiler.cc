@@ -1,0 +1,413 @@
+#include "runtime/compiler.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "models/op_traits.h"
+#include "runtime/cpu/strided_copy.h"
+#include "runtime/executor.h"
+#include "runtime/liveness.h"
+
+namespace refract::runtime {
+namespace {
+
+using models::Graph;
+using models::Node;
+using models::NodeId;
+using models::Value;
+using models::ValueId;
+using models::ValueKind;
+using OperandKind = Operand::Kind;
+
+Operand::Kind KindOf(ValueKind kind) {
+  switch (kind) {
+    case ValueKind::kSymInt:
+      return OperandKind::kInt;
+    case ValueKind::kSymFloat:
+      return OperandKind::kFloat;
+    case ValueKind::kSymBool:
+      return OperandKind::kBool;
+    case ValueKind::kTensor:
+      return OperandKind::kTensor;
+  }
+  return OperandKind::kTensor;
+}
+
+class Compiler {
+ public:
+  Compiler(const Graph& graph, const Part& part,
+           std::shared_ptr<const models::WeightStore> weights,
+           const CompileOptions& options)
+      : graph_(graph), part_(part), options_(options) {
+    plan_.part = part;
+    plan_.weights = std::move(weights);
+  }
+
+  absl::StatusOr<Plan> Compile() {
+    FindReadValues();
+    REFRACT_RETURN_IF_ERROR(AddInputs());
+    for (size_t i = 0; i < part_.nodes.size(); ++i) {
+      REFRACT_RETURN_IF_ERROR(AddNode(i));
+    }
+    REFRACT_RETURN_IF_ERROR(AddOutputs());
+    REFRACT_RETURN_IF_ERROR(Fold());
+    DropUnusedConstants();
+    PlanMemory(graph_, plan_);
+    plan_.signature =
+        std::make_unique<Signature>(graph_, part_.inputs, part_.outputs);
+    return std::move(plan_);
+  }
+
+ private:
+  bool IsValue(ValueId id) const {
+    return id >= 0 && static_cast<size_t>(id) < graph_.values.size();
+  }
+
+  // Over the whole graph, so that the choice of kernels is the same in every
+  // part.
+  void FindReadValues() {
+    read_.assign(graph_.values.size(), false);
+    for (const Node& node : graph_.nodes) {
+      for (ValueId id : models::InputsOf(node)) read_[id] = true;
+    }
+    for (ValueId id : graph_.outputs) read_[id] = true;
+    for (ValueId id : part_.outputs) {
+      if (IsValue(id)) read_[id] = true;
+    }
+  }
+
+  int AddLocal(ValueId id) {
+    const Value& value = graph_.value(id);
+    const int index = static_cast<int>(plan_.locals.size());
+    Local local;
+    local.id = id;
+    local.name = value.name;
+    local.dtype = value.dtype;
+    if (value.has_shape) local.rank = static_cast<int>(value.shape.size());
+    local.root = index;
+    plan_.locals.push_back(std::move(local));
+    plan_.constants.emplace_back();
+    local_of_[id] = index;
+    return index;
+  }
+
+  absl::Status AddInputs() {
+    for (ValueId id : part_.inputs) {
+      if (!IsValue(id)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("part: input ", id, " is no value of the graph"));
+      }
+      const Value& value = graph_.value(id);
+      if (value.is_weight() || local_of_.contains(id)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("part: input '", value.name, "' is ",
+                         value.is_weight() ? "a weight" : "listed twice"));
+      }
+      const int local = AddLocal(id);
+      plan_.locals[local].is_input = true;
+      // Says how to read what the caller gives; the value comes with a run.
+      plan_.constants[local].kind = KindOf(value.kind);
+      plan_.inputs.push_back(local);
+    }
+    return absl::OkStatus();
+  }
+
+  // The local of a value that may be read here, adding weights as they come.
+  absl::StatusOr<int> Read(ValueId id, absl::string_view reader) {
+    const auto found = local_of_.find(id);
+    if (found != local_of_.end()) return found->second;
+    if (!IsValue(id) || !graph_.value(id).is_weight()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "part: ", reader, " reads ",
+          IsValue(id) ? absl::StrCat("'", graph_.value(id).name, "'")
+                      : absl::StrCat("value ", id),
+          ", which is neither an input nor made before"));
+    }
+    return AddWeight(id);
+  }
+
+  absl::StatusOr<int> AddWeight(ValueId id) {
+    const Value& value = graph_.value(id);
+    if (plan_.weights == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("weight '", value.weight, "' is read, but no weights "
+                       "were given"));
+    }
+    REFRACT_ASSIGN_OR_RETURN(models::WeightView view,
+                             plan_.weights->Get(value.weight));
+    const bool rank_differs =
+        value.has_shape && value.shape.size() != view.sizes.size();
+    if (rank_differs ||
+        (value.dtype != base::DType::kUnknown && value.dtype != view.dtype)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "weight '", value.weight, "' is ", base::Name(view.dtype), " ",
+          base::DimsToString(view.sizes), ", unlike the graph's '", value.name,
+          "'"));
+    }
+    const int local = AddLocal(id);
+    plan_.locals[local].is_constant = true;
+    Operand& operand = plan_.constants[local];
+    REFRACT_ASSIGN_OR_RETURN(const size_t bytes,
+                             base::ByteSize(view.dtype, view.sizes));
+    operand.kind = OperandKind::kTensor;
+    operand.tensor = {view.dtype,
+                      base::Dims(view.sizes.begin(), view.sizes.end()),
+                      view.data, bytes};
+    if (view.is_contiguous()) return local;
+    if (bytes <= options_.max_folded_bytes) {
+      base::AlignedBuffer dense(bytes);
+      cpu::CopyStrided(view.data, view.sizes, view.strides,
+                       base::SizeOf(view.dtype), dense.data());
+      operand.tensor.data = dense.data();
+      plan_.constant_buffers.push_back(std::move(dense));
+      return local;
+    }
+    // Too large to copy: LibTorch reads it as it lies.
+    plan_.weight_views.push_back(
+        std::make_unique<const models::WeightView>(std::move(view)));
+    operand.kind = OperandKind::kWeight;
+    operand.tensor.data = nullptr;
+    operand.tensor.bytes = 0;
+    operand.weight = plan_.weight_views.back().get();
+    return local;
+  }
+
+  absl::Status AddNode(size_t position) {
+    const NodeId id = part_.nodes[position];
+    if (id < 0 || static_cast<size_t>(id) >= graph_.nodes.size() ||
+        (position > 0 && id <= part_.nodes[position - 1])) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "part: node ", id, " at place ", position,
+          " is unknown to the graph or out of order"));
+    }
+    const Node& node = graph_.nodes[id];
+    Step step;
+    step.node = node.name;
+    step.op = node.op;
+    const NodeArgs args(node);
+    const std::vector<ValueId> operands = models::InputsOf(node);
+    bool all_dense = true;
+    for (ValueId operand : operands) {
+      REFRACT_ASSIGN_OR_RETURN(
+          const int local, Read(operand, absl::StrCat("node ", node.name)));
+      step.operands.push_back(local);
+      all_dense &= plan_.constants[local].kind != OperandKind::kWeight;
+    }
+    std::vector<bool> used;
+    for (ValueId output : node.outputs) {
+      used.push_back(output != models::kNoValue && read_[output]);
+    }
+    const KernelRequest request = {graph_, args, operands, used,
+                                   options_.config};
+    REFRACT_RETURN_IF_ERROR(Choose(request, all_dense, step));
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      step.outputs.push_back(used[i] ? AddLocal(node.outputs[i]) : kNoLocal);
+    }
+    // Steps of views extend the life of what they show.
+    if (step.view != nullptr && step.outputs[0] != kNoLocal) {
+      plan_.locals[step.outputs[0]].root =
+          plan_.locals[step.operands[0]].root;
+    }
+    step_nodes_.push_back(id);
+    plan_.steps.push_back(std::move(step));
+    return absl::OkStatus();
+  }
+
+  absl::Status Choose(const KernelRequest& request, bool all_dense,
+                      Step& step) {
+    step.size = SizeOp::Create(request.node());
+    if (step.size != nullptr) return absl::OkStatus();
+    if (all_dense) {
+      auto view = ViewOp::Create(request);
+      if (!view.ok()) return base::Annotate(view.status(), step.node);
+      step.view = *std::move(view);
+      if (step.view != nullptr) return absl::OkStatus();
+      auto kernel = CreateCpuKernel(request);
+      if (!kernel.ok()) return base::Annotate(kernel.status(), step.node);
+      step.kernel = *std::move(kernel);
+      if (step.kernel != nullptr) return absl::OkStatus();
+    }
+    REFRACT_ASSIGN_OR_RETURN(step.guard, cpu::LookUpGuard::Create(request));
+    auto caller = models::aten::Caller::Create(request.node());
+    if (absl::IsNotFound(caller.status())) {
+      return absl::UnimplementedError(absl::StrCat(
+          "operator ", step.op, " of node ", step.node,
+          " has neither a native kernel nor a LibTorch implementation: ",
+          caller.status().message()));
+    }
+    REFRACT_ASSIGN_OR_RETURN(step.caller, std::move(caller));
+    return absl::OkStatus();
+  }
+
+  absl::Status AddOutputs() {
+    for (ValueId id : part_.outputs) {
+      PlanOutput output;
+      REFRACT_ASSIGN_OR_RETURN(output.local, Read(id, "an output"));
+      if (plan_.constants[output.local].kind == OperandKind::kWeight) {
+        return absl::UnimplementedError(absl::StrCat(
+            "output '", graph_.value(id).name,
+            "' is a strided weight too large to be copied"));
+      }
+      plan_.outputs.push_back(output);
+    }
+    return absl::OkStatus();
+  }
+
+  // Bytes of the results as far as the graph knows them; nullopt otherwise.
+  std::optional<size_t> DeclaredBytes(const Step& step) const {
+    size_t total = 0;
+    for (int local : step.outputs) {
+      if (local == kNoLocal) continue;
+      const Value& value = graph_.value(plan_.locals[local].id);
+      if (value.kind != ValueKind::kTensor) continue;
+      if (!value.has_shape) return std::nullopt;
+      base::Dims dims;
+      for (const models::SymExpr& dim : value.shape) {
+        if (!dim.constant()) return std::nullopt;
+        dims.push_back(*dim.constant());
+      }
+      const auto bytes = base::ByteSize(value.dtype, dims);
+      if (!bytes.ok()) return std::nullopt;
+      total += *bytes;
+    }
+    return total;
+  }
+
+  bool MayFold(size_t index) const {
+    const Step& step = plan_.steps[index];
+    for (int local : step.operands) {
+      if (!plan_.locals[local].is_constant) return false;
+    }
+    if (step.view != nullptr || step.size != nullptr) return true;
+    const Node& node = graph_.nodes[step_nodes_[index]];
+    const models::OpClass op_class = models::ClassOf(node.op);
+    // Unknown operators may keep state; memory from empty() has no value yet.
+    if (models::IsRandom(node) || op_class == models::OpClass::kUnknown ||
+        op_class == models::OpClass::kRandom ||
+        absl::StrContains(step.op, "empty") || step.outputs.empty()) {
+      return false;
+    }
+    if (const auto bytes = DeclaredBytes(step)) {
+      return *bytes <= options_.max_folded_bytes;
+    }
+    // Without a promise: only where a large result is unlikely; it is checked
+    // afterwards.
+    size_t operand_bytes = 0;
+    for (int local : step.operands) {
+      operand_bytes += plan_.constants[local].tensor.bytes;
+    }
+    return operand_bytes <= options_.max_folded_bytes;
+  }
+
+  // Runs what depends on constants alone. A step that fails stays: requests
+  // then get its error.
+  absl::Status Fold() {
+    const size_t num_locals = plan_.locals.size();
+    plan_.num_buffers = static_cast<int>(num_locals);
+    for (size_t i = 0; i < num_locals; ++i) {
+      plan_.locals[i].buffer = static_cast<int>(i);
+    }
+    RunContext::State state(nullptr, plan_);
+    RunStats stats;
+    std::vector<Step> kept;
+    std::vector<NodeId> kept_nodes;
+    for (size_t i = 0; i < plan_.steps.size(); ++i) {
+      Step& step = plan_.steps[i];
+      if (MayFold(i) && RunStep(plan_, step, state, stats).ok() &&
+          FitsFolded(step, state)) {
+        Adopt(step, state);
+      } else {
+        kept.push_back(std::move(step));
+      }
+    }
+    plan_.steps = std::move(kept);
+    for (Local& local : plan_.locals) local.buffer = kNoBuffer;
+    return absl::OkStatus();
+  }
+
+  bool FitsFolded(const Step& step, const RunContext::State& state) const {
+    if (step.view != nullptr) return true;
+    size_t total = 0;
+    for (int local : step.outputs) {
+      if (local == kNoLocal) continue;
+      const Operand& operand = state.operands[local];
+      if (operand.kind == OperandKind::kNone) return false;
+      if (operand.kind == OperandKind::kTensor) total += operand.tensor.bytes;
+    }
+    return total <= options_.max_folded_bytes;
+  }
+
+  void Adopt(const Step& step, RunContext::State& state) {
+    for (int local : step.outputs) {
+      if (local == kNoLocal) continue;
+      plan_.locals[local].is_constant = true;
+      plan_.locals[local].root = local;
+      plan_.constants[local] = state.operands[local];
+      folded_.push_back({std::move(state.buffers[local]),
+                         std::move(state.results[local])});
+    }
+  }
+
+  // Keeps the memory of constants that something still reads. A constant may
+  // point into another one's memory, hence by address.
+  void DropUnusedConstants() {
+    std::vector<const std::byte*> needed;
+    const auto need = [&](int local) {
+      if (plan_.locals[local].is_constant) {
+        needed.push_back(plan_.constants[local].tensor.data);
+      }
+    };
+    for (const Step& step : plan_.steps) {
+      for (int local : step.operands) need(local);
+    }
+    for (const PlanOutput& output : plan_.outputs) need(output.local);
+    std::sort(needed.begin(), needed.end());
+    const auto is_needed = [&](const std::byte* data, size_t bytes) {
+      if (data == nullptr) return false;
+      const auto first = std::lower_bound(needed.begin(), needed.end(), data);
+      return first != needed.end() && *first < data + std::max<size_t>(bytes, 1);
+    };
+    for (Folded& folded : folded_) {
+      const base::TensorView& result = folded.result.operand.tensor;
+      if (is_needed(folded.buffer.data(), folded.buffer.size())) {
+        plan_.constant_buffers.push_back(std::move(folded.buffer));
+      } else if (is_needed(result.data, result.bytes)) {
+        plan_.constant_results.push_back(std::move(folded.result));
+      }
+    }
+    // Dense copies of weights that were only folded into something else.
+    std::erase_if(plan_.constant_buffers, [&](const auto& buffer) {
+      return !is_needed(buffer.data(), buffer.size());
+    });
+  }
+
+  struct Folded {
+    base::AlignedBuffer buffer;
+    models::aten::Result result;
+  };
+
+  const Graph& graph_;
+  const Part& part_;
+  const CompileOptions& options_;
+  Plan plan_;
+  absl::flat_hash_map<ValueId, int> local_of_;
+  std::vector<bool> read_;           // per graph value
+  std::vector<NodeId> step_nodes_;   // per step, before folding
+  std::vector<Folded> folded_;
+};
+
+}  // namespace
+
+absl::StatusOr<Plan> CompilePlan(
+    const Graph& graph, const Part& part,
+    std::shared_ptr<const models::WeightStore> weights,
+    const CompileOptions& options) {
+  return Compiler(graph, part, std::move(weights), options).Compile();
+}
+
+}  // namespace refract::runtime

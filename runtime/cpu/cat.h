@@ -1,0 +1,21 @@
+#ifndef REFRACT_RUNTIME_CPU_CAT_H_
+#define REFRACT_RUNTIME_CPU_CAT_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "runtime/kernel.h"
+
+namespace refract::runtime::cpu {
+
+// aten.cat.default and aten.stack.default over tensors of one dtype and rank:
+//   out[…, start_t + i, …] = tensors[t][…, i, …],  start_t = sizes before t
+// Any dtype, bit for bit. Sizes that differ in another dimension are
+// InvalidArgument. Null when `request` is something else: mixed dtypes, which
+// LibTorch promotes, or mixed ranks (its legacy empty tensors).
+absl::StatusOr<std::unique_ptr<const Kernel>> CreateCatKernel(
+    const KernelRequest& request);
+
+}  // namespace refract::runtime::cpu
+
+#endif  // REFRACT_RUNTIME_CPU_CAT_H_

@@ -1,0 +1,419 @@
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "runtime/dims.h"
+#include "runtime/cpu/strided_copy.h"
+
+namespace refract::runtime::cpu {
+namespace {
+
+// One strided view of the operand per result.
+struct StridedView {
+  base::Dims dims;
+  Strides strides;
+  int64_t offset = 0;  // elements
+};
+
+class CopyKernel : public Kernel {
+ public:
+  absl::Status Infer(const Operands& operands,
+                     absl::Span<KernelOutput> outputs) const override {
+    const base::TensorView& self = operands[0].tensor;
+    StridedView view;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      REFRACT_RETURN_IF_ERROR(
+          View(operands, self.dims, i, outputs.size(), view));
+      outputs[i].spec.dtype = self.dtype;
+      outputs[i].spec.dims = view.dims;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Run(const Operands& operands,
+                   absl::Span<const KernelOutput> outputs,
+                   RunStats&) const override {
+    const base::TensorView& self = operands[0].tensor;
+    const size_t bytes = base::SizeOf(self.dtype);
+    StridedView view;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (outputs[i].data == nullptr) continue;
+      REFRACT_RETURN_IF_ERROR(
+          View(operands, self.dims, i, outputs.size(), view));
+      CopyStrided(self.data + view.offset * static_cast<int64_t>(bytes),
+                  view.dims, view.strides, bytes, outputs[i].data);
+    }
+    return absl::OkStatus();
+  }
+
+ protected:
+  // What result `i` of `count` shows of a dense tensor of `dims`.
+  virtual absl::Status View(const Operands& operands, const base::Dims& dims,
+                            size_t i, size_t count,
+                            StridedView& view) const = 0;
+};
+
+// self[..., start:end:step, ...] along `dim`.
+class SliceKernel final : public CopyKernel {
+ public:
+  SliceKernel(IntSource dim, std::optional<IntSource> start,
+              std::optional<IntSource> end, IntSource step)
+      : dim_(dim), start_(start), end_(end), step_(step) {}
+  absl::string_view name() const override { return "slice"; }
+
+ protected:
+  absl::Status View(const Operands& operands, const base::Dims& dims, size_t,
+                    size_t, StridedView& view) const override {
+    REFRACT_ASSIGN_OR_RETURN(const size_t d,
+                             WrapDim(operands.Int(dim_), dims.size()));
+    const int64_t step = operands.Int(step_);
+    if (step <= 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("slice step ", step, " is not positive"));
+    }
+    const int64_t size = dims[d];
+    const int64_t start = Clamp(start_ ? operands.Int(*start_) : 0, size);
+    const int64_t end =
+        std::max(start, Clamp(end_ ? operands.Int(*end_) : size, size));
+    view.dims = dims;
+    view.strides = DenseStrides(dims);
+    view.dims[d] = end == start ? 0 : (end - start - 1) / step + 1;
+    view.offset = start * view.strides[d];
+    view.strides[d] *= step;
+    return absl::OkStatus();
+  }
+
+ private:
+  static int64_t Clamp(int64_t bound, int64_t size) {
+    if (bound < 0) bound += size;
+    return std::clamp<int64_t>(bound, 0, size);
+  }
+
+  const IntSource dim_;
+  const std::optional<IntSource> start_;
+  const std::optional<IntSource> end_;
+  const IntSource step_;
+};
+
+// self[..., start : start + length, ...] along `dim`, without clamping.
+class NarrowKernel final : public CopyKernel {
+ public:
+  NarrowKernel(IntSource dim, IntSource start, IntSource length)
+      : dim_(dim), start_(start), length_(length) {}
+  absl::string_view name() const override { return "narrow"; }
+
+ protected:
+  absl::Status View(const Operands& operands, const base::Dims& dims, size_t,
+                    size_t, StridedView& view) const override {
+    REFRACT_ASSIGN_OR_RETURN(const size_t d,
+                             WrapDim(operands.Int(dim_), dims.size()));
+    int64_t start = operands.Int(start_);
+    const int64_t length = operands.Int(length_);
+    if (start < 0) start += dims[d];
+    if (start < 0 || length < 0 || start > dims[d] ||
+        length > dims[d] - start) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("narrow: start ", operands.Int(start_), " and length ",
+                       length, " do not fit dimension ", d, " of ",
+                       base::DimsToString(dims)));
+    }
+    view.dims = dims;
+    view.strides = DenseStrides(dims);
+    view.dims[d] = length;
+    view.offset = start * view.strides[d];
+    return absl::OkStatus();
+  }
+
+ private:
+  const IntSource dim_;
+  const IntSource start_;
+  const IntSource length_;
+};
+
+// self[..., index, ...]: without `dim`. Result i takes index + i, so that the
+// same code does unbind (index 0, as many results as the dimension is long).
+class SelectKernel final : public CopyKernel {
+ public:
+  SelectKernel(IntSource dim, std::optional<IntSource> index)
+      : dim_(dim), index_(index) {}
+  absl::string_view name() const override {
+    return index_ ? "select" : "unbind";
+  }
+
+ protected:
+  absl::Status View(const Operands& operands, const base::Dims& dims, size_t i,
+                    size_t count, StridedView& view) const override {
+    REFRACT_ASSIGN_OR_RETURN(const size_t d,
+                             WrapDim(operands.Int(dim_), dims.size()));
+    auto index = static_cast<int64_t>(i);
+    if (index_) {
+      index = operands.Int(*index_);
+      if (index < 0) index += dims[d];
+      if (index < 0 || index >= dims[d]) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("select: index ", operands.Int(*index_),
+                         " is outside dimension ", d, " of ",
+                         base::DimsToString(dims)));
+      }
+    } else if (dims[d] != static_cast<int64_t>(count)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("unbind: dimension ", d, " of ",
+                       base::DimsToString(dims), " is not ", count));
+    }
+    view.dims = dims;
+    view.strides = DenseStrides(dims);
+    view.offset = index * view.strides[d];
+    view.dims.erase(view.dims.begin() + d);
+    view.strides.erase(view.strides.begin() + d);
+    return absl::OkStatus();
+  }
+
+ private:
+  const IntSource dim_;
+  const std::optional<IntSource> index_;
+};
+
+// Consecutive pieces along `dim`: equal ones (the last may be shorter), or of
+// given sizes.
+class SplitKernel final : public CopyKernel {
+ public:
+  SplitKernel(IntSource dim, std::vector<IntSource> sizes, bool equal)
+      : dim_(dim), sizes_(std::move(sizes)), equal_(equal) {}
+  absl::string_view name() const override {
+    return equal_ ? "split" : "split_with_sizes";
+  }
+
+ protected:
+  absl::Status View(const Operands& operands, const base::Dims& dims, size_t i,
+                    size_t count, StridedView& view) const override {
+    REFRACT_ASSIGN_OR_RETURN(const size_t d,
+                             WrapDim(operands.Int(dim_), dims.size()));
+    int64_t start = 0;
+    int64_t length = 0;
+    int64_t total = 0;
+    for (size_t piece = 0; piece < count; ++piece) {
+      int64_t size = operands.Int(sizes_[equal_ ? 0 : piece]);
+      if (size < 0 || (equal_ && size == 0)) return Mismatch(d, dims, count);
+      if (equal_) size = std::min(size, dims[d] - total);
+      if (size < 0 || size > dims[d] - total) return Mismatch(d, dims, count);
+      // Equal pieces run out exactly at the last one.
+      if (equal_ && size == 0 && piece > 0) return Mismatch(d, dims, count);
+      if (piece == i) {
+        start = total;
+        length = size;
+      }
+      total += size;
+    }
+    if (total != dims[d]) return Mismatch(d, dims, count);
+    view.dims = dims;
+    view.strides = DenseStrides(dims);
+    view.offset = start * view.strides[d];
+    view.dims[d] = length;
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Mismatch(size_t d, const base::Dims& dims, size_t count) const {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name(), ": dimension ", d, " of ",
+                     base::DimsToString(dims), " does not give the ", count,
+                     " pieces that the model wants"));
+  }
+
+  const IntSource dim_;
+  const std::vector<IntSource> sizes_;
+  const bool equal_;
+};
+
+class ExpandKernel final : public CopyKernel {
+ public:
+  explicit ExpandKernel(std::vector<IntSource> size) : size_(std::move(size)) {}
+  absl::string_view name() const override { return "expand"; }
+
+ protected:
+  absl::Status View(const Operands& operands, const base::Dims& dims, size_t,
+                    size_t, StridedView& view) const override {
+    const size_t added = size_.size() - dims.size();
+    const Strides dense = DenseStrides(dims);
+    view.dims.assign(size_.size(), 0);
+    view.strides.assign(size_.size(), 0);
+    view.offset = 0;
+    for (size_t d = 0; d < size_.size(); ++d) {
+      const int64_t wanted = operands.Int(size_[d]);
+      if (d < added) {
+        if (wanted < 0) return Mismatch(operands, dims);
+        view.dims[d] = wanted;
+      } else if (wanted == -1 || wanted == dims[d - added]) {
+        view.dims[d] = dims[d - added];
+        view.strides[d] = dense[d - added];
+      } else if (dims[d - added] == 1 && wanted >= 0) {
+        view.dims[d] = wanted;
+      } else {
+        return Mismatch(operands, dims);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Mismatch(const Operands& operands,
+                        const base::Dims& dims) const {
+    base::Dims wanted;
+    for (const IntSource& source : size_) {
+      wanted.push_back(operands.Int(source));
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("expand: ", base::DimsToString(dims),
+                     " does not expand to ", base::DimsToString(wanted)));
+  }
+
+  const std::vector<IntSource> size_;
+};
+
+class PermuteKernel final : public CopyKernel {
+ public:
+  explicit PermuteKernel(std::vector<size_t> order)
+      : order_(std::move(order)) {}
+  absl::string_view name() const override { return "permute"; }
+
+ protected:
+  absl::Status View(const Operands&, const base::Dims& dims, size_t, size_t,
+                    StridedView& view) const override {
+    const Strides dense = DenseStrides(dims);
+    view.dims.clear();
+    view.strides.clear();
+    view.offset = 0;
+    for (size_t d : order_) {
+      view.dims.push_back(dims[d]);
+      view.strides.push_back(dense[d]);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::vector<size_t> order_;
+};
+
+using KernelPtr = std::unique_ptr<const Kernel>;
+constexpr IntSource kZero = {0, kNoOperand};
+constexpr IntSource kOne = {1, kNoOperand};
+
+// Each argument must be absent (default), or an integer we can read.
+bool Readable(const NodeArgs& args, absl::string_view name) {
+  return !args.Has(name) || args.Int(name).has_value();
+}
+
+KernelPtr MakeSlice(const KernelRequest& request) {
+  const NodeArgs& args = request.args;
+  for (absl::string_view name : {"dim", "start", "end", "step"}) {
+    if (!Readable(args, name)) return nullptr;
+  }
+  return std::make_unique<SliceKernel>(args.Int("dim").value_or(kZero),
+                                       args.Int("start"), args.Int("end"),
+                                       args.Int("step").value_or(kOne));
+}
+
+KernelPtr MakeSelect(const KernelRequest& request) {
+  const auto dim = request.args.Int("dim");
+  const auto index = request.args.Int("index");
+  if (!dim || !index) return nullptr;
+  return std::make_unique<SelectKernel>(*dim, *index);
+}
+
+KernelPtr MakeNarrow(const KernelRequest& request) {
+  const auto dim = request.args.Int("dim");
+  const auto start = request.args.Int("start");
+  const auto length = request.args.Int("length");
+  if (!dim || !start || !length) return nullptr;
+  return std::make_unique<NarrowKernel>(*dim, *start, *length);
+}
+
+KernelPtr MakeUnbind(const KernelRequest& request) {
+  if (!Readable(request.args, "dim")) return nullptr;
+  return std::make_unique<SelectKernel>(
+      request.args.Int("dim").value_or(kZero), std::nullopt);
+}
+
+KernelPtr MakeSplit(const KernelRequest& request) {
+  const NodeArgs& args = request.args;
+  if (!Readable(args, "dim")) return nullptr;
+  const IntSource dim = args.Int("dim").value_or(kZero);
+  if (const auto size = args.Int("split_size")) {
+    return std::make_unique<SplitKernel>(dim, std::vector<IntSource>{*size},
+                                         true);
+  }
+  auto sizes = args.Ints("split_sizes");
+  if (!sizes) sizes = args.Ints("split_size");
+  if (!sizes || sizes->size() != request.node().outputs.size()) return nullptr;
+  return std::make_unique<SplitKernel>(dim, *std::move(sizes), false);
+}
+
+KernelPtr MakeExpand(const KernelRequest& request) {
+  auto size = request.args.Ints("size");
+  if (!size || size->size() < request.rank(0) ||
+      size->size() > kMaxKernelRank) {
+    return nullptr;
+  }
+  return std::make_unique<ExpandKernel>(*std::move(size));
+}
+
+absl::StatusOr<KernelPtr> MakePermute(const KernelRequest& request) {
+  const size_t rank = request.rank(0);
+  const NodeArgs& args = request.args;
+  std::vector<size_t> order(rank);
+  for (size_t d = 0; d < rank; ++d) order[d] = d;
+  const absl::string_view op = request.node().op;
+  if (op == "aten.permute.default") {
+    const auto dims = args.Ints("dims");
+    if (!dims || dims->size() != rank) return nullptr;
+    std::vector<bool> seen(rank, false);
+    for (size_t d = 0; d < rank; ++d) {
+      if (!(*dims)[d].is_literal()) return nullptr;
+      REFRACT_ASSIGN_OR_RETURN(order[d], WrapDim((*dims)[d].literal, rank));
+      if (seen[order[d]]) return nullptr;
+      seen[order[d]] = true;
+    }
+  } else if (op == "aten.transpose.int") {
+    const auto first = args.IntLiteral("dim0");
+    const auto second = args.IntLiteral("dim1");
+    if (!first || !second) return nullptr;
+    REFRACT_ASSIGN_OR_RETURN(const size_t a, WrapDim(*first, rank));
+    REFRACT_ASSIGN_OR_RETURN(const size_t b, WrapDim(*second, rank));
+    if (rank > 0) std::swap(order[a], order[b]);
+  } else {  // aten.t.default
+    if (rank > 2) return nullptr;
+    if (rank == 2) std::swap(order[0], order[1]);
+  }
+  return std::make_unique<PermuteKernel>(std::move(order));
+}
+
+}  // namespace
+
+absl::StatusOr<KernelPtr> CreateCopyKernel(const KernelRequest& request) {
+  const absl::string_view op = request.node().op;
+  if (request.operands.empty() || request.args.OperandOf("self") != 0 ||
+      !request.HasRank(0)) {
+    return nullptr;
+  }
+  if (op == "aten.expand.default") return MakeExpand(request);
+  if (op == "aten.permute.default" || op == "aten.transpose.int" ||
+      op == "aten.t.default") {
+    return MakePermute(request);
+  }
+  // What follows addresses a dimension, which a scalar lacks.
+  if (request.rank(0) == 0) return nullptr;
+  if (op == "aten.slice.Tensor") return MakeSlice(request);
+  if (op == "aten.select.int") return MakeSelect(request);
+  if (op == "aten.narrow.default") return MakeNarrow(request);
+  if (op == "aten.unbind.int") return MakeUnbind(request);
+  if (op == "aten.split.Tensor" || op == "aten.split.sizes" ||
+      op == "aten.split_with_sizes.default") {
+    return MakeSplit(request);
+  }
+  return nullptr;
+}
+
+}  // namespace refract::runtime::cpu

@@ -1,0 +1,26 @@
+#include <memory>
+
+#include "base/status_macros.h"
+#include "runtime/cpu/cat.h"
+#include "runtime/cpu/elementwise.h"
+#include "runtime/cpu/embedding.h"
+#include "runtime/cpu/embedding_bag.h"
+#include "runtime/cpu/strided_copy.h"
+#include "runtime/kernel.h"
+
+namespace refract::runtime {
+
+absl::StatusOr<std::unique_ptr<const Kernel>> CreateCpuKernel(
+    const KernelRequest& request) {
+  for (const auto create :
+       {&cpu::CreateEmbeddingKernel, &cpu::CreateEmbeddingBagKernel,
+        &cpu::CreateCopyKernel, &cpu::CreateCatKernel,
+        &cpu::CreateElementwiseKernel}) {
+    REFRACT_ASSIGN_OR_RETURN(std::unique_ptr<const Kernel> kernel,
+                             create(request));
+    if (kernel != nullptr) return kernel;
+  }
+  return nullptr;
+}
+
+}  // namespace refract::runtime

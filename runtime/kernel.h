@@ -1,0 +1,85 @@
+#ifndef REFRACT_RUNTIME_KERNEL_H_
+#define REFRACT_RUNTIME_KERNEL_H_
+
+// A native kernel: one operator of one node, chosen when a program is compiled.
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "base/tensor.h"
+#include "models/graph.h"
+#include "models/repository.h"
+#include "runtime/node_args.h"
+#include "runtime/program.h"
+
+namespace refract::runtime {
+
+// Ranks that native kernels take. Dims of this rank need no heap.
+inline constexpr size_t kMaxKernelRank = 6;
+
+// Where a kernel writes one result. `data` is null for a result nobody reads;
+// otherwise aligned to kTensorAlignBytes and disjoint from all operands.
+struct KernelOutput {
+  base::TensorSpec spec;  // set by Infer()
+  std::byte* data = nullptr;
+};
+
+// Immutable, thread-safe. All tensor operands are dense, and have the dtype and
+// rank that the graph declares (where it does); sizes are to be checked.
+// Neither call allocates.
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+
+  // Short name for logs: "embedding_bag/sum".
+  virtual absl::string_view name() const = 0;
+
+  // Fills in `outputs[i].spec`. InvalidArgument when the operands' sizes do not
+  // fit together.
+  virtual absl::Status Infer(const Operands& operands,
+                             absl::Span<KernelOutput> outputs) const = 0;
+
+  // Computes what Infer() announced for the same operands.
+  virtual absl::Status Run(const Operands& operands,
+                           absl::Span<const KernelOutput> outputs,
+                           RunStats& stats) const = 0;
+};
+
+// What a factory may look at. The choice must not depend on the part that is
+// compiled, or split and unsplit runs could differ.
+struct KernelRequest {
+  const models::Graph& graph;
+  const NodeArgs& args;
+  std::vector<models::ValueId> operands;  // InputsOf(node)
+  std::vector<bool> output_used;          // one per result
+  const models::ModelConfig& config;
+
+  const models::Node& node() const { return args.node(); }
+  const models::Value& operand(int i) const {
+    return graph.value(operands[i]);
+  }
+  // Dtype of operand i is `dtype`, and its rank known and within limits.
+  bool IsTensor(int i, base::DType dtype) const {
+    return HasRank(i) && operand(i).dtype == dtype;
+  }
+  bool HasRank(int i) const {
+    return i != kNoOperand &&
+           operand(i).kind == models::ValueKind::kTensor &&
+           operand(i).dtype != base::DType::kUnknown &&
+           operand(i).has_shape && operand(i).shape.size() <= kMaxKernelRank;
+  }
+  size_t rank(int i) const { return operand(i).shape.size(); }
+};
+
+// The native kernel for a node, or null when there is none and LibTorch must
+// do it. Fails only for what neither can do.
+absl::StatusOr<std::unique_ptr<const Kernel>> CreateCpuKernel(
+    const KernelRequest& request);
+
+}  // namespace refract::runtime
+
+#endif  // REFRACT_RUNTIME_KERNEL_H_

@@ -1,0 +1,80 @@
+#include <set>
+
+#include "runtime/program.h"
+
+namespace refract::runtime {
+namespace {
+
+using models::Stage;
+using models::ValueId;
+
+std::vector<models::NodeId> NodesOf(const models::SplitPlan& plan,
+                                    Stage stage) {
+  std::vector<models::NodeId> nodes;
+  for (size_t i = 0; i < plan.stages.size(); ++i) {
+    if (plan.stages[i] == stage) {
+      nodes.push_back(static_cast<models::NodeId>(i));
+    }
+  }
+  return nodes;
+}
+
+// What CN-post needs and the HN does not make: kept on the CN, in id order.
+std::vector<ValueId> KeptOnCn(const models::Graph& graph,
+                              const models::SplitPlan& plan) {
+  std::set<ValueId> kept;
+  const auto add = [&](ValueId id) {
+    const models::Value& value = graph.value(id);
+    if (value.is_weight()) return;
+    if (value.producer == models::kNoNode ||
+        plan.stages[value.producer] == Stage::kCnPre) {
+      kept.insert(id);
+    }
+  };
+  for (models::NodeId node : NodesOf(plan, Stage::kCnPost)) {
+    for (ValueId id : models::InputsOf(graph.nodes[node])) add(id);
+  }
+  for (ValueId id : graph.outputs) add(id);
+  return {kept.begin(), kept.end()};
+}
+
+}  // namespace
+
+Part Part::Whole(const models::Graph& graph) {
+  Part part;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    part.nodes.push_back(static_cast<models::NodeId>(i));
+  }
+  part.inputs = graph.inputs;
+  part.outputs = graph.outputs;
+  return part;
+}
+
+Part Part::CnPre(const models::Graph& graph, const models::SplitPlan& plan) {
+  Part part;
+  part.nodes = NodesOf(plan, Stage::kCnPre);
+  part.inputs = graph.inputs;
+  part.outputs = plan.up;
+  const std::vector<ValueId> kept = KeptOnCn(graph, plan);
+  part.outputs.insert(part.outputs.end(), kept.begin(), kept.end());
+  return part;
+}
+
+Part Part::Hn(const models::Graph& graph, const models::SplitPlan& plan) {
+  Part part;
+  part.nodes = NodesOf(plan, Stage::kHn);
+  part.inputs = plan.up;
+  part.outputs = plan.down;
+  return part;
+}
+
+Part Part::CnPost(const models::Graph& graph, const models::SplitPlan& plan) {
+  Part part;
+  part.nodes = NodesOf(plan, Stage::kCnPost);
+  part.inputs = KeptOnCn(graph, plan);
+  part.inputs.insert(part.inputs.end(), plan.down.begin(), plan.down.end());
+  part.outputs = graph.outputs;
+  return part;
+}
+
+}  // namespace refract::runtime

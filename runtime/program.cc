@@ -1,0 +1,127 @@
+#include "runtime/program.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "base/status_macros.h"
+#include "runtime/compiler.h"
+#include "runtime/executor.h"
+
+namespace refract::runtime {
+namespace {
+
+class CpuProgram final : public Program {
+ public:
+  explicit CpuProgram(Plan plan) : plan_(std::move(plan)) {}
+
+  const Part& part() const override { return plan_.part; }
+
+  absl::StatusOr<std::vector<std::optional<base::TensorSpec>>> OutputSpecs(
+      absl::Span<const base::TensorView> inputs) const override {
+    SymbolValues symbols;
+    REFRACT_RETURN_IF_ERROR(plan_.signature->Bind(inputs, symbols));
+    std::vector<std::optional<base::TensorSpec>> specs;
+    for (size_t i = 0; i < plan_.outputs.size(); ++i) {
+      specs.push_back(plan_.signature->OutputSpec(i, symbols));
+    }
+    return specs;
+  }
+
+  absl::Status Run(absl::Span<const base::TensorView> inputs,
+                   absl::Span<std::byte* const> destinations,
+                   RunContext& context,
+                   std::vector<base::TensorView>& outputs,
+                   RunStats* stats) const override {
+    RunStats unwanted;
+    if (context.state().owner != this) {
+      return absl::InternalError("run context of another program");
+    }
+    return RunPlan(plan_, inputs, destinations, context.state(), outputs,
+                   stats == nullptr ? unwanted : *stats);
+  }
+
+  std::optional<int64_t> BatchOf(
+      absl::Span<const base::TensorView> inputs) const override {
+    return plan_.signature->Batch(inputs);
+  }
+
+  std::vector<std::string> Describe() const override {
+    std::vector<std::string> lines;
+    for (const Step& step : plan_.steps) {
+      absl::string_view how = "libtorch";
+      if (step.kernel != nullptr) how = step.kernel->name();
+      if (step.view != nullptr) how = "view";
+      if (step.size != nullptr) how = "size";
+      lines.push_back(absl::StrCat(step.node, " (", step.op, "): ", how));
+    }
+    return lines;
+  }
+
+  std::unique_ptr<RunContext::State> NewState() const override {
+    return std::make_unique<RunContext::State>(this, plan_);
+  }
+
+ private:
+  const Plan plan_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const Program>> Program::Compile(
+    const models::Graph& graph, const Part& part,
+    std::shared_ptr<const models::WeightStore> weights,
+    const CompileOptions& options) {
+  REFRACT_ASSIGN_OR_RETURN(
+      Plan plan, CompilePlan(graph, part, std::move(weights), options));
+  return std::make_unique<CpuProgram>(std::move(plan));
+}
+
+RunContext::RunContext(const Program& program) : state_(program.NewState()) {}
+RunContext::~RunContext() = default;
+RunContext::RunContext(RunContext&&) noexcept = default;
+
+uint64_t RunContext::buffer_growths() const { return state_->buffer_growths; }
+
+struct ContextPool::Impl {
+  absl::Mutex mu;
+  std::vector<std::unique_ptr<RunContext>> free ABSL_GUARDED_BY(mu);
+};
+
+ContextPool::ContextPool(const Program& program)
+    : impl_(std::make_unique<Impl>()), program_(program) {}
+ContextPool::~ContextPool() = default;
+
+ContextPool::Lease ContextPool::Acquire() {
+  std::unique_ptr<RunContext> context;
+  {
+    absl::MutexLock lock(&impl_->mu);
+    if (!impl_->free.empty()) {
+      // The last one returned: its memory is the warmest.
+      context = std::move(impl_->free.back());
+      impl_->free.pop_back();
+    }
+  }
+  if (context == nullptr) context = std::make_unique<RunContext>(program_);
+  return Lease(this, std::move(context));
+}
+
+void ContextPool::Return(std::unique_ptr<RunContext> context) {
+  absl::MutexLock lock(&impl_->mu);
+  impl_->free.push_back(std::move(context));
+}
+
+ContextPool::Lease& ContextPool::Lease::operator=(Lease&& other) noexcept {
+  if (this != &other) {
+    if (context_ != nullptr) pool_->Return(std::move(context_));
+    pool_ = other.pool_;
+    context_ = std::move(other.context_);
+  }
+  return *this;
+}
+
+ContextPool::Lease::~Lease() {
+  if (context_ != nullptr) pool_->Return(std::move(context_));
+}
+
+}  // namespace refract::runtime

@@ -1,0 +1,45 @@
+#ifndef REFRACT_RUNTIME_SIZE_OP_H_
+#define REFRACT_RUNTIME_SIZE_OP_H_
+
+// Sizes of tensors and arithmetic on them, ready to be evaluated often:
+// models/aten/size_ops.h has the arithmetic itself.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "models/graph.h"
+#include "runtime/node_args.h"
+
+namespace refract::runtime {
+
+// Immutable, thread-safe.
+class SizeOp {
+ public:
+  // Null when `node` is no such operator.
+  static std::unique_ptr<const SizeOp> Create(const models::Node& node);
+
+  // InvalidArgument: division by zero, int64 overflow, a dimension that does
+  // not exist. Allocates nothing.
+  absl::StatusOr<Operand> Evaluate(const Operands& operands) const;
+
+ private:
+  enum class Kind : uint8_t { kSize, kNumel, kArithmetic };
+  // One argument: a literal, or an operand.
+  struct Source {
+    Operand literal;
+    int operand = kNoOperand;
+  };
+  SizeOp() = default;
+
+  Kind kind_ = Kind::kArithmetic;
+  std::string op_;
+  absl::InlinedVector<Source, 2> sources_;
+};
+
+}  // namespace refract::runtime
+
+#endif  // REFRACT_RUNTIME_SIZE_OP_H_

@@ -1,0 +1,94 @@
+#include "runtime/split_run.h"
+
+#include <utility>
+
+#include "base/status_macros.h"
+
+namespace refract::runtime {
+
+using base::TensorView;
+
+absl::Status RequestRunner::Add(
+    const models::Graph& graph, const Part& part,
+    std::shared_ptr<const models::WeightStore> weights,
+    const CompileOptions& options) {
+  REFRACT_ASSIGN_OR_RETURN(
+      auto program,
+      Program::Compile(graph, part, std::move(weights), options));
+  RunContext context(*program);
+  parts_.push_back({std::move(program), std::move(context), {}});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<RequestRunner>> RequestRunner::Whole(
+    const models::Graph& graph,
+    std::shared_ptr<const models::WeightStore> weights,
+    const CompileOptions& options) {
+  auto runner = std::unique_ptr<RequestRunner>(new RequestRunner(graph));
+  REFRACT_RETURN_IF_ERROR(
+      runner->Add(graph, Part::Whole(graph), std::move(weights), options));
+  return runner;
+}
+
+absl::StatusOr<std::unique_ptr<RequestRunner>> RequestRunner::Split(
+    const models::Graph& graph, const models::SplitPlan& plan,
+    std::shared_ptr<const models::WeightStore> weights,
+    const CompileOptions& options) {
+  auto runner = std::unique_ptr<RequestRunner>(new RequestRunner(graph));
+  for (const Part& part :
+       {Part::CnPre(graph, plan), Part::Hn(graph, plan),
+        Part::CnPost(graph, plan)}) {
+    REFRACT_RETURN_IF_ERROR(runner->Add(graph, part, weights, options));
+  }
+  return runner;
+}
+
+std::vector<const Program*> RequestRunner::programs() const {
+  std::vector<const Program*> programs;
+  for (const CompiledPart& part : parts_) {
+    programs.push_back(part.program.get());
+  }
+  return programs;
+}
+
+absl::Status RequestRunner::RunSplit(absl::Span<const TensorView> inputs,
+                                     RunStats* stats) {
+  CompiledPart& pre = parts_[0];
+  CompiledPart& hn = parts_[1];
+  CompiledPart& post = parts_[2];
+  REFRACT_RETURN_IF_ERROR(
+      pre.program->Run(inputs, {}, pre.context, pre.outputs, stats));
+  const size_t num_up = hn.program->part().inputs.size();
+  const auto up = absl::MakeConstSpan(pre.outputs).subspan(0, num_up);
+  if (hn.program->part().outputs.empty()) {
+    hn.outputs.clear();
+  } else {
+    REFRACT_RETURN_IF_ERROR(
+        hn.program->Run(up, {}, hn.context, hn.outputs, stats));
+  }
+  std::vector<TensorView> post_inputs(pre.outputs.begin() + num_up,
+                                      pre.outputs.end());
+  post_inputs.insert(post_inputs.end(), hn.outputs.begin(), hn.outputs.end());
+  return post.program->Run(post_inputs, {}, post.context, post.outputs, stats);
+}
+
+absl::StatusOr<std::vector<base::Tensor>> RequestRunner::Run(
+    absl::Span<const TensorView> inputs, RunStats* stats) {
+  REFRACT_RETURN_IF_ERROR(padding_.Pad(inputs, batch_));
+  CompiledPart& last = parts_.back();
+  if (parts_.size() == 1) {
+    REFRACT_RETURN_IF_ERROR(last.program->Run(batch_.inputs(), {}, last.context,
+                                              last.outputs, stats));
+  } else {
+    REFRACT_RETURN_IF_ERROR(RunSplit(batch_.inputs(), stats));
+  }
+  padding_.Trim(batch_, absl::MakeSpan(last.outputs));
+  std::vector<base::Tensor> outputs;
+  for (const TensorView& view : last.outputs) {
+    REFRACT_ASSIGN_OR_RETURN(base::Tensor output, base::Tensor::CopyOf(view));
+    outputs.push_back(std::move(output));
+  }
+  return outputs;
+}
+
+}  // namespace refract::runtime

@@ -1,0 +1,65 @@
+#ifndef REFRACT_RUNTIME_SPLIT_RUN_H_
+#define REFRACT_RUNTIME_SPLIT_RUN_H_
+
+// A whole request in one process, with and without a split: what
+// `refract run --mode whole|split` and tests use. The nodes do the same over a
+// transport.
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/tensor.h"
+#include "models/graph.h"
+#include "models/split_plan.h"
+#include "models/weights.h"
+#include "runtime/batch_padding.h"
+#include "runtime/program.h"
+
+namespace refract::runtime {
+
+// Request inputs in, the graph's outputs out, in the graph's orders; small
+// batches are padded. Not thread-safe: one per thread.
+class RequestRunner {
+ public:
+  // Errors as Program::Compile.
+  static absl::StatusOr<std::unique_ptr<RequestRunner>> Whole(
+      const models::Graph& graph,
+      std::shared_ptr<const models::WeightStore> weights,
+      const CompileOptions& options);
+  // Runs CN-pre, HN and CN-post one after the other. `plan` must be valid for
+  // `graph`; one that leaves the HN idle is fine.
+  static absl::StatusOr<std::unique_ptr<RequestRunner>> Split(
+      const models::Graph& graph, const models::SplitPlan& plan,
+      std::shared_ptr<const models::WeightStore> weights,
+      const CompileOptions& options);
+
+  // Errors as Program::Run.
+  absl::StatusOr<std::vector<base::Tensor>> Run(
+      absl::Span<const base::TensorView> inputs, RunStats* stats = nullptr);
+
+  // The compiled parts: one, or CN-pre, HN, CN-post.
+  std::vector<const Program*> programs() const;
+
+ private:
+  struct CompiledPart {
+    std::unique_ptr<const Program> program;
+    RunContext context;
+    std::vector<base::TensorView> outputs;
+  };
+  explicit RequestRunner(const models::Graph& graph) : padding_(graph) {}
+  absl::Status Add(const models::Graph& graph, const Part& part,
+                   std::shared_ptr<const models::WeightStore> weights,
+                   const CompileOptions& options);
+  absl::Status RunSplit(absl::Span<const base::TensorView> inputs,
+                        RunStats* stats);
+
+  BatchPadding padding_;
+  std::vector<CompiledPart> parts_;
+  PaddedBatch batch_;
+};
+
+}  // namespace refract::runtime
+
+#endif  // REFRACT_RUNTIME_SPLIT_RUN_H_
