@@ -35,7 +35,7 @@ if [[ $install == yes ]]; then
     grpcio-reflection
 fi
 jobs="${jobs:-$(refract_build_jobs)}"
-export CCACHE_MAXSIZE="${CCACHE_MAXSIZE:-2G}"
+refract_use_ccache
 # LibTorch's OpenMP and the tests' own threads share few cores.
 export OMP_NUM_THREADS=1
 

@@ -51,6 +51,12 @@ refract_build_jobs() {
   echo "$jobs"
 }
 
+# Settings under which clones in different folders share what is compiled.
+refract_use_ccache() {
+  export CCACHE_BASEDIR="$REFRACT_ROOT" CCACHE_NOHASHDIR=1
+  export CCACHE_MAXSIZE="${CCACHE_MAXSIZE:-5G}"
+}
+
 # refract_install_packages [PACKAGE…]: installs those of REFRACT_PACKAGES, of
 # the arguments and, where python3 needs it, python3-venv that are absent.
 refract_install_packages() {
