@@ -21,6 +21,9 @@ constexpr absl::string_view kPlatform = "refract";
 constexpr absl::string_view kPolicyKey = "out_of_range_ids";
 constexpr absl::string_view kIdsPrefix = "ids.";
 constexpr absl::string_view kOffsetsPrefix = "offsets.";
+constexpr absl::string_view kBagsPrefix = "bags.";
+constexpr absl::string_view kShapePrefix = "shape.";
+constexpr absl::string_view kBatchKey = "batch_symbol";
 
 inference::DataType ToDataType(base::DType dtype) {
   switch (dtype) {
@@ -75,15 +78,33 @@ class FirstError : public google::protobuf::io::ErrorCollector {
   std::string message_;
 };
 
-// Parameters ids.<input> and offsets.<input> with their texts.
-std::map<std::string, std::string> IdParameters(const Graph& graph) {
+// What a client needs to make valid requests, and metadata does not tell: the
+// parameters for the reader of the header, with their texts.
+std::map<std::string, std::string> ReaderParameters(const Graph& graph) {
   std::map<std::string, std::string> parameters;
   for (const IdInput& use : FindIdInputs(graph)) {
-    std::string& text =
-        parameters[absl::StrCat(use.is_offsets ? kOffsetsPrefix : kIdsPrefix,
-                                graph.value(use.input).name)];
+    const std::string& name = graph.value(use.input).name;
+    std::string& text = parameters[absl::StrCat(
+        use.is_offsets ? kOffsetsPrefix : kIdsPrefix, name)];
     absl::StrAppend(&text, text.empty() ? "" : ";", "table=", use.table,
                     " rows=", use.rows);
+    if (use.column >= 0) absl::StrAppend(&text, " column=", use.column);
+    if (use.is_offsets && use.ids != kNoValue) {
+      parameters[absl::StrCat(kBagsPrefix, name)] = absl::StrCat(
+          "ids=", graph.value(use.ids).name,
+          " include_last=", use.include_last_offset ? "true" : "false");
+    }
+  }
+  for (ValueId id : graph.inputs) {
+    const Value& value = graph.value(id);
+    if (!value.has_shape || value.shape.empty()) continue;
+    parameters[absl::StrCat(kShapePrefix, value.name)] = absl::StrJoin(
+        value.shape, ";", [](std::string* out, const SymExpr& size) {
+          absl::StrAppend(out, size.ToString());
+        });
+  }
+  if (!graph.batch_symbol.empty()) {
+    parameters[std::string(kBatchKey)] = graph.batch_symbol;
   }
   return parameters;
 }
@@ -163,9 +184,12 @@ absl::Status CheckParameter(const std::string& key, const std::string& text,
     return absl::OkStatus();
   }
   // For the reader alone: rows may differ between versions.
+  if (key == kBatchKey) return absl::OkStatus();
   absl::string_view input = key;
   if (absl::ConsumePrefix(&input, kIdsPrefix) ||
-      absl::ConsumePrefix(&input, kOffsetsPrefix)) {
+      absl::ConsumePrefix(&input, kOffsetsPrefix) ||
+      absl::ConsumePrefix(&input, kBagsPrefix) ||
+      absl::ConsumePrefix(&input, kShapePrefix)) {
     for (ValueId id : graph.inputs) {
       if (graph.value(id).name == input) return absl::OkStatus();
     }
@@ -198,7 +222,7 @@ inference::ModelConfig MakeConfig(absl::string_view name, const Graph& graph) {
   }
   auto& parameters = *config.mutable_parameters();
   parameters[std::string(kPolicyKey)].set_string_value("error");
-  for (const auto& [key, text] : IdParameters(graph)) {
+  for (const auto& [key, text] : ReaderParameters(graph)) {
     parameters[key].set_string_value(text);
   }
   return config;

@@ -8,10 +8,17 @@
 //   out_of_range_ids           "error" (default), "zero" or "default": what an
 //                              id outside its table does
 //   out_of_range_ids.<table>   the same for one weight
-//   ids.<input>                for the reader, written by import: the tables
-//   offsets.<input>            whose ids or bag offsets an input holds, as
-//                              "table=<weight> rows=<n>", several joined by
-//                              ";". Not read back: rows differ by version.
+//
+// Written by import for clients that make requests, not read back (another
+// version may differ; the model itself is what is checked against):
+//   ids.<input>                the tables whose ids or bag offsets an input
+//   offsets.<input>            holds: "table=<weight> rows=<n>", then
+//                              " column=<k>" when only that column does;
+//                              several are joined by ";"
+//   bags.<offsets input>       "ids=<input> include_last=<true|false>"
+//   shape.<input>              its sizes as models::SymExpr texts, joined by
+//                              ";": "s0 + 1", "s0;13"
+//   batch_symbol               which symbol of these counts the items to score
 
 #include <string>
 

@@ -178,10 +178,54 @@ bool JoinsOperands(const Node& node) {
   return name == "cat" || name == "stack" || name == "concat";
 }
 
-// Adds every graph input that reaches `id` through id-keeping operators.
-void CollectSources(const Graph& graph, ValueId id,
-                    absl::flat_hash_set<ValueId>& seen,
-                    std::vector<ValueId>& sources) {
+// `missing` when the argument is left out; nullopt when it is no literal.
+std::optional<int64_t> IntArg(const Node& node, absl::string_view name,
+                              int64_t missing) {
+  const Argument* arg = node.FindArg(name);
+  if (arg == nullptr || std::holds_alternative<None>(*arg)) return missing;
+  const int64_t* value = std::get_if<int64_t>(arg);
+  return value == nullptr ? std::nullopt : std::optional<int64_t>(*value);
+}
+
+// A graph input, or one column of it, that ids or offsets come from.
+struct Source {
+  ValueId input = kNoValue;
+  int64_t column = -1;  // -1: all of it
+  friend bool operator==(const Source&, const Source&) = default;
+  friend auto operator<=>(const Source&, const Source&) = default;
+};
+
+// What `id`, a result of `node`, takes from a matrix input: a column of it, or
+// nullopt when it is something else.
+std::optional<Source> ColumnOfInput(const Graph& graph, const Node& node,
+                                    ValueId id) {
+  const OpName op = SplitOpName(node.op);
+  const ValueId input = RefArg(node, "self");
+  if (op.space != "aten" || input == kNoValue) return std::nullopt;
+  const Value& matrix = graph.value(input);
+  if (matrix.producer != kNoNode || matrix.is_weight()) return std::nullopt;
+  const std::optional<int64_t> dim = IntArg(node, "dim", 0);
+  if (dim != 1 && !(dim == -1 && matrix.shape.size() == 2)) return std::nullopt;
+  if (op.name == "unbind") {
+    const auto it = std::find(node.outputs.begin(), node.outputs.end(), id);
+    return Source{input, it - node.outputs.begin()};
+  }
+  std::optional<int64_t> column;
+  if (op.name == "select") {
+    column = IntArg(node, "index", -1);
+  } else if (op.name == "slice") {
+    const std::optional<int64_t> start = IntArg(node, "start", 0);
+    const std::optional<int64_t> end = IntArg(node, "end", INT64_MAX);
+    if (start && end && *start >= 0 && *end - 1 == *start) column = start;
+  }
+  if (!column || *column < 0) return std::nullopt;
+  return Source{input, *column};
+}
+
+// Every graph input that reaches `id` through id-keeping operators, in order.
+std::vector<Source> SourcesOf(const Graph& graph, ValueId id) {
+  std::vector<Source> sources;
+  absl::flat_hash_set<ValueId> seen;
   std::vector<ValueId> pending = {id};
   while (!pending.empty()) {
     const ValueId current = pending.back();
@@ -190,11 +234,15 @@ void CollectSources(const Graph& graph, ValueId id,
     const Value& value = graph.value(current);
     if (value.is_weight()) continue;
     if (value.producer == kNoNode) {
-      sources.push_back(current);
+      sources.push_back({current});
       continue;
     }
     const Node& node = graph.nodes[value.producer];
     if (!KeepsIds(node)) continue;
+    if (const auto column = ColumnOfInput(graph, node, current)) {
+      sources.push_back(*column);
+      continue;
+    }
     const std::vector<ValueId> inputs = InputsOf(node);
     if (inputs.empty()) continue;
     if (JoinsOperands(node)) {
@@ -203,6 +251,9 @@ void CollectSources(const Graph& graph, ValueId id,
       pending.push_back(inputs.front());
     }
   }
+  std::sort(sources.begin(), sources.end());
+  sources.erase(std::unique(sources.begin(), sources.end()), sources.end());
+  return sources;
 }
 
 }  // namespace
@@ -348,20 +399,14 @@ EmbeddingArgs EmbeddingArgsOf(absl::string_view op) {
 
 std::vector<IdInput> FindIdInputs(const Graph& graph) {
   std::vector<IdInput> found;
-  const auto add = [&](ValueId operand, const Value& table, int64_t rows,
-                       bool is_offsets) {
-    absl::flat_hash_set<ValueId> seen;
-    std::vector<ValueId> sources;
-    CollectSources(graph, operand, seen, sources);
-    std::sort(sources.begin(), sources.end());
-    for (const ValueId source : sources) {
-      const bool known =
-          std::any_of(found.begin(), found.end(), [&](const IdInput& other) {
-            return other.input == source && other.table == table.weight &&
-                   other.is_offsets == is_offsets;
-          });
-      if (!known) found.push_back({source, table.weight, rows, is_offsets});
-    }
+  const auto add = [&found](const IdInput& use) {
+    const bool known =
+        std::any_of(found.begin(), found.end(), [&](const IdInput& other) {
+          return other.input == use.input && other.table == use.table &&
+                 other.is_offsets == use.is_offsets &&
+                 other.column == use.column;
+        });
+    if (!known) found.push_back(use);
   };
   for (const Node& node : graph.nodes) {
     const std::optional<LookUp> look_up = LookUpOf(graph, node);
@@ -371,8 +416,22 @@ std::vector<IdInput> FindIdInputs(const Graph& graph) {
     const int64_t rows = table.has_shape && !table.shape.empty()
                              ? table.shape[0].constant().value_or(0)
                              : 0;
-    add(look_up->indices, table, rows, /*is_offsets=*/false);
-    add(look_up->offsets, table, rows, /*is_offsets=*/true);
+    const std::vector<Source> ids = SourcesOf(graph, look_up->indices);
+    for (const Source& source : ids) {
+      add({.input = source.input,
+           .table = table.weight,
+           .rows = rows,
+           .column = source.column});
+    }
+    for (const Source& source : SourcesOf(graph, look_up->offsets)) {
+      add({.input = source.input,
+           .table = table.weight,
+           .rows = rows,
+           .is_offsets = true,
+           .ids = ids.size() == 1 ? ids[0].input : kNoValue,
+           .include_last_offset =
+               BoolArg(node, "include_last_offset").value_or(false)});
+    }
   }
   return found;
 }

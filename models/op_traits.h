@@ -65,6 +65,13 @@ struct IdInput {
   std::string table;  // weight name
   int64_t rows = 0;
   bool is_offsets = false;  // the input holds bag offsets, not ids
+  // The one column of a matrix input whose ids these are; -1: all of it.
+  int64_t column = -1;
+  // Offsets only: the input with the ids of the bags (kNoValue when they come
+  // from several or are computed), and whether the last offset counts the ids
+  // rather than opens a bag.
+  ValueId ids = kNoValue;
+  bool include_last_offset = false;
 };
 std::vector<IdInput> FindIdInputs(const Graph& graph);
 

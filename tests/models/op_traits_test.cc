@@ -206,6 +206,59 @@ TEST(FindIdInputsTest, FollowsViewsCastsAndColumns) {
   EXPECT_FALSE(found[1].is_offsets);
   EXPECT_EQ(found[2].input, offsets);
   EXPECT_TRUE(found[2].is_offsets);
+  EXPECT_EQ(found[2].ids, bags);
+  EXPECT_FALSE(found[2].include_last_offset);
+}
+
+TEST(FindIdInputsTest, TellsTheColumnThatEachTableReads) {
+  GraphMaker maker;
+  const ValueId ids = maker.Input("ids");
+  const auto read = [&](const std::string& table, ValueId column) {
+    maker.Call(
+        "aten.embedding.default",
+        {Ref("weight", maker.Weight(table, {10, 4})), Ref("indices", column)});
+  };
+  read("selected", maker.Call("aten.select.int", {Ref("self", ids),
+                                                  {"dim", int64_t{1}},
+                                                  {"index", int64_t{3}}}));
+  read("sliced", maker.Call("aten.slice.Tensor", {Ref("self", ids),
+                                                  {"dim", int64_t{1}},
+                                                  {"start", int64_t{5}},
+                                                  {"end", int64_t{6}}}));
+  // Two columns at once, a row, and everything: none of them is one column.
+  read("two", maker.Call("aten.slice.Tensor", {Ref("self", ids),
+                                               {"dim", int64_t{1}},
+                                               {"start", int64_t{5}},
+                                               {"end", int64_t{7}}}));
+  read("row", maker.Call("aten.select.int", {Ref("self", ids),
+                                             {"dim", int64_t{0}},
+                                             {"index", int64_t{3}}}));
+  read("all", ids);
+  std::vector<std::pair<std::string, int64_t>> columns;
+  for (const IdInput& found : FindIdInputs(maker.graph())) {
+    EXPECT_EQ(found.input, ids);
+    columns.emplace_back(found.table, found.column);
+  }
+  using testing::Pair;
+  EXPECT_THAT(columns, testing::ElementsAre(Pair("selected", 3),
+                                            Pair("sliced", 5), Pair("two", -1),
+                                            Pair("row", -1), Pair("all", -1)));
+}
+
+TEST(FindIdInputsTest, TellsWhetherTheLastOffsetClosesABag) {
+  GraphMaker maker;
+  const ValueId ids = maker.Input("ids");
+  const ValueId offsets = maker.Input("offsets");
+  maker.Call("aten.embedding_bag.padding_idx",
+             {Ref("weight", maker.Weight("table", {10, 4})),
+              Ref("indices", ids),
+              Ref("offsets", offsets),
+              {"include_last_offset", true}});
+  const std::vector<IdInput> found = FindIdInputs(maker.graph());
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_TRUE(found[1].is_offsets);
+  EXPECT_EQ(found[1].ids, ids);
+  EXPECT_TRUE(found[1].include_last_offset);
 }
 
 TEST(FindIdInputsTest, ArithmeticMakesOtherNumbersThanTheInputs) {
