@@ -24,15 +24,37 @@ struct NamedTensor {
 };
 
 // Gives every tensor value of `graph` a dtype and a symbolic shape, from one
-// example request (`sample`, all inputs). Probes the graph with other sizes and
-// fits each dimension as an affine expression of the input symbols; dimensions
-// that fit none stay unknown.
+// example request (`sample`, all inputs, with contents that the model accepts).
+// Probes the graph with other sizes: which sizes of the inputs may change, and
+// which change together, is found by trying; every other size is fitted as an
+// expression of these. Dimensions that fit none stay unknown. The batch is "B",
+// other leading sizes "N0", …, others "T0", …. Casts that turn out to change
+// nothing are removed, which renumbers values and nodes.
 //
-// InvalidArgument names the operator that gives a batch-specialised trace away:
-// one that fails, or whose result stops following the batch, at sizes other
-// than the traced one.
+// Sizes that are equal in the example but unrelated in the model may be taken
+// for one where the model cannot tell them apart: an example is best given with
+// different sizes, and with two rows or more.
+//
+// InvalidArgument: the sample does not fit the model (names the input), or the
+// trace is specialised to its batch: it fails, or its result stops following
+// the batch, at sizes other than the traced one. Names the operator that gives
+// it away.
 absl::Status InferShapes(absl::Span<const NamedTensor> sample,
                          const WeightStore& weights, Graph& graph);
+
+// Compares rows across batches of a graph that has shapes. PyTorch specialises
+// sizes of 0 and 1, so that a graph may fail or answer otherwise for a single
+// row: row 0 of the sample alone is compared with the same row given twice.
+// Sets graph.min_batch to 2 when they differ, to 1 when they agree (also where
+// an exporter's guard said 2; a larger minimum is left alone). One line for
+// each thing worth knowing is added to `notes`: the minimum and why, that an
+// item's result depends on the others of its request, or why it could not be
+// checked.
+//
+// InvalidArgument as InferShapes() for a sample that does not fit.
+absl::Status CheckRows(absl::Span<const NamedTensor> sample,
+                       const WeightStore& weights, Graph& graph,
+                       std::vector<std::string>& notes);
 
 }  // namespace refract::models
 

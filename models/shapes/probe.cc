@@ -1,0 +1,198 @@
+#include "models/shapes/probe.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "models/op_traits.h"
+
+namespace refract::models {
+namespace {
+
+bool IsIndex(base::DType dtype) {
+  return dtype == base::DType::kInt32 || dtype == base::DType::kInt64;
+}
+
+int64_t IndexAt(const base::TensorView& tensor, int64_t i) {
+  return tensor.dtype == base::DType::kInt32 ? tensor.as<int32_t>()[i]
+                                             : tensor.as<int64_t>()[i];
+}
+
+void SetIndex(base::Tensor& tensor, int64_t i, int64_t value) {
+  if (tensor.dtype() == base::DType::kInt32) {
+    tensor.as<int32_t>()[i] = static_cast<int32_t>(value);
+  } else {
+    tensor.as<int64_t>()[i] = value;
+  }
+}
+
+// `total` ids over `bags` bags: where bag `i` begins.
+int64_t Begin(int64_t i, int64_t total, int64_t bags) {
+  return bags == 0 ? 0 : i * total / bags;
+}
+
+// Copies with every index taken modulo the source's size.
+void Tile(const base::TensorView& from, base::Tensor& to) {
+  const size_t element = base::SizeOf(from.dtype);
+  const size_t rank = from.dims.size();
+  if (to.bytes() == 0) return;
+  if (from.bytes == 0) {
+    std::memset(to.data(), 0, to.bytes());
+    return;
+  }
+  const int64_t count = static_cast<int64_t>(to.bytes() / element);
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t rest = i;
+    int64_t source = 0;
+    int64_t step = 1;
+    for (size_t d = rank; d-- > 0;) {
+      source += rest % to.dims()[d] % from.dims[d] * step;
+      rest /= to.dims()[d];
+      step *= from.dims[d];
+    }
+    std::memcpy(to.data() + i * element, from.data + source * element, element);
+  }
+}
+
+// Integers that add up to the length of one other input, and are not ids, are
+// taken for the lengths of its bags.
+std::optional<RaggedInput> FindLengths(
+    size_t input, const std::vector<base::TensorView>& sample,
+    const std::vector<bool>& is_id) {
+  const base::TensorView& lengths = sample[input];
+  if (!IsIndex(lengths.dtype) || is_id[input] || lengths.dims.empty()) {
+    return std::nullopt;
+  }
+  int64_t sum = 0;
+  for (int64_t i = 0; i < lengths.num_elements(); ++i) {
+    const int64_t length = IndexAt(lengths, i);
+    if (length < 0 || length > (int64_t{1} << 40)) return std::nullopt;
+    sum += length;
+  }
+  if (sum == 0) return std::nullopt;
+  for (size_t ids = 0; ids < sample.size(); ++ids) {
+    if (is_id[ids] && sample[ids].dims.size() == 1 &&
+        sample[ids].dims[0] == sum) {
+      return RaggedInput{.ids = ids};
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+absl::StatusOr<ProbeMaker> ProbeMaker::Create(
+    const Graph& graph, absl::Span<const NamedTensor> sample) {
+  absl::flat_hash_map<absl::string_view, size_t> places;
+  for (size_t i = 0; i < graph.inputs.size(); ++i) {
+    places[graph.value(graph.inputs[i]).name] = i;
+  }
+  ProbeMaker maker;
+  maker.sample_.resize(graph.inputs.size());
+  std::vector<bool> given(graph.inputs.size(), false);
+  for (const NamedTensor& named : sample) {
+    const auto it = places.find(named.name);
+    if (it == places.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the model has no input ", named.name));
+    }
+    if (given[it->second]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("input ", named.name, " is given twice"));
+    }
+    const base::DType want = graph.value(graph.inputs[it->second]).dtype;
+    if (want != base::DType::kUnknown && want != named.tensor.dtype) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "input ", named.name, " is ", base::Name(named.tensor.dtype),
+          ", not ", base::Name(want)));
+    }
+    REFRACT_ASSIGN_OR_RETURN(
+        const size_t bytes,
+        base::ByteSize(named.tensor.dtype, named.tensor.dims));
+    if (bytes != named.tensor.bytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("input ", named.name, " has ", named.tensor.bytes,
+                       " bytes, its shape needs ", bytes));
+    }
+    given[it->second] = true;
+    maker.sample_[it->second] = named.tensor;
+  }
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (!given[i]) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "input ", graph.value(graph.inputs[i]).name, " is missing"));
+    }
+  }
+
+  maker.ragged_.resize(graph.inputs.size());
+  std::vector<bool> is_id(graph.inputs.size(), false);
+  for (const IdInput& use : FindIdInputs(graph)) {
+    const auto input = places.find(graph.value(use.input).name);
+    if (input == places.end()) continue;
+    if (!use.is_offsets) {
+      is_id[input->second] = true;
+      continue;
+    }
+    if (use.ids == kNoValue || !IsIndex(maker.sample_[input->second].dtype)) {
+      continue;
+    }
+    const auto ids = places.find(graph.value(use.ids).name);
+    if (ids == places.end() || maker.sample_[ids->second].dims.size() != 1) {
+      continue;
+    }
+    maker.ragged_[input->second] =
+        RaggedInput{.ids = ids->second,
+                    .is_offsets = true,
+                    .include_last_offset = use.include_last_offset};
+  }
+  for (size_t i = 0; i < graph.inputs.size(); ++i) {
+    if (!maker.ragged_[i]) {
+      maker.ragged_[i] = FindLengths(i, maker.sample_, is_id);
+    }
+  }
+  return maker;
+}
+
+InputDims ProbeMaker::sample_dims() const {
+  InputDims dims;
+  for (const base::TensorView& tensor : sample_) dims.push_back(tensor.dims);
+  return dims;
+}
+
+absl::StatusOr<std::vector<base::Tensor>> ProbeMaker::Make(
+    const InputDims& dims) const {
+  std::vector<base::Tensor> tensors;
+  for (size_t i = 0; i < sample_.size(); ++i) {
+    REFRACT_ASSIGN_OR_RETURN(base::Tensor tensor,
+                             base::Tensor::Allocate(sample_[i].dtype, dims[i]));
+    const int64_t count =
+        static_cast<int64_t>(tensor.bytes() / base::SizeOf(tensor.dtype()));
+    if (!ragged_[i]) {
+      Tile(sample_[i], tensor);
+    } else {
+      const int64_t total = dims[ragged_[i]->ids][0];
+      const bool closes = ragged_[i]->include_last_offset;
+      const int64_t bags = closes ? count - 1 : count;
+      for (int64_t k = 0; k < count; ++k) {
+        const int64_t begin = Begin(k, total, bags);
+        SetIndex(
+            tensor, k,
+            ragged_[i]->is_offsets ? begin : Begin(k + 1, total, bags) - begin);
+      }
+    }
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+absl::Status Prober::Run(const InputDims& dims, InterpreterRun& run) const {
+  REFRACT_ASSIGN_OR_RETURN(const std::vector<base::Tensor> inputs,
+                           maker_.Make(dims));
+  std::vector<base::TensorView> views;
+  for (const base::Tensor& input : inputs) views.push_back(input.view());
+  return interpreter_.Run(views, run);
+}
+
+}  // namespace refract::models

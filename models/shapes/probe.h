@@ -1,0 +1,70 @@
+#ifndef REFRACT_MODELS_SHAPES_PROBE_H_
+#define REFRACT_MODELS_SHAPES_PROBE_H_
+
+// Requests of other sizes, made of an example, and runs with them.
+
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/tensor.h"
+#include "models/graph.h"
+#include "models/shapes/infer.h"
+#include "models/shapes/interpreter.h"
+
+namespace refract::models {
+
+// Sizes of every input, in the graph's order.
+using InputDims = std::vector<base::Dims>;
+
+// An input whose contents must agree with the length of another: bag offsets,
+// or lengths of bags.
+struct RaggedInput {
+  size_t ids = 0;  // index of the input that holds the bags
+  bool is_offsets = false;
+  bool include_last_offset = false;  // offsets: the last one ends the last bag
+};
+
+// Immutable; views the sample, which must outlive it.
+class ProbeMaker {
+ public:
+  // InvalidArgument names an input that is missing, unknown, given twice, or
+  // of another dtype than the graph says.
+  static absl::StatusOr<ProbeMaker> Create(
+      const Graph& graph, absl::Span<const NamedTensor> sample);
+
+  // In the graph's order.
+  const std::vector<base::TensorView>& sample() const { return sample_; }
+  InputDims sample_dims() const;
+  const std::optional<RaggedInput>& ragged(size_t input) const {
+    return ragged_[input];
+  }
+
+  // Contents: the sample's, repeated or cut along each dimension, so that ids
+  // stay within their tables. Offsets and lengths spread the ids evenly.
+  absl::StatusOr<std::vector<base::Tensor>> Make(const InputDims& dims) const;
+
+ private:
+  std::vector<base::TensorView> sample_;
+  std::vector<std::optional<RaggedInput>> ragged_;
+};
+
+// Runs a graph on probes. `interpreter` and `maker` must outlive it.
+class Prober {
+ public:
+  Prober(const Interpreter& interpreter, const ProbeMaker& maker)
+      : interpreter_(interpreter), maker_(maker) {}
+  const ProbeMaker& maker() const { return maker_; }
+
+  absl::Status Run(const InputDims& dims, InterpreterRun& run) const;
+
+ private:
+  const Interpreter& interpreter_;
+  const ProbeMaker& maker_;
+};
+
+}  // namespace refract::models
+
+#endif  // REFRACT_MODELS_SHAPES_PROBE_H_

@@ -1,0 +1,310 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "models/shapes/infer.h"
+#include "models/shapes/interpreter.h"
+#include "models/shapes/probe.h"
+
+namespace refract::models {
+namespace {
+
+// Kernels round differently for one row and for many; a specialised graph is
+// wrong by far more.
+constexpr double kRelative = 1e-3;
+constexpr double kAbsolute = 1e-4;
+
+int64_t IndexAt(const base::TensorView& tensor, int64_t i) {
+  return tensor.dtype == base::DType::kInt32 ? tensor.as<int32_t>()[i]
+                                             : tensor.as<int64_t>()[i];
+}
+
+void SetIndex(base::Tensor& tensor, int64_t i, int64_t value) {
+  if (tensor.dtype() == base::DType::kInt32) {
+    tensor.as<int32_t>()[i] = static_cast<int32_t>(value);
+  } else {
+    tensor.as<int64_t>()[i] = value;
+  }
+}
+
+// What an input's leading size has to do with the batch.
+enum class Role : uint8_t {
+  kFixed,    // nothing
+  kRows,     // one entry per row
+  kOffsets,  // where each row's bag begins, and perhaps where the last ends
+  kBags,     // the ids of all rows' bags, one after the other
+};
+
+// Requests made of chosen rows of the sample.
+class RowPicker {
+ public:
+  // Unimplemented names the input whose rows cannot be told apart.
+  static absl::StatusOr<RowPicker> Create(const Graph& graph,
+                                          const ProbeMaker& maker) {
+    RowPicker picker(maker);
+    const SymExpr batch = SymExpr::Symbol(graph.batch_symbol);
+    picker.roles_.resize(graph.inputs.size(), Role::kFixed);
+    for (size_t i = 0; i < graph.inputs.size(); ++i) {
+      const Value& input = graph.value(graph.inputs[i]);
+      for (size_t d = 0; d < input.shape.size(); ++d) {
+        const std::vector<std::string> symbols = input.shape[d].Symbols();
+        if (std::find(symbols.begin(), symbols.end(), graph.batch_symbol) ==
+            symbols.end()) {
+          continue;
+        }
+        const auto& ragged = maker.ragged(i);
+        const bool offsets = ragged && ragged->is_offsets;
+        const SymExpr want =
+            offsets && ragged->include_last_offset ? batch + SymExpr(1) : batch;
+        if (d != 0 || !(input.shape[d] == want)) {
+          return absl::UnimplementedError(
+              absl::StrCat("input ", input.name, " has the size ",
+                           input.shape[d].ToString(), " in dimension ", d));
+        }
+        picker.roles_[i] = offsets ? Role::kOffsets : Role::kRows;
+        const int64_t rows =
+            maker.sample()[i].dims[0] - (want == batch ? 0 : 1);
+        if (picker.rows_ != 0 && picker.rows_ != rows) {
+          return absl::InvalidArgumentError(
+              absl::StrCat("input ", input.name, " has ", rows,
+                           " rows where others have ", picker.rows_));
+        }
+        picker.rows_ = rows;
+      }
+    }
+    for (size_t i = 0; i < graph.inputs.size(); ++i) {
+      if (picker.roles_[i] == Role::kFixed || !maker.ragged(i)) continue;
+      picker.roles_[maker.ragged(i)->ids] = Role::kBags;
+      picker.bags_of_.resize(graph.inputs.size());
+      picker.bags_of_[maker.ragged(i)->ids] = i;
+    }
+    if (picker.rows_ == 0) {
+      return absl::UnimplementedError("no input has the batch as a size");
+    }
+    return picker;
+  }
+
+  int64_t rows() const { return rows_; }
+
+  absl::StatusOr<std::vector<base::Tensor>> Pick(
+      const std::vector<int64_t>& rows) const {
+    std::vector<base::Tensor> tensors;
+    for (size_t i = 0; i < roles_.size(); ++i) {
+      const base::TensorView& from = maker_.sample()[i];
+      absl::StatusOr<base::Tensor> tensor;
+      switch (roles_[i]) {
+        case Role::kFixed:
+          tensor = base::Tensor::CopyOf(from);
+          break;
+        case Role::kRows:
+          tensor = PickRanges(from, RowRanges(rows));
+          break;
+        case Role::kOffsets:
+          tensor = PickOffsets(i, rows);
+          break;
+        case Role::kBags:
+          tensor = PickRanges(from, BagRanges(*bags_of_[i], rows));
+          break;
+      }
+      if (!tensor.ok()) return tensor.status();
+      tensors.push_back(*std::move(tensor));
+    }
+    return tensors;
+  }
+
+ private:
+  struct Range {
+    int64_t begin = 0;
+    int64_t end = 0;
+  };
+
+  explicit RowPicker(const ProbeMaker& maker) : maker_(maker) {}
+
+  static std::vector<Range> RowRanges(const std::vector<int64_t>& rows) {
+    std::vector<Range> ranges;
+    for (int64_t row : rows) ranges.push_back({row, row + 1});
+    return ranges;
+  }
+
+  // Where the bags of `rows` lie, by the offsets or lengths in input `i`.
+  std::vector<Range> BagRanges(size_t i,
+                               const std::vector<int64_t>& rows) const {
+    const base::TensorView& bags = maker_.sample()[i];
+    const RaggedInput& ragged = *maker_.ragged(i);
+    const int64_t total = maker_.sample()[ragged.ids].dims[0];
+    std::vector<Range> all;
+    int64_t begin = 0;
+    for (int64_t row = 0; row < rows_; ++row) {
+      Range range;
+      if (!ragged.is_offsets) {
+        range = {begin, begin + IndexAt(bags, row)};
+        begin = range.end;
+      } else {
+        const bool last = row + 1 == rows_ && !ragged.include_last_offset;
+        range = {IndexAt(bags, row), last ? total : IndexAt(bags, row + 1)};
+      }
+      range.begin = std::clamp<int64_t>(range.begin, 0, total);
+      range.end = std::clamp<int64_t>(range.end, range.begin, total);
+      all.push_back(range);
+    }
+    std::vector<Range> ranges;
+    for (int64_t row : rows) ranges.push_back(all[row]);
+    return ranges;
+  }
+
+  absl::StatusOr<base::Tensor> PickOffsets(
+      size_t i, const std::vector<int64_t>& rows) const {
+    const bool closes = maker_.ragged(i)->include_last_offset;
+    const auto count = static_cast<int64_t>(rows.size()) + (closes ? 1 : 0);
+    REFRACT_ASSIGN_OR_RETURN(
+        base::Tensor offsets,
+        base::Tensor::Allocate(maker_.sample()[i].dtype, {count}));
+    int64_t begin = 0;
+    int64_t k = 0;
+    for (const Range& range : BagRanges(i, rows)) {
+      SetIndex(offsets, k++, begin);
+      begin += range.end - range.begin;
+    }
+    if (closes) SetIndex(offsets, k, begin);
+    return offsets;
+  }
+
+  static absl::StatusOr<base::Tensor> PickRanges(
+      const base::TensorView& from, const std::vector<Range>& ranges) {
+    base::Dims dims = from.dims;
+    const size_t row_bytes =
+        dims[0] == 0 ? 0 : from.bytes / static_cast<size_t>(dims[0]);
+    dims[0] = 0;
+    for (const Range& range : ranges) dims[0] += range.end - range.begin;
+    REFRACT_ASSIGN_OR_RETURN(base::Tensor tensor,
+                             base::Tensor::Allocate(from.dtype, dims));
+    std::byte* to = tensor.data();
+    for (const Range& range : ranges) {
+      const size_t bytes = (range.end - range.begin) * row_bytes;
+      if (bytes > 0)
+        std::memcpy(to, from.data + range.begin * row_bytes, bytes);
+      to += bytes;
+    }
+    return tensor;
+  }
+
+  const ProbeMaker& maker_;
+  std::vector<Role> roles_;
+  std::vector<std::optional<size_t>> bags_of_;  // by input: its offsets
+  int64_t rows_ = 0;
+};
+
+bool Close(double a, double b) {
+  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) == std::isnan(b);
+  return a == b || std::fabs(a - b) <= kAbsolute + kRelative * std::fabs(b);
+}
+
+// Row 0 of two tensors, of which `a` has `a_rows` and `b` has `b_rows`. Tensors
+// without rows hold nothing that is one row's.
+bool SameFirstRow(const base::Tensor& a, int64_t a_rows, const base::Tensor& b,
+                  int64_t b_rows) {
+  if (b.dims().empty() || b.dims()[0] != b_rows) return true;
+  if (a.dims().size() != b.dims().size() || a.dims()[0] != a_rows ||
+      a.bytes() * b_rows != b.bytes() * a_rows) {
+    return false;
+  }
+  const size_t bytes = a.bytes() / a_rows;
+  if (a.dtype() == base::DType::kFloat32) {
+    for (size_t i = 0; i < bytes / sizeof(float); ++i) {
+      if (!Close(a.view().as<float>()[i], b.view().as<float>()[i])) {
+        return false;
+      }
+    }
+    return true;
+  }
+  if (a.dtype() == base::DType::kFloat64) {
+    for (size_t i = 0; i < bytes / sizeof(double); ++i) {
+      if (!Close(a.view().as<double>()[i], b.view().as<double>()[i])) {
+        return false;
+      }
+    }
+    return true;
+  }
+  // Half floats round at about kRelative; what they hide, fp32 models show.
+  if (base::IsFloatingPoint(a.dtype())) return true;
+  return std::memcmp(a.data(), b.data(), bytes) == 0;
+}
+
+bool SameFirstRows(const InterpreterRun& a, int64_t a_rows,
+                   const InterpreterRun& b, int64_t b_rows) {
+  for (size_t i = 0; i < a.outputs.size(); ++i) {
+    if (!SameFirstRow(a.outputs[i], a_rows, b.outputs[i], b_rows)) return false;
+  }
+  return true;
+}
+
+absl::Status RunRows(const Interpreter& interpreter, const RowPicker& picker,
+                     const std::vector<int64_t>& rows, InterpreterRun& run) {
+  REFRACT_ASSIGN_OR_RETURN(const std::vector<base::Tensor> inputs,
+                           picker.Pick(rows));
+  std::vector<base::TensorView> views;
+  for (const base::Tensor& input : inputs) views.push_back(input.view());
+  return interpreter.Run(views, run);
+}
+
+}  // namespace
+
+absl::Status CheckRows(absl::Span<const NamedTensor> sample,
+                       const WeightStore& weights, Graph& graph,
+                       std::vector<std::string>& notes) {
+  if (graph.batch_symbol.empty()) return absl::OkStatus();
+  REFRACT_ASSIGN_OR_RETURN(const ProbeMaker maker,
+                           ProbeMaker::Create(graph, sample));
+  const absl::StatusOr<RowPicker> picker = RowPicker::Create(graph, maker);
+  if (absl::IsUnimplemented(picker.status())) {
+    notes.push_back(absl::StrCat("a batch of 1 was not checked: ",
+                                 picker.status().message()));
+    return absl::OkStatus();
+  }
+  if (!picker.ok()) return picker.status();
+  REFRACT_ASSIGN_OR_RETURN(const std::unique_ptr<const Interpreter> interpreter,
+                           Interpreter::Create(graph, weights));
+  InterpreterRun two;
+  InterpreterRun three;
+  REFRACT_RETURN_IF_ERROR(RunRows(*interpreter, *picker, {0, 0}, two));
+  REFRACT_RETURN_IF_ERROR(RunRows(*interpreter, *picker, {0, 0, 0}, three));
+  // A sum over the batch grows with it: one row then rightly differs from two.
+  bool mixes = !SameFirstRows(two, 2, three, 3);
+  for (int64_t row = 1; row < std::min<int64_t>(picker->rows(), 4); ++row) {
+    InterpreterRun run;
+    REFRACT_RETURN_IF_ERROR(RunRows(*interpreter, *picker, {0, row}, run));
+    mixes |= !SameFirstRows(two, 2, run, 2);
+  }
+  if (mixes) {
+    notes.push_back(
+        "an item's result depends on the other items of its request");
+  }
+  if (graph.min_batch > 2) return absl::OkStatus();
+  InterpreterRun one;
+  const absl::Status status = RunRows(*interpreter, *picker, {0}, one);
+  std::string problem;
+  if (!status.ok()) {
+    problem = std::string(status.message());
+  } else if (!SameFirstRows(one, 1, two, 2) && !mixes) {
+    problem = "one row alone gives another result than the same row twice";
+  }
+  if (!problem.empty()) {
+    graph.min_batch = 2;
+    notes.push_back(absl::StrCat("a batch of 1 is padded to 2: ", problem));
+  } else if (graph.min_batch == 2) {
+    graph.min_batch = 1;
+    notes.push_back(
+        "the export guards against a batch of 1, but the graph agrees for it");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace refract::models

@@ -1,0 +1,319 @@
+#include "models/shapes/symbols.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "models/op_traits.h"
+
+namespace refract::models {
+namespace {
+
+// With more classes of sizes than this, combinations are not all tried.
+constexpr size_t kMaxClasses = 4;
+
+enum class Effect : uint8_t {
+  kFails,
+  kNothing,    // runs, and no size but the input's own changes
+  kViewsOnly,  // only shapes of views of the input change
+  kChanges,
+};
+
+class Finder {
+ public:
+  Finder(const Graph& graph, const Prober& prober)
+      : graph_(graph), prober_(prober) {}
+
+  absl::StatusOr<FoundSymbols> Find() {
+    found_.base = prober_.maker().sample_dims();
+    const absl::Status status = prober_.Run(found_.base, base_run_);
+    if (!status.ok()) return base::Annotate(status, "the example does not run");
+    LeaveOneRow();
+    FindFreePlaces();
+    FindClasses(leading_);
+    FindClasses(trailing_);
+    JoinClasses();
+    TakeIdleInputs();
+    Name();
+    return std::move(found_);
+  }
+
+ private:
+  using Member = SizeSymbol::Member;
+
+  int64_t SizeOf(Place place) const {
+    return found_.base[place.input][place.dim];
+  }
+
+  // Bag offsets count one more than there are bags.
+  int64_t OffsetOf(Place place) const {
+    const auto& ragged = prober_.maker().ragged(place.input);
+    return place.dim == 0 && ragged && ragged->include_last_offset ? 1 : 0;
+  }
+
+  InputDims Moved(const std::vector<Member>& members) const {
+    InputDims dims = found_.base;
+    for (const Member& member : members) {
+      dims[member.place.input][member.place.dim] += member.factor;
+    }
+    return dims;
+  }
+
+  Effect Try(const std::vector<Member>& members) const {
+    InterpreterRun run;
+    if (!prober_.Run(Moved(members), run).ok()) return Effect::kFails;
+    Effect effect = Effect::kNothing;
+    for (size_t id = 0; id < graph_.values.size(); ++id) {
+      const NodeId producer = graph_.values[id].producer;
+      if (producer == kNoNode ||
+          (run.values[id].spec.dims == base_run_.values[id].spec.dims &&
+           run.values[id].number == base_run_.values[id].number)) {
+        continue;
+      }
+      const OpClass op_class = ClassOf(graph_.nodes[producer].op);
+      if (op_class != OpClass::kView && op_class != OpClass::kSize) {
+        return Effect::kChanges;
+      }
+      effect = Effect::kViewsOnly;
+    }
+    return effect;
+  }
+
+  std::vector<Place> Places() const {
+    std::vector<Place> places;
+    for (size_t i = 0; i < found_.base.size(); ++i) {
+      for (size_t d = 0; d < found_.base[i].size(); ++d) {
+        places.push_back({i, d});
+      }
+    }
+    return places;
+  }
+
+  // Goes on from two rows when the example has one, if the model takes two.
+  void LeaveOneRow() {
+    std::vector<Member> ones;
+    size_t leading = 0;
+    for (const Place& place : Places()) {
+      if (place.dim != 0) continue;
+      ++leading;
+      if (SizeOf(place) - OffsetOf(place) == 1) ones.push_back({place});
+    }
+    if (ones.empty() || 2 * ones.size() < leading) return;
+    InputDims two = Moved(ones);
+    InterpreterRun run;
+    if (prober_.Run(two, run).ok()) {
+      found_.base = std::move(two);
+      base_run_ = std::move(run);
+    }
+  }
+
+  // Numbers of one item: a server should not take more or fewer of them, even
+  // where the arithmetic would.
+  bool IsFeatureWidth(Place place) const {
+    return place.dim > 0 && place.dim + 1 == found_.base[place.input].size() &&
+           base::IsFloatingPoint(prober_.maker().sample()[place.input].dtype);
+  }
+
+  // Sizes that may change alone are symbols of their own: lengths of ragged
+  // inputs. The others are kept for FindClasses().
+  void FindFreePlaces() {
+    std::vector<bool> read(graph_.values.size(), false);
+    for (const Node& node : graph_.nodes) {
+      for (ValueId id : InputsOf(node)) read[id] = true;
+    }
+    for (const Place& place : Places()) {
+      const Effect effect = Try({{place}});
+      if (effect == Effect::kFails) {
+        (place.dim == 0 ? leading_ : trailing_).push_back(place);
+      } else if (place.dim == 0) {
+        // The ids of bags change no other size, and yet are read.
+        if (read[graph_.inputs[place.input]]) {
+          AddSymbol({{place, 1, OffsetOf(place)}});
+        } else {
+          idle_.push_back(place);
+        }
+      } else if (effect == Effect::kChanges && !IsFeatureWidth(place)) {
+        // Without such a change, columns are added that the model never picks.
+        AddSymbol({{place}});
+      }
+    }
+  }
+
+  void AddSymbol(std::vector<Member> members) {
+    SizeSymbol symbol;
+    const Member& first = members.front();
+    symbol.base = (SizeOf(first.place) - first.offset) / first.factor;
+    symbol.members = std::move(members);
+    found_.symbols.push_back(std::move(symbol));
+  }
+
+  std::vector<Member> MembersOf(const std::vector<Place>& places) const {
+    std::vector<Member> members;
+    for (const Place& place : places) {
+      members.push_back({place, 1, OffsetOf(place)});
+    }
+    return members;
+  }
+
+  // Equal sizes that may change when they change together.
+  void FindClasses(std::vector<Place>& places) {
+    std::map<int64_t, std::vector<Place>> classes;
+    for (const Place& place : places) {
+      classes[SizeOf(place) - OffsetOf(place)].push_back(place);
+    }
+    places.clear();
+    for (const auto& [size, members] : classes) {
+      const bool may_vary =
+          members.size() > 1 &&
+          !std::all_of(members.begin(), members.end(),
+                       [this](Place place) { return IsFeatureWidth(place); });
+      if (may_vary && Try(MembersOf(members)) != Effect::kFails) {
+        AddSymbol(MembersOf(members));
+      } else {
+        places.insert(places.end(), members.begin(), members.end());
+      }
+    }
+  }
+
+  // Sizes that must change together without being equal: lengths of F features
+  // per row are F·B, their offsets F·B + 1.
+  void JoinClasses() {
+    std::map<int64_t, std::vector<Place>> by_size;
+    for (const Place& place : leading_) {
+      by_size[SizeOf(place) - OffsetOf(place)].push_back(place);
+    }
+    std::vector<std::pair<int64_t, std::vector<Place>>> classes(by_size.begin(),
+                                                                by_size.end());
+    std::stable_sort(classes.begin(), classes.end(),
+                     [](const auto& a, const auto& b) {
+                       return a.second.size() > b.second.size();
+                     });
+    if (!classes.empty()) {
+      found_.attempt = Moved(MembersOf(classes[0].second));
+      found_.base_rows = classes[0].first;
+    }
+    for (const auto& [rows, main] : classes) {
+      if (rows < 1) continue;
+      std::vector<Choices> others;
+      for (const auto& [size, places] : classes) {
+        if (size != rows) others.push_back(ChoicesFor(size, rows, places));
+      }
+      std::vector<Member> members = MembersOf(main);
+      if (TryChoices(others, 0, members)) {
+        AddSymbol(std::move(members));
+        return;
+      }
+    }
+  }
+
+  // How the places of one class may follow the main one.
+  struct Choices {
+    const std::vector<Place>* places;
+    std::vector<std::pair<int64_t, int64_t>> options;  // factor, offset
+  };
+
+  static Choices ChoicesFor(int64_t size, int64_t rows,
+                            const std::vector<Place>& places) {
+    Choices choices{&places, {}};
+    if (size >= rows && size % rows == 0) {
+      choices.options.push_back({size / rows, 0});
+    }
+    if (size > rows && (size - 1) % rows == 0) {
+      choices.options.push_back({(size - 1) / rows, 1});
+    }
+    return choices;
+  }
+
+  bool TryChoices(const std::vector<Choices>& others, size_t next,
+                  std::vector<Member>& members) const {
+    if (next == others.size()) return Try(members) != Effect::kFails;
+    const size_t length = members.size();
+    for (const auto& [factor, offset] : others[next].options) {
+      for (const Place& place : *others[next].places) {
+        members.push_back({place, factor, offset + OffsetOf(place)});
+      }
+      if (TryChoices(others, next + 1, members)) return true;
+      members.resize(length);
+      if (next >= kMaxClasses) break;
+    }
+    return TryChoices(others, next + 1, members);
+  }
+
+  // Inputs that nothing reads follow the size that they have in the example.
+  void TakeIdleInputs() {
+    for (const Place& place : idle_) {
+      for (SizeSymbol& symbol : found_.symbols) {
+        if (symbol.base == SizeOf(place) - OffsetOf(place) &&
+            symbol.members[0].place.dim == 0) {
+          symbol.members.push_back({place, 1, OffsetOf(place)});
+          break;
+        }
+      }
+    }
+  }
+
+  // The rows of the first output are the batch.
+  bool CountsRows(const SizeSymbol& symbol) const {
+    if (graph_.outputs.empty()) return false;
+    const auto& before = base_run_.values[graph_.outputs[0]].spec.dims;
+    if (before.empty() || before[0] != symbol.base) return false;
+    InterpreterRun run;
+    if (!prober_.Run(Moved(symbol.members), run).ok()) return false;
+    const auto& after = run.values[graph_.outputs[0]].spec.dims;
+    return !after.empty() && after[0] == symbol.base + 1;
+  }
+
+  void Name() {
+    bool has_batch = false;
+    int ragged = 0;
+    int other = 0;
+    for (SizeSymbol& symbol : found_.symbols) {
+      if (!has_batch && CountsRows(symbol)) {
+        symbol.name = std::string(kBatchSymbol);
+        has_batch = true;
+      } else if (symbol.members[0].place.dim == 0) {
+        symbol.name = absl::StrCat("N", ragged++);
+      } else {
+        symbol.name = absl::StrCat("T", other++);
+      }
+    }
+  }
+
+  const Graph& graph_;
+  const Prober& prober_;
+  FoundSymbols found_;
+  InterpreterRun base_run_;
+  std::vector<Place> leading_;   // cannot change alone
+  std::vector<Place> trailing_;  // cannot change alone
+  std::vector<Place> idle_;
+};
+
+}  // namespace
+
+InputDims DimsAt(const FoundSymbols& found,
+                 const std::vector<int64_t>& values) {
+  InputDims dims = found.base;
+  for (size_t s = 0; s < found.symbols.size(); ++s) {
+    for (const SizeSymbol::Member& member : found.symbols[s].members) {
+      dims[member.place.input][member.place.dim] =
+          member.factor * values[s] + member.offset;
+    }
+  }
+  return dims;
+}
+
+std::vector<int64_t> BaseValues(const FoundSymbols& found) {
+  std::vector<int64_t> values;
+  for (const SizeSymbol& symbol : found.symbols) values.push_back(symbol.base);
+  return values;
+}
+
+absl::StatusOr<FoundSymbols> FindSymbols(const Graph& graph,
+                                         const Prober& prober) {
+  return Finder(graph, prober).Find();
+}
+
+}  // namespace refract::models

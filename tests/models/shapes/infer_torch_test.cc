@@ -1,0 +1,417 @@
+// Models are written in TorchScript, as a trace would leave them: with sizes
+// computed, or written in as literals.
+
+#include <torch/csrc/jit/api/module.h>
+#include <torch/torch.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/shapes/infer.h"
+#include "models/torchscript/import.h"
+
+namespace refract::models {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+at::Tensor Floats(at::IntArrayRef sizes) {
+  at::manual_seed(7);
+  return at::randn(sizes);
+}
+
+at::Tensor Ids(at::IntArrayRef sizes, int64_t rows = 10) {
+  at::manual_seed(7);
+  return at::randint(rows, sizes, at::kLong);
+}
+
+at::Tensor Longs(std::vector<int64_t> values) {
+  return at::tensor(values, at::kLong);
+}
+
+using Inputs = std::vector<std::pair<std::string, at::Tensor>>;
+
+class Model {
+ public:
+  explicit Model(const std::string& body) : module_("test") {
+    module_.register_parameter("table", Floats({10, 3}), false);
+    module_.register_parameter("weight", Floats({2, 13}), false);
+    module_.define(body);
+  }
+
+  // Imports the model and infers its shapes.
+  absl::Status Infer(Inputs inputs) {
+    inputs_ = std::move(inputs);
+    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+    const std::string path =
+        absl::StrCat(testing::TempDir(), "/", info->test_suite_name(), "_",
+                     info->name(), ".pt");
+    module_.save(path);
+    auto model = ImportTorchScript(path);
+    if (!model.ok()) return model.status();
+    imported = *std::move(model);
+    weights_ = *WeightStore::Open("", imported.weights);
+    return InferShapes(Sample(), *weights_, imported.graph);
+  }
+
+  absl::Status Check() {
+    return CheckRows(Sample(), *weights_, imported.graph, notes);
+  }
+
+  const Graph& graph() const { return imported.graph; }
+
+  std::string Shape(ValueId id) const {
+    std::string text;
+    for (const SymExpr& size : graph().value(id).shape) {
+      absl::StrAppend(&text, text.empty() ? "" : ", ", size.ToString());
+    }
+    return graph().value(id).has_shape ? text : "?";
+  }
+  std::string InputShape(const std::string& name) const {
+    return Shape(graph().FindValue(name));
+  }
+  std::string OutputShape(size_t i = 0) const {
+    return Shape(graph().outputs[i]);
+  }
+
+  ImportedModel imported;
+  std::vector<std::string> notes;
+
+ private:
+  std::vector<NamedTensor> Sample() const {
+    std::vector<NamedTensor> sample;
+    for (const auto& [name, tensor] : inputs_) {
+      base::TensorView view;
+      view.dtype = tensor.scalar_type() == at::kLong ? base::DType::kInt64
+                                                     : base::DType::kFloat32;
+      view.dims.assign(tensor.sizes().begin(), tensor.sizes().end());
+      view.data = static_cast<const std::byte*>(tensor.const_data_ptr());
+      view.bytes = tensor.nbytes();
+      sample.push_back({name, view});
+    }
+    return sample;
+  }
+
+  torch::jit::Module module_;
+  Inputs inputs_;
+  std::shared_ptr<const WeightStore> weights_;
+};
+
+TEST(InferShapesTest, RowsOfAllInputsAreOneSymbol) {
+  Model model(R"(
+    def forward(self, dense, ids):
+      return torch.cat([torch.linear(dense, self.weight),
+                        torch.embedding(self.table, ids)], 1)
+  )");
+  ASSERT_TRUE(
+      model.Infer({{"dense", Floats({4, 13})}, {"ids", Ids({4})}}).ok());
+  EXPECT_EQ(model.InputShape("dense"), "B, 13");
+  EXPECT_EQ(model.InputShape("ids"), "B");
+  EXPECT_EQ(model.OutputShape(), "B, 5");
+  EXPECT_EQ(model.graph().batch_symbol, "B");
+  EXPECT_EQ(model.graph().value(model.graph().outputs[0]).dtype,
+            base::DType::kFloat32);
+  EXPECT_EQ(model.graph().value(model.graph().inputs[1]).dtype,
+            base::DType::kInt64);
+}
+
+constexpr char kBags[] = R"(
+    def forward(self, dense, a, a_offsets, b, b_offsets):
+      x = torch.embedding_bag(self.table, a, a_offsets, False, 0, False,
+                              None, True)[0]
+      y = torch.embedding_bag(self.table, b, b_offsets, False, 0, False,
+                              None, False)[0]
+      return torch.cat([dense, x, y], 1).sum(1)
+  )";
+
+TEST(InferShapesTest, OffsetsFollowTheRowsAndRaggedLengthsAreFree) {
+  Model model(kBags);
+  // Both bags hold 7 ids, and one of them as many as there are offsets.
+  ASSERT_TRUE(model
+                  .Infer({{"dense", Floats({4, 13})},
+                          {"a", Ids({7})},
+                          {"a_offsets", Longs({0, 2, 2, 5, 7})},
+                          {"b", Ids({7})},
+                          {"b_offsets", Longs({0, 0, 3, 4})}})
+                  .ok());
+  EXPECT_EQ(model.InputShape("dense"), "B, 13");
+  EXPECT_EQ(model.InputShape("a_offsets"), "B + 1");
+  EXPECT_EQ(model.InputShape("b_offsets"), "B");
+  EXPECT_EQ(model.InputShape("a"), "N0");
+  EXPECT_EQ(model.InputShape("b"), "N1");
+  EXPECT_EQ(model.OutputShape(), "B");
+  for (const SymbolRange& range : model.graph().symbols) {
+    EXPECT_EQ(range.min, range.symbol == "B" ? 1 : 0) << range.symbol;
+  }
+}
+
+TEST(InferShapesTest, HistoryLengthIsASymbolOfItsOwn) {
+  Model model(R"(
+    def forward(self, items, kinds, lengths):
+      x = torch.cat([torch.embedding(self.table, items),
+                     torch.embedding(self.table, kinds)], 2)
+      mask = torch.arange(x.size(1)).unsqueeze(0) < lengths.unsqueeze(1)
+      y = x * mask.unsqueeze(2)
+      return y.sum(1), y.flatten(1)
+  )");
+  ASSERT_TRUE(model
+                  .Infer({{"items", Ids({4, 5})},
+                          {"kinds", Ids({4, 5})},
+                          {"lengths", Longs({1, 0, 5, 2})}})
+                  .ok());
+  EXPECT_EQ(model.InputShape("items"), "B, T0");
+  EXPECT_EQ(model.InputShape("kinds"), "B, T0");
+  EXPECT_EQ(model.InputShape("lengths"), "B");
+  EXPECT_EQ(model.OutputShape(0), "B, 6");
+  EXPECT_EQ(model.OutputShape(1), "B, 6*T0");
+}
+
+TEST(InferShapesTest, ProductsOfSymbolsAreFound) {
+  Model model(R"(
+    def forward(self, items, other):
+      x = torch.embedding(self.table, items)
+      flat = x.reshape(-1, 3)
+      y = flat.reshape(x.size(0), x.size(1), 3).sum(1)
+      return y + other.sum(1, True), flat
+  )");
+  ASSERT_TRUE(
+      model.Infer({{"items", Ids({4, 5})}, {"other", Floats({4, 2})}}).ok());
+  EXPECT_EQ(model.InputShape("items"), "B, T0");
+  EXPECT_EQ(model.OutputShape(1), "B*T0, 3");
+}
+
+TEST(InferShapesTest, LengthsOfSeveralFeaturesPerRowAreMultiples) {
+  // Keyed jagged input: 2 features × B lengths, ids of all of them in a row.
+  Model model(R"(
+    def forward(self, dense, values, lengths):
+      zero = torch.zeros([1], dtype=4)
+      offsets = torch.cat([zero, torch.cumsum(lengths, 0)])
+      x = torch.embedding_bag(self.table, values, offsets, False, 0, False,
+                              None, True)[0]
+      y = x.view(2, -1, 3).transpose(0, 1).reshape(-1, 6)
+      return torch.cat([dense, y], 1)
+  )");
+  ASSERT_TRUE(model
+                  .Infer({{"dense", Floats({4, 13})},
+                          {"values", Ids({9})},
+                          {"lengths", Longs({1, 0, 3, 2, 0, 0, 1, 2})}})
+                  .ok());
+  EXPECT_EQ(model.InputShape("dense"), "B, 13");
+  EXPECT_EQ(model.InputShape("lengths"), "2*B");
+  EXPECT_EQ(model.InputShape("values"), "N0");
+  EXPECT_EQ(model.OutputShape(), "B, 19");
+}
+
+TEST(InferShapesTest, OneUserForManyItemsStaysOne) {
+  Model model(R"(
+    def forward(self, user, items):
+      u = torch.linear(user, self.weight).expand(items.size(0), -1)
+      return (u * torch.linear(items, self.weight)).sum(1)
+  )");
+  ASSERT_TRUE(
+      model.Infer({{"user", Floats({1, 13})}, {"items", Floats({5, 13})}})
+          .ok());
+  EXPECT_EQ(model.InputShape("user"), "1, 13");
+  EXPECT_EQ(model.InputShape("items"), "B, 13");
+  EXPECT_EQ(model.OutputShape(), "B");
+}
+
+TEST(InferShapesTest, ASampleOfOneRowIsEnough) {
+  Model model(R"(
+    def forward(self, a, b):
+      return (a + b).sum(1)
+  )");
+  ASSERT_TRUE(
+      model.Infer({{"a", Floats({1, 13})}, {"b", Floats({1, 13})}}).ok());
+  EXPECT_EQ(model.InputShape("a"), "B, 13");
+  EXPECT_EQ(model.InputShape("b"), "B, 13");
+  EXPECT_EQ(model.OutputShape(), "B");
+}
+
+TEST(InferShapesTest, SizesThatDataDecidesStayUnknown) {
+  Model model(R"(
+    def forward(self, x, ids):
+      picked = x[ids > 4]
+      return x.sum(1) + picked.sum(), picked
+  )");
+  ASSERT_TRUE(
+      model.Infer({{"x", Floats({4, 13})}, {"ids", Longs({9, 1, 2, 7})}}).ok());
+  EXPECT_EQ(model.OutputShape(0), "B");
+  EXPECT_EQ(model.OutputShape(1), "?, 13");
+}
+
+TEST(InferShapesTest, CastsThatChangeNothingGo) {
+  Model model(R"(
+    def forward(self, x, y):
+      z = x * 2
+      z.add_(y)
+      return z.float()
+  )");
+  ASSERT_TRUE(
+      model.Infer({{"x", Floats({4, 13})}, {"y", Floats({4, 13})}}).ok());
+  std::vector<std::string> ops;
+  for (const Node& node : model.graph().nodes) ops.push_back(node.op);
+  EXPECT_THAT(ops, ElementsAre("aten.mul.Scalar", "aten.add.Tensor"));
+}
+
+TEST(InferShapesTest, SpecialisedTracesAreRefusedByTheOperatorAtFault) {
+  struct Case {
+    std::string body;
+    std::string culprit;
+  };
+  const std::vector<Case> cases = {
+      {"x.view([4, -1]).sum(1)", "aten.view.default, size=[4, -1]"},
+      {"torch.linear(x.reshape([4, 13]), self.weight)",
+       "aten.reshape.default, shape=[4, 13]"},
+      {"torch.cat(x.split([1, 3]), 0)", "split"},
+      {"x + torch.arange(4).unsqueeze(1)", "aten.arange.default, end=4"},
+      {"x[:, :1].expand(4, 13) * x", "aten.expand.default, size=[4, 13]"},
+      {"torch.cat([x, torch.zeros([4, 2])], 1)",
+       "aten.zeros.default, size=[4, 2]"},
+      {"torch.constant_pad_nd(x, [0, 0, 0, 2])[:4].sum(1)",
+       "aten.slice.Tensor, dim=0, end=4"},
+      {"x.view([2, 2, 13]).sum(1).repeat_interleave(2, 0)",
+       "aten.view.default, size=[2, 2, 13]"},
+      {"torch.linear(x.view([4, -1]).view([-1, 13]), self.weight).view([4, 2])",
+       "aten.view.default, size=[4, "},
+      {"torch.bmm(x.view([4, 13, 1]), x.view([4, 1, 13])).flatten(1)",
+       "aten.view.default, size=[4, 13, 1]"},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.body);
+    Model model(absl::StrCat("\n    def forward(self, x):\n      return ",
+                             c.body, "\n"));
+    const absl::Status status = model.Infer({{"x", Floats({4, 13})}});
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(status.message(), HasSubstr("specialised to its batch of 4"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(c.culprit));
+  }
+}
+
+TEST(InferShapesTest, SpecialisedTraceOfSeveralInputsIsRefused) {
+  Model model(R"(
+    def forward(self, dense, ids):
+      x = torch.cat([torch.linear(dense, self.weight),
+                     torch.embedding(self.table, ids)], 1)
+      return x.view([4, 5]).sum(1)
+  )");
+  const absl::Status status =
+      model.Infer({{"dense", Floats({4, 13})}, {"ids", Ids({4})}});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("aten.view.default, size=[4, 5]"));
+}
+
+// Works for even batches, so that a neighbour of the traced one tells.
+TEST(InferShapesTest, TraceThatPairsRowsIsRefused) {
+  Model model(R"(
+    def forward(self, x):
+      return x.view([-1, 2, 13]).flip(1).reshape([-1, 13]).sum(1)
+  )");
+  const absl::Status status = model.Infer({{"x", Floats({4, 13})}});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("aten.view.default"));
+}
+
+TEST(InferShapesTest, RowsThatDependOnEachOtherAreNoSpecialisation) {
+  Model model(R"(
+    def forward(self, x):
+      return torch.softmax(x.sum(1), 0)
+  )");
+  ASSERT_TRUE(model.Infer({{"x", Floats({4, 13})}}).ok());
+  EXPECT_EQ(model.OutputShape(), "B");
+}
+
+TEST(InferShapesTest, SampleThatDoesNotFitIsRefusedByName) {
+  const std::string body = R"(
+    def forward(self, x, y):
+      return torch.linear(x, self.weight) + y
+  )";
+  const at::Tensor x = Floats({4, 13});
+  const at::Tensor y = Floats({4, 2});
+  EXPECT_THAT(Model(body).Infer({{"x", x}}).message(),
+              HasSubstr("input y is missing"));
+  EXPECT_THAT(Model(body).Infer({{"x", x}, {"y", y}, {"z", y}}).message(),
+              HasSubstr("no input z"));
+  EXPECT_THAT(Model(body).Infer({{"x", x}, {"x", x}, {"y", y}}).message(),
+              HasSubstr("x is given twice"));
+  const absl::Status status = Model(body).Infer({{"x", y}, {"y", y}});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("the example does not run"));
+  EXPECT_THAT(status.message(), HasSubstr("aten.linear.default"));
+}
+
+TEST(CheckRowsTest, BatchOfOneThatAgreesNeedsNoPadding) {
+  Model model(kBags);
+  ASSERT_TRUE(model
+                  .Infer({{"dense", Floats({4, 13})},
+                          {"a", Ids({7})},
+                          {"a_offsets", Longs({0, 2, 2, 5, 7})},
+                          {"b", Ids({7})},
+                          {"b_offsets", Longs({0, 0, 3, 4})}})
+                  .ok());
+  ASSERT_TRUE(model.Check().ok());
+  EXPECT_EQ(model.graph().min_batch, 1);
+  EXPECT_THAT(model.notes, IsEmpty());
+  // An exporter's guard is withdrawn.
+  model.imported.graph.min_batch = 2;
+  ASSERT_TRUE(model.Check().ok());
+  EXPECT_EQ(model.graph().min_batch, 1);
+  EXPECT_EQ(model.notes.size(), 1u);
+}
+
+TEST(CheckRowsTest, SqueezeThatTakesTheBatchAwayIsPadded) {
+  Model model(R"(
+    def forward(self, x):
+      return torch.linear(x, self.weight)[:, :1].squeeze()
+  )");
+  ASSERT_TRUE(model.Infer({{"x", Floats({4, 13})}}).ok());
+  ASSERT_TRUE(model.Check().ok());
+  EXPECT_EQ(model.graph().min_batch, 2);
+  ASSERT_EQ(model.notes.size(), 1u);
+  EXPECT_THAT(model.notes[0], HasSubstr("padded to 2"));
+}
+
+TEST(CheckRowsTest, FailureForOneRowIsPadded) {
+  Model model(R"(
+    def forward(self, x):
+      y = x.squeeze()
+      return torch.bmm(y.unsqueeze(1), y.unsqueeze(2)).flatten()
+  )");
+  ASSERT_TRUE(model.Infer({{"x", Floats({4, 13})}}).ok());
+  ASSERT_TRUE(model.Check().ok());
+  EXPECT_EQ(model.graph().min_batch, 2);
+}
+
+TEST(CheckRowsTest, RowsThatDependOnEachOtherAreNoted) {
+  for (const std::string body :
+       {"torch.softmax(x.sum(1), 0)", "x.sum(1) - x.mean()",
+        "x.sum(1) / x.size(0)"}) {
+    SCOPED_TRACE(body);
+    Model model(
+        absl::StrCat("\n    def forward(self, x):\n      return ", body, "\n"));
+    ASSERT_TRUE(model.Infer({{"x", Floats({4, 13})}}).ok());
+    ASSERT_TRUE(model.Check().ok());
+    EXPECT_EQ(model.graph().min_batch, 1);
+    EXPECT_THAT(model.notes, ElementsAre(HasSubstr("other items")));
+  }
+}
+
+TEST(CheckRowsTest, LargerMinimumIsLeftAlone) {
+  Model model(R"(
+    def forward(self, x):
+      return x.sum(1)
+  )");
+  ASSERT_TRUE(model.Infer({{"x", Floats({4, 13})}}).ok());
+  model.imported.graph.min_batch = 4;
+  ASSERT_TRUE(model.Check().ok());
+  EXPECT_EQ(model.graph().min_batch, 4);
+}
+
+}  // namespace
+}  // namespace refract::models
