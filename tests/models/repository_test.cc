@@ -311,6 +311,10 @@ TEST_F(RepositoryTest, RefusesThePlanOfAnotherModel) {
   const auto status = repository_.Load("ctr").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("split_plan.pb"));
+  // Whoever replaces the plan can still load the model.
+  const auto without = repository_.Load("ctr", 0, {.with_plan = false});
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_FALSE((*without)->plan.has_value());
 }
 
 int64_t ResidentBytes(absl::string_view field) {
