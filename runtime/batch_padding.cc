@@ -135,9 +135,8 @@ absl::Status BatchPadding::Pad(absl::Span<const TensorView> inputs,
     if (rule.rule == Rule::kKeep) continue;
     if (rule.rule == Rule::kImpossible) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "input '", rule.name, "': the batch is ", *rows,
-          "; the model needs ", min_batch_,
-          ", and the size of this input cannot be padded to that"));
+          "input '", rule.name, "': the batch is ", *rows, "; the model needs ",
+          min_batch_, ", and the size of this input cannot be padded to that"));
     }
     const TensorView& view = inputs[i];
     const auto entry = EntryBytes(view);

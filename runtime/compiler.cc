@@ -135,7 +135,8 @@ class Compiler {
     const Value& value = graph_.value(id);
     if (plan_.weights == nullptr) {
       return absl::InvalidArgumentError(
-          absl::StrCat("weight '", value.weight, "' is read, but no weights "
+          absl::StrCat("weight '", value.weight,
+                       "' is read, but no weights "
                        "were given"));
     }
     REFRACT_ASSIGN_OR_RETURN(models::WeightView view,
@@ -181,9 +182,9 @@ class Compiler {
     const NodeId id = part_.nodes[position];
     if (id < 0 || static_cast<size_t>(id) >= graph_.nodes.size() ||
         (position > 0 && id <= part_.nodes[position - 1])) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "part: node ", id, " at place ", position,
-          " is unknown to the graph or out of order"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("part: node ", id, " at place ", position,
+                       " is unknown to the graph or out of order"));
     }
     const Node& node = graph_.nodes[id];
     Step step;
@@ -193,8 +194,8 @@ class Compiler {
     const std::vector<ValueId> operands = models::InputsOf(node);
     bool all_dense = true;
     for (ValueId operand : operands) {
-      REFRACT_ASSIGN_OR_RETURN(
-          const int local, Read(operand, absl::StrCat("node ", node.name)));
+      REFRACT_ASSIGN_OR_RETURN(const int local,
+                               Read(operand, absl::StrCat("node ", node.name)));
       step.operands.push_back(local);
       all_dense &= plan_.constants[local].kind != OperandKind::kWeight;
     }
@@ -210,8 +211,7 @@ class Compiler {
     }
     // Steps of views extend the life of what they show.
     if (step.view != nullptr && step.outputs[0] != kNoLocal) {
-      plan_.locals[step.outputs[0]].root =
-          plan_.locals[step.operands[0]].root;
+      plan_.locals[step.outputs[0]].root = plan_.locals[step.operands[0]].root;
     }
     step_nodes_.push_back(id);
     plan_.steps.push_back(std::move(step));
@@ -249,9 +249,9 @@ class Compiler {
       PlanOutput output;
       REFRACT_ASSIGN_OR_RETURN(output.local, Read(id, "an output"));
       if (plan_.constants[output.local].kind == OperandKind::kWeight) {
-        return absl::UnimplementedError(absl::StrCat(
-            "output '", graph_.value(id).name,
-            "' is a strided weight too large to be copied"));
+        return absl::UnimplementedError(
+            absl::StrCat("output '", graph_.value(id).name,
+                         "' is a strided weight too large to be copied"));
       }
       plan_.outputs.push_back(output);
     }
@@ -348,8 +348,8 @@ class Compiler {
       plan_.locals[local].is_constant = true;
       plan_.locals[local].root = local;
       plan_.constants[local] = state.operands[local];
-      folded_.push_back({std::move(state.buffers[local]),
-                         std::move(state.results[local])});
+      folded_.push_back(
+          {std::move(state.buffers[local]), std::move(state.results[local])});
     }
   }
 
@@ -370,7 +370,8 @@ class Compiler {
     const auto is_needed = [&](const std::byte* data, size_t bytes) {
       if (data == nullptr) return false;
       const auto first = std::lower_bound(needed.begin(), needed.end(), data);
-      return first != needed.end() && *first < data + std::max<size_t>(bytes, 1);
+      return first != needed.end() &&
+             *first < data + std::max<size_t>(bytes, 1);
     };
     for (Folded& folded : folded_) {
       const base::TensorView& result = folded.result.operand.tensor;
@@ -396,8 +397,8 @@ class Compiler {
   const CompileOptions& options_;
   Plan plan_;
   absl::flat_hash_map<ValueId, int> local_of_;
-  std::vector<bool> read_;           // per graph value
-  std::vector<NodeId> step_nodes_;   // per step, before folding
+  std::vector<bool> read_;          // per graph value
+  std::vector<NodeId> step_nodes_;  // per step, before folding
   std::vector<Folded> folded_;
 };
 

@@ -17,7 +17,8 @@ using models::aten::Result;
 using OperandKind = Operand::Kind;
 
 // An address for tensors without elements.
-alignas(base::kTensorAlignBytes) std::byte empty_tensor[base::kTensorAlignBytes];
+alignas(base::kTensorAlignBytes) std::byte
+    empty_tensor[base::kTensorAlignBytes];
 
 bool IsAligned(const std::byte* data) {
   return reinterpret_cast<uintptr_t>(data) % base::kTensorAlignBytes == 0;
@@ -84,7 +85,8 @@ bool AliasesOperand(const Plan& plan, const Step& step,
                     const RunContext::State& state, const std::byte* data) {
   for (int local : step.operands) {
     const Operand& operand = state.operands[local];
-    if (operand.kind != OperandKind::kTensor || plan.locals[local].is_constant) {
+    if (operand.kind != OperandKind::kTensor ||
+        plan.locals[local].is_constant) {
       continue;
     }
     const auto begin = reinterpret_cast<uintptr_t>(operand.tensor.data);
@@ -105,9 +107,8 @@ absl::Status CheckResult(const Step& step, const Local& local,
   if (!dtype_differs && !rank_differs) return absl::OkStatus();
   return absl::InternalError(absl::StrCat(
       step.node, " (", step.op, "): gives ", base::Name(result.tensor.dtype),
-      " ", base::DimsToString(result.tensor.dims),
-      " where the graph promises ", base::Name(local.dtype), " of rank ",
-      local.rank));
+      " ", base::DimsToString(result.tensor.dims), " where the graph promises ",
+      base::Name(local.dtype), " of rank ", local.rank));
 }
 
 absl::Status RunCaller(const Plan& plan, const Step& step,
@@ -125,8 +126,8 @@ absl::Status RunCaller(const Plan& plan, const Step& step,
     const int local = step.outputs[i];
     if (local == kNoLocal) continue;
     Result& result = state.call_results[i];
-    REFRACT_RETURN_IF_ERROR(CheckResult(step, plan.locals[local],
-                                        result.operand));
+    REFRACT_RETURN_IF_ERROR(
+        CheckResult(step, plan.locals[local], result.operand));
     Operand& operand = state.operands[local];
     operand = result.operand;
     TensorView& tensor = operand.tensor;
@@ -320,8 +321,8 @@ absl::Status RunStep(const Plan& plan, const Step& step,
 
 absl::Status RunPlan(const Plan& plan, absl::Span<const TensorView> inputs,
                      absl::Span<std::byte* const> destinations,
-                     RunContext::State& state,
-                     std::vector<TensorView>& outputs, RunStats& stats) {
+                     RunContext::State& state, std::vector<TensorView>& outputs,
+                     RunStats& stats) {
   if (destinations.size() > plan.outputs.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat(destinations.size(), " destinations for ",

@@ -24,7 +24,7 @@ struct RunContext::State {
   // grows. ResourceExhausted.
   absl::StatusOr<std::byte*> Reserve(int index, size_t bytes);
 
-  const Program* owner;  // null while compiling
+  const Program* owner;                       // null while compiling
   std::vector<Operand> operands;              // per local
   std::vector<models::aten::Result> results;  // per local: LibTorch's memory
   // Per local: where a kernel writes it instead of into its buffer.

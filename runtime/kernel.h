@@ -59,18 +59,15 @@ struct KernelRequest {
   const models::ModelConfig& config;
 
   const models::Node& node() const { return args.node(); }
-  const models::Value& operand(int i) const {
-    return graph.value(operands[i]);
-  }
+  const models::Value& operand(int i) const { return graph.value(operands[i]); }
   // Dtype of operand i is `dtype`, and its rank known and within limits.
   bool IsTensor(int i, base::DType dtype) const {
     return HasRank(i) && operand(i).dtype == dtype;
   }
   bool HasRank(int i) const {
-    return i != kNoOperand &&
-           operand(i).kind == models::ValueKind::kTensor &&
-           operand(i).dtype != base::DType::kUnknown &&
-           operand(i).has_shape && operand(i).shape.size() <= kMaxKernelRank;
+    return i != kNoOperand && operand(i).kind == models::ValueKind::kTensor &&
+           operand(i).dtype != base::DType::kUnknown && operand(i).has_shape &&
+           operand(i).shape.size() <= kMaxKernelRank;
   }
   size_t rank(int i) const { return operand(i).shape.size(); }
 };

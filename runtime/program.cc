@@ -30,8 +30,7 @@ class CpuProgram final : public Program {
 
   absl::Status Run(absl::Span<const base::TensorView> inputs,
                    absl::Span<std::byte* const> destinations,
-                   RunContext& context,
-                   std::vector<base::TensorView>& outputs,
+                   RunContext& context, std::vector<base::TensorView>& outputs,
                    RunStats* stats) const override {
     RunStats unwanted;
     if (context.state().owner != this) {

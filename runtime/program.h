@@ -40,8 +40,7 @@ struct Part {
   // HN: `plan.up` → `plan.down`.
   static Part CnPre(const models::Graph& graph, const models::SplitPlan& plan);
   static Part Hn(const models::Graph& graph, const models::SplitPlan& plan);
-  static Part CnPost(const models::Graph& graph,
-                     const models::SplitPlan& plan);
+  static Part CnPost(const models::Graph& graph, const models::SplitPlan& plan);
 };
 
 // Counters of one Run(), for truthful accounting.
@@ -77,8 +76,8 @@ class RunContext {
 //
 // Numerics: every value between operators is dense row-major, starts at a
 // multiple of base::kTensorAlignBytes, and each operator is computed by the
-// same kernel whatever part it is compiled in. Hence a split run is bit-identical
-// to an unsplit one on the same machine.
+// same kernel whatever part it is compiled in. Hence a split run is
+// bit-identical to an unsplit one on the same machine.
 class Program {
  public:
   // Unimplemented names an operator that has neither a native kernel nor a

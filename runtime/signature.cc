@@ -167,10 +167,10 @@ std::string Signature::Explain(const Dim& dim,
   const int symbol = dim.symbols[0];
   const int source = symbols.source_[symbol];
   if (source < 0) return "";
-  return absl::StrCat(
-      " (", dim.expr.ToString(), ", where input '", inputs_[source].name,
-      "' makes ", symbols_[symbol].name, " = ",
-      symbols.values_.find(symbols_[symbol].name)->second, ")");
+  return absl::StrCat(" (", dim.expr.ToString(), ", where input '",
+                      inputs_[source].name, "' makes ", symbols_[symbol].name,
+                      " = ",
+                      symbols.values_.find(symbols_[symbol].name)->second, ")");
 }
 
 absl::Status Signature::CheckSizes(absl::Span<const TensorView> inputs,
@@ -197,9 +197,9 @@ absl::Status Signature::CheckSizes(absl::Span<const TensorView> inputs,
     const int64_t size = SizeIn(inputs[i]);
     const auto expected = Evaluate(*tensor.size, symbols);
     if (expected && *expected != size) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "input '", tensor.name, "': is ", size, ", expected ", *expected,
-          Explain(*tensor.size, symbols)));
+      return absl::InvalidArgumentError(
+          absl::StrCat("input '", tensor.name, "': is ", size, ", expected ",
+                       *expected, Explain(*tensor.size, symbols)));
     }
   }
   return absl::OkStatus();
@@ -217,9 +217,9 @@ absl::Status Signature::CheckRanges(const SymbolValues& symbols) const {
           absl::StrCat("input '", name, "': the batch is empty"));
     }
     if (symbol.is_batch && value < min_batch_) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "input '", name, "': the batch is ", value,
-          "; this graph is right for ", min_batch_, " and more"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("input '", name, "': the batch is ", value,
+                       "; this graph is right for ", min_batch_, " and more"));
     }
     if (value < symbol.min || value > symbol.max) {
       return absl::InvalidArgumentError(absl::StrCat(

@@ -62,9 +62,8 @@ absl::StatusOr<Operand> SizeOp::Evaluate(const Operands& operands) const {
     return IntOperand(count);
   }
   const Source& wanted = sources_[1];
-  const int64_t dim = wanted.operand == kNoOperand
-                          ? wanted.literal.i
-                          : operands[wanted.operand].i;
+  const int64_t dim = wanted.operand == kNoOperand ? wanted.literal.i
+                                                   : operands[wanted.operand].i;
   REFRACT_ASSIGN_OR_RETURN(const size_t d, WrapDim(dim, dims.size()));
   if (dims.empty()) {
     return absl::InvalidArgumentError("a scalar has no dimensions");

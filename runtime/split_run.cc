@@ -13,8 +13,7 @@ absl::Status RequestRunner::Add(
     std::shared_ptr<const models::WeightStore> weights,
     const CompileOptions& options) {
   REFRACT_ASSIGN_OR_RETURN(
-      auto program,
-      Program::Compile(graph, part, std::move(weights), options));
+      auto program, Program::Compile(graph, part, std::move(weights), options));
   RunContext context(*program);
   parts_.push_back({std::move(program), std::move(context), {}});
   return absl::OkStatus();
@@ -35,9 +34,8 @@ absl::StatusOr<std::unique_ptr<RequestRunner>> RequestRunner::Split(
     std::shared_ptr<const models::WeightStore> weights,
     const CompileOptions& options) {
   auto runner = std::unique_ptr<RequestRunner>(new RequestRunner(graph));
-  for (const Part& part :
-       {Part::CnPre(graph, plan), Part::Hn(graph, plan),
-        Part::CnPost(graph, plan)}) {
+  for (const Part& part : {Part::CnPre(graph, plan), Part::Hn(graph, plan),
+                           Part::CnPost(graph, plan)}) {
     REFRACT_RETURN_IF_ERROR(runner->Add(graph, part, weights, options));
   }
   return runner;

@@ -11,9 +11,8 @@
 // knows the attribute for other names only.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define REFRACT_CPU_CLONES                                     \
-  __attribute__((target_clones("default", "arch=x86-64-v3",    \
-                               "arch=x86-64-v4")))
+#define REFRACT_CPU_CLONES \
+  __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
 #else
 #define REFRACT_CPU_CLONES
 #endif
@@ -65,8 +64,8 @@ REFRACT_INLINE void Prefetch(const Bags<Row, Id>& bags, int64_t i) {
   if (static_cast<uint64_t>(id) >= static_cast<uint64_t>(bags.reduction.rows)) {
     return;
   }
-  const auto* row = reinterpret_cast<const char*>(
-      bags.table + id * bags.reduction.dim);
+  const auto* row =
+      reinterpret_cast<const char*>(bags.table + id * bags.reduction.dim);
   const int64_t bytes = std::min<int64_t>(
       bags.reduction.dim * static_cast<int64_t>(sizeof(Row)), 8 * kLineBytes);
   for (int64_t at = 0; at < bytes; at += kLineBytes) {

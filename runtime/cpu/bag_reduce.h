@@ -20,11 +20,11 @@ struct BagReduction {
   int64_t rows = 0;
   int64_t dim = 0;
   base::TensorView ids;
-  base::TensorView offsets;               // checked; bag b starts at element b
+  base::TensorView offsets;  // checked; bag b starts at element b
   int64_t num_bags = 0;
-  bool include_last_offset = false;       // else the last bag ends with the ids
-  const std::byte* weights = nullptr;     // of the table's dtype; null: all 1
-  int64_t padding_id = -1;                // -1: none
+  bool include_last_offset = false;    // else the last bag ends with the ids
+  const std::byte* weights = nullptr;  // of the table's dtype; null: all 1
+  int64_t padding_id = -1;             // -1: none
   // Ids may be outside the table, and are replaced by this policy. kError: all
   // are known to be inside.
   models::IdPolicy replace = models::IdPolicy::kError;

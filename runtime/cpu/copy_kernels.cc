@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "runtime/dims.h"
 #include "runtime/cpu/strided_copy.h"
+#include "runtime/dims.h"
 
 namespace refract::runtime::cpu {
 namespace {
@@ -115,10 +115,9 @@ class NarrowKernel final : public CopyKernel {
     if (start < 0) start += dims[d];
     if (start < 0 || length < 0 || start > dims[d] ||
         length > dims[d] - start) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("narrow: start ", operands.Int(start_), " and length ",
-                       length, " do not fit dimension ", d, " of ",
-                       base::DimsToString(dims)));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "narrow: start ", operands.Int(start_), " and length ", length,
+          " do not fit dimension ", d, " of ", base::DimsToString(dims)));
     }
     view.dims = dims;
     view.strides = DenseStrides(dims);
@@ -153,10 +152,9 @@ class SelectKernel final : public CopyKernel {
       index = operands.Int(*index_);
       if (index < 0) index += dims[d];
       if (index < 0 || index >= dims[d]) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("select: index ", operands.Int(*index_),
-                         " is outside dimension ", d, " of ",
-                         base::DimsToString(dims)));
+        return absl::InvalidArgumentError(absl::StrCat(
+            "select: index ", operands.Int(*index_), " is outside dimension ",
+            d, " of ", base::DimsToString(dims)));
       }
     } else if (dims[d] != static_cast<int64_t>(count)) {
       return absl::InvalidArgumentError(
@@ -217,10 +215,9 @@ class SplitKernel final : public CopyKernel {
 
  private:
   absl::Status Mismatch(size_t d, const base::Dims& dims, size_t count) const {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name(), ": dimension ", d, " of ",
-                     base::DimsToString(dims), " does not give the ", count,
-                     " pieces that the model wants"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        name(), ": dimension ", d, " of ", base::DimsToString(dims),
+        " does not give the ", count, " pieces that the model wants"));
   }
 
   const IntSource dim_;
@@ -333,8 +330,8 @@ KernelPtr MakeNarrow(const KernelRequest& request) {
 
 KernelPtr MakeUnbind(const KernelRequest& request) {
   if (!Readable(request.args, "dim")) return nullptr;
-  return std::make_unique<SelectKernel>(
-      request.args.Int("dim").value_or(kZero), std::nullopt);
+  return std::make_unique<SelectKernel>(request.args.Int("dim").value_or(kZero),
+                                        std::nullopt);
 }
 
 KernelPtr MakeSplit(const KernelRequest& request) {

@@ -26,9 +26,9 @@ void CopyRows(const Rows& rows, absl::Span<const Id> ids, std::byte* out) {
     if (i + kPrefetchDistance < n) {
       // The first line starts the translation and the stream; hardware
       // prefetchers follow.
-      __builtin_prefetch(rows.data + static_cast<size_t>(
-                                         ids[i + kPrefetchDistance]) *
-                                         rows.bytes);
+      __builtin_prefetch(rows.data +
+                         static_cast<size_t>(ids[i + kPrefetchDistance]) *
+                             rows.bytes);
     }
     std::memcpy(out, rows.data + static_cast<size_t>(ids[i]) * rows.bytes,
                 rows.bytes);
@@ -65,8 +65,7 @@ class EmbeddingKernel final : public Kernel {
     base::TensorSpec& spec = outputs[0].spec;
     spec.dtype = table.dtype;
     spec.dims = operands[ids_].tensor.dims;
-    spec.dims.insert(spec.dims.end(), table.dims.begin() + 1,
-                     table.dims.end());
+    spec.dims.insert(spec.dims.end(), table.dims.begin() + 1, table.dims.end());
     return absl::OkStatus();
   }
 

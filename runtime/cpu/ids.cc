@@ -25,7 +25,8 @@ bool IsIdType(base::DType dtype) {
 bool PassesValuesOn(const models::Node& node) {
   return models::ClassOf(node.op) == models::OpClass::kView ||
          node.op == "aten._to_copy.default" || node.op == "aten.to.dtype" ||
-         node.op == "aten.clone.default" || node.op == "aten.contiguous.default";
+         node.op == "aten.clone.default" ||
+         node.op == "aten.contiguous.default";
 }
 
 }  // namespace

@@ -16,8 +16,7 @@ Walk Collapse(absl::Span<const int64_t> dims,
   Walk walk;
   for (size_t d = 0; d < dims.size(); ++d) {
     if (dims[d] == 1) continue;
-    if (!walk.dims.empty() &&
-        walk.strides.back() == strides[d] * dims[d]) {
+    if (!walk.dims.empty() && walk.strides.back() == strides[d] * dims[d]) {
       walk.dims.back() *= dims[d];
       walk.strides.back() = strides[d];
     } else {

@@ -1,0 +1,424 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "runtime/cpu/half.h"
+#include "tests/runtime/testing/run.h"
+
+namespace refract::runtime {
+namespace {
+
+using base::DType;
+using models::IdPolicy;
+using models::SymExpr;
+using testing::Bool;
+using ::testing::ElementsAre;
+using testing::GraphBuilder;
+using ::testing::HasSubstr;
+using testing::Int;
+using testing::MakeTensor;
+using testing::Must;
+using testing::Ref;
+using testing::Sym;
+
+enum Mode { kSum = 0, kMean = 1, kMax = 2 };
+
+// One look-up with everything that can be told about it.
+struct Bags {
+  Mode mode = kSum;
+  int64_t rows = 50;
+  int64_t dim = 5;
+  std::vector<float> table;
+  std::vector<int64_t> ids;
+  std::vector<int64_t> starts;  // of each bag
+  std::vector<float> weights;   // per id, or empty
+  bool include_last = false;
+  int64_t padding = -1;
+  IdPolicy policy = IdPolicy::kError;
+
+  int64_t end(size_t bag) const {
+    return bag + 1 < starts.size() ? starts[bag + 1]
+                                   : static_cast<int64_t>(ids.size());
+  }
+};
+
+Bags RandomBags(int64_t num_bags, int64_t dim, std::mt19937& random) {
+  Bags bags;
+  bags.dim = dim;
+  bags.table = testing::RandomFloats(bags.rows * dim, random);
+  for (int64_t b = 0; b < num_bags; ++b) {
+    bags.starts.push_back(static_cast<int64_t>(bags.ids.size()));
+    // Every third bag is empty, some are longer than the prefetch distance.
+    const int64_t count = b % 3 == 1 ? 0 : random() % (b % 5 == 0 ? 70 : 4);
+    for (int64_t i = 0; i < count; ++i) bags.ids.push_back(random() % 50);
+  }
+  return bags;
+}
+
+// The definition in embedding_bag.h, in double.
+std::vector<double> Reference(const Bags& bags) {
+  std::vector<double> out;
+  for (size_t b = 0; b < bags.starts.size(); ++b) {
+    for (int64_t d = 0; d < bags.dim; ++d) {
+      std::vector<double> terms;
+      for (int64_t i = bags.starts[b]; i < bags.end(b); ++i) {
+        int64_t id = bags.ids[i];
+        if (id == bags.padding) continue;
+        const bool inside = id >= 0 && id < bags.rows;
+        if (!inside && bags.policy == IdPolicy::kDefaultRow) id = 0;
+        const double value = !inside && bags.policy == IdPolicy::kZeroRow
+                                 ? 0
+                                 : bags.table[id * bags.dim + d];
+        terms.push_back(bags.weights.empty() ? value : value * bags.weights[i]);
+      }
+      double result = 0;
+      if (bags.mode == kMax && !terms.empty()) {
+        result = *std::max_element(terms.begin(), terms.end());
+      } else {
+        for (double term : terms) result += term;
+        if (bags.mode == kMean && !terms.empty()) {
+          result /= static_cast<double>(terms.size());
+        }
+      }
+      out.push_back(result);
+    }
+  }
+  return out;
+}
+
+template <typename Id>
+std::vector<Id> Narrow(const std::vector<int64_t>& values) {
+  return {values.begin(), values.end()};
+}
+
+// A graph of one operator over `bags`.
+template <typename Id>
+struct BagGraph {
+  explicit BagGraph(const Bags& bags,
+                    const std::string& op = "aten.embedding_bag.padding_idx") {
+    const DType id_type = testing::DTypeOf<Id>();
+    const auto table =
+        builder.Weight("tables.3.weight", {bags.rows, bags.dim}, bags.table);
+    const auto ids = builder.Input("ids", id_type, {Sym("n")});
+    const SymExpr entries =
+        bags.include_last ? Sym("b") + SymExpr(1) : Sym("b");
+    const auto offsets = builder.Input("offsets", id_type, {entries});
+    std::vector<models::NamedArgument> args = {
+        Ref("weight", table),
+        Ref("indices", ids),
+        Ref("offsets", offsets),
+        Bool("scale_grad_by_freq", false),
+        Bool("sparse", false),
+        Int("mode", bags.mode),
+        Bool("include_last_offset", bags.include_last)};
+    const auto count = static_cast<int64_t>(bags.ids.size());
+    auto all_offsets = bags.starts;
+    if (bags.include_last) all_offsets.push_back(count);
+    inputs.push_back(MakeTensor<Id>({count}, Narrow<Id>(bags.ids)));
+    inputs.push_back(MakeTensor<Id>({static_cast<int64_t>(all_offsets.size())},
+                                    Narrow<Id>(all_offsets)));
+    if (!bags.weights.empty()) {
+      const auto weights =
+          builder.Input("weights", DType::kFloat32, {Sym("n")});
+      args.push_back(Ref("per_sample_weights", weights));
+      inputs.push_back(MakeTensor<float>({count}, bags.weights));
+    } else {
+      args.push_back({"per_sample_weights", models::None{}});
+    }
+    if (op != "aten.embedding_bag.default" && bags.padding >= 0) {
+      args.push_back(Int("padding_idx", bags.padding));
+    } else if (op == "aten.embedding_bag.padding_idx") {
+      args.push_back({"padding_idx", models::None{}});
+    }
+    const auto results = builder.Nodes(op, args,
+                                       {{DType::kFloat32, {Sym("b"), bags.dim}},
+                                        {id_type, {Sym("x")}},
+                                        {id_type, {Sym("y")}},
+                                        {id_type, {Sym("z")}}});
+    builder.Output(results[0]);
+    builder.graph().batch_symbol = "b";
+    options.config.default_id_policy = bags.policy;
+  }
+
+  GraphBuilder builder;
+  std::vector<base::Tensor> inputs;
+  CompileOptions options;
+};
+
+void ExpectNear(absl::Span<const float> actual,
+                const std::vector<double>& expected, double tolerance) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_NEAR(actual[i], expected[i], tolerance) << "element " << i;
+  }
+}
+
+template <typename Id>
+void ExpectMatchesReference(
+    const Bags& bags,
+    const std::string& op = "aten.embedding_bag.padding_idx") {
+  BagGraph<Id> graph(bags, op);
+  const std::vector<base::Tensor> out =
+      Must(testing::RunWhole(graph.builder, graph.inputs, graph.options));
+  const base::TensorView view = out[0].view();
+  ExpectNear(view.as<float>(), Reference(bags), 2e-5);
+}
+
+TEST(EmbeddingBagTest, MatchesTheDefinitionForOddSizes) {
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937 random(seed);
+  for (int64_t dim : {1, 3, 8, 16, 63, 64, 65, 128, 200}) {
+    for (Mode mode : {kSum, kMean, kMax}) {
+      for (int64_t num_bags : {1, 2, 33}) {
+        SCOPED_TRACE(
+            absl::StrCat("dim ", dim, " mode ", mode, " bags ", num_bags));
+        Bags bags = RandomBags(num_bags, dim, random);
+        bags.mode = mode;
+        bags.include_last = num_bags % 2 == 0;
+        bags.padding = num_bags == 33 ? 7 : -1;
+        ExpectMatchesReference<int64_t>(bags);
+        ExpectMatchesReference<int32_t>(bags);
+      }
+    }
+  }
+}
+
+TEST(EmbeddingBagTest, WeighsSamples) {
+  std::mt19937 random(1);
+  Bags bags = RandomBags(20, 70, random);
+  bags.weights = testing::RandomFloats(bags.ids.size(), random);
+  ExpectMatchesReference<int64_t>(bags);
+  bags.padding = 3;
+  ExpectMatchesReference<int64_t>(bags);
+}
+
+TEST(EmbeddingBagTest, AllSpellingsOfTheOperatorAreNative) {
+  std::mt19937 random(2);
+  const Bags bags = RandomBags(9, 12, random);
+  for (const char* op :
+       {"aten.embedding_bag.default", "aten.embedding_bag.padding_idx",
+        "aten._embedding_bag.default",
+        "aten._embedding_bag_forward_only.default"}) {
+    SCOPED_TRACE(op);
+    // The internal overloads take -1, not None, for no padding.
+    BagGraph<int64_t> graph(bags, op);
+    EXPECT_THAT(testing::KernelsOf(graph.builder),
+                ElementsAre("embedding_bag/sum"));
+    ExpectMatchesReference<int64_t>(bags, op);
+  }
+}
+
+TEST(EmbeddingBagTest, AgreesWithLibTorch) {
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937 random(seed);
+  for (Mode mode : {kSum, kMean, kMax}) {
+    for (bool include_last : {false, true}) {
+      Bags bags = RandomBags(25, 48, random);
+      bags.mode = mode;
+      bags.include_last = include_last;
+      BagGraph<int64_t> graph(bags);
+      const auto own = Must(testing::RunWhole(graph.builder, graph.inputs));
+      const auto torch =
+          Must(testing::RunByLibTorch(graph.builder, graph.inputs));
+      ASSERT_EQ(own[0].dims(), torch[0].dims());
+      const auto expected = torch[0].view().as<float>();
+      ExpectNear(own[0].view().as<float>(), {expected.begin(), expected.end()},
+                 1e-5);
+    }
+  }
+}
+
+TEST(EmbeddingBagTest, SumsSmallTypesInFloatAndRoundsOnce) {
+  std::mt19937 random(3);
+  const Bags source = RandomBags(12, 33, random);
+  for (DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    SCOPED_TRACE(base::Name(dtype));
+    Bags bags = source;
+    std::vector<uint16_t> stored;
+    for (float& value : bags.table) {
+      if (dtype == DType::kFloat16) {
+        cpu::Float16 half;
+        cpu::FromFloat(value, half);
+        stored.push_back(half.bits);
+        value = cpu::ToFloat(half);
+      } else {
+        cpu::BFloat16 half;
+        cpu::FromFloat(value, half);
+        stored.push_back(half.bits);
+        value = cpu::ToFloat(half);
+      }
+    }
+    GraphBuilder builder;
+    const auto table = builder.RawWeight("t", dtype, {bags.rows, bags.dim},
+                                         stored.data(), stored.size() * 2);
+    const auto ids = builder.Input("ids", DType::kInt64, {Sym("n")});
+    const auto offsets = builder.Input("offsets", DType::kInt64, {Sym("b")});
+    const auto results = builder.Nodes(
+        "aten.embedding_bag.default",
+        {Ref("weight", table), Ref("indices", ids), Ref("offsets", offsets)},
+        {{dtype, {Sym("b"), bags.dim}}});
+    builder.graph().nodes[0].outputs.resize(4, models::kNoValue);
+    builder.Output(results[0]);
+    std::vector<base::Tensor> inputs;
+    const auto count = static_cast<int64_t>(bags.ids.size());
+    inputs.push_back(MakeTensor<int64_t>({count}, bags.ids));
+    inputs.push_back(MakeTensor<int64_t>({12}, bags.starts));
+    const auto out = Must(testing::RunWhole(builder, inputs));
+    ASSERT_EQ(out[0].dtype(), dtype);
+    const auto expected = Reference(bags);
+    const auto bits = out[0].view().as<uint16_t>();
+    ASSERT_EQ(bits.size(), expected.size());
+    // Half a unit in the last place, and what the float sum is off by.
+    const double unit = dtype == DType::kFloat16 ? 0x1p-11 : 0x1p-8;
+    for (size_t i = 0; i < bits.size(); ++i) {
+      const float value = dtype == DType::kFloat16
+                              ? cpu::ToFloat(cpu::Float16{bits[i]})
+                              : cpu::ToFloat(cpu::BFloat16{bits[i]});
+      ASSERT_NEAR(value, expected[i], std::fabs(expected[i]) * unit + 1e-5);
+    }
+  }
+}
+
+TEST(EmbeddingBagTest, FollowsThePolicyForIdsOutsideTheTable) {
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937 random(seed);
+  for (IdPolicy policy : {IdPolicy::kZeroRow, IdPolicy::kDefaultRow}) {
+    for (Mode mode : {kSum, kMean, kMax}) {
+      SCOPED_TRACE(absl::StrCat("mode ", mode));
+      Bags bags = RandomBags(21, 70, random);
+      bags.mode = mode;
+      bags.policy = policy;
+      bags.ids.resize(std::max<size_t>(bags.ids.size(), 30), 1);
+      uint64_t outside = 0;
+      for (size_t i = 0; i < bags.ids.size(); i += 3) {
+        bags.ids[i] = i % 2 == 0 ? 50 + static_cast<int64_t>(i) : -1;
+        ++outside;
+      }
+      BagGraph<int64_t> graph(bags);
+      RunStats stats;
+      const auto out = Must(testing::RunWhole(graph.builder, graph.inputs,
+                                              graph.options, &stats));
+      ExpectNear(out[0].view().as<float>(), Reference(bags), 2e-5);
+      EXPECT_EQ(stats.replaced_ids, outside);
+    }
+  }
+}
+
+// The message of the error that a request with these ids and offsets gets.
+std::string ErrorOf(const std::vector<int64_t>& ids,
+                    const std::vector<int64_t>& offsets, bool include_last) {
+  Bags bags;
+  std::mt19937 random(4);
+  bags = RandomBags(3, 5, random);
+  bags.include_last = include_last;
+  BagGraph<int64_t> graph(bags);
+  graph.inputs[0] =
+      MakeTensor<int64_t>({static_cast<int64_t>(ids.size())}, ids);
+  graph.inputs[1] =
+      MakeTensor<int64_t>({static_cast<int64_t>(offsets.size())}, offsets);
+  const auto out = testing::RunWhole(graph.builder, graph.inputs);
+  EXPECT_EQ(out.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(out.status().message());
+}
+
+TEST(EmbeddingBagTest, NamesTableIdAndPosition) {
+  EXPECT_EQ(ErrorOf({1, 2, 12345}, {0, 1}, false),
+            "table 'tables.3.weight': id 12345 at position 2 is outside "
+            "[0, 50)");
+  EXPECT_EQ(ErrorOf({1, -2, 3}, {0, 1}, false),
+            "table 'tables.3.weight': id -2 at position 1 is outside [0, 50)");
+  // Also what no bag reads.
+  EXPECT_THAT(ErrorOf({1, 2, 50}, {0, 2}, true), HasSubstr("id 50"));
+}
+
+TEST(EmbeddingBagTest, NamesOffsetsAndPosition) {
+  EXPECT_EQ(ErrorOf({1, 2, 3}, {1, 2}, false),
+            "offsets 'offsets': 1 at position 0, but the first one must be 0");
+  EXPECT_EQ(ErrorOf({1, 2, 3}, {0, 2, 1}, false),
+            "offsets 'offsets': 1 at position 2 is less than 2 before it");
+  EXPECT_EQ(ErrorOf({1, 2, 3}, {0, 4, 9}, false),
+            "offsets 'offsets': 4 at position 1 is past the end of 3 ids");
+  EXPECT_EQ(ErrorOf({1, 2, 3}, {0, 2, 4}, true),
+            "offsets 'offsets': 4 at position 2 is past the end of 3 ids");
+  EXPECT_THAT(ErrorOf({1}, {0, -1}, false), HasSubstr("less than 0"));
+}
+
+TEST(EmbeddingBagTest, LibTorchDoesOtherResultsButIdsAreStillChecked) {
+  std::mt19937 random(5);
+  Bags bags = RandomBags(4, 5, random);
+  bags.ids = {1, 2, 50, 4};
+  bags.starts = {0, 1, 2};
+  BagGraph<int64_t> graph(bags);
+  // offset2bag is wanted, too.
+  graph.builder.Output(graph.builder.graph().nodes[0].outputs[1]);
+  EXPECT_THAT(testing::KernelsOf(graph.builder), ElementsAre("libtorch"));
+  const auto out = testing::RunWhole(graph.builder, graph.inputs);
+  EXPECT_EQ(out.status().message(),
+            "table 'tables.3.weight': id 50 at position 2 is outside [0, 50)");
+
+  graph.options.config.default_id_policy = IdPolicy::kZeroRow;
+  const auto refused =
+      testing::RunWhole(graph.builder, graph.inputs, graph.options);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(refused.status().message()),
+              HasSubstr("tables.3.weight"));
+}
+
+TEST(HalfTest, EveryFloat16SurvivesTheWayToFloatAndBack) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const cpu::Float16 half = {static_cast<uint16_t>(bits)};
+    const float wide = cpu::ToFloat(half);
+    // The definition: (-1)^s · 2^(e-15) · 1.m, and 2^-14 · 0.m below.
+    const int exponent = static_cast<int>(bits >> 10 & 31);
+    const int mantissa = static_cast<int>(bits & 1023);
+    if (exponent == 31) {
+      ASSERT_EQ(std::isnan(wide), mantissa != 0);
+      ASSERT_EQ(std::isinf(wide), mantissa == 0);
+      if (mantissa != 0) continue;
+    } else {
+      const double expected = exponent == 0
+                                  ? std::ldexp(mantissa, -24)
+                                  : std::ldexp(1024 + mantissa, exponent - 25);
+      ASSERT_EQ(wide, (bits & 0x8000) != 0 ? -expected : expected);
+    }
+    cpu::Float16 back;
+    cpu::FromFloat(wide, back);
+    ASSERT_EQ(back.bits, half.bits);
+  }
+}
+
+TEST(HalfTest, RoundsToTheNearestEven) {
+  const auto float16 = [](float value) {
+    cpu::Float16 half;
+    cpu::FromFloat(value, half);
+    return half.bits;
+  };
+  EXPECT_EQ(float16(1.0f + 0x1p-11f), 0x3c00);      // tie: down to even
+  EXPECT_EQ(float16(1.0f + 3 * 0x1p-11f), 0x3c02);  // tie: up to even
+  EXPECT_EQ(float16(1.0f + 0x1p-11f + 0x1p-20f), 0x3c01);
+  EXPECT_EQ(float16(65519.0f), 0x7bff);  // largest that stays
+  EXPECT_EQ(float16(65520.0f), 0x7c00);
+  EXPECT_EQ(float16(0x1p-25f), 0x0000);  // half the smallest
+  EXPECT_EQ(float16(0x1.8p-25f), 0x0001);
+  EXPECT_EQ(float16(-0.0f), 0x8000);
+  const auto bfloat16 = [](float value) {
+    cpu::BFloat16 half;
+    cpu::FromFloat(value, half);
+    return half.bits;
+  };
+  EXPECT_EQ(bfloat16(1.0f + 0x1p-8f), 0x3f80);
+  EXPECT_EQ(bfloat16(1.0f + 3 * 0x1p-8f), 0x3f82);
+  EXPECT_TRUE(std::isnan(cpu::ToFloat(cpu::BFloat16{bfloat16(std::nanf(""))})));
+}
+
+}  // namespace
+}  // namespace refract::runtime
