@@ -1,0 +1,146 @@
+#include "runtime/batch_padding.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "runtime/split_run.h"
+#include "tests/runtime/testing/run.h"
+#include "tests/runtime/testing/small_dlrm.h"
+
+namespace refract::runtime {
+namespace {
+
+using base::DType;
+using models::SymExpr;
+using ::testing::ElementsAre;
+using testing::GraphBuilder;
+using ::testing::HasSubstr;
+using testing::Int;
+using testing::MakeTensor;
+using testing::Must;
+using testing::MustBeOk;
+using testing::Ref;
+using testing::SmallDlrm;
+using testing::Sym;
+using testing::ValuesOf;
+using testing::Views;
+
+TEST(BatchPaddingTest, AddsARowAndAnEmptyBag) {
+  SmallDlrm dlrm;
+  dlrm.builder().graph().min_batch = 2;
+  const BatchPadding padding(dlrm.builder().graph());
+  std::vector<base::Tensor> request;
+  request.push_back(MakeTensor<float>({1, 3}, {1, 2, 3}));
+  request.push_back(MakeTensor<int64_t>({2}, {4, 5}));
+  request.push_back(MakeTensor<int64_t>({1}, {6}));
+  request.push_back(MakeTensor<int64_t>({2}, {0, 2}));
+  request.push_back(MakeTensor<int64_t>({2}, {0, 1}));
+  PaddedBatch batch;
+  MustBeOk(padding.Pad(Views(request), batch));
+  EXPECT_EQ(batch.rows(), 1);
+  EXPECT_EQ(batch.inputs()[0].dims, base::Dims({2, 3}));
+  EXPECT_THAT(ValuesOf<float>(batch.inputs()[0]),
+              ElementsAre(1, 2, 3, 1, 2, 3));
+  EXPECT_EQ(batch.inputs()[1].data, request[1].data());
+  EXPECT_THAT(ValuesOf<int64_t>(batch.inputs()[3]), ElementsAre(0, 2, 2));
+  EXPECT_THAT(ValuesOf<int64_t>(batch.inputs()[4]), ElementsAre(0, 1, 1));
+}
+
+TEST(BatchPaddingTest, LeavesLargeEnoughBatchesAlone) {
+  SmallDlrm dlrm;
+  const auto request = dlrm.Request(1);
+  PaddedBatch batch;
+  // The graph is right for 1 …
+  MustBeOk(BatchPadding(dlrm.builder().graph()).Pad(Views(request), batch));
+  EXPECT_FALSE(batch.rows().has_value());
+  // … or the batch is 2.
+  dlrm.builder().graph().min_batch = 2;
+  const auto two = dlrm.Request(2);
+  MustBeOk(BatchPadding(dlrm.builder().graph()).Pad(Views(two), batch));
+  EXPECT_FALSE(batch.rows().has_value());
+  for (size_t i = 0; i < two.size(); ++i) {
+    EXPECT_EQ(batch.inputs()[i].data, two[i].data());
+  }
+}
+
+TEST(BatchPaddingTest, OffsetsWithoutAnEndPointPastTheIds) {
+  GraphBuilder builder;
+  const auto table = builder.Weight<float>("t", {4, 1}, {1, 10, 100, 1000});
+  const auto ids = builder.Input("ids", DType::kInt32, {Sym("n")});
+  const auto offsets = builder.Input("offsets", DType::kInt32, {Sym("b")});
+  const auto bags = builder.Nodes(
+      "aten.embedding_bag.default",
+      {Ref("weight", table), Ref("indices", ids), Ref("offsets", offsets)},
+      {{DType::kFloat32, {Sym("b"), 1}}});
+  builder.graph().nodes[0].outputs.resize(4, models::kNoValue);
+  builder.Output(bags[0]);
+  builder.graph().batch_symbol = "b";
+  builder.graph().min_batch = 3;
+  std::vector<base::Tensor> request;
+  request.push_back(MakeTensor<int32_t>({3}, {0, 1, 2}));
+  request.push_back(MakeTensor<int32_t>({1}, {0}));
+  PaddedBatch batch;
+  MustBeOk(BatchPadding(builder.graph()).Pad(Views(request), batch));
+  EXPECT_THAT(ValuesOf<int32_t>(batch.inputs()[1]), ElementsAre(0, 3, 3));
+  const auto out = Must(testing::RunWhole(builder, request));
+  EXPECT_EQ(out[0].dims(), base::Dims({1, 1}));
+  EXPECT_THAT(ValuesOf<float>(out[0].view()), ElementsAre(111));
+}
+
+TEST(BatchPaddingTest, SmallBatchesGetTheirOwnScoresSplitAndUnsplit) {
+  SmallDlrm dlrm;
+  dlrm.builder().graph().min_batch = 4;
+  const auto weights = dlrm.builder().Weights();
+  const models::Graph& graph = dlrm.builder().graph();
+  auto whole = Must(RequestRunner::Whole(graph, weights, {}));
+  auto split = Must(RequestRunner::Split(graph, dlrm.Plan(), weights, {}));
+  for (int64_t batch : {1, 2, 3, 4, 5}) {
+    SCOPED_TRACE(batch);
+    const auto request = dlrm.Request(batch);
+    const auto out = Must(whole->Run(Views(request)));
+    const auto other = Must(split->Run(Views(request)));
+    const auto expected = dlrm.Reference(request);
+    ASSERT_EQ(out[0].dims(), base::Dims({batch}));
+    for (int64_t i = 0; i < batch; ++i) {
+      EXPECT_NEAR(out[0].view().as<float>()[i], expected.squeezed[i], 1e-5);
+    }
+    for (size_t i = 0; i < out.size(); ++i) {
+      EXPECT_TRUE(testing::SameBits(out[i], other[i])) << "output " << i;
+    }
+    // Outputs that do not follow the batch keep their size.
+    EXPECT_EQ(out[4].dims()[0], 1);
+  }
+}
+
+TEST(BatchPaddingTest, NamesAnInputThatCannotBePadded) {
+  GraphBuilder builder;
+  const auto x =
+      builder.Input("flat", DType::kFloat32, {SymExpr(2) * Sym("b")});
+  builder.Input("rows", DType::kFloat32, {Sym("b")});
+  builder.Output(builder.Node("aten.relu.default", {Ref("self", x)},
+                              {DType::kFloat32, {SymExpr(2) * Sym("b")}}));
+  builder.graph().batch_symbol = "b";
+  builder.graph().min_batch = 2;
+  std::vector<base::Tensor> request;
+  request.push_back(MakeTensor<float>({2}, {1, 2}));
+  request.push_back(MakeTensor<float>({1}, {1}));
+  const auto status = testing::RunWhole(builder, request).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("input 'flat'"));
+}
+
+TEST(BatchPaddingTest, WrongInputsAreLeftToTheProgramToRefuse) {
+  SmallDlrm dlrm;
+  dlrm.builder().graph().min_batch = 2;
+  auto request = dlrm.Request(1);
+  request[3] = MakeTensor<int64_t>({0}, {});
+  const auto status = testing::RunWhole(dlrm.builder(), request).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("input 'offsets_0'"));
+}
+
+}  // namespace
+}  // namespace refract::runtime

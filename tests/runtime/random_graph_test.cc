@@ -1,0 +1,195 @@
+// Random graphs of native, view and LibTorch operators, evaluated whole, in
+// random splits, and node by node by LibTorch. What goes wrong when buffers are
+// shared too early shows here.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "runtime/split_run.h"
+#include "tests/runtime/testing/run.h"
+
+namespace refract::runtime {
+namespace {
+
+using base::DType;
+using models::SymExpr;
+using models::ValueId;
+using testing::Float;
+using testing::GraphBuilder;
+using testing::Int;
+using testing::Ints;
+using testing::List;
+using testing::Must;
+using testing::Ref;
+using testing::Sym;
+using testing::Views;
+
+constexpr int64_t kWidth = 8;
+
+// All values are [b, kWidth] or [b, 2, kWidth / 2].
+class RandomGraph {
+ public:
+  explicit RandomGraph(unsigned seed) : random_(seed) {
+    for (int i = 0; i < 3; ++i) {
+      flat_.push_back(builder_.Input(absl::StrCat("x", i), DType::kFloat32,
+                                     {Sym("b"), kWidth}));
+    }
+    flat_.push_back(builder_.Weight<float>(
+        "w", {1, kWidth}, testing::RandomFloats(kWidth, random_)));
+    const size_t weight = flat_.size() - 1;
+    for (int i = 0; i < 40; ++i) AddNode(weight);
+    for (int i = 0; i < 4; ++i) {
+      // Not the weight: its rows are not the batch's.
+      ValueId id = Flat();
+      while (id == flat_[weight]) id = Flat();
+      builder_.Output(id);
+    }
+    builder_.Output(deep_.empty() ? flat_[0] : Deep());
+    builder_.graph().batch_symbol = "b";
+  }
+
+  GraphBuilder& builder() { return builder_; }
+  std::mt19937& random() { return random_; }
+
+  std::vector<base::Tensor> Request(int64_t batch) {
+    std::vector<base::Tensor> inputs;
+    for (int i = 0; i < 3; ++i) {
+      inputs.push_back(testing::MakeTensor<float>(
+          {batch, kWidth},
+          testing::RandomFloats(static_cast<size_t>(batch * kWidth), random_)));
+    }
+    return inputs;
+  }
+
+  // Stages that never fall along an edge.
+  std::vector<int> RandomStages() {
+    const models::Graph& graph = builder_.graph();
+    std::vector<int> stages;
+    for (const models::Node& node : graph.nodes) {
+      int least = 0;
+      for (ValueId id : models::InputsOf(node)) {
+        const auto producer = graph.value(id).producer;
+        if (producer != models::kNoNode) {
+          least = std::max(least, stages[producer]);
+        }
+      }
+      // Climb rarely, so that all three stages get their share.
+      stages.push_back(random_() % 8 == 0 ? std::min(2, least + 1) : least);
+    }
+    return stages;
+  }
+
+ private:
+  ValueId Flat() { return flat_[random_() % flat_.size()]; }
+  ValueId Deep() { return deep_[random_() % deep_.size()]; }
+
+  void AddNode(size_t weight) {
+    const SymExpr b = Sym("b");
+    const GraphBuilder::Result flat = {DType::kFloat32, {b, kWidth}};
+    const GraphBuilder::Result deep = {DType::kFloat32, {b, 2, kWidth / 2}};
+    ValueId self = Flat();
+    while (self == flat_[weight]) self = Flat();
+    switch (random_() % 9) {
+      case 0:
+        flat_.push_back(builder_.Node("aten.add.Tensor",
+                                      {Ref("self", self), Ref("other", Flat())},
+                                      flat));
+        break;
+      case 1:
+        flat_.push_back(builder_.Node("aten.mul.Tensor",
+                                      {Ref("self", self), Ref("other", Flat())},
+                                      flat));
+        break;
+      case 2:
+        flat_.push_back(
+            builder_.Node("aten.tanh.default", {Ref("self", self)}, flat));
+        break;
+      case 3:
+        deep_.push_back(builder_.Node(
+            "aten.view.default",
+            {Ref("self", self), Ints("size", {-1, 2, kWidth / 2})}, deep));
+        break;
+      case 4: {
+        if (deep_.empty()) break;
+        flat_.push_back(
+            builder_.Node("aten.flatten.using_ints",
+                          {Ref("self", Deep()), Int("start_dim", 1)}, flat));
+        break;
+      }
+      case 5: {
+        // Two halves, joined the other way round.
+        std::vector<ValueId> halves;
+        for (int64_t half : {1, 0}) {
+          halves.push_back(builder_.Node("aten.slice.Tensor",
+                                         {Ref("self", self), Int("dim", 1),
+                                          Int("start", half * kWidth / 2),
+                                          Int("end", (half + 1) * kWidth / 2)},
+                                         {DType::kFloat32, {b, kWidth / 2}}));
+        }
+        flat_.push_back(builder_.Node("aten.cat.default",
+                                      {List("tensors", halves), Int("dim", 1)},
+                                      flat));
+        break;
+      }
+      case 6: {
+        if (deep_.empty()) break;
+        const ValueId turned =
+            builder_.Node("aten.transpose.int",
+                          {Ref("self", Deep()), Int("dim0", 1), Int("dim1", 2)},
+                          {DType::kFloat32, {b, kWidth / 2, 2}});
+        flat_.push_back(builder_.Node(
+            "aten.reshape.default",
+            {Ref("self", turned), Ints("shape", {-1, kWidth})}, flat));
+        break;
+      }
+      case 7:
+        // LibTorch gives views of its operand.
+        flat_.push_back(builder_.Node("aten.view_as.default",
+                                      {Ref("self", self), Ref("other", self)},
+                                      flat));
+        break;
+      default:
+        flat_.push_back(
+            builder_.Node("aten.relu.default", {Ref("self", self)}, flat));
+        break;
+    }
+  }
+
+  std::mt19937 random_;
+  GraphBuilder builder_;
+  std::vector<ValueId> flat_;
+  std::vector<ValueId> deep_;
+};
+
+TEST(RandomGraphTest, WholeSplitAndLibTorchAgree) {
+  const unsigned first = std::random_device()();
+  for (unsigned round = 0; round < 30; ++round) {
+    const unsigned seed = first + round;
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    RandomGraph random_graph(seed);
+    const auto weights = random_graph.builder().Weights();
+    const models::Graph& graph = random_graph.builder().graph();
+    auto whole = Must(RequestRunner::Whole(graph, weights, {}));
+    const auto plan = testing::PlanOf(graph, random_graph.RandomStages());
+    auto split = Must(RequestRunner::Split(graph, plan, weights, {}));
+    for (int64_t batch : {1, 33, 2}) {
+      const auto request = random_graph.Request(batch);
+      const auto torch =
+          Must(testing::RunByLibTorch(random_graph.builder(), request));
+      const auto one = Must(whole->Run(Views(request)));
+      const auto three = Must(split->Run(Views(request)));
+      for (size_t i = 0; i < one.size(); ++i) {
+        // Every operator here is bit-identical to LibTorch's.
+        ASSERT_TRUE(testing::SameBits(one[i], torch[i])) << "output " << i;
+        ASSERT_TRUE(testing::SameBits(one[i], three[i])) << "output " << i;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace refract::runtime

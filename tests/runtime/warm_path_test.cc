@@ -1,0 +1,153 @@
+// A warm context allocates nothing for native kernels: counted by replacing the
+// allocation functions of this program.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+#include "tests/runtime/testing/run.h"
+
+namespace {
+std::atomic<bool> counting = false;
+std::atomic<int> allocations = 0;
+
+void* Allocate(std::size_t size) {
+  if (counting) ++allocations;
+  void* memory = std::malloc(size == 0 ? 1 : size);
+  if (memory == nullptr) std::abort();
+  return memory;
+}
+}  // namespace
+
+void* operator new(std::size_t size) { return Allocate(size); }
+void* operator new[](std::size_t size) { return Allocate(size); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+
+namespace refract::runtime {
+namespace {
+
+using base::DType;
+using base::TensorView;
+using models::SymExpr;
+using testing::Bool;
+using testing::Float;
+using testing::GraphBuilder;
+using testing::Int;
+using testing::Ints;
+using testing::List;
+using testing::MakeTensor;
+using testing::Must;
+using testing::MustBeOk;
+using testing::Ref;
+using testing::Sym;
+
+// Every family of native kernel, views and sizes; nothing for LibTorch.
+void BuildNativeGraph(GraphBuilder& builder) {
+  const SymExpr b = Sym("b");
+  const auto table =
+      builder.Weight<float>("t", {8, 4}, std::vector<float>(32, 1.0f));
+  const auto dense = builder.Input("dense", DType::kFloat32, {b, 4});
+  const auto ids = builder.Input("ids", DType::kInt64, {Sym("n")});
+  const auto offsets =
+      builder.Input("offsets", DType::kInt64, {b + SymExpr(1)});
+  const auto one = builder.Input("one", DType::kInt64, {b});
+  const GraphBuilder::Result rows = {DType::kFloat32, {b, 4}};
+  const auto bag =
+      builder.Node("aten.embedding_bag.default",
+                   {Ref("weight", table), Ref("indices", ids),
+                    Ref("offsets", offsets), Bool("include_last_offset", true)},
+                   rows);
+  builder.graph().nodes[0].outputs.resize(4, models::kNoValue);
+  const auto row =
+      builder.Node("aten.embedding.default",
+                   {Ref("weight", table), Ref("indices", one)}, rows);
+  const auto joined = builder.Node(
+      "aten.cat.default", {List("tensors", {dense, bag, row}), Int("dim", 1)},
+      {DType::kFloat32, {b, 12}});
+  const auto turned = builder.Node("aten.permute.default",
+                                   {Ref("self", joined), Ints("dims", {1, 0})},
+                                   {DType::kFloat32, {12, b}});
+  const auto count =
+      builder.Node("aten.sym_size.int", {Ref("self", dense), Int("dim", 0)},
+                   {DType::kInt64, {}, models::ValueKind::kSymInt});
+  const auto twice =
+      builder.Node("py.mul", {Ref("a", count), Int("b", 2)},
+                   {DType::kInt64, {}, models::ValueKind::kSymInt});
+  const auto flat = builder.Node(
+      "aten.view.default",
+      {Ref("self", turned),
+       {"size", models::IntList{{6, models::kNoValue}, {0, twice}}}},
+      {DType::kFloat32, {6, SymExpr(2) * b}});
+  const auto scaled =
+      builder.Node("aten.mul.Tensor", {Ref("self", flat), Float("other", 0.5)},
+                   {DType::kFloat32, {6, SymExpr(2) * b}});
+  builder.Output(builder.Node("aten.relu.default", {Ref("self", scaled)},
+                              {DType::kFloat32, {6, SymExpr(2) * b}}));
+  builder.Output(twice);
+  builder.graph().batch_symbol = "b";
+}
+
+std::vector<base::Tensor> Request(int64_t batch) {
+  std::vector<base::Tensor> inputs;
+  inputs.push_back(
+      MakeTensor<float>({batch, 4}, std::vector<float>(batch * 4, 2.0f)));
+  inputs.push_back(
+      MakeTensor<int64_t>({batch}, std::vector<int64_t>(batch, 3)));
+  std::vector<int64_t> offsets;
+  for (int64_t i = 0; i <= batch; ++i) offsets.push_back(i);
+  inputs.push_back(MakeTensor<int64_t>({batch + 1}, offsets));
+  inputs.push_back(
+      MakeTensor<int64_t>({batch}, std::vector<int64_t>(batch, 7)));
+  return inputs;
+}
+
+TEST(WarmPathTest, AllocatesNothingForNativeKernels) {
+  GraphBuilder builder;
+  BuildNativeGraph(builder);
+  for (const std::string& kernel : testing::KernelsOf(builder)) {
+    ASSERT_NE(kernel, "libtorch");
+  }
+  const models::Graph& graph = builder.graph();
+  const auto program =
+      Must(Program::Compile(graph, Part::Whole(graph), builder.Weights(), {}));
+  RunContext context(*program);
+  std::vector<TensorView> outputs;
+  const auto large = Request(100);
+  const auto small = Request(65);
+  const auto huge = Request(300);
+  const auto large_views = testing::Views(large);
+  const auto small_views = testing::Views(small);
+  base::AlignedBuffer place(100 * 12 * sizeof(float));
+  const std::vector<std::byte*> destinations = {place.data(), nullptr};
+  MustBeOk(program->Run(large_views, {}, context, outputs));
+  const uint64_t growths = context.buffer_growths();
+  EXPECT_GT(growths, 0);
+
+  counting = true;
+  const bool ok =
+      program->Run(large_views, {}, context, outputs).ok() &&
+      program->Run(small_views, {}, context, outputs).ok() &&
+      program->Run(large_views, destinations, context, outputs).ok();
+  counting = false;
+  EXPECT_TRUE(ok);
+  EXPECT_EQ(allocations, 0);
+  EXPECT_EQ(context.buffer_growths(), growths);
+  EXPECT_EQ(outputs[0].data, place.data());
+  for (float value : outputs[0].as<float>()) {
+    ASSERT_TRUE(value == 1.0f || value == 0.5f);
+  }
+
+  MustBeOk(program->Run(testing::Views(huge), {}, context, outputs));
+  EXPECT_GT(context.buffer_growths(), growths);
+}
+
+}  // namespace
+}  // namespace refract::runtime
