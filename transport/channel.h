@@ -126,7 +126,7 @@ class Client {
 
   // Never fails for an absent peer; it goes on trying. InvalidArgument for bad
   // options. `on_change` (may be null) is called on an own thread, under no
-  // lock, after each connect and disconnect.
+  // lock, after connects and disconnects; quick ones may share a call.
   static absl::StatusOr<std::unique_ptr<Client>> Create(
       const ClientOptions& options, std::function<void()> on_change);
   // Fails what is in flight with kCancelled, then joins.

@@ -69,6 +69,7 @@ class Endpoint {
 
   // Nothing waits to be sent or taken by the peer.
   bool all_sent() const { return waiting_.empty() && sent_.empty(); }
+  size_t num_waiting() const { return waiting_.size(); }  // for a slot
   const EndpointCounters& counters() const { return counters_; }
 
  private:

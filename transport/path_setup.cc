@@ -23,11 +23,11 @@ constexpr size_t kMaxArenaBytes = size_t{64} << 30;
 constexpr size_t kTextBlockBytes =
     AlignUp(kHeaderBytes + kMaxStatusTextBytes, kPayloadAlign);
 
-// Failures that may wait to be sent at once: one for each request that is being
-// answered (an HN keeps up to twice the agreed number, because clients forget
-// requests whose deadline passed) and one for each slot.
+// Failures that may wait to be sent at once: an HN lets a client have up to
+// four times the agreed number of requests open before it hangs up (twice,
+// because clients forget requests whose deadline passed, and as many refusals).
 size_t TextArenaBytes(const proto::ReceiveLimits& own) {
-  return (size_t{2} * own.max_in_flight() + own.num_slots() + 4) *
+  return (size_t{4} * own.max_in_flight() + own.num_slots() + 4) *
          kTextBlockBytes;
 }
 

@@ -150,9 +150,9 @@ absl::Status ServerSession::RunLink(Established established) {
   Link link(
       std::move(established), shared_->options.clock,
       shared_->options.liveness_timeout,
-      [this](const MessageHeader& header, std::string,
-             std::unique_ptr<IncomingMessage::Impl> message) {
-        return OnRequest(header, std::move(message));
+      [this, &self](const MessageHeader& header, std::string,
+                    std::unique_ptr<IncomingMessage::Impl> message) {
+        return OnRequest(*self, header, std::move(message));
       },
       [this, &self](const SessionFrame& frame) {
         return OnFrame(*self, frame);
@@ -204,7 +204,7 @@ void ServerSession::SendReplies(Link& link) {
 }
 
 absl::Status ServerSession::OnRequest(
-    const MessageHeader& header,
+    Link& link, const MessageHeader& header,
     std::unique_ptr<IncomingMessage::Impl> message) {
   if (header.model >= models_.size() || !models_[header.model].ok()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -214,6 +214,12 @@ absl::Status ServerSession::OnRequest(
   if (!calls_.try_emplace(header.id, abandoned).second) {
     return absl::InvalidArgumentError(
         absl::StrCat("request id ", header.id, " is already in use"));
+  }
+  const size_t open = calls_.size() + link.endpoint().num_waiting();
+  if (open > 2 * max_calls_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("requests go on coming while ", open,
+                     " are not answered or their answers not taken"));
   }
   const absl::Time deadline = header.deadline_us == kNoDeadline
                                   ? absl::InfiniteFuture()
@@ -226,7 +232,7 @@ absl::Status ServerSession::OnRequest(
     call->Fail(absl::UnavailableError("this node is stopping"));
     return absl::OkStatus();
   }
-  if (calls_.size() > max_calls_) {
+  if (open > max_calls_) {
     call->Fail(absl::ResourceExhaustedError(absl::StrCat(
         "more than ", max_calls_, " requests of one client are open here")));
     return absl::OkStatus();

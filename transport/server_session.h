@@ -73,7 +73,7 @@ class ServerSession {
   absl::Status RunLink(Established established);
   void SendReplies(Link& link);
   void Flush(Link& link);
-  absl::Status OnRequest(const MessageHeader& header,
+  absl::Status OnRequest(Link& link, const MessageHeader& header,
                          std::unique_ptr<IncomingMessage::Impl> message);
   absl::Status OnFrame(Link& link, const SessionFrame& frame);
   absl::Status CheckStopping() const;
