@@ -1,0 +1,323 @@
+#include "tools/command_line.h"
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/repository.h"
+#include "models/safetensors.h"
+#include "models/split_plan.h"
+#include "nlohmann/json.hpp"
+#include "tests/tools/tiny_model.h"
+
+namespace refract::tools {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+struct Ran {
+  int exit_status = 0;
+  std::string out;
+  std::string err;
+};
+
+Ran Refract(const std::vector<std::string>& arguments) {
+  std::ostringstream out;
+  std::ostringstream err;
+  Ran ran;
+  ran.exit_status = RunCommandLine(arguments, out, err);
+  ran.out = out.str();
+  ran.err = err.str();
+  return ran;
+}
+
+// Exit 2 and exactly one line on stderr; returns it.
+std::string Refused(const std::vector<std::string>& arguments) {
+  const Ran ran = Refract(arguments);
+  EXPECT_EQ(ran.exit_status, 2) << ran.err;
+  EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
+  EXPECT_TRUE(!ran.err.empty() && ran.err.back() == '\n');
+  return ran.err;
+}
+
+class CommandLineTest : public testing::Test {
+ protected:
+  // Adds the tiny model to a repository and returns DIR/NAME.
+  std::string AddModel() {
+    const models::ImportedModel model = TinyModel::Make(folder_);
+    const absl::StatusOr<int64_t> version =
+        models::Repository(folder_ / "repo").AddVersion("tiny", model, {});
+    EXPECT_TRUE(version.ok()) << version.status();
+    return folder_ / "repo/tiny";
+  }
+
+  nlohmann::json ReadJson(const std::string& path) {
+    std::ifstream file(path);
+    return nlohmann::json::parse(file);
+  }
+
+  // Inputs of three items.
+  std::string Inputs(const std::string& name = "x.safetensors") {
+    const base::Tensor dense = MakeTensor<float>(base::DType::kFloat32, {3, 2},
+                                                 {1, 2, -0.5f, 0.25f, 4, 0});
+    const base::Tensor ids =
+        MakeTensor<int64_t>(base::DType::kInt64, {3}, {0, 3, 4});
+    WriteTensors(folder_ / name, {{"dense", &dense}, {"ids", &ids}});
+    return folder_ / name;
+  }
+
+  std::vector<float> Scores(const std::string& path) {
+    const absl::StatusOr<models::SafetensorsFile> file =
+        models::SafetensorsFile::Open(path);
+    if (!file.ok() || file->Find("output_0") == nullptr) {
+      ADD_FAILURE() << path << ": " << file.status();
+      return {};
+    }
+    const models::SafetensorsEntry* entry = file->Find("output_0");
+    EXPECT_EQ(entry->dims, (std::vector<int64_t>{3, 1}));
+    const absl::Span<const float> values = file->View(*entry).as<float>();
+    return {values.begin(), values.end()};
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(CommandLineTest, HelpNamesEveryCommandAndExitsWithZero) {
+  const Ran ran = Refract({"--help"});
+  EXPECT_EQ(ran.exit_status, 0);
+  EXPECT_THAT(ran.err, IsEmpty());
+  for (const char* command :
+       {"import", "inspect", "partition", "run", "doctor"}) {
+    EXPECT_THAT(ran.out, HasSubstr(command));
+  }
+  const Ran partition = Refract({"partition", "--help"});
+  EXPECT_EQ(partition.exit_status, 0);
+  EXPECT_THAT(partition.out,
+              AllOf(HasSubstr("refract partition"), HasSubstr("--method"),
+                    HasSubstr("heuristic")));
+}
+
+TEST_F(CommandLineTest, BadUsageIsOneLineThatNamesTheCulprit) {
+  EXPECT_THAT(Refused({}), HasSubstr("inspect"));
+  EXPECT_THAT(Refused({"nonsense"}), HasSubstr("nonsense"));
+  EXPECT_THAT(Refused({"inspect"}), HasSubstr("model"));
+  EXPECT_THAT(Refused({"inspect", "a/b", "--frobnicate"}),
+              HasSubstr("--frobnicate"));
+  EXPECT_THAT(Refused({"run", "a/b"}), HasSubstr("--inputs"));
+  EXPECT_THAT(Refused({"import", "x.pt2", "--name", "m"}), HasSubstr("--repo"));
+  EXPECT_THAT(Refused({"inspect", folder_ / "repo/absent"}),
+              HasSubstr("absent"));
+}
+
+TEST_F(CommandLineTest, InspectTellsTheFactsThatTheShapesImply) {
+  const std::string model = AddModel();
+  const Ran ran = Refract({"inspect", model, "--json", folder_ / "facts.json"});
+  ASSERT_EQ(ran.exit_status, 0) << ran.err;
+  EXPECT_THAT(ran.out,
+              AllOf(HasSubstr("table.weight"), HasSubstr("aten.linear.default"),
+                    HasSubstr("unknown operators: none"),
+                    HasSubstr("split plan: none yet")));
+  const nlohmann::json facts = ReadJson(folder_ / "facts.json");
+  EXPECT_EQ(facts["name"], "tiny");
+  EXPECT_EQ(facts["version"], 1);
+  EXPECT_EQ(facts["batch_symbol"], "b");
+  EXPECT_EQ(facts["inputs"][0]["name"], "dense");
+  EXPECT_EQ(facts["inputs"][0]["shape"], "[b, 2]");
+  EXPECT_EQ(facts["inputs"][1]["dtype"], "int64");
+  EXPECT_EQ(facts["inputs"][1]["bytes"]["per_item"], 8);
+  EXPECT_EQ(facts["outputs"][0]["name"], "output_0");
+  EXPECT_EQ(facts["operators"].size(), 4u);
+  ASSERT_EQ(facts["tables"].size(), 1u);
+  EXPECT_EQ(facts["tables"][0]["rows"], 5);
+  EXPECT_EQ(facts["tables"][0]["dim"], 2);
+  EXPECT_EQ(facts["tables"][0]["bytes"], 40);
+  EXPECT_EQ(facts["other_weight_bytes"], 4 * (4 + 1));
+  // Linear 2·4, sigmoid 1.
+  EXPECT_EQ(facts["work"]["flops"]["per_item"], 9);
+  // Look-up: row 8, id 8, result 8. Concatenation 16 + 16, linear 16 + 4,
+  // sigmoid 4 + 4; weights 20 per request.
+  EXPECT_EQ(facts["work"]["bytes"]["per_item"], 24 + 32 + 20 + 8);
+  EXPECT_EQ(facts["work"]["weight_bytes_per_request"], 20);
+  EXPECT_EQ(facts["work"]["operators_not_counted"], 0);
+  EXPECT_TRUE(facts["plan"].is_null());
+}
+
+TEST_F(CommandLineTest, InspectRefusesSizesThatTheModelLacks) {
+  const std::string model = AddModel();
+  EXPECT_THAT(Refused({"inspect", model, "--size", "steps=3"}),
+              HasSubstr("steps"));
+  EXPECT_THAT(Refused({"inspect", model, "--size", "steps"}),
+              HasSubstr("SYMBOL=N"));
+}
+
+TEST_F(CommandLineTest, PartitionWritesThePlanThatInspectShows) {
+  const std::string model = AddModel();
+  const Ran ran =
+      Refract({"partition", model, "--json", folder_ / "plan.json"});
+  ASSERT_EQ(ran.exit_status, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("repo/tiny/1/split_plan.pb"));
+  ASSERT_EQ(
+      Refract({"inspect", model, "--json", folder_ / "facts.json"}).exit_status,
+      0);
+  for (const char* file : {"plan.json", "facts.json"}) {
+    const nlohmann::json plan = ReadJson(folder_ / file)["plan"];
+    EXPECT_EQ(plan["method"], "heuristic") << file;
+    EXPECT_EQ(plan["cn_pre"]["operators"], 1);
+    EXPECT_EQ(plan["hn"]["operators"], 3);
+    EXPECT_EQ(plan["hn"]["flops"]["per_item"], 9);
+    EXPECT_EQ(plan["cn_post"]["operators"], 0);
+    ASSERT_EQ(plan["up"].size(), 2u);
+    EXPECT_EQ(plan["up"][0]["name"], "dense");
+    EXPECT_EQ(plan["up"][1]["name"], "emb");
+    EXPECT_EQ(plan["up"][1]["bytes"]["per_item"], 8);
+    ASSERT_EQ(plan["down"].size(), 1u);
+    EXPECT_EQ(plan["down"][0]["name"], "score");
+  }
+}
+
+TEST_F(CommandLineTest, PartitionMethodsReplaceEachOthersPlans) {
+  const std::string model = AddModel();
+  for (const char* method : {"all-cn", "all-hn", "heuristic"}) {
+    const Ran ran = Refract({"partition", model, "--method", method});
+    ASSERT_EQ(ran.exit_status, 0) << ran.err;
+    const auto loaded = models::Repository(folder_ / "repo").Load("tiny");
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    ASSERT_TRUE((*loaded)->plan);
+    EXPECT_EQ((*loaded)->plan->method, method);
+    EXPECT_EQ((*loaded)->plan->uses_hn(), std::string(method) != "all-cn");
+  }
+  EXPECT_THAT(Refused({"partition", model, "--method", "magic"}),
+              HasSubstr("magic"));
+  EXPECT_THAT(Refused({"partition", model, "--method", "optimal"}),
+              HasSubstr("optimal"));
+}
+
+TEST_F(CommandLineTest, PartitionReplacesAPlanThatDoesNotLoad) {
+  const std::string model = AddModel();
+  const std::string plan = model + "/1/split_plan.pb";
+  std::ofstream(plan) << "damaged";
+  EXPECT_THAT(Refused({"inspect", model}), HasSubstr("split_plan.pb"));
+  EXPECT_EQ(Refract({"partition", model}).exit_status, 0);
+  EXPECT_EQ(Refract({"inspect", model}).exit_status, 0);
+}
+
+TEST_F(CommandLineTest, RunGivesTheScores) {
+  const std::string model = AddModel();
+  ASSERT_EQ(Refract({"partition", model}).exit_status, 0);
+  for (const char* mode : {"whole", "split"}) {
+    const std::string output = folder_ / (std::string(mode) + ".safetensors");
+    const Ran ran = Refract({"run", model, "--mode", mode, "--inputs", Inputs(),
+                             "--outputs", output});
+    ASSERT_EQ(ran.exit_status, 0) << ran.err;
+    const std::vector<float> scores = Scores(output);
+    ASSERT_EQ(scores.size(), 3u);
+    EXPECT_NEAR(scores[0], TinyModel::Score(1, 2, 0), 1e-6);
+    EXPECT_NEAR(scores[1], TinyModel::Score(-0.5f, 0.25f, 3), 1e-6);
+    EXPECT_NEAR(scores[2], TinyModel::Score(4, 0, 4), 1e-6);
+  }
+  EXPECT_EQ(Scores(folder_ / "whole.safetensors"),
+            Scores(folder_ / "split.safetensors"));
+}
+
+TEST_F(CommandLineTest, RunTakesSeveralPairs) {
+  const std::string model = AddModel();
+  const std::string a = folder_ / "a.out";
+  const std::string b = folder_ / "b.out";
+  const Ran ran =
+      Refract({"run", model, "--inputs", Inputs("a.in"), "--outputs", a,
+               "--inputs", Inputs("b.in"), "--outputs", b});
+  ASSERT_EQ(ran.exit_status, 0) << ran.err;
+  EXPECT_EQ(Scores(a), Scores(b));
+  EXPECT_THAT(Refused({"run", model, "--inputs", Inputs(), "--inputs", Inputs(),
+                       "--outputs", a}),
+              HasSubstr("2 --inputs but 1 --outputs"));
+}
+
+TEST_F(CommandLineTest, RunNamesTheInputThatIsWrong) {
+  const std::string model = AddModel();
+  const auto refused = [&](const std::string& file) {
+    return Refused(
+        {"run", model, "--inputs", file, "--outputs", folder_ / "out"});
+  };
+  const std::string bad = folder_ / "bad.safetensors";
+  const base::Tensor dense =
+      MakeTensor<float>(base::DType::kFloat32, {1, 2}, {1, 2});
+  const base::Tensor flat =
+      MakeTensor<float>(base::DType::kFloat32, {2}, {1, 2});
+  const base::Tensor wide =
+      MakeTensor<float>(base::DType::kFloat32, {1, 3}, {1, 2, 3});
+  const base::Tensor ids = MakeTensor<int64_t>(base::DType::kInt64, {1}, {1});
+  const base::Tensor narrow =
+      MakeTensor<int32_t>(base::DType::kInt32, {1}, {1});
+  const base::Tensor outside =
+      MakeTensor<int64_t>(base::DType::kInt64, {1}, {5});
+
+  EXPECT_THAT(refused(folder_ / "absent.safetensors"),
+              HasSubstr("absent.safetensors"));
+  WriteTensors(bad, {{"dense", &dense}});
+  EXPECT_THAT(refused(bad), AllOf(HasSubstr(bad), HasSubstr("ids")));
+  WriteTensors(bad, {{"dense", &dense}, {"ids", &ids}, {"more", &ids}});
+  EXPECT_THAT(refused(bad), AllOf(HasSubstr(bad), HasSubstr("more")));
+  WriteTensors(bad, {{"dense", &dense}, {"ids", &narrow}});
+  EXPECT_THAT(refused(bad), AllOf(HasSubstr("ids"), HasSubstr("int32")));
+  WriteTensors(bad, {{"dense", &flat}, {"ids", &ids}});
+  EXPECT_THAT(refused(bad), AllOf(HasSubstr("dense"), HasSubstr("1 dim")));
+  WriteTensors(bad, {{"dense", &wide}, {"ids", &ids}});
+  EXPECT_THAT(refused(bad), AllOf(HasSubstr(bad), HasSubstr("dense")));
+  WriteTensors(bad, {{"dense", &dense}, {"ids", &outside}});
+  EXPECT_THAT(refused(bad),
+              AllOf(HasSubstr(bad), HasSubstr("table.weight"), HasSubstr("5")));
+}
+
+TEST_F(CommandLineTest, RunRefusesModesThatItCannotServe) {
+  const std::string model = AddModel();
+  const auto with = [&](const std::string& option, const std::string& value) {
+    return Refused({"run", model, "--inputs", Inputs(), "--outputs",
+                    folder_ / "out", option, value});
+  };
+  EXPECT_THAT(with("--mode", "magic"), HasSubstr("magic"));
+  EXPECT_THAT(with("--mode", "split"), HasSubstr("refract partition"));
+  EXPECT_THAT(with("--device", "cuda"), HasSubstr("cuda"));
+  EXPECT_THAT(with("--device", "tpu"), HasSubstr("tpu"));
+}
+
+TEST_F(CommandLineTest, OutputsThatCannotBeWrittenAreNamed) {
+  const std::string model = AddModel();
+  const Ran ran = Refract({"run", model, "--inputs", Inputs(), "--outputs",
+                           "/no/such/folder/y.safetensors"});
+  EXPECT_NE(ran.exit_status, 0);
+  EXPECT_THAT(ran.err, HasSubstr("/no/such/folder/y.safetensors"));
+  EXPECT_THAT(Refused({"inspect", model, "--json", "/no/such/folder/facts"}),
+              HasSubstr("/no/such/folder/facts"));
+}
+
+TEST_F(CommandLineTest, ImportNamesFilesThatAreNoModels) {
+  const auto refused = [&](const std::string& file) {
+    return Refused({"import", file, "--repo", folder_ / "new", "--name", "m"});
+  };
+  EXPECT_THAT(refused(folder_ / "absent.pt2"), HasSubstr("absent.pt2"));
+  std::ofstream(folder_ / "foreign.pt2") << "nothing of the kind";
+  EXPECT_THAT(refused(folder_ / "foreign.pt2"), HasSubstr("foreign.pt2"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "new/m"));
+}
+
+TEST_F(CommandLineTest, DoctorReportsWithoutFailing) {
+  const Ran ran = Refract({"doctor", "--json", folder_ / "doctor.json"});
+  ASSERT_EQ(ran.exit_status, 0) << ran.err;
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("memory"), HasSubstr("memlock"),
+                             HasSubstr("RDMA"), HasSubstr("GPU")));
+  for (const auto& finding : ReadJson(folder_ / "doctor.json")) {
+    EXPECT_EQ(finding["ok"].get<bool>(),
+              finding["cost"].get<std::string>().empty())
+        << finding;
+  }
+}
+
+}  // namespace
+}  // namespace refract::tools

@@ -1,0 +1,52 @@
+#ifndef REFRACT_TOOLS_COMMAND_H_
+#define REFRACT_TOOLS_COMMAND_H_
+
+// What every subcommand of `refract` shares. Each lives in a file of its own
+// with one function AddXxxCommand(), listed here and in command_line.cc: it
+// declares options and, when chosen, sets Context::action. Nothing runs while
+// the command line is being parsed.
+
+#include <functional>
+#include <ostream>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace refract::tools {
+
+// Exit statuses are part of the command line's contract (scripts read them).
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailure = 1;
+inline constexpr int kExitBadInput = 2;
+
+// Bad usage and bad input are 2: what the user can put right. All else is 1.
+int ExitStatusOf(const absl::Status& status);
+
+// `text` with line breaks and runs of blanks made single blanks: errors are one
+// line, whatever a library had to say.
+std::string OneLine(absl::string_view text);
+
+// One invocation. Used by one thread.
+struct Context {
+  std::ostream& out;
+  std::ostream& err;
+  // Set by the subcommand that was chosen.
+  std::function<absl::Status()> action;
+};
+
+// The library must be called with `app` that outlives parsing and `context`
+// that outlives the action.
+void AddImportCommand(CLI::App& app, Context& context);
+void AddInspectCommand(CLI::App& app, Context& context);
+void AddPartitionCommand(CLI::App& app, Context& context);
+void AddRunCommand(CLI::App& app, Context& context);
+void AddDoctorCommand(CLI::App& app, Context& context);
+
+}  // namespace refract::tools
+
+#endif  // REFRACT_TOOLS_COMMAND_H_

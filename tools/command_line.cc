@@ -1,0 +1,124 @@
+#include "tools/command_line.h"
+
+#include <algorithm>
+#include <exception>
+#include <iterator>
+#include <utility>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "tools/command.h"
+
+namespace refract::tools {
+namespace {
+
+// The deepest subcommand that was named: "refract bench" of `refract bench`.
+std::string NamedCommand(const CLI::App& app) {
+  std::string name = app.get_name();
+  const CLI::App* current = &app;
+  while (!current->get_subcommands().empty()) {
+    current = current->get_subcommands().front();
+    absl::StrAppend(&name, " ", current->get_name());
+  }
+  return name;
+}
+
+std::string Choices(const CLI::App& app) {
+  const CLI::App* current = &app;
+  while (!current->get_subcommands().empty()) {
+    current = current->get_subcommands().front();
+  }
+  std::string text;
+  for (const CLI::App* choice :
+       current->get_subcommands([](const CLI::App*) { return true; })) {
+    absl::StrAppend(&text, text.empty() ? "" : ", ", choice->get_name());
+  }
+  return text;
+}
+
+int Fail(std::ostream& err, absl::string_view command, absl::string_view what,
+         int exit_status) {
+  err << command << ": " << OneLine(what) << "\n";
+  return exit_status;
+}
+
+}  // namespace
+
+int ExitStatusOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return kExitOk;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kUnimplemented:
+    case absl::StatusCode::kPermissionDenied:
+      return kExitBadInput;
+    default:
+      return kExitFailure;
+  }
+}
+
+std::string OneLine(absl::string_view text) {
+  std::string line;
+  for (const char c : text) {
+    if (!absl::ascii_isspace(static_cast<unsigned char>(c))) {
+      line.push_back(c);
+    } else if (!line.empty() && line.back() != ' ') {
+      line.push_back(' ');
+    }
+  }
+  while (!line.empty() && line.back() == ' ') line.pop_back();
+  return line;
+}
+
+int RunCommandLine(const std::vector<std::string>& arguments, std::ostream& out,
+                   std::ostream& err) {
+  Context context{.out = out, .err = err, .action = nullptr};
+  CLI::App app(
+      "Refract serves recommendation models from separate CPU and GPU nodes.",
+      "refract");
+  app.option_defaults()->always_capture_default();
+  app.get_formatter()->column_width(32);
+  AddImportCommand(app, context);
+  AddInspectCommand(app, context);
+  AddPartitionCommand(app, context);
+  AddRunCommand(app, context);
+  AddDoctorCommand(app, context);
+
+  // CLI11 takes the arguments from the back.
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+  try {
+    app.parse(std::move(reversed));
+  } catch (const CLI::CallForHelp&) {
+    out << app.help();  // of the subcommand that was named, if any
+    return kExitOk;
+  } catch (const CLI::ParseError& error) {
+    return Fail(err, NamedCommand(app),
+                absl::StrCat(error.what(), " (--help lists the options)"),
+                kExitBadInput);
+  }
+  const std::string command = NamedCommand(app);
+  if (!context.action) {
+    return Fail(err, command, absl::StrCat("which command? ", Choices(app)),
+                kExitBadInput);
+  }
+  absl::Status status;
+  try {
+    status = context.action();
+  } catch (const std::exception& error) {
+    // Out of memory, mostly: everything else is a status.
+    status = absl::InternalError(error.what());
+  }
+  out.flush();
+  if (!status.ok()) {
+    return Fail(err, command, std::string(status.message()),
+                ExitStatusOf(status));
+  }
+  return kExitOk;
+}
+
+}  // namespace refract::tools

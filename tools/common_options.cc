@@ -1,0 +1,86 @@
+#include "tools/common_options.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/status_macros.h"
+#include "models/aten/caller.h"
+
+namespace refract::tools {
+
+absl::StatusOr<std::shared_ptr<const models::LoadedModel>> LoadModel(
+    absl::string_view path, const models::LoadOptions& options) {
+  REFRACT_ASSIGN_OR_RETURN(const models::ModelPath model,
+                           models::ParseModelPath(path));
+  return models::Repository(model.repository)
+      .Load(model.name, model.version, options);
+}
+
+void AddOpLibraryOption(CLI::App& command,
+                        std::vector<std::string>& libraries) {
+  command
+      .add_option("--op-library", libraries,
+                  "shared library of operators to load first; may be repeated")
+      ->type_name("FILE.so")
+      ->default_str("")
+      ->allow_extra_args(false);
+}
+
+absl::Status LoadOpLibraries(const std::vector<std::string>& libraries) {
+  for (const std::string& library : libraries) {
+    REFRACT_RETURN_IF_ERROR(models::aten::LoadOpLibrary(library));
+  }
+  return absl::OkStatus();
+}
+
+void AddSizeOption(CLI::App& command, std::vector<std::string>& sizes) {
+  command
+      .add_option("--size", sizes,
+                  "SYMBOL=N for the numbers per item: N per item for a symbol "
+                  "that counts rows (look-ups), N for others (steps of a "
+                  "sequence); may be repeated; default 1 each")
+      ->type_name("SYMBOL=N")
+      ->default_str("")
+      ->allow_extra_args(false);
+}
+
+absl::StatusOr<absl::flat_hash_map<std::string, int64_t>> ParseSizes(
+    const std::vector<std::string>& sizes, const models::Graph& graph) {
+  std::vector<std::string> symbols;
+  for (const models::ValueId id : graph.inputs) {
+    for (const models::SymExpr& extent : graph.value(id).shape) {
+      for (const std::string& symbol : extent.Symbols()) {
+        if (symbol == graph.batch_symbol ||
+            std::count(symbols.begin(), symbols.end(), symbol) > 0) {
+          continue;
+        }
+        symbols.push_back(symbol);
+      }
+    }
+  }
+  absl::flat_hash_map<std::string, int64_t> result;
+  for (const std::string& text : sizes) {
+    const std::pair<std::string, std::string> parts =
+        absl::StrSplit(text, absl::MaxSplits('=', 1));
+    int64_t size = 0;
+    if (!absl::SimpleAtoi(parts.second, &size) || size < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--size ", text, ": wants SYMBOL=N with N >= 0"));
+    }
+    if (std::count(symbols.begin(), symbols.end(), parts.first) == 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--size ", text, ": no input has a size ", parts.first,
+          "; sizes are ",
+          symbols.empty() ? "none" : absl::StrJoin(symbols, ", ")));
+    }
+    result[parts.first] = size;
+  }
+  return result;
+}
+
+}  // namespace refract::tools

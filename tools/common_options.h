@@ -1,0 +1,39 @@
+#ifndef REFRACT_TOOLS_COMMON_OPTIONS_H_
+#define REFRACT_TOOLS_COMMON_OPTIONS_H_
+
+// Options that several subcommands share.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "models/repository.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace refract::tools {
+
+// "DIR/NAME" or "DIR/NAME/VERSION" → the loaded version.
+absl::StatusOr<std::shared_ptr<const models::LoadedModel>> LoadModel(
+    absl::string_view path, const models::LoadOptions& options = {});
+
+// --op-library FILE, repeated; and torch.ops.load_library of each.
+void AddOpLibraryOption(CLI::App& command, std::vector<std::string>& libraries);
+absl::Status LoadOpLibraries(const std::vector<std::string>& libraries);
+
+// --size SYMBOL=N, repeated.
+void AddSizeOption(CLI::App& command, std::vector<std::string>& sizes);
+// InvalidArgument names the text that is no SYMBOL=N, N ≥ 0, or a symbol that
+// no input of `graph` has.
+absl::StatusOr<absl::flat_hash_map<std::string, int64_t>> ParseSizes(
+    const std::vector<std::string>& sizes, const models::Graph& graph);
+
+}  // namespace refract::tools
+
+#endif  // REFRACT_TOOLS_COMMON_OPTIONS_H_

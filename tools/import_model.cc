@@ -1,0 +1,131 @@
+#include "tools/import_model.h"
+
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "models/op_traits.h"
+#include "models/shapes/infer.h"
+#include "models/torch_export/import.h"
+#include "models/torchscript/import.h"
+#include "models/weights.h"
+#include "runtime/split_run.h"
+#include "tools/files.h"
+
+namespace refract::tools {
+namespace {
+
+using models::Graph;
+using models::ImportedModel;
+using models::Node;
+
+absl::StatusOr<ImportedModel> ReadModel(const std::string& path) {
+  REFRACT_ASSIGN_OR_RETURN(const models::ArchiveKind kind,
+                           models::DetectArchive(path));
+  return kind == models::ArchiveKind::kTorchExport
+             ? models::ImportTorchExport(path)
+             : models::ImportTorchScript(path);
+}
+
+// The sample to use; empty when there is none. An export has its shapes in it,
+// so that a file that happens to lie beside it is left alone.
+std::string FindSample(const ImportRequest& request, const Graph& graph) {
+  if (!request.sample_file.empty()) return request.sample_file;
+  if (graph.source != models::SourceFormat::kTorchScript) return "";
+  const std::filesystem::path beside =
+      std::filesystem::path(request.model_file).parent_path() /
+      "sample.safetensors";
+  std::error_code error;
+  return std::filesystem::exists(beside, error) ? beside.string() : "";
+}
+
+absl::Status CheckOperators(ImportedModel& model) {
+  std::set<std::string> unknown;
+  for (const Node& node : model.graph.nodes) {
+    if (models::IsRandom(node)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "operator ", node.op, " (node ", node.name,
+          ") gives other results on every call; export the model in "
+          "evaluation mode and without sampling"));
+    }
+    if (models::MixesRows(node)) {
+      model.notes.push_back(absl::StrCat(
+          "operator ", node.op, " (node ", node.name,
+          ") normalises over the batch: an item's score depends on the other "
+          "items of its request"));
+    }
+    if (models::ClassOf(node.op) == models::OpClass::kUnknown) {
+      unknown.insert(node.op);
+    }
+  }
+  if (!unknown.empty()) {
+    model.notes.push_back(
+        absl::StrCat("operators that the partitioner does not know stay on "
+                     "the CN: ",
+                     absl::StrJoin(unknown, ", ")));
+  }
+  return absl::OkStatus();
+}
+
+// Shapes of a TorchScript, and what running the model at several sizes tells.
+absl::Status LearnFromSample(const models::WeightStore& weights,
+                             absl::Span<const base::Tensor> sample,
+                             ImportedModel& model) {
+  std::vector<models::NamedTensor> named;
+  for (size_t i = 0; i < sample.size(); ++i) {
+    named.push_back(
+        {model.graph.value(model.graph.inputs[i]).name, sample[i].view()});
+  }
+  if (model.graph.source == models::SourceFormat::kTorchScript) {
+    REFRACT_RETURN_IF_ERROR(models::InferShapes(named, weights, model.graph));
+  }
+  return models::CheckRows(named, weights, model.graph, model.notes);
+}
+
+// Compiling finds operators without implementation; running finds the rest.
+absl::Status TryRun(const ImportedModel& model,
+                    std::shared_ptr<const models::WeightStore> weights,
+                    absl::Span<const base::Tensor> sample,
+                    const std::string& sample_file) {
+  REFRACT_ASSIGN_OR_RETURN(
+      const std::unique_ptr<runtime::RequestRunner> runner,
+      runtime::RequestRunner::Whole(model.graph, std::move(weights), {}));
+  if (sample.empty()) return absl::OkStatus();
+  return base::Annotate(runner->Run(ViewsOf(sample)).status(),
+                        absl::StrCat("with the inputs of ", sample_file));
+}
+
+}  // namespace
+
+absl::StatusOr<ImportedModel> PrepareModel(const ImportRequest& request) {
+  const std::string& path = request.model_file;
+  REFRACT_ASSIGN_OR_RETURN(ImportedModel model, ReadModel(path));
+  REFRACT_RETURN_IF_ERROR(base::Annotate(CheckOperators(model), path));
+  REFRACT_RETURN_IF_ERROR(
+      models::BindTables({.tables_dir = request.tables_dir}, model));
+  REFRACT_ASSIGN_OR_RETURN(const auto weights,
+                           models::WeightStore::Open("", model.weights));
+
+  const std::string sample_file = FindSample(request, model.graph);
+  std::vector<base::Tensor> sample;
+  if (!sample_file.empty()) {
+    REFRACT_ASSIGN_OR_RETURN(sample, ReadInputs(sample_file, model.graph));
+    REFRACT_RETURN_IF_ERROR(
+        base::Annotate(LearnFromSample(*weights, sample, model), path));
+  } else if (model.graph.source == models::SourceFormat::kTorchScript) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path,
+        ": TorchScript carries no shapes; give one example of each input with "
+        "--sample INPUTS.safetensors"));
+  }
+  REFRACT_RETURN_IF_ERROR(
+      base::Annotate(TryRun(model, weights, sample, sample_file), path));
+  return model;
+}
+
+}  // namespace refract::tools
