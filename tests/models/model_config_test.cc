@@ -94,6 +94,71 @@ TEST(ModelConfigTest, DescribesTheModelAndReadsItBack) {
   EXPECT_TRUE(config->id_policies.empty());
 }
 
+// Metadata shows -1s; what follows is what a client cannot guess.
+TEST(ModelConfigTest, TellsClientsHowToMakeRequests) {
+  Graph graph = BagGraph();
+  const SymExpr batch = SymExpr::Symbol("s1");
+  graph.batch_symbol = "s1";
+  graph.values[graph.inputs[1]].shape = {batch + 1};
+  graph.nodes[0].args.push_back({"include_last_offset", true});
+  // A matrix with a table for each of two columns, as `ids.unbind(1)` gives.
+  const ValueId matrix = graph.AddValue({.name = "fields",
+                                         .dtype = base::DType::kInt64,
+                                         .has_shape = true,
+                                         .shape = {batch, SymExpr(2)}});
+  graph.inputs.push_back(matrix);
+  std::vector<ValueId> columns;
+  for (const char* name : {"column_0", "column_1"}) {
+    columns.push_back(graph.AddValue({.name = name,
+                                      .dtype = base::DType::kInt64,
+                                      .has_shape = true,
+                                      .shape = {batch},
+                                      .producer = 1}));
+  }
+  graph.nodes.push_back(
+      {.name = "unbind",
+       .op = "aten.unbind.int",
+       .args = {{"self", ValueRef{matrix}}, {"dim", int64_t{1}}},
+       .outputs = columns,
+       .output_is_list = true});
+  for (int k = 0; k < 2; ++k) {
+    const std::string table = k == 0 ? "u.weight" : "v.weight";
+    const ValueId weight = graph.AddValue({.name = "p_" + table,
+                                           .dtype = base::DType::kFloat32,
+                                           .has_shape = true,
+                                           .shape = {SymExpr(20 + k), 4},
+                                           .weight = table});
+    const ValueId rows = graph.AddValue({.name = "rows_of_" + table,
+                                         .dtype = base::DType::kFloat32,
+                                         .has_shape = true,
+                                         .shape = {batch, 4},
+                                         .producer = 2 + k});
+    graph.nodes.push_back({.name = "look_up_" + table,
+                           .op = "aten.embedding.default",
+                           .args = {{"weight", ValueRef{weight}},
+                                    {"indices", ValueRef{columns[k]}}},
+                           .outputs = {rows}});
+  }
+  ASSERT_TRUE(ValidateGraph(graph).ok()) << ValidateGraph(graph);
+
+  const inference::ModelConfig made = MakeConfig("m", graph);
+  const auto text = [&made](const std::string& key) {
+    return made.parameters().contains(key)
+               ? made.parameters().at(key).string_value()
+               : "none";
+  };
+  EXPECT_EQ(text("batch_symbol"), "s1");
+  EXPECT_EQ(text("shape.ids"), "s0");
+  EXPECT_EQ(text("shape.offsets"), "s1 + 1");
+  EXPECT_EQ(text("shape.fields"), "s1;2");
+  EXPECT_EQ(text("bags.offsets"), "ids=ids include_last=true");
+  EXPECT_EQ(text("ids.fields"),
+            "table=u.weight rows=20 column=0;table=v.weight rows=21 column=1");
+  // Only for the reader: the config with them is one that can be loaded.
+  EXPECT_TRUE(CheckConfig(made, "m", graph, "c").ok())
+      << CheckConfig(made, "m", graph, "c").status();
+}
+
 TEST(ModelConfigTest, ReadsPolicies) {
   const auto config = Check(R"(
     name: "m"
@@ -163,6 +228,9 @@ TEST(ModelConfigTest, RefusesUnknownParameters) {
   EXPECT_THAT(with("out_of_range_ids.u.weight", "zero"),
               HasSubstr("no table u.weight"));
   EXPECT_THAT(with("ids.nothing", "table=t.weight rows=10"),
+              HasSubstr("no input nothing"));
+  EXPECT_THAT(with("shape.nothing", "s0"), HasSubstr("no input nothing"));
+  EXPECT_THAT(with("bags.nothing", "ids=ids include_last=true"),
               HasSubstr("no input nothing"));
 }
 
