@@ -81,6 +81,20 @@ std::optional<RaggedInput> FindLengths(
   return std::nullopt;
 }
 
+// Spreads `total` ids evenly. Each row of a matrix of offsets has bags of its
+// own; lengths fill theirs one after the other.
+void FillRagged(const RaggedInput& ragged, int64_t total, int64_t count,
+                base::Tensor& tensor) {
+  const int64_t row = ragged.is_offsets ? tensor.dims().back() : count;
+  const int64_t bags = ragged.include_last_offset ? row - 1 : row;
+  for (int64_t k = 0; k < count; ++k) {
+    const int64_t begin = Begin(k % row, total, bags);
+    SetIndex(
+        tensor, k,
+        ragged.is_offsets ? begin : Begin(k % row + 1, total, bags) - begin);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<ProbeMaker> ProbeMaker::Create(
@@ -139,7 +153,9 @@ absl::StatusOr<ProbeMaker> ProbeMaker::Create(
       continue;
     }
     const auto ids = places.find(graph.value(use.ids).name);
-    if (ids == places.end() || maker.sample_[ids->second].dims.size() != 1) {
+    const size_t rank = maker.sample_[input->second].dims.size();
+    if (ids == places.end() || rank == 0 ||
+        maker.sample_[ids->second].dims.size() != rank) {
       continue;
     }
     maker.ragged_[input->second] =
@@ -171,16 +187,8 @@ absl::StatusOr<std::vector<base::Tensor>> ProbeMaker::Make(
         static_cast<int64_t>(tensor.bytes() / base::SizeOf(tensor.dtype()));
     if (!ragged_[i]) {
       Tile(sample_[i], tensor);
-    } else {
-      const int64_t total = dims[ragged_[i]->ids][0];
-      const bool closes = ragged_[i]->include_last_offset;
-      const int64_t bags = closes ? count - 1 : count;
-      for (int64_t k = 0; k < count; ++k) {
-        const int64_t begin = Begin(k, total, bags);
-        SetIndex(
-            tensor, k,
-            ragged_[i]->is_offsets ? begin : Begin(k + 1, total, bags) - begin);
-      }
+    } else if (count > 0) {
+      FillRagged(*ragged_[i], dims[ragged_[i]->ids].back(), count, tensor);
     }
     tensors.push_back(std::move(tensor));
   }

@@ -19,8 +19,8 @@ namespace refract::models {
 // Sizes of every input, in the graph's order.
 using InputDims = std::vector<base::Dims>;
 
-// An input whose contents must agree with the length of another: bag offsets,
-// or lengths of bags.
+// An input whose contents must agree with the last size of another: bag offsets
+// (a vector, or one row for each row of ids), or lengths of bags.
 struct RaggedInput {
   size_t ids = 0;  // index of the input that holds the bags
   bool is_offsets = false;

@@ -82,6 +82,10 @@ class RowPicker {
     }
     for (size_t i = 0; i < graph.inputs.size(); ++i) {
       if (picker.roles_[i] == Role::kFixed || !maker.ragged(i)) continue;
+      if (maker.sample()[i].dims.size() != 1) {
+        return absl::UnimplementedError(absl::StrCat(
+            "input ", graph.value(graph.inputs[i]).name, " is a matrix"));
+      }
       picker.roles_[maker.ragged(i)->ids] = Role::kBags;
       picker.bags_of_.resize(graph.inputs.size());
       picker.bags_of_[maker.ragged(i)->ids] = i;

@@ -80,6 +80,15 @@ bool ReadsRows(const Runs& runs, const Node& node) {
   });
 }
 
+std::string WeightText(const Value& weight) {
+  return absl::StrCat(weight.weight, "[",
+                      absl::StrJoin(weight.shape, ", ",
+                                    [](std::string* out, const SymExpr& size) {
+                                      absl::StrAppend(out, size.ToString());
+                                    }),
+                      "]");
+}
+
 std::string ToText(const Graph& graph, const Argument& value) {
   if (std::holds_alternative<None>(value)) return "None";
   if (const auto* i = std::get_if<int64_t>(&value)) return absl::StrCat(*i);
@@ -103,6 +112,15 @@ std::string ToText(const Graph& graph, const Argument& value) {
                         }
                       }),
         "]");
+  }
+  if (const auto* list = std::get_if<ValueList>(&value)) {
+    std::vector<std::string> weights;
+    for (ValueId id : *list) {
+      if (id != kNoValue && graph.value(id).is_weight()) {
+        weights.push_back(WeightText(graph.value(id)));
+      }
+    }
+    return absl::StrJoin(weights, ", ");
   }
   return "";
 }
@@ -151,7 +169,12 @@ std::string DescribeNode(const Graph& graph, NodeId id) {
   const Node& node = graph.nodes[id];
   std::vector<std::string> literals;
   for (const NamedArgument& arg : node.args) {
-    const std::string text = ToText(graph, arg.value);
+    std::string text = ToText(graph, arg.value);
+    const auto* ref = std::get_if<ValueRef>(&arg.value);
+    if (ref != nullptr && graph.value(ref->id).is_weight()) {
+      // What a trace computed from the batch may have become a constant.
+      text = WeightText(graph.value(ref->id));
+    }
     if (!text.empty() && text != "None") {
       literals.push_back(absl::StrCat(arg.name, "=", text));
     }

@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/op_traits.h"
 
 namespace refract::models {
 namespace {
@@ -17,8 +16,7 @@ constexpr size_t kMaxClasses = 4;
 
 enum class Effect : uint8_t {
   kFails,
-  kNothing,    // runs, and no size but the input's own changes
-  kViewsOnly,  // only shapes of views of the input change
+  kNothing,  // runs, and no size but the input's own changes
   kChanges,
 };
 
@@ -51,7 +49,8 @@ class Finder {
   // Bag offsets count one more than there are bags.
   int64_t OffsetOf(Place place) const {
     const auto& ragged = prober_.maker().ragged(place.input);
-    return place.dim == 0 && ragged && ragged->include_last_offset ? 1 : 0;
+    const bool last = place.dim + 1 == found_.base[place.input].size();
+    return last && ragged && ragged->include_last_offset ? 1 : 0;
   }
 
   InputDims Moved(const std::vector<Member>& members) const {
@@ -65,21 +64,14 @@ class Finder {
   Effect Try(const std::vector<Member>& members) const {
     InterpreterRun run;
     if (!prober_.Run(Moved(members), run).ok()) return Effect::kFails;
-    Effect effect = Effect::kNothing;
     for (size_t id = 0; id < graph_.values.size(); ++id) {
-      const NodeId producer = graph_.values[id].producer;
-      if (producer == kNoNode ||
-          (run.values[id].spec.dims == base_run_.values[id].spec.dims &&
-           run.values[id].number == base_run_.values[id].number)) {
-        continue;
-      }
-      const OpClass op_class = ClassOf(graph_.nodes[producer].op);
-      if (op_class != OpClass::kView && op_class != OpClass::kSize) {
+      if (graph_.values[id].producer != kNoNode &&
+          (run.values[id].spec.dims != base_run_.values[id].spec.dims ||
+           run.values[id].number != base_run_.values[id].number)) {
         return Effect::kChanges;
       }
-      effect = Effect::kViewsOnly;
     }
-    return effect;
+    return Effect::kNothing;
   }
 
   std::vector<Place> Places() const {
@@ -126,18 +118,19 @@ class Finder {
     }
     for (const Place& place : Places()) {
       const Effect effect = Try({{place}});
+      // The ids of bags change no other size, and yet are read. A matrix whose
+      // further rows or columns change nothing is one that the model picks
+      // from.
+      const bool is_vector = found_.base[place.input].size() == 1;
       if (effect == Effect::kFails) {
         (place.dim == 0 ? leading_ : trailing_).push_back(place);
+      } else if (!read[graph_.inputs[place.input]]) {
+        if (place.dim == 0) idle_.push_back(place);
+      } else if ((effect == Effect::kChanges || is_vector) &&
+                 !IsFeatureWidth(place)) {
+        AddSymbol({{place, 1, OffsetOf(place)}});
       } else if (place.dim == 0) {
-        // The ids of bags change no other size, and yet are read.
-        if (read[graph_.inputs[place.input]]) {
-          AddSymbol({{place, 1, OffsetOf(place)}});
-        } else {
-          idle_.push_back(place);
-        }
-      } else if (effect == Effect::kChanges && !IsFeatureWidth(place)) {
-        // Without such a change, columns are added that the model never picks.
-        AddSymbol({{place}});
+        picked_.push_back(place);
       }
     }
   }
@@ -167,15 +160,42 @@ class Finder {
     places.clear();
     for (const auto& [size, members] : classes) {
       const bool may_vary =
-          members.size() > 1 &&
           !std::all_of(members.begin(), members.end(),
                        [this](Place place) { return IsFeatureWidth(place); });
-      if (may_vary && Try(MembersOf(members)) != Effect::kFails) {
-        AddSymbol(MembersOf(members));
-      } else {
+      if (!may_vary ||
+          (!AddIfRuns(MembersOf(members)) && !JoinFree(size, members))) {
         places.insert(places.end(), members.begin(), members.end());
       }
     }
+  }
+
+  bool AddIfRuns(std::vector<Member> members) {
+    // One alone has been tried.
+    if (members.size() < 2 || Try(members) == Effect::kFails) return false;
+    AddSymbol(std::move(members));
+    return true;
+  }
+
+  // A size that seemed free may only be free to grow: rows that nothing picks
+  // do no harm. It belongs to a class that cannot change without it.
+  bool JoinFree(int64_t size, const std::vector<Place>& places) {
+    std::vector<Member> members = MembersOf(places);
+    const auto is_free = [size](const SizeSymbol& symbol) {
+      return symbol.base == size && symbol.members.size() == 1 &&
+             symbol.members[0].place.dim == 0;
+    };
+    for (const SizeSymbol& symbol : found_.symbols) {
+      if (is_free(symbol)) members.push_back(symbol.members[0]);
+    }
+    for (const Place& place : picked_) {
+      if (SizeOf(place) == size) members.push_back({place});
+    }
+    if (members.size() == places.size() || Try(members) == Effect::kFails) {
+      return false;
+    }
+    std::erase_if(found_.symbols, is_free);
+    AddSymbol(std::move(members));
+    return true;
   }
 
   // Sizes that must change together without being equal: lengths of F features
@@ -184,6 +204,14 @@ class Finder {
     std::map<int64_t, std::vector<Place>> by_size;
     for (const Place& place : leading_) {
       by_size[SizeOf(place) - OffsetOf(place)].push_back(place);
+    }
+    // Offsets of all tables in one matrix have the rows in the second
+    // dimension.
+    for (const Place& place : trailing_) {
+      const auto it = by_size.find(SizeOf(place) - OffsetOf(place));
+      if (!IsFeatureWidth(place) && it != by_size.end()) {
+        it->second.push_back(place);
+      }
     }
     std::vector<std::pair<int64_t, std::vector<Place>>> classes(by_size.begin(),
                                                                 by_size.end());
@@ -288,7 +316,8 @@ class Finder {
   InterpreterRun base_run_;
   std::vector<Place> leading_;   // cannot change alone
   std::vector<Place> trailing_;  // cannot change alone
-  std::vector<Place> idle_;
+  std::vector<Place> idle_;      // of inputs that nothing reads
+  std::vector<Place> picked_;    // of matrices that some rows are picked from
 };
 
 }  // namespace

@@ -208,6 +208,39 @@ TEST(InferShapesTest, LengthsOfSeveralFeaturesPerRowAreMultiples) {
   EXPECT_EQ(model.OutputShape(), "B, 19");
 }
 
+TEST(InferShapesTest, OffsetsOfAllTablesMayBeOneMatrix) {
+  Model model(R"(
+    def forward(self, dense, ids, offsets):
+      x = torch.embedding_bag(self.table, ids[0], offsets[0])[0]
+      y = torch.embedding_bag(self.table, ids[1], offsets[1])[0]
+      return torch.cat([dense, x, y], 1)
+  )");
+  ASSERT_TRUE(
+      model
+          .Infer({{"dense", Floats({4, 13})},
+                  {"ids", Ids({2, 9})},
+                  {"offsets", Longs({0, 1, 1, 5, 0, 3, 7, 8}).view({2, 4})}})
+          .ok());
+  EXPECT_EQ(model.InputShape("dense"), "B, 13");
+  EXPECT_EQ(model.InputShape("ids"), "2, T0");
+  EXPECT_EQ(model.InputShape("offsets"), "2, B");
+  EXPECT_EQ(model.OutputShape(), "B, 19");
+}
+
+// Rows of x beyond those that order picks do no harm, so x alone may grow.
+TEST(InferShapesTest, RowsThatMayOnlyGrowAreRowsOfTheBatch) {
+  Model model(R"(
+    def forward(self, x, order):
+      return torch.index_select(x, 0, torch.argsort(order)).sum(1)
+  )");
+  ASSERT_TRUE(
+      model.Infer({{"x", Floats({4, 13})}, {"order", Longs({3, 1, 2, 0})}})
+          .ok());
+  EXPECT_EQ(model.InputShape("x"), "B, 13");
+  EXPECT_EQ(model.InputShape("order"), "B");
+  EXPECT_EQ(model.OutputShape(), "B");
+}
+
 TEST(InferShapesTest, OneUserForManyItemsStaysOne) {
   Model model(R"(
     def forward(self, user, items):
