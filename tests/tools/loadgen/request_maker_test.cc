@@ -1,0 +1,344 @@
+#include "tools/loadgen/request_maker.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace refract::loadgen {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr auto kInt64 = base::DType::kInt64;
+constexpr auto kFloat = base::DType::kFloat32;
+
+// As `refract import` describes a model with two bags: DLRM's layout.
+ServedModel TwoBags() {
+  return {.name = "m",
+          .inputs = {{"dense", kFloat, {-1, 13}},
+                     {"ids_0", kInt64, {-1}},
+                     {"ids_1", kInt64, {-1}},
+                     {"offsets_0", kInt64, {-1}},
+                     {"offsets_1", kInt64, {-1}}},
+          .parameters = {{"batch_symbol", "s0"},
+                         {"shape.dense", "s0;13"},
+                         {"shape.ids_0", "s1"},
+                         {"shape.ids_1", "s2"},
+                         {"shape.offsets_0", "s0 + 1"},
+                         {"shape.offsets_1", "s0 + 1"},
+                         {"ids.ids_0", "table=t0 rows=100"},
+                         {"ids.ids_1", "table=t1 rows=3"},
+                         {"offsets.offsets_0", "table=t0 rows=100"},
+                         {"offsets.offsets_1", "table=t1 rows=3"},
+                         {"bags.offsets_0", "ids=ids_0 include_last=true"},
+                         {"bags.offsets_1", "ids=ids_1 include_last=true"}}};
+}
+
+absl::StatusOr<RequestMaker> MakerFor(const ServedModel& model,
+                                      const std::string& bags = "fixed:1",
+                                      RequestOptions options = {}) {
+  auto plan = PlanRequests(model, {});
+  if (!plan.ok()) return plan.status();
+  const auto sizes = BagSizes::Parse(bags);
+  if (!sizes.ok()) return sizes.status();
+  options.bags = *sizes;
+  return RequestMaker::Create(*std::move(plan), std::move(options));
+}
+
+std::vector<base::Tensor> Made(absl::StatusOr<RequestMaker> maker,
+                               int64_t items) {
+  EXPECT_TRUE(maker.ok()) << maker.status();
+  if (!maker.ok()) return {};
+  auto tensors = maker->Make(items);
+  EXPECT_TRUE(tensors.ok()) << tensors.status();
+  return tensors.ok() ? *std::move(tensors) : std::vector<base::Tensor>();
+}
+
+std::vector<int64_t> Ints(const base::Tensor& tensor) {
+  const auto span = tensor.view().as<int64_t>();
+  return {span.begin(), span.end()};
+}
+
+TEST(RequestMakerTest, OneIdPerBagByDefault) {
+  const auto tensors = Made(MakerFor(TwoBags()), 4);
+  ASSERT_EQ(tensors.size(), 5u);
+  EXPECT_THAT(tensors[0].dims(), ElementsAre(4, 13));
+  EXPECT_THAT(tensors[1].dims(), ElementsAre(4));
+  EXPECT_THAT(Ints(tensors[3]), ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_THAT(Ints(tensors[4]), ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_THAT(Ints(tensors[2]),
+              Each(testing::AllOf(testing::Ge(0), testing::Lt(3))));
+}
+
+TEST(RequestMakerTest, ListedBagSizesGoToTheirInputs) {
+  const auto tensors = Made(MakerFor(TwoBags(), "list:2,0"), 3);
+  ASSERT_EQ(tensors.size(), 5u);
+  EXPECT_THAT(tensors[1].dims(), ElementsAre(6));
+  EXPECT_THAT(tensors[2].dims(), ElementsAre(0));
+  EXPECT_THAT(Ints(tensors[3]), ElementsAre(0, 2, 4, 6));
+  EXPECT_THAT(Ints(tensors[4]), ElementsAre(0, 0, 0, 0));
+}
+
+TEST(RequestMakerTest, RaggedBagsAgreeWithTheirOffsets) {
+  auto maker = MakerFor(TwoBags(), "mean:5");
+  ASSERT_TRUE(maker.ok()) << maker.status();
+  int64_t ids = 0;
+  bool empty_bag = false;
+  for (int i = 0; i < 50; ++i) {
+    const auto tensors = maker->Make(20);
+    ASSERT_TRUE(tensors.ok()) << tensors.status();
+    const std::vector<int64_t> offsets = Ints((*tensors)[3]);
+    ASSERT_EQ(offsets.size(), 21u);
+    EXPECT_EQ(offsets.front(), 0);
+    EXPECT_EQ(offsets.back(), (*tensors)[1].dims()[0]);
+    for (size_t k = 1; k < offsets.size(); ++k) {
+      EXPECT_GE(offsets[k], offsets[k - 1]);
+      EXPECT_LE(offsets[k], offsets[k - 1] + 10);
+      empty_bag |= offsets[k] == offsets[k - 1];
+    }
+    ids += offsets.back();
+  }
+  EXPECT_TRUE(empty_bag);
+  // 1000 bags of mean 5 and variance 10: five deviations.
+  EXPECT_NEAR(ids / 1000.0, 5, 0.5);
+}
+
+TEST(RequestMakerTest, OffsetsWithoutALastOne) {
+  ServedModel model = TwoBags();
+  model.parameters["bags.offsets_1"] = "ids=ids_1 include_last=false";
+  model.parameters["shape.offsets_1"] = "s0";
+  const auto tensors = Made(MakerFor(model, "fixed:2"), 3);
+  ASSERT_EQ(tensors.size(), 5u);
+  EXPECT_THAT(Ints(tensors[3]), ElementsAre(0, 2, 4, 6));
+  EXPECT_THAT(Ints(tensors[4]), ElementsAre(0, 2, 4));
+  EXPECT_THAT(tensors[2].dims(), ElementsAre(6));
+}
+
+// A two-tower model: one user, many items, one bag for the user.
+TEST(RequestMakerTest, FixedSizesStay) {
+  const ServedModel model{
+      .name = "m",
+      .inputs = {{"history", kInt64, {-1}},
+                 {"history_offsets", kInt64, {2}},
+                 {"user", kFloat, {1, 4}},
+                 {"item_fields", kInt64, {-1, 2}}},
+      .parameters = {{"batch_symbol", "b"},
+                     {"shape.history", "h"},
+                     {"shape.history_offsets", "2"},
+                     {"shape.user", "1;4"},
+                     {"shape.item_fields", "b;2"},
+                     {"ids.history", "table=i rows=10"},
+                     {"bags.history_offsets", "ids=history include_last=true"},
+                     {"ids.item_fields",
+                      "table=a rows=1000 column=0;table=b rows=2 column=1;"
+                      "table=c rows=7 column=0"}}};
+  const auto tensors = Made(MakerFor(model, "fixed:6"), 200);
+  ASSERT_EQ(tensors.size(), 4u);
+  EXPECT_THAT(tensors[0].dims(), ElementsAre(6));
+  EXPECT_THAT(Ints(tensors[1]), ElementsAre(0, 6));
+  EXPECT_THAT(tensors[2].dims(), ElementsAre(1, 4));
+  EXPECT_THAT(tensors[3].dims(), ElementsAre(200, 2));
+  // Column 0 feeds two tables: the smaller one binds.
+  int64_t largest[2] = {};
+  const std::vector<int64_t> fields = Ints(tensors[3]);
+  for (size_t i = 0; i < fields.size(); ++i) {
+    largest[i % 2] = std::max(largest[i % 2], fields[i]);
+  }
+  EXPECT_EQ(largest[0], 6);
+  EXPECT_EQ(largest[1], 1);
+}
+
+TEST(RequestMakerTest, SequencesHaveTheLengthAsked) {
+  const ServedModel model{
+      .name = "m",
+      .inputs = {{"history", kInt64, {-1, -1}}, {"lengths", kInt64, {-1}}},
+      .parameters = {{"batch_symbol", "s0"},
+                     {"shape.history", "s0;s1"},
+                     {"shape.lengths", "s0"},
+                     {"ids.history", "table=i rows=10"}}};
+  const auto tensors = Made(MakerFor(model, "fixed:1", {.length = 7}), 300);
+  ASSERT_EQ(tensors.size(), 2u);
+  EXPECT_THAT(tensors[0].dims(), ElementsAre(300, 7));
+  const std::vector<int64_t> lengths = Ints(tensors[1]);
+  EXPECT_EQ(*std::min_element(lengths.begin(), lengths.end()), 0);
+  EXPECT_EQ(*std::max_element(lengths.begin(), lengths.end()), 7);
+}
+
+TEST(RequestMakerTest, ServersWithoutExpressionsAreGuessed) {
+  ServedModel model = TwoBags();
+  for (auto it = model.parameters.begin(); it != model.parameters.end();) {
+    it = it->first.rfind("shape.", 0) == 0 || it->first == "batch_symbol"
+             ? model.parameters.erase(it)
+             : std::next(it);
+  }
+  const auto tensors = Made(MakerFor(model, "list:2,1"), 3);
+  ASSERT_EQ(tensors.size(), 5u);
+  EXPECT_THAT(tensors[0].dims(), ElementsAre(3, 13));
+  EXPECT_THAT(tensors[1].dims(), ElementsAre(6));
+  EXPECT_THAT(Ints(tensors[3]), ElementsAre(0, 2, 4, 6));
+  EXPECT_THAT(Ints(tensors[4]), ElementsAre(0, 1, 2, 3));
+}
+
+TEST(RequestMakerTest, SeedDecidesTheValues) {
+  const auto values = [](uint64_t seed) {
+    return Ints(Made(MakerFor(TwoBags(), "fixed:1", {.seed = seed}), 50)[1]);
+  };
+  EXPECT_EQ(values(1), values(1));
+  EXPECT_NE(values(1), values(2));
+}
+
+// 26 bags and 13 dense features, tables of 1000 rows.
+ServedModel CriteoModel() {
+  ServedModel model{.name = "m",
+                    .inputs = {{"dense", kFloat, {-1, 13}}},
+                    .parameters = {{"batch_symbol", "s0"}}};
+  model.parameters["shape.dense"] = "s0;13";
+  for (int i = 0; i < 26; ++i) {
+    const std::string ids = absl::StrCat("ids_", i);
+    const std::string offsets = absl::StrCat("offsets_", i);
+    model.inputs.push_back({ids, kInt64, {-1}});
+    model.inputs.push_back({offsets, kInt64, {-1}});
+    model.parameters["ids." + ids] = "table=t rows=1000";
+    model.parameters["bags." + offsets] =
+        absl::StrCat("ids=", ids, " include_last=true");
+    model.parameters["shape." + ids] = absl::StrCat("n", i);
+    model.parameters["shape." + offsets] = "s0 + 1";
+  }
+  return model;
+}
+
+std::vector<CriteoRow> ThreeRows() {
+  std::vector<CriteoRow> rows(3);
+  for (uint32_t r = 0; r < 3; ++r) {
+    rows[r].dense[12] = static_cast<float>(r);
+    rows[r].categories[25] = 5000 + r;
+  }
+  return rows;
+}
+
+TEST(RequestMakerTest, CriteoRowsFollowOneAnotherAndComeRound) {
+  auto maker = MakerFor(CriteoModel(), "fixed:1", {.criteo = ThreeRows()});
+  ASSERT_TRUE(maker.ok()) << maker.status();
+  auto first = maker->Make(2);
+  auto second = maker->Make(2);
+  ASSERT_TRUE(first.ok() && second.ok());
+  const auto dense = [](const std::vector<base::Tensor>& request, int item) {
+    return request[0].view().as<float>()[item * 13 + 12];
+  };
+  EXPECT_EQ(dense(*first, 0), 0);
+  EXPECT_EQ(dense(*first, 1), 1);
+  EXPECT_EQ(dense(*second, 0), 2);
+  EXPECT_EQ(dense(*second, 1), 0);
+  // The last input pair is ids_25, offsets_25.
+  EXPECT_THAT(Ints((*second)[51]), ElementsAre(2, 0));
+  EXPECT_THAT(Ints((*second)[52]), ElementsAre(0, 1, 2));
+  EXPECT_THAT(Ints((*second)[1]), ElementsAre(0, 0));  // absent categories
+}
+
+TEST(RequestMakerTest, CriteoFillsAMatrixOfColumns) {
+  ServedModel model{
+      .name = "m",
+      .inputs = {{"dense", kFloat, {-1, 13}}, {"ids", kInt64, {-1, 26}}},
+      .parameters = {{"ids.ids", "table=t rows=2000"}}};
+  const auto tensors =
+      Made(MakerFor(model, "fixed:1", {.criteo = ThreeRows()}), 2);
+  ASSERT_EQ(tensors.size(), 2u);
+  EXPECT_EQ(Ints(tensors[1])[25], 1000);
+  EXPECT_EQ(Ints(tensors[1])[51], 1001);
+  EXPECT_EQ(Ints(tensors[1])[0], 0);
+}
+
+TEST(RequestMakerTest, CriteoNeedsItsShape) {
+  const auto maker = MakerFor(TwoBags(), "fixed:1", {.criteo = ThreeRows()});
+  EXPECT_EQ(maker.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(maker.status().message()), HasSubstr("--criteo"));
+}
+
+TEST(RequestMakerTest, BagListMustFitTheModel) {
+  EXPECT_THAT(std::string(MakerFor(TwoBags(), "mlperf").status().message()),
+              HasSubstr("26 bags, the model has 2"));
+  EXPECT_TRUE(MakerFor(CriteoModel(), "mlperf").ok());
+  const auto tensors = Made(MakerFor(CriteoModel(), "mlperf"), 1);
+  int64_t ids = 0;
+  for (size_t i = 1; i < tensors.size(); i += 2) ids += tensors[i].dims()[0];
+  EXPECT_EQ(ids, 214);
+}
+
+TEST(BagSizesTest, RefusesOtherTexts) {
+  for (const char* bad : {"", "1", "fixed:", "fixed:-1", "fixed:1,2",
+                          "mean:1,2", "list:", "list:1,,2", "fixed:1000000"}) {
+    EXPECT_EQ(BagSizes::Parse(bad).status().code(),
+              absl::StatusCode::kInvalidArgument)
+        << bad;
+  }
+}
+
+TEST(PlanRequestsTest, RowsOfTheCommandLineBind) {
+  const auto rows = ParseRows({"ids_0=7", "ids_1=9"});
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  const auto plan = PlanRequests(TwoBags(), *rows);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(plan->inputs[1].rows, ElementsAre(7));
+  EXPECT_THAT(plan->inputs[2].rows, ElementsAre(9));
+  for (const char* bad : {"", "ids_0", "ids_0=", "ids_0=0", "ids_0=1,x"}) {
+    EXPECT_FALSE(ParseRows({bad}).ok()) << bad;
+  }
+}
+
+TEST(PlanRequestsTest, NamesTheInputThatCannotBeFilled) {
+  struct Case {
+    std::string what;
+    ServedModel model;
+    std::vector<std::string> rows;
+    std::string named;
+  };
+  std::vector<Case> cases;
+  const auto add = [&](std::string what, std::string named, auto change,
+                       std::vector<std::string> rows = {}) {
+    ServedModel model = TwoBags();
+    change(model);
+    cases.push_back({what, model, rows, named});
+  };
+  add("half precision", "input dense",
+      [](ServedModel& m) { m.inputs[0].dtype = base::DType::kFloat16; });
+  add("unknown dtype", "input ids_0",
+      [](ServedModel& m) { m.inputs[1].dtype = base::DType::kUnknown; });
+  add("no rows", "input ids_0",
+      [](ServedModel& m) { m.parameters["ids.ids_0"] = "table=t0"; });
+  add("column outside", "input ids_0", [](ServedModel& m) {
+    m.parameters["ids.ids_0"] = "table=t0 rows=4 column=3";
+  });
+  add("bags of nothing", "input offsets_1", [](ServedModel& m) {
+    m.parameters["bags.offsets_1"] = "ids=nothing include_last=true";
+  });
+  add("two offsets for one input", "input offsets_1", [](ServedModel& m) {
+    m.parameters["bags.offsets_1"] = "ids=ids_0 include_last=true";
+  });
+  add("no bags", "input offsets_1",
+      [](ServedModel& m) { m.parameters.erase("bags.offsets_1"); });
+  add("wrong rank", "input dense",
+      [](ServedModel& m) { m.parameters["shape.dense"] = "s0"; });
+  add("no expression", "input dense",
+      [](ServedModel& m) { m.parameters["shape.dense"] = "s0;(("; });
+  add("rows of no input", "no ids input other", [](ServedModel&) {},
+      {"other=5"});
+  add("rows of a float", "no ids input dense", [](ServedModel&) {},
+      {"dense=5"});
+  add("too many columns", "input ids_0", [](ServedModel&) {}, {"ids_0=5,6"});
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.what);
+    const auto rows = ParseRows(c.rows);
+    ASSERT_TRUE(rows.ok());
+    const auto plan = PlanRequests(c.model, *rows);
+    EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(plan.status().message()), HasSubstr(c.named));
+  }
+}
+
+}  // namespace
+}  // namespace refract::loadgen

@@ -1,0 +1,59 @@
+#include "tools/loadgen/open_loop.h"
+
+#include <utility>
+
+namespace refract::loadgen {
+namespace {
+
+// Time to get from here to the first query without being late for it.
+constexpr absl::Duration kLeadIn = absl::Milliseconds(10);
+
+}  // namespace
+
+OpenLoopRun::OpenLoopRun(base::Clock& clock,
+                         absl::Span<const PlannedQuery> schedule,
+                         const OpenLoopOptions& options)
+    : clock_(clock),
+      schedule_(schedule),
+      options_(options),
+      results_(schedule.size()) {}
+
+void OpenLoopRun::WaitUntil(absl::Time time) {
+  absl::MutexLock lock(&mu_);
+  bool never = false;
+  while (clock_.Now() < time) {
+    clock_.AwaitWithDeadline(mu_, absl::Condition(&never), time);
+  }
+}
+
+std::vector<QueryResult> OpenLoopRun::Run(SystemUnderTest& system) {
+  start_ = clock_.Now() + kLeadIn;
+  for (size_t i = 0; i < schedule_.size(); ++i) {
+    const absl::Time due = start_ + schedule_[i].at;
+    WaitUntil(due);
+    results_[i].lateness = clock_.Now() - due;
+    // Relaxed: a count, it orders nothing.
+    if (in_flight_.fetch_add(1, std::memory_order_relaxed) >=
+        options_.max_in_flight) {
+      Done(i, absl::StatusCode::kResourceExhausted);
+      continue;
+    }
+    system.Issue(i, schedule_[i].request, due + options_.timeout, *this);
+  }
+  absl::MutexLock lock(&mu_);
+  const auto all_answered = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return answered_ == schedule_.size();
+  };
+  mu_.Await(absl::Condition(&all_answered));
+  return std::move(results_);
+}
+
+void OpenLoopRun::Done(size_t query, absl::StatusCode code) {
+  results_[query].code = code;
+  results_[query].latency = clock_.Now() - (start_ + schedule_[query].at);
+  in_flight_.fetch_sub(1, std::memory_order_relaxed);
+  absl::MutexLock lock(&mu_);
+  ++answered_;
+}
+
+}  // namespace refract::loadgen

@@ -1,0 +1,89 @@
+#ifndef REFRACT_TOOLS_LOADGEN_OPEN_LOOP_H_
+#define REFRACT_TOOLS_LOADGEN_OPEN_LOOP_H_
+
+// Sends queries at scheduled times, whatever becomes of the earlier ones, and
+// counts latency from the scheduled time: a server that stalls is charged for
+// every query that was due meanwhile (no coordinated omission).
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+
+namespace refract::loadgen {
+
+struct PlannedQuery {
+  absl::Duration at;  // after the start of the run
+  int64_t items = 0;
+  size_t request = 0;  // which of the prepared requests
+};
+
+struct QueryResult {
+  absl::StatusCode code = absl::StatusCode::kUnknown;
+  absl::Duration latency;   // scheduled time → answer
+  absl::Duration lateness;  // scheduled time → handed to the system
+};
+
+// Where the system under test reports. Thread-safe.
+class CompletionSink {
+ public:
+  virtual ~CompletionSink() = default;
+  // Once per Issue(), from any thread, also from within Issue().
+  virtual void Done(size_t query, absl::StatusCode code) = 0;
+};
+
+// What is measured.
+class SystemUnderTest {
+ public:
+  virtual ~SystemUnderTest() = default;
+  // Begins a query and returns without waiting for its answer. The system
+  // gives up by itself at `deadline` (of the run's clock). Called by one
+  // thread; `sink` outlives the answer.
+  virtual void Issue(size_t query, size_t request, absl::Time deadline,
+                     CompletionSink& sink) = 0;
+};
+
+struct OpenLoopOptions {
+  // From the scheduled time.
+  absl::Duration timeout = absl::Seconds(10);
+  // Queries beyond this many unanswered ones fail at once with
+  // kResourceExhausted, unsent: what an overloaded server leaves behind must
+  // fit in the client's memory.
+  int64_t max_in_flight = 10'000;
+};
+
+// Runs one schedule. Use once.
+class OpenLoopRun : private CompletionSink {
+ public:
+  // `schedule` ascends in time and must outlive the run.
+  OpenLoopRun(base::Clock& clock, absl::Span<const PlannedQuery> schedule,
+              const OpenLoopOptions& options);
+
+  // Sends everything, waits for all answers, returns one result per query.
+  std::vector<QueryResult> Run(SystemUnderTest& system);
+
+ private:
+  void Done(size_t query, absl::StatusCode code) override;
+  void WaitUntil(absl::Time time);
+
+  base::Clock& clock_;
+  absl::Span<const PlannedQuery> schedule_;
+  OpenLoopOptions options_;
+  absl::Time start_;
+  // Each element is written by the thread that answers its query, and read
+  // when all have been answered.
+  std::vector<QueryResult> results_;
+  std::atomic<int64_t> in_flight_ = 0;
+  absl::Mutex mu_;
+  size_t answered_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace refract::loadgen
+
+#endif  // REFRACT_TOOLS_LOADGEN_OPEN_LOOP_H_

@@ -1,0 +1,246 @@
+#include "tools/loadgen/request_maker.h"
+
+#include <numeric>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace refract::loadgen {
+namespace {
+
+// Calls store(i, value) in the tensor's own integer or floating type.
+template <typename F>
+void FillWith(base::Tensor& tensor, F value_at) {
+  auto fill = [&](auto span) {
+    using T = typename decltype(span)::value_type;
+    for (size_t i = 0; i < span.size(); ++i) {
+      span[i] = static_cast<T>(value_at(i));
+    }
+  };
+  switch (tensor.dtype()) {
+    case base::DType::kFloat32:
+      return fill(tensor.as<float>());
+    case base::DType::kFloat64:
+      return fill(tensor.as<double>());
+    case base::DType::kInt32:
+      return fill(tensor.as<int32_t>());
+    case base::DType::kInt64:
+      return fill(tensor.as<int64_t>());
+    default:  // kBool: PlanRequests() lets nothing else through
+      return fill(tensor.as<uint8_t>());
+  }
+}
+
+size_t CriteoColumns(const InputPlan& input) {
+  if (input.input.dims.size() < 2) return 1;
+  return static_cast<size_t>(input.input.dims[1]);
+}
+
+bool IsCriteoDense(const InputPlan& input) {
+  return input.input.dims.size() == 2 && input.input.dims[0] < 0 &&
+         input.input.dims[1] == kCriteoIntegers;
+}
+
+// A list of ids, or a matrix of a known number of columns, a row per item.
+bool IsCriteoIds(const InputPlan& input) {
+  const base::Dims& dims = input.input.dims;
+  return !dims.empty() && dims.size() <= 2 && dims[0] < 0 &&
+         (dims.size() == 1 || dims[1] > 0);
+}
+
+absl::Status CheckCriteo(const RequestPlan& plan) {
+  size_t dense = 0, columns = 0;
+  bool fits = true;
+  for (const InputPlan& input : plan.inputs) {
+    switch (input.kind) {
+      case InputKind::kDense:
+        ++dense;
+        fits = fits && IsCriteoDense(input);
+        break;
+      case InputKind::kIds:
+        fits = fits && IsCriteoIds(input);
+        if (fits) columns += CriteoColumns(input);
+        break;
+      case InputKind::kOffsets:
+        fits = fits && input.input.dims[0] < 0;
+        break;
+      case InputKind::kCounts:
+        fits = false;
+        break;
+    }
+  }
+  if (fits && dense == 1 && columns == kCriteoCategories) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--criteo: the model does not take one dense input of ", kCriteoIntegers,
+      " features and ", kCriteoCategories, " columns of ids per item"));
+}
+
+}  // namespace
+
+RequestMaker::RequestMaker(RequestPlan plan, RequestOptions options)
+    : plan_(std::move(plan)),
+      options_(std::move(options)),
+      random_(options_.seed, "requests"),
+      samplers_(plan_.inputs.size()),
+      bag_sizes_(plan_.num_bags) {
+  for (size_t i = 0; i < plan_.inputs.size(); ++i) {
+    for (int64_t rows : plan_.inputs[i].rows) {
+      samplers_[i].emplace_back(options_.ids, rows);
+    }
+  }
+}
+
+absl::StatusOr<RequestMaker> RequestMaker::Create(RequestPlan plan,
+                                                  RequestOptions options) {
+  if (options.criteo.empty()) {
+    REFRACT_RETURN_IF_ERROR(options.bags.CheckInputs(plan.num_bags));
+  } else {
+    REFRACT_RETURN_IF_ERROR(CheckCriteo(plan));
+  }
+  return RequestMaker(std::move(plan), std::move(options));
+}
+
+// Gives every symbol a value: the items, then the ids of each bag input as
+// drawn, then `length` for the rest.
+absl::Status RequestMaker::BindSizes(int64_t items) {
+  bindings_.clear();
+  bindings_[plan_.batch_symbol] = items;
+  for (const InputPlan& offsets : plan_.inputs) {
+    if (offsets.kind != InputKind::kOffsets) continue;
+    // A TorchScript model may have a symbol of its own for this size.
+    const int64_t extra = offsets.include_last ? 1 : 0;
+    if (const auto symbol = offsets.sizes[0].symbol()) {
+      bindings_.try_emplace(*symbol, items + extra);
+    }
+    const auto size = offsets.sizes[0].Evaluate(bindings_);
+    if (!size.ok() || *size < extra) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("input ", offsets.input.name, ": cannot work out size ",
+                       offsets.sizes[0].ToString()));
+    }
+    std::vector<int64_t>& sizes = bag_sizes_[offsets.bag];
+    sizes.assign(*size - extra, 1);
+    if (options_.criteo.empty()) {
+      for (int64_t& bag : sizes) {
+        bag = options_.bags.Draw(offsets.bag, random_);
+      }
+    }
+    const int64_t ids = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+    const InputPlan& partner = plan_.inputs[offsets.partner];
+    if (const auto solved = partner.sizes[0].Solve(ids)) {
+      bindings_.try_emplace(solved->symbol, solved->value);
+    }
+  }
+  for (const InputPlan& input : plan_.inputs) {
+    for (const models::SymExpr& size : input.sizes) {
+      for (const std::string& symbol : size.Symbols()) {
+        bindings_.try_emplace(symbol, options_.length);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+void RequestMaker::FillOffsets(const InputPlan& input,
+                               base::Tensor& tensor) const {
+  const std::vector<int64_t>& sizes = bag_sizes_[input.bag];
+  int64_t begin = 0;
+  FillWith(tensor, [&](size_t i) {
+    const int64_t offset = begin;
+    if (i < sizes.size()) begin += sizes[i];
+    return offset;
+  });
+}
+
+void RequestMaker::FillRandom(const InputPlan& input, base::Tensor& tensor) {
+  switch (input.kind) {
+    case InputKind::kDense:
+      FillWith(tensor, [this](size_t) { return random_.Normal(); });
+      return;
+    case InputKind::kIds: {
+      const std::vector<IdSampler>& samplers =
+          samplers_[&input - plan_.inputs.data()];
+      FillWith(tensor, [&](size_t i) {
+        return samplers[i % samplers.size()].Draw(random_);
+      });
+      return;
+    }
+    case InputKind::kOffsets:
+      FillOffsets(input, tensor);
+      return;
+    case InputKind::kCounts: {
+      const uint64_t bound =
+          tensor.dtype() == base::DType::kBool ? 2 : options_.length + 1;
+      FillWith(tensor, [&](size_t) { return random_.Below(bound); });
+      return;
+    }
+  }
+}
+
+void RequestMaker::FillCriteo(const InputPlan& input, size_t first_column,
+                              base::Tensor& tensor) {
+  const auto row_at = [this](size_t item) -> const CriteoRow& {
+    return options_.criteo[(next_criteo_row_ + item) % options_.criteo.size()];
+  };
+  if (input.kind == InputKind::kDense) {
+    FillWith(tensor, [&](size_t i) {
+      return row_at(i / kCriteoIntegers).dense[i % kCriteoIntegers];
+    });
+  } else if (input.kind == InputKind::kIds) {
+    const size_t columns = CriteoColumns(input);
+    FillWith(tensor, [&](size_t i) {
+      const size_t column = i % columns;
+      return CriteoId(row_at(i / columns).categories[first_column + column],
+                      input.rows[column % input.rows.size()]);
+    });
+  } else {
+    FillOffsets(input, tensor);
+  }
+}
+
+absl::StatusOr<std::vector<base::Tensor>> RequestMaker::Make(int64_t items) {
+  REFRACT_RETURN_IF_ERROR(BindSizes(items));
+  std::vector<base::Tensor> tensors;
+  size_t criteo_column = 0;
+  for (const InputPlan& input : plan_.inputs) {
+    base::Dims dims;
+    for (const models::SymExpr& size : input.sizes) {
+      const auto value = size.Evaluate(bindings_);
+      if (!value.ok()) {
+        return base::Annotate(value.status(),
+                              absl::StrCat("input ", input.input.name));
+      }
+      dims.push_back(*value);
+    }
+    // Two bags that share a size but not their lengths, and the like.
+    if (input.kind == InputKind::kIds && input.bag >= 0) {
+      const std::vector<int64_t>& bags = bag_sizes_[input.bag];
+      if (std::accumulate(bags.begin(), bags.end(), int64_t{0}) != dims[0]) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "input ", input.input.name, ": the drawn bags do not hold ",
+            input.sizes[0].ToString(), " = ", dims[0],
+            " ids; other --bag-sizes may"));
+      }
+    }
+    absl::StatusOr<base::Tensor> tensor =
+        base::Tensor::Allocate(input.input.dtype, dims);
+    if (!tensor.ok()) {
+      return base::Annotate(tensor.status(),
+                            absl::StrCat("input ", input.input.name));
+    }
+    if (options_.criteo.empty()) {
+      FillRandom(input, *tensor);
+    } else {
+      FillCriteo(input, criteo_column, *tensor);
+      if (input.kind == InputKind::kIds) criteo_column += CriteoColumns(input);
+    }
+    tensors.push_back(*std::move(tensor));
+  }
+  next_criteo_row_ += static_cast<size_t>(items);
+  return tensors;
+}
+
+}  // namespace refract::loadgen

@@ -1,0 +1,68 @@
+#ifndef REFRACT_TOOLS_LOADGEN_REQUEST_MAKER_H_
+#define REFRACT_TOOLS_LOADGEN_REQUEST_MAKER_H_
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/tensor.h"
+#include "tools/loadgen/bag_sizes.h"
+#include "tools/loadgen/criteo.h"
+#include "tools/loadgen/ids.h"
+#include "tools/loadgen/random.h"
+#include "tools/loadgen/served_model.h"
+
+namespace refract::loadgen {
+
+struct RequestOptions {
+  IdSkew ids;
+  BagSizes bags;
+  // Every size that is neither the items nor the ids of a bag (steps of a
+  // sequence), and the largest value of kCounts inputs. ≥ 0.
+  int64_t length = 50;
+  uint64_t seed = 1;
+  // Not empty: consecutive rows of this, from the start again after the last,
+  // in place of random values. One id per bag.
+  std::vector<CriteoRow> criteo;
+};
+
+// Makes the tensors of requests, one after the other. The n-th request of a
+// plan and options is always the same. Not thread-safe.
+class RequestMaker {
+ public:
+  // InvalidArgument: a list of bag sizes for another number of bags; Criteo
+  // rows for a model that has not 13 dense features and 26 columns of ids.
+  static absl::StatusOr<RequestMaker> Create(RequestPlan plan,
+                                             RequestOptions options);
+
+  // A tensor per input, in the plan's order. `items` ≥ 1. InvalidArgument
+  // names the input whose size cannot be worked out.
+  absl::StatusOr<std::vector<base::Tensor>> Make(int64_t items);
+
+  const RequestPlan& plan() const { return plan_; }
+
+ private:
+  RequestMaker(RequestPlan plan, RequestOptions options);
+
+  absl::Status BindSizes(int64_t items);
+  void FillRandom(const InputPlan& input, base::Tensor& tensor);
+  void FillCriteo(const InputPlan& input, size_t first_column,
+                  base::Tensor& tensor);
+  void FillOffsets(const InputPlan& input, base::Tensor& tensor) const;
+
+  RequestPlan plan_;
+  RequestOptions options_;
+  Random random_;
+  // samplers_[i]: per column of input i; empty for other kinds.
+  std::vector<std::vector<IdSampler>> samplers_;
+  size_t next_criteo_row_ = 0;
+
+  // Of the request being made.
+  models::SymbolBindings bindings_;
+  std::vector<std::vector<int64_t>> bag_sizes_;
+};
+
+}  // namespace refract::loadgen
+
+#endif  // REFRACT_TOOLS_LOADGEN_REQUEST_MAKER_H_

@@ -1,0 +1,83 @@
+#ifndef REFRACT_TOOLS_LOADGEN_SERVED_MODEL_H_
+#define REFRACT_TOOLS_LOADGEN_SERVED_MODEL_H_
+
+// What a server tells about a model, and how to fill its inputs.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "base/dtype.h"
+#include "base/tensor.h"
+#include "models/sym_expr.h"
+
+namespace refract::loadgen {
+
+struct ServedInput {
+  std::string name;
+  base::DType dtype = base::DType::kUnknown;
+  base::Dims dims;  // -1: any size
+};
+
+struct ServedModel {
+  std::string name;
+  std::string version;  // as requests name it; empty: the newest
+  std::vector<ServedInput> inputs;
+  // ModelConfig's parameters; models/model_config.h documents those that
+  // matter here. Empty for a server that has none.
+  std::map<std::string, std::string> parameters;
+};
+
+enum class InputKind : uint8_t {
+  kDense,    // floating point features
+  kIds,      // rows of tables
+  kOffsets,  // where each bag of another input begins
+  kCounts,   // integers that are neither: lengths, flags
+};
+
+struct InputPlan {
+  ServedInput input;
+  InputKind kind = InputKind::kDense;
+  // One expression per dimension.
+  std::vector<models::SymExpr> sizes;
+  // kIds: rows of the table, one number for the whole tensor or one for each
+  // column of a matrix.
+  std::vector<int64_t> rows;
+  // kOffsets: the input with the ids; kIds: the input with the offsets, -1
+  // when these ids are in no bags. Indices into RequestPlan::inputs.
+  int partner = -1;
+  // kOffsets and kIds in bags: which bag input of the model this is, from 0 in
+  // the order of the ids.
+  int bag = -1;
+  // kOffsets: the number of ids follows the last bag's begin.
+  bool include_last = false;
+};
+
+struct RequestPlan {
+  std::vector<InputPlan> inputs;  // in the server's order
+  // The symbol of `sizes` that is the number of items.
+  std::string batch_symbol;
+  int num_bags = 0;
+};
+
+// `rows` replaces what the server says of an input's tables: {input: rows of
+// the table or of each column}. A server that says nothing of shapes gets -1
+// taken for the number of items where it comes first in a shape.
+//
+// InvalidArgument names the input that cannot be filled: of a dtype that is not
+// generated, ids of unknown rows, offsets of unknown bags, or one that `rows`
+// names and the model has not.
+absl::StatusOr<RequestPlan> PlanRequests(
+    const ServedModel& model,
+    const absl::flat_hash_map<std::string, std::vector<int64_t>>& rows);
+
+// "INPUT=N" or "INPUT=N,N,…", repeated → the map that PlanRequests() takes.
+absl::StatusOr<absl::flat_hash_map<std::string, std::vector<int64_t>>>
+ParseRows(const std::vector<std::string>& texts);
+
+}  // namespace refract::loadgen
+
+#endif  // REFRACT_TOOLS_LOADGEN_SERVED_MODEL_H_
