@@ -45,6 +45,7 @@ void AddImportCommand(CLI::App& app, Context& context);
 void AddInspectCommand(CLI::App& app, Context& context);
 void AddPartitionCommand(CLI::App& app, Context& context);
 void AddRunCommand(CLI::App& app, Context& context);
+void AddBenchCommand(CLI::App& app, Context& context);
 void AddDoctorCommand(CLI::App& app, Context& context);
 
 }  // namespace refract::tools

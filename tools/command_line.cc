@@ -87,6 +87,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, std::ostream& out,
   AddInspectCommand(app, context);
   AddPartitionCommand(app, context);
   AddRunCommand(app, context);
+  AddBenchCommand(app, context);
   AddDoctorCommand(app, context);
 
   // CLI11 takes the arguments from the back.
