@@ -1,0 +1,483 @@
+#include "cpu_node/engine.h"
+
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "glog/logging.h"
+
+namespace refract::cpu_node {
+namespace {
+
+// The first try and one elsewhere (DESIGN section 6): a third would spend a
+// deadline on a pool that is evidently in trouble.
+constexpr int kMaxAttempts = 2;
+
+// Enough to see what goes wrong, few enough not to be what goes wrong.
+constexpr int kFailureLinesPerSecond = 10;
+
+absl::Status Stopping() {
+  return absl::UnavailableError("the CPU node is stopping");
+}
+
+// Worth another try: the node is gone, or has no room while another may have.
+bool IsRetryable(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
+}
+
+absl::Status CheckOptions(const EngineOptions& options) {
+  if (options.workers < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("workers is ", options.workers, ", wanted ≥ 1"));
+  }
+  if (options.max_queue < 1 || options.max_in_flight < 1) {
+    return absl::InvalidArgumentError(
+        "max_queue and max_in_flight must be ≥ 1");
+  }
+  if (options.default_timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("default_timeout must be > 0");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+// A request on its way. One stage works on it at a time; the hand-over between
+// threads (queue, transport) orders their accesses.
+struct Engine::Task {
+  InferRequest request;  // owns the input tensors
+  InferCallback done;
+  const ServedModel* model = nullptr;
+  BoundRequest bound;
+
+  // What the parts work on: `bound.inputs`, with rows added where needed.
+  runtime::PaddedBatch padded;
+
+  // CN-pre's results, of which CN-post reads some; they live in `pre_context`
+  // or, where the context has none of its own, in `kept`.
+  std::optional<runtime::ContextPool::Lease> pre_context;
+  std::vector<base::TensorView> pre_outputs;
+  std::vector<base::Tensor> kept;
+  std::optional<transport::IncomingMessage> response;
+
+  int attempts = 0;
+  std::optional<NodePool::Lease> node;  // while at one
+  std::optional<size_t> avoid;          // the node that failed it
+  absl::Status last_failure;
+
+  absl::Time arrived;
+  absl::Time sent;
+  StageTimes times;
+  runtime::RunStats run_stats;
+};
+
+Engine::Engine(Catalog catalog, EngineOptions options)
+    : options_(std::move(options)),
+      catalog_(std::move(catalog)),
+      failure_log_(kFailureLinesPerSecond, *options_.clock),
+      workers_(options_.workers, options_.max_queue) {}
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Catalog catalog,
+                                                       EngineOptions options) {
+  REFRACT_RETURN_IF_ERROR(CheckOptions(options));
+  std::unique_ptr<Engine> engine(
+      new Engine(std::move(catalog), std::move(options)));
+  REFRACT_RETURN_IF_ERROR(engine->CreateNodePool());
+  return engine;
+}
+
+absl::Status Engine::CreateNodePool() {
+  NodePoolOptions nodes = options_.nodes;
+  nodes.clock = options_.clock;
+  nodes.on_change = [this] { NotifyReadiness(); };
+  nodes.offers.clear();
+  for (const Catalog::Entry& entry : catalog_.entries()) {
+    if (entry.model == nullptr || !entry.model->split()) continue;
+    offers_[entry.model.get()] = nodes.offers.size();
+    nodes.offers.push_back(entry.model->offer());
+  }
+  // Without a split model there is nothing to ask a GPU node for.
+  if (nodes.offers.empty()) nodes.addresses.clear();
+  REFRACT_ASSIGN_OR_RETURN(nodes_, NodePool::Create(std::move(nodes)));
+  return absl::OkStatus();
+}
+
+Engine::~Engine() { Stop(); }
+
+// ------------------------------------------------------------------ admission
+
+void Engine::Infer(InferRequest request, InferCallback done) {
+  const std::string model = request.model_name;
+  const absl::Status status = Admit(std::move(request), done);
+  if (status.ok()) return;
+  LogFailure(model, status);
+  done(status);
+}
+
+absl::Status Engine::Refuse(absl::string_view model, absl::string_view version,
+                            const absl::Status& status) {
+  const absl::StatusOr<const ServedModel*> found =
+      catalog_.Find(model, version);
+  const absl::Status& answer = found.ok() ? status : found.status();
+  if (found.ok()) {
+    (*found)->statistics().RecordFailure(absl::ZeroDuration(), absl::Now());
+  }
+  LogFailure(std::string(model), answer);
+  return answer;
+}
+
+absl::Status Engine::Admit(InferRequest request, InferCallback& done) {
+  const absl::Time arrived = options_.clock->Now();
+  REFRACT_ASSIGN_OR_RETURN(
+      const ServedModel* model,
+      catalog_.Find(request.model_name, request.model_version));
+  auto task = std::make_shared<Task>();
+  task->arrived = arrived;
+  task->model = model;
+  task->request = std::move(request);
+  if (task->request.deadline == absl::InfiniteFuture()) {
+    task->request.deadline = arrived + options_.default_timeout;
+  }
+  absl::Status status;
+  absl::StatusOr<BoundRequest> bound = model->signature().Bind(task->request);
+  if (bound.ok()) {
+    task->bound = *std::move(bound);
+    absl::MutexLock lock(&mu_);
+    if (!admitting_) {
+      status = Stopping();
+    } else if (in_flight_ >= options_.max_in_flight) {
+      status = absl::ResourceExhaustedError(
+          absl::StrCat(in_flight_, " requests are in flight on the CPU node"));
+    } else {
+      ++in_flight_;
+    }
+  } else {
+    status = bound.status();
+  }
+  if (status.ok()) {
+    task->done = std::move(done);
+    if (workers_.TryStart([this, task] { Start(task); })) {
+      return absl::OkStatus();
+    }
+    done = std::move(task->done);
+    Leave();
+    status = absl::ResourceExhaustedError(
+        absl::StrCat(options_.max_queue, " requests wait on the CPU node"));
+  }
+  model->statistics().RecordFailure(options_.clock->Now() - arrived,
+                                    absl::Now());
+  return status;
+}
+
+void Engine::Leave() {
+  absl::MutexLock lock(&mu_);
+  --in_flight_;
+}
+
+absl::Status Engine::CheckAlive(const Task& task, const char* place) const {
+  if (aborting_.load(std::memory_order_relaxed)) return Stopping();
+  if (task.request.cancelled != nullptr && task.request.cancelled()) {
+    return absl::CancelledError("the client does not wait any more");
+  }
+  const absl::Time now = options_.clock->Now();
+  if (task.request.deadline <= now) {
+    return absl::DeadlineExceededError(absl::StrCat(
+        "deadline passed ", place, ", ",
+        absl::FormatDuration(now - task.request.deadline), " ago"));
+  }
+  return absl::OkStatus();
+}
+
+// --------------------------------------------------------------------- stages
+
+void Engine::Start(const TaskPtr& task) {
+  task->times.queue = options_.clock->Now() - task->arrived;
+  absl::Status status = CheckAlive(*task, "at CN queue");
+  if (status.ok()) {
+    status = task->model->padding().Pad(task->bound.inputs, task->padded);
+  }
+  if (!status.ok()) return Fail(task, status);
+  if (task->model->split()) return Dispatch(task);
+  RunWhole(task);
+}
+
+void Engine::RunWhole(const TaskPtr& task) {
+  const ServedModel& model = *task->model;
+  const CompiledPart& part = model.whole();
+  const absl::Time begin = options_.clock->Now();
+  const std::vector<base::TensorView> inputs =
+      model.WholeInputs(task->padded.inputs());
+  runtime::ContextPool::Lease context = part.Acquire();
+  std::vector<base::TensorView> outputs;
+  task->run_stats = runtime::RunStats();
+  const absl::Status status =
+      part.program().Run(inputs, {}, *context, outputs, &task->run_stats);
+  if (!status.ok()) return Fail(task, status);
+  task->times.compute_infer = options_.clock->Now() - begin;
+  Succeed(task, outputs);
+}
+
+void Engine::Dispatch(const TaskPtr& task) {
+  const size_t offer = offers_.at(task->model);
+  while (task->attempts < kMaxAttempts) {
+    const absl::Status alive = CheckAlive(*task, "before the GPU node");
+    if (!alive.ok()) return Fail(task, alive);
+    task->node = nodes_->Acquire(offer, task->avoid);
+    if (!task->node.has_value()) {
+      task->last_failure = nodes_->WhyUnusable(offer);
+      // It became usable since, or is being lost: an answer all the same.
+      if (task->last_failure.ok()) {
+        task->last_failure = absl::UnavailableError("no GPU node is free");
+      }
+      break;
+    }
+    const bool same_again = task->node->node() == task->avoid;
+    if (same_again && absl::IsResourceExhausted(task->last_failure)) {
+      // The only node has just said that it is full.
+      task->node.reset();
+      break;
+    }
+    ++task->attempts;
+    const size_t node = task->node->node();
+    const absl::Status status = RunPreAndSend(task);
+    // Sent: the transport's callback owns the task from here on.
+    if (status.ok()) return;
+    task->node.reset();
+    if (!IsRetryable(status)) return Fail(task, status);
+    task->last_failure = status;
+    task->avoid = node;
+  }
+  if (task->model->can_run_whole() && IsRetryable(task->last_failure)) {
+    return RunWhole(task);
+  }
+  Fail(task, task->last_failure);
+}
+
+absl::Status Engine::RunPreAndSend(const TaskPtr& task) {
+  const absl::Time begin = options_.clock->Now();
+  transport::OutgoingMessage message;
+  task->run_stats = runtime::RunStats();
+  REFRACT_RETURN_IF_ERROR(RunPre(*task, message));
+  task->sent = options_.clock->Now();
+  task->times.compute_input = task->sent - begin;
+  transport::Client& client = task->node->client();
+  client.Send(
+      std::move(message), task->request.deadline,
+      [this, task](absl::StatusOr<transport::IncomingMessage> response) {
+        OnResponse(task, std::move(response));
+      });
+  return absl::OkStatus();
+}
+
+absl::Status Engine::RunPre(Task& task, transport::OutgoingMessage& message) {
+  const ServedModel& model = *task.model;
+  const runtime::Program& program = model.pre().program();
+  const size_t num_up = model.num_up();
+  transport::Client& client = task.node->client();
+  const size_t offer = offers_.at(task.model);
+
+  const std::vector<base::TensorView> inputs =
+      model.PreInputs(task.padded.inputs());
+  REFRACT_ASSIGN_OR_RETURN(
+      const std::vector<std::optional<base::TensorSpec>> specs,
+      program.OutputSpecs(inputs));
+  std::vector<base::TensorSpec> up_specs;
+  for (size_t i = 0; i < num_up; ++i) {
+    if (specs[i].has_value()) up_specs.push_back(*specs[i]);
+  }
+  const bool sizes_known = up_specs.size() == num_up;
+  std::vector<std::byte*> destinations(specs.size(), nullptr);
+  if (sizes_known) {
+    REFRACT_ASSIGN_OR_RETURN(message, client.Allocate(offer, up_specs));
+    for (size_t i = 0; i < num_up; ++i) destinations[i] = message.data(i);
+  }
+  if (!task.pre_context.has_value()) {
+    task.pre_context.emplace(model.pre().Acquire());
+  }
+  REFRACT_RETURN_IF_ERROR(program.Run(inputs, destinations, **task.pre_context,
+                                      task.pre_outputs, &task.run_stats));
+  if (sizes_known) return KeepFromMessage(num_up, task);
+
+  // A size that depends on data is known only after the run: one copy.
+  up_specs.clear();
+  for (size_t i = 0; i < num_up; ++i) {
+    up_specs.push_back({task.pre_outputs[i].dtype, task.pre_outputs[i].dims});
+  }
+  REFRACT_ASSIGN_OR_RETURN(message, client.Allocate(offer, up_specs));
+  for (size_t i = 0; i < num_up; ++i) {
+    const base::TensorView& tensor = task.pre_outputs[i];
+    if (tensor.bytes == 0) continue;
+    std::memcpy(message.data(i), tensor.data, tensor.bytes);
+  }
+  return absl::OkStatus();
+}
+
+// A value that crosses and is also read by CN-post may have been written once,
+// into the message. That memory is the transport's as soon as it is sent, so
+// such values are copied out of it before.
+absl::Status Engine::KeepFromMessage(size_t num_up, Task& task) {
+  const std::less<const std::byte*> before;
+  task.kept.clear();
+  for (size_t i = num_up; i < task.pre_outputs.size(); ++i) {
+    base::TensorView& kept = task.pre_outputs[i];
+    for (size_t j = 0; j < num_up; ++j) {
+      const base::TensorView& sent = task.pre_outputs[j];
+      if (before(kept.data, sent.data) ||
+          !before(kept.data, sent.data + sent.bytes)) {
+        continue;
+      }
+      REFRACT_ASSIGN_OR_RETURN(base::Tensor copy, base::Tensor::CopyOf(kept));
+      kept.data = copy.data();
+      task.kept.push_back(std::move(copy));
+      break;
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Engine::OnResponse(const TaskPtr& task,
+                        absl::StatusOr<transport::IncomingMessage> response) {
+  task->times.compute_infer = options_.clock->Now() - task->sent;
+  const std::string address = task->node->address();
+  const size_t node = task->node->node();
+  task->node->Finish(response.status(), task->times.compute_infer);
+  task->node.reset();
+  if (response.ok()) {
+    task->response = *std::move(response);
+    workers_.Continue([this, task] { RunPost(task); });
+    return;
+  }
+  const absl::Status status =
+      base::Annotate(response.status(), absl::StrCat("GPU node ", address));
+  if (aborting_.load(std::memory_order_relaxed)) return Fail(task, Stopping());
+  if (!IsRetryable(status)) return Fail(task, status);
+  task->last_failure = status;
+  task->avoid = node;
+  workers_.Continue([this, task] { Dispatch(task); });
+}
+
+void Engine::RunPost(const TaskPtr& task) {
+  const ServedModel& model = *task->model;
+  const CompiledPart& part = model.post();
+  const absl::Time begin = options_.clock->Now();
+  absl::Status status = CheckAlive(*task, "after the GPU node");
+  const absl::Span<const base::TensorView> response = task->response->tensors();
+  if (status.ok()) status = model.CheckResponse(response);
+  if (!status.ok()) return Fail(task, status);
+  const std::vector<base::TensorView> inputs =
+      model.PostInputs(task->padded.inputs(), task->pre_outputs, response);
+  runtime::ContextPool::Lease context = part.Acquire();
+  std::vector<base::TensorView> outputs;
+  runtime::RunStats post_stats;
+  status = part.program().Run(inputs, {}, *context, outputs, &post_stats);
+  if (!status.ok()) return Fail(task, status);
+  task->run_stats.replaced_ids += post_stats.replaced_ids;
+  task->times.compute_output = options_.clock->Now() - begin;
+  Succeed(task, outputs);
+}
+
+// -------------------------------------------------------------------- answers
+
+void Engine::Succeed(const TaskPtr& task,
+                     std::vector<base::TensorView>& outputs) {
+  const ServedModel& model = *task->model;
+  model.padding().Trim(task->padded, absl::MakeSpan(outputs));
+  InferResponse response;
+  response.model_name = model.name();
+  response.model_version = model.version();
+  for (const size_t index : task->bound.outputs) {
+    response.outputs.push_back(
+        {model.signature().outputs()[index].name, outputs[index]});
+  }
+  model.statistics().RecordSuccess(options_.clock->Now() - task->arrived,
+                                   task->times, task->bound.batch,
+                                   task->run_stats.replaced_ids, absl::Now());
+  task->done(response);
+  Leave();
+}
+
+void Engine::Fail(const TaskPtr& task, const absl::Status& status) {
+  const ServedModel& model = *task->model;
+  model.statistics().RecordFailure(options_.clock->Now() - task->arrived,
+                                   absl::Now());
+  LogFailure(model.name(), status);
+  task->done(status);
+  Leave();
+}
+
+void Engine::LogFailure(const std::string& model, const absl::Status& status) {
+  const std::optional<int64_t> held_back = failure_log_.Admit();
+  if (!held_back.has_value()) return;
+  LOG(WARNING) << "a request of model '" << model << "' failed: " << status
+               << (*held_back > 0
+                       ? absl::StrCat(" (", *held_back,
+                                      " earlier failures not logged)")
+                       : "");
+}
+
+// ----------------------------------------------------------- readiness, stop
+
+absl::Status Engine::ModelReady(const ServedModel& model) const {
+  {
+    absl::MutexLock lock(&mu_);
+    if (!admitting_) return Stopping();
+  }
+  if (model.can_run_whole()) return absl::OkStatus();
+  return nodes_->WhyUnusable(offers_.at(&model));
+}
+
+bool Engine::Ready() const {
+  {
+    absl::MutexLock lock(&mu_);
+    if (!admitting_) return false;
+  }
+  for (const Catalog::Entry& entry : catalog_.entries()) {
+    if (entry.model != nullptr && !ModelReady(*entry.model).ok()) return false;
+  }
+  return true;
+}
+
+void Engine::WatchReadiness(std::function<void()> listener) {
+  absl::MutexLock lock(&mu_);
+  readiness_listener_ =
+      std::make_shared<const std::function<void()>>(std::move(listener));
+}
+
+void Engine::NotifyReadiness() {
+  std::shared_ptr<const std::function<void()>> listener;
+  {
+    absl::MutexLock lock(&mu_);
+    listener = readiness_listener_;
+  }
+  if (listener != nullptr) (*listener)();
+}
+
+void Engine::StopAdmitting() {
+  {
+    absl::MutexLock lock(&mu_);
+    if (!admitting_) return;
+    admitting_ = false;
+  }
+  NotifyReadiness();
+}
+
+bool Engine::Drain(absl::Duration timeout) {
+  absl::MutexLock lock(&mu_);
+  return options_.clock->AwaitWithDeadline(mu_,
+                                           absl::Condition(this, &Engine::Idle),
+                                           options_.clock->Now() + timeout);
+}
+
+void Engine::Stop() {
+  StopAdmitting();
+  aborting_.store(true, std::memory_order_relaxed);
+  // First the workers: after that nobody is about to use a connection. Then
+  // the connections, which fails what was at a GPU node on their threads.
+  workers_.Stop();
+  if (nodes_ != nullptr) nodes_->Close();
+}
+
+}  // namespace refract::cpu_node

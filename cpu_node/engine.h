@@ -1,0 +1,150 @@
+#ifndef REFRACT_CPU_NODE_ENGINE_H_
+#define REFRACT_CPU_NODE_ENGINE_H_
+
+// The path of a request through a CPU node: admit, CN-pre, the GPU node,
+// CN-post, answer. Knows nothing of how requests come in.
+
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/log_limiter.h"
+#include "cpu_node/catalog.h"
+#include "cpu_node/node_pool.h"
+#include "cpu_node/request.h"
+#include "cpu_node/worker_pool.h"
+
+namespace refract::cpu_node {
+
+struct EngineOptions {
+  // Threads that run CN-pre and CN-post. ≥ 1.
+  int workers = 1;
+  // Requests that wait for a worker; more are refused. ≥ 1.
+  size_t max_queue = 1024;
+  // Requests admitted and not yet answered; more are refused. ≥ 1. Bounds the
+  // memory that requests hold while they are at a GPU node.
+  size_t max_in_flight = 4096;
+  // Deadline of a request that brings none, from its arrival; infinite = none.
+  absl::Duration default_timeout = absl::InfiniteDuration();
+  base::Clock* clock = &base::Clock::Real();
+  // GPU nodes. `offers`, `clock` and `on_change` are the engine's to fill in.
+  NodePoolOptions nodes;
+};
+
+// Thread-safe.
+class Engine {
+ public:
+  // Starts workers and connections. InvalidArgument for options out of range,
+  // a bad address included.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(Catalog catalog,
+                                                        EngineOptions options);
+  // Stops.
+  ~Engine();
+
+  // Answers with the model's outputs, or
+  //   NotFound           unknown model or version
+  //   InvalidArgument    inputs or outputs do not fit the model, or the ids in
+  //                      them do not fit its tables
+  //   DeadlineExceeded   the deadline passed, here or at the GPU node
+  //   ResourceExhausted  too many requests wait, here or at the GPU node
+  //   Unavailable        no GPU node, or it was lost (after one retry
+  //                      elsewhere; execution has no side effects), or stopping
+  //   Cancelled          `request.cancelled` said so
+  //   Internal           anything that is our fault
+  // Refusals may run `done` before this returns.
+  void Infer(InferRequest request, InferCallback done);
+
+  // For a request that a front end could not even decode: counts and logs it as
+  // failed. Returns what to answer: `status`, or NotFound / Unavailable when
+  // the model is the first thing wrong with it.
+  absl::Status Refuse(absl::string_view model, absl::string_view version,
+                      const absl::Status& status);
+
+  const Catalog& catalog() const { return catalog_; }
+  base::Clock& clock() const { return *options_.clock; }
+
+  // Whether a request of `model` would find everything it needs: a GPU node
+  // that serves it, unless it needs none or may run here as a whole.
+  // Unavailable says why not.
+  absl::Status ModelReady(const ServedModel& model) const;
+  // Whether every model that could be loaded is ready.
+  bool Ready() const;
+
+  // `listener` is called after each change of readiness from now on, under no
+  // lock, and never after Stop(). At most once per engine; read the state after
+  // this call, not before.
+  void WatchReadiness(std::function<void()> listener);
+
+  const NodePool& nodes() const { return *nodes_; }
+
+  // New requests are refused and nothing is ready from now on.
+  void StopAdmitting();
+  // Waits until all admitted requests are answered, or for `timeout`; whether
+  // it is so.
+  bool Drain(absl::Duration timeout);
+  // StopAdmitting(), then fails what is still in flight with Unavailable and
+  // closes the connections. May be called again. Not from a callback.
+  void Stop();
+
+ private:
+  struct Task;
+  // Shared by the stage that runs and the callback that will start the next.
+  using TaskPtr = std::shared_ptr<Task>;
+
+  Engine(Catalog catalog, EngineOptions options);
+  absl::Status CreateNodePool();
+
+  absl::Status Admit(InferRequest request, InferCallback& done);
+  // Stages, in order. Each ends in the next or in Finish*().
+  void Start(const TaskPtr& task);
+  void RunWhole(const TaskPtr& task);
+  void Dispatch(const TaskPtr& task);
+  absl::Status RunPreAndSend(const TaskPtr& task);
+  absl::Status RunPre(Task& task, transport::OutgoingMessage& message);
+  static absl::Status KeepFromMessage(size_t num_up, Task& task);
+  void OnResponse(const TaskPtr& task,
+                  absl::StatusOr<transport::IncomingMessage> response);
+  void RunPost(const TaskPtr& task);
+  // Why `task` should not go on: stopping, cancelled or too late at `place`.
+  absl::Status CheckAlive(const Task& task, const char* place) const;
+
+  void Succeed(const TaskPtr& task, std::vector<base::TensorView>& outputs);
+  void Fail(const TaskPtr& task, const absl::Status& status);
+  void LogFailure(const std::string& model, const absl::Status& status);
+  void Leave();
+  void NotifyReadiness();
+  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return in_flight_ == 0;
+  }
+
+  const EngineOptions options_;
+  const Catalog catalog_;
+  absl::flat_hash_map<const ServedModel*, size_t> offers_;
+  base::LogLimiter failure_log_;
+
+  mutable absl::Mutex mu_;
+  bool admitting_ ABSL_GUARDED_BY(mu_) = true;
+  size_t in_flight_ ABSL_GUARDED_BY(mu_) = 0;
+  // Shared with calls under way, so that none runs under the lock.
+  std::shared_ptr<const std::function<void()>> readiness_listener_
+      ABSL_GUARDED_BY(mu_);
+  // Set by Stop(): stages that have not begun do not begin.
+  std::atomic<bool> aborting_ = false;
+
+  std::unique_ptr<NodePool> nodes_;
+  WorkerPool workers_;
+};
+
+}  // namespace refract::cpu_node
+
+#endif  // REFRACT_CPU_NODE_ENGINE_H_

@@ -1,0 +1,105 @@
+#include "cpu_node/flags.h"
+
+#include <cstdio>
+#include <map>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/numbers.h"
+#include "absl/strings/string_view.h"
+
+namespace refract::cpu_node {
+namespace {
+
+// CLI11's validators return what is wrong, or nothing.
+std::string CheckAddress(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  int port = 0;
+  if (colon == std::string::npos || colon == 0 ||
+      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 ||
+      port > 65535) {
+    return "'" + address + "' is not HOST:PORT";
+  }
+  return "";
+}
+
+void AddServing(CLI::App& app, Flags& flags) {
+  app.add_option("--grpc-host", flags.grpc_host, "Address to listen on")
+      ->capture_default_str();
+  app.add_option("--grpc-port", flags.grpc_port,
+                 "Port for KServe v2 over gRPC; 0 = any free one, printed on "
+                 "stdout")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  app.add_option("--workers", flags.workers,
+                 "Threads that run the CPU parts of requests; 0 = one per CPU")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app.add_option("--max-queue", flags.max_queue,
+                 "Requests that may wait for a worker; more are refused with "
+                 "RESOURCE_EXHAUSTED")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--max-in-flight", flags.max_in_flight,
+                 "Requests that may be under way, GPU nodes included; more are "
+                 "refused with RESOURCE_EXHAUSTED")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--default-deadline-ms", flags.default_deadline_ms,
+                 "Deadline of requests that bring none, milliseconds; 0 = none")
+      ->check(CLI::Range(0.0, 86400e3))
+      ->capture_default_str();
+  app.add_option("--drain-timeout-s", flags.drain_timeout_s,
+                 "After SIGTERM or SIGINT: longest wait for requests in "
+                 "flight, seconds")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+}
+
+void AddGpuNodes(CLI::App& app, Flags& flags) {
+  app.add_option("--gpu-nodes", flags.gpu_nodes,
+                 "GPU nodes, separated by commas; without any, only models "
+                 "that need none are ready")
+      ->delimiter(',')
+      ->type_name("HOST:PORT")
+      ->check(CheckAddress);
+  const std::map<std::string, transport::PathPreference> paths = {
+      {"auto", transport::PathPreference::kAuto},
+      {"shm", transport::PathPreference::kShm},
+      {"tcp", transport::PathPreference::kTcp},
+      {"verbs", transport::PathPreference::kVerbs}};
+  app.add_option("--transport", flags.transport,
+                 "Way to the GPU nodes: auto (shared memory on the same host, "
+                 "else the fastest both have), shm, tcp or verbs [auto]")
+      ->type_name("PATH")
+      ->transform(CLI::CheckedTransformer(paths));
+  app.add_flag("--local-fallback", flags.local_fallback,
+               "Run a split model here as a whole while no GPU node serves it "
+               "(off by default: the dense part is slow on a CPU)");
+}
+
+}  // namespace
+
+std::variant<Flags, int> ParseFlags(int argc, char** argv) {
+  Flags flags;
+  CLI::App app(
+      "Serves models over KServe v2: the CPU part here, the GPU part "
+      "on GPU nodes.",
+      "refract-cpu-node");
+  app.set_version_flag("--version", "refract-cpu-node " REFRACT_VERSION);
+  app.add_option("--model-repository", flags.model_repository,
+                 "Folder with the models")
+      ->required()
+      ->type_name("DIR");
+  AddGpuNodes(app, flags);
+  AddServing(app, flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    std::fprintf(stderr, "refract-cpu-node: %s (see --help)\n", error.what());
+    return 2;
+  }
+  return flags;
+}
+
+}  // namespace refract::cpu_node

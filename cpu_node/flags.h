@@ -1,0 +1,33 @@
+#ifndef REFRACT_CPU_NODE_FLAGS_H_
+#define REFRACT_CPU_NODE_FLAGS_H_
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "transport/channel.h"
+
+namespace refract::cpu_node {
+
+// What the command line of refract-cpu-node says.
+struct Flags {
+  std::string model_repository;
+  std::vector<std::string> gpu_nodes;  // "host:port"
+  transport::PathPreference transport = transport::PathPreference::kAuto;
+  std::string grpc_host = "0.0.0.0";
+  int grpc_port = 8001;
+  int workers = 0;  // 0: one per CPU that this process may use
+  int max_queue = 1024;
+  int max_in_flight = 4096;
+  double default_deadline_ms = 0;  // 0: none
+  double drain_timeout_s = 30;
+  bool local_fallback = false;
+};
+
+// The flags, or the exit status of a run that ends here: 0 after --help or
+// --version, 2 after one line on stderr that names the wrong flag.
+std::variant<Flags, int> ParseFlags(int argc, char** argv);
+
+}  // namespace refract::cpu_node
+
+#endif  // REFRACT_CPU_NODE_FLAGS_H_

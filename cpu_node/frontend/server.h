@@ -1,0 +1,50 @@
+#ifndef REFRACT_CPU_NODE_FRONTEND_SERVER_H_
+#define REFRACT_CPU_NODE_FRONTEND_SERVER_H_
+
+// The gRPC server: KServe v2, grpc.health.v1 and reflection. No gRPC type in
+// this header.
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cpu_node/engine.h"
+
+namespace refract::cpu_node {
+
+struct FrontendOptions {
+  std::string host = "0.0.0.0";
+  int port = 8001;  // 0: any free one
+  // Longest request, bytes. 64 MiB holds about 80 000 items of DLRM-DCNv2; the
+  // transport's messages are as long (transport::Limits).
+  size_t max_request_bytes = size_t{64} << 20;
+};
+
+// Thread-safe.
+class Frontend {
+ public:
+  // Listens before it returns; registers for the engine's readiness changes.
+  // Unavailable names host:port when it is taken or no address of ours.
+  // `engine` must outlive the front end and be stopped before it is destroyed.
+  static absl::StatusOr<std::unique_ptr<Frontend>> Create(
+      const FrontendOptions& options, Engine* engine);
+  // Shuts down without waiting for calls in flight.
+  ~Frontend();
+
+  int port() const;
+
+  // Refuses new calls and waits for those in flight, which are cancelled after
+  // `patience`. The engine must still answer, or be stopped.
+  void Shutdown(absl::Duration patience);
+
+ private:
+  struct Impl;
+  explicit Frontend(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace refract::cpu_node
+
+#endif  // REFRACT_CPU_NODE_FRONTEND_SERVER_H_

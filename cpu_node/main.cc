@@ -1,0 +1,138 @@
+// refract-cpu-node: see DESIGN sections 6 and 11.
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <utility>
+#include <variant>
+
+#include "absl/time/time.h"
+#include "base/shutdown_signal.h"
+#include "cpu_node/catalog.h"
+#include "cpu_node/engine.h"
+#include "cpu_node/flags.h"
+#include "cpu_node/frontend/server.h"
+#include "glog/logging.h"
+#include "models/aten/caller.h"
+#include "models/repository.h"
+#include "transport/channel.h"
+
+namespace refract::cpu_node {
+namespace {
+
+// After the engine has answered everything: time for gRPC to get the answers
+// out of the door.
+constexpr absl::Duration kLastAnswers = absl::Seconds(1);
+
+// DESIGN section 11: 2 for bad usage or bad input, 1 for other failures.
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "refract-cpu-node: %s\n",
+               std::string(status.message()).c_str());
+  const bool bad_input =
+      absl::IsInvalidArgument(status) || absl::IsNotFound(status);
+  return bad_input ? 2 : 1;
+}
+
+// CPUs that this process may use: in a container fewer than there are.
+int UsableCpus() {
+  cpu_set_t cpus;
+  if (sched_getaffinity(0, sizeof(cpus), &cpus) != 0) return 1;
+  return std::max(1, CPU_COUNT(&cpus));
+}
+
+EngineOptions ToEngineOptions(const Flags& flags) {
+  EngineOptions options;
+  options.workers = flags.workers > 0 ? flags.workers : UsableCpus();
+  options.max_queue = flags.max_queue;
+  options.max_in_flight = flags.max_in_flight;
+  if (flags.default_deadline_ms > 0) {
+    options.default_timeout = absl::Milliseconds(flags.default_deadline_ms);
+  }
+  options.nodes.addresses = flags.gpu_nodes;
+  options.nodes.path = flags.transport;
+  return options;
+}
+
+void LogSummary(const Catalog& catalog, const EngineOptions& options) {
+  LOG(INFO) << options.workers << " worker(s), queue of " << options.max_queue
+            << ", " << options.nodes.addresses.size() << " GPU node(s), "
+            << catalog.entries().size() << " model version(s)";
+  bool split = false;
+  for (const Catalog::Entry& entry : catalog.entries()) {
+    if (entry.model == nullptr) continue;  // logged when it failed to load
+    const models::LoadedModel& model = entry.model->model();
+    split = split || entry.model->split();
+    LOG(INFO) << "model '" << model.name << "' version " << model.version
+              << ": "
+              << (model.plan.has_value() ? "plan '" + model.plan->method + "'"
+                                         : std::string("no split plan"))
+              << (entry.model->split() ? ", split" : ", whole on this node");
+  }
+  if (split && options.nodes.addresses.empty()) {
+    LOG(WARNING) << "there are split models, but --gpu-nodes is not given";
+  }
+}
+
+void LogCounts(const Engine& engine) {
+  for (const Catalog::Entry& entry : engine.catalog().entries()) {
+    if (entry.model == nullptr) continue;
+    const ModelStatistics::Snapshot sums = entry.model->statistics().snapshot();
+    LOG(INFO) << "model '" << entry.name << "' version " << entry.version
+              << ": " << sums.success.count << " requests succeeded, "
+              << sums.fail.count << " failed, " << sums.replaced_ids
+              << " ids replaced";
+  }
+}
+
+int Run(const Flags& flags) {
+  // First, so that every thread started below leaves the signals to Wait().
+  base::ShutdownSignal shutdown;
+  models::aten::UseOneThread();
+
+  ServedModelOptions model_options;
+  model_options.local_fallback = flags.local_fallback;
+  absl::StatusOr<Catalog> catalog =
+      Catalog::Load(models::Repository(flags.model_repository), model_options);
+  if (!catalog.ok()) return Fail(catalog.status());
+  const EngineOptions options = ToEngineOptions(flags);
+  LogSummary(*catalog, options);
+
+  absl::StatusOr<std::unique_ptr<Engine>> engine =
+      Engine::Create(*std::move(catalog), options);
+  if (!engine.ok()) return Fail(engine.status());
+  FrontendOptions frontend_options;
+  frontend_options.host = flags.grpc_host;
+  frontend_options.port = flags.grpc_port;
+  absl::StatusOr<std::unique_ptr<Frontend>> frontend =
+      Frontend::Create(frontend_options, engine->get());
+  if (!frontend.ok()) return Fail(frontend.status());
+  std::printf("refract-cpu-node listening on %s:%d\n", flags.grpc_host.c_str(),
+              (*frontend)->port());
+  std::fflush(stdout);
+
+  const int signal_number = shutdown.Wait();
+  LOG(INFO) << "signal " << signal_number << ": stopping";
+  (*engine)->StopAdmitting();
+  if (!(*engine)->Drain(absl::Seconds(flags.drain_timeout_s))) {
+    LOG(WARNING) << "requests were still in flight after "
+                 << flags.drain_timeout_s << " s; they are given up";
+  }
+  (*engine)->Stop();
+  (*frontend)->Shutdown(kLastAnswers);
+  LogCounts(**engine);
+  LOG(INFO) << "stopped";
+  return 0;
+}
+
+}  // namespace
+}  // namespace refract::cpu_node
+
+int main(int argc, char** argv) {
+  FLAGS_logtostderr = true;
+  google::InitGoogleLogging(argv[0]);
+  const auto flags = refract::cpu_node::ParseFlags(argc, argv);
+  if (const int* status = std::get_if<int>(&flags)) return *status;
+  return refract::cpu_node::Run(std::get<refract::cpu_node::Flags>(flags));
+}

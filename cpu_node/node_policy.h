@@ -1,0 +1,70 @@
+#ifndef REFRACT_CPU_NODE_NODE_POLICY_H_
+#define REFRACT_CPU_NODE_NODE_POLICY_H_
+
+// Which GPU node gets a request, and which is left alone for a while. Pure
+// functions of a snapshot; node_pool.h keeps the state.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+
+namespace refract::cpu_node {
+
+struct NodeSnapshot {
+  bool usable = false;   // connected, and has accepted the model
+  bool ejected = false;  // failed too often lately
+  // Smoothed round trip; zero when nothing was measured yet.
+  absl::Duration latency;
+  int in_flight = 0;  // of this CN
+};
+
+// Index of the node to use: of two random candidates (`draw_a`, `draw_b`: any
+// random numbers) the one with the lower latency × (in flight + 1); the first
+// on a tie. Where one has no measurement yet, the one with fewer in flight; if
+// equal, the unmeasured one: it is to be measured, but not flooded, for it may
+// never answer.
+//
+// Candidates are the usable nodes that are not ejected and not `avoid` (the
+// node that has just failed this request). Without any, ejected ones: a suspect
+// is better than no answer. Then `avoid` itself, if usable. Else nullopt.
+//
+// Two choices: Mitzenmacher, "The Power of Two Choices in Randomized Load
+// Balancing", IEEE TPDS 12(10), 2001.
+std::optional<size_t> ChooseNode(absl::Span<const NodeSnapshot> nodes,
+                                 std::optional<size_t> avoid, uint64_t draw_a,
+                                 uint64_t draw_b);
+
+// Exponentially weighted mean, weight 1/8 for the new sample as in TCP's
+// smoothed round trip (RFC 6298). The first sample (`mean` zero) is the mean.
+absl::Duration SmoothedLatency(absl::Duration mean, absl::Duration sample);
+
+struct EjectionOptions {
+  // Failures in a row that eject a node. ≥ 1.
+  int failures = 3;
+  // First ejection; doubles with each further one until a request succeeds.
+  absl::Duration first = absl::Seconds(1);
+  absl::Duration longest = absl::Seconds(30);
+};
+
+struct NodeHealth {
+  int failures_in_row = 0;
+  int ejections_in_row = 0;
+  absl::Time ejected_until = absl::InfinitePast();
+};
+
+inline bool IsEjected(const NodeHealth& health, absl::Time now) {
+  return now < health.ejected_until;
+}
+
+// `health` after one more request, which failed through the node's fault or
+// succeeded. Failures of requests that were under way when the node was ejected
+// do not lengthen the ejection. After it, one more failure ejects again.
+NodeHealth AfterResult(NodeHealth health, bool succeeded, absl::Time now,
+                       const EjectionOptions& options);
+
+}  // namespace refract::cpu_node
+
+#endif  // REFRACT_CPU_NODE_NODE_POLICY_H_

@@ -1,0 +1,238 @@
+#include "cpu_node/node_pool.h"
+
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "glog/logging.h"
+
+namespace refract::cpu_node {
+namespace {
+
+// Errors that are the node's doing. A late or refused request is not: the
+// deadline may have been too short, the queue honestly full.
+bool IsNodeFault(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnknown:
+    case absl::StatusCode::kDataLoss:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+NodePool::Lease::Lease(Lease&& other) noexcept
+    : pool_(std::exchange(other.pool_, nullptr)), node_(other.node_) {}
+
+NodePool::Lease& NodePool::Lease::operator=(Lease&& other) noexcept {
+  // What this one held is released by `other`.
+  std::swap(pool_, other.pool_);
+  std::swap(node_, other.node_);
+  return *this;
+}
+
+NodePool::Lease::~Lease() {
+  if (pool_ != nullptr) pool_->Release(node_);
+}
+
+transport::Client& NodePool::Lease::client() const {
+  return *pool_->nodes_[node_].client;
+}
+
+const std::string& NodePool::Lease::address() const {
+  return pool_->nodes_[node_].address;
+}
+
+void NodePool::Lease::Finish(const absl::Status& status,
+                             absl::Duration latency) {
+  NodePool* const pool = std::exchange(pool_, nullptr);
+  const absl::Time now = pool->options_.clock->Now();
+  absl::MutexLock lock(&pool->mu_);
+  Node& node = pool->nodes_[node_];
+  --node.in_flight;
+  // A request that ran into its deadline took at least this long.
+  if (status.ok() || absl::IsDeadlineExceeded(status)) {
+    node.latency = SmoothedLatency(node.latency, latency);
+  }
+  if (status.ok() || IsNodeFault(status)) {
+    node.health =
+        AfterResult(node.health, status.ok(), now, pool->options_.ejection);
+  }
+}
+
+NodePool::NodePool(NodePoolOptions options) : options_(std::move(options)) {
+  for (const std::string& address : options_.addresses) {
+    Node node;
+    node.address = address;
+    node.offers.assign(options_.offers.size(),
+                       absl::UnavailableError("not connected yet"));
+    nodes_.push_back(std::move(node));
+  }
+}
+
+NodePool::~NodePool() { Close(); }
+
+absl::StatusOr<std::unique_ptr<NodePool>> NodePool::Create(
+    NodePoolOptions options) {
+  absl::flat_hash_set<std::string> seen;
+  for (const std::string& address : options.addresses) {
+    if (!seen.insert(address).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("GPU node ", address, " is listed twice"));
+    }
+  }
+  std::unique_ptr<NodePool> pool(new NodePool(std::move(options)));
+  for (size_t i = 0; i < pool->nodes_.size(); ++i) {
+    transport::ClientOptions client_options;
+    client_options.address = pool->nodes_[i].address;
+    client_options.path = pool->options_.path;
+    client_options.models = pool->options_.offers;
+    client_options.limits = pool->options_.limits;
+    client_options.clock = pool->options_.clock;
+    absl::StatusOr<std::unique_ptr<transport::Client>> client =
+        pool->options_.connect(client_options,
+                               [raw = pool.get(), i] { raw->Refresh(i); });
+    if (!client.ok()) {
+      return base::Annotate(client.status(),
+                            absl::StrCat("GPU node ", client_options.address));
+    }
+    {
+      absl::MutexLock lock(&pool->refresh_mu_);
+      pool->nodes_[i].client = *std::move(client);
+    }
+    // Changes before the client was stored went unseen.
+    pool->Refresh(i);
+  }
+  return pool;
+}
+
+void NodePool::Refresh(size_t index) {
+  {
+    absl::MutexLock refresh_lock(&refresh_mu_);
+    Node& node = nodes_[index];
+    if (node.client == nullptr) return;  // not stored yet, or closing
+    const transport::ClientState state = node.client->state();
+    absl::MutexLock lock(&mu_);
+    if (state.connected != node.connected || state.epoch != node.epoch) {
+      LogChange(node, state);
+    }
+    if (state.epoch != node.epoch) {
+      // Another process perhaps: what is known of the old one means nothing.
+      node.health = NodeHealth();
+      node.latency = absl::ZeroDuration();
+    }
+    node.connected = state.connected;
+    node.epoch = state.epoch;
+    for (size_t i = 0; i < node.offers.size(); ++i) {
+      if (!state.connected) {
+        node.offers[i] = state.last_error.ok()
+                             ? absl::UnavailableError("not connected")
+                             : state.last_error;
+      } else if (i < state.models.size()) {
+        node.offers[i] = state.models[i];
+      } else {
+        node.offers[i] = absl::UnavailableError("gave no answer to the offer");
+      }
+    }
+  }
+  if (options_.on_change != nullptr) options_.on_change();
+}
+
+void NodePool::LogChange(const Node& node,
+                         const transport::ClientState& state) const {
+  if (!state.connected) {
+    if (node.connected) {
+      LOG(WARNING) << "GPU node " << node.address
+                   << " is lost: " << state.last_error.message();
+    }
+    return;
+  }
+  LOG(INFO) << "GPU node " << node.address << " is connected over "
+            << state.path << ", epoch " << state.epoch;
+  for (size_t i = 0; i < state.models.size() && i < options_.offers.size();
+       ++i) {
+    if (state.models[i].ok()) continue;
+    LOG(WARNING) << "GPU node " << node.address << " refuses model '"
+                 << options_.offers[i].name << "' version "
+                 << options_.offers[i].version << ": "
+                 << state.models[i].message();
+  }
+}
+
+std::optional<NodePool::Lease> NodePool::Acquire(size_t offer,
+                                                 std::optional<size_t> avoid) {
+  thread_local absl::InsecureBitGen generator;
+  const uint64_t draw_a = generator();
+  const uint64_t draw_b = generator();
+  const absl::Time now = options_.clock->Now();
+  absl::MutexLock lock(&mu_);
+  if (closed_) return std::nullopt;
+  absl::InlinedVector<NodeSnapshot, 16> snapshot;
+  for (const Node& node : nodes_) {
+    snapshot.push_back({.usable = node.connected && node.offers[offer].ok(),
+                        .ejected = IsEjected(node.health, now),
+                        .latency = node.latency,
+                        .in_flight = node.in_flight});
+  }
+  const std::optional<size_t> choice =
+      ChooseNode(snapshot, avoid, draw_a, draw_b);
+  if (!choice.has_value()) return std::nullopt;
+  ++nodes_[*choice].in_flight;
+  return Lease(this, *choice);
+}
+
+void NodePool::Release(size_t node) {
+  absl::MutexLock lock(&mu_);
+  --nodes_[node].in_flight;
+}
+
+bool NodePool::Usable(size_t offer) const {
+  absl::MutexLock lock(&mu_);
+  if (closed_) return false;
+  for (const Node& node : nodes_) {
+    if (node.connected && node.offers[offer].ok()) return true;
+  }
+  return false;
+}
+
+absl::Status NodePool::WhyUnusable(size_t offer) const {
+  absl::MutexLock lock(&mu_);
+  if (closed_) return absl::UnavailableError("the CPU node is stopping");
+  if (nodes_.empty())
+    return absl::UnavailableError("no GPU node is configured");
+  std::string reasons;
+  for (const Node& node : nodes_) {
+    if (node.connected && node.offers[offer].ok()) return absl::OkStatus();
+    absl::StrAppend(&reasons, reasons.empty() ? "" : "; ", node.address, ": ",
+                    node.offers[offer].message());
+  }
+  return absl::UnavailableError(
+      absl::StrCat("no GPU node serves the model (", reasons, ")"));
+}
+
+transport::ClientState NodePool::StateOf(size_t node) const {
+  absl::MutexLock lock(&refresh_mu_);
+  if (nodes_[node].client == nullptr) return transport::ClientState();
+  return nodes_[node].client->state();
+}
+
+void NodePool::Close() {
+  std::vector<std::unique_ptr<transport::Client>> clients;
+  {
+    absl::MutexLock refresh_lock(&refresh_mu_);
+    absl::MutexLock lock(&mu_);
+    closed_ = true;
+    for (Node& node : nodes_) clients.push_back(std::move(node.client));
+  }
+  // Outside the locks: a client joins threads that may be in Refresh().
+  clients.clear();
+}
+
+}  // namespace refract::cpu_node

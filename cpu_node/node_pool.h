@@ -1,0 +1,122 @@
+#ifndef REFRACT_CPU_NODE_NODE_POOL_H_
+#define REFRACT_CPU_NODE_NODE_POOL_H_
+
+// The GPU nodes that this CPU node knows, and how each of them is doing.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "cpu_node/node_policy.h"
+#include "transport/channel.h"
+
+namespace refract::cpu_node {
+
+struct NodePoolOptions {
+  std::vector<std::string> addresses;  // "host:port", each once
+  // What is offered to every node; requests name an offer by its index.
+  std::vector<transport::ModelOffer> offers;
+  transport::PathPreference path = transport::PathPreference::kAuto;
+  transport::Limits limits;
+  EjectionOptions ejection;
+  base::Clock* clock = &base::Clock::Real();
+  // Called after a node became usable or ceased to be, under no lock, on a
+  // transport thread. May be null.
+  std::function<void()> on_change;
+  // Replaced by tests.
+  std::function<absl::StatusOr<std::unique_ptr<transport::Client>>(
+      const transport::ClientOptions&, std::function<void()>)>
+      connect = &transport::Client::Create;
+};
+
+// Thread-safe.
+class NodePool {
+ public:
+  // Starts connecting; an absent node is no error. InvalidArgument names a bad
+  // or repeated address.
+  static absl::StatusOr<std::unique_ptr<NodePool>> Create(
+      NodePoolOptions options);
+  ~NodePool();
+
+  // One request under way at one node. Move-only; may be finished or dropped on
+  // any thread. Must not outlive the pool.
+  class Lease {
+   public:
+    Lease(Lease&& other) noexcept;
+    Lease& operator=(Lease&& other) noexcept;
+    ~Lease();
+
+    transport::Client& client() const;
+    size_t node() const { return node_; }
+    const std::string& address() const;
+
+    // How the request ended, `latency` after it was sent. Ends the lease.
+    // Dropping a lease instead says nothing about the node.
+    void Finish(const absl::Status& status, absl::Duration latency);
+
+   private:
+    friend class NodePool;
+    Lease(NodePool* pool, size_t node) : pool_(pool), node_(node) {}
+    NodePool* pool_;
+    size_t node_;
+  };
+
+  // The node for a request of offer `offer`, as ChooseNode() says; nullopt when
+  // no node serves it now.
+  std::optional<Lease> Acquire(size_t offer, std::optional<size_t> avoid);
+
+  // Whether some node serves the offer, and if not, why.
+  bool Usable(size_t offer) const;
+  absl::Status WhyUnusable(size_t offer) const;
+
+  size_t size() const { return nodes_.size(); }
+  transport::ClientState StateOf(size_t node) const;
+
+  // Closes the connections: requests in flight fail with kCancelled on
+  // transport threads before this returns. Nobody may be between Acquire() and
+  // the Send() of a message. Nothing is usable afterwards.
+  void Close();
+
+ private:
+  struct Node {
+    std::string address;
+    std::unique_ptr<transport::Client> client;
+    // One per offer: OK, or why not.
+    std::vector<absl::Status> offers;
+    bool connected = false;
+    uint64_t epoch = 0;
+    NodeHealth health;
+    absl::Duration latency;
+    int in_flight = 0;
+  };
+
+  explicit NodePool(NodePoolOptions options);
+  // Takes over the client's state after it changed.
+  void Refresh(size_t node);
+  void LogChange(const Node& node, const transport::ClientState& state) const;
+  void Release(size_t node);
+
+  const NodePoolOptions options_;
+  // Held while a client's state is read and stored, so that an older state
+  // never overwrites a newer one. Before mu_.
+  mutable absl::Mutex refresh_mu_ ABSL_ACQUIRED_BEFORE(mu_);
+  mutable absl::Mutex mu_;
+  // The vector's length is fixed by Create(); the nodes change under mu_.
+  // `client` is set by Create(), reset by Close(), else constant.
+  std::vector<Node> nodes_;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace refract::cpu_node
+
+#endif  // REFRACT_CPU_NODE_NODE_POOL_H_

@@ -1,0 +1,53 @@
+#ifndef REFRACT_CPU_NODE_REQUEST_H_
+#define REFRACT_CPU_NODE_REQUEST_H_
+
+// A request and its answer in plain C++: what a front end decodes into and
+// encodes from.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/tensor.h"
+
+namespace refract::cpu_node {
+
+struct InputTensor {
+  std::string name;
+  base::Tensor tensor;
+};
+
+struct InferRequest {
+  std::string model_name;
+  std::string model_version;        // decimal; empty: the newest that is served
+  std::vector<InputTensor> inputs;  // in any order
+  std::vector<std::string> outputs;  // wanted, in this order; empty: all
+  // On the engine's clock.
+  absl::Time deadline = absl::InfiniteFuture();
+  // Asked now and then, from any thread, until the request is answered: true
+  // means that nobody waits for the answer. May be empty.
+  std::function<bool()> cancelled;
+};
+
+// Valid during the callback that brings it.
+struct InferResponse {
+  struct Output {
+    absl::string_view name;
+    base::TensorView tensor;
+  };
+  absl::string_view model_name;
+  int64_t model_version = 0;
+  std::vector<Output> outputs;
+};
+
+// Runs exactly once, on a thread of the engine's, and must not block.
+using InferCallback =
+    std::function<void(const absl::StatusOr<InferResponse>& response)>;
+
+}  // namespace refract::cpu_node
+
+#endif  // REFRACT_CPU_NODE_REQUEST_H_

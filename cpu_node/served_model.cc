@@ -1,0 +1,188 @@
+#include "cpu_node/served_model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "models/split_plan.h"
+
+namespace refract::cpu_node {
+namespace {
+
+std::optional<size_t> IndexOf(absl::Span<const models::ValueId> ids,
+                              models::ValueId id) {
+  const auto found = std::find(ids.begin(), ids.end(), id);
+  if (found == ids.end()) return std::nullopt;
+  return found - ids.begin();
+}
+
+bool Matches(const models::Value& value, const base::TensorView& tensor) {
+  if (value.kind == models::ValueKind::kSymInt) {
+    return tensor.dtype == base::DType::kInt64 && tensor.dims.empty();
+  }
+  if (tensor.dtype != value.dtype) return false;
+  if (!value.has_shape) return true;
+  if (tensor.dims.size() != value.shape.size()) return false;
+  for (size_t i = 0; i < value.shape.size(); ++i) {
+    const std::optional<int64_t> fixed = value.shape[i].constant();
+    if (fixed.has_value() && *fixed != tensor.dims[i]) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<CompiledPart> CompiledPart::Create(
+    const models::LoadedModel& model, const runtime::Part& part) {
+  runtime::CompileOptions options;
+  options.config = model.config;
+  CompiledPart result;
+  REFRACT_ASSIGN_OR_RETURN(
+      result.program_,
+      runtime::Program::Compile(model.graph, part, model.weights, options));
+  result.contexts_ = std::make_unique<runtime::ContextPool>(*result.program_);
+  return result;
+}
+
+ServedModel::ServedModel(std::shared_ptr<const models::LoadedModel> model,
+                         Signature signature)
+    : model_(std::move(model)),
+      signature_(std::move(signature)),
+      padding_(model_->graph) {}
+
+absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Create(
+    std::shared_ptr<const models::LoadedModel> model,
+    const ServedModelOptions& options) {
+  const std::string label =
+      absl::StrCat("model '", model->name, "' version ", model->version);
+  absl::StatusOr<Signature> signature = Signature::Of(model->graph);
+  if (!signature.ok()) return base::Annotate(signature.status(), label);
+  const bool split = model->plan.has_value() && model->plan->uses_hn();
+
+  std::unique_ptr<ServedModel> result(
+      new ServedModel(std::move(model), *std::move(signature)));
+  absl::Status status;
+  if (split) status = result->CompileSplit();
+  if (status.ok() && (!split || options.local_fallback)) {
+    status = result->CompileWhole();
+  }
+  if (!status.ok()) return base::Annotate(status, label);
+  return result;
+}
+
+absl::Status ServedModel::CompileWhole() {
+  REFRACT_ASSIGN_OR_RETURN(
+      whole_,
+      CompiledPart::Create(*model_, runtime::Part::Whole(model_->graph)));
+  REFRACT_ASSIGN_OR_RETURN(whole_sources_, Resolve(whole_->part(), {}, {}));
+  return absl::OkStatus();
+}
+
+absl::Status ServedModel::CompileSplit() {
+  const models::Graph& graph = model_->graph;
+  const models::SplitPlan& plan = *model_->plan;
+  REFRACT_ASSIGN_OR_RETURN(
+      pre_, CompiledPart::Create(*model_, runtime::Part::CnPre(graph, plan)));
+  REFRACT_ASSIGN_OR_RETURN(
+      post_, CompiledPart::Create(*model_, runtime::Part::CnPost(graph, plan)));
+  const std::vector<models::ValueId>& pre_outputs = pre_->part().outputs;
+  if (pre_outputs.size() < plan.up.size() ||
+      !std::equal(plan.up.begin(), plan.up.end(), pre_outputs.begin())) {
+    return absl::InternalError("CN-pre does not begin with what crosses");
+  }
+  REFRACT_ASSIGN_OR_RETURN(pre_sources_, Resolve(pre_->part(), {}, {}));
+  REFRACT_ASSIGN_OR_RETURN(post_sources_,
+                           Resolve(post_->part(), pre_outputs, plan.down));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<ServedModel::Source>> ServedModel::Resolve(
+    const runtime::Part& part, absl::Span<const models::ValueId> pre_outputs,
+    absl::Span<const models::ValueId> response) const {
+  const models::Graph& graph = model_->graph;
+  const size_t crossing = pre_outputs.empty() ? 0 : model_->plan->up.size();
+  const absl::Span<const models::ValueId> kept = pre_outputs.subspan(crossing);
+  std::vector<Source> sources;
+  for (const models::ValueId id : part.inputs) {
+    if (const auto down = IndexOf(response, id)) {
+      sources.push_back({Source::Kind::kResponse, *down});
+    } else if (const auto pre = IndexOf(kept, id)) {
+      sources.push_back({Source::Kind::kPre, crossing + *pre});
+    } else if (const auto input = IndexOf(graph.inputs, id)) {
+      sources.push_back({Source::Kind::kRequest, *input});
+    } else {
+      return absl::InternalError(absl::StrCat(
+          "nothing produces '", graph.value(id).name, "' before it is read"));
+    }
+  }
+  return sources;
+}
+
+transport::ModelOffer ServedModel::offer() const {
+  return {.name = name(),
+          .version = version(),
+          .model = model_->digest,
+          .schema = models::SchemaDigest(model_->graph, *model_->plan)};
+}
+
+std::vector<base::TensorView> ServedModel::Gather(
+    absl::Span<const Source> sources,
+    absl::Span<const base::TensorView> request,
+    absl::Span<const base::TensorView> pre_outputs,
+    absl::Span<const base::TensorView> response) {
+  std::vector<base::TensorView> views;
+  views.reserve(sources.size());
+  for (const Source& source : sources) {
+    switch (source.kind) {
+      case Source::Kind::kRequest:
+        views.push_back(request[source.index]);
+        break;
+      case Source::Kind::kPre:
+        views.push_back(pre_outputs[source.index]);
+        break;
+      case Source::Kind::kResponse:
+        views.push_back(response[source.index]);
+        break;
+    }
+  }
+  return views;
+}
+
+std::vector<base::TensorView> ServedModel::WholeInputs(
+    absl::Span<const base::TensorView> request) const {
+  return Gather(whole_sources_, request, {}, {});
+}
+
+std::vector<base::TensorView> ServedModel::PreInputs(
+    absl::Span<const base::TensorView> request) const {
+  return Gather(pre_sources_, request, {}, {});
+}
+
+std::vector<base::TensorView> ServedModel::PostInputs(
+    absl::Span<const base::TensorView> request,
+    absl::Span<const base::TensorView> pre_outputs,
+    absl::Span<const base::TensorView> response) const {
+  return Gather(post_sources_, request, pre_outputs, response);
+}
+
+absl::Status ServedModel::CheckResponse(
+    absl::Span<const base::TensorView> response) const {
+  const std::vector<models::ValueId>& down = model_->plan->down;
+  if (response.size() != down.size()) {
+    return absl::InternalError(absl::StrCat("the GPU node sent ",
+                                            response.size(),
+                                            " tensors, wanted ", down.size()));
+  }
+  for (size_t i = 0; i < down.size(); ++i) {
+    const models::Value& value = model_->graph.value(down[i]);
+    if (Matches(value, response[i])) continue;
+    return absl::InternalError(absl::StrCat(
+        "the GPU node sent '", value.name, "' as ",
+        base::Name(response[i].dtype), base::DimsToString(response[i].dims),
+        ", which is not what the plan says"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace refract::cpu_node

@@ -1,0 +1,136 @@
+#ifndef REFRACT_CPU_NODE_SERVED_MODEL_H_
+#define REFRACT_CPU_NODE_SERVED_MODEL_H_
+
+// One model version, compiled for what this node does of it.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/tensor.h"
+#include "cpu_node/signature.h"
+#include "cpu_node/statistics.h"
+#include "models/repository.h"
+#include "runtime/batch_padding.h"
+#include "runtime/program.h"
+#include "transport/channel.h"
+
+namespace refract::cpu_node {
+
+struct ServedModelOptions {
+  // Also compile the unsplit model, for when no GPU node can be had.
+  bool local_fallback = false;
+};
+
+// A compiled part and the scratch memory of its runs. Thread-safe.
+class CompiledPart {
+ public:
+  static absl::StatusOr<CompiledPart> Create(const models::LoadedModel& model,
+                                             const runtime::Part& part);
+
+  const runtime::Program& program() const { return *program_; }
+  const runtime::Part& part() const { return program_->part(); }
+  runtime::ContextPool::Lease Acquire() const { return contexts_->Acquire(); }
+
+ private:
+  CompiledPart() = default;
+  std::unique_ptr<const runtime::Program> program_;
+  std::unique_ptr<runtime::ContextPool> contexts_;
+};
+
+// Immutable once created and thread-safe; the statistics are counters.
+class ServedModel {
+ public:
+  // What Program::Compile and Signature::Of report, annotated with the model's
+  // name and version. Internal when the parts do not fit together.
+  static absl::StatusOr<std::unique_ptr<ServedModel>> Create(
+      std::shared_ptr<const models::LoadedModel> model,
+      const ServedModelOptions& options);
+
+  const std::string& name() const { return model_->name; }
+  int64_t version() const { return model_->version; }
+  const models::LoadedModel& model() const { return *model_; }
+  const Signature& signature() const { return signature_; }
+  ModelStatistics& statistics() const { return statistics_; }
+
+  // Whether a GPU node has a part in it.
+  bool split() const { return pre_.has_value(); }
+  // Whether it can run here as a whole: not split, or local_fallback.
+  bool can_run_whole() const { return whole_.has_value(); }
+  // What a GPU node is asked to agree to. Only if split().
+  transport::ModelOffer offer() const;
+
+  // The parts. `whole` only if can_run_whole(), the others only if split().
+  const CompiledPart& whole() const { return *whole_; }
+  const CompiledPart& pre() const { return *pre_; }
+  const CompiledPart& post() const { return *post_; }
+
+  // Makes small batches large enough before the first part and small again
+  // after the last.
+  const runtime::BatchPadding& padding() const { return padding_; }
+
+  // Arguments of each part, in its order, from what there is at that point: the
+  // request's inputs, padded, in the graph's order, all outputs of CN-pre, the
+  // response.
+  std::vector<base::TensorView> WholeInputs(
+      absl::Span<const base::TensorView> request) const;
+  std::vector<base::TensorView> PreInputs(
+      absl::Span<const base::TensorView> request) const;
+  std::vector<base::TensorView> PostInputs(
+      absl::Span<const base::TensorView> request,
+      absl::Span<const base::TensorView> pre_outputs,
+      absl::Span<const base::TensorView> response) const;
+
+  // Tensors that cross to the GPU node: the first outputs of CN-pre.
+  size_t num_up() const { return model_->plan->up.size(); }
+
+  // Internal unless `response` has the tensors that the plan sends down: count,
+  // dtypes, ranks and fixed dimensions.
+  absl::Status CheckResponse(absl::Span<const base::TensorView> response) const;
+
+ private:
+  struct Source {
+    enum class Kind : uint8_t { kRequest, kPre, kResponse };
+    Kind kind = Kind::kRequest;
+    size_t index = 0;
+  };
+
+  ServedModel(std::shared_ptr<const models::LoadedModel> model,
+              Signature signature);
+  absl::Status CompileWhole();
+  absl::Status CompileSplit();
+  // Where each input of `part` comes from. `pre_outputs`: all of CN-pre's, of
+  // which those that cross are not looked at: they are gone once sent, and what
+  // CN-post reads is listed after them. Internal names a value that nothing
+  // so far has produced.
+  absl::StatusOr<std::vector<Source>> Resolve(
+      const runtime::Part& part, absl::Span<const models::ValueId> pre_outputs,
+      absl::Span<const models::ValueId> response) const;
+  static std::vector<base::TensorView> Gather(
+      absl::Span<const Source> sources,
+      absl::Span<const base::TensorView> request,
+      absl::Span<const base::TensorView> pre_outputs,
+      absl::Span<const base::TensorView> response);
+
+  // Shared with whoever loaded it; keeps the mapped weights alive.
+  std::shared_ptr<const models::LoadedModel> model_;
+  Signature signature_;
+  runtime::BatchPadding padding_;
+  std::optional<CompiledPart> whole_;
+  std::optional<CompiledPart> pre_;
+  std::optional<CompiledPart> post_;
+  std::vector<Source> whole_sources_;
+  std::vector<Source> pre_sources_;
+  std::vector<Source> post_sources_;
+  mutable ModelStatistics statistics_;
+};
+
+}  // namespace refract::cpu_node
+
+#endif  // REFRACT_CPU_NODE_SERVED_MODEL_H_

@@ -1,0 +1,51 @@
+#include "cpu_node/statistics.h"
+
+#include <algorithm>
+
+namespace refract::cpu_node {
+
+void ModelStatistics::AtomicSum::Add(absl::Duration value) {
+  count.fetch_add(1, std::memory_order_relaxed);
+  ns.fetch_add(std::max<int64_t>(0, absl::ToInt64Nanoseconds(value)),
+               std::memory_order_relaxed);
+}
+
+ModelStatistics::Sum ModelStatistics::AtomicSum::Load() const {
+  return {count.load(std::memory_order_relaxed),
+          ns.load(std::memory_order_relaxed)};
+}
+
+void ModelStatistics::RecordSuccess(absl::Duration total,
+                                    const StageTimes& times, int64_t batch,
+                                    uint64_t replaced_ids, absl::Time wall) {
+  success_.Add(total);
+  queue_.Add(times.queue);
+  compute_input_.Add(times.compute_input);
+  compute_infer_.Add(times.compute_infer);
+  compute_output_.Add(times.compute_output);
+  rows_.fetch_add(batch, std::memory_order_relaxed);
+  replaced_ids_.fetch_add(replaced_ids, std::memory_order_relaxed);
+  last_ms_.store(absl::ToUnixMillis(wall), std::memory_order_relaxed);
+}
+
+void ModelStatistics::RecordFailure(absl::Duration total, absl::Time wall) {
+  fail_.Add(total);
+  last_ms_.store(absl::ToUnixMillis(wall), std::memory_order_relaxed);
+}
+
+ModelStatistics::Snapshot ModelStatistics::snapshot() const {
+  Snapshot result;
+  result.success = success_.Load();
+  result.fail = fail_.Load();
+  result.queue = queue_.Load();
+  result.compute_input = compute_input_.Load();
+  result.compute_infer = compute_infer_.Load();
+  result.compute_output = compute_output_.Load();
+  result.rows = rows_.load(std::memory_order_relaxed);
+  result.executions = result.success.count;
+  result.replaced_ids = replaced_ids_.load(std::memory_order_relaxed);
+  result.last = absl::FromUnixMillis(last_ms_.load(std::memory_order_relaxed));
+  return result;
+}
+
+}  // namespace refract::cpu_node

@@ -1,0 +1,493 @@
+#include "cpu_node/engine.h"
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/cpu_node/serving_fixture.h"
+
+namespace refract::cpu_node {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::unique_ptr<Engine> MakeEngine(const ModelList& models,
+                                   std::vector<std::string> addresses,
+                                   EngineOptions options = {},
+                                   ServedModelOptions model_options = {}) {
+  options.workers = 2;
+  options.nodes.addresses = std::move(addresses);
+  auto engine =
+      Engine::Create(MakeCatalog(models, model_options), std::move(options));
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  return *std::move(engine);
+}
+
+std::shared_ptr<const models::LoadedModel> Split() {
+  return testing_models::MakeSmallModel({.name = "split"});
+}
+
+// Holds calls until the test lets go of them.
+class Holder {
+ public:
+  TestGpuNode::OnRequestFunction function() {
+    return [this](std::unique_ptr<transport::ServerCall> call) {
+      absl::MutexLock lock(&mu_);
+      calls_.push_back(std::move(call));
+    };
+  }
+  void Await(size_t count) {
+    absl::MutexLock lock(&mu_);
+    wanted_ = count;
+    EXPECT_TRUE(
+        mu_.AwaitWithTimeout(absl::Condition(
+                                 +[](Holder* h) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                                   return h->calls_.size() >= h->wanted_;
+                                 },
+                                 this),
+                             kPatience));
+  }
+  std::vector<std::unique_ptr<transport::ServerCall>> Take() {
+    absl::MutexLock lock(&mu_);
+    return std::move(calls_);
+  }
+
+ private:
+  absl::Mutex mu_;
+  size_t wanted_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<std::unique_ptr<transport::ServerCall>> calls_
+      ABSL_GUARDED_BY(mu_);
+};
+
+// ---------------------------------------------------------------- right
+// answers
+
+TEST(EngineTest, RunsAnUnsplitModelWithoutAGpuNode) {
+  const auto model =
+      testing_models::MakeSmallModel({.name = "whole", .split = false});
+  const auto engine = MakeEngine({model}, {});
+  EXPECT_TRUE(engine->Ready());
+  for (const int64_t batch : {1, 2, 33}) {
+    const Answer answer = Infer(*engine, MakeRequest("whole", batch));
+    ExpectRight(answer, batch);
+    EXPECT_EQ(answer.model, "whole");
+    EXPECT_EQ(answer.version, 1);
+    EXPECT_THAT(answer.names, ElementsAre("score", "echo", "twice"));
+  }
+}
+
+class EnginePathTest
+    : public ::testing::TestWithParam<transport::PathPreference> {};
+
+TEST_P(EnginePathTest, SplitAnswersAreBitIdenticalToWholeOnes) {
+  const auto split = Split();
+  const auto whole =
+      testing_models::MakeSmallModel({.name = "whole", .split = false});
+  TestGpuNode node({split});
+  EngineOptions options;
+  options.nodes.path = GetParam();
+  const auto engine = MakeEngine({split, whole}, {node.address()}, options);
+  ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
+  // Up to messages that are pulled rather than sent eagerly.
+  for (const int64_t batch : {1, 2, 33, 270, 20000}) {
+    const Answer a = Infer(*engine, MakeRequest("split", batch));
+    const Answer b = Infer(*engine, MakeRequest("whole", batch));
+    ExpectRight(a, batch);
+    ASSERT_TRUE(b.status.ok()) << b.status;
+    for (size_t i = 0; i < a.outputs.size(); ++i) {
+      ASSERT_EQ(a.outputs[i].bytes(), b.outputs[i].bytes());
+      EXPECT_EQ(std::memcmp(a.outputs[i].data(), b.outputs[i].data(),
+                            a.outputs[i].bytes()),
+                0)
+          << "batch " << batch << ", output " << i;
+    }
+  }
+  engine->Stop();
+}
+
+INSTANTIATE_TEST_SUITE_P(Paths, EnginePathTest,
+                         ::testing::Values(transport::PathPreference::kShm,
+                                           transport::PathPreference::kTcp),
+                         [](const auto& info) {
+                           return info.param == transport::PathPreference::kShm
+                                      ? "Shm"
+                                      : "Tcp";
+                         });
+
+TEST(EngineTest, PadsBatchesThatTheGraphIsTooSmallFor) {
+  const auto model =
+      testing_models::MakeSmallModel({.name = "split", .min_batch = 4});
+  TestGpuNode node({model});
+  const auto engine = MakeEngine({model}, {node.address()});
+  ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
+  for (const int64_t batch : {1, 3, 4, 5}) {
+    ExpectRight(Infer(*engine, MakeRequest("split", batch)), batch);
+  }
+  engine->Stop();
+}
+
+TEST(EngineTest, EveryResponseMatchesItsOwnRequestUnderManyThreads) {
+  const auto a = testing_models::MakeSmallModel({.name = "a"});
+  const auto b = testing_models::MakeSmallModel({.name = "b", .variant = 1});
+  TestGpuNode first({a, b});
+  TestGpuNode second({a, b});
+  const auto engine = MakeEngine({a, b}, {first.address(), second.address()});
+  ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
+  std::vector<std::thread> clients;
+  for (int t = 0; t < 8; ++t) {
+    clients.emplace_back([&, t] {
+      for (int i = 0; i < 50; ++i) {
+        const int variant = (t + i) % 2;
+        const int64_t batch = 1 + (t * 31 + i * 17) % 90;
+        const int64_t first_row = t * 1000 + i;
+        ExpectRight(Infer(*engine, MakeRequest(variant == 0 ? "a" : "b", batch,
+                                               first_row)),
+                    batch, first_row, variant);
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  engine->Stop();
+  const auto& entries = engine->catalog().entries();
+  EXPECT_EQ(entries[0].model->statistics().snapshot().success.count, 200);
+  EXPECT_EQ(entries[1].model->statistics().snapshot().success.count, 200);
+}
+
+TEST(EngineTest, ServesSeveralVersionsAndTheNewestByDefault) {
+  const auto v1 = testing_models::MakeSmallModel({.name = "m", .split = false});
+  const auto v12 = testing_models::MakeSmallModel(
+      {.name = "m", .version = 12, .split = false, .variant = 1});
+  const auto engine = MakeEngine({v12, v1}, {});
+  InferRequest request = MakeRequest("m", 2);
+  EXPECT_EQ(Infer(*engine, std::move(request)).version, 12);
+  request = MakeRequest("m", 2);
+  request.model_version = "1";
+  ExpectRight(Infer(*engine, std::move(request)), 2, 0, /*variant=*/0);
+  for (const char* version : {"2", "0", "-1", "one", "99999999999999999999"}) {
+    request = MakeRequest("m", 2);
+    request.model_version = version;
+    EXPECT_EQ(Infer(*engine, std::move(request)).status.code(),
+              absl::StatusCode::kNotFound)
+        << version;
+  }
+}
+
+// -------------------------------------------------------------------- bad
+// input
+
+TEST(EngineTest, NamesTheTableOfAnIdOutsideIt) {
+  const auto model = Split();
+  TestGpuNode node({model});
+  const auto engine = MakeEngine({model}, {node.address()});
+  ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
+  InferRequest request = MakeRequest("split", 3);
+  request.inputs[0].tensor.as<int64_t>()[2] = testing_models::kRows;
+  const Answer answer = Infer(*engine, std::move(request));
+  EXPECT_EQ(answer.status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(answer.status.message()),
+              AllOf(HasSubstr("table"), HasSubstr("10")));
+  // Nothing is lost by it.
+  ExpectRight(Infer(*engine, MakeRequest("split", 3)), 3);
+  engine->Stop();
+}
+
+TEST(EngineTest, RefusesBatchesThatDisagree) {
+  const auto model =
+      testing_models::MakeSmallModel({.name = "whole", .split = false});
+  const auto engine = MakeEngine({model}, {});
+  InferRequest request = MakeRequest("whole", 3);
+  request.inputs[0].tensor = testing_models::MakeIds(4);
+  EXPECT_EQ(Infer(*engine, std::move(request)).status.code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(EngineTest, CountsRequestsThatCouldNotBeDecoded) {
+  const auto model =
+      testing_models::MakeSmallModel({.name = "whole", .split = false});
+  const auto engine = MakeEngine({model}, {});
+  const absl::Status bad = absl::InvalidArgumentError("bad");
+  EXPECT_EQ(engine->Refuse("whole", "", bad), bad);
+  EXPECT_EQ(engine->Refuse("other", "", bad).code(),
+            absl::StatusCode::kNotFound);
+  const ModelStatistics::Snapshot sums =
+      engine->catalog().entries()[0].model->statistics().snapshot();
+  EXPECT_EQ(sums.fail.count, 1);
+}
+
+// ------------------------------------------------------------------- readiness
+
+TEST(EngineTest, IsUnavailableUntilAGpuNodeAppears) {
+  const auto model = Split();
+  // A port that was free a moment ago.
+  const int port = TestGpuNode({model}).port();
+  const auto engine = MakeEngine({model}, {absl::StrCat("127.0.0.1:", port)});
+  ReadinessWatch watch(*engine);
+  EXPECT_FALSE(engine->Ready());
+  EXPECT_EQ(Infer(*engine, MakeRequest("split", 2)).status.code(),
+            absl::StatusCode::kUnavailable);
+  {
+    TestGpuNode node({model}, port);
+    ASSERT_TRUE(watch.Await(true));
+    ExpectRight(Infer(*engine, MakeRequest("split", 2)), 2);
+  }
+  ASSERT_TRUE(watch.Await(false));
+  EXPECT_EQ(Infer(*engine, MakeRequest("split", 2)).status.code(),
+            absl::StatusCode::kUnavailable);
+  // Another process on the same address is found again.
+  TestGpuNode again({model}, port);
+  ASSERT_TRUE(watch.Await(true));
+  ExpectRight(Infer(*engine, MakeRequest("split", 2)), 2);
+  engine->Stop();
+}
+
+TEST(EngineTest, RefusesAGpuNodeWithAnotherModel) {
+  const auto ours = Split();
+  const auto other =
+      testing_models::MakeSmallModel({.name = "split", .variant = 1});
+  TestGpuNode wrong({other});
+  TestGpuNode right({ours});
+  const auto engine = MakeEngine({ours}, {wrong.address(), right.address()});
+  ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
+  for (int i = 0; i < 20; ++i) {
+    ExpectRight(Infer(*engine, MakeRequest("split", 2)), 2);
+  }
+  engine->Stop();
+}
+
+TEST(EngineTest, RunsAsAWholeWithoutGpuNodesWhenAllowed) {
+  const auto model = Split();
+  const auto engine =
+      MakeEngine({model}, {"127.0.0.1:1"}, {}, {.local_fallback = true});
+  EXPECT_TRUE(engine->Ready());
+  ExpectRight(Infer(*engine, MakeRequest("split", 5)), 5);
+}
+
+// ---------------------------------------------------------------------
+// failures
+
+TEST(EngineTest, TriesAnotherNodeOnceWhenOneFails) {
+  const auto model = Split();
+  std::atomic<int> refused = 0;
+  TestGpuNode bad({model}, 0, [&](auto call) {
+    ++refused;
+    call->Fail(absl::UnavailableError("going away"));
+  });
+  TestGpuNode good({model});
+  const auto engine = MakeEngine({model}, {bad.address(), good.address()});
+  ReadinessWatch watch(*engine);
+  // Both, so that the bad one is really tried.
+  ASSERT_TRUE(watch.Await(true));
+  while (!engine->nodes().StateOf(0).connected ||
+         !engine->nodes().StateOf(1).connected) {
+    std::this_thread::yield();
+  }
+  for (int i = 0; i < 40; ++i) {
+    ExpectRight(Infer(*engine, MakeRequest("split", 2, i)), 2, i);
+  }
+  EXPECT_GE(refused, 1);
+  engine->Stop();
+}
+
+TEST(EngineTest, GivesUpAfterTheSecondFailure) {
+  const auto model = Split();
+  std::atomic<int> refused = 0;
+  TestGpuNode bad({model}, 0, [&](auto call) {
+    ++refused;
+    call->Fail(absl::UnavailableError("out of order"));
+  });
+  const auto engine = MakeEngine({model}, {bad.address()});
+  ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
+  const Answer answer = Infer(*engine, MakeRequest("split", 2));
+  EXPECT_EQ(answer.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(answer.status.message()),
+              AllOf(HasSubstr(bad.address()), HasSubstr("out of order")));
+  EXPECT_EQ(refused, 2);
+  engine->Stop();
+}
+
+TEST(EngineTest, DoesNotRepeatWhatIsTheRequestsFault) {
+  const auto model = Split();
+  std::atomic<int> calls = 0;
+  TestGpuNode node({model}, 0, [&](auto call) {
+    ++calls;
+    call->Fail(absl::InvalidArgumentError("such data"));
+  });
+  const auto engine = MakeEngine({model}, {node.address()});
+  ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
+  EXPECT_EQ(Infer(*engine, MakeRequest("split", 2)).status.code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(calls, 1);
+  engine->Stop();
+}
+
+TEST(EngineTest, AnswersOfTheWrongShapeAreAnErrorNotAScore) {
+  const auto model = Split();
+  TestGpuNode node({model}, 0, [&](auto call) {
+    // [B, 2] where the plan says [B, 1].
+    const base::TensorSpec spec{base::DType::kFloat32, {2, 2}};
+    auto reply = call->AllocateReply({spec});
+    ASSERT_TRUE(reply.ok());
+    std::memset(reply->data(0), 0, 16);
+    call->Reply(*std::move(reply));
+  });
+  const auto engine = MakeEngine({model}, {node.address()});
+  ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
+  EXPECT_EQ(Infer(*engine, MakeRequest("split", 2)).status.code(),
+            absl::StatusCode::kInternal);
+  engine->Stop();
+}
+
+TEST(EngineTest, FailsWithUnavailableWhenTheNodeDiesUnderARequest) {
+  const auto model = Split();
+  Holder holder;
+  auto node =
+      std::make_unique<TestGpuNode>(ModelList{model}, 0, holder.function());
+  const auto engine = MakeEngine({model}, {node->address()});
+  ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
+  PendingAnswer pending(*engine, MakeRequest("split", 2));
+  holder.Await(1);
+  node.reset();
+  EXPECT_EQ(pending.Wait().status.code(), absl::StatusCode::kUnavailable);
+  engine->Stop();
+}
+
+TEST(EngineTest, DeadlinePassesAtTheGpuNode) {
+  const auto model = Split();
+  Holder holder;
+  TestGpuNode node({model}, 0, holder.function());
+  const auto engine = MakeEngine({model}, {node.address()});
+  ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
+  InferRequest request = MakeRequest("split", 2);
+  request.deadline = engine->clock().Now() + absl::Milliseconds(200);
+  EXPECT_EQ(Infer(*engine, std::move(request)).status.code(),
+            absl::StatusCode::kDeadlineExceeded);
+  engine->Stop();
+}
+
+TEST(EngineTest, DoesNotStartWhatIsLateOrUnwanted) {
+  const auto model =
+      testing_models::MakeSmallModel({.name = "whole", .split = false});
+  EngineOptions options;
+  options.default_timeout = absl::Nanoseconds(1);
+  const auto engine = MakeEngine({model}, {}, options);
+  const Answer late = Infer(*engine, MakeRequest("whole", 2));
+  EXPECT_EQ(late.status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(late.status.message()), HasSubstr("at CN queue"));
+
+  InferRequest unwanted = MakeRequest("whole", 2);
+  unwanted.deadline = engine->clock().Now() + kPatience;
+  unwanted.cancelled = [] { return true; };
+  EXPECT_EQ(Infer(*engine, std::move(unwanted)).status.code(),
+            absl::StatusCode::kCancelled);
+}
+
+TEST(EngineTest, RefusesMoreThanItMayHaveInFlight) {
+  const auto model = Split();
+  Holder holder;
+  TestGpuNode node({model}, 0, holder.function());
+  EngineOptions options;
+  options.max_in_flight = 2;
+  const auto engine = MakeEngine({model}, {node.address()}, options);
+  ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
+  PendingAnswer first(*engine, MakeRequest("split", 2));
+  PendingAnswer second(*engine, MakeRequest("split", 2));
+  holder.Await(2);
+  EXPECT_EQ(Infer(*engine, MakeRequest("split", 2)).status.code(),
+            absl::StatusCode::kResourceExhausted);
+  for (auto& call : holder.Take()) node.node().OnRequest(std::move(call));
+  ExpectRight(first.Wait(), 2);
+  ExpectRight(second.Wait(), 2);
+  engine->Stop();
+}
+
+// -------------------------------------------------------------------------
+// stop
+
+TEST(EngineTest, DrainsWhatIsInFlightAndRefusesTheRest) {
+  const auto model = Split();
+  Holder holder;
+  TestGpuNode node({model}, 0, holder.function());
+  const auto engine = MakeEngine({model}, {node.address()});
+  ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
+  PendingAnswer pending(*engine, MakeRequest("split", 2));
+  holder.Await(1);
+  engine->StopAdmitting();
+  EXPECT_FALSE(engine->Ready());
+  EXPECT_EQ(Infer(*engine, MakeRequest("split", 2)).status.code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(engine->Drain(absl::ZeroDuration()));
+  for (auto& call : holder.Take()) node.node().OnRequest(std::move(call));
+  EXPECT_TRUE(engine->Drain(kPatience));
+  EXPECT_TRUE(pending.answered());
+  ExpectRight(pending.Wait(), 2);
+  engine->Stop();
+}
+
+TEST(EngineTest, StopFailsWhatIsStillAtTheGpuNode) {
+  const auto model = Split();
+  Holder holder;
+  TestGpuNode node({model}, 0, holder.function());
+  const auto engine = MakeEngine({model}, {node.address()});
+  ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
+  PendingAnswer pending(*engine, MakeRequest("split", 2));
+  holder.Await(1);
+  engine->Stop();
+  EXPECT_TRUE(pending.answered());
+  EXPECT_EQ(pending.Wait().status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(engine->Drain(absl::ZeroDuration()));
+}
+
+TEST(EngineTest, RefusesOptionsOutOfRange) {
+  for (const auto& spoil : std::vector<void (*)(EngineOptions&)>{
+           [](EngineOptions& o) { o.workers = 0; },
+           [](EngineOptions& o) { o.max_queue = 0; },
+           [](EngineOptions& o) { o.max_in_flight = 0; },
+           [](EngineOptions& o) {
+             o.default_timeout = absl::ZeroDuration();
+           }}) {
+    EngineOptions options;
+    spoil(options);
+    EXPECT_EQ(Engine::Create(Catalog({}), options).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+}
+
+// -------------------------------------------------------------------
+// statistics
+
+TEST(EngineTest, CountsStagesOfSplitRequests) {
+  const auto model = Split();
+  TestGpuNode node({model});
+  const auto engine = MakeEngine({model}, {node.address()});
+  ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
+  ExpectRight(Infer(*engine, MakeRequest("split", 3)), 3);
+  ExpectRight(Infer(*engine, MakeRequest("split", 4)), 4);
+  InferRequest bad = MakeRequest("split", 2);
+  bad.inputs.pop_back();
+  EXPECT_FALSE(Infer(*engine, std::move(bad)).status.ok());
+  engine->Stop();
+  const ModelStatistics::Snapshot sums =
+      engine->catalog().entries()[0].model->statistics().snapshot();
+  EXPECT_EQ(sums.success.count, 2);
+  EXPECT_EQ(sums.fail.count, 1);
+  EXPECT_EQ(sums.rows, 7);
+  EXPECT_EQ(sums.executions, 2);
+  for (const ModelStatistics::Sum& stage :
+       {sums.queue, sums.compute_input, sums.compute_infer,
+        sums.compute_output}) {
+    EXPECT_EQ(stage.count, 2);
+    EXPECT_GT(stage.ns, 0);
+  }
+  EXPECT_GE(sums.success.ns, sums.compute_input.ns + sums.compute_infer.ns +
+                                 sums.compute_output.ns);
+}
+
+}  // namespace
+}  // namespace refract::cpu_node

@@ -1,0 +1,172 @@
+#include "cpu_node/node_policy.h"
+
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+
+namespace refract::cpu_node {
+namespace {
+
+constexpr std::optional<size_t> kNone = std::nullopt;
+
+NodeSnapshot Node(int latency_ms, int in_flight) {
+  return {.usable = true,
+          .latency = absl::Milliseconds(latency_ms),
+          .in_flight = in_flight};
+}
+NodeSnapshot Ejected(int latency_ms) {
+  NodeSnapshot node = Node(latency_ms, 0);
+  node.ejected = true;
+  return node;
+}
+NodeSnapshot Down() { return {}; }
+
+TEST(ChooseNodeTest, FollowsTheTable) {
+  struct Case {
+    const char* what;
+    std::vector<NodeSnapshot> nodes;
+    std::optional<size_t> avoid;
+    uint64_t draw_a, draw_b;
+    std::optional<size_t> choice;
+  };
+  const Case cases[] = {
+      {"no node at all", {}, kNone, 0, 0, kNone},
+      {"none usable", {Down(), Down()}, kNone, 3, 5, kNone},
+      {"the only one", {Down(), Node(5, 9)}, kNone, 7, 7, 1},
+      // Draws 0 and 0: candidates 0 and 1.
+      {"lower latency", {Node(5, 0), Node(4, 0)}, kNone, 0, 0, 1},
+      {"fewer in flight", {Node(5, 1), Node(5, 0)}, kNone, 0, 0, 1},
+      {"product decides: 4×2 > 5×1", {Node(4, 1), Node(5, 0)}, kNone, 0, 0, 1},
+      {"product decides: 2×2 < 5×1", {Node(2, 1), Node(5, 0)}, kNone, 0, 0, 0},
+      {"tie: the first drawn", {Node(3, 1), Node(3, 1)}, kNone, 1, 0, 1},
+      {"unmeasured first", {Node(1, 2), Node(0, 2)}, kNone, 0, 0, 1},
+      {"unmeasured is not flooded", {Node(9, 1), Node(0, 2)}, kNone, 0, 0, 0},
+      {"both unmeasured", {Node(0, 2), Node(0, 1)}, kNone, 0, 0, 1},
+      // Three candidates, draws 1 and 1: candidate 1, then 2 of the others.
+      {"only the two drawn count",
+       {Node(1, 0), Node(9, 0), Node(8, 0)},
+       kNone,
+       1,
+       1,
+       2},
+      {"draws wrap around", {Node(1, 0), Node(9, 0)}, kNone, 4, 8, 0},
+      {"ejected is skipped", {Ejected(1), Node(9, 9)}, kNone, 0, 0, 1},
+      {"all ejected: one of them all the same",
+       {Ejected(2), Ejected(1)},
+       kNone,
+       0,
+       0,
+       1},
+      {"avoids the failed one", {Node(1, 0), Node(9, 9)}, 0, 0, 0, 1},
+      {"an ejected other before the failed one",
+       {Node(1, 0), Ejected(9)},
+       0,
+       0,
+       0,
+       1},
+      {"the failed one if it is all there is",
+       {Node(1, 0), Down()},
+       0,
+       0,
+       0,
+       0},
+      {"the failed one is gone", {Down(), Down()}, 0, 0, 0, kNone},
+  };
+  for (const Case& c : cases) {
+    EXPECT_EQ(ChooseNode(c.nodes, c.avoid, c.draw_a, c.draw_b), c.choice)
+        << c.what;
+  }
+}
+
+TEST(ChooseNodeTest, GivesFasterNodesMoreAndSlowerNodesSome) {
+  // Two of four equally likely pairs-of-two rule: the fastest node wins every
+  // pair it is in (1/2 of all), the slowest none.
+  const std::vector<NodeSnapshot> nodes = {Node(1, 0), Node(2, 0), Node(3, 0),
+                                           Node(4, 0)};
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(seed);
+  std::mt19937_64 random(seed);
+  std::vector<int> counts(4, 0);
+  constexpr int kDraws = 60000;
+  for (int i = 0; i < kDraws; ++i) {
+    ++counts[*ChooseNode(nodes, std::nullopt, random(), random())];
+  }
+  // Shares 3/6, 2/6, 1/6, 0; five standard deviations are under 0.011.
+  EXPECT_NEAR(counts[0] / double{kDraws}, 3.0 / 6, 0.011);
+  EXPECT_NEAR(counts[1] / double{kDraws}, 2.0 / 6, 0.011);
+  EXPECT_NEAR(counts[2] / double{kDraws}, 1.0 / 6, 0.011);
+  EXPECT_EQ(counts[3], 0);
+}
+
+TEST(SmoothedLatencyTest, StartsWithTheFirstSampleAndMovesByAnEighth) {
+  const absl::Duration first =
+      SmoothedLatency(absl::ZeroDuration(), absl::Milliseconds(8));
+  EXPECT_EQ(first, absl::Milliseconds(8));
+  EXPECT_EQ(SmoothedLatency(first, absl::Milliseconds(16)),
+            absl::Milliseconds(9));
+  EXPECT_EQ(SmoothedLatency(first, absl::ZeroDuration()),
+            absl::Milliseconds(7));
+}
+
+class EjectionTest : public ::testing::Test {
+ protected:
+  void Fail() { health_ = AfterResult(health_, false, now_, options_); }
+  void Succeed() { health_ = AfterResult(health_, true, now_, options_); }
+  bool ejected() const { return IsEjected(health_, now_); }
+  absl::Duration left() const { return health_.ejected_until - now_; }
+
+  EjectionOptions options_{
+      .failures = 3, .first = absl::Seconds(1), .longest = absl::Seconds(5)};
+  NodeHealth health_;
+  absl::Time now_ = absl::UnixEpoch();
+};
+
+TEST_F(EjectionTest, EjectsAfterFailuresInARowOnly) {
+  Fail();
+  Fail();
+  Succeed();
+  Fail();
+  Fail();
+  EXPECT_FALSE(ejected());
+  Fail();
+  EXPECT_TRUE(ejected());
+  EXPECT_EQ(left(), absl::Seconds(1));
+}
+
+TEST_F(EjectionTest, ComesBackAndIsEjectedForLongerByOneMoreFailure) {
+  for (int i = 0; i < 3; ++i) Fail();
+  const absl::Duration lengths[] = {absl::Seconds(1), absl::Seconds(2),
+                                    absl::Seconds(4), absl::Seconds(5),
+                                    absl::Seconds(5)};
+  for (const absl::Duration length : lengths) {
+    EXPECT_TRUE(ejected());
+    EXPECT_EQ(left(), length);
+    now_ += length;
+    EXPECT_FALSE(ejected());
+    Fail();
+  }
+}
+
+TEST_F(EjectionTest, LateFailuresDoNotLengthenIt) {
+  for (int i = 0; i < 3; ++i) Fail();
+  now_ += absl::Milliseconds(500);
+  for (int i = 0; i < 10; ++i) Fail();
+  EXPECT_EQ(left(), absl::Milliseconds(500));
+}
+
+TEST_F(EjectionTest, ASuccessForgivesAll) {
+  for (int i = 0; i < 3; ++i) Fail();
+  now_ += absl::Seconds(1);
+  Succeed();
+  Fail();
+  Fail();
+  EXPECT_FALSE(ejected());
+  Fail();
+  EXPECT_EQ(left(), absl::Seconds(1));
+}
+
+}  // namespace
+}  // namespace refract::cpu_node

@@ -1,0 +1,234 @@
+#include "cpu_node/node_pool.h"
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "base/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace refract::cpu_node {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// A link whose state the test sets. Carries no messages.
+class FakeClient : public transport::Client {
+ public:
+  FakeClient(std::string address, std::function<void()> on_change)
+      : address(std::move(address)), on_change_(std::move(on_change)) {}
+
+  void Set(transport::ClientState state) {
+    {
+      absl::MutexLock lock(&mu_);
+      state_ = std::move(state);
+    }
+    on_change_();
+  }
+  void Connect(uint64_t epoch, std::vector<absl::Status> models) {
+    transport::ClientState state;
+    state.connected = true;
+    state.path = "fake";
+    state.epoch = epoch;
+    state.models = std::move(models);
+    Set(std::move(state));
+  }
+  void Disconnect(absl::Status why) {
+    transport::ClientState state;
+    state.last_error = std::move(why);
+    Set(std::move(state));
+  }
+
+  transport::ClientState state() const override {
+    absl::MutexLock lock(&mu_);
+    return state_;
+  }
+  absl::StatusOr<transport::OutgoingMessage> Allocate(
+      size_t, absl::Span<const base::TensorSpec>) override {
+    return absl::UnimplementedError("carries no messages");
+  }
+  void Send(transport::OutgoingMessage, absl::Time, Callback) override {}
+
+  const std::string address;
+
+ private:
+  const std::function<void()> on_change_;
+  mutable absl::Mutex mu_;
+  transport::ClientState state_ ABSL_GUARDED_BY(mu_);
+};
+
+class NodePoolTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<NodePool> MakePool(std::vector<std::string> addresses) {
+    NodePoolOptions options;
+    options.addresses = std::move(addresses);
+    options.offers.resize(2);
+    options.offers[0].name = "a";
+    options.offers[1].name = "b";
+    options.ejection.failures = 2;
+    options.ejection.first = absl::Seconds(1);
+    options.clock = &clock_;
+    options.on_change = [this] { ++changes_; };
+    options.connect = [this](const transport::ClientOptions& client_options,
+                             std::function<void()> on_change)
+        -> absl::StatusOr<std::unique_ptr<transport::Client>> {
+      auto client = std::make_unique<FakeClient>(client_options.address,
+                                                 std::move(on_change));
+      clients_.push_back(client.get());
+      return client;
+    };
+    return *NodePool::Create(std::move(options));
+  }
+
+  static size_t NodeOf(NodePool& pool, std::optional<size_t> avoid = {}) {
+    const std::optional<NodePool::Lease> lease = pool.Acquire(0, avoid);
+    return lease.has_value() ? lease->node() : 999;
+  }
+  static void Fail(NodePool& pool, size_t avoid) {
+    std::optional<NodePool::Lease> lease = pool.Acquire(0, avoid);
+    lease->Finish(absl::UnavailableError("lost"), absl::Milliseconds(1));
+  }
+
+  base::ManualClock clock_;
+  std::vector<FakeClient*> clients_;
+  std::atomic<int> changes_ = 0;
+  const absl::Status ok_;
+};
+
+TEST_F(NodePoolTest, ServesNothingUntilANodeAcceptsTheModel) {
+  const auto pool = MakePool({"x:1"});
+  EXPECT_FALSE(pool->Usable(0));
+  EXPECT_FALSE(pool->Acquire(0, std::nullopt).has_value());
+
+  clients_[0]->Connect(1, {ok_, absl::FailedPreconditionError("other model")});
+  EXPECT_GE(changes_, 1);
+  EXPECT_TRUE(pool->Usable(0));
+  EXPECT_TRUE(pool->Acquire(0, std::nullopt).has_value());
+  EXPECT_FALSE(pool->Usable(1));
+  EXPECT_FALSE(pool->Acquire(1, std::nullopt).has_value());
+  EXPECT_TRUE(pool->WhyUnusable(0).ok());
+  EXPECT_THAT(std::string(pool->WhyUnusable(1).message()),
+              AllOf(HasSubstr("x:1"), HasSubstr("other model")));
+
+  clients_[0]->Disconnect(absl::UnavailableError("connection refused"));
+  EXPECT_FALSE(pool->Usable(0));
+  EXPECT_THAT(std::string(pool->WhyUnusable(0).message()),
+              HasSubstr("connection refused"));
+}
+
+TEST_F(NodePoolTest, SeesAConnectionMadeBeforeTheClientWasReturned) {
+  NodePoolOptions options;
+  options.addresses = {"x:1"};
+  options.offers.resize(1);
+  options.clock = &clock_;
+  options.connect = [](const transport::ClientOptions& client_options,
+                       std::function<void()> on_change)
+      -> absl::StatusOr<std::unique_ptr<transport::Client>> {
+    auto client = std::make_unique<FakeClient>(client_options.address,
+                                               std::move(on_change));
+    client->Connect(1, {absl::OkStatus()});
+    return client;
+  };
+  const auto pool = *NodePool::Create(std::move(options));
+  EXPECT_TRUE(pool->Usable(0));
+}
+
+TEST_F(NodePoolTest, PrefersTheNodeWithFewerRequestsInFlight) {
+  const auto pool = MakePool({"x:1", "y:1"});
+  for (FakeClient* client : clients_) client->Connect(1, {ok_, ok_});
+  // Both measured alike, so that only the numbers in flight differ.
+  for (const size_t avoid : {1, 0}) {
+    pool->Acquire(0, avoid)->Finish(ok_, absl::Milliseconds(2));
+  }
+  NodePool::Lease first = *pool->Acquire(0, std::nullopt);
+  NodePool::Lease second = *pool->Acquire(0, std::nullopt);
+  EXPECT_NE(first.node(), second.node());
+  const size_t released = first.node();
+  first.Finish(ok_, absl::Milliseconds(2));
+  EXPECT_EQ(NodeOf(*pool), released);
+}
+
+TEST_F(NodePoolTest, PrefersTheFasterNode) {
+  const auto pool = MakePool({"x:1", "y:1"});
+  for (FakeClient* client : clients_) client->Connect(1, {ok_, ok_});
+  pool->Acquire(0, 1)->Finish(ok_, absl::Milliseconds(9));
+  pool->Acquire(0, 0)->Finish(ok_, absl::Milliseconds(3));
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(NodeOf(*pool), 1);
+}
+
+TEST_F(NodePoolTest, EjectsAFailingNodeForAWhile) {
+  const auto pool = MakePool({"x:1", "y:1"});
+  for (FakeClient* client : clients_) client->Connect(1, {ok_, ok_});
+  Fail(*pool, /*avoid=*/1);
+  Fail(*pool, /*avoid=*/1);  // node 0 is out
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(NodeOf(*pool), 1);
+  clock_.Advance(absl::Seconds(1));
+  std::set<size_t> seen;
+  for (int i = 0; i < 200; ++i) seen.insert(NodeOf(*pool));
+  EXPECT_EQ(seen.size(), 2);
+}
+
+TEST_F(NodePoolTest, ARestartedNodeHasACleanRecord) {
+  const auto pool = MakePool({"x:1", "y:1"});
+  for (FakeClient* client : clients_) client->Connect(1, {ok_, ok_});
+  Fail(*pool, /*avoid=*/1);
+  Fail(*pool, /*avoid=*/1);
+  clients_[0]->Connect(2, {ok_, ok_});
+  std::set<size_t> seen;
+  for (int i = 0; i < 200; ++i) seen.insert(NodeOf(*pool));
+  EXPECT_EQ(seen.size(), 2);
+}
+
+TEST_F(NodePoolTest, LateOrRefusedRequestsAreNotTheNodesFault) {
+  const auto pool = MakePool({"x:1", "y:1"});
+  for (FakeClient* client : clients_) client->Connect(1, {ok_, ok_});
+  const absl::Status blameless[] = {
+      absl::DeadlineExceededError(""), absl::ResourceExhaustedError(""),
+      absl::InvalidArgumentError(""), absl::CancelledError("")};
+  for (const absl::Status& status : blameless) {
+    for (int i = 0; i < 3; ++i) {
+      pool->Acquire(0, 1)->Finish(status, absl::Milliseconds(1));
+    }
+  }
+  // An ejected node 0 would be passed over for the slower node 1.
+  pool->Acquire(0, 0)->Finish(ok_, absl::Milliseconds(9));
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(NodeOf(*pool), 0);
+}
+
+TEST_F(NodePoolTest, AMovedFromLeaseGivesNothingBack) {
+  const auto pool = MakePool({"x:1"});
+  clients_[0]->Connect(1, {ok_, ok_});
+  std::optional<NodePool::Lease> first = pool->Acquire(0, std::nullopt);
+  std::optional<NodePool::Lease> second = std::move(first);
+  first.reset();
+  second->Finish(ok_, absl::Milliseconds(1));
+  EXPECT_EQ(NodeOf(*pool), 0);
+}
+
+TEST_F(NodePoolTest, NothingIsUsableOnceClosed) {
+  const auto pool = MakePool({"x:1"});
+  clients_[0]->Connect(1, {ok_, ok_});
+  pool->Close();
+  EXPECT_FALSE(pool->Usable(0));
+  EXPECT_FALSE(pool->Acquire(0, std::nullopt).has_value());
+  EXPECT_FALSE(pool->WhyUnusable(0).ok());
+}
+
+TEST_F(NodePoolTest, RefusesAnAddressThatIsListedTwice) {
+  NodePoolOptions options;
+  options.addresses = {"x:1", "y:1", "x:1"};
+  const absl::Status status = NodePool::Create(std::move(options)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("x:1"));
+}
+
+}  // namespace
+}  // namespace refract::cpu_node
