@@ -203,6 +203,10 @@ class ChannelTest : public testing::TestWithParam<PathPreference> {
     ASSERT_TRUE(AwaitConnected()) << client_->state().last_error;
   }
 
+  // For tests that move time. Here, because server and client use them to their
+  // end; they have nothing in common.
+  base::ManualClock client_clock_{absl::FromUnixSeconds(1'000'000)};
+  base::ManualClock server_clock_{absl::FromUnixSeconds(50)};
   ServerOptions server_options_;
   ClientOptions client_options_;
   // Clients go first: they outlive no server in these tests but survive it.

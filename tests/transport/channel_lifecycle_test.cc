@@ -66,41 +66,37 @@ class ChannelLifecycle : public ChannelTest {
 };
 
 TEST_P(ChannelLifecycle, DeadlineTravelsAsTimeLeft) {
-  // Clocks that have nothing in common.
-  base::ManualClock client_clock(absl::FromUnixSeconds(1'000'000));
-  base::ManualClock server_clock(absl::FromUnixSeconds(50));
-  client_options_.clock = &client_clock;
-  server_options_.clock = &server_clock;
+  client_options_.clock = &client_clock_;
+  server_options_.clock = &server_clock_;
   ASSERT_NO_FATAL_FAILURE(Start(&holding_));
   Call with;
   Call without;
   ASSERT_NO_FATAL_FAILURE(
-      Send(with, client_clock.Now() + absl::Milliseconds(1500)));
+      Send(with, client_clock_.Now() + absl::Milliseconds(1500)));
   ASSERT_NO_FATAL_FAILURE(Send(without));
   std::unique_ptr<ServerCall> first = holder_.Pop();
   std::unique_ptr<ServerCall> second = holder_.Pop();
   ASSERT_TRUE(first != nullptr && second != nullptr);
-  EXPECT_EQ(first->deadline(), server_clock.Now() + absl::Milliseconds(1500));
+  EXPECT_EQ(first->deadline(), server_clock_.Now() + absl::Milliseconds(1500));
   EXPECT_EQ(second->deadline(), absl::InfiniteFuture());
   client_.reset();
 }
 
 TEST_P(ChannelLifecycle, MissedDeadlineCancelsAtTheServerAndFreesTheSlot) {
-  base::ManualClock clock;
-  client_options_.clock = &clock;
+  client_options_.clock = &client_clock_;
   client_options_.liveness_timeout = absl::Hours(10);
   client_options_.limits.max_in_flight = 2;
   ASSERT_NO_FATAL_FAILURE(Start(&holding_));
   // More rounds than there are slots, small and pulled ones.
   for (int round = 0; round < 12; ++round) {
     Call call;
-    ASSERT_NO_FATAL_FAILURE(Send(call, clock.Now() + absl::Seconds(1),
+    ASSERT_NO_FATAL_FAILURE(Send(call, client_clock_.Now() + absl::Seconds(1),
                                  round % 2 == 0 ? 10 : 100'000));
     std::unique_ptr<ServerCall> held = holder_.Pop();
     ASSERT_NE(held, nullptr) << "round " << round;
     EXPECT_FALSE(held->abandoned());
     EXPECT_FALSE(call.done());
-    clock.Advance(absl::Seconds(2));
+    client_clock_.Advance(absl::Seconds(2));
     EXPECT_EQ(call.Await().status().code(),
               absl::StatusCode::kDeadlineExceeded);
     EXPECT_TRUE(Eventually([&] { return held->abandoned(); }));

@@ -121,6 +121,8 @@ class HostilePeer : public testing::Test {
     return hello.SerializeAsString();
   }
 
+  // For tests that move the server's time.
+  base::ManualClock clock_;
   ServerOptions options_;
   FunctionHandler handler_{Echo};
   std::unique_ptr<Server> server_;

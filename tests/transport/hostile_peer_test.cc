@@ -136,8 +136,7 @@ TEST_F(HostilePeer, OtherFirstFramesAndAttachesToNothingAreRefused) {
 }
 
 TEST_F(HostilePeer, SlowLorisIsCutOffByTheClock) {
-  base::ManualClock clock;
-  options_.clock = &clock;
+  options_.clock = &clock_;
   options_.liveness_timeout = absl::Hours(1);
   StartServer();
   const std::string hello = EncodeSessionFrame(FrameKind::kHello, GoodHello());
@@ -151,35 +150,33 @@ TEST_F(HostilePeer, SlowLorisIsCutOffByTheClock) {
   EXPECT_EQ(server_->stats().refused, 0u);
   // Again and again, because a connection's time starts when its thread does.
   EXPECT_TRUE(Eventually([&] {
-    clock.Advance(options_.handshake_timeout + absl::Milliseconds(1));
+    clock_.Advance(options_.handshake_timeout + absl::Milliseconds(1));
     return server_->stats().refused == 8;
   }));
   for (const UniqueFd& fd : slow) EXPECT_EQ(ReadToEnd(fd.get()), "");
 }
 
 TEST_F(HostilePeer, SilenceInTheMiddleOfTheHandshakeIsCutOff) {
-  base::ManualClock clock;
-  options_.clock = &clock;
+  options_.clock = &clock_;
   StartServer();
   const UniqueFd fd = Connect();
   Write(fd.get(), EncodeSessionFrame(FrameKind::kHello, GoodHello()));
   ASSERT_TRUE(Eventually([&] { return server_->stats().connections == 1; }));
-  clock.Advance(options_.handshake_timeout + absl::Milliseconds(1));
+  clock_.Advance(options_.handshake_timeout + absl::Milliseconds(1));
   ReadToEnd(fd.get());
   EXPECT_TRUE(EventuallyRefused(1));
   EXPECT_TRUE(Eventually([&] { return server_->stats().connections == 0; }));
 }
 
 TEST_F(HostilePeer, SilentClientIsDroppedAfterTheLivenessTimeout) {
-  base::ManualClock clock;
-  options_.clock = &clock;
+  options_.clock = &clock_;
   StartServer();
   absl::StatusOr<Established> peer = Handshake();
   ASSERT_TRUE(peer.ok()) << peer.status();
   ASSERT_TRUE(Eventually([&] { return server_->stats().accepted == 1; }));
   EXPECT_EQ(server_->stats().connections, 1);
   EXPECT_TRUE(Eventually([&] {
-    clock.Advance(options_.liveness_timeout + absl::Milliseconds(1));
+    clock_.Advance(options_.liveness_timeout + absl::Milliseconds(1));
     return server_->stats().connections == 0;
   }));
   EXPECT_EQ(server_->stats().violations, 0u);
