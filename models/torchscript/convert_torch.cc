@@ -7,21 +7,18 @@
 #include <torch/csrc/jit/passes/inliner.h>
 
 #include <algorithm>
-#include <functional>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/aten/convert_torch.h"
-#include "models/aten/size_ops.h"
 #include "models/torchscript/builder_torch.h"
 #include "models/torchscript/item_torch.h"
+#include "models/torchscript/numbers_torch.h"
 
 namespace refract::models::torchscript {
 namespace {
@@ -45,49 +42,6 @@ std::string Location(const JitNode& node) {
   const auto place = node.sourceRange().file_line_col();
   if (!place) return "";
   return absl::StrCat(" at ", std::get<0>(*place), ":", std::get<1>(*place));
-}
-
-// Python's name for TorchScript's arithmetic on numbers, and on tensors that
-// stand for numbers in a trace.
-std::string PythonName(absl::string_view op) {
-  static const auto& names =
-      *new absl::flat_hash_map<absl::string_view, absl::string_view>{
-          {"aten::add", "add"},
-          {"aten::sub", "sub"},
-          {"aten::mul", "mul"},
-          {"aten::floordiv", "floordiv"},
-          {"aten::div", "truediv"},
-          {"aten::floor_divide", "floordiv"},
-          {"aten::neg", "neg"},
-          {"aten::remainder", "mod"},
-          {"aten::pow", "pow"},
-          {"aten::eq", "eq"},
-          {"aten::ne", "ne"},
-          {"aten::lt", "lt"},
-          {"aten::le", "le"},
-          {"aten::gt", "gt"},
-          {"aten::ge", "ge"},
-          {"aten::__and__", "and_"},
-          {"aten::__or__", "or_"},
-          {"aten::__not__", "not_"},
-          {"prim::max", "max"},
-          {"prim::min", "min"},
-          {"prim::abs", "abs"},
-          {"aten::floor", "floor"},
-          {"aten::ceil", "ceil"},
-          {"aten::Int", "int"},
-          {"aten::Float", "float"},
-          {"aten::Bool", "bool"},
-          {"aten::maximum", "max"},
-          {"aten::minimum", "min"},
-          {"aten::true_divide", "truediv"}};
-  const auto it = names.find(op);
-  return it == names.end() ? "" : absl::StrCat("py.", it->second);
-}
-
-bool IsNumber(const Item& item) {
-  return (item.kind == Item::Kind::kValue && item.is_number) ||
-         KnownNumber(item, /*constants=*/false).has_value();
 }
 
 class Converter {
@@ -185,16 +139,24 @@ class Converter {
     return absl::OkStatus();
   }
 
+  absl::Status SetOr(const JitNode& node, absl::StatusOr<Item> item) {
+    if (!item.ok()) return item.status();
+    return Set(node, *std::move(item));
+  }
+  std::vector<Item> Inputs(const JitNode& node) {
+    std::vector<Item> inputs;
+    for (const JitValue* input : node.inputs()) {
+      inputs.push_back(ItemOf(input));
+    }
+    return inputs;
+  }
+
   absl::Status ConvertNode(const JitNode& node) {
     const absl::string_view op = node.kind().toQualString();
     if (op == "prim::Constant") return ConvertConstant(node);
     if (op == "prim::GetAttr") return ConvertGetAttr(node);
     if (op == "prim::ListConstruct" || op == "prim::TupleConstruct") {
-      std::vector<Item> elements;
-      for (const JitValue* input : node.inputs()) {
-        elements.push_back(ItemOf(input));
-      }
-      return Set(node, Item::List(std::move(elements)));
+      return Set(node, Item::List(Inputs(node)));
     }
     if (op == "prim::DictConstruct") {
       // Keys and values alternate; only outputs are dictionaries.
@@ -228,17 +190,19 @@ class Converter {
       return ConvertIs(node, op == "aten::__is__");
     }
     if (op == "aten::__getitem__" || op == "prim::TupleIndex") {
-      return ConvertGetItem(node);
+      return SetOr(node, Element(Inputs(node), build_));
     }
     if (op == "aten::size" || op == "aten::len" || op == "aten::numel") {
-      return ConvertSize(node, op);
+      return SetOr(node, Size(node, Inputs(node), build_));
     }
     if (op == "aten::Int" || op == "aten::Float" || op == "aten::Bool" ||
         op == "aten::IntImplicit" || op == "aten::FloatImplicit" ||
         op == "aten::ScalarImplicit" || op == "aten::item") {
-      return ConvertToNumber(node, op);
+      return SetOr(node, ToNumber(node, Inputs(node), build_));
     }
-    if (IsArithmetic(node)) return ConvertArithmetic(node, op);
+    if (IsArithmetic(node, Inputs(node))) {
+      return SetOr(node, Arithmetic(node, Inputs(node), build_));
+    }
     if (op == "aten::to") return ConvertTo(node);
     return ConvertOperator(node, op);
   }
@@ -365,144 +329,6 @@ class Converter {
       return absl::UnimplementedError("compares objects");
     }
     return Set(node, Item::Literal(both_none == is));
-  }
-
-  absl::Status ConvertGetItem(const JitNode& node) {
-    const Item& list = Input(node, 0);
-    const auto index = KnownNumber(Input(node, 1), /*constants=*/true);
-    if (!index || index->kind != aten::Operand::Kind::kInt) {
-      return absl::UnimplementedError("an index that data decides");
-    }
-    if (list.kind == Item::Kind::kSizes) {
-      return Set(node, build_.SizeOf(list.value, index->i));
-    }
-    if (list.kind == Item::Kind::kLiteral && list.literal.isList()) {
-      const auto elements = list.literal.toListRef();
-      const auto size = static_cast<int64_t>(elements.size());
-      const int64_t i = index->i < 0 ? index->i + size : index->i;
-      if (i < 0 || i >= size) {
-        return absl::InvalidArgumentError("an index outside its list");
-      }
-      return Set(node, Item::Literal(elements[i]));
-    }
-    if (list.kind != Item::Kind::kList) {
-      return absl::UnimplementedError("an element of no list");
-    }
-    const auto size = static_cast<int64_t>(list.elements.size());
-    const int64_t i = index->i < 0 ? index->i + size : index->i;
-    if (i < 0 || i >= size) {
-      return absl::InvalidArgumentError("an index outside its list");
-    }
-    return Set(node, Item(list.elements[i]));
-  }
-
-  absl::Status ConvertSize(const JitNode& node, absl::string_view op) {
-    const Item& of = Input(node, 0);
-    if (of.kind == Item::Kind::kList) {  // aten::len
-      return Set(node, Item::Literal(static_cast<int64_t>(of.elements.size())));
-    }
-    if (of.kind == Item::Kind::kLiteral && of.literal.isList()) {
-      return Set(
-          node,
-          Item::Literal(static_cast<int64_t>(of.literal.toListRef().size())));
-    }
-    if (of.kind != Item::Kind::kValue || of.is_number) {
-      return absl::UnimplementedError("the size of no tensor");
-    }
-    if (op == "aten::len") return Set(node, build_.SizeOf(of.value, 0));
-    if (op == "aten::numel") {
-      return Set(node,
-                 Item::Number(build_.Emit("numel", "aten.sym_numel.default",
-                                          {{"self", ValueRef{of.value}}},
-                                          ValueKind::kSymInt)));
-    }
-    if (node.inputs().size() == 1) {
-      Item sizes = of;
-      sizes.kind = Item::Kind::kSizes;
-      return Set(node, std::move(sizes));
-    }
-    const auto dim = KnownNumber(Input(node, 1), /*constants=*/true);
-    if (!dim || dim->kind != aten::Operand::Kind::kInt) {
-      return absl::UnimplementedError("a dimension that data decides");
-    }
-    return Set(node, build_.SizeOf(of.value, dim->i));
-  }
-
-  absl::Status ConvertToNumber(const JitNode& node, absl::string_view op) {
-    const Item& item = Input(node, 0);
-    const std::string python = PythonName(op);
-    const auto known = KnownNumber(item, /*constants=*/true);
-    if (known || (item.kind == Item::Kind::kValue && item.is_number)) {
-      // A size is an int already.
-      const bool same =
-          python.empty() ||
-          (op == "aten::Int" && item.kind == Item::Kind::kValue &&
-           build_.graph().value(item.value).kind == ValueKind::kSymInt);
-      if (same) return Set(node, known ? LiteralOf(*known) : Item(item));
-      REFRACT_ASSIGN_OR_RETURN(Item number, build_.Compute(python, {item}));
-      return Set(node, std::move(number));
-    }
-    if (item.kind != Item::Kind::kValue) {
-      return absl::UnimplementedError("a number made of no tensor");
-    }
-    ValueKind kind = ValueKind::kSymInt;
-    if (absl::StrContains(op, "Float")) kind = ValueKind::kSymFloat;
-    if (absl::StrContains(op, "Bool")) kind = ValueKind::kSymBool;
-    if (op == "aten::ScalarImplicit" || op == "aten::item") {
-      return absl::UnimplementedError(
-          "a number of unknown type that data decides");
-    }
-    return Set(node, Item::Number(build_.Emit("item", "aten.item.default",
-                                              {{"self", ValueRef{item.value}}},
-                                              kind)));
-  }
-
-  // All operands are numbers: Python numbers, or tensors that a trace made of
-  // sizes. A constant tensor counts only beside one of these.
-  bool IsArithmetic(const JitNode& node) {
-    if (PythonName(node.kind().toQualString()).empty()) {
-      return false;
-    }
-    bool any = false;
-    for (size_t i = 0; i < NumOperands(node); ++i) {
-      const Item& item = Input(node, i);
-      if (!IsNumber(item) && !item.constant) return false;
-      any |= IsNumber(item);
-    }
-    return any && NumOperands(node) > 0;
-  }
-
-  // Without alpha and rounding_mode.
-  static size_t NumOperands(const JitNode& node) {
-    return std::min<size_t>(node.inputs().size(), 2);
-  }
-
-  absl::Status ConvertArithmetic(const JitNode& node, absl::string_view op) {
-    std::string python = PythonName(op);
-    std::vector<Item> operands;
-    for (size_t i = 0; i < NumOperands(node); ++i) {
-      operands.push_back(Input(node, i));
-    }
-    bool truncates = false;
-    if (node.inputs().size() == 3) {
-      const Item& last = Input(node, 2);
-      const auto alpha = KnownNumber(last, /*constants=*/false);
-      if (op == "aten::div" && last.kind == Item::Kind::kLiteral &&
-          (last.literal.isNone() || last.literal.isString())) {
-        const std::string mode =
-            last.literal.isNone() ? "" : last.literal.toStringRef();
-        if (mode == "floor") python = "py.floordiv";
-        truncates = mode == "trunc";
-      } else if ((op != "aten::add" && op != "aten::sub") || !alpha ||
-                 alpha->kind != aten::Operand::Kind::kInt || alpha->i != 1) {
-        return absl::UnimplementedError("arithmetic on sizes with a factor");
-      }
-    }
-    REFRACT_ASSIGN_OR_RETURN(Item result, build_.Compute(python, operands));
-    if (truncates) {
-      REFRACT_ASSIGN_OR_RETURN(result, build_.Compute("py.trunc", {result}));
-    }
-    return Set(node, std::move(result));
   }
 
   // All casts become to.dtype; moves between devices become nothing.
