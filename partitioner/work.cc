@@ -67,6 +67,22 @@ const Value* ArgValue(const Graph& graph, const Node& node,
   return &graph.value(ref->id);
 }
 
+// A weight, or a weight seen through views: decomposed exports transpose the
+// weights of their linear layers.
+bool IsWeight(const Graph& graph, ValueId id) {
+  while (!graph.value(id).is_weight()) {
+    const models::NodeId producer = graph.value(id).producer;
+    if (producer == models::kNoNode) return false;
+    const Node& node = graph.nodes[producer];
+    const std::vector<ValueId> inputs = models::InputsOf(node);
+    if (models::ClassOf(node.op) != OpClass::kView || inputs.empty()) {
+      return false;
+    }
+    id = inputs.front();
+  }
+  return true;
+}
+
 absl::string_view BaseName(absl::string_view op) {
   const std::vector<absl::string_view> parts = absl::StrSplit(op, '.');
   return parts.size() > 1 ? parts[1] : op;
@@ -247,7 +263,7 @@ std::optional<Work> WorkOf(const Graph& graph, const Node& node,
     const std::optional<double> elements = ElementsOf(graph, id, sizes);
     if (!bytes || !elements) return std::nullopt;
     work.bytes += *bytes;
-    if (value.is_weight()) work.weight_bytes += *bytes;
+    if (IsWeight(graph, id)) work.weight_bytes += *bytes;
     largest = std::max(largest, *elements);
   }
   for (const ValueId id : node.outputs) {

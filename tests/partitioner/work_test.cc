@@ -65,6 +65,25 @@ TEST_F(WorkTest, LinearIsTwoFlopsPerWeightAndRow) {
   EXPECT_EQ(work->bytes, 4 * (10 * 64 + 32 * 64 + 32 + 10 * 32));
 }
 
+TEST_F(WorkTest, TransposedWeightsAreWeights) {
+  const ValueId w = Tensor({32, 64}, base::DType::kFloat32, "w");
+  const ValueId transposed = Tensor({64, 32});
+  Node permute;
+  permute.name = "permute";
+  permute.op = "aten.permute.default";
+  permute.args = {{"self", ValueRef{w}}};
+  permute.outputs = {transposed};
+  graph_.nodes.push_back(permute);
+  graph_.values[transposed].producer = 0;
+  const ValueId x = Tensor({b_, 64});
+  const ValueId y = Tensor({b_, 32});
+  const std::optional<Work> work =
+      Of("aten.mm.default",
+         {{"self", ValueRef{x}}, {"mat2", ValueRef{transposed}}}, {y});
+  ASSERT_TRUE(work);
+  EXPECT_EQ(work->weight_bytes, 4 * 32 * 64);
+}
+
 TEST_F(WorkTest, BatchedProducts) {
   const ValueId p = Tensor({b_, 27, 16});
   const ValueId q = Tensor({b_, 16, 27});
