@@ -1,7 +1,6 @@
 #include "cpu_node/flags.h"
 
 #include <cstdio>
-#include <map>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
@@ -62,16 +61,11 @@ void AddGpuNodes(CLI::App& app, Flags& flags) {
       ->delimiter(',')
       ->type_name("HOST:PORT")
       ->check(CheckAddress);
-  const std::map<std::string, transport::PathPreference> paths = {
-      {"auto", transport::PathPreference::kAuto},
-      {"shm", transport::PathPreference::kShm},
-      {"tcp", transport::PathPreference::kTcp},
-      {"verbs", transport::PathPreference::kVerbs}};
   app.add_option("--transport", flags.transport,
                  "Way to the GPU nodes: auto (shared memory on the same host, "
-                 "else the fastest both have), shm, tcp or verbs [auto]")
-      ->type_name("PATH")
-      ->transform(CLI::CheckedTransformer(paths));
+                 "else the fastest that both have), shm, tcp or verbs")
+      ->check(CLI::IsMember({"auto", "shm", "tcp", "verbs"}))
+      ->capture_default_str();
   app.add_flag("--local-fallback", flags.local_fallback,
                "Run a split model here as a whole while no GPU node serves it "
                "(off by default: the dense part is slow on a CPU)");

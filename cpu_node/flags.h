@@ -5,15 +5,13 @@
 #include <variant>
 #include <vector>
 
-#include "transport/channel.h"
-
 namespace refract::cpu_node {
 
 // What the command line of refract-cpu-node says.
 struct Flags {
   std::string model_repository;
   std::vector<std::string> gpu_nodes;  // "host:port"
-  transport::PathPreference transport = transport::PathPreference::kAuto;
+  std::string transport = "auto";      // auto, shm, tcp or verbs
   std::string grpc_host = "0.0.0.0";
   int grpc_port = 8001;
   int workers = 0;  // 0: one per CPU that this process may use

@@ -1,0 +1,404 @@
+#include "cpu_node/frontend/server.h"
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+#include "proto/inference/grpc_service.grpc.pb.h"
+#include "tests/cpu_node/serving_fixture.h"
+
+namespace refract::cpu_node {
+namespace {
+
+using ::inference::GRPCInferenceService;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// grpc.health.v1.Health/Check by hand: Debian ships no stubs for it.
+// HealthCheckRequest{service = 1}, HealthCheckResponse{status = 1}; status 1 is
+// SERVING, 2 NOT_SERVING.
+class HealthClient {
+ public:
+  explicit HealthClient(std::shared_ptr<grpc::Channel> channel)
+      : stub_(std::move(channel)) {}
+
+  // The status, or minus the gRPC error code.
+  int Check(const std::string& service) {
+    std::string request;
+    if (!service.empty()) {
+      request =
+          std::string("\x0a") + static_cast<char>(service.size()) + service;
+    }
+    const grpc::Slice slice(request);
+    grpc::ByteBuffer send(&slice, 1);
+    grpc::ByteBuffer received;
+    grpc::Status status;
+    grpc::ClientContext context;
+    grpc::CompletionQueue queue;
+    const auto call = stub_.PrepareUnaryCall(
+        &context, "/grpc.health.v1.Health/Check", send, &queue);
+    call->StartCall();
+    call->Finish(&received, &status, nullptr);
+    void* tag = nullptr;
+    bool ok = false;
+    EXPECT_TRUE(queue.Next(&tag, &ok));
+    if (!status.ok()) return -static_cast<int>(status.error_code());
+    std::vector<grpc::Slice> slices;
+    EXPECT_TRUE(received.Dump(&slices).ok());
+    std::string bytes;
+    for (const grpc::Slice& part : slices) {
+      bytes.append(reinterpret_cast<const char*>(part.begin()), part.size());
+    }
+    return bytes.size() == 2 ? bytes[1] : 0;
+  }
+
+ private:
+  grpc::GenericStub stub_;
+};
+
+class FrontendTest : public ::testing::Test {
+ protected:
+  void Start(std::vector<Catalog::Entry> more = {},
+             std::vector<std::string> gpu_nodes = {}) {
+    std::vector<Catalog::Entry> entries = std::move(more);
+    const auto model =
+        testing_models::MakeSmallModel({.name = "whole", .split = false});
+    entries.push_back({"whole", 1, *ServedModel::Create(model, {}), {}});
+    EngineOptions options;
+    options.workers = 2;
+    options.nodes.addresses = std::move(gpu_nodes);
+    engine_ = *Engine::Create(Catalog(std::move(entries)), options);
+    FrontendOptions frontend_options;
+    frontend_options.host = "127.0.0.1";
+    frontend_options.port = 0;
+    auto frontend = Frontend::Create(frontend_options, engine_.get());
+    ASSERT_TRUE(frontend.ok()) << frontend.status();
+    frontend_ = *std::move(frontend);
+    channel_ =
+        grpc::CreateChannel(absl::StrCat("127.0.0.1:", frontend_->port()),
+                            grpc::InsecureChannelCredentials());
+    stub_ = GRPCInferenceService::NewStub(channel_);
+  }
+  ~FrontendTest() override {
+    if (engine_ != nullptr) engine_->Stop();
+  }
+
+  static inference::ModelInferRequest Request(int64_t batch) {
+    inference::ModelInferRequest request;
+    request.set_model_name("whole");
+    request.set_id("request 7");
+    const auto add = [&](const std::string& name, const char* datatype,
+                         const base::Tensor& tensor) {
+      auto* input = request.add_inputs();
+      input->set_name(name);
+      input->set_datatype(datatype);
+      for (const int64_t dim : tensor.dims()) input->add_shape(dim);
+      request.add_raw_input_contents(tensor.data(), tensor.bytes());
+    };
+    add("dense", "FP32", testing_models::MakeDense(batch));
+    add("ids", "INT64", testing_models::MakeIds(batch));
+    return request;
+  }
+
+  // Each rpc with a fresh context and a deadline that only a bug reaches.
+  template <typename Method, typename RequestType, typename Response>
+  grpc::Status Call(Method method, const RequestType& request,
+                    Response* response) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() +
+                         std::chrono::seconds(30));
+    return (stub_.get()->*method)(&context, request, response);
+  }
+  grpc::Status Infer(const inference::ModelInferRequest& request,
+                     inference::ModelInferResponse* response) {
+    return Call(&GRPCInferenceService::Stub::ModelInfer, request, response);
+  }
+
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Frontend> frontend_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<GRPCInferenceService::Stub> stub_;
+};
+
+TEST_F(FrontendTest, InfersFromRawContents) {
+  Start();
+  inference::ModelInferResponse response;
+  const grpc::Status status = Infer(Request(3), &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(response.id(), "request 7");
+  EXPECT_EQ(response.model_name(), "whole");
+  EXPECT_EQ(response.model_version(), "1");
+  ASSERT_EQ(response.outputs_size(), 3);
+  EXPECT_EQ(response.outputs(0).name(), "score");
+  EXPECT_THAT(response.outputs(0).shape(), ElementsAre(3, 1));
+  ASSERT_EQ(response.raw_output_contents(0).size(), 3 * sizeof(float));
+  for (int64_t b = 0; b < 3; ++b) {
+    float score;
+    std::memcpy(&score, response.raw_output_contents(0).data() + 4 * b, 4);
+    EXPECT_NEAR(score, testing_models::ExpectedScore(b, 0), 1e-6);
+  }
+}
+
+TEST_F(FrontendTest, TypedContentsGiveTheSameBytesAsRaw) {
+  Start();
+  inference::ModelInferRequest typed = Request(5);
+  typed.clear_raw_input_contents();
+  const base::Tensor dense = testing_models::MakeDense(5);
+  const base::Tensor ids = testing_models::MakeIds(5);
+  for (const float value : dense.view().as<float>()) {
+    typed.mutable_inputs(0)->mutable_contents()->add_fp32_contents(value);
+  }
+  for (const int64_t value : ids.view().as<int64_t>()) {
+    typed.mutable_inputs(1)->mutable_contents()->add_int64_contents(value);
+  }
+  inference::ModelInferResponse from_raw, from_typed;
+  ASSERT_TRUE(Infer(Request(5), &from_raw).ok());
+  ASSERT_TRUE(Infer(typed, &from_typed).ok());
+  EXPECT_EQ(from_raw.raw_output_contents(0), from_typed.raw_output_contents(0));
+}
+
+TEST_F(FrontendTest, ErrorsCarryTheirCodeAndTheTensorsName) {
+  Start();
+  inference::ModelInferResponse response;
+  inference::ModelInferRequest request = Request(2);
+  request.set_model_name("nobody");
+  EXPECT_EQ(Infer(request, &response).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+  // The unknown model is what matters, even where the rest is wrong too.
+  request.mutable_raw_input_contents(0)->pop_back();
+  EXPECT_EQ(Infer(request, &response).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+  request.set_model_name("whole");
+  grpc::Status status = Infer(request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("'dense'"));
+  request = Request(2);
+  request.set_model_version("8");
+  EXPECT_EQ(Infer(request, &response).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+  request = Request(2);
+  (*request.mutable_parameters())["timeout"].set_int64_param(-1);
+  EXPECT_EQ(Infer(request, &response).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_TRUE(Infer(Request(2), &response).ok());
+}
+
+TEST_F(FrontendTest, TakesRequestsOfManyMegabytes) {
+  Start();
+  inference::ModelInferResponse response;
+  // 1 M rows: 12 MB of floats, 8 MB of ids; gRPC's default limit is 4 MiB.
+  inference::ModelInferRequest request = Request(100000);
+  EXPECT_TRUE(Infer(request, &response).ok());
+  request = Request(1000000);
+  const grpc::Status status = Infer(request, &response);
+  // Past the model's declared range of B: refused by the model, not by gRPC.
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT)
+      << status.error_message();
+}
+
+TEST_F(FrontendTest, TellsAboutServerAndModel) {
+  Start();
+  inference::ServerMetadataResponse server;
+  ASSERT_TRUE(Call(&GRPCInferenceService::Stub::ServerMetadata,
+                   inference::ServerMetadataRequest(), &server)
+                  .ok());
+  EXPECT_EQ(server.name(), "refract");
+  EXPECT_THAT(server.extensions(),
+              ElementsAre("model_configuration", "statistics"));
+
+  inference::ModelMetadataRequest request;
+  request.set_name("whole");
+  inference::ModelMetadataResponse model;
+  ASSERT_TRUE(
+      Call(&GRPCInferenceService::Stub::ModelMetadata, request, &model).ok());
+  EXPECT_THAT(model.versions(), ElementsAre("1"));
+  ASSERT_EQ(model.inputs_size(), 2);
+  EXPECT_EQ(model.inputs(0).name(), "dense");
+  EXPECT_EQ(model.inputs(0).datatype(), "FP32");
+  EXPECT_THAT(model.inputs(0).shape(), ElementsAre(-1, 3));
+  EXPECT_EQ(model.outputs(0).name(), "score");
+
+  inference::ModelConfigRequest config_request;
+  config_request.set_name("whole");
+  inference::ModelConfigResponse config;
+  ASSERT_TRUE(
+      Call(&GRPCInferenceService::Stub::ModelConfig, config_request, &config)
+          .ok());
+  EXPECT_EQ(config.config().name(), "whole");
+  config_request.set_name("nobody");
+  EXPECT_EQ(
+      Call(&GRPCInferenceService::Stub::ModelConfig, config_request, &config)
+          .error_code(),
+      grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(FrontendTest, StatisticsCountRowsAndFailures) {
+  Start();
+  inference::ModelInferResponse response;
+  ASSERT_TRUE(Infer(Request(3), &response).ok());
+  ASSERT_TRUE(Infer(Request(4), &response).ok());
+  inference::ModelInferRequest bad = Request(4);
+  bad.mutable_raw_input_contents(0)->pop_back();  // fails in the front end
+  ASSERT_FALSE(Infer(bad, &response).ok());
+  inference::ModelStatisticsResponse statistics;
+  ASSERT_TRUE(Call(&GRPCInferenceService::Stub::ModelStatistics,
+                   inference::ModelStatisticsRequest(), &statistics)
+                  .ok());
+  ASSERT_EQ(statistics.model_stats_size(), 1);
+  const inference::ModelStatistics& model = statistics.model_stats(0);
+  EXPECT_EQ(model.name(), "whole");
+  EXPECT_EQ(model.inference_count(), 7);
+  EXPECT_EQ(model.execution_count(), 2);
+  EXPECT_EQ(model.inference_stats().success().count(), 2);
+  EXPECT_EQ(model.inference_stats().fail().count(), 1);
+  EXPECT_GT(model.inference_stats().compute_infer().ns(), 0);
+  EXPECT_GT(model.last_inference(), 0);
+}
+
+TEST_F(FrontendTest, ReadinessFollowsTheGpuNodes) {
+  const auto split = testing_models::MakeSmallModel({.name = "split"});
+  const int port = TestGpuNode({split}).port();
+  std::vector<Catalog::Entry> entries;
+  entries.push_back({"split", 1, *ServedModel::Create(split, {}), {}});
+  entries.push_back(
+      {"broken", 2, nullptr, absl::InvalidArgumentError("graph.pb: damaged")});
+  Start(std::move(entries), {absl::StrCat("127.0.0.1:", port)});
+  HealthClient health(channel_);
+
+  const auto server_ready = [&] {
+    inference::ServerReadyResponse response;
+    EXPECT_TRUE(Call(&GRPCInferenceService::Stub::ServerReady,
+                     inference::ServerReadyRequest(), &response)
+                    .ok());
+    return response.ready();
+  };
+  const auto model_ready = [&](const std::string& name) {
+    inference::ModelReadyRequest request;
+    request.set_name(name);
+    inference::ModelReadyResponse response;
+    EXPECT_TRUE(
+        Call(&GRPCInferenceService::Stub::ModelReady, request, &response).ok());
+    return response.ready();
+  };
+  const auto index = [&](bool only_ready) {
+    inference::RepositoryIndexRequest request;
+    request.set_ready(only_ready);
+    inference::RepositoryIndexResponse response;
+    EXPECT_TRUE(
+        Call(&GRPCInferenceService::Stub::RepositoryIndex, request, &response)
+            .ok());
+    std::vector<std::string> lines;
+    for (const auto& model : response.models()) {
+      lines.push_back(absl::StrCat(model.name(), "/", model.version(), " ",
+                                   model.state(), " ", model.reason()));
+    }
+    return lines;
+  };
+
+  inference::ServerLiveResponse live;
+  EXPECT_TRUE(Call(&GRPCInferenceService::Stub::ServerLive,
+                   inference::ServerLiveRequest(), &live)
+                  .ok());
+  EXPECT_TRUE(live.live());
+  EXPECT_FALSE(server_ready());
+  EXPECT_TRUE(model_ready("whole"));
+  EXPECT_FALSE(model_ready("split"));
+  EXPECT_FALSE(model_ready("broken"));
+  EXPECT_EQ(health.Check(""), 2);
+  EXPECT_EQ(health.Check("whole"), 1);
+  EXPECT_EQ(health.Check("split"), 2);
+  EXPECT_EQ(health.Check("unheard of"),
+            -static_cast<int>(grpc::StatusCode::NOT_FOUND));
+  EXPECT_THAT(index(false),
+              ElementsAre("broken/2 UNAVAILABLE graph.pb: damaged",
+                          HasSubstr("split/1 UNAVAILABLE no GPU node"),
+                          "whole/1 READY "));
+  EXPECT_THAT(index(true), ElementsAre("whole/1 READY "));
+
+  TestGpuNode node({split}, port);
+  const absl::Time give_up = absl::Now() + kPatience;
+  while (health.Check("") != 1 && absl::Now() < give_up) {
+  }
+  EXPECT_EQ(health.Check(""), 1);
+  EXPECT_EQ(health.Check("split"), 1);
+  EXPECT_TRUE(server_ready());
+  EXPECT_TRUE(model_ready("split"));
+
+  engine_->StopAdmitting();
+  EXPECT_EQ(health.Check(""), 2);
+  EXPECT_EQ(health.Check("whole"), 2);
+  EXPECT_FALSE(server_ready());
+  inference::ModelInferResponse response;
+  EXPECT_EQ(Infer(Request(2), &response).error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(FrontendTest, UnimplementedMethodsSaySo) {
+  Start();
+  inference::RepositoryModelLoadResponse load;
+  EXPECT_EQ(Call(&GRPCInferenceService::Stub::RepositoryModelLoad,
+                 inference::RepositoryModelLoadRequest(), &load)
+                .error_code(),
+            grpc::StatusCode::UNIMPLEMENTED);
+  inference::SystemSharedMemoryStatusResponse memory;
+  EXPECT_EQ(Call(&GRPCInferenceService::Stub::SystemSharedMemoryStatus,
+                 inference::SystemSharedMemoryStatusRequest(), &memory)
+                .error_code(),
+            grpc::StatusCode::UNIMPLEMENTED);
+  grpc::ClientContext context;
+  const auto stream = stub_->ModelStreamInfer(&context);
+  inference::ModelStreamInferResponse response;
+  stream->WritesDone();
+  EXPECT_FALSE(stream->Read(&response));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNIMPLEMENTED);
+}
+
+TEST_F(FrontendTest, GrpcDeadlineReachesTheEngine) {
+  const auto split = testing_models::MakeSmallModel({.name = "split"});
+  // Never answers; keeps the call so that nothing else ends it.
+  std::vector<std::unique_ptr<transport::ServerCall>> calls;
+  absl::Mutex mu;
+  TestGpuNode node({split}, 0, [&](auto call) {
+    absl::MutexLock lock(&mu);
+    calls.push_back(std::move(call));
+  });
+  std::vector<Catalog::Entry> entries;
+  entries.push_back({"split", 1, *ServedModel::Create(split, {}), {}});
+  Start(std::move(entries), {node.address()});
+  HealthClient health(channel_);
+  const absl::Time give_up = absl::Now() + kPatience;
+  while (health.Check("") != 1 && absl::Now() < give_up) {
+  }
+  inference::ModelInferRequest request = Request(2);
+  request.set_model_name("split");
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() +
+                       std::chrono::milliseconds(300));
+  inference::ModelInferResponse response;
+  EXPECT_EQ(stub_->ModelInfer(&context, request, &response).error_code(),
+            grpc::StatusCode::DEADLINE_EXCEEDED);
+  // The engine gave the request up by itself: nothing is left in flight.
+  engine_->StopAdmitting();
+  EXPECT_TRUE(engine_->Drain(kPatience));
+}
+
+TEST_F(FrontendTest, APortThatIsTakenIsAnError) {
+  Start();
+  const std::unique_ptr<Engine> other = *Engine::Create(Catalog({}), {});
+  FrontendOptions options;
+  options.host = "127.0.0.1";
+  options.port = frontend_->port();
+  const absl::Status status = Frontend::Create(options, other.get()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(absl::StrCat("127.0.0.1:", options.port)));
+}
+
+}  // namespace
+}  // namespace refract::cpu_node

@@ -1,0 +1,130 @@
+#include "gpu_node/gpu_node.h"
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/split_plan.h"
+#include "tests/cpu_node/small_model.h"
+#include "tests/gpu_node/fake_server_call.h"
+
+namespace refract::gpu_node {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing_models::MakeSmallModel;
+
+transport::ModelOffer OfferOf(const models::LoadedModel& model) {
+  return {.name = model.name,
+          .version = model.version,
+          .model = model.digest,
+          .schema = models::SchemaDigest(model.graph, *model.plan)};
+}
+
+DeviceModels MakeModels(
+    const std::vector<std::shared_ptr<const models::LoadedModel>>& models) {
+  std::vector<std::unique_ptr<DeviceModel>> result;
+  for (const auto& model : models) {
+    result.push_back(*DeviceModel::Create(model));
+  }
+  return DeviceModels(std::move(result));
+}
+
+TEST(DeviceModelTest, NeedsAPlanThatUsesTheHn) {
+  const auto whole = MakeSmallModel({.name = "whole", .split = false});
+  const absl::Status no_plan = DeviceModel::Create(whole).status();
+  EXPECT_EQ(no_plan.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(no_plan.message()),
+              AllOf(HasSubstr("'whole'"), HasSubstr("no split plan")));
+
+  auto all_cn = std::make_shared<models::LoadedModel>(
+      *MakeSmallModel({.name = "all cn"}));
+  all_cn->plan->method = "all-cn";
+  for (models::Stage& stage : all_cn->plan->stages) {
+    stage = models::Stage::kCnPre;
+  }
+  models::ComputeCrossings(all_cn->graph, *all_cn->plan);
+  const absl::Status no_part = DeviceModel::Create(all_cn).status();
+  EXPECT_EQ(no_part.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(no_part.message()),
+              AllOf(HasSubstr("'all cn'"), HasSubstr("all-cn")));
+}
+
+TEST(DeviceModelsTest, AcceptsOnlyOffersOfTheSameModelAndCrossing) {
+  const auto a = MakeSmallModel({.name = "a"});
+  const auto b2 = MakeSmallModel({.name = "b", .version = 2, .variant = 1});
+  const DeviceModels models = MakeModels({a, b2});
+  EXPECT_EQ(*models.Match(OfferOf(*a)), 0);
+  EXPECT_EQ(*models.Match(OfferOf(*b2)), 1);
+
+  struct Case {
+    const char* what;
+    void (*spoil)(transport::ModelOffer&);
+    absl::StatusCode code;
+    const char* word;
+  } const cases[] = {
+      {"name", [](transport::ModelOffer& o) { o.name = "c"; },
+       absl::StatusCode::kNotFound, "'c'"},
+      {"version", [](transport::ModelOffer& o) { o.version = 3; },
+       absl::StatusCode::kNotFound, "version 3"},
+      {"model", [](transport::ModelOffer& o) { ++o.model.low; },
+       absl::StatusCode::kFailedPrecondition, "the CN has model"},
+      {"crossing", [](transport::ModelOffer& o) { ++o.schema.high; },
+       absl::StatusCode::kFailedPrecondition, "split plans differ"},
+  };
+  for (const Case& c : cases) {
+    transport::ModelOffer offer = OfferOf(*b2);
+    c.spoil(offer);
+    const absl::Status status = models.Match(offer).status();
+    EXPECT_EQ(status.code(), c.code) << c.what;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(c.word));
+  }
+}
+
+TEST(GpuNodeTest, RefusesRequestsWithTheWrongTensors) {
+  const auto model = MakeSmallModel({});
+  const auto node = *GpuNode::Create(MakeModels({model}), {});
+  Answers answers;
+  // A fake has no tensors, the plan sends two.
+  node->OnRequest(std::make_unique<FakeServerCall>(
+      "empty", absl::InfiniteFuture(), &answers));
+  EXPECT_TRUE(node->Drain(absl::Seconds(30)));
+  EXPECT_EQ(answers.Of("empty").code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(answers.Of("empty").message()),
+              HasSubstr("0 tensors, wanted 2"));
+  EXPECT_EQ(node->stats().failed, 1);
+  EXPECT_EQ(node->stats().succeeded, 0);
+}
+
+TEST(GpuNodeTest, DestructionAnswersWhatIsQueued) {
+  const auto model = MakeSmallModel({});
+  Answers answers;
+  {
+    const auto node = *GpuNode::Create(MakeModels({model}), {});
+    for (int i = 0; i < 20; ++i) {
+      node->OnRequest(std::make_unique<FakeServerCall>(
+          std::to_string(i), absl::InfiniteFuture(), &answers));
+    }
+  }
+  EXPECT_EQ(answers.size(), 20);
+}
+
+TEST(GpuNodeTest, RefusesOptionsOutOfRange) {
+  GpuNodeOptions options;
+  options.instances = 0;
+  EXPECT_EQ(GpuNode::Create(MakeModels({}), options).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  options.instances = 1;
+  options.max_queue = 0;
+  EXPECT_EQ(GpuNode::Create(MakeModels({}), options).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace refract::gpu_node
