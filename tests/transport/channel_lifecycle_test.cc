@@ -339,7 +339,7 @@ TEST_P(ChannelLifecycle, StopAdmittingLetsWhatArrivedFinish) {
 TEST_P(ChannelLifecycle, LargeAnswerGetsOutBeforeTheServerIsGone) {
   ASSERT_NO_FATAL_FAILURE(Start(&holding_));
   Call call;
-  ASSERT_NO_FATAL_FAILURE(Send(call, absl::InfiniteFuture(), 2 << 20));
+  ASSERT_NO_FATAL_FAILURE(Send(call, absl::InfiniteFuture(), 300'000));
   std::unique_ptr<ServerCall> held = holder_.Pop();
   ASSERT_NE(held, nullptr);
   Echo(std::move(held));

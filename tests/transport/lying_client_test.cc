@@ -39,12 +39,21 @@ class LyingClient : public HostilePeer {
     EncodeTable(specs, layout, peer.data + kHeaderBytes);
     return layout.total_bytes;
   }
+  // Leaves with the next Poll.
   void Put(Peer& peer, size_t bytes, uint32_t imm, uint64_t offset = 0) {
     ASSERT_EQ(peer.link.path->PutNotify(peer.link.setup.peer_slots, offset,
                                         {peer.data, bytes}, imm, 0),
               PostResult::kPosted);
-    std::array<Completion, 8> ignored;
-    peer.link.path->Poll(absl::MakeSpan(ignored));
+  }
+  // Immediates that came.
+  static std::vector<uint32_t> Poll(Peer& peer) {
+    std::array<Completion, 64> out;
+    const size_t count = peer.link.path->Poll(absl::MakeSpan(out));
+    std::vector<uint32_t> imms;
+    for (size_t i = 0; i < count; ++i) {
+      if (out[i].kind == Completion::Kind::kNotify) imms.push_back(out[i].imm);
+    }
+    return imms;
   }
   static uint32_t Message(uint16_t slot = 0, uint16_t generation = 0) {
     return EncodeImm({ImmKind::kMessage, slot, generation});
@@ -53,12 +62,12 @@ class LyingClient : public HostilePeer {
   void ExpectViolation(Peer& peer, const std::string& what) {
     ++violations_;
     EXPECT_TRUE(Eventually([&] {
+      Poll(peer);
       return server_->stats().violations == violations_;
     })) << what
         << ": " << server_->stats().violations << " of " << violations_;
     EXPECT_TRUE(Eventually([&] {
-      std::array<Completion, 8> ignored;
-      peer.link.path->Poll(absl::MakeSpan(ignored));
+      Poll(peer);
       return !peer.link.path->status().ok();
     })) << what;
   }
@@ -71,13 +80,7 @@ TEST_F(LyingClient, TheGoodMessageIsAnswered) {
   MessageHeader header;
   const size_t bytes = WriteGood(*peer, &header);
   Put(*peer, bytes, Message());
-  EXPECT_TRUE(Eventually([&] {
-    std::array<Completion, 8> out;
-    const size_t count = peer->link.path->Poll(absl::MakeSpan(out));
-    return std::any_of(out.begin(), out.begin() + count, [](const auto& c) {
-      return c.kind == Completion::Kind::kNotify;
-    });
-  }));
+  EXPECT_TRUE(Eventually([&] { return !Poll(*peer).empty(); }));
   EXPECT_EQ(server_->stats().requests, 1u);
 }
 
@@ -104,11 +107,7 @@ TEST_F(LyingClient, SlotUsedTwiceWithoutACredit) {
   MessageHeader header;
   const size_t bytes = WriteGood(*peer, &header);
   Put(*peer, bytes, Message());
-  ASSERT_EQ(peer->link.path->PutNotify(peer->link.setup.peer_slots, 0,
-                                       {peer->data, bytes}, Message(), 0),
-            PostResult::kPosted);
-  std::array<Completion, 8> ignored;
-  peer->link.path->Poll(absl::MakeSpan(ignored));
+  Put(*peer, bytes, Message());
   ExpectViolation(*peer, "slot used twice");
   ExpectServes();
 }
@@ -159,15 +158,8 @@ TEST_F(LyingClient, MessageOfAnOldEpochIsDroppedAndItsSlotCredited) {
   EncodeHeader(header, peer->data);
   Put(*peer, bytes, Message());
   std::vector<uint32_t> imms;
-  const auto poll = [&] {
-    std::array<Completion, 8> out;
-    const size_t count = peer->link.path->Poll(absl::MakeSpan(out));
-    for (size_t i = 0; i < count; ++i) {
-      if (out[i].kind == Completion::Kind::kNotify) imms.push_back(out[i].imm);
-    }
-  };
   ASSERT_TRUE(Eventually([&] {
-    poll();
+    imms = Poll(*peer);
     return !imms.empty();
   }));
   EXPECT_EQ(imms.front(), EncodeImm({ImmKind::kCredit, 0, 1}));
@@ -197,8 +189,7 @@ TEST_F(LyingClient, FuzzedMessages) {
           peer->link.setup.peer_slots, slot * peer->link.setup.peer_slot_bytes,
           {peer->data, bytes}, Message(slot), 0);
       if (posted != PostResult::kPosted) break;
-      std::array<Completion, 8> ignored;
-      peer->link.path->Poll(absl::MakeSpan(ignored));
+      Poll(*peer);
     }
   }
   EXPECT_TRUE(Eventually([&] { return server_->stats().connections == 0; }));
@@ -214,11 +205,8 @@ TEST_F(LyingClient, AnswersThatAreNeverTaken) {
   SendSlots slots(setup.peer_num_slots);
   uint64_t sent = 0;
   EXPECT_TRUE(Eventually([&] {
-    std::array<Completion, 64> out;
-    const size_t count = peer->link.path->Poll(absl::MakeSpan(out));
-    for (size_t i = 0; i < count; ++i) {
-      if (out[i].kind != Completion::Kind::kNotify) continue;
-      const Imm imm = *DecodeImm(out[i].imm);
+    for (const uint32_t bits : Poll(*peer)) {
+      const Imm imm = *DecodeImm(bits);
       if (imm.kind == ImmKind::kCredit) {
         EXPECT_TRUE(slots.Credit({imm.slot, imm.generation}).ok());
       }

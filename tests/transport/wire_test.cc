@@ -284,23 +284,26 @@ TEST(TableTest, FuzzedTablesNeverYieldBadTensors) {
 }
 
 TEST(LayoutTest, LimitsAreExact) {
-  std::vector<base::TensorSpec> tensors(256, {base::DType::kInt8, {}});
-  EXPECT_TRUE(LayoutMessage(tensors, 0, 1 << 20).ok());
-  tensors.push_back({base::DType::kInt8, {}});
-  EXPECT_FALSE(LayoutMessage(tensors, 0, 1 << 20).ok());
-  tensors.assign(1, {base::DType::kInt8, base::Dims(8, 1)});
-  EXPECT_TRUE(LayoutMessage(tensors, 0, 1 << 20).ok());
-  tensors.assign(1, {base::DType::kInt8, base::Dims(9, 1)});
-  EXPECT_FALSE(LayoutMessage(tensors, 0, 1 << 20).ok());
-  tensors.assign(1, {base::DType::kInt8, {1000}});
-  EXPECT_TRUE(LayoutMessage(tensors, 0, 128 + 1000).ok());
-  EXPECT_FALSE(LayoutMessage(tensors, 0, 128 + 999).ok());
-  tensors.assign(1, {base::DType::kInt8, {-1}});
-  EXPECT_FALSE(LayoutMessage(tensors, 0, 1 << 20).ok());
-  tensors.assign(4, {base::DType::kInt8, {int64_t{1} << 61}});
-  EXPECT_FALSE(LayoutMessage(tensors, 0, 1 << 20).ok());
-  tensors.assign(1, {base::DType::kUnknown, {1}});
-  EXPECT_FALSE(LayoutMessage(tensors, 0, 1 << 20).ok());
+  const auto ok = [](size_t count, base::DType dtype, base::Dims dims,
+                     size_t max_bytes = 1 << 20) {
+    std::vector<base::TensorSpec> tensors(count);
+    for (base::TensorSpec& tensor : tensors) {
+      tensor.dtype = dtype;
+      tensor.dims = dims;
+    }
+    return LayoutMessage(tensors, 0, max_bytes).ok();
+  };
+  constexpr base::DType kInt8 = base::DType::kInt8;
+  EXPECT_TRUE(ok(256, kInt8, {}));
+  EXPECT_FALSE(ok(257, kInt8, {}));
+  EXPECT_TRUE(ok(1, kInt8, base::Dims(8, 1)));
+  EXPECT_FALSE(ok(1, kInt8, base::Dims(9, 1)));
+  EXPECT_TRUE(ok(1, kInt8, {1000}, 128 + 1000));
+  EXPECT_FALSE(ok(1, kInt8, {1000}, 128 + 999));
+  EXPECT_FALSE(ok(1, kInt8, {-1}));
+  // Sums that would overflow.
+  EXPECT_FALSE(ok(4, kInt8, {int64_t{1} << 61}));
+  EXPECT_FALSE(ok(1, base::DType::kUnknown, {1}));
 }
 
 TEST(ImmTest, GoldenBitsAndUnknownKinds) {
