@@ -41,6 +41,8 @@ absl::Status CheckOptions(const ServingOptions& options) {
   REFRACT_RETURN_IF_ERROR(
       positive("--connections", static_cast<double>(options.connections)));
   REFRACT_RETURN_IF_ERROR(
+      positive("--max-in-flight", static_cast<double>(options.max_in_flight)));
+  REFRACT_RETURN_IF_ERROR(
       positive("--memory-mib", static_cast<double>(options.memory_mib)));
   for (const auto& [name, value] :
        {std::pair("--warmup", options.warmup_s),
@@ -75,6 +77,7 @@ class ServingBench {
  private:
   absl::Status Connect();
   absl::Status PrepareRequests(size_t count);
+  absl::Status Probe();
   absl::StatusOr<loadgen::Measurement> RunAt(double qps);
   absl::Status FindMax();
   absl::Status WriteRecords();
@@ -130,6 +133,12 @@ absl::Status ServingBench::Connect() {
                   absl::Seconds(options_.wait_s)));
   REFRACT_ASSIGN_OR_RETURN(loadgen::RequestPlan plan,
                            loadgen::PlanRequests(model_, rows));
+  for (const loadgen::InputPlan& input : plan.inputs) {
+    if (!loadgen::IsUnknownMatrix(input)) continue;
+    out_ << "note: the server does not say what the integers of input "
+         << input.input.name << " mean: all are 0. For ids: --rows "
+         << input.input.name << "=N,...\n";
+  }
   REFRACT_ASSIGN_OR_RETURN(
       maker_, loadgen::RequestMaker::Create(std::move(plan),
                                             std::move(request_options)));
@@ -152,6 +161,31 @@ absl::Status ServingBench::PrepareRequests(size_t count) {
   return absl::OkStatus();
 }
 
+// One request before the load. A server that refuses what it is asked has no
+// latencies that are worth measuring; one that fails for the moment may recover
+// during the run.
+absl::Status ServingBench::Probe() {
+  REFRACT_RETURN_IF_ERROR(PrepareRequests(1));
+  const loadgen::PlannedQuery query{.items = items_[0], .request = 0};
+  const std::vector<loadgen::QueryResult> results =
+      loadgen::OpenLoopRun(clock_, absl::MakeConstSpan(&query, 1),
+                           {.timeout = absl::Seconds(options_.timeout_s)})
+          .Run(*target_);
+  const loadgen::GrpcTarget::Answers answers = target_->TakeAnswers();
+  const absl::StatusCode code = results[0].code;
+  if (code != absl::StatusCode::kInvalidArgument &&
+      code != absl::StatusCode::kNotFound &&
+      code != absl::StatusCode::kUnimplemented) {
+    return absl::OkStatus();
+  }
+  const auto message = answers.first_errors.find(code);
+  return absl::Status(code, absl::StrCat("the server refuses requests to ",
+                                         options_.model, ": ",
+                                         message == answers.first_errors.end()
+                                             ? absl::StatusCodeToString(code)
+                                             : message->second));
+}
+
 absl::StatusOr<loadgen::Measurement> ServingBench::RunAt(double qps) {
   const absl::Duration warmup = absl::Seconds(options_.warmup_s);
   const absl::Duration duration = absl::Seconds(options_.duration_s);
@@ -168,7 +202,8 @@ absl::StatusOr<loadgen::Measurement> ServingBench::RunAt(double qps) {
   const auto before = target_->Statistics(model_);
   const std::vector<loadgen::QueryResult> results =
       loadgen::OpenLoopRun(clock_, schedule,
-                           {.timeout = absl::Seconds(options_.timeout_s)})
+                           {.timeout = absl::Seconds(options_.timeout_s),
+                            .max_in_flight = options_.max_in_flight})
           .Run(*target_);
   const auto after = target_->Statistics(model_);
 
@@ -196,11 +231,13 @@ absl::Status ServingBench::FindMax() {
   std::optional<ServingReport> best_report;
   const auto passes = [&](double qps) -> absl::StatusOr<bool> {
     REFRACT_ASSIGN_OR_RETURN(loadgen::Measurement measurement, RunAt(qps));
-    const bool passed = measurement.MeetsSlo();
+    const bool passed = measurement.MeetsSlo() && measurement.NoneFailed();
     out_ << absl::StreamFormat(
-        "%9.2f queries/s: p99 %9.3f ms, %6.2f %% within %g ms: %s\n", qps,
-        absl::ToDoubleMilliseconds(measurement.latency.p99),
+        "%9.2f queries/s: p99 %9.3f ms, %6.2f %% within %g ms, %d without "
+        "an answer: %s\n",
+        qps, absl::ToDoubleMilliseconds(measurement.latency.p99),
         100 * measurement.within_slo_share(), options_.slo_ms,
+        measurement.queries - measurement.succeeded,
         passed ? "passed" : "failed");
     out_.flush();
     report_.tries.push_back({qps, measurement.latency.p99, passed});
@@ -216,7 +253,7 @@ absl::Status ServingBench::FindMax() {
   if (!max_qps) {
     return absl::FailedPreconditionError(
         absl::StrCat("--find-max: p99 exceeds ", options_.slo_ms,
-                     " ms even at the lowest rate tried, ",
+                     " ms, or queries fail, even at the lowest rate tried, ",
                      report_.tries.back().qps, " queries/s"));
   }
   std::vector<ServingReport::Try> tries = std::move(report_.tries);
@@ -287,6 +324,7 @@ void ServingBench::PrintRun(const loadgen::Measurement& measurement) {
 absl::Status ServingBench::Run() {
   REFRACT_RETURN_IF_ERROR(CheckOptions(options_));
   REFRACT_RETURN_IF_ERROR(Connect());
+  REFRACT_RETURN_IF_ERROR(Probe());
   if (!options_.record.empty()) target_->Record(options_.record_count);
   if (options_.find_max) {
     REFRACT_RETURN_IF_ERROR(FindMax());

@@ -30,6 +30,7 @@ struct ServingOptions {
   std::string criteo;
   uint64_t seed = 1;
   int connections = 4;
+  int64_t max_in_flight = 10'000;
   double timeout_s = 10;
   double wait_s = 10;
   int64_t memory_mib = 1024;

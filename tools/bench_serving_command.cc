@@ -19,12 +19,15 @@ void AddLoadOptions(CLI::App& command, ServingOptions& options) {
   command.add_option("--slo-ms", options.slo_ms,
                      "latency bound in ms for goodput and --find-max; 0: none");
   command.add_flag("--find-max", options.find_max,
-                   "find the highest rate with p99 within --slo-ms; every try "
-                   "takes --warmup + --duration");
+                   "find the highest rate with p99 within --slo-ms and no "
+                   "failures; every try takes --warmup + --duration");
   command.add_option("--seed", options.seed,
                      "decides arrivals, sizes and values");
   command.add_option("--connections", options.connections,
                      "connections, taken in turn");
+  command.add_option("--max-in-flight", options.max_in_flight,
+                     "queries without an answer at one time; those beyond are "
+                     "dropped and count as failed");
   command.add_option("--timeout", options.timeout_s,
                      "seconds from the scheduled time until a query is given "
                      "up; travels to the server as its deadline");

@@ -34,6 +34,7 @@ Json OptionsJson(const ServingOptions& options) {
           {"rows", options.rows},
           {"criteo", options.criteo},
           {"connections", options.connections},
+          {"max_in_flight", options.max_in_flight},
           {"timeout_s", options.timeout_s},
           {"memory_mib", options.memory_mib}};
 }
@@ -60,6 +61,8 @@ std::string ServingJson(const ServingOptions& options,
                {"seed", options.seed},
                {"qps", report.qps},
                {"queries", m.queries},
+               {"sent", m.queries - m.dropped},
+               {"dropped", m.dropped},
                {"succeeded", m.succeeded},
                {"errors", m.queries - m.succeeded},
                {"window_s", absl::ToDoubleSeconds(m.window)},

@@ -35,6 +35,7 @@ std::vector<QueryResult> OpenLoopRun::Run(SystemUnderTest& system) {
     // Relaxed: a count, it orders nothing.
     if (in_flight_.fetch_add(1, std::memory_order_relaxed) >=
         options_.max_in_flight) {
+      results_[i].dropped = true;
       Done(i, absl::StatusCode::kResourceExhausted);
       continue;
     }

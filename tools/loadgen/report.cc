@@ -54,6 +54,10 @@ Measurement Measure(absl::Span<const PlannedQuery> schedule,
     ++result.queries;
     latenesses.push_back(results[i].lateness);
     end = std::max(end, schedule[i].at + results[i].latency);
+    if (results[i].dropped) {
+      ++result.dropped;
+      continue;
+    }
     if (results[i].code != absl::StatusCode::kOk) {
       ++result.errors[results[i].code];
       continue;
@@ -82,9 +86,9 @@ bool ClientWasLate(const Measurement& measurement) {
 void Print(const Measurement& m, std::ostream& out) {
   out << absl::StreamFormat(
       "%d queries in %.1f s: offered %.1f/s, answered %.1f/s, %.0f items/s, "
-      "%d failed\n",
+      "%d failed, %d dropped unsent\n",
       m.queries, absl::ToDoubleSeconds(m.window), m.offered_qps, m.achieved_qps,
-      m.items_per_s, m.queries - m.succeeded);
+      m.items_per_s, m.queries - m.succeeded - m.dropped, m.dropped);
   for (const auto& [code, count] : m.errors) {
     out << absl::StreamFormat("  %d %s\n", count,
                               absl::StatusCodeToString(code));

@@ -27,6 +27,7 @@ Distribution Describe(std::vector<absl::Duration> values);
 struct Measurement {
   // Queries that were due after the warm-up; only these count below.
   int64_t queries = 0;
+  int64_t dropped = 0;  // of these, never sent: too many were in flight
   int64_t succeeded = 0;
   int64_t items = 0;        // of those that succeeded
   absl::Duration window;    // from the end of the warm-up to the end of the
@@ -36,7 +37,7 @@ struct Measurement {
   double items_per_s = 0;   // items ÷ window
   Distribution latency;     // of those that succeeded
   Distribution lateness;    // of all
-  std::map<absl::StatusCode, int64_t> errors;
+  std::map<absl::StatusCode, int64_t> errors;  // of those that were sent
   // With an SLO: those that succeeded in time, also as a share of all queries,
   // and per second of window.
   std::optional<absl::Duration> slo;
@@ -48,6 +49,7 @@ struct Measurement {
   }
   // p99 ≤ SLO, where a query without an answer is infinitely late.
   bool MeetsSlo() const { return queries > 0 && within_slo_share() >= 0.99; }
+  bool NoneFailed() const { return succeeded == queries; }
 };
 
 // `schedule` and `results` go together; the schedule spans `warmup` +

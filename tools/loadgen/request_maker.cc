@@ -80,6 +80,11 @@ absl::Status CheckCriteo(const RequestPlan& plan) {
 
 }  // namespace
 
+bool IsUnknownMatrix(const InputPlan& input) {
+  return input.kind == InputKind::kCounts && input.input.dims.size() > 1 &&
+         input.input.dtype != base::DType::kBool;
+}
+
 RequestMaker::RequestMaker(RequestPlan plan, RequestOptions options)
     : plan_(std::move(plan)),
       options_(std::move(options)),
@@ -172,8 +177,10 @@ void RequestMaker::FillRandom(const InputPlan& input, base::Tensor& tensor) {
       FillOffsets(input, tensor);
       return;
     case InputKind::kCounts: {
-      const uint64_t bound =
-          tensor.dtype() == base::DType::kBool ? 2 : options_.length + 1;
+      uint64_t bound = 2;
+      if (tensor.dtype() != base::DType::kBool) {
+        bound = IsUnknownMatrix(input) ? 1 : options_.length + 1;
+      }
       FillWith(tensor, [&](size_t) { return random_.Below(bound); });
       return;
     }

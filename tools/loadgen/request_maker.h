@@ -19,13 +19,18 @@ struct RequestOptions {
   IdSkew ids;
   BagSizes bags;
   // Every size that is neither the items nor the ids of a bag (steps of a
-  // sequence), and the largest value of kCounts inputs. ≥ 0.
+  // sequence), and the largest value of kCounts lists. kCounts matrices are
+  // all 0, the one value that is likely to be valid. ≥ 0.
   int64_t length = 50;
   uint64_t seed = 1;
   // Not empty: consecutive rows of this, from the start again after the last,
   // in place of random values. One id per bag.
   std::vector<CriteoRow> criteo;
 };
+
+// A matrix of integers of which nothing is known: filled with 0, so whatever it
+// selects is always the same.
+bool IsUnknownMatrix(const InputPlan& input);
 
 // Makes the tensors of requests, one after the other. The n-th request of a
 // plan and options is always the same. Not thread-safe.

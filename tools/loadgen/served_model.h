@@ -35,7 +35,8 @@ enum class InputKind : uint8_t {
   kDense,    // floating point features
   kIds,      // rows of tables
   kOffsets,  // where each bag of another input begins
-  kCounts,   // integers that are neither: lengths, flags
+  kCounts,   // integers that are neither: lengths, flags, or what only the
+             // model knows
 };
 
 struct InputPlan {

@@ -142,6 +142,7 @@ TEST(OpenLoopTest, RefusesMoreThanTheLimitInFlight) {
   const auto results =
       OpenLoopRun(clock, schedule, {.max_in_flight = 3}).Run(system);
   EXPECT_EQ(results[2].code, absl::StatusCode::kOk);
+  EXPECT_FALSE(results[2].dropped);
 
   FakeSystem unsent([](size_t) { return absl::StatusCode::kOk; });
   const auto refused =
@@ -149,7 +150,17 @@ TEST(OpenLoopTest, RefusesMoreThanTheLimitInFlight) {
   EXPECT_TRUE(unsent.issued().empty());
   for (const QueryResult& result : refused) {
     EXPECT_EQ(result.code, absl::StatusCode::kResourceExhausted);
+    EXPECT_TRUE(result.dropped);
   }
+}
+
+TEST(OpenLoopTest, AServerThatIsExhaustedDropsNothing) {
+  JumpingClock clock;
+  FakeSystem system(
+      [](size_t) { return absl::StatusCode::kResourceExhausted; });
+  const auto results = OpenLoopRun(clock, EveryMillisecond(1), {}).Run(system);
+  EXPECT_EQ(results[0].code, absl::StatusCode::kResourceExhausted);
+  EXPECT_FALSE(results[0].dropped);
 }
 
 }  // namespace

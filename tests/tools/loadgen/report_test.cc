@@ -82,6 +82,25 @@ TEST(MeasureTest, ErrorsCountAgainstTheSloAndNotAsLatencies) {
   EXPECT_FALSE(m.MeetsSlo());
 }
 
+TEST(MeasureTest, DropsAreCountedApartAndFailTheRun) {
+  OneRun run = Steady();
+  EXPECT_TRUE(run.Measured().NoneFailed());
+  run.results[5] = {.dropped = true};  // warm-up
+  EXPECT_TRUE(run.Measured().NoneFailed());
+  run.results[12] = {.dropped = true,
+                     .code = absl::StatusCode::kResourceExhausted};
+  run.results[13].code = absl::StatusCode::kResourceExhausted;
+  const Measurement m = run.Measured(absl::Milliseconds(20));
+  EXPECT_EQ(m.queries, 10);
+  EXPECT_EQ(m.dropped, 1);
+  EXPECT_EQ(m.succeeded, 8);
+  EXPECT_EQ(m.errors.at(absl::StatusCode::kResourceExhausted), 1);
+  EXPECT_FALSE(m.NoneFailed());
+  std::ostringstream out;
+  Print(m, out);
+  EXPECT_THAT(out.str(), HasSubstr("1 failed, 1 dropped unsent"));
+}
+
 TEST(MeasureTest, TheSloBindsTheP99) {
   OneRun run;
   for (int i = 0; i < 1000; ++i) {

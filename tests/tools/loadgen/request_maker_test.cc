@@ -169,6 +169,24 @@ TEST(RequestMakerTest, SequencesHaveTheLengthAsked) {
   EXPECT_EQ(*std::max_element(lengths.begin(), lengths.end()), 7);
 }
 
+// DeepFM adds a constant to its ids, so import cannot tell their table.
+TEST(RequestMakerTest, MatricesOfUnknownIntegersAreZero) {
+  ServedModel model{
+      .name = "m",
+      .inputs = {{"ids", kInt64, {-1, 3}}},
+      .parameters = {{"batch_symbol", "s0"}, {"shape.ids", "s0;3"}}};
+  const auto plan = PlanRequests(model, {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_TRUE(IsUnknownMatrix(plan->inputs[0]));
+  const auto tensors = Made(MakerFor(model), 100);
+  ASSERT_EQ(tensors.size(), 1u);
+  EXPECT_THAT(Ints(tensors[0]), Each(0));
+
+  const auto told = PlanRequests(model, {{"ids", {5, 6, 7}}});
+  ASSERT_TRUE(told.ok()) << told.status();
+  EXPECT_FALSE(IsUnknownMatrix(told->inputs[0]));
+}
+
 TEST(RequestMakerTest, ServersWithoutExpressionsAreGuessed) {
   ServedModel model = TwoBags();
   for (auto it = model.parameters.begin(); it != model.parameters.end();) {
