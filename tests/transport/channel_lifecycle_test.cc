@@ -365,17 +365,6 @@ TEST_P(ChannelLifecycle, HungServerCountsAsLost) {
   go_on.Notify();
 }
 
-TEST_P(ChannelLifecycle, IdleConnectionStaysUpOnHeartbeats) {
-  server_options_.liveness_timeout = absl::Milliseconds(400);
-  client_options_.liveness_timeout = absl::Milliseconds(400);
-  ASSERT_NO_FATAL_FAILURE(Start(&holding_));
-  // Longer than the timeout with nothing but heartbeats.
-  absl::SleepFor(absl::Milliseconds(1000));
-  EXPECT_EQ(client_->state().epoch, 1u);
-  EXPECT_TRUE(client_->state().connected);
-  EXPECT_EQ(server_->stats().connections, 1);
-}
-
 TEST_P(ChannelLifecycle, SixteenClientsAtOnce) {
   FunctionHandler echo(Echo);
   ASSERT_NO_FATAL_FAILURE(StartServer(&echo));

@@ -182,5 +182,24 @@ TEST_F(HostilePeer, SilentClientIsDroppedAfterTheLivenessTimeout) {
   EXPECT_EQ(server_->stats().violations, 0u);
 }
 
+TEST_F(HostilePeer, HeartbeatsKeepAnIdleConnection) {
+  options_.clock = &clock_;
+  StartServer();
+  absl::StatusOr<Established> peer = Handshake();
+  ASSERT_TRUE(peer.ok()) << peer.status();
+  // Five liveness timeouts with nothing but heartbeats, one per quarter.
+  for (int i = 0; i < 20; ++i) {
+    clock_.Advance(options_.liveness_timeout / 4);
+    absl::StatusOr<SessionFrame> beat =
+        AwaitFrame(peer->session, wait(), patience());
+    ASSERT_TRUE(beat.ok()) << beat.status();
+    EXPECT_EQ(beat->kind, FrameKind::kHeartbeat);
+    ASSERT_TRUE(
+        peer->session.Send(FrameKind::kHeartbeat, proto::Heartbeat()).ok());
+  }
+  EXPECT_EQ(server_->stats().connections, 1);
+  EXPECT_EQ(server_->stats().violations, 0u);
+}
+
 }  // namespace
 }  // namespace refract::transport
