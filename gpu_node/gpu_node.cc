@@ -32,7 +32,8 @@ absl::StatusOr<std::unique_ptr<GpuNode>> GpuNode::Create(
 GpuNode::GpuNode(DeviceModels models, const GpuNodeOptions& options)
     : models_(std::move(models)),
       queue_(options.max_queue, *options.clock),
-      failure_log_(kFailureLinesPerSecond, *options.clock) {}
+      failure_log_(kFailureLinesPerSecond, *options.clock),
+      refusal_log_(kFailureLinesPerSecond, *options.clock) {}
 
 GpuNode::~GpuNode() {
   queue_.Close();
@@ -40,7 +41,18 @@ GpuNode::~GpuNode() {
 }
 
 absl::StatusOr<size_t> GpuNode::OnOffer(const transport::ModelOffer& offer) {
-  return models_.Match(offer);
+  absl::StatusOr<size_t> match = models_.Match(offer);
+  // Once per connection: a CN offers its models in the handshake only.
+  if (!match.ok()) {
+    if (const std::optional<int64_t> held_back = refusal_log_.Admit()) {
+      LOG(WARNING) << "refused: " << match.status().message()
+                   << (*held_back > 0
+                           ? absl::StrCat(" (", *held_back,
+                                          " earlier refusals not logged)")
+                           : "");
+    }
+  }
+  return match;
 }
 
 void GpuNode::OnRequest(std::unique_ptr<transport::ServerCall> call) {

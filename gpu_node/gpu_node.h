@@ -62,6 +62,7 @@ class GpuNode : public transport::Handler {
   const DeviceModels models_;
   ReadyQueue queue_;
   base::LogLimiter failure_log_;
+  base::LogLimiter refusal_log_;
   std::atomic<uint64_t> succeeded_ = 0;
   std::atomic<uint64_t> failed_ = 0;
   std::vector<std::thread> instances_;

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import shutil
+import struct
 import subprocess
 import tempfile
 import threading
@@ -35,6 +36,14 @@ class OneTable(torch.nn.Module):
         return torch.sigmoid(self.top(self.table(ids, offsets)))
 
 
+def padding_for(archive, name, zip64):
+    """Extra field after which the entry's data begins at a multiple of 64,
+    where torch.export.save puts it."""
+    begin = archive.fp.tell() + 30 + len(name) + (20 if zip64 else 0)
+    pad = -(begin + 4) % 64
+    return struct.pack("<2sH", b"FB", pad) + bytes(pad)
+
+
 def write_large_archive(path):
     """A .pt2 as torch.export.save writes it, the table stored in full."""
     batch = torch.export.Dim("batch", min=1)
@@ -58,7 +67,9 @@ def write_large_archive(path):
             if item.filename == config_name:
                 data = json.dumps(config).encode()
             info = zipfile.ZipInfo(item.filename)
-            if item.filename != table_entry:
+            large = item.filename == table_entry
+            info.extra = padding_for(new, item.filename, large)
+            if not large:
                 new.writestr(info, data)
                 continue
             left = TABLE_ROWS * TABLE_DIM * 4

@@ -143,6 +143,11 @@ class Node:
         self.process.wait()
         self.process.stdout.close()
 
+    def close(self):
+        """kill -9, and no more output()."""
+        self.kill()
+        self.log.close()
+
     def stop(self, timeout=60):
         """SIGTERM; returns the exit status."""
         if self.process.poll() is None:
