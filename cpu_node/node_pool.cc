@@ -229,7 +229,15 @@ void NodePool::Close() {
     absl::MutexLock refresh_lock(&refresh_mu_);
     absl::MutexLock lock(&mu_);
     closed_ = true;
-    for (Node& node : nodes_) clients.push_back(std::move(node.client));
+    for (Node& node : nodes_) {
+      if (node.client == nullptr) continue;  // closed before
+      // What the crossing cost on the wire; scripts/quickstart.py reads it.
+      const transport::ClientState state = node.client->state();
+      LOG(INFO) << "GPU node " << node.address << ": " << state.messages_sent
+                << " requests sent, " << state.bytes_sent << " bytes up, "
+                << state.bytes_received << " bytes down";
+      clients.push_back(std::move(node.client));
+    }
   }
   // Outside the locks: a client joins threads that may be in Refresh().
   clients.clear();

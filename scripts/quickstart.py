@@ -21,13 +21,17 @@ import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-BIN = ROOT / "build" / "release" / "bin"
+BIN = (
+    pathlib.Path(os.environ.get("REFRACT_BUILD_DIR", ROOT / "build" / "release"))
+    / "bin"
+)
 WORK = ROOT / "artifacts" / "quickstart"
 LOGS = WORK / "logs"
 MODELS = ("dlrm", "dlrm_dcnv2", "wide_deep", "deepfm", "din", "two_tower")
 SYSTEMS = ("split, shm", "split, tcp", "unsplit")
 # Largest difference to PyTorch, absolute, after the sigmoid.
 TOLERANCE = 1e-5
+PARITY_REQUESTS = 6
 START_TIMEOUT_S = 120
 GIB = 1 << 30
 
@@ -55,7 +59,7 @@ def parse_arguments():
         help="requests per second; default: a third of what one core can do",
     )
     parser.add_argument(
-        "--duration", type=float, default=10, help="seconds of each round"
+        "--duration", type=float, default=20, help="seconds of each round"
     )
     parser.add_argument(
         "--rounds", type=int, default=3, help="rounds of each system, in turn"
@@ -106,22 +110,61 @@ def refract(name, *arguments):
     return run(name, BIN / "refract", *arguments)
 
 
+def available_memory():
+    """Bytes that processes can get, page cache that can go included."""
+    for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def choose_tables_gib(wanted):
     """2 GiB of tables where memory and disk have room for them."""
-    if wanted is not None:
-        return wanted
-    memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     disk = shutil.disk_usage(WORK).free
-    # Twice over: PyTorch's reference maps them as well, and the page cache
-    # must hold them for the latencies to mean anything.
-    gib = min(2.0, memory / 3 / GIB, disk / 2 / GIB)
+    if wanted is not None:
+        if wanted * GIB > disk:
+            raise Failure(
+                f"--tables-gib {wanted:g}: the disk has {disk / GIB:.1f} GiB"
+            )
+        return wanted
+    # The nodes map the same files, so memory holds them once: half of it
+    # leaves room for PyTorch. The latencies mean little when it does not.
+    gib = round(min(2.0, available_memory() / 2 / GIB, disk / 2 / GIB), 2)
+    if gib < 0.1:
+        raise Failure("memory or disk is too short for 0.1 GiB of tables")
     if gib < 2.0:
-        say(f"tables of {gib:.1f} GiB only: memory or disk is short of 2 GiB")
-    return round(gib, 2)
+        say(f"tables of {gib:g} GiB only: memory or disk is short of 2 GiB")
+    return gib
+
+
+def request_options(arguments, description):
+    """Options of the load generator that fit the model's inputs."""
+    if arguments.criteo:
+        options = ["--criteo", arguments.criteo]
+    else:
+        options = []
+        bags = {i["of"] for i in description["inputs"] if "of" in i}
+        sizes = [
+            i["per_item"]
+            for i in description["inputs"]
+            if i["name"] in bags and len(i["shape"]) == 1
+        ]
+        if sizes:
+            options = ["--bag-sizes", "list:" + ",".join(map(str, sizes))]
+    # Where the columns of a matrix share one table, only the exporter knows
+    # which ids belong to which column.
+    for item in description["inputs"]:
+        if len(item.get("rows", ())) > 1:
+            rows = ",".join(map(str, item["rows"]))
+            options += ["--rows", f"{item['name']}={rows}"]
+    return options
 
 
 def prepare(arguments):
-    """Exports, imports and partitions; returns the two repositories."""
+    """Exports, imports and partitions.
+
+    Returns the two repositories and the load generator's options.
+    """
     tables_gib = choose_tables_gib(arguments.tables_gib)
     source = WORK / "model"
     shutil.rmtree(source, ignore_errors=True)
@@ -148,7 +191,8 @@ def prepare(arguments):
             "--method", method,
         )
         repositories[kind] = repository
-    return repositories
+    description = json.loads((source / f"{arguments.model}.json").read_text())
+    return repositories, request_options(arguments, description)
 
 
 class Daemon:
@@ -225,54 +269,67 @@ def start_systems(repositories, stack):
     return nodes
 
 
-def bench(arguments, name, node, *more):
+def bench(arguments, content, name, node, *more):
     """One run of the load generator; its JSON."""
     output = LOGS / f"{name}.json"
-    extra = ["--criteo", arguments.criteo] if arguments.criteo else []
     refract(
         name, "bench", "serving", "--target", node.address,
         "--model", arguments.model, "--query-sizes", "mlperf",
-        "--seed", arguments.seed, "--json", output, *extra, *more,
+        "--json", output, *content, *more,
     )
     return json.loads(output.read_text())
 
 
-def check_parity(arguments, repositories, nodes):
-    """Largest difference between each system's scores and PyTorch's."""
+def record(arguments, content, nodes):
+    """Has every system answer the same requests; {system: folder}."""
+    folders = {}
+    for system, node in nodes.items():
+        name = "record-" + system.replace(", ", "-")
+        folders[system] = WORK / name
+        shutil.rmtree(folders[system], ignore_errors=True)
+        bench(
+            arguments, content, name, node, "--qps", 5, "--duration", 2,
+            "--warmup", 0, "--seed", arguments.seed, "--record",
+            folders[system], "--record-count", PARITY_REQUESTS,
+        )
+    return folders
+
+
+def check_parity(arguments, content, repositories, nodes):
+    """Compares scores with PyTorch's and split with unsplit ones.
+
+    Returns the largest difference to PyTorch of each system.
+    """
     import numpy as np
     from safetensors.numpy import load_file
 
-    worst = {}
-    for system, node in nodes.items():
-        name = "record-" + system.replace(", ", "-")
-        folder = WORK / name
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        bench(
-            arguments, name, node, "--qps", 5, "--duration", 1,
-            "--record", folder, "--record-count", 4,
-        )
-        pairs = []
-        requests = sorted(folder.glob("request_*.safetensors"))
-        if not requests:
-            raise Failure(f"{name} recorded no request")
-        for request in requests:
-            pairs += ["--inputs", request, "--outputs", f"{request}.torch"]
-        refract(
-            f"reference-{system.replace(', ', '-')}", "run",
-            repositories["split"] / arguments.model, "--mode", "reference",
-            *pairs,
-        )
-        worst[system] = 0.0
-        for request in requests:
-            answer = load_file(
-                str(request).replace("request_", "response_")
-            )
-            truth = load_file(f"{request}.torch")
+    folders = record(arguments, content, nodes)
+    unsplit = folders["unsplit"]
+    requests = sorted(unsplit.glob("request_*.safetensors"))
+    if not requests:
+        raise Failure("no request was answered: nothing to compare")
+    pairs = []
+    for request in requests:
+        pairs += ["--inputs", request, "--outputs", f"{request}.torch"]
+    refract(
+        "reference", "run", repositories["split"] / arguments.model,
+        "--mode", "reference", *pairs,
+    )
+    worst = dict.fromkeys(nodes, 0.0)
+    for request in requests:
+        truth = load_file(f"{request}.torch")
+        response = request.name.replace("request_", "response_")
+        expected = load_file(unsplit / response)
+        for system, folder in folders.items():
+            if not (folder / response).exists():
+                raise Failure(f"{system}: did not answer {request.name}")
+            if (folder / request.name).read_bytes() != request.read_bytes():
+                raise Failure(f"{system} was asked something else: {request}")
+            answer = load_file(folder / response)
             for key, scores in truth.items():
                 if answer[key].shape != scores.shape:
-                    raise Failure(f"{request}: {key} has another shape")
-                # max() of a NaN is a NaN, which fails the comparison below.
+                    raise Failure(f"{system}: {key} has another shape")
+                # A NaN fails the comparison, as it should.
                 error = float(np.abs(answer[key] - scores).max())
                 worst[system] = max(worst[system], error)
                 if not error <= TOLERANCE:
@@ -280,16 +337,21 @@ def check_parity(arguments, repositories, nodes):
                         f"{system}: scores differ from PyTorch's by {error} "
                         f"in {request}"
                     )
-    return worst
+                if answer[key].tobytes() != expected[key].tobytes():
+                    raise Failure(
+                        f"{system}: scores are not those of the unsplit "
+                        f"system, bit for bit, in {request}"
+                    )
+    return len(requests), worst
 
 
-def measure(arguments, nodes):
+def measure(arguments, content, nodes):
     """{system: [report of each round]}, all at one rate, in turn."""
     qps = arguments.qps
     if qps is None:
         say("finding a rate: unloaded latency of the unsplit system")
         alone = bench(
-            arguments, "unloaded", nodes["unsplit"], "--qps", 3,
+            arguments, content, "unloaded", nodes["unsplit"], "--qps", 3,
             "--duration", 6,
         )
         # A third of one core: queueing stays visible, overload is far.
@@ -303,9 +365,12 @@ def measure(arguments, nodes):
     for i in range(arguments.rounds):
         for system, node in nodes.items():
             name = f"round{i + 1}-" + system.replace(", ", "-")
+            # A round asks all systems the same and the next one asks for
+            # other rows, so that none finds its rows in a cache.
             report = bench(
-                arguments, name, node, "--qps", qps,
+                arguments, content, name, node, "--qps", qps,
                 "--duration", arguments.duration, "--warmup", 2,
+                "--seed", arguments.seed + 1 + i,
             )
             rounds[system].append(report)
     return qps, rounds
@@ -322,44 +387,72 @@ def transport_bytes(node):
     return sums[1] / sums[0], sums[2] / sums[0]
 
 
-def print_table(qps, rounds, worst, traffic):
-    def median(system, *path):
-        values = []
-        for report in rounds[system]:
-            for key in path:
-                report = report[key]
-            values.append(report)
-        return statistics.median(values)
+def median(reports, *path):
+    values = []
+    for report in reports:
+        for key in path:
+            report = report[key]
+        values.append(report)
+    return statistics.median(values)
 
-    print()
+
+def print_results(qps, rounds, compared, worst, traffic):
+    print(
+        f"\nScores: {compared} requests equal PyTorch's within "
+        f"{max(worst.values()):.1e} (allowed {TOLERANCE:.0e}); split and "
+        "unsplit are equal bit for bit.\n"
+    )
     print(
         f"{'':12} {'p50 ms':>8} {'p95 ms':>8} {'p99 ms':>8} {'queries/s':>10} "
-        f"{'items/s':>9} {'CN→HN B/req':>12} {'HN→CN B/req':>12} "
-        f"{'max |Δ| PyTorch':>16}"
+        f"{'items/s':>9} {'CN→HN B/req':>12} {'HN→CN B/req':>12}"
     )
-    for system in rounds:
-        up, down = traffic[system] or (0, 0)
+    for system, reports in rounds.items():
+        way = "".join(
+            f" {'-' if count is None else format(count, '.0f'):>12}"
+            for count in traffic[system] or (None, None)
+        )
         print(
             f"{system:12} "
-            f"{median(system, 'latency_ms', 'p50'):8.2f} "
-            f"{median(system, 'latency_ms', 'p95'):8.2f} "
-            f"{median(system, 'latency_ms', 'p99'):8.2f} "
-            f"{median(system, 'achieved_qps'):10.1f} "
-            f"{median(system, 'items_per_s'):9.0f} "
-            f"{up:12.0f} {down:12.0f} {worst[system]:16.1e}"
+            f"{median(reports, 'latency_ms', 'p50'):8.2f} "
+            f"{median(reports, 'latency_ms', 'p95'):8.2f} "
+            f"{median(reports, 'latency_ms', 'p99'):8.2f} "
+            f"{median(reports, 'achieved_qps'):10.1f} "
+            f"{median(reports, 'items_per_s'):9.0f}{way}"
         )
-    count = len(rounds[SYSTEMS[0]])
     print(
-        f"\nOpen loop, Poisson arrivals at {qps} queries/s of 100 to 700 items "
-        f"(mean 270), latency from the\nscheduled time, medians of {count} "
-        "rounds taken in turn. Client, CN and HN share this machine's cores:\n"
-        "this shows that the split works and what the crossing costs here, "
-        "not what two machines gain."
+        f"\n{'mean ms':12} {'queue':>8} {'CN-pre':>8} {'HN + way':>10} "
+        f"{'CN-post':>8}"
     )
-    errors = sum(r["errors"] for reports in rounds.values() for r in reports)
-    if errors:
-        print(f"{errors} requests failed: see {LOGS}")
+    for system, reports in rounds.items():
+        print(
+            f"{system:12} "
+            f"{median(reports, 'server_ms', 'queue'):8.2f} "
+            f"{median(reports, 'server_ms', 'cpu_before'):8.2f} "
+            f"{median(reports, 'server_ms', 'gpu_and_transport'):10.2f} "
+            f"{median(reports, 'server_ms', 'cpu_after'):8.2f}"
+        )
+    first = rounds[SYSTEMS[0]]
+    print(
+        f"\nOpen loop, Poisson arrivals at {qps:g} queries/s of 100 to 700 "
+        "items (mean 270), latency from the\nscheduled time, medians of "
+        f"{len(first)} rounds taken in turn; client to CN "
+        f"{median(first, 'request_bytes'):.0f} bytes/request, back "
+        f"{median(first, 'response_bytes'):.0f}.\n"
+        "Unsplit, the CN runs the whole model where 'HN + way' stands. "
+        "Client, CN and HN share this\nmachine's cores: this shows that the "
+        "split works and what the crossing costs here,\nnot what separate "
+        "machines gain."
+    )
+    reports = [report for each in rounds.values() for report in each]
+    if any(report["client_was_late"] for report in reports):
+        print(
+            "The load generator itself was short of processor time: "
+            "the machine is busy with other work."
+        )
     print(f"Logs and JSON: {LOGS}")
+    failed = sum(report["errors"] for report in reports)
+    if failed:
+        raise Failure(f"{failed} requests failed; see {LOGS}")
 
 
 def main():
@@ -371,15 +464,19 @@ def main():
     os.environ["PYTHONPATH"] = str(ROOT)
     LOGS.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # Daemons are stopped on the way out, so every way out is an exception.
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, lambda n, _: sys.exit(128 + n))
     try:
-        repositories = prepare(arguments)
+        repositories, content = prepare(arguments)
         with contextlib.ExitStack() as stack:
             say("starting one GPU node and three CPU nodes")
             nodes = start_systems(repositories, stack)
             say("comparing scores with PyTorch's")
-            worst = check_parity(arguments, repositories, nodes)
-            qps, rounds = measure(arguments, nodes)
+            compared, worst = check_parity(
+                arguments, content, repositories, nodes
+            )
+            qps, rounds = measure(arguments, content, nodes)
         traffic = {name: transport_bytes(node) for name, node in nodes.items()}
         (WORK / "results.json").write_text(
             json.dumps(
@@ -392,7 +489,7 @@ def main():
                 indent=1,
             )
         )
-        print_table(qps, rounds, worst, traffic)
+        print_results(qps, rounds, compared, worst, traffic)
     except Failure as failure:
         print(f"quickstart: error: {failure}", file=sys.stderr)
         return 1
