@@ -27,6 +27,12 @@ namespace {
 // out of the door.
 constexpr absl::Duration kLastAnswers = absl::Seconds(1);
 
+// Before that: time for clients to hear that they should go elsewhere. Longer
+// than a client takes from one answer to its next request, short beside a
+// drain.
+constexpr absl::Duration kQuiet = absl::Milliseconds(200);
+constexpr absl::Duration kLongestWaitForQuiet = absl::Seconds(2);
+
 // DESIGN section 11: 2 for bad usage or bad input, 1 for other failures.
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "refract-cpu-node: %s\n",
@@ -127,6 +133,7 @@ int Run(const Flags& flags) {
     LOG(WARNING) << "requests were still in flight after "
                  << flags.drain_timeout_s << " s; they are given up";
   }
+  (*frontend)->AwaitQuiet(kQuiet, kLongestWaitForQuiet);
   (*engine)->Stop();
   (*frontend)->Shutdown(kLastAnswers);
   LogCounts(**engine);

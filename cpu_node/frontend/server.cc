@@ -78,6 +78,21 @@ Frontend::~Frontend() { Shutdown(absl::ZeroDuration()); }
 
 int Frontend::port() const { return impl_->port; }
 
+bool Frontend::AwaitQuiet(absl::Duration quiet, absl::Duration longest) {
+  base::Clock& clock = impl_->engine->clock();
+  const absl::Time give_up = clock.Now() + longest;
+  while (true) {
+    const uint64_t before = impl_->service.infer_calls();
+    // Nothing to wait for but time.
+    absl::Mutex mu;
+    absl::MutexLock lock(&mu);
+    const bool never = false;
+    clock.AwaitWithDeadline(mu, absl::Condition(&never), clock.Now() + quiet);
+    if (impl_->service.infer_calls() == before) return true;
+    if (clock.Now() >= give_up) return false;
+  }
+}
+
 void Frontend::Shutdown(absl::Duration patience) {
   impl_->server->Shutdown(std::chrono::system_clock::now() +
                           absl::ToChronoMilliseconds(patience));

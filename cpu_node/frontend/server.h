@@ -35,6 +35,12 @@ class Frontend {
 
   int port() const;
 
+  // Waits until no ModelInfer call has come for `quiet`, at most for `longest`;
+  // whether it became quiet. Called between Engine::StopAdmitting() and
+  // Shutdown(), so that clients are told UNAVAILABLE and go elsewhere: calls
+  // that meet gRPC's own shutdown are reset, which clients see as CANCELLED.
+  bool AwaitQuiet(absl::Duration quiet, absl::Duration longest);
+
   // Refuses new calls and waits for those in flight, which are cancelled after
   // `patience`. The engine must still answer, or be stopped.
   void Shutdown(absl::Duration patience);

@@ -1,6 +1,9 @@
 #ifndef REFRACT_CPU_NODE_FRONTEND_SERVICE_H_
 #define REFRACT_CPU_NODE_FRONTEND_SERVICE_H_
 
+#include <atomic>
+#include <cstdint>
+
 #include "cpu_node/engine.h"
 #include "proto/inference/grpc_service.grpc.pb.h"
 
@@ -14,6 +17,11 @@ class InferenceService final
  public:
   // `engine` must outlive every call.
   explicit InferenceService(Engine* engine) : engine_(*engine) {}
+
+  // ModelInfer calls that have arrived so far.
+  uint64_t infer_calls() const {
+    return infer_calls_.load(std::memory_order_relaxed);
+  }
 
   grpc::ServerUnaryReactor* ServerLive(
       grpc::CallbackServerContext* context,
@@ -54,6 +62,7 @@ class InferenceService final
 
  private:
   Engine& engine_;
+  std::atomic<uint64_t> infer_calls_ = 0;
 };
 
 }  // namespace refract::cpu_node

@@ -1,8 +1,10 @@
 #include "cpu_node/frontend/server.h"
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -386,6 +388,25 @@ TEST_F(FrontendTest, GrpcDeadlineReachesTheEngine) {
   // The engine gave the request up by itself: nothing is left in flight.
   engine_->StopAdmitting();
   EXPECT_TRUE(engine_->Drain(kPatience));
+}
+
+TEST_F(FrontendTest, BecomesQuietOnceClientsHaveGone) {
+  Start();
+  engine_->StopAdmitting();
+  std::atomic<bool> stop = false;
+  std::thread client([&] {
+    inference::ModelInferResponse response;
+    while (!stop) {
+      EXPECT_EQ(Infer(Request(1), &response).error_code(),
+                grpc::StatusCode::UNAVAILABLE);
+    }
+  });
+  // Calls come all the time: a second without one would be a stuck machine.
+  EXPECT_FALSE(
+      frontend_->AwaitQuiet(absl::Milliseconds(200), absl::Milliseconds(200)));
+  stop = true;
+  client.join();
+  EXPECT_TRUE(frontend_->AwaitQuiet(absl::Milliseconds(1), kPatience));
 }
 
 TEST_F(FrontendTest, APortThatIsTakenIsAnError) {
