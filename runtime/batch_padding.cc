@@ -29,8 +29,16 @@ ValueId ArgumentOf(const models::Node& node, absl::string_view name) {
   return ref == nullptr ? models::kNoValue : ref->id;
 }
 
+// Number of elements; unknown when the shape is.
+models::SymExpr ElementsOf(const models::Value& value) {
+  if (!value.has_shape) return {};
+  models::SymExpr count = 1;
+  for (const models::SymExpr& dim : value.shape) count = count * dim;
+  return count;
+}
+
 // The place among the graph's inputs of the ids that belong to the offsets
-// `offsets`; -1 when they are not an input.
+// `offsets`; -1 when they are not a whole input.
 int IdsOf(const Graph& graph, ValueId offsets) {
   for (const models::Node& node : graph.nodes) {
     const models::EmbeddingArgs names = models::EmbeddingArgsOf(node.op);
@@ -41,9 +49,11 @@ int IdsOf(const Graph& graph, ValueId offsets) {
         cpu::SourceOf(graph, read) != offsets) {
       continue;
     }
-    const auto input = std::find(graph.inputs.begin(), graph.inputs.end(),
-                                 cpu::SourceOf(graph, ids));
-    if (input != graph.inputs.end()) {
+    const ValueId source = cpu::SourceOf(graph, ids);
+    const auto input =
+        std::find(graph.inputs.begin(), graph.inputs.end(), source);
+    if (input != graph.inputs.end() &&
+        ElementsOf(graph.value(source)) == ElementsOf(graph.value(ids))) {
       return static_cast<int>(input - graph.inputs.begin());
     }
   }

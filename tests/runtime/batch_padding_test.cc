@@ -90,6 +90,30 @@ TEST(BatchPaddingTest, OffsetsWithoutAnEndPointPastTheIds) {
   EXPECT_THAT(ValuesOf<float>(out[0].view()), ElementsAre(111));
 }
 
+TEST(BatchPaddingTest, OffsetsOfAColumnOfIdsCannotBePadded) {
+  // Where the ids of this column end is not what the input's size says.
+  GraphBuilder builder;
+  const auto table = builder.Weight<float>("t", {2, 1}, {1, 10});
+  const auto ids = builder.Input("ids", DType::kInt64, {Sym("n"), 2});
+  const auto offsets = builder.Input("offsets", DType::kInt64, {Sym("b")});
+  const auto column = builder.Node(
+      "aten.select.int", {Ref("self", ids), Int("dim", 1), Int("index", 0)},
+      {DType::kInt64, {Sym("n")}});
+  builder.Output(builder.Nodes(
+      "aten.embedding_bag.default",
+      {Ref("weight", table), Ref("indices", column), Ref("offsets", offsets)},
+      {{DType::kFloat32, {Sym("b"), 1}}})[0]);
+  builder.graph().nodes[1].outputs.resize(4, models::kNoValue);
+  builder.graph().batch_symbol = "b";
+  builder.graph().min_batch = 2;
+  std::vector<base::Tensor> request;
+  request.push_back(MakeTensor<int64_t>({1, 2}, {0, 1}));
+  request.push_back(MakeTensor<int64_t>({1}, {0}));
+  const auto status = testing::RunWhole(builder, request).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("input 'offsets'"));
+}
+
 TEST(BatchPaddingTest, SmallBatchesGetTheirOwnScoresSplitAndUnsplit) {
   SmallDlrm dlrm;
   dlrm.builder().graph().min_batch = 4;
