@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Builds everything and runs every test. One command, from a clean clone on.
 #
-#   scripts/test.sh [--quick] [--no-install] [--jobs N] [-- CTEST ARGUMENT…]
+#   scripts/test.sh [--sanitizers] [--no-install] [--jobs N] [-- CTEST ARGUMENT…]
 #
-#   --quick       the release build and its tests only, no sanitizers
+#   --sanitizers  also the unit tests under ASan + UBSan and under TSan, each in
+#                 a build of its own
 #   --no-install  use what is there
 #   --jobs N      compile jobs (default: one per core, fewer when memory is short)
 #
@@ -14,12 +15,12 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/lib/install.sh
 source scripts/lib/install.sh
 
-quick=no
+sanitizers=no
 install=yes
 jobs=
 while (($#)); do
   case "$1" in
-    --quick) quick=yes ;;
+    --sanitizers) sanitizers=yes ;;
     --no-install) install=no ;;
     --jobs) jobs="${2:?--jobs needs a number}"; shift ;;
     --) shift; break ;;
@@ -68,7 +69,7 @@ run_preset() {
 
 start=$SECONDS
 run_preset release "$@"
-if [[ $quick == no ]]; then
+if [[ $sanitizers == yes ]]; then
   export ASAN_OPTIONS="detect_leaks=1:strict_string_checks=1"
   export UBSAN_OPTIONS="print_stacktrace=1"
   export LSAN_OPTIONS="suppressions=$PWD/cmake/lsan.supp:print_suppressions=0"
