@@ -19,8 +19,9 @@ namespace refract::transport {
 inline constexpr size_t kHeaderBytes = 64;
 inline constexpr size_t kPayloadAlign = base::kTensorAlignBytes;
 
-// reference design says 32; a split DLRM crosses with about 60 tensors (one per
-// pooled table and the dense part), and models with 100 tables exist.
+// Bounds what a peer can make us parse. A split DLRM crosses with 27 to 60
+// tensors (each pooled table, the dense inputs, sizes), and models with 100
+// tables exist.
 inline constexpr size_t kMaxTensors = 256;
 // Deeper tensors do not cross; a bound keeps table entries small.
 inline constexpr size_t kMaxRank = 8;
