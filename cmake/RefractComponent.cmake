@@ -43,6 +43,10 @@ function(refract_torch_sources target)
       -isystem "${TorchCpu_INCLUDE_DIR}"
       -isystem "${TorchCpu_INCLUDE_DIR}/torch/csrc/api/include"
       -Wno-deprecated-declarations)
+    if(REFRACT_SANITIZE MATCHES "undefined")
+      # It would need typeinfo that LibTorch does not export.
+      set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS -fno-sanitize=vptr)
+    endif()
   endforeach()
   target_link_libraries(${target} PRIVATE
     "${TorchCpu_LIBRARY}" "${TorchCpu_C10_LIBRARY}")
