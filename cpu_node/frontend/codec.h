@@ -4,6 +4,7 @@
 // KServe v2 messages ↔ plain C++. Knows Protobuf, not gRPC.
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "cpu_node/frontend/service.h"

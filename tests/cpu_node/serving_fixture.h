@@ -96,38 +96,42 @@ inline Catalog MakeCatalog(const ModelList& models,
 class ReadinessWatch {
  public:
   explicit ReadinessWatch(Engine& engine) : engine_(engine) {
-    engine.WatchReadiness([this] {
-      absl::MutexLock lock(&mu_);
-      ++changes_;
+    engine.WatchReadiness([changes = changes_] {
+      absl::MutexLock lock(&changes->mu);
+      ++changes->count;
     });
   }
   // Whether Ready() became `wanted` within kPatience.
   bool Await(bool wanted) {
     const absl::Time give_up = absl::Now() + kPatience;
     while (true) {
-      absl::MutexLock lock(&mu_);
-      seen_ = changes_;
-      mu_.Unlock();
-      const bool ready = engine_.Ready();
-      mu_.Lock();
-      if (ready == wanted) return true;
-      if (!mu_.AwaitWithDeadline(
-              absl::Condition(
-                  +[](ReadinessWatch* w) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-                    return w->changes_ != w->seen_;
-                  },
-                  this),
-              give_up)) {
-        return false;
-      }
+      const int seen = changes_->Count();
+      if (engine_.Ready() == wanted) return true;
+      if (!changes_->AwaitOther(seen, give_up)) return false;
     }
   }
 
  private:
+  // Shared with the engine's listener, which outlives the watch.
+  struct Changes {
+    absl::Mutex mu;
+    int count ABSL_GUARDED_BY(mu) = 0;
+
+    int Count() {
+      absl::MutexLock lock(&mu);
+      return count;
+    }
+    bool AwaitOther(int seen, absl::Time give_up) {
+      const auto differs = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+        return count != seen;
+      };
+      absl::MutexLock lock(&mu);
+      return mu.AwaitWithDeadline(absl::Condition(&differs), give_up);
+    }
+  };
+
   Engine& engine_;
-  absl::Mutex mu_;
-  int changes_ ABSL_GUARDED_BY(mu_) = 0;
-  int seen_ ABSL_GUARDED_BY(mu_) = 0;
+  const std::shared_ptr<Changes> changes_ = std::make_shared<Changes>();
 };
 
 // What came back, copied out of the callback.

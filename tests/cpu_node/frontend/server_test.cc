@@ -402,8 +402,7 @@ TEST_F(FrontendTest, BecomesQuietOnceClientsHaveGone) {
     }
   });
   // Calls come all the time: a second without one would be a stuck machine.
-  EXPECT_FALSE(
-      frontend_->AwaitQuiet(absl::Milliseconds(200), absl::Milliseconds(200)));
+  EXPECT_FALSE(frontend_->AwaitQuiet(absl::Seconds(1), absl::Seconds(1)));
   stop = true;
   client.join();
   EXPECT_TRUE(frontend_->AwaitQuiet(absl::Milliseconds(1), kPatience));
