@@ -2,7 +2,7 @@
 
 #include <variant>
 
-#include "absl/strings/str_cat.h"
+#include "absl/container/inlined_vector.h"
 #include "base/status_macros.h"
 #include "base/tensor.h"
 #include "models/aten/size_ops.h"
@@ -20,20 +20,26 @@ std::unique_ptr<const SizeOp> SizeOp::Create(const models::Node& node) {
   auto op = std::unique_ptr<SizeOp>(new SizeOp());
   op->op_ = node.op;
   int next = 0;
-  for (const auto& argument : node.args) {
-    Source source;
-    if (std::holds_alternative<models::ValueRef>(argument.value)) {
+  op->sources_.resize(node.args.size());
+  for (size_t a = 0; a < node.args.size(); ++a) {
+    const models::Argument& value = node.args[a].value;
+    // Filled in field by field: GCC 12 takes a moved Operand for one that is
+    // used before it is set.
+    Source& source = op->sources_[a];
+    if (std::holds_alternative<models::ValueRef>(value)) {
       source.operand = next++;
-    } else if (const auto* i = std::get_if<int64_t>(&argument.value)) {
-      source.literal = IntOperand(*i);
-    } else if (const auto* f = std::get_if<double>(&argument.value)) {
-      source.literal = models::aten::FloatOperand(*f);
-    } else if (const auto* b = std::get_if<bool>(&argument.value)) {
-      source.literal = models::aten::BoolOperand(*b);
+    } else if (const auto* i = std::get_if<int64_t>(&value)) {
+      source.literal.kind = Operand::Kind::kInt;
+      source.literal.i = *i;
+    } else if (const auto* f = std::get_if<double>(&value)) {
+      source.literal.kind = Operand::Kind::kFloat;
+      source.literal.f = *f;
+    } else if (const auto* b = std::get_if<bool>(&value)) {
+      source.literal.kind = Operand::Kind::kBool;
+      source.literal.b = *b;
     } else {
       return nullptr;
     }
-    op->sources_.push_back(std::move(source));
   }
   if (node.op == "aten.sym_size.int") op->kind_ = Kind::kSize;
   if (node.op == "aten.sym_numel.default") op->kind_ = Kind::kNumel;

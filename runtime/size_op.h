@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "models/graph.h"
 #include "runtime/node_args.h"
@@ -37,7 +36,7 @@ class SizeOp {
 
   Kind kind_ = Kind::kArithmetic;
   std::string op_;
-  absl::InlinedVector<Source, 2> sources_;
+  std::vector<Source> sources_;
 };
 
 }  // namespace refract::runtime
