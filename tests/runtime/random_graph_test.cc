@@ -49,7 +49,7 @@ class RandomGraph {
       builder_.Output(id);
     }
     builder_.Output(deep_.empty() ? flat_[0] : Deep());
-    builder_.graph().batch_symbol = "b";
+    builder_.graph().batch_symbol = std::string("b");
   }
 
   GraphBuilder& builder() { return builder_; }
