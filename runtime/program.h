@@ -101,7 +101,9 @@ class Program {
   // batch below Graph::min_batch is refused: see batch_padding.h.
   // `destinations[i]`, where not null, is where output i must be written: room
   // for OutputSpecs()[i], aligned to kTensorAlignBytes. All other outputs live
-  // in `context` until its next Run. `outputs` is overwritten, one view each.
+  // in `context` until its next Run, or in a destination when they are views of
+  // an output that was written there: copy what must outlive that memory.
+  // `outputs` is overwritten, one view each.
   // InvalidArgument: bad inputs; ids outside a table (names table, position,
   // id); offsets that fall or pass the end. Errors leave `context` reusable.
   virtual absl::Status Run(absl::Span<const base::TensorView> inputs,
