@@ -46,8 +46,7 @@ cmake --preset release >"$logs/configure.log" 2>&1 || {
 }
 cmake --build --preset release --target refract_program refract_cpu_node_program \
   refract_gpu_node_program -- -j "$jobs" >"$logs/build.log" 2>&1 || {
-  { grep -E -A 8 'error|FAILED' "$logs/build.log" || tail -n 20 "$logs/build.log"; } |
-    head -n 40 >&2
+  refract_show_errors "$logs/build.log"
   refract_die "the build failed (whole log: $logs/build.log)"
 }
 exec .venv/bin/python scripts/quickstart.py "${rest[@]}"

@@ -55,8 +55,7 @@ run_preset() {
   }
   cmake --build --preset "$preset" -- -j "$jobs" \
     >"$results/$preset-build.log" 2>&1 || {
-    { grep -E -A 8 'error|FAILED' "$results/$preset-build.log" || tail -n 20 "$results/$preset-build.log"; } |
-      head -n 60 >&2
+    refract_show_errors "$results/$preset-build.log"
     refract_die "the $preset build failed (whole log: $results/$preset-build.log)"
   }
   echo "== $preset: test"

@@ -29,6 +29,13 @@ refract_say() {
   echo "$(basename "$0"): $*" >&2
 }
 
+# refract_show_errors LOG: what a build's log says of its failure; its end when
+# no line speaks of an error, as when a process was killed. Never fails.
+refract_show_errors() {
+  { grep -E -A 8 'error|FAILED' "$1" || tail -n 20 "$1"; } | head -n 40 >&2 ||
+    true
+}
+
 # refract_need_disk FOLDER GIB WHAT: stops unless the disk has room.
 refract_need_disk() {
   local free_kib
