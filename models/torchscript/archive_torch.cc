@@ -17,9 +17,15 @@
 namespace refract::models::torchscript {
 namespace {
 
-// Larger payloads stay unread. Nothing that loading looks into is near it:
-// pickles and code are kept whole whatever their size.
+// Larger payloads of attributes stay unread: loading looks into pickles and
+// code only. Constants are read whatever their size, because LibTorch compares
+// them while it loads and merges those that are equal: two unread ones of one
+// shape would become one.
 constexpr size_t kMaxReadBytes = size_t{1} << 20;
+
+bool IsConstant(absl::string_view name) {
+  return absl::StrContains(name, "/constants/");
+}
 
 bool IsPayload(absl::string_view name) {
   // NAME/data/7, NAME/constants/7
@@ -43,7 +49,7 @@ class MappedReader final : public caffe2::serialize::ReadAdapterInterface {
     for (size_t i = 0; i < zip.entries().size(); ++i) {
       const ZipEntry& entry = zip.entries()[i];
       if (!entry.stored || entry.bytes == 0 || !IsPayload(entry.name)) continue;
-      payloads_[entry.offset] = {i, entry.bytes};
+      payloads_[entry.offset] = {i, entry.bytes, IsConstant(entry.name)};
     }
   }
 
@@ -57,7 +63,7 @@ class MappedReader final : public caffe2::serialize::ReadAdapterInterface {
     if (payload != payloads_.end() && payload->second.bytes == n) {
       const absl::MutexLock lock(&mutex_);
       places_[buffer] = payload->second.index;
-      if (n >= kMaxReadBytes) return n;
+      if (n >= kMaxReadBytes && !payload->second.constant) return n;
     }
     std::memcpy(buffer, bytes_.data() + pos, n);
     return n;
@@ -72,6 +78,7 @@ class MappedReader final : public caffe2::serialize::ReadAdapterInterface {
   struct Payload {
     size_t index = 0;
     uint64_t bytes = 0;
+    bool constant = false;
   };
   const absl::Span<const std::byte> bytes_;
   absl::flat_hash_map<uint64_t, Payload> payloads_;  // by file offset

@@ -189,6 +189,21 @@ TEST(ImportTorchScriptTest, FrozenConstantsKeepTheirPlaceInTheFile) {
               testing::UnorderedElementsAre("constants.0", "constants.1"));
 }
 
+TEST(ImportTorchScriptTest, LargeConstantsOfOneShapeStayApart) {
+  torch::jit::Module module("test");
+  const at::Tensor first = Seeded({512, 1024});  // 2 MiB
+  module.register_parameter("first", first, false);
+  module.register_parameter("second", first.flip(0), false);
+  module.define(R"(
+    def forward(self, x):
+      return torch.matmul(torch.matmul(x, self.first.t()), self.second)
+  )");
+  module.eval();
+  const ImportedModel model =
+      Check(torch::jit::freeze_module(module), {Seeded({2, 1024})});
+  EXPECT_EQ(model.weights.entries.size(), 2u);
+}
+
 TEST(ImportTorchScriptTest, TensorsOfManyMiBAreMappedUnread) {
   torch::jit::Module module("test");
   module.register_parameter("table", Seeded({1 << 16, 8}), false);  // 2 MiB
