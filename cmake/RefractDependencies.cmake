@@ -33,10 +33,20 @@ else()
   refract_report("CUDA backend"
     "left out: toolkit ${CUDAToolkit_VERSION} found, but this version of Refract has no CUDA code yet")
 endif()
-pkg_check_modules(ibverbs QUIET libibverbs)
-if(ibverbs_FOUND)
-  refract_report("verbs transport"
-    "left out: libibverbs ${ibverbs_VERSION} found, but this version of Refract has no verbs code yet")
+
+# libibverbs: its header is needed by the simulator too, so both come together.
+set(REFRACT_HAVE_VERBS FALSE)
+if(NOT REFRACT_WITH_VERBS STREQUAL "OFF")
+  pkg_check_modules(ibverbs QUIET IMPORTED_TARGET libibverbs)
+endif()
+if(REFRACT_WITH_VERBS STREQUAL "OFF")
+  refract_report("verbs transport" "left out: REFRACT_WITH_VERBS=OFF")
+elseif(ibverbs_FOUND)
+  set(REFRACT_HAVE_VERBS TRUE)
+  refract_report("verbs transport" "built: libibverbs ${ibverbs_VERSION}")
+elseif(REFRACT_WITH_VERBS STREQUAL "ON")
+  message(FATAL_ERROR "REFRACT_WITH_VERBS=ON, but libibverbs was not found. "
+    "Install libibverbs-dev, or set PKG_CONFIG_PATH.")
 else()
-  refract_report("verbs transport" "left out: libibverbs not found")
+  refract_report("verbs transport" "left out: libibverbs not found (install libibverbs-dev)")
 endif()

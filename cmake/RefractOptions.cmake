@@ -11,11 +11,14 @@ endif()
 
 option(REFRACT_BUILD_TESTS "Build the tests" ON)
 option(REFRACT_BUILD_BENCH "Build the benchmarks in bench/" ON)
+option(REFRACT_BUILD_FUZZ "Build the fuzz targets of tests/fuzz for libFuzzer (needs Clang)" OFF)
 option(REFRACT_WERROR "Turn warnings into errors (set by the presets)" OFF)
 set(REFRACT_SANITIZE "" CACHE STRING
     "Sanitizers for every target: 'address;undefined' or 'thread'")
 set(REFRACT_WITH_CUDA AUTO CACHE STRING "CUDA backend: AUTO, ON or OFF")
 set_property(CACHE REFRACT_WITH_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(REFRACT_WITH_VERBS AUTO CACHE STRING "RDMA verbs transport and its simulator: AUTO, ON or OFF")
+set_property(CACHE REFRACT_WITH_VERBS PROPERTY STRINGS AUTO ON OFF)
 
 find_program(REFRACT_CCACHE ccache)
 if(REFRACT_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "glog/logging.h"
+#include "runtime/stable_inputs.h"
 
 namespace refract::cpu_node {
 namespace {
@@ -364,7 +365,11 @@ void Engine::RunPost(const TaskPtr& task) {
   const CompiledPart& part = model.post();
   const absl::Time begin = options_.clock->Now();
   absl::Status status = CheckAlive(*task, "after the GPU node");
-  const absl::Span<const base::TensorView> response = task->response->tensors();
+  absl::Span<const base::TensorView> response = task->response->tensors();
+  std::optional<runtime::StableInputs> stable;
+  if (!task->response->settled()) {
+    response = stable.emplace(response, part.sizes_depend_on_data()).views();
+  }
   if (status.ok()) status = model.CheckResponse(response);
   if (!status.ok()) return Fail(task, status);
   const std::vector<base::TensorView> inputs =

@@ -63,9 +63,14 @@ void AddGpuNodes(CLI::App& app, Flags& flags) {
       ->check(CheckAddress);
   app.add_option("--transport", flags.transport,
                  "Way to the GPU nodes: auto (shared memory on the same host, "
-                 "else the fastest that both have), shm, tcp or verbs")
+                 "else verbs where both have an RDMA device, else tcp), shm, "
+                 "tcp or verbs")
       ->check(CLI::IsMember({"auto", "shm", "tcp", "verbs"}))
       ->capture_default_str();
+  app.add_option("--rdma-device", flags.rdma_device,
+                 "RDMA device for verbs, with port and GID index if wanted; "
+                 "without this flag the best for each connection")
+      ->type_name("DEVICE[:PORT[:GID]]");
   app.add_flag("--local-fallback", flags.local_fallback,
                "Run a split model here as a whole while no GPU node serves it "
                "(off by default: the dense part is slow on a CPU)");

@@ -12,6 +12,7 @@ struct Flags {
   std::string model_repository;
   std::vector<std::string> gpu_nodes;  // "host:port"
   std::string transport = "auto";      // auto, shm, tcp or verbs
+  std::string rdma_device;             // empty: any
   std::string grpc_host = "0.0.0.0";
   int grpc_port = 8001;
   int workers = 0;  // 0: one per CPU that this process may use

@@ -49,13 +49,6 @@ int UsableCpus() {
   return std::max(1, CPU_COUNT(&cpus));
 }
 
-transport::PathPreference ToPath(const std::string& name) {
-  if (name == "shm") return transport::PathPreference::kShm;
-  if (name == "tcp") return transport::PathPreference::kTcp;
-  if (name == "verbs") return transport::PathPreference::kVerbs;
-  return transport::PathPreference::kAuto;
-}
-
 EngineOptions ToEngineOptions(const Flags& flags) {
   EngineOptions options;
   options.workers = flags.workers > 0 ? flags.workers : UsableCpus();
@@ -65,7 +58,8 @@ EngineOptions ToEngineOptions(const Flags& flags) {
     options.default_timeout = absl::Milliseconds(flags.default_deadline_ms);
   }
   options.nodes.addresses = flags.gpu_nodes;
-  options.nodes.path = ToPath(flags.transport);
+  options.nodes.path = transport::PathPreferenceNamed(flags.transport);
+  options.nodes.rdma_device = flags.rdma_device;
   return options;
 }
 

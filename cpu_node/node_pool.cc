@@ -93,6 +93,7 @@ absl::StatusOr<std::unique_ptr<NodePool>> NodePool::Create(
     transport::ClientOptions client_options;
     client_options.address = pool->nodes_[i].address;
     client_options.path = pool->options_.path;
+    client_options.rdma_device = pool->options_.rdma_device;
     client_options.models = pool->options_.offers;
     client_options.limits = pool->options_.limits;
     client_options.clock = pool->options_.clock;

@@ -27,6 +27,7 @@ struct NodePoolOptions {
   // What is offered to every node; requests name an offer by its index.
   std::vector<transport::ModelOffer> offers;
   transport::PathPreference path = transport::PathPreference::kAuto;
+  std::string rdma_device;  // as transport::ClientOptions
   transport::Limits limits;
   EjectionOptions ejection;
   base::Clock* clock = &base::Clock::Real();

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/split_plan.h"
+#include "runtime/stable_inputs.h"
 
 namespace refract::cpu_node {
 namespace {
@@ -41,6 +42,7 @@ absl::StatusOr<CompiledPart> CompiledPart::Create(
   REFRACT_ASSIGN_OR_RETURN(
       result.program_,
       runtime::Program::Compile(model.graph, part, model.weights, options));
+  result.sizes_depend_on_data_ = runtime::SizesDependOnData(model.graph, part);
   result.contexts_ = std::make_unique<runtime::ContextPool>(*result.program_);
   return result;
 }

@@ -36,10 +36,13 @@ class CompiledPart {
 
   const runtime::Program& program() const { return *program_; }
   const runtime::Part& part() const { return program_->part(); }
+  // runtime::SizesDependOnData
+  bool sizes_depend_on_data() const { return sizes_depend_on_data_; }
   runtime::ContextPool::Lease Acquire() const { return contexts_->Acquire(); }
 
  private:
   CompiledPart() = default;
+  bool sizes_depend_on_data_ = false;
   std::unique_ptr<const runtime::Program> program_;
   std::unique_ptr<runtime::ContextPool> contexts_;
 };

@@ -8,6 +8,7 @@
 #include "base/tensor.h"
 #include "glog/logging.h"
 #include "models/split_plan.h"
+#include "runtime/stable_inputs.h"
 
 namespace refract::gpu_node {
 namespace {
@@ -33,6 +34,8 @@ DeviceModel::DeviceModel(std::shared_ptr<const models::LoadedModel> model,
     : model_(std::move(model)),
       schema_(models::SchemaDigest(model_->graph, *model_->plan)),
       program_(std::move(program)),
+      sizes_depend_on_data_(
+          runtime::SizesDependOnData(model_->graph, program_->part())),
       contexts_(std::make_unique<runtime::ContextPool>(*program_)) {}
 
 absl::StatusOr<std::unique_ptr<DeviceModel>> DeviceModel::Create(
@@ -75,11 +78,15 @@ absl::Status DeviceModel::CheckOffer(const transport::ModelOffer& offer) const {
 
 absl::StatusOr<transport::OutgoingMessage> DeviceModel::Run(
     transport::ServerCall& call) const {
-  const absl::Span<const base::TensorView> inputs = call.tensors();
+  absl::Span<const base::TensorView> inputs = call.tensors();
   const size_t wanted = program_->part().inputs.size();
   if (inputs.size() != wanted) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the request has ", inputs.size(), " tensors, wanted ", wanted));
+  }
+  std::optional<runtime::StableInputs> stable;
+  if (!call.settled()) {
+    inputs = stable.emplace(inputs, sizes_depend_on_data_).views();
   }
   REFRACT_ASSIGN_OR_RETURN(
       const std::vector<std::optional<base::TensorSpec>> specs,

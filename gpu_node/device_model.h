@@ -52,6 +52,7 @@ class DeviceModel {
   std::shared_ptr<const models::LoadedModel> model_;
   base::Digest schema_;
   std::unique_ptr<const runtime::Program> program_;
+  bool sizes_depend_on_data_;
   std::unique_ptr<runtime::ContextPool> contexts_;
 };
 

@@ -26,6 +26,15 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
                  "Port for CPU nodes; 0 = any free one, printed on stdout")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
+  app.add_option("--transport", flags.transport,
+                 "Ways that are offered to CPU nodes: auto (all that this "
+                 "machine has), shm, tcp or verbs")
+      ->check(CLI::IsMember({"auto", "shm", "tcp", "verbs"}))
+      ->capture_default_str();
+  app.add_option("--rdma-device", flags.rdma_device,
+                 "RDMA device for verbs, with port and GID index if wanted; "
+                 "without this flag the best for each connection")
+      ->type_name("DEVICE[:PORT[:GID]]");
   app.add_option("--instances", flags.instances,
                  "Requests executed at once, one thread each")
       ->check(CLI::Range(1, 1024))
@@ -34,6 +43,11 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
                  "Requests that may wait for an instance; more are refused "
                  "with RESOURCE_EXHAUSTED")
       ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--pollers", flags.pollers,
+                 "Threads that run the connections of CPU nodes; one drives a "
+                 "NIC")
+      ->check(CLI::Range(1, 64))
       ->capture_default_str();
   app.add_option("--drain-timeout-s", flags.drain_timeout_s,
                  "After SIGTERM or SIGINT: longest wait for requests in "

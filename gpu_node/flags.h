@@ -11,9 +11,12 @@ struct Flags {
   std::string model_repository;
   std::string device = "auto";
   std::string host = "0.0.0.0";
+  std::string transport = "auto";  // auto, shm, tcp or verbs
+  std::string rdma_device;         // empty: any
   int port = 8100;
   int instances = 1;
   int max_queue = 256;
+  int pollers = 1;
   double drain_timeout_s = 30;
 };
 

@@ -64,6 +64,9 @@ int Run(const Flags& flags) {
   transport::ServerOptions server_options;
   server_options.host = flags.host;
   server_options.port = flags.port;
+  server_options.path = transport::PathPreferenceNamed(flags.transport);
+  server_options.rdma_device = flags.rdma_device;
+  server_options.pollers = flags.pollers;
   absl::StatusOr<std::unique_ptr<transport::Server>> server =
       transport::Server::Create(server_options, node->get());
   if (!server.ok()) return Fail(server.status());

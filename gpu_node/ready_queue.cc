@@ -30,17 +30,26 @@ Verdict Judge(absl::Time deadline, bool abandoned, absl::Time now) {
 ReadyQueue::ReadyQueue(size_t capacity, base::Clock& clock)
     : capacity_(capacity), clock_(clock) {}
 
-std::unique_ptr<transport::ServerCall> ReadyQueue::TakeFirst() {
-  auto first = entries_.begin();
-  std::unique_ptr<transport::ServerCall> call = std::move(first->call);
-  entries_.erase(first);
+std::unique_ptr<transport::ServerCall> ReadyQueue::Take(
+    std::set<Entry>::iterator entry) {
+  std::unique_ptr<transport::ServerCall> call = std::move(entry->call);
+  entries_.erase(entry);
   return call;
+}
+
+std::unique_ptr<transport::ServerCall> ReadyQueue::TakeNext() {
+  if (run_with_deadline_ + 1 >= kTurnWithoutDeadline) {
+    const auto oldest =
+        entries_.lower_bound(Entry{{absl::InfiniteFuture(), 0}, nullptr});
+    if (oldest != entries_.end()) return Take(oldest);
+  }
+  return Take(entries_.begin());
 }
 
 void ReadyQueue::TakeExpired(absl::Time now, Calls& expired) {
   // The order is by deadline, so the expired ones are in front.
   while (!entries_.empty() && entries_.begin()->key.deadline <= now) {
-    expired.push_back(TakeFirst());
+    expired.push_back(Take(entries_.begin()));
     ++expired_;
   }
 }
@@ -74,15 +83,22 @@ void ReadyQueue::Push(std::unique_ptr<transport::ServerCall> call) {
 std::unique_ptr<transport::ServerCall> ReadyQueue::Pop() {
   while (true) {
     std::unique_ptr<transport::ServerCall> call;
+    absl::Time now;
+    Verdict verdict;
     {
       absl::MutexLock lock(&mu_);
       mu_.Await(absl::Condition(this, &ReadyQueue::HasWorkOrClosed));
       if (entries_.empty()) return nullptr;
-      call = TakeFirst();
+      call = TakeNext();
       ++running_;
+      now = clock_.Now();
+      verdict = Judge(call->deadline(), call->abandoned(), now);
+      if (verdict == Verdict::kRun) {
+        const bool turn = call->deadline() == absl::InfiniteFuture();
+        run_with_deadline_ = turn ? 0 : run_with_deadline_ + 1;
+      }
     }
-    const absl::Time now = clock_.Now();
-    switch (Judge(call->deadline(), call->abandoned(), now)) {
+    switch (verdict) {
       case Verdict::kRun:
         return call;
       case Verdict::kDropExpired: {

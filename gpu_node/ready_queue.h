@@ -2,6 +2,7 @@
 #define REFRACT_GPU_NODE_READY_QUEUE_H_
 
 // Requests that have arrived and wait for an instance, in order of deadline.
+// Those without one come last, but under overload still get their share.
 
 #include <cstddef>
 #include <cstdint>
@@ -27,6 +28,10 @@ struct ReadyKey {
 // Earliest deadline first; equal deadlines in order of arrival, so that
 // requests without one are served first come, first served.
 bool RunsBefore(const ReadyKey& a, const ReadyKey& b);
+
+// Of so many requests that are run in a row, at least one has no deadline if
+// one waits: 5 % of the node, as pulls without a deadline get of the link.
+inline constexpr int kTurnWithoutDeadline = 20;
 
 // What to do with the request at the head of the queue.
 enum class Verdict : uint8_t {
@@ -83,7 +88,10 @@ class ReadyQueue {
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return entries_.empty() && running_ == 0;
   }
-  std::unique_ptr<transport::ServerCall> TakeFirst()
+  std::unique_ptr<transport::ServerCall> Take(std::set<Entry>::iterator entry)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The first one, or the oldest one without a deadline when it is their turn.
+  std::unique_ptr<transport::ServerCall> TakeNext()
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TakeExpired(absl::Time now, Calls& expired)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -95,6 +103,8 @@ class ReadyQueue {
   uint64_t arrivals_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t expired_ ABSL_GUARDED_BY(mu_) = 0;
   size_t running_ ABSL_GUARDED_BY(mu_) = 0;
+  // Run since the last one without a deadline.
+  int run_with_deadline_ ABSL_GUARDED_BY(mu_) = 0;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
 };
 

@@ -35,7 +35,10 @@ THIRD_PARTY = {
         r"(cpu_node/frontend|tools|tests|bench)/.*",
         r"cpu_node/main\.cc$",
     ),
-    r"infiniband/|rdma/": (r"(transport/verbs|tests|bench)/.*",),
+    r"infiniband/|rdma/": (
+        r"(transport/verbs|tests|bench)/.*",
+        r"tools/transport_bench/verbs_session\.(cc|h)$",
+    ),
     r"cuda|cublas": (r"(runtime/cuda|tests|bench)/.*",),
     r"nlohmann/": (
         r"(models|tools|partitioner|cpu_node)/.*\.cc$",
@@ -43,6 +46,7 @@ THIRD_PARTY = {
         r"(tests|bench)/.*",
     ),
     r"gtest/|gmock/": (r"tests/.*",),
+    r"boost/": (r"partitioner/cut/max_flow\.cc$",),
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.M)
 

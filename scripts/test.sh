@@ -32,6 +32,7 @@ done
 
 if [[ $install == yes ]]; then
   refract_install_packages
+  refract_install_rdma_vm
   refract_install_venv "tritonclient[grpc]" grpcio-health-checking \
     grpcio-reflection
 fi
@@ -62,7 +63,10 @@ run_preset() {
   # Each program writes its cases here, so that the summary counts cases.
   export GTEST_OUTPUT="xml:$PWD/$results/$preset-cases/"
   # --no-tests=error: a filter that matches nothing is a mistake, not a pass.
+  # Whole output of up to 1 MB: the summary reads the counts at the end of
+  # Python's.
   ctest --test-dir "build/$preset" --no-tests=error --output-on-failure \
+    --test-output-size-passed 1000000 --test-output-size-failed 1000000 \
     --output-junit "$PWD/$results/$preset.xml" "$@" || true
   unset GTEST_OUTPUT
 }

@@ -67,8 +67,10 @@ void AddContentOptions(CLI::App& command, ServingOptions& options) {
 }  // namespace
 
 void AddBenchCommand(CLI::App& app, Context& context) {
-  CLI::App* bench = app.add_subcommand("bench", "Measures a running system");
+  CLI::App* bench = app.add_subcommand(
+      "bench", "Measures a running system, or the transport");
   bench->require_subcommand(0, 1);
+  AddBenchTransportCommand(*bench, context);
   auto options = std::make_shared<ServingOptions>();
   CLI::App* command = bench->add_subcommand(
       "serving",

@@ -46,6 +46,8 @@ void AddInspectCommand(CLI::App& app, Context& context);
 void AddPartitionCommand(CLI::App& app, Context& context);
 void AddRunCommand(CLI::App& app, Context& context);
 void AddBenchCommand(CLI::App& app, Context& context);
+// Under `bench`.
+void AddBenchTransportCommand(CLI::App& bench, Context& context);
 void AddDoctorCommand(CLI::App& app, Context& context);
 
 }  // namespace refract::tools

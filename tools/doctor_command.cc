@@ -36,11 +36,14 @@ uint64_t ShmBytes() {
 
 absl::Status Doctor(const DoctorOptions& options, std::ostream& out) {
   std::vector<Finding> findings =
-      Judge(ReadMachine("/"), Build{}, MemlockBytes(), ShmBytes());
-  findings.insert(findings.begin(), {.topic = "Refract",
-                                     .fact = REFRACT_VERSION
-                                     ", LibTorch " REFRACT_TORCH_VERSION
-                                     ", transports shm and tcp, device cpu"});
+      Judge(ReadMachine("/"), Build{.verbs = REFRACT_HAVE_VERBS != 0},
+            MemlockBytes(), ShmBytes());
+  findings.insert(findings.begin(),
+                  {.topic = "Refract",
+                   .fact = REFRACT_VERSION ", LibTorch " REFRACT_TORCH_VERSION
+                                           ", transports " +
+                           std::string(REFRACT_HAVE_VERBS ? "verbs, " : "") +
+                           "shm and tcp, device cpu"});
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   for (const Finding& finding : findings) {
     out << absl::StreamFormat("%-4s %-10s %s\n", finding.ok ? "ok" : "lack",

@@ -188,13 +188,14 @@ Finding JudgeRdma(const Machine& machine, const Build& build) {
     return finding;
   }
   std::vector<std::string> devices;
-  for (const RdmaDevice& device : machine.rdma) {
-    devices.push_back(absl::StrCat(device.name, " (", device.link_layer, ", ",
-                                   device.rate, ", ", device.state, ")"));
+  for (const RdmaPort& port : machine.rdma) {
+    devices.push_back(absl::StrCat(port.name, " port ", port.port, " (",
+                                   port.link_layer, ", ", port.rate, ", ",
+                                   port.state, ")"));
   }
   finding.fact = absl::StrJoin(devices, ", ");
   if (std::none_of(machine.rdma.begin(), machine.rdma.end(),
-                   [](const RdmaDevice& d) { return d.active(); })) {
+                   [](const RdmaPort& d) { return d.active(); })) {
     finding.ok = false;
     finding.cost = "no port is active: it cannot be used";
   } else if (!build.verbs) {
@@ -202,13 +203,18 @@ Finding JudgeRdma(const Machine& machine, const Build& build) {
     finding.cost =
         "this build has no verbs transport: nodes on different hosts talk over "
         "TCP";
+  } else if (machine.rdma_device_files == 0) {
+    finding.ok = false;
+    finding.cost =
+        "no /dev/infiniband/uverbs*: load ib_uverbs, or pass the device files "
+        "into this container; until then nodes talk over TCP";
   }
   return finding;
 }
 
 }  // namespace
 
-bool RdmaDevice::active() const { return absl::StrContains(state, "ACTIVE"); }
+bool RdmaPort::active() const { return absl::StrContains(state, "ACTIVE"); }
 
 Machine ReadMachine(absl::string_view root_text) {
   const fs::path root{std::string(root_text)};
@@ -221,11 +227,18 @@ Machine ReadMachine(absl::string_view root_text) {
   }
   const fs::path devices = root / "sys/class/infiniband";
   for (const std::string& name : Entries(devices)) {
-    const fs::path port = devices / name / "ports/1";
-    machine.rdma.push_back({.name = name,
-                            .state = ReadText(port / "state"),
-                            .rate = ReadText(port / "rate"),
-                            .link_layer = ReadText(port / "link_layer")});
+    for (const std::string& number : Entries(devices / name / "ports")) {
+      const fs::path port = devices / name / "ports" / number;
+      RdmaPort found{.name = name,
+                     .state = ReadText(port / "state"),
+                     .rate = ReadText(port / "rate"),
+                     .link_layer = ReadText(port / "link_layer")};
+      if (!absl::SimpleAtoi(number, &found.port)) continue;
+      machine.rdma.push_back(std::move(found));
+    }
+  }
+  for (const std::string& name : Entries(root / "dev/infiniband")) {
+    if (IsNumbered(name, "uverbs")) ++machine.rdma_device_files;
   }
   ReadGpus(root, machine);
   return machine;

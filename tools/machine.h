@@ -12,9 +12,10 @@
 
 namespace refract::tools {
 
-struct RdmaDevice {
+struct RdmaPort {
   std::string name;  // "mlx5_0"
-  // Of port 1; empty when unreadable.
+  int port = 1;
+  // Empty when unreadable.
   std::string state;       // "4: ACTIVE"
   std::string rate;        // "200 Gb/sec (4X HDR)"
   std::string link_layer;  // "Ethernet" (RoCE) or "InfiniBand"
@@ -32,7 +33,9 @@ struct Machine {
   uint64_t huge_page_bytes = 0;
   std::string transparent_huge_pages;  // "always", "madvise" or "never"
   int numa_nodes = 0;
-  std::vector<RdmaDevice> rdma;
+  std::vector<RdmaPort> rdma;  // one per port
+  // Programs reach RDMA devices through /dev/infiniband/uverbs*.
+  int rdma_device_files = 0;
   std::vector<std::string> gpus;  // model names, or device files
 };
 

@@ -3,9 +3,9 @@
 
 #include <atomic>
 #include <cstddef>
-#include <map>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -25,15 +25,21 @@ class RangeAllocator {
 
   // nullopt: no hole is large enough. `bytes` 0 counts as 1.
   std::optional<size_t> Allocate(size_t bytes);
-  // `offset` came from Allocate and is not freed yet.
-  void Free(size_t offset);
+  // Both of an Allocate that is not freed yet.
+  void Free(size_t offset, size_t bytes);
 
   size_t used_bytes() const { return used_bytes_; }
 
  private:
   const size_t align_;
-  std::map<size_t, size_t> holes_;   // offset → bytes
-  std::map<size_t, size_t> ranges_;  // offset → bytes, live ones
+  struct Hole {
+    size_t offset;
+    size_t bytes;
+  };
+  size_t Rounded(size_t bytes) const;
+  // In order, never touching. A list, because there are few and moving them
+  // costs less than a tree's nodes.
+  std::vector<Hole> holes_;
   size_t used_bytes_ = 0;
 };
 
@@ -45,7 +51,9 @@ class ArenaBlock {
  public:
   ArenaBlock() = default;
   ArenaBlock(ArenaBlock&& other) noexcept
-      : arena_(std::move(other.arena_)), offset_(other.offset_) {}
+      : arena_(std::move(other.arena_)),
+        offset_(other.offset_),
+        bytes_(other.bytes_) {}
   ArenaBlock& operator=(ArenaBlock&& other) noexcept;
   ~ArenaBlock() { Reset(); }
 
@@ -56,10 +64,11 @@ class ArenaBlock {
 
  private:
   friend class Arena;
-  ArenaBlock(std::shared_ptr<Arena> arena, size_t offset)
-      : arena_(std::move(arena)), offset_(offset) {}
+  ArenaBlock(std::shared_ptr<Arena> arena, size_t offset, size_t bytes)
+      : arena_(std::move(arena)), offset_(offset), bytes_(bytes) {}
   std::shared_ptr<Arena> arena_;
   size_t offset_ = 0;
+  size_t bytes_ = 0;
 };
 
 // A Region with an allocator. Thread-safe. Shared by the connection and by the
@@ -81,7 +90,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
 
  private:
   friend class ArenaBlock;
-  void Free(size_t offset);
+  void Free(size_t offset, size_t bytes);
 
   const Region region_;
   const size_t begin_;

@@ -8,9 +8,15 @@
 
 namespace refract::transport {
 
+PathPreference PathPreferenceNamed(absl::string_view name) {
+  if (name == "shm") return PathPreference::kShm;
+  if (name == "tcp") return PathPreference::kTcp;
+  if (name == "verbs") return PathPreference::kVerbs;
+  return PathPreference::kAuto;
+}
+
 OutgoingMessage::OutgoingMessage() = default;
-OutgoingMessage::OutgoingMessage(std::unique_ptr<Impl> impl)
-    : impl_(std::move(impl)) {}
+OutgoingMessage::OutgoingMessage(ImplPtr impl) : impl_(std::move(impl)) {}
 OutgoingMessage::OutgoingMessage(OutgoingMessage&&) noexcept = default;
 OutgoingMessage& OutgoingMessage::operator=(OutgoingMessage&&) noexcept =
     default;
@@ -23,7 +29,7 @@ std::byte* OutgoingMessage::data(size_t tensor) const {
          impl_->layout.tensor_offsets[tensor];
 }
 
-std::unique_ptr<OutgoingMessage::Impl> OutgoingMessage::TakeImpl() {
+OutgoingMessage::ImplPtr OutgoingMessage::TakeImpl() {
   return std::move(impl_);
 }
 
@@ -32,8 +38,7 @@ size_t OutgoingMessage::num_tensors() const {
 }
 
 IncomingMessage::IncomingMessage() = default;
-IncomingMessage::IncomingMessage(std::unique_ptr<Impl> impl)
-    : impl_(std::move(impl)) {}
+IncomingMessage::IncomingMessage(ImplPtr impl) : impl_(std::move(impl)) {}
 IncomingMessage::IncomingMessage(IncomingMessage&&) noexcept = default;
 IncomingMessage& IncomingMessage::operator=(IncomingMessage&&) noexcept =
     default;
@@ -42,6 +47,10 @@ IncomingMessage::~IncomingMessage() = default;
 absl::Span<const base::TensorView> IncomingMessage::tensors() const {
   if (impl_ == nullptr) return {};
   return impl_->tensors;
+}
+
+bool IncomingMessage::settled() const {
+  return impl_ == nullptr || impl_->settled();
 }
 
 }  // namespace refract::transport

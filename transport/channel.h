@@ -3,11 +3,12 @@
 
 // What nodes use of the transport: a CN dials HNs and sends requests, an HN
 // listens and answers. Below it are session (handshake, liveness), message
-// layer (headers, slots, credits, validation) and DataPath (shm, tcp; verbs and
-// sim later). Nothing here says which DataPath is in use.
+// layer (headers, slots, credits, validation) and DataPath (verbs, shm, tcp).
+// Nothing here says which DataPath is in use.
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,16 +33,23 @@ struct ModelOffer {
 };
 
 enum class PathPreference { kAuto, kShm, kTcp, kVerbs };
+// Of "auto", "shm", "tcp" and "verbs"; kAuto for any other text.
+PathPreference PathPreferenceNamed(absl::string_view name);
 
 struct Limits {
   // Larger messages are described and then pulled by the receiver; smaller ones
   // are put straight into a granted slot. Bytes.
   size_t eager_bytes = size_t{64} << 10;
+  // Pieces in which they are pulled. Smaller: urgent messages wait less behind
+  // others. Larger: fewer operations. 4 KiB to 1 MiB; 64 to 128 KiB suit links
+  // of 25 to 400 Gb/s.
+  size_t pull_chunk_bytes = size_t{64} << 10;
   // Longest message, header included. Bytes.
   size_t max_message_bytes = size_t{64} << 20;
   // Requests of one connection in flight; more wait in Allocate's error.
   int max_in_flight = 64;
-  // Registered memory that a side lends to messages it sends. Bytes.
+  // Registered memory that a side lends to messages it sends. Bytes. Over verbs
+  // a quarter, but at least the longest message: devices pin it from the start.
   size_t source_arena_bytes = size_t{256} << 20;
 };
 
@@ -59,12 +67,16 @@ class OutgoingMessage {
   size_t num_tensors() const;
 
   struct Impl;
-  explicit OutgoingMessage(std::unique_ptr<Impl> impl);
+  struct Recycle {
+    void operator()(Impl* impl) const;
+  };
+  using ImplPtr = std::unique_ptr<Impl, Recycle>;
+  explicit OutgoingMessage(ImplPtr impl);
   // For the transport itself; leaves this empty.
-  std::unique_ptr<Impl> TakeImpl();
+  ImplPtr TakeImpl();
 
  private:
-  std::unique_ptr<Impl> impl_;
+  ImplPtr impl_;
 };
 
 // A message that arrived: validated views of its tensors. The memory is given
@@ -79,12 +91,18 @@ class IncomingMessage {
   ~IncomingMessage();
 
   absl::Span<const base::TensorView> tensors() const;
+  // False: the peer may still write to that memory, a slot that it was lent.
+  bool settled() const;
 
   struct Impl;
-  explicit IncomingMessage(std::unique_ptr<Impl> impl);
+  struct Recycle {
+    void operator()(Impl* impl) const;
+  };
+  using ImplPtr = std::unique_ptr<Impl, Recycle>;
+  explicit IncomingMessage(ImplPtr impl);
 
  private:
-  std::unique_ptr<Impl> impl_;
+  ImplPtr impl_;
 };
 
 // ---------------------------------------------------------------- CN side
@@ -92,19 +110,37 @@ class IncomingMessage {
 struct ClientOptions {
   std::string address;  // "host:port" of the HN
   PathPreference path = PathPreference::kAuto;
+  // The RDMA device of verbs paths: "DEVICE", "DEVICE:PORT" or
+  // "DEVICE:PORT:GID" (index). Empty: the best for each connection.
+  std::string rdma_device;
   std::vector<ModelOffer> models;
   Limits limits;
+  // How often the peer is asked to give a sign of life. After three that did
+  // not come it is suspect.
+  absl::Duration heartbeat_interval = absl::Milliseconds(100);
   // How long without any sign of life before the peer counts as lost.
   absl::Duration liveness_timeout = absl::Seconds(2);
+  // How long session bytes may wait for the peer's kernel to acknowledge them:
+  // a machine or network that is gone shows sooner than a process that hangs.
+  absl::Duration ack_timeout = absl::Milliseconds(500);
   absl::Duration handshake_timeout = absl::Seconds(5);
   // Reconnect back-off: doubles from first to last, with ±50 % jitter.
   absl::Duration first_backoff = absl::Milliseconds(50);
   absl::Duration last_backoff = absl::Seconds(5);
+  // While connected over a path that is not the best one the peer offers, a
+  // better one is tried this often.
+  absl::Duration probe_interval = absl::Seconds(30);
   base::Clock* clock = &base::Clock::Real();
 };
 
 struct ClientState {
   bool connected = false;
+  // Connected, but three heartbeats did not come. Requests may still be sent;
+  // another node is the better choice.
+  bool suspect = false;
+  // The peer failed so often in a row that attempts are made at last_backoff
+  // only; false again once a connection has lasted.
+  bool breaker_open = false;
   std::string path;    // "shm", "tcp", … empty when not connected
   uint64_t epoch = 0;  // counts successful handshakes
   int in_flight = 0;
@@ -115,6 +151,12 @@ struct ClientState {
   uint64_t bytes_sent = 0;
   uint64_t bytes_received = 0;
   uint64_t messages_sent = 0;
+  // Counts since creation.
+  uint64_t losses = 0;         // connections that ended in failure
+  uint64_t suspicions = 0;     // times that a peer became suspect
+  uint64_t path_switches = 0;  // to a better path, without a loss
+  uint64_t path_failures = 0;  // paths that failed in set-up or in use
+  uint64_t rail_pauses = 0;    // paths given up for a while (rail_health.h)
 };
 
 // The lasting link to one HN: connects, watches, reconnects by itself until
@@ -126,7 +168,8 @@ class Client {
 
   // Never fails for an absent peer; it goes on trying. InvalidArgument for bad
   // options. `on_change` (may be null) is called on an own thread, under no
-  // lock, after connects and disconnects; quick ones may share a call.
+  // lock, after connects and disconnects, changes of path, and when the peer
+  // becomes suspect or ceases to be; quick ones may share a call.
   static absl::StatusOr<std::unique_ptr<Client>> Create(
       const ClientOptions& options, std::function<void()> on_change);
   // Fails what is in flight with kCancelled, then joins.
@@ -163,6 +206,7 @@ class ServerCall {
   // On the server's clock; InfiniteFuture when the client set none.
   virtual absl::Time deadline() const = 0;
   virtual absl::Span<const base::TensorView> tensors() const = 0;
+  virtual bool settled() const = 0;  // as IncomingMessage's
   // True when the client is gone or has cancelled: work may be dropped.
   virtual bool abandoned() const = 0;
 
@@ -172,13 +216,51 @@ class ServerCall {
   virtual void Fail(const absl::Status& status) = 0;
 };
 
+// Memory of a server in which requests of all its connections can land side by
+// side, as rows of one batched input tensor. Registered with every connection.
+// Stays mapped until the server and all calls that landed in it are gone.
+class LandingArea {
+ public:
+  virtual ~LandingArea() = default;
+  virtual absl::Span<std::byte> bytes() const = 0;
+};
+
+// A request that waits in its client's memory, about to be pulled.
+struct RequestDescriptor {
+  size_t model = 0;  // what Handler::OnOffer returned
+  // On the server's clock; InfiniteFuture when the client set none.
+  absl::Time deadline;
+  size_t payload_bytes = 0;
+  // As ServerCall::tensors() will be, without data.
+  absl::Span<const base::TensorView> tensors;
+};
+
+// Where its tensors are to be.
+struct Landing {
+  // Empty, or one for each tensor: memory of a LandingArea of this server, at
+  // least as long as the tensor, overlapping nothing that is still in use by
+  // another request. Null data: wherever the transport likes. No alignment is
+  // asked for; the views of the call are aligned as these are.
+  std::vector<absl::Span<std::byte>> tensors;
+  // Dropped, on any thread, when the transport neither reads nor writes these
+  // places any more: after the ServerCall is destroyed or, when there is none
+  // because the client died or cancelled, once no late byte can come.
+  std::shared_ptr<const void> lease;
+};
+
 // Implemented by the HN. Methods are called on transport threads, concurrently
-// for different connections; they must not block.
+// for different connections; they must not block: all connections of a polling
+// thread wait meanwhile.
 class Handler {
  public:
   virtual ~Handler() = default;
   // A number that later calls carry, or why this HN does not serve the offer.
   virtual absl::StatusOr<size_t> OnOffer(const ModelOffer& offer) = 0;
+  // The next thing is to pull this request, which is longer than eager_bytes:
+  // the handler may say where its tensors are to land. A place that breaks the
+  // rules fails the request with kInternal.
+  virtual void OnDescriptor(const RequestDescriptor& request,
+                            Landing* landing) {}
   virtual void OnRequest(std::unique_ptr<ServerCall> call) = 0;
 };
 
@@ -186,9 +268,21 @@ struct ServerOptions {
   std::string host = "0.0.0.0";
   int port = 0;  // 0: any free one
   PathPreference path = PathPreference::kAuto;
+  std::string rdma_device;  // as in ClientOptions
   Limits limits;
+  // A request to be pulled is refused with kResourceExhausted when it comes, so
+  // that the client can do something else in time, if it is predicted to take
+  // this many times the time it has left. 1.5 is a good value under overload.
+  // Infinity: none is. Above 0.
+  double refuse_ratio = std::numeric_limits<double>::infinity();
   int max_connections = 1024;
+  // Threads that run the connections, each its own share of them. One drives a
+  // NIC; more help when small messages of many clients fill a core. 1 to 64.
+  int pollers = 1;
+  // As ClientOptions'.
+  absl::Duration heartbeat_interval = absl::Milliseconds(100);
   absl::Duration liveness_timeout = absl::Seconds(2);
+  absl::Duration ack_timeout = absl::Milliseconds(500);
   absl::Duration handshake_timeout = absl::Seconds(5);
   base::Clock* clock = &base::Clock::Real();
 };
@@ -196,8 +290,12 @@ struct ServerOptions {
 struct ServerStats {
   int connections = 0;
   uint64_t accepted = 0;
-  uint64_t refused = 0;     // handshakes that failed, whatever the reason
-  uint64_t violations = 0;  // connections closed for breaking the protocol
+  uint64_t refused = 0;        // handshakes that failed, whatever the reason
+  uint64_t violations = 0;     // connections closed for breaking the protocol
+  uint64_t losses = 0;         // connections that ended in another failure
+  uint64_t path_failures = 0;  // of these, because their data path failed
+  uint64_t superseded = 0;     // connections that their client gave up
+  uint64_t suspicions = 0;     // times that a client became suspect
   uint64_t requests = 0;
 };
 
@@ -212,6 +310,11 @@ class Server {
   virtual ~Server() = default;
 
   virtual int port() const = 0;
+  // Slow; connections that exist register it when they first need it, so call
+  // it at start-up. A connection can use about a dozen. InvalidArgument: 0
+  // bytes; ResourceExhausted: no memory.
+  virtual absl::StatusOr<std::shared_ptr<LandingArea>> CreateLandingArea(
+      size_t bytes) = 0;
   virtual ServerStats stats() const = 0;
   // Tells clients to send no more here and refuses new connections; requests
   // that already arrived are still answered.

@@ -3,14 +3,21 @@
 #include <glog/logging.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "transport/identity.h"
+#include "transport/path_setup.h"
 #include "transport/paths.h"
 
 namespace refract::transport {
 namespace {
+
+// The present one, one that is being made, and old ones that wait for their
+// last answers. While there is no room for a new one, no better path is tried.
+constexpr size_t kMaxLinks = 8;
 
 absl::Status CheckOptions(const ClientOptions& options) {
   REFRACT_RETURN_IF_ERROR(CheckLimits(options.limits));
@@ -26,13 +33,16 @@ absl::Status CheckOptions(const ClientOptions& options) {
                        kMaxModelNameBytes, " B"));
     }
   }
-  if (options.liveness_timeout <= absl::ZeroDuration() ||
+  if (options.heartbeat_interval <= absl::ZeroDuration() ||
+      options.liveness_timeout <= absl::ZeroDuration() ||
+      options.ack_timeout <= absl::ZeroDuration() ||
+      options.probe_interval <= absl::ZeroDuration() ||
       options.handshake_timeout <= absl::ZeroDuration() ||
       options.first_backoff <= absl::ZeroDuration() ||
       options.last_backoff < options.first_backoff) {
     return absl::InvalidArgumentError(
-        "transport timeouts and back-offs must be positive, and the last "
-        "back-off not shorter than the first");
+        "transport timeouts, intervals and back-offs must be positive, and the "
+        "last back-off not shorter than the first");
   }
   return absl::OkStatus();
 }
@@ -43,23 +53,33 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(
     const ClientOptions& options, std::function<void()> on_change) {
   REFRACT_RETURN_IF_ERROR(CheckOptions(options));
   REFRACT_ASSIGN_OR_RETURN(HostPort address, ParseHostPort(options.address));
-  REFRACT_ASSIGN_OR_RETURN(auto paths, PathsFor(options.path));
-  REFRACT_ASSIGN_OR_RETURN(auto waker, Waker::Create());
+  REFRACT_ASSIGN_OR_RETURN(auto paths,
+                           PathsFor(options.path, options.rdma_device));
+  REFRACT_ASSIGN_OR_RETURN(auto loop,
+                           PollLoop::Create(options.clock, kMaxLinks));
+  REFRACT_ASSIGN_OR_RETURN(auto dialer, Dialer::Create(loop->waker()));
   return std::make_unique<ClientImpl>(options, std::move(address),
-                                      std::move(paths), std::move(waker),
-                                      std::move(on_change));
+                                      std::move(paths), std::move(loop),
+                                      std::move(dialer), std::move(on_change));
 }
 
 ClientImpl::ClientImpl(const ClientOptions& options, HostPort address,
                        std::vector<proto::TransportPath> paths,
-                       std::shared_ptr<Waker> waker,
+                       std::unique_ptr<PollLoop> loop,
+                       std::unique_ptr<Dialer> dialer,
                        std::function<void()> on_change)
     : options_(options),
       address_(std::move(address)),
       paths_(std::move(paths)),
-      waker_(std::move(waker)),
+      client_id_(RandomToken(kClientBytes)),
       on_change_(std::move(on_change)),
-      wait_{*waker_, *options_.clock, [this] { return WhileDisconnected(); }} {
+      reconnect_(options.first_backoff, options.last_backoff),
+      resources_{loop->waker(),
+                 std::make_unique<PullScheduler>(PullOptions(
+                     options.limits, std::numeric_limits<double>::infinity())),
+                 verbs::MakePollGroup(options.rdma_device)},
+      loop_(std::move(loop)),
+      dialer_(std::move(dialer)) {
   state_.last_error = absl::UnavailableError("not connected yet");
   state_.models.assign(options_.models.size(), state_.last_error);
   if (on_change_ != nullptr) {
@@ -70,7 +90,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, HostPort address,
 
 ClientImpl::~ClientImpl() {
   stopping_ = true;
-  waker_->Wake();
+  loop_->Wake();
   poller_.join();
   {
     absl::MutexLock lock(&mu_);
@@ -82,16 +102,22 @@ ClientImpl::~ClientImpl() {
 ClientState ClientImpl::state() const {
   absl::MutexLock lock(&mu_);
   ClientState state = state_;
-  state.in_flight = in_flight_.load();
-  state.bytes_sent = bytes_sent_.load();
-  state.bytes_received = bytes_received_.load();
-  state.messages_sent = messages_sent_.load();
+  state.in_flight = counters_.in_flight.load();
+  state.bytes_sent = counters_.bytes_sent.load();
+  state.bytes_received = counters_.bytes_received.load();
+  state.messages_sent = counters_.messages_sent.load();
+  state.losses = counters_.losses.load();
+  state.suspicions = counters_.suspicions.load();
+  state.path_switches = counters_.path_switches.load();
+  state.path_failures = counters_.path_failures.load();
+  state.rail_pauses = counters_.rail_pauses.load();
   return state;
 }
 
 absl::StatusOr<OutgoingMessage> ClientImpl::Allocate(
     size_t model, absl::Span<const base::TensorSpec> tensors) {
   std::shared_ptr<LinkMemory> memory;
+  std::optional<RequestToken> token;
   int limit = 0;
   {
     absl::MutexLock lock(&mu_);
@@ -111,14 +137,15 @@ absl::StatusOr<OutgoingMessage> ClientImpl::Allocate(
     }
     memory = memory_;
     limit = max_in_flight_;
+    // Under the lock: a link that is replaced lives until its tokens are back.
+    token = RequestToken::Take(memory, limit);
   }
-  std::optional<RequestToken> token = RequestToken::Take(memory, limit);
   if (!token.has_value()) {
     return absl::ResourceExhaustedError(
         absl::StrCat(limit, " requests are in flight to ", options_.address));
   }
   REFRACT_ASSIGN_OR_RETURN(
-      std::unique_ptr<OutgoingMessage::Impl> message,
+      OutgoingMessage::ImplPtr message,
       NewMessage(std::move(memory), MessageKind::kRequest, tensors));
   message->header.model = static_cast<uint16_t>(model);
   message->token = *std::move(token);
@@ -127,204 +154,125 @@ absl::StatusOr<OutgoingMessage> ClientImpl::Allocate(
 
 void ClientImpl::Send(OutgoingMessage message, absl::Time deadline,
                       Callback done) {
-  ++in_flight_;
+  ++counters_.in_flight;
   {
     absl::MutexLock lock(&inbox_mu_);
     inbox_.push_back({message.TakeImpl(), deadline, std::move(done)});
+    any_in_inbox_ = true;
   }
-  waker_->Wake();
+  loop_->Wake();
 }
 
 // ------------------------------------------------ the polling thread from here
 
 void ClientImpl::Run() {
-  uint64_t epoch = 0;
-  absl::Duration backoff = options_.first_backoff;
   while (!stopping_) {
-    absl::StatusOr<Established> established =
-        ClientHandshake(options_, address_, paths_, epoch + 1, waker_, wait_);
-    if (established.ok()) {
-      ++epoch;
-      backoff = options_.first_backoff;
-      RunLink(*std::move(established));
-    } else {
-      SetDisconnected(established.status());
+    const absl::Time now = options_.clock->Now();
+    if (std::optional<Dialer::Outcome> outcome = dialer_->Take()) {
+      OnDialled(*std::move(outcome), now);
     }
-    if (stopping_) break;
-    Sleep(backoff * absl::Uniform(random_, 0.5, 1.5));
-    backoff = std::min(backoff * 2, options_.last_backoff);
+    MaybeDial(now);
+    if (now >= breaker_check_) UpdateBreaker(now);
+    if (any_in_inbox_) StartRequests();
+    loop_->Round(std::min(NextDial(), breaker_check_));
   }
-  WhileDisconnected().IgnoreError();
+  Shutdown();
 }
 
-void ClientImpl::Sleep(absl::Duration time) {
-  const absl::Time until = options_.clock->Now() + time;
-  while (!stopping_ && options_.clock->Now() < until) {
-    wait_.For({}, until).IgnoreError();
-  }
-}
-
-absl::Status ClientImpl::WhileDisconnected() {
-  for (Request& request : TakeInbox()) {
-    Finish(std::move(request.done),
-           stopping_ ? absl::CancelledError("the client is being destroyed")
-                     : absl::UnavailableError(
-                           "the connection was lost before the request left"));
-  }
-  if (stopping_) return absl::CancelledError("the client is being destroyed");
-  return absl::OkStatus();
-}
-
-void ClientImpl::RunLink(Established established) {
-  const std::shared_ptr<LinkMemory> memory = established.setup.memory;
-  SetConnected(established);
-  draining_ = false;
-  counted_ = {};
-  Link* self = nullptr;
-  Link link(
-      std::move(established), options_.clock, options_.liveness_timeout,
-      [this, &self](const MessageHeader& header, std::string text,
-                    std::unique_ptr<IncomingMessage::Impl> message) {
-        // First, so that a caller who has its answer finds it counted.
-        Count(self->endpoint().counters());
-        OnResponse(header, std::move(text), std::move(message));
-        return absl::OkStatus();
-      },
-      [this](const SessionFrame& frame) { return OnFrame(frame); });
-  self = &link;
-  absl::Status status;
-  while (status.ok() && !stopping_) {
-    StartRequests(link);
-    ExpireRequests(link);
-    if (draining_ && pending_.empty()) {
-      status = absl::UnavailableError("the server is stopping");
-      break;
-    }
-    const absl::Time next =
-        deadlines_.empty() ? absl::InfiniteFuture() : deadlines_.begin()->first;
-    status = link.Step(next);
-    Count(link.endpoint().counters());
-  }
-  if (stopping_) status = absl::CancelledError("the client is being destroyed");
-  link.SayClose(status);
+void ClientImpl::Shutdown() {
+  const absl::Status status =
+      absl::CancelledError("the client is being destroyed");
   SetDisconnected(status);
-  FailPending(status);
-}
-
-void ClientImpl::StartRequests(Link& link) {
-  for (Request& request : TakeInbox()) {
-    if (request.message == nullptr ||
-        request.message->memory != link.memory()) {
-      Finish(std::move(request.done),
-             absl::UnavailableError(
-                 "the connection was lost before the request left"));
-      continue;
-    }
-    if (draining_) {
-      Finish(std::move(request.done),
-             absl::UnavailableError("the server is stopping"));
-      continue;
-    }
-    const uint64_t id = next_id_++;
-    Pending& pending = pending_[id];
-    pending.done = std::move(request.done);
-    pending.deadline = request.deadline;
-    pending.token = std::move(request.message->token);
-    if (request.deadline != absl::InfiniteFuture()) {
-      deadlines_.emplace(request.deadline, id);
-    }
-    link.endpoint().Send(std::move(request.message), id, request.deadline);
+  if (current_ != nullptr)
+    draining_.push_back(std::exchange(current_, nullptr));
+  for (ClientLink* link : draining_) link->Close(status);
+  draining_.clear();
+  loop_->Clear();
+  for (ClientRequest& request : TakeInbox()) {
+    request.Finish(&counters_, status);
   }
 }
 
-void ClientImpl::ExpireRequests(Link& link) {
-  if (deadlines_.empty()) return;
+void ClientImpl::StartRequests() {
+  for (ClientRequest& request : TakeInbox()) {
+    const LinkMemory* const memory =
+        request.message == nullptr ? nullptr : request.message->memory.get();
+    ClientLink* link = nullptr;
+    if (current_ != nullptr && current_->memory().get() == memory) {
+      link = current_;
+    }
+    for (ClientLink* draining : draining_) {
+      if (draining->memory().get() == memory) link = draining;
+    }
+    if (link == nullptr || link->goaway()) {
+      request.Finish(&counters_,
+                     absl::UnavailableError(
+                         link == nullptr
+                             ? "the connection was lost before the request left"
+                             : "the server is stopping"));
+      continue;
+    }
+    link->Start(std::move(request));
+  }
+  loop_->WakeAll();
+}
+
+void ClientImpl::OnGoaway(ClientLink& link) {
+  if (&link != current_) return;
+  draining_.push_back(std::exchange(current_, nullptr));
+  const absl::Status status = absl::UnavailableError("the server is stopping");
+  SetDisconnected(status);
   const absl::Time now = options_.clock->Now();
-  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
-    const uint64_t id = deadlines_.begin()->second;
-    deadlines_.erase(deadlines_.begin());
-    const auto found = pending_.find(id);
-    Callback done = std::move(found->second.done);
-    pending_.erase(found);
-    if (!link.endpoint().Unsend(id)) {
-      link.endpoint().Ignore(id);
-      proto::Cancel cancel;
-      cancel.set_id(id);
-      // A dead session shows in the next step.
-      link.SendFrame(FrameKind::kCancel, cancel).IgnoreError();
-    }
-    Finish(std::move(done),
-           absl::DeadlineExceededError("no answer before the deadline"));
-  }
+  next_attempt_ = now + reconnect_.OnLost(status, now, Draw());
 }
 
-void ClientImpl::OnResponse(const MessageHeader& header, std::string text,
-                            std::unique_ptr<IncomingMessage::Impl> message) {
-  const auto found = pending_.find(header.id);
-  // Late: its deadline passed. Destroying `message` gives the slot back.
-  if (found == pending_.end()) return;
-  Callback done = std::move(found->second.done);
-  if (found->second.deadline != absl::InfiniteFuture()) {
-    deadlines_.erase({found->second.deadline, header.id});
+void ClientImpl::OnSuspect(ClientLink& link) {
+  if (&link != current_) return;
+  LOG(INFO) << options_.address
+            << (link.suspect() ? " is suspect: no sign of life"
+                               : " gives signs of life again");
+  absl::MutexLock lock(&mu_);
+  state_.suspect = link.suspect();
+  ++changes_;
+}
+
+void ClientImpl::OnEnd(ClientLink& link, const absl::Status& why) {
+  const absl::Time now = options_.clock->Now();
+  if (link.path_failed()) {
+    ++counters_.path_failures;
+    suspicion_ = {link.facts().path, now, link.facts().server_process};
   }
-  pending_.erase(found);
-  if (header.status_code != 0) {
-    message.reset();
-    Finish(
-        std::move(done),
-        absl::Status(static_cast<absl::StatusCode>(header.status_code), text));
+  if (&link != current_) {
+    std::erase(draining_, &link);
     return;
   }
-  Finish(std::move(done), IncomingMessage(std::move(message)));
+  current_ = nullptr;
+  ++counters_.losses;
+  SetDisconnected(why);
+  next_attempt_ = now + reconnect_.OnLost(why, now, Draw());
+  UpdateBreaker(now);
 }
 
-absl::Status ClientImpl::OnFrame(const SessionFrame& frame) {
-  if (frame.kind != FrameKind::kGoaway) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "unexpected frame of kind ", static_cast<int>(frame.kind)));
-  }
-  if (!draining_) {
-    draining_ = true;
-    SetDisconnected(absl::UnavailableError("the server is stopping"));
-  }
-  return absl::OkStatus();
-}
-
-void ClientImpl::FailPending(const absl::Status& why) {
-  deadlines_.clear();
-  auto pending = std::move(pending_);
-  pending_.clear();
-  const absl::Status status =
-      absl::IsCancelled(why) ? why
-                             : absl::UnavailableError(absl::StrCat(
-                                   "connection to ", options_.address,
-                                   " lost, outcome unknown: ", why.message()));
-  for (auto& [id, request] : pending) Finish(std::move(request.done), status);
-}
-
-void ClientImpl::Finish(Callback done,
-                        absl::StatusOr<IncomingMessage> response) {
-  --in_flight_;
-  done(std::move(response));
-}
-
-std::vector<ClientImpl::Request> ClientImpl::TakeInbox() {
+std::vector<ClientRequest> ClientImpl::TakeInbox() {
   absl::MutexLock lock(&inbox_mu_);
+  any_in_inbox_ = false;
   return std::exchange(inbox_, {});
 }
 
-void ClientImpl::SetConnected(const Established& established) {
-  LOG(INFO) << "connected to " << options_.address << " (" << established.peer
-            << ") over " << established.path_name << ", epoch "
-            << established.epoch;
+void ClientImpl::SetConnected(const ClientLink& link, bool switched) {
+  const LinkFacts& facts = link.facts();
+  LOG(INFO) << (switched ? "switched to " : "connected to ") << options_.address
+            << " (" << facts.peer << ") over " << facts.path_name << ", epoch "
+            << facts.epoch;
   absl::MutexLock lock(&mu_);
   state_.connected = true;
-  state_.path = established.path_name;
-  state_.epoch = established.epoch;
+  state_.suspect = false;
+  state_.path = facts.path_name;
+  ++state_.epoch;
   state_.last_error = absl::OkStatus();
-  state_.models = established.models;
-  memory_ = established.setup.memory;
-  max_in_flight_ = established.max_in_flight;
+  state_.models = facts.models;
+  memory_ = link.memory();
+  max_in_flight_ = facts.max_in_flight;
   ++changes_;
 }
 
@@ -335,6 +283,7 @@ void ClientImpl::SetDisconnected(const absl::Status& why) {
     LOG(INFO) << (was ? "disconnected from " : "cannot connect to ")
               << options_.address << ": " << why;
   }
+  state_.suspect = false;
   state_.path.clear();
   state_.last_error = why;
   state_.models.assign(options_.models.size(), why);
@@ -342,11 +291,12 @@ void ClientImpl::SetDisconnected(const absl::Status& why) {
   if (was) ++changes_;
 }
 
-void ClientImpl::Count(const EndpointCounters& now) {
-  bytes_sent_ += now.bytes_sent - counted_.bytes_sent;
-  bytes_received_ += now.bytes_received - counted_.bytes_received;
-  messages_sent_ += now.messages_sent - counted_.messages_sent;
-  counted_ = now;
+void ClientImpl::UpdateBreaker(absl::Time now) {
+  const bool open = reconnect_.open(now);
+  breaker_check_ = open && current_ != nullptr ? now + ReconnectPolicy::kStable
+                                               : absl::InfiniteFuture();
+  absl::MutexLock lock(&mu_);
+  state_.breaker_open = open;
 }
 
 // --------------------------------------------------------- the notifier thread

@@ -4,35 +4,43 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <set>
+#include <optional>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/random/random.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/session.pb.h"
 #include "transport/channel.h"
+#include "transport/client_link.h"
+#include "transport/dialer.h"
 #include "transport/handshake.h"
-#include "transport/link.h"
 #include "transport/link_memory.h"
-#include "transport/path_setup.h"
+#include "transport/path_resources.h"
+#include "transport/poll_loop.h"
+#include "transport/rail_health.h"
+#include "transport/reconnect_policy.h"
 #include "transport/socket.h"
-#include "transport/waker.h"
 
 namespace refract::transport {
 
-// The client of channel.h: one polling thread that connects, runs the link and
-// connects again, and one that calls `on_change`. Other threads reach the first
-// through `inbox_`.
-class ClientImpl final : public Client {
+// The client of channel.h. One polling thread owns everything that happens: the
+// links, when to dial, and over which paths. A dialler's thread connects in the
+// background, and a notifier calls `on_change`. Other threads reach the polling
+// thread through `inbox_`.
+//
+// Usually there is one link. While connected over a path that is not the best
+// one the server offers, a better one is dialled every probe_interval; the new
+// link then takes what is allocated from there on, and the old one ends when
+// its last request has been answered.
+class ClientImpl final : public Client, public ClientLink::Owner {
  public:
   ClientImpl(const ClientOptions& options, HostPort address,
              std::vector<proto::TransportPath> paths,
-             std::shared_ptr<Waker> waker, std::function<void()> on_change);
+             std::unique_ptr<PollLoop> loop, std::unique_ptr<Dialer> dialer,
+             std::function<void()> on_change);
   ~ClientImpl() override;
 
   ClientState state() const override;
@@ -42,49 +50,50 @@ class ClientImpl final : public Client {
             Callback done) override;
 
  private:
-  struct Request {
-    std::unique_ptr<OutgoingMessage::Impl> message;
-    absl::Time deadline;
-    Callback done;
-  };
-  struct Pending {
-    Callback done;
-    absl::Time deadline;
-    RequestToken token;
+  // A link that ended because its path failed. Whether that was the path's
+  // fault shows when the server is reached again: is it the same process?
+  struct Suspicion {
+    proto::TransportPath path;
+    absl::Time when;
+    std::string server_process;
   };
 
   void Run();
-  void RunLink(Established established);
-  void Sleep(absl::Duration time);
-  // Fails requests that were sent without a link. Cancelled: stop.
-  absl::Status WhileDisconnected();
-  void StartRequests(Link& link);
-  void ExpireRequests(Link& link);
-  void OnResponse(const MessageHeader& header, std::string text,
-                  std::unique_ptr<IncomingMessage::Impl> message);
-  absl::Status OnFrame(const SessionFrame& frame);
-  void FailPending(const absl::Status& why);
-  void Finish(Callback done, absl::StatusOr<IncomingMessage> response);
-  std::vector<Request> TakeInbox();
-  void SetConnected(const Established& established);
+  // Dials if it is time to.
+  void MaybeDial(absl::Time now);
+  std::vector<proto::TransportPath> PathsToOffer(absl::Time now) const;
+  absl::Time NextDial() const;
+  void OnDialled(Dialer::Outcome outcome, absl::Time now);
+  void LearnFromReport(const DialReport& report, absl::Time now);
+  // Makes the link of a successful outcome the present one.
+  absl::Status Adopt(Dialer::Outcome outcome, absl::Time now);
+  void OnRailError(proto::TransportPath path, absl::Time when);
+  void ScheduleProbe(absl::Time now);
+  double Draw() { return absl::Uniform(random_, 0.0, 1.0); }
+
+  void StartRequests();
+  void OnGoaway(ClientLink& link) override;
+  void OnSuspect(ClientLink& link) override;
+  void OnEnd(ClientLink& link, const absl::Status& why) override;
+  void Shutdown();
+  std::vector<ClientRequest> TakeInbox();
+
+  void SetConnected(const ClientLink& link, bool switched);
   void SetDisconnected(const absl::Status& why);
-  void Count(const EndpointCounters& now);
+  void UpdateBreaker(absl::Time now);
   void Notify();
 
   const ClientOptions options_;
   const HostPort address_;
-  const std::vector<proto::TransportPath> paths_;
-  const std::shared_ptr<Waker> waker_;
+  const std::vector<proto::TransportPath> paths_;  // allowed, best first
+  const std::string client_id_;
   const std::function<void()> on_change_;
-  const Wait wait_;
   std::atomic<bool> stopping_ = false;
-  std::atomic<int> in_flight_ = 0;
-  std::atomic<uint64_t> bytes_sent_ = 0;
-  std::atomic<uint64_t> bytes_received_ = 0;
-  std::atomic<uint64_t> messages_sent_ = 0;
+  ClientCounters counters_;
 
   absl::Mutex inbox_mu_;
-  std::vector<Request> inbox_ ABSL_GUARDED_BY(inbox_mu_);
+  std::vector<ClientRequest> inbox_ ABSL_GUARDED_BY(inbox_mu_);
+  std::atomic<bool> any_in_inbox_ = false;  // spares the busy poller the lock
 
   mutable absl::Mutex mu_;
   ClientState state_ ABSL_GUARDED_BY(mu_);
@@ -95,11 +104,21 @@ class ClientImpl final : public Client {
 
   // The polling thread's.
   absl::BitGen random_;
-  uint64_t next_id_ = 1;  // never reused, not even by a later connection
-  absl::flat_hash_map<uint64_t, Pending> pending_;
-  std::set<std::pair<absl::Time, uint64_t>> deadlines_;
-  bool draining_ = false;
-  EndpointCounters counted_;
+  uint64_t next_id_ = 1;   // never reused, not even by a later connection
+  uint64_t attempts_ = 0;  // the last attempt's epoch
+  RailHealth rails_;
+  ReconnectPolicy reconnect_;
+  absl::Time next_attempt_ = absl::InfinitePast();  // while disconnected
+  absl::Time next_probe_ = absl::InfiniteFuture();  // while connected
+  absl::Time breaker_check_ = absl::InfiniteFuture();
+  std::vector<proto::TransportPath> not_offered_;  // by the present server
+  std::string server_process_;
+  std::optional<Suspicion> suspicion_;
+  PathResources resources_;
+  const std::unique_ptr<PollLoop> loop_;
+  const std::unique_ptr<Dialer> dialer_;
+  ClientLink* current_ = nullptr;      // the loop's, as all links
+  std::vector<ClientLink*> draining_;  // replaced, or said goaway
 
   std::thread notifier_;
   std::thread poller_;

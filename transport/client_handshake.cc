@@ -16,12 +16,12 @@ namespace {
 // turn well before the handshake times out.
 constexpr absl::Duration kProbeTimeout = absl::Seconds(1);
 
-proto::Hello MakeHello(const ClientOptions& options,
-                       const std::vector<proto::TransportPath>& paths,
-                       uint64_t epoch) {
+proto::Hello MakeHello(const Dial& dial) {
+  const ClientOptions& options = dial.options;
   proto::Hello hello;
   *hello.mutable_identity() = LocalIdentity();
-  for (const proto::TransportPath path : paths) hello.add_paths(path);
+  hello.set_features(kFeatures);
+  for (const proto::TransportPath path : dial.paths) hello.add_paths(path);
   *hello.mutable_limits() =
       AnnouncedLimits(options.limits, options.limits.max_in_flight);
   for (const ModelOffer& offer : options.models) {
@@ -33,7 +33,11 @@ proto::Hello MakeHello(const ClientOptions& options,
     model->mutable_schema()->set_low(offer.schema.low);
     model->mutable_schema()->set_high(offer.schema.high);
   }
-  hello.set_epoch(epoch);
+  hello.set_epoch(dial.epoch);
+  hello.set_client(dial.client);
+  hello.set_oldest_live_epoch(dial.oldest_live_epoch);
+  hello.set_heartbeat_interval_us(
+      absl::ToInt64Microseconds(options.heartbeat_interval));
   hello.set_liveness_timeout_us(
       absl::ToInt64Microseconds(options.liveness_timeout));
   return hello;
@@ -42,34 +46,29 @@ proto::Hello MakeHello(const ClientOptions& options,
 // The state of one client handshake.
 class Attempt {
  public:
-  Attempt(const ClientOptions& options, const HostPort& address, uint64_t epoch,
-          std::shared_ptr<Waker> waker, const Wait& wait)
-      : options_(options),
-        address_(address),
-        epoch_(epoch),
-        waker_(std::move(waker)),
+  Attempt(const Dial& dial, const Wait& wait, DialReport* report)
+      : dial_(dial),
+        options_(dial.options),
         wait_(wait),
-        deadline_(options.clock->Now() + options.handshake_timeout) {}
+        deadline_(options_.clock->Now() + options_.handshake_timeout),
+        report_(report) {}
 
-  absl::StatusOr<Established> Run(
-      const std::vector<proto::TransportPath>& paths) {
+  absl::StatusOr<Established> Run() {
     REFRACT_ASSIGN_OR_RETURN(UniqueFd fd,
-                             ConnectTcp(address_, wait_, deadline_));
-    TuneSession(fd.get(), options_.liveness_timeout);
+                             ConnectTcp(dial_.address, wait_, deadline_));
+    TuneSession(fd.get(), options_.ack_timeout);
     session_ = SessionSocket(std::move(fd));
-    REFRACT_RETURN_IF_ERROR(
-        session_.Send(FrameKind::kHello, MakeHello(options_, paths, epoch_)));
+    REFRACT_RETURN_IF_ERROR(session_.Send(FrameKind::kHello, MakeHello(dial_)));
     REFRACT_RETURN_IF_ERROR(ReadReply());
     absl::Status last = absl::FailedPreconditionError(
         "the server offers no transport that this client has");
-    for (const int offered : reply_.paths()) {
-      const auto path = static_cast<proto::TransportPath>(offered);
-      if (std::find(paths.begin(), paths.end(), path) == paths.end()) continue;
+    for (const proto::TransportPath path : report_->offered) {
       absl::StatusOr<std::unique_ptr<PathSetup>> setup = TryPath(path);
       if (setup.ok()) return Finish(**setup);
       last = base::Annotate(setup.status(), PathName(path));
       // The session itself is over: no use in trying further.
-      if (!session_status_.ok()) return last;
+      if (!session_status_.ok() || absl::IsCancelled(last)) return last;
+      report_->failed.emplace_back(path, last);
     }
     return last;
   }
@@ -88,6 +87,16 @@ class Attempt {
       return absl::InvalidArgumentError(
           absl::StrCat("the server answered ", reply_.models_size(), " of ",
                        options_.models.size(), " model offers"));
+    }
+    report_->server_process = reply_.identity().process();
+    for (const int offered : reply_.paths()) {
+      const auto path = static_cast<proto::TransportPath>(offered);
+      const bool asked = std::find(dial_.paths.begin(), dial_.paths.end(),
+                                   path) != dial_.paths.end();
+      const bool again =
+          std::find(report_->offered.begin(), report_->offered.end(), path) !=
+          report_->offered.end();
+      if (asked && !again) report_->offered.push_back(path);
     }
     return absl::OkStatus();
   }
@@ -117,9 +126,12 @@ class Attempt {
 
   absl::StatusOr<UniqueFd> ConnectPath(proto::TransportPath path,
                                        absl::Time deadline) {
-    absl::StatusOr<UniqueFd> fd = AttachesLocally(path)
-                                      ? ConnectUnix(reply_.unix_socket())
-                                      : ConnectTcp(address_, wait_, deadline);
+    const Attachment attachment = AttachmentOf(path);
+    if (attachment == Attachment::kNone) return UniqueFd();
+    absl::StatusOr<UniqueFd> fd =
+        attachment == Attachment::kUnix
+            ? ConnectUnix(reply_.unix_socket())
+            : ConnectTcp(dial_.address, wait_, deadline);
     REFRACT_RETURN_IF_ERROR(fd.status());
     proto::Attach attach;
     attach.set_token(reply_.token());
@@ -141,9 +153,9 @@ class Attempt {
     REFRACT_ASSIGN_OR_RETURN(
         std::unique_ptr<PathSetup> setup,
         PathSetup::Create(
-            path, std::move(fd), options_.limits,
+            path, std::move(fd), /*peer=*/"", options_.limits,
             AnnouncedLimits(options_.limits, options_.limits.max_in_flight),
-            waker_));
+            dial_.link_waker, dial_.resources));
     proto::PathStart start;
     start.set_path(path);
     start.set_slots(setup->slots_descriptor());
@@ -157,8 +169,10 @@ class Attempt {
     REFRACT_RETURN_IF_ERROR(
         setup->ImportPeer(reply.slots(), reply.source(), reply_.limits()));
     REFRACT_RETURN_IF_ERROR(setup->PostProbe(ClientProbe(reply_.token())));
-    REFRACT_RETURN_IF_ERROR(
-        setup->AwaitProbe(ServerProbe(reply_.token()), wait_, deadline));
+    // Making the regions may have taken long; the probe has a time of its own.
+    REFRACT_RETURN_IF_ERROR(setup->AwaitProbe(
+        ServerProbe(reply_.token()), wait_,
+        std::min(deadline_, options_.clock->Now() + kProbeTimeout)));
     session_status_ = session_.Send(FrameKind::kReady, proto::Ready());
     REFRACT_RETURN_IF_ERROR(session_status_);
     REFRACT_RETURN_IF_ERROR(Expect(FrameKind::kReady).status());
@@ -167,11 +181,15 @@ class Attempt {
 
   Established Finish(PathSetup& setup) {
     Established established;
-    setup.Finish(epoch_, MessageKind::kResponse, &established);
+    setup.Finish(dial_.epoch, MessageKind::kResponse, &established);
     established.session = std::move(session_);
     established.peer = reply_.identity().node();
-    established.peer_liveness_timeout =
-        PeerLiveness(reply_.liveness_timeout_us());
+    const HeartbeatTimes heartbeats = AgreeOnHeartbeats(
+        options_.heartbeat_interval, options_.liveness_timeout,
+        reply_.heartbeat_interval_us(), reply_.liveness_timeout_us(),
+        reply_.features());
+    established.heartbeat_interval = heartbeats.interval;
+    established.suspect_after = heartbeats.suspect_after;
     established.max_in_flight =
         std::min(options_.limits.max_in_flight,
                  static_cast<int>(reply_.limits().max_in_flight()));
@@ -181,12 +199,11 @@ class Attempt {
     return established;
   }
 
+  const Dial& dial_;
   const ClientOptions& options_;
-  const HostPort& address_;
-  const uint64_t epoch_;
-  const std::shared_ptr<Waker> waker_;
   const Wait& wait_;
   const absl::Time deadline_;
+  DialReport* const report_;
   SessionSocket session_;
   absl::Status session_status_;
   proto::HelloReply reply_;
@@ -194,11 +211,11 @@ class Attempt {
 
 }  // namespace
 
-absl::StatusOr<Established> ClientHandshake(
-    const ClientOptions& options, const HostPort& address,
-    const std::vector<proto::TransportPath>& paths, uint64_t epoch,
-    std::shared_ptr<Waker> waker, const Wait& wait) {
-  return Attempt(options, address, epoch, std::move(waker), wait).Run(paths);
+absl::StatusOr<Established> ClientHandshake(const Dial& dial, const Wait& wait,
+                                            DialReport* report) {
+  *report = DialReport();
+  report->asked = dial.paths;
+  return Attempt(dial, wait, report).Run();
 }
 
 }  // namespace refract::transport

@@ -47,23 +47,25 @@ UniqueFd AttachBroker::Take(const std::string& token,
   return taken;
 }
 
+absl::StatusOr<std::optional<SessionFrame>> TryFrame(SessionSocket& session) {
+  REFRACT_RETURN_IF_ERROR(session.Flush());
+  REFRACT_ASSIGN_OR_RETURN(std::optional<SessionFrame> frame,
+                           session.Receive());
+  if (!frame.has_value() || frame->kind != FrameKind::kClose) return frame;
+  proto::Close close;
+  REFRACT_RETURN_IF_ERROR(ParseBody(*frame, "close frame", &close));
+  const absl::Status reason = FromWire(close.status());
+  return reason.ok() ? absl::UnavailableError("closed by the peer") : reason;
+}
+
 absl::StatusOr<SessionFrame> AwaitFrame(SessionSocket& session,
                                         const Wait& wait, absl::Time deadline) {
   while (true) {
-    REFRACT_RETURN_IF_ERROR(session.Flush());
     REFRACT_ASSIGN_OR_RETURN(std::optional<SessionFrame> frame,
-                             session.Receive());
-    if (frame.has_value()) {
-      if (frame->kind != FrameKind::kClose) return *std::move(frame);
-      proto::Close close;
-      REFRACT_RETURN_IF_ERROR(ParseBody(*frame, "close frame", &close));
-      const absl::Status reason = FromWire(close.status());
-      return reason.ok() ? absl::UnavailableError("closed by the peer")
-                         : reason;
-    }
+                             TryFrame(session));
+    if (frame.has_value()) return *std::move(frame);
     REFRACT_RETURN_IF_ERROR(
-        wait.For(session.fd(), session.has_unsent() ? POLLIN | POLLOUT : POLLIN,
-                 deadline));
+        wait.For(session.fd(), FrameEvents(session), deadline));
   }
 }
 
@@ -74,10 +76,38 @@ std::string ServerProbe(absl::string_view token) {
   return absl::StrCat("server", token);
 }
 
-absl::Duration PeerLiveness(uint64_t announced_us) {
+namespace {
+
+// A peer that asks for more than 100 signs of life a second would keep us busy;
+// one that asks for less than one an hour has no use for them.
+absl::Duration Interval(uint64_t announced_us) {
   constexpr uint64_t kMinUs = 10'000;
   constexpr uint64_t kMaxUs = 3'600'000'000;
   return absl::Microseconds(std::clamp(announced_us, kMinUs, kMaxUs));
+}
+
+}  // namespace
+
+HeartbeatTimes AgreeOnHeartbeats(absl::Duration own_interval,
+                                 absl::Duration own_liveness,
+                                 uint64_t peer_interval_us,
+                                 uint64_t peer_liveness_us,
+                                 uint64_t peer_features) {
+  // Three chances to be heard before either side gives up; all that peers
+  // without wishes do.
+  const absl::Duration quarter =
+      std::min(own_liveness, Interval(peer_liveness_us)) / 4;
+  HeartbeatTimes times;
+  times.interval = peer_interval_us == 0
+                       ? quarter
+                       : std::min(quarter, Interval(peer_interval_us));
+  const bool keeps_wishes =
+      (peer_features & proto::FEATURE_HEARTBEAT_INTERVAL) != 0;
+  const absl::Duration expected =
+      keeps_wishes ? std::min(own_interval, quarter) : quarter;
+  // Three that are missed, and half an interval for the third to arrive.
+  times.suspect_after = std::min(expected * 3.5, own_liveness);
+  return times;
 }
 
 proto::WireStatus ToWire(const absl::Status& status, size_t max_text_bytes) {

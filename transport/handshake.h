@@ -5,11 +5,16 @@
 //   client: Hello                    server: HelloReply
 //   for each path of the reply, until one works:
 //     client: connects again, Attach; PathStart     server: PathReply
-//     both put a probe through the path
+//     client: probe through the path, and only when that came
+//                                    server: probe through the path
 //     client: Ready                  server: Ready, or PathReply with an error
 
+#include <poll.h>
+
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -22,6 +27,7 @@
 #include "proto/session.pb.h"
 #include "transport/channel.h"
 #include "transport/link.h"
+#include "transport/path_resources.h"
 #include "transport/session_socket.h"
 #include "transport/socket.h"
 #include "transport/waker.h"
@@ -49,13 +55,36 @@ class AttachBroker {
   absl::flat_hash_map<std::string, Waiting> waiting_ ABSL_GUARDED_BY(mu_);
 };
 
+// What a client dials with.
+struct Dial {
+  const ClientOptions& options;
+  const HostPort& address;
+  std::vector<proto::TransportPath> paths;  // to offer, best first
+  std::string client;                       // Hello.client
+  uint64_t epoch = 0;                       // of this attempt
+  uint64_t oldest_live_epoch = 0;           // Hello.oldest_live_epoch
+  // The polling thread that the link is for: what wakes it for this link, and
+  // what its links share.
+  std::shared_ptr<Waker> link_waker;
+  PathResources* resources = nullptr;
+};
+
+// What a client learned from an attempt, whether or not it succeeded.
+struct DialReport {
+  // Of the server's process; empty when it gave no answer.
+  std::string server_process;
+  std::vector<proto::TransportPath> asked;  // dial.paths
+  // Of these, what the server has too.
+  std::vector<proto::TransportPath> offered;
+  // Paths that were tried in vain.
+  std::vector<std::pair<proto::TransportPath, absl::Status>> failed;
+};
+
 // Connects and shakes hands; everything within options.handshake_timeout.
 // Errors: what `wait` says; Unavailable, DeadlineExceeded, InvalidArgument for
 // a peer that is not one; or the server's reason for refusing.
-absl::StatusOr<Established> ClientHandshake(
-    const ClientOptions& options, const HostPort& address,
-    const std::vector<proto::TransportPath>& paths, uint64_t epoch,
-    std::shared_ptr<Waker> waker, const Wait& wait);
+absl::StatusOr<Established> ClientHandshake(const Dial& dial, const Wait& wait,
+                                            DialReport* report);
 
 struct ServerHandshakeContext {
   const ServerOptions& options;
@@ -63,15 +92,27 @@ struct ServerHandshakeContext {
   AttachBroker* broker;
   const std::vector<proto::TransportPath>& paths;  // that the server allows
   const std::string& unix_socket;  // empty: none, so no local paths
+  const std::string& process;      // PeerIdentity's, of this server
+  // The polling thread that the link is for: what wakes it for this link, and
+  // what its links share.
+  std::shared_ptr<Waker> link_waker;
+  PathResources* resources;
 };
 
 // Continues after `hello` was read from `session`, until `deadline`. A refusal
-// is told to the client and is the error returned.
+// is told to the client and is the error returned. `waker` ends `wait`.
 absl::StatusOr<Established> ServerHandshake(
     const ServerHandshakeContext& context, SessionSocket session,
     const SessionFrame& hello, absl::Time deadline,
-    std::shared_ptr<Waker> waker, const Wait& wait);
+    std::shared_ptr<ThreadWaker> waker, const Wait& wait);
 
+// A frame that has arrived; nullopt: none yet. Sends what waits to be sent.
+// A frame that closes the session is the error that it carries.
+absl::StatusOr<std::optional<SessionFrame>> TryFrame(SessionSocket& session);
+// The events that a wait for the next frame needs.
+inline short FrameEvents(const SessionSocket& session) {
+  return session.has_unsent() ? POLLIN | POLLOUT : POLLIN;
+}
 // The next frame within `deadline`.
 absl::StatusOr<SessionFrame> AwaitFrame(SessionSocket& session,
                                         const Wait& wait, absl::Time deadline);
@@ -85,13 +126,26 @@ absl::Status FromWire(const proto::WireStatus& status);
 std::string ClientProbe(absl::string_view token);
 std::string ServerProbe(absl::string_view token);
 
-// Kept within 10 ms and 1 h: heartbeats follow from it.
-absl::Duration PeerLiveness(uint64_t announced_us);
+// When heartbeats are sent and missed. `own` is what this side asks for; the
+// rest is the peer's announcement, of which nothing is trusted: intervals are
+// kept within 10 ms and 1 h.
+struct HeartbeatTimes {
+  absl::Duration interval;  // to send at
+  absl::Duration suspect_after;
+};
+HeartbeatTimes AgreeOnHeartbeats(absl::Duration own_interval,
+                                 absl::Duration own_liveness,
+                                 uint64_t peer_interval_us,
+                                 uint64_t peer_liveness_us,
+                                 uint64_t peer_features);
+// What this version can do: bits of proto::Feature.
+inline constexpr uint64_t kFeatures = proto::FEATURE_HEARTBEAT_INTERVAL;
 
 // Longest model name in an offer, and longest reason why one is refused: with
 // them kMaxModelOffers fit in a frame.
 inline constexpr size_t kMaxModelNameBytes = 128;
 inline constexpr size_t kMaxVerdictTextBytes = 192;
+inline constexpr size_t kClientBytes = 16;  // Hello.client
 
 }  // namespace refract::transport
 

@@ -51,12 +51,50 @@ void RequestToken::Reset() {
   memory_.reset();
 }
 
-absl::StatusOr<std::unique_ptr<OutgoingMessage::Impl>> NewMessage(
+namespace {
+
+OutgoingMessage::ImplPtr TakeOutgoing(
+    const std::shared_ptr<LinkMemory>& memory) {
+  OutgoingMessage::ImplPtr message(memory->outgoing.Take().release());
+  message->memory = memory;
+  message->header = {};
+  return message;
+}
+
+}  // namespace
+
+// The last user may be the last holder of the memory too, so it is let go last.
+void OutgoingMessage::Recycle::operator()(Impl* impl) const {
+  const std::shared_ptr<LinkMemory> memory = std::move(impl->memory);
+  impl->block.Reset();
+  impl->token.Reset();
+  memory->outgoing.Give(std::unique_ptr<Impl>(impl));
+}
+
+IncomingMessage::ImplPtr NewIncoming(
+    const std::shared_ptr<LinkMemory>& memory) {
+  IncomingMessage::ImplPtr message(memory->incoming.Take().release());
+  message->memory = memory;
+  return message;
+}
+
+void IncomingMessage::Recycle::operator()(Impl* impl) const {
+  const std::shared_ptr<LinkMemory> memory = std::move(impl->memory);
+  if (impl->slot.has_value()) memory->returns.Push(*impl->slot);
+  impl->slot.reset();
+  impl->pulled.Reset();
+  impl->landed.Release();
+  impl->tensors.clear();
+  memory->incoming.Give(std::unique_ptr<Impl>(impl));
+}
+
+absl::StatusOr<OutgoingMessage::ImplPtr> NewMessage(
     std::shared_ptr<LinkMemory> memory, MessageKind kind,
     absl::Span<const base::TensorSpec> tensors) {
-  REFRACT_ASSIGN_OR_RETURN(
-      MessageLayout layout,
-      LayoutMessage(tensors, 0, memory->max_message_bytes));
+  OutgoingMessage::ImplPtr message = TakeOutgoing(memory);
+  MessageLayout& layout = message->layout;
+  REFRACT_RETURN_IF_ERROR(
+      LayoutMessage(tensors, 0, memory->max_message_bytes, &layout));
   std::optional<ArenaBlock> block =
       memory->source->Allocate(layout.total_bytes);
   if (!block.has_value()) {
@@ -65,7 +103,6 @@ absl::StatusOr<std::unique_ptr<OutgoingMessage::Impl>> NewMessage(
         " B: ", memory->source->used_bytes(), " of ",
         memory->source->capacity(), " B of the source arena are in use"));
   }
-  auto message = std::make_unique<OutgoingMessage::Impl>();
   message->header.kind = kind;
   message->header.tensor_count = static_cast<uint16_t>(tensors.size());
   message->header.table_bytes = static_cast<uint32_t>(layout.table_bytes);
@@ -82,17 +119,15 @@ absl::StatusOr<std::unique_ptr<OutgoingMessage::Impl>> NewMessage(
     const size_t gap = std::min(next - layout.tensor_offsets[i], kPayloadAlign);
     std::memset(data + layout.payload_begin + next - gap, 0, gap);
   }
-  message->memory = std::move(memory);
   message->block = *std::move(block);
-  message->layout = std::move(layout);
   return message;
 }
 
-std::unique_ptr<OutgoingMessage::Impl> NewFailure(
-    std::shared_ptr<LinkMemory> memory, const absl::Status& status) {
+OutgoingMessage::ImplPtr NewFailure(std::shared_ptr<LinkMemory> memory,
+                                    const absl::Status& status) {
   const absl::string_view text =
       status.message().substr(0, kMaxStatusTextBytes);
-  auto message = std::make_unique<OutgoingMessage::Impl>();
+  OutgoingMessage::ImplPtr message = TakeOutgoing(memory);
   MessageHeader& header = message->header;
   header.kind = MessageKind::kResponse;
   header.status_code = static_cast<uint8_t>(status.code());
@@ -102,9 +137,9 @@ std::unique_ptr<OutgoingMessage::Impl> NewFailure(
   if (!block.has_value()) return nullptr;
   std::memset(block->data(), 0, header.total_bytes);
   std::memcpy(block->data() + kHeaderBytes, text.data(), text.size());
+  message->layout.tensor_offsets.clear();
   message->layout.payload_begin = header.total_bytes;
   message->layout.total_bytes = header.total_bytes;
-  message->memory = std::move(memory);
   message->block = *std::move(block);
   return message;
 }

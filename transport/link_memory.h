@@ -7,7 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <string>
+#include <optional>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -16,6 +16,9 @@
 #include "absl/types/span.h"
 #include "transport/arena.h"
 #include "transport/channel.h"
+#include "transport/free_list.h"
+#include "transport/intrusive_heap.h"
+#include "transport/landing.h"
 #include "transport/wire.h"
 
 namespace refract::transport {
@@ -38,6 +41,53 @@ class SlotReturns {
   std::atomic<bool> any_ = false;  // spares the idle poller the lock
   absl::Mutex mu_;
   std::vector<uint16_t> slots_ ABSL_GUARDED_BY(mu_);
+};
+
+struct LinkMemory;
+
+// One of LinkMemory::requests. Move-only.
+class RequestToken {
+ public:
+  RequestToken() = default;
+  // nullopt when `limit` are taken.
+  static std::optional<RequestToken> Take(std::shared_ptr<LinkMemory> memory,
+                                          int limit);
+  RequestToken(RequestToken&&) noexcept = default;
+  RequestToken& operator=(RequestToken&& other) noexcept;
+  ~RequestToken() { Reset(); }
+  void Reset();
+
+ private:
+  explicit RequestToken(std::shared_ptr<LinkMemory> memory)
+      : memory_(std::move(memory)) {}
+  std::shared_ptr<LinkMemory> memory_;
+};
+
+// Recycled, as incoming ones.
+struct OutgoingMessage::Impl {
+  std::shared_ptr<LinkMemory> memory;
+  ArenaBlock block;
+  MessageLayout layout;
+  MessageHeader header;  // id, deadline and epoch are set when it is sent
+  RequestToken token;    // of requests
+
+  // While it waits in a MessageSender.
+  absl::Time deadline;
+  uint64_t sequence = 0;
+  HeapSlot waiting;
+};
+
+// Tensors lie in a slot, in the pull arena, or where the handler had them land.
+// Recycled: once nobody uses it, through LinkMemory.
+struct IncomingMessage::Impl {
+  // Got by this side into memory that no peer can reach.
+  bool settled() const { return !slot.has_value(); }
+
+  std::shared_ptr<LinkMemory> memory;  // null while it is not in use
+  std::optional<uint16_t> slot;        // to give back
+  ArenaBlock pulled;
+  LandedRows landed;
+  std::vector<base::TensorView> tensors;
 };
 
 // Thread-safe. Sharers: the connection's poller, its messages and calls.
@@ -63,72 +113,25 @@ struct LinkMemory {
   const std::shared_ptr<Waker> waker;
   const size_t max_message_bytes;  // that the peer accepts
   SlotReturns returns;
+  FreeList<OutgoingMessage::Impl> outgoing;
+  FreeList<IncomingMessage::Impl> incoming;
   std::atomic<bool> open = true;  // false once the connection ended
   std::atomic<int> requests = 0;  // allocated, sent or being answered
 };
 
-// One of LinkMemory::requests. Move-only.
-class RequestToken {
- public:
-  RequestToken() = default;
-  // nullopt when `limit` are taken.
-  static std::optional<RequestToken> Take(std::shared_ptr<LinkMemory> memory,
-                                          int limit);
-  RequestToken(RequestToken&&) noexcept = default;
-  RequestToken& operator=(RequestToken&& other) noexcept;
-  ~RequestToken() { Reset(); }
-  void Reset();
-
- private:
-  explicit RequestToken(std::shared_ptr<LinkMemory> memory)
-      : memory_(std::move(memory)) {}
-  std::shared_ptr<LinkMemory> memory_;
-};
-
-struct OutgoingMessage::Impl {
-  std::shared_ptr<LinkMemory> memory;
-  ArenaBlock block;
-  MessageLayout layout;
-  MessageHeader header;  // id, deadline and epoch are set when it is sent
-  RequestToken token;    // of requests
-};
-
 // A message with room for `tensors` in the source arena; the tensor table is
 // written. ResourceExhausted: arena full; else as LayoutMessage.
-absl::StatusOr<std::unique_ptr<OutgoingMessage::Impl>> NewMessage(
+absl::StatusOr<OutgoingMessage::ImplPtr> NewMessage(
     std::shared_ptr<LinkMemory> memory, MessageKind kind,
     absl::Span<const base::TensorSpec> tensors);
 
 // A response that carries only `status`, which is not OK. Null when even the
 // text arena is full: the peer has more requests open than it may.
-std::unique_ptr<OutgoingMessage::Impl> NewFailure(
-    std::shared_ptr<LinkMemory> memory, const absl::Status& status);
+OutgoingMessage::ImplPtr NewFailure(std::shared_ptr<LinkMemory> memory,
+                                    const absl::Status& status);
 
-// Gives a filled slot back on destruction. Move-only.
-class SlotLease {
- public:
-  SlotLease() = default;
-  SlotLease(std::shared_ptr<LinkMemory> memory, uint16_t slot)
-      : memory_(std::move(memory)), slot_(slot) {}
-  SlotLease(SlotLease&&) noexcept = default;
-  SlotLease& operator=(SlotLease&&) = delete;
-  ~SlotLease() {
-    if (memory_ != nullptr) memory_->returns.Push(slot_);
-  }
-
- private:
-  std::shared_ptr<LinkMemory> memory_;
-  uint16_t slot_ = 0;
-};
-
-// Tensors lie either in a slot (lease) or in the pull arena (pulled).
-struct IncomingMessage::Impl {
-  Impl(ArenaBlock block, SlotLease slot)
-      : pulled(std::move(block)), lease(std::move(slot)) {}
-  ArenaBlock pulled;
-  SlotLease lease;
-  std::vector<base::TensorView> tensors;
-};
+// An empty message to be filled by a receiver.
+IncomingMessage::ImplPtr NewIncoming(const std::shared_ptr<LinkMemory>& memory);
 
 }  // namespace refract::transport
 

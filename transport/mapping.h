@@ -14,6 +14,12 @@ class Mapping {
   // Private zeroed pages, committed on first touch. ResourceExhausted when
   // there is no address space.
   static absl::StatusOr<std::shared_ptr<const Mapping>> Anonymous(size_t bytes);
+  // Memory that devices will pin: on 2 MiB pages where the system has some set
+  // aside, else where it can make them, else on small ones; not inherited by
+  // forked children, which could otherwise take over the pages that a device
+  // writes to. Zeroed. ResourceExhausted as above.
+  static absl::StatusOr<std::shared_ptr<const Mapping>> ForDevices(
+      size_t bytes);
   // The first `bytes` of `fd`, shared. The caller has made sure that the file
   // is that long and stays so (an access past its end would kill the process).
   static absl::StatusOr<std::shared_ptr<const Mapping>> Shared(int fd,
@@ -31,12 +37,14 @@ class Mapping {
   }
 
  private:
-  Mapping(std::byte* data, size_t size) : data_(data), size_(size) {}
+  Mapping(std::byte* data, size_t size, size_t mapped)
+      : data_(data), size_(size), mapped_(mapped) {}
   static absl::StatusOr<std::shared_ptr<const Mapping>> Map(size_t bytes,
                                                             int protection,
                                                             int flags, int fd);
   std::byte* const data_;
   const size_t size_;
+  const size_t mapped_;  // size_ and what rounding added
 };
 
 }  // namespace refract::transport

@@ -13,6 +13,7 @@
 #include "transport/channel.h"
 #include "transport/datapath.h"
 #include "transport/link.h"
+#include "transport/path_resources.h"
 #include "transport/waker.h"
 
 namespace refract::transport {
@@ -30,10 +31,13 @@ absl::Status CheckPeerLimits(const proto::ReceiveLimits& limits);
 // not because it should. Belongs to the handshake's thread.
 class PathSetup {
  public:
-  // `own` as announced. Makes and exports the regions.
+  // `own` as announced. `waker` is told of memory that messages give back,
+  // `resources` are of the polling thread that the path is for. Makes and
+  // exports the regions.
   static absl::StatusOr<std::unique_ptr<PathSetup>> Create(
-      proto::TransportPath path, UniqueFd socket, const Limits& limits,
-      const proto::ReceiveLimits& own, std::shared_ptr<Waker> waker);
+      proto::TransportPath path, UniqueFd socket, absl::string_view peer,
+      const Limits& limits, const proto::ReceiveLimits& own,
+      std::shared_ptr<Waker> waker, PathResources* resources);
 
   const std::string& slots_descriptor() const { return slots_descriptor_; }
   const std::string& source_descriptor() const { return source_descriptor_; }
@@ -44,6 +48,14 @@ class PathSetup {
 
   // Puts `text` (at most 64 B) where the peer looks for it.
   absl::Status PostProbe(absl::string_view text);
+  // For the side whose probe comes second. True: the peer's has not come yet,
+  // so sleep on fd() as for a DataPath, then call AnswerProbe.
+  bool awaits_probe() const { return !probe_came_ && failure_.ok(); }
+  bool Arm() { return path_->Arm(); }
+  int fd() const { return path_->fd(); }
+  // Posts `text` as own probe once the peer's is here, which proves that the
+  // peer's end can receive. Errors are kept for AwaitProbe.
+  void AnswerProbe(absl::string_view text);
   // Waits until the peer's probe is here and equals `text`, and the own one has
   // left. DeadlineExceeded: it did not come.
   absl::Status AwaitProbe(absl::string_view text, const Wait& wait,
@@ -55,12 +67,13 @@ class PathSetup {
  private:
   PathSetup(proto::TransportPath kind, std::unique_ptr<DataPath> path,
             const Limits& limits, const proto::ReceiveLimits& own,
-            std::shared_ptr<Waker> waker)
+            std::shared_ptr<Waker> waker, PullScheduler* pulls)
       : kind_(kind),
         path_(std::move(path)),
         limits_(limits),
         own_(own),
-        waker_(std::move(waker)) {}
+        waker_(std::move(waker)),
+        pull_scheduler_(pulls) {}
 
   absl::Status MakeRegions();
   // Polls once and notes the probe.
@@ -71,6 +84,7 @@ class PathSetup {
   const Limits limits_;
   const proto::ReceiveLimits own_;
   const std::shared_ptr<Waker> waker_;
+  PullScheduler* const pull_scheduler_;
   Region slots_;
   std::shared_ptr<Arena> source_;
   std::shared_ptr<Arena> texts_;
@@ -83,6 +97,7 @@ class PathSetup {
   std::optional<ArenaBlock> probe_;
   bool probe_sent_ = false;
   bool probe_came_ = false;
+  absl::Status failure_;  // of AnswerProbe
 };
 
 }  // namespace refract::transport

@@ -3,24 +3,35 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "transport/shm/factory.h"
 #include "transport/tcp/factory.h"
+#include "transport/verbs/factory.h"
 
 namespace refract::transport {
 
 absl::StatusOr<std::vector<proto::TransportPath>> PathsFor(
-    PathPreference preference) {
+    PathPreference preference, absl::string_view rdma_device) {
+  const absl::Status verbs = verbs::CheckDevice(rdma_device);
+  // Who names a device wants it used.
+  if (!rdma_device.empty()) {
+    REFRACT_RETURN_IF_ERROR(base::Annotate(verbs, "verbs transport"));
+  }
+  std::vector<proto::TransportPath> paths;
   switch (preference) {
     case PathPreference::kAuto:
-      return std::vector<proto::TransportPath>{proto::TRANSPORT_PATH_SHM,
-                                               proto::TRANSPORT_PATH_TCP};
+      // On one machine nothing beats its memory.
+      paths.push_back(proto::TRANSPORT_PATH_SHM);
+      if (verbs.ok()) paths.push_back(proto::TRANSPORT_PATH_VERBS);
+      paths.push_back(proto::TRANSPORT_PATH_TCP);
+      return paths;
     case PathPreference::kShm:
       return std::vector<proto::TransportPath>{proto::TRANSPORT_PATH_SHM};
     case PathPreference::kTcp:
       return std::vector<proto::TransportPath>{proto::TRANSPORT_PATH_TCP};
     case PathPreference::kVerbs:
-      return absl::InvalidArgumentError(
-          "the verbs transport is not built in this version");
+      REFRACT_RETURN_IF_ERROR(base::Annotate(verbs, "verbs transport"));
+      return std::vector<proto::TransportPath>{proto::TRANSPORT_PATH_VERBS};
   }
   return absl::InvalidArgumentError("unknown transport preference");
 }
@@ -38,20 +49,32 @@ absl::string_view PathName(proto::TransportPath path) {
   }
 }
 
-bool AttachesLocally(proto::TransportPath path) {
-  return path == proto::TRANSPORT_PATH_SHM;
+Attachment AttachmentOf(proto::TransportPath path) {
+  switch (path) {
+    case proto::TRANSPORT_PATH_SHM:
+      return Attachment::kUnix;
+    case proto::TRANSPORT_PATH_VERBS:
+      return Attachment::kNone;
+    default:
+      return Attachment::kTcp;
+  }
 }
 
 absl::StatusOr<std::unique_ptr<DataPath>> MakePath(proto::TransportPath path,
-                                                   UniqueFd socket) {
-  if (path == proto::TRANSPORT_PATH_SHM) {
-    return shm::CreateShmPath(std::move(socket));
+                                                   UniqueFd socket,
+                                                   absl::string_view peer,
+                                                   PathResources* resources) {
+  switch (path) {
+    case proto::TRANSPORT_PATH_VERBS:
+      return verbs::CreateVerbsPath(resources->verbs, peer);
+    case proto::TRANSPORT_PATH_SHM:
+      return shm::CreateShmPath(std::move(socket));
+    case proto::TRANSPORT_PATH_TCP:
+      return tcp::CreateTcpPath(std::move(socket));
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("no data path of kind ", path));
   }
-  if (path == proto::TRANSPORT_PATH_TCP) {
-    return tcp::CreateTcpPath(std::move(socket));
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("no data path of kind ", path));
 }
 
 }  // namespace refract::transport

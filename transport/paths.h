@@ -13,24 +13,34 @@
 #include "transport/channel.h"
 #include "transport/datapath.h"
 #include "transport/fd.h"
+#include "transport/path_resources.h"
 
 namespace refract::transport {
 
-// Back-ends that `preference` allows here, best first. InvalidArgument: one
-// that this version does not have.
+// Back-ends that `preference` allows here, best first. `rdma_device` as in
+// ClientOptions. An error says why the one that is asked for cannot be had.
 absl::StatusOr<std::vector<proto::TransportPath>> PathsFor(
-    PathPreference preference);
+    PathPreference preference, absl::string_view rdma_device);
 
 // "shm", "tcp", …
 absl::string_view PathName(proto::TransportPath path);
 
-// True: attached through the server's abstract unix socket, so both ends are
-// on one machine; false: through its TCP port.
-bool AttachesLocally(proto::TransportPath path);
+// What a path is made over, besides the session.
+enum class Attachment {
+  kTcp,   // a further connection to the server's TCP port
+  kUnix,  // one to its abstract unix socket: both ends are on one machine
+  kNone,  // nothing: descriptors say all
+};
+Attachment AttachmentOf(proto::TransportPath path);
 
-// Over a connected socket of the kind that AttachesLocally says.
+// `socket` is of the kind that AttachmentOf says, invalid for kNone. `peer` is
+// a descriptor that the peer exported for its end, empty when none has come
+// yet. `resources` are of the polling thread that the path is for, and outlive
+// it.
 absl::StatusOr<std::unique_ptr<DataPath>> MakePath(proto::TransportPath path,
-                                                   UniqueFd socket);
+                                                   UniqueFd socket,
+                                                   absl::string_view peer,
+                                                   PathResources* resources);
 
 }  // namespace refract::transport
 

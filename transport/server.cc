@@ -17,9 +17,11 @@
 namespace refract::transport {
 namespace {
 
-// Each client holds one thread and, while it attaches, a second for a moment.
-// The rest is for peers that have not said hello yet.
+// While it shakes hands each client holds one thread and, while it attaches, a
+// second for a moment. The rest is for peers that have not said hello yet.
 constexpr size_t kExtraThreads = 64;
+// More than any NIC has use for; a guard against a slip of the operator's hand.
+constexpr int kMaxPollers = 64;
 // Pause after running out of descriptors, so that accepting does not spin.
 constexpr absl::Duration kAcceptPause = absl::Milliseconds(20);
 
@@ -31,8 +33,18 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(
   if (options.port < 0 || options.port > 65535) {
     return absl::InvalidArgumentError(absl::StrCat("port ", options.port));
   }
+  if (options.pollers < 1 || options.pollers > kMaxPollers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.pollers, " pollers; 1 to ", kMaxPollers));
+  }
+  if (!(options.refuse_ratio > 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("refuse_ratio of ", options.refuse_ratio));
+  }
   if (options.max_connections < 1 ||
+      options.heartbeat_interval <= absl::ZeroDuration() ||
       options.liveness_timeout <= absl::ZeroDuration() ||
+      options.ack_timeout <= absl::ZeroDuration() ||
       options.handshake_timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(
         "max_connections and transport timeouts must be positive");
@@ -40,38 +52,53 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(
   auto shared = std::make_unique<ServerShared>();
   shared->options = options;
   shared->handler = handler;
-  REFRACT_ASSIGN_OR_RETURN(shared->paths, PathsFor(options.path));
-  REFRACT_ASSIGN_OR_RETURN(shared->acceptor, Waker::Create());
+  REFRACT_ASSIGN_OR_RETURN(shared->paths,
+                           PathsFor(options.path, options.rdma_device));
+  REFRACT_ASSIGN_OR_RETURN(shared->acceptor, ThreadWaker::Create());
   REFRACT_ASSIGN_OR_RETURN(Listener tcp,
                            ListenTcp({options.host, options.port}));
   UniqueFd local;
   if (std::any_of(shared->paths.begin(), shared->paths.end(),
-                  AttachesLocally)) {
+                  [](proto::TransportPath path) {
+                    return AttachmentOf(path) == Attachment::kUnix;
+                  })) {
     shared->unix_socket =
         absl::StrCat("refract-", absl::BytesToHexString(RandomToken(16)));
     REFRACT_ASSIGN_OR_RETURN(local, ListenUnix(shared->unix_socket));
   }
-  return std::make_unique<ServerImpl>(std::move(shared), std::move(tcp.fd),
-                                      std::move(local), tcp.port);
+  ServerSession::Pollers pollers(static_cast<size_t>(options.pollers));
+  for (std::unique_ptr<ServerPoller>& poller : pollers) {
+    REFRACT_ASSIGN_OR_RETURN(poller, ServerPoller::Create(shared.get()));
+  }
+  return std::make_unique<ServerImpl>(std::move(shared), std::move(pollers),
+                                      std::move(tcp.fd), std::move(local),
+                                      tcp.port);
 }
 
-ServerImpl::ServerImpl(std::unique_ptr<ServerShared> shared, UniqueFd tcp,
+ServerImpl::ServerImpl(std::unique_ptr<ServerShared> shared,
+                       ServerSession::Pollers pollers, UniqueFd tcp,
                        UniqueFd local, int port)
     : port_(port),
       shared_(std::move(shared)),
+      pollers_(std::move(pollers)),
       tcp_(std::move(tcp)),
       local_(std::move(local)),
-      acceptor_([this] { Accept(); }) {}
+      acceptor_([this] { Accept(); }) {
+  for (const auto& poller : pollers_) poller->Start();
+}
 
 ServerImpl::~ServerImpl() {
   shared_->stopping = true;
   shared_->acceptor->Wake();
+  // In parallel, because each may have to wait for clients.
+  for (const auto& poller : pollers_) poller->Wake();
   acceptor_.join();
 }
 
 void ServerImpl::StopAdmitting() {
   shared_->draining = true;
   shared_->acceptor->Wake();
+  for (const auto& poller : pollers_) poller->Wake();
 }
 
 ServerStats ServerImpl::stats() const {
@@ -80,6 +107,10 @@ ServerStats ServerImpl::stats() const {
   stats.accepted = shared_->accepted.load();
   stats.refused = shared_->refused.load();
   stats.violations = shared_->violations.load();
+  stats.losses = shared_->losses.load();
+  stats.path_failures = shared_->path_failures.load();
+  stats.superseded = shared_->superseded.load();
+  stats.suspicions = shared_->suspicions.load();
   stats.requests = shared_->requests.load();
   return stats;
 }
@@ -96,7 +127,6 @@ void ServerImpl::Accept() {
       // Refuses at once what nobody will accept any more.
       tcp_.Reset(-1);
       local_.Reset(-1);
-      for (const auto& session : sessions_) session->Wake();
     }
     // poll(2) skips the negative descriptors of closed listeners.
     std::array<pollfd, 2> fds = {
@@ -132,7 +162,7 @@ absl::Status ServerImpl::AcceptOne(int listener, bool local) {
   }
   REFRACT_ASSIGN_OR_RETURN(
       std::unique_ptr<ServerSession> session,
-      ServerSession::Start(shared_.get(), std::move(socket), local));
+      ServerSession::Start(shared_.get(), pollers_, std::move(socket), local));
   sessions_.push_back(std::move(session));
   return absl::OkStatus();
 }

@@ -11,17 +11,23 @@
 
 namespace refract::transport {
 
-// The server of channel.h: one thread that accepts and buries, one per
-// connection (ServerSession).
+// The server of channel.h: one thread that accepts and buries, a short-lived
+// one per handshake (ServerSession), and the pollers, which own the
+// connections.
 class ServerImpl final : public Server {
  public:
   // `local` may be invalid: no unix socket.
-  ServerImpl(std::unique_ptr<ServerShared> shared, UniqueFd tcp, UniqueFd local,
+  ServerImpl(std::unique_ptr<ServerShared> shared,
+             ServerSession::Pollers pollers, UniqueFd tcp, UniqueFd local,
              int port);
   ~ServerImpl() override;
 
   int port() const override { return port_; }
   ServerStats stats() const override;
+  absl::StatusOr<std::shared_ptr<LandingArea>> CreateLandingArea(
+      size_t bytes) override {
+    return shared_->landing->Create(bytes);
+  }
   void StopAdmitting() override;
 
  private:
@@ -30,6 +36,7 @@ class ServerImpl final : public Server {
 
   const int port_;
   const std::unique_ptr<ServerShared> shared_;
+  const ServerSession::Pollers pollers_;
   // The acceptor's.
   UniqueFd tcp_;
   UniqueFd local_;

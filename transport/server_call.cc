@@ -30,7 +30,7 @@ void ReplyQueue::Close() {
 }
 
 ServerCallImpl::ServerCallImpl(uint64_t id, size_t model, absl::Time deadline,
-                               std::unique_ptr<IncomingMessage::Impl> message,
+                               IncomingMessage::ImplPtr message,
                                std::shared_ptr<ReplyQueue> replies,
                                AbandonedFlag abandoned)
     : id_(id),
@@ -50,6 +50,8 @@ absl::Span<const base::TensorView> ServerCallImpl::tensors() const {
   return message_->tensors;
 }
 
+bool ServerCallImpl::settled() const { return message_->settled(); }
+
 bool ServerCallImpl::abandoned() const {
   return abandoned_->load() || !replies_->memory()->open.load();
 }
@@ -60,7 +62,7 @@ absl::StatusOr<OutgoingMessage> ServerCallImpl::AllocateReply(
     return absl::UnavailableError("the client is gone");
   }
   REFRACT_ASSIGN_OR_RETURN(
-      std::unique_ptr<OutgoingMessage::Impl> message,
+      OutgoingMessage::ImplPtr message,
       NewMessage(replies_->memory(), MessageKind::kResponse, tensors));
   return OutgoingMessage(std::move(message));
 }
@@ -68,7 +70,7 @@ absl::StatusOr<OutgoingMessage> ServerCallImpl::AllocateReply(
 void ServerCallImpl::Reply(OutgoingMessage message) {
   CHECK(!answered_) << "a request was answered twice";
   answered_ = true;
-  std::unique_ptr<OutgoingMessage::Impl> impl = message.TakeImpl();
+  OutgoingMessage::ImplPtr impl = message.TakeImpl();
   CHECK(impl != nullptr && impl->memory == replies_->memory())
       << "a reply that was not allocated by its call";
   replies_->Push({id_, std::move(impl)});

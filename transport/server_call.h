@@ -21,7 +21,7 @@ class ReplyQueue {
   struct Reply {
     uint64_t id = 0;
     // Null: not even a failure could be written.
-    std::unique_ptr<OutgoingMessage::Impl> message;
+    OutgoingMessage::ImplPtr message;
   };
 
   explicit ReplyQueue(std::shared_ptr<LinkMemory> memory)
@@ -46,13 +46,14 @@ using AbandonedFlag = std::shared_ptr<std::atomic<bool>>;
 class ServerCallImpl final : public ServerCall {
  public:
   ServerCallImpl(uint64_t id, size_t model, absl::Time deadline,
-                 std::unique_ptr<IncomingMessage::Impl> message,
+                 IncomingMessage::ImplPtr message,
                  std::shared_ptr<ReplyQueue> replies, AbandonedFlag abandoned);
   ~ServerCallImpl() override;
 
   size_t model() const override { return model_; }
   absl::Time deadline() const override { return deadline_; }
   absl::Span<const base::TensorView> tensors() const override;
+  bool settled() const override;
   bool abandoned() const override;
   absl::StatusOr<OutgoingMessage> AllocateReply(
       absl::Span<const base::TensorSpec> tensors) override;
@@ -63,7 +64,7 @@ class ServerCallImpl final : public ServerCall {
   const uint64_t id_;
   const size_t model_;
   const absl::Time deadline_;
-  const std::unique_ptr<IncomingMessage::Impl> message_;
+  const IncomingMessage::ImplPtr message_;
   const std::shared_ptr<ReplyQueue> replies_;
   const AbandonedFlag abandoned_;
   bool answered_ = false;

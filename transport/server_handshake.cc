@@ -1,6 +1,8 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <array>
+#include <optional>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -28,6 +30,9 @@ absl::Status CheckHello(const proto::Hello& hello) {
       return absl::InvalidArgumentError("hello with an overlong model name");
     }
   }
+  if (!hello.client().empty() && hello.client().size() != kClientBytes) {
+    return absl::InvalidArgumentError("hello with a client id of bad length");
+  }
   return absl::OkStatus();
 }
 
@@ -35,7 +40,8 @@ absl::Status CheckHello(const proto::Hello& hello) {
 class Attempt {
  public:
   Attempt(const ServerHandshakeContext& context, SessionSocket session,
-          absl::Time deadline, std::shared_ptr<Waker> waker, const Wait& wait)
+          absl::Time deadline, std::shared_ptr<ThreadWaker> waker,
+          const Wait& wait)
       : context_(context),
         options_(context.options),
         session_(std::move(session)),
@@ -53,8 +59,7 @@ class Attempt {
     // Each path may be tried once, so a client cannot keep us making regions.
     int tries = reply_.paths_size();
     while (true) {
-      REFRACT_ASSIGN_OR_RETURN(const SessionFrame next,
-                               AwaitFrame(session_, wait_, deadline_));
+      REFRACT_ASSIGN_OR_RETURN(const SessionFrame next, NextFrame(setup.get()));
       if (next.kind == FrameKind::kPathStart && tries-- > 0) {
         setup.reset();
         REFRACT_RETURN_IF_ERROR(StartPath(next, &setup));
@@ -75,6 +80,29 @@ class Attempt {
   }
 
  private:
+  // The next frame. Meanwhile answers the client's probe through `setup` (may
+  // be null) with the own one: the client can receive it only once it has
+  // connected its end, which its own probe proves.
+  absl::StatusOr<SessionFrame> NextFrame(PathSetup* setup) {
+    while (true) {
+      REFRACT_ASSIGN_OR_RETURN(std::optional<SessionFrame> frame,
+                               TryFrame(session_));
+      if (frame.has_value()) return *std::move(frame);
+      // poll(2) skips negative descriptors.
+      std::array<pollfd, 2> fds = {
+          {{session_.fd(), FrameEvents(session_), 0}, {-1, POLLIN, 0}}};
+      bool sleep = true;
+      if (setup != nullptr && setup->awaits_probe()) {
+        sleep = setup->Arm();
+        fds[1].fd = setup->fd();
+      }
+      if (sleep) {
+        REFRACT_RETURN_IF_ERROR(wait_.For(absl::MakeSpan(fds), deadline_));
+      }
+      if (setup != nullptr) setup->AnswerProbe(ServerProbe(token_));
+    }
+  }
+
   absl::Status Refuse(const absl::Status& why) {
     proto::HelloReply refusal;
     *refusal.mutable_status() = ToWire(why, kMaxStatusTextBytes);
@@ -94,6 +122,10 @@ class Attempt {
     in_flight_ = std::min(options_.limits.max_in_flight,
                           static_cast<int>(hello_.limits().max_in_flight()));
     *reply_.mutable_identity() = LocalIdentity();
+    reply_.mutable_identity()->set_process(context_.process);
+    reply_.set_features(kFeatures);
+    reply_.set_heartbeat_interval_us(
+        absl::ToInt64Microseconds(options_.heartbeat_interval));
     ChoosePaths();
     if (reply_.paths().empty()) {
       return Refuse(absl::FailedPreconditionError(
@@ -125,7 +157,8 @@ class Attempt {
       const bool wanted =
           std::find(hello_.paths().begin(), hello_.paths().end(), path) !=
           hello_.paths().end();
-      if (wanted && (local || !AttachesLocally(path))) reply_.add_paths(path);
+      const bool reachable = local || AttachmentOf(path) != Attachment::kUnix;
+      if (wanted && reachable) reply_.add_paths(path);
     }
   }
 
@@ -148,9 +181,6 @@ class Attempt {
     absl::StatusOr<std::unique_ptr<PathSetup>> made = MakeSetup(start);
     if (absl::IsCancelled(made.status())) return made.status();
     if (!made.ok()) return ReplyPath(made.status(), nullptr);
-    // The probe first: it then waits for the client when the reply comes.
-    const absl::Status probe = (*made)->PostProbe(ServerProbe(token_));
-    if (!probe.ok()) return ReplyPath(probe, nullptr);
     *setup = *std::move(made);
     return ReplyPath(absl::OkStatus(), setup->get());
   }
@@ -164,7 +194,7 @@ class Attempt {
     const absl::Time deadline =
         std::min(deadline_, options_.clock->Now() + kProbeTimeout);
     UniqueFd socket;
-    while (true) {
+    while (AttachmentOf(start.path()) != Attachment::kNone) {
       socket = context_.broker->Take(token_, start.path());
       if (socket.valid()) break;
       // Only the waker (the broker's), a hang-up or the deadline end this.
@@ -176,8 +206,9 @@ class Attempt {
     }
     REFRACT_ASSIGN_OR_RETURN(
         std::unique_ptr<PathSetup> setup,
-        PathSetup::Create(start.path(), std::move(socket), options_.limits,
-                          reply_.limits(), waker_));
+        PathSetup::Create(start.path(), std::move(socket), start.slots(),
+                          options_.limits, reply_.limits(), context_.link_waker,
+                          context_.resources));
     REFRACT_RETURN_IF_ERROR(
         setup->ImportPeer(start.slots(), start.source(), hello_.limits()));
     return setup;
@@ -189,8 +220,14 @@ class Attempt {
     setup.Finish(hello_.epoch(), MessageKind::kRequest, &established);
     established.session = std::move(session_);
     established.peer = hello_.identity().node();
-    established.peer_liveness_timeout =
-        PeerLiveness(hello_.liveness_timeout_us());
+    const HeartbeatTimes heartbeats = AgreeOnHeartbeats(
+        options_.heartbeat_interval, options_.liveness_timeout,
+        hello_.heartbeat_interval_us(), hello_.liveness_timeout_us(),
+        hello_.features());
+    established.heartbeat_interval = heartbeats.interval;
+    established.suspect_after = heartbeats.suspect_after;
+    established.client = hello_.client();
+    established.oldest_live_epoch = hello_.oldest_live_epoch();
     established.max_in_flight = in_flight_;
     established.models = std::move(verdicts_);
     established.model_ids = std::move(model_ids_);
@@ -201,7 +238,7 @@ class Attempt {
   const ServerOptions& options_;
   SessionSocket session_;
   const absl::Time deadline_;
-  const std::shared_ptr<Waker> waker_;
+  const std::shared_ptr<ThreadWaker> waker_;
   const Wait& wait_;
   const std::string token_;
   proto::Hello hello_;
@@ -216,7 +253,7 @@ class Attempt {
 absl::StatusOr<Established> ServerHandshake(
     const ServerHandshakeContext& context, SessionSocket session,
     const SessionFrame& hello, absl::Time deadline,
-    std::shared_ptr<Waker> waker, const Wait& wait) {
+    std::shared_ptr<ThreadWaker> waker, const Wait& wait) {
   return Attempt(context, std::move(session), deadline, std::move(waker), wait)
       .Run(hello);
 }

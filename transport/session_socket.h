@@ -15,7 +15,7 @@ namespace refract::transport {
 
 // Same major: the peers understand each other. A minor only adds fields.
 inline constexpr uint16_t kProtocolMajor = 1;
-inline constexpr uint16_t kProtocolMinor = 0;
+inline constexpr uint16_t kProtocolMinor = 1;
 
 inline constexpr size_t kSessionHeaderBytes = 20;
 // Longest body. A hello with 256 models of 100 B of names fits; an attacker

@@ -8,6 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -178,11 +179,19 @@ absl::StatusOr<UniqueFd> Accept(int listener) {
   }
 }
 
-void TuneSession(int fd, absl::Duration timeout) {
+void TuneSession(int fd, absl::Duration ack_timeout) {
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  const auto ms = static_cast<unsigned>(absl::ToInt64Milliseconds(timeout));
+  // 0 would mean the kernel's default, which is many minutes.
+  const auto ms = static_cast<unsigned>(
+      std::max<int64_t>(1, absl::ToInt64Milliseconds(ack_timeout)));
   setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
+  // Heartbeats do the same while our process runs; this also works for a peer
+  // whose heartbeats are far apart.
+  const int seconds = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof(seconds));
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof(seconds));
+  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
 }
 
 std::string PeerHost(int fd) {

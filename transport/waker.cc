@@ -11,15 +11,15 @@
 
 namespace refract::transport {
 
-absl::StatusOr<std::shared_ptr<Waker>> Waker::Create() {
+absl::StatusOr<std::shared_ptr<ThreadWaker>> ThreadWaker::Create() {
   UniqueFd fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!fd.valid()) return ErrnoStatus(errno, "eventfd");
-  return std::shared_ptr<Waker>(new Waker(std::move(fd)));
+  return std::shared_ptr<ThreadWaker>(new ThreadWaker(std::move(fd)));
 }
 
 // Dekker's pattern: each side stores its own flag and then loads the other's,
 // all sequentially consistent, so at least one of the two sees the other.
-void Waker::Wake() {
+void ThreadWaker::Wake() {
   pending_.store(true);
   if (!sleeping_.load()) return;
   const uint64_t one = 1;
@@ -27,14 +27,14 @@ void Waker::Wake() {
   [[maybe_unused]] const ssize_t n = write(fd_.get(), &one, sizeof(one));
 }
 
-bool Waker::Arm() {
+bool ThreadWaker::Arm() {
   sleeping_.store(true);
   if (!pending_.exchange(false)) return true;
   sleeping_.store(false);
   return false;
 }
 
-void Waker::Disarm() {
+void ThreadWaker::Disarm() {
   sleeping_.store(false);
   uint64_t count;
   [[maybe_unused]] const ssize_t n = read(fd_.get(), &count, sizeof(count));

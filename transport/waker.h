@@ -16,24 +16,34 @@
 
 namespace refract::transport {
 
-// Gets one polling thread out of its sleep. Wake() is for any thread and costs
-// a system call only when the poller sleeps; the rest is for the poller.
+// Tells a polling thread that there is something for it to look at.
+// Thread-safe.
 class Waker {
  public:
-  static absl::StatusOr<std::shared_ptr<Waker>> Create();
+  virtual ~Waker() = default;
+  // What the caller wrote before is seen by the poller when it looks.
+  virtual void Wake() = 0;
+};
 
-  // What the caller wrote before is seen by the poller after its next Disarm(),
-  // or after an Arm() that returned false.
-  void Wake();
+// Gets one polling thread out of its sleep. Wake() is for any thread and costs
+// a system call only when the poller sleeps; the rest is for the poller.
+class ThreadWaker final : public Waker {
+ public:
+  static absl::StatusOr<std::shared_ptr<ThreadWaker>> Create();
 
+  void Wake() override;
+
+  // True: Wake() was called since the last Take(), Disarm() or refused Arm().
+  bool Take() { return pending_.load() && pending_.exchange(false); }
   // True: sleep on fd() is safe, and Disarm() must follow it. False: somebody
   // called Wake() since; look for work first.
   bool Arm();
+  // Look for work afterwards: calls of Wake() up to now are forgotten.
   void Disarm();
   int fd() const { return fd_.get(); }
 
  private:
-  explicit Waker(UniqueFd fd) : fd_(std::move(fd)) {}
+  explicit ThreadWaker(UniqueFd fd) : fd_(std::move(fd)) {}
   const UniqueFd fd_;
   std::atomic<bool> pending_ = false;
   std::atomic<bool> sleeping_ = false;
@@ -47,7 +57,7 @@ bool PollUntil(absl::Span<pollfd> fds, base::Clock& clock, absl::Time deadline);
 // How a thread waits for a peer before its polling loop runs, without turning
 // deaf to its owner.
 struct Wait {
-  Waker& waker;
+  ThreadWaker& waker;
   base::Clock& clock;
   // Run after every wake-up of `waker`. An error ends the wait with it.
   std::function<absl::Status()> on_wake;

@@ -143,15 +143,17 @@ absl::StatusOr<MessageHeader> DecodeHeader(absl::Span<const std::byte> bytes,
   return header;
 }
 
-absl::StatusOr<MessageLayout> LayoutMessage(
-    absl::Span<const base::TensorSpec> tensors, size_t text_bytes,
-    size_t max_total_bytes) {
+absl::Status LayoutMessage(absl::Span<const base::TensorSpec> tensors,
+                           size_t text_bytes, size_t max_total_bytes,
+                           MessageLayout* out) {
   if (tensors.size() > kMaxTensors) {
     return absl::InvalidArgumentError(
         absl::StrCat("a message of ", tensors.size(), " tensors; at most ",
                      kMaxTensors, " are allowed"));
   }
-  MessageLayout layout;
+  MessageLayout& layout = *out;
+  layout.tensor_offsets.clear();
+  layout.table_bytes = 0;
   layout.tensor_offsets.reserve(tensors.size());
   size_t payload = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -182,7 +184,7 @@ absl::StatusOr<MessageLayout> LayoutMessage(
         absl::StrCat("a message of at least ", layout.total_bytes,
                      " B; at most ", max_total_bytes, " B are allowed"));
   }
-  return layout;
+  return absl::OkStatus();
 }
 
 void EncodeTable(absl::Span<const base::TensorSpec> tensors,
@@ -205,9 +207,11 @@ void EncodeTable(absl::Span<const base::TensorSpec> tensors,
   }
 }
 
-absl::StatusOr<std::vector<WireTensor>> DecodeTable(
-    absl::Span<const std::byte> table, const MessageHeader& header) {
-  std::vector<WireTensor> tensors;
+absl::Status DecodeTable(absl::Span<const std::byte> table,
+                         const MessageHeader& header,
+                         std::vector<WireTensor>* out) {
+  std::vector<WireTensor>& tensors = *out;
+  tensors.clear();
   tensors.reserve(header.tensor_count);
   const uint64_t payload_bytes = header.payload_bytes();
   uint64_t previous_end = 0;
@@ -263,7 +267,7 @@ absl::StatusOr<std::vector<WireTensor>> DecodeTable(
     return absl::InvalidArgumentError(
         absl::StrCat("message table: ", table.size(), " B too long"));
   }
-  return tensors;
+  return absl::OkStatus();
 }
 
 uint32_t EncodeImm(const Imm& imm) {

@@ -87,9 +87,19 @@ struct MessageLayout {
 
 // InvalidArgument: more than kMaxTensors, rank above kMaxRank, unknown dtype,
 // bad dims, or more than `max_total_bytes` in all.
-absl::StatusOr<MessageLayout> LayoutMessage(
+// Allocates only what `layout` never held so much of before.
+absl::Status LayoutMessage(absl::Span<const base::TensorSpec> tensors,
+                           size_t text_bytes, size_t max_total_bytes,
+                           MessageLayout* layout);
+inline absl::StatusOr<MessageLayout> LayoutMessage(
     absl::Span<const base::TensorSpec> tensors, size_t text_bytes,
-    size_t max_total_bytes);
+    size_t max_total_bytes) {
+  MessageLayout layout;
+  const absl::Status status =
+      LayoutMessage(tensors, text_bytes, max_total_bytes, &layout);
+  if (!status.ok()) return status;
+  return layout;
+}
 
 // Writes layout.table_bytes to `out`.
 void EncodeTable(absl::Span<const base::TensorSpec> tensors,
@@ -107,8 +117,17 @@ struct WireTensor {
 // InvalidArgument names the tensor and what is wrong with it: dtype, rank,
 // dims, length, alignment, order (so no overlap), or a range outside the
 // payload.
-absl::StatusOr<std::vector<WireTensor>> DecodeTable(
-    absl::Span<const std::byte> table, const MessageHeader& header);
+// `tensors` is replaced, and its capacity reused.
+absl::Status DecodeTable(absl::Span<const std::byte> table,
+                         const MessageHeader& header,
+                         std::vector<WireTensor>* tensors);
+inline absl::StatusOr<std::vector<WireTensor>> DecodeTable(
+    absl::Span<const std::byte> table, const MessageHeader& header) {
+  std::vector<WireTensor> tensors;
+  const absl::Status status = DecodeTable(table, header, &tensors);
+  if (!status.ok()) return status;
+  return tensors;
+}
 
 // The 32-bit immediate of a notification: 3 bit kind, 13 bit slot, 16 bit
 // generation, from the top. Lengths never travel in it.

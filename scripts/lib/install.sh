@@ -11,9 +11,16 @@ REFRACT_PACKAGES=(
   g++ cmake ninja-build pkg-config git ccache ca-certificates
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   libabsl-dev libgoogle-glog-dev libcli11-dev nlohmann-json3-dev libxxhash-dev
-  libgtest-dev libgmock-dev
+  libgtest-dev libgmock-dev libibverbs-dev
   # The CMake files of gRPC's package look for these.
   libc-ares-dev libre2-dev libssl-dev zlib1g-dev
+)
+
+# What the tests that need an RDMA device run on where there is none: an emulated
+# machine with soft-RoCE (tests/rdma_vm). Only scripts/test.sh installs these.
+REFRACT_RDMA_VM_PACKAGES=(
+  qemu-system-x86 busybox-static cpio kmod iproute2
+  rdma-core ibverbs-providers ibverbs-utils perftest
 )
 
 # The wheel brings 4.7 GiB; pip holds the archives beside it meanwhile.
@@ -64,6 +71,18 @@ refract_use_ccache() {
   export CCACHE_MAXSIZE="${CCACHE_MAXSIZE:-5G}"
 }
 
+# _refract_apt ARGUMENT…: apt-get as root.
+_refract_apt() {
+  local sudo=()
+  if [[ "$(id -u)" != 0 ]]; then
+    sudo=(sudo)
+    # Without a terminal sudo could only hang or fail at a password.
+    [[ -t 0 ]] || sudo+=(-n)
+  fi
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get -qq -o DPkg::Lock::Timeout=300 "$@"
+}
+
 # refract_install_packages [PACKAGE…]: installs those of REFRACT_PACKAGES, of
 # the arguments and, where python3 needs it, python3-venv that are absent.
 refract_install_packages() {
@@ -80,31 +99,64 @@ refract_install_packages() {
   done
   ((${#missing[@]} == 0)) && return
 
-  local sudo=()
-  if [[ "$(id -u)" != 0 ]]; then
-    command -v sudo >/dev/null ||
-      refract_die "missing packages: ${missing[*]};" \
-        "installing them needs root or sudo"
-    sudo=(sudo)
-    # Without a terminal sudo could only hang or fail at a password.
-    [[ -t 0 ]] || sudo+=(-n)
+  if [[ "$(id -u)" != 0 ]] && ! command -v sudo >/dev/null; then
+    refract_die "missing packages: ${missing[*]};" \
+      "installing them needs root or sudo"
   fi
   refract_say "installing ${missing[*]}"
   local log
   log="$(mktemp)"
-  local apt=("${sudo[@]}" env DEBIAN_FRONTEND=noninteractive
-    apt-get -qq -o DPkg::Lock::Timeout=300)
   # Package lists may be absent or too old; then fetch them and try again.
-  if ! "${apt[@]}" install -y --no-install-recommends "${missing[@]}" \
+  if ! _refract_apt install -y --no-install-recommends "${missing[@]}" \
     >"$log" 2>&1; then
-    if ! { "${apt[@]}" update &&
-      "${apt[@]}" install -y --no-install-recommends "${missing[@]}"; } \
+    if ! { _refract_apt update &&
+      _refract_apt install -y --no-install-recommends "${missing[@]}"; } \
       >"$log" 2>&1; then
       refract_die "apt-get could not install ${missing[*]}:" \
         "$(_refract_reason "$log")"
     fi
   fi
   rm -f "$log"
+}
+
+# refract_install_rdma_vm: what tests/rdma_vm needs. Where that cannot be had the
+# tests are skipped with the reason, so this says so and goes on.
+refract_install_rdma_vm() {
+  if ! { (refract_install_packages "${REFRACT_RDMA_VM_PACKAGES[@]}") &&
+    _refract_fetch_guest_kernel; }; then
+    refract_say "tests on soft-RoCE will be skipped"
+  fi
+}
+
+# A kernel for the guest. Only fetched, never installed: that would change what
+# this machine boots.
+_refract_fetch_guest_kernel() {
+  local image="$REFRACT_ROOT/tests/rdma_vm/guest_image.py" cache package log
+  python3 "$image" kernel >/dev/null 2>&1 && return
+  cache="$(python3 "$image" cache)" && mkdir -p "$cache" || return
+  log="$(mktemp)"
+  local attempt
+  for attempt in first second; do
+    # The metapackage depends on the newest kernel.
+    package="$(apt-cache depends linux-image-amd64 2>/dev/null |
+      awk '$1 == "Depends:" && $2 ~ /^linux-image-/ {print $2; exit}')"
+    if [[ -n $package ]]; then
+      refract_say "fetching $package for the guest of tests/rdma_vm (70 MB)"
+      # Into a folder of its own: two runs must not write one file.
+      local folder
+      folder="$(mktemp -d "$cache/fetch.XXXXXX")" || return
+      if (cd "$folder" && apt-get -qq download "$package" >"$log" 2>&1); then
+        mv "$folder"/*.deb "$cache/"
+        rm -rf "$folder" "$log"
+        return
+      fi
+      rm -rf "$folder"
+    fi
+    [[ $attempt == second ]] || _refract_apt update >>"$log" 2>&1 || break
+  done
+  refract_say "no kernel package for the guest: $(_refract_reason "$log")"
+  rm -f "$log"
+  return 1
 }
 
 # refract_install_venv [PIP PACKAGE…]: .venv with torch, numpy, safetensors and

@@ -17,6 +17,11 @@ from models.zoo import safetensors_io
 from tests.e2e import support
 
 BATCHES = (1, 2, 33, 270, 1000)
+# Published layer widths, whose weights are large enough for what only large
+# constants meet: LibTorch merges them, archives store them apart.
+WIDE_MODELS = ("dlrm", "dlrm_dcnv2")
+WIDE_BATCHES = (1, 64)
+WIDE_EXPORT = ("--rows-scale", "1", "--max-rows", "200")
 # Absolute, after the sigmoid (the issue of every kernel that sums in another
 # order than PyTorch's).
 TOLERANCE = 1e-5
@@ -42,15 +47,16 @@ class Parity(unittest.TestCase):
         support.refract("run", model, "--mode", mode, *pairs, *extra)
         return [load_file(path) for path in outputs]
 
-    def check(self, name, suffix):
-        folder = self.folder / name
+    def check(self, name, suffix, preset="tiny", batches=BATCHES):
+        folder = self.folder / f"{name}-{preset}"
         if not folder.exists():
-            support.export(name, folder)
-        repository = self.folder / f"repo-{suffix}"
+            extra = WIDE_EXPORT if preset == "default" else ()
+            support.export(name, folder, *extra, preset=preset)
+        repository = self.folder / f"repo-{preset}-{suffix}"
         support.add_model(repository, name, folder / f"{name}.{suffix}")
         inputs = []
-        for batch in BATCHES:
-            path = self.folder / f"{name}-{suffix}-{batch}.safetensors"
+        for batch in batches:
+            path = folder / f"{suffix}-{batch}.safetensors"
             safetensors_io.write(
                 path,
                 support.make_inputs(
@@ -62,8 +68,9 @@ class Parity(unittest.TestCase):
             self.run_mode(repository / name, mode, inputs)
             for mode in ("whole", "split", "reference")
         )
-        for batch, w, s, r in zip(BATCHES, whole, split, reference):
-            with self.subTest(model=name, format=suffix, batch=batch):
+        for batch, w, s, r in zip(batches, whole, split, reference):
+            with self.subTest(model=name, format=suffix, batch=batch,
+                              preset=preset):
                 self.assertEqual(w.keys(), s.keys())
                 self.assertEqual(w.keys(), r.keys())
                 for key, scores in w.items():
@@ -89,6 +96,11 @@ def add_cases():
             def case(self, name=name, suffix=suffix):
                 self.check(name, suffix)
             setattr(Parity, f"test_{name}_{suffix}", case)
+
+            def wide(self, name=name, suffix=suffix):
+                self.check(name, suffix, "default", WIDE_BATCHES)
+            if name in WIDE_MODELS:
+                setattr(Parity, f"test_{name}_{suffix}_full_width", wide)
 
 
 add_cases()

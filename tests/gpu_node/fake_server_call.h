@@ -61,6 +61,7 @@ class FakeServerCall : public transport::ServerCall {
   size_t model() const override { return 0; }
   absl::Time deadline() const override { return deadline_; }
   absl::Span<const base::TensorView> tensors() const override { return {}; }
+  bool settled() const override { return true; }
   bool abandoned() const override { return abandoned_; }
   absl::StatusOr<transport::OutgoingMessage> AllocateReply(
       absl::Span<const base::TensorSpec>) override {

@@ -91,6 +91,21 @@ TEST_F(ReadyQueueTest, PopsEarliestDeadlineFirst) {
   EXPECT_EQ(answers_.size(), 0);
 }
 
+TEST_F(ReadyQueueTest, NoDeadlineMeansLastButNotNever) {
+  ReadyQueue queue(100, clock_);
+  // Nobody waits for the oldest one: it must not use up the turn.
+  Push(queue, "abandoned", absl::InfiniteFuture(), true);
+  Push(queue, "patient 1", absl::InfiniteFuture());
+  Push(queue, "patient 2", absl::InfiniteFuture());
+  for (int i = 0; i < 50; ++i) Push(queue, "urgent", At(10 + i));
+  for (int i = 1; i <= 2 * kTurnWithoutDeadline; ++i) {
+    EXPECT_EQ(PopName(queue), i == kTurnWithoutDeadline       ? "patient 1"
+                              : i == 2 * kTurnWithoutDeadline ? "patient 2"
+                                                              : "urgent")
+        << i;
+  }
+}
+
 TEST_F(ReadyQueueTest, FailsExpiredCallsWithAMessageOfItsOwn) {
   ReadyQueue queue(10, clock_);
   Push(queue, "expires", At(5));

@@ -53,6 +53,9 @@ TEST_F(MachineTest, ReadsADumpedTree) {
   Put(port + "state", "4: ACTIVE\n");
   Put(port + "rate", "200 Gb/sec (4X HDR)\n");
   Put(port + "link_layer", "Ethernet\n");
+  Put(root_ / "sys/class/infiniband/mlx5_0/ports/2/state", "1: DOWN\n");
+  Put(root_ / "dev/infiniband/uverbs0", "");
+  Put(root_ / "dev/infiniband/rdma_cm", "");
   Put(root_ / "dev/nvidia0", "");
   Put(root_ / "dev/nvidiactl", "");
 
@@ -67,10 +70,13 @@ TEST_F(MachineTest, ReadsADumpedTree) {
   EXPECT_EQ(machine.huge_page_bytes, 2048u * 1024);
   EXPECT_EQ(machine.transparent_huge_pages, "madvise");
   EXPECT_EQ(machine.numa_nodes, 2);
-  ASSERT_EQ(machine.rdma.size(), 1u);
+  ASSERT_EQ(machine.rdma.size(), 2u);
   EXPECT_EQ(machine.rdma[0].name, "mlx5_0");
   EXPECT_EQ(machine.rdma[0].rate, "200 Gb/sec (4X HDR)");
   EXPECT_TRUE(machine.rdma[0].active());
+  EXPECT_EQ(machine.rdma[1].port, 2);
+  EXPECT_FALSE(machine.rdma[1].active());
+  EXPECT_EQ(machine.rdma_device_files, 1);
   EXPECT_THAT(machine.gpus, ElementsAre("/dev/nvidia0"));
 }
 
@@ -111,6 +117,9 @@ TEST_F(MachineTest, HardwareThatThisBuildCannotUseIsSaidToBeUnused) {
   std::vector<Finding> findings = Judge(machine, Build{}, std::nullopt, 0);
   EXPECT_THAT(Find(findings, "RDMA").cost, HasSubstr("no verbs transport"));
   EXPECT_THAT(Find(findings, "GPU").cost, HasSubstr("no CUDA code"));
+  findings = Judge(machine, {.verbs = true, .cuda = true}, std::nullopt, 0);
+  EXPECT_THAT(Find(findings, "RDMA").cost, HasSubstr("/dev/infiniband"));
+  machine.rdma_device_files = 1;
   findings = Judge(machine, {.verbs = true, .cuda = true}, std::nullopt, 0);
   EXPECT_TRUE(Find(findings, "RDMA").ok);
   EXPECT_TRUE(Find(findings, "GPU").ok);

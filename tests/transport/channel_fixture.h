@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -183,6 +184,11 @@ class ChannelTest : public testing::TestWithParam<PathPreference> {
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
   }
+  // The same with a handler that lives as long as the server.
+  void Serve(FunctionHandler::RequestFunction on_request) {
+    handler_ = std::make_unique<FunctionHandler>(std::move(on_request));
+    StartServer(handler_.get());
+  }
   void StartClient(std::function<void()> on_change = nullptr) {
     client_options_.address = "127.0.0.1:" + std::to_string(server_->port());
     client_options_.path = GetParam();
@@ -197,6 +203,14 @@ class ChannelTest : public testing::TestWithParam<PathPreference> {
   bool AwaitConnected(bool connected = true) {
     return Eventually([&] { return client_->state().connected == connected; });
   }
+  void SetUp() override {
+    if (GetParam() != PathPreference::kVerbs) return;
+    // Devices pin their memory, and emulated machines have little.
+    for (Limits* limits : {&client_options_.limits, &server_options_.limits}) {
+      limits->max_message_bytes = size_t{16} << 20;
+      limits->source_arena_bytes = size_t{64} << 20;
+    }
+  }
   void Start(Handler* handler) {
     ASSERT_NO_FATAL_FAILURE(StartServer(handler));
     ASSERT_NO_FATAL_FAILURE(StartClient());
@@ -209,14 +223,30 @@ class ChannelTest : public testing::TestWithParam<PathPreference> {
   base::ManualClock server_clock_{absl::FromUnixSeconds(50)};
   ServerOptions server_options_;
   ClientOptions client_options_;
+  std::unique_ptr<Handler> handler_;
   // Clients go first: they outlive no server in these tests but survive it.
   std::unique_ptr<Server> server_;
   std::unique_ptr<Client> client_;
 };
 
+// Shared memory and TCP; verbs instead where tests/rdma_vm runs the program.
+inline std::vector<PathPreference> PathsUnderTest() {
+  if (std::getenv("REFRACT_RDMA_DEVICES") != nullptr) {
+    return {PathPreference::kVerbs};
+  }
+  return {PathPreference::kShm, PathPreference::kTcp};
+}
+
 inline std::string PathParamName(
     const testing::TestParamInfo<PathPreference>& info) {
-  return info.param == PathPreference::kShm ? "Shm" : "Tcp";
+  switch (info.param) {
+    case PathPreference::kShm:
+      return "Shm";
+    case PathPreference::kVerbs:
+      return "Verbs";
+    default:
+      return "Tcp";
+  }
 }
 
 }  // namespace refract::transport

@@ -3,6 +3,7 @@
 #include <set>
 #include <thread>
 
+#include "absl/strings/ascii.h"
 #include "tests/transport/channel_fixture.h"
 
 namespace refract::transport {
@@ -16,7 +17,7 @@ TEST_P(ChannelTest, EchoesRandomTensors) {
   FunctionHandler handler(Echo);
   ASSERT_NO_FATAL_FAILURE(Start(&handler));
   EXPECT_EQ(client_->state().path,
-            GetParam() == PathPreference::kShm ? "shm" : "tcp");
+            absl::AsciiStrToLower(PathParamName({GetParam(), /*an_index=*/0})));
   const uint32_t seed = std::random_device()();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
@@ -153,7 +154,9 @@ TEST_P(ChannelTest, TooManyInFlightAreRefusedAndComeBack) {
 TEST_P(ChannelTest, UnsentMessagesGiveTheirMemoryBack) {
   FunctionHandler handler(Echo);
   client_options_.limits.max_message_bytes = 1 << 20;
-  client_options_.limits.source_arena_bytes = 2 << 20;
+  // 2 MiB in either case: see Limits.
+  client_options_.limits.source_arena_bytes =
+      GetParam() == PathPreference::kVerbs ? 8 << 20 : 2 << 20;
   ASSERT_NO_FATAL_FAILURE(Start(&handler));
   for (int i = 0; i < 1000; ++i) {
     ASSERT_TRUE(client_->Allocate(0, Floats(200'000)).ok());
@@ -205,9 +208,7 @@ TEST_P(ChannelTest, PullsWaitForTheReceiversMemory) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Paths, ChannelTest,
-                         testing::Values(PathPreference::kShm,
-                                         PathPreference::kTcp),
-                         PathParamName);
+                         testing::ValuesIn(PathsUnderTest()), PathParamName);
 
 }  // namespace
 }  // namespace refract::transport

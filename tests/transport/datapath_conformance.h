@@ -180,6 +180,59 @@ TEST_P(DataPathConformance, RegionsAreBounded) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
 }
 
+// The gets of two paths fill one memory side by side.
+TEST_P(DataPathConformance, GetsOfManyPathsLandInSharedMemory) {
+  constexpr size_t kRow = 100'000;
+  auto memory = Mapping::ForDevices(4 * kRow);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  std::unique_ptr<Connected> other = Connect();
+  std::mt19937 random(5);
+  FillRandom(random, b().source.data(), kRegionBytes);
+  FillRandom(random, other->b.source.data(), kRegionBytes);
+  const absl::Span<std::byte> first((*memory)->data(), kRow);
+  EXPECT_EQ(a().end.path().Get(a().peer_source, 0, first, 0),
+            PostResult::kInvalid)
+      << "not added yet";
+  for (DataPath* path : {&a().end.path(), &other->a.end.path()}) {
+    auto region = path->AddRegion(*memory, Access::kLocal);
+    ASSERT_TRUE(region.ok()) << region.status();
+    EXPECT_EQ(region->memory, *memory);
+    auto again = path->AddRegion(*memory, Access::kLocal);
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(again->id, region->id);
+    EXPECT_EQ(path->Export(*region).status().code(),
+              absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(path->AddRegion(*memory, Access::kRemoteRead).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+  for (uint64_t row = 0; row < 4; ++row) {
+    Side& side = row % 2 == 0 ? a() : other->a;
+    ASSERT_EQ(side.end.path().Get(side.peer_source, row * kRow,
+                                  {(*memory)->data() + row * kRow, kRow}, row),
+              PostResult::kPosted);
+  }
+  EXPECT_EQ(
+      a().end.path().Get(a().peer_source, 0,
+                         {(*memory)->data() + (*memory)->size() - 10, 11}, 0),
+      PostResult::kInvalid);
+  ASSERT_TRUE(PollUntil([&] {
+    other->a.end.Poll();
+    other->b.end.Poll();
+    return a().end.gets.size() == 2 && other->a.end.gets.size() == 2;
+  }));
+  for (size_t row = 0; row < 4; ++row) {
+    const Region& source = row % 2 == 0 ? b().source : other->b.source;
+    EXPECT_EQ(std::memcmp((*memory)->data() + row * kRow,
+                          source.data() + row * kRow, kRow),
+              0)
+        << "row " << row;
+  }
+  // It lives as long as anybody needs it.
+  const std::byte* data = (*memory)->data();
+  memory->reset();
+  EXPECT_EQ(data[0], b().source.data()[0]);
+}
+
 TEST_P(DataPathConformance, OutstandingOperationsAreBoundedAndRecover) {
   const PathLimits limits = a().end.path().limits();
   size_t puts = 0;
@@ -260,9 +313,9 @@ TEST_P(DataPathConformance, SlowReceiverLosesNothing) {
 // Arm, sleep, wake, over and over, with the other side answering from its own
 // thread: one lost wake-up and the test stops for good.
 TEST_P(DataPathConformance, NoWakeUpIsLost) {
-  constexpr uint32_t kRounds = 20'000;
+  const uint32_t rounds = Repetitions(20'000);
   std::thread echo([&] {
-    for (uint32_t round = 0; round < kRounds; ++round) {
+    for (uint32_t round = 0; round < rounds; ++round) {
       while (b().end.notes.empty()) {
         ASSERT_TRUE(b().end.PollOrSleep()) << round;
       }
@@ -278,7 +331,7 @@ TEST_P(DataPathConformance, NoWakeUpIsLost) {
     }
   });
   std::mt19937 random(5);
-  for (uint32_t round = 0; round < kRounds; ++round) {
+  for (uint32_t round = 0; round < rounds; ++round) {
     ASSERT_EQ(a().end.path().PutNotify(a().peer_inbox, 0, {}, round, 0),
               PostResult::kPosted);
     // Sleeps at different moments of the exchange.
@@ -296,7 +349,7 @@ TEST_P(DataPathConformance, NoWakeUpIsLost) {
 // Slots released in random order, as the message layer does it: no message
 // overwrites one that is still held.
 TEST_P(DataPathConformance, SlotsReleasedInRandomOrderKeepTheirBytes) {
-  constexpr uint32_t kMessages = 50'000;
+  const uint32_t messages = Repetitions(100'000);
   constexpr size_t kSlots = 32;
   constexpr size_t kSlotBytes = 256;
   const uint32_t seed = std::random_device()();
@@ -319,7 +372,7 @@ TEST_P(DataPathConformance, SlotsReleasedInRandomOrderKeepTheirBytes) {
                 PostResult::kPosted);
     };
     uint32_t received = 0;
-    while (received < kMessages) {
+    while (received < messages) {
       const size_t count = b().end.Poll();
       b().end.puts.clear();
       while (!b().end.notes.empty()) {
@@ -342,7 +395,7 @@ TEST_P(DataPathConformance, SlotsReleasedInRandomOrderKeepTheirBytes) {
   std::vector<uint32_t> free;
   for (uint32_t slot = 0; slot < kSlots; ++slot) free.push_back(slot);
   std::vector<bool> put_done(kSlots, true);
-  for (uint32_t sent = 0; sent < kMessages;) {
+  for (uint32_t sent = 0; sent < messages;) {
     bool progress = a().end.Poll() > 0;
     while (!a().end.notes.empty()) {
       free.push_back(a().end.notes.front());

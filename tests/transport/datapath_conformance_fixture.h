@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -17,13 +19,10 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "tests/transport/path_pairs.h"
 #include "transport/datapath.h"
 
 namespace refract::transport {
-
-using PathPair =
-    std::pair<std::unique_ptr<DataPath>, std::unique_ptr<DataPath>>;
-using PairFactory = PathPair (*)();
 
 // One end with its completions taken apart. The thread that uses it polls.
 class TestEnd {
@@ -128,6 +127,13 @@ class DataPathConformance : public testing::TestWithParam<PairFactory> {
   void SetUp() override { both_ = Connect(); }
   Side& a() { return both_->a; }
   Side& b() { return both_->b; }
+
+  // Repetitions of a test that mainly waits for threads to wake up: a tenth on
+  // real verbs, which run in an emulated machine.
+  static uint32_t Repetitions(uint32_t natively) {
+    return std::getenv("REFRACT_RDMA_LAYOUT") == nullptr ? natively
+                                                         : natively / 10;
+  }
 
   // Polls both ends until `done`. False: 20 s passed.
   template <typename Condition>

@@ -121,7 +121,7 @@ TEST_F(FallbackTest, ServerAnswersAPathThatNeverCame) {
   options.handshake_timeout = absl::Hours(1);
   auto server = Server::Create(options, &handler_);
   ASSERT_TRUE(server.ok());
-  auto waker = Waker::Create();
+  auto waker = ThreadWaker::Create();
   ASSERT_TRUE(waker.ok());
   base::Clock& real = base::Clock::Real();
   const Wait wait{**waker, real, [] { return absl::OkStatus(); }};
@@ -176,7 +176,7 @@ TEST_F(FallbackTest, ClientSurvivesServersThatAreNone) {
   for (const auto& [answer, expected] :
        std::vector<std::pair<std::string, std::string>>{
            {"HTTP/1.1 400 Bad Request\r\n\r\n", "not a Refract peer"},
-           {EncodeSessionFrame(FrameKind::kHelloReply, "", 7), "protocol 7.0"},
+           {EncodeSessionFrame(FrameKind::kHelloReply, "", 7), "protocol 7.1"},
            {EncodeSessionFrame(FrameKind::kHelloReply,
                                refusal.SerializeAsString()),
             "not today"},

@@ -32,7 +32,7 @@ class HostilePeer : public testing::Test {
     options_.limits.max_message_bytes = 1 << 20;
     options_.limits.source_arena_bytes = 4 << 20;
     StartServer();
-    auto waker = Waker::Create();
+    auto waker = ThreadWaker::Create();
     ASSERT_TRUE(waker.ok());
     waker_ = *waker;
   }
@@ -106,8 +106,14 @@ class HostilePeer : public testing::Test {
   absl::StatusOr<Established> Handshake() {
     const ClientOptions options = GoodOptions();
     const HostPort address{"127.0.0.1", server_->port()};
-    return ClientHandshake(options, address, {proto::TRANSPORT_PATH_TCP}, 1,
-                           waker_, wait());
+    const Dial dial{.options = options,
+                    .address = address,
+                    .paths = {proto::TRANSPORT_PATH_TCP},
+                    .epoch = 1,
+                    .link_waker = waker_,
+                    .resources = &resources_};
+    DialReport report;
+    return ClientHandshake(dial, wait(), &report);
   }
 
   std::string GoodHello() {
@@ -126,7 +132,8 @@ class HostilePeer : public testing::Test {
   ServerOptions options_;
   FunctionHandler handler_{Echo};
   std::unique_ptr<Server> server_;
-  std::shared_ptr<Waker> waker_;
+  std::shared_ptr<ThreadWaker> waker_;
+  PathResources resources_;
 };
 
 }  // namespace refract::transport

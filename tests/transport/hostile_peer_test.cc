@@ -42,7 +42,7 @@ TEST_F(HostilePeer, AnotherMajorVersionIsToldWhy) {
   ASSERT_TRUE(reply.ParseFromString((*frame)->body));
   EXPECT_EQ(FromWire(reply.status()).code(),
             absl::StatusCode::kFailedPrecondition);
-  EXPECT_TRUE(absl::StrContains(reply.status().message(), "protocol 2.0"))
+  EXPECT_TRUE(absl::StrContains(reply.status().message(), "protocol 2.1"))
       << reply.status().message();
   EXPECT_TRUE(EventuallyRefused(1));
   ExpectServes();

@@ -39,12 +39,12 @@ TEST(RangeAllocatorTest, RandomUseNeverOverlapsAndMergesBack) {
     } else {
       auto victim = live.begin();
       std::advance(victim, random() % live.size());
-      ranges.Free(victim->first);
+      ranges.Free(victim->first, victim->second);
       live.erase(victim);
     }
   }
   EXPECT_GT(refused, 0u);
-  for (const auto& [offset, bytes] : live) ranges.Free(offset);
+  for (const auto& [offset, bytes] : live) ranges.Free(offset, bytes);
   EXPECT_EQ(ranges.used_bytes(), 0u);
   EXPECT_EQ(ranges.Allocate(kCapacity), 0u);
   EXPECT_FALSE(ranges.Allocate(1).has_value());
@@ -59,7 +59,7 @@ TEST(RangeAllocatorTest, HugeSizesDoNotWrap) {
 }
 
 TEST(ArenaTest, FreeWakesOnlyWhoAsked) {
-  auto waker = Waker::Create();
+  auto waker = ThreadWaker::Create();
   ASSERT_TRUE(waker.ok());
   auto memory = Mapping::Anonymous(8192);
   ASSERT_TRUE(memory.ok());

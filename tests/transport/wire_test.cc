@@ -322,7 +322,7 @@ TEST(SessionFrameTest, GoldenBytes) {
   EXPECT_EQ(absl::BytesToHexString(
                 EncodeSessionFrame(FrameKind::kCancel, "123456789")),
             "52524653"  // magic "RRFS"
-            "01000000"  // major, minor
+            "01000100"  // major, minor
             "09000000"  // kind, reserved
             "09000000"  // length
             "839206e3"  // crc32c of the body

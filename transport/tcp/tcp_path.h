@@ -24,6 +24,8 @@ class TcpPath final : public DataPath {
   static absl::StatusOr<std::unique_ptr<TcpPath>> Create(UniqueFd socket);
 
   absl::StatusOr<Region> CreateRegion(size_t bytes, Access access) override;
+  absl::StatusOr<Region> AddRegion(std::shared_ptr<const Mapping> memory,
+                                   Access access) override;
   absl::StatusOr<std::string> Export(const Region& region) override;
   absl::StatusOr<RemoteRegion> Import(absl::string_view descriptor) override;
   PostResult Put(const RemoteRegion& to, uint64_t offset,

@@ -1,0 +1,69 @@
+#include "runtime/stable_inputs.h"
+
+#include <cstring>
+#include <set>
+#include <string>
+
+namespace refract::runtime {
+namespace {
+
+constexpr size_t RoundUp(size_t bytes) {
+  return (bytes + base::kTensorAlignBytes - 1) / base::kTensorAlignBytes *
+         base::kTensorAlignBytes;
+}
+
+}  // namespace
+
+bool SizesDependOnData(const models::Graph& graph, const Part& part) {
+  std::set<std::string> known;
+  const auto learn = [&](const models::SymExpr& expr) {
+    for (std::string& symbol : expr.Symbols()) known.insert(std::move(symbol));
+  };
+  for (const models::ValueId input : part.inputs) {
+    const models::Value& value = graph.value(input);
+    for (const models::SymExpr& size : value.shape) learn(size);
+    learn(value.sym_value);
+  }
+  const auto told = [&](const models::SymExpr& expr) {
+    if (expr.is_unknown()) return false;
+    for (const std::string& symbol : expr.Symbols()) {
+      if (!known.contains(symbol)) return false;
+    }
+    return true;
+  };
+  for (const models::NodeId node : part.nodes) {
+    for (const models::ValueId output : graph.nodes[node].outputs) {
+      if (output == models::kNoValue) continue;
+      const models::Value& value = graph.value(output);
+      if (value.kind != models::ValueKind::kTensor) continue;
+      if (!value.has_shape) return true;
+      for (const models::SymExpr& size : value.shape) {
+        if (!told(size)) return true;
+      }
+    }
+  }
+  return false;
+}
+
+StableInputs::StableInputs(absl::Span<const base::TensorView> inputs,
+                           bool everything)
+    : views_(inputs.begin(), inputs.end()) {
+  const auto copied = [everything](const base::TensorView& view) {
+    return view.bytes > 0 && (everything || !base::IsFloatingPoint(view.dtype));
+  };
+  size_t bytes = 0;
+  for (const base::TensorView& view : views_) {
+    if (copied(view)) bytes += RoundUp(view.bytes);
+  }
+  if (bytes == 0) return;
+  copies_ = base::AlignedBuffer(bytes);
+  std::byte* place = copies_.data();
+  for (base::TensorView& view : views_) {
+    if (!copied(view)) continue;
+    std::memcpy(place, view.data, view.bytes);
+    view.data = place;
+    place += RoundUp(view.bytes);
+  }
+}
+
+}  // namespace refract::runtime

@@ -1,0 +1,130 @@
+"""The daemons as processes; needs nothing but Python's own library.
+
+Environment: REFRACT_BUILD_DIR (the build tree; its bin/ holds the programs) and
+REFRACT_SOURCE_DIR, both set by ctest; REFRACT_START_TIMEOUT_S.
+"""
+
+import contextlib
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+SOURCE = pathlib.Path(
+    os.environ.get(
+        "REFRACT_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]
+    )
+)
+BUILD = pathlib.Path(
+    os.environ.get("REFRACT_BUILD_DIR", SOURCE / "build" / "release")
+)
+# Generous: sanitizers and two busy cores. Nothing waits this long in a pass.
+START_TIMEOUT_S = float(os.environ.get("REFRACT_START_TIMEOUT_S", "60"))
+
+
+def program(name):
+    path = BUILD / "bin" / name
+    if not path.exists():
+        raise unittest.SkipTest(f"{name} is not built in {BUILD}")
+    return str(path)
+
+
+class Node:
+    """A daemon: started, its port read from its first line, its log kept."""
+
+    def __init__(self, name, *arguments):
+        self.name = name
+        self.arguments = [str(part) for part in arguments]
+        self.log = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(
+            [program(name), *self.arguments],
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+        )
+        self.address = None
+        ready = threading.Event()
+
+        def read():
+            for line in self.process.stdout:
+                found = re.search(r"listening on (\S+:\d+)", line)
+                if found and self.address is None:
+                    self.address = found.group(1).replace(
+                        "0.0.0.0", "127.0.0.1"
+                    )
+                    ready.set()
+            ready.set()
+
+        threading.Thread(target=read, daemon=True).start()
+        ready.wait(START_TIMEOUT_S)
+        if self.address is None:
+            self.kill()
+            raise AssertionError(f"{name} did not start:\n{self.output()}")
+
+    @property
+    def port(self):
+        return int(self.address.rpartition(":")[2])
+
+    def output(self):
+        self.log.flush()
+        self.log.seek(0)
+        return self.log.read()
+
+    def kill(self):
+        """kill -9."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+    def close(self):
+        """kill -9, and no more output()."""
+        self.kill()
+        self.log.close()
+
+    def stop(self, timeout=60):
+        """SIGTERM; returns the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            status = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(
+                f"{self.name} did not stop in {timeout} s:\n{self.output()}"
+            )
+        finally:
+            self.process.stdout.close()
+        return status
+
+
+def gpu_node(repository, *arguments, port=0):
+    return Node(
+        "refract-gpu-node", "--model-repository", repository,
+        "--host", "127.0.0.1", "--port", port, *arguments,
+    )
+
+
+def cpu_node(repository, gpu_nodes, *arguments):
+    return Node(
+        "refract-cpu-node", "--model-repository", repository,
+        "--gpu-nodes", ",".join(gpu_nodes),
+        "--grpc-host", "127.0.0.1", "--grpc-port", 0, *arguments,
+    )
+
+
+def wait_until(condition, what, timeout=START_TIMEOUT_S):
+    """Polls a condition that another process brings about."""
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        with contextlib.suppress(Exception):
+            if condition():
+                return
+        time.sleep(0.02)
+    raise AssertionError(f"still not so after {timeout} s: {what}")

@@ -1,0 +1,34 @@
+#ifndef REFRACT_TOOLS_TRANSPORT_BENCH_PLAN_H_
+#define REFRACT_TOOLS_TRANSPORT_BENCH_PLAN_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tools/transport_bench/config.h"
+#include "tools/transport_bench/subject.h"
+
+namespace refract::transport_bench {
+
+// Something to measure under the names that reports use (Row).
+struct Measured {
+  std::string level;
+  std::string name;
+  std::string yardstick_of;
+  std::unique_ptr<Subject> subject;
+};
+
+// Yardsticks first, then the levels of each path. To be made before the
+// processes part.
+absl::StatusOr<std::vector<Measured>> MakeSubjects(const Config& config);
+
+// By operation, mode, size. The adaptive mode comes with the channel level.
+std::vector<Point> MakePoints(const Config& config);
+
+// `verify` and `iterations` are left at their defaults.
+Work WorkFor(const Config& config, const Point& point);
+
+}  // namespace refract::transport_bench
+
+#endif  // REFRACT_TOOLS_TRANSPORT_BENCH_PLAN_H_

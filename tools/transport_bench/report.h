@@ -1,0 +1,58 @@
+#ifndef REFRACT_TOOLS_TRANSPORT_BENCH_REPORT_H_
+#define REFRACT_TOOLS_TRANSPORT_BENCH_REPORT_H_
+
+// The results of a run, and their forms: text, CSV.
+
+#include <string>
+#include <vector>
+
+#include "tools/transport_bench/recorder.h"
+#include "tools/transport_bench/statistics.h"
+#include "tools/transport_bench/work.h"
+
+namespace refract::transport_bench {
+
+// One thing measured at one point, in every round.
+struct Row {
+  Point point;
+  std::string level;  // "raw", "perftest", "path", "message" or "channel"
+  std::string name;   // "socket", "ib_send_lat", …; "shm", "tcp", …
+  // Name of the path that this is a yardstick of; empty when it is none.
+  std::string yardstick_of;
+  int iterations = 0;
+  int outstanding = 0;
+  std::vector<Figures> rounds;
+  std::string error;  // the first, when a round failed
+
+  bool yardstick() const { return !yardstick_of.empty(); }
+  // What ratios are made of, per round: p50_us, or bytes_per_s of streams.
+  std::vector<double> Primary() const;
+};
+
+// rows[subject] ÷ rows[yardstick], both of one point.
+struct Ratio {
+  size_t subject = 0;
+  size_t yardstick = 0;
+  Quartiles quartiles;
+};
+
+struct Report {
+  std::vector<int> cpus;  // of the initiator and the responder
+  std::vector<Row> rows;
+  std::vector<Ratio> ratios;
+};
+
+// Fills `ratios`: every row with each yardstick of its path at the same point.
+void AddRatios(Report* report);
+
+// For people: rows by point, with times in µs and rates in MB/s (10⁶).
+std::string ReportText(const Report& report);
+
+// For plots: one line per row and yardstick, with a header line. Empty fields
+// are what does not apply; one_way_us is half of the round trip's median, as
+// perftest reports it.
+std::string ReportCsv(const Report& report);
+
+}  // namespace refract::transport_bench
+
+#endif  // REFRACT_TOOLS_TRANSPORT_BENCH_REPORT_H_

@@ -1,0 +1,160 @@
+#include "transport/client_link.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "proto/session.pb.h"
+
+namespace refract::transport {
+
+void ClientRequest::Finish(ClientCounters* counters,
+                           absl::StatusOr<IncomingMessage> response) {
+  --counters->in_flight;
+  std::exchange(done, nullptr)(std::move(response));
+}
+
+ClientLink::ClientLink(const ClientOptions& options, Established established,
+                       std::string server_process, ClientCounters* counters,
+                       uint64_t* next_id, Owner* owner)
+    : options_(options),
+      facts_{established.path_kind,     established.path_name,
+             established.epoch,         std::move(established.peer),
+             std::move(server_process), std::move(established.models),
+             established.max_in_flight},
+      counters_(counters),
+      next_id_(next_id),
+      owner_(owner),
+      link_(std::move(established), options.clock, options.liveness_timeout,
+            this,
+            [this](const SessionFrame& frame) { return OnFrame(frame); }) {}
+
+void ClientLink::Start(ClientRequest request) {
+  const uint64_t id = (*next_id_)++;
+  Pending& pending = pending_[id];
+  pending.done = std::move(request.done);
+  pending.deadline = request.deadline;
+  pending.token = std::move(request.message->token);
+  if (request.deadline != absl::InfiniteFuture()) {
+    deadlines_.emplace(request.deadline, id);
+  }
+  link_.endpoint().Send(std::move(request.message), id, request.deadline);
+}
+
+PollTask::Result ClientLink::Step(absl::Time now) {
+  int worked = 0;
+  const absl::Status status = TryStep(now, &worked);
+  if (link_.suspect() != suspect_) {
+    suspect_ = !suspect_;
+    if (suspect_) ++counters_->suspicions;
+    owner_->OnSuspect(*this);
+  }
+  if (status.ok()) return worked > 0 ? Result::kWorked : Result::kIdle;
+  owner_->OnEnd(*this, status);
+  Close(status);
+  return Result::kDone;
+}
+
+absl::Status ClientLink::TryStep(absl::Time now, int* worked) {
+  ExpireRequests(now);
+  if (goaway_ && pending_.empty()) {
+    return absl::UnavailableError("the server is stopping");
+  }
+  if (draining_ && pending_.empty() && memory()->requests.load() == 0) {
+    return absl::UnavailableError("another path is used now");
+  }
+  REFRACT_RETURN_IF_ERROR(link_.Step(now, worked));
+  Count();
+  return absl::OkStatus();
+}
+
+absl::Time ClientLink::next_timer() const {
+  const absl::Time next = link_.next_timer();
+  return deadlines_.empty() ? next : std::min(next, deadlines_.begin()->first);
+}
+
+void ClientLink::ExpireRequests(absl::Time now) {
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    const uint64_t id = deadlines_.begin()->second;
+    deadlines_.erase(deadlines_.begin());
+    const auto found = pending_.find(id);
+    Client::Callback done = std::move(found->second.done);
+    pending_.erase(found);
+    if (!link_.endpoint().Unsend(id)) {
+      link_.endpoint().Ignore(id);
+      proto::Cancel cancel;
+      cancel.set_id(id);
+      // A dead session shows in the link's own step.
+      link_.SendFrame(FrameKind::kCancel, cancel).IgnoreError();
+    }
+    Finish(std::move(done),
+           absl::DeadlineExceededError("no answer before the deadline"));
+  }
+}
+
+absl::Status ClientLink::OnMessage(const MessageHeader& header,
+                                   absl::string_view text,
+                                   IncomingMessage::ImplPtr message) {
+  // First, so that a caller who has its answer finds it counted.
+  Count();
+  const auto found = pending_.find(header.id);
+  // Late: its deadline passed. Destroying `message` gives the slot back.
+  if (found == pending_.end()) return absl::OkStatus();
+  Client::Callback done = std::move(found->second.done);
+  if (found->second.deadline != absl::InfiniteFuture()) {
+    deadlines_.erase({found->second.deadline, header.id});
+  }
+  pending_.erase(found);
+  if (header.status_code != 0) {
+    message.reset();
+    Finish(
+        std::move(done),
+        absl::Status(static_cast<absl::StatusCode>(header.status_code), text));
+    return absl::OkStatus();
+  }
+  Finish(std::move(done), IncomingMessage(std::move(message)));
+  return absl::OkStatus();
+}
+
+absl::Status ClientLink::OnFrame(const SessionFrame& frame) {
+  if (frame.kind != FrameKind::kGoaway) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "unexpected frame of kind ", static_cast<int>(frame.kind)));
+  }
+  if (!std::exchange(goaway_, true)) owner_->OnGoaway(*this);
+  return absl::OkStatus();
+}
+
+void ClientLink::Close(const absl::Status& why) {
+  link_.SayClose(why);
+  deadlines_.clear();
+  auto pending = std::move(pending_);
+  pending_.clear();
+  const absl::Status status =
+      absl::IsCancelled(why) ? why
+                             : absl::UnavailableError(absl::StrCat(
+                                   "connection to ", options_.address,
+                                   " lost, outcome unknown: ", why.message()));
+  for (auto& [id, request] : pending) Finish(std::move(request.done), status);
+}
+
+void ClientLink::Finish(Client::Callback done,
+                        absl::StatusOr<IncomingMessage> response) {
+  --counters_->in_flight;
+  done(std::move(response));
+}
+
+void ClientLink::Count() {
+  const EndpointCounters& now = link_.endpoint().counters();
+  if (now.bytes_sent == counted_.bytes_sent &&
+      now.bytes_received == counted_.bytes_received) {
+    return;
+  }
+  counters_->bytes_sent += now.bytes_sent - counted_.bytes_sent;
+  counters_->bytes_received += now.bytes_received - counted_.bytes_received;
+  counters_->messages_sent += now.messages_sent - counted_.messages_sent;
+  counted_ = now;
+}
+
+}  // namespace refract::transport

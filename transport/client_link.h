@@ -1,0 +1,140 @@
+#ifndef REFRACT_TRANSPORT_CLIENT_LINK_H_
+#define REFRACT_TRANSPORT_CLIENT_LINK_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "proto/session.pb.h"
+#include "transport/channel.h"
+#include "transport/link.h"
+#include "transport/link_memory.h"
+#include "transport/poll_loop.h"
+
+namespace refract::transport {
+
+// Written by the polling thread, read by any. Sums over all links of a client
+// and over its life.
+struct ClientCounters {
+  std::atomic<int> in_flight = 0;
+  std::atomic<uint64_t> bytes_sent = 0;
+  std::atomic<uint64_t> bytes_received = 0;
+  std::atomic<uint64_t> messages_sent = 0;
+  std::atomic<uint64_t> losses = 0;
+  std::atomic<uint64_t> suspicions = 0;
+  std::atomic<uint64_t> path_switches = 0;
+  std::atomic<uint64_t> path_failures = 0;
+  std::atomic<uint64_t> rail_pauses = 0;
+};
+
+// What a link is, from its handshake.
+struct LinkFacts {
+  proto::TransportPath path = proto::TRANSPORT_PATH_UNSPECIFIED;
+  std::string path_name;
+  uint64_t epoch = 0;
+  std::string peer;            // host name
+  std::string server_process;  // DialReport's
+  std::vector<absl::Status> models;
+  int max_in_flight = 0;
+};
+
+// A request on its way from Client::Send to a link.
+struct ClientRequest {
+  OutgoingMessage::ImplPtr message;
+  absl::Time deadline;
+  Client::Callback done;
+
+  // Runs `done`, once.
+  void Finish(ClientCounters* counters,
+              absl::StatusOr<IncomingMessage> response);
+};
+
+// One established connection of a client: sends its requests, matches the
+// answers, and ends requests whose deadline passes. Belongs to the thread of
+// the PollLoop that runs it.
+class ClientLink final : public PollTask, private MessageSink {
+ public:
+  // Who is told, from Step. Outlives the link.
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    // The server takes no more requests.
+    virtual void OnGoaway(ClientLink& link) = 0;
+    // link.suspect() changed.
+    virtual void OnSuspect(ClientLink& link) = 0;
+    // The link is over: its requests fail next, and then it is destroyed.
+    virtual void OnEnd(ClientLink& link, const absl::Status& why) = 0;
+  };
+
+  // `next_id` is where message ids come from: never used twice, not even by
+  // another link.
+  ClientLink(const ClientOptions& options, Established established,
+             std::string server_process, ClientCounters* counters,
+             uint64_t* next_id, Owner* owner);
+  ~ClientLink() override = default;
+
+  // `request` was allocated from memory(). A Step must follow.
+  void Start(ClientRequest request);
+  // No more requests will be allocated: the link ends when those that were have
+  // been answered or dropped. A Step must follow.
+  void Drain() { draining_ = true; }
+  // Tells the server, and fails every request. The owner is not called.
+  void Close(const absl::Status& why);
+  const std::shared_ptr<LinkMemory>& memory() const { return link_.memory(); }
+  const LinkFacts& facts() const { return facts_; }
+  bool suspect() const { return suspect_; }
+  bool goaway() const { return goaway_; }
+  bool path_failed() const { return link_.path_failed(); }
+
+  Result Step(absl::Time now) override;
+  absl::Time next_timer() const override;
+  bool Arm() override { return link_.Arm(); }
+  bool cheap_poll() const override { return link_.cheap_poll(); }
+  int data_fd() const override { return link_.path_fd(); }
+  int control_fd() const override { return link_.session_fd(); }
+  bool control_wants_write() const override {
+    return link_.session_wants_write();
+  }
+  void OnControlEvent() override { link_.OnSessionEvent(); }
+
+ private:
+  struct Pending {
+    Client::Callback done;
+    absl::Time deadline;
+    RequestToken token;
+  };
+
+  absl::Status TryStep(absl::Time now, int* worked);
+  void ExpireRequests(absl::Time now);
+  absl::Status OnMessage(const MessageHeader& header, absl::string_view text,
+                         IncomingMessage::ImplPtr message) override;
+  // The request's own timer has ended it, or is about to.
+  absl::Status OnRefused(const MessageHeader&, const absl::Status&) override {
+    return absl::OkStatus();
+  }
+  absl::Status OnFrame(const SessionFrame& frame);
+  void Finish(Client::Callback done, absl::StatusOr<IncomingMessage> response);
+  void Count();
+
+  const ClientOptions& options_;
+  const LinkFacts facts_;
+  ClientCounters* const counters_;
+  uint64_t* const next_id_;
+  Owner* const owner_;
+  absl::flat_hash_map<uint64_t, Pending> pending_;
+  std::set<std::pair<absl::Time, uint64_t>> deadlines_;
+  bool goaway_ = false;
+  bool draining_ = false;
+  bool suspect_ = false;
+  EndpointCounters counted_;
+  Link link_;
+};
+
+}  // namespace refract::transport
+
+#endif  // REFRACT_TRANSPORT_CLIENT_LINK_H_

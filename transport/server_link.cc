@@ -1,0 +1,172 @@
+#include "transport/server_link.h"
+
+#include <glog/logging.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "proto/session.pb.h"
+
+namespace refract::transport {
+namespace {
+
+Established WithLanding(Established established, const ServerShared& shared) {
+  established.setup.landing = shared.landing;
+  return established;
+}
+
+}  // namespace
+
+ServerLink::ServerLink(ServerShared* shared, std::string host,
+                       ConnectionCount count, ClientRegistry::Entry client,
+                       Established established)
+    : shared_(shared),
+      host_(std::move(host)),
+      count_(std::move(count)),
+      client_(std::move(client)),
+      models_(std::move(established.models)),
+      model_ids_(std::move(established.model_ids)),
+      // A client forgets a request at its deadline while we may still work on
+      // it, so more than it may have in flight can be open here, but not
+      // without end.
+      max_calls_(2 * static_cast<size_t>(established.max_in_flight)),
+      replies_(std::make_shared<ReplyQueue>(established.setup.memory)),
+      link_(WithLanding(std::move(established), *shared), shared->options.clock,
+            shared->options.liveness_timeout, this,
+            [this](const SessionFrame& frame) { return OnFrame(frame); }) {}
+
+ServerLink::~ServerLink() {
+  for (auto& [id, abandoned] : calls_) abandoned->store(true);
+  replies_->Close();
+}
+
+PollTask::Result ServerLink::Step(absl::Time now) {
+  int worked = 0;
+  const absl::Status status = TryStep(now, &worked);
+  if (link_.suspect() != suspect_) {
+    suspect_ = !suspect_;
+    if (suspect_) ++shared_->suspicions;
+  }
+  if (status.ok()) return worked > 0 ? Result::kWorked : Result::kIdle;
+  OnEnd(status);
+  return Result::kDone;
+}
+
+void ServerLink::OnEnd(const absl::Status& status) {
+  if (client_.superseded()) {
+    ++shared_->superseded;
+  } else if (absl::IsInvalidArgument(status)) {
+    ++shared_->violations;
+    shared_->log.Warn(host_, "connection closed, protocol broken", status);
+  } else if (!link_.closed_by_peer() || link_.path_failed()) {
+    ++shared_->losses;
+    if (link_.path_failed()) ++shared_->path_failures;
+    shared_->log.Warn(host_, "connection lost", status);
+  }
+  VLOG(1) << "peer " << host_ << ": connection ended: " << status;
+  link_.SayClose(status);
+}
+
+absl::Status ServerLink::TryStep(absl::Time now, int* worked) {
+  if (client_.superseded()) {
+    return absl::UnavailableError("the client has given up this connection");
+  }
+  if (!said_goaway_ && shared_->draining) {
+    said_goaway_ = true;
+    REFRACT_RETURN_IF_ERROR(
+        link_.SendFrame(FrameKind::kGoaway, proto::Goaway()));
+  }
+  SendReplies();
+  return link_.Step(now, worked);
+}
+
+void ServerLink::SendReplies() {
+  for (ReplyQueue::Reply& reply : replies_->Take()) {
+    const auto call = calls_.find(reply.id);
+    const bool wanted = !call->second->load();
+    calls_.erase(call);
+    if (wanted && reply.message != nullptr) {
+      link_.endpoint().Send(std::move(reply.message), reply.id,
+                            absl::InfiniteFuture());
+    }
+  }
+}
+
+absl::Status ServerLink::CheckRequest(const MessageHeader& header) const {
+  if (header.model >= models_.size() || !models_[header.model].ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "request for model ", header.model, ", which was not agreed on"));
+  }
+  if (calls_.contains(header.id)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("request id ", header.id, " is already in use"));
+  }
+  if (num_open() >= 2 * max_calls_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("requests go on coming while ", num_open(),
+                     " are not answered or their answers not taken"));
+  }
+  return absl::OkStatus();
+}
+
+void ServerLink::OnDescriptor(const MessageHeader& header, absl::Time deadline,
+                              absl::Span<const base::TensorView> tensors,
+                              Landing* landing) {
+  // One that may not be made is refused when it is here.
+  if (!CheckRequest(header).ok()) return;
+  shared_->handler->OnDescriptor(
+      {model_ids_[header.model], deadline, header.payload_bytes(), tensors},
+      landing);
+}
+
+absl::Status ServerLink::OnRefused(const MessageHeader& header,
+                                   const absl::Status& why) {
+  REFRACT_RETURN_IF_ERROR(CheckRequest(header));
+  if (auto answer = NewFailure(link_.memory(), why); answer != nullptr) {
+    link_.endpoint().Send(std::move(answer), header.id, absl::InfiniteFuture());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ServerLink::OnMessage(const MessageHeader& header,
+                                   absl::string_view,
+                                   IncomingMessage::ImplPtr message) {
+  REFRACT_RETURN_IF_ERROR(CheckRequest(header));
+  auto abandoned = std::make_shared<std::atomic<bool>>(false);
+  calls_.emplace(header.id, abandoned);
+  const absl::Time deadline = header.deadline_us == kNoDeadline
+                                  ? absl::InfiniteFuture()
+                                  : shared_->options.clock->Now() +
+                                        absl::Microseconds(header.deadline_us);
+  auto call = std::make_unique<ServerCallImpl>(
+      header.id, model_ids_[header.model], deadline, std::move(message),
+      replies_, std::move(abandoned));
+  if (shared_->draining || shared_->stopping) {
+    call->Fail(absl::UnavailableError("this node is stopping"));
+    return absl::OkStatus();
+  }
+  if (num_open() > max_calls_) {
+    call->Fail(absl::ResourceExhaustedError(absl::StrCat(
+        "more than ", max_calls_, " requests of one client are open here")));
+    return absl::OkStatus();
+  }
+  ++shared_->requests;
+  shared_->handler->OnRequest(std::move(call));
+  return absl::OkStatus();
+}
+
+absl::Status ServerLink::OnFrame(const SessionFrame& frame) {
+  if (frame.kind != FrameKind::kCancel) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "unexpected frame of kind ", static_cast<int>(frame.kind)));
+  }
+  proto::Cancel cancel;
+  REFRACT_RETURN_IF_ERROR(ParseBody(frame, "cancel frame", &cancel));
+  link_.endpoint().Ignore(cancel.id());
+  const auto call = calls_.find(cancel.id());
+  if (call != calls_.end()) call->second->store(true);
+  return absl::OkStatus();
+}
+
+}  // namespace refract::transport

@@ -1,0 +1,105 @@
+#ifndef REFRACT_TRANSPORT_VERBS_DEVICE_CONTEXT_H_
+#define REFRACT_TRANSPORT_VERBS_DEVICE_CONTEXT_H_
+
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "transport/fd.h"
+#include "transport/mapping.h"
+#include "transport/verbs/api.h"
+
+namespace refract::transport::verbs {
+
+// Hears of a device's asynchronous events, on the thread that finds them, and
+// must not block it. May not add or remove listeners meanwhile.
+class DeviceListener {
+ public:
+  virtual ~DeviceListener() = default;
+  virtual void OnDeviceEvent(absl::string_view device,
+                             const AsyncEvent& event) = 0;
+};
+
+// A device that is open once in this process, with what its users share: the
+// protection domain, registrations of shared memory, and one thread that waits
+// for its asynchronous events. Thread-safe.
+class DeviceContext {
+ public:
+  enum class Events {
+    kWatched,  // by a thread
+    kPumped,   // by calls of PumpEvents: simulators that want one thread only
+  };
+  static absl::StatusOr<std::shared_ptr<DeviceContext>> Create(
+      std::unique_ptr<Device> device, Events events);
+  ~DeviceContext();
+  DeviceContext(const DeviceContext&) = delete;
+  DeviceContext& operator=(const DeviceContext&) = delete;
+
+  Device& device() { return *device_; }
+
+  // The registration of all of `memory` for `access` (ibv_access_flags); one
+  // for all who hold it at the same time. Milliseconds when it is new.
+  absl::StatusOr<std::shared_ptr<MemoryRegion>> Register(
+      const std::shared_ptr<const Mapping>& memory, int access);
+
+  void AddListener(DeviceListener* listener);
+  // Returns when no call of `listener` runs any more.
+  void RemoveListener(DeviceListener* listener);
+
+  // Hands out the events that wait. Returns how many.
+  int PumpEvents();
+
+ private:
+  // Keeps the memory mapped for as long as the device may reach it.
+  struct Registration;
+
+  DeviceContext(std::unique_ptr<Device> device, UniqueFd stop);
+  void Watch();
+
+  const std::unique_ptr<Device> device_;
+  const UniqueFd stop_;  // eventfd; invalid when nothing is watched
+  absl::Mutex registrations_mu_;
+  std::map<std::pair<const Mapping*, int>, std::weak_ptr<Registration>>
+      registrations_ ABSL_GUARDED_BY(registrations_mu_);
+  absl::Mutex listeners_mu_;
+  std::vector<DeviceListener*> listeners_ ABSL_GUARDED_BY(listeners_mu_);
+  std::thread watcher_;
+};
+
+// Opens each device once. Thread-safe.
+class DeviceRegistry {
+ public:
+  // `library` outlives this.
+  explicit DeviceRegistry(const Library& library, DeviceContext::Events events =
+                                                DeviceContext::Events::kWatched)
+      : library_(library), events_(events) {}
+
+  // Over SystemLibrary(), for the whole process.
+  static DeviceRegistry& System();
+
+  // Unavailable: no RDMA support here.
+  absl::StatusOr<std::vector<std::string>> DeviceNames() const {
+    return library_.DeviceNames();
+  }
+  // The one that is open, or a new one. It closes with its last user.
+  absl::StatusOr<std::shared_ptr<DeviceContext>> Open(absl::string_view name);
+
+ private:
+  const Library& library_;
+  const DeviceContext::Events events_;
+  absl::Mutex mu_;
+  absl::flat_hash_map<std::string, std::weak_ptr<DeviceContext>> open_
+      ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace refract::transport::verbs
+
+#endif  // REFRACT_TRANSPORT_VERBS_DEVICE_CONTEXT_H_

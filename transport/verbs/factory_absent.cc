@@ -1,0 +1,28 @@
+// The factory of a build without libibverbs.
+
+#include "transport/verbs/factory.h"
+
+namespace refract::transport::verbs {
+namespace {
+
+absl::Status Absent() {
+  return absl::UnimplementedError("this build has no verbs transport");
+}
+
+}  // namespace
+
+absl::Status CheckDevice(absl::string_view device) {
+  if (device.empty()) return Absent();
+  return absl::InvalidArgumentError(Absent().message());
+}
+
+std::shared_ptr<PollGroup> MakePollGroup(absl::string_view /*device*/) {
+  return nullptr;
+}
+
+absl::StatusOr<std::unique_ptr<DataPath>> CreateVerbsPath(
+    const std::shared_ptr<PollGroup>& /*group*/, absl::string_view /*peer*/) {
+  return Absent();
+}
+
+}  // namespace refract::transport::verbs

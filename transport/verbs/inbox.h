@@ -1,0 +1,79 @@
+#ifndef REFRACT_TRANSPORT_VERBS_INBOX_H_
+#define REFRACT_TRANSPORT_VERBS_INBOX_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "transport/fd.h"
+#include "transport/verbs/api.h"
+
+namespace refract::transport::verbs {
+
+// The queue pairs of a path.
+enum class Lane : uint8_t {
+  kExpress = 0,  // puts, notifications, credits
+  kBulk = 1,     // gets
+};
+inline constexpr size_t kLanes = 2;
+
+// What a hub has found for one path, until the path takes it. Belongs to the
+// path, but everything from `notes` on is guarded by the hub's mutex, because
+// any thread that polls the hub writes here.
+struct Inbox {
+  // `window` notifications fit; a power of two. `channel_fd` and `timer_fd`
+  // (negative: none) are the hub's.
+  static absl::StatusOr<std::unique_ptr<Inbox>> Create(uint32_t window,
+                                                       int channel_fd,
+                                                       int timer_fd);
+
+  // Readable when one of the hub's descriptors or `own_event` is.
+  UniqueFd epoll;
+  UniqueFd own_event;
+  std::array<uint32_t, kLanes> queue_pairs = {};
+  // Tells completions of this path from those of an earlier one with the same
+  // queue pair number.
+  uint32_t generation = 0;
+
+  // Immediates, in order of arrival; positions count from the start.
+  std::vector<uint32_t> notes;
+  uint32_t first_note = 0;
+  uint32_t end_note = 0;
+  // Requests finished per lane, counted from the start.
+  std::array<uint32_t, kLanes> finished = {};
+  // Notifications that the peer says it has taken, counted from the start.
+  uint32_t peer_consumed = 0;
+  // The first failure of a request: its status, and where; or another reason
+  // why the path is over.
+  std::optional<ibv_wc_status> failed_request;
+  Lane failed_lane = Lane::kExpress;
+  absl::Status failure;
+
+  bool news = false;  // since the path looked last
+  // The path's thread sleeps on `epoll`, or is about to.
+  bool armed = false;
+  bool wants_sends = false;  // armed for requests of its own too
+  bool signalled = false;    // own_event is readable
+  bool heard = false;        // since the last tick of the timer
+  bool probe_due = false;
+
+  bool has_failed() const {
+    return failed_request.has_value() || !failure.ok();
+  }
+  bool has_notes() const { return first_note != end_note; }
+  uint32_t TakeNote() { return notes[first_note++ & (notes.size() - 1)]; }
+  // False: more than the peer was granted.
+  bool PutNote(uint32_t imm) {
+    if (end_note - first_note == notes.size()) return false;
+    notes[end_note++ & (notes.size() - 1)] = imm;
+    return true;
+  }
+};
+
+}  // namespace refract::transport::verbs
+
+#endif  // REFRACT_TRANSPORT_VERBS_INBOX_H_

@@ -1,0 +1,67 @@
+#ifndef REFRACT_TRANSPORT_VERBS_OPTIONS_H_
+#define REFRACT_TRANSPORT_VERBS_OPTIONS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/time/time.h"
+
+namespace refract::transport::verbs {
+
+// Of one path: two queue pairs, and its share of the hub that it is on.
+// Where a number limits what the device or the peer may use, both ends need not
+// agree; they tell each other.
+struct PathOptions {
+  // Requests that the device holds, unfinished. Express carries puts and
+  // notifications, bulk carries gets. Larger ones cost completion-queue
+  // entries, because a queue pair that breaks completes all of them.
+  uint32_t express_requests = 256;
+  uint32_t bulk_requests = 128;
+  // Operations that a caller may have outstanding, on the device or waiting
+  // for it. Powers of two.
+  uint32_t max_puts = 1024;
+  uint32_t max_gets = 64;
+  // Notifications that the peer may send without this side having taken them
+  // by Poll: this many receive requests are set aside, so the peer never meets
+  // an empty receive queue. A power of two, at least 16. 256 is above what the
+  // message layer has under way by default (a message and a credit per slot),
+  // so it never waits for this.
+  uint32_t notify_window = 256;
+
+  // Longest put that travels in the request itself, so that the device need
+  // not fetch it. Bytes; devices may grant less.
+  uint32_t inline_bytes = 220;
+  // Reads under way on a queue pair; devices and peers may allow less.
+  uint8_t max_reads = 16;
+
+  // Time-out of an unacknowledged packet: 4.096 µs · 2^n; 14 is 67 ms.
+  uint8_t ack_timeout = 14;
+  // At most 6: soft-RoCE takes 7 for endless.
+  uint8_t retries = 6;
+  // A peer without receive request is a bug here, not a state to wait in.
+  uint8_t receiver_not_ready_retries = 6;
+  uint8_t receiver_not_ready_timer = 12;  // 0.64 ms
+
+  // InfiniBand service level (RoCE: 802.1p priority) and traffic class (DSCP
+  // and ECN bits) of the two queue pairs. A fabric that is set up for it can
+  // keep short messages apart from bulk by them.
+  uint8_t express_service_level = 0;
+  uint8_t bulk_service_level = 0;
+  uint8_t express_traffic_class = 0;
+  uint8_t bulk_traffic_class = 0;
+  uint8_t hop_limit = 64;
+};
+
+// Of the queues that several paths of one thread share.
+struct HubOptions {
+  // Paths that fit. A poll group opens a further hub for more.
+  int max_paths = 16;
+  // An idle path writes nothing, zero bytes, to the peer this often: that fails
+  // when the way there is broken or the peer's queue pair is gone, and costs
+  // the peer's processor nothing. Real time. Zero: never.
+  absl::Duration idle_probe_interval = absl::Milliseconds(200);
+};
+
+}  // namespace refract::transport::verbs
+
+#endif  // REFRACT_TRANSPORT_VERBS_OPTIONS_H_

@@ -1,0 +1,55 @@
+#include "transport/verbs/poll_group.h"
+
+#include <string>
+#include <utility>
+
+#include "base/status_macros.h"
+
+namespace refract::transport::verbs {
+
+absl::StatusOr<std::vector<LocalAddress>> PollGroup::Addresses(
+    const std::optional<EndpointDescription>& peer) {
+  REFRACT_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                           registry_.DeviceNames());
+  std::vector<DevicePorts> devices;
+  for (const std::string& name : names) {
+    if (!preference_.device.empty() && name != preference_.device) continue;
+    REFRACT_ASSIGN_OR_RETURN(std::shared_ptr<DeviceContext> context,
+                             registry_.Open(name));
+    REFRACT_ASSIGN_OR_RETURN(std::vector<PortInfo> ports,
+                             context->device().Ports());
+    devices.push_back({name, std::move(ports)});
+  }
+  return RankAddresses(devices, preference_, peer);
+}
+
+absl::StatusOr<PollGroup::Place> PollGroup::Attach(absl::string_view device,
+                                                   const PathOptions& options) {
+  absl::MutexLock lock(&mu_);
+  // A dead hub would keep its device open.
+  std::erase_if(hubs_, [](const auto& hub) { return hub->dead(); });
+  for (const std::shared_ptr<CompletionHub>& hub : hubs_) {
+    if (hub->context().device().name() != device) continue;
+    absl::StatusOr<CompletionHub::Attached> attached = hub->Attach(options);
+    if (attached.ok()) return Place{hub, *std::move(attached)};
+    if (!absl::IsResourceExhausted(attached.status())) {
+      return attached.status();
+    }
+  }
+  REFRACT_ASSIGN_OR_RETURN(std::shared_ptr<DeviceContext> context,
+                           registry_.Open(device));
+  REFRACT_ASSIGN_OR_RETURN(
+      std::shared_ptr<CompletionHub> hub,
+      CompletionHub::Create(std::move(context), options_, options));
+  REFRACT_ASSIGN_OR_RETURN(CompletionHub::Attached attached,
+                           hub->Attach(options));
+  hubs_.push_back(hub);
+  return Place{std::move(hub), std::move(attached)};
+}
+
+uint32_t PollGroup::RandomPacketNumber() {
+  absl::MutexLock lock(&mu_);
+  return absl::Uniform<uint32_t>(random_, 0, 1u << 24);
+}
+
+}  // namespace refract::transport::verbs

@@ -1,0 +1,57 @@
+#ifndef REFRACT_TRANSPORT_VERBS_POLL_GROUP_H_
+#define REFRACT_TRANSPORT_VERBS_POLL_GROUP_H_
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/random/random.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "transport/verbs/descriptor.h"
+#include "transport/verbs/device_choice.h"
+#include "transport/verbs/device_context.h"
+#include "transport/verbs/hub.h"
+#include "transport/verbs/options.h"
+
+namespace refract::transport::verbs {
+
+// The hubs of one polling thread: one per device, and a further one when the
+// first is full. Thread-safe, because paths are made by handshake threads.
+class PollGroup {
+ public:
+  // `registry` outlives this and its paths.
+  PollGroup(DeviceRegistry& registry, const HubOptions& options,
+            const AddressPreference& preference = {})
+      : registry_(registry), options_(options), preference_(preference) {}
+
+  // Where a path may start now, best first; RankAddresses says when there is
+  // none.
+  absl::StatusOr<std::vector<LocalAddress>> Addresses(
+      const std::optional<EndpointDescription>& peer);
+
+  struct Place {
+    std::shared_ptr<CompletionHub> hub;
+    CompletionHub::Attached attached;
+  };
+  // Queue pairs for a path on `device`.
+  absl::StatusOr<Place> Attach(absl::string_view device,
+                               const PathOptions& options);
+  // Where a queue pair starts to count its packets: 24 random bits, so that
+  // packets of an earlier connection do not fit.
+  uint32_t RandomPacketNumber();
+
+ private:
+  DeviceRegistry& registry_;
+  const HubOptions options_;
+  const AddressPreference preference_;
+  absl::Mutex mu_;
+  std::vector<std::shared_ptr<CompletionHub>> hubs_ ABSL_GUARDED_BY(mu_);
+  absl::BitGen random_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace refract::transport::verbs
+
+#endif  // REFRACT_TRANSPORT_VERBS_POLL_GROUP_H_

@@ -1,0 +1,119 @@
+#ifndef REFRACT_TRANSPORT_VERBS_VERBS_PATH_H_
+#define REFRACT_TRANSPORT_VERBS_VERBS_PATH_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "transport/datapath.h"
+#include "transport/verbs/descriptor.h"
+#include "transport/verbs/device_choice.h"
+#include "transport/verbs/hub.h"
+#include "transport/verbs/options.h"
+#include "transport/verbs/poll_group.h"
+#include "transport/verbs/send_lane.h"
+
+namespace refract::transport::verbs {
+
+// DataPath over two reliable connected queue pairs: puts are RDMA writes and
+// notifications their immediates, on one; gets are RDMA reads, on the other, so
+// that a long get stands in no put's way.
+//
+// The first Import connects the queue pairs with those of the peer, which every
+// descriptor names. Posts before it are kInvalid, and the peer must not post
+// before this side has done it: its packets would find nobody.
+//
+// A lone put goes to the device at once; those that follow while it is under
+// way are collected for the next Poll or Arm.
+class VerbsPath final : public DataPath {
+ public:
+  // Errors: the device's, and ResourceExhausted when its limits are reached.
+  static absl::StatusOr<std::unique_ptr<VerbsPath>> Create(
+      const std::shared_ptr<PollGroup>& group, const LocalAddress& address,
+      const PathOptions& options);
+  ~VerbsPath() override;
+
+  absl::StatusOr<Region> CreateRegion(size_t bytes, Access access) override;
+  absl::StatusOr<Region> AddRegion(std::shared_ptr<const Mapping> memory,
+                                   Access access) override;
+  absl::StatusOr<std::string> Export(const Region& region) override;
+  // Besides the interface's errors: Unavailable when the queue pairs cannot be
+  // connected, because no packet would find its way between the two addresses.
+  absl::StatusOr<RemoteRegion> Import(absl::string_view descriptor) override;
+  PostResult Put(const RemoteRegion& to, uint64_t offset,
+                 absl::Span<const std::byte> source, uint64_t context) override;
+  PostResult PutNotify(const RemoteRegion& to, uint64_t offset,
+                       absl::Span<const std::byte> source, uint32_t imm,
+                       uint64_t context) override;
+  PostResult Get(const RemoteRegion& from, uint64_t offset,
+                 absl::Span<std::byte> destination, uint64_t context) override;
+  size_t Poll(absl::Span<Completion> out) override;
+  bool Arm() override;
+  int fd() const override { return attached_.inbox->epoll.get(); }
+  absl::Status status() const override { return status_; }
+  PathLimits limits() const override;
+  PathCapabilities capabilities() const override { return {true, true}; }
+
+ private:
+  struct OwnRegion {
+    Region region;
+    Access access = Access::kLocal;
+    std::shared_ptr<MemoryRegion> registration;
+    uint32_t local_key = 0;
+  };
+
+  VerbsPath(std::shared_ptr<CompletionHub> hub,
+            CompletionHub::Attached attached, const LocalAddress& address,
+            const PathOptions& options, const EndpointDescription& own);
+
+  absl::StatusOr<Region> Register(std::shared_ptr<const Mapping> memory,
+                                  Access access);
+  absl::Status Connect(const EndpointDescription& peer);
+  absl::Status ConnectPair(QueuePair& pair, Lane lane,
+                           const EndpointDescription& peer);
+  const OwnRegion* Owner(const std::byte* begin, size_t bytes) const;
+  // What Put and Get have in common: fills `operation`, or says why not.
+  PostResult Prepare(SendLane& lane, const RemoteRegion& region, Access access,
+                     uint64_t offset, const std::byte* local, size_t bytes,
+                     Operation* operation) const;
+  PostResult PostPut(const RemoteRegion& to, uint64_t offset,
+                     absl::Span<const std::byte> source, bool notify,
+                     uint32_t imm, uint64_t context);
+  // Gives the device what it and the peer have room for.
+  void PostExpress();
+  void PostBulk();
+  void ReturnCredits();
+  void OnDevice(int error);
+  // What the inbox says is wrong. OK: nothing.
+  absl::Status FailureOf(const Inbox& inbox) const;
+  void Break(absl::Status why);
+
+  const std::shared_ptr<CompletionHub> hub_;
+  const LocalAddress address_;
+  const PathOptions options_;
+  const EndpointDescription own_;
+  // Registrations outlive the queue pairs, which the destructor ends first.
+  std::vector<OwnRegion> regions_;
+  CompletionHub::Attached attached_;
+  SendLane express_;
+  SendLane bulk_;
+  std::optional<EndpointDescription> peer_;
+  std::vector<RegionDescription> peer_regions_;
+  absl::Status status_;
+  // No more posts; what arrived is still to be taken.
+  absl::Status failing_;
+
+  // Notifications, counted from the start; see PathOptions::notify_window.
+  uint32_t sent_notes_ = 0;
+  uint32_t acknowledged_notes_ = 0;  // by the peer
+  uint32_t taken_notes_ = 0;
+  uint32_t credited_notes_ = 0;  // to the peer
+  bool probe_due_ = false;
+};
+
+}  // namespace refract::transport::verbs
+
+#endif  // REFRACT_TRANSPORT_VERBS_VERBS_PATH_H_
