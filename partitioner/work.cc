@@ -142,6 +142,44 @@ std::optional<double> AttentionFlops(const Graph& graph, const Node& node,
   return 2 * Product(*q) * keys + 2 * rows * keys * (*v)[rank - 1];
 }
 
+// 2 · results · product of the summed dimensions.
+std::optional<double> TensordotFlops(const Graph& graph, const Node& node,
+                                     double results,
+                                     const SymbolBindings& sizes) {
+  const Value* operand = ArgValue(graph, node, "self");
+  const Argument* summed = node.FindArg("dims_self");
+  if (operand == nullptr || summed == nullptr) return std::nullopt;
+  const auto* list = std::get_if<models::IntList>(summed);
+  const std::optional<Dims> dims = DimsOf(*operand, sizes);
+  if (list == nullptr || !dims) return std::nullopt;
+  double flops = 2 * results;
+  const int64_t rank = static_cast<int64_t>(dims->size());
+  for (const models::IntOrValue& item : *list) {
+    const int64_t dim = item.literal < 0 ? item.literal + rank : item.literal;
+    if (item.value != kNoValue || dim < 0 || dim >= rank) return std::nullopt;
+    flops *= (*dims)[dim];
+  }
+  return flops;
+}
+
+// Every weight of a recurrent layer meets every row at every step once.
+std::optional<double> RecurrentFlops(const Graph& graph, const Node& node,
+                                     const SymbolBindings& sizes) {
+  const Value* input = ArgValue(graph, node, "input");
+  if (input == nullptr) return std::nullopt;
+  const std::optional<Dims> dims = DimsOf(*input, sizes);
+  if (!dims || dims->empty()) return std::nullopt;
+  double weights = 0;
+  for (const ValueId id : models::InputsOf(node)) {
+    if (!graph.value(id).is_weight()) continue;
+    const std::optional<double> elements = ElementsOf(graph, id, sizes);
+    if (!elements) return std::nullopt;
+    weights += *elements;
+  }
+  if (weights == 0) return std::nullopt;
+  return 2 * weights * Product(*dims) / std::max(1.0, dims->back());
+}
+
 // 2 · results · length of the dot product behind each.
 std::optional<double> DenseFlops(const Graph& graph, const Node& node,
                                  const SymbolBindings& sizes) {
@@ -154,6 +192,11 @@ std::optional<double> DenseFlops(const Graph& graph, const Node& node,
   if (output == kNoValue) return std::nullopt;
   const std::optional<double> results = ElementsOf(graph, output, sizes);
   if (!results) return std::nullopt;
+  if (name == "tensordot") return TensordotFlops(graph, node, *results, sizes);
+  if (absl::StartsWith(name, "gru") || absl::StartsWith(name, "lstm") ||
+      absl::StartsWith(name, "rnn_")) {
+    return RecurrentFlops(graph, node, sizes);
+  }
 
   if (absl::StartsWith(name, "conv") || name == "_convolution") {
     const Value* weight = ArgValue(graph, node, "weight");
@@ -203,6 +246,7 @@ std::optional<Work> LookUpWork(const Graph& graph, const Node& node,
   const double elements = Product(*count) * row_elements;
   Work work;
   work.flops = absl::StrContains(node.op, "embedding_bag") ? elements : 0;
+  work.rows = Product(*count);
   work.bytes = elements * static_cast<double>(base::SizeOf(table->dtype)) +
                *id_bytes + *written;
   return work;
@@ -214,6 +258,7 @@ Work& Work::operator+=(const Work& other) {
   flops += other.flops;
   bytes += other.bytes;
   weight_bytes += other.weight_bytes;
+  rows += other.rows;
   return *this;
 }
 

@@ -21,6 +21,7 @@ struct Work {
   // rows they read; views and sizes move nothing.
   double bytes = 0;
   double weight_bytes = 0;  // of `bytes`: weights that are read in full
+  double rows = 0;          // of tables, each looked up by an id of its own
 
   Work& operator+=(const Work& other);
 };

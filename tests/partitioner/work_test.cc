@@ -114,6 +114,37 @@ TEST_F(WorkTest, Attention) {
       2.0 * 10 * 4 * 7 * 50 * (8 + 16));
 }
 
+TEST_F(WorkTest, TensordotSumsOverTheDimensionsItNames) {
+  const ValueId x = Tensor({b_, 8, 16});
+  const ValueId w = Tensor({8, 16, 5}, base::DType::kFloat32, "w");
+  const ValueId y = Tensor({b_, 5});
+  const models::IntList summed = {{1}, {-1}};
+  const models::IntList others = {{0}, {1}};
+  EXPECT_EQ(Of("aten.tensordot.default",
+               {{"self", ValueRef{x}},
+                {"other", ValueRef{w}},
+                {"dims_self", summed},
+                {"dims_other", others}},
+               {y})
+                ->flops,
+            2.0 * 10 * 5 * 8 * 16);
+}
+
+TEST_F(WorkTest, RecurrentLayersApplyEveryWeightAtEveryStep) {
+  const ValueId x = Tensor({b_, 7, 16});
+  const ValueId h = Tensor({1, b_, 32});
+  const ValueId w_ih = Tensor({96, 16}, base::DType::kFloat32, "w_ih");
+  const ValueId w_hh = Tensor({96, 32}, base::DType::kFloat32, "w_hh");
+  const ValueId y = Tensor({b_, 7, 32});
+  EXPECT_EQ(Of("aten.gru.input",
+               {{"input", ValueRef{x}},
+                {"hx", ValueRef{h}},
+                {"params", models::ValueList{w_ih, w_hh}}},
+               {y})
+                ->flops,
+            2.0 * 10 * 7 * (96 * 16 + 96 * 32));
+}
+
 TEST_F(WorkTest, LookUpsReadTheirRowsAndNotTheTable) {
   const ValueId table = Tensor({1000000, 16}, base::DType::kFloat32, "table");
   const ValueId ids = Tensor({SymExpr::Symbol("n")}, base::DType::kInt64);
@@ -128,6 +159,7 @@ TEST_F(WorkTest, LookUpsReadTheirRowsAndNotTheTable) {
   EXPECT_EQ(bag->flops, 40 * 16);
   EXPECT_EQ(bag->bytes, 40 * 16 * 4 + 40 * 8 + 10 * 16 * 4);
   EXPECT_EQ(bag->weight_bytes, 0);
+  EXPECT_EQ(bag->rows, 40);
 }
 
 TEST_F(WorkTest, ViewsAreFreeAndElementwiseIsOnePerElement) {

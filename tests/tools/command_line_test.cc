@@ -194,8 +194,78 @@ TEST_F(CommandLineTest, PartitionMethodsReplaceEachOthersPlans) {
   }
   EXPECT_THAT(Refused({"partition", model, "--method", "magic"}),
               HasSubstr("magic"));
-  EXPECT_THAT(Refused({"partition", model, "--method", "optimal"}),
-              HasSubstr("optimal"));
+}
+
+TEST_F(CommandLineTest, OptimalPartitionTellsCostsAndAlternatives) {
+  const std::string model = AddModel();
+  const std::string json = folder_ / "plan.json";
+  const Ran ran = Refract({"partition", model, "--method", "optimal", "--batch",
+                           "64", "--link-gbps", "100", "--link-latency-us", "3",
+                           "--hn", "l4", "--json", json});
+  ASSERT_EQ(ran.exit_status, 0) << ran.err;
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("batch 64"), HasSubstr("HN l4"),
+                             HasSubstr("100 Gbit/s + 3 us"),
+                             HasSubstr("heuristic"), HasSubstr("all-cn"),
+                             HasSubstr("all-hn"), HasSubstr("proven")));
+  const nlohmann::json facts = ReadJson(json);
+  // A model of four small operators is not worth a round trip.
+  EXPECT_EQ(facts["plan"]["method"], "optimal");
+  EXPECT_EQ(facts["plan"]["hn"]["operators"], 0);
+  const nlohmann::json& partition = facts["partition"];
+  EXPECT_EQ(partition["objective"], "latency");
+  EXPECT_EQ(partition["proven"], true);
+  EXPECT_EQ(partition["gap"], 0);
+  EXPECT_EQ(partition["conditions"]["batch"], 64);
+  EXPECT_EQ(partition["conditions"]["link"]["bytes_per_s"], 100e9 / 8);
+  EXPECT_EQ(partition["nodes"].size(), 4u);
+  EXPECT_EQ(partition["nodes"][0]["allowed"], nlohmann::json::array({0}));
+  ASSERT_EQ(partition["alternatives"].size(), 4u);
+  EXPECT_EQ(partition["alternatives"][0]["method"], "optimal");
+  EXPECT_EQ(partition["alternatives"][0]["cost"],
+            partition["alternatives"][2]["cost"]);
+  EXPECT_EQ(partition["alternatives"][2]["method"], "all-cn");
+  // 64 rows of dense features (8 B) and of the table (8 B) up, scores down.
+  EXPECT_EQ(partition["alternatives"][1]["bytes_up"], 64 * 16);
+  EXPECT_EQ(partition["alternatives"][1]["bytes_down"], 64 * 4);
+  EXPECT_DOUBLE_EQ(partition["alternatives"][1]["up_s"], 64 * 16 / (100e9 / 8));
+  EXPECT_DOUBLE_EQ(partition["alternatives"][1]["round_trip_s"], 6e-6);
+
+  const auto loaded = models::Repository(folder_ / "repo").Load("tiny");
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ((*loaded)->plan->method, "optimal");
+}
+
+TEST_F(CommandLineTest, PartitionRefusesConditionsThatMakeNoSense) {
+  const std::string model = AddModel();
+  const auto refused = [&](std::vector<std::string> options) {
+    options.insert(options.begin(),
+                   {"partition", model, "--method", "optimal"});
+    return Refused(options);
+  };
+  EXPECT_THAT(refused({"--batch", "0"}), HasSubstr("--batch"));
+  EXPECT_THAT(refused({"--link-gbps", "0"}), HasSubstr("--link-gbps"));
+  EXPECT_THAT(refused({"--link-gbps", "inf"}), HasSubstr("--link-gbps"));
+  EXPECT_THAT(refused({"--link-latency-us", "-1"}),
+              HasSubstr("--link-latency-us"));
+  EXPECT_THAT(refused({"--cn-cores", "0"}), HasSubstr("--cn-cores"));
+  EXPECT_THAT(refused({"--hn-memory-gib", "-1"}), HasSubstr("--hn-memory-gib"));
+  EXPECT_THAT(refused({"--max-cuts", "0"}), HasSubstr("--max-cuts"));
+  EXPECT_THAT(refused({"--objective", "speed"}), HasSubstr("speed"));
+  EXPECT_THAT(refused({"--objective", "cost"}), HasSubstr("--cn-price"));
+  EXPECT_THAT(refused({"--objective", "cost", "--cn-price", "1"}),
+              HasSubstr("--hn-price"));
+  EXPECT_THAT(refused({"--hn", "abacus"}),
+              AllOf(HasSubstr("abacus"), HasSubstr("h200")));
+  EXPECT_THAT(refused({"--cn", "h200"}), HasSubstr("row_seconds"));
+  std::ofstream(folder_ / "slow.textproto")
+      << "name: \"slow\" units { value: -1 source: \"guessed\" }";
+  EXPECT_THAT(refused({"--hn", folder_ / "slow.textproto"}),
+              AllOf(HasSubstr("slow.textproto"), HasSubstr("units"),
+                    HasSubstr("negative")));
+  // The table alone is 40 bytes.
+  EXPECT_THAT(
+      refused({"--cn-memory-gib", "1e-8"}),
+      AllOf(HasSubstr("CN memory"), HasSubstr("40 B"), HasSubstr("30 B more")));
 }
 
 TEST_F(CommandLineTest, PartitionReplacesAPlanThatDoesNotLoad) {

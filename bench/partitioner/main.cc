@@ -1,0 +1,110 @@
+// How long the optimal split takes to find, by number of operators. Writes JSON
+// to stdout: per size the times of several problems and what was proven.
+//
+//   bench_partitioner [SEED]
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/partitioner/model_like.h"
+#include "nlohmann/json.hpp"
+#include "partitioner/cut/search.h"
+
+namespace refract::bench {
+namespace {
+
+namespace cut = partitioner::cut;
+
+constexpr int kSizes[] = {150, 500, 1000, 2000};
+constexpr int kProblems = 31;
+
+struct Goals {
+  const char* name;
+  cut::Goal (*make)(const ModelLike& model);
+};
+
+cut::Goal Latency(const ModelLike& model) {
+  cut::Goal goal;
+  goal.objectives = {model.latency};
+  return goal;
+}
+
+// CN, link up, HN, link down as stations of a pipeline; 16 cores per HN.
+cut::Goal Throughput(const ModelLike& model) {
+  cut::Goal goal;
+  goal.objectives.assign(4, cut::Measure(model.problem));
+  for (size_t n = 0; n < model.latency.stage.size(); ++n) {
+    const auto& stage = model.latency.stage[n];
+    goal.objectives[0].stage[n] = {stage[0] / 16, 0, stage[2] / 16};
+    goal.objectives[2].stage[n] = {0, stage[1], 0};
+  }
+  goal.objectives[1].up = model.latency.up;
+  goal.objectives[3].down = model.latency.down;
+  return goal;
+}
+
+nlohmann::ordered_json Spread(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return {{"min", values.front()},
+          {"median", values[values.size() / 2]},
+          {"max", values.back()}};
+}
+
+int Run(unsigned seed) {
+  nlohmann::ordered_json results = nlohmann::ordered_json::array();
+  for (const Goals& goals :
+       {Goals{"latency", Latency}, Goals{"throughput", Throughput}}) {
+    for (const int size : kSizes) {
+      std::vector<double> times_ms;
+      std::vector<double> cuts;
+      std::vector<double> gaps;
+      int proven = 0;
+      for (int i = 0; i < kProblems; ++i) {
+        const ModelLike model = MakeModelLike(size, seed + i);
+        const cut::Goal goal = goals.make(model);
+        const auto begin = std::chrono::steady_clock::now();
+        const absl::StatusOr<cut::Found> found =
+            cut::FindBest(model.problem, goal);
+        const std::chrono::duration<double, std::milli> took =
+            std::chrono::steady_clock::now() - begin;
+        if (!found.ok() || !found->best) {
+          std::fprintf(stderr, "%d nodes, seed %u: %s\n", size, seed + i,
+                       found.status().ToString().c_str());
+          return EXIT_FAILURE;
+        }
+        times_ms.push_back(took.count());
+        cuts.push_back(static_cast<double>(found->cuts));
+        const cut::Best& best = *found->best;
+        proven += best.proven() ? 1 : 0;
+        gaps.push_back(best.cost == 0
+                           ? 0
+                           : 1 - static_cast<double>(best.lower_bound) /
+                                     static_cast<double>(best.cost));
+      }
+      results.push_back({{"objective", goals.name},
+                         {"nodes", size},
+                         {"problems", kProblems},
+                         {"ms", Spread(times_ms)},
+                         {"minimum_cuts", Spread(cuts)},
+                         {"proven", proven},
+                         {"gap", Spread(gaps)}});
+    }
+  }
+  const nlohmann::ordered_json report = {{"seed", seed},
+                                         {"results", std::move(results)}};
+  std::printf("%s\n", report.dump(2).c_str());
+  return EXIT_SUCCESS;
+}
+
+}  // namespace
+}  // namespace refract::bench
+
+int main(int argc, char** argv) {
+  return refract::bench::Run(
+      argc > 1 ? static_cast<unsigned>(std::strtoul(argv[1], nullptr, 10)) : 1);
+}

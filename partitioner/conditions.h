@@ -1,0 +1,51 @@
+#ifndef REFRACT_PARTITIONER_CONDITIONS_H_
+#define REFRACT_PARTITIONER_CONDITIONS_H_
+
+// Under what a plan is judged.
+
+#include <optional>
+
+#include "models/sym_expr.h"
+#include "partitioner/costs.h"
+
+namespace refract::partitioner {
+
+// Between a CN and an HN; both directions at once.
+struct Link {
+  double bytes_per_s = 25e9 / 8;
+  double latency_s = 5e-6;  // one way, whatever the bytes
+};
+
+// Money per second of one unit, and per byte that crosses. Any currency.
+struct Prices {
+  double cn_unit_s = 0;
+  double hn_unit_s = 0;
+  double byte = 0;
+};
+
+struct Conditions {
+  models::SymbolBindings sizes;  // of one request (SizesForBatch)
+  OperatorCosts costs;           // at these sizes
+  Link link;
+  // CN units that keep one HN unit busy, for throughput.
+  double cn_units_per_hn = 1;
+  std::optional<Prices> prices;
+};
+
+// What a request may take at most; absent: anything.
+struct Budget {
+  std::optional<double> cn_memory_bytes;
+  std::optional<double> hn_memory_bytes;
+  std::optional<double> bytes_per_request;  // up and down together
+};
+
+enum class Objective {
+  kLatency,     // of one request on idle nodes
+  kThroughput,  // of one HN unit with its CN units and link: the slowest
+                // station
+  kPrice,       // of one request
+};
+
+}  // namespace refract::partitioner
+
+#endif  // REFRACT_PARTITIONER_CONDITIONS_H_

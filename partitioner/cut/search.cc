@@ -1,0 +1,428 @@
+#include "partitioner/cut/search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <queue>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "partitioner/cut/mixture.h"
+#include "partitioner/cut/order.h"
+#include "partitioner/cut/relaxation.h"
+#include "partitioner/cut/weighted.h"
+
+namespace refract::partitioner::cut {
+namespace {
+
+// A relaxed choice that bounded some domain, and what it costs.
+struct Column {
+  Stages stages;
+  Point point;
+};
+using Columns = std::vector<std::shared_ptr<const Column>>;
+
+// A set of choices that is still to be looked into.
+struct Open {
+  Domains domains;
+  Cost lower_bound = 0;
+  int depth = 0;
+  // Of the domain it comes from: where to start.
+  Multipliers multipliers;
+  Columns columns;
+};
+
+struct OpenOrder {
+  // True when `a` is looked into after `b`: least bound first, then deepest.
+  bool operator()(const Open& a, const Open& b) const {
+    if (a.lower_bound != b.lower_bound) return a.lower_bound > b.lower_bound;
+    return a.depth < b.depth;
+  }
+};
+
+// Column generation ends by itself; this ends numerical trouble.
+constexpr int kMaxRounds = 100;
+
+// `problem` without what exceeds a limit all by itself.
+Problem Tighten(Problem problem, const std::vector<Limit>& limits) {
+  for (const Limit& limit : limits) {
+    const Measure& measure = limit.measure;
+    const auto beyond = [&](Cost cost) { return cost > limit.at_most; };
+    for (int n = 0; n < problem.num_nodes(); ++n) {
+      for (int s = 0; s < kNumStages; ++s) {
+        if (beyond(measure.stage[n][s])) problem.allowed[n] &= ~(1 << s);
+      }
+      if (beyond(measure.hn_used)) problem.allowed[n] &= ~kOnHn;
+    }
+    for (size_t t = 0; t < problem.tensors.size(); ++t) {
+      Tensor& tensor = problem.tensors[t];
+      tensor.may_go_up = tensor.may_go_up && !beyond(measure.up[t]);
+      tensor.may_come_down = tensor.may_come_down && !beyond(measure.down[t]);
+    }
+    for (size_t s = 0; s < problem.shared.size(); ++s) {
+      for (const int reader : problem.shared[s].readers) {
+        if (beyond(measure.shared_on_cn[s])) problem.allowed[reader] &= ~kOnCn;
+        if (beyond(measure.shared_on_hn[s])) problem.allowed[reader] &= ~kOnHn;
+      }
+    }
+  }
+  return problem;
+}
+
+class Search {
+ public:
+  Search(const Problem& problem, const Goal& goal)
+      : problem_(Tighten(problem, goal.limits)), goal_(goal), order_(problem) {
+    for (const Measure& measure : goal.objectives) {
+      objectives_.push_back(&measure);
+    }
+    for (const Limit& limit : goal.limits) {
+      limits_.push_back(&limit.measure);
+      at_most_.push_back(limit.at_most);
+    }
+  }
+
+  absl::StatusOr<Found> Run() {
+    for (const Stages& stages : goal_.known) Offer(stages);
+    Open root{.domains = problem_.allowed};
+    root.multipliers.objectives.assign(
+        objectives_.size(), 1.0 / static_cast<double>(objectives_.size()));
+    root.multipliers.limits.assign(limits_.size(), 0.0);
+    open_.push(std::move(root));
+    while (!open_.empty() && found_.cuts < goal_.max_cuts) {
+      Open open = open_.top();
+      open_.pop();
+      if (found_.best && open.lower_bound >= found_.best->cost) continue;
+      ++found_.branches;
+      REFRACT_RETURN_IF_ERROR(LookInto(std::move(open)));
+    }
+    if (found_.best) {
+      Cost least = found_.best->cost;
+      if (!open_.empty()) least = std::min(least, open_.top().lower_bound);
+      found_.best->lower_bound = least;
+    }
+    exhausted_ = open_.empty();
+    return found_;
+  }
+
+  // Whether nothing was left out for want of cuts.
+  bool exhausted() const { return exhausted_; }
+
+ private:
+  bool single() const { return objectives_.size() == 1 && limits_.empty(); }
+
+  // Takes `stages` for the best when they are legal, within the limits and
+  // better than what there is.
+  void Offer(const Stages& stages) {
+    if (stages.size() != problem_.allowed.size() ||
+        !IsLegal(problem_, stages)) {
+      return;
+    }
+    for (size_t j = 0; j < limits_.size(); ++j) {
+      if (Price(problem_, *limits_[j], stages) > at_most_[j]) return;
+    }
+    Cost cost = 0;
+    for (const Measure* objective : objectives_) {
+      cost = std::max(cost, Price(problem_, *objective, stages));
+    }
+    if (found_.best && found_.best->cost <= cost) return;
+    found_.best = Best{.stages = stages, .cost = cost};
+  }
+
+  bool Beaten(Cost lower_bound) const {
+    return found_.best && lower_bound >= found_.best->cost;
+  }
+
+  Point PointOf(const Stages& stages) const {
+    Point point;
+    for (const Measure* objective : objectives_) {
+      point.objectives.push_back(
+          static_cast<double>(Price(problem_, *objective, stages)));
+    }
+    for (const Measure* limit : limits_) {
+      point.usages.push_back(
+          static_cast<double>(Price(problem_, *limit, stages)));
+    }
+    return point;
+  }
+
+  // Excess is penalised by what makes one limit's worth of it cost ten times
+  // the worst objective seen: enough to drive mixtures within the limits,
+  // little enough to keep sums fine. Domains where that does not exclude what
+  // is over a limit are divided until it is plain.
+  std::vector<double> Penalties(const Columns& columns) const {
+    double worst = 1;
+    for (const auto& column : columns) {
+      for (const double value : column->point.objectives) {
+        worst = std::max(worst, value);
+      }
+    }
+    std::vector<double> penalties;
+    for (const Cost at_most : at_most_) {
+      penalties.push_back(10 * worst /
+                          std::max(1.0, static_cast<double>(at_most)));
+    }
+    return penalties;
+  }
+
+  absl::Status LookInto(Open open) {
+    if (!Propagate(problem_, open.domains)) return absl::OkStatus();
+    Columns columns;
+    for (const auto& column : open.columns) {
+      if (single()) break;  // one cut tells all
+      if (Fits(column->stages, open.domains)) columns.push_back(column);
+    }
+    Mixture mixture;
+    mixture.multipliers = open.multipliers;
+    for (int round = 0; round < kMaxRounds; ++round) {
+      const WeightedMeasure weighted(problem_, objectives_, limits_, at_most_,
+                                     mixture.multipliers);
+      REFRACT_ASSIGN_OR_RETURN(
+          const std::optional<Relaxed> relaxed,
+          CutTwoLabels(problem_, weighted.measure(), open.domains));
+      ++found_.cuts;
+      if (!relaxed) return absl::OkStatus();
+      open.lower_bound =
+          std::max(open.lower_bound, weighted.LowerBound(relaxed->price));
+      if (Beaten(open.lower_bound)) return absl::OkStatus();
+      REFRACT_RETURN_IF_ERROR(
+          OfferLegal(*relaxed, weighted.measure(), open.domains));
+      if (Beaten(open.lower_bound)) return absl::OkStatus();
+
+      const bool is_new = std::none_of(
+          columns.begin(), columns.end(),
+          [&](const auto& known) { return known->stages == relaxed->stages; });
+      if (is_new) {
+        auto column = std::make_shared<Column>();
+        column->stages = relaxed->stages;
+        column->point = PointOf(relaxed->stages);
+        columns.push_back(std::move(column));
+      }
+      if (single()) {
+        mixture.shares.assign(columns.size(), 0.0);
+        mixture.shares.back() = 1;
+        break;
+      }
+      std::vector<Point> points;
+      for (const auto& known : columns) points.push_back(known->point);
+      std::vector<double> limits(at_most_.begin(), at_most_.end());
+      mixture = BestMixture(points, limits, Penalties(columns));
+      // No multipliers can prove more than the mixture costs.
+      const double most = mixture.value * (1 - 1e-12);
+      if (std::ceil(most) <= static_cast<double>(open.lower_bound)) break;
+      // The same choice again: the rest of the way is below what doubles see.
+      if (!is_new && round > 0) break;
+      if (found_.cuts >= goal_.max_cuts) break;
+    }
+    if (mixture.exceeds) {
+      REFRACT_ASSIGN_OR_RETURN(const bool hopeless,
+                               ExceedsLimits(open.domains, columns));
+      if (hopeless) return absl::OkStatus();
+    }
+    open.multipliers = mixture.multipliers;
+    open.columns = columns;
+    return Divide(std::move(open), mixture.shares);
+  }
+
+  // Whether some weighting of the limits proves that no choice within `domains`
+  // keeps them all: the largest usage ÷ limit is at least its weighted mean.
+  absl::StatusOr<bool> ExceedsLimits(const Domains& domains,
+                                     const Columns& columns) {
+    // Half a unit for a limit of nothing, which 1 still exceeds.
+    std::vector<double> limits;
+    for (const Cost at_most : at_most_) {
+      limits.push_back(at_most > 0 ? static_cast<double>(at_most) : 0.5);
+    }
+    std::vector<Point> points;
+    const auto add = [&](const std::vector<double>& usages) {
+      Point point;
+      for (size_t j = 0; j < usages.size(); ++j) {
+        point.objectives.push_back(usages[j] / limits[j]);
+      }
+      points.push_back(std::move(point));
+    };
+    for (const auto& column : columns) add(column->point.usages);
+    for (int round = 0; round < kMaxRounds; ++round) {
+      const Mixture mixture = BestMixture(points, {}, {});
+      if (mixture.value <= 1) return false;
+      Multipliers multipliers;
+      for (size_t j = 0; j < limits.size(); ++j) {
+        multipliers.limits.push_back(mixture.multipliers.objectives[j] /
+                                     limits[j]);
+      }
+      const WeightedMeasure weighted(problem_, {}, limits_, at_most_,
+                                     multipliers);
+      REFRACT_ASSIGN_OR_RETURN(
+          const std::optional<Relaxed> relaxed,
+          CutTwoLabels(problem_, weighted.measure(), domains));
+      ++found_.cuts;
+      if (!relaxed || weighted.LowerBound(relaxed->price) > 0) return true;
+      Offer(relaxed->stages);
+      if (found_.cuts >= goal_.max_cuts) return false;
+      add(PointOf(relaxed->stages).usages);
+    }
+    return false;
+  }
+
+  static bool Fits(const Stages& stages, const Domains& domains) {
+    for (size_t n = 0; n < stages.size(); ++n) {
+      if ((domains[n] & (1 << stages[n])) == 0) return false;
+    }
+    return true;
+  }
+
+  // Offers legal choices near `relaxed`: itself with CN stages put in order,
+  // or else the three-stage cut.
+  absl::Status OfferLegal(const Relaxed& relaxed, const Measure& weighted,
+                          const Domains& domains) {
+    if (IsLegal(problem_, relaxed.stages)) {
+      Offer(relaxed.stages);
+      return absl::OkStatus();
+    }
+    Domains settled = domains;
+    for (size_t n = 0; n < settled.size(); ++n) {
+      settled[n] &= relaxed.stages[n] == kHn ? kOnHn : kOnCn;
+    }
+    if (Propagate(problem_, settled)) {
+      // Who is on the HN is settled, and every domain with it but for the order
+      // on the CN: the three-stage cut is exact then.
+      Stages earliest;
+      for (const StageSet set : settled) {
+        earliest.push_back(set & kOnPre ? kPre : set & kOnHn ? kHn : kPost);
+      }
+      Offer(earliest);
+      if (Price(problem_, weighted, earliest) == relaxed.price) {
+        return absl::OkStatus();
+      }
+    } else {
+      settled = domains;
+    }
+    REFRACT_ASSIGN_OR_RETURN(const std::optional<Stages> stages,
+                             CutThreeStages(problem_, weighted, settled));
+    ++found_.cuts;
+    if (stages) Offer(*stages);
+    return absl::OkStatus();
+  }
+
+  // Divides a domain at one node into the stages that it may be in.
+  absl::Status Divide(Open open, const std::vector<double>& shares) {
+    const int node = NodeToDivide(open, shares);
+    if (node < 0) {
+      // One choice is left, and it was offered.
+      return absl::OkStatus();
+    }
+    for (const StageSet stage : {kOnPre, kOnHn, kOnPost}) {
+      if ((open.domains[node] & stage) == 0) continue;
+      Open part = open;
+      part.domains[node] = stage;
+      ++part.depth;
+      open_.push(std::move(part));
+    }
+    return absl::OkStatus();
+  }
+
+  // −1: every node has one stage left.
+  int NodeToDivide(const Open& open, const std::vector<double>& shares) const {
+    // The relaxed choice that counts most, if it breaks the order of stages: at
+    // a node that lies between two on the HN, or one before its time.
+    size_t main = 0;
+    for (size_t k = 0; k < shares.size(); ++k) {
+      if (shares[k] >= shares[main]) main = k;
+    }
+    const int between =
+        order_.NodeOutOfOrder(open.columns[main]->stages, open.domains);
+    if (between >= 0) return between;
+    // Where the mixture is least decided.
+    int node = -1;
+    double least_decided = -1;
+    for (int n = 0; n < problem_.num_nodes(); ++n) {
+      const StageSet domain = open.domains[n];
+      if ((domain & (domain - 1)) == 0) continue;
+      double on_hn = 0;
+      for (size_t k = 0; k < shares.size(); ++k) {
+        if (open.columns[k]->stages[n] == kHn) on_hn += shares[k];
+      }
+      const double undecided = std::min(on_hn, 1 - on_hn);
+      if (undecided > least_decided + 1e-9) {
+        least_decided = undecided;
+        node = n;
+      }
+    }
+    return node;
+  }
+
+  const Problem problem_;
+  const Goal& goal_;
+  const Order order_;
+  std::vector<const Measure*> objectives_;
+  std::vector<const Measure*> limits_;
+  std::vector<Cost> at_most_;
+  std::priority_queue<Open, std::vector<Open>, OpenOrder> open_;
+  Found found_;
+  bool exhausted_ = false;
+};
+
+// The first limit that nothing meets, or that nothing meets together with those
+// before it.
+absl::StatusOr<std::optional<Shortfall>> Explain(const Problem& problem,
+                                                 const Goal& goal,
+                                                 Found& found) {
+  for (const bool alone : {true, false}) {
+    for (size_t j = alone ? 0 : 1; j < goal.limits.size(); ++j) {
+      Goal least;
+      least.objectives = {goal.limits[j].measure};
+      if (!alone) {
+        least.limits.assign(goal.limits.begin(), goal.limits.begin() + j);
+      }
+      least.max_cuts = goal.max_cuts;
+      REFRACT_ASSIGN_OR_RETURN(const Found answer,
+                               Search(problem, least).Run());
+      found.cuts += answer.cuts;
+      found.branches += answer.branches;
+      if (answer.best && answer.best->lower_bound > goal.limits[j].at_most) {
+        return Shortfall{
+            .limit = j, .least = answer.best->lower_bound, .alone = alone};
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+absl::Status Validate(const Problem& problem, const Goal& goal) {
+  REFRACT_RETURN_IF_ERROR(ValidateProblem(problem));
+  if (goal.objectives.empty()) {
+    return absl::InvalidArgumentError("nothing to minimise");
+  }
+  for (size_t i = 0; i < goal.objectives.size(); ++i) {
+    REFRACT_RETURN_IF_ERROR(ValidateMeasure(problem, goal.objectives[i],
+                                            absl::StrCat("objective ", i)));
+  }
+  for (const Limit& limit : goal.limits) {
+    REFRACT_RETURN_IF_ERROR(
+        ValidateMeasure(problem, limit.measure, limit.name));
+    if (limit.at_most < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(limit.name, ": the limit is negative"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Found> FindBest(const Problem& problem, const Goal& goal) {
+  REFRACT_RETURN_IF_ERROR(Validate(problem, goal));
+  Search search(problem, goal);
+  REFRACT_ASSIGN_OR_RETURN(Found found, search.Run());
+  if (found.best) return found;
+  if (goal.limits.empty() && search.exhausted()) {
+    return absl::InvalidArgumentError(
+        "no choice of stages is legal: some node may run nowhere that its "
+        "producers and readers leave it");
+  }
+  REFRACT_ASSIGN_OR_RETURN(found.shortfall, Explain(problem, goal, found));
+  return found;
+}
+
+}  // namespace refract::partitioner::cut

@@ -1,0 +1,69 @@
+#include "partitioner/prediction.h"
+
+#include <algorithm>
+
+#include "partitioner/work.h"
+
+namespace refract::partitioner {
+
+using models::Graph;
+using models::SplitPlan;
+using models::Stage;
+using models::ValueId;
+
+ValueSizes SizesOf(const Graph& graph, const models::SymbolBindings& sizes) {
+  ValueSizes result;
+  double largest = 8;
+  for (size_t id = 0; id < graph.values.size(); ++id) {
+    const models::Value& value = graph.values[id];
+    const std::optional<double> bytes = BytesOf(value, sizes);
+    if (!bytes && models::MayCross(value)) {
+      result.unknown.push_back(static_cast<ValueId>(id));
+    }
+    if (bytes && !value.is_weight()) largest = std::max(largest, *bytes);
+    result.bytes.push_back(bytes.value_or(0));
+  }
+  for (const ValueId id : result.unknown) result.bytes[id] = largest;
+  return result;
+}
+
+Prediction Predict(const Graph& graph, const SplitPlan& plan,
+                   const Conditions& conditions) {
+  const ValueSizes sizes = SizesOf(graph, conditions.sizes);
+  const OperatorCosts& costs = conditions.costs;
+  Prediction result;
+  std::vector<bool> on_cn(graph.values.size(), false);
+  std::vector<bool> on_hn(graph.values.size(), false);
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const bool hn = plan.stages[n] == Stage::kHn;
+    (hn                                ? result.hn_s
+     : plan.stages[n] == Stage::kCnPre ? result.cn_pre_s
+                                       : result.cn_post_s) +=
+        hn ? costs.hn_s[n] : costs.cn_s[n];
+    for (const ValueId id : models::InputsOf(graph.nodes[n])) {
+      if (graph.value(id).is_weight()) (hn ? on_hn : on_cn)[id] = true;
+    }
+  }
+  for (size_t id = 0; id < graph.values.size(); ++id) {
+    if (on_cn[id]) result.cn_memory_bytes += sizes.bytes[id];
+    if (on_hn[id]) result.hn_memory_bytes += sizes.bytes[id];
+  }
+  for (const ValueId id : plan.up) result.bytes_up += sizes.bytes[id];
+  for (const ValueId id : plan.down) result.bytes_down += sizes.bytes[id];
+  result.up_s = result.bytes_up / conditions.link.bytes_per_s;
+  result.down_s = result.bytes_down / conditions.link.bytes_per_s;
+  if (plan.uses_hn()) result.round_trip_s = 2 * conditions.link.latency_s;
+
+  const double cn_s = result.cn_pre_s + result.cn_post_s;
+  const double slowest = std::max({cn_s / conditions.cn_units_per_hn,
+                                   result.up_s, result.hn_s, result.down_s});
+  result.requests_per_s = slowest > 0 ? 1 / slowest : 0;
+  if (conditions.prices) {
+    const Prices& prices = *conditions.prices;
+    result.price = cn_s * prices.cn_unit_s + result.hn_s * prices.hn_unit_s +
+                   (result.bytes_up + result.bytes_down) * prices.byte;
+  }
+  return result;
+}
+
+}  // namespace refract::partitioner

@@ -1,0 +1,52 @@
+#ifndef REFRACT_PARTITIONER_PREDICTION_H_
+#define REFRACT_PARTITIONER_PREDICTION_H_
+
+#include <optional>
+#include <vector>
+
+#include "models/graph.h"
+#include "models/split_plan.h"
+#include "partitioner/conditions.h"
+
+namespace refract::partitioner {
+
+// Bytes of each value of a graph, weights included. One that could cross but
+// whose size nobody knows counts as the largest that is known, and is listed.
+struct ValueSizes {
+  std::vector<double> bytes;
+  std::vector<models::ValueId> unknown;
+};
+ValueSizes SizesOf(const models::Graph& graph,
+                   const models::SymbolBindings& sizes);
+
+// What a plan is expected to do to one request.
+struct Prediction {
+  double cn_pre_s = 0;
+  double up_s = 0;  // bytes alone; the link's latency is in round_trip_s
+  double hn_s = 0;
+  double down_s = 0;
+  double cn_post_s = 0;
+  double round_trip_s = 0;  // 0 without an HN
+  double bytes_up = 0;
+  double bytes_down = 0;
+  // Weights that the operators of a side read, each once.
+  double cn_memory_bytes = 0;
+  double hn_memory_bytes = 0;
+  // Of one HN unit with its CN units and link, in requests per second: what
+  // its slowest station lets through.
+  double requests_per_s = 0;
+  std::optional<double> price;  // with Conditions::prices
+
+  double latency_s() const {
+    return cn_pre_s + up_s + hn_s + down_s + cn_post_s + round_trip_s;
+  }
+};
+
+// `plan` must have its crossings filled in (models::ComputeCrossings). Sums
+// straight over the plan, not by way of the cut.
+Prediction Predict(const models::Graph& graph, const models::SplitPlan& plan,
+                   const Conditions& conditions);
+
+}  // namespace refract::partitioner
+
+#endif  // REFRACT_PARTITIONER_PREDICTION_H_

@@ -1,0 +1,63 @@
+#ifndef REFRACT_PARTITIONER_SPLIT_PROBLEM_H_
+#define REFRACT_PARTITIONER_SPLIT_PROBLEM_H_
+
+// From a graph to the problem that partitioner/cut solves, and back.
+
+#include <vector>
+
+#include "models/graph.h"
+#include "models/split_plan.h"
+#include "partitioner/conditions.h"
+#include "partitioner/cut/problem.h"
+#include "partitioner/prediction.h"
+
+namespace refract::partitioner {
+
+// Where every operator may run and what crosses, by the rules of
+// models::ValidatePlan: nodes of the graph are nodes of the problem, its
+// tensors are the values that some operator makes or a request brings, its
+// shared things the weights. Keeps references to nothing.
+class SplitProblem {
+ public:
+  explicit SplitProblem(const models::Graph& graph);
+
+  const cut::Problem& problem() const { return problem_; }
+
+  // Whole bytes that cross, and of weights that a side holds.
+  cut::Measure BytesCrossing(const ValueSizes& sizes) const;
+  cut::Measure CnMemory(const ValueSizes& sizes) const;
+  cut::Measure HnMemory(const ValueSizes& sizes) const;
+
+  // Measures in fractions of a second or of money, chosen fine enough that
+  // rounding loses less than 10^-9 of the whole.
+  struct Quantised {
+    std::vector<cut::Measure> measures;
+    double unit = 1;  // what 1 stands for
+  };
+  Quantised Latency(const Conditions& conditions,
+                    const ValueSizes& sizes) const;
+  // One measure per station: CN, link up, HN, link down. Their largest is the
+  // time between two requests.
+  Quantised Stations(const Conditions& conditions,
+                     const ValueSizes& sizes) const;
+  // `conditions` must have prices.
+  Quantised Price(const Conditions& conditions, const ValueSizes& sizes) const;
+
+  static cut::Stages StagesOf(const models::SplitPlan& plan);
+  // Writes `stages` into `plan` and fills in its crossings.
+  static void ToPlan(const models::Graph& graph, const cut::Stages& stages,
+                     models::SplitPlan& plan);
+
+ private:
+  struct Real;  // a measure in seconds or money
+  Real Zero() const;
+  Quantised Quantise(std::vector<Real> measures) const;
+
+  cut::Problem problem_;
+  std::vector<models::ValueId> tensors_;  // the value behind each tensor
+  std::vector<models::ValueId> shared_;   // the weight behind each shared
+};
+
+}  // namespace refract::partitioner
+
+#endif  // REFRACT_PARTITIONER_SPLIT_PROBLEM_H_

@@ -1,0 +1,217 @@
+"""The optimal split of every zoo model, judged by sums made here.
+
+`refract partition --json` gives what each operator and each crossing costs.
+From these alone the tests below price the reported plans, the alternatives and
+random legal plans, and run the chosen plan against the unsplit model.
+"""
+
+import json
+import os
+import pathlib
+import random
+import sys
+import tempfile
+import unittest
+
+from tests.e2e import support
+
+BATCHES = (1, 16, 256)
+LINKS_GBPS = (1, 25, 200)
+RANDOM_PLANS = 1000
+# Costs are rounded to whole parts of 2^40 of their sum.
+TOLERANCE = 1e-6
+PRE, HN, POST = 0, 1, 2
+
+
+class Problem:
+    """A report's nodes and values, priced from the definitions."""
+
+    def __init__(self, partition):
+        self.nodes = partition["nodes"]
+        place = {node["name"]: n for n, node in enumerate(self.nodes)}
+        link = partition["conditions"]["link"]
+        self.byte_s = 1 / link["bytes_per_s"]
+        self.round_trip_s = 2 * link["latency_s"]
+        readers = {}
+        for n, node in enumerate(self.nodes):
+            for name in node["inputs"]:
+                readers.setdefault(name, set()).add(n)
+        # (producer or None, readers, bytes, is_output, may_cross)
+        self.values = [
+            (
+                place.get(value["producer"]),
+                sorted(readers.get(value["name"], ())),
+                value["bytes"],
+                value["is_output"],
+                value["may_cross"],
+            )
+            for value in partition["values"]
+            if not value["is_weight"]
+        ]
+        self.producers = [[] for _ in self.nodes]
+        for producer, value_readers, *_ in self.values:
+            for reader in value_readers:
+                if producer is not None:
+                    self.producers[reader].append(producer)
+        # The last stage that each node's readers leave it.
+        self.latest = [max(node["allowed"]) for node in self.nodes]
+        for n in reversed(range(len(self.nodes))):
+            for producer in self.producers[n]:
+                self.latest[producer] = min(
+                    self.latest[producer], self.latest[n]
+                )
+
+    def crossings(self, stages):
+        """(bytes up, bytes down), or None when something may not cross."""
+        up = down = 0
+        for producer, readers, size, is_output, may_cross in self.values:
+            made = PRE if producer is None else stages[producer]
+            read = {stages[reader] for reader in readers}
+            goes_up = made == PRE and HN in read
+            comes_down = made == HN and (is_output or POST in read)
+            if (goes_up or comes_down) and not may_cross:
+                return None
+            up += size * goes_up
+            down += size * comes_down
+        return up, down
+
+    def in_order(self, stages):
+        return all(
+            s in node["allowed"] for s, node in zip(stages, self.nodes)
+        ) and all(
+            stages[producer] <= stages[n]
+            for n in range(len(stages))
+            for producer in self.producers[n]
+        )
+
+    def latency(self, stages):
+        """Seconds; None when something crosses that may not."""
+        crossings = self.crossings(stages)
+        if crossings is None:
+            return None
+        return (
+            sum(
+                node["hn_s"] if stage == HN else node["cn_s"]
+                for stage, node in zip(stages, self.nodes)
+            )
+            + sum(crossings) * self.byte_s
+            + (self.round_trip_s if HN in stages else 0)
+        )
+
+    def random_plan(self, rng):
+        """Stages that never fall, in order; mostly long runs on one stage."""
+        step = rng.random() ** 3
+        stages = []
+        for n, node in enumerate(self.nodes):
+            earliest = max((stages[p] for p in self.producers[n]), default=PRE)
+            choices = [
+                s for s in node["allowed"] if earliest <= s <= self.latest[n]
+            ]
+            if not choices:
+                return None
+            stages.append(
+                rng.choice(choices) if rng.random() < step else choices[0]
+            )
+        return stages
+
+
+class PartitionTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.temporary.cleanup)
+        cls.folder = pathlib.Path(cls.temporary.name)
+        cls.seed = int.from_bytes(os.urandom(4), "little")
+        cls.rng = random.Random(cls.seed)
+        cls.models = []
+        for model in support.MODELS:
+            # Published widths, for costs as they are; few rows, to be quick.
+            exported = cls.folder / model
+            support.run(
+                sys.executable, "-m", "models.zoo.export", "--model",
+                model, "--rows-scale", "1", "--max-rows", "100", "--out",
+                exported,
+            )
+            for suffix in ("pt2", "pt"):
+                name = f"{model}_{suffix}"
+                support.add_model(
+                    cls.folder / "repo", name, exported / f"{model}.{suffix}"
+                )
+                cls.models.append((name, exported / "sample.safetensors"))
+
+    def partition(self, name, *arguments):
+        report = self.folder / "report.json"
+        support.refract(
+            "partition", self.folder / "repo" / name, "--method", "optimal",
+            "--json", report, *arguments,
+        )
+        with open(report, encoding="utf-8") as file:
+            return json.load(file)["partition"]
+
+    def test_no_plan_is_better(self):
+        much_better = []
+        for name, _ in self.models:
+            for batch in BATCHES:
+                for gbps in LINKS_GBPS:
+                    condition = f"{name}, batch {batch}, {gbps} Gbit/s"
+                    with self.subTest(condition, seed=self.seed):
+                        ratio = self.check(name, batch, gbps)
+                        if ratio < 0.95:
+                            much_better.append((condition, round(ratio, 3)))
+        print(f"seed {self.seed}; optimal below 0.95 of the best other plan:")
+        for condition, ratio in much_better:
+            print(f"  {ratio}  {condition}")
+        self.assertGreaterEqual(len(much_better), 3)
+
+    def check(self, name, batch, gbps):
+        """Optimal ÷ the least of all other plans."""
+        report = self.partition(
+            name, "--batch", batch, "--link-gbps", gbps
+        )
+        self.assertTrue(report["proven"])
+        self.assertEqual(report["gap"], 0)
+        self.assertEqual(report["unknown_operators"], [])
+        problem = Problem(report)
+        costs = {}
+        for alternative in report["alternatives"]:
+            stages = alternative["stages"]
+            self.assertTrue(problem.in_order(stages), alternative["method"])
+            cost = problem.latency(stages)
+            self.assertIsNotNone(cost, alternative["method"])
+            self.assertAlmostEqual(
+                cost / alternative["latency_s"], 1, delta=TOLERANCE
+            )
+            costs[alternative["method"]] = cost
+        best = costs.pop("optimal")
+        self.assertAlmostEqual(best / report["lower_bound"], 1, delta=TOLERANCE)
+        self.assertEqual(set(costs), {"heuristic", "all-cn", "all-hn"})
+        least = min(costs.values())
+        legal = 0
+        while legal < RANDOM_PLANS:
+            stages = problem.random_plan(self.rng)
+            cost = problem.latency(stages) if stages else None
+            if cost is None:
+                continue
+            legal += 1
+            least = min(least, cost)
+        self.assertLessEqual(best, least * (1 + TOLERANCE))
+        return best / least
+
+    def test_the_chosen_plan_computes_what_the_model_does(self):
+        for name, sample in self.models:
+            with self.subTest(name):
+                # Small batches on fast links give the most intricate cuts.
+                self.partition(name, "--batch", 16, "--link-gbps", 200)
+                outputs = []
+                for mode in ("whole", "split"):
+                    output = self.folder / f"{mode}.safetensors"
+                    support.refract(
+                        "run", self.folder / "repo" / name, "--mode", mode,
+                        "--inputs", sample, "--outputs", output,
+                    )
+                    outputs.append(output.read_bytes())
+                self.assertEqual(outputs[0], outputs[1])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,207 @@
+#include "tools/split_conditions.h"
+
+#include <cmath>
+#include <utility>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "partitioner/costs.h"
+#include "partitioner/work.h"
+
+namespace refract::tools {
+namespace {
+
+// The largest batch that a request may bring; sizes stay far from overflow.
+constexpr int64_t kMaxBatch = int64_t{1} << 24;
+
+absl::Status CheckNumber(absl::string_view option, double value, double least,
+                         bool or_equal) {
+  if (std::isfinite(value) && (value > least || (or_equal && value == least))) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(option, " ", value, ": must be a number ",
+                   or_equal ? "of at least " : "above ", least));
+}
+
+absl::Status CheckIfGiven(absl::string_view option,
+                          const std::optional<double>& value) {
+  return value ? CheckNumber(option, *value, 0, /*or_equal=*/true)
+               : absl::OkStatus();
+}
+
+absl::StatusOr<partitioner::Objective> ParseObjective(
+    const std::string& objective) {
+  if (objective == "latency") return partitioner::Objective::kLatency;
+  if (objective == "throughput") return partitioner::Objective::kThroughput;
+  if (objective == "cost") return partitioner::Objective::kPrice;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--objective ", objective, ": unknown; use latency, throughput or cost"));
+}
+
+absl::StatusOr<std::optional<partitioner::Prices>> MakePrices(
+    const ConditionOptions& options, bool needed) {
+  constexpr double kSecondsPerHour = 3600;
+  if (!options.cn_price && !options.hn_price && !needed) return std::nullopt;
+  if (!options.cn_price || !options.hn_price) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.cn_price ? "--hn-price" : "--cn-price",
+        ": missing; the cost of a request needs the price of an hour of a CN "
+        "core and of an HN"));
+  }
+  return partitioner::Prices{
+      .cn_unit_s = *options.cn_price / kSecondsPerHour,
+      .hn_unit_s = *options.hn_price / kSecondsPerHour,
+      .byte = options.gb_price.value_or(0) / 1e9,
+  };
+}
+
+absl::Status CheckOptions(const ConditionOptions& options,
+                          const models::Graph& graph) {
+  if (options.batch < 1 || options.batch > kMaxBatch) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--batch ", options.batch, ": must be from 1 to ", kMaxBatch));
+  }
+  for (const models::SymbolRange& range : graph.symbols) {
+    if (range.symbol != graph.batch_symbol) continue;
+    if (options.batch > range.max) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--batch ", options.batch, ": the model takes at most ", range.max));
+    }
+  }
+  if (options.max_cuts < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--max-cuts ", options.max_cuts, ": must be at least 1"));
+  }
+  REFRACT_RETURN_IF_ERROR(
+      CheckNumber("--link-gbps", options.link_gbps, 0, /*or_equal=*/false));
+  REFRACT_RETURN_IF_ERROR(CheckNumber(
+      "--link-latency-us", options.link_latency_us, 0, /*or_equal=*/true));
+  if (options.cn_cores) {
+    REFRACT_RETURN_IF_ERROR(
+        CheckNumber("--cn-cores", *options.cn_cores, 0, /*or_equal=*/false));
+  }
+  REFRACT_RETURN_IF_ERROR(
+      CheckIfGiven("--cn-memory-gib", options.cn_memory_gib));
+  REFRACT_RETURN_IF_ERROR(
+      CheckIfGiven("--hn-memory-gib", options.hn_memory_gib));
+  REFRACT_RETURN_IF_ERROR(CheckIfGiven("--request-kib", options.request_kib));
+  REFRACT_RETURN_IF_ERROR(CheckIfGiven("--cn-price", options.cn_price));
+  REFRACT_RETURN_IF_ERROR(CheckIfGiven("--hn-price", options.hn_price));
+  return CheckIfGiven("--gb-price", options.gb_price);
+}
+
+}  // namespace
+
+void AddConditionOptions(CLI::App& command, ConditionOptions& options) {
+  command
+      .add_option("--objective", options.objective,
+                  "what optimal minimises: the latency of one request, the "
+                  "time of the slowest of CN, link and HN, or the money that "
+                  "a request costs")
+      ->type_name("latency|throughput|cost")
+      ->capture_default_str();
+  command.add_option("--batch", options.batch, "items of a request")
+      ->type_name("N")
+      ->capture_default_str();
+  const std::string hardware = absl::StrCat(
+      "; ", partitioner::BuiltInHardware(), ", or a .textproto file");
+  command.add_option("--cn", options.cn, "hardware of the CN" + hardware)
+      ->type_name("HARDWARE")
+      ->capture_default_str();
+  command.add_option("--hn", options.hn, "hardware of the HN" + hardware)
+      ->type_name("HARDWARE")
+      ->capture_default_str();
+  command
+      .add_option("--link-gbps", options.link_gbps,
+                  "Gbit/s between a CN and an HN, each way")
+      ->type_name("G")
+      ->capture_default_str();
+  command
+      .add_option("--link-latency-us", options.link_latency_us,
+                  "microseconds that a crossing takes beside its bytes, one "
+                  "way")
+      ->type_name("L")
+      ->capture_default_str();
+  command
+      .add_option("--cn-cores", options.cn_cores,
+                  "CN cores per GPU, for throughput; default: those of one CN "
+                  "shared by the GPUs of one HN")
+      ->type_name("N");
+  command
+      .add_option("--cn-memory-gib", options.cn_memory_gib,
+                  "limit on the weights that the CN reads, GiB; default: the "
+                  "hardware's memory")
+      ->type_name("GIB");
+  command
+      .add_option("--hn-memory-gib", options.hn_memory_gib,
+                  "limit on the weights that the HN reads, GiB; default: the "
+                  "hardware's memory")
+      ->type_name("GIB");
+  command
+      .add_option("--request-kib", options.request_kib,
+                  "limit on what one request sends and gets back, KiB; "
+                  "default: none")
+      ->type_name("KIB");
+  command
+      .add_option("--cn-price", options.cn_price,
+                  "price of a CN core for one hour, for cost")
+      ->type_name("MONEY");
+  command
+      .add_option("--hn-price", options.hn_price,
+                  "price of an HN's GPU for one hour, for cost")
+      ->type_name("MONEY");
+  command
+      .add_option("--gb-price", options.gb_price,
+                  "price of 10^9 bytes between them, for cost; default: 0")
+      ->type_name("MONEY");
+  command
+      .add_option("--max-cuts", options.max_cuts,
+                  "minimum cuts after which optimal stops and reports the gap "
+                  "that is left")
+      ->type_name("N")
+      ->capture_default_str();
+}
+
+absl::StatusOr<SplitConditions> MakeConditions(
+    const ConditionOptions& options, const models::Graph& graph,
+    const absl::flat_hash_map<std::string, int64_t>& per_item) {
+  REFRACT_RETURN_IF_ERROR(CheckOptions(options, graph));
+  SplitConditions result;
+  result.options = options;
+  REFRACT_ASSIGN_OR_RETURN(result.goal.objective,
+                           ParseObjective(options.objective));
+  result.goal.max_cuts = options.max_cuts;
+  REFRACT_ASSIGN_OR_RETURN(result.cn, partitioner::FindHardware(options.cn));
+  REFRACT_ASSIGN_OR_RETURN(result.hn, partitioner::FindHardware(options.hn));
+  if (!result.cn.row_s) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.cn, ": row_seconds: missing, and a CN looks up rows"));
+  }
+  constexpr double kGib = 0x1p30;
+  partitioner::Budget& budget = result.goal.budget;
+  budget.cn_memory_bytes = options.cn_memory_gib ? *options.cn_memory_gib * kGib
+                                                 : result.cn.memory_bytes;
+  budget.hn_memory_bytes = options.hn_memory_gib ? *options.hn_memory_gib * kGib
+                                                 : result.hn.memory_bytes;
+  if (options.request_kib) {
+    budget.bytes_per_request = *options.request_kib * 0x1p10;
+  }
+
+  partitioner::Conditions& conditions = result.conditions;
+  conditions.sizes = partitioner::SizesForBatch(graph, options.batch, per_item);
+  conditions.costs =
+      partitioner::RooflineCosts(graph, conditions.sizes, result.cn, result.hn);
+  conditions.link = {.bytes_per_s = options.link_gbps * 1e9 / 8,
+                     .latency_s = options.link_latency_us * 1e-6};
+  conditions.cn_units_per_hn =
+      options.cn_cores.value_or(result.cn.units / result.hn.units);
+  REFRACT_ASSIGN_OR_RETURN(
+      conditions.prices,
+      MakePrices(options,
+                 result.goal.objective == partitioner::Objective::kPrice));
+  return result;
+}
+
+}  // namespace refract::tools

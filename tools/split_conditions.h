@@ -1,0 +1,58 @@
+#ifndef REFRACT_TOOLS_SPLIT_CONDITIONS_H_
+#define REFRACT_TOOLS_SPLIT_CONDITIONS_H_
+
+// The options of `refract partition` that say for what a plan is made.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "models/graph.h"
+#include "partitioner/conditions.h"
+#include "partitioner/hardware.h"
+#include "partitioner/optimal.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace refract::tools {
+
+struct ConditionOptions {
+  std::string objective = "latency";
+  int64_t batch = 256;
+  std::string cn = "cpu-2s";
+  std::string hn = "h200";
+  double link_gbps = 200;
+  double link_latency_us = 5;
+  std::optional<double> cn_cores;
+  std::optional<double> cn_memory_gib;
+  std::optional<double> hn_memory_gib;
+  std::optional<double> request_kib;
+  std::optional<double> cn_price;  // per unit and hour
+  std::optional<double> hn_price;
+  std::optional<double> gb_price;
+  int64_t max_cuts = 300;
+};
+
+void AddConditionOptions(CLI::App& command, ConditionOptions& options);
+
+struct SplitConditions {
+  ConditionOptions options;
+  partitioner::Hardware cn;
+  partitioner::Hardware hn;
+  partitioner::Conditions conditions;
+  partitioner::OptimalOptions goal;
+};
+
+// `per_item` as partitioner::SizesForBatch. InvalidArgument and NotFound name
+// the option or the hardware figure.
+absl::StatusOr<SplitConditions> MakeConditions(
+    const ConditionOptions& options, const models::Graph& graph,
+    const absl::flat_hash_map<std::string, int64_t>& per_item);
+
+}  // namespace refract::tools
+
+#endif  // REFRACT_TOOLS_SPLIT_CONDITIONS_H_
