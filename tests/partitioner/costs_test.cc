@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
 namespace refract::partitioner {
@@ -41,7 +42,7 @@ class GraphCostsTest : public testing::Test {
  protected:
   ValueId Tensor(std::vector<SymExpr> shape, std::string weight = "") {
     Value value;
-    value.name = "v" + std::to_string(graph_.values.size());
+    value.name = absl::StrCat("v", graph_.values.size());
     value.dtype = base::DType::kFloat32;
     value.has_shape = true;
     value.shape = std::move(shape);
@@ -51,7 +52,7 @@ class GraphCostsTest : public testing::Test {
   void Add(std::string op, std::vector<models::NamedArgument> args,
            ValueId output) {
     Node node;
-    node.name = "n" + std::to_string(graph_.nodes.size());
+    node.name = absl::StrCat("n", graph_.nodes.size());
     node.op = std::move(op);
     node.args = std::move(args);
     node.outputs = {output};
