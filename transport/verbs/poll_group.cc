@@ -26,9 +26,10 @@ absl::StatusOr<std::vector<LocalAddress>> PollGroup::Addresses(
 absl::StatusOr<PollGroup::Place> PollGroup::Attach(absl::string_view device,
                                                    const PathOptions& options) {
   absl::MutexLock lock(&mu_);
-  // A dead hub would keep its device open.
-  std::erase_if(hubs_, [](const auto& hub) { return hub->dead(); });
-  for (const std::shared_ptr<CompletionHub>& hub : hubs_) {
+  std::erase_if(hubs_, [](const auto& hub) { return hub.expired(); });
+  for (const std::weak_ptr<CompletionHub>& known : hubs_) {
+    std::shared_ptr<CompletionHub> hub = known.lock();
+    if (hub == nullptr || hub->dead()) continue;
     if (hub->context().device().name() != device) continue;
     absl::StatusOr<CompletionHub::Attached> attached = hub->Attach(options);
     if (attached.ok()) return Place{hub, *std::move(attached)};

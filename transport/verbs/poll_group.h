@@ -19,7 +19,9 @@
 namespace refract::transport::verbs {
 
 // The hubs of one polling thread: one per device, and a further one when the
-// first is full. Thread-safe, because paths are made by handshake threads.
+// first is full. A hub lives as long as paths use it, and so does what it has
+// of its device: one that is to be removed is let go as soon as its paths have
+// failed. Thread-safe, because paths are made by handshake threads.
 class PollGroup {
  public:
   // `registry` outlives this and its paths.
@@ -48,7 +50,7 @@ class PollGroup {
   const HubOptions options_;
   const AddressPreference preference_;
   absl::Mutex mu_;
-  std::vector<std::shared_ptr<CompletionHub>> hubs_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::weak_ptr<CompletionHub>> hubs_ ABSL_GUARDED_BY(mu_);
   absl::BitGen random_ ABSL_GUARDED_BY(mu_);
 };
 

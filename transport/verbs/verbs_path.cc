@@ -444,14 +444,13 @@ bool VerbsPath::Arm() {
 
 absl::Status VerbsPath::FailureOf(const Inbox& inbox) const {
   if (!inbox.failed_request.has_value()) return inbox.failure;
-  bool port_active = true;
-  if (*inbox.failed_request == IBV_WC_LOC_QP_OP_ERR) {
-    const absl::StatusOr<std::vector<PortInfo>> ports =
-        hub_->context().device().Ports();
-    port_active =
-        ports.ok() && address_.port <= ports->size() &&
-        (*ports)[address_.port - 1].attributes.state == IBV_PORT_ACTIVE;
-  }
+  // Whatever the status is: the first to fail may be a request that was under
+  // way before, and is flushed or has used up its retries.
+  const absl::StatusOr<std::vector<PortInfo>> ports =
+      hub_->context().device().Ports();
+  const bool port_active =
+      ports.ok() && address_.port <= ports->size() &&
+      (*ports)[address_.port - 1].attributes.state == IBV_PORT_ACTIVE;
   return StatusOfCompletion(
       *inbox.failed_request,
       inbox.failed_lane == Lane::kExpress ? "express" : "bulk", port_active);

@@ -90,6 +90,22 @@ TEST_F(RegistrationTest, DeviceWithoutRoomRefusesAndRecovers) {
   EXPECT_TRUE(path->CreateRegion(4096, Access::kLocal).ok());
 }
 
+// A device can only be removed when nobody has it open, and its paths have
+// failed by then.
+TEST_F(RegistrationTest, DeviceIsClosedWithItsLastPath) {
+  std::weak_ptr<DeviceContext> device;
+  for (int round = 0; round < 3; ++round) {
+    std::unique_ptr<VerbsPath> first = NewPath();
+    device = *registry_->Open("sim0");
+    std::unique_ptr<VerbsPath> second = NewPath();
+    first.reset();
+    EXPECT_EQ(device.lock(), *registry_->Open("sim0"));
+    EXPECT_TRUE(second->CreateRegion(4096, Access::kLocal).ok());
+    second.reset();
+    EXPECT_TRUE(device.expired());
+  }
+}
+
 TEST(MemlockAdviceTest, NamesTheLimitAndTheWaysToRaiseIt) {
   rlimit before;
   ASSERT_EQ(getrlimit(RLIMIT_MEMLOCK, &before), 0);
