@@ -9,6 +9,7 @@ cases that then run in the guest are in end_to_end_cases.py.
 """
 
 import argparse
+import importlib.util
 import os
 import pathlib
 import random
@@ -27,7 +28,7 @@ RUN_IN_VM = pathlib.Path(__file__).resolve().parent / "run_in_vm"
 # What a CPU node sends for them is from a few KiB, which goes by WRITE, to
 # several hundred, which the GPU node reads.
 BATCHES = (1, 2, 7, 33, 150, 270, 1000)
-# About one minute on an idle machine.
+# 50 s on an idle machine.
 CASES_LIMIT_S = 900
 SKIPPED = 77
 
@@ -60,6 +61,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--transport", default="verbs")
     arguments, options = parser.parse_known_args()
+    if importlib.util.find_spec("tritonclient") is None:
+        print("skipped: tritonclient[grpc] is missing")
+        return SKIPPED
     try:
         guest_machine.require_qemu()
         guest_image.prepare()
