@@ -1,6 +1,7 @@
 #include "partitioner/prediction.h"
 
 #include <algorithm>
+#include <array>
 
 #include "partitioner/work.h"
 
@@ -55,9 +56,15 @@ Prediction Predict(const Graph& graph, const SplitPlan& plan,
   if (plan.uses_hn()) result.round_trip_s = 2 * conditions.link.latency_s;
 
   const double cn_s = result.cn_pre_s + result.cn_post_s;
-  const double slowest = std::max({cn_s / conditions.cn_units_per_hn,
-                                   result.up_s, result.hn_s, result.down_s});
-  result.requests_per_s = slowest > 0 ? 1 / slowest : 0;
+  // In the order of Station.
+  const std::array<double, 4> stations = {cn_s / conditions.cn_units_per_hn,
+                                          result.up_s, result.hn_s,
+                                          result.down_s};
+  const auto slowest = std::max_element(stations.begin(), stations.end());
+  result.slowest = static_cast<Station>(slowest - stations.begin());
+  result.requests_per_s = *slowest > 0 ? 1 / *slowest : 0;
+  const double link_s = std::max(result.up_s, result.down_s);
+  if (link_s > 0) result.link_requests_per_s = 1 / link_s;
   if (conditions.prices) {
     const Prices& prices = *conditions.prices;
     result.price = cn_s * prices.cn_unit_s + result.hn_s * prices.hn_unit_s +

@@ -19,6 +19,9 @@ struct ValueSizes {
 ValueSizes SizesOf(const models::Graph& graph,
                    const models::SymbolBindings& sizes);
 
+// Where requests queue.
+enum class Station { kCn, kLinkUp, kHn, kLinkDown };
+
 // What a plan is expected to do to one request.
 struct Prediction {
   double cn_pre_s = 0;
@@ -33,8 +36,12 @@ struct Prediction {
   double cn_memory_bytes = 0;
   double hn_memory_bytes = 0;
   // Of one HN unit with its CN units and link, in requests per second: what
-  // its slowest station lets through.
+  // its slowest station lets through, and which one that is.
   double requests_per_s = 0;
+  Station slowest = Station::kCn;
+  // What the link alone lets through in its busier direction; absent when
+  // nothing crosses.
+  std::optional<double> link_requests_per_s;
   std::optional<double> price;  // with Conditions::prices
 
   double latency_s() const {

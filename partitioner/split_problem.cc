@@ -69,6 +69,14 @@ SplitProblem::SplitProblem(const Graph& graph) {
   }
 }
 
+int SplitProblem::TensorOf(ValueId value) const {
+  // In order of value ids.
+  const auto at = std::lower_bound(tensors_.begin(), tensors_.end(), value);
+  return at != tensors_.end() && *at == value
+             ? static_cast<int>(at - tensors_.begin())
+             : -1;
+}
+
 cut::Measure SplitProblem::BytesCrossing(const ValueSizes& sizes) const {
   cut::Measure measure(problem_);
   for (size_t t = 0; t < tensors_.size(); ++t) {

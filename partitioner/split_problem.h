@@ -22,6 +22,8 @@ class SplitProblem {
   explicit SplitProblem(const models::Graph& graph);
 
   const cut::Problem& problem() const { return problem_; }
+  // The problem's tensor that stands for `value`; -1 when none does.
+  int TensorOf(models::ValueId value) const;
 
   // Whole bytes that cross, and of weights that a side holds.
   cut::Measure BytesCrossing(const ValueSizes& sizes) const;

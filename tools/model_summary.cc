@@ -32,25 +32,11 @@ struct TwoSizes {
   SymbolBindings at_2;
 };
 
-std::string ShapeText(const Value& value) {
-  if (value.kind != ValueKind::kTensor) return "[]";
-  if (!value.has_shape) return "?";
-  return absl::StrCat(
-      "[",
-      absl::StrJoin(value.shape, ", ",
-                    [](std::string* out, const SymExpr& extent) {
-                      out->append(extent.ToString());
-                    }),
-      "]");
-}
-
 TensorSummary SummarizeTensor(const Value& value, std::string name,
                               const TwoSizes& sizes) {
   TensorSummary summary;
   summary.name = std::move(name);
-  summary.dtype = value.kind == ValueKind::kTensor
-                      ? std::string(base::Name(value.dtype))
-                      : "int64 size";
+  summary.dtype = TypeText(value);
   summary.shape = ShapeText(value);
   const std::optional<double> at_1 = partitioner::BytesOf(value, sizes.at_1);
   const std::optional<double> at_2 = partitioner::BytesOf(value, sizes.at_2);
@@ -187,6 +173,32 @@ PlanSummary SummarizePlan(const Graph& graph, const models::SplitPlan& plan,
 }
 
 }  // namespace
+
+std::string TypeText(const Value& value) {
+  switch (value.kind) {
+    case ValueKind::kTensor:
+      return std::string(base::Name(value.dtype));
+    case ValueKind::kSymInt:
+      return "int64 size";
+    case ValueKind::kSymFloat:
+      return "float64 number";
+    case ValueKind::kSymBool:
+      return "bool";
+  }
+  return "";
+}
+
+std::string ShapeText(const Value& value) {
+  if (value.kind != ValueKind::kTensor) return "[]";
+  if (!value.has_shape) return "?";
+  return absl::StrCat(
+      "[",
+      absl::StrJoin(value.shape, ", ",
+                    [](std::string* out, const SymExpr& extent) {
+                      out->append(extent.ToString());
+                    }),
+      "]");
+}
 
 ModelSummary Summarize(
     const models::LoadedModel& model, const models::SplitPlan* plan,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "models/graph.h"
 #include "models/repository.h"
 #include "models/split_plan.h"
 #include "partitioner/work.h"
@@ -74,6 +75,10 @@ struct ModelSummary {
   // How the numbers per item were got: "id_n = 1 per item, …".
   std::string assumption;
 };
+
+// "float32", "int64 size"; and "[s0, 13]", "?" where nothing is known.
+std::string TypeText(const models::Value& value);
+std::string ShapeText(const models::Value& value);
 
 // `per_item` as partitioner::SizesForBatch. `plan` may be a plan that is not
 // stored yet; nullptr: none.

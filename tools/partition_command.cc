@@ -11,6 +11,7 @@
 #include "models/split_plan.h"
 #include "nlohmann/json.hpp"
 #include "partitioner/ancestors.h"
+#include "partitioner/forced_cuts.h"
 #include "partitioner/heuristic.h"
 #include "partitioner/optimal.h"
 #include "partitioner/work.h"
@@ -28,30 +29,50 @@ struct PartitionOptions {
   std::string model;
   std::string method = "heuristic";
   std::string json;
+  std::string report;
+  int64_t forced_cuts = 12;
   std::vector<std::string> sizes;
   ConditionOptions conditions;
 };
 
 struct Planned {
   models::SplitPlan plan;
-  // With --method optimal.
-  std::optional<SplitConditions> conditions;
-  std::optional<partitioner::OptimalSplit> split;
+  // With --method optimal, or --report.
+  std::optional<SplitReport> report;
 };
+
+// The optimum, its rivals and, for who wants to see them, forced cuts.
+absl::StatusOr<SplitReport> MakeReport(
+    const PartitionOptions& options, const models::LoadedModel& model,
+    const absl::flat_hash_map<std::string, int64_t>& sizes) {
+  SplitReport report;
+  report.written = options.method;
+  REFRACT_ASSIGN_OR_RETURN(
+      report.conditions,
+      MakeConditions(options.conditions, model.graph, sizes));
+  const partitioner::Conditions& conditions = report.conditions.conditions;
+  const partitioner::OptimalOptions& goal = report.conditions.goal;
+  REFRACT_ASSIGN_OR_RETURN(
+      report.split,
+      partitioner::SplitOptimally(model.graph, model.digest, conditions, goal));
+  if (options.json.empty() && options.report.empty()) return report;
+  REFRACT_ASSIGN_OR_RETURN(
+      report.forced_cuts,
+      partitioner::FindForcedCuts(model.graph, model.digest, conditions, goal,
+                                  report.split, options.forced_cuts));
+  return report;
+}
 
 absl::StatusOr<Planned> MakePlan(
     const PartitionOptions& options, const models::LoadedModel& model,
     const absl::flat_hash_map<std::string, int64_t>& sizes) {
   const models::Graph& graph = model.graph;
   Planned planned;
+  if (options.method == "optimal" || !options.report.empty()) {
+    REFRACT_ASSIGN_OR_RETURN(planned.report, MakeReport(options, model, sizes));
+  }
   if (options.method == "optimal") {
-    REFRACT_ASSIGN_OR_RETURN(planned.conditions,
-                             MakeConditions(options.conditions, graph, sizes));
-    REFRACT_ASSIGN_OR_RETURN(
-        planned.split, partitioner::SplitOptimally(
-                           graph, model.digest, planned.conditions->conditions,
-                           planned.conditions->goal));
-    planned.plan = planned.split->best.plan;
+    planned.plan = planned.report->split.best.plan;
   } else if (options.method == "heuristic") {
     REFRACT_ASSIGN_OR_RETURN(
         planned.plan, partitioner::SplitHeuristically(graph, model.digest));
@@ -75,6 +96,10 @@ absl::StatusOr<Planned> MakePlan(
 }
 
 absl::Status Partition(const PartitionOptions& options, std::ostream& out) {
+  if (options.forced_cuts < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--forced-cuts ", options.forced_cuts, ": must be at least 0"));
+  }
   // A plan of an earlier run, even a damaged one, is about to be replaced.
   REFRACT_ASSIGN_OR_RETURN(const auto model,
                            LoadModel(options.model, {.with_plan = false}));
@@ -86,16 +111,29 @@ absl::Status Partition(const PartitionOptions& options, std::ostream& out) {
   REFRACT_RETURN_IF_ERROR(models::SavePlan(model->graph, planned.plan, path));
   const ModelSummary summary = Summarize(*model, &planned.plan, sizes);
   PrintPlan(*summary.plan, out);
-  if (planned.split) {
-    PrintSplit(model->graph, *planned.conditions, *planned.split, out);
+  if (planned.report) {
+    PrintSplit(model->graph, planned.report->conditions, planned.report->split,
+               out);
   }
   out << "written: " << path << "\n";
-  if (options.json.empty()) return absl::OkStatus();
-  if (!planned.split) return WriteText(options.json, ToJson(summary));
-  nlohmann::ordered_json json = nlohmann::ordered_json::parse(ToJson(summary));
-  json["partition"] = nlohmann::ordered_json::parse(
-      SplitToJson(model->graph, *planned.conditions, *planned.split));
-  return WriteText(options.json, json.dump(2) + "\n");
+  if (!options.json.empty()) {
+    nlohmann::ordered_json json =
+        nlohmann::ordered_json::parse(ToJson(summary));
+    if (planned.report) {
+      json["partition"] = SplitToJson(model->graph, *planned.report);
+    }
+    REFRACT_RETURN_IF_ERROR(
+        WriteText(options.json,
+                  json.dump(2, ' ', false,
+                            nlohmann::ordered_json::error_handler_t::replace) +
+                      "\n"));
+  }
+  if (!options.report.empty()) {
+    REFRACT_RETURN_IF_ERROR(
+        WriteText(options.report, SplitToHtml(*model, *planned.report)));
+    out << "report: " << options.report << "\n";
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -121,6 +159,18 @@ void AddPartitionCommand(CLI::App& app, Context& context) {
                    "also write the model's facts, the plan and, with optimal, "
                    "all costs to this file as JSON")
       ->type_name("FILE");
+  command
+      ->add_option("--report", options->report,
+                   "also write the optimum, what it was compared with and the "
+                   "graph of each to this file, as one HTML page")
+      ->type_name("FILE");
+  command
+      ->add_option("--forced-cuts", options->forced_cuts,
+                   "for --json and --report: the best plans that send a tensor "
+                   "which the optimum does not, or do not send one that it "
+                   "does, for so many tensors, largest first")
+      ->type_name("N")
+      ->capture_default_str();
   AddConditionOptions(*command, options->conditions);
   AddSizeOption(*command, options->sizes);
   command->callback([&context, options] {

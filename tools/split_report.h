@@ -1,16 +1,33 @@
 #ifndef REFRACT_TOOLS_SPLIT_REPORT_H_
 #define REFRACT_TOOLS_SPLIT_REPORT_H_
 
-// What `refract partition --method optimal` tells beside the plan itself.
+// What `refract partition` tells about an optimal split and what it was
+// compared with: text, JSON (docs/partitioning.md lists the fields), a page.
 
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "models/graph.h"
+#include "models/repository.h"
+#include "nlohmann/json_fwd.hpp"
+#include "partitioner/forced_cuts.h"
 #include "partitioner/optimal.h"
 #include "tools/split_conditions.h"
 
 namespace refract::tools {
+
+struct SplitReport {
+  SplitConditions conditions;
+  partitioner::OptimalSplit split;
+  std::vector<partitioner::ForcedCut> forced_cuts;
+  // Which alternative's plan is the model's now, by its method.
+  std::string written;
+};
+
+// The optimum, then what it was compared with.
+std::vector<const partitioner::Alternative*> AlternativesOf(
+    const partitioner::OptimalSplit& split);
 
 // Conditions, table of alternatives, how far the optimum is proven, what had to
 // be assumed.
@@ -19,10 +36,14 @@ void PrintSplit(const models::Graph& graph, const SplitConditions& conditions,
 
 // The same as one JSON object, with the costs of every operator, the bytes of
 // every value and the stages of every alternative, so that other programs can
-// check the sums. docs/partitioning.md lists the fields.
-std::string SplitToJson(const models::Graph& graph,
-                        const SplitConditions& conditions,
-                        const partitioner::OptimalSplit& split);
+// check the sums. Names are as in the graph, valid UTF-8 or not.
+nlohmann::ordered_json SplitToJson(const models::Graph& graph,
+                                   const SplitReport& report);
+
+// One HTML page that needs nothing else, neither files nor network: the JSON
+// and the drawn graph of every alternative.
+std::string SplitToHtml(const models::LoadedModel& model,
+                        const SplitReport& report);
 
 }  // namespace refract::tools
 

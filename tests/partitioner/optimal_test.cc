@@ -1,10 +1,8 @@
 #include "partitioner/optimal.h"
 
 #include <algorithm>
-#include <functional>
 #include <optional>
 #include <random>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -12,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "partitioner/ancestors.h"
 #include "partitioner/heuristic.h"
+#include "tests/partitioner/every_plan.h"
 #include "tests/partitioner/graph_builder.h"
 #include "tests/partitioner/plan_oracle.h"
 #include "tests/partitioner/shaped_graph.h"
@@ -25,8 +24,6 @@ using models::Stage;
 using models::ValueId;
 using testing::HasSubstr;
 
-constexpr base::Digest kModel = {.low = 1, .high = 2};
-
 class OptimalTest : public testing::Test {
  protected:
   OptimalTest()
@@ -34,84 +31,9 @@ class OptimalTest : public testing::Test {
         trace_(__FILE__, __LINE__, "seed " + std::to_string(seed_)),
         random_(seed_) {}
 
-  // Every legal plan, by the oracle.
-  static void ForEachPlan(const Graph& graph,
-                          const std::function<void(const SplitPlan&)>& visit) {
-    const PlanOracle oracle(graph);
-    SplitPlan plan;
-    plan.model = kModel;
-    plan.stages.assign(graph.nodes.size(), Stage::kCnPre);
-    while (true) {
-      plan.up = oracle.Up(plan);
-      plan.down = oracle.Down(plan);
-      if (oracle.Check(plan).empty()) visit(plan);
-      size_t n = 0;
-      while (n < plan.stages.size() && plan.stages[n] == Stage::kCnPost) {
-        plan.stages[n++] = Stage::kCnPre;
-      }
-      if (n == plan.stages.size()) return;
-      plan.stages[n] = static_cast<Stage>(static_cast<int>(plan.stages[n]) + 1);
-    }
-  }
-
   const unsigned seed_;
   testing::ScopedTrace trace_;
   std::mt19937 random_;
-};
-
-// Bytes, seconds and money of a plan, from their definitions.
-struct Sums {
-  double cn_s = 0;
-  double hn_s = 0;
-  double up = 0;
-  double down = 0;
-  double hn_memory = 0;
-  double cn_memory = 0;
-  bool uses_hn = false;
-
-  Sums(const Graph& graph, const SplitPlan& plan,
-       const Conditions& conditions) {
-    const auto bytes = [&](ValueId id) {
-      const models::Value& value = graph.values[id];
-      return value.kind == models::ValueKind::kTensor
-                 ? 4.0 * static_cast<double>(*value.shape[0].constant())
-                 : 8.0;
-    };
-    std::set<std::pair<bool, ValueId>> weights;
-    for (size_t n = 0; n < graph.nodes.size(); ++n) {
-      const bool on_hn = plan.stages[n] == Stage::kHn;
-      uses_hn = uses_hn || on_hn;
-      (on_hn ? hn_s : cn_s) +=
-          on_hn ? conditions.costs.hn_s[n] : conditions.costs.cn_s[n];
-      const auto operands =
-          std::get<models::ValueList>(graph.nodes[n].args[0].value);
-      for (const ValueId id : operands) {
-        if (graph.values[id].is_weight()) weights.insert({on_hn, id});
-      }
-    }
-    for (const auto& [on_hn, id] : weights) {
-      (on_hn ? hn_memory : cn_memory) += bytes(id);
-    }
-    for (const ValueId id : plan.up) up += bytes(id);
-    for (const ValueId id : plan.down) down += bytes(id);
-  }
-
-  double Cost(Objective objective, const Conditions& conditions) const {
-    const Link& link = conditions.link;
-    switch (objective) {
-      case Objective::kLatency:
-        return cn_s + hn_s + (up + down) / link.bytes_per_s +
-               (uses_hn ? 2 * link.latency_s : 0);
-      case Objective::kThroughput:
-        return std::max({cn_s / conditions.cn_units_per_hn, hn_s,
-                         up / link.bytes_per_s, down / link.bytes_per_s});
-      case Objective::kPrice:
-        return cn_s * conditions.prices->cn_unit_s +
-               hn_s * conditions.prices->hn_unit_s +
-               (up + down) * conditions.prices->byte;
-    }
-    return 0;
-  }
 };
 
 TEST_F(OptimalTest, IsTheBestOfAllLegalPlans) {

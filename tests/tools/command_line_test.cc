@@ -235,6 +235,30 @@ TEST_F(CommandLineTest, OptimalPartitionTellsCostsAndAlternatives) {
   EXPECT_EQ((*loaded)->plan->method, "optimal");
 }
 
+TEST_F(CommandLineTest, ReportComparesAnyPlanWithTheOptimum) {
+  const std::string model = AddModel();
+  const std::string page = folder_ / "report.html";
+  const std::string json = folder_ / "plan.json";
+  const Ran ran = Refract({"partition", model, "--method", "all-hn", "--report",
+                           page, "--json", json, "--forced-cuts", "1"});
+  ASSERT_EQ(ran.exit_status, 0) << ran.err;
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("proven"), HasSubstr(page)));
+  std::stringstream html;
+  html << std::ifstream(page).rdbuf();
+  EXPECT_THAT(html.str(), testing::StartsWith("<!DOCTYPE html>"));
+  const nlohmann::json facts = ReadJson(json);
+  EXPECT_EQ(facts["plan"]["method"], "all-hn");
+  EXPECT_EQ(facts["partition"]["written"], "all-hn");
+  EXPECT_EQ(facts["partition"]["alternatives"][0]["method"], "optimal");
+  EXPECT_EQ(facts["partition"]["forced_cuts"].size(), 1u);
+  EXPECT_THAT(
+      Refused({"partition", model, "--report", folder_ / "absent/report.html"}),
+      HasSubstr("absent/report.html"));
+  EXPECT_THAT(
+      Refused({"partition", model, "--report", page, "--forced-cuts", "-1"}),
+      HasSubstr("--forced-cuts"));
+}
+
 TEST_F(CommandLineTest, PartitionRefusesConditionsThatMakeNoSense) {
   const std::string model = AddModel();
   const auto refused = [&](std::vector<std::string> options) {

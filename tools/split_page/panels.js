@@ -1,0 +1,235 @@
+// Everything beside the graph. Names from the model become text, never markup.
+
+function element(name, text, parent, className) {
+  const made = document.createElement(name);
+  if (text !== undefined && text !== null) made.textContent = text;
+  if (className) made.className = className;
+  if (parent) parent.appendChild(made);
+  return made;
+}
+
+function jump(text, d, parent) {
+  const link = element("a", text, parent, "jump");
+  link.addEventListener("click", () => graph.choose(d, true));
+  return link;
+}
+
+function drawnNode(n) {
+  return data.drawing.inputs.length + n;
+}
+
+// Index of what makes the value, -1 for a weight.
+function drawnMaker(value) {
+  return value.producer !== null ? drawnNode(nodeIndex.get(value.producer))
+      : data.drawing.inputs.indexOf(value.name);
+}
+
+function typeOf(value) {
+  return `${value.dtype} ${value.shape === "[]" ? "" : value.shape}`.trim();
+}
+
+const STATIONS = {
+  cn: "CN", link_up: "link up", hn: "HN", link_down: "link down",
+};
+
+const COLUMNS = [
+  ["plan", (row) => row.title],
+  ["latency", (row) => seconds(row.plan.latency_s)],
+  ["÷ optimal", (row) => partition.cost > 0
+      ? (row.plan.cost / partition.cost).toFixed(3) : "–"],
+  ["CN-pre", (row) => seconds(row.plan.cn_pre_s)],
+  ["up", (row) => seconds(row.plan.up_s)],
+  ["HN", (row) => seconds(row.plan.hn_s)],
+  ["down", (row) => seconds(row.plan.down_s)],
+  ["CN-post", (row) => seconds(row.plan.cn_post_s)],
+  ["sent up", (row) => bytes(row.plan.bytes_up)],
+  ["sent down", (row) => bytes(row.plan.bytes_down)],
+  ["req/s per HN", (row) => rate(row.plan.requests_per_s)],
+  ["bound by", (row) => STATIONS[row.plan.slowest]],
+  ["NIC limit, req/s", (row) => rate(row.plan.link_requests_per_s)],
+  ["lower bound", (row) => row.lowerBound === null
+      ? "" : cost(row.lowerBound)],
+  ["gap", (row) => row.gap === null ? ""
+      : row.proven ? "0, proven" : (100 * row.gap).toPrecision(3) + " %"],
+  ["", (row) => row.plan.over_budget === "" ? ""
+      : "over the limit on " + row.plan.over_budget],
+];
+
+function fillPlans(onPick) {
+  const table = document.getElementById("alternatives");
+  const columns = COLUMNS.slice();
+  // Latency has a column already.
+  if (partition.objective !== "latency") {
+    columns.splice(1, 0, [
+      partition.objective === "cost" ? "price" : "slowest station",
+      (row) => cost(row.plan.cost)]);
+  }
+  const head = element("tr", null, element("thead", null, table));
+  for (const [title] of columns) element("th", title, head);
+  const body = element("tbody", null, table);
+  plans.forEach((row, index) => {
+    const line = element("tr", null, body);
+    if (row.plan.over_budget !== "") line.classList.add("over");
+    if (row.forced && !plans[index - 1].forced) {
+      line.classList.add("first-forced");
+    }
+    line.tabIndex = 0;
+    line.dataset.row = index;
+    for (const [, text] of columns) element("td", text(row), line);
+    line.firstChild.title = row.title;
+    if (row.plan.method === partition.written) {
+      line.firstChild.textContent += " (written)";
+    }
+    line.addEventListener("click", () => onPick(index));
+    line.addEventListener("keydown", (event) => {
+      if (event.key === "Enter") onPick(index);
+    });
+  });
+}
+
+function markPlan(shown) {
+  document.querySelectorAll("#alternatives tbody tr").forEach((line, index) => {
+    line.classList.toggle("shown", index === shown);
+  });
+}
+
+function fillCrossings() {
+  const plan = plans[graph.row].plan;
+  const box = document.getElementById("crossings");
+  box.replaceChildren();
+  for (const direction of ["up", "down"]) {
+    const total = direction === "up" ? plan.bytes_up : plan.bytes_down;
+    const names = plan[direction];
+    element("h2", (direction === "up" ? "CN → HN: " : "HN → CN: ") +
+        (names.length === 0 ? "nothing"
+            : `${names.length} tensor${names.length === 1 ? "" : "s"}, ` +
+              bytes(total)), box);
+    if (names.length === 0) continue;
+    const table = element("table", null, box);
+    names.map((name) => values.get(name))
+        .sort((a, b) => b.bytes - a.bytes)
+        .forEach((value) => {
+          const line = element("tr", null, table, "crossing");
+          const gate = graph.drawn.findIndex((item) => item.kind === "gate" &&
+              item.direction === direction && item.value === value);
+          jump(value.name, gate, element("td", null, line));
+          element("td", typeOf(value), line, "text soft");
+          element("td", bytes(value.bytes), line, "number");
+        });
+  }
+}
+
+function fillAssumptions() {
+  const box = document.getElementById("assumptions");
+  const list = (title, names) => {
+    if (names.length === 0) return;
+    element("h2", title, box);
+    element("p", names.join(", "), box, "soft");
+  };
+  list("Operators of unknown work, taken for free but for their launch",
+       partition.unknown_operators);
+  list("Values of unknown size, taken for as large as the largest known",
+       partition.unknown_sizes);
+}
+
+function line(table, title, text) {
+  const made = element("tr", null, table);
+  element("td", title, made);
+  return element("td", text, made);
+}
+
+function listValues(table, title, names) {
+  names.forEach((name, i) => {
+    const value = values.get(name);
+    const cell = line(table, i === 0 ? title : "");
+    const maker = drawnMaker(value);
+    if (maker >= 0) jump(name, maker, cell);
+    else element("span", name, cell);
+    element("span", ` ${typeOf(value)}, ${bytes(value.bytes)}` +
+        (value.is_weight ? ", weight" : ""), cell, "soft");
+  });
+}
+
+function listReaders(table, value) {
+  value.readers.forEach((n, i) => {
+    const cell = line(table, i === 0 ? "read by" : "");
+    jump(partition.nodes[n].name, drawnNode(n), cell);
+    element("span", " " + STAGES[plans[graph.row].plan.stages[n]], cell, "soft");
+  });
+  if (value.is_output) line(table, "", "a result of the model");
+}
+
+function fillDetails(item) {
+  const box = document.getElementById("details");
+  box.replaceChildren();
+  if (item === null) {
+    element("p", "Click an operator, an input or a red gate where a tensor " +
+        "crosses. Drag to move, turn the wheel to zoom; a row of the table " +
+        "shows that plan.", box, "soft");
+    return;
+  }
+  element("h2", item.node ? item.node.name : item.value.name, box);
+  const table = element("table", null, box);
+  if (item.node) {
+    const node = item.node;
+    line(table, "operator", node.op);
+    line(table, "class", node.class);
+    line(table, "stage", STAGES[item.stage] + ", may be " +
+        node.allowed.map((stage) => STAGES[stage]).join(", "));
+    line(table, "on the CN", seconds(node.cn_s));
+    line(table, "on the HN", node.allowed.includes(1)
+        ? seconds(node.hn_s) : "must not run there");
+    listValues(table, "reads", node.inputs);
+    listValues(table, "makes", node.outputs);
+    for (const name of node.outputs) listReaders(table, values.get(name));
+    return;
+  }
+  const value = item.value;
+  line(table, "tensor", typeOf(value));
+  line(table, "bytes", bytes(value.bytes));
+  if (item.kind === "gate") {
+    line(table, "crosses", item.direction === "up" ? "CN → HN" : "HN → CN");
+    line(table, "on the link",
+         seconds(value.bytes / partition.conditions.link.bytes_per_s));
+    const without = plans.findIndex((row) => row.forced && !row.plan.crosses &&
+        row.plan.value === value.name && row.plan.direction === item.direction);
+    if (without >= 0) {
+      line(table, "without", "best plan that does not send it: " +
+          cost(plans[without].plan.cost));
+    }
+  }
+  const maker = line(table, "made by");
+  if (value.producer === null) maker.textContent = "the request";
+  else jump(value.producer, drawnMaker(value), maker);
+  listReaders(table, value);
+}
+
+function fillHeader() {
+  const { name, version, digest } = data.model;
+  document.title = `${name} ${version}: split report`;
+  const title = document.getElementById("title");
+  title.textContent = `${name}, version ${version}`;
+  title.title = "model " + digest;
+  const what = { latency: "latency", throughput: "time of the slowest station",
+                 cost: "price" }[partition.objective];
+  document.getElementById("verdict").textContent =
+      `Least ${what}: ${cost(partition.cost)}; ` +
+      (partition.proven
+          ? `proven optimal for these costs with ${partition.minimum_cuts} ` +
+            `minimum cut${partition.minimum_cuts === 1 ? "" : "s"}.`
+          : `no plan costs less than ${cost(partition.lower_bound)}, so this ` +
+            `one is at most ${(100 * partition.gap).toPrecision(3)} % above ` +
+            `the optimum (stopped after ${partition.minimum_cuts} minimum cuts).`);
+  const given = partition.conditions;
+  const all = Object.entries(given.sizes)
+      .map(([symbol, size]) => `${symbol} = ${size}`);
+  const sizes = all.slice(0, 4).join(", ") + (all.length > 4 ? ", …" : "");
+  const conditions = document.getElementById("conditions");
+  conditions.title = all.join(", ");
+  conditions.textContent =
+      `batch ${given.batch}${sizes ? ` (${sizes})` : ""}; ` +
+      `CN ${given.cn.name}, HN ${given.hn.name}; ` +
+      `link ${significant(given.link.bytes_per_s * 8 / 1e9)} Gbit/s + ` +
+      `${significant(given.link.latency_s * 1e6)} µs one way; ` +
+      `${partition.nodes.length} operators. Estimates, not measurements.`;
+}
