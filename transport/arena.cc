@@ -8,8 +8,15 @@
 #include "transport/wire.h"
 
 namespace refract::transport {
+namespace {
+
+// That need no allocation: as many as messages of a connection in flight.
+constexpr size_t kUsualHoles = 64;
+
+}  // namespace
 
 RangeAllocator::RangeAllocator(size_t capacity, size_t align) : align_(align) {
+  holes_.reserve(kUsualHoles);
   capacity -= capacity % align;
   if (capacity > 0) holes_.push_back({0, capacity});
 }

@@ -73,6 +73,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, HostPort address,
       paths_(std::move(paths)),
       client_id_(RandomToken(kClientBytes)),
       on_change_(std::move(on_change)),
+      inbox_(static_cast<size_t>(options.limits.max_in_flight)),
       reconnect_(options.first_backoff, options.last_backoff),
       resources_{loop->waker(),
                  std::make_unique<PullScheduler>(PullOptions(
@@ -155,11 +156,7 @@ absl::StatusOr<OutgoingMessage> ClientImpl::Allocate(
 void ClientImpl::Send(OutgoingMessage message, absl::Time deadline,
                       Callback done) {
   ++counters_.in_flight;
-  {
-    absl::MutexLock lock(&inbox_mu_);
-    inbox_.push_back({message.TakeImpl(), deadline, std::move(done)});
-    any_in_inbox_ = true;
-  }
+  inbox_.Push({message.TakeImpl(), deadline, std::move(done)});
   loop_->Wake();
 }
 
@@ -173,7 +170,7 @@ void ClientImpl::Run() {
     }
     MaybeDial(now);
     if (now >= breaker_check_) UpdateBreaker(now);
-    if (any_in_inbox_) StartRequests();
+    StartRequests();
     loop_->Round(std::min(NextDial(), breaker_check_));
   }
   Shutdown();
@@ -188,13 +185,15 @@ void ClientImpl::Shutdown() {
   for (ClientLink* link : draining_) link->Close(status);
   draining_.clear();
   loop_->Clear();
-  for (ClientRequest& request : TakeInbox()) {
-    request.Finish(&counters_, status);
-  }
+  inbox_.Take(&starting_);
+  for (ClientRequest& request : starting_) request.Finish(&counters_, status);
+  starting_.clear();
 }
 
 void ClientImpl::StartRequests() {
-  for (ClientRequest& request : TakeInbox()) {
+  inbox_.Take(&starting_);
+  if (starting_.empty()) return;
+  for (ClientRequest& request : starting_) {
     const LinkMemory* const memory =
         request.message == nullptr ? nullptr : request.message->memory.get();
     ClientLink* link = nullptr;
@@ -214,6 +213,7 @@ void ClientImpl::StartRequests() {
     }
     link->Start(std::move(request));
   }
+  starting_.clear();
   loop_->WakeAll();
 }
 
@@ -251,12 +251,6 @@ void ClientImpl::OnEnd(ClientLink& link, const absl::Status& why) {
   SetDisconnected(why);
   next_attempt_ = now + reconnect_.OnLost(why, now, Draw());
   UpdateBreaker(now);
-}
-
-std::vector<ClientRequest> ClientImpl::TakeInbox() {
-  absl::MutexLock lock(&inbox_mu_);
-  any_in_inbox_ = false;
-  return std::exchange(inbox_, {});
 }
 
 void ClientImpl::SetConnected(const ClientLink& link, bool switched) {

@@ -18,6 +18,7 @@
 #include "transport/dialer.h"
 #include "transport/handshake.h"
 #include "transport/link_memory.h"
+#include "transport/mailbox.h"
 #include "transport/path_resources.h"
 #include "transport/poll_loop.h"
 #include "transport/rail_health.h"
@@ -76,7 +77,6 @@ class ClientImpl final : public Client, public ClientLink::Owner {
   void OnSuspect(ClientLink& link) override;
   void OnEnd(ClientLink& link, const absl::Status& why) override;
   void Shutdown();
-  std::vector<ClientRequest> TakeInbox();
 
   void SetConnected(const ClientLink& link, bool switched);
   void SetDisconnected(const absl::Status& why);
@@ -91,9 +91,7 @@ class ClientImpl final : public Client, public ClientLink::Owner {
   std::atomic<bool> stopping_ = false;
   ClientCounters counters_;
 
-  absl::Mutex inbox_mu_;
-  std::vector<ClientRequest> inbox_ ABSL_GUARDED_BY(inbox_mu_);
-  std::atomic<bool> any_in_inbox_ = false;  // spares the busy poller the lock
+  Mailbox<ClientRequest> inbox_;
 
   mutable absl::Mutex mu_;
   ClientState state_ ABSL_GUARDED_BY(mu_);
@@ -103,6 +101,7 @@ class ClientImpl final : public Client, public ClientLink::Owner {
   bool notifier_stop_ ABSL_GUARDED_BY(mu_) = false;
 
   // The polling thread's.
+  std::vector<ClientRequest> starting_;  // in StartRequests
   absl::BitGen random_;
   uint64_t next_id_ = 1;   // never reused, not even by a later connection
   uint64_t attempts_ = 0;  // the last attempt's epoch

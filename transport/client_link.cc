@@ -1,5 +1,7 @@
 #include "transport/client_link.h"
 
+#include <glog/logging.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -8,6 +10,14 @@
 #include "proto/session.pb.h"
 
 namespace refract::transport {
+namespace {
+
+// Of a message id, for the request's place; the rest is a number that is never
+// used twice.
+constexpr int kPlaceBits = 13;
+static_assert(kMaxSlots == 1 << kPlaceBits);  // and so more than max_in_flight
+
+}  // namespace
 
 void ClientRequest::Finish(ClientCounters* counters,
                            absl::StatusOr<IncomingMessage> response) {
@@ -28,18 +38,46 @@ ClientLink::ClientLink(const ClientOptions& options, Established established,
       owner_(owner),
       link_(std::move(established), options.clock, options.liveness_timeout,
             this,
-            [this](const SessionFrame& frame) { return OnFrame(frame); }) {}
+            [this](const SessionFrame& frame) { return OnFrame(frame); }) {
+  pending_ = std::vector<Pending>(static_cast<size_t>(facts_.max_in_flight));
+  free_.reserve(pending_.size());
+  for (size_t i = pending_.size(); i > 0; --i) {
+    free_.push_back(static_cast<uint32_t>(i - 1));
+  }
+  deadlines_.Reserve(pending_.size());
+}
+
+bool ClientLink::Earlier::operator()(const Pending& a, const Pending& b) const {
+  return a.deadline != b.deadline ? a.deadline < b.deadline : a.id < b.id;
+}
 
 void ClientLink::Start(ClientRequest request) {
-  const uint64_t id = (*next_id_)++;
-  Pending& pending = pending_[id];
+  CHECK(!free_.empty()) << "a request without a token";
+  const uint32_t place = free_.back();
+  free_.pop_back();
+  Pending& pending = pending_[place];
+  pending.id = (*next_id_)++ << kPlaceBits | place;
   pending.done = std::move(request.done);
   pending.deadline = request.deadline;
   pending.token = std::move(request.message->token);
-  if (request.deadline != absl::InfiniteFuture()) {
-    deadlines_.emplace(request.deadline, id);
-  }
-  link_.endpoint().Send(std::move(request.message), id, request.deadline);
+  if (request.deadline != absl::InfiniteFuture()) deadlines_.Push(&pending);
+  link_.endpoint().Send(std::move(request.message), pending.id,
+                        request.deadline);
+}
+
+const ClientLink::Pending* ClientLink::Find(uint64_t id) const {
+  const uint64_t place = id & ((uint64_t{1} << kPlaceBits) - 1);
+  if (id == 0 || place >= pending_.size()) return nullptr;
+  const Pending& pending = pending_[place];
+  return pending.id == id ? &pending : nullptr;
+}
+
+Client::Callback ClientLink::Take(Pending& pending) {
+  if (pending.in_deadlines.in_heap()) deadlines_.Remove(&pending);
+  pending.id = 0;
+  pending.token.Reset();
+  free_.push_back(static_cast<uint32_t>(&pending - pending_.data()));
+  return std::exchange(pending.done, nullptr);
 }
 
 PollTask::Result ClientLink::Step(absl::Time now) {
@@ -58,10 +96,11 @@ PollTask::Result ClientLink::Step(absl::Time now) {
 
 absl::Status ClientLink::TryStep(absl::Time now, int* worked) {
   ExpireRequests(now);
-  if (goaway_ && pending_.empty()) {
+  const bool any_pending = free_.size() < pending_.size();
+  if (goaway_ && !any_pending) {
     return absl::UnavailableError("the server is stopping");
   }
-  if (draining_ && pending_.empty() && memory()->requests.load() == 0) {
+  if (draining_ && !any_pending && memory()->requests.load() == 0) {
     return absl::UnavailableError("another path is used now");
   }
   REFRACT_RETURN_IF_ERROR(link_.Step(now, worked));
@@ -71,16 +110,13 @@ absl::Status ClientLink::TryStep(absl::Time now, int* worked) {
 
 absl::Time ClientLink::next_timer() const {
   const absl::Time next = link_.next_timer();
-  return deadlines_.empty() ? next : std::min(next, deadlines_.begin()->first);
+  return deadlines_.empty() ? next : std::min(next, deadlines_.top()->deadline);
 }
 
 void ClientLink::ExpireRequests(absl::Time now) {
-  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
-    const uint64_t id = deadlines_.begin()->second;
-    deadlines_.erase(deadlines_.begin());
-    const auto found = pending_.find(id);
-    Client::Callback done = std::move(found->second.done);
-    pending_.erase(found);
+  while (!deadlines_.empty() && deadlines_.top()->deadline <= now) {
+    const uint64_t id = deadlines_.top()->id;
+    Client::Callback done = Take(*deadlines_.top());
     if (!link_.endpoint().Unsend(id)) {
       link_.endpoint().Ignore(id);
       proto::Cancel cancel;
@@ -98,14 +134,10 @@ absl::Status ClientLink::OnMessage(const MessageHeader& header,
                                    IncomingMessage::ImplPtr message) {
   // First, so that a caller who has its answer finds it counted.
   Count();
-  const auto found = pending_.find(header.id);
+  const Pending* const pending = Find(header.id);
   // Late: its deadline passed. Destroying `message` gives the slot back.
-  if (found == pending_.end()) return absl::OkStatus();
-  Client::Callback done = std::move(found->second.done);
-  if (found->second.deadline != absl::InfiniteFuture()) {
-    deadlines_.erase({found->second.deadline, header.id});
-  }
-  pending_.erase(found);
+  if (pending == nullptr) return absl::OkStatus();
+  Client::Callback done = Take(pending_[pending - pending_.data()]);
   if (header.status_code != 0) {
     message.reset();
     Finish(
@@ -128,15 +160,14 @@ absl::Status ClientLink::OnFrame(const SessionFrame& frame) {
 
 void ClientLink::Close(const absl::Status& why) {
   link_.SayClose(why);
-  deadlines_.clear();
-  auto pending = std::move(pending_);
-  pending_.clear();
   const absl::Status status =
       absl::IsCancelled(why) ? why
                              : absl::UnavailableError(absl::StrCat(
                                    "connection to ", options_.address,
                                    " lost, outcome unknown: ", why.message()));
-  for (auto& [id, request] : pending) Finish(std::move(request.done), status);
+  for (Pending& pending : pending_) {
+    if (pending.id != 0) Finish(Take(pending), status);
+  }
 }
 
 void ClientLink::Finish(Client::Callback done,

@@ -4,14 +4,12 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "proto/session.pb.h"
 #include "transport/channel.h"
+#include "transport/intrusive_heap.h"
 #include "transport/link.h"
 #include "transport/link_memory.h"
 #include "transport/poll_loop.h"
@@ -103,14 +101,24 @@ class ClientLink final : public PollTask, private MessageSink {
   void OnControlEvent() override { link_.OnSessionEvent(); }
 
  private:
+  // A request that was sent and not answered yet.
   struct Pending {
+    uint64_t id = 0;  // 0: not in use
     Client::Callback done;
     absl::Time deadline;
     RequestToken token;
+    HeapSlot in_deadlines;
+  };
+  struct Earlier {
+    bool operator()(const Pending& a, const Pending& b) const;
   };
 
   absl::Status TryStep(absl::Time now, int* worked);
   void ExpireRequests(absl::Time now);
+  // Null: no such request, or not any more.
+  const Pending* Find(uint64_t id) const;
+  // Ends its part in this link, not its callback.
+  Client::Callback Take(Pending& pending);
   absl::Status OnMessage(const MessageHeader& header, absl::string_view text,
                          IncomingMessage::ImplPtr message) override;
   // The request's own timer has ended it, or is about to.
@@ -126,8 +134,11 @@ class ClientLink final : public PollTask, private MessageSink {
   ClientCounters* const counters_;
   uint64_t* const next_id_;
   Owner* const owner_;
-  absl::flat_hash_map<uint64_t, Pending> pending_;
-  std::set<std::pair<absl::Time, uint64_t>> deadlines_;
+  // As many as there are tokens. A message id says in its lower bits which one
+  // is its request's.
+  std::vector<Pending> pending_;
+  std::vector<uint32_t> free_;  // of pending_
+  IntrusiveHeap<Pending, &Pending::in_deadlines, Earlier> deadlines_;
   bool goaway_ = false;
   bool draining_ = false;
   bool suspect_ = false;

@@ -85,6 +85,7 @@ void IncomingMessage::Recycle::operator()(Impl* impl) const {
   impl->pulled.Reset();
   impl->landed.Release();
   impl->tensors.clear();
+  impl->offsets.clear();
   memory->incoming.Give(std::unique_ptr<Impl>(impl));
 }
 

@@ -88,6 +88,7 @@ struct IncomingMessage::Impl {
   ArenaBlock pulled;
   LandedRows landed;
   std::vector<base::TensorView> tensors;
+  std::vector<size_t> offsets;  // of pulled ones, from the payload's begin
 };
 
 // Thread-safe. Sharers: the connection's poller, its messages and calls.

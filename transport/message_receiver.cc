@@ -17,8 +17,8 @@ namespace {
 
 // The context of a get: which pull, and how many bytes.
 constexpr int kPullShift = 32;
-uint64_t GetContext(uint32_t pull, size_t bytes) {
-  return (uint64_t{pull} << kPullShift) | bytes;
+uint64_t GetContext(uint16_t slot, size_t bytes) {
+  return (uint64_t{slot} << kPullShift) | bytes;
 }
 
 }  // namespace
@@ -33,7 +33,11 @@ MessageReceiver::MessageReceiver(DataPath* path, const EndpointSetup* setup,
                                                    PullScheduler::Options())
                                              : nullptr),
       scheduler_(setup->pulls == nullptr ? own_scheduler_.get() : setup->pulls),
-      slots_(setup->num_slots) {}
+      slots_(setup->num_slots),
+      pulls_(static_cast<size_t>(setup->num_slots)) {
+  returned_.reserve(pulls_.size());
+  owed_.Reserve(pulls_.size());
+}
 
 MessageReceiver::~MessageReceiver() {
   if (attached_) scheduler_->Detach(this);
@@ -102,25 +106,18 @@ absl::Status MessageReceiver::StartPull(uint16_t slot,
                                         "too much is under way for ", bytes,
                                         " B to come before the deadline")));
   }
-  if (free_pulls_.empty()) {
-    free_pulls_.push_back(static_cast<uint32_t>(pulls_.size()));
-    pulls_.push_back(std::make_unique<PulledMessage>());
-    pulls_.back()->index = free_pulls_.back();
-  }
-  PulledMessage& pull = *pulls_[free_pulls_.back()];
-  free_pulls_.pop_back();
+  PulledMessage& pull = pulls_[slot];
   pull.in_use = true;
   pull.ignored = false;
   pull.ended = false;
   pull.refusal = absl::OkStatus();
-  pull.slot = slot;
   pull.header = header;
   pull.text.assign(text.data(), text.size());
-  pull.tensors.swap(tensors_);
   pull.message = NewIncoming(setup_->memory);
-  for (const WireTensor& tensor : pull.tensors) {
+  for (const WireTensor& tensor : tensors_) {
     pull.message->tensors.push_back(
         {tensor.dtype, tensor.dims, nullptr, tensor.bytes});
+    pull.message->offsets.push_back(tensor.offset);
   }
   pull.placed = false;
   pull.requested = 0;
@@ -142,9 +139,9 @@ bool MessageReceiver::Place(PulledMessage& pull, absl::Time now) {
     }
   }
   bool needs_memory = !message.landed.any();
-  for (size_t i = 0; i < pull.tensors.size() && !needs_memory; ++i) {
+  for (size_t i = 0; i < message.tensors.size() && !needs_memory; ++i) {
     needs_memory =
-        pull.tensors[i].bytes > 0 && message.landed.place(i) == nullptr;
+        message.tensors[i].bytes > 0 && message.landed.place(i) == nullptr;
   }
   if (needs_memory) {
     // The arena is what bounds the bytes that one peer can have pulled; the
@@ -165,15 +162,14 @@ MessageReceiver::Piece MessageReceiver::NextPiece(PulledMessage& pull,
   if (!message.landed.any()) {
     return {pull.requested, {message.pulled.data() + pull.requested, bytes}};
   }
-  for (; pull.tensor < pull.tensors.size(); ++pull.tensor) {
-    const WireTensor& tensor = pull.tensors[pull.tensor];
-    const size_t begin = std::max(tensor.offset, pull.requested);
-    const size_t end = tensor.offset + tensor.bytes;
+  for (; pull.tensor < message.tensors.size(); ++pull.tensor) {
+    const size_t offset = message.offsets[pull.tensor];
+    const size_t begin = std::max(offset, pull.requested);
+    const size_t end = offset + message.tensors[pull.tensor].bytes;
     if (begin >= end) continue;
     std::byte* place = message.landed.place(pull.tensor);
-    if (place == nullptr) place = message.pulled.data() + tensor.offset;
-    return {begin,
-            {place + (begin - tensor.offset), std::min(bytes, end - begin)}};
+    if (place == nullptr) place = message.pulled.data() + offset;
+    return {begin, {place + (begin - offset), std::min(bytes, end - begin)}};
   }
   return {};
 }
@@ -194,19 +190,18 @@ void MessageReceiver::AddNewAreas() {
 
 absl::Status MessageReceiver::OnGet(uint64_t context, absl::Time now) {
   const uint64_t index = context >> kPullShift;
-  if (index >= pulls_.size() || !pulls_[index]->in_use) {
+  if (index >= pulls_.size() || !pulls_[index].in_use) {
     return absl::InternalError("completion of an unknown get");
   }
-  PulledMessage& pull = *pulls_[index];
+  PulledMessage& pull = pulls_[index];
   scheduler_->Completed(this, &pull, static_cast<uint32_t>(context), now);
   return pull.done() ? EndPull(pull) : absl::OkStatus();
 }
 
 absl::Status MessageReceiver::EndPull(PulledMessage& pull) {
   pull.in_use = false;
-  free_pulls_.push_back(pull.index);
   // At once, because the sender's memory waits for it.
-  Owe(pull.slot, true);
+  Owe(SlotOf(pull), true);
   if (!pull.ignored && pull.refusal.ok()) return Deliver(pull);
   pull.message.reset();
   return pull.ignored ? absl::OkStatus()
@@ -217,10 +212,10 @@ absl::Status MessageReceiver::Deliver(PulledMessage& pull) {
   IncomingMessage::Impl& message = *pull.message;
   const std::byte* payload =
       message.pulled.valid() ? message.pulled.data() : nullptr;
-  for (size_t i = 0; i < pull.tensors.size(); ++i) {
+  for (size_t i = 0; i < message.tensors.size(); ++i) {
     const std::byte* place = message.landed.place(i);
     if (place == nullptr && payload != nullptr) {
-      place = payload + pull.tensors[i].offset;
+      place = payload + message.offsets[i];
     }
     message.tensors[i].data = place;
   }
@@ -228,12 +223,12 @@ absl::Status MessageReceiver::Deliver(PulledMessage& pull) {
 }
 
 void MessageReceiver::Ignore(uint64_t id) {
-  for (const std::unique_ptr<PulledMessage>& pull : pulls_) {
-    if (!pull->in_use || pull->header.id != id) continue;
-    pull->ignored = true;
+  for (PulledMessage& pull : pulls_) {
+    if (!pull.in_use || pull.header.id != id) continue;
+    pull.ignored = true;
     // Nothing can fail: it is not delivered.
-    scheduler_->Cancel(this, pull.get());
-    if (pull->done()) EndPull(*pull).IgnoreError();
+    scheduler_->Cancel(this, &pull);
+    if (pull.done()) EndPull(pull).IgnoreError();
   }
 }
 
@@ -254,7 +249,7 @@ PullConnection::Post MessageReceiver::PostChunk(ScheduledPull& scheduled,
   if (piece.place.empty()) return EndEarly(pull, absl::OkStatus());
   const PostResult result =
       path_->Get(setup_->peer_source, pull.header.source_offset + piece.offset,
-                 piece.place, GetContext(pull.index, piece.place.size()));
+                 piece.place, GetContext(SlotOf(pull), piece.place.size()));
   if (result != PostResult::kPosted) {
     waiting_ = true;
     if (result != PostResult::kFull) {
@@ -295,12 +290,11 @@ absl::Status MessageReceiver::Resume() {
     attached_ = true;
     const PathLimits limits = path_->limits();
     max_get_bytes_ = limits.max_transfer_bytes;
-    scheduler_->Attach(this, limits.max_outstanding_gets);
+    scheduler_->Attach(this, limits.max_outstanding_gets, pulls_.size());
   }
   if (std::exchange(waiting_, false)) scheduler_->Release(this);
   if (!std::exchange(any_ended_, false)) return absl::OkStatus();
-  for (size_t i = 0; i < pulls_.size(); ++i) {
-    PulledMessage& pull = *pulls_[i];
+  for (PulledMessage& pull : pulls_) {
     // The others end with their last get.
     if (pull.in_use && pull.ended && pull.done()) {
       REFRACT_RETURN_IF_ERROR(EndPull(pull));

@@ -82,16 +82,13 @@ class MessageReceiver final : public PullConnection {
 
  private:
   struct PulledMessage : ScheduledPull {
-    uint32_t index = 0;  // in pulls_
     bool in_use = false;
     bool ignored = false;
     // Ends without another get: at the next round, unless one is under way.
     bool ended = false;
     absl::Status refusal;  // not OK: why it is not delivered
-    uint16_t slot = 0;
     MessageHeader header;
     std::string text;
-    std::vector<WireTensor> tensors;  // offsets are from the payload's begin
     IncomingMessage::ImplPtr message;
     bool placed = false;
     size_t requested = 0;  // of the payload, gaps that were passed included
@@ -110,6 +107,9 @@ class MessageReceiver final : public PullConnection {
   // What to ask for next, at most `bytes`; empty when there is nothing.
   Piece NextPiece(PulledMessage& pull, size_t bytes) const;
   PullConnection::Post EndEarly(PulledMessage& pull, absl::Status refusal);
+  uint16_t SlotOf(const PulledMessage& pull) const {
+    return static_cast<uint16_t>(&pull - pulls_.data());
+  }
   // All of it is here, or nobody wants it any more.
   absl::Status EndPull(PulledMessage& pull);
   absl::Status Deliver(PulledMessage& pull);
@@ -143,8 +143,9 @@ class MessageReceiver final : public PullConnection {
   std::vector<uint16_t> returned_;
   RingQueue<SlotGrant> owed_;
   bool pay_now_ = false;
-  std::vector<std::unique_ptr<PulledMessage>> pulls_;  // by context
-  std::vector<uint32_t> free_pulls_;                   // of them
+  // By slot: the one with the description is the sender's again when its pull
+  // has ended.
+  std::vector<PulledMessage> pulls_;
 };
 
 }  // namespace refract::transport

@@ -45,7 +45,13 @@ MessageSender::MessageSender(DataPath* path, const EndpointSetup* setup,
       setup_(setup),
       counters_(counters),
       slots_(setup->peer_num_slots),
-      pulled_in_slot_(setup->peer_num_slots, kNone) {}
+      pulled_in_slot_(setup->peer_num_slots, kNone) {
+  const auto usual = static_cast<size_t>(setup->peer_num_slots);
+  urgent_.Reserve(usual);
+  background_.Reserve(usual);
+  sent_.reserve(usual);
+  free_.reserve(usual);
+}
 
 MessageSender::~MessageSender() {
   for (Waiting* heap : {&urgent_, &background_}) {

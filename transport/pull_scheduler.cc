@@ -24,10 +24,15 @@ bool PullScheduler::QueueBefore::operator()(const Queue& a,
 PullScheduler::PullScheduler(const Options& options)
     : options_(options), window_(options.window) {}
 
-void PullScheduler::Attach(PullConnection* connection, size_t max_gets) {
-  for (Queue& queue : connection->queues_) queue.connection = connection;
+void PullScheduler::Attach(PullConnection* connection, size_t max_gets,
+                           size_t max_pulls) {
+  for (Queue& queue : connection->queues_) {
+    queue.connection = connection;
+    queue.pulls.Reserve(max_pulls);
+  }
   connection->max_gets_ = max_gets;
   connections_.push_back(connection);
+  for (QueueHeap& heap : ready_) heap.Reserve(connections_.capacity());
 }
 
 void PullScheduler::Detach(PullConnection* connection) {

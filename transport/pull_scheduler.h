@@ -135,8 +135,10 @@ class PullScheduler {
   explicit PullScheduler(const Options& options);
 
   // `connection` outlives its attachment, may have at most `max_gets`, above 0,
-  // outstanding, and is not held.
-  void Attach(PullConnection* connection, size_t max_gets);
+  // outstanding, and is not held. `max_pulls` of its pulls can wait without an
+  // allocation.
+  void Attach(PullConnection* connection, size_t max_gets,
+              size_t max_pulls = 0);
   // Forgets its pulls and what it has outstanding.
   void Detach(PullConnection* connection);
 

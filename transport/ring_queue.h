@@ -1,6 +1,7 @@
 #ifndef REFRACT_TRANSPORT_RING_QUEUE_H_
 #define REFRACT_TRANSPORT_RING_QUEUE_H_
 
+#include <bit>
 #include <cstddef>
 #include <utility>
 #include <vector>
@@ -13,6 +14,10 @@ namespace refract::transport {
 template <typename T>
 class RingQueue {
  public:
+  // Holds `count` without allocating.
+  void Reserve(size_t count) {
+    if (count > slots_.size()) Grow(std::bit_ceil(count));
+  }
   bool empty() const { return size_ == 0; }
   size_t size() const { return size_; }
   T& front() { return slots_[begin_]; }
@@ -22,7 +27,7 @@ class RingQueue {
   const T& operator[](size_t i) const { return slots_[Wrap(begin_ + i)]; }
 
   T& push_back(T value) {
-    if (size_ == slots_.size()) Grow();
+    if (size_ == slots_.size()) Grow(slots_.empty() ? 8 : 2 * slots_.size());
     T& slot = slots_[Wrap(begin_ + size_++)];
     slot = std::move(value);
     return slot;
@@ -39,8 +44,8 @@ class RingQueue {
 
  private:
   size_t Wrap(size_t i) const { return i & (slots_.size() - 1); }
-  void Grow() {
-    std::vector<T> larger(slots_.empty() ? 8 : 2 * slots_.size());
+  void Grow(size_t slots) {
+    std::vector<T> larger(slots);
     for (size_t i = 0; i < size_; ++i) larger[i] = std::move((*this)[i]);
     slots_.swap(larger);
     begin_ = 0;

@@ -8,37 +8,54 @@
 
 namespace refract::transport {
 
-void ReplyQueue::Push(Reply reply) {
-  {
-    absl::MutexLock lock(&mu_);
-    if (closed_) return;
-    replies_.push_back(std::move(reply));
+ServerCalls::ServerCalls(std::shared_ptr<LinkMemory> memory, size_t max_open)
+    : memory_(std::move(memory)), replies_(max_open), abandoned_(max_open) {
+  // The lowest on top, which are warm.
+  free_numbers_.reserve(max_open);
+  for (size_t i = max_open; i > 0; --i) {
+    free_numbers_.push_back(static_cast<uint32_t>(i - 1));
   }
-  memory_->waker->Wake();
 }
 
-std::vector<ReplyQueue::Reply> ReplyQueue::Take() {
-  absl::MutexLock lock(&mu_);
-  return std::exchange(replies_, {});
+uint32_t ServerCalls::Open() {
+  CHECK(!free_numbers_.empty())
+      << "more than " << abandoned_.size() << " calls are open";
+  const uint32_t number = free_numbers_.back();
+  free_numbers_.pop_back();
+  abandoned_[number].store(false);
+  return number;
 }
 
-void ReplyQueue::Close() {
-  std::vector<Reply> dropped;
-  absl::MutexLock lock(&mu_);
-  closed_ = true;
-  dropped.swap(replies_);
+void ServerCalls::Push(Reply reply) {
+  if (replies_.Push(std::move(reply))) memory_->waker->Wake();
 }
 
-ServerCallImpl::ServerCallImpl(uint64_t id, size_t model, absl::Time deadline,
-                               IncomingMessage::ImplPtr message,
-                               std::shared_ptr<ReplyQueue> replies,
-                               AbandonedFlag abandoned)
-    : id_(id),
+std::unique_ptr<ServerCallImpl> ServerCallImpl::Create(
+    std::shared_ptr<ServerCalls> calls, uint64_t id, uint32_t number,
+    size_t model, absl::Time deadline, IncomingMessage::ImplPtr message) {
+  void* const place = calls->storage().Take();
+  return std::unique_ptr<ServerCallImpl>(::new (place) ServerCallImpl(
+      std::move(calls), id, number, model, deadline, std::move(message)));
+}
+
+ServerCallImpl::ServerCallImpl(std::shared_ptr<ServerCalls> calls, uint64_t id,
+                               uint32_t number, size_t model,
+                               absl::Time deadline,
+                               IncomingMessage::ImplPtr message)
+    : calls_(std::move(calls)),
+      id_(id),
+      number_(number),
       model_(model),
       deadline_(deadline),
-      message_(std::move(message)),
-      replies_(std::move(replies)),
-      abandoned_(std::move(abandoned)) {}
+      message_(std::move(message)) {}
+
+void ServerCallImpl::operator delete(ServerCallImpl* call,
+                                     std::destroying_delete_t) {
+  // The call may be the last to hold them.
+  const std::shared_ptr<ServerCalls> calls = call->calls_;
+  call->~ServerCallImpl();
+  calls->storage().Give(call);
+}
 
 ServerCallImpl::~ServerCallImpl() {
   if (!answered_) {
@@ -53,37 +70,37 @@ absl::Span<const base::TensorView> ServerCallImpl::tensors() const {
 bool ServerCallImpl::settled() const { return message_->settled(); }
 
 bool ServerCallImpl::abandoned() const {
-  return abandoned_->load() || !replies_->memory()->open.load();
+  return (!answered_ && calls_->abandoned(number_)) ||
+         !calls_->memory()->open.load();
 }
 
 absl::StatusOr<OutgoingMessage> ServerCallImpl::AllocateReply(
     absl::Span<const base::TensorSpec> tensors) {
-  if (!replies_->memory()->open.load()) {
+  if (!calls_->memory()->open.load()) {
     return absl::UnavailableError("the client is gone");
   }
   REFRACT_ASSIGN_OR_RETURN(
       OutgoingMessage::ImplPtr message,
-      NewMessage(replies_->memory(), MessageKind::kResponse, tensors));
+      NewMessage(calls_->memory(), MessageKind::kResponse, tensors));
   return OutgoingMessage(std::move(message));
 }
 
 void ServerCallImpl::Reply(OutgoingMessage message) {
-  CHECK(!answered_) << "a request was answered twice";
-  answered_ = true;
+  CHECK(!answered_.exchange(true)) << "a request was answered twice";
   OutgoingMessage::ImplPtr impl = message.TakeImpl();
-  CHECK(impl != nullptr && impl->memory == replies_->memory())
+  CHECK(impl != nullptr && impl->memory == calls_->memory())
       << "a reply that was not allocated by its call";
-  replies_->Push({id_, std::move(impl)});
+  calls_->Push({id_, number_, std::move(impl)});
 }
 
 void ServerCallImpl::Fail(const absl::Status& status) {
-  CHECK(!answered_) << "a request was answered twice";
-  answered_ = true;
-  replies_->Push(
-      {id_, NewFailure(replies_->memory(),
-                       status.ok() ? absl::InternalError(
-                                         "a request failed without a reason")
-                                   : status)});
+  CHECK(!answered_.exchange(true)) << "a request was answered twice";
+  calls_->Push(
+      {id_, number_,
+       NewFailure(calls_->memory(),
+                  status.ok()
+                      ? absl::InternalError("a request failed without a reason")
+                      : status)});
 }
 
 }  // namespace refract::transport

@@ -4,51 +4,77 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "transport/channel.h"
 #include "transport/link_memory.h"
+#include "transport/mailbox.h"
+#include "transport/storage_pool.h"
 
 namespace refract::transport {
 
-// Answers on their way from any thread to a session's poller. Thread-safe.
-// Shared by the session and its calls, which may outlive it.
-class ReplyQueue {
+class ServerCallImpl;
+
+// What a session and its calls share, which may outlive it: answers on their
+// way back, which calls nobody waits for any more, and the calls' own memory.
+// Thread-safe but for the session's part.
+class ServerCalls {
  public:
   struct Reply {
     uint64_t id = 0;
+    uint32_t number = 0;  // of the call, Open's
     // Null: not even a failure could be written.
     OutgoingMessage::ImplPtr message;
   };
 
-  explicit ReplyQueue(std::shared_ptr<LinkMemory> memory)
-      : memory_(std::move(memory)) {}
+  // At most `max_open` calls are open, that is begun and their answer not taken
+  // by the session.
+  ServerCalls(std::shared_ptr<LinkMemory> memory, size_t max_open);
 
-  // Drops the answer when the session is over.
+  // ------------------------------------------------- the session's thread only
+
+  // A call begins. Fewer than max_open are open.
+  uint32_t Open();
+  // Its answer was taken: the number may be used again.
+  void Finish(uint32_t number) { free_numbers_.push_back(number); }
+  // Nobody waits for the answer of an open call any more.
+  void Abandon(uint32_t number) { abandoned_[number].store(true); }
+  // Replaces what is in `replies` by the answers that have come.
+  void TakeReplies(std::vector<Reply>* replies) { replies_.Take(replies); }
+  // The session is over: answers are dropped.
+  void Close() { replies_.Close(); }
+
+  // -------------------------------------------------------------- any thread
+
   void Push(Reply reply);
-  std::vector<Reply> Take();
-  void Close();
+  // Of a call that is open.
+  bool abandoned(uint32_t number) const { return abandoned_[number].load(); }
   const std::shared_ptr<LinkMemory>& memory() const { return memory_; }
+  StoragePool<ServerCallImpl>& storage() { return storage_; }
 
  private:
   const std::shared_ptr<LinkMemory> memory_;
-  absl::Mutex mu_;
-  std::vector<Reply> replies_ ABSL_GUARDED_BY(mu_);
-  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  StoragePool<ServerCallImpl> storage_;
+  Mailbox<Reply> replies_;
+  std::vector<std::atomic<bool>> abandoned_;  // by number
+  std::vector<uint32_t> free_numbers_;
 };
 
-// Set by the session when nobody waits for an answer any more.
-using AbandonedFlag = std::shared_ptr<std::atomic<bool>>;
-
+// Lies in its ServerCalls' storage, so that a request costs no allocation.
 class ServerCallImpl final : public ServerCall {
  public:
-  ServerCallImpl(uint64_t id, size_t model, absl::Time deadline,
-                 IncomingMessage::ImplPtr message,
-                 std::shared_ptr<ReplyQueue> replies, AbandonedFlag abandoned);
+  // `number` is `calls`'s.
+  static std::unique_ptr<ServerCallImpl> Create(
+      std::shared_ptr<ServerCalls> calls, uint64_t id, uint32_t number,
+      size_t model, absl::Time deadline, IncomingMessage::ImplPtr message);
   ~ServerCallImpl() override;
+  // Runs the destructor itself, because afterwards nothing would know any more
+  // where the memory belongs.
+  static void operator delete(ServerCallImpl* call, std::destroying_delete_t);
 
   size_t model() const override { return model_; }
   absl::Time deadline() const override { return deadline_; }
@@ -61,13 +87,17 @@ class ServerCallImpl final : public ServerCall {
   void Fail(const absl::Status& status) override;
 
  private:
+  ServerCallImpl(std::shared_ptr<ServerCalls> calls, uint64_t id,
+                 uint32_t number, size_t model, absl::Time deadline,
+                 IncomingMessage::ImplPtr message);
+
+  const std::shared_ptr<ServerCalls> calls_;
   const uint64_t id_;
+  const uint32_t number_;
   const size_t model_;
   const absl::Time deadline_;
   const IncomingMessage::ImplPtr message_;
-  const std::shared_ptr<ReplyQueue> replies_;
-  const AbandonedFlag abandoned_;
-  bool answered_ = false;
+  std::atomic<bool> answered_ = false;  // number_ may be another call's by now
 };
 
 }  // namespace refract::transport

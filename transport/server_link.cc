@@ -31,14 +31,19 @@ ServerLink::ServerLink(ServerShared* shared, std::string host,
       // it, so more than it may have in flight can be open here, but not
       // without end.
       max_calls_(2 * static_cast<size_t>(established.max_in_flight)),
-      replies_(std::make_shared<ReplyQueue>(established.setup.memory)),
+      shared_calls_(std::make_shared<ServerCalls>(established.setup.memory,
+                                                  2 * max_calls_)),
       link_(WithLanding(std::move(established), *shared), shared->options.clock,
             shared->options.liveness_timeout, this,
-            [this](const SessionFrame& frame) { return OnFrame(frame); }) {}
+            [this](const SessionFrame& frame) { return OnFrame(frame); }) {
+  // Twice of what can be in it: else making room for the next may allocate.
+  calls_.reserve(4 * max_calls_);
+  replies_.reserve(2 * max_calls_);
+}
 
 ServerLink::~ServerLink() {
-  for (auto& [id, abandoned] : calls_) abandoned->store(true);
-  replies_->Close();
+  for (const auto& [id, number] : calls_) shared_calls_->Abandon(number);
+  shared_calls_->Close();
 }
 
 PollTask::Result ServerLink::Step(absl::Time now) {
@@ -82,15 +87,17 @@ absl::Status ServerLink::TryStep(absl::Time now, int* worked) {
 }
 
 void ServerLink::SendReplies() {
-  for (ReplyQueue::Reply& reply : replies_->Take()) {
-    const auto call = calls_.find(reply.id);
-    const bool wanted = !call->second->load();
-    calls_.erase(call);
+  shared_calls_->TakeReplies(&replies_);
+  for (ServerCalls::Reply& reply : replies_) {
+    const bool wanted = !shared_calls_->abandoned(reply.number);
+    calls_.erase(reply.id);
+    shared_calls_->Finish(reply.number);
     if (wanted && reply.message != nullptr) {
       link_.endpoint().Send(std::move(reply.message), reply.id,
                             absl::InfiniteFuture());
     }
   }
+  replies_.clear();  // and what nobody wants
 }
 
 absl::Status ServerLink::CheckRequest(const MessageHeader& header) const {
@@ -133,15 +140,15 @@ absl::Status ServerLink::OnMessage(const MessageHeader& header,
                                    absl::string_view,
                                    IncomingMessage::ImplPtr message) {
   REFRACT_RETURN_IF_ERROR(CheckRequest(header));
-  auto abandoned = std::make_shared<std::atomic<bool>>(false);
-  calls_.emplace(header.id, abandoned);
+  const uint32_t number = shared_calls_->Open();
+  calls_.emplace(header.id, number);
   const absl::Time deadline = header.deadline_us == kNoDeadline
                                   ? absl::InfiniteFuture()
                                   : shared_->options.clock->Now() +
                                         absl::Microseconds(header.deadline_us);
-  auto call = std::make_unique<ServerCallImpl>(
-      header.id, model_ids_[header.model], deadline, std::move(message),
-      replies_, std::move(abandoned));
+  std::unique_ptr<ServerCallImpl> call = ServerCallImpl::Create(
+      shared_calls_, header.id, number, model_ids_[header.model], deadline,
+      std::move(message));
   if (shared_->draining || shared_->stopping) {
     call->Fail(absl::UnavailableError("this node is stopping"));
     return absl::OkStatus();
@@ -165,7 +172,7 @@ absl::Status ServerLink::OnFrame(const SessionFrame& frame) {
   REFRACT_RETURN_IF_ERROR(ParseBody(frame, "cancel frame", &cancel));
   link_.endpoint().Ignore(cancel.id());
   const auto call = calls_.find(cancel.id());
-  if (call != calls_.end()) call->second->store(true);
+  if (call != calls_.end()) shared_calls_->Abandon(call->second);
   return absl::OkStatus();
 }
 

@@ -64,10 +64,12 @@ class ServerLink final : public PollTask, private MessageSink {
   const std::vector<absl::Status> models_;
   const std::vector<size_t> model_ids_;
   const size_t max_calls_;
-  const std::shared_ptr<ReplyQueue> replies_;
+  const std::shared_ptr<ServerCalls> shared_calls_;
   bool said_goaway_ = false;
   bool suspect_ = false;
-  absl::flat_hash_map<uint64_t, AbandonedFlag> calls_;  // not answered yet
+  // Not answered yet: ServerCalls' numbers, by message id.
+  absl::flat_hash_map<uint64_t, uint32_t> calls_;
+  std::vector<ServerCalls::Reply> replies_;  // in SendReplies
   Link link_;
 };
 

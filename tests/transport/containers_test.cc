@@ -1,15 +1,19 @@
 // The containers of the hot path against those of the standard library.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <random>
 #include <set>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "transport/intrusive_heap.h"
+#include "transport/mailbox.h"
 #include "transport/ring_queue.h"
+#include "transport/storage_pool.h"
 
 namespace refract::transport {
 namespace {
@@ -94,6 +98,88 @@ TEST(RingQueueTest, PoppedValuesAreDropped) {
   queue.clear();
   EXPECT_EQ(value.use_count(), 1);
   EXPECT_TRUE(queue.empty());
+}
+
+TEST(RingQueueTest, ReservedPlacesStay) {
+  RingQueue<int> queue;
+  queue.Reserve(5);
+  queue.push_back(1);
+  const int* const first = &queue.front();
+  for (int i = 2; i <= 5; ++i) queue.push_back(i);
+  EXPECT_EQ(&queue.front(), first) << "it grew";
+  // With something in it, and less than there is.
+  queue.Reserve(100);
+  queue.Reserve(2);
+  for (int i = 1; i <= 5; ++i) {
+    ASSERT_EQ(queue.front(), i);
+    queue.pop_front();
+  }
+  EXPECT_TRUE(queue.empty());
+}
+
+TEST(MailboxTest, ValuesOfManyThreadsComeOnceAndInTheirOrder) {
+  constexpr int kThreads = 4;
+  constexpr int kValues = 50'000;
+  Mailbox<std::pair<int, int>> mailbox(16);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&mailbox, t] {
+      for (int i = 0; i < kValues; ++i) EXPECT_TRUE(mailbox.Push({t, i}));
+    });
+  }
+  std::vector<int> next(kThreads, 0);
+  std::vector<std::pair<int, int>> taken;
+  for (int count = 0; count < kThreads * kValues;) {
+    mailbox.Take(&taken);
+    for (const auto& [thread, value] : taken) {
+      ASSERT_EQ(value, next[thread]++) << "of thread " << thread;
+    }
+    count += static_cast<int>(taken.size());
+    if (taken.empty()) std::this_thread::yield();
+  }
+  for (std::thread& thread : threads) thread.join();
+  mailbox.Take(&taken);
+  EXPECT_TRUE(taken.empty());
+}
+
+TEST(MailboxTest, ClosingDropsWhatWaitsAndWhatComes) {
+  Mailbox<std::shared_ptr<int>> mailbox(1);
+  const auto value = std::make_shared<int>(1);
+  EXPECT_TRUE(mailbox.Push(value));
+  mailbox.Close();
+  EXPECT_EQ(value.use_count(), 1);
+  EXPECT_FALSE(mailbox.Push(value));
+  EXPECT_EQ(value.use_count(), 1);
+  std::vector<std::shared_ptr<int>> taken = {value};
+  mailbox.Take(&taken);
+  EXPECT_TRUE(taken.empty());
+}
+
+// Once both of its vectors have held that many, no more memory is needed.
+TEST(MailboxTest, MemoryGoesRound) {
+  Mailbox<int> mailbox(0);
+  std::vector<int> taken;
+  std::set<const int*> places;
+  for (int round = 0; round < 100; ++round) {
+    for (int i = 0; i < 50; ++i) mailbox.Push(i);
+    mailbox.Take(&taken);
+    ASSERT_EQ(taken.size(), 50u);
+    if (round >= 2) places.insert(taken.data());
+  }
+  EXPECT_LE(places.size(), 2u);
+}
+
+TEST(StoragePoolTest, BlocksAreUsedAgain) {
+  StoragePool<std::pair<uint64_t, void*>> pool;
+  std::vector<void*> blocks;
+  for (int i = 0; i < 10; ++i) blocks.push_back(pool.Take());
+  const std::set<void*> first(blocks.begin(), blocks.end());
+  ASSERT_EQ(first.size(), blocks.size()) << "two at one place";
+  for (void* block : blocks) pool.Give(block);
+  std::set<void*> second;
+  for (int i = 0; i < 10; ++i) second.insert(pool.Take());
+  EXPECT_EQ(second, first);
+  for (void* block : second) pool.Give(block);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <array>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -60,9 +61,10 @@ class EndpointEnd {
     endpoint.emplace(link_.path.get(), link_.setup, &sink);
   }
 
-  absl::Status Step() {
+  absl::Status Step() { return Step(base::Clock::Real().Now()); }
+  absl::Status Step(absl::Time now) {
     int heard = 0;
-    return endpoint->Progress(base::Clock::Real().Now(), &worked, &heard);
+    return endpoint->Progress(now, &worked, &heard);
   }
   // A message of `bytes` of payload, all `value`.
   absl::Status Send(uint64_t id, size_t bytes, uint8_t value) {
@@ -79,8 +81,13 @@ class EndpointEnd {
   DataPath& path() { return *link_.path; }
 
   std::deque<Received> received;
+  // Gets messages instead of `received`, if set.
+  std::function<absl::Status(const MessageHeader& header,
+                             IncomingMessage::ImplPtr message)>
+      on_message;
   FunctionSink sink{[this](const MessageHeader& header, absl::string_view text,
                            IncomingMessage::ImplPtr message) {
+    if (on_message) return on_message(header, std::move(message));
     received.push_back({header, std::string(text), std::move(message)});
     return absl::OkStatus();
   }};
@@ -112,20 +119,21 @@ struct EndpointPair {
   std::unique_ptr<EndpointEnd> server;
 };
 
+using EndpointResources = std::array<std::unique_ptr<PathResources>, 2>;
+
+// `resources`: the client's and the server's.
 inline EndpointPair ConnectEndpoints(proto::TransportPath kind,
-                                     const Limits& limits) {
+                                     const Limits& limits,
+                                     EndpointResources resources) {
   std::array<int, 2> fds;
   PCHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0,
                     fds.data()) == 0);
   const proto::ReceiveLimits announced =
       AnnouncedLimits(limits, limits.max_in_flight);
-  std::array<std::unique_ptr<PathResources>, 2> resources;
   std::array<std::unique_ptr<PathSetup>, 2> ends;
   for (size_t i = 0; i < 2; ++i) {
-    const std::shared_ptr<ThreadWaker> waker = *ThreadWaker::Create();
-    resources[i] = std::make_unique<PathResources>(PathResources{waker});
     auto end = PathSetup::Create(kind, UniqueFd(fds[i]), "", limits, announced,
-                                 waker, resources[i].get());
+                                 resources[i]->waker, resources[i].get());
     CHECK(end.ok()) << end.status();
     ends[i] = *std::move(end);
   }
@@ -147,6 +155,16 @@ inline EndpointPair ConnectEndpoints(proto::TransportPath kind,
                                             std::move(link), sends);
   }
   return {std::move(made[0]), std::move(made[1])};
+}
+
+inline EndpointPair ConnectEndpoints(proto::TransportPath kind,
+                                     const Limits& limits) {
+  EndpointResources resources;
+  for (std::unique_ptr<PathResources>& own : resources) {
+    own =
+        std::make_unique<PathResources>(PathResources{*ThreadWaker::Create()});
+  }
+  return ConnectEndpoints(kind, limits, std::move(resources));
 }
 
 inline std::string TransportPathName(

@@ -26,6 +26,9 @@ constexpr size_t kMaxOutstandingPuts = 4096;
 constexpr size_t kMaxOutstandingGets = 16;  // as the other back-ends
 constexpr size_t kMaxTransferBytes = size_t{1} << 30;
 constexpr size_t kMaxRegions = 16;
+// Completions that wait for a Poll without an allocation: a round of a large
+// connection.
+constexpr size_t kUsualCompletions = 128;
 // A caller that never sleeps still learns of the peer's death, at the price of
 // one system call in so many polls.
 constexpr int kPollsPerLook = 1024;
@@ -75,7 +78,9 @@ ShmPath::ShmPath(UniqueFd socket, UniqueFd epoll, UniqueFd wake_me,
       epoll_(std::move(epoll)),
       wake_me_(std::move(wake_me)),
       own_ring_(std::move(own_ring)),
-      reader_(AsRing(*own_ring_)) {}
+      reader_(AsRing(*own_ring_)) {
+  done_.Reserve(kUsualCompletions);
+}
 
 PathLimits ShmPath::limits() const {
   return {kMaxOutstandingPuts, kMaxOutstandingGets, kMaxTransferBytes,

@@ -1,7 +1,6 @@
 #ifndef REFRACT_TRANSPORT_SHM_SHM_PATH_H_
 #define REFRACT_TRANSPORT_SHM_SHM_PATH_H_
 
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +9,7 @@
 #include "transport/datapath.h"
 #include "transport/fd.h"
 #include "transport/region_table.h"
+#include "transport/ring_queue.h"
 #include "transport/shm/ring.h"
 
 namespace refract::transport::shm {
@@ -84,10 +84,10 @@ class ShmPath final : public DataPath {
   RingReader reader_;
   std::optional<RingWriter> writer_;
 
-  std::deque<Notification> waiting_;  // for room in the peer's ring
+  RingQueue<Notification> waiting_;  // for room in the peer's ring
   size_t outstanding_puts_ = 0;
   size_t outstanding_gets_ = 0;
-  std::deque<Completion> done_;  // puts and gets
+  RingQueue<Completion> done_;  // puts and gets
 };
 
 }  // namespace refract::transport::shm

@@ -33,6 +33,10 @@ constexpr size_t kMaxRegions = 16;
 constexpr size_t kStagingBytes = size_t{16} << 10;
 // Frames per sendmsg: two vector entries each, well under IOV_MAX (1024).
 constexpr size_t kFramesPerSend = 32;
+// Puts that wait to be sent, and completions that wait for a Poll, without an
+// allocation: a round of a large connection.
+constexpr size_t kUsualPuts = 128;
+constexpr size_t kUsualCompletions = 128;
 // Reads and writes per Poll, so that one busy peer cannot keep the caller from
 // its timers and other connections.
 constexpr int kReadsPerPoll = 16;
@@ -62,7 +66,13 @@ absl::StatusOr<std::unique_ptr<TcpPath>> TcpPath::Create(UniqueFd socket) {
 TcpPath::TcpPath(UniqueFd socket, UniqueFd epoll)
     : socket_(std::move(socket)),
       epoll_(std::move(epoll)),
-      staging_(kStagingBytes) {}
+      staging_(kStagingBytes) {
+  puts_.Reserve(kUsualPuts);
+  replies_.Reserve(kMaxOutstandingGets);
+  wire_.Reserve(kFramesPerSend);
+  gets_.Reserve(kMaxOutstandingGets);
+  done_.Reserve(kUsualCompletions);
+}
 
 PathLimits TcpPath::limits() const {
   return {kMaxOutstandingPuts, kMaxOutstandingGets, kMaxTransferBytes,
@@ -134,7 +144,7 @@ PostResult TcpPath::PostPut(FrameType type, const RemoteRegion& to,
   }
   if (outstanding_puts_ >= kMaxOutstandingPuts) return PostResult::kFull;
   ++outstanding_puts_;
-  SendOp& op = puts_.emplace_back();
+  SendOp& op = puts_.push_back({});
   EncodeFrame({type, imm, to.id, static_cast<uint32_t>(source.size()), offset},
               op.header.data());
   op.payload = source;
@@ -153,7 +163,7 @@ PostResult TcpPath::Get(const RemoteRegion& from, uint64_t offset,
   }
   if (gets_.size() >= kMaxOutstandingGets) return PostResult::kFull;
   gets_.push_back({destination, context});
-  SendOp& op = puts_.emplace_back();
+  SendOp& op = puts_.push_back({});
   EncodeFrame({FrameType::kGet, 0, from.id,
                static_cast<uint32_t>(destination.size()), offset},
               op.header.data());
@@ -168,8 +178,10 @@ size_t TcpPath::Poll(absl::Span<Completion> out) {
   // Get requests that came in are answered at once.
   if (status_.ok() && !replies_.empty()) Send();
   const size_t count = std::min(out.size(), done_.size());
-  std::copy_n(done_.begin(), count, out.begin());
-  done_.erase(done_.begin(), done_.begin() + static_cast<ptrdiff_t>(count));
+  for (size_t i = 0; i < count; ++i) {
+    out[i] = done_.front();
+    done_.pop_front();
+  }
   return count;
 }
 
@@ -195,7 +207,7 @@ bool TcpPath::Arm() {
 
 void TcpPath::Schedule() {
   while (wire_.size() < kFramesPerSend) {
-    std::deque<SendOp>& from = puts_.empty() ? replies_ : puts_;
+    RingQueue<SendOp>& from = puts_.empty() ? replies_ : puts_;
     if (from.empty()) return;
     wire_.push_back(from.front());
     from.pop_front();
@@ -218,7 +230,8 @@ void TcpPath::Send() {
       vectors[count++] = {const_cast<std::byte*>(data) + drop, bytes - drop};
       total += bytes - drop;
     };
-    for (const SendOp& op : wire_) {
+    for (size_t i = 0; i < wire_.size(); ++i) {
+      const SendOp& op = wire_[i];
       add(op.header.data(), op.header.size());
       add(op.payload.data(), op.payload.size());
     }
@@ -348,7 +361,7 @@ void TcpPath::StartFrame(const Frame& frame) {
       if (replies_.size() >= kMaxOutstandingGets) {
         return Break(absl::InvalidArgumentError("too many outstanding gets"));
       }
-      SendOp& op = replies_.emplace_back();
+      SendOp& op = replies_.push_back({});
       EncodeFrame({FrameType::kGetReply, 0, 0, frame.length, 0},
                   op.header.data());
       op.payload = {place, frame.length};

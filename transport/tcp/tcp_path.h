@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "transport/datapath.h"
 #include "transport/fd.h"
 #include "transport/region_table.h"
+#include "transport/ring_queue.h"
 #include "transport/tcp/frame.h"
 
 namespace refract::transport::tcp {
@@ -81,10 +81,10 @@ class TcpPath final : public DataPath {
 
   // Sending. Puts keep their order and so do get replies; a put may overtake
   // waiting replies, so that bulk does not hold up small messages.
-  std::deque<SendOp> puts_;
-  std::deque<SendOp> replies_;
-  std::deque<SendOp> wire_;  // order fixed; the first may be partly sent
-  size_t wire_sent_ = 0;     // of the first, header included
+  RingQueue<SendOp> puts_;
+  RingQueue<SendOp> replies_;
+  RingQueue<SendOp> wire_;  // order fixed; the first may be partly sent
+  size_t wire_sent_ = 0;    // of the first, header included
   size_t outstanding_puts_ = 0;
 
   // Receiving.
@@ -94,9 +94,9 @@ class TcpPath final : public DataPath {
   bool in_payload_ = false;
   Frame frame_;                    // while in_payload_
   absl::Span<std::byte> landing_;  // rest of its payload's place
-  std::deque<PendingGet> gets_;
+  RingQueue<PendingGet> gets_;
 
-  std::deque<Completion> done_;
+  RingQueue<Completion> done_;
 };
 
 }  // namespace refract::transport::tcp
