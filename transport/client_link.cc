@@ -149,6 +149,13 @@ absl::Status ClientLink::OnMessage(const MessageHeader& header,
   return absl::OkStatus();
 }
 
+absl::Time ClientLink::DeadlineOf(const MessageHeader& header,
+                                  absl::Time now) const {
+  const Pending* const pending = Find(header.id);
+  // Nobody waits: it is dropped when its turn comes.
+  return pending == nullptr ? now : pending->deadline;
+}
+
 absl::Status ClientLink::OnFrame(const SessionFrame& frame) {
   if (frame.kind != FrameKind::kGoaway) {
     return absl::InvalidArgumentError(absl::StrCat(

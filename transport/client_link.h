@@ -121,6 +121,9 @@ class ClientLink final : public PollTask, private MessageSink {
   Client::Callback Take(Pending& pending);
   absl::Status OnMessage(const MessageHeader& header, absl::string_view text,
                          IncomingMessage::ImplPtr message) override;
+  // An answer is worth as much as its request's caller will wait for it.
+  absl::Time DeadlineOf(const MessageHeader& header,
+                        absl::Time now) const override;
   // The request's own timer has ended it, or is about to.
   absl::Status OnRefused(const MessageHeader&, const absl::Status&) override {
     return absl::OkStatus();

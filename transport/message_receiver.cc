@@ -23,6 +23,13 @@ uint64_t GetContext(uint16_t slot, size_t bytes) {
 
 }  // namespace
 
+absl::Time MessageSink::DeadlineOf(const MessageHeader& header,
+                                   absl::Time now) const {
+  return header.deadline_us == kNoDeadline
+             ? absl::InfiniteFuture()
+             : now + absl::Microseconds(header.deadline_us);
+}
+
 MessageReceiver::MessageReceiver(DataPath* path, const EndpointSetup* setup,
                                  EndpointCounters* counters, MessageSink* sink)
     : path_(path),
@@ -96,10 +103,7 @@ absl::Status MessageReceiver::StartPull(uint16_t slot,
                                         absl::string_view text,
                                         absl::Time now) {
   const size_t bytes = header.payload_bytes();
-  const absl::Time deadline =
-      header.deadline_us == kNoDeadline
-          ? absl::InfiniteFuture()
-          : now + absl::Microseconds(header.deadline_us);
+  const absl::Time deadline = sink_->DeadlineOf(header, now);
   if (scheduler_->Refuses(bytes, deadline, now)) {
     Owe(slot, true);
     return sink_->OnRefused(header, absl::ResourceExhaustedError(absl::StrCat(

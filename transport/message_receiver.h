@@ -31,6 +31,10 @@ class MessageSink {
   virtual absl::Status OnMessage(const MessageHeader& header,
                                  absl::string_view text,
                                  IncomingMessage::ImplPtr message) = 0;
+  // Until when a message that is to be pulled is of use; it came `now`.
+  // InfiniteFuture: always. As its sender says, unless the sink knows better.
+  virtual absl::Time DeadlineOf(const MessageHeader& header,
+                                absl::Time now) const;
   // A valid message waits to be pulled, and may be told where to land. The only
   // call that may come during a round of another connection. `tensors` have no
   // data yet.
