@@ -14,10 +14,15 @@ void SlotReturns::Push(uint16_t slot) {
   {
     absl::MutexLock lock(&mu_);
     slots_.push_back(slot);
-    wake = slots_.size() == threshold_;
+    wake = wake_for_each_ || slots_.size() == threshold_;
     any_.store(true, std::memory_order_release);
   }
   if (wake) waker_->Wake();
+}
+
+void SlotReturns::WakeForEach(bool each) {
+  absl::MutexLock lock(&mu_);
+  wake_for_each_ = each;
 }
 
 void SlotReturns::Drain(std::vector<uint16_t>* out) {

@@ -32,6 +32,9 @@ class SlotReturns {
       : threshold_(threshold), waker_(std::move(waker)) {}
 
   void Push(uint16_t slot);
+  // The poller is woken for each slot from now on, or no longer. What waits
+  // already is its own to look for.
+  void WakeForEach(bool each);
   // Appends what waits to `out`.
   void Drain(std::vector<uint16_t>* out);
 
@@ -41,6 +44,7 @@ class SlotReturns {
   std::atomic<bool> any_ = false;  // spares the idle poller the lock
   absl::Mutex mu_;
   std::vector<uint16_t> slots_ ABSL_GUARDED_BY(mu_);
+  bool wake_for_each_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 struct LinkMemory;

@@ -308,9 +308,17 @@ absl::Status MessageReceiver::Resume() {
 }
 
 void MessageReceiver::TakeReturns() {
+  // Every slot is in use here or owed: the sender has none left, and may need
+  // the next one whatever else there is to send.
+  const bool dry = slots_.num_filled() + owed_.size() == pulls_.size();
+  if (dry != sender_is_dry_) {
+    sender_is_dry_ = dry;
+    setup_->memory->returns.WakeForEach(dry);
+  }
   returned_.clear();
   setup_->memory->returns.Drain(&returned_);
   for (const uint16_t slot : returned_) Owe(slot, false);
+  pay_now_ |= dry && !owed_.empty();
 }
 
 absl::StatusOr<int> MessageReceiver::PostGets(absl::Time now) {
@@ -323,9 +331,7 @@ absl::StatusOr<int> MessageReceiver::PostGets(absl::Time now) {
 
 void MessageReceiver::Owe(uint16_t slot, bool now) {
   owed_.push_back(slots_.Release(slot));
-  // A quarter (reference design): the peer never runs dry, and credits seldom
-  // travel alone.
-  pay_now_ |= now || owed_.size() * 4 >= static_cast<size_t>(setup_->num_slots);
+  pay_now_ |= now || owed_.size() >= CreditThreshold(setup_->num_slots);
 }
 
 absl::Status MessageReceiver::PostCredits() {

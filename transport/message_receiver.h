@@ -147,6 +147,7 @@ class MessageReceiver final : public PullConnection {
   std::vector<uint16_t> returned_;
   RingQueue<SlotGrant> owed_;
   bool pay_now_ = false;
+  bool sender_is_dry_ = false;  // as told to LinkMemory::returns
   // By slot: the one with the description is the sender's again when its pull
   // has ended.
   std::vector<PulledMessage> pulls_;

@@ -56,6 +56,7 @@ absl::Status ReceiveSlots::Fill(SlotGrant grant) {
     return Bad("message without a credit in", grant);
   }
   slot.filled = true;
+  ++num_filled_;
   return absl::OkStatus();
 }
 
@@ -63,6 +64,7 @@ SlotGrant ReceiveSlots::Release(uint16_t slot) {
   CHECK_LT(slot, slots_.size());
   CHECK(slots_[slot].filled) << "slot " << slot;
   slots_[slot].filled = false;
+  --num_filled_;
   ++slots_[slot].generation;
   return {slot, slots_[slot].generation};
 }

@@ -7,6 +7,8 @@
 // is absolute ("slot s is granted with generation g"): a repeated one is
 // recognised instead of counted twice.
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -20,6 +22,14 @@ struct SlotGrant {
   uint16_t slot = 0;
   uint16_t generation = 0;
 };
+
+// How many slots a receiver keeps before it gives them back although it has
+// nothing else to send and the sender has some left: a quarter of all
+// (reference design), so that credits seldom travel alone. At least two, or
+// each message would bring a credit message of its own.
+constexpr size_t CreditThreshold(int num_slots) {
+  return std::max<size_t>(static_cast<size_t>(num_slots) / 4, 2);
+}
 
 // The sender's view of the receiver's slots. Starts with every slot granted
 // with generation 0. Not thread-safe.
@@ -59,6 +69,7 @@ class ReceiveSlots {
   SlotGrant Release(uint16_t slot);
 
   int num_slots() const { return static_cast<int>(slots_.size()); }
+  size_t num_filled() const { return num_filled_; }
 
  private:
   struct Slot {
@@ -66,6 +77,7 @@ class ReceiveSlots {
     bool filled = false;
   };
   std::vector<Slot> slots_;
+  size_t num_filled_ = 0;
 };
 
 }  // namespace refract::transport

@@ -46,7 +46,7 @@ class ClientLinkTest : public testing::Test, public ClientLink::Owner {
         std::make_shared<Arena>(source, kArenaBytes, kArenaBytes, *waker),
         std::make_shared<Arena>(source, 0, kArenaBytes, *waker),
         std::make_shared<Arena>(pulls, 0, kArenaBytes, *waker), *waker,
-        kArenaBytes, kSlots / 4);
+        kArenaBytes, CreditThreshold(kSlots));
     std::array<int, 2> fds;
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0,
                          fds.data()),

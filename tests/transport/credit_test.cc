@@ -131,6 +131,33 @@ TEST_P(CreditTest, SlotsFreedInAnyOrderKeepTheirCanaries) {
   EXPECT_EQ(pair_.client->memory->source->used_bytes(), 0u);
 }
 
+// A receiver that waits for more messages before it lets go of those it has,
+// such as one that makes batches, gets as many as there are slots: what it owes
+// is paid when the sender has none left, however little that is.
+TEST_P(CreditTest, SenderThatRunsDryIsPaidWhatIsOwed) {
+  auto& received = pair_.server->received;
+  const auto slots = static_cast<size_t>(pair_.server->num_slots);
+  ASSERT_GT(CreditThreshold(pair_.server->num_slots), 1u);
+  // One is owed, and not paid.
+  ASSERT_TRUE(pair_.client->Send(0, 100, 1).ok());
+  Settle();
+  received.clear();
+  Settle();
+  for (uint64_t i = 1; i <= slots; ++i) {
+    ASSERT_TRUE(pair_.client->Send(i, 100, 1).ok());
+  }
+  Settle();
+  EXPECT_EQ(received.size(), slots);
+  // The same when the reader lets go of it after the others have come.
+  ASSERT_TRUE(pair_.client->Send(100, 100, 1).ok());
+  Settle();
+  EXPECT_EQ(received.size(), slots);
+  received.pop_front();
+  Settle();
+  EXPECT_EQ(received.size(), slots);
+  EXPECT_EQ(received.back().header.id, 100u);
+}
+
 INSTANTIATE_TEST_SUITE_P(Paths, CreditTest,
                          testing::Values(proto::TRANSPORT_PATH_SHM,
                                          proto::TRANSPORT_PATH_TCP),
@@ -140,7 +167,7 @@ INSTANTIATE_TEST_SUITE_P(Paths, CreditTest,
 // they may come, notifications late, and those of credits in any order.
 class ReorderedCredits {
  public:
-  static constexpr int kSlots = 6;
+  static constexpr int kSlots = 4;
   static constexpr size_t kSlotBytes = kMinSlotBytes;
 
   struct Side {
@@ -271,6 +298,60 @@ TEST(CreditOrder, CreditsThatOvertakeEachOtherLoseNothing) {
     server.held.pop_back();
     ++freed;
   }
+}
+
+// With so few slots that a quarter is one, each message would bring a credit
+// message of its own.
+TEST(CreditOrder, FewSlotsDoNotComeBackOneByOne) {
+  ReorderedCredits both;
+  auto& client = both.client();
+  auto& server = both.server();
+  const std::vector<base::TensorSpec> specs = {{base::DType::kUInt8, {64}}};
+  const auto step = [](ReorderedCredits::Side& side) {
+    for (const uint32_t imm : std::exchange(side.credits, {})) {
+      side.path.Notify(imm);
+    }
+    for (const uint32_t imm : std::exchange(side.messages, {})) {
+      side.path.Notify(imm);
+    }
+    int worked = 0;
+    int heard = 0;
+    ASSERT_TRUE(
+        side.endpoint->Progress(absl::UnixEpoch(), &worked, &heard).ok());
+    side.path.CompletePuts(100);
+  };
+  const auto send = [&](ReorderedCredits::Side& from, MessageKind kind) {
+    auto message = NewMessage(from.memory, kind, specs);
+    ASSERT_TRUE(message.ok());
+    from.endpoint->Send(*std::move(message), 1, absl::InfiniteFuture());
+    step(from);
+  };
+  ASSERT_EQ(CreditThreshold(ReorderedCredits::kSlots), 2u);
+  for (int i = 0; i < 10; ++i) {
+    send(client, MessageKind::kRequest);
+    step(server);
+    ASSERT_EQ(server.held.size(), 1u);
+    server.held.clear();
+    step(server);
+    EXPECT_EQ(client.credits.size(), i % 2 == 0 ? 0u : 2u) << "message " << i;
+    step(client);
+  }
+  // One that is owed goes along with a message.
+  send(client, MessageKind::kRequest);
+  step(server);
+  server.held.clear();
+  step(server);
+  EXPECT_TRUE(client.credits.empty());
+  send(server, MessageKind::kResponse);
+  EXPECT_EQ(client.credits.size(), 1u);
+  EXPECT_EQ(client.messages.size(), 1u);
+}
+
+TEST(CreditOrder, AQuarterOfTheSlotsIsKeptButOfFewOne) {
+  EXPECT_EQ(CreditThreshold(2), 2u);
+  EXPECT_EQ(CreditThreshold(4), 2u);
+  EXPECT_EQ(CreditThreshold(11), 2u);
+  EXPECT_EQ(CreditThreshold(65), 16u);
 }
 
 // A credit says "slot s, generation g", so one that comes twice is known.
