@@ -354,6 +354,42 @@ TEST(CreditOrder, AQuarterOfTheSlotsIsKeptButOfFewOne) {
   EXPECT_EQ(CreditThreshold(65), 16u);
 }
 
+// What a message waits for is latency, and each credit costs the path an
+// operation.
+TEST(CreditOrder, CreditsFollowTheMessageThatTheyTravelWith) {
+  ReorderedCredits both;
+  auto& client = both.client();
+  auto& server = both.server();
+  std::vector<ImmKind> posted;
+  server.path.on_put = [&posted, forward = server.path.on_put](
+                           const RemoteRegion& to, uint64_t offset,
+                           absl::Span<const std::byte> source,
+                           std::optional<uint32_t> imm) {
+    posted.push_back(DecodeImm(*imm)->kind);
+    forward(to, offset, source, imm);
+  };
+  std::mt19937 random(1);
+  const std::vector<base::TensorSpec> specs = {{base::DType::kUInt8, {64}}};
+  const auto send = [&specs](auto& side, MessageKind kind) {
+    auto message = NewMessage(side.memory, kind, specs);
+    ASSERT_TRUE(message.ok()) << message.status();
+    side.endpoint->Send(*std::move(message), 1, absl::InfiniteFuture());
+  };
+  send(client, MessageKind::kRequest);
+  while (server.held.empty()) {
+    ASSERT_TRUE(both.Step(client, random).ok());
+    ASSERT_TRUE(both.Step(server, random).ok());
+  }
+  server.held.clear();
+  send(server, MessageKind::kResponse);
+  while (client.held.empty()) {
+    ASSERT_TRUE(both.Step(server, random).ok());
+    ASSERT_TRUE(both.Step(client, random).ok());
+  }
+  EXPECT_EQ(posted,
+            (std::vector<ImmKind>{ImmKind::kMessage, ImmKind::kCredit}));
+}
+
 // A credit says "slot s, generation g", so one that comes twice is known.
 TEST(CreditOrder, CreditThatComesTwiceEndsTheConnection) {
   ReorderedCredits both;
