@@ -7,6 +7,14 @@
 namespace refract::cpu_node {
 namespace {
 
+// Best first.
+enum class Standing { kGood, kSuspect, kEjected };
+
+Standing StandingOf(const NodeSnapshot& node) {
+  if (node.ejected) return Standing::kEjected;
+  return node.suspect ? Standing::kSuspect : Standing::kGood;
+}
+
 bool IsMeasured(const NodeSnapshot& node) {
   return node.latency > absl::ZeroDuration();
 }
@@ -25,13 +33,14 @@ std::optional<size_t> ChooseNode(absl::Span<const NodeSnapshot> nodes,
                                  std::optional<size_t> avoid, uint64_t draw_a,
                                  uint64_t draw_b) {
   absl::InlinedVector<size_t, 16> candidates;
-  for (const bool accept_ejected : {false, true}) {
-    for (size_t i = 0; i < nodes.size(); ++i) {
-      if (nodes[i].usable && i != avoid && nodes[i].ejected == accept_ejected) {
-        candidates.push_back(i);
-      }
-    }
-    if (!candidates.empty()) break;
+  Standing best = Standing::kEjected;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (!nodes[i].usable || i == avoid) continue;
+    const Standing standing = StandingOf(nodes[i]);
+    if (standing > best) continue;
+    if (standing < best) candidates.clear();
+    best = standing;
+    candidates.push_back(i);
   }
   if (candidates.empty()) {
     const bool again =

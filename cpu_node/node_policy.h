@@ -16,6 +16,7 @@ namespace refract::cpu_node {
 struct NodeSnapshot {
   bool usable = false;   // connected, and has accepted the model
   bool ejected = false;  // failed too often lately
+  bool suspect = false;  // several heartbeats did not come
   // Smoothed round trip; zero when nothing was measured yet.
   absl::Duration latency;
   int in_flight = 0;  // of this CN
@@ -27,9 +28,11 @@ struct NodeSnapshot {
 // equal, the unmeasured one: it is to be measured, but not flooded, for it may
 // never answer.
 //
-// Candidates are the usable nodes that are not ejected and not `avoid` (the
-// node that has just failed this request). Without any, ejected ones: a suspect
-// is better than no answer. Then `avoid` itself, if usable. Else nullopt.
+// Candidates are the usable nodes that are neither suspect nor ejected and not
+// `avoid` (the node that has just failed this request). Without any, suspect
+// ones: a node that is silent for a moment often goes on, and one that has just
+// been ejected mostly fails again. Without these, ejected ones, which are
+// better than no answer. Then `avoid` itself, if usable. Else nullopt.
 //
 // Two choices: Mitzenmacher, "The Power of Two Choices in Randomized Load
 // Balancing", IEEE TPDS 12(10), 2001.

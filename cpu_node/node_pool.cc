@@ -130,6 +130,7 @@ void NodePool::Refresh(size_t index) {
       node.latency = absl::ZeroDuration();
     }
     node.connected = state.connected;
+    node.suspect = state.suspect;
     node.epoch = state.epoch;
     for (size_t i = 0; i < node.offers.size(); ++i) {
       if (!state.connected) {
@@ -179,6 +180,7 @@ std::optional<NodePool::Lease> NodePool::Acquire(size_t offer,
   for (const Node& node : nodes_) {
     snapshot.push_back({.usable = node.connected && node.offers[offer].ok(),
                         .ejected = IsEjected(node.health, now),
+                        .suspect = node.suspect,
                         .latency = node.latency,
                         .in_flight = node.in_flight});
   }

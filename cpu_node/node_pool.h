@@ -95,6 +95,7 @@ class NodePool {
     // One per offer: OK, or why not.
     std::vector<absl::Status> offers;
     bool connected = false;
+    bool suspect = false;
     uint64_t epoch = 0;
     NodeHealth health;
     absl::Duration latency;

@@ -22,6 +22,12 @@ NodeSnapshot Ejected(int latency_ms) {
   node.ejected = true;
   return node;
 }
+NodeSnapshot Suspect(int latency_ms, bool ejected = false) {
+  NodeSnapshot node = Node(latency_ms, 0);
+  node.suspect = true;
+  node.ejected = ejected;
+  return node;
+}
 NodeSnapshot Down() { return {}; }
 
 TEST(ChooseNodeTest, FollowsTheTable) {
@@ -57,6 +63,32 @@ TEST(ChooseNodeTest, FollowsTheTable) {
       {"all ejected: one of them all the same",
        {Ejected(2), Ejected(1)},
        kNone,
+       0,
+       0,
+       1},
+      {"suspect is skipped", {Suspect(1), Node(9, 9)}, kNone, 0, 0, 1},
+      {"suspect is skipped when it comes last",
+       {Node(9, 9), Suspect(1)},
+       kNone,
+       1,
+       0,
+       0},
+      {"suspect before ejected", {Ejected(1), Suspect(9)}, kNone, 0, 0, 1},
+      {"ejected and suspect is ejected",
+       {Suspect(1, true), Suspect(9)},
+       kNone,
+       0,
+       0,
+       1},
+      {"all suspect: the better of two",
+       {Suspect(2), Suspect(1)},
+       kNone,
+       0,
+       0,
+       1},
+      {"a suspect other before the failed one",
+       {Node(1, 0), Suspect(9)},
+       0,
        0,
        0,
        1},

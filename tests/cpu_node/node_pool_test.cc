@@ -41,6 +41,11 @@ class FakeClient : public transport::Client {
     state.models = std::move(models);
     Set(std::move(state));
   }
+  void Suspect(bool suspect) {
+    transport::ClientState state = this->state();
+    state.suspect = suspect;
+    Set(std::move(state));
+  }
   void Disconnect(absl::Status why) {
     transport::ClientState state;
     state.last_error = std::move(why);
@@ -174,6 +179,24 @@ TEST_F(NodePoolTest, EjectsAFailingNodeForAWhile) {
   std::set<size_t> seen;
   for (int i = 0; i < 200; ++i) seen.insert(NodeOf(*pool));
   EXPECT_EQ(seen.size(), 2);
+}
+
+TEST_F(NodePoolTest, LeavesASuspectNodeAloneWhileThereIsAnother) {
+  const auto pool = MakePool({"x:1", "y:1"});
+  for (FakeClient* client : clients_) client->Connect(1, {ok_, ok_});
+  // The suspect one would win by far.
+  pool->Acquire(0, 1)->Finish(ok_, absl::Milliseconds(1));
+  pool->Acquire(0, 0)->Finish(ok_, absl::Milliseconds(90));
+  EXPECT_EQ(NodeOf(*pool), 0u);
+  clients_[0]->Suspect(true);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(NodeOf(*pool), 1u);
+  clients_[1]->Disconnect(absl::UnavailableError("gone"));
+  EXPECT_EQ(NodeOf(*pool), 0u);
+  clients_[1]->Connect(1, {ok_, ok_});
+  pool->Acquire(0, 0)->Finish(ok_, absl::Milliseconds(90));
+  EXPECT_EQ(NodeOf(*pool), 1u);
+  clients_[0]->Suspect(false);
+  EXPECT_EQ(NodeOf(*pool), 0u);
 }
 
 TEST_F(NodePoolTest, ARestartedNodeHasACleanRecord) {
