@@ -4,10 +4,12 @@
 // The sending half of a queue pair: the send queue, packets of requests,
 // acknowledgements, go-back-N retransmission (IBTA 1.4 chapter 9.7).
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "transport/sim/memory_table.h"
 #include "transport/sim/nic.h"
 #include "transport/verbs/api.h"
@@ -83,6 +85,9 @@ class Requester final : public PacketSource {
   bool Scatter(const Request& request, uint64_t offset, const std::byte* data,
                uint64_t bytes, MemoryError& error) const;
   void TakeFingerprints(Request& request) const;
+  // Whether `payload` is what packet `index` held when it was posted.
+  bool IsAsPosted(const Request& request, uint64_t index,
+                  const std::byte* payload) const;
   // Records a violation unless packet `index` is what was posted.
   void CheckSource(const Request& request, uint64_t index);
   uint64_t PacketBytes(const Request& request, uint64_t index) const;
