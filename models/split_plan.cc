@@ -73,8 +73,9 @@ absl::Status CheckEdges(const Graph& graph, const SplitPlan& plan) {
   return absl::OkStatus();
 }
 
-// Embeddings need no check of their ancestors: an embedding is in stage 0 and
-// stages never fall, so what it needs is in stage 0 too.
+// Look-ups of one table may be on the HN, where the partitioner found room for
+// it; those of many tables at once (fbgemm's) may not. What they need is not
+// after them, because stages never fall.
 absl::Status CheckPlacement(const Graph& graph, const SplitPlan& plan) {
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
@@ -84,15 +85,20 @@ absl::Status CheckPlacement(const Graph& graph, const SplitPlan& plan) {
           "node ", node.name, " has stage ", Number(stage), ", not 0, 1 or 2"));
     }
     const OpClass op_class = ClassOf(graph, node);
-    if (stage == Stage::kHn && !MayRunOnHn(op_class)) {
+    const bool is_look_up = op_class == OpClass::kEmbedding;
+    const bool may_run_on_hn =
+        MayRunOnHn(op_class) ||
+        (is_look_up && !EmbeddingArgsOf(node.op).weight.empty());
+    if (stage == Stage::kHn && !may_run_on_hn) {
       return absl::InvalidArgumentError(
           absl::StrCat("node ", node.name, " (", node.op, ", ", Name(op_class),
                        ") must not run on the HN"));
     }
-    if (op_class == OpClass::kEmbedding && stage != Stage::kCnPre) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "node ", node.name, " (", node.op,
-          ", embedding) must run in stage 0, not in stage ", Number(stage)));
+    if (is_look_up && stage == Stage::kCnPost) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("node ", node.name, " (", node.op,
+                       ", embedding) must run in stage 0 or 1, not in stage ",
+                       Number(stage)));
     }
   }
   return absl::OkStatus();

@@ -39,9 +39,9 @@ bool MayCross(const Value& value);
 void ComputeCrossings(const Graph& graph, SplitPlan& plan);
 
 // Every rule a legal plan obeys: one stage per node; stages never fall along an
-// edge; operators that must not be on the HN are not; embeddings and what they
-// need are before it; `up`/`down` are exactly what must cross, each with a
-// known dtype; digest equals `model`. InvalidArgument names node or value.
+// edge; operators that must not be on the HN are not; look-ups are before or,
+// of one table each, on it; `up`/`down` are exactly what must cross, each with
+// a known dtype; digest equals `model`. InvalidArgument names node or value.
 absl::Status ValidatePlan(const Graph& graph, const base::Digest& model,
                           const SplitPlan& plan);
 

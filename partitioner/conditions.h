@@ -4,6 +4,7 @@
 // Under what a plan is judged.
 
 #include <optional>
+#include <vector>
 
 #include "models/sym_expr.h"
 #include "partitioner/costs.h"
@@ -30,6 +31,9 @@ struct Conditions {
   // CN units that keep one HN unit busy, for throughput.
   double cn_units_per_hn = 1;
   std::optional<Prices> prices;
+  // Per node: a look-up whose table may be placed on the HN, so that ids travel
+  // instead of rows. Empty: none. (HnLookUps)
+  std::vector<bool> hn_look_ups;
 };
 
 // What a request may take at most; absent: anything.

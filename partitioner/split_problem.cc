@@ -41,9 +41,12 @@ struct SplitProblem::Real {
   double hn_used = 0;
 };
 
-SplitProblem::SplitProblem(const Graph& graph) {
-  for (const models::Node& node : graph.nodes) {
-    problem_.allowed.push_back(AllowedStages(graph, node));
+SplitProblem::SplitProblem(const Graph& graph,
+                           const std::vector<bool>& hn_look_ups) {
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    cut::StageSet allowed = AllowedStages(graph, graph.nodes[n]);
+    if (n < hn_look_ups.size() && hn_look_ups[n]) allowed |= cut::kOnHn;
+    problem_.allowed.push_back(allowed);
   }
   std::vector<bool> is_result(graph.values.size(), false);
   for (const ValueId id : graph.outputs) is_result[id] = true;

@@ -19,7 +19,9 @@ namespace refract::partitioner {
 // shared things the weights. Keeps references to nothing.
 class SplitProblem {
  public:
-  explicit SplitProblem(const models::Graph& graph);
+  // `hn_look_ups` as in Conditions: all other look-ups stay before the HN.
+  explicit SplitProblem(const models::Graph& graph,
+                        const std::vector<bool>& hn_look_ups = {});
 
   const cut::Problem& problem() const { return problem_; }
   // The problem's tensor that stands for `value`; -1 when none does.

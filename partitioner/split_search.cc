@@ -90,7 +90,7 @@ SplitSearch::SplitSearch(const Graph& graph, const base::Digest& model,
       model_(model),
       conditions_(conditions),
       objective_(options.objective),
-      problem_(graph),
+      problem_(graph, conditions.hn_look_ups),
       sizes_(SizesOf(graph, conditions.sizes)),
       lines_(Lines(options.budget, problem_, sizes_)) {
   SplitProblem::Quantised objective =

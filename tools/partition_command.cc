@@ -49,7 +49,7 @@ absl::StatusOr<SplitReport> MakeReport(
   report.written = options.method;
   REFRACT_ASSIGN_OR_RETURN(
       report.conditions,
-      MakeConditions(options.conditions, model.graph, sizes));
+      MakeConditions(options.conditions, model.graph, model.config, sizes));
   const partitioner::Conditions& conditions = report.conditions.conditions;
   const partitioner::OptimalOptions& goal = report.conditions.goal;
   REFRACT_ASSIGN_OR_RETURN(

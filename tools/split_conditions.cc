@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "partitioner/costs.h"
+#include "partitioner/hn_look_ups.h"
 #include "partitioner/work.h"
 
 namespace refract::tools {
@@ -87,6 +88,8 @@ absl::Status CheckOptions(const ConditionOptions& options,
   REFRACT_RETURN_IF_ERROR(
       CheckIfGiven("--hn-memory-gib", options.hn_memory_gib));
   REFRACT_RETURN_IF_ERROR(CheckIfGiven("--request-kib", options.request_kib));
+  REFRACT_RETURN_IF_ERROR(CheckNumber("--hn-table-mib", options.hn_table_mib, 0,
+                                      /*or_equal=*/true));
   REFRACT_RETURN_IF_ERROR(CheckIfGiven("--cn-price", options.cn_price));
   REFRACT_RETURN_IF_ERROR(CheckIfGiven("--hn-price", options.hn_price));
   return CheckIfGiven("--gb-price", options.gb_price);
@@ -145,6 +148,13 @@ void AddConditionOptions(CLI::App& command, ConditionOptions& options) {
                   "default: none")
       ->type_name("KIB");
   command
+      .add_option(
+          "--hn-table-mib", options.hn_table_mib,
+          "tables of at most so many MiB may be placed on the HN, where "
+          "that is cheaper: ids travel instead of rows; 0: none")
+      ->type_name("MIB")
+      ->capture_default_str();
+  command
       .add_option("--cn-price", options.cn_price,
                   "price of a CN core for one hour, for cost")
       ->type_name("MONEY");
@@ -166,6 +176,7 @@ void AddConditionOptions(CLI::App& command, ConditionOptions& options) {
 
 absl::StatusOr<SplitConditions> MakeConditions(
     const ConditionOptions& options, const models::Graph& graph,
+    const models::ModelConfig& config,
     const absl::flat_hash_map<std::string, int64_t>& per_item) {
   REFRACT_RETURN_IF_ERROR(CheckOptions(options, graph));
   SplitConditions result;
@@ -190,6 +201,8 @@ absl::StatusOr<SplitConditions> MakeConditions(
   }
 
   partitioner::Conditions& conditions = result.conditions;
+  conditions.hn_look_ups =
+      partitioner::HnLookUps(graph, config, options.hn_table_mib * 0x1p20);
   conditions.sizes = partitioner::SizesForBatch(graph, options.batch, per_item);
   conditions.costs =
       partitioner::RooflineCosts(graph, conditions.sizes, result.cn, result.hn);

@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "models/graph.h"
+#include "models/repository.h"
 #include "partitioner/conditions.h"
 #include "partitioner/hardware.h"
 #include "partitioner/optimal.h"
@@ -31,6 +32,7 @@ struct ConditionOptions {
   std::optional<double> cn_memory_gib;
   std::optional<double> hn_memory_gib;
   std::optional<double> request_kib;
+  double hn_table_mib = 0;
   std::optional<double> cn_price;  // per unit and hour
   std::optional<double> hn_price;
   std::optional<double> gb_price;
@@ -47,10 +49,11 @@ struct SplitConditions {
   partitioner::OptimalOptions goal;
 };
 
-// `per_item` as partitioner::SizesForBatch. InvalidArgument and NotFound name
-// the option or the hardware figure.
+// `per_item` as partitioner::SizesForBatch; `config` of the same model.
+// InvalidArgument and NotFound name the option or the hardware figure.
 absl::StatusOr<SplitConditions> MakeConditions(
     const ConditionOptions& options, const models::Graph& graph,
+    const models::ModelConfig& config,
     const absl::flat_hash_map<std::string, int64_t>& per_item);
 
 }  // namespace refract::tools

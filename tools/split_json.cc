@@ -106,6 +106,7 @@ ordered_json ConditionsToJson(const SplitConditions& given) {
        {{"bytes_per_s", conditions.link.bytes_per_s},
         {"latency_s", conditions.link.latency_s}}},
       {"cn_units_per_hn", conditions.cn_units_per_hn},
+      {"hn_table_bytes", given.options.hn_table_mib * 0x1p20},
       {"budget",
        {{"cn_memory_bytes", OrNull(budget.cn_memory_bytes)},
         {"hn_memory_bytes", OrNull(budget.hn_memory_bytes)},
@@ -122,7 +123,7 @@ ordered_json ConditionsToJson(const SplitConditions& given) {
 
 ordered_json NodesToJson(const Graph& graph,
                          const partitioner::Conditions& conditions) {
-  const partitioner::SplitProblem problem(graph);
+  const partitioner::SplitProblem problem(graph, conditions.hn_look_ups);
   ordered_json nodes = ordered_json::array();
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const models::Node& node = graph.nodes[n];

@@ -1,12 +1,14 @@
 #include "tools/split_report.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "models/op_traits.h"
 
 namespace refract::tools {
 namespace {
@@ -86,6 +88,23 @@ std::string Names(const std::vector<Id>& ids, NameOf name_of) {
   return text;
 }
 
+// Tables that are looked up on the HN, by name.
+std::vector<std::string> TablesOnHn(const Graph& graph,
+                                    const models::SplitPlan& plan) {
+  std::set<std::string> tables;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const models::Node& node = graph.nodes[n];
+    if (plan.stages[n] != models::Stage::kHn ||
+        models::ClassOf(graph, node) != models::OpClass::kEmbedding) {
+      continue;
+    }
+    for (const models::ValueId id : models::InputsOf(node)) {
+      if (graph.value(id).is_weight()) tables.insert(graph.value(id).weight);
+    }
+  }
+  return {tables.begin(), tables.end()};
+}
+
 }  // namespace
 
 std::vector<const Alternative*> AlternativesOf(const OptimalSplit& split) {
@@ -131,6 +150,11 @@ void PrintSplit(const Graph& graph, const SplitConditions& conditions,
     }
   }
   PrintTable(rows, out);
+  const std::vector<std::string> on_hn = TablesOnHn(graph, split.best.plan);
+  if (!on_hn.empty()) {
+    out << "tables on the HN: "
+        << Names(on_hn, [](const std::string& name) { return name; }) << "\n";
+  }
   if (split.proven) {
     out << "the plan is optimal for these costs, proven with " << split.cuts
         << (split.cuts == 1 ? " minimum cut\n" : " minimum cuts\n");

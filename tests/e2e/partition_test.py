@@ -197,20 +197,53 @@ class PartitionTest(unittest.TestCase):
         self.assertLessEqual(best, least * (1 + TOLERANCE))
         return best / least
 
+    def check_split_run(self, name, sample):
+        outputs = []
+        for mode in ("whole", "split"):
+            output = self.folder / f"{mode}.safetensors"
+            support.refract(
+                "run", self.folder / "repo" / name, "--mode", mode,
+                "--inputs", sample, "--outputs", output,
+            )
+            outputs.append(output.read_bytes())
+        self.assertEqual(outputs[0], outputs[1])
+
     def test_the_chosen_plan_computes_what_the_model_does(self):
         for name, sample in self.models:
             with self.subTest(name):
                 # Small batches on fast links give the most intricate cuts.
                 self.partition(name, "--batch", 16, "--link-gbps", 200)
-                outputs = []
-                for mode in ("whole", "split"):
-                    output = self.folder / f"{mode}.safetensors"
-                    support.refract(
-                        "run", self.folder / "repo" / name, "--mode", mode,
-                        "--inputs", sample, "--outputs", output,
-                    )
-                    outputs.append(output.read_bytes())
-                self.assertEqual(outputs[0], outputs[1])
+                self.check_split_run(name, sample)
+
+    def test_ids_travel_where_tables_may_be_on_the_hn(self):
+        placed = 0
+        for name, sample in self.models:
+            with self.subTest(name):
+                conditions = ("--batch", 256, "--link-gbps", 25)
+                without = self.partition(name, *conditions)
+                report = self.partition(
+                    name, *conditions, "--hn-table-mib", 1
+                )
+                self.assertTrue(report["proven"])
+                self.assertLessEqual(
+                    report["cost"], without["cost"] * (1 + TOLERANCE)
+                )
+                best = report["alternatives"][0]
+                problem = Problem(report)
+                self.assertTrue(problem.in_order(best["stages"]))
+                self.assertAlmostEqual(
+                    problem.latency(best["stages"]) / report["cost"], 1,
+                    delta=TOLERANCE,
+                )
+                on_hn = [
+                    node["class"] == "embedding" and stage == HN
+                    for node, stage in zip(report["nodes"], best["stages"])
+                ]
+                if any(on_hn):
+                    placed += 1
+                    self.assertLess(report["cost"], without["cost"])
+                self.check_split_run(name, sample)
+        self.assertGreaterEqual(placed, 3)
 
 
 if __name__ == "__main__":

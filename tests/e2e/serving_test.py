@@ -2,6 +2,7 @@
 
 import collections
 import concurrent.futures
+import json
 import os
 import pathlib
 import random
@@ -11,6 +12,7 @@ import threading
 import unittest
 
 import numpy as np
+import torch
 from safetensors.torch import load_file
 
 from models.zoo import safetensors_io
@@ -159,6 +161,44 @@ class Serving:
             self.check(client, case, raw=False)
         stats = client.get_inference_statistics(MODELS[0]).model_stats[0]
         self.assertEqual(stats.inference_stats.success.count, 2 * CASES_PER_MODEL)
+
+    def test_look_ups_on_the_hn(self):
+        repository = self.folder / "tables_on_hn"
+        shutil.copytree(self.repository, repository)
+        self.repository = repository
+        for name in MODELS:
+            report = self.folder / "report.json"
+            # A CN without room for a weight leaves no table there.
+            support.refract(
+                "partition", repository / name, "--method", "optimal",
+                "--hn-table-mib", 64, "--cn-memory-gib", "1e-9",
+                "--json", report,
+            )
+            partition = json.loads(report.read_text())["partition"]
+            stages = partition["alternatives"][0]["stages"]
+            look_ups = {
+                stage for stage, node in zip(stages, partition["nodes"])
+                if node["class"] == "embedding"
+            }
+            self.assertEqual(look_ups, {1})
+        hn = self.start_hn()
+        client = self.client(self.start_cn(hn.address))
+        self.wait_ready(client)
+        for case in self.cases:
+            self.check(client, case)
+        # Unknown ids are the client's fault on whichever node they are found.
+        case = self.cases[-1]
+        bad = {name: tensor.clone() for name, tensor in case.tensors.items()}
+        ids = next(
+            name for name, tensor in bad.items()
+            if tensor.dtype == torch.int64 and "offsets" not in name
+        )
+        bad[ids].flatten()[0] = 10**9
+        with self.assertRaises(InferenceServerException) as caught:
+            client.infer(case.model, infer_inputs(bad))
+        self.assertIn("INVALID_ARGUMENT", caught.exception.status())
+        self.assertIn(str(10**9), str(caught.exception))
+        self.check(client, case)
 
     def test_health_and_reflection(self):
         from grpc_health.v1 import health_pb2, health_pb2_grpc

@@ -170,6 +170,20 @@ TEST_F(SplitPlanTest, RefusesWhatIsWrongByName) {
   EXPECT_THAT(Refusal(plan), HasSubstr("1000"));
 }
 
+TEST_F(SplitPlanTest, OneTableMayBeLookedUpOnTheHn) {
+  plan_.stages = {Stage::kHn, Stage::kCnPre, Stage::kHn, Stage::kHn,
+                  Stage::kCnPost};
+  ComputeCrossings(graph_, plan_);
+  EXPECT_THAT(plan_.up, ElementsAre(kIds, kSize));
+  EXPECT_TRUE(ValidatePlan(graph_, kModel, plan_).ok());
+  // An operator of many tables, and a look-up after the HN, stay forbidden.
+  graph_.nodes[0].op = "fbgemm.int_nbit_split_embedding_codegen_lookup.default";
+  EXPECT_THAT(Refusal(plan_), HasSubstr("node emb (fbgemm."));
+  graph_.nodes[0].op = "aten.embedding.default";
+  plan_.stages[0] = Stage::kCnPost;
+  EXPECT_THAT(Refusal(plan_), HasSubstr("stage 0 or 1, not in stage 2"));
+}
+
 TEST_F(SplitPlanTest, RefusesCrossingsWithoutAnElementType) {
   graph_.values[kEmb].dtype = base::DType::kUnknown;
   EXPECT_THAT(Refusal(plan_), HasSubstr("value emb"));

@@ -22,8 +22,9 @@ inline constexpr base::Digest kModel = {.low = 1, .high = 2};
 // Calls `visit` with every legal plan of `graph`, for kModel, by the oracle.
 inline void ForEachPlan(
     const models::Graph& graph,
-    const std::function<void(const models::SplitPlan&)>& visit) {
-  const PlanOracle oracle(graph);
+    const std::function<void(const models::SplitPlan&)>& visit,
+    bool look_ups_on_hn = false) {
+  const PlanOracle oracle(graph, look_ups_on_hn);
   models::SplitPlan plan;
   plan.model = kModel;
   plan.stages.assign(graph.nodes.size(), models::Stage::kCnPre);

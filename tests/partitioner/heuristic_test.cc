@@ -284,7 +284,7 @@ TEST_F(RandomGraphs, ValidatorAgreesWithTheOracle) {
     for (size_t n = 0; n < graph.nodes.size(); ++n) {
       plan.stages.push_back(static_cast<Stage>(random_() % 3));
     }
-    const PlanOracle oracle(graph);
+    const PlanOracle oracle(graph, /*look_ups_on_hn=*/true);
     plan.up = oracle.Up(plan);
     plan.down = oracle.Down(plan);
     if (random_() % 8 == 0 && !plan.up.empty()) plan.up.pop_back();

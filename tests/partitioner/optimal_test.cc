@@ -76,6 +76,56 @@ TEST_F(OptimalTest, IsTheBestOfAllLegalPlans) {
   }
 }
 
+// As above, where some look-ups may be on the HN.
+TEST_F(OptimalTest, IsTheBestOfAllPlansThatPlaceTablesOnTheHn) {
+  int placed = 0;
+  for (int round = 0; round < 400; ++round) {
+    const Graph graph = RandomShapedGraph(
+        random_, {.max_nodes = 6, .unknown_dtypes = round % 2 == 0});
+    Conditions conditions = RandomConditions(random_, graph);
+    for (const models::Node& node : graph.nodes) {
+      conditions.hn_look_ups.push_back(PlanOracle::IsEmbedding(node.op) &&
+                                       random_() % 3 > 0);
+    }
+    OptimalOptions options;
+    options.max_cuts = 100'000;
+    options.objective = static_cast<Objective>(round % 3);
+    if (round % 4 == 0) options.budget.hn_memory_bytes = 10000;
+    std::optional<double> best;
+    double worst = 0;
+    ForEachPlan(
+        graph,
+        [&](const SplitPlan& plan) {
+          for (size_t n = 0; n < graph.nodes.size(); ++n) {
+            if (PlanOracle::IsEmbedding(graph.nodes[n].op) &&
+                plan.stages[n] == Stage::kHn && !conditions.hn_look_ups[n]) {
+              return;
+            }
+          }
+          const Sums sums(graph, plan, conditions);
+          if (sums.hn_memory > options.budget.hn_memory_bytes.value_or(1e18)) {
+            return;
+          }
+          const double cost = sums.Cost(options.objective, conditions);
+          if (!best || cost < *best) best = cost;
+          worst = std::max(worst, cost);
+        },
+        /*look_ups_on_hn=*/true);
+    ASSERT_TRUE(best);
+    const absl::StatusOr<OptimalSplit> split =
+        SplitOptimally(graph, kModel, conditions, options);
+    ASSERT_TRUE(split.ok()) << split.status();
+    ASSERT_TRUE(split->proven) << "round " << round;
+    ASSERT_NEAR(split->best.cost, *best, 1e-9 * worst) << "round " << round;
+    ASSERT_EQ(PlanOracle(graph, true).Check(split->best.plan), "");
+    for (size_t n = 0; n < graph.nodes.size(); ++n) {
+      placed += PlanOracle::IsEmbedding(graph.nodes[n].op) &&
+                split->best.plan.stages[n] == Stage::kHn;
+    }
+  }
+  EXPECT_GT(placed, 5);
+}
+
 TEST_F(OptimalTest, KeepsTheBudgetOrSaysWhatItWouldTake) {
   int kept = 0;
   int beyond = 0;
@@ -144,6 +194,28 @@ TEST_F(OptimalTest, NamesTheLimitAndByHowMuch) {
   EXPECT_EQ(std::string(status.message()),
             "no plan meets the budget: CN memory is limited to 1000 B, and "
             "every plan needs at least 4 KiB, which is 3.02344 KiB more");
+}
+
+// What is made of weights alone is made where it is read, once, at load: no
+// request carries it.
+TEST_F(OptimalTest, ConstantsAreMadeOnTheHn) {
+  GraphBuilder b;
+  const ValueId x = b.Input("x");
+  const ValueId folded = b.Node("folded", "aten.relu.default", {b.Weight("w")});
+  const ValueId scaled = b.Node("scaled", "aten.relu.default", {folded});
+  b.Output(b.Node("d", "aten.linear.default", {x, scaled}));
+  for (models::Value& value : b.graph().values) {
+    value.has_shape = true;
+    value.shape = {models::SymExpr(100)};
+  }
+  Conditions conditions;
+  conditions.costs.cn_s = {0, 0, 1};
+  conditions.costs.hn_s = {0, 0, 1e-6};
+  const absl::StatusOr<OptimalSplit> split =
+      SplitOptimally(b.graph(), kModel, conditions, {});
+  ASSERT_TRUE(split.ok()) << split.status();
+  EXPECT_EQ(split->best.plan.stages, std::vector<Stage>(3, Stage::kHn));
+  EXPECT_THAT(split->best.plan.up, testing::ElementsAre(x));
 }
 
 TEST_F(OptimalTest, PriceNeedsPrices) {

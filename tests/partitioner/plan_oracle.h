@@ -19,15 +19,20 @@ namespace refract::partitioner {
 
 class PlanOracle {
  public:
-  explicit PlanOracle(const models::Graph& graph) : graph_(graph) {}
+  // `look_ups_on_hn`: embeddings may be on the HN as well as before it.
+  explicit PlanOracle(const models::Graph& graph, bool look_ups_on_hn = false)
+      : graph_(graph), look_ups_on_hn_(look_ups_on_hn) {}
 
   // Empty when legal, else what is wrong.
   std::string Check(const models::SplitPlan& plan) const {
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const std::string& op = graph_.nodes[n].op;
       const int stage = static_cast<int>(plan.stages[n]);
-      if (stage == 1 && BarredFromHn(op)) return op + " on the HN";
-      if (IsEmbedding(op) && stage != 0) return op + " after the crossing";
+      if (IsEmbedding(op)) {
+        if (stage > (look_ups_on_hn_ ? 1 : 0)) return op + " too late";
+      } else if (stage == 1 && BarredFromHn(op)) {
+        return op + " on the HN";
+      }
     }
     std::string wrong;
     ForEachPath([&](const std::vector<int>& path) {
@@ -169,6 +174,7 @@ class PlanOracle {
   }
 
   const models::Graph& graph_;
+  const bool look_ups_on_hn_;
 };
 
 }  // namespace refract::partitioner

@@ -42,7 +42,7 @@ class SplitReportTest : public testing::Test {
     options.link_latency_us = 0;
     options.link_gbps = 10000;
     absl::StatusOr<SplitConditions> conditions =
-        MakeConditions(options, model_.graph, {});
+        MakeConditions(options, model_.graph, {}, {});
     EXPECT_TRUE(conditions.ok()) << conditions.status();
     report.conditions = *std::move(conditions);
     report.conditions.conditions.costs.cn_s.assign(4, 1e-3);
