@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -12,6 +13,8 @@
 #include "models/safetensors.h"
 #include "models/split_plan.h"
 #include "nlohmann/json.hpp"
+#include "proto/graph.pb.h"
+#include "proto/split_plan.pb.h"
 #include "tests/tools/tiny_model.h"
 
 namespace refract::tools {
@@ -290,6 +293,110 @@ TEST_F(CommandLineTest, PartitionRefusesConditionsThatMakeNoSense) {
   EXPECT_THAT(
       refused({"--cn-memory-gib", "1e-8"}),
       AllOf(HasSubstr("CN memory"), HasSubstr("40 B"), HasSubstr("30 B more")));
+}
+
+TEST_F(CommandLineTest, PlansEditedByHandAreRefusedByTheNameOfTheNode) {
+  const std::string model = AddModel();
+  const std::string path = model + "/1/split_plan.pb";
+  const auto edited = [&](const std::string& node, uint32_t stage) {
+    EXPECT_EQ(Refract({"partition", model}).exit_status, 0);
+    proto::SplitPlan plan;
+    {
+      std::ifstream file(path, std::ios::binary);
+      EXPECT_TRUE(plan.ParseFromIstream(&file));
+    }
+    for (proto::SplitPlan::NodeStage& entry : *plan.mutable_stages()) {
+      if (entry.node() == node) entry.set_stage(stage);
+    }
+    {
+      std::ofstream file(path, std::ios::binary | std::ios::trunc);
+      EXPECT_TRUE(plan.SerializeToOstream(&file));
+    }
+    return Refused({"run", model, "--mode", "split", "--inputs", Inputs(),
+                    "--outputs", folder_ / "out.safetensors"});
+  };
+  // emb → all → logit → score; the heuristic has emb before the HN.
+  EXPECT_THAT(edited("emb", 2),
+              AllOf(HasSubstr("split_plan.pb"), HasSubstr("node emb")));
+  EXPECT_THAT(edited("logit", 0),
+              AllOf(HasSubstr("node logit"), HasSubstr("must not fall")));
+  EXPECT_THAT(edited("score", 7), AllOf(HasSubstr("score"), HasSubstr("7")));
+  // Legal stages, but not what the file says that crosses.
+  EXPECT_THAT(edited("score", 2),
+              AllOf(HasSubstr("split_plan.pb"), HasSubstr("crosses")));
+}
+
+TEST_F(CommandLineTest, GraphsThatAreNoneAreRefusedByName) {
+  const std::string model = AddModel();
+  const std::string path = model + "/1/graph.pb";
+  proto::StoredModel good;
+  {
+    std::ifstream file(path, std::ios::binary);
+    ASSERT_TRUE(good.ParseFromIstream(&file));
+  }
+  const auto refused = [&](const std::function<void(proto::Graph&)>& edit) {
+    proto::StoredModel stored = good;
+    edit(*stored.mutable_graph());
+    {
+      std::ofstream file(path, std::ios::binary | std::ios::trunc);
+      EXPECT_TRUE(stored.SerializeToOstream(&file));
+    }
+    return Refused({"partition", model, "--method", "optimal"});
+  };
+  const int last = good.graph().nodes_size() - 1;
+  // The first node reads what the last one makes.
+  EXPECT_THAT(refused([&](proto::Graph& graph) {
+                graph.mutable_nodes(0)->mutable_args(0)->set_value_ref(
+                    graph.nodes(last).outputs(0));
+              }),
+              AllOf(HasSubstr("emb"), HasSubstr("score")));
+  EXPECT_THAT(refused([&](proto::Graph& graph) {
+                graph.mutable_nodes(0)->mutable_args(0)->set_value_ref(99);
+              }),
+              HasSubstr("emb"));
+  // A result that nothing makes any more.
+  EXPECT_THAT(refused([&](proto::Graph& graph) {
+                graph.mutable_nodes()->RemoveLast();
+              }),
+              HasSubstr("output_0"));
+}
+
+TEST_F(CommandLineTest, TablesOnTheHnGiveTheSameScores) {
+  const std::string model = AddModel();
+  ASSERT_EQ(Refract({"run", model, "--inputs", Inputs(), "--outputs",
+                     folder_ / "whole.safetensors"})
+                .exit_status,
+            0);
+  // So many rows on so slow a link that ids, half as large, are worth it; a CN
+  // too small for the model keeps the plan from staying there.
+  const Ran ran = Refract(
+      {"partition", model, "--method", "optimal", "--hn-table-mib", "1",
+       "--batch", "4096", "--link-latency-us", "0", "--link-gbps", "1000",
+       "--cn-memory-gib", "1e-9", "--json", folder_ / "plan.json"});
+  ASSERT_EQ(ran.exit_status, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("tables on the HN: table.weight"));
+  const nlohmann::json plan = ReadJson(folder_ / "plan.json");
+  EXPECT_EQ(plan["partition"]["alternatives"][0]["up"],
+            nlohmann::json({"dense", "ids"}));
+  EXPECT_EQ(plan["partition"]["nodes"][0]["allowed"], nlohmann::json({0, 1}));
+  const auto run = [&](const std::string& inputs) {
+    return Refract({"run", model, "--mode", "split", "--inputs", inputs,
+                    "--outputs", folder_ / "split.safetensors"});
+  };
+  ASSERT_EQ(run(Inputs()).exit_status, 0);
+  EXPECT_EQ(Scores(folder_ / "split.safetensors"),
+            Scores(folder_ / "whole.safetensors"));
+  // Ids outside the table are found on the HN as they are on the CN.
+  const base::Tensor dense =
+      MakeTensor<float>(base::DType::kFloat32, {1, 2}, {1, 2});
+  const base::Tensor ids = MakeTensor<int64_t>(base::DType::kInt64, {1}, {5});
+  WriteTensors(folder_ / "bad.safetensors", {{"dense", &dense}, {"ids", &ids}});
+  const Ran bad = run(folder_ / "bad.safetensors");
+  EXPECT_EQ(bad.exit_status, 2);
+  EXPECT_THAT(bad.err, AllOf(HasSubstr("table.weight"), HasSubstr("5")));
+  EXPECT_THAT(Refused({"partition", model, "--method", "optimal",
+                       "--hn-table-mib", "-1"}),
+              HasSubstr("--hn-table-mib"));
 }
 
 TEST_F(CommandLineTest, PartitionReplacesAPlanThatDoesNotLoad) {
