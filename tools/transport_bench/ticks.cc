@@ -1,6 +1,7 @@
 #include "tools/transport_bench/ticks.h"
 
 #include <chrono>
+#include <limits>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -29,14 +30,35 @@ bool HasInvariantCounter() {
 const bool kCounter = HasInvariantCounter();
 #endif
 
-double Measure() {
-  constexpr uint64_t kInterval = 20'000'000;
-  const uint64_t start = SteadyNanoseconds();
-  const uint64_t first = Ticks::Now();
-  uint64_t now = start;
-  while (now - start < kInterval) now = SteadyNanoseconds();
-  return static_cast<double>(Ticks::Now() - first) /
-         static_cast<double>(now - start);
+bool Counts() {
+#if defined(__x86_64__)
+  return kCounter;
+#else
+  return false;
+#endif
+}
+
+// The two clocks at the same moment, as nearly as a few tries find it: the
+// thread may be kept from running between two reads for longer than the whole
+// measurement takes.
+struct Moment {
+  uint64_t nanoseconds;
+  uint64_t ticks;
+};
+Moment ReadBoth(const std::function<uint64_t()>& nanoseconds,
+                const std::function<uint64_t()>& ticks) {
+  constexpr int kTries = 20;
+  uint64_t closest = std::numeric_limits<uint64_t>::max();
+  Moment best = {};
+  for (int i = 0; i < kTries; ++i) {
+    const uint64_t before = nanoseconds();
+    const uint64_t between = ticks();
+    const uint64_t gap = nanoseconds() - before;
+    if (gap >= closest) continue;
+    closest = gap;
+    best = {before + gap / 2, between};
+  }
+  return best;
 }
 
 }  // namespace
@@ -49,8 +71,20 @@ uint64_t Ticks::Now() {
 }
 
 double Ticks::PerNanosecond() {
-  static const double per_nanosecond = Measure();
+  static const double per_nanosecond =
+      Counts() ? MeasureRate(SteadyNanoseconds, Now) : 1;
   return per_nanosecond;
+}
+
+double MeasureRate(const std::function<uint64_t()>& nanoseconds,
+                   const std::function<uint64_t()>& ticks) {
+  constexpr uint64_t kInterval = 20'000'000;
+  const Moment begin = ReadBoth(nanoseconds, ticks);
+  while (nanoseconds() - begin.nanoseconds < kInterval) {
+  }
+  const Moment end = ReadBoth(nanoseconds, ticks);
+  return static_cast<double>(end.ticks - begin.ticks) /
+         static_cast<double>(end.nanoseconds - begin.nanoseconds);
 }
 
 }  // namespace refract::transport_bench

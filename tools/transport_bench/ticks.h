@@ -2,6 +2,7 @@
 #define REFRACT_TOOLS_TRANSPORT_BENCH_TICKS_H_
 
 #include <cstdint>
+#include <functional>
 
 namespace refract::transport_bench {
 
@@ -14,6 +15,12 @@ class Ticks {
   // Measured against the steady clock on first use, which takes 20 ms.
   static double PerNanosecond();
 };
+
+// Steps of `ticks` per nanosecond of `nanoseconds`, both of which only rise.
+// Takes 20 ms, and as long as the thread is kept from running meanwhile, which
+// changes nothing.
+double MeasureRate(const std::function<uint64_t()>& nanoseconds,
+                   const std::function<uint64_t()>& ticks);
 
 }  // namespace refract::transport_bench
 
