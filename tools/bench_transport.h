@@ -15,7 +15,7 @@ namespace refract::tools {
 struct TransportOptions {
   std::string paths = "shm,tcp";
   std::string levels = "path,message,channel";
-  std::string ops = "pingpong,pull,get,stream,get-stream";
+  std::string ops = "pingpong,pull,get,stream,get-stream,fan-in";
   std::string modes = "busy,event";
   std::string sizes = "64,256,1K,4K,14K,64K,256K,1M,2M";
   bool no_yardsticks = false;

@@ -16,7 +16,8 @@ void AddWhatOptions(CLI::App& command, TransportOptions& options) {
   command.add_option("--ops", options.ops,
                      "pingpong: N bytes each way; pull: a descriptor, the "
                      "peer's get and an answer; get: N bytes of the peer's "
-                     "memory; stream, get-stream: throughput");
+                     "memory; stream, get-stream: throughput; fan-in: 16 "
+                     "streams to one thread");
   command.add_option("--modes", options.modes,
                      "busy: both sides spin; event: both sleep until something "
                      "comes; the channel has its own way");

@@ -115,8 +115,10 @@ TEST_F(BenchTransportTest, MeasuresEveryRowInEveryRound) {
                                        row["name"].get<std::string>())];
     const bool stream = row.contains("bytes_per_s");
     const char* primary = stream ? "bytes_per_s" : "p50_us";
-    EXPECT_EQ(row["op"].get<std::string>().find("stream") != std::string::npos,
-              stream);
+    EXPECT_EQ(
+        row["op"].get<std::string>().find("stream") != std::string::npos ||
+            row["op"] == "fan-in",
+        stream);
     ASSERT_EQ(row["rounds"].size(), 3u);
     for (const nlohmann::json& round : row["rounds"]) {
       ASSERT_TRUE(round[primary].is_number());
@@ -142,6 +144,10 @@ TEST_F(BenchTransportTest, MeasuresEveryRowInEveryRound) {
                                         {"path tcp", 2},
                                         {"message shm", 2},
                                         {"message tcp", 2}}));
+  EXPECT_EQ(rows["fan-in busy"],
+            (std::map<std::string, int>{
+                {"one flow", 4}, {"message shm", 2}, {"message tcp", 2}}));
+  EXPECT_EQ(rows.count("fan-in event"), 0u);
   EXPECT_EQ(rows["get-stream busy"],
             (std::map<std::string, int>{{"raw memory", 2},
                                         {"raw socket", 2},
@@ -155,15 +161,16 @@ TEST_F(BenchTransportTest, HoldsPathsAgainstYardsticks) {
   for (const nlohmann::json& row : (*json_)["rows"]) {
     SCOPED_TRACE(row.dump());
     const bool ping_pong = row["op"] == "pingpong";
-    if (row["level"] == "raw") {
+    if (row["level"] == "raw" || row["level"] == "one") {
       EXPECT_EQ(row["ratios"].size(), 0u);
       continue;
     }
     EXPECT_EQ(row["ratios"].size(), ping_pong ? 1u : row["ratios"].size());
     for (const nlohmann::json& ratio : row["ratios"]) {
       ++ratios;
-      EXPECT_EQ(ratio["yardstick"],
-                row["name"] == "shm" ? "raw memory" : "raw socket");
+      EXPECT_EQ(ratio["yardstick"], row["op"] == "fan-in"  ? "one flow"
+                                    : row["name"] == "shm" ? "raw memory"
+                                                           : "raw socket");
       EXPECT_EQ(ratio["rounds"], 3);
       EXPECT_EQ(ratio["discarded"], 0);
       for (const char* part : {"q25", "median", "q75"}) {

@@ -250,7 +250,7 @@ class ChannelLevel : public Subject {
 
   bool Supports(const Point& point) const override {
     return point.mode == Mode::kAdaptive && point.op != Op::kGet &&
-           point.op != Op::kGetStream;
+           point.op != Op::kGetStream && point.op != Op::kFanIn;
   }
   absl::StatusOr<std::unique_ptr<Session>> Open(
       const Setup& setup) const override {

@@ -203,7 +203,8 @@ class MemorySubject : public Subject {
   bool Supports(const Point& point) const override {
     // A copy knows no waiting, so it has one row, among the busy ones.
     return point.op == Op::kPingPong ||
-           (point.op != Op::kPull && point.mode != Mode::kEvent);
+           (point.op != Op::kPull && point.op != Op::kFanIn &&
+            point.mode != Mode::kEvent);
   }
   absl::StatusOr<std::unique_ptr<Session>> Open(
       const Setup& setup) const override {

@@ -29,8 +29,10 @@ inline transport::Limits LimitsFor(const Work& work, size_t eager_bytes) {
   // on it; and one more than are sent, because a callback may send the next
   // request before its own stops counting.
   limits.max_in_flight = std::max(limits.max_in_flight, work.outstanding + 1);
+  // Four times what is under way, because over verbs it is a quarter of what is
+  // asked for.
   limits.source_arena_bytes =
-      message * static_cast<size_t>(work.outstanding + 2);
+      4 * message * static_cast<size_t>(work.outstanding + 2);
   return limits;
 }
 

@@ -69,6 +69,8 @@ absl::Status PathSession::Run(const Work& work, Recorder& recorder) {
     case Op::kGetStream:
       REFRACT_RETURN_IF_ERROR(GetStream(recorder));
       break;
+    case Op::kFanIn:
+      return absl::UnimplementedError("fan-in of one path");
   }
   return Until([this] { return puts_done_ == puts_posted_; });
 }

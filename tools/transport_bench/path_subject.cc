@@ -17,7 +17,7 @@ class PathLevel : public Subject {
       : path_(path), rdma_device_(std::move(rdma_device)) {}
 
   bool Supports(const Point& point) const override {
-    return point.mode != Mode::kAdaptive;
+    return point.mode != Mode::kAdaptive && point.op != Op::kFanIn;
   }
   absl::StatusOr<std::unique_ptr<Session>> Open(
       const Setup& setup) const override {

@@ -205,6 +205,8 @@ class PerftestSubject : public Subject {
         return program_ == "ib_write_bw";
       case Op::kGetStream:
         return program_ == "ib_read_bw";
+      case Op::kFanIn:
+        return false;
     }
     return false;
   }

@@ -5,6 +5,7 @@
 
 #include "base/status_macros.h"
 #include "tools/transport_bench/channel_subject.h"
+#include "tools/transport_bench/fan_in_subject.h"
 #include "tools/transport_bench/memory_yardstick.h"
 #include "tools/transport_bench/message_subject.h"
 #include "tools/transport_bench/path_subject.h"
@@ -33,6 +34,9 @@ size_t LargestRing(const Config& config) {
 absl::Status AddYardsticks(const Config& config, proto::TransportPath path,
                            std::vector<Measured>* subjects) {
   const std::string of(transport::PathName(path));
+  subjects->push_back(
+      {"one", "flow", of,
+       FanInSubject(path, config.rdma_device, config.eager_bytes, 1)});
   switch (path) {
     case proto::TRANSPORT_PATH_SHM: {
       REFRACT_ASSIGN_OR_RETURN(std::unique_ptr<Subject> memory,
@@ -79,6 +83,10 @@ absl::StatusOr<std::vector<Measured>> MakeSubjects(const Config& config) {
           subjects.push_back(
               {"message", name, "",
                MessageSubject(path, config.rdma_device, config.eager_bytes)});
+          // Which of the two applies follows from the operation.
+          subjects.push_back({"message", name, "",
+                              FanInSubject(path, config.rdma_device,
+                                           config.eager_bytes, kFanInFlows)});
           break;
         case Level::kChannel:
           subjects.push_back(

@@ -43,6 +43,8 @@ class SocketSession : public Session {
         return Stream(Side::kInitiator, recorder);
       case Op::kGetStream:
         return Stream(Side::kResponder, recorder);
+      case Op::kFanIn:
+        break;
     }
     return absl::InternalError("unknown operation");
   }
@@ -153,7 +155,9 @@ class SocketSession : public Session {
 
 class SocketSubject : public Subject {
  public:
-  bool Supports(const Point&) const override { return true; }
+  bool Supports(const Point& point) const override {
+    return point.op != Op::kFanIn;
+  }
   absl::StatusOr<std::unique_ptr<Session>> Open(
       const Setup& setup) const override {
     REFRACT_ASSIGN_OR_RETURN(transport::UniqueFd socket,

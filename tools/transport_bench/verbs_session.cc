@@ -194,6 +194,8 @@ absl::Status VerbsSession::Run(const Work& work, Recorder& recorder) {
     case Op::kStream:
       REFRACT_RETURN_IF_ERROR(Stream(recorder));
       break;
+    case Op::kFanIn:
+      return absl::UnimplementedError("fan-in of raw verbs");
   }
   return Until([this] { return sent_ == posted_; });
 }

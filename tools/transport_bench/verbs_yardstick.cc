@@ -8,7 +8,9 @@ namespace {
 class VerbsSubject : public Subject {
  public:
   explicit VerbsSubject(const VerbsPort& port) : port_(port) {}
-  bool Supports(const Point&) const override { return true; }
+  bool Supports(const Point& point) const override {
+    return point.op != Op::kFanIn;
+  }
   absl::StatusOr<std::unique_ptr<Session>> Open(
       const Setup& setup) const override {
     return VerbsSession::Create(port_, setup);

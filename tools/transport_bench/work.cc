@@ -14,6 +14,8 @@ absl::string_view OpName(Op op) {
       return "stream";
     case Op::kGetStream:
       return "get-stream";
+    case Op::kFanIn:
+      return "fan-in";
   }
   return "?";
 }
@@ -31,8 +33,9 @@ absl::string_view ModeName(Mode mode) {
 }
 
 const std::vector<Op>& AllOps() {
-  static const auto* all = new std::vector<Op>{
-      Op::kPingPong, Op::kPull, Op::kGet, Op::kStream, Op::kGetStream};
+  static const auto* all =
+      new std::vector<Op>{Op::kPingPong, Op::kPull,      Op::kGet,
+                          Op::kStream,   Op::kGetStream, Op::kFanIn};
   return *all;
 }
 

@@ -23,6 +23,7 @@ enum class Op : uint8_t {
   kGet,        // N bytes from the peer's memory
   kStream,     // many messages of N bytes, a bounded number under way
   kGetStream,  // the same with gets
+  kFanIn,      // a stream over many connections that one thread receives
 };
 
 enum class Mode : uint8_t {
@@ -32,7 +33,7 @@ enum class Mode : uint8_t {
 };
 
 inline constexpr bool IsStream(Op op) {
-  return op == Op::kStream || op == Op::kGetStream;
+  return op == Op::kStream || op == Op::kGetStream || op == Op::kFanIn;
 }
 
 absl::string_view OpName(Op op);

@@ -25,7 +25,7 @@ TEST(ConfigTest, NamesTheWordThatItDoesNotKnow) {
               ElementsAre(Op::kStream, Op::kPingPong));
   EXPECT_EQ(ParseOps("pingpong,pong").status().message(),
             "--ops: no 'pong'; there is pingpong, pull, get, stream, "
-            "get-stream");
+            "get-stream, fan-in");
   EXPECT_EQ(ParseLevels("").status().message(),
             "--levels: no ''; there is path, message, channel");
   EXPECT_EQ(ParseModes("spin").status().message(),
