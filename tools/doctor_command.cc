@@ -13,6 +13,7 @@
 #include "tools/command.h"
 #include "tools/files.h"
 #include "tools/machine.h"
+#include "transport/verbs/factory.h"
 
 namespace refract::tools {
 namespace {
@@ -34,10 +35,18 @@ uint64_t ShmBytes() {
   return static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
 }
 
+std::vector<DmabufAnswer> AskForDmabufs() {
+  std::vector<DmabufAnswer> answers;
+  for (const auto& [device, status] : transport::verbs::ProbeDmabufs()) {
+    answers.push_back({device, status.ok(), std::string(status.message())});
+  }
+  return answers;
+}
+
 absl::Status Doctor(const DoctorOptions& options, std::ostream& out) {
   std::vector<Finding> findings =
       Judge(ReadMachine("/"), Build{.verbs = REFRACT_HAVE_VERBS != 0},
-            MemlockBytes(), ShmBytes());
+            MemlockBytes(), ShmBytes(), AskForDmabufs());
   findings.insert(findings.begin(),
                   {.topic = "Refract",
                    .fact = REFRACT_VERSION ", LibTorch " REFRACT_TORCH_VERSION

@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/tensor.h"
+#include "transport/device_memory.h"
 
 namespace refract::transport {
 
@@ -128,7 +129,7 @@ struct ClientOptions {
   absl::Duration first_backoff = absl::Milliseconds(50);
   absl::Duration last_backoff = absl::Seconds(5);
   // While connected over a path that is not the best one the peer offers, a
-  // better one is tried this often.
+  // better one is tried this often, and soon after one of its ports came up.
   absl::Duration probe_interval = absl::Seconds(30);
   base::Clock* clock = &base::Clock::Real();
 };
@@ -142,6 +143,7 @@ struct ClientState {
   // only; false again once a connection has lasted.
   bool breaker_open = false;
   std::string path;    // "shm", "tcp", … empty when not connected
+  std::string rail;    // the device's port, "mlx5_0:1", where the path has one
   uint64_t epoch = 0;  // counts successful handshakes
   int in_flight = 0;
   absl::Status last_error;  // why not connected
@@ -154,7 +156,7 @@ struct ClientState {
   // Counts since creation.
   uint64_t losses = 0;         // connections that ended in failure
   uint64_t suspicions = 0;     // times that a peer became suspect
-  uint64_t path_switches = 0;  // to a better path, without a loss
+  uint64_t path_switches = 0;  // to another path, without a loss
   uint64_t path_failures = 0;  // paths that failed in set-up or in use
   uint64_t rail_pauses = 0;    // paths given up for a while (rail_health.h)
 };
@@ -222,6 +224,7 @@ class ServerCall {
 class LandingArea {
  public:
   virtual ~LandingArea() = default;
+  // Memory of a device is at the addresses that the device's programs use.
   virtual absl::Span<std::byte> bytes() const = 0;
 };
 
@@ -240,7 +243,9 @@ struct Landing {
   // Empty, or one for each tensor: memory of a LandingArea of this server, at
   // least as long as the tensor, overlapping nothing that is still in use by
   // another request. Null data: wherever the transport likes. No alignment is
-  // asked for; the views of the call are aligned as these are.
+  // asked for; the views of the call are aligned as these are. Device memory
+  // that this connection's path does not reach (over TCP, say) counts as null:
+  // the views of the call say where the tensors are.
   std::vector<absl::Span<std::byte>> tensors;
   // Dropped, on any thread, when the transport neither reads nor writes these
   // places any more: after the ServerCall is destroyed or, when there is none
@@ -310,11 +315,16 @@ class Server {
   virtual ~Server() = default;
 
   virtual int port() const = 0;
-  // Slow; connections that exist register it when they first need it, so call
-  // it at start-up. A connection can use about a dozen. InvalidArgument: 0
-  // bytes; ResourceExhausted: no memory.
+  // Slow, because RDMA devices register it; requests go on meanwhile. A
+  // connection can use about a dozen. InvalidArgument: 0 bytes;
+  // ResourceExhausted: no memory, or no more may be pinned.
   virtual absl::StatusOr<std::shared_ptr<LandingArea>> CreateLandingArea(
       size_t bytes) = 0;
+  // The same in memory of a device, such as a GPU, without a copy through the
+  // host's. Errors as CheckDeviceMemory's; Unimplemented: an RDMA device that
+  // serves connections takes no DMA-BUFs.
+  virtual absl::StatusOr<std::shared_ptr<LandingArea>> AddLandingArea(
+      std::shared_ptr<DeviceMemory> memory) = 0;
   virtual ServerStats stats() const = 0;
   // Tells clients to send no more here and refuses new connections; requests
   // that already arrived are still answered.

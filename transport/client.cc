@@ -75,6 +75,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, HostPort address,
       on_change_(std::move(on_change)),
       inbox_(static_cast<size_t>(options.limits.max_in_flight)),
       reconnect_(options.first_backoff, options.last_backoff),
+      probe_interval_(options.probe_interval),
       resources_{loop->waker(),
                  std::make_unique<PullScheduler>(PullOptions(
                      options.limits, std::numeric_limits<double>::infinity())),
@@ -86,6 +87,8 @@ ClientImpl::ClientImpl(const ClientOptions& options, HostPort address,
   if (on_change_ != nullptr) {
     notifier_ = std::thread([this] { Notify(); });
   }
+  verbs::WatchPorts(resources_.verbs.get(), loop_->waker());
+  resources_.pulls->WatchMarks(verbs::Marks(resources_.verbs.get()));
   poller_ = std::thread([this] { Run(); });
 }
 
@@ -168,6 +171,9 @@ void ClientImpl::Run() {
     if (std::optional<Dialer::Outcome> outcome = dialer_->Take()) {
       OnDialled(*std::move(outcome), now);
     }
+    if (const auto ports = verbs::TakePorts(resources_.verbs.get())) {
+      OnPorts(*ports, now);
+    }
     MaybeDial(now);
     if (now >= breaker_check_) UpdateBreaker(now);
     StartRequests();
@@ -240,7 +246,10 @@ void ClientImpl::OnEnd(ClientLink& link, const absl::Status& why) {
   const absl::Time now = options_.clock->Now();
   if (link.path_failed()) {
     ++counters_.path_failures;
-    suspicion_ = {link.facts().path, now, link.facts().server_process};
+    const LinkFacts& facts = link.facts();
+    suspicion_ = {facts.path, facts.rail, now, facts.server_process};
+    // The reason is known.
+    if (rails_.down(RailName(facts.path, facts.rail))) suspicion_.reset();
   }
   if (&link != current_) {
     std::erase(draining_, &link);
@@ -256,12 +265,13 @@ void ClientImpl::OnEnd(ClientLink& link, const absl::Status& why) {
 void ClientImpl::SetConnected(const ClientLink& link, bool switched) {
   const LinkFacts& facts = link.facts();
   LOG(INFO) << (switched ? "switched to " : "connected to ") << options_.address
-            << " (" << facts.peer << ") over " << facts.path_name << ", epoch "
-            << facts.epoch;
+            << " (" << facts.peer << ") over "
+            << RailName(facts.path, facts.rail) << ", epoch " << facts.epoch;
   absl::MutexLock lock(&mu_);
   state_.connected = true;
   state_.suspect = false;
   state_.path = facts.path_name;
+  state_.rail = facts.rail;
   ++state_.epoch;
   state_.last_error = absl::OkStatus();
   state_.models = facts.models;
@@ -279,6 +289,7 @@ void ClientImpl::SetDisconnected(const absl::Status& why) {
   }
   state_.suspect = false;
   state_.path.clear();
+  state_.rail.clear();
   state_.last_error = why;
   state_.models.assign(options_.models.size(), why);
   memory_.reset();

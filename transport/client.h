@@ -24,6 +24,7 @@
 #include "transport/rail_health.h"
 #include "transport/reconnect_policy.h"
 #include "transport/socket.h"
+#include "transport/verbs/factory.h"
 
 namespace refract::transport {
 
@@ -35,7 +36,9 @@ namespace refract::transport {
 // Usually there is one link. While connected over a path that is not the best
 // one the server offers, a better one is dialled every probe_interval; the new
 // link then takes what is allocated from there on, and the old one ends when
-// its last request has been answered.
+// its last request has been answered. The same is done, at once and with
+// whatever path works, when the port goes down that the present link goes
+// through.
 class ClientImpl final : public Client, public ClientLink::Owner {
  public:
   ClientImpl(const ClientOptions& options, HostPort address,
@@ -55,6 +58,7 @@ class ClientImpl final : public Client, public ClientLink::Owner {
   // fault shows when the server is reached again: is it the same process?
   struct Suspicion {
     proto::TransportPath path;
+    std::string rail;
     absl::Time when;
     std::string server_process;
   };
@@ -68,8 +72,16 @@ class ClientImpl final : public Client, public ClientLink::Owner {
   void LearnFromReport(const DialReport& report, absl::Time now);
   // Makes the link of a successful outcome the present one.
   absl::Status Adopt(Dialer::Outcome outcome, absl::Time now);
-  void OnRailError(proto::TransportPath path, absl::Time when);
+  void OnRailError(proto::TransportPath path, absl::string_view rail,
+                   absl::Time when);
   void ScheduleProbe(absl::Time now);
+  // Ports came up or went down.
+  void OnPorts(const std::vector<verbs::PortState>& ports, absl::Time now);
+  bool Usable(proto::TransportPath path, absl::Time now) const;
+  // The port that the present link goes through is down.
+  bool current_is_down() const;
+  // Tries to connect, or to connect better, after `delay` at the latest.
+  void DialWithin(absl::Duration delay, absl::Time now);
   double Draw() { return absl::Uniform(random_, 0.0, 1.0); }
 
   void StartRequests();
@@ -106,9 +118,11 @@ class ClientImpl final : public Client, public ClientLink::Owner {
   uint64_t next_id_ = 1;   // never reused, not even by a later connection
   uint64_t attempts_ = 0;  // the last attempt's epoch
   RailHealth rails_;
+  std::vector<std::string> ports_;  // rails of verbs paths, once they are known
   ReconnectPolicy reconnect_;
   absl::Time next_attempt_ = absl::InfinitePast();  // while disconnected
   absl::Time next_probe_ = absl::InfiniteFuture();  // while connected
+  absl::Duration probe_interval_;  // grows to the one of the options
   absl::Time breaker_check_ = absl::InfiniteFuture();
   std::vector<proto::TransportPath> not_offered_;  // by the present server
   std::string server_process_;

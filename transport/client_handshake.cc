@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -62,13 +63,16 @@ class Attempt {
     REFRACT_RETURN_IF_ERROR(ReadReply());
     absl::Status last = absl::FailedPreconditionError(
         "the server offers no transport that this client has");
+    more_starts_ = (reply_.features() & proto::FEATURE_MORE_PATH_STARTS) != 0
+                       ? kMorePathStarts
+                       : 0;
     for (const proto::TransportPath path : report_->offered) {
-      absl::StatusOr<std::unique_ptr<PathSetup>> setup = TryPath(path);
+      absl::StatusOr<std::unique_ptr<PathSetup>> setup = TryAddresses(path);
       if (setup.ok()) return Finish(**setup);
       last = base::Annotate(setup.status(), PathName(path));
       // The session itself is over: no use in trying further.
       if (!session_status_.ok() || absl::IsCancelled(last)) return last;
-      report_->failed.emplace_back(path, last);
+      report_->failed.push_back({path, rail_, last});
     }
     return last;
   }
@@ -145,8 +149,30 @@ class Attempt {
     return socket.TakeFd();
   }
 
-  absl::StatusOr<std::unique_ptr<PathSetup>> TryPath(
+  // From one address after the other while nothing is wrong but that there is
+  // no way between the two ends.
+  absl::StatusOr<std::unique_ptr<PathSetup>> TryAddresses(
       proto::TransportPath path) {
+    PathChoice choice;
+    choice.avoid = dial_.avoid_rails;
+    rail_.clear();
+    absl::Status first;
+    while (true) {
+      no_way_ = false;
+      absl::StatusOr<std::unique_ptr<PathSetup>> setup = TryPath(path, choice);
+      if (setup.ok()) return setup;
+      // No further address is no reason of its own.
+      if (choice.skip > 0 && absl::IsOutOfRange(setup.status())) return first;
+      first.Update(setup.status());
+      if (!session_status_.ok()) return setup.status();
+      if (!no_way_ || more_starts_ == 0) return first;
+      --more_starts_;
+      ++choice.skip;
+    }
+  }
+
+  absl::StatusOr<std::unique_ptr<PathSetup>> TryPath(proto::TransportPath path,
+                                                     const PathChoice& choice) {
     const absl::Time deadline =
         std::min(deadline_, options_.clock->Now() + kProbeTimeout);
     REFRACT_ASSIGN_OR_RETURN(UniqueFd fd, ConnectPath(path, deadline));
@@ -155,19 +181,26 @@ class Attempt {
         PathSetup::Create(
             path, std::move(fd), /*peer=*/"", options_.limits,
             AnnouncedLimits(options_.limits, options_.limits.max_in_flight),
-            dial_.link_waker, dial_.resources));
+            dial_.link_waker, dial_.resources, choice));
+    rail_ = setup->rail();
     proto::PathStart start;
     start.set_path(path);
     start.set_slots(setup->slots_descriptor());
     start.set_source(setup->source_descriptor());
     session_status_ = session_.Send(FrameKind::kPathStart, start);
     REFRACT_RETURN_IF_ERROR(session_status_);
-    REFRACT_ASSIGN_OR_RETURN(const SessionFrame frame,
-                             Expect(FrameKind::kPathReply));
+    const absl::StatusOr<SessionFrame> frame = Expect(FrameKind::kPathReply);
+    // The server says so (FailedPrecondition: it has no address that speaks to
+    // ours), or the own device, below.
+    no_way_ = !rail_.empty() && (absl::IsUnavailable(frame.status()) ||
+                                 absl::IsFailedPrecondition(frame.status()));
+    REFRACT_RETURN_IF_ERROR(frame.status());
     proto::PathReply reply;
-    REFRACT_RETURN_IF_ERROR(ParseBody(frame, "path reply", &reply));
-    REFRACT_RETURN_IF_ERROR(
-        setup->ImportPeer(reply.slots(), reply.source(), reply_.limits()));
+    REFRACT_RETURN_IF_ERROR(ParseBody(*frame, "path reply", &reply));
+    const absl::Status imported =
+        setup->ImportPeer(reply.slots(), reply.source(), reply_.limits());
+    no_way_ = !rail_.empty() && absl::IsUnavailable(imported);
+    REFRACT_RETURN_IF_ERROR(imported);
     REFRACT_RETURN_IF_ERROR(setup->PostProbe(ClientProbe(reply_.token())));
     // Making the regions may have taken long; the probe has a time of its own.
     REFRACT_RETURN_IF_ERROR(setup->AwaitProbe(
@@ -207,6 +240,9 @@ class Attempt {
   SessionSocket session_;
   absl::Status session_status_;
   proto::HelloReply reply_;
+  int more_starts_ = 0;  // that the server takes
+  std::string rail_;     // of the path that was tried last; empty: none
+  bool no_way_ = false;  // why it failed: another address may do
 };
 
 }  // namespace

@@ -34,6 +34,7 @@ struct ClientCounters {
 struct LinkFacts {
   proto::TransportPath path = proto::TRANSPORT_PATH_UNSPECIFIED;
   std::string path_name;
+  std::string rail;  // DataPath's
   uint64_t epoch = 0;
   std::string peer;            // host name
   std::string server_process;  // DialReport's

@@ -100,7 +100,8 @@ class DataPath {
   // fill side by side. `access` is kLocal. `memory` may be added again, to the
   // same effect. Slow as CreateRegion, unless another path to the same device
   // has it already. InvalidArgument: other access; ResourceExhausted: too many
-  // regions, or no more memory may be pinned.
+  // regions, or no more memory may be pinned; Unimplemented: memory of another
+  // device, which this path does not reach.
   virtual absl::StatusOr<Region> AddRegion(
       std::shared_ptr<const Mapping> memory, Access access) = 0;
 
@@ -137,6 +138,10 @@ class DataPath {
   virtual absl::Status status() const = 0;
   virtual PathLimits limits() const = 0;
   virtual PathCapabilities capabilities() const = 0;
+  // Of several ways that paths of this kind can take, the one that this takes,
+  // such as a port of a device, "mlx5_0:1": it fails and recovers on its own.
+  // Empty: there is only one.
+  virtual std::string rail() const { return {}; }
 };
 
 }  // namespace refract::transport

@@ -3,7 +3,9 @@
 
 // The handshake over the HN's TCP port (docs/wire_format.md, "session"):
 //   client: Hello                    server: HelloReply
-//   for each path of the reply, until one works:
+//   for each path of the reply, until one works, and for each address of this
+//   side that the path may start from while the two ends find no way to one
+//   another:
 //     client: connects again, Attach; PathStart     server: PathReply
 //     client: probe through the path, and only when that came
 //                                    server: probe through the path
@@ -14,7 +16,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -67,6 +68,8 @@ struct Dial {
   // what its links share.
   std::shared_ptr<Waker> link_waker;
   PathResources* resources = nullptr;
+  // Rails (DataPath::rail) that are taken only when there is no other.
+  std::vector<std::string> avoid_rails;
 };
 
 // What a client learned from an attempt, whether or not it succeeded.
@@ -77,7 +80,12 @@ struct DialReport {
   // Of these, what the server has too.
   std::vector<proto::TransportPath> offered;
   // Paths that were tried in vain.
-  std::vector<std::pair<proto::TransportPath, absl::Status>> failed;
+  struct Failure {
+    proto::TransportPath path = proto::TRANSPORT_PATH_UNSPECIFIED;
+    std::string rail;  // the one that was tried last; empty: it came to none
+    absl::Status why;
+  };
+  std::vector<Failure> failed;
 };
 
 // Connects and shakes hands; everything within options.handshake_timeout.
@@ -139,7 +147,10 @@ HeartbeatTimes AgreeOnHeartbeats(absl::Duration own_interval,
                                  uint64_t peer_liveness_us,
                                  uint64_t peer_features);
 // What this version can do: bits of proto::Feature.
-inline constexpr uint64_t kFeatures = proto::FEATURE_HEARTBEAT_INTERVAL;
+inline constexpr uint64_t kFeatures =
+    proto::FEATURE_HEARTBEAT_INTERVAL | proto::FEATURE_MORE_PATH_STARTS;
+// PathStarts in one handshake besides one for each path: addresses to try.
+inline constexpr int kMorePathStarts = 3;
 
 // Longest model name in an offer, and longest reason why one is refused: with
 // them kMaxModelOffers fit in a frame.

@@ -53,6 +53,11 @@ absl::StatusOr<std::shared_ptr<LandingAreaImpl>> LandingAreas::Create(
     return absl::InvalidArgumentError("a landing area of no bytes");
   }
   REFRACT_ASSIGN_OR_RETURN(auto memory, Mapping::ForDevices(bytes));
+  return Add(std::move(memory));
+}
+
+std::shared_ptr<LandingAreaImpl> LandingAreas::Add(
+    std::shared_ptr<const Mapping> memory) {
   auto area = std::make_shared<LandingAreaImpl>(std::move(memory));
   absl::MutexLock lock(&mu_);
   areas_.push_back(area);
@@ -68,9 +73,8 @@ void LandingAreas::AppendNew(
               areas_.end());
 }
 
-absl::Status LandedRows::Claim(
-    absl::Span<const base::TensorView> tensors,
-    absl::Span<const std::shared_ptr<LandingAreaImpl>> areas) {
+absl::Status LandedRows::Claim(absl::Span<const base::TensorView> tensors,
+                               absl::Span<const ReachableArea> areas) {
   const auto refuse = [this](absl::string_view why) {
     Release();
     return absl::InternalError(absl::StrCat("bad place to land: ", why));
@@ -89,18 +93,35 @@ absl::Status LandedRows::Claim(
     }
     const auto area =
         std::find_if(areas.begin(), areas.end(), [&](const auto& candidate) {
-          return candidate != nullptr &&
-                 candidate->memory()->Contains(place.data(), bytes);
+          return candidate.area->memory()->Contains(place.data(), bytes);
         });
     if (area == areas.end()) {
       return refuse(
           absl::StrCat("tensor ", i, " lies outside of every landing area"));
     }
-    if (!(*area)->Claim(place.first(bytes))) {
+    if (!area->reachable) {
+      landing_.tensors[i] = {};
+      continue;
+    }
+    if (!area->area->Claim(place.first(bytes))) {
       return refuse(absl::StrCat(
           "tensor ", i, " overlaps another one or a request that is open"));
     }
-    claimed_.push_back({*area, place.first(bytes)});
+    claimed_.push_back({area->area, place.first(bytes)});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LandedRows::Flush() const {
+  const DeviceMemory* last = nullptr;
+  for (const Claimed& claimed : claimed_) {
+    DeviceMemory* const device = claimed.area->memory()->device();
+    // Rows of one message lie in one area, as a rule.
+    if (device == nullptr || device == last) continue;
+    last = device;
+    if (!NeedsFlush(device->remote_writes())) continue;
+    REFRACT_RETURN_IF_ERROR(
+        base::Annotate(device->Flush(), "landing in device memory"));
   }
   return absl::OkStatus();
 }

@@ -59,7 +59,11 @@ class LandingAreaImpl final : public LandingArea {
 // and what they delivered. Thread-safe.
 class LandingAreas {
  public:
+  // Ordinary memory. InvalidArgument: of 0 bytes.
   absl::StatusOr<std::shared_ptr<LandingAreaImpl>> Create(size_t bytes);
+  // Connections learn of it from now on, and add it to their paths on their
+  // polling threads: devices should know it already.
+  std::shared_ptr<LandingAreaImpl> Add(std::shared_ptr<const Mapping> memory);
   // Those that the caller, who has seen `seen` of them, does not know yet.
   void AppendNew(size_t seen,
                  std::vector<std::shared_ptr<LandingAreaImpl>>* out) const;
@@ -69,6 +73,12 @@ class LandingAreas {
   mutable absl::Mutex mu_;
   std::vector<std::shared_ptr<LandingAreaImpl>> areas_ ABSL_GUARDED_BY(mu_);
   std::atomic<size_t> size_ = 0;  // spares who knows all the lock
+};
+
+// An area as one connection sees it.
+struct ReachableArea {
+  std::shared_ptr<LandingAreaImpl> area;
+  bool reachable = false;  // by the gets of its path
 };
 
 // The places of one message's tensors, while anything may read or write them.
@@ -85,8 +95,11 @@ class LandedRows {
   // Checks it against `tensors` and claims it: every place that is given must
   // lie in one of `areas`, have room for its tensor, and overlap nothing that
   // is claimed. InternalError says what is wrong; nothing is claimed then.
+  // Places in an area that is not reachable are passed over.
   absl::Status Claim(absl::Span<const base::TensorView> tensors,
-                     absl::Span<const std::shared_ptr<LandingAreaImpl>> areas);
+                     absl::Span<const ReachableArea> areas);
+  // What was written to the places is seen by the devices that they belong to.
+  absl::Status Flush() const;
   // Where tensor `i` lands; null: nowhere in particular.
   std::byte* place(size_t i) const {
     return i < landing_.tensors.size() ? landing_.tensors[i].data() : nullptr;

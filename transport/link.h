@@ -23,6 +23,7 @@ struct Established {
   std::unique_ptr<DataPath> path;
   proto::TransportPath path_kind = proto::TRANSPORT_PATH_UNSPECIFIED;
   std::string path_name;
+  std::string rail;  // DataPath's
   EndpointSetup setup;
   uint64_t epoch = 0;
   std::string peer;                   // host name, for logs

@@ -5,8 +5,10 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "transport/fd.h"
 
 namespace refract::transport {
@@ -78,6 +80,17 @@ absl::StatusOr<std::shared_ptr<const Mapping>> Mapping::Shared(int fd,
              fd);
 }
 
-Mapping::~Mapping() { munmap(data_, mapped_); }
+absl::StatusOr<std::shared_ptr<const Mapping>> Mapping::OfDevice(
+    std::shared_ptr<DeviceMemory> memory) {
+  REFRACT_RETURN_IF_ERROR(CheckDeviceMemory(*memory));
+  std::shared_ptr<Mapping> mapping(
+      new Mapping(memory->data(), memory->size(), 0));
+  mapping->device_ = std::move(memory);
+  return mapping;
+}
+
+Mapping::~Mapping() {
+  if (mapped_ > 0) munmap(data_, mapped_);
+}
 
 }  // namespace refract::transport

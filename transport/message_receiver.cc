@@ -44,6 +44,8 @@ MessageReceiver::MessageReceiver(DataPath* path, const EndpointSetup* setup,
       pulls_(static_cast<size_t>(setup->num_slots)) {
   returned_.reserve(pulls_.size());
   owed_.Reserve(pulls_.size());
+  // Here, because this is not the polling thread yet, and devices take long.
+  if (setup_->landing != nullptr) AddNewAreas();
 }
 
 MessageReceiver::~MessageReceiver() {
@@ -178,17 +180,18 @@ MessageReceiver::Piece MessageReceiver::NextPiece(PulledMessage& pull,
   return {};
 }
 
-// The registration of an area takes long on some paths, but comes once.
 void MessageReceiver::AddNewAreas() {
-  const size_t known = areas_.size();
-  setup_->landing->AppendNew(known, &areas_);
-  for (size_t i = known; i < areas_.size(); ++i) {
-    const absl::Status added =
-        path_->AddRegion(areas_[i]->memory(), Access::kLocal).status();
-    if (added.ok()) continue;
-    LOG(WARNING) << "a connection cannot use a landing area of "
-                 << areas_[i]->bytes().size() << " B: " << added;
-    areas_[i] = nullptr;
+  if (setup_->landing->size() == areas_.size()) return;
+  std::vector<std::shared_ptr<LandingAreaImpl>> added;
+  setup_->landing->AppendNew(areas_.size(), &added);
+  for (std::shared_ptr<LandingAreaImpl>& area : added) {
+    const absl::Status status =
+        path_->AddRegion(area->memory(), Access::kLocal).status();
+    if (!status.ok()) {
+      LOG(WARNING) << "a connection cannot use a landing area of "
+                   << area->bytes().size() << " B: " << status;
+    }
+    areas_.push_back({std::move(area), status.ok()});
   }
 }
 
@@ -206,6 +209,9 @@ absl::Status MessageReceiver::EndPull(PulledMessage& pull) {
   pull.in_use = false;
   // At once, because the sender's memory waits for it.
   Owe(SlotOf(pull), true);
+  if (!pull.ignored && pull.refusal.ok()) {
+    pull.refusal = pull.message->landed.Flush();
+  }
   if (!pull.ignored && pull.refusal.ok()) return Deliver(pull);
   pull.message.reset();
   return pull.ignored ? absl::OkStatus()

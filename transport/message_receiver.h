@@ -135,8 +135,7 @@ class MessageReceiver final : public PullConnection {
   bool any_ended_ = false;
   absl::Status post_status_;  // of a get that PostChunk could not post
 
-  // Those that this path can fill, by the registry's order; null: it cannot.
-  std::vector<std::shared_ptr<LandingAreaImpl>> areas_;
+  std::vector<ReachableArea> areas_;  // in the registry's order
 
   // Private copies of what is in a slot.
   std::vector<std::byte> table_;

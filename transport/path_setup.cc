@@ -97,9 +97,11 @@ absl::Status CheckPeerLimits(const proto::ReceiveLimits& limits) {
 absl::StatusOr<std::unique_ptr<PathSetup>> PathSetup::Create(
     proto::TransportPath path, UniqueFd socket, absl::string_view peer,
     const Limits& limits, const proto::ReceiveLimits& own,
-    std::shared_ptr<Waker> waker, PathResources* resources) {
-  REFRACT_ASSIGN_OR_RETURN(std::unique_ptr<DataPath> data_path,
-                           MakePath(path, std::move(socket), peer, resources));
+    std::shared_ptr<Waker> waker, PathResources* resources,
+    const PathChoice& choice) {
+  REFRACT_ASSIGN_OR_RETURN(
+      std::unique_ptr<DataPath> data_path,
+      MakePath(path, std::move(socket), peer, resources, choice));
   std::unique_ptr<PathSetup> setup(new PathSetup(path, std::move(data_path),
                                                  limits, own, std::move(waker),
                                                  resources->pulls.get()));
@@ -224,6 +226,7 @@ void PathSetup::Finish(uint64_t epoch, MessageKind receives,
   established->epoch = epoch;
   established->path_kind = kind_;
   established->path_name = std::string(PathName(kind_));
+  established->rail = path_->rail();
   established->path = std::move(path_);
 }
 

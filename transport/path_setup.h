@@ -13,6 +13,7 @@
 #include "transport/channel.h"
 #include "transport/datapath.h"
 #include "transport/link.h"
+#include "transport/path_choice.h"
 #include "transport/path_resources.h"
 #include "transport/waker.h"
 
@@ -37,8 +38,11 @@ class PathSetup {
   static absl::StatusOr<std::unique_ptr<PathSetup>> Create(
       proto::TransportPath path, UniqueFd socket, absl::string_view peer,
       const Limits& limits, const proto::ReceiveLimits& own,
-      std::shared_ptr<Waker> waker, PathResources* resources);
+      std::shared_ptr<Waker> waker, PathResources* resources,
+      const PathChoice& choice = {});
 
+  // DataPath's.
+  std::string rail() const { return path_->rail(); }
   const std::string& slots_descriptor() const { return slots_descriptor_; }
   const std::string& source_descriptor() const { return source_descriptor_; }
 

@@ -49,6 +49,11 @@ absl::string_view PathName(proto::TransportPath path) {
   }
 }
 
+std::string RailName(proto::TransportPath path, absl::string_view rail) {
+  return rail.empty() ? std::string(PathName(path))
+                      : absl::StrCat(PathName(path), ":", rail);
+}
+
 Attachment AttachmentOf(proto::TransportPath path) {
   switch (path) {
     case proto::TRANSPORT_PATH_SHM:
@@ -63,10 +68,11 @@ Attachment AttachmentOf(proto::TransportPath path) {
 absl::StatusOr<std::unique_ptr<DataPath>> MakePath(proto::TransportPath path,
                                                    UniqueFd socket,
                                                    absl::string_view peer,
-                                                   PathResources* resources) {
+                                                   PathResources* resources,
+                                                   const PathChoice& choice) {
   switch (path) {
     case proto::TRANSPORT_PATH_VERBS:
-      return verbs::CreateVerbsPath(resources->verbs, peer);
+      return verbs::CreateVerbsPath(resources->verbs, peer, choice);
     case proto::TRANSPORT_PATH_SHM:
       return shm::CreateShmPath(std::move(socket));
     case proto::TRANSPORT_PATH_TCP:

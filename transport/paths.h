@@ -4,6 +4,7 @@
 // The one place that knows which back-ends exist.
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,6 +14,7 @@
 #include "transport/channel.h"
 #include "transport/datapath.h"
 #include "transport/fd.h"
+#include "transport/path_choice.h"
 #include "transport/path_resources.h"
 
 namespace refract::transport {
@@ -24,6 +26,9 @@ absl::StatusOr<std::vector<proto::TransportPath>> PathsFor(
 
 // "shm", "tcp", …
 absl::string_view PathName(proto::TransportPath path);
+// One way of such a path, as RailHealth names it: "verbs:mlx5_0:1"; "verbs"
+// when `rail` is empty.
+std::string RailName(proto::TransportPath path, absl::string_view rail);
 
 // What a path is made over, besides the session.
 enum class Attachment {
@@ -36,11 +41,10 @@ Attachment AttachmentOf(proto::TransportPath path);
 // `socket` is of the kind that AttachmentOf says, invalid for kNone. `peer` is
 // a descriptor that the peer exported for its end, empty when none has come
 // yet. `resources` are of the polling thread that the path is for, and outlive
-// it.
-absl::StatusOr<std::unique_ptr<DataPath>> MakePath(proto::TransportPath path,
-                                                   UniqueFd socket,
-                                                   absl::string_view peer,
-                                                   PathResources* resources);
+// it. OutOfRange: `choice` skips every way there is.
+absl::StatusOr<std::unique_ptr<DataPath>> MakePath(
+    proto::TransportPath path, UniqueFd socket, absl::string_view peer,
+    PathResources* resources, const PathChoice& choice = {});
 
 }  // namespace refract::transport
 

@@ -143,7 +143,16 @@ void PullScheduler::RefreshAll(PullConnection* connection) {
   for (Queue& queue : connection->queues_) Refresh(queue);
 }
 
+void PullScheduler::TakeMarks(absl::Time now) {
+  next_marks_ = now + options_.marks_interval;
+  if (const std::optional<uint64_t> marks = marks_->Take()) {
+    window_.CountMarks(*marks);
+  }
+}
+
 int PullScheduler::Dispatch(absl::Time now) {
+  // While nothing is pulled, marks are somebody else's.
+  if (marks_ != nullptr && active_ > 0 && now >= next_marks_) TakeMarks(now);
   int posted = 0;
   while (const std::optional<Turn> turn = Next(now)) {
     const PullConnection::Post post =

@@ -10,6 +10,7 @@
 
 #include "absl/time/time.h"
 #include "transport/intrusive_heap.h"
+#include "transport/mark_source.h"
 #include "transport/pull_window.h"
 
 namespace refract::transport {
@@ -116,6 +117,9 @@ class PullScheduler {
     // A pull whose predicted time is this many times the time left is refused
     // when it comes (Refuses). Infinity: none is.
     double refuse_ratio = std::numeric_limits<double>::infinity();
+    // Marks are taken this often, while there is something to dispatch: NICs
+    // refresh their counters no faster.
+    absl::Duration marks_interval = absl::Milliseconds(10);
   };
 
   struct Turn {
@@ -166,8 +170,12 @@ class PullScheduler {
   std::optional<Turn> Next(absl::Time now);
   void Posted(const Turn& turn, size_t bytes, size_t skipped, absl::Time now);
 
-  // For counting marks, and to look at.
-  PullWindow& window() { return window_; }
+  // Marks of `source`, which outlives this, move the window from now on. Null:
+  // the rate that is achieved alone does.
+  void WatchMarks(MarkSource* source) { marks_ = source; }
+
+  // To look at.
+  const PullWindow& window() const { return window_; }
   const Counters& counters() const { return counters_; }
 
  private:
@@ -188,6 +196,7 @@ class PullScheduler {
   // Puts a queue where it belongs among the ready ones.
   void Refresh(Queue& queue);
   void RefreshAll(PullConnection* connection);
+  void TakeMarks(absl::Time now);
   void FinishIfDone(PullConnection* connection, const ScheduledPull& pull);
 
   const Options options_;
@@ -196,6 +205,8 @@ class PullScheduler {
   std::array<QueueHeap, ScheduledPull::kNumClasses> ready_;
   std::vector<PullConnection*> connections_;
   size_t active_ = 0;  // connections with pulls that are not done
+  MarkSource* marks_ = nullptr;
+  absl::Time next_marks_ = absl::InfinitePast();
   uint64_t next_sequence_ = 0;
   double owed_ = 0;  // bytes, to pulls without a deadline
 };

@@ -42,6 +42,9 @@ class RailHealth {
   void SetDown(absl::string_view rail, bool down);
 
   bool usable(absl::string_view rail, absl::Time now) const;
+  bool down(absl::string_view rail) const {
+    return paused_until(rail) == absl::InfiniteFuture();
+  }
   // InfinitePast: not paused. InfiniteFuture: down.
   absl::Time paused_until(absl::string_view rail) const;
   // Pauses so far, of all rails.

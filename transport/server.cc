@@ -95,6 +95,31 @@ ServerImpl::~ServerImpl() {
   acceptor_.join();
 }
 
+absl::StatusOr<std::shared_ptr<LandingArea>> ServerImpl::CreateLandingArea(
+    size_t bytes) {
+  if (bytes == 0) {
+    return absl::InvalidArgumentError("a landing area of no bytes");
+  }
+  REFRACT_ASSIGN_OR_RETURN(auto memory, Mapping::ForDevices(bytes));
+  return AddArea(std::move(memory));
+}
+
+absl::StatusOr<std::shared_ptr<LandingArea>> ServerImpl::AddLandingArea(
+    std::shared_ptr<DeviceMemory> memory) {
+  REFRACT_ASSIGN_OR_RETURN(auto mapping, Mapping::OfDevice(std::move(memory)));
+  return AddArea(std::move(mapping));
+}
+
+absl::StatusOr<std::shared_ptr<LandingArea>> ServerImpl::AddArea(
+    std::shared_ptr<const Mapping> memory) {
+  // Here and not on the polling threads, which then find it registered.
+  for (const auto& poller : pollers_) {
+    REFRACT_RETURN_IF_ERROR(
+        verbs::PrepareMemory(poller->resources()->verbs.get(), memory));
+  }
+  return shared_->landing->Add(std::move(memory));
+}
+
 void ServerImpl::StopAdmitting() {
   shared_->draining = true;
   shared_->acceptor->Wake();

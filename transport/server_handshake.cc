@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "transport/handshake.h"
@@ -56,8 +57,8 @@ class Attempt {
         absl::MakeCleanup([this] { context_.broker->Close(token_); });
     REFRACT_RETURN_IF_ERROR(Answer(frame));
     std::unique_ptr<PathSetup> setup;
-    // Each path may be tried once, so a client cannot keep us making regions.
-    int tries = reply_.paths_size();
+    // Bounded, so a client cannot keep us making regions.
+    int tries = reply_.paths_size() + kMorePathStarts;
     while (true) {
       REFRACT_ASSIGN_OR_RETURN(const SessionFrame next, NextFrame(setup.get()));
       if (next.kind == FrameKind::kPathStart && tries-- > 0) {
@@ -178,6 +179,14 @@ class Attempt {
                          std::unique_ptr<PathSetup>* setup) {
     proto::PathStart start;
     REFRACT_RETURN_IF_ERROR(ParseBody(frame, "path start", &start));
+    // Only what needs no further connection can start from several addresses.
+    const int most = AttachmentOf(start.path()) == Attachment::kNone
+                         ? 1 + kMorePathStarts
+                         : 1;
+    if (++starts_[start.path()] > most) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("path ", PathName(start.path()), " started too often"));
+    }
     absl::StatusOr<std::unique_ptr<PathSetup>> made = MakeSetup(start);
     if (absl::IsCancelled(made.status())) return made.status();
     if (!made.ok()) return ReplyPath(made.status(), nullptr);
@@ -244,6 +253,7 @@ class Attempt {
   proto::Hello hello_;
   proto::HelloReply reply_;
   int in_flight_ = 1;
+  absl::flat_hash_map<int, int> starts_;  // by path
   std::vector<absl::Status> verdicts_;
   std::vector<size_t> model_ids_;
 };

@@ -32,7 +32,9 @@ ServerPoller::ServerPoller(ServerShared* shared, std::unique_ptr<PollLoop> loop)
                  std::make_unique<PullScheduler>(PullOptions(
                      shared->options.limits, shared->options.refuse_ratio)),
                  verbs::MakePollGroup(shared->options.rdma_device)},
-      loop_(std::move(loop)) {}
+      loop_(std::move(loop)) {
+  resources_.pulls->WatchMarks(verbs::Marks(resources_.verbs.get()));
+}
 
 void ServerPoller::Start() {
   thread_ = std::thread([this] { Run(); });

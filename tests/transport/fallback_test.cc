@@ -153,7 +153,7 @@ TEST_F(FallbackTest, ServerAnswersAPathThatNeverCame) {
   proto::PathReply body;
   ASSERT_TRUE(body.ParseFromString((*reply)->body));
   EXPECT_NE(body.status().code(), 0u);
-  // Each path may be tried once.
+  // A path over a data connection may be tried once.
   ASSERT_TRUE(session.Send(FrameKind::kPathStart, start).ok());
   EXPECT_TRUE(Eventually([&] { return (*server)->stats().refused == 1; }));
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -29,6 +30,16 @@ class FakeConnection final : public PullConnection {
   }
   Post::Result next_result = Post::Result::kPosted;
   size_t at_most = ~size_t{0};
+};
+
+class FakeMarks final : public MarkSource {
+ public:
+  std::optional<uint64_t> Take() override {
+    ++calls;
+    return next;
+  }
+  std::optional<uint64_t> next;
+  int calls = 0;
 };
 
 class PullSchedulerTest : public testing::Test {
@@ -632,6 +643,37 @@ TEST(PullSimulationTest, BackgroundIsNotStarvedByOverload) {
   const absl::Time last = simulation.requests().back()->arrival;
   simulation.Run(true);
   EXPECT_LT(background.finished, last);
+}
+
+TEST_F(PullSchedulerTest, MarksAreTakenNowAndThenWhileThereArePulls) {
+  PullScheduler::Options options = SmallOptions();
+  options.window.min_chunks = 1;
+  options.window.gain = 4;
+  Make(options);
+  FakeMarks marks;
+  scheduler_->WatchMarks(&marks);
+  scheduler_->Dispatch(now_);
+  EXPECT_EQ(marks.calls, 0) << "nothing is pulled, so marks are not ours";
+  Add(0, 'a', 100, absl::InfiniteDuration());
+  // No device counts them: the window stays.
+  EXPECT_EQ(scheduler_->Dispatch(now_), 4);
+  EXPECT_EQ(marks.calls, 1);
+  EXPECT_EQ(scheduler_->window().bytes(), 4 * kChunk);
+  // Not again before the interval is over.
+  marks.next = 1000;
+  now_ += options.marks_interval - absl::Nanoseconds(1);
+  scheduler_->Dispatch(now_);
+  EXPECT_EQ(marks.calls, 1);
+  now_ += absl::Nanoseconds(1);
+  scheduler_->Dispatch(now_);
+  EXPECT_EQ(marks.calls, 2);
+  EXPECT_EQ(scheduler_->window().bytes(), 2 * kChunk);
+  marks.next = 0;
+  for (int i = 0; i < 2; ++i) {
+    now_ += options.marks_interval;
+    scheduler_->Dispatch(now_);
+  }
+  EXPECT_EQ(scheduler_->window().bytes(), 4 * kChunk);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "transport/sim/queue_pair.h"
 #include "transport/sim/receive_queue.h"
 #include "transport/sim/sim_objects.h"
+#include "transport/verbs/dmabuf.h"
 
 namespace refract::transport::sim {
 namespace {
@@ -121,6 +122,11 @@ class SimDevice final : public verbs::Device {
       void* data, size_t bytes, int access) override {
     return AddRegion(reinterpret_cast<uint64_t>(data),
                      static_cast<std::byte*>(data), bytes, access, {});
+  }
+
+  absl::Status ProbeDmabuf() const override {
+    return verbs::DmabufProbeStatus(name_,
+                                    nic_.options.dmabuf ? EBADF : EOPNOTSUPP);
   }
 
   absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterDmabuf(

@@ -130,6 +130,12 @@ void Fabric::SetGid(int host, int device, const verbs::GidEntry& entry) {
   nic.RaiseAll({IBV_EVENT_GID_CHANGE, 0, 1});
 }
 
+void Fabric::RefuseAddress(int host, int device, int gid_index, int error) {
+  absl::MutexLock lock(&simulation_->mu);
+  Nic& nic = *simulation_->hosts[host].nics[device];
+  nic.refused_gids[gid_index] = error;
+}
+
 void Fabric::FailRegistration(int host, int device, int successes,
                               absl::Status failure) {
   absl::MutexLock lock(&simulation_->mu);

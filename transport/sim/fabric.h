@@ -108,6 +108,9 @@ class Fabric {
   // Replaces an entry of the GID table, with GID_CHANGE. Queue pairs keep the
   // peer they are connected to.
   void SetGid(int host, int device, const verbs::GidEntry& entry);
+  // Queue pairs that start from this entry of the GID table are refused with
+  // `error`, an errno, as where no route or neighbour is found. 0: no longer.
+  void RefuseAddress(int host, int device, int gid_index, int error);
   // The registration after `successes` more fails with `failure`, once.
   void FailRegistration(int host, int device, int successes,
                         absl::Status failure);

@@ -63,6 +63,7 @@ class Nic {
   PortCounters counters;
   MemoryTable memory;
   std::vector<verbs::GidEntry> gids;
+  std::map<int, int> refused_gids;  // by index, with the errno
   std::vector<Context*> contexts;
   bool port_up = true;
   bool broken = false;                  // IBV_EVENT_DEVICE_FATAL happened
@@ -71,6 +72,12 @@ class Nic {
   // Registrations until one fails, and with what; below 0: none will.
   int64_t registrations_until_failure = -1;
   absl::Status registration_failure;
+
+  // Why no way is found from an entry of the table; 0: there is one.
+  int RefusesGid(int index) const {
+    const auto found = refused_gids.find(index);
+    return found == refused_gids.end() ? 0 : found->second;
+  }
 
   std::string Name() const;
   bool reachable() const;  // packets come in and go out

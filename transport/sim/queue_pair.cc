@@ -148,6 +148,10 @@ int QueuePairState::Modify(const ibv_qp_attr& wanted, int mask) {
     }
     // Address resolution finds nobody.
     if (remote == nullptr) return ETIMEDOUT;
+    if (const int refused = nic.RefusesGid(wanted.ah_attr.grh.sgid_index);
+        refused != 0) {
+      return refused;
+    }
     set.remote_nic = remote->id;
   }
   if ((given & IBV_QP_ACCESS_FLAGS) != 0) {

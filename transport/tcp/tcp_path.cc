@@ -93,6 +93,10 @@ absl::StatusOr<Region> TcpPath::AddRegion(std::shared_ptr<const Mapping> memory,
   if (access != Access::kLocal) {
     return absl::InvalidArgumentError("added memory is only local");
   }
+  if (memory->device() != nullptr) {
+    return absl::UnimplementedError(
+        "TCP does not reach the memory of other devices");
+  }
   if (RegionTable::Entry* known = regions_.Find(*memory)) return known->region;
   if (regions_.size() >= kMaxRegions) {
     return absl::ResourceExhaustedError(

@@ -129,6 +129,9 @@ class Device {
   // that is what stands in the way.
   virtual absl::StatusOr<std::unique_ptr<MemoryRegion>> Register(
       void* data, size_t bytes, int access) = 0;
+  // Whether RegisterDmabuf may work: asks provider and kernel without a buffer.
+  // Unimplemented says which of them can't.
+  virtual absl::Status ProbeDmabuf() const = 0;
   // Memory of another device, exported as DMA-BUF `fd`; `iova` has the same
   // offset in its page as `offset`. Unimplemented: this device can't.
   virtual absl::StatusOr<std::unique_ptr<MemoryRegion>> RegisterDmabuf(

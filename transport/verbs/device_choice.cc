@@ -211,6 +211,10 @@ absl::StatusOr<std::vector<LocalAddress>> RankAddresses(
   return ranked;
 }
 
+std::string RailOf(absl::string_view device, uint8_t port) {
+  return absl::StrCat(device, ":", port);
+}
+
 std::string Describe(const LocalAddress& address) {
   std::array<char, INET6_ADDRSTRLEN> text = {};
   inet_ntop(AF_INET6, address.gid.gid.raw, text.data(), text.size());

@@ -55,6 +55,9 @@ absl::StatusOr<std::vector<LocalAddress>> RankAddresses(
 // Bits per second that `attributes` stands for; 0 when it tells nothing.
 double PortRate(const ibv_port_attr& attributes);
 
+// The name of a port among the ways that paths can take: "mlx5_0:1".
+std::string RailOf(absl::string_view device, uint8_t port);
+
 // "rxe0 port 1 GID 1 (::ffff:10.0.0.1, RoCE v2)".
 std::string Describe(const LocalAddress& address);
 

@@ -1,6 +1,7 @@
 #include "transport/verbs/factory.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,6 +17,13 @@
 #include "transport/verbs/verbs_path.h"
 
 namespace refract::transport::verbs {
+namespace {
+
+// Of local addresses for one of the peer's. A refusal may take seconds, where
+// the address of a neighbour is asked for in vain.
+constexpr size_t kMaxTries = 4;
+
+}  // namespace
 
 absl::Status CheckDevice(absl::string_view device) {
   REFRACT_ASSIGN_OR_RETURN(const AddressPreference preference,
@@ -37,6 +45,19 @@ absl::Status CheckDevice(absl::string_view device) {
   return absl::OkStatus();
 }
 
+std::vector<std::pair<std::string, absl::Status>> ProbeDmabufs() {
+  std::vector<std::pair<std::string, absl::Status>> results;
+  DeviceRegistry& registry = DeviceRegistry::System();
+  const auto names = registry.DeviceNames();
+  if (!names.ok()) return results;
+  for (const std::string& name : *names) {
+    const auto context = registry.Open(name);
+    results.emplace_back(name, context.ok() ? (*context)->device().ProbeDmabuf()
+                                            : context.status());
+  }
+  return results;
+}
+
 std::shared_ptr<PollGroup> MakePollGroup(absl::string_view device) {
   const absl::StatusOr<AddressPreference> preference =
       ParseAddressPreference(device);
@@ -46,7 +67,8 @@ std::shared_ptr<PollGroup> MakePollGroup(absl::string_view device) {
 }
 
 absl::StatusOr<std::unique_ptr<DataPath>> CreateVerbsPath(
-    const std::shared_ptr<PollGroup>& group, absl::string_view peer) {
+    const std::shared_ptr<PollGroup>& group, absl::string_view peer,
+    const PathChoice& choice) {
   if (group == nullptr) {
     return absl::InvalidArgumentError("a verbs path without poll group");
   }
@@ -56,9 +78,53 @@ absl::StatusOr<std::unique_ptr<DataPath>> CreateVerbsPath(
                              DecodeRegion(peer));
     endpoint = region.endpoint;
   }
-  REFRACT_ASSIGN_OR_RETURN(const std::vector<LocalAddress> addresses,
+  REFRACT_ASSIGN_OR_RETURN(std::vector<LocalAddress> addresses,
                            group->Addresses(endpoint));
-  return VerbsPath::Create(group, addresses.front(), PathOptions());
+  std::stable_partition(
+      addresses.begin(), addresses.end(), [&](const LocalAddress& address) {
+        return std::find(choice.avoid.begin(), choice.avoid.end(),
+                         RailOf(address.device, address.port)) ==
+               choice.avoid.end();
+      });
+  if (choice.skip >= addresses.size()) {
+    return absl::OutOfRangeError(absl::StrCat("no more than ", addresses.size(),
+                                              " addresses of RDMA ports"));
+  }
+  addresses.erase(addresses.begin(),
+                  addresses.begin() + static_cast<ptrdiff_t>(choice.skip));
+  if (!endpoint.has_value()) {
+    return VerbsPath::Create(group, addresses.front(), PathOptions());
+  }
+  if (addresses.size() > kMaxTries) addresses.resize(kMaxTries);
+  absl::Status refused;
+  for (const LocalAddress& address : addresses) {
+    REFRACT_ASSIGN_OR_RETURN(std::unique_ptr<VerbsPath> path,
+                             VerbsPath::Create(group, address, PathOptions()));
+    const absl::Status connected = path->Connect(*endpoint);
+    if (connected.ok()) return path;
+    // Anything else would be no better from elsewhere.
+    if (!absl::IsUnavailable(connected)) return connected;
+    refused.Update(connected);
+  }
+  return refused;
+}
+
+absl::Status PrepareMemory(PollGroup* group,
+                           const std::shared_ptr<const Mapping>& memory) {
+  return group == nullptr ? absl::OkStatus() : group->Prepare(memory);
+}
+
+MarkSource* Marks(PollGroup* group) {
+  return group == nullptr ? nullptr : &group->marks();
+}
+
+void WatchPorts(PollGroup* group, std::shared_ptr<Waker> waker) {
+  if (group != nullptr) group->ports().Start(std::move(waker));
+}
+
+std::optional<std::vector<PortState>> TakePorts(PollGroup* group) {
+  if (group == nullptr) return std::nullopt;
+  return group->ports().Take();
 }
 
 }  // namespace refract::transport::verbs

@@ -4,12 +4,20 @@
 // What the rest of the transport knows of verbs. Needs no verbs header; in a
 // build without libibverbs, everything here says kUnimplemented.
 
+#include <cstddef>
 #include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "transport/datapath.h"
+#include "transport/mark_source.h"
+#include "transport/path_choice.h"
+#include "transport/waker.h"
 
 namespace refract::transport::verbs {
 
@@ -23,15 +31,49 @@ class PollGroup;
 // FailedPrecondition.
 absl::Status CheckDevice(absl::string_view device);
 
+// The RDMA devices of this machine, each with OK when it takes memory of other
+// devices as DMA-BUFs (api.h), or why not. Opens them. Empty: none, or a build
+// without verbs.
+std::vector<std::pair<std::string, absl::Status>> ProbeDmabufs();
+
 // Opens nothing yet. Null when `device` is not of the form above.
 std::shared_ptr<PollGroup> MakePollGroup(absl::string_view device);
 
-// One end of a path on the best port for it. `peer`: what the peer exported,
-// when it is known already, so that the port can be one that it reaches; empty
-// otherwise. FailedPrecondition: no port is usable now. ResourceExhausted: a
-// limit of the device or of locked memory.
+// One end of a path, on the best address for it. `peer` is what the peer
+// exported; empty: it is not known yet. With it, the path is connected at once,
+// from the first address that the device connects to the peer's: which ones
+// have a way there, only trying shows. `choice` as in path_choice.h.
+//
+// FailedPrecondition: no port is usable now, or none that speaks to the peer.
+// Unavailable: there is no way to the peer's address from any. OutOfRange:
+// choice.skip leaves nothing. ResourceExhausted: a limit of the device or of
+// locked memory.
 absl::StatusOr<std::unique_ptr<DataPath>> CreateVerbsPath(
-    const std::shared_ptr<PollGroup>& group, absl::string_view peer);
+    const std::shared_ptr<PollGroup>& group, absl::string_view peer,
+    const PathChoice& choice = {});
+
+// Registers `memory` for AddRegion of the group's paths with every device that
+// they go over now, so that adding it costs them nothing. Milliseconds. Lasts
+// as long as there are such paths. No effect on null. Errors: the device's.
+absl::Status PrepareMemory(PollGroup* group,
+                           const std::shared_ptr<const Mapping>& memory);
+
+// Congestion notifications of the devices that the group's paths go over, for
+// its polling thread; lives as long as the group. Null for null.
+MarkSource* Marks(PollGroup* group);
+
+// A port that paths of a group may take.
+struct PortState {
+  std::string rail;  // DataPath::rail()
+  bool up = false;
+  friend bool operator==(const PortState&, const PortState&) = default;
+};
+// From now on `waker` is told when a port comes up or goes down. Opens nothing:
+// devices are followed from the first path on. Once; no effect on null.
+void WatchPorts(PollGroup* group, std::shared_ptr<Waker> waker);
+// All ports that are followed, when there is news since the last call; those of
+// a broken device are not among them. Cheap when there is none.
+std::optional<std::vector<PortState>> TakePorts(PollGroup* group);
 
 }  // namespace refract::transport::verbs
 

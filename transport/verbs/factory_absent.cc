@@ -16,13 +16,29 @@ absl::Status CheckDevice(absl::string_view device) {
   return absl::InvalidArgumentError(Absent().message());
 }
 
+std::vector<std::pair<std::string, absl::Status>> ProbeDmabufs() { return {}; }
+
 std::shared_ptr<PollGroup> MakePollGroup(absl::string_view /*device*/) {
   return nullptr;
 }
 
 absl::StatusOr<std::unique_ptr<DataPath>> CreateVerbsPath(
-    const std::shared_ptr<PollGroup>& /*group*/, absl::string_view /*peer*/) {
+    const std::shared_ptr<PollGroup>& /*group*/, absl::string_view /*peer*/,
+    const PathChoice& /*choice*/) {
   return Absent();
+}
+
+absl::Status PrepareMemory(PollGroup* /*group*/,
+                           const std::shared_ptr<const Mapping>& /*memory*/) {
+  return absl::OkStatus();
+}
+
+MarkSource* Marks(PollGroup* /*group*/) { return nullptr; }
+
+void WatchPorts(PollGroup* /*group*/, std::shared_ptr<Waker> /*waker*/) {}
+
+std::optional<std::vector<PortState>> TakePorts(PollGroup* /*group*/) {
+  return std::nullopt;
 }
 
 }  // namespace refract::transport::verbs

@@ -148,6 +148,11 @@ absl::StatusOr<CompletionHub::Attached> CompletionHub::Attach(
   return attached;
 }
 
+void CompletionHub::Keep(std::shared_ptr<MemoryRegion> registration) {
+  absl::MutexLock attach_lock(&attach_mu_);
+  kept_.push_back(std::move(registration));
+}
+
 void CompletionHub::Detach(Attached attached, const PathOptions& options) {
   absl::MutexLock attach_lock(&attach_mu_);
   // Outside of mu_: it takes long, and others poll meanwhile. What they find
@@ -233,7 +238,7 @@ void CompletionHub::LookAtDescriptors(Inbox& self) {
 
 void CompletionHub::OnTick() {
   for (const auto& [number, target] : targets_) {
-    if (target.lane != Lane::kExpress) continue;
+    if (target.lane != Lane::kExpress || !target.inbox->met) continue;
     if (!std::exchange(target.inbox->heard, false)) {
       target.inbox->probe_due = true;
       Notify(*target.inbox);
@@ -301,7 +306,7 @@ void CompletionHub::OnSent(const ibv_wc& completion) {
   const auto through = static_cast<uint32_t>(completion.wr_id);
   if (completion.status == IBV_WC_SUCCESS) [[likely]] {
     inbox.finished[lane] = through;
-    inbox.heard = true;
+    inbox.heard = inbox.met = true;
   } else if (!inbox.failed_request.has_value()) {
     // Those before it on this queue pair went well.
     inbox.finished[lane] = through - 1;
@@ -320,7 +325,7 @@ void CompletionHub::OnReceived(const ibv_wc& completion) {
     return;
   }
   Inbox& inbox = *target.inbox;
-  inbox.heard = true;
+  inbox.heard = inbox.met = true;
   if (completion.status != IBV_WC_SUCCESS) [[unlikely]] {
     // A flush follows from an error that is reported where it happened.
     if (completion.status != IBV_WC_WR_FLUSH_ERR &&

@@ -11,14 +11,15 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "transport/fd.h"
+#include "transport/verbs/dmabuf.h"
 #include "transport/verbs/ibv_library.h"
+#include "transport/verbs/port_counters.h"
 
 namespace refract::transport::verbs {
 namespace {
@@ -253,6 +254,14 @@ absl::StatusOr<std::unique_ptr<MemoryRegion>> IbvDevice::Register(void* data,
   return std::make_unique<IbvMemoryRegion>(region);
 }
 
+absl::Status IbvDevice::ProbeDmabuf() const {
+  ibv_mr* region =
+      ibv_reg_dmabuf_mr(domain_.get(), 0, 4096, 0, -1, IBV_ACCESS_LOCAL_WRITE);
+  const int error = region == nullptr ? errno : 0;
+  if (region != nullptr) ibv_dereg_mr(region);
+  return DmabufProbeStatus(name_, error);
+}
+
 absl::StatusOr<std::unique_ptr<MemoryRegion>> IbvDevice::RegisterDmabuf(
     int fd, uint64_t offset, size_t bytes, uint64_t iova, int access) {
   ibv_mr* region =
@@ -364,13 +373,7 @@ std::optional<AsyncEvent> IbvDevice::TakeAsyncEvent() {
 
 std::optional<uint64_t> IbvDevice::HardwareCounter(
     uint8_t port, absl::string_view name) const {
-  for (const absl::string_view kind : {"hw_counters", "counters"}) {
-    std::ifstream file(absl::StrCat(context_->device->ibdev_path, "/ports/",
-                                    port, "/", kind, "/", name));
-    uint64_t value = 0;
-    if (file >> value) return value;
-  }
-  return std::nullopt;
+  return ReadPortCounter(context_->device->ibdev_path, port, name);
 }
 
 }  // namespace refract::transport::verbs

@@ -59,6 +59,9 @@ struct Inbox {
   bool wants_sends = false;  // armed for requests of its own too
   bool signalled = false;    // own_event is readable
   bool heard = false;        // since the last tick of the timer
+  // Ever: before, the peer's end may not be connected yet, and a probe would
+  // hold up what follows it for an acknowledgement time-out.
+  bool met = false;
   bool probe_due = false;
 
   bool has_failed() const {

@@ -1,5 +1,6 @@
 #include "transport/verbs/poll_group.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -12,14 +13,20 @@ absl::StatusOr<std::vector<LocalAddress>> PollGroup::Addresses(
   REFRACT_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                            registry_.DeviceNames());
   std::vector<DevicePorts> devices;
+  absl::Status broken;
   for (const std::string& name : names) {
     if (!preference_.device.empty() && name != preference_.device) continue;
-    REFRACT_ASSIGN_OR_RETURN(std::shared_ptr<DeviceContext> context,
-                             registry_.Open(name));
-    REFRACT_ASSIGN_OR_RETURN(std::vector<PortInfo> ports,
-                             context->device().Ports());
-    devices.push_back({name, std::move(ports)});
+    const absl::StatusOr<std::shared_ptr<DeviceContext>> context =
+        registry_.Open(name);
+    broken.Update(context.status());
+    if (!context.ok()) continue;
+    absl::StatusOr<std::vector<PortInfo>> ports = (*context)->device().Ports();
+    broken.Update(ports.status());
+    if (!ports.ok()) continue;
+    ports_.Follow(*context);
+    devices.push_back({name, *std::move(ports)});
   }
+  if (devices.empty()) REFRACT_RETURN_IF_ERROR(broken);
   return RankAddresses(devices, preference_, peer);
 }
 
@@ -44,8 +51,27 @@ absl::StatusOr<PollGroup::Place> PollGroup::Attach(absl::string_view device,
       CompletionHub::Create(std::move(context), options_, options));
   REFRACT_ASSIGN_OR_RETURN(CompletionHub::Attached attached,
                            hub->Attach(options));
+  marks_.Add(hub->shared_context());
   hubs_.push_back(hub);
   return Place{std::move(hub), std::move(attached)};
+}
+
+absl::Status PollGroup::Prepare(const std::shared_ptr<const Mapping>& memory) {
+  std::vector<std::shared_ptr<CompletionHub>> hubs;
+  {
+    absl::MutexLock lock(&mu_);
+    for (const std::weak_ptr<CompletionHub>& known : hubs_) {
+      std::shared_ptr<CompletionHub> hub = known.lock();
+      if (hub != nullptr && !hub->dead()) hubs.push_back(std::move(hub));
+    }
+  }
+  for (const std::shared_ptr<CompletionHub>& hub : hubs) {
+    REFRACT_ASSIGN_OR_RETURN(
+        std::shared_ptr<MemoryRegion> registration,
+        hub->context().Register(memory, AccessFlags(Access::kLocal)));
+    hub->Keep(std::move(registration));
+  }
+  return absl::OkStatus();
 }
 
 uint32_t PollGroup::RandomPacketNumber() {

@@ -14,7 +14,9 @@
 #include "transport/verbs/device_choice.h"
 #include "transport/verbs/device_context.h"
 #include "transport/verbs/hub.h"
+#include "transport/verbs/mark_reader.h"
 #include "transport/verbs/options.h"
+#include "transport/verbs/port_watch.h"
 
 namespace refract::transport::verbs {
 
@@ -27,10 +29,14 @@ class PollGroup {
   // `registry` outlives this and its paths.
   PollGroup(DeviceRegistry& registry, const HubOptions& options,
             const AddressPreference& preference = {})
-      : registry_(registry), options_(options), preference_(preference) {}
+      : registry_(registry),
+        options_(options),
+        preference_(preference),
+        ports_(registry, preference) {}
 
   // Where a path may start now, best first; RankAddresses says when there is
-  // none.
+  // none. Devices that do not answer are passed over while others do. Those
+  // that do are followed by ports() from then on.
   absl::StatusOr<std::vector<LocalAddress>> Addresses(
       const std::optional<EndpointDescription>& peer);
 
@@ -45,10 +51,19 @@ class PollGroup {
   // packets of an earlier connection do not fit.
   uint32_t RandomPacketNumber();
 
+  // As PrepareMemory.
+  absl::Status Prepare(const std::shared_ptr<const Mapping>& memory);
+
+  PortWatch& ports() { return ports_; }
+  // Of the devices that have paths. For the polling thread.
+  MarkSource& marks() { return marks_; }
+
  private:
   DeviceRegistry& registry_;
   const HubOptions options_;
   const AddressPreference preference_;
+  PortWatch ports_;
+  MarkReader marks_;
   absl::Mutex mu_;
   std::vector<std::weak_ptr<CompletionHub>> hubs_ ABSL_GUARDED_BY(mu_);
   absl::BitGen random_ ABSL_GUARDED_BY(mu_);

@@ -29,21 +29,6 @@ ibv_mtu MtuOf(uint32_t bytes) {
   return static_cast<ibv_mtu>(mtu);
 }
 
-int AccessFlags(Access access) {
-  // Relaxed: packets of one transfer may land in any order, which nobody sees
-  // who looks at memory only after its completion.
-  constexpr int kAlways = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING;
-  switch (access) {
-    case Access::kLocal:
-      return kAlways;
-    case Access::kRemoteRead:
-      return kAlways | IBV_ACCESS_REMOTE_READ;
-    case Access::kRemoteWrite:
-      return kAlways | IBV_ACCESS_REMOTE_WRITE;
-  }
-  return kAlways;
-}
-
 SendLane::Options LaneOptions(const CompletionHub::Attached& attached,
                               Lane lane, const LocalAddress& address,
                               const PathOptions& options) {
@@ -190,10 +175,8 @@ absl::StatusOr<RemoteRegion> VerbsPath::Import(absl::string_view descriptor) {
           [&](const RegionDescription& x) { return x.id == region.id; })) {
     return absl::InvalidArgumentError("too many regions, or the same twice");
   }
-  if (!peer_.has_value()) {
-    REFRACT_RETURN_IF_ERROR(Connect(region.endpoint));
-    peer_ = region.endpoint;
-  } else if (!(*peer_ == region.endpoint)) {
+  REFRACT_RETURN_IF_ERROR(Connect(region.endpoint));
+  if (!(*peer_ == region.endpoint)) {
     return absl::InvalidArgumentError(
         "regions of different peers on one verbs path");
   }
@@ -202,14 +185,19 @@ absl::StatusOr<RemoteRegion> VerbsPath::Import(absl::string_view descriptor) {
 }
 
 absl::Status VerbsPath::Connect(const EndpointDescription& peer) {
+  if (peer_.has_value()) return absl::OkStatus();
   absl::Status connected =
       ConnectPair(*attached_.pairs.express, Lane::kExpress, peer);
   if (connected.ok()) {
     connected = ConnectPair(*attached_.pairs.bulk, Lane::kBulk, peer);
   }
   // Half of a connection is of no use.
-  if (!connected.ok()) Break(connected);
-  return connected;
+  if (!connected.ok()) {
+    Break(connected);
+    return connected;
+  }
+  peer_ = peer;
+  return absl::OkStatus();
 }
 
 absl::Status VerbsPath::ConnectPair(QueuePair& pair, Lane lane,
@@ -297,6 +285,11 @@ PostResult VerbsPath::Prepare(SendLane& lane, const RemoteRegion& region,
   if (bytes > 0) {
     const OwnRegion* own = Owner(local, bytes);
     if (own == nullptr) return PostResult::kInvalid;
+    // Short ones would be read by the processor, which must not.
+    if (access == Access::kRemoteWrite &&
+        own->region.memory->device() != nullptr) {
+      return PostResult::kInvalid;
+    }
     operation->local_key = own->local_key;
   }
   if (lane.full()) return PostResult::kFull;

@@ -22,9 +22,10 @@ namespace refract::transport::verbs {
 // notifications their immediates, on one; gets are RDMA reads, on the other, so
 // that a long get stands in no put's way.
 //
-// The first Import connects the queue pairs with those of the peer, which every
-// descriptor names. Posts before it are kInvalid, and the peer must not post
-// before this side has done it: its packets would find nobody.
+// The first Import, or Connect before it, connects the queue pairs with those
+// of the peer, which every descriptor names. Posts before it are kInvalid, and
+// the peer must not post before this side has done it: its packets would find
+// nobody.
 //
 // A lone put goes to the device at once; those that follow while it is under
 // way are collected for the next Poll or Arm.
@@ -35,6 +36,11 @@ class VerbsPath final : public DataPath {
       const std::shared_ptr<PollGroup>& group, const LocalAddress& address,
       const PathOptions& options);
   ~VerbsPath() override;
+
+  // Connects the queue pairs to those of `peer`, before there is a region to
+  // import; no effect once they are. Unavailable: from this address there is no
+  // way to the peer's. After an error the path is broken.
+  absl::Status Connect(const EndpointDescription& peer);
 
   absl::StatusOr<Region> CreateRegion(size_t bytes, Access access) override;
   absl::StatusOr<Region> AddRegion(std::shared_ptr<const Mapping> memory,
@@ -56,6 +62,9 @@ class VerbsPath final : public DataPath {
   absl::Status status() const override { return status_; }
   PathLimits limits() const override;
   PathCapabilities capabilities() const override { return {true, true}; }
+  std::string rail() const override {
+    return RailOf(address_.device, address_.port);
+  }
 
  private:
   struct OwnRegion {
@@ -71,7 +80,6 @@ class VerbsPath final : public DataPath {
 
   absl::StatusOr<Region> Register(std::shared_ptr<const Mapping> memory,
                                   Access access);
-  absl::Status Connect(const EndpointDescription& peer);
   absl::Status ConnectPair(QueuePair& pair, Lane lane,
                            const EndpointDescription& peer);
   const OwnRegion* Owner(const std::byte* begin, size_t bytes) const;
