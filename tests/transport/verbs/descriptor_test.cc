@@ -40,6 +40,33 @@ TEST(VerbsDescriptor, ComesBackAsItWent) {
   EXPECT_EQ(decoded->access, region.access);
 }
 
+// docs/wire_format.md, "verbs data path": bytes written down by hand from
+// proto/verbs.proto, not by this code. Peers of other versions rely on them.
+constexpr char kGolden[] =
+    "0a2d0801121000000000000000000000ffff0a0000011802288020320708"
+    "1110ef9baf053a0408121001401048800210011900000000007f00002080"
+    "202d341200003001";
+
+TEST(VerbsDescriptor, HasTheBytesOfTheDocument) {
+  const std::string golden =
+      "verbs:" + absl::Base64Escape(absl::HexStringToBytes(kGolden));
+  EXPECT_EQ(EncodeRegion(Example()), golden);
+  const auto decoded = DecodeRegion(golden);
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(decoded->endpoint, Example().endpoint);
+  EXPECT_EQ(decoded->address, Example().address);
+}
+
+// What a later version adds is passed over.
+TEST(VerbsDescriptor, UnknownFieldsAreIgnored) {
+  // Field 15, a varint.
+  const auto decoded = DecodeRegion(
+      "verbs:" + absl::Base64Escape(absl::HexStringToBytes(kGolden) +
+                                    absl::HexStringToBytes("7805")));
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(decoded->key, Example().key);
+}
+
 TEST(VerbsDescriptor, ImpossibleFieldsAreRefused) {
   std::vector<RegionDescription> bad(13, Example());
   bad[0].endpoint.gid = {};
