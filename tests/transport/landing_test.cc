@@ -91,6 +91,9 @@ TEST_P(LandingTest, RowsOfSixteenClientsAreSideBySide) {
   std::atomic<int> leases = 0;
   std::atomic<size_t> next_row = 0;
   std::shared_ptr<LandingArea> area;
+  // Atomic, as what the handler's thread reads comes from this one past the
+  // transport.
+  std::atomic<const LandingArea*> landing_area = nullptr;
   LandingHandler handler(
       [&](const RequestDescriptor& request, Landing* landing) {
         ASSERT_EQ(request.model, 7u);
@@ -101,7 +104,7 @@ TEST_P(LandingTest, RowsOfSixteenClientsAreSideBySide) {
         ASSERT_GE(request.payload_bytes, kWide + kNarrow);
         ASSERT_LT(request.deadline, absl::InfiniteFuture());
         const size_t row = next_row++;
-        const absl::Span<std::byte> bytes = area->bytes();
+        const absl::Span<std::byte> bytes = landing_area.load()->bytes();
         landing->tensors = {
             bytes.subspan(row * kWide, kWide),
             {},
@@ -112,6 +115,7 @@ TEST_P(LandingTest, RowsOfSixteenClientsAreSideBySide) {
       });
   ASSERT_NO_FATAL_FAILURE(StartServer(&handler));
   area = *server_->CreateLandingArea(kClients * (kWide + kNarrow));
+  landing_area = area.get();
   std::vector<std::unique_ptr<Client>> clients;
   for (size_t i = 0; i < kClients; ++i) {
     ASSERT_NO_FATAL_FAILURE(StartClient());
@@ -168,10 +172,11 @@ TEST_P(LandingTest, RowsOfSixteenClientsAreSideBySide) {
 TEST_P(LandingTest, BadPlacesFailTheRequestAndNothingElse) {
   constexpr size_t kBytes = 102'400;
   std::shared_ptr<LandingArea> area;
+  std::atomic<const LandingArea*> landing_area = nullptr;
   std::vector<std::byte> foreign(2 * kBytes);
-  int mode = 0;
+  std::atomic<int> mode = 0;
   LandingHandler handler([&](const RequestDescriptor&, Landing* landing) {
-    const absl::Span<std::byte> good = area->bytes();
+    const absl::Span<std::byte> good = landing_area.load()->bytes();
     const auto row = [](absl::Span<std::byte> from, size_t at, size_t bytes) {
       return from.subspan(at, bytes);
     };
@@ -209,6 +214,7 @@ TEST_P(LandingTest, BadPlacesFailTheRequestAndNothingElse) {
   });
   ASSERT_NO_FATAL_FAILURE(Start(&handler));
   area = *server_->CreateLandingArea(6 * kBytes);
+  landing_area = area.get();
   EXPECT_EQ(server_->CreateLandingArea(0).status().code(),
             absl::StatusCode::kInvalidArgument);
   const int64_t bytes = kBytes;
