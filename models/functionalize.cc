@@ -85,8 +85,9 @@ class Functionalizer {
   }
 
   // The contents of an object now; views it again when it is stale.
-  absl::StatusOr<ValueId> Read(ValueId id) {
-    const ValueId object = same_[id];
+  absl::StatusOr<ValueId> Read(ValueId id) { return ReadObject(same_[id]); }
+
+  absl::StatusOr<ValueId> ReadObject(ValueId object) {
     if (!objects_[object].lost.empty()) {
       return absl::UnimplementedError(objects_[object].lost);
     }
@@ -102,7 +103,7 @@ class Functionalizer {
                        " may or may not share, and both are read"));
     }
     REFRACT_ASSIGN_OR_RETURN(const ValueId parent,
-                             Read(objects_[object].parent));
+                             ReadObject(objects_[object].parent));
     ValueId contents = parent;
     if (objects_[object].view >= 0) contents = ViewAgain(object, parent);
     objects_[object].contents = contents;
@@ -131,6 +132,9 @@ class Functionalizer {
   absl::Status Visit(Node& node) {
     REFRACT_ASSIGN_OR_RETURN(const std::string functional,
                              FunctionalForm(node.op));
+    if (ReshapesInPlace(functional) && !functional.empty()) {
+      return VisitReshape(node, functional);
+    }
     if (!functional.empty()) return VisitWrite(node, functional);
     if (node.outputs.empty()) {
       if (IsCheck(node.op)) return absl::OkStatus();
@@ -155,7 +159,7 @@ class Functionalizer {
       case Sharing::kCopy: {
         if (node.outputs[0] == kNoValue) return absl::OkStatus();
         Object& copy = objects_[node.outputs[0]];
-        REFRACT_ASSIGN_OR_RETURN(copy.contents, Read(parent));
+        REFRACT_ASSIGN_OR_RETURN(copy.contents, ReadObject(parent));
         copy.contiguous = objects_[parent].contiguous;
         return absl::OkStatus();
       }
@@ -186,11 +190,48 @@ class Functionalizer {
       object.contiguous =
           dropped || (objects_[parent].contiguous && KeepsContiguous(node));
       if (dropped) {
-        REFRACT_ASSIGN_OR_RETURN(object.contents, Read(parent));
+        REFRACT_ASSIGN_OR_RETURN(object.contents, ReadObject(parent));
       }
     }
     if (!dropped) graph_.nodes.push_back(std::move(node));
     return absl::OkStatus();
+  }
+
+  // From here on every name of the object means the view.
+  absl::Status VisitReshape(Node& node, const std::string& functional) {
+    const Argument* source = SourceArg(node);
+    if (source == nullptr || !std::holds_alternative<ValueRef>(*source) ||
+        node.outputs.size() != 1 || node.outputs[0] == kNoValue) {
+      return absl::UnimplementedError("changes the shape of no one tensor");
+    }
+    const ValueId object = same_[std::get<ValueRef>(*source).id];
+    const ValueId result = node.outputs[0];
+    node.op = functional;
+    REFRACT_RETURN_IF_ERROR(ReadArguments(node));
+    REFRACT_RETURN_IF_ERROR(VisitView(node, object, Sharing::kView));
+    for (ValueId& same : same_) {
+      if (same == object) same = result;
+    }
+    return absl::OkStatus();
+  }
+
+  // Whether another part of the same split keeps its contents when `object` is
+  // written.
+  bool IsUntouchedPart(const Object& other, ValueId object,
+                       int64_t version) const {
+    const Object& written = objects_[object];
+    return other.parent == written.parent && other.view == written.view &&
+           other.output != written.output && other.version == version &&
+           written.view >= 0 && GivesDisjointParts(views_[written.view]);
+  }
+
+  bool MayOverlapItself(ValueId object) const {
+    for (; objects_[object].parent != kNoValue;
+         object = objects_[object].parent) {
+      const int32_t view = objects_[object].view;
+      if (view >= 0 && MayOverlap(views_[view])) return true;
+    }
+    return false;
   }
 
   absl::Status VisitWrite(Node& node, const std::string& functional) {
@@ -254,7 +295,9 @@ class Functionalizer {
     ValueId child = object;
     while (objects_[child].parent != kNoValue && !objects_[child].undecided) {
       child = objects_[child].parent;
-      REFRACT_ASSIGN_OR_RETURN(const ValueId old, Read(child));
+      // An earlier write could not be put into it: nobody may read it again.
+      if (!objects_[child].lost.empty()) break;
+      REFRACT_ASSIGN_OR_RETURN(const ValueId old, ReadObject(child));
       parents.push_back({child, old});
     }
     if (child == root && graph_.value(root).is_weight()) {
@@ -267,15 +310,30 @@ class Functionalizer {
       objects_[id].contents = value;
       objects_[id].version = version;
     };
+    if (!MayOverlapItself(object)) {
+      for (Object& other : objects_) {
+        if (IsUntouchedPart(other, object, version - 1)) {
+          other.version = version;
+        }
+      }
+    }
     update(object, contents);
     child = object;
     for (const auto& [parent, old] : parents) {
       if (objects_[child].view >= 0) {
-        REFRACT_ASSIGN_OR_RETURN(
-            Node inverse, InverseOf(views_[objects_[child].view],
-                                    objects_[child].output, old, contents));
+        absl::StatusOr<Node> inverse =
+            InverseOf(views_[objects_[child].view], objects_[child].output, old,
+                      contents);
+        if (!inverse.ok()) {
+          if (MayOverlapItself(object)) return inverse.status();
+          // An error only if somebody reads what was written through.
+          for (ValueId id = parent; id != kNoValue; id = objects_[id].parent) {
+            objects_[id].lost = std::string(inverse.status().message());
+          }
+          return absl::OkStatus();
+        }
         contents =
-            Emit(std::move(inverse), parent, absl::StrCat(writer, "_through"));
+            Emit(*std::move(inverse), parent, absl::StrCat(writer, "_through"));
       }
       update(parent, contents);
       child = parent;

@@ -280,6 +280,7 @@ absl::StatusOr<Node> InverseOf(const Node& view, size_t output, ValueId base,
 
 absl::StatusOr<std::string> FunctionalForm(absl::string_view op) {
   const OpName name = SplitName(op);
+  if (name.space == "py") return std::string();  // "py.and_" is Python's name
   static const auto& dunders =
       *new absl::flat_hash_map<absl::string_view, absl::string_view>{
           {"__iand__", "__and__"},       {"__ior__", "__or__"},
@@ -295,15 +296,35 @@ absl::StatusOr<std::string> FunctionalForm(absl::string_view op) {
   if (!absl::EndsWith(name.name, "_") || absl::EndsWith(name.name, "__")) {
     return std::string();
   }
-  static const auto& changes_shape = *new NameSet{
-      "set_",       "resize_", "resize_as_", "as_strided_", "squeeze_",
-      "unsqueeze_", "t_",      "transpose_", "swapaxes_",   "swapdims_",
-      "swap_",      "rename_", "apply_",     "map_",        "map2_"};
+  static const auto& changes_shape =
+      *new NameSet{"set_",    "resize_", "resize_as_", "as_strided_", "swap_",
+                   "rename_", "apply_",  "map_",       "map2_"};
   if (changes_shape.contains(name.name)) {
     return absl::UnimplementedError("changes a shape or a storage in place");
   }
   return absl::StrCat(name.space, ".", absl::StripSuffix(name.name, "_"), ".",
                       name.overload);
+}
+
+bool GivesDisjointParts(const Node& view) {
+  static const auto& names = *new NameSet{
+      "split",        "split_with_sizes", "chunk",  "unsafe_chunk",
+      "unsafe_split", "tensor_split",     "unbind", "unsafe_split_with_sizes",
+      "hsplit",       "vsplit",           "dsplit"};
+  return names.contains(SplitName(view.op).name);
+}
+
+bool MayOverlap(const Node& view) {
+  static const auto& names =
+      *new NameSet{"expand",       "expand_as", "as_strided",       "unfold",
+                   "broadcast_to", "meshgrid",  "broadcast_tensors"};
+  return names.contains(SplitName(view.op).name);
+}
+
+bool ReshapesInPlace(absl::string_view functional) {
+  static const auto& names = *new NameSet{"squeeze",   "unsqueeze", "t",
+                                          "transpose", "swapaxes",  "swapdims"};
+  return names.contains(SplitName(functional).name);
 }
 
 bool KeepsDtype(const Graph& graph, const Node& functional) {

@@ -39,6 +39,15 @@ const Argument* SourceArg(const Node& node);
 absl::StatusOr<Node> InverseOf(const Node& view, size_t output, ValueId base,
                                ValueId contents);
 
+// The parts that a view gives share no element with each other.
+bool GivesDisjointParts(const Node& view);
+// May show one element in several places.
+bool MayOverlap(const Node& view);
+
+// squeeze_, t_, …, by their functional form: the tensor itself becomes a view
+// of what it was.
+bool ReshapesInPlace(absl::string_view functional);
+
 // "aten.add_.Tensor" → "aten.add.Tensor"; empty when `op` writes into nothing.
 // Unimplemented: it writes, and has no functional form.
 absl::StatusOr<std::string> FunctionalForm(absl::string_view op);

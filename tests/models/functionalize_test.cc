@@ -170,15 +170,56 @@ TEST(FunctionalizeTest, PartsOfASplitAreToldApart) {
   const std::string base =
       "slice_scatter.default(exp.default(x), "
       "relu.default(split_with_sizes.default#1(exp.default(x))))";
+  // The other part shares nothing with the one that is written.
   EXPECT_THAT(Outputs(b.graph),
-              ElementsAre(base, absl::StrCat("split_with_sizes.default#0(",
-                                             base, ")")));
+              ElementsAre(base, "split_with_sizes.default#0(exp.default(x))"));
   for (const Node& node : b.graph.nodes) {
     if (node.op != "aten.slice_scatter.default") continue;
     EXPECT_EQ(std::get<int64_t>(*node.FindArg("start")), 2);
     EXPECT_EQ(std::get<int64_t>(*node.FindArg("end")), 5);
     EXPECT_EQ(std::get<int64_t>(*node.FindArg("dim")), 1);
   }
+}
+
+// GRU cells write into the gates that chunk() gives them.
+TEST(FunctionalizeTest, PartsOfAChunkMayBeWrittenWhileTheWholeIsNotRead) {
+  Builder b;
+  const ValueId x = b.Input("x");
+  const ValueId y = b.One("aten.exp.default", {{"self", ValueRef{x}}});
+  const auto parts = b.Add("aten.unsafe_chunk.default",
+                           {{"self", ValueRef{y}}, {"chunks", int64_t{2}}}, 2);
+  b.One("aten.sigmoid_.default", {{"self", ValueRef{parts[0]}}});
+  b.One("aten.tanh_.default", {{"self", ValueRef{parts[1]}}});
+  b.Output(parts[0]);
+  b.Output(parts[1]);
+  Graph whole = b.graph;
+  ASSERT_TRUE(Functionalize(b.graph).ok());
+  EXPECT_THAT(
+      Outputs(b.graph),
+      ElementsAre("sigmoid.default(unsafe_chunk.default#0(exp.default(x)))",
+                  "tanh.default(unsafe_chunk.default#1(exp.default(x)))"));
+  whole.outputs.push_back(y);
+  whole.output_names.push_back("output_2");
+  const absl::Status status = Functionalize(whole);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(status.message(), HasSubstr("unsafe_chunk"));
+}
+
+TEST(FunctionalizeTest, TensorReshapedInPlaceIsAViewOfWhatItWas) {
+  Builder b;
+  const ValueId x = b.Input("x");
+  const ValueId y = b.One("aten.exp.default", {{"self", ValueRef{x}}});
+  const ValueId view = b.One("aten.slice.Tensor", {{"self", ValueRef{y}}});
+  b.One("aten.squeeze_.dim", {{"self", ValueRef{y}}, {"dim", int64_t{1}}});
+  b.One("aten.relu_.default", {{"self", ValueRef{y}}});
+  b.Output(y);
+  b.Output(view);
+  ASSERT_TRUE(Functionalize(b.graph).ok());
+  const std::string squeezed = "relu.default(squeeze.dim(exp.default(x)))";
+  EXPECT_THAT(
+      Outputs(b.graph),
+      ElementsAre(squeezed, absl::StrCat("slice.Tensor(reshape_as.default(",
+                                         squeezed, ", exp.default(x)))")));
 }
 
 TEST(FunctionalizeTest, PermutationIsInverted) {
