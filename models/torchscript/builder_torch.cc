@@ -45,21 +45,28 @@ absl::StatusOr<ValueId> Builder::WeightOf(const std::string& name,
   return id;
 }
 
-Item Builder::SizeOf(ValueId tensor, int64_t dim) {
-  return Item::Number(Emit("size", "aten.sym_size.int",
-                           {{"self", ValueRef{tensor}}, {"dim", dim}},
-                           ValueKind::kSymInt));
+Item Builder::SizeOf(const Item& tensor, int64_t dim) {
+  Item size = Item::Number(Emit(
+      "size", "aten.sym_size.int",
+      {{"self", ValueRef{tensor.value}}, {"dim", dim}}, ValueKind::kSymInt));
+  const at::Tensor* example = tensor.example_tensor();
+  if (example != nullptr && dim < example->dim() && dim >= -example->dim()) {
+    size.example = example->size(dim);
+  }
+  return size;
 }
 
 absl::StatusOr<Item> Builder::Compute(const std::string& op,
                                       const std::vector<Item>& operands) {
   std::vector<aten::Operand> known;
+  std::vector<aten::Operand> examples;
   std::vector<NamedArgument> args;
   bool fractions = op == "py.truediv" || op == "py.float";
   for (const Item& item : operands) {
     const std::string name = args.empty() ? "a" : "b";
     if (const auto number = KnownNumber(item, /*constants=*/true)) {
       known.push_back(*number);
+      examples.push_back(*number);
       fractions |= number->kind == aten::Operand::Kind::kFloat;
       if (number->kind == aten::Operand::Kind::kInt) {
         args.push_back({name, number->i});
@@ -70,6 +77,8 @@ absl::StatusOr<Item> Builder::Compute(const std::string& op,
       }
     } else {
       args.push_back({name, ValueRef{item.value}});
+      const auto example = KnownNumber(Item::Literal(item.example), false);
+      if (example) examples.push_back(*example);
       fractions |=
           converted_.graph.value(item.value).kind == ValueKind::kSymFloat;
     }
@@ -87,7 +96,12 @@ absl::StatusOr<Item> Builder::Compute(const std::string& op,
   ValueKind kind = fractions ? ValueKind::kSymFloat : ValueKind::kSymInt;
   if (gives_bool.contains(op)) kind = ValueKind::kSymBool;
   if (gives_int.contains(op)) kind = ValueKind::kSymInt;
-  return Item::Number(Emit(op.substr(3), op, std::move(args), kind));
+  Item result = Item::Number(Emit(op.substr(3), op, std::move(args), kind));
+  if (examples.size() == operands.size()) {
+    const auto example = aten::EvaluateSizeOp(op, examples);
+    if (example.ok()) result.example = LiteralOf(*example).literal;
+  }
+  return result;
 }
 
 ValueId Builder::Emit(const std::string& name, std::string op,

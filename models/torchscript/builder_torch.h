@@ -36,7 +36,7 @@ class Builder {
   ValueId Emit(const std::string& name, std::string op,
                std::vector<NamedArgument> args,
                ValueKind kind = ValueKind::kTensor);
-  Item SizeOf(ValueId tensor, int64_t dim);
+  Item SizeOf(const Item& tensor, int64_t dim);
 
   // The value of a parameter, buffer or constant; the same for the same name.
   // Unimplemented as Archive::Locate(), naming it.

@@ -12,11 +12,14 @@
 #include <unordered_map>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/aten/convert_torch.h"
 #include "models/torchscript/builder_torch.h"
+#include "models/torchscript/containers_torch.h"
+#include "models/torchscript/example_torch.h"
 #include "models/torchscript/item_torch.h"
 #include "models/torchscript/numbers_torch.h"
 
@@ -26,6 +29,9 @@ namespace {
 using JitBlock = torch::jit::Block;
 using JitNode = torch::jit::Node;
 using JitValue = torch::jit::Value;
+
+// Loops of a model count layers, fields or steps.
+constexpr int64_t kMaxIterations = 10'000;
 
 // "weights0.1" → "weights0": the number only tells versions of a name apart.
 absl::string_view WithoutVersion(absl::string_view name) {
@@ -44,10 +50,18 @@ std::string Location(const JitNode& node) {
   return absl::StrCat(" at ", std::get<0>(*place), ":", std::get<1>(*place));
 }
 
+// A branch that does nothing but raise an exception.
+bool Raises(const JitBlock& block) {
+  for (const JitNode* node : block.nodes()) {
+    if (node->kind() == c10::prim::RaiseException) return true;
+  }
+  return false;
+}
+
 class Converter {
  public:
-  explicit Converter(const Archive& archive)
-      : archive_(archive), build_(archive) {}
+  Converter(const Archive& archive, const Examples& examples)
+      : archive_(archive), examples_(examples), build_(archive) {}
 
   absl::StatusOr<Converted> Run() {
     const auto method = archive_.module().find_method("forward");
@@ -66,6 +80,9 @@ class Converter {
 
  private:
   absl::Status AddInputs(const torch::jit::Graph& source) {
+    for (const JitValue* input : source.inputs()) {
+      arguments_.insert(std::string(WithoutVersion(input->debugName())));
+    }
     // The first is the module itself.
     for (size_t i = 0; i < source.inputs().size(); ++i) {
       const JitValue* input = source.inputs()[i];
@@ -76,24 +93,98 @@ class Converter {
         items_[input] = std::move(self);
         continue;
       }
-      const std::string name(WithoutVersion(input->debugName()));
-      if (input->type()->kind() != c10::TypeKind::TensorType) {
-        return absl::UnimplementedError(
-            absl::StrCat("input ", name, " is a ", input->type()->str(),
-                         "; only tensors can be served"));
-      }
-      const bool named = input->hasDebugName();
-      const ValueId id =
-          build_.AddValue(named ? name : absl::StrCat("input_", i - 1));
-      build_.graph().inputs.push_back(id);
-      items_[input] = Item::Tensor(id);
+      const std::string name =
+          input->hasDebugName()
+              ? std::string(WithoutVersion(input->debugName()))
+              : absl::StrCat("input_", i - 1);
+      REFRACT_ASSIGN_OR_RETURN(items_[input], InputOf(*input->type(), name));
     }
     return absl::OkStatus();
   }
 
+  Item AddInput(const std::string& name) {
+    Item item = Item::Tensor(build_.AddValue(name));
+    const auto example = examples_.find(name);
+    // Some operators write into their inputs.
+    if (example != examples_.end()) item.example = example->second.clone();
+    build_.graph().inputs.push_back(item.value);
+    return item;
+  }
+
+  bool HasExample(absl::string_view prefix) const {
+    return std::any_of(examples_.begin(), examples_.end(),
+                       [prefix](const auto& example) {
+                         return absl::StartsWith(example.first, prefix);
+                       });
+  }
+
+  // A tensor, or a dictionary, list or tuple of inputs: "features" with the
+  // key "user" is the input "features_user", "xs" has "xs_0", "xs_1", ….
+  absl::StatusOr<Item> InputOf(const c10::Type& type, const std::string& name) {
+    if (type.kind() == c10::TypeKind::TensorType) return AddInput(name);
+    if (const auto* optional = type.castRaw<c10::OptionalType>()) {
+      // Left out when the sample leaves it out.
+      if (!HasExample(name)) return Item();
+      return InputOf(*optional->getElementType(), name);
+    }
+    if (const auto* tuple = type.castRaw<c10::TupleType>()) {
+      std::vector<Item> elements;
+      for (size_t i = 0; i < tuple->elements().size(); ++i) {
+        REFRACT_ASSIGN_OR_RETURN(
+            Item item,
+            InputOf(*tuple->elements()[i], absl::StrCat(name, "_", i)));
+        elements.push_back(std::move(item));
+      }
+      return Item::List(std::move(elements));
+    }
+    const auto* list = type.castRaw<c10::ListType>();
+    if (list != nullptr && HasExample(absl::StrCat(name, "_0"))) {
+      std::vector<Item> elements;
+      for (int i = 0; HasExample(absl::StrCat(name, "_", i)); ++i) {
+        REFRACT_ASSIGN_OR_RETURN(
+            Item item,
+            InputOf(*list->getElementType(), absl::StrCat(name, "_", i)));
+        elements.push_back(std::move(item));
+      }
+      return Item::List(std::move(elements));
+    }
+    const auto* dict = type.castRaw<c10::DictType>();
+    if (dict != nullptr &&
+        dict->getValueType()->kind() == c10::TypeKind::TensorType) {
+      return DictInput(*dict, name);
+    }
+    return absl::UnimplementedError(absl::StrCat(
+        "input ", name, " is a ", type.str(),
+        list == nullptr ? "; only tensors can be served"
+                        : "; its length is known with a --sample only"));
+  }
+
+  // Keys come from the sample; those that it lacks from the graph's look-ups.
+  absl::StatusOr<Item> DictInput(const c10::DictType& type,
+                                 const std::string& name) {
+    Item dict = Item::Dict({}, {});
+    dict.path = name;
+    if (type.getKeyType()->kind() != c10::TypeKind::StringType) return dict;
+    const std::string prefix = absl::StrCat(name, "_");
+    std::vector<std::string> keys;
+    for (const auto& [input, tensor] : examples_) {
+      if (absl::StartsWith(input, prefix) && !arguments_.contains(input)) {
+        keys.push_back(input.substr(prefix.size()));
+      }
+    }
+    // Then these are all.
+    if (!keys.empty()) dict.path.clear();
+    std::sort(keys.begin(), keys.end());
+    for (const std::string& key : keys) {
+      dict.keys->push_back(key);
+      dict.contents->push_back(AddInput(absl::StrCat(prefix, key)));
+    }
+    return dict;
+  }
+
   absl::Status AddOutput(const Item& item) {
-    if (item.kind == Item::Kind::kList) {
-      for (const Item& element : item.elements) {
+    if (item.kind == Item::Kind::kList || item.kind == Item::Kind::kDict) {
+      for (const Item& element : item.elements()) {
         REFRACT_RETURN_IF_ERROR(AddOutput(element));
       }
       return absl::OkStatus();
@@ -159,18 +250,73 @@ class Converter {
       return Set(node, Item::List(Inputs(node)));
     }
     if (op == "prim::DictConstruct") {
-      // Keys and values alternate; only outputs are dictionaries.
+      // Keys and values alternate.
+      std::vector<c10::IValue> keys;
       std::vector<Item> elements;
       for (size_t i = 1; i < node.inputs().size(); i += 2) {
+        keys.push_back(Input(node, i - 1).literal);
         elements.push_back(Input(node, i));
       }
-      return Set(node, Item::List(std::move(elements)));
+      return Set(node, Item::Dict(std::move(keys), std::move(elements)));
     }
     if (op == "prim::ListUnpack" || op == "prim::TupleUnpack") {
       return ConvertUnpack(node);
     }
     if (op == "prim::If") return ConvertIf(node);
+    if (op == "prim::Loop") return ConvertLoop(node);
+    if (op == "prim::RaiseException") {
+      return absl::InvalidArgumentError("the model always raises this");
+    }
     if (op == "aten::warn" || op == "prim::Print") return absl::OkStatus();
+    if (op == "prim::Uninitialized") return Set(node, Item());
+    // Texts are for exceptions, and say by being empty that there is none.
+    if (op == "aten::format" || op == "aten::str") {
+      return Set(node, Item::Literal(std::string("(text)")));
+    }
+    if (op == "prim::type" && Input(node, 0).kind == Item::Kind::kLiteral &&
+        Input(node, 0).literal.isDevice()) {
+      return Set(node, Item::Literal(std::string("cpu")));
+    }
+    if (op == "aten::is_grad_enabled" || op == "aten::is_autocast_enabled" ||
+        op == "prim::is_nested" || op == "prim::requires_grad" ||
+        op == "prim::is_sparse" || op == "prim::is_mkldnn" ||
+        op == "prim::is_quantized" || op == "aten::is_scripting") {
+      return Set(node, Item::Literal(false));
+    }
+    std::vector<Item> inputs = Inputs(node);
+    if (op == "aten::eq" || op == "aten::ne") {
+      for (Item& input : inputs) {
+        if (input.kind == Item::Kind::kDTypeOf) {
+          input = Resolved(input, build_);
+        }
+      }
+      if (auto same = SameContents(inputs, build_)) {
+        if (!same->ok()) return same->status();
+        if (op == "aten::eq") return SetOr(node, *std::move(same));
+        return SetOr(node, build_.Compute("py.not_", {**same}));
+      }
+    }
+    ListSizes(op, inputs, build_);
+    if (IsContainerOp(op, inputs)) {
+      auto result = ContainerOp(op, inputs, [this](const std::string& name) {
+        return AddInput(name);
+      });
+      if (!result.ok()) return result.status();
+      if (node.outputs().empty()) return absl::OkStatus();
+      return Set(node, *std::move(result));
+    }
+    if (op == "aten::dim" || op == "aten::is_floating_point") {
+      if (const at::Tensor* example = inputs[0].example_tensor()) {
+        return Set(node, op == "aten::dim"
+                             ? Item::Literal(example->dim())
+                             : Item::Literal(example->is_floating_point()));
+      }
+      return absl::UnimplementedError(
+          "the rank or dtype of a tensor: needs a --sample that runs");
+    }
+    if (op == "aten::__range_length" || op == "aten::__derive_index") {
+      return ConvertRange(node, op == "aten::__range_length");
+    }
     if (op == "prim::NumToTensor" || op == "prim::unchecked_cast" ||
         op == "prim::unchecked_unwrap_optional" ||
         op == "aten::_unwrap_optional" || op == "aten::cpu" ||
@@ -190,18 +336,18 @@ class Converter {
       return ConvertIs(node, op == "aten::__is__");
     }
     if (op == "aten::__getitem__" || op == "prim::TupleIndex") {
-      return SetOr(node, Element(Inputs(node), build_));
+      return SetOr(node, Element(inputs, build_));
     }
     if (op == "aten::size" || op == "aten::len" || op == "aten::numel") {
-      return SetOr(node, Size(node, Inputs(node), build_));
+      return SetOr(node, Size(node, inputs, build_));
     }
     if (op == "aten::Int" || op == "aten::Float" || op == "aten::Bool" ||
         op == "aten::IntImplicit" || op == "aten::FloatImplicit" ||
         op == "aten::ScalarImplicit" || op == "aten::item") {
-      return SetOr(node, ToNumber(node, Inputs(node), build_));
+      return SetOr(node, ToNumber(node, inputs, build_));
     }
-    if (IsArithmetic(node, Inputs(node))) {
-      return SetOr(node, Arithmetic(node, Inputs(node), build_));
+    if (IsArithmetic(node, inputs)) {
+      return SetOr(node, Arithmetic(node, inputs, build_));
     }
     if (op == "aten::to") return ConvertTo(node);
     return ConvertOperator(node, op);
@@ -231,6 +377,7 @@ class Converter {
       }
       REFRACT_ASSIGN_OR_RETURN(const ValueId id, build_.WeightOf(name, tensor));
       Item item = Item::Tensor(id);
+      item.example = tensor;
       if (tensor.dim() == 0 && !tensor.is_complex()) {
         item.constant = tensor.item();
       }
@@ -287,7 +434,7 @@ class Converter {
       // The number of names tells the rank.
       std::vector<Item> sizes;
       for (size_t i = 0; i < node.outputs().size(); ++i) {
-        sizes.push_back(build_.SizeOf(list.value, static_cast<int64_t>(i)));
+        sizes.push_back(build_.SizeOf(list, static_cast<int64_t>(i)));
       }
       list = Item::List(std::move(sizes));
     }
@@ -299,11 +446,11 @@ class Converter {
       list = Item::List(std::move(elements));
     }
     if (list.kind != Item::Kind::kList ||
-        list.elements.size() != node.outputs().size()) {
+        list.elements().size() != node.outputs().size()) {
       return absl::UnimplementedError("unpacks what is not known to fit");
     }
     for (size_t i = 0; i < node.outputs().size(); ++i) {
-      items_[node.output(i)] = list.elements[i];
+      items_[node.output(i)] = list.elements()[i];
     }
     return absl::OkStatus();
   }
@@ -311,11 +458,19 @@ class Converter {
   absl::Status ConvertIf(const JitNode& node) {
     const Item& condition = Input(node, 0);
     if (condition.kind != Item::Kind::kLiteral || !condition.literal.isBool()) {
+      // Checks hold for the requests that the model serves.
+      const bool first_raises = Raises(*node.blocks()[0]);
+      if (first_raises != Raises(*node.blocks()[1])) {
+        return TakeBlock(node, *node.blocks()[first_raises ? 1 : 0]);
+      }
       return absl::UnimplementedError(
           "a branch that data decides has no form in the graph IR; trace the "
           "model instead of scripting it");
     }
-    const JitBlock& block = *node.blocks()[condition.literal.toBool() ? 0 : 1];
+    return TakeBlock(node, *node.blocks()[condition.literal.toBool() ? 0 : 1]);
+  }
+
+  absl::Status TakeBlock(const JitNode& node, const JitBlock& block) {
     REFRACT_RETURN_IF_ERROR(ConvertBlock(block));
     for (size_t i = 0; i < node.outputs().size(); ++i) {
       items_[node.output(i)] = ItemOf(block.outputs()[i]);
@@ -323,10 +478,72 @@ class Converter {
     return absl::OkStatus();
   }
 
+  // Inputs: the largest number of rounds, whether to begin, what is carried.
+  // The body takes the round and what is carried, and gives whether to go on.
+  absl::Status ConvertLoop(const JitNode& node) {
+    const JitBlock& body = *node.blocks()[0];
+    const auto rounds = KnownNumber(Input(node, 0), /*constants=*/true);
+    std::vector<Item> carried = Inputs(node);
+    carried.erase(carried.begin());
+    for (int64_t i = 0;; ++i) {
+      const Item& goes_on = carried.front();
+      if (!rounds || rounds->kind != aten::Operand::Kind::kInt ||
+          goes_on.kind != Item::Kind::kLiteral || !goes_on.literal.isBool()) {
+        return absl::UnimplementedError(
+            "a loop whose rounds data decides has no form in the graph IR");
+      }
+      if (i >= rounds->i || !goes_on.literal.toBool()) break;
+      if (i == kMaxIterations) {
+        return absl::UnimplementedError(
+            absl::StrCat("a loop of more than ", kMaxIterations, " rounds"));
+      }
+      items_[body.inputs()[0]] = Item::Literal(i);
+      for (size_t k = 1; k < carried.size(); ++k) {
+        items_[body.inputs()[k]] = carried[k];
+      }
+      REFRACT_RETURN_IF_ERROR(ConvertBlock(body));
+      for (size_t k = 0; k < carried.size(); ++k) {
+        carried[k] = ItemOf(body.outputs()[k]);
+      }
+    }
+    for (size_t k = 1; k < carried.size(); ++k) {
+      items_[node.output(k - 1)] = carried[k];
+    }
+    return absl::OkStatus();
+  }
+
+  // How long a range is, or its element at a place.
+  absl::Status ConvertRange(const JitNode& node, bool length) {
+    std::vector<int64_t> numbers;
+    for (const Item& item : Inputs(node)) {
+      const auto number = KnownNumber(item, /*constants=*/true);
+      if (!number || number->kind != aten::Operand::Kind::kInt) {
+        return absl::UnimplementedError("a range that data decides");
+      }
+      numbers.push_back(number->i);
+    }
+    const int64_t first = numbers[0];
+    if (!length) {  // index, start, step
+      return Set(node, Item::Literal(numbers[1] + first * numbers[2]));
+    }
+    const int64_t step = numbers[2];
+    if (step == 0) return absl::InvalidArgumentError("a range of step 0");
+    const int64_t span = step > 0 ? numbers[1] - first : first - numbers[1];
+    const int64_t stride = step > 0 ? step : -step;
+    return Set(node, Item::Literal(span <= 0 ? int64_t{0}
+                                             : (span + stride - 1) / stride));
+  }
+
   absl::Status ConvertIs(const JitNode& node, bool is) {
     const bool both_none = Input(node, 0).is_none() && Input(node, 1).is_none();
     if (!Input(node, 0).is_none() && !Input(node, 1).is_none()) {
-      return absl::UnimplementedError("compares objects");
+      // Attention asks whether query, key and value are one tensor.
+      if (Input(node, 0).kind != Item::Kind::kValue ||
+          Input(node, 1).kind != Item::Kind::kValue) {
+        return absl::UnimplementedError("compares objects");
+      }
+      const bool same = Input(node, 0).value == Input(node, 1).value;
+      return Set(node, Item::Literal(same == is));
     }
     return Set(node, Item::Literal(both_none == is));
   }
@@ -351,10 +568,12 @@ class Converter {
     const std::string name = NameOf(node, "to");
     if (!dtype) {
       if (!copy) return Set(node, Item(self));
-      return Set(node,
-                 Item::Tensor(build_.Emit(name, "aten.clone.default",
-                                          {{"self", ValueRef{self.value}}})));
+      Item clone = Item::Tensor(build_.Emit(name, "aten.clone.default",
+                                            {{"self", ValueRef{self.value}}}));
+      clone.example = self.example;
+      return Set(node, std::move(clone));
     }
+    dtype = Resolved(*dtype, build_);
     if (dtype->kind == Item::Kind::kDTypeOf) {
       return Set(
           node, Item::Tensor(build_.Emit(name, "aten.type_as.default",
@@ -373,7 +592,11 @@ class Converter {
     if (copy) args.push_back({"copy", true});
     const ValueId id = build_.Emit(name, "aten.to.dtype", std::move(args));
     build_.graph().values[id].dtype = type;
-    return Set(node, Item::Tensor(id));
+    Item cast = Item::Tensor(id);
+    if (const at::Tensor* example = self.example_tensor()) {
+      cast.example = example->to(*aten::ToScalarType(type));
+    }
+    return Set(node, std::move(cast));
   }
 
   absl::Status ConvertOperator(const JitNode& node, absl::string_view op) {
@@ -385,6 +608,10 @@ class Converter {
     const absl::string_view full = schema->name();
     const size_t colons = full.find("::");
     const absl::string_view name = full.substr(colons + 2);
+    std::vector<Item> inputs;
+    for (size_t i = 0; i < schema->arguments().size(); ++i) {
+      inputs.push_back(Resolved(Input(node, i), build_));
+    }
     Node out;
     out.op = absl::StrCat(
         full.substr(0, colons), ".", name, ".",
@@ -400,24 +627,34 @@ class Converter {
             absl::StrCat("writes into its argument \"", argument.name(), "\""));
       }
       REFRACT_ASSIGN_OR_RETURN(std::optional<Argument> value,
-                               ToArgument(argument, Input(node, i)));
+                               ToArgument(argument, inputs[i]));
       if (value) out.args.push_back({argument.name(), *std::move(value)});
     }
-    return AddResults(node, *schema, NameOf(node, name), std::move(out));
+    return AddResults(node, *schema, NameOf(node, name), std::move(out),
+                      RunOnExamples(*schema, inputs));
   }
 
   absl::Status AddResults(const JitNode& node,
                           const c10::FunctionSchema& schema,
-                          const std::string& name, Node out) {
+                          const std::string& name, Node out,
+                          const std::vector<c10::IValue>& examples) {
     const auto& returns = schema.returns();
     if (returns.size() == 1 &&
         returns[0].type()->kind() == c10::TypeKind::ListType) {
-      REFRACT_ASSIGN_OR_RETURN(const size_t length, ListLength(node, out));
+      std::vector<at::Tensor> tensors;
+      if (examples.size() == 1 && examples[0].isTensorList()) {
+        tensors = examples[0].toTensorVector();
+      }
+      size_t length = tensors.size();
+      if (tensors.empty()) {
+        REFRACT_ASSIGN_OR_RETURN(length, ListLength(node, out));
+      }
       std::vector<Item> elements;
       out.output_is_list = true;
       const ValueId first = build_.AddNode(name, std::move(out), length);
       for (size_t i = 0; i < length; ++i) {
         elements.push_back(Item::Tensor(first + static_cast<ValueId>(i)));
+        if (i < tensors.size()) elements.back().example = tensors[i];
       }
       return Set(node, Item::List(std::move(elements)));
     }
@@ -430,7 +667,9 @@ class Converter {
     }
     const ValueId first = build_.AddNode(name, std::move(out), returns.size());
     for (size_t i = 0; i < returns.size(); ++i) {
-      items_[node.output(i)] = Item::Tensor(first + static_cast<ValueId>(i));
+      Item item = Item::Tensor(first + static_cast<ValueId>(i));
+      if (i < examples.size()) item.example = examples[i];
+      items_[node.output(i)] = std::move(item);
     }
     return absl::OkStatus();
   }
@@ -463,6 +702,8 @@ class Converter {
   }
 
   const Archive& archive_;
+  const Examples& examples_;
+  absl::flat_hash_set<std::string> arguments_;  // of forward()
   Builder build_;
   // References stay valid while others are added.
   std::unordered_map<const JitValue*, Item> items_;
@@ -470,8 +711,9 @@ class Converter {
 
 }  // namespace
 
-absl::StatusOr<Converted> Convert(const Archive& archive) {
-  return Converter(archive).Run();
+absl::StatusOr<Converted> Convert(const Archive& archive,
+                                  const Examples& examples) {
+  return Converter(archive, examples).Run();
 }
 
 }  // namespace refract::models::torchscript

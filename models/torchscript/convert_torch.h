@@ -1,8 +1,12 @@
 #ifndef REFRACT_MODELS_TORCHSCRIPT_CONVERT_TORCH_H_
 #define REFRACT_MODELS_TORCHSCRIPT_CONVERT_TORCH_H_
 
+#include <ATen/core/Tensor.h>
+
+#include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "models/graph.h"
 #include "models/torchscript/archive_torch.h"
@@ -16,11 +20,16 @@ struct Converted {
   std::vector<WeightEntry> weights;
 };
 
+// One request by input name, or empty.
+using Examples = absl::flat_hash_map<std::string, at::Tensor>;
+
 // The module's forward() as IR. Everything that constants decide is decided
-// here: attributes, branches, arithmetic. Unimplemented names the operator and
-// the line of Python that it came from, or the input or output that is no
-// tensor. May throw what LibTorch throws.
-absl::StatusOr<Converted> Convert(const Archive& archive);
+// here: attributes, branches, loops, lists, arithmetic; with `examples` also
+// what ranks, dtypes and lengths of lists decide. Unimplemented names the
+// operator and the line of Python that it came from, or the input or output
+// that is no tensor. May throw what LibTorch throws.
+absl::StatusOr<Converted> Convert(const Archive& archive,
+                                  const Examples& examples);
 
 }  // namespace refract::models::torchscript
 

@@ -3,8 +3,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "base/tensor.h"
 #include "models/import.h"
+#include "models/shapes/infer.h"
 
 namespace refract::models {
 
@@ -13,8 +15,13 @@ namespace refract::models {
 // zip and mapped in place, those that are preserved attributes keep their
 // names, constants are called "constants.<i>". No shapes yet: InferShapes()
 // adds them. Functionalised, validated; tables not bound yet.
+// `sample`: one request by input name, or empty. Arguments that are lists or
+// optional take their length from it, and scripted code its branches on ranks
+// and dtypes. Dictionaries, lists and tuples of tensors become inputs named
+// "argument_key".
 // Unimplemented names operators such as prim::If that have no IR form.
-absl::StatusOr<ImportedModel> ImportTorchScript(absl::string_view path);
+absl::StatusOr<ImportedModel> ImportTorchScript(
+    absl::string_view path, absl::Span<const NamedTensor> sample = {});
 
 }  // namespace refract::models
 

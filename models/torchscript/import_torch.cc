@@ -12,12 +12,20 @@
 namespace refract::models {
 namespace {
 
-absl::StatusOr<ImportedModel> Import(absl::string_view path) {
+absl::StatusOr<ImportedModel> Import(absl::string_view path,
+                                     absl::Span<const NamedTensor> sample) {
   REFRACT_ASSIGN_OR_RETURN(const torchscript::Archive archive,
                            torchscript::Archive::Load(path));
   torchscript::Converted converted;
   REFRACT_RETURN_IF_ERROR(aten::Guarded(path, [&]() -> absl::Status {
-    auto result = torchscript::Convert(archive);
+    torchscript::Examples examples;
+    for (const NamedTensor& named : sample) {
+      aten::Operand operand;
+      operand.kind = aten::Operand::Kind::kTensor;
+      operand.tensor = named.tensor;
+      REFRACT_ASSIGN_OR_RETURN(examples[named.name], aten::ToTensor(operand));
+    }
+    auto result = torchscript::Convert(archive, examples);
     if (!result.ok()) return base::Annotate(result.status(), path);
     converted = *std::move(result);
     return absl::OkStatus();
@@ -39,8 +47,9 @@ absl::StatusOr<ImportedModel> Import(absl::string_view path) {
 
 }  // namespace
 
-absl::StatusOr<ImportedModel> ImportTorchScript(absl::string_view path) {
-  return Import(path);
+absl::StatusOr<ImportedModel> ImportTorchScript(
+    absl::string_view path, absl::Span<const NamedTensor> sample) {
+  return Import(path, sample);
 }
 
 }  // namespace refract::models

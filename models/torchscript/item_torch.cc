@@ -162,7 +162,14 @@ Item Item::Number(ValueId value) {
 Item Item::List(std::vector<Item> elements) {
   Item item;
   item.kind = Kind::kList;
-  item.elements = std::move(elements);
+  item.contents = std::make_shared<std::vector<Item>>(std::move(elements));
+  return item;
+}
+
+Item Item::Dict(std::vector<c10::IValue> keys, std::vector<Item> elements) {
+  Item item = List(std::move(elements));
+  item.kind = Kind::kDict;
+  item.keys = std::make_shared<std::vector<c10::IValue>>(std::move(keys));
   return item;
 }
 
@@ -212,7 +219,10 @@ absl::StatusOr<std::optional<Argument>> ToArgument(
       result = Argument(ValueRef{item.value});
       break;
     case Item::Kind::kList:
-      result = FromList(argument, item.elements);
+      result = FromList(argument, item.elements());
+      break;
+    case Item::Kind::kDict:
+      result = NoForm("a dictionary");
       break;
     case Item::Kind::kSizes:
       result = NoForm("a size() whose rank is not known");

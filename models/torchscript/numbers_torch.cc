@@ -145,20 +145,40 @@ absl::StatusOr<Item> Size(const torch::jit::Node& node,
                           const std::vector<Item>& inputs, Builder& builder) {
   const absl::string_view op = node.kind().toQualString();
   const Item& of = inputs[0];
-  if (of.kind == Item::Kind::kList) {  // aten::len
-    return Item::Literal(static_cast<int64_t>(of.elements.size()));
+  if (of.kind == Item::Kind::kDict && !of.path.empty()) {
+    return absl::UnimplementedError(
+        "how many keys an input has needs --sample");
+  }
+  if (of.kind == Item::Kind::kList ||
+      of.kind == Item::Kind::kDict) {  // aten::len
+    return Item::Literal(static_cast<int64_t>(of.elements().size()));
   }
   if (of.kind == Item::Kind::kLiteral && of.literal.isList()) {
     return Item::Literal(static_cast<int64_t>(of.literal.toListRef().size()));
   }
+  if (op == "aten::len" && of.kind == Item::Kind::kLiteral &&
+      of.literal.isString()) {
+    return Item::Literal(static_cast<int64_t>(of.literal.toStringRef().size()));
+  }
+  if (op == "aten::len" && of.kind == Item::Kind::kSizes) {
+    const at::Tensor* example = of.example_tensor();
+    if (example == nullptr) {
+      return absl::UnimplementedError("a rank that only a sample tells");
+    }
+    return Item::Literal(example->dim());
+  }
   if (of.kind != Item::Kind::kValue || of.is_number) {
     return absl::UnimplementedError("the size of no tensor");
   }
-  if (op == "aten::len") return builder.SizeOf(of.value, 0);
+  if (op == "aten::len") return builder.SizeOf(of, 0);
   if (op == "aten::numel") {
-    return Item::Number(builder.Emit("numel", "aten.sym_numel.default",
-                                     {{"self", ValueRef{of.value}}},
-                                     ValueKind::kSymInt));
+    Item count = Item::Number(builder.Emit("numel", "aten.sym_numel.default",
+                                           {{"self", ValueRef{of.value}}},
+                                           ValueKind::kSymInt));
+    if (of.example_tensor() != nullptr) {
+      count.example = of.example_tensor()->numel();
+    }
+    return count;
   }
   if (inputs.size() == 1) {
     Item sizes = of;
@@ -169,7 +189,7 @@ absl::StatusOr<Item> Size(const torch::jit::Node& node,
   if (!dim || dim->kind != aten::Operand::Kind::kInt) {
     return absl::UnimplementedError("a dimension that data decides");
   }
-  return builder.SizeOf(of.value, dim->i);
+  return builder.SizeOf(of, dim->i);
 }
 
 absl::StatusOr<Item> Element(const std::vector<Item>& inputs,
@@ -180,7 +200,7 @@ absl::StatusOr<Item> Element(const std::vector<Item>& inputs,
     return absl::UnimplementedError("an index that data decides");
   }
   if (list.kind == Item::Kind::kSizes) {
-    return builder.SizeOf(list.value, index->i);
+    return builder.SizeOf(list, index->i);
   }
   if (list.kind == Item::Kind::kLiteral && list.literal.isList()) {
     const auto elements = list.literal.toListRef();
@@ -194,12 +214,12 @@ absl::StatusOr<Item> Element(const std::vector<Item>& inputs,
   if (list.kind != Item::Kind::kList) {
     return absl::UnimplementedError("an element of no list");
   }
-  const auto size = static_cast<int64_t>(list.elements.size());
+  const auto size = static_cast<int64_t>(list.elements().size());
   const int64_t i = index->i < 0 ? index->i + size : index->i;
   if (i < 0 || i >= size) {
     return absl::InvalidArgumentError("an index outside its list");
   }
-  return Item(list.elements[i]);
+  return Item(list.elements()[i]);
 }
 
 }  // namespace refract::models::torchscript

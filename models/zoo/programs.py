@@ -4,6 +4,7 @@ Both kinds offer the same: `slots` (what the program wants), `bind` (puts table
 values in) and `run` (flat list of inputs to flat list of outputs).
 """
 
+import re
 import sys
 import warnings
 import zipfile
@@ -32,6 +33,7 @@ class Slot:
     """One leaf of a program's inputs.
 
     kind: "tensor", "int", "float", "bool", "list" (of tensors, TorchScript),
+    "tuple" (of tensors; constant: how many), "dict" (of tensors by text),
     "optional" (tensor or nothing) or "constant" (given by the program).
     dtype: None when the program does not say.
     shape: numbers and symbolic sizes, or None.
@@ -120,6 +122,7 @@ class ExportedProgram:
             for spec in self._program.graph_signature.input_specs
             if spec.kind == InputKind.USER_INPUT
         ]
+        self.output_names = _dict_names(self._program.call_spec.out_spec)
 
     @staticmethod
     def _slot(argument, values):
@@ -215,6 +218,22 @@ class ExportedProgram:
             yield tuple(getattr(value, "shape", ()))
 
 
+def _dict_names(spec):
+    """Returns the leaves' keys of a returned dictionary, else None."""
+    tree = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
+    if not isinstance(tree, dict):
+        return None
+    paths, _ = pytree.tree_flatten_with_path(tree)
+    names = [
+        "_".join(
+            re.sub(r"[^\w.-]", "_", str(getattr(key, "key", getattr(key, "idx", ""))))
+            for key in path
+        )
+        for path, _ in paths
+    ]
+    return names if len(set(names)) == len(names) else None
+
+
 def _is_none(leaf):
     return leaf is None
 
@@ -269,13 +288,21 @@ class ScriptProgram:
         "bool": "bool",
         "List[Tensor]": "list",
         "Optional[Tensor]": "optional",
+        "Dict[str, Tensor]": "dict",
     }
+    output_names = None
 
     def __init__(self, path):
         self._module = torch.jit.load(str(path), map_location="cpu").eval()
         self.slots = []
         for argument in self._module.forward.schema.arguments[1:]:
-            kind = self._KINDS.get(str(argument.type))
+            text = argument.type.annotation_str
+            kind = self._KINDS.get(text)
+            tuple_of = re.fullmatch(r"Tuple\[(Tensor(?:, Tensor)*)\]", text)
+            if tuple_of:
+                count = len(tuple_of[1].split(","))
+                self.slots.append(Slot(argument.name, "tuple", constant=count))
+                continue
             if kind is None:
                 raise InputError(
                     f"input {argument.name}: type {argument.type} is not "

@@ -18,7 +18,10 @@ from models.zoo import cli, programs, safetensors_io
 def gather(slots, tensors, path):
     """Returns the inputs in the program's order, or says what is wrong."""
     left = dict(tensors)
-    leaves = [_take(slot, left, path) for slot in slots]
+    # Dictionaries last: they take every name that begins with theirs.
+    order = sorted(range(len(slots)), key=lambda i: slots[i].kind == "dict")
+    taken = {i: _take(slots[i], left, path) for i in order}
+    leaves = [taken[i] for i in range(len(slots))]
     if left:
         raise cli.InputError(
             f"{path}: the model has no input {min(left)}; it wants "
@@ -36,6 +39,16 @@ def _take(slot, left, path):
         names = [name for name in left if pattern.fullmatch(name)]
         names.sort(key=lambda name: int(pattern.fullmatch(name)[1]))
         return [left.pop(name) for name in names]
+    if slot.kind == "tuple":
+        names = [f"{slot.name}_{i}" for i in range(slot.constant)]
+        for name in names:
+            if name not in left:
+                raise cli.InputError(f"{path}: input {name} is missing")
+        return tuple(left.pop(name) for name in names)
+    if slot.kind == "dict":
+        prefix = f"{slot.name}_"
+        names = sorted(name for name in left if name.startswith(prefix))
+        return {name.removeprefix(prefix): left.pop(name) for name in names}
     if slot.name not in left:
         if slot.kind == "optional":
             return None
@@ -72,14 +85,16 @@ def _check_shape(slot, tensor, path):
         )
 
 
-def name_outputs(leaves):
-    """Returns {"output_<i>": tensor}, i counting all leaves in pytree order.
+def name_outputs(leaves, names=None):
+    """Returns {name: tensor}, by default "output_<i>", i counting all leaves in
+    pytree order.
 
     None keeps its number but is not written; numbers become tensors.
     """
+    names = names or [f"output_{i}" for i in range(len(leaves))]
     return {
-        f"output_{i}": torch.as_tensor(leaf)
-        for i, leaf in enumerate(leaves)
+        name: torch.as_tensor(leaf)
+        for name, leaf in zip(names, leaves, strict=True)
         if leaf is not None
     }
 
@@ -98,7 +113,7 @@ def run(program, inputs, outputs):
         line = lines[-1] if lines[0].startswith("The following") else lines[0]
         raise cli.InputError(f"{inputs}: the model refuses it: {line}")
     try:
-        safetensors_io.write(outputs, name_outputs(results))
+        safetensors_io.write(outputs, name_outputs(results, program.output_names))
     except OSError as error:
         raise cli.InputError(f"{outputs}: {error.strerror}")
 
@@ -126,7 +141,8 @@ def main():
         metavar="Y.safetensors",
         action="append",
         required=True,
-        help="file to write: output_0, output_1, ...",
+        help="file to write: output_0, output_1, ..., or the keys of a "
+        "dictionary that a .pt2 returns",
     )
     parser.add_argument(
         "--op-library",

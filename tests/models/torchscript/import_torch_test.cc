@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/shapes/interpreter.h"
@@ -91,6 +92,47 @@ std::vector<at::Tensor> Flatten(const at::IValue& value) {
     for (const at::IValue& element : value.toListRef()) add(element);
   }
   return all;
+}
+
+using Named = std::vector<std::pair<std::string, at::Tensor>>;
+
+std::vector<NamedTensor> SampleOf(const Named& inputs) {
+  std::vector<NamedTensor> sample;
+  for (const auto& [name, tensor] : inputs) {
+    sample.push_back({name, ViewOf(tensor)});
+  }
+  return sample;
+}
+
+// The module with `sample`, run on it as `arguments`, which hold the same
+// tensors in the sample's order.
+ImportedModel CheckSample(torch::jit::Module module, const Named& sample,
+                          std::vector<at::IValue> arguments) {
+  const std::string path = PathOf("model");
+  module.eval();
+  module.save(path);
+  auto model = ImportTorchScript(path, SampleOf(sample));
+  EXPECT_TRUE(model.ok()) << model.status();
+  if (!model.ok()) return {};
+  EXPECT_TRUE(ValidateGraph(model->graph).ok());
+  std::vector<std::string> names;
+  std::vector<at::Tensor> inputs;
+  for (const ValueId id : model->graph.inputs) {
+    names.push_back(model->graph.value(id).name);
+    for (const auto& [name, tensor] : sample) {
+      if (name == names.back()) inputs.push_back(tensor);
+    }
+  }
+  EXPECT_EQ(inputs.size(), names.size());
+  const std::vector<at::Tensor> want = Flatten(module.forward(arguments));
+  const auto got = RunImported(*model, inputs);
+  EXPECT_TRUE(got.ok()) << got.status();
+  if (!got.ok()) return *std::move(model);
+  EXPECT_EQ(got->size(), want.size());
+  for (size_t i = 0; i < std::min(got->size(), want.size()); ++i) {
+    EXPECT_TRUE(at::equal((*got)[i], want[i])) << "output " << i;
+  }
+  return *std::move(model);
 }
 
 // Imports the module as saved and checks it against forward().
@@ -370,6 +412,73 @@ TEST(ImportTorchScriptTest, ListsOfTensorsAreFlat) {
       return torch.cat([b, a], 1), torch.stack([f, c]), d * e
   )");
   Check(module, {Seeded({3, 4})});
+}
+
+TEST(ImportTorchScriptTest, ListsDictsAndLoopsOfConstantsAreDecided) {
+  const ImportedModel model = Check(Define(R"(
+    def forward(self, x):
+      parts = [x]
+      for i in range(3):
+        parts.append(parts[-1] * 2.0 + i)
+      other = parts
+      other.append(x + 10.0)
+      named = {"a": parts[0], "b": parts[-2]}
+      named["c"] = parts[2]
+      total = torch.cat(parts[1:] + [x], 1)
+      for key in named.keys():
+        total = total - named[key].sum(1, keepdim=True)
+      if "d" in named:
+        total = torch.zeros_like(x)
+      return total, len(parts) * x
+  )"),
+                                    {Seeded({3, 4})});
+  for (const Node& node : model.graph.nodes) {
+    EXPECT_FALSE(absl::StartsWith(node.op, "prim.")) << node.op;
+  }
+}
+
+TEST(ImportTorchScriptTest, SampleDecidesRanksAndLengthsOfLists) {
+  const at::Tensor x = Seeded({3, 4});
+  torch::jit::Module module = Define(R"(
+    def forward(self, x):
+      if x.dim() == 2:
+        y = x + 1
+      else:
+        y = x.sum()
+      assert x.size(1) == 4, "four columns"
+      assert list(x.size())[1:] == [4]
+      parts = x.unbind(1)
+      rows = torch.zeros(x.size(), dtype=x.dtype)
+      for i, part in enumerate(parts):
+        rows = rows + part.unsqueeze(1) * i
+      return rows * y
+  )");
+  CheckSample(module, {{"x", x}}, {x});
+  // Without one the rank is open.
+  EXPECT_THAT(Refusal(module).message(), HasSubstr("--sample"));
+}
+
+TEST(ImportTorchScriptTest, DictsListsAndTuplesOfTensorsAreInputs) {
+  const at::Tensor a = Seeded({3, 4});
+  const at::Tensor b = a * 2 + 1;
+  torch::jit::Module module = Define(R"(
+    def forward(self, f: Dict[str, Tensor], xs: List[Tensor],
+                pair: Tuple[Tensor, Tensor], extra: Optional[Tensor]):
+      y = f["user"] - f["item"] * xs[1]
+      for x in xs:
+        y = y * x
+      if extra is not None:
+        y = y + extra
+      return y + pair[0] / pair[1]
+  )");
+  c10::Dict<std::string, at::Tensor> features;
+  features.insert("user", a);
+  features.insert("item", b);
+  const Named sample = {{"f_user", a}, {"f_item", b}, {"xs_0", a},
+                        {"xs_1", b},   {"pair_0", b}, {"pair_1", b + 3}};
+  CheckSample(module, sample,
+              {features, c10::List<at::Tensor>({a, b}),
+               c10::ivalue::Tuple::create({b, b + 3}), c10::IValue()});
 }
 
 TEST(ImportTorchScriptTest, CastsKeepTheirDtype) {

@@ -32,6 +32,18 @@ class Listed(torch.nn.Module):
         return xs[0] + xs[1], {"k": y * k}
 
 
+class Keyed(torch.nn.Module):
+    """A dictionary beside a tensor whose name begins like its keys."""
+
+    def forward(
+        self,
+        x: dict[str, torch.Tensor],
+        p: tuple[torch.Tensor, torch.Tensor],
+        x_c: torch.Tensor,
+    ):
+        return x["a"] - x["b"] + x_c * (p[0] - p[1])
+
+
 def save_program(module, args, shapes, name):
     path = folder() / name
     program = torch.export.export(module, args, dynamic_shapes=shapes)
@@ -84,10 +96,10 @@ class CommandTest(unittest.TestCase):
         )
         code, errors, outputs = run(path, {"features_a": a, "features_b_0": b})
         self.assertEqual((code, errors), (0, ""))
-        # The third leaf is None: its number stays, its tensor does not.
-        self.assertEqual(sorted(outputs), ["output_0", "output_1"])
-        torch.testing.assert_close(outputs["output_0"], (a + b) * 3)
-        torch.testing.assert_close(outputs["output_1"], (a + b).sum(1))
+        # Keys name a dictionary's leaves; the one that is None has no tensor.
+        self.assertEqual(sorted(outputs), ["a_0", "z"])
+        torch.testing.assert_close(outputs["z"], (a + b) * 3)
+        torch.testing.assert_close(outputs["a_0"], (a + b).sum(1))
 
     def test_scripted_lists_and_numbers(self):
         path = folder() / "listed.pt"
@@ -100,6 +112,20 @@ class CommandTest(unittest.TestCase):
         torch.testing.assert_close(
             outputs, {"output_0": a + b, "output_1": y * 2}
         )
+
+
+    def test_scripted_dictionaries_and_tuples(self):
+        path = folder() / "keyed.pt"
+        torch.jit.save(torch.jit.script(Keyed()), str(path))
+        a, b, c = torch.randn(3, 2, 2).unbind()
+        tensors = {"x_a": a, "x_b": b, "x_c": c, "p_0": a, "p_1": c}
+        code, errors, outputs = run(path, tensors)
+        self.assertEqual((code, errors), (0, ""))
+        torch.testing.assert_close(outputs, {"output_0": a - b + c * (a - c)})
+        del tensors["p_1"]
+        code, errors, outputs = run(path, tensors)
+        self.assertEqual((code, outputs), (2, None))
+        self.assertIn("p_1", errors)
 
 
 class GuardTest(unittest.TestCase):
