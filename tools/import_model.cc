@@ -10,6 +10,8 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "models/op_traits.h"
+#include "models/row_dependence.h"
+#include "models/safetensors.h"
 #include "models/shapes/infer.h"
 #include "models/torch_export/import.h"
 #include "models/torchscript/import.h"
@@ -24,24 +26,38 @@ using models::Graph;
 using models::ImportedModel;
 using models::Node;
 
-absl::StatusOr<ImportedModel> ReadModel(const std::string& path) {
-  REFRACT_ASSIGN_OR_RETURN(const models::ArchiveKind kind,
-                           models::DetectArchive(path));
-  return kind == models::ArchiveKind::kTorchExport
-             ? models::ImportTorchExport(path)
-             : models::ImportTorchScript(path);
-}
-
 // The sample to use; empty when there is none. An export has its shapes in it,
 // so that a file that happens to lie beside it is left alone.
-std::string FindSample(const ImportRequest& request, const Graph& graph) {
+std::string FindSample(const ImportRequest& request, models::ArchiveKind kind) {
   if (!request.sample_file.empty()) return request.sample_file;
-  if (graph.source != models::SourceFormat::kTorchScript) return "";
+  if (kind == models::ArchiveKind::kTorchExport) return "";
   const std::filesystem::path beside =
       std::filesystem::path(request.model_file).parent_path() /
       "sample.safetensors";
   std::error_code error;
   return std::filesystem::exists(beside, error) ? beside.string() : "";
+}
+
+// `sample_file`: may be empty.
+absl::StatusOr<ImportedModel> ReadModel(const std::string& path,
+                                        models::ArchiveKind kind,
+                                        const std::string& sample_file) {
+  if (kind == models::ArchiveKind::kTorchExport) {
+    return models::ImportTorchExport(path);
+  }
+  if (sample_file.empty()) return models::ImportTorchScript(path);
+  REFRACT_ASSIGN_OR_RETURN(const models::SafetensorsFile file,
+                           models::SafetensorsFile::Open(sample_file));
+  std::vector<base::Tensor> copies;  // aligned, which a file's tensors are not
+  std::vector<models::NamedTensor> sample;
+  copies.reserve(file.entries().size());
+  for (const models::SafetensorsEntry& entry : file.entries()) {
+    REFRACT_ASSIGN_OR_RETURN(base::Tensor copy,
+                             base::Tensor::CopyOf(file.View(entry)));
+    copies.push_back(std::move(copy));
+    sample.push_back({entry.name, copies.back().view()});
+  }
+  return models::ImportTorchScript(path, sample);
 }
 
 absl::Status CheckOperators(ImportedModel& model) {
@@ -52,12 +68,6 @@ absl::Status CheckOperators(ImportedModel& model) {
           "operator ", node.op, " (node ", node.name,
           ") gives other results on every call; export the model in "
           "evaluation mode and without sampling"));
-    }
-    if (models::MixesRows(node)) {
-      model.notes.push_back(absl::StrCat(
-          "operator ", node.op, " (node ", node.name,
-          ") normalises over the batch: an item's score depends on the other "
-          "items of its request"));
     }
     if (models::ClassOf(node.op) == models::OpClass::kUnknown) {
       unknown.insert(node.op);
@@ -87,6 +97,16 @@ absl::Status LearnFromSample(const models::WeightStore& weights,
   return models::CheckRows(named, weights, model.graph, model.notes);
 }
 
+// What shapes tell, beside what the sample told.
+void NoteRowDependence(ImportedModel& model) {
+  const std::string found = models::FindRowDependence(model.graph);
+  if (found.empty()) return;
+  // A copied row would change the others' results.
+  if (model.graph.min_batch == 2) model.graph.min_batch = 1;
+  model.notes.push_back(absl::StrCat(
+      "an item's result depends on the other items of its request: ", found));
+}
+
 // Compiling finds operators without implementation; running finds the rest.
 absl::Status TryRun(const ImportedModel& model,
                     std::shared_ptr<const models::WeightStore> weights,
@@ -104,14 +124,21 @@ absl::Status TryRun(const ImportedModel& model,
 
 absl::StatusOr<ImportedModel> PrepareModel(const ImportRequest& request) {
   const std::string& path = request.model_file;
-  REFRACT_ASSIGN_OR_RETURN(ImportedModel model, ReadModel(path));
+  REFRACT_ASSIGN_OR_RETURN(const models::ArchiveKind kind,
+                           models::DetectArchive(path));
+  const std::string sample_file = FindSample(request, kind);
+  REFRACT_ASSIGN_OR_RETURN(ImportedModel model,
+                           ReadModel(path, kind, sample_file));
   REFRACT_RETURN_IF_ERROR(base::Annotate(CheckOperators(model), path));
   REFRACT_RETURN_IF_ERROR(
       models::BindTables({.tables_dir = request.tables_dir}, model));
   REFRACT_ASSIGN_OR_RETURN(const auto weights,
                            models::WeightStore::Open("", model.weights));
 
-  const std::string sample_file = FindSample(request, model.graph);
+  if (model.graph.source == models::SourceFormat::kTorchExport) {
+    REFRACT_RETURN_IF_ERROR(base::Annotate(
+        models::RelaxSmallSizes(*weights, model.graph, model.notes), path));
+  }
   std::vector<base::Tensor> sample;
   if (!sample_file.empty()) {
     REFRACT_ASSIGN_OR_RETURN(sample, ReadInputs(sample_file, model.graph));
@@ -123,6 +150,7 @@ absl::StatusOr<ImportedModel> PrepareModel(const ImportRequest& request) {
         ": TorchScript carries no shapes; give one example of each input with "
         "--sample INPUTS.safetensors"));
   }
+  NoteRowDependence(model);
   REFRACT_RETURN_IF_ERROR(
       base::Annotate(TryRun(model, weights, sample, sample_file), path));
   return model;

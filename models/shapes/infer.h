@@ -56,6 +56,14 @@ absl::Status CheckRows(absl::Span<const NamedTensor> sample,
                        const WeightStore& weights, Graph& graph,
                        std::vector<std::string>& notes);
 
+// torch.export limits every dynamic size to 2 and more, because PyTorch treats
+// 0 and 1 as constants. A table whose bags hold one id in all, or none, is an
+// everyday request: the limits of sizes other than the batch are lowered where
+// the graph, run at 1 and at 0, has the shapes that the export predicts. One
+// line per limit that stays is added to `notes`.
+absl::Status RelaxSmallSizes(const WeightStore& weights, Graph& graph,
+                             std::vector<std::string>& notes);
+
 }  // namespace refract::models
 
 #endif  // REFRACT_MODELS_SHAPES_INFER_H_

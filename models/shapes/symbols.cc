@@ -158,13 +158,39 @@ class Finder {
       classes[SizeOf(place) - OffsetOf(place)].push_back(place);
     }
     places.clear();
-    for (const auto& [size, members] : classes) {
+    for (auto& [size, members] : classes) {
+      TakeWeightedIds(members);
+      if (members.empty()) continue;
       const bool may_vary =
           !std::all_of(members.begin(), members.end(),
                        [this](Place place) { return IsFeatureWidth(place); });
       if (!may_vary ||
           (!AddIfRuns(MembersOf(members)) && !JoinFree(size, members))) {
         places.insert(places.end(), members.begin(), members.end());
+      }
+    }
+  }
+
+  bool IsVectorOf(Place place, bool floats) const {
+    return found_.base[place.input].size() == 1 &&
+           base::IsFloatingPoint(prober_.maker().sample()[place.input].dtype) ==
+               floats;
+  }
+
+  // Ids of bags and their weights change together, whatever else has the same
+  // size in this example.
+  void TakeWeightedIds(std::vector<Place>& places) {
+    if (places.size() < 3) return;
+    for (size_t w = 0; w < places.size(); ++w) {
+      if (!IsVectorOf(places[w], /*floats=*/true)) continue;
+      for (size_t i = 0; i < places.size(); ++i) {
+        if (!IsVectorOf(places[i], /*floats=*/false)) continue;
+        if (Try({{places[i]}, {places[w]}}) == Effect::kFails) continue;
+        AddSymbol(MembersOf({places[i], places[w]}));
+        places.erase(places.begin() + std::max(i, w));
+        places.erase(places.begin() + std::min(i, w));
+        --w;
+        break;
       }
     }
   }

@@ -280,7 +280,7 @@ void SetMinBatch(Graph& graph, std::vector<std::string>& notes) {
       notes.push_back(absl::StrCat(
           "the export guards ", Describe(graph, range.symbol),
           " >= ", graph.min_batch, "; smaller batches are padded"));
-    } else if (IsInputSymbol(graph, range.symbol)) {
+    } else if (range.min > 2 && IsInputSymbol(graph, range.symbol)) {
       notes.push_back(absl::StrCat("the export guards ",
                                    Describe(graph, range.symbol),
                                    " >= ", range.min));

@@ -64,6 +64,20 @@ class Model {
     return CheckRows(Sample(), *weights_, imported.graph, notes);
   }
 
+  // As an export declares its sizes.
+  absl::Status LimitAndRelax() {
+    for (SymbolRange& range : imported.graph.symbols) {
+      if (range.symbol != "B") range.min = 2;
+    }
+    return RelaxSmallSizes(*weights_, imported.graph, notes);
+  }
+  int64_t MinOf(const std::string& symbol) const {
+    for (const SymbolRange& range : graph().symbols) {
+      if (range.symbol == symbol) return range.min;
+    }
+    return -1;
+  }
+
   const Graph& graph() const { return imported.graph; }
 
   std::string Shape(ValueId id) const {
@@ -433,6 +447,65 @@ TEST(CheckRowsTest, RowsThatDependOnEachOtherAreNoted) {
     EXPECT_EQ(model.graph().min_batch, 1);
     EXPECT_THAT(model.notes, ElementsAre(HasSubstr("other items")));
   }
+}
+
+TEST(InferShapesTest, WeightedIdsThatAreAsManyAsRowsStayApart) {
+  Model model(R"(
+    def forward(self, dense, ids, offsets, weights):
+      x = torch.embedding_bag(self.table, ids, offsets, False, 0, False,
+                              weights, False)[0]
+      return torch.cat([dense, x], 1).sum(1)
+  )");
+  ASSERT_TRUE(model
+                  .Infer({{"dense", Floats({4, 13})},
+                          {"ids", Ids({4})},
+                          {"offsets", Longs({0, 1, 2, 3})},
+                          {"weights", Floats({4})}})
+                  .ok());
+  EXPECT_EQ(model.InputShape("dense"), "B, 13");
+  EXPECT_EQ(model.InputShape("offsets"), "B");
+  EXPECT_EQ(model.InputShape("ids"), "N0");
+  EXPECT_EQ(model.InputShape("weights"), "N0");
+}
+
+TEST(RelaxSmallSizesTest, BagsMayHoldOneIdInAllOrNone) {
+  Model model(kBags);
+  ASSERT_TRUE(model
+                  .Infer({{"dense", Floats({4, 13})},
+                          {"a", Ids({7})},
+                          {"a_offsets", Longs({0, 2, 2, 5, 7})},
+                          {"b", Ids({9})},
+                          {"b_offsets", Longs({0, 0, 3, 4})}})
+                  .ok());
+  ASSERT_TRUE(model.LimitAndRelax().ok());
+  EXPECT_EQ(model.MinOf("N0"), 0);
+  EXPECT_EQ(model.MinOf("N1"), 0);
+  EXPECT_THAT(model.notes, IsEmpty());
+}
+
+TEST(RelaxSmallSizesTest, StepsMayBeOneButNotNone) {
+  Model model(R"(
+    def forward(self, ids):
+      return torch.embedding(self.table, ids).mean(1)
+  )");
+  ASSERT_TRUE(model.Infer({{"ids", Ids({4, 6})}}).ok());
+  ASSERT_EQ(model.InputShape("ids"), "B, T0");
+  ASSERT_TRUE(model.LimitAndRelax().ok());
+  EXPECT_EQ(model.MinOf("T0"), 1);
+}
+
+TEST(RelaxSmallSizesTest, SizeThatSqueezeDropsKeepsItsLimit) {
+  Model model(R"(
+    def forward(self, ids):
+      h = torch.embedding(self.table, ids)
+      return h.sum(2).squeeze().unsqueeze(1).sum(2)
+  )");
+  ASSERT_TRUE(model.Infer({{"ids", Ids({4, 6})}}).ok());
+  ASSERT_EQ(model.InputShape("ids"), "B, T0");
+  ASSERT_TRUE(model.LimitAndRelax().ok());
+  EXPECT_EQ(model.MinOf("T0"), 2);
+  EXPECT_THAT(model.notes,
+              ElementsAre("the export guards dimension 1 of ids >= 2"));
 }
 
 TEST(CheckRowsTest, LargerMinimumIsLeftAlone) {

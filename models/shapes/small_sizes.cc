@@ -1,0 +1,177 @@
+// Sizes of 0 and 1 in exported graphs.
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "models/shapes/infer.h"
+#include "models/shapes/interpreter.h"
+#include "models/shapes/probe.h"
+
+namespace refract::models {
+namespace {
+
+// The limit that torch.export gives every dynamic size, because PyTorch treats
+// 0 and 1 as constants.
+constexpr int64_t kExportersMin = 2;
+// What the sizes are while one of them is small: different, so that no two
+// are taken for one.
+constexpr int64_t kFirstSize = 4;
+
+// "dimension 0 of ids", the first one that `symbol` is or is in.
+std::string PlaceOf(const Graph& graph, const std::string& symbol) {
+  for (const ValueId id : graph.inputs) {
+    const Value& input = graph.value(id);
+    for (size_t dim = 0; dim < input.shape.size(); ++dim) {
+      const std::vector<std::string> symbols = input.shape[dim].Symbols();
+      if (std::find(symbols.begin(), symbols.end(), symbol) != symbols.end()) {
+        return absl::StrCat("dimension ", dim, " of ", input.name);
+      }
+    }
+  }
+  return "";
+}
+
+// Whether `symbol` is the length of vectors only: of ids in bags. None of them
+// is a request that clients send; no step of a sequence is not.
+bool IsLength(const Graph& graph, const std::string& symbol) {
+  return std::all_of(graph.inputs.begin(), graph.inputs.end(), [&](ValueId id) {
+    const Value& input = graph.value(id);
+    for (const SymExpr& size : input.shape) {
+      const std::vector<std::string> symbols = size.Symbols();
+      if (std::find(symbols.begin(), symbols.end(), symbol) != symbols.end() &&
+          input.shape.size() != 1) {
+        return false;
+      }
+    }
+    return true;
+  });
+}
+
+class Relaxer {
+ public:
+  Relaxer(const Graph& graph, const ProbeMaker& maker,
+          const Interpreter& interpreter)
+      : graph_(graph), maker_(maker), interpreter_(interpreter) {}
+
+  // Whether every shape that the graph computes at these sizes is the one that
+  // the export predicts.
+  bool Holds(const SymbolBindings& sizes) const {
+    InputDims dims;
+    for (const ValueId id : graph_.inputs) {
+      base::Dims input;
+      for (const SymExpr& size : graph_.value(id).shape) {
+        const absl::StatusOr<int64_t> value = size.Evaluate(sizes);
+        if (!value.ok() || *value < 0) return false;
+        input.push_back(*value);
+      }
+      dims.push_back(std::move(input));
+    }
+    InterpreterRun run;
+    if (!Prober(interpreter_, maker_).Run(dims, run).ok()) return false;
+    for (size_t id = 0; id < graph_.values.size(); ++id) {
+      if (!Follows(graph_.values[id], run.values[id], sizes)) return false;
+    }
+    return true;
+  }
+
+ private:
+  static bool Follows(const Value& value, const Observation& seen,
+                      const SymbolBindings& sizes) {
+    if (!seen.seen || !value.has_shape || value.is_weight()) return true;
+    if (seen.spec.dims.size() != value.shape.size()) return false;
+    for (size_t d = 0; d < value.shape.size(); ++d) {
+      const absl::StatusOr<int64_t> size = value.shape[d].Evaluate(sizes);
+      // Sizes that data decide have no symbol of an input in them.
+      if (size.ok() && *size != seen.spec.dims[d]) return false;
+    }
+    return true;
+  }
+
+  const Graph& graph_;
+  const ProbeMaker& maker_;
+  const Interpreter& interpreter_;
+};
+
+// Zeros are ids of every table.
+absl::StatusOr<std::vector<base::Tensor>> ZeroInputs(
+    const Graph& graph, const SymbolBindings& sizes) {
+  std::vector<base::Tensor> inputs;
+  for (const ValueId id : graph.inputs) {
+    base::Dims dims;
+    for (const SymExpr& size : graph.value(id).shape) {
+      REFRACT_ASSIGN_OR_RETURN(const int64_t value, size.Evaluate(sizes));
+      dims.push_back(value);
+    }
+    REFRACT_ASSIGN_OR_RETURN(
+        base::Tensor tensor,
+        base::Tensor::Allocate(graph.value(id).dtype, dims));
+    std::fill_n(tensor.data(), tensor.bytes(), std::byte{0});
+    inputs.push_back(std::move(tensor));
+  }
+  return inputs;
+}
+
+}  // namespace
+
+absl::Status RelaxSmallSizes(const WeightStore& weights, Graph& graph,
+                             std::vector<std::string>& notes) {
+  SymbolBindings sizes;
+  std::vector<SymbolRange*> limited;
+  int64_t next = kFirstSize;
+  for (SymbolRange& range : graph.symbols) {
+    if (PlaceOf(graph, range.symbol).empty()) continue;
+    sizes[range.symbol] = std::clamp(next++, range.min, range.max);
+    if (range.symbol != graph.batch_symbol && range.min == kExportersMin) {
+      limited.push_back(&range);
+    }
+  }
+  if (limited.empty()) return absl::OkStatus();
+  const auto keep = [&](const SymbolRange& range) {
+    notes.push_back(absl::StrCat(
+        "the export guards ", PlaceOf(graph, range.symbol), " >= ", range.min));
+  };
+  const absl::StatusOr<std::vector<base::Tensor>> zeros =
+      ZeroInputs(graph, sizes);
+  if (!zeros.ok()) {
+    for (const SymbolRange* range : limited) keep(*range);
+    return absl::OkStatus();
+  }
+  std::vector<NamedTensor> sample;
+  for (size_t i = 0; i < zeros->size(); ++i) {
+    sample.push_back({graph.value(graph.inputs[i]).name, (*zeros)[i].view()});
+  }
+  REFRACT_ASSIGN_OR_RETURN(const ProbeMaker maker,
+                           ProbeMaker::Create(graph, sample));
+  REFRACT_ASSIGN_OR_RETURN(const std::unique_ptr<const Interpreter> interpreter,
+                           Interpreter::Create(graph, weights));
+  const Relaxer relaxer(graph, maker, *interpreter);
+  SymbolBindings smallest = sizes;
+  std::vector<std::pair<SymbolRange*, int64_t>> found;
+  for (SymbolRange* range : limited) {
+    int64_t min = range->min;
+    const int64_t goal = IsLength(graph, range->symbol) ? 0 : 1;
+    while (min > goal) {
+      SymbolBindings small = sizes;
+      small[range->symbol] = min - 1;
+      if (!relaxer.Holds(small)) break;
+      --min;
+    }
+    smallest[range->symbol] = min;
+    found.push_back({range, min});
+  }
+  // Each alone does not say that all at once is right.
+  const bool together = relaxer.Holds(smallest);
+  for (const auto& [range, min] : found) {
+    if (together) range->min = min;
+    if (range->min == kExportersMin) keep(*range);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace refract::models
