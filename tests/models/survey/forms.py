@@ -1,0 +1,139 @@
+"""Writes a case in every form that PyTorch can give it."""
+
+import copy
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch.utils import _pytree as pytree
+
+from models.zoo import safetensors_io
+
+SAMPLE_BATCH = 5
+# As exported; lowered to core ATen; traced; traced and frozen; scripted and
+# frozen.
+FORMS = ("pt2", "decomposed", "trace", "frozen", "script")
+
+
+@dataclass
+class Exported:
+    """Files of one form of one case, in a folder of their own."""
+
+    model: Path
+    sample: Path
+    # By batch: the request, and the original module's answers by name.
+    requests: dict[int, Path] = field(default_factory=dict)
+    answers: dict[int, dict] = field(default_factory=dict)
+
+
+class CannotExport(Exception):
+    """PyTorch itself refuses the form."""
+
+
+def named_leaves(prefix, value):
+    """(name, tensor) of a TorchScript argument, as the importer names them."""
+    if isinstance(value, torch.Tensor):
+        return [(prefix, value)]
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    return [
+        leaf for key, item in items for leaf in named_leaves(f"{prefix}_{key}", item)
+    ]
+
+
+def output_names(result, keys):
+    """One name per tensor; the keys of a dict when `keys`."""
+    if keys and isinstance(result, dict):
+        return list(result)
+    return [f"output_{i}" for i in range(len(pytree.tree_leaves(result)))]
+
+
+def dynamic_shapes(case):
+    """Marks the sizes that differ between two batches."""
+
+    def mark(a, b):
+        return {
+            axis: torch.export.Dim.DYNAMIC
+            for axis, (x, y) in enumerate(zip(a.shape, b.shape))
+            if x != y
+        }
+
+    draw = lambda batch, seed: case.inputs(batch, torch.Generator().manual_seed(seed))
+    return pytree.tree_map(mark, draw(SAMPLE_BATCH, 1), draw(SAMPLE_BATCH + 12, 2))
+
+
+def quietly(function, *args, **kwargs):
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        return function(*args, **kwargs)
+
+
+def make(case, form, module, example, path):
+    """Writes `path`; returns the names of the flattened inputs."""
+    if form in ("pt2", "decomposed"):
+        program = quietly(
+            torch.export.export, module, example, dynamic_shapes=dynamic_shapes(case)
+        )
+        if form == "decomposed":
+            program = program.run_decompositions()
+        quietly(torch.export.save, program, path)
+        return list(program.graph_signature.user_inputs)
+    if form == "script":
+        made = quietly(torch.jit.script, module)
+        made = quietly(torch.jit.freeze, made)
+    else:
+        made = quietly(
+            torch.jit.trace, module, example, check_trace=False, strict=False
+        )
+        if form == "frozen":
+            made = quietly(torch.jit.freeze, made)
+    torch.jit.save(made, str(path))
+    names = [a.name for a in made.forward.schema.arguments[1:]]
+    return [
+        name
+        for prefix, value in zip(names, example)
+        for name, _ in named_leaves(prefix, value)
+    ]
+
+
+def export(case, form, folder, batches, seed):
+    """Writes model, sample and requests. CannotExport: PyTorch refuses."""
+    folder = Path(folder)
+    folder.mkdir(parents=True)
+    torch.manual_seed(seed)
+    module = case.build().eval()
+    scramble(module)
+    generator = torch.Generator().manual_seed(seed)
+    example = case.inputs(SAMPLE_BATCH, generator)
+    path = folder / ("model.pt2" if form in ("pt2", "decomposed") else "model.pt")
+    try:
+        names = make(case, form, copy.deepcopy(module), example, path)
+    except Exception as error:  # PyTorch raises whatever it likes.
+        raise CannotExport(str(error).strip() or type(error).__name__) from error
+    files = Exported(path, folder / "sample.safetensors")
+
+    def write(target, args):
+        leaves = pytree.tree_leaves(args)
+        safetensors_io.write(target, dict(zip(names, leaves, strict=True)))
+
+    write(files.sample, example)
+    for batch in batches:
+        args = case.inputs(batch, generator)
+        files.requests[batch] = folder / f"request-{batch}.safetensors"
+        write(files.requests[batch], args)
+        # A model may write into its arguments.
+        result = quietly(module, *copy.deepcopy(args))
+        keys = output_names(result, form in ("pt2", "decomposed"))
+        files.answers[batch] = dict(
+            zip(keys, [t.clone() for t in pytree.tree_leaves(result)])
+        )
+    return files
+
+
+def scramble(module):
+    """Gives running statistics values that normalising shows."""
+    for name, buffer in module.named_buffers():
+        if name.endswith("running_mean"):
+            buffer.normal_(0, 0.3)
+        elif name.endswith("running_var"):
+            buffer.uniform_(0.5, 2.0)

@@ -1,0 +1,158 @@
+"""Which PyTorch models import, split and agree: a table.
+
+    python -m tests.models.survey.survey [--only NAME,…] [--forms FORM,…]
+
+Each model is exported in every form, imported, partitioned by both methods,
+run whole and split at several batch sizes, and compared with the original
+module in this process.
+"""
+
+import argparse
+import importlib
+import random
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from models.zoo import safetensors_io
+from tests.e2e import support
+from tests.models.survey import forms, interaction, operators, sequence
+
+BATCHES = (1, 2, 33)
+METHODS = ("heuristic", "optimal")
+TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
+CASES = [*interaction.CASES, *sequence.CASES, *operators.CASES]
+
+
+@dataclass
+class Outcome:
+    """How far one form of one case came.
+
+    step: "export" (PyTorch itself refuses), "import", "partition", "run",
+    "agree" (what failed), or "ok".
+    """
+
+    step: str
+    why: str = ""
+
+
+def call(step, *arguments):
+    done = support.refract(*arguments, check=False)
+    if done.returncode != 0:
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise Failed(step, f"exit {done.returncode}: {lines[-1] if lines else ''}")
+    return done.stdout
+
+
+class Failed(Exception):
+    def __init__(self, step, why):
+        super().__init__(why)
+        self.step = step
+
+
+def run(model, mode, files):
+    pairs, outputs = [], {}
+    for batch, request in files.requests.items():
+        outputs[batch] = request.with_suffix(f".{mode}")
+        pairs += ["--inputs", request, "--outputs", outputs[batch]]
+    call("run", "run", model, "--mode", mode, *pairs)
+    return {batch: safetensors_io.read(path) for batch, path in outputs.items()}
+
+
+def compare(answers, results, what):
+    for batch, wanted in answers.items():
+        got = results[batch]
+        if got.keys() != wanted.keys():
+            raise Failed("agree", f"{what}: outputs {sorted(got)} for {sorted(wanted)}")
+        for name, tensor in wanted.items():
+            other = got[name]
+            if other.shape != tensor.shape or other.dtype != tensor.dtype:
+                raise Failed(
+                    "agree",
+                    f"{what}, batch {batch}, {name}: {other.dtype} "
+                    f"{list(other.shape)} for {tensor.dtype} {list(tensor.shape)}",
+                )
+            if not torch.allclose(other, tensor, equal_nan=True, **TOLERANCE):
+                error = (other.double() - tensor.double()).abs().max().item()
+                raise Failed("agree", f"{what}, batch {batch}, {name}: off by {error:.3g}")
+
+
+def same_bits(whole, split, what):
+    for batch, tensors in whole.items():
+        for name, tensor in tensors.items():
+            a = tensor.contiguous().reshape(-1).view(torch.uint8)
+            b = split[batch][name].contiguous().reshape(-1).view(torch.uint8)
+            if not torch.equal(a, b):
+                raise Failed("agree", f"{what}, batch {batch}: {name} differs from whole")
+
+
+def check(case, files, methods=METHODS):
+    """Imports, partitions and runs what forms.export() wrote."""
+    repository = files.model.parent / "repo"
+    model = repository / case.name
+    try:
+        call(
+            "import", "import", files.model, "--repo", repository, "--name",
+            case.name, "--sample", files.sample,
+        )
+        whole = run(model, "whole", files)
+        compare(files.answers, whole, "whole")
+        for method in methods:
+            call("partition", "partition", model, "--method", method)
+            split = run(model, "split", files)
+            same_bits(whole, split, f"split by {method}")
+    except Failed as failure:
+        return Outcome(failure.step, str(failure))
+    return Outcome("ok")
+
+
+def survey(case, form, folder, seed):
+    try:
+        files = forms.export(case, form, folder, BATCHES, seed)
+    except forms.CannotExport as error:
+        return Outcome("export", str(error).splitlines()[0])
+    return check(case, files)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="names, comma-separated")
+    parser.add_argument("--forms", default=",".join(forms.FORMS))
+    parser.add_argument("--cases", help="module with CASES to survey instead")
+    parser.add_argument("--keep", help="folder to leave the files in")
+    parser.add_argument("--seed", type=int, default=random.randrange(2**31))
+    args = parser.parse_args()
+    cases = CASES
+    if args.cases:
+        cases = importlib.import_module(args.cases).CASES
+    only = set(filter(None, args.only.split(",")))
+    work = Path(args.keep or tempfile.mkdtemp(prefix="refract-survey-"))
+    print(f"seed {args.seed} (repeat with --seed)")
+    torch.set_num_threads(1)
+    counts = {}
+    try:
+        for case in cases:
+            if only and case.name not in only:
+                continue
+            for form in args.forms.split(","):
+                if not case.has(form):
+                    continue
+                folder = work / case.name / form
+                shutil.rmtree(folder, ignore_errors=True)
+                outcome = survey(case, form, folder, args.seed)
+                counts[outcome.step] = counts.get(outcome.step, 0) + 1
+                print(f"{case.name:20} {form:10} {outcome.step:9} {outcome.why[:400]}", flush=True)
+    finally:
+        if not args.keep:
+            shutil.rmtree(work, ignore_errors=True)
+    print(counts)
+    tried = sum(counts.values()) - counts.get("export", 0)
+    return 0 if counts.get("ok", 0) == tried else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
