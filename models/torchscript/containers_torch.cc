@@ -117,11 +117,11 @@ absl::StatusOr<Item> ListOp(absl::string_view op,
     bool all = true;
     bool any = false;
     for (const Item& item : list) {
-      if (item.kind != Item::Kind::kLiteral || !item.literal.isBool()) {
-        return NotKnown("a truth value");
-      }
-      all &= item.literal.toBool();
-      any |= item.literal.toBool();
+      const auto number = KnownNumber(item, /*constants=*/false);
+      if (!number) return NotKnown("a truth value");
+      const bool truth = item.literal.toScalar().toDouble() != 0;
+      all &= truth;
+      any |= truth;
     }
     return Item::Literal(op == "aten::all" ? all : any);
   }
