@@ -34,11 +34,12 @@ absl::Status Endpoint::Progress(absl::Time now, int* worked, int* heard) {
   if (count == 0 && !path_->status().ok()) return path_->status();
 
   receiver_.TakeReturns();
-  // Credits travel with messages, behind them: each is an operation of its own
-  // for the path, and a message need not wait for those.
-  const bool pay = receiver_.credits_are_due() || sender_.num_waiting() > 0;
+  // Each credit is an operation of its own for the path, so messages need not
+  // wait for those, nor do they bring about any that are not due.
   REFRACT_RETURN_IF_ERROR(sender_.Post(now));
-  if (pay) REFRACT_RETURN_IF_ERROR(receiver_.PostCredits());
+  if (receiver_.credits_are_due()) {
+    REFRACT_RETURN_IF_ERROR(receiver_.PostCredits());
+  }
   // Last, because bulk must not hold up what is short.
   REFRACT_ASSIGN_OR_RETURN(const int gets, receiver_.PostGets(now));
   *worked += gets;

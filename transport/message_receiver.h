@@ -75,7 +75,7 @@ class MessageReceiver final : public PullConnection {
   absl::Status Resume();
   // Takes the slots that readers gave back.
   void TakeReturns();
-  // Credits are due, with company or without.
+  // Enough are owed to send them together, or the sender needs them now.
   bool credits_are_due() const { return pay_now_; }
   absl::Status PostCredits();
   // Has the scheduler post gets, for whichever connection's turn it is. Returns
