@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "absl/time/time.h"
+#include "base/mutex_checks.h"
 #include "base/shutdown_signal.h"
 #include "cpu_node/catalog.h"
 #include "cpu_node/engine.h"
@@ -141,6 +142,7 @@ int Run(const Flags& flags) {
 int main(int argc, char** argv) {
   FLAGS_logtostderr = true;
   google::InitGoogleLogging(argv[0]);
+  refract::base::StopMutexDeadlockChecks();
   const auto flags = refract::cpu_node::ParseFlags(argc, argv);
   if (const int* status = std::get_if<int>(&flags)) return *status;
   return refract::cpu_node::Run(std::get<refract::cpu_node::Flags>(flags));

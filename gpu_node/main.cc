@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/mutex_checks.h"
 #include "base/shutdown_signal.h"
 #include "glog/logging.h"
 #include "gpu_node/device_model.h"
@@ -97,6 +98,7 @@ int Run(const Flags& flags) {
 int main(int argc, char** argv) {
   FLAGS_logtostderr = true;
   google::InitGoogleLogging(argv[0]);
+  refract::base::StopMutexDeadlockChecks();
   const auto flags = refract::gpu_node::ParseFlags(argc, argv);
   if (const int* status = std::get_if<int>(&flags)) return *status;
   return refract::gpu_node::Run(std::get<refract::gpu_node::Flags>(flags));

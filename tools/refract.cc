@@ -5,10 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "base/mutex_checks.h"
 #include "models/aten/caller.h"
 #include "tools/command_line.h"
 
 int main(int argc, char** argv) {
+  refract::base::StopMutexDeadlockChecks();
   // One thread per request, as the nodes run: numbers seen here hold there.
   refract::models::aten::UseOneThread();
   return refract::tools::RunCommandLine(

@@ -4,9 +4,11 @@
 #include <iostream>
 
 #include "CLI/CLI.hpp"
+#include "base/mutex_checks.h"
 #include "tools/command.h"
 
 int main(int argc, char** argv) {
+  refract::base::StopMutexDeadlockChecks();
   using refract::tools::kExitBadInput;
   refract::tools::Context context{
       .out = std::cout, .err = std::cerr, .action = nullptr};

@@ -1,0 +1,11 @@
+#include "base/mutex_checks.h"
+
+#include "absl/synchronization/mutex.h"
+
+namespace refract::base {
+
+void StopMutexDeadlockChecks() {
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+}
+
+}  // namespace refract::base

@@ -1,0 +1,14 @@
+#ifndef REFRACT_BASE_MUTEX_CHECKS_H_
+#define REFRACT_BASE_MUTEX_CHECKS_H_
+
+namespace refract::base {
+
+// Turns off Abseil's search for lock-order cycles. Debian builds Abseil without
+// NDEBUG, where every Mutex::Lock updates one graph under one global spin lock:
+// a cost on the path of every request. For main() of programs; tests keep the
+// search.
+void StopMutexDeadlockChecks();
+
+}  // namespace refract::base
+
+#endif  // REFRACT_BASE_MUTEX_CHECKS_H_
