@@ -6,8 +6,10 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "absl/strings/escaping.h"
+#include "absl/types/span.h"
 #include "transport/byte_order.h"
 #include "transport/crc32c.h"
 #include "transport/session_socket.h"
@@ -30,6 +32,23 @@ TEST(Crc32cTest, KnownAnswers) {
   EXPECT_EQ(crc("123456789"), 0xe3069283u);
   EXPECT_EQ(crc(std::string(32, '\0')), 0x8a9136aau);
   EXPECT_EQ(crc(std::string(32, '\xff')), 0x62a8ab43u);
+}
+
+// Whichever this processor uses, at every length and alignment around the
+// eight bytes that its instruction takes.
+TEST(Crc32cTest, AllWaysGiveTheSame) {
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  std::vector<std::byte> bytes(100);
+  for (std::byte& b : bytes) b = static_cast<std::byte>(random());
+  for (size_t begin = 0; begin < 9; ++begin) {
+    for (size_t length = 0; begin + length <= bytes.size(); ++length) {
+      const auto part = absl::MakeConstSpan(bytes).subspan(begin, length);
+      ASSERT_EQ(Crc32c(part), internal::Crc32cByTable(part))
+          << length << " B from " << begin;
+    }
+  }
 }
 
 MessageHeader Example() {
