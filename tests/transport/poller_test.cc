@@ -106,6 +106,7 @@ TEST_P(PollerTest, ConnectionsAreSpreadAndStayWithTheirThread) {
       ASSERT_TRUE(call.Await().ok()) << call.Await().status();
     }
   }
+  absl::MutexLock lock(&mu);
   std::map<std::thread::id, int> clients_of;
   for (const auto& [client, threads] : threads_of) {
     EXPECT_EQ(threads.size(), 1u) << "client " << client;
