@@ -43,7 +43,7 @@ THIRD_PARTY = {
     r"nlohmann/": (
         r"(models|tools|partitioner|cpu_node)/.*\.cc$",
         r"models/torch_export/json\.h$",
-        r"tools/split_report\.h$",  # forward declarations alone
+        r"tools/(bench_json|split_report)\.h$",  # forward declarations alone
         r"(tests|bench)/.*",
     ),
     r"gtest/|gmock/": (r"tests/.*",),

@@ -1,9 +1,7 @@
 #include "tools/bench_serving_json.h"
 
-#include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
-#include "tools/loadgen/revision.h"
-#include "tools/machine.h"
+#include "tools/bench_json.h"
 
 namespace refract::tools {
 namespace {
@@ -39,25 +37,13 @@ Json OptionsJson(const ServingOptions& options) {
           {"memory_mib", options.memory_mib}};
 }
 
-Json MachineJson() {
-  const Machine machine = ReadMachine("/");
-  return {{"cpu", machine.cpu},
-          {"cpus", machine.cpus},
-          {"memory_bytes", machine.memory_bytes},
-          {"kernel", machine.kernel}};
-}
-
 }  // namespace
 
 std::string ServingJson(const ServingOptions& options,
                         const ServingReport& report) {
   const loadgen::Measurement& m = report.measurement;
-  Json json = {{"benchmark", "serving"},
-               {"version", std::string(loadgen::BuiltVersion())},
-               {"revision", std::string(loadgen::BuiltRevision())},
-               {"time", absl::FormatTime(absl::Now(), absl::UTCTimeZone())},
-               {"machine", MachineJson()},
-               {"options", OptionsJson(options)},
+  Json json = BenchJson("serving");
+  json.update({{"options", OptionsJson(options)},
                {"seed", options.seed},
                {"qps", report.qps},
                {"queries", m.queries},
@@ -75,7 +61,7 @@ std::string ServingJson(const ServingOptions& options,
                {"request_bytes", report.request_bytes},
                {"response_bytes", report.response_bytes()},
                {"sent_requests", report.sent_requests},
-               {"distinct_requests", report.distinct_requests}};
+               {"distinct_requests", report.distinct_requests}});
   for (const auto& [code, count] : m.errors) {
     json["errors_by_code"][absl::StatusCodeToString(code)] = count;
   }

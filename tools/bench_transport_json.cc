@@ -1,10 +1,8 @@
 #include "tools/bench_transport_json.h"
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
-#include "tools/loadgen/revision.h"
-#include "tools/machine.h"
+#include "tools/bench_json.h"
 
 namespace refract::tools {
 namespace {
@@ -30,14 +28,6 @@ Json OptionsJson(const TransportOptions& options) {
           {"eager_bytes", options.eager_bytes},
           {"rdma_device", options.rdma_device},
           {"cpus", options.cpus}};
-}
-
-Json MachineJson() {
-  const Machine machine = ReadMachine("/");
-  return {{"cpu", machine.cpu},
-          {"cpus", machine.cpus},
-          {"memory_bytes", machine.memory_bytes},
-          {"kernel", machine.kernel}};
 }
 
 Json QuartilesJson(const Quartiles& quartiles) {
@@ -84,14 +74,10 @@ Json RowJson(const Report& report, size_t index) {
 
 std::string TransportJson(const TransportOptions& options,
                           const Report& report) {
-  Json json = {{"benchmark", "transport"},
-               {"version", std::string(loadgen::BuiltVersion())},
-               {"revision", std::string(loadgen::BuiltRevision())},
-               {"time", absl::FormatTime(absl::Now(), absl::UTCTimeZone())},
-               {"machine", MachineJson()},
-               {"options", OptionsJson(options)},
+  Json json = BenchJson("transport");
+  json.update({{"options", OptionsJson(options)},
                {"seed", options.seed},
-               {"cpus", report.cpus}};
+               {"cpus", report.cpus}});
   json["rows"] = Json::array();
   for (size_t i = 0; i < report.rows.size(); ++i) {
     json["rows"].push_back(RowJson(report, i));

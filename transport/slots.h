@@ -23,10 +23,9 @@ struct SlotGrant {
   uint16_t generation = 0;
 };
 
-// How many slots a receiver keeps before it gives them back although it has
-// nothing else to send and the sender has some left: a quarter of all
-// (reference design), so that credits seldom travel alone. At least two, or
-// each message would bring a credit message of its own.
+// How many slots a receiver keeps before it gives them back together, while the
+// sender has some left: a quarter of all (reference design). At least two, or
+// each message would bring a credit of its own, which wakes its sender.
 constexpr size_t CreditThreshold(int num_slots) {
   return std::max<size_t>(static_cast<size_t>(num_slots) / 4, 2);
 }

@@ -10,6 +10,7 @@
 
 #include "tests/fuzz/target.h"
 #include "tests/transport/fake_path.h"
+#include "tests/transport/link_memory_fixture.h"
 #include "transport/endpoint.h"
 
 namespace refract::fuzz {
@@ -51,12 +52,8 @@ class Harness final : public MessageSink {
     const Region source =
         *path_.CreateRegion(2 * kArenaBytes, Access::kRemoteRead);
     pulls_ = *path_.CreateRegion(kArenaBytes, Access::kLocal);
-    memory_ = std::make_shared<LinkMemory>(
-        slots,
-        std::make_shared<Arena>(source, kArenaBytes, kArenaBytes, *waker),
-        std::make_shared<Arena>(source, 0, kArenaBytes, *waker),
-        std::make_shared<Arena>(pulls_, 0, kArenaBytes, *waker), *waker,
-        kMaxMessageBytes, 1);
+    memory_ = NewLinkMemory(slots, source, pulls_, kArenaBytes,
+                            kMaxMessageBytes, 1, *waker);
     path_.on_put = [this](const RemoteRegion& to, uint64_t offset,
                           absl::Span<const std::byte> source,
                           std::optional<uint32_t> imm) {

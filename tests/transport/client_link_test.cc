@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tests/transport/fake_path.h"
+#include "tests/transport/link_memory_fixture.h"
 
 namespace refract::transport {
 namespace {
@@ -41,12 +42,8 @@ class ClientLinkTest : public testing::Test, public ClientLink::Owner {
     const Region source =
         *path->CreateRegion(2 * kArenaBytes, Access::kRemoteRead);
     const Region pulls = *path->CreateRegion(kArenaBytes, Access::kLocal);
-    memory_ = std::make_shared<LinkMemory>(
-        slots,
-        std::make_shared<Arena>(source, kArenaBytes, kArenaBytes, *waker),
-        std::make_shared<Arena>(source, 0, kArenaBytes, *waker),
-        std::make_shared<Arena>(pulls, 0, kArenaBytes, *waker), *waker,
-        kArenaBytes, CreditThreshold(kSlots));
+    memory_ = NewLinkMemory(slots, source, pulls, kArenaBytes, kArenaBytes,
+                            CreditThreshold(kSlots), *waker);
     std::array<int, 2> fds;
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0,
                          fds.data()),

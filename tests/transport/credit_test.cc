@@ -11,6 +11,7 @@
 #include "tests/transport/endpoint_fixture.h"
 #include "tests/transport/fake_path.h"
 #include "tests/transport/function_sink.h"
+#include "tests/transport/link_memory_fixture.h"
 
 namespace refract::transport {
 namespace {
@@ -192,12 +193,8 @@ class ReorderedCredits {
           *side.path.CreateRegion(kArenaBytes * 2, Access::kRemoteRead);
       const Region pulls = *side.path.CreateRegion(kArenaBytes, Access::kLocal);
       const std::shared_ptr<ThreadWaker> waker = *ThreadWaker::Create();
-      side.memory = std::make_shared<LinkMemory>(
-          slots,
-          std::make_shared<Arena>(source, kArenaBytes, kArenaBytes, waker),
-          std::make_shared<Arena>(source, 0, kArenaBytes, waker),
-          std::make_shared<Arena>(pulls, 0, kArenaBytes, waker), waker,
-          kArenaBytes, 1);
+      side.memory = NewLinkMemory(slots, source, pulls, kArenaBytes,
+                                  kArenaBytes, 1, waker);
     }
     Connect(sides_[0], sides_[1], MessageKind::kResponse);
     Connect(sides_[1], sides_[0], MessageKind::kRequest);

@@ -10,6 +10,7 @@
 
 #include "tests/transport/fake_path.h"
 #include "tests/transport/function_sink.h"
+#include "tests/transport/link_memory_fixture.h"
 #include "transport/byte_order.h"
 #include "transport/crc32c.h"
 #include "transport/endpoint.h"
@@ -34,11 +35,8 @@ class ForgeryTest : public testing::Test {
         *path_.CreateRegion(2 * kArenaBytes, Access::kRemoteRead);
     const Region pulls = *path_.CreateRegion(kArenaBytes, Access::kLocal);
     const std::shared_ptr<ThreadWaker> waker = *ThreadWaker::Create();
-    memory_ = std::make_shared<LinkMemory>(
-        slots, std::make_shared<Arena>(source, kArenaBytes, kArenaBytes, waker),
-        std::make_shared<Arena>(source, 0, kArenaBytes, waker),
-        std::make_shared<Arena>(pulls, 0, kArenaBytes, waker), waker,
-        kMaxMessageBytes, 1);
+    memory_ = NewLinkMemory(slots, source, pulls, kArenaBytes, kMaxMessageBytes,
+                            1, waker);
     setup_.memory = memory_;
     setup_.peer_slots = {1, kSlots * kSlotBytes};
     setup_.peer_source = {2, kPeerSourceBytes};

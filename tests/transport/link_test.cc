@@ -9,6 +9,7 @@
 
 #include "tests/transport/fake_path.h"
 #include "tests/transport/function_sink.h"
+#include "tests/transport/link_memory_fixture.h"
 #include "transport/endpoint_setup.h"
 
 namespace refract::transport {
@@ -29,12 +30,8 @@ class LinkTest : public testing::Test {
     const Region source =
         *path->CreateRegion(2 * kArenaBytes, Access::kRemoteRead);
     const Region pulls = *path->CreateRegion(kArenaBytes, Access::kLocal);
-    memory_ = std::make_shared<LinkMemory>(
-        slots,
-        std::make_shared<Arena>(source, kArenaBytes, kArenaBytes, *waker),
-        std::make_shared<Arena>(source, 0, kArenaBytes, *waker),
-        std::make_shared<Arena>(pulls, 0, kArenaBytes, *waker), *waker,
-        kArenaBytes, 1);
+    memory_ = NewLinkMemory(slots, source, pulls, kArenaBytes, kArenaBytes, 1,
+                            *waker);
     std::array<int, 2> fds;
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0,
                          fds.data()),
