@@ -188,6 +188,7 @@ class Compiler {
     }
     const Node& node = graph_.nodes[id];
     Step step;
+    step.nodes = {id};
     step.node = node.name;
     step.op = node.op;
     const NodeArgs args(node);
@@ -213,7 +214,6 @@ class Compiler {
     if (step.view != nullptr && step.outputs[0] != kNoLocal) {
       plan_.locals[step.outputs[0]].root = plan_.locals[step.operands[0]].root;
     }
-    step_nodes_.push_back(id);
     plan_.steps.push_back(std::move(step));
     return absl::OkStatus();
   }
@@ -284,7 +284,7 @@ class Compiler {
       if (!plan_.locals[local].is_constant) return false;
     }
     if (step.view != nullptr || step.size != nullptr) return true;
-    const Node& node = graph_.nodes[step_nodes_[index]];
+    const Node& node = graph_.nodes[step.nodes.front()];
     const models::OpClass op_class = models::ClassOf(node.op);
     // Unknown operators may keep state; memory from empty() has no value yet.
     if (models::IsRandom(node) || op_class == models::OpClass::kUnknown ||
@@ -315,7 +315,6 @@ class Compiler {
     RunContext::State state(nullptr, plan_);
     RunStats stats;
     std::vector<Step> kept;
-    std::vector<NodeId> kept_nodes;
     for (size_t i = 0; i < plan_.steps.size(); ++i) {
       Step& step = plan_.steps[i];
       if (MayFold(i) && RunStep(plan_, step, state, stats).ok() &&
@@ -397,8 +396,7 @@ class Compiler {
   const CompileOptions& options_;
   Plan plan_;
   absl::flat_hash_map<ValueId, int> local_of_;
-  std::vector<bool> read_;          // per graph value
-  std::vector<NodeId> step_nodes_;  // per step, before folding
+  std::vector<bool> read_;  // per graph value
   std::vector<Folded> folded_;
 };
 

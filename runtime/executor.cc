@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -319,10 +320,15 @@ absl::Status RunStep(const Plan& plan, const Step& step,
   return absl::OkStatus();
 }
 
-absl::Status RunPlan(const Plan& plan, absl::Span<const TensorView> inputs,
-                     absl::Span<std::byte* const> destinations,
-                     RunContext::State& state, std::vector<TensorView>& outputs,
-                     RunStats& stats) {
+namespace {
+
+// `on_step(n)` is called when n steps are done, from 0 on.
+template <typename OnStep>
+absl::Status RunSteps(const Plan& plan, absl::Span<const TensorView> inputs,
+                      absl::Span<std::byte* const> destinations,
+                      RunContext::State& state,
+                      std::vector<TensorView>& outputs, RunStats& stats,
+                      OnStep on_step) {
   if (destinations.size() > plan.outputs.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat(destinations.size(), " destinations for ",
@@ -333,10 +339,41 @@ absl::Status RunPlan(const Plan& plan, absl::Span<const TensorView> inputs,
   REFRACT_RETURN_IF_ERROR(plan.signature->Bind(inputs, state.symbols));
   REFRACT_RETURN_IF_ERROR(SetInputs(plan, inputs, state));
   REFRACT_RETURN_IF_ERROR(SetTargets(plan, destinations, state, outputs));
-  for (const Step& step : plan.steps) {
-    REFRACT_RETURN_IF_ERROR(RunStep(plan, step, state, stats));
+  on_step(0);
+  for (size_t i = 0; i < plan.steps.size(); ++i) {
+    REFRACT_RETURN_IF_ERROR(RunStep(plan, plan.steps[i], state, stats));
+    on_step(i + 1);
   }
   return CollectOutputs(plan, destinations, state, outputs);
+}
+
+}  // namespace
+
+absl::Status RunPlan(const Plan& plan, absl::Span<const TensorView> inputs,
+                     absl::Span<std::byte* const> destinations,
+                     RunContext::State& state, std::vector<TensorView>& outputs,
+                     RunStats& stats) {
+  return RunSteps(plan, inputs, destinations, state, outputs, stats,
+                  [](size_t) {});
+}
+
+absl::Status RunPlanTimed(const Plan& plan, absl::Span<const TensorView> inputs,
+                          absl::Span<std::byte* const> destinations,
+                          RunContext::State& state,
+                          std::vector<TensorView>& outputs, RunStats& stats,
+                          StepTimes& times, TickClock clock) {
+  times.steps.resize(plan.steps.size());
+  int64_t last = clock();
+  const auto lap = [&] {
+    const int64_t now = clock();
+    return now - std::exchange(last, now);
+  };
+  REFRACT_RETURN_IF_ERROR(RunSteps(
+      plan, inputs, destinations, state, outputs, stats, [&](size_t done) {
+        (done == 0 ? times.before : times.steps[done - 1]) = lap();
+      }));
+  times.after = lap();
+  return absl::OkStatus();
 }
 
 }  // namespace refract::runtime

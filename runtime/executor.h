@@ -62,6 +62,14 @@ absl::Status RunPlan(const Plan& plan,
                      RunContext::State& state,
                      std::vector<base::TensorView>& outputs, RunStats& stats);
 
+// As Program::RunTimed.
+absl::Status RunPlanTimed(const Plan& plan,
+                          absl::Span<const base::TensorView> inputs,
+                          absl::Span<std::byte* const> destinations,
+                          RunContext::State& state,
+                          std::vector<base::TensorView>& outputs,
+                          RunStats& stats, StepTimes& times, TickClock clock);
+
 }  // namespace refract::runtime
 
 #endif  // REFRACT_RUNTIME_EXECUTOR_H_

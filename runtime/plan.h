@@ -39,9 +39,12 @@ struct Local {
   int buffer = kNoBuffer;
 };
 
-// One node. Exactly one of the four is set.
+// One node, or several that are computed as one. Exactly one of the four is
+// set.
 struct Step {
-  std::string node;
+  // Of the graph, ascending: what this step stands for.
+  std::vector<models::NodeId> nodes;
+  std::string node;  // for errors and logs
   std::string op;
   std::vector<int> operands;  // locals, as models::InputsOf(node)
   std::vector<int> outputs;   // locals; kNoLocal where nobody reads

@@ -1,5 +1,7 @@
 #include "runtime/program.h"
 
+#include <chrono>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +12,13 @@
 
 namespace refract::runtime {
 namespace {
+
+// What computes a step, for people.
+absl::string_view HowOf(const Step& step) {
+  if (step.view != nullptr) return "view";
+  if (step.size != nullptr) return "size";
+  return step.kernel != nullptr ? step.kernel->name() : "libtorch";
+}
 
 class CpuProgram final : public Program {
  public:
@@ -45,14 +54,32 @@ class CpuProgram final : public Program {
     return plan_.signature->Batch(inputs);
   }
 
+  absl::Status RunTimed(absl::Span<const base::TensorView> inputs,
+                        absl::Span<std::byte* const> destinations,
+                        RunContext& context,
+                        std::vector<base::TensorView>& outputs,
+                        StepTimes& times, TickClock clock) const override {
+    if (context.state().owner != this) {
+      return absl::InternalError("run context of another program");
+    }
+    RunStats unwanted;
+    return RunPlanTimed(plan_, inputs, destinations, context.state(), outputs,
+                        unwanted, times, clock);
+  }
+
+  std::vector<StepInfo> steps() const override {
+    std::vector<StepInfo> steps;
+    for (const Step& step : plan_.steps) {
+      steps.push_back({step.nodes, std::string(HowOf(step))});
+    }
+    return steps;
+  }
+
   std::vector<std::string> Describe() const override {
     std::vector<std::string> lines;
     for (const Step& step : plan_.steps) {
-      absl::string_view how = "libtorch";
-      if (step.kernel != nullptr) how = step.kernel->name();
-      if (step.view != nullptr) how = "view";
-      if (step.size != nullptr) how = "size";
-      lines.push_back(absl::StrCat(step.node, " (", step.op, "): ", how));
+      lines.push_back(
+          absl::StrCat(step.node, " (", step.op, "): ", HowOf(step)));
     }
     return lines;
   }
@@ -74,6 +101,16 @@ absl::StatusOr<std::unique_ptr<const Program>> Program::Compile(
   REFRACT_ASSIGN_OR_RETURN(
       Plan plan, CompilePlan(graph, part, std::move(weights), options));
   return std::make_unique<CpuProgram>(std::move(plan));
+}
+
+int64_t StepTimes::total() const {
+  return std::accumulate(steps.begin(), steps.end(), before + after);
+}
+
+int64_t SteadyNanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 RunContext::RunContext(const Program& program) : state_(program.NewState()) {}

@@ -48,6 +48,27 @@ struct RunStats {
   uint64_t replaced_ids = 0;  // ids outside their table, zero/default policy
 };
 
+// What one step of a program computes. Nodes of a part that no step has were
+// computed at compile time, from weights alone: they cost a run nothing.
+struct StepInfo {
+  std::vector<models::NodeId> nodes;  // ascending; several when fused
+  std::string kernel;                 // as in Describe(): "linear/f32", "view"
+};
+
+// Where a run's time goes, in the order of Program::steps(). Units: those of
+// the clock, nanoseconds by default.
+struct StepTimes {
+  std::vector<int64_t> steps;
+  int64_t before = 0;  // checking and setting up inputs
+  int64_t after = 0;   // collecting outputs
+
+  int64_t total() const;
+};
+
+// A monotonic clock: nanoseconds, or whatever a test counts.
+using TickClock = int64_t (*)();
+int64_t SteadyNanoseconds();
+
 class Program;
 
 // Scratch memory of one run at a time: intermediate tensors, in buffers that
@@ -111,6 +132,20 @@ class Program {
                            RunContext& context,
                            std::vector<base::TensorView>& outputs,
                            RunStats* stats = nullptr) const = 0;
+
+  // As Run(), and says how long each step took. Every instant of the run is in
+  // exactly one of the times. The clock is read once more than there are steps
+  // and twice around them, which is in the times as well; Run() reads none.
+  // `times` means nothing after an error.
+  virtual absl::Status RunTimed(absl::Span<const base::TensorView> inputs,
+                                absl::Span<std::byte* const> destinations,
+                                RunContext& context,
+                                std::vector<base::TensorView>& outputs,
+                                StepTimes& times,
+                                TickClock clock = SteadyNanoseconds) const = 0;
+
+  // What a run consists of, in order.
+  virtual std::vector<StepInfo> steps() const = 0;
 
   // Rows (value of the batch symbol) that `inputs` hold; nullopt when the part
   // has no batch symbol.
