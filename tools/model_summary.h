@@ -87,6 +87,7 @@ ModelSummary Summarize(
     const absl::flat_hash_map<std::string, int64_t>& per_item);
 
 void PrintSummary(const ModelSummary& summary, std::ostream& out);
+// Of many crossing tensors only the largest; ToJson has them all.
 void PrintPlan(const PlanSummary& plan, std::ostream& out);
 // The same facts under the names of the fields above. Ends with a newline.
 std::string ToJson(const ModelSummary& summary);

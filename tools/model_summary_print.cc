@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -62,6 +63,44 @@ void PrintTensors(absl::string_view title,
   }
 }
 
+// A model of a thousand features has as many tensors that cross; the first
+// screen is for those that matter.
+constexpr size_t kShownCrossings = 10;
+
+// Those that grow fastest with the batch, and what is left out.
+void PrintCrossings(absl::string_view title,
+                    const std::vector<TensorSummary>& tensors,
+                    std::ostream& out) {
+  // One more would take the line that says so.
+  if (tensors.size() <= kShownCrossings + 1) {
+    return PrintTensors(title, tensors, out);
+  }
+  std::vector<TensorSummary> sorted = tensors;
+  // Unknown sizes first: they may be the largest.
+  const auto order = [](const TensorSummary& tensor) {
+    const PerItem bytes = tensor.bytes.value_or(PerItem());
+    return std::tuple(!tensor.bytes, bytes.per_item, bytes.per_request);
+  };
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [&](const TensorSummary& a, const TensorSummary& b) {
+                     return order(a) > order(b);
+                   });
+  PerItem total;
+  size_t unknown = 0;
+  for (const TensorSummary& tensor : tensors) {
+    const PerItem bytes = tensor.bytes.value_or(PerItem());
+    total.per_item += bytes.per_item;
+    total.per_request += bytes.per_request;
+    if (!tensor.bytes) ++unknown;
+  }
+  sorted.resize(kShownCrossings);
+  PrintTensors(title, sorted, out);
+  out << "  ... " << tensors.size() - kShownCrossings << " more, "
+      << PerItemBytesText(total) << " in all " << tensors.size();
+  if (unknown > 0) out << " (" << unknown << " of unknown size not counted)";
+  out << "\n";
+}
+
 void PrintWork(const WorkSummary& work, std::ostream& out) {
   out << CountText(work.flops.per_item) << " FLOP and "
       << BytesText(work.bytes.per_item) << " per item, "
@@ -122,8 +161,8 @@ void PrintPlan(const PlanSummary& plan, std::ostream& out) {
     out << "nothing crosses: the whole model runs on the CN\n";
     return;
   }
-  PrintTensors("crossing CN to HN", plan.up, out);
-  PrintTensors("crossing HN to CN", plan.down, out);
+  PrintCrossings("crossing CN to HN", plan.up, out);
+  PrintCrossings("crossing HN to CN", plan.down, out);
 }
 
 void PrintSummary(const ModelSummary& summary, std::ostream& out) {
