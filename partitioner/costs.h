@@ -14,11 +14,15 @@
 namespace refract::partitioner {
 
 // Per node of a graph, at one batch size: seconds that a request spends in it.
-// A part of a plan takes the sum of its operators: a CN runs one thread per
-// request, an HN one stream per request.
+// A part of a plan takes the sum of its operators and what a run takes besides
+// them: a CN runs one thread per request, an HN one stream per request.
 struct OperatorCosts {
   std::vector<double> cn_s;
   std::vector<double> hn_s;
+  // Of each run of a part, beside its operators: a split plan has two on the
+  // CN (CN-pre, CN-post) and one on the HN, any other one on the CN.
+  double cn_run_s = 0;
+  double hn_run_s = 0;
   // Operators whose work is not known; they stand at the least an operator
   // takes.
   std::vector<models::NodeId> unknown;

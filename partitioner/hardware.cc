@@ -7,27 +7,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "google/protobuf/io/tokenizer.h"
-#include "google/protobuf/text_format.h"
 #include "partitioner/hardware_files.h"
+#include "partitioner/text_proto.h"
 #include "proto/hardware.pb.h"
 
 namespace refract::partitioner {
 namespace {
-
-// Keeps the first thing that the text parser has to say.
-class FirstError : public google::protobuf::io::ErrorCollector {
- public:
-  void AddError(int line, int column, const std::string& message) override {
-    if (text_.empty()) {
-      text_ = absl::StrCat("line ", line + 1, ": ", message);
-    }
-  }
-  const std::string& text() const { return text_; }
-
- private:
-  std::string text_;
-};
 
 class Reader {
  public:
@@ -61,12 +46,7 @@ class Reader {
 absl::StatusOr<Hardware> ParseHardware(absl::string_view text,
                                        absl::string_view file) {
   proto::Hardware stored;
-  FirstError error;
-  google::protobuf::TextFormat::Parser parser;
-  parser.RecordErrorsTo(&error);
-  if (!parser.ParseFromString(std::string(text), &stored)) {
-    return absl::InvalidArgumentError(absl::StrCat(file, ": ", error.text()));
-  }
+  REFRACT_RETURN_IF_ERROR(ParseText(text, file, stored));
   if (stored.name().empty()) {
     return absl::InvalidArgumentError(absl::StrCat(file, ": name: missing"));
   }

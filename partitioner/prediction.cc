@@ -53,7 +53,12 @@ Prediction Predict(const Graph& graph, const SplitPlan& plan,
   for (const ValueId id : plan.down) result.bytes_down += sizes.bytes[id];
   result.up_s = result.bytes_up / conditions.link.bytes_per_s;
   result.down_s = result.bytes_down / conditions.link.bytes_per_s;
-  if (plan.uses_hn()) result.round_trip_s = 2 * conditions.link.latency_s;
+  result.cn_pre_s += costs.cn_run_s;
+  if (plan.uses_hn()) {
+    result.hn_s += costs.hn_run_s;
+    result.cn_post_s += costs.cn_run_s;
+    result.round_trip_s = 2 * conditions.link.latency_s;
+  }
 
   const double cn_s = result.cn_pre_s + result.cn_post_s;
   // In the order of Station.

@@ -39,6 +39,13 @@ struct SplitProblem::Real {
   std::vector<double> up;
   std::vector<double> down;
   double hn_used = 0;
+
+  // What every plan costs: some node is in one of its stages whatever the plan
+  // is.
+  void AddConstant(double cost) {
+    if (stage.empty()) return;
+    for (double& on_stage : stage.front()) on_stage += cost;
+  }
 };
 
 SplitProblem::SplitProblem(const Graph& graph,
@@ -180,7 +187,10 @@ SplitProblem::Quantised SplitProblem::Latency(const Conditions& conditions,
     real.up[t] = sizes.bytes[tensors_[t]] / conditions.link.bytes_per_s;
     real.down[t] = real.up[t];
   }
-  real.hn_used = 2 * conditions.link.latency_s;
+  const OperatorCosts& costs = conditions.costs;
+  real.AddConstant(costs.cn_run_s);
+  real.hn_used =
+      2 * conditions.link.latency_s + costs.cn_run_s + costs.hn_run_s;
   return Quantise({real});
 }
 
@@ -199,6 +209,10 @@ SplitProblem::Quantised SplitProblem::Stations(const Conditions& conditions,
     up.up[t] = sizes.bytes[tensors_[t]] / conditions.link.bytes_per_s;
     down.down[t] = up.up[t];
   }
+  const double run_s = conditions.costs.cn_run_s / conditions.cn_units_per_hn;
+  cn.AddConstant(run_s);
+  cn.hn_used = run_s;
+  hn.hn_used = conditions.costs.hn_run_s;
   return Quantise({cn, up, hn, down});
 }
 
@@ -214,6 +228,9 @@ SplitProblem::Quantised SplitProblem::Price(const Conditions& conditions,
     real.up[t] = sizes.bytes[tensors_[t]] * prices.byte;
     real.down[t] = real.up[t];
   }
+  const double run = conditions.costs.cn_run_s * prices.cn_unit_s;
+  real.AddConstant(run);
+  real.hn_used = run + conditions.costs.hn_run_s * prices.hn_unit_s;
   return Quantise({real});
 }
 

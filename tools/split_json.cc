@@ -106,6 +106,8 @@ ordered_json ConditionsToJson(const SplitConditions& given) {
        {{"bytes_per_s", conditions.link.bytes_per_s},
         {"latency_s", conditions.link.latency_s}}},
       {"cn_units_per_hn", conditions.cn_units_per_hn},
+      {"cn_run_s", conditions.costs.cn_run_s},
+      {"hn_run_s", conditions.costs.hn_run_s},
       {"hn_table_bytes", given.options.hn_table_mib * 0x1p20},
       {"budget",
        {{"cn_memory_bytes", OrNull(budget.cn_memory_bytes)},

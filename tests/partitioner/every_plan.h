@@ -77,6 +77,9 @@ struct Sums {
     }
     for (const models::ValueId id : plan.up) up += bytes(id);
     for (const models::ValueId id : plan.down) down += bytes(id);
+    // Every part that runs takes something besides its operators.
+    cn_s += conditions.costs.cn_run_s * (uses_hn ? 2 : 1);
+    hn_s += conditions.costs.hn_run_s * (uses_hn ? 1 : 0);
   }
 
   double Cost(Objective objective, const Conditions& conditions) const {

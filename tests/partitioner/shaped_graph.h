@@ -31,6 +31,8 @@ inline Conditions RandomConditions(std::mt19937& random,
     conditions.costs.cn_s.push_back(1e-4 * up_to_1(random));
     conditions.costs.hn_s.push_back(3e-5 * up_to_1(random));
   }
+  conditions.costs.cn_run_s = 1e-5 * up_to_1(random);
+  conditions.costs.hn_run_s = 1e-5 * up_to_1(random);
   conditions.link.bytes_per_s = 1e8 + 1e9 * up_to_1(random);
   conditions.link.latency_s = 3e-5 * up_to_1(random);
   conditions.cn_units_per_hn = 1 + 3 * up_to_1(random);

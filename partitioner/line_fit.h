@@ -1,0 +1,45 @@
+#ifndef REFRACT_PARTITIONER_LINE_FIT_H_
+#define REFRACT_PARTITIONER_LINE_FIT_H_
+
+// Times against the batch size: from repeated measurements to a line.
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace refract::partitioner {
+
+// Repeated measurements of one quantity. Seconds, ascending.
+struct Quartiles {
+  double least = 0;
+  double q1 = 0;
+  double median = 0;
+  double q3 = 0;
+};
+
+// Interpolates between neighbours, as R's type 7 and NumPy do. All 0 for no
+// values.
+Quartiles QuartilesOf(std::vector<double> values);
+
+// fixed_s + item_s · batch.
+struct Line {
+  double fixed_s = 0;
+  double item_s = 0;
+  double At(double batch) const { return fixed_s + item_s * batch; }
+};
+
+struct BatchTime {
+  int64_t batch = 1;
+  double seconds = 0;
+};
+
+// The line with neither part negative whose relative errors have the least sum
+// of squares: what takes a microsecond at batch 1 counts as much as what takes
+// a millisecond at batch 256. Times below 1 ns count as 1 ns in that. With one
+// batch size all of it is fixed.
+Line FitLine(absl::Span<const BatchTime> times);
+
+}  // namespace refract::partitioner
+
+#endif  // REFRACT_PARTITIONER_LINE_FIT_H_
