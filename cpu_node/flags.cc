@@ -89,6 +89,11 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
                  "Folder with the models")
       ->required()
       ->type_name("DIR");
+  app.add_option("--op-library", flags.op_libraries,
+                 "Shared library of operators to load first, as given to "
+                 "refract import; may be repeated")
+      ->type_name("FILE.so")
+      ->allow_extra_args(false);
   AddGpuNodes(app, flags);
   AddServing(app, flags);
   try {

@@ -10,6 +10,7 @@ namespace refract::cpu_node {
 // What the command line of refract-cpu-node says.
 struct Flags {
   std::string model_repository;
+  std::vector<std::string> op_libraries;  // loaded first
   std::vector<std::string> gpu_nodes;  // "host:port"
   std::string transport = "auto";      // auto, shm, tcp or verbs
   std::string rdma_device;             // empty: any

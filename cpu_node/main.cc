@@ -12,12 +12,14 @@
 #include "absl/time/time.h"
 #include "base/mutex_checks.h"
 #include "base/shutdown_signal.h"
+#include "base/status_macros.h"
 #include "cpu_node/catalog.h"
 #include "cpu_node/engine.h"
 #include "cpu_node/flags.h"
 #include "cpu_node/frontend/server.h"
 #include "glog/logging.h"
 #include "models/aten/caller.h"
+#include "models/aten/op_library.h"
 #include "models/repository.h"
 #include "transport/channel.h"
 
@@ -99,6 +101,12 @@ int Run(const Flags& flags) {
   // First, so that every thread started below leaves the signals to Wait().
   base::ShutdownSignal shutdown;
   models::aten::UseOneThread();
+  for (const std::string& library : flags.op_libraries) {
+    const absl::Status status = models::aten::LoadOpLibrary(library);
+    if (!status.ok()) {
+      return Fail(base::Annotate(status, "--op-library"));
+    }
+  }
 
   ServedModelOptions model_options;
   model_options.local_fallback = flags.local_fallback;

@@ -16,6 +16,11 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
                  "runs here")
       ->required()
       ->type_name("DIR");
+  app.add_option("--op-library", flags.op_libraries,
+                 "Shared library of operators to load first, as given to "
+                 "refract import; may be repeated")
+      ->type_name("FILE.so")
+      ->allow_extra_args(false);
   app.add_option("--device", flags.device,
                  "Where to execute: auto (the best there is) or cpu")
       ->check(CLI::IsMember({"auto", "cpu"}))

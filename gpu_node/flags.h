@@ -3,12 +3,14 @@
 
 #include <string>
 #include <variant>
+#include <vector>
 
 namespace refract::gpu_node {
 
 // What the command line of refract-gpu-node says.
 struct Flags {
   std::string model_repository;
+  std::vector<std::string> op_libraries;  // loaded first
   std::string device = "auto";
   std::string host = "0.0.0.0";
   std::string transport = "auto";  // auto, shm, tcp or verbs

@@ -9,11 +9,13 @@
 #include "absl/time/time.h"
 #include "base/mutex_checks.h"
 #include "base/shutdown_signal.h"
+#include "base/status_macros.h"
 #include "glog/logging.h"
 #include "gpu_node/device_model.h"
 #include "gpu_node/flags.h"
 #include "gpu_node/gpu_node.h"
 #include "models/aten/caller.h"
+#include "models/aten/op_library.h"
 #include "models/repository.h"
 #include "transport/channel.h"
 
@@ -49,6 +51,12 @@ int Run(const Flags& flags) {
   // First, so that every thread started below leaves the signals to Wait().
   base::ShutdownSignal shutdown;
   models::aten::UseOneThread();
+  for (const std::string& library : flags.op_libraries) {
+    const absl::Status status = models::aten::LoadOpLibrary(library);
+    if (!status.ok()) {
+      return Fail(base::Annotate(status, "--op-library"));
+    }
+  }
 
   absl::StatusOr<DeviceModels> models =
       DeviceModels::Load(models::Repository(flags.model_repository));

@@ -133,7 +133,11 @@ absl::StatusOr<CopiedFile> LinkFile(const std::string& from,
     return ErrnoError(errno == ENOENT ? from : to,
                       absl::StrCat("link to ", from));
   }
-  return Transfer(to, /*out=*/-1, to);
+  return DigestFile(to);
+}
+
+absl::StatusOr<CopiedFile> DigestFile(const std::string& path) {
+  return Transfer(path, /*out=*/-1, path);
 }
 
 }  // namespace refract::models

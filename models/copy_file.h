@@ -25,6 +25,9 @@ absl::StatusOr<CopiedFile> CopyFile(const std::string& from,
 absl::StatusOr<CopiedFile> LinkFile(const std::string& from,
                                     const std::string& to);
 
+// Size and digest of a file. NotFound / InvalidArgument name it.
+absl::StatusOr<CopiedFile> DigestFile(const std::string& path);
+
 }  // namespace refract::models
 
 #endif  // REFRACT_MODELS_COPY_FILE_H_

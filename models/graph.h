@@ -19,6 +19,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/digest.h"
 #include "base/dtype.h"
 #include "models/sym_expr.h"
 
@@ -107,6 +108,13 @@ struct SymbolRange {
   int64_t max = INT64_MAX;
 };
 
+// A shared library that the model's operators come from (`--op-library`).
+struct OpLibrary {
+  std::string name;  // of the file, without its folder
+  base::Digest digest;
+  friend bool operator==(const OpLibrary&, const OpLibrary&) = default;
+};
+
 enum class SourceFormat : uint8_t { kTorchExport = 0, kTorchScript = 1 };
 
 struct Graph {
@@ -122,6 +130,9 @@ struct Graph {
   // padded by the runtime. 1 unless import found otherwise.
   int64_t min_batch = 1;
   SourceFormat source = SourceFormat::kTorchExport;
+  // What `refract import` had loaded, where a node calls an operator that is
+  // not LibTorch's own. A process that runs such a node must load the same.
+  std::vector<OpLibrary> op_libraries;
 
   ValueId AddValue(Value value);  // returns its id
   ValueId FindValue(absl::string_view name) const;  // kNoValue if absent

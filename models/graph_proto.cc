@@ -218,6 +218,12 @@ proto::Graph ToProto(const Graph& graph) {
   stored.set_batch_symbol(graph.batch_symbol);
   stored.set_min_batch(graph.min_batch);
   stored.set_source(static_cast<uint32_t>(graph.source));
+  for (const OpLibrary& library : graph.op_libraries) {
+    proto::OpLibrary& to = *stored.add_op_libraries();
+    to.set_name(library.name);
+    to.mutable_digest()->set_low(library.digest.low);
+    to.mutable_digest()->set_high(library.digest.high);
+  }
   return stored;
 }
 
@@ -245,6 +251,10 @@ absl::StatusOr<Graph> FromProto(const proto::Graph& stored) {
     return Invalid("source ", stored.source(), " is not known");
   }
   graph.source = static_cast<SourceFormat>(stored.source());
+  for (const proto::OpLibrary& library : stored.op_libraries()) {
+    graph.op_libraries.push_back(
+        {library.name(), {library.digest().low(), library.digest().high()}});
+  }
   REFRACT_RETURN_IF_ERROR(ValidateGraph(graph));
   return graph;
 }

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/aten/op_library.h"
 #include "models/op_traits.h"
 #include "runtime/cpu/strided_copy.h"
 #include "runtime/executor.h"
@@ -50,6 +51,7 @@ class Compiler {
 
   absl::StatusOr<Plan> Compile() {
     FindReadValues();
+    REFRACT_RETURN_IF_ERROR(CheckLibraries());
     REFRACT_RETURN_IF_ERROR(AddInputs());
     for (size_t i = 0; i < part_.nodes.size(); ++i) {
       REFRACT_RETURN_IF_ERROR(AddNode(i));
@@ -79,6 +81,17 @@ class Compiler {
     for (ValueId id : part_.outputs) {
       if (IsValue(id)) read_[id] = true;
     }
+  }
+
+  // Nodes that the graph lacks are AddNode()'s to refuse.
+  absl::Status CheckLibraries() const {
+    std::vector<NodeId> nodes;
+    for (NodeId id : part_.nodes) {
+      if (id >= 0 && static_cast<size_t>(id) < graph_.nodes.size()) {
+        nodes.push_back(id);
+      }
+    }
+    return models::aten::CheckOpLibraries(graph_, nodes);
   }
 
   int AddLocal(ValueId id) {

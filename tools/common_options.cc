@@ -9,7 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
-#include "models/aten/caller.h"
+#include "models/aten/op_library.h"
 
 namespace refract::tools {
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "models/aten/op_library.h"
 #include "models/op_traits.h"
 #include "models/row_dependence.h"
 #include "models/safetensors.h"
@@ -107,6 +108,15 @@ void NoteRowDependence(ImportedModel& model) {
       "an item's result depends on the other items of its request: ", found));
 }
 
+// A model that uses LibTorch's operators alone needs none.
+void RecordLibraries(Graph& graph) {
+  for (const Node& node : graph.nodes) {
+    if (!models::aten::MayComeFromLibrary(node.op)) continue;
+    graph.op_libraries = models::aten::LoadedOpLibraries();
+    return;
+  }
+}
+
 // Compiling finds operators without implementation; running finds the rest.
 absl::Status TryRun(const ImportedModel& model,
                     std::shared_ptr<const models::WeightStore> weights,
@@ -151,6 +161,7 @@ absl::StatusOr<ImportedModel> PrepareModel(const ImportRequest& request) {
         "--sample INPUTS.safetensors"));
   }
   NoteRowDependence(model);
+  RecordLibraries(model.graph);
   REFRACT_RETURN_IF_ERROR(
       base::Annotate(TryRun(model, weights, sample, sample_file), path));
   return model;

@@ -32,6 +32,7 @@ struct PartitionOptions {
   std::string report;
   int64_t forced_cuts = 12;
   std::vector<std::string> sizes;
+  std::vector<std::string> op_libraries;
   ConditionOptions conditions;
 };
 
@@ -100,6 +101,7 @@ absl::Status Partition(const PartitionOptions& options, std::ostream& out) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--forced-cuts ", options.forced_cuts, ": must be at least 0"));
   }
+  REFRACT_RETURN_IF_ERROR(LoadOpLibraries(options.op_libraries));
   // A plan of an earlier run, even a damaged one, is about to be replaced.
   REFRACT_ASSIGN_OR_RETURN(const auto model,
                            LoadModel(options.model, {.with_plan = false}));
@@ -173,6 +175,7 @@ void AddPartitionCommand(CLI::App& app, Context& context) {
       ->capture_default_str();
   AddConditionOptions(*command, options->conditions);
   AddSizeOption(*command, options->sizes);
+  AddOpLibraryOption(*command, options->op_libraries);
   command->callback([&context, options] {
     context.action = [&context, options] {
       return Partition(*options, context.out);

@@ -72,9 +72,6 @@ class Caller {
 // Sets LibTorch's process-wide thread counts to one. Call once from main().
 void UseOneThread();
 
-// torch.ops.load_library. InvalidArgument names the file.
-absl::Status LoadOpLibrary(const std::string& path);
-
 }  // namespace refract::models::aten
 
 #endif  // REFRACT_MODELS_ATEN_CALLER_H_

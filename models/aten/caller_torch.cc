@@ -2,7 +2,6 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <c10/core/InferenceMode.h>
-#include <dlfcn.h>
 
 #include <exception>
 #include <optional>
@@ -183,23 +182,6 @@ void UseOneThread() {
   } catch (const c10::Error&) {
     // Already set, or inter-op work has begun. Nothing here starts such work.
   }
-}
-
-absl::Status LoadOpLibrary(const std::string& path) {
-  // A path without a slash would make dlopen search the system's folders.
-  const std::string file =
-      absl::StrContains(path, '/') ? path : absl::StrCat("./", path);
-  try {
-    if (dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": not an operator library: ", dlerror()));
-    }
-  } catch (const std::exception& error) {
-    // Static initialisers that register an operator twice throw.
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, ": not an operator library: ", FirstLine(error.what())));
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace refract::models::aten

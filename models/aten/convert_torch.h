@@ -8,6 +8,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <exception>
 #include <new>
 #include <optional>
@@ -41,6 +42,7 @@ absl::StatusOr<c10::IValue> CastNumber(const c10::IValue& number,
 
 // LibTorch's messages go on with hints and backtraces.
 inline absl::string_view FirstLine(absl::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of('\n'), text.size()));
   return text.substr(0, text.find('\n'));
 }
 

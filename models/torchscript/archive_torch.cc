@@ -100,9 +100,12 @@ absl::StatusOr<Archive> Archive::Load(absl::string_view path) {
   });
   if (!status.ok()) {
     // Whatever the loader throws, the file is at fault.
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": LibTorch cannot load it: ",
-                     status.message().substr(path.size() + 2)));
+    const absl::string_view why = status.message().substr(path.size() + 2);
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": LibTorch cannot load it: ", why,
+        absl::StrContains(why, "Unknown builtin op")
+            ? " Give the library that has the operator with --op-library."
+            : ""));
   }
   Archive archive(std::move(zip), std::move(module));
   archive.places_ = reader->TakePlaces();

@@ -60,6 +60,7 @@ Graph FullGraph() {
   graph.batch_symbol = "s0";
   graph.min_batch = 2;
   graph.source = SourceFormat::kTorchScript;
+  graph.op_libraries = {{"mylib.so", {3, 1ull << 63}}, {"base.so", {}}};
   return graph;
 }
 
@@ -68,6 +69,7 @@ TEST(GraphProtoTest, KeepsEverything) {
   const auto parsed = FromProto(ToProto(graph));
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   ASSERT_EQ(parsed->values.size(), graph.values.size());
+  EXPECT_EQ(parsed->op_libraries, graph.op_libraries);
   for (size_t i = 0; i < graph.values.size(); ++i) {
     const Value& a = graph.values[i];
     const Value& b = parsed->values[i];

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <fstream>
 #include <thread>
 #include <vector>
 
@@ -354,16 +353,6 @@ TEST(CallerTest, ThreadsShareOneCaller) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_THAT(wrong, ElementsAre(0, 0, 0, 0));
-}
-
-TEST(CallerTest, FileThatIsNoLibraryIsRefusedByName) {
-  const std::string path = testing::TempDir() + "/not_a_library.so";
-  std::ofstream(path) << "text";
-  for (const std::string& file : {path, std::string("/nowhere/ops.so")}) {
-    const absl::Status status = LoadOpLibrary(file);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(status.message(), HasSubstr(file));
-  }
 }
 
 }  // namespace
