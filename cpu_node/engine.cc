@@ -1,6 +1,5 @@
 #include "cpu_node/engine.h"
 
-#include <cstring>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -276,6 +275,7 @@ absl::Status Engine::RunPreAndSend(const TaskPtr& task) {
 absl::Status Engine::RunPre(Task& task, transport::OutgoingMessage& message) {
   const ServedModel& model = *task.model;
   const runtime::Program& program = model.pre().program();
+  const runtime::wire::Codec& codec = model.up_codec();
   const size_t num_up = model.num_up();
   transport::Client& client = task.node->client();
   const size_t offer = offers_.at(task.model);
@@ -289,44 +289,54 @@ absl::Status Engine::RunPre(Task& task, transport::OutgoingMessage& message) {
   for (size_t i = 0; i < num_up; ++i) {
     if (specs[i].has_value()) up_specs.push_back(*specs[i]);
   }
-  const bool sizes_known = up_specs.size() == num_up;
+  const bool sizes_known = codec.sizes_known() && up_specs.size() == num_up;
   std::vector<std::byte*> destinations(specs.size(), nullptr);
   if (sizes_known) {
-    REFRACT_ASSIGN_OR_RETURN(message, client.Allocate(offer, up_specs));
-    for (size_t i = 0; i < num_up; ++i) destinations[i] = message.data(i);
+    REFRACT_ASSIGN_OR_RETURN(
+        message, client.Allocate(offer, codec.MessageSpecs(up_specs)));
+    for (size_t i = 0; i < num_up; ++i) {
+      const runtime::wire::Codec::Value& value = codec.values()[i];
+      if (value.form.is_plain()) destinations[i] = message.data(value.tensor);
+    }
   }
   if (!task.pre_context.has_value()) {
     task.pre_context.emplace(model.pre().Acquire());
   }
   REFRACT_RETURN_IF_ERROR(program.Run(inputs, destinations, **task.pre_context,
                                       task.pre_outputs, &task.run_stats));
-  if (sizes_known) return KeepFromMessage(num_up, task);
-
-  // A size that depends on data is known only after the run: one copy.
-  up_specs.clear();
-  for (size_t i = 0; i < num_up; ++i) {
-    up_specs.push_back({task.pre_outputs[i].dtype, task.pre_outputs[i].dims});
+  if (!sizes_known || !codec.plain()) {
+    runtime::wire::Encoder encoder(codec);
+    REFRACT_ASSIGN_OR_RETURN(
+        const std::vector<base::TensorSpec> tensors,
+        encoder.Prepare(
+            absl::MakeConstSpan(task.pre_outputs).subspan(0, num_up)));
+    // Sizes that depend on data are known only after the run; values that are
+    // sent as they are cost a copy then.
+    if (!sizes_known) {
+      REFRACT_ASSIGN_OR_RETURN(message, client.Allocate(offer, tensors));
+    }
+    std::vector<std::byte*> places;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      places.push_back(message.data(i));
+    }
+    encoder.Write(places);
   }
-  REFRACT_ASSIGN_OR_RETURN(message, client.Allocate(offer, up_specs));
-  for (size_t i = 0; i < num_up; ++i) {
-    const base::TensorView& tensor = task.pre_outputs[i];
-    if (tensor.bytes == 0) continue;
-    std::memcpy(message.data(i), tensor.data, tensor.bytes);
-  }
-  return absl::OkStatus();
+  return KeepFromMessage(num_up, destinations, task);
 }
 
 // A value that crosses and is also read by CN-post may have been written once,
 // into the message. That memory is the transport's as soon as it is sent, so
 // such values are copied out of it before.
-absl::Status Engine::KeepFromMessage(size_t num_up, Task& task) {
+absl::Status Engine::KeepFromMessage(size_t num_up,
+                                     absl::Span<std::byte* const> destinations,
+                                     Task& task) {
   const std::less<const std::byte*> before;
   task.kept.clear();
   for (size_t i = num_up; i < task.pre_outputs.size(); ++i) {
     base::TensorView& kept = task.pre_outputs[i];
     for (size_t j = 0; j < num_up; ++j) {
       const base::TensorView& sent = task.pre_outputs[j];
-      if (before(kept.data, sent.data) ||
+      if (destinations[j] == nullptr || before(kept.data, sent.data) ||
           !before(kept.data, sent.data + sent.bytes)) {
         continue;
       }
@@ -366,6 +376,15 @@ void Engine::RunPost(const TaskPtr& task) {
   const absl::Time begin = options_.clock->Now();
   absl::Status status = CheckAlive(*task, "after the GPU node");
   absl::Span<const base::TensorView> response = task->response->tensors();
+  runtime::wire::Decoder decoder(model.down_codec());
+  absl::StatusOr<absl::Span<const base::TensorView>> decoded =
+      decoder.Decode(response);
+  if (decoded.ok()) {
+    response = *decoded;
+  } else if (status.ok()) {
+    status = absl::InternalError(
+        absl::StrCat("of the GPU node's answer: ", decoded.status().message()));
+  }
   std::optional<runtime::StableInputs> stable;
   if (!task->response->settled()) {
     response = stable.emplace(response, part.sizes_depend_on_data()).views();

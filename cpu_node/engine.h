@@ -18,6 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/log_limiter.h"
 #include "cpu_node/catalog.h"
@@ -112,7 +113,9 @@ class Engine {
   void Dispatch(const TaskPtr& task);
   absl::Status RunPreAndSend(const TaskPtr& task);
   absl::Status RunPre(Task& task, transport::OutgoingMessage& message);
-  static absl::Status KeepFromMessage(size_t num_up, Task& task);
+  static absl::Status KeepFromMessage(size_t num_up,
+                                      absl::Span<std::byte* const> destinations,
+                                      Task& task);
   void OnResponse(const TaskPtr& task,
                   absl::StatusOr<transport::IncomingMessage> response);
   void RunPost(const TaskPtr& task);

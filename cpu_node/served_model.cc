@@ -93,6 +93,8 @@ absl::Status ServedModel::CompileSplit() {
       !std::equal(plan.up.begin(), plan.up.end(), pre_outputs.begin())) {
     return absl::InternalError("CN-pre does not begin with what crosses");
   }
+  up_codec_.emplace(graph, plan.up, plan.up_forms);
+  down_codec_.emplace(graph, plan.down, plan.down_forms);
   REFRACT_ASSIGN_OR_RETURN(pre_sources_, Resolve(pre_->part(), {}, {}));
   REFRACT_ASSIGN_OR_RETURN(post_sources_,
                            Resolve(post_->part(), pre_outputs, plan.down));

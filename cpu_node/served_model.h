@@ -19,6 +19,7 @@
 #include "models/repository.h"
 #include "runtime/batch_padding.h"
 #include "runtime/program.h"
+#include "runtime/wire/codec.h"
 #include "transport/channel.h"
 
 namespace refract::cpu_node {
@@ -93,6 +94,10 @@ class ServedModel {
   // Tensors that cross to the GPU node: the first outputs of CN-pre.
   size_t num_up() const { return model_->plan->up.size(); }
 
+  // How those, and the HN's answers, are carried by messages. Only if split().
+  const runtime::wire::Codec& up_codec() const { return *up_codec_; }
+  const runtime::wire::Codec& down_codec() const { return *down_codec_; }
+
   // Internal unless `response` has the tensors that the plan sends down: count,
   // dtypes, ranks and fixed dimensions.
   absl::Status CheckResponse(absl::Span<const base::TensorView> response) const;
@@ -128,6 +133,8 @@ class ServedModel {
   std::optional<CompiledPart> whole_;
   std::optional<CompiledPart> pre_;
   std::optional<CompiledPart> post_;
+  std::optional<runtime::wire::Codec> up_codec_;
+  std::optional<runtime::wire::Codec> down_codec_;
   std::vector<Source> whole_sources_;
   std::vector<Source> pre_sources_;
   std::vector<Source> post_sources_;

@@ -1,6 +1,5 @@
 #include "gpu_node/device_model.h"
 
-#include <cstring>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -17,16 +16,6 @@ std::string Label(absl::string_view name, int64_t version) {
   return absl::StrCat("model '", name, "' version ", version);
 }
 
-std::vector<base::TensorSpec> SpecsOf(
-    absl::Span<const base::TensorView> tensors) {
-  std::vector<base::TensorSpec> specs;
-  specs.reserve(tensors.size());
-  for (const base::TensorView& tensor : tensors) {
-    specs.push_back({tensor.dtype, tensor.dims});
-  }
-  return specs;
-}
-
 }  // namespace
 
 DeviceModel::DeviceModel(std::shared_ptr<const models::LoadedModel> model,
@@ -34,6 +23,9 @@ DeviceModel::DeviceModel(std::shared_ptr<const models::LoadedModel> model,
     : model_(std::move(model)),
       schema_(models::SchemaDigest(model_->graph, *model_->plan)),
       program_(std::move(program)),
+      up_codec_(model_->graph, model_->plan->up, model_->plan->up_forms),
+      down_codec_(model_->graph, model_->plan->down, model_->plan->down_forms),
+      decoders_(up_codec_),
       sizes_depend_on_data_(
           runtime::SizesDependOnData(model_->graph, program_->part())),
       contexts_(std::make_unique<runtime::ContextPool>(*program_)) {}
@@ -78,12 +70,9 @@ absl::Status DeviceModel::CheckOffer(const transport::ModelOffer& offer) const {
 
 absl::StatusOr<transport::OutgoingMessage> DeviceModel::Run(
     transport::ServerCall& call) const {
-  absl::Span<const base::TensorView> inputs = call.tensors();
-  const size_t wanted = program_->part().inputs.size();
-  if (inputs.size() != wanted) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the request has ", inputs.size(), " tensors, wanted ", wanted));
-  }
+  runtime::wire::DecoderPool::Lease decoder = decoders_.Acquire();
+  REFRACT_ASSIGN_OR_RETURN(absl::Span<const base::TensorView> inputs,
+                           decoder->Decode(call.tensors()));
   std::optional<runtime::StableInputs> stable;
   if (!call.settled()) {
     inputs = stable.emplace(inputs, sizes_depend_on_data_).views();
@@ -98,26 +87,30 @@ absl::StatusOr<transport::OutgoingMessage> DeviceModel::Run(
   runtime::ContextPool::Lease context = contexts_->Acquire();
   std::vector<base::TensorView> outputs;
   std::vector<std::byte*> destinations(specs.size(), nullptr);
-
-  if (known.size() == specs.size()) {
-    REFRACT_ASSIGN_OR_RETURN(transport::OutgoingMessage reply,
-                             call.AllocateReply(known));
+  transport::OutgoingMessage reply;
+  const bool sizes_known =
+      down_codec_.sizes_known() && known.size() == specs.size();
+  if (sizes_known) {
+    REFRACT_ASSIGN_OR_RETURN(
+        reply, call.AllocateReply(down_codec_.MessageSpecs(known)));
     for (size_t i = 0; i < destinations.size(); ++i) {
-      destinations[i] = reply.data(i);
+      const runtime::wire::Codec::Value& value = down_codec_.values()[i];
+      if (value.form.is_plain()) destinations[i] = reply.data(value.tensor);
     }
-    REFRACT_RETURN_IF_ERROR(
-        program_->Run(inputs, destinations, *context, outputs));
-    return reply;
   }
-  // A size that depends on data is known only after the run: one copy.
   REFRACT_RETURN_IF_ERROR(
       program_->Run(inputs, destinations, *context, outputs));
-  REFRACT_ASSIGN_OR_RETURN(transport::OutgoingMessage reply,
-                           call.AllocateReply(SpecsOf(outputs)));
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    if (outputs[i].bytes == 0) continue;
-    std::memcpy(reply.data(i), outputs[i].data, outputs[i].bytes);
+  if (sizes_known && down_codec_.plain()) return reply;
+  runtime::wire::Encoder encoder(down_codec_);
+  REFRACT_ASSIGN_OR_RETURN(const std::vector<base::TensorSpec> tensors,
+                           encoder.Prepare(outputs));
+  // A size that depends on data is known only after the run: one copy.
+  if (!sizes_known) {
+    REFRACT_ASSIGN_OR_RETURN(reply, call.AllocateReply(tensors));
   }
+  std::vector<std::byte*> places;
+  for (size_t i = 0; i < tensors.size(); ++i) places.push_back(reply.data(i));
+  encoder.Write(places);
   return reply;
 }
 

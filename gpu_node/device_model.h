@@ -18,6 +18,8 @@
 #include "base/digest.h"
 #include "models/repository.h"
 #include "runtime/program.h"
+#include "runtime/wire/codec.h"
+#include "runtime/wire/decoder_pool.h"
 #include "transport/channel.h"
 
 namespace refract::gpu_node {
@@ -52,6 +54,10 @@ class DeviceModel {
   std::shared_ptr<const models::LoadedModel> model_;
   base::Digest schema_;
   std::unique_ptr<const runtime::Program> program_;
+  // How requests and answers are carried by messages.
+  const runtime::wire::Codec up_codec_;
+  const runtime::wire::Codec down_codec_;
+  mutable runtime::wire::DecoderPool decoders_;
   bool sizes_depend_on_data_;
   std::unique_ptr<runtime::ContextPool> contexts_;
 };

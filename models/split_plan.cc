@@ -13,13 +13,16 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/constants.h"
 #include "models/op_traits.h"
 #include "proto/split_plan.pb.h"
 
 namespace refract::models {
 namespace {
 
-constexpr uint32_t kFormatVersion = 1;
+// The newest that this program reads. Plans without wire forms are written as
+// version 1, which older programs read too.
+constexpr uint32_t kFormatVersion = 2;
 
 int Number(Stage stage) { return static_cast<int>(stage); }
 
@@ -36,20 +39,29 @@ struct Crossings {
 
 Crossings FindCrossings(const Graph& graph, const SplitPlan& plan) {
   const size_t count = graph.values.size();
+  const std::vector<bool> constant = ConstantNodes(graph);
+  const auto is_constant = [&](ValueId id) {
+    const Value& value = graph.value(id);
+    return value.is_weight() ||
+           (value.producer != kNoNode && constant[value.producer]);
+  };
   std::vector<bool> up(count, false);
   std::vector<bool> down(count, false);
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Stage stage = plan.stages[n];
-    if (stage == Stage::kCnPre) continue;
+    // A constant is computed where it is read, and so are its operands.
+    if (stage == Stage::kCnPre || constant[n]) continue;
     for (const ValueId id : InputsOf(graph.nodes[n])) {
-      if (graph.value(id).is_weight()) continue;
+      if (is_constant(id)) continue;
       const Stage from = StageOfProducer(graph, plan, id);
       if (stage == Stage::kHn && from == Stage::kCnPre) up[id] = true;
       if (stage == Stage::kCnPost && from == Stage::kHn) down[id] = true;
     }
   }
   for (const ValueId id : graph.outputs) {
-    if (StageOfProducer(graph, plan, id) == Stage::kHn) down[id] = true;
+    if (!is_constant(id) && StageOfProducer(graph, plan, id) == Stage::kHn) {
+      down[id] = true;
+    }
   }
   Crossings result;
   for (size_t id = 0; id < count; ++id) {
@@ -122,7 +134,8 @@ absl::Status CheckCrossings(const Graph& graph,
     };
     return absl::InvalidArgumentError(
         absl::StrCat(name(found), " crosses ", direction, " at place ", i,
-                     " where the stages need ", name(wanted)));
+                     " where the stages need ", name(wanted),
+                     "; refract partition makes a plan that fits"));
   }
   for (const ValueId id : needed) {
     if (!MayCross(graph.value(id))) {
@@ -132,6 +145,42 @@ absl::Status CheckCrossings(const Graph& graph,
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckForms(const Graph& graph, const std::vector<ValueId>& ids,
+                        const std::vector<WireForm>& forms,
+                        absl::string_view direction, bool unique_rows_allowed) {
+  if (!forms.empty() && forms.size() != ids.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(forms.size(), " wire forms for ", ids.size(),
+                     " values that cross ", direction));
+  }
+  size_t tensors = ids.size();
+  for (size_t i = 0; i < forms.size(); ++i) {
+    const Value& value = graph.value(ids[i]);
+    REFRACT_RETURN_IF_ERROR(CheckWireForm(value, forms[i]));
+    if (!forms[i].unique_rows) continue;
+    ++tensors;
+    if (!unique_rows_allowed) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("value ", value.name, " crosses ", direction,
+                       " with unique rows, which only CN to HN has"));
+    }
+    if (tensors > kMaxMessageTensors) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "value ", value.name, " crosses ", direction, " with unique rows: a ",
+          "message has room for ", kMaxMessageTensors, " tensors"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void AddForms(const std::vector<WireForm>& forms, base::DigestBuilder& digest) {
+  digest.AddInt(forms.size());
+  for (const WireForm form : forms) {
+    digest.AddInt(static_cast<uint64_t>(form.type));
+    digest.AddInt(form.unique_rows ? 1 : 0);
+  }
 }
 
 void AddSchema(const Graph& graph, const std::vector<ValueId>& ids,
@@ -155,6 +204,36 @@ absl::Status FileError(absl::string_view path, absl::string_view what) {
       absl::StrCat(path, ": ", what, ": ", std::strerror(errno)));
 }
 
+void Store(WireForm form, proto::SplitPlan::WireForm& stored) {
+  stored.set_type(static_cast<uint32_t>(form.type));
+  stored.set_unique_rows(form.unique_rows);
+}
+
+void Store(const WireMeasurement& measured,
+           proto::SplitPlan::Measurement& stored) {
+  stored.set_sample(measured.sample);
+  stored.set_requests(measured.requests);
+  if (measured.bound) stored.set_bound(*measured.bound);
+  for (const WireError& error : measured.errors) {
+    proto::SplitPlan::OutputError* entry = stored.add_errors();
+    entry->set_output(error.output);
+    entry->set_max_abs(error.max_abs);
+    entry->set_largest_value(error.largest_value);
+  }
+}
+
+WireMeasurement MeasurementFrom(const proto::SplitPlan::Measurement& stored) {
+  WireMeasurement measured;
+  measured.sample = stored.sample();
+  measured.requests = stored.requests();
+  if (stored.has_bound()) measured.bound = stored.bound();
+  for (const proto::SplitPlan::OutputError& entry : stored.errors()) {
+    measured.errors.push_back(
+        {entry.output(), entry.max_abs(), entry.largest_value()});
+  }
+  return measured;
+}
+
 absl::Status Malformed(absl::string_view path, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
 }
@@ -166,6 +245,12 @@ bool SplitPlan::uses_hn() const {
     if (stage == Stage::kHn) return true;
   }
   return false;
+}
+
+bool SplitPlan::has_wire_forms() const {
+  const auto other = [](WireForm form) { return !form.is_plain(); };
+  return std::any_of(up_forms.begin(), up_forms.end(), other) ||
+         std::any_of(down_forms.begin(), down_forms.end(), other);
 }
 
 bool MayCross(const Value& value) {
@@ -185,6 +270,9 @@ void ComputeCrossings(const Graph& graph, SplitPlan& plan) {
   Crossings crossings = FindCrossings(graph, plan);
   plan.up = std::move(crossings.up);
   plan.down = std::move(crossings.down);
+  plan.up_forms.clear();
+  plan.down_forms.clear();
+  plan.measured.reset();
 }
 
 absl::Status ValidatePlan(const Graph& graph, const base::Digest& model,
@@ -204,13 +292,23 @@ absl::Status ValidatePlan(const Graph& graph, const base::Digest& model,
   const Crossings needed = FindCrossings(graph, plan);
   REFRACT_RETURN_IF_ERROR(
       CheckCrossings(graph, plan.up, needed.up, "CN to HN"));
-  return CheckCrossings(graph, plan.down, needed.down, "HN to CN");
+  REFRACT_RETURN_IF_ERROR(
+      CheckCrossings(graph, plan.down, needed.down, "HN to CN"));
+  REFRACT_RETURN_IF_ERROR(CheckForms(graph, plan.up, plan.up_forms, "CN to HN",
+                                     /*unique_rows_allowed=*/true));
+  return CheckForms(graph, plan.down, plan.down_forms, "HN to CN",
+                    /*unique_rows_allowed=*/false);
 }
 
 base::Digest SchemaDigest(const Graph& graph, const SplitPlan& plan) {
   base::DigestBuilder digest;
   AddSchema(graph, plan.up, digest);
   AddSchema(graph, plan.down, digest);
+  // Plans without forms keep the digest that they had before there were any.
+  if (plan.has_wire_forms()) {
+    AddForms(plan.up_forms, digest);
+    AddForms(plan.down_forms, digest);
+  }
   return digest.Finish();
 }
 
@@ -220,7 +318,7 @@ absl::Status SavePlan(const Graph& graph, const SplitPlan& plan,
     return Malformed(path, "the plan to save is for another graph");
   }
   proto::SplitPlan stored;
-  stored.set_format_version(kFormatVersion);
+  stored.set_format_version(plan.has_wire_forms() ? kFormatVersion : 1);
   stored.mutable_model()->set_low(plan.model.low);
   stored.mutable_model()->set_high(plan.model.high);
   stored.set_method(plan.method);
@@ -231,6 +329,14 @@ absl::Status SavePlan(const Graph& graph, const SplitPlan& plan,
   }
   for (const ValueId id : plan.up) stored.add_up(graph.value(id).name);
   for (const ValueId id : plan.down) stored.add_down(graph.value(id).name);
+  if (plan.has_wire_forms()) {
+    for (const WireForm form : plan.up_forms)
+      Store(form, *stored.add_up_forms());
+    for (const WireForm form : plan.down_forms) {
+      Store(form, *stored.add_down_forms());
+    }
+  }
+  if (plan.measured) Store(*plan.measured, *stored.mutable_measured());
 
   // Written aside and renamed, so that a node that loads meanwhile reads the
   // old plan or the new one, never half of one.
@@ -262,10 +368,11 @@ absl::StatusOr<SplitPlan> LoadPlan(const Graph& graph, absl::string_view path) {
   if (!stored.ParseFromIstream(&file)) {
     return Malformed(path, "is no split plan, or is truncated");
   }
-  if (stored.format_version() != kFormatVersion) {
+  if (stored.format_version() < 1 || stored.format_version() > kFormatVersion) {
     return Malformed(
-        path, absl::StrCat("has format version ", stored.format_version(),
-                           "; this program reads version ", kFormatVersion));
+        path,
+        absl::StrCat("has format version ", stored.format_version(),
+                     "; this program reads versions 1 to ", kFormatVersion));
   }
   SplitPlan plan;
   plan.model = {stored.model().low(), stored.model().high()};
@@ -319,6 +426,25 @@ absl::StatusOr<SplitPlan> LoadPlan(const Graph& graph, absl::string_view path) {
   };
   REFRACT_RETURN_IF_ERROR(read_crossings(stored.up(), plan.up));
   REFRACT_RETURN_IF_ERROR(read_crossings(stored.down(), plan.down));
+  const auto read_forms =
+      [&](const google::protobuf::RepeatedPtrField<proto::SplitPlan::WireForm>&
+              entries,
+          std::vector<WireForm>& forms) -> absl::Status {
+    for (const proto::SplitPlan::WireForm& entry : entries) {
+      if (entry.type() >= kNumWireTypes) {
+        return Malformed(path, absl::StrCat("has wire type ", entry.type(),
+                                            ", which this program lacks"));
+      }
+      forms.push_back(
+          {static_cast<WireType>(entry.type()), entry.unique_rows()});
+    }
+    return absl::OkStatus();
+  };
+  REFRACT_RETURN_IF_ERROR(read_forms(stored.up_forms(), plan.up_forms));
+  REFRACT_RETURN_IF_ERROR(read_forms(stored.down_forms(), plan.down_forms));
+  if (stored.has_measured()) {
+    plan.measured = MeasurementFrom(stored.measured());
+  }
   return plan;
 }
 

@@ -81,6 +81,10 @@ absl::StatusOr<SplitPlan> SplitUntilLegal(const Graph& graph,
     }
     if (legal) break;
   }
+  // Constants alone are no reason to go to the HN.
+  if (plan.up.empty() && plan.down.empty()) {
+    plan.stages.assign(graph.nodes.size(), Stage::kCnPre);
+  }
   REFRACT_RETURN_IF_ERROR(models::ValidatePlan(graph, plan.model, plan));
   return plan;
 }

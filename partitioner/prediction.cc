@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "models/constants.h"
 #include "partitioner/work.h"
 
 namespace refract::partitioner {
@@ -41,8 +42,12 @@ Prediction Predict(const Graph& graph, const SplitPlan& plan,
      : plan.stages[n] == Stage::kCnPre ? result.cn_pre_s
                                        : result.cn_post_s) +=
         hn ? costs.hn_s[n] : costs.cn_s[n];
-    for (const ValueId id : models::InputsOf(graph.nodes[n])) {
-      if (graph.value(id).is_weight()) (hn ? on_hn : on_cn)[id] = true;
+  }
+  const std::vector<std::vector<models::NodeId>> weight_readers =
+      models::ReadersOfWeights(graph);
+  for (size_t id = 0; id < weight_readers.size(); ++id) {
+    for (const models::NodeId n : weight_readers[id]) {
+      (plan.stages[n] == Stage::kHn ? on_hn : on_cn)[id] = true;
     }
   }
   for (size_t id = 0; id < graph.values.size(); ++id) {

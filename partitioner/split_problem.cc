@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "models/constants.h"
 #include "models/op_traits.h"
 
 namespace refract::partitioner {
@@ -58,12 +59,15 @@ SplitProblem::SplitProblem(const Graph& graph,
   std::vector<bool> is_result(graph.values.size(), false);
   for (const ValueId id : graph.outputs) is_result[id] = true;
   const std::vector<std::vector<NodeId>> users = models::UsersOf(graph);
+  const std::vector<std::vector<NodeId>> weight_readers =
+      models::ReadersOfWeights(graph);
+  const std::vector<bool> constant = models::ConstantNodes(graph);
   for (size_t id = 0; id < graph.values.size(); ++id) {
     const Value& value = graph.values[id];
     if (value.is_weight()) {
-      if (users[id].empty()) continue;
-      problem_.shared.push_back(
-          {std::vector<int>(users[id].begin(), users[id].end())});
+      if (weight_readers[id].empty()) continue;
+      problem_.shared.push_back({std::vector<int>(weight_readers[id].begin(),
+                                                  weight_readers[id].end())});
       shared_.push_back(static_cast<ValueId>(id));
       continue;
     }
@@ -73,7 +77,10 @@ SplitProblem::SplitProblem(const Graph& graph,
         value.producer == kNoNode ? cut::Tensor::kRequest : value.producer;
     tensor.readers.assign(users[id].begin(), users[id].end());
     tensor.is_result = is_result[id];
-    tensor.may_go_up = tensor.may_come_down = models::MayCross(value);
+    // Whoever reads a constant computes it, on either side.
+    const bool free = value.producer != kNoNode && constant[value.producer];
+    tensor.may_go_up = tensor.may_come_down = free || models::MayCross(value);
+    crosses_.push_back(!free);
     problem_.tensors.push_back(std::move(tensor));
     tensors_.push_back(static_cast<ValueId>(id));
   }
@@ -87,10 +94,15 @@ int SplitProblem::TensorOf(ValueId value) const {
              : -1;
 }
 
+double SplitProblem::CrossingBytes(size_t tensor,
+                                   const ValueSizes& sizes) const {
+  return crosses_[tensor] ? sizes.bytes[tensors_[tensor]] : 0;
+}
+
 cut::Measure SplitProblem::BytesCrossing(const ValueSizes& sizes) const {
   cut::Measure measure(problem_);
   for (size_t t = 0; t < tensors_.size(); ++t) {
-    measure.up[t] = std::llround(sizes.bytes[tensors_[t]]);
+    measure.up[t] = std::llround(CrossingBytes(t, sizes));
     measure.down[t] = measure.up[t];
   }
   return measure;
@@ -184,7 +196,7 @@ SplitProblem::Quantised SplitProblem::Latency(const Conditions& conditions,
     real.stage[n] = {cn_s, conditions.costs.hn_s[n], cn_s};
   }
   for (size_t t = 0; t < tensors_.size(); ++t) {
-    real.up[t] = sizes.bytes[tensors_[t]] / conditions.link.bytes_per_s;
+    real.up[t] = CrossingBytes(t, sizes) / conditions.link.bytes_per_s;
     real.down[t] = real.up[t];
   }
   const OperatorCosts& costs = conditions.costs;
@@ -206,7 +218,7 @@ SplitProblem::Quantised SplitProblem::Stations(const Conditions& conditions,
     hn.stage[n][cut::kHn] = conditions.costs.hn_s[n];
   }
   for (size_t t = 0; t < tensors_.size(); ++t) {
-    up.up[t] = sizes.bytes[tensors_[t]] / conditions.link.bytes_per_s;
+    up.up[t] = CrossingBytes(t, sizes) / conditions.link.bytes_per_s;
     down.down[t] = up.up[t];
   }
   const double run_s = conditions.costs.cn_run_s / conditions.cn_units_per_hn;
@@ -225,7 +237,7 @@ SplitProblem::Quantised SplitProblem::Price(const Conditions& conditions,
     real.stage[n] = {on_cn, conditions.costs.hn_s[n] * prices.hn_unit_s, on_cn};
   }
   for (size_t t = 0; t < tensors_.size(); ++t) {
-    real.up[t] = sizes.bytes[tensors_[t]] * prices.byte;
+    real.up[t] = CrossingBytes(t, sizes) * prices.byte;
     real.down[t] = real.up[t];
   }
   const double run = conditions.costs.cn_run_s * prices.cn_unit_s;

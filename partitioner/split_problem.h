@@ -55,10 +55,12 @@ class SplitProblem {
  private:
   struct Real;  // a measure in seconds or money
   Real Zero() const;
+  double CrossingBytes(size_t tensor, const ValueSizes& sizes) const;
   Quantised Quantise(std::vector<Real> measures) const;
 
   cut::Problem problem_;
   std::vector<models::ValueId> tensors_;  // the value behind each tensor
+  std::vector<bool> crosses_;             // per tensor: false for constants
   std::vector<models::ValueId> shared_;   // the weight behind each shared
 };
 

@@ -131,7 +131,18 @@ absl::StatusOr<Alternative> SplitSearch::Judge(cut::Stages stages,
     return absl::InternalError(
         absl::StrCat("the cut gave an illegal plan: ", legal.message()));
   }
-  return Judge(std::move(plan));
+  Alternative judged = Judge(std::move(plan));
+  if (!judged.plan.uses_hn() || !judged.plan.up.empty() ||
+      !judged.plan.down.empty()) {
+    return judged;
+  }
+  // Nothing but constants on the HN: no request need go there, if it does not
+  // cost more.
+  plan = judged.plan;
+  plan.stages.assign(graph_.nodes.size(), models::Stage::kCnPre);
+  models::ComputeCrossings(graph_, plan);
+  Alternative without = Judge(std::move(plan));
+  return without.cost <= judged.cost && without.over.empty() ? without : judged;
 }
 
 absl::Status SplitSearch::NoPlan(const cut::Found& found) const {

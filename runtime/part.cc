@@ -1,5 +1,6 @@
 #include <set>
 
+#include "models/constants.h"
 #include "runtime/program.h"
 
 namespace refract::runtime {
@@ -8,30 +9,23 @@ namespace {
 using models::Stage;
 using models::ValueId;
 
-std::vector<models::NodeId> NodesOf(const models::SplitPlan& plan,
-                                    Stage stage) {
-  std::vector<models::NodeId> nodes;
-  for (size_t i = 0; i < plan.stages.size(); ++i) {
-    if (plan.stages[i] == stage) {
-      nodes.push_back(static_cast<models::NodeId>(i));
-    }
-  }
-  return nodes;
-}
-
-// What CN-post needs and the HN does not make: kept on the CN, in id order.
+// What CN-post needs and the HN does not make: kept on the CN, in id order. It
+// computes constants itself.
 std::vector<ValueId> KeptOnCn(const models::Graph& graph,
                               const models::SplitPlan& plan) {
   std::set<ValueId> kept;
+  const std::vector<bool> constant = models::ConstantNodes(graph);
   const auto add = [&](ValueId id) {
     const models::Value& value = graph.value(id);
     if (value.is_weight()) return;
     if (value.producer == models::kNoNode ||
-        plan.stages[value.producer] == Stage::kCnPre) {
+        (plan.stages[value.producer] == Stage::kCnPre &&
+         !constant[value.producer])) {
       kept.insert(id);
     }
   };
-  for (models::NodeId node : NodesOf(plan, Stage::kCnPost)) {
+  for (models::NodeId node :
+       models::NodesOfPart(graph, plan, Stage::kCnPost)) {
     for (ValueId id : models::InputsOf(graph.nodes[node])) add(id);
   }
   for (ValueId id : graph.outputs) add(id);
@@ -52,7 +46,7 @@ Part Part::Whole(const models::Graph& graph) {
 
 Part Part::CnPre(const models::Graph& graph, const models::SplitPlan& plan) {
   Part part;
-  part.nodes = NodesOf(plan, Stage::kCnPre);
+  part.nodes = models::NodesOfPart(graph, plan, Stage::kCnPre);
   part.inputs = graph.inputs;
   part.outputs = plan.up;
   const std::vector<ValueId> kept = KeptOnCn(graph, plan);
@@ -62,7 +56,7 @@ Part Part::CnPre(const models::Graph& graph, const models::SplitPlan& plan) {
 
 Part Part::Hn(const models::Graph& graph, const models::SplitPlan& plan) {
   Part part;
-  part.nodes = NodesOf(plan, Stage::kHn);
+  part.nodes = models::NodesOfPart(graph, plan, Stage::kHn);
   part.inputs = plan.up;
   part.outputs = plan.down;
   return part;
@@ -70,7 +64,7 @@ Part Part::Hn(const models::Graph& graph, const models::SplitPlan& plan) {
 
 Part Part::CnPost(const models::Graph& graph, const models::SplitPlan& plan) {
   Part part;
-  part.nodes = NodesOf(plan, Stage::kCnPost);
+  part.nodes = models::NodesOfPart(graph, plan, Stage::kCnPost);
   part.inputs = KeptOnCn(graph, plan);
   part.inputs.insert(part.inputs.end(), plan.down.begin(), plan.down.end());
   part.outputs = graph.outputs;

@@ -38,6 +38,8 @@ absl::StatusOr<std::unique_ptr<RequestRunner>> RequestRunner::Split(
                            Part::CnPost(graph, plan)}) {
     REFRACT_RETURN_IF_ERROR(runner->Add(graph, part, weights, options));
   }
+  runner->up_ = std::make_unique<Crossing>(graph, plan.up, plan.up_forms);
+  runner->down_ = std::make_unique<Crossing>(graph, plan.down, plan.down_forms);
   return runner;
 }
 
@@ -49,6 +51,25 @@ std::vector<const Program*> RequestRunner::programs() const {
   return programs;
 }
 
+absl::StatusOr<absl::Span<const TensorView>> RequestRunner::Crossing::Pass(
+    absl::Span<const TensorView> values) {
+  if (codec.plain()) return values;
+  REFRACT_ASSIGN_OR_RETURN(const std::vector<base::TensorSpec> specs,
+                           encoder.Prepare(values));
+  message.clear();
+  std::vector<std::byte*> places;
+  std::vector<TensorView> views;
+  for (const base::TensorSpec& spec : specs) {
+    REFRACT_ASSIGN_OR_RETURN(base::Tensor tensor,
+                             base::Tensor::Allocate(spec.dtype, spec.dims));
+    message.push_back(std::move(tensor));
+    places.push_back(message.back().data());
+    views.push_back(message.back().view());
+  }
+  encoder.Write(places);
+  return decoder.Decode(views);
+}
+
 absl::Status RequestRunner::RunSplit(absl::Span<const TensorView> inputs,
                                      RunStats* stats) {
   CompiledPart& pre = parts_[0];
@@ -57,7 +78,9 @@ absl::Status RequestRunner::RunSplit(absl::Span<const TensorView> inputs,
   REFRACT_RETURN_IF_ERROR(
       pre.program->Run(inputs, {}, pre.context, pre.outputs, stats));
   const size_t num_up = hn.program->part().inputs.size();
-  const auto up = absl::MakeConstSpan(pre.outputs).subspan(0, num_up);
+  REFRACT_ASSIGN_OR_RETURN(
+      const absl::Span<const TensorView> up,
+      up_->Pass(absl::MakeConstSpan(pre.outputs).subspan(0, num_up)));
   if (hn.program->part().outputs.empty()) {
     hn.outputs.clear();
   } else {
@@ -66,7 +89,9 @@ absl::Status RequestRunner::RunSplit(absl::Span<const TensorView> inputs,
   }
   std::vector<TensorView> post_inputs(pre.outputs.begin() + num_up,
                                       pre.outputs.end());
-  post_inputs.insert(post_inputs.end(), hn.outputs.begin(), hn.outputs.end());
+  REFRACT_ASSIGN_OR_RETURN(const absl::Span<const TensorView> down,
+                           down_->Pass(hn.outputs));
+  post_inputs.insert(post_inputs.end(), down.begin(), down.end());
   return post.program->Run(post_inputs, {}, post.context, post.outputs, stats);
 }
 

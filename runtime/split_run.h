@@ -16,6 +16,7 @@
 #include "models/weights.h"
 #include "runtime/batch_padding.h"
 #include "runtime/program.h"
+#include "runtime/wire/codec.h"
 
 namespace refract::runtime {
 
@@ -28,7 +29,8 @@ class RequestRunner {
       const models::Graph& graph,
       std::shared_ptr<const models::WeightStore> weights,
       const CompileOptions& options);
-  // Runs CN-pre, HN and CN-post one after the other. `plan` must be valid for
+  // Runs CN-pre, HN and CN-post one after the other, with what crosses encoded
+  // and decoded in between as the nodes do it. `plan` must be valid for
   // `graph`; one that leaves the HN idle is fine.
   static absl::StatusOr<std::unique_ptr<RequestRunner>> Split(
       const models::Graph& graph, const models::SplitPlan& plan,
@@ -55,8 +57,26 @@ class RequestRunner {
   absl::Status RunSplit(absl::Span<const base::TensorView> inputs,
                         RunStats* stats);
 
+  // What crosses in one direction, and the memory of the message that it is in.
+  struct Crossing {
+    Crossing(const models::Graph& graph, absl::Span<const models::ValueId> ids,
+             absl::Span<const models::WireForm> forms)
+        : codec(graph, ids, forms), encoder(codec), decoder(codec) {}
+    Crossing(const Crossing&) = delete;
+    // `values` as the other side sees them.
+    absl::StatusOr<absl::Span<const base::TensorView>> Pass(
+        absl::Span<const base::TensorView> values);
+
+    wire::Codec codec;
+    wire::Encoder encoder;
+    wire::Decoder decoder;
+    std::vector<base::Tensor> message;
+  };
+
   BatchPadding padding_;
   std::vector<CompiledPart> parts_;
+  std::unique_ptr<Crossing> up_;
+  std::unique_ptr<Crossing> down_;
   PaddedBatch batch_;
 };
 

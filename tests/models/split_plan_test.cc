@@ -203,6 +203,119 @@ TEST_F(SplitPlanTest, ComesBackFromItsFile) {
   EXPECT_EQ(loaded->down, plan_.down);
 }
 
+TEST_F(SplitPlanTest, WireFormsComeBackFromTheFile) {
+  plan_.up_forms = {{WireType::kInt8, true}, {}};
+  plan_.down_forms = {{WireType::kFloat16, false}};
+  plan_.measured = WireMeasurement{.sample = "x.safetensors",
+                                   .requests = 3,
+                                   .bound = 0.5,
+                                   .errors = {{"output_0", 0.25, 8}}};
+  ASSERT_TRUE(ValidatePlan(graph_, kModel, plan_).ok() ||
+              graph_.values[kDense].shape.empty());
+  ASSERT_TRUE(SavePlan(graph_, plan_, path_).ok());
+  const absl::StatusOr<SplitPlan> loaded = LoadPlan(graph_, path_);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->up_forms, plan_.up_forms);
+  EXPECT_EQ(loaded->down_forms, plan_.down_forms);
+  ASSERT_TRUE(loaded->measured.has_value());
+  EXPECT_EQ(loaded->measured->sample, "x.safetensors");
+  EXPECT_EQ(loaded->measured->requests, 3);
+  EXPECT_EQ(loaded->measured->bound, 0.5);
+  ASSERT_EQ(loaded->measured->errors.size(), 1);
+  EXPECT_EQ(loaded->measured->errors[0].output, "output_0");
+  EXPECT_EQ(loaded->measured->errors[0].max_abs, 0.25);
+  EXPECT_EQ(loaded->measured->errors[0].largest_value, 8);
+}
+
+TEST_F(SplitPlanTest, OnlyPlansWithFormsNeedANewReader) {
+  const auto version = [&] {
+    EXPECT_TRUE(SavePlan(graph_, plan_, path_).ok());
+    proto::SplitPlan stored;
+    std::ifstream file(path_, std::ios::binary);
+    EXPECT_TRUE(stored.ParseFromIstream(&file));
+    return stored.format_version();
+  };
+  EXPECT_EQ(version(), 1);
+  plan_.up_forms = {{}, {}};
+  EXPECT_EQ(version(), 1);
+  plan_.up_forms = {{WireType::kFloat16, false}, {}};
+  EXPECT_EQ(version(), 2);
+}
+
+TEST_F(SplitPlanTest, FormsThatAValueCannotHaveAreRefused) {
+  const auto refusal = [&](WireForm emb, WireForm size) {
+    SplitPlan plan = plan_;
+    plan.up_forms = {emb, size};
+    return Refusal(plan);
+  };
+  EXPECT_THAT(refusal({WireType::kInt32, false}, {}),
+              HasSubstr("value emb cannot cross as int32: it is float32"));
+  EXPECT_THAT(refusal({}, {WireType::kInt32, false}),
+              HasSubstr("value size cannot cross as int32: it is no tensor"));
+  EXPECT_THAT(refusal({}, {WireType::kAsIs, true}),
+              HasSubstr("with unique rows: it is no tensor"));
+  graph_.values[kEmb].shape.pop_back();
+  EXPECT_THAT(refusal({WireType::kInt8, true}, {}),
+              HasSubstr("its rows are single elements"));
+  graph_.values[kEmb].shape.clear();
+  EXPECT_THAT(refusal({WireType::kInt8, false}, {}),
+              HasSubstr("it has no known rows"));
+  SplitPlan plan = plan_;
+  plan.up_forms = {{}};
+  EXPECT_THAT(Refusal(plan), HasSubstr("1 wire forms for 2 values"));
+  plan = plan_;
+  graph_.values[kDense].has_shape = true;
+  graph_.values[kDense].shape = {SymExpr::Symbol("s0"), 1};
+  plan.down_forms = {{WireType::kAsIs, true}};
+  EXPECT_THAT(Refusal(plan),
+              HasSubstr("value d crosses HN to CN with unique rows"));
+}
+
+TEST_F(SplitPlanTest, FormsAreLoadedOnlyIfTheProgramKnowsThem) {
+  plan_.up_forms = {{WireType::kFloat16, false}, {}};
+  EXPECT_THAT(
+      LoadError([](auto& plan) { plan.mutable_up_forms(0)->set_type(200); }),
+      HasSubstr("wire type 200, which this program lacks"));
+}
+
+TEST_F(SplitPlanTest, FormsArePartOfTheSchemaAndTheirAbsenceIsNot) {
+  const base::Digest without = SchemaDigest(graph_, plan_);
+  plan_.up_forms = {{}, {}};
+  plan_.down_forms = {{}};
+  EXPECT_EQ(SchemaDigest(graph_, plan_), without);
+  plan_.up_forms[0].type = WireType::kFloat16;
+  const base::Digest half = SchemaDigest(graph_, plan_);
+  EXPECT_FALSE(half == without);
+  plan_.up_forms[0].unique_rows = true;
+  EXPECT_FALSE(SchemaDigest(graph_, plan_) == half);
+}
+
+// A constant is computed where it is read; nothing made of weights crosses.
+TEST_F(SplitPlanTest, ConstantsNeverCross) {
+  AddNode("t", "aten.t.default", {kTable});
+  const auto t = static_cast<ValueId>(graph_.values.size()) - 1;
+  AddNode("use", "aten.add.Tensor", {kDense, t});
+  AddNode("sort", "aten.topk.default", {kTable});  // not on the HN
+  const auto sort = static_cast<ValueId>(graph_.values.size()) - 1;
+  AddNode("both", "aten.add.Tensor", {kDense, sort});
+  const auto both = static_cast<ValueId>(graph_.values.size()) - 1;
+  graph_.outputs.push_back(both);
+  plan_.stages.insert(plan_.stages.end(),
+                      {Stage::kCnPre, Stage::kHn, Stage::kCnPre, Stage::kHn});
+  ComputeCrossings(graph_, plan_);
+  EXPECT_THAT(plan_.up, ElementsAre(kEmb, kSize, sort));
+  EXPECT_THAT(plan_.down, ElementsAre(kDense, both));
+  EXPECT_TRUE(ValidatePlan(graph_, kModel, plan_).ok());
+  // The other way round: made on the HN, read after it.
+  plan_.stages[5] = Stage::kHn;
+  plan_.stages[6] = Stage::kCnPost;
+  ComputeCrossings(graph_, plan_);
+  EXPECT_THAT(plan_.down, ElementsAre(kDense, both));
+  // A plan that sends one is refused by name.
+  plan_.up.push_back(t);
+  EXPECT_THAT(Refusal(plan_), HasSubstr("value t crosses CN to HN"));
+}
+
 TEST_F(SplitPlanTest, SavingReplacesAndLeavesNothingBeside) {
   const std::filesystem::path folder = path_ + ".d";
   std::filesystem::create_directory(folder);
@@ -225,8 +338,8 @@ TEST_F(SplitPlanTest, SavingNamesAFileThatCannotBeWritten) {
 TEST_F(SplitPlanTest, LoadingNamesWhatIsWrongWithTheFile) {
   EXPECT_EQ(LoadPlan(graph_, path_).status().code(),
             absl::StatusCode::kNotFound);
-  EXPECT_THAT(LoadError([](auto& plan) { plan.set_format_version(2); }),
-              HasSubstr("format version 2"));
+  EXPECT_THAT(LoadError([](auto& plan) { plan.set_format_version(3); }),
+              HasSubstr("format version 3"));
   EXPECT_THAT(LoadError([](auto& plan) {
                 plan.mutable_stages(1)->set_node("stranger");
               }),

@@ -60,6 +60,7 @@ struct Sums {
                  ? 4.0 * static_cast<double>(*value.shape[0].constant())
                  : 8.0;
     };
+    const PlanOracle oracle(graph);
     std::set<std::pair<bool, models::ValueId>> weights;
     for (size_t n = 0; n < graph.nodes.size(); ++n) {
       const bool on_hn = plan.stages[n] == models::Stage::kHn;
@@ -68,8 +69,11 @@ struct Sums {
           on_hn ? conditions.costs.hn_s[n] : conditions.costs.cn_s[n];
       const auto operands =
           std::get<models::ValueList>(graph.nodes[n].args[0].value);
+      if (oracle.IsConstant(graph.nodes[n].outputs[0])) continue;
       for (const models::ValueId id : operands) {
-        if (graph.values[id].is_weight()) weights.insert({on_hn, id});
+        for (const models::ValueId weight : oracle.WeightsBehind(id)) {
+          weights.insert({on_hn, weight});
+        }
       }
     }
     for (const auto& [on_hn, id] : weights) {

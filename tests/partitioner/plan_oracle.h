@@ -21,7 +21,35 @@ class PlanOracle {
  public:
   // `look_ups_on_hn`: embeddings may be on the HN as well as before it.
   explicit PlanOracle(const models::Graph& graph, bool look_ups_on_hn = false)
-      : graph_(graph), look_ups_on_hn_(look_ups_on_hn) {}
+      : graph_(graph), look_ups_on_hn_(look_ups_on_hn) {
+    // What is the same for every request and may run anywhere, all the way up.
+    for (size_t n = 0; n < graph.nodes.size(); ++n) {
+      bool constant = !BarredFromHn(graph.nodes[n].op);
+      for (const models::ValueId id : Operands(n)) {
+        const models::Value& value = graph.values[id];
+        constant = constant && (!value.weight.empty() ||
+                                (value.producer >= 0 && IsConstant(id)));
+      }
+      constants_.push_back(constant);
+    }
+  }
+
+  // Made by whoever reads it, on either side.
+  bool IsConstant(size_t id) const {
+    const models::NodeId maker = graph_.values[id].producer;
+    return maker >= 0 && constants_[maker];
+  }
+
+  // The weights that `id` is, or is computed from as a constant.
+  std::set<models::ValueId> WeightsBehind(models::ValueId id) const {
+    if (!graph_.values[id].weight.empty()) return {id};
+    std::set<models::ValueId> result;
+    if (!IsConstant(id)) return result;
+    for (const models::ValueId operand : Operands(graph_.values[id].producer)) {
+      result.merge(WeightsBehind(operand));
+    }
+    return result;
+  }
 
   // Empty when legal, else what is wrong.
   std::string Check(const models::SplitPlan& plan) const {
@@ -57,7 +85,7 @@ class PlanOracle {
   std::vector<models::ValueId> Up(const models::SplitPlan& plan) const {
     std::vector<models::ValueId> result;
     for (size_t id = 0; id < graph_.values.size(); ++id) {
-      if (!graph_.values[id].weight.empty()) continue;
+      if (!graph_.values[id].weight.empty() || IsConstant(id)) continue;
       if (StageOfMaker(plan, id) == 0 && ReadInStage(plan, id, 1)) {
         result.push_back(static_cast<models::ValueId>(id));
       }
@@ -68,7 +96,7 @@ class PlanOracle {
   std::vector<models::ValueId> Down(const models::SplitPlan& plan) const {
     std::vector<models::ValueId> result;
     for (size_t id = 0; id < graph_.values.size(); ++id) {
-      if (StageOfMaker(plan, id) != 1) continue;
+      if (StageOfMaker(plan, id) != 1 || IsConstant(id)) continue;
       const bool is_output =
           std::count(graph_.outputs.begin(), graph_.outputs.end(),
                      static_cast<models::ValueId>(id)) > 0;
@@ -132,7 +160,8 @@ class PlanOracle {
 
   bool ReadInStage(const models::SplitPlan& plan, size_t id, int stage) const {
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
-      if (static_cast<int>(plan.stages[n]) != stage) continue;
+      // A constant's own operands are computed beside it.
+      if (static_cast<int>(plan.stages[n]) != stage || constants_[n]) continue;
       const std::vector<models::ValueId> operands = Operands(n);
       if (std::count(operands.begin(), operands.end(),
                      static_cast<models::ValueId>(id)) > 0) {
@@ -175,6 +204,7 @@ class PlanOracle {
 
   const models::Graph& graph_;
   const bool look_ups_on_hn_;
+  std::vector<bool> constants_;  // per node
 };
 
 }  // namespace refract::partitioner

@@ -1,0 +1,211 @@
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "runtime/wire/codec.h"
+#include "runtime/wire/elements.h"
+
+namespace refract::runtime::wire {
+namespace {
+
+using models::WireType;
+
+constexpr size_t RoundUp(size_t bytes) {
+  return (bytes + base::kTensorAlignBytes - 1) / base::kTensorAlignBytes *
+         base::kTensorAlignBytes;
+}
+
+absl::Status Broken(const Codec::Value& value, absl::string_view what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("value '", value.name, "' of the message ", what));
+}
+
+std::string Describe(const base::TensorView& tensor) {
+  return absl::StrCat(base::Name(tensor.dtype),
+                      base::DimsToString(tensor.dims));
+}
+
+template <typename T>
+void CopyIndex(const base::TensorView& tensor, std::vector<int32_t>& index) {
+  // The copies are what is checked and used: see StableInputs.
+  index.resize(tensor.bytes / sizeof(T));
+  for (size_t i = 0; i < index.size(); ++i) {
+    T entry;
+    std::memcpy(&entry, tensor.data + i * sizeof(T), sizeof(T));
+    index[i] = entry;
+  }
+}
+
+}  // namespace
+
+absl::Status Decoder::ReadIndex(const Codec::Value& value,
+                                const base::TensorView& tensor,
+                                size_t row_bytes, Job& job,
+                                size_t& budget) const {
+  const bool runs = tensor.dims.size() == 2;
+  const size_t max_rows = budget / (row_bytes + kExpandedRowExtra);
+  const auto too_long = [&] {
+    return Broken(
+        value, absl::StrCat("repeats its rows beyond the ", kMaxExpandedBytes,
+                            " bytes of a message"));
+  };
+  if (runs && tensor.dtype == base::DType::kInt32 && tensor.dims[1] == 2) {
+    CopyIndex<int32_t>(tensor, job.index);
+  } else if (tensor.dims.size() == 1 && tensor.dims[0] <= INT32_MAX) {
+    if (static_cast<size_t>(tensor.dims[0]) > max_rows) return too_long();
+    switch (tensor.dtype) {
+      case base::DType::kUInt8:
+        CopyIndex<uint8_t>(tensor, job.index);
+        break;
+      case base::DType::kInt16:
+        CopyIndex<int16_t>(tensor, job.index);
+        break;
+      case base::DType::kInt32:
+        CopyIndex<int32_t>(tensor, job.index);
+        break;
+      default:
+        return Broken(value,
+                      absl::StrCat("has an index of ", Describe(tensor)));
+    }
+  } else {
+    return Broken(value, absl::StrCat("has an index of ", Describe(tensor)));
+  }
+  const auto check = [&](int32_t row) {
+    if (row >= 0 && row < job.rows_sent) return absl::OkStatus();
+    return Broken(value, absl::StrCat("has index ", row, " for ", job.rows_sent,
+                                      " rows"));
+  };
+  if (!runs) {
+    for (const int32_t row : job.index) REFRACT_RETURN_IF_ERROR(check(row));
+    budget -= job.index.size() * (row_bytes + kExpandedRowExtra);
+    return absl::OkStatus();
+  }
+  size_t rows = 0;
+  for (size_t i = 0; i < job.index.size(); i += 2) {
+    REFRACT_RETURN_IF_ERROR(check(job.index[i]));
+    if (job.index[i + 1] < 1) {
+      return Broken(value, absl::StrCat("has a run of ", job.index[i + 1]));
+    }
+    rows += job.index[i + 1];
+    if (rows > max_rows) return too_long();
+  }
+  budget -= rows * (row_bytes + kExpandedRowExtra);
+  std::vector<int32_t> per_row;
+  per_row.reserve(rows);
+  for (size_t i = 0; i < job.index.size(); i += 2) {
+    per_row.insert(per_row.end(), job.index[i + 1], job.index[i]);
+  }
+  job.index = std::move(per_row);
+  return absl::OkStatus();
+}
+
+absl::Status Decoder::Check(const Codec::Value& value,
+                            absl::Span<const base::TensorView> message,
+                            Job& job, base::TensorView& view,
+                            size_t& budget) const {
+  const base::TensorView& sent = message[value.tensor];
+  view = sent;
+  if (value.form.is_plain()) return absl::OkStatus();
+  job.type = value.form.type;
+  // Elements that did not fit, see WireType.
+  if (job.type == WireType::kInt32 && sent.dtype == value.dtype) {
+    job.type = WireType::kAsIs;
+  }
+  if (sent.dtype != CarrierOf(value.dtype, job.type)) {
+    return Broken(value,
+                  absl::StrCat("is ", Describe(sent), ", not ",
+                               base::Name(CarrierOf(value.dtype, job.type))));
+  }
+  job.sent = sent.dims;
+  if (job.type == WireType::kInt8) {
+    if (job.sent.empty() || job.sent.back() < models::kInt8RowExtra) {
+      return Broken(value, absl::StrCat("is ", Describe(sent),
+                                        ", rows without scale and offset"));
+    }
+    job.sent.back() -= models::kInt8RowExtra;
+  }
+  view.dtype = value.dtype;
+  view.dims = job.sent;
+  REFRACT_ASSIGN_OR_RETURN(view.bytes, base::ByteSize(view.dtype, view.dims));
+  if (!value.form.unique_rows) return absl::OkStatus();
+  if (view.dims.empty()) return Broken(value, "has no rows");
+  const base::TensorView& index = message[value.tensor + 1];
+  // No index: every row was sent.
+  if (index.dims == base::Dims{0}) return absl::OkStatus();
+  job.indexed = true;
+  job.rows_sent = view.dims[0];
+  const size_t row_bytes = job.rows_sent == 0 ? 0 : view.bytes / job.rows_sent;
+  REFRACT_RETURN_IF_ERROR(ReadIndex(value, index, row_bytes, job, budget));
+  view.dims[0] = static_cast<int64_t>(job.index.size());
+  view.bytes = job.index.size() * row_bytes;
+  return absl::OkStatus();
+}
+
+void Decoder::Write(const Codec::Value& value, const base::TensorView& sent,
+                    const Job& job, base::TensorView& view) {
+  std::byte* to = buffer_.data() + job.offset;
+  view.data = to;
+  if (view.bytes == 0) return;
+  const size_t columns =
+      job.type == WireType::kInt8 ? static_cast<size_t>(job.sent.back()) : 1;
+  if (!job.indexed) {
+    return DecodeElements(value.dtype, job.type, sent.data, view.num_elements(),
+                          columns, to);
+  }
+  const size_t row_bytes = view.bytes / job.index.size();
+  const std::byte* rows = sent.data;
+  if (job.type != WireType::kAsIs) {
+    DecodeElements(value.dtype, job.type, sent.data,
+                   job.rows_sent * (row_bytes / base::SizeOf(value.dtype)),
+                   columns, distinct_.data());
+    rows = distinct_.data();
+  }
+  for (const int32_t row : job.index) {
+    std::memcpy(to, rows + row * row_bytes, row_bytes);
+    to += row_bytes;
+  }
+}
+
+absl::StatusOr<absl::Span<const base::TensorView>> Decoder::Decode(
+    absl::Span<const base::TensorView> message) {
+  if (message.size() != codec_.num_tensors()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the message has ", message.size(), " tensors, wanted ",
+                     codec_.num_tensors()));
+  }
+  if (codec_.plain()) return message;
+  const std::vector<Codec::Value>& values = codec_.values();
+  views_.resize(values.size());
+  std::vector<Job> jobs(values.size());
+  size_t bytes = 0;
+  size_t budget = kMaxExpandedBytes;
+  size_t distinct = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    Job& job = jobs[i];
+    REFRACT_RETURN_IF_ERROR(Check(values[i], message, job, views_[i], budget));
+    // Tensors of the message that are used where they are.
+    if (job.type == WireType::kAsIs && !job.indexed) continue;
+    job.offset = bytes;
+    bytes += RoundUp(views_[i].bytes);
+    if (!job.indexed || job.type == WireType::kAsIs) continue;
+    // What was sent has passed ByteSize().
+    size_t sent_bytes = base::SizeOf(values[i].dtype);
+    for (const int64_t dim : job.sent) {
+      sent_bytes *= static_cast<size_t>(dim);
+    }
+    distinct = std::max(distinct, sent_bytes);
+  }
+  // Grow only: the next message is most likely as long.
+  if (buffer_.size() < bytes) buffer_ = base::AlignedBuffer(bytes);
+  if (distinct_.size() < distinct) distinct_ = base::AlignedBuffer(distinct);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const Job& job = jobs[i];
+    if (job.type == WireType::kAsIs && !job.indexed) continue;
+    Write(values[i], message[values[i].tensor], job, views_[i]);
+  }
+  return absl::MakeConstSpan(views_);
+}
+
+}  // namespace refract::runtime::wire

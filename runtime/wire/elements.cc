@@ -1,0 +1,195 @@
+#include "runtime/wire/elements.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "runtime/wire/kernels.h"
+
+namespace refract::runtime::wire {
+namespace {
+
+using base::DType;
+using models::WireType;
+
+// Floats on the way between other dtypes and the wire; stays in the L1 cache.
+constexpr size_t kBlock = 1024;
+
+constexpr size_t kExtra = static_cast<size_t>(models::kInt8RowExtra);
+
+// Finite numbers stay finite, as in the kernels.
+float FloatOf(double value) {
+  constexpr double kMax = std::numeric_limits<float>::max();
+  return static_cast<float>(
+      std::isfinite(value) ? std::clamp(value, -kMax, kMax) : value);
+}
+
+template <typename T>
+T At(const std::byte* from, size_t i) {
+  T value;
+  std::memcpy(&value, from + i * sizeof(T), sizeof(T));
+  return value;
+}
+
+void ToFloats(DType dtype, const std::byte* from, size_t count, float* to) {
+  const auto* halves = reinterpret_cast<const uint16_t*>(from);
+  switch (dtype) {
+    case DType::kFloat16:
+      return BestKernels().float_from_float16(halves, count, to);
+    case DType::kBFloat16:
+      return BestKernels().float_from_bfloat16(halves, count, to);
+    case DType::kFloat64:
+      for (size_t i = 0; i < count; ++i) to[i] = FloatOf(At<double>(from, i));
+      return;
+    default:
+      std::memcpy(to, from, count * sizeof(float));
+  }
+}
+
+void FromFloats(DType dtype, const float* from, size_t count, std::byte* to) {
+  auto* halves = reinterpret_cast<uint16_t*>(to);
+  switch (dtype) {
+    case DType::kFloat16:
+      return BestKernels().float16_from_float(from, count, halves);
+    case DType::kBFloat16:
+      return BestKernels().bfloat16_from_float(from, count, halves);
+    case DType::kFloat64:
+      std::copy_n(from, count, reinterpret_cast<double*>(to));
+      return;
+    default:
+      std::memcpy(to, from, count * sizeof(float));
+  }
+}
+
+void EncodeFloats(WireType type, const float* from, size_t count,
+                  size_t columns, std::byte* to) {
+  auto* halves = reinterpret_cast<uint16_t*>(to);
+  if (type == WireType::kFloat16) {
+    return BestKernels().float16_from_float(from, count, halves);
+  }
+  if (type == WireType::kBFloat16) {
+    return BestKernels().bfloat16_from_float(from, count, halves);
+  }
+  auto* row = reinterpret_cast<uint8_t*>(to);
+  for (size_t begin = 0; begin < count; begin += columns) {
+    BestKernels().int8_row_from_float(from + begin, columns, row);
+    row += columns + kExtra;
+  }
+}
+
+void DecodeFloats(WireType type, const std::byte* from, size_t count,
+                  size_t columns, float* to) {
+  const auto* halves = reinterpret_cast<const uint16_t*>(from);
+  if (type == WireType::kFloat16) {
+    return BestKernels().float_from_float16(halves, count, to);
+  }
+  if (type == WireType::kBFloat16) {
+    return BestKernels().float_from_bfloat16(halves, count, to);
+  }
+  const auto* row = reinterpret_cast<const uint8_t*>(from);
+  for (size_t begin = 0; begin < count; begin += columns) {
+    BestKernels().float_from_int8_row(row, columns, to + begin);
+    row += columns + kExtra;
+  }
+}
+
+// Bytes on the wire of `count` elements, whole rows.
+size_t CodedBytes(DType dtype, WireType type, size_t count, size_t columns) {
+  const size_t bytes = count * base::SizeOf(CarrierOf(dtype, type));
+  return type == WireType::kInt8 ? bytes + count / columns * kExtra : bytes;
+}
+
+// Elements that pass through floats at a time: whole rows where rows count.
+size_t BlockOf(WireType type, size_t columns) {
+  return type == WireType::kInt8 ? columns : kBlock;
+}
+
+}  // namespace
+
+DType CarrierOf(DType dtype, WireType type) {
+  switch (type) {
+    case WireType::kAsIs:
+      return dtype;
+    case WireType::kFloat16:
+      return DType::kFloat16;
+    case WireType::kBFloat16:
+      return DType::kBFloat16;
+    case WireType::kInt8:
+      return DType::kUInt8;
+    case WireType::kInt32:
+      return DType::kInt32;
+  }
+  return DType::kUnknown;
+}
+
+void EncodeElements(DType dtype, WireType type, const std::byte* from,
+                    size_t count, size_t columns, std::byte* to) {
+  if (count == 0) return;
+  if (type == WireType::kAsIs) {
+    std::memcpy(to, from, count * base::SizeOf(dtype));
+    return;
+  }
+  if (type == WireType::kInt32) {
+    // Prepare() has seen that they fit.
+    BestKernels().int32_from_int64(reinterpret_cast<const int64_t*>(from),
+                                   count, reinterpret_cast<int32_t*>(to));
+    return;
+  }
+  if (dtype == DType::kFloat32) {
+    return EncodeFloats(type, reinterpret_cast<const float*>(from), count,
+                        columns, to);
+  }
+  const size_t block = BlockOf(type, columns);
+  std::vector<float> floats(std::min(block, count));
+  for (size_t begin = 0; begin < count; begin += block) {
+    const size_t some = std::min(block, count - begin);
+    ToFloats(dtype, from + begin * base::SizeOf(dtype), some, floats.data());
+    EncodeFloats(type, floats.data(), some, columns, to);
+    to += CodedBytes(dtype, type, some, columns);
+  }
+}
+
+void DecodeElements(DType dtype, WireType type, const std::byte* from,
+                    size_t count, size_t columns, std::byte* to) {
+  if (count == 0) return;
+  if (type == WireType::kAsIs) {
+    std::memcpy(to, from, count * base::SizeOf(dtype));
+    return;
+  }
+  if (type == WireType::kInt32) {
+    BestKernels().int64_from_int32(reinterpret_cast<const int32_t*>(from),
+                                   count, reinterpret_cast<int64_t*>(to));
+    return;
+  }
+  if (dtype == DType::kFloat32) {
+    return DecodeFloats(type, from, count, columns,
+                        reinterpret_cast<float*>(to));
+  }
+  const size_t block = BlockOf(type, columns);
+  std::vector<float> floats(std::min(block, count));
+  for (size_t begin = 0; begin < count; begin += block) {
+    const size_t some = std::min(block, count - begin);
+    DecodeFloats(type, from, some, columns, floats.data());
+    FromFloats(dtype, floats.data(), some, to + begin * base::SizeOf(dtype));
+    from += CodedBytes(dtype, type, some, columns);
+  }
+}
+
+bool FitInt32(const std::byte* from, size_t count) {
+  std::array<int32_t, kBlock> narrowed;
+  const auto* values = reinterpret_cast<const int64_t*>(from);
+  for (size_t begin = 0; begin < count; begin += kBlock) {
+    const size_t some = std::min(kBlock, count - begin);
+    if (!BestKernels().int32_from_int64(values + begin, some,
+                                        narrowed.data())) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace refract::runtime::wire

@@ -1,0 +1,145 @@
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/wire/codec.h"
+#include "runtime/wire/elements.h"
+
+namespace refract::runtime::wire {
+namespace {
+
+using models::WireType;
+
+constexpr size_t RoundUp(size_t bytes) {
+  return (bytes + base::kTensorAlignBytes - 1) / base::kTensorAlignBytes *
+         base::kTensorAlignBytes;
+}
+
+// Elements of a row of the last dimension.
+size_t ColumnsOf(const base::TensorView& value, WireType type) {
+  return type == WireType::kInt8 ? static_cast<size_t>(value.dims.back()) : 1;
+}
+
+template <typename T>
+void WriteIndex(absl::Span<const int32_t> index, std::byte* to) {
+  auto* entries = reinterpret_cast<T*>(to);
+  for (size_t i = 0; i < index.size(); ++i) {
+    entries[i] = static_cast<T>(index[i]);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<base::TensorSpec>> Encoder::Prepare(
+    absl::Span<const base::TensorView> values) {
+  if (values.size() != codec_.values().size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        values.size(), " values to encode, wanted ", codec_.values().size()));
+  }
+  values_.assign(values.begin(), values.end());
+  choices_.clear();
+  std::vector<base::TensorSpec> specs;
+  specs.reserve(codec_.num_tensors());
+  size_t expanded = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const base::TensorView& view = values[i];
+    const Codec::Value& value = codec_.values()[i];
+    const bool needs_rows =
+        value.form.unique_rows || value.form.type == WireType::kInt8;
+    if ((!value.form.is_plain() && view.dtype != value.dtype) ||
+        (needs_rows && view.dims.empty())) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "value '", value.name, "' is ", base::Name(view.dtype),
+          base::DimsToString(view.dims), ", which cannot be sent as planned"));
+    }
+    Choice choice;
+    choice.type = value.form.type;
+    if (choice.type == WireType::kInt32 &&
+        !FitInt32(view.data, view.num_elements())) {
+      choice.type = WireType::kAsIs;
+    }
+    base::TensorSpec spec{CarrierOf(view.dtype, choice.type), view.dims};
+    if (choice.type == WireType::kInt8) {
+      spec.dims.back() += models::kInt8RowExtra;
+    }
+    base::TensorSpec index{base::DType::kUInt8, {0}};
+    const size_t grown =
+        value.form.unique_rows
+            ? view.bytes + static_cast<size_t>(view.dims[0]) * kExpandedRowExtra
+            : 0;
+    if (value.form.unique_rows && view.bytes > 0 && view.dims[0] > 1 &&
+        view.dims[0] <= INT32_MAX && expanded + grown <= kMaxExpandedBytes) {
+      UniqueRows rows = FindUniqueRows(view);
+      const size_t row_bytes =
+          WireRowBytes({view.dtype, view.dims}, choice.type);
+      const base::TensorSpec index_spec = rows.index_spec();
+      const size_t index_bytes =
+          rows.index.size() * base::SizeOf(index_spec.dtype);
+      if (RoundUp(rows.first.size() * row_bytes) + RoundUp(index_bytes) <
+          RoundUp(view.dims[0] * row_bytes)) {
+        choice.unique = true;
+        expanded += grown;
+        spec.dims[0] = static_cast<int64_t>(rows.first.size());
+        index = index_spec;
+        choice.rows = std::move(rows);
+      }
+    }
+    specs.push_back(std::move(spec));
+    if (value.form.unique_rows) specs.push_back(std::move(index));
+    choices_.push_back(std::move(choice));
+  }
+  return specs;
+}
+
+void Encoder::WriteValue(const base::TensorView& value, const Choice& choice,
+                         std::byte* to) const {
+  if (value.bytes == 0) {
+    // Rows without elements still have a scale and an offset each.
+    if (choice.type == WireType::kInt8) {
+      size_t rows = 1;
+      for (size_t d = 0; d + 1 < value.dims.size(); ++d) rows *= value.dims[d];
+      std::memset(to, 0, rows * models::kInt8RowExtra);
+    }
+    return;
+  }
+  const size_t columns = ColumnsOf(value, choice.type);
+  if (!choice.unique) {
+    return EncodeElements(value.dtype, choice.type, value.data,
+                          value.num_elements(), columns, to);
+  }
+  const size_t rows = value.dims[0];
+  const size_t row_bytes = value.bytes / rows;
+  const size_t sent_bytes =
+      WireRowBytes({value.dtype, value.dims}, choice.type);
+  for (const int32_t row : choice.rows.first) {
+    EncodeElements(value.dtype, choice.type, value.data + row * row_bytes,
+                   value.num_elements() / rows, columns, to);
+    to += sent_bytes;
+  }
+}
+
+void Encoder::Write(absl::Span<std::byte* const> tensors) const {
+  for (size_t i = 0; i < values_.size(); ++i) {
+    const Codec::Value& value = codec_.values()[i];
+    const Choice& choice = choices_[i];
+    // A plain value may have been computed right where it is sent from.
+    if (tensors[value.tensor] != values_[i].data) {
+      WriteValue(values_[i], choice, tensors[value.tensor]);
+    }
+    if (!choice.unique) continue;
+    const absl::Span<const int32_t> index = choice.rows.index;
+    std::byte* to = tensors[value.tensor + 1];
+    switch (choice.rows.index_spec().dtype) {
+      case base::DType::kUInt8:
+        WriteIndex<uint8_t>(index, to);
+        break;
+      case base::DType::kInt16:
+        WriteIndex<int16_t>(index, to);
+        break;
+      default:
+        WriteIndex<int32_t>(index, to);
+    }
+  }
+}
+
+}  // namespace refract::runtime::wire
