@@ -43,7 +43,8 @@ THIRD_PARTY = {
     r"nlohmann/": (
         r"(models|tools|partitioner|cpu_node)/.*\.cc$",
         r"models/torch_export/json\.h$",
-        r"tools/(bench_json|split_report)\.h$",  # forward declarations alone
+        # Forward declarations alone.
+        r"tools/(bench_json|split_report|profile/profile_report)\.h$",
         r"(tests|bench)/.*",
     ),
     r"gtest/|gmock/": (r"tests/.*",),

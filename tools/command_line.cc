@@ -54,6 +54,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, std::ostream& out,
   app.get_formatter()->column_width(32);
   AddImportCommand(app, context);
   AddInspectCommand(app, context);
+  AddProfileCommand(app, context);
   AddPartitionCommand(app, context);
   AddRunCommand(app, context);
   AddBenchCommand(app, context);

@@ -17,6 +17,7 @@
 #include "partitioner/work.h"
 #include "tools/command.h"
 #include "tools/common_options.h"
+#include "tools/cost_profiles.h"
 #include "tools/files.h"
 #include "tools/model_summary.h"
 #include "tools/split_conditions.h"
@@ -42,15 +43,30 @@ struct Planned {
   std::optional<SplitReport> report;
 };
 
+bool NeedsCosts(const PartitionOptions& options) {
+  return options.method == "optimal" || !options.report.empty();
+}
+
+// The measured costs that were asked for or, where costs matter, are there.
+absl::StatusOr<CostProfiles> FindProfiles(const PartitionOptions& options,
+                                          const models::LoadedModel& model) {
+  ProfileChoice choice = {.cn = options.conditions.cn_profile,
+                          .hn = options.conditions.hn_profile,
+                          .cn_hardware_given = options.conditions.cn_given};
+  if (choice.cn.empty() && !NeedsCosts(options)) choice.cn = "none";
+  return LoadCostProfiles(choice, model);
+}
+
 // The optimum, its rivals and, for who wants to see them, forced cuts.
 absl::StatusOr<SplitReport> MakeReport(
     const PartitionOptions& options, const models::LoadedModel& model,
-    const absl::flat_hash_map<std::string, int64_t>& sizes) {
+    const absl::flat_hash_map<std::string, int64_t>& sizes,
+    const CostProfiles& profiles) {
   SplitReport report;
   report.written = options.method;
-  REFRACT_ASSIGN_OR_RETURN(
-      report.conditions,
-      MakeConditions(options.conditions, model.graph, model.config, sizes));
+  REFRACT_ASSIGN_OR_RETURN(report.conditions,
+                           MakeConditions(options.conditions, model.graph,
+                                          model.config, sizes, profiles));
   const partitioner::Conditions& conditions = report.conditions.conditions;
   const partitioner::OptimalOptions& goal = report.conditions.goal;
   REFRACT_ASSIGN_OR_RETURN(
@@ -66,11 +82,13 @@ absl::StatusOr<SplitReport> MakeReport(
 
 absl::StatusOr<Planned> MakePlan(
     const PartitionOptions& options, const models::LoadedModel& model,
-    const absl::flat_hash_map<std::string, int64_t>& sizes) {
+    const absl::flat_hash_map<std::string, int64_t>& sizes,
+    const CostProfiles& profiles) {
   const models::Graph& graph = model.graph;
   Planned planned;
-  if (options.method == "optimal" || !options.report.empty()) {
-    REFRACT_ASSIGN_OR_RETURN(planned.report, MakeReport(options, model, sizes));
+  if (NeedsCosts(options)) {
+    REFRACT_ASSIGN_OR_RETURN(planned.report,
+                             MakeReport(options, model, sizes, profiles));
   }
   if (options.method == "optimal") {
     planned.plan = planned.report->split.best.plan;
@@ -105,10 +123,12 @@ absl::Status Partition(const PartitionOptions& options, std::ostream& out) {
   // A plan of an earlier run, even a damaged one, is about to be replaced.
   REFRACT_ASSIGN_OR_RETURN(const auto model,
                            LoadModel(options.model, {.with_plan = false}));
-  REFRACT_ASSIGN_OR_RETURN(const auto sizes,
-                           ParseSizes(options.sizes, model->graph));
+  REFRACT_ASSIGN_OR_RETURN(auto sizes, ParseSizes(options.sizes, model->graph));
+  REFRACT_ASSIGN_OR_RETURN(const CostProfiles profiles,
+                           FindProfiles(options, *model));
+  AddProfiledSizes(profiles, sizes);
   REFRACT_ASSIGN_OR_RETURN(const Planned planned,
-                           MakePlan(options, *model, sizes));
+                           MakePlan(options, *model, sizes, profiles));
   const std::string path = absl::StrCat(model->folder, "/split_plan.pb");
   REFRACT_RETURN_IF_ERROR(models::SavePlan(model->graph, planned.plan, path));
   const ModelSummary summary = Summarize(*model, &planned.plan, sizes);

@@ -1,6 +1,7 @@
 #include "tools/split_conditions.h"
 
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "CLI/CLI.hpp"
@@ -8,6 +9,7 @@
 #include "base/status_macros.h"
 #include "partitioner/costs.h"
 #include "partitioner/hn_look_ups.h"
+#include "partitioner/measured_costs.h"
 #include "partitioner/work.h"
 
 namespace refract::tools {
@@ -95,6 +97,82 @@ absl::Status CheckOptions(const ConditionOptions& options,
   return CheckIfGiven("--gb-price", options.gb_price);
 }
 
+// The first few names, and how many more there are.
+std::string SomeNames(const models::Graph& graph,
+                      const std::vector<models::NodeId>& nodes) {
+  constexpr size_t kShown = 5;
+  std::string text;
+  for (size_t i = 0; i < nodes.size() && i < kShown; ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : ", ", graph.nodes[nodes[i]].name);
+  }
+  if (nodes.size() > kShown) {
+    absl::StrAppend(&text, " and ", nodes.size() - kShown, " more");
+  }
+  return text;
+}
+
+// One side's costs from its profile. `side`: "CN" or "HN".
+partitioner::MeasuredCosts UseProfile(const CostProfile& from,
+                                      const models::Graph& graph,
+                                      absl::string_view side,
+                                      const partitioner::Hardware& hardware,
+                                      SplitConditions& result) {
+  const partitioner::Profile& profile = from.profile;
+  const int64_t batch = result.options.batch;
+  const absl::flat_hash_map<std::string, int64_t> per_item(
+      profile.sizes.begin(), profile.sizes.end());
+  partitioner::MeasuredCosts costs = partitioner::MeasuredSeconds(
+      graph, profile, {batch, result.conditions.sizes},
+      partitioner::SizesForBatch(graph, batch, per_item), hardware);
+  result.notes.push_back(absl::StrCat("costs of the ", side, ": measured, ",
+                                      from.path, " (", profile.cpu, ", ",
+                                      profile.time, ")"));
+  if (batch < profile.batches.front() || batch > profile.batches.back()) {
+    result.notes.push_back(
+        absl::StrCat("costs of the ", side, ": batch ", batch, " is outside ",
+                     profile.batches.front(), " to ", profile.batches.back(),
+                     ", which was measured; extrapolated"));
+  }
+  if (costs.rescaled) {
+    result.notes.push_back(absl::StrCat(
+        "costs of the ", side,
+        ": measured with other numbers per item; scaled by the work"));
+  }
+  if (!costs.estimated.empty()) {
+    result.notes.push_back(
+        absl::StrCat("costs of the ", side, ": ", costs.estimated.size(),
+                     " operators are not in the profile and estimated by ",
+                     hardware.name, ": ", SomeNames(graph, costs.estimated)));
+  }
+  return costs;
+}
+
+void UseProfiles(const CostProfiles& profiles, const models::Graph& graph,
+                 SplitConditions& result) {
+  partitioner::OperatorCosts& costs = result.conditions.costs;
+  std::set<models::NodeId> unknown;
+  const auto add_unknown = [&](const std::vector<models::NodeId>& nodes) {
+    unknown.insert(nodes.begin(), nodes.end());
+  };
+  if (profiles.cn) {
+    partitioner::MeasuredCosts measured =
+        UseProfile(*profiles.cn, graph, "CN", result.cn, result);
+    costs.cn_s = std::move(measured.node_s);
+    costs.cn_run_s = measured.run_s;
+    add_unknown(measured.unknown);
+  }
+  if (profiles.hn) {
+    partitioner::MeasuredCosts measured =
+        UseProfile(*profiles.hn, graph, "HN", result.hn, result);
+    costs.hn_s = std::move(measured.node_s);
+    costs.hn_run_s = measured.run_s;
+    add_unknown(measured.unknown);
+  }
+  // Estimated for a side without a profile.
+  if (!profiles.cn || !profiles.hn) add_unknown(costs.unknown);
+  costs.unknown.assign(unknown.begin(), unknown.end());
+}
+
 }  // namespace
 
 void AddConditionOptions(CLI::App& command, ConditionOptions& options) {
@@ -112,10 +190,23 @@ void AddConditionOptions(CLI::App& command, ConditionOptions& options) {
       "; ", partitioner::BuiltInHardware(), ", or a .textproto file");
   command.add_option("--cn", options.cn, "hardware of the CN" + hardware)
       ->type_name("HARDWARE")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->each([&options](const std::string&) { options.cn_given = true; });
   command.add_option("--hn", options.hn, "hardware of the HN" + hardware)
       ->type_name("HARDWARE")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->each([&options](const std::string&) { options.hn_given = true; });
+  command
+      .add_option("--cn-profile", options.cn_profile,
+                  "measured costs of the CN: a file of refract profile, model "
+                  "(the one beside the version) or none; default: model, where "
+                  "there is one and no --cn")
+      ->type_name("FILE|model|none");
+  command
+      .add_option("--hn-profile", options.hn_profile,
+                  "the same of the HN, such as one without a GPU; default: "
+                  "none")
+      ->type_name("FILE|model|none");
   command
       .add_option("--link-gbps", options.link_gbps,
                   "Gbit/s between a CN and an HN, each way")
@@ -177,7 +268,8 @@ void AddConditionOptions(CLI::App& command, ConditionOptions& options) {
 absl::StatusOr<SplitConditions> MakeConditions(
     const ConditionOptions& options, const models::Graph& graph,
     const models::ModelConfig& config,
-    const absl::flat_hash_map<std::string, int64_t>& per_item) {
+    const absl::flat_hash_map<std::string, int64_t>& per_item,
+    const CostProfiles& profiles) {
   REFRACT_RETURN_IF_ERROR(CheckOptions(options, graph));
   SplitConditions result;
   result.options = options;
@@ -186,9 +278,21 @@ absl::StatusOr<SplitConditions> MakeConditions(
   result.goal.max_cuts = options.max_cuts;
   REFRACT_ASSIGN_OR_RETURN(result.cn, partitioner::FindHardware(options.cn));
   REFRACT_ASSIGN_OR_RETURN(result.hn, partitioner::FindHardware(options.hn));
+  // The figures of the profiled machine itself, where no other was asked for.
+  if (profiles.cn && !options.cn_given) {
+    result.cn = ProfiledHardware(profiles.cn->profile, result.cn);
+  }
+  if (profiles.hn && !options.hn_given) {
+    result.hn = ProfiledHardware(profiles.hn->profile, result.hn);
+  }
   if (!result.cn.row_s) {
     return absl::InvalidArgumentError(absl::StrCat(
         options.cn, ": row_seconds: missing, and a CN looks up rows"));
+  }
+  if (options.hn_table_mib > 0 && !result.hn.row_s) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.hn,
+        ": row_seconds: missing, and with --hn-table-mib an HN looks up rows"));
   }
   constexpr double kGib = 0x1p30;
   partitioner::Budget& budget = result.goal.budget;
@@ -206,6 +310,7 @@ absl::StatusOr<SplitConditions> MakeConditions(
   conditions.sizes = partitioner::SizesForBatch(graph, options.batch, per_item);
   conditions.costs =
       partitioner::RooflineCosts(graph, conditions.sizes, result.cn, result.hn);
+  UseProfiles(profiles, graph, result);
   conditions.link = {.bytes_per_s = options.link_gbps * 1e9 / 8,
                      .latency_s = options.link_latency_us * 1e-6};
   conditions.cn_units_per_hn =

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
@@ -14,6 +15,7 @@
 #include "partitioner/conditions.h"
 #include "partitioner/hardware.h"
 #include "partitioner/optimal.h"
+#include "tools/cost_profiles.h"
 
 namespace CLI {
 class App;
@@ -26,6 +28,11 @@ struct ConditionOptions {
   int64_t batch = 256;
   std::string cn = "cpu-2s";
   std::string hn = "h200";
+  // Whether the command line said so, or it is the default.
+  bool cn_given = false;
+  bool hn_given = false;
+  std::string cn_profile;  // ProfileChoice
+  std::string hn_profile;
   double link_gbps = 200;
   double link_latency_us = 5;
   std::optional<double> cn_cores;
@@ -47,14 +54,17 @@ struct SplitConditions {
   partitioner::Hardware hn;
   partitioner::Conditions conditions;
   partitioner::OptimalOptions goal;
+  // Where costs come from, and what that leaves open, for people.
+  std::vector<std::string> notes;
 };
 
-// `per_item` as partitioner::SizesForBatch; `config` of the same model.
-// InvalidArgument and NotFound name the option or the hardware figure.
+// `per_item` as partitioner::SizesForBatch; `config` and `profiles` of the same
+// model. InvalidArgument and NotFound name the option or the hardware figure.
 absl::StatusOr<SplitConditions> MakeConditions(
     const ConditionOptions& options, const models::Graph& graph,
     const models::ModelConfig& config,
-    const absl::flat_hash_map<std::string, int64_t>& per_item);
+    const absl::flat_hash_map<std::string, int64_t>& per_item,
+    const CostProfiles& profiles = {});
 
 }  // namespace refract::tools
 

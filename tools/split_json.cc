@@ -114,6 +114,7 @@ ordered_json ConditionsToJson(const SplitConditions& given) {
         {"hn_memory_bytes", OrNull(budget.hn_memory_bytes)},
         {"bytes_per_request", OrNull(budget.bytes_per_request)}}},
   };
+  json["notes"] = given.notes;
   json["prices"] =
       conditions.prices
           ? ordered_json{{"cn_unit_s", conditions.prices->cn_unit_s},

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "models/op_traits.h"
+#include "tools/units_text.h"
 
 namespace refract::tools {
 namespace {
@@ -19,13 +20,6 @@ using partitioner::Objective;
 using partitioner::OptimalSplit;
 using partitioner::Prediction;
 
-std::string Seconds(double seconds) {
-  if (seconds == 0) return "0";
-  if (seconds < 1e-3) return absl::StrFormat("%.4g us", seconds * 1e6);
-  if (seconds < 1) return absl::StrFormat("%.4g ms", seconds * 1e3);
-  return absl::StrFormat("%.4g s", seconds);
-}
-
 std::string Bytes(double bytes) {
   if (bytes < 1024) return absl::StrFormat("%.0f B", bytes);
   if (bytes < 0x1p20) return absl::StrFormat("%.4g KiB", bytes / 0x1p10);
@@ -34,7 +28,7 @@ std::string Bytes(double bytes) {
 
 std::string Cost(Objective objective, double cost) {
   return objective == Objective::kPrice ? absl::StrFormat("%.4g", cost)
-                                        : Seconds(cost);
+                                        : SecondsText(cost);
 }
 
 absl::string_view ObjectiveText(Objective objective) {
@@ -123,16 +117,17 @@ void PrintSplit(const Graph& graph, const SplitConditions& conditions,
                             conditions.options.link_gbps,
                             conditions.options.link_latency_us)
       << "\n";
+  for (const std::string& note : conditions.notes) out << note << "\n";
   std::vector<std::vector<std::string>> rows = {
       {"plan", "latency", "CN-pre", "up", "HN", "down", "CN-post", "sent up",
        "sent down", "requests/s per GPU", ""}};
   for (const Alternative* alternative : AlternativesOf(split)) {
     const Prediction& prediction = alternative->prediction;
     rows.push_back(
-        {alternative->plan.method, Seconds(prediction.latency_s()),
-         Seconds(prediction.cn_pre_s), Seconds(prediction.up_s),
-         Seconds(prediction.hn_s), Seconds(prediction.down_s),
-         Seconds(prediction.cn_post_s), Bytes(prediction.bytes_up),
+        {alternative->plan.method, SecondsText(prediction.latency_s()),
+         SecondsText(prediction.cn_pre_s), SecondsText(prediction.up_s),
+         SecondsText(prediction.hn_s), SecondsText(prediction.down_s),
+         SecondsText(prediction.cn_post_s), Bytes(prediction.bytes_up),
          Bytes(prediction.bytes_down),
          absl::StrFormat("%.4g", prediction.requests_per_s),
          alternative->over.empty()

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/repository.h"
@@ -96,7 +97,7 @@ TEST_F(CommandLineTest, HelpNamesEveryCommandAndExitsWithZero) {
   EXPECT_EQ(ran.exit_status, 0);
   EXPECT_THAT(ran.err, IsEmpty());
   for (const char* command :
-       {"import", "inspect", "partition", "run", "doctor"}) {
+       {"import", "inspect", "profile", "partition", "run", "doctor"}) {
     EXPECT_THAT(ran.out, HasSubstr(command));
   }
   const Ran partition = Refract({"partition", "--help"});
@@ -283,7 +284,18 @@ TEST_F(CommandLineTest, PartitionRefusesConditionsThatMakeNoSense) {
               HasSubstr("--hn-price"));
   EXPECT_THAT(refused({"--hn", "abacus"}),
               AllOf(HasSubstr("abacus"), HasSubstr("h200")));
-  EXPECT_THAT(refused({"--cn", "h200"}), HasSubstr("row_seconds"));
+  std::string no_rows = "name: \"no rows\"";
+  for (const char* figure : {"units", "operator_seconds", "flops_per_second",
+                             "bytes_per_second", "memory_bytes"}) {
+    absl::StrAppend(&no_rows, " ", figure, " { value: 1 source: \"guessed\" }");
+  }
+  std::ofstream(folder_ / "no_rows.textproto") << no_rows;
+  EXPECT_THAT(refused({"--cn", folder_ / "no_rows.textproto"}),
+              AllOf(HasSubstr("no_rows.textproto"), HasSubstr("row_seconds")));
+  EXPECT_THAT(
+      refused({"--hn", folder_ / "no_rows.textproto", "--hn-table-mib", "1"}),
+      AllOf(HasSubstr("no_rows.textproto"), HasSubstr("row_seconds"),
+            HasSubstr("--hn-table-mib")));
   std::ofstream(folder_ / "slow.textproto")
       << "name: \"slow\" units { value: -1 source: \"guessed\" }";
   EXPECT_THAT(refused({"--hn", folder_ / "slow.textproto"}),

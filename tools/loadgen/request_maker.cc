@@ -109,8 +109,9 @@ absl::StatusOr<RequestMaker> RequestMaker::Create(RequestPlan plan,
 }
 
 // Gives every symbol a value: the items, then the ids of each bag input as
-// drawn, then `length` for the rest.
-absl::Status RequestMaker::BindSizes(int64_t items) {
+// given or drawn, then those of `given` and `length` for the rest.
+absl::Status RequestMaker::BindSizes(int64_t items,
+                                     const models::SymbolBindings& given) {
   bindings_.clear();
   bindings_[plan_.batch_symbol] = items;
   for (const InputPlan& offsets : plan_.inputs) {
@@ -128,17 +129,24 @@ absl::Status RequestMaker::BindSizes(int64_t items) {
     }
     std::vector<int64_t>& sizes = bag_sizes_[offsets.bag];
     sizes.assign(*size - extra, 1);
-    if (options_.criteo.empty()) {
+    const InputPlan& partner = plan_.inputs[offsets.partner];
+    const auto wanted = partner.sizes[0].Evaluate(given);
+    if (wanted.ok() && *wanted >= 0 && !sizes.empty()) {
+      const int64_t bags = static_cast<int64_t>(sizes.size());
+      for (int64_t i = 0; i < bags; ++i) {
+        sizes[i] = *wanted / bags + (i < *wanted % bags ? 1 : 0);
+      }
+    } else if (options_.criteo.empty()) {
       for (int64_t& bag : sizes) {
         bag = options_.bags.Draw(offsets.bag, random_);
       }
     }
     const int64_t ids = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-    const InputPlan& partner = plan_.inputs[offsets.partner];
     if (const auto solved = partner.sizes[0].Solve(ids)) {
       bindings_.try_emplace(solved->symbol, solved->value);
     }
   }
+  for (const auto& [symbol, size] : given) bindings_.try_emplace(symbol, size);
   for (const InputPlan& input : plan_.inputs) {
     for (const models::SymExpr& size : input.sizes) {
       for (const std::string& symbol : size.Symbols()) {
@@ -209,7 +217,12 @@ void RequestMaker::FillCriteo(const InputPlan& input, size_t first_column,
 }
 
 absl::StatusOr<std::vector<base::Tensor>> RequestMaker::Make(int64_t items) {
-  REFRACT_RETURN_IF_ERROR(BindSizes(items));
+  return Make(items, {});
+}
+
+absl::StatusOr<std::vector<base::Tensor>> RequestMaker::Make(
+    int64_t items, const models::SymbolBindings& sizes) {
+  REFRACT_RETURN_IF_ERROR(BindSizes(items, sizes));
   std::vector<base::Tensor> tensors;
   size_t criteo_column = 0;
   for (const InputPlan& input : plan_.inputs) {

@@ -45,12 +45,17 @@ class RequestMaker {
   // names the input whose size cannot be worked out.
   absl::StatusOr<std::vector<base::Tensor>> Make(int64_t items);
 
+  // The same with `sizes` for the symbols that it has. A bag input whose number
+  // of ids follows from them has it spread evenly over its bags.
+  absl::StatusOr<std::vector<base::Tensor>> Make(
+      int64_t items, const models::SymbolBindings& sizes);
+
   const RequestPlan& plan() const { return plan_; }
 
  private:
   RequestMaker(RequestPlan plan, RequestOptions options);
 
-  absl::Status BindSizes(int64_t items);
+  absl::Status BindSizes(int64_t items, const models::SymbolBindings& sizes);
   void FillRandom(const InputPlan& input, base::Tensor& tensor);
   void FillCriteo(const InputPlan& input, size_t first_column,
                   base::Tensor& tensor);
