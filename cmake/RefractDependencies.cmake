@@ -18,21 +18,49 @@ endif()
 
 refract_report("LibTorch" "${TorchCpu_VERSION} in ${TorchCpu_ROOT}")
 
-# CUDA: looked for without enabling the language, so that a machine without the
-# toolkit configures the same tree. The backend itself is runtime/cuda.
-find_package(CUDAToolkit QUIET)
-if(REFRACT_WITH_CUDA STREQUAL "ON" AND NOT CUDAToolkit_FOUND)
-  message(FATAL_ERROR
-    "REFRACT_WITH_CUDA=ON, but no CUDA toolkit was found. Install one and put "
-    "nvcc on PATH, or set CUDAToolkit_ROOT.")
-endif()
+# CUDA: runtime/cuda is compiled for GPUs where there is a toolkit; its host part
+# and the tests that need no GPU always are.
+set(REFRACT_HAVE_CUDA FALSE)
+set(REFRACT_CUDA_VERSION 0)  # of the toolkit: 13000 is 13.0
+set(cuda_missing "")
 if(REFRACT_WITH_CUDA STREQUAL "OFF")
-  refract_report("CUDA backend" "left out: REFRACT_WITH_CUDA=OFF")
-elseif(NOT CUDAToolkit_FOUND)
-  refract_report("CUDA backend" "left out: no CUDA toolkit found")
+  set(cuda_missing "REFRACT_WITH_CUDA=OFF")
+elseif(REFRACT_SANITIZE)
+  set(cuda_missing "REFRACT_SANITIZE is set, and nvcc takes no sanitizer")
 else()
+  find_package(CUDAToolkit 12.0 QUIET)
+  if(CUDAToolkit_FOUND AND NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+    set(ENV{CUDACXX} "${CUDAToolkit_NVCC_EXECUTABLE}")
+  endif()
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(NOT CUDAToolkit_FOUND)
+    set(cuda_missing "no CUDA toolkit of version 12 or later found")
+  elseif(NOT CMAKE_CUDA_COMPILER)
+    set(cuda_missing "nvcc of toolkit ${CUDAToolkit_VERSION} does not work")
+  elseif(NOT TARGET CUDA::cublasLt)
+    set(cuda_missing "toolkit ${CUDAToolkit_VERSION} has no cuBLASLt")
+  endif()
+endif()
+if(cuda_missing STREQUAL "")
+  if(REFRACT_CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
+    set(CMAKE_CUDA_COMPILER_LAUNCHER "${REFRACT_CCACHE}")
+  endif()
+  # A100, H100/H200, and code that later GPUs' drivers can compile.
+  if(NOT CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
+  endif()
+  enable_language(CUDA)
+  set(REFRACT_HAVE_CUDA TRUE)
+  math(EXPR REFRACT_CUDA_VERSION
+    "${CUDAToolkit_VERSION_MAJOR} * 1000 + ${CUDAToolkit_VERSION_MINOR} * 10")
   refract_report("CUDA backend"
-    "left out: toolkit ${CUDAToolkit_VERSION} found, but this version of Refract has no CUDA code yet")
+    "runtime/cuda built: toolkit ${CUDAToolkit_VERSION} (the nodes do not use it yet)")
+elseif(REFRACT_WITH_CUDA STREQUAL "ON")
+  message(FATAL_ERROR "REFRACT_WITH_CUDA=ON, but ${cuda_missing}. "
+    "Install the toolkit and put nvcc on PATH, or set CUDAToolkit_ROOT.")
+else()
+  refract_report("CUDA backend" "left out: ${cuda_missing}")
 endif()
 
 # libibverbs: its header is needed by the simulator too, so both come together.

@@ -39,7 +39,7 @@ THIRD_PARTY = {
         r"(transport/verbs|tests|bench)/.*",
         r"tools/transport_bench/verbs_session\.(cc|h)$",
     ),
-    r"cuda|cublas": (r"(runtime/cuda|tests|bench)/.*",),
+    r"cuda|cublas|mma\.h": (r"(runtime/cuda|tests|bench)/.*",),
     r"nlohmann/": (
         r"(models|tools|partitioner|cpu_node)/.*\.cc$",
         r"models/torch_export/json\.h$",
@@ -50,6 +50,9 @@ THIRD_PARTY = {
     r"gtest/|gmock/": (r"tests/.*",),
     r"boost/": (r"partitioner/cut/max_flow\.cc$",),
 }
+# Folders that stand alone: their files include each other and headers of the
+# system or of the CUDA toolkit.
+LEAVES = ("runtime/cuda/",)
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.M)
 
 
@@ -63,6 +66,14 @@ def problems(root):
             continue
         includes = INCLUDE.findall(path.read_text())
         torch = protobuf = None
+        for leaf in LEAVES:
+            for bracket, name in includes:
+                if (
+                    str(rel).startswith(leaf)
+                    and not name.startswith(leaf)
+                    and (bracket == '"' or "/" in name)
+                ):
+                    yield f"{rel}: {leaf} stands alone, without {name}"
         for _, name in includes:
             first = name.split("/")[0]
             if first in ALLOWED and first not in ALLOWED[component]:

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
 #include "tools/command.h"
+#include "tools/cuda_driver.h"
 #include "tools/files.h"
 #include "tools/machine.h"
 #include "transport/verbs/factory.h"
@@ -44,9 +45,14 @@ std::vector<DmabufAnswer> AskForDmabufs() {
 }
 
 absl::Status Doctor(const DoctorOptions& options, std::ostream& out) {
+  const Machine machine = ReadMachine("/");
   std::vector<Finding> findings =
-      Judge(ReadMachine("/"), Build{.verbs = REFRACT_HAVE_VERBS != 0},
-            MemlockBytes(), ShmBytes(), AskForDmabufs());
+      Judge(machine, Build{.verbs = REFRACT_HAVE_VERBS != 0}, MemlockBytes(),
+            ShmBytes(), AskForDmabufs());
+  if (auto cuda = JudgeCuda(machine, AskCudaDriver(), REFRACT_CUDA_VERSION);
+      cuda.has_value()) {
+    findings.push_back(*std::move(cuda));
+  }
   findings.insert(findings.begin(),
                   {.topic = "Refract",
                    .fact = REFRACT_VERSION ", LibTorch " REFRACT_TORCH_VERSION

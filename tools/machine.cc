@@ -305,8 +305,7 @@ std::vector<Finding> Judge(const Machine& machine, const Build& build,
     gpu.cost = "GPU nodes run the dense part on the CPU";
   } else if (!build.cuda) {
     gpu.ok = false;
-    gpu.cost =
-        "this build has no CUDA code: GPU nodes run the dense part on the CPU";
+    gpu.cost = "GPU nodes of this build run the dense part on the CPU";
   }
   findings.push_back(std::move(gpu));
   if (auto direct = JudgeGpuDirect(machine, dmabufs); direct.has_value()) {

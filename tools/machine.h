@@ -56,7 +56,7 @@ struct Finding {
 // Optional parts that this program was built with.
 struct Build {
   bool verbs = false;
-  bool cuda = false;
+  bool cuda = false;  // GPU nodes execute on CUDA
 };
 
 // An RDMA device's answer to whether it takes memory of GPUs as DMA-BUFs.

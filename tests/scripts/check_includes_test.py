@@ -52,6 +52,21 @@ class CheckIncludes(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn("in one file", output)
 
+    def test_keeps_the_cuda_library_a_leaf(self):
+        for include in ('"runtime/program.h"', '"absl/status/status.h"',
+                        "<google/protobuf/message.h>"):
+            code, output = self.check(
+                "runtime/cuda/a.cc", f"#include {include}\n"
+            )
+            self.assertEqual(code, 1, include)
+            self.assertIn("stands alone", output)
+        code, output = self.check(
+            "runtime/cuda/a.cc",
+            '#include <vector>\n#include <mma.h>\n'
+            '#include "runtime/cuda/program.h"\n',
+        )
+        self.assertEqual(code, 0, output)
+
     def test_keeps_grpc_in_the_front_end(self):
         code, _ = self.check("gpu_node/a.cc", "#include <grpcpp/grpcpp.h>\n")
         self.assertEqual(code, 1)

@@ -116,7 +116,7 @@ TEST_F(MachineTest, HardwareThatThisBuildCannotUseIsSaidToBeUnused) {
   machine.gpus = {"NVIDIA H200"};
   std::vector<Finding> findings = Judge(machine, Build{}, std::nullopt, 0);
   EXPECT_THAT(Find(findings, "RDMA").cost, HasSubstr("no verbs transport"));
-  EXPECT_THAT(Find(findings, "GPU").cost, HasSubstr("no CUDA code"));
+  EXPECT_THAT(Find(findings, "GPU").cost, HasSubstr("on the CPU"));
   findings = Judge(machine, {.verbs = true, .cuda = true}, std::nullopt, 0);
   EXPECT_THAT(Find(findings, "RDMA").cost, HasSubstr("/dev/infiniband"));
   machine.rdma_device_files = 1;

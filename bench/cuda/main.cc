@@ -1,0 +1,468 @@
+// Measures the CUDA backend on a GPU: what graphs save, how far from the
+// device's limits, what fusion saves, whether copies overlap. Every figure is a
+// ratio of things measured in this run. Results are checked by device_check
+// first (scripts/gpu_check.sh runs both).
+//
+//   bench_cuda [--json FILE] [--repetitions N] [--quick]
+//
+// Exit status 0 even where a bar is missed; 1: something failed; 2: bad usage;
+// 77: no GPU.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "bench/cuda/json.h"
+#include "bench/cuda/measure.h"
+#include "bench/cuda/random_programs.h"
+#include "runtime/cuda/cuda_device.h"
+#include "runtime/cuda/index_math.h"
+#include "runtime/cuda/kernels/launch.h"
+
+namespace refract::bench {
+namespace {
+
+using runtime::cuda::CudaDevice;
+using runtime::cuda::DType;
+using runtime::cuda::GemmCall;
+using runtime::cuda::GemmShape;
+using runtime::cuda::Graph;
+using runtime::cuda::Instance;
+using runtime::cuda::InstanceOptions;
+using runtime::cuda::InteractionCall;
+using runtime::cuda::SlotId;
+using runtime::cuda::Status;
+using runtime::cuda::Stream;
+
+[[noreturn]] void Die(const Status& status) {
+  std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  std::exit(1);
+}
+void Must(const Status& status) {
+  if (!status.ok()) Die(status);
+}
+template <typename T>
+T Must(runtime::cuda::Result<T> result) {
+  if (!result.ok()) Die(result.status());
+  return *std::move(result);
+}
+
+// An instance whose slots all hold a computed request of `batch` items.
+class Loaded {
+ public:
+  Loaded(CudaDevice& device, const DenseModel& model, int64_t batch,
+         int num_slots, bool use_graphs)
+      : model_(model),
+        instance_(
+            Must(Instance::Create(device, model_.program, model_.weight_data(),
+                                  {.max_batch = batch,
+                                   .num_slots = num_slots,
+                                   .use_graphs = use_graphs}))) {
+    Must(instance_->Load());
+    std::mt19937 random(3);
+    for (int i = 0; i < num_slots; ++i) {
+      const SlotId slot = Must(instance_->Acquire(batch));
+      Fill(slot, random);
+      Must(instance_->Submit(slot));
+      Must(instance_->Wait(slot));
+      slots_.push_back(slot);
+    }
+  }
+
+  Instance& instance() { return *instance_; }
+  const std::vector<SlotId>& slots() const { return slots_; }
+  // `runs` computations, slot after slot, then waits.
+  void Compute(int runs) {
+    for (int i = 0; i < runs; ++i) {
+      Must(instance_->ComputeAgain(slots_[next_]));
+      next_ = (next_ + 1) % slots_.size();
+    }
+    Must(instance_->WaitForCompute());
+  }
+  int64_t bytes_up() const {
+    int64_t bytes = 0;
+    for (size_t i = 0; i < model_.program.inputs.size(); ++i) {
+      bytes += instance_->input_bytes(slots_[0], i);
+    }
+    return bytes;
+  }
+
+ private:
+  void Fill(SlotId slot, std::mt19937& random) {
+    std::uniform_real_distribution<float> values(-1, 1);
+    for (size_t i = 0; i < model_.program.inputs.size(); ++i) {
+      const DType dtype = model_.program.value(model_.program.inputs[i]).dtype;
+      const int64_t count =
+          instance_->input_bytes(slot, i) / runtime::cuda::SizeOf(dtype);
+      for (int64_t e = 0; e < count; ++e) {
+        runtime::cuda::Store(values(random), instance_->input(slot, i), dtype,
+                             e);
+      }
+    }
+  }
+
+  const DenseModel model_;
+  std::unique_ptr<Instance> instance_;
+  std::vector<SlotId> slots_;
+  size_t next_ = 0;
+};
+
+// Slots whose inputs together exceed the L2 cache.
+int SlotsFor(const CudaDevice& device, int64_t batch) {
+  const int64_t bytes_per_item = 27 * 128 * 2;
+  const int64_t wanted = 2 * device.properties().l2_bytes;
+  return static_cast<int>(
+      std::clamp<int64_t>(wanted / (batch * bytes_per_item), 2, 24));
+}
+
+// Bytes that a run must move at least: weights, inputs and outputs once, and
+// each operator's result written and read.
+double MinimumBytes(const runtime::cuda::Program& program, int64_t batch) {
+  double bytes = 0;
+  for (const auto& value : program.values) {
+    if (value.root != &value - program.values.data()) continue;
+    const auto size = static_cast<double>(value.rows.At(batch) * value.cols *
+                                          runtime::cuda::SizeOf(value.dtype));
+    const bool written_and_read =
+        value.kind == runtime::cuda::ValueKind::kIntermediate;
+    bytes += written_and_read ? 2 * size : size;
+  }
+  return bytes;
+}
+
+struct Limits {
+  double flops = 0;           // per second, fp16 product
+  double bytes = 0;           // per second, copy, read + written
+  double kernel_seconds = 0;  // of an empty kernel in a graph
+};
+
+class Bench {
+ public:
+  Bench(CudaDevice& device, int repetitions, bool quick)
+      : device_(device), repetitions_(repetitions), quick_(quick) {
+    json_.Set("benchmark", "cuda");
+    json_.Set("device", device.properties().name);
+    json_.Set("repetitions", repetitions);
+    json_.Set("quick", quick);
+    stream_ = Must(device_.CreateStream());
+  }
+  ~Bench() { (void)device_.DestroyStream(stream_); }
+
+  void Run() {
+    MeasureLimits();
+    GraphAgainstLaunches();
+    Roofline();
+    Interaction();
+    FusedAgainstSeparate();
+    Overlap();
+  }
+  const Json& json() const { return json_; }
+
+ private:
+  cudaStream_t raw() const { return static_cast<cudaStream_t>(stream_.handle); }
+  void Wait() { Must(device_.Synchronize(stream_)); }
+
+  void MeasureLimits() {
+    const int64_t copy_bytes = int64_t{1} << 30;
+    {
+      DeviceMemory from(copy_bytes), to(copy_bytes);
+      const auto seconds = MeasureInTurn(
+          {[&] {
+            for (int i = 0; i < 5; ++i) {
+              MustBeOk(cudaMemcpyAsync(to.get(), from.get(),
+                                       static_cast<size_t>(copy_bytes),
+                                       cudaMemcpyDeviceToDevice, raw()),
+                       "copy");
+            }
+            Wait();
+          }},
+          repetitions_);
+      limits_.bytes = 5 * 2 * static_cast<double>(copy_bytes) /
+                      QuartilesOf(seconds[0]).median;
+    }
+    {
+      const int64_t n = 8192;
+      DeviceMemory a(n * n * 2), b(n * n * 2), c(n * n * 2);
+      const int64_t workspace_bytes = int64_t{32} << 20;
+      DeviceMemory workspace(workspace_bytes);
+      GemmCall call;
+      call.shape = {.m = n,
+                    .n = n,
+                    .k = n,
+                    .ld_in = n,
+                    .ld_weight = n,
+                    .ld_out = n,
+                    .dtype = DType::kFloat16};
+      call.in = a.get();
+      call.weight = b.get();
+      call.out = c.get();
+      call.workspace = workspace.get();
+      call.workspace_bytes = workspace_bytes;
+      Must(device_.Prepare(call.shape, workspace_bytes));
+      const auto seconds =
+          MeasureInTurn({[&] {
+                          for (int i = 0; i < 5; ++i)
+                            Must(device_.Launch(call, stream_));
+                          Wait();
+                        }},
+                        repetitions_);
+      limits_.flops = 5 * 2 * std::pow(static_cast<double>(n), 3) /
+                      QuartilesOf(seconds[0]).median;
+    }
+    {
+      constexpr int kNodes = 200;
+      Must(device_.BeginCapture(stream_));
+      for (int i = 0; i < kNodes; ++i) {
+        MustBeOk(runtime::cuda::LaunchEmpty(raw()), "empty kernel");
+      }
+      const Graph graph = Must(device_.EndCapture(stream_));
+      const auto seconds =
+          MeasureInTurn({[&] {
+                          for (int i = 0; i < 10; ++i)
+                            Must(device_.Launch(graph, stream_));
+                          Wait();
+                        }},
+                        repetitions_);
+      limits_.kernel_seconds = QuartilesOf(seconds[0]).median / (10.0 * kNodes);
+      (void)device_.DestroyGraph(graph);
+    }
+    Json limits;
+    limits.Set("fp16_tflops", limits_.flops * 1e-12);
+    limits.Set("copy_gb_per_s", limits_.bytes * 1e-9);
+    limits.Set("kernel_us", limits_.kernel_seconds * 1e6);
+    json_.Set("limits", limits);
+    std::printf(
+        "limits: %.0f TFLOP/s fp16, %.0f GB/s copied, %.2f us per "
+        "kernel in a graph\n",
+        limits_.flops * 1e-12, limits_.bytes * 1e-9,
+        limits_.kernel_seconds * 1e6);
+  }
+
+  void GraphAgainstLaunches() {
+    const DenseModel model =
+        MakeDlrm("v1", MlperfV1(), Precision::kFloat16, 64, 1);
+    const int slots = SlotsFor(device_, 64);
+    Loaded graphs(device_, model, 64, slots, true);
+    Loaded launches(device_, model, 64, slots, false);
+    // One request at a time, and many in a row.
+    for (int runs : {1, 50}) {
+      const auto seconds = MeasureInTurn(
+          {[&] { graphs.Compute(runs); }, [&] { launches.Compute(runs); }},
+          runs == 1 ? 20 * repetitions_ : repetitions_);
+      Json row =
+          Row("G1 graph / launches, v1, batch 64, " +
+                  std::string(runs == 1 ? "each waited for" : "50 in a row"),
+              PairedRatio(seconds[0], seconds[1]), 0.6, true);
+      row.Set("graph_us", QuartilesOf(seconds[0]).median / runs * 1e6);
+      json_.Append("rows", row);
+    }
+  }
+
+  void Roofline() {
+    for (bool v2 : {false, true}) {
+      for (int64_t batch : {256, 8192}) {
+        if (quick_ && (v2 || batch > 256)) continue;
+        const DenseModel model = MakeDlrm("m", v2 ? MlperfV2() : MlperfV1(),
+                                          Precision::kFloat16, batch, 1);
+        Loaded loaded(device_, model, batch, SlotsFor(device_, batch), true);
+        constexpr int kRuns = 20;
+        const auto seconds =
+            MeasureInTurn({[&] { loaded.Compute(kRuns); }}, repetitions_);
+        const double floor =
+            std::max(model.flops_per_item * static_cast<double>(batch) /
+                         limits_.flops,
+                     MinimumBytes(model.program, batch) / limits_.bytes) +
+            static_cast<double>(model.program.ops.size()) *
+                limits_.kernel_seconds;
+        Quartiles ratio = QuartilesOf(seconds[0]);
+        for (double* q : {&ratio.q25, &ratio.median, &ratio.q75}) {
+          *q /= kRuns * floor;
+        }
+        Json row =
+            Row("G2 measured / roofline, " + std::string(v2 ? "v2" : "v1") +
+                    ", batch " + std::to_string(batch),
+                ratio, batch == 256 ? 2.0 : 1.6, true);
+        row.Set("measured_us", ratio.median * floor * 1e6);
+        row.Set("floor_us", floor * 1e6);
+        json_.Append("rows", row);
+      }
+    }
+  }
+
+  void Interaction() {
+    const int64_t samples = quick_ ? 8192 : 65536;
+    for (DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32}) {
+      const int64_t size = runtime::cuda::SizeOf(dtype);
+      const int64_t ld_out = runtime::cuda::PaddedLd(479, dtype);
+      DeviceMemory dense(samples * 128 * size),
+          embeddings(samples * 26 * 128 * size), out(samples * ld_out * size);
+      const int64_t bytes = samples * (27 * 128 + ld_out) * size;
+      // A copy that moves as much.
+      DeviceMemory from(bytes / 2), to(bytes / 2);
+      const InteractionCall call = {.dense = dense.get(),
+                                    .embeddings = embeddings.get(),
+                                    .out = out.get(),
+                                    .ld_dense = 128,
+                                    .ld_embeddings = 26 * 128,
+                                    .ld_out = ld_out,
+                                    .samples = samples,
+                                    .features = 27,
+                                    .dim = 128,
+                                    .pad = static_cast<int32_t>(ld_out - 479),
+                                    .dtype = dtype,
+                                    .tf32 = true};
+      constexpr int kRuns = 10;
+      const auto seconds = MeasureInTurn(
+          {[&] {
+             for (int i = 0; i < kRuns; ++i) {
+               MustBeOk(runtime::cuda::LaunchKernel(call, raw()), "kernel");
+             }
+             Wait();
+           },
+           [&] {
+             for (int i = 0; i < kRuns; ++i) {
+               MustBeOk(cudaMemcpyAsync(to.get(), from.get(),
+                                        static_cast<size_t>(bytes / 2),
+                                        cudaMemcpyDeviceToDevice, raw()),
+                        "copy");
+             }
+             Wait();
+           }},
+          repetitions_);
+      Json row = Row("G3 interaction GB/s / copy GB/s, " +
+                         std::string(runtime::cuda::Name(dtype)),
+                     PairedRatio(seconds[1], seconds[0]), 0.6, false);
+      row.Set("gb_per_s", static_cast<double>(bytes) * kRuns * 1e-9 /
+                              QuartilesOf(seconds[0]).median);
+      json_.Append("rows", row);
+    }
+  }
+
+  void FusedAgainstSeparate() {
+    for (int64_t batch : {64, 256, 2048}) {
+      if (quick_ && batch > 64) continue;
+      const DenseModel model =
+          MakeDlrm("v1", MlperfV1(), Precision::kFloat16, batch, 1);
+      const int slots = SlotsFor(device_, batch);
+      Loaded fused(device_, model, batch, slots, true);
+      Loaded separate(device_, SeparateEpilogues(model), batch, slots, true);
+      const auto seconds = MeasureInTurn(
+          {[&] { fused.Compute(20); }, [&] { separate.Compute(20); }},
+          repetitions_);
+      json_.Append("rows",
+                   Row("G4 fused / separate epilogues, v1, batch " +
+                           std::to_string(batch),
+                       PairedRatio(seconds[0], seconds[1]), 0.85, true));
+    }
+  }
+
+  void Overlap() {
+    for (int64_t batch : {256, 2048}) {
+      if (quick_ && batch > 256) continue;
+      const DenseModel model =
+          MakeDlrm("v1", MlperfV1(), Precision::kFloat16, batch, 1);
+      constexpr int kSlots = 4;
+      constexpr int kRuns = 40;
+      Loaded loaded(device_, model, batch, kSlots, true);
+      Instance& instance = loaded.instance();
+      const int64_t bytes = loaded.bytes_up();
+      DeviceMemory to(bytes);
+      void* pinned = nullptr;
+      Must(device_.AllocatePinned(bytes, &pinned));
+      auto overlapped = [&] {
+        for (int run = 0; run < kRuns + kSlots; ++run) {
+          const SlotId slot = loaded.slots()[run % kSlots];
+          if (run >= kSlots) Must(instance.Wait(slot));
+          if (run >= kRuns) continue;
+          // The same inputs again; the slot's memory keeps them.
+          instance.Release(slot);
+          if (Must(instance.Acquire(batch)) != slot) std::abort();
+          Must(instance.Submit(slot));
+        }
+      };
+      const auto seconds = MeasureInTurn(
+          {overlapped,
+           [&] {
+             for (int i = 0; i < kRuns; ++i) {
+               MustBeOk(
+                   cudaMemcpyAsync(to.get(), pinned, static_cast<size_t>(bytes),
+                                   cudaMemcpyHostToDevice, raw()),
+                   "copy");
+             }
+             Wait();
+           },
+           [&] { loaded.Compute(kRuns); }},
+          repetitions_);
+      // Throughput ÷ that of the slower half alone.
+      std::vector<double> slower;
+      for (size_t i = 0; i < seconds[1].size(); ++i) {
+        slower.push_back(std::max(seconds[1][i], seconds[2][i]));
+      }
+      Json row = Row("G6 overlapped / slower of copy, compute, batch " +
+                         std::to_string(batch),
+                     PairedRatio(slower, seconds[0]), 0.85, false);
+      row.Set("items_per_s", static_cast<double>(batch * kRuns) /
+                                 QuartilesOf(seconds[0]).median);
+      json_.Append("rows", row);
+      (void)device_.FreePinned(pinned);
+    }
+  }
+
+  CudaDevice& device_;
+  const int repetitions_;
+  const bool quick_;
+  Stream stream_;
+  Limits limits_;
+  Json json_;
+};
+
+int Run(const std::string& json_path, int repetitions, bool quick) {
+  auto count = runtime::cuda::CountDevices();
+  if (!count.ok() || *count == 0) {
+    std::printf("skipped: no GPU: %s\n",
+                count.ok() ? "the driver shows none"
+                           : count.status().message().c_str());
+    return 77;
+  }
+  const auto device = Must(CudaDevice::Create(0));
+  Bench bench(*device, repetitions, quick);
+  bench.Run();
+  if (!json_path.empty() && !bench.json().Write(json_path)) {
+    std::fprintf(stderr, "cannot write %s\n", json_path.c_str());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace refract::bench
+
+int main(int argc, char** argv) {
+  std::string json;
+  int repetitions = 21;
+  bool quick = false;
+  for (int i = 1; i < argc; ++i) {
+    const std::string flag = argv[i];
+    if (flag == "--quick") {
+      quick = true;
+    } else if (flag == "--json" && i + 1 < argc) {
+      json = argv[++i];
+    } else if (flag == "--repetitions" && i + 1 < argc) {
+      repetitions = std::atoi(argv[++i]);
+    } else {
+      repetitions = 0;
+    }
+  }
+  if (repetitions < 1) {
+    std::fprintf(
+        stderr,
+        "usage: bench_cuda [--json FILE] [--repetitions N] [--quick]\n");
+    return 2;
+  }
+  return refract::bench::Run(json, repetitions, quick);
+}

@@ -1,0 +1,92 @@
+#include "bench/cuda/measure.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+
+namespace refract::bench {
+
+void MustBeOk(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
+  std::exit(1);
+}
+
+Quartiles QuartilesOf(std::vector<double> values) {
+  if (values.empty()) return {};
+  std::sort(values.begin(), values.end());
+  auto at = [&](double q) {
+    const double position = q * static_cast<double>(values.size() - 1);
+    const auto low = static_cast<size_t>(position);
+    const size_t high = std::min(low + 1, values.size() - 1);
+    const double part = position - static_cast<double>(low);
+    return values[low] * (1 - part) + values[high] * part;
+  };
+  return {at(0.25), at(0.5), at(0.75)};
+}
+
+std::vector<std::vector<double>> MeasureInTurn(
+    const std::vector<Variant>& variants, int repetitions) {
+  std::vector<std::vector<double>> seconds(variants.size());
+  for (int repetition = -1; repetition < repetitions; ++repetition) {
+    for (size_t i = 0; i < variants.size(); ++i) {
+      const size_t v =
+          (i + static_cast<size_t>(repetition + 1)) % variants.size();
+      const auto start = std::chrono::steady_clock::now();
+      variants[v]();
+      const std::chrono::duration<double> took =
+          std::chrono::steady_clock::now() - start;
+      if (repetition >= 0) seconds[v].push_back(took.count());
+    }
+  }
+  return seconds;
+}
+
+Quartiles PairedRatio(const std::vector<double>& a,
+                      const std::vector<double>& b) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    ratios.push_back(a[i] / b[i]);
+  }
+  return QuartilesOf(std::move(ratios));
+}
+
+Json Row(const std::string& name, const Quartiles& value, double bar,
+         bool at_most) {
+  const bool reached = at_most ? value.q75 <= bar : value.q25 >= bar;
+  Json row;
+  row.Set("name", name);
+  row.Set("median", value.median);
+  row.Set("q25", value.q25);
+  row.Set("q75", value.q75);
+  row.Set(at_most ? "at_most" : "at_least", bar);
+  row.Set("reached", reached);
+  std::printf("%-52s %8.3f [%.3f, %.3f]  %s %.2f  %s\n", name.c_str(),
+              value.median, value.q25, value.q75, at_most ? "<=" : ">=", bar,
+              reached ? "reached" : "MISSED");
+  std::fflush(stdout);
+  return row;
+}
+
+DeviceMemory::DeviceMemory(int64_t bytes) {
+  MustBeOk(cudaMalloc(&memory_, static_cast<size_t>(bytes)), "cudaMalloc");
+  std::mt19937 random(1);
+  std::vector<uint16_t> bits(size_t{8} << 20);
+  // Halves of 2^-7 to 1: as bfloat16 and as float they are small numbers, too.
+  for (uint16_t& b : bits) {
+    b = static_cast<uint16_t>(0x2000u + random() % 0x1C00u);
+  }
+  const auto piece = static_cast<int64_t>(bits.size() * sizeof(bits[0]));
+  for (int64_t at = 0; at < bytes; at += piece) {
+    MustBeOk(cudaMemcpy(static_cast<char*>(memory_) + at, bits.data(),
+                        static_cast<size_t>(std::min(piece, bytes - at)),
+                        cudaMemcpyHostToDevice),
+             "cudaMemcpy");
+  }
+}
+
+DeviceMemory::~DeviceMemory() { (void)cudaFree(memory_); }
+
+}  // namespace refract::bench

@@ -1,0 +1,59 @@
+#ifndef REFRACT_BENCH_CUDA_MEASURE_H_
+#define REFRACT_BENCH_CUDA_MEASURE_H_
+
+// Timing on a GPU: variants in turn, repetition by repetition, compared
+// pairwise.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "bench/cuda/json.h"
+
+namespace refract::bench {
+
+// Ends the program when a CUDA call failed: nothing measured after it counts.
+void MustBeOk(cudaError_t error, const char* what);
+
+struct Quartiles {
+  double q25 = 0, median = 0, q75 = 0;
+};
+Quartiles QuartilesOf(std::vector<double> values);
+
+// A variant runs its work once and waits for it.
+using Variant = std::function<void()>;
+
+// Seconds per repetition of each variant. The order rotates; one unmeasured
+// round comes first.
+std::vector<std::vector<double>> MeasureInTurn(
+    const std::vector<Variant>& variants, int repetitions);
+
+// Of seconds[a] ÷ seconds[b], repetition by repetition.
+Quartiles PairedRatio(const std::vector<double>& a,
+                      const std::vector<double>& b);
+
+// One line of the result: a figure, its bar, whether it is reached. The bar is
+// on the side of the quartile that is worse for us.
+Json Row(const std::string& name, const Quartiles& value, double bar,
+         bool at_most);
+
+// Memory of the device, filled with random bits that are finite numbers in all
+// of our types (small halves), freed at the end.
+class DeviceMemory {
+ public:
+  explicit DeviceMemory(int64_t bytes);
+  ~DeviceMemory();
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+  void* get() const { return memory_; }
+
+ private:
+  void* memory_ = nullptr;
+};
+
+}  // namespace refract::bench
+
+#endif  // REFRACT_BENCH_CUDA_MEASURE_H_

@@ -1,0 +1,305 @@
+#include "bench/cuda/random_programs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <initializer_list>
+#include <limits>
+#include <utility>
+
+#include "runtime/cuda/index_math.h"
+
+namespace refract::bench {
+
+using runtime::cuda::ChainOp;
+using runtime::cuda::DType;
+using runtime::cuda::ElementOp;
+using runtime::cuda::Epilogue;
+using runtime::cuda::Instance;
+using runtime::cuda::Instruction;
+using runtime::cuda::kNone;
+using runtime::cuda::kOneRow;
+using runtime::cuda::NumPairs;
+using runtime::cuda::Program;
+using runtime::cuda::ProgramBuilder;
+using runtime::cuda::Rows;
+using runtime::cuda::SlotId;
+using runtime::cuda::Source;
+using runtime::cuda::Status;
+using runtime::cuda::Value;
+using runtime::cuda::ValueId;
+
+namespace {
+
+constexpr Rows kItems{1, 0};
+constexpr int64_t kMaxBatch = 40;
+
+// One program in the making.
+class Maker {
+ public:
+  explicit Maker(std::mt19937& random)
+      : random_(random),
+        precision_(static_cast<Precision>(random() % 4)),
+        dtype_(DTypeOf(precision_)),
+        builder_("random", precision_ == Precision::kTf32) {
+    result_.batch = static_cast<int64_t>(1 + random() % kMaxBatch);
+  }
+
+  Case Make() {
+    switch (random_() % 6) {
+      case 0:
+        Linear();
+        break;
+      case 1:
+        Interaction();
+        break;
+      case 2:
+        Chain();
+        break;
+      case 3:
+        Cross();
+        break;
+      case 4:
+        Gather();
+        break;
+      default:
+        Norm();
+    }
+    auto program = std::move(builder_).Build(kMaxBatch);
+    if (!program.ok()) {
+      std::fprintf(stderr, "%s\n", program.status().ToString().c_str());
+      std::abort();
+    }
+    result_.model.program = *std::move(program);
+    if (result_.inputs.empty()) {
+      result_.inputs =
+          RandomInputs(result_.model.program, result_.batch, random_);
+    }
+    result_.what = std::string(Name(precision_)) + ", batch " +
+                   std::to_string(result_.batch) + ", " + result_.what;
+    return std::move(result_);
+  }
+
+ private:
+  int64_t Pick(std::initializer_list<int64_t> choices) {
+    return choices.begin()[random_() % choices.size()];
+  }
+  bool Coin() { return random_() % 2 == 0; }
+  ValueId Weight(const std::string& name, int64_t rows, int64_t cols) {
+    const auto values = RandomValues(rows * cols, dtype_, random_);
+    result_.model.weights.emplace_back(values.begin(), values.end());
+    return builder_.Weight(name, dtype_, rows, cols);
+  }
+  ValueId In(const std::string& name, int64_t cols) {
+    return builder_.Input(name, dtype_, kItems, cols);
+  }
+  ValueId Out(int64_t cols) {
+    return builder_.Output("out", dtype_, kItems, cols);
+  }
+  // A sum of `terms` products of numbers up to 1: fp32 rounding at each of
+  // them, TF32's of the factors, and one of the result, which is at most
+  // `largest`.
+  double Tolerance(int64_t terms, double largest) const {
+    const auto n = static_cast<double>(terms);
+    double tolerance = n * n * 6e-8 + 1e-6;
+    if (precision_ == Precision::kTf32) tolerance += n * 1e-3;
+    if (dtype_ == DType::kFloat16) tolerance += largest * std::ldexp(1, -11);
+    if (dtype_ == DType::kBFloat16) tolerance += largest * std::ldexp(1, -8);
+    return tolerance;
+  }
+
+  void Linear() {
+    const int64_t k = Pick({1, 5, 13, 64, 100, 479});
+    const int64_t n = Pick({1, 8, 9, 64, 130});
+    const auto epilogue = static_cast<Epilogue>(random_() % 5);
+    const ValueId in = In("x", k);
+    const ValueId weight = Weight("w", n, k);
+    const bool bias =
+        epilogue != Epilogue::kNone && epilogue != Epilogue::kRelu;
+    const ValueId b = bias ? Weight("b", 1, n) : kNone;
+    builder_.Linear({in, weight, b, Out(n), epilogue});
+    result_.what = "linear " + std::to_string(k) + " -> " + std::to_string(n) +
+                   ", " + runtime::cuda::Name(epilogue);
+    result_.tolerance = Tolerance(k, static_cast<double>(k + 1));
+  }
+  void Interaction() {
+    const int64_t features = Pick({2, 5, 16, 17, 27, 32, 40});
+    const int64_t dim = Pick({1, 8, 16, 32, 64, 128});
+    const bool diagonal = Coin();
+    const bool copy = Coin();
+    const ValueId dense = In("dense", dim);
+    const ValueId emb = In("embeddings", (features - 1) * dim);
+    builder_.Interaction({dense, emb,
+                          Out((copy ? dim : 0) + NumPairs(features, diagonal)),
+                          diagonal, copy});
+    result_.what = "interaction of " + std::to_string(features) + " x " +
+                   std::to_string(dim);
+    result_.tolerance = Tolerance(dim, static_cast<double>(dim));
+  }
+  void Chain() {
+    const int64_t cols = Pick({1, 4, 7, 64, 200});
+    const ValueId a = In("a", cols);
+    const ValueId column = In("column", 1);
+    const ValueId row = Weight("row", 1, cols);
+    ChainOp op{.operands = {{a}, {column, true}, {row}}};
+    op.instructions = {{ElementOp::kLoad, Source::kOperand, 0},
+                       {ElementOp::kMul, Source::kOperand, 2},
+                       {ElementOp::kSave, Source::kTemporary, 0},
+                       {ElementOp::kSigmoid}};
+    constexpr ElementOp kOps[] = {
+        ElementOp::kAdd,  ElementOp::kSub,     ElementOp::kSubFrom,
+        ElementOp::kMul,  ElementOp::kMaximum, ElementOp::kMinimum,
+        ElementOp::kAbs,  ElementOp::kNeg,     ElementOp::kSquare,
+        ElementOp::kRelu, ElementOp::kSigmoid, ElementOp::kTanh,
+        ElementOp::kSilu, ElementOp::kGelu,    ElementOp::kGeluTanh};
+    for (int i = 0; i < 6; ++i) {
+      op.instructions.push_back({kOps[random_() % std::size(kOps)],
+                                 static_cast<Source>(random_() % 3), 0, 0.5f});
+      if (op.instructions.back().source == Source::kOperand) {
+        op.instructions.back().index = static_cast<uint8_t>(random_() % 3);
+      }
+    }
+    // Into (-1, 1), whatever came before.
+    op.instructions.push_back({ElementOp::kTanh});
+    op.out = Out(cols);
+    builder_.Chain(std::move(op));
+    result_.what = "chain over " + std::to_string(cols) + " columns";
+    result_.tolerance = Tolerance(1, 1) + 1e-4;
+  }
+  void Cross() {
+    const int64_t cols = Pick({1, 5, 64, 3456});
+    const ValueId x0 = In("x0", cols);
+    const ValueId y = In("y", cols);
+    const ValueId x = In("x", cols);
+    const ValueId bias = Coin() ? Weight("b", 1, cols) : kNone;
+    builder_.Cross({x0, y, bias, x, Out(cols)});
+    result_.what = "cross layer of " + std::to_string(cols);
+    result_.tolerance = Tolerance(2, 3);
+  }
+  void Gather() {
+    const int64_t cols = Pick({1, 7, 16, 128});
+    const ValueId unique = In("unique", cols);
+    const ValueId index = builder_.Input("index", DType::kInt32, kItems, 1);
+    const ValueId count = builder_.Input("count", DType::kInt32, kOneRow, 1);
+    builder_.Gather({unique, index, count, Out(cols)});
+    const auto rows = static_cast<int64_t>(
+        1 + random_() % static_cast<unsigned>(result_.batch));
+    result_.inputs = {RandomValues(result_.batch * cols, dtype_, random_),
+                      {},
+                      {static_cast<double>(rows)}};
+    for (int64_t i = 0; i < result_.batch; ++i) {
+      result_.inputs[1].push_back(
+          static_cast<double>(random_() % static_cast<unsigned>(rows)));
+    }
+    result_.what = "gather of " + std::to_string(cols) + " columns";
+    result_.tolerance = 0;
+  }
+  void Norm() {
+    const int64_t cols = Pick({2, 31, 64, 300});
+    const bool softmax = Coin();
+    const bool affine = !softmax && Coin();
+    const ValueId in = In("x", cols);
+    const ValueId gamma = affine ? Weight("gamma", 1, cols) : kNone;
+    const ValueId beta = affine ? Weight("beta", 1, cols) : kNone;
+    builder_.RowNorm({softmax, in, gamma, beta, Out(cols), 1e-2f});
+    result_.what = std::string(softmax ? "softmax" : "layer norm") + " of " +
+                   std::to_string(cols);
+    result_.tolerance =
+        Tolerance(1, 1 + std::sqrt(static_cast<double>(cols))) + 2e-5;
+  }
+
+  std::mt19937& random_;
+  const Precision precision_;
+  const DType dtype_;
+  ProgramBuilder builder_;
+  Case result_;
+};
+
+}  // namespace
+
+Case RandomCase(std::mt19937& random) { return Maker(random).Make(); }
+
+std::vector<double> RandomValues(int64_t count, DType dtype,
+                                 std::mt19937& random) {
+  std::uniform_real_distribution<float> distribution(-1, 1);
+  std::vector<double> values;
+  values.reserve(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    unsigned char memory[4];
+    runtime::cuda::Store(distribution(random), memory, dtype, 0);
+    values.push_back(runtime::cuda::Load(memory, dtype, 0));
+  }
+  return values;
+}
+
+std::vector<std::vector<double>> RandomInputs(const Program& program,
+                                              int64_t batch,
+                                              std::mt19937& random) {
+  std::vector<std::vector<double>> inputs;
+  for (ValueId id : program.inputs) {
+    const Value& value = program.value(id);
+    inputs.push_back(
+        RandomValues(value.rows.At(batch) * value.cols, value.dtype, random));
+  }
+  return inputs;
+}
+
+Status RunOnce(Instance& instance, int64_t batch,
+               const std::vector<std::vector<double>>& inputs,
+               std::vector<std::vector<double>>& outputs) {
+  const Program& program = instance.program();
+  auto slot = instance.Acquire(batch);
+  if (!slot.ok()) return slot.status();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const DType dtype = program.value(program.inputs[i]).dtype;
+    for (size_t e = 0; e < inputs[i].size(); ++e) {
+      if (dtype == DType::kInt32) {
+        const auto number = static_cast<int32_t>(inputs[i][e]);
+        std::memcpy(instance.input(*slot, i) + 4 * e, &number, sizeof(number));
+      } else {
+        runtime::cuda::Store(static_cast<float>(inputs[i][e]),
+                             instance.input(*slot, i), dtype,
+                             static_cast<int64_t>(e));
+      }
+    }
+  }
+  Status status = instance.Submit(*slot);
+  if (status.ok()) status = instance.Wait(*slot);
+  outputs.clear();
+  for (size_t i = 0; status.ok() && i < program.outputs.size(); ++i) {
+    const DType dtype = program.value(program.outputs[i]).dtype;
+    auto& output = outputs.emplace_back();
+    const int64_t count =
+        instance.output_bytes(*slot, i) / runtime::cuda::SizeOf(dtype);
+    for (int64_t e = 0; e < count; ++e) {
+      output.push_back(
+          runtime::cuda::Load(instance.output(*slot, i), dtype, e));
+    }
+  }
+  instance.Release(*slot);
+  return status;
+}
+
+double LargestError(const std::vector<std::vector<double>>& got,
+                    const std::vector<std::vector<double>>& want) {
+  if (got.size() != want.size()) return std::numeric_limits<double>::infinity();
+  double largest = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (got[i].size() != want[i].size()) {
+      return std::numeric_limits<double>::infinity();
+    }
+    for (size_t e = 0; e < got[i].size(); ++e) {
+      if (std::isnan(got[i][e]) != std::isnan(want[i][e])) {
+        return std::numeric_limits<double>::infinity();
+      }
+      if (!std::isnan(want[i][e])) {
+        largest = std::max(largest, std::abs(got[i][e] - want[i][e]));
+      }
+    }
+  }
+  return largest;
+}
+
+}  // namespace refract::bench

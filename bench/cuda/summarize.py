@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Puts the results of scripts/gpu_check.sh together: one JSON file, one table."""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+
+
+def read(path):
+    """The object in `path`, or None where a step wrote nothing."""
+    if not path.exists():
+        return None
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def revision():
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip() or "unknown"
+
+
+def table(rows):
+    """Markdown, one line a figure."""
+    lines = ["| what | median [q25, q75] | bar | |", "| --- | --- | --- | --- |"]
+    for row in rows:
+        side = "at_most" if "at_most" in row else "at_least"
+        sign = "≤" if side == "at_most" else "≥"
+        lines.append(
+            f"| {row['name']} | {row['median']:.3f} "
+            f"[{row['q25']:.3f}, {row['q75']:.3f}] | {sign} {row[side]:g} | "
+            f"{'reached' if row['reached'] else '**missed**'} |"
+        )
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--seconds", type=float, default=0.0)
+    options = parser.parse_args()
+    check, bench, torch = (
+        read(options.folder / f"{name}.json") for name in ("check", "bench", "torch")
+    )
+    if check is None:
+        print(f"{options.folder}: no results of the check", file=sys.stderr)
+        return 1
+    rows = [row for part in (bench, torch) if part for row in part["rows"]]
+    result = {
+        "revision": revision(),
+        "device": check["device"],
+        "seconds": options.seconds,
+        "check": check,
+        "bench": bench,
+        "torch": torch,
+    }
+    (options.folder / "gpu_check.json").write_text(
+        json.dumps(result, indent=2) + "\n", encoding="utf-8"
+    )
+    text = [
+        f"# {check['device']}, revision {result['revision']}",
+        "",
+        f"{check['random_programs']:.0f} random programs and the benchmarks' models "
+        f"checked, {check['failures']:.0f} failures; {options.seconds:.0f} s in all.",
+        "",
+        table(rows),
+        "",
+    ]
+    for entry in check.get("precision_errors", []):
+        text.append(
+            f"- {entry['model']} {entry['precision']}: largest error of a score "
+            f"{entry['largest_score_error']}"
+        )
+    for what, part in (("bench", bench), ("torch", torch)):
+        if part is None:
+            text.append(f"- Not measured: {what} (its log says why).")
+    for what in (torch or {}).get("left_out", []):
+        text.append(f"- Left out for time: {what}.")
+    (options.folder / "gpu_check.md").write_text(
+        "\n".join(text) + "\n", encoding="utf-8"
+    )
+    print("\n".join(text))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,272 @@
+#!/usr/bin/env python3
+"""Compares the CUDA backend with PyTorch on the same GPU, in one process.
+
+Scores against PyTorch in float64, time against PyTorch eager and against
+torch.compile with CUDA graphs, with the same weights and inputs. Exit status 0:
+scores agree; 1: they do not, or something failed; 2: bad usage; 77: there is no
+torch or no GPU, with the reason as the last line.
+"""
+
+import argparse
+import ctypes
+import json
+import statistics
+import sys
+import time
+
+PRECISIONS = {"fp32": 0, "tf32": 1, "fp16": 2, "bf16": 3}  # bench::Precision
+# Largest error of a score in (0, 1) against float64.
+ALLOWED = {"fp32": 1e-4, "fp16": 2e-2}
+BARS = {"eager": 0.5, "compiled": 1.0}
+
+
+def load(path):
+    """The C functions of python_api.cc."""
+    library = ctypes.CDLL(path)
+    pointer, integer = ctypes.c_void_p, ctypes.c_int
+    floats = ctypes.POINTER(ctypes.c_float)
+    for name, result, arguments in [
+        ("rc_error", ctypes.c_char_p, []),
+        ("rc_create", pointer, [integer] * 3),
+        ("rc_destroy", None, [pointer]),
+        ("rc_num_weights", integer, [pointer]),
+        ("rc_weight_name", ctypes.c_char_p, [pointer, integer]),
+        ("rc_weight_rows", ctypes.c_int64, [pointer, integer]),
+        ("rc_weight_cols", ctypes.c_int64, [pointer, integer]),
+        ("rc_weight_data", floats, [pointer, integer]),
+        ("rc_run", integer, [pointer, integer, floats, floats, floats]),
+        ("rc_time", ctypes.c_double, [pointer, integer, integer]),
+    ]:
+        function = getattr(library, name)
+        function.restype = result
+        function.argtypes = arguments
+    return library
+
+
+def make_module(torch, weights, cross_layers):
+    """The same model in PyTorch, as its users write it."""
+
+    class Dense(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            for name, weight in weights.items():
+                self.register_buffer(name, weight.clone())
+            row, col = torch.tril_indices(27, 27, offset=-1)
+            self.register_buffer("row", row)
+            self.register_buffer("col", col)
+
+        def linear(self, x, name):
+            return torch.nn.functional.linear(
+                x, getattr(self, name + "_weight"), getattr(self, name + "_bias")
+            )
+
+        def forward(self, dense, embeddings):
+            x = dense
+            for i in range(3):
+                x = torch.relu(self.linear(x, f"bottom{i}"))
+            if cross_layers == 0:
+                features = torch.cat([x, embeddings], dim=1).view(-1, 27, 128)
+                dots = torch.bmm(features, features.transpose(1, 2))
+                x = torch.cat([x, dots[:, self.row, self.col]], dim=1)
+            else:
+                x0 = x = torch.cat([x, embeddings], dim=1)
+                for i in range(cross_layers):
+                    low = x @ getattr(self, f"cross{i}_v_weight").t()
+                    full = low @ getattr(self, f"cross{i}_u_weight").t()
+                    x = x0 * (full + getattr(self, f"cross{i}_bias")) + x
+            for i in range(4):
+                x = torch.relu(self.linear(x, f"top{i}"))
+            return torch.sigmoid(self.linear(x, "top4").float())
+
+    return Dense()
+
+
+def quartiles(values):
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return {"q25": low, "median": middle, "q75": high}
+
+
+class Comparison:
+    def __init__(self, torch, library, limit_s, quick):
+        self.torch = torch
+        self.library = library
+        self.end = time.monotonic() + limit_s
+        self.repetitions = 7 if quick else 21
+        self.rows, self.errors, self.left_out = [], [], []
+        self.failed = False
+
+    def check(self, ok, message):
+        if not ok:
+            self.failed = True
+            print(f"FAILED: {message}")
+
+    def model(self, v2, precision, max_batch):
+        handle = self.library.rc_create(v2, PRECISIONS[precision], max_batch)
+        if not handle:
+            raise RuntimeError(self.library.rc_error().decode())
+        weights = {}
+        for i in range(self.library.rc_num_weights(handle)):
+            name = self.library.rc_weight_name(handle, i).decode()
+            rows = self.library.rc_weight_rows(handle, i)
+            cols = self.library.rc_weight_cols(handle, i)
+            data = self.library.rc_weight_data(handle, i)
+            values = (ctypes.c_float * (rows * cols)).from_address(
+                ctypes.addressof(data.contents)
+            )
+            weight = self.torch.frombuffer(values, dtype=self.torch.float32)
+            weights[name] = weight.clone().view(
+                (cols,) if name.endswith("_bias") else (rows, cols)
+            )
+        return handle, make_module(self.torch, weights, 3 if v2 else 0)
+
+    def inputs(self, batch, dtype):
+        """Random numbers that `dtype` represents exactly, as float32."""
+        torch = self.torch
+        generator = torch.Generator().manual_seed(batch)
+        return [
+            (torch.rand(batch, width, generator=generator) * 2 - 1)
+            .to(dtype)
+            .float()
+            .contiguous()
+            for width in (13, 26 * 128)
+        ]
+
+    def scores(self, handle, dense, embeddings):
+        scores = self.torch.empty(dense.shape[0])
+        pointer = ctypes.POINTER(ctypes.c_float)
+        arguments = [
+            ctypes.cast(tensor.data_ptr(), pointer)
+            for tensor in (dense, embeddings, scores)
+        ]
+        if self.library.rc_run(handle, dense.shape[0], *arguments):
+            raise RuntimeError(self.library.rc_error().decode())
+        return scores
+
+    def compare(self, v2, precision, batches):
+        torch = self.torch
+        name = "dlrm_dcnv2" if v2 else "dlrm_v1"
+        dtype = torch.float16 if precision == "fp16" else torch.float32
+        handle, module = self.model(v2, precision, max(batches))
+        exact = module.double().cuda()
+        for batch in (1, 33, max(batches)):
+            if batch > max(batches):
+                continue
+            dense, embeddings = self.inputs(batch, dtype)
+            with torch.no_grad():
+                want = exact(dense.double().cuda(), embeddings.double().cuda())
+            got = self.scores(handle, dense, embeddings)
+            error = (want.cpu().view(-1).float() - got).abs().max().item()
+            self.errors.append(
+                {"model": name, "precision": precision, "batch": batch,
+                 "largest_score_error": error}
+            )  # fmt: skip
+            self.check(
+                error <= ALLOWED[precision],
+                f"{name} {precision}, batch {batch}: error {error}",
+            )
+        module = module.to(dtype).cuda().eval()
+        for batch in batches:
+            self.time(name, precision, handle, module, batch, dtype)
+        self.library.rc_destroy(handle)
+
+    def time(self, name, precision, handle, module, batch, dtype):
+        torch = self.torch
+        what = f"{name} {precision}, batch {batch}"
+        # Compiling takes this long at most.
+        if time.monotonic() + 45 > self.end:
+            self.left_out.append(what)
+            print(f"left out for time: {what}")
+            return
+        dense, embeddings = (
+            tensor.to(dtype).cuda() for tensor in self.inputs(batch, dtype)
+        )
+        torch._dynamo.reset()
+        compiled = torch.compile(
+            module, mode="reduce-overhead", fullgraph=True, dynamic=False
+        )
+        runs = 50 if batch <= 1024 else 10
+
+        def torch_time(function):
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            for _ in range(runs):
+                function(dense, embeddings)
+            torch.cuda.synchronize()
+            return time.perf_counter() - begin
+
+        def our_time():
+            torch.cuda.synchronize()
+            seconds = self.library.rc_time(handle, batch, runs)
+            if seconds < 0:
+                raise RuntimeError(self.library.rc_error().decode())
+            return seconds
+
+        with torch.no_grad():
+            for _ in range(3):  # compiles, warms up, records the graph
+                torch_time(compiled)
+            torch_time(module)
+            our_time()
+            variants = [our_time, lambda: torch_time(module),
+                        lambda: torch_time(compiled)]  # fmt: skip
+            times = [[], [], []]
+            for repetition in range(self.repetitions):
+                for i in range(3):
+                    variant = (i + repetition) % 3
+                    times[variant].append(variants[variant]())
+        for index, other in ((1, "eager"), (2, "compiled")):
+            ratios = [a / b for a, b in zip(times[0], times[index])]
+            row = {"name": f"G5 ours / torch {other}, {what}"}
+            row.update(quartiles(ratios))
+            row["at_most"] = BARS[other]
+            row["reached"] = row["q75"] <= BARS[other]
+            row["ours_us"] = statistics.median(times[0]) / runs * 1e6
+            row["torch_us"] = statistics.median(times[index]) / runs * 1e6
+            self.rows.append(row)
+            print(
+                f"{row['name']:<52} {row['median']:8.3f} [{row['q25']:.3f}, "
+                f"{row['q75']:.3f}]  <= {BARS[other]:.2f}  "
+                f"{'reached' if row['reached'] else 'MISSED'}",
+                flush=True,
+            )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--library", required=True, help="librefract_cuda_python.so")
+    parser.add_argument("--json", help="also write the results to this file")
+    parser.add_argument(
+        "--limit-s", type=float, default=300, help="leave out what would end later"
+    )
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    try:
+        import torch
+    except ImportError as error:
+        print(f"skipped: {error}")
+        return 77
+    if not torch.cuda.is_available():
+        print(f"skipped: torch {torch.__version__} sees no GPU")
+        return 77
+    torch.backends.cuda.matmul.allow_tf32 = False
+    comparison = Comparison(
+        torch, load(options.library), options.limit_s, options.quick
+    )
+    batches = [1, 64] if options.quick else [1, 64, 256, 1024, 8192]
+    for v2 in (0, 1):
+        comparison.compare(v2, "fp16", batches)
+        comparison.compare(v2, "fp32", [64])
+    result = {
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name(0),
+        "rows": comparison.rows,
+        "errors": comparison.errors,
+        "left_out": comparison.left_out,
+    }
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(result, file, indent=2)
+    return 1 if comparison.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+#ifndef REFRACT_RUNTIME_CUDA_GEMM_H_
+#define REFRACT_RUNTIME_CUDA_GEMM_H_
+
+// Matrix products with fused epilogues by cuBLASLt.
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "runtime/cuda/calls.h"
+#include "runtime/cuda/status.h"
+
+namespace refract::runtime::cuda {
+
+// Descriptors and the algorithm of each shape, chosen once by cuBLASLt's
+// heuristics and kept. Thread-safe. Of one device, which must be current.
+class GemmCache {
+ public:
+  GemmCache();
+  ~GemmCache();
+  GemmCache(const GemmCache&) = delete;
+  GemmCache& operator=(const GemmCache&) = delete;
+
+  // Unimplemented when no algorithm takes the shape within the workspace.
+  Status Prepare(const GemmShape& shape, int64_t workspace_bytes);
+  // FailedPrecondition for a shape that was not prepared. May be captured.
+  Status Launch(const GemmCall& call, cudaStream_t stream);
+  // Forgets everything: after the device was reset, or before.
+  void Clear();
+
+ private:
+  struct Plan;
+
+  Status Handle(cublasLtHandle_t* handle);  // mutex_ held
+
+  std::mutex mutex_;
+  cublasLtHandle_t handle_ = nullptr;
+  std::map<GemmShape, std::shared_ptr<const Plan>> plans_;
+};
+
+}  // namespace refract::runtime::cuda
+
+#endif  // REFRACT_RUNTIME_CUDA_GEMM_H_

@@ -1,0 +1,181 @@
+#ifndef REFRACT_RUNTIME_CUDA_INSTANCE_H_
+#define REFRACT_RUNTIME_CUDA_INSTANCE_H_
+
+// A program that is loaded on a device: weights in its memory, one captured
+// graph per batch bucket and slot, and a ring of slots through which requests
+// pass.
+//
+// A slot is pinned host memory and device memory for the inputs and outputs of
+// one request. Three streams work at once: uploads, computation, downloads; so
+// with two or more slots the next request's copy overlaps this one's kernels.
+// All addresses are fixed at load. A request in flight costs no allocation.
+//
+//   Acquire(batch) ── fill input(slot, i) ── Submit(slot) ── Wait(slot)
+//       ── read output(slot, i) ── Release(slot)
+//
+// Requests compute in the order of Submit(). Rows of a bucket beyond the batch
+// are computed from whatever the slot held before, and never leave the device:
+// rows must not depend on each other.
+//
+// States: unloaded → Load() → ready → (any device error) → failed → Unload() →
+// unloaded. A failed instance answers every call with the error that ended it.
+// When that is kUnavailable, DeviceApi::Reset() must come before the next
+// Load(), and after Unload() of all instances of the device.
+//
+// Not thread-safe. The device and the memory of the weights must outlive it.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/cuda/device_api.h"
+#include "runtime/cuda/memory_plan.h"
+#include "runtime/cuda/program.h"
+#include "runtime/cuda/status.h"
+
+namespace refract::runtime::cuda {
+
+// Dense row-major values of one weight, converted at load to the type that the
+// program declares.
+struct WeightData {
+  const float* data = nullptr;
+  int64_t count = 0;
+};
+
+struct InstanceOptions {
+  int64_t max_batch = 1024;
+  // Requests between Acquire() and Release(). 1 forbids overlap.
+  int num_slots = 2;
+  // Scratch memory of matrix products: what cuBLAS itself takes on Hopper.
+  // Fewer bytes leave fewer algorithms to choose from.
+  int64_t workspace_bytes = int64_t{32} << 20;
+  // False: the same kernels, launched one by one (to measure what graphs save).
+  bool use_graphs = true;
+};
+
+// Device memory of one instance.
+struct MemoryReport {
+  int64_t weight_bytes = 0;
+  int64_t arena_bytes = 0;  // intermediates, the largest bucket's
+  int64_t slot_bytes = 0;   // all slots
+  int64_t workspace_bytes = 0;
+  int64_t pinned_bytes = 0;  // of the host
+  int64_t device_bytes() const {
+    return weight_bytes + arena_bytes + slot_bytes + workspace_bytes;
+  }
+};
+
+struct InstanceStats {
+  uint64_t requests = 0;
+  uint64_t items = 0;
+  // Rows that buckets computed beyond what requests asked for.
+  uint64_t padding_items = 0;
+  // Requests with a NaN or infinity among their outputs.
+  uint64_t non_finite_requests = 0;
+  // Rows whose index named no unique row.
+  uint64_t bad_indices = 0;
+};
+
+using SlotId = int;
+
+class Instance {
+ public:
+  enum class State : uint8_t { kUnloaded, kReady, kFailed };
+
+  // Checks program, weights and options; does not touch the device. `weights`
+  // in the program's order.
+  static Result<std::unique_ptr<Instance>> Create(
+      DeviceApi& device, Program program, std::vector<WeightData> weights,
+      const InstanceOptions& options);
+  // Unloads.
+  ~Instance();
+  Instance(const Instance&) = delete;
+  Instance& operator=(const Instance&) = delete;
+
+  // Allocates, uploads weights, prepares products, captures all graphs.
+  // ResourceExhausted names the model, the bytes needed and free. On any error
+  // everything is released and the state is kUnloaded.
+  Status Load();
+  // Waits for what runs, then releases everything. Never fails: a device that
+  // is lost has nothing left to release.
+  void Unload();
+
+  State state() const { return state_; }
+  const Program& program() const { return program_; }
+  const std::vector<int64_t>& buckets() const { return buckets_; }
+  const MemoryReport& memory() const { return memory_; }
+  const InstanceStats& stats() const { return stats_; }
+
+  // A free slot for a request of `batch` items. InvalidArgument names the limit
+  // when no bucket takes it, ResourceExhausted when all slots are taken.
+  Result<SlotId> Acquire(int64_t batch);
+  // Pinned memory for input `i`: rows of that batch, dense.
+  std::byte* input(SlotId slot, size_t i);
+  int64_t input_bytes(SlotId slot, size_t i) const;
+
+  // Starts upload, computation and download. The input memory must not change
+  // until Wait() returned.
+  Status Submit(SlotId slot);
+  // Whether Wait() would return at once.
+  Result<bool> Done(SlotId slot);
+  // Blocks until the outputs are there. InvalidArgument when an index of a
+  // gather named no row: the instance goes on, the outputs are not to be used.
+  Status Wait(SlotId slot);
+  const std::byte* output(SlotId slot, size_t i) const;
+  int64_t output_bytes(SlotId slot, size_t i) const;
+  // For measurements: computes again what the slot holds, without copies, and
+  // does not wait. The slot was waited for and not released.
+  Status ComputeAgain(SlotId slot);
+  // Waits for all of ComputeAgain().
+  Status WaitForCompute();
+
+  // Gives the slot back; waits first when it was submitted and not waited for.
+  void Release(SlotId slot);
+
+ private:
+  enum class Phase : uint8_t { kFree, kFilling, kSubmitted, kDone };
+  struct Slot;
+
+  Instance(DeviceApi& device, Program program, std::vector<WeightData> weights,
+           const InstanceOptions& options);
+
+  Status LoadOrFail();
+  Status AllocateAll();
+  Status UploadWeights();
+  Status PrepareProducts();
+  Status CaptureAll();
+  Status LaunchOps(size_t bucket, Slot& slot);
+  Call MakeCall(const Op& op, size_t bucket, Slot& slot) const;
+  std::byte* Address(ValueId id, size_t bucket, const Slot& slot) const;
+  Status SubmitTo(Slot& slot);
+  Status Compute(Slot& slot);
+  Status Finish(Slot& slot);
+  // Remembers what ended the instance.
+  Status Fail(Status status);
+  Status CheckSlot(SlotId slot, Phase phase) const;
+
+  DeviceApi& device_;
+  const Program program_;
+  const std::vector<WeightData> weights_;
+  const InstanceOptions options_;
+  const std::vector<int64_t> buckets_;
+  std::vector<MemoryPlan> plans_;  // per bucket
+  MemoryReport memory_;
+  InstanceStats stats_;
+
+  State state_ = State::kUnloaded;
+  Status failure_;
+  std::byte* weight_memory_ = nullptr;
+  std::byte* arena_ = nullptr;
+  std::byte* workspace_ = nullptr;
+  // Pinned, while weights are uploaded; Unload() frees it when that failed.
+  std::byte* staging_ = nullptr;
+  Stream upload_, compute_, download_;
+  std::vector<std::unique_ptr<Slot>> slots_;
+};
+
+}  // namespace refract::runtime::cuda
+
+#endif  // REFRACT_RUNTIME_CUDA_INSTANCE_H_

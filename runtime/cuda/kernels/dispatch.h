@@ -1,0 +1,62 @@
+#ifndef REFRACT_RUNTIME_CUDA_KERNELS_DISPATCH_H_
+#define REFRACT_RUNTIME_CUDA_KERNELS_DISPATCH_H_
+
+// Which kernel computes a call. `launcher.template Launch<Kernel>(shape, call)`
+// runs Kernel::Run for every thread of the shape. One place for the GPU and the
+// emulated one.
+
+#include "runtime/cuda/kernels/elementwise.h"
+#include "runtime/cuda/kernels/interaction.h"
+#include "runtime/cuda/kernels/rows.h"
+
+namespace refract::runtime::cuda {
+
+template <typename Kernel, typename KernelCall, typename Launcher>
+auto LaunchAs(const KernelCall& call, Launcher& launcher) {
+  return launcher.template Launch<Kernel>(Kernel::Shape(call), call);
+}
+
+template <typename Launcher>
+auto Dispatch(const InteractionCall& call, Launcher& launcher) {
+  if (call.dtype == DType::kFloat16 && InteractionTiles<Half>::Takes(call)) {
+    return LaunchAs<InteractionTiles<Half>>(call, launcher);
+  }
+  if (call.dtype == DType::kBFloat16 &&
+      InteractionTiles<BFloat16>::Takes(call)) {
+    return LaunchAs<InteractionTiles<BFloat16>>(call, launcher);
+  }
+  if (call.dtype == DType::kFloat32 && call.tf32 &&
+      InteractionTiles<Tf32>::Takes(call)) {
+    return LaunchAs<InteractionTiles<Tf32>>(call, launcher);
+  }
+  return LaunchAs<InteractionPairs>(call, launcher);
+}
+
+template <typename Launcher>
+auto Dispatch(const ChainCall& call, Launcher& launcher) {
+  if (Chain<4>::Takes(call)) return LaunchAs<Chain<4>>(call, launcher);
+  return LaunchAs<Chain<1>>(call, launcher);
+}
+
+template <typename Launcher>
+auto Dispatch(const CrossCall& call, Launcher& launcher) {
+  if (Cross<4>::Takes(call)) return LaunchAs<Cross<4>>(call, launcher);
+  return LaunchAs<Cross<1>>(call, launcher);
+}
+
+template <typename Launcher>
+auto Dispatch(const GatherCall& call, Launcher& launcher) {
+  if (Gather<Vector16>::Takes(call)) {
+    return LaunchAs<Gather<Vector16>>(call, launcher);
+  }
+  return LaunchAs<Gather<uint16_t>>(call, launcher);
+}
+
+template <typename Launcher>
+auto Dispatch(const RowNormCall& call, Launcher& launcher) {
+  return LaunchAs<RowNorm>(call, launcher);
+}
+
+}  // namespace refract::runtime::cuda
+
+#endif  // REFRACT_RUNTIME_CUDA_KERNELS_DISPATCH_H_

@@ -1,0 +1,219 @@
+#ifndef REFRACT_RUNTIME_CUDA_KERNELS_INTERACTION_H_
+#define REFRACT_RUNTIME_CUDA_KERNELS_INTERACTION_H_
+
+// Bodies of the dot interaction kernels. A body is written for a `Thread`:
+//   lane(), warp(), thread(), threads(), block(), blocks()
+//   shared()                          the block's dynamic shared memory
+//   SyncWarp(), SyncBlock(), ShuffleXor(value, mask), AtomicAdd(address, value)
+//   Left<T>, Right<T>, Tile           16 × 16 products of a warp
+// which launch.cu implements for a GPU and the tests for an emulated one.
+
+#include <cstdint>
+
+#include "runtime/cuda/calls.h"
+#include "runtime/cuda/index_math.h"
+#include "runtime/cuda/kernels/launch_shape.h"
+#include "runtime/cuda/kernels/vector.h"
+
+namespace refract::runtime::cuda {
+
+// Size of the square tiles of a warp's matrix product.
+inline constexpr int kTile = 16;
+// Rows of dot products in shared memory: 32 columns and 4 more, so that the
+// rows of a tile start in different banks.
+inline constexpr int kDotsLd = 2 * kTile + 4;
+
+// A warp per sample. All feature rows stay in shared memory, padded with zero
+// rows to whole tiles; the tiles of the lower triangle are computed by tensor
+// cores; the dots go through shared memory, so that each output row is written
+// once, in order. Reads and writes each byte once: bound by memory.
+template <typename T>
+struct InteractionTiles {
+  static constexpr int kMaxThreads = 4 * kWarp;
+  // Elements between staged rows: 16 bytes off a power of two, against bank
+  // conflicts, while tiles stay 32-byte aligned.
+  REFRACT_HOST_DEVICE static int RowLd(int dim) {
+    return dim + static_cast<int>(16 / sizeof(T));
+  }
+  REFRACT_HOST_DEVICE static int PaddedRows(int features) {
+    return static_cast<int>(RoundUp(features, kTile));
+  }
+  REFRACT_HOST_DEVICE static int64_t WarpBytes(int features, int dim) {
+    const int64_t rows = PaddedRows(features);
+    const int64_t staged = rows * RowLd(dim) * static_cast<int64_t>(sizeof(T));
+    const int64_t dots = rows * kDotsLd * static_cast<int64_t>(sizeof(float));
+    return RoundUp(staged > dots ? staged : dots, 128);
+  }
+
+  // Whether this kernel can compute `call`.
+  static bool Takes(const InteractionCall& call) {
+    return call.features <= 2 * kTile && call.dim % kTile == 0 &&
+           WarpBytes(call.features, call.dim) <= kMaxSharedBytes &&
+           RowsAligned(call.dense, call.ld_dense, call.dtype) &&
+           RowsAligned(call.embeddings, call.ld_embeddings, call.dtype) &&
+           RowsAligned(call.out, call.ld_out, call.dtype);
+  }
+  static LaunchShape Shape(const InteractionCall& call) {
+    const int64_t warp_bytes = WarpBytes(call.features, call.dim);
+    int64_t warps = kMaxSharedBytes / warp_bytes;
+    if (warps > kMaxThreads / kWarp) warps = kMaxThreads / kWarp;
+    return {CeilDiv(call.samples, warps), static_cast<int>(warps) * kWarp,
+            warps * warp_bytes};
+  }
+
+  template <typename Thread>
+  REFRACT_DEVICE static void Run(const InteractionCall& call, Thread& t) {
+    const int warps = t.threads() / kWarp;
+    const int64_t sample = t.block() * warps + t.warp();
+    if (sample >= call.samples) return;  // whole warps leave
+    unsigned char* memory =
+        t.shared() + t.warp() * WarpBytes(call.features, call.dim);
+    T* rows = reinterpret_cast<T*>(memory);
+    float* dots = reinterpret_cast<float*>(memory);
+    const int ld = RowLd(call.dim);
+    const int padded = PaddedRows(call.features);
+    T* out = static_cast<T*>(call.out) + sample * call.ld_out;
+
+    const T* dense = static_cast<const T*>(call.dense) + sample * call.ld_dense;
+    const T* embeddings =
+        static_cast<const T*>(call.embeddings) + sample * call.ld_embeddings;
+    constexpr int kPerVector = static_cast<int>(16 / sizeof(T));
+    const int row_vectors = call.dim / kPerVector;
+    for (int v = t.lane(); v < padded * row_vectors; v += kWarp) {
+      const int row = v / row_vectors;
+      const int col = (v - row * row_vectors) * kPerVector;
+      Vector16 vector = {{0, 0, 0, 0}};
+      if (row == 0) {
+        vector = *reinterpret_cast<const Vector16*>(dense + col);
+        if (call.copy_dense) *reinterpret_cast<Vector16*>(out + col) = vector;
+      } else if (row < call.features) {
+        vector = *reinterpret_cast<const Vector16*>(
+            embeddings + static_cast<int64_t>(row - 1) * call.dim + col);
+      }
+      *reinterpret_cast<Vector16*>(rows + row * ld + col) = vector;
+    }
+    t.SyncWarp();
+
+    using Left = typename Thread::template Left<T>;
+    using Right = typename Thread::template Right<T>;
+    using Tile = typename Thread::template Tile<T>;
+    Tile top, low_left, low_right;
+    for (int k = 0; k < call.dim; k += Left::kDepth) {
+      Left left;
+      Right right;
+      left.Load(t, rows + k, ld);
+      right.Load(t, rows + k, ld);
+      top.MultiplyAdd(t, left, right);
+      if (padded > kTile) {
+        left.Load(t, rows + kTile * ld + k, ld);
+        low_left.MultiplyAdd(t, left, right);
+        right.Load(t, rows + kTile * ld + k, ld);
+        low_right.MultiplyAdd(t, left, right);
+      }
+    }
+    t.SyncWarp();  // the dots overwrite the rows
+    top.Store(t, dots, kDotsLd);
+    if (padded > kTile) {
+      low_left.Store(t, dots + kTile * kDotsLd, kDotsLd);
+      low_right.Store(t, dots + kTile * kDotsLd + kTile, kDotsLd);
+    }
+    t.SyncWarp();
+
+    const int pairs = static_cast<int>(NumPairs(call.features, call.diagonal));
+    const int total = pairs + call.pad;
+    T* tail = out + (call.copy_dense ? call.dim : 0);
+    // Words of 4 bytes; the last may be half.
+    constexpr int kPerWord = static_cast<int>(4 / sizeof(T));
+    for (int p = t.lane() * kPerWord; p < total; p += kWarp * kPerWord) {
+      Pack<T, kPerWord> word;
+      for (int e = 0; e < kPerWord; ++e) {
+        float dot = 0.0f;
+        if (p + e < pairs) {
+          int i, j;
+          PairOf(p + e, call.diagonal, &i, &j);
+          dot = dots[i * kDotsLd + j];
+        }
+        FromFloat(dot, word.values[e]);
+      }
+      if (p + kPerWord <= total) {
+        *reinterpret_cast<Pack<T, kPerWord>*>(tail + p) = word;
+      } else {
+        tail[p] = word.values[0];
+      }
+    }
+  }
+};
+
+// Any number of features, any width and alignment, and true fp32: a block per
+// sample, a thread per pair, products summed in order. Rows are staged in
+// shared memory as floats where they fit.
+struct InteractionPairs {
+  static constexpr int kMaxThreads = 128;
+
+  // An odd stride: threads of a warp that read one column of neighbouring rows
+  // hit different banks.
+  REFRACT_HOST_DEVICE static int RowLd(int dim) { return dim | 1; }
+  REFRACT_HOST_DEVICE static int64_t StagedBytes(const InteractionCall& call) {
+    return static_cast<int64_t>(call.features) * RowLd(call.dim) *
+           static_cast<int64_t>(sizeof(float));
+  }
+  REFRACT_HOST_DEVICE static bool Stages(const InteractionCall& call) {
+    return StagedBytes(call) <= kMaxSharedBytes;
+  }
+  static LaunchShape Shape(const InteractionCall& call) {
+    return {call.samples, kMaxThreads, Stages(call) ? StagedBytes(call) : 0};
+  }
+
+  template <typename Thread>
+  REFRACT_DEVICE static void Run(const InteractionCall& call, Thread& t) {
+    const int64_t sample = t.block();
+    const int64_t dense_at = sample * call.ld_dense;
+    const int64_t embeddings_at = sample * call.ld_embeddings;
+    const int64_t out_at = sample * call.ld_out;
+    auto element = [&](int row, int d) {
+      return row == 0 ? Load(call.dense, call.dtype, dense_at + d)
+                      : Load(call.embeddings, call.dtype,
+                             embeddings_at +
+                                 static_cast<int64_t>(row - 1) * call.dim + d);
+    };
+    float* rows = reinterpret_cast<float*>(t.shared());
+    const int ld = RowLd(call.dim);
+    const bool stages = Stages(call);
+    if (stages) {
+      for (int v = t.thread(); v < call.features * call.dim; v += t.threads()) {
+        const int row = v / call.dim;
+        const int d = v - row * call.dim;
+        rows[row * ld + d] = element(row, d);
+      }
+      t.SyncBlock();
+    }
+    if (call.copy_dense) {
+      for (int d = t.thread(); d < call.dim; d += t.threads()) {
+        Store(element(0, d), call.out, call.dtype, out_at + d);
+      }
+    }
+    const int64_t tail = out_at + (call.copy_dense ? call.dim : 0);
+    const int pairs = static_cast<int>(NumPairs(call.features, call.diagonal));
+    for (int p = t.thread(); p < pairs + call.pad; p += t.threads()) {
+      float dot = 0.0f;
+      if (p < pairs) {
+        int i, j;
+        PairOf(p, call.diagonal, &i, &j);
+        if (stages) {
+          for (int d = 0; d < call.dim; ++d) {
+            dot += rows[i * ld + d] * rows[j * ld + d];
+          }
+        } else {
+          for (int d = 0; d < call.dim; ++d) {
+            dot += element(i, d) * element(j, d);
+          }
+        }
+      }
+      Store(dot, call.out, call.dtype, tail + p);
+    }
+  }
+};
+
+}  // namespace refract::runtime::cuda
+
+#endif  // REFRACT_RUNTIME_CUDA_KERNELS_INTERACTION_H_

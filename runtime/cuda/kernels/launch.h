@@ -1,0 +1,25 @@
+#ifndef REFRACT_RUNTIME_CUDA_KERNELS_LAUNCH_H_
+#define REFRACT_RUNTIME_CUDA_KERNELS_LAUNCH_H_
+
+// Launches on a CUDA stream. Asynchronous; a launch that the driver refuses
+// gives its error, one that fails later shows at the next synchronisation. May
+// be captured. Calls without rows do nothing.
+
+#include <cuda_runtime_api.h>
+
+#include "runtime/cuda/calls.h"
+
+namespace refract::runtime::cuda {
+
+cudaError_t LaunchKernel(const InteractionCall& call, cudaStream_t stream);
+cudaError_t LaunchKernel(const ChainCall& call, cudaStream_t stream);
+cudaError_t LaunchKernel(const CrossCall& call, cudaStream_t stream);
+cudaError_t LaunchKernel(const GatherCall& call, cudaStream_t stream);
+cudaError_t LaunchKernel(const RowNormCall& call, cudaStream_t stream);
+
+// An empty kernel: what a launch costs at least.
+cudaError_t LaunchEmpty(cudaStream_t stream);
+
+}  // namespace refract::runtime::cuda
+
+#endif  // REFRACT_RUNTIME_CUDA_KERNELS_LAUNCH_H_

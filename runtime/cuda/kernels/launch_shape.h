@@ -1,0 +1,32 @@
+#ifndef REFRACT_RUNTIME_CUDA_KERNELS_LAUNCH_SHAPE_H_
+#define REFRACT_RUNTIME_CUDA_KERNELS_LAUNCH_SHAPE_H_
+
+#include <cstdint>
+
+#include "runtime/cuda/index_math.h"
+
+namespace refract::runtime::cuda {
+
+struct LaunchShape {
+  int64_t blocks = 0;
+  int threads = 0;
+  int64_t shared_bytes = 0;
+};
+
+// What a block may ask for without raising its limit.
+inline constexpr int64_t kMaxSharedBytes = 48 * 1024;
+inline constexpr int kWarp = 32;
+inline constexpr int kThreads = 256;
+// More blocks than fill any GPU several times over: longer loops per thread are
+// cheaper than more blocks from there on.
+inline constexpr int64_t kMaxBlocks = 4096;
+
+// One thread per unit of work, in a loop where there is more.
+inline LaunchShape FlatShape(int64_t units) {
+  const int64_t blocks = CeilDiv(units, kThreads);
+  return {blocks < kMaxBlocks ? blocks : kMaxBlocks, kThreads, 0};
+}
+
+}  // namespace refract::runtime::cuda
+
+#endif  // REFRACT_RUNTIME_CUDA_KERNELS_LAUNCH_SHAPE_H_

@@ -1,0 +1,450 @@
+#include "runtime/cuda/program.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "runtime/cuda/index_math.h"
+
+namespace refract::runtime::cuda {
+
+const char* Name(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return "float32";
+    case DType::kFloat16:
+      return "float16";
+    case DType::kBFloat16:
+      return "bfloat16";
+    case DType::kInt32:
+      return "int32";
+  }
+  return "unknown";
+}
+
+const char* Name(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::kNone:
+      return "none";
+    case Epilogue::kBias:
+      return "bias";
+    case Epilogue::kRelu:
+      return "relu";
+    case Epilogue::kReluBias:
+      return "relu_bias";
+    case Epilogue::kGeluTanhBias:
+      return "gelu_tanh_bias";
+  }
+  return "unknown";
+}
+
+namespace {
+
+void AddIf(ValueId id, std::vector<ValueId>& ids) {
+  if (id != kNone) ids.push_back(id);
+}
+
+struct InputLister {
+  std::vector<ValueId> ids;
+  void operator()(const LinearOp& op) {
+    ids = {op.in, op.weight};
+    AddIf(op.bias, ids);
+  }
+  void operator()(const InteractionOp& op) { ids = {op.dense, op.embeddings}; }
+  void operator()(const ChainOp& op) {
+    for (const ChainInput& operand : op.operands) ids.push_back(operand.value);
+  }
+  void operator()(const CrossOp& op) {
+    ids = {op.x0, op.y, op.x};
+    AddIf(op.bias, ids);
+  }
+  void operator()(const GatherOp& op) {
+    ids = {op.unique, op.index, op.num_unique};
+  }
+  void operator()(const RowNormOp& op) {
+    ids = {op.in};
+    AddIf(op.gamma, ids);
+    AddIf(op.beta, ids);
+  }
+};
+
+bool HasBias(Epilogue epilogue) {
+  return epilogue == Epilogue::kBias || epilogue == Epilogue::kReluBias ||
+         epilogue == Epilogue::kGeluTanhBias;
+}
+
+}  // namespace
+
+std::vector<ValueId> InputsOf(const Op& op) {
+  InputLister lister;
+  std::visit(lister, op.kind);
+  return std::move(lister.ids);
+}
+
+ValueId OutputOf(const Op& op) {
+  return std::visit([](const auto& kind) { return kind.out; }, op.kind);
+}
+
+bool Program::uses_gather() const {
+  return std::any_of(ops.begin(), ops.end(), [](const Op& op) {
+    return std::holds_alternative<GatherOp>(op.kind);
+  });
+}
+
+std::vector<bool> InSlot(const Program& program) {
+  std::vector<bool> in_slot(program.values.size(), false);
+  for (const Value& value : program.values) {
+    if (value.kind == ValueKind::kInput || value.kind == ValueKind::kOutput) {
+      in_slot[static_cast<size_t>(value.root)] = true;
+    }
+  }
+  return in_slot;
+}
+
+bool HasZeroPadding(const Program& program, ValueId root) {
+  if (program.value(root).kind == ValueKind::kWeight) return true;
+  if (InSlot(program)[static_cast<size_t>(root)]) return true;
+  // Written whole by one of our kernels, which clear the padding.
+  return std::any_of(program.ops.begin(), program.ops.end(),
+                     [root](const Op& op) {
+                       return OutputOf(op) == root &&
+                              !std::holds_alternative<LinearOp>(op.kind);
+                     });
+}
+
+namespace {
+
+// Checks one program. Messages: "model m: operator o (linear): …".
+class Validator {
+ public:
+  Validator(const Program& program, int64_t max_batch)
+      : program_(program), max_batch_(max_batch) {}
+
+  Status Run() {
+    if (max_batch_ < 1) return Error("max_batch is below 1");
+    for (size_t i = 0; i < program_.values.size(); ++i) {
+      REFRACT_CUDA_RETURN_IF_ERROR(CheckValue(static_cast<ValueId>(i)));
+    }
+    written_.resize(program_.values.size());
+    for (ValueId id : program_.inputs) MarkWritten(id);
+    for (ValueId id : program_.weights) MarkWritten(id);
+    for (const Op& op : program_.ops) {
+      where_ = "operator " + op.name + ": ";
+      for (ValueId id : InputsOf(op)) {
+        REFRACT_CUDA_RETURN_IF_ERROR(CheckId(id));
+        if (!IsWritten(id)) {
+          return Error(program_.value(id).name +
+                       " is read before it is written");
+        }
+      }
+      const ValueId out = OutputOf(op);
+      REFRACT_CUDA_RETURN_IF_ERROR(CheckId(out));
+      const Value& value = program_.value(out);
+      if (value.kind == ValueKind::kInput || value.kind == ValueKind::kWeight) {
+        return Error("writes " + value.name + ", which callers give");
+      }
+      if (Overlaps(out)) return Error(value.name + " is written twice");
+      REFRACT_CUDA_RETURN_IF_ERROR(std::visit(
+          [this](const auto& kind) { return Check(kind); }, op.kind));
+      MarkWritten(out);
+    }
+    where_.clear();
+    for (ValueId id : program_.outputs) {
+      if (!IsWritten(id)) {
+        return Error("output " + program_.value(id).name + " is never written");
+      }
+    }
+    return {};
+  }
+
+ private:
+  Status Error(const std::string& what) const {
+    return InvalidArgument("model " + program_.name + ": " + where_ + what);
+  }
+  Status CheckId(ValueId id) const {
+    if (id >= 0 && static_cast<size_t>(id) < program_.values.size()) return {};
+    return Error("names value " + std::to_string(id) + ", which there is not");
+  }
+  Status CheckValue(ValueId id) {
+    const Value& value = program_.value(id);
+    where_ = "value " + value.name + ": ";
+    if (value.cols < 1) return Error("has no columns");
+    if (value.rows.per_item < 0 || value.rows.fixed < 0) {
+      return Error("has negative rows");
+    }
+    REFRACT_CUDA_RETURN_IF_ERROR(CheckId(value.root));
+    const Value& root = program_.value(value.root);
+    if (root.root != value.root) return Error("is a view of a view");
+    if (value.ld != root.ld || value.dtype != root.dtype ||
+        value.rows != root.rows || value.first_col < 0 ||
+        value.cols > root.cols - value.first_col) {
+      return Error("does not lie in " + root.name);
+    }
+    if (value.root == id && value.ld < value.cols) {
+      return Error("rows overlap");
+    }
+    const int64_t limit = std::numeric_limits<int32_t>::max();
+    if (value.ld > limit || value.rows.per_item > limit / max_batch_ ||
+        value.rows.fixed > limit - value.rows.per_item * max_batch_ ||
+        value.rows.At(max_batch_) > limit / value.ld) {
+      return Error("has more than 2^31 elements at batch " +
+                   std::to_string(max_batch_));
+    }
+    where_.clear();
+    return {};
+  }
+
+  void MarkWritten(ValueId id) {
+    const Value& value = program_.value(id);
+    written_[static_cast<size_t>(value.root)].emplace_back(
+        value.first_col, value.first_col + value.cols);
+  }
+  bool Overlaps(ValueId id) const {
+    const Value& value = program_.value(id);
+    for (const auto& [from, to] : written_[static_cast<size_t>(value.root)]) {
+      if (value.first_col < to && from < value.first_col + value.cols) {
+        return true;
+      }
+    }
+    return false;
+  }
+  // Every column is in some written range.
+  bool IsWritten(ValueId id) const {
+    const Value& value = program_.value(id);
+    auto ranges = written_[static_cast<size_t>(value.root)];
+    std::sort(ranges.begin(), ranges.end());
+    int64_t reached = value.first_col;
+    for (const auto& [from, to] : ranges) {
+      if (from <= reached) reached = std::max(reached, to);
+    }
+    return reached >= value.first_col + value.cols;
+  }
+
+  Status Expect(bool holds, ValueId id, const std::string& what) const {
+    if (holds) return {};
+    return Error(program_.value(id).name + " " + what);
+  }
+  bool Floating(ValueId id) const {
+    return program_.value(id).dtype != DType::kInt32;
+  }
+  // `id` has the type, rows and columns given.
+  Status Same(ValueId id, DType dtype, Rows rows, int64_t cols) const {
+    const Value& value = program_.value(id);
+    REFRACT_CUDA_RETURN_IF_ERROR(Expect(
+        value.dtype == dtype, id,
+        std::string("is ") + Name(value.dtype) + ", not " + Name(dtype)));
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        Expect(value.rows == rows, id, "has another number of rows"));
+    return Expect(value.cols == cols, id,
+                  "has " + std::to_string(value.cols) + " columns, not " +
+                      std::to_string(cols));
+  }
+
+  Status Check(const LinearOp& op) const {
+    const Value& in = program_.value(op.in);
+    const Value& out = program_.value(op.out);
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        Expect(Floating(op.in), op.in, "is not floating-point"));
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        Same(op.weight, in.dtype, Rows{0, out.cols}, in.cols));
+    REFRACT_CUDA_RETURN_IF_ERROR(Same(op.out, in.dtype, in.rows, out.cols));
+    if (HasBias(op.epilogue) != (op.bias != kNone)) {
+      return Error(std::string("epilogue ") + Name(op.epilogue) +
+                   (op.bias == kNone ? " needs a bias" : " takes no bias"));
+    }
+    if (op.bias == kNone) return {};
+    return Same(op.bias, in.dtype, kOneRow, out.cols);
+  }
+  Status Check(const InteractionOp& op) const {
+    const Value& dense = program_.value(op.dense);
+    const Value& embeddings = program_.value(op.embeddings);
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        Expect(Floating(op.dense), op.dense, "is not floating-point"));
+    REFRACT_CUDA_RETURN_IF_ERROR(Expect(
+        embeddings.cols % dense.cols == 0, op.embeddings,
+        "is not a whole number of vectors of " + std::to_string(dense.cols)));
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        Same(op.embeddings, dense.dtype, dense.rows, embeddings.cols));
+    const int64_t features = 1 + embeddings.cols / dense.cols;
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        Expect(features <= 2048, op.embeddings, "has more than 2047 vectors"));
+    return Same(
+        op.out, dense.dtype, dense.rows,
+        (op.copy_dense ? dense.cols : 0) + NumPairs(features, op.diagonal));
+  }
+  Status Check(const ChainOp& op) const {
+    const Value& out = program_.value(op.out);
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        Expect(Floating(op.out), op.out, "is not floating-point"));
+    if (op.operands.size() > kMaxOperands) {
+      return Error("has more than " + std::to_string(kMaxOperands) +
+                   " operands");
+    }
+    if (op.instructions.empty() || op.instructions.size() > kMaxInstructions) {
+      return Error("needs 1 to " + std::to_string(kMaxInstructions) +
+                   " instructions");
+    }
+    for (const ChainInput& operand : op.operands) {
+      const Value& value = program_.value(operand.value);
+      REFRACT_CUDA_RETURN_IF_ERROR(Expect(
+          Floating(operand.value), operand.value, "is not floating-point"));
+      REFRACT_CUDA_RETURN_IF_ERROR(
+          Expect(value.rows == out.rows || value.rows == kOneRow, operand.value,
+                 "has another number of rows"));
+      REFRACT_CUDA_RETURN_IF_ERROR(
+          Expect(value.cols == (operand.one_column ? 1 : out.cols),
+                 operand.value, "has another number of columns"));
+    }
+    bool loaded = false;
+    bool saved[kNumTemporaries] = {};
+    for (const Instruction& instruction : op.instructions) {
+      if (static_cast<int>(instruction.op) >= kNumElementOps) {
+        return Error("has an unknown instruction");
+      }
+      const bool reads =
+          !IsUnary(instruction.op) && instruction.op != ElementOp::kSave;
+      if (instruction.op == ElementOp::kSave) {
+        if (instruction.index >= kNumTemporaries) {
+          return Error("saves to a temporary that there is not");
+        }
+        saved[instruction.index] = true;
+      } else if (reads && instruction.source == Source::kOperand &&
+                 instruction.index >= op.operands.size()) {
+        return Error("reads an operand that there is not");
+      } else if (reads && instruction.source == Source::kTemporary &&
+                 (instruction.index >= kNumTemporaries ||
+                  !saved[instruction.index])) {
+        return Error("reads a temporary that was not saved");
+      }
+      if (!loaded && instruction.op != ElementOp::kLoad) {
+        return Error("does not begin with a load");
+      }
+      loaded = true;
+    }
+    return {};
+  }
+  Status Check(const CrossOp& op) const {
+    const Value& out = program_.value(op.out);
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        Expect(Floating(op.out), op.out, "is not floating-point"));
+    for (ValueId id : {op.x0, op.y, op.x}) {
+      REFRACT_CUDA_RETURN_IF_ERROR(Same(id, out.dtype, out.rows, out.cols));
+    }
+    if (op.bias == kNone) return {};
+    return Same(op.bias, out.dtype, kOneRow, out.cols);
+  }
+  Status Check(const GatherOp& op) const {
+    const Value& out = program_.value(op.out);
+    const Value& unique = program_.value(op.unique);
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        Same(op.unique, out.dtype, unique.rows, out.cols));
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        Expect(out.rows.fixed == 0, op.out, "has rows beside the batch's"));
+    REFRACT_CUDA_RETURN_IF_ERROR(Same(op.index, DType::kInt32, out.rows, 1));
+    REFRACT_CUDA_RETURN_IF_ERROR(Expect(
+        program_.value(op.index).root == op.index, op.index, "is a view"));
+    return Same(op.num_unique, DType::kInt32, kOneRow, 1);
+  }
+  Status Check(const RowNormOp& op) const {
+    const Value& in = program_.value(op.in);
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        Expect(Floating(op.in), op.in, "is not floating-point"));
+    for (ValueId id : {op.gamma, op.beta}) {
+      if (id == kNone) continue;
+      if (op.softmax) return Error("softmax takes no gamma or beta");
+      REFRACT_CUDA_RETURN_IF_ERROR(Same(id, in.dtype, kOneRow, in.cols));
+    }
+    return Same(op.out, in.dtype, in.rows, in.cols);
+  }
+
+  const Program& program_;
+  const int64_t max_batch_;
+  std::string where_;
+  // Per root: ranges of columns.
+  std::vector<std::vector<std::pair<int64_t, int64_t>>> written_;
+};
+
+}  // namespace
+
+Status Validate(const Program& program, int64_t max_batch) {
+  return Validator(program, max_batch).Run();
+}
+
+ProgramBuilder::ProgramBuilder(std::string name, bool tf32) {
+  program_.name = std::move(name);
+  program_.tf32 = tf32;
+}
+
+ValueId ProgramBuilder::Add(Value value) {
+  const auto id = static_cast<ValueId>(program_.values.size());
+  if (value.root == kNone) {
+    value.root = id;
+    // Indices are read as a dense array.
+    value.ld = value.dtype == DType::kInt32 ? value.cols
+                                            : PaddedLd(value.cols, value.dtype);
+  }
+  program_.values.push_back(std::move(value));
+  return id;
+}
+
+ValueId ProgramBuilder::Input(std::string name, DType dtype, Rows rows,
+                              int64_t cols) {
+  const ValueId id =
+      Add({std::move(name), ValueKind::kInput, dtype, rows, cols});
+  program_.inputs.push_back(id);
+  return id;
+}
+ValueId ProgramBuilder::Weight(std::string name, DType dtype, int64_t rows,
+                               int64_t cols) {
+  const ValueId id =
+      Add({std::move(name), ValueKind::kWeight, dtype, Rows{0, rows}, cols});
+  program_.weights.push_back(id);
+  return id;
+}
+ValueId ProgramBuilder::Intermediate(std::string name, DType dtype, Rows rows,
+                                     int64_t cols) {
+  return Add({std::move(name), ValueKind::kIntermediate, dtype, rows, cols});
+}
+ValueId ProgramBuilder::Output(std::string name, DType dtype, Rows rows,
+                               int64_t cols) {
+  const ValueId id =
+      Add({std::move(name), ValueKind::kOutput, dtype, rows, cols});
+  program_.outputs.push_back(id);
+  return id;
+}
+ValueId ProgramBuilder::View(ValueId of, std::string name, int64_t first_col,
+                             int64_t cols) {
+  const Value& parent = program_.value(of);
+  return Add({std::move(name), ValueKind::kIntermediate, parent.dtype,
+              parent.rows, cols, parent.ld, parent.root,
+              parent.first_col + first_col});
+}
+ValueId ProgramBuilder::InputView(ValueId of, std::string name,
+                                  int64_t first_col, int64_t cols) {
+  const ValueId id = View(of, std::move(name), first_col, cols);
+  program_.values.back().kind = ValueKind::kInput;
+  program_.inputs.push_back(id);
+  return id;
+}
+
+void ProgramBuilder::AddOp(Op op) {
+  const auto out = static_cast<size_t>(OutputOf(op));
+  op.name = out < program_.values.size() ? program_.values[out].name
+                                         : std::to_string(program_.ops.size());
+  program_.ops.push_back(std::move(op));
+}
+void ProgramBuilder::Linear(LinearOp op) { AddOp({"", std::move(op)}); }
+void ProgramBuilder::Interaction(InteractionOp op) {
+  AddOp({"", std::move(op)});
+}
+void ProgramBuilder::Chain(ChainOp op) { AddOp({"", std::move(op)}); }
+void ProgramBuilder::Cross(CrossOp op) { AddOp({"", std::move(op)}); }
+void ProgramBuilder::Gather(GatherOp op) { AddOp({"", std::move(op)}); }
+void ProgramBuilder::RowNorm(RowNormOp op) { AddOp({"", std::move(op)}); }
+
+Result<Program> ProgramBuilder::Build(int64_t max_batch) && {
+  REFRACT_CUDA_RETURN_IF_ERROR(Validate(program_, max_batch));
+  return std::move(program_);
+}
+
+}  // namespace refract::runtime::cuda

@@ -1,0 +1,155 @@
+#ifndef REFRACT_RUNTIME_CUDA_PROGRAM_H_
+#define REFRACT_RUNTIME_CUDA_PROGRAM_H_
+
+// What a device instance executes: fused operators over matrices whose rows
+// depend on the batch. A plain description, without device or memory: made by
+// ProgramBuilder, checked by Validate().
+//
+// Every value is a row-major matrix. A root owns memory, whose rows are padded
+// to 16 bytes; a view is a range of columns of a root, which is how values are
+// concatenated without copying: operators write into views of one root. An
+// input may be a view too: it is uploaded beside what operators write.
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "runtime/cuda/calls.h"
+#include "runtime/cuda/scalar.h"
+#include "runtime/cuda/status.h"
+
+namespace refract::runtime::cuda {
+
+using ValueId = int;
+inline constexpr ValueId kNone = -1;
+
+// per_item · batch + fixed.
+struct Rows {
+  int64_t per_item = 1;
+  int64_t fixed = 0;
+  int64_t At(int64_t batch) const { return per_item * batch + fixed; }
+  friend bool operator==(const Rows&, const Rows&) = default;
+};
+inline constexpr Rows kOneRow = {0, 1};
+
+enum class ValueKind : uint8_t { kInput, kWeight, kIntermediate, kOutput };
+
+struct Value {
+  std::string name;
+  ValueKind kind = ValueKind::kIntermediate;
+  DType dtype = DType::kFloat32;
+  Rows rows;
+  int64_t cols = 0;
+  int64_t ld = 0;         // the root's, for a view
+  ValueId root = kNone;   // itself, for a root
+  int64_t first_col = 0;  // in the root
+};
+
+struct LinearOp {
+  ValueId in, weight, bias = kNone, out;  // weight [out.cols, in.cols]
+  Epilogue epilogue = Epilogue::kNone;
+};
+struct InteractionOp {
+  ValueId dense, embeddings, out;
+  bool diagonal = false;
+  bool copy_dense = true;
+};
+struct ChainInput {
+  ValueId value;
+  bool one_column = false;  // [rows, 1] for all columns
+};
+struct ChainOp {
+  std::vector<ChainInput> operands;  // one row each, or as many as `out`
+  std::vector<Instruction> instructions;
+  ValueId out;
+};
+struct CrossOp {
+  ValueId x0, y, bias = kNone, x, out;
+};
+struct GatherOp {
+  // index [rows, 1] and num_unique [1, 1] are int32.
+  ValueId unique, index, num_unique, out;
+};
+struct RowNormOp {
+  bool softmax = false;
+  ValueId in, gamma = kNone, beta = kNone, out;
+  float epsilon = 1e-5f;
+};
+
+struct Op {
+  std::string name;  // for errors
+  std::variant<LinearOp, InteractionOp, ChainOp, CrossOp, GatherOp, RowNormOp>
+      kind;
+};
+std::vector<ValueId> InputsOf(const Op& op);
+ValueId OutputOf(const Op& op);
+
+struct Program {
+  std::string name;
+  std::vector<Value> values;
+  std::vector<Op> ops;
+  // In the order in which a caller gives and gets them.
+  std::vector<ValueId> inputs, weights, outputs;
+  // Whether fp32 products may use TensorFloat-32.
+  bool tf32 = false;
+
+  const Value& value(ValueId id) const {
+    return values[static_cast<size_t>(id)];
+  }
+  bool uses_gather() const;
+};
+
+// InvalidArgument that names operator and value when sizes, types or order do
+// not fit: a value is read before it is written, written twice (overlapping
+// views too), a shape differs, a chain's instruction names no operand, sizes
+// pass 31 bits at `max_batch`.
+Status Validate(const Program& program, int64_t max_batch);
+
+// Whether the columns between cols and ld of root `id` are zero when operators
+// read it: true for weights, for memory of slots (cleared once) and for results
+// of our own kernels; a matrix product leaves them alone.
+bool HasZeroPadding(const Program& program, ValueId root);
+
+// Roots in memory of a slot rather than of the shared arena: what is uploaded
+// or downloaded while another request computes, wholly or in views.
+std::vector<bool> InSlot(const Program& program);
+
+// Adds values and operators in execution order. Ids stay valid. Mistakes show
+// in Build(). `out` of every Add…: a value made by Intermediate(), Output() or
+// View().
+class ProgramBuilder {
+ public:
+  explicit ProgramBuilder(std::string name, bool tf32 = false);
+
+  ValueId Input(std::string name, DType dtype, Rows rows, int64_t cols);
+  ValueId Weight(std::string name, DType dtype, int64_t rows, int64_t cols);
+  ValueId Intermediate(std::string name, DType dtype, Rows rows, int64_t cols);
+  ValueId Output(std::string name, DType dtype, Rows rows, int64_t cols);
+  ValueId View(ValueId of, std::string name, int64_t first_col, int64_t cols);
+  // A view that callers upload.
+  ValueId InputView(ValueId of, std::string name, int64_t first_col,
+                    int64_t cols);
+
+  void Linear(LinearOp op);
+  void Interaction(InteractionOp op);
+  void Chain(ChainOp op);
+  void Cross(CrossOp op);
+  void Gather(GatherOp op);
+  void RowNorm(RowNormOp op);
+
+  const Value& value(ValueId id) const { return program_.value(id); }
+
+  // Validated for `max_batch`.
+  Result<Program> Build(int64_t max_batch) &&;
+
+ private:
+  ValueId Add(Value value);
+  void AddOp(Op op);
+
+  Program program_;
+};
+
+}  // namespace refract::runtime::cuda
+
+#endif  // REFRACT_RUNTIME_CUDA_PROGRAM_H_

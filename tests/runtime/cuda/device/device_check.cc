@@ -1,0 +1,178 @@
+// Correctness of the CUDA backend on a GPU, against references in plain loops.
+// Without GoogleTest: it also runs where only the CUDA toolkit is installed.
+//
+//   device_check [--cases N] [--seed S] [--json FILE]
+//
+// Exit status 0: everything agrees; 1: something does not; 2: bad usage; 77:
+// skipped, with the reason as the last line.
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "bench/cuda/json.h"
+#include "bench/cuda/random_programs.h"
+#include "runtime/cuda/cuda_device.h"
+
+namespace refract::bench {
+namespace {
+
+using runtime::cuda::Code;
+using runtime::cuda::CudaDevice;
+using runtime::cuda::Instance;
+using runtime::cuda::Status;
+
+int failures = 0;
+
+void Fail(const std::string& what) {
+  ++failures;
+  std::printf("FAILED: %s\n", what.c_str());
+}
+
+// Largest error of `model`; infinity when it does not run.
+double ErrorOf(CudaDevice& device, const DenseModel& model, int64_t batch,
+               const std::vector<std::vector<double>>& inputs,
+               int64_t max_batch, bool use_graphs, const std::string& what) {
+  const double infinite = std::numeric_limits<double>::infinity();
+  auto instance =
+      Instance::Create(device, model.program, model.weight_data(),
+                       {.max_batch = max_batch, .use_graphs = use_graphs});
+  if (!instance.ok()) {
+    Fail(what + ": " + instance.status().ToString());
+    return infinite;
+  }
+  Status status = (*instance)->Load();
+  std::vector<std::vector<double>> got;
+  // Twice through each slot: what a run leaves must not change the next.
+  for (int i = 0; status.ok() && i < 4; ++i) {
+    status = RunOnce(**instance, batch, inputs, got);
+  }
+  if (!status.ok()) {
+    Fail(what + ": " + status.ToString());
+    return infinite;
+  }
+  return LargestError(
+      got, RunReference(model.program, model.weights, inputs, batch));
+}
+
+void CheckRandomPrograms(CudaDevice& device, int cases, std::mt19937& random,
+                         Json& json) {
+  double worst = 0;
+  for (int i = 0; i < cases; ++i) {
+    const Case c = RandomCase(random);
+    const double error =
+        ErrorOf(device, c.model, c.batch, c.inputs, 40, i % 4 != 0, c.what);
+    if (!(error <= c.tolerance)) {
+      Fail(c.what + ": error " + std::to_string(error) + ", allowed " +
+           std::to_string(c.tolerance));
+    }
+    if (c.tolerance > 0) worst = std::max(worst, error / c.tolerance);
+  }
+  json.Set("random_programs", cases);
+  json.Set("largest_error_over_tolerance", worst);
+}
+
+// Scores of the benchmarks' models: how far each precision is from double.
+void CheckModels(CudaDevice& device, std::mt19937& random, Json& json) {
+  for (bool v2 : {false, true}) {
+    for (Precision precision : {Precision::kFloat32, Precision::kTf32,
+                                Precision::kFloat16, Precision::kBFloat16}) {
+      const std::string what =
+          std::string(v2 ? "dlrm_dcnv2 " : "dlrm_v1 ") + Name(precision);
+      const DenseModel model =
+          MakeDlrm(what, v2 ? MlperfV2() : MlperfV1(), precision, 33, 1);
+      const auto inputs = RandomInputs(model.program, 33, random);
+      const double error = ErrorOf(device, model, 33, inputs, 33, true, what);
+      // Scores lie in (0, 1). What a precision of that many bits may lose over
+      // a dozen layers.
+      const double allowed = precision == Precision::kFloat32    ? 1e-4
+                             : precision == Precision::kBFloat16 ? 0.15
+                                                                 : 0.02;
+      if (!(error <= allowed)) {
+        Fail(what + ": error " + std::to_string(error));
+      }
+      Json entry;
+      entry.Set("model", v2 ? "dlrm_dcnv2" : "dlrm_v1");
+      entry.Set("precision", Name(precision));
+      entry.Set("largest_score_error", error);
+      json.Append("precision_errors", entry);
+    }
+  }
+}
+
+// Loads what cannot fit: the error is an error, and the device goes on.
+void CheckOutOfMemory(CudaDevice& device) {
+  DlrmShape shape;
+  const DenseModel model =
+      MakeDlrm("huge", shape, Precision::kFloat32, 400000, 1);
+  auto instance = Instance::Create(
+      device, model.program, model.weight_data(),
+      {.max_batch = 200000, .num_slots = 4000, .workspace_bytes = 0});
+  if (!instance.ok()) return Fail(instance.status().ToString());
+  const Status status = (*instance)->Load();
+  if (status.code() != Code::kResourceExhausted) {
+    Fail("loading more than fits: " + status.ToString());
+  }
+}
+
+int Run(int cases, unsigned seed, const std::string& json_path) {
+  auto count = runtime::cuda::CountDevices();
+  if (!count.ok() || *count == 0) {
+    std::printf("skipped: no GPU: %s\n",
+                count.ok() ? "the driver shows none"
+                           : count.status().message().c_str());
+    return 77;
+  }
+  auto device = CudaDevice::Create(0);
+  if (!device.ok()) {
+    std::printf("%s\n", device.status().ToString().c_str());
+    return 1;
+  }
+  std::printf("%s, seed %u\n", (*device)->properties().name.c_str(), seed);
+  std::mt19937 random(seed);
+  Json json;
+  json.Set("device", (*device)->properties().name);
+  json.Set("seed", static_cast<double>(seed));
+  CheckRandomPrograms(**device, cases, random, json);
+  CheckModels(**device, random, json);
+  CheckOutOfMemory(**device);
+  json.Set("failures", failures);
+  std::printf("%s\n%d failures\n", json.Text().c_str(), failures);
+  if (!json_path.empty() && !json.Write(json_path)) {
+    std::fprintf(stderr, "cannot write %s\n", json_path.c_str());
+    return 1;
+  }
+  return failures == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace refract::bench
+
+int main(int argc, char** argv) {
+  int cases = 300;
+  unsigned seed = std::random_device()();
+  std::string json;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string flag = argv[i];
+    if (flag == "--cases") {
+      cases = std::atoi(argv[i + 1]);
+    } else if (flag == "--seed") {
+      seed = static_cast<unsigned>(std::strtoul(argv[i + 1], nullptr, 10));
+    } else if (flag == "--json") {
+      json = argv[i + 1];
+    } else {
+      argc = 0;
+    }
+  }
+  if (argc % 2 == 0 || cases < 1) {
+    std::fprintf(stderr,
+                 "usage: device_check [--cases N] [--seed S] [--json FILE]\n");
+    return 2;
+  }
+  return refract::bench::Run(cases, seed, json);
+}

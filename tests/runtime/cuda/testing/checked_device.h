@@ -1,0 +1,601 @@
+#ifndef REFRACT_TESTS_RUNTIME_CUDA_TESTING_CHECKED_DEVICE_H_
+#define REFRACT_TESTS_RUNTIME_CUDA_TESTING_CHECKED_DEVICE_H_
+
+// A device that exists in this process only, and is stricter than a GPU.
+//
+// Work runs as late as the rules of streams and events allow, and in a random
+// order among streams, by the real kernel bodies (simt.h) and plain products.
+// Every access is checked: memory must be allocated and of the right kind, and
+// two accesses of which one writes must be ordered by a stream, an event or the
+// host. Calls that a capture forbids, handles that do not exist, products that
+// were not prepared, frees of memory in use and what is left at the end are
+// violations. A fault can be planted at any call.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/cuda/device_api.h"
+#include "runtime/cuda/kernels/dispatch.h"
+#include "tests/runtime/cuda/testing/simt.h"
+
+namespace refract::runtime::cuda::testing {
+
+struct Access {
+  const std::byte* begin;
+  int64_t bytes;
+  bool write;
+  bool host;  // pinned rather than device memory
+};
+
+class CheckedDevice : public DeviceApi {
+ public:
+  explicit CheckedDevice(unsigned seed, int64_t memory_bytes = int64_t{1} << 30)
+      : memory_bytes_(memory_bytes), random_(seed), launcher_(seed) {}
+  ~CheckedDevice() override {
+    for (auto& [begin, block] : blocks_) std::free(begin);
+  }
+
+  // --- What tests look at -------------------------------------------------
+  const std::vector<std::string>& violations() const { return violations_; }
+  // Allocations, streams, events and graphs that exist.
+  size_t live() const {
+    return blocks_.size() + streams_.size() + events_.size() + graphs_.size();
+  }
+  int calls() const { return calls_; }
+  int graph_launches() const { return graph_launches_; }
+  int kernel_launches() const { return kernel_launches_; }
+  int allocations() const { return allocations_; }
+  int captures() const { return captures_; }
+  // The test itself reads or writes pinned memory now.
+  void HostAccess(const void* begin, int64_t bytes, bool write) {
+    CheckAccess({static_cast<const std::byte*>(begin), bytes, write, true},
+                host_clock_, "the host");
+  }
+  // The `n`-th call from now (1 is the next) fails with `code`. kUnavailable
+  // goes on failing until Reset(). Other faults pass over calls that release.
+  void FailCall(int n, Code code) {
+    fail_at_ = calls_ + n;
+    fail_code_ = code;
+  }
+  // Runs some of the waiting work, or all.
+  void RunSome() {
+    RunUntil([] { return false; }, random_() % 4);
+  }
+
+  // --- DeviceApi ----------------------------------------------------------
+  Status Allocate(int64_t bytes, void** memory) override {
+    return NewBlock(bytes, false, memory);
+  }
+  Status AllocatePinned(int64_t bytes, void** memory) override {
+    return NewBlock(bytes, true, memory);
+  }
+  Status Free(void* memory) override { return FreeBlock(memory, false); }
+  Status FreePinned(void* memory) override { return FreeBlock(memory, true); }
+  Result<MemoryInfo> Memory() override {
+    REFRACT_CUDA_RETURN_IF_ERROR(Enter("Memory"));
+    return MemoryInfo{memory_bytes_ - used_bytes_, memory_bytes_};
+  }
+
+  Result<Stream> CreateStream() override {
+    REFRACT_CUDA_RETURN_IF_ERROR(Enter("CreateStream", kNotInCapture));
+    const int id = next_stream_++;
+    auto stream = std::make_unique<StreamState>();
+    stream->id = id;
+    Stream handle{stream.get()};
+    streams_[handle.handle] = std::move(stream);
+    return handle;
+  }
+  Status DestroyStream(Stream handle) override {
+    REFRACT_CUDA_RETURN_IF_ERROR(Enter("DestroyStream", kReleases));
+    if (Find(handle) == nullptr) return {};
+    streams_.erase(handle.handle);
+    return {};
+  }
+  Result<Event> CreateEvent() override {
+    REFRACT_CUDA_RETURN_IF_ERROR(Enter("CreateEvent"));
+    auto event = std::make_unique<EventState>();
+    Event handle{event.get()};
+    events_[handle.handle] = std::move(event);
+    return handle;
+  }
+  Status DestroyEvent(Event handle) override {
+    REFRACT_CUDA_RETURN_IF_ERROR(Enter("DestroyEvent", kReleases));
+    if (events_.erase(handle.handle) == 0) Violation("destroys no event");
+    return {};
+  }
+
+  Status Record(Event handle, Stream stream_handle) override {
+    REFRACT_CUDA_RETURN_IF_ERROR(Enter("Record"));
+    StreamState* stream = Find(stream_handle);
+    EventState* event = Find(handle);
+    if (stream == nullptr || event == nullptr) return Bad();
+    if (stream->capturing) Violation("records an event in a capture");
+    event->clock = stream->clock;
+    event->recorded = true;
+    return {};
+  }
+  Status StreamWait(Stream stream_handle, Event handle) override {
+    REFRACT_CUDA_RETURN_IF_ERROR(Enter("StreamWait"));
+    StreamState* stream = Find(stream_handle);
+    EventState* event = Find(handle);
+    if (stream == nullptr || event == nullptr) return Bad();
+    if (!event->recorded) Violation("waits for an event never recorded");
+    Merge(event->clock, stream->clock);
+    return {};
+  }
+  Status Synchronize(Event handle) override {
+    REFRACT_CUDA_RETURN_IF_ERROR(Enter("Synchronize(Event)", kNotInCapture));
+    EventState* event = Find(handle);
+    if (event == nullptr) return Bad();
+    if (!event->recorded) Violation("waits for an event never recorded");
+    RunUntil([&] { return Reached(event->clock); });
+    Merge(event->clock, host_clock_);
+    Forget();
+    return {};
+  }
+  Result<bool> Happened(Event handle) override {
+    REFRACT_CUDA_RETURN_IF_ERROR(Enter("Happened"));
+    EventState* event = Find(handle);
+    if (event == nullptr) return Bad();
+    RunSome();
+    if (!Reached(event->clock)) return false;
+    Merge(event->clock, host_clock_);
+    Forget();
+    return true;
+  }
+  Status Synchronize(Stream handle) override {
+    REFRACT_CUDA_RETURN_IF_ERROR(Enter("Synchronize(Stream)", kNotInCapture));
+    StreamState* stream = Find(handle);
+    if (stream == nullptr) return Bad();
+    RunUntil([&] { return Reached(stream->clock); });
+    Merge(stream->clock, host_clock_);
+    Forget();
+    return {};
+  }
+
+  Status CopyToDevice(const CopyCall& copy, Stream stream) override {
+    return Copy("CopyToDevice", copy, true, stream);
+  }
+  Status CopyToHost(const CopyCall& copy, Stream stream) override {
+    return Copy("CopyToHost", copy, false, stream);
+  }
+  Status Clear(void* memory, int64_t bytes, Stream stream) override {
+    REFRACT_CUDA_RETURN_IF_ERROR(Enter("Clear"));
+    return Give(stream,
+                {{{static_cast<std::byte*>(memory), bytes, true, false}},
+                 [=] { std::memset(memory, 0, static_cast<size_t>(bytes)); }});
+  }
+  Status Launch(const Call& call, Stream stream) override {
+    REFRACT_CUDA_RETURN_IF_ERROR(Enter("Launch"));
+    if (const auto* gemm = std::get_if<GemmCall>(&call)) {
+      if (prepared_.count(gemm->shape) == 0) {
+        Violation("launches a product that was not prepared");
+        return Status(Code::kFailedPrecondition, "not prepared");
+      }
+    }
+    ++kernel_launches_;
+    return Give(stream, {AccessesOf(call), [this, call] { Execute(call); }});
+  }
+  Status Prepare(const GemmShape& shape, int64_t workspace_bytes) override {
+    REFRACT_CUDA_RETURN_IF_ERROR(Enter("Prepare", kNotInCapture));
+    if (workspace_bytes < 0) Violation("prepares with negative workspace");
+    prepared_.insert(shape);
+    return {};
+  }
+
+  Status BeginCapture(Stream handle) override {
+    REFRACT_CUDA_RETURN_IF_ERROR(Enter("BeginCapture"));
+    StreamState* stream = Find(handle);
+    if (stream == nullptr) return Bad();
+    if (stream->capturing) Violation("captures twice");
+    stream->capturing = true;
+    stream->captured.clear();
+    return {};
+  }
+  Result<Graph> EndCapture(Stream handle) override {
+    StreamState* stream = Find(handle);
+    const bool capturing = stream != nullptr && stream->capturing;
+    if (stream != nullptr) stream->capturing = false;
+    REFRACT_CUDA_RETURN_IF_ERROR(Enter("EndCapture"));
+    if (!capturing) {
+      Violation("ends no capture");
+      return Bad();
+    }
+    ++captures_;
+    auto graph = std::make_unique<std::vector<Task>>(stream->captured);
+    Graph result{graph.get()};
+    graphs_[result.handle] = std::move(graph);
+    return result;
+  }
+  Status Launch(Graph graph, Stream stream) override {
+    REFRACT_CUDA_RETURN_IF_ERROR(Enter("Launch(Graph)"));
+    const auto it = graphs_.find(graph.handle);
+    if (it == graphs_.end()) {
+      Violation("launches no graph");
+      return Bad();
+    }
+    ++graph_launches_;
+    Task all;
+    for (const Task& task : *it->second) {
+      all.accesses.insert(all.accesses.end(), task.accesses.begin(),
+                          task.accesses.end());
+    }
+    const std::vector<Task> tasks = *it->second;
+    all.run = [tasks] {
+      for (const Task& task : tasks) task.run();
+    };
+    return Give(stream, std::move(all));
+  }
+  Status DestroyGraph(Graph graph) override {
+    REFRACT_CUDA_RETURN_IF_ERROR(Enter("DestroyGraph", kReleases));
+    if (graphs_.erase(graph.handle) == 0) Violation("destroys no graph");
+    return {};
+  }
+
+  Status Reset() override {
+    ++calls_;
+    lost_ = false;
+    fail_at_ = -1;
+    for (auto& [begin, block] : blocks_) std::free(begin);
+    blocks_.clear();
+    used_bytes_ = 0;
+    streams_.clear();
+    events_.clear();
+    graphs_.clear();
+    prepared_.clear();
+    waiting_.clear();
+    history_.clear();
+    return {};
+  }
+
+ private:
+  // Per stream id: how many of its tasks.
+  using Clock = std::map<int, int>;
+  struct Task {
+    std::vector<Access> accesses;
+    std::function<void()> run;
+    int stream = 0;
+    int number = 0;  // in its stream, from 1
+    Clock after;     // what must have run
+  };
+  struct StreamState {
+    int id = 0;
+    Clock clock;
+    bool capturing = false;
+    std::vector<Task> captured;
+  };
+  struct EventState {
+    bool recorded = false;
+    Clock clock;
+  };
+  struct Block {
+    int64_t bytes;
+    bool host;
+  };
+  struct Past {
+    Access access;
+    int stream, number;
+  };
+  enum Rule : uint8_t { kAny, kNotInCapture, kReleases };
+
+  Status Enter(const char* name, Rule rule = kAny) {
+    call_ = name;
+    ++calls_;
+    if (calls_ == fail_at_ &&
+        !(rule == kReleases && fail_code_ != Code::kUnavailable)) {
+      lost_ = lost_ || fail_code_ == Code::kUnavailable;
+      if (!lost_) return Status(fail_code_, std::string("planted: ") + name);
+    }
+    if (lost_) return Status(Code::kUnavailable, "the device is lost");
+    if (rule != kAny) {
+      for (const auto& [handle, stream] : streams_) {
+        if (!stream->capturing) continue;
+        Violation("is not allowed in a capture");
+        return Status(Code::kInternal, "not allowed in a capture");
+      }
+    }
+    return {};
+  }
+  void Violation(const std::string& what) {
+    violations_.push_back(std::string(call_) + " " + what);
+  }
+  Status Bad() { return Status(Code::kInternal, "bad handle"); }
+  StreamState* Find(Stream stream) {
+    const auto it = streams_.find(stream.handle);
+    if (it != streams_.end()) return it->second.get();
+    Violation("of no stream");
+    return nullptr;
+  }
+  EventState* Find(Event event) {
+    const auto it = events_.find(event.handle);
+    if (it != events_.end()) return it->second.get();
+    Violation("of no event");
+    return nullptr;
+  }
+  static void Merge(const Clock& from, Clock& into) {
+    for (const auto& [stream, number] : from) {
+      into[stream] = std::max(into[stream], number);
+    }
+  }
+  bool Reached(const Clock& clock) const {
+    for (const auto& [stream, number] : clock) {
+      const auto it = done_.find(stream);
+      if (number > (it == done_.end() ? 0 : it->second)) return false;
+    }
+    return true;
+  }
+
+  Status NewBlock(int64_t bytes, bool host, void** memory) {
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        Enter(host ? "AllocatePinned" : "Allocate", kNotInCapture));
+    if (bytes <= 0) Violation("allocates nothing");
+    if (!host && used_bytes_ + bytes > memory_bytes_) {
+      return Status(Code::kResourceExhausted, "out of memory");
+    }
+    ++allocations_;
+    const auto rounded = static_cast<size_t>((bytes + 255) / 256 * 256);
+    void* begin = std::aligned_alloc(256, rounded);
+    std::memset(begin, 0xFF, rounded);  // NaN: nothing is zero by itself
+    blocks_[static_cast<std::byte*>(begin)] = {bytes, host};
+    if (!host) used_bytes_ += bytes;
+    *memory = begin;
+    return {};
+  }
+  Status FreeBlock(void* memory, bool host) {
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        Enter(host ? "FreePinned" : "Free", kReleases));
+    const auto it = blocks_.find(static_cast<std::byte*>(memory));
+    if (it == blocks_.end() || it->second.host != host) {
+      Violation("frees what was not allocated");
+      return Bad();
+    }
+    CheckAccess({it->first, it->second.bytes, true, host}, host_clock_,
+                "the free");
+    if (!host) used_bytes_ -= it->second.bytes;
+    std::free(it->first);
+    blocks_.erase(it);
+    return {};
+  }
+
+  Status Copy(const char* name, const CopyCall& copy, bool to_device,
+              Stream stream) {
+    REFRACT_CUDA_RETURN_IF_ERROR(Enter(name));
+    if (copy.row_bytes > copy.to_pitch || copy.row_bytes > copy.from_pitch) {
+      Violation("has rows that overlap");
+    }
+    Task task;
+    for (int64_t row = 0; row < copy.rows; ++row) {
+      task.accesses.push_back(
+          {static_cast<std::byte*>(copy.to) + row * copy.to_pitch,
+           copy.row_bytes, true, !to_device});
+      task.accesses.push_back(
+          {static_cast<const std::byte*>(copy.from) + row * copy.from_pitch,
+           copy.row_bytes, false, to_device});
+    }
+    task.run = [copy] {
+      for (int64_t row = 0; row < copy.rows; ++row) {
+        std::memcpy(
+            static_cast<std::byte*>(copy.to) + row * copy.to_pitch,
+            static_cast<const std::byte*>(copy.from) + row * copy.from_pitch,
+            static_cast<size_t>(copy.row_bytes));
+      }
+    };
+    return Give(stream, std::move(task));
+  }
+
+  // Adds work to a stream, or to its capture.
+  Status Give(Stream handle, Task task) {
+    StreamState* stream = Find(handle);
+    if (stream == nullptr) return Bad();
+    if (stream->capturing) {
+      for (const Access& access : task.accesses)
+        CheckMemory(access, "captured");
+      stream->captured.push_back(std::move(task));
+      return {};
+    }
+    Merge(host_clock_, stream->clock);
+    task.after = stream->clock;
+    task.stream = stream->id;
+    task.number = ++stream->clock[stream->id];
+    for (const Access& access : task.accesses) {
+      CheckAccess(access, task.after, "work");
+    }
+    for (const Access& access : task.accesses) {
+      history_.push_back({access, task.stream, task.number});
+    }
+    waiting_.push_back(std::move(task));
+    return {};
+  }
+
+  void CheckMemory(const Access& access, const char* who) {
+    if (access.bytes == 0) return;
+    auto it = blocks_.upper_bound(const_cast<std::byte*>(access.begin));
+    if (it == blocks_.begin()) {
+      Violation(std::string(who) + " touches memory that is not allocated");
+      return;
+    }
+    --it;
+    if (access.begin + access.bytes > it->first + it->second.bytes ||
+        it->second.host != access.host) {
+      Violation(std::string(who) + " touches memory that is not allocated");
+    }
+  }
+  // `seen`: what is known to have run before.
+  void CheckAccess(const Access& access, const Clock& seen, const char* who) {
+    CheckMemory(access, who);
+    for (const Past& past : history_) {
+      if (!past.access.write && !access.write) continue;
+      if (past.access.begin + past.access.bytes <= access.begin ||
+          access.begin + access.bytes <= past.access.begin) {
+        continue;
+      }
+      const auto it = seen.find(past.stream);
+      if (it != seen.end() && it->second >= past.number) continue;
+      Violation(std::string(who) + " races with work of stream " +
+                std::to_string(past.stream));
+      return;
+    }
+  }
+  // What the host has waited for can race with nothing any more.
+  void Forget() {
+    history_.erase(std::remove_if(history_.begin(), history_.end(),
+                                  [&](const Past& past) {
+                                    return host_clock_[past.stream] >=
+                                           past.number;
+                                  }),
+                   history_.end());
+  }
+
+  // Runs waiting tasks in some legal order.
+  template <typename Stop>
+  void RunUntil(Stop stop, size_t at_most = SIZE_MAX) {
+    while (!stop() && at_most-- > 0) {
+      std::vector<size_t> legal;
+      for (size_t i = 0; i < waiting_.size(); ++i) {
+        if (Reached(waiting_[i].after)) legal.push_back(i);
+      }
+      if (legal.empty()) return;
+      const size_t i = legal[random_() % legal.size()];
+      const Task task = std::move(waiting_[i]);
+      waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
+      task.run();
+      done_[task.stream] = task.number;
+    }
+  }
+
+  void Execute(const Call& call) {
+    std::visit(
+        [this](const auto& kernel) {
+          if constexpr (std::is_same_v<std::decay_t<decltype(kernel)>,
+                                       GemmCall>) {
+            Multiply(kernel);
+          } else {
+            Dispatch(kernel, launcher_);
+          }
+        },
+        call);
+  }
+
+  static void Multiply(const GemmCall& call) {
+    const GemmShape& s = call.shape;
+    auto factor = [&](const void* data, int64_t i) {
+      const float value = Load(data, s.dtype, i);
+      return s.tf32 && s.dtype == DType::kFloat32 ? RoundToTf32(value) : value;
+    };
+    for (int64_t m = 0; m < s.m; ++m) {
+      for (int64_t n = 0; n < s.n; ++n) {
+        float sum = 0;
+        for (int64_t k = 0; k < s.k; ++k) {
+          sum += factor(call.in, m * s.ld_in + k) *
+                 factor(call.weight, n * s.ld_weight + k);
+        }
+        if (call.bias != nullptr) sum += Load(call.bias, s.dtype, n);
+        if (s.epilogue == Epilogue::kRelu ||
+            s.epilogue == Epilogue::kReluBias) {
+          sum = ApplyUnary(ElementOp::kRelu, sum);
+        } else if (s.epilogue == Epilogue::kGeluTanhBias) {
+          sum = ApplyUnary(ElementOp::kGeluTanh, sum);
+        }
+        Store(sum, call.out, s.dtype, m * s.ld_out + n);
+      }
+    }
+  }
+
+  // Row by row: columns beside a view belong to somebody else.
+  static void AddRows(const void* data, int64_t rows, int64_t cols, int64_t ld,
+                      DType dtype, bool write, std::vector<Access>& accesses) {
+    if (data == nullptr || cols == 0) return;
+    const int64_t size = SizeOf(dtype);
+    for (int64_t row = 0; row < rows; ++row) {
+      accesses.push_back({static_cast<const std::byte*>(data) + row * ld * size,
+                          cols * size, write, false});
+    }
+  }
+  static std::vector<Access> AccessesOf(const Call& call) {
+    std::vector<Access> a;
+    if (const auto* c = std::get_if<GemmCall>(&call)) {
+      const GemmShape& s = c->shape;
+      AddRows(c->in, s.m, s.k, s.ld_in, s.dtype, false, a);
+      AddRows(c->weight, s.n, s.k, s.ld_weight, s.dtype, false, a);
+      AddRows(c->bias, 1, s.n, s.n, s.dtype, false, a);
+      AddRows(c->out, s.m, s.n, s.ld_out, s.dtype, true, a);
+      a.push_back({static_cast<std::byte*>(c->workspace), c->workspace_bytes,
+                   true, false});
+    } else if (const auto* c = std::get_if<InteractionCall>(&call)) {
+      AddRows(c->dense, c->samples, c->dim, c->ld_dense, c->dtype, false, a);
+      AddRows(c->embeddings, c->samples, (c->features - 1) * c->dim,
+              c->ld_embeddings, c->dtype, false, a);
+      AddRows(c->out, c->samples,
+              (c->copy_dense ? c->dim : 0) +
+                  NumPairs(c->features, c->diagonal) + c->pad,
+              c->ld_out, c->dtype, true, a);
+    } else if (const auto* c = std::get_if<ChainCall>(&call)) {
+      for (int i = 0; i < c->num_operands; ++i) {
+        const ChainOperand& operand = c->operands[i];
+        AddRows(operand.data, operand.ld == 0 ? 1 : c->rows,
+                operand.one_column ? 1 : c->cols, operand.ld, operand.dtype,
+                false, a);
+      }
+      AddRows(c->out, c->rows, c->cols + c->pad, c->ld_out, c->dtype, true, a);
+    } else if (const auto* c = std::get_if<CrossCall>(&call)) {
+      AddRows(c->x0, c->rows, c->cols, c->ld_x0, c->dtype, false, a);
+      AddRows(c->y, c->rows, c->cols, c->ld_y, c->dtype, false, a);
+      AddRows(c->x, c->rows, c->cols, c->ld_x, c->dtype, false, a);
+      AddRows(c->bias, 1, c->cols, c->cols, c->dtype, false, a);
+      AddRows(c->out, c->rows, c->cols + c->pad, c->ld_out, c->dtype, true, a);
+    } else if (const auto* c = std::get_if<GatherCall>(&call)) {
+      AddRows(c->unique, c->capacity, c->cols, c->ld_unique, c->dtype, false,
+              a);
+      AddRows(c->index, c->rows, 1, 1, DType::kInt32, false, a);
+      AddRows(c->num_unique, 1, 1, 1, DType::kInt32, false, a);
+      AddRows(c->batch, 1, 1, 1, DType::kInt32, false, a);
+      AddRows(c->faults, 1, 1, 1, DType::kInt32, true, a);
+      AddRows(c->out, c->rows, c->cols + c->pad, c->ld_out, c->dtype, true, a);
+    } else if (const auto* c = std::get_if<RowNormCall>(&call)) {
+      AddRows(c->in, c->rows, c->cols, c->ld_in, c->dtype, false, a);
+      AddRows(c->gamma, 1, c->cols, c->cols, c->dtype, false, a);
+      AddRows(c->beta, 1, c->cols, c->cols, c->dtype, false, a);
+      AddRows(c->out, c->rows, c->cols + c->pad, c->ld_out, c->dtype, true, a);
+    }
+    return a;
+  }
+
+  const int64_t memory_bytes_;
+  int64_t used_bytes_ = 0;
+  std::mt19937 random_;
+  EmulatedLauncher launcher_;
+
+  const char* call_ = "";
+  int calls_ = 0;
+  int fail_at_ = -1;
+  Code fail_code_ = Code::kOk;
+  bool lost_ = false;
+  int graph_launches_ = 0, kernel_launches_ = 0, allocations_ = 0,
+      captures_ = 0;
+
+  std::map<std::byte*, Block> blocks_;
+  std::map<void*, std::unique_ptr<StreamState>> streams_;
+  std::map<void*, std::unique_ptr<EventState>> events_;
+  std::map<void*, std::unique_ptr<std::vector<Task>>> graphs_;
+  std::set<GemmShape> prepared_;
+  int next_stream_ = 0;
+
+  std::vector<Task> waiting_;
+  std::vector<Past> history_;
+  Clock done_, host_clock_;
+  std::vector<std::string> violations_;
+};
+
+}  // namespace refract::runtime::cuda::testing
+
+#endif  // REFRACT_TESTS_RUNTIME_CUDA_TESTING_CHECKED_DEVICE_H_
