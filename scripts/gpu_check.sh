@@ -24,8 +24,11 @@ quick=()
 build_only=no
 while (($#)); do
   case "$1" in
-    --out) out="${2:?--out needs a folder}"; shift ;;
-    --build) build="${2:?--build needs a folder}"; shift ;;
+    --out | --build)
+      [[ -n ${2-} ]] || { echo "gpu_check.sh: $1 needs a folder" >&2; exit 2; }
+      if [[ $1 == --out ]]; then out="$2"; else build="$2"; fi
+      shift
+      ;;
     --quick) quick=(--quick) ;;
     --build-only) build_only=yes ;;
     -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0"; exit 0 ;;

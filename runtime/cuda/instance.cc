@@ -141,7 +141,7 @@ Instance::~Instance() { Unload(); }
 Status Instance::Load() {
   if (state_ != State::kUnloaded) {
     return Status(Code::kFailedPrecondition,
-                  "model " + program_.name + " is loaded already");
+                  "model " + program_.name + ": Load() needs Unload() first");
   }
   Status status = LoadOrFail();
   if (status.ok()) {

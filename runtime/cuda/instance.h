@@ -8,7 +8,7 @@
 // A slot is pinned host memory and device memory for the inputs and outputs of
 // one request. Three streams work at once: uploads, computation, downloads; so
 // with two or more slots the next request's copy overlaps this one's kernels.
-// All addresses are fixed at load. A request in flight costs no allocation.
+// All addresses are fixed at load. A request allocates nothing (with graphs).
 //
 //   Acquire(batch) ── fill input(slot, i) ── Submit(slot) ── Wait(slot)
 //       ── read output(slot, i) ── Release(slot)
