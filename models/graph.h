@@ -115,6 +115,32 @@ struct OpLibrary {
   friend bool operator==(const OpLibrary&, const OpLibrary&) = default;
 };
 
+// Whether the rows of a request (the items to score) are scored alone. Import
+// finds it (models/row_dependence.h); what nobody looked at keeps rows
+// together.
+enum class RowUse : uint8_t {
+  kUnknown = 0,   // not looked at, or not known to be kAlone
+  kAlone = 1,     // a row's results come from that row and from what the
+                  // request gives for all of them
+  kTogether = 2,  // a row's results depend on the other rows
+};
+
+struct RowDependence {
+  RowUse use = RowUse::kUnknown;
+  // One request may be cut into several by rows (dimension 0 of what has rows),
+  // and the results put together again.
+  bool may_split = false;
+  // Rows of several requests may be put into one: kAlone, and everything that
+  // comes in has rows, so that nothing of one request meets another's.
+  bool may_coalesce = false;
+  // The first node that brings rows together, or whose operator is not known to
+  // keep them apart. Empty when there is none, or when only running showed it.
+  std::string node;
+  std::string why;  // one line; empty when both may be done
+
+  friend bool operator==(const RowDependence&, const RowDependence&) = default;
+};
+
 enum class SourceFormat : uint8_t { kTorchExport = 0, kTorchScript = 1 };
 
 struct Graph {
@@ -129,6 +155,7 @@ struct Graph {
   // Smallest batch that the graph itself computes right; a smaller one is
   // padded by the runtime. 1 unless import found otherwise.
   int64_t min_batch = 1;
+  RowDependence rows;  // of the whole model
   SourceFormat source = SourceFormat::kTorchExport;
   // What `refract import` had loaded, where a node calls an operator that is
   // not LibTorch's own. A process that runs such a node must load the same.

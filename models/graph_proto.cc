@@ -224,7 +224,39 @@ proto::Graph ToProto(const Graph& graph) {
     to.mutable_digest()->set_low(library.digest.low);
     to.mutable_digest()->set_high(library.digest.high);
   }
+  // Left out where nobody looked, as in files of older versions.
+  if (!(graph.rows == RowDependence())) {
+    *stored.mutable_rows() = ToProto(graph.rows);
+  }
   return stored;
+}
+
+proto::RowDependence ToProto(const RowDependence& rows) {
+  proto::RowDependence stored;
+  stored.set_use(static_cast<uint32_t>(rows.use));
+  stored.set_may_split(rows.may_split);
+  stored.set_may_coalesce(rows.may_coalesce);
+  stored.set_node(rows.node);
+  stored.set_why(rows.why);
+  return stored;
+}
+
+absl::StatusOr<RowDependence> FromProto(const proto::RowDependence& stored) {
+  if (stored.use() > static_cast<uint32_t>(RowUse::kTogether)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("row use ", stored.use(), " is not known"));
+  }
+  RowDependence rows;
+  rows.use = static_cast<RowUse>(stored.use());
+  rows.may_split = stored.may_split();
+  rows.may_coalesce = stored.may_coalesce();
+  rows.node = stored.node();
+  rows.why = stored.why();
+  if ((rows.may_split || rows.may_coalesce) && rows.use != RowUse::kAlone) {
+    return absl::InvalidArgumentError(
+        "rows that are not scored alone may not be cut or put together");
+  }
+  return rows;
 }
 
 absl::StatusOr<Graph> FromProto(const proto::Graph& stored) {
@@ -255,6 +287,7 @@ absl::StatusOr<Graph> FromProto(const proto::Graph& stored) {
     graph.op_libraries.push_back(
         {library.name(), {library.digest().low(), library.digest().high()}});
   }
+  REFRACT_ASSIGN_OR_RETURN(graph.rows, FromProto(stored.rows()));
   REFRACT_RETURN_IF_ERROR(ValidateGraph(graph));
   return graph;
 }

@@ -1,20 +1,37 @@
 #ifndef REFRACT_MODELS_ROW_DEPENDENCE_H_
 #define REFRACT_MODELS_ROW_DEPENDENCE_H_
 
-// Models whose items are not scored alone.
-
-#include <string>
+// May requests be put together, or cut, by rows? (RowDependence in graph.h is
+// the answer.)
+//
+// Found without running anything, by a rule per operator that tells where the
+// rows of its operands are in its results: dimension, and how many entries each
+// row has there. A dimension that rows are in may be reshaped, permuted,
+// gathered from, even folded into another one and unfolded again; an operator
+// that works along it (a mean, softmax, sort, roll or product over the batch)
+// brings rows together, and so does a result that has it twice (x @ x.T), a
+// number made of the batch's size, or one made of a row's number. Operators
+// without a rule count as bringing rows together: kUnknown.
 
 #include "models/graph.h"
+#include "models/split_plan.h"
 
 namespace refract::models {
 
-// The first node that mixes the rows of a request, as "softmax
-// (aten.softmax.int) works across the batch"; empty when no node is known to.
-// Judged by shapes: a reduction, normalisation, sort or product of floats along
-// a dimension whose size has the batch in it, or a result with the batch in two
-// dimensions. What shapes do not show, CheckRows() finds with a sample.
-std::string FindRowDependence(const Graph& graph);
+// Of the whole model. Never reads graph.rows.
+RowDependence FindRowDependence(const Graph& graph);
+
+// Of the HN part alone: what an HN asks before it puts requests together. What
+// happens on the CN does not count, but what crosses has to have rows. A
+// dependence that only running the model showed (graph.rows) counts as the
+// HN's. Neither is allowed when nothing runs on the HN.
+RowDependence FindHnRowDependence(const Graph& graph, const SplitPlan& plan);
+
+// Fills plan.rows and plan.hn_rows. `plan` has its stages and crossings.
+void MarkRows(const Graph& graph, SplitPlan& plan);
+
+// "alone", "together", "unknown".
+absl::string_view Name(RowUse use);
 
 }  // namespace refract::models
 

@@ -14,7 +14,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/constants.h"
+#include "models/graph_proto.h"
 #include "models/op_traits.h"
+#include "models/row_dependence.h"
 #include "proto/split_plan.pb.h"
 
 namespace refract::models {
@@ -183,6 +185,21 @@ void AddForms(const std::vector<WireForm>& forms, base::DigestBuilder& digest) {
   }
 }
 
+// A plan that was edited by hand may not allow what mixes requests.
+absl::Status CheckRowClaims(const RowDependence& claimed,
+                            const RowDependence& found,
+                            absl::string_view what) {
+  if ((!claimed.may_split || found.may_split) &&
+      (!claimed.may_coalesce || found.may_coalesce)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the plan says that rows of ", what,
+      claimed.may_coalesce && !found.may_coalesce ? " may be put together"
+                                                  : " may be cut apart",
+      ": ", found.why));
+}
+
 void AddSchema(const Graph& graph, const std::vector<ValueId>& ids,
                base::DigestBuilder& digest) {
   digest.AddInt(ids.size());
@@ -296,8 +313,21 @@ absl::Status ValidatePlan(const Graph& graph, const base::Digest& model,
       CheckCrossings(graph, plan.down, needed.down, "HN to CN"));
   REFRACT_RETURN_IF_ERROR(CheckForms(graph, plan.up, plan.up_forms, "CN to HN",
                                      /*unique_rows_allowed=*/true));
-  return CheckForms(graph, plan.down, plan.down_forms, "HN to CN",
-                    /*unique_rows_allowed=*/false);
+  REFRACT_RETURN_IF_ERROR(CheckForms(graph, plan.down, plan.down_forms,
+                                     "HN to CN",
+                                     /*unique_rows_allowed=*/false));
+  const auto allows = [](const RowDependence& rows) {
+    return rows.may_split || rows.may_coalesce;
+  };
+  if (allows(plan.rows)) {
+    REFRACT_RETURN_IF_ERROR(
+        CheckRowClaims(plan.rows, FindRowDependence(graph), "the model"));
+  }
+  if (allows(plan.hn_rows)) {
+    REFRACT_RETURN_IF_ERROR(CheckRowClaims(
+        plan.hn_rows, FindHnRowDependence(graph, plan), "the HN part"));
+  }
+  return absl::OkStatus();
 }
 
 base::Digest SchemaDigest(const Graph& graph, const SplitPlan& plan) {
@@ -337,6 +367,8 @@ absl::Status SavePlan(const Graph& graph, const SplitPlan& plan,
     }
   }
   if (plan.measured) Store(*plan.measured, *stored.mutable_measured());
+  *stored.mutable_rows() = ToProto(plan.rows);
+  *stored.mutable_hn_rows() = ToProto(plan.hn_rows);
 
   // Written aside and renamed, so that a node that loads meanwhile reads the
   // old plan or the new one, never half of one.
@@ -445,6 +477,8 @@ absl::StatusOr<SplitPlan> LoadPlan(const Graph& graph, absl::string_view path) {
   if (stored.has_measured()) {
     plan.measured = MeasurementFrom(stored.measured());
   }
+  REFRACT_ASSIGN_OR_RETURN(plan.rows, FromProto(stored.rows()));
+  REFRACT_ASSIGN_OR_RETURN(plan.hn_rows, FromProto(stored.hn_rows()));
   return plan;
 }
 

@@ -53,6 +53,10 @@ struct SplitPlan {
   std::vector<WireForm> up_forms;
   std::vector<WireForm> down_forms;
   std::optional<WireMeasurement> measured;
+  // May requests be put together, or cut, by rows: the whole model, and the HN
+  // part alone (MarkRows() fills them). Default: neither.
+  RowDependence rows;
+  RowDependence hn_rows;
 
   bool uses_hn() const;
   WireForm up_form(size_t i) const {
@@ -79,7 +83,8 @@ void ComputeCrossings(const Graph& graph, SplitPlan& plan);
 // Every rule a legal plan obeys: one stage per node; stages never fall along an
 // edge; operators that must not be on the HN are not; look-ups are before or,
 // of one table each, on it; `up`/`down` are exactly what must cross, each with
-// a known dtype, in a form that it can have; digest equals `model`.
+// a known dtype, in a form that it can have; digest equals `model`; rows may be
+// put together or cut only where the graph shows that they are scored alone.
 // InvalidArgument names node or value.
 absl::Status ValidatePlan(const Graph& graph, const base::Digest& model,
                           const SplitPlan& plan);

@@ -98,14 +98,19 @@ absl::Status LearnFromSample(const models::WeightStore& weights,
   return models::CheckRows(named, weights, model.graph, model.notes);
 }
 
-// What shapes tell, beside what the sample told.
-void NoteRowDependence(ImportedModel& model) {
-  const std::string found = models::FindRowDependence(model.graph);
-  if (found.empty()) return;
+// What the graph tells, beside what the sample told.
+void FindRows(ImportedModel& model) {
+  Graph& graph = model.graph;
+  const models::RowDependence found = models::FindRowDependence(graph);
+  const bool seen = graph.rows.use == models::RowUse::kTogether;
+  if (!seen || found.use == models::RowUse::kTogether) graph.rows = found;
+  if (graph.rows.use != models::RowUse::kTogether) return;
   // A copied row would change the others' results.
-  if (model.graph.min_batch == 2) model.graph.min_batch = 1;
-  model.notes.push_back(absl::StrCat(
-      "an item's result depends on the other items of its request: ", found));
+  if (graph.min_batch == 2) graph.min_batch = 1;
+  model.notes.push_back(
+      absl::StrCat("an item's result depends on the other items of its "
+                   "request: ",
+                   graph.rows.why));
 }
 
 // A model that uses LibTorch's operators alone needs none.
@@ -160,7 +165,7 @@ absl::StatusOr<ImportedModel> PrepareModel(const ImportRequest& request) {
         ": TorchScript carries no shapes; give one example of each input with "
         "--sample INPUTS.safetensors"));
   }
-  NoteRowDependence(model);
+  FindRows(model);
   RecordLibraries(model.graph);
   REFRACT_RETURN_IF_ERROR(
       base::Annotate(TryRun(model, weights, sample, sample_file), path));

@@ -162,6 +162,8 @@ PlanSummary SummarizePlan(const Graph& graph, const models::SplitPlan& plan,
                           const TwoSizes& sizes) {
   PlanSummary summary;
   summary.method = plan.method;
+  summary.rows = plan.rows;
+  summary.hn_rows = plan.hn_rows;
   for (int stage = 0; stage < 3; ++stage) {
     summary.stages[stage] = SumWork(graph, sizes, [&](size_t n) {
       return static_cast<int>(plan.stages[n]) == stage;
@@ -220,6 +222,7 @@ ModelSummary Summarize(
   }
   summary.batch_symbol = graph.batch_symbol;
   summary.min_batch = graph.min_batch;
+  summary.rows = graph.rows;
   summary.operators = CountOperators(graph);
   for (const OperatorCount& count : summary.operators) {
     if (models::ClassOf(count.op) == models::OpClass::kUnknown) {

@@ -54,6 +54,8 @@ struct PlanSummary {
   WorkSummary stages[3];  // CN-pre, HN, CN-post
   std::vector<TensorSummary> up;
   std::vector<TensorSummary> down;
+  models::RowDependence rows;     // of the whole model
+  models::RowDependence hn_rows;  // of the HN part
 };
 
 struct ModelSummary {
@@ -65,6 +67,7 @@ struct ModelSummary {
   std::vector<TensorSummary> outputs;
   std::string batch_symbol;
   int64_t min_batch = 1;
+  models::RowDependence rows;
   std::vector<OperatorCount> operators;  // most frequent first
   std::vector<std::string> unknown_operators;
   std::vector<TableSummary> tables;  // largest first

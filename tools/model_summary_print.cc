@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "models/row_dependence.h"
 #include "nlohmann/json.hpp"
 #include "tools/model_summary.h"
 
@@ -135,10 +136,28 @@ ordered_json ToJson(const WorkSummary& work) {
           {"operators_not_counted", work.not_counted}};
 }
 
+ordered_json ToJson(const models::RowDependence& rows) {
+  return {{"use", Name(rows.use)},
+          {"may_split", rows.may_split},
+          {"may_coalesce", rows.may_coalesce},
+          {"node", rows.node},
+          {"why", rows.why}};
+}
+
 ordered_json ToJson(const PlanSummary& plan) {
   return {{"method", plan.method},        {"cn_pre", ToJson(plan.stages[0])},
           {"hn", ToJson(plan.stages[1])}, {"cn_post", ToJson(plan.stages[2])},
-          {"up", ToJson(plan.up)},        {"down", ToJson(plan.down)}};
+          {"up", ToJson(plan.up)},        {"down", ToJson(plan.down)},
+          {"rows", ToJson(plan.rows)},    {"hn_rows", ToJson(plan.hn_rows)}};
+}
+
+// "may be cut and put together"; or what may not be done, and why.
+std::string RowsText(const models::RowDependence& rows) {
+  if (rows.may_coalesce) return "requests may be cut and put together";
+  return absl::StrCat(
+      rows.may_split ? "requests may be cut, not put together: "
+                     : "requests are neither cut nor put together: ",
+      rows.why.empty() ? "not known to be scored alone" : rows.why);
 }
 
 }  // namespace
@@ -163,6 +182,7 @@ void PrintPlan(const PlanSummary& plan, std::ostream& out) {
   }
   PrintCrossings("crossing CN to HN", plan.up, out);
   PrintCrossings("crossing HN to CN", plan.down, out);
+  out << "rows on the HN: " << RowsText(plan.hn_rows) << "\n";
 }
 
 void PrintSummary(const ModelSummary& summary, std::ostream& out) {
@@ -174,6 +194,7 @@ void PrintSummary(const ModelSummary& summary, std::ostream& out) {
     out << "batch " << summary.batch_symbol << ", from " << summary.min_batch
         << " up\n";
   }
+  out << "rows: " << RowsText(summary.rows) << "\n";
   PrintTensors("inputs", summary.inputs, out);
   PrintTensors("outputs", summary.outputs, out);
 
@@ -236,6 +257,7 @@ std::string ToJson(const ModelSummary& summary) {
       {"source", summary.source},
       {"batch_symbol", summary.batch_symbol},
       {"min_batch", summary.min_batch},
+      {"rows", ToJson(summary.rows)},
       {"inputs", ToJson(summary.inputs)},
       {"outputs", ToJson(summary.outputs)},
       {"operators", std::move(operators)},

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/repository.h"
+#include "models/row_dependence.h"
 #include "models/split_plan.h"
 #include "nlohmann/json.hpp"
 #include "partitioner/ancestors.h"
@@ -127,8 +128,9 @@ absl::Status Partition(const PartitionOptions& options, std::ostream& out) {
   REFRACT_ASSIGN_OR_RETURN(const CostProfiles profiles,
                            FindProfiles(options, *model));
   AddProfiledSizes(profiles, sizes);
-  REFRACT_ASSIGN_OR_RETURN(const Planned planned,
+  REFRACT_ASSIGN_OR_RETURN(Planned planned,
                            MakePlan(options, *model, sizes, profiles));
+  models::MarkRows(model->graph, planned.plan);
   const std::string path = absl::StrCat(model->folder, "/split_plan.pb");
   REFRACT_RETURN_IF_ERROR(models::SavePlan(model->graph, planned.plan, path));
   const ModelSummary summary = Summarize(*model, &planned.plan, sizes);

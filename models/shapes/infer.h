@@ -46,9 +46,9 @@ absl::Status InferShapes(absl::Span<const NamedTensor> sample,
 // sizes of 0 and 1, so that a graph may fail or answer otherwise for a single
 // row: row 0 of the sample alone is compared with the same row given twice.
 // Sets graph.min_batch to 2 when they differ, to 1 when they agree (also where
-// an exporter's guard said 2; a larger minimum is left alone). One line for
-// each thing worth knowing is added to `notes`: the minimum and why, that an
-// item's result depends on the others of its request, or why it could not be
+// an exporter's guard said 2; a larger minimum is left alone), and graph.rows
+// when a row answers otherwise beside other rows. One line for each thing worth
+// knowing is added to `notes`: the minimum and why, or why it could not be
 // checked.
 //
 // InvalidArgument as InferShapes() for a sample that does not fit.

@@ -288,8 +288,8 @@ absl::Status CheckRows(absl::Span<const NamedTensor> sample,
     mixes |= !SameFirstRows(two, 2, run, 2);
   }
   if (mixes) {
-    notes.push_back(
-        "an item's result depends on the other items of its request");
+    graph.rows = {.use = RowUse::kTogether,
+                  .why = "the sample's rows answer otherwise beside others"};
   }
   if (graph.min_batch > 2) return absl::OkStatus();
   InterpreterRun one;

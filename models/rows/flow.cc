@@ -1,0 +1,392 @@
+#include "models/rows/flow.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "models/op_traits.h"
+
+namespace refract::models::rows {
+namespace {
+
+bool IsPrime(int64_t n) {
+  for (int64_t d = 2; d * d <= n; ++d) {
+    if (n % d == 0) return false;
+  }
+  return n > 1;
+}
+
+// A product that stays a number: shapes are other people's.
+bool Multiply(int64_t& product, int64_t factor) {
+  return !__builtin_mul_overflow(product, factor, &product);
+}
+
+// Operators that give each entry of the result from the entries at the same
+// place of their operands, under another class than kElementwise.
+bool IsPointwise(const NodeView& view, OpClass op_class) {
+  static const auto& others = *new absl::flat_hash_set<absl::string_view>{
+      "clone",          "contiguous",    "copy",         "lift_fresh_copy",
+      "alias",          "detach",        "detach_copy",  "alias_copy",
+      "bucketize",      "searchsorted",  "fill",         "zero",
+      "real",           "imag",          "conj",         "_conj",
+      "_conj_physical", "conj_physical", "resolve_conj", "resolve_neg"};
+  static const auto& not_pointwise =
+      *new absl::flat_hash_set<absl::string_view>{
+          "addr",
+          "outer",
+          "ger",
+          "cross",
+          "dist",
+          "glu",
+          "quantize_per_channel",
+          "fake_quantize_per_channel_affine"};
+  if (others.contains(view.name)) return true;
+  return op_class == OpClass::kElementwise &&
+         !not_pointwise.contains(view.name);
+}
+
+// The first operand that mixes, whatever the operator.
+std::optional<Flow> MixedInput(const NodeView& view) {
+  for (const ValueId id : view.inputs()) {
+    const Flow flow = view.FlowOf(id);
+    if (flow.mixed()) return flow;
+  }
+  return std::nullopt;
+}
+
+bool AllShared(const NodeView& view) {
+  const std::vector<ValueId> inputs = view.inputs();
+  return std::all_of(inputs.begin(), inputs.end(),
+                     [&](ValueId id) { return view.FlowOf(id).shared(); });
+}
+
+Flow JoinShared(const NodeView& view) {
+  for (const ValueId id : view.inputs()) {
+    if (view.FlowOf(id).kind == Kind::kRequest) return Flow::Request();
+  }
+  return Flow::Constant();
+}
+
+}  // namespace
+
+Sizes::Sizes(const Graph& graph) : batch_symbol_(graph.batch_symbol) {
+  absl::flat_hash_set<int64_t> constants;
+  std::vector<std::string> symbols = {batch_symbol_};
+  const auto collect = [&](const SymExpr& size) {
+    if (const auto constant = size.constant()) constants.insert(*constant);
+    for (std::string& symbol : size.Symbols()) {
+      if (std::find(symbols.begin(), symbols.end(), symbol) == symbols.end()) {
+        symbols.push_back(std::move(symbol));
+      }
+    }
+  };
+  for (const Value& value : graph.values) {
+    for (const SymExpr& size : value.shape) collect(size);
+    collect(value.sym_value);
+  }
+  int64_t prime = 1000;
+  for (const std::string& symbol : symbols) {
+    do {
+      ++prime;
+    } while (!IsPrime(prime) ||
+             std::any_of(constants.begin(), constants.end(), [&](int64_t size) {
+               return size != 0 && size % prime == 0;
+             }));
+    values_[symbol] = prime;
+    if (symbol == batch_symbol_) batch_ = prime;
+  }
+}
+
+std::optional<int64_t> Sizes::Of(const SymExpr& size) const {
+  const absl::StatusOr<int64_t> value = size.Evaluate(values_);
+  if (!value.ok()) return std::nullopt;
+  return *value;
+}
+
+std::optional<Shape> Sizes::Of(const Value& value) const {
+  if (!value.has_shape) return std::nullopt;
+  Shape shape;
+  for (const SymExpr& size : value.shape) {
+    const std::optional<int64_t> number = Of(size);
+    if (!number || *number < 0) return std::nullopt;
+    shape.push_back(*number);
+  }
+  return shape;
+}
+
+bool Sizes::MentionsBatch(const SymExpr& size) const {
+  const std::vector<std::string> symbols = size.Symbols();
+  return std::find(symbols.begin(), symbols.end(), batch_symbol_) !=
+         symbols.end();
+}
+
+std::vector<int> Sizes::BatchAxes(const Value& value) const {
+  std::vector<int> axes;
+  for (size_t i = 0; i < value.shape.size(); ++i) {
+    if (MentionsBatch(value.shape[i])) axes.push_back(static_cast<int>(i));
+  }
+  return axes;
+}
+
+NodeView::NodeView(const Graph& graph_in, const Sizes& sizes_in,
+                   const Node& node_in, const std::vector<Flow>& flows)
+    : graph(graph_in), sizes(sizes_in), node(node_in), flows_(flows) {
+  const absl::string_view op = node.op;
+  const size_t first = op.find('.');
+  const size_t last = op.rfind('.');
+  if (first == absl::string_view::npos) {
+    name = op;
+  } else {
+    space = op.substr(0, first);
+    name = op.substr(first + 1,
+                     last > first ? last - first - 1 : absl::string_view::npos);
+    if (last > first) overload = op.substr(last + 1);
+  }
+}
+
+ValueId NodeView::Ref(absl::string_view arg) const {
+  const Argument* found = node.FindArg(arg);
+  const auto* ref = found ? std::get_if<ValueRef>(found) : nullptr;
+  return ref == nullptr ? kNoValue : ref->id;
+}
+
+std::vector<ValueId> NodeView::List(absl::string_view arg) const {
+  const Argument* found = node.FindArg(arg);
+  const auto* list = found ? std::get_if<ValueList>(found) : nullptr;
+  return list == nullptr ? std::vector<ValueId>() : *list;
+}
+
+Flow NodeView::FlowOf(ValueId id) const {
+  return id == kNoValue ? Flow::Constant() : flows_[id];
+}
+
+std::optional<Shape> NodeView::ShapeOf(ValueId id) const {
+  if (id == kNoValue) return std::nullopt;
+  const Value& value = graph.value(id);
+  if (value.kind != ValueKind::kTensor) return Shape{};
+  return sizes.Of(value);
+}
+
+int NodeView::Rank(ValueId id) const {
+  if (id == kNoValue) return -1;
+  const Value& value = graph.value(id);
+  if (value.kind != ValueKind::kTensor) return 0;
+  return value.has_shape ? static_cast<int>(value.shape.size()) : -1;
+}
+
+bool NodeView::IsInteger(ValueId id) const {
+  const Value& value = graph.value(id);
+  if (value.kind != ValueKind::kTensor) {
+    return value.kind == ValueKind::kSymInt;
+  }
+  return value.dtype != base::DType::kUnknown &&
+         !base::IsFloatingPoint(value.dtype);
+}
+
+std::optional<int64_t> NodeView::Int(absl::string_view arg,
+                                     int64_t missing) const {
+  const Argument* found = node.FindArg(arg);
+  if (found == nullptr || std::holds_alternative<None>(*found)) return missing;
+  if (const auto* number = std::get_if<int64_t>(found)) return *number;
+  if (const auto* ref = std::get_if<ValueRef>(found); ref && ref->id >= 0) {
+    return sizes.Of(graph.value(ref->id).sym_value);
+  }
+  return std::nullopt;
+}
+
+bool NodeView::Bool(absl::string_view arg, bool missing) const {
+  const Argument* found = node.FindArg(arg);
+  const auto* value = found ? std::get_if<bool>(found) : nullptr;
+  return value == nullptr ? missing : *value;
+}
+
+std::optional<std::vector<int>> NodeView::Dims(absl::string_view arg,
+                                               int rank) const {
+  const Argument* found = node.FindArg(arg);
+  if (found == nullptr) return std::nullopt;
+  std::vector<int64_t> given;
+  if (const auto* dim = std::get_if<int64_t>(found)) {
+    given.push_back(*dim);
+  } else if (const auto* list = std::get_if<IntList>(found)) {
+    for (const IntOrValue& dim : *list) given.push_back(dim.literal);
+  } else {
+    return std::nullopt;
+  }
+  std::vector<int> dims;
+  for (int64_t dim : given) {
+    if (dim < 0) dim += rank;
+    if (dim < 0 || dim >= std::max(rank, 1)) return std::nullopt;
+    dims.push_back(static_cast<int>(dim));
+  }
+  return dims;
+}
+
+ValueId NodeView::first_output() const {
+  for (const ValueId id : node.outputs) {
+    if (id != kNoValue) return id;
+  }
+  return kNoValue;
+}
+
+std::vector<Flow> ForAll(const NodeView& view, Flow flow) {
+  return std::vector<Flow>(view.node.outputs.size(), flow);
+}
+
+Flow Broadcast(const std::vector<Operand>& operands, int result_rank) {
+  Flow result = Flow::Constant();
+  bool bags = false;
+  bool ragged = false;
+  for (const Operand& operand : operands) {
+    Flow flow = operand.flow;
+    if (flow.mixed()) return flow;
+    if (flow.kind == Kind::kConstant) continue;
+    if (flow.kind == Kind::kRequest) {
+      if (result.kind == Kind::kConstant) result = flow;
+      continue;
+    }
+    if (flow.kind == Kind::kBags) {
+      bags = true;
+      continue;
+    }
+    if (flow.kind == Kind::kRagged) {
+      ragged = true;
+      continue;
+    }
+    if (operand.rank < 0) return Flow::Unproven();
+    flow.axis += result_rank - operand.rank;
+    if (!result.has_axis()) {
+      result = flow;
+      continue;
+    }
+    if (flow.axis != result.axis || flow.outer != result.outer ||
+        flow.inner != result.inner || flow.kind != result.kind) {
+      return Flow::Mixed();
+    }
+  }
+  if (bags && ragged) return Flow::Mixed();
+  if (ragged) return result.has_axis() ? Flow::Mixed() : Flow::Ragged();
+  if (bags) return Flow::Bags();
+  return result;
+}
+
+Flow BroadcastInputs(const NodeView& view) {
+  const ValueId output = view.first_output();
+  const int rank = output == kNoValue ? -1 : view.Rank(output);
+  std::vector<Operand> operands;
+  bool numbered = false;
+  for (const ValueId id : view.inputs()) {
+    operands.push_back({view.FlowOf(id), view.Rank(id)});
+    numbered |= operands.back().flow.kind == Kind::kRowIndex;
+  }
+  if (rank < 0) return Flow::Unproven();
+  if (numbered && operands.size() > 1) {
+    // Row numbers in arithmetic: offsets, as long as nothing but rows' places
+    // is made of them.
+    for (Operand& operand : operands) {
+      if (operand.flow.kind == Kind::kRowIndex) operand.flow = Flow::Bags();
+    }
+  }
+  const Flow flow = Broadcast(operands, rank);
+  // Counts and places of rows may not become values of a row.
+  if (flow.kind == Kind::kBags && !view.IsInteger(output)) return Flow::Mixed();
+  if (flow.kind == Kind::kRowIndex && !view.IsInteger(output)) {
+    return Flow::Mixed();
+  }
+  return flow;
+}
+
+Flow Reshape(const Flow& flow, const Shape& from, const Shape& to,
+             const Sizes& sizes) {
+  if (!flow.has_axis()) {
+    if (flow.kind == Kind::kRagged &&
+        (from.empty() || to.empty() || from[0] != to[0])) {
+      return Flow::Mixed();
+    }
+    return flow;
+  }
+  // Entries before and after the batch in memory order.
+  int64_t before = flow.outer;
+  int64_t after = flow.inner;
+  for (int i = 0; i < static_cast<int>(from.size()); ++i) {
+    if (i == flow.axis) continue;
+    if (!Multiply(i < flow.axis ? before : after, from[i])) {
+      return Flow::Unproven();
+    }
+  }
+  for (int axis = 0; axis < static_cast<int>(to.size()); ++axis) {
+    if (!sizes.HasBatch(to[axis])) continue;
+    int64_t leading = 1;
+    int64_t trailing = 1;
+    for (int i = 0; i < static_cast<int>(to.size()); ++i) {
+      if (i == axis) continue;
+      if (!Multiply(i < axis ? leading : trailing, to[i])) {
+        return Flow::Unproven();
+      }
+    }
+    if (before == 0 || after == 0 || leading == 0 || trailing == 0) {
+      return Flow::Rows(axis, 1, to[axis] / sizes.batch());  // empty
+    }
+    if (before % leading != 0 || after % trailing != 0) return Flow::Mixed();
+    Flow result = flow.At(axis);
+    result.outer = before / leading;
+    result.inner = after / trailing;
+    if (result.outer * result.inner * sizes.batch() != to[axis]) {
+      return Flow::Mixed();
+    }
+    return result;
+  }
+  return Flow::Mixed();
+}
+
+Flow Spread(const Flow& flow, const NodeView& view, ValueId id) {
+  if (id == kNoValue) return flow;
+  const Value& value = view.graph.value(id);
+  if (value.kind != ValueKind::kTensor) return flow;
+  if (!value.has_shape) return Flow::Unproven();
+  const std::vector<int> axes = view.sizes.BatchAxes(value);
+  if (axes.empty()) return flow;
+  const std::optional<int64_t> size = view.sizes.Of(value.shape[axes[0]]);
+  if (axes.size() > 1) return Flow::Mixed();
+  // "B + 1" of something: the ends of bags, if it is integers.
+  if (!size || !view.sizes.HasBatch(*size)) {
+    return view.IsInteger(id) ? Flow::Bags() : Flow::Mixed();
+  }
+  return Flow::Rows(axes[0], 1, *size / view.sizes.batch());
+}
+
+int AxisWithout(int axis, const std::vector<int>& dims) {
+  return axis - static_cast<int>(std::count_if(
+                    dims.begin(), dims.end(), [&](int d) { return d < axis; }));
+}
+
+std::vector<Flow> Apply(const NodeView& view) {
+  if (const auto mixed = MixedInput(view)) return ForAll(view, *mixed);
+  if (MixesRows(view.node)) return ForAll(view, Flow::Mixed());
+  if (MaybeFlows flows = ApplySizeRules(view)) return *std::move(flows);
+  if (AllShared(view)) {
+    // Made of nothing that rows have: the rows' number alone can't be in it.
+    for (const ValueId id : view.node.outputs) {
+      if (id != kNoValue &&
+          !view.sizes.BatchAxes(view.graph.value(id)).empty()) {
+        return ForAll(view, Flow::Unproven());
+      }
+    }
+    return ForAll(view, JoinShared(view));
+  }
+  if (view.space != "aten") return ForAll(view, Flow::Unproven());
+  const OpClass op_class = ClassOf(view.node.op);
+  // One more dimension behind the others, or one less.
+  if (view.name == "one_hot" || view.name == "view_as_real" ||
+      view.name == "view_as_complex") {
+    return ForAll(view, view.FlowOf("self"));
+  }
+  if (IsPointwise(view, op_class)) return ForAll(view, BroadcastInputs(view));
+  for (const auto rules : {ApplyViewRules, ApplyMoveRules, ApplyIndexRules,
+                           ApplyReduceRules, ApplyProductRules}) {
+    if (MaybeFlows flows = rules(view)) return *std::move(flows);
+  }
+  return ForAll(view, Flow::Unproven());
+}
+
+}  // namespace refract::models::rows

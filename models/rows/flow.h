@@ -1,0 +1,159 @@
+#ifndef REFRACT_MODELS_ROWS_FLOW_H_
+#define REFRACT_MODELS_ROWS_FLOW_H_
+
+// Where the rows of a request lie in each value of a graph, found by walking
+// the graph once with a rule per operator. Internal to models/rows.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "models/graph.h"
+
+namespace refract::models::rows {
+
+// What a value holds. From kRows on a value differs with the rows.
+enum class Kind : uint8_t {
+  kConstant,  // weights, literals: the same for every request
+  kRequest,   // the same for all rows of one request
+  // Dimension `axis` has outer · B · inner entries; entry (o, b, i) comes from
+  // row b alone, and from what all rows share.
+  kRows,
+  kRowIndex,  // as kRows, but the row's number: arange(B)
+  kBags,      // integers that tell where rows lie: offsets, counts, sizes
+  kRagged,    // entries of bags, one bag after the other along dimension 0
+  kMixed,     // anything else: rows in each other's entries
+};
+
+struct Flow {
+  Kind kind = Kind::kConstant;
+  int axis = 0;
+  int64_t outer = 1;
+  int64_t inner = 1;
+  // kMixed: the node that mixed the rows, and whether it is known to (else its
+  // operator is only not known to keep them apart).
+  NodeId origin = kNoNode;
+  bool certain = true;
+
+  static Flow Constant() { return {}; }
+  static Flow Request() { return {.kind = Kind::kRequest}; }
+  static Flow Rows(int axis, int64_t outer = 1, int64_t inner = 1) {
+    return {.kind = Kind::kRows, .axis = axis, .outer = outer, .inner = inner};
+  }
+  static Flow Bags() { return {.kind = Kind::kBags}; }
+  static Flow Ragged() { return {.kind = Kind::kRagged}; }
+  static Flow Mixed() { return {.kind = Kind::kMixed}; }
+  // No rule of ours covers this.
+  static Flow Unproven() { return {.kind = Kind::kMixed, .certain = false}; }
+
+  bool shared() const {
+    return kind == Kind::kConstant || kind == Kind::kRequest;
+  }
+  bool rows() const { return kind == Kind::kRows; }
+  // Has an axis.
+  bool has_axis() const { return rows() || kind == Kind::kRowIndex; }
+  bool mixed() const { return kind == Kind::kMixed; }
+  Flow At(int new_axis) const {
+    Flow flow = *this;
+    flow.axis = new_axis;
+    return flow;
+  }
+};
+
+using Shape = std::vector<int64_t>;
+
+// Sizes as numbers: each symbol is given a large prime of its own that divides
+// no size of the graph. "Is a multiple of the batch" and "is the product of
+// these" then are questions about integers.
+class Sizes {
+ public:
+  explicit Sizes(const Graph& graph);
+  int64_t batch() const { return batch_; }
+  bool HasBatch(int64_t size) const { return size != 0 && size % batch_ == 0; }
+  // nullopt where a size is unknown.
+  std::optional<int64_t> Of(const SymExpr& size) const;
+  std::optional<Shape> Of(const Value& value) const;
+  // The expression names the batch, whatever it makes of it.
+  bool MentionsBatch(const SymExpr& size) const;
+  // Dimensions whose sizes name the batch.
+  std::vector<int> BatchAxes(const Value& value) const;
+
+ private:
+  std::string batch_symbol_;
+  SymbolBindings values_;
+  int64_t batch_ = 0;
+};
+
+// One node as the rules see it.
+class NodeView {
+ public:
+  NodeView(const Graph& graph, const Sizes& sizes, const Node& node,
+           const std::vector<Flow>& flows);
+
+  // "softmax", "int" of "aten.softmax.int"; `space` is "aten".
+  absl::string_view space, name, overload;
+  const Graph& graph;
+  const Sizes& sizes;
+  const Node& node;
+
+  // kNoValue when the argument is missing, None or no value.
+  ValueId Ref(absl::string_view arg) const;
+  std::vector<ValueId> List(absl::string_view arg) const;
+  Flow FlowOf(ValueId id) const;  // kConstant for kNoValue
+  Flow FlowOf(absl::string_view arg) const { return FlowOf(Ref(arg)); }
+  std::optional<Shape> ShapeOf(ValueId id) const;
+  int Rank(ValueId id) const;  // -1 when unknown
+  bool IsInteger(ValueId id) const;
+  // As a number of Sizes: a literal, or a size of known expression.
+  std::optional<int64_t> Int(absl::string_view arg, int64_t missing) const;
+  bool Bool(absl::string_view arg, bool missing) const;
+  // "dim" or another argument as one or several dimensions in [0, rank);
+  // nullopt when it is missing.
+  std::optional<std::vector<int>> Dims(absl::string_view arg, int rank) const;
+  std::vector<ValueId> inputs() const { return InputsOf(node); }
+  ValueId first_output() const;
+
+ private:
+  const std::vector<Flow>& flows_;
+};
+
+// Flows of the node's outputs, in order.
+std::vector<Flow> Apply(const NodeView& view);
+
+// ---- The rules, by file. nullopt: the operator is not one of theirs. ----
+
+using MaybeFlows = std::optional<std::vector<Flow>>;
+MaybeFlows ApplySizeRules(const NodeView& view);     // sizes, bags
+MaybeFlows ApplyViewRules(const NodeView& view);     // rules_views.cc
+MaybeFlows ApplyMoveRules(const NodeView& view);     // rules_moves.cc
+MaybeFlows ApplyIndexRules(const NodeView& view);    // rules_index.cc
+MaybeFlows ApplyReduceRules(const NodeView& view);   // rules_reduce.cc
+MaybeFlows ApplyProductRules(const NodeView& view);  // rules_products.cc
+
+// ---- Shared by the rules ----
+
+// `flow` for each output of the node.
+std::vector<Flow> ForAll(const NodeView& view, Flow flow);
+// Operands of these shapes broadcast against each other and combined point by
+// point: kMixed when two have their rows in different places.
+struct Operand {
+  Flow flow;
+  int rank = 0;
+};
+Flow Broadcast(const std::vector<Operand>& operands, int result_rank);
+// All inputs of the node so, `integers`: the result is one of integers.
+Flow BroadcastInputs(const NodeView& view);
+// The same values in the same order in another shape.
+Flow Reshape(const Flow& flow, const Shape& from, const Shape& to,
+             const Sizes& sizes);
+// A tensor of `id`'s shape whose contents all rows share: rows where it has the
+// batch in one dimension.
+Flow Spread(const Flow& flow, const NodeView& view, ValueId id);
+// `axis` after the sorted dimensions `dims` went.
+int AxisWithout(int axis, const std::vector<int>& dims);
+
+}  // namespace refract::models::rows
+
+#endif  // REFRACT_MODELS_ROWS_FLOW_H_

@@ -1,0 +1,275 @@
+// Operators that read or write at places that other tensors name.
+
+#include <algorithm>
+
+#include "models/rows/flow.h"
+
+namespace refract::models::rows {
+namespace {
+
+// self[indices]: where its rows are, and its shape.
+struct Indexed {
+  Flow flow;
+  int rank = 0;
+};
+
+Indexed Fail(const Flow& flow) { return {.flow = flow}; }
+
+Indexed IndexFlow(const NodeView& view) {
+  const ValueId self = view.Ref("self");
+  const Flow source = view.FlowOf(self);
+  const std::vector<ValueId> indices = view.List("indices");
+  const int rank = view.Rank(self);
+  if (rank < 0) return Fail(Flow::Unproven());
+  // Broadcast the indices; remember which dimensions of `self` they replace.
+  std::vector<Operand> operands;
+  std::vector<int> replaced;
+  int index_rank = 0;
+  bool at_rows = false;
+  Flow row_number;
+  int dim = 0;
+  for (const ValueId id : indices) {
+    if (id == kNoValue) {
+      ++dim;
+      continue;
+    }
+    const Value& index = view.graph.value(id);
+    const int this_rank = view.Rank(id);
+    if (this_rank < 0) return Fail(Flow::Unproven());
+    const bool mask =
+        index.dtype == base::DType::kBool || index.dtype == base::DType::kUInt8;
+    const Flow flow = view.FlowOf(id);
+    if (mask && !flow.shared()) return Fail(Flow::Mixed());
+    const int width = mask ? this_rank : 1;
+    const bool on_rows =
+        source.has_axis() && source.axis >= dim && source.axis < dim + width;
+    for (int i = 0; i < width; ++i) replaced.push_back(dim + i);
+    dim += width;
+    index_rank = std::max(index_rank, mask ? 1 : this_rank);
+    if (on_rows) {
+      if (flow.kind != Kind::kRowIndex) return Fail(Flow::Mixed());
+      at_rows = true;
+      row_number = flow;
+      row_number.kind = Kind::kRows;
+      operands.push_back({row_number, this_rank});
+    } else {
+      if (flow.kind == Kind::kRowIndex) return Fail(Flow::Mixed());
+      operands.push_back({flow, mask ? 1 : this_rank});
+    }
+  }
+  if (replaced.empty()) return {source, rank};
+  const Flow joined = Broadcast(operands, index_rank);
+  if (joined.mixed() || joined.kind == Kind::kBags) return Fail(Flow::Mixed());
+  // Index dimensions stand where the first index was, or in front when they are
+  // not side by side.
+  const bool adjacent = replaced.back() - replaced.front() + 1 ==
+                        static_cast<int>(replaced.size());
+  const int place = adjacent ? replaced.front() : 0;
+  const int result_rank = rank - static_cast<int>(replaced.size()) + index_rank;
+  if (joined.kind == Kind::kRagged) {
+    return {source.shared() && place == 0 ? joined : Flow::Mixed(),
+            result_rank};
+  }
+  if (source.shared()) {
+    if (joined.rows()) return {joined.At(place + joined.axis), result_rank};
+    const bool request =
+        source.kind == Kind::kRequest || joined.kind == Kind::kRequest;
+    return {request ? Flow::Request() : Flow::Constant(), result_rank};
+  }
+  if (!source.rows()) return Fail(Flow::Mixed());
+  if (at_rows) {
+    if (source.outer != 1 || source.inner != 1 || !joined.rows()) {
+      return Fail(Flow::Mixed());
+    }
+    return {joined.At(place + joined.axis), result_rank};
+  }
+  if (joined.rows()) return Fail(Flow::Mixed());  // every row for every row
+  int axis = AxisWithout(source.axis, replaced);
+  if (place <= axis && (!adjacent || replaced.front() < source.axis)) {
+    axis += index_rank;
+  }
+  return {source.At(axis), result_rank};
+}
+
+bool IsMaskOfRows(const NodeView& view) {
+  const std::vector<ValueId> indices = view.List("indices");
+  return indices.size() == 1 && indices[0] != kNoValue &&
+         view.graph.value(indices[0]).dtype == base::DType::kBool &&
+         view.FlowOf(indices[0]).rows();
+}
+
+Flow IndexPut(const NodeView& view) {
+  const Flow self = view.FlowOf("self");
+  const Flow values = view.FlowOf("values");
+  const int value_rank = view.Rank(view.Ref("values"));
+  if (!self.rows()) return Flow::Unproven();
+  if (IsMaskOfRows(view)) {
+    const Flow mask = view.FlowOf(view.List("indices")[0]);
+    const bool fits = mask.axis == self.axis && mask.outer == self.outer &&
+                      mask.inner == self.inner;
+    return fits && values.shared() && value_rank == 0 ? self : Flow::Mixed();
+  }
+  const Indexed place = IndexFlow(view);
+  if (!place.flow.rows()) {
+    return place.flow.mixed() ? place.flow : Flow::Mixed();
+  }
+  const Flow written =
+      Broadcast({{place.flow, place.rank}, {values, value_rank}}, place.rank);
+  return written.rows() ? self : Flow::Mixed();
+}
+
+// Along `dim`, every operand with its rows in the same other dimension.
+Flow Along(const NodeView& view, std::vector<ValueId> operands) {
+  const int rank = view.Rank(operands[0]);
+  const auto dims = view.Dims("dim", rank);
+  if (!dims) return Flow::Unproven();
+  std::optional<Flow> rows;
+  bool request = false;
+  for (const ValueId id : operands) {
+    const Flow flow = view.FlowOf(id);
+    if (flow.shared()) {
+      request |= flow.kind == Kind::kRequest;
+      continue;
+    }
+    if (!flow.rows()) return Flow::Mixed();
+    if (!rows) rows = flow;
+    if (rows->axis != flow.axis || rows->outer != flow.outer ||
+        rows->inner != flow.inner) {
+      return Flow::Mixed();
+    }
+  }
+  if (!rows) return request ? Flow::Request() : Flow::Constant();
+  return rows->axis == dims->front() ? Flow::Mixed() : *rows;
+}
+
+Flow Gather(const NodeView& view) {
+  const Flow self = view.FlowOf("self");
+  const ValueId index_id =
+      view.Ref(view.name == "take_along_dim" ? "indices" : "index");
+  const Flow index = view.FlowOf(index_id);
+  // Each row of a shared table's dimension may be asked for by any row.
+  if (self.shared() && index.rows()) return index;
+  return Along(view, {view.Ref("self"), index_id});
+}
+
+Flow IndexSelect(const NodeView& view) {
+  const Flow self = view.FlowOf("self");
+  const Flow index = view.FlowOf("index");
+  const auto dims = view.Dims("dim", view.Rank(view.Ref("self")));
+  if (!dims) return Flow::Unproven();
+  if (self.shared()) {
+    if (index.rows()) return index.At(dims->front());
+    return index.kind == Kind::kRagged && dims->front() == 0 ? index
+                                                             : Flow::Mixed();
+  }
+  if (!index.shared() || !self.rows()) return Flow::Mixed();
+  return self.axis == dims->front() ? Flow::Mixed() : self;
+}
+
+// Writes at constant places along `dim`.
+Flow IndexWrite(const NodeView& view) {
+  if (!view.FlowOf("index").shared()) return Flow::Mixed();
+  std::vector<ValueId> operands = {view.Ref("self")};
+  if (const ValueId source = view.Ref("source"); source != kNoValue) {
+    operands.push_back(source);
+  }
+  if (!view.FlowOf("value").shared()) return Flow::Mixed();
+  return Along(view, operands);
+}
+
+Flow ScatterSelect(const NodeView& view) {
+  const Flow self = view.FlowOf("self");
+  const ValueId src = view.Ref("src");
+  const int rank = view.Rank(view.Ref("self"));
+  const auto dims = view.Dims("dim", rank).value_or(std::vector<int>{0});
+  const bool select = view.name == "select_scatter";
+  Flow source = view.FlowOf(src);
+  if (!self.rows() || self.axis == dims[0] || rank < 0) return Flow::Mixed();
+  if (source.shared()) return self;
+  if (select) source.axis += source.axis >= dims[0] ? 1 : 0;
+  return source.rows() && source.axis == self.axis &&
+                 source.outer == self.outer && source.inner == self.inner
+             ? self
+             : Flow::Mixed();
+}
+
+Flow Embedding(const NodeView& view) {
+  const Flow ids = view.FlowOf("indices");
+  if (!view.FlowOf("weight").shared()) return Flow::Mixed();
+  return ids.rows() || ids.kind == Kind::kRagged ? ids : Flow::Mixed();
+}
+
+std::vector<Flow> EmbeddingBag(const NodeView& view) {
+  std::vector<Flow> flows = ForAll(view, Flow::Unproven());
+  const ValueId output =
+      view.node.outputs.empty() ? kNoValue : view.node.outputs[0];
+  const auto shape = view.ShapeOf(output);
+  const Flow ids = view.FlowOf("indices");
+  const Flow offsets = view.FlowOf("offsets");
+  const Flow weights = view.FlowOf("per_sample_weights");
+  if (!view.FlowOf("weight").shared() || !shape || shape->empty() ||
+      ids.kind == Kind::kBags) {
+    return flows;
+  }
+  const bool fits = weights.shared() || weights.kind == ids.kind;
+  const int64_t bags = (*shape)[0];
+  if (!fits || !view.sizes.HasBatch(bags)) {
+    flows[0] = Flow::Mixed();
+    return flows;
+  }
+  const int64_t per_row = bags / view.sizes.batch();
+  if (per_row == 1) {
+    flows[0] = Flow::Rows(0);
+  } else if (offsets.rows()) {
+    flows[0] = offsets;
+  } else if (ids.rows() && ids.outer == 1) {
+    flows[0] = Flow::Rows(0, 1, per_row);
+  } else if (ids.rows() && per_row % ids.outer == 0) {
+    flows[0] = Flow::Rows(0, ids.outer, per_row / ids.outer);
+  }
+  return flows;
+}
+
+}  // namespace
+
+MaybeFlows ApplyIndexRules(const NodeView& view) {
+  const absl::string_view name = view.name;
+  if (name == "index" || name == "_unsafe_index") {
+    return ForAll(view, IndexFlow(view).flow);
+  }
+  if (name == "index_put" || name == "_unsafe_index_put") {
+    return ForAll(view, IndexPut(view));
+  }
+  if (name == "gather" || name == "take_along_dim") {
+    return ForAll(view, Gather(view));
+  }
+  if (name == "take") {
+    const Flow index = view.FlowOf("index");
+    const bool fine = view.FlowOf("self").shared() && index.rows();
+    return ForAll(view, fine ? index : Flow::Mixed());
+  }
+  if (name == "index_select") return ForAll(view, IndexSelect(view));
+  if (name == "index_add" || name == "index_copy" || name == "index_fill" ||
+      name == "index_reduce") {
+    return ForAll(view, IndexWrite(view));
+  }
+  if (name == "scatter" || name == "scatter_add" || name == "scatter_reduce") {
+    std::vector<ValueId> operands = {view.Ref("self"), view.Ref("index")};
+    if (const ValueId src = view.Ref("src"); src != kNoValue) {
+      operands.push_back(src);
+    }
+    if (!view.FlowOf("value").shared()) return ForAll(view, Flow::Mixed());
+    return ForAll(view, Along(view, operands));
+  }
+  if (name == "select_scatter" || name == "slice_scatter") {
+    return ForAll(view, ScatterSelect(view));
+  }
+  if (name == "embedding") return ForAll(view, Embedding(view));
+  if (name == "embedding_bag" || name == "_embedding_bag" ||
+      name == "_embedding_bag_forward_only") {
+    return EmbeddingBag(view);
+  }
+  return std::nullopt;
+}
+
+}  // namespace refract::models::rows

@@ -1,0 +1,236 @@
+// Operators that only look at a tensor in another way.
+
+#include <algorithm>
+
+#include "absl/container/flat_hash_set.h"
+#include "models/rows/flow.h"
+
+namespace refract::models::rows {
+namespace {
+
+using NameSet = absl::flat_hash_set<absl::string_view>;
+
+Flow ReshapeNode(const NodeView& view, const Flow& flow) {
+  const ValueId output = view.first_output();
+  if (flow.shared()) return Spread(flow, view, output);
+  const auto from = view.ShapeOf(view.Ref("self"));
+  const auto to = view.ShapeOf(output);
+  if (!from || !to) return Flow::Unproven();
+  return Reshape(flow, *from, *to, view.sizes);
+}
+
+// Where dimension `axis` goes.
+Flow Permute(const NodeView& view, const Flow& flow, int rank) {
+  std::vector<int> order;  // result dimension → source dimension
+  for (int i = 0; i < rank; ++i) order.push_back(i);
+  const absl::string_view name = view.name;
+  const auto swap = [&](absl::string_view a, absl::string_view b) {
+    const auto first = view.Dims(a, rank);
+    const auto second = view.Dims(b, rank);
+    if (!first || !second || first->size() != 1 || second->size() != 1) {
+      return false;
+    }
+    std::swap(order[first->front()], order[second->front()]);
+    return true;
+  };
+  if (name == "permute" || name == "permute_copy") {
+    const auto dims = view.Dims("dims", rank);
+    if (!dims || static_cast<int>(dims->size()) != rank) {
+      return Flow::Unproven();
+    }
+    order = *dims;
+  } else if (name == "transpose" || name == "transpose_copy" ||
+             name == "swapdims") {
+    if (!swap("dim0", "dim1")) return Flow::Unproven();
+  } else if (name == "swapaxes") {
+    if (!swap("axis0", "axis1")) return Flow::Unproven();
+  } else if (name == "t" || name == "t_copy" || name == "numpy_T") {
+    std::reverse(order.begin(), order.end());
+  } else if (name == "mT" || name == "adjoint" || name == "mH") {
+    if (rank < 2) return Flow::Unproven();
+    std::swap(order[rank - 1], order[rank - 2]);
+  } else {  // movedim, moveaxis
+    const auto source = view.Dims("source", rank);
+    const auto target = view.Dims("destination", rank);
+    if (!source || !target || source->size() != target->size()) {
+      return Flow::Unproven();
+    }
+    std::vector<int> rest;
+    for (int i = 0; i < rank; ++i) {
+      if (std::find(source->begin(), source->end(), i) == source->end()) {
+        rest.push_back(i);
+      }
+    }
+    std::vector<int> moved(rank, -1);
+    for (size_t i = 0; i < source->size(); ++i) {
+      moved[(*target)[i]] = (*source)[i];
+    }
+    auto next = rest.begin();
+    for (int& dim : moved) {
+      if (dim < 0) dim = *next++;
+    }
+    order = moved;
+  }
+  const auto it = std::find(order.begin(), order.end(), flow.axis);
+  return flow.At(static_cast<int>(it - order.begin()));
+}
+
+Flow Expand(const NodeView& view, const Flow& flow, ValueId self,
+            ValueId output) {
+  if (flow.shared()) return Spread(flow, view, output);
+  if (!flow.has_axis()) return flow;
+  const auto from = view.ShapeOf(self);
+  const auto to = view.ShapeOf(output);
+  if (!from || !to || to->size() < from->size()) return Flow::Unproven();
+  const int axis =
+      flow.axis + static_cast<int>(to->size()) - static_cast<int>(from->size());
+  for (int i = 0; i < static_cast<int>(to->size()); ++i) {
+    const bool same = (*to)[i] == (i == axis ? (*from)[flow.axis] : (*to)[i]);
+    if (!same || (i != axis && view.sizes.HasBatch((*to)[i]))) {
+      return Flow::Mixed();
+    }
+  }
+  return flow.At(axis);
+}
+
+// A stretch of dimension 0 … of rows laid out one feature after the other.
+Flow Stretch(const NodeView& view, const Flow& flow,
+             std::optional<int64_t> start, ValueId output, int axis) {
+  const auto shape = view.ShapeOf(output);
+  if (!shape || !start || flow.inner != 1 || flow.kind != Kind::kRows) {
+    return Flow::Mixed();
+  }
+  const int64_t size = (*shape)[axis];
+  if (*start % view.sizes.batch() != 0 || !view.sizes.HasBatch(size)) {
+    return Flow::Mixed();
+  }
+  return Flow::Rows(axis, size / view.sizes.batch());
+}
+
+Flow Slice(const NodeView& view, const Flow& flow, int rank) {
+  const bool narrow = view.name == "narrow" || view.name == "narrow_copy";
+  auto dims = view.Dims("dim", rank);
+  if (!dims) dims = std::vector<int>{0};
+  if (flow.axis != dims->front()) return flow;
+  const ValueId output = view.first_output();
+  const auto from = view.ShapeOf(view.Ref("self"));
+  const auto to = view.ShapeOf(output);
+  if (from && to && (*from)[flow.axis] == (*to)[flow.axis]) return flow;
+  if (flow.kind == Kind::kRowIndex) return Flow::Bags();
+  if (!narrow && view.Int("step", 1) != 1) return Flow::Mixed();
+  return Stretch(view, flow, view.Int("start", 0), output, flow.axis);
+}
+
+Flow Drop(const NodeView& view, const Flow& flow, int rank) {  // select, unbind
+  auto dims = view.Dims("dim", rank);
+  if (!dims) dims = std::vector<int>{0};
+  if (flow.axis == dims->front()) return Flow::Mixed();
+  return flow.At(AxisWithout(flow.axis, *dims));
+}
+
+std::vector<Flow> Split(const NodeView& view, const Flow& flow, int rank) {
+  auto dims = view.Dims("dim", rank);
+  if (!dims) dims = std::vector<int>{0};
+  if (flow.axis != dims->front()) return ForAll(view, flow);
+  std::vector<Flow> flows;
+  std::optional<int64_t> start = 0;
+  for (const ValueId id : view.node.outputs) {
+    if (id == kNoValue) {  // of unknown size
+      flows.push_back(Flow::Constant());
+      start.reset();
+      continue;
+    }
+    const auto shape = view.ShapeOf(id);
+    flows.push_back(Stretch(view, flow, start, id, flow.axis));
+    if (!shape) start.reset();
+    if (start) *start += (*shape)[flow.axis];
+  }
+  // Equal parts: where one starts is known although others are not used.
+  return flows;
+}
+
+Flow Unfold(const NodeView& view, const Flow& flow, int rank) {
+  const auto dims = view.Dims("dimension", rank);
+  if (!dims || dims->front() == flow.axis) return Flow::Mixed();
+  return flow;
+}
+
+Flow Diagonal(const NodeView& view, const Flow& flow, int rank) {
+  const auto first = view.Dims("dim1", rank).value_or(std::vector<int>{0});
+  const auto second = view.Dims("dim2", rank).value_or(std::vector<int>{1});
+  if (first[0] == flow.axis || second[0] == flow.axis) return Flow::Mixed();
+  return flow.At(AxisWithout(flow.axis, {first[0], second[0]}));
+}
+
+}  // namespace
+
+MaybeFlows ApplyViewRules(const NodeView& view) {
+  static const auto& reshapes = *new NameSet{
+      "view",         "_unsafe_view", "view_as",        "view_copy",
+      "reshape",      "reshape_as",   "_reshape_copy",  "_reshape_alias",
+      "flatten",      "unflatten",    "ravel",          "squeeze",
+      "squeeze_copy", "unsqueeze",    "unsqueeze_copy", "atleast_1d",
+      "atleast_2d",   "atleast_3d"};
+  static const auto& permutes =
+      *new NameSet{"permute",  "permute_copy", "transpose", "transpose_copy",
+                   "t",        "t_copy",       "numpy_T",   "mT",
+                   "mH",       "adjoint",      "movedim",   "moveaxis",
+                   "swapaxes", "swapdims"};
+  static const auto& expands =
+      *new NameSet{"expand", "expand_as", "expand_copy", "broadcast_to"};
+  static const auto& slices =
+      *new NameSet{"slice", "slice_copy", "narrow", "narrow_copy"};
+  static const auto& drops =
+      *new NameSet{"select", "select_copy", "unbind", "unbind_copy"};
+  static const auto& splits =
+      *new NameSet{"split",        "split_copy",   "split_with_sizes",
+                   "chunk",        "unsafe_split", "split_with_sizes_copy",
+                   "tensor_split", "unsafe_chunk", "unsafe_split_with_sizes"};
+  const absl::string_view name = view.name;
+  const ValueId self = view.Ref("self");
+  const Flow flow = view.FlowOf(self);
+  const int rank = view.Rank(self);
+  if (reshapes.contains(name)) return ForAll(view, ReshapeNode(view, flow));
+  if (expands.contains(name)) {
+    return ForAll(view, Expand(view, flow, self, view.first_output()));
+  }
+  if (name == "broadcast_tensors") {
+    std::vector<Flow> flows;
+    const std::vector<ValueId> operands = view.List("tensors");
+    for (size_t i = 0; i < view.node.outputs.size(); ++i) {
+      flows.push_back(i < operands.size()
+                          ? Expand(view, view.FlowOf(operands[i]), operands[i],
+                                   view.node.outputs[i])
+                          : Flow::Unproven());
+    }
+    return flows;
+  }
+  const bool known = permutes.contains(name) || slices.contains(name) ||
+                     drops.contains(name) || splits.contains(name) ||
+                     name == "unfold" || name == "unfold_copy" ||
+                     name == "diagonal" || name == "diagonal_copy";
+  if (!known) return std::nullopt;
+  if (!flow.has_axis()) {
+    // Pieces of offsets are offsets, pieces of bags are bags; a piece of what
+    // rows share is shared, unless its size counts rows.
+    if (!flow.shared()) return ForAll(view, flow);
+    std::vector<Flow> flows;
+    for (const ValueId id : view.node.outputs) {
+      const bool counts =
+          id != kNoValue && !view.sizes.BatchAxes(view.graph.value(id)).empty();
+      flows.push_back(counts ? Flow::Mixed() : flow);
+    }
+    return flows;
+  }
+  if (rank < 0) return ForAll(view, Flow::Unproven());
+  if (permutes.contains(name)) return ForAll(view, Permute(view, flow, rank));
+  if (slices.contains(name)) return ForAll(view, Slice(view, flow, rank));
+  if (drops.contains(name)) return ForAll(view, Drop(view, flow, rank));
+  if (splits.contains(name)) return Split(view, flow, rank);
+  if (name == "unfold" || name == "unfold_copy") {
+    return ForAll(view, Unfold(view, flow, rank));
+  }
+  return ForAll(view, Diagonal(view, flow, rank));
+}
+
+}  // namespace refract::models::rows
