@@ -477,6 +477,12 @@ absl::StatusOr<SplitPlan> LoadPlan(const Graph& graph, absl::string_view path) {
   if (stored.has_measured()) {
     plan.measured = MeasurementFrom(stored.measured());
   }
+  // The last fields: a file that lacks them is cut, or of an older program.
+  if (!stored.has_rows() || !stored.has_hn_rows()) {
+    return Malformed(path,
+                     "does not say whether rows depend on each other; write "
+                     "it again with refract partition");
+  }
   REFRACT_ASSIGN_OR_RETURN(plan.rows, FromProto(stored.rows()));
   REFRACT_ASSIGN_OR_RETURN(plan.hn_rows, FromProto(stored.hn_rows()));
   return plan;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "models/aten/op_library.h"
+#include "models/float_ids.h"
 #include "models/op_traits.h"
 #include "models/row_dependence.h"
 #include "models/safetensors.h"
@@ -165,6 +166,8 @@ absl::StatusOr<ImportedModel> PrepareModel(const ImportRequest& request) {
         ": TorchScript carries no shapes; give one example of each input with "
         "--sample INPUTS.safetensors"));
   }
+  REFRACT_RETURN_IF_ERROR(
+      base::Annotate(models::CheckFloatIds(model.graph), path));
   FindRows(model);
   RecordLibraries(model.graph);
   REFRACT_RETURN_IF_ERROR(

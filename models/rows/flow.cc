@@ -264,6 +264,13 @@ Flow Broadcast(const std::vector<Operand>& operands, int result_rank) {
       return Flow::Mixed();
     }
   }
+  for (const Operand& operand : operands) {
+    const int dim = result.axis - (result_rank - operand.rank);
+    if (result.has_axis() && operand.flow.shared() && operand.shape &&
+        dim >= 0 && (*operand.shape)[dim] != 1) {
+      return Flow::Unproven();
+    }
+  }
   if (bags && ragged) return Flow::Mixed();
   if (ragged) return result.has_axis() ? Flow::Mixed() : Flow::Ragged();
   if (bags) return Flow::Bags();
@@ -276,7 +283,7 @@ Flow BroadcastInputs(const NodeView& view) {
   std::vector<Operand> operands;
   bool numbered = false;
   for (const ValueId id : view.inputs()) {
-    operands.push_back({view.FlowOf(id), view.Rank(id)});
+    operands.push_back({view.FlowOf(id), view.Rank(id), view.ShapeOf(id)});
     numbered |= operands.back().flow.kind == Kind::kRowIndex;
   }
   if (rank < 0) return Flow::Unproven();

@@ -137,10 +137,13 @@ MaybeFlows ApplyProductRules(const NodeView& view);  // rules_products.cc
 // `flow` for each output of the node.
 std::vector<Flow> ForAll(const NodeView& view, Flow flow);
 // Operands of these shapes broadcast against each other and combined point by
-// point: kMixed when two have their rows in different places.
+// point: kMixed when two have their rows in different places, or one that all
+// rows share has an entry for each row's number (sizes of two names may be
+// equal in every request).
 struct Operand {
   Flow flow;
   int rank = 0;
+  std::optional<Shape> shape = std::nullopt;
 };
 Flow Broadcast(const std::vector<Operand>& operands, int result_rank);
 // All inputs of the node so, `integers`: the result is one of integers.

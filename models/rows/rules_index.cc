@@ -54,7 +54,9 @@ Indexed IndexFlow(const NodeView& view) {
       operands.push_back({row_number, this_rank});
     } else {
       if (flow.kind == Kind::kRowIndex) return Fail(Flow::Mixed());
-      operands.push_back({flow, mask ? 1 : this_rank});
+      std::optional<Shape> shape;
+      if (!mask) shape = view.ShapeOf(id);
+      operands.push_back({flow, mask ? 1 : this_rank, shape});
     }
   }
   if (replaced.empty()) return {source, rank};
@@ -114,7 +116,9 @@ Flow IndexPut(const NodeView& view) {
     return place.flow.mixed() ? place.flow : Flow::Mixed();
   }
   const Flow written =
-      Broadcast({{place.flow, place.rank}, {values, value_rank}}, place.rank);
+      Broadcast({{place.flow, place.rank},
+                 {values, value_rank, view.ShapeOf(view.Ref("values"))}},
+                place.rank);
   return written.rows() ? self : Flow::Mixed();
 }
 
@@ -125,10 +129,14 @@ Flow Along(const NodeView& view, std::vector<ValueId> operands) {
   if (!dims) return Flow::Unproven();
   std::optional<Flow> rows;
   bool request = false;
+  std::vector<Shape> shared;
   for (const ValueId id : operands) {
     const Flow flow = view.FlowOf(id);
     if (flow.shared()) {
       request |= flow.kind == Kind::kRequest;
+      const auto shape = view.ShapeOf(id);
+      if (!shape) return Flow::Unproven();
+      shared.push_back(*shape);
       continue;
     }
     if (!flow.rows()) return Flow::Mixed();
@@ -139,6 +147,13 @@ Flow Along(const NodeView& view, std::vector<ValueId> operands) {
     }
   }
   if (!rows) return request ? Flow::Request() : Flow::Constant();
+  // Entry by entry beside the rows: what a row meets depends on its number.
+  for (const Shape& shape : shared) {
+    if (static_cast<int>(shape.size()) == rank && rank > 0 &&
+        shape[rows->axis] != 1) {
+      return Flow::Mixed();
+    }
+  }
   return rows->axis == dims->front() ? Flow::Mixed() : *rows;
 }
 
@@ -147,8 +162,12 @@ Flow Gather(const NodeView& view) {
   const ValueId index_id =
       view.Ref(view.name == "take_along_dim" ? "indices" : "index");
   const Flow index = view.FlowOf(index_id);
+  const auto dims = view.Dims("dim", view.Rank(index_id));
+  if (!dims) return Flow::Unproven();
   // Each row of a shared table's dimension may be asked for by any row.
-  if (self.shared() && index.rows()) return index;
+  if (self.shared() && index.rows() && index.axis == dims->front()) {
+    return index;
+  }
   return Along(view, {view.Ref("self"), index_id});
 }
 
@@ -184,8 +203,24 @@ Flow ScatterSelect(const NodeView& view) {
   const auto dims = view.Dims("dim", rank).value_or(std::vector<int>{0});
   const bool select = view.name == "select_scatter";
   Flow source = view.FlowOf(src);
-  if (!self.rows() || self.axis == dims[0] || rank < 0) return Flow::Mixed();
-  if (source.shared()) return self;
+  if (!self.rows() || rank < 0) return Flow::Mixed();
+  if (self.axis == dims[0]) {  // all rows, or some
+    const auto whole = view.ShapeOf(view.Ref("self"));
+    const auto part = view.ShapeOf(src);
+    const bool all = !select && whole && part &&
+                     part->size() == whole->size() &&
+                     (*part)[self.axis] == (*whole)[self.axis];
+    if (!all) return Flow::Mixed();
+  }
+  if (source.shared()) {
+    const auto shape = view.ShapeOf(src);
+    const int dim = self.axis - (select && self.axis > dims[0] ? 1 : 0);
+    if (!shape) return Flow::Unproven();
+    const bool one =
+        static_cast<int>(shape->size()) < rank - (select ? 1 : 0) ||
+        dim >= static_cast<int>(shape->size()) || (*shape)[dim] == 1;
+    return one ? self : Flow::Unproven();
+  }
   if (select) source.axis += source.axis >= dims[0] ? 1 : 0;
   return source.rows() && source.axis == self.axis &&
                  source.outer == self.outer && source.inner == self.inner

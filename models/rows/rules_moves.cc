@@ -39,8 +39,8 @@ Flow Join(const NodeView& view, const std::vector<ValueId>& operands, int axis,
   if (!rows) return request ? Flow::Request() : Flow::Constant();
   const bool all = std::all_of(operands.begin(), operands.end(),
                                [&](auto id) { return view.FlowOf(id).rows(); });
-  // Shared entries beside rows would have to have the batch as a size.
-  if (!all && (stack || axis == rows->axis)) return Flow::Mixed();
+  // Entries that all rows share, beside the rows: one for each row's number.
+  if (!all) return Flow::Unproven();
   if (stack) return rows->At(rows->axis + (axis <= rows->axis ? 1 : 0));
   if (axis != rows->axis) return *rows;
   if (operands.size() == 1) return *rows;

@@ -58,6 +58,17 @@ Flow Product(const NodeView& view, const std::vector<Term>& terms,
       return Flow::Mixed();
     }
   }
+  for (const Term& term : terms) {  // one entry for each row's number
+    const size_t place = rows ? term.letters.find(letter) : std::string::npos;
+    if (place == std::string::npos || !view.FlowOf(term.id).shared() ||
+        term.id == kNoValue) {
+      continue;
+    }
+    const auto shape = view.ShapeOf(term.id);
+    if (!shape || place >= shape->size() || (*shape)[place] != 1) {
+      return Flow::Unproven();
+    }
+  }
   if (!rows && !ragged) return request ? Flow::Request() : Flow::Constant();
   const size_t place = result.find(letter);
   if (place == std::string::npos) return Flow::Mixed();
@@ -100,7 +111,8 @@ Flow Plus(const NodeView& view, const Flow& product) {
   const ValueId self = view.Ref("self");
   const int rank = view.Rank(view.first_output());
   if (rank < 0) return Flow::Unproven();
-  return Broadcast({{product, rank}, {view.FlowOf(self), view.Rank(self)}},
+  return Broadcast({{product, rank},
+                    {view.FlowOf(self), view.Rank(self), view.ShapeOf(self)}},
                    rank);
 }
 

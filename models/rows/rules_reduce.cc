@@ -118,9 +118,10 @@ MaybeFlows ApplyReduceRules(const NodeView& view) {
     if (view.Rank(a) < 0 || view.Rank(b) < 0) {
       return ForAll(view, Flow::Unproven());
     }
-    const Flow both = Broadcast(
-        {{view.FlowOf(a), view.Rank(a)}, {view.FlowOf(b), view.Rank(b)}},
-        joint);
+    const Flow both =
+        Broadcast({{view.FlowOf(a), view.Rank(a), view.ShapeOf(a)},
+                   {view.FlowOf(b), view.Rank(b), view.ShapeOf(b)}},
+                  joint);
     if (!both.rows()) return ForAll(view, Flow::Mixed());
     const int dim =
         name == "pairwise_distance"

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/graph_proto.h"
@@ -18,7 +19,7 @@ using ::testing::IsEmpty;
 // order. Arguments that are tensors are given by value id.
 class Maker {
  public:
-  Maker() { graph_.batch_symbol = "B"; }
+  Maker() { graph_.batch_symbol = std::string("B"); }
 
   ValueId Input(std::string_view shape,
                 base::DType dtype = base::DType::kFloat32) {
@@ -55,7 +56,7 @@ class Maker {
                            base::DType dtype = base::DType::kFloat32) {
     Node node;
     node.name = Name("node");
-    node.op = "aten." + op;
+    node.op = absl::StrCat("aten.", op);
     node.args = std::move(args);
     for (const std::string& shape : shapes) {
       const ValueId id = Add(shape, dtype);
@@ -73,7 +74,7 @@ class Maker {
   Graph Return(std::vector<ValueId> outputs) {
     graph_.outputs = outputs;
     for (size_t i = 0; i < outputs.size(); ++i) {
-      graph_.output_names.push_back("output_" + std::to_string(i));
+      graph_.output_names.push_back(absl::StrCat("output_", i));
     }
     const absl::Status status = ValidateGraph(graph_);
     EXPECT_TRUE(status.ok()) << status;
@@ -81,16 +82,14 @@ class Maker {
   }
 
  private:
-  std::string Name(std::string prefix) {
-    return prefix + std::to_string(next_++);
-  }
+  std::string Name(absl::string_view prefix) { return absl::StrCat(prefix, next_++); }
   ValueId Add(std::string_view shape, base::DType dtype) {
     Value value;
     value.name = Name("v");
     value.dtype = dtype;
     value.has_shape = true;
     std::string size;
-    for (const char c : std::string(shape) + ",") {
+    for (const char c : absl::StrCat(std::string(shape), ",")) {
       if (c != ',') {
         size.push_back(c);
       } else if (!size.empty()) {

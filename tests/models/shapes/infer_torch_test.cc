@@ -445,7 +445,8 @@ TEST(CheckRowsTest, RowsThatDependOnEachOtherAreNoted) {
     ASSERT_TRUE(model.Infer({{"x", Floats({4, 13})}}).ok());
     ASSERT_TRUE(model.Check().ok());
     EXPECT_EQ(model.graph().min_batch, 1);
-    EXPECT_THAT(model.notes, ElementsAre(HasSubstr("other items")));
+    EXPECT_EQ(model.graph().rows.use, RowUse::kTogether);
+    EXPECT_THAT(model.graph().rows.why, HasSubstr("beside others"));
   }
 }
 

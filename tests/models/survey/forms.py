@@ -1,6 +1,7 @@
 """Writes a case in every form that PyTorch can give it."""
 
 import copy
+import dataclasses
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,13 +46,22 @@ def output_names(result, keys):
     """One name per tensor; the keys of a dict when `keys`."""
     if keys and isinstance(result, dict):
         return list(result)
-    return [f"output_{i}" for i in range(len(pytree.tree_leaves(result)))]
+    return [f"output_{i}" for i in range(len(tensors_of(result)))]
+
+
+def tensors_of(tree):
+    return [leaf for leaf in pytree.tree_leaves(tree) if leaf is not None]
 
 
 def dynamic_shapes(case):
     """Marks the sizes that differ between two batches."""
 
     def mark(a, b):
+        if a is None:
+            return None
+        if dataclasses.is_dataclass(a):  # as the list of its fields
+            fields = [field.name for field in dataclasses.fields(a)]
+            return [mark(getattr(a, f), getattr(b, f)) for f in fields]
         return {
             axis: torch.export.Dim.DYNAMIC
             for axis, (x, y) in enumerate(zip(a.shape, b.shape))
@@ -59,7 +69,12 @@ def dynamic_shapes(case):
         }
 
     draw = lambda batch, seed: case.inputs(batch, torch.Generator().manual_seed(seed))
-    return pytree.tree_map(mark, draw(SAMPLE_BATCH, 1), draw(SAMPLE_BATCH + 12, 2))
+    return pytree.tree_map(
+        mark,
+        draw(SAMPLE_BATCH, 1),
+        draw(SAMPLE_BATCH + 12, 2),
+        is_leaf=lambda leaf: leaf is None or dataclasses.is_dataclass(leaf),
+    )
 
 
 def quietly(function, *args, **kwargs):
@@ -77,7 +92,7 @@ def make(case, form, module, example, path):
         if form == "decomposed":
             program = program.run_decompositions()
         quietly(torch.export.save, program, path)
-        return list(program.graph_signature.user_inputs)
+        return [n for n in program.graph_signature.user_inputs if n is not None]
     if form == "script":
         made = quietly(torch.jit.script, module)
         made = quietly(torch.jit.freeze, made)
@@ -113,7 +128,7 @@ def export(case, form, folder, batches, seed):
     files = Exported(path, folder / "sample.safetensors")
 
     def write(target, args):
-        leaves = pytree.tree_leaves(args)
+        leaves = tensors_of(args)
         safetensors_io.write(target, dict(zip(names, leaves, strict=True)))
 
     write(files.sample, example)
@@ -124,9 +139,9 @@ def export(case, form, folder, batches, seed):
         # A model may write into its arguments.
         result = quietly(module, *copy.deepcopy(args))
         keys = output_names(result, form in ("pt2", "decomposed"))
-        files.answers[batch] = dict(
-            zip(keys, [t.clone() for t in pytree.tree_leaves(result)])
-        )
+        files.answers[batch] = {
+            key: tensor.clone() for key, tensor in zip(keys, tensors_of(result))
+        }
     return files
 
 
