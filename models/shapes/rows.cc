@@ -106,6 +106,23 @@ class RowPicker {
 
   int64_t rows() const { return rows_; }
 
+  // An exporter that says "at least 2" means rows. Sizes that count the entries
+  // of keyed bags may be as small as in `inputs`, a request that ran right.
+  void LowerLimits(const std::vector<base::Tensor>& inputs,
+                   Graph& graph) const {
+    for (size_t i = 0; i < roles_.size(); ++i) {
+      if (roles_[i] != Role::kKeyLengths && roles_[i] != Role::kKeyValues) {
+        continue;
+      }
+      const auto symbol = graph.value(graph.inputs[i]).shape[0].symbol();
+      for (SymbolRange& range : graph.symbols) {
+        if (range.symbol == symbol) {
+          range.min = std::min(range.min, inputs[i].dims()[0]);
+        }
+      }
+    }
+  }
+
   absl::StatusOr<std::vector<base::Tensor>> Pick(
       const std::vector<int64_t>& rows) const {
     std::vector<base::Tensor> tensors;
@@ -313,12 +330,14 @@ bool SameFirstRows(const InterpreterRun& a, int64_t a_rows,
 }
 
 absl::Status RunRows(const Interpreter& interpreter, const RowPicker& picker,
-                     const std::vector<int64_t>& rows, InterpreterRun& run) {
-  REFRACT_ASSIGN_OR_RETURN(const std::vector<base::Tensor> inputs,
-                           picker.Pick(rows));
+                     const std::vector<int64_t>& rows, InterpreterRun& run,
+                     std::vector<base::Tensor>* made = nullptr) {
+  REFRACT_ASSIGN_OR_RETURN(std::vector<base::Tensor> inputs, picker.Pick(rows));
   std::vector<base::TensorView> views;
   for (const base::Tensor& input : inputs) views.push_back(input.view());
-  return interpreter.Run(views, run);
+  const absl::Status status = interpreter.Run(views, run);
+  if (made != nullptr) *made = std::move(inputs);
+  return status;
 }
 
 }  // namespace
@@ -362,13 +381,15 @@ absl::Status CheckRows(absl::Span<const NamedTensor> sample,
   }
   if (graph.min_batch > 2) return absl::OkStatus();
   InterpreterRun one;
-  const absl::Status status = RunRows(*interpreter, *picker, {0}, one);
+  std::vector<base::Tensor> single;
+  const absl::Status status = RunRows(*interpreter, *picker, {0}, one, &single);
   std::string problem;
   if (!status.ok()) {
     problem = std::string(status.message());
   } else if (!SameFirstRows(one, 1, two, 2) && !mixes) {
     problem = "one row alone gives another result than the same row twice";
   }
+  if (problem.empty()) picker->LowerLimits(single, graph);
   if (!problem.empty()) {
     graph.min_batch = 2;
     notes.push_back(absl::StrCat("a batch of 1 is padded to 2: ", problem));

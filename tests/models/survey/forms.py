@@ -1,7 +1,6 @@
 """Writes a case in every form that PyTorch can give it."""
 
 import copy
-import dataclasses
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,15 +52,29 @@ def tensors_of(tree):
     return [leaf for leaf in pytree.tree_leaves(tree) if leaf is not None]
 
 
+def is_custom(value):
+    """A class that PyTorch flattens: a dataclass, a KeyedJaggedTensor."""
+    return type(value) in pytree.SUPPORTED_NODES and not isinstance(
+        value, (list, tuple, dict)
+    )
+
+
+def parts_of(value):
+    return pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)[0]
+
+
 def dynamic_shapes(case):
     """Marks the sizes that differ between two batches."""
 
     def mark(a, b):
         if a is None:
             return None
-        if dataclasses.is_dataclass(a):  # as the list of its fields
-            fields = [field.name for field in dataclasses.fields(a)]
-            return [mark(getattr(a, f), getattr(b, f)) for f in fields]
+        if is_custom(a):  # as the list of its parts
+            return [mark(x, y) for x, y in zip(parts_of(a), parts_of(b))]
+        if isinstance(a, (list, tuple)):
+            return type(a)(mark(x, y) for x, y in zip(a, b))
+        if isinstance(a, dict):
+            return {key: mark(a[key], b[key]) for key in a}
         return {
             axis: torch.export.Dim.DYNAMIC
             for axis, (x, y) in enumerate(zip(a.shape, b.shape))
@@ -69,12 +82,7 @@ def dynamic_shapes(case):
         }
 
     draw = lambda batch, seed: case.inputs(batch, torch.Generator().manual_seed(seed))
-    return pytree.tree_map(
-        mark,
-        draw(SAMPLE_BATCH, 1),
-        draw(SAMPLE_BATCH + 12, 2),
-        is_leaf=lambda leaf: leaf is None or dataclasses.is_dataclass(leaf),
-    )
+    return mark(draw(SAMPLE_BATCH, 1), draw(SAMPLE_BATCH + 12, 2))
 
 
 def quietly(function, *args, **kwargs):
