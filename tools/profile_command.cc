@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "partitioner/hardware.h"
 #include "partitioner/profile.h"
 #include "tools/bench_json.h"
 #include "tools/command.h"
@@ -21,6 +22,7 @@
 #include "tools/files.h"
 #include "tools/loadgen/revision.h"
 #include "tools/machine.h"
+#include "tools/profile/hardware_probe.h"
 #include "tools/profile/profile_report.h"
 #include "tools/profile/profiler.h"
 
@@ -29,6 +31,7 @@ namespace {
 
 constexpr int kLeastRepetitions = 9;
 constexpr size_t kLeastBatches = 3;
+constexpr uint64_t kMaxTableMib = uint64_t{1} << 20;
 // Requests of more would not fit most machines.
 constexpr int64_t kMaxBatch = int64_t{1} << 24;
 
@@ -41,6 +44,8 @@ struct ProfileOptions {
   uint64_t seed = 1;
   std::string output;
   std::string json;
+  std::string hardware;
+  uint64_t table_mib = 1024;
   std::vector<std::string> op_libraries;
 };
 
@@ -165,6 +170,56 @@ absl::Status MeasureModel(ProfileOptions options, Context& context) {
                        "\n");
 }
 
+// The machine itself instead of a model.
+absl::Status MeasureMachine(const ProfileOptions& options, Context& context) {
+  if (!options.model.empty() || !options.inputs.empty() ||
+      !options.sizes.empty() || !options.output.empty() ||
+      !options.json.empty()) {
+    return absl::InvalidArgumentError(
+        "--hardware: measures this machine, and takes neither a model nor its "
+        "options");
+  }
+  if (options.repetitions < kLeastRepetitions) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--repeat ", options.repetitions, ": must be at least ",
+                     kLeastRepetitions));
+  }
+  if (options.table_mib < 1 || options.table_mib > kMaxTableMib) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--table-mib ", options.table_mib, ": must be from 1 to ",
+                     kMaxTableMib));
+  }
+  // Before time is spent on it.
+  REFRACT_RETURN_IF_ERROR(WriteText(options.hardware, ""));
+  std::error_code error;
+  ProbeOptions probe;
+  probe.name = std::filesystem::path(options.hardware).stem().string();
+  probe.scratch_folder = std::filesystem::temp_directory_path(error).string();
+  probe.repetitions = options.repetitions;
+  probe.table_bytes = options.table_mib << 20;
+  if (isatty(STDERR_FILENO) == 1) {
+    probe.progress = [&context](absl::string_view what) {
+      context.err << "measuring " << what << "\n" << std::flush;
+    };
+  }
+  REFRACT_ASSIGN_OR_RETURN(const std::string text, ProbeHardware(probe));
+  REFRACT_RETURN_IF_ERROR(WriteText(options.hardware, text));
+  // Readable by refract partition, or not worth having.
+  const auto hardware = partitioner::ParseHardware(text, options.hardware);
+  if (!hardware.ok()) return absl::InternalError(hardware.status().message());
+  context.out << text << "written: " << options.hardware << "\n";
+  return absl::OkStatus();
+}
+
+absl::Status Profile(const ProfileOptions& options, Context& context) {
+  if (!options.hardware.empty()) return MeasureMachine(options, context);
+  if (options.model.empty()) {
+    return absl::InvalidArgumentError(
+        "model is required, or --hardware to measure this machine");
+  }
+  return MeasureModel(options, context);
+}
+
 }  // namespace
 
 void AddProfileCommand(CLI::App& app, Context& context) {
@@ -176,8 +231,7 @@ void AddProfileCommand(CLI::App& app, Context& context) {
   command
       ->add_option("model", options->model,
                    "DIR/NAME or DIR/NAME/VERSION (without: the newest)")
-      ->type_name("MODEL")
-      ->required();
+      ->type_name("MODEL");
   command
       ->add_option("--batch", options->batches,
                    "items of a request; at least three sizes, in turns")
@@ -207,11 +261,20 @@ void AddProfileCommand(CLI::App& app, Context& context) {
       ->add_option("--json", options->json,
                    "also write all figures to this file as JSON")
       ->type_name("FILE");
+  command
+      ->add_option("--hardware", options->hardware,
+                   "instead of a model, measure this machine for --cn and --hn "
+                   "of refract partition, and describe it in this file")
+      ->type_name("OUT.textproto");
+  command
+      ->add_option("--table-mib", options->table_mib,
+                   "for --hardware: size of the table that rows are looked up "
+                   "in; far more than the caches hold; at most a sixteenth of "
+                   "the free memory is used")
+      ->type_name("MIB");
   AddOpLibraryOption(*command, options->op_libraries);
   command->callback([&context, options] {
-    context.action = [&context, options] {
-      return MeasureModel(*options, context);
-    };
+    context.action = [&context, options] { return Profile(*options, context); };
   });
 }
 

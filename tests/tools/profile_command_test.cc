@@ -172,6 +172,23 @@ TEST_F(ProfileCommandTest, SamplesAreDrawnFrom) {
               HasSubstr("input ids is missing"));
 }
 
+TEST_F(ProfileCommandTest, TheMachineIsDescribedForPartition) {
+  const std::string file = folder_ / "mine.textproto";
+  EXPECT_THAT(Run({"profile", "--hardware", file, "--repeat", "9",
+                   "--table-mib", "16"}),
+              AllOf(HasSubstr("name: \"mine\""), HasSubstr("row_seconds"),
+                    HasSubstr("measured by refract profile --hardware")));
+  EXPECT_THAT(Run({"partition", model_, "--method", "optimal", "--cn", file,
+                   "--hn", file}),
+              HasSubstr("CN mine, HN mine"));
+  EXPECT_THAT(Refused({"profile", model_, "--hardware", file}),
+              HasSubstr("--hardware"));
+  EXPECT_THAT(Refused({"profile", "--hardware", file, "--table-mib", "0"}),
+              HasSubstr("--table-mib 0"));
+  EXPECT_THAT(Refused({"profile", "--hardware", folder_ / "no/such/file"}),
+              HasSubstr("no/such/file"));
+}
+
 TEST_F(ProfileCommandTest, BadOptionsAreNamed) {
   EXPECT_THAT(Refused({"profile"}), HasSubstr("model"));
   EXPECT_THAT(Refused({"profile", folder_ / "repo/absent"}),

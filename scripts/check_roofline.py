@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""How far costs from a hardware description are from measured ones.
+
+    python3 scripts/check_roofline.py --refract build/release/bin/refract \\
+        --hardware FILE.textproto DIR/NAME…
+
+Profiles every model on this machine, prices it by the description, and prints
+estimated ÷ measured: of all operators together, and the quartiles over the
+operators that take at least 1 % of the time. The description should be of this
+machine (`refract profile --hardware`), which should have nothing else to do.
+Writes a split plan beside each model.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import tempfile
+
+
+def run(*command):
+    subprocess.run(
+        [str(part) for part in command], check=True, stdout=subprocess.DEVNULL
+    )
+
+
+def estimates(refract, model, hardware, batch, folder):
+    """Seconds of every operator by the description, by name."""
+    report = folder / "report.json"
+    run(
+        refract, "partition", model, "--method", "optimal", "--cn", hardware,
+        "--cn-profile", "none", "--batch", batch, "--json", report,
+    )
+    nodes = json.loads(report.read_text())["partition"]["nodes"]
+    return {node["name"]: node["cn_s"] for node in nodes}
+
+
+def check(refract, model, hardware, folder):
+    measured = folder / "profile.json"
+    run(
+        refract, "profile", model, "--output", folder / "profile.textproto",
+        "--json", measured,
+    )
+    profile = json.loads(measured.read_text())["profile"]
+    for place, batch in enumerate(profile["batches"]):
+        by_name = estimates(refract, model, hardware, batch, folder)
+        pairs = [
+            (
+                sum(by_name[node] for node in step["nodes"]),
+                step["samples"][place]["median_s"],
+            )
+            for step in profile["operators"]
+        ]
+        total = sum(seconds for _, seconds in pairs)
+        ratios = [
+            estimate / seconds
+            for estimate, seconds in pairs
+            if seconds >= 0.01 * total
+        ]
+        low, middle, high = (
+            statistics.quantiles(ratios, n=4, method="inclusive")
+            if len(ratios) > 1
+            else ratios * 3
+        )
+        print(
+            f"{pathlib.Path(model).name:12} batch {batch:4}: all "
+            f"{sum(estimate for estimate, _ in pairs) / total:5.2f}; "
+            f"operators {low:5.2f} {middle:5.2f} {high:5.2f} ({len(ratios)})",
+            flush=True,
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--refract", default="build/release/bin/refract")
+    parser.add_argument("--hardware", required=True)
+    parser.add_argument("models", nargs="+", metavar="DIR/NAME")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        for model in arguments.models:
+            check(
+                arguments.refract, model, arguments.hardware,
+                pathlib.Path(folder),
+            )
+
+
+if __name__ == "__main__":
+    main()
