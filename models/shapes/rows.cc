@@ -100,7 +100,7 @@ class RowPicker {
     if (picker.rows_ == 0) {
       return absl::UnimplementedError("no input has the batch as a size");
     }
-    picker.FindKeyed();
+    picker.FindKeyed(graph);
     return picker;
   }
 
@@ -163,26 +163,38 @@ class RowPicker {
 
   explicit RowPicker(const ProbeMaker& maker) : maker_(maker) {}
 
-  // Integers, as many for each row, that add up to the length of other vectors:
-  // ProbeMaker took them for lengths of bags, and their size is not the batch.
-  void FindKeyed() {
+  // Integers, as many for each row, that add up to the length of other vectors,
+  // and whose own length varies: lengths of bags, whatever looks the ids up.
+  void FindKeyed(const Graph& graph) {
     for (size_t i = 0; i < roles_.size(); ++i) {
-      const base::Dims& dims = maker_.sample()[i].dims;
-      const auto& ragged = maker_.ragged(i);
-      if (roles_[i] != Role::kFixed || !ragged || ragged->is_offsets ||
-          dims.size() != 1 || dims[0] == 0 || dims[0] % rows_ != 0) {
+      const base::TensorView& lengths = maker_.sample()[i];
+      const Value& input = graph.value(graph.inputs[i]);
+      const bool integers = lengths.dtype == base::DType::kInt32 ||
+                            lengths.dtype == base::DType::kInt64;
+      if (roles_[i] != Role::kFixed || !integers || lengths.dims.size() != 1 ||
+          lengths.dims[0] == 0 || lengths.dims[0] % rows_ != 0 ||
+          input.shape.size() != 1 || input.shape[0].constant()) {
         continue;
       }
-      roles_[i] = Role::kKeyLengths;
-      keyed_lengths_ = i;
-      const int64_t total = maker_.sample()[ragged->ids].dims[0];
-      for (size_t k = 0; k < roles_.size(); ++k) {
+      int64_t total = 0;
+      bool counts = true;
+      for (int64_t k = 0; k < lengths.dims[0] && counts; ++k) {
+        const int64_t length = IndexAt(lengths, k);
+        counts = length >= 0 && length < (int64_t{1} << 40);
+        total += length;
+      }
+      bool found = false;
+      for (size_t k = 0; k < roles_.size() && counts && total > 0; ++k) {
         const base::Dims& other = maker_.sample()[k].dims;
-        if (roles_[k] == Role::kFixed && other.size() == 1 &&
+        if (k != i && roles_[k] == Role::kFixed && other.size() == 1 &&
             other[0] == total) {
           roles_[k] = Role::kKeyValues;
+          found = true;
         }
       }
+      if (!found) continue;
+      roles_[i] = Role::kKeyLengths;
+      keyed_lengths_ = i;
       return;  // more than one is not told apart
     }
   }

@@ -40,7 +40,14 @@ class Outcome:
     why: str = ""
 
 
+# Files that import and run get by --op-library.
+op_libraries = []
+
+
 def call(step, *arguments):
+    if step in ("import", "run"):
+        for library in op_libraries:
+            arguments += ("--op-library", library)
     done = support.refract(*arguments, check=False)
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).strip().splitlines()
@@ -123,9 +130,11 @@ def main():
     parser.add_argument("--only", default="", help="names, comma-separated")
     parser.add_argument("--forms", default=",".join(forms.FORMS))
     parser.add_argument("--cases", help="module with CASES to survey instead")
+    parser.add_argument("--op-library", action="append", default=[])
     parser.add_argument("--keep", help="folder to leave the files in")
     parser.add_argument("--seed", type=int, default=random.randrange(2**31))
     args = parser.parse_args()
+    op_libraries.extend(args.op_library)
     cases = CASES
     if args.cases:
         cases = importlib.import_module(args.cases).CASES
