@@ -10,8 +10,11 @@
 #include "base/status_macros.h"
 #include "models/aten/op_library.h"
 #include "models/op_traits.h"
+#include "runtime/cpu/fused_kernels.h"
 #include "runtime/cpu/strided_copy.h"
 #include "runtime/executor.h"
+#include "runtime/fusion/lower.h"
+#include "runtime/fusion/passes.h"
 #include "runtime/liveness.h"
 
 namespace refract::runtime {
@@ -58,6 +61,8 @@ class Compiler {
     }
     REFRACT_RETURN_IF_ERROR(AddOutputs());
     REFRACT_RETURN_IF_ERROR(Fold());
+    FuseSteps(graph_, plan_);
+    MakeFusedKernels();
     DropUnusedConstants();
     PlanMemory(graph_, plan_);
     plan_.signature =
@@ -240,6 +245,13 @@ class Compiler {
       if (!view.ok()) return base::Annotate(view.status(), step.node);
       step.view = *std::move(view);
       if (step.view != nullptr) return absl::OkStatus();
+      step.fused = Lower(request);
+      if (step.fused) {
+        // For folding; made again when constants are known.
+        step.kernel =
+            cpu::CreateFusedKernel(*step.fused, {}, cpu::WeightForm::kFloat32);
+        return absl::OkStatus();
+      }
       auto kernel = CreateCpuKernel(request);
       if (!kernel.ok()) return base::Annotate(kernel.status(), step.node);
       step.kernel = *std::move(kernel);
@@ -362,6 +374,20 @@ class Compiler {
       plan_.constants[local] = state.operands[local];
       folded_.push_back(
           {std::move(state.buffers[local]), std::move(state.results[local])});
+    }
+  }
+
+  void MakeFusedKernels() {
+    for (Step& step : plan_.steps) {
+      if (!step.fused) continue;
+      std::vector<const Operand*> constants;
+      for (int local : step.operands) {
+        constants.push_back(plan_.locals[local].is_constant
+                                ? &plan_.constants[local]
+                                : nullptr);
+      }
+      step.kernel = cpu::CreateFusedKernel(*step.fused, constants,
+                                           cpu::WeightForm::kFloat32);
     }
   }
 

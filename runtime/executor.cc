@@ -63,7 +63,13 @@ absl::Status RunKernel(const Plan& plan, const Step& step,
     }
     SetTensor(spec, outputs[i].data, *bytes, state.operands[local]);
   }
-  return step.kernel->Run(operands, outputs, stats);
+  try {
+    return step.kernel->Run(operands, outputs, stats);
+  } catch (const std::bad_alloc&) {
+    // Scratch of the thread, which grows with what a request brings.
+    return absl::ResourceExhaustedError(
+        absl::StrCat(step.node, ": no memory to compute with"));
+  }
 }
 
 absl::Status RunView(const Step& step, const Operands& operands,

@@ -43,6 +43,12 @@ class Kernel {
   virtual absl::Status Infer(const Operands& operands,
                              absl::Span<KernelOutput> outputs) const = 0;
 
+  // A look-up in a table: may be merged with others.
+  virtual bool is_look_up() const { return false; }
+  // Starts to fetch what Run() will read first. Checks what it must to do no
+  // harm; reports nothing.
+  virtual void Prefetch(const Operands& operands) const {}
+
   // Computes what Infer() announced for the same operands.
   virtual absl::Status Run(const Operands& operands,
                            absl::Span<const KernelOutput> outputs,

@@ -36,6 +36,10 @@ class Operands {
 
   size_t size() const { return operands_.size(); }
   const Operand& operator[](int i) const { return *operands_[i]; }
+  // Those of one member of a merged step.
+  Operands Part(size_t first, size_t count) const {
+    return Operands(operands_.subspan(first, count));
+  }
   int64_t Int(const IntSource& source) const {
     return source.is_literal() ? source.literal : operands_[source.operand]->i;
   }

@@ -13,6 +13,7 @@
 #include "models/graph.h"
 #include "models/weights.h"
 #include "runtime/cpu/ids.h"
+#include "runtime/fusion/fused_op.h"
 #include "runtime/kernel.h"
 #include "runtime/signature.h"
 #include "runtime/size_op.h"
@@ -49,6 +50,9 @@ struct Step {
   std::vector<int> operands;  // locals, as models::InputsOf(node)
   std::vector<int> outputs;   // locals; kNoLocal where nobody reads
   std::vector<int> release;   // locals whose LibTorch memory is done with
+
+  // What `kernel` computes, where that may be merged with other steps.
+  std::optional<FusedOp> fused;
 
   std::unique_ptr<const ViewOp> view;
   std::unique_ptr<const SizeOp> size;

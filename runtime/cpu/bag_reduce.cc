@@ -3,20 +3,9 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "runtime/cpu/clones.h"
 #include "runtime/cpu/half.h"
 #include "runtime/cpu/ids.h"
-
-// One copy of the loops per instruction set, chosen once at load time. Not with
-// sanitizers: they start after the choice is made. Not with Clang 14, which
-// knows the attribute for other names only.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define REFRACT_CPU_CLONES \
-  __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
-#else
-#define REFRACT_CPU_CLONES
-#endif
-#define REFRACT_INLINE inline __attribute__((always_inline))
 
 namespace refract::runtime::cpu {
 namespace {

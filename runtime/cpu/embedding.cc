@@ -59,6 +59,12 @@ class EmbeddingKernel final : public Kernel {
 
   absl::string_view name() const override { return "embedding"; }
 
+  bool is_look_up() const override { return true; }
+
+  void Prefetch(const Operands& operands) const override {
+    PrefetchRows(operands[table_].tensor, operands[ids_].tensor);
+  }
+
   absl::Status Infer(const Operands& operands,
                      absl::Span<KernelOutput> outputs) const override {
     const base::TensorView& table = operands[table_].tensor;

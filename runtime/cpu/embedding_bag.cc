@@ -41,6 +41,12 @@ class EmbeddingBagKernel final : public Kernel {
     return "embedding_bag";
   }
 
+  bool is_look_up() const override { return true; }
+
+  void Prefetch(const Operands& operands) const override {
+    PrefetchRows(operands[node_.table].tensor, operands[node_.ids].tensor);
+  }
+
   absl::Status Infer(const Operands& operands,
                      absl::Span<KernelOutput> outputs) const override {
     const base::TensorView& table = operands[node_.table].tensor;

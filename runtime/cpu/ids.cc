@@ -1,5 +1,7 @@
 #include "runtime/cpu/ids.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/op_traits.h"
@@ -63,6 +65,22 @@ absl::StatusOr<int64_t> TableUse::Check(const base::TensorView& ids,
   return absl::InvalidArgumentError(
       absl::StrCat("table '", table, "': id ", IntAt(ids, position),
                    " at position ", position, " is outside [0, ", rows, ")"));
+}
+
+void PrefetchRows(const base::TensorView& table, const base::TensorView& ids) {
+  if (table.dims.empty() || table.dims[0] <= 0) return;
+  const auto rows = static_cast<uint64_t>(table.dims[0]);
+  const size_t row_bytes = table.bytes / static_cast<size_t>(rows);
+  const int64_t count = std::min(ids.num_elements(), kPrefetchDistance);
+  // Where rows are long, the first lines; hardware follows.
+  constexpr size_t kLine = 64;
+  const size_t bytes = std::min<size_t>(row_bytes, 8 * kLine);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto id = static_cast<uint64_t>(IntAt(ids, i));
+    if (id >= rows) continue;
+    const std::byte* const row = table.data + id * row_bytes;
+    for (size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(row + at);
+  }
 }
 
 absl::Status CheckOffsets(const std::string& name,

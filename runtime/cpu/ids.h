@@ -47,6 +47,10 @@ inline int64_t IntAt(const base::TensorView& tensor, int64_t i) {
              : reinterpret_cast<const int64_t*>(tensor.data)[i];
 }
 
+// Starts to fetch the rows of `table` that the first ids select, as many as a
+// look-up fetches ahead. Ids outside the table are passed over.
+void PrefetchRows(const base::TensorView& table, const base::TensorView& ids);
+
 // Bag offsets must begin with 0, never fall, and end at or before `num_ids`.
 // InvalidArgument names `name` and the position.
 absl::Status CheckOffsets(const std::string& name,

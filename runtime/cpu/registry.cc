@@ -2,9 +2,9 @@
 
 #include "base/status_macros.h"
 #include "runtime/cpu/cat.h"
-#include "runtime/cpu/elementwise.h"
 #include "runtime/cpu/embedding.h"
 #include "runtime/cpu/embedding_bag.h"
+#include "runtime/cpu/reduce.h"
 #include "runtime/cpu/strided_copy.h"
 #include "runtime/kernel.h"
 
@@ -15,7 +15,7 @@ absl::StatusOr<std::unique_ptr<const Kernel>> CreateCpuKernel(
   for (const auto create :
        {&cpu::CreateEmbeddingKernel, &cpu::CreateEmbeddingBagKernel,
         &cpu::CreateCopyKernel, &cpu::CreateCatKernel,
-        &cpu::CreateElementwiseKernel}) {
+        &cpu::CreateReduceKernel}) {
     REFRACT_ASSIGN_OR_RETURN(std::unique_ptr<const Kernel> kernel,
                              create(request));
     if (kernel != nullptr) return kernel;

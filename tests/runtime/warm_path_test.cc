@@ -98,6 +98,23 @@ void BuildNativeGraph(GraphBuilder& builder) {
   builder.Output(builder.Node("aten.relu.default", {Ref("self", scaled)},
                               {DType::kFloat32, {6, SymExpr(2) * b}}));
   builder.Output(twice);
+  // A product with weights, and one without, whose rows alias in the cache.
+  const auto weight =
+      builder.Weight<float>("w", {256, 4}, std::vector<float>(1024, 0.5f));
+  const auto layer = builder.Node("aten.linear.default",
+                                  {Ref("input", dense), Ref("weight", weight)},
+                                  {DType::kFloat32, {b, 256}});
+  const auto square = builder.Node("aten.permute.default",
+                                   {Ref("self", layer), Ints("dims", {1, 0})},
+                                   {DType::kFloat32, {256, b}});
+  const auto products =
+      builder.Node("aten.mm.default", {Ref("self", layer), Ref("mat2", square)},
+                   {DType::kFloat32, {b, b}});
+  const auto soft =
+      builder.Node("aten.softmax.int", {Ref("self", products), Int("dim", 1)},
+                   {DType::kFloat32, {b, b}});
+  builder.Output(builder.Node("aten.sigmoid.default", {Ref("self", soft)},
+                              {DType::kFloat32, {b, b}}));
   builder.graph().batch_symbol = "b";
 }
 

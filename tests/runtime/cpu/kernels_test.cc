@@ -318,17 +318,18 @@ TEST(ElementwiseTest, KeepsSpecialValuesAsLibTorchDoes) {
   }
 }
 
-TEST(ElementwiseTest, LeavesAlphaAndOtherTypesToLibTorch) {
+TEST(ElementwiseTest, LeavesWhatIsRoundedToLibTorch) {
   std::mt19937 random(4);
   const auto in = RandomTensors({{5}, {5}}, random);
-  OneNode alpha("aten.add.Tensor", in, [](const Ids& ids) {
-    return std::vector<NamedArgument>{Ref("self", ids[0]), Ref("other", ids[1]),
-                                      Float("alpha", 0.5)};
+  OneNode floor("aten.div.Tensor_mode", in, [](const Ids& ids) {
+    return std::vector<NamedArgument>{Ref("self", ids[0]),
+                                      Ref("other", ids[1]),
+                                      {"rounding_mode", std::string("floor")}};
   });
-  EXPECT_THAT(testing::KernelsOf(alpha.builder), ElementsAre("libtorch"));
+  EXPECT_THAT(testing::KernelsOf(floor.builder), ElementsAre("libtorch"));
   EXPECT_TRUE(
-      testing::SameBits(Must(testing::RunWhole(alpha.builder, in))[0],
-                        Must(testing::RunByLibTorch(alpha.builder, in))[0]));
+      testing::SameBits(Must(testing::RunWhole(floor.builder, in))[0],
+                        Must(testing::RunByLibTorch(floor.builder, in))[0]));
 }
 
 TEST(ElementwiseTest, RefusesShapesThatDoNotBroadcast) {

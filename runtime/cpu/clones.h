@@ -1,0 +1,16 @@
+#ifndef REFRACT_RUNTIME_CPU_CLONES_H_
+#define REFRACT_RUNTIME_CPU_CLONES_H_
+
+// One copy of a function per instruction set, chosen once at load time. Not
+// with sanitizers: they start after the choice is made. Not with Clang 14,
+// which knows the attribute for other names only.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define REFRACT_CPU_CLONES \
+  __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
+#else
+#define REFRACT_CPU_CLONES
+#endif
+#define REFRACT_INLINE inline __attribute__((always_inline))
+
+#endif  // REFRACT_RUNTIME_CPU_CLONES_H_

@@ -1,0 +1,292 @@
+#include "runtime/cpu/dense/gemm.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include "runtime/cpu/half.h"
+#include "runtime/cpu/scratch.h"
+
+namespace refract::runtime::cpu {
+namespace {
+
+// Rows of `a` that go through all panels together: half a 1 MiB second-level
+// cache, so that they and a tile's panels stay there. The smallest such cache
+// among the processors that this is for is 1 MiB.
+constexpr int64_t kBlockBytes = int64_t{512} << 10;
+
+int64_t PanelsOf(int64_t n) { return (n + kPanelColumns - 1) / kPanelColumns; }
+
+size_t ElementBytes(WeightForm form) {
+  switch (form) {
+    case WeightForm::kBFloat16:
+      return sizeof(uint16_t);
+    case WeightForm::kInt8:
+      return sizeof(int8_t);
+    case WeightForm::kFloat32:
+      break;
+  }
+  return sizeof(float);
+}
+
+// Calls store(panel element index, k, n) for every element of the panels, n
+// past the end for padding.
+template <typename Store>
+void ForEachElement(int64_t k, int64_t n, Store store) {
+  int64_t index = 0;
+  for (int64_t first = 0; first < n; first += kPanelColumns) {
+    for (int64_t i = 0; i < k; ++i) {
+      for (int64_t j = first; j < first + kPanelColumns; ++j) {
+        store(index++, i, j);
+      }
+    }
+  }
+}
+
+// Rows that lie a multiple of this apart fall into few sets of a first-level
+// cache, and push each other out while a tile walks along them.
+constexpr int64_t kAliasBytes = 1024;
+// Copying rows pays when they are read this often.
+constexpr int64_t kCopyPanels = 8;
+
+struct Product {
+  const void* panels;
+  size_t element_bytes;
+  WeightForm form;
+  const float* scale;
+  int64_t k;
+  int64_t n;
+};
+
+void Run(const TileSet& tiles, const float* a, int64_t a_stride, int64_t m,
+         const Product& b, const Epilogue& epilogue, float* c,
+         int64_t c_stride) {
+  if (m == 0 || b.n == 0) return;
+  const auto& functions = tiles.functions[static_cast<int>(b.form)];
+  const int64_t num_panels = PanelsOf(b.n);
+  const int64_t row_bytes = std::max<int64_t>(1, b.k) * sizeof(float);
+  const int64_t block =
+      std::max<int64_t>(tiles.max_rows, kBlockBytes / row_bytes);
+  const bool copies =
+      m > 4 && num_panels >= kCopyPanels &&
+      a_stride * static_cast<int64_t>(sizeof(float)) % kAliasBytes == 0;
+  // One line more than a row, so that rows fall into different sets.
+  const int64_t copy_stride =
+      (b.k + kPanelColumns - 1) / kPanelColumns * kPanelColumns + kPanelColumns;
+  Tile tile;
+  tile.a_stride = copies ? copy_stride : a_stride;
+  tile.panel_elements = b.k * kPanelColumns;
+  tile.k = b.k;
+  tile.c_stride = c_stride;
+  tile.relu = epilogue.relu;
+  for (int64_t top = 0; top < m; top += block) {
+    const int64_t rows = std::min(block, m - top);
+    const float* from = a + top * a_stride;
+    if (copies) {
+      float* const copy =
+          ThreadScratch(ScratchUse::kRows,
+                        static_cast<size_t>(std::min(block, m) * copy_stride) *
+                            sizeof(float));
+      for (int64_t r = 0; r < rows; ++r) {
+        std::copy_n(from + r * a_stride, b.k, copy + r * copy_stride);
+      }
+      from = copy;
+    }
+    // Tiles of nearly equal height: 16 rows are 8 + 8, not 14 + 2.
+    const int64_t count = (rows + tiles.max_rows - 1) / tiles.max_rows;
+    const int64_t high = rows % count;  // tiles of one row more
+    const int64_t low_rows = rows / count;
+    const int64_t most_rows = low_rows + (high > 0 ? 1 : 0);
+    for (int64_t panel = 0; panel < num_panels;) {
+      int64_t width = std::min<int64_t>(kMaxTilePanels, num_panels - panel);
+      while (functions[most_rows][width] == nullptr) --width;
+      const int64_t column = panel * kPanelColumns;
+      tile.b =
+          static_cast<const std::byte*>(b.panels) +
+          static_cast<size_t>(panel * tile.panel_elements) * b.element_bytes;
+      tile.columns = std::min(width * kPanelColumns, b.n - column);
+      tile.bias = epilogue.bias == nullptr ? nullptr : epilogue.bias + column;
+      tile.scale = b.scale == nullptr ? nullptr : b.scale + column;
+      int64_t row = 0;
+      for (int64_t t = 0; t < count; ++t) {
+        const int64_t height = low_rows + (t < high ? 1 : 0);
+        // Once per group of panels; where rows are so few that weights come
+        // and go through the cache, this hides half of their way.
+        const bool ahead = t == 0 && count > 1 && panel + width < num_panels;
+        tile.next = ahead
+                        ? static_cast<const std::byte*>(tile.b) +
+                              static_cast<size_t>(width * tile.panel_elements) *
+                                  b.element_bytes
+                        : tile.b;
+        tile.next_step = ahead ? width * kPanelColumns : 0;
+        tile.a = from + row * tile.a_stride;
+        tile.c = c + (top + row) * c_stride + column;
+        functions[height][width](tile);
+        row += height;
+      }
+      panel += width;
+    }
+  }
+}
+
+const TileSet& Choose() {
+  const char* const wish = std::getenv("REFRACT_CPU_ISA");
+  const std::string_view limit = wish == nullptr ? "avx512" : wish;
+  if (limit == "avx512" && Avx512TileSet() != nullptr) return *Avx512TileSet();
+  if (limit != "generic" && Avx2TileSet() != nullptr) return *Avx2TileSet();
+  return GenericTileSet();
+}
+
+}  // namespace
+
+// Here, not beside the tiles: code there may not run before the look.
+const TileSet* Avx512TileSet() {
+#if defined(__x86_64__)
+  static const TileSet* const found = []() -> const TileSet* {
+    static TileSet set;
+    const bool runs = __builtin_cpu_supports("avx512f") &&
+                      __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512vl");
+    return runs && FillAvx512TileSet(set) ? &set : nullptr;
+  }();
+  return found;
+#else
+  return nullptr;
+#endif
+}
+
+const TileSet* Avx2TileSet() {
+#if defined(__x86_64__)
+  static const TileSet* const found = []() -> const TileSet* {
+    static TileSet set;
+    const bool runs =
+        __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    return runs && FillAvx2TileSet(set) ? &set : nullptr;
+  }();
+  return found;
+#else
+  return nullptr;
+#endif
+}
+
+const TileSet& ChosenTileSet() {
+  static const TileSet& chosen = Choose();
+  return chosen;
+}
+
+PackedMatrix::PackedMatrix(const float* b, int64_t k, int64_t n,
+                           int64_t row_stride, int64_t column_stride,
+                           WeightForm form)
+    : k_(k),
+      n_(n),
+      form_(form),
+      panels_(static_cast<size_t>(PanelsOf(n) * kPanelColumns * k) *
+              ElementBytes(form)) {
+  const auto at = [&](int64_t i, int64_t j) {
+    return j < n ? b[i * row_stride + j * column_stride] : 0.0f;
+  };
+  switch (form) {
+    case WeightForm::kFloat32:
+      PackPanels(b, k, n, row_stride, column_stride,
+                 reinterpret_cast<float*>(panels_.data()));
+      return;
+    case WeightForm::kBFloat16: {
+      auto* const to = reinterpret_cast<BFloat16*>(panels_.data());
+      ForEachElement(k, n, [&](int64_t index, int64_t i, int64_t j) {
+        FromFloat(at(i, j), to[index]);
+      });
+      return;
+    }
+    case WeightForm::kInt8: {
+      auto* const to = reinterpret_cast<int8_t*>(panels_.data());
+      scale_.assign(static_cast<size_t>(n), 0.0f);
+      for (int64_t j = 0; j < n; ++j) {
+        float most = 0;
+        for (int64_t i = 0; i < k; ++i) {
+          most = std::max(most, std::fabs(at(i, j)));
+        }
+        scale_[j] = most / 127.0f;
+      }
+      ForEachElement(k, n, [&](int64_t index, int64_t i, int64_t j) {
+        const float scale = j < n ? scale_[j] : 0.0f;
+        to[index] = scale == 0.0f ? 0
+                                  : static_cast<int8_t>(std::lrint(std::clamp(
+                                        at(i, j) / scale, -127.0f, 127.0f)));
+      });
+      return;
+    }
+  }
+}
+
+float PackedMatrix::At(int64_t k, int64_t n) const {
+  const int64_t index = n / kPanelColumns * kPanelColumns * k_ +
+                        k * kPanelColumns + n % kPanelColumns;
+  switch (form_) {
+    case WeightForm::kBFloat16:
+      return ToFloat(reinterpret_cast<const BFloat16*>(panels_.data())[index]);
+    case WeightForm::kInt8:
+      return static_cast<float>(
+                 reinterpret_cast<const int8_t*>(panels_.data())[index]) *
+             scale_[n];
+    case WeightForm::kFloat32:
+      break;
+  }
+  return reinterpret_cast<const float*>(panels_.data())[index];
+}
+
+size_t PackedMatrix::PanelBytes(int64_t k, int64_t n) {
+  return static_cast<size_t>(PanelsOf(n) * kPanelColumns * k) * sizeof(float);
+}
+
+void PackPanels(const float* b, int64_t k, int64_t n, int64_t row_stride,
+                int64_t column_stride, float* panels) {
+  for (int64_t first = 0; first < n; first += kPanelColumns) {
+    const int64_t columns = std::min<int64_t>(kPanelColumns, n - first);
+    const float* const from = b + first * column_stride;
+    if (column_stride == 1) {
+      for (int64_t i = 0; i < k; ++i) {
+        float* const to = panels + i * kPanelColumns;
+        std::copy_n(from + i * row_stride, columns, to);
+        std::fill(to + columns, to + kPanelColumns, 0.0f);
+      }
+    } else {
+      for (int64_t j = 0; j < kPanelColumns; ++j) {
+        float* const to = panels + j;
+        if (j < columns) {
+          const float* const column = from + j * column_stride;
+          for (int64_t i = 0; i < k; ++i) {
+            to[i * kPanelColumns] = column[i * row_stride];
+          }
+        } else {
+          for (int64_t i = 0; i < k; ++i) to[i * kPanelColumns] = 0.0f;
+        }
+      }
+    }
+    panels += k * kPanelColumns;
+  }
+}
+
+void Gemm(const TileSet& tiles, const float* a, int64_t a_stride, int64_t m,
+          const PackedMatrix& b, const Epilogue& epilogue, float* c,
+          int64_t c_stride) {
+  const Product product = {
+      b.data(), ElementBytes(b.form()), b.form(), b.scale(), b.k(), b.n()};
+  Run(tiles, a, a_stride, m, product, epilogue, c, c_stride);
+}
+
+void Gemm(const float* a, int64_t a_stride, int64_t m, const PackedMatrix& b,
+          const Epilogue& epilogue, float* c, int64_t c_stride) {
+  Gemm(ChosenTileSet(), a, a_stride, m, b, epilogue, c, c_stride);
+}
+
+void Gemm(const float* a, int64_t a_stride, int64_t m, const float* panels,
+          int64_t k, int64_t n, const Epilogue& epilogue, float* c,
+          int64_t c_stride) {
+  const Product product = {
+      panels, sizeof(float), WeightForm::kFloat32, nullptr, k, n};
+  Run(ChosenTileSet(), a, a_stride, m, product, epilogue, c, c_stride);
+}
+
+}  // namespace refract::runtime::cpu

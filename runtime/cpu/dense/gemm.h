@@ -1,0 +1,75 @@
+#ifndef REFRACT_RUNTIME_CPU_DENSE_GEMM_H_
+#define REFRACT_RUNTIME_CPU_DENSE_GEMM_H_
+
+// Matrix products with weights that were rearranged once.
+
+#include <cstdint>
+#include <vector>
+
+#include "base/tensor.h"
+#include "runtime/cpu/dense/tile.h"
+
+namespace refract::runtime::cpu {
+
+// A matrix [k, n] as panels of kPanelColumns columns, each [k][kPanelColumns],
+// so that a product reads it front to back; the last panel is padded with
+// zeros. Immutable once made.
+class PackedMatrix {
+ public:
+  PackedMatrix() = default;
+  // `b[i × row_stride + j × column_stride]` is element [i, j]: (n, 1) for a
+  // dense [k, n], (1, k) for the transpose of a dense [n, k], as nn.Linear
+  // keeps it.
+  PackedMatrix(const float* b, int64_t k, int64_t n, int64_t row_stride,
+               int64_t column_stride, WeightForm form);
+
+  // Bytes that PackPanels() needs.
+  static size_t PanelBytes(int64_t k, int64_t n);
+
+  int64_t k() const { return k_; }
+  int64_t n() const { return n_; }
+  WeightForm form() const { return form_; }
+  const void* data() const { return panels_.data(); }
+  // Per column; null unless kInt8.
+  const float* scale() const {
+    return scale_.empty() ? nullptr : scale_.data();
+  }
+  size_t bytes() const { return panels_.size(); }
+  // What a column's element is worth after rounding, for error bounds.
+  float At(int64_t k, int64_t n) const;
+
+ private:
+  int64_t k_ = 0;
+  int64_t n_ = 0;
+  WeightForm form_ = WeightForm::kFloat32;
+  base::AlignedBuffer panels_;
+  std::vector<float> scale_;
+};
+
+// As the constructor with kFloat32, into memory of the caller's.
+void PackPanels(const float* b, int64_t k, int64_t n, int64_t row_stride,
+                int64_t column_stride, float* panels);
+
+// What is done with a sum before it is stored, see Tile.
+struct Epilogue {
+  const float* bias = nullptr;  // n numbers, or null
+  bool relu = false;
+};
+
+// c[m, n] = epilogue(a[m, k] × b[k, n]), rows of `a` and `c` `a_stride` and
+// `c_stride` floats apart, c disjoint from all else. Element for element the
+// sum that Tile says. On the calling thread; allocates nothing.
+void Gemm(const float* a, int64_t a_stride, int64_t m, const PackedMatrix& b,
+          const Epilogue& epilogue, float* c, int64_t c_stride);
+// With panels from PackPanels().
+void Gemm(const float* a, int64_t a_stride, int64_t m, const float* panels,
+          int64_t k, int64_t n, const Epilogue& epilogue, float* c,
+          int64_t c_stride);
+// With the tiles of a given set instead of the chosen one.
+void Gemm(const TileSet& tiles, const float* a, int64_t a_stride, int64_t m,
+          const PackedMatrix& b, const Epilogue& epilogue, float* c,
+          int64_t c_stride);
+
+}  // namespace refract::runtime::cpu
+
+#endif  // REFRACT_RUNTIME_CPU_DENSE_GEMM_H_

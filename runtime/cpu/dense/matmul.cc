@@ -1,0 +1,114 @@
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/cpu/dense/gemm.h"
+#include "runtime/cpu/fused_kernels.h"
+#include "runtime/cpu/scratch.h"
+
+namespace refract::runtime::cpu {
+namespace {
+
+const float* Floats(const base::TensorView& view) {
+  return reinterpret_cast<const float*>(view.data);
+}
+
+class MatMulKernel final : public Kernel {
+ public:
+  MatMulKernel(const MatMulOp& op, std::optional<PackedMatrix> packed)
+      : op_(op), packed_(std::move(packed)) {}
+
+  absl::string_view name() const override {
+    if (op_.batched) return op_.relu ? "bmm+relu" : "bmm";
+    if (op_.bias != kNoOperand) {
+      return op_.relu ? "linear+bias+relu" : "linear+bias";
+    }
+    return op_.relu ? "linear+relu" : "linear";
+  }
+
+  absl::Status Infer(const Operands& operands,
+                     absl::Span<KernelOutput> outputs) const override {
+    const base::Dims& a = operands[op_.a].tensor.dims;
+    const base::Dims& b = operands[op_.b].tensor.dims;
+    const size_t last = a.size() - 1;
+    const int64_t k = b[b.size() - (op_.b_transposed ? 1 : 2)];
+    const int64_t n = b[b.size() - (op_.b_transposed ? 2 : 1)];
+    bool fits = a[last] == k;
+    if (op_.batched) {
+      fits &= a.size() == b.size();
+      for (size_t d = 0; fits && d + 2 < a.size(); ++d) fits = a[d] == b[d];
+    }
+    if (!fits) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "matrices ", base::DimsToString(a), " and ", base::DimsToString(b),
+          op_.b_transposed ? " (transposed)" : "", " do not fit together"));
+    }
+    if (op_.bias != kNoOperand && operands[op_.bias].tensor.dims[0] != n) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "bias ", base::DimsToString(operands[op_.bias].tensor.dims),
+          " does not fit ", n, " columns"));
+    }
+    outputs[0].spec.dtype = base::DType::kFloat32;
+    outputs[0].spec.dims = a;
+    outputs[0].spec.dims[last] = n;
+    return absl::OkStatus();
+  }
+
+  absl::Status Run(const Operands& operands,
+                   absl::Span<const KernelOutput> outputs,
+                   RunStats&) const override {
+    if (outputs[0].data == nullptr) return absl::OkStatus();
+    const base::TensorView& a = operands[op_.a].tensor;
+    const base::TensorView& b = operands[op_.b].tensor;
+    const base::Dims& dims = outputs[0].spec.dims;
+    float* const out = reinterpret_cast<float*>(outputs[0].data);
+    Epilogue epilogue;
+    epilogue.relu = op_.relu;
+    if (op_.bias != kNoOperand) {
+      epilogue.bias = Floats(operands[op_.bias].tensor);
+    }
+    const int64_t k = a.dims.back();
+    const int64_t n = dims.back();
+    int64_t batch = 1;
+    int64_t rows = 1;
+    for (size_t d = 0; d + 1 < dims.size(); ++d) {
+      (op_.batched && d + 2 < dims.size() ? batch : rows) *= dims[d];
+    }
+    if (packed_) {
+      Gemm(Floats(a), k, rows, *packed_, epilogue, out, n);
+      return absl::OkStatus();
+    }
+    float* const panels =
+        ThreadScratch(ScratchUse::kPanels, PackedMatrix::PanelBytes(k, n));
+    for (int64_t i = 0; i < batch; ++i) {
+      PackPanels(Floats(b) + i * k * n, k, n, op_.b_transposed ? 1 : n,
+                 op_.b_transposed ? k : 1, panels);
+      Gemm(Floats(a) + i * rows * k, k, rows, panels, k, n, epilogue,
+           out + i * rows * n, n);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const MatMulOp op_;
+  const std::optional<PackedMatrix> packed_;  // b, when it is constant
+};
+
+}  // namespace
+
+std::unique_ptr<const Kernel> CreateMatMulKernel(
+    const MatMulOp& op, absl::Span<const Operand* const> constants,
+    WeightForm form) {
+  std::optional<PackedMatrix> packed;
+  if (!op.batched && !constants.empty() && constants[op.b] != nullptr &&
+      constants[op.b]->kind == Operand::Kind::kTensor) {
+    const base::TensorView& b = constants[op.b]->tensor;
+    const int64_t k = b.dims[op.b_transposed ? 1 : 0];
+    const int64_t n = b.dims[op.b_transposed ? 0 : 1];
+    packed.emplace(Floats(b), k, n, op.b_transposed ? 1 : n,
+                   op.b_transposed ? k : 1, form);
+  }
+  return std::make_unique<MatMulKernel>(op, std::move(packed));
+}
+
+}  // namespace refract::runtime::cpu

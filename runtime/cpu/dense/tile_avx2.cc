@@ -1,0 +1,64 @@
+// Compiled for AVX2 with FMA (see runtime/CMakeLists.txt).
+
+#include "runtime/cpu/dense/tile.h"
+
+#if defined(__AVX2__) && defined(__FMA__)
+#include <immintrin.h>
+
+#include "runtime/cpu/dense/tile_template.h"
+
+namespace refract::runtime::cpu {
+namespace {
+
+struct Avx2 {
+  using Vector = __m256;
+  static constexpr int kLanes = 8;
+  static Vector Zero() { return _mm256_setzero_ps(); }
+  static Vector Broadcast(float x) { return _mm256_set1_ps(x); }
+  static Vector Load(const float* from) { return _mm256_loadu_ps(from); }
+  static void Store(Vector x, float* to) { _mm256_storeu_ps(to, x); }
+  static Vector Add(Vector x, Vector y) { return _mm256_add_ps(x, y); }
+  static Vector Multiply(Vector x, Vector y) { return _mm256_mul_ps(x, y); }
+  static Vector MultiplyAdd(Vector x, Vector y, Vector z) {
+    return _mm256_fmadd_ps(x, y, z);
+  }
+  // The second operand where one is NaN, and of two zeros: as x < 0 ? 0 : x.
+  static Vector Relu(Vector x) { return _mm256_max_ps(Zero(), x); }
+  static Vector LoadWeight(const float* from) { return _mm256_loadu_ps(from); }
+  static Vector LoadWeight(const uint16_t* from) {
+    const __m128i bits =
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return _mm256_castsi256_ps(
+        _mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+  }
+  static Vector LoadWeight(const int8_t* from) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(
+        _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+  }
+};
+
+// 16 registers: at most 12 sums.
+template <WeightForm kForm>
+void AddForm(TileSet& set) {
+  AddTiles<Avx2, kForm, 1, 6>(set);
+  AddTiles<Avx2, kForm, 2, 3>(set);
+  AddTiles<Avx2, kForm, 4, 1>(set);
+}
+
+}  // namespace
+
+bool FillAvx2TileSet(TileSet& set) {
+  set.name = "avx2";
+  set.max_rows = 6;
+  AddForm<WeightForm::kFloat32>(set);
+  AddForm<WeightForm::kBFloat16>(set);
+  AddForm<WeightForm::kInt8>(set);
+  return true;
+}
+
+}  // namespace refract::runtime::cpu
+#else
+namespace refract::runtime::cpu {
+bool FillAvx2TileSet(TileSet&) { return false; }
+}  // namespace refract::runtime::cpu
+#endif

@@ -1,0 +1,121 @@
+#ifndef REFRACT_RUNTIME_CPU_DENSE_TILE_TEMPLATE_H_
+#define REFRACT_RUNTIME_CPU_DENSE_TILE_TEMPLATE_H_
+
+// Tiles for one instruction set. `Isa` gives a vector of kLanes floats and what
+// is done with it; everything here has internal linkage (see tile.h).
+
+#include "runtime/cpu/dense/tile.h"
+
+namespace refract::runtime::cpu {
+namespace {
+
+template <typename Isa, WeightForm kForm>
+struct Weights;
+template <typename Isa>
+struct Weights<Isa, WeightForm::kFloat32> {
+  using Element = float;
+};
+template <typename Isa>
+struct Weights<Isa, WeightForm::kBFloat16> {
+  using Element = uint16_t;
+};
+template <typename Isa>
+struct Weights<Isa, WeightForm::kInt8> {
+  using Element = int8_t;
+};
+
+template <typename Isa, WeightForm kForm, int kRows, int kPanels>
+void RunTile(const Tile& tile) {
+  using Vector = typename Isa::Vector;
+  using Element = typename Weights<Isa, kForm>::Element;
+  constexpr int kPerPanel = kPanelColumns / Isa::kLanes;
+  constexpr int kVectors = kPanels * kPerPanel;
+  Vector sum[kRows][kVectors];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = Isa::Zero();
+  }
+  const Element* b[kPanels];
+#pragma GCC unroll 8
+  for (int p = 0; p < kPanels; ++p) {
+    b[p] = static_cast<const Element*>(tile.b) + p * tile.panel_elements;
+  }
+  const Element* next = static_cast<const Element*>(tile.next);
+  const float* const a = tile.a;
+  const int64_t stride = tile.a_stride;
+  for (int64_t k = 0; k < tile.k; ++k) {
+    // All panels' lines of one k, or the same few lines again and again.
+    for (int64_t at = 0; at < kPanels * kPanelColumns;
+         at += 64 / static_cast<int64_t>(sizeof(Element))) {
+      __builtin_prefetch(next + at, 0, 2);
+    }
+    next += tile.next_step;
+    Vector weight[kVectors];
+#pragma GCC unroll 8
+    for (int p = 0; p < kPanels; ++p) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kPerPanel; ++i) {
+        weight[p * kPerPanel + i] =
+            Isa::LoadWeight(b[p] + k * kPanelColumns + i * Isa::kLanes);
+      }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const Vector x = Isa::Broadcast(a[r * stride + k]);
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) {
+        sum[r][v] = Isa::MultiplyAdd(x, weight[v], sum[r][v]);
+      }
+    }
+  }
+  const bool whole = tile.columns == kPanels * kPanelColumns;
+  alignas(64) float rest[kPanels * kPanelColumns];
+  alignas(64) float bias[kPanels * kPanelColumns];
+  alignas(64) float scale[kPanels * kPanelColumns];
+  const float* add = tile.bias;
+  const float* multiply = tile.scale;
+  if (!whole) {
+    for (int64_t j = 0; j < kPanels * kPanelColumns; ++j) {
+      bias[j] = add != nullptr && j < tile.columns ? add[j] : 0.0f;
+      if (kForm == WeightForm::kInt8) {
+        scale[j] = j < tile.columns ? multiply[j] : 0.0f;
+      }
+    }
+    if (add != nullptr) add = bias;
+    multiply = scale;
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    float* const row = tile.c + r * tile.c_stride;
+    float* const out = whole ? row : rest;
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) {
+      Vector value = sum[r][v];
+      if (kForm == WeightForm::kInt8) {
+        value = Isa::Multiply(value, Isa::Load(multiply + v * Isa::kLanes));
+      }
+      if (add != nullptr) {
+        value = Isa::Add(value, Isa::Load(add + v * Isa::kLanes));
+      }
+      if (tile.relu) value = Isa::Relu(value);
+      Isa::Store(value, out + v * Isa::kLanes);
+    }
+    if (!whole) {
+      for (int64_t j = 0; j < tile.columns; ++j) row[j] = rest[j];
+    }
+  }
+}
+
+// Sets functions[form][1 … kRows][kPanels].
+template <typename Isa, WeightForm kForm, int kPanels, int kRows>
+void AddTiles(TileSet& set) {
+  set.functions[static_cast<int>(kForm)][kRows][kPanels] =
+      &RunTile<Isa, kForm, kRows, kPanels>;
+  if constexpr (kRows > 1) AddTiles<Isa, kForm, kPanels, kRows - 1>(set);
+}
+
+}  // namespace
+}  // namespace refract::runtime::cpu
+
+#endif  // REFRACT_RUNTIME_CPU_DENSE_TILE_TEMPLATE_H_

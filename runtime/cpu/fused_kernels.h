@@ -1,0 +1,38 @@
+#ifndef REFRACT_RUNTIME_CPU_FUSED_KERNELS_H_
+#define REFRACT_RUNTIME_CPU_FUSED_KERNELS_H_
+
+// Kernels for fused operators on this CPU.
+
+#include <memory>
+
+#include "absl/types/span.h"
+#include "runtime/cpu/dense/tile.h"
+#include "runtime/fusion/fused_op.h"
+#include "runtime/kernel.h"
+
+namespace refract::runtime::cpu {
+
+// `constants[i]` is operand i's value where it is the same in every run, else
+// null; an empty span: none is known yet. Weights are rearranged (`form`) into
+// memory of the kernel's own.
+std::unique_ptr<const Kernel> CreateFusedKernel(
+    const FusedOp& op, absl::Span<const Operand* const> constants,
+    WeightForm form);
+
+// matmul, linear: see MatMulOp. Sums as Tile says: one chain of fused
+// multiply-adds per element, k ascending, then the bias. Against LibTorch:
+// 2e-7 × √k × sum_k |a × b|, at least 1e-6 of it; infinities and NaN as there.
+std::unique_ptr<const Kernel> CreateMatMulKernel(
+    const MatMulOp& op, absl::Span<const Operand* const> constants,
+    WeightForm form);
+
+// Dot products between an item's vectors: see InteractionOp. Sums as matmul's.
+std::unique_ptr<const Kernel> CreateInteractionKernel(const InteractionOp& op);
+
+// Element-wise chains: see ElementChainOp, element_functions.h.
+std::unique_ptr<const Kernel> CreateElementChainKernel(
+    const ElementChainOp& op);
+
+}  // namespace refract::runtime::cpu
+
+#endif  // REFRACT_RUNTIME_CPU_FUSED_KERNELS_H_

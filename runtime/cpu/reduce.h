@@ -1,0 +1,27 @@
+#ifndef REFRACT_RUNTIME_CPU_REDUCE_H_
+#define REFRACT_RUNTIME_CPU_REDUCE_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "runtime/kernel.h"
+
+namespace refract::runtime::cpu {
+
+// Of float32, rank 1 or more, accumulated in float32:
+//   aten.sum.dim_IntList, aten.mean.dim over one dimension
+//   aten.softmax.int, aten._softmax over the last:
+//     out[i] = exp(x[i] − max x) / sum_j exp(x[j] − max x)
+//   aten.layer_norm over the last: (x − mean) / √(variance + eps) × w + b,
+//     variance of all elements, the mean taken first
+// Against LibTorch: 1e-6 of the sum of magnitudes (sum, mean); 2e-6 (softmax);
+// 1e-5 of the largest result (layer norm). NaN as there. A row's result
+// depends on that row alone.
+//
+// Null when `request` is something else.
+absl::StatusOr<std::unique_ptr<const Kernel>> CreateReduceKernel(
+    const KernelRequest& request);
+
+}  // namespace refract::runtime::cpu
+
+#endif  // REFRACT_RUNTIME_CPU_REDUCE_H_

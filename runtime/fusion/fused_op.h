@@ -1,0 +1,127 @@
+#ifndef REFRACT_RUNTIME_FUSION_FUSED_OP_H_
+#define REFRACT_RUNTIME_FUSION_FUSED_OP_H_
+
+// What a step computes, in words that every device understands: made from one
+// node (lower.h), merged by passes (passes.h), and turned into a kernel by the
+// device (runtime/cpu/fused_kernels.h).
+//
+// Merging never changes a bit. A device computes each operator below by fixed
+// arithmetic per element, which is the same whether the operator stands alone
+// or in a group, and values between operators are float32 either way; so a cut
+// through a group, which leaves its operators in two parts, gives what the
+// whole gives. A pattern that would need other arithmetic is no group here.
+//
+// Operands are places in Step::operands.
+
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+namespace refract::runtime {
+
+// out[…, i, j] = act(sum_k a[…, i, k] × b[…, k, j] + bias[j]). All float32.
+struct MatMulOp {
+  int a = 0;
+  int b = 1;
+  // b is [n, k], or [batch…, n, k], and read transposed.
+  bool b_transposed = false;
+  // Leading dims of b match those of a (bmm); else b is one matrix and a's
+  // leading dims are rows.
+  bool batched = false;
+  int bias = -1;  // [n]; -1: none
+  bool relu = false;
+};
+
+// One instruction of an element-wise chain: registers[index of this
+// instruction] = code(registers a, b, c; numbers x, y). All float32; truth
+// values are 0 and 1.
+enum class ElementCode : uint8_t {
+  // Of a.
+  kNegate,
+  kAbsolute,
+  kRelu,
+  kSigmoid,
+  kTanh,
+  kExp,
+  kLog,
+  kLog1p,
+  kSqrt,
+  kReciprocalSqrt,
+  kReciprocal,
+  kSquare,
+  kErf,
+  kGelu,      // x/2 × (1 + erf(x/√2))
+  kGeluTanh,  // its approximation by tanh
+  kSilu,
+  kNot,
+  kLeakyRelu,  // a < 0 ? a × x : a
+  kElu,        // a < 0 ? x × (exp(a) − 1) : a
+  kClamp,      // to [x, y]; NaN stays
+  kScale,      // a × x
+  // Of a and b.
+  kAdd,
+  kSubtract,
+  kMultiply,
+  kDivide,
+  kMinimum,  // NaN if either is
+  kMaximum,
+  kEqual,
+  kNotEqual,
+  kLess,
+  kLessEqual,
+  kGreater,
+  kGreaterEqual,
+  kAnd,
+  kOr,
+  // Of a, b and c: a != 0 ? b : c.
+  kSelect,
+};
+
+struct ElementInstruction {
+  ElementCode code;
+  // Where an argument comes from: an input (its index), or the result of an
+  // instruction before this one (num_inputs + its index).
+  int a = -1;
+  int b = -1;
+  int c = -1;
+  float x = 0;
+  float y = 0;
+};
+
+// An input: an operand of the step, or a number known at compile time.
+struct ElementInput {
+  int operand = -1;  // float32 or bool tensor, or a number; -1: `number`
+  float number = 0;
+};
+
+// Chains stay within this, so that devices need no heap for them.
+inline constexpr int kMaxChainInputs = 16;
+inline constexpr int kMaxChainInstructions = 24;
+
+// Operators computed element by element over one shape, the broadcast of all
+// inputs.
+struct ElementChainOp {
+  std::vector<ElementInput> inputs;
+  std::vector<ElementInstruction> code;
+  // Per output of the step the instruction that gives it, and whether it is
+  // stored as bool.
+  struct Output {
+    int instruction = 0;
+    bool is_bool = false;
+  };
+  std::vector<Output> outputs;
+};
+
+// out[item, i] = sum_k f[p / F][item, k] × f[p % F][item, k], p = places[i]:
+// the wanted ones of all products between the F vectors of an item. Sums as
+// MatMulOp's.
+struct InteractionOp {
+  std::vector<int> features;    // [batch, width] each
+  std::vector<int64_t> places;  // in [0, F × F)
+};
+
+using FusedOp = std::variant<MatMulOp, ElementChainOp, InteractionOp>;
+
+}  // namespace refract::runtime
+
+#endif  // REFRACT_RUNTIME_FUSION_FUSED_OP_H_

@@ -1,0 +1,27 @@
+#ifndef REFRACT_RUNTIME_FUSION_LOOK_UP_GROUP_H_
+#define REFRACT_RUNTIME_FUSION_LOOK_UP_GROUP_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/kernel.h"
+
+namespace refract::runtime {
+
+// A look-up with its share of a group's operands and results, which follow each
+// other in the members' order.
+struct LookUp {
+  std::string node;  // for errors
+  std::unique_ptr<const Kernel> kernel;
+  size_t num_operands = 0;
+  size_t num_outputs = 0;
+};
+
+// Independent look-ups as one kernel: starts to fetch for all of them, then
+// runs one after the other. Errors name the member's node.
+std::unique_ptr<const Kernel> CreateLookUpGroup(std::vector<LookUp> members);
+
+}  // namespace refract::runtime
+
+#endif  // REFRACT_RUNTIME_FUSION_LOOK_UP_GROUP_H_

@@ -1,0 +1,22 @@
+#ifndef REFRACT_RUNTIME_FUSION_LOWER_H_
+#define REFRACT_RUNTIME_FUSION_LOWER_H_
+
+#include <optional>
+
+#include "runtime/fusion/fused_op.h"
+#include "runtime/kernel.h"
+
+namespace refract::runtime {
+
+// The node as a fused operator of one; nullopt when it is none. Looks at the
+// graph alone, never at the part, so that a node is computed the same way
+// wherever it lands.
+std::optional<FusedOp> Lower(const KernelRequest& request);
+
+// Its families.
+std::optional<MatMulOp> LowerMatMul(const KernelRequest& request);
+std::optional<ElementChainOp> LowerElements(const KernelRequest& request);
+
+}  // namespace refract::runtime
+
+#endif  // REFRACT_RUNTIME_FUSION_LOWER_H_

@@ -1,0 +1,395 @@
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "absl/strings/strip.h"
+#include "runtime/fusion/lower.h"
+
+namespace refract::runtime {
+namespace {
+
+using base::DType;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// "aten.add.Tensor" → {"add", "Tensor"}; empty for other namespaces.
+std::pair<absl::string_view, absl::string_view> NameOf(absl::string_view op) {
+  if (!absl::ConsumePrefix(&op, "aten.")) return {};
+  const size_t dot = op.find('.');
+  if (dot == absl::string_view::npos) return {};
+  return {op.substr(0, dot), op.substr(dot + 1)};
+}
+
+template <typename Value>
+struct Entry {
+  absl::string_view name;
+  Value value;
+};
+
+constexpr Entry<ElementCode> kUnary[] = {
+    {"neg", ElementCode::kNegate},
+    {"abs", ElementCode::kAbsolute},
+    {"relu", ElementCode::kRelu},
+    {"sigmoid", ElementCode::kSigmoid},
+    {"tanh", ElementCode::kTanh},
+    {"exp", ElementCode::kExp},
+    {"log", ElementCode::kLog},
+    {"log1p", ElementCode::kLog1p},
+    {"sqrt", ElementCode::kSqrt},
+    {"rsqrt", ElementCode::kReciprocalSqrt},
+    {"reciprocal", ElementCode::kReciprocal},
+    {"square", ElementCode::kSquare},
+    {"erf", ElementCode::kErf},
+    {"silu", ElementCode::kSilu},
+};
+constexpr Entry<ElementCode> kBinary[] = {
+    {"add", ElementCode::kAdd},         {"sub", ElementCode::kSubtract},
+    {"mul", ElementCode::kMultiply},    {"div", ElementCode::kDivide},
+    {"minimum", ElementCode::kMinimum}, {"maximum", ElementCode::kMaximum},
+    {"eq", ElementCode::kEqual},        {"ne", ElementCode::kNotEqual},
+    {"lt", ElementCode::kLess},         {"le", ElementCode::kLessEqual},
+    {"gt", ElementCode::kGreater},      {"ge", ElementCode::kGreaterEqual},
+};
+
+template <typename Value, size_t kSize>
+const Value* Find(const Entry<Value> (&table)[kSize], absl::string_view name) {
+  for (const auto& entry : table) {
+    if (entry.name == name) return &entry.value;
+  }
+  return nullptr;
+}
+
+bool GivesTruth(ElementCode code) {
+  return code == ElementCode::kNot ||
+         (code >= ElementCode::kEqual && code <= ElementCode::kOr);
+}
+
+// Reads one node's arguments into a chain of one operator.
+class Reader {
+ public:
+  explicit Reader(const KernelRequest& request) : request_(request) {}
+
+  // An argument as an input: a tensor of `dtype`, a size or a literal. -1 when
+  // it is neither.
+  int Input(absl::string_view name, DType dtype = DType::kFloat32) {
+    const int operand = request_.args.OperandOf(name);
+    if (operand != kNoOperand) {
+      if (request_.operand(operand).kind == models::ValueKind::kTensor &&
+          !request_.IsTensor(operand, dtype)) {
+        return -1;
+      }
+      return Add({operand, 0.0f});
+    }
+    const auto number = Number(name);
+    return number ? Add({kNoOperand, *number}) : -1;
+  }
+
+  int AddNumber(float number) { return Add({kNoOperand, number}); }
+
+  // A literal; nullopt when it is something else or absent.
+  std::optional<float> Number(absl::string_view name) const {
+    const models::Argument* argument = request_.node().FindArg(name);
+    if (argument == nullptr) return std::nullopt;
+    if (const auto* i = std::get_if<int64_t>(argument)) {
+      return static_cast<float>(*i);
+    }
+    if (const auto* f = std::get_if<double>(argument)) {
+      return static_cast<float>(*f);
+    }
+    if (const auto* b = std::get_if<bool>(argument)) return *b ? 1.0f : 0.0f;
+    return std::nullopt;
+  }
+
+  // A literal, or `missing` where it is absent or None; nullopt when it comes
+  // with a request.
+  std::optional<float> NumberOr(absl::string_view name, float missing) const {
+    return request_.args.Has(name) ? Number(name) : missing;
+  }
+
+  bool IsTensor(absl::string_view name, DType dtype) const {
+    const int operand = request_.args.OperandOf(name);
+    return operand != kNoOperand && request_.IsTensor(operand, dtype);
+  }
+
+  // Instructions come after all inputs: an argument is an input, or
+  // Result(n) for the n-th instruction.
+  int Result(int instruction) const { return kInstructions + instruction; }
+  void Run(ElementInstruction instruction) {
+    chain_.code.push_back(instruction);
+  }
+
+  std::optional<ElementChainOp> Finish() {
+    const int num_inputs = static_cast<int>(chain_.inputs.size());
+    for (ElementInstruction& instruction : chain_.code) {
+      for (int* argument : {&instruction.a, &instruction.b, &instruction.c}) {
+        if (*argument >= kInstructions) {
+          *argument += num_inputs - kInstructions;
+        }
+      }
+    }
+    const bool truth = GivesTruth(chain_.code.back().code);
+    const models::Value& output =
+        request_.graph.value(request_.node().outputs[0]);
+    const DType promised = truth ? DType::kBool : DType::kFloat32;
+    if (output.dtype != promised) return std::nullopt;
+    chain_.outputs.push_back({static_cast<int>(chain_.code.size()) - 1, truth});
+    return std::move(chain_);
+  }
+
+ private:
+  static constexpr int kInstructions = 1 << 16;
+  int Add(ElementInput input) {
+    chain_.inputs.push_back(input);
+    return static_cast<int>(chain_.inputs.size()) - 1;
+  }
+
+  const KernelRequest& request_;
+  ElementChainOp chain_;
+};
+
+using Chain = std::optional<ElementChainOp>;
+
+Chain Unary(Reader& reader, ElementInstruction instruction,
+            DType dtype = DType::kFloat32) {
+  if (!reader.IsTensor("self", dtype)) return std::nullopt;
+  instruction.a = reader.Input("self", dtype);
+  reader.Run(instruction);
+  return reader.Finish();
+}
+
+Chain Binary(const KernelRequest& request, Reader& reader, ElementCode code) {
+  const auto alpha = reader.NumberOr("alpha", 1.0f);
+  if (!alpha || !reader.IsTensor("self", DType::kFloat32)) return std::nullopt;
+  // div(…, rounding_mode) is another function.
+  if (request.args.Has("rounding_mode")) return std::nullopt;
+  const int self = reader.Input("self");
+  int other = reader.Input("other");
+  if (other < 0) return std::nullopt;
+  int done = 0;
+  if (*alpha != 1.0f) {
+    reader.Run({ElementCode::kScale, other, -1, -1, *alpha});
+    other = reader.Result(done++);
+  }
+  reader.Run({code, self, other});
+  return reader.Finish();
+}
+
+// other − alpha × self
+Chain ReverseSubtract(Reader& reader) {
+  const auto alpha = reader.NumberOr("alpha", 1.0f);
+  if (!alpha || !reader.IsTensor("self", DType::kFloat32)) return std::nullopt;
+  int self = reader.Input("self");
+  const int other = reader.Input("other");
+  if (other < 0) return std::nullopt;
+  if (*alpha != 1.0f) {
+    reader.Run({ElementCode::kScale, self, -1, -1, *alpha});
+    self = reader.Result(0);
+  }
+  reader.Run({ElementCode::kSubtract, other, self});
+  return reader.Finish();
+}
+
+Chain Power(Reader& reader) {
+  const auto exponent = reader.Number("exponent");
+  if (!exponent || !reader.IsTensor("self", DType::kFloat32)) {
+    return std::nullopt;
+  }
+  ElementCode code;
+  if (*exponent == 2.0f) {
+    code = ElementCode::kSquare;
+  } else if (*exponent == 0.5f) {
+    code = ElementCode::kSqrt;
+  } else if (*exponent == -0.5f) {
+    code = ElementCode::kReciprocalSqrt;
+  } else if (*exponent == -1.0f) {
+    code = ElementCode::kReciprocal;
+  } else {
+    return std::nullopt;
+  }
+  return Unary(reader, {code});
+}
+
+Chain Clamp(Reader& reader, absl::string_view low_name,
+            absl::string_view high_name) {
+  const auto low = reader.NumberOr(low_name, -kInfinity);
+  const auto high = reader.NumberOr(high_name, kInfinity);
+  if (!low || !high || std::isnan(*low) || std::isnan(*high)) {
+    return std::nullopt;
+  }
+  return Unary(reader, {ElementCode::kClamp, -1, -1, -1, *low, *high});
+}
+
+Chain Gelu(const KernelRequest& request, Reader& reader) {
+  const models::Argument* how = request.node().FindArg("approximate");
+  const auto* text = how == nullptr ? nullptr : std::get_if<std::string>(how);
+  if (how != nullptr && text == nullptr) return std::nullopt;
+  const bool tanh = text != nullptr && *text == "tanh";
+  if (text != nullptr && !tanh && *text != "none") return std::nullopt;
+  return Unary(reader, {tanh ? ElementCode::kGeluTanh : ElementCode::kGelu});
+}
+
+// where(condition, self, other), masked_fill(self, mask, value)
+Chain Select(Reader& reader, absl::string_view condition,
+             absl::string_view then, absl::string_view otherwise) {
+  if (!reader.IsTensor(condition, DType::kBool)) return std::nullopt;
+  const int a = reader.Input(condition, DType::kBool);
+  const int b = reader.Input(then);
+  const int c = reader.Input(otherwise);
+  if (b < 0 || c < 0) return std::nullopt;
+  reader.Run({ElementCode::kSelect, a, b, c});
+  return reader.Finish();
+}
+
+Chain Logical(Reader& reader, ElementCode code) {
+  if (!reader.IsTensor("self", DType::kBool) ||
+      !reader.IsTensor("other", DType::kBool)) {
+    return std::nullopt;
+  }
+  const int a = reader.Input("self", DType::kBool);
+  const int b = reader.Input("other", DType::kBool);
+  reader.Run({code, a, b});
+  return reader.Finish();
+}
+
+// add(add(x, …)): self + value × a × b.
+Chain AddProduct(Reader& reader, ElementCode code) {
+  const auto value = reader.NumberOr("value", 1.0f);
+  if (!value || *value != 1.0f || !reader.IsTensor("self", DType::kFloat32) ||
+      !reader.IsTensor("tensor1", DType::kFloat32) ||
+      !reader.IsTensor("tensor2", DType::kFloat32)) {
+    return std::nullopt;
+  }
+  const int self = reader.Input("self");
+  const int a = reader.Input("tensor1");
+  const int b = reader.Input("tensor2");
+  reader.Run({code, a, b});
+  reader.Run({ElementCode::kAdd, self, reader.Result(0)});
+  return reader.Finish();
+}
+
+// bool → float32
+Chain Cast(const KernelRequest& request, Reader& reader) {
+  if (request.operands.empty() || !request.IsTensor(0, DType::kBool)) {
+    return std::nullopt;
+  }
+  return Unary(reader, {ElementCode::kScale, -1, -1, -1, 1.0f}, DType::kBool);
+}
+
+// Batch norm with given statistics, over the last of two dimensions:
+// (x − mean) × 1/√(var + eps) × weight + bias.
+Chain BatchNorm(const KernelRequest& request, Reader& reader,
+                absl::string_view training) {
+  const NodeArgs& args = request.args;
+  const int input = args.OperandOf("input");
+  if (input == kNoOperand || !request.IsTensor(input, DType::kFloat32) ||
+      request.rank(input) != 2 ||
+      (!training.empty() && args.BoolLiteral(training) != false)) {
+    return std::nullopt;
+  }
+  const auto epsilon = reader.Number("eps");
+  for (absl::string_view name : {"running_mean", "running_var"}) {
+    if (!reader.IsTensor(name, DType::kFloat32)) return std::nullopt;
+  }
+  if (!epsilon) return std::nullopt;
+  const int x = reader.Input("input");
+  const int mean = reader.Input("running_mean");
+  const int variance = reader.Input("running_var");
+  const int eps = reader.AddNumber(*epsilon);
+  reader.Run({ElementCode::kSubtract, x, mean});
+  reader.Run({ElementCode::kAdd, variance, eps});
+  reader.Run({ElementCode::kReciprocalSqrt, reader.Result(1)});
+  reader.Run({ElementCode::kMultiply, reader.Result(0), reader.Result(2)});
+  int done = 4;
+  const struct {
+    absl::string_view name;
+    ElementCode code;
+  } affine[] = {{"weight", ElementCode::kMultiply},
+                {"bias", ElementCode::kAdd}};
+  for (const auto& [name, code] : affine) {
+    if (!args.Has(name)) continue;
+    if (!reader.IsTensor(name, DType::kFloat32)) return std::nullopt;
+    reader.Run({code, reader.Result(done - 1), reader.Input(name)});
+    ++done;
+  }
+  return reader.Finish();
+}
+
+bool RanksAreKnown(const KernelRequest& request) {
+  for (size_t i = 0; i < request.operands.size(); ++i) {
+    const int operand = static_cast<int>(i);
+    if (request.operand(operand).kind == models::ValueKind::kTensor &&
+        !request.HasRank(operand)) {
+      return false;
+    }
+  }
+  return !request.operands.empty();
+}
+
+}  // namespace
+
+std::optional<ElementChainOp> LowerElements(const KernelRequest& request) {
+  const auto [name, overload] = NameOf(request.node().op);
+  if (name.empty() || !RanksAreKnown(request)) return std::nullopt;
+  Reader reader(request);
+  if (const auto* code = Find(kUnary, name)) return Unary(reader, {*code});
+  if (const auto* code = Find(kBinary, name)) {
+    return Binary(request, reader, *code);
+  }
+  if (name == "rsub") return ReverseSubtract(reader);
+  if (name == "pow" && overload == "Tensor_Scalar") return Power(reader);
+  if (name == "clamp" && overload == "default") {
+    return Clamp(reader, "min", "max");
+  }
+  if (name == "clamp_min" && overload == "default") {
+    return Clamp(reader, "min", "");
+  }
+  if (name == "clamp_max" && overload == "default") {
+    return Clamp(reader, "", "max");
+  }
+  if (name == "hardtanh") {
+    const auto low = reader.NumberOr("min_val", -1.0f);
+    const auto high = reader.NumberOr("max_val", 1.0f);
+    if (!low || !high) return std::nullopt;
+    return Unary(reader, {ElementCode::kClamp, -1, -1, -1, *low, *high});
+  }
+  if (name == "relu6") {
+    return Unary(reader, {ElementCode::kClamp, -1, -1, -1, 0.0f, 6.0f});
+  }
+  if (name == "leaky_relu") {
+    const auto slope = reader.NumberOr("negative_slope", 0.01f);
+    if (!slope) return std::nullopt;
+    return Unary(reader, {ElementCode::kLeakyRelu, -1, -1, -1, *slope});
+  }
+  if (name == "elu") {
+    const auto alpha = reader.NumberOr("alpha", 1.0f);
+    if (!alpha || reader.NumberOr("scale", 1.0f) != 1.0f ||
+        reader.NumberOr("input_scale", 1.0f) != 1.0f) {
+      return std::nullopt;
+    }
+    return Unary(reader, {ElementCode::kElu, -1, -1, -1, *alpha});
+  }
+  if (name == "batch_norm" && overload == "default") {
+    return BatchNorm(request, reader, "training");
+  }
+  if (name == "gelu") return Gelu(request, reader);
+  if (name == "where" && overload == "self") {
+    return Select(reader, "condition", "self", "other");
+  }
+  if (name == "masked_fill" && overload == "Scalar") {
+    return Select(reader, "mask", "value", "self");
+  }
+  if (name == "logical_not") {
+    return Unary(reader, {ElementCode::kNot}, DType::kBool);
+  }
+  if (name == "logical_and") return Logical(reader, ElementCode::kAnd);
+  if (name == "logical_or") return Logical(reader, ElementCode::kOr);
+  if (name == "addcmul") return AddProduct(reader, ElementCode::kMultiply);
+  if (name == "addcdiv") return AddProduct(reader, ElementCode::kDivide);
+  if ((name == "to" && overload == "dtype") || name == "_to_copy") {
+    return Cast(request, reader);
+  }
+  return std::nullopt;
+}
+
+}  // namespace refract::runtime

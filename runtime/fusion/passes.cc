@@ -1,0 +1,219 @@
+#include "runtime/fusion/passes.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "runtime/fusion/uses.h"
+
+namespace refract::runtime {
+namespace {
+
+const ElementChainOp* ChainOf(const Step& step) {
+  return step.fused ? std::get_if<ElementChainOp>(&*step.fused) : nullptr;
+}
+
+bool SameShape(const models::Graph& graph, const Plan& plan, int a, int b) {
+  const models::ValueId x = plan.locals[a].id;
+  const models::ValueId y = plan.locals[b].id;
+  if (x == models::kNoValue || y == models::kNoValue) return false;
+  return graph.value(x).has_shape && graph.value(y).has_shape &&
+         graph.value(x).shape == graph.value(y).shape;
+}
+
+// The chains of `members`, ascending, as one step in the place of the last.
+class ChainMerger {
+ public:
+  explicit ChainMerger(Plan& plan) : plan_(plan) {}
+
+  // Whether the merged chain is within limits; nothing changes otherwise.
+  bool Merge(const std::vector<int>& members, const Uses& uses) {
+    for (int member : members) {
+      for (int local : plan_.steps[member].outputs) made_[local] = -1;
+    }
+    for (int member : members) Append(plan_.steps[member]);
+    if (chain_.inputs.size() > kMaxChainInputs ||
+        chain_.code.size() > kMaxChainInstructions) {
+      return false;
+    }
+    Renumber();
+    Step& last = plan_.steps[members.back()];
+    std::vector<int> outputs;
+    for (int member : members) {
+      const Step& step = plan_.steps[member];
+      const bool leaves = member == members.back() ||
+                          uses.is_output(step.outputs[0]) ||
+                          LeavesGroup(step.outputs[0], members, uses);
+      if (!leaves) continue;
+      outputs.push_back(step.outputs[0]);
+      chain_.outputs.push_back(
+          {made_[step.outputs[0]], ChainOf(step)->outputs[0].is_bool});
+    }
+    for (size_t i = 0; i + 1 < members.size(); ++i) {
+      TakeNodes(plan_.steps[members[i]], last);
+    }
+    last.operands = std::move(operands_);
+    last.outputs = std::move(outputs);
+    last.fused = std::move(chain_);
+    return true;
+  }
+
+ private:
+  static constexpr int kInstructions = 1 << 16;
+
+  static bool LeavesGroup(int local, const std::vector<int>& members,
+                          const Uses& uses) {
+    for (int reader : uses.readers(local)) {
+      if (!std::binary_search(members.begin(), members.end(), reader)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  int OperandOf(int local) {
+    const auto found = std::find(operands_.begin(), operands_.end(), local);
+    if (found != operands_.end()) {
+      return static_cast<int>(found - operands_.begin());
+    }
+    operands_.push_back(local);
+    return static_cast<int>(operands_.size()) - 1;
+  }
+
+  int InputOf(const ElementInput& input) {
+    for (size_t i = 0; i < chain_.inputs.size(); ++i) {
+      const ElementInput& known = chain_.inputs[i];
+      if (known.operand == input.operand &&
+          (input.operand != kNoOperand || known.number == input.number)) {
+        return static_cast<int>(i);
+      }
+    }
+    chain_.inputs.push_back(input);
+    return static_cast<int>(chain_.inputs.size()) - 1;
+  }
+
+  void Append(const Step& step) {
+    const ElementChainOp& chain = *ChainOf(step);
+    const int num_inputs = static_cast<int>(chain.inputs.size());
+    const int first = static_cast<int>(chain_.code.size());
+    std::vector<int> places;
+    for (ElementInput input : chain.inputs) {
+      if (input.operand == kNoOperand) {
+        places.push_back(InputOf(input));
+        continue;
+      }
+      const int local = step.operands[input.operand];
+      const auto made = made_.find(local);
+      if (made != made_.end()) {
+        places.push_back(kInstructions + made->second);
+      } else {
+        places.push_back(InputOf({OperandOf(local), 0.0f}));
+      }
+    }
+    for (ElementInstruction instruction : chain.code) {
+      for (int* argument : {&instruction.a, &instruction.b, &instruction.c}) {
+        if (*argument < 0) continue;
+        *argument = *argument < num_inputs
+                        ? places[*argument]
+                        : kInstructions + first + *argument - num_inputs;
+      }
+      chain_.code.push_back(instruction);
+    }
+    made_[step.outputs[0]] = first + chain.outputs[0].instruction;
+  }
+
+  void Renumber() {
+    const int num_inputs = static_cast<int>(chain_.inputs.size());
+    for (ElementInstruction& instruction : chain_.code) {
+      for (int* argument : {&instruction.a, &instruction.b, &instruction.c}) {
+        if (*argument >= kInstructions) {
+          *argument += num_inputs - kInstructions;
+        }
+      }
+    }
+  }
+
+  Plan& plan_;
+  ElementChainOp chain_;
+  std::vector<int> operands_;
+  absl::flat_hash_map<int, int> made_;  // local → instruction
+};
+
+}  // namespace
+
+void FuseActivations(Plan& plan) {
+  const Uses uses(plan);
+  std::vector<bool> dropped(plan.steps.size(), false);
+  for (size_t i = 0; i < plan.steps.size(); ++i) {
+    Step& step = plan.steps[i];
+    auto* const matmul =
+        step.fused ? std::get_if<MatMulOp>(&*step.fused) : nullptr;
+    if (matmul == nullptr || step.outputs[0] == kNoLocal) continue;
+    const int reader = uses.OnlyReader(step.outputs[0]);
+    if (reader < 0) continue;
+    const ElementChainOp* const chain = ChainOf(plan.steps[reader]);
+    if (chain == nullptr || chain->code.size() != 1 ||
+        chain->code[0].code != ElementCode::kRelu ||
+        plan.steps[reader].outputs[0] == kNoLocal) {
+      continue;
+    }
+    matmul->relu = true;
+    step.outputs = plan.steps[reader].outputs;
+    TakeNodes(plan.steps[reader], step);
+    dropped[reader] = true;
+  }
+  DropSteps(dropped, plan);
+}
+
+void FuseElementChains(const models::Graph& graph, Plan& plan) {
+  const Uses uses(plan);
+  const int count = static_cast<int>(plan.steps.size());
+  // The last member of each step's group: itself to begin with. From the back,
+  // so that all readers of a step have theirs.
+  std::vector<int> group(count);
+  std::vector<std::vector<int>> members(count);
+  for (int i = count - 1; i >= 0; --i) {
+    group[i] = i;
+    members[i] = {i};
+    const Step& step = plan.steps[i];
+    if (ChainOf(step) == nullptr || step.outputs[0] == kNoLocal ||
+        uses.is_output(step.outputs[0]) ||
+        uses.readers(step.outputs[0]).empty()) {
+      continue;
+    }
+    const int target = group[uses.readers(step.outputs[0]).front()];
+    bool joins =
+        ChainOf(plan.steps[target]) != nullptr &&
+        plan.steps[target].outputs[0] != kNoLocal &&
+        SameShape(graph, plan, step.outputs[0], plan.steps[target].outputs[0]);
+    for (int reader : uses.readers(step.outputs[0])) {
+      joins &= group[reader] == target;
+    }
+    // Halves of the limits: instructions of one node are few, and what does
+    // not fit after all is left as it is.
+    if (!joins || members[target].size() >= kMaxChainInstructions / 2) continue;
+    group[i] = target;
+    members[target].insert(members[target].begin(), i);
+    members[i].clear();
+  }
+  std::vector<bool> dropped(count, false);
+  for (int i = 0; i < count; ++i) {
+    if (members[i].size() < 2) continue;
+    ChainMerger merger(plan);
+    if (!merger.Merge(members[i], uses)) continue;
+    for (int member : members[i]) dropped[member] = member != i;
+  }
+  DropSteps(dropped, plan);
+}
+
+void FuseSteps(const models::Graph& graph, Plan& plan) {
+  FuseInteractions(graph, plan);
+  FuseTransposes(graph, plan);
+  FuseActivations(plan);
+  FuseElementChains(graph, plan);
+  FuseLookUps(plan);
+}
+
+}  // namespace refract::runtime

@@ -1,0 +1,33 @@
+#ifndef REFRACT_RUNTIME_FUSION_PASSES_H_
+#define REFRACT_RUNTIME_FUSION_PASSES_H_
+
+#include "models/graph.h"
+#include "runtime/plan.h"
+
+namespace refract::runtime {
+
+// Merges steps whose Step::fused allows it. Runs after constants were folded
+// and before memory is planned. Steps keep an order in which every value is
+// made before it is read; Step::nodes tells what a merged one stands for. No
+// bit of any output changes (see fused_op.h).
+void FuseSteps(const models::Graph& graph, Plan& plan);
+
+// The passes, in the order in which FuseSteps runs them.
+
+// stack of vectors → bmm with its own transpose → flatten → index_select of
+// constant places, as one step that never makes the stack or the unwanted
+// products.
+void FuseInteractions(const models::Graph& graph, Plan& plan);
+// bmm or matmul of a transposed right side: read as it lies.
+void FuseTransposes(const models::Graph& graph, Plan& plan);
+// matmul → relu that alone reads it.
+void FuseActivations(Plan& plan);
+// Element-wise steps of one shape whose results only each other read.
+void FuseElementChains(const models::Graph& graph, Plan& plan);
+// Look-ups that nothing between them needs: rows of all tables are fetched
+// before the first is read.
+void FuseLookUps(Plan& plan);
+
+}  // namespace refract::runtime
+
+#endif  // REFRACT_RUNTIME_FUSION_PASSES_H_

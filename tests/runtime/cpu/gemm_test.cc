@@ -1,0 +1,165 @@
+// Products against double precision, and bit for bit against each other: every
+// instruction set, every cut into rows, every way to hand over the weights.
+
+#include "runtime/cpu/dense/gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace refract::runtime::cpu {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+std::vector<const TileSet*> TileSets() {
+  std::vector<const TileSet*> sets = {&GenericTileSet()};
+  if (Avx2TileSet() != nullptr) sets.push_back(Avx2TileSet());
+  if (Avx512TileSet() != nullptr) sets.push_back(Avx512TileSet());
+  return sets;
+}
+
+std::vector<float> Random(size_t count, std::mt19937& random) {
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() &&
+         std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+struct Case {
+  int64_t m;
+  int64_t k;
+  int64_t n;
+};
+
+class GemmTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(GemmTest, IsRightAndTheSameBitsHoweverItIsCut) {
+  const auto [m, k, n] = GetParam();
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937 random(seed);
+  const auto a = Random(m * k, random);
+  const auto w = Random(n * k, random);  // [n, k], as nn.Linear has it
+  const auto bias = Random(n, random);
+  for (const WeightForm form :
+       {WeightForm::kFloat32, WeightForm::kBFloat16, WeightForm::kInt8}) {
+    const PackedMatrix packed(w.data(), k, n, 1, k, form);
+    for (const Epilogue& epilogue :
+         {Epilogue{}, Epilogue{bias.data(), false}, Epilogue{bias.data(), true},
+          Epilogue{nullptr, true}}) {
+      std::vector<float> first;
+      for (const TileSet* set : TileSets()) {
+        SCOPED_TRACE(set->name);
+        // Where nothing may be written: columns past n of a wider result.
+        std::vector<float> c(m * (n + 3), -7.0f);
+        Gemm(*set, a.data(), k, m, packed, epilogue, c.data(), n + 3);
+        if (first.empty()) {
+          first = c;
+          for (int64_t i = 0; i < m; ++i) {
+            for (int64_t j = 0; j < n; ++j) {
+              double sum = 0;
+              double magnitude = 0;
+              for (int64_t l = 0; l < k; ++l) {
+                const double term =
+                    static_cast<double>(a[i * k + l]) * packed.At(l, j);
+                sum += term;
+                magnitude += std::abs(term);
+              }
+              if (epilogue.bias != nullptr) sum += bias[j];
+              if (epilogue.relu) sum = std::max(sum, 0.0);
+              ASSERT_NEAR(c[i * (n + 3) + j], sum,
+                          (2e-7 * std::sqrt(k) + 2e-7) * (magnitude + 1))
+                  << i << ", " << j;
+            }
+            for (int64_t j = n; j < n + 3; ++j) {
+              ASSERT_EQ(c[i * (n + 3) + j], -7.0f);
+            }
+          }
+        }
+        ASSERT_TRUE(SameBits(c, first));
+        // Row by row.
+        std::vector<float> rows(m * (n + 3), -7.0f);
+        for (int64_t i = 0; i < m; ++i) {
+          Gemm(*set, a.data() + i * k, k, 1, packed, epilogue,
+               rows.data() + i * (n + 3), n + 3);
+        }
+        ASSERT_TRUE(SameBits(rows, first));
+      }
+      if (form == WeightForm::kFloat32 && m > 0) {
+        base::AlignedBuffer panels(PackedMatrix::PanelBytes(k, n) + 64);
+        auto* const floats = reinterpret_cast<float*>(panels.data());
+        PackPanels(w.data(), k, n, 1, k, floats);
+        std::vector<float> c(m * (n + 3), -7.0f);
+        Gemm(a.data(), k, m, floats, k, n, epilogue, c.data(), n + 3);
+        ASSERT_TRUE(SameBits(c, first));
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, GemmTest,
+    ::testing::Values(Case{1, 13, 512}, Case{1, 1, 1}, Case{2, 7, 130},
+                      Case{3, 64, 48}, Case{5, 33, 17}, Case{14, 5, 33},
+                      Case{15, 40, 31}, Case{16, 256, 200}, Case{29, 9, 1},
+                      Case{64, 31, 16}, Case{0, 4, 4}, Case{3, 0, 5},
+                      // Rows that are copied (see kAliasBytes), and several
+                      // blocks of rows.
+                      Case{20, 512, 144}, Case{150, 1024, 130}),
+    [](const auto& info) {
+      return absl::StrCat(info.param.m, "x", info.param.k, "x", info.param.n);
+    });
+
+TEST(GemmTest, NanAndInfinityGoWhereTheyShould) {
+  // 0 × inf is NaN: it may not be skipped, and padding may not bring it in.
+  const std::vector<float> a = {kInf, 0.0f, kNan, 1.0f, -kInf, 1.0f};
+  const std::vector<float> w = {1.0f, 0.0f, -1.0f, 2.0f};  // [2, 2]
+  for (const TileSet* set : TileSets()) {
+    const PackedMatrix packed(w.data(), 2, 2, 1, 2, WeightForm::kFloat32);
+    std::vector<float> c(6);
+    Gemm(*set, a.data(), 2, 3, packed, {nullptr, true}, c.data(), 2);
+    EXPECT_EQ(c[0], kInf) << set->name;  // inf + 0
+    EXPECT_EQ(c[1], 0.0f) << set->name;  // relu(-inf + 0)
+    EXPECT_TRUE(std::isnan(c[2]));
+    EXPECT_TRUE(std::isnan(c[3]));
+    EXPECT_EQ(c[4], 0.0f);
+    EXPECT_EQ(c[5], kInf);
+  }
+}
+
+TEST(PackedMatrixTest, RoundsToTheNearestStep) {
+  std::mt19937 random(5);
+  const int64_t k = 37;
+  const int64_t n = 21;
+  auto w = Random(n * k, random);
+  for (int64_t i = 0; i < k; ++i) w[3 * k + i] = 0.0f;  // no scale to divide by
+  const PackedMatrix bf16(w.data(), k, n, 1, k, WeightForm::kBFloat16);
+  const PackedMatrix int8(w.data(), k, n, 1, k, WeightForm::kInt8);
+  for (int64_t j = 0; j < n; ++j) {
+    float most = 0;
+    for (int64_t i = 0; i < k; ++i) {
+      most = std::max(most, std::abs(w[j * k + i]));
+    }
+    for (int64_t i = 0; i < k; ++i) {
+      const float value = w[j * k + i];
+      EXPECT_NEAR(bf16.At(i, j), value, std::abs(value) / 256);
+      EXPECT_NEAR(int8.At(i, j), value, most / 254 * 1.001f);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace refract::runtime::cpu

@@ -1,0 +1,363 @@
+// What is merged, that LibTorch agrees, and that a cut anywhere through a
+// merged group changes no bit.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/runtime/testing/run.h"
+
+namespace refract::runtime {
+namespace {
+
+using base::DType;
+using models::SymExpr;
+using models::ValueId;
+using testing::Bool;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using testing::GraphBuilder;
+using testing::Int;
+using testing::Ints;
+using testing::List;
+using testing::Must;
+using testing::Ref;
+using testing::Sym;
+
+unsigned Seed() {
+  static const unsigned seed = std::random_device()();
+  return seed;
+}
+
+void ExpectNear(const base::Tensor& ours, const base::Tensor& torch,
+                float tolerance) {
+  ASSERT_EQ(ours.dims(), torch.dims());
+  const auto a = ours.view().as<float>();
+  const auto b = torch.view().as<float>();
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (std::isnan(b[i])) {
+      ASSERT_TRUE(std::isnan(a[i])) << i;
+    } else {
+      ASSERT_NEAR(a[i], b[i], tolerance * std::max(1.0f, std::abs(b[i]))) << i;
+    }
+  }
+}
+
+// Whole against LibTorch, and against every cut in two and in three.
+void ExpectRight(GraphBuilder& builder, const std::vector<base::Tensor>& inputs,
+                 float tolerance) {
+  SCOPED_TRACE(absl::StrCat("seed ", Seed()));
+  const auto whole = Must(testing::RunWhole(builder, inputs));
+  const auto torch = Must(testing::RunByLibTorch(builder, inputs));
+  for (size_t i = 0; i < whole.size(); ++i) {
+    ExpectNear(whole[i], torch[i], tolerance);
+  }
+  const models::Graph& graph = builder.graph();
+  const int count = static_cast<int>(graph.nodes.size());
+  for (int first = 0; first <= count; ++first) {
+    for (int second : {first, (first + count + 1) / 2, count}) {
+      std::vector<int> stages(count, 0);
+      for (int i = first; i < count; ++i) stages[i] = i < second ? 1 : 2;
+      auto runner = Must(RequestRunner::Split(
+          graph, testing::PlanOf(graph, stages), builder.Weights(), {}));
+      const auto split = Must(runner->Run(testing::Views(inputs)));
+      for (size_t i = 0; i < whole.size(); ++i) {
+        ASSERT_TRUE(testing::SameBits(whole[i], split[i]))
+            << "cut before " << first << " and " << second;
+      }
+    }
+  }
+}
+
+base::Tensor RandomTensor(std::initializer_list<int64_t> dims,
+                          std::mt19937& random) {
+  size_t count = 1;
+  for (int64_t dim : dims) count *= static_cast<size_t>(dim);
+  return testing::MakeTensor<float>(dims, testing::RandomFloats(count, random));
+}
+
+// Bags of `tables` tables, their pairwise products with a dense vector, and a
+// layer over them.
+struct Dlrm {
+  Dlrm(int tables, int64_t width, bool permute) {
+    std::mt19937 random(Seed());
+    const SymExpr b = Sym("b");
+    const GraphBuilder::Result rows = {DType::kFloat32, {b, width}};
+    std::vector<ValueId> features = {
+        builder.Input("dense", DType::kFloat32, {b, width})};
+    inputs.push_back(RandomTensor({kBatch, width}, random));
+    for (int t = 0; t < tables; ++t) {
+      const auto table = builder.Weight<float>(
+          absl::StrCat("table", t), {50, width},
+          testing::RandomFloats(50 * static_cast<size_t>(width), random));
+      const auto ids =
+          builder.Input(absl::StrCat("ids", t), DType::kInt64, {b});
+      std::vector<int64_t> values;
+      for (int64_t i = 0; i < kBatch; ++i) {
+        values.push_back(static_cast<int64_t>(random() % 50));
+      }
+      inputs.push_back(testing::MakeTensor<int64_t>({kBatch}, values));
+      features.push_back(
+          builder.Node("aten.embedding.default",
+                       {Ref("weight", table), Ref("indices", ids)}, rows));
+    }
+    const int64_t count = tables + 1;
+    const auto stacked = builder.Node(
+        "aten.stack.default", {List("tensors", features), Int("dim", 1)},
+        {DType::kFloat32, {b, count, width}});
+    const GraphBuilder::Result turned_like = {DType::kFloat32,
+                                              {b, width, count}};
+    const auto turned =
+        permute ? builder.Node("aten.permute.default",
+                               {Ref("self", stacked), Ints("dims", {0, 2, 1})},
+                               turned_like)
+                : builder.Node(
+                      "aten.transpose.int",
+                      {Ref("self", stacked), Int("dim0", -2), Int("dim1", -1)},
+                      turned_like);
+    const auto products = builder.Node(
+        "aten.bmm.default", {Ref("self", stacked), Ref("mat2", turned)},
+        {DType::kFloat32, {b, count, count}});
+    const auto flat = builder.Node("aten.flatten.using_ints",
+                                   {Ref("self", products), Int("start_dim", 1)},
+                                   {DType::kFloat32, {b, count * count}});
+    std::vector<int64_t> places;
+    for (int64_t i = 1; i < count; ++i) {
+      for (int64_t j = 0; j < i; ++j) places.push_back(i * count + j);
+    }
+    const auto pairs = static_cast<int64_t>(places.size());
+    const auto index = builder.Weight<int64_t>("places", {pairs}, places);
+    const auto chosen =
+        builder.Node("aten.index_select.default",
+                     {Ref("self", flat), Int("dim", 1), Ref("index", index)},
+                     {DType::kFloat32, {b, pairs}});
+    const auto joined =
+        builder.Node("aten.cat.default",
+                     {List("tensors", {features[0], chosen}), Int("dim", 1)},
+                     {DType::kFloat32, {b, width + pairs}});
+    const auto weight = builder.Weight<float>(
+        "w", {20, width + pairs},
+        testing::RandomFloats(20 * static_cast<size_t>(width + pairs), random));
+    const auto bias =
+        builder.Weight<float>("bias", {20}, testing::RandomFloats(20, random));
+    const GraphBuilder::Result layer = {DType::kFloat32, {b, 20}};
+    const auto linear = builder.Node(
+        "aten.linear.default",
+        {Ref("input", joined), Ref("weight", weight), Ref("bias", bias)},
+        layer);
+    builder.Output(
+        builder.Node("aten.relu.default", {Ref("self", linear)}, layer));
+    builder.graph().batch_symbol = "b";
+  }
+
+  static constexpr int64_t kBatch = 9;
+  GraphBuilder builder;
+  std::vector<base::Tensor> inputs;
+};
+
+TEST(FuseTest, DlrmIsFourSteps) {
+  for (const bool permute : {false, true}) {
+    Dlrm dlrm(3, 8, permute);
+    EXPECT_THAT(
+        testing::KernelsOf(dlrm.builder),
+        ElementsAre("look_ups/3", "interaction", "cat", "linear+bias+relu"));
+    ExpectRight(dlrm.builder, dlrm.inputs, 1e-5f);
+  }
+}
+
+TEST(FuseTest, InteractionOfMoreVectorsThanAPanel) {
+  Dlrm dlrm(26, 24, false);
+  EXPECT_THAT(testing::KernelsOf(dlrm.builder), Contains("interaction"));
+  ExpectRight(dlrm.builder, dlrm.inputs, 1e-5f);
+}
+
+TEST(FuseTest, StackThatIsReadElsewhereStays) {
+  Dlrm dlrm(2, 4, false);
+  const models::Graph& graph = dlrm.builder.graph();
+  dlrm.builder.Output(graph.nodes[2].outputs[0]);  // the stack
+  EXPECT_THAT(testing::KernelsOf(dlrm.builder), Contains("stack"));
+  EXPECT_THAT(testing::KernelsOf(dlrm.builder), Contains("bmm"));
+  ExpectRight(dlrm.builder, dlrm.inputs, 1e-5f);
+}
+
+TEST(FuseTest, ErrorsNameTheTableOfAMergedLookUp) {
+  Dlrm dlrm(3, 4, false);
+  dlrm.inputs[2].as<int64_t>()[1] = 50;
+  const auto result = testing::RunWhole(dlrm.builder, dlrm.inputs);
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(result.status().message()),
+              ::testing::AllOf(::testing::HasSubstr("table1"),
+                               ::testing::HasSubstr("50")));
+}
+
+// A look-up whose ids are rows of another's: no group.
+TEST(FuseTest, LookUpsThatNeedEachOtherStayApart) {
+  GraphBuilder builder;
+  const SymExpr b = Sym("b");
+  const auto next = builder.Weight<int64_t>("next", {4, 1}, {3, 2, 1, 0});
+  const auto table =
+      builder.Weight<float>("t", {4, 2}, {0, 1, 2, 3, 4, 5, 6, 7});
+  const auto ids = builder.Input("ids", DType::kInt64, {b});
+  const auto hop = builder.Node("aten.embedding.default",
+                                {Ref("weight", next), Ref("indices", ids)},
+                                {DType::kInt64, {b, 1}});
+  const auto flat =
+      builder.Node("aten.squeeze.dim", {Ref("self", hop), Int("dim", 1)},
+                   {DType::kInt64, {b}});
+  builder.Output(builder.Node("aten.embedding.default",
+                              {Ref("weight", table), Ref("indices", flat)},
+                              {DType::kFloat32, {b, 2}}));
+  builder.graph().batch_symbol = "b";
+  EXPECT_THAT(testing::KernelsOf(builder),
+              ElementsAre("embedding", "view", "embedding"));
+  std::vector<base::Tensor> inputs;
+  inputs.push_back(testing::MakeTensor<int64_t>({3}, {0, 3, 1}));
+  ExpectRight(builder, inputs, 0);
+}
+
+// A cross layer of DCN-v2, low rank: x' = x0 × (U (V x) + b) + x.
+TEST(FuseTest, CrossLayer) {
+  std::mt19937 random(Seed());
+  GraphBuilder builder;
+  const SymExpr b = Sym("b");
+  const GraphBuilder::Result wide = {DType::kFloat32, {b, 37}};
+  const auto start = builder.Input("x", DType::kFloat32, {b, 37});
+  auto x = start;
+  for (int layer = 0; layer < 2; ++layer) {
+    const auto down = builder.Weight<float>(absl::StrCat("v", layer), {5, 37},
+                                            testing::RandomFloats(185, random));
+    const auto up = builder.Weight<float>(absl::StrCat("u", layer), {37, 5},
+                                          testing::RandomFloats(185, random));
+    const auto bias = builder.Weight<float>(absl::StrCat("b", layer), {37},
+                                            testing::RandomFloats(37, random));
+    const auto low = builder.Node("aten.linear.default",
+                                  {Ref("input", x), Ref("weight", down)},
+                                  {DType::kFloat32, {b, 5}});
+    const auto high = builder.Node(
+        "aten.linear.default",
+        {Ref("input", low), Ref("weight", up), Ref("bias", bias)}, wide);
+    const auto product = builder.Node(
+        "aten.mul.Tensor", {Ref("self", start), Ref("other", high)}, wide);
+    x = builder.Node("aten.add.Tensor", {Ref("self", product), Ref("other", x)},
+                     wide);
+  }
+  builder.Output(x);
+  builder.graph().batch_symbol = "b";
+  EXPECT_THAT(testing::KernelsOf(builder),
+              ElementsAre("linear", "linear+bias", "mul+add", "linear",
+                          "linear+bias", "mul+add"));
+  std::vector<base::Tensor> inputs;
+  inputs.push_back(RandomTensor({11, 37}, random));
+  ExpectRight(builder, inputs, 1e-5f);
+}
+
+// Every form in which a product is written, over odd shapes.
+TEST(FuseTest, ProductsAreLibTorchs) {
+  std::mt19937 random(Seed());
+  const struct {
+    const char* op;
+    std::vector<int64_t> a;
+    std::vector<int64_t> b;
+    const char* other;
+  } cases[] = {
+      {"aten.mm.default", {7, 19}, {19, 33}, "mat2"},
+      {"aten.matmul.default", {7, 19}, {19, 33}, "other"},
+      {"aten.matmul.default", {3, 5, 19}, {19, 4}, "other"},
+      {"aten.matmul.default", {3, 5, 19}, {3, 19, 17}, "other"},
+      {"aten.matmul.default", {2, 3, 5, 8}, {2, 3, 8, 6}, "other"},
+      {"aten.bmm.default", {4, 1, 6}, {4, 6, 21}, "mat2"},
+      {"aten.linear.default", {2, 3, 9}, {18, 9}, "weight"},
+      {"aten.linear.default", {0, 9}, {18, 9}, "weight"},
+  };
+  for (const auto& product : cases) {
+    for (const bool constant : {false, true}) {
+      if (constant && product.b.size() > 2) continue;
+      SCOPED_TRACE(product.op);
+      GraphBuilder builder;
+      std::vector<base::Tensor> inputs;
+      ValueId ids[2];
+      for (int t = 0; t < 2; ++t) {
+        const auto& dims = t == 0 ? product.a : product.b;
+        std::vector<SymExpr> shape;
+        size_t count = 1;
+        for (int64_t dim : dims) {
+          shape.push_back(dim);
+          count *= static_cast<size_t>(dim);
+        }
+        const auto values = testing::RandomFloats(count, random);
+        if (t == 1 && constant) {
+          ids[t] = builder.Weight<float>("w", dims, values);
+          continue;
+        }
+        ids[t] = builder.Input(absl::StrCat("x", t), DType::kFloat32, shape);
+        inputs.push_back(Must(base::Tensor::Allocate(
+            DType::kFloat32, base::Dims(dims.begin(), dims.end()))));
+        std::copy(values.begin(), values.end(),
+                  inputs.back().as<float>().begin());
+      }
+      std::vector<SymExpr> shape;
+      for (size_t d = 0; d + 1 < product.a.size(); ++d) {
+        shape.push_back(product.a[d]);
+      }
+      const bool linear = std::string(product.op) == "aten.linear.default";
+      shape.push_back(linear ? product.b[0] : product.b.back());
+      const char* self = linear ? "input" : "self";
+      builder.Output(builder.Node(
+          product.op, {Ref(self, ids[0]), Ref(product.other, ids[1])},
+          {DType::kFloat32, shape}));
+      ASSERT_NE(testing::KernelsOf(builder)[0], "libtorch");
+      ExpectRight(builder, inputs, 1e-5f);
+    }
+  }
+}
+
+TEST(FuseTest, ProductsThatDoNotFitAreRefused) {
+  GraphBuilder builder;
+  const auto a = builder.Input("a", DType::kFloat32, {Sym("x"), Sym("y")});
+  const auto b = builder.Input("b", DType::kFloat32, {Sym("z"), Sym("w")});
+  builder.Output(builder.Node("aten.mm.default",
+                              {Ref("self", a), Ref("mat2", b)},
+                              {DType::kFloat32, {Sym("x"), Sym("w")}}));
+  std::mt19937 random(1);
+  std::vector<base::Tensor> inputs;
+  inputs.push_back(RandomTensor({2, 3}, random));
+  inputs.push_back(RandomTensor({4, 5}, random));
+  const auto result = testing::RunWhole(builder, inputs);
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(result.status().message()),
+              ::testing::AllOf(::testing::HasSubstr("n0"),
+                               ::testing::HasSubstr("[2, 3]"),
+                               ::testing::HasSubstr("[4, 5]")));
+}
+
+// Rows of one request do not change a row's result: it is that of the row
+// alone, bit for bit, where every step is native.
+TEST(FuseTest, ARowsResultDoesNotDependOnItsBatch) {
+  Dlrm dlrm(5, 16, false);
+  const auto all = Must(testing::RunWhole(dlrm.builder, dlrm.inputs));
+  for (int64_t row = 0; row < Dlrm::kBatch; ++row) {
+    std::vector<base::Tensor> one;
+    for (const base::Tensor& input : dlrm.inputs) {
+      base::TensorView view = input.view();
+      const size_t bytes = view.bytes / Dlrm::kBatch;
+      view.dims[0] = 1;
+      view.data += static_cast<size_t>(row) * bytes;
+      view.bytes = bytes;
+      one.push_back(Must(base::Tensor::CopyOf(view)));
+    }
+    const auto alone = Must(testing::RunWhole(dlrm.builder, one));
+    EXPECT_EQ(
+        std::memcmp(alone[0].data(),
+                    all[0].data() + static_cast<size_t>(row) * alone[0].bytes(),
+                    alone[0].bytes()),
+        0)
+        << "row " << row;
+  }
+}
+
+}  // namespace
+}  // namespace refract::runtime
