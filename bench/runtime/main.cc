@@ -1,0 +1,381 @@
+// The engine on one CPU thread beside LibTorch, as ratios of one run.
+//
+//   bench_runtime layers [--batches 1,16,64,256,1024]
+//       MLPerf-v1's MLPs against at::linear + relu_, and against a loop of
+//       fused multiply-adds
+//   bench_runtime models DIR [--names a,b] [--batches 1,64]
+//       whole models, against frozen TorchScript and AOTInductor where it is
+//       there; DIR is what bench/runtime/prepare.py made
+//
+// Variants take turns, so that a slow moment of the machine meets all of them;
+// a ratio is taken within each round. Results are compared before anything is
+// timed. JSON goes to stdout, or to --json FILE. Exit status: 2 bad usage or
+// input, 1 results that differ.
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "bench/runtime/baseline.h"
+#include "bench/runtime/peak.h"
+#include "models/aten/caller.h"
+#include "models/repository.h"
+#include "models/safetensors.h"
+#include "nlohmann/json.hpp"
+#include "runtime/cpu/dense/gemm.h"
+#include "runtime/program.h"
+#include "tools/bench_json.h"
+
+namespace refract::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Variant = std::pair<std::string, std::function<void()>>;
+
+double Seconds(const std::function<void()>& run, int times) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < times; ++i) run();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin)
+             .count() /
+         times;
+}
+
+// Sorted: q25, median, q75.
+Json Quartiles(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return {{"q25", values[n / 4]},
+          {"median", values[n / 2]},
+          {"q75", values[n - 1 - n / 4]}};
+}
+
+// Times of every variant, and each one's time ÷ the first's per round.
+Json Compare(const std::vector<Variant>& variants, int rounds) {
+  std::vector<int> times;
+  for (const auto& [name, run] : variants) {
+    run();
+    // About 2 ms a turn, so that the clock and the caches' warm-up are small.
+    times.push_back(
+        std::clamp(static_cast<int>(2e-3 / Seconds(run, 3)), 1, 200));
+  }
+  std::vector<std::vector<double>> took(variants.size());
+  for (int round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < variants.size(); ++i) {
+      const size_t v = (i + static_cast<size_t>(round)) % variants.size();
+      took[v].push_back(Seconds(variants[v].second, times[v]));
+    }
+  }
+  Json result;
+  for (size_t v = 0; v < variants.size(); ++v) {
+    std::vector<double> micros;
+    for (double seconds : took[v]) micros.push_back(seconds * 1e6);
+    result[variants[v].first]["us"] = Quartiles(micros);
+    if (v == 0) continue;
+    std::vector<double> ratios;
+    for (int r = 0; r < rounds; ++r) ratios.push_back(took[v][r] / took[0][r]);
+    result[variants[v].first]["time_over_refract"] = Quartiles(ratios);
+  }
+  return result;
+}
+
+// Largest difference, relative where values are large.
+double Difference(absl::Span<const float> a, const std::vector<float>& b) {
+  if (a.size() != b.size()) return INFINITY;
+  double most = 0;
+  for (size_t i = 0; i < b.size(); ++i) {
+    const double difference = std::abs(static_cast<double>(a[i]) - b[i]) /
+                              std::max(1.0f, std::abs(b[i]));
+    // A NaN anywhere is a difference.
+    if (!(difference <= most)) most = difference;
+  }
+  return most;
+}
+
+constexpr double kTolerance = 1e-4;
+
+std::vector<Layer> MakeMlp(const std::vector<int64_t>& widths,
+                           std::mt19937& random) {
+  std::vector<Layer> layers;
+  for (size_t i = 0; i + 1 < widths.size(); ++i) {
+    Layer layer;
+    layer.inputs = widths[i];
+    layer.outputs = widths[i + 1];
+    std::normal_distribution<float> normal(
+        0, std::sqrt(2.0f / static_cast<float>(widths[i])));
+    layer.weight.resize(static_cast<size_t>(layer.inputs * layer.outputs));
+    for (float& weight : layer.weight) weight = normal(random);
+    layer.bias.assign(static_cast<size_t>(layer.outputs), 0.01f);
+    layers.push_back(std::move(layer));
+  }
+  return layers;
+}
+
+int RunLayers(const std::vector<int64_t>& batches, int rounds, Json& json) {
+  namespace cpu = runtime::cpu;
+  std::mt19937 random(1);
+  const std::vector<int64_t> mlps[] = {{13, 512, 256, 128},
+                                       {479, 1024, 1024, 512, 256, 1}};
+  std::vector<std::vector<Layer>> models;
+  std::vector<std::vector<cpu::PackedMatrix>> packed;
+  double flops_per_item = 0;
+  for (const auto& widths : mlps) {
+    models.push_back(MakeMlp(widths, random));
+    packed.emplace_back();
+    for (const Layer& layer : models.back()) {
+      packed.back().emplace_back(layer.weight.data(), layer.inputs,
+                                 layer.outputs, 1, layer.inputs,
+                                 cpu::WeightForm::kFloat32);
+      flops_per_item += 2.0 * static_cast<double>(layer.inputs) *
+                        static_cast<double>(layer.outputs);
+    }
+  }
+  json["isa"] = cpu::ChosenTileSet().name;
+  json["rounds"] = rounds;
+  for (const int64_t batch : batches) {
+    std::vector<std::vector<base::Tensor>> values(models.size());
+    for (size_t m = 0; m < models.size(); ++m) {
+      values[m].push_back(*base::Tensor::Allocate(
+          base::DType::kFloat32, {batch, models[m][0].inputs}));
+      std::uniform_real_distribution<float> uniform(-1, 1);
+      for (float& x : values[m][0].as<float>()) x = uniform(random);
+      for (const Layer& layer : models[m]) {
+        values[m].push_back(*base::Tensor::Allocate(base::DType::kFloat32,
+                                                    {batch, layer.outputs}));
+      }
+    }
+    const auto ours = [&] {
+      for (size_t m = 0; m < models.size(); ++m) {
+        for (size_t i = 0; i < models[m].size(); ++i) {
+          const Layer& layer = models[m][i];
+          cpu::Gemm(values[m][i].as<float>().data(), layer.inputs, batch,
+                    packed[m][i], {layer.bias.data(), true},
+                    values[m][i + 1].as<float>().data(), layer.outputs);
+        }
+      }
+    };
+    ours();
+    const std::pair<const char*, LayerMethod> methods[] = {
+        {"at_linear_relu", LayerMethod::kLinear},
+        {"mkl_packed_relu", LayerMethod::kMklPacked},
+        {"onednn_packed", LayerMethod::kDnnlPacked}};
+    std::vector<std::vector<std::unique_ptr<Baseline>>> torch;
+    std::vector<Variant> variants = {{"refract", ours}};
+    double difference = 0;
+    for (const auto& [name, method] : methods) {
+      torch.emplace_back();
+      for (size_t m = 0; m < models.size(); ++m) {
+        torch.back().push_back(MakeLayers(models[m], method, batch));
+        const base::TensorView input = values[m][0].view();
+        torch.back()[m]->Bind({&input, 1});
+        torch.back()[m]->Run();
+        difference =
+            std::max(difference, Difference(values[m].back().view().as<float>(),
+                                            torch.back()[m]->Result()));
+      }
+      if (difference > kTolerance) {
+        std::fprintf(stderr, "bench_runtime: batch %ld: %s differs by %g\n",
+                     static_cast<long>(batch), name, difference);
+        return 1;
+      }
+      variants.emplace_back(name, [&torch, t = torch.size() - 1] {
+        for (auto& baseline : torch[t]) baseline->Run();
+      });
+    }
+    volatile double peak = 0;
+    const double work = flops_per_item * static_cast<double>(batch);
+    variants.emplace_back("fma_loop", [&] { peak = RunFmaLoop(work); });
+    Json row = Compare(variants, rounds);
+    row["batch"] = batch;
+    row["largest_difference"] = difference;
+    row["flops"] = work;
+    json["layers"].push_back(row);
+  }
+  return 0;
+}
+
+int RunModel(const std::string& folder, const std::string& name, int64_t batch,
+             int rounds, Json& json) {
+  const std::string stem = absl::StrCat(folder, "/", name, "/", name);
+  const auto fail = [&](const absl::Status& status) {
+    std::fprintf(stderr, "bench_runtime: %s: %s\n", name.c_str(),
+                 std::string(status.message()).c_str());
+    return 2;
+  };
+  auto loaded = models::Repository(absl::StrCat(folder, "/repo")).Load(name);
+  if (!loaded.ok()) return fail(loaded.status());
+  const models::LoadedModel* const model = loaded->get();
+  auto file = models::SafetensorsFile::Open(
+      absl::StrCat(folder, "/", name, "/batch", batch, ".safetensors"));
+  if (!file.ok()) return fail(file.status());
+  std::vector<base::Tensor> tensors;
+  std::vector<base::TensorView> inputs;
+  for (const models::ValueId id : model->graph.inputs) {
+    const auto* entry = file->Find(model->graph.value(id).name);
+    if (entry == nullptr) {
+      return fail(absl::NotFoundError(
+          absl::StrCat("no input '", model->graph.value(id).name, "'")));
+    }
+    tensors.push_back(*base::Tensor::CopyOf(file->View(*entry)));
+  }
+  for (const auto& tensor : tensors) inputs.push_back(tensor.view());
+  auto program = runtime::Program::Compile(
+      model->graph, runtime::Part::Whole(model->graph), model->weights,
+      {.config = model->config});
+  if (!program.ok()) return fail(program.status());
+  runtime::RunContext context(**program);
+  std::vector<base::TensorView> outputs;
+  absl::Status status;
+  const auto ours = [&] {
+    status = (*program)->Run(inputs, {}, context, outputs);
+  };
+  ours();
+  if (!status.ok()) return fail(status);
+  std::vector<std::pair<std::string, std::unique_ptr<Baseline>>> baselines;
+  auto script = LoadTorchScript(stem + ".pt");
+  if (!script.ok()) return fail(script.status());
+  baselines.emplace_back("torchscript", *std::move(script));
+  if (std::ifstream(stem + ".aoti.pt2").good()) {
+    auto package = LoadAotPackage(stem + ".aoti.pt2");
+    if (!package.ok()) return fail(package.status());
+    baselines.emplace_back("aotinductor", *std::move(package));
+  }
+  std::vector<Variant> variants = {{"refract", ours}};
+  Json row = {{"model", name}, {"batch", batch}};
+  for (auto& [label, baseline] : baselines) {
+    Baseline* const other = baseline.get();
+    other->Bind(inputs);
+    // The profiling executor specialises in the first runs.
+    for (int i = 0; i < 3; ++i) other->Run();
+    const double difference =
+        Difference(outputs[0].as<float>(), other->Result());
+    row["largest_difference"][label] = difference;
+    if (difference > kTolerance) {
+      std::fprintf(stderr, "bench_runtime: %s: differs from %s by %g\n",
+                   name.c_str(), label.c_str(), difference);
+      return 1;
+    }
+    variants.emplace_back(label, [other] { other->Run(); });
+  }
+  row.update(Compare(variants, rounds));
+  // Where the time goes: medians of single runs, the costliest steps first.
+  const auto steps = (*program)->steps();
+  std::vector<std::vector<int64_t>> spent(steps.size());
+  for (int i = 0; i < 21; ++i) {
+    runtime::StepTimes times;
+    status = (*program)->RunTimed(inputs, {}, context, outputs, times);
+    if (!status.ok()) return fail(status);
+    for (size_t s = 0; s < steps.size(); ++s) {
+      spent[s].push_back(times.steps[s]);
+    }
+  }
+  std::vector<std::pair<int64_t, std::string>> costs;
+  for (size_t s = 0; s < steps.size(); ++s) {
+    std::sort(spent[s].begin(), spent[s].end());
+    costs.emplace_back(
+        spent[s][10],
+        absl::StrCat(steps[s].kernel, " (",
+                     model->graph.nodes[steps[s].nodes.front()].name, ")"));
+  }
+  std::sort(costs.rbegin(), costs.rend());
+  row["num_steps"] = steps.size();
+  for (size_t s = 0; s < std::min<size_t>(costs.size(), 8); ++s) {
+    row["costliest_steps_us"][costs[s].second] =
+        static_cast<double>(costs[s].first) / 1e3;
+  }
+  json["models"].push_back(row);
+  return 0;
+}
+
+// Geometric means of the first quartiles' ratios, and the least of them.
+void Summarise(Json& json) {
+  for (const char* label : {"torchscript", "aotinductor"}) {
+    std::map<int64_t, std::vector<double>> ratios;
+    for (const Json& row : json["models"]) {
+      if (!row.contains(label)) continue;
+      ratios[row["batch"].get<int64_t>()].push_back(
+          row[label]["time_over_refract"]["q25"].get<double>());
+    }
+    for (const auto& [batch, values] : ratios) {
+      double logs = 0;
+      for (double value : values) logs += std::log(value);
+      json["summary"].push_back(
+          {{"against", label},
+           {"batch", batch},
+           {"geometric_mean",
+            std::exp(logs / static_cast<double>(values.size()))},
+           {"least", *std::min_element(values.begin(), values.end())},
+           {"models", values.size()}});
+    }
+  }
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("The engine on one CPU thread beside LibTorch.");
+  app.require_subcommand(1);
+  std::vector<int64_t> batches;
+  std::vector<std::string> names = {"dlrm",   "dlrm_dcnv2", "wide_deep",
+                                    "deepfm", "din",        "two_tower"};
+  std::string folder;
+  std::string file;
+  int rounds = 21;
+  auto* const layers = app.add_subcommand("layers", "MLPerf-v1's MLPs");
+  auto* const whole = app.add_subcommand("models", "whole models");
+  whole->add_option("dir", folder, "made by bench/runtime/prepare.py")
+      ->required();
+  whole->add_option("--names", names, "of the models")->delimiter(',');
+  for (auto* command : {layers, whole}) {
+    command->add_option("--batches", batches, "items per request")
+        ->delimiter(',')
+        ->check(CLI::PositiveNumber);
+    command->add_option("--rounds", rounds, "repetitions, at least 5")
+        ->check(CLI::Range(5, 10000))
+        ->capture_default_str();
+    command->add_option("--json", file, "write the result there");
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  models::aten::UseOneThread();
+  Json json = tools::BenchJson("runtime");
+  int status = 0;
+  if (layers->parsed()) {
+    if (batches.empty()) batches = {1, 16, 64, 256, 1024};
+    status = RunLayers(batches, rounds, json);
+  } else {
+    if (batches.empty()) batches = {1, 64};
+    for (const std::string& name : names) {
+      for (const int64_t batch : batches) {
+        status = RunModel(folder, name, batch, rounds, json);
+        if (status != 0) return status;
+      }
+    }
+    Summarise(json);
+  }
+  if (status != 0) return status;
+  if (file.empty()) {
+    std::cout << json.dump(2) << "\n";
+  } else if (!(std::ofstream(file) << json.dump(2) << "\n")) {
+    std::fprintf(stderr, "bench_runtime: cannot write %s\n", file.c_str());
+    return 2;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace refract::bench
+
+int main(int argc, char** argv) { return refract::bench::Main(argc, argv); }

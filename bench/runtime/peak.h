@@ -1,0 +1,13 @@
+#ifndef REFRACT_BENCH_RUNTIME_PEAK_H_
+#define REFRACT_BENCH_RUNTIME_PEAK_H_
+
+namespace refract::bench {
+
+// `flops` floating-point operations (two per multiply-add and lane) as fused
+// multiply-adds in registers alone: what a core can do at most. Returns a
+// number that depends on all of them.
+double RunFmaLoop(double flops);
+
+}  // namespace refract::bench
+
+#endif  // REFRACT_BENCH_RUNTIME_PEAK_H_
