@@ -1,6 +1,6 @@
 """A model of the survey: how to build it and what it is asked."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Callable
 
 import torch
@@ -16,6 +16,7 @@ class Case:
       are exported as dynamic.
     script: torch.jit.script accepts the module.
     trace: torch.jit.trace gives a graph that is right at every batch size.
+    refused: by form, what the one line of the refusal says.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Case:
     inputs: Callable
     script: bool = True
     trace: bool = True
+    refused: dict = field(default_factory=dict)
 
     def has(self, form):
         if form == "script":
