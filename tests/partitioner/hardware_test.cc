@@ -95,7 +95,7 @@ TEST(HardwareTest, NamesTheLineThatCannotBeRead) {
 }
 
 TEST(HardwareTest, BuiltInDescriptionsAreSound) {
-  EXPECT_EQ(BuiltInHardware(), "a100, cpu-2s, h200, l4");
+  EXPECT_EQ(BuiltInHardware(), "a100, cpu-2s, h200, l4, vm-2core");
   for (const HardwareFile& file : HardwareFiles()) {
     const absl::StatusOr<Hardware> hardware =
         FindHardware(std::string(file.name));
