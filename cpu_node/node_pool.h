@@ -81,6 +81,10 @@ class NodePool {
   absl::Status WhyUnusable(size_t offer) const;
 
   size_t size() const { return nodes_.size(); }
+  // HOST:PORT, as it was given.
+  const std::string& AddressOf(size_t node) const {
+    return nodes_[node].address;
+  }
   transport::ClientState StateOf(size_t node) const;
 
   // Closes the connections: requests in flight fail with kCancelled on

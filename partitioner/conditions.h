@@ -15,6 +15,17 @@ namespace refract::partitioner {
 struct Link {
   double bytes_per_s = 25e9 / 8;
   double latency_s = 5e-6;  // one way, whatever the bytes
+  double tensor_s = 0;      // for each tensor that crosses, beside its bytes
+};
+
+// What a request takes on its CN outside the model, whatever the plan: from the
+// client and back, decoding, hand-overs between threads, encoding. Zero where
+// nobody measured it.
+struct FrontEnd {
+  double request_s = 0;
+  double tensor_s = 0;  // for each input and output
+  double input_byte_s = 0;
+  double output_byte_s = 0;
 };
 
 // Money per second of one unit, and per byte that crosses. Any currency.
@@ -28,6 +39,7 @@ struct Conditions {
   models::SymbolBindings sizes;  // of one request (SizesForBatch)
   OperatorCosts costs;           // at these sizes
   Link link;
+  FrontEnd front_end;
   // CN units that keep one HN unit busy, for throughput.
   double cn_units_per_hn = 1;
   std::optional<Prices> prices;

@@ -1,8 +1,10 @@
 #include "partitioner/heuristic.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/op_traits.h"
 #include "partitioner/coloring.h"
@@ -89,6 +91,22 @@ absl::StatusOr<SplitPlan> SplitUntilLegal(const Graph& graph,
   return plan;
 }
 
+// Everything on the HN that no operator barred from it waits for; those before
+// `first` are barred.
+absl::StatusOr<SplitPlan> HnBehind(const Graph& graph, SplitPlan plan,
+                                   models::NodeId first) {
+  const Topology topology(graph);
+  return SplitUntilLegal(
+      graph, topology, std::move(plan), [&](const NodeSet& allowed) {
+        NodeSet barred = allowed;
+        barred.flip();
+        std::fill(barred.begin(), barred.begin() + first, true);
+        NodeSet on_hn = topology.WithAncestors(barred);
+        on_hn.flip();
+        return on_hn;
+      });
+}
+
 }  // namespace
 
 absl::StatusOr<SplitPlan> SplitHeuristically(const Graph& graph,
@@ -119,15 +137,15 @@ SplitPlan AllCn(const Graph& graph, const base::Digest& model) {
 }
 
 absl::StatusOr<SplitPlan> AllHn(const Graph& graph, const base::Digest& model) {
-  const Topology topology(graph);
-  return SplitUntilLegal(graph, topology, MakePlan(graph, model, "all-hn"),
-                         [&](const NodeSet& allowed) {
-                           NodeSet barred = allowed;
-                           barred.flip();
-                           NodeSet on_hn = topology.WithAncestors(barred);
-                           on_hn.flip();
-                           return on_hn;
-                         });
+  return HnBehind(graph, MakePlan(graph, model, "all-hn"), 0);
+}
+
+absl::StatusOr<SplitPlan> HnFrom(const Graph& graph, const base::Digest& model,
+                                 models::NodeId first) {
+  return HnBehind(
+      graph,
+      MakePlan(graph, model, absl::StrCat("from ", graph.nodes[first].name)),
+      first);
 }
 
 }  // namespace refract::partitioner

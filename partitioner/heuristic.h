@@ -26,6 +26,13 @@ models::SplitPlan AllCn(const models::Graph& graph, const base::Digest& model);
 absl::StatusOr<models::SplitPlan> AllHn(const models::Graph& graph,
                                         const base::Digest& model);
 
+// As AllHn, but the operators before `first`, in the graph's order, stay on the
+// CN. With the last operators of a model: ever less on the HN. Method "from
+// NAME" of `first`.
+absl::StatusOr<models::SplitPlan> HnFrom(const models::Graph& graph,
+                                         const base::Digest& model,
+                                         models::NodeId first);
+
 }  // namespace refract::partitioner
 
 #endif  // REFRACT_PARTITIONER_HEURISTIC_H_

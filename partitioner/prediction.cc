@@ -4,6 +4,7 @@
 #include <array>
 
 #include "models/constants.h"
+#include "partitioner/message_bytes.h"
 #include "partitioner/work.h"
 
 namespace refract::partitioner {
@@ -27,6 +28,21 @@ ValueSizes SizesOf(const Graph& graph, const models::SymbolBindings& sizes) {
   }
   for (const ValueId id : result.unknown) result.bytes[id] = largest;
   return result;
+}
+
+double FrontEndSeconds(const Graph& graph, const ValueSizes& sizes,
+                       const FrontEnd& front_end) {
+  double seconds =
+      front_end.request_s +
+      static_cast<double>(graph.inputs.size() + graph.outputs.size()) *
+          front_end.tensor_s;
+  for (const ValueId id : graph.inputs) {
+    seconds += sizes.bytes[id] * front_end.input_byte_s;
+  }
+  for (const ValueId id : graph.outputs) {
+    seconds += sizes.bytes[id] * front_end.output_byte_s;
+  }
+  return seconds;
 }
 
 Prediction Predict(const Graph& graph, const SplitPlan& plan,
@@ -56,14 +72,20 @@ Prediction Predict(const Graph& graph, const SplitPlan& plan,
   }
   for (const ValueId id : plan.up) result.bytes_up += sizes.bytes[id];
   for (const ValueId id : plan.down) result.bytes_down += sizes.bytes[id];
-  result.up_s = result.bytes_up / conditions.link.bytes_per_s;
-  result.down_s = result.bytes_down / conditions.link.bytes_per_s;
+  const Link& link = conditions.link;
+  result.up_s = result.bytes_up / link.bytes_per_s +
+                static_cast<double>(plan.up.size()) * link.tensor_s;
+  result.down_s = result.bytes_down / link.bytes_per_s +
+                  static_cast<double>(plan.down.size()) * link.tensor_s;
   result.cn_pre_s += costs.cn_run_s;
   if (plan.uses_hn()) {
     result.hn_s += costs.hn_run_s;
     result.cn_post_s += costs.cn_run_s;
-    result.round_trip_s = 2 * conditions.link.latency_s;
+    result.round_trip_s = 2 * link.latency_s;
+    result.message_bytes_up = MessageBytes(graph, plan.up, sizes.bytes);
+    result.message_bytes_down = MessageBytes(graph, plan.down, sizes.bytes);
   }
+  result.front_end_s = FrontEndSeconds(graph, sizes, conditions.front_end);
 
   const double cn_s = result.cn_pre_s + result.cn_post_s;
   // In the order of Station.

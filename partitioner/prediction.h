@@ -25,13 +25,21 @@ enum class Station { kCn, kLinkUp, kHn, kLinkDown };
 // What a plan is expected to do to one request.
 struct Prediction {
   double cn_pre_s = 0;
-  double up_s = 0;  // bytes alone; the link's latency is in round_trip_s
+  // Bytes and tensors; the link's latency is in round_trip_s.
+  double up_s = 0;
   double hn_s = 0;
   double down_s = 0;
   double cn_post_s = 0;
   double round_trip_s = 0;  // 0 without an HN
   double bytes_up = 0;
   double bytes_down = 0;
+  // Of the messages, with what the transport adds (MessageBytes); 0 without an
+  // HN.
+  double message_bytes_up = 0;
+  double message_bytes_down = 0;
+  // Of Conditions::front_end: the same for every plan, so no part of the
+  // latency that plans are compared by.
+  double front_end_s = 0;
   // Weights that the operators of a side read, each once.
   double cn_memory_bytes = 0;
   double hn_memory_bytes = 0;
@@ -47,7 +55,12 @@ struct Prediction {
   double latency_s() const {
     return cn_pre_s + up_s + hn_s + down_s + cn_post_s + round_trip_s;
   }
+  // As a client of an idle CN sees it.
+  double end_to_end_s() const { return front_end_s + latency_s(); }
 };
+
+double FrontEndSeconds(const models::Graph& graph, const ValueSizes& sizes,
+                       const FrontEnd& front_end);
 
 // `plan` must have its crossings filled in (models::ComputeCrossings). Sums
 // straight over the plan, not by way of the cut.

@@ -99,6 +99,12 @@ double SplitProblem::CrossingBytes(size_t tensor,
   return crosses_[tensor] ? sizes.bytes[tensors_[tensor]] : 0;
 }
 
+double SplitProblem::CrossingSeconds(size_t tensor, const ValueSizes& sizes,
+                                     const Link& link) const {
+  if (!crosses_[tensor]) return 0;
+  return CrossingBytes(tensor, sizes) / link.bytes_per_s + link.tensor_s;
+}
+
 cut::Measure SplitProblem::BytesCrossing(const ValueSizes& sizes) const {
   cut::Measure measure(problem_);
   for (size_t t = 0; t < tensors_.size(); ++t) {
@@ -196,7 +202,7 @@ SplitProblem::Quantised SplitProblem::Latency(const Conditions& conditions,
     real.stage[n] = {cn_s, conditions.costs.hn_s[n], cn_s};
   }
   for (size_t t = 0; t < tensors_.size(); ++t) {
-    real.up[t] = CrossingBytes(t, sizes) / conditions.link.bytes_per_s;
+    real.up[t] = CrossingSeconds(t, sizes, conditions.link);
     real.down[t] = real.up[t];
   }
   const OperatorCosts& costs = conditions.costs;
@@ -218,7 +224,7 @@ SplitProblem::Quantised SplitProblem::Stations(const Conditions& conditions,
     hn.stage[n][cut::kHn] = conditions.costs.hn_s[n];
   }
   for (size_t t = 0; t < tensors_.size(); ++t) {
-    up.up[t] = CrossingBytes(t, sizes) / conditions.link.bytes_per_s;
+    up.up[t] = CrossingSeconds(t, sizes, conditions.link);
     down.down[t] = up.up[t];
   }
   const double run_s = conditions.costs.cn_run_s / conditions.cn_units_per_hn;

@@ -56,6 +56,8 @@ class SplitProblem {
   struct Real;  // a measure in seconds or money
   Real Zero() const;
   double CrossingBytes(size_t tensor, const ValueSizes& sizes) const;
+  double CrossingSeconds(size_t tensor, const ValueSizes& sizes,
+                         const Link& link) const;
   Quantised Quantise(std::vector<Real> measures) const;
 
   cut::Problem problem_;

@@ -44,7 +44,8 @@ THIRD_PARTY = {
         r"(models|tools|partitioner|cpu_node)/.*\.cc$",
         r"models/torch_export/json\.h$",
         # Forward declarations alone.
-        r"tools/(bench_json|split_report|profile/profile_report)\.h$",
+        r"tools/(bench_json|split_report|profile/profile_report"
+        r"|verify/verify_report)\.h$",
         r"(tests|bench)/.*",
     ),
     r"gtest/|gmock/": (r"tests/.*",),

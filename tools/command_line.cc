@@ -55,6 +55,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, std::ostream& out,
   AddImportCommand(app, context);
   AddInspectCommand(app, context);
   AddProfileCommand(app, context);
+  AddCalibrateCommand(app, context);
   AddPartitionCommand(app, context);
   AddRunCommand(app, context);
   AddBenchCommand(app, context);

@@ -23,6 +23,10 @@
 #include "tools/model_summary.h"
 #include "tools/split_conditions.h"
 #include "tools/split_report.h"
+#include "tools/verify/interrupt.h"
+#include "tools/verify/options.h"
+#include "tools/verify/verify_command.h"
+#include "tools/verify/verify_report.h"
 
 namespace refract::tools {
 namespace {
@@ -36,16 +40,19 @@ struct PartitionOptions {
   std::vector<std::string> sizes;
   std::vector<std::string> op_libraries;
   ConditionOptions conditions;
+  bool batch_given = false;
+  VerifyCommandOptions verify;
 };
 
 struct Planned {
   models::SplitPlan plan;
-  // With --method optimal, or --report.
+  // With --method optimal, --report or --verify.
   std::optional<SplitReport> report;
 };
 
 bool NeedsCosts(const PartitionOptions& options) {
-  return options.method == "optimal" || !options.report.empty();
+  return options.method == "optimal" || !options.report.empty() ||
+         options.verify.verify;
 }
 
 // The measured costs that were asked for or, where costs matter, are there.
@@ -55,7 +62,13 @@ absl::StatusOr<CostProfiles> FindProfiles(const PartitionOptions& options,
                           .hn = options.conditions.hn_profile,
                           .cn_hardware_given = options.conditions.cn_given};
   if (choice.cn.empty() && !NeedsCosts(options)) choice.cn = "none";
-  return LoadCostProfiles(choice, model);
+  REFRACT_ASSIGN_OR_RETURN(CostProfiles profiles,
+                           LoadCostProfiles(choice, model));
+  if (options.verify.verify && choice.hn.empty() &&
+      !options.conditions.hn_given) {
+    profiles.hn = profiles.cn;  // the HN that is started is this machine too
+  }
+  return profiles;
 }
 
 // The optimum, its rivals and, for who wants to see them, forced cuts.
@@ -73,7 +86,10 @@ absl::StatusOr<SplitReport> MakeReport(
   REFRACT_ASSIGN_OR_RETURN(
       report.split,
       partitioner::SplitOptimally(model.graph, model.digest, conditions, goal));
-  if (options.json.empty() && options.report.empty()) return report;
+  if (options.json.empty() && options.report.empty() &&
+      !options.verify.verify) {
+    return report;
+  }
   REFRACT_ASSIGN_OR_RETURN(
       report.forced_cuts,
       partitioner::FindForcedCuts(model.graph, model.digest, conditions, goal,
@@ -115,7 +131,39 @@ absl::StatusOr<Planned> MakePlan(
   return planned;
 }
 
-absl::Status Partition(const PartitionOptions& options, std::ostream& out) {
+// What --verify needs before there is a plan: requests, and what they take
+// outside the model.
+absl::StatusOr<SampleRequests> PrepareToVerify(
+    const models::LoadedModel& model,
+    const absl::flat_hash_map<std::string, int64_t>& sizes,
+    const CostProfiles& profiles, PartitionOptions& options,
+    std::ostream& err) {
+  ConditionOptions& conditions = options.conditions;
+  REFRACT_ASSIGN_OR_RETURN(
+      SampleRequests samples,
+      SamplesFor(options.verify, model,
+                 options.batch_given || options.verify.sample.empty()
+                     ? std::optional(conditions.batch)
+                     : std::nullopt,
+                 sizes));
+  conditions.batch = samples.batch;
+  conditions.request_sizes = samples.sizes;
+  if (!conditions.hn_given) conditions.hn = conditions.cn;
+  // What is wrong with the options shows before any process is started.
+  REFRACT_RETURN_IF_ERROR(
+      MakeConditions(conditions, model.graph, model.config, sizes, profiles)
+          .status());
+  if (conditions.calibration.empty()) {
+    REFRACT_ASSIGN_OR_RETURN(conditions.measured,
+                             CalibrateFor(options.verify, err));
+  }
+  return samples;
+}
+
+absl::Status Partition(PartitionOptions options, std::ostream& out,
+                       std::ostream& err) {
+  REFRACT_RETURN_IF_ERROR(CheckVerifyOptions(options.verify));
+  options.verify.run.nodes.op_libraries = options.op_libraries;
   if (options.forced_cuts < 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--forced-cuts ", options.forced_cuts, ": must be at least 0"));
@@ -128,6 +176,13 @@ absl::Status Partition(const PartitionOptions& options, std::ostream& out) {
   REFRACT_ASSIGN_OR_RETURN(const CostProfiles profiles,
                            FindProfiles(options, *model));
   AddProfiledSizes(profiles, sizes);
+  std::optional<InterruptGuard> guard;
+  std::optional<SampleRequests> samples;
+  if (options.verify.verify) {
+    guard.emplace();
+    REFRACT_ASSIGN_OR_RETURN(
+        samples, PrepareToVerify(*model, sizes, profiles, options, err));
+  }
   REFRACT_ASSIGN_OR_RETURN(Planned planned,
                            MakePlan(options, *model, sizes, profiles));
   models::MarkRows(model->graph, planned.plan);
@@ -140,6 +195,13 @@ absl::Status Partition(const PartitionOptions& options, std::ostream& out) {
                out);
   }
   out << "written: " << path << "\n";
+  if (options.verify.verify) {
+    REFRACT_ASSIGN_OR_RETURN(planned.report->verification,
+                             VerifySplit(options.verify, *model, planned.plan,
+                                         *planned.report, *samples, err));
+    PrintCalibration(*planned.report->conditions.calibration, out);
+    PrintVerification(*planned.report->verification, out);
+  }
   if (!options.json.empty()) {
     nlohmann::ordered_json json =
         nlohmann::ordered_json::parse(ToJson(summary));
@@ -198,9 +260,11 @@ void AddPartitionCommand(CLI::App& app, Context& context) {
   AddConditionOptions(*command, options->conditions);
   AddSizeOption(*command, options->sizes);
   AddOpLibraryOption(*command, options->op_libraries);
-  command->callback([&context, options] {
+  AddVerifyOptions(*command, options->verify);
+  command->callback([&context, options, command] {
+    options->batch_given = command->count("--batch") > 0;
     context.action = [&context, options] {
-      return Partition(*options, context.out);
+      return Partition(*options, context.out, context.err);
     };
   });
 }

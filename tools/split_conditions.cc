@@ -205,19 +205,27 @@ void AddConditionOptions(CLI::App& command, ConditionOptions& options) {
   command
       .add_option("--hn-profile", options.hn_profile,
                   "the same of the HN, such as one without a GPU; default: "
-                  "none")
+                  "none, with --verify the CN's unless --hn is given")
       ->type_name("FILE|model|none");
+  CLI::Option* calibration =
+      command
+          .add_option("--calibration", options.calibration,
+                      "what refract calibrate measured: the link between a CN "
+                      "and an HN, and the front end")
+          ->type_name("FILE");
   command
       .add_option("--link-gbps", options.link_gbps,
                   "Gbit/s between a CN and an HN, each way")
       ->type_name("G")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->excludes(calibration);
   command
       .add_option("--link-latency-us", options.link_latency_us,
                   "microseconds that a crossing takes beside its bytes, one "
                   "way")
       ->type_name("L")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->excludes(calibration);
   command
       .add_option("--cn-cores", options.cn_cores,
                   "CN cores per GPU, for throughput; default: those of one CN "
@@ -307,12 +315,26 @@ absl::StatusOr<SplitConditions> MakeConditions(
   partitioner::Conditions& conditions = result.conditions;
   conditions.hn_look_ups =
       partitioner::HnLookUps(graph, config, options.hn_table_mib * 0x1p20);
-  conditions.sizes = partitioner::SizesForBatch(graph, options.batch, per_item);
+  conditions.sizes =
+      options.request_sizes
+          ? *options.request_sizes
+          : partitioner::SizesForBatch(graph, options.batch, per_item);
   conditions.costs =
       partitioner::RooflineCosts(graph, conditions.sizes, result.cn, result.hn);
   UseProfiles(profiles, graph, result);
   conditions.link = {.bytes_per_s = options.link_gbps * 1e9 / 8,
                      .latency_s = options.link_latency_us * 1e-6};
+  result.calibration = options.measured;
+  if (!options.calibration.empty()) {
+    REFRACT_ASSIGN_OR_RETURN(result.calibration,
+                             LoadCalibration(options.calibration));
+  }
+  if (result.calibration) {
+    conditions.link = result.calibration->link;
+    conditions.front_end = result.calibration->front_end;
+    result.options.link_gbps = conditions.link.bytes_per_s * 8 / 1e9;
+    result.options.link_latency_us = conditions.link.latency_s * 1e6;
+  }
   conditions.cn_units_per_hn =
       options.cn_cores.value_or(result.cn.units / result.hn.units);
   REFRACT_ASSIGN_OR_RETURN(

@@ -16,6 +16,7 @@
 #include "partitioner/hardware.h"
 #include "partitioner/optimal.h"
 #include "tools/cost_profiles.h"
+#include "tools/verify/calibration.h"
 
 namespace CLI {
 class App;
@@ -44,6 +45,13 @@ struct ConditionOptions {
   std::optional<double> hn_price;
   std::optional<double> gb_price;
   int64_t max_cuts = 300;
+  // File of a calibration; empty: none. Its link stands for the two figures
+  // above.
+  std::string calibration;
+  // One that was just made, in place of a file.
+  std::optional<Calibration> measured;
+  // What a request really brings, in place of SizesForBatch.
+  std::optional<models::SymbolBindings> request_sizes;
 };
 
 void AddConditionOptions(CLI::App& command, ConditionOptions& options);
@@ -56,6 +64,7 @@ struct SplitConditions {
   partitioner::OptimalOptions goal;
   // Where costs come from, and what that leaves open, for people.
   std::vector<std::string> notes;
+  std::optional<Calibration> calibration;
 };
 
 // `per_item` as partitioner::SizesForBatch; `config` and `profiles` of the same

@@ -10,6 +10,7 @@
 #include "partitioner/split_problem.h"
 #include "tools/model_summary.h"
 #include "tools/split_report.h"
+#include "tools/verify/verify_report.h"
 
 namespace refract::tools {
 namespace {
@@ -66,6 +67,9 @@ ordered_json ToJson(const Graph& graph, const Alternative& alternative) {
       {"round_trip_s", prediction.round_trip_s},
       {"bytes_up", prediction.bytes_up},
       {"bytes_down", prediction.bytes_down},
+      {"message_bytes_up", prediction.message_bytes_up},
+      {"message_bytes_down", prediction.message_bytes_down},
+      {"front_end_s", prediction.front_end_s},
       {"cn_memory_bytes", prediction.cn_memory_bytes},
       {"hn_memory_bytes", prediction.hn_memory_bytes},
       {"requests_per_s", prediction.requests_per_s},
@@ -104,7 +108,13 @@ ordered_json ConditionsToJson(const SplitConditions& given) {
       {"hn", ToJson(given.hn)},
       {"link",
        {{"bytes_per_s", conditions.link.bytes_per_s},
-        {"latency_s", conditions.link.latency_s}}},
+        {"latency_s", conditions.link.latency_s},
+        {"tensor_s", conditions.link.tensor_s}}},
+      {"front_end",
+       {{"request_s", conditions.front_end.request_s},
+        {"tensor_s", conditions.front_end.tensor_s},
+        {"input_byte_s", conditions.front_end.input_byte_s},
+        {"output_byte_s", conditions.front_end.output_byte_s}}},
       {"cn_units_per_hn", conditions.cn_units_per_hn},
       {"cn_run_s", conditions.costs.cn_run_s},
       {"hn_run_s", conditions.costs.hn_run_s},
@@ -209,7 +219,7 @@ ordered_json SplitToJson(const Graph& graph, const SplitReport& report) {
   for (const models::NodeId id : split.unknown_operators) {
     unknown_operators.push_back(graph.nodes[id].name);
   }
-  return {
+  ordered_json json = {
       {"objective", report.conditions.options.objective},
       {"written", report.written},
       {"cost", split.best.cost},
@@ -226,6 +236,11 @@ ordered_json SplitToJson(const Graph& graph, const SplitReport& report) {
       {"unknown_operators", std::move(unknown_operators)},
       {"unknown_sizes", NamesOf(graph, split.unknown_sizes)},
   };
+  if (report.verification) {
+    json["verification"] = VerificationToJson(graph, *report.verification,
+                                              *report.conditions.calibration);
+  }
+  return json;
 }
 
 }  // namespace refract::tools

@@ -118,6 +118,11 @@ void PrintSplit(const Graph& graph, const SplitConditions& conditions,
                             conditions.options.link_latency_us)
       << "\n";
   for (const std::string& note : conditions.notes) out << note << "\n";
+  if (conditions.calibration) {
+    out << "the front end adds "
+        << SecondsText(split.best.prediction.front_end_s)
+        << " to every latency below\n";
+  }
   std::vector<std::vector<std::string>> rows = {
       {"plan", "latency", "CN-pre", "up", "HN", "down", "CN-post", "sent up",
        "sent down", "requests/s per GPU", ""}};

@@ -4,6 +4,7 @@
 // What `refract partition` tells about an optimal split and what it was
 // compared with: text, JSON (docs/partitioning.md lists the fields), a page.
 
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "partitioner/forced_cuts.h"
 #include "partitioner/optimal.h"
 #include "tools/split_conditions.h"
+#include "tools/verify/verify.h"
 
 namespace refract::tools {
 
@@ -21,6 +23,8 @@ struct SplitReport {
   SplitConditions conditions;
   partitioner::OptimalSplit split;
   std::vector<partitioner::ForcedCut> forced_cuts;
+  // With --verify.
+  std::optional<Verification> verification;
   // Which alternative's plan is the model's now, by its method.
   std::string written;
 };

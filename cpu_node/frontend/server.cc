@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "cpu_node/frontend/node_status.h"
 #include "cpu_node/frontend/service.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
@@ -20,7 +21,8 @@ constexpr size_t kMessageOverheadBytes = size_t{1} << 20;
 }  // namespace
 
 struct Frontend::Impl {
-  explicit Impl(Engine* engine) : engine(engine), service(engine) {}
+  explicit Impl(Engine* engine)
+      : engine(engine), service(engine), status_service(engine) {}
 
   // Takes the engine's readiness over into grpc.health.v1: "" for the server,
   // and one service per model that could be loaded (its newest version).
@@ -40,6 +42,7 @@ struct Frontend::Impl {
 
   Engine* const engine;
   InferenceService service;
+  NodeStatusService status_service;
   std::unique_ptr<grpc::Server> server;
   int port = 0;
   absl::Mutex health_mu;
@@ -64,6 +67,7 @@ absl::StatusOr<std::unique_ptr<Frontend>> Frontend::Create(
       static_cast<int>(options.max_request_bytes + kMessageOverheadBytes));
   builder.SetMaxSendMessageSize(-1);  // no bound: answers are our own
   builder.RegisterService(&impl->service);
+  builder.RegisterService(&impl->status_service);
   impl->server = builder.BuildAndStart();
   if (impl->server == nullptr || impl->port == 0) {
     return absl::UnavailableError(absl::StrCat("cannot listen on ", address));

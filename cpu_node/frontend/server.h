@@ -1,8 +1,8 @@
 #ifndef REFRACT_CPU_NODE_FRONTEND_SERVER_H_
 #define REFRACT_CPU_NODE_FRONTEND_SERVER_H_
 
-// The gRPC server: KServe v2, grpc.health.v1 and reflection. No gRPC type in
-// this header.
+// The gRPC server: KServe v2, NodeStatus, grpc.health.v1 and reflection. No
+// gRPC type in this header.
 
 #include <cstddef>
 #include <memory>

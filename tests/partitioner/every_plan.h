@@ -48,6 +48,8 @@ struct Sums {
   double hn_s = 0;
   double up = 0;
   double down = 0;
+  double tensors_up = 0;
+  double tensors_down = 0;
   double hn_memory = 0;
   double cn_memory = 0;
   bool uses_hn = false;
@@ -81,6 +83,8 @@ struct Sums {
     }
     for (const models::ValueId id : plan.up) up += bytes(id);
     for (const models::ValueId id : plan.down) down += bytes(id);
+    tensors_up = static_cast<double>(plan.up.size());
+    tensors_down = static_cast<double>(plan.down.size());
     // Every part that runs takes something besides its operators.
     cn_s += conditions.costs.cn_run_s * (uses_hn ? 2 : 1);
     hn_s += conditions.costs.hn_run_s * (uses_hn ? 1 : 0);
@@ -91,10 +95,13 @@ struct Sums {
     switch (objective) {
       case Objective::kLatency:
         return cn_s + hn_s + (up + down) / link.bytes_per_s +
+               (tensors_up + tensors_down) * link.tensor_s +
                (uses_hn ? 2 * link.latency_s : 0);
       case Objective::kThroughput:
-        return std::max({cn_s / conditions.cn_units_per_hn, hn_s,
-                         up / link.bytes_per_s, down / link.bytes_per_s});
+        return std::max(
+            {cn_s / conditions.cn_units_per_hn, hn_s,
+             up / link.bytes_per_s + tensors_up * link.tensor_s,
+             down / link.bytes_per_s + tensors_down * link.tensor_s});
       case Objective::kPrice:
         return cn_s * conditions.prices->cn_unit_s +
                hn_s * conditions.prices->hn_unit_s +

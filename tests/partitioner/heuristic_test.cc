@@ -4,6 +4,7 @@
 #include <random>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/partitioner/graph_builder.h"
@@ -342,6 +343,25 @@ TEST_F(RandomGraphs, SomeDenseOperatorReachesTheHnWheneverOneMay) {
     }
     ASSERT_EQ(found, possible) << "seed " << seed_;
     ASSERT_EQ(plan.uses_hn(), possible) << "seed " << seed_;
+  }
+}
+
+TEST(HnFromTest, OperatorsBeforeTheFirstStayOnTheCn) {
+  GraphBuilder builder;
+  models::ValueId id = builder.Input("x");
+  for (const char* name : {"a", "b", "c"}) {
+    id = builder.Node(name, "aten.relu.default", {id});
+  }
+  builder.Output(id);
+  const models::Graph& graph = builder.graph();
+  for (models::NodeId first = 0; first < 3; ++first) {
+    const auto plan = HnFrom(graph, {}, first);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(plan->method, absl::StrCat("from ", graph.nodes[first].name));
+    for (models::NodeId n = 0; n < 3; ++n) {
+      EXPECT_EQ(plan->stages[n],
+                n < first ? models::Stage::kCnPre : models::Stage::kHn);
+    }
   }
 }
 

@@ -35,6 +35,7 @@ inline Conditions RandomConditions(std::mt19937& random,
   conditions.costs.hn_run_s = 1e-5 * up_to_1(random);
   conditions.link.bytes_per_s = 1e8 + 1e9 * up_to_1(random);
   conditions.link.latency_s = 3e-5 * up_to_1(random);
+  conditions.link.tensor_s = 2e-6 * up_to_1(random);
   conditions.cn_units_per_hn = 1 + 3 * up_to_1(random);
   conditions.prices = Prices{.cn_unit_s = up_to_1(random),
                              .hn_unit_s = 5 * up_to_1(random),

@@ -307,6 +307,63 @@ TEST_F(CommandLineTest, PartitionRefusesConditionsThatMakeNoSense) {
       AllOf(HasSubstr("CN memory"), HasSubstr("40 B"), HasSubstr("30 B more")));
 }
 
+TEST_F(CommandLineTest, VerifyRefusesWhatCannotBeBeforeItStartsAnything) {
+  const std::string model = AddModel();
+  const auto refused = [&](std::vector<std::string> options) {
+    options.insert(options.begin(), {"partition", model});
+    return Refused(options);
+  };
+  EXPECT_THAT(refused({"--verify", "--verify-rounds", "0"}),
+              HasSubstr("--verify-rounds 0"));
+  EXPECT_THAT(refused({"--verify", "--verify-cuts", "-1"}),
+              HasSubstr("--verify-cuts -1"));
+  EXPECT_THAT(refused({"--verify", "--transport", "pigeon"}),
+              HasSubstr("--transport pigeon"));
+  EXPECT_THAT(refused({"--sample", "x.safetensors"}),
+              HasSubstr("--sample: needs --verify"));
+  EXPECT_THAT(refused({"--verify", "--node-programs", folder_ / "empty"}),
+              HasSubstr("refract-cpu-node: no such program"));
+  EXPECT_THAT(refused({"--method", "optimal", "--calibration",
+                       folder_ / "absent.textproto"}),
+              HasSubstr("absent.textproto"));
+  EXPECT_THAT(refused({"--method", "optimal", "--calibration", "x",
+                       "--link-gbps", "10"}),
+              HasSubstr("--calibration"));
+  EXPECT_THAT(
+      Refused({"calibrate", "--output", folder_ / "c", "--rounds", "0"}),
+      HasSubstr("--rounds 0"));
+  EXPECT_THAT(Refused({"calibrate", "--output", folder_ / "c",
+                       "--node-programs", folder_ / "empty"}),
+              HasSubstr("refract-cpu-node: no such program"));
+}
+
+TEST_F(CommandLineTest, ACalibrationStandsForTheLink) {
+  const std::string model = AddModel();
+  const std::string calibration = folder_ / "calibration.textproto";
+  std::ofstream(calibration)
+      << "format_version: 1 "
+         "front_end { request_seconds: 1e-4 tensor_seconds: 1e-6 "
+         "input_byte_seconds: 1e-9 output_byte_seconds: 2e-9 } "
+         "link { latency_seconds: 3e-6 tensor_seconds: 5e-7 "
+         "byte_seconds: 1e-10 }";
+  const std::string json = folder_ / "plan.json";
+  const Ran ran = Refract({"partition", model, "--method", "optimal", "--batch",
+                           "64", "--calibration", calibration, "--json", json});
+  ASSERT_EQ(ran.exit_status, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("80 Gbit/s + 3 us"));
+  const nlohmann::json facts = ReadJson(json);
+  const nlohmann::json& heuristic = facts["partition"]["alternatives"][1];
+  // Two tensors of 8 B per item up, one of 4 B down.
+  EXPECT_NEAR(heuristic["up_s"], 64 * 16 * 1e-10 + 2 * 5e-7, 1e-12);
+  EXPECT_NEAR(heuristic["down_s"], 64 * 4 * 1e-10 + 5e-7, 1e-12);
+  EXPECT_NEAR(heuristic["round_trip_s"], 6e-6, 1e-12);
+  // Inputs: 8 B and an id of 8 B per item; one output of 4 B.
+  EXPECT_NEAR(heuristic["front_end_s"],
+              1e-4 + 3e-6 + 64 * 16 * 1e-9 + 64 * 4 * 2e-9, 1e-12);
+  // Header and two entries of rank 2: 64 + 2·(24 + 16), at a multiple of 64.
+  EXPECT_EQ(heuristic["message_bytes_up"], 192 + 64 * 16);
+}
+
 TEST_F(CommandLineTest, PlansEditedByHandAreRefusedByTheNameOfTheNode) {
   const std::string model = AddModel();
   const std::string path = model + "/1/split_plan.pb";

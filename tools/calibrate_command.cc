@@ -1,0 +1,69 @@
+#include <memory>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "tools/command.h"
+#include "tools/verify/calibrate.h"
+#include "tools/verify/interrupt.h"
+#include "tools/verify/options.h"
+#include "tools/verify/progress.h"
+
+namespace refract::tools {
+namespace {
+
+struct Options {
+  CalibrateOptions calibrate;
+  std::string output;
+};
+
+absl::Status Run(const Options& options, std::ostream& out, std::ostream& err) {
+  if (options.calibrate.rounds < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--rounds ", options.calibrate.rounds, ": must be at least 1"));
+  }
+  REFRACT_RETURN_IF_ERROR(CheckTransport(options.calibrate.nodes.transport));
+  const InterruptGuard guard;
+  absl::StatusOr<Calibration> calibration = absl::InternalError("");
+  {
+    Progress progress(err);
+    calibration = Calibrate(
+        options.calibrate,
+        [&](const std::string& text) { progress.Show(text); }, err);
+  }
+  REFRACT_RETURN_IF_ERROR(calibration.status());
+  REFRACT_RETURN_IF_ERROR(SaveCalibration(*calibration, options.output));
+  PrintCalibration(*calibration, out);
+  out << "written: " << options.output << "\n";
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddCalibrateCommand(CLI::App& app, Context& context) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(
+      "calibrate",
+      "Measures what requests take outside their model, with a CN and an HN on "
+      "this machine");
+  command
+      ->add_option("--output", options->output,
+                   "file to write, for refract partition --calibration")
+      ->type_name("FILE")
+      ->required();
+  command
+      ->add_option("--rounds", options->calibrate.rounds,
+                   "how often everything is measured, interleaved")
+      ->type_name("N")
+      ->capture_default_str();
+  AddNodeOptions(*command, options->calibrate.nodes);
+  command->callback([&context, options] {
+    context.action = [&context, options] {
+      return Run(*options, context.out, context.err);
+    };
+  });
+}
+
+}  // namespace refract::tools

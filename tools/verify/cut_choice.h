@@ -1,0 +1,40 @@
+#ifndef REFRACT_TOOLS_VERIFY_CUT_CHOICE_H_
+#define REFRACT_TOOLS_VERIFY_CUT_CHOICE_H_
+
+// Which plans of a model are worth measuring.
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/digest.h"
+#include "models/graph.h"
+#include "partitioner/conditions.h"
+#include "partitioner/forced_cuts.h"
+#include "partitioner/optimal.h"
+
+namespace refract::tools {
+
+struct Cut {
+  // What people call it: "optimal = all-hn", "without VALUE up", "from NODE".
+  std::string name;
+  bool forced = false;
+  models::SplitPlan plan;
+  partitioner::Prediction prediction;
+};
+
+// The optimum, heuristic, all-cn and all-hn (those with equal stages as one),
+// then at most `count` forced cuts of which each differs from all others in
+// what crosses: taken from `forced` and from plans whose HN part begins at ever
+// later operators (partitioner::HnFrom), so that the predicted latencies of all
+// lie far apart. Fewer where the model has no more.
+absl::StatusOr<std::vector<Cut>> ChooseCuts(
+    const models::Graph& graph, const base::Digest& model,
+    const partitioner::Conditions& conditions,
+    const partitioner::OptimalSplit& split,
+    const std::vector<partitioner::ForcedCut>& forced, size_t count);
+
+}  // namespace refract::tools
+
+#endif  // REFRACT_TOOLS_VERIFY_CUT_CHOICE_H_

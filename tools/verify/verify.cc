@@ -1,0 +1,200 @@
+#include "tools/verify/verify.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "tools/verify/cut_repository.h"
+#include "tools/verify/rank_correlation.h"
+#include "tools/verify/requester.h"
+#include "tools/verify/rounds.h"
+#include "tools/verify/scratch_folder.h"
+
+namespace refract::tools {
+namespace {
+
+// The name under which the nodes serve a cut.
+std::string ServedName(size_t cut) { return absl::StrCat("cut", cut); }
+
+absl::Status CheckSame(const loadgen::RecordedResponse& whole,
+                       const loadgen::RecordedResponse& split,
+                       const std::string& name) {
+  const auto differs = [&](const std::string& what) {
+    return absl::DataLossError(
+        absl::StrCat("cut '", name, "': ", what,
+                     " differs from what the CN alone answers; not timed"));
+  };
+  if (whole.names != split.names) return differs("the list of outputs");
+  for (size_t i = 0; i < whole.outputs.size(); ++i) {
+    const base::Tensor& a = whole.outputs[i];
+    const base::Tensor& b = split.outputs[i];
+    if (a.dtype() != b.dtype() || a.dims() != b.dims() ||
+        (a.bytes() > 0 && std::memcmp(a.data(), b.data(), a.bytes()) != 0)) {
+      return differs(absl::StrCat("output ", whole.names[i]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+class Verifier {
+ public:
+  Verifier(std::vector<Cut> cuts, const SampleRequests& samples,
+           const VerifyOptions& options,
+           const std::function<void(const std::string&)>& progress,
+           NodePair& nodes)
+      : samples_(samples),
+        options_(options),
+        progress_(progress),
+        nodes_(nodes),
+        requests_(cuts.size()) {
+    for (Cut& cut : cuts) result_.cuts.push_back({.cut = std::move(cut)});
+  }
+
+  absl::StatusOr<Verification> Run() {
+    REFRACT_ASSIGN_OR_RETURN(requester_, Requester::Connect(&nodes_));
+    progress_("verifying: loading the cuts");
+    for (size_t c = 0; c < result_.cuts.size(); ++c) {
+      REFRACT_RETURN_IF_ERROR(requester_->AwaitModel(ServedName(c)));
+      for (const std::vector<base::Tensor>& inputs : samples_.requests) {
+        requests_[c].push_back(
+            requester_->Prepare(ServedName(c), samples_.names, inputs));
+      }
+    }
+    REFRACT_RETURN_IF_ERROR(CheckAnswers());
+    for (size_t c = 0; c < result_.cuts.size(); ++c) {
+      REFRACT_RETURN_IF_ERROR(CountBytes(c));
+    }
+    REFRACT_RETURN_IF_ERROR(Time());
+    std::vector<double> predicted;
+    std::vector<double> measured;
+    for (const VerifiedCut& cut : result_.cuts) {
+      predicted.push_back(cut.predicted_s());
+      measured.push_back(cut.measured.median);
+    }
+    result_.rank_correlation = RankCorrelation(predicted, measured);
+    result_.batch = samples_.batch;
+    result_.requests = static_cast<int>(samples_.requests.size());
+    result_.rounds = options_.rounds;
+    return std::move(result_);
+  }
+
+ private:
+  absl::Status CheckAnswers() {
+    const auto whole = std::find_if(
+        result_.cuts.begin(), result_.cuts.end(),
+        [](const VerifiedCut& cut) { return !cut.cut.plan.uses_hn(); });
+    if (whole == result_.cuts.end()) {
+      return absl::InternalError("no cut is without HN");
+    }
+    const size_t reference = static_cast<size_t>(whole - result_.cuts.begin());
+    for (size_t r = 0; r < samples_.requests.size(); ++r) {
+      progress_(absl::StrCat("verifying: comparing answers, request ", r + 1,
+                             " of ", samples_.requests.size()));
+      REFRACT_ASSIGN_OR_RETURN(const loadgen::RecordedResponse expected,
+                               requester_->Ask(requests_[reference][r]));
+      for (size_t c = 0; c < result_.cuts.size(); ++c) {
+        if (c == reference) continue;
+        REFRACT_ASSIGN_OR_RETURN(const loadgen::RecordedResponse answer,
+                                 requester_->Ask(requests_[c][r]));
+        REFRACT_RETURN_IF_ERROR(
+            CheckSame(expected, answer, result_.cuts[c].cut.name));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // All requests of a cut have the same sizes.
+  absl::Status CountBytes(size_t c) {
+    REFRACT_ASSIGN_OR_RETURN(const LinkCounts before, nodes_.Counts());
+    REFRACT_RETURN_IF_ERROR(requester_->Time(requests_[c][0]).status());
+    REFRACT_ASSIGN_OR_RETURN(const LinkCounts after, nodes_.Counts());
+    VerifiedCut& cut = result_.cuts[c];
+    if (after.requests - before.requests !=
+        (cut.cut.plan.uses_hn() ? 1u : 0u)) {
+      return absl::InternalError(
+          absl::StrCat("cut '", cut.cut.name, "': one request of it sent ",
+                       after.requests - before.requests, " to the HN"));
+    }
+    result_.transport = after.path;
+    cut.bytes_up = static_cast<double>(after.bytes_up - before.bytes_up);
+    cut.bytes_down = static_cast<double>(after.bytes_down - before.bytes_down);
+    return absl::OkStatus();
+  }
+
+  absl::Status Time() {
+    std::vector<loadgen::ServerTimes> before;
+    for (size_t c = 0; c < requests_.size(); ++c) {
+      REFRACT_ASSIGN_OR_RETURN(const loadgen::ServerTimes times,
+                               requester_->Statistics(ServedName(c)));
+      before.push_back(times);
+    }
+    REFRACT_ASSIGN_OR_RETURN(
+        const std::vector<std::vector<double>> times,
+        TimeInRounds(*requester_, requests_, {.rounds = options_.rounds},
+                     [&](int round) {
+                       progress_(absl::StrCat("verifying: round ", round + 1,
+                                              " of ", options_.rounds));
+                     }));
+    for (size_t c = 0; c < requests_.size(); ++c) {
+      VerifiedCut& cut = result_.cuts[c];
+      cut.measured = transport_bench::QuartilesOf(times[c]);
+      REFRACT_ASSIGN_OR_RETURN(const loadgen::ServerTimes after,
+                               requester_->Statistics(ServedName(c)));
+      const double n = static_cast<double>(after.requests - before[c].requests);
+      const auto mean = [n](absl::Duration a, absl::Duration b) {
+        return absl::ToDoubleSeconds(a - b) / n;
+      };
+      cut.stages = {.queue = mean(after.queue, before[c].queue),
+                    .cn_pre = mean(after.before, before[c].before),
+                    .remote = mean(after.remote, before[c].remote),
+                    .cn_post = mean(after.after, before[c].after)};
+    }
+    return absl::OkStatus();
+  }
+
+  const SampleRequests& samples_;
+  const VerifyOptions& options_;
+  const std::function<void(const std::string&)>& progress_;
+  NodePair& nodes_;
+  std::unique_ptr<Requester> requester_;
+  std::vector<std::vector<size_t>> requests_;  // of each cut
+  Verification result_;
+};
+
+}  // namespace
+
+std::optional<double> VerifiedCut::bytes_ratio() const {
+  const double predicted =
+      cut.prediction.message_bytes_up + cut.prediction.message_bytes_down;
+  if (predicted == 0) return std::nullopt;
+  return (bytes_up + bytes_down) / predicted;
+}
+
+absl::StatusOr<Verification> Verify(
+    const models::LoadedModel& model, std::vector<Cut> cuts,
+    const SampleRequests& samples, const VerifyOptions& options,
+    const std::function<void(const std::string&)>& progress,
+    std::ostream& err) {
+  REFRACT_ASSIGN_OR_RETURN(const ScratchFolder folder,
+                           ScratchFolder::Create("refract-verify"));
+  const std::string repository = folder / "models";
+  for (size_t c = 0; c < cuts.size(); ++c) {
+    REFRACT_RETURN_IF_ERROR(
+        AddCut(model, ServedName(c), cuts[c].plan, repository));
+  }
+  progress("verifying: starting nodes");
+  REFRACT_ASSIGN_OR_RETURN(
+      const std::unique_ptr<NodePair> nodes,
+      NodePair::Start(options.nodes, repository, folder.path()));
+  absl::StatusOr<Verification> result =
+      Verifier(std::move(cuts), samples, options, progress, *nodes).Run();
+  if (!result.ok() && !absl::IsCancelled(result.status())) {
+    err << nodes->Logs();
+  }
+  return result;
+}
+
+}  // namespace refract::tools

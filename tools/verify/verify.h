@@ -1,0 +1,81 @@
+#ifndef REFRACT_TOOLS_VERIFY_VERIFY_H_
+#define REFRACT_TOOLS_VERIFY_VERIFY_H_
+
+// Prediction against measurement: plans of a model, run by a CN and an HN of
+// this machine, beside what the partitioner said of them.
+
+#include <functional>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "models/repository.h"
+#include "tools/transport_bench/statistics.h"
+#include "tools/verify/cut_choice.h"
+#include "tools/verify/node_pair.h"
+#include "tools/verify/sample_requests.h"
+
+namespace refract::tools {
+
+struct VerifyOptions {
+  NodeOptions nodes;
+  int rounds = 25;  // ≥ 1
+};
+
+// Re-profiling is advised outside (docs/partitioning.md).
+inline constexpr double kLeastRatio = 0.8;
+inline constexpr double kLargestRatio = 1.25;
+
+// Seconds that a stage of the CN took per request, as the CN counts them.
+struct StageSeconds {
+  double queue = 0;   // until a worker began
+  double cn_pre = 0;  // split: CN-pre; whole: nothing
+  double remote = 0;  // split: from sending until the answer; whole: the model
+  double cn_post = 0;
+};
+
+struct VerifiedCut {
+  Cut cut;
+  transport_bench::Quartiles measured;  // seconds, from client to client
+  StageSeconds stages;                  // means
+  // Per request, as the CN's transport counted; 0 without an HN.
+  double bytes_up = 0;
+  double bytes_down = 0;
+
+  double predicted_s() const { return cut.prediction.end_to_end_s(); }
+  // Predicted ÷ measured.
+  double ratio() const { return predicted_s() / measured.median; }
+  // Measured ÷ predicted bytes, both directions; nullopt without an HN.
+  std::optional<double> bytes_ratio() const;
+  bool reprofile() const {
+    return ratio() < kLeastRatio || ratio() > kLargestRatio;
+  }
+};
+
+struct Verification {
+  std::string transport;  // that was used: shm, tcp, verbs
+  int64_t batch = 0;
+  int requests = 0;  // distinct ones
+  int rounds = 0;
+  std::vector<VerifiedCut> cuts;
+  std::optional<double> rank_correlation;  // Spearman's, predicted and measured
+};
+
+// Runs `cuts`, of which one must have everything on the CN, over real
+// processes: first every cut answers every request, and answers have to equal
+// those of the cut without HN bit for bit; then bytes are counted; then
+// requests are timed one at a time, in rounds. On failure the nodes' logs go to
+// `err`.
+//
+// DataLoss names the cut and the output that differ: nothing is timed then.
+// Cancelled: InterruptGuard. Errors of NodePair and of the nodes.
+absl::StatusOr<Verification> Verify(
+    const models::LoadedModel& model, std::vector<Cut> cuts,
+    const SampleRequests& samples, const VerifyOptions& options,
+    const std::function<void(const std::string&)>& progress, std::ostream& err);
+
+}  // namespace refract::tools
+
+#endif  // REFRACT_TOOLS_VERIFY_VERIFY_H_
