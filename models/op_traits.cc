@@ -274,6 +274,8 @@ OpClass ClassOf(absl::string_view op) {
     return name.name == "NumToTensor" ? OpClass::kDataMovement
                                       : OpClass::kUnknown;
   }
+  // TorchScript that LibTorch interprets (models/script_region.h).
+  if (name.space == "refract") return OpClass::kCpuOnly;
   if (name.space != "aten") return OpClass::kUnknown;
   const OpTable& table = AtenOperators();
   const auto it = table.find(name.name);

@@ -14,6 +14,7 @@
 #include "models/op_traits.h"
 #include "models/row_dependence.h"
 #include "models/safetensors.h"
+#include "models/script_region.h"
 #include "models/shapes/infer.h"
 #include "models/torch_export/import.h"
 #include "models/torchscript/import.h"
@@ -71,6 +72,15 @@ absl::Status CheckOperators(ImportedModel& model) {
           ") gives other results on every call; export the model in "
           "evaluation mode and without sampling"));
     }
+    if (models::IsScriptRegion(node)) {
+      const auto& operators = std::get<models::StringList>(
+          *node.FindArg(models::kRegionOperatorsArg));
+      const auto first = absl::MakeConstSpan(operators).subspan(0, 8);
+      model.notes.push_back(absl::StrCat(
+          "LibTorch interprets a part of the model on the CN (node ", node.name,
+          "): ", operators.size(), " operators, ", absl::StrJoin(first, ", "),
+          operators.size() > first.size() ? ", ..." : ""));
+    }
     if (models::ClassOf(node.op) == models::OpClass::kUnknown) {
       unknown.insert(node.op);
     }
@@ -117,7 +127,7 @@ void FindRows(ImportedModel& model) {
 // A model that uses LibTorch's operators alone needs none.
 void RecordLibraries(Graph& graph) {
   for (const Node& node : graph.nodes) {
-    if (!models::aten::MayComeFromLibrary(node.op)) continue;
+    if (models::aten::LibraryOperatorOf(node).empty()) continue;
     graph.op_libraries = models::aten::LoadedOpLibraries();
     return;
   }

@@ -14,73 +14,13 @@
 #include "models/aten/bind_torch.h"
 #include "models/aten/caller.h"
 #include "models/aten/convert_torch.h"
+#include "models/aten/region_caller_torch.h"
+#include "models/aten/result_torch.h"
+#include "models/script_region.h"
 
 namespace refract::models::aten {
 
-struct Result::Holder {
-  at::Tensor tensor;
-};
-
-Result::Result() = default;
-Result::~Result() = default;
-Result::Result(Result&&) noexcept = default;
-Result& Result::operator=(Result&&) noexcept = default;
-
 namespace {
-
-absl::Status AppendTensor(const at::Tensor& value,
-                          std::vector<Result>& results) {
-  Result result;
-  if (value.defined()) {
-    if (value.layout() != at::kStrided || !value.device().is_cpu()) {
-      return absl::UnimplementedError(
-          "the result is not a dense tensor in host memory");
-    }
-    const base::DType dtype = FromScalarType(value.scalar_type());
-    if (dtype == base::DType::kUnknown) {
-      return absl::UnimplementedError(absl::StrCat(
-          "the result has element type ", c10::toString(value.scalar_type())));
-    }
-    at::Tensor tensor = value.contiguous();
-    const auto address = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
-    if (address % base::kTensorAlignBytes != 0) tensor = tensor.clone();
-    result.operand.kind = Operand::Kind::kTensor;
-    result.operand.tensor = {
-        dtype, base::Dims(tensor.sizes().begin(), tensor.sizes().end()),
-        static_cast<const std::byte*>(tensor.const_data_ptr()),
-        tensor.nbytes()};
-    result.holder = std::make_unique<Result::Holder>();
-    result.holder->tensor = std::move(tensor);
-  }
-  results.push_back(std::move(result));
-  return absl::OkStatus();
-}
-
-absl::Status Append(const c10::IValue& value, std::vector<Result>& results) {
-  if (value.isTensor()) return AppendTensor(value.toTensor(), results);
-  if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorVector()) {
-      REFRACT_RETURN_IF_ERROR(AppendTensor(tensor, results));
-    }
-    return absl::OkStatus();
-  }
-  Result result;
-  if (value.isInt() || value.isSymInt()) {
-    result.operand.kind = Operand::Kind::kInt;
-    result.operand.i = value.toSymInt().expect_int();
-  } else if (value.isDouble()) {
-    result.operand.kind = Operand::Kind::kFloat;
-    result.operand.f = value.toDouble();
-  } else if (value.isBool()) {
-    result.operand.kind = Operand::Kind::kBool;
-    result.operand.b = value.toBool();
-  } else if (!value.isNone()) {
-    return absl::UnimplementedError(
-        absl::StrCat("the result is a ", value.tagKind()));
-  }
-  results.push_back(std::move(result));
-  return absl::OkStatus();
-}
 
 class BoxedCaller final : public Caller {
  public:
@@ -97,9 +37,7 @@ class BoxedCaller final : public Caller {
                                               " operands, not ",
                                               bound_.num_operands));
     }
-    // LibTorch keeps thread counts per thread: OpenMP's and MKL's.
-    thread_local const bool one_thread = (at::set_num_threads(1), true);
-    (void)one_thread;
+    UseOneThreadHere();
     const size_t first = results.size();
     absl::Status status =
         Guarded(name_, [&] { return CallOrThrow(operands, results); });
@@ -125,7 +63,7 @@ class BoxedCaller final : public Caller {
     }
     op_.callBoxed(stack);
     for (const c10::IValue& value : stack) {
-      const absl::Status status = Append(value, results);
+      const absl::Status status = AppendResult(value, results);
       if (!status.ok()) return base::Annotate(status, name_);
     }
     return absl::OkStatus();
@@ -148,6 +86,7 @@ std::optional<c10::OperatorName> ToOperatorName(absl::string_view op) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const Caller>> Caller::Create(const Node& node) {
+  if (IsScriptRegion(node)) return CreateRegionCaller(node);
   const std::optional<c10::OperatorName> name = ToOperatorName(node.op);
   std::optional<c10::OperatorHandle> op;
   if (name) op = c10::Dispatcher::singleton().findSchema(*name);

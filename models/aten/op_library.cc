@@ -13,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/status_macros.h"
 #include "models/copy_file.h"
+#include "models/script_region.h"
 
 namespace refract::models::aten {
 namespace {
@@ -108,16 +109,31 @@ std::vector<OpLibrary> LoadedOpLibraries() {
   return registry.libraries;
 }
 
-bool MayComeFromLibrary(absl::string_view op) {
-  return !absl::StartsWith(op, "aten.") && !absl::StartsWith(op, "py.");
+std::string LibraryOperatorOf(const Node& node) {
+  if (IsScriptRegion(node)) {
+    const Argument* operators = node.FindArg(kRegionOperatorsArg);
+    if (operators == nullptr) return "";
+    const auto* names = std::get_if<StringList>(operators);
+    if (names == nullptr || names->empty() ||
+        absl::StartsWith(names->front(), "aten::") ||
+        absl::StartsWith(names->front(), "prim::")) {
+      return "";
+    }
+    return names->front();
+  }
+  if (absl::StartsWith(node.op, "aten.") || absl::StartsWith(node.op, "py.")) {
+    return "";
+  }
+  return node.op;
 }
 
 absl::Status CheckOpLibraries(const Graph& graph,
                               absl::Span<const NodeId> nodes) {
   if (graph.op_libraries.empty()) return absl::OkStatus();
-  const auto needy = std::find_if(
-      nodes.begin(), nodes.end(),
-      [&graph](NodeId id) { return MayComeFromLibrary(graph.nodes[id].op); });
+  const auto needy =
+      std::find_if(nodes.begin(), nodes.end(), [&graph](NodeId id) {
+        return !LibraryOperatorOf(graph.nodes[id]).empty();
+      });
   if (needy == nodes.end()) return absl::OkStatus();
   const Node& node = graph.nodes[*needy];
   const std::vector<OpLibrary> loaded = LoadedOpLibraries();
@@ -130,7 +146,7 @@ absl::Status CheckOpLibraries(const Graph& graph,
     }
     if (found) continue;
     return absl::InvalidArgumentError(absl::StrCat(
-        "operator ", node.op, " (node ", node.name,
+        "operator ", LibraryOperatorOf(node), " (node ", node.name,
         "): the model was imported "
         "with the operator library ",
         library.name,

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "models/graph.h"
 
@@ -24,9 +23,9 @@ absl::Status LoadOpLibrary(const std::string& path);
 // Those loaded so far, in order.
 std::vector<OpLibrary> LoadedOpLibraries();
 
-// May `op` come from such a library? False for LibTorch's ATen operators and
-// for arithmetic on sizes.
-bool MayComeFromLibrary(absl::string_view op);
+// The operator of a node that may come from such a library; empty for
+// LibTorch's ATen operators, arithmetic on sizes, and TorchScript without any.
+std::string LibraryOperatorOf(const Node& node);
 
 // Whether what `nodes` call is at hand as it was at import. InvalidArgument
 // names the operator, the library and the flag when one of

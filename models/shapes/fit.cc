@@ -5,6 +5,8 @@
 #include <map>
 #include <utility>
 
+#include "models/script_region.h"
+
 namespace refract::models {
 namespace {
 
@@ -61,7 +63,9 @@ class Fitter {
         }
       }
       InterpreterRun run;
-      if (auto failed = Probe(values, run)) return failed;
+      // Other rows first: what data decides must not pass for a constant.
+      const auto shift = static_cast<int64_t>(checks_.size() + 1);
+      if (auto failed = Probe(values, run, shift)) return failed;
       checks_.push_back({std::move(values), std::move(run)});
     }
     for (size_t id = 0; id < graph_.values.size(); ++id) {
@@ -84,8 +88,9 @@ class Fitter {
   }
 
   std::optional<FailedProbe> Probe(const std::vector<int64_t>& values,
-                                   InterpreterRun& run) const {
-    const absl::Status status = prober_.Run(DimsAt(found_, values), run);
+                                   InterpreterRun& run,
+                                   int64_t shift = 0) const {
+    const absl::Status status = prober_.Run(DimsAt(found_, values), run, shift);
     if (status.ok()) return std::nullopt;
     FailedProbe failed;
     failed.run = std::move(run);
@@ -101,7 +106,7 @@ class Fitter {
     const Observation& seen = base_run_.values[id];
     if (!seen.seen || value.is_weight()) return;
     if (value.kind == ValueKind::kSymInt) {
-      value.sym_value = Fit({id, -1});
+      if (!IsDatum(value)) value.sym_value = Fit({id, -1});
       return;
     }
     if (value.kind != ValueKind::kTensor) return;
@@ -118,6 +123,14 @@ class Fitter {
     for (size_t d = 0; d < rank; ++d) {
       value.shape.push_back(Fit({id, static_cast<int>(d)}));
     }
+  }
+
+  // A number that is read out of a tensor's contents, however often the sample
+  // has the same one.
+  bool IsDatum(const Value& value) const {
+    if (value.producer == kNoNode) return false;
+    const Node& node = graph_.nodes[value.producer];
+    return node.op == "aten.item.default" || IsScriptRegion(node);
   }
 
   // Newton's form around the example: f0 + Σ slope·Δs + Σ mixed·Δs·Δt.

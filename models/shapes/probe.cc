@@ -1,9 +1,11 @@
 #include "models/shapes/probe.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/op_traits.h"
@@ -33,8 +35,9 @@ int64_t Begin(int64_t i, int64_t total, int64_t bags) {
   return bags == 0 ? 0 : i * total / bags;
 }
 
-// Copies with every index taken modulo the source's size.
-void Tile(const base::TensorView& from, base::Tensor& to) {
+// Copies with every index taken modulo the source's size, beginning at row
+// `shift`.
+void Tile(const base::TensorView& from, int64_t shift, base::Tensor& to) {
   const size_t element = base::SizeOf(from.dtype);
   const size_t rank = from.dims.size();
   if (to.bytes() == 0) return;
@@ -48,7 +51,8 @@ void Tile(const base::TensorView& from, base::Tensor& to) {
     int64_t source = 0;
     int64_t step = 1;
     for (size_t d = rank; d-- > 0;) {
-      source += rest % to.dims()[d] % from.dims[d] * step;
+      const int64_t index = rest % to.dims()[d] + (d == 0 ? shift : 0);
+      source += index % from.dims[d] * step;
       rest /= to.dims()[d];
       step *= from.dims[d];
     }
@@ -56,26 +60,50 @@ void Tile(const base::TensorView& from, base::Tensor& to) {
   }
 }
 
+// Does an operator read ids in a way that FindIdInputs() does not see?
+bool HidesIds(const Graph& graph) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                     [](const Node& node) {
+                       return !absl::StartsWith(node.op, "aten.") &&
+                              !absl::StartsWith(node.op, "py.");
+                     });
+}
+
 // Integers that add up to the length of one other input, and are not ids, are
-// taken for the lengths of its bags.
-std::optional<RaggedInput> FindLengths(
-    size_t input, const std::vector<base::TensorView>& sample,
-    const std::vector<bool>& is_id) {
-  const base::TensorView& lengths = sample[input];
-  if (!IsIndex(lengths.dtype) || is_id[input] || lengths.dims.empty()) {
+// taken for the lengths of its bags; integers that rise from 0 to that length
+// for their offsets, where no operator says what they are.
+std::optional<RaggedInput> FindBags(size_t input,
+                                    const std::vector<base::TensorView>& sample,
+                                    const std::vector<bool>& is_id,
+                                    bool hides_ids) {
+  const base::TensorView& bags = sample[input];
+  if (!IsIndex(bags.dtype) || is_id[input] || bags.dims.empty() ||
+      bags.num_elements() == 0) {
     return std::nullopt;
   }
   int64_t sum = 0;
-  for (int64_t i = 0; i < lengths.num_elements(); ++i) {
-    const int64_t length = IndexAt(lengths, i);
+  bool rises = hides_ids && bags.dims.size() == 1 && IndexAt(bags, 0) == 0;
+  int64_t last = 0;
+  for (int64_t i = 0; i < bags.num_elements(); ++i) {
+    const int64_t length = IndexAt(bags, i);
     if (length < 0 || length > (int64_t{1} << 40)) return std::nullopt;
     sum += length;
+    rises &= length >= last;
+    last = length;
   }
   if (sum == 0) return std::nullopt;
+  const auto holds = [&](size_t ids, int64_t length) {
+    return ids != input && sample[ids].dims.size() == 1 &&
+           sample[ids].dims[0] == length &&
+           (is_id[ids] || (hides_ids && IsIndex(sample[ids].dtype)));
+  };
   for (size_t ids = 0; ids < sample.size(); ++ids) {
-    if (is_id[ids] && sample[ids].dims.size() == 1 &&
-        sample[ids].dims[0] == sum) {
-      return RaggedInput{.ids = ids};
+    if (holds(ids, sum)) return RaggedInput{.ids = ids};
+  }
+  for (size_t ids = 0; rises && ids < sample.size(); ++ids) {
+    if (holds(ids, last)) {
+      return RaggedInput{
+          .ids = ids, .is_offsets = true, .include_last_offset = true};
     }
   }
   return std::nullopt;
@@ -163,9 +191,10 @@ absl::StatusOr<ProbeMaker> ProbeMaker::Create(
                     .is_offsets = true,
                     .include_last_offset = use.include_last_offset};
   }
+  const bool hides_ids = HidesIds(graph);
   for (size_t i = 0; i < graph.inputs.size(); ++i) {
     if (!maker.ragged_[i]) {
-      maker.ragged_[i] = FindLengths(i, maker.sample_, is_id);
+      maker.ragged_[i] = FindBags(i, maker.sample_, is_id, hides_ids);
     }
   }
   return maker;
@@ -178,7 +207,7 @@ InputDims ProbeMaker::sample_dims() const {
 }
 
 absl::StatusOr<std::vector<base::Tensor>> ProbeMaker::Make(
-    const InputDims& dims) const {
+    const InputDims& dims, int64_t shift) const {
   std::vector<base::Tensor> tensors;
   for (size_t i = 0; i < sample_.size(); ++i) {
     REFRACT_ASSIGN_OR_RETURN(base::Tensor tensor,
@@ -186,7 +215,7 @@ absl::StatusOr<std::vector<base::Tensor>> ProbeMaker::Make(
     const int64_t count =
         static_cast<int64_t>(tensor.bytes() / base::SizeOf(tensor.dtype()));
     if (!ragged_[i]) {
-      Tile(sample_[i], tensor);
+      Tile(sample_[i], shift, tensor);
     } else if (count > 0) {
       FillRagged(*ragged_[i], dims[ragged_[i]->ids].back(), count, tensor);
     }
@@ -195,9 +224,10 @@ absl::StatusOr<std::vector<base::Tensor>> ProbeMaker::Make(
   return tensors;
 }
 
-absl::Status Prober::Run(const InputDims& dims, InterpreterRun& run) const {
+absl::Status Prober::Run(const InputDims& dims, InterpreterRun& run,
+                         int64_t shift) const {
   REFRACT_ASSIGN_OR_RETURN(const std::vector<base::Tensor> inputs,
-                           maker_.Make(dims));
+                           maker_.Make(dims, shift));
   std::vector<base::TensorView> views;
   for (const base::Tensor& input : inputs) views.push_back(input.view());
   return interpreter_.Run(views, run);

@@ -43,8 +43,10 @@ class ProbeMaker {
   }
 
   // Contents: the sample's, repeated or cut along each dimension, so that ids
-  // stay within their tables. Offsets and lengths spread the ids evenly.
-  absl::StatusOr<std::vector<base::Tensor>> Make(const InputDims& dims) const;
+  // stay within their tables; the first row is the sample's row `shift`. Offsets
+  // and lengths spread the ids evenly.
+  absl::StatusOr<std::vector<base::Tensor>> Make(const InputDims& dims,
+                                                 int64_t shift) const;
 
  private:
   std::vector<base::TensorView> sample_;
@@ -58,7 +60,9 @@ class Prober {
       : interpreter_(interpreter), maker_(maker) {}
   const ProbeMaker& maker() const { return maker_; }
 
-  absl::Status Run(const InputDims& dims, InterpreterRun& run) const;
+  // `shift`: the row of the sample to begin with.
+  absl::Status Run(const InputDims& dims, InterpreterRun& run,
+                   int64_t shift = 0) const;
 
  private:
   const Interpreter& interpreter_;

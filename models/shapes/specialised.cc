@@ -13,6 +13,9 @@
 namespace refract::models {
 namespace {
 
+// Longer arguments are left out of messages.
+constexpr size_t kMaxTextLength = 80;
+
 // Arguments that hold sizes, unlike dimensions, indices and options.
 bool HoldsSizes(absl::string_view name) {
   static const auto& names = *new absl::flat_hash_set<absl::string_view>{
@@ -95,6 +98,8 @@ std::string ToText(const Graph& graph, const Argument& value) {
   if (const auto* f = std::get_if<double>(&value)) return absl::StrCat(*f);
   if (const auto* b = std::get_if<bool>(&value)) return *b ? "True" : "False";
   if (const auto* text = std::get_if<std::string>(&value)) {
+    // Not the script of a region.
+    if (text->size() > kMaxTextLength) return "";
     return absl::StrCat("\"", *text, "\"");
   }
   if (const auto* dtype = std::get_if<base::DType>(&value)) {

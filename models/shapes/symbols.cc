@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/script_region.h"
 
 namespace refract::models {
 namespace {
@@ -35,6 +36,7 @@ class Finder {
     FindClasses(trailing_);
     JoinClasses();
     TakeIdleInputs();
+    TakeUnseenRows();
     Name();
     return std::move(found_);
   }
@@ -306,6 +308,30 @@ class Finder {
           break;
         }
       }
+    }
+  }
+
+  // Rows that a branch reads which this data does not take, or that become a
+  // number: of as many as the items are, they are the items'.
+  void TakeUnseenRows() {
+    if (std::none_of(graph_.nodes.begin(), graph_.nodes.end(),
+                     IsScriptRegion)) {
+      return;
+    }
+    for (SizeSymbol& symbol : found_.symbols) {
+      if (!CountsRows(symbol)) continue;
+      for (const Place& place : picked_) {
+        const bool taken =
+            std::any_of(symbol.members.begin(), symbol.members.end(),
+                        [place](const Member& member) {
+                          return member.place.input == place.input;
+                        });
+        if (taken || SizeOf(place) != symbol.base) continue;
+        std::vector<Member> members = symbol.members;
+        members.push_back({place, 1, OffsetOf(place)});
+        if (Try(members) != Effect::kFails) symbol.members = members;
+      }
+      return;
     }
   }
 

@@ -27,6 +27,7 @@ class Builder {
   }
 
   Graph& graph() { return converted_.graph; }
+  const Graph& graph() const { return converted_.graph; }
   Converted Finish() { return std::move(converted_); }
 
   ValueId AddValue(const std::string& name);

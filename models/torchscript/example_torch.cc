@@ -102,7 +102,70 @@ std::optional<c10::IValue> ExampleOf(const c10::Type& type, const Item& item) {
   }
 }
 
+// Of any elements.
+std::optional<c10::IValue> ExampleOfContents(const c10::TypePtr& type,
+                                             const Item& item) {
+  std::vector<c10::IValue> elements;
+  const auto* tuple = type->castRaw<c10::TupleType>();
+  const auto* list = type->castRaw<c10::ListType>();
+  const auto* dict = type->castRaw<c10::DictType>();
+  if (tuple != nullptr && tuple->elements().size() != item.elements().size()) {
+    return std::nullopt;
+  }
+  if (tuple == nullptr && list == nullptr && dict == nullptr) {
+    return std::nullopt;
+  }
+  for (size_t i = 0; i < item.elements().size(); ++i) {
+    const c10::TypePtr& element = tuple != nullptr  ? tuple->elements()[i]
+                                  : list != nullptr ? list->getElementType()
+                                                    : dict->getValueType();
+    auto example = ExampleOf(element, item.elements()[i]);
+    if (!example) return std::nullopt;
+    elements.push_back(*std::move(example));
+  }
+  if (tuple != nullptr) {
+    return c10::IValue(c10::ivalue::Tuple::create(std::move(elements)));
+  }
+  if (list != nullptr) {
+    c10::impl::GenericList result(list->getElementType());
+    for (c10::IValue& element : elements) result.push_back(std::move(element));
+    return c10::IValue(std::move(result));
+  }
+  c10::impl::GenericDict result(dict->getKeyType(), dict->getValueType());
+  for (size_t i = 0; i < elements.size(); ++i) {
+    result.insert((*item.keys)[i], std::move(elements[i]));
+  }
+  return c10::IValue(std::move(result));
+}
+
 }  // namespace
+
+std::optional<c10::IValue> ExampleOf(const c10::TypePtr& type,
+                                     const Item& item) {
+  if (const auto* optional = type->castRaw<c10::OptionalType>()) {
+    if (item.is_none()) return item.literal;
+    return ExampleOf(optional->getElementType(), item);
+  }
+  const at::Tensor* tensor = item.example_tensor();
+  switch (item.kind) {
+    case Item::Kind::kList:
+    case Item::Kind::kDict:
+      return ExampleOfContents(type, item);
+    case Item::Kind::kModule:
+      return item.literal;
+    case Item::Kind::kOpaque:
+      if (item.example.isNone()) return std::nullopt;
+      return item.example;
+    case Item::Kind::kSizes:
+      if (tensor == nullptr) return std::nullopt;
+      return c10::IValue(tensor->sizes().vec());
+    case Item::Kind::kDTypeOf:
+      if (tensor == nullptr) return std::nullopt;
+      return c10::IValue(static_cast<int64_t>(tensor->scalar_type()));
+    default:
+      return ExampleOf(*type, item);
+  }
+}
 
 std::vector<c10::IValue> RunOnExamples(const c10::FunctionSchema& schema,
                                        const std::vector<Item>& arguments) {

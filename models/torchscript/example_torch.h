@@ -7,12 +7,20 @@
 
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/core/jit_type.h>
 
+#include <optional>
 #include <vector>
 
 #include "models/torchscript/item_torch.h"
 
 namespace refract::models::torchscript {
+
+// The item as a value of a TorchScript type for the sample request: lists,
+// dictionaries and tuples put together, modules as they are. nullopt when that
+// is not known.
+std::optional<c10::IValue> ExampleOf(const c10::TypePtr& type,
+                                     const Item& item);
 
 // The results of one operator on the examples of its arguments; empty when an
 // argument has none, or when the operator refuses them. Writes into examples

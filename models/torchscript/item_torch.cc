@@ -233,6 +233,9 @@ absl::StatusOr<std::optional<Argument>> ToArgument(
     case Item::Kind::kModule:
       result = NoForm("a module");
       break;
+    case Item::Kind::kOpaque:
+      result = NoForm("what an operator without a form in it made");
+      break;
   }
   if (!result.ok()) {
     return base::Annotate(result.status(),

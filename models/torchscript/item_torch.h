@@ -27,6 +27,7 @@ struct Item {
     kSizes,    // x.size(): its length is not known before shapes are
     kDTypeOf,  // x.dtype
     kModule,   // a submodule, or the module itself
+    kOpaque,   // made by a node without a form in the IR, and no plain value
   };
   Kind kind = Kind::kLiteral;
   c10::IValue literal;       // kLiteral; kModule: the object
@@ -40,9 +41,9 @@ struct Item {
   // kValue: contents of a constant tensor without dimensions. Traces compute
   // sizes with such tensors.
   std::optional<at::Scalar> constant;
-  // kValue, kSizes, kDTypeOf: what the tensor or number is for the sample
-  // request; None where that is not known. Only what no request changes may be
-  // concluded from it: rank, dtype, how many tensors a list has.
+  // kValue, kSizes, kDTypeOf, kOpaque: what the tensor or number is for the
+  // sample request; None where that is not known. Only what no request changes
+  // may be concluded from it: rank, dtype, how many tensors a list has.
   c10::IValue example;
 
   static Item Literal(c10::IValue literal);

@@ -137,8 +137,16 @@ absl::StatusOr<Item> ToNumber(const torch::jit::Node& node,
     return absl::UnimplementedError(
         "a number of unknown type that data decides");
   }
-  return Item::Number(builder.Emit("item", "aten.item.default",
-                                   {{"self", ValueRef{item.value}}}, kind));
+  Item number = Item::Number(builder.Emit(
+      "item", "aten.item.default", {{"self", ValueRef{item.value}}}, kind));
+  const at::Tensor* example = item.example_tensor();
+  if (example != nullptr && example->numel() == 1) {
+    const at::Scalar scalar = example->item();
+    if (kind == ValueKind::kSymInt) number.example = scalar.toLong();
+    if (kind == ValueKind::kSymFloat) number.example = scalar.toDouble();
+    if (kind == ValueKind::kSymBool) number.example = scalar.toBool();
+  }
+  return number;
 }
 
 absl::StatusOr<Item> Size(const torch::jit::Node& node,

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from tests.models.survey import forms, language, refused, survey
+from tests.models.survey import control, forms, language, refused, survey
 
 EXPORTED = ("pt2", "decomposed")
 SCRIPTED = ("trace", "frozen", "script")
@@ -22,7 +22,7 @@ SCRIPTED = ("trace", "frozen", "script")
 def forms_of(index, case):
     """One form of each format, other ones for the next case."""
     scripted = [form for form in SCRIPTED if case.has(form)]
-    chosen = [EXPORTED[index % 2]]
+    chosen = [EXPORTED[index % 2]] if case.export else []
     if scripted:
         chosen.append(scripted[index // 2 % len(scripted)])
     return chosen
@@ -34,9 +34,12 @@ LANGUAGE = (
     "scatters", "writes", "last_valid", "result_nested", "argument_tree",
     "two_dynamic",
 )
+# The others differ in what is in a region, as the unit tests do.
+CONTROL = ("branch", "loop_over_rows", "write_rows", "maybe_the_same", "object")
 CHOSEN = [
     *survey.ARCHITECTURES,
     *(case for case in language.CASES if case.name in LANGUAGE),
+    *(case for case in control.CASES if case.name in CONTROL),
 ]
 
 PAIRS = [

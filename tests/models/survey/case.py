@@ -15,6 +15,7 @@ class Case:
       dicts, lists and tuples of them. Sizes that differ between two batches
       are exported as dynamic.
     script: torch.jit.script accepts the module.
+    export: torch.export takes it: no branch or loop that data decides.
     trace: torch.jit.trace gives a graph that is right at every batch size.
     refused: by form, what the one line of the refusal says.
     """
@@ -24,12 +25,13 @@ class Case:
     inputs: Callable
     script: bool = True
     trace: bool = True
+    export: bool = True
     refused: dict = field(default_factory=dict)
 
     def has(self, form):
         if form == "script":
             return self.script
-        return self.trace or form in ("pt2", "decomposed")
+        return self.export if form in ("pt2", "decomposed") else self.trace
 
 
 def ids(generator, rows, *shape):

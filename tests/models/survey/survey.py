@@ -20,13 +20,20 @@ import torch
 
 from models.zoo import safetensors_io
 from tests.e2e import support
-from tests.models.survey import forms, interaction, language, operators, sequence
+from tests.models.survey import (
+    control,
+    forms,
+    interaction,
+    language,
+    operators,
+    sequence,
+)
 
 BATCHES = (1, 2, 33)
 METHODS = ("heuristic", "optimal")
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 ARCHITECTURES = [*interaction.CASES, *sequence.CASES, *operators.CASES]
-CASES = [*ARCHITECTURES, *language.CASES]
+CASES = [*ARCHITECTURES, *language.CASES, *control.CASES]
 
 
 @dataclass

@@ -19,6 +19,7 @@
 #include "gtest/gtest.h"
 #include "models/shapes/interpreter.h"
 #include "models/torchscript/import.h"
+#include "tests/models/testing/script_module_torch.h"
 
 namespace refract::models {
 namespace {
@@ -26,82 +27,15 @@ namespace {
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using torchscript::Define;
+using torchscript::Flatten;
+using torchscript::Named;
+using torchscript::RunImported;
+using torchscript::SampleOf;
 
 std::string PathOf(const std::string& name) {
   const auto* info = testing::UnitTest::GetInstance()->current_test_info();
   return absl::StrCat(testing::TempDir(), "/", info->name(), "_", name, ".pt");
-}
-
-torch::jit::Module Define(const std::string& source) {
-  torch::jit::Module module("test");
-  module.define(source);
-  return module;
-}
-
-base::TensorView ViewOf(const at::Tensor& tensor) {
-  base::TensorView view;
-  view.dtype = tensor.scalar_type() == at::kLong ? base::DType::kInt64
-                                                 : base::DType::kFloat32;
-  view.dims.assign(tensor.sizes().begin(), tensor.sizes().end());
-  view.data = static_cast<const std::byte*>(tensor.const_data_ptr());
-  view.bytes = tensor.nbytes();
-  return view;
-}
-
-at::Tensor TensorOf(const base::Tensor& tensor) {
-  const std::vector<int64_t> dims(tensor.dims().begin(), tensor.dims().end());
-  const auto type = tensor.dtype() == base::DType::kInt64     ? at::kLong
-                    : tensor.dtype() == base::DType::kFloat64 ? at::kDouble
-                    : tensor.dtype() == base::DType::kBool    ? at::kBool
-                                                              : at::kFloat;
-  return at::from_blob(const_cast<std::byte*>(tensor.data()), dims, type)
-      .clone();
-}
-
-absl::StatusOr<std::vector<at::Tensor>> RunImported(
-    const ImportedModel& model, const std::vector<at::Tensor>& inputs) {
-  auto weights = WeightStore::Open("", model.weights);
-  if (!weights.ok()) return weights.status();
-  auto interpreter = Interpreter::Create(model.graph, **weights);
-  if (!interpreter.ok()) return interpreter.status();
-  std::vector<base::TensorView> views;
-  for (const at::Tensor& input : inputs) views.push_back(ViewOf(input));
-  InterpreterRun run;
-  const absl::Status status = (*interpreter)->Run(views, run);
-  if (!status.ok()) return status;
-  std::vector<at::Tensor> outputs;
-  for (const base::Tensor& output : run.outputs) {
-    outputs.push_back(TensorOf(output));
-  }
-  return outputs;
-}
-
-std::vector<at::Tensor> Flatten(const at::IValue& value) {
-  if (value.isTensor()) return {value.toTensor()};
-  std::vector<at::Tensor> all;
-  const auto add = [&all](const at::IValue& element) {
-    for (const at::Tensor& tensor : Flatten(element)) all.push_back(tensor);
-  };
-  if (value.isTuple()) {
-    for (const at::IValue& element : value.toTupleRef().elements()) {
-      add(element);
-    }
-  } else if (value.isGenericDict()) {
-    for (const auto& item : value.toGenericDict()) add(item.value());
-  } else {
-    for (const at::IValue& element : value.toListRef()) add(element);
-  }
-  return all;
-}
-
-using Named = std::vector<std::pair<std::string, at::Tensor>>;
-
-std::vector<NamedTensor> SampleOf(const Named& inputs) {
-  std::vector<NamedTensor> sample;
-  for (const auto& [name, tensor] : inputs) {
-    sample.push_back({name, ViewOf(tensor)});
-  }
-  return sample;
 }
 
 // The module with `sample`, run on it as `arguments`, which hold the same
@@ -489,7 +423,7 @@ TEST(ImportTorchScriptTest, CastsKeepTheirDtype) {
   Check(module, {Seeded({3}), at::tensor({1, 2, 3}, at::kLong)});
 }
 
-TEST(ImportTorchScriptTest, ControlFlowIsRefusedByName) {
+TEST(ImportTorchScriptTest, ControlFlowWithoutSampleIsRefusedByName) {
   const absl::Status branch = Refusal(Define(R"(
     def forward(self, x):
       if bool(x.sum() > 0):
@@ -498,6 +432,7 @@ TEST(ImportTorchScriptTest, ControlFlowIsRefusedByName) {
   )"));
   EXPECT_EQ(branch.code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(branch.message(), HasSubstr("prim::If"));
+  EXPECT_THAT(branch.message(), HasSubstr("--sample"));
   const absl::Status loop = Refusal(Define(R"(
     def forward(self, x):
       for i in range(x.size(0)):

@@ -1,0 +1,172 @@
+#ifndef REFRACT_MODELS_TORCHSCRIPT_CONVERTER_TORCH_H_
+#define REFRACT_MODELS_TORCHSCRIPT_CONVERTER_TORCH_H_
+
+// Walks a TorchScript graph, decides what can be decided now, and builds the IR
+// graph. One class over several files: nodes_torch.cc (what each node becomes),
+// operators_torch.cc (calls of ATen operators), control_torch.cc (branches and
+// loops), inputs_torch.cc (arguments and results of the model),
+// opaque_torch.cc (what cannot be converted) and region_torch.cc (what that
+// becomes). Includes LibTorch: for *_torch.cc only.
+//
+// A model that has nodes without a form in the IR is walked twice:
+//
+//   Trace  decides branches and unrolls loops into a flat TorchScript graph, in
+//          which only nodes that cannot be converted still have blocks;
+//   Emit   converts that flat graph, regions of such nodes as one IR node each.
+
+#include <torch/csrc/jit/ir/ir.h>
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "models/torchscript/archive_torch.h"
+#include "models/torchscript/builder_torch.h"
+#include "models/torchscript/convert_torch.h"
+#include "models/torchscript/item_torch.h"
+#include "models/torchscript/regions_torch.h"
+
+namespace refract::models::torchscript {
+
+using JitBlock = torch::jit::Block;
+using JitNode = torch::jit::Node;
+using JitValue = torch::jit::Value;
+
+// What Trace() finds.
+struct Traced {
+  std::shared_ptr<torch::jit::Graph> graph;
+  // Nodes of `graph` that cannot be converted, and the first one's reason.
+  absl::flat_hash_set<const JitNode*> opaque;
+  // Examples of values that such nodes make.
+  std::unordered_map<const JitValue*, c10::IValue> examples;
+};
+
+// For one walk. May throw what LibTorch throws.
+class Converter {
+ public:
+  Converter(const Archive& archive, const Examples& examples)
+      : archive_(archive), examples_(examples), build_(archive) {}
+
+  // Converts `source`. When Traced::opaque comes out empty, Finish() has the
+  // whole model; else its result is of no use, and Emit() has to follow.
+  // `whole_loops`: loops that are not to be unrolled; the walk may end with
+  // Aborted after adding one, and is then to be begun again.
+  absl::StatusOr<Traced> Trace(
+      const torch::jit::Graph& source,
+      absl::flat_hash_set<const JitNode*>& whole_loops);
+
+  // Converts a flat graph whose regions are `units`.
+  absl::Status Emit(const Traced& traced, const std::vector<Unit>& units);
+
+  Converted Finish() { return build_.Finish(); }
+
+ private:
+  // inputs_torch.cc
+  absl::Status AddInputs(const torch::jit::Graph& source);
+  Item AddInput(const std::string& name);
+  bool HasExample(absl::string_view prefix) const;
+  // A tensor, or a dictionary, list or tuple of inputs: "features" with the
+  // key "user" is the input "features_user", "xs" has "xs_0", "xs_1", ….
+  absl::StatusOr<Item> InputOf(const c10::Type& type, const std::string& name);
+  // Keys come from the sample; those that it lacks from the graph's look-ups.
+  absl::StatusOr<Item> DictInput(const c10::DictType& type,
+                                 const std::string& name);
+  absl::Status AddOutput(const Item& item);
+  // What the graph does not read may still have a file in the tables folder.
+  absl::Status AddAttributes();
+
+  // nodes_torch.cc
+  absl::Status ConvertBlock(const JitBlock& block);
+  absl::Status ConvertNode(const JitNode& node);
+  absl::Status ConvertConstant(const JitNode& node);
+  // `path`: of the attribute; empty for a constant.
+  absl::StatusOr<Item> FromIValue(const c10::IValue& value,
+                                  const std::string& path);
+  absl::Status ConvertGetAttr(const JitNode& node);
+  absl::Status ConvertUnpack(const JitNode& node);
+
+  // control_torch.cc
+  absl::Status ConvertIf(const JitNode& node);
+  absl::Status TakeBlock(const JitNode& node, const JitBlock& block);
+  // Inputs: the largest number of rounds, whether to begin, what is carried.
+  // The body takes the round and what is carried, and gives whether to go on.
+  absl::Status ConvertLoop(const JitNode& node);
+  // How long a range is, or its element at a place.
+  absl::Status ConvertRange(const JitNode& node, bool length);
+  absl::Status ConvertIs(const JitNode& node, bool is);
+
+  // operators_torch.cc
+  // All casts become to.dtype; moves between devices become nothing.
+  absl::Status ConvertTo(const JitNode& node);
+  absl::Status ConvertOperator(const JitNode& node, absl::string_view op);
+  absl::Status AddResults(const JitNode& node,
+                          const c10::FunctionSchema& schema,
+                          const std::string& name, Node out,
+                          const std::vector<c10::IValue>& examples);
+  // How many tensors a list result holds: as many as the model takes out of
+  // it, or as its arguments say.
+  absl::StatusOr<size_t> ListLength(const JitNode& node, const Node& out);
+
+  // opaque_torch.cc
+  // Copies a node into the flat graph.
+  JitNode* Copy(const JitNode& node);
+  bool ReadsOpaque(const JitNode& node);
+  // Takes note that a node has no form in the IR because of `why`, and runs it
+  // on the sample. InvalidArgument: it must not be served at all.
+  absl::Status MakeOpaque(const JitNode& node, JitNode* copy,
+                          const absl::Status& why);
+  // A node may have changed lists that it was given.
+  void ForgetContainers(const std::vector<JitValue*>& read,
+                        const std::vector<c10::IValue>& after);
+  // Takes tensors out of what the model returns.
+  absl::Status ReturnFrom(const JitValue* source, JitValue* value,
+                          const Item& item);
+  void AppendOpaque(JitNode* node, const c10::IValue& example);
+
+  // region_torch.cc
+  absl::Status EmitRegion(const Traced& traced,
+                          const std::vector<JitNode*>& nodes);
+  // No result may depend on what a region writes into a buffer.
+  absl::Status CheckWrittenWeights() const;
+
+  const Item& ItemOf(const JitValue* value) { return items_[value]; }
+  const Item& Input(const JitNode& node, size_t i) {
+    return ItemOf(node.input(i));
+  }
+  std::vector<Item> Inputs(const JitNode& node);
+  absl::Status Set(const JitNode& node, Item item);
+  absl::Status SetOr(const JitNode& node, absl::StatusOr<Item> item);
+
+  friend class RegionBuilder;
+
+  const Archive& archive_;
+  const Examples& examples_;
+  absl::flat_hash_set<std::string> arguments_;  // of forward()
+  Builder build_;
+  // References stay valid while others are added.
+  std::unordered_map<const JitValue*, Item> items_;
+
+  // Weights that a region writes into, once per region.
+  std::vector<ValueId> written_weights_;
+
+  // Trace() only.
+  Traced traced_;
+  std::unordered_map<const JitValue*, JitValue*> flat_of_;
+  absl::flat_hash_set<const JitNode*>* whole_loops_ = nullptr;
+};
+
+// "weights0.1" → "weights0": the number only tells versions of a name apart.
+absl::string_view NameWithoutVersion(absl::string_view name);
+// A short name for a node, from the Python variable where there is one.
+std::string NameOf(const JitNode& node, absl::string_view otherwise);
+// " at FILE:LINE" of the Python source; empty when that is not known.
+std::string Location(const JitNode& node);
+
+}  // namespace refract::models::torchscript
+
+#endif  // REFRACT_MODELS_TORCHSCRIPT_CONVERTER_TORCH_H_

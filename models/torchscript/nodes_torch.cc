@@ -1,0 +1,329 @@
+#include <torch/csrc/jit/ir/constants.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "models/torchscript/containers_torch.h"
+#include "models/torchscript/converter_torch.h"
+#include "models/torchscript/example_torch.h"
+#include "models/torchscript/numbers_torch.h"
+
+namespace refract::models::torchscript {
+
+absl::string_view NameWithoutVersion(absl::string_view name) {
+  const size_t dot = name.rfind('.');
+  if (dot == absl::string_view::npos || dot == 0 || dot + 1 == name.size() ||
+      !std::all_of(name.begin() + dot + 1, name.end(),
+                   [](char c) { return c >= '0' && c <= '9'; })) {
+    return name;
+  }
+  return name.substr(0, dot);
+}
+
+std::string NameOf(const JitNode& node, absl::string_view otherwise) {
+  if (node.outputs().size() == 1 && node.output()->hasDebugName()) {
+    return std::string(NameWithoutVersion(node.output()->debugName()));
+  }
+  return std::string(otherwise);
+}
+
+std::string Location(const JitNode& node) {
+  const auto place = node.sourceRange().file_line_col();
+  if (!place) return "";
+  return absl::StrCat(" at ", std::get<0>(*place), ":", std::get<1>(*place));
+}
+
+std::vector<Item> Converter::Inputs(const JitNode& node) {
+  std::vector<Item> inputs;
+  for (const JitValue* input : node.inputs()) {
+    inputs.push_back(ItemOf(input));
+  }
+  return inputs;
+}
+
+absl::Status Converter::Set(const JitNode& node, Item item) {
+  items_[node.output()] = std::move(item);
+  return absl::OkStatus();
+}
+
+absl::Status Converter::SetOr(const JitNode& node, absl::StatusOr<Item> item) {
+  if (!item.ok()) return item.status();
+  return Set(node, *std::move(item));
+}
+
+absl::Status Converter::ConvertBlock(const JitBlock& block) {
+  for (const JitNode* node : block.nodes()) {
+    const bool tracing = traced_.graph != nullptr;
+    const bool control =
+        node->kind() == c10::prim::If || node->kind() == c10::prim::Loop;
+    JitNode* copy = tracing && !control ? Copy(*node) : nullptr;
+    absl::Status status =
+        copy != nullptr && ReadsOpaque(*node)
+            ? absl::UnimplementedError("reads what has no form in the graph IR")
+            : ConvertNode(*node);
+    if (tracing && absl::IsUnimplemented(status)) {
+      if (copy == nullptr) copy = Copy(*node);
+      status = MakeOpaque(*node, copy, status);
+    }
+    // Without a place when the walk begins again.
+    if (absl::IsAborted(status)) return status;
+    if (!status.ok()) {
+      return base::Annotate(
+          status, absl::StrCat(node->kind().toQualString(), Location(*node)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Traced> Converter::Trace(
+    const torch::jit::Graph& source,
+    absl::flat_hash_set<const JitNode*>& whole_loops) {
+  whole_loops_ = &whole_loops;
+  traced_.graph = std::make_shared<torch::jit::Graph>();
+  for (const JitValue* input : source.inputs()) {
+    flat_of_[input] =
+        traced_.graph->addInput()->copyMetadata(const_cast<JitValue*>(input));
+  }
+  REFRACT_RETURN_IF_ERROR(AddInputs(source));
+  REFRACT_RETURN_IF_ERROR(ConvertBlock(*source.block()));
+  for (const JitValue* output : source.outputs()) {
+    REFRACT_RETURN_IF_ERROR(
+        ReturnFrom(output, flat_of_.at(output), ItemOf(output)));
+  }
+  REFRACT_RETURN_IF_ERROR(AddAttributes());
+  return std::move(traced_);
+}
+
+absl::Status Converter::Emit(const Traced& traced,
+                             const std::vector<Unit>& units) {
+  const torch::jit::Graph& source = *traced.graph;
+  REFRACT_RETURN_IF_ERROR(AddInputs(source));
+  for (const Unit& unit : units) {
+    const JitNode& first = *unit.nodes.front();
+    const absl::Status status =
+        unit.is_region ? EmitRegion(traced, unit.nodes) : ConvertNode(first);
+    if (!status.ok()) {
+      return base::Annotate(
+          status, absl::StrCat(first.kind().toQualString(), Location(first)));
+    }
+  }
+  for (const JitValue* output : source.outputs()) {
+    REFRACT_RETURN_IF_ERROR(AddOutput(ItemOf(output)));
+  }
+  REFRACT_RETURN_IF_ERROR(CheckWrittenWeights());
+  return AddAttributes();
+}
+
+absl::Status Converter::ConvertNode(const JitNode& node) {
+  const absl::string_view op = node.kind().toQualString();
+  if (op == "prim::Constant") return ConvertConstant(node);
+  if (op == "prim::GetAttr") return ConvertGetAttr(node);
+  if (op == "prim::ListConstruct" || op == "prim::TupleConstruct") {
+    return Set(node, Item::List(Inputs(node)));
+  }
+  if (op == "prim::DictConstruct") {
+    // Keys and values alternate.
+    std::vector<c10::IValue> keys;
+    std::vector<Item> elements;
+    for (size_t i = 1; i < node.inputs().size(); i += 2) {
+      keys.push_back(Input(node, i - 1).literal);
+      elements.push_back(Input(node, i));
+    }
+    return Set(node, Item::Dict(std::move(keys), std::move(elements)));
+  }
+  if (op == "prim::ListUnpack" || op == "prim::TupleUnpack") {
+    return ConvertUnpack(node);
+  }
+  if (op == "prim::If") return ConvertIf(node);
+  if (op == "prim::Loop") return ConvertLoop(node);
+  if (op == "prim::RaiseException") {
+    return absl::InvalidArgumentError("the model always raises this");
+  }
+  if (op == "aten::warn" || op == "prim::Print") return absl::OkStatus();
+  if (op == "prim::Uninitialized") return Set(node, Item());
+  // Texts are for exceptions, and say by being empty that there is none.
+  if (op == "aten::format" || op == "aten::str") {
+    return Set(node, Item::Literal(std::string("(text)")));
+  }
+  if (op == "prim::type" && Input(node, 0).kind == Item::Kind::kLiteral &&
+      Input(node, 0).literal.isDevice()) {
+    return Set(node, Item::Literal(std::string("cpu")));
+  }
+  if (op == "aten::is_grad_enabled" || op == "aten::is_autocast_enabled" ||
+      op == "prim::is_nested" || op == "prim::requires_grad" ||
+      op == "prim::is_sparse" || op == "prim::is_mkldnn" ||
+      op == "prim::is_quantized" || op == "aten::is_scripting") {
+    return Set(node, Item::Literal(false));
+  }
+  std::vector<Item> inputs = Inputs(node);
+  if (op == "aten::eq" || op == "aten::ne") {
+    for (Item& input : inputs) {
+      if (input.kind == Item::Kind::kDTypeOf) {
+        input = Resolved(input, build_);
+      }
+    }
+    if (auto same = SameContents(inputs, build_)) {
+      if (!same->ok()) return same->status();
+      if (op == "aten::eq") return SetOr(node, *std::move(same));
+      return SetOr(node, build_.Compute("py.not_", {**same}));
+    }
+  }
+  ListSizes(op, inputs, build_);
+  if (IsContainerOp(op, inputs)) {
+    auto result = ContainerOp(
+        op, inputs, [this](const std::string& name) { return AddInput(name); });
+    if (!result.ok()) return result.status();
+    if (node.outputs().empty()) return absl::OkStatus();
+    return Set(node, *std::move(result));
+  }
+  if (op == "aten::dim" || op == "aten::is_floating_point") {
+    if (const at::Tensor* example = inputs[0].example_tensor()) {
+      return Set(node, op == "aten::dim"
+                           ? Item::Literal(example->dim())
+                           : Item::Literal(example->is_floating_point()));
+    }
+    return absl::UnimplementedError(
+        "the rank or dtype of a tensor: needs a --sample that runs");
+  }
+  if (op == "aten::__range_length" || op == "aten::__derive_index") {
+    return ConvertRange(node, op == "aten::__range_length");
+  }
+  if (op == "prim::NumToTensor" || op == "prim::unchecked_cast" ||
+      op == "prim::unchecked_unwrap_optional" ||
+      op == "aten::_unwrap_optional" || op == "aten::cpu" ||
+      op == "aten::cuda") {
+    return Set(node, Input(node, 0));
+  }
+  if (op == "prim::dtype") {
+    Item item = Input(node, 0);
+    item.kind = Item::Kind::kDTypeOf;
+    return Set(node, std::move(item));
+  }
+  if (op == "prim::device") {
+    return Set(node, Item::Literal(c10::Device(at::kCPU)));
+  }
+  if (op == "prim::is_cuda") return Set(node, Item::Literal(false));
+  if (op == "aten::__is__" || op == "aten::__isnot__") {
+    return ConvertIs(node, op == "aten::__is__");
+  }
+  if (op == "aten::__getitem__" || op == "prim::TupleIndex") {
+    return SetOr(node, Element(inputs, build_));
+  }
+  if (op == "aten::size" || op == "aten::len" || op == "aten::numel") {
+    return SetOr(node, Size(node, inputs, build_));
+  }
+  if (op == "aten::Int" || op == "aten::Float" || op == "aten::Bool" ||
+      op == "aten::IntImplicit" || op == "aten::FloatImplicit" ||
+      op == "aten::ScalarImplicit" || op == "aten::item") {
+    return SetOr(node, ToNumber(node, inputs, build_));
+  }
+  if (IsArithmetic(node, inputs)) {
+    return SetOr(node, Arithmetic(node, inputs, build_));
+  }
+  if (op == "aten::to") return ConvertTo(node);
+  return ConvertOperator(node, op);
+}
+
+absl::Status Converter::ConvertConstant(const JitNode& node) {
+  const auto literal = torch::jit::toIValue(node.output());
+  if (!literal) {
+    return absl::UnimplementedError("a constant of unknown kind");
+  }
+  REFRACT_ASSIGN_OR_RETURN(Item item, FromIValue(*literal, ""));
+  return Set(node, std::move(item));
+}
+
+absl::StatusOr<Item> Converter::FromIValue(const c10::IValue& value,
+                                           const std::string& path) {
+  if (value.isTensor()) {
+    const at::Tensor& tensor = value.toTensor();
+    if (!tensor.defined()) return Item();
+    std::string name = path;
+    if (name.empty()) {
+      name = archive_.EntryName(tensor);
+      std::replace(name.begin(), name.end(), '/', '.');
+      if (name.empty()) name = "constant";
+      name = build_.ConstantName(name, tensor);
+    }
+    REFRACT_ASSIGN_OR_RETURN(const ValueId id, build_.WeightOf(name, tensor));
+    Item item = Item::Tensor(id);
+    item.example = tensor;
+    if (tensor.dim() == 0 && !tensor.is_complex()) {
+      item.constant = tensor.item();
+    }
+    return item;
+  }
+  if (value.isTensorList() || value.isTuple() ||
+      (value.isList() && !value.toListRef().empty() &&
+       value.toListRef()[0].isTensor())) {
+    std::vector<Item> elements;
+    const auto& list = value.isTuple() ? value.toTupleRef().elements().vec()
+                                       : value.toListRef().vec();
+    for (size_t i = 0; i < list.size(); ++i) {
+      REFRACT_ASSIGN_OR_RETURN(
+          Item item,
+          FromIValue(list[i], path.empty() ? "" : absl::StrCat(path, ".", i)));
+      elements.push_back(std::move(item));
+    }
+    return Item::List(std::move(elements));
+  }
+  if (value.isObject()) {
+    if (!value.type()->is_module()) {
+      return absl::UnimplementedError(
+          absl::StrCat("an object of class ", value.type()->str(),
+                       " has no form in the graph IR"));
+    }
+    Item item;
+    item.kind = Item::Kind::kModule;
+    item.literal = value;
+    item.path = path;
+    return item;
+  }
+  return Item::Literal(value);
+}
+
+absl::Status Converter::ConvertGetAttr(const JitNode& node) {
+  const Item& object = Input(node, 0);
+  const std::string& name = node.s(c10::attr::name);
+  if (object.kind != Item::Kind::kModule) {
+    return absl::UnimplementedError(
+        absl::StrCat("an attribute \"", name, "\" of no module"));
+  }
+  const std::string path =
+      object.path.empty() ? name : absl::StrCat(object.path, ".", name);
+  REFRACT_ASSIGN_OR_RETURN(
+      Item item, FromIValue(object.literal.toObjectRef().getAttr(name), path));
+  return Set(node, std::move(item));
+}
+
+absl::Status Converter::ConvertUnpack(const JitNode& node) {
+  Item list = Input(node, 0);
+  if (list.kind == Item::Kind::kSizes) {
+    // The number of names tells the rank.
+    std::vector<Item> sizes;
+    for (size_t i = 0; i < node.outputs().size(); ++i) {
+      sizes.push_back(build_.SizeOf(list, static_cast<int64_t>(i)));
+    }
+    list = Item::List(std::move(sizes));
+  }
+  if (list.kind == Item::Kind::kLiteral && list.literal.isIntList()) {
+    std::vector<Item> elements;
+    for (int64_t i : list.literal.toIntVector()) {
+      elements.push_back(Item::Literal(i));
+    }
+    list = Item::List(std::move(elements));
+  }
+  if (list.kind != Item::Kind::kList ||
+      list.elements().size() != node.outputs().size()) {
+    return absl::UnimplementedError("unpacks what is not known to fit");
+  }
+  for (size_t i = 0; i < node.outputs().size(); ++i) {
+    items_[node.output(i)] = list.elements()[i];
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace refract::models::torchscript

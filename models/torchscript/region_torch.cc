@@ -1,0 +1,517 @@
+#include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/ir/constants.h>
+#include <torch/csrc/jit/ir/ir.h>
+#include <torch/csrc/jit/passes/dead_code_elimination.h>
+#include <torch/csrc/jit/serialization/export.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "models/script_region.h"
+#include "models/torchscript/converter_torch.h"
+
+namespace refract::models::torchscript {
+namespace {
+
+bool IsTensor(const JitValue& value) {
+  return value.type()->kind() == c10::TypeKind::TensorType;
+}
+
+// The node of the flat graph, not of a block in it, that a use is part of.
+const JitNode* TopNode(const JitNode* node, const JitBlock* top) {
+  while (node->owningBlock() != top) node = node->owningBlock()->owningNode();
+  return node;
+}
+
+absl::Status WritesBuffer(const Value& buffer) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("writes into the buffer \"", buffer.weight,
+                   "\"; a model that keeps state between requests cannot be "
+                   "served"));
+}
+
+bool WritesAnything(const JitNode& node) {
+  const c10::FunctionSchema* schema = node.maybeSchema();
+  return schema != nullptr && schema->is_mutable();
+}
+
+}  // namespace
+
+// Copies nodes of the flat graph into a graph of their own.
+class RegionBuilder {
+ public:
+  RegionBuilder(Converter& converter, const std::vector<JitNode*>& nodes)
+      : converter_(converter),
+        nodes_(nodes),
+        members_(nodes.begin(), nodes.end()),
+        graph_(std::make_shared<torch::jit::Graph>()) {}
+
+  absl::Status Build() {
+    for (JitNode* node : nodes_) {
+      // createClone() has no way to fail.
+      absl::Status status;
+      for (JitValue* value : ReadsOf(*node)) {
+        if (values_.contains(value)) continue;
+        absl::StatusOr<JitValue*> made = Bring(value);
+        if (!made.ok()) return made.status();
+        values_[value] = *made;
+      }
+      JitNode* copy = graph_->insertNode(graph_->createClone(
+          node, [this](JitValue* value) { return values_.at(value); }));
+      for (size_t i = 0; i < node->outputs().size(); ++i) {
+        values_[node->output(i)] = copy->output(i);
+      }
+    }
+    REFRACT_RETURN_IF_ERROR(ResolveBlock(*graph_->block()));
+    for (const auto& [module, object] : modules_) {
+      if (module->hasUses()) {
+        return absl::UnimplementedError(
+            "uses a module as a value, which has no form in the graph IR");
+      }
+    }
+    CopyWhatIsWritten();
+    return CheckWrites();
+  }
+
+  // Adds the node to the IR graph and binds what it gives.
+  absl::Status Emit(const Traced& traced) {
+    std::vector<const JitValue*> outputs;
+    for (JitNode* node : nodes_) {
+      for (JitValue* output : node->outputs()) {
+        if (IsReadOutside(*output)) outputs.push_back(output);
+      }
+    }
+    for (const auto& [value, copy] : written_) {
+      const ValueId id = converter_.ItemOf(value).value;
+      const bool weight = converter_.build_.graph().value(id).is_weight();
+      if (!weight && IsReadOutside(*value)) outputs.push_back(value);
+    }
+    if (outputs.empty()) return absl::OkStatus();
+    std::vector<JitValue*> results;
+    for (const JitValue* output : outputs) {
+      const auto copy = written_.find(output);
+      results.push_back(copy != written_.end() ? copy->second
+                                               : values_.at(output));
+    }
+    if (results.size() == 1) {
+      graph_->registerOutput(results[0]);
+    } else {
+      graph_->registerOutput(
+          graph_->insertNode(graph_->createTuple(results))->output());
+    }
+    torch::jit::EliminateDeadCode(graph_);
+    Node node;
+    node.op = std::string(kScriptRegionOp);
+    node.args.push_back({std::string(kRegionOperatorsArg), Operators()});
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      node.args.push_back({absl::StrCat("input_", i), ValueRef{inputs_[i]}});
+    }
+    node.args.push_back({std::string(kRegionScriptArg), Script()});
+    Builder& build = converter_.build_;
+    const ValueId first =
+        build.AddNode("script", std::move(node), outputs.size());
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const auto id = first + static_cast<ValueId>(i);
+      Item item = Item::Tensor(id);
+      Value& value = build.graph().values[id];
+      switch (outputs[i]->type()->kind()) {
+        case c10::TypeKind::IntType:
+          value.kind = ValueKind::kSymInt;
+          break;
+        case c10::TypeKind::FloatType:
+          value.kind = ValueKind::kSymFloat;
+          break;
+        case c10::TypeKind::BoolType:
+          value.kind = ValueKind::kSymBool;
+          break;
+        default:
+          break;
+      }
+      item.is_number = value.kind != ValueKind::kTensor;
+      const auto example = traced.examples.find(outputs[i]);
+      if (example != traced.examples.end()) {
+        item.example = example->second;
+      } else if (written_.contains(outputs[i])) {
+        item.example = converter_.ItemOf(outputs[i]).example;
+      }
+      converter_.items_[outputs[i]] = std::move(item);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  bool IsReadOutside(const JitValue& value) const {
+    const JitBlock* top = nodes_.front()->owningBlock();
+    return std::any_of(
+        value.uses().begin(), value.uses().end(), [&](const auto& use) {
+          const JitNode* user = TopNode(use.user, top);
+          // A reader before the region reads what was there before it.
+          return !members_.contains(user) && (!written_.contains(&value) ||
+                                              !user->isBefore(nodes_.front()));
+        });
+  }
+
+  JitValue* AddInput(ValueId id, const c10::TypePtr& type) {
+    const auto [it, inserted] = input_of_.try_emplace(id, nullptr);
+    if (inserted) {
+      inputs_.push_back(id);
+      it->second = graph_->addInput()->setType(type);
+    }
+    return it->second;
+  }
+
+  // A value of the outside in here.
+  absl::StatusOr<JitValue*> Bring(const JitValue* value) {
+    // A branch that is left early has no value.
+    if (value->node()->kind() == c10::prim::Uninitialized ||
+        (value->node()->kind() == c10::prim::Constant && !IsTensor(*value))) {
+      JitNode* copy = graph_->insertNode(graph_->createClone(
+          const_cast<JitNode*>(value->node()), [](JitValue* v) { return v; }));
+      return copy->output();
+    }
+    return FromItem(converter_.ItemOf(value), value->type());
+  }
+
+  absl::StatusOr<JitValue*> FromItem(const Item& item,
+                                     const c10::TypePtr& type) {
+    if (const auto* optional = type->castRaw<c10::OptionalType>()) {
+      if (!item.is_none()) return FromItem(item, optional->getElementType());
+    }
+    switch (item.kind) {
+      case Item::Kind::kLiteral: {
+        const auto constant =
+            torch::jit::tryInsertConstant(*graph_, item.literal);
+        if (!constant) break;
+        if (item.is_none()) (*constant)->setType(c10::NoneType::get());
+        return *constant;
+      }
+      case Item::Kind::kValue:
+        if (!item.is_number)
+          return AddInput(item.value, c10::TensorType::get());
+        return FromNumber(item, type);
+      case Item::Kind::kSizes: {
+        JitNode* sizes = graph_->insertNode(graph_->create(
+            c10::aten::size, {AddInput(item.value, c10::TensorType::get())}));
+        sizes->output()->setType(c10::ListType::ofInts());
+        return sizes->output();
+      }
+      case Item::Kind::kDTypeOf: {
+        JitNode* dtype = graph_->insertNode(graph_->create(
+            c10::prim::dtype, {AddInput(item.value, c10::TensorType::get())}));
+        dtype->output()->setType(c10::IntType::get());
+        return dtype->output();
+      }
+      case Item::Kind::kList:
+      case Item::Kind::kDict:
+        return FromContents(item, type);
+      case Item::Kind::kModule: {
+        // ResolveBlock() reads its attributes; it is no input in the end.
+        JitValue* self =
+            graph_->insertNode(graph_->create(c10::prim::Uninitialized))
+                ->output()
+                ->setType(type);
+        modules_[self] = item;
+        return self;
+      }
+      default:
+        break;
+    }
+    return absl::UnimplementedError(
+        absl::StrCat("a value of type ", type->str(),
+                     " has no way into a part that LibTorch interprets"));
+  }
+
+  // Traces hold numbers in tensors.
+  absl::StatusOr<JitValue*> FromNumber(const Item& item,
+                                       const c10::TypePtr& type) {
+    c10::TypePtr number = c10::IntType::get();
+    const ValueKind kind = converter_.build_.graph().value(item.value).kind;
+    if (kind == ValueKind::kSymFloat) number = c10::FloatType::get();
+    if (kind == ValueKind::kSymBool) number = c10::BoolType::get();
+    JitValue* input = AddInput(item.value, number);
+    if (type->kind() != c10::TypeKind::TensorType) return input;
+    JitNode* wrap =
+        graph_->insertNode(graph_->create(c10::prim::NumToTensor, {input}));
+    return wrap->output();
+  }
+
+  absl::StatusOr<JitValue*> FromContents(const Item& item,
+                                         const c10::TypePtr& type) {
+    const auto* tuple = type->castRaw<c10::TupleType>();
+    const auto* list = type->castRaw<c10::ListType>();
+    const auto* dict = type->castRaw<c10::DictType>();
+    const auto& elements = item.elements();
+    if ((tuple == nullptr && list == nullptr && dict == nullptr) ||
+        (tuple != nullptr && tuple->elements().size() != elements.size())) {
+      return absl::UnimplementedError(
+          absl::StrCat("a ", type->str(), " of another length"));
+    }
+    std::vector<JitValue*> parts;
+    for (size_t i = 0; i < elements.size(); ++i) {
+      if (dict != nullptr) {
+        parts.push_back(graph_->insertConstant((*item.keys)[i]));
+      }
+      absl::StatusOr<JitValue*> part =
+          FromItem(elements[i], tuple != nullptr  ? tuple->elements()[i]
+                                : list != nullptr ? list->getElementType()
+                                                  : dict->getValueType());
+      if (!part.ok()) return part.status();
+      parts.push_back(*part);
+    }
+    JitNode* made = nullptr;
+    if (tuple != nullptr) {
+      made = graph_->create(c10::prim::TupleConstruct, parts);
+    } else if (list != nullptr) {
+      made = graph_->create(c10::prim::ListConstruct, parts);
+    } else {
+      made = graph_->create(c10::prim::DictConstruct, parts);
+    }
+    made->output()->setType(type);
+    return graph_->insertNode(made)->output();
+  }
+
+  // Attributes of modules and constant tensors become inputs.
+  absl::Status ResolveBlock(JitBlock& block) {
+    for (auto it = block.nodes().begin(); it != block.nodes().end();) {
+      JitNode* node = *it;
+      ++it;
+      for (JitBlock* inner : node->blocks()) {
+        REFRACT_RETURN_IF_ERROR(ResolveBlock(*inner));
+      }
+      std::optional<Item> item;
+      if (node->kind() == c10::prim::GetAttr) {
+        const auto module = modules_.find(node->input(0));
+        if (module == modules_.end()) continue;
+        const std::string& name = node->s(c10::attr::name);
+        const std::string& path = module->second.path;
+        REFRACT_ASSIGN_OR_RETURN(
+            item, converter_.FromIValue(
+                      module->second.literal.toObjectRef().getAttr(name),
+                      path.empty() ? name : absl::StrCat(path, ".", name)));
+      } else if (node->kind() == c10::prim::Constant &&
+                 IsTensor(*node->output())) {
+        const auto tensor = torch::jit::toIValue(node->output());
+        if (!tensor || !tensor->isTensor()) continue;
+        REFRACT_ASSIGN_OR_RETURN(item, converter_.FromIValue(*tensor, ""));
+      } else {
+        continue;
+      }
+      const torch::jit::WithInsertPoint here(node);
+      absl::StatusOr<JitValue*> value = FromItem(*item, node->output()->type());
+      if (!value.ok()) return value.status();
+      node->output()->replaceAllUsesWith(*value);
+      node->destroy();
+    }
+    return absl::OkStatus();
+  }
+
+  // Requests, tables and results of other operators are not to be written into:
+  // copies are.
+  void CopyWhatIsWritten() {
+    absl::flat_hash_set<const JitValue*> written;
+    FindWrites(*graph_->block(), written);
+    for (JitValue* input : std::vector<JitValue*>(graph_->inputs().begin(),
+                                                  graph_->inputs().end())) {
+      if (!IsTensor(*input) || !written.contains(input)) continue;
+      const torch::jit::WithInsertPoint first(*graph_->nodes().begin());
+      JitNode* copy = graph_->create(
+          c10::aten::clone, {input, graph_->insertConstant(c10::IValue())});
+      copy->output()->setType(c10::TensorType::get());
+      graph_->insertNode(copy);
+      input->replaceAllUsesAfterNodeWith(copy, copy->output());
+      copies_[input] = copy->output();
+      for (auto& [outside, inside] : values_) {
+        if (inside == input) written_[outside] = inside = copy->output();
+      }
+    }
+  }
+
+  // Inputs that a write reaches, through views if need be.
+  void FindWrites(const JitBlock& block,
+                  absl::flat_hash_set<const JitValue*>& written) {
+    for (const JitNode* node : block.nodes()) {
+      for (const JitBlock* inner : node->blocks()) FindWrites(*inner, written);
+      const c10::FunctionSchema* schema = node->maybeSchema();
+      if (schema == nullptr) continue;
+      for (size_t i = 0; i < schema->arguments().size(); ++i) {
+        const auto* alias = schema->arguments()[i].alias_info();
+        if (alias != nullptr && alias->isWrite() && IsTensor(*node->input(i))) {
+          MarkSources(node->input(i), written);
+        }
+      }
+    }
+  }
+
+  // The value and what it may be a view or an element of.
+  void MarkSources(const JitValue* value,
+                   absl::flat_hash_set<const JitValue*>& written) {
+    if (!written.insert(value).second) return;
+    const JitNode* node = value->node();
+    if (node->kind() == c10::prim::Param) {
+      // What a loop carries comes from before it and from its last round.
+      const JitNode* owner = node->owningBlock()->owningNode();
+      if (owner == nullptr || value->offset() == 0) return;
+      MarkSources(owner->input(value->offset() + 1), written);
+      MarkSources(owner->blocks()[0]->outputs()[value->offset()], written);
+      return;
+    }
+    for (const JitBlock* block : node->blocks()) {
+      const size_t shift = node->kind() == c10::prim::Loop ? 1 : 0;
+      MarkSources(block->outputs()[value->offset() + shift], written);
+      if (shift == 1) MarkSources(node->input(value->offset() + 2), written);
+    }
+    if (!node->blocks().empty()) return;
+    const c10::FunctionSchema* schema = node->maybeSchema();
+    for (size_t i = 0; i < node->inputs().size(); ++i) {
+      const bool shares = schema == nullptr ||
+                          i >= schema->arguments().size() ||
+                          schema->arguments()[i].alias_info() != nullptr ||
+                          !IsTensor(*node->input(i));
+      if (shares) MarkSources(node->input(i), written);
+    }
+  }
+
+  // Whether what is written in here could be seen in another way outside.
+  absl::Status CheckWrites() {
+    const Graph& graph = converter_.build_.graph();
+    for (const auto& [id, input] : input_of_) {
+      const auto copy = copies_.find(input);
+      if (copy == copies_.end() || !graph.value(id).is_weight()) continue;
+      // A buffer that is only ever written, such as a count of warnings, is no
+      // state: no result can depend on it. Emit() looks at other nodes.
+      if (IsReadInside(*copy->second)) return WritesBuffer(graph.value(id));
+      converter_.written_weights_.push_back(id);
+    }
+    for (const auto& [value, copy] : written_) {
+      const Item& item = converter_.ItemOf(value);
+      if (graph.value(item.value).is_weight()) continue;
+      const at::Tensor* tensor = item.example_tensor();
+      if (tensor == nullptr) continue;
+      for (const auto& [other, seen] : converter_.items_) {
+        const at::Tensor* view = seen.example_tensor();
+        if (other == value || view == nullptr || values_.contains(other) ||
+            other->node()->owningGraph() != value->node()->owningGraph() ||
+            !view->has_storage() ||
+            view->storage().data() != tensor->storage().data() ||
+            view->storage().nbytes() == 0) {
+          continue;
+        }
+        const auto& uses = other->uses();
+        const JitBlock* top = nodes_.front()->owningBlock();
+        if (std::any_of(uses.begin(), uses.end(), [&](const auto& use) {
+              return TopNode(use.user, top)->isAfter(nodes_.front());
+            })) {
+          return absl::UnimplementedError(absl::StrCat(
+              "writes into \"", value->debugName(), "\", which \"",
+              other->debugName(), "\" is a view of, and that is read later"));
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // By anything but operators that write into it and whose results are unused.
+  bool IsReadInside(const JitValue& value) const {
+    return std::any_of(
+        value.uses().begin(), value.uses().end(), [](const auto& use) {
+          if (!WritesAnything(*use.user)) return true;
+          const auto* alias =
+              use.user->schema().arguments()[use.offset].alias_info();
+          if (alias == nullptr || !alias->isWrite()) return true;
+          return std::any_of(
+              use.user->outputs().begin(), use.user->outputs().end(),
+              [](const JitValue* output) { return output->hasUses(); });
+        });
+  }
+
+  static void CollectOperators(const JitBlock& block,
+                               std::set<std::string>& names) {
+    for (const JitNode* node : block.nodes()) {
+      for (const JitBlock* inner : node->blocks()) {
+        CollectOperators(*inner, names);
+      }
+      if (node->kind() != c10::prim::Constant) {
+        names.insert(node->kind().toQualString());
+      }
+    }
+  }
+
+  StringList Operators() const {
+    std::set<std::string> names;
+    CollectOperators(*graph_->block(), names);
+    StringList list(names.begin(), names.end());
+    std::stable_partition(list.begin(), list.end(), [](const auto& name) {
+      return !absl::StartsWith(name, "aten::") &&
+             !absl::StartsWith(name, "prim::");
+    });
+    return list;
+  }
+
+  std::string Script() const {
+    torch::jit::Module module("__torch__.Region");
+    graph_->insertInput(0, "self")->setType(module.type());
+    auto* method = module._ivalue()->compilation_unit()->create_function(
+        c10::QualifiedName(*module.type()->name(), "forward"), graph_);
+    module.type()->addMethod(method);
+    std::ostringstream out;
+    module.save(out);
+    return absl::Base64Escape(out.str());
+  }
+
+  Converter& converter_;
+  const std::vector<JitNode*>& nodes_;
+  const absl::flat_hash_set<const JitNode*> members_;
+  std::shared_ptr<torch::jit::Graph> graph_;
+  // Of the flat graph → in here.
+  absl::flat_hash_map<const JitValue*, JitValue*> values_;
+  // Of the flat graph and not made here → the copy that is written into.
+  absl::flat_hash_map<const JitValue*, JitValue*> written_;
+  // Inputs in here → the same copies.
+  absl::flat_hash_map<const JitValue*, JitValue*> copies_;
+  absl::flat_hash_map<const JitValue*, Item> modules_;
+  std::vector<ValueId> inputs_;
+  absl::flat_hash_map<ValueId, JitValue*> input_of_;
+};
+
+absl::Status Converter::CheckWrittenWeights() const {
+  const Graph& graph = build_.graph();
+  for (const Node& node : graph.nodes) {
+    if (IsScriptRegion(node)) continue;
+    for (ValueId id : InputsOf(node)) {
+      if (std::count(written_weights_.begin(), written_weights_.end(), id) >
+          0) {
+        return WritesBuffer(graph.value(id));
+      }
+    }
+  }
+  // A region that reads it and is not among those that only write it.
+  for (ValueId id : written_weights_) {
+    const auto regions = std::count_if(
+        graph.nodes.begin(), graph.nodes.end(), [id](const Node& node) {
+          const std::vector<ValueId> reads = InputsOf(node);
+          return std::count(reads.begin(), reads.end(), id) > 0;
+        });
+    if (regions >
+        std::count(written_weights_.begin(), written_weights_.end(), id)) {
+      return WritesBuffer(graph.value(id));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Converter::EmitRegion(const Traced& traced,
+                                   const std::vector<JitNode*>& nodes) {
+  RegionBuilder region(*this, nodes);
+  REFRACT_RETURN_IF_ERROR(region.Build());
+  return region.Emit(traced);
+}
+
+}  // namespace refract::models::torchscript

@@ -1,0 +1,45 @@
+#ifndef REFRACT_MODELS_TORCHSCRIPT_REGIONS_TORCH_H_
+#define REFRACT_MODELS_TORCHSCRIPT_REGIONS_TORCH_H_
+
+// Which nodes of a flat TorchScript graph run together through LibTorch's
+// interpreter. Includes LibTorch: for *_torch.cc only.
+
+#include <torch/csrc/jit/ir/ir.h>
+
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+
+namespace refract::models::torchscript {
+
+// What is converted at once: one node, or a region of several.
+struct Unit {
+  std::vector<torch::jit::Node*> nodes;  // in the graph's order
+  bool is_region = false;
+};
+
+// May a value leave or enter a region? Tensors and Python numbers whose type is
+// known; not lists, objects, optionals.
+bool IsPlain(const c10::Type& type);
+
+// Values that a node reads from outside, those that its blocks read included.
+// Each once.
+std::vector<torch::jit::Value*> ReadsOf(const torch::jit::Node& node);
+
+// The smallest regions around `opaque` such that
+//   - only plain values leave them,
+//   - a list, dictionary or object that a region writes into is touched by that
+//     region alone,
+//   - who writes into a result that may be an argument, and views of what a
+//     region writes into, are in it,
+//   - no other node lies between two nodes of a region,
+// in an order in which every node comes after what it reads, and after the
+// writes that it has to see and before those that it must not see.
+std::vector<Unit> PlanRegions(
+    const std::shared_ptr<torch::jit::Graph>& graph,
+    const absl::flat_hash_set<const torch::jit::Node*>& opaque);
+
+}  // namespace refract::models::torchscript
+
+#endif  // REFRACT_MODELS_TORCHSCRIPT_REGIONS_TORCH_H_
