@@ -1,0 +1,186 @@
+// The real device interface, on functions that stand in for CUDA's libraries
+// (fake_cuda.h).
+
+#include "runtime/cuda/cuda_device.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "bench/cuda/random_programs.h"
+#include "runtime/cuda/instance.h"
+#include "tests/runtime/cuda/device/fake_cuda.h"
+
+namespace refract::runtime::cuda {
+namespace {
+
+using testing::FakeCuda;
+using ::testing::HasSubstr;
+using testing::TheFakeCuda;
+
+class CudaDeviceTest : public ::testing::Test {
+ protected:
+  CudaDeviceTest() { TheFakeCuda() = FakeCuda{}; }
+  ~CudaDeviceTest() override { EXPECT_EQ(TheFakeCuda().violation, ""); }
+};
+
+std::unique_ptr<CudaDevice> MakeDevice() {
+  auto device = CudaDevice::Create(0);
+  EXPECT_TRUE(device.ok()) << device.status().ToString();
+  return *std::move(device);
+}
+
+bench::DenseModel SmallModel(int64_t cross_layers, bench::Precision precision) {
+  bench::DlrmShape shape;
+  shape.tables = 3;
+  shape.dim = 16;
+  shape.bottom = {24, 16};
+  shape.top = {20, 9, 1};
+  shape.cross_layers = cross_layers;
+  shape.cross_rank = 12;
+  return bench::MakeDlrm("m", shape, precision, 6, 1);
+}
+
+TEST_F(CudaDeviceTest, WholeModelsGiveTheReferencesScores) {
+  std::mt19937 random(3);
+  for (int64_t cross_layers : {0, 2}) {
+    for (auto precision :
+         {bench::Precision::kFloat32, bench::Precision::kFloat16,
+          bench::Precision::kBFloat16}) {
+      for (bool graphs : {true, false}) {
+        const auto device = MakeDevice();
+        const bench::DenseModel model = SmallModel(cross_layers, precision);
+        auto instance = Instance::Create(
+            *device, model.program, model.weight_data(),
+            {.max_batch = 6, .workspace_bytes = 512, .use_graphs = graphs});
+        ASSERT_TRUE(instance.ok());
+        const Status loaded = (*instance)->Load();
+        ASSERT_TRUE(loaded.ok()) << loaded.ToString();
+        for (int64_t batch : {1, 3, 6}) {
+          const auto inputs = bench::RandomInputs(model.program, batch, random);
+          std::vector<std::vector<double>> got;
+          const Status status = bench::RunOnce(**instance, batch, inputs, got);
+          ASSERT_TRUE(status.ok()) << status.ToString();
+          EXPECT_LE(bench::LargestError(
+                        got, bench::RunReference(model.program, model.weights,
+                                                 inputs, batch)),
+                    precision == bench::Precision::kFloat32 ? 1e-5 : 6e-2);
+        }
+        EXPECT_EQ(TheFakeCuda().graph_launches > 0, graphs);
+        TheFakeCuda().graph_launches = 0;
+      }
+    }
+  }
+  EXPECT_EQ(TheFakeCuda().live, 0);
+}
+
+TEST_F(CudaDeviceTest, EveryOperatorAgreesWithTheReference) {
+  const unsigned seed = std::random_device()();
+  std::printf("seed %u\n", seed);
+  std::mt19937 random(seed);
+  for (int i = 0; i < 30; ++i) {
+    const bench::Case c = bench::RandomCase(random);
+    SCOPED_TRACE(c.what);
+    const auto device = MakeDevice();
+    auto instance =
+        Instance::Create(*device, c.model.program, c.model.weight_data(),
+                         {.max_batch = 40, .workspace_bytes = 512});
+    ASSERT_TRUE(instance.ok());
+    ASSERT_TRUE((*instance)->Load().ok());
+    std::vector<std::vector<double>> got;
+    ASSERT_TRUE(bench::RunOnce(**instance, c.batch, c.inputs, got).ok());
+    ASSERT_LE(bench::LargestError(
+                  got, bench::RunReference(c.model.program, c.model.weights,
+                                           c.inputs, c.batch)),
+              c.tolerance);
+  }
+}
+
+TEST_F(CudaDeviceTest, AlgorithmsAreChosenOncePerShape) {
+  const auto device = MakeDevice();
+  const bench::DenseModel model = SmallModel(0, bench::Precision::kFloat16);
+  for (int i = 0; i < 2; ++i) {
+    auto instance =
+        Instance::Create(*device, model.program, model.weight_data(),
+                         {.max_batch = 4, .workspace_bytes = 512});
+    ASSERT_TRUE(instance.ok());
+    ASSERT_TRUE((*instance)->Load().ok());
+    // Five products, three buckets; the second instance finds them.
+    EXPECT_EQ(TheFakeCuda().heuristics, 5 * 3);
+  }
+  GemmCall call;
+  call.shape = {
+      .m = 1, .n = 1, .k = 1, .ld_in = 8, .ld_weight = 8, .ld_out = 8};
+  auto stream = device->CreateStream();
+  EXPECT_EQ(device->Launch(call, *stream).code(), Code::kFailedPrecondition);
+  EXPECT_TRUE(device->DestroyStream(*stream).ok());
+}
+
+TEST_F(CudaDeviceTest, ErrorsNameTheCallAndWhatTheyMean) {
+  const auto device = MakeDevice();
+  const bench::DenseModel model = SmallModel(0, bench::Precision::kFloat32);
+  auto instance = Instance::Create(*device, model.program, model.weight_data(),
+                                   {.max_batch = 2, .workspace_bytes = 512});
+  struct {
+    const char* call;
+    cudaError_t error;
+    Code code;
+  } const cases[] = {
+      {"cudaMalloc", cudaErrorMemoryAllocation, Code::kResourceExhausted},
+      {"cudaHostAlloc", cudaErrorMemoryAllocation, Code::kResourceExhausted},
+      {"cudaMemsetAsync", cudaErrorIllegalAddress, Code::kUnavailable},
+      {"cudaStreamSynchronize", cudaErrorECCUncorrectable, Code::kUnavailable},
+      {"cudaStreamEndCapture", cudaErrorStreamCaptureInvalidated,
+       Code::kInternal},
+      {"cudaGraphInstantiate", cudaErrorInvalidValue, Code::kInternal},
+      {"cudaGraphUpload", cudaErrorNoKernelImageForDevice,
+       Code::kUnimplemented},
+  };
+  for (const auto& c : cases) {
+    TheFakeCuda().fail_call = c.call;
+    TheFakeCuda().fail_error = c.error;
+    const Status status = (*instance)->Load();
+    EXPECT_EQ(status.code(), c.code) << c.call << ": " << status.ToString();
+    EXPECT_THAT(status.message(), HasSubstr(c.call));
+  }
+  ASSERT_TRUE((*instance)->Load().ok());
+  const SlotId slot = *(*instance)->Acquire(1);
+  TheFakeCuda().fail_call = "cudaGraphLaunch";
+  TheFakeCuda().fail_error = cudaErrorIllegalAddress;
+  const Status status = (*instance)->Submit(slot);
+  EXPECT_EQ(status.code(), Code::kUnavailable);
+  EXPECT_THAT(status.message(),
+              HasSubstr("cudaGraphLaunch: cudaErrorIllegalAddress"));
+  EXPECT_EQ((*instance)->state(), Instance::State::kFailed);
+}
+
+TEST_F(CudaDeviceTest, DriversThatCannotServeAreNamed) {
+  TheFakeCuda().fail_call = "cudaGetDeviceCount";
+  TheFakeCuda().fail_error = cudaErrorInsufficientDriver;
+  TheFakeCuda().driver_version = 12040;
+  Status status = CudaDevice::Create(0).status();
+  EXPECT_EQ(status.code(), Code::kUnavailable);
+  EXPECT_THAT(status.message(), HasSubstr("the driver supports CUDA 12.4"));
+  EXPECT_THAT(status.message(),
+              HasSubstr("this build needs " +
+                        std::to_string(CUDART_VERSION / 1000) + "."));
+  TheFakeCuda() = FakeCuda{};
+  TheFakeCuda().fail_call = "cudaGetDeviceCount";
+  TheFakeCuda().fail_error = cudaErrorNoDevice;
+  TheFakeCuda().driver_version = 0;
+  EXPECT_THAT(CudaDevice::Create(0).status().message(),
+              HasSubstr("no NVIDIA driver is loaded"));
+  TheFakeCuda() = FakeCuda{};
+  EXPECT_THAT(CudaDevice::Create(2).status().message(),
+              HasSubstr("there is no GPU 2: the driver shows 1"));
+  TheFakeCuda().compute_major = 7;
+  status = CudaDevice::Create(0).status();
+  EXPECT_EQ(status.code(), Code::kUnimplemented);
+  EXPECT_THAT(status.message(), HasSubstr("compute capability 7.0"));
+}
+
+}  // namespace
+}  // namespace refract::runtime::cuda

@@ -1,0 +1,556 @@
+#include "tests/runtime/cuda/device/fake_cuda.h"
+
+#include <cublasLt.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include "runtime/cuda/kernels/launch.h"
+#include "tests/runtime/cuda/testing/simt.h"
+
+namespace refract::runtime::cuda::testing {
+
+FakeCuda& TheFakeCuda() {
+  static FakeCuda fake;
+  return fake;
+}
+
+namespace {
+
+using Work = std::function<void()>;
+
+struct FakeStream {
+  bool capturing = false;
+  std::vector<Work> captured;
+};
+struct FakeGraph {
+  std::vector<Work> work;
+};
+
+FakeStream* Of(cudaStream_t stream) {
+  return reinterpret_cast<FakeStream*>(stream);
+}
+
+void Violation(const std::string& what) {
+  if (TheFakeCuda().violation.empty()) TheFakeCuda().violation = what;
+}
+
+cudaError_t Planted(const char* name) {
+  FakeCuda& fake = TheFakeCuda();
+  if (fake.fail_call != name) return cudaSuccess;
+  fake.fail_call.clear();
+  return fake.fail_error;
+}
+
+cudaError_t Do(cudaStream_t stream, Work work) {
+  if (stream == nullptr) {
+    Violation("work on the default stream");
+    return cudaErrorInvalidResourceHandle;
+  }
+  if (Of(stream)->capturing) {
+    Of(stream)->captured.push_back(std::move(work));
+  } else {
+    work();
+  }
+  return cudaSuccess;
+}
+
+template <typename KernelCall>
+cudaError_t Emulate(const KernelCall& call, cudaStream_t stream) {
+  return Do(stream, [call] {
+    // One for all: its fibers' stacks are large.
+    static EmulatedLauncher launcher(7);
+    Dispatch(call, launcher);
+  });
+}
+
+// Contents of cuBLASLt's opaque structures.
+struct Operation {
+  cublasComputeType_t compute;
+  cudaDataType_t scale;
+  cublasOperation_t a = CUBLAS_OP_N, b = CUBLAS_OP_N;
+  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  const void* bias = nullptr;
+  int32_t bias_type = -1;
+};
+struct Layout {
+  cudaDataType_t type;
+  uint64_t rows, cols;
+  int64_t ld;
+};
+struct Preference {
+  uint64_t workspace = 0;
+  uint32_t a = 256, b = 256, c = 256, d = 256;
+};
+struct Algorithm {
+  Layout a, b, d;
+  Preference preference;
+  uint64_t workspace;
+};
+static_assert(sizeof(Operation) <= sizeof(cublasLtMatmulDescOpaque_t));
+static_assert(sizeof(Layout) <= sizeof(cublasLtMatrixLayoutOpaque_t));
+static_assert(sizeof(Preference) <= sizeof(cublasLtMatmulPreferenceOpaque_t));
+
+std::vector<Algorithm>& Algorithms() {
+  static std::vector<Algorithm> algorithms;
+  return algorithms;
+}
+
+template <typename T, typename Opaque>
+T Read(const Opaque* opaque) {
+  T value;
+  std::memcpy(static_cast<void*>(&value), opaque, sizeof(value));
+  return value;
+}
+template <typename T, typename Opaque>
+void Write(const T& value, Opaque* opaque) {
+  std::memcpy(static_cast<void*>(opaque), &value, sizeof(value));
+}
+
+DType TypeOf(int type) {
+  if (type == CUDA_R_16F) return DType::kFloat16;
+  if (type == CUDA_R_16BF) return DType::kBFloat16;
+  if (type != CUDA_R_32F) Violation("a type that products do not take");
+  return DType::kFloat32;
+}
+
+bool Aligned(const void* pointer, uint64_t bytes) {
+  return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
+}
+
+// D = epilogue(op(A) · op(B)), column-major.
+void Multiply(const Operation& op, const void* a, const Layout& la,
+              const void* b, const Layout& lb, void* d, const Layout& ld) {
+  const bool ta = op.a == CUBLAS_OP_T;
+  const bool tb = op.b == CUBLAS_OP_T;
+  const uint64_t m = ta ? la.cols : la.rows;
+  const uint64_t k = ta ? la.rows : la.cols;
+  const uint64_t n = tb ? lb.rows : lb.cols;
+  if ((tb ? lb.cols : lb.rows) != k || ld.rows != m || ld.cols != n) {
+    Violation("a product of shapes that do not fit");
+    return;
+  }
+  auto at = [](const void* data, const Layout& layout, uint64_t row,
+               uint64_t col) {
+    return static_cast<double>(Load(
+        data, TypeOf(layout.type),
+        static_cast<int64_t>(row + col * static_cast<uint64_t>(layout.ld))));
+  };
+  for (uint64_t row = 0; row < m; ++row) {
+    for (uint64_t col = 0; col < n; ++col) {
+      double sum = 0;
+      for (uint64_t i = 0; i < k; ++i) {
+        sum += (ta ? at(a, la, i, row) : at(a, la, row, i)) *
+               (tb ? at(b, lb, col, i) : at(b, lb, i, col));
+      }
+      const bool bias = op.epilogue == CUBLASLT_EPILOGUE_BIAS ||
+                        op.epilogue == CUBLASLT_EPILOGUE_RELU_BIAS ||
+                        op.epilogue == CUBLASLT_EPILOGUE_GELU_BIAS;
+      if (bias) {
+        sum += Load(
+            op.bias,
+            TypeOf(op.bias_type < 0 ? static_cast<int>(ld.type) : op.bias_type),
+            static_cast<int64_t>(row));
+      }
+      if (op.epilogue == CUBLASLT_EPILOGUE_RELU ||
+          op.epilogue == CUBLASLT_EPILOGUE_RELU_BIAS) {
+        sum = sum < 0 ? 0 : sum;
+      } else if (op.epilogue == CUBLASLT_EPILOGUE_GELU_BIAS) {
+        sum = 0.5 * sum *
+              (1 + std::tanh(std::sqrt(2 / M_PI) *
+                             (sum + 0.044715 * sum * sum * sum)));
+      }
+      Store(static_cast<float>(sum), d, TypeOf(ld.type),
+            static_cast<int64_t>(row + col * static_cast<uint64_t>(ld.ld)));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace refract::runtime::cuda::testing
+
+namespace refract::runtime::cuda {
+
+cudaError_t LaunchKernel(const InteractionCall& call, cudaStream_t stream) {
+  return testing::Emulate(call, stream);
+}
+cudaError_t LaunchKernel(const ChainCall& call, cudaStream_t stream) {
+  return testing::Emulate(call, stream);
+}
+cudaError_t LaunchKernel(const CrossCall& call, cudaStream_t stream) {
+  return testing::Emulate(call, stream);
+}
+cudaError_t LaunchKernel(const GatherCall& call, cudaStream_t stream) {
+  return testing::Emulate(call, stream);
+}
+cudaError_t LaunchKernel(const RowNormCall& call, cudaStream_t stream) {
+  return testing::Emulate(call, stream);
+}
+
+}  // namespace refract::runtime::cuda
+
+// NOLINTBEGIN: names and signatures are CUDA's.
+using refract::runtime::cuda::testing::Algorithm;
+using refract::runtime::cuda::testing::Algorithms;
+using refract::runtime::cuda::testing::Aligned;
+using refract::runtime::cuda::testing::Do;
+using refract::runtime::cuda::testing::FakeGraph;
+using refract::runtime::cuda::testing::FakeStream;
+using refract::runtime::cuda::testing::Layout;
+using refract::runtime::cuda::testing::Multiply;
+using refract::runtime::cuda::testing::Of;
+using refract::runtime::cuda::testing::Operation;
+using refract::runtime::cuda::testing::Planted;
+using refract::runtime::cuda::testing::Preference;
+using refract::runtime::cuda::testing::Read;
+using refract::runtime::cuda::testing::TheFakeCuda;
+using refract::runtime::cuda::testing::Violation;
+using refract::runtime::cuda::testing::Write;
+
+#define RETURN_IF_PLANTED                                                  \
+  do {                                                                     \
+    if (cudaError_t planted = Planted(__func__); planted != cudaSuccess) { \
+      return planted;                                                      \
+    }                                                                      \
+  } while (false)
+
+extern "C" {
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  RETURN_IF_PLANTED;
+  *count = TheFakeCuda().devices;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  RETURN_IF_PLANTED;
+  return device < TheFakeCuda().devices ? cudaSuccess : cudaErrorInvalidDevice;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = TheFakeCuda().driver_version;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  RETURN_IF_PLANTED;
+  *properties = {};
+  std::strcpy(properties->name, "a fake");
+  properties->major = TheFakeCuda().compute_major;
+  properties->totalGlobalMem = size_t{1} << 30;
+  properties->multiProcessorCount = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+const char* cudaGetErrorName(cudaError_t error) {
+  return error == cudaErrorIllegalAddress ? "cudaErrorIllegalAddress"
+                                          : "an error";
+}
+const char* cudaGetErrorString(cudaError_t) { return "as planted"; }
+cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
+  RETURN_IF_PLANTED;
+  *free_bytes = *total_bytes = size_t{1} << 30;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  RETURN_IF_PLANTED;
+  *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  std::memset(*memory, 0xFF, bytes);
+  ++TheFakeCuda().live;
+  return cudaSuccess;
+}
+cudaError_t cudaFree(void* memory) {
+  std::free(memory);
+  --TheFakeCuda().live;
+  return cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
+  RETURN_IF_PLANTED;
+  return cudaMalloc(memory, bytes);
+}
+cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  RETURN_IF_PLANTED;
+  *stream = reinterpret_cast<cudaStream_t>(new FakeStream);
+  ++TheFakeCuda().live;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete Of(stream);
+  --TheFakeCuda().live;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  RETURN_IF_PLANTED;
+  if (Of(stream)->capturing) return cudaErrorStreamCaptureUnsupported;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t event, unsigned) {
+  RETURN_IF_PLANTED;
+  return event == nullptr ? cudaErrorInvalidResourceHandle : cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  RETURN_IF_PLANTED;
+  *event = reinterpret_cast<cudaEvent_t>(new int);
+  ++TheFakeCuda().live;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete reinterpret_cast<int*>(event);
+  --TheFakeCuda().live;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) {
+  RETURN_IF_PLANTED;
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t) {
+  RETURN_IF_PLANTED;
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t) {
+  RETURN_IF_PLANTED;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
+                            cudaMemcpyKind, cudaStream_t stream) {
+  RETURN_IF_PLANTED;
+  return Do(stream, [=] { std::memcpy(to, from, bytes); });
+}
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from,
+                              size_t from_pitch, size_t width, size_t height,
+                              cudaMemcpyKind, cudaStream_t stream) {
+  RETURN_IF_PLANTED;
+  if (width > to_pitch || width > from_pitch) return cudaErrorInvalidPitchValue;
+  return Do(stream, [=] {
+    for (size_t row = 0; row < height; ++row) {
+      std::memcpy(static_cast<char*>(to) + row * to_pitch,
+                  static_cast<const char*>(from) + row * from_pitch, width);
+    }
+  });
+}
+cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes,
+                            cudaStream_t stream) {
+  RETURN_IF_PLANTED;
+  return Do(stream, [=] { std::memset(memory, value, bytes); });
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  RETURN_IF_PLANTED;
+  if (Of(stream)->capturing) return cudaErrorIllegalState;
+  Of(stream)->capturing = true;
+  Of(stream)->captured.clear();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  RETURN_IF_PLANTED;
+  if (!Of(stream)->capturing) return cudaErrorIllegalState;
+  Of(stream)->capturing = false;
+  *graph = reinterpret_cast<cudaGraph_t>(new FakeGraph{Of(stream)->captured});
+  ++TheFakeCuda().live;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* ready, cudaGraph_t graph,
+                                 unsigned long long) {
+  RETURN_IF_PLANTED;
+  *ready = reinterpret_cast<cudaGraphExec_t>(
+      new FakeGraph(*reinterpret_cast<FakeGraph*>(graph)));
+  ++TheFakeCuda().live;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete reinterpret_cast<FakeGraph*>(graph);
+  --TheFakeCuda().live;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
+  RETURN_IF_PLANTED;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+  RETURN_IF_PLANTED;
+  ++TheFakeCuda().graph_launches;
+  return Do(stream, [graph] {
+    for (const auto& work : reinterpret_cast<FakeGraph*>(graph)->work) work();
+  });
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  delete reinterpret_cast<FakeGraph*>(graph);
+  --TheFakeCuda().live;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceReset() { return cudaSuccess; }
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  *handle = reinterpret_cast<cublasLtHandle_t>(new int);
+  ++TheFakeCuda().live;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  delete reinterpret_cast<int*>(handle);
+  --TheFakeCuda().live;
+  return CUBLAS_STATUS_SUCCESS;
+}
+const char* cublasLtGetStatusName(cublasStatus_t) { return "a status"; }
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc,
+                                        cublasComputeType_t compute,
+                                        cudaDataType_t scale) {
+  *desc = new cublasLtMatmulDescOpaque_t{};
+  Write(Operation{compute, scale}, *desc);
+  ++TheFakeCuda().live;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) {
+  delete desc;
+  --TheFakeCuda().live;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescSetAttribute(
+    cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute,
+    const void* value, size_t size) {
+  auto op = Read<Operation>(desc);
+  auto set = [&](auto& field) {
+    if (size != sizeof(field)) return CUBLAS_STATUS_INVALID_VALUE;
+    std::memcpy(&field, value, size);
+    Write(op, desc);
+    return CUBLAS_STATUS_SUCCESS;
+  };
+  switch (attribute) {
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+      return set(op.a);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+      return set(op.b);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+      return set(op.epilogue);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+      return set(op.bias);
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
+      return set(op.bias_type);
+    default:
+      return CUBLAS_STATUS_INVALID_VALUE;
+  }
+}
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout,
+                                          cudaDataType type, uint64_t rows,
+                                          uint64_t cols, int64_t ld) {
+  if (ld < static_cast<int64_t>(rows)) return CUBLAS_STATUS_INVALID_VALUE;
+  *layout = new cublasLtMatrixLayoutOpaque_t{};
+  Write(Layout{type, rows, cols, ld}, *layout);
+  ++TheFakeCuda().live;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+  delete layout;
+  --TheFakeCuda().live;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceCreate(
+    cublasLtMatmulPreference_t* preference) {
+  *preference = new cublasLtMatmulPreferenceOpaque_t{};
+  Write(Preference{}, *preference);
+  ++TheFakeCuda().live;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceDestroy(
+    cublasLtMatmulPreference_t preference) {
+  delete preference;
+  --TheFakeCuda().live;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(
+    cublasLtMatmulPreference_t opaque,
+    cublasLtMatmulPreferenceAttributes_t attribute, const void* value,
+    size_t size) {
+  auto preference = Read<Preference>(opaque);
+  auto set = [&](auto& field) {
+    if (size != sizeof(field)) return CUBLAS_STATUS_INVALID_VALUE;
+    std::memcpy(&field, value, size);
+    Write(preference, opaque);
+    return CUBLAS_STATUS_SUCCESS;
+  };
+  switch (attribute) {
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
+      return set(preference.workspace);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
+      return set(preference.a);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
+      return set(preference.b);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
+      return set(preference.c);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
+      return set(preference.d);
+    default:
+      return CUBLAS_STATUS_INVALID_VALUE;
+  }
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
+    cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t a,
+    cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
+    cublasLtMatmulPreference_t preference, int requested,
+    cublasLtMatmulHeuristicResult_t results[], int* count) {
+  ++TheFakeCuda().heuristics;
+  if (requested < 1) return CUBLAS_STATUS_INVALID_VALUE;
+  const auto wanted = Read<Preference>(preference);
+  // All the workspace that it may have.
+  Algorithms().push_back({Read<Layout>(a), Read<Layout>(b), Read<Layout>(d),
+                          wanted, wanted.workspace});
+  results[0] = {};
+  results[0].algo.data[0] = Algorithms().size();
+  results[0].workspaceSize = wanted.workspace;
+  results[0].state = CUBLAS_STATUS_SUCCESS;
+  *count = 1;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
+                              const void* alpha, const void* a,
+                              cublasLtMatrixLayout_t la, const void* b,
+                              cublasLtMatrixLayout_t lb, const void* beta,
+                              const void* c, cublasLtMatrixLayout_t, void* d,
+                              cublasLtMatrixLayout_t ld,
+                              const cublasLtMatmulAlgo_t* algo, void* workspace,
+                              size_t workspace_bytes, cudaStream_t stream) {
+  ++TheFakeCuda().products;
+  const auto op = Read<Operation>(desc);
+  if (op.scale != CUDA_R_32F || *static_cast<const float*>(alpha) != 1.0f ||
+      *static_cast<const float*>(beta) != 0.0f || c != d) {
+    Violation("a product that is scaled or added to");
+  }
+  if (algo == nullptr || algo->data[0] < 1 ||
+      algo->data[0] > Algorithms().size()) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  const Algorithm& chosen = Algorithms()[algo->data[0] - 1];
+  auto same = [](const Layout& x, const Layout& y) {
+    return x.type == y.type && x.rows == y.rows && x.cols == y.cols &&
+           x.ld == y.ld;
+  };
+  const auto layout_a = Read<Layout>(la);
+  const auto layout_b = Read<Layout>(lb);
+  const auto layout_d = Read<Layout>(ld);
+  if (!same(chosen.a, layout_a) || !same(chosen.b, layout_b) ||
+      !same(chosen.d, layout_d)) {
+    Violation("an algorithm for another shape");
+  }
+  if (!Aligned(a, chosen.preference.a) || !Aligned(b, chosen.preference.b) ||
+      !Aligned(d, chosen.preference.d)) {
+    Violation("an operand less aligned than was said");
+  }
+  if (workspace_bytes < chosen.workspace || !Aligned(workspace, 256)) {
+    Violation("too little workspace");
+  }
+  return Do(stream,
+            [=] { Multiply(op, a, layout_a, b, layout_b, d, layout_d); }) ==
+                 cudaSuccess
+             ? CUBLAS_STATUS_SUCCESS
+             : CUBLAS_STATUS_INVALID_VALUE;
+}
+
+}  // extern "C"
+// NOLINTEND
