@@ -27,10 +27,6 @@
 
 #include "runtime/cuda/kernels/dispatch.h"
 
-#if defined(__SANITIZE_THREAD__)
-#include <sanitizer/tsan_interface.h>
-#endif
-
 namespace refract::runtime::cuda::testing {
 
 // The fibers of one block.
@@ -49,9 +45,6 @@ class Fibers {
     }
     count_ = count;
     for (int i = 0; i < count; ++i) Prepare(i);
-#if defined(__SANITIZE_THREAD__)
-    scheduler_ = __tsan_get_current_fiber();
-#endif
     std::vector<int> order(static_cast<size_t>(count));
     std::iota(order.begin(), order.end(), 0);
     while (true) {
@@ -64,17 +57,11 @@ class Fibers {
       }
       if (!ran && !Release()) break;
     }
-#if defined(__SANITIZE_THREAD__)
-    for (int i = 0; i < count; ++i) __tsan_destroy_fiber(fiber(i).tsan);
-#endif
   }
 
   // Called by a fiber.
   void Wait(int i, State at) {
     fiber(i).state = at;
-#if defined(__SANITIZE_THREAD__)
-    __tsan_switch_to_fiber(scheduler_, 0);
-#endif
     swapcontext(&fiber(i).context, &main_);
   }
 
@@ -87,7 +74,6 @@ class Fibers {
     std::vector<char> stack = std::vector<char>(256 * 1024);
     State state = State::kDone;
     float exchange = 0;
-    void* tsan = nullptr;
   };
 
   Fiber& fiber(int i) { return *fibers_[static_cast<size_t>(i)]; }
@@ -97,9 +83,6 @@ class Fibers {
     const int i = resuming_fiber_;
     self->body_(i);
     self->fiber(i).state = State::kDone;
-#if defined(__SANITIZE_THREAD__)
-    __tsan_switch_to_fiber(self->scheduler_, 0);
-#endif
   }
 
   void Prepare(int i) {
@@ -110,17 +93,11 @@ class Fibers {
     f.context.uc_link = &main_;
     makecontext(&f.context, &Fibers::Enter, 0);
     f.state = State::kReady;
-#if defined(__SANITIZE_THREAD__)
-    f.tsan = __tsan_create_fiber(0);
-#endif
   }
 
   void Resume(int i) {
     resuming_ = this;
     resuming_fiber_ = i;
-#if defined(__SANITIZE_THREAD__)
-    __tsan_switch_to_fiber(fiber(i).tsan, 0);
-#endif
     swapcontext(&main_, &fiber(i).context);
   }
 
@@ -164,9 +141,6 @@ class Fibers {
   std::vector<std::unique_ptr<Fiber>> fibers_;
   int count_ = 0;
   ucontext_t main_ = {};
-#if defined(__SANITIZE_THREAD__)
-  void* scheduler_ = nullptr;
-#endif
 };
 
 // To TensorFloat-32: 10 bits of mantissa, to nearest, ties away from zero.
