@@ -35,6 +35,7 @@ if [[ $install == yes ]]; then
   refract_install_rdma_vm
   refract_install_venv "tritonclient[grpc]" grpcio-health-checking \
     grpcio-reflection
+  refract_install_torchrec
 fi
 jobs="${jobs:-$(refract_build_jobs)}"
 refract_use_ccache

@@ -63,9 +63,12 @@ class Fitter {
         }
       }
       InterpreterRun run;
-      // Other rows first: what data decides must not pass for a constant.
+      // Other rows first: what data decides must not pass for a constant. A
+      // model may insist on the sample's order (lengths that fall).
       const auto shift = static_cast<int64_t>(checks_.size() + 1);
-      if (auto failed = Probe(values, run, shift)) return failed;
+      if (Probe(values, run, shift)) {
+        if (auto failed = Probe(values, run)) return failed;
+      }
       checks_.push_back({std::move(values), std::move(run)});
     }
     for (size_t id = 0; id < graph_.values.size(); ++id) {

@@ -188,6 +188,28 @@ refract_install_venv() {
     refract_die ".venv is damaged: remove $REFRACT_VENV and run again"
 }
 
+# What tests/e2e/torchrec_test.py builds its models with. Without their own
+# dependencies, which are many and not needed for that.
+REFRACT_TORCHREC=(
+  torchrec==1.6.1 fbgemm-gpu-cpu==1.6.0 tensordict==0.15.3
+  pyre-extensions==0.0.32 typing-inspect==0.9.0 mypy-extensions==1.1.0
+  pyvers==0.2.3 cloudpickle==3.1.2 tqdm==4.70.1
+)
+
+# refract_install_torchrec: where it cannot be had its test is skipped with the
+# reason, so this says so and goes on.
+refract_install_torchrec() {
+  _refract_venv_has "${REFRACT_TORCHREC[@]}" && return
+  refract_say "installing ${REFRACT_TORCHREC[*]} into .venv (about 15 MB to fetch)"
+  local log
+  log="$(mktemp)"
+  "$REFRACT_VENV/bin/python" -m pip install --quiet --no-cache-dir --no-deps \
+    --disable-pip-version-check --no-input "${REFRACT_TORCHREC[@]}" \
+    >"$log" 2>&1 ||
+    refract_say "tests of TorchRec will be skipped: $(_refract_reason "$log")"
+  rm -f "$log"
+}
+
 # True when every NAME, NAME[extra] or NAME==VERSION is in the environment.
 # The file check finds an installation that was cut off half-way.
 _refract_venv_has() {
