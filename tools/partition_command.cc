@@ -200,7 +200,8 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
                              VerifySplit(options.verify, *model, planned.plan,
                                          *planned.report, *samples, err));
     PrintCalibration(*planned.report->conditions.calibration, out);
-    PrintVerification(*planned.report->verification, out);
+    PrintVerification(*planned.report->verification,
+                      *planned.report->conditions.calibration, out);
   }
   if (!options.json.empty()) {
     nlohmann::ordered_json json =

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "google/protobuf/text_format.h"
+#include "models/row_dependence.h"
 #include "proto/inference/model_config.pb.h"
 #include "tools/files.h"
 
@@ -61,7 +62,9 @@ absl::Status AddCut(const models::LoadedModel& model, const std::string& name,
   REFRACT_ASSIGN_OR_RETURN(const std::string config, Renamed(model, name));
   REFRACT_RETURN_IF_ERROR(
       WriteText((folder / "config.pbtxt").string(), config));
-  return models::SavePlan(model.graph, plan, (version / kPlanFile).string());
+  models::SplitPlan marked = plan;
+  models::MarkRows(model.graph, marked);
+  return models::SavePlan(model.graph, marked, (version / kPlanFile).string());
 }
 
 }  // namespace refract::tools

@@ -39,7 +39,8 @@ std::string Advice(const Verification& verification) {
       kLeastRatio, kLargestRatio, absl::StrJoin(outside, ", "));
 }
 
-void PrintVerification(const Verification& verification, std::ostream& out) {
+void PrintVerification(const Verification& verification,
+                       const Calibration& calibration, std::ostream& out) {
   out << absl::StreamFormat(
       "verified over %s with %d request(s) of %d items, %d rounds; answers of "
       "all cuts are the same bytes\n",
@@ -68,6 +69,12 @@ void PrintVerification(const Verification& verification, std::ostream& out) {
   if (verification.rank_correlation) {
     out << absl::StreamFormat("rank correlation (Spearman) %.3f\n",
                               *verification.rank_correlation);
+  }
+  if (!verification.transport.empty() &&
+      calibration.transport != verification.transport) {
+    out << "the link was calibrated over " << calibration.transport
+        << ", the cuts ran over " << verification.transport
+        << ": calibrate with the same --transport\n";
   }
   const std::string advice = Advice(verification);
   if (!advice.empty()) out << advice << "\n";

@@ -14,9 +14,10 @@
 
 namespace refract::tools {
 
-// A table of the cuts, the rank correlation, and which ratios are outside
-// their bounds.
-void PrintVerification(const Verification& verification, std::ostream& out);
+// A table of the cuts, the rank correlation, which ratios are outside their
+// bounds, and whether `calibration` was made over another transport.
+void PrintVerification(const Verification& verification,
+                       const Calibration& calibration, std::ostream& out);
 
 // One line: what to do about cuts whose ratio is outside; empty when none is.
 std::string Advice(const Verification& verification);

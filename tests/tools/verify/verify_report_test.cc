@@ -47,7 +47,10 @@ TEST(VerificationTest, TextAndJsonHoldEveryCut) {
   split.bytes_up = 1020;
   split.bytes_down = 510;
   std::ostringstream text;
-  PrintVerification(verification, text);
+  Calibration calibration;
+  calibration.transport = "tcp";
+  PrintVerification(verification, calibration, text);
+  EXPECT_THAT(text.str(), HasSubstr("calibrated over tcp"));
   EXPECT_THAT(text.str(), HasSubstr("with h up"));
   EXPECT_THAT(text.str(), HasSubstr("1.0200"));
   EXPECT_THAT(text.str(), HasSubstr("0.750"));
