@@ -38,8 +38,7 @@ absl::StatusOr<std::unique_ptr<RequestRunner>> RequestRunner::Split(
                            Part::CnPost(graph, plan)}) {
     REFRACT_RETURN_IF_ERROR(runner->Add(graph, part, weights, options));
   }
-  runner->up_ = std::make_unique<Crossing>(graph, plan.up, plan.up_forms);
-  runner->down_ = std::make_unique<Crossing>(graph, plan.down, plan.down_forms);
+  runner->UseForms(graph, plan);
   return runner;
 }
 
@@ -51,15 +50,20 @@ std::vector<const Program*> RequestRunner::programs() const {
   return programs;
 }
 
+void RequestRunner::UseForms(const models::Graph& graph,
+                             const models::SplitPlan& plan) {
+  up_ = std::make_unique<Crossing>(graph, plan.up, plan.up_forms);
+  down_ = std::make_unique<Crossing>(graph, plan.down, plan.down_forms);
+}
+
 absl::StatusOr<absl::Span<const TensorView>> RequestRunner::Crossing::Pass(
     absl::Span<const TensorView> values) {
+  REFRACT_ASSIGN_OR_RETURN(tensors, encoder.Prepare(values));
   if (codec.plain()) return values;
-  REFRACT_ASSIGN_OR_RETURN(const std::vector<base::TensorSpec> specs,
-                           encoder.Prepare(values));
   message.clear();
   std::vector<std::byte*> places;
   std::vector<TensorView> views;
-  for (const base::TensorSpec& spec : specs) {
+  for (const base::TensorSpec& spec : tensors) {
     REFRACT_ASSIGN_OR_RETURN(base::Tensor tensor,
                              base::Tensor::Allocate(spec.dtype, spec.dims));
     message.push_back(std::move(tensor));

@@ -41,6 +41,18 @@ class RequestRunner {
   absl::StatusOr<std::vector<base::Tensor>> Run(
       absl::Span<const base::TensorView> inputs, RunStats* stats = nullptr);
 
+  // From now on what crosses does so in the forms of `plan`, which otherwise
+  // must be the one of Split().
+  void UseForms(const models::Graph& graph, const models::SplitPlan& plan);
+
+  // The message that the last Run() of a split sent in one direction.
+  struct Sent {
+    const wire::Codec* codec;
+    absl::Span<const base::TensorSpec> tensors;
+  };
+  Sent sent_up() const { return {&up_->codec, up_->tensors}; }
+  Sent sent_down() const { return {&down_->codec, down_->tensors}; }
+
   // The compiled parts: one, or CN-pre, HN, CN-post.
   std::vector<const Program*> programs() const;
 
@@ -70,6 +82,7 @@ class RequestRunner {
     wire::Codec codec;
     wire::Encoder encoder;
     wire::Decoder decoder;
+    std::vector<base::TensorSpec> tensors;
     std::vector<base::Tensor> message;
   };
 

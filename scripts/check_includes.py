@@ -45,7 +45,7 @@ THIRD_PARTY = {
         r"models/torch_export/json\.h$",
         # Forward declarations alone.
         r"tools/(bench_json|split_report|profile/profile_report"
-        r"|verify/verify_report)\.h$",
+        r"|verify/verify_report|wire/plan)\.h$",
         r"(tests|bench)/.*",
     ),
     r"gtest/|gmock/": (r"tests/.*",),

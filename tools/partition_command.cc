@@ -27,6 +27,7 @@
 #include "tools/verify/options.h"
 #include "tools/verify/verify_command.h"
 #include "tools/verify/verify_report.h"
+#include "tools/wire/plan.h"
 
 namespace refract::tools {
 namespace {
@@ -42,6 +43,7 @@ struct PartitionOptions {
   ConditionOptions conditions;
   bool batch_given = false;
   VerifyCommandOptions verify;
+  WireOptions wire;
 };
 
 struct Planned {
@@ -168,6 +170,7 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
     return absl::InvalidArgumentError(absl::StrCat(
         "--forced-cuts ", options.forced_cuts, ": must be at least 0"));
   }
+  REFRACT_RETURN_IF_ERROR(CheckWireOptions(options.wire));
   REFRACT_RETURN_IF_ERROR(LoadOpLibraries(options.op_libraries));
   // A plan of an earlier run, even a damaged one, is about to be replaced.
   REFRACT_ASSIGN_OR_RETURN(const auto model,
@@ -186,6 +189,12 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
   REFRACT_ASSIGN_OR_RETURN(Planned planned,
                            MakePlan(options, *model, sizes, profiles));
   models::MarkRows(model->graph, planned.plan);
+  std::optional<WireReport> wire;
+  if (options.wire.given) {
+    REFRACT_ASSIGN_OR_RETURN(
+        wire, ChooseWireForms(options.wire, *model, options.conditions.batch,
+                              sizes, planned.plan));
+  }
   const std::string path = absl::StrCat(model->folder, "/split_plan.pb");
   REFRACT_RETURN_IF_ERROR(models::SavePlan(model->graph, planned.plan, path));
   const ModelSummary summary = Summarize(*model, &planned.plan, sizes);
@@ -194,6 +203,7 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
     PrintSplit(model->graph, planned.report->conditions, planned.report->split,
                out);
   }
+  if (wire) PrintWire(planned.plan, *wire, out);
   out << "written: " << path << "\n";
   if (options.verify.verify) {
     REFRACT_ASSIGN_OR_RETURN(planned.report->verification,
@@ -208,6 +218,9 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
         nlohmann::ordered_json::parse(ToJson(summary));
     if (planned.report) {
       json["partition"] = SplitToJson(model->graph, *planned.report);
+    }
+    if (wire) {
+      json["wire"] = WireToJson(model->graph, planned.plan, *wire);
     }
     REFRACT_RETURN_IF_ERROR(
         WriteText(options.json,
@@ -262,8 +275,17 @@ void AddPartitionCommand(CLI::App& app, Context& context) {
   AddSizeOption(*command, options->sizes);
   AddOpLibraryOption(*command, options->op_libraries);
   AddVerifyOptions(*command, options->verify);
+  AddWireOptions(*command, options->wire);
   command->callback([&context, options, command] {
     options->batch_given = command->count("--batch") > 0;
+    // Requests for --verify alone are no reason to change what crosses.
+    options->wire.given =
+        command->count("--wire-dtype") > 0 ||
+        command->count("--wire-error-bound") > 0 ||
+        (!options->wire.samples.empty() && !options->verify.verify);
+    if (options->verify.verify && !options->wire.samples.empty()) {
+      options->verify.sample = options->wire.samples.front();
+    }
     context.action = [&context, options] {
       return Partition(*options, context.out, context.err);
     };

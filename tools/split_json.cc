@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "models/constants.h"
 #include "models/op_traits.h"
 #include "nlohmann/json.hpp"
 #include "partitioner/split_problem.h"
@@ -170,6 +171,7 @@ ordered_json ValuesToJson(const Graph& graph,
       partitioner::SizesOf(graph, conditions.sizes);
   std::vector<bool> is_output(graph.values.size(), false);
   for (const ValueId id : graph.outputs) is_output[id] = true;
+  const std::vector<bool> constant = models::ConstantNodes(graph);
   ordered_json values = ordered_json::array();
   for (size_t id = 0; id < graph.values.size(); ++id) {
     const Value& value = graph.values[id];
@@ -179,7 +181,10 @@ ordered_json ValuesToJson(const Graph& graph,
                           {"bytes", sizes.bytes[id]},
                           {"is_weight", value.is_weight()},
                           {"is_output", static_cast<bool>(is_output[id])},
-                          {"may_cross", models::MayCross(value)}};
+                          {"may_cross", models::MayCross(value)},
+                          // Computed where it is read, never sent.
+                          {"is_constant", value.producer != models::kNoNode &&
+                                              constant[value.producer]}};
     entry["producer"] = value.producer == models::kNoNode
                             ? ordered_json()
                             : ordered_json(graph.nodes[value.producer].name);

@@ -41,9 +41,9 @@ class Problem:
             (
                 place.get(value["producer"]),
                 sorted(readers.get(value["name"], ())),
-                value["bytes"],
+                0 if value["is_constant"] else value["bytes"],
                 value["is_output"],
-                value["may_cross"],
+                value["may_cross"] or value["is_constant"],
             )
             for value in partition["values"]
             if not value["is_weight"]

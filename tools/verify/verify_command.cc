@@ -27,10 +27,6 @@ void AddVerifyOptions(CLI::App& command, VerifyCommandOptions& options) {
                    "predicted; the HN's hardware is then --cn's unless --hn "
                    "says otherwise");
   command
-      .add_option("--sample", options.sample,
-                  "for --verify: send this request; default: drawn ones")
-      ->type_name("X.safetensors");
-  command
       .add_option("--verify-cuts", options.forced_cuts,
                   "for --verify: forced cuts beside the alternatives")
       ->type_name("N")
@@ -45,10 +41,7 @@ void AddVerifyOptions(CLI::App& command, VerifyCommandOptions& options) {
 }
 
 absl::Status CheckVerifyOptions(const VerifyCommandOptions& options) {
-  if (!options.verify) {
-    if (options.sample.empty()) return absl::OkStatus();
-    return absl::InvalidArgumentError("--sample: needs --verify");
-  }
+  if (!options.verify) return absl::OkStatus();
   if (options.forced_cuts < 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--verify-cuts ", options.forced_cuts, ": must be at least 0"));

@@ -26,7 +26,7 @@ namespace refract::tools {
 struct VerifyCommandOptions {
   bool verify = false;
   VerifyOptions run;
-  std::string sample;  // a request; empty: drawn ones
+  std::string sample;  // a request (--sample); empty: drawn ones
   int forced_cuts = 6;
 };
 

@@ -1,0 +1,77 @@
+#ifndef REFRACT_TOOLS_WIRE_METER_H_
+#define REFRACT_TOOLS_WIRE_METER_H_
+
+// Runs sample requests through a split model in this process, with what
+// crosses encoded and decoded as the nodes do it, against the model as a whole.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/tensor.h"
+#include "models/repository.h"
+#include "models/split_plan.h"
+#include "runtime/split_run.h"
+
+namespace refract::tools {
+
+// A request, and what to call it in errors.
+struct WireSample {
+  std::string name;
+  std::vector<base::Tensor> inputs;  // in the graph's order
+};
+
+// Forms of the values that cross, as in SplitPlan.
+struct WireForms {
+  std::vector<models::WireForm> up;
+  std::vector<models::WireForm> down;
+};
+
+struct WireReading {
+  std::vector<models::WireError> errors;  // one per output, over all samples
+  // Mean per sample: bytes of each value's tensors, each padded as in a
+  // message, with their entries in its table; and of whole messages.
+  std::vector<double> up_bytes;
+  std::vector<double> down_bytes;
+  double message_bytes_up = 0;
+  double message_bytes_down = 0;
+  // Per value: whether it went as int32 in every sample.
+  std::vector<bool> up_narrowed;
+
+  double worst() const;
+};
+
+// Not thread-safe.
+class WireMeter {
+ public:
+  // Runs the model as a whole on each sample. InvalidArgument names the sample
+  // that does not fit; other errors as RequestRunner. `model` must outlive it.
+  static absl::StatusOr<std::unique_ptr<WireMeter>> Create(
+      const models::LoadedModel& model, const models::SplitPlan& plan,
+      std::vector<WireSample> samples);
+
+  // An element that is a NaN or an infinity on one side only is infinitely far
+  // off.
+  absl::StatusOr<WireReading> Measure(const WireForms& forms);
+
+ private:
+  WireMeter(const models::LoadedModel& model, models::SplitPlan plan)
+      : model_(model), plan_(std::move(plan)) {}
+
+  const models::LoadedModel& model_;
+  models::SplitPlan plan_;
+  std::vector<WireSample> samples_;
+  std::vector<std::vector<base::Tensor>> wanted_;  // per sample
+  std::unique_ptr<runtime::RequestRunner> split_;
+};
+
+// The largest difference of two elements, and the largest finite element of
+// `wanted`. Outputs of one model: same dtype and dims, else infinitely far off.
+models::WireError ErrorBetween(const base::TensorView& found,
+                               const base::TensorView& wanted);
+
+}  // namespace refract::tools
+
+#endif  // REFRACT_TOOLS_WIRE_METER_H_

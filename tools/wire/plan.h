@@ -1,0 +1,73 @@
+#ifndef REFRACT_TOOLS_WIRE_PLAN_H_
+#define REFRACT_TOOLS_WIRE_PLAN_H_
+
+// The options of `refract partition` that say in which form tensors cross, and
+// what becomes of them.
+
+#include <cstdint>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "models/repository.h"
+#include "models/split_plan.h"
+#include "nlohmann/json_fwd.hpp"
+#include "tools/wire/meter.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace refract::tools {
+
+struct WireOptions {
+  std::string dtype = "fp32";  // or fp16, bf16, int8, auto
+  std::optional<double> error_bound;
+  std::vector<std::string> samples;  // safetensors files, a request each
+  uint64_t seed = 1;                 // of drawn requests, without samples
+
+  // Whether anything is to be chosen or measured at all.
+  bool given = false;
+};
+
+// --wire-dtype, --wire-error-bound, --sample, --wire-seed.
+void AddWireOptions(CLI::App& command, WireOptions& options);
+// InvalidArgument names the option.
+absl::Status CheckWireOptions(const WireOptions& options);
+
+// What was chosen, on what, and what it costs.
+struct WireReport {
+  WireForms forms;
+  WireReading chosen;
+  WireReading plain;  // all tensors as they are
+};
+
+// Gives `plan` its forms and measured errors: `options.dtype` wherever that
+// saves bytes, or with auto the smallest that keep the bound (ChooseWireTypes;
+// 0.001 without one); int64 as int32 and equal rows once where the samples say
+// that it saves bytes. `batch`: items of drawn requests,
+// `per_item` as partitioner::SizesForBatch. A plan that sends
+// nothing is left as it is, and nullopt returned.
+//
+// FailedPrecondition: the error of an output is above the bound; names output,
+// error, bound and the tensor that adds the most. InvalidArgument names a
+// sample that does not fit the model, or an input that cannot be drawn.
+absl::StatusOr<std::optional<WireReport>> ChooseWireForms(
+    const WireOptions& options, const models::LoadedModel& model, int64_t batch,
+    const absl::flat_hash_map<std::string, int64_t>& per_item,
+    models::SplitPlan& plan);
+
+void PrintWire(const models::SplitPlan& plan, const WireReport& report,
+               std::ostream& out);
+// docs/partitioning.md lists the fields.
+nlohmann::ordered_json WireToJson(const models::Graph& graph,
+                                  const models::SplitPlan& plan,
+                                  const WireReport& report);
+
+}  // namespace refract::tools
+
+#endif  // REFRACT_TOOLS_WIRE_PLAN_H_
