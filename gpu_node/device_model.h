@@ -16,6 +16,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/digest.h"
+#include "gpu_node/device.h"
+#include "gpu_node/row_layout.h"
 #include "models/repository.h"
 #include "runtime/program.h"
 #include "runtime/wire/codec.h"
@@ -40,15 +42,43 @@ class DeviceModel {
   // OK, or why `offer`, of this name and version, is for something else.
   absl::Status CheckOffer(const transport::ModelOffer& offer) const;
 
+  const runtime::Program& program() const { return *program_; }
+  const RowLayout& layout() const { return layout_; }
+  // Empty, or why its requests are executed alone and whole.
+  std::string WhyAlone() const;
+  // Of the weights that this part reads.
+  size_t weight_bytes() const { return weight_bytes_; }
+  // Reads them once, so that their pages are in memory, or gives the pages back
+  // (they come again when read). While nothing executes.
+  void ReadWeights() const;
+  void DropWeights() const;
+
+  // Rows of a request, by the sizes of its tensors, at least 1; 1 where they do
+  // not tell.
+  int64_t RowsOf(absl::Span<const base::TensorView> tensors) const;
+  // RowLayout::MergeKey; empty for what cannot be merged.
+  std::string MergeKey(const transport::ServerCall& call) const;
+
   // Runs `call` on the calling thread and answers it. Returns how that went,
   // for the log; the client has been told the same.
   absl::Status Execute(transport::ServerCall& call) const;
 
+  // Runs `batch` on the calling thread: status and reply of its members are set
+  // and no call is answered. Several members, whose keys are equal, run as one;
+  // if that fails each runs alone, so that only those fail which are at fault.
+  // One with more than `max_rows` runs in steps. A row's result may differ in
+  // its last bits with the number of rows that it is computed among.
+  void ExecuteBatch(Batch& batch, int64_t max_rows, RowBuffers& buffers) const;
+
  private:
   DeviceModel(std::shared_ptr<const models::LoadedModel> model,
               std::unique_ptr<const runtime::Program> program);
-  absl::StatusOr<transport::OutgoingMessage> Run(
-      transport::ServerCall& call) const;
+  absl::StatusOr<transport::OutgoingMessage> Run(transport::ServerCall& call,
+                                                 bool* non_finite) const;
+  absl::StatusOr<transport::OutgoingMessage> RunInSteps(
+      transport::ServerCall& call, int64_t rows, int64_t max_rows,
+      RowBuffers& buffers, bool* non_finite) const;
+  absl::Status RunTogether(Batch& batch, RowBuffers& buffers) const;
 
   // Shared with whoever loaded it; keeps the mapped weights alive.
   std::shared_ptr<const models::LoadedModel> model_;
@@ -59,6 +89,10 @@ class DeviceModel {
   const runtime::wire::Codec down_codec_;
   mutable runtime::wire::DecoderPool decoders_;
   bool sizes_depend_on_data_;
+  RowLayout layout_;
+  std::vector<absl::Span<const std::byte>> weights_;  // that this part reads
+  size_t weight_bytes_ = 0;
+  bool merges_ = false;  // WhyAlone() is empty
   std::unique_ptr<runtime::ContextPool> contexts_;
 };
 
@@ -74,6 +108,10 @@ class DeviceModels {
   // Loads nothing from disk; for tests.
   explicit DeviceModels(std::vector<std::unique_ptr<DeviceModel>> models)
       : models_(std::move(models)) {}
+
+  // Takes a model out again: `why` is told to those who offer it. The indexes
+  // of those behind it change.
+  void LeaveOut(size_t index, const absl::Status& why);
 
   // Index of the model that `offer` means. NotFound, or FailedPrecondition
   // with what differs.

@@ -49,6 +49,23 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
                  "with RESOURCE_EXHAUSTED")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  app.add_option("--batching-window-us", flags.batching_window_us,
+                 "Execute requests of all CPU nodes together, and let one wait "
+                 "this long for others where that pays, microseconds; 0 = "
+                 "only with those that wait anyway. Models with "
+                 "dynamic_batching in their config.pbtxt follow that instead; "
+                 "without either, requests are executed alone")
+      ->check(CLI::Range(0, 60'000'000));
+  app.add_option("--max-batch", flags.max_batch,
+                 "Rows of one execution; a request with more is executed in "
+                 "several steps, or refused if its rows depend on each other")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
+      ->capture_default_str();
+  app.add_option("--weight-memory-mib", flags.weight_memory_mib,
+                 "Weights that may be in the device's memory at once; those "
+                 "used longest ago make room for others. 0 = all of them, MiB")
+      ->check(CLI::Range(0.0, 1e9))
+      ->capture_default_str();
   app.add_option("--pollers", flags.pollers,
                  "Threads that run the connections of CPU nodes; one drives a "
                  "NIC")

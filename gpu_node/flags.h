@@ -1,6 +1,8 @@
 #ifndef REFRACT_GPU_NODE_FLAGS_H_
 #define REFRACT_GPU_NODE_FLAGS_H_
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -18,6 +20,9 @@ struct Flags {
   int port = 8100;
   int instances = 1;
   int max_queue = 256;
+  std::optional<int64_t> batching_window_us;
+  int64_t max_batch = 16384;
+  double weight_memory_mib = 0;
   int pollers = 1;
   double drain_timeout_s = 30;
 };

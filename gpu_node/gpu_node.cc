@@ -1,9 +1,14 @@
 #include "gpu_node/gpu_node.h"
 
+#include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
+#include "gpu_node/cpu_device.h"
+#include "gpu_node/resident_set.h"
+#include "gpu_node/warm_up.h"
 
 namespace refract::gpu_node {
 namespace {
@@ -11,10 +16,7 @@ namespace {
 // Enough to see what goes wrong, few enough not to be what goes wrong.
 constexpr int kFailureLinesPerSecond = 10;
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<GpuNode>> GpuNode::Create(
-    DeviceModels models, const GpuNodeOptions& options) {
+absl::Status CheckOptions(const GpuNodeOptions& options) {
   if (options.instances < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("instances is ", options.instances, ", wanted ≥ 1"));
@@ -22,22 +24,137 @@ absl::StatusOr<std::unique_ptr<GpuNode>> GpuNode::Create(
   if (options.max_queue < 1) {
     return absl::InvalidArgumentError("max_queue is 0, wanted ≥ 1");
   }
-  std::unique_ptr<GpuNode> node(new GpuNode(std::move(models), options));
-  for (int i = 0; i < options.instances; ++i) {
-    node->instances_.emplace_back([raw = node.get()] { raw->RunInstance(); });
+  if (options.max_batch < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_batch is ", options.max_batch, ", wanted ≥ 1"));
   }
+  if (options.batching_window.value_or(absl::ZeroDuration()) <
+      absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("batching_window is below 0");
+  }
+  return absl::OkStatus();
+}
+
+std::string LabelOf(const DeviceModel& model) {
+  return absl::StrCat("model '", model.name(), "' version ", model.version());
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GpuNode>> GpuNode::Create(
+    DeviceModels models, const GpuNodeOptions& options,
+    const MakeDevice& make_device) {
+  const absl::Status valid = CheckOptions(options);
+  if (!valid.ok()) return valid;
+  std::unique_ptr<GpuNode> node(new GpuNode(std::move(models), options));
+  for (size_t i = node->models_.size(); i > 0; --i) {
+    const DeviceModel& model = node->models_[i - 1];
+    const absl::Status fits =
+        ResidentSet(options.weight_memory, {model.weight_bytes()}).CheckFits(0);
+    if (fits.ok()) continue;
+    const auto why = absl::StrCat(LabelOf(model), ": ", fits.message());
+    LOG(ERROR) << why << "; it is left out";
+    node->models_.LeaveOut(i - 1, absl::FailedPreconditionError(why));
+  }
+  std::vector<ScheduledModel> described;
+  for (size_t i = 0; i < node->models_.size(); ++i) {
+    described.push_back(node->Describe(node->models_[i]));
+    node->merges_.push_back(described.back().batching.enabled);
+  }
+  node->device_ =
+      make_device != nullptr
+          ? make_device(node->models_)
+          : std::make_unique<CpuDevice>(
+                &node->models_,
+                CpuDevice::Options{.instances = options.instances,
+                                   .max_rows = options.max_batch,
+                                   .weight_memory = options.weight_memory});
+  SchedulerOptions scheduler;
+  scheduler.max_queue = options.max_queue;
+  scheduler.first_backoff = options.first_backoff;
+  scheduler.last_backoff = options.last_backoff;
+  node->scheduler_ = std::make_unique<Scheduler>(
+      scheduler, std::move(described), node->device_.get(), *options.clock);
+  node->scheduler_->Start();
+  node->timers_ =
+      std::thread([raw = node->scheduler_.get()] { raw->RunTimers(); });
   return node;
 }
 
 GpuNode::GpuNode(DeviceModels models, const GpuNodeOptions& options)
-    : models_(std::move(models)),
-      queue_(options.max_queue, *options.clock),
-      failure_log_(kFailureLinesPerSecond, *options.clock),
+    : options_(options),
+      models_(std::move(models)),
       refusal_log_(kFailureLinesPerSecond, *options.clock) {}
 
 GpuNode::~GpuNode() {
-  queue_.Close();
-  for (std::thread& instance : instances_) instance.join();
+  if (scheduler_ == nullptr) return;
+  scheduler_->StopTimers();
+  timers_.join();
+  scheduler_.reset();
+}
+
+ScheduledModel GpuNode::Describe(const DeviceModel& model) const {
+  const models::ServingConfig& serving = model.model().config.serving;
+  ScheduledModel described;
+  described.label = LabelOf(model);
+  described.share = serving.share;
+  described.max_instances = serving.max_instances;
+  described.max_queue = serving.max_queue;
+  described.weight_bytes = model.weight_bytes();
+  std::string why_not = model.WhyAlone();
+  described.splittable = why_not.empty();
+  BatchingOptions& batching = described.batching;
+  batching.max_rows = options_.max_batch;
+  if (model.layout().why_not().empty() && !why_not.empty()) {
+    // Rows are independent, so there is no reason to refuse many.
+    batching.max_rows = std::numeric_limits<int64_t>::max();
+  }
+  batching.enabled =
+      serving.dynamic_batching || options_.batching_window.has_value();
+  batching.window = serving.dynamic_batching
+                        ? serving.max_queue_delay
+                        : options_.batching_window.value_or(absl::Duration());
+  batching.preferred_rows = serving.preferred_batch_sizes;
+  if (batching.enabled && why_not.empty()) {
+    double difference = 0;
+    const absl::Status alone = CheckRowsAlone(model, &difference);
+    if (!alone.ok()) {
+      why_not = std::string(alone.message());
+      described.splittable = false;
+    } else {
+      LOG(INFO) << described.label
+                << ": rows computed alone and among others differ by at most "
+                << difference;
+    }
+  }
+  if (batching.enabled && !why_not.empty()) {
+    batching.enabled = false;
+    LOG(WARNING) << described.label
+                 << ": its requests are never executed together: " << why_not;
+  }
+  if (options_.warm_up > absl::ZeroDuration()) {
+    WarmUpOptions warm_up;
+    warm_up.max_rows = options_.max_batch;
+    warm_up.budget = options_.warm_up;
+    warm_up.clock = options_.clock;
+    described.times = WarmUp(model, warm_up);
+  }
+  const absl::Time now = options_.clock->Now();
+  LOG(INFO)
+      << described.label << ": share " << described.share << ", "
+      << described.weight_bytes << " bytes of weights, "
+      << (described.times.known(now)
+              ? absl::StrCat(
+                    "1 row takes ",
+                    absl::FormatDuration(described.times.Typical(1, now)),
+                    ", 64 take ",
+                    absl::FormatDuration(described.times.Typical(64, now)))
+              : "its times are not known yet")
+      << ", "
+      << (batching.enabled ? absl::StrCat("batching window ",
+                                          absl::FormatDuration(batching.window))
+                           : "no batching");
+  return described;
 }
 
 absl::StatusOr<size_t> GpuNode::OnOffer(const transport::ModelOffer& offer) {
@@ -55,37 +172,44 @@ absl::StatusOr<size_t> GpuNode::OnOffer(const transport::ModelOffer& offer) {
   return match;
 }
 
+absl::Status GpuNode::OnAnnounced(const transport::RequestDescriptor& request) {
+  return scheduler_->Admit(request.model,
+                           models_[request.model].RowsOf(request.tensors),
+                           request.deadline);
+}
+
 void GpuNode::OnRequest(std::unique_ptr<transport::ServerCall> call) {
-  queue_.Push(std::move(call));
+  const size_t index = call->model();
+  const DeviceModel& model = models_[index];
+  const int64_t rows = model.RowsOf(call->tensors());
+  std::string merge_key = merges_[index] ? model.MergeKey(*call) : "";
+  scheduler_->Submit(index, std::move(call), rows, std::move(merge_key));
 }
 
 GpuNode::Stats GpuNode::stats() const {
-  return {succeeded_.load(std::memory_order_relaxed),
-          failed_.load(std::memory_order_relaxed), queue_.expired()};
+  Stats sum;
+  for (size_t i = 0; i < models_.size(); ++i) {
+    const ModelStats model = scheduler_->stats(i);
+    sum.succeeded += model.succeeded;
+    sum.failed += model.failed;
+    sum.expired += model.expired;
+    sum.refused += model.refused + model.queue_full;
+  }
+  return sum;
 }
 
-void GpuNode::RunInstance() {
-  while (std::unique_ptr<transport::ServerCall> call = queue_.Pop()) {
-    const DeviceModel& model = models_[call->model()];
-    const absl::Status status = model.Execute(*call);
-    // Gives the request's memory back to the CN before the queue counts the
-    // call as answered.
-    call.reset();
-    if (status.ok()) {
-      succeeded_.fetch_add(1, std::memory_order_relaxed);
-    } else {
-      failed_.fetch_add(1, std::memory_order_relaxed);
-      if (const std::optional<int64_t> held_back = failure_log_.Admit()) {
-        LOG(WARNING) << "a request of model '" << model.name() << "' version "
-                     << model.version() << " failed: " << status
-                     << (*held_back > 0
-                             ? absl::StrCat(" (", *held_back,
-                                            " earlier failures not logged)")
-                             : "");
-      }
-    }
-    queue_.Done();
-  }
+std::string Summary(const ModelStats& stats) {
+  return absl::StrCat(
+      stats.succeeded, " succeeded, ", stats.failed, " failed, ", stats.expired,
+      " expired, ", stats.refused, " refused as too late, ", stats.queue_full,
+      " refused by a full queue, ", stats.too_large, " too large, ",
+      stats.unavailable, " unavailable; ", stats.batches,
+      " executions of up to ", stats.largest_batch, " requests, ", stats.merged,
+      " requests shared one, ", stats.non_finite,
+      " answers with NaN or infinity; ", stats.loads, " loads and ",
+      stats.evictions, " evictions of weights; ",
+      absl::FormatDuration(stats.device_time), " of device time, ",
+      absl::FormatDuration(stats.queue_time), " in the queue");
 }
 
 }  // namespace refract::gpu_node

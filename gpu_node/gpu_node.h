@@ -2,12 +2,14 @@
 #define REFRACT_GPU_NODE_GPU_NODE_H_
 
 // Everything of a GPU node (HN) but flags and signals: answers the offers of
-// CNs, queues their requests and executes them.
+// CNs, and has a Scheduler execute their requests on a Device.
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -16,17 +18,32 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/log_limiter.h"
+#include "gpu_node/device.h"
 #include "gpu_node/device_model.h"
-#include "gpu_node/ready_queue.h"
+#include "gpu_node/scheduler.h"
 #include "transport/channel.h"
 
 namespace refract::gpu_node {
 
 struct GpuNodeOptions {
-  // Requests executed at once, each on an own thread. ≥ 1.
+  // Requests executed at once, each on an own thread. 1 to 1024.
   int instances = 1;
   // Requests that wait for an instance; more are refused. ≥ 1.
   size_t max_queue = 256;
+  // How long a request may wait for others to be executed with, for models
+  // whose config.pbtxt has no dynamic_batching; nullopt: those are executed
+  // alone. Zero: with what waits already.
+  std::optional<absl::Duration> batching_window;
+  // Rows of one execution; a request with more is executed in several steps,
+  // or refused where rows depend on each other. ≥ 1.
+  int64_t max_batch = 16384;
+  // Weights that may be in device memory at once; 0: all. Bytes.
+  size_t weight_memory = 0;
+  // Time per model to measure it at load; zero: do not.
+  absl::Duration warm_up = absl::Milliseconds(200);
+  // How failed instances are started again.
+  absl::Duration first_backoff = absl::Milliseconds(100);
+  absl::Duration last_backoff = absl::Seconds(10);
   base::Clock* clock = &base::Clock::Real();
 };
 
@@ -34,39 +51,60 @@ struct GpuNodeOptions {
 // destroyed before it.
 class GpuNode : public transport::Handler {
  public:
-  // Starts the instances. InvalidArgument for options out of range.
+  // Makes the device, given the models in the order of their indexes.
+  using MakeDevice =
+      std::function<std::unique_ptr<Device>(const DeviceModels& models)>;
+
+  // Measures the models and starts the instances. InvalidArgument for options
+  // out of range. Models whose weights do not fit into the device's memory are
+  // left out, as those that fail to load. Without `make_device`: the CPU.
   static absl::StatusOr<std::unique_ptr<GpuNode>> Create(
-      DeviceModels models, const GpuNodeOptions& options);
+      DeviceModels models, const GpuNodeOptions& options,
+      const MakeDevice& make_device = nullptr);
   ~GpuNode() override;
 
   absl::StatusOr<size_t> OnOffer(const transport::ModelOffer& offer) override;
+  absl::Status OnAnnounced(
+      const transport::RequestDescriptor& request) override;
   void OnRequest(std::unique_ptr<transport::ServerCall> call) override;
 
   // Waits until every request that arrived is answered, or for `timeout`;
   // whether it is so. Call the transport's StopAdmitting() before.
-  bool Drain(absl::Duration timeout) { return queue_.AwaitIdle(timeout); }
+  bool Drain(absl::Duration timeout) { return scheduler_->AwaitIdle(timeout); }
 
   const DeviceModels& models() const { return models_; }
+  const DeviceTraits& device() const { return device_->traits(); }
+  // OK, or why a model cannot be executed now.
+  absl::Status ModelReady(size_t model) const {
+    return scheduler_->ModelReady(model);
+  }
 
+  // Of all models.
   struct Stats {
     uint64_t succeeded = 0;
     uint64_t failed = 0;   // executed, but with an error
     uint64_t expired = 0;  // dropped in the queue
+    uint64_t refused = 0;  // predicted to be too late, or the queue was full
   };
   Stats stats() const;
+  ModelStats stats(size_t model) const { return scheduler_->stats(model); }
 
  private:
   GpuNode(DeviceModels models, const GpuNodeOptions& options);
-  void RunInstance();
+  // What the scheduler is to know of a model; runs it.
+  ScheduledModel Describe(const DeviceModel& model) const;
 
-  const DeviceModels models_;
-  ReadyQueue queue_;
-  base::LogLimiter failure_log_;
+  const GpuNodeOptions options_;
+  DeviceModels models_;  // constant once the device is there
   base::LogLimiter refusal_log_;
-  std::atomic<uint64_t> succeeded_ = 0;
-  std::atomic<uint64_t> failed_ = 0;
-  std::vector<std::thread> instances_;
+  std::vector<bool> merges_;  // per model
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::thread timers_;
 };
+
+// One line of sums for logs.
+std::string Summary(const ModelStats& stats);
 
 }  // namespace refract::gpu_node
 

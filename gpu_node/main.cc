@@ -66,6 +66,12 @@ int Run(const Flags& flags) {
   GpuNodeOptions options;
   options.instances = flags.instances;
   options.max_queue = flags.max_queue;
+  if (flags.batching_window_us.has_value()) {
+    options.batching_window = absl::Microseconds(*flags.batching_window_us);
+  }
+  options.max_batch = flags.max_batch;
+  options.weight_memory =
+      static_cast<size_t>(flags.weight_memory_mib * (size_t{1} << 20));
   absl::StatusOr<std::unique_ptr<GpuNode>> node =
       GpuNode::Create(*std::move(models), options);
   if (!node.ok()) return Fail(node.status());
@@ -95,8 +101,14 @@ int Run(const Flags& flags) {
   const GpuNode::Stats stats = (*node)->stats();
   LOG(INFO) << "stopped: " << stats.succeeded << " requests succeeded, "
             << stats.failed << " failed, " << stats.expired
-            << " expired in the queue; " << link.accepted
-            << " connections accepted, " << link.refused << " refused";
+            << " expired in the queue, " << stats.refused << " refused; "
+            << link.accepted << " connections accepted, " << link.refused
+            << " refused";
+  for (size_t i = 0; i < (*node)->models().size(); ++i) {
+    const DeviceModel& model = (*node)->models()[i];
+    LOG(INFO) << "model '" << model.name() << "' version " << model.version()
+              << ": " << Summary((*node)->stats(i));
+  }
   return 0;
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
@@ -24,6 +25,11 @@ constexpr absl::string_view kOffsetsPrefix = "offsets.";
 constexpr absl::string_view kBagsPrefix = "bags.";
 constexpr absl::string_view kShapePrefix = "shape.";
 constexpr absl::string_view kBatchKey = "batch_symbol";
+constexpr absl::string_view kShareKey = "share";
+// Wide enough for anything sensible, narrow enough to catch a slip.
+constexpr double kLeastShare = 0.001;
+constexpr double kMostShare = 1000;
+constexpr int kMostInstances = 1024;
 
 inference::DataType ToDataType(base::DType dtype) {
   switch (dtype) {
@@ -183,6 +189,17 @@ absl::Status CheckParameter(const std::string& key, const std::string& text,
     result.id_policies[std::string(table)] = *policy;
     return absl::OkStatus();
   }
+  if (key == kShareKey) {
+    double share = 0;
+    if (!absl::SimpleAtod(text, &share) ||
+        !(share >= kLeastShare && share <= kMostShare)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", text, "\" is no number from ", kLeastShare, " to ",
+                       kMostShare));
+    }
+    result.serving.share = share;
+    return absl::OkStatus();
+  }
   // For the reader alone: rows may differ between versions.
   if (key == kBatchKey) return absl::OkStatus();
   absl::string_view input = key;
@@ -197,6 +214,45 @@ absl::Status CheckParameter(const std::string& key, const std::string& text,
         absl::StrCat("the model has no input ", input));
   }
   return absl::InvalidArgumentError("unknown parameter");
+}
+
+absl::Status ReadServing(const inference::ModelConfig& config,
+                         ServingConfig& serving) {
+  const auto invalid = [](const auto&... parts) {
+    return absl::InvalidArgumentError(absl::StrCat(parts...));
+  };
+  if (config.instance_group_size() > 1) {
+    return invalid("instance_group: ", config.instance_group_size(),
+                   " are listed; all instances of a node are alike");
+  }
+  for (const inference::ModelInstanceGroup& group : config.instance_group()) {
+    if (group.count() < 0 || group.count() > kMostInstances) {
+      return invalid("instance_group: count is ", group.count(),
+                     ", wanted 0 (all) to ", kMostInstances);
+    }
+    serving.max_instances = group.count();
+  }
+  if (!config.has_dynamic_batching()) return absl::OkStatus();
+  const inference::ModelDynamicBatching& batching = config.dynamic_batching();
+  serving.dynamic_batching = true;
+  if (batching.max_queue_delay_microseconds() > 60'000'000) {
+    return invalid("dynamic_batching: max_queue_delay_microseconds is ",
+                   batching.max_queue_delay_microseconds(),
+                   ", more than a minute");
+  }
+  serving.max_queue_delay = absl::Microseconds(
+      static_cast<int64_t>(batching.max_queue_delay_microseconds()));
+  for (const int32_t size : batching.preferred_batch_size()) {
+    if (size < 1) {
+      return invalid("dynamic_batching: preferred_batch_size is ", size,
+                     ", wanted ≥ 1");
+    }
+    serving.preferred_batch_sizes.push_back(size);
+  }
+  std::sort(serving.preferred_batch_sizes.begin(),
+            serving.preferred_batch_sizes.end());
+  serving.max_queue = batching.default_queue_policy().max_queue_size();
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -283,6 +339,8 @@ absl::StatusOr<ModelConfig> CheckConfig(const inference::ModelConfig& config,
 
   ModelConfig result;
   result.name = std::string(name);
+  status = ReadServing(config, result.serving);
+  if (!status.ok()) return base::Annotate(status, path);
   for (const auto& [key, value] : config.parameters()) {
     status = CheckParameter(key, value.string_value(), graph, result);
     if (!status.ok()) {

@@ -8,6 +8,8 @@
 //   out_of_range_ids           "error" (default), "zero" or "default": what an
 //                              id outside its table does
 //   out_of_range_ids.<table>   the same for one weight
+//   share                      of a GPU node's time while other models want it
+//                              too, relative to theirs; default "1"
 //
 // Written by import for clients that make requests, not read back (another
 // version may differ; the model itself is what is checked against):

@@ -20,6 +20,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "base/digest.h"
 #include "models/graph.h"
 #include "models/import.h"
@@ -35,11 +36,27 @@ enum class IdPolicy : uint8_t {
   kDefaultRow,  // reads row 0
 };
 
+// How GPU nodes serve a model beside others (docs/serving.md).
+struct ServingConfig {
+  // Of a device's time while other models want it too, relative to theirs.
+  double share = 1;
+  // Executions at once; 0: as many as the node has instances.
+  int max_instances = 0;
+  // Requests that wait at a node; 0: no limit but the node's.
+  size_t max_queue = 0;
+  // Whether requests may be executed together, how long one may wait for
+  // others, and sizes (rows, ascending) that do not wait.
+  bool dynamic_batching = false;
+  absl::Duration max_queue_delay;
+  std::vector<int64_t> preferred_batch_sizes;
+};
+
 struct ModelConfig {
   std::string name;
   // Weight name → policy; tables that are not listed: `default_id_policy`.
   absl::flat_hash_map<std::string, IdPolicy> id_policies;
   IdPolicy default_id_policy = IdPolicy::kError;
+  ServingConfig serving;
 };
 
 // One version, mapped and checked. Immutable; shared by the requests in flight.

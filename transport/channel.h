@@ -261,6 +261,12 @@ class Handler {
   virtual ~Handler() = default;
   // A number that later calls carry, or why this HN does not serve the offer.
   virtual absl::StatusOr<size_t> OnOffer(const ModelOffer& offer) = 0;
+  // A request that is longer than eager_bytes was announced: OK to have it
+  // pulled when its turn comes, or what it is failed with at once, before any of
+  // its payload moves.
+  virtual absl::Status OnAnnounced(const RequestDescriptor& request) {
+    return absl::OkStatus();
+  }
   // The next thing is to pull this request, which is longer than eager_bytes:
   // the handler may say where its tensors are to land. A place that breaks the
   // rules fails the request with kInternal.

@@ -128,6 +128,14 @@ absl::Status MessageReceiver::StartPull(uint16_t slot,
   pull.placed = false;
   pull.requested = 0;
   pull.tensor = 0;
+  const absl::Status admitted =
+      sink_->OnAnnounced(header, deadline, pull.message->tensors);
+  if (!admitted.ok()) {
+    pull.in_use = false;
+    pull.message.reset();
+    Owe(slot, true);
+    return sink_->OnRefused(header, admitted);
+  }
   if (bytes == 0) return EndPull(pull);
   scheduler_->Add(this, &pull, bytes, deadline);
   return absl::OkStatus();

@@ -35,6 +35,13 @@ class MessageSink {
   // InfiniteFuture: always. As its sender says, unless the sink knows better.
   virtual absl::Time DeadlineOf(const MessageHeader& header,
                                 absl::Time now) const;
+  // A valid message is to be pulled some time: OK, or what it is refused with
+  // (OnRefused is called). `tensors` have no data yet.
+  virtual absl::Status OnAnnounced(const MessageHeader& header,
+                                   absl::Time deadline,
+                                   absl::Span<const base::TensorView> tensors) {
+    return absl::OkStatus();
+  }
   // A valid message waits to be pulled, and may be told where to land. The only
   // call that may come during a round of another connection. `tensors` have no
   // data yet.
@@ -42,7 +49,8 @@ class MessageSink {
                             absl::Span<const base::TensorView> tensors,
                             Landing* landing) {}
   // A valid message that was not pulled: kInternal, it has a bad place to land;
-  // kResourceExhausted, it would have come too late; kDeadlineExceeded, it did.
+  // kResourceExhausted, it would have come too late; kDeadlineExceeded, it did;
+  // or as OnAnnounced() said.
   virtual absl::Status OnRefused(const MessageHeader& header,
                                  const absl::Status& why) = 0;
 };

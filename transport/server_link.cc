@@ -117,6 +117,15 @@ absl::Status ServerLink::CheckRequest(const MessageHeader& header) const {
   return absl::OkStatus();
 }
 
+absl::Status ServerLink::OnAnnounced(
+    const MessageHeader& header, absl::Time deadline,
+    absl::Span<const base::TensorView> tensors) {
+  // One that may not be made is refused when it is here.
+  if (!CheckRequest(header).ok()) return absl::OkStatus();
+  return shared_->handler->OnAnnounced(
+      {model_ids_[header.model], deadline, header.payload_bytes(), tensors});
+}
+
 void ServerLink::OnDescriptor(const MessageHeader& header, absl::Time deadline,
                               absl::Span<const base::TensorView> tensors,
                               Landing* landing) {

@@ -48,6 +48,8 @@ class ServerLink final : public PollTask, private MessageSink {
   void SendReplies();
   absl::Status OnMessage(const MessageHeader& header, absl::string_view text,
                          IncomingMessage::ImplPtr message) override;
+  absl::Status OnAnnounced(const MessageHeader& header, absl::Time deadline,
+                           absl::Span<const base::TensorView> tensors) override;
   void OnDescriptor(const MessageHeader& header, absl::Time deadline,
                     absl::Span<const base::TensorView> tensors,
                     Landing* landing) override;

@@ -102,6 +102,19 @@ TEST(GpuNodeTest, RefusesRequestsWithTheWrongTensors) {
   EXPECT_EQ(node->stats().succeeded, 0);
 }
 
+TEST(GpuNodeTest, LeavesOutWhatDoesNotFitIntoTheDevice) {
+  const auto model = MakeSmallModel({});
+  GpuNodeOptions options;
+  options.weight_memory = 8;
+  const auto node = *GpuNode::Create(MakeModels({model}), options);
+  const absl::Status status = node->OnOffer(OfferOf(*model)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  // fc has 7 floats, bias one; the table stays on the CN.
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("'small'"), HasSubstr("need 32 bytes"),
+                    HasSubstr("8 are free")));
+}
+
 TEST(GpuNodeTest, DestructionAnswersWhatIsQueued) {
   const auto model = MakeSmallModel({});
   Answers answers;
@@ -115,6 +128,51 @@ TEST(GpuNodeTest, DestructionAnswersWhatIsQueued) {
   EXPECT_EQ(answers.size(), 20);
 }
 
+// A device that answers nothing until it is told, then fails.
+class DoomedDevice : public Device {
+ public:
+  const DeviceTraits& traits() const override { return traits_; }
+  void Start(int, Done done) override {
+    done(starts_++ == 0 ? absl::OkStatus() : absl::InternalError("still dead"));
+  }
+  void Upload(int, int, Batch*, Done done) override { done(absl::OkStatus()); }
+  void Execute(int, int, Batch*, Done done) override {
+    done(absl::InternalError("uncorrectable error"));
+  }
+  void Download(int, int, Batch*, Done done) override {
+    done(absl::OkStatus());
+  }
+  void LoadWeights(size_t, absl::Span<const size_t>, Done done) override {
+    done(absl::OkStatus());
+  }
+
+ private:
+  const DeviceTraits traits_{.name = "doomed"};
+  int starts_ = 0;
+};
+
+TEST(GpuNodeTest, IsNotReadyForItsModelsWhenTheDeviceHasFailed) {
+  const auto model = MakeSmallModel({});
+  GpuNodeOptions options;
+  options.first_backoff = absl::Hours(1);
+  options.last_backoff = absl::Hours(1);
+  const auto node = *GpuNode::Create(
+      MakeModels({model}), options,
+      [](const auto&) { return std::make_unique<DoomedDevice>(); });
+  EXPECT_EQ(node->ModelReady(0), absl::OkStatus());
+  Answers answers;
+  node->OnRequest(std::make_unique<FakeServerCall>(
+      "first", absl::InfiniteFuture(), &answers));
+  EXPECT_TRUE(absl::IsUnavailable(answers.Of("first")));
+  EXPECT_TRUE(absl::IsUnavailable(node->ModelReady(0)));
+  EXPECT_THAT(std::string(node->ModelReady(0).message()),
+              AllOf(HasSubstr("doomed"), HasSubstr("uncorrectable error")));
+  node->OnRequest(std::make_unique<FakeServerCall>(
+      "second", absl::InfiniteFuture(), &answers));
+  EXPECT_TRUE(absl::IsUnavailable(answers.Of("second")));
+  EXPECT_EQ(node->stats(0).unavailable, 2);
+}
+
 TEST(GpuNodeTest, RefusesOptionsOutOfRange) {
   GpuNodeOptions options;
   options.instances = 0;
@@ -122,6 +180,10 @@ TEST(GpuNodeTest, RefusesOptionsOutOfRange) {
             absl::StatusCode::kInvalidArgument);
   options.instances = 1;
   options.max_queue = 0;
+  EXPECT_EQ(GpuNode::Create(MakeModels({}), options).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  options.max_queue = 1;
+  options.max_batch = 0;
   EXPECT_EQ(GpuNode::Create(MakeModels({}), options).status().code(),
             absl::StatusCode::kInvalidArgument);
 }

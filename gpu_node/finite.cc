@@ -1,0 +1,40 @@
+#include "gpu_node/finite.h"
+
+#include <cstring>
+
+namespace refract::gpu_node {
+namespace {
+
+// An exponent of ones says NaN or infinity in every IEEE format, and in
+// bfloat16.
+template <typename Word>
+bool AnyWithExponent(const base::TensorView& tensor, Word exponent) {
+  const size_t count = tensor.bytes / sizeof(Word);
+  // Without a branch, so that the loop is vectorised.
+  Word found = 0;
+  for (size_t i = 0; i < count; ++i) {
+    Word word;
+    std::memcpy(&word, tensor.data + i * sizeof(Word), sizeof(Word));
+    found |= static_cast<Word>((word & exponent) == exponent);
+  }
+  return found != 0;
+}
+
+}  // namespace
+
+bool HasNonFinite(const base::TensorView& tensor) {
+  switch (tensor.dtype) {
+    case base::DType::kFloat16:
+      return AnyWithExponent<uint16_t>(tensor, 0x7c00);
+    case base::DType::kBFloat16:
+      return AnyWithExponent<uint16_t>(tensor, 0x7f80);
+    case base::DType::kFloat32:
+      return AnyWithExponent<uint32_t>(tensor, 0x7f800000u);
+    case base::DType::kFloat64:
+      return AnyWithExponent<uint64_t>(tensor, 0x7ff0000000000000u);
+    default:
+      return false;
+  }
+}
+
+}  // namespace refract::gpu_node

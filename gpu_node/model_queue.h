@@ -1,0 +1,114 @@
+#ifndef REFRACT_GPU_NODE_MODEL_QUEUE_H_
+#define REFRACT_GPU_NODE_MODEL_QUEUE_H_
+
+// Requests of one model that have arrived and wait for an instance, in order of
+// deadline. Those without one come last, but under overload still get their
+// share.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "transport/channel.h"
+
+namespace refract::gpu_node {
+
+// What the order depends on.
+struct ReadyKey {
+  absl::Time deadline = absl::InfiniteFuture();
+  uint64_t arrival = 0;  // counts requests; unique
+};
+
+// Earliest deadline first; equal deadlines in order of arrival, so that
+// requests without one are served first come, first served.
+bool RunsBefore(const ReadyKey& a, const ReadyKey& b);
+
+// Of so many requests that are run in a row, at least one has no deadline if
+// one waits: 5 % of the model's share, as pulls without a deadline get of the
+// link.
+inline constexpr int kTurnWithoutDeadline = 20;
+
+// What to do with a request whose turn it is.
+enum class Verdict : uint8_t {
+  kRun,
+  kDropExpired,    // nobody can use the answer any more
+  kDropHopeless,   // nobody will be able to when it is there
+  kDropAbandoned,  // nobody waits for the answer
+};
+// `time` is how long it typically executes; zero when unknown.
+Verdict Judge(absl::Time deadline, bool abandoned, absl::Duration time,
+              absl::Time now);
+
+struct QueuedRequest {
+  std::unique_ptr<transport::ServerCall> call;
+  int64_t rows = 1;
+  // Requests with equal keys can be executed together; empty: with none.
+  std::string merge_key;
+  absl::Time arrival;
+  // How long it would execute alone, as far as was known when it came.
+  absl::Duration estimate;
+  // Admitted although it seems too late, to find out whether that is so.
+  bool is_probe = false;
+};
+
+// Not thread-safe; answers nobody.
+class ModelQueue {
+ public:
+  bool empty() const { return entries_.empty(); }
+  size_t size() const { return entries_.size(); }
+
+  void Push(QueuedRequest request);
+
+  // The request whose turn it is: the first one, or the oldest one without a
+  // deadline when it is their turn. The queue is not empty.
+  const QueuedRequest& Next() const;
+  // Next(), then, if it can be merged, the others with its merge key in their
+  // order. Valid until the queue changes.
+  std::vector<const QueuedRequest*> Candidates() const;
+  // Takes out what Next() or Candidates() gave.
+  QueuedRequest Take(const QueuedRequest& request);
+  // An execution begins, with or without a deadline.
+  void CountTurn(bool with_deadline);
+
+  // All whose deadline has passed.
+  std::vector<QueuedRequest> TakeExpired(absl::Time now);
+  std::vector<QueuedRequest> TakeAll();
+
+  // What would run before a request with this deadline. Looks no further than
+  // `enough`.
+  struct Work {
+    absl::Duration time;  // each alone
+    int64_t rows = 0;
+  };
+  Work WorkBefore(absl::Time deadline, absl::Duration enough) const;
+  // All that waits, each alone.
+  absl::Duration work() const { return work_; }
+
+ private:
+  struct Entry {
+    ReadyKey key;
+    // mutable: moved out of a const set element right before it is erased; the
+    // order does not depend on it.
+    mutable QueuedRequest request;
+    friend bool operator<(const Entry& a, const Entry& b) {
+      return RunsBefore(a.key, b.key);
+    }
+  };
+  using Entries = std::set<Entry>;
+  Entries::const_iterator NextEntry() const;
+  QueuedRequest Take(Entries::const_iterator entry);
+
+  Entries entries_;
+  absl::Duration work_;
+  uint64_t arrivals_ = 0;
+  // Run since the last one without a deadline.
+  int run_with_deadline_ = 0;
+};
+
+}  // namespace refract::gpu_node
+
+#endif  // REFRACT_GPU_NODE_MODEL_QUEUE_H_

@@ -1,0 +1,83 @@
+#ifndef REFRACT_GPU_NODE_ROW_LAYOUT_H_
+#define REFRACT_GPU_NODE_ROW_LAYOUT_H_
+
+// How the rows (items to score) of requests lie in a part's inputs and outputs:
+// what is needed to execute several requests as one, and one in several steps.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/tensor.h"
+#include "models/graph.h"
+#include "runtime/program.h"
+
+namespace refract::gpu_node {
+
+// Memory for gathered inputs, which stays. Not thread-safe: one per instance.
+class RowBuffers {
+ public:
+  // At least `bytes`, aligned to base::kTensorAlignBytes; valid until the next
+  // call for the same input.
+  std::byte* Get(size_t input, size_t bytes);
+
+ private:
+  std::vector<base::AlignedBuffer> buffers_;
+};
+
+// Immutable, thread-safe.
+class RowLayout {
+ public:
+  // `rows`: of the part (models::FindHnRowDependence).
+  RowLayout(const models::Graph& graph, const runtime::Part& part,
+            const models::RowDependence& rows);
+
+  // Empty, or why requests are executed alone and whole: some operator mixes
+  // rows, or an input or output does not have one entry per row.
+  const std::string& why_not() const { return why_not_; }
+
+  // Rows of inputs that have the layout, by their sizes alone; nullopt for
+  // others. Only if why_not() is empty, as all below.
+  std::optional<int64_t> Rows(absl::Span<const base::TensorView> inputs) const;
+
+  // Requests with equal keys can be executed together: their inputs differ in
+  // nothing but rows. Empty: with none. `settled` as ServerCall's: values that
+  // a peer may still change are not compared.
+  std::string MergeKey(absl::Span<const base::TensorView> inputs,
+                       bool settled) const;
+
+  // The inputs of requests with equal keys one below the other, copied into
+  // `buffers`; what is the same in all is the first's.
+  std::vector<base::TensorView> Gather(
+      absl::Span<const absl::Span<const base::TensorView>> requests,
+      RowBuffers& buffers) const;
+  // `count` rows from `first` on. Row counts are written to `buffers`.
+  std::vector<base::TensorView> Slice(absl::Span<const base::TensorView> inputs,
+                                      int64_t first, int64_t count,
+                                      RowBuffers& buffers) const;
+
+ private:
+  enum class Rule : uint8_t {
+    kRows,   // one entry per row in dimension 0
+    kCount,  // the number of rows, as a size
+    kSame,   // does not depend on the rows
+  };
+  std::vector<Rule> inputs_;
+  std::string why_not_;
+};
+
+// `rows` rows of `output`, which has one entry per row, from row `first` on.
+struct RowRange {
+  size_t offset = 0;  // bytes
+  size_t bytes = 0;
+};
+RowRange RangeOfRows(const base::TensorView& output, int64_t first,
+                     int64_t rows);
+
+}  // namespace refract::gpu_node
+
+#endif  // REFRACT_GPU_NODE_ROW_LAYOUT_H_

@@ -1,0 +1,264 @@
+#ifndef REFRACT_GPU_NODE_SCHEDULER_H_
+#define REFRACT_GPU_NODE_SCHEDULER_H_
+
+// Which requests a device executes when: admission, order, batches, shares of
+// several models, weights in device memory, instances that fail. The rules are
+// in the files that are included here; this one keeps the state and asks them.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/log_limiter.h"
+#include "gpu_node/batch_policy.h"
+#include "gpu_node/device.h"
+#include "gpu_node/execution_times.h"
+#include "gpu_node/fair_share.h"
+#include "gpu_node/model_queue.h"
+#include "gpu_node/resident_set.h"
+
+namespace refract::gpu_node {
+
+struct SchedulerOptions {
+  // Requests of all models that wait; more are refused, but those of a model
+  // that has less than its share of the places. ≥ 1.
+  size_t max_queue = 256;
+  // Until a lost instance is started again; doubles with each loss until an
+  // execution succeeds.
+  absl::Duration first_backoff = absl::Milliseconds(100);
+  absl::Duration last_backoff = absl::Seconds(10);
+};
+
+// One model as the scheduler sees it.
+struct ScheduledModel {
+  std::string label;  // for messages: "model 'x' version 1"
+  // Of the device's time while others want it too, relative to theirs. > 0.
+  double share = 1;
+  // Batches in the works at once; 0: as many as there are instances.
+  int max_instances = 0;
+  // Requests that wait; 0: no limit but SchedulerOptions::max_queue.
+  size_t max_queue = 0;
+  size_t weight_bytes = 0;
+  BatchingOptions batching;
+  // A request with more rows than batching.max_rows is executed in several
+  // steps; else it is refused.
+  bool splittable = false;
+  // Times measured at load.
+  ExecutionTimes times;
+};
+
+// Sums since the start.
+struct ModelStats {
+  uint64_t succeeded = 0;
+  uint64_t failed = 0;     // executed, but with an error
+  uint64_t expired = 0;    // deadline passed in the queue, or would have
+  uint64_t abandoned = 0;  // the client had gone
+  uint64_t refused = 0;    // predicted to be too late, when they came
+  uint64_t queue_full = 0;
+  uint64_t too_large = 0;
+  uint64_t unavailable = 0;    // no instance, or lost with one, or stopping
+  uint64_t batches = 0;        // executions
+  uint64_t merged = 0;         // requests that shared an execution
+  uint64_t largest_batch = 0;  // requests in one execution
+  uint64_t non_finite = 0;     // answers with a NaN or an infinity
+  uint64_t loads = 0;          // of the weights
+  uint64_t evictions = 0;
+  absl::Duration device_time;
+  absl::Duration queue_time;  // of those executed, until their batch was formed
+};
+
+// Thread-safe. Answers every request exactly once.
+//
+//  - Per model earliest deadline first; among models the one furthest behind
+//    its share of the device's time.
+//  - One batch executes per instance. Where the device can, the next one's
+//    inputs are uploaded meanwhile, as late as they will still be there in
+//    time: until then an urgent request can still go first, and others can
+//    join.
+//  - A request that is predicted to miss its deadline is refused. If a model
+//    has executed nothing for kProbeInterval, one request is let through all
+//    the same, so that a wrong prediction is found out.
+class Scheduler {
+ public:
+  static constexpr absl::Duration kProbeInterval = absl::Seconds(1);
+
+  // `device` and `clock` outlive this. Start() begins.
+  Scheduler(const SchedulerOptions& options, std::vector<ScheduledModel> models,
+            Device* device, base::Clock& clock);
+  // Fails what waits with Unavailable, then waits for what the device holds.
+  ~Scheduler();
+
+  void Start();
+
+  // Would a request with so many rows be queued now? Counts a refusal. For
+  // requests whose payload is still to be pulled.
+  absl::Status Admit(size_t model, int64_t rows, absl::Time deadline);
+
+  // Queues `call`, or fails it:
+  //   InvalidArgument    more rows than the largest batch, and not divisible
+  //   ResourceExhausted  too many wait, or it cannot be executed in time
+  //   DeadlineExceeded   its deadline passed, or would, while it waited
+  //   Unavailable        no instance is up, its instance was lost, or closed
+  //   Cancelled          its client does not wait any more
+  void Submit(size_t model, std::unique_ptr<transport::ServerCall> call,
+              int64_t rows, std::string merge_key);
+
+  // Nothing more is queued.
+  void Close();
+  // Waits until nothing is queued or in the works, or for `timeout`; whether it
+  // is so.
+  bool AwaitIdle(absl::Duration timeout);
+  // OK, or why no instance can execute the model now.
+  absl::Status ModelReady(size_t model) const;
+
+  // Something is to be done at next_timer(): OnTimer() does it. RunTimers()
+  // does that until StopTimers(); a thread of the owner's.
+  absl::Time next_timer() const;
+  void OnTimer() { Pump(); }
+  void RunTimers();
+  void StopTimers();
+
+  ModelStats stats(size_t model) const;
+  size_t pending() const;  // queued or in the works
+
+ private:
+  struct Model {
+    ScheduledModel config;
+    ModelQueue queue;
+    ExecutionTimes times;
+    ExecutionTimes uploads;
+    ArrivalRate arrivals;
+    size_t guaranteed_places = 1;  // in the queue
+    ModelStats stats;
+    int in_works = 0;  // batches
+    bool ran_since_load = false;
+    absl::Time last_run = absl::InfinitePast();
+    absl::Time last_probe = absl::InfinitePast();
+    absl::Time load_again = absl::InfinitePast();  // after a failed load
+    absl::Status load_error;
+  };
+  enum class Step : uint8_t {
+    kEmpty,
+    kUploading,
+    kUploaded,
+    kExecuting,
+    kDownloading
+  };
+  struct Slot {
+    Step step = Step::kEmpty;
+    std::unique_ptr<Batch> batch;
+    uint64_t order = 0;  // in which batches came
+    absl::Time step_began;
+    absl::Duration estimate;  // of the execution
+  };
+  enum class Health : uint8_t { kStarting, kUp, kFailing, kDown };
+  struct Instance {
+    Health health = Health::kStarting;
+    std::vector<Slot> slots;
+    absl::Status error;  // the last one
+    int failures = 0;    // since an execution succeeded
+    absl::Time start_again;
+  };
+  // To be done without the lock, in this order.
+  struct Actions {
+    struct Answer {
+      std::unique_ptr<transport::ServerCall> call;
+      absl::Status status;
+      bool was_queued = true;
+    };
+    struct Call {
+      enum Kind : uint8_t { kStart, kUpload, kExecute, kDownload } kind;
+      int instance;
+      int slot;
+      Batch* batch;
+    };
+    std::vector<Answer> answers;
+    absl::InlinedVector<Call, 4> calls;
+    int load = -1;  // model
+    std::vector<size_t> evicted;
+    bool empty() const { return answers.empty() && calls.empty() && load < 0; }
+  };
+
+  // Decides and acts until there is nothing to do but wait.
+  void Pump();
+  void Perform(Actions& actions);
+  void Plan(absl::Time now, Actions& actions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void PlanInstance(int index, absl::Time now, Actions& actions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Gives the instance a batch, if it can take one and there is one.
+  void Assign(int index, absl::Time now, Actions& actions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool AssignFrom(size_t model, int index, bool busy, absl::Time now,
+                  Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void DropDead(Model& model, absl::Time now, Actions& actions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void PlanLoad(size_t model, absl::Time now, Actions& actions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void FailQueued(Model& model, const absl::Status& why, Actions& actions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  void OnStarted(int instance, const absl::Status& status);
+  void OnUploaded(int instance, int slot, const absl::Status& status);
+  void OnExecuted(int instance, int slot, const absl::Status& status);
+  void OnDownloaded(int instance, int slot, const absl::Status& status);
+  void OnLoaded(size_t model, absl::Time began, const absl::Status& status);
+  // Takes a step's end in; false if the instance is lost, and with it the
+  // batch, which has then been answered.
+  bool EndStep(int instance, int slot, const absl::Status& status);
+  void Lose(int instance, const absl::Status& error)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A lost instance is down once the device has let go of all that it held.
+  static void Settle(Instance& instance);
+
+  void LogFailure(const std::string& label, const absl::Status& status);
+  absl::Status CheckAdmission(Model& model, size_t index, int64_t rows,
+                              absl::Time deadline, absl::Time now, bool* probe)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Unready() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // How long a request of so many rows typically executes, in steps if need be.
+  absl::Duration TimeFor(const Model& model, int64_t rows, absl::Time now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Duration LoadTime(const Model& model) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Time FreeAt(const Instance& instance, absl::Time now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void WakeAt(absl::Time time) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return pending_ == 0; }
+  bool DeviceIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return in_calls_ == 0;
+  }
+
+  const SchedulerOptions options_;
+  Device* const device_;
+  base::Clock& clock_;
+  base::LogLimiter failure_log_;
+
+  mutable absl::Mutex mu_;
+  // Models are never added or removed; what they hold is guarded.
+  std::vector<Model> models_ ABSL_GUARDED_BY(mu_);
+  std::vector<Instance> instances_ ABSL_GUARDED_BY(mu_);
+  FairShare shares_ ABSL_GUARDED_BY(mu_);
+  ResidentSet residents_ ABSL_GUARDED_BY(mu_);
+  double load_bytes_per_s_ ABSL_GUARDED_BY(mu_);
+  bool loading_ ABSL_GUARDED_BY(mu_) = false;
+  size_t queued_ ABSL_GUARDED_BY(mu_) = 0;
+  size_t pending_ ABSL_GUARDED_BY(mu_) = 0;
+  int in_calls_ ABSL_GUARDED_BY(mu_) = 0;  // `done`s that are still to come
+  uint64_t batches_ ABSL_GUARDED_BY(mu_) = 0;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Time next_timer_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
+  bool stop_timers_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace refract::gpu_node
+
+#endif  // REFRACT_GPU_NODE_SCHEDULER_H_
