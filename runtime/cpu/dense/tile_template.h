@@ -4,6 +4,8 @@
 // Tiles for one instruction set. `Isa` gives a vector of kLanes floats and what
 // is done with it; everything here has internal linkage (see tile.h).
 
+#include <cstring>
+
 #include "runtime/cpu/dense/tile.h"
 
 namespace refract::runtime::cpu {
@@ -76,14 +78,19 @@ void RunTile(const Tile& tile) {
   const float* add = tile.bias;
   const float* multiply = tile.scale;
   if (!whole) {
-    for (int64_t j = 0; j < kPanels * kPanelColumns; ++j) {
-      bias[j] = add != nullptr && j < tile.columns ? add[j] : 0.0f;
-      if (kForm == WeightForm::kInt8) {
-        scale[j] = j < tile.columns ? multiply[j] : 0.0f;
-      }
+    // Copies and not loops with a condition: compilers make those masked loads,
+    // which emulators let fault on what the mask leaves out, null pointers too.
+    const size_t bytes = static_cast<size_t>(tile.columns) * sizeof(float);
+    if (add != nullptr) {
+      std::memset(bias, 0, sizeof(bias));
+      std::memcpy(bias, add, bytes);
+      add = bias;
     }
-    if (add != nullptr) add = bias;
-    multiply = scale;
+    if (kForm == WeightForm::kInt8) {
+      std::memset(scale, 0, sizeof(scale));
+      std::memcpy(scale, multiply, bytes);
+      multiply = scale;
+    }
   }
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
