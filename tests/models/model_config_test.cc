@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -173,6 +174,51 @@ TEST(ModelConfigTest, ReadsPolicies) {
   EXPECT_EQ(config->id_policies.at("t.weight"), IdPolicy::kDefaultRow);
 }
 
+TEST(ModelConfigTest, ReadsHowNodesServeTheModel) {
+  const auto none = Check("name: 'm'");
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_EQ(none->serving.share, 1);
+  EXPECT_EQ(none->serving.max_instances, 0);
+  EXPECT_FALSE(none->serving.dynamic_batching);
+
+  const auto config = Check(R"(
+    name: "m"
+    instance_group { count: 2 }
+    dynamic_batching {
+      preferred_batch_size: [ 64, 16 ]
+      max_queue_delay_microseconds: 700
+      default_queue_policy { max_queue_size: 9 }
+    }
+    parameters { key: "share" value { string_value: "2.5" } })");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->serving.share, 2.5);
+  EXPECT_EQ(config->serving.max_instances, 2);
+  EXPECT_EQ(config->serving.max_queue, 9);
+  EXPECT_TRUE(config->serving.dynamic_batching);
+  EXPECT_EQ(config->serving.max_queue_delay, absl::Microseconds(700));
+  EXPECT_EQ(config->serving.preferred_batch_sizes,
+            (std::vector<int64_t>{16, 64}));
+}
+
+TEST(ModelConfigTest, RefusesServingOutOfRange) {
+  EXPECT_THAT(Message("name: 'm' instance_group { count: -1 }"),
+              HasSubstr("instance_group: count is -1"));
+  EXPECT_THAT(Message("name: 'm' instance_group { } instance_group { }"),
+              HasSubstr("instance_group: 2 are listed"));
+  EXPECT_THAT(
+      Message("name: 'm' dynamic_batching { preferred_batch_size: [0] }"),
+      HasSubstr("preferred_batch_size is 0"));
+  EXPECT_THAT(Message("name: 'm' dynamic_batching { "
+                      "max_queue_delay_microseconds: 60000001 }"),
+              HasSubstr("more than a minute"));
+  for (const char* share : {"0", "-1", "nan", "1001", "much"}) {
+    EXPECT_THAT(Message(absl::StrCat("name: 'm' parameters { key: 'share' "
+                                     "value { string_value: '",
+                                     share, "' } }")),
+                HasSubstr(absl::StrCat("\"", share, "\" is no number")));
+  }
+}
+
 TEST(ModelConfigTest, TakesTensorsInAnyOrderOrNone) {
   EXPECT_TRUE(Check("name: 'm' backend: 'refract'").ok());
   EXPECT_TRUE(Check(R"(name: "m"
@@ -184,8 +230,8 @@ TEST(ModelConfigTest, TakesTensorsInAnyOrderOrNone) {
 
 TEST(ModelConfigTest, GivesLineAndFieldOfBadText) {
   EXPECT_THAT(
-      Message("name: \"m\"\ninstance_group [{ count: 2 }]"),
-      ::testing::AllOf(HasSubstr("line 2"), HasSubstr("instance_group")));
+      Message("name: \"m\"\nensemble_scheduling { }"),
+      ::testing::AllOf(HasSubstr("line 2"), HasSubstr("ensemble_scheduling")));
   EXPECT_THAT(Message("name: \"m\"\n\ninput { dimms: 3 }"),
               ::testing::AllOf(HasSubstr("line 3"), HasSubstr("dimms")));
   EXPECT_THAT(Message("name: \"m"), HasSubstr("line 1"));
