@@ -1,0 +1,166 @@
+"""A GPU node that executes requests of two CPU nodes together."""
+
+import concurrent.futures
+import pathlib
+import re
+import shutil
+import tempfile
+import unittest
+
+import numpy as np
+
+from tests.e2e import support
+from tests.e2e.serving_test import infer_inputs, setup_repository, triton
+
+# Of each CN at once. A batch of more holds requests of both.
+CLIENTS_PER_CN = 3
+REQUESTS_PER_CLIENT = 150
+
+
+def summary(node, model):
+    """{what: count} of the line that a GPU node logs about a model at its end."""
+    line = re.search(
+        rf"model '{model}' version 1: (\d+ succeeded.*)", node.output()
+    ).group(1)
+    largest = re.search(r"executions of up to (\d+) requests", line).group(1)
+    merged = re.search(r"(\d+) requests shared one", line).group(1)
+    return {
+        "succeeded": int(line.split()[0]),
+        "failed": int(re.search(r"(\d+) failed", line).group(1)),
+        "largest": int(largest),
+        "merged": int(merged),
+        "line": line,
+    }
+
+
+class BatchingTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="refract-e2e-"))
+        cls.repository, cls.cases = setup_repository(cls.folder)
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.folder)
+
+    def drive(self, *arguments):
+        """The cases from two CNs at once; the GPU node after its end."""
+        hn = support.gpu_node(self.repository, *arguments)
+        self.addCleanup(hn.close)
+        cns = [support.cpu_node(self.repository, [hn.address]) for _ in range(2)]
+        for cn in cns:
+            self.addCleanup(cn.close)
+            with triton.InferenceServerClient(cn.address) as client:
+                support.wait_until(client.is_server_ready, "the CN is ready")
+
+        def one(index):
+            cn = cns[index % 2]
+            with triton.InferenceServerClient(cn.address) as client:
+                for i in range(REQUESTS_PER_CLIENT):
+                    case = self.cases[(index + i) % len(self.cases)]
+                    answer = client.infer(case.model, infer_inputs(case.tensors))
+                    (name,) = (o.name for o in answer.get_response().outputs)
+                    np.testing.assert_allclose(
+                        answer.as_numpy(name), case.scores, atol=1e-5, rtol=0
+                    )
+
+        with concurrent.futures.ThreadPoolExecutor(2 * CLIENTS_PER_CN) as pool:
+            for done in [pool.submit(one, i) for i in range(2 * CLIENTS_PER_CN)]:
+                done.result()
+        self.assertEqual(hn.stop(), 0, hn.output())
+        return hn
+
+    def test_requests_of_two_cns_share_executions_and_scores_stay_right(self):
+        hn = self.drive("--batching-window-us", 20000)
+        sums = [summary(hn, case) for case in {c.model for c in self.cases}]
+        self.assertEqual(
+            sum(s["succeeded"] for s in sums),
+            2 * CLIENTS_PER_CN * REQUESTS_PER_CLIENT,
+            sums,
+        )
+        self.assertEqual(sum(s["failed"] for s in sums), 0, sums)
+        self.assertGreater(sum(s["merged"] for s in sums), 0, sums)
+        # More than one CN has in flight.
+        self.assertGreater(
+            max(s["largest"] for s in sums), CLIENTS_PER_CN, sums
+        )
+
+    def test_without_the_flag_every_request_is_alone(self):
+        hn = self.drive()
+        for name in {c.model for c in self.cases}:
+            sums = summary(hn, name)
+            self.assertEqual(sums["merged"], 0, sums)
+            self.assertEqual(sums["largest"], 1, sums)
+
+    def test_large_requests_run_in_steps(self):
+        hn = self.drive("--max-batch", 32)
+        for name in {c.model for c in self.cases}:
+            self.assertEqual(summary(hn, name)["failed"], 0)
+
+    def test_scarce_memory_for_weights(self):
+        # Room for either model, not for both.
+        sizes = []
+        hn = support.gpu_node(self.repository)
+        hn.stop()
+        for size in re.findall(r"share 1, (\d+) bytes", hn.output()):
+            sizes.append(int(size))
+        hn.close()
+        self.assertEqual(len(sizes), 2)
+        room = (max(sizes) + min(sizes) / 2) / 2**20
+        hn = self.drive("--weight-memory-mib", room)
+        for name in {c.model for c in self.cases}:
+            line = summary(hn, name)["line"]
+            loads = int(re.search(r"(\d+) loads", line).group(1))
+            self.assertGreaterEqual(loads, 1, line)
+        # And for neither.
+        hn = support.gpu_node(
+            self.repository, "--weight-memory-mib", min(sizes) / 2**21
+        )
+        self.addCleanup(hn.close)
+        hn.stop()
+        log = hn.output()
+        for size in sizes:
+            self.assertIn(f"need {size} bytes", log)
+
+    def test_impossible_deadlines_are_refused_and_settings_are_read(self):
+        config = self.repository / "dlrm" / "config.pbtxt"
+        before = config.read_text()
+        self.addCleanup(config.write_text, before)
+        config.write_text(
+            before
+            + "instance_group { count: 1 }\n"
+            + "dynamic_batching { preferred_batch_size: [ 64 ]\n"
+            + "  max_queue_delay_microseconds: 700 }\n"
+            + 'parameters { key: "share" value { string_value: "2.5" } }\n'
+        )
+        hn = support.gpu_node(self.repository)
+        self.addCleanup(hn.close)
+        self.assertRegex(
+            hn.output(), r"'dlrm' version 1: share 2.5, .*batching window 700us"
+        )
+        hn.stop()
+        config.write_text(before + "instance_group { count: -1 }\n")
+        hn = support.gpu_node(self.repository)
+        self.addCleanup(hn.close)
+        self.assertRegex(
+            hn.output(), r"config.pbtxt: instance_group: count is -1"
+        )
+        hn.stop()
+
+    def test_flags_out_of_range(self):
+        for flag, value in (
+            ("--batching-window-us", "-1"),
+            ("--max-batch", "0"),
+            ("--weight-memory-mib", "lots"),
+        ):
+            done = support.run(
+                support.program("refract-gpu-node"), "--model-repository",
+                self.repository, flag, value, check=False,
+            )
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(flag, done.stderr)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
