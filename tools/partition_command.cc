@@ -171,6 +171,11 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
         "--forced-cuts ", options.forced_cuts, ": must be at least 0"));
   }
   REFRACT_RETURN_IF_ERROR(CheckWireOptions(options.wire));
+  if (options.verify.verify && options.wire.given) {
+    return absl::InvalidArgumentError(
+        "--verify compares answers bit for bit, with tensors sent as they are: "
+        "leave out --wire-dtype and --wire-error-bound");
+  }
   REFRACT_RETURN_IF_ERROR(LoadOpLibraries(options.op_libraries));
   // A plan of an earlier run, even a damaged one, is about to be replaced.
   REFRACT_ASSIGN_OR_RETURN(const auto model,
