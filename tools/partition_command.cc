@@ -164,6 +164,11 @@ absl::StatusOr<SampleRequests> PrepareToVerify(
 
 absl::Status Partition(PartitionOptions options, std::ostream& out,
                        std::ostream& err) {
+  if (options.verify.verify && options.wire.given) {
+    return absl::InvalidArgumentError(
+        "--verify compares answers bit for bit, with tensors sent as they are: "
+        "leave out --wire-dtype and --wire-error-bound");
+  }
   REFRACT_RETURN_IF_ERROR(CheckVerifyOptions(options.verify));
   options.verify.run.nodes.op_libraries = options.op_libraries;
   if (options.forced_cuts < 0) {
@@ -171,11 +176,6 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
         "--forced-cuts ", options.forced_cuts, ": must be at least 0"));
   }
   REFRACT_RETURN_IF_ERROR(CheckWireOptions(options.wire));
-  if (options.verify.verify && options.wire.given) {
-    return absl::InvalidArgumentError(
-        "--verify compares answers bit for bit, with tensors sent as they are: "
-        "leave out --wire-dtype and --wire-error-bound");
-  }
   REFRACT_RETURN_IF_ERROR(LoadOpLibraries(options.op_libraries));
   // A plan of an earlier run, even a damaged one, is about to be replaced.
   REFRACT_ASSIGN_OR_RETURN(const auto model,
