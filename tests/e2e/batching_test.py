@@ -1,10 +1,13 @@
 """A GPU node that executes requests of two CPU nodes together."""
 
 import concurrent.futures
+import contextlib
 import pathlib
 import re
 import shutil
+import signal
 import tempfile
+import threading
 import unittest
 
 import numpy as np
@@ -13,8 +16,32 @@ from tests.e2e import support
 from tests.e2e.serving_test import infer_inputs, setup_repository, triton
 
 # Of each CN at once. A batch of more holds requests of both.
-CLIENTS_PER_CN = 3
-REQUESTS_PER_CLIENT = 150
+CLIENTS_PER_CN = 4
+REQUESTS_PER_CLIENT = 100
+# How long a GPU node is stopped, and let go on, for requests to pile up.
+PULSE_S = 0.02
+
+
+@contextlib.contextmanager
+def pulses(node):
+    """Stops `node` again and again, so that it finds many requests at once
+    however fast or busy the machine is."""
+    done = threading.Event()
+
+    def run():
+        while not done.is_set():
+            node.process.send_signal(signal.SIGSTOP)
+            done.wait(PULSE_S)
+            node.process.send_signal(signal.SIGCONT)
+            done.wait(PULSE_S)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def summary(node, model):
@@ -43,8 +70,9 @@ class BatchingTest(unittest.TestCase):
     def tearDownClass(cls):
         shutil.rmtree(cls.folder)
 
-    def drive(self, *arguments):
+    def drive(self, *arguments, cases=None, pile_up=False):
         """The cases from two CNs at once; the GPU node after its end."""
+        cases = cases or self.cases
         hn = support.gpu_node(self.repository, *arguments)
         self.addCleanup(hn.close)
         cns = [support.cpu_node(self.repository, [hn.address]) for _ in range(2)]
@@ -57,33 +85,35 @@ class BatchingTest(unittest.TestCase):
             cn = cns[index % 2]
             with triton.InferenceServerClient(cn.address) as client:
                 for i in range(REQUESTS_PER_CLIENT):
-                    case = self.cases[(index + i) % len(self.cases)]
+                    case = cases[(index + i) % len(cases)]
                     answer = client.infer(case.model, infer_inputs(case.tensors))
                     (name,) = (o.name for o in answer.get_response().outputs)
                     np.testing.assert_allclose(
                         answer.as_numpy(name), case.scores, atol=1e-5, rtol=0
                     )
 
-        with concurrent.futures.ThreadPoolExecutor(2 * CLIENTS_PER_CN) as pool:
-            for done in [pool.submit(one, i) for i in range(2 * CLIENTS_PER_CN)]:
-                done.result()
+        clients = 2 * CLIENTS_PER_CN
+        with concurrent.futures.ThreadPoolExecutor(clients) as pool:
+            with pulses(hn) if pile_up else contextlib.nullcontext():
+                for done in [pool.submit(one, i) for i in range(clients)]:
+                    done.result()
         self.assertEqual(hn.stop(), 0, hn.output())
         return hn
 
     def test_requests_of_two_cns_share_executions_and_scores_stay_right(self):
-        hn = self.drive("--batching-window-us", 20000)
-        sums = [summary(hn, case) for case in {c.model for c in self.cases}]
+        model = self.cases[0].model
+        hn = self.drive(
+            "--batching-window-us", 20000, pile_up=True,
+            cases=[case for case in self.cases if case.model == model],
+        )
+        counts = summary(hn, model)
         self.assertEqual(
-            sum(s["succeeded"] for s in sums),
-            2 * CLIENTS_PER_CN * REQUESTS_PER_CLIENT,
-            sums,
+            counts["succeeded"], 2 * CLIENTS_PER_CN * REQUESTS_PER_CLIENT, counts
         )
-        self.assertEqual(sum(s["failed"] for s in sums), 0, sums)
-        self.assertGreater(sum(s["merged"] for s in sums), 0, sums)
+        self.assertEqual(counts["failed"], 0, counts)
+        self.assertGreater(counts["merged"], 0, counts)
         # More than one CN has in flight.
-        self.assertGreater(
-            max(s["largest"] for s in sums), CLIENTS_PER_CN, sums
-        )
+        self.assertGreater(counts["largest"], CLIENTS_PER_CN, counts)
 
     def test_without_the_flag_every_request_is_alone(self):
         hn = self.drive()
