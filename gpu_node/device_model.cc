@@ -310,19 +310,6 @@ void DeviceModel::ExecuteBatch(Batch& batch, int64_t max_rows,
   }
 }
 
-absl::Status DeviceModel::Execute(transport::ServerCall& call) const {
-  bool non_finite = false;
-  absl::StatusOr<transport::OutgoingMessage> reply = Run(call, &non_finite);
-  if (!reply.ok()) {
-    const absl::Status status =
-        base::Annotate(reply.status(), "on the GPU node");
-    call.Fail(status);
-    return status;
-  }
-  call.Reply(*std::move(reply));
-  return absl::OkStatus();
-}
-
 absl::StatusOr<DeviceModels> DeviceModels::Load(
     const models::Repository& repository) {
   DeviceModels result;

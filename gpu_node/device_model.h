@@ -59,10 +59,6 @@ class DeviceModel {
   // RowLayout::MergeKey; empty for what cannot be merged.
   std::string MergeKey(const transport::ServerCall& call) const;
 
-  // Runs `call` on the calling thread and answers it. Returns how that went,
-  // for the log; the client has been told the same.
-  absl::Status Execute(transport::ServerCall& call) const;
-
   // Runs `batch` on the calling thread: status and reply of its members are set
   // and no call is answered. Several members, whose keys are equal, run as one;
   // if that fails each runs alone, so that only those fail which are at fault.

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <memory>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "gpu_node/device_model.h"
 #include "gtest/gtest.h"
@@ -46,10 +48,9 @@ class SlotCall : public transport::ServerCall {
     if (!message.ok()) return message.status();
     return transport::OutgoingMessage(*std::move(message));
   }
-  void Reply(transport::OutgoingMessage) override { status = absl::OkStatus(); }
-  void Fail(const absl::Status& why) override { status = why; }
-
-  absl::Status status = absl::UnknownError("unanswered");
+  // The scheduler answers; nothing here does.
+  void Reply(transport::OutgoingMessage) override { FAIL(); }
+  void Fail(const absl::Status& why) override { FAIL() << why; }
 
  private:
   const std::vector<base::TensorView> tensors_;
@@ -65,6 +66,21 @@ std::shared_ptr<transport::LinkMemory> NewMemory() {
   return std::make_shared<transport::LinkMemory>(transport::Region{}, arena(),
                                                  arena(), arena(), waker,
                                                  size_t{1} << 20, 1);
+}
+
+// As the CPU device runs a request of `rows` rows, `max_rows` at a time.
+absl::Status Execute(const DeviceModel& model,
+                     std::vector<base::TensorView> tensors,
+                     const std::shared_ptr<transport::LinkMemory>& memory,
+                     int64_t rows, int64_t max_rows) {
+  Batch batch;
+  batch.rows = rows;
+  BatchMember& member = batch.members.emplace_back();
+  member.call = std::make_unique<SlotCall>(std::move(tensors), memory);
+  member.rows = rows;
+  RowBuffers buffers;
+  model.ExecuteBatch(batch, max_rows, buffers);
+  return member.status;
 }
 
 TEST(HostilePayloadTest, IdsThatChangeDuringTheRunReachNoMemory) {
@@ -96,9 +112,10 @@ TEST(HostilePayloadTest, IdsThatChangeDuringTheRunReachNoMemory) {
   const auto memory = NewMemory();
   int refused = 0;
   for (int round = 0; round < 5000; ++round) {
-    SlotCall call({dense.view(), ids}, memory);
-    const absl::Status status = (*model)->Execute(call);
-    EXPECT_EQ(status, call.status);
+    // In one go and in steps by turns.
+    const absl::Status status =
+        Execute(**model, {dense.view(), ids}, memory, kBatch,
+                round % 2 == 0 ? kBatch : kBatch / 3);
     if (status.ok()) continue;
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     ++refused;
@@ -107,8 +124,11 @@ TEST(HostilePayloadTest, IdsThatChangeDuringTheRunReachNoMemory) {
   client.join();
   std::printf("5000 requests, %d refused\n", refused);
   // Left alone it is a good request.
-  SlotCall call({dense.view(), ids}, memory);
-  EXPECT_TRUE((*model)->Execute(call).ok()) << call.status;
+  for (const int64_t max_rows : {kBatch, kBatch / 3}) {
+    const absl::Status status =
+        Execute(**model, {dense.view(), ids}, memory, kBatch, max_rows);
+    EXPECT_TRUE(status.ok()) << status;
+  }
 }
 
 }  // namespace
