@@ -73,6 +73,13 @@ std::vector<DrawnNode> Drawing(const Graph& graph, const SplitPlan& plan) {
   int next_gate = first_gate;
   for (const ValueId id : plan.up) up_gate[id] = next_gate++;
   for (const ValueId id : plan.down) down_gate[id] = next_gate++;
+  // Constants go from one stage to another without a gate: they do not cross
+  // but are computed where they are read.
+  const auto gate_or_maker = [&](const std::map<ValueId, int>& gates,
+                                 ValueId id) {
+    const auto gate = gates.find(id);
+    return gate == gates.end() ? maker[id] : gate->second;
+  };
 
   std::vector<DrawnNode> drawn(next_gate);
   const auto stage_of_maker = [&](ValueId id) {
@@ -95,9 +102,9 @@ std::vector<DrawnNode> Drawing(const Graph& graph, const SplitPlan& plan) {
       const Stage made = stage_of_maker(id);
       int from = maker[id];
       if (plan.stages[n] == Stage::kHn && made == Stage::kCnPre) {
-        from = up_gate.at(id);
+        from = gate_or_maker(up_gate, id);
       } else if (plan.stages[n] == Stage::kCnPost && made == Stage::kHn) {
-        from = down_gate.at(id);
+        from = gate_or_maker(down_gate, id);
       }
       node.after.push_back(from);
     }

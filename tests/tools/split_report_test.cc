@@ -1,6 +1,9 @@
 #include "tools/split_report.h"
 
+#include <algorithm>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -45,7 +48,8 @@ class SplitReportTest : public testing::Test {
         MakeConditions(options, model_.graph, {}, {});
     EXPECT_TRUE(conditions.ok()) << conditions.status();
     report.conditions = *std::move(conditions);
-    report.conditions.conditions.costs.cn_s.assign(4, 1e-3);
+    report.conditions.conditions.costs.cn_s.assign(model_.graph.nodes.size(),
+                                                   1e-3);
     absl::StatusOr<partitioner::OptimalSplit> split =
         partitioner::SplitOptimally(model_.graph, model_.digest,
                                     report.conditions.conditions,
@@ -86,6 +90,52 @@ TEST_F(SplitReportTest, ThePageHoldsTheJsonAndAPlaceForEverything) {
     // Two inputs, four operators, what crosses; a column and a row each.
     EXPECT_EQ(places.size(), 2 * (2 + 4 + plan.up.size() + plan.down.size()));
   }
+}
+
+// The layer reads its weight as t(t(weight)).
+void ReadWeightThroughConstants(models::Graph& graph) {
+  models::Node& layer = graph.nodes[2];
+  models::ValueId weight = std::get<models::ValueRef>(layer.args[1].value).id;
+  for (models::Value& value : graph.values) {
+    if (value.producer != models::kNoNode) value.producer += 2;
+  }
+  std::vector<models::Node> constants;
+  for (const char* name : {"turned", "turned_back"}) {
+    models::Value value = graph.value(weight);
+    value.name = name;
+    value.weight.clear();
+    std::reverse(value.shape.begin(), value.shape.end());
+    value.producer = static_cast<models::NodeId>(constants.size());
+    models::Node node;
+    node.name = name;
+    node.op = "aten.t.default";
+    node.args = {{"self", models::ValueRef{weight}}};
+    weight = static_cast<models::ValueId>(graph.values.size());
+    node.outputs = {weight};
+    graph.values.push_back(std::move(value));
+    constants.push_back(std::move(node));
+  }
+  layer.args[1].value = models::ValueRef{weight};
+  graph.nodes.insert(graph.nodes.begin(), constants.begin(), constants.end());
+}
+
+// Constants do not cross, wherever a plan happens to put them.
+TEST_F(SplitReportTest, ConstantsOfAnotherStageAreDrawnWithoutAGate) {
+  ReadWeightThroughConstants(model_.graph);
+  SplitReport report = Report();
+  models::SplitPlan& plan = report.split.best.plan;
+  ASSERT_EQ(plan.stages[4], models::Stage::kHn);
+  plan.stages[0] = models::Stage::kCnPre;
+  plan.stages[1] = models::Stage::kCnPre;
+  const absl::Status legal =
+      models::ValidatePlan(model_.graph, model_.digest, plan);
+  ASSERT_TRUE(legal.ok()) << legal;
+  EXPECT_EQ(plan.up.size(), 2u);
+  const ordered_json data =
+      ordered_json::parse(DataOf(SplitToHtml(model_, report)));
+  const ordered_json& places =
+      data["drawing"]["places"][data["drawing"]["of_plan"][0].get<size_t>()];
+  EXPECT_EQ(places.size(), 2 * (2 + 6 + plan.up.size() + plan.down.size()));
 }
 
 TEST_F(SplitReportTest, TellsWhatCrossesAndWhatElseCouldHave) {
