@@ -180,6 +180,8 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
   // A plan of an earlier run, even a damaged one, is about to be replaced.
   REFRACT_ASSIGN_OR_RETURN(const auto model,
                            LoadModel(options.model, {.with_plan = false}));
+  REFRACT_RETURN_IF_ERROR(
+      CheckConditionOptions(options.conditions, model->graph));
   REFRACT_ASSIGN_OR_RETURN(auto sizes, ParseSizes(options.sizes, model->graph));
   REFRACT_ASSIGN_OR_RETURN(const CostProfiles profiles,
                            FindProfiles(options, *model));

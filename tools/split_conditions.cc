@@ -60,43 +60,6 @@ absl::StatusOr<std::optional<partitioner::Prices>> MakePrices(
   };
 }
 
-absl::Status CheckOptions(const ConditionOptions& options,
-                          const models::Graph& graph) {
-  if (options.batch < 1 || options.batch > kMaxBatch) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--batch ", options.batch, ": must be from 1 to ", kMaxBatch));
-  }
-  for (const models::SymbolRange& range : graph.symbols) {
-    if (range.symbol != graph.batch_symbol) continue;
-    if (options.batch > range.max) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--batch ", options.batch, ": the model takes at most ", range.max));
-    }
-  }
-  if (options.max_cuts < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--max-cuts ", options.max_cuts, ": must be at least 1"));
-  }
-  REFRACT_RETURN_IF_ERROR(
-      CheckNumber("--link-gbps", options.link_gbps, 0, /*or_equal=*/false));
-  REFRACT_RETURN_IF_ERROR(CheckNumber(
-      "--link-latency-us", options.link_latency_us, 0, /*or_equal=*/true));
-  if (options.cn_cores) {
-    REFRACT_RETURN_IF_ERROR(
-        CheckNumber("--cn-cores", *options.cn_cores, 0, /*or_equal=*/false));
-  }
-  REFRACT_RETURN_IF_ERROR(
-      CheckIfGiven("--cn-memory-gib", options.cn_memory_gib));
-  REFRACT_RETURN_IF_ERROR(
-      CheckIfGiven("--hn-memory-gib", options.hn_memory_gib));
-  REFRACT_RETURN_IF_ERROR(CheckIfGiven("--request-kib", options.request_kib));
-  REFRACT_RETURN_IF_ERROR(CheckNumber("--hn-table-mib", options.hn_table_mib, 0,
-                                      /*or_equal=*/true));
-  REFRACT_RETURN_IF_ERROR(CheckIfGiven("--cn-price", options.cn_price));
-  REFRACT_RETURN_IF_ERROR(CheckIfGiven("--hn-price", options.hn_price));
-  return CheckIfGiven("--gb-price", options.gb_price);
-}
-
 // The first few names, and how many more there are.
 std::string SomeNames(const models::Graph& graph,
                       const std::vector<models::NodeId>& nodes) {
@@ -174,6 +137,43 @@ void UseProfiles(const CostProfiles& profiles, const models::Graph& graph,
 }
 
 }  // namespace
+
+absl::Status CheckConditionOptions(const ConditionOptions& options,
+                                   const models::Graph& graph) {
+  if (options.batch < 1 || options.batch > kMaxBatch) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--batch ", options.batch, ": must be from 1 to ", kMaxBatch));
+  }
+  for (const models::SymbolRange& range : graph.symbols) {
+    if (range.symbol != graph.batch_symbol) continue;
+    if (options.batch > range.max) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--batch ", options.batch, ": the model takes at most ", range.max));
+    }
+  }
+  if (options.max_cuts < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--max-cuts ", options.max_cuts, ": must be at least 1"));
+  }
+  REFRACT_RETURN_IF_ERROR(
+      CheckNumber("--link-gbps", options.link_gbps, 0, /*or_equal=*/false));
+  REFRACT_RETURN_IF_ERROR(CheckNumber(
+      "--link-latency-us", options.link_latency_us, 0, /*or_equal=*/true));
+  if (options.cn_cores) {
+    REFRACT_RETURN_IF_ERROR(
+        CheckNumber("--cn-cores", *options.cn_cores, 0, /*or_equal=*/false));
+  }
+  REFRACT_RETURN_IF_ERROR(
+      CheckIfGiven("--cn-memory-gib", options.cn_memory_gib));
+  REFRACT_RETURN_IF_ERROR(
+      CheckIfGiven("--hn-memory-gib", options.hn_memory_gib));
+  REFRACT_RETURN_IF_ERROR(CheckIfGiven("--request-kib", options.request_kib));
+  REFRACT_RETURN_IF_ERROR(CheckNumber("--hn-table-mib", options.hn_table_mib, 0,
+                                      /*or_equal=*/true));
+  REFRACT_RETURN_IF_ERROR(CheckIfGiven("--cn-price", options.cn_price));
+  REFRACT_RETURN_IF_ERROR(CheckIfGiven("--hn-price", options.hn_price));
+  return CheckIfGiven("--gb-price", options.gb_price);
+}
 
 void AddConditionOptions(CLI::App& command, ConditionOptions& options) {
   command
@@ -278,7 +278,7 @@ absl::StatusOr<SplitConditions> MakeConditions(
     const models::ModelConfig& config,
     const absl::flat_hash_map<std::string, int64_t>& per_item,
     const CostProfiles& profiles) {
-  REFRACT_RETURN_IF_ERROR(CheckOptions(options, graph));
+  REFRACT_RETURN_IF_ERROR(CheckConditionOptions(options, graph));
   SplitConditions result;
   result.options = options;
   REFRACT_ASSIGN_OR_RETURN(result.goal.objective,

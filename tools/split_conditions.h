@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "models/graph.h"
 #include "models/repository.h"
@@ -55,6 +56,11 @@ struct ConditionOptions {
 };
 
 void AddConditionOptions(CLI::App& command, ConditionOptions& options);
+
+// Figures that no model or link can have; for methods that look at none of them
+// as well. InvalidArgument names the option.
+absl::Status CheckConditionOptions(const ConditionOptions& options,
+                                   const models::Graph& graph);
 
 struct SplitConditions {
   ConditionOptions options;

@@ -271,6 +271,15 @@ TEST_F(CommandLineTest, PartitionRefusesConditionsThatMakeNoSense) {
     return Refused(options);
   };
   EXPECT_THAT(refused({"--batch", "0"}), HasSubstr("--batch"));
+  // Also where the method looks at none of them.
+  for (const char* method : {"heuristic", "all-cn", "all-hn"}) {
+    EXPECT_THAT(
+        Refused({"partition", model, "--method", method, "--batch", "-4"}),
+        HasSubstr("--batch"));
+    EXPECT_THAT(
+        Refused({"partition", model, "--method", method, "--link-gbps", "nan"}),
+        HasSubstr("--link-gbps"));
+  }
   EXPECT_THAT(refused({"--link-gbps", "0"}), HasSubstr("--link-gbps"));
   EXPECT_THAT(refused({"--link-gbps", "inf"}), HasSubstr("--link-gbps"));
   EXPECT_THAT(refused({"--link-latency-us", "-1"}),
