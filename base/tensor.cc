@@ -1,5 +1,7 @@
 #include "base/tensor.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +16,8 @@
 namespace refract::base {
 namespace {
 constexpr int64_t kMaxElements = int64_t{1} << 62;
+// A huge page of x86-64, and of 64-bit ARM with pages of 4 KiB.
+constexpr size_t kHugePageBytes = size_t{2} << 20;
 }  // namespace
 
 absl::StatusOr<int64_t> NumElements(absl::Span<const int64_t> dims) {
@@ -58,8 +62,15 @@ AlignedBuffer::AlignedBuffer(size_t bytes) : size_(bytes) {
   const size_t rounded =
       std::max<size_t>(1, (bytes + kTensorAlignBytes - 1) / kTensorAlignBytes) *
       kTensorAlignBytes;
-  void* memory = std::aligned_alloc(kTensorAlignBytes, rounded);
-  if (memory == nullptr) throw std::bad_alloc();
+  const size_t huge = rounded / kHugePageBytes * kHugePageBytes;
+  void* memory = nullptr;
+  if (posix_memalign(&memory, huge > 0 ? kHugePageBytes : kTensorAlignBytes,
+                     rounded) != 0) {
+    throw std::bad_alloc();
+  }
+  // Whole pages only, so that no more memory is taken. A wish: where the
+  // kernel has no huge page at hand, everything works as before.
+  if (huge > 0) madvise(memory, huge, MADV_HUGEPAGE);
   data_.reset(static_cast<std::byte*>(memory));
 }
 

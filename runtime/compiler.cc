@@ -248,8 +248,7 @@ class Compiler {
       step.fused = Lower(request);
       if (step.fused) {
         // For folding; made again when constants are known.
-        step.kernel =
-            cpu::CreateFusedKernel(*step.fused, {}, cpu::WeightForm::kFloat32);
+        step.kernel = cpu::CreateFusedKernel(*step.fused, {}, {});
         return absl::OkStatus();
       }
       auto kernel = CreateCpuKernel(request);
@@ -378,6 +377,8 @@ class Compiler {
   }
 
   void MakeFusedKernels() {
+    const cpu::Packing packing = {cpu::WeightForm::kFloat32,
+                                  std::make_shared<cpu::WeightArena>()};
     for (Step& step : plan_.steps) {
       if (!step.fused) continue;
       std::vector<const Operand*> constants;
@@ -386,8 +387,7 @@ class Compiler {
                                 ? &plan_.constants[local]
                                 : nullptr);
       }
-      step.kernel = cpu::CreateFusedKernel(*step.fused, constants,
-                                           cpu::WeightForm::kFloat32);
+      step.kernel = cpu::CreateFusedKernel(*step.fused, constants, packing);
     }
   }
 

@@ -21,6 +21,7 @@
 #include <functional>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <random>
 #include <string>
 #include <utility>
@@ -129,6 +130,7 @@ int RunLayers(const std::vector<int64_t>& batches, int rounds, Json& json) {
                                        {479, 1024, 1024, 512, 256, 1}};
   std::vector<std::vector<Layer>> models;
   std::vector<std::vector<cpu::PackedMatrix>> packed;
+  const auto arena = std::make_shared<cpu::WeightArena>();
   double flops_per_item = 0;
   for (const auto& widths : mlps) {
     models.push_back(MakeMlp(widths, random));
@@ -136,7 +138,7 @@ int RunLayers(const std::vector<int64_t>& batches, int rounds, Json& json) {
     for (const Layer& layer : models.back()) {
       packed.back().emplace_back(layer.weight.data(), layer.inputs,
                                  layer.outputs, 1, layer.inputs,
-                                 cpu::WeightForm::kFloat32);
+                                 cpu::WeightForm::kFloat32, arena);
       flops_per_item += 2.0 * static_cast<double>(layer.inputs) *
                         static_cast<double>(layer.outputs);
     }

@@ -6,9 +6,9 @@ namespace refract::runtime::cpu {
 
 std::unique_ptr<const Kernel> CreateFusedKernel(
     const FusedOp& op, absl::Span<const Operand* const> constants,
-    WeightForm form) {
+    const Packing& packing) {
   if (const auto* matmul = std::get_if<MatMulOp>(&op)) {
-    return CreateMatMulKernel(*matmul, constants, form);
+    return CreateMatMulKernel(*matmul, constants, packing);
   }
   if (const auto* interaction = std::get_if<InteractionOp>(&op)) {
     return CreateInteractionKernel(*interaction);

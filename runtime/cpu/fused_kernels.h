@@ -7,24 +7,32 @@
 
 #include "absl/types/span.h"
 #include "runtime/cpu/dense/tile.h"
+#include "runtime/cpu/dense/weight_arena.h"
 #include "runtime/fusion/fused_op.h"
 #include "runtime/kernel.h"
 
 namespace refract::runtime::cpu {
 
+// How weights are kept.
+struct Packing {
+  WeightForm form = WeightForm::kFloat32;
+  // Where; null: every kernel has memory of its own.
+  std::shared_ptr<WeightArena> arena;
+};
+
 // `constants[i]` is operand i's value where it is the same in every run, else
-// null; an empty span: none is known yet. Weights are rearranged (`form`) into
-// memory of the kernel's own.
+// null; an empty span: none is known yet. Weights are rearranged, and no longer
+// read where they were.
 std::unique_ptr<const Kernel> CreateFusedKernel(
     const FusedOp& op, absl::Span<const Operand* const> constants,
-    WeightForm form);
+    const Packing& packing);
 
 // matmul, linear: see MatMulOp. Sums as Tile says: one chain of fused
 // multiply-adds per element, k ascending, then the bias. Against LibTorch:
 // 2e-7 × √k × sum_k |a × b|, at least 1e-6 of it; infinities and NaN as there.
 std::unique_ptr<const Kernel> CreateMatMulKernel(
     const MatMulOp& op, absl::Span<const Operand* const> constants,
-    WeightForm form);
+    const Packing& packing);
 
 // Dot products between an item's vectors: see InteractionOp. Sums as matmul's.
 std::unique_ptr<const Kernel> CreateInteractionKernel(const InteractionOp& op);

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "runtime/cpu/half.h"
 #include "runtime/cpu/scratch.h"
@@ -114,7 +115,7 @@ void Run(const TileSet& tiles, const float* a, int64_t a_stride, int64_t m,
         const int64_t height = low_rows + (t < high ? 1 : 0);
         // Once per group of panels; where rows are so few that weights come
         // and go through the cache, this hides half of their way.
-        const bool ahead = t == 0 && count > 1 && panel + width < num_panels;
+        const bool ahead = t == 0 && panel + width < num_panels;
         tile.next = ahead
                         ? static_cast<const std::byte*>(tile.b) +
                               static_cast<size_t>(width * tile.panel_elements) *
@@ -178,29 +179,33 @@ const TileSet& ChosenTileSet() {
 
 PackedMatrix::PackedMatrix(const float* b, int64_t k, int64_t n,
                            int64_t row_stride, int64_t column_stride,
-                           WeightForm form)
+                           WeightForm form, std::shared_ptr<WeightArena> arena)
     : k_(k),
       n_(n),
       form_(form),
-      panels_(static_cast<size_t>(PanelsOf(n) * kPanelColumns * k) *
-              ElementBytes(form)) {
+      bytes_(static_cast<size_t>(PanelsOf(n) * kPanelColumns * k) *
+             ElementBytes(form)) {
+  if (arena == nullptr) arena = std::make_shared<WeightArena>();
+  std::byte* const panels = arena->Allocate(bytes_);
+  panels_ = panels;
+  arena_ = std::move(arena);
   const auto at = [&](int64_t i, int64_t j) {
     return j < n ? b[i * row_stride + j * column_stride] : 0.0f;
   };
   switch (form) {
     case WeightForm::kFloat32:
       PackPanels(b, k, n, row_stride, column_stride,
-                 reinterpret_cast<float*>(panels_.data()));
+                 reinterpret_cast<float*>(panels));
       return;
     case WeightForm::kBFloat16: {
-      auto* const to = reinterpret_cast<BFloat16*>(panels_.data());
+      auto* const to = reinterpret_cast<BFloat16*>(panels);
       ForEachElement(k, n, [&](int64_t index, int64_t i, int64_t j) {
         FromFloat(at(i, j), to[index]);
       });
       return;
     }
     case WeightForm::kInt8: {
-      auto* const to = reinterpret_cast<int8_t*>(panels_.data());
+      auto* const to = reinterpret_cast<int8_t*>(panels);
       scale_.assign(static_cast<size_t>(n), 0.0f);
       for (int64_t j = 0; j < n; ++j) {
         float most = 0;
@@ -225,15 +230,15 @@ float PackedMatrix::At(int64_t k, int64_t n) const {
                         k * kPanelColumns + n % kPanelColumns;
   switch (form_) {
     case WeightForm::kBFloat16:
-      return ToFloat(reinterpret_cast<const BFloat16*>(panels_.data())[index]);
+      return ToFloat(reinterpret_cast<const BFloat16*>(panels_)[index]);
     case WeightForm::kInt8:
       return static_cast<float>(
-                 reinterpret_cast<const int8_t*>(panels_.data())[index]) *
+                 reinterpret_cast<const int8_t*>(panels_)[index]) *
              scale_[n];
     case WeightForm::kFloat32:
       break;
   }
-  return reinterpret_cast<const float*>(panels_.data())[index];
+  return reinterpret_cast<const float*>(panels_)[index];
 }
 
 size_t PackedMatrix::PanelBytes(int64_t k, int64_t n) {

@@ -4,10 +4,11 @@
 // Matrix products with weights that were rearranged once.
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
-#include "base/tensor.h"
 #include "runtime/cpu/dense/tile.h"
+#include "runtime/cpu/dense/weight_arena.h"
 
 namespace refract::runtime::cpu {
 
@@ -19,9 +20,11 @@ class PackedMatrix {
   PackedMatrix() = default;
   // `b[i × row_stride + j × column_stride]` is element [i, j]: (n, 1) for a
   // dense [k, n], (1, k) for the transpose of a dense [n, k], as nn.Linear
-  // keeps it.
+  // keeps it. The panels lie in `arena`, whose owners are the matrices in it;
+  // null: an arena of this matrix alone.
   PackedMatrix(const float* b, int64_t k, int64_t n, int64_t row_stride,
-               int64_t column_stride, WeightForm form);
+               int64_t column_stride, WeightForm form,
+               std::shared_ptr<WeightArena> arena = nullptr);
 
   // Bytes that PackPanels() needs.
   static size_t PanelBytes(int64_t k, int64_t n);
@@ -29,12 +32,12 @@ class PackedMatrix {
   int64_t k() const { return k_; }
   int64_t n() const { return n_; }
   WeightForm form() const { return form_; }
-  const void* data() const { return panels_.data(); }
+  const void* data() const { return panels_; }
   // Per column; null unless kInt8.
   const float* scale() const {
     return scale_.empty() ? nullptr : scale_.data();
   }
-  size_t bytes() const { return panels_.size(); }
+  size_t bytes() const { return bytes_; }
   // What a column's element is worth after rounding, for error bounds.
   float At(int64_t k, int64_t n) const;
 
@@ -42,7 +45,9 @@ class PackedMatrix {
   int64_t k_ = 0;
   int64_t n_ = 0;
   WeightForm form_ = WeightForm::kFloat32;
-  base::AlignedBuffer panels_;
+  size_t bytes_ = 0;
+  std::shared_ptr<const WeightArena> arena_;
+  const std::byte* panels_ = nullptr;
   std::vector<float> scale_;
 };
 

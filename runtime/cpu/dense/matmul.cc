@@ -98,7 +98,7 @@ class MatMulKernel final : public Kernel {
 
 std::unique_ptr<const Kernel> CreateMatMulKernel(
     const MatMulOp& op, absl::Span<const Operand* const> constants,
-    WeightForm form) {
+    const Packing& packing) {
   std::optional<PackedMatrix> packed;
   if (!op.batched && !constants.empty() && constants[op.b] != nullptr &&
       constants[op.b]->kind == Operand::Kind::kTensor) {
@@ -106,7 +106,7 @@ std::unique_ptr<const Kernel> CreateMatMulKernel(
     const int64_t k = b.dims[op.b_transposed ? 1 : 0];
     const int64_t n = b.dims[op.b_transposed ? 0 : 1];
     packed.emplace(Floats(b), k, n, op.b_transposed ? 1 : n,
-                   op.b_transposed ? k : 1, form);
+                   op.b_transposed ? k : 1, packing.form, packing.arena);
   }
   return std::make_unique<MatMulKernel>(op, std::move(packed));
 }

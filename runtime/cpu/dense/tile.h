@@ -32,8 +32,8 @@ struct Tile {
   // Panels one after the other: [panel][k][kPanelColumns] of the weights' form.
   const void* b = nullptr;
   int64_t panel_elements = 0;
-  // What is fetched ahead into the second-level cache, `next_step` elements on
-  // with each k: the panels after these.
+  // What tiles of more than a few rows fetch ahead into the second-level cache,
+  // `next_step` elements on with each k: the panels after these.
   const void* next = nullptr;
   int64_t next_step = 0;
   int64_t k = 0;
@@ -47,7 +47,7 @@ struct Tile {
 using TileFunction = void (*)(const Tile& tile);
 
 inline constexpr int kMaxTileRows = 14;
-inline constexpr int kMaxTilePanels = 8;
+inline constexpr int kMaxTilePanels = 4;
 
 struct TileSet {
   const char* name = "";  // "avx512", …

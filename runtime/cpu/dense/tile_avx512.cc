@@ -44,7 +44,6 @@ void AddForm(TileSet& set) {
   AddTiles<Avx512, kForm, 2, 14>(set);
   AddTiles<Avx512, kForm, 3, 9>(set);
   AddTiles<Avx512, kForm, 4, 6>(set);
-  AddTiles<Avx512, kForm, 8, 2>(set);
 }
 
 }  // namespace

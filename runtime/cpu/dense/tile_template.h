@@ -11,6 +11,11 @@
 namespace refract::runtime::cpu {
 namespace {
 
+// So few rows take less time than their weights' way to the processor, which
+// its own prefetchers shorten as far as it goes: instructions that fetch ahead
+// only take turns from loads.
+constexpr int kStreamingRows = 3;
+
 template <typename Isa, WeightForm kForm>
 struct Weights;
 template <typename Isa>
@@ -44,15 +49,22 @@ void RunTile(const Tile& tile) {
     b[p] = static_cast<const Element*>(tile.b) + p * tile.panel_elements;
   }
   const Element* next = static_cast<const Element*>(tile.next);
-  const float* const a = tile.a;
   const int64_t stride = tile.a_stride;
+  // One address per three rows, the other two by an index times 1 or 2: one per
+  // row would not fit into 16 registers and be loaded again for each number.
+  constexpr int kBases = (kRows + 2) / 3;
+  const float* a[kBases];
+#pragma GCC unroll 8
+  for (int i = 0; i < kBases; ++i) a[i] = tile.a + 3 * i * stride;
   for (int64_t k = 0; k < tile.k; ++k) {
-    // All panels' lines of one k, or the same few lines again and again.
-    for (int64_t at = 0; at < kPanels * kPanelColumns;
-         at += 64 / static_cast<int64_t>(sizeof(Element))) {
-      __builtin_prefetch(next + at, 0, 2);
+    if (kRows > kStreamingRows) {
+      // All panels' lines of one k, or the same few lines again and again.
+      for (int64_t at = 0; at < kPanels * kPanelColumns;
+           at += 64 / static_cast<int64_t>(sizeof(Element))) {
+        __builtin_prefetch(next + at, 0, 2);
+      }
+      next += tile.next_step;
     }
-    next += tile.next_step;
     Vector weight[kVectors];
 #pragma GCC unroll 8
     for (int p = 0; p < kPanels; ++p) {
@@ -64,11 +76,17 @@ void RunTile(const Tile& tile) {
     }
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      const Vector x = Isa::Broadcast(a[r * stride + k]);
+      const Vector x = Isa::Broadcast(a[r / 3][r % 3 * stride]);
 #pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v) {
         sum[r][v] = Isa::MultiplyAdd(x, weight[v], sum[r][v]);
       }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < kBases; ++i) {
+      ++a[i];
+      // Or the compiler derives an address per row again.
+      asm("" : "+r"(a[i]));
     }
   }
   const bool whole = tile.columns == kPanels * kPanelColumns;
