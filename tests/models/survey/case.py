@@ -13,10 +13,13 @@ class Case:
     build: makes the module; parameters are drawn from torch's global seed.
     inputs: (batch, generator) → positional arguments of forward(), tensors or
       dicts, lists and tuples of them. Sizes that differ between two batches
-      are exported as dynamic.
+      are exported as dynamic. None, numbers and strings stay what they are.
+    keywords: names of the last of them, which are given by name.
     script: torch.jit.script accepts the module.
     export: torch.export takes it: no branch or loop that data decides.
     trace: torch.jit.trace gives a graph that is right at every batch size.
+    tolerance: of torch.allclose(), where PyTorch's own exported program is as far
+      from the module as that.
     refused: by form, what the one line of the refusal says.
     """
 
@@ -26,12 +29,14 @@ class Case:
     script: bool = True
     trace: bool = True
     export: bool = True
+    keywords: tuple = ()
+    tolerance: dict = field(default_factory=lambda: {"rtol": 1e-4, "atol": 1e-5})
     refused: dict = field(default_factory=dict)
 
     def has(self, form):
         if form == "script":
             return self.script
-        return self.export if form in ("pt2", "decomposed") else self.trace
+        return self.trace if form in ("trace", "frozen") else self.export
 
 
 def ids(generator, rows, *shape):

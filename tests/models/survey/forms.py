@@ -1,11 +1,13 @@
 """Writes a case in every form that PyTorch can give it."""
 
 import copy
+import inspect
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from torch.export.graph_signature import InputKind, TensorArgument
 from torch.utils import _pytree as pytree
 
 from models.zoo import safetensors_io
@@ -14,6 +16,9 @@ SAMPLE_BATCH = 5
 # As exported; lowered to core ATen; traced; traced and frozen; scripted and
 # frozen.
 FORMS = ("pt2", "decomposed", "trace", "frozen", "script")
+# Exported by way of the bytecode; by torch.export.draft_export().
+MORE_FORMS = ("strict", "draft")
+SCRIPTED = ("trace", "frozen", "script")
 
 
 @dataclass
@@ -35,6 +40,8 @@ def named_leaves(prefix, value):
     """(name, tensor) of a TorchScript argument, as the importer names them."""
     if isinstance(value, torch.Tensor):
         return [(prefix, value)]
+    if value is None:
+        return []
     items = value.items() if isinstance(value, dict) else enumerate(value)
     return [
         leaf for key, item in items for leaf in named_leaves(f"{prefix}_{key}", item)
@@ -44,12 +51,12 @@ def named_leaves(prefix, value):
 def output_names(result, keys):
     """One name per tensor; the keys of a dict when `keys`."""
     if keys and isinstance(result, dict):
-        return list(result)
+        return [key for key, value in result.items() if tensors_of(value)]
     return [f"output_{i}" for i in range(len(tensors_of(result)))]
 
 
 def tensors_of(tree):
-    return [leaf for leaf in pytree.tree_leaves(tree) if leaf is not None]
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def is_custom(value):
@@ -67,12 +74,13 @@ def dynamic_shapes(case):
     """Marks the sizes that differ between two batches."""
 
     def mark(a, b):
-        if a is None:
+        if a is None or isinstance(a, (bool, int, float, str)):
             return None
         if is_custom(a):  # as the list of its parts
             return [mark(x, y) for x, y in zip(parts_of(a), parts_of(b))]
         if isinstance(a, (list, tuple)):
-            return type(a)(mark(x, y) for x, y in zip(a, b))
+            marked = [mark(x, y) for x, y in zip(a, b)]
+            return type(a)(*marked) if hasattr(a, "_fields") else type(a)(marked)
         if isinstance(a, dict):
             return {key: mark(a[key], b[key]) for key in a}
         return {
@@ -82,7 +90,17 @@ def dynamic_shapes(case):
         }
 
     draw = lambda batch, seed: case.inputs(batch, torch.Generator().manual_seed(seed))
-    return mark(draw(SAMPLE_BATCH, 1), draw(SAMPLE_BATCH + 12, 2))
+    marked = mark(draw(SAMPLE_BATCH, 1), draw(SAMPLE_BATCH + 12, 2))
+    if not case.keywords:
+        return marked
+    names = list(inspect.signature(case.build.forward).parameters)[1:]
+    return dict(zip(names, marked))
+
+
+def arguments(case, values):
+    """Positional ones, and those by name."""
+    count = len(values) - len(case.keywords)
+    return values[:count], dict(zip(case.keywords, values[count:]))
 
 
 def quietly(function, *args, **kwargs):
@@ -93,14 +111,23 @@ def quietly(function, *args, **kwargs):
 
 def make(case, form, module, example, path):
     """Writes `path`; returns the names of the flattened inputs."""
-    if form in ("pt2", "decomposed"):
+    if form not in SCRIPTED:
+        export = torch.export.export
+        options = {"strict": True} if form == "strict" else {}
+        if form == "draft":
+            export = torch.export.draft_export
+        args, keywords = arguments(case, example)
         program = quietly(
-            torch.export.export, module, example, dynamic_shapes=dynamic_shapes(case)
+            export, module, args, keywords, dynamic_shapes=dynamic_shapes(case), **options
         )
         if form == "decomposed":
             program = program.run_decompositions()
         quietly(torch.export.save, program, path)
-        return [n for n in program.graph_signature.user_inputs if n is not None]
+        return [
+            spec.arg.name
+            for spec in program.graph_signature.input_specs
+            if spec.kind == InputKind.USER_INPUT and isinstance(spec.arg, TensorArgument)
+        ]
     if form == "script":
         made = quietly(torch.jit.script, module)
         made = quietly(torch.jit.freeze, made)
@@ -128,7 +155,7 @@ def export(case, form, folder, batches, seed):
     scramble(module)
     generator = torch.Generator().manual_seed(seed)
     example = case.inputs(SAMPLE_BATCH, generator)
-    path = folder / ("model.pt2" if form in ("pt2", "decomposed") else "model.pt")
+    path = folder / ("model.pt" if form in SCRIPTED else "model.pt2")
     try:
         names = make(case, form, copy.deepcopy(module), example, path)
     except Exception as error:  # PyTorch raises whatever it likes.
@@ -145,8 +172,9 @@ def export(case, form, folder, batches, seed):
         files.requests[batch] = folder / f"request-{batch}.safetensors"
         write(files.requests[batch], args)
         # A model may write into its arguments.
-        result = quietly(module, *copy.deepcopy(args))
-        keys = output_names(result, form in ("pt2", "decomposed"))
+        positional, keywords = arguments(case, copy.deepcopy(args))
+        result = quietly(module, *positional, **keywords)
+        keys = output_names(result, form not in SCRIPTED)
         files.answers[batch] = {
             key: tensor.clone() for key, tensor in zip(keys, tensors_of(result))
         }

@@ -1,0 +1,63 @@
+"""What the small models share, and how a file lists its own."""
+
+import torch
+from torch import nn
+
+from tests.models.survey.case import Case, dense, ids
+from tests.models.survey.sequence import DIM, ITEMS, STEPS
+
+WIDTH = 6
+
+
+class Base(nn.Module):
+    """Items, a dense layer, and what make() adds."""
+
+    def __init__(self):
+        super().__init__()
+        self.items = nn.Embedding(ITEMS, DIM)
+        self.wide = nn.Linear(WIDTH, DIM)
+        self.out = nn.Linear(DIM, 1)
+        self.make()
+
+    def make(self):
+        pass
+
+    def both(self, x, item):
+        """[B, STEPS, DIM] and [B, DIM]"""
+        return self.items(item), torch.relu(self.wide(x))
+
+
+def features(batch, generator):
+    return dense(generator, batch, WIDTH), ids(generator, ITEMS, batch, STEPS)
+
+
+class Cases(list):
+    """The decorated forwards, each as a model of the function's name."""
+
+    def __call__(self, inputs=features, make=None, **options):
+        def add(forward):
+            name = forward.__name__
+            # forward() has another code object than the decorated name's.
+            members = {"forward": forward}
+            if make is not None:
+                members["make"] = make
+            module = type(name, (Base,), members)
+            chosen = {"script": False, "trace": False, **options}
+            self.append(Case(name, module, inputs, **chosen))
+            return forward
+
+        return add
+
+
+def layers(**made):
+    """make() for modules that are built when the model is."""
+
+    def make(self):
+        for name, build in made.items():
+            value = build()
+            if isinstance(value, nn.Module) or isinstance(value, nn.Parameter):
+                setattr(self, name, value)
+            else:
+                self.register_buffer(name, value)
+
+    return make
