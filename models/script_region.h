@@ -11,6 +11,7 @@
 // same results for the same inputs.
 
 #include "absl/strings/string_view.h"
+#include "models/control_region.h"
 #include "models/graph.h"
 
 namespace refract::models {
@@ -20,11 +21,16 @@ inline constexpr absl::string_view kScriptRegionOp = "refract.script.default";
 // takes the inputs and returns one result, or a tuple of several.
 inline constexpr absl::string_view kRegionScriptArg = "script";
 // StringList: the operators in it, each once ("aten::mul", "prim::Loop"), those
-// of operator libraries first.
+// of operator libraries first. Control regions (control_region.h) have it, too.
 inline constexpr absl::string_view kRegionOperatorsArg = "operators";
 
 inline bool IsScriptRegion(const Node& node) {
   return node.op == kScriptRegionOp;
+}
+
+// What runs a program of its own: nobody but its caller knows what it does.
+inline bool IsRegion(const Node& node) {
+  return IsScriptRegion(node) || IsControlRegion(node);
 }
 
 }  // namespace refract::models

@@ -72,12 +72,12 @@ absl::Status CheckOperators(ImportedModel& model) {
           ") gives other results on every call; export the model in "
           "evaluation mode and without sampling"));
     }
-    if (models::IsScriptRegion(node)) {
+    if (models::IsRegion(node)) {
       const auto& operators = std::get<models::StringList>(
           *node.FindArg(models::kRegionOperatorsArg));
       const auto first = absl::MakeConstSpan(operators).subspan(0, 8);
       model.notes.push_back(absl::StrCat(
-          "LibTorch interprets a part of the model on the CN (node ", node.name,
+          "a part of the model is interpreted, on the CN (node ", node.name,
           "): ", operators.size(), " operators, ", absl::StrJoin(first, ", "),
           operators.size() > first.size() ? ", ..." : ""));
     }

@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "models/aten/bind_torch.h"
 #include "models/aten/caller.h"
+#include "models/aten/control_caller.h"
 #include "models/aten/convert_torch.h"
 #include "models/aten/region_caller_torch.h"
 #include "models/aten/result_torch.h"
@@ -87,6 +88,7 @@ std::optional<c10::OperatorName> ToOperatorName(absl::string_view op) {
 
 absl::StatusOr<std::unique_ptr<const Caller>> Caller::Create(const Node& node) {
   if (IsScriptRegion(node)) return CreateRegionCaller(node);
+  if (IsControlRegion(node)) return CreateControlCaller(node);
   const std::optional<c10::OperatorName> name = ToOperatorName(node.op);
   std::optional<c10::OperatorHandle> op;
   if (name) op = c10::Dispatcher::singleton().findSchema(*name);

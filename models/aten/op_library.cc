@@ -110,7 +110,7 @@ std::vector<OpLibrary> LoadedOpLibraries() {
 }
 
 std::string LibraryOperatorOf(const Node& node) {
-  if (IsScriptRegion(node)) {
+  if (IsRegion(node)) {
     const Argument* operators = node.FindArg(kRegionOperatorsArg);
     if (operators == nullptr) return "";
     const auto* names = std::get_if<StringList>(operators);

@@ -133,7 +133,7 @@ class Fitter {
   bool IsDatum(const Value& value) const {
     if (value.producer == kNoNode) return false;
     const Node& node = graph_.nodes[value.producer];
-    return node.op == "aten.item.default" || IsScriptRegion(node);
+    return node.op == "aten.item.default" || IsRegion(node);
   }
 
   // Newton's form around the example: f0 + Σ slope·Δs + Σ mixed·Δs·Δt.

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/tensor.h"
-#include "models/aten/caller.h"
+#include "models/aten/node_sequence.h"
 #include "models/graph.h"
 #include "models/weights.h"
 
@@ -49,10 +49,7 @@ class Interpreter {
 
   const Graph* graph_ = nullptr;
   std::vector<WeightView> weights_;  // by ValueId; empty for other values
-  // By NodeId; null for operators on sizes.
-  std::vector<std::unique_ptr<const aten::Caller>> callers_;
-  // By NodeId: values whose last reader it is.
-  std::vector<std::vector<ValueId>> dies_;
+  aten::NodeSequence nodes_;
 };
 
 }  // namespace refract::models

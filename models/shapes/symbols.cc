@@ -315,7 +315,7 @@ class Finder {
   // number: of as many as the items are, they are the items'.
   void TakeUnseenRows() {
     if (std::none_of(graph_.nodes.begin(), graph_.nodes.end(),
-                     IsScriptRegion)) {
+                     IsRegion)) {
       return;
     }
     for (SizeSymbol& symbol : found_.symbols) {

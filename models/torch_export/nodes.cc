@@ -3,7 +3,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
@@ -12,9 +11,6 @@ namespace refract::models::torch_export {
 namespace {
 
 constexpr absl::string_view kHigherOrder = "torch.ops.higher_order.";
-// Wraps a region in another gradient mode, which inference does not have.
-constexpr absl::string_view kSetGradEnabled =
-    "torch.ops.higher_order.wrap_with_set_grad_enabled";
 // How deep subgraphs may lie in one another; the recursion of ReadNodes().
 constexpr int kMaxDepth = 32;
 
@@ -118,8 +114,9 @@ absl::Status NodeReader::ReadNodes(const Json& section, Scope& scope) {
     if (target == nullptr || target->empty()) {
       return Malformed(absl::StrCat("node ", i));
     }
-    absl::Status status = *target == kSetGradEnabled
-                              ? InlineSubgraph(json, scope)
+    absl::string_view op = *target;
+    absl::Status status = absl::ConsumePrefix(&op, kHigherOrder)
+                              ? ReadHigherOrder(section, json, op, scope)
                               : ReadNode(section, json, *target, scope);
     if (!status.ok()) {
       const std::string* name = String(Member(json, "name"));
@@ -135,10 +132,6 @@ absl::Status NodeReader::ReadNodes(const Json& section, Scope& scope) {
 
 absl::Status NodeReader::ReadNode(const Json& section, const Json& json,
                                   const std::string& target, Scope& scope) {
-  if (absl::StartsWith(target, kHigherOrder)) {
-    return absl::UnimplementedError(
-        "control flow and other operators with subgraphs are not supported");
-  }
   Node node;
   node.op = OpName(target);
   const std::string* name = String(Member(json, "name"));
@@ -160,6 +153,7 @@ absl::Status NodeReader::ReadNode(const Json& section, const Json& json,
       node.args.push_back({*arg_name, **std::move(parsed)});
     }
   }
+  REFRACT_RETURN_IF_ERROR(ApplyAutocast(section, *outputs, node));
   const NodeId id = static_cast<NodeId>(graph_.nodes.size());
   REFRACT_RETURN_IF_ERROR(ReadOutputs(section, *outputs, node, id, scope));
   graph_.nodes.push_back(std::move(node));
@@ -216,71 +210,6 @@ absl::Status NodeReader::ReadOutputs(const Json& section, const Json& outputs,
       return absl::UnimplementedError(
           absl::StrCat("results of kind ", tag, " are not supported"));
     }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status NodeReader::InlineSubgraph(const Json& json, Scope& scope) {
-  // Arguments: the mode, the subgraph, then the subgraph's inputs.
-  const Json* args = Array(Member(json, "inputs"));
-  const Json* results = Array(Member(json, "outputs"));
-  if (args == nullptr || args->size() < 2 || results == nullptr) {
-    return Malformed("node");
-  }
-  const Json* subgraph = Member((*args)[1], "arg");
-  subgraph = subgraph == nullptr ? nullptr : Member(*subgraph, "as_graph");
-  subgraph = subgraph == nullptr ? nullptr : Member(*subgraph, "graph");
-  if (subgraph == nullptr) return Malformed("subgraph");
-  const Json* inputs = Array(Member(*subgraph, "inputs"));
-  const Json* outputs = Array(Member(*subgraph, "outputs"));
-  if (inputs == nullptr || outputs == nullptr ||
-      inputs->size() + 2 != args->size()) {
-    return Malformed("subgraph");
-  }
-  // A tensor or size as it appears on either side; nullptr for anything else.
-  auto name_of = [](const Json* arg) -> const std::string* {
-    const auto item = Union(arg);
-    if (!item) return nullptr;
-    return *item->tag == "as_tensor" ? String(Member(*item->value, "name"))
-           : *item->tag == "as_sym_int"
-               ? String(Member(*item->value, "as_name"))
-               : nullptr;
-  };
-  Scope inner;
-  for (size_t i = 0; i < inputs->size(); ++i) {
-    const std::string* outside = name_of(Member((*args)[i + 2], "arg"));
-    const std::string* inside = name_of(&(*inputs)[i]);
-    if (outside == nullptr || inside == nullptr) {
-      return absl::UnimplementedError(absl::StrCat(
-          "input ", i, " of the subgraph is neither tensor nor size"));
-    }
-    const auto value = scope.find(*outside);
-    if (value == scope.end()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "reads ", *outside, ", which nothing before it defines"));
-    }
-    inner[*inside] = value->second;
-  }
-  REFRACT_RETURN_IF_ERROR(ReadNodes(*subgraph, inner));
-  // One list of tensors stands for as many outputs.
-  std::vector<const std::string*> names;
-  for (const Json& result : *results) {
-    const auto item = Union(&result);
-    if (item && *item->tag == "as_tensors" && item->value->is_array()) {
-      for (const Json& tensor : *item->value) {
-        names.push_back(String(Member(tensor, "name")));
-      }
-    } else {
-      names.push_back(name_of(&result));
-    }
-  }
-  if (names.size() != outputs->size()) return Malformed("subgraph's outputs");
-  for (size_t i = 0; i < names.size(); ++i) {
-    const std::string* inside = name_of(&(*outputs)[i]);
-    if (names[i] == nullptr || inside == nullptr || !inner.contains(*inside)) {
-      return Malformed("subgraph's outputs");
-    }
-    scope[*names[i]] = inner[*inside];
   }
   return absl::OkStatus();
 }

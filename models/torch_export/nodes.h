@@ -5,13 +5,17 @@
 // Internal to torch_export.
 
 #include <string>
+#include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/dtype.h"
 #include "models/graph.h"
 #include "models/torch_export/arguments.h"
+#include "models/torch_export/autocast.h"
 #include "models/torch_export/json.h"
 
 namespace refract::models::torch_export {
@@ -37,15 +41,35 @@ class NodeReader {
                            NodeId id, Scope& scope);
   absl::StatusOr<ValueId> AddSize(const Json& section, const std::string& name,
                                   ValueKind kind, Scope& scope);
-  // torch.no_grad() regions: a subgraph that runs always and once.
-  absl::Status InlineSubgraph(const Json& json, Scope& scope);
   ValueId AddValue(Value value, const std::string& name, Scope& scope);
   std::string UniqueNodeName(absl::string_view wanted);
+
+  // Casts what autocast casts before it runs `node` (autocast.cc).
+  absl::Status ApplyAutocast(const Json& section, const Json& outputs,
+                             Node& node);
+  // Of the first result; kUnknown when it is no tensor.
+  base::DType RecordedDType(const Json& section, const Json& outputs) const;
+  ValueId Cast(absl::string_view user, ValueId id, base::DType dtype);
+
+  // Operators with subgraphs (higher_order.cc).
+  absl::Status ReadHigherOrder(const Json& section, const Json& json,
+                               absl::string_view op, Scope& scope);
+  absl::Status EnterAutocast(const Json& json);
+  // A subgraph that runs always and once: torch.no_grad(), torch.autocast(), …
+  absl::Status InlineSubgraph(const Json& json, Scope& scope);
+  // torch.cond, while_loop, map, scan: a control region.
+  absl::Status ReadControl(const Json& section, const Json& json,
+                           absl::string_view op, Scope& scope);
+  // A subgraph by itself, functional.
+  absl::StatusOr<Graph> ReadSubgraph(const Json& section);
 
   Graph& graph_;
   absl::flat_hash_set<std::string> node_names_;
   absl::flat_hash_set<std::string> value_names_;
   int depth_ = 0;
+  Autocast autocast_;
+  // Weights that autocast has cast, as they are now.
+  absl::flat_hash_map<std::pair<ValueId, base::DType>, ValueId> casts_;
 };
 
 // "torch.ops.aten.linear.default" → "aten.linear.default"; "_operator.mul",

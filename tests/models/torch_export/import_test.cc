@@ -327,11 +327,11 @@ INSTANTIATE_TEST_SUITE_P(
                 },
                 {"node cat", "as_complex"},
                 kUnimplemented},
-        BadCase{"ControlFlow",
+        BadCase{"HigherOrder",
                 [](Pt2Archive& a) {
-                  a.node(4)["target"] = "torch.ops.higher_order.cond";
+                  a.node(4)["target"] = "torch.ops.higher_order.flex_attention";
                 },
-                {"torch.ops.higher_order.cond", "control flow"},
+                {"torch.ops.higher_order.flex_attention", "not supported"},
                 kUnimplemented},
         BadCase{"ComplexTensor",
                 [](Pt2Archive& a) {

@@ -1,0 +1,36 @@
+#ifndef REFRACT_MODELS_TORCH_EXPORT_AUTOCAST_H_
+#define REFRACT_MODELS_TORCH_EXPORT_AUTOCAST_H_
+
+// What torch.autocast("cpu", …) does to an operator. As exported, a graph has
+// the operators of such a region as they were called, and the casts that
+// PyTorch's dispatcher adds are not written down. Internal to torch_export.
+
+#include "absl/strings/string_view.h"
+#include "base/dtype.h"
+
+namespace refract::models::torch_export {
+
+struct Autocast {
+  bool enabled = false;
+  base::DType dtype = base::DType::kBFloat16;  // PyTorch's default on CPUs
+};
+
+// By operator, as ATen/autocast_mode.cpp (2.11) registers them for CPUs.
+// float64 tensors are left alone by every rule.
+enum class AutocastRule {
+  kAsIs,     // runs on what it is given
+  kLower,    // all floating tensors to the region's dtype
+  kFloat32,  // all floating tensors to float32
+  kWidest,   // all to the widest of them
+  // Made of operators that are cast: all to the dtype of its recorded result.
+  kAsRecorded,
+  // Made of operators of which some are cast and some are not: only
+  // run_decompositions() tells.
+  kUnknown,
+};
+// `op`: "aten.linear.default".
+AutocastRule AutocastRuleOf(absl::string_view op);
+
+}  // namespace refract::models::torch_export
+
+#endif  // REFRACT_MODELS_TORCH_EXPORT_AUTOCAST_H_
