@@ -2,6 +2,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/InferenceMode.h>
+#include <dlfcn.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <torch/csrc/jit/serialization/import.h>
 
@@ -156,8 +157,27 @@ absl::StatusOr<std::unique_ptr<Baseline>> LoadTorchScript(
   }
 }
 
+namespace {
+
+// A package's code is linked to libtorch.so, an empty library beside the one
+// that this program is linked to. Once it is loaded the package finds it,
+// wherever it lies.
+void LoadUmbrella() {
+  Dl_info where;
+  if (dladdr(reinterpret_cast<const void*>(&at::globalContext), &where) == 0) {
+    return;
+  }
+  const std::string library = where.dli_fname;
+  const std::string folder = library.substr(0, library.find_last_of('/') + 1);
+  // A failure shows when the package is loaded.
+  dlopen((folder + "libtorch.so").c_str(), RTLD_NOW | RTLD_GLOBAL);
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<Baseline>> LoadAotPackage(
     const std::string& path) {
+  LoadUmbrella();
   try {
     return std::make_unique<AotPackage>(path);
   } catch (const std::exception& error) {

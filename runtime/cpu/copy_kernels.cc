@@ -270,6 +270,39 @@ class ExpandKernel final : public CopyKernel {
   const std::vector<IntSource> size_;
 };
 
+// As another tensor.
+class ExpandAsKernel final : public CopyKernel {
+ public:
+  explicit ExpandAsKernel(int other) : other_(other) {}
+  absl::string_view name() const override { return "expand_as"; }
+
+ protected:
+  absl::Status View(const Operands& operands, const base::Dims& dims, size_t,
+                    size_t, StridedView& view) const override {
+    const base::Dims& wanted = operands[other_].tensor.dims;
+    bool fits = wanted.size() >= dims.size();
+    const size_t added = fits ? wanted.size() - dims.size() : 0;
+    const Strides dense = DenseStrides(dims);
+    view.dims = wanted;
+    view.strides.assign(wanted.size(), 0);
+    view.offset = 0;
+    for (size_t d = added; fits && d < wanted.size(); ++d) {
+      if (dims[d - added] == wanted[d]) {
+        view.strides[d] = dense[d - added];
+      } else {
+        fits = dims[d - added] == 1;
+      }
+    }
+    if (fits) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("expand_as: ", base::DimsToString(dims),
+                     " does not expand to ", base::DimsToString(wanted)));
+  }
+
+ private:
+  const int other_;
+};
+
 class PermuteKernel final : public CopyKernel {
  public:
   explicit PermuteKernel(std::vector<size_t> order)
@@ -357,6 +390,12 @@ KernelPtr MakeExpand(const KernelRequest& request) {
   return std::make_unique<ExpandKernel>(*std::move(size));
 }
 
+KernelPtr MakeExpandAs(const KernelRequest& request) {
+  const int other = request.args.OperandOf("other");
+  if (other == kNoOperand || !request.HasRank(other)) return nullptr;
+  return std::make_unique<ExpandAsKernel>(other);
+}
+
 absl::StatusOr<KernelPtr> MakePermute(const KernelRequest& request) {
   const size_t rank = request.rank(0);
   const NodeArgs& args = request.args;
@@ -396,6 +435,7 @@ absl::StatusOr<KernelPtr> CreateCopyKernel(const KernelRequest& request) {
     return nullptr;
   }
   if (op == "aten.expand.default") return MakeExpand(request);
+  if (op == "aten.expand_as.default") return MakeExpandAs(request);
   if (op == "aten.permute.default" || op == "aten.transpose.int" ||
       op == "aten.t.default") {
     return MakePermute(request);

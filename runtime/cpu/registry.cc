@@ -4,6 +4,7 @@
 #include "runtime/cpu/cat.h"
 #include "runtime/cpu/embedding.h"
 #include "runtime/cpu/embedding_bag.h"
+#include "runtime/cpu/integers.h"
 #include "runtime/cpu/reduce.h"
 #include "runtime/cpu/strided_copy.h"
 #include "runtime/kernel.h"
@@ -14,8 +15,8 @@ absl::StatusOr<std::unique_ptr<const Kernel>> CreateCpuKernel(
     const KernelRequest& request) {
   for (const auto create :
        {&cpu::CreateEmbeddingKernel, &cpu::CreateEmbeddingBagKernel,
-        &cpu::CreateCopyKernel, &cpu::CreateCatKernel,
-        &cpu::CreateReduceKernel}) {
+        &cpu::CreateCopyKernel, &cpu::CreateCatKernel, &cpu::CreateReduceKernel,
+        &cpu::CreateIntegerKernel, &cpu::CreateRangeKernel}) {
     REFRACT_ASSIGN_OR_RETURN(std::unique_ptr<const Kernel> kernel,
                              create(request));
     if (kernel != nullptr) return kernel;

@@ -315,6 +315,18 @@ Chain BatchNorm(const KernelRequest& request, Reader& reader,
   return reader.Finish();
 }
 
+// zeros_like, ones_like, full_like: a number in the shape of a tensor, chosen
+// whatever that holds.
+Chain Filled(Reader& reader, std::optional<float> number) {
+  if (!number || !reader.IsTensor("self", DType::kFloat32)) {
+    return std::nullopt;
+  }
+  const int self = reader.Input("self");
+  const int yes = reader.AddNumber(1.0f);
+  reader.Run({ElementCode::kSelect, yes, reader.AddNumber(*number), self});
+  return reader.Finish();
+}
+
 bool RanksAreKnown(const KernelRequest& request) {
   for (size_t i = 0; i < request.operands.size(); ++i) {
     const int operand = static_cast<int>(i);
@@ -379,6 +391,9 @@ std::optional<ElementChainOp> LowerElements(const KernelRequest& request) {
   if (name == "masked_fill" && overload == "Scalar") {
     return Select(reader, "mask", "value", "self");
   }
+  if (name == "zeros_like") return Filled(reader, 0.0f);
+  if (name == "ones_like") return Filled(reader, 1.0f);
+  if (name == "full_like") return Filled(reader, reader.Number("fill_value"));
   if (name == "logical_not") {
     return Unary(reader, {ElementCode::kNot}, DType::kBool);
   }

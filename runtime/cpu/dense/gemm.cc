@@ -1,5 +1,9 @@
 #include "runtime/cpu/dense/gemm.h"
 
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -140,6 +144,30 @@ const TileSet& Choose() {
   return GenericTileSet();
 }
 
+// Columns that lie dense, which a transposed matrix has: a product of vectors
+// among each other packs its right side for every item.
+void PackFourColumns(const float* from, int64_t k, int64_t column_stride,
+                     float* to) {
+  int64_t i = 0;
+#if defined(__SSE2__)
+  for (; i + 4 <= k; i += 4) {
+    __m128 rows[4];
+    for (int j = 0; j < 4; ++j) {
+      rows[j] = _mm_loadu_ps(from + j * column_stride + i);
+    }
+    _MM_TRANSPOSE4_PS(rows[0], rows[1], rows[2], rows[3]);
+    for (int j = 0; j < 4; ++j) {
+      _mm_storeu_ps(to + (i + j) * kPanelColumns, rows[j]);
+    }
+  }
+#endif
+  for (; i < k; ++i) {
+    for (int j = 0; j < 4; ++j) {
+      to[i * kPanelColumns + j] = from[j * column_stride + i];
+    }
+  }
+}
+
 }  // namespace
 
 // Here, not beside the tiles: code there may not run before the look.
@@ -258,6 +286,12 @@ void PackPanels(const float* b, int64_t k, int64_t n, int64_t row_stride,
       }
     } else {
       for (int64_t j = 0; j < kPanelColumns; ++j) {
+        if (row_stride == 1 && columns == kPanelColumns && j % 4 == 0) {
+          PackFourColumns(from + j * column_stride, k, column_stride,
+                          panels + j);
+          j += 3;
+          continue;
+        }
         float* const to = panels + j;
         if (j < columns) {
           const float* const column = from + j * column_stride;

@@ -127,7 +127,7 @@ void RunTile(const Tile& tile) {
       Isa::Store(value, out + v * Isa::kLanes);
     }
     if (!whole) {
-      for (int64_t j = 0; j < tile.columns; ++j) row[j] = rest[j];
+      std::memcpy(row, rest, static_cast<size_t>(tile.columns) * sizeof(float));
     }
   }
 }

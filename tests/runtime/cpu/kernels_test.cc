@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "tests/runtime/testing/run.h"
 
 namespace refract::runtime {
@@ -208,6 +209,169 @@ TEST(CopyKernelsTest, RefuseWhatDoesNotFit) {
     EXPECT_EQ(out.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(out.status().message()), HasSubstr(c.message));
     EXPECT_THAT(std::string(out.status().message()), HasSubstr("n0"));
+  }
+}
+
+TEST(CopyKernelsTest, ExpandAsAnotherTensor) {
+  std::mt19937 random(5);
+  const std::vector<std::pair<base::Dims, base::Dims>> shapes = {
+      {{1, 3}, {4, 3}}, {{3}, {2, 5, 3}}, {{2, 1, 3}, {2, 4, 3}},
+      {{}, {3, 2}},     {{1, 3}, {0, 3}}, {{2, 2}, {2, 2}}};
+  const auto args = [](const Ids& ids) {
+    return std::vector<NamedArgument>{Ref("self", ids[0]),
+                                      Ref("other", ids[1])};
+  };
+  for (const auto& [from, to] : shapes) {
+    SCOPED_TRACE(
+        absl::StrCat(base::DimsToString(from), " ", base::DimsToString(to)));
+    const auto in = RandomTensors({from, to}, random);
+    OneNode node("aten.expand_as.default", in, args);
+    ExpectLikeLibTorch(node, in);
+  }
+  const auto in = RandomTensors({{2, 3}, {4, 3}}, random);
+  OneNode node("aten.expand_as.default", in, args);
+  EXPECT_THAT(
+      std::string(testing::RunWhole(node.builder, in).status().message()),
+      HasSubstr("[2, 3] does not expand to [4, 3]"));
+}
+
+TEST(IntegerTest, IsLibTorchs) {
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937_64 random(seed);
+  const std::vector<std::pair<base::Dims, base::Dims>> shapes = {
+      {{33}, {33}},
+      {{7, 13}, {13}},
+      {{7, 13}, {7, 1}},
+      {{1, 5}, {4, 1}},
+      {{3, 1, 4}, {2, 1}},
+      {{}, {6}},
+      {{2, 3, 5}, {}},
+      {{0, 4}, {4}},
+      {{4, 1, 1}, {1, 3, 9}},
+      {{1, 1}, {1}},
+      {{2, 3, 4, 5}, {3, 1, 5}}};
+  const auto tensor = [&](const base::Dims& dims) {
+    base::Tensor result = Must(base::Tensor::Allocate(DType::kInt64, dims));
+    for (int64_t& value : result.as<int64_t>()) {
+      // Few values, so that some are equal; some so large that sums wrap.
+      value = static_cast<int64_t>(random() % 5) - 2;
+      if (random() % 4 == 0) value = static_cast<int64_t>(random());
+    }
+    return result;
+  };
+  for (const char* name :
+       {"add.Tensor", "sub.Tensor", "mul.Tensor", "minimum.default",
+        "maximum.default", "eq.Tensor", "ne.Tensor", "lt.Tensor", "le.Tensor",
+        "gt.Tensor", "ge.Tensor"}) {
+    const std::string op = absl::StrCat("aten.", name);
+    const bool truth = op.size() == std::string("aten.eq.Tensor").size();
+    const auto run = [&](const std::vector<base::Tensor>& in,
+                         const std::vector<NamedArgument>& more) {
+      SCOPED_TRACE(op);
+      OneNode node(op, in, [&](const Ids& ids) {
+        std::vector<NamedArgument> args = {Ref("self", ids[0])};
+        if (ids.size() > 1) args.push_back(Ref("other", ids[1]));
+        args.insert(args.end(), more.begin(), more.end());
+        return args;
+      });
+      if (truth) {
+        const ValueId out = node.builder.graph().nodes[0].outputs[0];
+        node.builder.graph().values[out].dtype = DType::kBool;
+      }
+      ExpectLikeLibTorch(node, in);
+    };
+    for (const auto& [a, b] : shapes) {
+      SCOPED_TRACE(
+          absl::StrCat(base::DimsToString(a), " ", base::DimsToString(b)));
+      std::vector<base::Tensor> in;
+      in.push_back(tensor(a));
+      in.push_back(tensor(b));
+      run(in, {});
+    }
+    if (!absl::StrContains(op, "imum")) {
+      std::vector<base::Tensor> in;
+      in.push_back(tensor({3, 7}));
+      run(in, {Int("other", 2)});
+      run(in, {Int("other", -(int64_t{1} << 40))});
+    }
+  }
+}
+
+TEST(IntegerTest, LeavesOtherNumbersToLibTorch) {
+  std::vector<base::Tensor> in;
+  in.push_back(MakeTensor<int64_t>({3}, {1, 2, 3}));
+  const auto kernels = [&](const std::vector<NamedArgument>& more,
+                           DType result) {
+    OneNode node("aten.add.Tensor", in, [&](const Ids& ids) {
+      std::vector<NamedArgument> args = {Ref("self", ids[0])};
+      args.insert(args.end(), more.begin(), more.end());
+      return args;
+    });
+    const ValueId out = node.builder.graph().nodes[0].outputs[0];
+    node.builder.graph().values[out].dtype = result;
+    return testing::KernelsOf(node.builder);
+  };
+  EXPECT_THAT(kernels({Float("other", 0.5)}, DType::kFloat32),
+              ElementsAre("libtorch"));
+  EXPECT_THAT(kernels({Int("other", 5), Int("alpha", 3)}, DType::kInt64),
+              ElementsAre("libtorch"));
+  EXPECT_THAT(kernels({Int("other", 5)}, DType::kInt64),
+              ElementsAre("int_add"));
+}
+
+TEST(RangeTest, CountsLikeLibTorch) {
+  struct Case {
+    const char* op;
+    std::vector<NamedArgument> args;
+  };
+  const std::vector<Case> cases = {
+      {"aten.arange.default", {Int("end", 7)}},
+      {"aten.arange.default", {Int("end", 0)}},
+      {"aten.arange.start", {Int("start", -3), Int("end", 4)}},
+      {"aten.arange.start_step",
+       {Int("start", 1), Int("end", 12), Int("step", 5)}},
+      {"aten.arange.start_step",
+       {Int("start", 4), Int("end", -4), Int("step", -3)}}};
+  const auto build = [](const char* op, const std::vector<NamedArgument>& args,
+                        GraphBuilder& builder) {
+    const auto outputs = builder.Nodes(op, args, {{.dtype = DType::kInt64}});
+    auto& value = builder.graph().values[outputs[0]];
+    value.has_shape = false;
+    value.shape.clear();
+    builder.Output(outputs[0]);
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.op);
+    GraphBuilder builder;
+    build(c.op, c.args, builder);
+    const auto own = Must(testing::RunWhole(builder, {}));
+    const auto torch = Must(testing::RunByLibTorch(builder, {}));
+    EXPECT_EQ(own[0].dims(), torch[0].dims());
+    EXPECT_TRUE(testing::SameBits(own[0], torch[0]));
+  }
+  GraphBuilder builder;
+  build("aten.arange.start", {Int("start", 4), Int("end", 1)}, builder);
+  const auto refused = testing::RunWhole(builder, {});
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ElementwiseTest, FillsTheShapeOfATensor) {
+  std::mt19937 random(6);
+  auto in = RandomTensors({{3, 5}}, random);
+  in[0].as<float>()[0] = std::nanf("");
+  for (const auto& [op, args] :
+       std::vector<std::pair<const char*, std::vector<NamedArgument>>>{
+           {"aten.zeros_like.default", {}},
+           {"aten.ones_like.default", {}},
+           {"aten.full_like.default", {Float("fill_value", -2.5)}}}) {
+    SCOPED_TRACE(op);
+    OneNode node(op, in, [&, &more = args](const Ids& ids) {
+      std::vector<NamedArgument> all = {Ref("self", ids[0])};
+      all.insert(all.end(), more.begin(), more.end());
+      return all;
+    });
+    ExpectLikeLibTorch(node, in);
   }
 }
 

@@ -1,0 +1,336 @@
+#include "runtime/cpu/integers.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "runtime/cpu/strided_copy.h"
+
+namespace refract::runtime::cpu {
+namespace {
+
+using base::DType;
+
+enum class Code : uint8_t {
+  kAdd,
+  kSubtract,
+  kMultiply,
+  kMinimum,
+  kMaximum,
+  kEqual,
+  kNotEqual,
+  kLess,
+  kLessEqual,
+  kGreater,
+  kGreaterEqual,
+};
+constexpr absl::string_view kNames[] = {"add",     "sub", "mul", "minimum",
+                                        "maximum", "eq",  "ne",  "lt",
+                                        "le",      "gt",  "ge"};
+static_assert(std::size(kNames) ==
+              static_cast<size_t>(Code::kGreaterEqual) + 1);
+
+bool GivesTruth(Code code) { return code >= Code::kEqual; }
+
+// Overflow wraps.
+int64_t Wrap(uint64_t value) { return static_cast<int64_t>(value); }
+
+// An argument: a tensor, or one number for all elements.
+struct Source {
+  int operand = kNoOperand;  // of a tensor
+  IntSource number;
+};
+
+// f over one row; steps are 0 or 1.
+template <typename Out, typename F>
+void Row(const int64_t* a, int64_t a_step, const int64_t* b, int64_t b_step,
+         int64_t count, Out* out, F f) {
+  if (a_step == 1 && b_step == 1) {
+    for (int64_t i = 0; i < count; ++i) out[i] = f(a[i], b[i]);
+  } else if (a_step == 1) {
+    const int64_t y = *b;
+    for (int64_t i = 0; i < count; ++i) out[i] = f(a[i], y);
+  } else if (b_step == 1) {
+    const int64_t x = *a;
+    for (int64_t i = 0; i < count; ++i) out[i] = f(x, b[i]);
+  } else {
+    std::fill_n(out, count, static_cast<Out>(f(*a, *b)));
+  }
+}
+
+void RunRow(Code code, const int64_t* a, int64_t a_step, const int64_t* b,
+            int64_t b_step, int64_t count, std::byte* to) {
+  const auto number = [&](auto f) {
+    Row(a, a_step, b, b_step, count, reinterpret_cast<int64_t*>(to), f);
+  };
+  const auto truth = [&](auto f) {
+    Row(a, a_step, b, b_step, count, reinterpret_cast<uint8_t*>(to),
+        [f](int64_t x, int64_t y) { return static_cast<uint8_t>(f(x, y)); });
+  };
+  using U = uint64_t;
+  switch (code) {
+    case Code::kAdd:
+      return number([](int64_t x, int64_t y) { return Wrap(U(x) + U(y)); });
+    case Code::kSubtract:
+      return number([](int64_t x, int64_t y) { return Wrap(U(x) - U(y)); });
+    case Code::kMultiply:
+      return number([](int64_t x, int64_t y) { return Wrap(U(x) * U(y)); });
+    case Code::kMinimum:
+      return number([](int64_t x, int64_t y) { return std::min(x, y); });
+    case Code::kMaximum:
+      return number([](int64_t x, int64_t y) { return std::max(x, y); });
+    case Code::kEqual:
+      return truth([](int64_t x, int64_t y) { return x == y; });
+    case Code::kNotEqual:
+      return truth([](int64_t x, int64_t y) { return x != y; });
+    case Code::kLess:
+      return truth([](int64_t x, int64_t y) { return x < y; });
+    case Code::kLessEqual:
+      return truth([](int64_t x, int64_t y) { return x <= y; });
+    case Code::kGreater:
+      return truth([](int64_t x, int64_t y) { return x > y; });
+    case Code::kGreaterEqual:
+      return truth([](int64_t x, int64_t y) { return x >= y; });
+  }
+}
+
+// Strides of a dense tensor of `own` dims seen as `dims`, which it broadcasts
+// to; 0 where it repeats.
+Strides BroadcastStrides(const base::Dims& own, const base::Dims& dims) {
+  Strides strides(dims.size(), 0);
+  int64_t stride = 1;
+  for (size_t i = 1; i <= own.size(); ++i) {
+    const int64_t size = own[own.size() - i];
+    if (size != 1) strides[dims.size() - i] = stride;
+    stride *= size;
+  }
+  return strides;
+}
+
+class IntegerKernel final : public Kernel {
+ public:
+  IntegerKernel(Code code, Source a, Source b) : code_(code), a_(a), b_(b) {}
+
+  absl::string_view name() const override {
+    static constexpr absl::string_view kLong[] = {
+        "int_add", "int_sub", "int_mul", "int_minimum", "int_maximum", "int_eq",
+        "int_ne",  "int_lt",  "int_le",  "int_gt",      "int_ge"};
+    static_assert(std::size(kLong) == std::size(kNames));
+    return kLong[static_cast<size_t>(code_)];
+  }
+
+  absl::Status Infer(const Operands& operands,
+                     absl::Span<KernelOutput> outputs) const override {
+    base::TensorSpec& spec = outputs[0].spec;
+    spec.dtype = GivesTruth(code_) ? DType::kBool : DType::kInt64;
+    spec.dims = operands[a_.operand].tensor.dims;
+    if (b_.operand == kNoOperand) return absl::OkStatus();
+    const base::Dims& a = operands[a_.operand].tensor.dims;
+    const base::Dims& b = operands[b_.operand].tensor.dims;
+    spec.dims.assign(std::max(a.size(), b.size()), 1);
+    for (size_t i = 1; i <= spec.dims.size(); ++i) {
+      const int64_t x = i <= a.size() ? a[a.size() - i] : 1;
+      const int64_t y = i <= b.size() ? b[b.size() - i] : 1;
+      if (x != y && x != 1 && y != 1) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("shapes ", base::DimsToString(a), " and ",
+                         base::DimsToString(b), " do not broadcast"));
+      }
+      spec.dims[spec.dims.size() - i] = x == 1 ? y : x;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Run(const Operands& operands,
+                   absl::Span<const KernelOutput> outputs,
+                   RunStats&) const override {
+    const base::Dims& dims = outputs[0].spec.dims;
+    int64_t total = 1;
+    for (int64_t dim : dims) total *= dim;
+    if (total == 0 || outputs[0].data == nullptr) return absl::OkStatus();
+    const base::TensorView& a = operands[a_.operand].tensor;
+    const auto* x = reinterpret_cast<const int64_t*>(a.data);
+    const Strides x_strides = BroadcastStrides(a.dims, dims);
+    const int64_t number =
+        b_.operand == kNoOperand ? operands.Int(b_.number) : 0;
+    const int64_t* y = &number;
+    Strides y_strides(dims.size(), 0);
+    if (b_.operand != kNoOperand) {
+      const base::TensorView& b = operands[b_.operand].tensor;
+      y = reinterpret_cast<const int64_t*>(b.data);
+      y_strides = BroadcastStrides(b.dims, dims);
+    }
+    // The innermost dimensions through which both go evenly are one row.
+    int64_t row = 1;
+    size_t outer = dims.size();
+    int64_t x_step = 0;
+    int64_t y_step = 0;
+    while (outer > 0) {
+      const int64_t size = dims[outer - 1];
+      const int64_t next_x = x_strides[outer - 1];
+      const int64_t next_y = y_strides[outer - 1];
+      if (size != 1) {
+        if (row == 1) {
+          x_step = next_x;
+          y_step = next_y;
+        } else if (next_x != x_step * row || next_y != y_step * row) {
+          break;
+        }
+        row *= size;
+      }
+      --outer;
+    }
+    std::array<int64_t, kMaxKernelRank> index = {};
+    std::byte* to = outputs[0].data;
+    const size_t step =
+        static_cast<size_t>(row) * base::SizeOf(outputs[0].spec.dtype);
+    for (int64_t done = 0; done < total; done += row, to += step) {
+      RunRow(code_, x, x_step, y, y_step, row, to);
+      for (size_t d = outer; d-- > 0;) {
+        x += x_strides[d];
+        y += y_strides[d];
+        if (++index[d] < dims[d]) break;
+        x -= x_strides[d] * dims[d];
+        y -= y_strides[d] * dims[d];
+        index[d] = 0;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const Code code_;
+  const Source a_;  // a tensor
+  const Source b_;
+};
+
+// [start, end) by `step`.
+class RangeKernel final : public Kernel {
+ public:
+  RangeKernel(IntSource start, IntSource end, IntSource step)
+      : start_(start), end_(end), step_(step) {}
+
+  absl::string_view name() const override { return "arange"; }
+
+  absl::Status Infer(const Operands& operands,
+                     absl::Span<KernelOutput> outputs) const override {
+    const int64_t start = operands.Int(start_);
+    const int64_t end = operands.Int(end_);
+    const int64_t step = operands.Int(step_);
+    if (step == 0 || (step > 0 ? end < start : end > start)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "arange: no way from ", start, " to ", end, " in steps of ", step));
+    }
+    // In unsigned numbers, which hold the distance of any two signed ones.
+    const auto distance =
+        step > 0 ? static_cast<uint64_t>(end) - static_cast<uint64_t>(start)
+                 : static_cast<uint64_t>(start) - static_cast<uint64_t>(end);
+    const uint64_t stride = step > 0
+                                ? static_cast<uint64_t>(step)
+                                : uint64_t{0} - static_cast<uint64_t>(step);
+    const uint64_t count = distance / stride + (distance % stride != 0);
+    if (count > uint64_t{1} << 60) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("arange: ", count, " elements are too many"));
+    }
+    outputs[0].spec.dtype = DType::kInt64;
+    outputs[0].spec.dims = {static_cast<int64_t>(count)};
+    return absl::OkStatus();
+  }
+
+  absl::Status Run(const Operands& operands,
+                   absl::Span<const KernelOutput> outputs,
+                   RunStats&) const override {
+    if (outputs[0].data == nullptr) return absl::OkStatus();
+    const int64_t start = operands.Int(start_);
+    const int64_t step = operands.Int(step_);
+    auto* const to = reinterpret_cast<int64_t*>(outputs[0].data);
+    for (int64_t i = 0; i < outputs[0].spec.dims[0]; ++i) {
+      to[i] = start + i * step;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const IntSource start_;
+  const IntSource end_;
+  const IntSource step_;
+};
+
+// A literal, or a whole size among the operands.
+std::optional<IntSource> WholeNumber(const KernelRequest& request,
+                                     absl::string_view name) {
+  const auto source = request.args.Int(name);
+  if (source && !source->is_literal() &&
+      request.operand(source->operand).kind != models::ValueKind::kSymInt) {
+    return std::nullopt;
+  }
+  return source;
+}
+
+// The one result is promised as `dtype`.
+bool Gives(const KernelRequest& request, DType dtype) {
+  return request.node().outputs.size() == 1 &&
+         request.node().outputs[0] != models::kNoValue &&
+         request.graph.value(request.node().outputs[0]).dtype == dtype;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const Kernel>> CreateIntegerKernel(
+    const KernelRequest& request) {
+  absl::string_view op = request.node().op;
+  if (!absl::ConsumePrefix(&op, "aten.")) return nullptr;
+  const absl::string_view name = op.substr(0, op.find('.'));
+  const auto* const found =
+      std::find(std::begin(kNames), std::end(kNames), name);
+  if (found == std::end(kNames)) return nullptr;
+  const auto code = static_cast<Code>(found - std::begin(kNames));
+  const NodeArgs& args = request.args;
+  const int self = args.OperandOf("self");
+  if (self == kNoOperand || !request.IsTensor(self, DType::kInt64) ||
+      !Gives(request, GivesTruth(code) ? DType::kBool : DType::kInt64)) {
+    return nullptr;
+  }
+  if (args.Has("alpha") && args.IntLiteral("alpha") != 1) return nullptr;
+  Source other;
+  const int operand = args.OperandOf("other");
+  if (operand != kNoOperand &&
+      request.operand(operand).kind == models::ValueKind::kTensor) {
+    if (!request.IsTensor(operand, DType::kInt64)) return nullptr;
+    other.operand = operand;
+  } else {
+    const auto number = WholeNumber(request, "other");
+    if (!number) return nullptr;
+    other.number = *number;
+  }
+  return std::make_unique<IntegerKernel>(code, Source{self, {}}, other);
+}
+
+absl::StatusOr<std::unique_ptr<const Kernel>> CreateRangeKernel(
+    const KernelRequest& request) {
+  const absl::string_view op = request.node().op;
+  if (op != "aten.arange.default" && op != "aten.arange.start" &&
+      op != "aten.arange.start_step") {
+    return nullptr;
+  }
+  const NodeArgs& args = request.args;
+  if (!Gives(request, DType::kInt64)) return nullptr;
+  IntSource start;
+  IntSource step = {1, kNoOperand};
+  const auto end = WholeNumber(request, "end");
+  if (!end) return nullptr;
+  for (const auto& [name, to] : {std::pair{"start", &start}, {"step", &step}}) {
+    if (!args.Has(name)) continue;
+    const auto value = WholeNumber(request, name);
+    if (!value) return nullptr;
+    *to = *value;
+  }
+  return std::make_unique<RangeKernel>(start, *end, step);
+}
+
+}  // namespace refract::runtime::cpu
