@@ -12,6 +12,7 @@ CpuDevice::CpuDevice(const DeviceModels* models, const Options& options)
       traits_{.name = "cpu",
               .instances = options.instances,
               .slots = 1,
+              .steps = true,
               .weight_memory = options.weight_memory} {
   for (int i = 0; i < options.instances; ++i) {
     Worker& worker = *workers_.emplace_back(std::make_unique<Worker>());

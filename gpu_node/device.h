@@ -28,14 +28,25 @@ struct BatchMember {
   transport::OutgoingMessage reply;
   // Whether the answer holds a NaN or an infinity.
   bool non_finite = false;
+  // The device's own, from the first step of a request to its last.
+  std::shared_ptr<void> between_steps;
 };
 
 // Requests of one model that are executed together: side by side, as rows of
 // one input, or one request that is too large in several steps.
 struct Batch {
   size_t model = 0;
-  int64_t rows = 0;
+  int64_t rows = 0;  // to be executed now
+  // A batch of one member with more than `rows` rows, on a device that takes
+  // steps, is a step of it: the rows from here on. It comes again for the next
+  // ones, on whichever instance; its reply is to be complete after the last
+  // one, or its status to be an error after any.
+  int64_t first_row = 0;
   std::vector<BatchMember> members;
+
+  bool last_step() const {
+    return members.size() != 1 || first_row + rows >= members[0].rows;
+  }
 };
 
 struct DeviceTraits {
@@ -44,6 +55,8 @@ struct DeviceTraits {
   // Batches that an instance can hold: with 2 the next one's inputs are
   // uploaded while one executes. 1 where there is nothing to upload.
   int slots = 1;
+  // Whether a request may be given to it in steps: see Batch.
+  bool steps = false;
   // For weights; 0: not limited. Bytes.
   size_t weight_memory = 0;
   // Of loading weights, until it has been measured; 0: takes no time.

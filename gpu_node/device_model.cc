@@ -25,16 +25,6 @@ std::string Label(absl::string_view name, int64_t version) {
   return absl::StrCat("model '", name, "' version ", version);
 }
 
-std::vector<base::TensorSpec> SpecsOf(
-    absl::Span<const base::TensorView> tensors) {
-  std::vector<base::TensorSpec> specs;
-  specs.reserve(tensors.size());
-  for (const base::TensorView& tensor : tensors) {
-    specs.push_back({tensor.dtype, tensor.dims});
-  }
-  return specs;
-}
-
 // The bytes of each weight that `part` reads; those with holes are left out.
 std::vector<absl::Span<const std::byte>> WeightsOf(
     const models::LoadedModel& model, const runtime::Part& part) {
@@ -77,7 +67,7 @@ DeviceModel::DeviceModel(std::shared_ptr<const models::LoadedModel> model,
       weights_(WeightsOf(*model_, program_->part())),
       contexts_(std::make_unique<runtime::ContextPool>(*program_)) {
   for (const auto& weight : weights_) weight_bytes_ += weight.size();
-  merges_ = WhyAlone().empty();
+  merges_ = layout_.why_not().empty();
 }
 
 void DeviceModel::ReadWeights() const {
@@ -140,14 +130,9 @@ absl::Status DeviceModel::CheckOffer(const transport::ModelOffer& offer) const {
   return absl::OkStatus();
 }
 
-std::string DeviceModel::WhyAlone() const {
-  if (!up_codec_.plain() || !down_codec_.plain()) {
-    return "its plan sends values in other forms than they have";
-  }
-  return layout_.why_not();
-}
-
 int64_t DeviceModel::RowsOf(absl::Span<const base::TensorView> tensors) const {
+  std::vector<base::TensorView> values;
+  if (!up_codec_.plain()) tensors = values = up_codec_.Peek(tensors);
   std::optional<int64_t> rows;
   if (merges_) rows = layout_.Rows(tensors);
   if (!rows.has_value()) rows = program_->BatchOf(tensors);
@@ -156,21 +141,63 @@ int64_t DeviceModel::RowsOf(absl::Span<const base::TensorView> tensors) const {
 
 std::string DeviceModel::MergeKey(const transport::ServerCall& call) const {
   if (!merges_) return "";
-  return layout_.MergeKey(call.tensors(), call.settled());
+  if (up_codec_.plain()) {
+    return layout_.MergeKey(call.tensors(), call.settled());
+  }
+  return layout_.MergeKey(up_codec_.Peek(call.tensors()), call.settled());
+}
+
+// The values of a request as the program reads them.
+struct DeviceModel::Inputs {
+  // The request's own memory, the decoder's, or a copy.
+  absl::Span<const base::TensorView> views;
+  std::optional<runtime::wire::DecoderPool::Lease> decoder;
+  std::optional<runtime::StableInputs> stable;
+};
+
+absl::Status DeviceModel::Decode(const transport::ServerCall& call,
+                                 Inputs& inputs) const {
+  inputs.views = call.tensors();
+  if (up_codec_.plain() && inputs.views.size() == up_codec_.num_tensors()) {
+    return absl::OkStatus();
+  }
+  inputs.decoder.emplace(decoders_.Acquire());
+  REFRACT_ASSIGN_OR_RETURN(inputs.views,
+                           (*inputs.decoder)->Decode(call.tensors()));
+  return absl::OkStatus();
+}
+
+absl::Status DeviceModel::Read(const transport::ServerCall& call,
+                               Inputs& inputs) const {
+  REFRACT_RETURN_IF_ERROR(Decode(call, inputs));
+  if (!call.settled()) {
+    inputs.views =
+        inputs.stable.emplace(inputs.views, sizes_depend_on_data_).views();
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<transport::OutgoingMessage> DeviceModel::Answer(
+    transport::ServerCall& call,
+    absl::Span<const base::TensorView> outputs) const {
+  runtime::wire::Encoder encoder(down_codec_);
+  REFRACT_ASSIGN_OR_RETURN(const std::vector<base::TensorSpec> tensors,
+                           encoder.Prepare(outputs));
+  REFRACT_ASSIGN_OR_RETURN(transport::OutgoingMessage reply,
+                           call.AllocateReply(tensors));
+  std::vector<std::byte*> places;
+  for (size_t i = 0; i < tensors.size(); ++i) places.push_back(reply.data(i));
+  encoder.Write(places);
+  return reply;
 }
 
 absl::StatusOr<transport::OutgoingMessage> DeviceModel::Run(
     transport::ServerCall& call, bool* non_finite) const {
-  runtime::wire::DecoderPool::Lease decoder = decoders_.Acquire();
-  REFRACT_ASSIGN_OR_RETURN(absl::Span<const base::TensorView> inputs,
-                           decoder->Decode(call.tensors()));
-  std::optional<runtime::StableInputs> stable;
-  if (!call.settled()) {
-    inputs = stable.emplace(inputs, sizes_depend_on_data_).views();
-  }
+  Inputs inputs;
+  REFRACT_RETURN_IF_ERROR(Read(call, inputs));
   REFRACT_ASSIGN_OR_RETURN(
       const std::vector<std::optional<base::TensorSpec>> specs,
-      program_->OutputSpecs(inputs));
+      program_->OutputSpecs(inputs.views));
   std::vector<base::TensorSpec> known;
   for (const std::optional<base::TensorSpec>& spec : specs) {
     if (spec.has_value()) known.push_back(*spec);
@@ -190,71 +217,117 @@ absl::StatusOr<transport::OutgoingMessage> DeviceModel::Run(
     }
   }
   REFRACT_RETURN_IF_ERROR(
-      program_->Run(inputs, destinations, *context, outputs));
+      program_->Run(inputs.views, destinations, *context, outputs));
   *non_finite = AnyNonFinite(outputs);
   if (sizes_known && down_codec_.plain()) return reply;
+  // A size that depends on data is known only after the run: one copy.
+  if (!sizes_known) return Answer(call, outputs);
   runtime::wire::Encoder encoder(down_codec_);
   REFRACT_ASSIGN_OR_RETURN(const std::vector<base::TensorSpec> tensors,
                            encoder.Prepare(outputs));
-  // A size that depends on data is known only after the run: one copy.
-  if (!sizes_known) {
-    REFRACT_ASSIGN_OR_RETURN(reply, call.AllocateReply(tensors));
-  }
   std::vector<std::byte*> places;
   for (size_t i = 0; i < tensors.size(); ++i) places.push_back(reply.data(i));
   encoder.Write(places);
   return reply;
 }
 
-absl::StatusOr<transport::OutgoingMessage> DeviceModel::RunInSteps(
-    transport::ServerCall& call, int64_t rows, int64_t max_rows,
-    RowBuffers& buffers, bool* non_finite) const {
-  absl::Span<const base::TensorView> inputs = call.tensors();
-  std::optional<runtime::StableInputs> stable;
-  if (!call.settled()) {
-    inputs = stable.emplace(inputs, sizes_depend_on_data_).views();
-  }
+// Of a request between its steps.
+struct DeviceModel::Steps {
+  Inputs inputs;
+  std::vector<base::TensorSpec> outputs;
+  // Where answers are encoded, the plain rows so far.
+  std::vector<base::Tensor> plain;
+};
+
+absl::Status DeviceModel::BeginSteps(BatchMember& member, Steps& steps) const {
+  REFRACT_RETURN_IF_ERROR(Read(*member.call, steps.inputs));
   REFRACT_ASSIGN_OR_RETURN(
       const std::vector<std::optional<base::TensorSpec>> specs,
-      program_->OutputSpecs(inputs));
-  std::vector<base::TensorSpec> known;
+      program_->OutputSpecs(steps.inputs.views));
   for (const std::optional<base::TensorSpec>& spec : specs) {
     if (!spec.has_value()) {
       return absl::InternalError("an output's size is not known");
     }
-    known.push_back(*spec);
+    steps.outputs.push_back(*spec);
   }
-  REFRACT_ASSIGN_OR_RETURN(transport::OutgoingMessage reply,
-                           call.AllocateReply(known));
+  if (layout_.Rows(steps.inputs.views) != member.rows) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the values of the message do not have ", member.rows,
+                     " rows, as they had seemed to"));
+  }
+  if (down_codec_.plain()) {
+    REFRACT_ASSIGN_OR_RETURN(member.reply,
+                             member.call->AllocateReply(steps.outputs));
+    return absl::OkStatus();
+  }
+  for (const base::TensorSpec& spec : steps.outputs) {
+    REFRACT_ASSIGN_OR_RETURN(base::Tensor rows,
+                             base::Tensor::Allocate(spec.dtype, spec.dims));
+    steps.plain.push_back(std::move(rows));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DeviceModel::RunStep(BatchMember& member, int64_t first,
+                                  int64_t count, RowBuffers& buffers) const {
+  if (first == 0) {
+    auto begun = std::make_shared<Steps>();
+    REFRACT_RETURN_IF_ERROR(BeginSteps(member, *begun));
+    member.between_steps = std::move(begun);
+  }
+  Steps& steps = *static_cast<Steps*>(member.between_steps.get());
+  const std::vector<base::TensorView> slice =
+      layout_.Slice(steps.inputs.views, first, count, buffers);
   runtime::ContextPool::Lease context = contexts_->Acquire();
   std::vector<base::TensorView> outputs;
-  const std::vector<std::byte*> destinations(specs.size(), nullptr);
-  std::vector<size_t> written(specs.size(), 0);
+  const std::vector<std::byte*> destinations(steps.outputs.size(), nullptr);
+  REFRACT_RETURN_IF_ERROR(
+      program_->Run(slice, destinations, *context, outputs));
+  member.non_finite |= AnyNonFinite(outputs);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const base::TensorView& output = outputs[i];
+    if (output.dims.empty() || output.dims[0] != count) {
+      return absl::InternalError("an output does not have one entry per row");
+    }
+    if (output.bytes == 0) continue;
+    std::byte* const rows =
+        down_codec_.plain() ? member.reply.data(i) : steps.plain[i].data();
+    std::memcpy(rows + output.bytes / count * first, output.data, output.bytes);
+  }
+  if (first + count < member.rows) return absl::OkStatus();
+  if (!down_codec_.plain()) {
+    std::vector<base::TensorView> whole;
+    for (const base::Tensor& rows : steps.plain) whole.push_back(rows.view());
+    REFRACT_ASSIGN_OR_RETURN(member.reply, Answer(*member.call, whole));
+  }
+  member.between_steps.reset();
+  return absl::OkStatus();
+}
+
+absl::Status DeviceModel::RunInSteps(BatchMember& member, int64_t max_rows,
+                                     RowBuffers& buffers) const {
   // About equal steps: a short last one might be below the graph's smallest
   // batch.
-  const int64_t steps = (rows + max_rows - 1) / max_rows;
+  const int64_t steps = (member.rows + max_rows - 1) / max_rows;
   for (int64_t step = 0; step < steps; ++step) {
-    const int64_t first = rows * step / steps;
-    const int64_t count = rows * (step + 1) / steps - first;
-    const std::vector<base::TensorView> slice =
-        layout_.Slice(inputs, first, count, buffers);
-    REFRACT_RETURN_IF_ERROR(
-        program_->Run(slice, destinations, *context, outputs));
-    *non_finite |= AnyNonFinite(outputs);
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      if (outputs[i].bytes == 0) continue;
-      std::memcpy(reply.data(i) + written[i], outputs[i].data,
-                  outputs[i].bytes);
-      written[i] += outputs[i].bytes;
-    }
+    const int64_t first = member.rows * step / steps;
+    const int64_t end = member.rows * (step + 1) / steps;
+    REFRACT_RETURN_IF_ERROR(RunStep(member, first, end - first, buffers));
   }
-  return reply;
+  return absl::OkStatus();
 }
 
 absl::Status DeviceModel::RunTogether(Batch& batch, RowBuffers& buffers) const {
+  std::vector<Inputs> decoded(batch.members.size());
   std::vector<absl::Span<const base::TensorView>> requests;
-  for (const BatchMember& member : batch.members) {
-    requests.push_back(member.call->tensors());
+  for (size_t i = 0; i < batch.members.size(); ++i) {
+    REFRACT_RETURN_IF_ERROR(Decode(*batch.members[i].call, decoded[i]));
+    requests.push_back(decoded[i].views);
+    // Known for certain only now, where values are encoded.
+    if (layout_.Rows(requests[i]) != batch.members[i].rows ||
+        !layout_.SameButForRows(requests[0], requests[i])) {
+      return absl::InvalidArgumentError("requests that do not fit together");
+    }
   }
   // A copy, so no peer can change it.
   const std::vector<base::TensorView> inputs =
@@ -281,13 +354,9 @@ absl::Status DeviceModel::RunTogether(Batch& batch, RowBuffers& buffers) const {
     }
     first += member.rows;
     absl::StatusOr<transport::OutgoingMessage> reply =
-        member.call->AllocateReply(SpecsOf(part));
+        Answer(*member.call, part);
     member.status = reply.status();
     if (!reply.ok()) continue;
-    for (size_t i = 0; i < part.size(); ++i) {
-      if (part[i].bytes == 0) continue;
-      std::memcpy(reply->data(i), part[i].data, part[i].bytes);
-    }
     member.non_finite = AnyNonFinite(part);
     member.reply = *std::move(reply);
   }
@@ -298,15 +367,18 @@ void DeviceModel::ExecuteBatch(Batch& batch, int64_t max_rows,
                                RowBuffers& buffers) const {
   if (batch.members.size() > 1 && RunTogether(batch, buffers).ok()) return;
   for (BatchMember& member : batch.members) {
-    member.non_finite = false;
-    const bool in_steps = member.rows > max_rows && merges_ &&
-                          layout_.Rows(member.call->tensors()) == member.rows;
-    absl::StatusOr<transport::OutgoingMessage> reply =
-        in_steps ? RunInSteps(*member.call, member.rows, max_rows, buffers,
-                              &member.non_finite)
-                 : Run(*member.call, &member.non_finite);
-    member.status = base::Annotate(reply.status(), "on the GPU node");
-    if (reply.ok()) member.reply = *std::move(reply);
+    absl::Status status;
+    if (batch.first_row > 0 || !batch.last_step()) {
+      status = RunStep(member, batch.first_row, batch.rows, buffers);
+    } else if (member.rows > max_rows && merges_) {
+      status = RunInSteps(member, max_rows, buffers);
+    } else {
+      absl::StatusOr<transport::OutgoingMessage> reply =
+          Run(*member.call, &member.non_finite);
+      status = reply.status();
+      if (reply.ok()) member.reply = *std::move(reply);
+    }
+    member.status = base::Annotate(status, "on the GPU node");
   }
 }
 

@@ -44,8 +44,6 @@ class DeviceModel {
 
   const runtime::Program& program() const { return *program_; }
   const RowLayout& layout() const { return layout_; }
-  // Empty, or why its requests are executed alone and whole.
-  std::string WhyAlone() const;
   // Of the weights that this part reads.
   size_t weight_bytes() const { return weight_bytes_; }
   // Reads them once, so that their pages are in memory, or gives the pages back
@@ -62,18 +60,32 @@ class DeviceModel {
   // Runs `batch` on the calling thread: status and reply of its members are set
   // and no call is answered. Several members, whose keys are equal, run as one;
   // if that fails each runs alone, so that only those fail which are at fault.
-  // One with more than `max_rows` runs in steps. A row's result may differ in
-  // its last bits with the number of rows that it is computed among.
+  // One with more than `max_rows` runs in steps. A batch that is a step itself
+  // (Batch::first_row) adds its rows to the reply of its member. A row's result
+  // may differ in its last bits with the number of rows that it is computed
+  // among.
   void ExecuteBatch(Batch& batch, int64_t max_rows, RowBuffers& buffers) const;
 
  private:
   DeviceModel(std::shared_ptr<const models::LoadedModel> model,
               std::unique_ptr<const runtime::Program> program);
+  struct Inputs;
+  struct Steps;
+  absl::Status Decode(const transport::ServerCall& call, Inputs& inputs) const;
+  // Decode(), and what a peer may still change is copied.
+  absl::Status Read(const transport::ServerCall& call, Inputs& inputs) const;
+  absl::StatusOr<transport::OutgoingMessage> Answer(
+      transport::ServerCall& call,
+      absl::Span<const base::TensorView> outputs) const;
   absl::StatusOr<transport::OutgoingMessage> Run(transport::ServerCall& call,
                                                  bool* non_finite) const;
-  absl::StatusOr<transport::OutgoingMessage> RunInSteps(
-      transport::ServerCall& call, int64_t rows, int64_t max_rows,
-      RowBuffers& buffers, bool* non_finite) const;
+  absl::Status BeginSteps(BatchMember& member, Steps& steps) const;
+  // `count` rows of a request from `first` on: one after the other from 0 on.
+  // The reply is complete after the last ones.
+  absl::Status RunStep(BatchMember& member, int64_t first, int64_t count,
+                       RowBuffers& buffers) const;
+  absl::Status RunInSteps(BatchMember& member, int64_t max_rows,
+                          RowBuffers& buffers) const;
   absl::Status RunTogether(Batch& batch, RowBuffers& buffers) const;
 
   // Shared with whoever loaded it; keeps the mapped weights alive.
@@ -88,7 +100,7 @@ class DeviceModel {
   RowLayout layout_;
   std::vector<absl::Span<const std::byte>> weights_;  // that this part reads
   size_t weight_bytes_ = 0;
-  bool merges_ = false;  // WhyAlone() is empty
+  bool merges_ = false;  // layout_.why_not() is empty
   std::unique_ptr<runtime::ContextPool> contexts_;
 };
 

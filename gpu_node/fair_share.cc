@@ -18,6 +18,11 @@ bool FairShare::Before(size_t a, size_t b) const {
   return a < b;
 }
 
+bool FairShare::BelowShare(size_t model) const {
+  const double half_s = absl::ToDoubleSeconds(kCredit) / 2 / shares_[model];
+  return system_s_ - virtual_s_[model] >= half_s;
+}
+
 void FairShare::Begin(size_t model, absl::Duration time) {
   system_s_ = std::max(system_s_, virtual_s_[model]);
   virtual_s_[model] += absl::ToDoubleSeconds(time) / shares_[model];

@@ -33,6 +33,9 @@ class FairShare {
   void Activate(size_t model);
   // Of two models that have work, is `a` to go first?
   bool Before(size_t a, size_t b) const;
+  // Whether `model` has fallen behind by more than executions explain: it has
+  // asked for less than its share for a while.
+  bool BelowShare(size_t model) const;
   // `model` begins something that will take `time`.
   void Begin(size_t model, absl::Duration time);
   // What it has begun took so much more than was said, or less (negative).

@@ -1,7 +1,6 @@
 #include "gpu_node/gpu_node.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -101,27 +100,27 @@ ScheduledModel GpuNode::Describe(const DeviceModel& model) const {
   described.max_instances = serving.max_instances;
   described.max_queue = serving.max_queue;
   described.weight_bytes = model.weight_bytes();
-  std::string why_not = model.WhyAlone();
+  std::string why_not = model.layout().why_not();
   described.splittable = why_not.empty();
   BatchingOptions& batching = described.batching;
   batching.max_rows = options_.max_batch;
-  if (model.layout().why_not().empty() && !why_not.empty()) {
-    // Rows are independent, so there is no reason to refuse many.
-    batching.max_rows = std::numeric_limits<int64_t>::max();
-  }
   batching.enabled =
       serving.dynamic_batching || options_.batching_window.has_value();
   batching.window = serving.dynamic_batching
                         ? serving.max_queue_delay
                         : options_.batching_window.value_or(absl::Duration());
   batching.preferred_rows = serving.preferred_batch_sizes;
-  if (batching.enabled && why_not.empty()) {
+  if (why_not.empty()) {
     double difference = 0;
     const absl::Status alone = CheckRowsAlone(model, &difference);
     if (!alone.ok()) {
       why_not = std::string(alone.message());
       described.splittable = false;
     } else {
+      // Without batching, what others ask for changes no bit of an answer.
+      described.stepwise = batching.enabled || difference == 0;
+      described.least_rows =
+          std::max<int64_t>(model.model().graph.min_batch, 1);
       LOG(INFO) << described.label
                 << ": rows computed alone and among others differ by at most "
                 << difference;
@@ -205,7 +204,8 @@ std::string Summary(const ModelStats& stats) {
       " refused by a full queue, ", stats.too_large, " too large, ",
       stats.unavailable, " unavailable; ", stats.batches,
       " executions of up to ", stats.largest_batch, " requests, ", stats.merged,
-      " requests shared one, ", stats.non_finite,
+      " requests shared one, ", stats.steps, " were of part of a request, ",
+      stats.held, " waited for other models; ", stats.non_finite,
       " answers with NaN or infinity; ", stats.loads, " loads and ",
       stats.evictions, " evictions of weights; ",
       absl::FormatDuration(stats.device_time), " of device time, ",

@@ -117,6 +117,7 @@ std::optional<int64_t> RowLayout::Rows(
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs_[i] != Rule::kRows) continue;
     const base::Dims& dims = inputs[i].dims;
+    if (!dims.empty() && dims[0] == kUnknownRows) continue;
     if (dims.empty() || dims[0] < 1) return std::nullopt;
     if (rows.has_value() && *rows != dims[0]) return std::nullopt;
     rows = dims[0];
@@ -148,7 +149,8 @@ std::string RowLayout::MergeKey(absl::Span<const TensorView> inputs,
         break;
       case Rule::kSame: {
         const auto bytes = base::ByteSize(view.dtype, view.dims);
-        if (!settled || !bytes.ok() || *bytes != view.bytes ||
+        if (!settled || (view.data == nullptr && view.bytes > 0) ||
+            !bytes.ok() || *bytes != view.bytes ||
             view.bytes > kMostSameBytes) {
           return "";
         }
@@ -160,6 +162,21 @@ std::string RowLayout::MergeKey(absl::Span<const TensorView> inputs,
     }
   }
   return key;
+}
+
+bool RowLayout::SameButForRows(absl::Span<const TensorView> a,
+                               absl::Span<const TensorView> b) const {
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    if (a[i].dtype != b[i].dtype || a[i].dims.size() != b[i].dims.size()) {
+      return false;
+    }
+    const size_t first = inputs_[i] == Rule::kRows ? 1 : 0;
+    if (!std::equal(a[i].dims.begin() + first, a[i].dims.end(),
+                    b[i].dims.begin() + first)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 std::vector<TensorView> RowLayout::Gather(

@@ -40,8 +40,12 @@ class RowLayout {
   // rows, or an input or output does not have one entry per row.
   const std::string& why_not() const { return why_not_; }
 
+  // A dimension 0 that is not known yet (runtime::wire::Codec::Peek).
+  static constexpr int64_t kUnknownRows = -1;
+
   // Rows of inputs that have the layout, by their sizes alone; nullopt for
-  // others. Only if why_not() is empty, as all below.
+  // others, and if none of them is known. Only if why_not() is empty, as all
+  // below.
   std::optional<int64_t> Rows(absl::Span<const base::TensorView> inputs) const;
 
   // Requests with equal keys can be executed together: their inputs differ in
@@ -49,6 +53,12 @@ class RowLayout {
   // a peer may still change are not compared.
   std::string MergeKey(absl::Span<const base::TensorView> inputs,
                        bool settled) const;
+
+  // Whether inputs that have the layout are of the same types and, but for the
+  // rows, sizes: for requests whose values had to be decoded after their keys
+  // were made.
+  bool SameButForRows(absl::Span<const base::TensorView> a,
+                      absl::Span<const base::TensorView> b) const;
 
   // The inputs of requests with equal keys one below the other, copied into
   // `buffers`; what is the same in all is the first's.

@@ -32,12 +32,15 @@ std::vector<size_t> BytesOf(const std::vector<ScheduledModel>& models) {
 // Enough to see what goes wrong, few enough not to be what goes wrong.
 constexpr int kFailureLinesPerSecond = 10;
 
-// Of the mean gap and rows between requests, for one that comes.
-constexpr double kArrivalWeight = 1.0 / 8;
+// Of the mean gap and rows between requests, for one that comes: what is likely
+// to come next is told by the latest, how much comes on the whole by more.
+constexpr double kNextArrivalWeight = 1.0 / 8;
+constexpr double kMeanArrivalWeight = 1.0 / 64;
 
-void CountArrival(ArrivalRate& rate, int64_t rows, absl::Time now) {
-  const auto smooth = [](double mean, double sample) {
-    return mean + kArrivalWeight * (sample - mean);
+void CountArrival(ArrivalRate& rate, double weight, int64_t rows,
+                  absl::Time now) {
+  const auto smooth = [weight](double mean, double sample) {
+    return mean + weight * (sample - mean);
   };
   if (rate.last != absl::InfinitePast()) {
     const absl::Duration gap = now - rate.last;
@@ -225,6 +228,10 @@ absl::Status Scheduler::CheckAdmission(Model& model, size_t index, int64_t rows,
         TimeFor(model, work.rows + rows, now) - snapshot.own;
     snapshot.ahead = std::clamp(merged, absl::ZeroDuration(), snapshot.ahead);
   }
+  for (const std::unique_ptr<Batch>& batch : model.unfinished) {
+    snapshot.ahead +=
+        TimeFor(model, batch->members[0].rows - batch->first_row, now);
+  }
   std::vector<Competitor> others;
   for (size_t i = 0; i < models_.size(); ++i) {
     if (i == index || models_[i].queue.empty()) continue;
@@ -273,9 +280,12 @@ void Scheduler::Submit(size_t index,
     const absl::Status status =
         CheckAdmission(model, index, rows, call->deadline(), now, &probe);
     if (status.ok()) {
-      if (model.queue.empty() && model.in_works == 0) shares_.Activate(index);
+      if (!model.has_work() && model.in_works == 0) shares_.Activate(index);
       const absl::Duration time = TimeFor(model, rows, now);
-      if (!merge_key.empty()) CountArrival(model.arrivals, rows, now);
+      CountArrival(model.all_arrivals, kMeanArrivalWeight, rows, now);
+      if (!merge_key.empty()) {
+        CountArrival(model.arrivals, kNextArrivalWeight, rows, now);
+      }
       model.queue.Push(
           {std::move(call), rows, std::move(merge_key), now, time, probe});
       ++queued_;

@@ -22,6 +22,7 @@
 #include "gpu_node/device.h"
 #include "gpu_node/execution_times.h"
 #include "gpu_node/fair_share.h"
+#include "gpu_node/isolation.h"
 #include "gpu_node/model_queue.h"
 #include "gpu_node/resident_set.h"
 
@@ -51,6 +52,10 @@ struct ScheduledModel {
   // A request with more rows than batching.max_rows is executed in several
   // steps; else it is refused.
   bool splittable = false;
+  // Its requests may be executed in steps of any size from least_rows on, for
+  // the sake of other models, where the device takes steps.
+  bool stepwise = false;
+  int64_t least_rows = 1;
   // Times measured at load.
   ExecutionTimes times;
 };
@@ -66,6 +71,8 @@ struct ModelStats {
   uint64_t too_large = 0;
   uint64_t unavailable = 0;    // no instance, or lost with one, or stopping
   uint64_t batches = 0;        // executions
+  uint64_t steps = 0;          // of these, of a part of a request
+  uint64_t held = 0;           // times that one waited for another model's sake
   uint64_t merged = 0;         // requests that shared an execution
   uint64_t largest_batch = 0;  // requests in one execution
   uint64_t non_finite = 0;     // answers with a NaN or an infinity
@@ -78,7 +85,9 @@ struct ModelStats {
 // Thread-safe. Answers every request exactly once.
 //
 //  - Per model earliest deadline first; among models the one furthest behind
-//    its share of the device's time.
+//    its share of the device's time. Executions of a model that is not below
+//    its share are kept short, or wait, for the sake of those that are
+//    (isolation.h).
 //  - One batch executes per instance. Where the device can, the next one's
 //    inputs are uploaded meanwhile, as late as they will still be there in
 //    time: until then an urgent request can still go first, and others can
@@ -135,8 +144,11 @@ class Scheduler {
     ModelQueue queue;
     ExecutionTimes times;
     ExecutionTimes uploads;
-    ArrivalRate arrivals;
-    size_t guaranteed_places = 1;  // in the queue
+    ArrivalRate arrivals;  // of those that can be merged
+    ArrivalRate all_arrivals;
+    // Requests that have been executed in part and are in no slot.
+    std::vector<std::unique_ptr<Batch>> unfinished;  // oldest first
+    size_t guaranteed_places = 1;                    // in the queue
     ModelStats stats;
     int in_works = 0;  // batches
     bool ran_since_load = false;
@@ -144,6 +156,8 @@ class Scheduler {
     absl::Time last_probe = absl::InfinitePast();
     absl::Time load_again = absl::InfinitePast();  // after a failed load
     absl::Status load_error;
+
+    bool has_work() const { return !queue.empty() || !unfinished.empty(); }
   };
   enum class Step : uint8_t {
     kEmpty,
@@ -180,6 +194,8 @@ class Scheduler {
       int slot;
       Batch* batch;
     };
+    // Destroyed first: their replies are memory of their calls.
+    std::vector<std::unique_ptr<Batch>> dropped;
     std::vector<Answer> answers;
     absl::InlinedVector<Call, 4> calls;
     int load = -1;  // model
@@ -199,6 +215,15 @@ class Scheduler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool AssignFrom(size_t model, int index, bool busy, absl::Time now,
                   Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Puts a batch into an empty slot of the instance.
+  void Begin(int index, std::unique_ptr<Batch> batch, absl::Time now,
+             Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Models for whose sake `index` is to hold back.
+  std::vector<QuietModel> QuietBeside(size_t index, absl::Time now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // When the instances other than `index` are free.
+  std::vector<absl::Time> OthersFreeAt(int index, absl::Time now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DropDead(Model& model, absl::Time now, Actions& actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PlanLoad(size_t model, absl::Time now, Actions& actions)
@@ -251,6 +276,7 @@ class Scheduler {
   double load_bytes_per_s_ ABSL_GUARDED_BY(mu_);
   bool loading_ ABSL_GUARDED_BY(mu_) = false;
   size_t queued_ ABSL_GUARDED_BY(mu_) = 0;
+  size_t unfinished_ ABSL_GUARDED_BY(mu_) = 0;
   size_t pending_ ABSL_GUARDED_BY(mu_) = 0;
   int in_calls_ ABSL_GUARDED_BY(mu_) = 0;  // `done`s that are still to come
   uint64_t batches_ ABSL_GUARDED_BY(mu_) = 0;

@@ -10,6 +10,7 @@
 namespace refract::gpu_node {
 
 void Scheduler::Perform(Actions& actions) {
+  actions.dropped.clear();
   // Answered outside the lock: Fail() is the transport's code.
   size_t answered = 0;
   for (Actions::Answer& answer : actions.answers) {
@@ -214,11 +215,25 @@ void Scheduler::OnDownloaded(int index, int slot_index,
   if (!EndStep(index, slot_index, status)) return;
   std::unique_ptr<Batch> batch;
   std::string label;
+  bool unfinished = false;
   {
     absl::MutexLock lock(&mu_);
-    batch = std::move(instances_[index].slots[slot_index].batch);
-    label = models_[batch->model].config.label;
+    Instance& instance = instances_[index];
+    Slot& slot = instance.slots[slot_index];
+    batch = std::move(slot.batch);
+    Model& model = models_[batch->model];
+    label = model.config.label;
+    if (!batch->last_step() && batch->members[0].status.ok()) {
+      unfinished = true;
+      batch->first_row += batch->rows;
+      model.unfinished.push_back(std::move(batch));
+      ++unfinished_;
+      --model.in_works;
+      slot.step = Step::kEmpty;
+      Settle(instance);
+    }
   }
+  if (unfinished) return Pump();
   ModelStats seen;
   for (BatchMember& member : batch->members) {
     seen.non_finite += member.non_finite;

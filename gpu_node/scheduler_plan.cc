@@ -1,6 +1,7 @@
 // What to do next: which instance gets which requests.
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -13,6 +14,11 @@ namespace {
 
 // Uploads begin this many times their typical time before they are needed.
 constexpr int64_t kUploadLead = 2;
+
+// A model whose last request is longer ago than so many times the mean between
+// them, or than kQuietMemory, is not held back for: it may have gone.
+constexpr int64_t kQuietGaps = 10;
+constexpr absl::Duration kQuietMemory = absl::Seconds(10);
 
 absl::Status WhyDropped(Verdict verdict, absl::Time deadline,
                         absl::Duration time, absl::Time now) {
@@ -66,7 +72,7 @@ void Scheduler::Plan(absl::Time now, Actions& actions) {
     return FreeAt(instances_[a], now) < FreeAt(instances_[b], now);
   });
   for (const int index : order) {
-    if (queued_ == 0) break;
+    if (queued_ == 0 && unfinished_ == 0) break;
     Assign(index, now, actions);
   }
 }
@@ -115,7 +121,7 @@ void Scheduler::Assign(int index, absl::Time now, Actions& actions) {
   if (!free) return;
   absl::InlinedVector<size_t, 8> order;
   for (size_t i = 0; i < models_.size(); ++i) {
-    if (!models_[i].queue.empty()) order.push_back(i);
+    if (models_[i].has_work()) order.push_back(i);
   }
   std::sort(order.begin(), order.end(),
             [&](size_t a, size_t b) { return shares_.Before(a, b); });
@@ -132,23 +138,51 @@ bool Scheduler::AssignFrom(size_t index, int instance_index, bool busy,
     return false;
   }
   DropDead(model, now, actions);
-  if (model.queue.empty()) return false;
+  if (!model.has_work()) return false;
   if (residents_.state(index) != ResidentSet::State::kIn) {
     PlanLoad(index, now, actions);
     return false;
   }
-  Instance& instance = instances_[instance_index];
-  const std::vector<const QueuedRequest*> queued = model.queue.Candidates();
-  std::vector<BatchCandidate> candidates;
-  candidates.reserve(queued.size());
-  for (const QueuedRequest* request : queued) {
-    candidates.push_back(
-        {request->rows, request->call->deadline(), request->arrival});
+  const Instance& instance = instances_[instance_index];
+  const std::vector<QuietModel> quiet = QuietBeside(index, now);
+  int64_t most = model.config.batching.max_rows;
+  if (!quiet.empty()) {
+    const int64_t least = std::min(model.config.least_rows, most);
+    absl::Duration longest =
+        LongestBeside(quiet, model.times.Typical(least, now));
+    // Where the next batch is staged, two are in the way of what comes.
+    longest /= device_->traits().slots;
+    most = RowsWithin(longest, model.times, least, most, now);
   }
-  const BatchDecision decision = DecideBatch(candidates, model.config.batching,
-                                             model.times, model.arrivals, now);
+  // What begins next, and how it changes the queue once it is sure that it
+  // does.
+  const bool goes_on = !model.unfinished.empty();
+  std::vector<const QueuedRequest*> queued;
+  BatchDecision decision;
   int64_t rows = 0;
-  for (const size_t i : decision.members) rows += candidates[i].rows;
+  if (goes_on) {
+    const Batch& batch = *model.unfinished.front();
+    rows = batch.members[0].rows - batch.first_row;
+  } else {
+    queued = model.queue.Candidates();
+    std::vector<BatchCandidate> candidates;
+    candidates.reserve(queued.size());
+    for (const QueuedRequest* request : queued) {
+      candidates.push_back(
+          {request->rows, request->call->deadline(), request->arrival});
+    }
+    BatchingOptions batching = model.config.batching;
+    batching.max_rows = most;
+    decision =
+        DecideBatch(candidates, batching, model.times, model.arrivals, now);
+    for (const size_t i : decision.members) rows += candidates[i].rows;
+  }
+  const bool stepwise = device_->traits().steps && model.config.stepwise;
+  if (goes_on || stepwise) {
+    // About equal steps, none of which has fewer rows than the least.
+    const int64_t step = std::max(most, 2 * model.config.least_rows - 1);
+    rows /= (rows - 1) / step + 1;
+  }
   if (busy) {
     const absl::Time begin =
         FreeAt(instance, now) - kUploadLead * model.uploads.Typical(rows, now);
@@ -160,40 +194,100 @@ bool Scheduler::AssignFrom(size_t index, int instance_index, bool busy,
     WakeAt(decision.wait_until);
     return false;
   }
+  // One execution at a time is never denied to it.
+  if (model.in_works > 0 &&
+      !MayBeginBeside(quiet, TimeFor(model, rows, now),
+                      OthersFreeAt(instance_index, now), now)) {
+    ++model.stats.held;
+    return false;
+  }
 
+  std::unique_ptr<Batch> batch;
+  if (goes_on) {
+    batch = std::move(model.unfinished.front());
+    model.unfinished.erase(model.unfinished.begin());
+    --unfinished_;
+  } else {
+    batch = std::make_unique<Batch>();
+    batch->model = index;
+    model.queue.CountTurn(queued[0]->call->deadline() !=
+                          absl::InfiniteFuture());
+    for (const size_t i : decision.members) {
+      QueuedRequest request = model.queue.Take(*queued[i]);
+      model.stats.queue_time += now - request.arrival;
+      BatchMember& member = batch->members.emplace_back();
+      member.call = std::move(request.call);
+      member.rows = request.rows;
+      --queued_;
+    }
+  }
+  batch->rows = rows;
+  Begin(instance_index, std::move(batch), now, actions);
+  return true;
+}
+
+void Scheduler::Begin(int index, std::unique_ptr<Batch> batch, absl::Time now,
+                      Actions& actions) {
+  Instance& instance = instances_[index];
+  Model& model = models_[batch->model];
   Slot& slot =
       *std::find_if(instance.slots.begin(), instance.slots.end(),
                     [](const Slot& s) { return s.step == Step::kEmpty; });
   slot.step = Step::kUploading;
   slot.step_began = now;
   slot.order = batches_++;
-  slot.estimate = TimeFor(model, rows, now);
-  slot.batch = std::make_unique<Batch>();
-  slot.batch->model = index;
-  slot.batch->rows = rows;
-  model.queue.CountTurn(candidates[0].deadline != absl::InfiniteFuture());
-  for (const size_t i : decision.members) {
-    QueuedRequest request = model.queue.Take(*queued[i]);
-    model.stats.queue_time += now - request.arrival;
-    BatchMember& member = slot.batch->members.emplace_back();
-    member.call = std::move(request.call);
-    member.rows = request.rows;
-    --queued_;
-  }
+  slot.estimate = TimeFor(model, batch->rows, now);
+  slot.batch = std::move(batch);
   const size_t members = slot.batch->members.size();
   ++model.stats.batches;
   if (members > 1) model.stats.merged += members;
+  if (slot.batch->first_row > 0 || !slot.batch->last_step()) {
+    ++model.stats.steps;
+  }
   model.stats.largest_batch =
       std::max<uint64_t>(model.stats.largest_batch, members);
   ++model.in_works;
   model.ran_since_load = true;
-  residents_.Touch(index);
-  shares_.Begin(index, slot.estimate);
-  actions.calls.push_back({Actions::Call::kUpload, instance_index,
+  residents_.Touch(slot.batch->model);
+  shares_.Begin(slot.batch->model, slot.estimate);
+  actions.calls.push_back({Actions::Call::kUpload, index,
                            static_cast<int>(&slot - instance.slots.data()),
                            slot.batch.get()});
   ++in_calls_;
-  return true;
+}
+
+std::vector<QuietModel> Scheduler::QuietBeside(size_t index,
+                                               absl::Time now) const {
+  std::vector<QuietModel> quiet;
+  if (shares_.BelowShare(index)) return quiet;
+  for (size_t i = 0; i < models_.size(); ++i) {
+    const Model& other = models_[i];
+    const ArrivalRate& rate = other.all_arrivals;
+    if (i == index || other.has_work() || !shares_.BelowShare(i) ||
+        rate.gap == absl::InfiniteDuration()) {
+      continue;
+    }
+    const absl::Duration silence = now - rate.last;
+    if (silence > std::min(kQuietGaps * rate.gap, kQuietMemory)) continue;
+    const auto rows = std::max<int64_t>(1, std::llround(rate.rows));
+    const absl::Duration time = TimeFor(other, rows, now);
+    if (time > absl::ZeroDuration()) {
+      quiet.push_back({time, std::max(rate.gap, silence)});
+    }
+  }
+  return quiet;
+}
+
+std::vector<absl::Time> Scheduler::OthersFreeAt(int index,
+                                                absl::Time now) const {
+  std::vector<absl::Time> free_at;
+  for (size_t i = 0; i < instances_.size(); ++i) {
+    if (static_cast<int>(i) == index || instances_[i].health != Health::kUp) {
+      continue;
+    }
+    free_at.push_back(FreeAt(instances_[i], now));
+  }
+  return free_at;
 }
 
 void Scheduler::DropDead(Model& model, absl::Time now, Actions& actions) {
@@ -209,6 +303,25 @@ void Scheduler::DropDead(Model& model, absl::Time now, Actions& actions) {
         {std::move(request.call), WhyDropped(verdict, deadline, time, now)});
     --queued_;
   };
+  for (auto it = model.unfinished.begin(); it != model.unfinished.end();) {
+    BatchMember& member = (*it)->members[0];
+    const Verdict verdict =
+        Judge(member.call->deadline(), member.call->abandoned(),
+              absl::ZeroDuration(), now);
+    if (verdict == Verdict::kRun) {
+      ++it;
+      continue;
+    }
+    const absl::Time deadline = member.call->deadline();
+    ++(verdict == Verdict::kDropAbandoned ? model.stats.abandoned
+                                          : model.stats.expired);
+    actions.answers.push_back(
+        {std::move(member.call),
+         WhyDropped(verdict, deadline, absl::ZeroDuration(), now)});
+    actions.dropped.push_back(std::move(*it));
+    it = model.unfinished.erase(it);
+    --unfinished_;
+  }
   for (QueuedRequest& request : model.queue.TakeExpired(now)) {
     drop(std::move(request), Verdict::kDropExpired, absl::ZeroDuration());
   }
@@ -230,6 +343,13 @@ void Scheduler::FailQueued(Model& model, const absl::Status& why,
     --queued_;
     actions.answers.push_back({std::move(request.call), why});
   }
+  for (std::unique_ptr<Batch>& batch : model.unfinished) {
+    ++model.stats.unavailable;
+    --unfinished_;
+    actions.answers.push_back({std::move(batch->members[0].call), why});
+    actions.dropped.push_back(std::move(batch));
+  }
+  model.unfinished.clear();
 }
 
 void Scheduler::PlanLoad(size_t index, absl::Time now, Actions& actions) {
@@ -240,7 +360,7 @@ void Scheduler::PlanLoad(size_t index, absl::Time now, Actions& actions) {
   for (const Model& other : models_) {
     // One that has just come in is to be of use before it goes.
     may_go.push_back(other.in_works == 0 &&
-                     (other.ran_since_load || other.queue.empty()));
+                     (other.ran_since_load || !other.has_work()));
   }
   std::optional<std::vector<size_t>> evicted =
       residents_.PlanLoad(index, may_go);

@@ -1,5 +1,8 @@
 #include "runtime/wire/codec.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "absl/strings/str_cat.h"
 #include "runtime/wire/elements.h"
 
@@ -44,6 +47,49 @@ std::vector<base::TensorSpec> Codec::MessageSpecs(
     specs.push_back(Carried(values[i], values_[i].form.type));
   }
   return specs;
+}
+
+namespace {
+
+// Of a value with an index, -1 where the data would have to tell and is not
+// there.
+int64_t RowsOfIndex(const base::TensorView& index) {
+  if (index.dims.size() == 1) return index.dims[0];
+  if (index.data == nullptr || index.dtype != base::DType::kInt32) return -1;
+  int64_t rows = 0;
+  for (size_t run = 0; (run + 1) * 2 * sizeof(int32_t) <= index.bytes; ++run) {
+    int32_t length;
+    std::memcpy(&length, index.data + (2 * run + 1) * sizeof(length),
+                sizeof(length));
+    rows += std::max(length, 0);
+  }
+  return rows;
+}
+
+}  // namespace
+
+std::vector<base::TensorView> Codec::Peek(
+    absl::Span<const base::TensorView> message) const {
+  if (message.size() != num_tensors_) return {};
+  std::vector<base::TensorView> views;
+  views.reserve(values_.size());
+  for (const Value& value : values_) {
+    base::TensorView& view = views.emplace_back(message[value.tensor]);
+    if (value.form.is_plain()) continue;
+    view.dtype = value.dtype;
+    view.data = nullptr;
+    if (value.form.type == WireType::kInt8 && !view.dims.empty()) {
+      view.dims.back() -= models::kInt8RowExtra;
+    }
+    if (value.form.unique_rows && !view.dims.empty()) {
+      const base::TensorView& index = message[value.tensor + 1];
+      // An index of no rows: every row was sent.
+      if (index.dims != base::Dims{0}) view.dims[0] = RowsOfIndex(index);
+    }
+    const auto bytes = base::ByteSize(view.dtype, view.dims);
+    view.bytes = bytes.ok() ? *bytes : 0;
+  }
+  return views;
 }
 
 size_t WireRowBytes(const base::TensorSpec& spec, WireType type) {

@@ -54,6 +54,14 @@ class Codec {
   std::vector<base::TensorSpec> MessageSpecs(
       absl::Span<const base::TensorSpec> values) const;
 
+  // What the values of a message look like, before it is decoded and whether
+  // or not it is here (without data, see transport::RequestDescriptor): those
+  // that are sent as they are, and of the others dtype and dims. A dimension 0
+  // that only the data tells is -1. Empty: not a message of this codec. Nothing
+  // is checked, and a hostile peer may change it: Decode() says what is true.
+  std::vector<base::TensorView> Peek(
+      absl::Span<const base::TensorView> message) const;
+
  private:
   std::vector<Value> values_;
   size_t num_tensors_ = 0;

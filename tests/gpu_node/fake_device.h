@@ -36,6 +36,7 @@ class FakeDevice : public Device {
     int64_t rows = 0;
     size_t members = 0;
     absl::Time begin, end;
+    int64_t first_row = 0;
   };
 
   FakeDevice(base::ManualClock& clock, Options options)
@@ -83,6 +84,10 @@ class FakeDevice : public Device {
     if (!to.up) Violation("upload to an instance that is down");
     if (slot < 0 || slot >= options_.traits.slots) Violation("no such slot");
     if (!to.slots.insert(slot).second) Violation("upload to a slot in use");
+    if (batch->members.size() == 1 && batch->rows != batch->members[0].rows &&
+        !options_.traits.steps) {
+      Violation("a step for a device that takes none");
+    }
     if (!options_.weight_bytes.empty() && !resident_.contains(batch->model) &&
         options_.traits.weight_memory > 0) {
       Violation("upload for a model whose weights are out");
@@ -110,8 +115,10 @@ class FakeDevice : public Device {
         return done(absl::InternalError("the device fell off the bus"));
       }
       executions_.push_back({instance, batch->model, batch->rows,
-                             batch->members.size(), begin, clock_.Now()});
-      if (options_.on_execute) options_.on_execute(*batch);
+                             batch->members.size(), begin, clock_.Now(),
+                             batch->first_row});
+      if (options_.on_execute && batch->last_step())
+        options_.on_execute(*batch);
       done(absl::OkStatus());
     });
   }

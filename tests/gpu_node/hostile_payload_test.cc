@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "models/split_plan.h"
 #include "tests/cpu_node/small_model.h"
-#include "transport/link_memory.h"
+#include "tests/gpu_node/slot_call.h"
 #include "transport/mapping.h"
 #include "transport/shm/memfd.h"
 
@@ -27,47 +27,6 @@ std::shared_ptr<const models::LoadedModel> LookUpOnTheHn() {
   return model;
 }
 
-// Tensors in memory of the test, answers in an arena.
-class SlotCall : public transport::ServerCall {
- public:
-  SlotCall(std::vector<base::TensorView> tensors,
-           std::shared_ptr<transport::LinkMemory> memory)
-      : tensors_(std::move(tensors)), memory_(std::move(memory)) {}
-
-  size_t model() const override { return 0; }
-  absl::Time deadline() const override { return absl::InfiniteFuture(); }
-  absl::Span<const base::TensorView> tensors() const override {
-    return tensors_;
-  }
-  bool settled() const override { return false; }
-  bool abandoned() const override { return false; }
-  absl::StatusOr<transport::OutgoingMessage> AllocateReply(
-      absl::Span<const base::TensorSpec> specs) override {
-    auto message = transport::NewMessage(
-        memory_, transport::MessageKind::kResponse, specs);
-    if (!message.ok()) return message.status();
-    return transport::OutgoingMessage(*std::move(message));
-  }
-  // The scheduler answers; nothing here does.
-  void Reply(transport::OutgoingMessage) override { FAIL(); }
-  void Fail(const absl::Status& why) override { FAIL() << why; }
-
- private:
-  const std::vector<base::TensorView> tensors_;
-  const std::shared_ptr<transport::LinkMemory> memory_;
-};
-
-std::shared_ptr<transport::LinkMemory> NewMemory() {
-  const auto waker = *transport::ThreadWaker::Create();
-  const auto arena = [&] {
-    const transport::Region region{0, *transport::Mapping::Anonymous(1 << 20)};
-    return std::make_shared<transport::Arena>(region, 0, 1 << 20, waker);
-  };
-  return std::make_shared<transport::LinkMemory>(transport::Region{}, arena(),
-                                                 arena(), arena(), waker,
-                                                 size_t{1} << 20, 1);
-}
-
 // As the CPU device runs a request of `rows` rows, `max_rows` at a time.
 absl::Status Execute(const DeviceModel& model,
                      std::vector<base::TensorView> tensors,
@@ -76,7 +35,8 @@ absl::Status Execute(const DeviceModel& model,
   Batch batch;
   batch.rows = rows;
   BatchMember& member = batch.members.emplace_back();
-  member.call = std::make_unique<SlotCall>(std::move(tensors), memory);
+  member.call = std::make_unique<SlotCall>(std::move(tensors), memory,
+                                           /*settled=*/false);
   member.rows = rows;
   RowBuffers buffers;
   model.ExecuteBatch(batch, max_rows, buffers);
@@ -109,7 +69,7 @@ TEST(HostilePayloadTest, IdsThatChangeDuringTheRunReachNoMemory) {
       rows[kBatch - 1] = 1;
     }
   });
-  const auto memory = NewMemory();
+  const auto memory = NewSlotMemory();
   int refused = 0;
   for (int round = 0; round < 5000; ++round) {
     // In one go and in steps by turns.

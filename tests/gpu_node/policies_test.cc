@@ -11,6 +11,7 @@
 #include "gpu_node/execution_times.h"
 #include "gpu_node/fair_share.h"
 #include "gpu_node/finite.h"
+#include "gpu_node/isolation.h"
 #include "gpu_node/resident_set.h"
 #include "gtest/gtest.h"
 
@@ -338,6 +339,101 @@ TEST(FiniteTest, FindsNansAndInfinitiesOfEveryType) {
   }
   const int64_t ints[] = {-1, std::numeric_limits<int64_t>::max()};
   EXPECT_FALSE(HasNonFinite(view(base::DType::kInt64, ints)));
+}
+
+TEST(FairShareTest, BelowItsShareIsWhoHasAskedForLessForAWhile) {
+  FairShare shares({1, 2});
+  shares.Activate(0);
+  shares.Activate(1);
+  EXPECT_FALSE(shares.BelowShare(0));
+  EXPECT_FALSE(shares.BelowShare(1));
+  // What begins is where the others' lag is counted to: 20 ms, then 30 ms of
+  // virtual time. Half of the credit is 25 ms of it for a share of 2.
+  shares.Begin(0, absl::Milliseconds(20));
+  shares.Begin(0, absl::Milliseconds(10));
+  EXPECT_FALSE(shares.BelowShare(1));
+  shares.Begin(0, absl::Milliseconds(1));
+  EXPECT_TRUE(shares.BelowShare(1));
+  EXPECT_FALSE(shares.BelowShare(0));
+  shares.Begin(1, absl::Milliseconds(60));  // 30 ms of virtual time
+  EXPECT_FALSE(shares.BelowShare(1));
+}
+
+TEST(IsolationTest, ExecutionsBesideAQuietModelAreShort) {
+  struct Case {
+    std::vector<double> quiet_us;
+    double own_us, longest_us;
+  } const cases[] = {
+      {{1000}, 10, 200},        // a fifth
+      {{1000}, 99, 200},        // two smallest ones are still shorter
+      {{1000}, 150, 300},       // two smallest ones
+      {{1000}, 300, 400},       // but no more than two fifths
+      {{1000}, 500, 500},       // it can be no shorter
+      {{1000, 100}, 10, 20},    // the quickest counts
+      {{1000, 100}, 30, 40},    //
+      {{1000, 100}, 500, 500},  //
+  };
+  for (const Case& c : cases) {
+    std::vector<QuietModel> quiet;
+    for (const double us : c.quiet_us) quiet.push_back({Us(us), Us(1)});
+    EXPECT_EQ(LongestBeside(quiet, Us(c.own_us)), Us(c.longest_us))
+        << ::testing::PrintToString(c.quiet_us) << " " << c.own_us;
+  }
+  EXPECT_EQ(LongestBeside({}, Us(5)), absl::InfiniteDuration());
+}
+
+TEST(IsolationTest, RowsThatAreExecutedInTime) {
+  const ExecutionTimes times = LaunchBound();  // 100 us + 1 us a row
+  struct Case {
+    double longest_us;
+    int64_t least, most, rows;
+  } const cases[] = {
+      {164, 1, 1024, 64}, {163, 1, 1024, 32},   {50, 1, 1024, 1},
+      {50, 2, 1024, 2},   {1e6, 1, 1024, 1024}, {1e6, 1, 100, 100},
+      {150, 1, 100, 32},  {164, 1, 40, 40},     {164, 3, 1024, 64},
+      {50, 5, 5, 5},
+  };
+  for (const Case& c : cases) {
+    EXPECT_EQ(RowsWithin(Us(c.longest_us), times, c.least, c.most, kNow),
+              c.rows)
+        << c.longest_us << " " << c.least << " " << c.most;
+  }
+}
+
+TEST(IsolationTest, BeginsUnlessRequestsOfTheQuietModelWouldFindNoInstance) {
+  struct Case {
+    double time_us, gap_us;  // of the quiet one, which takes 1000 us: the gap
+    std::vector<int> others;
+    bool may;
+  } const cases[] = {
+      // Not felt, however often it comes.
+      {200, 1, {}, true},
+      // The only instance: whoever comes in the first 300 us is late, and that
+      // is 300 of 500 of those who come.
+      {500, 10000, {}, false},
+      {500, 1e9, {}, false},
+      // Another is free, so two must come within 300 us: 0.03^2/2 = 0.00044 of
+      // 0.05 · 0.0025 = 0.000125; with gaps ten times as long a hundredth of
+      // that, and 0.0000125.
+      {500, 10000, {0}, false},
+      {500, 100000, {0}, true},
+      // Two are free, and three must come: 0.03^3/6 = 0.0000045.
+      {500, 10000, {0, 0}, true},
+      // The other is busy, but soon free; or as long as this one.
+      {500, 100000, {200}, true},
+      {500, 100000, {500}, false},
+      // In the past is now.
+      {500, 100000, {-50}, true},
+  };
+  for (const Case& c : cases) {
+    const QuietModel quiet[] = {{Us(1000), Us(c.gap_us)}};
+    std::vector<absl::Time> others;
+    for (const int us : c.others) others.push_back(At(us));
+    EXPECT_EQ(MayBeginBeside(quiet, Us(c.time_us), others, kNow), c.may)
+        << c.time_us << " " << c.gap_us << " "
+        << ::testing::PrintToString(c.others);
+  }
+  EXPECT_TRUE(MayBeginBeside({}, Us(500), {}, kNow));
 }
 
 }  // namespace

@@ -136,37 +136,58 @@ TEST(SchedulerLoadTest, BatchingDoesNoHarmWhereThereIsNothingToGain) {
 
 struct Neighbours {
   int instances = 1;
-  double quiet_ms = 1;  // an execution of the model that is to be left alone
   double quiet_load = 0.3;  // of all instances
-  double loud_ms = 0.25;    // of the other
-  double loud_load = 0;     // 0: it is not there
-  bool deadlines = false;
+  // What the other model's executions cost. Those of the quiet one, 1 ms.
+  Cost loud = {250, 0};
+  int64_t loud_rows = 1;  // of one request
+  bool merged = false;    // the loud one's requests
+  bool stepwise = false;
+  bool loud_is_there = true;
+};
+constexpr double kQuietUs = 1000;
+constexpr double kQuietRequests = 3000;
+
+struct Observed {
+  absl::Duration quiet_p99;
+  double loud_rows_per_s = 0;
+  uint64_t steps = 0;
+  absl::Duration longest;  // execution of the loud one, once it is known
 };
 
-absl::Duration QuietP99(const Neighbours& n) {
-  const absl::Duration duration = absl::Seconds(4);
-  const auto arrivals = [&](size_t model, double ms, double load) {
+Observed Observe(const Neighbours& n) {
+  // The quiet one's requests; enough for a 99th percentile.
+  const absl::Duration duration = absl::Microseconds(
+      kQuietRequests * kQuietUs / (n.quiet_load * n.instances));
+  const auto arrivals = [&](size_t model, int64_t rows, double us,
+                            double load) {
     std::mt19937 own(kSeed + model);
     std::vector<SimulatedRequest> requests;
     for (const absl::Duration at :
-         PoissonArrivals(own, load * n.instances * 1000 / ms, duration)) {
-      requests.push_back({.arrival = at, .model = model});
-      if (n.deadlines) requests.back().time_left = absl::Milliseconds(50 * ms);
+         PoissonArrivals(own, load * n.instances * 1e6 / us, duration)) {
+      requests.push_back({.arrival = at, .model = model, .rows = rows});
+      if (!n.merged) requests.back().merge_key.clear();
     }
     return requests;
   };
+  const Cost quiet = {kQuietUs, 0};
   FakeDevice::Options device;
   device.traits.instances = n.instances;
+  device.traits.steps = true;
   device.execute = [&](const Batch& batch) {
-    return absl::Milliseconds(batch.model == 0 ? n.quiet_ms : n.loud_ms);
+    return (batch.model == 0 ? quiet : n.loud).Of(batch.rows);
   };
-  Simulation sim(device,
-                 {Model({n.quiet_ms * 1000, 0}), Model({n.loud_ms * 1000, 0})},
-                 {.max_queue = 1 << 10});
-  std::vector<SimulatedRequest> all = arrivals(0, n.quiet_ms, n.quiet_load);
-  if (n.loud_load > 0) {
-    for (const SimulatedRequest& request :
-         arrivals(1, n.loud_ms, n.loud_load)) {
+  ScheduledModel loud = Model(n.loud);
+  loud.batching.enabled = n.merged;
+  loud.stepwise = n.stepwise;
+  Simulation sim(device, {Model(quiet), loud}, {.max_queue = 1 << 8});
+  std::vector<SimulatedRequest> all = arrivals(0, 1, kQuietUs, n.quiet_load);
+  if (n.loud_is_there) {
+    // Far more than what it could do if it had the device to itself.
+    const int64_t together = n.merged ? 1024 : n.loud_rows;
+    const double us = absl::ToDoubleMicroseconds(n.loud.Of(together)) *
+                      static_cast<double>(n.loud_rows) /
+                      static_cast<double>(together);
+    for (const auto& request : arrivals(1, n.loud_rows, us, 1.6)) {
       all.push_back(request);
     }
     std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
@@ -174,40 +195,117 @@ absl::Duration QuietP99(const Neighbours& n) {
     });
   }
   sim.Run(all);
+  EXPECT_THAT(sim.device().violations(), IsEmpty());
+  Observed seen;
   std::vector<absl::Duration> latencies;
   for (size_t i = 0; i < all.size(); ++i) {
     if (all[i].model != 0) continue;
+    // The first tenth: until it shows who wants how much.
+    if (all[i].arrival < duration / 10) continue;
     latencies.push_back(sim.outcomes()[i].status.ok()
                             ? sim.outcomes()[i].latency
                             : absl::InfiniteDuration());
   }
-  return PercentileOf(latencies, 0.99);
+  seen.quiet_p99 = PercentileOf(latencies, 0.99);
+  int64_t rows = 0;
+  const absl::Time begin = absl::FromUnixSeconds(1000);
+  for (const FakeDevice::Execution& e : sim.device().executions()) {
+    if (e.model != 1 || e.end > begin + duration) continue;
+    rows += e.rows;
+    if (e.begin > begin + duration / 10) {
+      seen.longest = std::max(seen.longest, e.end - e.begin);
+    }
+  }
+  seen.loud_rows_per_s =
+      static_cast<double>(rows) / absl::ToDoubleSeconds(duration);
+  seen.steps = sim.scheduler().stats(1).steps;
+  return seen;
 }
 
-double Disturbance(Neighbours n) {
-  n.loud_load = 0;
-  const absl::Duration alone = QuietP99(n);
-  n.loud_load = 3;
-  const absl::Duration beside = QuietP99(n);
-  const double ratio = absl::FDivDuration(beside, alone);
+// Of the quiet model's p99, beside ÷ alone. `*beside` may be null.
+double Disturbance(Neighbours n, Observed* beside = nullptr) {
+  n.loud_is_there = false;
+  const Observed alone = Observe(n);
+  n.loud_is_there = true;
+  const Observed with = Observe(n);
+  const double ratio = absl::FDivDuration(with.quiet_p99, alone.quiet_p99);
   std::printf(
-      "%d instances, quiet %.2f ms at %.2f, loud %.2f ms: p99 %s alone, "
-      "%.2f times that beside\n",
-      n.instances, n.quiet_ms, n.quiet_load, n.loud_ms,
-      absl::FormatDuration(alone).c_str(), ratio);
+      "%d instances, quiet 1 ms at %.1f, loud %.0f + %.0f us a row, %lld rows: "
+      "p99 %s alone, %.2f times that beside %.0f rows/s\n",
+      n.instances, n.quiet_load, n.loud.launch_us, n.loud.row_us,
+      static_cast<long long>(n.loud_rows),
+      absl::FormatDuration(alone.quiet_p99).c_str(), ratio,
+      with.loud_rows_per_s);
+  if (beside != nullptr) *beside = with;
   return ratio;
 }
 
 TEST(SchedulerLoadTest, AnOverloadedModelLeavesTheOthersAlone) {
-  // Half the device is the quiet one's. An execution cannot be interrupted, so
-  // how much is felt of the loud one depends on how long its executions are:
-  // here a quarter of the quiet one's.
+  // Half the device is the quiet one's. Executions that can be made no shorter:
+  // up to a fifth of the quiet one's they are not felt; longer ones wait while
+  // requests of the quiet one might find no instance.
   for (const int instances : {1, 2, 4}) {
     for (const double load : {0.1, 0.3}) {
-      EXPECT_LE(Disturbance({.instances = instances, .quiet_load = load}), 1.2)
-          << instances << " instances, load " << load;
+      for (const double loud_us : {200.0, 400.0}) {
+        EXPECT_LE(Disturbance({.instances = instances,
+                               .quiet_load = load,
+                               .loud = {loud_us, 0}}),
+                  1.2)
+            << instances << " instances, load " << load << ", " << loud_us;
+      }
     }
   }
+}
+
+TEST(SchedulerLoadTest, WhatCannotBeMadeShorterDelaysByNoMoreThanItself) {
+  for (const int instances : {1, 4}) {
+    Neighbours n = {.instances = instances, .loud = {kQuietUs, 0}};
+    n.loud_is_there = false;
+    const absl::Duration alone = Observe(n).quiet_p99;
+    n.loud_is_there = true;
+    const Observed beside = Observe(n);
+    EXPECT_LE(beside.quiet_p99, alone + absl::Microseconds(kQuietUs));
+    // At least one instance is always the loud one's when it gets there first.
+    EXPECT_GE(beside.loud_rows_per_s, 600);
+  }
+}
+
+TEST(SchedulerLoadTest, LongExecutionsAreMadeShortForTheQuietOnesSake) {
+  // Requests of 180 rows that would take 2 ms, twice a quiet one, and small
+  // ones of which 1024 rows are merged into 10 ms.
+  for (const int instances : {1, 4}) {
+    for (const double load : {0.1, 0.3}) {
+      Observed beside;
+      EXPECT_LE(Disturbance({.instances = instances,
+                             .quiet_load = load,
+                             .loud = {40, 10},
+                             .loud_rows = 180,
+                             .stepwise = true},
+                            &beside),
+                1.2);
+      EXPECT_GT(beside.steps, 1000);
+      EXPECT_LE(beside.longest, absl::Microseconds(kQuietUs * kUnfelt));
+      EXPECT_LE(Disturbance({.instances = instances,
+                             .quiet_load = load,
+                             .loud = {40, 10},
+                             .loud_rows = 16,
+                             .merged = true},
+                            &beside),
+                1.2);
+      EXPECT_LE(beside.longest, absl::Microseconds(kQuietUs * kUnfelt));
+    }
+  }
+}
+
+TEST(SchedulerLoadTest, ShortExecutionsCostTheLoudModelLessThanHalfItsRows) {
+  // A quiet model so quick that two rows of the loud one are longer than a
+  // fifth of its time: they are still executed together.
+  const Neighbours n = {
+      .quiet_load = 0.1, .loud = {200, 10}, .loud_rows = 4, .merged = true};
+  const Observed beside = Observe(n);
+  // 16 rows in 360 us, where one takes 210: nine tenths of the time are its.
+  EXPECT_EQ(beside.longest, absl::Microseconds(360));
+  EXPECT_GE(beside.loud_rows_per_s, 0.8 * 16 / 360e-6);
 }
 
 }  // namespace

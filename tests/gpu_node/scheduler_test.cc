@@ -207,6 +207,59 @@ TEST(SchedulerTest, RowsBeyondTheLargestBatch) {
   EXPECT_EQ(sim.scheduler().stats(0).too_large, 1);
 }
 
+TEST(SchedulerTest, ARequestInStepsIsAnsweredOnceAndStopsWhenItsTimeIsUp) {
+  ScheduledModel divisible = Model("divisible", Ms(10));
+  divisible.batching.max_rows = 64;
+  divisible.splittable = true;
+  divisible.stepwise = true;
+  divisible.times.Prime(64, Ms(10));
+  FakeDevice::Options device = Fixed(Ms(10));
+  device.traits.steps = true;
+  Simulation sim(device, {divisible});
+  sim.Submit({.rows = 180});
+  sim.Drain();
+  ASSERT_EQ(sim.outcomes()[0].answers, 1);
+  EXPECT_EQ(sim.outcomes()[0].status, absl::OkStatus());
+  EXPECT_EQ(sim.outcomes()[0].latency, Ms(30));
+  std::vector<std::pair<int64_t, int64_t>> steps;
+  for (const auto& e : sim.device().executions()) {
+    steps.emplace_back(e.first_row, e.rows);
+  }
+  EXPECT_THAT(steps, ElementsAre(std::pair(0, 60), std::pair(60, 60),
+                                 std::pair(120, 60)));
+  EXPECT_EQ(sim.scheduler().stats(0).steps, 3);
+  EXPECT_EQ(sim.scheduler().stats(0).succeeded, 1);
+
+  // An instance that is lost between steps takes the request with it.
+  const size_t lost = sim.Submit({.rows = 180});
+  sim.RunUntil(sim.now() + Ms(12));
+  sim.device().FailExecutions(1);
+  sim.RunUntil(sim.now() + Ms(20));
+  EXPECT_EQ(sim.outcomes()[lost].answers, 1);
+  EXPECT_TRUE(absl::IsUnavailable(sim.outcomes()[lost].status));
+  EXPECT_EQ(sim.scheduler().pending(), 0);
+  EXPECT_THAT(sim.device().violations(), IsEmpty());
+}
+
+TEST(SchedulerTest, StepsEndAtTheDeadline) {
+  // Ten times as slow as was thought when it was admitted.
+  ScheduledModel divisible = Model("divisible", Ms(1));
+  divisible.times.Prime(64, Ms(1));
+  divisible.batching.max_rows = 64;
+  divisible.splittable = true;
+  divisible.stepwise = true;
+  FakeDevice::Options device = Fixed(Ms(10));
+  device.traits.steps = true;
+  Simulation sim(device, {divisible});
+  const size_t late = sim.Submit({.rows = 180, .time_left = Ms(15)});
+  sim.Drain();
+  EXPECT_EQ(sim.outcomes()[late].answers, 1);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(sim.outcomes()[late].status));
+  EXPECT_EQ(sim.device().executions().size(), 2);
+  EXPECT_EQ(sim.scheduler().stats(0).expired, 1);
+  EXPECT_EQ(sim.scheduler().pending(), 0);
+}
+
 ScheduledModel Merging(absl::Duration window) {
   ScheduledModel model;
   model.label = "model 'm'";

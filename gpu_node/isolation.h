@@ -1,0 +1,72 @@
+#ifndef REFRACT_GPU_NODE_ISOLATION_H_
+#define REFRACT_GPU_NODE_ISOLATION_H_
+
+// How a model that wants more than its share of a device is kept from delaying
+// one that stays below its own. An execution cannot be interrupted, so what is
+// left to decide is how long it is and whether it begins. Pure; scheduler.h
+// takes the snapshot.
+//
+// The bound. On one instance a request of the quiet model is delayed by no more
+// than one execution of the other, for it goes first when that ends: its p99 is
+// at most what it is alone plus the longest such execution. So executions of up
+// to kUnfelt of the quiet model's own keep its p99 within 1 + kUnfelt times
+// that alone, whatever its load. One row that takes longer cannot be made
+// shorter: with one instance that is the limit of what any scheduler can do
+// which does not leave the device idle half of the time.
+
+#include <cstdint>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "gpu_node/execution_times.h"
+
+namespace refract::gpu_node {
+
+// Of the time that a quiet model's requests take: a delay that may be caused by
+// others without asking how likely it is.
+inline constexpr double kUnfelt = 0.2;
+// How long executions may become for the sake of doing them more than one row
+// at a time. Together with what is likely to be felt, on instances that are
+// mostly free, p99 still stays within 1 + kUnfelt times that alone.
+inline constexpr double kMostFelt = 0.4;
+// Of the requests of a quiet model that come during an execution, how many may
+// be expected to find no instance within kUnfelt of their time: they are to
+// stay beyond the 99th percentile.
+inline constexpr double kMayBeLate = 0.0025;
+
+// A model below its share, none of whose requests waits, but which has had some
+// lately.
+struct QuietModel {
+  absl::Duration time;  // that its requests take
+  absl::Duration gap;   // mean time between two of them
+};
+
+// How long executions of a model may take beside `quiet` ones (infinite without
+// any): kUnfelt of the shortest of their times t; where that is too little for
+// two rows, as long as those, up to kMostFelt:
+//
+//   max(kUnfelt t, min(2 own, kMostFelt t), own)
+//
+// `own`: of its smallest execution. With time a + c·rows, executions of 2 own
+// have at least half the rows per second of the largest ones, so shorter
+// executions never cost more than that while 2 own ≤ kMostFelt t.
+absl::Duration LongestBeside(absl::Span<const QuietModel> quiet,
+                             absl::Duration own);
+
+// The most rows, up to `most` and at least `least`, that are executed within
+// `longest`; a full bucket where there is a choice.
+int64_t RowsWithin(absl::Duration longest, const ExecutionTimes& times,
+                   int64_t least, int64_t most, absl::Time now);
+
+// Whether an execution that takes `time` may begin on an instance that is free,
+// when the others are free at `others` (in the past: now). Yes if it is not
+// felt, or if the requests of each quiet model that are expected to come
+// meanwhile and to find no instance within kUnfelt of their time are no more
+// than kMayBeLate of those that are expected to come. Arrivals are taken for a
+// Poisson process, and to occupy one instance each.
+bool MayBeginBeside(absl::Span<const QuietModel> quiet, absl::Duration time,
+                    absl::Span<const absl::Time> others, absl::Time now);
+
+}  // namespace refract::gpu_node
+
+#endif  // REFRACT_GPU_NODE_ISOLATION_H_
