@@ -21,13 +21,17 @@ using runtime::cuda::Instance;
 using runtime::cuda::Instruction;
 using runtime::cuda::kNone;
 using runtime::cuda::kOneRow;
+using runtime::cuda::MapCode;
 using runtime::cuda::NumPairs;
+using runtime::cuda::Outside;
 using runtime::cuda::Program;
 using runtime::cuda::ProgramBuilder;
+using runtime::cuda::ReduceKind;
 using runtime::cuda::Rows;
 using runtime::cuda::SlotId;
 using runtime::cuda::Source;
 using runtime::cuda::Status;
+using runtime::cuda::TensorRef;
 using runtime::cuda::Value;
 using runtime::cuda::ValueId;
 
@@ -48,7 +52,7 @@ class Maker {
   }
 
   Case Make() {
-    switch (random_() % 6) {
+    switch (random_() % 8) {
       case 0:
         Linear();
         break;
@@ -63,6 +67,12 @@ class Maker {
         break;
       case 4:
         Gather();
+        break;
+      case 5:
+        Attention();
+        break;
+      case 6:
+        LookUp();
         break;
       default:
         Norm();
@@ -194,6 +204,110 @@ class Maker {
           static_cast<double>(random_() % static_cast<unsigned>(rows)));
     }
     result_.what = "gather of " + std::to_string(cols) + " columns";
+    result_.tolerance = 0;
+  }
+  // softmax(x · yᵀ + 1) · x over heads that lie turned, and a mean over them.
+  void Attention() {
+    const int64_t length = Pick({1, 3, 5});
+    const int64_t heads = Pick({1, 2});
+    const int64_t width = Pick({2, 5, 8});
+    const int64_t cols = length * heads * width;
+    const std::vector<Rows> lead = {kItems, {0, heads}};
+    // [b, length, heads · width] seen as [b, heads, length, width].
+    const auto turned = [&](ValueId id) {
+      return TensorRef{
+          id,
+          {0, 0},
+          {{0, builder_.value(id).ld}, {0, width}, {0, heads * width}, {0, 1}}};
+    };
+    const ValueId x = In("x", cols);
+    const ValueId y = In("y", cols);
+    const auto square = [&](const char* name) {
+      const ValueId id = builder_.Intermediate(name, DType::kFloat32, kItems,
+                                               heads * length * length);
+      return TensorRef{id,
+                       {0, 0},
+                       {{0, builder_.value(id).ld},
+                        {0, length * length},
+                        {0, length},
+                        {0, 1}}};
+    };
+    const TensorRef scores = square("scores");
+    const TensorRef moved = square("moved");
+    const TensorRef weights = square("weights");
+    TensorRef across = turned(y);
+    std::swap(across.strides[2], across.strides[3]);
+    builder_.MatMul({.dims = lead,
+                     .m = {0, length},
+                     .n = {0, length},
+                     .k = {0, width},
+                     .a = turned(x),
+                     .b = across,
+                     .bias = {},
+                     .out = scores});
+    const std::vector<Rows> all = {
+        kItems, {0, heads}, {0, length}, {0, length}};
+    builder_.Map({.dims = all,
+                  .inputs = {{scores}, {{}, 1.0f}},
+                  .code = {{MapCode::kAdd, 0, 1}},
+                  .out = moved});
+    builder_.Reduce(
+        {.kind = Coin() ? ReduceKind::kSoftmax : ReduceKind::kLogSoftmax,
+         .dims = all,
+         .in = moved,
+         .gamma = {},
+         .beta = {},
+         .out = weights});
+    const ValueId mixed =
+        builder_.Intermediate("mixed", DType::kFloat32, kItems, cols);
+    builder_.MatMul({.dims = lead,
+                     .m = {0, length},
+                     .n = {0, width},
+                     .k = {0, length},
+                     .a = weights,
+                     .b = turned(x),
+                     .bias = {},
+                     .out = turned(mixed)});
+    const ValueId out = Out(length * width);
+    TensorRef heads_last = turned(mixed);
+    // [b, length, width, heads]
+    heads_last.strides = {heads_last.strides[0], heads_last.strides[2],
+                          heads_last.strides[3], heads_last.strides[1]};
+    builder_.Reduce(
+        {.kind = ReduceKind::kMean,
+         .dims = {kItems, {0, length}, {0, width}, {0, heads}},
+         .in = heads_last,
+         .gamma = {},
+         .beta = {},
+         .out = {
+             out, {0, 0}, {{0, builder_.value(out).ld}, {0, width}, {0, 1}}}});
+    result_.what = "attention of " + std::to_string(heads) + " x " +
+                   std::to_string(length) + " x " + std::to_string(width);
+    result_.tolerance = Tolerance(4 * width, 8) + 1e-5;
+  }
+  void LookUp() {
+    const int64_t rows = Pick({1, 7, 50});
+    const int64_t cols = Pick({1, 6, 16});
+    const int64_t ids = Pick({1, 3});
+    const ValueId table = Weight("table", rows, cols);
+    const ValueId index = builder_.Input("index", DType::kInt32, kItems, ids);
+    const ValueId out = Out(ids * cols);
+    builder_.LookUp(
+        {.dims = {kItems, {0, ids}, {0, cols}},
+         .table = {table, {0, 0}, {{0, 0}, {0, 0}, {0, 1}}},
+         .index = {index, {0, 0}, {{0, ids}, {0, 1}, {0, 0}}},
+         .out = {out, {0, 0}, {{0, builder_.value(out).ld}, {0, cols}, {0, 1}}},
+         .row_stride = {0, builder_.value(table).ld},
+         .table_rows = rows,
+         .outside = Outside::kZero});
+    result_.inputs.resize(1);
+    for (int64_t i = 0; i < result_.batch * ids; ++i) {
+      // Some are outside, on either side.
+      result_.inputs[0].push_back(static_cast<double>(
+          static_cast<int64_t>(random_() % static_cast<unsigned>(rows + 2)) -
+          1));
+    }
+    result_.what = "look-up of " + std::to_string(cols) + " columns";
     result_.tolerance = 0;
   }
   void Norm() {

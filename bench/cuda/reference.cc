@@ -17,10 +17,19 @@ using runtime::cuda::Instruction;
 using runtime::cuda::InteractionOp;
 using runtime::cuda::kNone;
 using runtime::cuda::LinearOp;
+using runtime::cuda::LookUpOp;
+using runtime::cuda::MapCode;
+using runtime::cuda::MapInstruction;
+using runtime::cuda::MapOp;
+using runtime::cuda::MatMulOp;
 using runtime::cuda::Op;
 using runtime::cuda::Program;
+using runtime::cuda::ReduceKind;
+using runtime::cuda::ReduceOp;
 using runtime::cuda::RowNormOp;
+using runtime::cuda::Rows;
 using runtime::cuda::Source;
+using runtime::cuda::TensorRef;
 using runtime::cuda::Value;
 using runtime::cuda::ValueId;
 
@@ -85,6 +94,88 @@ double Binary(ElementOp op, double a, double b) {
       std::fprintf(stderr, "no reference for an operator\n");
       std::abort();
   }
+}
+
+double Mapped(const MapInstruction& i, double a, double b, double c) {
+  switch (i.code) {
+    case MapCode::kNegate:
+      return -a;
+    case MapCode::kAbsolute:
+      return std::fabs(a);
+    case MapCode::kRelu:
+      return Unary(ElementOp::kRelu, a);
+    case MapCode::kSigmoid:
+      return Unary(ElementOp::kSigmoid, a);
+    case MapCode::kTanh:
+      return std::tanh(a);
+    case MapCode::kExp:
+      return std::exp(a);
+    case MapCode::kLog:
+      return std::log(a);
+    case MapCode::kLog1p:
+      return std::log1p(a);
+    case MapCode::kSqrt:
+      return std::sqrt(a);
+    case MapCode::kReciprocalSqrt:
+      return 1 / std::sqrt(a);
+    case MapCode::kReciprocal:
+      return 1 / a;
+    case MapCode::kSquare:
+      return a * a;
+    case MapCode::kErf:
+      return std::erf(a);
+    case MapCode::kGelu:
+      return Unary(ElementOp::kGelu, a);
+    case MapCode::kGeluTanh:
+      return Unary(ElementOp::kGeluTanh, a);
+    case MapCode::kSilu:
+      return Unary(ElementOp::kSilu, a);
+    case MapCode::kNot:
+      return a == 0;
+    case MapCode::kLeakyRelu:
+      return a < 0 ? a * i.x : a;
+    case MapCode::kElu:
+      return a < 0 ? i.x * std::expm1(a) : a;
+    case MapCode::kClamp:
+      return std::isnan(a) ? a : std::clamp<double>(a, i.x, i.y);
+    case MapCode::kScale:
+      return a * i.x;
+    case MapCode::kCopy:
+      return a;
+    case MapCode::kAdd:
+      return a + b;
+    case MapCode::kSubtract:
+      return a - b;
+    case MapCode::kMultiply:
+      return a * b;
+    case MapCode::kDivide:
+      return a / b;
+    case MapCode::kMinimum:
+      return Binary(ElementOp::kMinimum, a, b);
+    case MapCode::kMaximum:
+      return Binary(ElementOp::kMaximum, a, b);
+    case MapCode::kPower:
+      return std::pow(a, b);
+    case MapCode::kEqual:
+      return a == b;
+    case MapCode::kNotEqual:
+      return a != b;
+    case MapCode::kLess:
+      return a < b;
+    case MapCode::kLessEqual:
+      return a <= b;
+    case MapCode::kGreater:
+      return a > b;
+    case MapCode::kGreaterEqual:
+      return a >= b;
+    case MapCode::kAnd:
+      return a != 0 && b != 0;
+    case MapCode::kOr:
+      return a != 0 || b != 0;
+    case MapCode::kSelect:
+      return a != 0 ? b : c;
+  }
+  return NAN;
 }
 
 class Reference {
@@ -233,7 +324,132 @@ class Reference {
     }
   }
 
+  void operator()(const MapOp& op) {
+    ForEach(op.dims, [&](const std::vector<int64_t>& index) {
+      std::vector<double> registers;
+      for (const auto& input : op.inputs) {
+        registers.push_back(input.tensor.value == kNone
+                                ? input.number
+                                : at(input.tensor, index));
+      }
+      for (const MapInstruction& i : op.code) {
+        registers.push_back(
+            Mapped(i, registers[i.a], registers[i.b], registers[i.c]));
+      }
+      at(op.out, index) = registers.back();
+    });
+  }
+  void operator()(const MatMulOp& op) {
+    ForEach(op.dims, [&](std::vector<int64_t> index) {
+      const size_t i = index.size();
+      index.resize(i + 2);
+      const auto element = [&](const TensorRef& ref, int64_t row,
+                               int64_t col) -> double& {
+        index[i] = row;
+        index[i + 1] = col;
+        return at(ref, index);
+      };
+      for (int64_t m = 0; m < op.m.At(batch_); ++m) {
+        for (int64_t n = 0; n < op.n.At(batch_); ++n) {
+          double sum = op.bias.value == kNone ? 0 : at(op.bias, {n});
+          for (int64_t k = 0; k < op.k.At(batch_); ++k) {
+            sum += element(op.a, m, k) * element(op.b, k, n);
+          }
+          element(op.out, m, n) = op.relu ? Unary(ElementOp::kRelu, sum) : sum;
+        }
+      }
+    });
+  }
+  void operator()(const ReduceOp& op) {
+    const auto split = op.dims.end() - op.inner;
+    const std::vector<Rows> inner(split, op.dims.end());
+    ForEach({op.dims.begin(), split}, [&](const std::vector<int64_t>& outer) {
+      std::vector<double> x;
+      std::vector<std::vector<int64_t>> places;
+      ForEach(inner, [&](const std::vector<int64_t>& j) {
+        std::vector<int64_t> index = outer;
+        index.insert(index.end(), j.begin(), j.end());
+        x.push_back(at(op.in, index));
+        places.push_back(j);
+      });
+      const auto count = static_cast<double>(x.size());
+      double sum = 0, exps = 0, squares = 0;
+      const double most = *std::max_element(x.begin(), x.end());
+      for (double v : x) sum += v;
+      for (double v : x) {
+        exps += std::exp(v - most);
+        squares += std::pow(v - sum / count, 2);
+      }
+      switch (op.kind) {
+        case ReduceKind::kSum:
+          at(op.out, outer) = sum;
+          return;
+        case ReduceKind::kMean:
+          at(op.out, outer) = sum / count;
+          return;
+        case ReduceKind::kMaximum:
+          at(op.out, outer) = most;
+          return;
+        case ReduceKind::kMinimum:
+          at(op.out, outer) = *std::min_element(x.begin(), x.end());
+          return;
+        default:
+          break;
+      }
+      for (size_t i = 0; i < x.size(); ++i) {
+        double y = std::exp(x[i] - most) / exps;
+        if (op.kind == ReduceKind::kLogSoftmax) {
+          y = x[i] - most - std::log(exps);
+        } else if (op.kind == ReduceKind::kLayerNorm) {
+          y = (x[i] - sum / count) / std::sqrt(squares / count + op.epsilon);
+          if (op.gamma.value != kNone) y *= at(op.gamma, places[i]);
+          if (op.beta.value != kNone) y += at(op.beta, places[i]);
+        }
+        std::vector<int64_t> index = outer;
+        index.insert(index.end(), places[i].begin(), places[i].end());
+        at(op.out, index) = y;
+      }
+    });
+  }
+  void operator()(const LookUpOp& op) {
+    ForEach(op.dims, [&](const std::vector<int64_t>& index) {
+      auto row = static_cast<int64_t>(at(op.index, index));
+      bool found = row >= 0 && row < op.table_rows;
+      if (!found && op.outside == runtime::cuda::Outside::kFirstRow) {
+        row = 0;
+        found = true;
+      }
+      TensorRef table = op.table;
+      table.offset.fixed += row * op.row_stride.At(batch_);
+      at(op.out, index) = found ? at(table, index) : 0;
+    });
+  }
+
  private:
+  double& at(const TensorRef& ref, const std::vector<int64_t>& index) {
+    int64_t flat = ref.offset.At(batch_);
+    for (size_t d = 0; d < index.size(); ++d) {
+      flat += index[d] * ref.strides[d].At(batch_);
+    }
+    const int64_t ld = program_.value(ref.value).ld;
+    return at(ref.value, flat / ld, flat % ld);
+  }
+  // Calls `body(index)` for all indices within `dims`.
+  template <typename Body>
+  void ForEach(const std::vector<Rows>& dims, Body body) const {
+    int64_t count = 1;
+    for (const Rows& dim : dims) count *= dim.At(batch_);
+    std::vector<int64_t> index(dims.size());
+    for (int64_t i = 0; i < count; ++i) {
+      int64_t rest = i;
+      for (size_t d = dims.size(); d-- > 0;) {
+        index[d] = rest % dims[d].At(batch_);
+        rest /= dims[d].At(batch_);
+      }
+      body(index);
+    }
+  }
+
   const Program& program_;
   const int64_t batch_;
   std::vector<std::vector<double>> roots_;

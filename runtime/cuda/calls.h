@@ -12,6 +12,7 @@
 
 #include "runtime/cuda/element_ops.h"
 #include "runtime/cuda/scalar.h"
+#include "runtime/cuda/strided_calls.h"
 
 namespace refract::runtime::cuda {
 
@@ -136,7 +137,8 @@ struct GemmCall {
 };
 
 using Call = std::variant<GemmCall, InteractionCall, ChainCall, CrossCall,
-                          GatherCall, RowNormCall>;
+                          GatherCall, RowNormCall, MapCall, MatMulCall,
+                          ReduceCall, LookUpCall>;
 
 }  // namespace refract::runtime::cuda
 

@@ -39,7 +39,7 @@ int64_t DenseRowBytes(const Value& value) {
 }
 
 bool IsFinite(const Value& value, const std::byte* data, int64_t rows) {
-  if (value.dtype == DType::kInt32) return true;
+  if (!IsFloating(value.dtype)) return true;
   const int64_t count = rows * value.cols;
   // All exponent bits set: infinity or NaN.
   if (value.dtype == DType::kFloat32) {
@@ -81,12 +81,13 @@ Result<std::unique_ptr<Instance>> Instance::Create(
   }
   for (size_t i = 0; i < weights.size(); ++i) {
     const Value& value = program.value(program.weights[i]);
-    if (value.dtype == DType::kInt32) {
-      return Status(Code::kUnimplemented,
-                    model + "weight " + value.name + " is int32");
+    if (!IsFloating(value.dtype) && value.dtype != DType::kInt32) {
+      return Status(Code::kUnimplemented, model + "weight " + value.name +
+                                              " is " + Name(value.dtype));
     }
-    if (weights[i].data == nullptr ||
-        weights[i].count != value.rows.fixed * value.cols) {
+    const bool given = IsFloating(value.dtype) ? weights[i].data != nullptr
+                                               : weights[i].indices != nullptr;
+    if (!given || weights[i].count != value.rows.fixed * value.cols) {
       return InvalidArgument(model + "weight " + value.name + " has " +
                              std::to_string(weights[i].count) +
                              " elements, not " +
@@ -136,7 +137,16 @@ Instance::Instance(DeviceApi& device, Program program,
   }
 }
 
-Instance::~Instance() { Unload(); }
+Instance::~Instance() {
+  Unload();
+  DropPinnedWeights();
+}
+
+void Instance::DropPinnedWeights() {
+  if (staging_ != nullptr) (void)device_.FreePinned(staging_);
+  staging_ = nullptr;
+  staged_ = false;
+}
 
 Status Instance::Load() {
   if (state_ != State::kUnloaded) {
@@ -222,6 +232,18 @@ Status Instance::AllocateAll() {
 
 Status Instance::UploadWeights() {
   if (memory_.weight_bytes == 0) return device_.Synchronize(compute_);
+  if (!staged_) REFRACT_CUDA_RETURN_IF_ERROR(StageWeights());
+  REFRACT_CUDA_RETURN_IF_ERROR(
+      device_.CopyToDevice({weight_memory_, memory_.weight_bytes, staging_,
+                            memory_.weight_bytes, memory_.weight_bytes, 1},
+                           compute_));
+  REFRACT_CUDA_RETURN_IF_ERROR(device_.Synchronize(compute_));
+  if (options_.keep_pinned_weights) return {};
+  staged_ = false;
+  return device_.FreePinned(std::exchange(staging_, nullptr));
+}
+
+Status Instance::StageWeights() {
   void* staging = nullptr;
   REFRACT_CUDA_RETURN_IF_ERROR(
       device_.AllocatePinned(memory_.weight_bytes, &staging));
@@ -230,22 +252,23 @@ Status Instance::UploadWeights() {
   for (size_t i = 0; i < weights_.size(); ++i) {
     const ValueId id = program_.weights[i];
     const Value& value = program_.value(id);
-    std::byte* to = static_cast<std::byte*>(staging) +
-                    plans_[0].weight_offsets[static_cast<size_t>(id)];
+    std::byte* to =
+        staging_ + plans_[0].weight_offsets[static_cast<size_t>(id)];
     for (int64_t row = 0; row < value.rows.fixed; ++row) {
+      if (value.dtype == DType::kInt32) {
+        std::memcpy(to + row * value.ld * SizeOf(value.dtype),
+                    weights_[i].indices + row * value.cols,
+                    static_cast<size_t>(DenseRowBytes(value)));
+        continue;
+      }
       for (int64_t col = 0; col < value.cols; ++col) {
         Store(weights_[i].data[row * value.cols + col], to, value.dtype,
               row * value.ld + col);
       }
     }
   }
-  REFRACT_CUDA_RETURN_IF_ERROR(
-      device_.CopyToDevice({weight_memory_, memory_.weight_bytes, staging,
-                            memory_.weight_bytes, memory_.weight_bytes, 1},
-                           compute_));
-  REFRACT_CUDA_RETURN_IF_ERROR(device_.Synchronize(compute_));
-  staging_ = nullptr;
-  return device_.FreePinned(staging);
+  staged_ = true;
+  return {};
 }
 
 Status Instance::PrepareProducts() {
@@ -352,8 +375,7 @@ void Instance::Unload() {
     if (stream->handle != nullptr) (void)device_.DestroyStream(*stream);
     *stream = {};
   }
-  if (staging_ != nullptr) (void)device_.FreePinned(staging_);
-  staging_ = nullptr;
+  if (!staged_ || !options_.keep_pinned_weights) DropPinnedWeights();
   for (std::byte** memory : {&weight_memory_, &arena_, &workspace_}) {
     if (*memory != nullptr) (void)device_.Free(*memory);
     *memory = nullptr;
@@ -425,10 +447,30 @@ int64_t Instance::output_bytes(SlotId slot, size_t i) const {
          DenseRowBytes(value);
 }
 
-Status Instance::Submit(SlotId id) {
+Status Instance::Upload(SlotId id) {
   REFRACT_CUDA_RETURN_IF_ERROR(CheckSlot(id, Phase::kFilling));
   Slot& slot = *slots_[static_cast<size_t>(id)];
   // From here on the device may hold on to the slot, whatever fails.
+  slot.phase = Phase::kUploading;
+  Status status = StartUpload(slot);
+  return status.ok() ? status : Fail(std::move(status));
+}
+
+Result<bool> Instance::Uploaded(SlotId id) {
+  REFRACT_CUDA_RETURN_IF_ERROR(CheckSlot(id, Phase::kUploading));
+  auto happened = device_.Happened(slots_[static_cast<size_t>(id)]->uploaded);
+  if (!happened.ok()) return Fail(happened.status());
+  return happened;
+}
+
+Status Instance::Submit(SlotId id) {
+  if (state_ == State::kReady && id >= 0 &&
+      static_cast<size_t>(id) < slots_.size() &&
+      slots_[static_cast<size_t>(id)]->phase == Phase::kFilling) {
+    REFRACT_CUDA_RETURN_IF_ERROR(Upload(id));
+  }
+  REFRACT_CUDA_RETURN_IF_ERROR(CheckSlot(id, Phase::kUploading));
+  Slot& slot = *slots_[static_cast<size_t>(id)];
   slot.phase = Phase::kSubmitted;
   Status status = SubmitTo(slot);
   if (!status.ok()) return Fail(std::move(status));
@@ -439,7 +481,7 @@ Status Instance::Submit(SlotId id) {
   return {};
 }
 
-Status Instance::SubmitTo(Slot& slot) {
+Status Instance::StartUpload(Slot& slot) {
   for (size_t i = 0; i < program_.inputs.size(); ++i) {
     const ValueId id = program_.inputs[i];
     const Value& value = program_.value(id);
@@ -457,8 +499,12 @@ Status Instance::SubmitTo(Slot& slot) {
       {device_control, control_bytes, slot.host + slot.host_control,
        control_bytes, control_bytes, 1},
       upload_));
-  REFRACT_CUDA_RETURN_IF_ERROR(device_.Record(slot.uploaded, upload_));
+  return device_.Record(slot.uploaded, upload_);
+}
 
+Status Instance::SubmitTo(Slot& slot) {
+  const auto control_bytes = static_cast<int64_t>(sizeof(Control));
+  std::byte* device_control = slot.device + plans_[0].slot_bytes;
   REFRACT_CUDA_RETURN_IF_ERROR(device_.StreamWait(compute_, slot.uploaded));
   REFRACT_CUDA_RETURN_IF_ERROR(Compute(slot));
   REFRACT_CUDA_RETURN_IF_ERROR(device_.Record(slot.computed, compute_));
@@ -473,7 +519,7 @@ Status Instance::SubmitTo(Slot& slot) {
          DenseRowBytes(value), value.rows.At(slot.batch)},
         download_));
   }
-  if (program_.uses_gather()) {
+  if (program_.counts_faults()) {
     REFRACT_CUDA_RETURN_IF_ERROR(device_.CopyToHost(
         {slot.host + slot.host_control + control_bytes, control_bytes,
          device_control, control_bytes, control_bytes, 1},
@@ -523,7 +569,7 @@ Status Instance::Finish(Slot& slot) {
                                 value.rows.At(slot.batch));
   }
   if (!finite) ++stats_.non_finite_requests;
-  if (!program_.uses_gather()) return {};
+  if (!program_.counts_faults()) return {};
   Control control;
   std::memcpy(&control, slot.host + slot.host_control + sizeof(Control),
               sizeof(control));
@@ -531,14 +577,17 @@ Status Instance::Finish(Slot& slot) {
   stats_.bad_indices += static_cast<uint64_t>(control.faults);
   return InvalidArgument("model " + program_.name + ": " +
                          std::to_string(control.faults) +
-                         " indices name no unique row");
+                         " indices name no row");
 }
 
 void Instance::Release(SlotId id) {
   if (id < 0 || static_cast<size_t>(id) >= slots_.size()) return;
   Slot& slot = *slots_[static_cast<size_t>(id)];
-  if (slot.phase == Phase::kSubmitted && state_ == State::kReady) {
-    Status status = device_.Synchronize(slot.downloaded);
+  const bool uploading = slot.phase == Phase::kUploading;
+  if ((uploading || slot.phase == Phase::kSubmitted) &&
+      state_ == State::kReady) {
+    Status status =
+        device_.Synchronize(uploading ? slot.uploaded : slot.downloaded);
     if (!status.ok()) (void)Fail(std::move(status));
   }
   slot.phase = Phase::kFree;

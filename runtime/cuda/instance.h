@@ -13,6 +13,8 @@
 //   Acquire(batch) ── fill input(slot, i) ── Submit(slot) ── Wait(slot)
 //       ── read output(slot, i) ── Release(slot)
 //
+// Upload(slot) may come before Submit(), while another slot computes.
+//
 // Requests compute in the order of Submit(). Rows of a bucket beyond the batch
 // are computed from whatever the slot held before, and never leave the device:
 // rows must not depend on each other.
@@ -42,6 +44,7 @@ namespace refract::runtime::cuda {
 struct WeightData {
   const float* data = nullptr;
   int64_t count = 0;
+  const int32_t* indices = nullptr;  // instead of `data`, for int32 weights
 };
 
 struct InstanceOptions {
@@ -53,6 +56,9 @@ struct InstanceOptions {
   int64_t workspace_bytes = int64_t{32} << 20;
   // False: the same kernels, launched one by one (to measure what graphs save).
   bool use_graphs = true;
+  // Keeps the weights, as the device wants them, in pinned memory from the
+  // first Load() on: the next one only copies. As many bytes as on the device.
+  bool keep_pinned_weights = false;
 };
 
 // Device memory of one instance.
@@ -74,7 +80,7 @@ struct InstanceStats {
   uint64_t padding_items = 0;
   // Requests with a NaN or infinity among their outputs.
   uint64_t non_finite_requests = 0;
-  // Rows whose index named no unique row.
+  // Indices that named no row.
   uint64_t bad_indices = 0;
 };
 
@@ -98,11 +104,13 @@ class Instance {
   // ResourceExhausted names the model, the bytes needed and free. On any error
   // everything is released and the state is kUnloaded.
   Status Load();
-  // Waits for what runs, then releases everything. Never fails: a device that
-  // is lost has nothing left to release.
+  // Waits for what runs, then releases everything but pinned weights that are
+  // kept. Never fails: a device that is lost has nothing left to release.
   void Unload();
 
   State state() const { return state_; }
+  // Gives up the pinned weights that Unload() keeps: before a Reset().
+  void DropPinnedWeights();
   const Program& program() const { return program_; }
   const std::vector<int64_t>& buckets() const { return buckets_; }
   const MemoryReport& memory() const { return memory_; }
@@ -115,8 +123,12 @@ class Instance {
   std::byte* input(SlotId slot, size_t i);
   int64_t input_bytes(SlotId slot, size_t i) const;
 
-  // Starts upload, computation and download. The input memory must not change
+  // Starts the upload alone. The input memory must not change from here on,
   // until Wait() returned.
+  Status Upload(SlotId slot);
+  // Whether what Upload() started has happened.
+  Result<bool> Uploaded(SlotId slot);
+  // Starts upload (unless it was), computation and download.
   Status Submit(SlotId slot);
   // Whether Wait() would return at once.
   Result<bool> Done(SlotId slot);
@@ -135,7 +147,7 @@ class Instance {
   void Release(SlotId slot);
 
  private:
-  enum class Phase : uint8_t { kFree, kFilling, kSubmitted, kDone };
+  enum class Phase : uint8_t { kFree, kFilling, kUploading, kSubmitted, kDone };
   struct Slot;
 
   Instance(DeviceApi& device, Program program, std::vector<WeightData> weights,
@@ -144,11 +156,13 @@ class Instance {
   Status LoadOrFail();
   Status AllocateAll();
   Status UploadWeights();
+  Status StageWeights();
   Status PrepareProducts();
   Status CaptureAll();
   Status LaunchOps(size_t bucket, Slot& slot);
   Call MakeCall(const Op& op, size_t bucket, Slot& slot) const;
   std::byte* Address(ValueId id, size_t bucket, const Slot& slot) const;
+  Status StartUpload(Slot& slot);
   Status SubmitTo(Slot& slot);
   Status Compute(Slot& slot);
   Status Finish(Slot& slot);
@@ -170,8 +184,10 @@ class Instance {
   std::byte* weight_memory_ = nullptr;
   std::byte* arena_ = nullptr;
   std::byte* workspace_ = nullptr;
-  // Pinned, while weights are uploaded; Unload() frees it when that failed.
+  // Pinned: the weights as the device wants them. While they are uploaded, or
+  // for good.
   std::byte* staging_ = nullptr;
+  bool staged_ = false;  // it holds them all
   Stream upload_, compute_, download_;
   std::vector<std::unique_ptr<Slot>> slots_;
 };

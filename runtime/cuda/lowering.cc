@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/cuda/index_math.h"
+#include "runtime/cuda/strided_ops.h"
 
 namespace refract::runtime::cuda {
 namespace {
@@ -149,6 +150,11 @@ struct Lowerer {
                        .pad = PadOf(op.out),
                        .epsilon = op.epsilon,
                        .dtype = value(op.out).dtype};
+  }
+
+  template <typename StridedOp>
+  Call operator()(const StridedOp& op) const {
+    return LowerStrided(op, context, address);
   }
 };
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/cuda/index_math.h"
+#include "runtime/cuda/strided_ops.h"
 
 namespace refract::runtime::cuda {
 
@@ -18,6 +19,10 @@ const char* Name(DType dtype) {
       return "bfloat16";
     case DType::kInt32:
       return "int32";
+    case DType::kInt64:
+      return "int64";
+    case DType::kBool:
+      return "bool";
   }
   return "unknown";
 }
@@ -66,7 +71,14 @@ struct InputLister {
     AddIf(op.gamma, ids);
     AddIf(op.beta, ids);
   }
+  template <typename StridedOp>
+  void operator()(const StridedOp& op) {
+    ids = InputsOfStrided(op);
+  }
 };
+
+ValueId IdOf(ValueId out) { return out; }
+ValueId IdOf(const TensorRef& out) { return out.value; }
 
 bool HasBias(Epilogue epilogue) {
   return epilogue == Epilogue::kBias || epilogue == Epilogue::kReluBias ||
@@ -82,12 +94,14 @@ std::vector<ValueId> InputsOf(const Op& op) {
 }
 
 ValueId OutputOf(const Op& op) {
-  return std::visit([](const auto& kind) { return kind.out; }, op.kind);
+  return std::visit([](const auto& kind) { return IdOf(kind.out); }, op.kind);
 }
 
-bool Program::uses_gather() const {
+bool Program::counts_faults() const {
   return std::any_of(ops.begin(), ops.end(), [](const Op& op) {
-    return std::holds_alternative<GatherOp>(op.kind);
+    const auto* look_up = std::get_if<LookUpOp>(&op.kind);
+    return std::holds_alternative<GatherOp>(op.kind) ||
+           (look_up != nullptr && look_up->outside == Outside::kFault);
   });
 }
 
@@ -104,11 +118,15 @@ std::vector<bool> InSlot(const Program& program) {
 bool HasZeroPadding(const Program& program, ValueId root) {
   if (program.value(root).kind == ValueKind::kWeight) return true;
   if (InSlot(program)[static_cast<size_t>(root)]) return true;
-  // Written whole by one of our kernels, which clear the padding.
+  // Written whole by one of our kernels that clear the padding.
   return std::any_of(program.ops.begin(), program.ops.end(),
                      [root](const Op& op) {
                        return OutputOf(op) == root &&
-                              !std::holds_alternative<LinearOp>(op.kind);
+                              (std::holds_alternative<InteractionOp>(op.kind) ||
+                               std::holds_alternative<ChainOp>(op.kind) ||
+                               std::holds_alternative<CrossOp>(op.kind) ||
+                               std::holds_alternative<GatherOp>(op.kind) ||
+                               std::holds_alternative<RowNormOp>(op.kind));
                      });
 }
 
@@ -175,6 +193,15 @@ class Validator {
     REFRACT_CUDA_RETURN_IF_ERROR(CheckId(value.root));
     const Value& root = program_.value(value.root);
     if (root.root != value.root) return Error("is a view of a view");
+    if (value.reshaped) {
+      if (value.dtype != root.dtype || value.first_col != 0 ||
+          value.ld != value.cols || root.ld != root.cols ||
+          value.rows.per_item * value.cols != root.rows.per_item * root.cols ||
+          value.rows.fixed * value.cols != root.rows.fixed * root.cols) {
+        return Error("is not another shape of " + root.name);
+      }
+      return {};
+    }
     if (value.ld != root.ld || value.dtype != root.dtype ||
         value.rows != root.rows || value.first_col < 0 ||
         value.cols > root.cols - value.first_col) {
@@ -194,13 +221,18 @@ class Validator {
     return {};
   }
 
-  void MarkWritten(ValueId id) {
+  // The columns of its root that a value is.
+  const Value& ColumnsOf(ValueId id) const {
     const Value& value = program_.value(id);
+    return value.reshaped ? program_.value(value.root) : value;
+  }
+  void MarkWritten(ValueId id) {
+    const Value& value = ColumnsOf(id);
     written_[static_cast<size_t>(value.root)].emplace_back(
         value.first_col, value.first_col + value.cols);
   }
   bool Overlaps(ValueId id) const {
-    const Value& value = program_.value(id);
+    const Value& value = ColumnsOf(id);
     for (const auto& [from, to] : written_[static_cast<size_t>(value.root)]) {
       if (value.first_col < to && from < value.first_col + value.cols) {
         return true;
@@ -210,7 +242,7 @@ class Validator {
   }
   // Every column is in some written range.
   bool IsWritten(ValueId id) const {
-    const Value& value = program_.value(id);
+    const Value& value = ColumnsOf(id);
     auto ranges = written_[static_cast<size_t>(value.root)];
     std::sort(ranges.begin(), ranges.end());
     int64_t reached = value.first_col;
@@ -225,7 +257,7 @@ class Validator {
     return Error(program_.value(id).name + " " + what);
   }
   bool Floating(ValueId id) const {
-    return program_.value(id).dtype != DType::kInt32;
+    return IsFloating(program_.value(id).dtype);
   }
   // `id` has the type, rows and columns given.
   Status Same(ValueId id, DType dtype, Rows rows, int64_t cols) const {
@@ -356,6 +388,11 @@ class Validator {
     }
     return Same(op.out, in.dtype, in.rows, in.cols);
   }
+  template <typename StridedOp>
+  Status Check(const StridedOp& op) const {
+    const std::string wrong = WhyNotValid(op, program_, max_batch_);
+    return wrong.empty() ? Status() : Error(wrong);
+  }
 
   const Program& program_;
   const int64_t max_batch_;
@@ -379,9 +416,9 @@ ValueId ProgramBuilder::Add(Value value) {
   const auto id = static_cast<ValueId>(program_.values.size());
   if (value.root == kNone) {
     value.root = id;
-    // Indices are read as a dense array.
-    value.ld = value.dtype == DType::kInt32 ? value.cols
-                                            : PaddedLd(value.cols, value.dtype);
+    // Indices and masks are read as dense arrays.
+    value.ld = IsFloating(value.dtype) ? PaddedLd(value.cols, value.dtype)
+                                       : value.cols;
   }
   program_.values.push_back(std::move(value));
   return id;
@@ -419,6 +456,12 @@ ValueId ProgramBuilder::View(ValueId of, std::string name, int64_t first_col,
               parent.rows, cols, parent.ld, parent.root,
               parent.first_col + first_col});
 }
+ValueId ProgramBuilder::Reshape(ValueId of, std::string name, Rows rows,
+                                int64_t cols) {
+  const Value& parent = program_.value(of);
+  return Add({std::move(name), ValueKind::kIntermediate, parent.dtype, rows,
+              cols, cols, parent.root, 0, true});
+}
 ValueId ProgramBuilder::InputView(ValueId of, std::string name,
                                   int64_t first_col, int64_t cols) {
   const ValueId id = View(of, std::move(name), first_col, cols);
@@ -441,6 +484,10 @@ void ProgramBuilder::Chain(ChainOp op) { AddOp({"", std::move(op)}); }
 void ProgramBuilder::Cross(CrossOp op) { AddOp({"", std::move(op)}); }
 void ProgramBuilder::Gather(GatherOp op) { AddOp({"", std::move(op)}); }
 void ProgramBuilder::RowNorm(RowNormOp op) { AddOp({"", std::move(op)}); }
+void ProgramBuilder::Map(MapOp op) { AddOp({"", std::move(op)}); }
+void ProgramBuilder::MatMul(MatMulOp op) { AddOp({"", std::move(op)}); }
+void ProgramBuilder::Reduce(ReduceOp op) { AddOp({"", std::move(op)}); }
+void ProgramBuilder::LookUp(LookUpOp op) { AddOp({"", std::move(op)}); }
 
 Result<Program> ProgramBuilder::Build(int64_t max_batch) && {
   REFRACT_CUDA_RETURN_IF_ERROR(Validate(program_, max_batch));

@@ -8,7 +8,8 @@
 // Every value is a row-major matrix. A root owns memory, whose rows are padded
 // to 16 bytes; a view is a range of columns of a root, which is how values are
 // concatenated without copying: operators write into views of one root. An
-// input may be a view too: it is uploaded beside what operators write.
+// input may be a view too: it is uploaded beside what operators write. Tensors
+// of more dimensions lie in a value's memory with strides (strided.h).
 
 #include <cstdint>
 #include <string>
@@ -16,22 +17,12 @@
 #include <vector>
 
 #include "runtime/cuda/calls.h"
+#include "runtime/cuda/rows.h"
 #include "runtime/cuda/scalar.h"
 #include "runtime/cuda/status.h"
+#include "runtime/cuda/strided.h"
 
 namespace refract::runtime::cuda {
-
-using ValueId = int;
-inline constexpr ValueId kNone = -1;
-
-// per_item · batch + fixed.
-struct Rows {
-  int64_t per_item = 1;
-  int64_t fixed = 0;
-  int64_t At(int64_t batch) const { return per_item * batch + fixed; }
-  friend bool operator==(const Rows&, const Rows&) = default;
-};
-inline constexpr Rows kOneRow = {0, 1};
 
 enum class ValueKind : uint8_t { kInput, kWeight, kIntermediate, kOutput };
 
@@ -44,6 +35,8 @@ struct Value {
   int64_t ld = 0;         // the root's, for a view
   ValueId root = kNone;   // itself, for a root
   int64_t first_col = 0;  // in the root
+  // The root's memory as a matrix of other sizes. Both are dense.
+  bool reshaped = false;
 };
 
 struct LinearOp {
@@ -79,7 +72,8 @@ struct RowNormOp {
 
 struct Op {
   std::string name;  // for errors
-  std::variant<LinearOp, InteractionOp, ChainOp, CrossOp, GatherOp, RowNormOp>
+  std::variant<LinearOp, InteractionOp, ChainOp, CrossOp, GatherOp, RowNormOp,
+               MapOp, MatMulOp, ReduceOp, LookUpOp>
       kind;
 };
 std::vector<ValueId> InputsOf(const Op& op);
@@ -97,7 +91,8 @@ struct Program {
   const Value& value(ValueId id) const {
     return values[static_cast<size_t>(id)];
   }
-  bool uses_gather() const;
+  // Whether requests can name rows that there are not.
+  bool counts_faults() const;
 };
 
 // InvalidArgument that names operator and value when sizes, types or order do
@@ -127,6 +122,8 @@ class ProgramBuilder {
   ValueId Intermediate(std::string name, DType dtype, Rows rows, int64_t cols);
   ValueId Output(std::string name, DType dtype, Rows rows, int64_t cols);
   ValueId View(ValueId of, std::string name, int64_t first_col, int64_t cols);
+  // All of root `of` with `rows` rows of `cols` columns. Both must be dense.
+  ValueId Reshape(ValueId of, std::string name, Rows rows, int64_t cols);
   // A view that callers upload.
   ValueId InputView(ValueId of, std::string name, int64_t first_col,
                     int64_t cols);
@@ -137,8 +134,14 @@ class ProgramBuilder {
   void Cross(CrossOp op);
   void Gather(GatherOp op);
   void RowNorm(RowNormOp op);
+  void Map(MapOp op);
+  void MatMul(MatMulOp op);
+  void Reduce(ReduceOp op);
+  void LookUp(LookUpOp op);
 
   const Value& value(ValueId id) const { return program_.value(id); }
+  size_t num_ops() const { return program_.ops.size(); }
+  const Op& op(size_t i) const { return program_.ops[i]; }
 
   // Validated for `max_batch`.
   Result<Program> Build(int64_t max_batch) &&;

@@ -20,10 +20,31 @@
 
 namespace refract::runtime::cuda {
 
-enum class DType : uint8_t { kFloat32, kFloat16, kBFloat16, kInt32 };
+enum class DType : uint8_t {
+  kFloat32,
+  kFloat16,
+  kBFloat16,
+  kInt32,
+  kInt64,
+  kBool,  // a byte: 0 or not
+};
+
+REFRACT_HOST_DEVICE bool IsFloating(DType dtype) {
+  return static_cast<int>(dtype) <= static_cast<int>(DType::kBFloat16);
+}
 
 REFRACT_HOST_DEVICE int64_t SizeOf(DType dtype) {
-  return dtype == DType::kFloat16 || dtype == DType::kBFloat16 ? 2 : 4;
+  switch (dtype) {
+    case DType::kFloat16:
+    case DType::kBFloat16:
+      return 2;
+    case DType::kInt64:
+      return 8;
+    case DType::kBool:
+      return 1;
+    default:
+      return 4;
+  }
 }
 const char* Name(DType dtype);  // "float32"
 

@@ -8,6 +8,7 @@
 #include "runtime/cuda/kernels/elementwise.h"
 #include "runtime/cuda/kernels/interaction.h"
 #include "runtime/cuda/kernels/rows.h"
+#include "runtime/cuda/kernels/strided.h"
 
 namespace refract::runtime::cuda {
 
@@ -55,6 +56,26 @@ auto Dispatch(const GatherCall& call, Launcher& launcher) {
 template <typename Launcher>
 auto Dispatch(const RowNormCall& call, Launcher& launcher) {
   return LaunchAs<RowNorm>(call, launcher);
+}
+
+template <typename Launcher>
+auto Dispatch(const MapCall& call, Launcher& launcher) {
+  return LaunchAs<Map>(call, launcher);
+}
+
+template <typename Launcher>
+auto Dispatch(const MatMulCall& call, Launcher& launcher) {
+  return LaunchAs<MatMul>(call, launcher);
+}
+
+template <typename Launcher>
+auto Dispatch(const ReduceCall& call, Launcher& launcher) {
+  return LaunchAs<Reduce>(call, launcher);
+}
+
+template <typename Launcher>
+auto Dispatch(const LookUpCall& call, Launcher& launcher) {
+  return LaunchAs<LookUp>(call, launcher);
 }
 
 }  // namespace refract::runtime::cuda

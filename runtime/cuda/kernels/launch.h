@@ -16,6 +16,10 @@ cudaError_t LaunchKernel(const ChainCall& call, cudaStream_t stream);
 cudaError_t LaunchKernel(const CrossCall& call, cudaStream_t stream);
 cudaError_t LaunchKernel(const GatherCall& call, cudaStream_t stream);
 cudaError_t LaunchKernel(const RowNormCall& call, cudaStream_t stream);
+cudaError_t LaunchKernel(const MapCall& call, cudaStream_t stream);
+cudaError_t LaunchKernel(const MatMulCall& call, cudaStream_t stream);
+cudaError_t LaunchKernel(const ReduceCall& call, cudaStream_t stream);
+cudaError_t LaunchKernel(const LookUpCall& call, cudaStream_t stream);
 
 // An empty kernel: what a launch costs at least.
 cudaError_t LaunchEmpty(cudaStream_t stream);

@@ -246,6 +246,67 @@ TEST_F(InstanceTest, UploadsOverlapTheComputationBeforeThem) {
   EXPECT_THAT(f.device.violations(), IsEmpty());
 }
 
+TEST_F(InstanceTest, AnUploadCanComeBeforeTheSubmit) {
+  Fixture f(bench::MakeDlrm("m", SmallDlrm(0), Precision::kFloat32, 4, seed_),
+            seed_, {.max_batch = 4, .workspace_bytes = 256});
+  ASSERT_TRUE(f.instance->Load().ok());
+  const Inputs first = f.RandomInputs(3);
+  const Inputs second = f.RandomInputs(4);
+  const SlotId a = *f.instance->Acquire(3);
+  f.Fill(a, first);
+  ASSERT_TRUE(f.instance->Submit(a).ok());
+  const SlotId b = *f.instance->Acquire(4);
+  f.Fill(b, second);
+  ASSERT_TRUE(f.instance->Upload(b).ok());
+  EXPECT_EQ(f.instance->Upload(b).code(), Code::kFailedPrecondition);
+  EXPECT_EQ(f.instance->Wait(b).code(), Code::kFailedPrecondition);
+  while (!*f.instance->Uploaded(b)) {
+  }
+  ASSERT_TRUE(f.instance->Wait(a).ok());
+  f.Expect(a, first, 3, Tolerance(Precision::kFloat32));
+  f.instance->Release(a);
+  ASSERT_TRUE(f.instance->Submit(b).ok());
+  ASSERT_TRUE(f.instance->Wait(b).ok());
+  f.Expect(b, second, 4, Tolerance(Precision::kFloat32));
+  f.instance->Release(b);
+  // One that is given up before it is submitted.
+  const SlotId c = *f.instance->Acquire(1);
+  f.Fill(c, f.RandomInputs(1));
+  ASSERT_TRUE(f.instance->Upload(c).ok());
+  f.instance->Release(c);
+  f.Serve(2, Tolerance(Precision::kFloat32));
+  f.instance->Unload();
+  EXPECT_THAT(f.device.violations(), IsEmpty());
+  EXPECT_EQ(f.device.live(), 0u);
+}
+
+TEST_F(InstanceTest, PinnedWeightsStayUntilTheyAreDropped) {
+  Fixture f(
+      bench::MakeDlrm("m", SmallDlrm(1), Precision::kFloat16, 4, seed_), seed_,
+      {.max_batch = 4, .workspace_bytes = 256, .keep_pinned_weights = true});
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_TRUE(f.instance->Load().ok());
+    f.Serve(3, Tolerance(Precision::kFloat16));
+    const int allocations = f.device.allocations();
+    f.instance->Unload();
+    EXPECT_EQ(f.device.live(), 1u);  // the weights
+    if (round < 2) continue;
+    ASSERT_TRUE(f.instance->Load().ok());
+    const int again = f.device.allocations() - allocations;
+    f.instance->Unload();
+    f.instance->DropPinnedWeights();
+    EXPECT_EQ(f.device.live(), 0u);
+    ASSERT_TRUE(f.instance->Load().ok());
+    // The weights' own.
+    EXPECT_EQ(f.device.allocations() - allocations, 2 * again + 1);
+    f.Serve(4, Tolerance(Precision::kFloat16));
+  }
+  f.instance->Unload();
+  f.instance->DropPinnedWeights();
+  EXPECT_EQ(f.device.live(), 0u);
+  EXPECT_THAT(f.device.violations(), IsEmpty());
+}
+
 // Rows that repeat in a request are sent once: unique user rows, expanded to
 // the candidates, beside the candidates' own features, then attention-like
 // weights.
@@ -322,7 +383,7 @@ TEST_F(InstanceTest, ABadIndexEndsItsRequestOnly) {
     ASSERT_TRUE(f.instance->Submit(slot).ok());
     const Status status = f.instance->Wait(slot);
     EXPECT_EQ(status.code(), Code::kInvalidArgument);
-    EXPECT_THAT(status.message(), HasSubstr("1 indices name no unique row"));
+    EXPECT_THAT(status.message(), HasSubstr("1 indices name no row"));
     f.instance->Release(slot);
   }
   EXPECT_EQ(f.instance->stats().bad_indices, 3u);

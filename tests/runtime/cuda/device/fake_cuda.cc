@@ -190,6 +190,18 @@ cudaError_t LaunchKernel(const GatherCall& call, cudaStream_t stream) {
 cudaError_t LaunchKernel(const RowNormCall& call, cudaStream_t stream) {
   return testing::Emulate(call, stream);
 }
+cudaError_t LaunchKernel(const MapCall& call, cudaStream_t stream) {
+  return testing::Emulate(call, stream);
+}
+cudaError_t LaunchKernel(const MatMulCall& call, cudaStream_t stream) {
+  return testing::Emulate(call, stream);
+}
+cudaError_t LaunchKernel(const ReduceCall& call, cudaStream_t stream) {
+  return testing::Emulate(call, stream);
+}
+cudaError_t LaunchKernel(const LookUpCall& call, cudaStream_t stream) {
+  return testing::Emulate(call, stream);
+}
 
 }  // namespace refract::runtime::cuda
 

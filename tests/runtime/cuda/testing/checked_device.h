@@ -521,6 +521,84 @@ class CheckedDevice : public DeviceApi {
                           cols * size, write, false});
     }
   }
+  // Of a strided tensor the runs of neighbours, or, where there are many, what
+  // lies between its first and last element.
+  static void AddStrided(const void* data, const int64_t* strides,
+                         const int64_t* dims, int rank, DType dtype, bool write,
+                         std::vector<Access>& accesses) {
+    constexpr size_t kMostRuns = 64;
+    if (data == nullptr) return;
+    int64_t count = 1, last = 0;
+    for (int d = 0; d < rank; ++d) {
+      count *= dims[d];
+      last += (dims[d] - 1) * strides[d];
+    }
+    if (count == 0) return;
+    const int64_t size = SizeOf(dtype);
+    const auto* begin = static_cast<const std::byte*>(data);
+    std::vector<Access> runs;
+    for (int64_t i = 0; i < count && runs.size() <= kMostRuns; ++i) {
+      int64_t rest = i, at = 0;
+      for (int d = rank - 1; d >= 0; --d) {
+        at += rest % dims[d] * strides[d];
+        rest /= dims[d];
+      }
+      const std::byte* element = begin + at * size;
+      if (!runs.empty() && runs.back().begin + runs.back().bytes == element) {
+        runs.back().bytes += size;
+      } else if (runs.empty() || runs.back().begin != element) {
+        runs.push_back({element, size, write, false});
+      }
+    }
+    if (runs.size() > kMostRuns) {
+      runs = {{begin, (last + 1) * size, write, false}};
+    }
+    accesses.insert(accesses.end(), runs.begin(), runs.end());
+  }
+  static void AddStrided(const StridedOperand& operand, const int64_t* dims,
+                         int rank, std::vector<Access>& accesses) {
+    AddStrided(operand.data, operand.strides, dims, rank, operand.dtype, false,
+               accesses);
+  }
+  static void AddAccesses(const MapCall& c, std::vector<Access>& a) {
+    for (int i = 0; i < c.num_inputs; ++i) {
+      AddStrided(c.inputs[i], c.dims, c.rank, a);
+    }
+    AddStrided(c.out, c.out_strides, c.dims, c.rank, c.out_dtype, true, a);
+  }
+  static void AddAccesses(const MatMulCall& c, std::vector<Access>& a) {
+    int64_t dims[kMaxRank] = {};
+    std::copy(c.dims, c.dims + c.rank, dims);
+    const auto matrix = [&](int64_t rows, int64_t cols) {
+      dims[c.rank] = rows;
+      dims[c.rank + 1] = cols;
+      return dims;
+    };
+    AddStrided(c.a, matrix(c.m, c.k), c.rank + 2, a);
+    AddStrided(c.b, matrix(c.k, c.n), c.rank + 2, a);
+    AddStrided(c.bias, &c.n, 1, a);
+    AddStrided(c.out, c.out_strides, matrix(c.m, c.n), c.rank + 2, c.out_dtype,
+               true, a);
+  }
+  static void AddAccesses(const ReduceCall& c, std::vector<Access>& a) {
+    const int all = c.rank + c.inner_rank;
+    AddStrided(c.in, c.dims, all, a);
+    AddStrided(c.gamma, c.dims + c.rank, c.inner_rank, a);
+    AddStrided(c.beta, c.dims + c.rank, c.inner_rank, a);
+    AddStrided(c.out, c.out_strides, c.dims,
+               KeepsElements(c.kind) ? all : c.rank, c.out_dtype, true, a);
+  }
+  static void AddAccesses(const LookUpCall& c, std::vector<Access>& a) {
+    const int64_t* dims = c.dims;
+    AddStrided(c.index, dims, c.rank, a);
+    AddStrided(c.table, dims, c.rank, a);  // of the first row
+    AddRows(c.table.data, c.table_rows, 1, c.row_stride, c.table.dtype, false,
+            a);
+    AddRows(c.batch, 1, 1, 1, DType::kInt32, false, a);
+    AddRows(c.faults, 1, 1, 1, DType::kInt32, true, a);
+    AddStrided(c.out, c.out_strides, dims, c.rank, c.out_dtype, true, a);
+  }
+
   static std::vector<Access> AccessesOf(const Call& call) {
     std::vector<Access> a;
     if (const auto* c = std::get_if<GemmCall>(&call)) {
@@ -566,6 +644,14 @@ class CheckedDevice : public DeviceApi {
       AddRows(c->gamma, 1, c->cols, c->cols, c->dtype, false, a);
       AddRows(c->beta, 1, c->cols, c->cols, c->dtype, false, a);
       AddRows(c->out, c->rows, c->cols + c->pad, c->ld_out, c->dtype, true, a);
+    } else if (const auto* c = std::get_if<MapCall>(&call)) {
+      AddAccesses(*c, a);
+    } else if (const auto* c = std::get_if<MatMulCall>(&call)) {
+      AddAccesses(*c, a);
+    } else if (const auto* c = std::get_if<ReduceCall>(&call)) {
+      AddAccesses(*c, a);
+    } else if (const auto* c = std::get_if<LookUpCall>(&call)) {
+      AddAccesses(*c, a);
     }
     return a;
   }

@@ -1,0 +1,387 @@
+#ifndef REFRACT_RUNTIME_CUDA_KERNELS_STRIDED_H_
+#define REFRACT_RUNTIME_CUDA_KERNELS_STRIDED_H_
+
+// Bodies of the kernels over strided tensors. See interaction.h for what a
+// `Thread` is.
+
+#include <cmath>
+#include <cstdint>
+
+#include "runtime/cuda/element_ops.h"
+#include "runtime/cuda/kernels/launch_shape.h"
+#include "runtime/cuda/kernels/rows.h"
+#include "runtime/cuda/strided_calls.h"
+
+namespace refract::runtime::cuda {
+
+// Every type that a value may have, as a number.
+REFRACT_DEVICE float LoadAny(const StridedOperand& operand, int64_t at) {
+  if (operand.data == nullptr) return operand.number;
+  switch (operand.dtype) {
+    case DType::kBool:
+      return static_cast<const uint8_t*>(operand.data)[at] != 0 ? 1.0f : 0.0f;
+    case DType::kInt32:
+      return static_cast<float>(static_cast<const int32_t*>(operand.data)[at]);
+    case DType::kInt64:
+      return static_cast<float>(static_cast<const int64_t*>(operand.data)[at]);
+    default:
+      return Load(operand.data, operand.dtype, at);
+  }
+}
+REFRACT_DEVICE void StoreAny(float value, void* data, DType dtype, int64_t at) {
+  if (dtype == DType::kBool) {
+    static_cast<uint8_t*>(data)[at] = value != 0.0f ? 1 : 0;
+  } else {
+    Store(value, data, dtype, at);
+  }
+}
+
+REFRACT_DEVICE float Compute(const MapInstruction& i, float a, float b,
+                             float c) {
+  switch (i.code) {
+    case MapCode::kNegate:
+      return -a;
+    case MapCode::kAbsolute:
+      return fabsf(a);
+    case MapCode::kRelu:
+      return ApplyUnary(ElementOp::kRelu, a);
+    case MapCode::kSigmoid:
+      return ApplyUnary(ElementOp::kSigmoid, a);
+    case MapCode::kTanh:
+      return tanhf(a);
+    case MapCode::kExp:
+      return expf(a);
+    case MapCode::kLog:
+      return logf(a);
+    case MapCode::kLog1p:
+      return log1pf(a);
+    case MapCode::kSqrt:
+      return sqrtf(a);
+    case MapCode::kReciprocalSqrt:
+      return 1.0f / sqrtf(a);
+    case MapCode::kReciprocal:
+      return 1.0f / a;
+    case MapCode::kSquare:
+      return a * a;
+    case MapCode::kErf:
+      return erff(a);
+    case MapCode::kGelu:
+      return ApplyUnary(ElementOp::kGelu, a);
+    case MapCode::kGeluTanh:
+      return ApplyUnary(ElementOp::kGeluTanh, a);
+    case MapCode::kSilu:
+      return ApplyUnary(ElementOp::kSilu, a);
+    case MapCode::kNot:
+      return a == 0.0f ? 1.0f : 0.0f;
+    case MapCode::kLeakyRelu:
+      return a < 0.0f ? a * i.x : a;
+    case MapCode::kElu:
+      return a < 0.0f ? i.x * (expf(a) - 1.0f) : a;
+    case MapCode::kClamp: {
+      const float low = a < i.x ? i.x : a;
+      return low > i.y ? i.y : low;
+    }
+    case MapCode::kScale:
+      return a * i.x;
+    case MapCode::kCopy:
+      return a;
+    case MapCode::kAdd:
+      return a + b;
+    case MapCode::kSubtract:
+      return a - b;
+    case MapCode::kMultiply:
+      return a * b;
+    case MapCode::kDivide:
+      return a / b;
+    case MapCode::kMinimum:
+      return ApplyBinary(ElementOp::kMinimum, a, b);
+    case MapCode::kMaximum:
+      return ApplyBinary(ElementOp::kMaximum, a, b);
+    case MapCode::kPower:
+      return powf(a, b);
+    case MapCode::kEqual:
+      return a == b ? 1.0f : 0.0f;
+    case MapCode::kNotEqual:
+      return a != b ? 1.0f : 0.0f;
+    case MapCode::kLess:
+      return a < b ? 1.0f : 0.0f;
+    case MapCode::kLessEqual:
+      return a <= b ? 1.0f : 0.0f;
+    case MapCode::kGreater:
+      return a > b ? 1.0f : 0.0f;
+    case MapCode::kGreaterEqual:
+      return a >= b ? 1.0f : 0.0f;
+    case MapCode::kAnd:
+      return a != 0.0f && b != 0.0f ? 1.0f : 0.0f;
+    case MapCode::kOr:
+      return a != 0.0f || b != 0.0f ? 1.0f : 0.0f;
+    case MapCode::kSelect:
+      return a != 0.0f ? b : c;
+  }
+  return a;
+}
+
+// The index of each dimension of element `flat`. Counts fit in 31 bits
+// (Program checks that), which makes the divisions short.
+REFRACT_DEVICE void IndexOf(int64_t flat, const int64_t* dims, int rank,
+                            uint32_t* index) {
+  auto rest = static_cast<uint32_t>(flat);
+  for (int d = rank - 1; d > 0; --d) {
+    const auto size = static_cast<uint32_t>(dims[d]);
+    const uint32_t next = rest / size;
+    index[d] = rest - next * size;
+    rest = next;
+  }
+  if (rank > 0) index[0] = rest;
+}
+REFRACT_DEVICE int64_t OffsetOf(const uint32_t* index, const int64_t* strides,
+                                int rank) {
+  int64_t offset = 0;
+  for (int d = 0; d < rank; ++d) offset += index[d] * strides[d];
+  return offset;
+}
+
+// Calls `body(flat)` for the elements of this thread.
+template <typename Thread, typename Body>
+REFRACT_DEVICE void ForEachElement(int64_t count, Thread& t, Body body) {
+  for (int64_t i = t.block() * t.threads() + t.thread(); i < count;
+       i += t.blocks() * t.threads()) {
+    body(i);
+  }
+}
+
+struct Map {
+  static constexpr int kMaxThreads = kThreads;
+  static LaunchShape Shape(const MapCall& call) {
+    return FlatShape(call.count);
+  }
+
+  template <typename Thread>
+  REFRACT_DEVICE static void Run(const MapCall& call, Thread& t) {
+    ForEachElement(call.count, t, [&](int64_t flat) {
+      uint32_t index[kMaxRank] = {};
+      IndexOf(flat, call.dims, call.rank, index);
+      float registers[kMaxMapInputs + kMaxMapInstructions];
+      for (int n = 0; n < call.num_inputs; ++n) {
+        registers[n] = LoadAny(
+            call.inputs[n], OffsetOf(index, call.inputs[n].strides, call.rank));
+      }
+      int next = call.num_inputs;
+      for (int n = 0; n < call.num_instructions; ++n) {
+        const MapInstruction& instruction = call.code[n];
+        registers[next++] =
+            Compute(instruction, registers[instruction.a],
+                    registers[instruction.b], registers[instruction.c]);
+      }
+      StoreAny(registers[next - 1], call.out, call.out_dtype,
+               OffsetOf(index, call.out_strides, call.rank));
+    });
+  }
+};
+
+// A thread per result: for the small products between values of a request
+// (attention, pairs of vectors). Those with weights go to cuBLASLt.
+struct MatMul {
+  static constexpr int kMaxThreads = kThreads;
+  static LaunchShape Shape(const MatMulCall& call) {
+    return FlatShape(call.count);
+  }
+
+  template <typename Thread>
+  REFRACT_DEVICE static void Run(const MatMulCall& call, Thread& t) {
+    ForEachElement(call.count, t, [&](int64_t flat) {
+      const auto n = static_cast<uint32_t>(call.n);
+      const auto m = static_cast<uint32_t>(call.m);
+      const uint32_t line = static_cast<uint32_t>(flat) / n;
+      const uint32_t col = static_cast<uint32_t>(flat) - line * n;
+      const uint32_t matrix = line / m;
+      const uint32_t row = line - matrix * m;
+      uint32_t index[kMaxRank] = {};
+      IndexOf(matrix, call.dims, call.rank, index);
+      const int64_t* const a_strides = call.a.strides + call.rank;
+      const int64_t* const b_strides = call.b.strides + call.rank;
+      int64_t a =
+          OffsetOf(index, call.a.strides, call.rank) + row * a_strides[0];
+      int64_t b =
+          OffsetOf(index, call.b.strides, call.rank) + col * b_strides[1];
+      float sum = 0.0f;
+      for (int64_t k = 0; k < call.k; ++k) {
+        sum += LoadAny(call.a, a) * LoadAny(call.b, b);
+        a += a_strides[1];
+        b += b_strides[0];
+      }
+      if (call.bias.data != nullptr) {
+        sum += LoadAny(call.bias, col * call.bias.strides[0]);
+      }
+      if (call.relu) sum = ApplyUnary(ElementOp::kRelu, sum);
+      StoreAny(sum, call.out, call.out_dtype,
+               OffsetOf(index, call.out_strides, call.rank) +
+                   row * call.out_strides[call.rank] +
+                   col * call.out_strides[call.rank + 1]);
+    });
+  }
+};
+
+// A warp per row i.
+struct Reduce {
+  static constexpr int kMaxThreads = kThreads;
+  static LaunchShape Shape(const ReduceCall& call) {
+    return WarpPerRow(call.rows);
+  }
+
+  // Where element j of the row lies, as seen from the row's first.
+  REFRACT_DEVICE static int64_t At(const ReduceCall& call,
+                                   const int64_t* strides, int64_t j) {
+    if (call.inner_rank == 1) return j * strides[0];
+    uint32_t index[kMaxRank];
+    IndexOf(j, call.dims + call.rank, call.inner_rank, index);
+    return OffsetOf(index, strides, call.inner_rank);
+  }
+
+  template <typename Thread>
+  REFRACT_DEVICE static void Run(const ReduceCall& call, Thread& t) {
+    const int64_t* const inner = call.in.strides + call.rank;
+    const int64_t* const out_inner = call.out_strides + call.rank;
+    ForEachRow(call.rows, t, [&](int64_t row) {
+      uint32_t index[kMaxRank] = {};
+      IndexOf(row, call.dims, call.rank, index);
+      const int64_t in = OffsetOf(index, call.in.strides, call.rank);
+      const int64_t out = OffsetOf(index, call.out_strides, call.rank);
+      const auto element = [&](int64_t j) {
+        return LoadAny(call.in, in + At(call, inner, j));
+      };
+      const auto store = [&](int64_t j, float value) {
+        StoreAny(value, call.out, call.out_dtype, out + At(call, out_inner, j));
+      };
+      const auto cols = static_cast<float>(call.cols);
+      switch (call.kind) {
+        case ReduceKind::kSum:
+        case ReduceKind::kMean: {
+          float sum = 0.0f;
+          for (int64_t j = t.lane(); j < call.cols; j += kWarp) {
+            sum += element(j);
+          }
+          sum = RowNorm::Sum(sum, t);
+          if (call.kind == ReduceKind::kMean) sum /= cols;
+          if (t.lane() == 0) StoreAny(sum, call.out, call.out_dtype, out);
+          break;
+        }
+        case ReduceKind::kMaximum:
+        case ReduceKind::kMinimum: {
+          const bool least = call.kind == ReduceKind::kMinimum;
+          float most = Largest(call, least, element, t);
+          if (least) most = -most;
+          if (t.lane() == 0) StoreAny(most, call.out, call.out_dtype, out);
+          break;
+        }
+        case ReduceKind::kSoftmax:
+        case ReduceKind::kLogSoftmax: {
+          const float largest = Largest(call, false, element, t);
+          float sum = 0.0f;
+          for (int64_t j = t.lane(); j < call.cols; j += kWarp) {
+            sum += expf(element(j) - largest);
+          }
+          sum = RowNorm::Sum(sum, t);
+          const float log_sum = logf(sum);
+          for (int64_t j = t.lane(); j < call.cols; j += kWarp) {
+            const float x = element(j) - largest;
+            store(j, call.kind == ReduceKind::kSoftmax ? expf(x) / sum
+                                                       : x - log_sum);
+          }
+          break;
+        }
+        case ReduceKind::kLayerNorm: {
+          float sum = 0.0f;
+          for (int64_t j = t.lane(); j < call.cols; j += kWarp) {
+            sum += element(j);
+          }
+          const float mean = RowNorm::Sum(sum, t) / cols;
+          float squares = 0.0f;
+          for (int64_t j = t.lane(); j < call.cols; j += kWarp) {
+            const float d = element(j) - mean;
+            squares += d * d;
+          }
+          const float scale =
+              1.0f / sqrtf(RowNorm::Sum(squares, t) / cols + call.epsilon);
+          for (int64_t j = t.lane(); j < call.cols; j += kWarp) {
+            float value = (element(j) - mean) * scale;
+            if (call.gamma.data != nullptr) {
+              value *= LoadAny(call.gamma, At(call, call.gamma.strides, j));
+            }
+            if (call.beta.data != nullptr) {
+              value += LoadAny(call.beta, At(call, call.beta.strides, j));
+            }
+            store(j, value);
+          }
+          break;
+        }
+      }
+    });
+  }
+
+ private:
+  // Of the row's elements, or of their negatives.
+  template <typename Element, typename Thread>
+  REFRACT_DEVICE static float Largest(const ReduceCall& call, bool negative,
+                                      const Element& element, Thread& t) {
+    float most = -INFINITY;
+    for (int64_t j = t.lane(); j < call.cols; j += kWarp) {
+      const float x = element(j);
+      most = ApplyBinary(ElementOp::kMaximum, most, negative ? -x : x);
+    }
+    return RowNorm::Max(most, t);
+  }
+};
+
+struct LookUp {
+  static constexpr int kMaxThreads = kThreads;
+  static LaunchShape Shape(const LookUpCall& call) {
+    return FlatShape(call.count);
+  }
+
+  template <typename Thread>
+  REFRACT_DEVICE static void Run(const LookUpCall& call, Thread& t) {
+    // The number comes with the request; ids of rows beyond it are not looked
+    // at, so that it can do no harm.
+    const int64_t used =
+        call.batch_dim < 0
+            ? 0
+            : static_cast<int64_t>(*call.batch) * call.rows_per_item +
+                  call.fixed_rows;
+    ForEachElement(call.count, t, [&](int64_t flat) {
+      uint32_t index[kMaxRank] = {};
+      IndexOf(flat, call.dims, call.rank, index);
+      float value = 0.0f;
+      if (call.batch_dim < 0 || index[call.batch_dim] < used) {
+        const int64_t at = OffsetOf(index, call.index.strides, call.rank);
+        int64_t row = call.index.dtype == DType::kInt64
+                          ? static_cast<const int64_t*>(call.index.data)[at]
+                          : static_cast<const int32_t*>(call.index.data)[at];
+        bool found = row >= 0 && row < call.table_rows;
+        if (!found && call.outside == Outside::kFirstRow &&
+            call.table_rows > 0) {
+          row = 0;
+          found = true;
+        }
+        if (found) {
+          value = LoadAny(call.table,
+                          row * call.row_stride +
+                              OffsetOf(index, call.table.strides, call.rank));
+        } else if (call.outside == Outside::kFault) {
+          // Once per index: its first element.
+          bool first = true;
+          for (int d = 0; d < call.rank; ++d) {
+            first = first && (call.index.strides[d] != 0 || index[d] == 0);
+          }
+          if (first) t.AtomicAdd(call.faults, 1);
+        }
+      }
+      StoreAny(value, call.out, call.out_dtype,
+               OffsetOf(index, call.out_strides, call.rank));
+    });
+  }
+};
+
+}  // namespace refract::runtime::cuda
+
+#endif  // REFRACT_RUNTIME_CUDA_KERNELS_STRIDED_H_

@@ -1,0 +1,64 @@
+#ifndef REFRACT_RUNTIME_CUDA_STRIDED_H_
+#define REFRACT_RUNTIME_CUDA_STRIDED_H_
+
+// Operators of a program over strided tensors: the general ones, beside those
+// over matrices in program.h. What they compute is written in strided_calls.h.
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/cuda/rows.h"
+#include "runtime/cuda/strided_calls.h"
+
+namespace refract::runtime::cuda {
+
+// A tensor in the memory of a value: element (i0, i1, …) lies
+// offset + Σ i_d · strides[d] elements after the value's first. Offsets and
+// strides may depend on the batch, as sizes do.
+struct TensorRef {
+  ValueId value = kNone;
+  Rows offset = {0, 0};
+  std::vector<Rows> strides;  // one per dimension; zero: broadcast
+};
+
+struct MapInput {
+  TensorRef tensor;  // value kNone: `number`
+  float number = 0.0f;
+};
+// out[i] = code(inputs[…][i]) for all i < dims. `out` is written whole.
+struct MapOp {
+  std::vector<Rows> dims;
+  std::vector<MapInput> inputs;
+  std::vector<MapInstruction> code;
+  TensorRef out;
+};
+
+// out[i…, r, c] = Σ_k a[i…, r, k] · b[i…, k, c] + bias[c], then ReLU.
+struct MatMulOp {
+  std::vector<Rows> dims;  // of i…
+  Rows m = kOneRow, n = kOneRow, k = kOneRow;
+  TensorRef a, b, bias, out;  // bias of one dimension, or without value
+  bool relu = false;
+};
+
+// Over the last `inner` of `dims`; see ReduceKind.
+struct ReduceOp {
+  ReduceKind kind = ReduceKind::kSum;
+  std::vector<Rows> dims;
+  int inner = 1;
+  TensorRef in, gamma, beta, out;  // gamma, beta: over the inner dimensions
+  float epsilon = 0.0f;
+};
+
+// out[i] = table[index[i] · row_stride + i]; see LookUpCall.
+struct LookUpOp {
+  std::vector<Rows> dims;
+  TensorRef table, index, out;
+  Rows row_stride = kOneRow;
+  int64_t table_rows = 0;
+  Outside outside = Outside::kFault;
+};
+
+}  // namespace refract::runtime::cuda
+
+#endif  // REFRACT_RUNTIME_CUDA_STRIDED_H_

@@ -1,0 +1,379 @@
+#include "runtime/cuda/strided_ops.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+namespace refract::runtime::cuda {
+namespace {
+
+constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
+
+// Product of sizes; -1 beyond the limit, or where one is negative.
+int64_t Count(const std::vector<Rows>& dims, int64_t batch) {
+  int64_t count = 1;
+  for (const Rows& dim : dims) {
+    const int64_t size = dim.At(batch);
+    if (size < 0 || (size > 0 && count > kLimit / size)) return -1;
+    count *= size;
+  }
+  return count;
+}
+
+class Checker {
+ public:
+  Checker(const Program& program, int64_t max_batch)
+      : program_(program), max_batch_(max_batch) {}
+
+  std::string Check(const MapOp& op) const {
+    std::string wrong = Dims(op.dims);
+    if (!wrong.empty()) return wrong;
+    if (op.inputs.size() > kMaxMapInputs) return "has too many inputs";
+    if (op.code.empty() || op.code.size() > kMaxMapInstructions) {
+      return "needs 1 to " + std::to_string(kMaxMapInstructions) +
+             " instructions";
+    }
+    for (size_t i = 0; i < op.code.size(); ++i) {
+      const MapInstruction& instruction = op.code[i];
+      if (static_cast<int>(instruction.code) >= kNumMapCodes) {
+        return "has an unknown instruction";
+      }
+      const uint8_t arguments[] = {instruction.a, instruction.b, instruction.c};
+      for (int a = 0; a < ArgumentsOf(instruction.code); ++a) {
+        if (arguments[a] >= op.inputs.size() + i) {
+          return "reads a register that is not written";
+        }
+      }
+    }
+    for (const MapInput& input : op.inputs) {
+      if (input.tensor.value == kNone) continue;
+      wrong = Reads(input.tensor, op.dims);
+      if (!wrong.empty()) return wrong;
+    }
+    return Writes(op.out, op.dims);
+  }
+
+  std::string Check(const MatMulOp& op) const {
+    std::string wrong = Dims(op.dims);
+    if (!wrong.empty()) return wrong;
+    if (op.dims.size() + 2 > kMaxRank) return "has too many dimensions";
+    const auto with = [&](Rows rows, Rows cols) {
+      std::vector<Rows> dims = op.dims;
+      dims.push_back(rows);
+      dims.push_back(cols);
+      return dims;
+    };
+    for (const auto& [ref, dims] :
+         {std::pair{&op.a, with(op.m, op.k)}, {&op.b, with(op.k, op.n)}}) {
+      wrong = FloatingReads(*ref, dims);
+      if (!wrong.empty()) return wrong;
+    }
+    if (op.bias.value != kNone) {
+      wrong = FloatingReads(op.bias, {op.n});
+      if (!wrong.empty()) return wrong;
+    }
+    return Writes(op.out, with(op.m, op.n));
+  }
+
+  std::string Check(const ReduceOp& op) const {
+    std::string wrong = Dims(op.dims);
+    if (!wrong.empty()) return wrong;
+    if (op.inner < 1 || static_cast<size_t>(op.inner) > op.dims.size()) {
+      return "reduces dimensions that there are not";
+    }
+    const std::vector<Rows> inner(op.dims.end() - op.inner, op.dims.end());
+    for (int64_t batch : {int64_t{1}, max_batch_}) {
+      if (Count(inner, batch) < 1) return "reduces no elements";
+    }
+    wrong = FloatingReads(op.in, op.dims);
+    if (!wrong.empty()) return wrong;
+    for (const TensorRef* ref : {&op.gamma, &op.beta}) {
+      if (ref->value == kNone) continue;
+      if (op.kind != ReduceKind::kLayerNorm) return "takes no gamma or beta";
+      wrong = FloatingReads(*ref, inner);
+      if (!wrong.empty()) return wrong;
+    }
+    if (KeepsElements(op.kind)) return Writes(op.out, op.dims);
+    return Writes(op.out, {op.dims.begin(), op.dims.end() - op.inner});
+  }
+
+  std::string Check(const LookUpOp& op) const {
+    std::string wrong = Dims(op.dims);
+    if (!wrong.empty()) return wrong;
+    wrong = Reads(op.index, op.dims);
+    if (!wrong.empty()) return wrong;
+    const DType type = program_.value(op.index.value).dtype;
+    if (type != DType::kInt32 && type != DType::kInt64) {
+      return program_.value(op.index.value).name + " holds no integers";
+    }
+    if (op.table_rows < 0 || op.row_stride.per_item < 0 ||
+        op.row_stride.fixed < 0) {
+      return "has a table of negative size";
+    }
+    // The table has one dimension more than the result shows of it.
+    std::vector<Rows> dims = op.dims;
+    TensorRef table = op.table;
+    dims.push_back({0, std::max<int64_t>(op.table_rows, 1)});
+    table.strides.push_back(op.row_stride);
+    wrong = FloatingReads(table, dims);
+    if (!wrong.empty()) return wrong;
+    int batch_dims = 0;
+    for (const Rows& dim : op.dims) batch_dims += dim.per_item != 0;
+    if (batch_dims > 1) return "has two dimensions that depend on the batch";
+    return Writes(op.out, op.dims);
+  }
+
+ private:
+  std::string Dims(const std::vector<Rows>& dims) const {
+    if (dims.size() > kMaxRank) {
+      return "has more than " + std::to_string(kMaxRank) + " dimensions";
+    }
+    for (const Rows& dim : dims) {
+      if (dim.per_item < 0) return "has a size that falls with the batch";
+    }
+    for (int64_t batch : {int64_t{1}, max_batch_}) {
+      if (Count(dims, batch) < 0) {
+        return "has more than 2^31 elements at batch " + std::to_string(batch);
+      }
+    }
+    return "";
+  }
+  std::string FloatingReads(const TensorRef& ref,
+                            const std::vector<Rows>& dims) const {
+    if (ref.value >= 0 &&
+        static_cast<size_t>(ref.value) < program_.values.size() &&
+        !IsFloating(program_.value(ref.value).dtype)) {
+      return program_.value(ref.value).name + " is not floating-point";
+    }
+    return Reads(ref, dims);
+  }
+  // The elements lie in the value's columns.
+  std::string Reads(const TensorRef& ref, const std::vector<Rows>& dims) const {
+    if (ref.value < 0 ||
+        static_cast<size_t>(ref.value) >= program_.values.size()) {
+      return "names value " + std::to_string(ref.value) +
+             ", which there is not";
+    }
+    const Value& value = program_.value(ref.value);
+    if (ref.strides.size() != dims.size()) {
+      return value.name + " has " + std::to_string(ref.strides.size()) +
+             " strides for " + std::to_string(dims.size()) + " dimensions";
+    }
+    for (int64_t batch : {int64_t{1}, max_batch_}) {
+      if (Count(dims, batch) == 0) continue;
+      int64_t last = ref.offset.At(batch);
+      bool outside = last < 0;
+      for (size_t d = 0; d < dims.size(); ++d) {
+        const int64_t stride = ref.strides[d].At(batch);
+        outside = outside || stride < 0 || stride > kLimit;
+        if (!outside) last += (dims[d].At(batch) - 1) * stride;
+      }
+      const int64_t end = (value.rows.At(batch) - 1) * value.ld + value.cols;
+      if (outside || last >= end) {
+        return "reaches outside " + value.name + " at batch " +
+               std::to_string(batch);
+      }
+    }
+    return "";
+  }
+  std::string Writes(const TensorRef& ref,
+                     const std::vector<Rows>& dims) const {
+    std::string wrong = Reads(ref, dims);
+    if (!wrong.empty()) return wrong;
+    const Value& value = program_.value(ref.value);
+    if (!IsFloating(value.dtype) && value.dtype != DType::kBool) {
+      return value.name + " is neither floating-point nor bool";
+    }
+    for (int64_t batch : {int64_t{1}, max_batch_}) {
+      if (Count(dims, batch) != value.rows.At(batch) * value.cols) {
+        return "does not write all of " + value.name;
+      }
+      for (size_t d = 0; d < dims.size(); ++d) {
+        if (dims[d].At(batch) > 1 && ref.strides[d].At(batch) == 0) {
+          return "writes elements of " + value.name + " twice";
+        }
+      }
+    }
+    return "";
+  }
+
+  const Program& program_;
+  const int64_t max_batch_;
+};
+
+// Sizes and strides at one batch.
+struct Lowerer {
+  const LoweringContext& context;
+  const std::function<void*(ValueId)>& address;
+
+  int64_t At(const Rows& rows) const { return rows.At(context.batch); }
+
+  std::byte* AddressOf(const TensorRef& ref) const {
+    return static_cast<std::byte*>(address(ref.value)) +
+           At(ref.offset) * SizeOf(context.program.value(ref.value).dtype);
+  }
+  void Strides(const TensorRef& ref, int64_t (&strides)[kMaxRank]) const {
+    for (size_t d = 0; d < ref.strides.size(); ++d) {
+      strides[d] = At(ref.strides[d]);
+    }
+  }
+  StridedOperand Operand(const TensorRef& ref) const {
+    StridedOperand operand;
+    if (ref.value == kNone) return operand;
+    operand.data = AddressOf(ref);
+    operand.dtype = context.program.value(ref.value).dtype;
+    Strides(ref, operand.strides);
+    return operand;
+  }
+  // Sets dims and rank; gives how many elements there are.
+  template <typename StridedCall>
+  int64_t Dims(const std::vector<Rows>& dims, StridedCall& call) const {
+    for (size_t d = 0; d < dims.size(); ++d) call.dims[d] = At(dims[d]);
+    call.rank = static_cast<int32_t>(dims.size());
+    return Count(dims, context.batch);
+  }
+  template <typename StridedCall>
+  void Out(const TensorRef& ref, StridedCall& call) const {
+    call.out = AddressOf(ref);
+    call.out_dtype = context.program.value(ref.value).dtype;
+    Strides(ref, call.out_strides);
+  }
+
+  Call operator()(const MapOp& op) const {
+    MapCall call;
+    call.count = Dims(op.dims, call);
+    for (size_t i = 0; i < op.inputs.size(); ++i) {
+      call.inputs[i] = Operand(op.inputs[i].tensor);
+      call.inputs[i].number = op.inputs[i].number;
+    }
+    call.num_inputs = static_cast<int32_t>(op.inputs.size());
+    std::copy(op.code.begin(), op.code.end(), call.code);
+    call.num_instructions = static_cast<int32_t>(op.code.size());
+    Out(op.out, call);
+    MergeDims(call);
+    return call;
+  }
+
+  // Dimensions that lie one behind the other in every operand are one: each
+  // costs a division per element.
+  static void MergeDims(MapCall& call) {
+    const auto adjoins = [&](const int64_t* strides, int d) {
+      return strides[d] == strides[d + 1] * call.dims[d + 1];
+    };
+    const auto drop = [&](int64_t* list, int d) {
+      std::copy(list + d + 1, list + call.rank, list + d);
+      list[call.rank - 1] = 0;
+    };
+    for (int d = call.rank - 2; d >= 0; --d) {
+      bool merges = adjoins(call.out_strides, d);
+      for (int i = 0; i < call.num_inputs; ++i) {
+        merges = merges && adjoins(call.inputs[i].strides, d);
+      }
+      if (!merges) continue;
+      call.dims[d + 1] *= call.dims[d];
+      drop(call.dims, d);
+      drop(call.out_strides, d);
+      for (int i = 0; i < call.num_inputs; ++i) {
+        drop(call.inputs[i].strides, d);
+      }
+      --call.rank;
+    }
+  }
+
+  Call operator()(const MatMulOp& op) const {
+    MatMulCall call;
+    call.m = At(op.m);
+    call.n = At(op.n);
+    call.k = At(op.k);
+    call.count = Dims(op.dims, call) * call.m * call.n;
+    call.a = Operand(op.a);
+    call.b = Operand(op.b);
+    call.bias = Operand(op.bias);
+    call.relu = op.relu;
+    Out(op.out, call);
+    return call;
+  }
+
+  Call operator()(const ReduceOp& op) const {
+    ReduceCall call;
+    (void)Dims(op.dims, call);
+    call.inner_rank = op.inner;
+    call.rank -= op.inner;
+    call.rows = call.cols = 1;
+    for (int d = 0; d < call.rank; ++d) call.rows *= call.dims[d];
+    for (int d = 0; d < op.inner; ++d) call.cols *= call.dims[call.rank + d];
+    call.in = Operand(op.in);
+    call.gamma = Operand(op.gamma);
+    call.beta = Operand(op.beta);
+    call.epsilon = op.epsilon;
+    call.kind = op.kind;
+    Out(op.out, call);
+    return call;
+  }
+
+  Call operator()(const LookUpOp& op) const {
+    LookUpCall call;
+    call.count = Dims(op.dims, call);
+    for (size_t d = 0; d < op.dims.size(); ++d) {
+      if (op.dims[d].per_item == 0) continue;
+      call.batch_dim = static_cast<int32_t>(d);
+      call.rows_per_item = op.dims[d].per_item;
+      call.fixed_rows = op.dims[d].fixed;
+    }
+    call.table = Operand(op.table);
+    call.index = Operand(op.index);
+    call.batch = context.device_batch;
+    call.faults = context.faults;
+    call.row_stride = At(op.row_stride);
+    call.table_rows = op.table_rows;
+    call.outside = op.outside;
+    Out(op.out, call);
+    return call;
+  }
+};
+
+struct Lister {
+  std::vector<ValueId> ids;
+  void Add(const TensorRef& ref) {
+    if (ref.value != kNone) ids.push_back(ref.value);
+  }
+  void operator()(const MapOp& op) {
+    for (const MapInput& input : op.inputs) Add(input.tensor);
+  }
+  void operator()(const MatMulOp& op) {
+    for (const TensorRef* ref : {&op.a, &op.b, &op.bias}) Add(*ref);
+  }
+  void operator()(const ReduceOp& op) {
+    for (const TensorRef* ref : {&op.in, &op.gamma, &op.beta}) Add(*ref);
+  }
+  void operator()(const LookUpOp& op) {
+    for (const TensorRef* ref : {&op.table, &op.index}) Add(*ref);
+  }
+};
+
+template <typename StridedOp>
+std::vector<ValueId> List(const StridedOp& op) {
+  Lister lister;
+  lister(op);
+  return std::move(lister.ids);
+}
+
+}  // namespace
+
+#define REFRACT_CUDA_STRIDED(Op)                                          \
+  std::vector<ValueId> InputsOfStrided(const Op& op) { return List(op); } \
+  std::string WhyNotValid(const Op& op, const Program& program,           \
+                          int64_t max_batch) {                            \
+    return Checker(program, max_batch).Check(op);                         \
+  }                                                                       \
+  Call LowerStrided(const Op& op, const LoweringContext& context,         \
+                    const std::function<void*(ValueId)>& address) {       \
+    return Lowerer{context, address}(op);                                 \
+  }
+REFRACT_CUDA_STRIDED(MapOp)
+REFRACT_CUDA_STRIDED(MatMulOp)
+REFRACT_CUDA_STRIDED(ReduceOp)
+REFRACT_CUDA_STRIDED(LookUpOp)
+#undef REFRACT_CUDA_STRIDED
+
+}  // namespace refract::runtime::cuda

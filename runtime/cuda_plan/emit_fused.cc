@@ -1,0 +1,318 @@
+// Products, element-wise chains and interactions.
+
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "runtime/cuda/index_math.h"
+#include "runtime/cuda_plan/emitter.h"
+
+namespace refract::runtime::cuda_plan {
+namespace {
+
+using cuda::DType;
+using cuda::MapCode;
+
+absl::Status No(const std::string& why) {
+  return absl::UnimplementedError(why);
+}
+
+// --- Products ---------------------------------------------------------------
+
+absl::Status EmitMatMul(const MatMulOp& op, const Step& step,
+                        Emitter& emitter) {
+  const int out_local = step.outputs[0];
+  const int b_local = step.operands[op.b];
+  const int bias_local = op.bias < 0 ? kNoLocal : step.operands[op.bias];
+  REFRACT_ASSIGN_OR_RETURN(const Tensor a, emitter.Get(step.operands[op.a]));
+  REFRACT_ASSIGN_OR_RETURN(const Sizes dims, emitter.DimsOfLocal(out_local));
+  const std::string& name = emitter.plan().locals[out_local].name;
+  const bool with_weight =
+      !op.batched && emitter.IsConstant(b_local) &&
+      (bias_local == kNoLocal || emitter.IsConstant(bias_local));
+  if (with_weight) {
+    REFRACT_ASSIGN_OR_RETURN(const cuda::ValueId in,
+                             emitter.AsMatrix(a, absl::StrCat(name, ".in")));
+    cuda::LinearOp linear{.in = in, .weight = cuda::kNone};
+    REFRACT_ASSIGN_OR_RETURN(linear.weight,
+                             emitter.Matrix(b_local, !op.b_transposed));
+    linear.epilogue = op.relu ? cuda::Epilogue::kRelu : cuda::Epilogue::kNone;
+    if (bias_local != kNoLocal) {
+      REFRACT_ASSIGN_OR_RETURN(linear.bias, emitter.BiasRow(bias_local));
+      linear.epilogue =
+          op.relu ? cuda::Epilogue::kReluBias : cuda::Epilogue::kBias;
+    }
+    REFRACT_ASSIGN_OR_RETURN(
+        Tensor out, emitter.NewRows(out_local, dims, emitter.compute_type()));
+    linear.out = out.value;
+    emitter.builder().Linear(linear);
+    emitter.Set(out_local, std::move(out));
+    return absl::OkStatus();
+  }
+  REFRACT_ASSIGN_OR_RETURN(Tensor b, emitter.Get(b_local));
+  if (op.b_transposed) {
+    std::vector<size_t> order(b.rank());
+    for (size_t d = 0; d < order.size(); ++d) order[d] = d;
+    std::swap(order[order.size() - 1], order[order.size() - 2]);
+    b = Permuted(b, order);
+  }
+  std::optional<Tensor> bias;
+  if (bias_local != kNoLocal) {
+    REFRACT_ASSIGN_OR_RETURN(bias, emitter.Get(bias_local));
+  }
+  REFRACT_ASSIGN_OR_RETURN(
+      Tensor out, emitter.NewResult(out_local, dims, emitter.compute_type()));
+  REFRACT_RETURN_IF_ERROR(emitter.MatMul(a, b, bias, op.relu, out));
+  emitter.Set(out_local, std::move(out));
+  return absl::OkStatus();
+}
+
+// --- Chains -----------------------------------------------------------------
+
+MapCode CodeOf(ElementCode code) {
+  switch (code) {
+#define REFRACT_SAME(name) \
+  case ElementCode::name:  \
+    return MapCode::name;
+    REFRACT_SAME(kNegate)
+    REFRACT_SAME(kAbsolute)
+    REFRACT_SAME(kRelu)
+    REFRACT_SAME(kSigmoid)
+    REFRACT_SAME(kTanh)
+    REFRACT_SAME(kExp)
+    REFRACT_SAME(kLog)
+    REFRACT_SAME(kLog1p)
+    REFRACT_SAME(kSqrt)
+    REFRACT_SAME(kReciprocalSqrt)
+    REFRACT_SAME(kReciprocal)
+    REFRACT_SAME(kSquare)
+    REFRACT_SAME(kErf)
+    REFRACT_SAME(kGelu)
+    REFRACT_SAME(kGeluTanh)
+    REFRACT_SAME(kSilu)
+    REFRACT_SAME(kNot)
+    REFRACT_SAME(kLeakyRelu)
+    REFRACT_SAME(kElu)
+    REFRACT_SAME(kClamp)
+    REFRACT_SAME(kScale)
+    REFRACT_SAME(kAdd)
+    REFRACT_SAME(kSubtract)
+    REFRACT_SAME(kMultiply)
+    REFRACT_SAME(kDivide)
+    REFRACT_SAME(kMinimum)
+    REFRACT_SAME(kMaximum)
+    REFRACT_SAME(kEqual)
+    REFRACT_SAME(kNotEqual)
+    REFRACT_SAME(kLess)
+    REFRACT_SAME(kLessEqual)
+    REFRACT_SAME(kGreater)
+    REFRACT_SAME(kGreaterEqual)
+    REFRACT_SAME(kAnd)
+    REFRACT_SAME(kOr)
+    REFRACT_SAME(kSelect)
+#undef REFRACT_SAME
+  }
+  return MapCode::kCopy;
+}
+
+static_assert(kMaxChainInputs <= cuda::kMaxMapInputs);
+static_assert(kMaxChainInstructions <= cuda::kMaxMapInstructions);
+
+// The instructions that `wanted` needs, renumbered; `wanted` is the last.
+std::vector<cuda::MapInstruction> CodeFor(const ElementChainOp& op,
+                                          int wanted) {
+  const int num_inputs = static_cast<int>(op.inputs.size());
+  std::vector<bool> needed(op.code.size(), false);
+  needed[wanted] = true;
+  for (int i = wanted; i >= 0; --i) {
+    if (!needed[i]) continue;
+    for (int argument : {op.code[i].a, op.code[i].b, op.code[i].c}) {
+      if (argument >= num_inputs) needed[argument - num_inputs] = true;
+    }
+  }
+  std::vector<int> place(op.code.size(), 0);
+  std::vector<cuda::MapInstruction> code;
+  for (int i = 0; i <= wanted; ++i) {
+    if (!needed[i]) continue;
+    place[i] = num_inputs + static_cast<int>(code.size());
+    const auto at = [&](int argument) {
+      if (argument < 0) return uint8_t{0};
+      return static_cast<uint8_t>(
+          argument < num_inputs ? argument : place[argument - num_inputs]);
+    };
+    const ElementInstruction& from = op.code[i];
+    code.push_back({CodeOf(from.code), at(from.a), at(from.b), at(from.c),
+                    from.x, from.y});
+  }
+  return code;
+}
+
+absl::Status EmitChain(const ElementChainOp& op, const Step& step,
+                       Emitter& emitter) {
+  std::vector<Emitter::Input> inputs;
+  for (const ElementInput& input : op.inputs) {
+    Emitter::Input operand;
+    operand.number = input.number;
+    if (input.operand >= 0) {
+      const int local = step.operands[input.operand];
+      const models::Value& value =
+          emitter.graph().value(emitter.plan().locals[local].id);
+      if (value.kind == models::ValueKind::kTensor) {
+        REFRACT_ASSIGN_OR_RETURN(operand.tensor, emitter.Get(local));
+      } else if (const auto number = emitter.NumberOf(local)) {
+        operand.number = *number;
+      } else {
+        return No(absl::StrCat(value.name,
+                               " is a number that differs between requests"));
+      }
+    }
+    inputs.push_back(std::move(operand));
+  }
+  for (size_t i = 0; i < op.outputs.size(); ++i) {
+    const int local = step.outputs[i];
+    if (local == kNoLocal) continue;
+    REFRACT_ASSIGN_OR_RETURN(const Sizes dims, emitter.DimsOfLocal(local));
+    DType dtype = op.outputs[i].is_bool ? DType::kBool : emitter.compute_type();
+    if (!op.outputs[i].is_bool && emitter.IsOutputOnly(local)) {
+      dtype = DType::kFloat32;
+    }
+    REFRACT_ASSIGN_OR_RETURN(Tensor out, emitter.NewResult(local, dims, dtype));
+    REFRACT_RETURN_IF_ERROR(
+        emitter.Map(inputs, CodeFor(op, op.outputs[i].instruction), out));
+    emitter.Set(local, std::move(out));
+  }
+  return absl::OkStatus();
+}
+
+// --- Interactions -----------------------------------------------------------
+
+// All vectors of an item side by side, [batch, count × width].
+absl::StatusOr<Tensor> SideBySide(const std::vector<int>& locals,
+                                  const std::string& name, int group,
+                                  Emitter& emitter) {
+  REFRACT_ASSIGN_OR_RETURN(const cuda::ValueId root, emitter.GroupRoot(group));
+  int64_t first = 0;
+  Size rows;
+  for (const int local : locals) {
+    REFRACT_ASSIGN_OR_RETURN(const Sizes dims, emitter.DimsOfLocal(local));
+    const int64_t cols = *dims[1].constant();
+    rows = dims[0];
+    if (!emitter.IsInGroup(local, group, first)) {
+      REFRACT_ASSIGN_OR_RETURN(const Tensor from, emitter.Get(local));
+      Tensor to;
+      to.value = emitter.builder().View(
+          root, absl::StrCat(name, ".", emitter.plan().locals[local].name),
+          first, cols);
+      to.dtype = emitter.compute_type();
+      to.dims = dims;
+      to.strides = {emitter.builder().value(root).ld, 1};
+      REFRACT_RETURN_IF_ERROR(emitter.Copy(from, to));
+    }
+    first += cols;
+  }
+  Tensor all;
+  all.value = root;
+  all.dtype = emitter.compute_type();
+  all.dims = {rows, first};
+  all.strides = {emitter.builder().value(root).ld, 1};
+  return all;
+}
+
+absl::Status EmitInteraction(const InteractionOp& op, const Step& step,
+                             Emitter& emitter) {
+  const int out_local = step.outputs[0];
+  const std::string& name = emitter.plan().locals[out_local].name;
+  std::vector<int> locals;
+  for (const int feature : op.features) {
+    locals.push_back(step.operands[feature]);
+  }
+  REFRACT_ASSIGN_OR_RETURN(const Sizes dims, emitter.DimsOfLocal(out_local));
+  const std::optional<int> group = emitter.GroupOf(step);
+  if (!group) return No("its vectors are no rows of the batch");
+  if (IsLowerTriangle(op)) {
+    const std::vector<int> rest(locals.begin() + 1, locals.end());
+    REFRACT_ASSIGN_OR_RETURN(
+        const Tensor embeddings,
+        SideBySide(rest, absl::StrCat(name, ".vectors"), *group, emitter));
+    REFRACT_ASSIGN_OR_RETURN(const Tensor dense, emitter.Get(locals[0]));
+    REFRACT_ASSIGN_OR_RETURN(
+        const cuda::ValueId first,
+        emitter.AsMatrix(dense, absl::StrCat(name, ".first")));
+    REFRACT_ASSIGN_OR_RETURN(
+        Tensor out, emitter.NewResult(out_local, dims, emitter.compute_type()));
+    emitter.builder().Interaction({.dense = first,
+                                   .embeddings = embeddings.value,
+                                   .out = out.value,
+                                   .diagonal = *LowerTriangle(op),
+                                   .copy_dense = false});
+    emitter.Set(out_local, std::move(out));
+    return absl::OkStatus();
+  }
+  // Any other choice of pairs: all products, then the wanted ones.
+  REFRACT_ASSIGN_OR_RETURN(const Sizes vector, emitter.DimsOfLocal(locals[0]));
+  REFRACT_ASSIGN_OR_RETURN(
+      const Tensor flat,
+      SideBySide(locals, absl::StrCat(name, ".vectors"), *group, emitter));
+  const auto count = static_cast<int64_t>(locals.size());
+  const std::optional<Tensor> stacked =
+      Reshaped(flat, {vector[0], count, vector[1]});
+  if (!stacked) return absl::InternalError("vectors do not stack");
+  REFRACT_ASSIGN_OR_RETURN(
+      const Tensor products,
+      emitter.New(absl::StrCat(name, ".products"), {vector[0], count, count},
+                  emitter.compute_type()));
+  REFRACT_RETURN_IF_ERROR(emitter.MatMul(
+      *stacked, Permuted(*stacked, {0, 2, 1}), std::nullopt, false, products));
+  const std::optional<Tensor> line =
+      Reshaped(products, {vector[0], count * count});
+  if (!line) return absl::InternalError("products do not flatten");
+  REFRACT_ASSIGN_OR_RETURN(
+      const Tensor index,
+      emitter.Indices(absl::StrCat(name, ".places"), op.places));
+  REFRACT_ASSIGN_OR_RETURN(
+      Tensor out, emitter.NewResult(out_local, dims, emitter.compute_type()));
+  REFRACT_RETURN_IF_ERROR(emitter.LookUp(*line, 1, count * count,
+                                         Unsqueezed(index, 0), 1,
+                                         cuda::Outside::kZero, out));
+  emitter.Set(out_local, std::move(out));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::optional<bool> LowerTriangle(const InteractionOp& op) {
+  const auto count = static_cast<int64_t>(op.features.size());
+  for (const bool diagonal : {false, true}) {
+    if (static_cast<int64_t>(op.places.size()) !=
+        cuda::NumPairs(count, diagonal)) {
+      continue;
+    }
+    bool same = true;
+    size_t next = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      for (int64_t j = 0; j < i + (diagonal ? 1 : 0); ++j) {
+        same = same && op.places[next++] == i * count + j;
+      }
+    }
+    if (same) return diagonal;
+  }
+  return std::nullopt;
+}
+
+absl::Status EmitFused(const Step& step, Emitter& emitter) {
+  if (const auto* matmul = std::get_if<MatMulOp>(&*step.fused)) {
+    if (step.outputs[0] == kNoLocal) return absl::OkStatus();
+    return EmitMatMul(*matmul, step, emitter);
+  }
+  if (const auto* chain = std::get_if<ElementChainOp>(&*step.fused)) {
+    return EmitChain(*chain, step, emitter);
+  }
+  if (const auto* interaction = std::get_if<InteractionOp>(&*step.fused)) {
+    if (step.outputs[0] == kNoLocal) return absl::OkStatus();
+    return EmitInteraction(*interaction, step, emitter);
+  }
+  return No("its merged form has no counterpart on the device");
+}
+
+}  // namespace refract::runtime::cuda_plan

@@ -1,0 +1,362 @@
+// Views, slices, permutations: other strides. Concatenations and casts.
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "runtime/cuda_plan/emitter.h"
+#include "runtime/dims.h"
+
+namespace refract::runtime::cuda_plan {
+namespace {
+
+using cuda::DType;
+
+absl::Status No(const std::string& why) {
+  return absl::UnimplementedError(why);
+}
+
+// A size among the arguments; `missing` where it is left out.
+absl::StatusOr<Size> Argument(const NodeStep& node, const NodeArgs& args,
+                              absl::string_view name, const Size& missing,
+                              const Emitter& emitter) {
+  if (!args.Has(name)) return missing;
+  const std::optional<IntSource> source = args.Int(name);
+  if (!source) return No(absl::StrCat("its argument ", name, " is no number"));
+  return emitter.SizeOf(*source, node.operands);
+}
+
+absl::StatusOr<size_t> DimArgument(const NodeArgs& args, absl::string_view name,
+                                   int64_t missing, size_t rank) {
+  const std::optional<int64_t> dim =
+      args.Has(name) ? args.IntLiteral(name) : std::optional(missing);
+  if (!dim) return No(absl::StrCat("its argument ", name, " is no literal"));
+  return WrapDim(*dim, rank);
+}
+
+absl::Status OnRows(const Tensor& tensor, size_t dim) {
+  if (tensor.dims[dim].constant()) return absl::OkStatus();
+  return No("it picks some rows of the batch");
+}
+
+absl::Status EmitSlice(const NodeStep& node, const NodeArgs& args,
+                       const Tensor& self, Emitter& emitter) {
+  REFRACT_ASSIGN_OR_RETURN(const size_t dim,
+                           DimArgument(args, "dim", 0, self.rank()));
+  REFRACT_ASSIGN_OR_RETURN(const Sizes dims,
+                           emitter.DimsOfLocal(node.outputs[0]));
+  REFRACT_ASSIGN_OR_RETURN(const Size start,
+                           Argument(node, args, "start", 0, emitter));
+  REFRACT_ASSIGN_OR_RETURN(const Size step,
+                           Argument(node, args, "step", 1, emitter));
+  const std::optional<int64_t> first = start.constant();
+  const std::optional<int64_t> stride = step.constant();
+  // All rows are no choice of rows.
+  if (dims[dim] == self.dims[dim] && first == 0 && stride == 1) {
+    emitter.Set(node.outputs[0], self);
+    return absl::OkStatus();
+  }
+  REFRACT_RETURN_IF_ERROR(OnRows(self, dim));
+  if (!first || !stride || *stride < 1) {
+    return No("where it begins depends on the batch");
+  }
+  const int64_t size = *self.dims[dim].constant();
+  const int64_t from =
+      std::clamp<int64_t>(*first < 0 ? *first + size : *first, 0, size);
+  const std::optional<int64_t> count = dims[dim].constant();
+  if (!count || *count < 0 || from + (*count - 1) * *stride >= size) {
+    return No("its result does not lie in its operand");
+  }
+  emitter.Set(node.outputs[0], Sliced(self, dim, from, *stride, dims[dim]));
+  return absl::OkStatus();
+}
+
+// narrow, split, split_with_sizes, chunk: neighbours along a dimension, as long
+// as the graph says.
+absl::Status EmitPieces(const NodeStep& node, const NodeArgs& args,
+                        const Tensor& self, Emitter& emitter) {
+  REFRACT_ASSIGN_OR_RETURN(const size_t dim,
+                           DimArgument(args, "dim", 0, self.rank()));
+  REFRACT_RETURN_IF_ERROR(OnRows(self, dim));
+  REFRACT_ASSIGN_OR_RETURN(const Size first,
+                           Argument(node, args, "start", 0, emitter));
+  if (!first.constant()) return No("where it begins depends on the batch");
+  const int64_t size = *self.dims[dim].constant();
+  int64_t start = *first.constant();
+  if (start < 0) start += size;
+  for (size_t i = 0; i < node.outputs.size(); ++i) {
+    const models::ValueId id = node.node.outputs[i];
+    if (id == models::kNoValue) {
+      return No("the size of a result that nobody reads is not known");
+    }
+    REFRACT_ASSIGN_OR_RETURN(const Sizes dims, emitter.DimsOf(id));
+    const std::optional<int64_t> count = dims[dim].constant();
+    if (!count || start < 0 || *count > size - start) {
+      return No("its results do not lie in its operand");
+    }
+    if (node.outputs[i] != kNoLocal) {
+      emitter.Set(node.outputs[i], Sliced(self, dim, start, 1, *count));
+    }
+    start += *count;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EmitSelect(const NodeStep& node, const NodeArgs& args,
+                        const Tensor& self, bool all, Emitter& emitter) {
+  REFRACT_ASSIGN_OR_RETURN(const size_t dim,
+                           DimArgument(args, "dim", 0, self.rank()));
+  REFRACT_RETURN_IF_ERROR(OnRows(self, dim));
+  const int64_t size = *self.dims[dim].constant();
+  REFRACT_ASSIGN_OR_RETURN(const Size index,
+                           Argument(node, args, "index", 0, emitter));
+  if (!index.constant()) return No("its index depends on the batch");
+  for (size_t i = 0; i < node.outputs.size(); ++i) {
+    int64_t at = all ? static_cast<int64_t>(i) : *index.constant();
+    if (at < 0) at += size;
+    if (at < 0 || at >= size) return No("its index is outside its operand");
+    if (node.outputs[i] != kNoLocal) {
+      emitter.Set(node.outputs[i], Selected(self, dim, at));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EmitPermute(const NodeStep& node, const NodeArgs& args,
+                         const Tensor& self, Emitter& emitter) {
+  std::vector<size_t> order(self.rank());
+  for (size_t d = 0; d < order.size(); ++d) order[d] = d;
+  if (node.node.op == "aten.permute.default") {
+    const auto dims = args.Ints("dims");
+    if (!dims || dims->size() != self.rank()) return No("its order is unclear");
+    for (size_t d = 0; d < order.size(); ++d) {
+      if (!(*dims)[d].is_literal()) return No("its order is no literal");
+      REFRACT_ASSIGN_OR_RETURN(order[d],
+                               WrapDim((*dims)[d].literal, self.rank()));
+    }
+  } else if (node.node.op == "aten.transpose.int") {
+    REFRACT_ASSIGN_OR_RETURN(const size_t a,
+                             DimArgument(args, "dim0", 0, self.rank()));
+    REFRACT_ASSIGN_OR_RETURN(const size_t b,
+                             DimArgument(args, "dim1", 0, self.rank()));
+    std::swap(order[a], order[b]);
+  } else if (self.rank() == 2) {  // aten.t
+    std::swap(order[0], order[1]);
+  }
+  emitter.Set(node.outputs[0], Permuted(self, order));
+  return absl::OkStatus();
+}
+
+absl::Status EmitExpand(const NodeStep& node, const Tensor& self,
+                        Emitter& emitter) {
+  REFRACT_ASSIGN_OR_RETURN(const Sizes dims,
+                           emitter.DimsOfLocal(node.outputs[0]));
+  std::optional<Tensor> whole = Expanded(self, dims);
+  if (!whole) return No("its operand does not expand to its result");
+  emitter.Set(node.outputs[0], *std::move(whole));
+  return absl::OkStatus();
+}
+
+// repeat, tile: [a, b] as [ra, a, rb, b] with strides 0, then copied.
+absl::Status EmitRepeat(const NodeStep& node, const Tensor& self,
+                        Emitter& emitter) {
+  REFRACT_ASSIGN_OR_RETURN(const Sizes dims,
+                           emitter.DimsOfLocal(node.outputs[0]));
+  Tensor padded = self;
+  while (padded.rank() < dims.size()) padded = Unsqueezed(padded, 0);
+  Tensor spread = padded;
+  spread.dims.clear();
+  spread.strides.clear();
+  for (size_t d = 0; d < dims.size(); ++d) {
+    if (dims[d] == padded.dims[d] || padded.dims[d].constant() == 1) {
+      spread.dims.push_back(dims[d]);
+      spread.strides.push_back(dims[d] == padded.dims[d] ? padded.strides[d]
+                                                         : Size(0));
+      continue;
+    }
+    const std::optional<int64_t> size = padded.dims[d].constant();
+    const std::optional<int64_t> wanted = dims[d].constant();
+    if (!size || !wanted || *size < 1 || *wanted % *size != 0) {
+      return No("it repeats the batch");
+    }
+    spread.dims.push_back(*wanted / *size);
+    spread.strides.push_back(0);
+    spread.dims.push_back(*size);
+    spread.strides.push_back(padded.strides[d]);
+  }
+  if (spread.rank() > cuda::kMaxRank) return No("it has too many dimensions");
+  const std::string& name = emitter.plan().locals[node.outputs[0]].name;
+  if (std::optional<Tensor> same = Reshaped(spread, dims)) {
+    emitter.Set(node.outputs[0], *std::move(same));
+    return absl::OkStatus();
+  }
+  REFRACT_ASSIGN_OR_RETURN(const Tensor dense,
+                           emitter.Dense(spread, name, spread.dtype));
+  std::optional<Tensor> result = Reshaped(dense, dims);
+  if (!result) return No("its result does not lie as a matrix");
+  emitter.Set(node.outputs[0], *std::move(result));
+  return absl::OkStatus();
+}
+
+absl::Status EmitCat(const NodeStep& node, const NodeArgs& args, bool stack,
+                     Emitter& emitter) {
+  const auto operands = args.OperandsOf("tensors");
+  if (!operands) return No("its operands are no list");
+  const int out_local = node.outputs[0];
+  const std::string& name = emitter.plan().locals[out_local].name;
+  REFRACT_ASSIGN_OR_RETURN(const Sizes dims, emitter.DimsOfLocal(out_local));
+  REFRACT_ASSIGN_OR_RETURN(const size_t dim,
+                           DimArgument(args, "dim", 0, dims.size()));
+  if (!dims[dim].constant()) return No("it puts batches one after another");
+  const std::optional<DType> dtype =
+      Emitter::TypeOf(emitter.plan().locals[out_local].dtype);
+  if (!dtype || (!cuda::IsFloating(*dtype) && *dtype != DType::kBool)) {
+    return No("it is of integers");
+  }
+  const std::optional<int> group = emitter.GroupOf(node.step);
+  Tensor out;
+  if (group) {
+    REFRACT_ASSIGN_OR_RETURN(const cuda::ValueId root,
+                             emitter.GroupRoot(*group));
+    out.value = root;
+    out.dtype = emitter.compute_type();
+    out.dims = {dims[0], emitter.builder().value(root).cols};
+    out.strides = {emitter.builder().value(root).ld, 1};
+    out = *Reshaped(out, dims);
+  } else {
+    REFRACT_ASSIGN_OR_RETURN(
+        out,
+        emitter.New(name, dims,
+                    cuda::IsFloating(*dtype) ? emitter.compute_type() : *dtype,
+                    static_cast<int>(dim)));
+  }
+  // Parts are ranges of the root's columns.
+  int64_t inner = 1;
+  for (size_t d = 0; d < dims.size(); ++d) {
+    if (d != dim && dims[d].constant()) inner *= *dims[d].constant();
+  }
+  int64_t start = 0;
+  for (const int operand : *operands) {
+    if (operand == kNoOperand) return No("one of its operands is missing");
+    const int local = node.operands[operand];
+    REFRACT_ASSIGN_OR_RETURN(const Sizes own, emitter.DimsOfLocal(local));
+    // PyTorch takes an empty tensor of one dimension for nothing at all.
+    if (!stack && own.size() == 1 && own[0].constant() == 0) continue;
+    const std::optional<int64_t> count =
+        stack ? std::optional<int64_t>(1) : own[dim].constant();
+    if (!count) return No("it puts batches one after another");
+    if (*count == 0) continue;
+    if (!group || !emitter.IsInGroup(local, *group, start * inner)) {
+      REFRACT_ASSIGN_OR_RETURN(Tensor from, emitter.Get(local));
+      if (stack) from = Unsqueezed(from, dim);
+      Tensor to = Sliced(out, dim, 0, 1, *count);
+      to.value = emitter.builder().View(
+          out.value, absl::StrCat(name, ".", emitter.plan().locals[local].name),
+          start * inner, *count * inner);
+      REFRACT_RETURN_IF_ERROR(emitter.Copy(from, to));
+    }
+    start += *count;
+  }
+  if (start != dims[dim].constant()) {
+    return No("its operands do not fill its result");
+  }
+  emitter.Set(out_local, std::move(out));
+  return absl::OkStatus();
+}
+
+absl::Status EmitCast(const NodeStep& node, const Tensor& self,
+                      Emitter& emitter) {
+  const int local = node.outputs[0];
+  const std::optional<DType> to =
+      Emitter::TypeOf(emitter.plan().locals[local].dtype);
+  if (!to) return No("its result has no type on the device");
+  if (*to == self.dtype) {
+    emitter.Set(local, self);
+    return absl::OkStatus();
+  }
+  if (!cuda::IsFloating(*to)) {
+    return No(absl::StrCat("it gives ", cuda::Name(*to)));
+  }
+  // Floating-point values are kept in the type of computation.
+  if (cuda::IsFloating(self.dtype)) {
+    emitter.Set(local, self);
+    return absl::OkStatus();
+  }
+  REFRACT_ASSIGN_OR_RETURN(
+      Tensor out, emitter.NewResult(local, self.dims, emitter.compute_type()));
+  REFRACT_RETURN_IF_ERROR(emitter.Copy(self, out));
+  emitter.Set(local, std::move(out));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::optional<absl::Status> EmitView(const NodeStep& node, Emitter& emitter) {
+  if (node.step.view == nullptr) return std::nullopt;
+  const int local = node.outputs[0];
+  return [&]() -> absl::Status {
+    REFRACT_ASSIGN_OR_RETURN(const Tensor self, emitter.Get(node.operands[0]));
+    REFRACT_ASSIGN_OR_RETURN(const Sizes dims, emitter.DimsOfLocal(local));
+    std::optional<Tensor> same = Reshaped(self, dims);
+    if (!same) {
+      const std::string& name = emitter.plan().locals[local].name;
+      REFRACT_ASSIGN_OR_RETURN(const Tensor dense,
+                               emitter.Dense(self, name, self.dtype));
+      same = Reshaped(dense, dims);
+      if (!same) {
+        // Rows of the copy end with padding where its rows are to be one.
+        return No("its result does not lie as a matrix");
+      }
+    }
+    emitter.Set(local, *std::move(same));
+    return absl::OkStatus();
+  }();
+}
+
+std::optional<absl::Status> EmitCopy(const NodeStep& node, Emitter& emitter) {
+  const std::string& op = node.node.op;
+  const NodeArgs args(node.node);
+  if (op == "aten.cat.default") return EmitCat(node, args, false, emitter);
+  if (op == "aten.stack.default") return EmitCat(node, args, true, emitter);
+  if (node.operands.empty() || args.OperandOf("self") != 0) return std::nullopt;
+  const auto with = [&](auto emit) -> absl::Status {
+    REFRACT_ASSIGN_OR_RETURN(const Tensor self, emitter.Get(node.operands[0]));
+    return emit(self);
+  };
+  if (op == "aten.slice.Tensor") {
+    return with(
+        [&](const Tensor& t) { return EmitSlice(node, args, t, emitter); });
+  }
+  if (op == "aten.select.int" || op == "aten.unbind.int") {
+    return with([&](const Tensor& t) {
+      return EmitSelect(node, args, t, op == "aten.unbind.int", emitter);
+    });
+  }
+  if (op == "aten.narrow.default" || op == "aten.split.Tensor" ||
+      op == "aten.split.sizes" || op == "aten.split_with_sizes.default" ||
+      op == "aten.chunk.default") {
+    return with(
+        [&](const Tensor& t) { return EmitPieces(node, args, t, emitter); });
+  }
+  if (op == "aten.permute.default" || op == "aten.transpose.int" ||
+      op == "aten.t.default") {
+    return with(
+        [&](const Tensor& t) { return EmitPermute(node, args, t, emitter); });
+  }
+  if (op == "aten.expand.default" || op == "aten.expand_as.default" ||
+      op == "aten.broadcast_to.default") {
+    return with([&](const Tensor& t) { return EmitExpand(node, t, emitter); });
+  }
+  if (op == "aten.repeat.default" || op == "aten.tile.default") {
+    return with([&](const Tensor& t) { return EmitRepeat(node, t, emitter); });
+  }
+  if (op == "aten.to.dtype" || op == "aten._to_copy.default" ||
+      op == "aten.to.dtype_layout") {
+    return with([&](const Tensor& t) { return EmitCast(node, t, emitter); });
+  }
+  return std::nullopt;
+}
+
+}  // namespace refract::runtime::cuda_plan

@@ -1,0 +1,461 @@
+#include "runtime/cuda_plan/emitter.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace refract::runtime::cuda_plan {
+namespace {
+
+using cuda::DType;
+using cuda::Rows;
+
+DType ComputeType(Precision precision) {
+  switch (precision) {
+    case Precision::kFloat16:
+      return DType::kFloat16;
+    case Precision::kBFloat16:
+      return DType::kBFloat16;
+    case Precision::kFloat32:
+    case Precision::kTf32:
+      break;
+  }
+  return DType::kFloat32;
+}
+
+absl::Status No(const std::string& why) {
+  return absl::UnimplementedError(why);
+}
+
+}  // namespace
+
+Emitter::Emitter(const models::Graph& graph, const Plan& plan,
+                 const TranslateOptions& options)
+    : graph_(graph),
+      plan_(plan),
+      options_(options),
+      compute_type_(ComputeType(options.precision)),
+      builder_(options.model, options.precision == Precision::kTf32),
+      outputs_(plan.outputs.size(), -1) {}
+
+std::optional<DType> Emitter::TypeOf(base::DType dtype) {
+  switch (dtype) {
+    case base::DType::kFloat32:
+      return DType::kFloat32;
+    case base::DType::kFloat16:
+      return DType::kFloat16;
+    case base::DType::kBFloat16:
+      return DType::kBFloat16;
+    case base::DType::kInt32:
+      return DType::kInt32;
+    case base::DType::kInt64:
+      return DType::kInt64;
+    case base::DType::kBool:
+      return DType::kBool;
+    default:
+      return std::nullopt;
+  }
+}
+
+absl::StatusOr<Size> Emitter::SizeOf(const models::SymExpr& expr,
+                                     const std::string& of) const {
+  if (expr.is_unknown()) {
+    return No(absl::StrCat("a size of ", of, " is known only while it runs"));
+  }
+  for (const std::string& symbol : expr.Symbols()) {
+    if (symbol == graph_.batch_symbol) continue;
+    return No(absl::StrCat("a size of ", of, " is ", expr.ToString(), ", and ",
+                           symbol, " differs from request to request"));
+  }
+  Size size;
+  for (size_t p = 0; p < kProbes.size(); ++p) {
+    const auto value = expr.Evaluate({{graph_.batch_symbol, kProbes[p]}});
+    if (!value.ok()) {
+      return No(absl::StrCat("a size of ", of, " is ", expr.ToString(), ": ",
+                             value.status().message()));
+    }
+    size.at[p] = *value;
+  }
+  if (!size.rows()) {
+    return No(absl::StrCat("a size of ", of, " is ", expr.ToString(),
+                           ", which does not grow evenly with the batch"));
+  }
+  return size;
+}
+
+absl::StatusOr<Sizes> Emitter::DimsOf(models::ValueId id) const {
+  const models::Value& value = graph_.value(id);
+  if (!value.has_shape) {
+    return No(absl::StrCat("the shape of ", value.name, " is not known"));
+  }
+  Sizes dims;
+  for (const models::SymExpr& expr : value.shape) {
+    REFRACT_ASSIGN_OR_RETURN(const Size size, SizeOf(expr, value.name));
+    dims.push_back(size);
+  }
+  if (dims.size() > cuda::kMaxRank) {
+    return No(absl::StrCat(value.name, " has ", dims.size(), " dimensions"));
+  }
+  return dims;
+}
+
+absl::StatusOr<Size> Emitter::SizeOf(const IntSource& source,
+                                     const std::vector<int>& operands) const {
+  if (source.is_literal()) return Size(source.literal);
+  const int local = operands[source.operand];
+  if (IsConstant(local) && plan_.constants[local].kind == Operand::Kind::kInt) {
+    return Size(plan_.constants[local].i);
+  }
+  const auto number = numbers_.find(local);
+  if (number != numbers_.end() &&
+      number->second[0].kind == Operand::Kind::kInt) {
+    Size size;
+    for (size_t p = 0; p < kProbes.size(); ++p) {
+      size.at[p] = number->second[p].i;
+    }
+    if (size.rows()) return size;
+  }
+  const models::Value& value = graph_.value(plan_.locals[local].id);
+  return SizeOf(value.sym_value, value.name);
+}
+
+void Emitter::AddNumber(const Step& step) {
+  if (step.outputs.size() != 1 || step.outputs[0] == kNoLocal) return;
+  std::array<Operand, 3> results;
+  for (size_t p = 0; p < kProbes.size(); ++p) {
+    std::vector<Operand> operands(step.operands.size());
+    for (size_t i = 0; i < operands.size(); ++i) {
+      const int local = step.operands[i];
+      const models::Value& value = graph_.value(plan_.locals[local].id);
+      const auto number = numbers_.find(local);
+      if (IsConstant(local)) {
+        operands[i] = plan_.constants[local];
+      } else if (number != numbers_.end()) {
+        operands[i] = number->second[p];
+      } else if (value.kind == models::ValueKind::kTensor) {
+        const absl::StatusOr<Sizes> dims = DimsOfLocal(local);
+        if (!dims.ok()) return;
+        operands[i].kind = Operand::Kind::kTensor;
+        for (const Size& dim : *dims) {
+          operands[i].tensor.dims.push_back(dim.at[p]);
+        }
+      } else {
+        const absl::StatusOr<Size> size = SizeOf(value.sym_value, value.name);
+        if (!size.ok()) return;
+        operands[i].kind = Operand::Kind::kInt;
+        operands[i].i = size->at[p];
+      }
+    }
+    std::vector<const Operand*> pointers;
+    for (const Operand& operand : operands) pointers.push_back(&operand);
+    absl::StatusOr<Operand> result = step.size->Evaluate(Operands(pointers));
+    // A reader will say what it misses.
+    if (!result.ok()) return;
+    results[p] = *std::move(result);
+  }
+  numbers_[step.outputs[0]] = std::move(results);
+}
+
+absl::Status Emitter::AddInputs() {
+  for (size_t i = 0; i < plan_.inputs.size(); ++i) {
+    const int local = plan_.inputs[i];
+    const models::Value& value = graph_.value(plan_.locals[local].id);
+    if (value.kind != models::ValueKind::kTensor) continue;  // a size
+    const auto why = [&](const absl::Status& status) {
+      return No(absl::StrCat("input ", value.name, ": ", status.message()));
+    };
+    const std::optional<DType> dtype = TypeOf(value.dtype);
+    if (!dtype) {
+      return why(No(absl::StrCat("its type is ", base::Name(value.dtype))));
+    }
+    const absl::StatusOr<Sizes> dims = DimsOf(plan_.locals[local].id);
+    if (!dims.ok()) return why(dims.status());
+    const absl::Status lies = CheckDownloads(local, *dims);
+    if (!lies.ok()) return why(lies);
+    const bool has_rows = !dims->empty() && !(*dims)[0].constant();
+    const Size rows = has_rows ? (*dims)[0] : Size(1);
+    const Size cols = Product(*dims, has_rows ? 1 : 0, dims->size());
+    if (*cols.constant() < 1) return why(No("it has no elements"));
+    Tensor tensor;
+    tensor.dtype = *dtype;
+    tensor.dims = *dims;
+    const auto place = places_.find(local);
+    if (place != places_.end() && *dtype == compute_type_) {
+      REFRACT_ASSIGN_OR_RETURN(const cuda::ValueId root,
+                               GroupRoot(place->second.group));
+      tensor.value = builder_.InputView(root, value.name, place->second.first,
+                                        *cols.constant());
+      placed_[local] = true;
+    } else {
+      tensor.value =
+          builder_.Input(value.name, *dtype, *rows.rows(), *cols.constant());
+    }
+    inputs_.push_back(static_cast<int>(i));
+    tensor.strides.assign(dims->size(), 0);
+    Size stride = 1;
+    for (size_t d = dims->size(); d-- > (has_rows ? 1 : 0);) {
+      tensor.strides[d] = stride;
+      stride = stride * (*dims)[d];
+    }
+    if (has_rows) tensor.strides[0] = builder_.value(tensor.value).ld;
+    tensors_[local] = std::move(tensor);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Emitter::CheckDownloads(int local, const Sizes& dims) const {
+  const std::optional<int> batch = BatchDimOf(dims);
+  if (!batch) return No("several of its dimensions depend on the batch");
+  if (*batch > 0) {
+    return No(
+        absl::StrCat("the batch is its dimension ", *batch, ", not the first"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Tensor> Emitter::Get(int local) {
+  const auto found = tensors_.find(local);
+  if (found != tensors_.end()) return found->second;
+  if (IsConstant(local)) return AddConstant(local);
+  return absl::InternalError(
+      absl::StrCat(plan_.locals[local].name, " is read before it is made"));
+}
+
+std::optional<float> Emitter::NumberOf(int local) const {
+  const Operand& operand = plan_.constants[local];
+  if (IsConstant(local)) {
+    switch (operand.kind) {
+      case Operand::Kind::kInt:
+        return static_cast<float>(operand.i);
+      case Operand::Kind::kFloat:
+        return static_cast<float>(operand.f);
+      case Operand::Kind::kBool:
+        return operand.b ? 1.0f : 0.0f;
+      default:
+        return std::nullopt;
+    }
+  }
+  const auto found = numbers_.find(local);
+  if (found != numbers_.end()) {
+    std::optional<double> number;
+    for (const Operand& at : found->second) {
+      const double one = at.kind == Operand::Kind::kInt     ? at.i
+                         : at.kind == Operand::Kind::kFloat ? at.f
+                                                            : at.b;
+      if (number && *number != one) return std::nullopt;
+      number = one;
+    }
+    return static_cast<float>(*number);
+  }
+  const models::Value& value = graph_.value(plan_.locals[local].id);
+  if (value.kind != models::ValueKind::kSymInt) return std::nullopt;
+  const absl::StatusOr<Size> size = SizeOf(value.sym_value, value.name);
+  if (!size.ok() || !size->constant()) return std::nullopt;
+  return static_cast<float>(*size->constant());
+}
+
+std::optional<std::vector<int64_t>> Emitter::IntegersOf(int local) const {
+  if (!IsConstant(local)) return std::nullopt;
+  const Operand& operand = plan_.constants[local];
+  if (operand.kind != Operand::Kind::kTensor) return std::nullopt;
+  std::vector<int64_t> values;
+  for (int64_t i = 0; i < operand.tensor.num_elements(); ++i) {
+    if (operand.tensor.dtype == base::DType::kInt64) {
+      values.push_back(operand.tensor.as<int64_t>()[i]);
+    } else if (operand.tensor.dtype == base::DType::kInt32) {
+      values.push_back(operand.tensor.as<int32_t>()[i]);
+    } else {
+      return std::nullopt;
+    }
+  }
+  return values;
+}
+
+absl::StatusOr<std::vector<float>> Emitter::FloatsOf(int local) const {
+  const Operand& operand = plan_.constants[local];
+  const std::string& name = plan_.locals[local].name;
+  if (operand.kind == Operand::Kind::kWeight) {
+    return No(absl::StrCat("weight ", name,
+                           " is strided and too large to be copied"));
+  }
+  if (operand.kind != Operand::Kind::kTensor) {
+    return No(absl::StrCat(name, " is no tensor"));
+  }
+  const base::TensorView& tensor = operand.tensor;
+  std::vector<float> values(static_cast<size_t>(tensor.num_elements()));
+  const auto convert = [&](auto get) {
+    for (size_t i = 0; i < values.size(); ++i) values[i] = get(i);
+  };
+  switch (tensor.dtype) {
+    case base::DType::kFloat32:
+      convert([&](size_t i) { return tensor.as<float>()[i]; });
+      return values;
+    case base::DType::kFloat16:
+      convert([&](size_t i) {
+        return cuda::Load(tensor.data, DType::kFloat16,
+                          static_cast<int64_t>(i));
+      });
+      return values;
+    case base::DType::kBFloat16:
+      convert([&](size_t i) {
+        return cuda::Load(tensor.data, DType::kBFloat16,
+                          static_cast<int64_t>(i));
+      });
+      return values;
+    case base::DType::kFloat64:
+      convert(
+          [&](size_t i) { return static_cast<float>(tensor.as<double>()[i]); });
+      return values;
+    case base::DType::kBool:
+      convert([&](size_t i) {
+        return tensor.data[i] != std::byte{0} ? 1.0f : 0.0f;
+      });
+      return values;
+    case base::DType::kInt32:
+    case base::DType::kInt64: {
+      const auto integers = IntegersOf(local);
+      for (size_t i = 0; i < values.size(); ++i) {
+        values[i] = static_cast<float>((*integers)[i]);
+        // 2^63 as float cannot be turned back.
+        if (std::abs(values[i]) > 16777216.0f) {
+          return No(absl::StrCat("constant ", name, " has ", (*integers)[i],
+                                 ", which float32 may not represent"));
+        }
+      }
+      return values;
+    }
+    default:
+      return No(
+          absl::StrCat("constant ", name, " is ", base::Name(tensor.dtype)));
+  }
+}
+
+const float* Emitter::Keep(std::vector<float> values) {
+  owned_->floats.push_back(
+      std::make_unique<std::vector<float>>(std::move(values)));
+  return owned_->floats.back()->data();
+}
+
+cuda::ValueId Emitter::AddWeight(const std::string& name, DType dtype,
+                                 int64_t rows, int64_t cols,
+                                 const float* data) {
+  weights_.push_back({data, rows * cols});
+  return builder_.Weight(name, dtype, rows, cols);
+}
+
+absl::StatusOr<Tensor> Emitter::AddConstant(int local) {
+  const Operand& operand = plan_.constants[local];
+  const std::string& name = plan_.locals[local].name;
+  const float* data = nullptr;
+  if (operand.kind == Operand::Kind::kTensor &&
+      operand.tensor.dtype == base::DType::kFloat32) {
+    data = reinterpret_cast<const float*>(operand.tensor.data);
+  } else {
+    REFRACT_ASSIGN_OR_RETURN(std::vector<float> values, FloatsOf(local));
+    data = Keep(std::move(values));
+  }
+  const base::Dims& dims = operand.tensor.dims;
+  if (operand.tensor.num_elements() < 1) {
+    return No(absl::StrCat("constant ", name, " has no elements"));
+  }
+  if (dims.size() > cuda::kMaxRank) {
+    return No(
+        absl::StrCat("constant ", name, " has ", dims.size(), " dimensions"));
+  }
+  const int64_t cols = dims.empty() ? 1 : dims.back();
+  Tensor tensor;
+  // What is added or compared keeps its precision; products have matrices of
+  // their own (Matrix()).
+  tensor.dtype = DType::kFloat32;
+  tensor.value = AddWeight(name, tensor.dtype,
+                           operand.tensor.num_elements() / cols, cols, data);
+  for (const int64_t dim : dims) tensor.dims.push_back(dim);
+  tensor.strides.assign(dims.size(), 1);
+  Size stride = builder_.value(tensor.value).ld;
+  for (size_t d = dims.size(); d-- > 1;) {
+    tensor.strides[d - 1] = stride;
+    stride = stride * tensor.dims[d - 1];
+  }
+  tensors_[local] = tensor;
+  return tensor;
+}
+
+absl::StatusOr<cuda::ValueId> Emitter::Matrix(int local, bool turn) {
+  const auto key = std::make_pair(local, turn);
+  const auto found = matrices_.find(key);
+  if (found != matrices_.end()) return found->second;
+  const base::TensorView& tensor = plan_.constants[local].tensor;
+  int64_t rows = tensor.dims[0];
+  int64_t cols = tensor.dims[1];
+  const float* data = nullptr;
+  if (tensor.dtype == base::DType::kFloat32 && !turn) {
+    data = reinterpret_cast<const float*>(tensor.data);
+  } else {
+    REFRACT_ASSIGN_OR_RETURN(std::vector<float> values, FloatsOf(local));
+    if (turn) {
+      std::vector<float> turned(values.size());
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t c = 0; c < cols; ++c) {
+          turned[static_cast<size_t>(c * rows + r)] =
+              values[static_cast<size_t>(r * cols + c)];
+        }
+      }
+      values = std::move(turned);
+      std::swap(rows, cols);
+    }
+    data = Keep(std::move(values));
+  }
+  const cuda::ValueId id =
+      AddWeight(plan_.locals[local].name, compute_type_, rows, cols, data);
+  matrices_[key] = id;
+  return id;
+}
+
+absl::StatusOr<cuda::ValueId> Emitter::BiasRow(int local) {
+  // Never the key of a matrix: a bias has one dimension.
+  const auto key = std::make_pair(local, false);
+  const auto found = matrices_.find(key);
+  if (found != matrices_.end()) return found->second;
+  REFRACT_ASSIGN_OR_RETURN(std::vector<float> values, FloatsOf(local));
+  const auto cols = static_cast<int64_t>(values.size());
+  const cuda::ValueId id = AddWeight(plan_.locals[local].name, compute_type_, 1,
+                                     cols, Keep(std::move(values)));
+  matrices_[key] = id;
+  return id;
+}
+
+Tensor Emitter::AddMatrix(const std::string& name, int64_t rows, int64_t cols,
+                          std::vector<float> values) {
+  Tensor tensor;
+  tensor.value =
+      AddWeight(name, tensor.dtype, rows, cols, Keep(std::move(values)));
+  tensor.dims = {rows, cols};
+  tensor.strides = {builder_.value(tensor.value).ld, 1};
+  return tensor;
+}
+
+absl::StatusOr<Tensor> Emitter::Indices(const std::string& name,
+                                        const std::vector<int64_t>& values) {
+  std::vector<int32_t> narrow;
+  for (const int64_t value : values) {
+    if (value < INT32_MIN || value > INT32_MAX) {
+      return No(absl::StrCat("index ", value, " of ", name, " is beyond 2^31"));
+    }
+    narrow.push_back(static_cast<int32_t>(value));
+  }
+  owned_->integers.push_back(
+      std::make_unique<std::vector<int32_t>>(std::move(narrow)));
+  const auto cols = static_cast<int64_t>(values.size());
+  if (cols == 0) return No(absl::StrCat(name, " has no elements"));
+  weights_.push_back({nullptr, cols, owned_->integers.back()->data()});
+  Tensor tensor;
+  tensor.dtype = DType::kInt32;
+  tensor.value = builder_.Weight(name, DType::kInt32, 1, cols);
+  tensor.dims = {cols};
+  tensor.strides = {1};
+  return tensor;
+}
+
+}  // namespace refract::runtime::cuda_plan

@@ -1,0 +1,228 @@
+#ifndef REFRACT_RUNTIME_CUDA_PLAN_EMITTER_H_
+#define REFRACT_RUNTIME_CUDA_PLAN_EMITTER_H_
+
+// A device program in the making: where each local of a Plan lies, memory for
+// results, and the operators that all translations are made of. Internal to
+// cuda_plan/.
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/cuda_plan/sizes.h"
+#include "runtime/cuda_plan/translate.h"
+#include "runtime/plan.h"
+
+namespace refract::runtime::cuda_plan {
+
+class Emitter {
+ public:
+  // All outlive this, but `plan` must outlive what Finish() gives as well.
+  Emitter(const models::Graph& graph, const Plan& plan,
+          const TranslateOptions& options);
+
+  const models::Graph& graph() const { return graph_; }
+  const Plan& plan() const { return plan_; }
+  // Of products and of what is kept between operators.
+  cuda::DType compute_type() const { return compute_type_; }
+
+  // --- Sizes ----------------------------------------------------------------
+  // A size of the graph; Unimplemented when it depends on more than the batch.
+  absl::StatusOr<Size> SizeOf(const models::SymExpr& expr,
+                              const std::string& of) const;
+  absl::StatusOr<Sizes> DimsOf(models::ValueId id) const;
+  absl::StatusOr<Sizes> DimsOfLocal(int local) const {
+    return DimsOf(plan_.locals[local].id);
+  }
+  // An argument of `step`, whose operands are `operands`.
+  absl::StatusOr<Size> SizeOf(const IntSource& source,
+                              const std::vector<int>& operands) const;
+
+  // --- Locals ---------------------------------------------------------------
+  // The tensor of a local that was made before: an input, a constant, a result.
+  absl::StatusOr<Tensor> Get(int local);
+  void Set(int local, Tensor tensor) { tensors_[local] = std::move(tensor); }
+  // A step of sizes and numbers, which the device never sees.
+  void AddNumber(const Step& step);
+  bool IsConstant(int local) const { return plan_.locals[local].is_constant; }
+  // A size or number known now; nullopt otherwise.
+  std::optional<float> NumberOf(int local) const;
+  std::optional<std::vector<int64_t>> IntegersOf(int local) const;
+
+  // A constant of the compute type as the matrix that LinearOp takes: `local`
+  // is [n, k], or [k, n] to be turned.
+  absl::StatusOr<cuda::ValueId> Matrix(int local, bool turn);
+  absl::StatusOr<cuda::ValueId> BiasRow(int local);
+  // A constant of our own.
+  Tensor AddMatrix(const std::string& name, int64_t rows, int64_t cols,
+                   std::vector<float> values);
+  // Constant indices of a look-up, as a row of int32.
+  absl::StatusOr<Tensor> Indices(const std::string& name,
+                                 const std::vector<int64_t>& values);
+
+  // --- Memory ---------------------------------------------------------------
+  // Memory for a new tensor. The dimension of the batch is the rows of a
+  // matrix, all others its columns, `first` (if any) as the slowest of them.
+  absl::StatusOr<Tensor> New(const std::string& name, const Sizes& dims,
+                             cuda::DType dtype, int first = -1);
+  // Memory for a result: where it is concatenated, or downloaded, or new.
+  absl::StatusOr<Tensor> NewResult(int local, const Sizes& dims,
+                                   cuda::DType dtype);
+  // As a matrix whose columns are the last dimension.
+  absl::StatusOr<Tensor> NewRows(int local, const Sizes& dims,
+                                 cuda::DType dtype);
+  // Part `[first, first + cols)` of a root that NewRows() may write `local` to.
+  struct Place {
+    int group = -1;
+    int64_t first = 0;
+  };
+  // Says that `local`, [batch, cols], is wanted side by side with others.
+  // False if it is wanted elsewhere already, or is no such matrix.
+  bool Want(int local, int group, int64_t first, int64_t cols);
+  // What is to be side by side: `total` columns.
+  int NewGroup(std::string name, const Size& rows, int64_t total);
+  // Its memory, made when first asked for.
+  absl::StatusOr<cuda::ValueId> GroupRoot(int group);
+  // Whether `local` was written to that place.
+  bool IsInGroup(int local, int group, int64_t first) const;
+  // What the operands of a step are side by side in, made by Want()'s caller.
+  void SetGroup(const Step& step, int group) { group_of_[&step] = group; }
+  std::optional<int> GroupOf(const Step& step) const {
+    const auto found = group_of_.find(&step);
+    if (found == group_of_.end()) return std::nullopt;
+    return found->second;
+  }
+  // Nothing but the caller reads it, so that it may as well have his type.
+  bool IsOutputOnly(int local) const;
+
+  // --- Operators ------------------------------------------------------------
+  absl::StatusOr<cuda::TensorRef> RefTo(const Tensor& tensor) const;
+  // out[i] = code(inputs…), inputs broadcast to out's dims.
+  struct Input {
+    std::optional<Tensor> tensor;
+    float number = 0;
+  };
+  absl::Status Map(const std::vector<Input>& inputs,
+                   std::vector<cuda::MapInstruction> code, const Tensor& out);
+  absl::Status Copy(const Tensor& from, const Tensor& to);
+  absl::StatusOr<Tensor> Dense(const Tensor& tensor, const std::string& name,
+                               cuda::DType dtype);
+  // `tensor` as a value whose columns are its last dimension, copied if it does
+  // not lie so.
+  absl::StatusOr<cuda::ValueId> AsMatrix(const Tensor& tensor,
+                                         const std::string& name,
+                                         bool* copied = nullptr);
+  absl::Status MatMul(const Tensor& a, const Tensor& b,
+                      const std::optional<Tensor>& bias, bool relu,
+                      const Tensor& out);
+  absl::Status Reduce(cuda::ReduceKind kind, const Tensor& in,
+                      const std::vector<size_t>& dims, const Tensor& out,
+                      const std::optional<Tensor>& gamma = std::nullopt,
+                      const std::optional<Tensor>& beta = std::nullopt,
+                      float epsilon = 0);
+
+  // out[…, i, …] = table[…, index[…], …] along dimension `dim` of `table`,
+  // which has `rows` entries there. In `out` that dimension is replaced by the
+  // `index_rank` dimensions of `index`, which is given broadcast to all before.
+  absl::Status LookUp(const Tensor& table, size_t dim, int64_t rows,
+                      const Tensor& index, size_t index_rank,
+                      cuda::Outside outside, const Tensor& out);
+
+  cuda::ProgramBuilder& builder() { return builder_; }
+  size_t num_ops() const { return builder_.num_ops(); }
+  // The operators from `first` on, for logs: "linear, map".
+  std::string Describe(size_t first) const;
+  // Whether `dtype` may be computed with.
+  static std::optional<cuda::DType> TypeOf(base::DType dtype);
+
+  // Inputs of the part, before anything else.
+  absl::Status AddInputs();
+  // Outputs, after everything else.
+  absl::StatusOr<Translation> Finish();
+
+ private:
+  struct Group {
+    std::string name;
+    Size rows;
+    int64_t total = 0;
+    cuda::ValueId root = cuda::kNone;
+  };
+
+  absl::StatusOr<Tensor> AddConstant(int local);
+  cuda::ValueId AddWeight(const std::string& name, cuda::DType dtype,
+                          int64_t rows, int64_t cols, const float* data);
+  absl::StatusOr<std::vector<float>> FloatsOf(int local) const;
+  const float* Keep(std::vector<float> values);
+  // The local is an output that nothing has been written to yet, of a type and
+  // layout that downloads take: its place among the outputs.
+  std::optional<size_t> FreeOutput(int local, const Sizes& dims,
+                                   cuda::DType dtype) const;
+  absl::Status CheckDownloads(int local, const Sizes& dims) const;
+
+  const models::Graph& graph_;
+  const Plan& plan_;
+  const TranslateOptions& options_;
+  const cuda::DType compute_type_;
+  cuda::ProgramBuilder builder_;
+  std::map<int, Tensor> tensors_;
+  // What AddNumber() found, at each of kProbes.
+  absl::flat_hash_map<int, std::array<Operand, 3>> numbers_;
+  absl::flat_hash_map<int, Place> places_;
+  absl::flat_hash_map<int, bool> placed_;
+  std::vector<Group> groups_;
+  std::map<std::pair<int, bool>, cuda::ValueId> matrices_;
+  std::vector<cuda::WeightData> weights_;
+  std::vector<int> inputs_;
+  std::vector<int> outputs_;
+  int num_outputs_ = 0;
+  struct Owned {
+    std::vector<std::unique_ptr<std::vector<float>>> floats;
+    std::vector<std::unique_ptr<std::vector<int32_t>>> integers;
+  };
+  std::shared_ptr<Owned> owned_ = std::make_shared<Owned>();
+  std::map<const Step*, int> group_of_;
+};
+
+// Whether an interaction's pairs are those below the diagonal, row by row; with
+// or without the diagonal itself.
+std::optional<bool> LowerTriangle(const InteractionOp& op);
+inline bool IsLowerTriangle(const InteractionOp& op) {
+  return op.features.size() >= 2 && op.features.size() <= 2048 &&
+         LowerTriangle(op).has_value();
+}
+
+// One step that has a fused form.
+absl::Status EmitFused(const Step& step, Emitter& emitter);
+// One node of a step that has none: its operands and results as locals.
+// Unimplemented when the device has no form for it: the message is the reason
+// alone.
+struct NodeStep {
+  const models::Node& node;
+  std::vector<int> operands;
+  std::vector<int> outputs;
+  const Step& step;
+};
+absl::Status EmitNode(const NodeStep& node, const CompileOptions& options,
+                      Emitter& emitter);
+// The families that it tries: nullopt when the operator is of another one.
+std::optional<absl::Status> EmitView(const NodeStep& node, Emitter& emitter);
+std::optional<absl::Status> EmitCopy(const NodeStep& node, Emitter& emitter);
+std::optional<absl::Status> EmitReduction(const NodeStep& node,
+                                          Emitter& emitter);
+std::optional<absl::Status> EmitLookUp(const NodeStep& node,
+                                       const CompileOptions& options,
+                                       Emitter& emitter);
+std::optional<absl::Status> EmitAttention(const NodeStep& node,
+                                          Emitter& emitter);
+
+}  // namespace refract::runtime::cuda_plan
+
+#endif  // REFRACT_RUNTIME_CUDA_PLAN_EMITTER_H_

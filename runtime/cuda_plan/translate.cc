@@ -1,0 +1,215 @@
+#include "runtime/cuda_plan/translate.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "runtime/compiler.h"
+#include "runtime/cuda_plan/emitter.h"
+#include "runtime/dims.h"
+
+namespace refract::runtime::cuda_plan {
+namespace {
+
+// What the weights of a translation may point to.
+struct Kept {
+  Plan plan;
+  std::shared_ptr<const void> owned;
+};
+
+// Before anything is emitted: who is to be written side by side with whom.
+class Groups {
+ public:
+  Groups(const Plan& plan, Emitter& emitter) : plan_(plan), emitter_(emitter) {}
+
+  void Find() {
+    for (const Step& step : plan_.steps) {
+      if (step.fused) {
+        const auto* interaction = std::get_if<InteractionOp>(&*step.fused);
+        if (interaction != nullptr) Add(step, FeaturesOf(*interaction, step));
+        continue;
+      }
+      if (step.nodes.size() != 1 || step.outputs.size() != 1 ||
+          step.outputs[0] == kNoLocal) {
+        continue;
+      }
+      const models::Node& node = emitter_.graph().nodes[step.nodes[0]];
+      const bool stack = node.op == "aten.stack.default";
+      if (!stack && node.op != "aten.cat.default") continue;
+      if (plan_.locals[step.outputs[0]].dtype != base::DType::kFloat32) {
+        continue;
+      }
+      const NodeArgs args(node);
+      const int rank = plan_.locals[step.outputs[0]].rank;
+      const auto dim =
+          args.Has("dim") ? args.IntLiteral("dim") : std::optional<int64_t>(0);
+      if (!dim || rank != (stack ? 3 : 2)) continue;
+      if ((*dim < 0 ? *dim + rank : *dim) != 1) continue;
+      Add(step, step.operands);
+    }
+  }
+
+ private:
+  static std::vector<int> FeaturesOf(const InteractionOp& op,
+                                     const Step& step) {
+    std::vector<int> locals;
+    // The first one is an operand of its own, where pairs are the usual ones.
+    for (size_t i = IsLowerTriangle(op) ? 1 : 0; i < op.features.size(); ++i) {
+      locals.push_back(step.operands[op.features[i]]);
+    }
+    return locals;
+  }
+
+  void Add(const Step& step, const std::vector<int>& locals) {
+    std::vector<int64_t> widths;
+    int64_t total = 0;
+    std::optional<Size> rows;
+    for (const int local : locals) {
+      const absl::StatusOr<Sizes> dims = emitter_.DimsOfLocal(local);
+      if (!dims.ok() || dims->size() != 2 || (*dims)[0].constant() ||
+          !(*dims)[1].constant() || *(*dims)[1].constant() < 1 ||
+          (rows && !(*rows == (*dims)[0]))) {
+        return;
+      }
+      rows = (*dims)[0];
+      widths.push_back(*(*dims)[1].constant());
+      total += widths.back();
+    }
+    if (!rows) return;
+    const int group = emitter_.NewGroup(
+        absl::StrCat(plan_.locals[step.outputs[0]].name, ".parts"), *rows,
+        total);
+    emitter_.SetGroup(step, group);
+    int64_t first = 0;
+    for (size_t i = 0; i < locals.size(); ++i) {
+      emitter_.Want(locals[i], group, first, widths[i]);
+      first += widths[i];
+    }
+  }
+
+  const Plan& plan_;
+  Emitter& emitter_;
+};
+
+class Translator {
+ public:
+  Translator(const models::Graph& graph, const Plan& plan,
+             const TranslateOptions& options)
+      : graph_(graph),
+        plan_(plan),
+        options_(options),
+        emitter_(graph, plan, options) {
+    for (size_t i = 0; i < plan.locals.size(); ++i) {
+      local_of_[plan.locals[i].id] = static_cast<int>(i);
+    }
+  }
+
+  absl::StatusOr<Translation> Run() {
+    Groups(plan_, emitter_).Find();
+    const absl::Status inputs = emitter_.AddInputs();
+    if (!inputs.ok()) return Refuse(inputs);
+    std::vector<std::string> lines;
+    for (const Step& step : plan_.steps) {
+      if (step.size != nullptr) {
+        emitter_.AddNumber(step);
+        continue;
+      }
+      const size_t before = emitter_.num_ops();
+      const absl::Status status = Emit(step);
+      if (!status.ok()) return Refuse(step, status);
+      lines.push_back(absl::StrCat(step.node, " ", step.op, ": ",
+                                   emitter_.Describe(before)));
+    }
+    absl::StatusOr<Translation> result = emitter_.Finish();
+    if (!result.ok()) return Refuse(result.status());
+    result->steps = std::move(lines);
+    return result;
+  }
+
+ private:
+  absl::Status Emit(const Step& step) {
+    if (step.fused) return EmitFused(step, emitter_);
+    if (step.nodes.size() == 1) {
+      return EmitNode(
+          {graph_.nodes[step.nodes[0]], step.operands, step.outputs, step},
+          options_.compile, emitter_);
+    }
+    // Look-ups that are fetched together: one by one here.
+    for (const models::NodeId id : step.nodes) {
+      const models::Node& node = graph_.nodes[id];
+      NodeStep one = {node, {}, {}, step};
+      for (const models::ValueId operand : models::InputsOf(node)) {
+        one.operands.push_back(local_of_.at(operand));
+      }
+      for (const models::ValueId output : node.outputs) {
+        const auto found = local_of_.find(output);
+        one.outputs.push_back(found == local_of_.end() ? kNoLocal
+                                                       : found->second);
+      }
+      REFRACT_RETURN_IF_ERROR(EmitNode(one, options_.compile, emitter_));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Refuse(const absl::Status& why) const {
+    return absl::Status(
+        why.code(), absl::StrCat("model ", options_.model, " cannot run on ",
+                                 options_.device, ": ", why.message()));
+  }
+  absl::Status Refuse(const Step& step, const absl::Status& why) const {
+    return absl::Status(
+        why.code(),
+        absl::StrCat("operator ", step.op, " (node ", step.node, ") of model ",
+                     options_.model, " cannot run on ", options_.device, ": ",
+                     why.message()));
+  }
+
+  const models::Graph& graph_;
+  const Plan& plan_;
+  const TranslateOptions& options_;
+  Emitter emitter_;
+  absl::flat_hash_map<models::ValueId, int> local_of_;
+};
+
+}  // namespace
+
+const char* Name(Precision precision) {
+  switch (precision) {
+    case Precision::kFloat32:
+      return "fp32";
+    case Precision::kTf32:
+      return "tf32";
+    case Precision::kFloat16:
+      return "fp16";
+    case Precision::kBFloat16:
+      return "bf16";
+  }
+  return "unknown";
+}
+
+absl::StatusOr<Translation> Translate(
+    const models::Graph& graph, const Part& part,
+    std::shared_ptr<const models::WeightStore> weights,
+    const TranslateOptions& options) {
+  if (options.max_batch < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_batch is ", options.max_batch, ", wanted ≥ 1"));
+  }
+  auto kept = std::make_shared<Kept>();
+  REFRACT_ASSIGN_OR_RETURN(
+      kept->plan,
+      CompilePlan(graph, part, std::move(weights), options.compile));
+  REFRACT_ASSIGN_OR_RETURN(Translation result,
+                           Translator(graph, kept->plan, options).Run());
+  // Of the plan only the constants are needed from here on, not what the CPU
+  // would compute with.
+  kept->plan.steps.clear();
+  kept->owned = std::move(result.owned);
+  result.owned = std::move(kept);
+  return result;
+}
+
+}  // namespace refract::runtime::cuda_plan

@@ -1,0 +1,77 @@
+#ifndef REFRACT_RUNTIME_CUDA_PLAN_TRANSLATE_H_
+#define REFRACT_RUNTIME_CUDA_PLAN_TRANSLATE_H_
+
+// From a compiled part of a graph to a program for a GPU (runtime/cuda).
+//
+// The graph compiler's steps, constants folded and neighbours merged, become
+// operators of the device: products with weights go to cuBLASLt with bias and
+// ReLU in their epilogue, dot interactions of all pairs and concatenations use
+// the device's own forms, everything else the kernels over strided tensors.
+// Views, slices, permutations and broadcasts are strides and cost nothing; what
+// is concatenated is written where it belongs by whoever computes it.
+//
+// What cannot be translated is refused by name, never run wrongly: operators
+// without a device form, sizes that depend on something else than the batch,
+// results that mix rows, types other than float32, float16, bfloat16, int32,
+// int64 and bool. Integers are ids of look-ups, or converted to float.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "models/graph.h"
+#include "models/weights.h"
+#include "runtime/cuda/instance.h"
+#include "runtime/cuda/program.h"
+#include "runtime/program.h"
+
+namespace refract::runtime::cuda_plan {
+
+// In what a model computes on a GPU. Sums are float32 in all of them.
+enum class Precision : uint8_t {
+  kFloat32,
+  kTf32,  // float32 data; factors of products rounded to 10 bits of mantissa
+  kFloat16,
+  kBFloat16,
+};
+// "fp32", "tf32", "fp16", "bf16".
+const char* Name(Precision precision);
+
+struct TranslateOptions {
+  std::string model;   // for messages: "dlrm"
+  std::string device;  // "cuda:0"
+  Precision precision = Precision::kFloat32;
+  // Largest batch: what buffers are planned for. ≥ 1.
+  int64_t max_batch = 1024;
+  CompileOptions compile;
+};
+
+struct Translation {
+  cuda::Program program;
+  // As the program's weights. Their memory is that of the model's weight files,
+  // or of `owned`.
+  std::vector<cuda::WeightData> weights;
+  // Per input of the program, the input of the part that it is. Inputs of the
+  // part that nothing on the device reads, and sizes, have none.
+  std::vector<int> inputs;
+  // Per output of the part, the program's output.
+  std::vector<int> outputs;
+  // Lines for logs: what each step became.
+  std::vector<std::string> steps;
+  // Keeps the weights' memory.
+  std::shared_ptr<const void> owned;
+};
+
+// Unimplemented: "operator aten.sort.default (node sort_1) of model m cannot
+// run on cuda:0: …". Otherwise as Program::Compile.
+absl::StatusOr<Translation> Translate(
+    const models::Graph& graph, const Part& part,
+    std::shared_ptr<const models::WeightStore> weights,
+    const TranslateOptions& options);
+
+}  // namespace refract::runtime::cuda_plan
+
+#endif  // REFRACT_RUNTIME_CUDA_PLAN_TRANSLATE_H_
