@@ -16,7 +16,7 @@ absl::StatusOr<models::SplitPlan> SendSmallerAncestors(
   const SplitProblem split(graph);
   const cut::Stages stages = SplitProblem::StagesOf(plan);
   cut::Problem problem = split.problem();
-  cut::Measure bytes = split.BytesCrossing(SizesOf(graph, sizes));
+  cut::Measure bytes = split.BytesCrossing({}, SizesOf(graph, sizes));
   // A byte outweighs all moves together.
   const cut::Cost per_byte = problem.num_nodes() + 1;
   for (cut::Cost& cost : bytes.up) cost *= per_byte;

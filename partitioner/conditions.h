@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "models/sym_expr.h"
+#include "models/wire_form.h"
 #include "partitioner/costs.h"
 
 namespace refract::partitioner {
@@ -28,6 +29,23 @@ struct FrontEnd {
   double output_byte_s = 0;
 };
 
+// A value's form on the wire and what that makes of it.
+struct WirePrice {
+  models::WireForm form;
+  // Read only where the form is not plain. Bytes of the tensors that are sent
+  // for it, an index of rows included and the padding before that; seconds of
+  // the sending and of the receiving node.
+  double bytes = 0;
+  double encode_s = 0;
+  double decode_s = 0;
+};
+
+// Per value of a graph, for either direction; empty: all as they are.
+struct WirePrices {
+  std::vector<WirePrice> up;
+  std::vector<WirePrice> down;
+};
+
 // Money per second of one unit, and per byte that crosses. Any currency.
 struct Prices {
   double cn_unit_s = 0;
@@ -40,6 +58,7 @@ struct Conditions {
   OperatorCosts costs;           // at these sizes
   Link link;
   FrontEnd front_end;
+  WirePrices wire;
   // CN units that keep one HN unit busy, for throughput.
   double cn_units_per_hn = 1;
   std::optional<Prices> prices;

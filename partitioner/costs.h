@@ -23,14 +23,33 @@ struct OperatorCosts {
   // CN (CN-pre, CN-post) and one on the HN, any other one on the CN.
   double cn_run_s = 0;
   double hn_run_s = 0;
+  // Per value, seconds: what its operators take more when it crosses, because
+  // its maker and its readers are then no longer computed as one. Half of it is
+  // taken to be the maker's, who writes the value, and half the readers'. Empty
+  // where nobody measured it.
+  std::vector<double> cn_cut_s;
+  std::vector<double> hn_cut_s;
   // Operators whose work is not known; they stand at the least an operator
   // takes.
   std::vector<models::NodeId> unknown;
+  // Regions of LibTorch's interpreter that nobody measured (RegionSeconds).
+  std::vector<models::NodeId> regions;
 };
 
 // Time of `work` on one unit of `hardware`: the larger of arithmetic and
 // traffic, on top of what any operator and each looked-up row take.
 double RooflineSeconds(const Hardware& hardware, const Work& work);
+
+// A region of LibTorch's interpreter (models/script_region.h), whose loops and
+// branches shapes do not tell: assumed to run each of its operators once, each
+// of which takes kRegionLaunches times what a native operator does at least and
+// reads or writes the largest value that enters or leaves the region. An
+// assumption, not a measurement: loops take more, branches less. `node` must be
+// a region.
+inline constexpr double kRegionLaunches = 3;
+double RegionSeconds(const models::Graph& graph, const models::Node& node,
+                     const models::SymbolBindings& sizes,
+                     const Hardware& hardware);
 
 // Costs without a profile, from shapes and hardware descriptions. Views and
 // sizes take nothing, nor do operators on weights alone, which both kinds of

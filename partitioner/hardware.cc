@@ -77,6 +77,22 @@ absl::StatusOr<Hardware> ParseHardware(absl::string_view text,
       hardware.memory_bytes,
       reader.Read("memory_bytes", stored.has_memory_bytes(),
                   stored.memory_bytes()));
+  for (const proto::Hardware::WireRate& rate : stored.wire()) {
+    const std::string where = absl::StrCat("wire ", rate.form(), ": ");
+    WireRate read;
+    REFRACT_ASSIGN_OR_RETURN(
+        read.encode_bytes_per_s,
+        reader.Read(absl::StrCat(where, "encode_bytes_per_second"),
+                    rate.has_encode_bytes_per_second(),
+                    rate.encode_bytes_per_second()));
+    REFRACT_ASSIGN_OR_RETURN(
+        read.decode_bytes_per_s,
+        reader.Read(absl::StrCat(where, "decode_bytes_per_second"),
+                    rate.has_decode_bytes_per_second(),
+                    rate.decode_bytes_per_second()));
+    const absl::Status added = AddWireRate(rate.form(), read, hardware.wire);
+    if (!added.ok()) return base::Annotate(added, file);
+  }
   return hardware;
 }
 

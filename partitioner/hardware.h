@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "partitioner/wire_rates.h"
 
 namespace refract::partitioner {
 
@@ -20,6 +21,7 @@ struct Hardware {
   double bytes_per_s = 0;
   std::optional<double> row_s;
   double memory_bytes = 0;
+  WireRates wire;
 };
 
 // `text` is a refract.proto.Hardware in Protobuf's text format; `file` appears

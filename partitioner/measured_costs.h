@@ -26,6 +26,8 @@ struct RequestSize {
 struct MeasuredCosts {
   std::vector<double> node_s;  // per node of the graph
   double run_s = 0;            // of a run besides its operators
+  // Per value: OperatorCosts::cn_cut_s. All 0 where the profile has no pieces.
+  std::vector<double> cut_s;
   // Operators that the profile does not know: by `hardware`.
   std::vector<models::NodeId> estimated;
   // Of `estimated`, those whose work is not known either.
@@ -37,9 +39,13 @@ struct MeasuredCosts {
 
 // Seconds of every operator at `request`, from the profile of the same model.
 //
-// Operators that are computed as one are told apart by `hardware`, in
+// Operators that are computed as one are told apart by the pieces that the
+// profile has of them, within a piece and without pieces by `hardware`, in
 // proportion to what it would have each of them take: the shares add up to
-// what was measured, so a part with all of them takes what it takes.
+// what was measured, so a part with all of them takes what it takes. What the
+// pieces take more than the whole is shared among the values that are written
+// out between them, by their bytes; values that are views of one another are
+// one, and each of them costs what that one does.
 //
 // `profiled` are the sizes, at the same batch, that the profile was measured
 // with (SizesForBatch of Profile::sizes). Where `request` has others, the time

@@ -22,12 +22,17 @@ double RankOf(const models::Value& value) {
 
 double MessageBytes(const models::Graph& graph,
                     const std::vector<models::ValueId>& values,
-                    const std::vector<double>& bytes) {
+                    const std::vector<double>& bytes,
+                    const std::vector<WirePrice>& wire) {
   double head = kHeaderBytes;
   double payload = 0;
   for (const models::ValueId id : values) {
     head += kTableEntryBytes + kDimensionBytes * RankOf(graph.value(id));
-    payload = AlignUp(payload) + bytes[id];
+    const bool plain = wire.empty() || wire[id].form.is_plain();
+    if (!plain && wire[id].form.unique_rows) {
+      head += kTableEntryBytes + kDimensionBytes;  // the index of its rows
+    }
+    payload = AlignUp(payload) + (plain ? bytes[id] : wire[id].bytes);
   }
   return AlignUp(head) + payload;
 }

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "models/constants.h"
+#include "partitioner/crossing.h"
 #include "partitioner/message_bytes.h"
 #include "partitioner/work.h"
 
@@ -70,28 +71,38 @@ Prediction Predict(const Graph& graph, const SplitPlan& plan,
     if (on_cn[id]) result.cn_memory_bytes += sizes.bytes[id];
     if (on_hn[id]) result.hn_memory_bytes += sizes.bytes[id];
   }
-  for (const ValueId id : plan.up) result.bytes_up += sizes.bytes[id];
-  for (const ValueId id : plan.down) result.bytes_down += sizes.bytes[id];
-  const Link& link = conditions.link;
-  result.up_s = result.bytes_up / link.bytes_per_s +
-                static_cast<double>(plan.up.size()) * link.tensor_s;
-  result.down_s = result.bytes_down / link.bytes_per_s +
-                  static_cast<double>(plan.down.size()) * link.tensor_s;
+  const auto cross = [&](ValueId id, bool up) {
+    const Crossing crossing = CrossingOf(conditions, id, up, sizes.bytes[id]);
+    (up ? result.bytes_up : result.bytes_down) += crossing.bytes;
+    (up ? result.up_s : result.down_s) += crossing.link_s;
+    const std::vector<WirePrice>& prices =
+        up ? conditions.wire.up : conditions.wire.down;
+    (up ? result.sent_up : result.sent_down)
+        .push_back({prices.empty() ? models::WireForm() : prices[id].form,
+                    crossing.bytes});
+    result.cn_crossing_s += crossing.cn_s;
+    result.hn_crossing_s += crossing.hn_s;
+  };
+  for (const ValueId id : plan.up) cross(id, true);
+  for (const ValueId id : plan.down) cross(id, false);
   result.cn_pre_s += costs.cn_run_s;
   if (plan.uses_hn()) {
     result.hn_s += costs.hn_run_s;
     result.cn_post_s += costs.cn_run_s;
-    result.round_trip_s = 2 * link.latency_s;
-    result.message_bytes_up = MessageBytes(graph, plan.up, sizes.bytes);
-    result.message_bytes_down = MessageBytes(graph, plan.down, sizes.bytes);
+    result.round_trip_s = 2 * conditions.link.latency_s;
+    result.message_bytes_up =
+        MessageBytes(graph, plan.up, sizes.bytes, conditions.wire.up);
+    result.message_bytes_down =
+        MessageBytes(graph, plan.down, sizes.bytes, conditions.wire.down);
   }
   result.front_end_s = FrontEndSeconds(graph, sizes, conditions.front_end);
 
-  const double cn_s = result.cn_pre_s + result.cn_post_s;
+  const double cn_s = result.front_end_s + result.cn_pre_s + result.cn_post_s +
+                      result.cn_crossing_s;
+  const double hn_s = result.hn_s + result.hn_crossing_s;
   // In the order of Station.
   const std::array<double, 4> stations = {cn_s / conditions.cn_units_per_hn,
-                                          result.up_s, result.hn_s,
-                                          result.down_s};
+                                          result.up_s, hn_s, result.down_s};
   const auto slowest = std::max_element(stations.begin(), stations.end());
   result.slowest = static_cast<Station>(slowest - stations.begin());
   result.requests_per_s = *slowest > 0 ? 1 / *slowest : 0;
@@ -99,7 +110,7 @@ Prediction Predict(const Graph& graph, const SplitPlan& plan,
   if (link_s > 0) result.link_requests_per_s = 1 / link_s;
   if (conditions.prices) {
     const Prices& prices = *conditions.prices;
-    result.price = cn_s * prices.cn_unit_s + result.hn_s * prices.hn_unit_s +
+    result.price = cn_s * prices.cn_unit_s + hn_s * prices.hn_unit_s +
                    (result.bytes_up + result.bytes_down) * prices.byte;
   }
   return result;

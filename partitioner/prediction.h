@@ -31,6 +31,18 @@ struct Prediction {
   double down_s = 0;
   double cn_post_s = 0;
   double round_trip_s = 0;  // 0 without an HN
+  // On either side: encoding and decoding what crosses, and what operators take
+  // more that are computed as one where nothing is cut between them.
+  double cn_crossing_s = 0;
+  double hn_crossing_s = 0;
+  // As sent: in the forms of Conditions::wire, each in the order of
+  // SplitPlan::up and down, and all together.
+  struct Sent {
+    models::WireForm form;
+    double bytes = 0;
+  };
+  std::vector<Sent> sent_up;
+  std::vector<Sent> sent_down;
   double bytes_up = 0;
   double bytes_down = 0;
   // Of the messages, with what the transport adds (MessageBytes); 0 without an
@@ -38,7 +50,8 @@ struct Prediction {
   double message_bytes_up = 0;
   double message_bytes_down = 0;
   // Of Conditions::front_end: the same for every plan, so no part of the
-  // latency that plans are compared by.
+  // latency that plans are compared by. CN time all the same: it counts where
+  // CNs are kept busy and paid for.
   double front_end_s = 0;
   // Weights that the operators of a side read, each once.
   double cn_memory_bytes = 0;
@@ -53,7 +66,8 @@ struct Prediction {
   std::optional<double> price;  // with Conditions::prices
 
   double latency_s() const {
-    return cn_pre_s + up_s + hn_s + down_s + cn_post_s + round_trip_s;
+    return cn_pre_s + up_s + hn_s + down_s + cn_post_s + round_trip_s +
+           cn_crossing_s + hn_crossing_s;
   }
   // As a client of an idle CN sees it.
   double end_to_end_s() const { return front_end_s + latency_s(); }

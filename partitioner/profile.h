@@ -14,6 +14,7 @@
 #include "base/digest.h"
 #include "models/graph.h"
 #include "partitioner/line_fit.h"
+#include "partitioner/wire_rates.h"
 
 namespace refract::partitioner {
 
@@ -61,11 +62,19 @@ struct Profile {
     std::vector<models::NodeId> nodes;  // one, or several computed as one
     std::string kernel;
     Timing timing;
+    // Of several nodes: the same where the values between them are written
+    // out, in pieces that together have all the nodes. Empty: not measured.
+    struct Piece {
+      std::vector<models::NodeId> nodes;
+      Timing timing;
+    };
+    std::vector<Piece> pieces;
   };
   std::vector<Operator> operators;  // in the order in which they run
   std::vector<models::NodeId> free_nodes;
   Timing run;    // besides the operators
   Timing whole;  // everything, measured apart
+  WireRates wire;
 
   // Operators and the run around them.
   double SumAt(double batch) const;

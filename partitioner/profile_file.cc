@@ -1,5 +1,6 @@
 // The stored form of profiles.
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <sstream>
@@ -66,6 +67,7 @@ class Reader {
       REFRACT_ASSIGN_OR_RETURN(
           op.timing, ReadTiming(name, entry.has_timing(), entry.timing(),
                                 profile.batches));
+      REFRACT_RETURN_IF_ERROR(ReadPieces(name, entry, profile.batches, op));
       profile.operators.push_back(std::move(op));
     }
     for (const std::string& node : stored.free_nodes()) {
@@ -78,6 +80,13 @@ class Reader {
     REFRACT_ASSIGN_OR_RETURN(
         profile.whole, ReadTiming("whole", stored.has_whole(), stored.whole(),
                                   profile.batches));
+    for (const proto::WireRate& rate : stored.wire()) {
+      const absl::Status added = AddWireRate(
+          rate.form(),
+          {rate.encode_bytes_per_second(), rate.decode_bytes_per_second()},
+          profile.wire);
+      if (!added.ok()) return base::Annotate(added, file_);
+    }
     return profile;
   }
 
@@ -163,6 +172,38 @@ class Reader {
     return found->second;
   }
 
+  // Of an operator whose nodes were read.
+  absl::Status ReadPieces(const std::string& name,
+                          const proto::Profile::Operator& entry,
+                          const std::vector<int64_t>& batches,
+                          Profile::Operator& op) const {
+    std::vector<NodeId> nodes;
+    for (const proto::Profile::Operator::Piece& stored : entry.pieces()) {
+      Profile::Operator::Piece piece;
+      for (const std::string& node : stored.nodes()) {
+        const auto found = nodes_.find(node);
+        if (found == nodes_.end()) {
+          return Wrong(name, absl::StrCat("a piece has node ", node,
+                                          ", the model none such"));
+        }
+        piece.nodes.push_back(found->second);
+        nodes.push_back(found->second);
+      }
+      REFRACT_ASSIGN_OR_RETURN(
+          piece.timing,
+          ReadTiming(absl::StrCat(name, ": piece"), stored.has_timing(),
+                     stored.timing(), batches));
+      op.pieces.push_back(std::move(piece));
+    }
+    std::sort(nodes.begin(), nodes.end());
+    std::vector<NodeId> all = op.nodes;
+    std::sort(all.begin(), all.end());
+    if (!op.pieces.empty() && nodes != all) {
+      return Wrong(name, "its pieces have not each of its nodes once");
+    }
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<Timing> ReadTiming(absl::string_view name, bool has,
                                     const proto::Timing& stored,
                                     const std::vector<int64_t>& batches) const {
@@ -240,12 +281,25 @@ std::string ProfileToText(const Graph& graph, const Profile& profile) {
     entry.set_op(graph.nodes[op.nodes.front()].op);
     entry.set_kernel(op.kernel);
     Store(op.timing, *entry.mutable_timing());
+    for (const Profile::Operator::Piece& piece : op.pieces) {
+      proto::Profile::Operator::Piece& one = *entry.add_pieces();
+      for (const NodeId node : piece.nodes) {
+        one.add_nodes(graph.nodes[node].name);
+      }
+      Store(piece.timing, *one.mutable_timing());
+    }
   }
   for (const NodeId node : profile.free_nodes) {
     stored.add_free_nodes(graph.nodes[node].name);
   }
   Store(profile.run, *stored.mutable_run());
   Store(profile.whole, *stored.mutable_whole());
+  for (const auto& [form, rate] : profile.wire) {
+    proto::WireRate& one = *stored.add_wire();
+    one.set_form(std::string(form));
+    one.set_encode_bytes_per_second(rate.encode_bytes_per_s);
+    one.set_decode_bytes_per_second(rate.decode_bytes_per_s);
+  }
   std::string text;
   google::protobuf::TextFormat::PrintToString(stored, &text);
   return text;

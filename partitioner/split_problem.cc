@@ -94,22 +94,20 @@ int SplitProblem::TensorOf(ValueId value) const {
              : -1;
 }
 
-double SplitProblem::CrossingBytes(size_t tensor,
-                                   const ValueSizes& sizes) const {
-  return crosses_[tensor] ? sizes.bytes[tensors_[tensor]] : 0;
+Crossing SplitProblem::Cross(size_t tensor, bool up,
+                             const Conditions& conditions,
+                             const ValueSizes& sizes) const {
+  if (!crosses_[tensor]) return {};
+  const ValueId id = tensors_[tensor];
+  return CrossingOf(conditions, id, up, sizes.bytes[id]);
 }
 
-double SplitProblem::CrossingSeconds(size_t tensor, const ValueSizes& sizes,
-                                     const Link& link) const {
-  if (!crosses_[tensor]) return 0;
-  return CrossingBytes(tensor, sizes) / link.bytes_per_s + link.tensor_s;
-}
-
-cut::Measure SplitProblem::BytesCrossing(const ValueSizes& sizes) const {
+cut::Measure SplitProblem::BytesCrossing(const Conditions& conditions,
+                                         const ValueSizes& sizes) const {
   cut::Measure measure(problem_);
   for (size_t t = 0; t < tensors_.size(); ++t) {
-    measure.up[t] = std::llround(CrossingBytes(t, sizes));
-    measure.down[t] = measure.up[t];
+    measure.up[t] = std::llround(Cross(t, true, conditions, sizes).bytes);
+    measure.down[t] = std::llround(Cross(t, false, conditions, sizes).bytes);
   }
   return measure;
 }
@@ -202,8 +200,12 @@ SplitProblem::Quantised SplitProblem::Latency(const Conditions& conditions,
     real.stage[n] = {cn_s, conditions.costs.hn_s[n], cn_s};
   }
   for (size_t t = 0; t < tensors_.size(); ++t) {
-    real.up[t] = CrossingSeconds(t, sizes, conditions.link);
-    real.down[t] = real.up[t];
+    const auto seconds = [&](bool up) {
+      const Crossing crossing = Cross(t, up, conditions, sizes);
+      return crossing.link_s + crossing.cn_s + crossing.hn_s;
+    };
+    real.up[t] = seconds(true);
+    real.down[t] = seconds(false);
   }
   const OperatorCosts& costs = conditions.costs;
   real.AddConstant(costs.cn_run_s);
@@ -213,7 +215,8 @@ SplitProblem::Quantised SplitProblem::Latency(const Conditions& conditions,
 }
 
 SplitProblem::Quantised SplitProblem::Stations(const Conditions& conditions,
-                                               const ValueSizes& sizes) const {
+                                               const ValueSizes& sizes,
+                                               double front_end_s) const {
   Real cn = Zero();
   Real up = Zero();
   Real hn = Zero();
@@ -224,18 +227,25 @@ SplitProblem::Quantised SplitProblem::Stations(const Conditions& conditions,
     hn.stage[n][cut::kHn] = conditions.costs.hn_s[n];
   }
   for (size_t t = 0; t < tensors_.size(); ++t) {
-    up.up[t] = CrossingSeconds(t, sizes, conditions.link);
-    down.down[t] = up.up[t];
+    const Crossing rising = Cross(t, true, conditions, sizes);
+    const Crossing falling = Cross(t, false, conditions, sizes);
+    up.up[t] = rising.link_s;
+    down.down[t] = falling.link_s;
+    cn.up[t] = rising.cn_s / conditions.cn_units_per_hn;
+    cn.down[t] = falling.cn_s / conditions.cn_units_per_hn;
+    hn.up[t] = rising.hn_s;
+    hn.down[t] = falling.hn_s;
   }
   const double run_s = conditions.costs.cn_run_s / conditions.cn_units_per_hn;
-  cn.AddConstant(run_s);
+  cn.AddConstant(run_s + front_end_s / conditions.cn_units_per_hn);
   cn.hn_used = run_s;
   hn.hn_used = conditions.costs.hn_run_s;
   return Quantise({cn, up, hn, down});
 }
 
 SplitProblem::Quantised SplitProblem::Price(const Conditions& conditions,
-                                            const ValueSizes& sizes) const {
+                                            const ValueSizes& sizes,
+                                            double front_end_s) const {
   const Prices& prices = *conditions.prices;
   Real real = Zero();
   for (size_t n = 0; n < real.stage.size(); ++n) {
@@ -243,11 +253,16 @@ SplitProblem::Quantised SplitProblem::Price(const Conditions& conditions,
     real.stage[n] = {on_cn, conditions.costs.hn_s[n] * prices.hn_unit_s, on_cn};
   }
   for (size_t t = 0; t < tensors_.size(); ++t) {
-    real.up[t] = CrossingBytes(t, sizes) * prices.byte;
-    real.down[t] = real.up[t];
+    const auto money = [&](bool up) {
+      const Crossing crossing = Cross(t, up, conditions, sizes);
+      return crossing.bytes * prices.byte + crossing.cn_s * prices.cn_unit_s +
+             crossing.hn_s * prices.hn_unit_s;
+    };
+    real.up[t] = money(true);
+    real.down[t] = money(false);
   }
   const double run = conditions.costs.cn_run_s * prices.cn_unit_s;
-  real.AddConstant(run);
+  real.AddConstant(run + front_end_s * prices.cn_unit_s);
   real.hn_used = run + conditions.costs.hn_run_s * prices.hn_unit_s;
   return Quantise({real});
 }

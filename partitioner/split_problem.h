@@ -8,6 +8,7 @@
 #include "models/graph.h"
 #include "models/split_plan.h"
 #include "partitioner/conditions.h"
+#include "partitioner/crossing.h"
 #include "partitioner/cut/problem.h"
 #include "partitioner/prediction.h"
 
@@ -27,8 +28,10 @@ class SplitProblem {
   // The problem's tensor that stands for `value`; -1 when none does.
   int TensorOf(models::ValueId value) const;
 
-  // Whole bytes that cross, and of weights that a side holds.
-  cut::Measure BytesCrossing(const ValueSizes& sizes) const;
+  // Whole bytes that cross, in the forms of Conditions::wire, and of weights
+  // that a side holds.
+  cut::Measure BytesCrossing(const Conditions& conditions,
+                             const ValueSizes& sizes) const;
   cut::Measure CnMemory(const ValueSizes& sizes) const;
   cut::Measure HnMemory(const ValueSizes& sizes) const;
 
@@ -41,11 +44,13 @@ class SplitProblem {
   Quantised Latency(const Conditions& conditions,
                     const ValueSizes& sizes) const;
   // One measure per station: CN, link up, HN, link down. Their largest is the
-  // time between two requests.
-  Quantised Stations(const Conditions& conditions,
-                     const ValueSizes& sizes) const;
+  // time between two requests. `front_end_s`: what every request takes on its
+  // CN beside the model (FrontEndSeconds).
+  Quantised Stations(const Conditions& conditions, const ValueSizes& sizes,
+                     double front_end_s) const;
   // `conditions` must have prices.
-  Quantised Price(const Conditions& conditions, const ValueSizes& sizes) const;
+  Quantised Price(const Conditions& conditions, const ValueSizes& sizes,
+                  double front_end_s) const;
 
   static cut::Stages StagesOf(const models::SplitPlan& plan);
   // Writes `stages` into `plan` and fills in its crossings.
@@ -55,9 +60,9 @@ class SplitProblem {
  private:
   struct Real;  // a measure in seconds or money
   Real Zero() const;
-  double CrossingBytes(size_t tensor, const ValueSizes& sizes) const;
-  double CrossingSeconds(size_t tensor, const ValueSizes& sizes,
-                         const Link& link) const;
+  // Nothing for constants.
+  Crossing Cross(size_t tensor, bool up, const Conditions& conditions,
+                 const ValueSizes& sizes) const;
   Quantised Quantise(std::vector<Real> measures) const;
 
   cut::Problem problem_;

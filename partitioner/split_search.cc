@@ -36,14 +36,14 @@ std::string BytesText(double bytes) {
 SplitProblem::Quantised ObjectiveOf(const SplitProblem& problem,
                                     const Conditions& conditions,
                                     const ValueSizes& sizes,
-                                    Objective objective) {
+                                    Objective objective, double front_end_s) {
   switch (objective) {
     case Objective::kLatency:
       return problem.Latency(conditions, sizes);
     case Objective::kThroughput:
-      return problem.Stations(conditions, sizes);
+      return problem.Stations(conditions, sizes, front_end_s);
     case Objective::kPrice:
-      return problem.Price(conditions, sizes);
+      return problem.Price(conditions, sizes, front_end_s);
   }
   return {};
 }
@@ -52,7 +52,7 @@ SplitProblem::Quantised ObjectiveOf(const SplitProblem& problem,
 
 std::vector<SplitSearch::BudgetLine> SplitSearch::Lines(
     const Budget& budget, const SplitProblem& problem,
-    const ValueSizes& sizes) {
+    const Conditions& conditions, const ValueSizes& sizes) {
   std::vector<BudgetLine> lines;
   if (budget.hn_memory_bytes) {
     lines.push_back({"HN memory", *budget.hn_memory_bytes,
@@ -65,10 +65,10 @@ std::vector<SplitSearch::BudgetLine> SplitSearch::Lines(
                      [](const Prediction& p) { return p.cn_memory_bytes; }});
   }
   if (budget.bytes_per_request) {
-    lines.push_back({"bytes per request", *budget.bytes_per_request,
-                     problem.BytesCrossing(sizes), [](const Prediction& p) {
-                       return p.bytes_up + p.bytes_down;
-                     }});
+    lines.push_back(
+        {"bytes per request", *budget.bytes_per_request,
+         problem.BytesCrossing(conditions, sizes),
+         [](const Prediction& p) { return p.bytes_up + p.bytes_down; }});
   }
   return lines;
 }
@@ -92,9 +92,10 @@ SplitSearch::SplitSearch(const Graph& graph, const base::Digest& model,
       objective_(options.objective),
       problem_(graph, conditions.hn_look_ups),
       sizes_(SizesOf(graph, conditions.sizes)),
-      lines_(Lines(options.budget, problem_, sizes_)) {
+      lines_(Lines(options.budget, problem_, conditions, sizes_)) {
   SplitProblem::Quantised objective =
-      ObjectiveOf(problem_, conditions, sizes_, objective_);
+      ObjectiveOf(problem_, conditions, sizes_, objective_,
+                  FrontEndSeconds(graph, sizes_, conditions.front_end));
   unit_ = objective.unit;
   goal_.objectives = std::move(objective.measures);
   goal_.max_cuts = options.max_cuts;

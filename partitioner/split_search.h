@@ -59,6 +59,7 @@ class SplitSearch {
               const Conditions& conditions, const OptimalOptions& options);
   static std::vector<BudgetLine> Lines(const Budget& budget,
                                        const SplitProblem& problem,
+                                       const Conditions& conditions,
                                        const ValueSizes& sizes);
 
   const models::Graph& graph_;

@@ -74,6 +74,7 @@ partitioner::Hardware ProfiledHardware(const partitioner::Profile& profile,
       ", at ", profile.time, "; what was not measured as ", figures.name);
   hardware.units = profile.cpus;
   hardware.memory_bytes = static_cast<double>(profile.memory_bytes);
+  if (!profile.wire.empty()) hardware.wire = profile.wire;
   return hardware;
 }
 

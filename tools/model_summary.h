@@ -89,6 +89,10 @@ ModelSummary Summarize(
     const models::LoadedModel& model, const models::SplitPlan* plan,
     const absl::flat_hash_map<std::string, int64_t>& per_item);
 
+// Whether requests "may be cut and put together" by rows; or what may not be
+// done with them, and why.
+std::string RowsText(const models::RowDependence& rows);
+
 void PrintSummary(const ModelSummary& summary, std::ostream& out);
 // Of many crossing tensors only the largest; ToJson has them all.
 void PrintPlan(const PlanSummary& plan, std::ostream& out);

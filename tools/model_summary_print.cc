@@ -151,7 +151,8 @@ ordered_json ToJson(const PlanSummary& plan) {
           {"rows", ToJson(plan.rows)},    {"hn_rows", ToJson(plan.hn_rows)}};
 }
 
-// "may be cut and put together"; or what may not be done, and why.
+}  // namespace
+
 std::string RowsText(const models::RowDependence& rows) {
   if (rows.may_coalesce) return "requests may be cut and put together";
   return absl::StrCat(
@@ -159,8 +160,6 @@ std::string RowsText(const models::RowDependence& rows) {
                      : "requests are neither cut nor put together: ",
       rows.why.empty() ? "not known to be scored alone" : rows.why);
 }
-
-}  // namespace
 
 void PrintPlan(const PlanSummary& plan, std::ostream& out) {
   const char* const names[] = {"CN-pre ", "HN     ", "CN-post"};

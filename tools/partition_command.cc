@@ -28,6 +28,7 @@
 #include "tools/verify/verify_command.h"
 #include "tools/verify/verify_report.h"
 #include "tools/wire/plan.h"
+#include "tools/wire/priced_split.h"
 
 namespace refract::tools {
 namespace {
@@ -50,6 +51,7 @@ struct Planned {
   models::SplitPlan plan;
   // With --method optimal, --report or --verify.
   std::optional<SplitReport> report;
+  std::optional<WirePricing> pricing;  // with forms as well
 };
 
 bool NeedsCosts(const PartitionOptions& options) {
@@ -74,40 +76,50 @@ absl::StatusOr<CostProfiles> FindProfiles(const PartitionOptions& options,
 }
 
 // The optimum, its rivals and, for who wants to see them, forced cuts.
-absl::StatusOr<SplitReport> MakeReport(
-    const PartitionOptions& options, const models::LoadedModel& model,
-    const absl::flat_hash_map<std::string, int64_t>& sizes,
-    const CostProfiles& profiles) {
-  SplitReport report;
+// `samples`: what forms are chosen on, or null.
+absl::Status MakeReport(const PartitionOptions& options,
+                        const models::LoadedModel& model,
+                        const absl::flat_hash_map<std::string, int64_t>& sizes,
+                        const CostProfiles& profiles,
+                        const WireSamples* samples, Planned& planned) {
+  SplitReport& report = planned.report.emplace();
   report.written = options.method;
   REFRACT_ASSIGN_OR_RETURN(report.conditions,
                            MakeConditions(options.conditions, model.graph,
                                           model.config, sizes, profiles));
   const partitioner::Conditions& conditions = report.conditions.conditions;
   const partitioner::OptimalOptions& goal = report.conditions.goal;
-  REFRACT_ASSIGN_OR_RETURN(
-      report.split,
-      partitioner::SplitOptimally(model.graph, model.digest, conditions, goal));
+  if (samples != nullptr) {
+    REFRACT_ASSIGN_OR_RETURN(
+        PricedSplit priced,
+        SplitWithForms(options.wire, model, *samples, report.conditions));
+    report.split = std::move(priced.split);
+    planned.pricing.emplace(std::move(priced.pricing));
+  } else {
+    REFRACT_ASSIGN_OR_RETURN(
+        report.split, partitioner::SplitOptimally(model.graph, model.digest,
+                                                  conditions, goal));
+  }
   if (options.json.empty() && options.report.empty() &&
       !options.verify.verify) {
-    return report;
+    return absl::OkStatus();
   }
   REFRACT_ASSIGN_OR_RETURN(
       report.forced_cuts,
       partitioner::FindForcedCuts(model.graph, model.digest, conditions, goal,
                                   report.split, options.forced_cuts));
-  return report;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Planned> MakePlan(
     const PartitionOptions& options, const models::LoadedModel& model,
     const absl::flat_hash_map<std::string, int64_t>& sizes,
-    const CostProfiles& profiles) {
+    const CostProfiles& profiles, const WireSamples* samples) {
   const models::Graph& graph = model.graph;
   Planned planned;
   if (NeedsCosts(options)) {
-    REFRACT_ASSIGN_OR_RETURN(planned.report,
-                             MakeReport(options, model, sizes, profiles));
+    REFRACT_RETURN_IF_ERROR(
+        MakeReport(options, model, sizes, profiles, samples, planned));
   }
   if (options.method == "optimal") {
     planned.plan = planned.report->split.best.plan;
@@ -144,7 +156,7 @@ absl::StatusOr<SampleRequests> PrepareToVerify(
   REFRACT_ASSIGN_OR_RETURN(
       SampleRequests samples,
       SamplesFor(options.verify, model,
-                 options.batch_given || options.verify.sample.empty()
+                 options.batch_given || options.verify.samples.empty()
                      ? std::optional(conditions.batch)
                      : std::nullopt,
                  sizes));
@@ -164,11 +176,6 @@ absl::StatusOr<SampleRequests> PrepareToVerify(
 
 absl::Status Partition(PartitionOptions options, std::ostream& out,
                        std::ostream& err) {
-  if (options.verify.verify && options.wire.given) {
-    return absl::InvalidArgumentError(
-        "--verify compares answers bit for bit, with tensors sent as they are: "
-        "leave out --wire-dtype and --wire-error-bound");
-  }
   REFRACT_RETURN_IF_ERROR(CheckVerifyOptions(options.verify));
   options.verify.run.nodes.op_libraries = options.op_libraries;
   if (options.forced_cuts < 0) {
@@ -193,14 +200,33 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
     REFRACT_ASSIGN_OR_RETURN(
         samples, PrepareToVerify(*model, sizes, profiles, options, err));
   }
+  std::optional<WireSamples> wire_samples;
+  if (options.wire.given && samples) {
+    REFRACT_ASSIGN_OR_RETURN(wire_samples,
+                             ServedSamples(options.verify, *model, *samples));
+  } else if (options.wire.given) {
+    REFRACT_ASSIGN_OR_RETURN(
+        wire_samples,
+        WireSamplesFor(options.wire, *model, options.conditions.batch, sizes));
+  }
   REFRACT_ASSIGN_OR_RETURN(Planned planned,
-                           MakePlan(options, *model, sizes, profiles));
+                           MakePlan(options, *model, sizes, profiles,
+                                    wire_samples ? &*wire_samples : nullptr));
   models::MarkRows(model->graph, planned.plan);
   std::optional<WireReport> wire;
-  if (options.wire.given) {
+  if (wire_samples) {
     REFRACT_ASSIGN_OR_RETURN(
-        wire, ChooseWireForms(options.wire, *model, options.conditions.batch,
-                              sizes, planned.plan));
+        wire,
+        ChooseWireForms(options.wire, *model, *wire_samples, planned.plan));
+    if (wire) {
+      REFRACT_RETURN_IF_ERROR(
+          MeasureEachForm(*model, *wire_samples, planned.plan, *wire));
+    }
+  }
+  if (planned.report) {
+    planned.report->rows = planned.plan.rows;
+    planned.report->hn_rows = planned.plan.hn_rows;
+    planned.report->wire = wire;
   }
   const std::string path = absl::StrCat(model->folder, "/split_plan.pb");
   REFRACT_RETURN_IF_ERROR(models::SavePlan(model->graph, planned.plan, path));
@@ -210,12 +236,17 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
     PrintSplit(model->graph, planned.report->conditions, planned.report->split,
                out);
   }
-  if (wire) PrintWire(planned.plan, *wire, out);
+  if (wire) PrintWire(model->graph, planned.plan, *wire, out);
   out << "written: " << path << "\n";
   if (options.verify.verify) {
-    REFRACT_ASSIGN_OR_RETURN(planned.report->verification,
-                             VerifySplit(options.verify, *model, planned.plan,
-                                         *planned.report, *samples, err));
+    std::optional<CutForms> forms;
+    if (wire_samples) {
+      forms.emplace(CutForms{options.wire, *wire_samples, *planned.pricing});
+    }
+    REFRACT_ASSIGN_OR_RETURN(
+        planned.report->verification,
+        VerifySplit(options.verify, *model, planned.plan, *planned.report,
+                    *samples, forms ? &*forms : nullptr, out, err));
     PrintCalibration(*planned.report->conditions.calibration, out);
     PrintVerification(*planned.report->verification,
                       *planned.report->conditions.calibration, out);
@@ -236,8 +267,8 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
                       "\n"));
   }
   if (!options.report.empty()) {
-    REFRACT_RETURN_IF_ERROR(
-        WriteText(options.report, SplitToHtml(*model, *planned.report)));
+    REFRACT_RETURN_IF_ERROR(WriteText(
+        options.report, SplitToHtml(*model, planned.plan, *planned.report)));
     out << "report: " << options.report << "\n";
   }
   return absl::OkStatus();
@@ -291,7 +322,7 @@ void AddPartitionCommand(CLI::App& app, Context& context) {
         command->count("--wire-error-bound") > 0 ||
         (!options->wire.samples.empty() && !options->verify.verify);
     if (options->verify.verify && !options->wire.samples.empty()) {
-      options->verify.sample = options->wire.samples.front();
+      options->verify.samples = options->wire.samples;
     }
     context.action = [&context, options] {
       return Partition(*options, context.out, context.err);

@@ -25,6 +25,7 @@
 #include "tools/profile/hardware_probe.h"
 #include "tools/profile/profile_report.h"
 #include "tools/profile/profiler.h"
+#include "tools/profile/wire_probe.h"
 
 namespace refract::tools {
 namespace {
@@ -145,6 +146,7 @@ absl::Status MeasureModel(ProfileOptions options, Context& context) {
   measure.progress = Progress(context.err);
   REFRACT_ASSIGN_OR_RETURN(partitioner::Profile profile,
                            MeasureProfile(*model, *source, measure));
+  REFRACT_ASSIGN_OR_RETURN(profile.wire, MeasureWireRates(measure.repetitions));
   DescribeMachine(profile);
   PrintProfile(graph, profile, context.out);
 

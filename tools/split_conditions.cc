@@ -122,6 +122,7 @@ void UseProfiles(const CostProfiles& profiles, const models::Graph& graph,
         UseProfile(*profiles.cn, graph, "CN", result.cn, result);
     costs.cn_s = std::move(measured.node_s);
     costs.cn_run_s = measured.run_s;
+    costs.cn_cut_s = std::move(measured.cut_s);
     add_unknown(measured.unknown);
   }
   if (profiles.hn) {
@@ -129,6 +130,7 @@ void UseProfiles(const CostProfiles& profiles, const models::Graph& graph,
         UseProfile(*profiles.hn, graph, "HN", result.hn, result);
     costs.hn_s = std::move(measured.node_s);
     costs.hn_run_s = measured.run_s;
+    costs.hn_cut_s = std::move(measured.cut_s);
     add_unknown(measured.unknown);
   }
   // Estimated for a side without a profile.
@@ -321,6 +323,15 @@ absl::StatusOr<SplitConditions> MakeConditions(
           : partitioner::SizesForBatch(graph, options.batch, per_item);
   conditions.costs =
       partitioner::RooflineCosts(graph, conditions.sizes, result.cn, result.hn);
+  // They never leave the CN.
+  const std::vector<models::NodeId>& regions = conditions.costs.regions;
+  if (!regions.empty() && !profiles.cn) {
+    result.notes.push_back(absl::StrCat(
+        "costs of the CN: ", regions.size(),
+        " region(s) of LibTorch's interpreter, assumed to run each of their "
+        "operators once (refract profile measures them): ",
+        SomeNames(graph, regions)));
+  }
   UseProfiles(profiles, graph, result);
   conditions.link = {.bytes_per_s = options.link_gbps * 1e9 / 8,
                      .latency_s = options.link_latency_us * 1e-6};

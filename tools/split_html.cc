@@ -183,8 +183,9 @@ absl::string_view PageFile(absl::string_view name) {
 }  // namespace
 
 std::string SplitToHtml(const models::LoadedModel& model,
+                        const models::SplitPlan& written,
                         const SplitReport& report) {
-  const ordered_json data = {
+  ordered_json data = {
       {"model",
        {{"name", model.name},
         {"version", model.version},
@@ -192,6 +193,8 @@ std::string SplitToHtml(const models::LoadedModel& model,
       {"partition", SplitToJson(model.graph, report)},
       {"drawing", DrawingsToJson(model.graph, report)},
   };
+  data["wire"] = report.wire ? WireToJson(model.graph, written, *report.wire)
+                             : ordered_json();
   // "{{style.css}}" stands for that file, "{{data}}" for the JSON. What is put
   // in is not looked through again.
   std::string page;

@@ -49,6 +49,20 @@ ordered_json OrNull(const std::optional<double>& value) {
   return value ? ordered_json(*value) : ordered_json();
 }
 
+// In the order of "up" and "down": bytes and form of each.
+ordered_json SentToJson(const std::vector<Prediction::Sent>& sent) {
+  ordered_json list = ordered_json::array();
+  for (const Prediction::Sent& one : sent) {
+    ordered_json entry = {{"bytes", one.bytes}};
+    if (!one.form.is_plain()) {
+      entry["form"] = models::Name(one.form.type);
+      entry["unique_rows"] = one.form.unique_rows;
+    }
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
 ordered_json ToJson(const Graph& graph, const Alternative& alternative) {
   const Prediction& prediction = alternative.prediction;
   ordered_json stages = ordered_json::array();
@@ -66,6 +80,8 @@ ordered_json ToJson(const Graph& graph, const Alternative& alternative) {
       {"down_s", prediction.down_s},
       {"cn_post_s", prediction.cn_post_s},
       {"round_trip_s", prediction.round_trip_s},
+      {"cn_crossing_s", prediction.cn_crossing_s},
+      {"hn_crossing_s", prediction.hn_crossing_s},
       {"bytes_up", prediction.bytes_up},
       {"bytes_down", prediction.bytes_down},
       {"message_bytes_up", prediction.message_bytes_up},
@@ -79,6 +95,8 @@ ordered_json ToJson(const Graph& graph, const Alternative& alternative) {
       {"price", OrNull(prediction.price)},
       {"up", NamesOf(graph, alternative.plan.up)},
       {"down", NamesOf(graph, alternative.plan.down)},
+      {"sent_up", SentToJson(prediction.sent_up)},
+      {"sent_down", SentToJson(prediction.sent_down)},
   };
   json["stages"] = std::move(stages);
   return json;
@@ -227,6 +245,8 @@ ordered_json SplitToJson(const Graph& graph, const SplitReport& report) {
   ordered_json json = {
       {"objective", report.conditions.options.objective},
       {"written", report.written},
+      {"rows", RowsText(report.rows)},
+      {"hn_rows", RowsText(report.hn_rows)},
       {"cost", split.best.cost},
       {"lower_bound", split.lower_bound},
       {"gap", split.gap()},

@@ -124,16 +124,17 @@ void PrintSplit(const Graph& graph, const SplitConditions& conditions,
         << " to every latency below\n";
   }
   std::vector<std::vector<std::string>> rows = {
-      {"plan", "latency", "CN-pre", "up", "HN", "down", "CN-post", "sent up",
-       "sent down", "requests/s per GPU", ""}};
+      {"plan", "latency", "CN-pre", "up", "HN", "down", "CN-post", "crossing",
+       "sent up", "sent down", "requests/s per GPU", ""}};
   for (const Alternative* alternative : AlternativesOf(split)) {
     const Prediction& prediction = alternative->prediction;
     rows.push_back(
         {alternative->plan.method, SecondsText(prediction.latency_s()),
          SecondsText(prediction.cn_pre_s), SecondsText(prediction.up_s),
          SecondsText(prediction.hn_s), SecondsText(prediction.down_s),
-         SecondsText(prediction.cn_post_s), Bytes(prediction.bytes_up),
-         Bytes(prediction.bytes_down),
+         SecondsText(prediction.cn_post_s),
+         SecondsText(prediction.cn_crossing_s + prediction.hn_crossing_s),
+         Bytes(prediction.bytes_up), Bytes(prediction.bytes_down),
          absl::StrFormat("%.4g", prediction.requests_per_s),
          alternative->over.empty()
              ? ""

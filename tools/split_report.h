@@ -16,6 +16,7 @@
 #include "partitioner/optimal.h"
 #include "tools/split_conditions.h"
 #include "tools/verify/verify.h"
+#include "tools/wire/plan.h"
 
 namespace refract::tools {
 
@@ -27,6 +28,11 @@ struct SplitReport {
   std::optional<Verification> verification;
   // Which alternative's plan is the model's now, by its method.
   std::string written;
+  // Of that plan: what may be done with the rows of requests (MarkRows()).
+  models::RowDependence rows;
+  models::RowDependence hn_rows;
+  // The forms in which it sends what crosses, if it has any.
+  std::optional<WireReport> wire;
 };
 
 // The optimum, then what it was compared with.
@@ -45,8 +51,9 @@ nlohmann::ordered_json SplitToJson(const models::Graph& graph,
                                    const SplitReport& report);
 
 // One HTML page that needs nothing else, neither files nor network: the JSON
-// and the drawn graph of every alternative.
+// and the drawn graph of every alternative. `written`: the model's plan now.
 std::string SplitToHtml(const models::LoadedModel& model,
+                        const models::SplitPlan& written,
                         const SplitReport& report);
 
 }  // namespace refract::tools

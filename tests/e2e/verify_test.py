@@ -82,7 +82,7 @@ class VerifyTest(unittest.TestCase):
         with open(report, encoding="utf-8") as file:
             return done.stdout, json.load(file)["partition"]["verification"]
 
-    def check(self, verification):
+    def check(self, verification, exact=True):
         cuts = verification["cuts"]
         named = " = ".join(c["name"] for c in cuts if not c["forced"])
         for method in ALTERNATIVES:
@@ -91,7 +91,7 @@ class VerifyTest(unittest.TestCase):
         self.assertGreaterEqual(len(forced), 5)
         crossings = {(tuple(c["up"]), tuple(c["down"])) for c in forced}
         self.assertEqual(len(crossings), len(forced))
-        self.assertTrue(verification["answers_equal"])
+        self.assertEqual(verification["answers_equal"], exact)
         for cut in cuts:
             with self.subTest(cut["name"]):
                 self.assertGreater(cut["predicted_s"], 0)
@@ -129,6 +129,67 @@ class VerifyTest(unittest.TestCase):
         self.assertEqual(verification["transport"], "tcp")
         self.assertEqual(verification["distinct_requests"], 1)
         self.check(verification)
+
+    def test_cuts_in_forms_of_their_own(self):
+        text, verification = self.verify(
+            "--batch", 48, "--transport", "shm", "--wire-dtype", "int8"
+        )
+        self.check(verification, exact=False)
+        lossy = [cut for cut in verification["cuts"] if cut["up"]]
+        self.assertTrue(lossy)
+        for cut in lossy:
+            with self.subTest(cut["name"]):
+                self.assertIn("int8", cut["up_forms"] + cut["down_forms"])
+                # Both tell of the same requests: the nodes compute what this
+                # process does.
+                for error in cut["errors"]:
+                    self.assertGreater(error["expected_at_most"], 0)
+                    self.assertEqual(
+                        error["max_abs_error"], error["expected_at_most"]
+                    )
+        self.assertIn("  error ", text)
+
+    def test_users_of_a_sample_cross_once_and_bits_stay(self):
+        tensors = support.make_inputs(
+            self.folder / "dlrm" / "dlrm.json", 40, seed=3, bags="published"
+        )
+        same = {}
+        for name, tensor in tensors.items():
+            # One id per item, and all of them the same user's.
+            same[name] = tensor if name.startswith("offsets") else (
+                tensor[:1].expand_as(tensor).contiguous()
+            )
+        sample = self.folder / "same.safetensors"
+        support.write_tensors(sample, same)
+        _, verification = self.verify(
+            "--transport", "tcp", "--sample", sample, "--wire-dtype", "fp32"
+        )
+        self.check(verification)
+        self.assertTrue(
+            any(
+                "equal rows once" in form
+                for cut in verification["cuts"]
+                for form in cut.get("up_forms", [])
+            )
+        )
+
+    def test_cuts_that_break_the_bound_are_left_out(self):
+        text, verification = self.verify(
+            "--batch", 16, "--transport", "shm", "--wire-dtype", "auto",
+            "--wire-error-bound", "1e-4",
+        )
+        for cut in verification["cuts"]:
+            for error in cut.get("errors", []):
+                self.assertLessEqual(error["max_abs_error"], 1e-4)
+        # Nothing is small enough for that in int8.
+        done = self.refract(
+            "partition", self.model, "--method", "all-hn", "--verify",
+            "--verify-rounds", 1, "--calibration", self.calibration,
+            "--batch", 16, "--wire-dtype", "int8",
+            "--wire-error-bound", "1e-12", check=False,
+        )
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("--wire-error-bound", done.stderr)
 
     def test_without_a_calibration_one_is_made(self):
         report = self.folder / "verify.json"

@@ -63,6 +63,22 @@ class GraphCostsTest : public testing::Test {
   Graph graph_;
 };
 
+// Two operators, each three launches of 1 us and 400 bytes at 100 MB/s.
+TEST_F(GraphCostsTest, RegionsOfTheInterpreterAreAssumedToRunEachOperatorOnce) {
+  const ValueId x = Tensor({100});
+  graph_.inputs = {x};
+  const ValueId y = Tensor({10});
+  Add("refract.script.default",
+      {{"input_0", ValueRef{x}},
+       {"operators", models::StringList{"aten::mul", "prim::Loop"}}},
+      y);
+  graph_.outputs = {y};
+  const OperatorCosts costs = RooflineCosts(graph_, {}, Toy(), Toy());
+  EXPECT_DOUBLE_EQ(costs.cn_s[0], 2 * (3e-6 + 4e-6));
+  EXPECT_EQ(costs.regions, (std::vector<models::NodeId>{0}));
+  EXPECT_TRUE(costs.unknown.empty());
+}
+
 TEST_F(GraphCostsTest, FollowTheBatchAndSkipWhatIsFree) {
   const SymExpr b = SymExpr::Symbol("b");
   const ValueId x = Tensor({b, 100});

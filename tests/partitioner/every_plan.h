@@ -52,6 +52,7 @@ struct Sums {
   double tensors_down = 0;
   double hn_memory = 0;
   double cn_memory = 0;
+  double front_end_s = 0;
   bool uses_hn = false;
 
   Sums(const models::Graph& graph, const models::SplitPlan& plan,
@@ -81,8 +82,32 @@ struct Sums {
     for (const auto& [on_hn, id] : weights) {
       (on_hn ? hn_memory : cn_memory) += bytes(id);
     }
-    for (const models::ValueId id : plan.up) up += bytes(id);
-    for (const models::ValueId id : plan.down) down += bytes(id);
+    const WirePrices& wire = conditions.wire;
+    for (const models::ValueId id : plan.up) {
+      const bool plain =
+          wire.up.empty() || wire.up[id].form == models::WireForm();
+      up += plain ? bytes(id) : wire.up[id].bytes;
+      cn_s += plain ? 0 : wire.up[id].encode_s;
+      hn_s += plain ? 0 : wire.up[id].decode_s;
+    }
+    for (const models::ValueId id : plan.down) {
+      const bool plain =
+          wire.down.empty() || wire.down[id].form == models::WireForm();
+      down += plain ? bytes(id) : wire.down[id].bytes;
+      hn_s += plain ? 0 : wire.down[id].encode_s;
+      cn_s += plain ? 0 : wire.down[id].decode_s;
+    }
+    for (const auto* crossing : {&plan.up, &plan.down}) {
+      for (const models::ValueId id : *crossing) {
+        if (conditions.costs.cn_cut_s.empty()) break;
+        cn_s += conditions.costs.cn_cut_s[id] / 2;
+        hn_s += conditions.costs.hn_cut_s[id] / 2;
+      }
+    }
+    front_end_s =
+        conditions.front_end.request_s +
+        conditions.front_end.tensor_s *
+            static_cast<double>(graph.inputs.size() + graph.outputs.size());
     tensors_up = static_cast<double>(plan.up.size());
     tensors_down = static_cast<double>(plan.down.size());
     // Every part that runs takes something besides its operators.
@@ -99,11 +124,11 @@ struct Sums {
                (uses_hn ? 2 * link.latency_s : 0);
       case Objective::kThroughput:
         return std::max(
-            {cn_s / conditions.cn_units_per_hn, hn_s,
+            {(front_end_s + cn_s) / conditions.cn_units_per_hn, hn_s,
              up / link.bytes_per_s + tensors_up * link.tensor_s,
              down / link.bytes_per_s + tensors_down * link.tensor_s});
       case Objective::kPrice:
-        return cn_s * conditions.prices->cn_unit_s +
+        return (front_end_s + cn_s) * conditions.prices->cn_unit_s +
                hn_s * conditions.prices->hn_unit_s +
                (up + down) * conditions.prices->byte;
     }

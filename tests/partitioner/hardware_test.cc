@@ -80,6 +80,33 @@ TEST(HardwareTest, EveryFigureIsNamedWhenItIsMissingOrNegative) {
               HasSubstr("flops_per_second"));
 }
 
+TEST(HardwareTest, RatesOfFormsOnTheWireAreOptionalButSound) {
+  const auto with = [](const std::string& wire) {
+    return std::string(kGood) + " wire { " + wire + " }";
+  };
+  const std::string both =
+      "encode_bytes_per_second { value: 2e9 source: \"read\" } "
+      "decode_bytes_per_second { value: 3e9 source: \"read\" }";
+  const absl::StatusOr<Hardware> hardware =
+      ParseHardware(with("form: \"int8\" " + both), "toy");
+  ASSERT_TRUE(hardware.ok()) << hardware.status();
+  ASSERT_EQ(hardware->wire.count("int8"), 1u);
+  EXPECT_EQ(hardware->wire.at("int8").encode_bytes_per_s, 2e9);
+  EXPECT_EQ(hardware->wire.at("int8").decode_bytes_per_s, 3e9);
+  EXPECT_TRUE(ParseHardware(kGood, "toy")->wire.empty());
+  EXPECT_THAT(Refused(with("form: \"int9\" " + both)), HasSubstr("int9"));
+  EXPECT_THAT(Refused(with("form: \"int8\"")),
+              AllOf(HasSubstr("int8"), HasSubstr("encode_bytes_per_second")));
+  EXPECT_THAT(
+      Refused(with("form: \"int8\" " + Replaced(both, "3e9", "-3e9"))),
+      AllOf(HasSubstr("decode_bytes_per_second"), HasSubstr("negative")));
+  EXPECT_THAT(Refused(with("form: \"int8\" " + both +
+                           " } wire { form: "
+                           "\"int8\" " +
+                           both)),
+              HasSubstr("twice"));
+}
+
 TEST(HardwareTest, OnlyWhatNeverLooksUpRowsMayLeaveThemOut) {
   const absl::StatusOr<Hardware> hardware = ParseHardware(
       Replaced(kGood, "row_seconds { value: 5e-9 source: \"measured\" }", ""),

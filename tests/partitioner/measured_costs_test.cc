@@ -136,6 +136,58 @@ TEST_F(MeasuredCostsTest, OneStepsNodesShareItByTheirWork) {
               1e-15);
 }
 
+// Together 42 us at batch 16; apart linear 40, relu 15 and the view 5 us. So
+// linear has 2/3 of the step; and who cuts at its result, or at relu's, of
+// which the view is no other memory, pays for one of two equal tensors.
+TEST_F(MeasuredCostsTest, PiecesShareTheStepAndPriceACutThroughIt) {
+  profile_.operators = {{{0, 1, 2},
+                         "linear/relu/view",
+                         Straight(10e-6, 2e-6),
+                         {{{0}, Straight(40e-6, 0)},
+                          {{1}, Straight(15e-6, 0)},
+                          {{2}, Straight(5e-6, 0)}}},
+                        {{3}, "libtorch", Straight(5e-6, 0)}};
+  const MeasuredCosts costs = At(16);
+  EXPECT_NEAR(costs.node_s[0], 28e-6, 1e-12);
+  EXPECT_NEAR(costs.node_s[1], 10.5e-6, 1e-12);
+  EXPECT_NEAR(costs.node_s[2], 3.5e-6, 1e-12);
+  ASSERT_EQ(costs.cut_s.size(), graph_.values.size());
+  const ValueId y = graph_.nodes[0].outputs[0];
+  const ValueId z = graph_.nodes[1].outputs[0];
+  for (size_t id = 0; id < costs.cut_s.size(); ++id) {
+    const bool inner =
+        static_cast<ValueId>(id) == y || static_cast<ValueId>(id) == z;
+    EXPECT_NEAR(costs.cut_s[id], inner ? 9e-6 : 0, 1e-12) << id;
+  }
+  // A plan that cuts there takes it on top, half on either side.
+  Conditions conditions;
+  conditions.sizes = Sizes(16, 1);
+  conditions.costs.cn_s = conditions.costs.hn_s = costs.node_s;
+  conditions.costs.cn_cut_s = conditions.costs.hn_cut_s = costs.cut_s;
+  models::SplitPlan plan;
+  using models::Stage;
+  plan.stages = {Stage::kCnPre, Stage::kHn, Stage::kHn, Stage::kCnPost,
+                 Stage::kCnPre};
+  models::ComputeCrossings(graph_, plan);
+  const Prediction split = Predict(graph_, plan, conditions);
+  EXPECT_NEAR(split.cn_crossing_s, 4.5e-6, 1e-12);
+  EXPECT_NEAR(split.hn_crossing_s, 4.5e-6, 1e-12);
+  plan.stages[0] = Stage::kHn;
+  models::ComputeCrossings(graph_, plan);
+  EXPECT_EQ(Predict(graph_, plan, conditions).cn_crossing_s, 0);
+}
+
+// Noise may have them quicker apart.
+TEST_F(MeasuredCostsTest, NobodyGainsByACutThroughAStep) {
+  profile_.operators[0] = {
+      {0, 1},
+      "linear/relu",
+      Straight(10e-6, 2e-6),
+      {{{0}, Straight(30e-6, 0)}, {{1}, Straight(5e-6, 0)}}};
+  profile_.operators.erase(profile_.operators.begin() + 1);
+  for (const double seconds : At(16).cut_s) EXPECT_EQ(seconds, 0);
+}
+
 TEST_F(MeasuredCostsTest, StepsOfViewsAloneKeepTheirTime) {
   profile_.operators[2].timing = Straight(1e-6, 0);
   EXPECT_NEAR(At(16).node_s[2], 1e-6, 1e-15);

@@ -53,7 +53,9 @@ Profile Small() {
   profile.batches = {1, 16, 256};
   profile.repetitions = 9;
   profile.clock_s = 25e-9;
-  profile.operators = {{{1, 2}, "linear/relu", Bent(1)}};
+  profile.operators = {
+      {{1, 2}, "linear/relu", Bent(1), {{{1}, Bent(1)}, {{2}, Bent(2)}}}};
+  profile.wire = {{"fp16", {2.5e9, 3.5e9}}};
   profile.free_nodes = {0};
   profile.run = Bent(1);
   profile.whole = Bent(1);
@@ -145,6 +147,35 @@ TEST_F(ProfileFileTest, ReadsWhatItWrote) {
               read->run.At(batch) + read->operators[0].timing.At(batch));
   }
   EXPECT_EQ(read->run.samples[2].seconds.q3, wrote.run.samples[2].seconds.q3);
+  ASSERT_EQ(read->operators[0].pieces.size(), 2u);
+  EXPECT_THAT(read->operators[0].pieces[1].nodes, ElementsAre(2));
+  EXPECT_EQ(read->operators[0].pieces[1].timing.At(16),
+            wrote.operators[0].pieces[1].timing.At(16));
+  ASSERT_EQ(read->wire.count("fp16"), 1u);
+  EXPECT_EQ(read->wire.at("fp16").encode_bytes_per_s, 2.5e9);
+  EXPECT_EQ(read->wire.at("fp16").decode_bytes_per_s, 3.5e9);
+}
+
+TEST_F(ProfileFileTest, PiecesAreOfTheirOperator) {
+  // The last of the two.
+  const auto error_with = [&](const std::string& from, const std::string& to) {
+    std::string text = ProfileToText(graph_, Small());
+    const size_t at = text.rfind(from);
+    EXPECT_NE(at, std::string::npos);
+    const absl::StatusOr<Profile> read =
+        Parse(text.replace(at, from.size(), to));
+    EXPECT_EQ(read.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(read.status().message());
+  };
+  EXPECT_THAT(error_with("nodes: \"positive\"", "nodes: \"product\""),
+              HasSubstr("operator product: its pieces have not each"));
+  EXPECT_THAT(error_with("nodes: \"positive\"", "nodes: \"quotient\""),
+              HasSubstr("operator product: a piece has node quotient"));
+  EXPECT_THAT(error_with("form: \"fp16\"", "form: \"fp17\""),
+              HasSubstr("p.textproto: wire fp17"));
+  EXPECT_THAT(
+      error_with("encode_bytes_per_second: ", "encode_bytes_per_second: -"),
+      HasSubstr("wire fp16"));
 }
 
 TEST_F(ProfileFileTest, NamesWhatIsWrong) {
@@ -183,7 +214,9 @@ TEST_F(ProfileFileTest, NamesWhatIsWrong) {
 }
 
 TEST_F(ProfileFileTest, DamagedFilesAreRefusedWhereverTheyEnd) {
-  const std::string text = ProfileToText(graph_, Small());
+  Profile small = Small();
+  small.wire.clear();  // stands last, and need not be there
+  const std::string text = ProfileToText(graph_, small);
   for (size_t end = 0; end + 2 < text.size(); end += 7) {
     EXPECT_FALSE(Parse(text.substr(0, end)).ok()) << end;
   }

@@ -40,6 +40,26 @@ inline Conditions RandomConditions(std::mt19937& random,
   conditions.prices = Prices{.cn_unit_s = up_to_1(random),
                              .hn_unit_s = 5 * up_to_1(random),
                              .byte = 1e-8 * up_to_1(random)};
+  conditions.front_end = {.request_s = 1e-5 * up_to_1(random),
+                          .tensor_s = 1e-6 * up_to_1(random)};
+  if (random() % 2 == 0) return conditions;
+  // Forms on the wire, other ones up than down, and operators that cost more
+  // where they are cut apart.
+  for (std::vector<WirePrice>* prices :
+       {&conditions.wire.up, &conditions.wire.down}) {
+    for (size_t id = 0; id < graph.values.size(); ++id) {
+      WirePrice price;
+      if (random() % 2 == 0) price.form.type = models::WireType::kFloat16;
+      price.bytes = 4000 * up_to_1(random);
+      price.encode_s = 1e-5 * up_to_1(random);
+      price.decode_s = 1e-5 * up_to_1(random);
+      prices->push_back(price);
+    }
+  }
+  for (size_t id = 0; id < graph.values.size(); ++id) {
+    conditions.costs.cn_cut_s.push_back(1e-5 * up_to_1(random));
+    conditions.costs.hn_cut_s.push_back(1e-5 * up_to_1(random));
+  }
   return conditions;
 }
 

@@ -328,8 +328,6 @@ TEST_F(CommandLineTest, VerifyRefusesWhatCannotBeBeforeItStartsAnything) {
               HasSubstr("--verify-cuts -1"));
   EXPECT_THAT(refused({"--verify", "--transport", "pigeon"}),
               HasSubstr("--transport pigeon"));
-  EXPECT_THAT(refused({"--verify", "--wire-dtype", "int8"}),
-              AllOf(HasSubstr("--verify"), HasSubstr("--wire-dtype")));
   EXPECT_THAT(refused({"--sample", "x.safetensors"}),
               HasSubstr("x.safetensors"));
   EXPECT_THAT(refused({"--verify", "--node-programs", folder_ / "empty"}),

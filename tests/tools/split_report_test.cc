@@ -71,8 +71,8 @@ class SplitReportTest : public testing::Test {
 
 TEST_F(SplitReportTest, ThePageHoldsTheJsonAndAPlaceForEverything) {
   const SplitReport report = Report();
-  const ordered_json data =
-      ordered_json::parse(DataOf(SplitToHtml(model_, report)));
+  const ordered_json data = ordered_json::parse(
+      DataOf(SplitToHtml(model_, models::SplitPlan(), report)));
   EXPECT_EQ(data["model"]["name"], "tiny");
   EXPECT_EQ(data["model"]["version"], 3);
   EXPECT_EQ(data["partition"], SplitToJson(model_.graph, report));
@@ -131,8 +131,8 @@ TEST_F(SplitReportTest, ConstantsOfAnotherStageAreDrawnWithoutAGate) {
       models::ValidatePlan(model_.graph, model_.digest, plan);
   ASSERT_TRUE(legal.ok()) << legal;
   EXPECT_EQ(plan.up.size(), 2u);
-  const ordered_json data =
-      ordered_json::parse(DataOf(SplitToHtml(model_, report)));
+  const ordered_json data = ordered_json::parse(
+      DataOf(SplitToHtml(model_, models::SplitPlan(), report)));
   const ordered_json& places =
       data["drawing"]["places"][data["drawing"]["of_plan"][0].get<size_t>()];
   EXPECT_EQ(places.size(), 2 * (2 + 6 + plan.up.size() + plan.down.size()));
@@ -170,7 +170,7 @@ TEST_F(SplitReportTest, NamesCannotBreakOutOfThePage) {
     model_.graph.values[node.outputs[0]].name = names[n];
   }
   model_.name = "</title><script>";
-  const std::string page = SplitToHtml(model_, Report());
+  const std::string page = SplitToHtml(model_, models::SplitPlan(), Report());
   const std::string data = DataOf(page);
   EXPECT_THAT(data, Not(HasSubstr("<")));
   const ordered_json parsed = ordered_json::parse(data);
@@ -187,8 +187,8 @@ TEST_F(SplitReportTest, NamesCannotBreakOutOfThePage) {
 
 TEST_F(SplitReportTest, NamesThatAreNoTextStillGiveAPage) {
   model_.graph.nodes[2].name = "caf\xe9";
-  const ordered_json parsed =
-      ordered_json::parse(DataOf(SplitToHtml(model_, Report())));
+  const ordered_json parsed = ordered_json::parse(
+      DataOf(SplitToHtml(model_, models::SplitPlan(), Report())));
   EXPECT_EQ(parsed["partition"]["nodes"][2]["name"], "caf\xef\xbf\xbd");
 }
 

@@ -25,6 +25,7 @@
 #include "tools/loadgen/revision.h"
 #include "tools/machine.h"
 #include "tools/profile/profiler.h"
+#include "tools/profile/wire_probe.h"
 #include "tools/units_text.h"
 
 namespace refract::tools {
@@ -365,6 +366,27 @@ absl::StatusOr<std::string> ProbeHardware(const ProbeOptions& options) {
                           " MiB, rows of ", kRowElements * sizeof(float),
                           " bytes, less what their bytes take"),
              looked_up, repetitions);
+
+  tell("forms on the wire");
+  REFRACT_ASSIGN_OR_RETURN(const partitioner::WireRates rates,
+                           MeasureWireRates(repetitions));
+  for (const auto& [form, rate] : rates) {
+    proto::Hardware::WireRate& one = *hardware.add_wire();
+    one.set_form(form);
+    const auto figure = [&](double value, const char* what) {
+      proto::Figure result;
+      result.set_value(
+          std::strtod(absl::StrFormat("%.4g", value).c_str(), nullptr));
+      result.set_source(absl::StrCat(
+          "measured by refract profile --hardware, ", loadgen::BuiltRevision(),
+          ": ", what, " 1 MiB in rows of 512 bytes, median of ", repetitions));
+      return result;
+    };
+    *one.mutable_encode_bytes_per_second() =
+        figure(rate.encode_bytes_per_s, "encoding");
+    *one.mutable_decode_bytes_per_second() =
+        figure(rate.decode_bytes_per_s, "decoding");
+  }
 
   hardware.mutable_memory_bytes()->set_value(
       static_cast<double>(std::max<uint64_t>(machine.memory_bytes, 1)));

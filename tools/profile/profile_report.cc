@@ -168,6 +168,20 @@ void PrintProfile(const Graph& graph, const Profile& profile,
                               "", order.size() - kShown);
   }
   print(profile.run, "the run besides its operators");
+  double together = 0;
+  double apart = 0;
+  for (const Profile::Operator& op : profile.operators) {
+    if (op.pieces.empty()) continue;
+    together += op.timing.At(at);
+    for (const Profile::Operator::Piece& piece : op.pieces) {
+      apart += piece.timing.At(at);
+    }
+  }
+  if (together > 0) {
+    out << absl::StreamFormat(
+        "steps of several operators: %s; cut between all of them %s\n",
+        SecondsText(together), SecondsText(apart));
+  }
   for (const Timing::Sample& sample : profile.whole.samples) {
     const double median = sample.seconds.median;
     out << absl::StreamFormat(
@@ -213,7 +227,21 @@ nlohmann::ordered_json ProfileToJson(const Graph& graph,
                                     {"op", graph.nodes[op.nodes.front()].op},
                                     {"kernel", op.kernel}};
     entry.update(ToJson(op.timing));
+    if (!op.pieces.empty()) {
+      nlohmann::ordered_json pieces = nlohmann::ordered_json::array();
+      for (const Profile::Operator::Piece& piece : op.pieces) {
+        nlohmann::ordered_json one = {{"nodes", Names(graph, piece.nodes)}};
+        one.update(ToJson(piece.timing));
+        pieces.push_back(std::move(one));
+      }
+      entry["pieces"] = std::move(pieces);
+    }
     operators.push_back(std::move(entry));
+  }
+  nlohmann::ordered_json wire = nlohmann::ordered_json::object();
+  for (const auto& [form, rate] : profile.wire) {
+    wire[form] = {{"encode_bytes_per_s", rate.encode_bytes_per_s},
+                  {"decode_bytes_per_s", rate.decode_bytes_per_s}};
   }
   nlohmann::ordered_json sums = nlohmann::ordered_json::array();
   for (const Timing::Sample& sample : profile.whole.samples) {
@@ -233,7 +261,8 @@ nlohmann::ordered_json ProfileToJson(const Graph& graph,
           {"free_nodes", Names(graph, profile.free_nodes)},
           {"run", ToJson(profile.run)},
           {"whole", ToJson(profile.whole)},
-          {"sums", std::move(sums)}};
+          {"sums", std::move(sums)},
+          {"wire", std::move(wire)}};
 }
 
 nlohmann::ordered_json DriftToJson(const ProfileDrift& drift) {

@@ -3,11 +3,16 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/constants.h"
+#include "models/split_plan.h"
 #include "runtime/batch_padding.h"
 #include "tools/files.h"
 
@@ -62,17 +67,25 @@ Timing ToTiming(const std::vector<int64_t>& batches, const Series& series) {
 
 class Profiler {
  public:
+  // `apart`: the same with values between operators of one step written out;
+  // null where no step has any.
   Profiler(const models::LoadedModel& model, RequestSource& source,
-           const ProfilerOptions& options, const runtime::Program& program)
+           const ProfilerOptions& options, const runtime::Program& program,
+           const runtime::Program* apart)
       : source_(source),
         options_(options),
         program_(program),
+        apart_(apart),
         padding_(model.graph),
         context_(program),
         clock_ticks_(ClockTicks(options.clock)),
         steps_(program.steps().size(), Empty()),
         run_(Empty()),
-        whole_(Empty()) {}
+        whole_(Empty()) {
+    if (apart_ == nullptr) return;
+    apart_context_.emplace(*apart_);
+    apart_steps_.assign(apart_->steps().size(), Empty());
+  }
 
   absl::Status Measure() {
     const int rounds = options_.repetitions + 1;
@@ -107,6 +120,7 @@ class Profiler {
         profile.free_nodes.push_back(static_cast<models::NodeId>(n));
       }
     }
+    if (apart_ != nullptr) FillPieces(profile);
     profile.run = ToTiming(options_.batches, run_);
     profile.whole = ToTiming(options_.batches, whole_);
     profile.clock_s = static_cast<double>(clock_ticks_) * kNanosecond;
@@ -115,6 +129,46 @@ class Profiler {
  private:
   Series Empty() const { return Series(options_.batches.size()); }
 
+  // The steps of the program apart, to those operators that they make up.
+  void FillPieces(Profile& profile) const {
+    const std::vector<runtime::StepInfo> steps = apart_->steps();
+    for (Profile::Operator& op : profile.operators) {
+      size_t found = 0;
+      for (size_t i = 0; i < steps.size() && op.nodes.size() > 1; ++i) {
+        const auto is_of_op = [&](models::NodeId node) {
+          return std::binary_search(op.nodes.begin(), op.nodes.end(), node);
+        };
+        if (!std::all_of(steps[i].nodes.begin(), steps[i].nodes.end(),
+                         is_of_op)) {
+          continue;
+        }
+        op.pieces.push_back(
+            {steps[i].nodes, ToTiming(options_.batches, apart_steps_[i])});
+        found += steps[i].nodes.size();
+      }
+      if (op.pieces.size() < 2 || found != op.nodes.size()) op.pieces.clear();
+    }
+  }
+
+  // Runs `program` until one try is not interrupted; the times of the quickest.
+  absl::Status Quickest(const runtime::Program& program,
+                        runtime::RunContext& context, size_t batch,
+                        runtime::StepTimes& quickest) {
+    quickest.steps.clear();
+    return Try(batch,
+               [&]() -> absl::StatusOr<int64_t> {
+                 REFRACT_RETURN_IF_ERROR(
+                     program.RunTimed(padded_.inputs(), {}, context, outputs_,
+                                      times_, options_.clock));
+                 if (quickest.steps.empty() ||
+                     times_.total() < quickest.total()) {
+                   quickest = times_;
+                 }
+                 return times_.total();
+               })
+        .status();
+  }
+
   absl::Status Repeat(size_t batch, bool keep) {
     // Nodes get requests of one kind one after the other: dense weights and
     // buffers are where such a request left them, looked-up rows are not.
@@ -122,16 +176,7 @@ class Profiler {
     REFRACT_RETURN_IF_ERROR(
         program_.Run(padded_.inputs(), {}, context_, outputs_));
     runtime::StepTimes quickest;
-    REFRACT_RETURN_IF_ERROR(Try(batch, [&]() -> absl::StatusOr<int64_t> {
-                              REFRACT_RETURN_IF_ERROR(program_.RunTimed(
-                                  padded_.inputs(), {}, context_, outputs_,
-                                  times_, options_.clock));
-                              if (quickest.steps.empty() ||
-                                  times_.total() < quickest.total()) {
-                                quickest = times_;
-                              }
-                              return times_.total();
-                            }).status());
+    REFRACT_RETURN_IF_ERROR(Quickest(program_, context_, batch, quickest));
     REFRACT_ASSIGN_OR_RETURN(
         const int64_t whole, Try(batch, [&]() -> absl::StatusOr<int64_t> {
           const int64_t begin = options_.clock();
@@ -139,6 +184,16 @@ class Profiler {
               program_.Run(padded_.inputs(), {}, context_, outputs_));
           return options_.clock() - begin;
         }));
+    if (apart_ != nullptr) {
+      runtime::StepTimes times;
+      REFRACT_RETURN_IF_ERROR(MakeRequest(batch));
+      REFRACT_RETURN_IF_ERROR(
+          apart_->Run(padded_.inputs(), {}, *apart_context_, outputs_));
+      REFRACT_RETURN_IF_ERROR(Quickest(*apart_, *apart_context_, batch, times));
+      for (size_t i = 0; keep && i < apart_steps_.size(); ++i) {
+        apart_steps_[i][batch].push_back(Seconds(times.steps[i], 1));
+      }
+    }
     if (!keep) return absl::OkStatus();
     for (size_t i = 0; i < steps_.size(); ++i) {
       steps_[i][batch].push_back(Seconds(quickest.steps[i], 1));
@@ -178,10 +233,13 @@ class Profiler {
   RequestSource& source_;
   const ProfilerOptions& options_;
   const runtime::Program& program_;
+  const runtime::Program* const apart_;
   const runtime::BatchPadding padding_;
   runtime::RunContext context_;
+  std::optional<runtime::RunContext> apart_context_;
   const int64_t clock_ticks_;
   std::vector<Series> steps_;
+  std::vector<Series> apart_steps_;
   Series run_;
   Series whole_;
 
@@ -192,6 +250,29 @@ class Profiler {
   std::vector<base::TensorView> outputs_;
   runtime::StepTimes times_;
 };
+
+// Values that a step's own operators hand to one another and that a plan might
+// cut at.
+std::vector<models::ValueId> InnerValues(const models::Graph& graph,
+                                         const runtime::Program& program) {
+  std::set<models::ValueId> inner;
+  const std::vector<bool> constant = models::ConstantNodes(graph);
+  for (const runtime::StepInfo& step : program.steps()) {
+    for (const models::NodeId node : step.nodes) {
+      for (const models::ValueId id : models::InputsOf(graph.nodes[node])) {
+        const models::Value& value = graph.value(id);
+        if (value.producer != models::kNoNode && !constant[value.producer] &&
+            models::MayCross(value) &&
+            std::binary_search(step.nodes.begin(), step.nodes.end(),
+                               value.producer)) {
+          inner.insert(id);
+        }
+      }
+    }
+  }
+  for (const models::ValueId id : graph.outputs) inner.erase(id);
+  return {inner.begin(), inner.end()};
+}
 
 }  // namespace
 
@@ -210,8 +291,17 @@ absl::StatusOr<Profile> MeasureProfile(const models::LoadedModel& model,
       const auto program,
       runtime::Program::Compile(model.graph, runtime::Part::Whole(model.graph),
                                 model.weights, compile));
+  runtime::Part part = runtime::Part::Whole(model.graph);
+  const std::vector<models::ValueId> inner = InnerValues(model.graph, *program);
+  part.outputs.insert(part.outputs.end(), inner.begin(), inner.end());
+  std::unique_ptr<const runtime::Program> apart;
+  if (!inner.empty()) {
+    REFRACT_ASSIGN_OR_RETURN(
+        apart,
+        runtime::Program::Compile(model.graph, part, model.weights, compile));
+  }
   TouchWeights(model);
-  Profiler profiler(model, source, options, *program);
+  Profiler profiler(model, source, options, *program, apart.get());
   REFRACT_RETURN_IF_ERROR(profiler.Measure());
   Profile profile;
   profile.model = model.digest;

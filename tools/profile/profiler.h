@@ -37,8 +37,9 @@ struct ProfilerOptions {
 // Batches take turns, so that a slow spell hits all of them. Every repetition
 // is three runs with fresh requests, made outside the measurement: one that
 // does not count, one with the clock read between the steps, one without, for
-// `whole`. Weights are touched beforehand: a node that has run for a while has
-// their pages.
+// `whole`. Where steps compute several operators, two more with the values
+// between those written out, for the pieces that a cut leaves of them. Weights
+// are touched beforehand: a node that has run for a while has their pages.
 //
 // The machine's facts, revision and time of the result are left empty.
 // InvalidArgument: a request that the model refuses, with its batch.

@@ -24,13 +24,14 @@ function drawnOf(plan) {
     isOutput: node.outputs.some((name) => values.get(name).is_output),
   }));
   for (const direction of ["up", "down"]) {
-    for (const name of plan[direction]) {
+    plan[direction].forEach((name, i) => {
       const value = values.get(name);
+      const sent = Math.round(plan["sent_" + direction][i].bytes);
       drawn.push({
-        kind: "gate", value, direction, label: bytes(value.bytes),
-        title: name + "\n" + bytes(value.bytes) + " " + direction,
+        kind: "gate", value, direction, label: bytes(sent),
+        title: name + "\n" + bytes(sent) + " " + direction,
       });
-    }
+    });
   }
   return drawn;
 }

@@ -67,6 +67,7 @@ graph.onChoose = fillDetails;
 fillHeader();
 fillPlans(showPlan);
 fillAssumptions();
+fillVerification();
 fillDetails(null);
 const written = plans.findIndex((row) => row.plan.method === partition.written);
 const asked = new URLSearchParams(location.hash.slice(1));

@@ -42,8 +42,10 @@ const COLUMNS = [
   ["HN", (row) => seconds(row.plan.hn_s)],
   ["down", (row) => seconds(row.plan.down_s)],
   ["CN-post", (row) => seconds(row.plan.cn_post_s)],
-  ["sent up", (row) => bytes(row.plan.bytes_up)],
-  ["sent down", (row) => bytes(row.plan.bytes_down)],
+  ["crossing", (row) => seconds(row.plan.cn_crossing_s +
+                                row.plan.hn_crossing_s)],
+  ["sent up", (row) => bytes(Math.round(row.plan.bytes_up))],
+  ["sent down", (row) => bytes(Math.round(row.plan.bytes_down))],
   ["req/s per HN", (row) => rate(row.plan.requests_per_s)],
   ["bound by", (row) => STATIONS[row.plan.slowest]],
   ["NIC limit, req/s", (row) => rate(row.plan.link_requests_per_s)],
@@ -106,16 +108,84 @@ function fillCrossings() {
               bytes(total)), box);
     if (names.length === 0) continue;
     const table = element("table", null, box);
-    names.map((name) => values.get(name))
-        .sort((a, b) => b.bytes - a.bytes)
-        .forEach((value) => {
+    const errors = formErrors(plan, direction);
+    names.map((name, i) => ({
+      value: values.get(name),
+      sent: plan["sent_" + direction][i],
+      error: errors.get(name),
+    })).sort((a, b) => b.sent.bytes - a.sent.bytes)
+        .forEach(({ value, sent, error }) => {
           const line = element("tr", null, table, "crossing");
           const gate = graph.drawn.findIndex((item) => item.kind === "gate" &&
               item.direction === direction && item.value === value);
           jump(value.name, gate, element("td", null, line));
-          element("td", typeOf(value), line, "text soft");
-          element("td", bytes(value.bytes), line, "number");
+          const type = element("td", typeOf(value), line, "text soft");
+          if (sent.form) {
+            element("div", `as ${formOf(sent)}` +
+                (error ? `, alone off by ${significant(error, 3)}` : ""),
+                type, "form");
+          }
+          const size = element("td", bytes(Math.round(sent.bytes)), line,
+                               "number");
+          if (sent.form) {
+            element("div", `of ${bytes(value.bytes)}`, size, "soft");
+          }
         });
+  }
+}
+
+function formOf(sent) {
+  return sent.form + (sent.unique_rows ? ", equal rows once" : "");
+}
+
+// Name of a tensor → the error that it alone makes, for the plan that was
+// written: those of the others were not measured.
+function formErrors(plan, direction) {
+  const known = data.wire !== null && plan.method === partition.written
+      ? data.wire[direction] : [];
+  return new Map(known.map((one) => [one.name, one.max_abs_error_alone]));
+}
+
+// What --verify found, if it ran.
+function fillVerification() {
+  const found = partition.verification;
+  const section = document.getElementById("verification");
+  section.hidden = !found;
+  if (!found) return;
+  element("h2", "Predicted and measured", section);
+  const rank = (value) => value === null ? "none" : value.toFixed(3);
+  element("p", `Real nodes over ${found.transport || "no link"}, batch ` +
+      `${found.batch}, ${found.rounds} rounds. Rank correlation ` +
+      `${rank(found.rank_correlation)} (${rank(
+          found.rank_correlation_of_medians)} of the medians); ` +
+      `${found.pairs.told_apart} of ${found.pairs.all} pairs of cuts told ` +
+      `apart, ${found.pairs.in_predicted_order} of them in the predicted ` +
+      `order.`, section, "soft");
+  if (found.advice) element("p", found.advice, section, "advice");
+  const table = element("table", null, section);
+  const head = element("tr", null, element("thead", null, table));
+  for (const title of ["cut", "predicted", "measured", "quartiles",
+                       "predicted ÷ measured", "bytes up", "bytes down",
+                       "bytes ÷ predicted", "largest error"]) {
+    element("th", title, head);
+  }
+  const body = element("tbody", null, table);
+  for (const cut of found.cuts) {
+    const line = element("tr", null, body);
+    const measured = cut.measured_s;
+    const worst = (cut.errors ?? [])
+        .reduce((most, one) => Math.max(most, one.max_abs_error), 0);
+    for (const text of [
+      cut.name, seconds(cut.predicted_s), seconds(measured.median),
+      `${seconds(measured.q25)} to ${seconds(measured.q75)}`,
+      cut.predicted_over_measured.toFixed(2), bytes(Math.round(cut.bytes_up)),
+      bytes(Math.round(cut.bytes_down)),
+      cut.bytes_over_predicted === null ? "–"
+          : cut.bytes_over_predicted.toFixed(4),
+      worst === 0 ? "same bits" : significant(worst, 3),
+    ]) {
+      element("td", text, line);
+    }
   }
 }
 
@@ -188,9 +258,17 @@ function fillDetails(item) {
   line(table, "tensor", typeOf(value));
   line(table, "bytes", bytes(value.bytes));
   if (item.kind === "gate") {
+    const plan = plans[graph.row].plan;
+    const sent = plan["sent_" + item.direction][
+        plan[item.direction].indexOf(value.name)];
+    if (sent.form) {
+      line(table, "sent", `${bytes(Math.round(sent.bytes))} as ${formOf(sent)}`);
+      const error = formErrors(plan, item.direction).get(value.name);
+      if (error) line(table, "alone off by", significant(error, 3));
+    }
     line(table, "crosses", item.direction === "up" ? "CN → HN" : "HN → CN");
     line(table, "on the link",
-         seconds(value.bytes / partition.conditions.link.bytes_per_s));
+         seconds(sent.bytes / partition.conditions.link.bytes_per_s));
     const without = plans.findIndex((row) => row.forced && !row.plan.crosses &&
         row.plan.value === value.name && row.plan.direction === item.direction);
     if (without >= 0) {
@@ -231,5 +309,22 @@ function fillHeader() {
       `CN ${given.cn.name}, HN ${given.hn.name}; ` +
       `link ${significant(given.link.bytes_per_s * 8 / 1e9)} Gbit/s + ` +
       `${significant(given.link.latency_s * 1e6)} µs one way; ` +
-      `${partition.nodes.length} operators. Estimates, not measurements.`;
+      `${partition.nodes.length} operators. Estimates, not measurements` +
+      (partition.verification ? ", but for the last table." : ".");
+  document.getElementById("rows").textContent =
+      `Rows: ${partition.rows}; on the HN: ${partition.hn_rows}.`;
+  const wire = document.getElementById("wire");
+  wire.hidden = data.wire === null;
+  if (data.wire === null) return;
+  wire.textContent = "On the wire: " +
+      `${bytes(Math.round(data.wire.message_bytes_up))} up and ` +
+      `${bytes(Math.round(data.wire.message_bytes_down))} down, ` +
+      `${bytes(Math.round(data.wire.plain_message_bytes_up))} and ` +
+      `${bytes(Math.round(data.wire.plain_message_bytes_down))} with tensors ` +
+      "as they are; " + data.wire.outputs.map((one) =>
+          `${one.output} off by up to ${one.max_abs_error === null
+              ? "infinity" : significant(one.max_abs_error, 3)}`).join(", ") +
+      ` (${data.wire.requests} requests: ${data.wire.sample})` +
+      (data.wire.error_bound === null ? ""
+          : `; bound ${data.wire.error_bound}`) + ".";
 }

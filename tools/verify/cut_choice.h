@@ -22,6 +22,9 @@ struct Cut {
   bool forced = false;
   models::SplitPlan plan;
   partitioner::Prediction prediction;
+  // With forms on the wire: how far each output may be off, as measured in this
+  // process on the requests that are served. Empty: not at all.
+  std::vector<models::WireError> errors;
 };
 
 // The optimum, heuristic, all-cn and all-hn (those with equal stages as one),

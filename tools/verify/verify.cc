@@ -6,12 +6,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "tools/verify/cut_repository.h"
-#include "tools/verify/rank_correlation.h"
 #include "tools/verify/requester.h"
 #include "tools/verify/rounds.h"
 #include "tools/verify/scratch_folder.h"
+#include "tools/wire/meter.h"
 
 namespace refract::tools {
 namespace {
@@ -19,9 +20,11 @@ namespace {
 // The name under which the nodes serve a cut.
 std::string ServedName(size_t cut) { return absl::StrCat("cut", cut); }
 
+// Answers of the CN alone and of a cut, whose errors grow by what they differ.
 absl::Status CheckSame(const loadgen::RecordedResponse& whole,
                        const loadgen::RecordedResponse& split,
-                       const std::string& name) {
+                       VerifiedCut& cut) {
+  const std::string& name = cut.cut.name;
   const auto differs = [&](const std::string& what) {
     return absl::DataLossError(
         absl::StrCat("cut '", name, "': ", what,
@@ -31,6 +34,18 @@ absl::Status CheckSame(const loadgen::RecordedResponse& whole,
   for (size_t i = 0; i < whole.outputs.size(); ++i) {
     const base::Tensor& a = whole.outputs[i];
     const base::Tensor& b = split.outputs[i];
+    if (i < cut.errors.size()) {
+      const models::WireError found = ErrorBetween(b.view(), a.view());
+      models::WireError& worst = cut.errors[i];
+      worst.max_abs = std::max(worst.max_abs, found.max_abs);
+      worst.largest_value = std::max(worst.largest_value, found.largest_value);
+      if (!(worst.max_abs <= cut.cut.errors[i].max_abs)) {
+        return differs(absl::StrFormat(
+            "output %s: %.6g, expected at most %.6g,", whole.names[i],
+            worst.max_abs, cut.cut.errors[i].max_abs));
+      }
+      continue;
+    }
     if (a.dtype() != b.dtype() || a.dims() != b.dims() ||
         (a.bytes() > 0 && std::memcmp(a.data(), b.data(), a.bytes()) != 0)) {
       return differs(absl::StrCat("output ", whole.names[i]));
@@ -50,7 +65,13 @@ class Verifier {
         progress_(progress),
         nodes_(nodes),
         requests_(cuts.size()) {
-    for (Cut& cut : cuts) result_.cuts.push_back({.cut = std::move(cut)});
+    for (Cut& cut : cuts) {
+      VerifiedCut& verified = result_.cuts.emplace_back();
+      verified.cut = std::move(cut);
+      for (const models::WireError& error : verified.cut.errors) {
+        verified.errors.push_back({.output = error.output});
+      }
+    }
   }
 
   absl::StatusOr<Verification> Run() {
@@ -68,13 +89,6 @@ class Verifier {
       REFRACT_RETURN_IF_ERROR(CountBytes(c));
     }
     REFRACT_RETURN_IF_ERROR(Time());
-    std::vector<double> predicted;
-    std::vector<double> measured;
-    for (const VerifiedCut& cut : result_.cuts) {
-      predicted.push_back(cut.predicted_s());
-      measured.push_back(cut.measured.median);
-    }
-    result_.rank_correlation = RankCorrelation(predicted, measured);
     result_.batch = samples_.batch;
     result_.requests = static_cast<int>(samples_.requests.size());
     result_.rounds = options_.rounds;
@@ -99,28 +113,37 @@ class Verifier {
         if (c == reference) continue;
         REFRACT_ASSIGN_OR_RETURN(const loadgen::RecordedResponse answer,
                                  requester_->Ask(requests_[c][r]));
-        REFRACT_RETURN_IF_ERROR(
-            CheckSame(expected, answer, result_.cuts[c].cut.name));
+        REFRACT_RETURN_IF_ERROR(CheckSame(expected, answer, result_.cuts[c]));
       }
     }
     return absl::OkStatus();
   }
 
-  // All requests of a cut have the same sizes.
+  // All requests of a cut have the same sizes, but for forms that depend on
+  // what is sent.
   absl::Status CountBytes(size_t c) {
-    REFRACT_ASSIGN_OR_RETURN(const LinkCounts before, nodes_.Counts());
-    REFRACT_RETURN_IF_ERROR(requester_->Time(requests_[c][0]).status());
-    REFRACT_ASSIGN_OR_RETURN(const LinkCounts after, nodes_.Counts());
     VerifiedCut& cut = result_.cuts[c];
+    const std::vector<models::WireForm>& forms = cut.cut.plan.up_forms;
+    const bool all = std::any_of(forms.begin(), forms.end(), [](auto form) {
+      return form.size_depends_on_data();
+    });
+    const size_t count = all ? requests_[c].size() : 1;
+    REFRACT_ASSIGN_OR_RETURN(const LinkCounts before, nodes_.Counts());
+    for (size_t r = 0; r < count; ++r) {
+      REFRACT_RETURN_IF_ERROR(requester_->Time(requests_[c][r]).status());
+    }
+    REFRACT_ASSIGN_OR_RETURN(const LinkCounts after, nodes_.Counts());
     if (after.requests - before.requests !=
-        (cut.cut.plan.uses_hn() ? 1u : 0u)) {
-      return absl::InternalError(
-          absl::StrCat("cut '", cut.cut.name, "': one request of it sent ",
-                       after.requests - before.requests, " to the HN"));
+        (cut.cut.plan.uses_hn() ? count : 0u)) {
+      return absl::InternalError(absl::StrCat(
+          "cut '", cut.cut.name, "': ", count, " request(s) of it sent ",
+          after.requests - before.requests, " to the HN"));
     }
     result_.transport = after.path;
-    cut.bytes_up = static_cast<double>(after.bytes_up - before.bytes_up);
-    cut.bytes_down = static_cast<double>(after.bytes_down - before.bytes_down);
+    cut.bytes_up = static_cast<double>(after.bytes_up - before.bytes_up) /
+                   static_cast<double>(count);
+    cut.bytes_down = static_cast<double>(after.bytes_down - before.bytes_down) /
+                     static_cast<double>(count);
     return absl::OkStatus();
   }
 
@@ -138,6 +161,7 @@ class Verifier {
                        progress_(absl::StrCat("verifying: round ", round + 1,
                                               " of ", options_.rounds));
                      }));
+    Rank(times);
     for (size_t c = 0; c < requests_.size(); ++c) {
       VerifiedCut& cut = result_.cuts[c];
       cut.measured = transport_bench::QuartilesOf(times[c]);
@@ -153,6 +177,23 @@ class Verifier {
                     .cn_post = mean(after.after, before[c].after)};
     }
     return absl::OkStatus();
+  }
+
+  // A turn takes what the median of its requests does.
+  void Rank(const std::vector<std::vector<double>>& times) {
+    std::vector<double> predicted;
+    std::vector<std::vector<double>> turns(times.size());
+    for (size_t c = 0; c < times.size(); ++c) {
+      predicted.push_back(result_.cuts[c].predicted_s());
+      const size_t timed = times[c].size() / options_.rounds;
+      for (int round = 0; round < options_.rounds; ++round) {
+        turns[c].push_back(
+            transport_bench::QuartilesOf(
+                absl::MakeConstSpan(times[c]).subspan(round * timed, timed))
+                .median);
+      }
+    }
+    result_.ranking = RankCuts(predicted, turns);
   }
 
   const SampleRequests& samples_;

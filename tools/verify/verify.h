@@ -15,6 +15,7 @@
 #include "tools/transport_bench/statistics.h"
 #include "tools/verify/cut_choice.h"
 #include "tools/verify/node_pair.h"
+#include "tools/verify/ranking.h"
 #include "tools/verify/sample_requests.h"
 
 namespace refract::tools {
@@ -40,9 +41,13 @@ struct VerifiedCut {
   Cut cut;
   transport_bench::Quartiles measured;  // seconds, from client to client
   StageSeconds stages;                  // means
-  // Per request, as the CN's transport counted; 0 without an HN.
+  // Per request, as the CN's transport counted; 0 without an HN. Where sizes
+  // depend on what is sent, the mean over the requests.
   double bytes_up = 0;
   double bytes_down = 0;
+  // With forms on the wire, in the order of Cut::errors: how far the nodes'
+  // answers were off, over all requests.
+  std::vector<models::WireError> errors;
 
   double predicted_s() const { return cut.prediction.end_to_end_s(); }
   // Predicted ÷ measured.
@@ -60,12 +65,13 @@ struct Verification {
   int requests = 0;  // distinct ones
   int rounds = 0;
   std::vector<VerifiedCut> cuts;
-  std::optional<double> rank_correlation;  // Spearman's, predicted and measured
+  Ranking ranking;  // in the order of `cuts`
 };
 
 // Runs `cuts`, of which one must have everything on the CN, over real
 // processes: first every cut answers every request, and answers have to equal
-// those of the cut without HN bit for bit; then bytes are counted; then
+// those of the cut without HN bit for bit, or with lossy forms on the wire be
+// no further off than Cut::errors says; then bytes are counted; then
 // requests are timed one at a time, in rounds. On failure the nodes' logs go to
 // `err`.
 //

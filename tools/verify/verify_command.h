@@ -7,6 +7,7 @@
 #include <optional>
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
@@ -16,6 +17,8 @@
 #include "tools/verify/calibration.h"
 #include "tools/verify/sample_requests.h"
 #include "tools/verify/verify.h"
+#include "tools/wire/plan.h"
+#include "tools/wire/pricing.h"
 
 namespace CLI {
 class App;
@@ -26,7 +29,7 @@ namespace refract::tools {
 struct VerifyCommandOptions {
   bool verify = false;
   VerifyOptions run;
-  std::string sample;  // a request (--sample); empty: drawn ones
+  std::vector<std::string> samples;  // requests (--sample); empty: drawn ones
   int forced_cuts = 6;
 };
 
@@ -36,23 +39,41 @@ void AddVerifyOptions(CLI::App& command, VerifyCommandOptions& options);
 absl::Status CheckVerifyOptions(const VerifyCommandOptions& options);
 
 // `batch`: items of a request; nullopt: those of the sample. InvalidArgument
-// for a sample that has not so many, or does not fit the model.
+// for a sample that has not so many, does not fit the model, or has other sizes
+// than the first.
 absl::StatusOr<SampleRequests> SamplesFor(
     const VerifyCommandOptions& options, const models::LoadedModel& model,
     std::optional<int64_t> batch,
     const absl::flat_hash_map<std::string, int64_t>& per_item);
 
+// The same requests, and what the model answers: forms on the wire are chosen
+// on what is served, so that their errors hold for that.
+absl::StatusOr<WireSamples> ServedSamples(const VerifyCommandOptions& options,
+                                          const models::LoadedModel& model,
+                                          const SampleRequests& samples);
+
 // Calibrate() with the same nodes, and progress on a terminal.
 absl::StatusOr<Calibration> CalibrateFor(const VerifyCommandOptions& options,
                                          std::ostream& err);
 
-// Verify() of `chosen`, the alternatives and forced cuts of `report`.
+// What the forms of a cut are chosen on, and priced by.
+struct CutForms {
+  const WireOptions& options;
+  const WireSamples& samples;
+  const WirePricing& pricing;
+};
+
+// Verify() of `chosen`, the alternatives and forced cuts of `report`. With
+// `forms`, each cut in the forms that it gets; one that cannot keep the error
+// bound is left out, and `out` told. Answers are held against the errors that
+// were measured on the same requests (ServedSamples).
 absl::StatusOr<Verification> VerifySplit(const VerifyCommandOptions& options,
                                          const models::LoadedModel& model,
                                          const models::SplitPlan& chosen,
                                          const SplitReport& report,
                                          const SampleRequests& samples,
-                                         std::ostream& err);
+                                         const CutForms* forms,
+                                         std::ostream& out, std::ostream& err);
 
 }  // namespace refract::tools
 

@@ -119,21 +119,31 @@ double WireReading::worst() const {
   return worst;
 }
 
-absl::StatusOr<std::unique_ptr<WireMeter>> WireMeter::Create(
-    const models::LoadedModel& model, const models::SplitPlan& plan,
-    std::vector<WireSample> samples) {
-  std::unique_ptr<WireMeter> meter(new WireMeter(model, plan));
+absl::StatusOr<WireSamples> AnswerSamples(const models::LoadedModel& model,
+                                          std::string description,
+                                          std::vector<WireSample> requests) {
+  WireSamples samples;
+  samples.description = std::move(description);
   runtime::CompileOptions compile;
   compile.config = model.config;
   REFRACT_ASSIGN_OR_RETURN(
       const std::unique_ptr<runtime::RequestRunner> whole,
       runtime::RequestRunner::Whole(model.graph, model.weights, compile));
-  for (const WireSample& sample : samples) {
+  for (const WireSample& sample : requests) {
     auto outputs = whole->Run(ViewsOf(sample.inputs));
     if (!outputs.ok()) return base::Annotate(outputs.status(), sample.name);
-    meter->wanted_.push_back(*std::move(outputs));
+    samples.wanted.push_back(*std::move(outputs));
   }
-  meter->samples_ = std::move(samples);
+  samples.requests = std::move(requests);
+  return samples;
+}
+
+absl::StatusOr<std::unique_ptr<WireMeter>> WireMeter::Create(
+    const models::LoadedModel& model, const models::SplitPlan& plan,
+    const WireSamples& samples) {
+  std::unique_ptr<WireMeter> meter(new WireMeter(model, plan, samples));
+  runtime::CompileOptions compile;
+  compile.config = model.config;
   REFRACT_ASSIGN_OR_RETURN(
       meter->split_,
       runtime::RequestRunner::Split(model.graph, plan, model.weights, compile));
@@ -149,13 +159,13 @@ absl::StatusOr<WireReading> WireMeter::Measure(const WireForms& forms) {
     reading.errors.push_back({.output = name});
   }
   reading.up_narrowed.assign(plan_.up.size(), true);
-  for (size_t s = 0; s < samples_.size(); ++s) {
-    auto outputs = split_->Run(ViewsOf(samples_[s].inputs));
-    if (!outputs.ok())
-      return base::Annotate(outputs.status(), samples_[s].name);
+  for (size_t s = 0; s < samples_.requests.size(); ++s) {
+    const WireSample& sample = samples_.requests[s];
+    auto outputs = split_->Run(ViewsOf(sample.inputs));
+    if (!outputs.ok()) return base::Annotate(outputs.status(), sample.name);
     for (size_t i = 0; i < outputs->size(); ++i) {
       const models::WireError error =
-          ErrorBetween((*outputs)[i].view(), wanted_[s][i].view());
+          ErrorBetween((*outputs)[i].view(), samples_.wanted[s][i].view());
       models::WireError& worst = reading.errors[i];
       worst.max_abs = std::max(worst.max_abs, error.max_abs);
       worst.largest_value = std::max(worst.largest_value, error.largest_value);
@@ -173,7 +183,8 @@ absl::StatusOr<WireReading> WireMeter::Measure(const WireForms& forms) {
       }
     }
   }
-  const auto count = static_cast<double>(std::max<size_t>(1, samples_.size()));
+  const auto count =
+      static_cast<double>(std::max<size_t>(1, samples_.requests.size()));
   for (double& bytes : reading.up_bytes) bytes /= count;
   for (double& bytes : reading.down_bytes) bytes /= count;
   reading.message_bytes_up /= count;

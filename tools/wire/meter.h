@@ -23,6 +23,20 @@ struct WireSample {
   std::vector<base::Tensor> inputs;  // in the graph's order
 };
 
+// Requests, and what the model as a whole answers to each: many plans are
+// measured against the same.
+struct WireSamples {
+  std::string description;  // the files, or "drawn, …": for people
+  std::vector<WireSample> requests;
+  std::vector<std::vector<base::Tensor>> wanted;  // the graph's outputs
+};
+
+// Runs `model` as a whole on each request. InvalidArgument names the one that
+// does not fit; other errors as RequestRunner.
+absl::StatusOr<WireSamples> AnswerSamples(const models::LoadedModel& model,
+                                          std::string description,
+                                          std::vector<WireSample> requests);
+
 // Forms of the values that cross, as in SplitPlan.
 struct WireForms {
   std::vector<models::WireForm> up;
@@ -46,24 +60,23 @@ struct WireReading {
 // Not thread-safe.
 class WireMeter {
  public:
-  // Runs the model as a whole on each sample. InvalidArgument names the sample
-  // that does not fit; other errors as RequestRunner. `model` must outlive it.
+  // `model` and `samples` must outlive it. Errors as RequestRunner.
   static absl::StatusOr<std::unique_ptr<WireMeter>> Create(
       const models::LoadedModel& model, const models::SplitPlan& plan,
-      std::vector<WireSample> samples);
+      const WireSamples& samples);
 
   // An element that is a NaN or an infinity on one side only is infinitely far
   // off.
   absl::StatusOr<WireReading> Measure(const WireForms& forms);
 
  private:
-  WireMeter(const models::LoadedModel& model, models::SplitPlan plan)
-      : model_(model), plan_(std::move(plan)) {}
+  WireMeter(const models::LoadedModel& model, models::SplitPlan plan,
+            const WireSamples& samples)
+      : model_(model), plan_(std::move(plan)), samples_(samples) {}
 
   const models::LoadedModel& model_;
   models::SplitPlan plan_;
-  std::vector<WireSample> samples_;
-  std::vector<std::vector<base::Tensor>> wanted_;  // per sample
+  const WireSamples& samples_;
   std::unique_ptr<runtime::RequestRunner> split_;
 };
 

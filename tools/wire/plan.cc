@@ -28,33 +28,6 @@ constexpr int kDrawnRequests = 4;
 constexpr WireType kLossyTypes[] = {WireType::kFloat16, WireType::kBFloat16,
                                     WireType::kInt8};
 
-absl::StatusOr<std::vector<WireSample>> SamplesFor(
-    const WireOptions& options, const models::Graph& graph, int64_t batch,
-    const absl::flat_hash_map<std::string, int64_t>& per_item) {
-  if (options.samples.empty()) {
-    auto source = RandomRequests(graph, per_item, options.seed);
-    if (!source.ok()) {
-      return absl::Status(source.status().code(),
-                          absl::StrCat("--sample: needed to measure errors: ",
-                                       source.status().message()));
-    }
-    std::vector<WireSample> drawn;
-    for (int i = 0; i < kDrawnRequests; ++i) {
-      REFRACT_ASSIGN_OR_RETURN(std::vector<base::Tensor> inputs,
-                               (*source)->Make(batch));
-      drawn.push_back({absl::StrCat("drawn request ", i), std::move(inputs)});
-    }
-    return drawn;
-  }
-  std::vector<WireSample> samples;
-  for (const std::string& path : options.samples) {
-    REFRACT_ASSIGN_OR_RETURN(std::vector<base::Tensor> inputs,
-                             ReadInputs(path, graph));
-    samples.push_back({path, std::move(inputs)});
-  }
-  return samples;
-}
-
 // The values that cross in both directions, as one list.
 class Crossing {
  public:
@@ -195,6 +168,9 @@ absl::StatusOr<std::string> WhatIsTooFarOff(const Crossing& crossing,
       std::max(most, 0.0), tensor);
 }
 
+// What MeasureEachForm runs at most: tensors × samples.
+constexpr size_t kMostRunsAlone = 256;
+
 }  // namespace
 
 void AddWireOptions(CLI::App& command, WireOptions& options) {
@@ -215,8 +191,8 @@ void AddWireOptions(CLI::App& command, WireOptions& options) {
       .add_option("--sample", options.samples,
                   "requests to measure on, one per file; may be repeated. Ids "
                   "that fit travel as int32, and rows that repeat within "
-                  "them are sent once. With --verify the first one is "
-                  "sent to the nodes")
+                  "them are sent once. With --verify all are sent to the "
+                  "nodes, and must have the same sizes")
       ->type_name("FILE.safetensors")
       ->default_str("")
       ->allow_extra_args(false);
@@ -243,17 +219,50 @@ absl::Status CheckWireOptions(const WireOptions& options) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<WireReport>> ChooseWireForms(
+absl::StatusOr<WireSamples> WireSamplesFor(
     const WireOptions& options, const models::LoadedModel& model, int64_t batch,
-    const absl::flat_hash_map<std::string, int64_t>& per_item,
-    SplitPlan& plan) {
+    const absl::flat_hash_map<std::string, int64_t>& per_item) {
+  std::vector<WireSample> samples;
+  for (const std::string& path : options.samples) {
+    REFRACT_ASSIGN_OR_RETURN(std::vector<base::Tensor> inputs,
+                             ReadInputs(path, model.graph));
+    samples.push_back({path, std::move(inputs)});
+  }
+  if (!samples.empty()) {
+    return AnswerSamples(model, absl::StrJoin(options.samples, ", "),
+                         std::move(samples));
+  }
+  auto source = RandomRequests(model.graph, per_item, options.seed);
+  if (!source.ok()) {
+    return absl::Status(source.status().code(),
+                        absl::StrCat("--sample: needed to measure errors: ",
+                                     source.status().message()));
+  }
+  for (int i = 0; i < kDrawnRequests; ++i) {
+    REFRACT_ASSIGN_OR_RETURN(std::vector<base::Tensor> inputs,
+                             (*source)->Make(batch));
+    samples.push_back({absl::StrCat("drawn request ", i), std::move(inputs)});
+  }
+  return AnswerSamples(
+      model, absl::StrCat("drawn, ", batch, " items each, seed ", options.seed),
+      std::move(samples));
+}
+
+std::vector<WireType> LossyTypesOf(const WireOptions& options) {
+  if (options.dtype == "auto") {
+    return {std::begin(kLossyTypes), std::end(kLossyTypes)};
+  }
+  if (options.dtype == "fp32") return {};
+  return {*models::WireTypeFromName(options.dtype)};
+}
+
+absl::StatusOr<std::optional<WireReport>> ChooseWireForms(
+    const WireOptions& options, const models::LoadedModel& model,
+    const WireSamples& samples, SplitPlan& plan) {
   const models::Graph& graph = model.graph;
-  REFRACT_ASSIGN_OR_RETURN(std::vector<WireSample> samples,
-                           SamplesFor(options, graph, batch, per_item));
-  const auto requests = static_cast<int64_t>(samples.size());
   if (plan.up.empty() && plan.down.empty()) return std::nullopt;
   REFRACT_ASSIGN_OR_RETURN(const std::unique_ptr<WireMeter> meter,
-                           WireMeter::Create(model, plan, std::move(samples)));
+                           WireMeter::Create(model, plan, samples));
   const Crossing crossing(graph, plan);
   WireReport report;
   REFRACT_ASSIGN_OR_RETURN(report.plain, meter->Measure(crossing.Plain()));
@@ -265,12 +274,7 @@ absl::StatusOr<std::optional<WireReport>> ChooseWireForms(
   }
 
   const bool automatic = options.dtype == "auto";
-  std::vector<WireType> allowed;
-  if (automatic) {
-    allowed.assign(std::begin(kLossyTypes), std::end(kLossyTypes));
-  } else if (options.dtype != "fp32") {
-    allowed = {*models::WireTypeFromName(options.dtype)};
-  }
+  const std::vector<WireType> allowed = LossyTypesOf(options);
   std::optional<double> bound = options.error_bound;
   if (automatic && !bound) bound = kDefaultBound;
   REFRACT_ASSIGN_OR_RETURN(const std::vector<WireCandidate> candidates,
@@ -300,15 +304,49 @@ absl::StatusOr<std::optional<WireReport>> ChooseWireForms(
   plan.up_forms = report.forms.up;
   plan.down_forms = report.forms.down;
   plan.measured = models::WireMeasurement{
-      .sample = options.samples.empty()
-                    ? absl::StrCat("drawn, ", batch, " items each, seed ",
-                                   options.seed)
-                    : absl::StrJoin(options.samples, ", "),
-      .requests = requests,
+      .sample = samples.description,
+      .requests = static_cast<int64_t>(samples.requests.size()),
       .bound = bound,
       .errors = report.chosen.errors};
   REFRACT_RETURN_IF_ERROR(models::ValidatePlan(graph, model.digest, plan));
   return report;
+}
+
+absl::Status MeasureEachForm(const models::LoadedModel& model,
+                             const WireSamples& samples, const SplitPlan& plan,
+                             WireReport& report) {
+  const Crossing crossing(model.graph, plan);
+  REFRACT_ASSIGN_OR_RETURN(const std::unique_ptr<WireMeter> meter,
+                           WireMeter::Create(model, plan, samples));
+  std::vector<size_t> lossy;
+  std::vector<std::optional<double>> errors(crossing.size());
+  WireForms exact = report.forms;
+  for (size_t i = 0; i < crossing.size(); ++i) {
+    WireForm& form = crossing.form(exact, i);
+    if (std::find(std::begin(kLossyTypes), std::end(kLossyTypes), form.type) ==
+        std::end(kLossyTypes)) {
+      errors[i] = 0;
+      continue;
+    }
+    lossy.push_back(i);
+    form.type = WireType::kAsIs;
+  }
+  std::stable_sort(lossy.begin(), lossy.end(), [&](size_t a, size_t b) {
+    return crossing.bytes(report.plain, a) > crossing.bytes(report.plain, b);
+  });
+  lossy.resize(
+      std::min(lossy.size(),
+               kMostRunsAlone / std::max<size_t>(1, samples.requests.size())));
+  for (const size_t i : lossy) {
+    WireForms alone = exact;
+    crossing.form(alone, i) = crossing.form(report.forms, i);
+    REFRACT_ASSIGN_OR_RETURN(const WireReading reading, meter->Measure(alone));
+    errors[i] = reading.worst();
+  }
+  const auto ups = static_cast<std::ptrdiff_t>(plan.up.size());
+  report.up_errors.assign(errors.begin(), errors.begin() + ups);
+  report.down_errors.assign(errors.begin() + ups, errors.end());
+  return absl::OkStatus();
 }
 
 }  // namespace refract::tools

@@ -38,7 +38,10 @@ TEST(AdviceTest, NamesTheCutsOutsideTheBounds) {
 TEST(VerificationTest, TextAndJsonHoldEveryCut) {
   Verification verification;
   verification.transport = "shm";
-  verification.rank_correlation = 0.75;
+  verification.ranking = {.steady_s = {0.01, 0.011},
+                          .rank_correlation = 0.75,
+                          .rank_correlation_of_medians = 0.5,
+                          .pairs = 1};
   verification.cuts = {Took("all-cn", 10, 10), Took("with h up", 6, 10)};
   VerifiedCut& split = verification.cuts[1];
   split.cut.forced = true;
@@ -64,6 +67,9 @@ TEST(VerificationTest, TextAndJsonHoldEveryCut) {
   EXPECT_EQ(json["cuts"][1]["bytes_over_predicted"], 1.02);
   EXPECT_TRUE(json["cuts"][0]["bytes_over_predicted"].is_null());
   EXPECT_EQ(json["rank_correlation"], 0.75);
+  EXPECT_EQ(json["rank_correlation_of_medians"], 0.5);
+  EXPECT_EQ(json["pairs"]["all"], 1);
+  EXPECT_EQ(json["cuts"][1]["steady_s"], 0.011);
 }
 
 }  // namespace

@@ -52,9 +52,11 @@ class WireMeterTest : public testing::Test {
     samples[0].name = "sample";
     samples[0].inputs.push_back(testing_models::MakeDense(100));
     samples[0].inputs.push_back(testing_models::MakeIds(100));
-    meter_ = *WireMeter::Create(*model_, *model_->plan, std::move(samples));
+    samples_ = *AnswerSamples(*model_, "a test's", std::move(samples));
+    meter_ = *WireMeter::Create(*model_, *model_->plan, samples_);
   }
   std::shared_ptr<const models::LoadedModel> model_;
+  WireSamples samples_;
   std::unique_ptr<WireMeter> meter_;
 };
 
@@ -94,17 +96,16 @@ TEST_F(WireMeterTest, UniqueRowsAreExactAndCounted) {
   EXPECT_EQ(once->message_bytes_up, 192 + 1216 + 192 + 100);
 }
 
-TEST(WireMeterCreateTest, NamesTheSampleThatDoesNotFit) {
+TEST(AnswerSamplesTest, NamesTheSampleThatDoesNotFit) {
   const auto model = testing_models::MakeSmallModel({});
   std::vector<WireSample> samples(1);
   samples[0].name = "bad.safetensors";
   samples[0].inputs.push_back(testing_models::MakeDense(3));
   samples[0].inputs.push_back(testing_models::MakeIds(4));
-  const auto meter =
-      WireMeter::Create(*model, *model->plan, std::move(samples));
-  ASSERT_FALSE(meter.ok());
-  EXPECT_EQ(meter.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_NE(meter.status().message().find("bad.safetensors"),
+  const auto answered = AnswerSamples(*model, "bad", std::move(samples));
+  ASSERT_FALSE(answered.ok());
+  EXPECT_EQ(answered.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(answered.status().message().find("bad.safetensors"),
             absl::string_view::npos);
 }
 
