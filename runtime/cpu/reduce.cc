@@ -64,8 +64,8 @@ REFRACT_CPU_CLONES void SumMiddle(const float* __restrict x, int64_t outer,
   }
 }
 
-REFRACT_CPU_CLONES void SoftmaxRows(const float* x, int64_t rows, int64_t count,
-                                    float* out) {
+REFRACT_CPU_CLONES void Softmax(const float* x, int64_t rows, int64_t count,
+                                float* out) {
   for (int64_t r = 0; r < rows; ++r) {
     float most = -kInfinity;
     bool nan = false;
@@ -185,8 +185,8 @@ class SoftmaxKernel final : public RowKernel {
                    RunStats&) const override {
     if (outputs[0].data == nullptr) return absl::OkStatus();
     const base::TensorView& x = operands[0].tensor;
-    SoftmaxRows(Floats(operands, 0), Rows(x), x.dims.back(),
-                reinterpret_cast<float*>(outputs[0].data));
+    Softmax(Floats(operands, 0), Rows(x), x.dims.back(),
+            reinterpret_cast<float*>(outputs[0].data));
     return absl::OkStatus();
   }
 };
@@ -289,6 +289,10 @@ absl::StatusOr<KernelPtr> CreateLayerNorm(const KernelRequest& request) {
 }
 
 }  // namespace
+
+void SoftmaxRows(const float* x, int64_t rows, int64_t count, float* out) {
+  Softmax(x, rows, count, out);
+}
 
 absl::StatusOr<KernelPtr> CreateReduceKernel(const KernelRequest& request) {
   if (request.operands.empty() || !request.IsTensor(0, DType::kFloat32) ||

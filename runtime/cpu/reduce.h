@@ -1,6 +1,7 @@
 #ifndef REFRACT_RUNTIME_CPU_REDUCE_H_
 #define REFRACT_RUNTIME_CPU_REDUCE_H_
 
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -21,6 +22,9 @@ namespace refract::runtime::cpu {
 // Null when `request` is something else.
 absl::StatusOr<std::unique_ptr<const Kernel>> CreateReduceKernel(
     const KernelRequest& request);
+
+// The softmax above over `rows` rows of `count`; `out` may be `x`.
+void SoftmaxRows(const float* x, int64_t rows, int64_t count, float* out);
 
 }  // namespace refract::runtime::cpu
 

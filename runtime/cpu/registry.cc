@@ -2,6 +2,7 @@
 
 #include "base/status_macros.h"
 #include "runtime/cpu/cat.h"
+#include "runtime/cpu/dense/attention.h"
 #include "runtime/cpu/embedding.h"
 #include "runtime/cpu/embedding_bag.h"
 #include "runtime/cpu/integers.h"
@@ -16,7 +17,8 @@ absl::StatusOr<std::unique_ptr<const Kernel>> CreateCpuKernel(
   for (const auto create :
        {&cpu::CreateEmbeddingKernel, &cpu::CreateEmbeddingBagKernel,
         &cpu::CreateCopyKernel, &cpu::CreateCatKernel, &cpu::CreateReduceKernel,
-        &cpu::CreateIntegerKernel, &cpu::CreateRangeKernel}) {
+        &cpu::CreateAttentionKernel, &cpu::CreateIntegerKernel,
+        &cpu::CreateRangeKernel}) {
     REFRACT_ASSIGN_OR_RETURN(std::unique_ptr<const Kernel> kernel,
                              create(request));
     if (kernel != nullptr) return kernel;
