@@ -26,6 +26,7 @@ constexpr absl::string_view kBagsPrefix = "bags.";
 constexpr absl::string_view kShapePrefix = "shape.";
 constexpr absl::string_view kBatchKey = "batch_symbol";
 constexpr absl::string_view kShareKey = "share";
+constexpr absl::string_view kDenseWeightsKey = "dense_weights";
 // Wide enough for anything sensible, narrow enough to catch a slip.
 constexpr double kLeastShare = 0.001;
 constexpr double kMostShare = 1000;
@@ -200,6 +201,15 @@ absl::Status CheckParameter(const std::string& key, const std::string& text,
     result.serving.share = share;
     return absl::OkStatus();
   }
+  if (key == kDenseWeightsKey) {
+    const std::optional<DenseWeights> form = ParseDenseWeights(text);
+    if (!form) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", text, "\" is none of fp32, bf16, int8"));
+    }
+    result.dense_weights = *form;
+    return absl::OkStatus();
+  }
   // For the reader alone: rows may differ between versions.
   if (key == kBatchKey) return absl::OkStatus();
   absl::string_view input = key;
@@ -256,6 +266,13 @@ absl::Status ReadServing(const inference::ModelConfig& config,
 }
 
 }  // namespace
+
+std::optional<DenseWeights> ParseDenseWeights(absl::string_view text) {
+  if (text == "fp32") return DenseWeights::kFloat32;
+  if (text == "bf16") return DenseWeights::kBFloat16;
+  if (text == "int8") return DenseWeights::kInt8;
+  return std::nullopt;
+}
 
 inference::ModelConfig MakeConfig(absl::string_view name, const Graph& graph) {
   inference::ModelConfig config;

@@ -10,6 +10,8 @@
 //   out_of_range_ids.<table>   the same for one weight
 //   share                      of a GPU node's time while other models want it
 //                              too, relative to theirs; default "1"
+//   dense_weights              "fp32" (default), "bf16" or "int8": how dense
+//                              layers keep their weights on CPUs
 //
 // Written by import for clients that make requests, not read back (another
 // version may differ; the model itself is what is checked against):
@@ -22,6 +24,7 @@
 //                              ";": "s0 + 1", "s0;13"
 //   batch_symbol               which symbol of these counts the items to score
 
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -32,6 +35,9 @@
 #include "proto/inference/model_config.pb.h"
 
 namespace refract::models {
+
+// "fp32", "bf16" or "int8"; nullopt for anything else.
+std::optional<DenseWeights> ParseDenseWeights(absl::string_view text);
 
 // What import writes for a new model.
 inference::ModelConfig MakeConfig(absl::string_view name, const Graph& graph);

@@ -36,6 +36,14 @@ enum class IdPolicy : uint8_t {
   kDefaultRow,  // reads row 0
 };
 
+// How dense layers keep their weights while a CPU executes them. Products and
+// sums are float32 in any case.
+enum class DenseWeights : uint8_t {
+  kFloat32,   // as they are
+  kBFloat16,  // rounded to 8 bits of precision: half the memory and its traffic
+  kInt8,      // one scale per output column: a quarter
+};
+
 // How GPU nodes serve a model beside others (docs/serving.md).
 struct ServingConfig {
   // Of a device's time while other models want it too, relative to theirs.
@@ -56,6 +64,7 @@ struct ModelConfig {
   // Weight name → policy; tables that are not listed: `default_id_policy`.
   absl::flat_hash_map<std::string, IdPolicy> id_policies;
   IdPolicy default_id_policy = IdPolicy::kError;
+  DenseWeights dense_weights = DenseWeights::kFloat32;
   ServingConfig serving;
 };
 

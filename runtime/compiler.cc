@@ -376,9 +376,43 @@ class Compiler {
     }
   }
 
+  // Per graph value: the same in every run. Asked of the graph and not of the
+  // part: a node's arithmetic must not depend on where its weights are
+  // rearranged.
+  std::vector<bool> DependOnWeightsAlone() const {
+    std::vector<bool> fixed(graph_.values.size(), false);
+    for (size_t i = 0; i < fixed.size(); ++i) {
+      fixed[i] = graph_.values[i].is_weight();
+    }
+    for (const Node& node : graph_.nodes) {
+      const std::vector<ValueId> operands = models::InputsOf(node);
+      const bool all = !operands.empty() && !models::IsRandom(node) &&
+                       std::all_of(operands.begin(), operands.end(),
+                                   [&](ValueId id) { return fixed[id]; });
+      if (!all) continue;
+      for (ValueId output : node.outputs) {
+        if (output != models::kNoValue) fixed[output] = true;
+      }
+    }
+    return fixed;
+  }
+
+  cpu::WeightForm DenseForm() const {
+    switch (options_.config.dense_weights) {
+      case models::DenseWeights::kBFloat16:
+        return cpu::WeightForm::kBFloat16;
+      case models::DenseWeights::kInt8:
+        return cpu::WeightForm::kInt8;
+      case models::DenseWeights::kFloat32:
+        break;
+    }
+    return cpu::WeightForm::kFloat32;
+  }
+
   void MakeFusedKernels() {
-    const cpu::Packing packing = {cpu::WeightForm::kFloat32,
-                                  std::make_shared<cpu::WeightArena>()};
+    const auto arena = std::make_shared<cpu::WeightArena>();
+    plan_.packed_weights = arena;
+    const std::vector<bool> fixed = DependOnWeightsAlone();
     for (Step& step : plan_.steps) {
       if (!step.fused) continue;
       std::vector<const Operand*> constants;
@@ -386,6 +420,12 @@ class Compiler {
         constants.push_back(plan_.locals[local].is_constant
                                 ? &plan_.constants[local]
                                 : nullptr);
+      }
+      cpu::Packing packing = {cpu::WeightForm::kFloat32, arena};
+      if (const auto* matmul = std::get_if<MatMulOp>(&*step.fused)) {
+        const ValueId b = plan_.locals[step.operands[matmul->b]].id;
+        if (!matmul->batched && b != models::kNoValue && fixed[b])
+          packing.form = DenseForm();
       }
       step.kernel = cpu::CreateFusedKernel(*step.fused, constants, packing);
     }

@@ -12,6 +12,7 @@
 #include "models/aten/caller.h"
 #include "models/graph.h"
 #include "models/weights.h"
+#include "runtime/cpu/dense/weight_arena.h"
 #include "runtime/cpu/ids.h"
 #include "runtime/fusion/fused_op.h"
 #include "runtime/kernel.h"
@@ -86,6 +87,8 @@ struct Plan {
   std::vector<models::aten::Result> constant_results;
   std::vector<std::unique_ptr<const models::WeightView>> weight_views;
   std::shared_ptr<const models::WeightStore> weights;
+  // Where kernels keep weights that they rearranged.
+  std::shared_ptr<const cpu::WeightArena> packed_weights;
 };
 
 }  // namespace refract::runtime

@@ -84,6 +84,10 @@ class CpuProgram final : public Program {
     return lines;
   }
 
+  size_t packed_weight_bytes() const override {
+    return plan_.packed_weights == nullptr ? 0 : plan_.packed_weights->bytes();
+  }
+
   std::unique_ptr<RunContext::State> NewState() const override {
     return std::make_unique<RunContext::State>(this, plan_);
   }

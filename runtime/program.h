@@ -21,7 +21,8 @@
 namespace refract::runtime {
 
 struct CompileOptions {
-  // Look-ups outside their table (models::IdPolicy per weight name).
+  // Look-ups outside their table (models::IdPolicy per weight name), and the
+  // form of dense layers' weights.
   models::ModelConfig config;
   // Constant results (weights transposed, concatenated, …) up to this size are
   // computed once at compile time. Bytes per result.
@@ -154,6 +155,9 @@ class Program {
 
   // One line per step, for `refract inspect --verbose` and logs: node, kernel.
   virtual std::vector<std::string> Describe() const = 0;
+
+  // Bytes of weights rearranged for matrix products, beside the model's own.
+  virtual size_t packed_weight_bytes() const = 0;
 
   // For RunContext.
   virtual std::unique_ptr<RunContext::State> NewState() const = 0;

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -6,7 +9,9 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "models/model_config.h"
 #include "models/repository.h"
 #include "runtime/split_run.h"
 #include "tools/command.h"
@@ -23,6 +28,7 @@ struct RunOptions {
   std::vector<std::string> outputs;
   std::string mode = "whole";
   std::string device = "cpu";
+  std::string dense_weights;  // empty: as config.pbtxt says
   std::vector<std::string> op_libraries;
 };
 
@@ -37,6 +43,17 @@ absl::Status CheckOptions(const RunOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--mode ", options.mode, ": unknown; use whole, split or reference"));
   }
+  if (!options.dense_weights.empty()) {
+    if (!models::ParseDenseWeights(options.dense_weights)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--dense-weights ", options.dense_weights,
+                       ": unknown; use fp32, bf16 or int8"));
+    }
+    if (options.mode == "reference") {
+      return absl::InvalidArgumentError(
+          "--dense-weights: PyTorch, which --mode reference runs, has fp32");
+    }
+  }
   if (options.device == "cuda") {
     return absl::UnimplementedError(
         "--device cuda: this build has no CUDA code; use cpu");
@@ -49,9 +66,11 @@ absl::Status CheckOptions(const RunOptions& options) {
 }
 
 absl::StatusOr<std::unique_ptr<runtime::RequestRunner>> MakeRunner(
-    const RunOptions& options, const models::LoadedModel& model) {
+    const RunOptions& options, const models::LoadedModel& model,
+    models::DenseWeights form) {
   runtime::CompileOptions compile;
   compile.config = model.config;
+  compile.config.dense_weights = form;
   if (options.mode == "whole") {
     return runtime::RequestRunner::Whole(model.graph, model.weights, compile);
   }
@@ -62,6 +81,79 @@ absl::StatusOr<std::unique_ptr<runtime::RequestRunner>> MakeRunner(
   return runtime::RequestRunner::Split(model.graph, *model.plan, model.weights,
                                        compile);
 }
+
+absl::string_view NameOf(models::DenseWeights form) {
+  switch (form) {
+    case models::DenseWeights::kBFloat16:
+      return "bf16";
+    case models::DenseWeights::kInt8:
+      return "int8";
+    case models::DenseWeights::kFloat32:
+      break;
+  }
+  return "fp32";
+}
+
+double PackedMebibytes(const runtime::RequestRunner& runner) {
+  size_t bytes = 0;
+  for (const runtime::Program* program : runner.programs()) {
+    bytes += program->packed_weight_bytes();
+  }
+  return static_cast<double>(bytes) / (1 << 20);
+}
+
+// How far float32 outputs are from those with fp32 weights, over all requests.
+class OutputErrors {
+ public:
+  void Add(const std::vector<base::Tensor>& outputs,
+           const std::vector<base::Tensor>& wanted) {
+    errors_.resize(wanted.size());
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      if (wanted[i].dtype() != base::DType::kFloat32) continue;
+      const auto x = outputs[i].view().as<float>();
+      const auto y = wanted[i].view().as<float>();
+      Error& error = errors_[i];
+      for (size_t j = 0; j < y.size(); ++j) {
+        const double difference =
+            std::abs(static_cast<double>(x[j]) - static_cast<double>(y[j]));
+        // Where both are NaN, or the same infinity, nothing is lost.
+        if (std::isnan(difference) &&
+            (x[j] == y[j] || (std::isnan(x[j]) && std::isnan(y[j])))) {
+          ++error.count;
+          continue;
+        }
+        if (!(difference <= error.most)) error.most = difference;
+        error.sum += difference;
+        error.largest =
+            std::max(error.largest, std::abs(static_cast<double>(y[j])));
+        ++error.count;
+      }
+    }
+  }
+
+  void Print(const models::Graph& graph, absl::string_view form,
+             std::ostream& out) const {
+    for (size_t i = 0; i < errors_.size(); ++i) {
+      const Error& error = errors_[i];
+      if (error.count == 0) continue;
+      out << graph.output_names[i] << ": " << form
+          << absl::StrFormat(
+                 " weights change it by up to %.2g, on average %.2g (%d "
+                 "values of up to %.3g)\n",
+                 error.most, error.sum / static_cast<double>(error.count),
+                 error.count, error.largest);
+    }
+  }
+
+ private:
+  struct Error {
+    double most = 0;
+    double sum = 0;
+    double largest = 0;
+    int64_t count = 0;
+  };
+  std::vector<Error> errors_;
+};
 
 absl::Status RunReferenceMode(const RunOptions& options,
                               const models::LoadedModel& model) {
@@ -86,8 +178,21 @@ absl::Status Run(const RunOptions& options, std::ostream& out) {
   REFRACT_ASSIGN_OR_RETURN(const auto model, LoadModel(options.model));
   if (options.mode == "reference") return RunReferenceMode(options, *model);
 
+  const models::DenseWeights form =
+      models::ParseDenseWeights(options.dense_weights)
+          .value_or(model->config.dense_weights);
   REFRACT_ASSIGN_OR_RETURN(const std::unique_ptr<runtime::RequestRunner> runner,
-                           MakeRunner(options, *model));
+                           MakeRunner(options, *model, form));
+  // Beside it what it stands for, to say what rounding does to the scores.
+  std::unique_ptr<runtime::RequestRunner> exact;
+  if (form != models::DenseWeights::kFloat32) {
+    REFRACT_ASSIGN_OR_RETURN(
+        exact, MakeRunner(options, *model, models::DenseWeights::kFloat32));
+    out << absl::StrFormat("dense weights: %s, %.2f MiB instead of %.2f\n",
+                           NameOf(form), PackedMebibytes(*runner),
+                           PackedMebibytes(*exact));
+  }
+  OutputErrors errors;
   for (size_t i = 0; i < options.inputs.size(); ++i) {
     REFRACT_ASSIGN_OR_RETURN(const std::vector<base::Tensor> inputs,
                              ReadInputs(options.inputs[i], model->graph));
@@ -98,11 +203,17 @@ absl::Status Run(const RunOptions& options, std::ostream& out) {
     }
     REFRACT_RETURN_IF_ERROR(
         WriteOutputs(options.outputs[i], model->graph, ViewsOf(*outputs)));
+    if (exact != nullptr) {
+      REFRACT_ASSIGN_OR_RETURN(const auto wanted,
+                               exact->Run(ViewsOf(inputs), nullptr));
+      errors.Add(*outputs, wanted);
+    }
     if (stats.replaced_ids > 0) {
       out << options.inputs[i] << ": " << stats.replaced_ids
           << " ids outside their tables were replaced by the id policy\n";
     }
   }
+  if (exact != nullptr) errors.Print(model->graph, NameOf(form), out);
   return absl::OkStatus();
 }
 
@@ -138,6 +249,12 @@ void AddRunCommand(CLI::App& app, Context& context) {
       ->type_name("whole|split|reference");
   command->add_option("--device", options->device, "where whole and split run")
       ->type_name("cpu|cuda");
+  command
+      ->add_option("--dense-weights", options->dense_weights,
+                   "how dense layers keep their weights; prints what bf16 and "
+                   "int8 change. Default: as config.pbtxt says")
+      ->type_name("fp32|bf16|int8")
+      ->default_str("");
   AddOpLibraryOption(*command, options->op_libraries);
   command->callback([&context, options] {
     context.action = [&context, options] { return Run(*options, context.out); };

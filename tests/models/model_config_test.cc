@@ -178,6 +178,7 @@ TEST(ModelConfigTest, ReadsHowNodesServeTheModel) {
   const auto none = Check("name: 'm'");
   ASSERT_TRUE(none.ok()) << none.status();
   EXPECT_EQ(none->serving.share, 1);
+  EXPECT_EQ(none->dense_weights, DenseWeights::kFloat32);
   EXPECT_EQ(none->serving.max_instances, 0);
   EXPECT_FALSE(none->serving.dynamic_batching);
 
@@ -189,9 +190,11 @@ TEST(ModelConfigTest, ReadsHowNodesServeTheModel) {
       max_queue_delay_microseconds: 700
       default_queue_policy { max_queue_size: 9 }
     }
+    parameters { key: "dense_weights" value { string_value: "int8" } }
     parameters { key: "share" value { string_value: "2.5" } })");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->serving.share, 2.5);
+  EXPECT_EQ(config->dense_weights, DenseWeights::kInt8);
   EXPECT_EQ(config->serving.max_instances, 2);
   EXPECT_EQ(config->serving.max_queue, 9);
   EXPECT_TRUE(config->serving.dynamic_batching);
@@ -211,6 +214,9 @@ TEST(ModelConfigTest, RefusesServingOutOfRange) {
   EXPECT_THAT(Message("name: 'm' dynamic_batching { "
                       "max_queue_delay_microseconds: 60000001 }"),
               HasSubstr("more than a minute"));
+  EXPECT_THAT(Message("name: 'm' parameters { key: 'dense_weights' value { "
+                      "string_value: 'fp16' } }"),
+              HasSubstr("\"fp16\" is none of fp32, bf16, int8"));
   for (const char* share : {"0", "-1", "nan", "1001", "much"}) {
     EXPECT_THAT(Message(absl::StrCat("name: 'm' parameters { key: 'share' "
                                      "value { string_value: '",

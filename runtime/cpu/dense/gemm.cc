@@ -286,7 +286,7 @@ void PackPanels(const float* b, int64_t k, int64_t n, int64_t row_stride,
       }
     } else {
       for (int64_t j = 0; j < kPanelColumns; ++j) {
-        if (row_stride == 1 && columns == kPanelColumns && j % 4 == 0) {
+        if (row_stride == 1 && j % 4 == 0 && j + 4 <= columns) {
           PackFourColumns(from + j * column_stride, k, column_stride,
                           panels + j);
           j += 3;

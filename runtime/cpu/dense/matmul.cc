@@ -13,12 +13,27 @@ const float* Floats(const base::TensorView& view) {
   return reinterpret_cast<const float*>(view.data);
 }
 
+PackedMatrix Pack(const MatMulOp& op, const base::TensorView& b,
+                  WeightForm form, std::shared_ptr<WeightArena> arena) {
+  const int64_t k = b.dims[op.b_transposed ? 1 : 0];
+  const int64_t n = b.dims[op.b_transposed ? 0 : 1];
+  return PackedMatrix(Floats(b), k, n, op.b_transposed ? 1 : n,
+                      op.b_transposed ? k : 1, form, std::move(arena));
+}
+
 class MatMulKernel final : public Kernel {
  public:
-  MatMulKernel(const MatMulOp& op, std::optional<PackedMatrix> packed)
-      : op_(op), packed_(std::move(packed)) {}
+  MatMulKernel(const MatMulOp& op, WeightForm form,
+               std::optional<PackedMatrix> packed)
+      : op_(op), form_(form), packed_(std::move(packed)) {}
 
   absl::string_view name() const override {
+    if (form_ == WeightForm::kBFloat16) {
+      return op_.relu ? "linear/bf16+relu" : "linear/bf16";
+    }
+    if (form_ == WeightForm::kInt8) {
+      return op_.relu ? "linear/int8+relu" : "linear/int8";
+    }
     if (op_.batched) return op_.relu ? "bmm+relu" : "bmm";
     if (op_.bias != kNoOperand) {
       return op_.relu ? "linear+bias+relu" : "linear+bias";
@@ -78,6 +93,13 @@ class MatMulKernel final : public Kernel {
       Gemm(Floats(a), k, rows, *packed_, epilogue, out, n);
       return absl::OkStatus();
     }
+    if (form_ != WeightForm::kFloat32) {
+      // A weight that another part of a split works on before: rounded as it
+      // would be where all of the model is one part. Allocates; rare.
+      const PackedMatrix now = Pack(op_, b, form_, nullptr);
+      Gemm(Floats(a), k, rows, now, epilogue, out, n);
+      return absl::OkStatus();
+    }
     float* const panels =
         ThreadScratch(ScratchUse::kPanels, PackedMatrix::PanelBytes(k, n));
     for (int64_t i = 0; i < batch; ++i) {
@@ -91,6 +113,7 @@ class MatMulKernel final : public Kernel {
 
  private:
   const MatMulOp op_;
+  const WeightForm form_;
   const std::optional<PackedMatrix> packed_;  // b, when it is constant
 };
 
@@ -102,13 +125,9 @@ std::unique_ptr<const Kernel> CreateMatMulKernel(
   std::optional<PackedMatrix> packed;
   if (!op.batched && !constants.empty() && constants[op.b] != nullptr &&
       constants[op.b]->kind == Operand::Kind::kTensor) {
-    const base::TensorView& b = constants[op.b]->tensor;
-    const int64_t k = b.dims[op.b_transposed ? 1 : 0];
-    const int64_t n = b.dims[op.b_transposed ? 0 : 1];
-    packed.emplace(Floats(b), k, n, op.b_transposed ? 1 : n,
-                   op.b_transposed ? k : 1, packing.form, packing.arena);
+    packed = Pack(op, constants[op.b]->tensor, packing.form, packing.arena);
   }
-  return std::make_unique<MatMulKernel>(op, std::move(packed));
+  return std::make_unique<MatMulKernel>(op, packing.form, std::move(packed));
 }
 
 }  // namespace refract::runtime::cpu

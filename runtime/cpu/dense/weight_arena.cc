@@ -18,6 +18,7 @@ size_t RoundUp(size_t bytes, size_t step) {
 
 std::byte* WeightArena::Allocate(size_t bytes) {
   const size_t needed = RoundUp(bytes, base::kTensorAlignBytes);
+  bytes_ += needed;
   for (Block& block : blocks_) {
     if (block.memory.size() - block.used < needed) continue;
     std::byte* const place = block.memory.data() + block.used;
@@ -27,7 +28,6 @@ std::byte* WeightArena::Allocate(size_t bytes) {
   const size_t room =
       needed < kSmallBytes ? needed : RoundUp(needed, kBlockBytes);
   blocks_.push_back({base::AlignedBuffer(room), needed});
-  bytes_ += room;
   return blocks_.back().memory.data();
 }
 

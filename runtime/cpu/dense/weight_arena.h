@@ -19,7 +19,7 @@ class WeightArena {
   // Aligned to kTensorAlignBytes. Throws std::bad_alloc.
   std::byte* Allocate(size_t bytes);
 
-  // What was taken from the system.
+  // Handed out so far. The system gave at most 2 MiB more, unused at the ends.
   size_t bytes() const { return bytes_; }
 
  private:
