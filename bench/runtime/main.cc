@@ -6,6 +6,8 @@
 //   bench_runtime models DIR [--names a,b] [--batches 1,64]
 //       whole models, against frozen TorchScript and AOTInductor where it is
 //       there; DIR is what bench/runtime/prepare.py made
+//   bench_runtime beside DIR [--names a,b] [--batches 1,64] [--busy 1]
+//       what requests take beside processes that keep processors busy
 //
 // Variants take turns, so that a slow moment of the machine meets all of them;
 // a ratio is taken within each round. Results are compared before anything is
@@ -29,7 +31,9 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "bench/runtime/baseline.h"
+#include "bench/runtime/busy_processes.h"
 #include "bench/runtime/peak.h"
 #include "models/aten/caller.h"
 #include "models/repository.h"
@@ -105,6 +109,7 @@ double Difference(absl::Span<const float> a, const std::vector<float>& b) {
 }
 
 constexpr double kTolerance = 1e-4;
+constexpr double kRoundedTolerance = 0.1;
 
 std::vector<Layer> MakeMlp(const std::vector<int64_t>& widths,
                            std::mt19937& random) {
@@ -207,40 +212,66 @@ int RunLayers(const std::vector<int64_t>& batches, int rounds, Json& json) {
   return 0;
 }
 
+// A model of prepare.py's, its inputs of one batch, and its program.
+struct Prepared {
+  std::shared_ptr<const models::LoadedModel> model;
+  std::vector<base::Tensor> tensors;
+  std::vector<base::TensorView> inputs;
+  std::unique_ptr<const runtime::Program> program;
+};
+
+absl::StatusOr<Prepared> Prepare(const std::string& folder,
+                                 const std::string& name, int64_t batch,
+                                 models::DenseWeights weights) {
+  Prepared prepared;
+  REFRACT_ASSIGN_OR_RETURN(
+      prepared.model,
+      models::Repository(absl::StrCat(folder, "/repo")).Load(name));
+  const models::Graph& graph = prepared.model->graph;
+  REFRACT_ASSIGN_OR_RETURN(
+      const auto file,
+      models::SafetensorsFile::Open(
+          absl::StrCat(folder, "/", name, "/batch", batch, ".safetensors")));
+  for (const models::ValueId id : graph.inputs) {
+    const auto* entry = file.Find(graph.value(id).name);
+    if (entry == nullptr) {
+      return absl::NotFoundError(
+          absl::StrCat("no input '", graph.value(id).name, "'"));
+    }
+    REFRACT_ASSIGN_OR_RETURN(base::Tensor tensor,
+                             base::Tensor::CopyOf(file.View(*entry)));
+    prepared.tensors.push_back(std::move(tensor));
+  }
+  for (const auto& tensor : prepared.tensors) {
+    prepared.inputs.push_back(tensor.view());
+  }
+  models::ModelConfig config = prepared.model->config;
+  config.dense_weights = weights;
+  REFRACT_ASSIGN_OR_RETURN(
+      prepared.program,
+      runtime::Program::Compile(graph, runtime::Part::Whole(graph),
+                                prepared.model->weights, {.config = config}));
+  return prepared;
+}
+
 int RunModel(const std::string& folder, const std::string& name, int64_t batch,
-             int rounds, Json& json) {
+             models::DenseWeights weights, int rounds, Json& json) {
   const std::string stem = absl::StrCat(folder, "/", name, "/", name);
   const auto fail = [&](const absl::Status& status) {
     std::fprintf(stderr, "bench_runtime: %s: %s\n", name.c_str(),
                  std::string(status.message()).c_str());
     return 2;
   };
-  auto loaded = models::Repository(absl::StrCat(folder, "/repo")).Load(name);
-  if (!loaded.ok()) return fail(loaded.status());
-  const models::LoadedModel* const model = loaded->get();
-  auto file = models::SafetensorsFile::Open(
-      absl::StrCat(folder, "/", name, "/batch", batch, ".safetensors"));
-  if (!file.ok()) return fail(file.status());
-  std::vector<base::Tensor> tensors;
-  std::vector<base::TensorView> inputs;
-  for (const models::ValueId id : model->graph.inputs) {
-    const auto* entry = file->Find(model->graph.value(id).name);
-    if (entry == nullptr) {
-      return fail(absl::NotFoundError(
-          absl::StrCat("no input '", model->graph.value(id).name, "'")));
-    }
-    tensors.push_back(*base::Tensor::CopyOf(file->View(*entry)));
-  }
-  for (const auto& tensor : tensors) inputs.push_back(tensor.view());
-  auto program = runtime::Program::Compile(
-      model->graph, runtime::Part::Whole(model->graph), model->weights,
-      {.config = model->config});
-  if (!program.ok()) return fail(program.status());
-  runtime::RunContext context(**program);
+  const auto prepared = Prepare(folder, name, batch, weights);
+  if (!prepared.ok()) return fail(prepared.status());
+  const models::LoadedModel* const model = prepared->model.get();
+  const auto& inputs = prepared->inputs;
+  const runtime::Program* const program = prepared->program.get();
+  runtime::RunContext context(*program);
   std::vector<base::TensorView> outputs;
   absl::Status status;
   const auto ours = [&] {
-    status = (*program)->Run(inputs, {}, context, outputs);
+    status = program->Run(inputs, {}, context, outputs);
   };
   ours();
   if (!status.ok()) return fail(status);
@@ -255,6 +286,7 @@ int RunModel(const std::string& folder, const std::string& name, int64_t batch,
   }
   std::vector<Variant> variants = {{"refract", ours}};
   Json row = {{"model", name}, {"batch", batch}};
+  const bool rounds_weights = weights != models::DenseWeights::kFloat32;
   for (auto& [label, baseline] : baselines) {
     Baseline* const other = baseline.get();
     other->Bind(inputs);
@@ -263,7 +295,8 @@ int RunModel(const std::string& folder, const std::string& name, int64_t batch,
     const double difference =
         Difference(outputs[0].as<float>(), other->Result());
     row["largest_difference"][label] = difference;
-    if (difference > kTolerance) {
+    // What rounded weights change is a result, not a fault.
+    if (difference > (rounds_weights ? kRoundedTolerance : kTolerance)) {
       std::fprintf(stderr, "bench_runtime: %s: differs from %s by %g\n",
                    name.c_str(), label.c_str(), difference);
       return 1;
@@ -272,11 +305,11 @@ int RunModel(const std::string& folder, const std::string& name, int64_t batch,
   }
   row.update(Compare(variants, rounds));
   // Where the time goes: medians of single runs, the costliest steps first.
-  const auto steps = (*program)->steps();
+  const auto steps = program->steps();
   std::vector<std::vector<int64_t>> spent(steps.size());
   for (int i = 0; i < 21; ++i) {
     runtime::StepTimes times;
-    status = (*program)->RunTimed(inputs, {}, context, outputs, times);
+    status = program->RunTimed(inputs, {}, context, outputs, times);
     if (!status.ok()) return fail(status);
     for (size_t s = 0; s < steps.size(); ++s) {
       spent[s].push_back(times.steps[s]);
@@ -297,6 +330,74 @@ int RunModel(const std::string& folder, const std::string& name, int64_t batch,
         static_cast<double>(costs[s].first) / 1e3;
   }
   json["models"].push_back(row);
+  return 0;
+}
+
+// Nearest rank.
+double Percentile(std::vector<double>& values, double p) {
+  const auto n = static_cast<double>(values.size());
+  const auto rank = static_cast<size_t>(std::ceil(p * n));
+  const auto at = values.begin() +
+                  static_cast<std::ptrdiff_t>(std::max<size_t>(rank, 1)) - 1;
+  std::nth_element(values.begin(), at, values.end());
+  return *at;
+}
+
+// One thread, one request after the other, with and without busy processes
+// beside it in turns of `seconds`. What is compared is what a request takes.
+int RunBeside(const std::string& folder, const std::string& name, int64_t batch,
+              int rounds, double seconds, BusyProcesses& neighbours,
+              Json& json) {
+  const auto fail = [&](const absl::Status& status) {
+    std::fprintf(stderr, "bench_runtime: %s: %s\n", name.c_str(),
+                 std::string(status.message()).c_str());
+    return 2;
+  };
+  const auto prepared =
+      Prepare(folder, name, batch, models::DenseWeights::kFloat32);
+  if (!prepared.ok()) return fail(prepared.status());
+  runtime::RunContext context(*prepared->program);
+  std::vector<base::TensorView> outputs;
+  absl::Status status;
+  const auto run = [&] {
+    status = prepared->program->Run(prepared->inputs, {}, context, outputs);
+  };
+  for (int i = 0; i < 3; ++i) run();
+  if (!status.ok()) return fail(status);
+  std::vector<double> all[2];  // microseconds
+  std::vector<double> ratios;
+  for (int round = 0; round < rounds; ++round) {
+    double p99[2] = {};
+    // Who begins changes.
+    for (const int busy : {round % 2, 1 - round % 2}) {
+      if (busy == 1) neighbours.Go();
+      std::vector<double> took;
+      double spent = 0;
+      while (spent < seconds) {
+        took.push_back(Seconds(run, 1));
+        spent += took.back();
+      }
+      if (busy == 1) neighbours.Stop();
+      for (double each : took) all[busy].push_back(each * 1e6);
+      p99[busy] = Percentile(took, 0.99);
+    }
+    ratios.push_back(p99[1] / p99[0]);
+  }
+  Json row = {{"model", name}, {"batch", batch}};
+  for (const int busy : {0, 1}) {
+    Json& each = row[busy == 1 ? "beside_busy" : "alone"];
+    each["requests"] = all[busy].size();
+    for (const auto& [label, p] : {std::pair{"p50_us", 0.5},
+                                   {"p90_us", 0.9},
+                                   {"p99_us", 0.99},
+                                   {"p99.9_us", 0.999}}) {
+      each[label] = Percentile(all[busy], p);
+    }
+  }
+  row["p99_beside_over_alone"] = row["beside_busy"]["p99_us"].get<double>() /
+                                 row["alone"]["p99_us"].get<double>();
+  row["p99_ratio_per_round"] = Quartiles(ratios);
+  json["beside"].push_back(row);
   return 0;
 }
 
@@ -337,7 +438,30 @@ int Main(int argc, char** argv) {
   whole->add_option("dir", folder, "made by bench/runtime/prepare.py")
       ->required();
   whole->add_option("--names", names, "of the models")->delimiter(',');
-  for (auto* command : {layers, whole}) {
+  const std::map<std::string, models::DenseWeights> forms = {
+      {"fp32", models::DenseWeights::kFloat32},
+      {"bf16", models::DenseWeights::kBFloat16},
+      {"int8", models::DenseWeights::kInt8}};
+  auto weights = models::DenseWeights::kFloat32;
+  whole
+      ->add_option("--dense-weights", weights,
+                   "of Refract's dense layers: fp32, bf16 or int8")
+      ->transform(CLI::CheckedTransformer(forms))
+      ->default_str("fp32");
+  auto* const beside = app.add_subcommand(
+      "beside", "requests beside busy processes of the same machine");
+  double seconds = 0.5;
+  int busy = 1;
+  beside->add_option("dir", folder, "made by bench/runtime/prepare.py")
+      ->required();
+  beside->add_option("--names", names, "of the models")->delimiter(',');
+  beside->add_option("--busy", busy, "processes that compute")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  beside->add_option("--seconds", seconds, "of one turn with or without them")
+      ->check(CLI::Range(0.01, 600.0))
+      ->capture_default_str();
+  for (auto* command : {layers, whole, beside}) {
     command->add_option("--batches", batches, "items per request")
         ->delimiter(',')
         ->check(CLI::PositiveNumber);
@@ -351,17 +475,39 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
+  // Before anything starts a thread.
+  BusyProcesses neighbours(beside->parsed() ? busy : 0);
+  if (beside->parsed() && neighbours.count() < busy) {
+    std::fprintf(stderr, "bench_runtime: only %d of %d processes started\n",
+                 neighbours.count(), busy);
+    return 1;
+  }
   models::aten::UseOneThread();
   Json json = tools::BenchJson("runtime");
   int status = 0;
   if (layers->parsed()) {
     if (batches.empty()) batches = {1, 16, 64, 256, 1024};
     status = RunLayers(batches, rounds, json);
-  } else {
+  } else if (beside->parsed()) {
     if (batches.empty()) batches = {1, 64};
+    json["busy_processes"] = busy;
+    json["rounds"] = rounds;
+    json["seconds_per_turn"] = seconds;
     for (const std::string& name : names) {
       for (const int64_t batch : batches) {
-        status = RunModel(folder, name, batch, rounds, json);
+        status =
+            RunBeside(folder, name, batch, rounds, seconds, neighbours, json);
+        if (status != 0) return status;
+      }
+    }
+  } else {
+    if (batches.empty()) batches = {1, 64};
+    for (const auto& [label, form] : forms) {
+      if (form == weights) json["dense_weights"] = label;
+    }
+    for (const std::string& name : names) {
+      for (const int64_t batch : batches) {
+        status = RunModel(folder, name, batch, weights, rounds, json);
         if (status != 0) return status;
       }
     }
