@@ -66,6 +66,10 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
                  "used longest ago make room for others. 0 = all of them, MiB")
       ->check(CLI::Range(0.0, 1e9))
       ->capture_default_str();
+  app.add_flag("--no-isolation", flags.no_isolation,
+               "Execute long requests at one go beside models that ask for "
+               "little, as a model alone is: for measurements of several "
+               "models that are asked in turns");
   app.add_option("--pollers", flags.pollers,
                  "Threads that run the connections of CPU nodes; one drives a "
                  "NIC")

@@ -72,6 +72,7 @@ absl::StatusOr<std::unique_ptr<GpuNode>> GpuNode::Create(
   scheduler.max_queue = options.max_queue;
   scheduler.first_backoff = options.first_backoff;
   scheduler.last_backoff = options.last_backoff;
+  scheduler.isolation = options.isolation;
   node->scheduler_ = std::make_unique<Scheduler>(
       scheduler, std::move(described), node->device_.get(), *options.clock);
   node->scheduler_->Start();

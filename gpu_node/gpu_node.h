@@ -44,6 +44,8 @@ struct GpuNodeOptions {
   // How failed instances are started again.
   absl::Duration first_backoff = absl::Milliseconds(100);
   absl::Duration last_backoff = absl::Seconds(10);
+  // SchedulerOptions::isolation.
+  bool isolation = true;
   base::Clock* clock = &base::Clock::Real();
 };
 

@@ -66,6 +66,7 @@ int Run(const Flags& flags) {
   GpuNodeOptions options;
   options.instances = flags.instances;
   options.max_queue = flags.max_queue;
+  options.isolation = !flags.no_isolation;
   if (flags.batching_window_us.has_value()) {
     options.batching_window = absl::Microseconds(*flags.batching_window_us);
   }

@@ -36,6 +36,8 @@ struct SchedulerOptions {
   // execution succeeds.
   absl::Duration first_backoff = absl::Milliseconds(100);
   absl::Duration last_backoff = absl::Seconds(10);
+  // Whether executions are kept short beside quiet models (isolation.h).
+  bool isolation = true;
 };
 
 // One model as the scheduler sees it.

@@ -259,7 +259,7 @@ void Scheduler::Begin(int index, std::unique_ptr<Batch> batch, absl::Time now,
 std::vector<QuietModel> Scheduler::QuietBeside(size_t index,
                                                absl::Time now) const {
   std::vector<QuietModel> quiet;
-  if (shares_.BelowShare(index)) return quiet;
+  if (!options_.isolation || shares_.BelowShare(index)) return quiet;
   for (size_t i = 0; i < models_.size(); ++i) {
     const Model& other = models_[i];
     const ArrivalRate& rate = other.all_arrivals;

@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import unittest
 
-from tests.e2e import support
+from tests.e2e import chromium, support
 from tests.e2e.nodes import program, wait_until
 
 ALTERNATIVES = ("optimal", "heuristic", "all-cn", "all-hn")
@@ -72,10 +72,10 @@ class VerifyTest(unittest.TestCase):
     def tearDown(self):
         self.assertEqual(list(self.scratch.iterdir()), [])
 
-    def verify(self, *arguments):
+    def verify(self, *arguments, method="optimal"):
         report = self.folder / "verify.json"
         done = self.refract(
-            "partition", self.model, "--method", "optimal", "--verify",
+            "partition", self.model, "--method", method, "--verify",
             "--verify-rounds", 2, "--calibration", self.calibration,
             "--json", report, *arguments,
         )
@@ -148,6 +148,47 @@ class VerifyTest(unittest.TestCase):
                         error["max_abs_error"], error["expected_at_most"]
                     )
         self.assertIn("  error ", text)
+
+    def test_the_page_shows_forms_rows_and_what_was_found(self):
+        if chromium.find() is None:
+            self.skipTest("chromium is not installed")
+        page = self.folder / "verify.html"
+        _, verification = self.verify(
+            "--batch", 16, "--transport", "shm", "--wire-dtype", "fp16",
+            "--report", page, method="all-hn",
+        )
+        with open(self.folder / "verify.json", encoding="utf-8") as file:
+            report = json.load(file)
+        browser = chromium.Page()
+        self.addCleanup(browser.close)
+        browser.open(page.as_uri())
+        wait_until(
+            lambda: browser.evaluate("document.documentElement.dataset.ready")
+            == "yes",
+            "the page is drawn",
+        )
+
+        def text(selector):
+            return browser.evaluate(
+                f"document.querySelector({selector!r}).innerText"
+            )
+
+        self.assertIn(report["partition"]["hn_rows"], text("#rows"))
+        self.assertIn("output_0 off by up to", text("#wire"))
+        self.assertIn("as fp16, alone off by", text("#crossings"))
+        table = text("#verification")
+        self.assertIn(
+            f"{verification['pairs']['told_apart']} of "
+            f"{verification['pairs']['all']} pairs", table
+        )
+        for cut in verification["cuts"]:
+            self.assertIn(cut["name"], table)
+            self.assertIn(f"{cut['predicted_over_measured']:.2f}", table)
+        # Each tensor's bytes are those that were sent.
+        crossing = report["wire"]["up"]
+        self.assertTrue(all(one["type"] == "fp16" for one in crossing
+                            if one["plain_bytes"] > 1000))
+        self.assertTrue(any(one["max_abs_error_alone"] for one in crossing))
 
     def test_users_of_a_sample_cross_once_and_bits_stay(self):
         tensors = support.make_inputs(

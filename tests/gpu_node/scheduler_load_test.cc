@@ -143,6 +143,7 @@ struct Neighbours {
   bool merged = false;    // the loud one's requests
   bool stepwise = false;
   bool loud_is_there = true;
+  bool isolation = true;
 };
 constexpr double kQuietUs = 1000;
 constexpr double kQuietRequests = 3000;
@@ -179,7 +180,8 @@ Observed Observe(const Neighbours& n) {
   ScheduledModel loud = Model(n.loud);
   loud.batching.enabled = n.merged;
   loud.stepwise = n.stepwise;
-  Simulation sim(device, {Model(quiet), loud}, {.max_queue = 1 << 8});
+  Simulation sim(device, {Model(quiet), loud},
+                 {.max_queue = 1 << 8, .isolation = n.isolation});
   std::vector<SimulatedRequest> all = arrivals(0, 1, kQuietUs, n.quiet_load);
   if (n.loud_is_there) {
     // Far more than what it could do if it had the device to itself.
@@ -295,6 +297,16 @@ TEST(SchedulerLoadTest, LongExecutionsAreMadeShortForTheQuietOnesSake) {
       EXPECT_LE(beside.longest, absl::Microseconds(kQuietUs * kUnfelt));
     }
   }
+}
+
+TEST(SchedulerLoadTest, WithoutIsolationNothingIsMadeShorter) {
+  const Observed beside = Observe({.quiet_load = 0.1,
+                                   .loud = {40, 10},
+                                   .loud_rows = 180,
+                                   .stepwise = true,
+                                   .isolation = false});
+  EXPECT_EQ(beside.steps, 0u);
+  EXPECT_EQ(beside.longest, Cost({40, 10}).Of(180));
 }
 
 TEST(SchedulerLoadTest, ShortExecutionsCostTheLoudModelLessThanHalfItsRows) {
