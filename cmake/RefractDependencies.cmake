@@ -55,7 +55,7 @@ if(cuda_missing STREQUAL "")
   math(EXPR REFRACT_CUDA_VERSION
     "${CUDAToolkit_VERSION_MAJOR} * 1000 + ${CUDAToolkit_VERSION_MINOR} * 10")
   refract_report("CUDA backend"
-    "runtime/cuda built: toolkit ${CUDAToolkit_VERSION} (the nodes do not use it yet)")
+    "built: toolkit ${CUDAToolkit_VERSION} (refract-gpu-node --device cuda:N)")
 elseif(REFRACT_WITH_CUDA STREQUAL "ON")
   message(FATAL_ERROR "REFRACT_WITH_CUDA=ON, but ${cuda_missing}. "
     "Install the toolkit and put nvcc on PATH, or set CUDAToolkit_ROOT.")

@@ -148,13 +148,6 @@ std::string DeviceModel::MergeKey(const transport::ServerCall& call) const {
 }
 
 // The values of a request as the program reads them.
-struct DeviceModel::Inputs {
-  // The request's own memory, the decoder's, or a copy.
-  absl::Span<const base::TensorView> views;
-  std::optional<runtime::wire::DecoderPool::Lease> decoder;
-  std::optional<runtime::StableInputs> stable;
-};
-
 absl::Status DeviceModel::Decode(const transport::ServerCall& call,
                                  Inputs& inputs) const {
   inputs.views = call.tensors();

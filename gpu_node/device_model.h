@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "gpu_node/row_layout.h"
 #include "models/repository.h"
 #include "runtime/program.h"
+#include "runtime/stable_inputs.h"
 #include "runtime/wire/codec.h"
 #include "runtime/wire/decoder_pool.h"
 #include "transport/channel.h"
@@ -57,6 +59,21 @@ class DeviceModel {
   // RowLayout::MergeKey; empty for what cannot be merged.
   std::string MergeKey(const transport::ServerCall& call) const;
 
+  // For devices that execute by themselves. A request's inputs in the order of
+  // the part, with what they lie in. The call outlives them.
+  struct Inputs {
+    // The request's own memory, the decoder's, or a copy.
+    absl::Span<const base::TensorView> views;
+    std::optional<runtime::wire::DecoderPool::Lease> decoder;
+    std::optional<runtime::StableInputs> stable;
+  };
+  // Decodes, and copies what a peer may still change and must not.
+  absl::Status Read(const transport::ServerCall& call, Inputs& inputs) const;
+  // The part's results, encoded as the plan says, as the reply to `call`.
+  absl::StatusOr<transport::OutgoingMessage> Answer(
+      transport::ServerCall& call,
+      absl::Span<const base::TensorView> outputs) const;
+
   // Runs `batch` on the calling thread: status and reply of its members are set
   // and no call is answered. Several members, whose keys are equal, run as one;
   // if that fails each runs alone, so that only those fail which are at fault.
@@ -69,14 +86,8 @@ class DeviceModel {
  private:
   DeviceModel(std::shared_ptr<const models::LoadedModel> model,
               std::unique_ptr<const runtime::Program> program);
-  struct Inputs;
   struct Steps;
   absl::Status Decode(const transport::ServerCall& call, Inputs& inputs) const;
-  // Decode(), and what a peer may still change is copied.
-  absl::Status Read(const transport::ServerCall& call, Inputs& inputs) const;
-  absl::StatusOr<transport::OutgoingMessage> Answer(
-      transport::ServerCall& call,
-      absl::Span<const base::TensorView> outputs) const;
   absl::StatusOr<transport::OutgoingMessage> Run(transport::ServerCall& call,
                                                  bool* non_finite) const;
   absl::Status BeginSteps(BatchMember& member, Steps& steps) const;

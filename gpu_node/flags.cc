@@ -3,8 +3,21 @@
 #include <cstdio>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/numbers.h"
+#include "absl/strings/strip.h"
 
 namespace refract::gpu_node {
+
+std::optional<int> CudaIndexOf(const std::string& device) {
+  absl::string_view number = device;
+  int index = 0;
+  // At most three digits: no machine has more GPUs.
+  if (!absl::ConsumePrefix(&number, "cuda:") || number.size() > 3 ||
+      !absl::SimpleAtoi(number, &index) || index < 0 || number[0] == '+') {
+    return std::nullopt;
+  }
+  return index;
+}
 
 std::variant<Flags, int> ParseFlags(int argc, char** argv) {
   Flags flags;
@@ -22,8 +35,16 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
       ->type_name("FILE.so")
       ->allow_extra_args(false);
   app.add_option("--device", flags.device,
-                 "Where to execute: auto (the best there is) or cpu")
-      ->check(CLI::IsMember({"auto", "cpu"}))
+                 "Where to execute: auto (GPU 0, or the CPU where there is "
+                 "none), cpu, or cuda:N")
+      ->type_name("auto|cpu|cuda:N")
+      ->check(CLI::Validator(
+          [](const std::string& device) -> std::string {
+            if (device == "auto" || device == "cpu") return "";
+            if (CudaIndexOf(device).has_value()) return "";
+            return device + " is none of auto, cpu, cuda:N";
+          },
+          ""))
       ->capture_default_str();
   app.add_option("--host", flags.host, "Address to listen on")
       ->capture_default_str();
@@ -41,7 +62,8 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
                  "without this flag the best for each connection")
       ->type_name("DEVICE[:PORT[:GID]]");
   app.add_option("--instances", flags.instances,
-                 "Requests executed at once, one thread each")
+                 "Requests executed at once: one thread each, or so many "
+                 "copies of every model on a GPU")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app.add_option("--max-queue", flags.max_queue,
@@ -56,14 +78,19 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
                  "dynamic_batching in their config.pbtxt follow that instead; "
                  "without either, requests are executed alone")
       ->check(CLI::Range(0, 60'000'000));
-  app.add_option("--max-batch", flags.max_batch,
-                 "Rows of one execution; a request with more is executed in "
-                 "several steps, or refused if its rows depend on each other")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
-      ->capture_default_str();
+  CLI::Option* const max_batch =
+      app.add_option(
+             "--max-batch", flags.max_batch,
+             "Rows of one execution; a request with more is executed in "
+             "several steps, or refused if its rows depend on each other. "
+             "On a GPU memory is reserved for so many, and without this "
+             "flag it is 4096")
+          ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
+          ->capture_default_str();
   app.add_option("--weight-memory-mib", flags.weight_memory_mib,
-                 "Weights that may be in the device's memory at once; those "
-                 "used longest ago make room for others. 0 = all of them, MiB")
+                 "Weights that may be in the device's memory at once (on a GPU "
+                 "all that a model takes); those used longest ago make room "
+                 "for others. 0 = all of them, MiB")
       ->check(CLI::Range(0.0, 1e9))
       ->capture_default_str();
   app.add_flag("--no-isolation", flags.no_isolation,
@@ -87,6 +114,7 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
     std::fprintf(stderr, "refract-gpu-node: %s (see --help)\n", error.what());
     return 2;
   }
+  flags.max_batch_given = max_batch->count() > 0;
   return flags;
 }
 

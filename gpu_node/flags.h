@@ -22,11 +22,15 @@ struct Flags {
   int max_queue = 256;
   std::optional<int64_t> batching_window_us;
   int64_t max_batch = 16384;
+  bool max_batch_given = false;
   double weight_memory_mib = 0;
   bool no_isolation = false;
   int pollers = 1;
   double drain_timeout_s = 30;
 };
+
+// 2 of "cuda:2"; nullopt for any other text.
+std::optional<int> CudaIndexOf(const std::string& device);
 
 // The flags, or the exit status of a run that ends here: 0 after --help or
 // --version, 2 after one line on stderr that names the wrong flag.

@@ -49,7 +49,10 @@ absl::StatusOr<std::unique_ptr<GpuNode>> GpuNode::Create(
   for (size_t i = node->models_.size(); i > 0; --i) {
     const DeviceModel& model = node->models_[i - 1];
     const absl::Status fits =
-        ResidentSet(options.weight_memory, {model.weight_bytes()}).CheckFits(0);
+        ResidentSet(options.weight_memory,
+                    {options.facts ? options.facts(model).device_bytes
+                                   : model.weight_bytes()})
+            .CheckFits(0);
     if (fits.ok()) continue;
     const auto why = absl::StrCat(LabelOf(model), ": ", fits.message());
     LOG(ERROR) << why << "; it is left out";
@@ -132,7 +135,11 @@ ScheduledModel GpuNode::Describe(const DeviceModel& model) const {
     LOG(WARNING) << described.label
                  << ": its requests are never executed together: " << why_not;
   }
-  if (options_.warm_up > absl::ZeroDuration()) {
+  if (options_.facts) {
+    const GpuNodeOptions::DeviceFacts facts = options_.facts(model);
+    described.times = facts.times;
+    described.weight_bytes = facts.device_bytes;
+  } else if (options_.warm_up > absl::ZeroDuration()) {
     WarmUpOptions warm_up;
     warm_up.max_rows = options_.max_batch;
     warm_up.budget = options_.warm_up;

@@ -20,6 +20,7 @@
 #include "base/log_limiter.h"
 #include "gpu_node/device.h"
 #include "gpu_node/device_model.h"
+#include "gpu_node/execution_times.h"
 #include "gpu_node/scheduler.h"
 #include "transport/channel.h"
 
@@ -47,6 +48,14 @@ struct GpuNodeOptions {
   // SchedulerOptions::isolation.
   bool isolation = true;
   base::Clock* clock = &base::Clock::Real();
+  // Of a model on the device that is not the CPU: its times there, and what it
+  // takes of the device's memory, bytes.
+  struct DeviceFacts {
+    ExecutionTimes times;
+    size_t device_bytes = 0;
+  };
+  // Null: the CPU, where models are measured.
+  std::function<DeviceFacts(const DeviceModel&)> facts;
 };
 
 // Thread-safe. A transport::Server that uses it as its handler must be

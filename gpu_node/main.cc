@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <memory>
+#include <string>
 #include <utility>
 #include <variant>
 
@@ -11,6 +12,8 @@
 #include "base/shutdown_signal.h"
 #include "base/status_macros.h"
 #include "glog/logging.h"
+#include "gpu_node/cuda_library.h"
+#include "gpu_node/cuda_setup.h"
 #include "gpu_node/device_model.h"
 #include "gpu_node/flags.h"
 #include "gpu_node/gpu_node.h"
@@ -22,6 +25,10 @@
 namespace refract::gpu_node {
 namespace {
 
+// Rows of the largest batch that a GPU reserves memory for: its throughput
+// hardly grows beyond, and a DLRM's inputs of that many rows are 60 MB.
+constexpr int64_t kCudaMaxBatch = 4096;
+
 // DESIGN section 11: 2 for bad usage or bad input, 1 for other failures.
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "refract-gpu-node: %s\n",
@@ -31,9 +38,11 @@ int Fail(const absl::Status& status) {
   return bad_input ? 2 : 1;
 }
 
-void LogSummary(const DeviceModels& models, const Flags& flags) {
-  LOG(INFO) << "device cpu, " << flags.instances << " instance(s), queue of "
-            << flags.max_queue << ", " << models.size() << " model(s)";
+void LogSummary(const DeviceModels& models, const std::string& device,
+                const Flags& flags) {
+  LOG(INFO) << "device " << device << ", " << flags.instances
+            << " instance(s), queue of " << flags.max_queue << ", "
+            << models.size() << " model(s)";
   for (size_t i = 0; i < models.size(); ++i) {
     const models::SplitPlan& plan = *models[i].model().plan;
     LOG(INFO) << "model '" << models[i].name() << "' version "
@@ -61,7 +70,6 @@ int Run(const Flags& flags) {
   absl::StatusOr<DeviceModels> models =
       DeviceModels::Load(models::Repository(flags.model_repository));
   if (!models.ok()) return Fail(models.status());
-  LogSummary(*models, flags);
 
   GpuNodeOptions options;
   options.instances = flags.instances;
@@ -73,8 +81,33 @@ int Run(const Flags& flags) {
   options.max_batch = flags.max_batch;
   options.weight_memory =
       static_cast<size_t>(flags.weight_memory_mib * (size_t{1} << 20));
+  std::string device = "cpu";
+  GpuNode::MakeDevice make_device;
+  if (flags.device != "cpu") {
+    const int index = CudaIndexOf(flags.device).value_or(0);
+    auto gpu = OpenCudaDevice(index);
+    if (!gpu.ok() && flags.device != "auto") {
+      return Fail(base::Annotate(gpu.status(),
+                                 absl::StrCat("--device ", flags.device)));
+    }
+    if (gpu.ok()) {
+      device = absl::StrCat("cuda:", index);
+      if (!flags.max_batch_given) options.max_batch = kCudaMaxBatch;
+      CudaDevice::Options cuda;
+      cuda.name = device;
+      cuda.instances = options.instances;
+      cuda.max_rows = options.max_batch;
+      cuda.weight_memory = options.weight_memory;
+      CudaSetup setup = SetUpCuda(*std::move(gpu), cuda, *models);
+      options.facts = std::move(setup.facts);
+      make_device = std::move(setup.make_device);
+    } else {
+      LOG(INFO) << "no GPU: " << gpu.status().message();
+    }
+  }
+  LogSummary(*models, device, flags);
   absl::StatusOr<std::unique_ptr<GpuNode>> node =
-      GpuNode::Create(*std::move(models), options);
+      GpuNode::Create(*std::move(models), options, make_device);
   if (!node.ok()) return Fail(node.status());
 
   transport::ServerOptions server_options;

@@ -27,6 +27,7 @@ constexpr absl::string_view kShapePrefix = "shape.";
 constexpr absl::string_view kBatchKey = "batch_symbol";
 constexpr absl::string_view kShareKey = "share";
 constexpr absl::string_view kDenseWeightsKey = "dense_weights";
+constexpr absl::string_view kGpuPrecisionKey = "gpu_precision";
 // Wide enough for anything sensible, narrow enough to catch a slip.
 constexpr double kLeastShare = 0.001;
 constexpr double kMostShare = 1000;
@@ -209,6 +210,21 @@ absl::Status CheckParameter(const std::string& key, const std::string& text,
     }
     result.dense_weights = *form;
     return absl::OkStatus();
+  }
+  if (key == kGpuPrecisionKey) {
+    const std::pair<absl::string_view, GpuPrecision> known[] = {
+        {"fp32", GpuPrecision::kFloat32},
+        {"tf32", GpuPrecision::kTf32},
+        {"fp16", GpuPrecision::kFloat16},
+        {"bf16", GpuPrecision::kBFloat16},
+    };
+    for (const auto& [name, precision] : known) {
+      if (text != name) continue;
+      result.serving.gpu_precision = precision;
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", text, "\" is none of fp32, tf32, fp16, bf16"));
   }
   // For the reader alone: rows may differ between versions.
   if (key == kBatchKey) return absl::OkStatus();

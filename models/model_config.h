@@ -12,6 +12,8 @@
 //                              too, relative to theirs; default "1"
 //   dense_weights              "fp32" (default), "bf16" or "int8": how dense
 //                              layers keep their weights on CPUs
+//   gpu_precision              in what a GPU computes: "fp32" (default), "tf32",
+//                              "fp16" or "bf16"
 //
 // Written by import for clients that make requests, not read back (another
 // version may differ; the model itself is what is checked against):

@@ -44,8 +44,17 @@ enum class DenseWeights : uint8_t {
   kInt8,      // one scale per output column: a quarter
 };
 
+// In what a GPU computes a model. Sums are float32 in all of them.
+enum class GpuPrecision : uint8_t {
+  kFloat32,
+  kTf32,  // float32 data, factors of products rounded to 10 bits of mantissa
+  kFloat16,
+  kBFloat16,
+};
+
 // How GPU nodes serve a model beside others (docs/serving.md).
 struct ServingConfig {
+  GpuPrecision gpu_precision = GpuPrecision::kFloat32;
   // Of a device's time while other models want it too, relative to theirs.
   double share = 1;
   // Executions at once; 0: as many as the node has instances.

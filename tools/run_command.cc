@@ -56,7 +56,7 @@ absl::Status CheckOptions(const RunOptions& options) {
   }
   if (options.device == "cuda") {
     return absl::UnimplementedError(
-        "--device cuda: this build has no CUDA code; use cpu");
+        "--device cuda: only refract-gpu-node runs on GPUs; use cpu");
   }
   if (options.device != "cpu") {
     return absl::InvalidArgumentError(

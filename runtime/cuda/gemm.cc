@@ -1,6 +1,9 @@
 #include "runtime/cuda/gemm.h"
 
+#include <algorithm>
 #include <string>
+
+#include "runtime/cuda/gemm_trial.h"
 
 namespace refract::runtime::cuda {
 namespace {
@@ -53,6 +56,9 @@ std::string ToString(const GemmShape& shape) {
          std::to_string(shape.m) + " x " + std::to_string(shape.n) + " x " +
          std::to_string(shape.k) + ", epilogue " + Name(shape.epilogue);
 }
+
+// Of the heuristics' ranking: the best one is mostly among the first few.
+constexpr int kCandidates = 8;
 
 #define REFRACT_CUBLAS_RETURN_IF_ERROR(call)             \
   do {                                                   \
@@ -169,11 +175,15 @@ Status GemmCache::Prepare(const GemmShape& shape, int64_t workspace_bytes) {
       prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
              static_cast<uint32_t>(shape.align_out)));
 
-  cublasLtMatmulHeuristicResult_t result = {};
+  cublasLtMatmulHeuristicResult_t results[kCandidates] = {};
   int count = 0;
   const cublasStatus_t found = cublasLtMatmulAlgoGetHeuristic(
       handle, plan->operation, plan->weight, plan->in, plan->out, plan->out,
-      preference, 1, &result, &count);
+      preference, kCandidates, results, &count);
+  const auto last = std::remove_if(
+      results, results + count,
+      [](const auto& result) { return result.state != CUBLAS_STATUS_SUCCESS; });
+  count = static_cast<int>(last - results);
   if (found == CUBLAS_STATUS_NOT_SUPPORTED ||
       (found == CUBLAS_STATUS_SUCCESS && count == 0)) {
     return Status(Code::kUnimplemented,
@@ -181,10 +191,42 @@ Status GemmCache::Prepare(const GemmShape& shape, int64_t workspace_bytes) {
   }
   REFRACT_CUDA_RETURN_IF_ERROR(
       FromCublas("cublasLtMatmulAlgoGetHeuristic", found));
-  plan->algorithm = result.algo;
-  plan->workspace_bytes = static_cast<int64_t>(result.workspaceSize);
+  const auto take = [&](int i) {
+    plan->algorithm = results[i].algo;
+    plan->workspace_bytes = static_cast<int64_t>(results[i].workspaceSize);
+  };
+  const Result<int> fastest =
+      FastestCandidate(shape, workspace_bytes, count,
+                       [&](int i, const GemmCall& call, cudaStream_t stream) {
+                         take(i);
+                         return LaunchPlan(handle, *plan, call, stream);
+                       });
+  if (!fastest.ok()) return fastest.status();
+  take(*fastest);
   plans_[shape] = std::move(plan);
   return {};
+}
+
+Status GemmCache::LaunchPlan(cublasLtHandle_t handle, const Plan& plan,
+                             const GemmCall& call, cudaStream_t stream) {
+  // The bias is part of the descriptor, which other instances use too: a copy
+  // of it for this launch.
+  cublasLtMatmulDescOpaque_t operation = *plan.operation;
+  if (call.bias != nullptr) {
+    REFRACT_CUDA_RETURN_IF_ERROR(FromCublas(
+        "cublasLtMatmulDescSetAttribute",
+        cublasLtMatmulDescSetAttribute(&operation,
+                                       CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                       &call.bias, sizeof(call.bias))));
+  }
+  const float one = 1.0f;
+  const float zero = 0.0f;
+  return FromCublas(
+      "cublasLtMatmul",
+      cublasLtMatmul(handle, &operation, &one, call.weight, plan.weight,
+                     call.in, plan.in, &zero, call.out, plan.out, call.out,
+                     plan.out, &plan.algorithm, call.workspace,
+                     static_cast<size_t>(call.workspace_bytes), stream));
 }
 
 Status GemmCache::Launch(const GemmCall& call, cudaStream_t stream) {
@@ -201,24 +243,7 @@ Status GemmCache::Launch(const GemmCall& call, cudaStream_t stream) {
     }
     plan = it->second;
   }
-  // The bias is part of the descriptor, which other instances use too: a copy
-  // of it for this launch.
-  cublasLtMatmulDescOpaque_t operation = *plan->operation;
-  if (call.bias != nullptr) {
-    REFRACT_CUDA_RETURN_IF_ERROR(FromCublas(
-        "cublasLtMatmulDescSetAttribute",
-        cublasLtMatmulDescSetAttribute(&operation,
-                                       CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                                       &call.bias, sizeof(call.bias))));
-  }
-  const float one = 1.0f;
-  const float zero = 0.0f;
-  return FromCublas(
-      "cublasLtMatmul",
-      cublasLtMatmul(handle, &operation, &one, call.weight, plan->weight,
-                     call.in, plan->in, &zero, call.out, plan->out, call.out,
-                     plan->out, &plan->algorithm, call.workspace,
-                     static_cast<size_t>(call.workspace_bytes), stream));
+  return LaunchPlan(handle, *plan, call, stream);
 }
 
 }  // namespace refract::runtime::cuda

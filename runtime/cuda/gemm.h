@@ -16,8 +16,9 @@
 
 namespace refract::runtime::cuda {
 
-// Descriptors and the algorithm of each shape, chosen once by cuBLASLt's
-// heuristics and kept. Thread-safe. Of one device, which must be current.
+// Descriptors and the algorithm of each shape: of cuBLASLt's candidates the one
+// that is fastest here (gemm_trial.h), measured once and kept. Thread-safe. Of
+// one device, which must be current.
 class GemmCache {
  public:
   GemmCache();
@@ -36,6 +37,8 @@ class GemmCache {
   struct Plan;
 
   Status Handle(cublasLtHandle_t* handle);  // mutex_ held
+  static Status LaunchPlan(cublasLtHandle_t handle, const Plan& plan,
+                           const GemmCall& call, cudaStream_t stream);
 
   std::mutex mutex_;
   cublasLtHandle_t handle_ = nullptr;

@@ -207,6 +207,7 @@ absl::StatusOr<Translation> Translate(
   // Of the plan only the constants are needed from here on, not what the CPU
   // would compute with.
   kept->plan.steps.clear();
+  kept->plan.packed_weights.reset();
   kept->owned = std::move(result.owned);
   result.owned = std::move(kept);
   return result;

@@ -179,6 +179,7 @@ TEST(ModelConfigTest, ReadsHowNodesServeTheModel) {
   ASSERT_TRUE(none.ok()) << none.status();
   EXPECT_EQ(none->serving.share, 1);
   EXPECT_EQ(none->dense_weights, DenseWeights::kFloat32);
+  EXPECT_EQ(none->serving.gpu_precision, GpuPrecision::kFloat32);
   EXPECT_EQ(none->serving.max_instances, 0);
   EXPECT_FALSE(none->serving.dynamic_batching);
 
@@ -201,6 +202,29 @@ TEST(ModelConfigTest, ReadsHowNodesServeTheModel) {
   EXPECT_EQ(config->serving.max_queue_delay, absl::Microseconds(700));
   EXPECT_EQ(config->serving.preferred_batch_sizes,
             (std::vector<int64_t>{16, 64}));
+}
+
+TEST(ModelConfigTest, ReadsTheTypeThatGpusComputeIn) {
+  const std::pair<const char*, GpuPrecision> known[] = {
+      {"fp32", GpuPrecision::kFloat32},
+      {"tf32", GpuPrecision::kTf32},
+      {"fp16", GpuPrecision::kFloat16},
+      {"bf16", GpuPrecision::kBFloat16},
+  };
+  for (const auto& [name, precision] : known) {
+    const auto config = Check(absl::StrCat(
+        "name: 'm' parameters { key: 'gpu_precision' value { string_value: '",
+        name, "' } }"));
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(config->serving.gpu_precision, precision);
+  }
+  for (const char* name : {"", "fp64", "FP16"}) {
+    EXPECT_THAT(
+        Message(absl::StrCat("name: 'm' parameters { key: 'gpu_precision' "
+                             "value { string_value: '",
+                             name, "' } }")),
+        HasSubstr(absl::StrCat("\"", name, "\" is none of fp32")));
+  }
 }
 
 TEST(ModelConfigTest, RefusesServingOutOfRange) {

@@ -119,6 +119,68 @@ TEST_F(CudaDeviceTest, AlgorithmsAreChosenOncePerShape) {
   EXPECT_TRUE(device->DestroyStream(*stream).ok());
 }
 
+// Of the candidates the fastest is taken, by more than what times differ by.
+TEST_F(CudaDeviceTest, CandidatesAreMeasuredOncePerShape) {
+  struct {
+    std::vector<float> ms;
+    size_t chosen;
+  } const cases[] = {
+      {{1.0f}, 0},
+      {{1.0f, 2.0f, 0.5f, 0.6f}, 2},
+      {{1.0f, 0.99f, 1.5f}, 0},  // within the noise
+      {{-1.0f, 3.0f, 2.0f}, 2},  // the heuristics were wrong about the first
+      {{0.001f, 0.0005f}, 1},
+      {{5.0f, 4.0f, 4.5f, 4.4f, 6.0f, 7.0f, 8.0f, 9.0f, 1.0f}, 1},  // 8 tried
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(::testing::PrintToString(c.ms));
+    TheFakeCuda() = FakeCuda{};
+    TheFakeCuda().algorithm_ms = c.ms;
+    const auto device = MakeDevice();
+    GemmCall call;
+    call.shape = {
+        .m = 2, .n = 8, .k = 8, .ld_in = 8, .ld_weight = 8, .ld_out = 8};
+    ASSERT_TRUE(device->Prepare(call.shape, 256).ok());
+    const std::vector<int> trials = TheFakeCuda().algorithm_runs;
+    ASSERT_TRUE(device->Prepare(call.shape, 256).ok());
+    EXPECT_EQ(TheFakeCuda().algorithm_runs, trials);
+    EXPECT_EQ(TheFakeCuda().heuristics, 1);
+
+    std::vector<void*> memory(4);
+    for (void*& block : memory) {
+      ASSERT_TRUE(device->Allocate(512, &block).ok());
+    }
+    call.in = memory[0];
+    call.weight = memory[1];
+    call.out = memory[2];
+    call.workspace = memory[3];
+    call.workspace_bytes = 256;
+    const auto stream = device->CreateStream();
+    ASSERT_TRUE(device->Launch(call, *stream).ok());
+    std::vector<int> want = trials;
+    want.resize(c.ms.size());
+    ++want[c.chosen];
+    EXPECT_EQ(TheFakeCuda().algorithm_runs, want);
+    for (void* block : memory) ASSERT_TRUE(device->Free(block).ok());
+    ASSERT_TRUE(device->DestroyStream(*stream).ok());
+  }
+  // Without memory for a trial the heuristics are believed.
+  TheFakeCuda() = FakeCuda{};
+  TheFakeCuda().algorithm_ms = {2.0f, 1.0f};
+  const auto device = MakeDevice();
+  GemmShape shape = {
+      .m = 2, .n = 8, .k = 8, .ld_in = 8, .ld_weight = 8, .ld_out = 8};
+  TheFakeCuda().fail_call = "cudaMalloc";
+  TheFakeCuda().fail_error = cudaErrorMemoryAllocation;
+  EXPECT_TRUE(device->Prepare(shape, 256).ok());
+  EXPECT_THAT(TheFakeCuda().algorithm_runs, ::testing::IsEmpty());
+  // A device that is lost meanwhile says so.
+  shape.m = 3;
+  TheFakeCuda().fail_call = "cudaEventSynchronize";
+  TheFakeCuda().fail_error = cudaErrorIllegalAddress;
+  EXPECT_EQ(device->Prepare(shape, 256).code(), Code::kUnavailable);
+}
+
 TEST_F(CudaDeviceTest, ErrorsNameTheCallAndWhatTheyMean) {
   const auto device = MakeDevice();
   const bench::DenseModel model = SmallModel(0, bench::Precision::kFloat32);

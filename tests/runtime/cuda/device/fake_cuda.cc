@@ -210,6 +210,7 @@ using refract::runtime::cuda::testing::Algorithm;
 using refract::runtime::cuda::testing::Algorithms;
 using refract::runtime::cuda::testing::Aligned;
 using refract::runtime::cuda::testing::Do;
+using refract::runtime::cuda::testing::FakeCuda;
 using refract::runtime::cuda::testing::FakeGraph;
 using refract::runtime::cuda::testing::FakeStream;
 using refract::runtime::cuda::testing::Layout;
@@ -306,17 +307,24 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t event, unsigned) {
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   RETURN_IF_PLANTED;
-  *event = reinterpret_cast<cudaEvent_t>(new int);
+  *event = reinterpret_cast<cudaEvent_t>(new float);
   ++TheFakeCuda().live;
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  delete reinterpret_cast<int*>(event);
+  delete reinterpret_cast<float*>(event);
   --TheFakeCuda().live;
   return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) {
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
   RETURN_IF_PLANTED;
+  *reinterpret_cast<float*>(event) = TheFakeCuda().now_ms;
+  return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin,
+                                 cudaEvent_t end) {
+  RETURN_IF_PLANTED;
+  *ms = *reinterpret_cast<float*>(end) - *reinterpret_cast<float*>(begin);
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t) {
@@ -509,14 +517,18 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
   ++TheFakeCuda().heuristics;
   if (requested < 1) return CUBLAS_STATUS_INVALID_VALUE;
   const auto wanted = Read<Preference>(preference);
-  // All the workspace that it may have.
-  Algorithms().push_back({Read<Layout>(a), Read<Layout>(b), Read<Layout>(d),
-                          wanted, wanted.workspace});
-  results[0] = {};
-  results[0].algo.data[0] = Algorithms().size();
-  results[0].workspaceSize = wanted.workspace;
-  results[0].state = CUBLAS_STATUS_SUCCESS;
-  *count = 1;
+  const auto known = static_cast<int>(TheFakeCuda().algorithm_ms.size());
+  *count = std::min(requested, known);
+  for (int i = 0; i < *count; ++i) {
+    // All the workspace that it may have.
+    Algorithms().push_back({Read<Layout>(a), Read<Layout>(b), Read<Layout>(d),
+                            wanted, wanted.workspace});
+    results[i] = {};
+    results[i].algo.data[0] = Algorithms().size();
+    results[i].algo.data[1] = static_cast<uint64_t>(i);
+    results[i].workspaceSize = wanted.workspace;
+    results[i].state = CUBLAS_STATUS_SUCCESS;
+  }
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -537,6 +549,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
   if (algo == nullptr || algo->data[0] < 1 ||
       algo->data[0] > Algorithms().size()) {
     return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  FakeCuda& fake = TheFakeCuda();
+  const auto place = static_cast<size_t>(algo->data[1]);
+  fake.algorithm_runs.resize(
+      std::max(fake.algorithm_runs.size(), fake.algorithm_ms.size()));
+  if (place < fake.algorithm_ms.size()) {
+    if (fake.algorithm_ms[place] < 0) return CUBLAS_STATUS_NOT_SUPPORTED;
+    ++fake.algorithm_runs[place];
+    fake.now_ms += fake.algorithm_ms[place];
   }
   const Algorithm& chosen = Algorithms()[algo->data[0] - 1];
   auto same = [](const Layout& x, const Layout& y) {

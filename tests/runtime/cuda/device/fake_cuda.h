@@ -9,6 +9,7 @@
 #include <cuda_runtime_api.h>
 
 #include <string>
+#include <vector>
 
 namespace refract::runtime::cuda::testing {
 
@@ -25,6 +26,12 @@ struct FakeCuda {
   int heuristics = 0;  // how often an algorithm was asked for
   int products = 0;
   int graph_launches = 0;
+  // What a product takes, by the place of its algorithm in the heuristics'
+  // list, which has as many; cudaErrorNotSupported's cuBLASLt twin where < 0.
+  std::vector<float> algorithm_ms = {1.0f};
+  // How often each ran outside of captures.
+  std::vector<int> algorithm_runs;
+  float now_ms = 0;
   // What a call did against its manual; empty when all was well.
   std::string violation;
 };

@@ -1,0 +1,532 @@
+#include "gpu_node/cuda_device.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "base/status_macros.h"
+#include "glog/logging.h"
+#include "gpu_node/cuda_work.h"
+#include "gpu_node/finite.h"
+#include "gpu_node/warm_up.h"
+#include "models/row_dependence.h"
+
+namespace refract::gpu_node {
+
+using runtime::cuda::Instance;
+namespace cuda = runtime::cuda;
+namespace cuda_plan = runtime::cuda_plan;
+
+CudaDevice::CudaDevice(std::unique_ptr<cuda::DeviceApi> api,
+                       const Options& options)
+    : options_(options),
+      traits_{.name = options.name,
+              .instances = options.instances,
+              .slots = kCudaSlots,
+              .weight_memory = options.weight_memory},
+      api_(std::move(api)) {
+  for (int i = 0; i < options.instances * kCudaSlots; ++i) {
+    works_.push_back(std::make_unique<Work>());
+  }
+  thread_ = std::thread([this] { Run(); });
+}
+
+CudaDevice::~CudaDevice() {
+  // Where the GPU's runtime knows the thread.
+  Post([this] { entries_.clear(); });
+  {
+    absl::MutexLock lock(&mu_);
+    stop_ = true;
+  }
+  thread_.join();
+}
+
+void CudaDevice::Post(std::function<void()> work) {
+  absl::MutexLock lock(&mu_);
+  queue_.push_back(std::move(work));
+}
+
+void CudaDevice::Run() {
+  while (true) {
+    std::function<void()> work;
+    {
+      absl::MutexLock lock(&mu_);
+      if (pending_.empty()) {
+        mu_.Await(absl::Condition(this, &CudaDevice::HasWork));
+      }
+      if (!queue_.empty()) {
+        work = std::move(queue_.front());
+        queue_.pop_front();
+      } else if (stop_ && pending_.empty()) {
+        return;
+      }
+    }
+    if (work != nullptr) {
+      work();
+    } else if (!Poll()) {
+      std::this_thread::yield();
+    }
+  }
+}
+
+CudaDevice::Work& CudaDevice::WorkOf(int instance, int slot) {
+  return *works_[static_cast<size_t>(instance) * kCudaSlots + slot];
+}
+
+// --- Loading ----------------------------------------------------------------
+
+absl::StatusOr<CudaDevice::Loaded> CudaDevice::Add(const DeviceModel& model) {
+  absl::StatusOr<Loaded> loaded = absl::InternalError("not loaded");
+  absl::Notification done;
+  Post([&] {
+    loaded = AddHere(model);
+    done.Notify();
+  });
+  done.WaitForNotification();
+  return loaded;
+}
+
+absl::StatusOr<CudaDevice::Loaded> CudaDevice::AddHere(
+    const DeviceModel& model) {
+  const models::Graph& graph = model.model().graph;
+  const std::string label =
+      absl::StrCat("model '", model.name(), "' version ", model.version());
+  const models::RowDependence rows =
+      models::FindHnRowDependence(graph, *model.model().plan);
+  if (rows.use != models::RowUse::kAlone) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        label, " cannot run on ", options_.name,
+        ": a GPU computes more rows than a request has, and these would reach "
+        "the others",
+        rows.node.empty() ? "" : absl::StrCat(" at node ", rows.node),
+        rows.why.empty() ? "" : absl::StrCat(": ", rows.why)));
+  }
+  auto entry = std::make_unique<Entry>();
+  entry->model = &model;
+  entry->max_rows = options_.max_rows;
+  for (const models::SymbolRange& range : graph.symbols) {
+    if (range.symbol == graph.batch_symbol) {
+      entry->max_rows =
+          std::min(entry->max_rows, std::max<int64_t>(range.max, 1));
+    }
+  }
+  Loaded loaded;
+  loaded.precision = PrecisionOf(model.model().config.serving.gpu_precision);
+  cuda_plan::TranslateOptions translate;
+  translate.model = model.name();
+  translate.device = options_.name;
+  translate.precision = loaded.precision;
+  translate.max_batch = entry->max_rows;
+  translate.compile.config = model.model().config;
+  REFRACT_ASSIGN_OR_RETURN(
+      entry->translation,
+      cuda_plan::Translate(graph, model.program().part(), model.model().weights,
+                           translate));
+  loaded.kernels = entry->translation.program.ops.size();
+  entry->by_rows = GoesByRows(entry->translation);
+  for (int i = 0; i < options_.instances; ++i) {
+    auto instance = Instance::Create(
+        *api_, entry->translation.program, entry->translation.weights,
+        {.max_batch = entry->max_rows,
+         .num_slots = kCudaSlots,
+         .workspace_bytes = options_.workspace_bytes,
+         .keep_pinned_weights = options_.weight_memory > 0});
+    if (!instance.ok()) {
+      return base::Annotate(ToAbsl(instance.status()), label);
+    }
+    const cuda::Status status = (*instance)->Load();
+    if (!status.ok()) {
+      return absl::Status(
+          ToAbsl(status).code(),
+          absl::StrCat(label, " does not load into ", options_.name,
+                       ", instance ", i + 1, " of ", options_.instances, ": ",
+                       status.message()));
+    }
+    loaded.device_bytes +=
+        static_cast<size_t>((*instance)->memory().device_bytes());
+    entry->instances.push_back(*std::move(instance));
+  }
+  REFRACT_RETURN_IF_ERROR(base::Annotate(Measure(*entry, loaded), label));
+  if (options_.weight_memory > 0) {
+    for (const auto& instance : entry->instances) instance->Unload();
+    entry->resident = false;
+  }
+  entries_.push_back(std::move(entry));
+  return loaded;
+}
+
+absl::Status CudaDevice::Measure(Entry& entry, Loaded& loaded) {
+  const DeviceModel& model = *entry.model;
+  const models::Graph& graph = model.model().graph;
+  Instance& instance = *entry.instances[0];
+  const absl::Time begin = options_.clock->Now();
+  // The node's own program may keep its weights in fewer bits.
+  const runtime::Program* cpu = &model.program();
+  std::unique_ptr<const runtime::Program> exact;
+  if (model.model().config.dense_weights != models::DenseWeights::kFloat32) {
+    runtime::CompileOptions compile;
+    compile.config = model.model().config;
+    compile.config.dense_weights = models::DenseWeights::kFloat32;
+    REFRACT_ASSIGN_OR_RETURN(
+        exact, runtime::Program::Compile(graph, cpu->part(),
+                                         model.model().weights, compile));
+    cpu = exact.get();
+  }
+  runtime::RunContext context(*cpu);
+  int64_t rows =
+      std::min(std::max<int64_t>(graph.min_batch, 1), entry.max_rows);
+  bool compared = false;
+  while (true) {
+    const auto inputs = MakeInputs(graph, model.program().part(), rows, 1);
+    // Its times are learnt from requests.
+    if (!inputs.ok()) return absl::OkStatus();
+    std::vector<base::TensorView> views;
+    for (const base::Tensor& input : *inputs) views.push_back(input.view());
+    absl::Duration fastest = absl::InfiniteDuration();
+    for (int run = 0; run < 4; ++run) {
+      const absl::Time from = options_.clock->Now();
+      const auto slot = instance.Acquire(rows);
+      if (!slot.ok()) return ToAbsl(slot.status());
+      FillSlot(entry.translation, instance, *slot, views, 0, 0, rows);
+      cuda::Status status = instance.Submit(*slot);
+      if (status.ok()) status = instance.Wait(*slot);
+      if (!status.ok()) {
+        instance.Release(*slot);
+        return ToAbsl(status);
+      }
+      fastest = std::min(fastest, options_.clock->Now() - from);
+      // Enough rows to be neither one tile nor whole ones, where there are so
+      // many.
+      if (run == 0 && (rows >= 16 || rows == entry.max_rows) && !compared) {
+        compared = true;
+        const absl::StatusOr<double> error =
+            ErrorOf(*cpu, entry.translation, instance, *slot, views, context);
+        if (error.ok()) loaded.error = *error;
+        if (error.ok() && !(*error <= WorstError(loaded.precision))) {
+          instance.Release(*slot);
+          return absl::FailedPreconditionError(absl::StrCat(
+              "results on ", options_.name, " in ",
+              cuda_plan::Name(loaded.precision), " differ from the CPU's by ",
+              *error, " of the largest value, more than ",
+              WorstError(loaded.precision)));
+        }
+      }
+      instance.Release(*slot);
+    }
+    if (options_.warm_up > absl::ZeroDuration()) {
+      loaded.times.Prime(rows, fastest);
+    }
+    const absl::Duration spent = options_.clock->Now() - begin;
+    if (rows >= entry.max_rows ||
+        (compared && spent + 16 * fastest > options_.warm_up)) {
+      return absl::OkStatus();
+    }
+    rows = std::min(rows > entry.max_rows / 4 ? entry.max_rows : rows * 4,
+                    entry.max_rows);
+  }
+}
+
+void CudaDevice::SetOrder(const DeviceModels& models) {
+  for (size_t i = 0; i < models.size(); ++i) {
+    const auto found = std::find_if(
+        entries_.begin(), entries_.end(),
+        [&](const auto& entry) { return entry->model == &models[i]; });
+    CHECK(found != entries_.end()) << models[i].name() << " was not added";
+    order_.push_back(found->get());
+  }
+}
+
+void CudaDevice::Start(int instance, Done done) {
+  Post([this, instance, done = std::move(done)] { done(StartHere(instance)); });
+}
+
+absl::Status CudaDevice::StartHere(int instance) {
+  const auto load = [&](int i) -> absl::Status {
+    for (const auto& entry : entries_) {
+      Instance& model = *entry->instances[i];
+      if (!entry->resident || model.state() == Instance::State::kReady) {
+        continue;
+      }
+      model.Unload();
+      const cuda::Status status = model.Load();
+      if (!status.ok()) return Lost(status);
+    }
+    return absl::OkStatus();
+  };
+  if (!lost_) return load(instance);
+  // Nothing of this process is left on a lost GPU once it is reset, so all
+  // instances end with it.
+  for (const auto& entry : entries_) {
+    for (const auto& model : entry->instances) {
+      model->Unload();
+      model->DropPinnedWeights();
+    }
+  }
+  const cuda::Status reset = api_->Reset();
+  if (!reset.ok()) return ToAbsl(reset);
+  lost_ = false;
+  LOG(WARNING) << "device " << options_.name
+               << " was reset; its models are loaded again";
+  for (int i = 0; i < options_.instances; ++i) {
+    REFRACT_RETURN_IF_ERROR(load(i));
+  }
+  return absl::OkStatus();
+}
+
+void CudaDevice::LoadWeights(size_t model, absl::Span<const size_t> evicted,
+                             Done done) {
+  std::vector<size_t> out(evicted.begin(), evicted.end());
+  Post([this, model, out = std::move(out), done = std::move(done)] {
+    done(LoadHere(model, out));
+  });
+}
+
+absl::Status CudaDevice::LoadHere(size_t model,
+                                  const std::vector<size_t>& evicted) {
+  for (const size_t i : evicted) {
+    for (const auto& instance : order_[i]->instances) instance->Unload();
+    order_[i]->resident = false;
+  }
+  Entry& entry = *order_[model];
+  for (const auto& instance : entry.instances) {
+    if (instance->state() == Instance::State::kReady) continue;
+    instance->Unload();
+    const cuda::Status status = instance->Load();
+    if (status.ok()) continue;
+    for (const auto& other : entry.instances) other->Unload();
+    return Lost(status);
+  }
+  entry.resident = true;
+  return absl::OkStatus();
+}
+
+absl::Status CudaDevice::Lost(const cuda::Status& status) {
+  lost_ |= status.code() == cuda::Code::kUnavailable;
+  return ToAbsl(status);
+}
+
+// --- The steps of a batch ---------------------------------------------------
+
+void CudaDevice::Upload(int instance, int slot, Batch* batch, Done done) {
+  Post([this, instance, slot, batch, done = std::move(done)]() mutable {
+    Work& work = WorkOf(instance, slot);
+    work = Work();
+    work.batch = batch;
+    work.entry = order_[batch->model];
+    bool waits = false;
+    const absl::Status status = UploadHere(instance, work, &waits);
+    if (!status.ok()) return Fail(instance, status, std::move(done));
+    if (!waits) return done(status);
+    pending_.push_back({instance, &work, false, std::move(done)});
+  });
+}
+
+absl::Status CudaDevice::UploadHere(int index, Work& work, bool* waits) {
+  Entry& entry = *work.entry;
+  Instance& instance = *entry.instances[index];
+  if (instance.state() != Instance::State::kReady) {
+    return absl::UnavailableError(absl::StrCat(
+        "model ", entry.model->name(), " is not loaded in ", options_.name));
+  }
+  int64_t total = 0;
+  size_t good = 0;
+  work.parts.resize(work.batch->members.size());
+  for (size_t i = 0; i < work.parts.size(); ++i) {
+    BatchMember& member = work.batch->members[i];
+    member.non_finite = false;
+    member.status = base::Annotate(
+        ReadMember(*entry.model, member, work.parts[i]), "on the GPU node");
+    if (!member.status.ok()) continue;
+    total += work.parts[i].rows;
+    ++good;
+  }
+  // Otherwise one by one, when they are executed.
+  if (total < 1 || total > entry.max_rows || (good > 1 && !entry.by_rows)) {
+    return absl::OkStatus();
+  }
+  const auto slot = instance.Acquire(total);
+  if (!slot.ok()) return Lost(slot.status());
+  work.slot = *slot;
+  int64_t first = 0;
+  for (size_t i = 0; i < work.parts.size(); ++i) {
+    CudaPart& part = work.parts[i];
+    if (!work.batch->members[i].status.ok()) continue;
+    part.first = first;
+    FillSlot(entry.translation, instance, work.slot, part.inputs->views, first,
+             0, part.rows);
+    first += part.rows;
+  }
+  const cuda::Status status = instance.Upload(work.slot);
+  if (!status.ok()) return Lost(status);
+  *waits = true;
+  return absl::OkStatus();
+}
+
+void CudaDevice::Execute(int instance, int slot, Batch* batch, Done done) {
+  Post([this, instance, slot, done = std::move(done)]() mutable {
+    Work& work = WorkOf(instance, slot);
+    bool waits = false;
+    const absl::Status status = ExecuteHere(instance, work, &waits);
+    if (!status.ok()) return Fail(instance, status, std::move(done));
+    if (!waits) return done(status);
+    pending_.push_back({instance, &work, true, std::move(done)});
+  });
+}
+
+absl::Status CudaDevice::ExecuteHere(int index, Work& work, bool* waits) {
+  if (work.entry == nullptr) {
+    return absl::UnavailableError("the instance was lost meanwhile");
+  }
+  if (work.slot >= 0) {
+    const cuda::Status status = work.entry->instances[index]->Submit(work.slot);
+    if (!status.ok()) return Lost(status);
+    *waits = true;
+    return absl::OkStatus();
+  }
+  for (size_t i = 0; i < work.parts.size(); ++i) {
+    if (!work.batch->members[i].status.ok()) continue;
+    REFRACT_RETURN_IF_ERROR(RunAlone(index, work, i));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaDevice::FinishExecute(int index, Work& work) {
+  Instance& instance = *work.entry->instances[index];
+  const cuda::Status status = instance.Wait(work.slot);
+  if (status.ok()) return absl::OkStatus();
+  if (status.code() != cuda::Code::kInvalidArgument) return Lost(status);
+  // One of them is at fault: the others are not to fail with it.
+  instance.Release(work.slot);
+  work.slot = -1;
+  for (size_t i = 0; i < work.parts.size(); ++i) {
+    if (!work.batch->members[i].status.ok()) continue;
+    REFRACT_RETURN_IF_ERROR(RunAlone(index, work, i));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaDevice::RunAlone(int index, Work& work, size_t i) {
+  Entry& entry = *work.entry;
+  Instance& instance = *entry.instances[index];
+  BatchMember& member = work.batch->members[i];
+  CudaPart& part = work.parts[i];
+  if (part.rows > entry.max_rows && !entry.by_rows) {
+    member.status = absl::InvalidArgumentError(
+        absl::StrCat("a request of ", part.rows, " rows; model ",
+                     entry.model->name(), " takes up to ", entry.max_rows,
+                     " on ", options_.name, " and cannot be run in pieces"));
+    return absl::OkStatus();
+  }
+  part.results.clear();
+  for (const base::TensorSpec& spec : part.specs) {
+    absl::StatusOr<base::Tensor> result =
+        base::Tensor::Allocate(spec.dtype, spec.dims);
+    if (!result.ok()) {
+      member.status = result.status();
+      return absl::OkStatus();
+    }
+    part.results.push_back(*std::move(result));
+  }
+  // About equal pieces: each takes the smallest bucket that holds it.
+  const int64_t pieces = (part.rows + entry.max_rows - 1) / entry.max_rows;
+  for (int64_t piece = 0; piece < pieces; ++piece) {
+    const int64_t first = part.rows * piece / pieces;
+    const int64_t count = part.rows * (piece + 1) / pieces - first;
+    const auto slot = instance.Acquire(count);
+    if (!slot.ok()) return Lost(slot.status());
+    FillSlot(entry.translation, instance, *slot, part.inputs->views, 0, first,
+             count);
+    cuda::Status status = instance.Submit(*slot);
+    if (status.ok()) status = instance.Wait(*slot);
+    if (status.ok())
+      CopyResults(entry.translation, instance, *slot, first, count, part);
+    instance.Release(*slot);
+    if (status.code() == cuda::Code::kInvalidArgument) {
+      member.status = absl::InvalidArgumentError(
+          absl::StrCat("on the GPU node: ", status.message()));
+      return absl::OkStatus();
+    }
+    if (!status.ok()) return Lost(status);
+  }
+  return absl::OkStatus();
+}
+
+void CudaDevice::Download(int instance, int slot, Batch* batch, Done done) {
+  Post([this, instance, slot, done = std::move(done)] {
+    Work& work = WorkOf(instance, slot);
+    if (work.entry == nullptr) {
+      return done(absl::UnavailableError("the instance was lost meanwhile"));
+    }
+    DownloadHere(instance, work);
+    work = Work();
+    done(absl::OkStatus());
+  });
+}
+
+void CudaDevice::DownloadHere(int index, Work& work) {
+  const Entry& entry = *work.entry;
+  Instance& instance = *entry.instances[index];
+  for (size_t i = 0; i < work.parts.size(); ++i) {
+    BatchMember& member = work.batch->members[i];
+    if (!member.status.ok()) continue;
+    const std::vector<base::TensorView> outputs =
+        ResultsOf(entry.translation, instance, work.slot, work.parts[i]);
+    member.non_finite =
+        std::any_of(outputs.begin(), outputs.end(), HasNonFinite);
+    absl::StatusOr<transport::OutgoingMessage> reply =
+        entry.model->Answer(*member.call, outputs);
+    member.status = base::Annotate(reply.status(), "on the GPU node");
+    if (reply.ok()) member.reply = *std::move(reply);
+  }
+  if (work.slot >= 0) instance.Release(work.slot);
+}
+
+bool CudaDevice::Poll() {
+  for (size_t i = 0; i < pending_.size(); ++i) {
+    Pending& pending = pending_[i];
+    Work& work = *pending.work;
+    Instance& instance = *work.entry->instances[pending.instance];
+    const auto ended = pending.execute ? instance.Done(work.slot)
+                                       : instance.Uploaded(work.slot);
+    if (ended.ok() && !*ended) continue;
+    const int index = pending.instance;
+    const bool execute = pending.execute;
+    Done done = std::move(pending.done);
+    pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i));
+    absl::Status status = ended.ok() ? absl::OkStatus() : Lost(ended.status());
+    if (status.ok() && execute) status = FinishExecute(index, work);
+    if (status.ok()) {
+      done(status);
+    } else {
+      Fail(index, status, std::move(done));
+    }
+    return true;
+  }
+  return false;
+}
+
+void CudaDevice::Fail(int instance, const absl::Status& status, Done done) {
+  const absl::Status why = absl::UnavailableError(
+      absl::StrCat("device ", options_.name, ", instance ", instance, ": ",
+                   status.message()));
+  std::vector<Done> all;
+  all.push_back(std::move(done));
+  for (size_t i = pending_.size(); i-- > 0;) {
+    if (pending_[i].instance != instance) continue;
+    all.push_back(std::move(pending_[i].done));
+    pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  // Before the scheduler takes the calls back that these read from.
+  for (int slot = 0; slot < kCudaSlots; ++slot) WorkOf(instance, slot) = Work();
+  for (const auto& entry : entries_) {
+    if (entry->instances[instance]->state() != Instance::State::kUnloaded) {
+      entry->instances[instance]->Unload();
+    }
+  }
+  for (const Done& one : all) one(why);
+}
+
+}  // namespace refract::gpu_node

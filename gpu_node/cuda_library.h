@@ -1,0 +1,24 @@
+#ifndef REFRACT_GPU_NODE_CUDA_LIBRARY_H_
+#define REFRACT_GPU_NODE_CUDA_LIBRARY_H_
+
+// The only way to CUDA's libraries: a shared library beside this program that
+// is loaded when a GPU is asked for. So the program starts on machines that
+// have neither driver nor toolkit, and says what is missing.
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "runtime/cuda/device_api.h"
+
+namespace refract::gpu_node {
+
+// GPU `index`. Unavailable: this build has no CUDA code, the driver is missing
+// or too old for the toolkit of the build (both versions are in the message, as
+// in `refract doctor`), or CUDA's libraries do not load. InvalidArgument: there
+// are fewer GPUs. The library stays loaded.
+absl::StatusOr<std::unique_ptr<runtime::cuda::DeviceApi>> OpenCudaDevice(
+    int index);
+
+}  // namespace refract::gpu_node
+
+#endif  // REFRACT_GPU_NODE_CUDA_LIBRARY_H_

@@ -1,0 +1,104 @@
+#ifndef REFRACT_GPU_NODE_CUDA_WORK_H_
+#define REFRACT_GPU_NODE_CUDA_WORK_H_
+
+// What a CudaDevice knows of a loaded model and of a batch in the works, and
+// how rows get into a slot and out of it. Internal to cuda_device.cc.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/tensor.h"
+#include "gpu_node/cuda_device.h"
+#include "models/repository.h"
+#include "runtime/cuda/instance.h"
+#include "runtime/program.h"
+
+namespace refract::gpu_node {
+
+// Batches that an instance holds: one computes, the next one is uploaded.
+inline constexpr int kCudaSlots = 2;
+
+absl::Status ToAbsl(const runtime::cuda::Status& status);
+runtime::cuda_plan::Precision PrecisionOf(models::GpuPrecision precision);
+
+// Beyond this a model is not served: relative to the largest result, far above
+// what rounding of the data does to a recommendation model, far below what a
+// wrong kernel does.
+double WorstError(runtime::cuda_plan::Precision precision);
+
+// A model in all instances.
+struct CudaDevice::Entry {
+  const DeviceModel* model = nullptr;
+  runtime::cuda_plan::Translation translation;
+  // Destroyed before the translation, whose weights they read.
+  std::vector<std::unique_ptr<runtime::cuda::Instance>> instances;
+  int64_t max_rows = 1;
+  // Every input and output has rows, or (an input) is the same for all rows, so
+  // that requests may be put together and cut.
+  bool by_rows = false;
+  bool resident = true;
+};
+
+// One member of a batch.
+struct CudaPart {
+  // Where it stays: its views may point into itself.
+  std::unique_ptr<DeviceModel::Inputs> inputs;
+  std::vector<base::TensorSpec> specs;  // of the results
+  int64_t rows = 0;
+  int64_t first = 0;  // its first row in the slot
+  // Instead of the slot's, for one that was run alone.
+  std::vector<base::Tensor> results;
+};
+
+struct CudaDevice::Work {
+  Batch* batch = nullptr;
+  Entry* entry = nullptr;  // null: nothing, or lost
+  std::vector<CudaPart> parts;
+  runtime::cuda::SlotId slot = -1;
+};
+
+struct CudaDevice::Pending {
+  int instance = 0;
+  Work* work = nullptr;
+  bool execute = false;  // or an upload
+  Device::Done done;
+};
+
+bool GoesByRows(const runtime::cuda_plan::Translation& translation);
+
+// Decodes and checks a member's request.
+absl::Status ReadMember(const DeviceModel& model, const BatchMember& member,
+                        CudaPart& part);
+// Writes `count` rows of `inputs`, from row `from` on, to the slot's rows from
+// `to` on; what has no rows is written with the slot's first row.
+void FillSlot(const runtime::cuda_plan::Translation& translation,
+              runtime::cuda::Instance& instance, runtime::cuda::SlotId slot,
+              absl::Span<const base::TensorView> inputs, int64_t to,
+              int64_t from, int64_t count);
+// Copies the slot's results to rows `first` … of the part's own.
+void CopyResults(const runtime::cuda_plan::Translation& translation,
+                 const runtime::cuda::Instance& instance,
+                 runtime::cuda::SlotId slot, int64_t first, int64_t count,
+                 CudaPart& part);
+// A part's results, in its own memory or in the slot's.
+std::vector<base::TensorView> ResultsOf(
+    const runtime::cuda_plan::Translation& translation,
+    const runtime::cuda::Instance& instance, runtime::cuda::SlotId slot,
+    const CudaPart& part);
+// Largest difference between the slot's results and the CPU's for the same
+// inputs, relative to the CPU's largest (at least 1e-6); infinity where one is
+// no number and the other is.
+absl::StatusOr<double> ErrorOf(
+    const runtime::Program& program,
+    const runtime::cuda_plan::Translation& translation,
+    const runtime::cuda::Instance& instance, runtime::cuda::SlotId slot,
+    absl::Span<const base::TensorView> inputs, runtime::RunContext& context);
+
+}  // namespace refract::gpu_node
+
+#endif  // REFRACT_GPU_NODE_CUDA_WORK_H_
