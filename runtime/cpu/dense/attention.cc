@@ -106,7 +106,12 @@ class AttentionKernel final : public Kernel {
     float* out = reinterpret_cast<float*>(outputs[0].data);
     for (int64_t item = 0; item < items; ++item) {
       PackPanels(k, width, keys, 1, width, key_panels);
-      PackPanels(v, keys, out_width, out_width, 1, value_panels);
+      // One query, as when a user's state is asked for, reads values once.
+      const bool unpacked =
+          length <= kStreamingRows && out_width % kPanelColumns == 0;
+      if (!unpacked) {
+        PackPanels(v, keys, out_width, out_width, 1, value_panels);
+      }
       for (int64_t first = 0; first < length; first += kQueries) {
         const int64_t rows = std::min(kQueries, length - first);
         Gemm(q + first * width, width, rows, key_panels, width, keys, {},
@@ -122,8 +127,14 @@ class AttentionKernel final : public Kernel {
           }
         }
         for (int64_t r = 0; r < rows; ++r) Weigh(keys, scores + r * keys);
-        Gemm(scores, keys, rows, value_panels, keys, out_width, {},
-             out + first * out_width, out_width);
+        float* const to = out + first * out_width;
+        if (unpacked) {
+          GemmUnpacked(scores, keys, rows, v, keys, out_width, {}, to,
+                       out_width);
+        } else {
+          Gemm(scores, keys, rows, value_panels, keys, out_width, {}, to,
+               out_width);
+        }
       }
       q += length * width;
       k += keys * width;

@@ -320,6 +320,33 @@ void Gemm(const float* a, int64_t a_stride, int64_t m, const PackedMatrix& b,
   Gemm(ChosenTileSet(), a, a_stride, m, b, epilogue, c, c_stride);
 }
 
+void GemmUnpacked(const float* a, int64_t a_stride, int64_t m, const float* b,
+                  int64_t k, int64_t n, const Epilogue& epilogue, float* c,
+                  int64_t c_stride) {
+  if (m == 0) return;
+  const auto& functions =
+      ChosenTileSet().functions[static_cast<int>(WeightForm::kFloat32)][m];
+  Tile tile;
+  tile.a = a;
+  tile.a_stride = a_stride;
+  tile.panel_elements = kPanelColumns;
+  tile.b_step = n;
+  tile.k = k;
+  tile.c_stride = c_stride;
+  tile.relu = epilogue.relu;
+  for (int64_t column = 0; column < n; column += tile.columns) {
+    int64_t width =
+        std::min<int64_t>(kMaxTilePanels, (n - column) / kPanelColumns);
+    while (functions[width] == nullptr) --width;
+    tile.b = b + column;
+    tile.next = tile.b;
+    tile.c = c + column;
+    tile.columns = width * kPanelColumns;
+    tile.bias = epilogue.bias == nullptr ? nullptr : epilogue.bias + column;
+    functions[width](tile);
+  }
+}
+
 void Gemm(const float* a, int64_t a_stride, int64_t m, const float* panels,
           int64_t k, int64_t n, const Epilogue& epilogue, float* c,
           int64_t c_stride) {

@@ -70,6 +70,11 @@ void Gemm(const float* a, int64_t a_stride, int64_t m, const PackedMatrix& b,
 void Gemm(const float* a, int64_t a_stride, int64_t m, const float* panels,
           int64_t k, int64_t n, const Epilogue& epilogue, float* c,
           int64_t c_stride);
+// With b [k, n] as it lies, n a multiple of kPanelColumns, for at most
+// kStreamingRows rows: rearranging would take longer than the product.
+void GemmUnpacked(const float* a, int64_t a_stride, int64_t m, const float* b,
+                  int64_t k, int64_t n, const Epilogue& epilogue, float* c,
+                  int64_t c_stride);
 // With the tiles of a given set instead of the chosen one.
 void Gemm(const TileSet& tiles, const float* a, int64_t a_stride, int64_t m,
           const PackedMatrix& b, const Epilogue& epilogue, float* c,

@@ -100,6 +100,13 @@ class MatMulKernel final : public Kernel {
       Gemm(Floats(a), k, rows, now, epilogue, out, n);
       return absl::OkStatus();
     }
+    if (!op_.b_transposed && rows <= kStreamingRows && n % kPanelColumns == 0) {
+      for (int64_t i = 0; i < batch; ++i) {
+        GemmUnpacked(Floats(a) + i * rows * k, k, rows, Floats(b) + i * k * n,
+                     k, n, epilogue, out + i * rows * n, n);
+      }
+      return absl::OkStatus();
+    }
     float* const panels =
         ThreadScratch(ScratchUse::kPanels, PackedMatrix::PanelBytes(k, n));
     for (int64_t i = 0; i < batch; ++i) {

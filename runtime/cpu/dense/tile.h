@@ -32,6 +32,9 @@ struct Tile {
   // Panels one after the other: [panel][k][kPanelColumns] of the weights' form.
   const void* b = nullptr;
   int64_t panel_elements = 0;
+  // Elements from k to k + 1. Tiles of more than kStreamingRows take it for
+  // what it is in panels.
+  int64_t b_step = kPanelColumns;
   // What tiles of more than a few rows fetch ahead into the second-level cache,
   // `next_step` elements on with each k: the panels after these.
   const void* next = nullptr;
@@ -46,6 +49,10 @@ struct Tile {
 };
 using TileFunction = void (*)(const Tile& tile);
 
+// So few rows take less time than their weights' way to the processor, which
+// its own prefetchers shorten as far as it goes: instructions that fetch ahead
+// only take turns from loads.
+inline constexpr int kStreamingRows = 3;
 inline constexpr int kMaxTileRows = 14;
 inline constexpr int kMaxTilePanels = 4;
 

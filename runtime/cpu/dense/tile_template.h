@@ -11,11 +11,6 @@
 namespace refract::runtime::cpu {
 namespace {
 
-// So few rows take less time than their weights' way to the processor, which
-// its own prefetchers shorten as far as it goes: instructions that fetch ahead
-// only take turns from loads.
-constexpr int kStreamingRows = 3;
-
 template <typename Isa, WeightForm kForm>
 struct Weights;
 template <typename Isa>
@@ -50,6 +45,7 @@ void RunTile(const Tile& tile) {
   }
   const Element* next = static_cast<const Element*>(tile.next);
   const int64_t stride = tile.a_stride;
+  const int64_t b_step = kRows > kStreamingRows ? kPanelColumns : tile.b_step;
   // One address per three rows, the other two by an index times 1 or 2: one per
   // row would not fit into 16 registers and be loaded again for each number.
   constexpr int kBases = (kRows + 2) / 3;
@@ -71,7 +67,7 @@ void RunTile(const Tile& tile) {
 #pragma GCC unroll 4
       for (int i = 0; i < kPerPanel; ++i) {
         weight[p * kPerPanel + i] =
-            Isa::LoadWeight(b[p] + k * kPanelColumns + i * Isa::kLanes);
+            Isa::LoadWeight(b[p] + k * b_step + i * Isa::kLanes);
       }
     }
 #pragma GCC unroll 16

@@ -108,6 +108,9 @@ TEST(AttentionTest, IsLibTorchs) {
       {{3, 7, 16}, 9, 16, {}},
       {{2, 4, 50, 32}, 50, 32, {}},
       {{2, 1, 1, 8}, 1, 8, {}},
+      // Values are read as they lie.
+      {{2, 3, 1, 8}, 11, 48, {}},
+      {{4, 3, 16}, 9, 16, {}},
       {{1, 2, 70, 24}, 33, 5, {Float("scale", 0.3)}},
       {{2, 2, 65, 16}, 65, 16, {Bool("is_causal", true)}},
       {{2, 3, 5, 16}, 9, 16, {Bool("is_causal", true)}},

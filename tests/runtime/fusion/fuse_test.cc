@@ -270,6 +270,8 @@ TEST(FuseTest, ProductsAreLibTorchs) {
       {"aten.matmul.default", {3, 5, 19}, {3, 19, 17}, "other"},
       {"aten.matmul.default", {2, 3, 5, 8}, {2, 3, 8, 6}, "other"},
       {"aten.bmm.default", {4, 1, 6}, {4, 6, 21}, "mat2"},
+      {"aten.bmm.default", {4, 1, 6}, {4, 6, 48}, "mat2"},
+      {"aten.bmm.default", {2, 3, 7}, {2, 7, 16}, "mat2"},
       {"aten.linear.default", {2, 3, 9}, {18, 9}, "weight"},
       {"aten.linear.default", {0, 9}, {18, 9}, "weight"},
   };
