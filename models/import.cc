@@ -63,10 +63,11 @@ std::vector<int64_t> ContiguousStrides(const std::vector<int64_t>& sizes) {
   return strides;
 }
 
-// A parameter that was exported without values: its rows share one.
-bool IsStandIn(const WeightEntry& entry) {
-  return !entry.sizes.empty() && entry.sizes[0] > 1 && !entry.strides.empty() &&
-         entry.strides[0] == 0;
+// A parameter that was exported without values: its rows share one. Buffers and
+// constants may be just that, and have their values.
+bool IsStandIn(const ImportedModel& model, const WeightEntry& entry) {
+  return !model.buffers.contains(entry.name) && !entry.sizes.empty() &&
+         entry.sizes[0] > 1 && !entry.strides.empty() && entry.strides[0] == 0;
 }
 
 class TableBinder {
@@ -171,7 +172,7 @@ absl::Status BindTables(const ImportOptions& options, ImportedModel& model) {
     }
   }
   for (const WeightEntry& entry : model.weights.entries) {
-    if (!IsStandIn(entry)) continue;
+    if (!IsStandIn(model, entry)) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         model.source_path, ": table ", entry.name, " ",
         base::DimsToString(entry.sizes), " was exported without values, and ",

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "models/graph.h"
@@ -19,6 +20,9 @@ struct ImportedModel {
   // `file` of each entry is an absolute or caller-relative path of a source
   // file here; AddVersion copies the files and rewrites the names.
   WeightTable weights;
+  // Weights that the model registers as buffers or has as constants: their
+  // values are always in the file.
+  absl::flat_hash_set<std::string> buffers;
   std::string source_path;
   // Things a user should know and need not act on, one line each ("the export
   // guards batch != 1; …").
@@ -41,8 +45,8 @@ absl::StatusOr<ArchiveKind> DetectArchive(absl::string_view path);
 // Replaces storage of the stand-ins by the tensors of `tables_dir`; adds those
 // files to `weights.files`. InvalidArgument: names that match no parameter,
 // shapes or dtypes that differ, a tensor that two files hold, a file of the
-// wrong size; also when a stand-in (stride 0 in its first dimension, more than
-// one row) stays without values.
+// wrong size; also when a stand-in (a parameter of stride 0 in its first
+// dimension, with more than one row) stays without values.
 absl::Status BindTables(const ImportOptions& options, ImportedModel& model);
 
 }  // namespace refract::models

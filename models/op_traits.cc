@@ -361,7 +361,8 @@ bool IsRandom(const Node& node) {
     return BoolArg(node, "train").value_or(true) &&
            NumberArg(node, "p").value_or(1.0) != 0.0;
   }
-  if (op.name == "rrelu") return BoolArg(node, "training").value_or(false);
+  if (absl::StartsWith(op.name, "rrelu"))
+    return BoolArg(node, "training").value_or(false);
   if (absl::StrContains(op.name, "scaled_dot_product")) {
     return NumberArg(node, "dropout_p").value_or(0.0) != 0.0;
   }

@@ -61,6 +61,7 @@ constexpr Names kElementwiseOperators = {
     "selu", "gelu", "silu", "mish", "sigmoid", "log_sigmoid",
     "log_sigmoid_forward", "hardsigmoid", "hardswish", "hardtanh", "hardshrink",
     "softshrink", "softplus", "threshold", "glu", "rrelu",
+    "rrelu_with_noise", "rrelu_with_noise_functional",
     // Inference leaves these out; IsRandom() tells when it does not.
     "dropout", "native_dropout", "feature_dropout", "alpha_dropout",
     "feature_alpha_dropout",
@@ -169,7 +170,7 @@ constexpr Names kRandomOperators = {
     "randperm", "random", "bernoulli", "binomial", "cauchy", "exponential",
     "geometric", "log_normal", "multinomial", "normal", "normal_functional",
     "poisson", "uniform", "_standard_gamma", "_sample_dirichlet",
-    "rrelu_with_noise", "rrelu_with_noise_functional", "_sobol_engine_draw",
+    "_sobol_engine_draw",
 };
 
 // Normalise by the statistics of the batch at hand.

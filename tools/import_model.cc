@@ -142,7 +142,12 @@ absl::Status TryRun(const ImportedModel& model,
       const std::unique_ptr<runtime::RequestRunner> runner,
       runtime::RequestRunner::Whole(model.graph, std::move(weights), {}));
   if (sample.empty()) return absl::OkStatus();
-  return base::Annotate(runner->Run(ViewsOf(sample)).status(),
+  absl::Status status = runner->Run(ViewsOf(sample)).status();
+  // Here it is the file that promises what its operators do not keep.
+  if (absl::IsInternal(status)) {
+    status = absl::InvalidArgumentError(status.message());
+  }
+  return base::Annotate(status,
                         absl::StrCat("with the inputs of ", sample_file));
 }
 
@@ -162,6 +167,7 @@ absl::StatusOr<ImportedModel> PrepareModel(const ImportRequest& request) {
                            models::WeightStore::Open("", model.weights));
 
   if (model.graph.source == models::SourceFormat::kTorchExport) {
+    models::FillShapes(*weights, model.graph);
     REFRACT_RETURN_IF_ERROR(base::Annotate(
         models::RelaxSmallSizes(*weights, model.graph, model.notes), path));
   }

@@ -73,6 +73,22 @@ absl::Status ExplainNoBatch(const Graph& graph, const Prober& prober,
   return Specialised(graph, evidence);
 }
 
+// Whether an output's leading size is that of another input, which only in the
+// example has as many rows.
+bool FollowsAnother(const Prober& prober, const FoundSymbols& found,
+                    size_t batch, ValueId output) {
+  for (size_t s = 0; s < found.symbols.size(); ++s) {
+    if (s == batch) continue;
+    std::vector<int64_t> values = BaseValues(found);
+    values[s] = 7 * values[s] + 1;
+    InterpreterRun run;
+    if (!prober.Run(DimsAt(found, values), run).ok()) continue;
+    const base::Dims& dims = run.values[output].spec.dims;
+    if (!dims.empty() && dims[0] == values[s]) return true;
+  }
+  return false;
+}
+
 // Each output that has the example's batch as a size must follow the batch.
 absl::Status CheckOutputs(const Graph& graph, const Prober& prober,
                           const FoundSymbols& found,
@@ -93,7 +109,8 @@ absl::Status CheckOutputs(const Graph& graph, const Prober& prober,
     const base::Dims& good = base_run.values[graph.outputs[i]].spec.dims;
     const base::Dims& bad = run.values[graph.outputs[i]].spec.dims;
     if (!good.empty() && good[0] == rows &&
-        (bad.empty() || bad[0] != values[batch])) {
+        (bad.empty() || bad[0] != values[batch]) &&
+        !FollowsAnother(prober, found, batch, graph.outputs[i])) {
       return Specialised(graph,
                          {base_run, rows, run, values[batch], graph.outputs[i],
                           absl::StrCat(graph.output_names[i], " has the shape ",

@@ -64,6 +64,12 @@ absl::Status CheckRows(absl::Span<const NamedTensor> sample,
 absl::Status RelaxSmallSizes(const WeightStore& weights, Graph& graph,
                              std::vector<std::string>& notes);
 
+// Fills the shapes that an exported graph does not have (torch_export drops
+// wrong ones) by running it at several sizes of its symbols. What cannot be
+// found stays unknown: a graph that does not run with zeros, sizes of inputs of
+// several symbols.
+void FillShapes(const WeightStore& weights, Graph& graph);
+
 }  // namespace refract::models
 
 #endif  // REFRACT_MODELS_SHAPES_INFER_H_

@@ -200,6 +200,24 @@ absl::StatusOr<ProbeMaker> ProbeMaker::Create(
   return maker;
 }
 
+absl::StatusOr<std::vector<base::Tensor>> ZeroInputs(
+    const Graph& graph, const SymbolBindings& sizes) {
+  std::vector<base::Tensor> inputs;
+  for (const ValueId id : graph.inputs) {
+    base::Dims dims;
+    for (const SymExpr& size : graph.value(id).shape) {
+      REFRACT_ASSIGN_OR_RETURN(const int64_t value, size.Evaluate(sizes));
+      dims.push_back(value);
+    }
+    REFRACT_ASSIGN_OR_RETURN(
+        base::Tensor tensor,
+        base::Tensor::Allocate(graph.value(id).dtype, dims));
+    std::fill_n(tensor.data(), tensor.bytes(), std::byte{0});
+    inputs.push_back(std::move(tensor));
+  }
+  return inputs;
+}
+
 InputDims ProbeMaker::sample_dims() const {
   InputDims dims;
   for (const base::TensorView& tensor : sample_) dims.push_back(tensor.dims);

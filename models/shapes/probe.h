@@ -43,8 +43,8 @@ class ProbeMaker {
   }
 
   // Contents: the sample's, repeated or cut along each dimension, so that ids
-  // stay within their tables; the first row is the sample's row `shift`. Offsets
-  // and lengths spread the ids evenly.
+  // stay within their tables; the first row is the sample's row `shift`.
+  // Offsets and lengths spread the ids evenly.
   absl::StatusOr<std::vector<base::Tensor>> Make(const InputDims& dims,
                                                  int64_t shift) const;
 
@@ -52,6 +52,11 @@ class ProbeMaker {
   std::vector<base::TensorView> sample_;
   std::vector<std::optional<RaggedInput>> ragged_;
 };
+
+// A request of zeros, which are ids of every table, for a graph that has
+// shapes. InvalidArgument: a size of an input is unknown at `sizes`.
+absl::StatusOr<std::vector<base::Tensor>> ZeroInputs(
+    const Graph& graph, const SymbolBindings& sizes);
 
 // Runs a graph on probes. `interpreter` and `maker` must outlive it.
 class Prober {

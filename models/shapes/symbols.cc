@@ -314,8 +314,7 @@ class Finder {
   // Rows that a branch reads which this data does not take, or that become a
   // number: of as many as the items are, they are the items'.
   void TakeUnseenRows() {
-    if (std::none_of(graph_.nodes.begin(), graph_.nodes.end(),
-                     IsRegion)) {
+    if (std::none_of(graph_.nodes.begin(), graph_.nodes.end(), IsRegion)) {
       return;
     }
     for (SizeSymbol& symbol : found_.symbols) {

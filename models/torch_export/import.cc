@@ -208,6 +208,7 @@ absl::StatusOr<ImportedModel> Import(const ZipArchive& archive,
   ImportedModel model;
   model.graph = std::move(program->graph);
   model.notes = std::move(program->notes);
+  model.buffers = std::move(program->buffers);
   model.source_path = std::string(path);
   REFRACT_RETURN_IF_ERROR(ValidateGraph(model.graph));
   REFRACT_RETURN_IF_ERROR(Functionalize(model.graph));

@@ -10,6 +10,7 @@
 #include "models/torch_export/json.h"
 #include "models/torch_export/nodes.h"
 #include "models/torch_export/output_names.h"
+#include "models/torch_export/recorded_shapes.h"
 
 namespace refract::models::torch_export {
 namespace {
@@ -46,9 +47,9 @@ class SignatureReader {
   absl::Status ReadInput(const std::string& kind, const Json& spec) {
     if (kind == "user_input") return ReadUserInput(spec);
     if (kind == "parameter") return ReadWeight(spec, "parameter_name");
-    if (kind == "buffer") return ReadWeight(spec, "buffer_name");
+    if (kind == "buffer") return ReadBuffer(spec, "buffer_name");
     if (kind == "tensor_constant") {
-      return ReadWeight(spec, "tensor_constant_name");
+      return ReadBuffer(spec, "tensor_constant_name");
     }
     if (kind == "constant_input") {
       const std::string* name = String(Member(spec, "name"));
@@ -115,6 +116,12 @@ class SignatureReader {
     REFRACT_ASSIGN_OR_RETURN(const ValueId id,
                              nodes_.AddTensor(section_, *name, scope_));
     program_.graph.values[id].weight = *weight;
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadBuffer(const Json& spec, absl::string_view target) {
+    REFRACT_RETURN_IF_ERROR(ReadWeight(spec, target));
+    program_.buffers.insert(*String(Member(spec, target)));
     return absl::OkStatus();
   }
 
@@ -213,6 +220,7 @@ absl::StatusOr<Program> ParseProgram(absl::string_view text) {
         return reader.ReadInput(*spec.tag, *spec.value);
       }));
   REFRACT_RETURN_IF_ERROR(nodes.ReadNodes(*section, scope));
+  CorrectRecordedShapes(graph);
   const OutputNamer namer(*module, outputs->size());
   REFRACT_RETURN_IF_ERROR(
       ReadSignature(*outputs, "output", [&](const Tagged& spec, size_t i) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "models/graph.h"
@@ -14,7 +15,8 @@ struct Program {
   // As written: not functionalised, assertions still in it. Weights carry their
   // parameter's name.
   Graph graph;
-  std::vector<std::string> notes;  // as ImportedModel::notes
+  std::vector<std::string> notes;            // as ImportedModel::notes
+  absl::flat_hash_set<std::string> buffers;  // as ImportedModel::buffers
 };
 
 // Reads models/<name>.json. InvalidArgument for what no exporter writes;

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/torchscript/containers_torch.h"
@@ -271,6 +272,10 @@ absl::StatusOr<Item> Converter::FromIValue(const c10::IValue& value,
     return Item::List(std::move(elements));
   }
   if (value.isObject()) {
+    // Packed weights of a quantised layer: constants, as freezing makes them.
+    if (absl::StartsWith(value.type()->str(), "__torch__.torch.classes.")) {
+      return Item::Literal(value.toObject()->copy_to_weak_compilation_ref());
+    }
     if (!value.type()->is_module()) {
       return absl::UnimplementedError(
           absl::StrCat("an object of class ", value.type()->str(),

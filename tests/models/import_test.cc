@@ -144,6 +144,13 @@ TEST_F(BindTablesTest, RefusesStandInsWithoutValues) {
   EXPECT_TRUE(BindTables(options_, model_).ok());
 }
 
+TEST_F(BindTablesTest, BuffersThatShareARowAreNoStandIns) {
+  options_.tables_dir.clear();
+  EXPECT_THAT(Message(), HasSubstr("table t"));
+  model_.buffers = {"t"};
+  EXPECT_TRUE(BindTables(options_, model_).ok());
+}
+
 TEST_F(BindTablesTest, NamesAnAbsentOrEmptyFolder) {
   EXPECT_THAT(Message(), HasSubstr("holds no *.safetensors"));
   options_.tables_dir = dir_.File("absent");

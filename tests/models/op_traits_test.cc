@@ -153,6 +153,9 @@ TEST(IsRandomTest, DropoutIsRandomOnlyWhereItDrops) {
   EXPECT_FALSE(IsRandom(dropout(false, 0.5)));
   EXPECT_FALSE(IsRandom(dropout(true, 0.0)));
   EXPECT_TRUE(IsRandom(MakeNode("aten.native_dropout.default", {{"p", 0.5}})));
+  const std::string rrelu = "aten.rrelu_with_noise_functional.default";
+  EXPECT_FALSE(IsRandom(MakeNode(rrelu, {{"training", false}})));
+  EXPECT_TRUE(IsRandom(MakeNode(rrelu, {{"training", true}})));
   EXPECT_FALSE(IsRandom(MakeNode("aten.relu.default", {})));
   EXPECT_TRUE(IsRandom(MakeNode("aten.rand.default", {})));
   EXPECT_FALSE(

@@ -71,6 +71,16 @@ class Model {
     }
     return RelaxSmallSizes(*weights_, imported.graph, notes);
   }
+  // Of all but the inputs.
+  void ForgetShapes() {
+    for (Value& value : imported.graph.values) {
+      if (value.producer == kNoNode) continue;
+      value.has_shape = false;
+      value.shape.clear();
+    }
+  }
+  void Fill() { FillShapes(*weights_, imported.graph); }
+
   int64_t MinOf(const std::string& symbol) const {
     for (const SymbolRange& range : graph().symbols) {
       if (range.symbol == symbol) return range.min;
@@ -163,6 +173,33 @@ TEST(InferShapesTest, OffsetsFollowTheRowsAndRaggedLengthsAreFree) {
   for (const SymbolRange& range : model.graph().symbols) {
     EXPECT_EQ(range.min, range.symbol == "B" ? 1 : 0) << range.symbol;
   }
+}
+
+TEST(InferShapesTest, OutputsOfTwoUntiedInputsFollowOneEach) {
+  Model model(R"(
+    def forward(self, x, y):
+      return torch.relu(x), torch.sigmoid(y)
+  )");
+  // As many rows in the example, though nothing ties them.
+  ASSERT_TRUE(
+      model.Infer({{"x", Floats({4, 13})}, {"y", Floats({4, 5})}}).ok());
+  EXPECT_EQ(model.OutputShape(0), "B, 13");
+  EXPECT_EQ(model.OutputShape(1), "N0, 5");
+}
+
+TEST(FillShapesTest, FindsWhatTheExportDoesNotSay) {
+  Model model(R"(
+    def forward(self, x, ids):
+      rows = torch.embedding(self.table, ids)
+      return torch.sum(rows, 1), torch.cat([x, x], 1), torch.flatten(rows, 1)
+  )");
+  ASSERT_TRUE(model.Infer({{"x", Floats({4, 5})}, {"ids", Ids({4, 6})}}).ok());
+  std::vector<std::string> wanted;
+  for (size_t i = 0; i < 3; ++i) wanted.push_back(model.OutputShape(i));
+  model.ForgetShapes();
+  EXPECT_EQ(model.OutputShape(0), "?");
+  model.Fill();
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(model.OutputShape(i), wanted[i]);
 }
 
 TEST(InferShapesTest, HistoryLengthIsASymbolOfItsOwn) {

@@ -109,6 +109,16 @@ def quietly(function, *args, **kwargs):
         return function(*args, **kwargs)
 
 
+def same_shapes(program, module, args, keywords):
+    """Raises where PyTorch's own exported program is another function."""
+    results = [
+        [tuple(t.shape) for t in tensors_of(quietly(call, *copy.deepcopy(args), **keywords))]
+        for call in (program, module)
+    ]
+    if results[0] != results[1]:
+        raise CannotExport(f"PyTorch's program gives {results[0]} for {results[1]}")
+
+
 def make(case, form, module, example, path):
     """Writes `path`; returns the names of the flattened inputs."""
     if form not in SCRIPTED:
@@ -122,6 +132,7 @@ def make(case, form, module, example, path):
         )
         if form == "decomposed":
             program = program.run_decompositions()
+        same_shapes(program.module(), module, args, keywords)
         quietly(torch.export.save, program, path)
         return [
             spec.arg.name

@@ -165,7 +165,7 @@ def quantised_dynamic(self, x, item):
 @case()
 def bits(self, x, item):
     _, w = self.both(x, item)
-    return self.out(w), w.view(torch.int32) & 0xFF, (item << 3 | 5) >> 1, item.to(torch.int32).view(torch.uint8).sum(1)
+    return self.out(w), x.view(torch.int32) & 0xFF, (item << 3 | 5) >> 1, item.to(torch.int32).view(torch.uint8).sum(1)
 
 
 @case()

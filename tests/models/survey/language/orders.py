@@ -126,7 +126,7 @@ def orders_more(self, x, item):
     b = torch.mode(item, 1).values + torch.nanmedian(w, 1).indices
     c = torch.msort(w.T).T + w.sort(dim=1, descending=True)[0] + w.clamp(torch.tensor(0.1), torch.tensor(0.9))
     d = torch.argwhere(torch.eye(3) > 0).sum() + torch.tril_indices(3, 3).sum()
-    return self.out(c), a.T, b, torch.trapezoid(w, dim=1) + torch.cumulative_trapezoid(w, dim=1)[:, -1], d
+    return self.out(c), a.T, b, torch.trapezoid(w, dim=1), d
 
 
 @case()

@@ -131,9 +131,9 @@ def pairs(self, x, item):
 @case()
 def strides(self, x, item):
     h, w = self.both(x, item)
-    a = torch.as_strided(self.wide.weight, (2, 2), (3, 1))
+    a = torch.as_strided(torch.arange(9.0), (2, 2), (3, 1))
     b = h.take_along_dim(item[..., None] % DIM, dim=2).squeeze(-1)
-    c = torch.kron(w, torch.ones(1, 2)).sum(1)
+    c = torch.cat([w, w.new_ones(w.size(0), 2)], 1).sum(1)
     d = w.unsqueeze(0).unsqueeze(-1).squeeze((0, -1)).view_as(w).reshape(w.shape)
     return self.out(d), b.sum(1) + c + a.sum() * 0.0, w.new_zeros(w.shape) + w.new_tensor([1.0])
 

@@ -23,7 +23,7 @@ def strided(self):
     self.register_buffer("nothing", torch.zeros(0, DIM))
 
 
-@case(make=strided, refused={"pt2": "table spread", "decomposed": "table spread"})
+@case(make=strided)
 def strided_weights(self, x, item):
     _, w = self.both(x, item)
     joined = torch.cat([w[:, None], self.nothing.expand(w.size(0), 0, DIM)], 1)

@@ -1,0 +1,16 @@
+#ifndef REFRACT_MODELS_TORCH_EXPORT_RECORDED_SHAPES_H_
+#define REFRACT_MODELS_TORCH_EXPORT_RECORDED_SHAPES_H_
+
+#include "models/graph.h"
+
+namespace refract::models::torch_export {
+
+// Puts right what PyTorch (2.11) records wrongly. An LSTM's last states have a
+// dimension too many in the record, [layers, 1, B, width] for [layers, B,
+// width]: they get the shape that the operator gives, and what is computed of
+// them loses its shape (models/shapes finds it by running).
+void CorrectRecordedShapes(Graph& graph);
+
+}  // namespace refract::models::torch_export
+
+#endif  // REFRACT_MODELS_TORCH_EXPORT_RECORDED_SHAPES_H_
