@@ -123,6 +123,8 @@ void NodePool::Refresh(size_t index) {
     absl::MutexLock lock(&mu_);
     if (state.connected != node.connected || state.epoch != node.epoch) {
       LogChange(node, state);
+    } else if (state.connected) {
+      LogModels(node, state);
     }
     if (state.epoch != node.epoch) {
       // Another process perhaps: what is known of the old one means nothing.
@@ -165,6 +167,22 @@ void NodePool::LogChange(const Node& node,
                  << options_.offers[i].name << "' version "
                  << options_.offers[i].version << ": "
                  << state.models[i].message();
+  }
+}
+
+void NodePool::LogModels(const Node& node,
+                         const transport::ClientState& state) const {
+  for (size_t i = 0; i < state.models.size() && i < node.offers.size(); ++i) {
+    if (state.models[i].ok() == node.offers[i].ok()) continue;
+    const transport::ModelOffer& offer = options_.offers[i];
+    if (state.models[i].ok()) {
+      LOG(INFO) << "GPU node " << node.address << " serves model '"
+                << offer.name << "' version " << offer.version << " again";
+    } else {
+      LOG(WARNING) << "GPU node " << node.address << " cannot serve model '"
+                   << offer.name << "' version " << offer.version
+                   << " now: " << state.models[i].message();
+    }
   }
 }
 

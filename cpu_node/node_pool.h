@@ -31,8 +31,8 @@ struct NodePoolOptions {
   transport::Limits limits;
   EjectionOptions ejection;
   base::Clock* clock = &base::Clock::Real();
-  // Called after a node became usable or ceased to be, under no lock, on a
-  // transport thread. May be null.
+  // Called after a node became usable or ceased to be, as a whole or for a
+  // model, under no lock, on a transport thread. May be null.
   std::function<void()> on_change;
   // Replaced by tests.
   std::function<absl::StatusOr<std::unique_ptr<transport::Client>>(
@@ -81,6 +81,9 @@ class NodePool {
   absl::Status WhyUnusable(size_t offer) const;
 
   size_t size() const { return nodes_.size(); }
+  const std::vector<transport::ModelOffer>& offers() const {
+    return options_.offers;
+  }
   // HOST:PORT, as it was given.
   const std::string& AddressOf(size_t node) const {
     return nodes_[node].address;
@@ -110,6 +113,7 @@ class NodePool {
   // Takes over the client's state after it changed.
   void Refresh(size_t node);
   void LogChange(const Node& node, const transport::ClientState& state) const;
+  void LogModels(const Node& node, const transport::ClientState& state) const;
   void Release(size_t node);
 
   const NodePoolOptions options_;

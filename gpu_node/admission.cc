@@ -41,6 +41,12 @@ absl::Status DecideAdmission(const AdmissionSnapshot& snapshot) {
   const absl::Time start =
       PredictStart(snapshot.now, snapshot.free_at, snapshot.ahead);
   if (start + snapshot.own <= snapshot.deadline) return absl::OkStatus();
+  if (snapshot.now + snapshot.own_at_best > snapshot.deadline) {
+    return absl::DeadlineExceededError(absl::StrCat(
+        "no HN can finish in time: ",
+        absl::FormatDuration(snapshot.own_at_best), " to execute, ",
+        absl::FormatDuration(snapshot.deadline - snapshot.now), " left"));
+  }
   return absl::ResourceExhaustedError(absl::StrCat(
       "the HN cannot finish in time: ",
       absl::FormatDuration(start - snapshot.now), " until it could begin and ",

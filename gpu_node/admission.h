@@ -39,8 +39,11 @@ struct AdmissionSnapshot {
   absl::Duration ahead;
   // Of its own execution, the loading of its model's weights included.
   absl::Duration own;
+  // Of its execution on a node with nothing else to do.
+  absl::Duration own_at_best;
 };
-// OK, or ResourceExhausted with the numbers.
+// OK, or with the numbers: ResourceExhausted where another node may be in time,
+// DeadlineExceeded where the execution alone takes longer than is left.
 absl::Status DecideAdmission(const AdmissionSnapshot& snapshot);
 
 }  // namespace refract::gpu_node

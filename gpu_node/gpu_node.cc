@@ -78,6 +78,8 @@ absl::StatusOr<std::unique_ptr<GpuNode>> GpuNode::Create(
   scheduler.isolation = options.isolation;
   node->scheduler_ = std::make_unique<Scheduler>(
       scheduler, std::move(described), node->device_.get(), *options.clock);
+  node->scheduler_->WatchReadiness(
+      [raw = node.get()] { raw->TellReadiness(); });
   node->scheduler_->Start();
   node->timers_ =
       std::thread([raw = node->scheduler_.get()] { raw->RunTimers(); });
@@ -89,8 +91,25 @@ GpuNode::GpuNode(DeviceModels models, const GpuNodeOptions& options)
       models_(std::move(models)),
       refusal_log_(kFailureLinesPerSecond, *options.clock) {}
 
+void GpuNode::WatchReadiness(ReadinessListener listener) {
+  {
+    absl::MutexLock lock(&readiness_mu_);
+    readiness_listener_ = std::move(listener);
+  }
+  TellReadiness();
+}
+
+void GpuNode::TellReadiness() {
+  absl::MutexLock lock(&readiness_mu_);
+  if (readiness_listener_ == nullptr) return;
+  for (size_t i = 0; i < models_.size(); ++i) {
+    readiness_listener_(i, scheduler_->ModelReady(i));
+  }
+}
+
 GpuNode::~GpuNode() {
   if (scheduler_ == nullptr) return;
+  WatchReadiness(nullptr);
   scheduler_->StopTimers();
   timers_.join();
   scheduler_.reset();

@@ -13,8 +13,10 @@
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/log_limiter.h"
@@ -90,6 +92,13 @@ class GpuNode : public transport::Handler {
     return scheduler_->ModelReady(model);
   }
 
+  // `listener` is told of each model now, and later of each whose readiness may
+  // have changed; never by two threads at once, so that what it was told last
+  // is how things are. Must not block. Null: after this returns nobody is told.
+  using ReadinessListener =
+      std::function<void(size_t model, const absl::Status& ready)>;
+  void WatchReadiness(ReadinessListener listener);
+
   // Of all models.
   struct Stats {
     uint64_t succeeded = 0;
@@ -102,6 +111,7 @@ class GpuNode : public transport::Handler {
 
  private:
   GpuNode(DeviceModels models, const GpuNodeOptions& options);
+  void TellReadiness();
   // What the scheduler is to know of a model; runs it.
   ScheduledModel Describe(const DeviceModel& model) const;
 
@@ -109,6 +119,9 @@ class GpuNode : public transport::Handler {
   DeviceModels models_;  // constant once the device is there
   base::LogLimiter refusal_log_;
   std::vector<bool> merges_;  // per model
+  // Held while the listener is called: it is quick, and calls are in order.
+  absl::Mutex readiness_mu_;
+  ReadinessListener readiness_listener_ ABSL_GUARDED_BY(readiness_mu_);
   std::unique_ptr<Device> device_;
   std::unique_ptr<Scheduler> scheduler_;
   std::thread timers_;

@@ -119,6 +119,10 @@ int Run(const Flags& flags) {
   absl::StatusOr<std::unique_ptr<transport::Server>> server =
       transport::Server::Create(server_options, node->get());
   if (!server.ok()) return Fail(server.status());
+  // So that CNs send nothing that cannot be executed.
+  (*node)->WatchReadiness([&server](size_t model, const absl::Status& ready) {
+    (*server)->SetModelStatus(model, ready);
+  });
   std::printf("refract-gpu-node listening on %s:%d\n", flags.host.c_str(),
               (*server)->port());
   std::fflush(stdout);
@@ -130,6 +134,7 @@ int Run(const Flags& flags) {
     LOG(WARNING) << "requests were still in flight after "
                  << flags.drain_timeout_s << " s; they are given up";
   }
+  (*node)->WatchReadiness(nullptr);
   const transport::ServerStats link = (*server)->stats();
   server->reset();
   const GpuNode::Stats stats = (*node)->stats();

@@ -167,11 +167,28 @@ absl::Status Scheduler::Unready() const {
 
 absl::Status Scheduler::ModelReady(size_t index) const {
   absl::MutexLock lock(&mu_);
-  const Model& model = models_[index];
+  return ReadyLocked(models_[index]);
+}
+
+absl::Status Scheduler::ReadyLocked(const Model& model) const {
   if (closed_) return absl::UnavailableError("the HN is stopping");
   const absl::Status unready = Unready();
   if (!unready.ok()) return unready;
   return model.load_error;
+}
+
+void Scheduler::WatchReadiness(std::function<void()> listener) {
+  absl::MutexLock lock(&mu_);
+  listener_ =
+      listener == nullptr
+          ? nullptr
+          : std::make_shared<const std::function<void()>>(std::move(listener));
+}
+
+absl::Duration Scheduler::BackOff(int failures) const {
+  const int doublings = std::clamp(failures - 1, 0, 20);
+  return std::min(options_.first_backoff * (int64_t{1} << doublings),
+                  options_.last_backoff);
 }
 
 absl::Status Scheduler::CheckAdmission(Model& model, size_t index, int64_t rows,
@@ -239,6 +256,7 @@ absl::Status Scheduler::CheckAdmission(Model& model, size_t index, int64_t rows,
   }
   snapshot.ahead +=
       CompetingWork(snapshot.ahead + snapshot.own, model.config.share, others);
+  snapshot.own_at_best = snapshot.own;
   if (residents_.state(index) != ResidentSet::State::kIn) {
     snapshot.own += LoadTime(model);
   }

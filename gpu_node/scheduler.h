@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -129,6 +130,10 @@ class Scheduler {
   bool AwaitIdle(absl::Duration timeout);
   // OK, or why no instance can execute the model now.
   absl::Status ModelReady(size_t model) const;
+  // `listener` is called after ModelReady() of any model may have changed,
+  // under no lock, on any thread, also concurrently. A call may still be under
+  // way when it is replaced. Null: nobody is told.
+  void WatchReadiness(std::function<void()> listener);
 
   // Something is to be done at next_timer(): OnTimer() does it. RunTimers()
   // does that until StopTimers(); a thread of the owner's.
@@ -156,8 +161,12 @@ class Scheduler {
     bool ran_since_load = false;
     absl::Time last_run = absl::InfinitePast();
     absl::Time last_probe = absl::InfinitePast();
-    absl::Time load_again = absl::InfinitePast();  // after a failed load
+    // After a failed load, which is tried again without being asked for: until
+    // it succeeds the model's requests are refused.
     absl::Status load_error;
+    int load_failures = 0;  // since one succeeded
+    absl::Time load_again = absl::InfinitePast();
+    absl::Status told;  // ModelReady() when the listener was last called
 
     bool has_work() const { return !queue.empty() || !unfinished.empty(); }
   };
@@ -202,7 +211,12 @@ class Scheduler {
     absl::InlinedVector<Call, 4> calls;
     int load = -1;  // model
     std::vector<size_t> evicted;
-    bool empty() const { return answers.empty() && calls.empty() && load < 0; }
+    // Shared with other threads that call it now.
+    std::shared_ptr<const std::function<void()>> listener;
+    bool empty() const {
+      return answers.empty() && calls.empty() && load < 0 &&
+             listener == nullptr;
+    }
   };
 
   // Decides and acts until there is nothing to do but wait.
@@ -250,6 +264,10 @@ class Scheduler {
   absl::Status CheckAdmission(Model& model, size_t index, int64_t rows,
                               absl::Time deadline, absl::Time now, bool* probe)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // When to try again what has failed `failures` times in a row.
+  absl::Duration BackOff(int failures) const;
+  absl::Status ReadyLocked(const Model& model) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Unready() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // How long a request of so many rows typically executes, in steps if need be.
   absl::Duration TimeFor(const Model& model, int64_t rows, absl::Time now) const
@@ -283,6 +301,7 @@ class Scheduler {
   int in_calls_ ABSL_GUARDED_BY(mu_) = 0;  // `done`s that are still to come
   uint64_t batches_ ABSL_GUARDED_BY(mu_) = 0;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  std::shared_ptr<const std::function<void()>> listener_ ABSL_GUARDED_BY(mu_);
   absl::Time next_timer_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
   bool stop_timers_ ABSL_GUARDED_BY(mu_) = false;
 };

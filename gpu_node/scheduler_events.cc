@@ -67,6 +67,7 @@ void Scheduler::Perform(Actions& actions) {
         break;
     }
   }
+  if (actions.listener != nullptr) (*actions.listener)();
 }
 
 void Scheduler::OnStarted(int index, const absl::Status& status) {
@@ -92,10 +93,7 @@ void Scheduler::Lose(int index, const absl::Status& error) {
   instance.error = absl::UnavailableError(
       absl::StrCat("instance ", index, " of device ", device_->traits().name,
                    " failed: ", error.ToString()));
-  const int doublings = std::min(instance.failures++, 20);
-  const absl::Duration backoff =
-      std::min(options_.first_backoff * (int64_t{1} << doublings),
-               options_.last_backoff);
+  const absl::Duration backoff = BackOff(++instance.failures);
   instance.start_again = clock_.Now() + backoff;
   LOG(ERROR) << instance.error.message() << "; it is started again in "
              << absl::FormatDuration(backoff);
@@ -275,7 +273,11 @@ void Scheduler::OnLoaded(size_t index, absl::Time began,
     residents_.FinishLoad(index, status.ok());
     if (status.ok()) {
       ++model.stats.loads;
+      if (!model.load_error.ok()) {
+        LOG(INFO) << model.config.label << " could be loaded again";
+      }
       model.load_error = absl::OkStatus();
+      model.load_failures = 0;
       shares_.Correct(index, took - LoadTime(model));
       if (took > absl::ZeroDuration() && model.config.weight_bytes > 0) {
         const double rate = static_cast<double>(model.config.weight_bytes) /
@@ -285,11 +287,16 @@ void Scheduler::OnLoaded(size_t index, absl::Time began,
       }
     } else {
       // Its queue is not kept waiting for the next try.
-      const absl::Status why = absl::UnavailableError(
-          absl::StrCat(model.config.label, " cannot be loaded into device ",
-                       device_->traits().name, ": ", status.ToString()));
-      LOG(ERROR) << why.message();
-      model.load_again = now + options_.first_backoff;
+      const absl::Status why = absl::UnavailableError(absl::StrCat(
+          model.config.label, " cannot be loaded into device ",
+          device_->traits().name, ", which needs ", model.config.weight_bytes,
+          " bytes of ", residents_.free(),
+          " that should be free: ", status.ToString()));
+      const absl::Duration backoff = BackOff(++model.load_failures);
+      LOG(ERROR) << why.message() << "; it is tried again in "
+                 << absl::FormatDuration(backoff);
+      model.load_error = why;
+      model.load_again = now + backoff;
       FailQueued(model, why, actions);
     }
   }

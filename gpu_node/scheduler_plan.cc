@@ -57,6 +57,15 @@ void Scheduler::Plan(absl::Time now, Actions& actions) {
   for (size_t i = 0; i < instances_.size(); ++i) {
     PlanInstance(static_cast<int>(i), now, actions);
   }
+  for (size_t i = 0; i < models_.size(); ++i) {
+    if (!models_[i].load_error.ok() && !closed_) PlanLoad(i, now, actions);
+  }
+  for (Model& model : models_) {
+    absl::Status ready = ReadyLocked(model);
+    if (ready == model.told) continue;
+    model.told = std::move(ready);
+    actions.listener = listener_;
+  }
   const absl::Status unready = Unready();
   if (!unready.ok()) {
     for (Model& model : models_) FailQueued(model, unready, actions);

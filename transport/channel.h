@@ -147,7 +147,8 @@ struct ClientState {
   uint64_t epoch = 0;  // counts successful handshakes
   int in_flight = 0;
   absl::Status last_error;  // why not connected
-  // One per offer, in order: OK, or why the HN refused it.
+  // One per offer, in order: OK, or why the HN refused it, or cannot serve it
+  // now.
   std::vector<absl::Status> models;
   // Sums over all epochs. Bytes: headers, tables and padding included.
   uint64_t bytes_sent = 0;
@@ -170,8 +171,9 @@ class Client {
 
   // Never fails for an absent peer; it goes on trying. InvalidArgument for bad
   // options. `on_change` (may be null) is called on an own thread, under no
-  // lock, after connects and disconnects, changes of path, and when the peer
-  // becomes suspect or ceases to be; quick ones may share a call.
+  // lock, after connects and disconnects, changes of path or of models that the
+  // peer can serve, and when it becomes suspect or ceases to be; quick ones may
+  // share a call.
   static absl::StatusOr<std::unique_ptr<Client>> Create(
       const ClientOptions& options, std::function<void()> on_change);
   // Fails what is in flight with kCancelled, then joins.
@@ -180,7 +182,7 @@ class Client {
   virtual ClientState state() const = 0;
 
   // Registered memory for a request of offer `model` with these tensors.
-  // Unavailable: not connected, or the model is refused there.
+  // Unavailable: not connected, or the model is not served there.
   // ResourceExhausted: too many in flight or the arena is full.
   // InvalidArgument: longer than max_message_bytes or over 256 tensors.
   virtual absl::StatusOr<OutgoingMessage> Allocate(
@@ -262,8 +264,8 @@ class Handler {
   // A number that later calls carry, or why this HN does not serve the offer.
   virtual absl::StatusOr<size_t> OnOffer(const ModelOffer& offer) = 0;
   // A request that is longer than eager_bytes was announced: OK to have it
-  // pulled when its turn comes, or what it is failed with at once, before any of
-  // its payload moves.
+  // pulled when its turn comes, or what it is failed with at once, before any
+  // of its payload moves.
   virtual absl::Status OnAnnounced(const RequestDescriptor& request) {
     return absl::OkStatus();
   }
@@ -332,6 +334,12 @@ class Server {
   virtual absl::StatusOr<std::shared_ptr<LandingArea>> AddLandingArea(
       std::shared_ptr<DeviceMemory> memory) = 0;
   virtual ServerStats stats() const = 0;
+  // Tells the clients that have agreed on `model` (what Handler::OnOffer
+  // returned) whether it can be served now, and those that will: OK, as for
+  // models never named, or why not. Requests that come all the same still go to
+  // the handler. From any thread, but concurrent calls for one model may take
+  // effect in any order.
+  virtual void SetModelStatus(size_t model, const absl::Status& status) = 0;
   // Tells clients to send no more here and refuses new connections; requests
   // that already arrived are still answered.
   virtual void StopAdmitting() = 0;

@@ -136,8 +136,8 @@ absl::StatusOr<OutgoingMessage> ClientImpl::Allocate(
     }
     if (!state_.models[model].ok()) {
       return absl::UnavailableError(absl::StrCat(
-          options_.address, " refused model ", options_.models[model].name,
-          ": ", state_.models[model].message()));
+          options_.address, " does not serve model ",
+          options_.models[model].name, ": ", state_.models[model].message()));
     }
     memory = memory_;
     limit = max_in_flight_;
@@ -232,6 +232,13 @@ void ClientImpl::OnGoaway(ClientLink& link) {
   next_attempt_ = now + reconnect_.OnLost(status, now, Draw());
 }
 
+void ClientImpl::OnModels(ClientLink& link) {
+  if (&link != current_) return;
+  absl::MutexLock lock(&mu_);
+  state_.models = link.models();
+  ++changes_;
+}
+
 void ClientImpl::OnSuspect(ClientLink& link) {
   if (&link != current_) return;
   LOG(INFO) << options_.address
@@ -274,7 +281,7 @@ void ClientImpl::SetConnected(const ClientLink& link, bool switched) {
   state_.rail = facts.rail;
   ++state_.epoch;
   state_.last_error = absl::OkStatus();
-  state_.models = facts.models;
+  state_.models = link.models();
   memory_ = link.memory();
   max_in_flight_ = facts.max_in_flight;
   ++changes_;

@@ -86,6 +86,7 @@ class ClientImpl final : public Client, public ClientLink::Owner {
 
   void StartRequests();
   void OnGoaway(ClientLink& link) override;
+  void OnModels(ClientLink& link) override;
   void OnSuspect(ClientLink& link) override;
   void OnEnd(ClientLink& link, const absl::Status& why) override;
   void Shutdown();

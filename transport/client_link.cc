@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "proto/session.pb.h"
+#include "transport/handshake.h"
 
 namespace refract::transport {
 namespace {
@@ -43,6 +44,7 @@ ClientLink::ClientLink(const ClientOptions& options, Established established,
       link_(std::move(established), options.clock, options.liveness_timeout,
             this,
             [this](const SessionFrame& frame) { return OnFrame(frame); }) {
+  models_ = facts_.models;
   pending_ = std::vector<Pending>(static_cast<size_t>(facts_.max_in_flight));
   free_.reserve(pending_.size());
   for (size_t i = pending_.size(); i > 0; --i) {
@@ -161,11 +163,26 @@ absl::Time ClientLink::DeadlineOf(const MessageHeader& header,
 }
 
 absl::Status ClientLink::OnFrame(const SessionFrame& frame) {
+  if (frame.kind == FrameKind::kModelStates) return OnModelStates(frame);
   if (frame.kind != FrameKind::kGoaway) {
     return absl::InvalidArgumentError(absl::StrCat(
         "unexpected frame of kind ", static_cast<int>(frame.kind)));
   }
   if (!std::exchange(goaway_, true)) owner_->OnGoaway(*this);
+  return absl::OkStatus();
+}
+
+absl::Status ClientLink::OnModelStates(const SessionFrame& frame) {
+  proto::ModelStates states;
+  REFRACT_RETURN_IF_ERROR(ParseBody(frame, "model states", &states));
+  for (const proto::ModelState& state : states.states()) {
+    if (state.model() >= models_.size() || !facts_.models[state.model()].ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the state of model ", state.model(), ", which was not agreed on"));
+    }
+    models_[state.model()] = FromWire(state.status());
+  }
+  owner_->OnModels(*this);
   return absl::OkStatus();
 }
 

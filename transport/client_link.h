@@ -64,6 +64,8 @@ class ClientLink final : public PollTask, private MessageSink {
     virtual ~Owner() = default;
     // The server takes no more requests.
     virtual void OnGoaway(ClientLink& link) = 0;
+    // link.models() changed.
+    virtual void OnModels(ClientLink& link) = 0;
     // link.suspect() changed.
     virtual void OnSuspect(ClientLink& link) = 0;
     // The link is over: its requests fail next, and then it is destroyed.
@@ -86,6 +88,8 @@ class ClientLink final : public PollTask, private MessageSink {
   void Close(const absl::Status& why);
   const std::shared_ptr<LinkMemory>& memory() const { return link_.memory(); }
   const LinkFacts& facts() const { return facts_; }
+  // As ClientState's: the verdicts of the handshake, and what came after.
+  const std::vector<absl::Status>& models() const { return models_; }
   bool suspect() const { return suspect_; }
   bool goaway() const { return goaway_; }
   bool path_failed() const { return link_.path_failed(); }
@@ -130,6 +134,7 @@ class ClientLink final : public PollTask, private MessageSink {
     return absl::OkStatus();
   }
   absl::Status OnFrame(const SessionFrame& frame);
+  absl::Status OnModelStates(const SessionFrame& frame);
   void Finish(Client::Callback done, absl::StatusOr<IncomingMessage> response);
   void Count();
 
@@ -143,6 +148,7 @@ class ClientLink final : public PollTask, private MessageSink {
   std::vector<Pending> pending_;
   std::vector<uint32_t> free_;  // of pending_
   IntrusiveHeap<Pending, &Pending::in_deadlines, Earlier> deadlines_;
+  std::vector<absl::Status> models_;
   bool goaway_ = false;
   bool draining_ = false;
   bool suspect_ = false;

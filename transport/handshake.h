@@ -147,8 +147,9 @@ HeartbeatTimes AgreeOnHeartbeats(absl::Duration own_interval,
                                  uint64_t peer_liveness_us,
                                  uint64_t peer_features);
 // What this version can do: bits of proto::Feature.
-inline constexpr uint64_t kFeatures =
-    proto::FEATURE_HEARTBEAT_INTERVAL | proto::FEATURE_MORE_PATH_STARTS;
+inline constexpr uint64_t kFeatures = proto::FEATURE_HEARTBEAT_INTERVAL |
+                                      proto::FEATURE_MORE_PATH_STARTS |
+                                      proto::FEATURE_MODEL_STATES;
 // PathStarts in one handshake besides one for each path: addresses to try.
 inline constexpr int kMorePathStarts = 3;
 

@@ -35,6 +35,7 @@ struct Established {
   int max_in_flight = 0;
   std::vector<absl::Status> models;  // per offer
   std::vector<size_t> model_ids;     // server: the handler's, per offer
+  bool takes_model_states = false;   // server: whether the client does
 };
 
 // An established connection: message layer, control frames and heartbeats, in

@@ -120,6 +120,11 @@ absl::StatusOr<std::shared_ptr<LandingArea>> ServerImpl::AddArea(
   return shared_->landing->Add(std::move(memory));
 }
 
+void ServerImpl::SetModelStatus(size_t model, const absl::Status& status) {
+  shared_->models.Set(model, status);
+  for (const auto& poller : pollers_) poller->WakeLinks();
+}
+
 void ServerImpl::StopAdmitting() {
   shared_->draining = true;
   shared_->acceptor->Wake();

@@ -28,6 +28,7 @@ class ServerImpl final : public Server {
       size_t bytes) override;
   absl::StatusOr<std::shared_ptr<LandingArea>> AddLandingArea(
       std::shared_ptr<DeviceMemory> memory) override;
+  void SetModelStatus(size_t model, const absl::Status& status) override;
   void StopAdmitting() override;
 
  private:

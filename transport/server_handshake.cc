@@ -240,6 +240,8 @@ class Attempt {
     established.max_in_flight = in_flight_;
     established.models = std::move(verdicts_);
     established.model_ids = std::move(model_ids_);
+    established.takes_model_states =
+        (hello_.features() & proto::FEATURE_MODEL_STATES) != 0;
     return established;
   }
 

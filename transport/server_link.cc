@@ -27,6 +27,7 @@ ServerLink::ServerLink(ServerShared* shared, std::string host,
       client_(std::move(client)),
       models_(std::move(established.models)),
       model_ids_(std::move(established.model_ids)),
+      told_(established.takes_model_states ? models_.size() : 0),
       // A client forgets a request at its deadline while we may still work on
       // it, so more than it may have in flight can be open here, but not
       // without end.
@@ -82,8 +83,28 @@ absl::Status ServerLink::TryStep(absl::Time now, int* worked) {
     REFRACT_RETURN_IF_ERROR(
         link_.SendFrame(FrameKind::kGoaway, proto::Goaway()));
   }
+  if (shared_->models.version() != told_version_ && !told_.empty()) {
+    REFRACT_RETURN_IF_ERROR(SendModelStates());
+  }
   SendReplies();
   return link_.Step(now, worked);
+}
+
+absl::Status ServerLink::SendModelStates() {
+  // Before they are read: what is set meanwhile is looked at again.
+  told_version_ = shared_->models.version();
+  proto::ModelStates states;
+  for (size_t i = 0; i < told_.size(); ++i) {
+    if (!models_[i].ok()) continue;
+    const absl::Status status = shared_->models.Of(model_ids_[i]);
+    if (status == told_[i]) continue;
+    told_[i] = status;
+    proto::ModelState& state = *states.add_states();
+    state.set_model(static_cast<uint32_t>(i));
+    *state.mutable_status() = ToWire(status, kMaxVerdictTextBytes);
+  }
+  if (states.states().empty()) return absl::OkStatus();
+  return link_.SendFrame(FrameKind::kModelStates, states);
 }
 
 void ServerLink::SendReplies() {

@@ -46,6 +46,7 @@ class ServerLink final : public PollTask, private MessageSink {
   absl::Status TryStep(absl::Time now, int* worked);
   void OnEnd(const absl::Status& status);
   void SendReplies();
+  absl::Status SendModelStates();
   absl::Status OnMessage(const MessageHeader& header, absl::string_view text,
                          IncomingMessage::ImplPtr message) override;
   absl::Status OnAnnounced(const MessageHeader& header, absl::Time deadline,
@@ -65,6 +66,10 @@ class ServerLink final : public PollTask, private MessageSink {
   const ClientRegistry::Entry client_;
   const std::vector<absl::Status> models_;
   const std::vector<size_t> model_ids_;
+  // What the client knows of the models that were agreed on; empty: it does not
+  // want to know.
+  std::vector<absl::Status> told_;
+  uint64_t told_version_ = 0;  // ModelStates'
   const size_t max_calls_;
   const std::shared_ptr<ServerCalls> shared_calls_;
   bool said_goaway_ = false;

@@ -76,6 +76,7 @@ void ServerPoller::Run() {
       draining = true;
       loop_->WakeAll();  // each says goaway
     }
+    if (wake_links_ && wake_links_.exchange(false)) loop_->WakeAll();
     loop_->Round(absl::InfiniteFuture());
   }
   Adopt();

@@ -40,6 +40,11 @@ class ServerPoller {
   void Add(PollLoop::Seat seat, std::unique_ptr<ServerLink> link);
   // After ServerShared::draining or ::stopping was set.
   void Wake() { loop_->Wake(); }
+  // After something changed that every connection is to tell its client.
+  void WakeLinks() {
+    wake_links_ = true;
+    loop_->Wake();
+  }
 
  private:
   using NewLink = std::pair<PollLoop::Seat, std::unique_ptr<ServerLink>>;
@@ -57,6 +62,7 @@ class ServerPoller {
   absl::Mutex mu_;
   std::vector<NewLink> new_links_ ABSL_GUARDED_BY(mu_);
   std::atomic<bool> any_new_ = false;  // spares the busy poller the lock
+  std::atomic<bool> wake_links_ = false;
 
   std::thread thread_;
 };

@@ -36,6 +36,28 @@ class PeerLog {
   absl::flat_hash_map<std::string, absl::Time> last_ ABSL_GUARDED_BY(mu_);
 };
 
+// Which models can be served now, by the handler's numbers. Thread-safe.
+class ModelStates {
+ public:
+  void Set(size_t model, const absl::Status& status) {
+    absl::MutexLock lock(&mu_);
+    states_[model] = status;
+    ++version_;
+  }
+  absl::Status Of(size_t model) const {
+    absl::MutexLock lock(&mu_);
+    const auto state = states_.find(model);
+    return state == states_.end() ? absl::OkStatus() : state->second;
+  }
+  // Changes with each Set(), after it. 0: there was none.
+  uint64_t version() const { return version_; }
+
+ private:
+  mutable absl::Mutex mu_;
+  absl::flat_hash_map<size_t, absl::Status> states_ ABSL_GUARDED_BY(mu_);
+  std::atomic<uint64_t> version_ = 0;  // spares the pollers the lock
+};
+
 // What all threads of a server share. Outlives them. Thread-safe.
 struct ServerShared {
   ServerOptions options;
@@ -45,6 +67,7 @@ struct ServerShared {
   const std::string process = RandomToken(16);  // PeerIdentity's
   AttachBroker broker;
   ClientRegistry clients;
+  ModelStates models;
   PeerLog log;
   std::shared_ptr<ThreadWaker> acceptor;  // woken when a session ends
   std::atomic<bool> stopping = false;

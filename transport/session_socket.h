@@ -34,6 +34,7 @@ enum class FrameKind : uint16_t {
   kGoaway = 8,
   kCancel = 9,
   kClose = 10,
+  kModelStates = 11,
 };
 
 struct SessionFrame {

@@ -15,6 +15,17 @@ grpc::ServerUnaryReactor* NodeStatusService::GpuNodes(
     link.set_requests_sent(state.messages_sent);
     link.set_bytes_sent(state.bytes_sent);
     link.set_bytes_received(state.bytes_received);
+    for (size_t m = 0; m < nodes.offers().size(); ++m) {
+      const absl::Status status =
+          m < state.models.size()
+              ? state.models[m]
+              : absl::UnavailableError("the CPU node is stopping");
+      proto::GpuNodeModel& model = *link.add_models();
+      model.set_name(nodes.offers()[m].name);
+      model.set_version(nodes.offers()[m].version);
+      model.set_ready(state.connected && status.ok());
+      if (!model.ready()) model.set_why(std::string(status.message()));
+    }
   }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);

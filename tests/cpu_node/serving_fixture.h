@@ -4,6 +4,7 @@
 // A CPU node's engine and GPU nodes in one process, joined by the real
 // transport over loopback.
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -50,33 +51,50 @@ class TestGpuNode : public transport::Handler {
       std::function<void(std::unique_ptr<transport::ServerCall>)>;
 
   explicit TestGpuNode(const ModelList& models, int port = 0,
-                       OnRequestFunction on_request = nullptr)
+                       OnRequestFunction on_request = nullptr,
+                       const gpu_node::GpuNodeOptions& node_options = {},
+                       const gpu_node::GpuNode::MakeDevice& device = nullptr)
       : on_request_(std::move(on_request)) {
-    node_ = *gpu_node::GpuNode::Create(DeviceModelsOf(models), {});
+    node_ = *gpu_node::GpuNode::Create(DeviceModelsOf(models), node_options,
+                                       device);
     transport::ServerOptions options;
     options.host = "127.0.0.1";
     options.port = port;
     auto server = transport::Server::Create(options, this);
     EXPECT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
+    node_->WatchReadiness([this](size_t model, const absl::Status& ready) {
+      server_->SetModelStatus(model, ready);
+    });
   }
-  ~TestGpuNode() override { server_.reset(); }
+  ~TestGpuNode() override {
+    node_->WatchReadiness(nullptr);
+    server_.reset();
+  }
 
   absl::StatusOr<size_t> OnOffer(const transport::ModelOffer& offer) override {
     return node_->OnOffer(offer);
   }
+  absl::Status OnAnnounced(
+      const transport::RequestDescriptor& request) override {
+    return node_->OnAnnounced(request);
+  }
   void OnRequest(std::unique_ptr<transport::ServerCall> call) override {
+    ++requests_;
     if (on_request_ != nullptr) return on_request_(std::move(call));
     node_->OnRequest(std::move(call));
   }
 
   int port() const { return server_->port(); }
+  // That have arrived, payload and all.
+  int requests() const { return requests_; }
   std::string address() const { return absl::StrCat("127.0.0.1:", port()); }
   transport::Server& server() { return *server_; }
   gpu_node::GpuNode& node() { return *node_; }
 
  private:
   const OnRequestFunction on_request_;
+  std::atomic<int> requests_ = 0;
   std::unique_ptr<gpu_node::GpuNode> node_;
   std::unique_ptr<transport::Server> server_;
 };

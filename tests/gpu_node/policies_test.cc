@@ -117,6 +117,14 @@ TEST(AdmissionTest, RefusesWhatCannotBeDoneInTime) {
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr(absl::FormatDuration(Us(c.deadline))));
   }
+  // No other node could be in time either.
+  const absl::Time free_now[] = {At(0)};
+  EXPECT_EQ(
+      DecideAdmission({kNow, At(9), free_now, Us(0), Us(30), Us(10)}).code(),
+      absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(
+      DecideAdmission({kNow, At(10), free_now, Us(0), Us(30), Us(10)}).code(),
+      absl::StatusCode::kResourceExhausted);
   const absl::Time free_at[] = {At(1 << 30)};
   EXPECT_TRUE(DecideAdmission({kNow, absl::InfiniteFuture(), free_at,
                                absl::Hours(1), absl::Hours(1)})

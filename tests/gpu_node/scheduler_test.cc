@@ -124,13 +124,12 @@ TEST(SchedulerTest, AWrongPredictionIsFoundOut) {
   }
   // A right one is not doubted more than once a second.
   Simulation slow(Fixed(Ms(100)), {Model("a", Ms(100))});
-  int probes = 0;
   slow.RunUntil(Ms(2000));
   for (int i = 0; i < 30; ++i) {
-    const size_t index = slow.Submit({.time_left = Ms(20)});
+    slow.Submit({.time_left = Ms(20)});
     slow.RunUntil(slow.now() + Ms(100));
-    probes += !absl::IsResourceExhausted(slow.outcomes()[index].status);
   }
+  const uint64_t probes = 30 - slow.scheduler().stats(0).refused;
   EXPECT_GE(probes, 2);
   EXPECT_LE(probes, 3);
 }
@@ -199,7 +198,7 @@ TEST(SchedulerTest, RowsBeyondTheLargestBatch) {
   // Three steps of 10 ms.
   const size_t late =
       sim.Submit({.model = 1, .rows = 180, .time_left = Ms(29)});
-  EXPECT_TRUE(absl::IsResourceExhausted(sim.outcomes()[late].status));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(sim.outcomes()[late].status));
   const size_t steps =
       sim.Submit({.model = 1, .rows = 180, .time_left = Ms(31)});
   sim.Drain();
@@ -447,13 +446,23 @@ TEST(SchedulerTest, TwoModelsThatDoNotFitTogetherBothGetOn) {
 
 TEST(SchedulerTest, AFailedLoadIsToldAndTriedAgain) {
   Simulation sim(SmallMemory(), ThreeModels());
+  int changes = 0;
+  sim.scheduler().WatchReadiness([&changes] { ++changes; });
   sim.device().FailLoads(1);
   const size_t failed = sim.Submit({.model = 0});
   sim.Drain();
   EXPECT_TRUE(absl::IsUnavailable(sim.outcomes()[failed].status));
   EXPECT_THAT(std::string(sim.outcomes()[failed].status.message()),
-              HasSubstr("cannot be loaded"));
+              ::testing::AllOf(HasSubstr("cannot be loaded"),
+                               HasSubstr("needs 100 bytes of 400")));
+  EXPECT_TRUE(absl::IsUnavailable(sim.scheduler().ModelReady(0)));
+  EXPECT_EQ(sim.scheduler().ModelReady(1), absl::OkStatus());
+  // By itself, for nobody asks a node that is not ready.
+  sim.RunUntil(sim.now() + Ms(99));
+  EXPECT_TRUE(absl::IsUnavailable(sim.scheduler().ModelReady(0)));
   sim.RunUntil(sim.now() + Ms(200));
+  EXPECT_EQ(sim.scheduler().ModelReady(0), absl::OkStatus());
+  EXPECT_EQ(changes, 2);
   const size_t again = sim.Submit({.model = 0});
   sim.Drain();
   EXPECT_EQ(sim.outcomes()[again].status, absl::OkStatus());

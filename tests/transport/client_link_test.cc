@@ -162,6 +162,7 @@ class ClientLinkTest : public testing::Test, public ClientLink::Owner {
 
  private:
   void OnGoaway(ClientLink&) override {}
+  void OnModels(ClientLink&) override {}
   void OnSuspect(ClientLink&) override {}
   void OnEnd(ClientLink&, const absl::Status& why) override {
     ADD_FAILURE() << why;
