@@ -85,15 +85,16 @@ TEST(ModelReadinessTest, WhoConnectsLaterIsToldToo) {
   AwaitNodes(*engine, {false, true});
   // What the pool knows is told to it by another thread, soon.
   const absl::Time give_up = absl::Now() + kPatience;
-  int sent_to_sick = 1;
-  while (sent_to_sick > 0 && absl::Now() < give_up) {
+  bool settled = false;
+  while (!settled && absl::Now() < give_up) {
     const int before = sick.requests();
+    settled = true;
     for (int i = 0; i < 20; ++i) {
-      ExpectRight(Infer(*engine, MakeRequest("a", 2)), 2);
+      settled &= Infer(*engine, MakeRequest("a", 2)).status.ok();
     }
-    sent_to_sick = sick.requests() - before;
+    settled &= sick.requests() == before;
   }
-  EXPECT_EQ(sent_to_sick, 0);
+  EXPECT_TRUE(settled);
 }
 
 TEST(ModelReadinessTest, WhatCanRunHereIsReadyWhateverTheNodesSay) {
