@@ -28,9 +28,10 @@ absl::Duration LongestBeside(absl::Span<const QuietModel> quiet,
                              absl::Duration own) {
   absl::Duration longest = absl::InfiniteDuration();
   for (const QuietModel& other : quiet) {
-    longest = std::min(
-        longest, std::max({kUnfelt * other.time,
-                           std::min(2 * own, kMostFelt * other.time), own}));
+    const absl::Duration most = kMostFelt * other.time;
+    longest = std::min(longest, own > most ? 2 * own
+                                           : std::max(kUnfelt * other.time,
+                                                      std::min(2 * own, most)));
   }
   return longest;
 }

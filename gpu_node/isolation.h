@@ -42,14 +42,16 @@ struct QuietModel {
 };
 
 // How long executions of a model may take beside `quiet` ones (infinite without
-// any): kUnfelt of the shortest of their times t; where that is too little for
-// two rows, as long as those, up to kMostFelt:
+// any), `own` being what its smallest takes: kUnfelt of the shortest of their
+// times t; where that is too little for two rows, as long as those, up to
+// kMostFelt. If even one row takes longer than that, it is felt whatever is
+// done, and short executions would only cost the other model its rows:
 //
-//   max(kUnfelt t, min(2 own, kMostFelt t), own)
+//   own ≤ kMostFelt t:  max(kUnfelt t, min(2 own, kMostFelt t))
+//   else:               2 own
 //
-// `own`: of its smallest execution. With time a + c·rows, executions of 2 own
-// have at least half the rows per second of the largest ones, so shorter
-// executions never cost more than that while 2 own ≤ kMostFelt t.
+// With time a + c·rows, executions of 2 own have at least half the rows per
+// second of the largest ones.
 absl::Duration LongestBeside(absl::Span<const QuietModel> quiet,
                              absl::Duration own);
 

@@ -372,14 +372,16 @@ TEST(IsolationTest, ExecutionsBesideAQuietModelAreShort) {
     std::vector<double> quiet_us;
     double own_us, longest_us;
   } const cases[] = {
-      {{1000}, 10, 200},        // a fifth
-      {{1000}, 99, 200},        // two smallest ones are still shorter
-      {{1000}, 150, 300},       // two smallest ones
-      {{1000}, 300, 400},       // but no more than two fifths
-      {{1000}, 500, 500},       // it can be no shorter
-      {{1000, 100}, 10, 20},    // the quickest counts
-      {{1000, 100}, 30, 40},    //
-      {{1000, 100}, 500, 500},  //
+      {{1000}, 10, 200},       // a fifth
+      {{1000}, 99, 200},       // two smallest ones are still shorter
+      {{1000}, 150, 300},      // two smallest ones
+      {{1000}, 300, 400},      // but no more than two fifths
+      {{1000}, 400, 400},      //
+      {{1000}, 500, 1000},     // felt anyway: not for less than half its rows
+      {{1000, 100}, 10, 20},   // the quickest counts
+      {{1000, 100}, 30, 40},   //
+      {{1000, 100}, 50, 100},  //
+      {{1000, 100}, 500, 1000},
   };
   for (const Case& c : cases) {
     std::vector<QuietModel> quiet;
