@@ -54,6 +54,12 @@ class RowLayout {
   std::string MergeKey(absl::Span<const base::TensorView> inputs,
                        bool settled) const;
 
+  // Whether an input does not depend on the rows: equal in requests with equal
+  // keys.
+  bool IsSameForAll(size_t input) const {
+    return inputs_[input] == Rule::kSame;
+  }
+
   // Whether inputs that have the layout are of the same types and, but for the
   // rows, sizes: for requests whose values had to be decoded after their keys
   // were made.

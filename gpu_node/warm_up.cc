@@ -226,7 +226,7 @@ absl::Status CheckRowsAlone(const DeviceModel& model, double* difference) {
     // What is the same for all rows must be.
     if (layout.MergeKey(views[0], true) != layout.MergeKey(views[1], true)) {
       for (size_t k = 0; k < views[1].size(); ++k) {
-        if (views[0][k].dims == views[1][k].dims) views[1][k] = views[0][k];
+        if (layout.IsSameForAll(k)) views[1][k] = views[0][k];
       }
     }
   }

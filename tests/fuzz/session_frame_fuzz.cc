@@ -89,6 +89,8 @@ void TryFrame(const SessionFrame& frame) {
       return TryBody<proto::Cancel>(frame);
     case FrameKind::kClose:
       return TryBody<proto::Close>(frame);
+    case FrameKind::kModelStates:
+      return TryBody<proto::ModelStates>(frame);
     default:
       LOG(FATAL) << "a frame of unknown kind was decoded";
   }
