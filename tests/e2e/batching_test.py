@@ -17,7 +17,7 @@ from tests.e2e.serving_test import infer_inputs, setup_repository, triton
 
 # Of each CN at once. A batch of more holds requests of both.
 CLIENTS_PER_CN = 4
-REQUESTS_PER_CLIENT = 100
+REQUESTS_PER_CLIENT = 60
 # How long a GPU node is stopped, and let go on, for requests to pile up.
 PULSE_S = 0.02
 
