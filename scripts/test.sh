@@ -64,9 +64,11 @@ run_preset() {
   # Each program writes its cases here, so that the summary counts cases.
   export GTEST_OUTPUT="xml:$PWD/$results/$preset-cases/"
   # --no-tests=error: a filter that matches nothing is a mistake, not a pass.
+  # Two at a time: what wants the machine for itself says so (RUN_SERIAL,
+  # PROCESSORS).
   # Whole output of up to 1 MB: the summary reads the counts at the end of
   # Python's.
-  ctest --test-dir "build/$preset" --no-tests=error --output-on-failure \
+  ctest --test-dir "build/$preset" -j 2 --no-tests=error --output-on-failure \
     --test-output-size-passed 1000000 --test-output-size-failed 1000000 \
     --output-junit "$PWD/$results/$preset.xml" "$@" || true
   unset GTEST_OUTPUT
