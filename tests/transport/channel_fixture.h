@@ -5,7 +5,9 @@
 // conditions, and messages of random tensors that can be checked later.
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -18,6 +20,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "glog/logging.h"
 #include "transport/channel.h"
 
 namespace refract::transport {
@@ -36,6 +39,23 @@ inline bool Eventually(const std::function<bool()>& condition) {
   }
   return condition();
 }
+
+// While it lives, memory files cannot be made larger than a page, so shared
+// memory fails in the middle of its set-up.
+class NoSharedMemory {
+ public:
+  NoSharedMemory() {
+    std::signal(SIGXFSZ, SIG_IGN);
+    PCHECK(getrlimit(RLIMIT_FSIZE, &before_) == 0);
+    rlimit small = before_;
+    small.rlim_cur = 4096;
+    PCHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
+  }
+  ~NoSharedMemory() { PCHECK(setrlimit(RLIMIT_FSIZE, &before_) == 0); }
+
+ private:
+  rlimit before_;
+};
 
 class FunctionHandler : public Handler {
  public:

@@ -1,9 +1,5 @@
 // Which path a connection takes, and what happens when the best one fails.
-#include <glog/logging.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
-
-#include <csignal>
 
 #include "absl/strings/match.h"
 #include "tests/transport/channel_fixture.h"
@@ -13,23 +9,6 @@
 
 namespace refract::transport {
 namespace {
-
-// While it lives, memory files cannot be made larger than a page, so shared
-// memory fails in the middle of its set-up.
-class NoSharedMemory {
- public:
-  NoSharedMemory() {
-    std::signal(SIGXFSZ, SIG_IGN);
-    PCHECK(getrlimit(RLIMIT_FSIZE, &before_) == 0);
-    rlimit small = before_;
-    small.rlim_cur = 4096;
-    PCHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
-  }
-  ~NoSharedMemory() { PCHECK(setrlimit(RLIMIT_FSIZE, &before_) == 0); }
-
- private:
-  rlimit before_;
-};
 
 class FallbackTest : public testing::Test {
  protected:

@@ -1,11 +1,7 @@
 // Paths that fail while their peers live: connections that are lost on the
 // way, and the ladder of lesser and better paths.
-#include <sys/resource.h>
-
-#include <csignal>
 
 #include "absl/strings/str_cat.h"
-#include "glog/logging.h"
 #include "tests/transport/channel_fixture.h"
 #include "tests/transport/tcp_proxy.h"
 
@@ -136,23 +132,6 @@ TEST_F(ProxyTest, DeadServerIsNoFaultOfThePath) {
 }
 
 // ------------------------------------------------------------------ the ladder
-
-// While it lives, memory files cannot be made larger than a page, so shared
-// memory fails in the middle of its set-up.
-class NoSharedMemory {
- public:
-  NoSharedMemory() {
-    std::signal(SIGXFSZ, SIG_IGN);
-    PCHECK(getrlimit(RLIMIT_FSIZE, &before_) == 0);
-    rlimit small = before_;
-    small.rlim_cur = 4096;
-    PCHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
-  }
-  ~NoSharedMemory() { PCHECK(setrlimit(RLIMIT_FSIZE, &before_) == 0); }
-
- private:
-  rlimit before_;
-};
 
 class LadderTest : public testing::Test {
  protected:

@@ -1,0 +1,195 @@
+// Weights that come and go, instances that are lost, and the end.
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gpu_node/scheduler.h"
+#include "gtest/gtest.h"
+#include "tests/gpu_node/scheduler_fixture.h"
+
+namespace refract::gpu_node {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Weights of 100, 200 and 300 bytes, room for 400, a byte a millisecond.
+FakeDevice::Options SmallMemory() {
+  FakeDevice::Options options = Fixed(Ms(10));
+  options.traits.weight_memory = 400;
+  options.traits.load_bytes_per_s = 1000;
+  options.weight_bytes = {100, 200, 300};
+  return options;
+}
+
+std::vector<ScheduledModel> ThreeModels() {
+  std::vector<ScheduledModel> models;
+  for (const size_t bytes : SmallMemory().weight_bytes) {
+    models.push_back(Model(std::to_string(bytes), Ms(10)));
+    models.back().weight_bytes = bytes;
+  }
+  return models;
+}
+
+TEST(SchedulerFaultsTest, SwitchesModelsInTheTimeOfOneCopy) {
+  Simulation sim(SmallMemory(), ThreeModels());
+  const size_t first = sim.Submit({.model = 0});
+  sim.Drain();
+  EXPECT_EQ(sim.outcomes()[first].latency, Ms(110));
+  EXPECT_EQ(sim.outcomes()[sim.Submit({.model = 0})].answers, 0);
+  sim.Drain();
+  const size_t second = sim.Submit({.model = 1});
+  sim.Drain();
+  EXPECT_EQ(sim.outcomes()[second].latency, Ms(210));
+  sim.Submit({.model = 0});
+  sim.Drain();
+  // The 300 need the room of the 200, which were used before the 100.
+  const size_t third = sim.Submit({.model = 2});
+  sim.Drain();
+  EXPECT_EQ(sim.outcomes()[third].latency, Ms(310));
+  EXPECT_THAT(sim.device().resident(), ElementsAre(0, 2));
+  EXPECT_THAT(sim.device().violations(), IsEmpty());
+  EXPECT_EQ(sim.scheduler().stats(1).evictions, 1);
+  EXPECT_EQ(sim.scheduler().stats(0).loads, 1);
+  // The copy counts in the prediction.
+  const size_t late = sim.Submit({.model = 1, .time_left = Ms(205)});
+  EXPECT_TRUE(absl::IsResourceExhausted(sim.outcomes()[late].status));
+  const size_t in_time = sim.Submit({.model = 1, .time_left = Ms(215)});
+  sim.Drain();
+  EXPECT_EQ(sim.outcomes()[in_time].status, absl::OkStatus());
+}
+
+TEST(SchedulerFaultsTest, OthersExecuteWhileWeightsAreCopied) {
+  Simulation sim(SmallMemory(), ThreeModels());
+  sim.Submit({.model = 0});
+  sim.Drain();
+  const size_t out = sim.Submit({.model = 1});
+  std::vector<size_t> in;
+  for (int i = 0; i < 10; ++i) in.push_back(sim.Submit({.model = 0}));
+  sim.Drain();
+  EXPECT_LE(sim.outcomes()[in.back()].latency, Ms(110));
+  EXPECT_LE(sim.outcomes()[out].latency, Ms(220));
+}
+
+TEST(SchedulerFaultsTest, TwoModelsThatDoNotFitTogetherBothGetOn) {
+  Simulation sim(SmallMemory(), ThreeModels());
+  for (int i = 0; i < 100; ++i) {
+    sim.Submit({.model = 1});
+    sim.Submit({.model = 2});
+  }
+  sim.Drain();
+  EXPECT_THAT(sim.device().violations(), IsEmpty());
+  EXPECT_EQ(sim.scheduler().stats(1).succeeded, 100);
+  EXPECT_EQ(sim.scheduler().stats(2).succeeded, 100);
+  // What a copy costs is paid for by its model, so that there are few.
+  EXPECT_LE(sim.device().loads().size(), 40);
+  EXPECT_GE(sim.device().loads().size(), 2);
+}
+
+TEST(SchedulerFaultsTest, AFailedLoadIsToldAndTriedAgain) {
+  Simulation sim(SmallMemory(), ThreeModels());
+  int changes = 0;
+  sim.scheduler().WatchReadiness([&changes] { ++changes; });
+  sim.device().FailLoads(1);
+  const size_t failed = sim.Submit({.model = 0});
+  sim.Drain();
+  EXPECT_TRUE(absl::IsUnavailable(sim.outcomes()[failed].status));
+  EXPECT_THAT(std::string(sim.outcomes()[failed].status.message()),
+              ::testing::AllOf(HasSubstr("cannot be loaded"),
+                               HasSubstr("needs 100 bytes of 400")));
+  EXPECT_TRUE(absl::IsUnavailable(sim.scheduler().ModelReady(0)));
+  EXPECT_EQ(sim.scheduler().ModelReady(1), absl::OkStatus());
+  // By itself, for nobody asks a node that is not ready.
+  sim.RunUntil(sim.now() + Ms(99));
+  EXPECT_TRUE(absl::IsUnavailable(sim.scheduler().ModelReady(0)));
+  sim.RunUntil(sim.now() + Ms(200));
+  EXPECT_EQ(sim.scheduler().ModelReady(0), absl::OkStatus());
+  EXPECT_EQ(changes, 2);
+  const size_t again = sim.Submit({.model = 0});
+  sim.Drain();
+  EXPECT_EQ(sim.outcomes()[again].status, absl::OkStatus());
+}
+
+TEST(SchedulerFaultsTest, ALostInstanceFailsWhatItHoldsAndIsStartedAgain) {
+  Simulation sim(Fixed(Ms(10), 1, 2), {Model("a", Ms(10))});
+  sim.device().FailExecutions(1);
+  const size_t executing = sim.Submit({});
+  const size_t staged = sim.Submit({});
+  const size_t queued = sim.Submit({});
+  sim.RunUntil(Ms(10));
+  for (const size_t i : {executing, staged, queued}) {
+    EXPECT_TRUE(absl::IsUnavailable(sim.outcomes()[i].status))
+        << i << " " << sim.outcomes()[i].status;
+    EXPECT_EQ(sim.outcomes()[i].answers, 1);
+  }
+  EXPECT_THAT(std::string(sim.outcomes()[executing].status.message()),
+              HasSubstr("fell off the bus"));
+  // Not ready: told at once, so that the CN goes elsewhere.
+  EXPECT_TRUE(absl::IsUnavailable(sim.scheduler().ModelReady(0)));
+  EXPECT_TRUE(absl::IsUnavailable(sim.scheduler().Admit(0, 1, absl::Now())));
+  const size_t meanwhile = sim.Submit({});
+  EXPECT_TRUE(absl::IsUnavailable(sim.outcomes()[meanwhile].status));
+  sim.RunUntil(Ms(109));
+  EXPECT_FALSE(sim.scheduler().ModelReady(0).ok());
+  sim.RunUntil(Ms(110));  // 100 ms later
+  EXPECT_EQ(sim.scheduler().ModelReady(0), absl::OkStatus());
+  const size_t after = sim.Submit({});
+  sim.Drain();
+  EXPECT_EQ(sim.outcomes()[after].status, absl::OkStatus());
+  EXPECT_THAT(sim.device().violations(), IsEmpty());
+  EXPECT_EQ(sim.scheduler().stats(0).unavailable, 5);
+}
+
+TEST(SchedulerFaultsTest, BackOffDoublesUntilSomethingIsExecuted) {
+  Simulation sim(Fixed(Ms(10)), {Model("a", Ms(10))},
+                 {.first_backoff = Ms(100), .last_backoff = Ms(300)});
+  sim.device().FailExecutions(1);
+  sim.device().FailStarts(3);
+  sim.Submit({});
+  sim.RunUntil(Ms(10));
+  std::vector<double> ups;
+  const auto up_at = [&] {
+    while (!sim.scheduler().ModelReady(0).ok()) {
+      sim.RunUntil(sim.now() + Ms(1));
+    }
+    return sim.now();
+  };
+  // 100 + 200 + 300 + 300 after the failure at 10.
+  EXPECT_EQ(up_at(), Ms(910));
+  sim.Submit({});
+  sim.Drain();
+  sim.device().FailExecutions(1);
+  sim.Submit({});
+  const absl::Duration begin = sim.now();
+  sim.RunUntil(begin + Ms(10));
+  EXPECT_EQ(up_at(), begin + Ms(110));
+}
+
+TEST(SchedulerFaultsTest, TheOtherInstancesGoOn) {
+  Simulation sim(Fixed(Ms(10), 2), {Model("a", Ms(10))});
+  sim.device().FailExecutions(1);
+  for (int i = 0; i < 6; ++i) sim.Submit({});
+  sim.Drain();
+  int lost = 0;
+  for (const Outcome& outcome : sim.outcomes()) {
+    lost += absl::IsUnavailable(outcome.status);
+    EXPECT_EQ(outcome.answers, 1);
+  }
+  EXPECT_EQ(lost, 1);
+  EXPECT_EQ(sim.scheduler().ModelReady(0), absl::OkStatus());
+}
+
+TEST(SchedulerFaultsTest, ClosedRefusesAndFinishesWhatItHas) {
+  Simulation sim(Fixed(Ms(10)), {Model("a", Ms(10))});
+  sim.Submit({});
+  sim.Submit({});
+  sim.scheduler().Close();
+  const size_t late = sim.Submit({});
+  EXPECT_TRUE(absl::IsUnavailable(sim.outcomes()[late].status));
+  sim.Drain();
+  EXPECT_EQ(sim.outcomes()[1].status, absl::OkStatus());
+}
+
+}  // namespace
+}  // namespace refract::gpu_node
