@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/result_settings.h"
 #include "models/split_plan.h"
 #include "runtime/stable_inputs.h"
 
@@ -124,10 +125,17 @@ absl::StatusOr<std::vector<ServedModel::Source>> ServedModel::Resolve(
 }
 
 transport::ModelOffer ServedModel::offer() const {
-  return {.name = name(),
-          .version = version(),
-          .model = model_->digest,
-          .schema = models::SchemaDigest(model_->graph, *model_->plan)};
+  transport::ModelOffer offer;
+  offer.name = name();
+  offer.version = version();
+  offer.model = model_->digest;
+  offer.schema = models::SchemaDigest(model_->graph, *model_->plan);
+  offer.settings.emplace();
+  for (const models::ResultSetting& setting :
+       models::ResultSettingsOf(model_->config)) {
+    offer.settings->emplace_back(setting.name, setting.value);
+  }
+  return offer;
 }
 
 std::vector<base::TensorView> ServedModel::Gather(

@@ -4,14 +4,17 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <optional>
 #include <set>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/tensor.h"
 #include "glog/logging.h"
 #include "gpu_node/finite.h"
+#include "models/result_settings.h"
 #include "models/row_dependence.h"
 #include "models/split_plan.h"
 #include "runtime/stable_inputs.h"
@@ -44,6 +47,26 @@ std::vector<absl::Span<const std::byte>> WeightsOf(
     if (size.ok()) weights.push_back({view->data, *size});
   }
   return weights;
+}
+
+// The first setting that is not the same, as "'name': 'value' on the CN, …".
+// Empty: none.
+std::string DifferentSetting(
+    const std::vector<std::pair<std::string, std::string>>& of_cn,
+    const std::vector<models::ResultSetting>& of_hn) {
+  std::map<std::string, std::pair<std::string, std::string>> values;
+  for (const auto& [name, value] : of_cn) values[name].first = value;
+  for (const auto& [name, value] : of_hn) values[name].second = value;
+  const auto quoted = [](const std::string& value) {
+    return value.empty() ? "the default"
+                         : absl::StrCat("'", absl::CEscape(value), "'");
+  };
+  for (const auto& [name, pair] : values) {
+    if (pair.first == pair.second) continue;
+    return absl::StrCat("'", absl::CEscape(name), "': ", quoted(pair.first),
+                        " on the CN, ", quoted(pair.second), " on the HN");
+  }
+  return "";
 }
 
 bool AnyNonFinite(absl::Span<const base::TensorView> tensors) {
@@ -126,6 +149,14 @@ absl::Status DeviceModel::CheckOffer(const transport::ModelOffer& offer) const {
         absl::StrCat(Label(name(), version()),
                      ": the split plans differ, the CN's crossing is ",
                      offer.schema.ToHex(), ", the HN's ", schema_.ToHex()));
+  }
+  if (offer.settings.has_value()) {
+    const std::string difference = DifferentSetting(
+        *offer.settings, models::ResultSettingsOf(model_->config));
+    if (!difference.empty()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          Label(name(), version()), ": config.pbtxt differs in ", difference));
+    }
   }
   return absl::OkStatus();
 }

@@ -10,7 +10,9 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -31,6 +33,11 @@ struct ModelOffer {
   int64_t version = 0;
   base::Digest model;   // models::ModelDigest
   base::Digest schema;  // models::SchemaDigest
+  // Of the model's configuration, what changes its answers and is not at its
+  // default: name and value (models::ResultSettingsOf). nullopt: the peer is
+  // too old to say.
+  std::optional<std::vector<std::pair<std::string, std::string>>> settings =
+      std::nullopt;
 };
 
 enum class PathPreference { kAuto, kShm, kTcp, kVerbs };

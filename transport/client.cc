@@ -19,7 +19,15 @@ namespace {
 // last answers. While there is no room for a new one, no better path is tried.
 constexpr size_t kMaxLinks = 8;
 
+// Of an offer besides texts: tags, lengths, version and two digests; and of a
+// setting.
+constexpr size_t kMaxOfferNumbersBytes = 64;
+constexpr size_t kMaxSettingNumbersBytes = 6;
+// The rest of a frame is for identity, limits and paths.
+constexpr size_t kMaxOffersBytes = kMaxSessionBodyBytes - 4096;
+
 absl::Status CheckOptions(const ClientOptions& options) {
+  size_t offers_bytes = 0;
   REFRACT_RETURN_IF_ERROR(CheckLimits(options.limits));
   if (options.models.size() > kMaxModelOffers) {
     return absl::InvalidArgumentError(
@@ -32,6 +40,22 @@ absl::Status CheckOptions(const ClientOptions& options) {
           absl::StrCat("model name \"", model.name, "\" is longer than ",
                        kMaxModelNameBytes, " B"));
     }
+    offers_bytes += kMaxOfferNumbersBytes + model.name.size();
+    if (!model.settings.has_value()) continue;
+    for (const auto& [name, value] : *model.settings) {
+      if (name.size() > kMaxSettingBytes || value.size() > kMaxSettingBytes) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "setting \"", name, "\" of model \"", model.name,
+            "\" or its value is longer than ", kMaxSettingBytes, " B"));
+      }
+      offers_bytes += kMaxSettingNumbersBytes + name.size() + value.size();
+    }
+  }
+  if (offers_bytes > kMaxOffersBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the offers of ", options.models.size(), " models take ",
+                     offers_bytes, " B, at most ", kMaxOffersBytes,
+                     " fit: shorten names, or serve fewer models per node"));
   }
   if (options.heartbeat_interval <= absl::ZeroDuration() ||
       options.liveness_timeout <= absl::ZeroDuration() ||

@@ -33,6 +33,13 @@ proto::Hello MakeHello(const Dial& dial) {
     model->mutable_model()->set_high(offer.model.high);
     model->mutable_schema()->set_low(offer.schema.low);
     model->mutable_schema()->set_high(offer.schema.high);
+    if (!offer.settings.has_value()) continue;
+    proto::ModelSettings* settings = model->mutable_settings();
+    for (const auto& [name, value] : *offer.settings) {
+      proto::ModelSetting* setting = settings->add_settings();
+      setting->set_name(name);
+      setting->set_value(value);
+    }
   }
   hello.set_epoch(dial.epoch);
   hello.set_client(dial.client);

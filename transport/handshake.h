@@ -157,6 +157,8 @@ inline constexpr int kMorePathStarts = 3;
 // them kMaxModelOffers fit in a frame.
 inline constexpr size_t kMaxModelNameBytes = 128;
 inline constexpr size_t kMaxVerdictTextBytes = 192;
+// Longest name and value of a setting in an offer.
+inline constexpr size_t kMaxSettingBytes = 64;
 inline constexpr size_t kClientBytes = 16;  // Hello.client
 
 }  // namespace refract::transport

@@ -30,6 +30,13 @@ absl::Status CheckHello(const proto::Hello& hello) {
     if (model.name().size() > kMaxModelNameBytes) {
       return absl::InvalidArgumentError("hello with an overlong model name");
     }
+    for (const proto::ModelSetting& setting : model.settings().settings()) {
+      if (setting.name().size() > kMaxSettingBytes ||
+          setting.value().size() > kMaxSettingBytes) {
+        return absl::InvalidArgumentError(
+            "hello with an overlong setting of a model");
+      }
+    }
   }
   if (!hello.client().empty() && hello.client().size() != kClientBytes) {
     return absl::InvalidArgumentError("hello with a client id of bad length");
@@ -139,6 +146,12 @@ class Attempt {
       offer.version = model.version();
       offer.model = {model.model().low(), model.model().high()};
       offer.schema = {model.schema().low(), model.schema().high()};
+      if (model.has_settings()) {
+        offer.settings.emplace();
+        for (const proto::ModelSetting& setting : model.settings().settings()) {
+          offer.settings->emplace_back(setting.name(), setting.value());
+        }
+      }
       const absl::StatusOr<size_t> id = context_.handler->OnOffer(offer);
       verdicts_.push_back(id.status());
       model_ids_.push_back(id.ok() ? *id : 0);

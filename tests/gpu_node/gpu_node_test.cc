@@ -87,6 +87,42 @@ TEST(DeviceModelsTest, AcceptsOnlyOffersOfTheSameModelAndCrossing) {
   }
 }
 
+TEST(DeviceModelsTest, AcceptsOnlyOffersOfTheSameSettings) {
+  auto model =
+      std::make_shared<models::LoadedModel>(*MakeSmallModel({.name = "a"}));
+  model->config.dense_weights = models::DenseWeights::kBFloat16;
+  const DeviceModels models = MakeModels({model});
+  using Settings = std::vector<std::pair<std::string, std::string>>;
+  struct Case {
+    std::optional<Settings> settings;
+    const char* words;  // of the refusal; null: accepted
+  } const cases[] = {
+      {Settings{{"dense_weights", "bf16"}}, nullptr},
+      // Clients that do not say are believed.
+      {std::nullopt, nullptr},
+      {Settings{}, "'dense_weights': the default on the CN, 'bf16' on the HN"},
+      {Settings{{"dense_weights", "int8"}},
+       "'dense_weights': 'int8' on the CN, 'bf16' on the HN"},
+      {Settings{{"dense_weights", "bf16"}, {"gpu_precision", "tf32"}},
+       "'gpu_precision': 'tf32' on the CN, the default on the HN"},
+      // Of a later version, which this one does not have.
+      {Settings{{"dense_weights", "bf16"}, {"magic", "\n2"}},
+       "'magic': '\\n2' on the CN, the default on the HN"},
+  };
+  for (const Case& c : cases) {
+    transport::ModelOffer offer = OfferOf(*model);
+    offer.settings = c.settings;
+    const absl::Status status = models.Match(offer).status();
+    if (c.words == nullptr) {
+      EXPECT_EQ(status, absl::OkStatus());
+      continue;
+    }
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("'a' version 1"), HasSubstr(c.words)));
+  }
+}
+
 TEST(GpuNodeTest, RefusesRequestsWithTheWrongTensors) {
   const auto model = MakeSmallModel({});
   const auto node = *GpuNode::Create(MakeModels({model}), {});

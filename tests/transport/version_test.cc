@@ -139,6 +139,9 @@ std::string Downgrade(bool, const SessionFrame& frame) {
     hello.clear_client();
     hello.clear_oldest_live_epoch();
     hello.clear_heartbeat_interval_us();
+    for (proto::OfferedModel& model : *hello.mutable_models()) {
+      model.clear_settings();
+    }
     body = hello.SerializeAsString();
   } else if (frame.kind == FrameKind::kHelloReply) {
     proto::HelloReply reply;

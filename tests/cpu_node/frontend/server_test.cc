@@ -13,12 +13,14 @@
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "proto/inference/grpc_service.grpc.pb.h"
+#include "proto/node_status.grpc.pb.h"
 #include "tests/cpu_node/serving_fixture.h"
 
 namespace refract::cpu_node {
 namespace {
 
 using ::inference::GRPCInferenceService;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -261,6 +263,52 @@ TEST_F(FrontendTest, StatisticsCountRowsAndFailures) {
   EXPECT_EQ(model.inference_stats().fail().count(), 1);
   EXPECT_GT(model.inference_stats().compute_infer().ns(), 0);
   EXPECT_GT(model.last_inference(), 0);
+}
+
+TEST_F(FrontendTest, NodeStatusNamesTheSettingInWhichNodesDiffer) {
+  const auto mine = std::make_shared<models::LoadedModel>(
+      *testing_models::MakeSmallModel({.name = "split"}));
+  mine->config.dense_weights = models::DenseWeights::kInt8;
+  const auto theirs = testing_models::MakeSmallModel({.name = "split"});
+  TestGpuNode same({mine});
+  TestGpuNode other({theirs});
+  std::vector<Catalog::Entry> entries;
+  entries.push_back({"split", 1, *ServedModel::Create(mine, {}), {}});
+  Start(std::move(entries), {same.address(), other.address()});
+
+  const auto stub = proto::NodeStatus::NewStub(channel_);
+  const absl::Time give_up = absl::Now() + kPatience;
+  proto::GpuNodesResponse nodes;
+  do {
+    grpc::ClientContext context;
+    ASSERT_TRUE(
+        stub->GpuNodes(&context, proto::GpuNodesRequest(), &nodes).ok());
+    ASSERT_EQ(nodes.nodes_size(), 2);
+  } while (!(nodes.nodes(0).connected() && nodes.nodes(1).connected()) &&
+           absl::Now() < give_up);
+  ASSERT_EQ(nodes.nodes(0).models_size(), 1);
+  EXPECT_TRUE(nodes.nodes(0).models(0).ready());
+  ASSERT_EQ(nodes.nodes(1).models_size(), 1);
+  EXPECT_TRUE(nodes.nodes(1).connected());
+  EXPECT_FALSE(nodes.nodes(1).models(0).ready());
+  EXPECT_THAT(nodes.nodes(1).models(0).why(),
+              AllOf(HasSubstr("'split' version 1"),
+                    HasSubstr("'dense_weights': 'int8' on the CN, the default "
+                              "on the HN")));
+  // The other one serves it.
+  inference::ModelReadyRequest request;
+  request.set_name("split");
+  inference::ModelReadyResponse ready;
+  while (!ready.ready() && absl::Now() < give_up) {
+    ASSERT_TRUE(
+        Call(&GRPCInferenceService::Stub::ModelReady, request, &ready).ok());
+  }
+  for (int i = 0; i < 10; ++i) {
+    const Answer answer = cpu_node::Infer(*engine_, MakeRequest("split", 3));
+    EXPECT_TRUE(answer.status.ok()) << answer.status;
+  }
+  EXPECT_EQ(same.requests(), 10);
+  EXPECT_EQ(other.requests(), 0);
 }
 
 TEST_F(FrontendTest, ReadinessFollowsTheGpuNodes) {
