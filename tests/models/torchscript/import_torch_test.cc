@@ -423,6 +423,37 @@ TEST(ImportTorchScriptTest, CastsKeepTheirDtype) {
   Check(module, {Seeded({3}), at::tensor({1, 2, 3}, at::kLong)});
 }
 
+// What torch.jit.trace() writes for `x * 0.5`.
+TEST(ImportTorchScriptTest, NumbersOfATraceDoNotPromote) {
+  auto graph = std::make_shared<torch::jit::Graph>();
+  torch::jit::Value* self = graph->addInput("self");
+  torch::jit::Value* ids = graph->addInput("ids");
+  const auto number = [&](const at::Scalar& value) {
+    return graph->insertConstant(at::scalar_tensor(value, value.type()));
+  };
+  torch::jit::Value* scaled = graph->insert(c10::aten::mul, {ids, number(0.5)});
+  torch::jit::Value* total = graph->insert(
+      c10::aten::sum, {ids, torch::jit::NamedValue(c10::IValue())},
+      {{"dtype", c10::IValue(static_cast<int64_t>(at::kFloat))}});
+  torch::jit::Value* half = graph->insert(c10::aten::div, {total, number(2.0)});
+  torch::jit::Value* more = graph->insert(c10::aten::add, {ids, number(1.5)});
+  torch::jit::Value* less = graph->insert(c10::aten::sub, {ids, number(3)});
+  graph->registerOutput(
+      graph->insertNode(graph->createTuple({scaled, half, more, less}))
+          ->output());
+  torch::jit::Module module("traced");
+  self->setType(module.type());
+  module.type()->addMethod(
+      module._ivalue()->compilation_unit()->create_function(
+          c10::QualifiedName(*module.type()->name(), "forward"), graph));
+  const at::Tensor rows = at::tensor({1, 2, 3}, at::kLong);
+  Check(module, {rows});
+  // LibTorch's own answers are such.
+  const auto want = Flatten(module.forward({rows}));
+  EXPECT_EQ(want[0].scalar_type(), at::kFloat);
+  EXPECT_EQ(want[1].scalar_type(), at::kFloat);
+}
+
 TEST(ImportTorchScriptTest, ControlFlowWithoutSampleIsRefusedByName) {
   const absl::Status branch = Refusal(Define(R"(
     def forward(self, x):
