@@ -46,8 +46,8 @@ class Compiler {
  public:
   Compiler(const Graph& graph, const Part& part,
            std::shared_ptr<const models::WeightStore> weights,
-           const CompileOptions& options)
-      : graph_(graph), part_(part), options_(options) {
+           const CompileOptions& options, Target target)
+      : graph_(graph), part_(part), options_(options), target_(target) {
     plan_.part = part;
     plan_.weights = std::move(weights);
   }
@@ -62,6 +62,7 @@ class Compiler {
     REFRACT_RETURN_IF_ERROR(AddOutputs());
     REFRACT_RETURN_IF_ERROR(Fold());
     FuseSteps(graph_, plan_);
+    if (target_ == Target::kCpu) FuseDense(graph_, plan_);
     MakeFusedKernels();
     DropUnusedConstants();
     PlanMemory(graph_, plan_);
@@ -422,7 +423,7 @@ class Compiler {
                                 : nullptr);
       }
       cpu::Packing packing = {cpu::WeightForm::kFloat32, arena};
-      if (const auto* matmul = std::get_if<MatMulOp>(&*step.fused)) {
+      if (const MatMulOp* matmul = ProductOf(*step.fused)) {
         const ValueId b = plan_.locals[step.operands[matmul->b]].id;
         if (!matmul->batched && b != models::kNoValue && fixed[b])
           packing.form = DenseForm();
@@ -473,6 +474,7 @@ class Compiler {
   const Graph& graph_;
   const Part& part_;
   const CompileOptions& options_;
+  const Target target_;
   Plan plan_;
   absl::flat_hash_map<ValueId, int> local_of_;
   std::vector<bool> read_;  // per graph value
@@ -484,8 +486,8 @@ class Compiler {
 absl::StatusOr<Plan> CompilePlan(
     const Graph& graph, const Part& part,
     std::shared_ptr<const models::WeightStore> weights,
-    const CompileOptions& options) {
-  return Compiler(graph, part, std::move(weights), options).Compile();
+    const CompileOptions& options, Target target) {
+  return Compiler(graph, part, std::move(weights), options, target).Compile();
 }
 
 }  // namespace refract::runtime

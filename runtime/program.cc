@@ -103,7 +103,8 @@ absl::StatusOr<std::unique_ptr<const Program>> Program::Compile(
     std::shared_ptr<const models::WeightStore> weights,
     const CompileOptions& options) {
   REFRACT_ASSIGN_OR_RETURN(
-      Plan plan, CompilePlan(graph, part, std::move(weights), options));
+      Plan plan,
+      CompilePlan(graph, part, std::move(weights), options, Target::kCpu));
   return std::make_unique<CpuProgram>(std::move(plan));
 }
 

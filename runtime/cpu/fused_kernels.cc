@@ -13,6 +13,9 @@ std::unique_ptr<const Kernel> CreateFusedKernel(
   if (const auto* interaction = std::get_if<InteractionOp>(&op)) {
     return CreateInteractionKernel(*interaction);
   }
+  if (const auto* dense = std::get_if<DenseOp>(&op)) {
+    return CreateDenseKernel(*dense, constants, packing);
+  }
   return CreateElementChainKernel(std::get<ElementChainOp>(op));
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "absl/types/span.h"
+#include "runtime/cpu/dense/gemm.h"
 #include "runtime/cpu/dense/tile.h"
 #include "runtime/cpu/dense/weight_arena.h"
 #include "runtime/fusion/fused_op.h"
@@ -32,6 +33,16 @@ std::unique_ptr<const Kernel> CreateFusedKernel(
 // 2e-7 × √k × sum_k |a × b|, at least 1e-6 of it; infinities and NaN as there.
 std::unique_ptr<const Kernel> CreateMatMulKernel(
     const MatMulOp& op, absl::Span<const Operand* const> constants,
+    const Packing& packing);
+
+// The constant right side of a product that is not batched.
+PackedMatrix PackRightSide(const MatMulOp& op, const base::TensorView& b,
+                           const Packing& packing);
+
+// A product with its surroundings: see DenseOp. Sums as matmul's, chains as
+// CreateElementChainKernel's. The right side is a constant.
+std::unique_ptr<const Kernel> CreateDenseKernel(
+    const DenseOp& op, absl::Span<const Operand* const> constants,
     const Packing& packing);
 
 // Dot products between an item's vectors: see InteractionOp. Sums as matmul's.

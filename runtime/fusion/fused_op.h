@@ -14,6 +14,7 @@
 // Operands are places in Step::operands.
 
 #include <cstdint>
+#include <optional>
 #include <variant>
 #include <vector>
 
@@ -110,6 +111,9 @@ struct ElementChainOp {
     bool is_bool = false;
   };
   std::vector<Output> outputs;
+  // An operand that has the result's shape, where that is more than the
+  // broadcast says: an expansion to it was merged away. -1: none.
+  int like = -1;
 };
 
 // out[item, i] = sum_k f[p / F][item, k] × f[p % F][item, k], p = places[i]:
@@ -120,7 +124,41 @@ struct InteractionOp {
   std::vector<int64_t> places;  // in [0, F × F)
 };
 
-using FusedOp = std::variant<MatMulOp, ElementChainOp, InteractionOp>;
+// Columns of a left side: an operand as it is, or a chain with one float32
+// output.
+struct DenseColumns {
+  int operand = -1;      // where there is no chain
+  bool expands = false;  // broadcasts over the leading dimensions
+  std::optional<ElementChainOp> chain;
+};
+
+// Pieces stay within this, so that devices need no heap for them.
+inline constexpr int kMaxDensePieces = 64;
+inline constexpr int kMaxDenseChains = 6;
+
+// A product with what goes before and after it, neither of which is ever
+// stored whole:
+//   out = after(act([pieces side by side] × b + bias), …)
+// The right side is one matrix. A sum's terms keep their order, k ascending
+// over the pieces; so a piece at the front that broadcasts over rows has its
+// part of the sum computed once for all of them, and no bit tells.
+struct DenseOp {
+  MatMulOp product;  // not batched; `a` means nothing when there are pieces
+  std::vector<DenseColumns> pieces;  // along the last dimension
+  // Over the product's shape. Its input `given` is the product.
+  std::optional<ElementChainOp> after;
+  int given = -1;
+};
+
+// Which variants there are: DenseOp is made for devices that ask for it (see
+// FuseDense).
+using FusedOp = std::variant<MatMulOp, ElementChainOp, InteractionOp, DenseOp>;
+
+// The product in `op`; null when it is none.
+inline const MatMulOp* ProductOf(const FusedOp& op) {
+  if (const auto* dense = std::get_if<DenseOp>(&op)) return &dense->product;
+  return std::get_if<MatMulOp>(&op);
+}
 
 }  // namespace refract::runtime
 

@@ -12,6 +12,11 @@ namespace refract::runtime {
 // bit of any output changes (see fused_op.h).
 void FuseSteps(const models::Graph& graph, Plan& plan);
 
+// For devices that run DenseOp, after FuseSteps: products of constant weights
+// take in the cat that they alone read, with the expansions and element-wise
+// chains that it alone reads, and the chain that alone reads them.
+void FuseDense(const models::Graph& graph, Plan& plan);
+
 // The passes, in the order in which FuseSteps runs them.
 
 // stack of vectors → bmm with its own transpose → flatten → index_select of

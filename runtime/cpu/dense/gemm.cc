@@ -57,12 +57,14 @@ constexpr int64_t kAliasBytes = 1024;
 constexpr int64_t kCopyPanels = 8;
 
 struct Product {
-  const void* panels;
+  const void* panels;  // from the first of the rows that are multiplied on
   size_t element_bytes;
   WeightForm form;
   const float* scale;
-  int64_t k;
+  int64_t k;  // rows that are multiplied
   int64_t n;
+  int64_t panel_elements;
+  bool resumes = false;
 };
 
 void Run(const TileSet& tiles, const float* a, int64_t a_stride, int64_t m,
@@ -82,10 +84,11 @@ void Run(const TileSet& tiles, const float* a, int64_t a_stride, int64_t m,
       (b.k + kPanelColumns - 1) / kPanelColumns * kPanelColumns + kPanelColumns;
   Tile tile;
   tile.a_stride = copies ? copy_stride : a_stride;
-  tile.panel_elements = b.k * kPanelColumns;
+  tile.panel_elements = b.panel_elements;
   tile.k = b.k;
   tile.c_stride = c_stride;
   tile.relu = epilogue.relu;
+  tile.resumes = b.resumes;
   for (int64_t top = 0; top < m; top += block) {
     const int64_t rows = std::min(block, m - top);
     const float* from = a + top * a_stride;
@@ -125,7 +128,7 @@ void Run(const TileSet& tiles, const float* a, int64_t a_stride, int64_t m,
                               static_cast<size_t>(width * tile.panel_elements) *
                                   b.element_bytes
                         : tile.b;
-        tile.next_step = ahead ? width * kPanelColumns : 0;
+        tile.next_step = ahead ? kPanelColumns : 0;
         tile.a = from + row * tile.a_stride;
         tile.c = c + (top + row) * c_stride + column;
         functions[height][width](tile);
@@ -308,11 +311,33 @@ void PackPanels(const float* b, int64_t k, int64_t n, int64_t row_stride,
 }
 
 void Gemm(const TileSet& tiles, const float* a, int64_t a_stride, int64_t m,
+          const PackedMatrix& b, const Terms& terms, const Epilogue& epilogue,
+          float* c, int64_t c_stride) {
+  const size_t bytes = ElementBytes(b.form());
+  const Product product = {
+      static_cast<const std::byte*>(b.data()) +
+          static_cast<size_t>(terms.first * kPanelColumns) * bytes,
+      bytes,
+      b.form(),
+      terms.ends ? b.scale() : nullptr,
+      terms.count,
+      b.n(),
+      b.k() * kPanelColumns,
+      terms.resumes};
+  Run(tiles, a, a_stride, m, product, terms.ends ? epilogue : Epilogue{}, c,
+      c_stride);
+}
+
+void Gemm(const float* a, int64_t a_stride, int64_t m, const PackedMatrix& b,
+          const Terms& terms, const Epilogue& epilogue, float* c,
+          int64_t c_stride) {
+  Gemm(ChosenTileSet(), a, a_stride, m, b, terms, epilogue, c, c_stride);
+}
+
+void Gemm(const TileSet& tiles, const float* a, int64_t a_stride, int64_t m,
           const PackedMatrix& b, const Epilogue& epilogue, float* c,
           int64_t c_stride) {
-  const Product product = {
-      b.data(), ElementBytes(b.form()), b.form(), b.scale(), b.k(), b.n()};
-  Run(tiles, a, a_stride, m, product, epilogue, c, c_stride);
+  Gemm(tiles, a, a_stride, m, b, {0, b.k()}, epilogue, c, c_stride);
 }
 
 void Gemm(const float* a, int64_t a_stride, int64_t m, const PackedMatrix& b,
@@ -351,7 +376,8 @@ void Gemm(const float* a, int64_t a_stride, int64_t m, const float* panels,
           int64_t k, int64_t n, const Epilogue& epilogue, float* c,
           int64_t c_stride) {
   const Product product = {
-      panels, sizeof(float), WeightForm::kFloat32, nullptr, k, n};
+      panels, sizeof(float),    WeightForm::kFloat32, nullptr, k,
+      n,      k * kPanelColumns};
   Run(ChosenTileSet(), a, a_stride, m, product, epilogue, c, c_stride);
 }
 

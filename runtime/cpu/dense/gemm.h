@@ -66,6 +66,17 @@ struct Epilogue {
 // sum that Tile says. On the calling thread; allocates nothing.
 void Gemm(const float* a, int64_t a_stride, int64_t m, const PackedMatrix& b,
           const Epilogue& epilogue, float* c, int64_t c_stride);
+// A part of the sums: the columns of `a` meet rows [first, first + count) of b.
+struct Terms {
+  int64_t first = 0;
+  int64_t count = 0;
+  bool resumes = false;  // c holds the bare sums over the rows before these
+  bool ends = true;      // else c gets bare sums, and no epilogue
+};
+// As above, `terms` at a time, in ascending order: the same bits as at once.
+void Gemm(const float* a, int64_t a_stride, int64_t m, const PackedMatrix& b,
+          const Terms& terms, const Epilogue& epilogue, float* c,
+          int64_t c_stride);
 // With panels from PackPanels().
 void Gemm(const float* a, int64_t a_stride, int64_t m, const float* panels,
           int64_t k, int64_t n, const Epilogue& epilogue, float* c,
@@ -76,6 +87,9 @@ void GemmUnpacked(const float* a, int64_t a_stride, int64_t m, const float* b,
                   int64_t k, int64_t n, const Epilogue& epilogue, float* c,
                   int64_t c_stride);
 // With the tiles of a given set instead of the chosen one.
+void Gemm(const TileSet& tiles, const float* a, int64_t a_stride, int64_t m,
+          const PackedMatrix& b, const Terms& terms, const Epilogue& epilogue,
+          float* c, int64_t c_stride);
 void Gemm(const TileSet& tiles, const float* a, int64_t a_stride, int64_t m,
           const PackedMatrix& b, const Epilogue& epilogue, float* c,
           int64_t c_stride);

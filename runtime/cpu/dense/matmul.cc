@@ -13,14 +13,6 @@ const float* Floats(const base::TensorView& view) {
   return reinterpret_cast<const float*>(view.data);
 }
 
-PackedMatrix Pack(const MatMulOp& op, const base::TensorView& b,
-                  WeightForm form, std::shared_ptr<WeightArena> arena) {
-  const int64_t k = b.dims[op.b_transposed ? 1 : 0];
-  const int64_t n = b.dims[op.b_transposed ? 0 : 1];
-  return PackedMatrix(Floats(b), k, n, op.b_transposed ? 1 : n,
-                      op.b_transposed ? k : 1, form, std::move(arena));
-}
-
 class MatMulKernel final : public Kernel {
  public:
   MatMulKernel(const MatMulOp& op, WeightForm form,
@@ -96,7 +88,7 @@ class MatMulKernel final : public Kernel {
     if (form_ != WeightForm::kFloat32) {
       // A weight that another part of a split works on before: rounded as it
       // would be where all of the model is one part. Allocates; rare.
-      const PackedMatrix now = Pack(op_, b, form_, nullptr);
+      const PackedMatrix now = PackRightSide(op_, b, {form_, nullptr});
       Gemm(Floats(a), k, rows, now, epilogue, out, n);
       return absl::OkStatus();
     }
@@ -126,13 +118,21 @@ class MatMulKernel final : public Kernel {
 
 }  // namespace
 
+PackedMatrix PackRightSide(const MatMulOp& op, const base::TensorView& b,
+                           const Packing& packing) {
+  const int64_t k = b.dims[op.b_transposed ? 1 : 0];
+  const int64_t n = b.dims[op.b_transposed ? 0 : 1];
+  return PackedMatrix(Floats(b), k, n, op.b_transposed ? 1 : n,
+                      op.b_transposed ? k : 1, packing.form, packing.arena);
+}
+
 std::unique_ptr<const Kernel> CreateMatMulKernel(
     const MatMulOp& op, absl::Span<const Operand* const> constants,
     const Packing& packing) {
   std::optional<PackedMatrix> packed;
   if (!op.batched && !constants.empty() && constants[op.b] != nullptr &&
       constants[op.b]->kind == Operand::Kind::kTensor) {
-    packed = Pack(op, constants[op.b]->tensor, packing.form, packing.arena);
+    packed = PackRightSide(op, constants[op.b]->tensor, packing);
   }
   return std::make_unique<MatMulKernel>(op, packing.form, std::move(packed));
 }

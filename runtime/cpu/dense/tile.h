@@ -25,7 +25,9 @@ inline constexpr int kNumWeightForms = 3;
 // j < columns. The sum is one chain of fused multiply-adds with k ascending
 // from 0, for every element, whatever tile computes it and on every instruction
 // set. Hence a result does not depend on how many rows there are, on how the
-// product is cut into tiles, or on whether an epilogue is fused.
+// product is cut into tiles, or on whether an epilogue is fused. A chain may
+// also stop and go on later: `c` holds the bare sums meanwhile, which are
+// float32 either way.
 struct Tile {
   const float* a = nullptr;
   int64_t a_stride = 0;  // floats from row to row
@@ -36,7 +38,8 @@ struct Tile {
   // what it is in panels.
   int64_t b_step = kPanelColumns;
   // What tiles of more than a few rows fetch ahead into the second-level cache,
-  // `next_step` elements on with each k: the panels after these.
+  // `next_step` elements on with each k, and of as many panels: those after
+  // these.
   const void* next = nullptr;
   int64_t next_step = 0;
   int64_t k = 0;
@@ -44,7 +47,8 @@ struct Tile {
   int64_t c_stride = 0;
   int64_t columns = 0;           // at most those of the tile's panels
   const float* bias = nullptr;   // per column; null: none
-  const float* scale = nullptr;  // per column; kInt8 only
+  const float* scale = nullptr;  // per column; kInt8 only, null: none yet
+  bool resumes = false;          // sums go on from `c` instead of from 0
   bool relu = false;             // after the bias; NaN stays NaN
 };
 using TileFunction = void (*)(const Tile& tile);

@@ -32,11 +32,30 @@ void RunTile(const Tile& tile) {
   using Element = typename Weights<Isa, kForm>::Element;
   constexpr int kPerPanel = kPanelColumns / Isa::kLanes;
   constexpr int kVectors = kPanels * kPerPanel;
+  const bool whole = tile.columns == kPanels * kPanelColumns;
+  const size_t column_bytes = static_cast<size_t>(tile.columns) * sizeof(float);
+  alignas(64) float rest[kPanels * kPanelColumns];
   Vector sum[kRows][kVectors];
+  if (tile.resumes) {
+    if (!whole) std::memset(rest, 0, sizeof(rest));
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < kRows; ++r) {
+      const float* from = tile.c + r * tile.c_stride;
+      if (!whole) {
+        std::memcpy(rest, from, column_bytes);
+        from = rest;
+      }
 #pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v) sum[r][v] = Isa::Zero();
+      for (int v = 0; v < kVectors; ++v) {
+        sum[r][v] = Isa::Load(from + v * Isa::kLanes);
+      }
+    }
+  } else {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = Isa::Zero();
+    }
   }
   const Element* b[kPanels];
 #pragma GCC unroll 8
@@ -55,9 +74,9 @@ void RunTile(const Tile& tile) {
   for (int64_t k = 0; k < tile.k; ++k) {
     if (kRows > kStreamingRows) {
       // All panels' lines of one k, or the same few lines again and again.
-      for (int64_t at = 0; at < kPanels * kPanelColumns;
-           at += 64 / static_cast<int64_t>(sizeof(Element))) {
-        __builtin_prefetch(next + at, 0, 2);
+#pragma GCC unroll 8
+      for (int p = 0; p < kPanels; ++p) {
+        __builtin_prefetch(next + p * tile.panel_elements, 0, 2);
       }
       next += tile.next_step;
     }
@@ -85,8 +104,6 @@ void RunTile(const Tile& tile) {
       asm("" : "+r"(a[i]));
     }
   }
-  const bool whole = tile.columns == kPanels * kPanelColumns;
-  alignas(64) float rest[kPanels * kPanelColumns];
   alignas(64) float bias[kPanels * kPanelColumns];
   alignas(64) float scale[kPanels * kPanelColumns];
   const float* add = tile.bias;
@@ -94,15 +111,14 @@ void RunTile(const Tile& tile) {
   if (!whole) {
     // Copies and not loops with a condition: compilers make those masked loads,
     // which emulators let fault on what the mask leaves out, null pointers too.
-    const size_t bytes = static_cast<size_t>(tile.columns) * sizeof(float);
     if (add != nullptr) {
       std::memset(bias, 0, sizeof(bias));
-      std::memcpy(bias, add, bytes);
+      std::memcpy(bias, add, column_bytes);
       add = bias;
     }
-    if (kForm == WeightForm::kInt8) {
+    if (kForm == WeightForm::kInt8 && multiply != nullptr) {
       std::memset(scale, 0, sizeof(scale));
-      std::memcpy(scale, multiply, bytes);
+      std::memcpy(scale, multiply, column_bytes);
       multiply = scale;
     }
   }
@@ -113,7 +129,7 @@ void RunTile(const Tile& tile) {
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) {
       Vector value = sum[r][v];
-      if (kForm == WeightForm::kInt8) {
+      if (kForm == WeightForm::kInt8 && multiply != nullptr) {
         value = Isa::Multiply(value, Isa::Load(multiply + v * Isa::kLanes));
       }
       if (add != nullptr) {
@@ -123,7 +139,7 @@ void RunTile(const Tile& tile) {
       Isa::Store(value, out + v * Isa::kLanes);
     }
     if (!whole) {
-      std::memcpy(row, rest, static_cast<size_t>(tile.columns) * sizeof(float));
+      std::memcpy(row, rest, column_bytes);
     }
   }
 }

@@ -1,5 +1,6 @@
 // Products against double precision, and bit for bit against each other: every
-// instruction set, every cut into rows, every way to hand over the weights.
+// instruction set, every cut into rows or terms, every way to hand over the
+// weights.
 
 #include "runtime/cpu/dense/gemm.h"
 
@@ -38,6 +39,17 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   if (a.size() != b.size()) return false;
   return a.empty() ||  // whose data may be no pointer
          std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// Columns [first, first + count) of a [m, k].
+std::vector<float> Columns(const std::vector<float>& a, int64_t m, int64_t k,
+                           int64_t first, int64_t count) {
+  std::vector<float> columns;
+  for (int64_t i = 0; i < m; ++i) {
+    const auto begin = a.begin() + i * k + first;
+    columns.insert(columns.end(), begin, begin + count);
+  }
+  return columns;
 }
 
 struct Case {
@@ -99,6 +111,17 @@ TEST_P(GemmTest, IsRightAndTheSameBitsHoweverItIsCut) {
                rows.data() + i * (n + 3), n + 3);
         }
         ASSERT_TRUE(SameBits(rows, first));
+        // A few terms at a time.
+        std::vector<float> parts(m * (n + 3), -7.0f);
+        for (int64_t at = 0, count = 0; at == 0 || at < k; at += count) {
+          count = std::min<int64_t>(k - at, 1 + random() % (k / 2 + 1));
+          const std::vector<float> some = Columns(a, m, k, at, count);
+          Gemm(*set, some.data(), count, m, packed,
+               {at, count, at > 0, at + count == k}, epilogue, parts.data(),
+               n + 3);
+          if (count == 0) break;
+        }
+        ASSERT_TRUE(SameBits(parts, first));
       }
       if (form == WeightForm::kFloat32 && m > 0) {
         base::AlignedBuffer panels(PackedMatrix::PanelBytes(k, n) + 64);

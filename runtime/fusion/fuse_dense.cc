@@ -1,0 +1,309 @@
+// What goes before and after a product, as one step with it.
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "runtime/fusion/passes.h"
+#include "runtime/fusion/uses.h"
+#include "runtime/node_args.h"
+
+namespace refract::runtime {
+namespace {
+
+using models::Graph;
+
+const models::Value* ValueOf(const Graph& graph, const Plan& plan, int local) {
+  const models::ValueId id = plan.locals[local].id;
+  if (id == models::kNoValue || !graph.value(id).has_shape) return nullptr;
+  return &graph.value(id);
+}
+
+bool SameShape(const Graph& graph, const Plan& plan, int a, int b) {
+  const models::Value* const x = ValueOf(graph, plan, a);
+  const models::Value* const y = ValueOf(graph, plan, b);
+  return x != nullptr && y != nullptr && x->shape == y->shape;
+}
+
+ElementChainOp* ChainOf(Step& step) {
+  return step.fused ? std::get_if<ElementChainOp>(&*step.fused) : nullptr;
+}
+
+// A step that is one node, computed by a kernel of its own.
+bool IsKernelOf(const Step& step, absl::string_view op) {
+  return step.kernel != nullptr && step.nodes.size() == 1 && step.op == op;
+}
+
+bool IsExpansion(const Step& step) {
+  return IsKernelOf(step, "aten.expand.default") ||
+         IsKernelOf(step, "aten.expand_as.default");
+}
+
+// A product that DenseOp can take: one constant matrix on the right.
+const MatMulOp* ConstantProduct(const Plan& plan, const Step& step) {
+  if (!step.fused || step.outputs[0] == kNoLocal) return nullptr;
+  const MatMulOp* const product = ProductOf(*step.fused);
+  if (product == nullptr || product->batched) return nullptr;
+  const int b = step.operands[product->b];
+  const bool constant = plan.locals[b].is_constant &&
+                        plan.constants[b].kind == Operand::Kind::kTensor;
+  return constant ? product : nullptr;
+}
+
+class DensePass {
+ public:
+  DensePass(const Graph& graph, Plan& plan)
+      : graph_(graph),
+        plan_(plan),
+        uses_(plan),
+        dropped_(plan.steps.size(), false),
+        absorber_(plan.steps.size(), -1) {}
+
+  void ReadBeforeExpansions() {
+    for (size_t i = 0; i < plan_.steps.size(); ++i) {
+      ReadBeforeExpansions(static_cast<int>(i));
+    }
+    Finish();
+  }
+  void JoinColumns() {
+    for (size_t i = 0; i < plan_.steps.size(); ++i) {
+      JoinColumns(static_cast<int>(i));
+    }
+    Finish();
+  }
+  void GoOnAfterProducts() {
+    // From the back: of two products that one chain reads, the later one's
+    // operands are the more recent.
+    for (size_t i = plan_.steps.size(); i-- > 0;) {
+      GoOnAfterProduct(static_cast<int>(i));
+    }
+    Finish();
+  }
+
+ private:
+  // What `local` was expanded from; `local` itself where it was not.
+  int BeforeExpansion(int local) const {
+    const int step = uses_.producer(local);
+    if (step < 0 || !IsExpansion(plan_.steps[step])) return local;
+    const int from = plan_.steps[step].operands[0];
+    return plan_.locals[from].rank <= plan_.locals[local].rank ? from : local;
+  }
+
+  // Chains broadcast by themselves, as long as something keeps their shape.
+  void ReadBeforeExpansions(int index) {
+    Step& step = plan_.steps[index];
+    ElementChainOp* const chain = ChainOf(step);
+    if (chain == nullptr || step.outputs[0] == kNoLocal) return;
+    int like = -1;
+    for (size_t i = 0; i < step.operands.size() && like < 0; ++i) {
+      const int local = step.operands[i];
+      if (BeforeExpansion(local) == local &&
+          SameShape(graph_, plan_, local, step.outputs[0])) {
+        like = static_cast<int>(i);
+      }
+    }
+    if (like < 0) return;
+    for (int& local : step.operands) {
+      const int before = BeforeExpansion(local);
+      if (before == local) continue;
+      absorber_[uses_.producer(local)] = index;
+      local = before;
+      chain->like = like;
+    }
+  }
+
+  // The sizes of the last dimension are known to be the same.
+  bool SameWidth(int a, int b) const {
+    const models::Value* const x = ValueOf(graph_, plan_, a);
+    const models::Value* const y = ValueOf(graph_, plan_, b);
+    return x != nullptr && y != nullptr && !x->shape.empty() &&
+           !y->shape.empty() && x->shape.back() == y->shape.back();
+  }
+
+  // cat along the last dimension → product.
+  void JoinColumns(int index) {
+    Step& step = plan_.steps[index];
+    const MatMulOp* const product = ConstantProduct(plan_, step);
+    if (product == nullptr || std::holds_alternative<DenseOp>(*step.fused)) {
+      return;
+    }
+    const int left = step.operands[product->a];
+    const int cat = uses_.producer(left);
+    if (cat < 0 || uses_.OnlyReader(left) != index ||
+        !IsKernelOf(plan_.steps[cat], "aten.cat.default")) {
+      return;
+    }
+    const Step& joined = plan_.steps[cat];
+    const NodeArgs args(graph_.nodes[joined.nodes[0]]);
+    const auto dim =
+        args.Has("dim") ? args.IntLiteral("dim") : std::optional<int64_t>(0);
+    const int rank = plan_.locals[left].rank;
+    if (!dim || rank < 2 || (*dim != -1 && *dim != rank - 1) ||
+        joined.operands.size() < 2 ||
+        joined.operands.size() > kMaxDensePieces) {
+      return;
+    }
+    DenseOp op;
+    std::vector<int> operands;
+    bool keeps_rows = false;
+    int num_chains = 0;
+    std::vector<int> inside;  // steps that go into this one
+    for (int local : joined.operands) {
+      DenseColumns& piece = op.pieces.emplace_back();
+      const int maker = uses_.producer(local);
+      const int before = BeforeExpansion(local);
+      if (before != local && SameWidth(before, local)) {
+        piece.operand = static_cast<int>(operands.size());
+        piece.expands = true;
+        operands.push_back(before);
+        expanded_.emplace_back(maker, index);
+        continue;
+      }
+      keeps_rows = true;
+      const ElementChainOp* const chain =
+          maker < 0 ? nullptr : ChainOf(plan_.steps[maker]);
+      if (chain != nullptr && chain->outputs.size() == 1 &&
+          !chain->outputs[0].is_bool && num_chains < kMaxDenseChains &&
+          uses_.OnlyReader(local) == cat &&
+          std::count(joined.operands.begin(), joined.operands.end(), local) ==
+              1) {
+        ++num_chains;
+        piece.chain = Moved(*chain, static_cast<int>(operands.size()));
+        const std::vector<int>& own = plan_.steps[maker].operands;
+        operands.insert(operands.end(), own.begin(), own.end());
+        inside.push_back(maker);
+        continue;
+      }
+      piece.operand = static_cast<int>(operands.size());
+      operands.push_back(local);
+    }
+    // Where all are expanded none says how many rows there are.
+    if (!keeps_rows) {
+      expanded_.clear();
+      return;
+    }
+    for (const auto& [from, into] : expanded_) absorber_[from] = into;
+    expanded_.clear();
+    inside.push_back(cat);
+    op.product = *product;
+    op.product.a = kNoOperand;
+    TakeOperands(step, operands, op.product);
+    for (int member : inside) {
+      TakeNodes(plan_.steps[member], step);
+      dropped_[member] = true;
+    }
+    step.operands = std::move(operands);
+    step.fused = std::move(op);
+  }
+
+  // product → chain of its shape that alone reads it.
+  void GoOnAfterProduct(int index) {
+    Step& step = plan_.steps[index];
+    const MatMulOp* const product = ConstantProduct(plan_, step);
+    if (product == nullptr || step.outputs.size() != 1) return;
+    const int result = step.outputs[0];
+    const int reader = uses_.OnlyReader(result);
+    if (reader < 0) return;
+    Step& last = plan_.steps[reader];
+    const ElementChainOp* const chain = ChainOf(last);
+    if (chain == nullptr || last.outputs[0] == kNoLocal ||
+        !SameShape(graph_, plan_, result, last.outputs[0])) {
+      return;
+    }
+    DenseOp op;
+    if (const auto* dense = std::get_if<DenseOp>(&*step.fused)) {
+      if (dense->after) return;
+      op = *dense;
+    } else {
+      op.product = *product;
+    }
+    // The product's operands first, so that its numbers stay.
+    std::vector<int> operands = step.operands;
+    std::vector<int> place(last.operands.size(), kNoOperand);
+    for (size_t i = 0; i < last.operands.size(); ++i) {
+      if (last.operands[i] == result) continue;
+      place[i] = static_cast<int>(operands.size());
+      operands.push_back(last.operands[i]);
+    }
+    ElementChainOp after = *chain;
+    for (size_t i = 0; i < after.inputs.size(); ++i) {
+      ElementInput& input = after.inputs[i];
+      if (input.operand == kNoOperand) continue;
+      const bool is_product = last.operands[input.operand] == result;
+      input.operand = place[input.operand];
+      if (!is_product) continue;
+      const int place_of_input = static_cast<int>(i);
+      if (op.given < 0) {
+        op.given = place_of_input;
+        continue;
+      }
+      for (ElementInstruction& instruction : after.code) {
+        for (int* argument : {&instruction.a, &instruction.b, &instruction.c}) {
+          if (*argument == place_of_input) *argument = op.given;
+        }
+      }
+    }
+    if (after.like != kNoOperand) after.like = place[after.like];
+    op.after = std::move(after);
+    TakeNodes(step, last);
+    dropped_[index] = true;
+    last.operands = std::move(operands);
+    last.fused = std::move(op);
+  }
+
+  // `chain` with operands that begin at `first`.
+  static ElementChainOp Moved(ElementChainOp chain, int first) {
+    for (ElementInput& input : chain.inputs) {
+      if (input.operand != kNoOperand) input.operand += first;
+    }
+    if (chain.like != kNoOperand) chain.like += first;
+    return chain;
+  }
+
+  // Appends the operands of `step`'s product but its left side.
+  static void TakeOperands(const Step& step, std::vector<int>& operands,
+                           MatMulOp& product) {
+    for (int* operand : {&product.b, &product.bias}) {
+      if (*operand == kNoOperand) continue;
+      operands.push_back(step.operands[*operand]);
+      *operand = static_cast<int>(operands.size()) - 1;
+    }
+  }
+
+  // Removes what was merged, and expansions that nobody reads any more.
+  void Finish() {
+    std::vector<bool> read(plan_.locals.size(), false);
+    for (size_t i = 0; i < plan_.steps.size(); ++i) {
+      if (dropped_[i]) continue;
+      for (int local : plan_.steps[i].operands) read[local] = true;
+    }
+    for (size_t i = 0; i < plan_.steps.size(); ++i) {
+      if (absorber_[i] < 0) continue;
+      const int local = plan_.steps[i].outputs[0];
+      if (read[local] || uses_.is_output(local)) continue;
+      TakeNodes(plan_.steps[i], plan_.steps[absorber_[i]]);
+      dropped_[i] = true;
+    }
+    DropSteps(dropped_, plan_);
+  }
+
+  const Graph& graph_;
+  Plan& plan_;
+  const Uses uses_;
+  std::vector<bool> dropped_;
+  // Per expansion: a step that reads what was expanded instead.
+  std::vector<int> absorber_;
+  std::vector<std::pair<int, int>> expanded_;
+};
+
+}  // namespace
+
+void FuseDense(const Graph& graph, Plan& plan) {
+  DensePass(graph, plan).ReadBeforeExpansions();
+  DensePass(graph, plan).JoinColumns();
+  DensePass(graph, plan).GoOnAfterProducts();
+}
+
+}  // namespace refract::runtime

@@ -1,0 +1,73 @@
+#ifndef REFRACT_TESTS_RUNTIME_TESTING_EXPECT_RIGHT_H_
+#define REFRACT_TESTS_RUNTIME_TESTING_EXPECT_RIGHT_H_
+
+// What every graph must hold: LibTorch agrees, and no cut changes a bit.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "runtime/split_run.h"
+#include "tests/runtime/testing/run.h"
+
+namespace refract::runtime::testing {
+
+// float32 within `tolerance` of what is larger, 1 or the value; other dtypes
+// bit for bit.
+inline void ExpectNear(const base::Tensor& ours, const base::Tensor& torch,
+                       float tolerance) {
+  ASSERT_EQ(ours.dims(), torch.dims());
+  ASSERT_EQ(ours.dtype(), torch.dtype());
+  if (ours.dtype() != DType::kFloat32) {
+    ASSERT_TRUE(SameBits(ours, torch));
+    return;
+  }
+  const auto a = ours.view().as<float>();
+  const auto b = torch.view().as<float>();
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (std::isnan(b[i])) {
+      ASSERT_TRUE(std::isnan(a[i])) << i;
+    } else {
+      ASSERT_NEAR(a[i], b[i], tolerance * std::max(1.0f, std::abs(b[i]))) << i;
+    }
+  }
+}
+
+// The whole graph in one part against LibTorch, node by node.
+inline void ExpectLibTorchs(GraphBuilder& builder,
+                            const std::vector<base::Tensor>& inputs,
+                            float tolerance) {
+  const auto whole = Must(RunWhole(builder, inputs));
+  const auto torch = Must(RunByLibTorch(builder, inputs));
+  for (size_t i = 0; i < whole.size(); ++i) {
+    ExpectNear(whole[i], torch[i], tolerance);
+  }
+}
+
+// The whole against cuts in two and in three at every node.
+inline void ExpectCutsChangeNothing(GraphBuilder& builder,
+                                    const std::vector<base::Tensor>& inputs,
+                                    const CompileOptions& options = {}) {
+  const auto whole = Must(RunWhole(builder, inputs, options));
+  const models::Graph& graph = builder.graph();
+  const int count = static_cast<int>(graph.nodes.size());
+  for (int first = 0; first <= count; ++first) {
+    for (int second : {first, (first + count + 1) / 2, count}) {
+      std::vector<int> stages(count, 0);
+      for (int i = first; i < count; ++i) stages[i] = i < second ? 1 : 2;
+      auto runner = Must(RequestRunner::Split(graph, PlanOf(graph, stages),
+                                              builder.Weights(), options));
+      const auto split = Must(runner->Run(Views(inputs)));
+      for (size_t i = 0; i < whole.size(); ++i) {
+        ASSERT_TRUE(SameBits(whole[i], split[i]))
+            << "cut before " << first << " and " << second;
+      }
+    }
+  }
+}
+
+}  // namespace refract::runtime::testing
+
+#endif  // REFRACT_TESTS_RUNTIME_TESTING_EXPECT_RIGHT_H_
