@@ -20,6 +20,7 @@ class Case:
     trace: torch.jit.trace gives a graph that is right at every batch size.
     tolerance: of torch.allclose(), where PyTorch's own exported program is as far
       from the module as that.
+    smallest: batch that the module itself takes: one that squeezes takes no 1.
     refused: by form, what the one line of the refusal says.
     """
 
@@ -31,6 +32,7 @@ class Case:
     export: bool = True
     keywords: tuple = ()
     tolerance: dict = field(default_factory=lambda: {"rtol": 1e-4, "atol": 1e-5})
+    smallest: int = 1
     refused: dict = field(default_factory=dict)
 
     def has(self, form):

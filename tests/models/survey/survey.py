@@ -177,7 +177,8 @@ def main():
             shutil.rmtree(folder, ignore_errors=True)
             # Exporting is not thread-safe; the commands are other processes.
             try:
-                files = forms.export(case, form, folder, BATCHES, args.seed)
+                batches = [b for b in BATCHES if b >= case.smallest]
+                files = forms.export(case, form, folder, batches, args.seed)
                 outcome = pool.submit(survey, case, form, files, args.methods.split(","))
             except forms.CannotExport as error:
                 outcome = Outcome("export", str(error).splitlines()[0])
