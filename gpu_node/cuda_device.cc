@@ -10,7 +10,6 @@
 #include "base/status_macros.h"
 #include "glog/logging.h"
 #include "gpu_node/cuda_work.h"
-#include "gpu_node/finite.h"
 #include "gpu_node/warm_up.h"
 #include "models/row_dependence.h"
 
@@ -121,19 +120,26 @@ absl::StatusOr<CudaDevice::Loaded> CudaDevice::AddHere(
   translate.precision = loaded.precision;
   translate.max_batch = entry->max_rows;
   translate.compile.config = model.model().config;
+  translate.foreign = options_.foreign.get();
   REFRACT_ASSIGN_OR_RETURN(
       entry->translation,
       cuda_plan::Translate(graph, model.program().part(), model.model().weights,
                            translate));
   loaded.kernels = entry->translation.program.ops.size();
+  loaded.foreign = CountForeign(entry->translation.program);
+  uses_foreign_ |= loaded.foreign > 0;
   entry->by_rows = GoesByRows(entry->translation);
+  auto weights = cuda::DeviceWeights::Create(
+      *api_, entry->translation.program, entry->translation.weights,
+      {.keep_pinned = options_.weight_memory > 0});
+  if (!weights.ok()) return base::Annotate(ToAbsl(weights.status()), label);
+  entry->weights = *std::move(weights);
   for (int i = 0; i < options_.instances; ++i) {
-    auto instance = Instance::Create(
-        *api_, entry->translation.program, entry->translation.weights,
-        {.max_batch = entry->max_rows,
-         .num_slots = kCudaSlots,
-         .workspace_bytes = options_.workspace_bytes,
-         .keep_pinned_weights = options_.weight_memory > 0});
+    auto instance =
+        Instance::Create(*api_, entry->translation.program, entry->weights,
+                         {.max_batch = entry->max_rows,
+                          .num_slots = kCudaSlots,
+                          .workspace_bytes = options_.workspace_bytes});
     if (!instance.ok()) {
       return base::Annotate(ToAbsl(instance.status()), label);
     }
@@ -145,8 +151,9 @@ absl::StatusOr<CudaDevice::Loaded> CudaDevice::AddHere(
                        ", instance ", i + 1, " of ", options_.instances, ": ",
                        status.message()));
     }
-    loaded.device_bytes +=
-        static_cast<size_t>((*instance)->memory().device_bytes());
+    const cuda::MemoryReport& memory = (*instance)->memory();
+    loaded.device_bytes += static_cast<size_t>(
+        memory.device_bytes() - (i > 0 ? memory.weight_bytes : 0));
     entry->instances.push_back(*std::move(instance));
   }
   REFRACT_RETURN_IF_ERROR(base::Annotate(Measure(*entry, loaded), label));
@@ -257,13 +264,17 @@ absl::Status CudaDevice::StartHere(int instance) {
     return absl::OkStatus();
   };
   if (!lost_) return load(instance);
+  if (uses_foreign_) {
+    return absl::UnavailableError(absl::StrCat(
+        "device ", options_.name,
+        " was lost, and LibTorch, which computes some operators of its models, "
+        "does not survive its reset: this process must be started again"));
+  }
   // Nothing of this process is left on a lost GPU once it is reset, so all
   // instances end with it.
   for (const auto& entry : entries_) {
-    for (const auto& model : entry->instances) {
-      model->Unload();
-      model->DropPinnedWeights();
-    }
+    for (const auto& model : entry->instances) model->Unload();
+    entry->weights->DropPinned();
   }
   const cuda::Status reset = api_->Reset();
   if (!reset.ok()) return ToAbsl(reset);
@@ -306,227 +317,6 @@ absl::Status CudaDevice::LoadHere(size_t model,
 absl::Status CudaDevice::Lost(const cuda::Status& status) {
   lost_ |= status.code() == cuda::Code::kUnavailable;
   return ToAbsl(status);
-}
-
-// --- The steps of a batch ---------------------------------------------------
-
-void CudaDevice::Upload(int instance, int slot, Batch* batch, Done done) {
-  Post([this, instance, slot, batch, done = std::move(done)]() mutable {
-    Work& work = WorkOf(instance, slot);
-    work = Work();
-    work.batch = batch;
-    work.entry = order_[batch->model];
-    bool waits = false;
-    const absl::Status status = UploadHere(instance, work, &waits);
-    if (!status.ok()) return Fail(instance, status, std::move(done));
-    if (!waits) return done(status);
-    pending_.push_back({instance, &work, false, std::move(done)});
-  });
-}
-
-absl::Status CudaDevice::UploadHere(int index, Work& work, bool* waits) {
-  Entry& entry = *work.entry;
-  Instance& instance = *entry.instances[index];
-  if (instance.state() != Instance::State::kReady) {
-    return absl::UnavailableError(absl::StrCat(
-        "model ", entry.model->name(), " is not loaded in ", options_.name));
-  }
-  int64_t total = 0;
-  size_t good = 0;
-  work.parts.resize(work.batch->members.size());
-  for (size_t i = 0; i < work.parts.size(); ++i) {
-    BatchMember& member = work.batch->members[i];
-    member.non_finite = false;
-    member.status = base::Annotate(
-        ReadMember(*entry.model, member, work.parts[i]), "on the GPU node");
-    if (!member.status.ok()) continue;
-    total += work.parts[i].rows;
-    ++good;
-  }
-  // Otherwise one by one, when they are executed.
-  if (total < 1 || total > entry.max_rows || (good > 1 && !entry.by_rows)) {
-    return absl::OkStatus();
-  }
-  const auto slot = instance.Acquire(total);
-  if (!slot.ok()) return Lost(slot.status());
-  work.slot = *slot;
-  int64_t first = 0;
-  for (size_t i = 0; i < work.parts.size(); ++i) {
-    CudaPart& part = work.parts[i];
-    if (!work.batch->members[i].status.ok()) continue;
-    part.first = first;
-    FillSlot(entry.translation, instance, work.slot, part.inputs->views, first,
-             0, part.rows);
-    first += part.rows;
-  }
-  const cuda::Status status = instance.Upload(work.slot);
-  if (!status.ok()) return Lost(status);
-  *waits = true;
-  return absl::OkStatus();
-}
-
-void CudaDevice::Execute(int instance, int slot, Batch* batch, Done done) {
-  Post([this, instance, slot, done = std::move(done)]() mutable {
-    Work& work = WorkOf(instance, slot);
-    bool waits = false;
-    const absl::Status status = ExecuteHere(instance, work, &waits);
-    if (!status.ok()) return Fail(instance, status, std::move(done));
-    if (!waits) return done(status);
-    pending_.push_back({instance, &work, true, std::move(done)});
-  });
-}
-
-absl::Status CudaDevice::ExecuteHere(int index, Work& work, bool* waits) {
-  if (work.entry == nullptr) {
-    return absl::UnavailableError("the instance was lost meanwhile");
-  }
-  if (work.slot >= 0) {
-    const cuda::Status status = work.entry->instances[index]->Submit(work.slot);
-    if (!status.ok()) return Lost(status);
-    *waits = true;
-    return absl::OkStatus();
-  }
-  for (size_t i = 0; i < work.parts.size(); ++i) {
-    if (!work.batch->members[i].status.ok()) continue;
-    REFRACT_RETURN_IF_ERROR(RunAlone(index, work, i));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CudaDevice::FinishExecute(int index, Work& work) {
-  Instance& instance = *work.entry->instances[index];
-  const cuda::Status status = instance.Wait(work.slot);
-  if (status.ok()) return absl::OkStatus();
-  if (status.code() != cuda::Code::kInvalidArgument) return Lost(status);
-  // One of them is at fault: the others are not to fail with it.
-  instance.Release(work.slot);
-  work.slot = -1;
-  for (size_t i = 0; i < work.parts.size(); ++i) {
-    if (!work.batch->members[i].status.ok()) continue;
-    REFRACT_RETURN_IF_ERROR(RunAlone(index, work, i));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CudaDevice::RunAlone(int index, Work& work, size_t i) {
-  Entry& entry = *work.entry;
-  Instance& instance = *entry.instances[index];
-  BatchMember& member = work.batch->members[i];
-  CudaPart& part = work.parts[i];
-  if (part.rows > entry.max_rows && !entry.by_rows) {
-    member.status = absl::InvalidArgumentError(
-        absl::StrCat("a request of ", part.rows, " rows; model ",
-                     entry.model->name(), " takes up to ", entry.max_rows,
-                     " on ", options_.name, " and cannot be run in pieces"));
-    return absl::OkStatus();
-  }
-  part.results.clear();
-  for (const base::TensorSpec& spec : part.specs) {
-    absl::StatusOr<base::Tensor> result =
-        base::Tensor::Allocate(spec.dtype, spec.dims);
-    if (!result.ok()) {
-      member.status = result.status();
-      return absl::OkStatus();
-    }
-    part.results.push_back(*std::move(result));
-  }
-  // About equal pieces: each takes the smallest bucket that holds it.
-  const int64_t pieces = (part.rows + entry.max_rows - 1) / entry.max_rows;
-  for (int64_t piece = 0; piece < pieces; ++piece) {
-    const int64_t first = part.rows * piece / pieces;
-    const int64_t count = part.rows * (piece + 1) / pieces - first;
-    const auto slot = instance.Acquire(count);
-    if (!slot.ok()) return Lost(slot.status());
-    FillSlot(entry.translation, instance, *slot, part.inputs->views, 0, first,
-             count);
-    cuda::Status status = instance.Submit(*slot);
-    if (status.ok()) status = instance.Wait(*slot);
-    if (status.ok())
-      CopyResults(entry.translation, instance, *slot, first, count, part);
-    instance.Release(*slot);
-    if (status.code() == cuda::Code::kInvalidArgument) {
-      member.status = absl::InvalidArgumentError(
-          absl::StrCat("on the GPU node: ", status.message()));
-      return absl::OkStatus();
-    }
-    if (!status.ok()) return Lost(status);
-  }
-  return absl::OkStatus();
-}
-
-void CudaDevice::Download(int instance, int slot, Batch* batch, Done done) {
-  Post([this, instance, slot, done = std::move(done)] {
-    Work& work = WorkOf(instance, slot);
-    if (work.entry == nullptr) {
-      return done(absl::UnavailableError("the instance was lost meanwhile"));
-    }
-    DownloadHere(instance, work);
-    work = Work();
-    done(absl::OkStatus());
-  });
-}
-
-void CudaDevice::DownloadHere(int index, Work& work) {
-  const Entry& entry = *work.entry;
-  Instance& instance = *entry.instances[index];
-  for (size_t i = 0; i < work.parts.size(); ++i) {
-    BatchMember& member = work.batch->members[i];
-    if (!member.status.ok()) continue;
-    const std::vector<base::TensorView> outputs =
-        ResultsOf(entry.translation, instance, work.slot, work.parts[i]);
-    member.non_finite =
-        std::any_of(outputs.begin(), outputs.end(), HasNonFinite);
-    absl::StatusOr<transport::OutgoingMessage> reply =
-        entry.model->Answer(*member.call, outputs);
-    member.status = base::Annotate(reply.status(), "on the GPU node");
-    if (reply.ok()) member.reply = *std::move(reply);
-  }
-  if (work.slot >= 0) instance.Release(work.slot);
-}
-
-bool CudaDevice::Poll() {
-  for (size_t i = 0; i < pending_.size(); ++i) {
-    Pending& pending = pending_[i];
-    Work& work = *pending.work;
-    Instance& instance = *work.entry->instances[pending.instance];
-    const auto ended = pending.execute ? instance.Done(work.slot)
-                                       : instance.Uploaded(work.slot);
-    if (ended.ok() && !*ended) continue;
-    const int index = pending.instance;
-    const bool execute = pending.execute;
-    Done done = std::move(pending.done);
-    pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i));
-    absl::Status status = ended.ok() ? absl::OkStatus() : Lost(ended.status());
-    if (status.ok() && execute) status = FinishExecute(index, work);
-    if (status.ok()) {
-      done(status);
-    } else {
-      Fail(index, status, std::move(done));
-    }
-    return true;
-  }
-  return false;
-}
-
-void CudaDevice::Fail(int instance, const absl::Status& status, Done done) {
-  const absl::Status why = absl::UnavailableError(
-      absl::StrCat("device ", options_.name, ", instance ", instance, ": ",
-                   status.message()));
-  std::vector<Done> all;
-  all.push_back(std::move(done));
-  for (size_t i = pending_.size(); i-- > 0;) {
-    if (pending_[i].instance != instance) continue;
-    all.push_back(std::move(pending_[i].done));
-    pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i));
-  }
-  // Before the scheduler takes the calls back that these read from.
-  for (int slot = 0; slot < kCudaSlots; ++slot) WorkOf(instance, slot) = Work();
-  for (const auto& entry : entries_) {
-    if (entry->instances[instance]->state() != Instance::State::kUnloaded) {
-      entry->instances[instance]->Unload();
-    }
-  }
-  for (const Done& one : all) one(why);
 }
 
 }  // namespace refract::gpu_node

@@ -12,7 +12,9 @@
 //
 // An error of the GPU ends the instance that met it, and with it what it holds.
 // Start() loads it again; after a lost GPU the first Start() resets the GPU and
-// loads all instances.
+// loads all instances. Where LibTorch computes operators of some model that
+// cannot be: Start() then fails for good, and says that the process must be
+// started again.
 
 #include <cstddef>
 #include <cstdint>
@@ -49,6 +51,8 @@ class CudaDevice final : public Device {
     size_t weight_memory = 0;
     // Scratch memory of matrix products, per model and instance. Bytes.
     int64_t workspace_bytes = int64_t{32} << 20;
+    // Operators without a form of our own; null: models with such are refused.
+    std::shared_ptr<runtime::cuda_plan::ForeignOperators> foreign;
     // Time per model to measure it in Add(); zero: do not.
     absl::Duration warm_up = absl::Milliseconds(200);
     base::Clock* clock = &base::Clock::Real();
@@ -65,6 +69,7 @@ class CudaDevice final : public Device {
     // In all instances together.
     size_t device_bytes = 0;
     size_t kernels = 0;  // per execution
+    size_t foreign = 0;  // of these, LibTorch's, which no graph has
     ExecutionTimes times;
     // Largest difference from the CPU's float32 results on made-up inputs,
     // relative to the largest result; negative where none could be made.
@@ -128,6 +133,7 @@ class CudaDevice final : public Device {
   std::vector<std::unique_ptr<Work>> works_;  // per instance and slot
   std::vector<Pending> pending_;
   bool lost_ = false;
+  bool uses_foreign_ = false;  // some model does
 
   absl::Mutex mu_;
   std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mu_);

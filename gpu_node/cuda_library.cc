@@ -9,14 +9,54 @@
 #include "absl/strings/str_cat.h"
 #include "gpu_node/cuda_work.h"
 #include "runtime/cuda/module.h"
+#include "runtime/cuda_aten/operators.h"
+#include "runtime/cuda_aten/streams.h"
 
 namespace refract::gpu_node {
 namespace {
 
 namespace cuda = runtime::cuda;
 
-// Where the build and an installation put it, seen from the program.
+// Where the build and an installation put them, seen from the program.
 constexpr const char* kPlaces[] = {"../lib/refract", "."};
+
+// A library of ours; NotFound says where it was looked for.
+absl::StatusOr<std::filesystem::path> FindModule(const char* name) {
+  std::error_code error;
+  const std::filesystem::path program =
+      std::filesystem::read_symlink("/proc/self/exe", error);
+  for (const char* place : kPlaces) {
+    std::filesystem::path file = program.parent_path() / place / name;
+    if (std::filesystem::exists(file, error)) return file;
+  }
+  return absl::NotFoundError(absl::StrCat("there is no ", kPlaces[0], "/", name,
+                                          " beside ",
+                                          program.parent_path().string()));
+}
+
+absl::StatusOr<runtime::cuda_aten::Streams*> LoadStreams() {
+  namespace cuda_aten = runtime::cuda_aten;
+  const absl::StatusOr<std::filesystem::path> file =
+      FindModule(cuda_aten::kModuleFile);
+  if (!file.ok()) {
+    return absl::UnavailableError(absl::StrCat(
+        "the part of Refract that calls LibTorch on GPUs is missing (it is "
+        "built where LibTorch has its CUDA library): ",
+        file.status().message()));
+  }
+  void* const library = dlopen(file->c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    return absl::UnavailableError(
+        absl::StrCat("LibTorch's CUDA library does not load: ", dlerror()));
+  }
+  const auto streams = reinterpret_cast<cuda_aten::StreamsFunction*>(
+      dlsym(library, cuda_aten::kStreamsFunction));
+  if (streams == nullptr) {
+    return absl::UnavailableError(absl::StrCat(
+        file->string(), " is of another version of Refract: ", dlerror()));
+  }
+  return streams();
+}
 
 }  // namespace
 
@@ -33,22 +73,14 @@ absl::StatusOr<std::unique_ptr<cuda::DeviceApi>> OpenCudaDevice(int index) {
         REFRACT_CUDA_VERSION / 1000, ".", REFRACT_CUDA_VERSION % 1000 / 10,
         ": see refract doctor"));
   }
-  std::error_code error;
-  const std::filesystem::path program =
-      std::filesystem::read_symlink("/proc/self/exe", error);
-  std::filesystem::path file;
-  for (const char* place : kPlaces) {
-    file = program.parent_path() / place / cuda::kModuleFile;
-    if (std::filesystem::exists(file, error)) break;
-    file.clear();
+  const absl::StatusOr<std::filesystem::path> file =
+      FindModule(cuda::kModuleFile);
+  if (!file.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat("the part of Refract that knows CUDA is missing: ",
+                     file.status().message()));
   }
-  if (file.empty()) {
-    return absl::UnavailableError(absl::StrCat(
-        "the part of Refract that knows CUDA is missing: there is no ",
-        kPlaces[0], "/", cuda::kModuleFile, " beside ",
-        program.parent_path().string()));
-  }
-  void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  void* const library = dlopen(file->c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return absl::UnavailableError(
         absl::StrCat("CUDA's libraries do not load: ", dlerror()));
@@ -57,12 +89,17 @@ absl::StatusOr<std::unique_ptr<cuda::DeviceApi>> OpenCudaDevice(int index) {
       dlsym(library, cuda::kOpenFunction));
   if (open == nullptr) {
     return absl::UnavailableError(absl::StrCat(
-        file.string(), " is of another version of Refract: ", dlerror()));
+        file->string(), " is of another version of Refract: ", dlerror()));
   }
   cuda::Status status;
   std::unique_ptr<cuda::DeviceApi> device(open(index, &status));
   if (device == nullptr) return ToAbsl(status);
   return device;
+}
+
+std::shared_ptr<runtime::cuda_plan::ForeignOperators> AtenOperatorsOn(
+    int index) {
+  return runtime::cuda_aten::MakeOperators({.gpu = index, .load = LoadStreams});
 }
 
 }  // namespace refract::gpu_node

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "runtime/cuda/device_api.h"
+#include "runtime/cuda_plan/foreign.h"
 
 namespace refract::gpu_node {
 
@@ -17,6 +18,13 @@ namespace refract::gpu_node {
 // in `refract doctor`), or CUDA's libraries do not load. InvalidArgument: there
 // are fewer GPUs. The library stays loaded.
 absl::StatusOr<std::unique_ptr<runtime::cuda::DeviceApi>> OpenCudaDevice(
+    int index);
+
+// ATen's operators on GPU `index`, by LibTorch's CUDA library, which is loaded
+// from beside LibTorch when a model first needs it: half a gigabyte of device
+// memory and some seconds. Where it does not load, models that need it are
+// refused with that reason.
+std::shared_ptr<runtime::cuda_plan::ForeignOperators> AtenOperatorsOn(
     int index);
 
 }  // namespace refract::gpu_node

@@ -30,8 +30,11 @@ CudaSetup SetUpCuda(std::unique_ptr<runtime::cuda::DeviceApi> api,
     LOG(INFO) << "model '" << model.name() << "' version " << model.version()
               << " on " << options.name << ": "
               << runtime::cuda_plan::Name(loaded->precision) << ", "
-              << loaded->kernels << " kernels per execution, "
-              << loaded->device_bytes << " bytes of device memory in "
+              << loaded->kernels << " kernels per execution"
+              << (loaded->foreign == 0
+                      ? std::string()
+                      : absl::StrCat(" (", loaded->foreign, " by LibTorch)"))
+              << ", " << loaded->device_bytes << " bytes of device memory in "
               << options.instances << " instance(s), "
               << (loaded->error < 0
                       ? "not compared with the CPU"

@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -74,6 +75,13 @@ double WorstError(Precision precision) {
       break;
   }
   return 2e-1;
+}
+
+size_t CountForeign(const cuda::Program& program) {
+  return static_cast<size_t>(std::count_if(
+      program.ops.begin(), program.ops.end(), [](const cuda::Op& op) {
+        return std::holds_alternative<cuda::ForeignOp>(op.kind);
+      }));
 }
 
 bool GoesByRows(const Translation& translation) {

@@ -35,7 +35,9 @@ double WorstError(runtime::cuda_plan::Precision precision);
 struct CudaDevice::Entry {
   const DeviceModel* model = nullptr;
   runtime::cuda_plan::Translation translation;
-  // Destroyed before the translation, whose weights they read.
+  // Destroyed before the translation, whose weights they read. All instances
+  // hold them: they are on the device once.
+  std::shared_ptr<runtime::cuda::DeviceWeights> weights;
   std::vector<std::unique_ptr<runtime::cuda::Instance>> instances;
   int64_t max_rows = 1;
   // Every input and output has rows, or (an input) is the same for all rows, so
@@ -68,6 +70,9 @@ struct CudaDevice::Pending {
   bool execute = false;  // or an upload
   Device::Done done;
 };
+
+// Operators that LibTorch computes.
+size_t CountForeign(const runtime::cuda::Program& program);
 
 bool GoesByRows(const runtime::cuda_plan::Translation& translation);
 

@@ -98,6 +98,7 @@ int Run(const Flags& flags) {
       cuda.instances = options.instances;
       cuda.max_rows = options.max_batch;
       cuda.weight_memory = options.weight_memory;
+      cuda.foreign = AtenOperatorsOn(index);
       CudaSetup setup = SetUpCuda(*std::move(gpu), cuda, *models);
       options.facts = std::move(setup.facts);
       make_device = std::move(setup.make_device);

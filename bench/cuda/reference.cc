@@ -12,6 +12,7 @@ using runtime::cuda::ChainOp;
 using runtime::cuda::CrossOp;
 using runtime::cuda::ElementOp;
 using runtime::cuda::Epilogue;
+using runtime::cuda::ForeignOp;
 using runtime::cuda::GatherOp;
 using runtime::cuda::Instruction;
 using runtime::cuda::InteractionOp;
@@ -424,6 +425,8 @@ class Reference {
       at(op.out, index) = found ? at(table, index) : 0;
     });
   }
+  // Only its maker knows what it computes.
+  void operator()(const ForeignOp&) { std::abort(); }
 
  private:
   double& at(const TensorRef& ref, const std::vector<int64_t>& index) {

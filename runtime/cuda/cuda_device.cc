@@ -169,6 +169,10 @@ class Device final : public CudaDevice {
         },
         call);
   }
+  Status Run(const ForeignCall& call, Stream stream) override {
+    REFRACT_CUDA_RETURN_IF_ERROR(MakeCurrent());
+    return call.kernel->Run(call, stream.handle);
+  }
   Status Prepare(const GemmShape& shape, int64_t workspace_bytes) override {
     REFRACT_CUDA_RETURN_IF_ERROR(MakeCurrent());
     return gemms_.Prepare(shape, workspace_bytes);

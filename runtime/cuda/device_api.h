@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "runtime/cuda/calls.h"
+#include "runtime/cuda/foreign.h"
 #include "runtime/cuda/status.h"
 
 namespace refract::runtime::cuda {
@@ -74,6 +75,9 @@ class DeviceApi {
   virtual Status CopyToHost(const CopyCall& copy, Stream stream) = 0;
   virtual Status Clear(void* memory, int64_t bytes, Stream stream) = 0;
   virtual Status Launch(const Call& call, Stream stream) = 0;
+
+  // Has `call.kernel` give its work to `stream`. Not in a capture.
+  virtual Status Run(const ForeignCall& call, Stream stream) = 0;
 
   // Chooses how to compute products of this shape, once. Launch() of a shape
   // that was not prepared fails: choosing is neither fast nor legal in a

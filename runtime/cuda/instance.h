@@ -8,7 +8,9 @@
 // A slot is pinned host memory and device memory for the inputs and outputs of
 // one request. Three streams work at once: uploads, computation, downloads; so
 // with two or more slots the next request's copy overlaps this one's kernels.
-// All addresses are fixed at load. A request allocates nothing (with graphs).
+// All addresses are fixed at load. A request allocates nothing (with graphs,
+// and as far as the program's operators are this folder's own). Operators of
+// somebody else's (foreign.h) run between captured pieces of the program.
 //
 //   Acquire(batch) ── fill input(slot, i) ── Submit(slot) ── Wait(slot)
 //       ── read output(slot, i) ── Release(slot)
@@ -33,19 +35,13 @@
 #include <vector>
 
 #include "runtime/cuda/device_api.h"
+#include "runtime/cuda/lowering.h"
 #include "runtime/cuda/memory_plan.h"
 #include "runtime/cuda/program.h"
 #include "runtime/cuda/status.h"
+#include "runtime/cuda/weights.h"
 
 namespace refract::runtime::cuda {
-
-// Dense row-major values of one weight, converted at load to the type that the
-// program declares.
-struct WeightData {
-  const float* data = nullptr;
-  int64_t count = 0;
-  const int32_t* indices = nullptr;  // instead of `data`, for int32 weights
-};
 
 struct InstanceOptions {
   int64_t max_batch = 1024;
@@ -56,16 +52,15 @@ struct InstanceOptions {
   int64_t workspace_bytes = int64_t{32} << 20;
   // False: the same kernels, launched one by one (to measure what graphs save).
   bool use_graphs = true;
-  // Keeps the weights, as the device wants them, in pinned memory from the
-  // first Load() on: the next one only copies. As many bytes as on the device.
+  // Of weights that are the instance's own: WeightOptions::keep_pinned.
   bool keep_pinned_weights = false;
 };
 
 // Device memory of one instance.
 struct MemoryReport {
-  int64_t weight_bytes = 0;
-  int64_t arena_bytes = 0;  // intermediates, the largest bucket's
-  int64_t slot_bytes = 0;   // all slots
+  int64_t weight_bytes = 0;  // which other instances may share
+  int64_t arena_bytes = 0;   // intermediates, the largest bucket's
+  int64_t slot_bytes = 0;    // all slots
   int64_t workspace_bytes = 0;
   int64_t pinned_bytes = 0;  // of the host
   int64_t device_bytes() const {
@@ -95,6 +90,10 @@ class Instance {
   static Result<std::unique_ptr<Instance>> Create(
       DeviceApi& device, Program program, std::vector<WeightData> weights,
       const InstanceOptions& options);
+  // With weights of this program that other instances use as well.
+  static Result<std::unique_ptr<Instance>> Create(
+      DeviceApi& device, Program program,
+      std::shared_ptr<DeviceWeights> weights, const InstanceOptions& options);
   // Unloads.
   ~Instance();
   Instance(const Instance&) = delete;
@@ -104,13 +103,14 @@ class Instance {
   // ResourceExhausted names the model, the bytes needed and free. On any error
   // everything is released and the state is kUnloaded.
   Status Load();
-  // Waits for what runs, then releases everything but pinned weights that are
-  // kept. Never fails: a device that is lost has nothing left to release.
+  // Waits for what runs, then releases everything; the weights' memory with the
+  // last instance that is loaded with them. Never fails: a device that is lost
+  // has nothing left to release.
   void Unload();
 
   State state() const { return state_; }
-  // Gives up the pinned weights that Unload() keeps: before a Reset().
-  void DropPinnedWeights();
+  // DeviceWeights::DropPinned(): before a Reset().
+  void DropPinnedWeights() { weights_->DropPinned(); }
   const Program& program() const { return program_; }
   const std::vector<int64_t>& buckets() const { return buckets_; }
   const MemoryReport& memory() const { return memory_; }
@@ -132,8 +132,9 @@ class Instance {
   Status Submit(SlotId slot);
   // Whether Wait() would return at once.
   Result<bool> Done(SlotId slot);
-  // Blocks until the outputs are there. InvalidArgument when an index of a
-  // gather named no row: the instance goes on, the outputs are not to be used.
+  // Blocks until the outputs are there. InvalidArgument when an index named no
+  // row, or an operator of somebody else's refused what it was given: the
+  // instance goes on, the outputs are not to be used.
   Status Wait(SlotId slot);
   const std::byte* output(SlotId slot, size_t i) const;
   int64_t output_bytes(SlotId slot, size_t i) const;
@@ -150,16 +151,26 @@ class Instance {
   enum class Phase : uint8_t { kFree, kFilling, kUploading, kSubmitted, kDone };
   struct Slot;
 
-  Instance(DeviceApi& device, Program program, std::vector<WeightData> weights,
+  // Operators [begin, end): one graph, or one of somebody else's.
+  struct Segment {
+    size_t begin = 0;
+    size_t end = 0;
+    bool foreign = false;
+  };
+
+  Instance(DeviceApi& device, Program program,
+           std::shared_ptr<DeviceWeights> weights,
            const InstanceOptions& options);
 
   Status LoadOrFail();
   Status AllocateAll();
-  Status UploadWeights();
-  Status StageWeights();
   Status PrepareProducts();
   Status CaptureAll();
-  Status LaunchOps(size_t bucket, Slot& slot);
+  Result<Graph> Capture(const Segment& segment, size_t bucket, Slot& slot);
+  // `items`: of the bucket's, those that operators of somebody else's see.
+  Status LaunchSegment(const Segment& segment, size_t bucket, Slot& slot,
+                       int64_t items);
+  LoweringContext ContextOf(size_t bucket, const Slot& slot) const;
   Call MakeCall(const Op& op, size_t bucket, Slot& slot) const;
   std::byte* Address(ValueId id, size_t bucket, const Slot& slot) const;
   Status StartUpload(Slot& slot);
@@ -172,9 +183,10 @@ class Instance {
 
   DeviceApi& device_;
   const Program program_;
-  const std::vector<WeightData> weights_;
+  const std::shared_ptr<DeviceWeights> weights_;
   const InstanceOptions options_;
   const std::vector<int64_t> buckets_;
+  std::vector<Segment> segments_;
   std::vector<MemoryPlan> plans_;  // per bucket
   MemoryReport memory_;
   InstanceStats stats_;
@@ -182,12 +194,9 @@ class Instance {
   State state_ = State::kUnloaded;
   Status failure_;
   std::byte* weight_memory_ = nullptr;
+  bool holds_weights_ = false;
   std::byte* arena_ = nullptr;
   std::byte* workspace_ = nullptr;
-  // Pinned: the weights as the device wants them. While they are uploaded, or
-  // for good.
-  std::byte* staging_ = nullptr;
-  bool staged_ = false;  // it holds them all
   Stream upload_, compute_, download_;
   std::vector<std::unique_ptr<Slot>> slots_;
 };

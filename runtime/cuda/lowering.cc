@@ -1,6 +1,7 @@
 #include "runtime/cuda/lowering.h"
 
 #include <algorithm>
+#include <cstddef>
 
 #include "runtime/cuda/index_math.h"
 #include "runtime/cuda/strided_ops.h"
@@ -152,6 +153,9 @@ struct Lowerer {
                        .dtype = value(op.out).dtype};
   }
 
+  // Has no launch: LowerForeign().
+  Call operator()(const ForeignOp&) const { return MapCall{}; }
+
   template <typename StridedOp>
   Call operator()(const StridedOp& op) const {
     return LowerStrided(op, context, address);
@@ -163,6 +167,36 @@ struct Lowerer {
 Call Lower(const Op& op, const LoweringContext& context,
            const std::function<void*(ValueId)>& address) {
   return std::visit(Lowerer{context, address}, op.kind);
+}
+
+ForeignCall LowerForeign(const ForeignOp& op, const LoweringContext& context,
+                         int64_t items,
+                         const std::function<void*(ValueId)>& address) {
+  const auto tensor = [&](const TensorRef& ref, const std::vector<Rows>& dims) {
+    ForeignTensor lowered;
+    if (ref.value == kNone) return lowered;
+    lowered.dtype = context.program.value(ref.value).dtype;
+    lowered.data = static_cast<std::byte*>(address(ref.value)) +
+                   ref.offset.At(context.batch) * SizeOf(lowered.dtype);
+    for (const Rows& dim : dims) lowered.dims.push_back(dim.At(items));
+    for (const Rows& stride : ref.strides) {
+      lowered.strides.push_back(stride.At(context.batch));
+    }
+    return lowered;
+  };
+  ForeignCall call;
+  call.kernel = op.kernel.get();
+  call.faults = context.faults;
+  for (const ForeignArgument& argument : op.arguments) {
+    call.operands.push_back({.kind = argument.kind,
+                             .tensor = tensor(argument.tensor, argument.dims),
+                             .integer = argument.integer.At(items),
+                             .real = argument.real});
+  }
+  for (const ForeignResult& result : op.results) {
+    call.results.push_back(tensor(result.tensor, result.dims));
+  }
+  return call;
 }
 
 }  // namespace refract::runtime::cuda

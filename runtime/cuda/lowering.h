@@ -23,9 +23,15 @@ struct LoweringContext {
   int32_t* faults = nullptr;
 };
 
-// `address` gives where a value starts. The program is valid.
+// `address` gives where a value starts. The program is valid. `op` is none of
+// somebody else's.
 Call Lower(const Op& op, const LoweringContext& context,
            const std::function<void*(ValueId)>& address);
+// One that is, on the first `items` of the batch's items. Memory lies as the
+// batch says.
+ForeignCall LowerForeign(const ForeignOp& op, const LoweringContext& context,
+                         int64_t items,
+                         const std::function<void*(ValueId)>& address);
 
 }  // namespace refract::runtime::cuda
 

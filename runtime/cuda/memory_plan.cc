@@ -69,7 +69,7 @@ MemoryPlan PlanMemory(const Program& program, int64_t batch,
   std::vector<int> first(count, -1), last(count, -1);
   for (size_t step = 0; step < program.ops.size(); ++step) {
     std::vector<ValueId> touched = InputsOf(program.ops[step]);
-    touched.push_back(OutputOf(program.ops[step]));
+    for (ValueId id : OutputsOf(program.ops[step])) touched.push_back(id);
     for (ValueId id : touched) {
       const auto root = static_cast<size_t>(program.value(id).root);
       if (first[root] < 0) first[root] = static_cast<int>(step);

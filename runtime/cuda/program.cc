@@ -93,14 +93,31 @@ std::vector<ValueId> InputsOf(const Op& op) {
   return std::move(lister.ids);
 }
 
-ValueId OutputOf(const Op& op) {
-  return std::visit([](const auto& kind) { return IdOf(kind.out); }, op.kind);
+std::vector<ValueId> OutputsOf(const Op& op) {
+  if (const auto* foreign = std::get_if<ForeignOp>(&op.kind)) {
+    std::vector<ValueId> ids;
+    for (const ForeignResult& result : foreign->results) {
+      AddIf(result.tensor.value, ids);
+    }
+    return ids;
+  }
+  return {std::visit(
+      [](const auto& kind) -> ValueId {
+        if constexpr (std::is_same_v<std::decay_t<decltype(kind)>, ForeignOp>) {
+          return kNone;
+        } else {
+          return IdOf(kind.out);
+        }
+      },
+      op.kind)};
 }
 
 bool Program::counts_faults() const {
   return std::any_of(ops.begin(), ops.end(), [](const Op& op) {
     const auto* look_up = std::get_if<LookUpOp>(&op.kind);
-    return std::holds_alternative<GatherOp>(op.kind) ||
+    const auto* foreign = std::get_if<ForeignOp>(&op.kind);
+    return (foreign != nullptr && foreign->counts_faults) ||
+           std::holds_alternative<GatherOp>(op.kind) ||
            (look_up != nullptr && look_up->outside == Outside::kFault);
   });
 }
@@ -121,7 +138,8 @@ bool HasZeroPadding(const Program& program, ValueId root) {
   // Written whole by one of our kernels that clear the padding.
   return std::any_of(program.ops.begin(), program.ops.end(),
                      [root](const Op& op) {
-                       return OutputOf(op) == root &&
+                       // A foreign one is none of these.
+                       return OutputsOf(op)[0] == root &&
                               (std::holds_alternative<InteractionOp>(op.kind) ||
                                std::holds_alternative<ChainOp>(op.kind) ||
                                std::holds_alternative<CrossOp>(op.kind) ||
@@ -155,16 +173,20 @@ class Validator {
                        " is read before it is written");
         }
       }
-      const ValueId out = OutputOf(op);
-      REFRACT_CUDA_RETURN_IF_ERROR(CheckId(out));
-      const Value& value = program_.value(out);
-      if (value.kind == ValueKind::kInput || value.kind == ValueKind::kWeight) {
-        return Error("writes " + value.name + ", which callers give");
+      const std::vector<ValueId> outputs = OutputsOf(op);
+      if (outputs.empty()) return Error("writes nothing");
+      for (ValueId out : outputs) {
+        REFRACT_CUDA_RETURN_IF_ERROR(CheckId(out));
+        const Value& value = program_.value(out);
+        if (value.kind == ValueKind::kInput ||
+            value.kind == ValueKind::kWeight) {
+          return Error("writes " + value.name + ", which callers give");
+        }
+        if (Overlaps(out)) return Error(value.name + " is written twice");
       }
-      if (Overlaps(out)) return Error(value.name + " is written twice");
       REFRACT_CUDA_RETURN_IF_ERROR(std::visit(
           [this](const auto& kind) { return Check(kind); }, op.kind));
-      MarkWritten(out);
+      for (ValueId out : outputs) MarkWritten(out);
     }
     where_.clear();
     for (ValueId id : program_.outputs) {
@@ -471,9 +493,11 @@ ValueId ProgramBuilder::InputView(ValueId of, std::string name,
 }
 
 void ProgramBuilder::AddOp(Op op) {
-  const auto out = static_cast<size_t>(OutputOf(op));
-  op.name = out < program_.values.size() ? program_.values[out].name
-                                         : std::to_string(program_.ops.size());
+  const std::vector<ValueId> outputs = OutputsOf(op);
+  const bool named = !outputs.empty() && outputs[0] >= 0 &&
+                     static_cast<size_t>(outputs[0]) < program_.values.size();
+  op.name = named ? program_.value(outputs[0]).name
+                  : std::to_string(program_.ops.size());
   program_.ops.push_back(std::move(op));
 }
 void ProgramBuilder::Linear(LinearOp op) { AddOp({"", std::move(op)}); }
@@ -488,6 +512,7 @@ void ProgramBuilder::Map(MapOp op) { AddOp({"", std::move(op)}); }
 void ProgramBuilder::MatMul(MatMulOp op) { AddOp({"", std::move(op)}); }
 void ProgramBuilder::Reduce(ReduceOp op) { AddOp({"", std::move(op)}); }
 void ProgramBuilder::LookUp(LookUpOp op) { AddOp({"", std::move(op)}); }
+void ProgramBuilder::Foreign(ForeignOp op) { AddOp({"", std::move(op)}); }
 
 Result<Program> ProgramBuilder::Build(int64_t max_batch) && {
   REFRACT_CUDA_RETURN_IF_ERROR(Validate(program_, max_batch));

@@ -73,11 +73,12 @@ struct RowNormOp {
 struct Op {
   std::string name;  // for errors
   std::variant<LinearOp, InteractionOp, ChainOp, CrossOp, GatherOp, RowNormOp,
-               MapOp, MatMulOp, ReduceOp, LookUpOp>
+               MapOp, MatMulOp, ReduceOp, LookUpOp, ForeignOp>
       kind;
 };
 std::vector<ValueId> InputsOf(const Op& op);
-ValueId OutputOf(const Op& op);
+// At least one; only a ForeignOp has several.
+std::vector<ValueId> OutputsOf(const Op& op);
 
 struct Program {
   std::string name;
@@ -138,9 +139,13 @@ class ProgramBuilder {
   void MatMul(MatMulOp op);
   void Reduce(ReduceOp op);
   void LookUp(LookUpOp op);
+  void Foreign(ForeignOp op);
 
   const Value& value(ValueId id) const { return program_.value(id); }
   size_t num_ops() const { return program_.ops.size(); }
+  size_t num_values_but_weights() const {
+    return program_.values.size() - program_.weights.size();
+  }
   const Op& op(size_t i) const { return program_.ops[i]; }
 
   // Validated for `max_batch`.

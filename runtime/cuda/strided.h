@@ -5,8 +5,10 @@
 // over matrices in program.h. What they compute is written in strided_calls.h.
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "runtime/cuda/foreign.h"
 #include "runtime/cuda/rows.h"
 #include "runtime/cuda/strided_calls.h"
 
@@ -57,6 +59,27 @@ struct LookUpOp {
   Rows row_stride = kOneRow;
   int64_t table_rows = 0;
   Outside outside = Outside::kFault;
+};
+
+// An operator of somebody else's (foreign.h), never part of a captured graph.
+struct ForeignArgument {
+  ForeignKind kind = ForeignKind::kNone;
+  TensorRef tensor;
+  std::vector<Rows> dims;  // of the tensor
+  Rows integer = {0, 0};   // kInteger and kTruth
+  double real = 0;
+};
+struct ForeignResult {
+  TensorRef tensor;  // value kNone: nobody reads it
+  std::vector<Rows> dims;
+};
+struct ForeignOp {
+  std::shared_ptr<const ForeignKernel> kernel;
+  std::vector<ForeignArgument> arguments;
+  std::vector<ForeignResult> results;
+  // It looks at indices that requests bring, and counts those that name
+  // nothing.
+  bool counts_faults = false;
 };
 
 }  // namespace refract::runtime::cuda

@@ -123,6 +123,21 @@ class Checker {
     return Writes(op.out, op.dims);
   }
 
+  std::string Check(const ForeignOp& op) const {
+    if (op.kernel == nullptr) return "has no kernel";
+    for (const ForeignArgument& argument : op.arguments) {
+      if (argument.kind != ForeignKind::kTensor) continue;
+      const std::string wrong = Reads(argument.tensor, argument.dims);
+      if (!wrong.empty()) return wrong;
+    }
+    for (const ForeignResult& result : op.results) {
+      if (result.tensor.value == kNone) continue;
+      const std::string wrong = WritesAll(result.tensor, result.dims);
+      if (!wrong.empty()) return wrong;
+    }
+    return "";
+  }
+
  private:
   std::string Dims(const std::vector<Rows>& dims) const {
     if (dims.size() > kMaxRank) {
@@ -178,12 +193,19 @@ class Checker {
   }
   std::string Writes(const TensorRef& ref,
                      const std::vector<Rows>& dims) const {
-    std::string wrong = Reads(ref, dims);
+    const std::string wrong = Reads(ref, dims);
     if (!wrong.empty()) return wrong;
     const Value& value = program_.value(ref.value);
     if (!IsFloating(value.dtype) && value.dtype != DType::kBool) {
       return value.name + " is neither floating-point nor bool";
     }
+    return WritesAll(ref, dims);
+  }
+  std::string WritesAll(const TensorRef& ref,
+                        const std::vector<Rows>& dims) const {
+    const std::string wrong = Reads(ref, dims);
+    if (!wrong.empty()) return wrong;
+    const Value& value = program_.value(ref.value);
     for (int64_t batch : {int64_t{1}, max_batch_}) {
       if (Count(dims, batch) != value.rows.At(batch) * value.cols) {
         return "does not write all of " + value.name;
@@ -349,6 +371,9 @@ struct Lister {
   void operator()(const LookUpOp& op) {
     for (const TensorRef* ref : {&op.table, &op.index}) Add(*ref);
   }
+  void operator()(const ForeignOp& op) {
+    for (const ForeignArgument& argument : op.arguments) Add(argument.tensor);
+  }
 };
 
 template <typename StridedOp>
@@ -370,6 +395,11 @@ std::vector<ValueId> List(const StridedOp& op) {
                     const std::function<void*(ValueId)>& address) {       \
     return Lowerer{context, address}(op);                                 \
   }
+std::vector<ValueId> InputsOfStrided(const ForeignOp& op) { return List(op); }
+std::string WhyNotValid(const ForeignOp& op, const Program& program,
+                        int64_t max_batch) {
+  return Checker(program, max_batch).Check(op);
+}
 REFRACT_CUDA_STRIDED(MapOp)
 REFRACT_CUDA_STRIDED(MatMulOp)
 REFRACT_CUDA_STRIDED(ReduceOp)

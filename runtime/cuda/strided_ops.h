@@ -18,6 +18,7 @@ std::vector<ValueId> InputsOfStrided(const MapOp& op);
 std::vector<ValueId> InputsOfStrided(const MatMulOp& op);
 std::vector<ValueId> InputsOfStrided(const ReduceOp& op);
 std::vector<ValueId> InputsOfStrided(const LookUpOp& op);
+std::vector<ValueId> InputsOfStrided(const ForeignOp& op);
 
 // Empty, or what is wrong: the rest of a sentence that begins with the
 // operator. Sizes, strides and bounds are looked at for batches 1 and
@@ -29,6 +30,8 @@ std::string WhyNotValid(const MatMulOp& op, const Program& program,
 std::string WhyNotValid(const ReduceOp& op, const Program& program,
                         int64_t max_batch);
 std::string WhyNotValid(const LookUpOp& op, const Program& program,
+                        int64_t max_batch);
+std::string WhyNotValid(const ForeignOp& op, const Program& program,
                         int64_t max_batch);
 
 // As Lower().

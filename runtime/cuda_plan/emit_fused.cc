@@ -50,6 +50,7 @@ absl::Status EmitMatMul(const MatMulOp& op, const Step& step,
     emitter.Set(out_local, std::move(out));
     return absl::OkStatus();
   }
+  if (!a.dims.back().constant()) return No("it sums over the batch");
   REFRACT_ASSIGN_OR_RETURN(Tensor b, emitter.Get(b_local));
   if (op.b_transposed) {
     std::vector<size_t> order(b.rank());

@@ -38,6 +38,15 @@ absl::Status FloatingOnly(const Tensor& tensor) {
   return No(absl::StrCat("its operand is ", cuda::Name(tensor.dtype)));
 }
 
+// Before anything is emitted: others may still do it.
+absl::Status NotAlongBatch(const Tensor& tensor,
+                           const std::vector<size_t>& dims) {
+  for (const size_t d : dims) {
+    if (!tensor.dims[d].constant()) return No("it works along the batch");
+  }
+  return absl::OkStatus();
+}
+
 // sum, mean, amax, amin.
 absl::Status EmitSum(const NodeStep& node, ReduceKind kind, Emitter& emitter) {
   const NodeArgs args(node.node);
@@ -64,6 +73,7 @@ absl::Status EmitSum(const NodeStep& node, ReduceKind kind, Emitter& emitter) {
   for (size_t d = 0; d < self.rank(); ++d) {
     if (reduced[d]) dims.push_back(d);
   }
+  REFRACT_RETURN_IF_ERROR(NotAlongBatch(self, dims));
   REFRACT_ASSIGN_OR_RETURN(const Sizes out_dims, emitter.DimsOfLocal(local));
   const bool keep = out_dims.size() == self.rank();
   REFRACT_ASSIGN_OR_RETURN(
@@ -85,6 +95,7 @@ absl::Status EmitSoftmax(const NodeStep& node, ReduceKind kind,
   const auto dim = args.IntLiteral("dim");
   if (!dim || self.rank() == 0) return No("its dimension is no literal");
   REFRACT_ASSIGN_OR_RETURN(const size_t d, WrapDim(*dim, self.rank()));
+  REFRACT_RETURN_IF_ERROR(NotAlongBatch(self, {d}));
   REFRACT_ASSIGN_OR_RETURN(
       const Tensor out,
       emitter.NewResult(node.outputs[0], self.dims, emitter.compute_type()));
@@ -452,12 +463,10 @@ std::optional<absl::Status> EmitAttention(const NodeStep& node,
   return EmitAttentionOf(node, emitter);
 }
 
-absl::Status EmitNode(const NodeStep& node, const CompileOptions& options,
-                      Emitter& emitter) {
-  if (std::all_of(node.outputs.begin(), node.outputs.end(),
-                  [](int local) { return local == kNoLocal; })) {
-    return absl::OkStatus();
-  }
+namespace {
+
+absl::Status EmitOwn(const NodeStep& node, const CompileOptions& options,
+                     Emitter& emitter) {
   if (auto emitted = EmitView(node, emitter)) return *emitted;
   if (auto emitted = EmitCopy(node, emitter)) return *emitted;
   if (auto emitted = EmitReduction(node, emitter)) return *emitted;
@@ -466,6 +475,18 @@ absl::Status EmitNode(const NodeStep& node, const CompileOptions& options,
   if (auto emitted = EmitElements(node, emitter)) return *emitted;
   if (auto emitted = EmitBinary(node, emitter)) return *emitted;
   return No("it has no form on the device");
+}
+
+}  // namespace
+
+absl::Status EmitNode(const NodeStep& node, const CompileOptions& options,
+                      Emitter& emitter) {
+  if (std::all_of(node.outputs.begin(), node.outputs.end(),
+                  [](int local) { return local == kNoLocal; })) {
+    return absl::OkStatus();
+  }
+  const size_t progress = emitter.progress();
+  return OrForeign(EmitOwn(node, options, emitter), progress, node, emitter);
 }
 
 }  // namespace refract::runtime::cuda_plan

@@ -382,6 +382,48 @@ absl::StatusOr<Tensor> Emitter::AddConstant(int local) {
   return tensor;
 }
 
+absl::StatusOr<Tensor> Emitter::ExactConstant(int local) {
+  const auto found = exact_.find(local);
+  if (found != exact_.end()) return found->second;
+  const Operand& operand = plan_.constants[local];
+  const std::string& name = plan_.locals[local].name;
+  if (operand.kind == Operand::Kind::kTensor &&
+      operand.tensor.dtype == base::DType::kFloat32) {
+    return Get(local);
+  }
+  const std::optional<DType> dtype = TypeOf(operand.tensor.dtype);
+  if (operand.kind != Operand::Kind::kTensor || !dtype) {
+    return No(absl::StrCat("constant ", name, " is ",
+                           base::Name(operand.tensor.dtype)));
+  }
+  const base::Dims& dims = operand.tensor.dims;
+  const int64_t count = operand.tensor.num_elements();
+  if (count < 1) return No(absl::StrCat("constant ", name, " is empty"));
+  const int64_t cols = dims.empty() ? 1 : dims.back();
+  cuda::WeightData data{.count = count};
+  if (cuda::IsFloating(*dtype)) {
+    REFRACT_ASSIGN_OR_RETURN(std::vector<float> values, FloatsOf(local));
+    data.data = Keep(std::move(values));
+  } else if (*dtype == DType::kInt32) {
+    data.indices = operand.tensor.as<int32_t>().data();
+  } else {
+    data.bytes = operand.tensor.data;
+  }
+  weights_.push_back(data);
+  Tensor tensor;
+  tensor.dtype = *dtype;
+  tensor.value = builder_.Weight(name, *dtype, count / cols, cols);
+  for (const int64_t dim : dims) tensor.dims.push_back(dim);
+  tensor.strides.assign(dims.size(), 1);
+  Size stride = builder_.value(tensor.value).ld;
+  for (size_t d = dims.size(); d-- > 1;) {
+    tensor.strides[d - 1] = stride;
+    stride = stride * tensor.dims[d - 1];
+  }
+  exact_[local] = tensor;
+  return tensor;
+}
+
 absl::StatusOr<cuda::ValueId> Emitter::Matrix(int local, bool turn) {
   const auto key = std::make_pair(local, turn);
   const auto found = matrices_.find(key);

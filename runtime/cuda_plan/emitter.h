@@ -61,6 +61,8 @@ class Emitter {
   // is [n, k], or [k, n] to be turned.
   absl::StatusOr<cuda::ValueId> Matrix(int local, bool turn);
   absl::StatusOr<cuda::ValueId> BiasRow(int local);
+  // A constant of the type that the graph gives it, for code that is not ours.
+  absl::StatusOr<Tensor> ExactConstant(int local);
   // A constant of our own.
   Tensor AddMatrix(const std::string& name, int64_t rows, int64_t cols,
                    std::vector<float> values);
@@ -136,6 +138,13 @@ class Emitter {
                       const Tensor& index, size_t index_rank,
                       cuda::Outside outside, const Tensor& out);
 
+  // For what has no form of our own; null: nobody.
+  ForeignOperators* foreign() const { return options_.foreign; }
+  // Changes with everything that is emitted but constants.
+  size_t progress() const {
+    return builder_.num_ops() + builder_.num_values_but_weights();
+  }
+
   cuda::ProgramBuilder& builder() { return builder_; }
   size_t num_ops() const { return builder_.num_ops(); }
   // The operators from `first` on, for logs: "linear, map".
@@ -173,6 +182,7 @@ class Emitter {
   const cuda::DType compute_type_;
   cuda::ProgramBuilder builder_;
   std::map<int, Tensor> tensors_;
+  std::map<int, Tensor> exact_;  // constants, by ExactConstant()
   // What AddNumber() found, at each of kProbes.
   absl::flat_hash_map<int, std::array<Operand, 3>> numbers_;
   absl::flat_hash_map<int, Place> places_;
@@ -212,6 +222,13 @@ struct NodeStep {
 };
 absl::Status EmitNode(const NodeStep& node, const CompileOptions& options,
                       Emitter& emitter);
+// By code that is not ours.
+absl::Status EmitForeign(const NodeStep& node, ForeignOperators& operators,
+                         Emitter& emitter);
+// `own`, or, where that is Unimplemented and nothing was emitted since
+// `progress`, what EmitForeign() makes of it.
+absl::Status OrForeign(absl::Status own, size_t progress, const NodeStep& node,
+                       Emitter& emitter);
 // The families that it tries: nullopt when the operator is of another one.
 std::optional<absl::Status> EmitView(const NodeStep& node, Emitter& emitter);
 std::optional<absl::Status> EmitCopy(const NodeStep& node, Emitter& emitter);

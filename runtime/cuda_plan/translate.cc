@@ -131,7 +131,15 @@ class Translator {
 
  private:
   absl::Status Emit(const Step& step) {
-    if (step.fused) return EmitFused(step, emitter_);
+    if (step.fused) {
+      const size_t progress = emitter_.progress();
+      absl::Status own = EmitFused(step, emitter_);
+      if (step.nodes.size() != 1) return own;
+      return OrForeign(
+          std::move(own), progress,
+          {graph_.nodes[step.nodes[0]], step.operands, step.outputs, step},
+          emitter_);
+    }
     if (step.nodes.size() == 1) {
       return EmitNode(
           {graph_.nodes[step.nodes[0]], step.operands, step.outputs, step},

@@ -10,10 +10,15 @@
 // Views, slices, permutations and broadcasts are strides and cost nothing; what
 // is concatenated is written where it belongs by whoever computes it.
 //
+// Operators without a device form are given to somebody else's code, where
+// there is such code (TranslateOptions::foreign); on the request's own rows
+// alone, so that it may look at all of them.
+//
 // What cannot be translated is refused by name, never run wrongly: operators
-// without a device form, sizes that depend on something else than the batch,
-// results that mix rows, types other than float32, float16, bfloat16, int32,
-// int64 and bool. Integers are ids of look-ups, or converted to float.
+// that nobody computes there, sizes that depend on something else than the
+// batch, types other than float32, float16, bfloat16, int32, int64 and bool. In
+// our own kernels integers are ids of look-ups, or converted to float, and rows
+// of the batch do not mix.
 
 #include <cstddef>
 #include <cstdint>
@@ -26,6 +31,7 @@
 #include "models/weights.h"
 #include "runtime/cuda/instance.h"
 #include "runtime/cuda/program.h"
+#include "runtime/cuda_plan/foreign.h"
 #include "runtime/program.h"
 
 namespace refract::runtime::cuda_plan {
@@ -47,6 +53,9 @@ struct TranslateOptions {
   // Largest batch: what buffers are planned for. ≥ 1.
   int64_t max_batch = 1024;
   CompileOptions compile;
+  // Computes what has no form of our own; null: such operators are refused. The
+  // kernels that it made outlive it.
+  ForeignOperators* foreign = nullptr;
 };
 
 struct Translation {

@@ -20,6 +20,7 @@
 #include "gpu_node/gpu_node.h"
 #include "gtest/gtest.h"
 #include "models/split_plan.h"
+#include "runtime/cuda_aten/operators.h"
 #include "tests/cpu_node/small_model.h"
 #include "tests/gpu_node/slot_call.h"
 #include "tests/runtime/cuda/testing/checked_device.h"
@@ -120,7 +121,8 @@ std::shared_ptr<models::LoadedModel> NewModel(
 class CudaNode {
  public:
   CudaNode(std::vector<std::shared_ptr<models::LoadedModel>> loaded,
-           GpuNodeOptions options, int64_t memory_bytes = int64_t{1} << 26)
+           GpuNodeOptions options, int64_t memory_bytes = int64_t{1} << 26,
+           bool foreign = false)
       : random_(std::random_device()()), memory_(NewSlotMemory()) {
     const unsigned seed = random_();
     std::printf("seed %u\n", seed);
@@ -138,6 +140,7 @@ class CudaNode {
     cuda.max_rows = kMaxRows;
     cuda.weight_memory = options.weight_memory;
     cuda.workspace_bytes = 256;
+    if (foreign) cuda.foreign = runtime::cuda_aten::MakeOperators({});
     options.max_batch = kMaxRows;
     options.first_backoff = absl::Milliseconds(1);
     options.last_backoff = absl::Milliseconds(10);
@@ -383,12 +386,19 @@ TEST(CudaDeviceTest, WhatDoesNotFitIsLeftOutWithItsBytes) {
   EXPECT_EQ(cuda.api().live(), 0u);
 }
 
+// A model whose HN part is an operator without a form of our own.
+std::shared_ptr<models::LoadedModel> NewForeignModel(
+    const testing_models::SmallModelOptions& options = {}) {
+  auto model = NewModel(options);
+  models::Graph& graph = model->graph;
+  graph.nodes[2].op = "aten.sinc.default";
+  graph.nodes[2].args = {{"self", models::ValueRef{graph.FindValue("all")}}};
+  graph.values[graph.FindValue("logit")].shape[1] = kDense + kDim;
+  return model;
+}
+
 TEST(CudaDeviceTest, WhatTheGpuCannotRunIsLeftOutByName) {
-  auto sorts = NewModel({.name = "sorts"});
-  sorts->graph.nodes[2].op = "aten.sinc.default";
-  sorts->graph.nodes[2].args = {
-      {"self", models::ValueRef{sorts->graph.FindValue("all")}}};
-  sorts->graph.values[sorts->graph.FindValue("logit")].shape[1] = kDense + kDim;
+  auto sorts = NewForeignModel({.name = "sorts"});
   CudaNode cuda({sorts, NewModel({.name = "fine"})}, Batching());
   ASSERT_EQ(cuda.node().models().size(), 1u);
   EXPECT_EQ(cuda.node().models()[0].name(), "fine");
@@ -398,6 +408,61 @@ TEST(CudaDeviceTest, WhatTheGpuCannotRunIsLeftOutByName) {
           .status();
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("aten.sinc.default"), HasSubstr("cuda:0")));
+}
+
+TEST(CudaDeviceTest, LibTorchComputesWhatHasNoFormOfOurOwn) {
+  GpuNodeOptions options = Batching();
+  options.instances = 2;
+  CudaNode cuda({NewForeignModel(), NewModel({.name = "b"})}, options,
+                int64_t{1} << 26, true);
+  ASSERT_EQ(cuda.node().models().size(), 2u);
+  std::vector<std::unique_ptr<Exchange>> requests;
+  for (const int64_t rows : {1, 2, 3, 1, 7, 8, 1, 20, 2, 1, 33, 5}) {
+    requests.push_back(NewRequest(rows, cuda.random()));
+    cuda.Send(*requests.back(), requests.size() % 2);
+  }
+  for (size_t i = 0; i < requests.size(); ++i) {
+    cuda.Expect(*requests[i], (i + 1) % 2);
+  }
+  EXPECT_GT(cuda.api().foreign_runs(), 0);
+  EXPECT_TRUE(cuda.node().Drain(absl::InfiniteDuration()));
+  EXPECT_THAT(cuda.api().violations(), IsEmpty());
+}
+
+TEST(CudaDeviceTest, ALostGpuThatLibTorchUsesIsNotReset) {
+  std::vector<std::unique_ptr<DeviceModel>> list;
+  list.push_back(*DeviceModel::Create(NewForeignModel()));
+  const DeviceModels models(std::move(list));
+  auto api = std::make_unique<CheckedDevice>(1);
+  CheckedDevice& checked = *api;
+  CudaDevice::Options options;
+  options.max_rows = kMaxRows;
+  options.workspace_bytes = 256;
+  options.weight_memory = 1;  // loaded when asked for
+  options.foreign = runtime::cuda_aten::MakeOperators({});
+  CudaDevice device(std::move(api), options);
+  const auto loaded = device.Add(models[0]);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->foreign, 1u);
+  device.SetOrder(models);
+  const auto wait = [&](const auto& call) {
+    absl::Status status;
+    absl::Notification done;
+    call([&](const absl::Status& result) {
+      status = result;
+      done.Notify();
+    });
+    done.WaitForNotification();
+    return status;
+  };
+  checked.FailCall(1, Code::kUnavailable);
+  EXPECT_EQ(wait([&](auto done) { device.LoadWeights(0, {}, done); }).code(),
+            absl::StatusCode::kUnavailable);
+  const absl::Status again = wait([&](auto done) { device.Start(0, done); });
+  EXPECT_EQ(again.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(again.message()),
+              HasSubstr("this process must be started again"));
+  EXPECT_EQ(checked.resets(), 0);
 }
 
 TEST(CudaDeviceTest, ModelsTakeTurnsInADeviceThatHoldsOne) {

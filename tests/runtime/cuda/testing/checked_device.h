@@ -26,16 +26,10 @@
 
 #include "runtime/cuda/device_api.h"
 #include "runtime/cuda/kernels/dispatch.h"
+#include "tests/runtime/cuda/testing/accesses.h"
 #include "tests/runtime/cuda/testing/simt.h"
 
 namespace refract::runtime::cuda::testing {
-
-struct Access {
-  const std::byte* begin;
-  int64_t bytes;
-  bool write;
-  bool host;  // pinned rather than device memory
-};
 
 class CheckedDevice : public DeviceApi {
  public:
@@ -54,6 +48,8 @@ class CheckedDevice : public DeviceApi {
   int calls() const { return calls_; }
   int graph_launches() const { return graph_launches_; }
   int kernel_launches() const { return kernel_launches_; }
+  int resets() const { return resets_; }
+  int foreign_runs() const { return foreign_runs_; }
   int allocations() const { return allocations_; }
   int captures() const { return captures_; }
   // The test itself reads or writes pinned memory now.
@@ -186,6 +182,16 @@ class CheckedDevice : public DeviceApi {
     ++kernel_launches_;
     return Give(stream, {AccessesOf(call), [this, call] { Execute(call); }});
   }
+  Status Run(const ForeignCall& call, Stream handle) override {
+    REFRACT_CUDA_RETURN_IF_ERROR(Enter("Run", kNotInCapture));
+    ++foreign_runs_;
+    // Somebody else's code may look at what it is given at once: the device has
+    // done all before it.
+    REFRACT_CUDA_RETURN_IF_ERROR(Give(handle, {AccessesOf(call), [] {}}));
+    const Clock& clock = Find(handle)->clock;
+    RunUntil([&] { return Reached(clock); });
+    return call.kernel->Run(call, handle.handle);
+  }
   Status Prepare(const GemmShape& shape, int64_t workspace_bytes) override {
     REFRACT_CUDA_RETURN_IF_ERROR(Enter("Prepare", kNotInCapture));
     if (workspace_bytes < 0) Violation("prepares with negative workspace");
@@ -244,6 +250,7 @@ class CheckedDevice : public DeviceApi {
 
   Status Reset() override {
     ++calls_;
+    ++resets_;
     lost_ = false;
     fail_at_ = -1;
     for (auto& [begin, block] : blocks_) std::free(begin);
@@ -511,151 +518,6 @@ class CheckedDevice : public DeviceApi {
     }
   }
 
-  // Row by row: columns beside a view belong to somebody else.
-  static void AddRows(const void* data, int64_t rows, int64_t cols, int64_t ld,
-                      DType dtype, bool write, std::vector<Access>& accesses) {
-    if (data == nullptr || cols == 0) return;
-    const int64_t size = SizeOf(dtype);
-    for (int64_t row = 0; row < rows; ++row) {
-      accesses.push_back({static_cast<const std::byte*>(data) + row * ld * size,
-                          cols * size, write, false});
-    }
-  }
-  // Of a strided tensor the runs of neighbours, or, where there are many, what
-  // lies between its first and last element.
-  static void AddStrided(const void* data, const int64_t* strides,
-                         const int64_t* dims, int rank, DType dtype, bool write,
-                         std::vector<Access>& accesses) {
-    constexpr size_t kMostRuns = 64;
-    if (data == nullptr) return;
-    int64_t count = 1, last = 0;
-    for (int d = 0; d < rank; ++d) {
-      count *= dims[d];
-      last += (dims[d] - 1) * strides[d];
-    }
-    if (count == 0) return;
-    const int64_t size = SizeOf(dtype);
-    const auto* begin = static_cast<const std::byte*>(data);
-    std::vector<Access> runs;
-    for (int64_t i = 0; i < count && runs.size() <= kMostRuns; ++i) {
-      int64_t rest = i, at = 0;
-      for (int d = rank - 1; d >= 0; --d) {
-        at += rest % dims[d] * strides[d];
-        rest /= dims[d];
-      }
-      const std::byte* element = begin + at * size;
-      if (!runs.empty() && runs.back().begin + runs.back().bytes == element) {
-        runs.back().bytes += size;
-      } else if (runs.empty() || runs.back().begin != element) {
-        runs.push_back({element, size, write, false});
-      }
-    }
-    if (runs.size() > kMostRuns) {
-      runs = {{begin, (last + 1) * size, write, false}};
-    }
-    accesses.insert(accesses.end(), runs.begin(), runs.end());
-  }
-  static void AddStrided(const StridedOperand& operand, const int64_t* dims,
-                         int rank, std::vector<Access>& accesses) {
-    AddStrided(operand.data, operand.strides, dims, rank, operand.dtype, false,
-               accesses);
-  }
-  static void AddAccesses(const MapCall& c, std::vector<Access>& a) {
-    for (int i = 0; i < c.num_inputs; ++i) {
-      AddStrided(c.inputs[i], c.dims, c.rank, a);
-    }
-    AddStrided(c.out, c.out_strides, c.dims, c.rank, c.out_dtype, true, a);
-  }
-  static void AddAccesses(const MatMulCall& c, std::vector<Access>& a) {
-    int64_t dims[kMaxRank] = {};
-    std::copy(c.dims, c.dims + c.rank, dims);
-    const auto matrix = [&](int64_t rows, int64_t cols) {
-      dims[c.rank] = rows;
-      dims[c.rank + 1] = cols;
-      return dims;
-    };
-    AddStrided(c.a, matrix(c.m, c.k), c.rank + 2, a);
-    AddStrided(c.b, matrix(c.k, c.n), c.rank + 2, a);
-    AddStrided(c.bias, &c.n, 1, a);
-    AddStrided(c.out, c.out_strides, matrix(c.m, c.n), c.rank + 2, c.out_dtype,
-               true, a);
-  }
-  static void AddAccesses(const ReduceCall& c, std::vector<Access>& a) {
-    const int all = c.rank + c.inner_rank;
-    AddStrided(c.in, c.dims, all, a);
-    AddStrided(c.gamma, c.dims + c.rank, c.inner_rank, a);
-    AddStrided(c.beta, c.dims + c.rank, c.inner_rank, a);
-    AddStrided(c.out, c.out_strides, c.dims,
-               KeepsElements(c.kind) ? all : c.rank, c.out_dtype, true, a);
-  }
-  static void AddAccesses(const LookUpCall& c, std::vector<Access>& a) {
-    const int64_t* dims = c.dims;
-    AddStrided(c.index, dims, c.rank, a);
-    AddStrided(c.table, dims, c.rank, a);  // of the first row
-    AddRows(c.table.data, c.table_rows, 1, c.row_stride, c.table.dtype, false,
-            a);
-    AddRows(c.batch, 1, 1, 1, DType::kInt32, false, a);
-    AddRows(c.faults, 1, 1, 1, DType::kInt32, true, a);
-    AddStrided(c.out, c.out_strides, dims, c.rank, c.out_dtype, true, a);
-  }
-
-  static std::vector<Access> AccessesOf(const Call& call) {
-    std::vector<Access> a;
-    if (const auto* c = std::get_if<GemmCall>(&call)) {
-      const GemmShape& s = c->shape;
-      AddRows(c->in, s.m, s.k, s.ld_in, s.dtype, false, a);
-      AddRows(c->weight, s.n, s.k, s.ld_weight, s.dtype, false, a);
-      AddRows(c->bias, 1, s.n, s.n, s.dtype, false, a);
-      AddRows(c->out, s.m, s.n, s.ld_out, s.dtype, true, a);
-      a.push_back({static_cast<std::byte*>(c->workspace), c->workspace_bytes,
-                   true, false});
-    } else if (const auto* c = std::get_if<InteractionCall>(&call)) {
-      AddRows(c->dense, c->samples, c->dim, c->ld_dense, c->dtype, false, a);
-      AddRows(c->embeddings, c->samples, (c->features - 1) * c->dim,
-              c->ld_embeddings, c->dtype, false, a);
-      AddRows(c->out, c->samples,
-              (c->copy_dense ? c->dim : 0) +
-                  NumPairs(c->features, c->diagonal) + c->pad,
-              c->ld_out, c->dtype, true, a);
-    } else if (const auto* c = std::get_if<ChainCall>(&call)) {
-      for (int i = 0; i < c->num_operands; ++i) {
-        const ChainOperand& operand = c->operands[i];
-        AddRows(operand.data, operand.ld == 0 ? 1 : c->rows,
-                operand.one_column ? 1 : c->cols, operand.ld, operand.dtype,
-                false, a);
-      }
-      AddRows(c->out, c->rows, c->cols + c->pad, c->ld_out, c->dtype, true, a);
-    } else if (const auto* c = std::get_if<CrossCall>(&call)) {
-      AddRows(c->x0, c->rows, c->cols, c->ld_x0, c->dtype, false, a);
-      AddRows(c->y, c->rows, c->cols, c->ld_y, c->dtype, false, a);
-      AddRows(c->x, c->rows, c->cols, c->ld_x, c->dtype, false, a);
-      AddRows(c->bias, 1, c->cols, c->cols, c->dtype, false, a);
-      AddRows(c->out, c->rows, c->cols + c->pad, c->ld_out, c->dtype, true, a);
-    } else if (const auto* c = std::get_if<GatherCall>(&call)) {
-      AddRows(c->unique, c->capacity, c->cols, c->ld_unique, c->dtype, false,
-              a);
-      AddRows(c->index, c->rows, 1, 1, DType::kInt32, false, a);
-      AddRows(c->num_unique, 1, 1, 1, DType::kInt32, false, a);
-      AddRows(c->batch, 1, 1, 1, DType::kInt32, false, a);
-      AddRows(c->faults, 1, 1, 1, DType::kInt32, true, a);
-      AddRows(c->out, c->rows, c->cols + c->pad, c->ld_out, c->dtype, true, a);
-    } else if (const auto* c = std::get_if<RowNormCall>(&call)) {
-      AddRows(c->in, c->rows, c->cols, c->ld_in, c->dtype, false, a);
-      AddRows(c->gamma, 1, c->cols, c->cols, c->dtype, false, a);
-      AddRows(c->beta, 1, c->cols, c->cols, c->dtype, false, a);
-      AddRows(c->out, c->rows, c->cols + c->pad, c->ld_out, c->dtype, true, a);
-    } else if (const auto* c = std::get_if<MapCall>(&call)) {
-      AddAccesses(*c, a);
-    } else if (const auto* c = std::get_if<MatMulCall>(&call)) {
-      AddAccesses(*c, a);
-    } else if (const auto* c = std::get_if<ReduceCall>(&call)) {
-      AddAccesses(*c, a);
-    } else if (const auto* c = std::get_if<LookUpCall>(&call)) {
-      AddAccesses(*c, a);
-    }
-    return a;
-  }
-
   const int64_t memory_bytes_;
   int64_t used_bytes_ = 0;
   std::mt19937 random_;
@@ -666,8 +528,8 @@ class CheckedDevice : public DeviceApi {
   int fail_at_ = -1;
   Code fail_code_ = Code::kOk;
   bool lost_ = false;
-  int graph_launches_ = 0, kernel_launches_ = 0, allocations_ = 0,
-      captures_ = 0;
+  int graph_launches_ = 0, kernel_launches_ = 0, foreign_runs_ = 0,
+      allocations_ = 0, captures_ = 0, resets_ = 0;
 
   std::map<std::byte*, Block> blocks_;
   std::map<void*, std::unique_ptr<StreamState>> streams_;

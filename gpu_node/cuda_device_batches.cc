@@ -1,0 +1,236 @@
+// The way of a batch through a CudaDevice: upload, execution, download, errors.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "gpu_node/cuda_device.h"
+#include "gpu_node/cuda_work.h"
+#include "gpu_node/finite.h"
+
+namespace refract::gpu_node {
+
+using runtime::cuda::Instance;
+namespace cuda = runtime::cuda;
+
+void CudaDevice::Upload(int instance, int slot, Batch* batch, Done done) {
+  Post([this, instance, slot, batch, done = std::move(done)]() mutable {
+    Work& work = WorkOf(instance, slot);
+    work = Work();
+    work.batch = batch;
+    work.entry = order_[batch->model];
+    bool waits = false;
+    const absl::Status status = UploadHere(instance, work, &waits);
+    if (!status.ok()) return Fail(instance, status, std::move(done));
+    if (!waits) return done(status);
+    pending_.push_back({instance, &work, false, std::move(done)});
+  });
+}
+
+absl::Status CudaDevice::UploadHere(int index, Work& work, bool* waits) {
+  Entry& entry = *work.entry;
+  Instance& instance = *entry.instances[index];
+  if (instance.state() != Instance::State::kReady) {
+    return absl::UnavailableError(absl::StrCat(
+        "model ", entry.model->name(), " is not loaded in ", options_.name));
+  }
+  int64_t total = 0;
+  size_t good = 0;
+  work.parts.resize(work.batch->members.size());
+  for (size_t i = 0; i < work.parts.size(); ++i) {
+    BatchMember& member = work.batch->members[i];
+    member.non_finite = false;
+    member.status = base::Annotate(
+        ReadMember(*entry.model, member, work.parts[i]), "on the GPU node");
+    if (!member.status.ok()) continue;
+    total += work.parts[i].rows;
+    ++good;
+  }
+  // Otherwise one by one, when they are executed.
+  if (total < 1 || total > entry.max_rows || (good > 1 && !entry.by_rows)) {
+    return absl::OkStatus();
+  }
+  const auto slot = instance.Acquire(total);
+  if (!slot.ok()) return Lost(slot.status());
+  work.slot = *slot;
+  int64_t first = 0;
+  for (size_t i = 0; i < work.parts.size(); ++i) {
+    CudaPart& part = work.parts[i];
+    if (!work.batch->members[i].status.ok()) continue;
+    part.first = first;
+    FillSlot(entry.translation, instance, work.slot, part.inputs->views, first,
+             0, part.rows);
+    first += part.rows;
+  }
+  const cuda::Status status = instance.Upload(work.slot);
+  if (!status.ok()) return Lost(status);
+  *waits = true;
+  return absl::OkStatus();
+}
+
+void CudaDevice::Execute(int instance, int slot, Batch* batch, Done done) {
+  Post([this, instance, slot, done = std::move(done)]() mutable {
+    Work& work = WorkOf(instance, slot);
+    bool waits = false;
+    const absl::Status status = ExecuteHere(instance, work, &waits);
+    if (!status.ok()) return Fail(instance, status, std::move(done));
+    if (!waits) return done(status);
+    pending_.push_back({instance, &work, true, std::move(done)});
+  });
+}
+
+absl::Status CudaDevice::ExecuteHere(int index, Work& work, bool* waits) {
+  if (work.entry == nullptr) {
+    return absl::UnavailableError("the instance was lost meanwhile");
+  }
+  if (work.slot >= 0) {
+    const cuda::Status status = work.entry->instances[index]->Submit(work.slot);
+    if (!status.ok()) return Lost(status);
+    *waits = true;
+    return absl::OkStatus();
+  }
+  for (size_t i = 0; i < work.parts.size(); ++i) {
+    if (!work.batch->members[i].status.ok()) continue;
+    REFRACT_RETURN_IF_ERROR(RunAlone(index, work, i));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaDevice::FinishExecute(int index, Work& work) {
+  Instance& instance = *work.entry->instances[index];
+  const cuda::Status status = instance.Wait(work.slot);
+  if (status.ok()) return absl::OkStatus();
+  if (status.code() != cuda::Code::kInvalidArgument) return Lost(status);
+  // One of them is at fault: the others are not to fail with it.
+  instance.Release(work.slot);
+  work.slot = -1;
+  for (size_t i = 0; i < work.parts.size(); ++i) {
+    if (!work.batch->members[i].status.ok()) continue;
+    REFRACT_RETURN_IF_ERROR(RunAlone(index, work, i));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaDevice::RunAlone(int index, Work& work, size_t i) {
+  Entry& entry = *work.entry;
+  Instance& instance = *entry.instances[index];
+  BatchMember& member = work.batch->members[i];
+  CudaPart& part = work.parts[i];
+  if (part.rows > entry.max_rows && !entry.by_rows) {
+    member.status = absl::InvalidArgumentError(
+        absl::StrCat("a request of ", part.rows, " rows; model ",
+                     entry.model->name(), " takes up to ", entry.max_rows,
+                     " on ", options_.name, " and cannot be run in pieces"));
+    return absl::OkStatus();
+  }
+  part.results.clear();
+  for (const base::TensorSpec& spec : part.specs) {
+    absl::StatusOr<base::Tensor> result =
+        base::Tensor::Allocate(spec.dtype, spec.dims);
+    if (!result.ok()) {
+      member.status = result.status();
+      return absl::OkStatus();
+    }
+    part.results.push_back(*std::move(result));
+  }
+  // About equal pieces: each takes the smallest bucket that holds it.
+  const int64_t pieces = (part.rows + entry.max_rows - 1) / entry.max_rows;
+  for (int64_t piece = 0; piece < pieces; ++piece) {
+    const int64_t first = part.rows * piece / pieces;
+    const int64_t count = part.rows * (piece + 1) / pieces - first;
+    const auto slot = instance.Acquire(count);
+    if (!slot.ok()) return Lost(slot.status());
+    FillSlot(entry.translation, instance, *slot, part.inputs->views, 0, first,
+             count);
+    cuda::Status status = instance.Submit(*slot);
+    if (status.ok()) status = instance.Wait(*slot);
+    if (status.ok())
+      CopyResults(entry.translation, instance, *slot, first, count, part);
+    instance.Release(*slot);
+    if (status.code() == cuda::Code::kInvalidArgument) {
+      member.status = absl::InvalidArgumentError(
+          absl::StrCat("on the GPU node: ", status.message()));
+      return absl::OkStatus();
+    }
+    if (!status.ok()) return Lost(status);
+  }
+  return absl::OkStatus();
+}
+
+void CudaDevice::Download(int instance, int slot, Batch* batch, Done done) {
+  Post([this, instance, slot, done = std::move(done)] {
+    Work& work = WorkOf(instance, slot);
+    if (work.entry == nullptr) {
+      return done(absl::UnavailableError("the instance was lost meanwhile"));
+    }
+    DownloadHere(instance, work);
+    work = Work();
+    done(absl::OkStatus());
+  });
+}
+
+void CudaDevice::DownloadHere(int index, Work& work) {
+  const Entry& entry = *work.entry;
+  Instance& instance = *entry.instances[index];
+  for (size_t i = 0; i < work.parts.size(); ++i) {
+    BatchMember& member = work.batch->members[i];
+    if (!member.status.ok()) continue;
+    const std::vector<base::TensorView> outputs =
+        ResultsOf(entry.translation, instance, work.slot, work.parts[i]);
+    member.non_finite =
+        std::any_of(outputs.begin(), outputs.end(), HasNonFinite);
+    absl::StatusOr<transport::OutgoingMessage> reply =
+        entry.model->Answer(*member.call, outputs);
+    member.status = base::Annotate(reply.status(), "on the GPU node");
+    if (reply.ok()) member.reply = *std::move(reply);
+  }
+  if (work.slot >= 0) instance.Release(work.slot);
+}
+
+bool CudaDevice::Poll() {
+  for (size_t i = 0; i < pending_.size(); ++i) {
+    Pending& pending = pending_[i];
+    Work& work = *pending.work;
+    Instance& instance = *work.entry->instances[pending.instance];
+    const auto ended = pending.execute ? instance.Done(work.slot)
+                                       : instance.Uploaded(work.slot);
+    if (ended.ok() && !*ended) continue;
+    const int index = pending.instance;
+    const bool execute = pending.execute;
+    Done done = std::move(pending.done);
+    pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i));
+    absl::Status status = ended.ok() ? absl::OkStatus() : Lost(ended.status());
+    if (status.ok() && execute) status = FinishExecute(index, work);
+    if (status.ok()) {
+      done(status);
+    } else {
+      Fail(index, status, std::move(done));
+    }
+    return true;
+  }
+  return false;
+}
+
+void CudaDevice::Fail(int instance, const absl::Status& status, Done done) {
+  const absl::Status why = absl::UnavailableError(
+      absl::StrCat("device ", options_.name, ", instance ", instance, ": ",
+                   status.message()));
+  std::vector<Done> all;
+  all.push_back(std::move(done));
+  for (size_t i = pending_.size(); i-- > 0;) {
+    if (pending_[i].instance != instance) continue;
+    all.push_back(std::move(pending_[i].done));
+    pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  // Before the scheduler takes the calls back that these read from.
+  for (int slot = 0; slot < kCudaSlots; ++slot) WorkOf(instance, slot) = Work();
+  for (const auto& entry : entries_) {
+    if (entry->instances[instance]->state() != Instance::State::kUnloaded) {
+      entry->instances[instance]->Unload();
+    }
+  }
+  for (const Done& one : all) one(why);
+}
+
+}  // namespace refract::gpu_node

@@ -1,0 +1,466 @@
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
+#include <ATen/core/stack.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/InferenceMode.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/status_macros.h"
+#include "models/aten/bind_torch.h"
+#include "models/aten/convert_torch.h"
+#include "models/aten/result_torch.h"
+#include "runtime/cuda_aten/indices.h"
+#include "runtime/cuda_aten/operators.h"
+
+namespace refract::runtime::cuda_aten {
+namespace {
+
+using cuda::ForeignCall;
+using cuda::ForeignKind;
+using cuda::ForeignOperand;
+using cuda::ForeignTensor;
+using cuda_plan::ForeignOperandFacts;
+using models::aten::Operand;
+using models::aten::Slot;
+
+absl::Status No(const std::string& why) {
+  return absl::UnimplementedError(why);
+}
+
+at::ScalarType TypeOf(cuda::DType dtype) {
+  switch (dtype) {
+    case cuda::DType::kFloat32:
+      return at::kFloat;
+    case cuda::DType::kFloat16:
+      return at::kHalf;
+    case cuda::DType::kBFloat16:
+      return at::kBFloat16;
+    case cuda::DType::kInt32:
+      return at::kInt;
+    case cuda::DType::kInt64:
+      return at::kLong;
+    case cuda::DType::kBool:
+      return at::kBool;
+  }
+  return at::kFloat;
+}
+
+Operand NumberOf(const ForeignOperand& from) {
+  Operand number;
+  switch (from.kind) {
+    case ForeignKind::kInteger:
+      number.kind = Operand::Kind::kInt;
+      number.i = from.integer;
+      break;
+    case ForeignKind::kReal:
+      number.kind = Operand::Kind::kFloat;
+      number.f = from.real;
+      break;
+    case ForeignKind::kTruth:
+      number.kind = Operand::Kind::kBool;
+      number.b = from.integer != 0;
+      break;
+    case ForeignKind::kNone:
+    case ForeignKind::kTensor:
+      break;
+  }
+  return number;
+}
+
+std::string Text(at::IntArrayRef sizes) {
+  return absl::StrCat("[", absl::StrJoin(sizes, ", "), "]");
+}
+
+cuda::Status ToCuda(const absl::Status& status) {
+  const std::string message(status.message());
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return {};
+    case absl::StatusCode::kInvalidArgument:
+      return cuda::InvalidArgument(message);
+    case absl::StatusCode::kResourceExhausted:
+      return {cuda::Code::kResourceExhausted, message};
+    case absl::StatusCode::kUnimplemented:
+      return {cuda::Code::kUnimplemented, message};
+    case absl::StatusCode::kUnavailable:
+      return {cuda::Code::kUnavailable, message};
+    default:
+      return {cuda::Code::kInternal, message};
+  }
+}
+
+// Whether LibTorch says that the device has failed, now or in an earlier call:
+// from there on nothing works on it.
+bool SaysDeviceFailed(absl::string_view message) {
+  return absl::StrContains(message, "CUDA error") ||
+         absl::StrContains(message, "CUDA driver error") ||
+         absl::StrContains(message, "CUBLAS_STATUS_EXECUTION_FAILED");
+}
+
+class AtenKernel final : public cuda::ForeignKernel {
+ public:
+  AtenKernel(std::string name, c10::OperatorHandle op,
+             models::aten::Bound bound, const IndexRule* rule, int gpu,
+             Streams* streams)
+      : name_(std::move(name)),
+        op_(std::move(op)),
+        bound_(std::move(bound)),
+        rule_(rule),
+        gpu_(gpu),
+        streams_(streams) {}
+
+  cuda::Status Run(const ForeignCall& call, void* stream) const override {
+    absl::Status status;
+    const auto body = [&] {
+      models::aten::UseOneThreadHere();
+      status = models::aten::Guarded(name_, [&] { return RunHere(call); });
+    };
+    if (streams_ == nullptr) {
+      body();
+    } else {
+      const std::string wrong = streams_->With(gpu_, stream, body);
+      if (status.ok() && !wrong.empty()) {
+        status = absl::InternalError(absl::StrCat(name_, ": ", wrong));
+      }
+    }
+    if (!status.ok() && SaysDeviceFailed(status.message())) {
+      status = absl::UnavailableError(status.message());
+    }
+    return ToCuda(status);
+  }
+
+ private:
+  at::Device device() const {
+    return gpu_ < 0 ? at::Device(at::kCPU)
+                    : at::Device(at::kCUDA, static_cast<int8_t>(gpu_));
+  }
+
+  // A view of memory that stays whose it is.
+  at::Tensor View(void* data, at::ScalarType type, at::IntArrayRef dims,
+                  at::IntArrayRef strides) const {
+    return at::for_blob(data, dims)
+        .strides(strides)
+        .target_device(device())
+        .options(at::TensorOptions().dtype(type).device(device()))
+        .make_tensor();
+  }
+  at::Tensor View(const ForeignTensor& tensor) const {
+    return View(tensor.data, TypeOf(tensor.dtype), tensor.dims, tensor.strides);
+  }
+
+  absl::StatusOr<at::Tensor> ToTensor(const ForeignOperand& operand) const {
+    if (operand.kind == ForeignKind::kTensor) return View(operand.tensor);
+    return models::aten::ToTensor(NumberOf(operand));
+  }
+
+  absl::StatusOr<c10::IValue> Fill(
+      const Slot& slot, const std::vector<ForeignOperand>& operands) const {
+    const auto at = [&](const Slot::Element& item) -> const ForeignOperand& {
+      return operands[static_cast<size_t>(item.operand)];
+    };
+    switch (slot.kind) {
+      case Slot::Kind::kConstant:
+        return slot.constant;
+      case Slot::Kind::kTensor: {
+        if (operands[slot.operand].kind == ForeignKind::kNone) {
+          return c10::IValue();
+        }
+        REFRACT_ASSIGN_OR_RETURN(at::Tensor tensor,
+                                 ToTensor(operands[slot.operand]));
+        return c10::IValue(std::move(tensor));
+      }
+      case Slot::Kind::kNumber: {
+        REFRACT_ASSIGN_OR_RETURN(
+            const c10::IValue number,
+            models::aten::ToNumber(NumberOf(operands[slot.operand])));
+        return models::aten::CastNumber(number, slot.number);
+      }
+      case Slot::Kind::kTensorList: {
+        c10::List<at::Tensor> list;
+        for (const Slot::Element& item : slot.elements) {
+          REFRACT_ASSIGN_OR_RETURN(at::Tensor tensor, ToTensor(at(item)));
+          list.push_back(std::move(tensor));
+        }
+        return c10::IValue(std::move(list));
+      }
+      case Slot::Kind::kOptionalTensorList: {
+        c10::List<std::optional<at::Tensor>> list;
+        for (const Slot::Element& item : slot.elements) {
+          if (item.operand < 0 || at(item).kind == ForeignKind::kNone) {
+            list.push_back(std::nullopt);
+            continue;
+          }
+          REFRACT_ASSIGN_OR_RETURN(at::Tensor tensor, ToTensor(at(item)));
+          list.push_back(std::move(tensor));
+        }
+        return c10::IValue(std::move(list));
+      }
+      case Slot::Kind::kIntList: {
+        std::vector<int64_t> ints;
+        for (const Slot::Element& item : slot.elements) {
+          ints.push_back(item.operand < 0 ? item.literal : at(item).integer);
+        }
+        return c10::IValue(std::move(ints));
+      }
+    }
+    return absl::InternalError("bad argument");
+  }
+
+  absl::Status RunHere(const ForeignCall& call) const {
+    if (call.operands.size() != bound_.num_operands) {
+      return absl::InternalError(absl::StrCat(name_, ": ", call.operands.size(),
+                                              " operands, not ",
+                                              bound_.num_operands));
+    }
+    const c10::InferenceMode no_gradient;
+    torch::jit::Stack stack;
+    for (const Slot& slot : bound_.slots) {
+      absl::StatusOr<c10::IValue> value = Fill(slot, call.operands);
+      if (!value.ok()) return base::Annotate(value.status(), name_);
+      stack.push_back(*std::move(value));
+    }
+    if (rule_ != nullptr) {
+      REFRACT_RETURN_IF_ERROR(
+          base::Annotate(CheckIndices(stack, call.faults), name_));
+    }
+    op_.callBoxed(stack);
+    std::vector<at::Tensor> results;
+    for (const c10::IValue& value : stack) {
+      if (value.isTensor()) {
+        results.push_back(value.toTensor());
+      } else if (value.isTensorList()) {
+        for (at::Tensor& tensor : value.toTensorVector()) {
+          results.push_back(std::move(tensor));
+        }
+      } else {
+        return absl::UnimplementedError(
+            absl::StrCat(name_, ": gives ", value.tagKind()));
+      }
+    }
+    if (results.size() != call.results.size()) {
+      return absl::InternalError(absl::StrCat(name_, ": gives ", results.size(),
+                                              " results where the model wants ",
+                                              call.results.size()));
+    }
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (call.results[i].data == nullptr) continue;
+      const at::Tensor out = View(call.results[i]);
+      const at::Tensor& value = results[i];
+      if (!value.defined() || value.sizes() != out.sizes() ||
+          value.scalar_type() != out.scalar_type()) {
+        return absl::InternalError(absl::StrCat(
+            name_, ": result ", i, " is ",
+            value.defined() ? absl::StrCat(c10::toString(value.scalar_type()),
+                                           " ", Text(value.sizes()))
+                            : "undefined",
+            ", the model says ", c10::toString(out.scalar_type()), " ",
+            Text(out.sizes())));
+      }
+      out.copy_(value);
+    }
+    return absl::OkStatus();
+  }
+
+  c10::IValue& Argument(torch::jit::Stack& stack,
+                        absl::string_view name) const {
+    const auto index = op_.schema().argumentIndexWithName(std::string(name));
+    TORCH_CHECK(index.has_value(), "no argument ", std::string(name));
+    return stack[static_cast<size_t>(*index)];
+  }
+
+  // Before a kernel would follow them. What is wrong is counted on the device.
+  absl::Status CheckIndices(torch::jit::Stack& stack, int32_t* faults) const {
+    const at::Tensor counter = View(faults, at::kInt, {}, {});
+    const auto checked = [&](const at::Tensor& index, int64_t places) {
+      const at::Tensor wrong =
+          index.lt(rule_->from_end ? -places : 0).logical_or(index.ge(places));
+      counter.add_(wrong.sum(at::kInt));
+      return index.masked_fill(wrong, 0);
+    };
+    const auto too_few = [](int64_t places, const at::Tensor& index) {
+      return places < 1 && index.numel() > 0;
+    };
+    constexpr char kEmpty[] = "there is nothing that its indices could name";
+    const at::Tensor table = Argument(stack, rule_->table).toTensor();
+    c10::IValue& argument = Argument(stack, rule_->index);
+    if (rule_->range == IndexRule::Range::kEach) {
+      c10::List<std::optional<at::Tensor>> list;
+      int64_t dim = 0;
+      for (const c10::IValue& item : argument.toListRef()) {
+        if (item.isNone()) {
+          list.push_back(std::nullopt);
+        } else {
+          const at::Tensor index = item.toTensor();
+          if (too_few(table.size(dim), index)) {
+            return absl::InvalidArgumentError(kEmpty);
+          }
+          list.push_back(checked(index, table.size(dim)));
+        }
+        ++dim;
+      }
+      argument = std::move(list);
+      return absl::OkStatus();
+    }
+    int64_t places = table.numel();
+    if (rule_->range == IndexRule::Range::kDim) {
+      const c10::IValue& dim = Argument(stack, "dim");
+      // A number counts as one place.
+      if (!dim.isNone()) {
+        places = table.dim() == 0 ? 1 : table.size(dim.toInt());
+      }
+    } else if (rule_->range == IndexRule::Range::kFirstDim) {
+      places = table.size(0);
+    } else if (rule_->range == IndexRule::Range::kClasses) {
+      places = Argument(stack, "num_classes").toInt();
+    }
+    const at::Tensor index = argument.toTensor();
+    if (too_few(places, index)) return absl::InvalidArgumentError(kEmpty);
+    argument = checked(index, places);
+    return absl::OkStatus();
+  }
+
+  const std::string name_;
+  const c10::OperatorHandle op_;
+  const models::aten::Bound bound_;
+  const IndexRule* const rule_;
+  const int gpu_;
+  Streams* const streams_;
+};
+
+class AtenOperators final : public cuda_plan::ForeignOperators {
+ public:
+  explicit AtenOperators(Options options) : options_(std::move(options)) {}
+
+  absl::StatusOr<Made> Make(
+      const models::Node& node,
+      absl::Span<const ForeignOperandFacts> operands) override {
+    const std::vector<std::string> parts = absl::StrSplit(node.op, '.');
+    if (parts.size() != 3 || parts[0] != "aten") {
+      return No("it is none of ATen's operators");
+    }
+    const auto op = c10::Dispatcher::singleton().findSchema(
+        c10::OperatorName(absl::StrCat("aten::", parts[1]),
+                          parts[2] == "default" ? "" : parts[2]));
+    if (!op) return No("LibTorch has no such operator");
+    REFRACT_RETURN_IF_ERROR(MayRun(*op, node, operands));
+    if (options_.gpu >= 0 && streams_ == nullptr) {
+      const absl::StatusOr<Streams*> streams = options_.load();
+      if (!streams.ok()) return No(std::string(streams.status().message()));
+      streams_ = *streams;
+    }
+    if (!op->hasComputedKernelForDispatchKey(options_.gpu < 0
+                                                 ? c10::DispatchKey::CPU
+                                                 : c10::DispatchKey::CUDA)) {
+      return No("LibTorch has no kernel of it for this device");
+    }
+    models::aten::Bound bound;
+    const std::string name = absl::StrCat(node.name, " (", node.op, ")");
+    REFRACT_RETURN_IF_ERROR(models::aten::Guarded(name, [&]() -> absl::Status {
+      const c10::InferenceMode no_gradient;
+      REFRACT_ASSIGN_OR_RETURN(bound,
+                               models::aten::BindArguments(op->schema(), node));
+      return absl::OkStatus();
+    }));
+    REFRACT_RETURN_IF_ERROR(Place(op->schema(), operands, bound));
+    const IndexRule* const rule = FindIndexRule(node.op);
+    Made made;
+    made.counts_faults = rule != nullptr;
+    made.kernel = std::make_shared<AtenKernel>(name, *op, std::move(bound),
+                                               rule, options_.gpu, streams_);
+    return made;
+  }
+
+ private:
+  static absl::Status MayRun(const c10::OperatorHandle& op,
+                             const models::Node& node,
+                             absl::Span<const ForeignOperandFacts> operands) {
+    for (const c10::Argument& argument : op.schema().arguments()) {
+      if (argument.alias_info() != nullptr &&
+          argument.alias_info()->isWrite()) {
+        return No(
+            absl::StrCat("it writes into its argument ", argument.name()));
+      }
+    }
+    if (op.hasTag(at::Tag::nondeterministic_seeded)) {
+      return No("it draws random numbers");
+    }
+    const IndexRule* const rule = FindIndexRule(node.op);
+    // aten.index has the tag for its masks, which are refused below.
+    if (rule == nullptr && (op.hasTag(at::Tag::dynamic_output_shape) ||
+                            op.hasTag(at::Tag::data_dependent_output))) {
+      return No("the size of its result depends on data");
+    }
+    const bool masks =
+        rule != nullptr && rule->range == IndexRule::Range::kEach;
+    const bool numbers = rule != nullptr || op.hasTag(at::Tag::pointwise) ||
+                         IntegersAreNumbers(node.op);
+    for (size_t i = 0; i < operands.size(); ++i) {
+      const ForeignOperandFacts& operand = operands[i];
+      if (!operand.is_tensor) continue;
+      // The table comes first.
+      if (masks && i > 0 && operand.dtype == base::DType::kBool) {
+        return No("a mask among its indices");
+      }
+      const bool integers = operand.dtype != base::DType::kBool &&
+                            !base::IsFloatingPoint(operand.dtype);
+      if (integers && !operand.is_constant && !numbers) {
+        return No(
+            "whether it would follow integers of a request to places that "
+            "there are not, which ends a GPU's work, is not known");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Results are made where the device is; numbers are known here.
+  absl::Status Place(const c10::FunctionSchema& schema,
+                     absl::Span<const ForeignOperandFacts> operands,
+                     models::aten::Bound& bound) const {
+    const at::Device device =
+        options_.gpu < 0
+            ? at::Device(at::kCPU)
+            : at::Device(at::kCUDA, static_cast<int8_t>(options_.gpu));
+    for (size_t i = 0; i < bound.slots.size(); ++i) {
+      Slot& slot = bound.slots[i];
+      if (schema.arguments()[i].name() == "device") {
+        slot = Slot();
+        slot.constant = c10::IValue(device);
+      }
+      std::vector<size_t> numbers;
+      if (slot.kind == Slot::Kind::kNumber) numbers.push_back(slot.operand);
+      if (slot.kind == Slot::Kind::kIntList) {
+        for (const Slot::Element& item : slot.elements) {
+          if (item.operand >= 0) {
+            numbers.push_back(static_cast<size_t>(item.operand));
+          }
+        }
+      }
+      for (const size_t operand : numbers) {
+        if (operand < operands.size() && operands[operand].is_tensor) {
+          return No("a number among its arguments is computed on the device");
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const Options options_;
+  Streams* streams_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<cuda_plan::ForeignOperators> MakeOperators(Options options) {
+  return std::make_unique<AtenOperators>(std::move(options));
+}
+
+}  // namespace refract::runtime::cuda_aten

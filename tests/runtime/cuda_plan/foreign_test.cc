@@ -1,0 +1,298 @@
+// Operators without a form of our own, by LibTorch on the checked device (whose
+// memory is the host's): the same code that runs on a GPU but for its streams.
+
+#include "runtime/cuda_plan/foreign.h"
+
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "runtime/cuda_aten/indices.h"
+#include "runtime/cuda_aten/operators.h"
+#include "tests/runtime/cuda_plan/expect_same.h"
+
+namespace refract::runtime::cuda_plan {
+namespace {
+
+using base::DType;
+using models::ValueId;
+using runtime::testing::Bool;
+using runtime::testing::Float;
+using runtime::testing::Int;
+using runtime::testing::Ints;
+using runtime::testing::List;
+using runtime::testing::Must;
+using runtime::testing::Ref;
+using runtime::testing::Sym;
+using runtime::testing::Views;
+using testing::ExpectRefused;
+using testing::ExpectSame;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::kPrecisions;
+using testing::Model;
+using testing::OnDevice;
+using testing::OptionsFor;
+
+std::unique_ptr<ForeignOperators> Host() {
+  return cuda_aten::MakeOperators({});
+}
+
+int CountForeign(const cuda::Program& program) {
+  int count = 0;
+  for (const cuda::Op& op : program.ops) {
+    count += std::holds_alternative<cuda::ForeignOp>(op.kind);
+  }
+  return count;
+}
+
+TEST(ForeignOperatorsTest, StandBetweenOurOwnInEveryType) {
+  for (const Precision precision : kPrecisions) {
+    SCOPED_TRACE(Name(precision));
+    Model m;
+    const ValueId x = m.In("x", {6});
+    const ValueId h = m.Layer(x, 6, 5, {}, "aten.relu.default");
+    const ValueId sums =
+        m.Op("aten.cumsum.default", {Ref("self", h), Int("dim", 1)}, {5});
+    m.Output(m.Layer(sums, 5, 3, {}, "aten.sigmoid.default"));
+    m.Output(sums);
+    const auto operators = Host();
+    cuda::Program program;
+    ExpectSame(m, precision, &program, operators.get());
+    EXPECT_EQ(CountForeign(program), 1);
+  }
+}
+
+TEST(ForeignOperatorsTest, SeveralResultsSomeOfThemUnread) {
+  Model m;
+  const ValueId x = m.In("x", {7});
+  const auto sorted = m.Nodes(
+      "aten.topk.default", {Ref("self", x), Int("k", 3)},
+      {{DType::kFloat32, {Sym("b"), 3}}, {DType::kInt64, {Sym("b"), 3}}});
+  m.Output(m.Layer(sorted[0], 3, 2, {}));
+  m.Output(sorted[1]);
+  const auto values = m.Nodes(
+      "aten.sort.default", {Ref("self", x), Int("dim", 1)},
+      {{DType::kFloat32, {Sym("b"), 7}}, {DType::kInt64, {Sym("b"), 7}}});
+  m.Output(values[0]);
+  const auto operators = Host();
+  cuda::Program program;
+  ExpectSame(m, Precision::kFloat32, &program, operators.get());
+  EXPECT_EQ(CountForeign(program), 2);
+}
+
+TEST(ForeignOperatorsTest, IntegersListsConstantsAndSizes) {
+  Model m;
+  const ValueId ids = m.In("ids", {4}, DType::kInt64);
+  const ValueId x = m.In("x", {4});
+  const ValueId shift =
+      m.Weight<int64_t>("shift", {4}, std::vector<int64_t>{5, 0, -2, 9});
+  const ValueId sum =
+      m.Op("aten.add.Tensor", {Ref("self", ids), Ref("other", shift)}, {4},
+           DType::kInt64);
+  m.Output(sum);
+  const ValueId both =
+      m.Op("aten.cat.default", {List("tensors", {ids, sum}), Int("dim", 1)},
+           {8}, DType::kInt64);
+  m.Output(both);
+  // Strides of ours are views of LibTorch's.
+  const ValueId turned = m.Op(
+      "aten.view.default", {Ref("self", x), Ints("size", {-1, 2, 2})}, {2, 2});
+  const ValueId swapped =
+      m.Op("aten.transpose.int",
+           {Ref("self", turned), Int("dim0", 1), Int("dim1", 2)}, {2, 2});
+  m.Output(m.Op("aten.flip.default", {Ref("self", swapped), Ints("dims", {1})},
+                {2, 2}));
+  m.Output(m.Op("aten.constant_pad_nd.default",
+                {Ref("self", x), Ints("pad", {1, 2}), Float("value", 7)}, {7}));
+  const auto operators = Host();
+  cuda::Program program;
+  ExpectSame(m, Precision::kFloat32, &program, operators.get());
+  EXPECT_GE(CountForeign(program), 4);
+}
+
+TEST(ForeignOperatorsTest, MayLookAtAllRowsOfTheRequest) {
+  Model m;
+  const ValueId x = m.In("x", {4});
+  const ValueId mean =
+      m.Node("aten.mean.dim",
+             {Ref("self", x), Ints("dim", {0}), Bool("keepdim", true)},
+             {DType::kFloat32, {1, 4}});
+  m.Output(m.Op("aten.sub.Tensor", {Ref("self", x), Ref("other", mean)}, {4}));
+  const auto operators = Host();
+  ExpectSame(m, Precision::kFloat32, nullptr, operators.get());
+}
+
+// What comes of `ids`, at most 3 of 4 rows long, when they pick from `x`.
+absl::StatusOr<std::vector<std::vector<std::byte>>> Gathered(
+    OnDevice& device, std::vector<int64_t> ids) {
+  const auto batch = static_cast<int64_t>(ids.size()) / 2;
+  base::Tensor x = Must(base::Tensor::Allocate(DType::kFloat32, {batch, 5}));
+  for (int64_t i = 0; i < batch * 5; ++i) {
+    x.as<float>()[static_cast<size_t>(i)] = static_cast<float>(i);
+  }
+  base::Tensor index = Must(base::Tensor::Allocate(DType::kInt64, {batch, 2}));
+  std::copy(ids.begin(), ids.end(), index.as<int64_t>().begin());
+  return device.Run({x.view(), index.view()}, batch);
+}
+
+TEST(ForeignOperatorsTest, IndicesThatNameNothingFailTheirRequestAlone) {
+  Model m;
+  const ValueId x = m.In("x", {5});
+  const ValueId ids = m.In("ids", {2}, DType::kInt64);
+  m.Output(m.Op("aten.gather.default",
+                {Ref("self", x), Int("dim", 1), Ref("index", ids)}, {2}));
+  m.graph().batch_symbol = "b";
+  const auto operators = Host();
+  TranslateOptions options = OptionsFor(Precision::kFloat32);
+  options.foreign = operators.get();
+  auto translation =
+      Must(Translate(m.graph(), Part::Whole(m.graph()), m.Weights(), options));
+  auto device = Must(OnDevice::Load(std::move(translation), 4, 1));
+  const auto good = Gathered(*device, {4, 0, 1, 1, 2, 3});
+  ASSERT_TRUE(good.ok()) << good.status();
+  float values[6];
+  ASSERT_EQ((*good)[0].size(), sizeof(values));
+  std::memcpy(values, (*good)[0].data(), sizeof(values));
+  EXPECT_THAT(values, ::testing::ElementsAre(4, 0, 6, 6, 12, 13));
+  for (const int64_t wrong : {int64_t{5}, int64_t{-1}, INT64_MAX, INT64_MIN}) {
+    const auto bad = Gathered(*device, {4, 0, wrong, 1, 2, wrong});
+    EXPECT_EQ(bad.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(bad.status().message()),
+                HasSubstr("2 indices name no row"));
+    // The wrong ones lie in the bucket's spare rows now.
+    EXPECT_TRUE(Gathered(*device, {4, 0}).ok());
+    EXPECT_TRUE(Gathered(*device, {0, 1, 2, 3, 4, 0}).ok());
+  }
+  EXPECT_THAT(device->violations(), IsEmpty());
+}
+
+TEST(ForeignOperatorsTest, EveryKindOfIndexIsChecked) {
+  for (const int64_t wrong : {0, 100}) {
+    // One after the other: each of them sees the same ids.
+    for (int c = 0; c < 4; ++c) {
+      Model m;
+      const ValueId ids = m.In("ids", {2}, DType::kInt64);
+      const ValueId table = m.Floats("table", {3, 4});
+      const ValueId flat = m.Floats("flat", {9});
+      switch (c) {
+        case 0:
+          m.Output(m.Node("aten.index.Tensor",
+                          {Ref("self", table), List("indices", {ids})},
+                          {DType::kFloat32, {Sym("b"), 2, 4}}));
+          break;
+        case 1:
+          m.Output(m.Op("aten.take.default",
+                        {Ref("self", flat), Ref("index", ids)}, {2}));
+          break;
+        case 2:
+          m.Output(m.Op("aten.one_hot.default",
+                        {Ref("self", ids), Int("num_classes", 3)}, {2, 3},
+                        DType::kInt64));
+          break;
+        default: {
+          const ValueId x = m.In("x", {4});
+          m.Output(m.Op("aten.scatter.value",
+                        {Ref("self", x), Int("dim", 1), Ref("index", ids),
+                         Float("value", 2.5)},
+                        {4}));
+        }
+      }
+      m.graph().batch_symbol = "b";
+      const auto operators = Host();
+      TranslateOptions options = OptionsFor(Precision::kFloat32);
+      options.foreign = operators.get();
+      auto translation =
+          Translate(m.graph(), Part::Whole(m.graph()), m.Weights(), options);
+      ASSERT_TRUE(translation.ok()) << c << ": " << translation.status();
+      auto device = Must(OnDevice::Load(*std::move(translation), 4, 1));
+      std::vector<base::Tensor> inputs;
+      inputs.push_back(Must(base::Tensor::Allocate(DType::kInt64, {3, 2})));
+      for (int64_t& id : inputs[0].as<int64_t>()) id = 2;
+      inputs[0].as<int64_t>()[3] += wrong;
+      if (c == 3) {
+        inputs.push_back(Must(base::Tensor::Allocate(DType::kFloat32, {3, 4})));
+      }
+      const auto result = device->Run(Views(inputs), 3);
+      EXPECT_EQ(result.ok(), wrong == 0) << c << ": " << result.status();
+    }
+  }
+}
+
+TEST(ForeignOperatorsTest, RefuseByNameWhatMayHarmTheDevice) {
+  const auto operators = Host();
+  {
+    Model m;
+    const ValueId ids = m.In("ids", {2}, DType::kInt64);
+    m.Output(m.Op("aten.repeat_interleave.self_int",
+                  {Ref("self", ids), Int("repeats", 2), Int("dim", 1)}, {4},
+                  DType::kInt64));
+    ExpectRefused(m,
+                  "operator aten.repeat_interleave.self_int (node n0) of model "
+                  "m cannot run on cuda:0: it has no form on the device; by "
+                  "LibTorch: whether it would follow integers",
+                  operators.get());
+  }
+  {
+    Model m;
+    m.Output(
+        m.Op("aten.bernoulli.default", {Ref("self", m.In("x", {4}))}, {4}));
+    ExpectRefused(m, "it draws random numbers", operators.get());
+  }
+  {
+    Model m;
+    m.Output(m.Op("aten.cumsum.default",
+                  {Ref("self", m.In("x", {4}, DType::kInt64)), Int("dim", 1)},
+                  {4}, DType::kInt64));
+    // Without LibTorch's CUDA library the reason is in the message.
+    const auto missing = cuda_aten::MakeOperators(
+        {.gpu = 0, .load = []() -> absl::StatusOr<cuda_aten::Streams*> {
+           return absl::UnavailableError("libtorch_cuda.so is missing");
+         }});
+    ExpectRefused(m, "libtorch_cuda.so is missing", missing.get());
+  }
+}
+
+TEST(ForeignOperatorsTest, RulesNameArgumentsThatOperatorsHave) {
+  EXPECT_EQ(cuda_aten::FindIndexRule("aten.sort.default"), nullptr);
+  ASSERT_NE(cuda_aten::FindIndexRule("aten.gather.default"), nullptr);
+  EXPECT_TRUE(cuda_aten::IntegersAreNumbers("aten.max.dim"));
+  EXPECT_FALSE(cuda_aten::IntegersAreNumbers("aten.embedding_bag.default"));
+}
+
+#ifdef REFRACT_CUDA_ATEN_MODULE
+// The module itself, without a GPU: it loads, and brings kernels for CUDA.
+TEST(ForeignOperatorsTest, TheModuleBringsLibTorchsCudaKernels) {
+  Model m;
+  const ValueId sums = m.Op("aten.cumsum.default",
+                            {Ref("self", m.In("x", {4})), Int("dim", 1)}, {4});
+  m.Output(sums);
+  m.graph().batch_symbol = "b";
+  int loaded = 0;
+  const auto operators = cuda_aten::MakeOperators(
+      {.gpu = 0, .load = [&]() -> absl::StatusOr<cuda_aten::Streams*> {
+         ++loaded;
+         void* const library =
+             dlopen(REFRACT_CUDA_ATEN_MODULE, RTLD_NOW | RTLD_LOCAL);
+         if (library == nullptr) return absl::UnavailableError(dlerror());
+         const auto streams = reinterpret_cast<cuda_aten::StreamsFunction*>(
+             dlsym(library, cuda_aten::kStreamsFunction));
+         if (streams == nullptr) return absl::UnavailableError(dlerror());
+         return streams();
+       }});
+  TranslateOptions options = OptionsFor(Precision::kFloat32);
+  options.foreign = operators.get();
+  const auto translation =
+      Translate(m.graph(), Part::Whole(m.graph()), m.Weights(), options);
+  ASSERT_TRUE(translation.ok()) << translation.status();
+  EXPECT_EQ(CountForeign(translation->program), 1);
+  EXPECT_EQ(loaded, 1);
+}
+#endif
+
+}  // namespace
+}  // namespace refract::runtime::cuda_plan
