@@ -4,24 +4,31 @@
 # python3's torch, where it has one, is compared with. None of Debian's packages.
 #
 #   scripts/gpu_check.sh [--out DIR] [--build DIR] [--quick] [--build-only]
+#                        [--dry-run]
 #
 #   --out DIR     where results go (default: artifacts/gpu_check): gpu_check.json,
 #                 gpu_check.md (a table), logs
 #   --build DIR   build folder (default: build/gpu_check)
 #   --quick       fewer repetitions and sizes, about a minute of measuring
 #   --build-only  compiles and stops: where there is no GPU
+#   --dry-run     all of it, once, on stand-ins for CUDA's libraries whose GPU is
+#                 this process and with PyTorch on the CPU: shows that the script
+#                 works; its figures mean nothing. Default --out and --build end
+#                 in _dry
 #
-# Ends within 8 minutes: what does not fit is left out and named. Exit status 0:
-# every check agreed (bars may be missed: the table says so); 1: a build, a check
-# or a measurement failed; 2: bad usage; 77: no GPU.
+# Ends within 8 minutes, each part within its own share of them: what does not
+# fit is left out and named, and results of the parts before it stay. Exit status
+# 0: every check agreed (bars may be missed: the table says so); 1: a build, a
+# check or a measurement failed; 2: bad usage; 77: no GPU.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 limit_s=460
-out=artifacts/gpu_check
-build=build/gpu_check
+out=
+build=
 quick=()
 build_only=no
+dry=
 while (($#)); do
   case "$1" in
     --out | --build)
@@ -31,11 +38,14 @@ while (($#)); do
       ;;
     --quick) quick=(--quick) ;;
     --build-only) build_only=yes ;;
+    --dry-run) dry=_dry ;;
     -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0"; exit 0 ;;
     *) echo "gpu_check.sh: unknown option $1 (see --help)" >&2; exit 2 ;;
   esac
   shift
 done
+out="${out:-artifacts/gpu_check$dry}"
+build="${build:-build/gpu_check$dry}"
 for tool in nvcc cmake ninja python3; do
   command -v "$tool" >/dev/null || {
     echo "gpu_check.sh: $tool is missing" >&2
@@ -44,9 +54,11 @@ for tool in nvcc cmake ninja python3; do
 done
 
 start=$SECONDS
-# At least 1: 0 would mean no limit to `timeout`.
+# left [SECONDS]: what is left, at most SECONDS. At least 1: 0 would mean no limit
+# to `timeout`.
 left() {
   local seconds=$((limit_s - SECONDS + start))
+  ((${1:-$seconds} >= seconds)) || seconds=$1
   echo $((seconds > 1 ? seconds : 1))
 }
 mkdir -p "$out"
@@ -54,15 +66,17 @@ rm -f "$out"/{check,bench,torch,gpu_check}.json "$out/gpu_check.md"
 
 echo "== build"
 architectures=()
-if command -v nvidia-smi >/dev/null; then
+targets=(all)
+[[ -z $dry ]] || targets=(cuda_emulated)
+if [[ -z $dry ]] && command -v nvidia-smi >/dev/null; then
   # Only for the GPU at hand: half the compile time.
-  found="$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null |
+  found="$(timeout 20 nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null |
     head -n 1 | tr -d '. ' || true)"
   [[ $found =~ ^[0-9]+$ ]] && architectures=(-DCMAKE_CUDA_ARCHITECTURES="$found")
 fi
 {
   cmake -S runtime/cuda -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
-    "${architectures[@]}" && ninja -C "$build"
+    "${architectures[@]}" && timeout "$(left 300)" ninja -C "$build" "${targets[@]}"
 } >"$out/build.log" 2>&1 || {
   tail -n 30 "$out/build.log" >&2
   echo "gpu_check.sh: the build failed (whole log: $out/build.log)" >&2
@@ -71,33 +85,47 @@ fi
 echo "   took $((SECONDS - start)) s"
 [[ $build_only == no ]] || exit 0
 
-# Runs one step with a log and what time is left; 0, 77 or 1.
+# step NAME SECONDS COMMAND…: with a log and a limit; 0, 77 or 1.
 step() {
-  local name="$1" status=0
-  shift
+  local name="$1" limit status=0
+  limit="$(left "$2")"
+  shift 2
   echo "== $name"
-  timeout "$(left)" "$@" 2>&1 | tee "$out/$name.log" || status=${PIPESTATUS[0]}
+  timeout -k 5 "$limit" "$@" 2>&1 | tee "$out/$name.log" || status=${PIPESTATUS[0]}
   case $status in
     0 | 77) return "$status" ;;
-    124) echo "gpu_check.sh: $name was cut off at ${limit_s} s" >&2 ;;
+    124 | 137) echo "gpu_check.sh: $name was cut off after $limit s" >&2 ;;
     *) echo "gpu_check.sh: $name failed with status $status" >&2 ;;
   esac
   return 1
 }
+summarize() {
+  python3 bench/cuda/summarize.py "$out" --seconds $((SECONDS - start)) || status=1
+}
 
 status=0
-cases=300
-[[ ${#quick[@]} -eq 0 ]] || cases=60
-step check "$build/tests/device_check" --cases "$cases" --json "$out/check.json" || status=$?
+check=("$build/tests/device_check" --cases 300)
+bench=("$build/bench/bench_cuda" "${quick[@]}")
+library="$build/bench/librefract_cuda_python.so"
+[[ ${#quick[@]} -eq 0 ]] || check=("$build/tests/device_check" --cases 60)
+if [[ -n $dry ]]; then
+  check=("$build/emulated/device_check_emulated" --cases 10 --batch 2)
+  bench=("$build/emulated/bench_cuda_emulated" --dry-run)
+  library="$build/emulated/librefract_cuda_python_emulated.so"
+  quick=(--dry-run)
+fi
+step check 120 "${check[@]}" --json "$out/check.json" || status=$?
 [[ $status != 77 ]] || exit 77
 # Figures of a backend that computes wrongly mean nothing.
-[[ $status == 0 ]] || exit 1
-step bench "$build/bench/bench_cuda" --json "$out/bench.json" "${quick[@]}" || status=1
+if [[ $status != 0 ]]; then
+  summarize
+  exit 1
+fi
+step bench 150 "${bench[@]}" --json "$out/bench.json" || status=1
 # Python's own start and the summary need a few seconds.
-step torch python3 bench/cuda/torch_compare.py \
-  --library "$build/bench/librefract_cuda_python.so" \
+step torch "$limit_s" python3 bench/cuda/torch_compare.py --library "$library" \
   --json "$out/torch.json" --limit-s $(($(left) - 20)) "${quick[@]}" || {
   [[ $? == 77 ]] || status=1
 }
-python3 bench/cuda/summarize.py "$out" --seconds $((SECONDS - start)) || status=1
+summarize
 exit "$status"

@@ -3,7 +3,11 @@
 // ratio of things measured in this run. Results are checked by device_check
 // first (scripts/gpu_check.sh runs both).
 //
-//   bench_cuda [--json FILE] [--repetitions N] [--quick]
+//   bench_cuda [--json FILE] [--repetitions N] [--quick | --dry-run]
+//
+// --dry-run: everything once, at sizes that mean nothing, to see that it runs;
+// bench_cuda_emulated, which is the same on a GPU of this process, has no
+// other.
 //
 // Exit status 0 even where a bar is missed; 1: something failed; 2: bad usage;
 // 77: no GPU.
@@ -141,34 +145,58 @@ struct Limits {
   double kernel_seconds = 0;  // of an empty kernel in a graph
 };
 
+struct BenchOptions {
+  std::string json;
+  int repetitions = 21;
+  bool quick = false;
+  bool dry_run = false;
+};
+
 class Bench {
  public:
-  Bench(CudaDevice& device, int repetitions, bool quick)
-      : device_(device), repetitions_(repetitions), quick_(quick) {
+  Bench(CudaDevice& device, const BenchOptions& options)
+      : device_(device),
+        options_(options),
+        repetitions_(options.dry_run ? 1 : options.repetitions),
+        quick_(options.quick || options.dry_run) {
     json_.Set("benchmark", "cuda");
     json_.Set("device", device.properties().name);
-    json_.Set("repetitions", repetitions);
-    json_.Set("quick", quick);
+    json_.Set("repetitions", repetitions_);
+    json_.Set("quick", quick_);
+    json_.Set("dry_run", options.dry_run);
     stream_ = Must(device_.CreateStream());
   }
   ~Bench() { (void)device_.DestroyStream(stream_); }
 
+  // Written after each part, so that what was measured stays when a later one
+  // ends the program.
   void Run() {
-    MeasureLimits();
-    GraphAgainstLaunches();
-    Roofline();
-    Interaction();
-    FusedAgainstSeparate();
-    Overlap();
+    for (const auto part : {&Bench::MeasureLimits, &Bench::GraphAgainstLaunches,
+                            &Bench::Interaction, &Bench::Overlap,
+                            &Bench::FusedAgainstSeparate, &Bench::Roofline}) {
+      (this->*part)();
+      if (!options_.json.empty() && !json_.Write(options_.json)) {
+        std::fprintf(stderr, "cannot write %s\n", options_.json.c_str());
+        std::exit(1);
+      }
+    }
   }
-  const Json& json() const { return json_; }
 
  private:
+  // What a size becomes where only the way matters.
+  int64_t Size(int64_t size, int64_t dry) const {
+    return options_.dry_run ? dry : size;
+  }
+  int Runs(int runs) const { return options_.dry_run ? 1 : runs; }
+  int Slots(int64_t batch) const {
+    return options_.dry_run ? 2 : SlotsFor(device_, batch);
+  }
+
   cudaStream_t raw() const { return static_cast<cudaStream_t>(stream_.handle); }
   void Wait() { Must(device_.Synchronize(stream_)); }
 
   void MeasureLimits() {
-    const int64_t copy_bytes = int64_t{1} << 30;
+    const int64_t copy_bytes = Size(int64_t{1} << 30, 1 << 16);
     {
       DeviceMemory from(copy_bytes), to(copy_bytes);
       const auto seconds = MeasureInTurn(
@@ -186,7 +214,7 @@ class Bench {
                       QuartilesOf(seconds[0]).median;
     }
     {
-      const int64_t n = 8192;
+      const int64_t n = Size(8192, 16);
       DeviceMemory a(n * n * 2), b(n * n * 2), c(n * n * 2);
       const int64_t workspace_bytes = int64_t{32} << 20;
       DeviceMemory workspace(workspace_bytes);
@@ -245,15 +273,15 @@ class Bench {
 
   void GraphAgainstLaunches() {
     const DenseModel model =
-        MakeDlrm("v1", MlperfV1(), Precision::kFloat16, 64, 1);
-    const int slots = SlotsFor(device_, 64);
-    Loaded graphs(device_, model, 64, slots, true);
-    Loaded launches(device_, model, 64, slots, false);
+        MakeDlrm("v1", MlperfV1(), Precision::kFloat16, Size(64, 2), 1);
+    const int slots = Slots(64);
+    Loaded graphs(device_, model, Size(64, 2), slots, true);
+    Loaded launches(device_, model, Size(64, 2), slots, false);
     // One request at a time, and many in a row.
-    for (int runs : {1, 50}) {
+    for (int runs : {1, Runs(49) + 1}) {
       const auto seconds = MeasureInTurn(
           {[&] { graphs.Compute(runs); }, [&] { launches.Compute(runs); }},
-          runs == 1 ? 20 * repetitions_ : repetitions_);
+          runs == 1 ? Runs(20) * repetitions_ : repetitions_);
       Json row =
           Row("G1 graph / launches, v1, batch 64, " +
                   std::string(runs == 1 ? "each waited for" : "50 in a row"),
@@ -267,16 +295,17 @@ class Bench {
     for (bool v2 : {false, true}) {
       for (int64_t batch : {256, 8192}) {
         if (quick_ && (v2 || batch > 256)) continue;
+        const int64_t items = Size(batch, 2);
         const DenseModel model = MakeDlrm("m", v2 ? MlperfV2() : MlperfV1(),
-                                          Precision::kFloat16, batch, 1);
-        Loaded loaded(device_, model, batch, SlotsFor(device_, batch), true);
-        constexpr int kRuns = 20;
+                                          Precision::kFloat16, items, 1);
+        Loaded loaded(device_, model, items, Slots(batch), true);
+        const int kRuns = Runs(20);
         const auto seconds =
             MeasureInTurn({[&] { loaded.Compute(kRuns); }}, repetitions_);
         const double floor =
-            std::max(model.flops_per_item * static_cast<double>(batch) /
+            std::max(model.flops_per_item * static_cast<double>(items) /
                          limits_.flops,
-                     MinimumBytes(model.program, batch) / limits_.bytes) +
+                     MinimumBytes(model.program, items) / limits_.bytes) +
             static_cast<double>(model.program.ops.size()) *
                 limits_.kernel_seconds;
         Quartiles ratio = QuartilesOf(seconds[0]);
@@ -295,7 +324,7 @@ class Bench {
   }
 
   void Interaction() {
-    const int64_t samples = quick_ ? 8192 : 65536;
+    const int64_t samples = Size(quick_ ? 8192 : 65536, 3);
     for (DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32}) {
       const int64_t size = runtime::cuda::SizeOf(dtype);
       const int64_t ld_out = runtime::cuda::PaddedLd(479, dtype);
@@ -316,7 +345,7 @@ class Bench {
                                     .pad = static_cast<int32_t>(ld_out - 479),
                                     .dtype = dtype,
                                     .tf32 = true};
-      constexpr int kRuns = 10;
+      const int kRuns = Runs(10);
       const auto seconds = MeasureInTurn(
           {[&] {
              for (int i = 0; i < kRuns; ++i) {
@@ -346,13 +375,15 @@ class Bench {
   void FusedAgainstSeparate() {
     for (int64_t batch : {64, 256, 2048}) {
       if (quick_ && batch > 64) continue;
+      const int64_t items = Size(batch, 2);
       const DenseModel model =
-          MakeDlrm("v1", MlperfV1(), Precision::kFloat16, batch, 1);
-      const int slots = SlotsFor(device_, batch);
-      Loaded fused(device_, model, batch, slots, true);
-      Loaded separate(device_, SeparateEpilogues(model), batch, slots, true);
+          MakeDlrm("v1", MlperfV1(), Precision::kFloat16, items, 1);
+      const int slots = Slots(batch);
+      Loaded fused(device_, model, items, slots, true);
+      Loaded separate(device_, SeparateEpilogues(model), items, slots, true);
+      const int runs = Runs(20);
       const auto seconds = MeasureInTurn(
-          {[&] { fused.Compute(20); }, [&] { separate.Compute(20); }},
+          {[&] { fused.Compute(runs); }, [&] { separate.Compute(runs); }},
           repetitions_);
       json_.Append("rows",
                    Row("G4 fused / separate epilogues, v1, batch " +
@@ -364,11 +395,12 @@ class Bench {
   void Overlap() {
     for (int64_t batch : {256, 2048}) {
       if (quick_ && batch > 256) continue;
+      const int64_t items = Size(batch, 2);
       const DenseModel model =
-          MakeDlrm("v1", MlperfV1(), Precision::kFloat16, batch, 1);
+          MakeDlrm("v1", MlperfV1(), Precision::kFloat16, items, 1);
       constexpr int kSlots = 4;
-      constexpr int kRuns = 40;
-      Loaded loaded(device_, model, batch, kSlots, true);
+      const int kRuns = options_.dry_run ? 6 : 40;
+      Loaded loaded(device_, model, items, kSlots, true);
       Instance& instance = loaded.instance();
       const int64_t bytes = loaded.bytes_up();
       DeviceMemory to(bytes);
@@ -381,7 +413,7 @@ class Bench {
           if (run >= kRuns) continue;
           // The same inputs again; the slot's memory keeps them.
           instance.Release(slot);
-          if (Must(instance.Acquire(batch)) != slot) std::abort();
+          if (Must(instance.Acquire(items)) != slot) std::abort();
           Must(instance.Submit(slot));
         }
       };
@@ -406,7 +438,7 @@ class Bench {
       Json row = Row("G6 overlapped / slower of copy, compute, batch " +
                          std::to_string(batch),
                      PairedRatio(slower, seconds[0]), 0.85, false);
-      row.Set("items_per_s", static_cast<double>(batch * kRuns) /
+      row.Set("items_per_s", static_cast<double>(items * kRuns) /
                                  QuartilesOf(seconds[0]).median);
       json_.Append("rows", row);
       (void)device_.FreePinned(pinned);
@@ -414,6 +446,7 @@ class Bench {
   }
 
   CudaDevice& device_;
+  const BenchOptions options_;
   const int repetitions_;
   const bool quick_;
   Stream stream_;
@@ -421,7 +454,7 @@ class Bench {
   Json json_;
 };
 
-int Run(const std::string& json_path, int repetitions, bool quick) {
+int Run(const BenchOptions& options) {
   auto count = runtime::cuda::CountDevices();
   if (!count.ok() || *count == 0) {
     std::printf("skipped: no GPU: %s\n",
@@ -430,12 +463,7 @@ int Run(const std::string& json_path, int repetitions, bool quick) {
     return 77;
   }
   const auto device = Must(CudaDevice::Create(0));
-  Bench bench(*device, repetitions, quick);
-  bench.Run();
-  if (!json_path.empty() && !bench.json().Write(json_path)) {
-    std::fprintf(stderr, "cannot write %s\n", json_path.c_str());
-    return 1;
-  }
+  Bench(*device, options).Run();
   return 0;
 }
 
@@ -443,26 +471,26 @@ int Run(const std::string& json_path, int repetitions, bool quick) {
 }  // namespace refract::bench
 
 int main(int argc, char** argv) {
-  std::string json;
-  int repetitions = 21;
-  bool quick = false;
+  refract::bench::BenchOptions options;
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
     if (flag == "--quick") {
-      quick = true;
+      options.quick = true;
+    } else if (flag == "--dry-run") {
+      options.dry_run = true;
     } else if (flag == "--json" && i + 1 < argc) {
-      json = argv[++i];
+      options.json = argv[++i];
     } else if (flag == "--repetitions" && i + 1 < argc) {
-      repetitions = std::atoi(argv[++i]);
+      options.repetitions = std::atoi(argv[++i]);
     } else {
-      repetitions = 0;
+      options.repetitions = 0;
     }
   }
-  if (repetitions < 1) {
-    std::fprintf(
-        stderr,
-        "usage: bench_cuda [--json FILE] [--repetitions N] [--quick]\n");
+  if (options.repetitions < 1) {
+    std::fprintf(stderr,
+                 "usage: bench_cuda [--json FILE] [--repetitions N] "
+                 "[--quick | --dry-run]\n");
     return 2;
   }
-  return refract::bench::Run(json, repetitions, quick);
+  return refract::bench::Run(options);
 }

@@ -9,10 +9,11 @@ import sys
 
 
 def read(path):
-    """The object in `path`, or None where a step wrote nothing."""
-    if not path.exists():
+    """The object in `path`, or None where a step wrote nothing of use."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return None
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def revision():
@@ -47,13 +48,15 @@ def main():
     check, bench, torch = (
         read(options.folder / f"{name}.json") for name in ("check", "bench", "torch")
     )
-    if check is None:
-        print(f"{options.folder}: no results of the check", file=sys.stderr)
+    if check is None and bench is None and torch is None:
+        print(f"{options.folder}: no results at all", file=sys.stderr)
         return 1
+    device = next(part["device"] for part in (check, bench, torch) if part)
     rows = [row for part in (bench, torch) if part for row in part["rows"]]
     result = {
         "revision": revision(),
-        "device": check["device"],
+        "device": device,
+        "complete": bool(check and bench and torch) and not torch["left_out"],
         "seconds": options.seconds,
         "check": check,
         "bench": bench,
@@ -63,15 +66,22 @@ def main():
         json.dumps(result, indent=2) + "\n", encoding="utf-8"
     )
     text = [
-        f"# {check['device']}, revision {result['revision']}",
+        f"# {device}, revision {result['revision']}",
         "",
-        f"{check['random_programs']:.0f} random programs and the benchmarks' models "
-        f"checked, {check['failures']:.0f} failures; {options.seconds:.0f} s in all.",
+        f"{options.seconds:.0f} s in all. "
+        + (
+            f"{check['random_programs']:.0f} random programs and the benchmarks' "
+            f"models checked, {check['failures']:.0f} failures."
+            if check
+            else "The check gave no result: no figure below means anything."
+        ),
         "",
         table(rows),
         "",
     ]
-    for entry in check.get("precision_errors", []):
+    if any(part and part.get("dry_run") for part in (bench, torch)):
+        text.append("- A dry run: the figures mean nothing.")
+    for entry in (check or {}).get("precision_errors", []):
         text.append(
             f"- {entry['model']} {entry['precision']}: largest error of a score "
             f"{entry['largest_score_error']}"
@@ -81,6 +91,8 @@ def main():
             text.append(f"- Not measured: {what} (its log says why).")
     for what in (torch or {}).get("left_out", []):
         text.append(f"- Left out for time: {what}.")
+    for what in (torch or {}).get("failures", []):
+        text.append(f"- **Failed**: {what}.")
     (options.folder / "gpu_check.md").write_text(
         "\n".join(text) + "\n", encoding="utf-8"
     )

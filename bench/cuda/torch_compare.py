@@ -4,7 +4,11 @@
 Scores against PyTorch in float64, time against PyTorch eager and against
 torch.compile with CUDA graphs, with the same weights and inputs. Exit status 0:
 scores agree; 1: they do not, or something failed; 2: bad usage; 77: there is no
-torch or no GPU, with the reason as the last line.
+torch or no GPU, with the reason as the last line. The results so far are in
+--json after every figure, whatever comes later.
+
+--dry-run runs all of it once on the CPU, at sizes that mean nothing, with the
+library that computes on a GPU of this process (scripts/gpu_check.sh --dry-run).
 """
 
 import argparse
@@ -13,6 +17,7 @@ import json
 import statistics
 import sys
 import time
+import traceback
 
 PRECISIONS = {"fp32": 0, "tf32": 1, "fp16": 2, "bf16": 3}  # bench::Precision
 # Largest error of a score in (0, 1) against float64.
@@ -87,18 +92,61 @@ def quartiles(values):
 
 
 class Comparison:
-    def __init__(self, torch, library, limit_s, quick):
+    # Compiling takes this long at most, seconds.
+    COMPILE_S = 45
+
+    def __init__(self, torch, library, options):
         self.torch = torch
         self.library = library
-        self.end = time.monotonic() + limit_s
-        self.repetitions = 7 if quick else 21
-        self.rows, self.errors, self.left_out = [], [], []
-        self.failed = False
+        self.dry_run = options.dry_run
+        self.device = "cpu" if options.dry_run else "cuda"
+        self.json = options.json
+        self.end = time.monotonic() + options.limit_s
+        self.repetitions = 2 if options.dry_run else 7 if options.quick else 21
+        self.rows, self.errors, self.left_out, self.failures = [], [], [], []
+        self.models = {}
 
     def check(self, ok, message):
         if not ok:
-            self.failed = True
-            print(f"FAILED: {message}")
+            self.failures.append(message)
+            print(f"FAILED: {message}", flush=True)
+
+    def guarded(self, what, function, *arguments):
+        """One failure must not cost the figures after it."""
+        try:
+            function(*arguments)
+        except Exception as error:  # pylint: disable=broad-except
+            traceback.print_exc()
+            self.check(False, f"{what}: {error}")
+        self.write()
+
+    def write(self):
+        if not self.json:
+            return
+        result = {
+            "torch": self.torch.__version__,
+            "device": "a dry run"
+            if self.dry_run
+            else self.torch.cuda.get_device_name(0),
+            "dry_run": self.dry_run,
+            "rows": self.rows,
+            "errors": self.errors,
+            "left_out": self.left_out,
+            "failures": self.failures,
+        }
+        with open(self.json, "w", encoding="utf-8") as file:
+            json.dump(result, file, indent=2)
+
+    def wait(self):
+        if not self.dry_run:
+            self.torch.cuda.synchronize()
+
+    def compile(self, module):
+        if self.dry_run:
+            return self.torch.compile(module, backend="eager", dynamic=False)
+        return self.torch.compile(
+            module, mode="reduce-overhead", fullgraph=True, dynamic=False
+        )
 
     def model(self, v2, precision, max_batch):
         handle = self.library.rc_create(v2, PRECISIONS[precision], max_batch)
@@ -142,18 +190,19 @@ class Comparison:
             raise RuntimeError(self.library.rc_error().decode())
         return scores
 
-    def compare(self, v2, precision, batches):
+    def load(self, v2, precision, max_batch):
+        """Checks a model's scores; it stays for time()."""
         torch = self.torch
         name = "dlrm_dcnv2" if v2 else "dlrm_v1"
         dtype = torch.float16 if precision == "fp16" else torch.float32
-        handle, module = self.model(v2, precision, max(batches))
-        exact = module.double().cuda()
-        for batch in (1, 33, max(batches)):
-            if batch > max(batches):
-                continue
+        handle, module = self.model(v2, precision, max_batch)
+        exact = module.double().to(self.device)
+        for batch in sorted({1, min(33, max_batch), max_batch}):
             dense, embeddings = self.inputs(batch, dtype)
             with torch.no_grad():
-                want = exact(dense.double().cuda(), embeddings.double().cuda())
+                want = exact(
+                    dense.double().to(self.device), embeddings.double().to(self.device)
+                )
             got = self.scores(handle, dense, embeddings)
             error = (want.cpu().view(-1).float() - got).abs().max().item()
             self.errors.append(
@@ -164,38 +213,43 @@ class Comparison:
                 error <= ALLOWED[precision],
                 f"{name} {precision}, batch {batch}: error {error}",
             )
-        module = module.to(dtype).cuda().eval()
-        for batch in batches:
-            self.time(name, precision, handle, module, batch, dtype)
-        self.library.rc_destroy(handle)
+        self.models[v2, precision] = (
+            handle,
+            module.to(dtype).to(self.device).eval(),
+            dtype,
+        )
+
+    def compare(self, v2, precision, batch):
+        if (v2, precision) not in self.models:
+            return  # its failure was reported
+        name = "dlrm_dcnv2" if v2 else "dlrm_v1"
+        self.time(name, precision, *self.models[v2, precision][:2], batch,
+                  self.models[v2, precision][2])  # fmt: skip
 
     def time(self, name, precision, handle, module, batch, dtype):
         torch = self.torch
         what = f"{name} {precision}, batch {batch}"
-        # Compiling takes this long at most.
-        if time.monotonic() + 45 > self.end:
+        if time.monotonic() + self.COMPILE_S > self.end:
             self.left_out.append(what)
             print(f"left out for time: {what}")
             return
         dense, embeddings = (
-            tensor.to(dtype).cuda() for tensor in self.inputs(batch, dtype)
+            tensor.to(dtype).to(self.device) for tensor in self.inputs(batch, dtype)
         )
         torch._dynamo.reset()
-        compiled = torch.compile(
-            module, mode="reduce-overhead", fullgraph=True, dynamic=False
-        )
-        runs = 50 if batch <= 1024 else 10
+        compiled = self.compile(module)
+        runs = 1 if self.dry_run else 50 if batch <= 1024 else 10
 
         def torch_time(function):
-            torch.cuda.synchronize()
+            self.wait()
             begin = time.perf_counter()
             for _ in range(runs):
                 function(dense, embeddings)
-            torch.cuda.synchronize()
+            self.wait()
             return time.perf_counter() - begin
 
         def our_time():
-            torch.cuda.synchronize()
+            self.wait()
             seconds = self.library.rc_time(handle, batch, runs)
             if seconds < 0:
                 raise RuntimeError(self.library.rc_error().decode())
@@ -238,34 +292,38 @@ def main():
         "--limit-s", type=float, default=300, help="leave out what would end later"
     )
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--dry-run", action="store_true", help="see above")
     options = parser.parse_args()
     try:
         import torch
     except ImportError as error:
         print(f"skipped: {error}")
         return 77
-    if not torch.cuda.is_available():
+    if not options.dry_run and not torch.cuda.is_available():
         print(f"skipped: torch {torch.__version__} sees no GPU")
         return 77
     torch.backends.cuda.matmul.allow_tf32 = False
-    comparison = Comparison(
-        torch, load(options.library), options.limit_s, options.quick
-    )
-    batches = [1, 64] if options.quick else [1, 64, 256, 1024, 8192]
-    for v2 in (0, 1):
-        comparison.compare(v2, "fp16", batches)
-        comparison.compare(v2, "fp32", [64])
-    result = {
-        "torch": torch.__version__,
-        "device": torch.cuda.get_device_name(0),
-        "rows": comparison.rows,
-        "errors": comparison.errors,
-        "left_out": comparison.left_out,
-    }
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=2)
-    return 1 if comparison.failed else 0
+    comparison = Comparison(torch, load(options.library), options)
+    batches = [1, 64, 256, 1024, 8192]
+    if options.dry_run:
+        batches = [1, 2]
+    elif options.quick:
+        batches = [1, 64]
+    models = [(v2, precision) for precision in ("fp16", "fp32") for v2 in (0, 1)]
+    for v2, precision in models:
+        most = max(batches) if precision == "fp16" else batches[1]
+        comparison.guarded(f"v{v2 + 1} {precision}", comparison.load, v2, precision,
+                           most)  # fmt: skip
+    # Both models at each batch, the ends of the range first: what time is short
+    # for is in between.
+    order = [batches[0], batches[-1], *batches[1:-1]]
+    plan = [(v2, "fp16", batch) for batch in order for v2 in (0, 1)]
+    plan += [(v2, "fp32", batches[1]) for v2 in (0, 1)]
+    for v2, precision, batch in plan:
+        comparison.guarded(f"v{v2 + 1} {precision}, batch {batch}",
+                           comparison.compare, v2, precision, batch)  # fmt: skip
+    comparison.write()
+    return 1 if comparison.failures else 0
 
 
 if __name__ == "__main__":

@@ -91,6 +91,24 @@ class GpuCheck(unittest.TestCase):
         done, _, _ = self.summarize()
         self.assertEqual(done.returncode, 1)
 
+    def test_what_a_failed_step_left_is_kept(self):
+        _, result, table = self.summarize(
+            torch={"device": "a GPU", "rows": [row("G5 z", 0.9, 1.0, True)],
+                   "left_out": [], "failures": ["v2 fp16: out of memory"]},
+        )  # fmt: skip
+        self.assertEqual(result["device"], "a GPU")
+        self.assertFalse(result["complete"])
+        self.assertIn("G5 z", table)
+        self.assertIn("The check gave no result", table)
+        self.assertIn("**Failed**: v2 fp16: out of memory.", table)
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "check.json").write_text(json.dumps(self.check))
+            (folder / "bench.json").write_text('{"rows": [')  # cut off
+            done = run(sys.executable, BENCH / "summarize.py", folder)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("Not measured: bench", (folder / "gpu_check.md").read_text())
+
     def test_the_comparison_needs_torch_and_a_gpu(self):
         with tempfile.TemporaryDirectory() as folder:
             hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}

@@ -1,7 +1,9 @@
 // Correctness of the CUDA backend on a GPU, against references in plain loops.
 // Without GoogleTest: it also runs where only the CUDA toolkit is installed.
 //
-//   device_check [--cases N] [--seed S] [--json FILE]
+//   device_check [--cases N] [--seed S] [--json FILE] [--batch N]
+//
+// --batch: of the models of the benchmarks (default: 33).
 //
 // Exit status 0: everything agrees; 1: something does not; 2: bad usage; 77:
 // skipped, with the reason as the last line.
@@ -78,16 +80,18 @@ void CheckRandomPrograms(CudaDevice& device, int cases, std::mt19937& random,
 }
 
 // Scores of the benchmarks' models: how far each precision is from double.
-void CheckModels(CudaDevice& device, std::mt19937& random, Json& json) {
+void CheckModels(CudaDevice& device, int64_t batch, std::mt19937& random,
+                 Json& json) {
   for (bool v2 : {false, true}) {
     for (Precision precision : {Precision::kFloat32, Precision::kTf32,
                                 Precision::kFloat16, Precision::kBFloat16}) {
       const std::string what =
           std::string(v2 ? "dlrm_dcnv2 " : "dlrm_v1 ") + Name(precision);
       const DenseModel model =
-          MakeDlrm(what, v2 ? MlperfV2() : MlperfV1(), precision, 33, 1);
-      const auto inputs = RandomInputs(model.program, 33, random);
-      const double error = ErrorOf(device, model, 33, inputs, 33, true, what);
+          MakeDlrm(what, v2 ? MlperfV2() : MlperfV1(), precision, batch, 1);
+      const auto inputs = RandomInputs(model.program, batch, random);
+      const double error =
+          ErrorOf(device, model, batch, inputs, batch, true, what);
       // Scores lie in (0, 1). What a precision of that many bits may lose over
       // a dozen layers.
       const double allowed = precision == Precision::kFloat32    ? 1e-4
@@ -120,7 +124,7 @@ void CheckOutOfMemory(CudaDevice& device) {
   }
 }
 
-int Run(int cases, unsigned seed, const std::string& json_path) {
+int Run(int cases, int64_t batch, unsigned seed, const std::string& json_path) {
   auto count = runtime::cuda::CountDevices();
   if (!count.ok() || *count == 0) {
     std::printf("skipped: no GPU: %s\n",
@@ -139,7 +143,7 @@ int Run(int cases, unsigned seed, const std::string& json_path) {
   json.Set("device", (*device)->properties().name);
   json.Set("seed", static_cast<double>(seed));
   CheckRandomPrograms(**device, cases, random, json);
-  CheckModels(**device, random, json);
+  CheckModels(**device, batch, random, json);
   CheckOutOfMemory(**device);
   json.Set("failures", failures);
   std::printf("%s\n%d failures\n", json.Text().c_str(), failures);
@@ -155,12 +159,15 @@ int Run(int cases, unsigned seed, const std::string& json_path) {
 
 int main(int argc, char** argv) {
   int cases = 300;
+  int batch = 33;
   unsigned seed = std::random_device()();
   std::string json;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string flag = argv[i];
     if (flag == "--cases") {
       cases = std::atoi(argv[i + 1]);
+    } else if (flag == "--batch") {
+      batch = std::atoi(argv[i + 1]);
     } else if (flag == "--seed") {
       seed = static_cast<unsigned>(std::strtoul(argv[i + 1], nullptr, 10));
     } else if (flag == "--json") {
@@ -169,10 +176,11 @@ int main(int argc, char** argv) {
       argc = 0;
     }
   }
-  if (argc % 2 == 0 || cases < 1) {
+  if (argc % 2 == 0 || cases < 1 || batch < 1) {
     std::fprintf(stderr,
-                 "usage: device_check [--cases N] [--seed S] [--json FILE]\n");
+                 "usage: device_check [--cases N] [--seed S] [--json FILE] "
+                 "[--batch N]\n");
     return 2;
   }
-  return refract::bench::Run(cases, seed, json);
+  return refract::bench::Run(cases, batch, seed, json);
 }

@@ -202,6 +202,9 @@ cudaError_t LaunchKernel(const ReduceCall& call, cudaStream_t stream) {
 cudaError_t LaunchKernel(const LookUpCall& call, cudaStream_t stream) {
   return testing::Emulate(call, stream);
 }
+cudaError_t LaunchEmpty(cudaStream_t stream) {
+  return testing::Do(stream, [] {});
+}
 
 }  // namespace refract::runtime::cuda
 
@@ -336,6 +339,12 @@ cudaError_t cudaEventQuery(cudaEvent_t) {
   return cudaSuccess;
 }
 
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes,
+                       cudaMemcpyKind) {
+  RETURN_IF_PLANTED;
+  std::memcpy(to, from, bytes);
+  return cudaSuccess;
+}
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
                             cudaMemcpyKind, cudaStream_t stream) {
   RETURN_IF_PLANTED;
