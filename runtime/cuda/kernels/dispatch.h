@@ -7,6 +7,7 @@
 
 #include "runtime/cuda/kernels/elementwise.h"
 #include "runtime/cuda/kernels/interaction.h"
+#include "runtime/cuda/kernels/map_wide.h"
 #include "runtime/cuda/kernels/rows.h"
 #include "runtime/cuda/kernels/strided.h"
 
@@ -60,6 +61,10 @@ auto Dispatch(const RowNormCall& call, Launcher& launcher) {
 
 template <typename Launcher>
 auto Dispatch(const MapCall& call, Launcher& launcher) {
+  if (SizeOf(call.out_dtype) == 2 && MapWide8::Takes(call)) {
+    return LaunchAs<MapWide8>(call, launcher);
+  }
+  if (MapWide4::Takes(call)) return LaunchAs<MapWide4>(call, launcher);
   return LaunchAs<Map>(call, launcher);
 }
 

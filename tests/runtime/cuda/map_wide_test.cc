@@ -1,0 +1,190 @@
+// The wide element-wise kernels give the bits of the general one, on the
+// emulated GPU; and are not chosen where they would read or write beside.
+
+#include "runtime/cuda/kernels/map_wide.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "runtime/cuda/kernels/dispatch.h"
+#include "tests/runtime/cuda/testing/simt.h"
+
+namespace refract::runtime::cuda {
+namespace {
+
+using testing::EmulatedLauncher;
+
+// Memory that begins at 256 bytes, or `shift` bytes after.
+class Memory {
+ public:
+  Memory(int64_t bytes, int64_t shift, std::mt19937& random)
+      : bytes_(static_cast<size_t>(bytes)),
+        memory_(static_cast<unsigned char*>(std::aligned_alloc(
+            256, (static_cast<size_t>(bytes + shift) + 255) / 256 * 256))),
+        data_(memory_.get() + shift) {
+    // Bytes that are small numbers in every type.
+    for (size_t i = 0; i < bytes_; ++i) {
+      data_[i] = static_cast<unsigned char>(random() % 0x30);
+    }
+  }
+  unsigned char* data() const { return data_; }
+  std::vector<unsigned char> Bytes() const { return {data_, data_ + bytes_}; }
+
+ private:
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  size_t bytes_;
+  std::unique_ptr<unsigned char, Free> memory_;
+  unsigned char* data_;
+};
+
+class MapWideTest : public ::testing::Test {
+ protected:
+  MapWideTest() : random_(seed_), launcher_(seed_) {
+    std::printf("seed %u\n", seed_);
+  }
+  int64_t Draw(int64_t from, int64_t to) {
+    return from + static_cast<int64_t>(random_() % (to - from + 1));
+  }
+
+  // A call over random dims, the last of them `inner` long.
+  MapCall RandomCall(int64_t inner, std::vector<std::unique_ptr<Memory>>& all) {
+    constexpr DType kTypes[] = {DType::kFloat32,  DType::kFloat16,
+                                DType::kBFloat16, DType::kInt32,
+                                DType::kInt64,    DType::kBool};
+    MapCall call;
+    call.rank = static_cast<int32_t>(Draw(1, 3));
+    call.count = 1;
+    for (int d = 0; d < call.rank; ++d) {
+      call.dims[d] = d == call.rank - 1 ? inner : Draw(1, 5);
+      call.count *= call.dims[d];
+    }
+    // Rows with a gap behind them, or broadcast along some dimensions.
+    const auto place = [&](DType dtype, bool result, int64_t* strides) {
+      const int64_t gap = result ? 0 : 8 * Draw(0, 1);
+      int64_t size = inner + gap;
+      strides[call.rank - 1] = 1;
+      for (int d = call.rank - 2; d >= 0; --d) {
+        strides[d] = size;
+        size *= call.dims[d];
+        if (!result && Draw(0, 3) == 0) strides[d] = 0;
+      }
+      if (!result && Draw(0, 4) == 0) strides[call.rank - 1] = 0;
+      const int64_t shift = Draw(0, 3) == 0 ? SizeOf(dtype) : 0;
+      all.push_back(
+          std::make_unique<Memory>(size * SizeOf(dtype), shift, random_));
+      return all.back()->data();
+    };
+    call.num_inputs = static_cast<int32_t>(Draw(1, 5));
+    for (int i = 0; i < call.num_inputs; ++i) {
+      StridedOperand& input = call.inputs[i];
+      input.dtype = kTypes[random_() % 6];
+      input.number = 1.5f;
+      if (Draw(0, 4) > 0) {
+        input.data = place(input.dtype, false, input.strides);
+      }
+    }
+    call.num_instructions = static_cast<int32_t>(Draw(1, 6));
+    for (int i = 0; i < call.num_instructions; ++i) {
+      const auto reg = [&] {
+        return static_cast<uint8_t>(Draw(0, call.num_inputs + i - 1));
+      };
+      call.code[i] = {static_cast<MapCode>(Draw(0, kNumMapCodes - 1)),
+                      reg(),
+                      reg(),
+                      reg(),
+                      0.5f,
+                      2.0f};
+    }
+    constexpr DType kResults[] = {DType::kFloat32, DType::kFloat16,
+                                  DType::kBFloat16, DType::kBool};
+    call.out_dtype = kResults[random_() % 4];
+    call.out = place(call.out_dtype, true, call.out_strides);
+    return call;
+  }
+
+  template <typename Kernel>
+  bool ExpectTheBitsOfMap(const MapCall& call, const Memory& out) {
+    if (!Kernel::Takes(call)) return false;
+    launcher_.Launch<Map>(Map::Shape(call), call);
+    const std::vector<unsigned char> want = out.Bytes();
+    std::memset(call.out, 0x55, want.size());
+    launcher_.Launch<Kernel>(Kernel::Shape(call), call);
+    EXPECT_EQ(out.Bytes(), want);
+    return true;
+  }
+
+  const unsigned seed_ = std::random_device()();
+  std::mt19937 random_;
+  EmulatedLauncher launcher_;
+};
+
+TEST_F(MapWideTest, GivesTheBitsOfTheGeneralKernel) {
+  int four = 0;
+  int eight = 0;
+  int neither = 0;
+  for (int i = 0; i < 400; ++i) {
+    SCOPED_TRACE(i);
+    std::vector<std::unique_ptr<Memory>> memory;
+    const MapCall call = RandomCall(Draw(1, 4) * (i % 3 == 0 ? 3 : 8), memory);
+    const bool takes4 = ExpectTheBitsOfMap<MapWide4>(call, *memory.back());
+    const bool takes8 = ExpectTheBitsOfMap<MapWide8>(call, *memory.back());
+    four += takes4;
+    eight += takes8;
+    neither += !takes4 && !takes8;
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(four, 20);
+  EXPECT_GT(eight, 10);
+  EXPECT_GT(neither, 20);
+}
+
+TEST_F(MapWideTest, TakesOnlyWhatIsAlignedAndDense) {
+  Memory in(4096, 0, random_);
+  Memory out(4096, 0, random_);
+  MapCall call;
+  call.inputs[0] = {in.data(), {32, 1}};
+  call.num_inputs = 1;
+  call.code[0] = {MapCode::kRelu, 0};
+  call.num_instructions = 1;
+  call.out = out.data();
+  call.out_strides[0] = 16;
+  call.out_strides[1] = 1;
+  call.dims[0] = 3;
+  call.dims[1] = 16;
+  call.rank = 2;
+  call.count = 48;
+  EXPECT_TRUE(MapWide4::Takes(call));
+  EXPECT_TRUE(MapWide8::Takes(call));
+  const auto refuses = [&](const auto& change) {
+    MapCall other = call;
+    change(other);
+    return !MapWide4::Takes(other);
+  };
+  EXPECT_TRUE(refuses([](MapCall& c) { c.dims[1] = 15; }));
+  EXPECT_TRUE(refuses([](MapCall& c) { c.inputs[0].strides[0] = 18; }));
+  EXPECT_TRUE(refuses([](MapCall& c) { c.inputs[0].strides[1] = 2; }));
+  EXPECT_TRUE(refuses([](MapCall& c) { c.out_strides[1] = 2; }));
+  EXPECT_TRUE(refuses([&](MapCall& c) { c.inputs[0].data = in.data() + 4; }));
+  EXPECT_TRUE(refuses([&](MapCall& c) { c.out = out.data() + 8; }));
+  // Offsets beyond 31 bits.
+  EXPECT_TRUE(
+      refuses([](MapCall& c) { c.inputs[0].strides[0] = int64_t{1} << 31; }));
+  // One number for all, or one per row, may lie anywhere.
+  EXPECT_FALSE(refuses([&](MapCall& c) {
+    c.inputs[0].data = in.data() + 4;
+    c.inputs[0].strides[0] = 5;
+    c.inputs[0].strides[1] = 0;
+  }));
+  EXPECT_FALSE(refuses([](MapCall& c) { c.inputs[0].data = nullptr; }));
+}
+
+}  // namespace
+}  // namespace refract::runtime::cuda
