@@ -11,9 +11,9 @@ using base::TensorView;
 absl::Status RequestRunner::Add(
     const models::Graph& graph, const Part& part,
     std::shared_ptr<const models::WeightStore> weights,
-    const CompileOptions& options) {
-  REFRACT_ASSIGN_OR_RETURN(
-      auto program, Program::Compile(graph, part, std::move(weights), options));
+    const CompileOptions& options, const Compiler& compile) {
+  REFRACT_ASSIGN_OR_RETURN(auto program,
+                           compile(graph, part, std::move(weights), options));
   RunContext context(*program);
   parts_.push_back({std::move(program), std::move(context), {}});
   return absl::OkStatus();
@@ -22,22 +22,24 @@ absl::Status RequestRunner::Add(
 absl::StatusOr<std::unique_ptr<RequestRunner>> RequestRunner::Whole(
     const models::Graph& graph,
     std::shared_ptr<const models::WeightStore> weights,
-    const CompileOptions& options) {
+    const CompileOptions& options, const Compiler& compile) {
   auto runner = std::unique_ptr<RequestRunner>(new RequestRunner(graph));
-  REFRACT_RETURN_IF_ERROR(
-      runner->Add(graph, Part::Whole(graph), std::move(weights), options));
+  REFRACT_RETURN_IF_ERROR(runner->Add(graph, Part::Whole(graph),
+                                      std::move(weights), options, compile));
   return runner;
 }
 
 absl::StatusOr<std::unique_ptr<RequestRunner>> RequestRunner::Split(
     const models::Graph& graph, const models::SplitPlan& plan,
     std::shared_ptr<const models::WeightStore> weights,
-    const CompileOptions& options) {
+    const CompileOptions& options, const Compiler& compile_hn) {
   auto runner = std::unique_ptr<RequestRunner>(new RequestRunner(graph));
-  for (const Part& part : {Part::CnPre(graph, plan), Part::Hn(graph, plan),
-                           Part::CnPost(graph, plan)}) {
-    REFRACT_RETURN_IF_ERROR(runner->Add(graph, part, weights, options));
-  }
+  REFRACT_RETURN_IF_ERROR(runner->Add(graph, Part::CnPre(graph, plan), weights,
+                                      options, Program::Compile));
+  REFRACT_RETURN_IF_ERROR(
+      runner->Add(graph, Part::Hn(graph, plan), weights, options, compile_hn));
+  REFRACT_RETURN_IF_ERROR(runner->Add(graph, Part::CnPost(graph, plan), weights,
+                                      options, Program::Compile));
   runner->UseForms(graph, plan);
   return runner;
 }

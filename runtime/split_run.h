@@ -5,6 +5,7 @@
 // `refract run --mode whole|split` and tests use. The nodes do the same over a
 // transport.
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -24,18 +25,24 @@ namespace refract::runtime {
 // batches are padded. Not thread-safe: one per thread.
 class RequestRunner {
  public:
+  // Makes the program of the whole graph, or of the HN part of a split: for
+  // another device, say.
+  using Compiler = std::function<decltype(Program::Compile)>;
+
   // Errors as Program::Compile.
   static absl::StatusOr<std::unique_ptr<RequestRunner>> Whole(
       const models::Graph& graph,
       std::shared_ptr<const models::WeightStore> weights,
-      const CompileOptions& options);
+      const CompileOptions& options,
+      const Compiler& compile = Program::Compile);
   // Runs CN-pre, HN and CN-post one after the other, with what crosses encoded
   // and decoded in between as the nodes do it. `plan` must be valid for
   // `graph`; one that leaves the HN idle is fine.
   static absl::StatusOr<std::unique_ptr<RequestRunner>> Split(
       const models::Graph& graph, const models::SplitPlan& plan,
       std::shared_ptr<const models::WeightStore> weights,
-      const CompileOptions& options);
+      const CompileOptions& options,
+      const Compiler& compile_hn = Program::Compile);
 
   // Errors as Program::Run.
   absl::StatusOr<std::vector<base::Tensor>> Run(
@@ -65,7 +72,7 @@ class RequestRunner {
   explicit RequestRunner(const models::Graph& graph) : padding_(graph) {}
   absl::Status Add(const models::Graph& graph, const Part& part,
                    std::shared_ptr<const models::WeightStore> weights,
-                   const CompileOptions& options);
+                   const CompileOptions& options, const Compiler& compile);
   absl::Status RunSplit(absl::Span<const base::TensorView> inputs,
                         RunStats* stats);
 

@@ -3,14 +3,19 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
+#include "gpu_node/cuda_library.h"
+#include "gpu_node/cuda_program.h"
 #include "models/model_config.h"
 #include "models/repository.h"
 #include "runtime/split_run.h"
@@ -31,6 +36,17 @@ struct RunOptions {
   std::string dense_weights;  // empty: as config.pbtxt says
   std::vector<std::string> op_libraries;
 };
+
+// "cuda" is "cuda:0"; nullopt for what is no GPU.
+std::optional<int> CudaIndex(absl::string_view device) {
+  if (device == "cuda") return 0;
+  int index = 0;
+  if (!absl::ConsumePrefix(&device, "cuda:") ||
+      !absl::SimpleAtoi(device, &index) || index < 0) {
+    return std::nullopt;
+  }
+  return index;
+}
 
 absl::Status CheckOptions(const RunOptions& options) {
   if (options.inputs.size() != options.outputs.size()) {
@@ -54,13 +70,13 @@ absl::Status CheckOptions(const RunOptions& options) {
           "--dense-weights: PyTorch, which --mode reference runs, has fp32");
     }
   }
-  if (options.device == "cuda") {
-    return absl::UnimplementedError(
-        "--device cuda: only refract-gpu-node runs on GPUs; use cpu");
+  if (options.device != "cpu" && !CudaIndex(options.device)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--device ", options.device, ": unknown; use cpu, cuda or cuda:N"));
   }
-  if (options.device != "cpu") {
+  if (options.device != "cpu" && options.mode == "reference") {
     return absl::InvalidArgumentError(
-        absl::StrCat("--device ", options.device, ": unknown; use cpu"));
+        "--device: PyTorch, which --mode reference runs, stays on the CPU");
   }
   return absl::OkStatus();
 }
@@ -71,15 +87,37 @@ absl::StatusOr<std::unique_ptr<runtime::RequestRunner>> MakeRunner(
   runtime::CompileOptions compile;
   compile.config = model.config;
   compile.config.dense_weights = form;
+  runtime::RequestRunner::Compiler compiler = runtime::Program::Compile;
+  if (const std::optional<int> index = CudaIndex(options.device)) {
+    auto opened = gpu_node::OpenCudaDevice(*index);
+    if (!opened.ok()) {
+      return base::Annotate(opened.status(),
+                            absl::StrCat("--device ", options.device));
+    }
+    compiler =
+        [device = std::shared_ptr<runtime::cuda::DeviceApi>(*std::move(opened)),
+         name = absl::StrCat("cuda:", *index), index = *index,
+         &model](const models::Graph& graph, const runtime::Part& part,
+                 std::shared_ptr<const models::WeightStore> weights,
+                 const runtime::CompileOptions& compile) {
+          return gpu_node::CompileForCuda(
+              device, graph, part, std::move(weights),
+              {.model = model.name,
+               .device = name,
+               .compile = compile,
+               .foreign = gpu_node::AtenOperatorsOn(index)});
+        };
+  }
   if (options.mode == "whole") {
-    return runtime::RequestRunner::Whole(model.graph, model.weights, compile);
+    return runtime::RequestRunner::Whole(model.graph, model.weights, compile,
+                                         compiler);
   }
   if (!model.plan) {
     return absl::FailedPreconditionError(absl::StrCat(
         model.folder, ": has no split plan yet; run refract partition first"));
   }
   return runtime::RequestRunner::Split(model.graph, *model.plan, model.weights,
-                                       compile);
+                                       compile, compiler);
 }
 
 absl::string_view NameOf(models::DenseWeights form) {
@@ -247,8 +285,11 @@ void AddRunCommand(CLI::App& app, Context& context) {
                    "whole: one program; split: the plan's parts one after the "
                    "other; reference: PyTorch on the original file")
       ->type_name("whole|split|reference");
-  command->add_option("--device", options->device, "where whole and split run")
-      ->type_name("cpu|cuda");
+  command
+      ->add_option("--device", options->device,
+                   "where --mode whole runs, and --mode split its HN part; a "
+                   "GPU in the type of gpu_precision in config.pbtxt")
+      ->type_name("cpu|cuda|cuda:N");
   command
       ->add_option("--dense-weights", options->dense_weights,
                    "how dense layers keep their weights; prints what bf16 and "

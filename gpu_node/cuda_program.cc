@@ -1,0 +1,188 @@
+#include "gpu_node/cuda_program.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "base/status_macros.h"
+#include "gpu_node/cuda_work.h"
+#include "models/row_dependence.h"
+#include "runtime/cuda/instance.h"
+#include "runtime/cuda_plan/translate.h"
+#include "runtime/executor.h"
+
+namespace refract::gpu_node {
+namespace {
+
+namespace cuda = runtime::cuda;
+using base::TensorView;
+using runtime::RunContext;
+
+class CudaProgram final : public runtime::Program {
+ public:
+  // `cpu`: the same part, for everything but its execution.
+  CudaProgram(std::shared_ptr<cuda::DeviceApi> device,
+              std::unique_ptr<const Program> cpu,
+              runtime::cuda_plan::Translation translation, bool rows_alone,
+              const CudaProgramOptions& options)
+      : options_(options),
+        device_(std::move(device)),
+        cpu_(std::move(cpu)),
+        translation_(std::move(translation)),
+        by_rows_(rows_alone && GoesByRows(translation_)) {}
+
+  absl::Status Load() {
+    auto instance = cuda::Instance::Create(
+        *device_, translation_.program, translation_.weights,
+        {.max_batch = options_.max_rows, .num_slots = 1});
+    if (!instance.ok()) return ToAbsl(instance.status());
+    REFRACT_RETURN_IF_ERROR(ToAbsl((*instance)->Load()));
+    absl::MutexLock lock(&mu_);
+    instance_ = *std::move(instance);
+    return absl::OkStatus();
+  }
+
+  const runtime::Part& part() const override { return cpu_->part(); }
+  absl::StatusOr<std::vector<std::optional<base::TensorSpec>>> OutputSpecs(
+      absl::Span<const TensorView> inputs) const override {
+    return cpu_->OutputSpecs(inputs);
+  }
+  std::optional<int64_t> BatchOf(
+      absl::Span<const TensorView> inputs) const override {
+    return cpu_->BatchOf(inputs);
+  }
+  // A kernel each; what part of the graph it stands for is not kept.
+  std::vector<runtime::StepInfo> steps() const override {
+    return std::vector<runtime::StepInfo>(1, {part().nodes, options_.device});
+  }
+  std::vector<std::string> Describe() const override {
+    return translation_.steps;
+  }
+  size_t packed_weight_bytes() const override { return 0; }
+  std::unique_ptr<RunContext::State> NewState() const override {
+    return cpu_->NewState();
+  }
+
+  absl::Status Run(absl::Span<const TensorView> inputs,
+                   absl::Span<std::byte* const> destinations, RunContext&,
+                   std::vector<TensorView>& outputs,
+                   runtime::RunStats* stats) const override {
+    REFRACT_ASSIGN_OR_RETURN(const auto specs, cpu_->OutputSpecs(inputs));
+    const int64_t rows = cpu_->BatchOf(inputs).value_or(1);
+    absl::MutexLock lock(&mu_);
+    if (rows > options_.max_rows && !by_rows_) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a request of ", rows, " rows; ", options_.model,
+                       " takes up to ", options_.max_rows, " on ",
+                       options_.device, " and cannot be run in pieces"));
+    }
+    CudaPart request;
+    for (const std::optional<base::TensorSpec>& spec : specs) {
+      if (!spec) return absl::InternalError("an output's size is not known");
+      REFRACT_ASSIGN_OR_RETURN(base::Tensor result,
+                               base::Tensor::Allocate(spec->dtype, spec->dims));
+      request.results.push_back(std::move(result));
+    }
+    const int64_t pieces = std::max<int64_t>(
+        1, (rows + options_.max_rows - 1) / options_.max_rows);
+    for (int64_t piece = 0; piece < pieces; ++piece) {
+      const int64_t first = rows * piece / pieces;
+      REFRACT_RETURN_IF_ERROR(RunPiece(
+          inputs, first, rows * (piece + 1) / pieces - first, request));
+    }
+    results_ = std::move(request.results);
+    outputs.clear();
+    for (size_t i = 0; i < results_.size(); ++i) {
+      outputs.push_back(results_[i].view());
+      if (i >= destinations.size() || destinations[i] == nullptr) continue;
+      std::memcpy(destinations[i], results_[i].data(), results_[i].bytes());
+      outputs.back().data = destinations[i];
+    }
+    if (stats != nullptr) *stats = {};
+    return absl::OkStatus();
+  }
+  // All of it is one step.
+  absl::Status RunTimed(absl::Span<const TensorView> inputs,
+                        absl::Span<std::byte* const> destinations,
+                        RunContext& context, std::vector<TensorView>& outputs,
+                        runtime::StepTimes& times,
+                        runtime::TickClock clock) const override {
+    times = {};
+    const int64_t begin = clock();
+    REFRACT_RETURN_IF_ERROR(
+        Run(inputs, destinations, context, outputs, nullptr));
+    times.steps.push_back(clock() - begin);
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status RunPiece(absl::Span<const TensorView> inputs, int64_t first,
+                        int64_t count, CudaPart& request) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const auto slot = instance_->Acquire(count);
+    if (!slot.ok()) return ToAbsl(slot.status());
+    FillSlot(translation_, *instance_, *slot, inputs, 0, first, count);
+    cuda::Status status = instance_->Submit(*slot);
+    if (status.ok()) status = instance_->Wait(*slot);
+    if (status.ok()) {
+      CopyResults(translation_, *instance_, *slot, first, count, request);
+    }
+    instance_->Release(*slot);
+    return ToAbsl(status);
+  }
+
+  const CudaProgramOptions options_;
+  const std::shared_ptr<cuda::DeviceApi> device_;
+  const std::unique_ptr<const Program> cpu_;
+  const runtime::cuda_plan::Translation translation_;
+  const bool by_rows_;
+  mutable absl::Mutex mu_;
+  // Destroyed before what it reads from.
+  mutable std::unique_ptr<cuda::Instance> instance_ ABSL_GUARDED_BY(mu_);
+  mutable std::vector<base::Tensor> results_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const runtime::Program>> CompileForCuda(
+    std::shared_ptr<cuda::DeviceApi> device, const models::Graph& graph,
+    const runtime::Part& part,
+    std::shared_ptr<const models::WeightStore> weights,
+    const CudaProgramOptions& options) {
+  CudaProgramOptions fitting = options;
+  for (const models::SymbolRange& range : graph.symbols) {
+    if (range.symbol == graph.batch_symbol) {
+      fitting.max_rows =
+          std::min(fitting.max_rows, std::max<int64_t>(range.max, 1));
+    }
+  }
+  REFRACT_ASSIGN_OR_RETURN(
+      auto cpu,
+      runtime::Program::Compile(graph, part, weights, options.compile));
+  // A part that is empty has nothing to run anywhere.
+  if (part.nodes.empty() || part.outputs.empty()) return cpu;
+  runtime::cuda_plan::TranslateOptions translate;
+  translate.model = options.model;
+  translate.device = options.device;
+  translate.precision =
+      PrecisionOf(options.compile.config.serving.gpu_precision);
+  translate.max_batch = fitting.max_rows;
+  translate.compile = options.compile;
+  translate.foreign = options.foreign.get();
+  REFRACT_ASSIGN_OR_RETURN(
+      auto translation,
+      runtime::cuda_plan::Translate(graph, part, weights, translate));
+  auto program = std::make_unique<CudaProgram>(
+      std::move(device), std::move(cpu), std::move(translation),
+      models::FindRowDependence(graph).use == models::RowUse::kAlone, fitting);
+  REFRACT_RETURN_IF_ERROR(
+      base::Annotate(program->Load(), absl::StrCat("model ", options.model)));
+  return program;
+}
+
+}  // namespace refract::gpu_node
