@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "models/op_traits.h"
 
@@ -326,6 +327,65 @@ std::optional<Work> WorkOf(const Graph& graph, const Node& node,
   return work;
 }
 
+absl::Status CheckSizes(const Graph& graph, const SymbolBindings& sizes) {
+  for (const Value& value : graph.values) {
+    if (value.kind != ValueKind::kTensor || !value.has_shape) continue;
+    for (size_t d = 0; d < value.shape.size(); ++d) {
+      const absl::StatusOr<int64_t> size = value.shape[d].Evaluate(sizes);
+      if (!size.ok() || *size >= 0) continue;
+      std::string at;
+      for (const std::string& symbol : value.shape[d].Symbols()) {
+        absl::StrAppend(&at, at.empty() ? "" : ", ", symbol, " = ",
+                        sizes.at(symbol));
+      }
+      const models::NodeId producer = value.producer;
+      return absl::InvalidArgumentError(
+          absl::StrCat(producer == models::kNoNode
+                           ? absl::StrCat("input ", value.name)
+                           : absl::StrCat(graph.nodes[producer].name, " (",
+                                          graph.nodes[producer].op, ")"),
+                       ": size ", *size, " in dimension ", d, " at ", at,
+                       " (--size changes it)"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+namespace {
+
+// The least size from `size` on at which nothing that depends on `symbol` is
+// empty; `size` where there is none within reach.
+int64_t LeastSize(const Graph& graph, const std::string& symbol, int64_t size,
+                  SymbolBindings sizes) {
+  // Longer than any kernel of a sequence model.
+  constexpr int64_t kReach = 1024;
+  std::vector<const SymExpr*> extents;
+  for (const Value& value : graph.values) {
+    if (value.kind != ValueKind::kTensor || !value.has_shape) continue;
+    for (const SymExpr& extent : value.shape) {
+      sizes[symbol] = size;
+      const absl::StatusOr<int64_t> now = extent.Evaluate(sizes);
+      if (!now.ok() || *now > 0) continue;
+      const std::vector<std::string> symbols = extent.Symbols();
+      if (std::find(symbols.begin(), symbols.end(), symbol) != symbols.end()) {
+        extents.push_back(&extent);
+      }
+    }
+  }
+  for (int64_t least = size; least < size + kReach; ++least) {
+    sizes[symbol] = least;
+    if (std::all_of(extents.begin(), extents.end(), [&](const SymExpr* extent) {
+          const absl::StatusOr<int64_t> now = extent->Evaluate(sizes);
+          return now.ok() && *now > 0;
+        })) {
+      return least;
+    }
+  }
+  return size;
+}
+
+}  // namespace
+
 SymbolBindings SizesForBatch(
     const Graph& graph, int64_t batch,
     const absl::flat_hash_map<std::string, int64_t>& per_item) {
@@ -342,6 +402,7 @@ SymbolBindings SizesForBatch(
     }
     sizes[symbol] = size;
   };
+  std::vector<std::string> steps;  // that nobody has said
   // Rows first: a symbol that counts rows somewhere counts rows everywhere.
   for (const bool rows : {true, false}) {
     for (const ValueId id : graph.inputs) {
@@ -349,10 +410,20 @@ SymbolBindings SizesForBatch(
       for (size_t d = 0; d < input.shape.size(); ++d) {
         if ((d == 0) != rows) continue;
         for (const std::string& symbol : input.shape[d].Symbols()) {
+          if (!rows && !sizes.contains(symbol) && !per_item.contains(symbol)) {
+            steps.push_back(symbol);
+          }
           bind(symbol, rows);
         }
       }
     }
+  }
+  for (const std::string& symbol : steps) {
+    int64_t size = LeastSize(graph, symbol, sizes[symbol], sizes);
+    for (const models::SymbolRange& range : graph.symbols) {
+      if (range.symbol == symbol) size = std::min(size, range.max);
+    }
+    sizes[symbol] = size;
   }
   return sizes;
 }

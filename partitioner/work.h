@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "models/graph.h"
 #include "models/sym_expr.h"
@@ -40,10 +41,16 @@ std::optional<double> BytesOf(const models::Value& value,
 // A symbol that counts rows of an input but is not the batch (look-ups of
 // ragged ids) is `per_item` × batch, others (steps of a sequence) are
 // `per_item` itself, both within the range the model declares. `per_item` of a
-// symbol that is not listed: 1.
+// symbol that is not listed: 1, or the least that leaves every tensor an
+// element (a convolution needs as many steps as its kernel).
 models::SymbolBindings SizesForBatch(
     const models::Graph& graph, int64_t batch,
     const absl::flat_hash_map<std::string, int64_t>& per_item);
+
+// InvalidArgument where a tensor would have a negative size, naming the
+// operator that makes it: the model does not run at these sizes.
+absl::Status CheckSizes(const models::Graph& graph,
+                        const models::SymbolBindings& sizes);
 
 // A quantity that grows with the batch: what each further item adds, and what a
 // request costs however many it has. Exact where the quantity is linear in the

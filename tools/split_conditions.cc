@@ -321,6 +321,7 @@ absl::StatusOr<SplitConditions> MakeConditions(
       options.request_sizes
           ? *options.request_sizes
           : partitioner::SizesForBatch(graph, options.batch, per_item);
+  REFRACT_RETURN_IF_ERROR(partitioner::CheckSizes(graph, conditions.sizes));
   conditions.costs =
       partitioner::RooflineCosts(graph, conditions.sizes, result.cn, result.hn);
   // They never leave the CN.

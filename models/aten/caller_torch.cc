@@ -15,6 +15,7 @@
 #include "models/aten/caller.h"
 #include "models/aten/control_caller.h"
 #include "models/aten/convert_torch.h"
+#include "models/aten/guards_torch.h"
 #include "models/aten/region_caller_torch.h"
 #include "models/aten/result_torch.h"
 #include "models/script_region.h"
@@ -28,6 +29,7 @@ class BoxedCaller final : public Caller {
   BoxedCaller(const Node& node, c10::OperatorHandle op, Bound bound)
       : name_(absl::StrCat(node.name, " (", node.op, ")")),
         op_(std::move(op)),
+        guard_(GuardOf(op_.operator_name())),
         bound_(std::move(bound)),
         num_results_(node.outputs.size()) {}
 
@@ -62,6 +64,7 @@ class BoxedCaller final : public Caller {
       if (!value.ok()) return base::Annotate(value.status(), name_);
       stack.push_back(*std::move(value));
     }
+    if (guard_ != nullptr) guard_(stack);
     op_.callBoxed(stack);
     for (const c10::IValue& value : stack) {
       const absl::Status status = AppendResult(value, results);
@@ -72,6 +75,7 @@ class BoxedCaller final : public Caller {
 
   const std::string name_;
   const c10::OperatorHandle op_;
+  const Guard guard_;  // null for most
   const Bound bound_;
   const size_t num_results_;
 };

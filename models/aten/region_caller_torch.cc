@@ -20,6 +20,7 @@
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "models/aten/convert_torch.h"
+#include "models/aten/guards_torch.h"
 #include "models/aten/result_torch.h"
 #include "models/script_region.h"
 
@@ -138,6 +139,7 @@ absl::StatusOr<std::unique_ptr<const Caller>> CreateRegionCaller(
     const std::shared_ptr<torch::jit::Graph> graph =
         module.get_method("forward").graph()->copy();
     torch::jit::Inline(*graph);
+    GuardOperators(*graph->block());
     if (graph->inputs().size() != InputsOf(node).size() + 1 ||
         graph->inputs()[0]->hasUses()) {
       return absl::InvalidArgumentError(absl::StrCat(

@@ -196,6 +196,34 @@ TEST_F(WorkTest, SizesFollowTheBatchWhereTheyCountRows) {
   EXPECT_EQ(sizes.at("steps"), 40);  // the declared maximum
 }
 
+TEST_F(WorkTest, StepsThatNobodySaidAreEnoughForEveryTensor) {
+  graph_.batch_symbol = "b";
+  const SymExpr steps = SymExpr::Symbol("steps");
+  graph_.inputs = {Tensor({b_, steps})};
+  Node conv;
+  conv.name = "conv";
+  conv.op = "aten.convolution.default";
+  conv.outputs = {Tensor({b_, 4, steps - 2})};  // a kernel of 3
+  graph_.values[conv.outputs[0]].producer = 0;
+  graph_.nodes.push_back(conv);
+  EXPECT_EQ(SizesForBatch(graph_, 7, {}).at("steps"), 3);
+  EXPECT_EQ(SizesForBatch(graph_, 7, {}).at("b"), 7);
+  EXPECT_EQ(SizesForBatch(graph_, 7, {{"steps", 9}}).at("steps"), 9);
+  EXPECT_TRUE(CheckSizes(graph_, SizesForBatch(graph_, 7, {})).ok());
+
+  // What was said is kept, and refused where the model cannot run.
+  const SymbolBindings few = SizesForBatch(graph_, 7, {{"steps", 1}});
+  EXPECT_EQ(few.at("steps"), 1);
+  const absl::Status status = CheckSizes(graph_, few);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(),
+            "conv (aten.convolution.default): size -1 in dimension 2 at "
+            "steps = 1 (--size changes it)");
+
+  graph_.symbols = {{"steps", 1, 2}};  // no size helps
+  EXPECT_EQ(SizesForBatch(graph_, 7, {}).at("steps"), 2);
+}
+
 TEST_F(WorkTest, SlopeParts) {
   const PerItem slope = Slope(7 + 3 * 128, 7 + 3 * 256, 128, 256);
   EXPECT_EQ(slope.per_item, 3);

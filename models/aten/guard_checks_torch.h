@@ -1,0 +1,51 @@
+#ifndef REFRACT_MODELS_ATEN_GUARD_CHECKS_TORCH_H_
+#define REFRACT_MODELS_ATEN_GUARD_CHECKS_TORCH_H_
+
+// The checks themselves, by family of operators; for guards_torch.cc, which
+// says which operator has which. Each throws c10::Error. Includes LibTorch.
+
+#include <ATen/core/ivalue.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "models/aten/guards_torch.h"
+
+namespace refract::models::aten {
+
+using Arguments = std::span<c10::IValue>;
+
+// aten.{lstm,gru,rnn_tanh,rnn_relu}.{input,data}: sizes of states and weights
+// against the input. `gates` per unit: 4 of an LSTM, 3 of a GRU, 1.
+void CheckRecurrentLayer(Arguments arguments, int64_t gates);
+void CheckRecurrentPacked(Arguments arguments, int64_t gates);
+
+// aten.scaled_dot_product_attention.default and the operator it becomes.
+void GuardAttention(Arguments arguments);
+void GuardFlashAttention(Arguments arguments);
+void GuardBatchNorm(Arguments arguments);
+void GuardWeightNorm(Arguments arguments);
+
+// aten.embedding_bag and its kin; ids after the last bag are cut off.
+void GuardBags(Arguments arguments);
+// quantized.embedding_bag_{byte,4bit,2bit}_rowwise_offsets
+void GuardQuantizedBags(Arguments arguments);
+void GuardSegments(Arguments arguments);
+
+// fbgemm's operators on jagged tensors and its quantised look-ups.
+void GuardSegmentSums(Arguments arguments);
+void GuardOffsetsRange(Arguments arguments);
+void GuardPackSegments(Arguments arguments);
+void GuardQuantizedTables(Arguments arguments);
+// (permute, lengths, values, weights, permuted_lengths_sum)
+void GuardPermutation(Arguments arguments);
+// `values` and `offsets` are places among the arguments; offsets may be a list,
+// of which each one's bags are the next one's items.
+void CheckJagged(Arguments arguments, size_t values, size_t offsets);
+// (dense, x_offsets, total_L)
+void GuardDenseToJagged(Arguments arguments);
+
+}  // namespace refract::models::aten
+
+#endif  // REFRACT_MODELS_ATEN_GUARD_CHECKS_TORCH_H_
