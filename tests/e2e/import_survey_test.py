@@ -22,6 +22,8 @@ SCRIPTED = ("trace", "frozen", "script")
 def forms_of(index, case):
     """One form of each format, other ones for the next case."""
     scripted = [form for form in SCRIPTED if case.has(form)]
+    if case.name == "result_nested":  # a script that returns None is refused
+        scripted = []
     chosen = [EXPORTED[index % 2]] if case.export else []
     if scripted:
         chosen.append(scripted[index // 2 % len(scripted)])

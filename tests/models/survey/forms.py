@@ -16,9 +16,11 @@ SAMPLE_BATCH = 5
 # As exported; lowered to core ATen; traced; traced and frozen; scripted and
 # frozen.
 FORMS = ("pt2", "decomposed", "trace", "frozen", "script")
-# Exported by way of the bytecode; by torch.export.draft_export().
-MORE_FORMS = ("strict", "draft")
-SCRIPTED = ("trace", "frozen", "script")
+# Exported by way of the bytecode; by torch.export.draft_export(); scripted and
+# not frozen.
+MORE_FORMS = ("strict", "draft", "unfrozen")
+SCRIPTED = ("trace", "frozen", "script", "unfrozen")
+TRACED = ("trace", "frozen")
 
 
 @dataclass
@@ -119,6 +121,33 @@ def same_shapes(program, module, args, keywords):
         raise CannotExport(f"PyTorch's program gives {results[0]} for {results[1]}")
 
 
+def same_as_saved(path, case, requests, answers):
+    """Raises where PyTorch's own saved trace is another function.
+
+    A trace keeps what Python computed for its example: sizes, branches, the
+    lengths of lists. Refract cannot give back what is no longer in the file; what
+    it must do with such a file is asked in refused.py.
+    """
+    saved = torch.jit.load(str(path))
+    for batch, values in requests.items():
+        try:
+            results = tensors_of(quietly(saved, *copy.deepcopy(values)))
+        except Exception as error:
+            last = str(error).strip().splitlines()[-1]
+            raise CannotExport(f"the trace fails at batch {batch}: {last}") from error
+        wanted = tensors_of(answers[batch])
+        if len(results) != len(wanted):
+            raise CannotExport(f"the trace gives {len(results)} tensors for {len(wanted)}")
+        for result, want in zip(results, wanted):
+            if result.shape != want.shape or result.dtype != want.dtype:
+                raise CannotExport(
+                    f"the trace gives {result.dtype} {list(result.shape)} for "
+                    f"{want.dtype} {list(want.shape)} at batch {batch}"
+                )
+            if not torch.allclose(result, want, equal_nan=True, **case.tolerance):
+                raise CannotExport(f"the trace gives other values at batch {batch}")
+
+
 def make(case, form, module, example, path):
     """Writes `path`; returns the names of the flattened inputs."""
     if form not in SCRIPTED:
@@ -139,9 +168,10 @@ def make(case, form, module, example, path):
             for spec in program.graph_signature.input_specs
             if spec.kind == InputKind.USER_INPUT and isinstance(spec.arg, TensorArgument)
         ]
-    if form == "script":
+    if form in ("script", "unfrozen"):
         made = quietly(torch.jit.script, module)
-        made = quietly(torch.jit.freeze, made)
+        if form == "script":
+            made = quietly(torch.jit.freeze, made)
     else:
         made = quietly(
             torch.jit.trace, module, example, check_trace=False, strict=False
@@ -162,7 +192,7 @@ def export(case, form, folder, batches, seed):
     folder = Path(folder)
     folder.mkdir(parents=True)
     torch.manual_seed(seed)
-    module = case.build().eval()
+    module = quietly(case.build).eval()
     scramble(module)
     generator = torch.Generator().manual_seed(seed)
     example = case.inputs(SAMPLE_BATCH, generator)
@@ -178,17 +208,21 @@ def export(case, form, folder, batches, seed):
         safetensors_io.write(target, dict(zip(names, leaves, strict=True)))
 
     write(files.sample, example)
+    requests, results = {}, {}
     for batch in batches:
         args = case.inputs(batch, generator)
         files.requests[batch] = folder / f"request-{batch}.safetensors"
         write(files.requests[batch], args)
+        requests[batch] = copy.deepcopy(args)
         # A model may write into its arguments.
-        positional, keywords = arguments(case, copy.deepcopy(args))
-        result = quietly(module, *positional, **keywords)
-        keys = output_names(result, form not in SCRIPTED)
+        positional, keywords = arguments(case, args)
+        results[batch] = quietly(module, *positional, **keywords)
+        keys = output_names(results[batch], form not in SCRIPTED)
         files.answers[batch] = {
-            key: tensor.clone() for key, tensor in zip(keys, tensors_of(result))
+            key: tensor.clone() for key, tensor in zip(keys, tensors_of(results[batch]))
         }
+    if form in TRACED:
+        same_as_saved(path, case, requests, results)
     return files
 
 

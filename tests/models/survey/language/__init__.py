@@ -2,8 +2,7 @@
 
 None is a paper's. Each asks for one thing that PyTorch can export, in a forward
 that also looks items up and has a dense layer, so that there is something to
-split. Mostly exported only (`pt2`, `decomposed`): what TorchScript makes of
-models is asked of the architectures.
+split. In every form that PyTorch can give it.
 """
 
 from tests.models.survey.language import (
@@ -14,6 +13,7 @@ from tests.models.survey.language import (
     lookups,
     norms,
     orders,
+    practice,
     products,
     shapes,
     steps,
@@ -32,4 +32,5 @@ CASES = [
     *interface.case,
     *flow.case,
     *data.case,
+    *practice.case,
 ]

@@ -1,5 +1,10 @@
 """What the small models share, and how a file lists its own."""
 
+import inspect
+import linecache
+import re
+import textwrap
+
 import torch
 from torch import nn
 
@@ -31,6 +36,20 @@ def features(batch, generator):
     return dense(generator, batch, WIDTH), ids(generator, ITEMS, batch, STEPS)
 
 
+def with_numbers(function):
+    """`function` with the sizes written out: TorchScript reads no globals."""
+    source = textwrap.dedent(inspect.getsource(function))
+    source = source[re.search(r"^def ", source, re.MULTILINE).start() :]
+    for name in ("WIDTH", "DIM", "ITEMS", "STEPS"):
+        if name in function.__globals__:
+            source = re.sub(rf"\b{name}\b", str(function.__globals__[name]), source)
+    file = f"<{function.__module__}.{function.__name__}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
+    members = {}
+    exec(compile(source, file, "exec"), function.__globals__, members)
+    return members[function.__name__]
+
+
 class Cases(list):
     """The decorated forwards, each as a model of the function's name."""
 
@@ -38,11 +57,11 @@ class Cases(list):
         def add(forward):
             name = forward.__name__
             # forward() has another code object than the decorated name's.
-            members = {"forward": forward}
+            members = {"forward": with_numbers(forward)}
             if make is not None:
                 members["make"] = make
             module = type(name, (Base,), members)
-            chosen = {"script": False, "trace": False, **options}
+            chosen = {"script": True, "trace": True, **options}
             self.append(Case(name, module, inputs, **chosen))
             return forward
 

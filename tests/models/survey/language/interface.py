@@ -36,7 +36,7 @@ def result_dataclass(self, x, item):
     return Scores(self.out(w).sigmoid(), self.out(h.sum(1)).tanh())
 
 
-@case()
+@case(trace=False)
 def result_nested(self, x, item):
     h, w = self.both(x, item)
     y = self.out(w)
@@ -59,7 +59,9 @@ def result_twice(self, x, item):
     lambda b, g: (
         {"x": dense(g, b, WIDTH), "lists": [ids(g, ITEMS, b, 2), ids(g, ITEMS, b)]},
         (dense(g, b, WIDTH), None),
-    )
+    ),
+    trace=False,
+    script=False,
 )
 def argument_tree(self, features, rest):
     h = self.items(features["lists"][0]).sum(1) * self.items(features["lists"][1])
