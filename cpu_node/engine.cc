@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/finite.h"
 #include "base/status_macros.h"
 #include "glog/logging.h"
 #include "runtime/stable_inputs.h"
@@ -412,13 +413,15 @@ void Engine::Succeed(const TaskPtr& task,
   InferResponse response;
   response.model_name = model.name();
   response.model_version = model.version();
+  bool non_finite = false;
   for (const size_t index : task->bound.outputs) {
+    non_finite |= base::HasNonFinite(outputs[index]);
     response.outputs.push_back(
         {model.signature().outputs()[index].name, outputs[index]});
   }
-  model.statistics().RecordSuccess(options_.clock->Now() - task->arrived,
-                                   task->times, task->bound.batch,
-                                   task->run_stats.replaced_ids, absl::Now());
+  model.statistics().RecordSuccess(
+      options_.clock->Now() - task->arrived, task->times, task->bound.batch,
+      task->run_stats.replaced_ids, non_finite, absl::Now());
   task->done(response);
   Leave();
 }

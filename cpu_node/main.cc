@@ -93,7 +93,8 @@ void LogCounts(const Engine& engine) {
     LOG(INFO) << "model '" << entry.name << "' version " << entry.version
               << ": " << sums.success.count << " requests succeeded, "
               << sums.fail.count << " failed, " << sums.replaced_ids
-              << " ids replaced";
+              << " ids replaced, " << sums.non_finite
+              << " answers with NaN or infinity";
   }
 }
 

@@ -17,7 +17,8 @@ ModelStatistics::Sum ModelStatistics::AtomicSum::Load() const {
 
 void ModelStatistics::RecordSuccess(absl::Duration total,
                                     const StageTimes& times, int64_t batch,
-                                    uint64_t replaced_ids, absl::Time wall) {
+                                    uint64_t replaced_ids, bool non_finite,
+                                    absl::Time wall) {
   success_.Add(total);
   queue_.Add(times.queue);
   compute_input_.Add(times.compute_input);
@@ -25,6 +26,7 @@ void ModelStatistics::RecordSuccess(absl::Duration total,
   compute_output_.Add(times.compute_output);
   rows_.fetch_add(batch, std::memory_order_relaxed);
   replaced_ids_.fetch_add(replaced_ids, std::memory_order_relaxed);
+  if (non_finite) non_finite_.fetch_add(1, std::memory_order_relaxed);
   last_ms_.store(absl::ToUnixMillis(wall), std::memory_order_relaxed);
 }
 
@@ -44,6 +46,7 @@ ModelStatistics::Snapshot ModelStatistics::snapshot() const {
   result.rows = rows_.load(std::memory_order_relaxed);
   result.executions = result.success.count;
   result.replaced_ids = replaced_ids_.load(std::memory_order_relaxed);
+  result.non_finite = non_finite_.load(std::memory_order_relaxed);
   result.last = absl::FromUnixMillis(last_ms_.load(std::memory_order_relaxed));
   return result;
 }

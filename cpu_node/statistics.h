@@ -31,12 +31,15 @@ class ModelStatistics {
     uint64_t rows = 0;          // of successful requests
     uint64_t executions = 0;    // successful requests: there is no batching
     uint64_t replaced_ids = 0;  // outside their table, zero or default row
+    uint64_t non_finite = 0;    // answers with a NaN or an infinity
     absl::Time last = absl::UnixEpoch();  // end of the last request
   };
 
-  // `wall` is calendar time; batch in rows.
+  // `wall` is calendar time; batch in rows; `non_finite`: whether the answer
+  // holds a NaN or an infinity.
   void RecordSuccess(absl::Duration total, const StageTimes& times,
-                     int64_t batch, uint64_t replaced_ids, absl::Time wall);
+                     int64_t batch, uint64_t replaced_ids, bool non_finite,
+                     absl::Time wall);
   void RecordFailure(absl::Duration total, absl::Time wall);
   Snapshot snapshot() const;
 
@@ -51,6 +54,7 @@ class ModelStatistics {
   AtomicSum queue_, compute_input_, compute_infer_, compute_output_;
   std::atomic<uint64_t> rows_ = 0;
   std::atomic<uint64_t> replaced_ids_ = 0;
+  std::atomic<uint64_t> non_finite_ = 0;
   std::atomic<int64_t> last_ms_ = 0;
 };
 

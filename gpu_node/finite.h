@@ -1,13 +1,11 @@
 #ifndef REFRACT_GPU_NODE_FINITE_H_
 #define REFRACT_GPU_NODE_FINITE_H_
 
-#include "base/tensor.h"
+#include "base/finite.h"
 
 namespace refract::gpu_node {
 
-// Whether a tensor holds a NaN or an infinity; false for what has none. Looks
-// at exponents only, a few bytes per ns. Safe on memory of any alignment.
-bool HasNonFinite(const base::TensorView& tensor);
+using base::HasNonFinite;
 
 }  // namespace refract::gpu_node
 

@@ -1,14 +1,14 @@
-#include "gpu_node/finite.h"
+#include "base/finite.h"
 
 #include <cstring>
 
-namespace refract::gpu_node {
+namespace refract::base {
 namespace {
 
 // An exponent of ones says NaN or infinity in every IEEE format, and in
 // bfloat16.
 template <typename Word>
-bool AnyWithExponent(const base::TensorView& tensor, Word exponent) {
+bool AnyWithExponent(const TensorView& tensor, Word exponent) {
   const size_t count = tensor.bytes / sizeof(Word);
   // Without a branch, so that the loop is vectorised.
   Word found = 0;
@@ -22,19 +22,19 @@ bool AnyWithExponent(const base::TensorView& tensor, Word exponent) {
 
 }  // namespace
 
-bool HasNonFinite(const base::TensorView& tensor) {
+bool HasNonFinite(const TensorView& tensor) {
   switch (tensor.dtype) {
-    case base::DType::kFloat16:
+    case DType::kFloat16:
       return AnyWithExponent<uint16_t>(tensor, 0x7c00);
-    case base::DType::kBFloat16:
+    case DType::kBFloat16:
       return AnyWithExponent<uint16_t>(tensor, 0x7f80);
-    case base::DType::kFloat32:
+    case DType::kFloat32:
       return AnyWithExponent<uint32_t>(tensor, 0x7f800000u);
-    case base::DType::kFloat64:
+    case DType::kFloat64:
       return AnyWithExponent<uint64_t>(tensor, 0x7ff0000000000000u);
     default:
       return false;
   }
 }
 
-}  // namespace refract::gpu_node
+}  // namespace refract::base

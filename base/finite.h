@@ -1,0 +1,14 @@
+#ifndef REFRACT_BASE_FINITE_H_
+#define REFRACT_BASE_FINITE_H_
+
+#include "base/tensor.h"
+
+namespace refract::base {
+
+// Whether a tensor holds a NaN or an infinity; false for what has none. Looks
+// at exponents only, a few bytes per ns. Safe on memory of any alignment.
+bool HasNonFinite(const TensorView& tensor);
+
+}  // namespace refract::base
+
+#endif  // REFRACT_BASE_FINITE_H_
