@@ -67,6 +67,8 @@ struct Engine::Task {
   int attempts = 0;
   std::optional<NodePool::Lease> node;  // while at one
   std::optional<size_t> avoid;          // the node that failed it
+  // It said that it would be too late; another may be faster.
+  bool only_in_time = false;
   absl::Status last_failure;
 
   absl::Time arrived;
@@ -226,8 +228,13 @@ void Engine::Dispatch(const TaskPtr& task) {
   while (task->attempts < kMaxAttempts) {
     const absl::Status alive = CheckAlive(*task, "before the GPU node");
     if (!alive.ok()) return Fail(task, alive);
-    task->node = nodes_->Acquire(offer, task->avoid);
+    task->node = task->only_in_time
+                     ? nodes_->AcquireWithin(
+                           offer, *task->avoid,
+                           task->request.deadline - options_.clock->Now())
+                     : nodes_->Acquire(offer, task->avoid);
     if (!task->node.has_value()) {
+      if (task->only_in_time) break;
       task->last_failure = nodes_->WhyUnusable(offer);
       // It became usable since, or is being lost: an answer all the same.
       if (task->last_failure.ok()) {
@@ -365,7 +372,10 @@ void Engine::OnResponse(const TaskPtr& task,
   const absl::Status status =
       base::Annotate(response.status(), absl::StrCat("GPU node ", address));
   if (aborting_.load(std::memory_order_relaxed)) return Fail(task, Stopping());
-  if (!IsRetryable(status)) return Fail(task, status);
+  // Before its time: predicted by that node, from its own times.
+  task->only_in_time = absl::IsDeadlineExceeded(status) &&
+                       options_.clock->Now() < task->request.deadline;
+  if (!IsRetryable(status) && !task->only_in_time) return Fail(task, status);
   task->last_failure = status;
   task->avoid = node;
   workers_.Continue([this, task] { Dispatch(task); });

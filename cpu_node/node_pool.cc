@@ -29,12 +29,15 @@ bool IsNodeFault(const absl::Status& status) {
 }  // namespace
 
 NodePool::Lease::Lease(Lease&& other) noexcept
-    : pool_(std::exchange(other.pool_, nullptr)), node_(other.node_) {}
+    : pool_(std::exchange(other.pool_, nullptr)),
+      node_(other.node_),
+      offer_(other.offer_) {}
 
 NodePool::Lease& NodePool::Lease::operator=(Lease&& other) noexcept {
   // What this one held is released by `other`.
   std::swap(pool_, other.pool_);
   std::swap(node_, other.node_);
+  std::swap(offer_, other.offer_);
   return *this;
 }
 
@@ -57,9 +60,15 @@ void NodePool::Lease::Finish(const absl::Status& status,
   absl::MutexLock lock(&pool->mu_);
   Node& node = pool->nodes_[node_];
   --node.in_flight;
-  // A request that ran into its deadline took at least this long.
-  if (status.ok() || absl::IsDeadlineExceeded(status)) {
+  // A request that ran into its deadline took at least this long; one that was
+  // refused at once, because it would, says nothing.
+  if (status.ok() ||
+      (absl::IsDeadlineExceeded(status) && latency > node.latency)) {
     node.latency = SmoothedLatency(node.latency, latency);
+  }
+  if (status.ok()) {
+    absl::Duration& of_offer = node.offer_latency[offer_];
+    of_offer = SmoothedLatency(of_offer, latency);
   }
   if (status.ok() || IsNodeFault(status)) {
     node.health =
@@ -73,6 +82,7 @@ NodePool::NodePool(NodePoolOptions options) : options_(std::move(options)) {
     node.address = address;
     node.offers.assign(options_.offers.size(),
                        absl::UnavailableError("not connected yet"));
+    node.offer_latency.resize(options_.offers.size());
     nodes_.push_back(std::move(node));
   }
 }
@@ -130,6 +140,7 @@ void NodePool::Refresh(size_t index) {
       // Another process perhaps: what is known of the old one means nothing.
       node.health = NodeHealth();
       node.latency = absl::ZeroDuration();
+      node.offer_latency.assign(node.offers.size(), absl::ZeroDuration());
     }
     node.connected = state.connected;
     node.suspect = state.suspect;
@@ -188,6 +199,23 @@ void NodePool::LogModels(const Node& node,
 
 std::optional<NodePool::Lease> NodePool::Acquire(size_t offer,
                                                  std::optional<size_t> avoid) {
+  return AcquireIf(offer, avoid, [](const Node&, absl::Time) { return true; });
+}
+
+std::optional<NodePool::Lease> NodePool::AcquireWithin(size_t offer,
+                                                       size_t avoid,
+                                                       absl::Duration time) {
+  return AcquireIf(offer, avoid, [&](const Node& node, absl::Time now) {
+    const absl::Duration seen = node.offer_latency[offer];
+    return &node != &nodes_[avoid] && !node.suspect &&
+           !IsEjected(node.health, now) && seen > absl::ZeroDuration() &&
+           seen <= time;
+  });
+}
+
+std::optional<NodePool::Lease> NodePool::AcquireIf(
+    size_t offer, std::optional<size_t> avoid,
+    absl::FunctionRef<bool(const Node&, absl::Time now)> may) {
   thread_local absl::InsecureBitGen generator;
   const uint64_t draw_a = generator();
   const uint64_t draw_b = generator();
@@ -196,17 +224,18 @@ std::optional<NodePool::Lease> NodePool::Acquire(size_t offer,
   if (closed_) return std::nullopt;
   absl::InlinedVector<NodeSnapshot, 16> snapshot;
   for (const Node& node : nodes_) {
-    snapshot.push_back({.usable = node.connected && node.offers[offer].ok(),
-                        .ejected = IsEjected(node.health, now),
-                        .suspect = node.suspect,
-                        .latency = node.latency,
-                        .in_flight = node.in_flight});
+    snapshot.push_back(
+        {.usable = node.connected && node.offers[offer].ok() && may(node, now),
+         .ejected = IsEjected(node.health, now),
+         .suspect = node.suspect,
+         .latency = node.latency,
+         .in_flight = node.in_flight});
   }
   const std::optional<size_t> choice =
       ChooseNode(snapshot, avoid, draw_a, draw_b);
   if (!choice.has_value()) return std::nullopt;
   ++nodes_[*choice].in_flight;
-  return Lease(this, *choice);
+  return Lease(this, *choice, offer);
 }
 
 void NodePool::Release(size_t node) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -67,14 +68,21 @@ class NodePool {
 
    private:
     friend class NodePool;
-    Lease(NodePool* pool, size_t node) : pool_(pool), node_(node) {}
+    Lease(NodePool* pool, size_t node, size_t offer)
+        : pool_(pool), node_(node), offer_(offer) {}
     NodePool* pool_;
     size_t node_;
+    size_t offer_;
   };
 
   // The node for a request of offer `offer`, as ChooseNode() says; nullopt when
   // no node serves it now.
   std::optional<Lease> Acquire(size_t offer, std::optional<size_t> avoid);
+
+  // The same among the nodes whose answers to requests of this offer have
+  // lately taken no more than `time`, other than `avoid` and in good standing.
+  std::optional<Lease> AcquireWithin(size_t offer, size_t avoid,
+                                     absl::Duration time);
 
   // Whether some node serves the offer, and if not, why.
   bool Usable(size_t offer) const;
@@ -106,6 +114,8 @@ class NodePool {
     uint64_t epoch = 0;
     NodeHealth health;
     absl::Duration latency;
+    // The same per offer; zero until one was answered.
+    std::vector<absl::Duration> offer_latency;
     int in_flight = 0;
   };
 
@@ -114,6 +124,10 @@ class NodePool {
   void Refresh(size_t node);
   void LogChange(const Node& node, const transport::ClientState& state) const;
   void LogModels(const Node& node, const transport::ClientState& state) const;
+  // Chooses among the nodes that serve the offer and for which `may` holds.
+  std::optional<Lease> AcquireIf(
+      size_t offer, std::optional<size_t> avoid,
+      absl::FunctionRef<bool(const Node&, absl::Time now)> may);
   void Release(size_t node);
 
   const NodePoolOptions options_;

@@ -43,7 +43,7 @@ absl::Status DecideAdmission(const AdmissionSnapshot& snapshot) {
   if (start + snapshot.own <= snapshot.deadline) return absl::OkStatus();
   if (snapshot.now + snapshot.own_at_best > snapshot.deadline) {
     return absl::DeadlineExceededError(absl::StrCat(
-        "no HN can finish in time: ",
+        "an idle HN could not finish in time: ",
         absl::FormatDuration(snapshot.own_at_best), " to execute, ",
         absl::FormatDuration(snapshot.deadline - snapshot.now), " left"));
   }

@@ -43,7 +43,8 @@ struct AdmissionSnapshot {
   absl::Duration own_at_best;
 };
 // OK, or with the numbers: ResourceExhausted where another node may be in time,
-// DeadlineExceeded where the execution alone takes longer than is left.
+// DeadlineExceeded where the execution alone takes longer than is left: only a
+// faster one could be, which CNs know by the times of its answers.
 absl::Status DecideAdmission(const AdmissionSnapshot& snapshot);
 
 }  // namespace refract::gpu_node

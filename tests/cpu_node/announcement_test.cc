@@ -170,10 +170,12 @@ TEST_F(AnnouncementTest, AFullQueueTakesNoPayload) {
 TEST_F(AnnouncementTest, ADeadlineThatCannotBeMetTakesNoPayload) {
   // A row at a time, each at least a millisecond by the clock at load: 20 s.
   Start({.max_batch = 1, .clock = &clock_});
-  const auto refused = Send(kLong, base::Clock::Real().Now() + absl::Seconds(10));
+  const auto refused =
+      Send(kLong, base::Clock::Real().Now() + absl::Seconds(10));
   const absl::Status status = Wait(*refused);
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("no HN can finish"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("an idle HN could not finish in time"));
   EXPECT_EQ(node_->requests(), 0);
   EXPECT_EQ(node_->node().stats(0).refused, 1);
 }

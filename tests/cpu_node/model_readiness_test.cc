@@ -190,10 +190,35 @@ TEST(RefusalTest, WhatOneNodeHasNoRoomForGoesToAnother) {
   EXPECT_EQ(free.requests(), before + 50);
 }
 
+TEST(RefusalTest, WhatASlowNodeCannotDoInTimeGoesToOneThatHasDoneIt) {
+  const auto model = MakeSmallModel({.name = "a"});
+  TestGpuNode slow({model}, 0, [](std::unique_ptr<transport::ServerCall> call) {
+    call->Fail(absl::DeadlineExceededError("too slow"));
+  });
+  TestGpuNode fast({model});
+  const auto engine = MakeEngine({model}, {slow.address(), fast.address()});
+  AwaitNodes(*engine, {true, true});
+  const auto infer = [&] {
+    InferRequest request = MakeRequest("a", 2);
+    request.deadline = engine->clock().Now() + kPatience;
+    return Infer(*engine, std::move(request));
+  };
+  // Until the fast one's time is known, and both are connected for the pool.
+  for (const TestGpuNode* node : {&slow, &fast}) {
+    while (node->requests() == 0) infer();
+  }
+  const int before = fast.requests();
+  const int asked = slow.requests();
+  for (int i = 0; i < 50; ++i) ExpectRight(infer(), 2);
+  EXPECT_EQ(fast.requests(), before + 50);
+  // Never measured, it is asked now and then.
+  EXPECT_GT(slow.requests(), asked);
+}
+
 TEST(RefusalTest, WhatNobodyCanDoInTimeIsNotTriedAgain) {
   const auto model = MakeSmallModel({.name = "a"});
   const auto refuse = [](std::unique_ptr<transport::ServerCall> call) {
-    call->Fail(absl::DeadlineExceededError("no HN can finish in time"));
+    call->Fail(absl::DeadlineExceededError("too slow"));
   };
   TestGpuNode one({model}, 0, refuse);
   TestGpuNode other({model}, 0, refuse);

@@ -169,6 +169,45 @@ TEST_F(NodePoolTest, PrefersTheFasterNode) {
   for (int i = 0; i < 20; ++i) EXPECT_EQ(NodeOf(*pool), 1);
 }
 
+TEST_F(NodePoolTest, OneThatIsInTimeIsKnownByItsAnswersToThatModel) {
+  const auto pool = MakePool({"x:1", "y:1"});
+  for (FakeClient* client : clients_) client->Connect(1, {ok_, ok_});
+  const auto within = [&](size_t offer, size_t avoid, double ms) {
+    const auto lease =
+        pool->AcquireWithin(offer, avoid, absl::Milliseconds(ms));
+    return lease.has_value() ? lease->node() : 999;
+  };
+  EXPECT_EQ(within(0, 0, 1000), 999u);  // nothing is known
+  pool->Acquire(0, 0)->Finish(ok_, absl::Milliseconds(9));
+  EXPECT_EQ(within(0, 0, 9), 1u);
+  EXPECT_EQ(within(0, 0, 8), 999u);
+  // Nor is it ever the one that has just refused, nor one for another model.
+  EXPECT_EQ(within(0, 1, 9), 999u);
+  EXPECT_EQ(within(1, 0, 9), 999u);
+  clients_[1]->Suspect(true);
+  EXPECT_EQ(within(0, 0, 9), 999u);
+  clients_[1]->Suspect(false);
+  EXPECT_EQ(within(0, 0, 9), 1u);
+  Fail(*pool, /*avoid=*/0);
+  Fail(*pool, /*avoid=*/0);  // it is out
+  EXPECT_EQ(within(0, 0, 9), 999u);
+  // Another process there has other times.
+  clients_[1]->Connect(2, {ok_, ok_});
+  EXPECT_EQ(within(0, 0, 9), 999u);
+}
+
+TEST_F(NodePoolTest, QuickRefusalsDoNotMakeANodeFast) {
+  const auto pool = MakePool({"x:1", "y:1"});
+  for (FakeClient* client : clients_) client->Connect(1, {ok_, ok_});
+  pool->Acquire(0, 1)->Finish(ok_, absl::Milliseconds(9));
+  pool->Acquire(0, 0)->Finish(ok_, absl::Milliseconds(3));
+  for (int i = 0; i < 50; ++i) {
+    pool->Acquire(0, 1)->Finish(absl::DeadlineExceededError("would be late"),
+                                absl::Microseconds(100));
+  }
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(NodeOf(*pool), 1);
+}
+
 TEST_F(NodePoolTest, EjectsAFailingNodeForAWhile) {
   const auto pool = MakePool({"x:1", "y:1"});
   for (FakeClient* client : clients_) client->Connect(1, {ok_, ok_});
