@@ -41,6 +41,8 @@ struct ArrivalRate {
   absl::Duration gap = absl::InfiniteDuration();  // mean time between two
   double rows = 1;                                // mean rows of one
   absl::Time last = absl::InfinitePast();
+  // Longest time between two lately: fades with each that is shorter.
+  absl::Duration pause;
 };
 
 struct BatchDecision {

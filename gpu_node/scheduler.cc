@@ -36,6 +36,8 @@ constexpr int kFailureLinesPerSecond = 10;
 // to come next is told by the latest, how much comes on the whole by more.
 constexpr double kNextArrivalWeight = 1.0 / 8;
 constexpr double kMeanArrivalWeight = 1.0 / 64;
+// Pauses between bursts are remembered for so many times as many requests.
+constexpr double kPauseMemory = 16;
 
 void CountArrival(ArrivalRate& rate, double weight, int64_t rows,
                   absl::Time now) {
@@ -49,6 +51,7 @@ void CountArrival(ArrivalRate& rate, double weight, int64_t rows,
                    : absl::Seconds(smooth(absl::ToDoubleSeconds(rate.gap),
                                           absl::ToDoubleSeconds(gap)));
     rate.rows = smooth(rate.rows, static_cast<double>(rows));
+    rate.pause = std::max(gap, rate.pause * (1 - weight / kPauseMemory));
   } else {
     rate.rows = static_cast<double>(rows);
   }

@@ -16,8 +16,10 @@ namespace {
 constexpr int64_t kUploadLead = 2;
 
 // A model whose last request is longer ago than so many times the mean between
-// them, or than kQuietMemory, is not held back for: it may have gone.
+// them and than kQuietPauses of its longest pause lately (requests may come in
+// bursts), or than kQuietMemory, is not held back for: it may have gone.
 constexpr int64_t kQuietGaps = 10;
+constexpr int64_t kQuietPauses = 2;
 constexpr absl::Duration kQuietMemory = absl::Seconds(10);
 
 absl::Status WhyDropped(Verdict verdict, absl::Time deadline,
@@ -277,7 +279,9 @@ std::vector<QuietModel> Scheduler::QuietBeside(size_t index,
       continue;
     }
     const absl::Duration silence = now - rate.last;
-    if (silence > std::min(kQuietGaps * rate.gap, kQuietMemory)) continue;
+    const absl::Duration expected =
+        std::max(kQuietGaps * rate.gap, kQuietPauses * rate.pause);
+    if (silence > std::min(expected, kQuietMemory)) continue;
     const auto rows = std::max<int64_t>(1, std::llround(rate.rows));
     const absl::Duration time = TimeFor(other, rows, now);
     if (time > absl::ZeroDuration()) {

@@ -9,6 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/gpu_node/load_fixture.h"
 #include "tests/gpu_node/simulation.h"
 
 namespace refract::gpu_node {
@@ -18,26 +19,6 @@ using ::testing::IsEmpty;
 
 // Fixed: these are numbers, not a search for faults.
 constexpr uint32_t kSeed = 20250;
-
-// A device that needs `launch_us` per execution and `row_us` per padded row.
-struct Cost {
-  double launch_us = 0;
-  double row_us = 0;
-  absl::Duration Of(int64_t rows) const {
-    return absl::Microseconds(
-        launch_us + row_us * static_cast<double>(RowsOfBucket(BucketOf(rows))));
-  }
-};
-
-ScheduledModel Model(const Cost& cost, int64_t max_rows = 1024) {
-  ScheduledModel model;
-  model.label = "model";
-  model.batching.max_rows = max_rows;
-  for (int bucket = 0; RowsOfBucket(bucket) <= max_rows; ++bucket) {
-    model.times.Prime(RowsOfBucket(bucket), cost.Of(RowsOfBucket(bucket)));
-  }
-  return model;
-}
 
 // ------------------------------------------------------------------ batching
 
@@ -57,7 +38,7 @@ absl::Duration P99(const Load& load, const BatchingOptions& batching,
   std::exponential_distribution<double> gap(1.0);
   FakeDevice::Options device;
   device.execute = [&](const Batch& batch) { return load.cost.Of(batch.rows); };
-  ScheduledModel model = Model(load.cost);
+  ScheduledModel model = ModelOf(load.cost);
   model.batching = batching;
   model.batching.max_rows = 1024;
   Simulation sim(device, {model});
@@ -177,10 +158,10 @@ Observed Observe(const Neighbours& n) {
   device.execute = [&](const Batch& batch) {
     return (batch.model == 0 ? quiet : n.loud).Of(batch.rows);
   };
-  ScheduledModel loud = Model(n.loud);
+  ScheduledModel loud = ModelOf(n.loud);
   loud.batching.enabled = n.merged;
   loud.stepwise = n.stepwise;
-  Simulation sim(device, {Model(quiet), loud},
+  Simulation sim(device, {ModelOf(quiet), loud},
                  {.max_queue = 1 << 8, .isolation = n.isolation});
   std::vector<SimulatedRequest> all = arrivals(0, 1, kQuietUs, n.quiet_load);
   if (n.loud_is_there) {

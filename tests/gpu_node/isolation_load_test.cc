@@ -1,0 +1,315 @@
+// The bound of isolation.h on one instance under random loads, in virtual time:
+// a quiet model beside several overloaded ones, of unequal shares, with
+// requests that come one by one or in bursts.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gpu_node/fair_share.h"
+#include "gpu_node/isolation.h"
+#include "gtest/gtest.h"
+#include "tests/gpu_node/load_fixture.h"
+#include "tests/gpu_node/simulation.h"
+
+namespace refract::gpu_node {
+namespace {
+
+using ::testing::IsEmpty;
+
+struct LoadedModel {
+  bool quiet = false;
+  Cost cost;
+  double share = 1;
+  int64_t rows = 1;  // of one request
+  bool merged = false;
+  bool stepwise = false;
+  std::vector<absl::Duration> arrivals;
+};
+
+struct Situation {
+  int instances = 1;
+  absl::Duration duration;
+  std::vector<LoadedModel> models;
+};
+
+// The first part of a run: until it shows who wants how much.
+constexpr double kSettling = 0.2;
+constexpr double kQuietRequests = 1500;
+
+// Of all models at once, or of the quiet ones alone: the quiet ones' p99, and
+// the rows per second of each.
+struct Observed {
+  std::vector<absl::Duration> p99;
+  std::vector<double> rows_per_s;
+};
+Observed Observe(const Situation& s, bool with_loud, bool isolation = true) {
+  FakeDevice::Options device;
+  device.traits.instances = s.instances;
+  device.traits.steps = true;
+  device.execute = [&](const Batch& batch) {
+    return s.models[batch.model].cost.Of(batch.rows);
+  };
+  std::vector<ScheduledModel> models;
+  std::vector<SimulatedRequest> requests;
+  for (size_t i = 0; i < s.models.size(); ++i) {
+    const LoadedModel& model = s.models[i];
+    ScheduledModel& scheduled = models.emplace_back(ModelOf(model.cost));
+    scheduled.share = model.share;
+    scheduled.batching.enabled = model.merged;
+    scheduled.stepwise = model.stepwise;
+    if (!model.quiet && !with_loud) continue;
+    for (const absl::Duration at : model.arrivals) {
+      requests.push_back({.arrival = at,
+                          .model = i,
+                          .rows = model.rows,
+                          .merge_key = model.merged ? "k" : ""});
+    }
+  }
+  std::stable_sort(
+      requests.begin(), requests.end(),
+      [](const auto& a, const auto& b) { return a.arrival < b.arrival; });
+  Simulation sim(device, models, {.max_queue = 200, .isolation = isolation});
+  sim.Run(requests);
+  EXPECT_THAT(sim.device().violations(), IsEmpty());
+  Observed seen;
+  for (size_t model = 0; model < s.models.size(); ++model) {
+    std::vector<absl::Duration> latencies;
+    for (size_t i = 0; i < requests.size(); ++i) {
+      if (requests[i].model != model ||
+          requests[i].arrival < kSettling * s.duration) {
+        continue;
+      }
+      const Outcome& outcome = sim.outcomes()[i];
+      latencies.push_back(outcome.status.ok() ? outcome.latency
+                                              : absl::InfiniteDuration());
+    }
+    seen.p99.push_back(PercentileOf(latencies, 0.99));
+    int64_t rows = 0;
+    for (const FakeDevice::Execution& e : sim.device().executions()) {
+      const absl::Duration end = e.end - absl::FromUnixSeconds(1000);
+      if (e.model == model && end > kSettling * s.duration &&
+          end <= s.duration) {
+        rows += e.rows;
+      }
+    }
+    seen.rows_per_s.push_back(
+        static_cast<double>(rows) /
+        absl::ToDoubleSeconds((1 - kSettling) * s.duration));
+  }
+  return seen;
+}
+
+// The longest that executions of the others may be beside this one.
+absl::Duration Bound(const Situation& s, const LoadedModel& quiet) {
+  const absl::Duration t = quiet.cost.Of(quiet.rows);
+  absl::Duration longest;
+  for (const LoadedModel& loud : s.models) {
+    if (loud.quiet) continue;
+    // A request whose rows depend on each other cannot be made shorter.
+    const absl::Duration allowed =
+        LongestBeside({{t, absl::Seconds(1)}}, loud.cost.Of(1));
+    const int64_t least = loud.stepwise ? 1 : loud.rows;
+    longest = std::max({longest, allowed, loud.cost.Of(least)});
+  }
+  return longest;
+}
+
+class Draw {
+ public:
+  explicit Draw(uint32_t seed) : random_(seed) {}
+  double Between(double low, double high) {
+    return std::uniform_real_distribution<double>(low, high)(random_);
+  }
+  // Each size of the same probability, on a logarithmic scale.
+  double Size(double low, double high) {
+    return low * std::pow(high / low, Between(0, 1));
+  }
+  bool Coin() { return random_() % 2 == 0; }
+  std::mt19937& random() { return random_; }
+
+ private:
+  std::mt19937 random_;
+};
+
+// Bursts of `size` requests with gaps of `gap`, on average one in `cycle`.
+std::vector<absl::Duration> Bursts(std::mt19937& random, int size,
+                                   absl::Duration gap, absl::Duration cycle,
+                                   absl::Duration duration) {
+  std::exponential_distribution<double> one(1);
+  std::vector<absl::Duration> arrivals;
+  absl::Duration begin = one(random) * cycle;
+  while (begin < duration) {
+    absl::Duration at = begin;
+    for (int i = 0; i < size && at < duration; ++i) {
+      arrivals.push_back(at);
+      at += one(random) * gap;
+    }
+    begin = std::max(at, begin + (0.5 + one(random) / 2) * cycle);
+  }
+  return arrivals;
+}
+
+// Quiet models want together less than what is due to each; loud ones, each,
+// half as much again as the whole device gives.
+Situation RandomSituation(Draw& draw, bool bursts) {
+  Situation s;
+  const int quiet = 1;
+  const int loud = 1 + static_cast<int>(draw.Between(0, 4));
+  double shares = 0;
+  for (int i = 0; i < quiet + loud; ++i) {
+    LoadedModel& model = s.models.emplace_back();
+    model.quiet = i < quiet;
+    model.share = draw.Size(0.5, 4);
+    shares += model.share;
+    if (model.quiet) {
+      model.cost = {draw.Size(500, 4000), 0};
+    } else {
+      model.cost = {draw.Size(20, 1500), draw.Size(0.5, 20)};
+      model.rows = static_cast<int64_t>(draw.Size(1, 200));
+      model.merged = draw.Coin();
+      model.stepwise = model.rows > 1 && draw.Coin();
+    }
+  }
+  // Of its share; several instances serve one of them in parallel.
+  std::vector<double> rates;
+  for (const LoadedModel& model : s.models) {
+    const double us = absl::ToDoubleMicroseconds(model.cost.Of(model.rows));
+    const double due = model.share / shares * s.instances * 1e6 / us;
+    rates.push_back(model.quiet ? draw.Between(0.1, 0.35) * due
+                                : 1.5 * s.instances * 1e6 / us);
+    if (model.merged) {
+      const double together_us =
+          absl::ToDoubleMicroseconds(model.cost.Of(1024)) *
+          static_cast<double>(model.rows) / 1024;
+      rates.back() = 1.5 * s.instances * 1e6 / together_us;
+    }
+    if (!model.quiet) continue;
+    s.duration =
+        std::max(s.duration, absl::Seconds(kQuietRequests / rates.back()));
+  }
+  // What takes most of the test's time.
+  s.duration = std::min(s.duration, absl::Seconds(60));
+  for (size_t i = 0; i < s.models.size(); ++i) {
+    LoadedModel& model = s.models[i];
+    const absl::Duration gap = absl::Seconds(1 / rates[i]);
+    if (model.quiet && bursts) {
+      // At half of what all instances can do, and no more than what a model
+      // below its share may catch up with and still be below it.
+      const absl::Duration time = model.cost.Of(model.rows);
+      const int size = std::clamp(
+          static_cast<int>(0.4 * absl::FDivDuration(FairShare::kCredit, time)),
+          1, 20);
+      model.arrivals = Bursts(draw.random(), size, 2 * time / s.instances,
+                              size * gap, s.duration);
+    } else {
+      model.arrivals = PoissonArrivals(draw.random(), rates[i], s.duration);
+    }
+    // A queue that is full all the time needs no more.
+    if (!model.quiet && model.arrivals.size() > 60'000) {
+      const double thin = 60'000.0 / static_cast<double>(model.arrivals.size());
+      std::vector<absl::Duration> kept;
+      for (const absl::Duration at : model.arrivals) {
+        if (draw.Between(0, 1) < thin) kept.push_back(at);
+      }
+      model.arrivals = std::move(kept);
+    }
+  }
+  return s;
+}
+
+std::string Describe(const Situation& s) {
+  std::string text = absl::StrCat(s.instances, " instances");
+  for (const LoadedModel& model : s.models) {
+    char line[200];
+    std::snprintf(line, sizeof(line),
+                  "\n  %s share %.2f, %.0f + %.1f us a row, %d rows%s%s, %zu "
+                  "requests in %.1f s",
+                  model.quiet ? "quiet" : "loud", model.share,
+                  model.cost.launch_us, model.cost.row_us,
+                  static_cast<int>(model.rows), model.merged ? ", merged" : "",
+                  model.stepwise ? ", in steps" : "", model.arrivals.size(),
+                  absl::ToDoubleSeconds(s.duration));
+    text += line;
+  }
+  return text;
+}
+
+// A quiet model waits for one execution of another at most. Beside other quiet
+// ones, which go first by turns, that may move its requests behind theirs.
+void ExpectWithinBound(const Situation& s) {
+  SCOPED_TRACE(Describe(s));
+  const Observed alone = Observe(s, /*with_loud=*/false);
+  const Observed beside = Observe(s, /*with_loud=*/true);
+  absl::Duration turns;
+  int quiet = 0;
+  for (const LoadedModel& model : s.models) {
+    if (!model.quiet) continue;
+    ++quiet;
+    turns = std::max(turns, model.cost.Of(model.rows));
+  }
+  for (size_t i = 0; i < s.models.size(); ++i) {
+    if (!s.models[i].quiet) continue;
+    const absl::Duration bound = alone.p99[i] + Bound(s, s.models[i]) +
+                                 (quiet > 1 ? turns : absl::ZeroDuration());
+    EXPECT_LE(beside.p99[i], bound)
+        << "model " << i << ", alone " << alone.p99[i];
+    std::printf("%d instances, %zu models: p99 %s alone, %s beside, bound %s\n",
+                s.instances, s.models.size(),
+                absl::FormatDuration(alone.p99[i]).c_str(),
+                absl::FormatDuration(beside.p99[i]).c_str(),
+                absl::FormatDuration(bound).c_str());
+  }
+}
+
+TEST(IsolationLoadTest, QuietModelsWaitForOneExecutionAtMost) {
+  const uint32_t seed = std::random_device()();
+  std::printf("seed %u\n", seed);
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  Draw draw(seed);
+  for (int round = 0; round < 3; ++round) {
+    ExpectWithinBound(RandomSituation(draw, /*bursts=*/false));
+  }
+}
+
+TEST(IsolationLoadTest, AlsoAfterPauses) {
+  const uint32_t seed = std::random_device()();
+  std::printf("seed %u\n", seed);
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  Draw draw(seed);
+  for (int round = 0; round < 3; ++round) {
+    ExpectWithinBound(RandomSituation(draw, /*bursts=*/true));
+  }
+}
+
+// A loud model of 10 ms beside one that comes twenty at a time, once a second:
+// without a memory of its pauses, the first of each twenty, more than one in a
+// hundred, would wait for 10 ms.
+TEST(IsolationLoadTest, ABurstDoesNotFindALongExecution) {
+  Situation s;
+  s.duration = absl::Seconds(60);
+  s.models.resize(2);
+  s.models[0] = {.quiet = true, .cost = {1000, 0}};
+  for (int second = 0; second < 60; ++second) {
+    for (int k = 0; k < 20; ++k) {
+      s.models[0].arrivals.push_back(absl::Seconds(second) +
+                                     absl::Milliseconds(3 * k));
+    }
+  }
+  s.models[1] = {.cost = {40, 10}, .rows = 1000, .stepwise = true};
+  std::mt19937 random(1);
+  s.models[1].arrivals = PoissonArrivals(
+      random, 1.2 / absl::ToDoubleSeconds(s.models[1].cost.Of(1000)),
+      s.duration);
+  EXPECT_EQ(Observe(s, false).p99[0], absl::Milliseconds(1));
+  EXPECT_LE(Observe(s, true).p99[0], absl::Milliseconds(1.2));
+  EXPECT_GE(Observe(s, true, /*isolation=*/false).p99[0],
+            absl::Milliseconds(3));
+}
+
+}  // namespace
+}  // namespace refract::gpu_node
