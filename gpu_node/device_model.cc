@@ -300,8 +300,9 @@ absl::Status DeviceModel::RunStep(BatchMember& member, int64_t first,
     member.between_steps = std::move(begun);
   }
   Steps& steps = *static_cast<Steps*>(member.between_steps.get());
-  const std::vector<base::TensorView> slice =
-      layout_.Slice(steps.inputs.views, first, count, buffers);
+  REFRACT_ASSIGN_OR_RETURN(
+      const std::vector<base::TensorView> slice,
+      layout_.Slice(steps.inputs.views, first, count, buffers));
   runtime::ContextPool::Lease context = contexts_->Acquire();
   std::vector<base::TensorView> outputs;
   const std::vector<std::byte*> destinations(steps.outputs.size(), nullptr);
@@ -354,8 +355,8 @@ absl::Status DeviceModel::RunTogether(Batch& batch, RowBuffers& buffers) const {
     }
   }
   // A copy, so no peer can change it.
-  const std::vector<base::TensorView> inputs =
-      layout_.Gather(requests, buffers);
+  REFRACT_ASSIGN_OR_RETURN(const std::vector<base::TensorView> inputs,
+                           layout_.Gather(requests, buffers));
   runtime::ContextPool::Lease context = contexts_->Acquire();
   std::vector<base::TensorView> outputs;
   const std::vector<std::byte*> destinations(program_->part().outputs.size(),

@@ -3,6 +3,8 @@
 
 // How the rows (items to score) of requests lie in a part's inputs and outputs:
 // what is needed to execute several requests as one, and one in several steps.
+// An input has one entry per row, or a bag of entries per row with offsets
+// beside it (bag_inputs.h), or is the same for all rows.
 
 #include <cstddef>
 #include <cstdint>
@@ -10,9 +12,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/tensor.h"
+#include "gpu_node/bag_inputs.h"
 #include "models/graph.h"
 #include "runtime/program.h"
 
@@ -67,22 +71,42 @@ class RowLayout {
                       absl::Span<const base::TensorView> b) const;
 
   // The inputs of requests with equal keys one below the other, copied into
-  // `buffers`; what is the same in all is the first's.
-  std::vector<base::TensorView> Gather(
+  // `buffers`; what is the same in all is the first's. InvalidArgument for
+  // offsets that do not tell bags one after the other from the first entry on,
+  // to the last where they say so: no request may get at another's entries.
+  // They are looked at in the copy, which no peer can change.
+  absl::StatusOr<std::vector<base::TensorView>> Gather(
       absl::Span<const absl::Span<const base::TensorView>> requests,
       RowBuffers& buffers) const;
-  // `count` rows from `first` on. Row counts are written to `buffers`.
-  std::vector<base::TensorView> Slice(absl::Span<const base::TensorView> inputs,
-                                      int64_t first, int64_t count,
-                                      RowBuffers& buffers) const;
+  // `count` rows from `first` on. Row counts and offsets are written to
+  // `buffers`. Errors as Gather(). Offsets must be settled.
+  absl::StatusOr<std::vector<base::TensorView>> Slice(
+      absl::Span<const base::TensorView> inputs, int64_t first, int64_t count,
+      RowBuffers& buffers) const;
 
  private:
   enum class Rule : uint8_t {
-    kRows,   // one entry per row in dimension 0
-    kCount,  // the number of rows, as a size
-    kSame,   // does not depend on the rows
+    kRows,     // one entry per row in dimension 0
+    kCount,    // the number of rows, as a size
+    kSame,     // does not depend on the rows
+    kOffsets,  // of bags, one per row, and perhaps one more
+    kEntries,  // of bags
   };
+  // Whether dimension 0 is not the same in all requests.
+  static bool Varies(Rule rule) {
+    return rule == Rule::kRows || rule == Rule::kOffsets ||
+           rule == Rule::kEntries;
+  }
+  absl::Status GatherBags(
+      const BagInputs& bag,
+      absl::Span<const absl::Span<const base::TensorView>> requests,
+      RowBuffers& buffers, std::vector<base::TensorView>& gathered) const;
+  absl::Status SliceBags(const BagInputs& bag, int64_t first, int64_t count,
+                         RowBuffers& buffers,
+                         std::vector<base::TensorView>& slice) const;
+
   std::vector<Rule> inputs_;
+  std::vector<BagInputs> bags_;
   std::string why_not_;
 };
 

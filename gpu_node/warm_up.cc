@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "gpu_node/bag_inputs.h"
 
 namespace refract::gpu_node {
 namespace {
@@ -25,9 +26,13 @@ constexpr int64_t kMoreRows[] = {2, 5};  // than the least
 // value: far above what rounding does, far below what mixing rows does.
 constexpr double kTolerance = 1e-3;
 
+// Entries of bags per row, on the mean.
+constexpr int64_t kEntriesPerRow = 2;
+
 // Values of all symbols for a request of `rows` rows.
 models::SymbolBindings BindingsFor(const models::Graph& graph,
-                                   const runtime::Part& part, int64_t rows) {
+                                   const runtime::Part& part,
+                                   const FoundBags& bags, int64_t rows) {
   models::SymbolBindings bindings;
   const auto learn = [&](const models::SymExpr& expr) {
     for (const std::string& symbol : expr.Symbols()) {
@@ -42,7 +47,30 @@ models::SymbolBindings BindingsFor(const models::Graph& graph,
     for (const models::SymExpr& size : graph.value(id).shape) learn(size);
     learn(graph.value(id).sym_value);
   }
+  for (const BagInputs& bag : bags.bags) {
+    for (const size_t i : bag.entries) {
+      for (const std::string& symbol :
+           graph.value(part.inputs[i]).shape[0].Symbols()) {
+        bindings[symbol] = std::max(bindings[symbol], kEntriesPerRow * rows);
+      }
+    }
+  }
   return bindings;
+}
+
+// Of bags one after the other, some of them empty.
+template <typename T>
+void FillOffsets(absl::Span<T> offsets, bool include_last, int64_t entries,
+                 std::mt19937& random) {
+  const int64_t rows = static_cast<int64_t>(offsets.size()) - include_last;
+  int64_t last = 0;
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t even = entries / rows * row;
+    const int64_t jitter = row > 0 ? static_cast<int64_t>(random() % 3) : 0;
+    last = std::max(last, even - jitter);
+    offsets[row] = static_cast<T>(last);
+  }
+  if (include_last) offsets[rows] = static_cast<T>(entries);
 }
 
 void Fill(Tensor& tensor, std::mt19937& random) {
@@ -139,7 +167,8 @@ absl::StatusOr<std::vector<Tensor>> MakeInputs(const models::Graph& graph,
                                                const runtime::Part& part,
                                                int64_t rows, uint32_t seed) {
   std::mt19937 random(seed);
-  const models::SymbolBindings bindings = BindingsFor(graph, part, rows);
+  const FoundBags bags = FindBagInputs(graph, part);
+  const models::SymbolBindings bindings = BindingsFor(graph, part, bags, rows);
   std::vector<Tensor> inputs;
   for (const models::ValueId id : part.inputs) {
     const models::Value& value = graph.value(id);
@@ -166,6 +195,15 @@ absl::StatusOr<std::vector<Tensor>> MakeInputs(const models::Graph& graph,
                              Tensor::Allocate(value.dtype, dims));
     Fill(tensor, random);
     inputs.push_back(std::move(tensor));
+  }
+  for (const BagInputs& bag : bags.bags) {
+    Tensor& offsets = inputs[bag.offsets];
+    const int64_t entries = inputs[bag.entries[0]].dims()[0];
+    if (offsets.dtype() == base::DType::kInt64) {
+      FillOffsets(offsets.as<int64_t>(), bag.include_last, entries, random);
+    } else {
+      FillOffsets(offsets.as<int32_t>(), bag.include_last, entries, random);
+    }
   }
   return inputs;
 }
@@ -236,8 +274,8 @@ absl::Status CheckRowsAlone(const DeviceModel& model, double* difference) {
     alone.push_back(std::move(outputs));
   }
   RowBuffers buffers;
-  const std::vector<TensorView> merged =
-      layout.Gather({views[0], views[1]}, buffers);
+  REFRACT_ASSIGN_OR_RETURN(const std::vector<TensorView> merged,
+                           layout.Gather({views[0], views[1]}, buffers));
   REFRACT_ASSIGN_OR_RETURN(const std::vector<Tensor> together,
                            RunOnce(program, context, merged));
   for (size_t k = 0; k < together.size(); ++k) {

@@ -1,0 +1,40 @@
+#ifndef REFRACT_GPU_NODE_BAG_INPUTS_H_
+#define REFRACT_GPU_NODE_BAG_INPUTS_H_
+
+// Inputs of a part that hold bags: one vector with the entries of all rows'
+// bags, one after the other, and another that says where each row's begin. The
+// number of entries is none of the batch's sizes, so such requests are put
+// together and cut otherwise than rows (row_layout.h).
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "models/graph.h"
+#include "runtime/program.h"
+
+namespace refract::gpu_node {
+
+struct BagInputs {
+  // Indexes of the part's inputs. Offsets: int64 or int32, [B], or [B + 1]
+  // where the last one counts the entries (include_last_offset).
+  size_t offsets = 0;
+  bool include_last = false;
+  // Ids and weights of entries; vectors of one length.
+  std::vector<size_t> entries;
+};
+
+struct FoundBags {
+  std::vector<BagInputs> bags;
+  // Not empty: some bags of the part are not such inputs, or those are also
+  // used otherwise, and why.
+  std::string why_not;
+};
+
+// By the embedding_bag operators of the part. What reads its entries and
+// offsets only through them is a group of its own.
+FoundBags FindBagInputs(const models::Graph& graph, const runtime::Part& part);
+
+}  // namespace refract::gpu_node
+
+#endif  // REFRACT_GPU_NODE_BAG_INPUTS_H_
