@@ -11,9 +11,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
-#include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/text_format.h"
 #include "models/op_traits.h"
+#include "models/text_proto.h"
 
 namespace refract::models {
 namespace {
@@ -69,22 +69,6 @@ std::vector<int64_t> DimsOf(const Value& value) {
   }
   return dims;
 }
-
-// First error of a text format parse, in Protobuf's own words.
-class FirstError : public google::protobuf::io::ErrorCollector {
- public:
-  void AddError(int line, google::protobuf::io::ColumnNumber column,
-                const std::string& message) override {
-    if (!message_.empty()) return;
-    // Protobuf counts both from 0.
-    message_ =
-        absl::StrCat("line ", line + 1, ", column ", column + 1, ": ", message);
-  }
-  const std::string& message() const { return message_; }
-
- private:
-  std::string message_;
-};
 
 // What a client needs to make valid requests, and metadata does not tell: the
 // parameters for the reader of the header, with their texts.
@@ -329,15 +313,7 @@ std::string ConfigToText(const inference::ModelConfig& config) {
 absl::StatusOr<inference::ModelConfig> ParseConfigText(absl::string_view text,
                                                        absl::string_view path) {
   inference::ModelConfig config;
-  google::protobuf::TextFormat::Parser parser;
-  FirstError error;
-  parser.RecordErrorsTo(&error);
-  parser.SetRecursionLimit(32);
-  if (!parser.ParseFromString(std::string(text), &config)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, ": ",
-        error.message().empty() ? "does not parse" : error.message()));
-  }
+  REFRACT_RETURN_IF_ERROR(ParseText(text, path, config));
   return config;
 }
 

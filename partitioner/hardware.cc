@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "models/text_proto.h"
 #include "partitioner/hardware_files.h"
-#include "partitioner/text_proto.h"
 #include "proto/hardware.pb.h"
 
 namespace refract::partitioner {
@@ -46,7 +46,7 @@ class Reader {
 absl::StatusOr<Hardware> ParseHardware(absl::string_view text,
                                        absl::string_view file) {
   proto::Hardware stored;
-  REFRACT_RETURN_IF_ERROR(ParseText(text, file, stored));
+  REFRACT_RETURN_IF_ERROR(models::ParseText(text, file, stored));
   if (stored.name().empty()) {
     return absl::InvalidArgumentError(absl::StrCat(file, ": name: missing"));
   }

@@ -22,19 +22,6 @@ double SumOfSquares(const Line& line, absl::Span<const BatchTime> times) {
 
 }  // namespace
 
-Quartiles QuartilesOf(std::vector<double> values) {
-  if (values.empty()) return {};
-  std::sort(values.begin(), values.end());
-  const auto at = [&](double part) {
-    const double place = part * static_cast<double>(values.size() - 1);
-    const auto below = static_cast<size_t>(place);
-    const size_t above = std::min(below + 1, values.size() - 1);
-    return values[below] +
-           (place - std::floor(place)) * (values[above] - values[below]);
-  };
-  return {values.front(), at(0.25), at(0.5), at(0.75)};
-}
-
 Line FitLine(absl::Span<const BatchTime> times) {
   // Normal equations of the weighted problem.
   double w = 0, wb = 0, wbb = 0, wt = 0, wbt = 0;

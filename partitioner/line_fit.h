@@ -4,23 +4,10 @@
 // Times against the batch size: from repeated measurements to a line.
 
 #include <cstdint>
-#include <vector>
 
 #include "absl/types/span.h"
 
 namespace refract::partitioner {
-
-// Repeated measurements of one quantity. Seconds, ascending.
-struct Quartiles {
-  double least = 0;
-  double q1 = 0;
-  double median = 0;
-  double q3 = 0;
-};
-
-// Interpolates between neighbours, as R's type 7 and NumPy do. All 0 for no
-// values.
-Quartiles QuartilesOf(std::vector<double> values);
 
 // fixed_s + item_s · batch.
 struct Line {

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/digest.h"
+#include "base/quantile.h"
 #include "models/graph.h"
 #include "partitioner/line_fit.h"
 #include "partitioner/wire_rates.h"
@@ -22,7 +23,7 @@ namespace refract::partitioner {
 struct Timing {
   struct Sample {
     int64_t batch = 1;
-    Quartiles seconds;
+    base::Quartiles seconds;
   };
   std::vector<Sample> samples;  // ascending batches
   Line line;                    // through the medians

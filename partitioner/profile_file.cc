@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "google/protobuf/text_format.h"
+#include "models/text_proto.h"
 #include "partitioner/profile.h"
-#include "partitioner/text_proto.h"
 #include "proto/profile.pb.h"
 
 namespace refract::partitioner {
@@ -225,8 +225,9 @@ class Reader {
         return Wrong(name, absl::StrCat("has a sample of batch ", entry.batch(),
                                         " where ", batches[i], " belongs"));
       }
-      const Quartiles seconds = {entry.least_seconds(), entry.q1_seconds(),
-                                 entry.median_seconds(), entry.q3_seconds()};
+      const base::Quartiles seconds = {
+          entry.least_seconds(), entry.q1_seconds(), entry.median_seconds(),
+          entry.q3_seconds()};
       REFRACT_RETURN_IF_ERROR(
           CheckFigure(name, "least_seconds", seconds.least));
       REFRACT_RETURN_IF_ERROR(CheckFigure(name, "q1_seconds", seconds.q1));
@@ -309,7 +310,7 @@ absl::StatusOr<Profile> ParseProfile(absl::string_view text,
                                      absl::string_view file, const Graph& graph,
                                      const base::Digest& model) {
   proto::Profile stored;
-  REFRACT_RETURN_IF_ERROR(ParseText(text, file, stored));
+  REFRACT_RETURN_IF_ERROR(models::ParseText(text, file, stored));
   return Reader(file, graph).Read(stored, model);
 }
 

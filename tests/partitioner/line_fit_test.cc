@@ -1,26 +1,9 @@
 #include "partitioner/line_fit.h"
 
-#include <vector>
-
 #include "gtest/gtest.h"
 
 namespace refract::partitioner {
 namespace {
-
-TEST(QuartilesTest, InterpolateBetweenNeighbours) {
-  // NumPy: percentile([1, 2, 3, 4], [25, 50, 75]) = 1.75, 2.5, 3.25.
-  const Quartiles four = QuartilesOf({4, 1, 3, 2});
-  EXPECT_DOUBLE_EQ(four.least, 1);
-  EXPECT_DOUBLE_EQ(four.q1, 1.75);
-  EXPECT_DOUBLE_EQ(four.median, 2.5);
-  EXPECT_DOUBLE_EQ(four.q3, 3.25);
-  const Quartiles five = QuartilesOf({5, 50, 2, 1, 3});
-  EXPECT_DOUBLE_EQ(five.q1, 2);
-  EXPECT_DOUBLE_EQ(five.median, 3);
-  EXPECT_DOUBLE_EQ(five.q3, 5);
-  EXPECT_DOUBLE_EQ(QuartilesOf({7}).q3, 7);
-  EXPECT_DOUBLE_EQ(QuartilesOf({}).median, 0);
-}
 
 TEST(FitLineTest, GoesThroughPointsOfALine) {
   const Line line =

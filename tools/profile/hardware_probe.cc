@@ -1,5 +1,3 @@
-#include "tools/profile/hardware_probe.h"
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,16 +12,17 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/quantile.h"
 #include "base/status_macros.h"
 #include "google/protobuf/text_format.h"
 #include "models/safetensors.h"
 #include "models/weights.h"
-#include "partitioner/line_fit.h"
 #include "proto/hardware.pb.h"
 #include "runtime/program.h"
 #include "tools/files.h"
 #include "tools/loadgen/revision.h"
 #include "tools/machine.h"
+#include "tools/profile/hardware_probe.h"
 #include "tools/profile/profiler.h"
 #include "tools/profile/wire_probe.h"
 #include "tools/units_text.h"
@@ -32,9 +31,9 @@ namespace refract::tools {
 namespace {
 
 using base::DType;
+using base::Quartiles;
 using models::ValueId;
 using models::ValueRef;
-using partitioner::Quartiles;
 
 constexpr int64_t kWidth = 1024;  // of the layer that is measured
 constexpr int64_t kItems = 256;   // of its batch
@@ -135,7 +134,7 @@ class Probe {
       }
       if (round >= 0) seconds.push_back(static_cast<double>(least) * 1e-9);
     }
-    return partitioner::QuartilesOf(std::move(seconds));
+    return base::QuartilesOf(std::move(seconds));
   }
 
  private:

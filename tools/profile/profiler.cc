@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/quantile.h"
 #include "base/status_macros.h"
 #include "models/constants.h"
 #include "models/split_plan.h"
@@ -60,7 +61,7 @@ using Series = std::vector<std::vector<double>>;
 Timing ToTiming(const std::vector<int64_t>& batches, const Series& series) {
   std::vector<Timing::Sample> samples;
   for (size_t b = 0; b < batches.size(); ++b) {
-    samples.push_back({batches[b], partitioner::QuartilesOf(series[b])});
+    samples.push_back({batches[b], base::QuartilesOf(series[b])});
   }
   return partitioner::MakeTiming(std::move(samples));
 }

@@ -1,15 +1,14 @@
-#include "tools/profile/wire_probe.h"
-
 #include <algorithm>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/quantile.h"
 #include "base/status_macros.h"
 #include "models/graph.h"
-#include "partitioner/line_fit.h"
 #include "runtime/wire/codec.h"
+#include "tools/profile/wire_probe.h"
 
 namespace refract::tools {
 namespace {
@@ -118,7 +117,7 @@ absl::StatusOr<partitioner::WireRate> Measure(const Probe& probe,
   }
   const auto rate = [](std::vector<double> times) {
     return static_cast<double>(kBytes) /
-           partitioner::QuartilesOf(std::move(times)).median;
+           base::QuartilesOf(std::move(times)).median;
   };
   return partitioner::WireRate{rate(std::move(encode)),
                                rate(std::move(decode))};

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/quantile.h"
 #include "base/status_macros.h"
 #include "tools/transport_bench/peer_process.h"
 #include "tools/transport_bench/plan.h"
@@ -30,8 +31,8 @@ Figures FiguresOf(const Work& work, const Recorder& recorder) {
     return figures;
   }
   const std::vector<double> laps = recorder.SortedLapsUs();
-  figures.p50_us = Quantile(laps, 0.5);
-  figures.p99_us = Quantile(laps, 0.99);
+  figures.p50_us = base::Quantile(laps, 0.5);
+  figures.p99_us = base::Quantile(laps, 0.99);
   figures.mean_us = std::accumulate(laps.begin(), laps.end(), 0.0) /
                     static_cast<double>(laps.size());
   return figures;

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <iterator>
 #include <limits>
+
+#include "base/quantile.h"
 
 namespace refract::transport_bench {
 namespace {
@@ -12,22 +15,13 @@ bool Usable(double value) { return std::isfinite(value) && value > 0; }
 
 }  // namespace
 
-double Quantile(absl::Span<const double> sorted, double q) {
-  if (sorted.empty()) return std::numeric_limits<double>::quiet_NaN();
-  const double place = q * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<size_t>(place);
-  const size_t above = std::min(below + 1, sorted.size() - 1);
-  const double share = place - static_cast<double>(below);
-  return sorted[below] + share * (sorted[above] - sorted[below]);
-}
-
 Quartiles QuartilesOf(absl::Span<const double> values) {
   std::vector<double> usable;
   std::copy_if(values.begin(), values.end(), std::back_inserter(usable),
                Usable);
   std::sort(usable.begin(), usable.end());
-  return {Quantile(usable, 0.5), Quantile(usable, 0.25), Quantile(usable, 0.75),
-          static_cast<int>(usable.size()),
+  return {base::Quantile(usable, 0.5), base::Quantile(usable, 0.25),
+          base::Quantile(usable, 0.75), static_cast<int>(usable.size()),
           static_cast<int>(values.size() - usable.size())};
 }
 

@@ -7,10 +7,7 @@
 
 namespace refract::transport_bench {
 
-// The q-quantile, 0 ≤ q ≤ 1, between the two nearest ranks in proportion. NaN
-// of no values. `sorted` ascends.
-double Quantile(absl::Span<const double> sorted, double q);
-
+// Of what may not all be usable: see base/quantile.h for measurements that are.
 struct Quartiles {
   double median = 0;
   double q25 = 0;

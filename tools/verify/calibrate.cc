@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/quantile.h"
 #include "base/status_macros.h"
 #include "models/import.h"
 #include "models/repository.h"
@@ -12,7 +13,6 @@
 #include "tools/files.h"
 #include "tools/loadgen/revision.h"
 #include "tools/machine.h"
-#include "tools/transport_bench/statistics.h"
 #include "tools/verify/probe_models.h"
 #include "tools/verify/requester.h"
 #include "tools/verify/rounds.h"
@@ -145,8 +145,7 @@ absl::Status Measure(const CalibrateOptions& options, NodePair& nodes,
                                            " of ", options.rounds));
                    }));
   for (size_t s = 0; s < subjects.size(); ++s) {
-    subjects[s].sample.measured_s =
-        transport_bench::QuartilesOf(times[s]).median;
+    subjects[s].sample.measured_s = base::QuartilesOf(times[s]).median;
     samples.push_back(std::move(subjects[s].sample));
   }
   return absl::OkStatus();

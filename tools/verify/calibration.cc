@@ -8,12 +8,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/quantile.h"
 #include "base/status_macros.h"
 #include "google/protobuf/text_format.h"
-#include "partitioner/text_proto.h"
+#include "models/text_proto.h"
 #include "proto/calibration.pb.h"
 #include "tools/files.h"
-#include "tools/transport_bench/statistics.h"
 #include "tools/verify/least_squares.h"
 
 namespace refract::tools {
@@ -74,7 +74,7 @@ double Calibration::TypicalError() const {
     errors.push_back(std::abs(sample.fitted_s / sample.measured_s - 1));
   }
   std::sort(errors.begin(), errors.end());
-  return transport_bench::Quantile(errors, 0.5);
+  return base::Quantile(errors, 0.5);
 }
 
 absl::Status FitCalibration(std::vector<CalibrationSample> samples,
@@ -177,7 +177,7 @@ absl::Status SaveCalibration(const Calibration& calibration,
 absl::StatusOr<Calibration> ParseCalibration(absl::string_view text,
                                              absl::string_view path) {
   proto::Calibration stored;
-  REFRACT_RETURN_IF_ERROR(partitioner::ParseText(text, path, stored));
+  REFRACT_RETURN_IF_ERROR(models::ParseText(text, path, stored));
   if (stored.format_version() != kFormatVersion) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": format_version ", stored.format_version(),

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
+#include "base/quantile.h"
 #include "tools/verify/rank_correlation.h"
 
 namespace refract::tools {
@@ -15,13 +17,7 @@ constexpr int kMostSweeps = 50;
 constexpr double kPolished = 1e-9;
 
 double MedianOf(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const size_t middle = values.size() / 2;
-  std::nth_element(values.begin(), values.begin() + middle, values.end());
-  const double above = values[middle];
-  if (values.size() % 2 == 1) return above;
-  return (*std::max_element(values.begin(), values.begin() + middle) + above) /
-         2;
+  return base::QuartilesOf(std::move(values)).median;
 }
 
 // exp(level + effect of the cut), where the logarithms are level + effect of
