@@ -313,21 +313,17 @@ absl::Status Engine::RunPre(Task& task, transport::OutgoingMessage& message) {
   REFRACT_RETURN_IF_ERROR(program.Run(inputs, destinations, **task.pre_context,
                                       task.pre_outputs, &task.run_stats));
   if (!sizes_known || !codec.plain()) {
-    runtime::wire::Encoder encoder(codec);
+    runtime::wire::EncoderPool::Lease encoder = model.encoders().Acquire();
     REFRACT_ASSIGN_OR_RETURN(
-        const std::vector<base::TensorSpec> tensors,
-        encoder.Prepare(
+        const absl::Span<const base::TensorSpec> tensors,
+        encoder->Prepare(
             absl::MakeConstSpan(task.pre_outputs).subspan(0, num_up)));
     // Sizes that depend on data are known only after the run; values that are
     // sent as they are cost a copy then.
     if (!sizes_known) {
       REFRACT_ASSIGN_OR_RETURN(message, client.Allocate(offer, tensors));
     }
-    std::vector<std::byte*> places;
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      places.push_back(message.data(i));
-    }
-    encoder.Write(places);
+    encoder->WriteTo([&](size_t tensor) { return message.data(tensor); });
   }
   return KeepFromMessage(num_up, destinations, task);
 }
@@ -387,9 +383,9 @@ void Engine::RunPost(const TaskPtr& task) {
   const absl::Time begin = options_.clock->Now();
   absl::Status status = CheckAlive(*task, "after the GPU node");
   absl::Span<const base::TensorView> response = task->response->tensors();
-  runtime::wire::Decoder decoder(model.down_codec());
+  runtime::wire::DecoderPool::Lease decoder = model.decoders().Acquire();
   absl::StatusOr<absl::Span<const base::TensorView>> decoded =
-      decoder.Decode(response);
+      decoder->Decode(response);
   if (decoded.ok()) {
     response = *decoded;
   } else if (status.ok()) {

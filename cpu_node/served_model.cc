@@ -96,6 +96,8 @@ absl::Status ServedModel::CompileSplit() {
   }
   up_codec_.emplace(graph, plan.up, plan.up_forms);
   down_codec_.emplace(graph, plan.down, plan.down_forms);
+  encoders_.emplace(*up_codec_);
+  decoders_.emplace(*down_codec_);
   REFRACT_ASSIGN_OR_RETURN(pre_sources_, Resolve(pre_->part(), {}, {}));
   REFRACT_ASSIGN_OR_RETURN(post_sources_,
                            Resolve(post_->part(), pre_outputs, plan.down));

@@ -19,7 +19,7 @@
 #include "models/repository.h"
 #include "runtime/batch_padding.h"
 #include "runtime/program.h"
-#include "runtime/wire/codec.h"
+#include "runtime/wire/coder_pool.h"
 #include "transport/channel.h"
 
 namespace refract::cpu_node {
@@ -97,6 +97,10 @@ class ServedModel {
   // How those, and the HN's answers, are carried by messages. Only if split().
   const runtime::wire::Codec& up_codec() const { return *up_codec_; }
   const runtime::wire::Codec& down_codec() const { return *down_codec_; }
+  // What turns values of the one into messages and messages of the other into
+  // values.
+  runtime::wire::EncoderPool& encoders() const { return *encoders_; }
+  runtime::wire::DecoderPool& decoders() const { return *decoders_; }
 
   // Internal unless `response` has the tensors that the plan sends down: count,
   // dtypes, ranks and fixed dimensions.
@@ -135,6 +139,8 @@ class ServedModel {
   std::optional<CompiledPart> post_;
   std::optional<runtime::wire::Codec> up_codec_;
   std::optional<runtime::wire::Codec> down_codec_;
+  mutable std::optional<runtime::wire::EncoderPool> encoders_;
+  mutable std::optional<runtime::wire::DecoderPool> decoders_;
   std::vector<Source> whole_sources_;
   std::vector<Source> pre_sources_;
   std::vector<Source> post_sources_;

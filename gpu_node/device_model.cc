@@ -83,6 +83,7 @@ DeviceModel::DeviceModel(std::shared_ptr<const models::LoadedModel> model,
       up_codec_(model_->graph, model_->plan->up, model_->plan->up_forms),
       down_codec_(model_->graph, model_->plan->down, model_->plan->down_forms),
       decoders_(up_codec_),
+      encoders_(down_codec_),
       sizes_depend_on_data_(
           runtime::SizesDependOnData(model_->graph, program_->part())),
       layout_(model_->graph, program_->part(),
@@ -204,14 +205,12 @@ absl::Status DeviceModel::Read(const transport::ServerCall& call,
 absl::StatusOr<transport::OutgoingMessage> DeviceModel::Answer(
     transport::ServerCall& call,
     absl::Span<const base::TensorView> outputs) const {
-  runtime::wire::Encoder encoder(down_codec_);
-  REFRACT_ASSIGN_OR_RETURN(const std::vector<base::TensorSpec> tensors,
-                           encoder.Prepare(outputs));
+  runtime::wire::EncoderPool::Lease encoder = encoders_.Acquire();
+  REFRACT_ASSIGN_OR_RETURN(const absl::Span<const base::TensorSpec> tensors,
+                           encoder->Prepare(outputs));
   REFRACT_ASSIGN_OR_RETURN(transport::OutgoingMessage reply,
                            call.AllocateReply(tensors));
-  std::vector<std::byte*> places;
-  for (size_t i = 0; i < tensors.size(); ++i) places.push_back(reply.data(i));
-  encoder.Write(places);
+  encoder->WriteTo([&](size_t tensor) { return reply.data(tensor); });
   return reply;
 }
 
@@ -246,12 +245,9 @@ absl::StatusOr<transport::OutgoingMessage> DeviceModel::Run(
   if (sizes_known && down_codec_.plain()) return reply;
   // A size that depends on data is known only after the run: one copy.
   if (!sizes_known) return Answer(call, outputs);
-  runtime::wire::Encoder encoder(down_codec_);
-  REFRACT_ASSIGN_OR_RETURN(const std::vector<base::TensorSpec> tensors,
-                           encoder.Prepare(outputs));
-  std::vector<std::byte*> places;
-  for (size_t i = 0; i < tensors.size(); ++i) places.push_back(reply.data(i));
-  encoder.Write(places);
+  runtime::wire::EncoderPool::Lease encoder = encoders_.Acquire();
+  REFRACT_RETURN_IF_ERROR(encoder->Prepare(outputs).status());
+  encoder->WriteTo([&](size_t tensor) { return reply.data(tensor); });
   return reply;
 }
 

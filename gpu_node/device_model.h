@@ -23,7 +23,7 @@
 #include "runtime/program.h"
 #include "runtime/stable_inputs.h"
 #include "runtime/wire/codec.h"
-#include "runtime/wire/decoder_pool.h"
+#include "runtime/wire/coder_pool.h"
 #include "transport/channel.h"
 
 namespace refract::gpu_node {
@@ -107,6 +107,7 @@ class DeviceModel {
   const runtime::wire::Codec up_codec_;
   const runtime::wire::Codec down_codec_;
   mutable runtime::wire::DecoderPool decoders_;
+  mutable runtime::wire::EncoderPool encoders_;
   bool sizes_depend_on_data_;
   RowLayout layout_;
   std::vector<absl::Span<const std::byte>> weights_;  // that this part reads

@@ -60,19 +60,19 @@ void RequestRunner::UseForms(const models::Graph& graph,
 
 absl::StatusOr<absl::Span<const TensorView>> RequestRunner::Crossing::Pass(
     absl::Span<const TensorView> values) {
-  REFRACT_ASSIGN_OR_RETURN(tensors, encoder.Prepare(values));
+  REFRACT_ASSIGN_OR_RETURN(const absl::Span<const base::TensorSpec> specs,
+                           encoder.Prepare(values));
+  tensors.assign(specs.begin(), specs.end());
   if (codec.plain()) return values;
   message.clear();
-  std::vector<std::byte*> places;
   std::vector<TensorView> views;
   for (const base::TensorSpec& spec : tensors) {
     REFRACT_ASSIGN_OR_RETURN(base::Tensor tensor,
                              base::Tensor::Allocate(spec.dtype, spec.dims));
     message.push_back(std::move(tensor));
-    places.push_back(message.back().data());
     views.push_back(message.back().view());
   }
-  encoder.Write(places);
+  encoder.WriteTo([&](size_t tensor) { return message[tensor].data(); });
   return decoder.Decode(views);
 }
 

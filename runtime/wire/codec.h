@@ -81,29 +81,48 @@ struct UniqueRows {
   base::TensorSpec index_spec() const;
 };
 
-// Compares the rows of `tensor` bit by bit (dimension 0). Distinct rows are in
-// order of their first appearance. Rank at least 1, at most 2^31 - 1 rows.
+// Finds equal rows, in memory that it keeps from one tensor to the next. Not
+// thread-safe.
+class UniqueRowFinder {
+ public:
+  // Compares the rows of `tensor` bit by bit (dimension 0). Distinct rows are
+  // in order of their first appearance. Rank at least 1, at most 2^31 - 1 rows.
+  // `rows` is overwritten and keeps its memory.
+  void Find(const base::TensorView& tensor, UniqueRows& rows);
+
+ private:
+  std::vector<int32_t> slots_;  // a hash table of distinct rows
+  std::vector<int32_t> pairs_;
+};
 UniqueRows FindUniqueRows(const base::TensorView& tensor);
 
 // Bytes of a row of a tensor like `spec` (all but dimension 0) in `type`; rank
 // at least 1, for kInt8 at least 2.
 size_t WireRowBytes(const base::TensorSpec& spec, models::WireType type);
 
-// Turns values into messages, one after the other. Not thread-safe.
+// Turns values into messages, one after the other. Not thread-safe. Allocates
+// nothing once it has had values of these sizes and ranks of at most 6.
 class Encoder {
  public:
   // `codec` must outlive it.
   explicit Encoder(const Codec& codec) : codec_(codec) {}
 
   // Decides how each value goes and returns the message's tensors. `values`
-  // must stay as they are until Write(). InvalidArgument: not the values of
-  // the codec.
-  absl::StatusOr<std::vector<base::TensorSpec>> Prepare(
+  // must stay as they are until Write(). Valid until the next call.
+  // InvalidArgument: not the values of the codec.
+  absl::StatusOr<absl::Span<const base::TensorSpec>> Prepare(
       absl::Span<const base::TensorView> values);
 
   // Writes the tensors to their places, aligned to base::kTensorAlignBytes. A
   // value that already lies in its place stays.
-  void Write(absl::Span<std::byte* const> tensors) const;
+  void Write(absl::Span<std::byte* const> tensors);
+  // The same where `place_of(i)` is the place of tensor i.
+  template <typename PlaceOf>
+  void WriteTo(const PlaceOf& place_of) {
+    places_.clear();
+    for (size_t i = 0; i < specs_.size(); ++i) places_.push_back(place_of(i));
+    Write(places_);
+  }
 
  private:
   struct Choice {
@@ -112,14 +131,19 @@ class Encoder {
     UniqueRows rows;
   };
   void WriteValue(const base::TensorView& value, const Choice& choice,
-                  std::byte* to) const;
+                  std::byte* to);
 
   const Codec& codec_;
   std::vector<base::TensorView> values_;
-  std::vector<Choice> choices_;
+  std::vector<Choice> choices_;  // of each value
+  std::vector<base::TensorSpec> specs_;
+  std::vector<std::byte*> places_;
+  UniqueRowFinder finder_;
+  std::vector<float> floats_;  // see EncodeElements()
 };
 
-// Turns messages into values. Not thread-safe.
+// Turns messages into values. Not thread-safe. Allocates nothing once it has
+// had messages of these sizes and ranks of at most 6.
 class Decoder {
  public:
   // `codec` must outlive it.
@@ -146,15 +170,18 @@ class Decoder {
   // `budget`: how many bytes rows may still be repeated to.
   absl::Status Check(const Codec::Value& value,
                      absl::Span<const base::TensorView> message, Job& job,
-                     base::TensorView& view, size_t& budget) const;
+                     base::TensorView& view, size_t& budget);
   absl::Status ReadIndex(const Codec::Value& value,
                          const base::TensorView& tensor, size_t row_bytes,
-                         Job& job, size_t& budget) const;
+                         Job& job, size_t& budget);
   void Write(const Codec::Value& value, const base::TensorView& sent,
              const Job& job, base::TensorView& view);
 
   const Codec& codec_;
   std::vector<base::TensorView> views_;
+  std::vector<Job> jobs_;  // of each value
+  std::vector<int32_t> per_row_;
+  std::vector<float> floats_;  // see DecodeElements()
   base::AlignedBuffer buffer_;
   base::AlignedBuffer distinct_;  // rows before they are repeated
 };

@@ -42,8 +42,7 @@ void CopyIndex(const base::TensorView& tensor, std::vector<int32_t>& index) {
 
 absl::Status Decoder::ReadIndex(const Codec::Value& value,
                                 const base::TensorView& tensor,
-                                size_t row_bytes, Job& job,
-                                size_t& budget) const {
+                                size_t row_bytes, Job& job, size_t& budget) {
   const bool runs = tensor.dims.size() == 2;
   const size_t max_rows = budget / (row_bytes + kExpandedRowExtra);
   const auto too_long = [&] {
@@ -92,23 +91,24 @@ absl::Status Decoder::ReadIndex(const Codec::Value& value,
     if (rows > max_rows) return too_long();
   }
   budget -= rows * (row_bytes + kExpandedRowExtra);
-  std::vector<int32_t> per_row;
-  per_row.reserve(rows);
+  per_row_.clear();
+  per_row_.reserve(rows);
   for (size_t i = 0; i < job.index.size(); i += 2) {
-    per_row.insert(per_row.end(), job.index[i + 1], job.index[i]);
+    per_row_.insert(per_row_.end(), job.index[i + 1], job.index[i]);
   }
-  job.index = std::move(per_row);
+  // A copy: memory that changes hands would grow in turns.
+  job.index.assign(per_row_.begin(), per_row_.end());
   return absl::OkStatus();
 }
 
 absl::Status Decoder::Check(const Codec::Value& value,
                             absl::Span<const base::TensorView> message,
-                            Job& job, base::TensorView& view,
-                            size_t& budget) const {
+                            Job& job, base::TensorView& view, size_t& budget) {
   const base::TensorView& sent = message[value.tensor];
   view = sent;
-  if (value.form.is_plain()) return absl::OkStatus();
   job.type = value.form.type;
+  job.indexed = false;
+  if (value.form.is_plain()) return absl::OkStatus();
   // Elements that did not fit, see WireType.
   if (job.type == WireType::kInt32 && sent.dtype == value.dtype) {
     job.type = WireType::kAsIs;
@@ -152,14 +152,14 @@ void Decoder::Write(const Codec::Value& value, const base::TensorView& sent,
       job.type == WireType::kInt8 ? static_cast<size_t>(job.sent.back()) : 1;
   if (!job.indexed) {
     return DecodeElements(value.dtype, job.type, sent.data, view.num_elements(),
-                          columns, to);
+                          columns, to, floats_);
   }
   const size_t row_bytes = view.bytes / job.index.size();
   const std::byte* rows = sent.data;
   if (job.type != WireType::kAsIs) {
     DecodeElements(value.dtype, job.type, sent.data,
                    job.rows_sent * (row_bytes / base::SizeOf(value.dtype)),
-                   columns, distinct_.data());
+                   columns, distinct_.data(), floats_);
     rows = distinct_.data();
   }
   for (const int32_t row : job.index) {
@@ -178,12 +178,12 @@ absl::StatusOr<absl::Span<const base::TensorView>> Decoder::Decode(
   if (codec_.plain()) return message;
   const std::vector<Codec::Value>& values = codec_.values();
   views_.resize(values.size());
-  std::vector<Job> jobs(values.size());
+  jobs_.resize(values.size());  // each keeps the memory of its index
   size_t bytes = 0;
   size_t budget = kMaxExpandedBytes;
   size_t distinct = 0;
   for (size_t i = 0; i < values.size(); ++i) {
-    Job& job = jobs[i];
+    Job& job = jobs_[i];
     REFRACT_RETURN_IF_ERROR(Check(values[i], message, job, views_[i], budget));
     // Tensors of the message that are used where they are.
     if (job.type == WireType::kAsIs && !job.indexed) continue;
@@ -201,7 +201,7 @@ absl::StatusOr<absl::Span<const base::TensorView>> Decoder::Decode(
   if (buffer_.size() < bytes) buffer_ = base::AlignedBuffer(bytes);
   if (distinct_.size() < distinct) distinct_ = base::AlignedBuffer(distinct);
   for (size_t i = 0; i < values.size(); ++i) {
-    const Job& job = jobs[i];
+    const Job& job = jobs_[i];
     if (job.type == WireType::kAsIs && !job.indexed) continue;
     Write(values[i], message[values[i].tensor], job, views_[i]);
   }

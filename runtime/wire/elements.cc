@@ -103,9 +103,32 @@ size_t CodedBytes(DType dtype, WireType type, size_t count, size_t columns) {
   return type == WireType::kInt8 ? bytes + count / columns * kExtra : bytes;
 }
 
-// Elements that pass through floats at a time: whole rows where rows count.
-size_t BlockOf(WireType type, size_t columns) {
-  return type == WireType::kInt8 ? columns : kBlock;
+void CopyElements(DType dtype, const std::byte* from, size_t count,
+                  std::byte* to) {
+  if (count > 0) std::memcpy(to, from, count * base::SizeOf(dtype));
+}
+
+// Some elements of a tensor that is neither float32 nor sent as it is.
+struct Block {
+  size_t count = 0;
+  size_t at = 0;     // bytes before them in memory
+  size_t coded = 0;  // and on the wire
+};
+
+// Elements pass through `floats` a block at a time: whole rows where rows
+// count.
+template <typename Step>
+void ForEachBlock(DType dtype, WireType type, size_t count, size_t columns,
+                  std::vector<float>& floats, const Step& step) {
+  const size_t most = type == WireType::kInt8 ? columns : kBlock;
+  if (floats.size() < std::min(most, count)) floats.resize(most);
+  Block block;
+  for (size_t begin = 0; begin < count; begin += block.count) {
+    block.count = std::min(most, count - begin);
+    step(block);
+    block.at += block.count * base::SizeOf(dtype);
+    block.coded += CodedBytes(dtype, type, block.count, columns);
+  }
 }
 
 }  // namespace
@@ -127,12 +150,9 @@ DType CarrierOf(DType dtype, WireType type) {
 }
 
 void EncodeElements(DType dtype, WireType type, const std::byte* from,
-                    size_t count, size_t columns, std::byte* to) {
-  if (count == 0) return;
-  if (type == WireType::kAsIs) {
-    std::memcpy(to, from, count * base::SizeOf(dtype));
-    return;
-  }
+                    size_t count, size_t columns, std::byte* to,
+                    std::vector<float>& floats) {
+  if (type == WireType::kAsIs) return CopyElements(dtype, from, count, to);
   if (type == WireType::kInt32) {
     // Prepare() has seen that they fit.
     BestKernels().int32_from_int64(reinterpret_cast<const int64_t*>(from),
@@ -143,23 +163,16 @@ void EncodeElements(DType dtype, WireType type, const std::byte* from,
     return EncodeFloats(type, reinterpret_cast<const float*>(from), count,
                         columns, to);
   }
-  const size_t block = BlockOf(type, columns);
-  std::vector<float> floats(std::min(block, count));
-  for (size_t begin = 0; begin < count; begin += block) {
-    const size_t some = std::min(block, count - begin);
-    ToFloats(dtype, from + begin * base::SizeOf(dtype), some, floats.data());
-    EncodeFloats(type, floats.data(), some, columns, to);
-    to += CodedBytes(dtype, type, some, columns);
-  }
+  ForEachBlock(dtype, type, count, columns, floats, [&](const Block& block) {
+    ToFloats(dtype, from + block.at, block.count, floats.data());
+    EncodeFloats(type, floats.data(), block.count, columns, to + block.coded);
+  });
 }
 
 void DecodeElements(DType dtype, WireType type, const std::byte* from,
-                    size_t count, size_t columns, std::byte* to) {
-  if (count == 0) return;
-  if (type == WireType::kAsIs) {
-    std::memcpy(to, from, count * base::SizeOf(dtype));
-    return;
-  }
+                    size_t count, size_t columns, std::byte* to,
+                    std::vector<float>& floats) {
+  if (type == WireType::kAsIs) return CopyElements(dtype, from, count, to);
   if (type == WireType::kInt32) {
     BestKernels().int64_from_int32(reinterpret_cast<const int32_t*>(from),
                                    count, reinterpret_cast<int64_t*>(to));
@@ -169,14 +182,10 @@ void DecodeElements(DType dtype, WireType type, const std::byte* from,
     return DecodeFloats(type, from, count, columns,
                         reinterpret_cast<float*>(to));
   }
-  const size_t block = BlockOf(type, columns);
-  std::vector<float> floats(std::min(block, count));
-  for (size_t begin = 0; begin < count; begin += block) {
-    const size_t some = std::min(block, count - begin);
-    DecodeFloats(type, from, some, columns, floats.data());
-    FromFloats(dtype, floats.data(), some, to + begin * base::SizeOf(dtype));
-    from += CodedBytes(dtype, type, some, columns);
-  }
+  ForEachBlock(dtype, type, count, columns, floats, [&](const Block& block) {
+    DecodeFloats(type, from + block.coded, block.count, columns, floats.data());
+    FromFloats(dtype, floats.data(), block.count, to + block.at);
+  });
 }
 
 bool FitInt32(const std::byte* from, size_t count) {

@@ -5,6 +5,7 @@
 // runtime/wire.
 
 #include <cstddef>
+#include <vector>
 
 #include "base/dtype.h"
 #include "models/wire_form.h"
@@ -16,14 +17,15 @@ base::DType CarrierOf(base::DType dtype, models::WireType type);
 
 // `count` elements of `dtype`, in rows of `columns` (`count` is a multiple of
 // it; 1 if rows mean nothing to `type`). `to` holds what CarrierOf() needs,
-// for kInt8 with kInt8RowExtra bytes more per row.
+// for kInt8 with kInt8RowExtra bytes more per row. `floats` is memory to pass
+// through, which grows to what it takes.
 void EncodeElements(base::DType dtype, models::WireType type,
                     const std::byte* from, size_t count, size_t columns,
-                    std::byte* to);
+                    std::byte* to, std::vector<float>& floats);
 // The reverse. `from` may change meanwhile: see Kernels.
 void DecodeElements(base::DType dtype, models::WireType type,
                     const std::byte* from, size_t count, size_t columns,
-                    std::byte* to);
+                    std::byte* to, std::vector<float>& floats);
 
 // Narrows nothing that does not fit: whether all of `count` int64 do.
 bool FitInt32(const std::byte* from, size_t count);

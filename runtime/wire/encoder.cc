@@ -30,16 +30,15 @@ void WriteIndex(absl::Span<const int32_t> index, std::byte* to) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<base::TensorSpec>> Encoder::Prepare(
+absl::StatusOr<absl::Span<const base::TensorSpec>> Encoder::Prepare(
     absl::Span<const base::TensorView> values) {
   if (values.size() != codec_.values().size()) {
     return absl::InvalidArgumentError(absl::StrCat(
         values.size(), " values to encode, wanted ", codec_.values().size()));
   }
   values_.assign(values.begin(), values.end());
-  choices_.clear();
-  std::vector<base::TensorSpec> specs;
-  specs.reserve(codec_.num_tensors());
+  choices_.resize(values.size());  // each keeps the memory of its rows
+  specs_.clear();
   size_t expanded = 0;
   for (size_t i = 0; i < values.size(); ++i) {
     const base::TensorView& view = values[i];
@@ -52,8 +51,9 @@ absl::StatusOr<std::vector<base::TensorSpec>> Encoder::Prepare(
           "value '", value.name, "' is ", base::Name(view.dtype),
           base::DimsToString(view.dims), ", which cannot be sent as planned"));
     }
-    Choice choice;
+    Choice& choice = choices_[i];
     choice.type = value.form.type;
+    choice.unique = false;
     if (choice.type == WireType::kInt32 &&
         !FitInt32(view.data, view.num_elements())) {
       choice.type = WireType::kAsIs;
@@ -69,7 +69,8 @@ absl::StatusOr<std::vector<base::TensorSpec>> Encoder::Prepare(
             : 0;
     if (value.form.unique_rows && view.bytes > 0 && view.dims[0] > 1 &&
         view.dims[0] <= INT32_MAX && expanded + grown <= kMaxExpandedBytes) {
-      UniqueRows rows = FindUniqueRows(view);
+      finder_.Find(view, choice.rows);
+      const UniqueRows& rows = choice.rows;
       const size_t row_bytes =
           WireRowBytes({view.dtype, view.dims}, choice.type);
       const base::TensorSpec index_spec = rows.index_spec();
@@ -81,18 +82,16 @@ absl::StatusOr<std::vector<base::TensorSpec>> Encoder::Prepare(
         expanded += grown;
         spec.dims[0] = static_cast<int64_t>(rows.first.size());
         index = index_spec;
-        choice.rows = std::move(rows);
       }
     }
-    specs.push_back(std::move(spec));
-    if (value.form.unique_rows) specs.push_back(std::move(index));
-    choices_.push_back(std::move(choice));
+    specs_.push_back(std::move(spec));
+    if (value.form.unique_rows) specs_.push_back(std::move(index));
   }
-  return specs;
+  return absl::MakeConstSpan(specs_);
 }
 
 void Encoder::WriteValue(const base::TensorView& value, const Choice& choice,
-                         std::byte* to) const {
+                         std::byte* to) {
   if (value.bytes == 0) {
     // Rows without elements still have a scale and an offset each.
     if (choice.type == WireType::kInt8) {
@@ -105,7 +104,7 @@ void Encoder::WriteValue(const base::TensorView& value, const Choice& choice,
   const size_t columns = ColumnsOf(value, choice.type);
   if (!choice.unique) {
     return EncodeElements(value.dtype, choice.type, value.data,
-                          value.num_elements(), columns, to);
+                          value.num_elements(), columns, to, floats_);
   }
   const size_t rows = value.dims[0];
   const size_t row_bytes = value.bytes / rows;
@@ -113,12 +112,12 @@ void Encoder::WriteValue(const base::TensorView& value, const Choice& choice,
       WireRowBytes({value.dtype, value.dims}, choice.type);
   for (const int32_t row : choice.rows.first) {
     EncodeElements(value.dtype, choice.type, value.data + row * row_bytes,
-                   value.num_elements() / rows, columns, to);
+                   value.num_elements() / rows, columns, to, floats_);
     to += sent_bytes;
   }
 }
 
-void Encoder::Write(absl::Span<std::byte* const> tensors) const {
+void Encoder::Write(absl::Span<std::byte* const> tensors) {
   for (size_t i = 0; i < values_.size(); ++i) {
     const Codec::Value& value = codec_.values()[i];
     const Choice& choice = choices_[i];

@@ -14,10 +14,13 @@ namespace {
 // so probes are short.
 class RowTable {
  public:
-  explicit RowTable(const base::TensorView& tensor)
+  // `slots` is its memory.
+  RowTable(const base::TensorView& tensor, std::vector<int32_t>& slots)
       : data_(reinterpret_cast<const char*>(tensor.data)),
         row_bytes_(tensor.bytes / static_cast<size_t>(tensor.dims[0])),
-        slots_(std::bit_ceil(2 * static_cast<size_t>(tensor.dims[0])), -1) {}
+        slots_(slots) {
+    slots_.assign(std::bit_ceil(2 * static_cast<size_t>(tensor.dims[0])), -1);
+  }
 
   bool SameRow(int64_t a, int64_t b) const {
     return std::memcmp(Row(a), Row(b), row_bytes_) == 0;
@@ -41,7 +44,7 @@ class RowTable {
 
   const char* data_;
   size_t row_bytes_;
-  std::vector<int32_t> slots_;
+  std::vector<int32_t>& slots_;
 };
 
 }  // namespace
@@ -52,11 +55,14 @@ base::TensorSpec UniqueRows::index_spec() const {
   return {index_dtype, {count}};
 }
 
-UniqueRows FindUniqueRows(const base::TensorView& tensor) {
-  UniqueRows result;
+void UniqueRowFinder::Find(const base::TensorView& tensor, UniqueRows& result) {
+  result.first.clear();
+  result.index.clear();
+  result.index_dtype = base::DType::kUnknown;
+  result.runs = false;
   const int64_t rows = tensor.dims[0];
-  if (rows == 0) return result;
-  RowTable table(tensor);
+  if (rows == 0) return;
+  RowTable table(tensor, slots_);
   std::vector<int32_t>& index = result.index;
   index.reserve(rows);
   int64_t runs = 0;
@@ -79,18 +85,25 @@ UniqueRows FindUniqueRows(const base::TensorView& tensor) {
   const size_t entry = base::SizeOf(result.index_dtype);
   result.runs = static_cast<size_t>(runs) * 2 * sizeof(int32_t) <
                 static_cast<size_t>(rows) * entry;
-  if (!result.runs) return result;
-  std::vector<int32_t> pairs;
-  pairs.reserve(2 * runs);
+  if (!result.runs) return;
+  pairs_.clear();
+  pairs_.reserve(2 * runs);
   for (int64_t row = 0; row < rows; ++row) {
     if (row == 0 || index[row] != index[row - 1]) {
-      pairs.push_back(index[row]);
-      pairs.push_back(0);
+      pairs_.push_back(index[row]);
+      pairs_.push_back(0);
     }
-    ++pairs.back();
+    ++pairs_.back();
   }
-  index = std::move(pairs);
-  return result;
+  // A copy, shorter than `index`: memory that changes hands would grow in
+  // turns.
+  index.assign(pairs_.begin(), pairs_.end());
+}
+
+UniqueRows FindUniqueRows(const base::TensorView& tensor) {
+  UniqueRows rows;
+  UniqueRowFinder().Find(tensor, rows);
+  return rows;
 }
 
 }  // namespace refract::runtime::wire

@@ -111,7 +111,7 @@ Request MakeRequest(const models::LoadedModel& model, int64_t rows,
                                    model.plan->up_forms);
   runtime::wire::Encoder encoder(codec);
   std::vector<std::byte*> places;
-  const std::vector<base::TensorSpec> specs = *encoder.Prepare(views);
+  const auto specs = *encoder.Prepare(views);
   for (const base::TensorSpec& spec : specs) {
     request.message.push_back(*base::Tensor::Allocate(spec.dtype, spec.dims));
     places.push_back(request.message.back().data());

@@ -1,3 +1,5 @@
+#include "tools/profile/wire_probe.h"
+
 #include <algorithm>
 #include <random>
 #include <string>
@@ -8,7 +10,6 @@
 #include "base/status_macros.h"
 #include "models/graph.h"
 #include "runtime/wire/codec.h"
-#include "tools/profile/wire_probe.h"
 
 namespace refract::tools {
 namespace {
@@ -101,13 +102,11 @@ absl::StatusOr<partitioner::WireRate> Measure(const Probe& probe,
         message.push_back(std::move(part));
       }
     }
-    std::vector<std::byte*> places;
     std::vector<base::TensorView> views;
     for (base::Tensor& part : message) {
-      places.push_back(part.data());
       views.push_back(part.view());
     }
-    encoder.Write(places);
+    encoder.WriteTo([&](size_t part) { return message[part].data(); });
     const int64_t sent = clock();
     REFRACT_RETURN_IF_ERROR(decoder.Decode(views).status());
     const int64_t end = clock();
