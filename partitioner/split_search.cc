@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "partitioner/figure_check.h"
 
 namespace refract::partitioner {
 namespace {
@@ -80,6 +83,8 @@ absl::StatusOr<SplitSearch> SplitSearch::Create(const Graph& graph,
   if (options.objective == Objective::kPrice && !conditions.prices) {
     return absl::InvalidArgumentError("the least price needs prices");
   }
+  REFRACT_RETURN_IF_ERROR(
+      CheckFigures(graph, conditions, SizesOf(graph, conditions.sizes)));
   return SplitSearch(graph, model, conditions, options);
 }
 
@@ -144,6 +149,28 @@ absl::StatusOr<Alternative> SplitSearch::Judge(cut::Stages stages,
   models::ComputeCrossings(graph_, plan);
   Alternative without = Judge(std::move(plan));
   return without.cost <= judged.cost && without.over.empty() ? without : judged;
+}
+
+std::string OverBudget(const Prediction& prediction, const Budget& budget) {
+  const auto over = [](absl::string_view name, double used,
+                       const std::optional<double>& at_most) {
+    if (!at_most || used <= *at_most) return std::string();
+    return absl::StrCat(name, " is limited to ", BytesText(*at_most),
+                        ", and the plan takes ", BytesText(used), ", which is ",
+                        BytesText(used - std::floor(*at_most)), " more");
+  };
+  std::string text =
+      over("HN memory", prediction.hn_memory_bytes, budget.hn_memory_bytes);
+  if (text.empty()) {
+    text =
+        over("CN memory", prediction.cn_memory_bytes, budget.cn_memory_bytes);
+  }
+  if (text.empty()) {
+    text =
+        over("bytes per request", prediction.bytes_up + prediction.bytes_down,
+             budget.bytes_per_request);
+  }
+  return text;
 }
 
 absl::Status SplitSearch::NoPlan(const cut::Found& found) const {

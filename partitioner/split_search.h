@@ -22,7 +22,7 @@ namespace refract::partitioner {
 // Keeps references to the graph and the conditions. Immutable.
 class SplitSearch {
  public:
-  // InvalidArgument: kPrice without prices.
+  // InvalidArgument: kPrice without prices, CheckFigures().
   static absl::StatusOr<SplitSearch> Create(const models::Graph& graph,
                                             const base::Digest& model,
                                             const Conditions& conditions,
@@ -72,6 +72,10 @@ class SplitSearch {
   cut::Goal goal_;
   double unit_ = 1;
 };
+
+// Which limit of `budget` a plan of `prediction` exceeds, and by how much, for
+// people; empty: none.
+std::string OverBudget(const Prediction& prediction, const Budget& budget);
 
 }  // namespace refract::partitioner
 

@@ -15,6 +15,7 @@
 #include "partitioner/forced_cuts.h"
 #include "partitioner/heuristic.h"
 #include "partitioner/optimal.h"
+#include "partitioner/split_search.h"
 #include "partitioner/work.h"
 #include "tools/command.h"
 #include "tools/common_options.h"
@@ -111,6 +112,29 @@ absl::Status MakeReport(const PartitionOptions& options,
   return absl::OkStatus();
 }
 
+// Other methods than optimal know no limits. Their plans must keep those that
+// were asked for all the same.
+absl::Status CheckLimits(const PartitionOptions& options,
+                         const models::LoadedModel& model,
+                         const absl::flat_hash_map<std::string, int64_t>& sizes,
+                         const CostProfiles& profiles,
+                         const models::SplitPlan& plan) {
+  const ConditionOptions& asked = options.conditions;
+  if (!asked.cn_memory_gib && !asked.hn_memory_gib && !asked.request_kib) {
+    return absl::OkStatus();
+  }
+  REFRACT_ASSIGN_OR_RETURN(
+      const SplitConditions conditions,
+      MakeConditions(asked, model.graph, model.config, sizes, profiles));
+  const std::string over = partitioner::OverBudget(
+      partitioner::Predict(model.graph, plan, conditions.conditions),
+      conditions.goal.budget);
+  if (over.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("--method ", options.method, ": ", over,
+                   "; --method optimal looks for plans within the limits"));
+}
+
 absl::StatusOr<Planned> MakePlan(
     const PartitionOptions& options, const models::LoadedModel& model,
     const absl::flat_hash_map<std::string, int64_t>& sizes,
@@ -141,6 +165,10 @@ absl::StatusOr<Planned> MakePlan(
     return absl::InvalidArgumentError(
         absl::StrCat("--method ", options.method,
                      ": unknown; use optimal, heuristic, all-cn or all-hn"));
+  }
+  if (options.method != "optimal") {
+    REFRACT_RETURN_IF_ERROR(
+        CheckLimits(options, model, sizes, profiles, planned.plan));
   }
   return planned;
 }

@@ -1,5 +1,6 @@
-// How long the optimal split takes to find, by number of operators. Writes JSON
-// to stdout: per size the times of several problems and what was proven.
+// How long the optimal split takes to find, by number of operators, for each
+// objective and under limits. Writes JSON to stdout: per size the times of
+// several problems and what was proven.
 //
 //   bench_partitioner [SEED]
 
@@ -48,6 +49,48 @@ cut::Goal Throughput(const ModelLike& model) {
   return goal;
 }
 
+cut::Goal Price(const ModelLike& model) {
+  cut::Goal goal;
+  goal.objectives = {model.price};
+  return goal;
+}
+
+// The latency with at most so much of what `measure` counts in the fastest plan
+// without a limit.
+cut::Goal Limited(const ModelLike& model, const char* name,
+                  const cut::Measure& measure, double share) {
+  cut::Goal goal = Latency(model);
+  const absl::StatusOr<cut::Found> free = cut::FindBest(model.problem, goal);
+  if (!free.ok() || !free->best) return goal;
+  const cut::Cost used = cut::Price(model.problem, measure, free->best->stages);
+  goal.limits.push_back(
+      {name, measure,
+       static_cast<cut::Cost>(share * static_cast<double>(used))});
+  return goal;
+}
+
+cut::Goal HnMemory(const ModelLike& model) {
+  return Limited(model, "HN memory", model.hn_memory, 0.6);
+}
+
+cut::Goal Bytes(const ModelLike& model) {
+  return Limited(model, "bytes", model.bytes, 0.8);
+}
+
+cut::Goal BothLimits(const ModelLike& model) {
+  cut::Goal goal = HnMemory(model);
+  for (cut::Limit& limit : Bytes(model).limits) {
+    goal.limits.push_back(std::move(limit));
+  }
+  return goal;
+}
+
+cut::Goal ThroughputInMemory(const ModelLike& model) {
+  cut::Goal goal = Throughput(model);
+  goal.limits = HnMemory(model).limits;
+  return goal;
+}
+
 nlohmann::ordered_json Spread(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return {{"min", values.front()},
@@ -58,7 +101,12 @@ nlohmann::ordered_json Spread(std::vector<double> values) {
 int Run(unsigned seed) {
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   for (const Goals& goals :
-       {Goals{"latency", Latency}, Goals{"throughput", Throughput}}) {
+       {Goals{"latency", Latency}, Goals{"cost", Price},
+        Goals{"throughput", Throughput},
+        Goals{"latency, 60 % of the HN memory", HnMemory},
+        Goals{"latency, 80 % of the bytes", Bytes},
+        Goals{"latency, both limits", BothLimits},
+        Goals{"throughput, 60 % of the HN memory", ThroughputInMemory}}) {
     for (const int size : kSizes) {
       std::vector<double> times_ms;
       std::vector<double> cuts;

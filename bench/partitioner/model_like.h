@@ -14,10 +14,15 @@ namespace refract::bench {
 // is sliced, cast and looked up (pinned before the HN), the vector reshaped;
 // products of pairs of vectors, each reduced; everything joined, then a stack
 // of linear layers. Some of the reductions are also read at the end, past the
-// layers. About `num_nodes` nodes; costs are random, in picoseconds.
+// layers, each with weights of its own. About `num_nodes` nodes; costs are
+// random, in picoseconds and bytes.
 struct ModelLike {
   partitioner::cut::Problem problem;
   partitioner::cut::Measure latency;
+  partitioner::cut::Measure price;
+  // Limits: of weights that the HN reads, and of what crosses.
+  partitioner::cut::Measure hn_memory;
+  partitioner::cut::Measure bytes;
 };
 
 inline ModelLike MakeModelLike(int num_nodes, unsigned seed) {
@@ -73,7 +78,10 @@ inline ModelLike MakeModelLike(int num_nodes, unsigned seed) {
   int64_t width = 0;
   for (const size_t tensor : joined) width += bytes[tensor];
   size_t last = add(kAnyStage, joined, 650'000 + 60 * width, kLaunch, width);
+  std::vector<int64_t> weights;
   for (int layer = 0; layer < 6; ++layer) {
+    problem.shared.push_back({{problem.num_nodes()}});
+    weights.push_back(between(1 << 18, 1 << 22));
     last = add(kAnyStage, {last}, between(100'000'000, 900'000'000),
                kLaunch + between(1'000'000, 4'000'000), 500'000);
     last = add(kAnyStage, {last}, 30'000'000, kLaunch, 500'000);
@@ -89,6 +97,19 @@ inline ModelLike MakeModelLike(int num_nodes, unsigned seed) {
   for (size_t t = 0; t < bytes.size(); ++t) {
     model.latency.up[t] = model.latency.down[t] = per_byte * bytes[t];
   }
+  // A second of the HN is worth so many of a CN core; the link costs nothing.
+  const int64_t hn_price = between(10, 100);
+  model.price = partitioner::cut::Measure(problem);
+  for (size_t n = 0; n < model.latency.stage.size(); ++n) {
+    const auto& [pre, hn, post] = model.latency.stage[n];
+    model.price.stage[n] = {pre, hn_price * hn, post};
+  }
+  model.hn_memory = partitioner::cut::Measure(problem);
+  for (size_t s = 0; s < weights.size(); ++s) {
+    model.hn_memory.shared_on_hn[s] = weights[s];
+  }
+  model.bytes = partitioner::cut::Measure(problem);
+  model.bytes.up = model.bytes.down = bytes;
   return model;
 }
 

@@ -43,6 +43,9 @@ struct OpenOrder {
 
 // Column generation ends by itself; this ends numerical trouble.
 constexpr int kMaxRounds = 100;
+// Of penalties that turn out too small.
+constexpr double kMorePenalty = 1000;
+constexpr double kMostPenalty = 1e12;
 
 // `problem` without what exceeds a limit all by itself.
 Problem Tighten(Problem problem, const std::vector<Limit>& limits) {
@@ -148,11 +151,10 @@ class Search {
   }
 
   // Excess is penalised by what makes one limit's worth of it cost ten times
-  // the worst objective seen: enough to drive mixtures within the limits,
-  // little enough to keep sums fine. Domains where that does not exclude what
-  // is over a limit are divided until it is plain.
-  std::vector<double> Penalties(const Columns& columns) const {
-    double worst = 1;
+  // the worst objective seen, or `more` times that: enough to drive mixtures
+  // within the limits, little enough to keep sums fine.
+  std::vector<double> Penalties(const Columns& columns, double more) const {
+    double worst = found_.best ? static_cast<double>(found_.best->cost) : 1;
     for (const auto& column : columns) {
       for (const double value : column->point.objectives) {
         worst = std::max(worst, value);
@@ -160,7 +162,7 @@ class Search {
     }
     std::vector<double> penalties;
     for (const Cost at_most : at_most_) {
-      penalties.push_back(10 * worst /
+      penalties.push_back(more * 10 * worst /
                           std::max(1.0, static_cast<double>(at_most)));
     }
     return penalties;
@@ -175,6 +177,8 @@ class Search {
     }
     Mixture mixture;
     mixture.multipliers = open.multipliers;
+    double more = 1;           // penalty
+    bool may_be_kept = false;  // the limits: there is no proof to the contrary
     for (int round = 0; round < kMaxRounds; ++round) {
       const WeightedMeasure weighted(problem_, objectives_, limits_, at_most_,
                                      mixture.multipliers);
@@ -206,16 +210,31 @@ class Search {
       }
       std::vector<Point> points;
       for (const auto& known : columns) points.push_back(known->point);
-      std::vector<double> limits(at_most_.begin(), at_most_.end());
-      mixture = BestMixture(points, limits, Penalties(columns));
-      // No multipliers can prove more than the mixture costs.
+      const std::vector<double> limits(at_most_.begin(), at_most_.end());
+      mixture = BestMixture(points, limits, Penalties(columns, more));
+      // No multipliers can prove more than the mixture costs. Or the same
+      // choice again: the rest of the way is below what doubles see.
       const double most = mixture.value * (1 - 1e-12);
-      if (std::ceil(most) <= static_cast<double>(open.lower_bound)) break;
-      // The same choice again: the rest of the way is below what doubles see.
-      if (!is_new && round > 0) break;
+      const bool settled =
+          std::ceil(most) <= static_cast<double>(open.lower_bound) ||
+          (!is_new && round > 0);
+      if (settled && !mixture.exceeds) break;
+      if (settled) {
+        // What is over a limit is still the cheapest: there is nothing else, or
+        // the penalties are too small, where all choices so far cost little.
+        if (!may_be_kept) {
+          REFRACT_ASSIGN_OR_RETURN(const bool hopeless,
+                                   ExceedsLimits(open.domains, columns));
+          if (hopeless) return absl::OkStatus();
+          may_be_kept = true;
+        }
+        if (more >= kMostPenalty) break;
+        more *= kMorePenalty;
+        mixture = BestMixture(points, limits, Penalties(columns, more));
+      }
       if (found_.cuts >= goal_.max_cuts) break;
     }
-    if (mixture.exceeds) {
+    if (mixture.exceeds && !may_be_kept) {
       REFRACT_ASSIGN_OR_RETURN(const bool hopeless,
                                ExceedsLimits(open.domains, columns));
       if (hopeless) return absl::OkStatus();

@@ -155,6 +155,50 @@ TEST_F(SearchTest, FindsTheExhaustiveOptimumUnderLimits) {
   EXPECT_GT(beyond, 100);
 }
 
+// Two hundred tables that fit neither side's memory nor both together: what
+// the best mixture of plans needs is a bound that few cuts prove, though all
+// choices that are seen first cost nothing.
+TEST(ShortfallTest, ManyTablesInTwoMemoriesAreToldByHowMuchInTheUsualCuts) {
+  Problem problem;
+  problem.tensors.push_back({.producer = Tensor::kRequest});
+  const int tables = 200;
+  Cost all = 0;
+  std::vector<Cost> bytes;
+  for (int t = 0; t <= tables; ++t) {
+    problem.allowed.push_back(t < tables ? kOnPre | kOnHn : kAnyStage);
+    problem.shared.push_back({{t}});
+    bytes.push_back(t < tables ? 64'000 + 4'736 * t : 6'600'000);
+    all += bytes.back();
+    if (t < tables) problem.tensors[0].readers.push_back(t);
+    problem.tensors.push_back({.producer = t, .is_result = t == tables});
+    if (t < tables) problem.tensors.back().readers.push_back(tables);
+  }
+  Goal goal;
+  goal.objectives = {Measure(problem)};
+  Measure& latency = goal.objectives[0];
+  for (int t = 0; t < tables; ++t) {
+    latency.stage[t] = {1'000 + t, 500, 1'000 + t};
+    latency.up[t + 1] = 700 + t % 7;
+  }
+  latency.stage[tables] = {900'000, 20'000, 900'000};
+  latency.up[0] = 100'000;
+  latency.hn_used = 10'000;
+  Measure on_cn(problem);
+  Measure on_hn(problem);
+  on_cn.shared_on_cn = on_hn.shared_on_hn = bytes;
+  goal.limits = {{"HN", on_hn, 10'000'000}, {"CN", on_cn, 50'000'000}};
+  const absl::StatusOr<Found> found = FindBest(problem, goal);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_FALSE(found->best);
+  ASSERT_TRUE(found->shortfall);
+  EXPECT_EQ(found->shortfall->limit, 1u);
+  EXPECT_FALSE(found->shortfall->alone);
+  // No more than all that the HN holds can be elsewhere.
+  EXPECT_GE(found->shortfall->least, all - 10'000'000);
+  EXPECT_LE(found->shortfall->least, all - 10'000'000 + bytes[tables - 1]);
+  EXPECT_LE(found->cuts, 2 * goal.max_cuts);
+}
+
 TEST_F(SearchTest, FindsTheExhaustiveLeastOfTheLargest) {
   for (int round = 0; round < 2000; ++round) {
     const Problem problem = random_.Make({.max_nodes = 8});
