@@ -148,4 +148,20 @@ absl::StatusOr<SplitPlan> HnFrom(const Graph& graph, const base::Digest& model,
       first);
 }
 
+absl::StatusOr<SplitPlan> HnOnly(const Graph& graph, const base::Digest& model,
+                                 models::NodeId node) {
+  const Topology topology(graph);
+  // Look-ups do not come after the HN.
+  const NodeSet feeds_embedding =
+      topology.WithAncestors(NodesOfClass(graph, OpClass::kEmbedding));
+  return SplitUntilLegal(
+      graph, topology,
+      MakePlan(graph, model, absl::StrCat("only ", graph.nodes[node].name)),
+      [&](const NodeSet& allowed) {
+        NodeSet on_hn(graph.nodes.size(), false);
+        on_hn[node] = allowed[node] && !feeds_embedding[node];
+        return on_hn;
+      });
+}
+
 }  // namespace refract::partitioner

@@ -33,6 +33,12 @@ absl::StatusOr<models::SplitPlan> HnFrom(const models::Graph& graph,
                                          const base::Digest& model,
                                          models::NodeId first);
 
+// `node` alone on the HN: what it reads goes up and what it makes comes down.
+// All-CN stages where it may not be there. Method "only NAME".
+absl::StatusOr<models::SplitPlan> HnOnly(const models::Graph& graph,
+                                         const base::Digest& model,
+                                         models::NodeId node);
+
 }  // namespace refract::partitioner
 
 #endif  // REFRACT_PARTITIONER_HEURISTIC_H_

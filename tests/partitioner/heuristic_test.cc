@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/op_traits.h"
 #include "tests/partitioner/graph_builder.h"
 #include "tests/partitioner/plan_oracle.h"
 
@@ -363,6 +364,29 @@ TEST(HnFromTest, OperatorsBeforeTheFirstStayOnTheCn) {
                 n < first ? models::Stage::kCnPre : models::Stage::kHn);
     }
   }
+}
+
+TEST(HnOnlyTest, OneOperatorAndItsSizesAreOnTheHnOrNothing) {
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937 random(seed);
+  int used = 0;
+  for (int round = 0; round < 100; ++round) {
+    const models::Graph graph = RandomGraph(random, {});
+    for (size_t n = 0; n < graph.nodes.size(); ++n) {
+      const auto plan = HnOnly(graph, {}, static_cast<models::NodeId>(n));
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      ASSERT_TRUE(models::ValidatePlan(graph, {}, *plan).ok());
+      for (size_t other = 0; other < graph.nodes.size(); ++other) {
+        if (plan->stages[other] != models::Stage::kHn) continue;
+        EXPECT_TRUE(other == n || models::ClassOf(graph, graph.nodes[other]) ==
+                                      models::OpClass::kSize)
+            << other << " beside " << n;
+      }
+      if (plan->stages[n] == models::Stage::kHn) ++used;
+    }
+  }
+  EXPECT_GT(used, 100);
 }
 
 }  // namespace

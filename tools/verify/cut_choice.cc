@@ -17,7 +17,7 @@ namespace {
 using models::Graph;
 using models::SplitPlan;
 
-// Places where the HN part may begin that are tried.
+// Operators that are tried as where the HN part begins, and as all of it.
 constexpr size_t kMaxStarts = 32;
 
 bool SameCrossings(const SplitPlan& a, const SplitPlan& b) {
@@ -94,16 +94,21 @@ absl::StatusOr<std::vector<Cut>> ChooseCuts(
            .prediction = cut.best.prediction});
   }
   for (const models::NodeId start : Starts(graph, conditions)) {
-    REFRACT_ASSIGN_OR_RETURN(SplitPlan plan,
-                             partitioner::HnFrom(graph, model, start));
-    if (!plan.uses_hn()) continue;
-    Cut cut{.name = plan.method};
-    cut.prediction = partitioner::Predict(graph, plan, conditions);
-    cut.plan = std::move(plan);
-    offer(std::move(cut));
+    // What crosses for one operator alone is mostly far more than it is worth:
+    // cuts that differ even where crossing is cheap.
+    for (const auto& make : {partitioner::HnFrom, partitioner::HnOnly}) {
+      REFRACT_ASSIGN_OR_RETURN(SplitPlan plan, make(graph, model, start));
+      if (!plan.uses_hn()) continue;
+      Cut cut{.name = plan.method};
+      cut.prediction = partitioner::Predict(graph, plan, conditions);
+      cut.plan = std::move(plan);
+      offer(std::move(cut));
+    }
   }
 
-  // Always the one that lies farthest from all that are chosen.
+  // Always the one whose prediction lies farthest from those of all that are
+  // chosen: where cuts are predicted alike, measuring them in order shows
+  // nothing.
   for (size_t i = 0; i < count && !candidates.empty(); ++i) {
     const auto nearest = [&](const Cut& candidate) {
       double distance = std::numeric_limits<double>::infinity();

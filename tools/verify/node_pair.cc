@@ -68,6 +68,9 @@ class NodePairImpl final : public NodePair {
   }
 
   std::string Logs() const override { return LogsOf(*gpu_node_, *cpu_node_); }
+  std::vector<pid_t> Processes() const override {
+    return {gpu_node_->pid(), cpu_node_->pid()};
+  }
 
   static std::string LogsOf(const ChildProcess& gpu_node,
                             const ChildProcess& cpu_node) {

@@ -3,6 +3,8 @@
 
 // One CN and one HN on this machine, as processes of their own.
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -56,6 +58,8 @@ class NodePair {
   virtual absl::StatusOr<LinkCounts> Counts() = 0;
   // Of both nodes, for people.
   virtual std::string Logs() const = 0;
+  // Of both nodes.
+  virtual std::vector<pid_t> Processes() const = 0;
 };
 
 }  // namespace refract::tools

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "tools/verify/cut_repository.h"
+#include "tools/verify/other_load.h"
 #include "tools/verify/requester.h"
 #include "tools/verify/rounds.h"
 #include "tools/verify/scratch_folder.h"
@@ -154,6 +155,7 @@ class Verifier {
                                requester_->Statistics(ServedName(c)));
       before.push_back(times);
     }
+    const OtherLoad others(nodes_.Processes());
     REFRACT_ASSIGN_OR_RETURN(
         const std::vector<std::vector<double>> times,
         TimeInRounds(*requester_, requests_, {.rounds = options_.rounds},
@@ -161,6 +163,7 @@ class Verifier {
                        progress_(absl::StrCat("verifying: round ", round + 1,
                                               " of ", options_.rounds));
                      }));
+    result_.other_processors = others.Processors();
     Rank(times);
     for (size_t c = 0; c < requests_.size(); ++c) {
       VerifiedCut& cut = result_.cuts[c];

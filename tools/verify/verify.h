@@ -29,6 +29,10 @@ struct VerifyOptions {
 inline constexpr double kLeastRatio = 0.8;
 inline constexpr double kLargestRatio = 1.25;
 
+// Measurements beside more than this are not to be relied on: each round of a
+// cut may meet others' work or not.
+inline constexpr double kMostOtherProcessors = 0.1;
+
 // Seconds that a stage of the CN took per request, as the CN counts them.
 struct StageSeconds {
   double queue = 0;   // until a worker began
@@ -64,6 +68,9 @@ struct Verification {
   int64_t batch = 0;
   int requests = 0;  // distinct ones
   int rounds = 0;
+  // How many processors other programs (or other guests of this machine's host)
+  // kept busy while requests were timed; nullopt: unknown.
+  std::optional<double> other_processors;
   std::vector<VerifiedCut> cuts;
   Ranking ranking;  // in the order of `cuts`
 };

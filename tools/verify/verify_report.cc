@@ -104,6 +104,13 @@ void PrintVerification(const Verification& verification,
         "the predicted order\n",
         ranking.told_apart, ranking.pairs, ranking.in_order);
   }
+  if (verification.other_processors.value_or(0) > kMostOtherProcessors) {
+    out << absl::StreamFormat(
+        "other programs kept %.2f processors busy meanwhile: verify again "
+        "where "
+        "nothing else runs\n",
+        *verification.other_processors);
+  }
   if (!verification.transport.empty() &&
       calibration.transport != verification.transport) {
     out << "the link was calibrated over " << calibration.transport
@@ -196,6 +203,7 @@ ordered_json VerificationToJson(const models::Graph& graph,
   const auto or_null = [](const std::optional<double>& value) {
     return value ? ordered_json(*value) : ordered_json();
   };
+  result["other_processors"] = or_null(verification.other_processors);
   result["rank_correlation"] = or_null(ranking.rank_correlation);
   result["rank_correlation_of_medians"] =
       or_null(ranking.rank_correlation_of_medians);
