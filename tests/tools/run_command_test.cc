@@ -1,0 +1,105 @@
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/tools/command_line_fixture.h"
+
+namespace refract::tools {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+TEST_F(CommandLineTest, RunGivesTheScores) {
+  const std::string model = AddModel();
+  ASSERT_EQ(Refract({"partition", model}).exit_status, 0);
+  for (const char* mode : {"whole", "split"}) {
+    const std::string output = folder_ / (std::string(mode) + ".safetensors");
+    const Ran ran = Refract({"run", model, "--mode", mode, "--inputs", Inputs(),
+                             "--outputs", output});
+    ASSERT_EQ(ran.exit_status, 0) << ran.err;
+    const std::vector<float> scores = Scores(output);
+    ASSERT_EQ(scores.size(), 3u);
+    EXPECT_NEAR(scores[0], TinyModel::Score(1, 2, 0), 1e-6);
+    EXPECT_NEAR(scores[1], TinyModel::Score(-0.5f, 0.25f, 3), 1e-6);
+    EXPECT_NEAR(scores[2], TinyModel::Score(4, 0, 4), 1e-6);
+  }
+  EXPECT_EQ(Scores(folder_ / "whole.safetensors"),
+            Scores(folder_ / "split.safetensors"));
+}
+
+TEST_F(CommandLineTest, RunTakesSeveralPairs) {
+  const std::string model = AddModel();
+  const std::string a = folder_ / "a.out";
+  const std::string b = folder_ / "b.out";
+  const Ran ran =
+      Refract({"run", model, "--inputs", Inputs("a.in"), "--outputs", a,
+               "--inputs", Inputs("b.in"), "--outputs", b});
+  ASSERT_EQ(ran.exit_status, 0) << ran.err;
+  EXPECT_EQ(Scores(a), Scores(b));
+  EXPECT_THAT(Refused({"run", model, "--inputs", Inputs(), "--inputs", Inputs(),
+                       "--outputs", a}),
+              HasSubstr("2 --inputs but 1 --outputs"));
+}
+
+TEST_F(CommandLineTest, RunNamesTheInputThatIsWrong) {
+  const std::string model = AddModel();
+  const auto refused = [&](const std::string& file) {
+    return Refused(
+        {"run", model, "--inputs", file, "--outputs", folder_ / "out"});
+  };
+  const std::string bad = folder_ / "bad.safetensors";
+  const base::Tensor dense =
+      MakeTensor<float>(base::DType::kFloat32, {1, 2}, {1, 2});
+  const base::Tensor flat =
+      MakeTensor<float>(base::DType::kFloat32, {2}, {1, 2});
+  const base::Tensor wide =
+      MakeTensor<float>(base::DType::kFloat32, {1, 3}, {1, 2, 3});
+  const base::Tensor ids = MakeTensor<int64_t>(base::DType::kInt64, {1}, {1});
+  const base::Tensor narrow =
+      MakeTensor<int32_t>(base::DType::kInt32, {1}, {1});
+  const base::Tensor outside =
+      MakeTensor<int64_t>(base::DType::kInt64, {1}, {5});
+
+  EXPECT_THAT(refused(folder_ / "absent.safetensors"),
+              HasSubstr("absent.safetensors"));
+  WriteTensors(bad, {{"dense", &dense}});
+  EXPECT_THAT(refused(bad), AllOf(HasSubstr(bad), HasSubstr("ids")));
+  WriteTensors(bad, {{"dense", &dense}, {"ids", &ids}, {"more", &ids}});
+  EXPECT_THAT(refused(bad), AllOf(HasSubstr(bad), HasSubstr("more")));
+  WriteTensors(bad, {{"dense", &dense}, {"ids", &narrow}});
+  EXPECT_THAT(refused(bad), AllOf(HasSubstr("ids"), HasSubstr("int32")));
+  WriteTensors(bad, {{"dense", &flat}, {"ids", &ids}});
+  EXPECT_THAT(refused(bad), AllOf(HasSubstr("dense"), HasSubstr("1 dim")));
+  WriteTensors(bad, {{"dense", &wide}, {"ids", &ids}});
+  EXPECT_THAT(refused(bad), AllOf(HasSubstr(bad), HasSubstr("dense")));
+  WriteTensors(bad, {{"dense", &dense}, {"ids", &outside}});
+  EXPECT_THAT(refused(bad),
+              AllOf(HasSubstr(bad), HasSubstr("table.weight"), HasSubstr("5")));
+}
+
+TEST_F(CommandLineTest, RunRefusesModesThatItCannotServe) {
+  const std::string model = AddModel();
+  const auto with = [&](const std::string& option, const std::string& value) {
+    return Refused({"run", model, "--inputs", Inputs(), "--outputs",
+                    folder_ / "out", option, value});
+  };
+  EXPECT_THAT(with("--mode", "magic"), HasSubstr("magic"));
+  EXPECT_THAT(with("--mode", "split"), HasSubstr("refract partition"));
+  EXPECT_THAT(with("--device", "cuda"), HasSubstr("cuda"));
+  EXPECT_THAT(with("--device", "tpu"), HasSubstr("tpu"));
+}
+
+TEST_F(CommandLineTest, OutputsThatCannotBeWrittenAreNamed) {
+  const std::string model = AddModel();
+  const Ran ran = Refract({"run", model, "--inputs", Inputs(), "--outputs",
+                           "/no/such/folder/y.safetensors"});
+  EXPECT_NE(ran.exit_status, 0);
+  EXPECT_THAT(ran.err, HasSubstr("/no/such/folder/y.safetensors"));
+  EXPECT_THAT(Refused({"inspect", model, "--json", "/no/such/folder/facts"}),
+              HasSubstr("/no/such/folder/facts"));
+}
+
+}  // namespace
+}  // namespace refract::tools
