@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "absl/types/span.h"
 #include "models/graph.h"
 #include "models/sym_expr.h"
 #include "partitioner/hardware.h"
@@ -37,8 +38,17 @@ struct OperatorCosts {
 };
 
 // Time of `work` on one unit of `hardware`: the larger of arithmetic and
-// traffic, on top of what any operator and each looked-up row take.
-double RooflineSeconds(const Hardware& hardware, const Work& work);
+// traffic, on top of what any operator and each looked-up row take. Of the
+// traffic so much, 0 to 1, meets the cache, where the hardware tells of one;
+// none of what looks up rows does.
+double RooflineSeconds(const Hardware& hardware, const Work& work,
+                       double cached_share = 0);
+
+// How much of what one request after the other touches the cache of `hardware`
+// holds from one to the next, 0 to 1: weights that are read in full and values
+// between operators, `touched_bytes` together. Rows of tables are others each
+// time. 0 where the hardware tells of no cache.
+double CachedShare(const Hardware& hardware, double touched_bytes);
 
 // A region of LibTorch's interpreter (models/script_region.h), whose loops and
 // branches shapes do not tell: assumed to run each of its operators once, each
@@ -54,9 +64,17 @@ double RegionSeconds(const models::Graph& graph, const models::Node& node,
 // Costs without a profile, from shapes and hardware descriptions. Views and
 // sizes take nothing, nor do operators on weights alone, which both kinds of
 // node compute once, at load. `cn` must have row_s.
-OperatorCosts RooflineCosts(const models::Graph& graph,
-                            const models::SymbolBindings& sizes,
-                            const Hardware& cn, const Hardware& hn);
+//
+// `steps`: operators that the engine computes as one, each node in at most one
+// of them; nodes that are in none stand alone. A step takes what an operator
+// takes at least once (look-ups each), and no traffic for what lies between its
+// operators. Its operators share its time in proportion to what they would take
+// alone; what that is more together is what cuts through it cost
+// (OperatorCosts::cn_cut_s, hn_cut_s).
+OperatorCosts RooflineCosts(
+    const models::Graph& graph, const models::SymbolBindings& sizes,
+    const Hardware& cn, const Hardware& hn,
+    absl::Span<const std::vector<models::NodeId>> steps = {});
 
 }  // namespace refract::partitioner
 

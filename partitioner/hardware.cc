@@ -77,6 +77,17 @@ absl::StatusOr<Hardware> ParseHardware(absl::string_view text,
       hardware.memory_bytes,
       reader.Read("memory_bytes", stored.has_memory_bytes(),
                   stored.memory_bytes()));
+  if (stored.has_cache_bytes() || stored.has_cache_bytes_per_second()) {
+    Hardware::Cache cache;
+    REFRACT_ASSIGN_OR_RETURN(
+        cache.bytes, reader.Read("cache_bytes", stored.has_cache_bytes(),
+                                 stored.cache_bytes()));
+    REFRACT_ASSIGN_OR_RETURN(cache.bytes_per_s,
+                             reader.Read("cache_bytes_per_second",
+                                         stored.has_cache_bytes_per_second(),
+                                         stored.cache_bytes_per_second()));
+    hardware.cache = cache;
+  }
   for (const proto::Hardware::WireRate& rate : stored.wire()) {
     const std::string where = absl::StrCat("wire ", rate.form(), ": ");
     WireRate read;

@@ -21,6 +21,12 @@ struct Hardware {
   double bytes_per_s = 0;
   std::optional<double> row_s;
   double memory_bytes = 0;
+  // Absent: everything comes from memory.
+  struct Cache {
+    double bytes = 0;
+    double bytes_per_s = 0;
+  };
+  std::optional<Cache> cache;
   WireRates wire;
 };
 

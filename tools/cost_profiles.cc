@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "runtime/program.h"
 
 namespace refract::tools {
 namespace {
@@ -52,6 +53,29 @@ absl::StatusOr<CostProfiles> LoadCostProfiles(
   REFRACT_ASSIGN_OR_RETURN(
       profiles.hn, Load("--hn-profile", choice.hn, /*if_there=*/false, model));
   return profiles;
+}
+
+void FindSteps(const models::LoadedModel& model, CostProfiles& profiles) {
+  if (profiles.cn && profiles.hn) return;
+  const std::optional<CostProfile>& known =
+      profiles.cn ? profiles.cn : profiles.hn;
+  if (known) {
+    for (const partitioner::Profile::Operator& op : known->profile.operators) {
+      profiles.steps.push_back(op.nodes);
+    }
+    return;
+  }
+  runtime::CompileOptions options;
+  options.config = model.config;
+  const auto program = runtime::Program::Compile(
+      model.graph, runtime::Part::Whole(model.graph), model.weights, options);
+  if (!program.ok()) {
+    profiles.no_steps = std::string(program.status().message());
+    return;
+  }
+  for (runtime::StepInfo& step : (*program)->steps()) {
+    profiles.steps.push_back(std::move(step.nodes));
+  }
 }
 
 void AddProfiledSizes(const CostProfiles& profiles,

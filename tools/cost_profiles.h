@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "models/graph.h"
 #include "models/repository.h"
 #include "partitioner/hardware.h"
 #include "partitioner/profile.h"
@@ -23,6 +25,10 @@ struct CostProfile {
 struct CostProfiles {
   std::optional<CostProfile> cn;
   std::optional<CostProfile> hn;
+  // For a side without a profile: operators that the engine computes as one
+  // (EngineSteps). Empty where unknown, and why.
+  std::vector<std::vector<models::NodeId>> steps;
+  std::string no_steps;
 };
 
 // What an option may say: "" (the default), "none", "model" (the profile
@@ -39,6 +45,11 @@ struct ProfileChoice {
 // NotFound and InvalidArgument name the option and the file.
 absl::StatusOr<CostProfiles> LoadCostProfiles(const ProfileChoice& choice,
                                               const models::LoadedModel& model);
+
+// Fills `profiles.steps` where a side has no profile: from the other side's, or
+// by compiling `model` as a node does, which reads its dense weights. What
+// cannot be compiled here is priced operator by operator, with a note.
+void FindSteps(const models::LoadedModel& model, CostProfiles& profiles);
 
 // Adds the numbers per item that the CN's profile (or else the HN's) was
 // measured with to those that the user gave.

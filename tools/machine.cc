@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 
 namespace refract::tools {
 namespace {
@@ -84,6 +85,27 @@ void ReadCpu(const fs::path& root, Machine& machine) {
         }
       }
     }
+  }
+}
+
+// "32768K" → bytes.
+uint64_t CacheSize(absl::string_view text) {
+  const uint64_t unit = absl::ConsumeSuffix(&text, "K")   ? 1024
+                        : absl::ConsumeSuffix(&text, "M") ? kMiB
+                                                          : 1;
+  uint64_t number = 0;
+  return absl::SimpleAtoi(text, &number) ? number * unit : 0;
+}
+
+void ReadCaches(const fs::path& root, Machine& machine) {
+  const fs::path caches = root / "sys/devices/system/cpu/cpu0/cache";
+  for (const std::string& name : Entries(caches)) {
+    if (!IsNumbered(name, "index") ||
+        ReadText(caches / name / "type") == "Instruction") {
+      continue;
+    }
+    machine.cache_bytes = std::max(machine.cache_bytes,
+                                   CacheSize(ReadText(caches / name / "size")));
   }
 }
 
@@ -251,6 +273,7 @@ Machine ReadMachine(absl::string_view root_text) {
   Machine machine;
   machine.kernel = ReadText(root / "proc/sys/kernel/osrelease");
   ReadCpu(root, machine);
+  ReadCaches(root, machine);
   ReadMemory(root, machine);
   for (const std::string& name : Entries(root / "sys/devices/system/node")) {
     if (IsNumbered(name, "node")) ++machine.numa_nodes;

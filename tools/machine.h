@@ -27,6 +27,9 @@ struct Machine {
   std::string cpu;     // "Intel(R) Xeon(R) …"
   int cpus = 0;        // online logical processors that the tree shows
   std::vector<std::string> vector_sets;  // of "avx2", "avx512f", "amx_tile"
+  // The largest cache that the first processor reads data through, which it may
+  // share with others; 0 when unknown.
+  uint64_t cache_bytes = 0;
   uint64_t memory_bytes = 0;
   uint64_t available_bytes = 0;
   uint64_t huge_pages = 0;  // reserved

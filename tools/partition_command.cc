@@ -73,6 +73,7 @@ absl::StatusOr<CostProfiles> FindProfiles(const PartitionOptions& options,
       !options.conditions.hn_given) {
     profiles.hn = profiles.cn;  // the HN that is started is this machine too
   }
+  if (NeedsCosts(options)) FindSteps(model, profiles);
   return profiles;
 }
 

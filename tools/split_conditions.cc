@@ -322,8 +322,13 @@ absl::StatusOr<SplitConditions> MakeConditions(
           ? *options.request_sizes
           : partitioner::SizesForBatch(graph, options.batch, per_item);
   REFRACT_RETURN_IF_ERROR(partitioner::CheckSizes(graph, conditions.sizes));
-  conditions.costs =
-      partitioner::RooflineCosts(graph, conditions.sizes, result.cn, result.hn);
+  conditions.costs = partitioner::RooflineCosts(
+      graph, conditions.sizes, result.cn, result.hn, profiles.steps);
+  if (!profiles.no_steps.empty()) {
+    result.notes.push_back(
+        absl::StrCat("costs: operators are taken to be computed one by one: ",
+                     profiles.no_steps));
+  }
   // They never leave the CN.
   const std::vector<models::NodeId>& regions = conditions.costs.regions;
   if (!regions.empty() && !profiles.cn) {

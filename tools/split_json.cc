@@ -203,6 +203,13 @@ ordered_json ValuesToJson(const Graph& graph,
                           // Computed where it is read, never sent.
                           {"is_constant", value.producer != models::kNoNode &&
                                               constant[value.producer]}};
+    // Most values lie between steps, or are never cut.
+    const auto of_cut = [id](const std::vector<double>& cut_s) {
+      return cut_s.empty() ? 0 : cut_s[id] / 2;
+    };
+    const double cut_s =
+        of_cut(conditions.costs.cn_cut_s) + of_cut(conditions.costs.hn_cut_s);
+    if (cut_s > 0) entry["cut_s"] = cut_s;
     entry["producer"] = value.producer == models::kNoNode
                             ? ordered_json()
                             : ordered_json(graph.nodes[value.producer].name);

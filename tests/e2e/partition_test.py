@@ -36,7 +36,8 @@ class Problem:
         for n, node in enumerate(self.nodes):
             for name in node["inputs"]:
                 readers.setdefault(name, set()).add(n)
-        # (producer or None, readers, bytes, is_output, may_cross)
+        # (producer or None, readers, bytes, is_output, may_cross, seconds that
+        # its operators take more where it is cut)
         self.values = [
             (
                 place.get(value["producer"]),
@@ -44,6 +45,7 @@ class Problem:
                 0 if value["is_constant"] else value["bytes"],
                 value["is_output"],
                 value["may_cross"] or value["is_constant"],
+                0 if value["is_constant"] else value.get("cut_s", 0),
             )
             for value in partition["values"]
             if not value["is_weight"]
@@ -62,18 +64,18 @@ class Problem:
                 )
 
     def crossings(self, stages):
-        """(bytes up, bytes down), or None when something may not cross."""
-        up = down = 0
-        for producer, readers, size, is_output, may_cross in self.values:
+        """Bytes and seconds of what crosses; None if something may not."""
+        sent = seconds = 0
+        for producer, readers, size, is_output, may_cross, cut_s in self.values:
             made = PRE if producer is None else stages[producer]
             read = {stages[reader] for reader in readers}
             goes_up = made == PRE and HN in read
             comes_down = made == HN and (is_output or POST in read)
             if (goes_up or comes_down) and not may_cross:
                 return None
-            up += size * goes_up
-            down += size * comes_down
-        return up, down
+            sent += size * (goes_up + comes_down)
+            seconds += cut_s * (goes_up + comes_down)
+        return sent, seconds
 
     def in_order(self, stages):
         return all(
@@ -94,7 +96,8 @@ class Problem:
                 node["hn_s"] if stage == HN else node["cn_s"]
                 for stage, node in zip(stages, self.nodes)
             )
-            + sum(crossings) * self.byte_s
+            + crossings[0] * self.byte_s
+            + crossings[1]
             + (self.round_trip_s if HN in stages else 0)
         )
 

@@ -38,6 +38,22 @@ TEST(CostsTest, TheSlowerOfArithmeticAndTrafficOnTopOfTheLaunch) {
   EXPECT_DOUBLE_EQ(RooflineSeconds(Toy(), {}), 1e-6);
 }
 
+TEST(CostsTest, WhatTheCacheHoldsComesFromThere) {
+  Hardware toy = Toy();
+  EXPECT_EQ(CachedShare(toy, 10), 0);
+  EXPECT_DOUBLE_EQ(RooflineSeconds(toy, {.bytes = 1e8}, 1), 1e-6 + 1);
+  toy.cache = {.bytes = 1e6, .bytes_per_s = 1e9};
+  EXPECT_EQ(CachedShare(toy, 1e6), 1);
+  EXPECT_EQ(CachedShare(toy, 4e6), 0.25);
+  EXPECT_EQ(CachedShare(toy, 0), 1);
+  EXPECT_DOUBLE_EQ(RooflineSeconds(toy, {.bytes = 1e8}, 1), 1e-6 + 0.1);
+  EXPECT_DOUBLE_EQ(RooflineSeconds(toy, {.bytes = 1e8}, 0.25),
+                   1e-6 + 0.025 + 0.75);
+  // Rows are others each time.
+  EXPECT_DOUBLE_EQ(RooflineSeconds(toy, {.bytes = 1e8, .rows = 1}, 1),
+                   1e-6 + 1e-5 + 1);
+}
+
 class GraphCostsTest : public testing::Test {
  protected:
   ValueId Tensor(std::vector<SymExpr> shape, std::string weight = "") {
@@ -110,6 +126,91 @@ TEST_F(GraphCostsTest, FollowTheBatchAndSkipWhatIsFree) {
   EXPECT_EQ(costs.cn_s[3], 1e-6);  // unknown
   EXPECT_EQ(costs.hn_s[3], 2e-6);
   EXPECT_EQ(costs.unknown, (std::vector<models::NodeId>{3}));
+}
+
+// x [b, 100] → linear → relu → view → sigmoid, of which the first three are one
+// step: one launch, and neither the layer's result nor what relu reads counts.
+TEST_F(GraphCostsTest, StepsTakeOneLaunchAndWriteNothingInside) {
+  const SymExpr b = SymExpr::Symbol("b");
+  const ValueId x = Tensor({b, 100});
+  const ValueId w = Tensor({50, 100}, "w");
+  graph_.inputs = {x};
+  const ValueId y = Tensor({b, 50});
+  Add("aten.linear.default", {{"input", ValueRef{x}}, {"weight", ValueRef{w}}},
+      y);
+  const ValueId relu = Tensor({b, 50});
+  Add("aten.relu.default", {{"self", ValueRef{y}}}, relu);
+  const ValueId view = Tensor({b, 50});
+  Add("aten.view.default", {{"self", ValueRef{relu}}}, view);
+  const ValueId score = Tensor({b, 50});
+  Add("aten.sigmoid.default", {{"self", ValueRef{view}}}, score);
+  graph_.outputs = {score};
+  const models::SymbolBindings sizes = {{"b", 8}};
+  const std::vector<std::vector<models::NodeId>> steps = {{0, 1, 2}, {3}};
+  const OperatorCosts apart = RooflineCosts(graph_, sizes, Toy(), Toy());
+  EXPECT_TRUE(apart.cn_cut_s.empty());
+  const OperatorCosts costs = RooflineCosts(graph_, sizes, Toy(), Toy(), steps);
+  const double layer = 4.0 * 8 * 50;  // bytes of a layer's result
+  const double in = 4.0 * (8 * 100 + 50 * 100);
+  EXPECT_DOUBLE_EQ(apart.cn_s[0], 1e-6 + (in + layer) / 1e8);
+  EXPECT_DOUBLE_EQ(apart.cn_s[1], 1e-6 + 2 * layer / 1e8);
+  const double together = 1e-6 + (in + layer) / 1e8;
+  EXPECT_NEAR(costs.cn_s[0] + costs.cn_s[1], together, 1e-15);
+  EXPECT_NEAR(costs.cn_s[0] / costs.cn_s[1], apart.cn_s[0] / apart.cn_s[1],
+              1e-9);
+  EXPECT_EQ(costs.cn_s[2], 0);
+  EXPECT_DOUBLE_EQ(costs.cn_s[3], apart.cn_s[3]);
+  // A cut through the step writes and reads the layer's result, and launches
+  // once more.
+  EXPECT_NEAR(costs.cn_cut_s[y] + costs.cn_cut_s[relu],
+              apart.cn_s[0] + apart.cn_s[1] - together, 1e-15);
+  EXPECT_EQ(costs.cn_cut_s[view], 0);
+  EXPECT_EQ(costs.hn_cut_s, costs.cn_cut_s);
+}
+
+// The layer's result is read by the step and by somebody else: it is written,
+// and not read.
+TEST_F(GraphCostsTest, WhatLeavesAStepIsWritten) {
+  const ValueId x = Tensor({1000});
+  graph_.inputs = {x};
+  const ValueId a = Tensor({1000});
+  Add("aten.relu.default", {{"self", ValueRef{x}}}, a);
+  const ValueId view = Tensor({1000});
+  Add("aten.view.default", {{"self", ValueRef{a}}}, view);
+  const ValueId c = Tensor({1000});
+  Add("aten.sigmoid.default", {{"self", ValueRef{view}}}, c);
+  const ValueId d = Tensor({1000});
+  Add("aten.tanh.default", {{"self", ValueRef{view}}}, d);
+  graph_.outputs = {c, d};
+  const OperatorCosts costs =
+      RooflineCosts(graph_, {}, Toy(), Toy(), {{0, 1, 2}});
+  EXPECT_NEAR(costs.cn_s[0] + costs.cn_s[2], 1e-6 + 3 * 4000 / 1e8, 1e-15);
+  EXPECT_NEAR(costs.cn_s[3], 1e-6 + 2 * 4000 / 1e8, 1e-15);
+}
+
+// Rows of several tables in one step: each look-up has a launch of its own.
+TEST_F(GraphCostsTest, LookUpsOfAGroupLaunchEach) {
+  const SymExpr b = SymExpr::Symbol("b");
+  std::vector<models::NodeId> step;
+  for (int t = 0; t < 3; ++t) {
+    const ValueId ids = Tensor({b});
+    graph_.values[ids].dtype = base::DType::kInt64;
+    graph_.inputs.push_back(ids);
+    const ValueId table = Tensor({1000, 16}, absl::StrCat("t", t));
+    const ValueId rows = Tensor({b, 16});
+    step.push_back(static_cast<models::NodeId>(graph_.nodes.size()));
+    Add("aten.embedding.default",
+        {{"weight", ValueRef{table}}, {"indices", ValueRef{ids}}}, rows);
+    graph_.outputs.push_back(rows);
+  }
+  const models::SymbolBindings sizes = {{"b", 8}};
+  const OperatorCosts apart = RooflineCosts(graph_, sizes, Toy(), Toy());
+  const OperatorCosts group =
+      RooflineCosts(graph_, sizes, Toy(), Toy(), {step});
+  for (int t = 0; t < 3; ++t) {
+    EXPECT_NEAR(group.cn_s[t], apart.cn_s[t], 1e-15);
+  }
+  EXPECT_EQ(group.cn_cut_s, std::vector<double>(graph_.values.size(), 0.0));
 }
 
 }  // namespace

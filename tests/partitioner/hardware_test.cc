@@ -51,6 +51,25 @@ TEST(HardwareTest, ReadsEveryFigure) {
   EXPECT_EQ(hardware->memory_bytes, 8e9);
 }
 
+TEST(HardwareTest, ACacheHasASizeAndASpeedOrIsNotThere) {
+  EXPECT_FALSE(ParseHardware(kGood, "toy")->cache.has_value());
+  const std::string bytes = " cache_bytes { value: 5e6 source: \"read\" }";
+  const std::string speed =
+      " cache_bytes_per_second { value: 9e9 source: \"read\" }";
+  const absl::StatusOr<Hardware> both =
+      ParseHardware(kGood + bytes + speed, "toy");
+  ASSERT_TRUE(both.ok()) << both.status();
+  ASSERT_TRUE(both->cache.has_value());
+  EXPECT_EQ(both->cache->bytes, 5e6);
+  EXPECT_EQ(both->cache->bytes_per_s, 9e9);
+  EXPECT_THAT(Refused(kGood + bytes),
+              AllOf(HasSubstr("cache_bytes_per_second"), HasSubstr("missing")));
+  EXPECT_THAT(Refused(kGood + speed),
+              AllOf(HasSubstr("cache_bytes:"), HasSubstr("missing")));
+  EXPECT_THAT(Refused(Replaced(kGood + bytes + speed, "5e6", "-5e6")),
+              AllOf(HasSubstr("cache_bytes"), HasSubstr("negative")));
+}
+
 TEST(HardwareTest, EveryFigureIsNamedWhenItIsMissingOrNegative) {
   for (const char* figure :
        {"units", "operator_seconds", "flops_per_second", "bytes_per_second",

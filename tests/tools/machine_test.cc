@@ -46,6 +46,13 @@ TEST_F(MachineTest, ReadsADumpedTree) {
       "HugePages_Total:      12\nHugepagesize:       2048 kB\n");
   Put(root_ / "sys/kernel/mm/transparent_hugepage/enabled",
       "always [madvise] never\n");
+  const std::string cache = root_ / "sys/devices/system/cpu/cpu0/cache/";
+  Put(cache + "index1/type", "Instruction\n");
+  Put(cache + "index1/size", "64M\n");
+  Put(cache + "index2/type", "Unified\n");
+  Put(cache + "index2/size", "1024K\n");
+  Put(cache + "index3/type", "Unified\n");
+  Put(cache + "index3/size", "32768K\n");
   Put(root_ / "sys/devices/system/node/node0/x", "");
   Put(root_ / "sys/devices/system/node/node1/x", "");
   Put(root_ / "sys/devices/system/node/online", "0-1");
@@ -64,6 +71,7 @@ TEST_F(MachineTest, ReadsADumpedTree) {
   EXPECT_EQ(machine.cpu, "Xeon 8369B");
   EXPECT_EQ(machine.cpus, 2);
   EXPECT_THAT(machine.vector_sets, ElementsAre("avx2", "avx512f"));
+  EXPECT_EQ(machine.cache_bytes, uint64_t{32} << 20);
   EXPECT_EQ(machine.memory_bytes, 16384u * 1024);
   EXPECT_EQ(machine.available_bytes, 8192u * 1024);
   EXPECT_EQ(machine.huge_pages, 12u);
@@ -90,6 +98,7 @@ TEST_F(MachineTest, TheDriverKnowsTheModelOfAGpu) {
 TEST_F(MachineTest, AnEmptyTreeIsAMachineWithNothing) {
   const Machine machine = ReadMachine(root_.str());
   EXPECT_EQ(machine.cpus, 0);
+  EXPECT_EQ(machine.cache_bytes, 0u);
   EXPECT_EQ(machine.memory_bytes, 0u);
   EXPECT_THAT(machine.rdma, IsEmpty());
   EXPECT_THAT(machine.gpus, IsEmpty());

@@ -1,3 +1,5 @@
+#include "tools/profile/hardware_probe.h"
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,7 +24,6 @@
 #include "tools/files.h"
 #include "tools/loadgen/revision.h"
 #include "tools/machine.h"
-#include "tools/profile/hardware_probe.h"
 #include "tools/profile/profiler.h"
 #include "tools/profile/wire_probe.h"
 #include "tools/units_text.h"
@@ -37,6 +38,10 @@ using models::ValueRef;
 
 constexpr int64_t kWidth = 1024;  // of the layer that is measured
 constexpr int64_t kItems = 256;   // of its batch
+// Of weights that are read from a cache: as large a part of it as there may be
+// of others' data in it. They do not fit the caches of lower levels.
+constexpr uint64_t kCacheShare = 4;
+constexpr uint64_t kLeastCacheBytes = uint64_t{8} << 20;
 constexpr int64_t kElements = int64_t{4} << 20;  // of each tensor that is read
 constexpr int64_t kRowElements = 64;
 constexpr int64_t kLookUps = 16384;
@@ -230,6 +235,39 @@ Model SmallOperators(int& count, base::Tensor weight) {
   return model;
 }
 
+// How fast a layer of about `bytes` of weights is read for one item, when it
+// was read just before.
+absl::StatusOr<proto::Figure> CachedBytesPerSecond(Probe& probe, uint64_t bytes,
+                                                   std::mt19937_64& random,
+                                                   int repetitions) {
+  const auto rows = static_cast<int64_t>(bytes / (kWidth * sizeof(float)));
+  Model layer;
+  const ValueId x = layer.Input("x", DType::kFloat32, {1, kWidth});
+  REFRACT_ASSIGN_OR_RETURN(base::Tensor weight,
+                           RandomFloats({rows, kWidth}, random));
+  const ValueId w = layer.Weight("w", std::move(weight));
+  layer.Output(layer.Node("aten.linear.default",
+                          {{"input", ValueRef{x}}, {"weight", ValueRef{w}}},
+                          {1, rows}));
+  REFRACT_ASSIGN_OR_RETURN(const base::Tensor input,
+                           RandomFloats({1, kWidth}, random));
+  REFRACT_ASSIGN_OR_RETURN(
+      const Quartiles seconds,
+      probe.Measure(std::move(layer),
+                    [&]() -> absl::StatusOr<std::vector<base::Tensor>> {
+                      std::vector<base::Tensor> inputs(1);
+                      REFRACT_ASSIGN_OR_RETURN(
+                          inputs[0], base::Tensor::CopyOf(input.view()));
+                      return inputs;
+                    }));
+  return Figure(
+      static_cast<double>(rows * kWidth) * kFloatBytes / seconds.median,
+      absl::StrFormat("linear of %d to %d at batch 1, whose weights are in the "
+                      "cache",
+                      kWidth, rows),
+      seconds, repetitions);
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ProbeHardware(const ProbeOptions& options) {
@@ -324,6 +362,19 @@ absl::StatusOr<std::string> ProbeHardware(const ProbeOptions& options) {
              absl::StrCat("product of two tensors of ",
                           kElements * sizeof(float) >> 20, " MiB"),
              moved, repetitions);
+
+  if (machine.cache_bytes >= kLeastCacheBytes) {
+    tell("weights in the cache");
+    REFRACT_ASSIGN_OR_RETURN(
+        const proto::Figure cached,
+        CachedBytesPerSecond(probe, machine.cache_bytes / kCacheShare, random,
+                             repetitions));
+    *hardware.mutable_cache_bytes_per_second() = cached;
+    hardware.mutable_cache_bytes()->set_value(
+        static_cast<double>(machine.cache_bytes));
+    hardware.mutable_cache_bytes()->set_source(
+        "the largest size in /sys/devices/system/cpu/cpu0/cache");
+  }
 
   tell("rows of a table");
   // A sixteenth of what is free: it is in memory twice while it is written.
