@@ -67,7 +67,8 @@ TEST_F(ProfileCommandTest, PartitionPricesPlansByWhatWasMeasured) {
   const std::string told = Run({"profile", model_, "--batch", "64,1,16",
                                 "--repeat", "9", "--json", folder_ / "p.json"});
   EXPECT_THAT(told, AllOf(HasSubstr("batch 1, 16, 64, 9 repetitions each"),
-                          HasSubstr("logit"), HasSubstr("written: " + beside_),
+                          HasSubstr("linear+bias+sigmoid"),
+                          HasSubstr("written: " + beside_),
                           HasSubstr("sum of operators / whole run")));
   const nlohmann::json json = Json(folder_ / "p.json");
   EXPECT_EQ(json["benchmark"], "profile");

@@ -87,7 +87,6 @@ TEST_F(CommandLineTest, RunRefusesModesThatItCannotServe) {
   };
   EXPECT_THAT(with("--mode", "magic"), HasSubstr("magic"));
   EXPECT_THAT(with("--mode", "split"), HasSubstr("refract partition"));
-  EXPECT_THAT(with("--device", "cuda"), HasSubstr("cuda"));
   EXPECT_THAT(with("--device", "tpu"), HasSubstr("tpu"));
 }
 
