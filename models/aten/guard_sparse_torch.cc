@@ -73,7 +73,8 @@ void GuardBags(Arguments a) {
   TORCH_CHECK(mode >= 0 && mode <= 2, "embedding_bag has no mode ", mode);
   TORCH_CHECK(a[0].toTensor().dim() == 2, "a table of ",
               a[0].toTensor().sizes(), " where a matrix is wanted");
-  if (ids.dim() != 1 || offsets.dim() != 1) return;  // LibTorch refuses these
+  TORCH_CHECK(offsets.dim() == 1, "offsets of ", offsets.sizes(),
+              " where a vector is wanted");
   const bool include_last = a[7].toBool();
   CheckBags(ids, offsets, include_last);
   if (!include_last) return;
@@ -82,6 +83,7 @@ void GuardBags(Arguments a) {
   const int64_t count = ids.numel();
   const int64_t last = Integers(offsets).back();
   if (last == count) return;
+  TORCH_CHECK(ids.dim() == 1, "offsets of ", last, " ids for ", ids.sizes());
   a[1] = ids.narrow(0, 0, last);
   if (IsGiven(a[6]) && a[6].toTensor().dim() == 1 &&
       a[6].toTensor().numel() == count) {

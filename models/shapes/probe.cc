@@ -71,7 +71,7 @@ bool HidesIds(const Graph& graph) {
 
 // Integers that add up to the length of one other input, and are not ids, are
 // taken for the lengths of its bags; integers that rise from 0 to that length
-// for their offsets, where no operator says what they are.
+// for their offsets: a model may pool the bags itself.
 std::optional<RaggedInput> FindBags(size_t input,
                                     const std::vector<base::TensorView>& sample,
                                     const std::vector<bool>& is_id,
@@ -82,7 +82,7 @@ std::optional<RaggedInput> FindBags(size_t input,
     return std::nullopt;
   }
   int64_t sum = 0;
-  bool rises = hides_ids && bags.dims.size() == 1 && IndexAt(bags, 0) == 0;
+  bool rises = bags.dims.size() == 1 && IndexAt(bags, 0) == 0;
   int64_t last = 0;
   for (int64_t i = 0; i < bags.num_elements(); ++i) {
     const int64_t length = IndexAt(bags, i);

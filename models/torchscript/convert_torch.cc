@@ -10,6 +10,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "base/status_macros.h"
+#include "models/torchscript/contexts_torch.h"
 #include "models/torchscript/converter_torch.h"
 #include "models/torchscript/regions_torch.h"
 
@@ -55,6 +56,7 @@ absl::StatusOr<Converted> Convert(const Archive& archive,
   const std::shared_ptr<torch::jit::Graph> source = method->graph()->copy();
   torch::jit::Inline(*source);
   torch::jit::InlineForkWait(source);
+  REFRACT_RETURN_IF_ERROR(ResolveContexts(source));
   TakeNumbersForConstants(*source->block());
   torch::jit::EliminateDeadCode(source);
   absl::flat_hash_set<const JitNode*> whole_loops;

@@ -1,8 +1,10 @@
 #include <c10/core/InferenceMode.h>
+#include <torch/csrc/jit/ir/constants.h>
 #include <torch/csrc/jit/runtime/interpreter.h>
 
 #include <exception>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,10 +15,36 @@
 namespace refract::models::torchscript {
 namespace {
 
+// Whether an operator that may drop values at random is told not to: by a
+// probability of 0, or because the module is in evaluation mode.
+bool DropsNothing(const JitNode& node) {
+  const c10::FunctionSchema* schema = node.maybeSchema();
+  if (schema == nullptr) return false;
+  for (size_t i = 0; i < node.inputs().size(); ++i) {
+    const std::string& name = schema->arguments()[i].name();
+    const JitValue& input = *node.input(i);
+    const auto constant = torch::jit::toIValue(&input);
+    if (name == "train" || name == "training") {
+      if (constant && constant->isBool() && !constant->toBool()) return true;
+      // Archive::Load() has put every module into evaluation mode.
+      if (input.node()->kind() == c10::prim::GetAttr &&
+          input.node()->s(c10::attr::name) == "training" &&
+          input.node()->input()->type()->is_module()) {
+        return true;
+      }
+    }
+    if ((name == "p" || name == "dropout" || name == "dropout_p") && constant &&
+        constant->isDouble() && constant->toDouble() == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
 // What no request may run, a region's neither.
 absl::Status CheckServable(const JitNode& node) {
   const absl::string_view op = node.kind().toQualString();
-  if (node.isNondeterministic()) {
+  if (node.isNondeterministic() && !DropsNothing(node)) {
     return absl::InvalidArgumentError(
         "gives other results on every call; export the model in evaluation "
         "mode and without sampling");
@@ -27,7 +55,7 @@ absl::Status CheckServable(const JitNode& node) {
         "\"; a model that keeps state between requests cannot be served"));
   }
   if (op == "prim::PythonOp" || op == "prim::fork" || op == "aten::wait" ||
-      op == "prim::awaitable") {
+      op == "prim::awaitable" || op == "prim::Enter" || op == "prim::Exit") {
     return absl::UnimplementedError("has no form in the graph IR");
   }
   for (const JitBlock* block : node.blocks()) {

@@ -36,6 +36,14 @@ LANGUAGE = (
     "scatters", "writes", "last_valid", "result_nested", "argument_tree",
     "two_dynamic",
 )
+# And what TorchScript alone makes of some.
+SCRIPTS = (
+    ("lstm_time_first", "frozen"), ("convolutions", "frozen"), ("pools", "trace"),
+    ("dice", "frozen"), ("picked_by_mask", "trace"), ("gru_packed", "frozen"),
+    ("frozen_tower", "unfrozen"), ("features_by_name", "script"),
+    ("types_mixed", "script"), ("target_attention", "trace"),
+    ("bags_by_hand", "frozen"), ("autocast", "script"),
+)
 # The others differ in what is in a region, as the unit tests do.
 CONTROL = ("branch", "loop_over_rows", "write_rows", "maybe_the_same", "object")
 CHOSEN = [
@@ -48,6 +56,11 @@ PAIRS = [
     (case, form)
     for index, case in enumerate(CHOSEN)
     for form in forms_of(index, case)
+] + [
+    (case, form)
+    for name, form in SCRIPTS
+    for case in language.CASES
+    if case.name == name
 ]
 
 

@@ -36,7 +36,7 @@ class Case:
     refused: dict = field(default_factory=dict)
 
     def has(self, form):
-        if form == "script":
+        if form in ("script", "unfrozen"):
             return self.script
         return self.trace if form in ("trace", "frozen") else self.export
 

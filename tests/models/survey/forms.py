@@ -20,7 +20,6 @@ FORMS = ("pt2", "decomposed", "trace", "frozen", "script")
 # not frozen.
 MORE_FORMS = ("strict", "draft", "unfrozen")
 SCRIPTED = ("trace", "frozen", "script", "unfrozen")
-TRACED = ("trace", "frozen")
 
 
 @dataclass
@@ -122,9 +121,9 @@ def same_shapes(program, module, args, keywords):
 
 
 def same_as_saved(path, case, requests, answers):
-    """Raises where PyTorch's own saved trace is another function.
+    """Raises where PyTorch's own saved file is another function than the module.
 
-    A trace keeps what Python computed for its example: sizes, branches, the
+    Some scripts raise whatever they are given, and a trace keeps what Python computed for its example: sizes, branches, the
     lengths of lists. Refract cannot give back what is no longer in the file; what
     it must do with such a file is asked in refused.py.
     """
@@ -134,18 +133,18 @@ def same_as_saved(path, case, requests, answers):
             results = tensors_of(quietly(saved, *copy.deepcopy(values)))
         except Exception as error:
             last = str(error).strip().splitlines()[-1]
-            raise CannotExport(f"the trace fails at batch {batch}: {last}") from error
+            raise CannotExport(f"the saved file fails at batch {batch}: {last}") from error
         wanted = tensors_of(answers[batch])
         if len(results) != len(wanted):
-            raise CannotExport(f"the trace gives {len(results)} tensors for {len(wanted)}")
+            raise CannotExport(f"the saved file gives {len(results)} tensors for {len(wanted)}")
         for result, want in zip(results, wanted):
             if result.shape != want.shape or result.dtype != want.dtype:
                 raise CannotExport(
-                    f"the trace gives {result.dtype} {list(result.shape)} for "
+                    f"the saved file gives {result.dtype} {list(result.shape)} for "
                     f"{want.dtype} {list(want.shape)} at batch {batch}"
                 )
             if not torch.allclose(result, want, equal_nan=True, **case.tolerance):
-                raise CannotExport(f"the trace gives other values at batch {batch}")
+                raise CannotExport(f"the saved file gives other values at batch {batch}")
 
 
 def make(case, form, module, example, path):
@@ -221,7 +220,7 @@ def export(case, form, folder, batches, seed):
         files.answers[batch] = {
             key: tensor.clone() for key, tensor in zip(keys, tensors_of(results[batch]))
         }
-    if form in TRACED:
+    if form in SCRIPTED:
         same_as_saved(path, case, requests, results)
     return files
 

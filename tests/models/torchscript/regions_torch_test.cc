@@ -334,6 +334,41 @@ TEST_F(RegionsTest, RandomAndStatefulAreRefusedByName) {
               AllOf(HasSubstr("calls"), HasSubstr("state")));
 }
 
+TEST_F(RegionsTest, WhatDropsNothingIsNotRandom) {
+  Check(R"(
+    def forward(self, x):
+      if bool(x.sum() > 0):
+        x = torch.dropout(x, 0.5, False) + 1
+      else:
+        x = torch.scaled_dot_product_attention(x, x, x)
+      return x
+  )");
+  EXPECT_THAT(RefusalOf(R"(
+    def forward(self, x):
+      if bool(x.sum() > 0):
+        x = torch.dropout(x, 0.5, True)
+      return x
+  )"),
+              HasSubstr("aten::dropout"));
+}
+
+TEST_F(RegionsTest, OperatorsThatTrustTheirSizesAreChecked) {
+  const auto model = Import(Define(R"(
+    def forward(self, x):
+      if bool(x.sum() > -1000.0):
+        q = x.view(1, 1, x.size(0), 6)
+        x = torch.scaled_dot_product_attention(q, q, q[:, :, :3])
+      return x
+  )"),
+                            torch::randn({3, 6}));
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_TRUE(RunImported(*model, {torch::randn({3, 6})}).ok());
+  const auto got = RunImported(*model, {torch::randn({64, 6})});
+  ASSERT_FALSE(got.ok());
+  EXPECT_EQ(got.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(got.status().message(), HasSubstr("attention with keys of"));
+}
+
 TEST_F(RegionsTest, ViewsShowWhatARegionWrites) {
   Check(R"(
     def forward(self, x):

@@ -307,6 +307,14 @@ def gru_packed(self, item, x, lengths):
     return self.out(last[0] + self.wide(x))
 
 
+@case()
+def frozen_tower(self, x, item):
+    h, w = self.both(x, item)
+    with torch.no_grad():
+        kept = torch.tanh(h).mean(1)
+    return self.out(w * kept), kept
+
+
 @case(refused={"pt2": "sparse", "decomposed": "sparse", "trace": "sparse", "frozen": "sparse", "script": "sparse", "unfrozen": "sparse"})
 def sparse_product(self, x, item):
     return self.out(torch.sparse.mm(x.to_sparse(), self.wide.weight.T) + self.items(item).sum(1))
