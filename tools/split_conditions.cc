@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "partitioner/costs.h"
+#include "partitioner/cut/effort.h"
 #include "partitioner/hn_look_ups.h"
 #include "partitioner/measured_costs.h"
 #include "partitioner/work.h"
@@ -153,9 +154,9 @@ absl::Status CheckConditionOptions(const ConditionOptions& options,
           "--batch ", options.batch, ": the model takes at most ", range.max));
     }
   }
-  if (options.max_cuts < 1) {
+  if (options.max_cuts && *options.max_cuts < 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--max-cuts ", options.max_cuts, ": must be at least 1"));
+        absl::StrCat("--max-cuts ", *options.max_cuts, ": must be at least 1"));
   }
   REFRACT_RETURN_IF_ERROR(
       CheckNumber("--link-gbps", options.link_gbps, 0, /*or_equal=*/false));
@@ -270,9 +271,9 @@ void AddConditionOptions(CLI::App& command, ConditionOptions& options) {
   command
       .add_option("--max-cuts", options.max_cuts,
                   "minimum cuts after which optimal stops and reports the gap "
-                  "that is left")
-      ->type_name("N")
-      ->capture_default_str();
+                  "that is left; default: 200,000 divided by the number of "
+                  "operators, from 100 to 1,000")
+      ->type_name("N");
 }
 
 absl::StatusOr<SplitConditions> MakeConditions(
@@ -285,7 +286,9 @@ absl::StatusOr<SplitConditions> MakeConditions(
   result.options = options;
   REFRACT_ASSIGN_OR_RETURN(result.goal.objective,
                            ParseObjective(options.objective));
-  result.goal.max_cuts = options.max_cuts;
+  result.goal.max_cuts =
+      options.max_cuts.value_or(partitioner::cut::CutsWorthWaitingFor(
+          static_cast<int64_t>(graph.nodes.size())));
   REFRACT_ASSIGN_OR_RETURN(result.cn, partitioner::FindHardware(options.cn));
   REFRACT_ASSIGN_OR_RETURN(result.hn, partitioner::FindHardware(options.hn));
   // The figures of the profiled machine itself, where no other was asked for.

@@ -45,7 +45,7 @@ struct ConditionOptions {
   std::optional<double> cn_price;  // per unit and hour
   std::optional<double> hn_price;
   std::optional<double> gb_price;
-  int64_t max_cuts = 300;
+  std::optional<int64_t> max_cuts;  // default: cut::CutsWorthWaitingFor()
   // File of a calibration; empty: none. Its link stands for the two figures
   // above.
   std::string calibration;
