@@ -8,6 +8,7 @@
 #include "base/finite.h"
 #include "base/status_macros.h"
 #include "glog/logging.h"
+#include "models/aten/loop_limits.h"
 #include "runtime/stable_inputs.h"
 
 namespace refract::cpu_node {
@@ -16,6 +17,8 @@ namespace {
 // The first try and one elsewhere (DESIGN section 6): a third would spend a
 // deadline on a pool that is evidently in trouble.
 constexpr int kMaxAttempts = 2;
+
+constexpr char kInLoop[] = "in a loop of the model";
 
 // Enough to see what goes wrong, few enough not to be what goes wrong.
 constexpr int kFailureLinesPerSecond = 10;
@@ -216,6 +219,8 @@ void Engine::RunWhole(const TaskPtr& task) {
   runtime::ContextPool::Lease context = part.Acquire();
   std::vector<base::TensorView> outputs;
   task->run_stats = runtime::RunStats();
+  const models::aten::ScopedLoopCheck check(
+      [this, &task = *task] { return CheckAlive(task, kInLoop); });
   const absl::Status status =
       part.program().Run(inputs, {}, *context, outputs, &task->run_stats);
   if (!status.ok()) return Fail(task, status);
@@ -310,6 +315,8 @@ absl::Status Engine::RunPre(Task& task, transport::OutgoingMessage& message) {
   if (!task.pre_context.has_value()) {
     task.pre_context.emplace(model.pre().Acquire());
   }
+  const models::aten::ScopedLoopCheck check(
+      [this, &task] { return CheckAlive(task, kInLoop); });
   REFRACT_RETURN_IF_ERROR(program.Run(inputs, destinations, **task.pre_context,
                                       task.pre_outputs, &task.run_stats));
   if (!sizes_known || !codec.plain()) {
@@ -403,6 +410,8 @@ void Engine::RunPost(const TaskPtr& task) {
   runtime::ContextPool::Lease context = part.Acquire();
   std::vector<base::TensorView> outputs;
   runtime::RunStats post_stats;
+  const models::aten::ScopedLoopCheck check(
+      [this, &task = *task] { return CheckAlive(task, kInLoop); });
   status = part.program().Run(inputs, {}, *context, outputs, &post_stats);
   if (!status.ok()) return Fail(task, status);
   task->run_stats.replaced_ids += post_stats.replaced_ids;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/aten/loop_limits.h"
 #include "models/aten/node_sequence.h"
 #include "models/aten/size_ops.h"
 #include "models/control_region.h"
@@ -155,7 +156,8 @@ class ControlCaller final : public Caller {
   }
 
   absl::StatusOr<HeldValues> RunWhile(HeldValues inputs) const {
-    while (true) {
+    for (int64_t round = 0;; ++round) {
+      REFRACT_RETURN_IF_ERROR(CheckLoopRound(round));
       REFRACT_ASSIGN_OR_RETURN(const HeldValues more, RunGraph(0, inputs));
       REFRACT_ASSIGN_OR_RETURN(const bool again, IsTrue(more[0].operand));
       if (!again) break;
@@ -186,6 +188,7 @@ class ControlCaller final : public Caller {
     }
     std::vector<HeldValues> stacked;
     for (int64_t round = 0; round < rounds; ++round) {
+      REFRACT_RETURN_IF_ERROR(CheckLoopRound(round));
       for (size_t i = 0; i < sources.size(); ++i) {
         REFRACT_ASSIGN_OR_RETURN(
             HeldValue element,

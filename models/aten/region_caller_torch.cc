@@ -4,12 +4,14 @@
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/passes/inliner.h>
+#include <torch/csrc/jit/runtime/custom_operator.h>
 #include <torch/csrc/jit/runtime/interpreter.h>
 #include <torch/csrc/jit/serialization/import.h>
 
 #include <exception>
 #include <new>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +23,7 @@
 #include "base/status_macros.h"
 #include "models/aten/convert_torch.h"
 #include "models/aten/guards_torch.h"
+#include "models/aten/loop_limits.h"
 #include "models/aten/result_torch.h"
 #include "models/script_region.h"
 
@@ -43,6 +46,36 @@ absl::string_view Reason(absl::string_view text) {
   return reason;
 }
 
+// Why a loop of this thread's region was ended; the interpreter makes texts of
+// the exceptions that operators throw.
+thread_local absl::Status loop_status;
+
+constexpr char kCheckRound[] = "refract::check_round";
+
+// The interpreter calls it before each round of a loop.
+void CheckRound(torch::jit::Stack& stack) {
+  absl::Status status = CheckLoopRound(torch::jit::pop(stack).toInt());
+  if (status.ok()) return;
+  loop_status = std::move(status);
+  throw std::runtime_error("the loop was ended");
+}
+
+const torch::jit::RegisterOperators check_round(
+    {torch::jit::Operator(absl::StrCat(kCheckRound, "(int round) -> ()"),
+                          CheckRound, c10::AliasAnalysisKind::CONSERVATIVE)});
+
+void CheckRoundsIn(torch::jit::Block& block) {
+  for (torch::jit::Node* node : block.nodes()) {
+    for (torch::jit::Block* inner : node->blocks()) CheckRoundsIn(*inner);
+    if (node->kind() != c10::prim::Loop) continue;
+    torch::jit::Block& body = *node->blocks()[0];
+    torch::jit::Node* check = block.owningGraph()->create(
+        c10::Symbol::fromQualString(kCheckRound), {body.inputs()[0]},
+        /*num_outputs=*/0);
+    body.prependNode(check);
+  }
+}
+
 class RegionCaller final : public Caller {
  public:
   RegionCaller(std::string name, torch::jit::Code code,
@@ -61,11 +94,13 @@ class RegionCaller final : public Caller {
     UseOneThreadHere();
     const size_t first = results.size();
     absl::Status status = Guarded(name_, [&]() -> absl::Status {
+      loop_status = absl::OkStatus();
       try {
         return CallOrThrow(operands, results);
       } catch (const std::bad_alloc&) {
         throw;
       } catch (const std::exception& error) {
+        if (!loop_status.ok()) return base::Annotate(loop_status, name_);
         // An operator's refusal, or an exception that the model raises.
         return absl::InvalidArgumentError(
             absl::StrCat(name_, ": ", Reason(error.what())));
@@ -146,6 +181,7 @@ absl::StatusOr<std::unique_ptr<const Caller>> CreateRegionCaller(
           node.name, ": its TorchScript takes other inputs than the node"));
     }
     graph->eraseInput(0);
+    CheckRoundsIn(*graph->block());
     std::vector<c10::TypeKind> inputs;
     for (const torch::jit::Value* input : graph->inputs()) {
       inputs.push_back(input->type()->kind());

@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/aten/caller.h"
+#include "models/aten/loop_limits.h"
 #include "models/control_region.h"
 #include "models/script_region.h"
 
@@ -179,6 +180,58 @@ TEST(ControlCallerTest, WhileLoopCarriesValuesUntilTheConditionFails) {
     EXPECT_EQ(Values((*results)[1]), expected);
   }
   EXPECT_EQ(t.view().as<float>()[0], 1) << "operands stay what they are";
+}
+
+TEST(ControlCallerTest, LoopThatNeverEndsIsEnded) {
+  const base::Tensor i = Floats({}, {0});
+  const base::Tensor t = Floats({1}, {1});
+  const base::Tensor end = Floats({}, {1e9});  // float32 counts to 2^24 only
+  const ScopedLoopCheck check([] { return absl::OkStatus(); },
+                              /*max_rounds=*/1000);
+  const auto results = Execute(While(), {Of(i), Of(t), Of(end)});
+  EXPECT_EQ(results.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(results.status().message()),
+              HasSubstr("region: a loop has not ended after 1000 rounds"));
+}
+
+TEST(ControlCallerTest, RoundsEndWithTheRequestThatTheyRunFor) {
+  const base::Tensor i = Floats({}, {0});
+  const base::Tensor t = Floats({1}, {1});
+  const base::Tensor end = Floats({}, {100});
+  int asked = 0;
+  const auto late_at = [&asked](int round) {
+    asked = 0;
+    return [&asked, round] {
+      return asked++ == round ? absl::DeadlineExceededError("too late")
+                              : absl::OkStatus();
+    };
+  };
+  {
+    const ScopedLoopCheck check(late_at(7));
+    const auto results = Execute(While(), {Of(i), Of(t), Of(end)});
+    EXPECT_EQ(results.status(),
+              absl::DeadlineExceededError("region: too late"));
+    EXPECT_EQ(asked, 8);
+    {
+      const ScopedLoopCheck inner(late_at(1000));
+      EXPECT_TRUE(Execute(While(), {Of(i), Of(t), Of(end)}).ok());
+      EXPECT_EQ(asked, 101);  // each round, and the end
+    }
+    EXPECT_TRUE(Execute(While(), {Of(i), Of(t), Of(end)}).ok())
+        << "the outer check is there again, and said it once";
+  }
+  asked = 0;
+  EXPECT_TRUE(Execute(While(), {Of(i), Of(t), Of(end)}).ok());
+  EXPECT_EQ(asked, 0);
+
+  GraphBuilder body(1);
+  const ValueId twice = body.Add(
+      "aten.mul.Tensor", {{"self", ValueRef{0}}, {"other", int64_t{2}}});
+  const Node map = Region("map", {body.Pack({twice})}, 1, 1, 0, /*mapped=*/1);
+  const base::Tensor x = Floats({5}, {1, 2, 3, 4, 5});
+  const ScopedLoopCheck check(late_at(3));
+  EXPECT_EQ(Execute(map, {Of(x)}).status(),
+            absl::DeadlineExceededError("region: too late"));
 }
 
 TEST(ControlCallerTest, MapStacksWhatEachElementGives) {

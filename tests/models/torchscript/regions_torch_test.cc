@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/aten/loop_limits.h"
 #include "models/op_traits.h"
 #include "models/script_region.h"
 #include "models/torchscript/import.h"
@@ -417,6 +418,41 @@ TEST_F(RegionsTest, ErrorsOfTheScriptNameNodeAndReason) {
   EXPECT_THAT(got.status().message(),
               AllOf(HasSubstr("script"), HasSubstr("shape '[3, 6]'"),
                     Not(HasSubstr("\n"))));
+}
+
+TEST_F(RegionsTest, LoopsEndWithTheRequestThatTheyRunFor) {
+  const auto model = Import(Define(R"(
+    def forward(self, x):
+      while bool(x.sum() > 0.0):
+        for i in range(x.size(0)):
+          x = x + 1.0
+      return x
+  )"),
+                            torch::full({2, 6}, -1.0));
+  ASSERT_TRUE(model.ok()) << model.status();
+  const at::Tensor endless = torch::ones({3, 6});
+  int asked = 0;
+  {
+    const aten::ScopedLoopCheck check([&asked] {
+      return ++asked == 50 ? absl::CancelledError("nobody waits")
+                           : absl::OkStatus();
+    });
+    const auto got = RunImported(*model, {endless});
+    EXPECT_EQ(got.status().code(), absl::StatusCode::kCancelled);
+    EXPECT_THAT(got.status().message(),
+                AllOf(HasSubstr("script"), HasSubstr("nobody waits"),
+                      Not(HasSubstr("\n"))));
+    EXPECT_EQ(asked, 50);
+  }
+  // Of another request nothing is left.
+  const auto fine = RunImported(*model, {torch::full({3, 6}, -1.0)});
+  ASSERT_TRUE(fine.ok()) << fine.status();
+  const aten::ScopedLoopCheck check([] { return absl::OkStatus(); },
+                                    /*max_rounds=*/100);
+  const auto got = RunImported(*model, {endless});
+  EXPECT_EQ(got.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(got.status().message(),
+              HasSubstr("a loop has not ended after 100 rounds"));
 }
 
 TEST_F(RegionsTest, DamagedScriptIsRefused) {
