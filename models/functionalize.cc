@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/functionalize_views.h"
+#include "models/max_norm.h"
 #include "models/op_traits.h"
 
 namespace refract::models {
@@ -428,6 +429,7 @@ class Functionalizer {
 
 absl::Status Functionalize(Graph& graph) {
   REFRACT_RETURN_IF_ERROR(ValidateGraph(graph));
+  REFRACT_RETURN_IF_ERROR(ScaleLookUpsByMaxNorm(graph));
   REFRACT_RETURN_IF_ERROR(Functionalizer(graph).Run());
   RemoveUnused(graph);
   return ValidateGraph(graph);

@@ -4,13 +4,14 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/torch_export/guards.h"
 #include "models/torch_export/json.h"
 #include "models/torch_export/nodes.h"
-#include "models/torch_export/output_names.h"
 #include "models/torch_export/recorded_shapes.h"
+#include "models/torch_export/tree_names.h"
 
 namespace refract::models::torch_export {
 namespace {
@@ -53,6 +54,7 @@ class SignatureReader {
     }
     if (kind == "constant_input") {
       const std::string* name = String(Member(spec, "name"));
+      arguments_.push_back({name == nullptr ? "" : *name, kNoValue});
       const Json* value = Member(spec, "value");
       if (name == nullptr || value == nullptr) return Malformed("input");
       if (Member(*value, "as_none") == nullptr) {
@@ -73,6 +75,9 @@ class SignatureReader {
   absl::Status ReadOutput(const std::string& kind, const Json& spec,
                           size_t position, absl::string_view name) {
     if (kind == "user_output") return ReadUserOutput(spec, position, name);
+    if (kind == "parameter_mutation" && IsScaledTable(spec)) {
+      return absl::OkStatus();
+    }
     for (absl::string_view target :
          {"buffer_name", "parameter_name", "user_input_name"}) {
       if (const std::string* written = String(Member(spec, target))) {
@@ -85,11 +90,33 @@ class SignatureReader {
         absl::StrCat("outputs of kind ", kind, " are not supported"));
   }
 
+  // Gives the inputs the names that forward() has for them.
+  void NameInputs(const Json& graph_module) {
+    Graph& graph = program_.graph;
+    absl::flat_hash_set<std::string> taken;
+    for (const Value& value : graph.values) taken.insert(value.name);
+    std::vector<std::string> exported;
+    for (const Leaf& leaf : arguments_) exported.push_back(leaf.name);
+    const std::vector<std::string> names = InputNames(graph_module, exported);
+    for (size_t i = 0; i < names.size(); ++i) {
+      if (arguments_[i].id == kNoValue || names[i] == exported[i]) continue;
+      if (!taken.insert(names[i]).second) continue;
+      graph.values[arguments_[i].id].name = names[i];
+    }
+  }
+
  private:
+  // Of what forward() takes, in its order: tensors, and what the export fixed.
+  struct Leaf {
+    std::string name;
+    ValueId id = kNoValue;
+  };
+
   absl::Status ReadUserInput(const Json& spec) {
     const Json* arg = Member(spec, "arg");
     const auto item = Union(arg);
     if (!item) return Malformed("input");
+    arguments_.emplace_back();
     if (*item->tag == "as_none") return absl::OkStatus();
     if (*item->tag != "as_tensor") {
       const std::string* name = String(Member(*item->value, "as_name"));
@@ -102,7 +129,20 @@ class SignatureReader {
     REFRACT_ASSIGN_OR_RETURN(const ValueId id,
                              nodes_.AddTensor(section_, *name, scope_));
     program_.graph.inputs.push_back(id);
+    arguments_.back() = {*name, id};
     return absl::OkStatus();
+  }
+
+  // What max_norm makes of a table: ScaleLookUpsByMaxNorm() looks after it.
+  bool IsScaledTable(const Json& spec) const {
+    const Json* arg = Member(spec, "arg");
+    const std::string* name =
+        arg == nullptr ? nullptr : String(Member(*arg, "name"));
+    const auto id = name == nullptr ? scope_.end() : scope_.find(*name);
+    if (id == scope_.end()) return false;
+    const NodeId producer = program_.graph.value(id->second).producer;
+    return producer != kNoNode &&
+           program_.graph.nodes[producer].op == "aten.embedding_renorm.default";
   }
 
   absl::Status ReadWeight(const Json& spec, absl::string_view target) {
@@ -152,6 +192,7 @@ class SignatureReader {
   Program& program_;
   NodeReader& nodes_;
   Scope& scope_;
+  std::vector<Leaf> arguments_;
 };
 
 absl::Status ReadSignature(const Json& specs, absl::string_view what,
@@ -239,6 +280,7 @@ absl::StatusOr<Program> ParseProgram(absl::string_view text) {
     ApplyGuards(*guards, graph, program.notes);
   }
   SetMinBatch(graph, program.notes);
+  reader.NameInputs(*module);
   return program;
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/torch_export/tree_names.h"
 #include "tests/models/testing/pt2_archive.h"
 #include "tests/models/testing/temp_dir.h"
 
@@ -219,6 +220,84 @@ TEST(TorchExportTest, NamesOutputsByTheKeysOfADict) {
   model = ImportBytes(archive.Bytes());
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_THAT(model->graph.output_names, ElementsAre("output_0", "output_1"));
+}
+
+// A specification of ((arguments…), {keyword: argument}).
+Json CallSpec(Json arguments, Json keys, Json keywords) {
+  return {
+      1,
+      {{"type", "builtins.tuple"},
+       {"children_spec",
+        {{{"type", "builtins.tuple"}, {"children_spec", std::move(arguments)}},
+         {{"type", "builtins.dict"},
+          {"context", keys.dump()},
+          {"children_spec", std::move(keywords)}}}}}};
+}
+
+TEST(TorchExportTest, NamesInputsAsForwardDoes) {
+  Pt2Archive archive;
+  const Json leaf = {{"type", nullptr}, {"children_spec", Json::array()}};
+  auto& calls = archive.program["graph_module"]["module_call_graph"];
+  calls = {{{"fqn", ""},
+            {"signature",
+             {{"in_spec",
+               CallSpec({leaf, leaf}, {"Off", "opt"}, {leaf, leaf}).dump()},
+              {"forward_arg_names", {"Dense", "IDs", "Off", "opt"}}}}}};
+  const auto model = ImportBytes(archive.Bytes());
+  ASSERT_TRUE(model.ok()) << model.status();
+  std::vector<std::string> names;
+  for (const ValueId id : model->graph.inputs) {
+    names.push_back(model->graph.value(id).name);
+  }
+  EXPECT_THAT(names, ElementsAre("Dense", "IDs", "Off"));
+  EXPECT_TRUE(ValidateGraph(model->graph).ok());
+}
+
+TEST(TorchExportTest, NamesOfInputsFollowContainersAndClasses) {
+  const Json leaf = {{"type", nullptr}, {"children_spec", Json::array()}};
+  const Json dict = {{"type", "builtins.dict"},
+                     {"context", R"(["Price Of", "b"])"},
+                     {"children_spec",
+                      {leaf,
+                       {{"type", "builtins.list"},
+                        {"context", "null"},
+                        {"children_spec", {leaf, leaf}}}}}};
+  const Json jagged = {{"type", "torchrec.sparse.jagged_tensor.JaggedTensor"},
+                       {"context", "null"},
+                       {"children_spec", {leaf, leaf}}};
+  const Json spec = CallSpec({leaf, dict, jagged, leaf}, {"X_"}, {leaf});
+  const auto named = [](const Json& in_spec,
+                        const std::vector<std::string>& arguments,
+                        const std::vector<std::string>& exported) {
+    const Json module = {{"module_call_graph",
+                          {{{"signature",
+                             {{"in_spec", in_spec.dump()},
+                              {"forward_arg_names", arguments}}}}}}};
+    return torch_export::InputNames(module, exported);
+  };
+  const std::vector<std::string> arguments = {"X", "Features", "Sparse", "x"};
+  const std::vector<std::string> exported = {"x",
+                                             "features_price_of",
+                                             "features_b_0",
+                                             "features_b_1",
+                                             "sparse__values",
+                                             "sparse__lengths",
+                                             "x_1",
+                                             "x__1"};
+  EXPECT_THAT(named(spec, arguments, exported),
+              ElementsAre("X", "Features_Price_Of", "Features_b_0",
+                          "Features_b_1", "Sparse__values", "Sparse__lengths",
+                          // Both were "x" to the exporter, which one is left.
+                          "x_1", "X_"));
+  // Where the two do not agree, names stay.
+  EXPECT_EQ(named(spec, {"X", "Features"}, exported), exported);
+  EXPECT_EQ(named(Json(7), arguments, exported), exported);
+  std::vector<std::string> fewer = exported;
+  fewer.pop_back();
+  EXPECT_EQ(named(spec, arguments, fewer), fewer);
+  std::vector<std::string> other = exported;
+  other[1] = "args_0";
+  EXPECT_EQ(named(spec, arguments, other)[1], "args_0");
 }
 
 TEST(TorchExportTest, TurnsGuardsIntoBoundsAndNotes) {

@@ -36,7 +36,7 @@ def embedding_by_index(self, x, item):
     return self.out(self.table[item].amax(1)), self.table[item[:, 0], 1:3]
 
 
-@case(make=layers(table=lambda: nn.Embedding(ITEMS, DIM, max_norm=1.0)), refused={"pt2": "table.weight", "decomposed": "table.weight"})
+@case(make=layers(table=lambda: nn.Embedding(ITEMS, DIM, max_norm=1.0)))
 def embedding_max_norm(self, x, item):
     return self.out(self.table(item).sum(1))
 
