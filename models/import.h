@@ -21,7 +21,8 @@ struct ImportedModel {
   // file here; AddVersion copies the files and rewrites the names.
   WeightTable weights;
   // Weights that the model registers as buffers or has as constants: their
-  // values are always in the file.
+  // values are always in the file. What freezing a TorchScript made a constant
+  // and a look-up reads is not among them: it may be a table's stand-in.
   absl::flat_hash_set<std::string> buffers;
   std::string source_path;
   // Things a user should know and need not act on, one line each ("the export

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -5,6 +6,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "models/op_traits.h"
 #include "models/repository.h"
@@ -21,9 +23,31 @@ struct ImportOptions {
   std::string name;
   bool link = false;
   std::vector<std::string> op_libraries;
+  std::vector<std::string> keys;
 };
 
-absl::Status Import(const ImportOptions& options, std::ostream& out) {
+// "features=user,item": keys of the argument "features".
+absl::Status ReadKeys(const std::vector<std::string>& texts,
+                      ImportRequest& request) {
+  for (const std::string& text : texts) {
+    const std::pair<std::string, std::string> parts =
+        absl::StrSplit(text, absl::MaxSplits('=', 1));
+    std::vector<std::string> keys = absl::StrSplit(parts.second, ',');
+    const bool has_gap = std::find(keys.begin(), keys.end(), "") != keys.end();
+    if (parts.first.empty() || has_gap) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--keys ", text, ": wanted ARGUMENT=KEY,KEY,... without gaps"));
+    }
+    if (!request.keys.emplace(parts.first, std::move(keys)).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--keys ", text, ": ", parts.first, " is given twice"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Import(ImportOptions& options, std::ostream& out) {
+  REFRACT_RETURN_IF_ERROR(ReadKeys(options.keys, options.request));
   REFRACT_RETURN_IF_ERROR(LoadOpLibraries(options.op_libraries));
   REFRACT_ASSIGN_OR_RETURN(const models::ImportedModel model,
                            PrepareModel(options.request));
@@ -76,6 +100,12 @@ void AddImportCommand(CLI::App& app, Context& context) {
                    "one example of each input, at least 2 rows; needed for "
                    "TorchScript unless sample.safetensors lies beside it")
       ->type_name("INPUTS.safetensors");
+  command
+      ->add_option("--keys", options->keys,
+                   "keys of an argument that is a KeyedJaggedTensor, in the "
+                   "order of its lengths; TorchScript only; may be repeated")
+      ->type_name("ARGUMENT=KEY,KEY,...")
+      ->allow_extra_args(false);
   command->add_flag("--link", options->link,
                     "hard links instead of copies; the files must not be "
                     "written to afterwards");

@@ -42,13 +42,22 @@ std::string FindSample(const ImportRequest& request, models::ArchiveKind kind) {
 }
 
 // `sample_file`: may be empty.
-absl::StatusOr<ImportedModel> ReadModel(const std::string& path,
+absl::StatusOr<ImportedModel> ReadModel(const ImportRequest& request,
                                         models::ArchiveKind kind,
                                         const std::string& sample_file) {
+  const std::string& path = request.model_file;
   if (kind == models::ArchiveKind::kTorchExport) {
+    if (!request.keys.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path,
+                       ": an export has its keys; --keys is for "
+                       "TorchScript"));
+    }
     return models::ImportTorchExport(path);
   }
-  if (sample_file.empty()) return models::ImportTorchScript(path);
+  if (sample_file.empty()) {
+    return models::ImportTorchScript(path, {}, request.keys);
+  }
   REFRACT_ASSIGN_OR_RETURN(const models::SafetensorsFile file,
                            models::SafetensorsFile::Open(sample_file));
   std::vector<base::Tensor> copies;  // aligned, which a file's tensors are not
@@ -60,7 +69,7 @@ absl::StatusOr<ImportedModel> ReadModel(const std::string& path,
     copies.push_back(std::move(copy));
     sample.push_back({entry.name, copies.back().view()});
   }
-  return models::ImportTorchScript(path, sample);
+  return models::ImportTorchScript(path, sample, request.keys);
 }
 
 absl::Status CheckOperators(ImportedModel& model) {
@@ -159,7 +168,7 @@ absl::StatusOr<ImportedModel> PrepareModel(const ImportRequest& request) {
                            models::DetectArchive(path));
   const std::string sample_file = FindSample(request, kind);
   REFRACT_ASSIGN_OR_RETURN(ImportedModel model,
-                           ReadModel(path, kind, sample_file));
+                           ReadModel(request, kind, sample_file));
   REFRACT_RETURN_IF_ERROR(base::Annotate(CheckOperators(model), path));
   REFRACT_RETURN_IF_ERROR(
       models::BindTables({.tables_dir = request.tables_dir}, model));
@@ -168,6 +177,7 @@ absl::StatusOr<ImportedModel> PrepareModel(const ImportRequest& request) {
 
   if (model.graph.source == models::SourceFormat::kTorchExport) {
     models::FillShapes(*weights, model.graph);
+    models::TieSizes(model.graph);
     REFRACT_RETURN_IF_ERROR(base::Annotate(
         models::RelaxSmallSizes(*weights, model.graph, model.notes), path));
   }

@@ -2,7 +2,9 @@
 #define REFRACT_TOOLS_IMPORT_MODEL_H_
 
 #include <string>
+#include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "models/import.h"
 
@@ -10,7 +12,9 @@ namespace refract::tools {
 
 struct ImportRequest {
   std::string model_file;
-  std::string tables_dir;   // empty: weights are in the model file
+  std::string tables_dir;  // empty: weights are in the model file
+  // By argument of a TorchScript's forward(): see ImportTorchScript().
+  absl::flat_hash_map<std::string, std::vector<std::string>> keys;
   std::string sample_file;  // empty: `sample.safetensors` beside a TorchScript
 };
 

@@ -64,6 +64,13 @@ absl::Status CheckRows(absl::Span<const NamedTensor> sample,
 absl::Status RelaxSmallSizes(const WeightStore& weights, Graph& graph,
                              std::vector<std::string>& notes);
 
+// Writes sizes as multiples of the batch that have to be: torch.export gives
+// the lengths of a KeyedJaggedTensor a symbol s of their own, although the
+// pooled rows, of which there are s // 3, are put side by side with the
+// batch's. A vector of integers whose size so follows from the batch gets it
+// ("3*B"), and every size made of it; its symbol is gone. Nothing is run.
+void TieSizes(Graph& graph);
+
 // Fills the shapes that an exported graph does not have (torch_export drops
 // wrong ones) by running it at several sizes of its symbols. What cannot be
 // found stays unknown: a graph that does not run with zeros, sizes of inputs of

@@ -56,6 +56,7 @@ class RowPicker {
     RowPicker picker(maker);
     const SymExpr batch = SymExpr::Symbol(graph.batch_symbol);
     picker.roles_.resize(graph.inputs.size(), Role::kFixed);
+    std::vector<size_t> several;
     for (size_t i = 0; i < graph.inputs.size(); ++i) {
       const Value& input = graph.value(graph.inputs[i]);
       for (size_t d = 0; d < input.shape.size(); ++d) {
@@ -68,9 +69,13 @@ class RowPicker {
         const bool offsets = ragged && ragged->is_offsets;
         const SymExpr want =
             offsets && ragged->include_last_offset ? batch + SymExpr(1) : batch;
-        const bool several = d == 0 && input.shape.size() == 1 && ragged &&
-                             !ragged->is_offsets && !(input.shape[d] == want);
-        if (several) continue;  // lengths of several features: below
+        const bool integers = input.dtype == base::DType::kInt32 ||
+                              input.dtype == base::DType::kInt64;
+        if (d == 0 && input.shape.size() == 1 && integers && !offsets &&
+            !(input.shape[d] == want)) {
+          several.push_back(i);  // lengths of several features: below
+          continue;
+        }
         if (d != 0 || !(input.shape[d] == want)) {
           return absl::UnimplementedError(
               absl::StrCat("input ", input.name, " has the size ",
@@ -101,6 +106,13 @@ class RowPicker {
       return absl::UnimplementedError("no input has the batch as a size");
     }
     picker.FindKeyed(graph);
+    for (const size_t i : several) {
+      if (picker.roles_[i] != Role::kFixed) continue;
+      const Value& input = graph.value(graph.inputs[i]);
+      return absl::UnimplementedError(
+          absl::StrCat("input ", input.name, " has the size ",
+                       input.shape[0].ToString(), " in dimension 0"));
+    }
     return picker;
   }
 

@@ -19,6 +19,7 @@ std::string Builder::ConstantName(const std::string& wanted,
                      other.sizes() == tensor.sizes() &&
                      other.strides() == tensor.strides() &&
                      other.scalar_type() == tensor.scalar_type())) {
+      converted_.constants.insert(name);
       return name;
     }
     name = absl::StrCat(wanted, "_", i);

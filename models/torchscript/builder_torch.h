@@ -43,6 +43,10 @@ class Builder {
   // Unimplemented as Archive::Locate(), naming it.
   absl::StatusOr<ValueId> WeightOf(const std::string& name,
                                    const at::Tensor& tensor);
+  void AddNote(std::string note) {
+    converted_.notes.push_back(std::move(note));
+  }
+  void MarkBuffer(const std::string& name) { converted_.buffers.insert(name); }
   // Two views of one stored constant have two names; the same view has one.
   std::string ConstantName(const std::string& wanted, const at::Tensor& tensor);
 

@@ -10,6 +10,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "base/status_macros.h"
+#include "models/torchscript/class_inputs_torch.h"
 #include "models/torchscript/contexts_torch.h"
 #include "models/torchscript/converter_torch.h"
 #include "models/torchscript/regions_torch.h"
@@ -50,10 +51,12 @@ void TakeNumbersForConstants(torch::jit::Block& block) {
 }  // namespace
 
 absl::StatusOr<Converted> Convert(const Archive& archive,
-                                  const Examples& examples) {
+                                  const Examples& examples,
+                                  const KeyLists& keys) {
   const auto method = archive.module().find_method("forward");
   if (!method) return absl::InvalidArgumentError("has no forward()");
   const std::shared_ptr<torch::jit::Graph> source = method->graph()->copy();
+  REFRACT_RETURN_IF_ERROR(MakeClassInputs(examples, keys, *source));
   torch::jit::Inline(*source);
   torch::jit::InlineForkWait(source);
   REFRACT_RETURN_IF_ERROR(ResolveContexts(source));

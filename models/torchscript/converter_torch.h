@@ -21,6 +21,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -69,14 +70,24 @@ class Converter {
   // inputs_torch.cc
   absl::Status AddInputs(const torch::jit::Graph& source);
   Item AddInput(const std::string& name);
-  bool HasExample(absl::string_view prefix) const;
+  // Of the input, or of one in it.
+  bool HasExample(const std::string& name) const;
+  // Finds arguments that have the name of another one's key: see renamed_.
+  // InvalidArgument: the sample does not tell them apart.
+  absl::Status ShareNames(const torch::jit::Graph& source);
+  // Does the graph itself look `key` up?
+  static bool IsLookedUp(const JitValue& dict, absl::string_view key);
   // A tensor, or a dictionary, list or tuple of inputs: "features" with the
   // key "user" is the input "features_user", "xs" has "xs_0", "xs_1", ….
   absl::StatusOr<Item> InputOf(const c10::Type& type, const std::string& name);
   // Keys come from the sample; those that it lacks from the graph's look-ups.
   absl::StatusOr<Item> DictInput(const c10::DictType& type,
                                  const std::string& name);
-  absl::Status AddOutput(const Item& item);
+  // `type`: of the value in the source, nullptr where that is not known. What
+  // is no tensor is left out, with a note.
+  absl::Status AddOutput(const Item& item, const c10::TypePtr& type);
+  // [] for a number.
+  ValueId TensorOfNumber(const Item& item);
   // What the graph does not read may still have a file in the tables folder.
   absl::Status AddAttributes();
 
@@ -147,6 +158,13 @@ class Converter {
   const Archive& archive_;
   const Examples& examples_;
   absl::flat_hash_set<std::string> arguments_;  // of forward()
+  // forward(features: Dict[str, Tensor], features_x) with a key "x" has two
+  // inputs of one name. As for torch.export the first keeps it and the second
+  // is "features_x_1": the argument (argument → input), or the key (input →
+  // key, whichever of the two it is).
+  absl::flat_hash_map<std::string, std::string> renamed_;
+  absl::flat_hash_map<std::string, std::string> shared_keys_;
+  size_t num_results_ = 0;  // that the model returns, tensors or not
   Builder build_;
   // References stay valid while others are added.
   std::unordered_map<const JitValue*, Item> items_;

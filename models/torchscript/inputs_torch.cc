@@ -1,4 +1,8 @@
+#include <torch/csrc/jit/ir/constants.h>
+
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -12,6 +16,7 @@ absl::Status Converter::AddInputs(const torch::jit::Graph& source) {
   for (const JitValue* input : source.inputs()) {
     arguments_.insert(std::string(NameWithoutVersion(input->debugName())));
   }
+  REFRACT_RETURN_IF_ERROR(ShareNames(source));
   // The first is the module itself.
   for (size_t i = 0; i < source.inputs().size(); ++i) {
     const JitValue* input = source.inputs()[i];
@@ -22,13 +27,60 @@ absl::Status Converter::AddInputs(const torch::jit::Graph& source) {
       items_[input] = std::move(self);
       continue;
     }
-    const std::string name =
-        input->hasDebugName()
-            ? std::string(NameWithoutVersion(input->debugName()))
-            : absl::StrCat("input_", i - 1);
+    std::string name = input->hasDebugName()
+                           ? std::string(NameWithoutVersion(input->debugName()))
+                           : absl::StrCat("input_", i - 1);
+    if (const auto other = renamed_.find(name); other != renamed_.end()) {
+      name = other->second;
+    }
     REFRACT_ASSIGN_OR_RETURN(items_[input], InputOf(*input->type(), name));
   }
   return absl::OkStatus();
+}
+
+absl::Status Converter::ShareNames(const torch::jit::Graph& source) {
+  renamed_.clear();
+  shared_keys_.clear();
+  for (size_t d = 1; d < source.inputs().size(); ++d) {
+    const JitValue* dict = source.inputs()[d];
+    if (dict->type()->kind() != c10::TypeKind::DictType) continue;
+    const std::string prefix =
+        absl::StrCat(NameWithoutVersion(dict->debugName()), "_");
+    for (size_t a = 1; a < source.inputs().size(); ++a) {
+      const std::string name(
+          NameWithoutVersion(source.inputs()[a]->debugName()));
+      if (a == d || !absl::StartsWith(name, prefix)) continue;
+      const std::string key = name.substr(prefix.size());
+      const std::string second = absl::StrCat(name, "_1");
+      const bool both = examples_.contains(second) &&
+                        !arguments_.contains(second) &&
+                        !IsLookedUp(*dict, absl::StrCat(key, "_1"));
+      if (!both) {
+        if (examples_.empty() || !IsLookedUp(*dict, key)) continue;
+        return absl::InvalidArgumentError(absl::StrCat(
+            "the argument ", name, " and the key \"", key,
+            "\" of the argument ", prefix.substr(0, prefix.size() - 1),
+            " are both called ", name,
+            "; the sample has to name the second of them ", second));
+      }
+      // As torch.export: the first in forward() has the name.
+      shared_keys_[a < d ? second : name] = key;
+      if (d < a) renamed_[name] = second;
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool Converter::IsLookedUp(const JitValue& dict, absl::string_view key) {
+  return std::any_of(
+      dict.uses().begin(), dict.uses().end(), [key](const auto& use) {
+        if (use.user->kind() != c10::aten::__getitem__ || use.offset != 0) {
+          return false;
+        }
+        const auto constant = torch::jit::toIValue(use.user->input(1));
+        return constant && constant->isString() &&
+               constant->toStringRef() == key;
+      });
 }
 
 Item Converter::AddInput(const std::string& name) {
@@ -40,10 +92,14 @@ Item Converter::AddInput(const std::string& name) {
   return item;
 }
 
-bool Converter::HasExample(absl::string_view prefix) const {
+bool Converter::HasExample(const std::string& name) const {
+  if (examples_.contains(name)) return true;
+  // A container's; not another argument's that begins alike.
+  const std::string prefix = absl::StrCat(name, "_");
   return std::any_of(examples_.begin(), examples_.end(),
-                     [prefix](const auto& example) {
-                       return absl::StartsWith(example.first, prefix);
+                     [&](const auto& example) {
+                       return absl::StartsWith(example.first, prefix) &&
+                              !arguments_.contains(example.first);
                      });
 }
 
@@ -91,36 +147,103 @@ absl::StatusOr<Item> Converter::DictInput(const c10::DictType& type,
   dict.path = name;
   if (type.getKeyType()->kind() != c10::TypeKind::StringType) return dict;
   const std::string prefix = absl::StrCat(name, "_");
-  std::vector<std::string> keys;
+  absl::flat_hash_set<std::string> others = arguments_;
+  for (const auto& [argument, input] : renamed_) {
+    others.erase(argument);
+    others.insert(input);
+  }
+  // By key, so that their order does not depend on the sample's.
+  std::map<std::string, std::string> inputs;
   for (const auto& [input, tensor] : examples_) {
-    if (absl::StartsWith(input, prefix) && !arguments_.contains(input)) {
-      keys.push_back(input.substr(prefix.size()));
+    if (!absl::StartsWith(input, prefix)) continue;
+    const auto shared = shared_keys_.find(input);
+    if (shared != shared_keys_.end()) {
+      inputs[shared->second] = input;
+    } else if (!others.contains(input)) {
+      inputs[input.substr(prefix.size())] = input;
     }
   }
   // Then these are all.
-  if (!keys.empty()) dict.path.clear();
-  std::sort(keys.begin(), keys.end());
-  for (const std::string& key : keys) {
+  if (!inputs.empty()) dict.path.clear();
+  for (const auto& [key, input] : inputs) {
     dict.keys->push_back(key);
-    dict.contents->push_back(AddInput(absl::StrCat(prefix, key)));
+    dict.contents->push_back(AddInput(input));
   }
   return dict;
 }
 
-absl::Status Converter::AddOutput(const Item& item) {
+namespace {
+
+// Of the `i`th element of a container; nullptr where that is not known.
+c10::TypePtr ElementType(const c10::TypePtr& type, size_t i) {
+  if (type == nullptr) return nullptr;
+  if (const auto* optional = type->castRaw<c10::OptionalType>()) {
+    return ElementType(optional->getElementType(), i);
+  }
+  if (const auto* tuple = type->castRaw<c10::TupleType>()) {
+    return i < tuple->elements().size() ? tuple->elements()[i] : nullptr;
+  }
+  if (const auto* list = type->castRaw<c10::ListType>()) {
+    return list->getElementType();
+  }
+  if (const auto* dict = type->castRaw<c10::DictType>()) {
+    return dict->getValueType();
+  }
+  return nullptr;
+}
+
+// The literal as an argument, where it is a number.
+std::optional<Argument> NumberOf(const c10::IValue& literal) {
+  if (literal.isBool()) return literal.toBool();
+  if (literal.isInt()) return literal.toInt();
+  if (literal.isDouble()) return literal.toDouble();
+  return std::nullopt;
+}
+
+}  // namespace
+
+ValueId Converter::TensorOfNumber(const Item& item) {
+  Argument number = ValueRef{item.value};
+  base::DType dtype = base::DType::kInt64;
+  if (item.kind == Item::Kind::kLiteral) {
+    number = *NumberOf(item.literal);
+    if (item.literal.isDouble()) dtype = base::DType::kFloat64;
+    if (item.literal.isBool()) dtype = base::DType::kBool;
+  } else {
+    const ValueKind kind = build_.graph().value(item.value).kind;
+    if (kind == ValueKind::kSymFloat) dtype = base::DType::kFloat64;
+    if (kind == ValueKind::kSymBool) dtype = base::DType::kBool;
+  }
+  return build_.Emit("result", "aten.scalar_tensor.default",
+                     {{"s", std::move(number)}, {"dtype", dtype}});
+}
+
+absl::Status Converter::AddOutput(const Item& item, const c10::TypePtr& type) {
   if (item.kind == Item::Kind::kList || item.kind == Item::Kind::kDict) {
-    for (const Item& element : item.elements()) {
-      REFRACT_RETURN_IF_ERROR(AddOutput(element));
+    for (size_t i = 0; i < item.elements().size(); ++i) {
+      REFRACT_RETURN_IF_ERROR(
+          AddOutput(item.elements()[i], ElementType(type, i)));
     }
     return absl::OkStatus();
   }
   Graph& graph = build_.graph();
-  const std::string name = absl::StrCat("output_", graph.outputs.size());
-  if (item.kind != Item::Kind::kValue || item.is_number) {
-    return absl::UnimplementedError(absl::StrCat(name, " is no tensor"));
+  const size_t position = num_results_++;
+  const bool number = item.is_number || (item.kind == Item::Kind::kLiteral &&
+                                         NumberOf(item.literal));
+  ValueId value = item.value;
+  if (number && type != nullptr && type->kind() == c10::TypeKind::TensorType) {
+    value = TensorOfNumber(item);  // a size, in a trace
+  } else if (item.kind != Item::Kind::kValue || number) {
+    if (!item.is_none()) {
+      build_.AddNote(absl::StrCat(
+          "result ", position, " is no tensor",
+          type == nullptr ? "" : absl::StrCat(" (", type->str(), ")"),
+          "; left out"));
+    }
+    return absl::OkStatus();
   }
-  graph.outputs.push_back(item.value);
-  graph.output_names.push_back(name);
+  graph.output_names.push_back(absl::StrCat("output_", graph.outputs.size()));
+  graph.outputs.push_back(value);
   return absl::OkStatus();
 }
 
@@ -130,6 +253,7 @@ absl::Status Converter::AddAttributes() {
   }
   for (const auto& [name, tensor] : archive_.module().named_buffers()) {
     REFRACT_RETURN_IF_ERROR(build_.WeightOf(name, tensor).status());
+    build_.MarkBuffer(name);
   }
   return absl::OkStatus();
 }

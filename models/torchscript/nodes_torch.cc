@@ -112,7 +112,7 @@ absl::Status Converter::Emit(const Traced& traced,
     }
   }
   for (const JitValue* output : source.outputs()) {
-    REFRACT_RETURN_IF_ERROR(AddOutput(ItemOf(output)));
+    REFRACT_RETURN_IF_ERROR(AddOutput(ItemOf(output), output->type()));
   }
   REFRACT_RETURN_IF_ERROR(CheckWrittenWeights());
   return AddAttributes();

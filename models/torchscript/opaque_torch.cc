@@ -190,7 +190,7 @@ absl::Status Converter::ReturnFrom(const JitValue* source, JitValue* value,
   torch::jit::Graph& flat = *traced_.graph;
   if (item.kind != Item::Kind::kOpaque) {
     flat.registerOutput(value);
-    return AddOutput(item);
+    return AddOutput(item, value->type());
   }
   const c10::IValue& example = item.example;
   const auto each = [&](JitNode* node, const c10::IValue& contents) {

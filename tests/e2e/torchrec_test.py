@@ -1,9 +1,11 @@
-"""TorchRec's inference form: fx trace, torch.jit.script, torch.jit.freeze.
+"""TorchRec's models: its inference form (fx trace, torch.jit.script,
+torch.jit.freeze), float tables and tables of int8, and torch.export's.
 
-Its jagged tensors become a region on the CN, its dense part runs on the HN;
-float tables and tables of int8, in one process and over real nodes.
+What is jagged runs on the CN, the dense part on the HN; in one process and over
+real nodes. Jagged tensors as arguments, and requests that share executions.
 """
 
+import concurrent.futures
 import contextlib
 import io
 import logging
@@ -14,6 +16,7 @@ import shutil
 import tempfile
 import unittest
 import warnings
+from typing import Dict
 
 import torch
 from safetensors.torch import load_file
@@ -21,6 +24,7 @@ from torch import nn
 
 from models.zoo import safetensors_io
 from tests.e2e import support
+from tests.e2e.batching_test import pulses, summary
 
 MISSING = ""
 try:
@@ -50,6 +54,9 @@ DIM = 8
 SAMPLE = 5
 BATCHES = (1, 2, 33, 256)
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
+# Of each model at once, and of each client.
+CLIENTS = 6
+REQUESTS = 30
 
 
 class Dlrm(nn.Module):
@@ -92,6 +99,262 @@ def request(batch, generator):
         "values": torch.randint(ROWS, (int(lengths.sum()),), generator=generator),
         "lengths": lengths,
     }
+
+
+if not MISSING:
+
+    class Keyed(Dlrm):
+        """The jagged features as an argument."""
+
+        def forward(self, dense: torch.Tensor, Features: torchrec.KeyedJaggedTensor):
+            pooled = self.tables(Features).values().view(-1, 3, DIM)
+            x = self.bottom(dense)
+            both = torch.cat([x.unsqueeze(1), pooled], 1)
+            dots = torch.bmm(both, both.transpose(1, 2)).flatten(1)
+            return torch.sigmoid(self.top(torch.cat([both.flatten(1), dots], 1)))
+
+    class Jagged(nn.Module):
+        """A bag per row as an argument, and others by name."""
+
+        def __init__(self):
+            super().__init__()
+            self.bags = nn.EmbeddingBag(ROWS, DIM, mode="sum", include_last_offset=True)
+            self.top = nn.Linear(DIM, 1)
+
+        def forward(
+            self, one: torchrec.JaggedTensor, more: Dict[str, torchrec.JaggedTensor]
+        ):
+            user = more["user"]
+            item = more["item"]
+            x = self.bags(one.values(), one.offsets())
+            y = self.bags(user.values(), user.offsets())
+            z = self.bags(item.values(), item.offsets())
+            return self.top(x + torch.relu(y * z))
+
+
+def sample_of(tensors):
+    """The tensors for bags of lengths of which no two sums are equal, nor one the
+    number of bags: import tells sizes apart by their being different."""
+    more = {}
+    for place, name in enumerate(name for name in tensors if name.endswith("__lengths")):
+        lengths = torch.arange(tensors[name].numel()) % 3
+        lengths[0] += 2 + place
+        values = name.replace("lengths", "values")
+        more[name] = lengths
+        more[values] = torch.arange(int(lengths.sum())) % ROWS
+    return {**tensors, **more}
+
+
+def keyed_request(batch, generator):
+    tensors = request(batch, generator)
+    return {
+        "dense": tensors["dense"],
+        "Features__values": tensors["values"],
+        "Features__lengths": tensors["lengths"],
+    }
+
+
+def jagged_request(batch, generator):
+    tensors = {}
+    for name in ("one", "more_user", "more_item"):
+        lengths = torch.randint(4, (batch,), generator=generator)
+        lengths[-1] = 2
+        tensors[f"{name}__values"] = torch.randint(
+            ROWS, (int(lengths.sum()),), generator=generator
+        )
+        tensors[f"{name}__lengths"] = lengths
+    return tensors
+
+
+def keyed_arguments(tensors):
+    return tensors["dense"], torchrec.KeyedJaggedTensor(
+        list(FEATURES), tensors["Features__values"], lengths=tensors["Features__lengths"]
+    )
+
+
+def jagged_arguments(tensors):
+    def one(name):
+        return torchrec.JaggedTensor(
+            tensors[f"{name}__values"], lengths=tensors[f"{name}__lengths"]
+        )
+
+    return one("one"), {"user": one("more_user"), "item": one("more_item")}
+
+
+@unittest.skipIf(MISSING, MISSING)
+class Arguments(unittest.TestCase):
+    """Objects of TorchRec's classes as arguments of forward()."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="refract-torchrec-"))
+        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        cls.repository = cls.folder / "repo"
+        seed = int(os.environ.get("REFRACT_TEST_SEED", random.randrange(2**31)))
+        print(f"seed {seed} (repeat with REFRACT_TEST_SEED)")
+        cls.generator = torch.Generator().manual_seed(seed)
+        torch.manual_seed(seed)
+        keyed = Keyed().eval()
+        jagged = Jagged().eval()
+        # name: module, request, arguments made of it
+        cls.models = {
+            "keyed": (keyed, keyed_request, keyed_arguments),
+            "exported": (keyed, keyed_request, keyed_arguments),
+            "jagged": (jagged, jagged_request, jagged_arguments),
+        }
+        for name, (module, make, arguments) in cls.models.items():
+            sample = sample_of(make(SAMPLE, cls.generator))
+            path = cls.folder / f"{name}.sample.safetensors"
+            safetensors_io.write(path, sample)
+            file = cls.folder / f"{name}.{'pt2' if name == 'exported' else 'pt'}"
+            with warnings.catch_warnings(), torch.no_grad():
+                warnings.simplefilter("ignore")
+                if name == "exported":
+                    cls.export(module, arguments(sample), file)
+                else:
+                    script = symbolic_trace(module) if name == "keyed" else module
+                    frozen = torch.jit.freeze(torch.jit.script(script))
+                    torch.jit.save(frozen, str(file))
+            keys = ["--keys", f"Features={','.join(FEATURES)}"]
+            support.refract(
+                "import", file, "--repo", cls.repository, "--name", name,
+                "--sample", path, *LIBRARIES, *(keys if name == "keyed" else []),
+            )
+            support.refract("partition", cls.repository / name, "--method", "heuristic")
+
+    @staticmethod
+    def export(module, arguments, file):
+        any_size = {0: torch.export.Dim.DYNAMIC}
+        logging.disable(logging.WARNING)
+        try:
+            program = torch.export.export(
+                module, arguments,
+                dynamic_shapes=(any_size, [any_size, None, any_size, None, None, None]),
+            )
+            torch.export.save(program, file)
+        finally:
+            logging.disable(logging.NOTSET)
+
+    def cases(self, name, batches=BATCHES):
+        """(batch, tensors, the module's own answer)"""
+        module, make, arguments = self.models[name]
+        for batch in batches:
+            tensors = make(batch, self.generator)
+            with torch.no_grad():
+                yield batch, tensors, module(*arguments(tensors))
+
+    def test_in_process(self):
+        for name in self.models:
+            cases = list(self.cases(name))
+            for mode in ("whole", "split"):
+                pairs, outputs = [], []
+                for batch, tensors, _ in cases:
+                    path = self.folder / f"{name}-{batch}.safetensors"
+                    safetensors_io.write(path, tensors)
+                    outputs.append(f"{path}.{mode}")
+                    pairs += ["--inputs", path, "--outputs", outputs[-1]]
+                support.refract(
+                    "run", self.repository / name, "--mode", mode, *pairs, *LIBRARIES
+                )
+                for (batch, _, wanted), output in zip(cases, outputs):
+                    (scores,) = load_file(output).values()
+                    torch.testing.assert_close(
+                        scores, wanted,
+                        msg=lambda text: f"{name}, {mode}, {batch}: {text}",
+                        **TOLERANCE,
+                    )
+
+    def test_missing_keys_and_parts_are_named(self):
+        def refusal(model, sample, *more):
+            done = support.refract(
+                "import", self.folder / f"{model}.{'pt2' if model == 'exported' else 'pt'}",
+                "--repo", self.folder / "refused", "--name", "m", "--sample", sample,
+                *LIBRARIES, *more, check=False,
+            )
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+            return done.stderr
+
+        sample = self.folder / "keyed.sample.safetensors"
+        self.assertIn("--keys Features=KEY,KEY,...", refusal("keyed", sample))
+        self.assertIn(
+            'no argument "features" takes keys',
+            refusal("keyed", sample, "--keys", "Features=user,item,context",
+                    "--keys", "features=user"),
+        )
+        for text in ("Features", "Features=", "Features=user,,item", "=user"):
+            self.assertIn("wanted ARGUMENT=KEY", refusal("keyed", sample, "--keys", text))
+        self.assertIn(
+            "Features is given twice",
+            refusal("keyed", sample, "--keys", "Features=user", "--keys", "Features=item"),
+        )
+        self.assertIn(
+            "an export has its keys",
+            refusal("exported", sample, "--keys", "Features=user,item,context"),
+        )
+        tensors = keyed_request(SAMPLE, self.generator)
+        del tensors["Features__values"]
+        partial = self.folder / "partial.safetensors"
+        safetensors_io.write(partial, tensors)
+        self.assertIn(
+            "the sample has no Features__values",
+            refusal("keyed", partial, "--keys", "Features=user,item,context"),
+        )
+
+    def test_rows_of_the_dense_part_are_known(self):
+        for name in ("keyed", "exported"):
+            out = support.refract("inspect", self.repository / name, *LIBRARIES).stdout
+            self.assertIn("rows on the HN: requests may be cut and put together", out)
+        # A size that the export knows by a name of its own.
+        self.assertRegex(out, r"Features__lengths +int64 +\[3\*\w+\]")
+
+    def test_requests_of_many_clients_share_executions(self):
+        try:
+            import tritonclient.grpc as triton
+        except ImportError as error:
+            self.skipTest(f"tritonclient[grpc] is missing: {error}")
+        hn = support.gpu_node(self.repository, "--batching-window-us", 20000)
+        self.addCleanup(hn.close)
+        cn = support.cpu_node(self.repository, [hn.address], *LIBRARIES)
+        self.addCleanup(cn.close)
+        with triton.InferenceServerClient(cn.address) as client:
+            support.wait_until(client.is_server_ready, "the CN is ready")
+        types = {torch.float32: "FP32", torch.int64: "INT64"}
+        cases = {
+            name: list(self.cases(name, (1, 2, 3, 7))) for name in ("keyed", "exported")
+        }
+
+        def one(name, client_index):
+            with triton.InferenceServerClient(cn.address) as client:
+                for i in range(REQUESTS):
+                    own = cases[name]
+                    batch, tensors, wanted = own[(client_index + i) % len(own)]
+                    inputs = []
+                    for key, tensor in tensors.items():
+                        item = triton.InferInput(
+                            key, list(tensor.shape), types[tensor.dtype]
+                        )
+                        item.set_data_from_numpy(tensor.numpy())
+                        inputs.append(item)
+                    answer = client.infer(name, inputs)
+                    scores = torch.from_numpy(answer.as_numpy("output_0").copy())
+                    torch.testing.assert_close(
+                        scores, wanted, msg=lambda text: f"{name}, {batch}: {text}",
+                        **TOLERANCE,
+                    )
+
+        with concurrent.futures.ThreadPoolExecutor(2 * CLIENTS) as pool, pulses(hn):
+            running = [
+                pool.submit(one, name, i) for name in cases for i in range(CLIENTS)
+            ]
+            for done in running:
+                done.result()
+        self.assertEqual(hn.stop(), 0, hn.output())
+        for name in cases:
+            counts = summary(hn, name)
+            self.assertEqual(counts["failed"], 0, counts)
+            self.assertEqual(counts["succeeded"], CLIENTS * REQUESTS, counts)
+            self.assertGreater(counts["merged"], 0, counts)
 
 
 @unittest.skipIf(MISSING, MISSING)

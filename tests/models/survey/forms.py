@@ -179,11 +179,12 @@ def make(case, form, module, example, path):
             made = quietly(torch.jit.freeze, made)
     torch.jit.save(made, str(path))
     names = [a.name for a in made.forward.schema.arguments[1:]]
-    return [
-        name
-        for prefix, value in zip(names, example)
-        for name, _ in named_leaves(prefix, value)
-    ]
+    leaves = []
+    for prefix, value in zip(names, example):
+        for name, _ in named_leaves(prefix, value):
+            # An argument and a key of another one: the second is NAME_1.
+            leaves.append(name if name not in leaves else f"{name}_1")
+    return leaves
 
 
 def export(case, form, folder, batches, seed):
@@ -216,6 +217,9 @@ def export(case, form, folder, batches, seed):
         # A model may write into its arguments.
         positional, keywords = arguments(case, args)
         results[batch] = quietly(module, *positional, **keywords)
+        if form in TRACED:
+            # What a trace returns of sizes is tensors.
+            results[batch] = pytree.tree_map_only(int, torch.tensor, results[batch])
         keys = output_names(results[batch], form not in SCRIPTED)
         files.answers[batch] = {
             key: tensor.clone() for key, tensor in zip(keys, tensors_of(results[batch]))

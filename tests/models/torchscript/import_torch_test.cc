@@ -24,6 +24,7 @@
 namespace refract::models {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -496,13 +497,170 @@ TEST(ImportTorchScriptTest, CounterIsRefused) {
   EXPECT_THAT(status.message(), HasSubstr("weight calls"));
 }
 
-TEST(ImportTorchScriptTest, InputsAndOutputsThatAreNoTensorsAreRefused) {
+TEST(ImportTorchScriptTest, InputsThatAreNoTensorsAreRefused) {
   EXPECT_THAT(Refusal(Define("def forward(self, x, n: int):\n  return x + n\n"))
                   .message(),
               HasSubstr("input n"));
-  EXPECT_THAT(Refusal(Define("def forward(self, x):\n  return x, x.size(0)\n"))
-                  .message(),
-              HasSubstr("output_1"));
+  EXPECT_THAT(
+      Refusal(Define("def forward(self, x):\n  return x.size(0)\n")).message(),
+      HasSubstr("the model returns no tensor"));
+}
+
+TEST(ImportTorchScriptTest, ResultsThatAreNoTensorsAreLeftOutAndNoted) {
+  const std::string path = PathOf("model");
+  torch::jit::Module module = Define(R"(
+    def forward(self, x):
+      return {"n": x.size(0)}, [x * 2, x], None, 0.5, x.size(), "name", x
+  )");
+  module.save(path);
+  const auto model = ImportTorchScript(path);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_THAT(model->graph.output_names,
+              ElementsAre("output_0", "output_1", "output_2"));
+  EXPECT_THAT(model->notes,
+              ElementsAre("result 0 is no tensor (int); left out",
+                          "result 4 is no tensor (float); left out",
+                          "result 5 is no tensor (int[]); left out",
+                          "result 6 is no tensor (str); left out"));
+  const at::Tensor x = Seeded({3, 4});
+  const auto got = RunImported(*model, {x});
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_TRUE(at::equal((*got)[0], x * 2));
+  EXPECT_TRUE(at::equal((*got)[1], x));
+  EXPECT_TRUE(at::equal((*got)[2], x));
+}
+
+TEST(ImportTorchScriptTest, ConstantsThatShareRowsHaveTheirValues) {
+  torch::jit::Module module("test");
+  const at::Tensor rows = Seeded({4, 8});
+  module.register_buffer("spread", rows[0].expand({3, 8}));
+  module.register_parameter("every_other", rows[1].slice(0, 0, 8, 2), false);
+  module.register_parameter("turned", rows.t(), false);
+  module.register_buffer("first", rows.narrow(0, 0, 2));
+  module.register_buffer("last", rows.narrow(0, 2, 2));
+  module.register_buffer("nothing", at::zeros({0, 4}));
+  module.register_parameter("bias", at::ones({1}), false);
+  module.define(R"(
+    def forward(self, x):
+      y = torch.matmul(x, self.spread.t()) + self.bias.expand(3)
+      z = torch.matmul(x, self.turned)[:, :2] * self.every_other[:2]
+      w = torch.cat([z, self.nothing[:, :2]], 0) + torch.matmul(x, self.last.t())
+      return y, w - torch.matmul(x, self.first.t())
+  )");
+  module.eval();
+  const std::vector<at::Tensor> inputs = {Seeded({3, 8})};
+  for (const bool frozen : {false, true}) {
+    ImportedModel model =
+        Check(frozen ? torch::jit::freeze_module(module) : module, inputs,
+              frozen ? "frozen" : "saved");
+    const absl::Status bound = BindTables({}, model);
+    EXPECT_TRUE(bound.ok()) << bound;
+  }
+}
+
+TEST(ImportTorchScriptTest, TablesWithoutValuesAreMissedFrozenOrNot) {
+  torch::jit::Module module("test");
+  module.register_parameter("table", at::zeros({1}).expand({1000, 8}), false);
+  module.define(R"(
+    def forward(self, ids):
+      return torch.embedding(self.table.detach(), ids)
+  )");
+  module.eval();
+  const at::Tensor ids = at::tensor({0, 999}, at::kLong);
+  for (const bool frozen : {false, true}) {
+    ImportedModel model =
+        Check(frozen ? torch::jit::freeze_module(module) : module, {ids},
+              frozen ? "frozen" : "saved");
+    EXPECT_THAT(BindTables({}, model).message(),
+                HasSubstr("[1000, 8] was exported without values"));
+  }
+}
+
+TEST(ImportTorchScriptTest, ArgumentAndKeyOfOneName) {
+  const at::Tensor a = Seeded({3, 4});
+  const at::Tensor b = a * 2 + 1;
+  c10::Dict<std::string, at::Tensor> features;
+  features.insert("x", a);
+  features.insert("item", b);
+  torch::jit::Module module = Define(R"(
+    def forward(self, features: Dict[str, Tensor], features_x):
+      return features["x"] - features["item"] * features_x
+  )");
+  // The first in forward() has the name, as with torch.export.
+  CheckSample(module,
+              {{"features_x", a}, {"features_item", b}, {"features_x_1", b}},
+              {features, b});
+  torch::jit::Module turned = Define(R"(
+    def forward(self, features_x, features: Dict[str, Tensor]):
+      return features["x"] - features["item"] * features_x
+  )");
+  CheckSample(turned,
+              {{"features_x", b}, {"features_item", b}, {"features_x_1", a}},
+              {b, features});
+  module.save(PathOf("one"));
+  EXPECT_THAT(
+      ImportTorchScript(PathOf("one"),
+                        SampleOf({{"features_x", a}, {"features_item", b}}))
+          .status()
+          .message(),
+      HasSubstr("the argument features_x and the key \"x\" of the argument "
+                "features are both called features_x"));
+}
+
+TEST(ImportTorchScriptTest, OptionalArgumentIsNotAnotherThatBeginsAlike) {
+  const at::Tensor a = Seeded({3, 4});
+  torch::jit::Module module = Define(R"(
+    def forward(self, x, mask: Optional[Tensor], mask_2):
+      if mask is not None:
+        x = x * mask
+      return x + mask_2
+  )");
+  const ImportedModel model = CheckSample(module, {{"x", a}, {"mask_2", a * 3}},
+                                          {a, c10::IValue(), a * 3});
+  EXPECT_EQ(model.graph.inputs.size(), 2u);
+}
+
+TEST(ImportTorchScriptTest, LookUpsOfMaxNormScaleWhatTheyLookUp) {
+  torch::jit::Module module("test");
+  module.register_parameter("table", Seeded({9, 4}), false);
+  module.define(R"(
+    def forward(self, ids, offsets):
+      table = self.table.detach()
+      torch.embedding_renorm_(table, ids, 0.7, 2.0)
+      one = torch.embedding(self.table, ids)
+      torch.embedding_renorm_(table, ids, 0.7, 2.0)
+      bags, _, _, _ = torch.embedding_bag(self.table, ids, offsets)
+      return one, bags
+  )");
+  module.eval();
+  const std::string path = PathOf("model");
+  module.save(path);
+  const auto model = ImportTorchScript(path);
+  ASSERT_TRUE(model.ok()) << model.status();
+  at::manual_seed(11);
+  for (int i = 0; i < 5; ++i) {
+    // forward() changes its table; what it gives does not depend on that.
+    const at::Tensor ids = at::randint(9, {6}, at::kLong);
+    const at::Tensor offsets = at::tensor({0, 2, 2}, at::kLong);
+    const std::vector<at::Tensor> want =
+        Flatten(module.forward({ids, offsets}));
+    const auto got = RunImported(*model, {ids, offsets});
+    ASSERT_TRUE(got.ok()) << got.status();
+    for (size_t k = 0; k < 2; ++k) {
+      EXPECT_TRUE(at::allclose((*got)[k], want[k], 1e-5, 1e-6)) << k;
+    }
+    EXPECT_LE((*got)[0].norm(2, 1).max().item<float>(), 0.7f + 1e-5f);
+  }
+  torch::jit::Module tied("test");
+  tied.register_parameter("table", Seeded({9, 4}), false);
+  tied.define(R"(
+    def forward(self, ids):
+      torch.embedding_renorm_(self.table.detach(), ids, 0.7, 2.0)
+      return torch.matmul(torch.embedding(self.table, ids), self.table.t())
+  )");
+  EXPECT_THAT(Refusal(tied).message(),
+              AllOf(HasSubstr("max_norm scales rows of the table table"),
+                    HasSubstr("(aten.t.default) reads it")));
 }
 
 TEST(ImportTorchScriptTest, DamagedFilesAreRefusedByName) {

@@ -1,0 +1,226 @@
+// Sizes that operators hold to the batch, though the export says nothing of it.
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "models/shapes/infer.h"
+
+namespace refract::models {
+namespace {
+
+// Sizes that are tried to learn what another one is made of.
+constexpr int64_t kTry = 1000;
+constexpr int64_t kMaxFactor = 10'000;  // features in one vector of lengths
+
+// The symbol's value is factor × batch + offset.
+struct Tie {
+  std::string symbol;
+  int64_t factor = 0;
+  int64_t offset = 0;
+};
+
+// Both sizes are equal in every request that runs.
+using Equal = std::pair<SymExpr, SymExpr>;
+
+ValueId Ref(const Node& node, absl::string_view name) {
+  const Argument* arg = node.FindArg(name);
+  const auto* ref = arg == nullptr ? nullptr : std::get_if<ValueRef>(arg);
+  return ref == nullptr ? kNoValue : ref->id;
+}
+
+// Dimensions of `operands`, all of one rank, but `skipped`.
+void AddEqual(const Graph& graph, const std::vector<ValueId>& operands,
+              std::optional<int64_t> skipped, std::vector<Equal>& equal) {
+  for (size_t i = 1; i < operands.size(); ++i) {
+    if (operands[0] == kNoValue || operands[i] == kNoValue) return;
+    const Value& a = graph.value(operands[0]);
+    const Value& b = graph.value(operands[i]);
+    if (!a.has_shape || !b.has_shape || a.shape.size() != b.shape.size()) {
+      continue;
+    }
+    const auto rank = static_cast<int64_t>(a.shape.size());
+    for (int64_t d = 0; d < rank; ++d) {
+      if (skipped && (*skipped < 0 ? *skipped + rank : *skipped) == d) continue;
+      equal.emplace_back(a.shape[d], b.shape[d]);
+    }
+  }
+}
+
+// What operators that neither broadcast nor pad say of their operands. (cat()
+// lets an empty vector pass, whatever its length: vectors do not count.)
+std::vector<Equal> EqualSizes(const Graph& graph) {
+  std::vector<Equal> equal;
+  for (const Node& node : graph.nodes) {
+    if (node.op == "aten.cat.default" || node.op == "aten.stack.default") {
+      const Argument* tensors = node.FindArg("tensors");
+      const auto* list =
+          tensors == nullptr ? nullptr : std::get_if<ValueList>(tensors);
+      const Argument* dim = node.FindArg("dim");
+      const auto* axis = dim == nullptr ? nullptr : std::get_if<int64_t>(dim);
+      if (list == nullptr || (dim != nullptr && axis == nullptr)) continue;
+      const bool vectors =
+          std::any_of(list->begin(), list->end(), [&](ValueId id) {
+            return id == kNoValue || graph.value(id).shape.size() < 2;
+          });
+      if (vectors) continue;
+      std::optional<int64_t> skipped;
+      if (node.op == "aten.cat.default") skipped = axis ? *axis : 0;
+      AddEqual(graph, *list, skipped, equal);
+    } else if (node.op == "aten.bmm.default") {
+      const ValueId a = Ref(node, "self");
+      const ValueId b = Ref(node, "mat2");
+      if (a == kNoValue || b == kNoValue) continue;
+      const Value& left = graph.value(a);
+      const Value& right = graph.value(b);
+      if (left.shape.size() != 3 || right.shape.size() != 3) continue;
+      equal.emplace_back(left.shape[0], right.shape[0]);
+    }
+  }
+  return equal;
+}
+
+// The least value of `symbol` for which `size` is `wanted`. Sizes grow with
+// what they are made of; for others nothing is found.
+std::optional<int64_t> LeastFor(const SymExpr& size, const std::string& symbol,
+                                int64_t wanted) {
+  int64_t low = 0;
+  int64_t high = (wanted + 2) * kMaxFactor;
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    const auto value = size.Evaluate({{symbol, middle}});
+    if (!value.ok()) return std::nullopt;
+    if (*value < wanted) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  const auto value = size.Evaluate({{symbol, low}});
+  if (!value.ok() || *value != wanted) return std::nullopt;
+  return low;
+}
+
+// `text` with each `symbol` in it replaced. Symbols are whole words.
+SymExpr Replaced(const SymExpr& size, const Tie& tie,
+                 const std::string& batch) {
+  if (size.is_unknown()) return size;
+  const std::string text = size.ToString();
+  const std::string with =
+      absl::StrCat("(", tie.factor, "*", batch, " + ", tie.offset, ")");
+  const auto in_word = [](char c) {
+    return absl::ascii_isalnum(c) || c == '_';
+  };
+  std::string result;
+  for (size_t i = 0; i < text.size();) {
+    size_t end = i;
+    while (end < text.size() && in_word(text[end])) ++end;
+    if (end == i) {
+      result += text[i++];
+      continue;
+    }
+    const std::string word = text.substr(i, end - i);
+    result += word == tie.symbol ? with : word;
+    i = end;
+  }
+  const auto parsed = SymExpr::Parse(result);
+  return parsed.ok() ? *parsed : SymExpr();
+}
+
+// What `size` being the batch says of its only symbol.
+std::optional<Tie> TieOf(const SymExpr& size, const std::string& batch) {
+  const std::vector<std::string> symbols = size.Symbols();
+  if (symbols.size() != 1 || symbols[0] == batch) return std::nullopt;
+  const auto first = LeastFor(size, symbols[0], kTry);
+  const auto second = LeastFor(size, symbols[0], kTry + 1);
+  if (!first || !second) return std::nullopt;
+  Tie tie;
+  tie.symbol = symbols[0];
+  tie.factor = *second - *first;
+  tie.offset = *first - kTry * tie.factor;
+  if (tie.factor < 1 || tie.factor > kMaxFactor || tie.offset < 0) {
+    return std::nullopt;
+  }
+  if (!(Replaced(size, tie, batch) == SymExpr::Symbol(batch))) {
+    return std::nullopt;
+  }
+  return tie;
+}
+
+// Only a vector of integers, and nothing else that a request brings.
+bool IsSizeOfVector(const Graph& graph, const std::string& symbol) {
+  bool found = false;
+  for (const ValueId id : graph.inputs) {
+    const Value& input = graph.value(id);
+    for (const SymExpr& size : input.shape) {
+      const std::vector<std::string> symbols = size.Symbols();
+      if (std::find(symbols.begin(), symbols.end(), symbol) == symbols.end()) {
+        continue;
+      }
+      const bool integers = input.dtype == base::DType::kInt32 ||
+                            input.dtype == base::DType::kInt64;
+      if (input.shape.size() != 1 || !integers || size.symbol() != symbol) {
+        return false;
+      }
+      found = true;
+    }
+  }
+  return found;
+}
+
+void Apply(const Tie& tie, Graph& graph) {
+  const std::string& batch = graph.batch_symbol;
+  for (Value& value : graph.values) {
+    for (SymExpr& size : value.shape) size = Replaced(size, tie, batch);
+    value.sym_value = Replaced(value.sym_value, tie, batch);
+  }
+  SymbolRange tied{.symbol = tie.symbol};
+  std::erase_if(graph.symbols, [&](const SymbolRange& range) {
+    if (range.symbol != tie.symbol) return false;
+    tied = range;
+    return true;
+  });
+  for (SymbolRange& range : graph.symbols) {
+    if (range.symbol != batch) continue;
+    if (tied.max != INT64_MAX) {
+      range.max = std::min(range.max, (tied.max - tie.offset) / tie.factor);
+    }
+    const int64_t least =
+        (std::max<int64_t>(tied.min - tie.offset, 0) + tie.factor - 1) /
+        tie.factor;
+    if (least <= range.min) continue;
+    // "2 and more" is what an exporter says of every size.
+    if (least == 2) {
+      graph.min_batch = std::max<int64_t>(graph.min_batch, 2);
+    } else {
+      range.min = least;
+    }
+  }
+}
+
+}  // namespace
+
+void TieSizes(Graph& graph) {
+  if (graph.batch_symbol.empty()) return;
+  const SymExpr batch = SymExpr::Symbol(graph.batch_symbol);
+  // Each time a symbol goes.
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (const auto& [a, b] : EqualSizes(graph)) {
+      if ((a == batch) == (b == batch)) continue;
+      const auto tie = TieOf(a == batch ? b : a, graph.batch_symbol);
+      if (!tie || !IsSizeOfVector(graph, tie->symbol)) continue;
+      Apply(*tie, graph);
+      changed = true;
+      break;
+    }
+  }
+}
+
+}  // namespace refract::models

@@ -1,0 +1,145 @@
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "models/shapes/infer.h"
+
+namespace refract::models {
+namespace {
+
+SymExpr Size(absl::string_view text) { return *SymExpr::Parse(text); }
+
+// Inputs x [B, 5] and `vector` [s], a tensor `pooled` [`rows`, 8] that is made
+// of it, and what puts x and it side by side.
+struct Model {
+  Model(absl::string_view vector, absl::string_view rows,
+        std::vector<std::string> of_pooled = {"8"}) {
+    graph.batch_symbol = "B";
+    graph.symbols = {{.symbol = "B", .min = 1, .max = 4096},
+                     {.symbol = "s", .min = 2}};
+    x = Add("x", base::DType::kFloat32, {"B", "5"});
+    lengths = Add("lengths", base::DType::kInt64, {std::string(vector)});
+    graph.inputs = {x, lengths};
+    of_pooled.insert(of_pooled.begin(), std::string(rows));
+    pooled = Add("pooled", base::DType::kFloat32, of_pooled);
+    joined = Add("joined", base::DType::kFloat32, {"B", "13"});
+  }
+
+  ValueId Add(const std::string& name, base::DType dtype,
+              const std::vector<std::string>& shape) {
+    Value value;
+    value.name = name;
+    value.dtype = dtype;
+    value.has_shape = true;
+    for (const std::string& size : shape) value.shape.push_back(Size(size));
+    return graph.AddValue(std::move(value));
+  }
+
+  void Put(const std::string& op, std::vector<NamedArgument> args) {
+    Node node;
+    node.name = op;
+    node.op = op;
+    node.args = std::move(args);
+    node.outputs = {joined};
+    graph.nodes.push_back(std::move(node));
+  }
+
+  std::string LengthsAfter() {
+    TieSizes(graph);
+    return graph.value(lengths).shape[0].ToString();
+  }
+
+  Graph graph;
+  ValueId x, lengths, pooled, joined;
+};
+
+void PutCat(Model& model) {
+  model.Put("aten.cat.default", {{"tensors", ValueList{model.x, model.pooled}},
+                                 {"dim", int64_t{1}}});
+}
+
+TEST(TieSizesTest, LengthsOfSeveralFeaturesAreAsManyBatches) {
+  Model model("s", "s//3");
+  PutCat(model);
+  EXPECT_EQ(model.LengthsAfter(), "3*B");
+  EXPECT_EQ(model.graph.value(model.pooled).shape[0].ToString(), "B");
+  ASSERT_EQ(model.graph.symbols.size(), 1u);
+  EXPECT_EQ(model.graph.symbols[0].min, 1);
+  EXPECT_EQ(model.graph.symbols[0].max, 4096);
+  EXPECT_EQ(model.graph.min_batch, 1);
+}
+
+TEST(TieSizesTest, OffsetsHaveOneMore) {
+  Model model("s", "(s - 1)//4");
+  PutCat(model);
+  EXPECT_EQ(model.LengthsAfter(), "4*B + 1");
+  Model one("s", "s - 1");
+  PutCat(one);
+  EXPECT_EQ(one.LengthsAfter(), "B + 1");
+}
+
+TEST(TieSizesTest, RangesAreTheTightest) {
+  Model model("s", "s//3");
+  model.graph.symbols[1].max = 300;
+  model.graph.symbols[1].min = 30;
+  PutCat(model);
+  EXPECT_EQ(model.LengthsAfter(), "3*B");
+  EXPECT_EQ(model.graph.symbols[0].min, 10);
+  EXPECT_EQ(model.graph.symbols[0].max, 100);
+  // An exporter's "2 and more" is no limit of the model: smaller ones are
+  // padded.
+  Model equal("s", "s");
+  PutCat(equal);
+  EXPECT_EQ(equal.LengthsAfter(), "B");
+  EXPECT_EQ(equal.graph.symbols[0].min, 1);
+  EXPECT_EQ(equal.graph.min_batch, 2);
+}
+
+TEST(TieSizesTest, MatrixProductsOfBatchesTie) {
+  Model model("s", "s//2", {"8", "4"});
+  model.graph.values[model.x].shape = {Size("B"), Size("5"), Size("8")};
+  model.Put("aten.bmm.default",
+            {{"self", ValueRef{model.x}}, {"mat2", ValueRef{model.pooled}}});
+  EXPECT_EQ(model.LengthsAfter(), "2*B");
+}
+
+TEST(TieSizesTest, WhatMayDifferIsLeft) {
+  {  // along the dimension that cat() joins
+    Model model("s", "s//3", {"5"});
+    model.Put("aten.cat.default",
+              {{"tensors", ValueList{model.x, model.pooled}}});
+    EXPECT_EQ(model.LengthsAfter(), "s");
+  }
+  {  // broadcast: it may be 1
+    Model model("s", "s//3", {"5"});
+    model.Put("aten.add.Tensor",
+              {{"self", ValueRef{model.x}}, {"other", ValueRef{model.pooled}}});
+    EXPECT_EQ(model.LengthsAfter(), "s");
+  }
+  {  // no affine size
+    Model model("s", "s*s");
+    PutCat(model);
+    EXPECT_EQ(model.LengthsAfter(), "s");
+  }
+  {  // rows of a matrix, not lengths
+    Model model("s", "s//3");
+    model.graph.values[model.lengths].shape.push_back(Size("2"));
+    PutCat(model);
+    EXPECT_EQ(model.LengthsAfter(), "s");
+  }
+  {  // vectors: cat() lets empty ones pass
+    Model model("s", "s//3", {});
+    model.graph.values[model.x].shape = {Size("B")};
+    PutCat(model);
+    EXPECT_EQ(model.LengthsAfter(), "s");
+  }
+  {  // the vector's size is made of another one's
+    Model model("2*s", "s");
+    PutCat(model);
+    EXPECT_EQ(model.LengthsAfter(), "2*s");
+  }
+}
+
+}  // namespace
+}  // namespace refract::models
