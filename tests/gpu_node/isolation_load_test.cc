@@ -276,16 +276,6 @@ TEST(IsolationLoadTest, QuietModelsWaitForOneExecutionAtMost) {
   }
 }
 
-TEST(IsolationLoadTest, AlsoAfterPauses) {
-  const uint32_t seed = std::random_device()();
-  std::printf("seed %u\n", seed);
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
-  Draw draw(seed);
-  for (int round = 0; round < 3; ++round) {
-    ExpectWithinBound(RandomSituation(draw, /*bursts=*/true));
-  }
-}
-
 // A loud model of 10 ms beside one that comes twenty at a time, once a second:
 // without a memory of its pauses, the first of each twenty, more than one in a
 // hundred, would wait for 10 ms.
