@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/resident_pages.h"
 #include "base/status_macros.h"
 #include "models/aten/op_library.h"
 #include "models/op_traits.h"
@@ -62,9 +63,13 @@ class Compiler {
     REFRACT_RETURN_IF_ERROR(AddOutputs());
     REFRACT_RETURN_IF_ERROR(Fold());
     FuseSteps(graph_, plan_);
-    if (target_ == Target::kCpu) FuseDense(graph_, plan_);
+    if (target_ == Target::kCpu) {
+      FuseAttention(graph_, plan_);
+      FuseDense(graph_, plan_);
+    }
     MakeFusedKernels();
     DropUnusedConstants();
+    if (target_ == Target::kCpu) ReleaseUnreadWeights();
     PlanMemory(graph_, plan_);
     plan_.signature =
         std::make_unique<Signature>(graph_, part_.inputs, part_.outputs);
@@ -432,38 +437,87 @@ class Compiler {
     }
   }
 
-  // Keeps the memory of constants that something still reads. A constant may
-  // point into another one's memory, hence by address.
-  void DropUnusedConstants() {
-    std::vector<const std::byte*> needed;
-    const auto need = [&](int local) {
-      if (plan_.locals[local].is_constant) {
-        needed.push_back(plan_.constants[local].tensor.data);
-      }
+  // Whether a step's kernel keeps its operand `i` rearranged, and never reads
+  // it where it was.
+  bool IsPacked(const Step& step, size_t i) const {
+    const MatMulOp* const product =
+        step.fused ? ProductOf(*step.fused) : nullptr;
+    const int local = step.operands[i];
+    return target_ == Target::kCpu && product != nullptr && !product->batched &&
+           static_cast<size_t>(product->b) == i &&
+           plan_.locals[local].is_constant &&
+           plan_.constants[local].kind == OperandKind::kTensor;
+  }
+
+  // Where what runs reads constants, ascending. A constant may point into
+  // another one's memory, hence addresses.
+  std::vector<const std::byte*> ReadAddresses() const {
+    std::vector<const std::byte*> read;
+    const auto add = [&](int local) {
+      if (!plan_.locals[local].is_constant) return;
+      const Operand& operand = plan_.constants[local];
+      read.push_back(operand.kind == OperandKind::kWeight
+                         ? operand.weight->data
+                         : operand.tensor.data);
     };
     for (const Step& step : plan_.steps) {
-      for (int local : step.operands) need(local);
+      for (size_t i = 0; i < step.operands.size(); ++i) {
+        if (!IsPacked(step, i)) add(step.operands[i]);
+      }
     }
-    for (const PlanOutput& output : plan_.outputs) need(output.local);
-    std::sort(needed.begin(), needed.end());
-    const auto is_needed = [&](const std::byte* data, size_t bytes) {
-      if (data == nullptr) return false;
-      const auto first = std::lower_bound(needed.begin(), needed.end(), data);
-      return first != needed.end() &&
-             *first < data + std::max<size_t>(bytes, 1);
-    };
+    for (const PlanOutput& output : plan_.outputs) add(output.local);
+    std::sort(read.begin(), read.end());
+    return read;
+  }
+
+  static bool IsRead(const std::vector<const std::byte*>& read,
+                     const std::byte* data, size_t bytes) {
+    if (data == nullptr) return false;
+    const auto first = std::lower_bound(read.begin(), read.end(), data);
+    return first != read.end() && *first < data + std::max<size_t>(bytes, 1);
+  }
+
+  // Keeps the memory of constants that something still reads. Of the others
+  // the shapes stay.
+  void DropUnusedConstants() {
+    const std::vector<const std::byte*> read = ReadAddresses();
     for (Folded& folded : folded_) {
       const base::TensorView& result = folded.result.operand.tensor;
-      if (is_needed(folded.buffer.data(), folded.buffer.size())) {
+      if (IsRead(read, folded.buffer.data(), folded.buffer.size())) {
         plan_.constant_buffers.push_back(std::move(folded.buffer));
-      } else if (is_needed(result.data, result.bytes)) {
+      } else if (IsRead(read, result.data, result.bytes)) {
         plan_.constant_results.push_back(std::move(folded.result));
       }
     }
     // Dense copies of weights that were only folded into something else.
     std::erase_if(plan_.constant_buffers, [&](const auto& buffer) {
-      return !is_needed(buffer.data(), buffer.size());
+      return !IsRead(read, buffer.data(), buffer.size());
     });
+  }
+
+  // Weights that were rearranged, or folded into something else, are not read
+  // where they are mapped: their pages would be held for nothing.
+  void ReleaseUnreadWeights() {
+    const std::vector<const std::byte*> read = ReadAddresses();
+    for (const Local& local : plan_.locals) {
+      if (local.id == models::kNoValue) continue;
+      const Value& value = graph_.value(local.id);
+      if (!value.is_weight()) continue;
+      const auto view = plan_.weights->Get(value.weight);
+      if (!view.ok()) continue;
+      // From the first element to the end of the last, whatever lies between.
+      int64_t last = view->data == nullptr ? -1 : 0;
+      for (size_t d = 0; d < view->sizes.size() && last >= 0; ++d) {
+        last = view->sizes[d] == 0
+                   ? -1
+                   : last + (view->sizes[d] - 1) * view->strides[d];
+      }
+      const size_t bytes =
+          static_cast<size_t>(last + 1) * base::SizeOf(view->dtype);
+      if (!IsRead(read, view->data, bytes)) {
+        base::DropResidentPages({view->data, bytes});
+      }
+    }
   }
 
   struct Folded {

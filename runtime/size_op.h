@@ -1,10 +1,9 @@
 #ifndef REFRACT_RUNTIME_SIZE_OP_H_
 #define REFRACT_RUNTIME_SIZE_OP_H_
 
-// Sizes of tensors and arithmetic on them, ready to be evaluated often:
-// models/aten/size_ops.h has the arithmetic itself.
+// Sizes of tensors and arithmetic on them, ready to be evaluated often: the
+// arguments are sorted out once, models/aten/size_ops.h does the rest.
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,7 +25,6 @@ class SizeOp {
   absl::StatusOr<Operand> Evaluate(const Operands& operands) const;
 
  private:
-  enum class Kind : uint8_t { kSize, kNumel, kArithmetic };
   // One argument: a literal, or an operand.
   struct Source {
     Operand literal;
@@ -34,7 +32,6 @@ class SizeOp {
   };
   SizeOp() = default;
 
-  Kind kind_ = Kind::kArithmetic;
   std::string op_;
   std::vector<Source> sources_;
 };

@@ -49,9 +49,9 @@ absl::StatusOr<Operand> ToInt(double value) {
 absl::StatusOr<Operand> OfTensor(absl::string_view op,
                                  absl::Span<const Operand> arguments) {
   const Operand& tensor = arguments[0];
-  std::vector<int64_t> dims;
+  absl::Span<const int64_t> dims;
   if (tensor.kind == Operand::Kind::kTensor) {
-    dims.assign(tensor.tensor.dims.begin(), tensor.tensor.dims.end());
+    dims = tensor.tensor.dims;
   } else if (tensor.kind == Operand::Kind::kWeight) {
     dims = tensor.weight->sizes;
   } else {
@@ -238,6 +238,22 @@ absl::StatusOr<Operand> EvaluateSizeOp(absl::string_view op,
       absl::StrCat(op, " has ", arguments.size(), " arguments"));
 }
 
+bool IsLiteralNumber(const Argument& argument, Operand& operand) {
+  if (const auto* i = std::get_if<int64_t>(&argument)) {
+    operand.kind = Operand::Kind::kInt;
+    operand.i = *i;
+  } else if (const auto* f = std::get_if<double>(&argument)) {
+    operand.kind = Operand::Kind::kFloat;
+    operand.f = *f;
+  } else if (const auto* b = std::get_if<bool>(&argument)) {
+    operand.kind = Operand::Kind::kBool;
+    operand.b = *b;
+  } else {
+    return false;
+  }
+  return true;
+}
+
 absl::StatusOr<Operand> EvaluateSizeOp(const Node& node,
                                        absl::Span<const Operand> operands) {
   std::vector<Operand> arguments;
@@ -249,13 +265,7 @@ absl::StatusOr<Operand> EvaluateSizeOp(const Node& node,
             absl::StrCat(node.name, ": too few operands"));
       }
       arguments.push_back(operands[next++]);
-    } else if (const auto* i = std::get_if<int64_t>(&arg.value)) {
-      arguments.push_back(IntOperand(*i));
-    } else if (const auto* f = std::get_if<double>(&arg.value)) {
-      arguments.push_back(FloatOperand(*f));
-    } else if (const auto* b = std::get_if<bool>(&arg.value)) {
-      arguments.push_back(BoolOperand(*b));
-    } else {
+    } else if (!IsLiteralNumber(arg.value, arguments.emplace_back())) {
       return absl::InvalidArgumentError(
           absl::StrCat(node.name, ": argument ", arg.name, " is no number"));
     }

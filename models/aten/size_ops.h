@@ -17,8 +17,9 @@ namespace refract::models::aten {
 bool IsSizeOp(absl::string_view op);
 
 // `arguments`: every argument in order, literals as operands, too.
-// InvalidArgument: overflow, division by zero, a dimension that does not exist,
-// an argument that is no number. NotFound: no such operator.
+// Allocates nothing unless it fails. InvalidArgument: overflow, division by
+// zero, a dimension that does not exist, an argument that is no number.
+// NotFound: no such operator.
 absl::StatusOr<Operand> EvaluateSizeOp(absl::string_view op,
                                        absl::Span<const Operand> arguments);
 
@@ -29,6 +30,8 @@ absl::StatusOr<Operand> EvaluateSizeOp(const Node& node,
 Operand IntOperand(int64_t i);
 Operand FloatOperand(double f);
 Operand BoolOperand(bool b);
+// Sets `operand` to a literal number; false where the argument is none.
+bool IsLiteralNumber(const Argument& argument, Operand& operand);
 
 }  // namespace refract::models::aten
 

@@ -16,6 +16,9 @@ std::unique_ptr<const Kernel> CreateFusedKernel(
   if (const auto* dense = std::get_if<DenseOp>(&op)) {
     return CreateDenseKernel(*dense, constants, packing);
   }
+  if (const auto* attention = std::get_if<AttentionOp>(&op)) {
+    return CreateWrittenAttentionKernel(*attention);
+  }
   return CreateElementChainKernel(std::get<ElementChainOp>(op));
 }
 

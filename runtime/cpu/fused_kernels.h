@@ -45,6 +45,11 @@ std::unique_ptr<const Kernel> CreateDenseKernel(
     const DenseOp& op, absl::Span<const Operand* const> constants,
     const Packing& packing);
 
+// Attention that is written out: see AttentionOp. Sums as matmul's, chains and
+// softmax as theirs alone. Scores are held for 64 queries at a time.
+std::unique_ptr<const Kernel> CreateWrittenAttentionKernel(
+    const AttentionOp& op);
+
 // Dot products between an item's vectors: see InteractionOp. Sums as matmul's.
 std::unique_ptr<const Kernel> CreateInteractionKernel(const InteractionOp& op);
 

@@ -1,4 +1,5 @@
-// Sums and means over one dimension, softmax and layer norm over the last.
+// Sums and means over dimensions beside each other, softmax and layer norm over
+// the last.
 //
 // A sum along the last dimension is taken in kLanes interleaved partial sums,
 // which are then added in pairs; a sum along another one element after element.
@@ -113,8 +114,10 @@ const float* Floats(const Operands& operands, int operand) {
 
 class SumKernel final : public Kernel {
  public:
-  SumKernel(size_t dim, bool keep, bool mean)
-      : dim_(dim), keep_(keep), mean_(mean) {}
+  // Over dimensions [first, last], which lie beside each other: one long
+  // dimension as far as sums go.
+  SumKernel(size_t first, size_t last, bool keep, bool mean)
+      : first_(first), last_(last), keep_(keep), mean_(mean) {}
 
   absl::string_view name() const override { return mean_ ? "mean" : "sum"; }
 
@@ -123,10 +126,12 @@ class SumKernel final : public Kernel {
     base::Dims& dims = outputs[0].spec.dims;
     outputs[0].spec.dtype = DType::kFloat32;
     dims = operands[0].tensor.dims;
+    const auto begin = dims.begin() + static_cast<std::ptrdiff_t>(first_);
+    const auto end = dims.begin() + static_cast<std::ptrdiff_t>(last_) + 1;
     if (keep_) {
-      dims[dim_] = 1;
+      std::fill(begin, end, 1);
     } else {
-      dims.erase(dims.begin() + static_cast<std::ptrdiff_t>(dim_));
+      dims.erase(begin, end);
     }
     return absl::OkStatus();
   }
@@ -137,26 +142,27 @@ class SumKernel final : public Kernel {
     if (outputs[0].data == nullptr) return absl::OkStatus();
     const base::Dims& dims = operands[0].tensor.dims;
     int64_t outer = 1;
+    int64_t count = 1;
     int64_t inner = 1;
     for (size_t d = 0; d < dims.size(); ++d) {
-      if (d < dim_) outer *= dims[d];
-      if (d > dim_) inner *= dims[d];
+      (d < first_ ? outer : d > last_ ? inner : count) *= dims[d];
     }
     float* const out = reinterpret_cast<float*>(outputs[0].data);
     if (inner == 1) {
-      SumRows(Floats(operands, 0), outer, dims[dim_], out);
+      SumRows(Floats(operands, 0), outer, count, out);
     } else {
-      SumMiddle(Floats(operands, 0), outer, dims[dim_], inner, out);
+      SumMiddle(Floats(operands, 0), outer, count, inner, out);
     }
     if (mean_) {
-      const auto count = static_cast<float>(dims[dim_]);
-      for (int64_t i = 0; i < outer * inner; ++i) out[i] /= count;
+      const auto divisor = static_cast<float>(count);
+      for (int64_t i = 0; i < outer * inner; ++i) out[i] /= divisor;
     }
     return absl::OkStatus();
   }
 
  private:
-  const size_t dim_;
+  const size_t first_;
+  const size_t last_;
   const bool keep_;
   const bool mean_;
 };
@@ -244,15 +250,32 @@ bool GivesFloat(const KernelRequest& request) {
 
 absl::StatusOr<KernelPtr> CreateSum(const KernelRequest& request, bool mean) {
   const NodeArgs& args = request.args;
-  const auto dims = args.Ints("dim");
+  const size_t rank = request.rank(0);
   const auto keep = args.Has("keepdim") ? args.BoolLiteral("keepdim")
                                         : std::optional<bool>(false);
-  if (!dims || dims->size() != 1 || !(*dims)[0].is_literal() || !keep) {
-    return nullptr;
+  if (!keep) return nullptr;
+  // No dimension, or none named, means all of them.
+  std::vector<bool> summed(rank, true);
+  if (args.Has("dim")) {
+    const auto dims = args.Ints("dim");
+    if (!dims) return nullptr;
+    if (!dims->empty()) summed.assign(rank, false);
+    for (const IntSource& dim : *dims) {
+      if (!dim.is_literal()) return nullptr;
+      REFRACT_ASSIGN_OR_RETURN(const size_t d, WrapDim(dim.literal, rank));
+      if (summed[d]) return nullptr;  // LibTorch has a message for that
+      summed[d] = true;
+    }
   }
-  REFRACT_ASSIGN_OR_RETURN(const size_t dim,
-                           WrapDim((*dims)[0].literal, request.rank(0)));
-  return std::make_unique<SumKernel>(dim, *keep, mean);
+  const auto first = static_cast<size_t>(
+      std::find(summed.begin(), summed.end(), true) - summed.begin());
+  const auto count =
+      static_cast<size_t>(std::count(summed.begin(), summed.end(), true));
+  // With others between them they are left to LibTorch.
+  for (size_t d = first; d < first + count; ++d) {
+    if (!summed[d]) return nullptr;
+  }
+  return std::make_unique<SumKernel>(first, first + count - 1, *keep, mean);
 }
 
 absl::StatusOr<KernelPtr> CreateSoftmax(const KernelRequest& request) {
@@ -301,8 +324,12 @@ absl::StatusOr<KernelPtr> CreateReduceKernel(const KernelRequest& request) {
     return nullptr;
   }
   const absl::string_view op = request.node().op;
-  if (op == "aten.sum.dim_IntList") return CreateSum(request, false);
-  if (op == "aten.mean.dim") return CreateSum(request, true);
+  if (op == "aten.sum.dim_IntList" || op == "aten.sum.default") {
+    return CreateSum(request, false);
+  }
+  if (op == "aten.mean.dim" || op == "aten.mean.default") {
+    return CreateSum(request, true);
+  }
   if (op == "aten.softmax.int") return CreateSoftmax(request);
   if (op == "aten._softmax.default" &&
       request.args.BoolLiteral("half_to_float") == false) {

@@ -10,7 +10,7 @@
 namespace refract::runtime::cpu {
 
 // Of float32, rank 1 or more, accumulated in float32:
-//   aten.sum.dim_IntList, aten.mean.dim over one dimension
+//   aten.sum, aten.mean over dimensions beside each other, or over all
 //   aten.softmax.int, aten._softmax over the last:
 //     out[i] = exp(x[i] − max x) / sum_j exp(x[j] − max x)
 //   aten.layer_norm over the last: (x − mean) / √(variance + eps) × w + b,

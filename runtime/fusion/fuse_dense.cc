@@ -21,21 +21,6 @@ const models::Value* ValueOf(const Graph& graph, const Plan& plan, int local) {
   return &graph.value(id);
 }
 
-bool SameShape(const Graph& graph, const Plan& plan, int a, int b) {
-  const models::Value* const x = ValueOf(graph, plan, a);
-  const models::Value* const y = ValueOf(graph, plan, b);
-  return x != nullptr && y != nullptr && x->shape == y->shape;
-}
-
-ElementChainOp* ChainOf(Step& step) {
-  return step.fused ? std::get_if<ElementChainOp>(&*step.fused) : nullptr;
-}
-
-// A step that is one node, computed by a kernel of its own.
-bool IsKernelOf(const Step& step, absl::string_view op) {
-  return step.kernel != nullptr && step.nodes.size() == 1 && step.op == op;
-}
-
 bool IsExpansion(const Step& step) {
   return IsKernelOf(step, "aten.expand.default") ||
          IsKernelOf(step, "aten.expand_as.default");
@@ -94,7 +79,8 @@ class DensePass {
   // Chains broadcast by themselves, as long as something keeps their shape.
   void ReadBeforeExpansions(int index) {
     Step& step = plan_.steps[index];
-    ElementChainOp* const chain = ChainOf(step);
+    ElementChainOp* const chain =
+        step.fused ? std::get_if<ElementChainOp>(&*step.fused) : nullptr;
     if (chain == nullptr || step.outputs[0] == kNoLocal) return;
     int like = -1;
     for (size_t i = 0; i < step.operands.size() && like < 0; ++i) {
@@ -221,32 +207,7 @@ class DensePass {
     }
     // The product's operands first, so that its numbers stay.
     std::vector<int> operands = step.operands;
-    std::vector<int> place(last.operands.size(), kNoOperand);
-    for (size_t i = 0; i < last.operands.size(); ++i) {
-      if (last.operands[i] == result) continue;
-      place[i] = static_cast<int>(operands.size());
-      operands.push_back(last.operands[i]);
-    }
-    ElementChainOp after = *chain;
-    for (size_t i = 0; i < after.inputs.size(); ++i) {
-      ElementInput& input = after.inputs[i];
-      if (input.operand == kNoOperand) continue;
-      const bool is_product = last.operands[input.operand] == result;
-      input.operand = place[input.operand];
-      if (!is_product) continue;
-      const int place_of_input = static_cast<int>(i);
-      if (op.given < 0) {
-        op.given = place_of_input;
-        continue;
-      }
-      for (ElementInstruction& instruction : after.code) {
-        for (int* argument : {&instruction.a, &instruction.b, &instruction.c}) {
-          if (*argument == place_of_input) *argument = op.given;
-        }
-      }
-    }
-    if (after.like != kNoOperand) after.like = place[after.like];
-    op.after = std::move(after);
+    op.after = ChainAfter(last, result, operands, op.given);
     TakeNodes(step, last);
     dropped_[index] = true;
     last.operands = std::move(operands);

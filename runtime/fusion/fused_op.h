@@ -150,9 +150,20 @@ struct DenseOp {
   int given = -1;
 };
 
-// Which variants there are: DenseOp is made for devices that ask for it (see
+// Attention as it is written out: out = softmax(chain(a × b)) × v, the softmax
+// over the last dimension. Both products are batched, without bias or relu.
+struct AttentionOp {
+  MatMulOp scores;
+  // Over the scores' shape; its input `given` is they.
+  std::optional<ElementChainOp> chain;
+  int given = -1;
+  MatMulOp values;  // `a` means nothing: the weights
+};
+
+// DenseOp and AttentionOp are made for devices that ask for them (see
 // FuseDense).
-using FusedOp = std::variant<MatMulOp, ElementChainOp, InteractionOp, DenseOp>;
+using FusedOp =
+    std::variant<MatMulOp, ElementChainOp, InteractionOp, DenseOp, AttentionOp>;
 
 // The product in `op`; null when it is none.
 inline const MatMulOp* ProductOf(const FusedOp& op) {

@@ -11,18 +11,6 @@
 namespace refract::runtime {
 namespace {
 
-const ElementChainOp* ChainOf(const Step& step) {
-  return step.fused ? std::get_if<ElementChainOp>(&*step.fused) : nullptr;
-}
-
-bool SameShape(const models::Graph& graph, const Plan& plan, int a, int b) {
-  const models::ValueId x = plan.locals[a].id;
-  const models::ValueId y = plan.locals[b].id;
-  if (x == models::kNoValue || y == models::kNoValue) return false;
-  return graph.value(x).has_shape && graph.value(y).has_shape &&
-         graph.value(x).shape == graph.value(y).shape;
-}
-
 // The chains of `members`, ascending, as one step in the place of the last.
 class ChainMerger {
  public:

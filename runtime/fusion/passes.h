@@ -16,6 +16,9 @@ void FuseSteps(const models::Graph& graph, Plan& plan);
 // take in the cat that they alone read, with the expansions and element-wise
 // chains that it alone reads, and the chain that alone reads them.
 void FuseDense(const models::Graph& graph, Plan& plan);
+// For the same devices: attention that is written out, product → element-wise
+// chain (scale, mask) → softmax → dropout that is off → product.
+void FuseAttention(const models::Graph& graph, Plan& plan);
 
 // The passes, in the order in which FuseSteps runs them.
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 namespace refract::runtime {
 
@@ -22,6 +23,54 @@ Uses::Uses(const Plan& plan)
   for (const PlanOutput& output : plan.outputs) {
     is_output_[output.local] = true;
   }
+}
+
+const ElementChainOp* ChainOf(const Step& step) {
+  return step.fused ? std::get_if<ElementChainOp>(&*step.fused) : nullptr;
+}
+
+bool SameShape(const models::Graph& graph, const Plan& plan, int a, int b) {
+  const models::ValueId x = plan.locals[a].id;
+  const models::ValueId y = plan.locals[b].id;
+  if (x == models::kNoValue || y == models::kNoValue) return false;
+  return graph.value(x).has_shape && graph.value(y).has_shape &&
+         graph.value(x).shape == graph.value(y).shape;
+}
+
+bool IsKernelOf(const Step& step, absl::string_view op) {
+  return step.kernel != nullptr && step.nodes.size() == 1 && step.op == op;
+}
+
+ElementChainOp ChainAfter(const Step& reader, int result,
+                          std::vector<int>& operands, int& given) {
+  std::vector<int> place(reader.operands.size(), kNoOperand);
+  for (size_t i = 0; i < reader.operands.size(); ++i) {
+    if (reader.operands[i] == result) continue;
+    place[i] = static_cast<int>(operands.size());
+    operands.push_back(reader.operands[i]);
+  }
+  ElementChainOp chain = *ChainOf(reader);
+  given = -1;
+  for (size_t i = 0; i < chain.inputs.size(); ++i) {
+    ElementInput& input = chain.inputs[i];
+    if (input.operand == kNoOperand) continue;
+    const bool is_result = reader.operands[input.operand] == result;
+    input.operand = place[input.operand];
+    if (!is_result) continue;
+    const int self = static_cast<int>(i);
+    if (given < 0) {
+      given = self;
+      continue;
+    }
+    // The same value once more.
+    for (ElementInstruction& instruction : chain.code) {
+      for (int* argument : {&instruction.a, &instruction.b, &instruction.c}) {
+        if (*argument == self) *argument = given;
+      }
+    }
+  }
+  if (chain.like != kNoOperand) chain.like = place[chain.like];
+  return chain;
 }
 
 void TakeNodes(const Step& from, Step& into) {

@@ -5,6 +5,8 @@
 
 #include <vector>
 
+#include "absl/strings/string_view.h"
+#include "models/graph.h"
 #include "runtime/plan.h"
 
 namespace refract::runtime {
@@ -28,6 +30,21 @@ class Uses {
   std::vector<std::vector<int>> readers_;
   std::vector<bool> is_output_;
 };
+
+// What `step` computes as a chain; null when it is none.
+const ElementChainOp* ChainOf(const Step& step);
+
+// Whether the graph says that both have the same shape.
+bool SameShape(const models::Graph& graph, const Plan& plan, int a, int b);
+
+// A step that is one node `op`, computed by a kernel of its own.
+bool IsKernelOf(const Step& step, absl::string_view op);
+
+// `reader`'s chain, with `result` given to it instead of read, for a step that
+// makes `result` itself: operands of the chain's own are appended to
+// `operands`. `given` becomes the input that `result` is.
+ElementChainOp ChainAfter(const Step& reader, int result,
+                          std::vector<int>& operands, int& given);
 
 // Makes `into` stand for the nodes of `from` as well.
 void TakeNodes(const Step& from, Step& into);

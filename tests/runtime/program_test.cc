@@ -5,6 +5,8 @@
 
 #include <atomic>
 #include <cstring>
+#include <fstream>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -189,6 +191,74 @@ TEST(ProgramTest, FoldsWhatDependsOnWeightsAlone) {
   EXPECT_TRUE(testing::SameBits(
       Must(testing::RunWhole(dlrm.builder(), request))[0],
       Must(testing::RunWhole(dlrm.builder(), request, options))[0]));
+}
+
+// Kilobytes of mapped weight files that are in this process's memory.
+int64_t ResidentWeightKilobytes() {
+  std::ifstream maps("/proc/self/smaps");
+  std::string line;
+  bool ours = false;
+  int64_t total = 0;
+  while (std::getline(maps, line)) {
+    if (line.find('-') < line.find(' ')) ours = line.ends_with("/weights.bin");
+    if (ours && line.starts_with("Rss:")) total += std::stoll(line.substr(4));
+  }
+  return total;
+}
+
+// A packed weight is held once; a table, which requests read, stays mapped.
+TEST(ProgramTest, WeightsThatArePackedAreNotHeldTwice) {
+  GraphBuilder builder;
+  std::mt19937 random(3);
+  const auto b = testing::Sym("b");
+  const auto table = builder.Weight<float>(
+      "table", {4096, 64}, testing::RandomFloats(4096 * 64, random));
+  const auto first = builder.Weight<float>(
+      "first", {2048, 64}, testing::RandomFloats(2048 * 64, random));
+  const auto second = builder.Weight<float>(
+      "second", {2048, 2048}, testing::RandomFloats(2048 * 2048, random));
+  const auto ids = builder.Input("ids", DType::kInt64, {b});
+  const auto rows = builder.Node("aten.embedding.default",
+                                 {Ref("weight", table), Ref("indices", ids)},
+                                 {DType::kFloat32, {b, 64}});
+  const auto hidden = builder.Node("aten.linear.default",
+                                   {Ref("input", rows), Ref("weight", first)},
+                                   {DType::kFloat32, {b, 2048}});
+  builder.Output(builder.Node("aten.mm.default",
+                              {Ref("self", hidden), Ref("mat2", second)},
+                              {DType::kFloat32, {b, 2048}}));
+  builder.graph().batch_symbol = "b";
+  const auto weights = builder.Weights();
+  const models::Graph& graph = builder.graph();
+  uint64_t sum = 0;
+  for (const auto& entry : weights->table().entries) {
+    const auto view = Must(weights->Get(entry.name));
+    for (size_t at = 0; at < entry.bytes; at += 512) {
+      sum += static_cast<uint64_t>(view.data[at]);
+    }
+  }
+  ASSERT_NE(sum, 0);
+  const int64_t all = (4096 * 64 + 2048 * 64 + 2048 * 2048) * 4 / 1024;
+  ASSERT_GE(ResidentWeightKilobytes(), all);
+  const auto program =
+      Must(Program::Compile(graph, Part::Whole(graph), weights, {}));
+  // The table is a 17th of it. The system may map 2 MiB at once, and so keep
+  // what lies beside the table, or drop the table, too, until it is read.
+  EXPECT_LE(ResidentWeightKilobytes(), all / 4);
+  EXPECT_GE(program->packed_weight_bytes(), (2048 * 64 + 2048 * 2048) * 4);
+  std::vector<base::Tensor> inputs;
+  inputs.push_back(testing::MakeTensor<int64_t>({3}, {0, 4095, 77}));
+  RunContext context(*program);
+  std::vector<TensorView> outputs;
+  MustBeOk(program->Run(Views(inputs), {}, context, outputs));
+  EXPECT_LE(ResidentWeightKilobytes(), all / 4);
+  const auto torch = Must(testing::RunByLibTorch(builder, inputs));
+  const auto expected = torch[0].view().as<float>();
+  const auto got = outputs[0].as<float>();
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_NEAR(got[i], expected[i], 1e-3f) << i;
+  }
 }
 
 TEST(ProgramTest, NeverFoldsRandomNumbers) {

@@ -98,6 +98,29 @@ void BuildNativeGraph(GraphBuilder& builder) {
   builder.Output(builder.Node("aten.relu.default", {Ref("self", scaled)},
                               {DType::kFloat32, {6, SymExpr(2) * b}}));
   builder.Output(twice);
+  // A product with what is around it: columns that are gathered and computed, a
+  // row for all, and a function of the sums.
+  const auto columns = builder.Input("columns", DType::kFloat32, {b, 100});
+  const auto all =
+      builder.Weight<float>("all", {1, 3}, std::vector<float>(3, 0.25f));
+  const auto expanded = builder.Node(
+      "aten.expand.default",
+      {Ref("self", all), {"size", models::IntList{{0, count}, {3}}}},
+      {DType::kFloat32, {b, 3}});
+  const auto halved = builder.Node(
+      "aten.mul.Tensor", {Ref("self", bag), Float("other", 0.5)}, rows);
+  const auto features = builder.Node(
+      "aten.cat.default",
+      {List("tensors", {expanded, columns, row, halved}), Int("dim", 1)},
+      {DType::kFloat32, {b, 111}});
+  const auto wide =
+      builder.Weight<float>("wide", {20, 111}, std::vector<float>(2220, 0.1f));
+  const GraphBuilder::Result narrow = {DType::kFloat32, {b, 20}};
+  const auto mixed =
+      builder.Node("aten.linear.default",
+                   {Ref("input", features), Ref("weight", wide)}, narrow);
+  builder.Output(
+      builder.Node("aten.sigmoid.default", {Ref("self", mixed)}, narrow));
   // A product with weights, and one without, whose rows alias in the cache.
   const auto weight =
       builder.Weight<float>("w", {256, 4}, std::vector<float>(1024, 0.5f));
@@ -129,6 +152,8 @@ std::vector<base::Tensor> Request(int64_t batch) {
   inputs.push_back(MakeTensor<int64_t>({batch + 1}, offsets));
   inputs.push_back(
       MakeTensor<int64_t>({batch}, std::vector<int64_t>(batch, 7)));
+  inputs.push_back(
+      MakeTensor<float>({batch, 100}, std::vector<float>(batch * 100, 0.5f)));
   return inputs;
 }
 

@@ -1,0 +1,124 @@
+// Attention that is written out, as one step.
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "runtime/fusion/passes.h"
+#include "runtime/fusion/uses.h"
+#include "runtime/node_args.h"
+
+namespace refract::runtime {
+namespace {
+
+// A product of two requests' values, nothing added.
+const MatMulOp* BareBatchedProduct(const Step& step) {
+  const auto* const product =
+      step.fused ? std::get_if<MatMulOp>(&*step.fused) : nullptr;
+  const bool fits = product != nullptr && product->batched &&
+                    product->bias == kNoOperand && !product->relu &&
+                    step.outputs[0] != kNoLocal;
+  return fits ? product : nullptr;
+}
+
+class AttentionPass {
+ public:
+  AttentionPass(const models::Graph& graph, Plan& plan)
+      : graph_(graph),
+        plan_(plan),
+        uses_(plan),
+        dropped_(plan.steps.size(), false) {}
+
+  void Run() {
+    for (size_t i = 0; i < plan_.steps.size(); ++i) {
+      Match(static_cast<int>(i));
+    }
+    DropSteps(dropped_, plan_);
+  }
+
+ private:
+  // The step that makes `local` for `reader` alone; -1 otherwise.
+  int OwnProducer(int local, int reader) const {
+    const int step = uses_.producer(local);
+    return step >= 0 && uses_.OnlyReader(local) == reader ? step : -1;
+  }
+
+  void Match(int softmax) {
+    const Step& weigh = plan_.steps[softmax];
+    if ((!IsKernelOf(weigh, "aten.softmax.int") &&
+         !IsKernelOf(weigh, "aten._softmax.default")) ||
+        weigh.outputs[0] == kNoLocal) {
+      return;
+    }
+    std::vector<int> members = {softmax};
+    // What the scores go through before it.
+    int maker = OwnProducer(weigh.operands[0], softmax);
+    if (maker < 0) return;
+    int chain = -1;
+    if (ChainOf(plan_.steps[maker]) != nullptr) {
+      chain = maker;
+      if (plan_.steps[chain].outputs.size() != 1) return;
+      members.push_back(chain);
+      maker = -1;
+      for (int local : plan_.steps[chain].operands) {
+        const int step = OwnProducer(local, chain);
+        if (step >= 0 && BareBatchedProduct(plan_.steps[step]) != nullptr &&
+            SameShape(graph_, plan_, local, weigh.operands[0])) {
+          maker = step;
+        }
+      }
+    }
+    if (maker < 0) return;
+    const MatMulOp* const scores = BareBatchedProduct(plan_.steps[maker]);
+    if (scores == nullptr) return;
+    members.push_back(maker);
+    // Dropout that is off shows what it reads.
+    int weights = weigh.outputs[0];
+    int last = uses_.OnlyReader(weights);
+    while (last >= 0 && plan_.steps[last].view != nullptr &&
+           plan_.steps[last].op == "aten.dropout.default" &&
+           plan_.steps[last].outputs[0] != kNoLocal) {
+      members.push_back(last);
+      weights = plan_.steps[last].outputs[0];
+      last = uses_.OnlyReader(weights);
+    }
+    if (last < 0) return;
+    Step& step = plan_.steps[last];
+    const MatMulOp* const values = BareBatchedProduct(step);
+    if (values == nullptr || step.operands[values->a] != weights ||
+        step.operands[values->b] == weights) {
+      return;
+    }
+    AttentionOp op;
+    std::vector<int> operands = plan_.steps[maker].operands;
+    op.scores = *scores;
+    if (chain >= 0) {
+      op.chain = ChainAfter(plan_.steps[chain], plan_.steps[maker].outputs[0],
+                            operands, op.given);
+    }
+    op.values = *values;
+    op.values.a = kNoOperand;
+    op.values.b = static_cast<int>(operands.size());
+    operands.push_back(step.operands[values->b]);
+    for (int member : members) {
+      TakeNodes(plan_.steps[member], step);
+      dropped_[member] = true;
+    }
+    step.operands = std::move(operands);
+    step.fused = std::move(op);
+  }
+
+  const models::Graph& graph_;
+  Plan& plan_;
+  const Uses uses_;
+  std::vector<bool> dropped_;
+};
+
+}  // namespace
+
+void FuseAttention(const models::Graph& graph, Plan& plan) {
+  AttentionPass(graph, plan).Run();
+}
+
+}  // namespace refract::runtime
