@@ -10,14 +10,14 @@
 // than one execution of the other, for it goes first when that ends: its p99 is
 // at most what it is alone plus the longest such execution. So executions of up
 // to kUnfelt of the quiet model's own keep its p99 within 1 + kUnfelt times
-// that alone, whatever its load; also when its requests come in bursts, as long
-// as one leaves it below its share (FairShare::kCredit) and the next comes
-// before it is forgotten (scheduler_plan.cc). On several instances it may be
-// two executions: a model that is held back for long falls below its own share,
-// and then goes first. Several quiet models share with each other. One row that
-// takes longer cannot be made shorter: with one instance that is the limit of
-// what any scheduler can do which does not leave the device idle half of the
-// time.
+// that alone, as long as its requests come one by one. After a pause of up to
+// kQuietMemory (scheduler_plan.cc) the other's executions are still short; but
+// a burst in which it catches up with its share (FairShare::kCredit) is not
+// covered, nor are several instances, where a model that was held back for long
+// may fall below its own share and then go first. Several quiet models share
+// with each other. One row that takes longer cannot be made shorter: with one
+// instance that is the limit of what any scheduler can do which does not leave
+// the device idle half of the time.
 
 #include <cstdint>
 

@@ -1,6 +1,6 @@
 // The bound of isolation.h on one instance under random loads, in virtual time:
-// a quiet model beside several overloaded ones, of unequal shares, with
-// requests that come one by one or in bursts.
+// a quiet model whose requests come one by one beside several overloaded ones,
+// of unequal shares; and bursts of known size.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
-#include "gpu_node/fair_share.h"
 #include "gpu_node/isolation.h"
 #include "gtest/gtest.h"
 #include "tests/gpu_node/load_fixture.h"
@@ -136,27 +135,9 @@ class Draw {
   std::mt19937 random_;
 };
 
-// Bursts of `size` requests with gaps of `gap`, on average one in `cycle`.
-std::vector<absl::Duration> Bursts(std::mt19937& random, int size,
-                                   absl::Duration gap, absl::Duration cycle,
-                                   absl::Duration duration) {
-  std::exponential_distribution<double> one(1);
-  std::vector<absl::Duration> arrivals;
-  absl::Duration begin = one(random) * cycle;
-  while (begin < duration) {
-    absl::Duration at = begin;
-    for (int i = 0; i < size && at < duration; ++i) {
-      arrivals.push_back(at);
-      at += one(random) * gap;
-    }
-    begin = std::max(at, begin + (0.5 + one(random) / 2) * cycle);
-  }
-  return arrivals;
-}
-
-// Quiet models want together less than what is due to each; loud ones, each,
-// half as much again as the whole device gives.
-Situation RandomSituation(Draw& draw, bool bursts) {
+// The quiet model wants less than what is due to it; loud ones, each, half as
+// much again as the whole device gives.
+Situation RandomSituation(Draw& draw) {
   Situation s;
   const int quiet = 1;
   const int loud = 1 + static_cast<int>(draw.Between(0, 4));
@@ -196,19 +177,7 @@ Situation RandomSituation(Draw& draw, bool bursts) {
   s.duration = std::min(s.duration, absl::Seconds(60));
   for (size_t i = 0; i < s.models.size(); ++i) {
     LoadedModel& model = s.models[i];
-    const absl::Duration gap = absl::Seconds(1 / rates[i]);
-    if (model.quiet && bursts) {
-      // At half of what all instances can do, and no more than what a model
-      // below its share may catch up with and still be below it.
-      const absl::Duration time = model.cost.Of(model.rows);
-      const int size = std::clamp(
-          static_cast<int>(0.4 * absl::FDivDuration(FairShare::kCredit, time)),
-          1, 20);
-      model.arrivals = Bursts(draw.random(), size, 2 * time / s.instances,
-                              size * gap, s.duration);
-    } else {
-      model.arrivals = PoissonArrivals(draw.random(), rates[i], s.duration);
-    }
+    model.arrivals = PoissonArrivals(draw.random(), rates[i], s.duration);
     // A queue that is full all the time needs no more.
     if (!model.quiet && model.arrivals.size() > 60'000) {
       const double thin = 60'000.0 / static_cast<double>(model.arrivals.size());
@@ -239,23 +208,14 @@ std::string Describe(const Situation& s) {
   return text;
 }
 
-// A quiet model waits for one execution of another at most. Beside other quiet
-// ones, which go first by turns, that may move its requests behind theirs.
+// A quiet model waits for one execution of another at most.
 void ExpectWithinBound(const Situation& s) {
   SCOPED_TRACE(Describe(s));
   const Observed alone = Observe(s, /*with_loud=*/false);
   const Observed beside = Observe(s, /*with_loud=*/true);
-  absl::Duration turns;
-  int quiet = 0;
-  for (const LoadedModel& model : s.models) {
-    if (!model.quiet) continue;
-    ++quiet;
-    turns = std::max(turns, model.cost.Of(model.rows));
-  }
   for (size_t i = 0; i < s.models.size(); ++i) {
     if (!s.models[i].quiet) continue;
-    const absl::Duration bound = alone.p99[i] + Bound(s, s.models[i]) +
-                                 (quiet > 1 ? turns : absl::ZeroDuration());
+    const absl::Duration bound = alone.p99[i] + Bound(s, s.models[i]);
     EXPECT_LE(beside.p99[i], bound)
         << "model " << i << ", alone " << alone.p99[i];
     std::printf("%d instances, %zu models: p99 %s alone, %s beside, bound %s\n",
@@ -272,7 +232,7 @@ TEST(IsolationLoadTest, QuietModelsWaitForOneExecutionAtMost) {
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   Draw draw(seed);
   for (int round = 0; round < 3; ++round) {
-    ExpectWithinBound(RandomSituation(draw, /*bursts=*/false));
+    ExpectWithinBound(RandomSituation(draw));
   }
 }
 

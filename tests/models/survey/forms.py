@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import re
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -147,6 +148,34 @@ def same_as_saved(path, case, requests, answers):
                 raise CannotExport(f"the saved file gives other values at batch {batch}")
 
 
+def exported_names(program, args, keywords):
+    """forward()'s own spelling of the inputs that torch.export made lower case."""
+    specs = [
+        spec.arg
+        for spec in program.graph_signature.input_specs
+        if spec.kind == InputKind.USER_INPUT
+    ]
+    forward = program.module_call_graph[0].signature.forward_arg_names
+    paths = [path for path, _ in pytree.tree_flatten_with_path((args, keywords))[0]]
+    names = []
+    for path, arg in zip(paths, specs, strict=True):
+        if not isinstance(arg, TensorArgument):
+            continue
+        positional = path[0].idx == 0
+        words = [forward[path[1].idx] if positional else path[1].key]
+        for step in path[2:]:
+            if isinstance(step, pytree.MappingKey):
+                words.append(step.key)
+            elif isinstance(step, pytree.SequenceKey):
+                words.append(step.idx)
+            else:  # of an object: torch.export's name goes on alone
+                break
+        spelled = re.sub(r"\W", "_", "_".join(map(str, words)))
+        same = arg.name.startswith(spelled.lower())
+        names.append(spelled + arg.name[len(spelled) :] if same else arg.name)
+    return names
+
+
 def make(case, form, module, example, path):
     """Writes `path`; returns the names of the flattened inputs."""
     if form not in SCRIPTED:
@@ -162,11 +191,7 @@ def make(case, form, module, example, path):
             program = program.run_decompositions()
         same_shapes(program.module(), module, args, keywords)
         quietly(torch.export.save, program, path)
-        return [
-            spec.arg.name
-            for spec in program.graph_signature.input_specs
-            if spec.kind == InputKind.USER_INPUT and isinstance(spec.arg, TensorArgument)
-        ]
+        return exported_names(program, args, keywords)
     if form in ("script", "unfrozen"):
         made = quietly(torch.jit.script, module)
         if form == "script":
