@@ -21,6 +21,7 @@ FORMS = ("pt2", "decomposed", "trace", "frozen", "script")
 # not frozen.
 MORE_FORMS = ("strict", "draft", "unfrozen")
 SCRIPTED = ("trace", "frozen", "script", "unfrozen")
+TRACED = ("trace", "frozen")
 
 
 @dataclass
@@ -124,9 +125,10 @@ def same_shapes(program, module, args, keywords):
 def same_as_saved(path, case, requests, answers):
     """Raises where PyTorch's own saved file is another function than the module.
 
-    Some scripts raise whatever they are given, and a trace keeps what Python computed for its example: sizes, branches, the
-    lengths of lists. Refract cannot give back what is no longer in the file; what
-    it must do with such a file is asked in refused.py.
+    Some scripts raise whatever they are given, and a trace keeps what Python
+    computed for its example: sizes, branches, the lengths of lists. Refract cannot
+    give back what is no longer in the file; what it must do with such a file is
+    asked in refused.py.
     """
     saved = torch.jit.load(str(path))
     for batch, values in requests.items():
