@@ -39,6 +39,7 @@ struct Situation {
 // The first part of a run: until it shows who wants how much.
 constexpr double kSettling = 0.2;
 constexpr double kQuietRequests = 1500;
+constexpr double kMostRequests = 60'000;  // of one model
 
 // Of all models at once, or of the quiet ones alone: the quiet ones' p99, and
 // the rows per second of each.
@@ -135,18 +136,20 @@ class Draw {
   std::mt19937 random_;
 };
 
-// The quiet model wants less than what is due to it; loud ones, each, half as
-// much again as the whole device gives.
+// The quiet model wants less than what is due to it; loud ones each more
+// than to them, though they had the whole device.
 Situation RandomSituation(Draw& draw) {
   Situation s;
   const int quiet = 1;
   const int loud = 1 + static_cast<int>(draw.Between(0, 4));
   double shares = 0;
+  double loud_shares = 0;
   for (int i = 0; i < quiet + loud; ++i) {
     LoadedModel& model = s.models.emplace_back();
     model.quiet = i < quiet;
     model.share = draw.Size(0.5, 4);
     shares += model.share;
+    if (!model.quiet) loud_shares += model.share;
     if (model.quiet) {
       model.cost = {draw.Size(500, 4000), 0};
     } else {
@@ -156,37 +159,36 @@ Situation RandomSituation(Draw& draw) {
       model.stepwise = model.rows > 1 && draw.Coin();
     }
   }
-  // Of its share; several instances serve one of them in parallel.
   std::vector<double> rates;
-  for (const LoadedModel& model : s.models) {
-    const double us = absl::ToDoubleMicroseconds(model.cost.Of(model.rows));
-    const double due = model.share / shares * s.instances * 1e6 / us;
-    rates.push_back(model.quiet ? draw.Between(0.1, 0.35) * due
-                                : 1.5 * s.instances * 1e6 / us);
-    if (model.merged) {
-      const double together_us =
-          absl::ToDoubleMicroseconds(model.cost.Of(1024)) *
-          static_cast<double>(model.rows) / 1024;
-      rates.back() = 1.5 * s.instances * 1e6 / together_us;
+  for (LoadedModel& model : s.models) {
+    if (model.quiet) {
+      const double due = model.share / shares;
+      const double us = absl::ToDoubleMicroseconds(model.cost.Of(model.rows));
+      rates.push_back(draw.Between(0.1, 0.35) * due * 1e6 / us);
+      s.duration = absl::Seconds(kQuietRequests / rates.back());
+      continue;
     }
-    if (!model.quiet) continue;
-    s.duration =
-        std::max(s.duration, absl::Seconds(kQuietRequests / rates.back()));
+    // Together half as much again as the device gives, merged or not.
+    const double wanted = 1.5 * model.share / loud_shares;
+    const auto rate = [&] {
+      const double rows = model.merged ? 1024 : static_cast<double>(model.rows);
+      const double row_us = absl::ToDoubleMicroseconds(
+                                model.cost.Of(static_cast<int64_t>(rows))) /
+                            rows;
+      return wanted * 1e6 / (row_us * static_cast<double>(model.rows));
+    };
+    // Many small requests take the test's time and show no more.
+    while (rate() * absl::ToDoubleSeconds(s.duration) > kMostRequests &&
+           model.rows < 500) {
+      model.rows *= 2;
+    }
+    rates.push_back(rate());
   }
-  // What takes most of the test's time.
-  s.duration = std::min(s.duration, absl::Seconds(60));
+  for (double rate : rates) {
+    s.duration = std::min(s.duration, absl::Seconds(kMostRequests / rate));
+  }
   for (size_t i = 0; i < s.models.size(); ++i) {
-    LoadedModel& model = s.models[i];
-    model.arrivals = PoissonArrivals(draw.random(), rates[i], s.duration);
-    // A queue that is full all the time needs no more.
-    if (!model.quiet && model.arrivals.size() > 60'000) {
-      const double thin = 60'000.0 / static_cast<double>(model.arrivals.size());
-      std::vector<absl::Duration> kept;
-      for (const absl::Duration at : model.arrivals) {
-        if (draw.Between(0, 1) < thin) kept.push_back(at);
-      }
-      model.arrivals = std::move(kept);
-    }
+    s.models[i].arrivals = PoissonArrivals(draw.random(), rates[i], s.duration);
   }
   return s;
 }
