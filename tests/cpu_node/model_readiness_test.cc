@@ -208,14 +208,9 @@ TEST(RefusalTest, WhatASlowNodeCannotDoInTimeGoesToOneThatHasDoneIt) {
     while (node->requests() == 0) infer();
   }
   const int before = fast.requests();
-  const int asked = slow.requests();
-  // Never measured, it is asked now and then.
-  int done = 0;
-  for (; done < 50 || slow.requests() == asked; ++done) {
-    ASSERT_LT(done, 100'000);
-    ExpectRight(infer(), 2);
-  }
-  EXPECT_EQ(fast.requests(), before + done);
+  // Whichever is asked first.
+  for (int i = 0; i < 50; ++i) ExpectRight(infer(), 2);
+  EXPECT_EQ(fast.requests(), before + 50);
 }
 
 TEST(RefusalTest, WhatNobodyCanDoInTimeIsNotTriedAgain) {
