@@ -60,8 +60,9 @@ void NodePool::Lease::Finish(const absl::Status& status,
   absl::MutexLock lock(&pool->mu_);
   Node& node = pool->nodes_[node_];
   --node.in_flight;
-  // A request that ran into its deadline took at least this long; one that was
-  // refused at once, because it would, says nothing.
+  // A request that ran into its deadline took at least this long. One that was
+  // refused at once, because it would, must not make the node look faster than
+  // its answers did; of a node that never answered it is all that is known.
   if (status.ok() ||
       (absl::IsDeadlineExceeded(status) && latency > node.latency)) {
     node.latency = SmoothedLatency(node.latency, latency);

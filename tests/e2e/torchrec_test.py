@@ -181,6 +181,26 @@ def jagged_arguments(tensors):
     return one("one"), {"user": one("more_user"), "item": one("more_item")}
 
 
+def check_in_process(model, cases):
+    """Runs an imported model whole and split. cases: (batch, tensors, answer)"""
+    for mode in ("whole", "split"):
+        pairs, outputs = [], []
+        for batch, tensors, _ in cases:
+            path = model.parent.parent / f"{model.name}-{batch}.safetensors"
+            safetensors_io.write(path, tensors)
+            outputs.append(f"{path}.{mode}")
+            pairs += ["--inputs", path, "--outputs", outputs[-1]]
+        support.refract("run", model, "--mode", mode, *pairs, *LIBRARIES)
+        for (batch, _, wanted), output in zip(cases, outputs):
+            (scores,) = load_file(output).values()
+            torch.testing.assert_close(
+                scores,
+                wanted,
+                msg=lambda text: f"{model.name}, {mode}, {batch}: {text}",
+                **TOLERANCE,
+            )
+
+
 @unittest.skipIf(MISSING, MISSING)
 class Arguments(unittest.TestCase):
     """Objects of TorchRec's classes as arguments of forward()."""
@@ -245,24 +265,7 @@ class Arguments(unittest.TestCase):
 
     def test_in_process(self):
         for name in self.models:
-            cases = list(self.cases(name))
-            for mode in ("whole", "split"):
-                pairs, outputs = [], []
-                for batch, tensors, _ in cases:
-                    path = self.folder / f"{name}-{batch}.safetensors"
-                    safetensors_io.write(path, tensors)
-                    outputs.append(f"{path}.{mode}")
-                    pairs += ["--inputs", path, "--outputs", outputs[-1]]
-                support.refract(
-                    "run", self.repository / name, "--mode", mode, *pairs, *LIBRARIES
-                )
-                for (batch, _, wanted), output in zip(cases, outputs):
-                    (scores,) = load_file(output).values()
-                    torch.testing.assert_close(
-                        scores, wanted,
-                        msg=lambda text: f"{name}, {mode}, {batch}: {text}",
-                        **TOLERANCE,
-                    )
+            check_in_process(self.repository / name, list(self.cases(name)))
 
     def test_missing_keys_and_parts_are_named(self):
         def refusal(model, sample, *more):
@@ -397,23 +400,7 @@ class TorchRec(unittest.TestCase):
                 yield batch, tensors, self.models[name](**tensors)
 
     def check_in_process(self, name):
-        cases = list(self.cases(name))
-        for mode in ("whole", "split"):
-            pairs, outputs = [], []
-            for batch, tensors, _ in cases:
-                path = self.folder / f"{name}-{batch}.safetensors"
-                safetensors_io.write(path, tensors)
-                outputs.append(f"{path}.{mode}")
-                pairs += ["--inputs", path, "--outputs", outputs[-1]]
-            support.refract(
-                "run", self.repository / name, "--mode", mode, *pairs, *LIBRARIES
-            )
-            for (batch, _, wanted), output in zip(cases, outputs):
-                (scores,) = load_file(output).values()
-                torch.testing.assert_close(
-                    scores, wanted, msg=lambda text: f"{mode}, {batch}: {text}",
-                    **TOLERANCE,
-                )
+        check_in_process(self.repository / name, list(self.cases(name)))
 
     def test_float_tables(self):
         self.check_in_process("float32")
