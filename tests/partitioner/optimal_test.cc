@@ -276,8 +276,11 @@ TEST_F(OptimalTest, TheSmallerAncestorIsSent) {
 }
 
 TEST_F(OptimalTest, SendingAncestorsIsDoneInOneGo) {
+  // Few random plans have a smaller ancestor to send, so rounds go on until
+  // some had one.
   int moved = 0;
-  for (int round = 0; round < 300; ++round) {
+  for (int round = 0; round < 300 || moved < 10; ++round) {
+    ASSERT_LT(round, 10'000) << "only " << moved << " plans had one";
     const Graph graph =
         RandomShapedGraph(random_, {.max_nodes = 7, .unknown_dtypes = false});
     std::vector<SplitPlan> plans;
@@ -317,7 +320,6 @@ TEST_F(OptimalTest, SendingAncestorsIsDoneInOneGo) {
     ASSERT_TRUE(again.ok());
     ASSERT_EQ(again->stages, better->stages);
   }
-  EXPECT_GT(moved, 5);
 }
 
 }  // namespace
