@@ -193,7 +193,11 @@ TEST_P(ElementOperatorTest, IsLibTorchs) {
       } else if (std::isinf(b[i])) {
         ASSERT_EQ(a[i], b[i]) << i;
       } else {
-        ASSERT_NEAR(a[i], b[i], 1e-6 * std::max(1.0f, std::abs(b[i]))) << i;
+        // In the 1 + erf of a GELU what is left of −4 · (1 − 1) has lost all
+        // but its first digits, LibTorch's too.
+        const double tolerance = absl::StrContains(op.op, "gelu") ? 4e-6 : 1e-6;
+        ASSERT_NEAR(a[i], b[i], tolerance * std::max(1.0f, std::abs(b[i])))
+            << i;
       }
     }
   }
