@@ -103,15 +103,31 @@ absl::Status CheckOperators(ImportedModel& model) {
   return absl::OkStatus();
 }
 
+// `sample`: the inputs, in the graph's order.
+std::vector<models::NamedTensor> Named(const Graph& graph,
+                                       absl::Span<const base::Tensor> sample) {
+  std::vector<models::NamedTensor> named;
+  for (size_t i = 0; i < sample.size(); ++i) {
+    named.push_back({graph.value(graph.inputs[i]).name, sample[i].view()});
+  }
+  return named;
+}
+
+// Sizes of an export, beyond what it says of them.
+absl::Status LearnSizes(const models::WeightStore& weights,
+                        absl::Span<const base::Tensor> sample,
+                        ImportedModel& model) {
+  const std::vector<models::NamedTensor> named = Named(model.graph, sample);
+  models::FillShapes(weights, model.graph);
+  models::TieSizes(named, model.graph, model.notes);
+  return models::RelaxSmallSizes(named, weights, model.graph, model.notes);
+}
+
 // Shapes of a TorchScript, and what running the model at several sizes tells.
 absl::Status LearnFromSample(const models::WeightStore& weights,
                              absl::Span<const base::Tensor> sample,
                              ImportedModel& model) {
-  std::vector<models::NamedTensor> named;
-  for (size_t i = 0; i < sample.size(); ++i) {
-    named.push_back(
-        {model.graph.value(model.graph.inputs[i]).name, sample[i].view()});
-  }
+  const std::vector<models::NamedTensor> named = Named(model.graph, sample);
   if (model.graph.source == models::SourceFormat::kTorchScript) {
     REFRACT_RETURN_IF_ERROR(models::InferShapes(named, weights, model.graph));
   }
@@ -175,22 +191,25 @@ absl::StatusOr<ImportedModel> PrepareModel(const ImportRequest& request) {
   REFRACT_ASSIGN_OR_RETURN(const auto weights,
                            models::WeightStore::Open("", model.weights));
 
-  if (model.graph.source == models::SourceFormat::kTorchExport) {
-    models::FillShapes(*weights, model.graph);
-    models::TieSizes(model.graph);
-    REFRACT_RETURN_IF_ERROR(base::Annotate(
-        models::RelaxSmallSizes(*weights, model.graph, model.notes), path));
-  }
-  std::vector<base::Tensor> sample;
-  if (!sample_file.empty()) {
-    REFRACT_ASSIGN_OR_RETURN(sample, ReadInputs(sample_file, model.graph));
-    REFRACT_RETURN_IF_ERROR(
-        base::Annotate(LearnFromSample(*weights, sample, model), path));
-  } else if (model.graph.source == models::SourceFormat::kTorchScript) {
+  const bool scripted =
+      model.graph.source == models::SourceFormat::kTorchScript;
+  if (sample_file.empty() && scripted) {
     return absl::InvalidArgumentError(absl::StrCat(
         path,
         ": TorchScript carries no shapes; give one example of each input with "
         "--sample INPUTS.safetensors"));
+  }
+  std::vector<base::Tensor> sample;
+  if (!sample_file.empty()) {
+    REFRACT_ASSIGN_OR_RETURN(sample, ReadInputs(sample_file, model.graph));
+  }
+  if (!scripted) {
+    REFRACT_RETURN_IF_ERROR(
+        base::Annotate(LearnSizes(*weights, sample, model), path));
+  }
+  if (!sample.empty()) {
+    REFRACT_RETURN_IF_ERROR(
+        base::Annotate(LearnFromSample(*weights, sample, model), path));
   }
   REFRACT_RETURN_IF_ERROR(
       base::Annotate(models::CheckFloatIds(model.graph), path));

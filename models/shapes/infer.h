@@ -59,17 +59,29 @@ absl::Status CheckRows(absl::Span<const NamedTensor> sample,
 // torch.export limits every dynamic size to 2 and more, because PyTorch treats
 // 0 and 1 as constants. A table whose bags hold one id in all, or none, is an
 // everyday request: the limits of sizes other than the batch are lowered where
-// the graph, run at 1 and at 0, has the shapes that the export predicts. One
-// line per limit that stays is added to `notes`.
-absl::Status RelaxSmallSizes(const WeightStore& weights, Graph& graph,
+// the graph, run at 1 and at 0, has the shapes that the export predicts. The
+// requests that it runs are made of `sample`, or of zeros and of ones where
+// that is empty. One line per limit that stays is added to `notes`.
+//
+// InvalidArgument: the sample's names or dtypes are not the inputs'.
+absl::Status RelaxSmallSizes(absl::Span<const NamedTensor> sample,
+                             const WeightStore& weights, Graph& graph,
                              std::vector<std::string>& notes);
 
 // Writes sizes as multiples of the batch that have to be: torch.export gives
 // the lengths of a KeyedJaggedTensor a symbol s of their own, although the
 // pooled rows, of which there are s // 3, are put side by side with the
 // batch's. A vector of integers whose size so follows from the batch gets it
-// ("3*B"), and every size made of it; its symbol is gone. Nothing is run.
-void TieSizes(Graph& graph);
+// ("3*B"), and every size made of it; its symbol is gone.
+//
+// gather() and scatter() take rows of one input for rows of another: the export
+// demands no more than that there be as many, PyTorch ignores the rest, and all
+// of them are rows of the request. Such a leading size becomes the batch, and
+// so does that of an input that nothing reads where `sample` (which may be
+// empty) has as many; each adds a line to `notes`. It does not where the sample
+// has other sizes. Nothing is run.
+void TieSizes(absl::Span<const NamedTensor> sample, Graph& graph,
+              std::vector<std::string>& notes);
 
 // Fills the shapes that an exported graph does not have (torch_export drops
 // wrong ones) by running it at several sizes of its symbols. What cannot be

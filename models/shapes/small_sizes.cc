@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/status_macros.h"
 #include "models/shapes/infer.h"
 #include "models/shapes/interpreter.h"
@@ -98,16 +100,79 @@ class Relaxer {
   const Interpreter& interpreter_;
 };
 
+// What requests hold, whatever their sizes.
+struct Contents {
+  std::vector<base::Tensor> owned;
+  std::unique_ptr<const ProbeMaker> maker;
+};
+
+template <typename T>
+void FillWithOnes(absl::Span<T> elements) {
+  std::fill(elements.begin(), elements.end(), T{1});
+}
+
+// The sample's, where there is one: lengths and offsets then fit their ids.
+// Else zeros, which are ids of every table, and ones, which are lengths, too.
+absl::StatusOr<std::vector<Contents>> ContentsFor(
+    absl::Span<const NamedTensor> sample, const Graph& graph,
+    const SymbolBindings& sizes) {
+  std::vector<Contents> all;
+  const auto add = [&](std::vector<base::Tensor> owned,
+                       absl::Span<const NamedTensor> named) -> absl::Status {
+    REFRACT_ASSIGN_OR_RETURN(ProbeMaker maker,
+                             ProbeMaker::Create(graph, named));
+    all.push_back({std::move(owned),
+                   std::make_unique<const ProbeMaker>(std::move(maker))});
+    return absl::OkStatus();
+  };
+  if (!sample.empty()) REFRACT_RETURN_IF_ERROR(add({}, sample));
+  for (const bool ones : {false, true}) {
+    absl::StatusOr<std::vector<base::Tensor>> made = ZeroInputs(graph, sizes);
+    if (!made.ok()) break;
+    std::vector<NamedTensor> named;
+    for (size_t i = 0; i < made->size(); ++i) {
+      base::Tensor& tensor = (*made)[i];
+      if (ones && tensor.dtype() == base::DType::kInt64) {
+        FillWithOnes(tensor.as<int64_t>());
+      } else if (ones && tensor.dtype() == base::DType::kInt32) {
+        FillWithOnes(tensor.as<int32_t>());
+      }
+      named.push_back({graph.value(graph.inputs[i]).name, tensor.view()});
+    }
+    REFRACT_RETURN_IF_ERROR(add(*std::move(made), named));
+  }
+  return all;
+}
+
+// The sample's own sizes: the model may hold some of them to each other in a
+// way that the export does not say. `others` where the sample tells nothing.
+SymbolBindings SampleSizes(absl::Span<const NamedTensor> sample,
+                           const Graph& graph, SymbolBindings others) {
+  for (const NamedTensor& named : sample) {
+    const ValueId id = graph.FindValue(named.name);
+    if (id == kNoValue) continue;
+    const std::vector<SymExpr>& shape = graph.value(id).shape;
+    const base::Dims& dims = named.tensor.dims;
+    for (size_t d = 0; d < std::min(shape.size(), dims.size()); ++d) {
+      if (const auto symbol = shape[d].symbol()) {
+        others[*symbol] = std::max(dims[d], kExportersMin);
+      }
+    }
+  }
+  return others;
+}
+
 }  // namespace
 
-absl::Status RelaxSmallSizes(const WeightStore& weights, Graph& graph,
+absl::Status RelaxSmallSizes(absl::Span<const NamedTensor> sample,
+                             const WeightStore& weights, Graph& graph,
                              std::vector<std::string>& notes) {
-  SymbolBindings sizes;
+  SymbolBindings distinct;
   std::vector<SymbolRange*> limited;
   int64_t next = kFirstSize;
   for (SymbolRange& range : graph.symbols) {
     if (PlaceOf(graph, range.symbol).empty()) continue;
-    sizes[range.symbol] = std::clamp(next++, range.min, range.max);
+    distinct[range.symbol] = std::clamp(next++, range.min, range.max);
     if (range.symbol != graph.batch_symbol && range.min == kExportersMin) {
       limited.push_back(&range);
     }
@@ -117,37 +182,41 @@ absl::Status RelaxSmallSizes(const WeightStore& weights, Graph& graph,
     notes.push_back(absl::StrCat(
         "the export guards ", PlaceOf(graph, range.symbol), " >= ", range.min));
   };
-  const absl::StatusOr<std::vector<base::Tensor>> zeros =
-      ZeroInputs(graph, sizes);
-  if (!zeros.ok()) {
+  REFRACT_ASSIGN_OR_RETURN(const std::vector<Contents> contents,
+                           ContentsFor(sample, graph, distinct));
+  REFRACT_ASSIGN_OR_RETURN(const std::unique_ptr<const Interpreter> interpreter,
+                           Interpreter::Create(graph, weights));
+  SymbolBindings base;
+  std::optional<Relaxer> relaxer;
+  for (const Contents& each : contents) {
+    for (const SymbolBindings& sizes :
+         {distinct, SampleSizes(sample, graph, distinct)}) {
+      const Relaxer tried(graph, *each.maker, *interpreter);
+      if (relaxer || !tried.Holds(sizes)) continue;
+      relaxer.emplace(tried);
+      base = sizes;
+    }
+  }
+  if (!relaxer) {
     for (const SymbolRange* range : limited) keep(*range);
     return absl::OkStatus();
   }
-  std::vector<NamedTensor> sample;
-  for (size_t i = 0; i < zeros->size(); ++i) {
-    sample.push_back({graph.value(graph.inputs[i]).name, (*zeros)[i].view()});
-  }
-  REFRACT_ASSIGN_OR_RETURN(const ProbeMaker maker,
-                           ProbeMaker::Create(graph, sample));
-  REFRACT_ASSIGN_OR_RETURN(const std::unique_ptr<const Interpreter> interpreter,
-                           Interpreter::Create(graph, weights));
-  const Relaxer relaxer(graph, maker, *interpreter);
-  SymbolBindings smallest = sizes;
+  SymbolBindings smallest = base;
   std::vector<std::pair<SymbolRange*, int64_t>> found;
   for (SymbolRange* range : limited) {
     int64_t min = range->min;
     const int64_t goal = IsLength(graph, range->symbol) ? 0 : 1;
     while (min > goal) {
-      SymbolBindings small = sizes;
+      SymbolBindings small = base;
       small[range->symbol] = min - 1;
-      if (!relaxer.Holds(small)) break;
+      if (!relaxer->Holds(small)) break;
       --min;
     }
     smallest[range->symbol] = min;
     found.push_back({range, min});
   }
   // Each alone does not say that all at once is right.
-  const bool together = relaxer.Holds(smallest);
+  const bool together = relaxer->Holds(smallest);
   for (const auto& [range, min] : found) {
     if (together) range->min = min;
     if (range->min == kExportersMin) keep(*range);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "models/shapes/infer.h"
 
@@ -26,7 +27,7 @@ struct Tie {
   int64_t offset = 0;
 };
 
-// Both sizes are equal in every request that runs.
+// Two sizes of one dimension of an operator's operands.
 using Equal = std::pair<SymExpr, SymExpr>;
 
 ValueId Ref(const Node& node, absl::string_view name) {
@@ -204,11 +205,135 @@ void Apply(const Tie& tie, Graph& graph) {
   }
 }
 
+// The inputs that `symbol` leads; nullopt where a request has it elsewhere,
+// too, or as a part of another size.
+std::optional<std::vector<ValueId>> LedBy(const Graph& graph,
+                                          const std::string& symbol) {
+  std::vector<ValueId> led;
+  for (const ValueId id : graph.inputs) {
+    const std::vector<SymExpr>& shape = graph.value(id).shape;
+    for (size_t d = 0; d < shape.size(); ++d) {
+      const std::vector<std::string> symbols = shape[d].Symbols();
+      if (std::find(symbols.begin(), symbols.end(), symbol) == symbols.end()) {
+        continue;
+      }
+      if (d != 0 || shape[d].symbol() != symbol) return std::nullopt;
+      led.push_back(id);
+    }
+  }
+  if (led.empty()) return std::nullopt;
+  return led;
+}
+
+// Pairs of sizes of which one must be at most the other: all but `dim` of what
+// gather() and scatter() are given.
+std::vector<Equal> IndexedSizes(const Graph& graph) {
+  std::vector<Equal> pairs;
+  for (const Node& node : graph.nodes) {
+    const absl::string_view op = node.op;
+    if (op != "aten.gather.default" && !absl::StartsWith(op, "aten.scatter.") &&
+        !absl::StartsWith(op, "aten.scatter_add.") &&
+        !absl::StartsWith(op, "aten.scatter_reduce.")) {
+      continue;
+    }
+    const Argument* dim = node.FindArg("dim");
+    const auto* axis = dim == nullptr ? nullptr : std::get_if<int64_t>(dim);
+    if (axis == nullptr) continue;
+    const ValueId index = Ref(node, "index");
+    for (const absl::string_view operand : {"self", "src"}) {
+      const ValueId other = Ref(node, operand);
+      if (other != kNoValue) AddEqual(graph, {index, other}, *axis, pairs);
+    }
+  }
+  return pairs;
+}
+
+// Sample's leading size of `input`; nullopt where there is none.
+std::optional<int64_t> RowsIn(absl::Span<const NamedTensor> sample,
+                              const std::string& input) {
+  for (const NamedTensor& named : sample) {
+    if (named.name == input && !named.tensor.dims.empty()) {
+      return named.tensor.dims[0];
+    }
+  }
+  return std::nullopt;
+}
+
+class RowTies {
+ public:
+  RowTies(absl::Span<const NamedTensor> sample, Graph& graph,
+          std::vector<std::string>& notes)
+      : sample_(sample), graph_(graph), notes_(notes) {}
+
+  // True: a symbol is gone.
+  bool TieIndexed() {
+    const SymExpr batch = SymExpr::Symbol(graph_.batch_symbol);
+    for (const auto& [a, b] : IndexedSizes(graph_)) {
+      if ((a == batch) == (b == batch)) continue;
+      const auto symbol = (a == batch ? b : a).symbol();
+      const auto led = symbol ? LedBy(graph_, *symbol) : std::nullopt;
+      if (led && Agrees(*led, /*if_unknown=*/true)) {
+        Tie(*symbol, *led, "rows of it are gathered by row");
+        return true;
+      }
+    }
+    return false;
+  }
+
+  void TieUnread() {
+    const std::vector<std::vector<NodeId>> users = UsersOf(graph_);
+    for (const SymbolRange& range : std::vector(graph_.symbols)) {
+      if (range.symbol == graph_.batch_symbol) continue;
+      const auto led = LedBy(graph_, range.symbol);
+      const auto unread = [&](ValueId id) {
+        return users[id].empty() &&
+               std::find(graph_.outputs.begin(), graph_.outputs.end(), id) ==
+                   graph_.outputs.end();
+      };
+      if (led && std::all_of(led->begin(), led->end(), unread) &&
+          Agrees(*led, /*if_unknown=*/false)) {
+        Tie(range.symbol, *led, "nothing reads it");
+      }
+    }
+  }
+
+ private:
+  // Whether the sample has as many rows in each of `led` as in the batch.
+  bool Agrees(const std::vector<ValueId>& led, bool if_unknown) const {
+    const auto batch_led = LedBy(graph_, graph_.batch_symbol);
+    if (!batch_led) return false;
+    std::optional<int64_t> rows;
+    for (const ValueId id : *batch_led) {
+      if (!rows) rows = RowsIn(sample_, graph_.value(id).name);
+    }
+    for (const ValueId id : led) {
+      const auto own = RowsIn(sample_, graph_.value(id).name);
+      if (rows && own ? *rows != *own : !if_unknown) return false;
+    }
+    return true;
+  }
+
+  void Tie(const std::string& symbol, const std::vector<ValueId>& led,
+           absl::string_view why) {
+    for (const ValueId id : led) {
+      notes_.push_back(absl::StrCat("input ", graph_.value(id).name,
+                                    " has the batch's rows: ", why));
+    }
+    Apply({.symbol = symbol, .factor = 1}, graph_);
+  }
+
+  absl::Span<const NamedTensor> sample_;
+  Graph& graph_;
+  std::vector<std::string>& notes_;
+};
+
 }  // namespace
 
-void TieSizes(Graph& graph) {
+void TieSizes(absl::Span<const NamedTensor> sample, Graph& graph,
+              std::vector<std::string>& notes) {
   if (graph.batch_symbol.empty()) return;
   const SymExpr batch = SymExpr::Symbol(graph.batch_symbol);
+  RowTies rows(sample, graph, notes);
   // Each time a symbol goes.
   for (bool changed = true; changed;) {
     changed = false;
@@ -220,7 +345,9 @@ void TieSizes(Graph& graph) {
       changed = true;
       break;
     }
+    if (!changed) changed = rows.TieIndexed();
   }
+  rows.TieUnread();
 }
 
 }  // namespace refract::models

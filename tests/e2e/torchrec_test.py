@@ -93,7 +93,7 @@ class Dlrm(nn.Module):
 def request(batch, generator):
     """Lengths lie feature by feature, some bags are empty."""
     lengths = torch.randint(4, (len(FEATURES) * batch,), generator=generator)
-    lengths[0] = lengths[-1] = 1  # an export takes no fewer than two ids
+    lengths[0] = 1  # no id in all is a test of its own
     return {
         "dense": torch.randn(batch, 4, generator=generator),
         "values": torch.randint(ROWS, (int(lengths.sum()),), generator=generator),
@@ -266,6 +266,23 @@ class Arguments(unittest.TestCase):
     def test_in_process(self):
         for name in self.models:
             check_in_process(self.repository / name, list(self.cases(name)))
+
+    def test_one_id_in_all_or_none(self):
+        for name in ("keyed", "exported"):
+            module, _, arguments = self.models[name]
+            for ids in (1, 0):
+                cases = []
+                for batch in BATCHES:
+                    lengths = torch.zeros(len(FEATURES) * batch, dtype=torch.int64)
+                    lengths[batch] = ids
+                    tensors = {
+                        "dense": torch.randn(batch, 4, generator=self.generator),
+                        "Features__values": torch.arange(ids) + 3,
+                        "Features__lengths": lengths,
+                    }
+                    with torch.no_grad():
+                        cases.append((batch, tensors, module(*arguments(tensors))))
+                check_in_process(self.repository / name, cases)
 
     def test_missing_keys_and_parts_are_named(self):
         def refusal(model, sample, *more):

@@ -65,11 +65,13 @@ class Model {
   }
 
   // As an export declares its sizes.
-  absl::Status LimitAndRelax() {
+  absl::Status LimitAndRelax(bool with_sample = false) {
+    std::vector<NamedTensor> sample;
+    if (with_sample) sample = Sample();
     for (SymbolRange& range : imported.graph.symbols) {
       if (range.symbol != "B") range.min = 2;
     }
-    return RelaxSmallSizes(*weights_, imported.graph, notes);
+    return RelaxSmallSizes(sample, *weights_, imported.graph, notes);
   }
   // Of all but the inputs.
   void ForgetShapes() {
@@ -544,6 +546,43 @@ TEST(RelaxSmallSizesTest, SizeThatSqueezeDropsKeepsItsLimit) {
   EXPECT_EQ(model.MinOf("T0"), 2);
   EXPECT_THAT(model.notes,
               ElementsAre("the export guards dimension 1 of ids >= 2"));
+}
+
+// A model that pools its bags by code of its own runs only with lengths that
+// add up to its ids.
+TEST(RelaxSmallSizesTest, SampleTellsWhichVectorsBelongTogether) {
+  Model model(R"(
+    def forward(self, dense, lengths, ids):
+      rows = torch.repeat_interleave(torch.arange(lengths.size(0)), lengths)
+      zeros = torch.zeros([lengths.size(0), 3])
+      pooled = zeros.index_add(0, rows, torch.embedding(self.table, ids))
+      return torch.cat([dense, pooled], 1).sum(1)
+  )");
+  ASSERT_TRUE(model
+                  .Infer({{"dense", Floats({4, 13})},
+                          {"lengths", Longs({2, 0, 3, 2})},
+                          {"ids", Ids({7})}})
+                  .ok());
+  ASSERT_EQ(model.InputShape("ids"), "N0");
+  ASSERT_TRUE(model.LimitAndRelax(/*with_sample=*/true).ok());
+  EXPECT_EQ(model.MinOf("N0"), 0);
+  EXPECT_THAT(model.notes, IsEmpty());
+}
+
+// Places are lengths less one: zeros are none, ones are.
+TEST(RelaxSmallSizesTest, OnesAreTriedWhereZerosFail) {
+  Model model(R"(
+    def forward(self, ids, lengths):
+      h = torch.embedding(self.table, ids)
+      at = (lengths - 1).view(-1, 1, 1).expand(-1, -1, 3)
+      return h.gather(1, at).squeeze(1)
+  )");
+  ASSERT_TRUE(
+      model.Infer({{"ids", Ids({4, 6})}, {"lengths", Longs({1, 6, 2, 3})}})
+          .ok());
+  ASSERT_EQ(model.InputShape("ids"), "B, T0");
+  ASSERT_TRUE(model.LimitAndRelax().ok());
+  EXPECT_EQ(model.MinOf("T0"), 1);
 }
 
 TEST(CheckRowsTest, LargerMinimumIsLeftAlone) {

@@ -46,11 +46,12 @@ struct Model {
   }
 
   std::string LengthsAfter() {
-    TieSizes(graph);
+    TieSizes({}, graph, notes);
     return graph.value(lengths).shape[0].ToString();
   }
 
   Graph graph;
+  std::vector<std::string> notes;
   ValueId x, lengths, pooled, joined;
 };
 
@@ -139,6 +140,98 @@ TEST(TieSizesTest, WhatMayDifferIsLeft) {
     PutCat(model);
     EXPECT_EQ(model.LengthsAfter(), "2*s");
   }
+}
+
+// item [B], history [s, 6] and `by_row` [s, 6, 8] that is made of it; what `op`
+// takes of that for each item; and `user` [u], which nothing reads.
+struct Gathered {
+  explicit Gathered(const std::string& op = "aten.gather.default",
+                    int64_t dim = 1) {
+    graph.batch_symbol = "B";
+    graph.symbols = {{.symbol = "B", .min = 1},
+                     {.symbol = "s", .min = 2},
+                     {.symbol = "u", .min = 2}};
+    item = Add("item", base::DType::kInt64, {"B"});
+    history = Add("history", base::DType::kInt64, {"s", "6"});
+    user = Add("user", base::DType::kInt64, {"u"});
+    graph.inputs = {item, history, user};
+    const ValueId by_row =
+        Add("by_row", base::DType::kFloat32, {"s", "6", "8"});
+    const ValueId place = Add("place", base::DType::kInt64, {"B", "1", "8"});
+    const ValueId taken = Add("taken", base::DType::kFloat32, {"B", "1", "8"});
+    Put("aten.embedding.default", {{"indices", ValueRef{history}}}, by_row);
+    Put("aten.view.default", {{"self", ValueRef{item}}}, place);
+    Put(op,
+        {{"self", ValueRef{by_row}}, {"dim", dim}, {"index", ValueRef{place}}},
+        taken);
+    graph.outputs = {taken};
+  }
+
+  ValueId Add(const std::string& name, base::DType dtype,
+              const std::vector<std::string>& shape) {
+    Value value;
+    value.name = name;
+    value.dtype = dtype;
+    value.has_shape = true;
+    for (const std::string& size : shape) value.shape.push_back(Size(size));
+    return graph.AddValue(std::move(value));
+  }
+
+  void Put(const std::string& op, std::vector<NamedArgument> args,
+           ValueId output) {
+    Node node;
+    node.name = op;
+    node.op = op;
+    node.args = std::move(args);
+    node.outputs = {output};
+    graph.nodes.push_back(std::move(node));
+  }
+
+  // The leading sizes of history and user, with a sample of these rows; of
+  // none when empty.
+  std::string After(const std::vector<int64_t>& rows) {
+    std::vector<NamedTensor> sample;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      NamedTensor named;
+      named.name = graph.value(graph.inputs[i]).name;
+      named.tensor.dims = {rows[i]};
+      sample.push_back(named);
+    }
+    TieSizes(sample, graph, notes);
+    return graph.value(history).shape[0].ToString() + " " +
+           graph.value(user).shape[0].ToString();
+  }
+
+  Graph graph;
+  std::vector<std::string> notes;
+  ValueId item, history, user;
+};
+
+TEST(TieSizesTest, RowsThatAreGatheredByRowAreTheBatchs) {
+  Gathered model;
+  EXPECT_EQ(model.After({4, 4, 4}), "B B");
+  ASSERT_EQ(model.graph.symbols.size(), 1u);
+  EXPECT_EQ(model.notes.size(), 2u);
+  EXPECT_EQ(Gathered("aten.scatter.src").After({4, 4, 7}), "B u");
+}
+
+TEST(TieSizesTest, WithoutSampleWhatNothingReadsIsLeft) {
+  EXPECT_EQ(Gathered().After({}), "B u");
+}
+
+TEST(TieSizesTest, SampleWithMoreRowsToGatherFromLeavesThem) {
+  EXPECT_EQ(Gathered().After({4, 5, 5}), "s u");
+}
+
+TEST(TieSizesTest, GatheringAlongTheRowsIsNotByRow) {
+  EXPECT_EQ(Gathered("aten.gather.default", 0).After({4, 4, 7}), "s u");
+  EXPECT_EQ(Gathered("aten.gather.default", -3).After({4, 4, 7}), "s u");
+}
+
+TEST(TieSizesTest, RowsThatAnotherSizeIsMadeOfAreLeft) {
+  Gathered model;
+  model.graph.values[model.user].shape = {Size("s + 1")};
+  EXPECT_EQ(model.After({4, 4, 5}), "s s + 1");
 }
 
 }  // namespace
