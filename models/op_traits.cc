@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
+#include "models/complex_numbers.h"
 #include "models/op_traits_table.h"
 
 namespace refract::models {
@@ -276,8 +277,14 @@ OpClass ClassOf(absl::string_view op) {
   }
   // TorchScript that LibTorch interprets (models/script_region.h).
   if (name.space == "refract") return OpClass::kCpuOnly;
-  if (name.space != "aten") return OpClass::kUnknown;
   const OpTable& table = AtenOperators();
+  if (IsComplexOp(op)) {
+    const auto it = table.find(name.name);
+    return it != table.end() && it->second == OpClass::kRandom
+               ? OpClass::kRandom
+               : OpClass::kCpuOnly;
+  }
+  if (name.space != "aten") return OpClass::kUnknown;
   const auto it = table.find(name.name);
   if (it == table.end()) return OpClass::kUnknown;
   if (it->second == OpClass::kElementwise && IsScalarOverload(name.overload)) {
@@ -352,7 +359,7 @@ bool MayRunOnHn(OpClass op_class) {
 bool IsRandom(const Node& node) {
   if (ClassOf(node.op) == OpClass::kRandom) return true;
   const OpName op = SplitOpName(node.op);
-  if (op.space != "aten") return false;
+  if (op.space != "aten" && !IsComplexOp(node.op)) return false;
   if (op.name == "dropout" || op.name == "native_dropout" ||
       op.name == "feature_dropout" || op.name == "alpha_dropout" ||
       op.name == "feature_alpha_dropout") {

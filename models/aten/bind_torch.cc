@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/aten/convert_torch.h"
+#include "models/complex_numbers.h"
 
 namespace refract::models::aten {
 namespace {
@@ -131,7 +132,23 @@ class Binder {
         return c10::IValue(static_cast<int64_t>(*type));
       }
     }
+    if (const auto* text = std::get_if<std::string>(&value)) {
+      if (*text == kComplex64Name) {
+        return c10::IValue(static_cast<int64_t>(at::kComplexFloat));
+      }
+      if (*text == kComplex128Name) {
+        return c10::IValue(static_cast<int64_t>(at::kComplexDouble));
+      }
+    }
     return std::nullopt;
+  }
+
+  // Real and imaginary part.
+  static std::optional<c10::complex<double>> ComplexNumber(
+      const Argument& value) {
+    const auto* parts = std::get_if<FloatList>(&value);
+    if (parts == nullptr || parts->size() != 2) return std::nullopt;
+    return c10::complex<double>((*parts)[0], (*parts)[1]);
   }
 
   absl::StatusOr<Slot> BindTensor(const Argument& value) {
@@ -148,6 +165,10 @@ class Binder {
       slot.constant = c10::IValue(WrapNumber(number->toScalar()));
       return slot;
     }
+    if (const auto complex = ComplexNumber(value)) {
+      slot.constant = c10::IValue(WrapNumber(*complex));
+      return slot;
+    }
     return absl::InvalidArgumentError("does not fit the type Tensor");
   }
 
@@ -157,6 +178,11 @@ class Binder {
       slot.kind = Slot::Kind::kNumber;
       slot.number = kind;
       slot.operand = next_operand_++;
+      return slot;
+    }
+    const auto complex = ComplexNumber(value);
+    if (complex && kind == c10::TypeKind::NumberType) {
+      slot.constant = c10::IValue(*complex);
       return slot;
     }
     const auto number = Number(value);

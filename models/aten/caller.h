@@ -47,7 +47,8 @@ class Result {
   std::unique_ptr<Holder> holder;
 };
 
-// A node made ready to be called often: schema looked up, literal arguments
+// A node made ready to be called often: of ATen, of an operator library, of
+// complex numbers (models/complex_numbers.h), or a region: schema looked up, literal arguments
 // boxed, operands' places noted. Immutable; Call() is thread-safe.
 class Caller {
  public:

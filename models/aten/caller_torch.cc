@@ -13,11 +13,13 @@
 #include "base/status_macros.h"
 #include "models/aten/bind_torch.h"
 #include "models/aten/caller.h"
+#include "models/aten/complex_torch.h"
 #include "models/aten/control_caller.h"
 #include "models/aten/convert_torch.h"
 #include "models/aten/guards_torch.h"
 #include "models/aten/region_caller_torch.h"
 #include "models/aten/result_torch.h"
+#include "models/complex_numbers.h"
 #include "models/script_region.h"
 
 namespace refract::models::aten {
@@ -26,12 +28,14 @@ namespace {
 
 class BoxedCaller final : public Caller {
  public:
-  BoxedCaller(const Node& node, c10::OperatorHandle op, Bound bound)
+  BoxedCaller(const Node& node, c10::OperatorHandle op, Bound bound,
+              std::optional<ComplexArguments> complex)
       : name_(absl::StrCat(node.name, " (", node.op, ")")),
         op_(std::move(op)),
         guard_(GuardOf(op_.operator_name())),
         bound_(std::move(bound)),
-        num_results_(node.outputs.size()) {}
+        num_results_(node.outputs.size()),
+        complex_(std::move(complex)) {}
 
   absl::Status Call(absl::Span<const Operand> operands,
                     std::vector<Result>& results) const override {
@@ -62,10 +66,15 @@ class BoxedCaller final : public Caller {
     for (const Slot& slot : bound_.slots) {
       absl::StatusOr<c10::IValue> value = Fill(slot, operands);
       if (!value.ok()) return base::Annotate(value.status(), name_);
+      if (complex_) JoinPairs(slot, complex_->operands, *value);
       stack.push_back(*std::move(value));
     }
     if (guard_ != nullptr) guard_(stack);
     op_.callBoxed(stack);
+    if (complex_) {
+      const absl::Status status = SplitPairs(*complex_, stack);
+      if (!status.ok()) return base::Annotate(status, name_);
+    }
     for (const c10::IValue& value : stack) {
       const absl::Status status = AppendResult(value, results);
       if (!status.ok()) return base::Annotate(status, name_);
@@ -78,6 +87,7 @@ class BoxedCaller final : public Caller {
   const Guard guard_;  // null for most
   const Bound bound_;
   const size_t num_results_;
+  const std::optional<ComplexArguments> complex_;  // of complex numbers only
 };
 
 // "aten.linear.default" → {"aten::linear", ""}.
@@ -93,7 +103,10 @@ std::optional<c10::OperatorName> ToOperatorName(absl::string_view op) {
 absl::StatusOr<std::unique_ptr<const Caller>> Caller::Create(const Node& node) {
   if (IsScriptRegion(node)) return CreateRegionCaller(node);
   if (IsControlRegion(node)) return CreateControlCaller(node);
-  const std::optional<c10::OperatorName> name = ToOperatorName(node.op);
+  const std::optional<c10::OperatorName> name = ToOperatorName(
+      IsComplexOp(node.op)
+          ? absl::StrCat("aten.", node.op.substr(kComplexSpace.size()))
+          : node.op);
   std::optional<c10::OperatorHandle> op;
   if (name) op = c10::Dispatcher::singleton().findSchema(*name);
   if (!op) {
@@ -110,14 +123,19 @@ absl::StatusOr<std::unique_ptr<const Caller>> Caller::Create(const Node& node) {
     }
   }
   Bound bound;
+  std::optional<ComplexArguments> complex;
+  if (IsComplexOp(node.op)) complex.emplace();
   REFRACT_RETURN_IF_ERROR(Guarded(node.name, [&]() -> absl::Status {
     const c10::InferenceMode no_gradient;
-    absl::StatusOr<Bound> result = BindArguments(schema, node);
+    absl::StatusOr<Bound> result =
+        complex ? BindComplexArguments(schema, node, *complex)
+                : BindArguments(schema, node);
     if (!result.ok()) return base::Annotate(result.status(), node.name);
     bound = *std::move(result);
     return absl::OkStatus();
   }));
-  return std::make_unique<BoxedCaller>(node, *std::move(op), std::move(bound));
+  return std::make_unique<BoxedCaller>(node, *std::move(op), std::move(bound),
+                                       std::move(complex));
 }
 
 void UseOneThread() {

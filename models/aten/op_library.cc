@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/status_macros.h"
+#include "models/complex_numbers.h"
 #include "models/copy_file.h"
 #include "models/script_region.h"
 
@@ -121,7 +122,8 @@ std::string LibraryOperatorOf(const Node& node) {
     }
     return names->front();
   }
-  if (absl::StartsWith(node.op, "aten.") || absl::StartsWith(node.op, "py.")) {
+  if (absl::StartsWith(node.op, "aten.") || absl::StartsWith(node.op, "py.") ||
+      IsComplexOp(node.op)) {
     return "";
   }
   return node.op;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
+#include "models/complex_numbers.h"
 #include "models/op_traits.h"
 
 namespace refract::models::rows {
@@ -381,6 +382,7 @@ std::vector<Flow> Apply(const NodeView& view) {
     }
     return ForAll(view, JoinShared(view));
   }
+  if (IsComplexOp(view.node.op)) return ApplyComplexRules(view);
   if (view.space != "aten") return ForAll(view, Flow::Unproven());
   const OpClass op_class = ClassOf(view.node.op);
   // One more dimension behind the others, or one less.

@@ -131,6 +131,8 @@ MaybeFlows ApplyMoveRules(const NodeView& view);     // rules_moves.cc
 MaybeFlows ApplyIndexRules(const NodeView& view);    // rules_index.cc
 MaybeFlows ApplyReduceRules(const NodeView& view);   // rules_reduce.cc
 MaybeFlows ApplyProductRules(const NodeView& view);  // rules_products.cc
+// Of "complex.…" operators; kMixed, uncertain, for those without a rule.
+std::vector<Flow> ApplyComplexRules(const NodeView& view);  // rules_complex.cc
 
 // ---- Shared by the rules ----
 

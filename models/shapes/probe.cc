@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/complex_numbers.h"
 #include "models/op_traits.h"
 
 namespace refract::models {
@@ -62,11 +63,11 @@ void Tile(const base::TensorView& from, int64_t shift, base::Tensor& to) {
 
 // Does an operator read ids in a way that FindIdInputs() does not see?
 bool HidesIds(const Graph& graph) {
-  return std::any_of(graph.nodes.begin(), graph.nodes.end(),
-                     [](const Node& node) {
-                       return !absl::StartsWith(node.op, "aten.") &&
-                              !absl::StartsWith(node.op, "py.");
-                     });
+  return std::any_of(
+      graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
+        return !absl::StartsWith(node.op, "aten.") &&
+               !absl::StartsWith(node.op, "py.") && !IsComplexOp(node.op);
+      });
 }
 
 // Integers that add up to the length of one other input, and are not ids, are

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/complex_numbers.h"
 
 namespace refract::models::torch_export {
 namespace {
@@ -189,9 +190,11 @@ absl::StatusOr<base::DType> ParseDType(const Json& code) {
     case 13:
       return DType::kBFloat16;
     case 9:
+      return absl::UnimplementedError("dtype complex32 is not supported");
     case 10:
+      return kComplex64;
     case 11:
-      return absl::UnimplementedError("complex numbers are not supported");
+      return kComplex128;
     case 28:
       return absl::UnimplementedError("dtype uint16 is not supported");
     case 29:
@@ -248,6 +251,15 @@ absl::StatusOr<std::optional<Argument>> ParseArgument(const Json& argument,
   if (tag == "as_ints" || tag == "as_sym_ints" || tag == "as_floats" ||
       tag == "as_bools" || tag == "as_strings") {
     return ParseLists(tag, value, scope);
+  }
+  if (tag == "as_complex") {
+    FloatList parts;
+    for (const absl::string_view part : {"real", "imag"}) {
+      REFRACT_ASSIGN_OR_RETURN(const double number,
+                               Required(Float(Member(value, part)), tag));
+      parts.push_back(number);
+    }
+    return Argument(std::move(parts));
   }
   if (tag == "as_sym_int") return ParseSymbolic(value, scope, tag, Int);
   if (tag == "as_sym_float") return ParseSymbolic(value, scope, tag, Float);

@@ -18,7 +18,8 @@ namespace refract::models::torch_export {
 // Names that may be read at one point of the program.
 using Scope = absl::flat_hash_map<std::string, ValueId>;
 
-// Unimplemented names a dtype that Refract does not have (complex, float8, …).
+// Unimplemented names a dtype that Refract does not have (float8, …). Complex
+// types are those of models/complex_numbers.h.
 absl::StatusOr<base::DType> ParseDType(const Json& code);
 
 // {"as_int": 4} or {"as_expr": {"expr_str": …}}. Unknown when the expression is

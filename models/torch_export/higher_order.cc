@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
+#include "models/complex_numbers.h"
 #include "models/control_region.h"
 #include "models/functionalize.h"
 #include "models/script_region.h"
@@ -285,6 +286,7 @@ absl::StatusOr<Graph> NodeReader::ReadSubgraph(const Json& section) {
     graph.outputs.push_back(id->second);
   }
   REFRACT_RETURN_IF_ERROR(Functionalize(graph));
+  REFRACT_RETURN_IF_ERROR(ComplexToPairs(graph));
   REFRACT_RETURN_IF_ERROR(CheckRunnable(graph));
   return graph;
 }

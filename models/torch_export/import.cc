@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
+#include "models/complex_numbers.h"
 #include "models/functionalize.h"
 #include "models/torch_export/arguments.h"
 #include "models/torch_export/json.h"
@@ -127,6 +128,7 @@ class Payloads {
           absl::StrCat("its entry ", folder_, *file, " is missing"));
     }
     REFRACT_RETURN_IF_ERROR(archive.Bytes(*payload).status());
+    MakePairs(entry);
     entry.offset = payload->offset;
     entry.bytes = payload->bytes;
     return entry;
@@ -212,6 +214,7 @@ absl::StatusOr<ImportedModel> Import(const ZipArchive& archive,
   model.source_path = std::string(path);
   REFRACT_RETURN_IF_ERROR(ValidateGraph(model.graph));
   REFRACT_RETURN_IF_ERROR(Functionalize(model.graph));
+  REFRACT_RETURN_IF_ERROR(ComplexToPairs(model.graph));
   REFRACT_RETURN_IF_ERROR(ValidateGraph(model.graph));
   REFRACT_RETURN_IF_ERROR(AddWeights(archive, layout, path, model));
   // Bounds of every weight, before anyone reads one.

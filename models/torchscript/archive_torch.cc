@@ -13,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/status_macros.h"
 #include "models/aten/convert_torch.h"
+#include "models/complex_numbers.h"
 
 namespace refract::models::torchscript {
 namespace {
@@ -120,12 +121,18 @@ const ZipEntry* Archive::Find(const at::Tensor& tensor) const {
   return entry.bytes == tensor.storage().nbytes() ? &entry : nullptr;
 }
 
+base::DType TypeOf(const at::Tensor& tensor) {
+  if (tensor.scalar_type() == at::kComplexFloat) return kComplex64;
+  if (tensor.scalar_type() == at::kComplexDouble) return kComplex128;
+  return aten::FromScalarType(tensor.scalar_type());
+}
+
 absl::StatusOr<WeightEntry> Archive::Locate(const at::Tensor& tensor) const {
   if (tensor.layout() != at::kStrided || tensor.is_quantized()) {
     return absl::UnimplementedError("it is not a plain dense tensor");
   }
   WeightEntry entry;
-  entry.dtype = aten::FromScalarType(tensor.scalar_type());
+  entry.dtype = TypeOf(tensor);
   if (entry.dtype == base::DType::kUnknown) {
     return absl::UnimplementedError(absl::StrCat(
         "it has element type ", c10::toString(tensor.scalar_type())));
@@ -134,6 +141,7 @@ absl::StatusOr<WeightEntry> Archive::Locate(const at::Tensor& tensor) const {
   entry.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
   entry.strides.assign(tensor.strides().begin(), tensor.strides().end());
   entry.storage_offset = tensor.storage_offset();
+  MakePairs(entry);
   if (tensor.storage().nbytes() == 0) return entry;
   const ZipEntry* found = Find(tensor);
   if (found == nullptr) {

@@ -46,6 +46,10 @@ class Archive {
   absl::flat_hash_map<const void*, size_t> places_;
 };
 
+// Complex types as models/complex_numbers.h has them; kUnknown for others that
+// the IR lacks.
+base::DType TypeOf(const at::Tensor& tensor);
+
 }  // namespace refract::models::torchscript
 
 #endif  // REFRACT_MODELS_TORCHSCRIPT_ARCHIVE_TORCH_H_

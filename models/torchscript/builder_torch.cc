@@ -38,9 +38,9 @@ absl::StatusOr<ValueId> Builder::WeightOf(const std::string& name,
   const ValueId id = AddValue(name);
   Value& value = converted_.graph.values[id];
   value.weight = name;
-  value.dtype = entry->dtype;
+  value.dtype = TypeOf(tensor);
   value.has_shape = true;
-  value.shape.assign(entry->sizes.begin(), entry->sizes.end());
+  value.shape.assign(tensor.sizes().begin(), tensor.sizes().end());
   converted_.weights.push_back(*std::move(entry));
   weights_[name] = id;
   return id;

@@ -119,6 +119,7 @@ class Converter {
                           const c10::FunctionSchema& schema,
                           const std::string& name, Node out,
                           const std::vector<c10::IValue>& examples);
+  void MarkComplex(const Item& item);
   // How many tensors a list result holds: as many as the model takes out of
   // it, or as its arguments say.
   absl::StatusOr<size_t> ListLength(const JitNode& node, const Node& out);

@@ -7,6 +7,7 @@
 #include "base/digest.h"
 #include "base/status_macros.h"
 #include "models/aten/convert_torch.h"
+#include "models/complex_numbers.h"
 #include "models/functionalize.h"
 #include "models/op_traits.h"
 #include "models/script_region.h"
@@ -81,6 +82,7 @@ absl::StatusOr<ImportedModel> Import(absl::string_view path,
                                  base::Digest{}});
   model.source_path = std::string(path);
   REFRACT_RETURN_IF_ERROR(base::Annotate(Functionalize(model.graph), path));
+  REFRACT_RETURN_IF_ERROR(base::Annotate(ComplexToPairs(model.graph), path));
   REFRACT_RETURN_IF_ERROR(base::Annotate(CheckRunnable(model.graph), path));
   // A frozen parameter is a constant like any other: only look-ups tell that it
   // was a table.

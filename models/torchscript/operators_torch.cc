@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/aten/convert_torch.h"
+#include "models/complex_numbers.h"
 #include "models/torchscript/converter_torch.h"
 #include "models/torchscript/example_torch.h"
 #include "models/torchscript/numbers_torch.h"
@@ -35,6 +36,7 @@ absl::Status Converter::ConvertTo(const JitNode& node) {
     Item clone = Item::Tensor(build_.Emit(name, "aten.clone.default",
                                           {{"self", ValueRef{self.value}}}));
     clone.example = self.example;
+    MarkComplex(clone);
     return Set(node, std::move(clone));
   }
   dtype = Resolved(*dtype, build_);
@@ -46,7 +48,10 @@ absl::Status Converter::ConvertTo(const JitNode& node) {
   }
   base::DType type = base::DType::kUnknown;
   if (dtype->kind == Item::Kind::kLiteral && dtype->literal.isInt()) {
-    type = aten::FromScalarType(dtype->literal.toScalarType());
+    const at::ScalarType scalar = dtype->literal.toScalarType();
+    type = scalar == at::kComplexFloat    ? kComplex64
+           : scalar == at::kComplexDouble ? kComplex128
+                                          : aten::FromScalarType(scalar);
   }
   if (type == base::DType::kUnknown) {
     return absl::UnimplementedError("a cast to a type that the IR lacks");
@@ -58,7 +63,7 @@ absl::Status Converter::ConvertTo(const JitNode& node) {
   build_.graph().values[id].dtype = type;
   Item cast = Item::Tensor(id);
   if (const at::Tensor* example = self.example_tensor()) {
-    cast.example = example->to(*aten::ToScalarType(type));
+    cast.example = example->to(dtype->literal.toScalarType());
   }
   return Set(node, std::move(cast));
 }
@@ -99,6 +104,13 @@ absl::Status Converter::ConvertOperator(const JitNode& node,
                     RunOnExamples(*schema, inputs));
 }
 
+// Examples alone tell which tensors are complex (models/complex_numbers.h).
+void Converter::MarkComplex(const Item& item) {
+  const at::Tensor* example = item.example_tensor();
+  if (example == nullptr || !example->is_complex()) return;
+  build_.graph().values[item.value].dtype = TypeOf(*example);
+}
+
 absl::Status Converter::AddResults(const JitNode& node,
                                    const c10::FunctionSchema& schema,
                                    const std::string& name, Node out,
@@ -120,6 +132,7 @@ absl::Status Converter::AddResults(const JitNode& node,
     for (size_t i = 0; i < length; ++i) {
       elements.push_back(Item::Tensor(first + static_cast<ValueId>(i)));
       if (i < tensors.size()) elements.back().example = tensors[i];
+      MarkComplex(elements.back());
     }
     return Set(node, Item::List(std::move(elements)));
   }
@@ -134,6 +147,7 @@ absl::Status Converter::AddResults(const JitNode& node,
   for (size_t i = 0; i < returns.size(); ++i) {
     Item item = Item::Tensor(first + static_cast<ValueId>(i));
     if (i < examples.size()) item.example = examples[i];
+    MarkComplex(item);
     items_[node.output(i)] = std::move(item);
   }
   return absl::OkStatus();

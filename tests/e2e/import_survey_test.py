@@ -34,7 +34,7 @@ def forms_of(index, case):
 LANGUAGE = (
     "bag_max_padding", "folded_batch", "einsums", "gru", "multihead", "norms",
     "scatters", "writes", "last_valid", "result_nested", "argument_tree",
-    "two_dynamic",
+    "two_dynamic", "complex_numbers", "rotary",
 )
 # And what TorchScript alone makes of some.
 SCRIPTS = (

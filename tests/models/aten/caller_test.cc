@@ -7,6 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/complex_numbers.h"
 
 namespace refract::models::aten {
 namespace {
@@ -288,6 +289,98 @@ TEST(CallerTest, ComplexResultIsUnimplemented) {
   const auto results = Execute(
       MakeNode("aten.fft_fft.default", {{"self", ValueRef{0}}}), {Of(x)});
   EXPECT_EQ(results.status().code(), absl::StatusCode::kUnimplemented);
+}
+
+// Pairs of real and imaginary part.
+Node ComplexNode(const std::string& op, std::vector<NamedArgument> args,
+                 BoolList operands, BoolList results) {
+  args.push_back({std::string(kComplexOperandsArg), std::move(operands)});
+  args.push_back({std::string(kComplexResultsArg), std::move(results)});
+  return MakeNode(op, std::move(args));
+}
+
+TEST(CallerTest, ComplexNumbersArePairs) {
+  const base::Tensor x = Make<float>({2, 2}, {1, 2, 3, 4});
+  const base::Tensor y = Make<float>({2, 2}, {0, 1, 1, -1});
+  // (1 + 2i)·i = -2 + i, (3 + 4i)(1 - i) = 7 + i
+  const auto product =
+      Execute(ComplexNode("complex.mul.Tensor",
+                          {{"self", ValueRef{0}}, {"other", ValueRef{1}}},
+                          {true, true}, {true}),
+              {Of(x), Of(y)});
+  ASSERT_TRUE(product.ok()) << product.status();
+  EXPECT_THAT(Values<float>((*product)[0]), ElementsAre(-2, 1, 7, 1));
+  EXPECT_THAT((*product)[0].operand.tensor.dims, ElementsAre(2, 2));
+  // A real operand beside a complex one is no pair.
+  const base::Tensor real = Make<float>({2}, {10, 100});
+  const auto scaled =
+      Execute(ComplexNode("complex.mul.Tensor",
+                          {{"self", ValueRef{0}}, {"other", ValueRef{1}}},
+                          {true, false}, {true}),
+              {Of(x), Of(real)});
+  ASSERT_TRUE(scaled.ok()) << scaled.status();
+  EXPECT_THAT(Values<float>((*scaled)[0]), ElementsAre(10, 20, 300, 400));
+}
+
+TEST(CallerTest, ComplexLiteralsTypesAndLists) {
+  const base::Tensor x = Make<float>({1, 2}, {1, 2});
+  const auto turned =
+      Execute(ComplexNode("complex.mul.Tensor",
+                          {{"self", ValueRef{0}}, {"other", FloatList{0, 1}}},
+                          {true}, {true}),
+              {Of(x)});
+  ASSERT_TRUE(turned.ok()) << turned.status();
+  EXPECT_THAT(Values<float>((*turned)[0]), ElementsAre(-2, 1));
+  const base::Tensor real = Make<float>({2}, {3, 4});
+  const auto cast = Execute(
+      ComplexNode("complex.to.dtype",
+                  {{"self", ValueRef{0}}, {"dtype", std::string("complex64")}},
+                  {false}, {true}),
+      {Of(real)});
+  ASSERT_TRUE(cast.ok()) << cast.status();
+  EXPECT_THAT(Values<float>((*cast)[0]), ElementsAre(3, 0, 4, 0));
+  const auto joined =
+      Execute(ComplexNode("complex.cat.default", {{"tensors", ValueList{0, 1}}},
+                          {true, true}, {true}),
+              {Of(x), Of(x)});
+  ASSERT_TRUE(joined.ok()) << joined.status();
+  EXPECT_THAT(Values<float>((*joined)[0]), ElementsAre(1, 2, 1, 2));
+}
+
+// LibTorch marks them and leaves the memory as it was.
+TEST(CallerTest, ConjugatesAndTheirPartsAreComputed) {
+  const base::Tensor x = Make<float>({2, 2}, {1, 2, 3, 4});
+  const auto conjugate =
+      Execute(ComplexNode("complex.conj.default", {{"self", ValueRef{0}}},
+                          {true}, {true}),
+              {Of(x)});
+  ASSERT_TRUE(conjugate.ok()) << conjugate.status();
+  EXPECT_THAT(Values<float>((*conjugate)[0]), ElementsAre(1, -2, 3, -4));
+  const auto adjoint =
+      Execute(ComplexNode("complex.imag.default", {{"self", ValueRef{0}}},
+                          {true}, {false}),
+              {Of(x)});
+  ASSERT_TRUE(adjoint.ok()) << adjoint.status();
+  EXPECT_THAT(Values<float>((*adjoint)[0]), ElementsAre(2, 4));
+}
+
+TEST(CallerTest, WhatIsComplexMustBeSaidRight) {
+  const base::Tensor x = Make<float>({3}, {1, 2, 3});
+  const std::vector<NamedArgument> self = {{"self", ValueRef{0}}};
+  const auto no_pairs = Execute(
+      ComplexNode("complex.abs.default", self, {true}, {false}), {Of(x)});
+  EXPECT_EQ(no_pairs.status().code(), absl::StatusCode::kInvalidArgument);
+  const auto wrong = Execute(
+      ComplexNode("complex.fft_fft.default", self, {false}, {false}), {Of(x)});
+  EXPECT_EQ(wrong.status().code(), absl::StatusCode::kUnimplemented);
+  for (const BoolList& operands : {BoolList{}, BoolList{true, true}}) {
+    const auto caller = Caller::Create(
+        ComplexNode("complex.abs.default", self, operands, {false}));
+    EXPECT_EQ(caller.status().code(), absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(
+      Caller::Create(MakeNode("complex.abs.default", self)).status().code(),
+      absl::StatusCode::kInvalidArgument);
 }
 
 TEST(CallerTest, UnknownOperatorOrOverloadIsNotFound) {

@@ -402,10 +402,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"Complex",
                 [](Pt2Archive& a) {
                   a.node(1)["inputs"][1]["arg"] = {
-                      {"as_complex", {{"real", 1}, {"imag", 2}}}};
+                      {"as_complex", {{"real", 1}, {"imag", "i"}}}};
                 },
-                {"node cat", "as_complex"},
-                kUnimplemented},
+                {"node cat", "as_complex is malformed"}},
         BadCase{"HigherOrder",
                 [](Pt2Archive& a) {
                   a.node(4)["target"] = "torch.ops.higher_order.flex_attention";
@@ -414,9 +413,15 @@ INSTANTIATE_TEST_SUITE_P(
                 kUnimplemented},
         BadCase{"ComplexTensor",
                 [](Pt2Archive& a) {
-                  a.graph()["tensor_values"]["sigmoid"]["dtype"] = 10;
+                  a.graph()["tensor_values"]["mul"]["dtype"] = 10;
                 },
-                {"tensor sigmoid", "complex"},
+                {"output", "is complex"},
+                kUnimplemented},
+        BadCase{"HalfComplexTensor",
+                [](Pt2Archive& a) {
+                  a.graph()["tensor_values"]["sigmoid"]["dtype"] = 9;
+                },
+                {"tensor sigmoid", "complex32"},
                 kUnimplemented},
         BadCase{"DefinedTwice",
                 [](Pt2Archive& a) {

@@ -43,14 +43,14 @@ def autocast(self, x, item):
     return y.float()
 
 
-@case(refused={"pt2": "complex numbers", "decomposed": "complex numbers"})
+@case()
 def complex_numbers(self, x, item):
     h, w = self.both(x, item)
     spectrum = torch.fft.rfft(h, dim=1)
     return self.out(torch.fft.irfft(spectrum * 0.5, n=STEPS, dim=1).sum(1)), spectrum.abs().sum((1, 2))
 
 
-@case(make=layers(freqs=lambda: torch.polar(torch.ones(STEPS, DIM // 2), torch.rand(STEPS, DIM // 2))), refused={"pt2": "complex numbers", "decomposed": "complex numbers"})
+@case(make=layers(freqs=lambda: torch.polar(torch.ones(STEPS, DIM // 2), torch.rand(STEPS, DIM // 2))))
 def rotary(self, x, item):
     h = torch.view_as_complex(self.items(item).reshape(-1, STEPS, DIM // 2, 2))
     return self.out(torch.view_as_real(h * self.freqs).flatten(2).sum(1))
