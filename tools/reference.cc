@@ -69,6 +69,18 @@ absl::StatusOr<std::string> ScriptRoot() {
                    "; set REFRACT_SOURCE_DIR to a checkout"));
 }
 
+// The checks that operators of LibTorch lack, for the reference process: where
+// the build and an installation put them. Empty if they are not there.
+std::string GuardsModule() {
+  std::error_code error;
+  const std::filesystem::path program =
+      std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::filesystem::path module = program.parent_path().parent_path() /
+                                       "lib" / "refract" /
+                                       "librefract_guards_module.so";
+  return std::filesystem::exists(module, error) ? module.string() : "";
+}
+
 std::string LastLine(absl::string_view text) {
   std::string last;
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
@@ -150,6 +162,9 @@ absl::Status RunReference(const ReferenceRun& run) {
   }
   for (const std::string& library : run.op_libraries) {
     command.insert(command.end(), {"--op-library", library});
+  }
+  if (const std::string guards = GuardsModule(); !guards.empty()) {
+    command.insert(command.end(), {"--guards", guards});
   }
   for (size_t i = 0; i < run.inputs.size(); ++i) {
     command.insert(command.end(),

@@ -32,7 +32,7 @@ class BoxedCaller final : public Caller {
               std::optional<ComplexArguments> complex)
       : name_(absl::StrCat(node.name, " (", node.op, ")")),
         op_(std::move(op)),
-        guard_(GuardOf(op_.operator_name())),
+        guard_(RuleOf(op_.operator_name()).guard),
         bound_(std::move(bound)),
         num_results_(node.outputs.size()),
         complex_(std::move(complex)) {}
@@ -113,6 +113,11 @@ absl::StatusOr<std::unique_ptr<const Caller>> Caller::Create(const Node& node) {
     return absl::NotFoundError(
         absl::StrCat(node.name, ": LibTorch has no operator ", node.op,
                      " (an operator library may be missing: --op-library)"));
+  }
+  const std::string why_not = RuleOf(op->operator_name()).why_not;
+  if (!why_not.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(node.name, ": ", node.op, " is not run: ", why_not));
   }
   const c10::FunctionSchema& schema = op->schema();
   for (const c10::Argument& argument : schema.arguments()) {

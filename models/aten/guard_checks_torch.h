@@ -6,7 +6,6 @@
 
 #include <ATen/core/ivalue.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -27,24 +26,23 @@ void GuardFlashAttention(Arguments arguments);
 void GuardBatchNorm(Arguments arguments);
 void GuardWeightNorm(Arguments arguments);
 
+void GuardUnpackedFactors(Arguments arguments);
+// aten._fft_{r2c,c2r,c2c}
+void GuardTransform(Arguments arguments);
+// aten._upsample_{bilinear,bicubic}2d_aa
+void GuardSmoothResize(Arguments arguments);
+void GuardMaskedIndex(Arguments arguments);
+
+// Integers that the processor cannot divide.
+void GuardDivision(Arguments arguments);
+void GuardRoundedDivision(Arguments arguments);
+void GuardCommonMultiple(Arguments arguments);
+
 // aten.embedding_bag and its kin; ids after the last bag are cut off.
 void GuardBags(Arguments arguments);
 // quantized.embedding_bag_{byte,4bit,2bit}_rowwise_offsets
 void GuardQuantizedBags(Arguments arguments);
 void GuardSegments(Arguments arguments);
-
-// fbgemm's operators on jagged tensors and its quantised look-ups.
-void GuardSegmentSums(Arguments arguments);
-void GuardOffsetsRange(Arguments arguments);
-void GuardPackSegments(Arguments arguments);
-void GuardQuantizedTables(Arguments arguments);
-// (permute, lengths, values, weights, permuted_lengths_sum)
-void GuardPermutation(Arguments arguments);
-// `values` and `offsets` are places among the arguments; offsets may be a list,
-// of which each one's bags are the next one's items.
-void CheckJagged(Arguments arguments, size_t values, size_t offsets);
-// (dense, x_offsets, total_L)
-void GuardDenseToJagged(Arguments arguments);
 
 }  // namespace refract::models::aten
 

@@ -1,8 +1,13 @@
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <limits>
+#include <vector>
 
 #include "models/aten/guard_checks_torch.h"
+#include "models/aten/guard_tools_torch.h"
 
 namespace refract::models::aten {
 namespace {
@@ -73,6 +78,114 @@ void GuardWeightNorm(Arguments a) {
   TORCH_CHECK(v.dim() > 0 && g.numel() == v.size(dim), "weight_norm of ",
               v.sizes(), " along dimension ", dim, " with lengths of ",
               g.sizes());
+}
+
+// (LU_data, LU_pivots, unpack_data, unpack_pivots): rows that were exchanged,
+// from 1 on.
+void GuardUnpackedFactors(Arguments a) {
+  const at::Tensor& factors = a[0].toTensor();
+  const at::Tensor& pivots = a[1].toTensor();
+  if (!a[3].toBool() || factors.dim() < 2) return;
+  const int64_t rows = factors.size(-2);
+  bool fits = pivots.dim() == factors.dim() - 1 &&
+              pivots.size(-1) == std::min(rows, factors.size(-1));
+  for (int64_t d = 0; fits && d + 1 < pivots.dim(); ++d) {
+    fits = pivots.size(d) == factors.size(d);
+  }
+  TORCH_CHECK(fits, "pivots of ", pivots.sizes(), " for factors of ",
+              factors.sizes());
+  const Integers all(pivots, "pivots");
+  for (int64_t i = 0; i < all.size(); ++i) {
+    TORCH_CHECK(all[i] >= 1 && all[i] <= rows, "pivots: ", all[i], " of ",
+                rows);
+  }
+}
+
+// (self, dim, …)
+void GuardTransform(Arguments a) {
+  const at::Tensor& input = a[0].toTensor();
+  for (const int64_t dim : a[1].toIntVector()) {
+    TORCH_CHECK(dim >= -input.dim() && dim < input.dim(),
+                "a transform along dimension ", dim, " of ", input.sizes());
+  }
+}
+
+// (self, output_size, align_corners, scales_h, scales_w): scales that do not
+// belong to the sizes make it read elsewhere.
+void GuardSmoothResize(Arguments a) {
+  const at::Tensor& input = a[0].toTensor();
+  const std::vector<int64_t> sizes = a[1].toIntVector();
+  if (input.dim() != 4 || sizes.size() != 2) return;  // LibTorch refuses these
+  for (const size_t i : {size_t{0}, size_t{1}}) {
+    const c10::IValue& scale = a[3 + i];
+    if (scale.isNone()) continue;
+    const auto from = static_cast<double>(input.size(2 + static_cast<int>(i)));
+    const auto to = static_cast<double>(sizes[i]);
+    TORCH_CHECK(scale.toDouble() > 0 &&
+                    std::abs(from * scale.toDouble() - to) < 1 + 1e-6 * to,
+                "a scale of ", scale.toDouble(), " from ", from, " to ", to);
+  }
+}
+
+// (self, mask, indices, fill): indices are kept within the tensor, which must
+// have something in it then.
+void GuardMaskedIndex(Arguments a) {
+  const at::Tensor& self = a[0].toTensor();
+  TORCH_CHECK(static_cast<int64_t>(a[2].toListRef().size()) <= self.dim(),
+              a[2].toListRef().size(), " indices for ", self.sizes());
+  TORCH_CHECK(self.numel() > 0, "indices into ", self.sizes());
+}
+
+namespace {
+
+bool HasLowest(const c10::IValue& value) {
+  if (value.isInt())
+    return value.toInt() == std::numeric_limits<int64_t>::min();
+  if (!value.isTensor() || !value.toTensor().defined()) return false;
+  const at::Tensor& tensor = value.toTensor();
+  const at::ScalarType type = tensor.scalar_type();
+  // Narrower ones are divided as int32.
+  if (type != at::kLong && type != at::kInt) return false;
+  const int64_t lowest = type == at::kLong
+                             ? std::numeric_limits<int64_t>::min()
+                             : std::numeric_limits<int32_t>::min();
+  const Integers all(tensor, "a dividend");
+  for (int64_t i = 0; i < all.size(); ++i) {
+    if (all[i] == lowest) return true;
+  }
+  return false;
+}
+
+bool HasMinusOne(const c10::IValue& value) {
+  if (value.isInt()) return value.toInt() == -1;
+  if (!value.isTensor() || !value.toTensor().defined()) return false;
+  const at::Tensor& tensor = value.toTensor();
+  if (!at::isIntegralType(tensor.scalar_type(), false)) return false;
+  const Integers all(tensor, "a divisor");
+  for (int64_t i = 0; i < all.size(); ++i) {
+    if (all[i] == -1) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+// (self, other, …): the lowest integer has no counterpart, and the processor
+// traps where it is divided by -1.
+void GuardDivision(Arguments a) {
+  TORCH_CHECK(!HasMinusOne(a[1]) || !HasLowest(a[0]),
+              "the lowest integer divided by -1");
+}
+
+// (self, other, *, rounding_mode): others do not divide integers.
+void GuardRoundedDivision(Arguments a) {
+  if (a[2].isString() && a[2].toStringRef() == "trunc") GuardDivision(a);
+}
+
+// (self, other)
+void GuardCommonMultiple(Arguments a) {
+  TORCH_CHECK(!HasLowest(a[0]) && !HasLowest(a[1]),
+              "a multiple of the lowest integer");
 }
 
 }  // namespace refract::models::aten

@@ -1,20 +1,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "models/aten/guard_checks_torch.h"
+#include "models/aten/guard_tools_torch.h"
 
 namespace refract::models::aten {
 namespace {
-
-// Reads integers of either width.
-std::vector<int64_t> Integers(const at::Tensor& tensor) {
-  const at::Tensor wide = tensor.to(at::kLong).contiguous();
-  const int64_t* data = wide.const_data_ptr<int64_t>();
-  return {data, data + wide.numel()};
-}
 
 // One layer's weights in one direction.
 struct CellSizes {
@@ -126,8 +119,9 @@ void CheckRecurrentPacked(Arguments a, int64_t gates) {
               "packed sequences without a step");
   int64_t rows = 0;
   int64_t last = data.size(0);
-  const std::vector<int64_t> sizes = Integers(batch_sizes);
-  for (const int64_t size : sizes) {
+  const Integers sizes(batch_sizes, "steps of packed sequences");
+  for (int64_t i = 0; i < sizes.size(); ++i) {
+    const int64_t size = sizes[i];
     TORCH_CHECK(size > 0 && size <= last, "packed sequences with a step of ",
                 size, " rows after one of ", last);
     last = size;
@@ -136,7 +130,7 @@ void CheckRecurrentPacked(Arguments a, int64_t gates) {
   TORCH_CHECK(rows == data.size(0), "packed sequences of ", data.size(0),
               " rows whose steps have ", rows);
   Recurrent r;
-  r.batch = sizes.front();
+  r.batch = sizes[0];
   r.inputs = data.size(1);
   r.gates = gates;
   r.states = StatesOf(a[2]);

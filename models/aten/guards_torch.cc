@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "models/aten/guard_checks_torch.h"
+#include "models/aten/guard_fbgemm_torch.h"
 
 namespace refract::models::aten {
 namespace {
@@ -32,11 +33,6 @@ void Packed(Arguments arguments) {
   CheckRecurrentPacked(arguments, kGates);
 }
 
-template <size_t kValues, size_t kOffsets>
-void Jagged(Arguments arguments) {
-  CheckJagged(arguments, kValues, kOffsets);
-}
-
 constexpr GuardedOperator kGuarded[] = {
     {"aten::lstm", "input", Layer<4>},
     {"aten::lstm", "data", Packed<4>},
@@ -51,8 +47,28 @@ constexpr GuardedOperator kGuarded[] = {
      GuardFlashAttention},
     {"aten::native_batch_norm", "", GuardBatchNorm},
     {"aten::_native_batch_norm_legit_no_training", "", GuardBatchNorm},
+    {"aten::_native_batch_norm_legit", "", GuardBatchNorm},
+    {"aten::_native_batch_norm_legit", "no_stats", GuardBatchNorm},
+    {"aten::_batch_norm_with_update", "", GuardBatchNorm},
+    {"aten::_batch_norm_no_update", "", GuardBatchNorm},
     {"aten::_weight_norm", "", GuardWeightNorm},
     {"aten::_weight_norm_interface", "", GuardWeightNorm},
+    {"aten::lu_unpack", "", GuardUnpackedFactors},
+    {"aten::_fft_r2c", "", GuardTransform},
+    {"aten::_fft_c2r", "", GuardTransform},
+    {"aten::_fft_c2c", "", GuardTransform},
+    {"aten::_upsample_bilinear2d_aa", "", GuardSmoothResize},
+    {"aten::_upsample_bicubic2d_aa", "", GuardSmoothResize},
+    {"aten::_unsafe_masked_index", "", GuardMaskedIndex},
+    {"aten::div", "Tensor_mode", GuardRoundedDivision},
+    {"aten::div", "Scalar_mode", GuardRoundedDivision},
+    {"aten::div_", "Tensor_mode", GuardRoundedDivision},
+    {"aten::div_", "Scalar_mode", GuardRoundedDivision},
+    {"aten::divide", "Tensor_mode", GuardRoundedDivision},
+    {"aten::divide", "Scalar_mode", GuardRoundedDivision},
+    {"aten::floordiv", "int", GuardDivision},
+    {"aten::remainder", "int", GuardDivision},
+    {"aten::lcm", "", GuardCommonMultiple},
     {"aten::embedding_bag", "", GuardBags},
     {"aten::embedding_bag", "padding_idx", GuardBags},
     {"aten::_embedding_bag", "", GuardBags},
@@ -61,58 +77,67 @@ constexpr GuardedOperator kGuarded[] = {
     {"quantized::embedding_bag_byte_rowwise_offsets", "", GuardQuantizedBags},
     {"quantized::embedding_bag_4bit_rowwise_offsets", "", GuardQuantizedBags},
     {"quantized::embedding_bag_2bit_rowwise_offsets", "", GuardQuantizedBags},
-    {"fbgemm::int_nbit_split_embedding_codegen_lookup_function", "",
-     GuardQuantizedTables},
-    {"fbgemm::int_nbit_split_embedding_uvm_caching_codegen_lookup_function", "",
-     GuardQuantizedTables},
-    {"fbgemm::permute_2D_sparse_data", "", GuardPermutation},
-    {"fbgemm::permute_1D_sparse_data", "", GuardPermutation},
-    {"fbgemm::permute_sparse_data", "", GuardPermutation},
-    {"fbgemm::segment_sum_csr", "", GuardSegmentSums},
-    {"fbgemm::offsets_range", "", GuardOffsetsRange},
-    {"fbgemm::pack_segments", "", GuardPackSegments},
-    {"fbgemm::dense_to_jagged", "", GuardDenseToJagged},
-    {"fbgemm::jagged_to_padded_dense", "", Jagged<0, 1>},
-    {"fbgemm::jagged_1d_to_dense", "", Jagged<0, 1>},
-    {"fbgemm::jagged_2d_to_dense", "", Jagged<0, 1>},
-    {"fbgemm::jagged_softmax", "", Jagged<0, 1>},
-    {"fbgemm::jagged_dense_elementwise_add", "", Jagged<0, 1>},
-    {"fbgemm::jagged_dense_elementwise_mul", "", Jagged<0, 1>},
-    {"fbgemm::jagged_dense_elementwise_add_jagged_output", "", Jagged<0, 1>},
-    {"fbgemm::jagged_dense_dense_elementwise_add_jagged_output", "",
-     Jagged<0, 1>},
-    {"fbgemm::jagged_dense_bmm", "", Jagged<0, 1>},
-    {"fbgemm::jagged_jagged_bmm", "", Jagged<0, 2>},
-    {"fbgemm::batched_dense_vec_jagged_2d_mul", "", Jagged<1, 2>},
+};
+
+// Operators that trust what others of their kind computed; no model that scores
+// needs one.
+struct RefusedOperator {
+  const char* name;
+  const char* why;
+};
+constexpr RefusedOperator kRefused[] = {
+    {"aten::linalg_ldl_solve", "it trusts its pivots"},
+    {"aten::linalg_ldl_solve.out", "it trusts its pivots"},
+    {"aten::max_pool2d_with_indices_backward", "it trusts its indices"},
+    {"aten::max_pool3d_with_indices_backward", "it trusts its indices"},
+    {"aten::_unsafe_masked_index_put_accumulate", "it trusts its indices"},
+    {"aten::from_file", "it reads any file of this machine"},
 };
 
 // The operator that a TorchScript graph calls instead: the guard, then `op`.
 std::string GuardedName(const c10::OperatorName& op) {
-  std::string name = op.name.substr(op.name.find("::") + 2);
-  return "refract_guarded::" + name +
-         (op.overload_name.empty() ? "" : "_" + op.overload_name);
+  const size_t space = op.name.find("::");
+  std::string name = "refract_guarded::";
+  name += op.name.substr(0, space);
+  name += '_';
+  name += op.name.substr(space + 2);
+  if (!op.overload_name.empty()) {
+    name += '_';
+    name += op.overload_name;
+  }
+  return name;
 }
 
-void Register(const c10::OperatorHandle& op, Guard guard) {
+void Register(const torch::jit::Node& node, const c10::FunctionSchema& schema,
+              const OperatorRule& rule) {
   static std::mutex mutex;
   static std::set<std::string> registered;
-  const std::string name = GuardedName(op.operator_name());
+  const std::string name = GuardedName(schema.operator_name());
   const std::lock_guard<std::mutex> lock(mutex);
   if (!registered.insert(name).second) return;
-  const c10::FunctionSchema& schema = op.schema();
+  const size_t count = schema.arguments().size();
+  const auto op =
+      c10::Dispatcher::singleton().findSchema(schema.operator_name());
+  // Operators on Python's numbers are TorchScript's own.
+  torch::jit::Operation call =
+      op ? torch::jit::Operation(
+               [op = *op](torch::jit::Stack& stack) { op.callBoxed(stack); })
+         : node.getOperation();
   torch::jit::registerOperator(torch::jit::Operator(
       name, "", schema.arguments(), schema.returns(),
-      [op, guard](torch::jit::Stack& stack) {
-        const size_t count = op.schema().arguments().size();
-        guard(Arguments(stack.data() + stack.size() - count, count));
-        op.callBoxed(stack);
+      [call = std::move(call), count, rule,
+       op = c10::toString(schema.operator_name())](
+          torch::jit::Stack& stack) mutable {
+        TORCH_CHECK(rule.why_not.empty(), op, " is not run: ", rule.why_not);
+        rule.guard(Arguments(stack.data() + stack.size() - count, count));
+        call(stack);
       },
       c10::AliasAnalysisKind::FROM_SCHEMA));
 }
 
 }  // namespace
 
-Guard GuardOf(const c10::OperatorName& op) {
+OperatorRule RuleOf(const c10::OperatorName& op) {
   static const auto& guards = *[] {
     auto* made = new std::map<std::pair<std::string, std::string>, Guard>();
     for (const GuardedOperator& g : kGuarded) {
@@ -120,8 +145,20 @@ Guard GuardOf(const c10::OperatorName& op) {
     }
     return made;
   }();
+  constexpr char kFbgemm[] = "fbgemm::";
+  if (op.name.rfind(kFbgemm, 0) == 0) {
+    const FbgemmRule rule = RuleOfFbgemm(op.name.substr(sizeof(kFbgemm) - 1));
+    return {.guard = rule.guard, .why_not = rule.may_run ? "" : rule.why_not};
+  }
+  for (const RefusedOperator& refused : kRefused) {
+    if (c10::toString(op) == refused.name) return {.why_not = refused.why};
+  }
+  if (op.name.rfind("aten::special_", 0) == 0 &&
+      op.name.find("_polynomial_") != std::string::npos) {
+    return {.why_not = "it takes as many steps as its degrees say"};
+  }
   const auto it = guards.find({op.name, op.overload_name});
-  return it == guards.end() ? nullptr : it->second;
+  return {.guard = it == guards.end() ? nullptr : it->second};
 }
 
 void GuardOperators(torch::jit::Block& block) {
@@ -131,12 +168,9 @@ void GuardOperators(torch::jit::Block& block) {
     for (torch::jit::Block* inner : node->blocks()) GuardOperators(*inner);
     const c10::FunctionSchema* schema = node->maybeSchema();
     if (schema == nullptr) continue;
-    const Guard guard = GuardOf(schema->operator_name());
-    if (guard == nullptr) continue;
-    const auto op =
-        c10::Dispatcher::singleton().findSchema(schema->operator_name());
-    if (!op) continue;
-    Register(*op, guard);
+    const OperatorRule rule = RuleOf(schema->operator_name());
+    if (rule.guard == nullptr && rule.why_not.empty()) continue;
+    Register(*node, *schema, rule);
     torch::jit::Node* guarded = block.owningGraph()->create(
         c10::Symbol::fromQualString(GuardedName(schema->operator_name())),
         node->inputs(), node->outputs().size());

@@ -12,6 +12,7 @@
 #include <torch/csrc/jit/ir/ir.h>
 
 #include <span>
+#include <string>
 
 namespace refract::models::aten {
 
@@ -20,13 +21,19 @@ namespace refract::models::aten {
 // ids that no bag reads are cut off them.
 using Guard = void (*)(std::span<c10::IValue> arguments);
 
-// Null for operators that check their arguments themselves. Found by calling
-// each operator with sizes changed at random, every tensor followed by memory
-// that cannot be read.
-Guard GuardOf(const c10::OperatorName& op);
+// Found by calling each operator with sizes and values changed at random, every
+// tensor between pages of memory that cannot be read.
+struct OperatorRule {
+  Guard guard = nullptr;  // null: it checks its arguments itself
+  // Not empty: it would leave its tensors, and nothing here can tell when. Such
+  // an operator is not run, for this reason.
+  std::string why_not;
+};
+OperatorRule RuleOf(const c10::OperatorName& op);
 
 // Puts the guards in front of a TorchScript graph's operators, in the graphs
-// of its branches and loops too.
+// of its branches and loops too. An operator that is not run throws when it is
+// reached: scripts have branches for other devices.
 void GuardOperators(torch::jit::Block& block);
 
 }  // namespace refract::models::aten

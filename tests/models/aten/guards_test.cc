@@ -3,6 +3,7 @@
 // refused, and good ones unchanged.
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -318,6 +319,63 @@ TEST(GuardsTest, QuantisedBagsMustStayInTheirTable) {
   ExpectRefused(call({1, -1, 3}, {0, 2, 3}), "id -1 of a table of 10 rows");
   ExpectRefused(call({1, 9, 3}, {0, 2, 4000}), "offset 4000 of 3");
   ExpectRefused(call({1, 9, 3}, {0, 3, 2}), "offset 2 after 3");
+}
+
+TEST(GuardsTest, IntegersThatTheProcessorCannotDivideAreRefused) {
+  constexpr int64_t kLowest = std::numeric_limits<int64_t>::min();
+  const auto divided = [](const std::vector<int64_t>& by,
+                          const std::string& mode) {
+    Call call("aten.div.Tensor_mode");
+    call.With("self", Ints({kLowest, 7}))
+        .With("other", Ints(by))
+        .With("rounding_mode", mode);
+    return call;
+  };
+  EXPECT_TRUE(divided({1, -1}, "floor").Run().ok());
+  EXPECT_TRUE(divided({1, 2}, "trunc").Run().ok());
+  ExpectRefused(divided({-1, 2}, "trunc"), "lowest integer divided by -1");
+  const auto by_number = [](int64_t number) {
+    Call call("aten.div.Scalar_mode");
+    call.With("self", Ints({kLowest, 7}))
+        .With("other", number)
+        .With("rounding_mode", std::string("trunc"));
+    return call;
+  };
+  EXPECT_TRUE(by_number(2).Run().ok());
+  ExpectRefused(by_number(-1), "lowest integer divided by -1");
+  const auto multiple = [](int64_t number) {
+    Call call("aten.lcm.default");
+    call.With("self", Ints({number, 4})).With("other", Ints({-1, 6}));
+    return call;
+  };
+  EXPECT_TRUE(multiple(3).Run().ok());
+  ExpectRefused(multiple(kLowest), "multiple of the lowest integer");
+}
+
+TEST(GuardsTest, PivotsMustBeRowsOfTheirFactors) {
+  const auto call = [](const std::vector<int32_t>& pivots) {
+    base::Tensor rows = *base::Tensor::Allocate(
+        base::DType::kInt32, {static_cast<int64_t>(pivots.size())});
+    std::copy(pivots.begin(), pivots.end(), rows.as<int32_t>().begin());
+    Call call("aten.lu_unpack.default", 3);
+    call.With("LU_data", Filled({3, 3})).With("LU_pivots", std::move(rows));
+    return call;
+  };
+  EXPECT_TRUE(call({2, 3, 3}).Run().ok());
+  ExpectRefused(call({2, 3, 4}), "4 of 3");
+  ExpectRefused(call({2, 0, 3}), "0 of 3");
+  ExpectRefused(call({2, 3}), "pivots of [2]");
+}
+
+TEST(GuardsTest, OperatorsThatTrustOthersAreNotRun) {
+  Call call("aten.linalg_ldl_solve.default");
+  call.With("LD", Filled({3, 3}))
+      .With("pivots", Ints({1, 2, 3}))
+      .With("B", Filled({3, 1}));
+  ExpectRefused(call, "is not run: it trusts its pivots");
+  Call steps("aten.special_legendre_polynomial_p.default");
+  steps.With("x", Filled({3})).With("n", Ints({1, 2, int64_t{1} << 62}));
+  ExpectRefused(steps, "as many steps as its degrees say");
 }
 
 }  // namespace
