@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the CUDA backend alone and runs its correctness tests and measurements
-# on a machine with a GPU. Needs nvcc, CMake, ninja, a C++20 compiler and python3;
+# on a machine with a GPU. Needs nvcc with cuBLASLt (of the toolkit, or of the
+# wheels that python3's torch brings), CMake, ninja, a C++20 compiler and python3;
 # python3's torch, where it has one, is compared with. None of Debian's packages.
 #
 #   scripts/gpu_check.sh [--out DIR] [--build DIR] [--quick] [--build-only]
@@ -19,7 +20,8 @@
 # Ends within 8 minutes, each part within its own share of them: what does not
 # fit is left out and named, and results of the parts before it stay. Exit status
 # 0: every check agreed (bars may be missed: the table says so); 1: a build, a
-# check or a measurement failed; 2: bad usage; 77: no GPU.
+# check or a measurement failed (gpu_check.json says which, beside the rest); 2:
+# bad usage, or a tool is missing; 77: no GPU.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -46,6 +48,20 @@ while (($#)); do
 done
 out="${out:-artifacts/gpu_check$dry}"
 build="${build:-build/gpu_check$dry}"
+# Toolkits are not always on the path, nor are the tools of python3's environment.
+if ! command -v nvcc >/dev/null; then
+  for folder in "${CUDA_HOME-}" "${CUDA_PATH-}" /usr/local/cuda /usr/local/cuda-* \
+    /opt/cuda; do
+    if [[ -n $folder && -x $folder/bin/nvcc ]]; then
+      PATH="$folder/bin:$PATH"
+      break
+    fi
+  done
+fi
+if command -v python3 >/dev/null &&
+  ! { command -v cmake && command -v ninja; } >/dev/null; then
+  PATH="$PATH:$(python3 -c 'import sysconfig; print(sysconfig.get_path("scripts"))')"
+fi
 for tool in nvcc cmake ninja python3; do
   command -v "$tool" >/dev/null || {
     echo "gpu_check.sh: $tool is missing" >&2
@@ -63,23 +79,37 @@ left() {
 }
 mkdir -p "$out"
 rm -f "$out"/{check,bench,torch,gpu_check}.json "$out/gpu_check.md"
+status=0
+failed=()
+summarize() {
+  python3 bench/cuda/summarize.py "$out" --seconds $((SECONDS - start)) \
+    "${failed[@]/#/--failed=}" || status=1
+}
 
 echo "== build"
-architectures=()
+options=()
 targets=(all)
 [[ -z $dry ]] || targets=(cuda_emulated)
 if [[ -z $dry ]] && command -v nvidia-smi >/dev/null; then
   # Only for the GPU at hand: half the compile time.
   found="$(timeout 20 nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null |
     head -n 1 | tr -d '. ' || true)"
-  [[ $found =~ ^[0-9]+$ ]] && architectures=(-DCMAKE_CUDA_ARCHITECTURES="$found")
+  [[ $found =~ ^[0-9]+$ ]] && options+=(-DCMAKE_CUDA_ARCHITECTURES="$found")
 fi
+# Where a toolkit comes without cuBLASLt: that of torch's wheels.
+wheels="$(python3 -c '
+import glob, os, sysconfig
+root = os.path.join(sysconfig.get_path("purelib"), "nvidia")
+print(";".join(sorted(glob.glob(os.path.join(root, "c*")), reverse=True)))' || true)"
+[[ -z $wheels ]] || options+=(-DREFRACT_CUBLASLT_HINTS="$wheels")
 {
   cmake -S runtime/cuda -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
-    "${architectures[@]}" && timeout "$(left 300)" ninja -C "$build" "${targets[@]}"
+    "${options[@]}" && timeout "$(left 300)" ninja -C "$build" "${targets[@]}"
 } >"$out/build.log" 2>&1 || {
   tail -n 30 "$out/build.log" >&2
   echo "gpu_check.sh: the build failed (whole log: $out/build.log)" >&2
+  failed+=(build)
+  summarize
   exit 1
 }
 echo "   took $((SECONDS - start)) s"
@@ -97,19 +127,16 @@ step() {
     124 | 137) echo "gpu_check.sh: $name was cut off after $limit s" >&2 ;;
     *) echo "gpu_check.sh: $name failed with status $status" >&2 ;;
   esac
+  failed+=("$name")
   return 1
 }
-summarize() {
-  python3 bench/cuda/summarize.py "$out" --seconds $((SECONDS - start)) || status=1
-}
 
-status=0
 check=("$build/tests/device_check" --cases 300)
 bench=("$build/bench/bench_cuda" "${quick[@]}")
 library="$build/bench/librefract_cuda_python.so"
 [[ ${#quick[@]} -eq 0 ]] || check=("$build/tests/device_check" --cases 60)
 if [[ -n $dry ]]; then
-  check=("$build/emulated/device_check_emulated" --cases 10 --batch 2)
+  check=("$build/emulated/device_check_emulated" --cases 10 --batch 2 --large 3)
   bench=("$build/emulated/bench_cuda_emulated" --dry-run)
   library="$build/emulated/librefract_cuda_python_emulated.so"
   quick=(--dry-run)

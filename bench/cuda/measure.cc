@@ -85,6 +85,8 @@ DeviceMemory::DeviceMemory(int64_t bytes) {
                         cudaMemcpyHostToDevice),
              "cudaMemcpy");
   }
+  // The last piece may still be on its way, and other streams do not wait.
+  MustBeOk(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }
 
 DeviceMemory::~DeviceMemory() { (void)cudaFree(memory_); }

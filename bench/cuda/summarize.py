@@ -26,6 +26,24 @@ def revision():
     return done.stdout.strip() or "unknown"
 
 
+def output_of(*command):
+    """What a program prints, on one line; "" where there is none."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=20
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return " ".join(done.stdout.split()) if done.returncode == 0 else ""
+
+
+def machine():
+    """Driver, clocks and compiler: what figures depend on."""
+    wanted = "name,driver_version,memory.total,clocks.max.sm,power.limit"
+    gpu = output_of("nvidia-smi", f"--query-gpu={wanted}", "--format=csv,noheader")
+    return {"gpu": gpu, "nvcc": output_of("nvcc", "--version")}
+
+
 def table(rows):
     """Markdown, one line a figure."""
     lines = ["| what | median [q25, q75] | bar | |", "| --- | --- | --- | --- |"]
@@ -44,19 +62,28 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--seconds", type=float, default=0.0)
+    parser.add_argument(
+        "--failed", action="append", default=[], help="a part that failed"
+    )
     options = parser.parse_args()
     check, bench, torch = (
         read(options.folder / f"{name}.json") for name in ("check", "bench", "torch")
     )
-    if check is None and bench is None and torch is None:
+    if check is None and bench is None and torch is None and not options.failed:
         print(f"{options.folder}: no results at all", file=sys.stderr)
         return 1
-    device = next(part["device"] for part in (check, bench, torch) if part)
+    device = next(
+        (part["device"] for part in (check, bench, torch) if part), "no device"
+    )
     rows = [row for part in (bench, torch) if part for row in part["rows"]]
     result = {
         "revision": revision(),
         "device": device,
-        "complete": bool(check and bench and torch) and not torch["left_out"],
+        "machine": machine(),
+        "complete": bool(check and bench and torch)
+        and not torch["left_out"]
+        and not options.failed,
+        "failed": options.failed,
         "seconds": options.seconds,
         "check": check,
         "bench": bench,
@@ -86,6 +113,8 @@ def main():
             f"- {entry['model']} {entry['precision']}: largest error of a score "
             f"{entry['largest_score_error']}"
         )
+    for what in options.failed:
+        text.append(f"- **Failed**: {what} ({what}.log says why).")
     for what, part in (("bench", bench), ("torch", torch)):
         if part is None:
             text.append(f"- Not measured: {what} (its log says why).")

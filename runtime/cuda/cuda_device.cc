@@ -2,42 +2,17 @@
 
 #include <cuda_runtime_api.h>
 
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#include "runtime/cuda/cuda_status.h"
 #include "runtime/cuda/gemm.h"
 #include "runtime/cuda/kernels/launch.h"
 
 namespace refract::runtime::cuda {
 namespace {
-
-Code CodeOf(cudaError_t error) {
-  switch (error) {
-    case cudaSuccess:
-      return Code::kOk;
-    case cudaErrorMemoryAllocation:
-      return Code::kResourceExhausted;
-    case cudaErrorInvalidValue:
-    case cudaErrorInvalidConfiguration:
-    case cudaErrorInvalidResourceHandle:
-    case cudaErrorStreamCaptureUnsupported:
-    case cudaErrorStreamCaptureInvalidated:
-      return Code::kInternal;
-    case cudaErrorNoKernelImageForDevice:
-    case cudaErrorUnsupportedPtxVersion:
-      return Code::kUnimplemented;
-    default:
-      // Illegal addresses, ECC errors, a fallen-off bus, time-outs, no driver:
-      // the context does not come back from most of these.
-      return Code::kUnavailable;
-  }
-}
-
-Status FromCuda(const char* call, cudaError_t error) {
-  if (error == cudaSuccess) return {};
-  // Clears errors that do not stick, so that they do not show up elsewhere.
-  (void)cudaGetLastError();
-  return Status(CodeOf(error), std::string(call) + ": " +
-                                   cudaGetErrorName(error) + " (" +
-                                   cudaGetErrorString(error) + ")");
-}
 
 std::string VersionString(int version) {
   return std::to_string(version / 1000) + "." +
@@ -79,7 +54,7 @@ class Device final : public CudaDevice {
     REFRACT_CUDA_RETURN_IF_ERROR(MakeCurrent());
     return FromCuda("cudaHostAlloc",
                     cudaHostAlloc(memory, static_cast<size_t>(bytes),
-                                  cudaHostAllocPortable));
+                                  cudaHostAllocPortable | cudaHostAllocMapped));
   }
   Status FreePinned(void* memory) override {
     return FromCuda("cudaFreeHost", cudaFreeHost(memory));
@@ -154,7 +129,9 @@ class Device final : public CudaDevice {
         cudaMemsetAsync(memory, 0, static_cast<size_t>(bytes), Raw(stream)));
   }
 
+  // A launch goes to the thread's current device, whatever its stream.
   Status Launch(const Call& call, Stream stream) override {
+    REFRACT_CUDA_RETURN_IF_ERROR(MakeCurrent());
     if (const auto* gemm = std::get_if<GemmCall>(&call)) {
       return gemms_.Launch(*gemm, Raw(stream));
     }
@@ -179,6 +156,7 @@ class Device final : public CudaDevice {
   }
 
   Status BeginCapture(Stream stream) override {
+    REFRACT_CUDA_RETURN_IF_ERROR(MakeCurrent());
     // Thread-local: other instances' threads may allocate meanwhile.
     return FromCuda(
         "cudaStreamBeginCapture",
@@ -202,6 +180,7 @@ class Device final : public CudaDevice {
     return Graph{ready};
   }
   Status Launch(Graph graph, Stream stream) override {
+    REFRACT_CUDA_RETURN_IF_ERROR(MakeCurrent());
     return FromCuda("cudaGraphLaunch",
                     cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph.handle),
                                     Raw(stream)));
@@ -222,7 +201,7 @@ class Device final : public CudaDevice {
   Status MakeCurrent() const {
     return FromCuda("cudaSetDevice", cudaSetDevice(index_));
   }
-  static Status Copy(const CopyCall& copy, cudaMemcpyKind kind, Stream stream) {
+  Status Copy(const CopyCall& copy, cudaMemcpyKind kind, Stream stream) const {
     if (copy.rows == 0 || copy.row_bytes == 0) return {};
     const auto row = static_cast<size_t>(copy.row_bytes);
     // Dense on both sides: one piece, which the copy engine takes faster.
@@ -233,12 +212,28 @@ class Device final : public CudaDevice {
                                       row * static_cast<size_t>(copy.rows),
                                       kind, Raw(stream)));
     }
+    if (copy.row_bytes <= kNarrowBytes && copy.rows >= kManyRows) {
+      REFRACT_CUDA_RETURN_IF_ERROR(MakeCurrent());
+      return FromCuda("kernel launch",
+                      LaunchKernel(CopyRowsCall{.from = copy.from,
+                                                .to = copy.to,
+                                                .from_pitch = copy.from_pitch,
+                                                .to_pitch = copy.to_pitch,
+                                                .row_bytes = copy.row_bytes,
+                                                .rows = copy.rows},
+                                   Raw(stream)));
+    }
     return FromCuda(
         "cudaMemcpy2DAsync",
         cudaMemcpy2DAsync(copy.to, static_cast<size_t>(copy.to_pitch),
                           copy.from, static_cast<size_t>(copy.from_pitch), row,
                           static_cast<size_t>(copy.rows), kind, Raw(stream)));
   }
+
+  // Rows that a kernel copies instead of a copy engine (kernels/copy_rows.h),
+  // which pays off once they are more than a launch costs. Both by estimate.
+  static constexpr int64_t kNarrowBytes = 128;
+  static constexpr int64_t kManyRows = 256;
 
   const int index_;
   const DeviceProperties properties_;

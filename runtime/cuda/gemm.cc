@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <string>
 
+#include "runtime/cuda/cuda_status.h"
 #include "runtime/cuda/gemm_trial.h"
+#include "runtime/cuda/kernels/launch.h"
 
 namespace refract::runtime::cuda {
 namespace {
@@ -57,6 +59,14 @@ std::string ToString(const GemmShape& shape) {
          std::to_string(shape.k) + ", epilogue " + Name(shape.epilogue);
 }
 
+bool HasBias(Epilogue epilogue) {
+  return epilogue != Epilogue::kNone && epilogue != Epilogue::kRelu;
+}
+
+// Shapes for which our own kernel (kernels/row_dots.h) is tried beside
+// cuBLASLt's: most of a tile would be empty.
+bool IsThin(const GemmShape& shape) { return shape.m <= 16 || shape.n <= 8; }
+
 // Of the heuristics' ranking: the best one is mostly among the first few.
 constexpr int kCandidates = 8;
 
@@ -94,8 +104,10 @@ struct GemmCache::Plan {
     REFRACT_CUDA_RETURN_IF_ERROR(
         Set(CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(shape.epilogue)));
     const cudaDataType_t type = DataTypeOf(shape.dtype);
-    REFRACT_CUDA_RETURN_IF_ERROR(
-        Set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type));
+    if (HasBias(shape.epilogue)) {
+      REFRACT_CUDA_RETURN_IF_ERROR(
+          Set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type));
+    }
     const auto m = static_cast<uint64_t>(shape.m);
     const auto n = static_cast<uint64_t>(shape.n);
     const auto k = static_cast<uint64_t>(shape.k);
@@ -119,6 +131,7 @@ struct GemmCache::Plan {
   cublasLtMatrixLayout_t weight = nullptr, in = nullptr, out = nullptr;
   cublasLtMatmulAlgo_t algorithm = {};
   int64_t workspace_bytes = 0;
+  bool own = false;  // by our own kernel
 };
 
 GemmCache::GemmCache() = default;
@@ -148,7 +161,7 @@ Status GemmCache::Prepare(const GemmShape& shape, int64_t workspace_bytes) {
   }
   cublasLtHandle_t handle;
   REFRACT_CUDA_RETURN_IF_ERROR(Handle(&handle));
-  auto plan = std::make_shared<Plan>();
+  auto plan = std::make_unique<Plan>();
   REFRACT_CUDA_RETURN_IF_ERROR(plan->Describe(shape));
 
   cublasLtMatmulPreference_t preference;
@@ -184,19 +197,26 @@ Status GemmCache::Prepare(const GemmShape& shape, int64_t workspace_bytes) {
       results, results + count,
       [](const auto& result) { return result.state != CUBLAS_STATUS_SUCCESS; });
   count = static_cast<int>(last - results);
-  if (found == CUBLAS_STATUS_NOT_SUPPORTED ||
-      (found == CUBLAS_STATUS_SUCCESS && count == 0)) {
-    return Status(Code::kUnimplemented,
-                  "cuBLASLt has no algorithm for a " + ToString(shape));
+  // A shape that it has nothing for is not lost.
+  if (found == CUBLAS_STATUS_NOT_SUPPORTED) {
+    count = 0;
+  } else {
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        FromCublas("cublasLtMatmulAlgoGetHeuristic", found));
   }
-  REFRACT_CUDA_RETURN_IF_ERROR(
-      FromCublas("cublasLtMatmulAlgoGetHeuristic", found));
+  const int own = count;  // the last candidate
   const auto take = [&](int i) {
+    plan->own = i == own;
+    if (plan->own) {
+      plan->workspace_bytes = 0;
+      return;
+    }
     plan->algorithm = results[i].algo;
     plan->workspace_bytes = static_cast<int64_t>(results[i].workspaceSize);
   };
+  const int tried = count + (count == 0 || IsThin(shape) ? 1 : 0);
   const Result<int> fastest =
-      FastestCandidate(shape, workspace_bytes, count,
+      FastestCandidate(shape, workspace_bytes, tried, own,
                        [&](int i, const GemmCall& call, cudaStream_t stream) {
                          take(i);
                          return LaunchPlan(handle, *plan, call, stream);
@@ -209,13 +229,15 @@ Status GemmCache::Prepare(const GemmShape& shape, int64_t workspace_bytes) {
 
 Status GemmCache::LaunchPlan(cublasLtHandle_t handle, const Plan& plan,
                              const GemmCall& call, cudaStream_t stream) {
-  // The bias is part of the descriptor, which other instances use too: a copy
-  // of it for this launch.
-  cublasLtMatmulDescOpaque_t operation = *plan.operation;
+  if (plan.own) {
+    return FromCuda("kernel launch", LaunchKernel(call, stream));
+  }
   if (call.bias != nullptr) {
+    // Part of the descriptor, which other instances use too: hence the lock.
+    // The launch takes it by value.
     REFRACT_CUDA_RETURN_IF_ERROR(FromCublas(
         "cublasLtMatmulDescSetAttribute",
-        cublasLtMatmulDescSetAttribute(&operation,
+        cublasLtMatmulDescSetAttribute(plan.operation,
                                        CUBLASLT_MATMUL_DESC_BIAS_POINTER,
                                        &call.bias, sizeof(call.bias))));
   }
@@ -223,7 +245,7 @@ Status GemmCache::LaunchPlan(cublasLtHandle_t handle, const Plan& plan,
   const float zero = 0.0f;
   return FromCublas(
       "cublasLtMatmul",
-      cublasLtMatmul(handle, &operation, &one, call.weight, plan.weight,
+      cublasLtMatmul(handle, plan.operation, &one, call.weight, plan.weight,
                      call.in, plan.in, &zero, call.out, plan.out, call.out,
                      plan.out, &plan.algorithm, call.workspace,
                      static_cast<size_t>(call.workspace_bytes), stream));
@@ -231,19 +253,15 @@ Status GemmCache::LaunchPlan(cublasLtHandle_t handle, const Plan& plan,
 
 Status GemmCache::Launch(const GemmCall& call, cudaStream_t stream) {
   if (call.shape.m == 0) return {};
-  std::shared_ptr<const Plan> plan;
+  const std::lock_guard lock(mutex_);
   cublasLtHandle_t handle;
-  {
-    const std::lock_guard lock(mutex_);
-    REFRACT_CUDA_RETURN_IF_ERROR(Handle(&handle));
-    const auto it = plans_.find(call.shape);
-    if (it == plans_.end()) {
-      return Status(Code::kFailedPrecondition,
-                    "not prepared: " + ToString(call.shape));
-    }
-    plan = it->second;
+  REFRACT_CUDA_RETURN_IF_ERROR(Handle(&handle));
+  const auto it = plans_.find(call.shape);
+  if (it == plans_.end()) {
+    return Status(Code::kFailedPrecondition,
+                  "not prepared: " + ToString(call.shape));
   }
-  return LaunchPlan(handle, *plan, call, stream);
+  return LaunchPlan(handle, *it->second, call, stream);
 }
 
 }  // namespace refract::runtime::cuda

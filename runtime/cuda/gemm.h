@@ -1,7 +1,9 @@
 #ifndef REFRACT_RUNTIME_CUDA_GEMM_H_
 #define REFRACT_RUNTIME_CUDA_GEMM_H_
 
-// Matrix products with fused epilogues by cuBLASLt.
+// Matrix products with fused epilogues by cuBLASLt, and by a kernel of our own
+// (kernels/row_dots.h) where few rows or columns make that faster or where
+// cuBLASLt has none.
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -16,9 +18,9 @@
 
 namespace refract::runtime::cuda {
 
-// Descriptors and the algorithm of each shape: of cuBLASLt's candidates the one
-// that is fastest here (gemm_trial.h), measured once and kept. Thread-safe. Of
-// one device, which must be current.
+// Descriptors and the algorithm of each shape: of the candidates the one that
+// is fastest here (gemm_trial.h), measured once and kept. Thread-safe. Of one
+// device, which must be current.
 class GemmCache {
  public:
   GemmCache();
@@ -26,7 +28,6 @@ class GemmCache {
   GemmCache(const GemmCache&) = delete;
   GemmCache& operator=(const GemmCache&) = delete;
 
-  // Unimplemented when no algorithm takes the shape within the workspace.
   Status Prepare(const GemmShape& shape, int64_t workspace_bytes);
   // FailedPrecondition for a shape that was not prepared. May be captured.
   Status Launch(const GemmCall& call, cudaStream_t stream);
@@ -38,11 +39,12 @@ class GemmCache {
 
   Status Handle(cublasLtHandle_t* handle);  // mutex_ held
   static Status LaunchPlan(cublasLtHandle_t handle, const Plan& plan,
-                           const GemmCall& call, cudaStream_t stream);
+                           const GemmCall& call,
+                           cudaStream_t stream);  // mutex_ held
 
   std::mutex mutex_;
   cublasLtHandle_t handle_ = nullptr;
-  std::map<GemmShape, std::shared_ptr<const Plan>> plans_;
+  std::map<GemmShape, std::unique_ptr<const Plan>> plans_;
 };
 
 }  // namespace refract::runtime::cuda

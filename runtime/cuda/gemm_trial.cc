@@ -1,9 +1,11 @@
 #include "runtime/cuda/gemm_trial.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
-#include <string>
 #include <vector>
+
+#include "runtime/cuda/cuda_status.h"
 
 namespace refract::runtime::cuda {
 namespace {
@@ -15,17 +17,11 @@ constexpr float kRoundMs = 0.2f;
 constexpr int kMostLaunches = 10;
 // By how much a candidate has to beat the heuristics' first choice.
 constexpr float kMargin = 0.97f;
+// How much slower than the fastest a first run may be for a second look.
+constexpr float kHopeless = 4.0f;
 // Bytes of operands: 0.0115 in float32 and bfloat16, 1.06 in float16. Zeros
 // would run at higher clocks than numbers do.
 constexpr int kFill = 0x3C;
-
-Status FromCuda(const char* call, cudaError_t error) {
-  if (error == cudaSuccess) return {};
-  (void)cudaGetLastError();
-  return Status(Code::kUnavailable, std::string(call) + ": " +
-                                        cudaGetErrorName(error) + " (" +
-                                        cudaGetErrorString(error) + ")");
-}
 
 // Memory, stream and events of a trial.
 class Bench {
@@ -106,7 +102,8 @@ class Bench {
 }  // namespace
 
 Result<int> FastestCandidate(const GemmShape& shape, int64_t workspace_bytes,
-                             int count, const TrialLaunch& launch) {
+                             int count, int fallback,
+                             const TrialLaunch& launch) {
   if (count < 2 || shape.m == 0) return 0;
   Bench bench;
   const Result<bool> open = bench.Open(shape, workspace_bytes);
@@ -128,18 +125,26 @@ Result<int> FastestCandidate(const GemmShape& shape, int64_t workspace_bytes,
     launches = std::max(
         launches, static_cast<int>(std::min<float>(wanted, kMostLaunches)));
   }
+  const float best = *std::min_element(fastest.begin(), fastest.end());
+  for (float& once : fastest) {
+    if (once > kHopeless * best) once = kNever;
+  }
   for (int round = 0; round < kRounds; ++round) {
     for (int i = 0; i < count; ++i) {
-      float& best = fastest[static_cast<size_t>(i)];
-      if (best == kNever) continue;
+      float& mine = fastest[static_cast<size_t>(i)];
+      if (mine == kNever) continue;
       const Result<float> took = bench.Time(i, launches, launch);
       if (!took.ok()) return took.status();
       // Single runs count an event's cost: the first round takes their place.
-      best = round == 0 ? *took : std::min(best, *took);
+      mine = round == 0 ? *took : std::min(mine, *took);
     }
   }
   int chosen = 0;
-  for (int i = 1; i < count; ++i) {
+  while (chosen < count && fastest[static_cast<size_t>(chosen)] == kNever) {
+    ++chosen;
+  }
+  if (chosen == count) return fallback;
+  for (int i = chosen + 1; i < count; ++i) {
     if (fastest[static_cast<size_t>(i)] <
         kMargin * fastest[static_cast<size_t>(chosen)]) {
       chosen = i;

@@ -22,10 +22,12 @@ using TrialLaunch =
 // The candidate below `count` whose fastest run is the fastest, all tried in
 // turns; a later one must be faster by more than a few per cent, which is what
 // times differ by anyhow. The first where there is one alone, or no memory for
-// the operands; candidates that do not launch are passed over. Allocates,
-// synchronises: not in a capture. Errors are those of a lost device.
+// the operands; candidates that do not launch are passed over, `fallback` is
+// the answer when none does. Allocates, synchronises: not in a capture. Errors
+// are those of a lost device.
 Result<int> FastestCandidate(const GemmShape& shape, int64_t workspace_bytes,
-                             int count, const TrialLaunch& launch);
+                             int count, int fallback,
+                             const TrialLaunch& launch);
 
 }  // namespace refract::runtime::cuda
 

@@ -144,14 +144,17 @@ Status Instance::StartUpload(Slot& slot) {
          DenseRowBytes(value), value.rows.At(slot.batch)},
         upload_));
   }
-  const auto control_bytes = static_cast<int64_t>(sizeof(Control));
-  const Control control = {static_cast<int32_t>(slot.batch), 0};
-  std::memcpy(slot.host + slot.host_control, &control, sizeof(control));
-  std::byte* device_control = slot.device + plans_[0].slot_bytes;
-  REFRACT_CUDA_RETURN_IF_ERROR(device_.CopyToDevice(
-      {device_control, control_bytes, slot.host + slot.host_control,
-       control_bytes, control_bytes, 1},
-      upload_));
+  // A copy takes its microseconds whatever its size: only where it is read.
+  if (program_.reads_batch() || program_.counts_faults()) {
+    const auto control_bytes = static_cast<int64_t>(sizeof(Control));
+    const Control control = {static_cast<int32_t>(slot.batch), 0};
+    std::memcpy(slot.host + slot.host_control, &control, sizeof(control));
+    std::byte* device_control = slot.device + plans_[0].slot_bytes;
+    REFRACT_CUDA_RETURN_IF_ERROR(device_.CopyToDevice(
+        {device_control, control_bytes, slot.host + slot.host_control,
+         control_bytes, control_bytes, 1},
+        upload_));
+  }
   return device_.Record(slot.uploaded, upload_);
 }
 

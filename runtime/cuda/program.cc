@@ -9,6 +9,13 @@
 
 namespace refract::runtime::cuda {
 
+namespace {
+
+// Outputs with shorter rows lie densely.
+constexpr int64_t kNarrowOutputBytes = 128;
+
+}  // namespace
+
 const char* Name(DType dtype) {
   switch (dtype) {
     case DType::kFloat32:
@@ -119,6 +126,13 @@ bool Program::counts_faults() const {
     return (foreign != nullptr && foreign->counts_faults) ||
            std::holds_alternative<GatherOp>(op.kind) ||
            (look_up != nullptr && look_up->outside == Outside::kFault);
+  });
+}
+
+bool Program::reads_batch() const {
+  return std::any_of(ops.begin(), ops.end(), [](const Op& op) {
+    return std::holds_alternative<GatherOp>(op.kind) ||
+           std::holds_alternative<LookUpOp>(op.kind);
   });
 }
 
@@ -468,6 +482,10 @@ ValueId ProgramBuilder::Output(std::string name, DType dtype, Rows rows,
                                int64_t cols) {
   const ValueId id =
       Add({std::move(name), ValueKind::kOutput, dtype, rows, cols});
+  // One piece for the copy engine, which moves padded rows one by one. Wide
+  // rows cost it little; there a product writes aligned ones faster.
+  Value& value = program_.values.back();
+  if (cols * SizeOf(dtype) < kNarrowOutputBytes) value.ld = cols;
   program_.outputs.push_back(id);
   return id;
 }

@@ -94,6 +94,8 @@ struct Program {
   }
   // Whether requests can name rows that there are not.
   bool counts_faults() const;
+  // Whether an operator looks at the number of items of a request.
+  bool reads_batch() const;
 };
 
 // InvalidArgument that names operator and value when sizes, types or order do

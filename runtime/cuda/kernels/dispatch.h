@@ -5,9 +5,11 @@
 // runs Kernel::Run for every thread of the shape. One place for the GPU and the
 // emulated one.
 
+#include "runtime/cuda/kernels/copy_rows.h"
 #include "runtime/cuda/kernels/elementwise.h"
 #include "runtime/cuda/kernels/interaction.h"
 #include "runtime/cuda/kernels/map_wide.h"
+#include "runtime/cuda/kernels/row_dots.h"
 #include "runtime/cuda/kernels/rows.h"
 #include "runtime/cuda/kernels/strided.h"
 
@@ -16,6 +18,14 @@ namespace refract::runtime::cuda {
 template <typename Kernel, typename KernelCall, typename Launcher>
 auto LaunchAs(const KernelCall& call, Launcher& launcher) {
   return launcher.template Launch<Kernel>(Kernel::Shape(call), call);
+}
+
+// Products that cuBLASLt does not compute (gemm.h).
+template <typename Launcher>
+auto Dispatch(const GemmCall& call, Launcher& launcher) {
+  if (RowDots<8>::Takes(call)) return LaunchAs<RowDots<8>>(call, launcher);
+  if (RowDots<4>::Takes(call)) return LaunchAs<RowDots<4>>(call, launcher);
+  return LaunchAs<RowDots<1>>(call, launcher);
 }
 
 template <typename Launcher>
@@ -76,6 +86,17 @@ auto Dispatch(const MatMulCall& call, Launcher& launcher) {
 template <typename Launcher>
 auto Dispatch(const ReduceCall& call, Launcher& launcher) {
   return LaunchAs<Reduce>(call, launcher);
+}
+
+template <typename Launcher>
+auto Dispatch(const CopyRowsCall& call, Launcher& launcher) {
+  if (CopyRows<uint32_t>::Takes(call)) {
+    return LaunchAs<CopyRows<uint32_t>>(call, launcher);
+  }
+  if (CopyRows<uint16_t>::Takes(call)) {
+    return LaunchAs<CopyRows<uint16_t>>(call, launcher);
+  }
+  return LaunchAs<CopyRows<uint8_t>>(call, launcher);
 }
 
 template <typename Launcher>

@@ -26,10 +26,20 @@ inline constexpr int kDotsLd = 2 * kTile + 4;
 // A warp per sample. All feature rows stay in shared memory, padded with zero
 // rows to whole tiles; the tiles of the lower triangle are computed by tensor
 // cores; the dots go through shared memory, so that each output row is written
-// once, in order. Reads and writes each byte once: bound by memory.
+// once, in order. Reads and writes each byte once: bound by memory, as long as
+// enough of it is on its way (kInFlight) and instructions per sample are few:
+// where each pair's dot lies is looked up in a table that a block makes once.
 template <typename T>
 struct InteractionTiles {
   static constexpr int kMaxThreads = 4 * kWarp;
+  // Accesses of 16 bytes that a lane begins before it uses the first. An SM
+  // needs some 20 KB on their way to keep an H100's memory busy: 32 lanes · 128
+  // bytes · the 12 (fp32) to 24 (16 bits) warps that shared memory has room for
+  // is 2 to 4 times that.
+  static constexpr int kInFlight = 8;
+  // From there on a warp takes several samples.
+  static constexpr int64_t kMostBlocks = 2 * kMaxBlocks;
+
   // Elements between staged rows: 16 bytes off a power of two, against bank
   // conflicts, while tiles stay 32-byte aligned.
   REFRACT_HOST_DEVICE static int RowLd(int dim) {
@@ -44,30 +54,57 @@ struct InteractionTiles {
     const int64_t dots = rows * kDotsLd * static_cast<int64_t>(sizeof(float));
     return RoundUp(staged > dots ? staged : dots, 128);
   }
+  // Of the block's table.
+  REFRACT_HOST_DEVICE static int64_t TableBytes(const InteractionCall& call) {
+    return RoundUp(NumPairs(call.features, call.diagonal) *
+                       static_cast<int64_t>(sizeof(uint16_t)),
+                   128);
+  }
 
   // Whether this kernel can compute `call`.
   static bool Takes(const InteractionCall& call) {
     return call.features <= 2 * kTile && call.dim % kTile == 0 &&
-           WarpBytes(call.features, call.dim) <= kMaxSharedBytes &&
+           WarpBytes(call.features, call.dim) + TableBytes(call) <=
+               kMaxSharedBytes &&
            RowsAligned(call.dense, call.ld_dense, call.dtype) &&
            RowsAligned(call.embeddings, call.ld_embeddings, call.dtype) &&
            RowsAligned(call.out, call.ld_out, call.dtype);
   }
   static LaunchShape Shape(const InteractionCall& call) {
     const int64_t warp_bytes = WarpBytes(call.features, call.dim);
-    int64_t warps = kMaxSharedBytes / warp_bytes;
+    const int64_t table_bytes = TableBytes(call);
+    int64_t warps = (kMaxSharedBytes - table_bytes) / warp_bytes;
     if (warps > kMaxThreads / kWarp) warps = kMaxThreads / kWarp;
-    return {CeilDiv(call.samples, warps), static_cast<int>(warps) * kWarp,
-            warps * warp_bytes};
+    const int64_t blocks = CeilDiv(call.samples, warps);
+    return {blocks < kMostBlocks ? blocks : kMostBlocks,
+            static_cast<int>(warps) * kWarp, table_bytes + warps * warp_bytes};
   }
 
   template <typename Thread>
   REFRACT_DEVICE static void Run(const InteractionCall& call, Thread& t) {
+    const int pairs = static_cast<int>(NumPairs(call.features, call.diagonal));
+    uint16_t* const table = reinterpret_cast<uint16_t*>(t.shared());
+    for (int p = t.thread(); p < pairs; p += t.threads()) {
+      int i, j;
+      PairOf(p, call.diagonal, &i, &j);
+      table[p] = static_cast<uint16_t>(i * kDotsLd + j);
+    }
+    t.SyncBlock();
+    unsigned char* const memory = t.shared() + TableBytes(call) +
+                                  t.warp() * WarpBytes(call.features, call.dim);
     const int warps = t.threads() / kWarp;
-    const int64_t sample = t.block() * warps + t.warp();
-    if (sample >= call.samples) return;  // whole warps leave
-    unsigned char* memory =
-        t.shared() + t.warp() * WarpBytes(call.features, call.dim);
+    for (int64_t sample = t.block() * warps + t.warp(); sample < call.samples;
+         sample += t.blocks() * warps) {  // whole warps leave
+      OneSample(call, sample, memory, table, pairs, t);
+    }
+  }
+
+ private:
+  template <typename Thread>
+  REFRACT_DEVICE static void OneSample(const InteractionCall& call,
+                                       int64_t sample, unsigned char* memory,
+                                       const uint16_t* table, int pairs,
+                                       Thread& t) {
     T* rows = reinterpret_cast<T*>(memory);
     float* dots = reinterpret_cast<float*>(memory);
     const int ld = RowLd(call.dim);
@@ -79,18 +116,35 @@ struct InteractionTiles {
         static_cast<const T*>(call.embeddings) + sample * call.ld_embeddings;
     constexpr int kPerVector = static_cast<int>(16 / sizeof(T));
     const int row_vectors = call.dim / kPerVector;
-    for (int v = t.lane(); v < padded * row_vectors; v += kWarp) {
-      const int row = v / row_vectors;
-      const int col = (v - row * row_vectors) * kPerVector;
-      Vector16 vector = {{0, 0, 0, 0}};
-      if (row == 0) {
-        vector = *reinterpret_cast<const Vector16*>(dense + col);
-        if (call.copy_dense) *reinterpret_cast<Vector16*>(out + col) = vector;
-      } else if (row < call.features) {
-        vector = *reinterpret_cast<const Vector16*>(
-            embeddings + static_cast<int64_t>(row - 1) * call.dim + col);
+    const int used = call.features * row_vectors;
+    const int total_vectors = padded * row_vectors;
+    for (int first = t.lane(); first < total_vectors;
+         first += kInFlight * kWarp) {
+      Vector16 vectors[kInFlight];
+      for (int n = 0; n < kInFlight; ++n) {
+        const int v = first + n * kWarp;
+        vectors[n] = {{0, 0, 0, 0}};
+        if (v < used) {
+          // The embeddings lie one after another.
+          const T* from =
+              v < row_vectors
+                  ? dense + static_cast<int64_t>(v) * kPerVector
+                  : embeddings +
+                        static_cast<int64_t>(v - row_vectors) * kPerVector;
+          vectors[n] = *reinterpret_cast<const Vector16*>(from);
+        }
       }
-      *reinterpret_cast<Vector16*>(rows + row * ld + col) = vector;
+      for (int n = 0; n < kInFlight; ++n) {
+        const int v = first + n * kWarp;
+        if (v < total_vectors) {
+          const int row = v / row_vectors;
+          const int col = (v - row * row_vectors) * kPerVector;
+          *reinterpret_cast<Vector16*>(rows + row * ld + col) = vectors[n];
+          if (row == 0 && call.copy_dense) {
+            *reinterpret_cast<Vector16*>(out + col) = vectors[n];
+          }
+        }
+      }
     }
     t.SyncWarp();
 
@@ -119,7 +173,6 @@ struct InteractionTiles {
     }
     t.SyncWarp();
 
-    const int pairs = static_cast<int>(NumPairs(call.features, call.diagonal));
     const int total = pairs + call.pad;
     T* tail = out + (call.copy_dense ? call.dim : 0);
     // Words of 4 bytes; the last may be half.
@@ -127,12 +180,7 @@ struct InteractionTiles {
     for (int p = t.lane() * kPerWord; p < total; p += kWarp * kPerWord) {
       Pack<T, kPerWord> word;
       for (int e = 0; e < kPerWord; ++e) {
-        float dot = 0.0f;
-        if (p + e < pairs) {
-          int i, j;
-          PairOf(p + e, call.diagonal, &i, &j);
-          dot = dots[i * kDotsLd + j];
-        }
+        const float dot = p + e < pairs ? dots[table[p + e]] : 0.0f;
         FromFloat(dot, word.values[e]);
       }
       if (p + kPerWord <= total) {
@@ -141,6 +189,7 @@ struct InteractionTiles {
         tail[p] = word.values[0];
       }
     }
+    t.SyncWarp();  // the next sample's rows overwrite the dots
   }
 };
 

@@ -123,6 +123,9 @@ cudaError_t LaunchOn(const KernelCall& call, cudaStream_t stream) {
 
 }  // namespace
 
+cudaError_t LaunchKernel(const GemmCall& call, cudaStream_t stream) {
+  return LaunchOn(call, stream);
+}
 cudaError_t LaunchKernel(const InteractionCall& call, cudaStream_t stream) {
   return LaunchOn(call, stream);
 }
@@ -148,6 +151,10 @@ cudaError_t LaunchKernel(const ReduceCall& call, cudaStream_t stream) {
   return LaunchOn(call, stream);
 }
 cudaError_t LaunchKernel(const LookUpCall& call, cudaStream_t stream) {
+  return LaunchOn(call, stream);
+}
+
+cudaError_t LaunchKernel(const CopyRowsCall& call, cudaStream_t stream) {
   return LaunchOn(call, stream);
 }
 

@@ -8,9 +8,12 @@
 #include <cuda_runtime_api.h>
 
 #include "runtime/cuda/calls.h"
+#include "runtime/cuda/kernels/copy_rows.h"
 
 namespace refract::runtime::cuda {
 
+// Without cuBLASLt: kernels/row_dots.h.
+cudaError_t LaunchKernel(const GemmCall& call, cudaStream_t stream);
 cudaError_t LaunchKernel(const InteractionCall& call, cudaStream_t stream);
 cudaError_t LaunchKernel(const ChainCall& call, cudaStream_t stream);
 cudaError_t LaunchKernel(const CrossCall& call, cudaStream_t stream);
@@ -20,6 +23,8 @@ cudaError_t LaunchKernel(const MapCall& call, cudaStream_t stream);
 cudaError_t LaunchKernel(const MatMulCall& call, cudaStream_t stream);
 cudaError_t LaunchKernel(const ReduceCall& call, cudaStream_t stream);
 cudaError_t LaunchKernel(const LookUpCall& call, cudaStream_t stream);
+// Either side may be pinned memory of the host.
+cudaError_t LaunchKernel(const CopyRowsCall& call, cudaStream_t stream);
 
 // An empty kernel: what a launch costs at least.
 cudaError_t LaunchEmpty(cudaStream_t stream);

@@ -102,9 +102,10 @@ struct InteractionCase {
   bool aligned;
 };
 
+template <typename Launcher>
 void CheckInteraction(const InteractionCase& c, DType dtype, bool tf32,
                       bool diagonal, bool copy_dense, std::mt19937& random,
-                      EmulatedLauncher& launcher) {
+                      Launcher& launcher) {
   SCOPED_TRACE(::testing::Message()
                << c.samples << " samples, " << c.features << " features, dim "
                << c.dim << ", " << Name(dtype) << ", tf32 " << tf32
@@ -167,6 +168,26 @@ TEST_F(KernelsTest, InteractionOfTheUsualShapeTakesTiles) {
   for (DType dtype : kFloats) {
     CheckInteraction({9, 27, 128, true}, dtype, true, false, true, random_,
                      launcher_);
+  }
+}
+
+// On a grid that is smaller than the work: threads go round.
+struct TwoBlocks {
+  EmulatedLauncher& launcher;
+  template <typename Kernel, typename KernelCall>
+  void Launch(LaunchShape shape, const KernelCall& call) {
+    ASSERT_GT(shape.blocks, 2);
+    shape.blocks = 2;
+    launcher.Launch<Kernel>(shape, call);
+  }
+};
+
+TEST_F(KernelsTest, WarpsTakeSeveralSamplesOfALargeInteraction) {
+  TwoBlocks few{launcher_};
+  for (DType dtype : kFloats) {
+    CheckInteraction({31, 27, 32, true}, dtype, true, false, true, random_,
+                     few);
+    CheckInteraction({19, 9, 16, true}, dtype, true, true, false, random_, few);
   }
 }
 

@@ -181,6 +181,121 @@ TEST_F(CudaDeviceTest, CandidatesAreMeasuredOncePerShape) {
   EXPECT_EQ(device->Prepare(shape, 256).code(), Code::kUnavailable);
 }
 
+// Few rows or columns: our own kernel is a candidate, too, and the only one
+// where cuBLASLt has none.
+TEST_F(CudaDeviceTest, ProductsOfOurOwnAreTakenWhereTheyAreBetter) {
+  struct {
+    const char* what;
+    int64_t m, n;
+    std::vector<float> ms;
+    float own_ms;
+    bool own;
+  } const cases[] = {
+      {"faster", 4, 40, {1.0f, 2.0f}, 0.5f, true},
+      {"slower", 4, 40, {1.0f, 2.0f}, 1.5f, false},
+      {"a single column", 40, 1, {1.0f}, 0.5f, true},
+      {"neither few rows nor columns", 40, 40, {1.0f}, 0.5f, false},
+      {"cuBLASLt has none", 40, 40, {}, 5.0f, true},
+      {"none of cuBLASLt's works", 40, 40, {-1.0f, -1.0f}, 5.0f, true},
+      {"nor few rows", 4, 40, {-1.0f, -1.0f}, 5.0f, true},
+  };
+  std::mt19937 random(5);
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.what);
+    TheFakeCuda() = FakeCuda{};
+    TheFakeCuda().algorithm_ms = c.ms;
+    TheFakeCuda().own_ms = c.own_ms;
+    const auto device = MakeDevice();
+    constexpr int64_t kK = 24;
+    GemmCall call;
+    call.shape = {.m = c.m,
+                  .n = c.n,
+                  .k = kK,
+                  .ld_in = kK,
+                  .ld_weight = kK,
+                  .ld_out = c.n,
+                  .epilogue = Epilogue::kReluBias};
+    ASSERT_TRUE(device->Prepare(call.shape, 256).ok());
+    const auto allocate = [&](int64_t count, bool fill) {
+      void* memory = nullptr;
+      EXPECT_TRUE(device->Allocate(4 * count, &memory).ok());
+      auto* const numbers = static_cast<float*>(memory);
+      for (int64_t i = 0; fill && i < count; ++i) {
+        numbers[i] = static_cast<float>(random() % 16) - 7;
+      }
+      return numbers;
+    };
+    float* const in = allocate(c.m * kK, true);
+    float* const weight = allocate(c.n * kK, true);
+    float* const bias = allocate(c.n, true);
+    float* const out = allocate(c.m * c.n, false);
+    call.in = in;
+    call.weight = weight;
+    call.bias = bias;
+    call.out = out;
+    call.workspace = allocate(64, false);
+    call.workspace_bytes = 256;
+    const int before = TheFakeCuda().own_products;
+    const auto stream = device->CreateStream();
+    ASSERT_TRUE(device->Launch(call, *stream).ok());
+    EXPECT_EQ(TheFakeCuda().own_products - before, c.own ? 1 : 0);
+    // Whole numbers: exact in any order.
+    for (int64_t m = 0; m < c.m; ++m) {
+      for (int64_t n = 0; n < c.n; ++n) {
+        float sum = bias[n];
+        for (int64_t k = 0; k < kK; ++k) {
+          sum += in[m * kK + k] * weight[n * kK + k];
+        }
+        ASSERT_EQ(out[m * c.n + n], sum < 0 ? 0 : sum);
+      }
+    }
+    for (void* memory :
+         {static_cast<void*>(in), static_cast<void*>(weight),
+          static_cast<void*>(bias), static_cast<void*>(out), call.workspace}) {
+      ASSERT_TRUE(device->Free(memory).ok());
+    }
+    ASSERT_TRUE(device->DestroyStream(*stream).ok());
+  }
+}
+
+// Many narrow rows are no work for a copy engine.
+TEST_F(CudaDeviceTest, NarrowRowsAreCopiedByAKernel) {
+  const auto device = MakeDevice();
+  const auto stream = device->CreateStream();
+  struct {
+    int64_t rows, row_bytes, pitch;
+    int kernels;
+  } const cases[] = {
+      {300, 26, 32, 1},    // odd numbers of halves
+      {5000, 52, 64, 1},   // more than all threads copy at once
+      {300, 3, 5, 1},      // bytes
+      {300, 32, 32, 0},    // one piece
+      {10, 26, 32, 0},     // few
+      {300, 256, 272, 0},  // wide
+  };
+  for (const auto& c : cases) {
+    for (bool up : {true, false}) {
+      SCOPED_TRACE(::testing::Message() << c.rows << " x " << c.row_bytes);
+      std::vector<unsigned char> dense(c.rows * c.row_bytes),
+          padded(c.rows * c.pitch, 0xAB);
+      for (size_t i = 0; i < dense.size(); ++i) dense[i] = i * 7 % 251;
+      const int before = TheFakeCuda().row_copies;
+      const CopyCall copy = {padded.data(), c.pitch,     dense.data(),
+                             c.row_bytes,   c.row_bytes, c.rows};
+      ASSERT_TRUE((up ? device->CopyToDevice(copy, *stream)
+                      : device->CopyToHost(copy, *stream))
+                      .ok());
+      EXPECT_EQ(TheFakeCuda().row_copies - before, c.kernels);
+      for (int64_t i = 0; i < c.rows * c.pitch; ++i) {
+        const int64_t row = i / c.pitch, at = i % c.pitch;
+        ASSERT_EQ(padded[i],
+                  at < c.row_bytes ? dense[row * c.row_bytes + at] : 0xAB);
+      }
+    }
+  }
+  ASSERT_TRUE(device->DestroyStream(*stream).ok());
+}
+
 TEST_F(CudaDeviceTest, ErrorsNameTheCallAndWhatTheyMean) {
   const auto device = MakeDevice();
   const bench::DenseModel model = SmallModel(0, bench::Precision::kFloat32);

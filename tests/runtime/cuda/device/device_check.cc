@@ -1,13 +1,15 @@
 // Correctness of the CUDA backend on a GPU, against references in plain loops.
 // Without GoogleTest: it also runs where only the CUDA toolkit is installed.
 //
-//   device_check [--cases N] [--seed S] [--json FILE] [--batch N]
+//   device_check [--cases N] [--seed S] [--json FILE] [--batch N] [--large N]
 //
-// --batch: of the models of the benchmarks (default: 33).
+// --batch, --large: of the models of the benchmarks (default: 33 and 8192; the
+// rows of a large batch repeat, so that few have to be computed on the CPU).
 //
 // Exit status 0: everything agrees; 1: something does not; 2: bad usage; 77:
 // skipped, with the reason as the last line.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -109,6 +111,52 @@ void CheckModels(CudaDevice& device, int64_t batch, std::mt19937& random,
   }
 }
 
+// A batch of which every thread has more than one piece of work, and sizes pass
+// what small ones reach: the same few rows again and again must give the same
+// few scores again and again.
+void CheckLargeBatch(CudaDevice& device, int64_t batch, std::mt19937& random,
+                     Json& json) {
+  for (bool v2 : {false, true}) {
+    const std::string what =
+        std::string(v2 ? "dlrm_dcnv2" : "dlrm_v1") + " fp16, large batch";
+    const DenseModel model = MakeDlrm(what, v2 ? MlperfV2() : MlperfV1(),
+                                      Precision::kFloat16, batch, 1);
+    const int64_t few = std::min<int64_t>(batch, 7);
+    const auto rows = RandomInputs(model.program, few, random);
+    std::vector<std::vector<double>> inputs;
+    for (const auto& input : rows) {
+      auto& repeated = inputs.emplace_back();
+      const size_t cols = input.size() / static_cast<size_t>(few);
+      for (size_t i = 0; i < cols * static_cast<size_t>(batch); ++i) {
+        repeated.push_back(input[i % input.size()]);
+      }
+    }
+    auto instance = Instance::Create(device, model.program, model.weight_data(),
+                                     {.max_batch = batch, .num_slots = 1});
+    Status status = instance.status();
+    if (instance.ok()) status = (*instance)->Load();
+    std::vector<std::vector<double>> got;
+    if (status.ok()) status = RunOnce(**instance, batch, inputs, got);
+    if (!status.ok()) {
+      Fail(what + ": " + status.ToString());
+      continue;
+    }
+    auto want = RunReference(model.program, model.weights, rows, few);
+    for (auto& scores : want) {
+      const size_t count = scores.size();
+      scores.resize(count / static_cast<size_t>(few) *
+                    static_cast<size_t>(batch));
+      for (size_t i = count; i < scores.size(); ++i) {
+        scores[i] = scores[i % count];
+      }
+    }
+    const double error = LargestError(got, want);
+    if (!(error <= 0.02)) Fail(what + ": error " + std::to_string(error));
+    json.Set(v2 ? "large_batch_error_v2" : "large_batch_error_v1", error);
+  }
+  json.Set("large_batch", static_cast<double>(batch));
+}
+
 // Loads what cannot fit: the error is an error, and the device goes on.
 void CheckOutOfMemory(CudaDevice& device) {
   DlrmShape shape;
@@ -124,7 +172,8 @@ void CheckOutOfMemory(CudaDevice& device) {
   }
 }
 
-int Run(int cases, int64_t batch, unsigned seed, const std::string& json_path) {
+int Run(int cases, int64_t batch, int64_t large, unsigned seed,
+        const std::string& json_path) {
   auto count = runtime::cuda::CountDevices();
   if (!count.ok() || *count == 0) {
     std::printf("skipped: no GPU: %s\n",
@@ -144,6 +193,7 @@ int Run(int cases, int64_t batch, unsigned seed, const std::string& json_path) {
   json.Set("seed", static_cast<double>(seed));
   CheckRandomPrograms(**device, cases, random, json);
   CheckModels(**device, batch, random, json);
+  CheckLargeBatch(**device, large, random, json);
   CheckOutOfMemory(**device);
   json.Set("failures", failures);
   std::printf("%s\n%d failures\n", json.Text().c_str(), failures);
@@ -160,6 +210,7 @@ int Run(int cases, int64_t batch, unsigned seed, const std::string& json_path) {
 int main(int argc, char** argv) {
   int cases = 300;
   int batch = 33;
+  int large = 8192;
   unsigned seed = std::random_device()();
   std::string json;
   for (int i = 1; i + 1 < argc; i += 2) {
@@ -168,6 +219,8 @@ int main(int argc, char** argv) {
       cases = std::atoi(argv[i + 1]);
     } else if (flag == "--batch") {
       batch = std::atoi(argv[i + 1]);
+    } else if (flag == "--large") {
+      large = std::atoi(argv[i + 1]);
     } else if (flag == "--seed") {
       seed = static_cast<unsigned>(std::strtoul(argv[i + 1], nullptr, 10));
     } else if (flag == "--json") {
@@ -176,11 +229,11 @@ int main(int argc, char** argv) {
       argc = 0;
     }
   }
-  if (argc % 2 == 0 || cases < 1 || batch < 1) {
+  if (argc % 2 == 0 || cases < 1 || batch < 1 || large < 1) {
     std::fprintf(stderr,
                  "usage: device_check [--cases N] [--seed S] [--json FILE] "
-                 "[--batch N]\n");
+                 "[--batch N] [--large N]\n");
     return 2;
   }
-  return refract::bench::Run(cases, batch, seed, json);
+  return refract::bench::Run(cases, batch, large, seed, json);
 }

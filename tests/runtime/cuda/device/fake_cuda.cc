@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/cuda/kernels/launch.h"
@@ -37,6 +39,13 @@ FakeStream* Of(cudaStream_t stream) {
 
 void Violation(const std::string& what) {
   if (TheFakeCuda().violation.empty()) TheFakeCuda().violation = what;
+}
+
+// Streams that capture now. As one thread does all here, a capture of the mode
+// "thread-local" forbids it what may wait for or change the device.
+int& Capturing() {
+  static int capturing = 0;
+  return capturing;
 }
 
 cudaError_t Planted(const char* name) {
@@ -170,11 +179,45 @@ void Multiply(const Operation& op, const void* a, const Layout& la,
   }
 }
 
+// As kernels/row_dots.h.
+void MultiplyPlainly(const GemmCall& call) {
+  const GemmShape& s = call.shape;
+  std::vector<float> row(static_cast<size_t>(s.k));
+  for (int64_t n = 0; n < s.n; ++n) {
+    for (int64_t k = 0; k < s.k; ++k) {
+      row[static_cast<size_t>(k)] =
+          Load(call.weight, s.dtype, n * s.ld_weight + k);
+    }
+    for (int64_t m = 0; m < s.m; ++m) {
+      float sum = call.bias == nullptr ? 0.0f : Load(call.bias, s.dtype, n);
+      for (int64_t k = 0; k < s.k; ++k) {
+        sum += Load(call.in, s.dtype, m * s.ld_in + k) *
+               row[static_cast<size_t>(k)];
+      }
+      if (s.epilogue == Epilogue::kRelu || s.epilogue == Epilogue::kReluBias) {
+        sum = ApplyUnary(ElementOp::kRelu, sum);
+      } else if (s.epilogue == Epilogue::kGeluTanhBias) {
+        sum = ApplyUnary(ElementOp::kGeluTanh, sum);
+      }
+      Store(sum, call.out, s.dtype, m * s.ld_out + n);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace refract::runtime::cuda::testing
 
 namespace refract::runtime::cuda {
 
+cudaError_t LaunchKernel(const GemmCall& call, cudaStream_t stream) {
+  ++testing::TheFakeCuda().own_products;
+  testing::TheFakeCuda().now_ms += testing::TheFakeCuda().own_ms;
+  if (call.shape.m * call.shape.n > 500) {
+    // Fibers take too long for the models of the benchmarks.
+    return testing::Do(stream, [call] { testing::MultiplyPlainly(call); });
+  }
+  return testing::Emulate(call, stream);
+}
 cudaError_t LaunchKernel(const InteractionCall& call, cudaStream_t stream) {
   return testing::Emulate(call, stream);
 }
@@ -202,6 +245,10 @@ cudaError_t LaunchKernel(const ReduceCall& call, cudaStream_t stream) {
 cudaError_t LaunchKernel(const LookUpCall& call, cudaStream_t stream) {
   return testing::Emulate(call, stream);
 }
+cudaError_t LaunchKernel(const CopyRowsCall& call, cudaStream_t stream) {
+  ++testing::TheFakeCuda().row_copies;
+  return testing::Emulate(call, stream);
+}
 cudaError_t LaunchEmpty(cudaStream_t stream) {
   return testing::Do(stream, [] {});
 }
@@ -212,6 +259,7 @@ cudaError_t LaunchEmpty(cudaStream_t stream) {
 using refract::runtime::cuda::testing::Algorithm;
 using refract::runtime::cuda::testing::Algorithms;
 using refract::runtime::cuda::testing::Aligned;
+using refract::runtime::cuda::testing::Capturing;
 using refract::runtime::cuda::testing::Do;
 using refract::runtime::cuda::testing::FakeCuda;
 using refract::runtime::cuda::testing::FakeGraph;
@@ -232,6 +280,15 @@ using refract::runtime::cuda::testing::Write;
     if (cudaError_t planted = Planted(__func__); planted != cudaSuccess) { \
       return planted;                                                      \
     }                                                                      \
+  } while (false)
+
+// Not allowed in a capture, which it ends.
+#define RETURN_IF_CAPTURING                               \
+  do {                                                    \
+    if (Capturing() > 0) {                                \
+      Violation(std::string(__func__) + " in a capture"); \
+      return cudaErrorStreamCaptureUnsupported;           \
+    }                                                     \
   } while (false)
 
 extern "C" {
@@ -272,18 +329,21 @@ cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
 
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
   RETURN_IF_PLANTED;
+  RETURN_IF_CAPTURING;
   *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   std::memset(*memory, 0xFF, bytes);
   ++TheFakeCuda().live;
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* memory) {
+  RETURN_IF_CAPTURING;
   std::free(memory);
   --TheFakeCuda().live;
   return cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   RETURN_IF_PLANTED;
+  RETURN_IF_CAPTURING;
   return cudaMalloc(memory, bytes);
 }
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
@@ -301,7 +361,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   RETURN_IF_PLANTED;
-  if (Of(stream)->capturing) return cudaErrorStreamCaptureUnsupported;
+  RETURN_IF_CAPTURING;
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t event, unsigned) {
@@ -332,16 +392,19 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin,
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t) {
   RETURN_IF_PLANTED;
+  RETURN_IF_CAPTURING;
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t) {
   RETURN_IF_PLANTED;
+  RETURN_IF_CAPTURING;
   return cudaSuccess;
 }
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes,
                        cudaMemcpyKind) {
   RETURN_IF_PLANTED;
+  RETURN_IF_CAPTURING;
   std::memcpy(to, from, bytes);
   return cudaSuccess;
 }
@@ -368,17 +431,24 @@ cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes,
   return Do(stream, [=] { std::memset(memory, value, bytes); });
 }
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream,
+                                   cudaStreamCaptureMode mode) {
   RETURN_IF_PLANTED;
+  if (mode != cudaStreamCaptureModeThreadLocal) {
+    Violation("a capture that other threads' calls break");
+  }
   if (Of(stream)->capturing) return cudaErrorIllegalState;
   Of(stream)->capturing = true;
+  ++Capturing();
   Of(stream)->captured.clear();
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  // Ends even when it fails.
+  const bool capturing = std::exchange(Of(stream)->capturing, false);
+  if (capturing) --Capturing();
   RETURN_IF_PLANTED;
-  if (!Of(stream)->capturing) return cudaErrorIllegalState;
-  Of(stream)->capturing = false;
+  if (!capturing) return cudaErrorIllegalState;
   *graph = reinterpret_cast<cudaGraph_t>(new FakeGraph{Of(stream)->captured});
   ++TheFakeCuda().live;
   return cudaSuccess;
@@ -413,6 +483,11 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceReset() { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize() {
+  RETURN_IF_PLANTED;
+  RETURN_IF_CAPTURING;
+  return cudaSuccess;
+}
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   *handle = reinterpret_cast<cublasLtHandle_t>(new int);

@@ -25,6 +25,9 @@ struct FakeCuda {
   int live = 0;
   int heuristics = 0;  // how often an algorithm was asked for
   int products = 0;
+  int own_products = 0;  // by a kernel of ours
+  float own_ms = 1000;   // what one of them takes
+  int row_copies = 0;    // by a kernel of ours
   int graph_launches = 0;
   // What a product takes, by the place of its algorithm in the heuristics'
   // list, which has as many; cudaErrorNotSupported's cuBLASLt twin where < 0.
