@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
+#include "models/script_region.h"
 
 namespace refract::models {
 namespace {
@@ -40,6 +41,8 @@ void CountFromFront(Node& node) {
 }
 
 absl::Status ToPairs(const Graph& graph, Node& node) {
+  // Its script makes and takes pairs.
+  if (IsScriptRegion(node)) return absl::OkStatus();
   BoolList operands;
   for (const ValueId id : InputsOf(node)) {
     operands.push_back(IsComplexValue(graph, id));

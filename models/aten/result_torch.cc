@@ -35,7 +35,8 @@ absl::Status AppendTensor(const at::Tensor& value,
       return absl::UnimplementedError(absl::StrCat(
           "the result has element type ", c10::toString(value.scalar_type())));
     }
-    at::Tensor tensor = value.contiguous();
+    // A negative may be a mark on memory that holds the positive.
+    at::Tensor tensor = value.resolve_neg().contiguous();
     const auto address = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
     if (address % base::kTensorAlignBytes != 0) tensor = tensor.clone();
     result.operand.kind = Operand::Kind::kTensor;

@@ -15,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/complex_numbers.h"
 #include "models/script_region.h"
 #include "models/torchscript/converter_torch.h"
 
@@ -95,11 +96,13 @@ class RegionBuilder {
       if (!weight && IsReadOutside(*value)) outputs.push_back(value);
     }
     if (outputs.empty()) return absl::OkStatus();
+    JoinComplexInputs();
     std::vector<JitValue*> results;
     for (const JitValue* output : outputs) {
       const auto copy = written_.find(output);
-      results.push_back(copy != written_.end() ? copy->second
-                                               : values_.at(output));
+      results.push_back(SplitIfComplex(
+          copy != written_.end() ? copy->second : values_.at(output),
+          ExampleOf(*output, traced)));
     }
     if (results.size() == 1) {
       graph_->registerOutput(results[0]);
@@ -136,12 +139,8 @@ class RegionBuilder {
           break;
       }
       item.is_number = value.kind != ValueKind::kTensor;
-      const auto example = traced.examples.find(outputs[i]);
-      if (example != traced.examples.end()) {
-        item.example = example->second;
-      } else if (written_.contains(outputs[i])) {
-        item.example = converter_.ItemOf(outputs[i]).example;
-      }
+      item.example = ExampleOf(*outputs[i], traced);
+      converter_.MarkComplex(item);
       converter_.items_[outputs[i]] = std::move(item);
     }
     return absl::OkStatus();
@@ -157,6 +156,39 @@ class RegionBuilder {
           return !members_.contains(user) && (!written_.contains(&value) ||
                                               !user->isBefore(nodes_.front()));
         });
+  }
+
+  c10::IValue ExampleOf(const JitValue& output, const Traced& traced) const {
+    const auto example = traced.examples.find(&output);
+    if (example != traced.examples.end()) return example->second;
+    if (written_.contains(&output)) return converter_.ItemOf(&output).example;
+    return {};
+  }
+
+  // Complex tensors come and go as pairs (models/complex_numbers.h).
+  void JoinComplexInputs() {
+    for (const auto& [id, input] : input_of_) {
+      if (!IsComplex(converter_.build_.graph().value(id).dtype)) continue;
+      const torch::jit::WithInsertPoint first(*graph_->nodes().begin());
+      JitNode* join = graph_->insertNode(
+          graph_->create(c10::Symbol::aten("view_as_complex"), {input}));
+      join->output()->setType(c10::TensorType::get());
+      input->replaceAllUsesAfterNodeWith(join, join->output());
+    }
+  }
+
+  JitValue* SplitIfComplex(JitValue* result, const c10::IValue& example) {
+    if (!example.isTensor() || !example.toTensor().defined() ||
+        !example.toTensor().is_complex()) {
+      return result;
+    }
+    for (const char* op : {"resolve_conj", "resolve_neg", "view_as_real"}) {
+      JitNode* node =
+          graph_->insertNode(graph_->create(c10::Symbol::aten(op), {result}));
+      node->output()->setType(c10::TensorType::get());
+      result = node->output();
+    }
+    return result;
   }
 
   JitValue* AddInput(ValueId id, const c10::TypePtr& type) {

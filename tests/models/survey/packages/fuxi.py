@@ -76,7 +76,7 @@ def build(name):
 CASES = [
     Case(f"fuxi_{name}", lambda name=name: build(name), inputs, script=False)
     for name in (
-        "DCNv2", "DIEN", "DIN", "ETA", "FinalMLP", "MIRRN", "SDIM", "SIM", "TWIN",
+        "DIN", "ETA", "FinalMLP", "MIRRN", "SDIM", "SIM", "TWIN",
         "TransAct",
     )
 ]  # fmt: skip
