@@ -271,8 +271,8 @@ void AddConditionOptions(CLI::App& command, ConditionOptions& options) {
   command
       .add_option("--max-cuts", options.max_cuts,
                   "minimum cuts after which optimal stops and reports the gap "
-                  "that is left; default: 200,000 divided by the number of "
-                  "operators, from 100 to 1,000")
+                  "that is left; default: 160,000 divided by the number of "
+                  "operators, from 80 to 1,000")
       ->type_name("N");
 }
 

@@ -1,6 +1,7 @@
-// How long the optimal split takes to find, by number of operators, for each
-// objective and under limits. Writes JSON to stdout: per size the times of
-// several problems and what was proven.
+// How long the optimal split takes to find, by the graph's shape and number of
+// operators, for each objective and under limits: a line for each on stderr
+// with the median and the worst of several problems and what was proven, and
+// JSON on stdout.
 //
 //   bench_partitioner [SEED]
 
@@ -99,52 +100,71 @@ nlohmann::ordered_json Spread(std::vector<double> values) {
           {"max", values.back()}};
 }
 
+// The search as `refract partition` runs it. False, after a word on stderr: it
+// failed.
+bool Time(const Goals& goals, const Shape& shape, int size, unsigned seed,
+          nlohmann::ordered_json& results) {
+  std::vector<double> times_ms;
+  std::vector<double> cuts;
+  std::vector<double> gaps;
+  int proven = 0;
+  for (int i = 0; i < kProblems; ++i) {
+    const ModelLike model = shape.make(size, seed + i);
+    cut::Goal goal = goals.make(model);
+    goal.max_cuts = cut::CutsWorthWaitingFor(model.problem.num_nodes());
+    // One thread that only computes: its processor time is what it takes on a
+    // machine that does nothing else.
+    const std::clock_t begin = std::clock();
+    const absl::StatusOr<cut::Found> found = cut::FindBest(model.problem, goal);
+    const double took_ms = 1e3 * static_cast<double>(std::clock() - begin) /
+                           static_cast<double>(CLOCKS_PER_SEC);
+    if (!found.ok() || !found->best) {
+      std::fprintf(stderr, "%s of %d nodes, %s, seed %u: %s\n", shape.name,
+                   size, goals.name, seed + i,
+                   found.status().ToString().c_str());
+      return false;
+    }
+    times_ms.push_back(took_ms);
+    cuts.push_back(static_cast<double>(found->cuts));
+    const cut::Best& best = *found->best;
+    proven += best.proven() ? 1 : 0;
+    gaps.push_back(best.cost == 0 ? 0
+                                  : 1 - static_cast<double>(best.lower_bound) /
+                                            static_cast<double>(best.cost));
+  }
+  results.push_back({{"shape", shape.name},
+                     {"objective", goals.name},
+                     {"nodes", size},
+                     {"problems", kProblems},
+                     {"ms", Spread(times_ms)},
+                     {"minimum_cuts", Spread(cuts)},
+                     {"proven", proven},
+                     {"gap", Spread(gaps)}});
+  const nlohmann::ordered_json& last = results.back();
+  std::fprintf(stderr, "%-17s %-32s %5d %8.1f %8.1f %6d %9.4f %9.4f\n",
+               shape.name, goals.name, size, last["ms"]["median"].get<double>(),
+               last["ms"]["max"].get<double>(), proven,
+               last["gap"]["median"].get<double>(),
+               last["gap"]["max"].get<double>());
+  return true;
+}
+
 int Run(unsigned seed) {
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
-  for (const Goals& goals :
-       {Goals{"latency", Latency}, Goals{"cost", Price},
-        Goals{"throughput", Throughput},
-        Goals{"latency, 60 % of the HN memory", HnMemory},
-        Goals{"latency, 80 % of the bytes", Bytes},
-        Goals{"latency, both limits", BothLimits},
-        Goals{"throughput, 60 % of the HN memory", ThroughputInMemory}}) {
-    for (const int size : kSizes) {
-      std::vector<double> times_ms;
-      std::vector<double> cuts;
-      std::vector<double> gaps;
-      int proven = 0;
-      for (int i = 0; i < kProblems; ++i) {
-        const ModelLike model = MakeModelLike(size, seed + i);
-        cut::Goal goal = goals.make(model);
-        goal.max_cuts = cut::CutsWorthWaitingFor(model.problem.num_nodes());
-        // One thread that only computes: its processor time is what it takes on
-        // a machine that does nothing else.
-        const std::clock_t begin = std::clock();
-        const absl::StatusOr<cut::Found> found =
-            cut::FindBest(model.problem, goal);
-        const double took_ms = 1e3 * static_cast<double>(std::clock() - begin) /
-                               static_cast<double>(CLOCKS_PER_SEC);
-        if (!found.ok() || !found->best) {
-          std::fprintf(stderr, "%d nodes, seed %u: %s\n", size, seed + i,
-                       found.status().ToString().c_str());
-          return EXIT_FAILURE;
-        }
-        times_ms.push_back(took_ms);
-        cuts.push_back(static_cast<double>(found->cuts));
-        const cut::Best& best = *found->best;
-        proven += best.proven() ? 1 : 0;
-        gaps.push_back(best.cost == 0
-                           ? 0
-                           : 1 - static_cast<double>(best.lower_bound) /
-                                     static_cast<double>(best.cost));
+  std::fprintf(stderr, "%-17s %-32s %5s %8s %8s %6s %9s %9s\n", "shape",
+               "objective", "nodes", "ms", "at most", "proven", "gap",
+               "at most");
+  for (const Shape& shape : kShapes) {
+    for (const Goals& goals :
+         {Goals{"latency", Latency}, Goals{"cost", Price},
+          Goals{"throughput", Throughput},
+          Goals{"latency, 60 % of the HN memory", HnMemory},
+          Goals{"latency, 80 % of the bytes", Bytes},
+          Goals{"latency, both limits", BothLimits},
+          Goals{"throughput, 60 % of the HN memory", ThroughputInMemory}}) {
+      for (const int size : kSizes) {
+        if (!Time(goals, shape, size, seed, results)) return EXIT_FAILURE;
       }
-      results.push_back({{"objective", goals.name},
-                         {"nodes", size},
-                         {"problems", kProblems},
-                         {"ms", Spread(times_ms)},
-                         {"minimum_cuts", Spread(cuts)},
-                         {"proven", proven},
-                         {"gap", Spread(gaps)}});
     }
   }
   const nlohmann::ordered_json report = {{"seed", seed},

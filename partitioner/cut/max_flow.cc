@@ -1,145 +1,19 @@
 #include "partitioner/cut/max_flow.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "boost/graph/boykov_kolmogorov_max_flow.hpp"
-#include "boost/graph/compressed_sparse_row_graph.hpp"
-#include "boost/property_map/property_map.hpp"
 
 namespace refract::partitioner::cut {
 namespace {
 
-// The network in Boost's terms. Boost wants each arc's reverse as an arc of its
-// own; a compressed graph wants arcs sorted by where they start.
-class BoostNetwork {
- public:
-  // Capacities at a vertex that go straight from source to sink are left out,
-  // `through()` has them: the solver then has no direct paths to look for.
-  explicit BoostNetwork(const FlowNetwork& network)
-      : source_(network.num_vertices()), sink_(network.num_vertices() + 1) {
-    for (int v = 0; v < network.num_vertices(); ++v) {
-      const Cost in = network.from_source()[v];
-      const Cost out = network.to_sink()[v];
-      through_.push_back(std::min(in, out));
-      if (in > out) AddPair(source_, v, in - out, 0);
-      if (out > in) AddPair(v, sink_, out - in, 0);
-    }
-    first_arc_ = ends_.size();
-    for (const FlowNetwork::Arc& arc : network.arcs()) {
-      AddPair(arc.from, arc.to, arc.capacity, arc.reverse_capacity);
-    }
-    Build(network.num_vertices() + 2);
-  }
-
-  MinCut Solve() {
-    const auto index = boost::get(boost::edge_index, graph_);
-    std::vector<boost::default_color_type> colors(boost::num_vertices(graph_));
-    MinCut cut;
-    cut.value = boost::boykov_kolmogorov_max_flow(
-        graph_, boost::make_iterator_property_map(capacities_.begin(), index),
-        boost::make_iterator_property_map(residuals_.begin(), index),
-        boost::make_iterator_property_map(reverses_.begin(), index),
-        boost::make_iterator_property_map(
-            colors.begin(), boost::get(boost::vertex_index, graph_)),
-        boost::get(boost::vertex_index, graph_), source_, sink_);
-    for (const Cost through : through_) cut.value += through;
-    cut.from_source = through_;
-    cut.to_sink = through_;
-    for (size_t i = 0; i < first_arc_; i += 2) {
-      const auto [from, to] = ends_[i];
-      (from == source_ ? cut.from_source[to] : cut.to_sink[from]) += Flow(i);
-    }
-    for (size_t i = first_arc_; i < ends_.size(); i += 2) {
-      cut.arcs.push_back(Flow(i));
-    }
-    for (size_t v = 0; v < through_.size(); ++v) {
-      cut.on_source_side.push_back(colors[v] == boost::black_color);
-    }
-    return cut;
-  }
-
- private:
-  using Graph = boost::compressed_sparse_row_graph<boost::directedS>;
-  using Edge = boost::graph_traits<Graph>::edge_descriptor;
-
-  void AddPair(size_t from, size_t to, Cost capacity, Cost reverse_capacity) {
-    ends_.push_back({from, to});
-    ends_.push_back({to, from});
-    given_.push_back(capacity);
-    given_.push_back(reverse_capacity);
-  }
-
-  void Build(size_t num_vertices) {
-    // Counting sort by start; place_[i] is the index of arc i in the graph.
-    std::vector<size_t> next(num_vertices + 1, 0);
-    for (const auto& [from, to] : ends_) ++next[from + 1];
-    for (size_t v = 0; v < num_vertices; ++v) next[v + 1] += next[v];
-    place_.resize(ends_.size());
-    std::vector<std::pair<size_t, size_t>> sorted(ends_.size());
-    capacities_.resize(ends_.size());
-    for (size_t i = 0; i < ends_.size(); ++i) {
-      place_[i] = next[ends_[i].first]++;
-      sorted[place_[i]] = ends_[i];
-      capacities_[place_[i]] = given_[i];
-    }
-    graph_ = Graph(boost::edges_are_sorted, sorted.begin(), sorted.end(),
-                   num_vertices);
-    residuals_.resize(ends_.size());
-    reverses_.resize(ends_.size());
-    for (size_t i = 0; i < ends_.size(); ++i) {
-      const size_t partner = i % 2 == 0 ? i + 1 : i - 1;
-      reverses_[place_[i]] = Edge(ends_[i].second, place_[partner]);
-    }
-  }
-
-  // Net flow of the pair that arc i opens. Read off the arc's own residual: the
-  // solver keeps no residual for the reverses of terminal arcs.
-  Cost Flow(size_t i) const {
-    return capacities_[place_[i]] - residuals_[place_[i]];
-  }
-
-  const size_t source_;
-  const size_t sink_;
-  size_t first_arc_ = 0;  // ends_ before it lead from the source or to the sink
-  std::vector<Cost> through_;
-  std::vector<std::pair<size_t, size_t>> ends_;  // arc, reverse, arc, …
-  std::vector<Cost> given_;                      // capacities, in that order
-  std::vector<size_t> place_;
-  Graph graph_;
-  std::vector<Cost> capacities_;  // from here on by index in graph_
-  std::vector<Cost> residuals_;
-  std::vector<Edge> reverses_;
-};
-
-// Whether infinite arcs alone lead from source to sink. Told beforehand, as the
-// flow would otherwise be a multiple of kInfinite and overflow.
-bool HasInfinitePath(const FlowNetwork& network) {
-  std::vector<std::vector<int>> next(network.num_vertices());
-  for (const FlowNetwork::Arc& arc : network.arcs()) {
-    if (arc.capacity >= kInfinite) next[arc.from].push_back(arc.to);
-    if (arc.reverse_capacity >= kInfinite) next[arc.to].push_back(arc.from);
-  }
-  std::vector<bool> seen(network.num_vertices(), false);
-  std::vector<int> pending;
-  const auto see = [&](int vertex) {
-    if (seen[vertex]) return;
-    seen[vertex] = true;
-    pending.push_back(vertex);
-  };
-  for (int v = 0; v < network.num_vertices(); ++v) {
-    if (network.from_source()[v] >= kInfinite) see(v);
-  }
-  while (!pending.empty()) {
-    const int vertex = pending.back();
-    pending.pop_back();
-    if (network.to_sink()[vertex] >= kInfinite) return true;
-    for (const int to : next[vertex]) see(to);
-  }
-  return false;
-}
+// A wave takes about as long as filling some tens of paths does.
+constexpr double kWorthAWave = 0.8;
+constexpr int kFewSurpluses = 20;
 
 absl::Status Broken(absl::string_view what, int64_t where, Cost found,
                     Cost wanted) {
@@ -156,9 +30,15 @@ int FlowNetwork::AddVertex() {
   return num_vertices() - 1;
 }
 
-void FlowNetwork::AddArc(int from, int to, Cost capacity,
-                         Cost reverse_capacity) {
+int FlowNetwork::AddArc(int from, int to, Cost capacity,
+                        Cost reverse_capacity) {
   arcs_.push_back({from, to, capacity, reverse_capacity});
+  return static_cast<int>(arcs_.size()) - 1;
+}
+
+void FlowNetwork::SetArc(int arc, Cost capacity, Cost reverse_capacity) {
+  arcs_[arc].capacity = capacity;
+  arcs_[arc].reverse_capacity = reverse_capacity;
 }
 
 void FlowNetwork::PayOnSinkSide(int vertex, Cost cost) {
@@ -169,11 +49,387 @@ void FlowNetwork::PayOnSourceSide(int vertex, Cost cost) {
   to_sink_[vertex] = std::min(kInfinite, to_sink_[vertex] + cost);
 }
 
+void FlowNetwork::ForgetPayments() {
+  std::fill(from_source_.begin(), from_source_.end(), 0);
+  std::fill(to_sink_.begin(), to_sink_.end(), 0);
+}
+
+FlowSolver::FlowSolver(const FlowNetwork& network)
+    : network_(network),
+      head_(2 * network.arcs().size()),
+      first_(network.num_vertices() + 1, 0),
+      out_(head_.size()),
+      residual_(head_.size()),
+      vertices_(network.num_vertices()),
+      through_(network.num_vertices()),
+      side_(network.num_vertices()) {
+  const std::vector<FlowNetwork::Arc>& arcs = network.arcs();
+  for (size_t a = 0; a < arcs.size(); ++a) {
+    head_[2 * a] = arcs[a].to;
+    head_[2 * a + 1] = arcs[a].from;
+  }
+  for (const int head : head_) ++first_[head + 1];
+  for (size_t v = 0; v + 1 < first_.size(); ++v) first_[v + 1] += first_[v];
+  std::vector<int> place(first_.begin(), first_.end() - 1);
+  for (size_t h = 0; h < head_.size(); ++h) {
+    out_[place[head_[h ^ 1]]++] = static_cast<int>(h);
+  }
+  cut_.on_source_side.resize(vertices_.size());
+  cut_.from_source.resize(vertices_.size());
+  cut_.to_sink.resize(vertices_.size());
+  cut_.arcs.resize(arcs.size());
+}
+
+absl::StatusOr<const MinCut*> FlowSolver::Solve(int doublings) {
+  if (!Settle()) return nullptr;
+  SetUp(doublings);
+  Run();
+  Describe();
+  REFRACT_RETURN_IF_ERROR(CheckCertificate(network_, cut_));
+  return &cut_;
+}
+
+// Finds the vertices whose side infinite arcs settle. False: such arcs lead
+// from source to sink, and the flow would be infinite.
+bool FlowSolver::Settle() {
+  std::fill(side_.begin(), side_.end(), kOpen);
+  settled_.clear();
+  for (const Side side : {kSource, kSink}) {
+    const std::vector<Cost>& terminal =
+        side == kSource ? network_.from_source() : network_.to_sink();
+    pending_.clear();
+    const auto see = [&](int vertex, int half) {
+      if (side_[vertex] == side) return;
+      side_[vertex] = side;
+      pending_.push_back(vertex);
+      settled_.push_back({vertex, half});
+    };
+    for (int v = 0; v < network_.num_vertices(); ++v) {
+      if (terminal[v] < kInfinite) continue;
+      if (side_[v] == kSource && side == kSink) return false;
+      see(v, kRoot);
+    }
+    while (!pending_.empty()) {
+      const int vertex = pending_.back();
+      pending_.pop_back();
+      for (int i = first_[vertex]; i < first_[vertex + 1]; ++i) {
+        // Away from the source, or towards the sink.
+        const bool along = (out_[i] % 2 == 0) == (side == kSource);
+        const FlowNetwork::Arc& arc = network_.arcs()[out_[i] / 2];
+        if ((along ? arc.capacity : arc.reverse_capacity) < kInfinite) continue;
+        if (side_[head_[out_[i]]] == kSource && side == kSink) return false;
+        see(head_[out_[i]], out_[i] ^ 1);
+      }
+    }
+  }
+  return true;
+}
+
+// The last flow, scaled and cut to the capacities. It need not be conserved:
+// what a vertex gets too much of is its surplus, what it lacks is wanting, and
+// a minimum cut of that is one of the network.
+void FlowSolver::SetUp(int doublings) {
+  const std::vector<FlowNetwork::Arc>& arcs = network_.arcs();
+  const double scale = std::ldexp(1.0, doublings);
+  constexpr auto kMost = static_cast<double>(kMaxFinite);
+  // What goes through a vertex must stay far from overflow. It does unless it
+  // has many arcs with all of the flow in each.
+  std::fill(through_.begin(), through_.end(), 0.0);
+  for (size_t a = 0; a < arcs.size(); ++a) {
+    Cost& flow = cut_.arcs[a];
+    if (flow == 0) continue;
+    const double scaled =
+        std::clamp(static_cast<double>(flow) * scale, -kMost, kMost);
+    if (doublings != 0) flow = static_cast<Cost>(scaled);
+    through_[arcs[a].from] += std::abs(scaled);
+    through_[arcs[a].to] += std::abs(scaled);
+  }
+  const bool start_anew =
+      std::any_of(through_.begin(), through_.end(),
+                  [](double flow) { return flow > 2 * kMost; });
+  for (size_t v = 0; v < vertices_.size(); ++v) {
+    vertices_[v] = Vertex();
+    vertices_[v].surplus = network_.from_source()[v] - network_.to_sink()[v];
+  }
+  for (size_t a = 0; a < arcs.size(); ++a) {
+    const FlowNetwork::Arc& arc = arcs[a];
+    const Side from = side_[arc.from];
+    const Side to = side_[arc.to];
+    // What leads from a settled vertex to the sink's side of it is full.
+    const Cost flow =
+        from > to   ? arc.capacity
+        : from < to ? -arc.reverse_capacity
+        : from != kOpen || start_anew
+            ? 0
+            : std::clamp(cut_.arcs[a], -arc.reverse_capacity, arc.capacity);
+    residual_[2 * a] = arc.capacity - flow;
+    residual_[2 * a + 1] = arc.reverse_capacity + flow;
+    vertices_[arc.from].surplus -= flow;
+    vertices_[arc.to].surplus += flow;
+  }
+  // What settled vertices have too much or too little of goes the way by which
+  // they were settled.
+  for (auto it = settled_.rbegin(); it != settled_.rend(); ++it) {
+    const Cost surplus = std::exchange(vertices_[it->vertex].surplus, 0);
+    const bool passes = side_[it->vertex] == kSink ? surplus > 0 : surplus < 0;
+    if (!passes || it->half == kRoot) continue;
+    residual_[it->half] -= surplus;
+    residual_[it->half ^ 1] += surplus;
+    vertices_[head_[it->half]].surplus += surplus;
+  }
+}
+
+// Everything far from what wants it moves one way nearer, the farthest first:
+// what comes together goes on together. Paths, of which Run() fills one at a
+// time, may be as long as a model is deep.
+int FlowSolver::Wave() {
+  constexpr int kUnreached = -1;
+  std::vector<int>& order = pending_;
+  order.clear();
+  for (size_t v = 0; v < vertices_.size(); ++v) {
+    Vertex& vertex = vertices_[v];
+    vertex.distance = vertex.surplus < 0 ? 0 : kUnreached;
+    if (vertex.surplus < 0) order.push_back(static_cast<int>(v));
+  }
+  int far = 0;  // surpluses on their way
+  for (size_t next = 0; next < order.size(); ++next) {
+    const int vertex = order[next];
+    for (int i = first_[vertex]; i < first_[vertex + 1]; ++i) {
+      Vertex& other = vertices_[head_[out_[i]]];
+      if (other.distance != kUnreached || residual_[out_[i] ^ 1] == 0 ||
+          side_[head_[out_[i]]] != kOpen) {
+        continue;
+      }
+      other.distance = vertices_[vertex].distance + 1;
+      order.push_back(head_[out_[i]]);
+      if (other.surplus > 0) ++far;
+    }
+  }
+  for (auto it = order.rbegin(); it != order.rend(); ++it) {
+    Vertex& vertex = vertices_[*it];
+    if (vertex.distance == 0) break;
+    for (int i = first_[*it]; i < first_[*it + 1] && vertex.surplus > 0; ++i) {
+      const int half = out_[i];
+      Vertex& other = vertices_[head_[half]];
+      if (residual_[half] == 0 || other.distance + 1 != vertex.distance) {
+        continue;
+      }
+      const Cost amount = std::min(vertex.surplus, residual_[half]);
+      residual_[half] -= amount;
+      residual_[half ^ 1] += amount;
+      vertex.surplus -= amount;
+      other.surplus += amount;
+    }
+  }
+  return far;
+}
+
+void FlowSolver::Run() {
+  int far = Wave();
+  for (int before = 0; far >= kFewSurpluses; before = far) {
+    far = Wave();
+    if (before > 0 && far > kWorthAWave * before) break;
+  }
+  now_ = 0;
+  active_.clear();
+  next_active_ = 0;
+  for (size_t v = 0; v < vertices_.size(); ++v) {
+    Vertex& vertex = vertices_[v];
+    vertex.stamp = 0;
+    vertex.parent = vertex.surplus != 0 ? kRoot : kFree;
+    vertex.of_sink = vertex.surplus < 0;
+    vertex.distance = 1;
+    if (vertex.surplus != 0) Activate(static_cast<int>(v));
+  }
+  while (next_active_ < active_.size()) {
+    const int vertex = active_[next_active_++];
+    // Until it has nobody to take in, or was itself lost.
+    while (vertices_[vertex].parent != kFree) {
+      const int half = Grow(vertex);
+      if (half == kFree) break;
+      ++now_;
+      orphans_.clear();
+      next_orphan_ = 0;
+      Augment(half);
+      while (next_orphan_ < orphans_.size()) Adopt(orphans_[next_orphan_++]);
+    }
+    vertices_[vertex].active = false;
+    if (next_active_ > vertices_.size()) {
+      active_.erase(
+          active_.begin(),
+          active_.begin() + static_cast<std::ptrdiff_t>(next_active_));
+      next_active_ = 0;
+    }
+  }
+}
+
+int FlowSolver::Grow(int at) {
+  const Vertex& vertex = vertices_[at];
+  for (int i = first_[at]; i < first_[at + 1]; ++i) {
+    const int half = out_[i];
+    if (LeftOutward(vertex.of_sink, half) == 0) continue;
+    const int to = head_[half];
+    Vertex& other = vertices_[to];
+    if (side_[to] != kOpen) continue;
+    if (other.parent == kFree) {
+      other.of_sink = vertex.of_sink;
+      other.parent = half ^ 1;
+      other.stamp = vertex.stamp;
+      other.distance = vertex.distance + 1;
+      Activate(to);
+    } else if (other.of_sink != vertex.of_sink) {
+      return vertex.of_sink ? half ^ 1 : half;
+    } else if (other.stamp <= vertex.stamp &&
+               other.distance > vertex.distance) {
+      // A shorter way to the root, as far as that is known.
+      other.parent = half ^ 1;
+      other.stamp = vertex.stamp;
+      other.distance = vertex.distance + 1;
+    }
+  }
+  return kFree;
+}
+
+// `half` leads from the source's tree to the sink's.
+void FlowSolver::Augment(int half) {
+  Cost amount = residual_[half];
+  int source_root = head_[half ^ 1];
+  while (vertices_[source_root].parent != kRoot) {
+    const int up = vertices_[source_root].parent;
+    amount = std::min(amount, residual_[up ^ 1]);
+    source_root = head_[up];
+  }
+  int sink_root = head_[half];
+  while (vertices_[sink_root].parent != kRoot) {
+    const int up = vertices_[sink_root].parent;
+    amount = std::min(amount, residual_[up]);
+    sink_root = head_[up];
+  }
+  amount = std::min(
+      {amount, vertices_[source_root].surplus, -vertices_[sink_root].surplus});
+
+  residual_[half] -= amount;
+  residual_[half ^ 1] += amount;
+  for (int at = head_[half ^ 1]; at != source_root;) {
+    const int up = vertices_[at].parent;
+    residual_[up] += amount;
+    if ((residual_[up ^ 1] -= amount) == 0) MakeOrphan(at);
+    at = head_[up];
+  }
+  if ((vertices_[source_root].surplus -= amount) == 0) MakeOrphan(source_root);
+  for (int at = head_[half]; at != sink_root;) {
+    const int up = vertices_[at].parent;
+    residual_[up ^ 1] += amount;
+    if ((residual_[up] -= amount) == 0) MakeOrphan(at);
+    at = head_[up];
+  }
+  if ((vertices_[sink_root].surplus += amount) == 0) MakeOrphan(sink_root);
+}
+
+// A new parent from the same tree, the nearest to a root; or it leaves the tree
+// and its children are orphans.
+void FlowSolver::Adopt(int orphan) {
+  Vertex& vertex = vertices_[orphan];
+  constexpr int kFar = std::numeric_limits<int>::max();
+  int best = kFree;
+  int nearest = kFar;
+  for (int i = first_[orphan]; i < first_[orphan + 1]; ++i) {
+    const int half = out_[i];
+    if (LeftInward(vertex.of_sink, half) == 0) continue;
+    const int to = head_[half];
+    if (vertices_[to].parent == kFree ||
+        vertices_[to].of_sink != vertex.of_sink) {
+      continue;
+    }
+    // Whether its way up ends at a root, or at an orphan.
+    int distance = 0;
+    for (int at = to;;) {
+      Vertex& on_way = vertices_[at];
+      if (on_way.stamp == now_) {
+        distance += on_way.distance;
+        break;
+      }
+      ++distance;
+      if (on_way.parent == kRoot) {
+        on_way.stamp = now_;
+        on_way.distance = 1;
+        break;
+      }
+      if (on_way.parent == kOrphan) {
+        distance = kFar;
+        break;
+      }
+      at = head_[on_way.parent];
+    }
+    if (distance == kFar) continue;
+    if (distance < nearest) {
+      nearest = distance;
+      best = half;
+    }
+    for (int at = to; vertices_[at].stamp != now_;) {
+      vertices_[at].stamp = now_;
+      vertices_[at].distance = distance--;
+      at = head_[vertices_[at].parent];
+    }
+  }
+  vertex.parent = best;
+  if (best != kFree) {
+    vertex.stamp = now_;
+    vertex.distance = nearest + 1;
+    return;
+  }
+  for (int i = first_[orphan]; i < first_[orphan + 1]; ++i) {
+    const int half = out_[i];
+    const int to = head_[half];
+    const Vertex& other = vertices_[to];
+    if (other.parent == kFree || other.of_sink != vertex.of_sink) continue;
+    if (LeftInward(vertex.of_sink, half) > 0) Activate(to);
+    if (other.parent >= 0 && other.parent == (half ^ 1)) MakeOrphan(to);
+  }
+}
+
+void FlowSolver::MakeOrphan(int vertex) {
+  vertices_[vertex].parent = kOrphan;
+  orphans_.push_back(vertex);
+}
+
+void FlowSolver::Activate(int vertex) {
+  if (vertices_[vertex].active) return;
+  vertices_[vertex].active = true;
+  active_.push_back(vertex);
+}
+
+void FlowSolver::Describe() {
+  const std::vector<FlowNetwork::Arc>& arcs = network_.arcs();
+  std::vector<Cost>& out_of_source = cut_.from_source;
+  std::vector<Cost>& into_sink = cut_.to_sink;
+  // Net flow out of each vertex along arcs.
+  std::fill(out_of_source.begin(), out_of_source.end(), 0);
+  for (size_t a = 0; a < arcs.size(); ++a) {
+    cut_.arcs[a] = arcs[a].capacity - residual_[2 * a];
+    out_of_source[arcs[a].from] += cut_.arcs[a];
+    out_of_source[arcs[a].to] -= cut_.arcs[a];
+  }
+  cut_.value = 0;
+  for (size_t v = 0; v < vertices_.size(); ++v) {
+    const bool on_source_side =
+        side_[v] == kSource ||
+        (vertices_[v].parent != kFree && !vertices_[v].of_sink);
+    cut_.on_source_side[v] = on_source_side;
+    const Cost out = out_of_source[v];
+    // What the cut pays for is full.
+    into_sink[v] = on_source_side ? network_.to_sink()[v]
+                                  : network_.from_source()[v] - out;
+    out_of_source[v] = out + into_sink[v];
+    cut_.value += out_of_source[v];
+  }
+}
+
 absl::StatusOr<std::optional<MinCut>> SolveMinCut(const FlowNetwork& network) {
-  if (HasInfinitePath(network)) return std::nullopt;
-  std::optional<MinCut> cut = BoostNetwork(network).Solve();
-  REFRACT_RETURN_IF_ERROR(CheckCertificate(network, *cut));
-  return cut;
+  FlowSolver solver(network);
+  REFRACT_ASSIGN_OR_RETURN(const MinCut* const cut, solver.Solve());
+  if (cut == nullptr) return std::nullopt;
+  return *cut;
 }
 
 absl::Status CheckCertificate(const FlowNetwork& network, const MinCut& cut) {
@@ -189,11 +445,11 @@ absl::Status CheckCertificate(const FlowNetwork& network, const MinCut& cut) {
   for (size_t v = 0; v < count; ++v) {
     const Cost in = cut.from_source[v];
     const Cost out = cut.to_sink[v];
-    if (in < 0 || in > network.from_source()[v]) {
+    if (in > network.from_source()[v]) {
       return Broken("flow into vertex", static_cast<int64_t>(v), in,
                     network.from_source()[v]);
     }
-    if (out < 0 || out > network.to_sink()[v]) {
+    if (out > network.to_sink()[v]) {
       return Broken("flow out of vertex", static_cast<int64_t>(v), out,
                     network.to_sink()[v]);
     }

@@ -3,6 +3,7 @@
 
 // Minimum s-t cuts of networks with integer capacities.
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -19,7 +20,7 @@ inline constexpr Cost kInfinite = Cost{1} << 61;
 
 // Source and sink are implied. A cut puts each vertex on the source's or the
 // sink's side and pays for the arcs that lead from the former to the latter.
-// Built and used by one thread.
+// Capacities may be set anew at any time. Used by one thread.
 class FlowNetwork {
  public:
   struct Arc {
@@ -33,10 +34,13 @@ class FlowNetwork {
       : from_source_(num_vertices), to_sink_(num_vertices) {}
 
   int AddVertex();  // returns its number
-  void AddArc(int from, int to, Cost capacity, Cost reverse_capacity = 0);
+  // Returns the arc's number.
+  int AddArc(int from, int to, Cost capacity, Cost reverse_capacity = 0);
+  void SetArc(int arc, Cost capacity, Cost reverse_capacity = 0);
   // Paid when `vertex` is on the sink's (source's) side; calls add up.
   void PayOnSinkSide(int vertex, Cost cost);
   void PayOnSourceSide(int vertex, Cost cost);
+  void ForgetPayments();
 
   int num_vertices() const { return static_cast<int>(from_source_.size()); }
   const std::vector<Arc>& arcs() const { return arcs_; }
@@ -49,7 +53,10 @@ class FlowNetwork {
   std::vector<Arc> arcs_;
 };
 
-// A cut and the flow that proves it minimal.
+// A cut and the flow that proves it minimal. The flow may also go from a vertex
+// back to the source and from the sink back to a vertex (negative numbers
+// below): arcs into the source or out of the sink are in no cut, so the flow
+// bounds every cut with them as without.
 struct MinCut {
   Cost value = 0;
   std::vector<bool> on_source_side;  // per vertex
@@ -58,9 +65,85 @@ struct MinCut {
   std::vector<Cost> arcs;  // net flow; negative: against the arc
 };
 
-// The minimum cut with the fewest vertices on the source's side; nullopt when
-// every cut breaks an infinite arc. The result has passed CheckCertificate().
-// Internal when it has not, which is a bug of the solver or of the network.
+// Solves one network again and again. Starts from the flow of the last time: as
+// far as that still fits the capacities, only what has changed is work. Boykov
+// and Kolmogorov's algorithm (An Experimental Comparison of Min-Cut/Max-Flow
+// Algorithms, PAMI 2004), restarted as Kohli and Torr do (Dynamic Graph Cuts,
+// PAMI 2007). Used by one thread.
+class FlowSolver {
+ public:
+  // Keeps a reference. No vertices or arcs may be added from here on.
+  explicit FlowSolver(const FlowNetwork& network);
+
+  // The minimum cut with the fewest vertices on the source's side, whatever was
+  // solved before; nullptr when every cut breaks an infinite arc. Valid until
+  // the next call; has passed CheckCertificate(). `doublings`: the capacities
+  // are about 2^doublings of those of the last time.
+  // Internal when there is no certificate, which is a bug of the solver or of
+  // the network.
+  absl::StatusOr<const MinCut*> Solve(int doublings = 0);
+
+ private:
+  // A vertex is in the tree of the source, whose vertices surplus reaches, in
+  // that of the sink, or in none. Arcs are halves: one in each direction.
+  struct Vertex {
+    Cost surplus = 0;  // negative: wanting
+    int parent = 0;    // half arc that leads there, or one of the below
+    int stamp = 0;     // when `distance` was right
+    int distance = 0;  // to the root of its tree
+    bool of_sink = false;
+    bool active = false;  // in active_: may have neighbours to take in
+  };
+  static constexpr int kFree = -1;
+  static constexpr int kRoot = -2;
+  static constexpr int kOrphan = -3;
+
+  // What infinite arcs say of a vertex; flow goes from higher to lower.
+  enum Side : int8_t { kSink = 0, kOpen = 1, kSource = 2 };
+
+  bool Settle();
+  void SetUp(int doublings);
+  int Wave();  // returns how many surpluses were on their way
+  void Run();
+  int Grow(int vertex);  // half arc from tree to tree, or kFree
+  void Augment(int half);
+  void Adopt(int orphan);
+  void MakeOrphan(int vertex);
+  void Activate(int vertex);
+  // Capacity left from the source's side of half arc `half` to the sink's: the
+  // way that flow takes between `vertex` of a tree and a neighbour beyond.
+  Cost LeftOutward(bool of_sink, int half) const {
+    return residual_[of_sink ? half ^ 1 : half];
+  }
+  Cost LeftInward(bool of_sink, int half) const {
+    return residual_[of_sink ? half : half ^ 1];
+  }
+  void Describe();
+
+  const FlowNetwork& network_;
+  // Halves 2a and 2a + 1 are arc a and its reverse.
+  std::vector<int> head_;       // where a half leads
+  std::vector<int> first_;      // per vertex: where its halves begin in out_
+  std::vector<int> out_;        // halves, sorted by where they start
+  std::vector<Cost> residual_;  // per half
+  std::vector<Vertex> vertices_;
+  std::vector<int> active_;
+  size_t next_active_ = 0;
+  std::vector<int> orphans_;
+  size_t next_orphan_ = 0;
+  int now_ = 0;
+  std::vector<double> through_;  // of SetUp()
+  struct Settled {
+    int vertex;
+    int half;  // to the one that settled it; kRoot: its terminal did
+  };
+  std::vector<Side> side_;
+  std::vector<Settled> settled_;  // in that order
+  std::vector<int> pending_;      // of Settle() and Wave()
+  MinCut cut_;                    // of the last time, with its flow
+};
+
+// One network, once. nullopt: every cut breaks an infinite arc.
 absl::StatusOr<std::optional<MinCut>> SolveMinCut(const FlowNetwork& network);
 
 // Linear-programming duality: a flow and a cut of equal value prove each other

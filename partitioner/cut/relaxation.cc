@@ -1,9 +1,9 @@
 #include "partitioner/cut/relaxation.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/status_macros.h"
-#include "partitioner/cut/max_flow.h"
 
 namespace refract::partitioner::cut {
 namespace {
@@ -16,193 +16,17 @@ Stage CheaperCnStage(const Measure& measure, const Domains& domains, int node) {
   return measure.stage[node][kPost] < measure.stage[node][kPre] ? kPost : kPre;
 }
 
-// `cost` once when any of `readers` is on the source's side and `owner` is not.
-void PayWhenAnyLeads(const std::vector<int>& readers, int owner, Cost cost,
-                     FlowNetwork& network) {
-  if (cost == 0) return;
-  if (readers.size() == 1) {
-    network.AddArc(readers.front(), owner, cost);
-    return;
-  }
-  const int any = network.AddVertex();
-  for (const int reader : readers) network.AddArc(reader, any, kInfinite);
-  network.AddArc(any, owner, cost);
+std::vector<int> Distinct(std::vector<int> nodes) {
+  std::sort(nodes.begin(), nodes.end());
+  nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
+  return nodes;
 }
 
-// `cost` once when `owner` is on the source's side and any of `readers` is not.
-void PayWhenAnyLags(const std::vector<int>& readers, int owner, Cost cost,
-                    FlowNetwork& network) {
-  if (cost == 0) return;
-  if (readers.size() == 1) {
-    network.AddArc(owner, readers.front(), cost);
-    return;
-  }
-  const int all = network.AddVertex();
-  network.AddArc(owner, all, cost);
-  for (const int reader : readers) network.AddArc(all, reader, kInfinite);
-}
+Cost InfiniteIf(bool condition) { return condition ? kInfinite : 0; }
 
-// The same for an owner that is always on the sink's (source's) side.
-void PayForAnyOnSourceSide(const std::vector<int>& readers, Cost cost,
-                           FlowNetwork& network) {
-  if (cost == 0 || readers.empty()) return;
-  if (readers.size() == 1) {
-    network.PayOnSourceSide(readers.front(), cost);
-    return;
-  }
-  const int any = network.AddVertex();
-  for (const int reader : readers) network.AddArc(reader, any, kInfinite);
-  network.PayOnSourceSide(any, cost);
-}
-
-void PayForAnyOnSinkSide(const std::vector<int>& readers, Cost cost,
-                         FlowNetwork& network) {
-  if (cost == 0 || readers.empty()) return;
-  if (readers.size() == 1) {
-    network.PayOnSinkSide(readers.front(), cost);
-    return;
-  }
-  const int all = network.AddVertex();
-  for (const int reader : readers) network.AddArc(all, reader, kInfinite);
-  network.PayOnSinkSide(all, cost);
-}
-
-// Readers that may be in one of `stages`.
-std::vector<int> ReadersThatMayBe(const std::vector<int>& readers,
-                                  const Domains& domains, StageSet stages) {
-  std::vector<int> result;
-  for (const int reader : readers) {
-    if (MayBe(domains[reader], stages)) result.push_back(reader);
-  }
-  std::sort(result.begin(), result.end());
-  result.erase(std::unique(result.begin(), result.end()), result.end());
-  return result;
-}
-
-// Source's side: HN.
-FlowNetwork TwoLabelNetwork(const Problem& problem, const Measure& measure,
-                            const Domains& domains) {
-  FlowNetwork network(problem.num_nodes());
-  for (int n = 0; n < problem.num_nodes(); ++n) {
-    const StageSet domain = domains[n];
-    network.PayOnSinkSide(
-        n, MayBe(domain, kOnCn)
-               ? measure.stage[n][CheaperCnStage(measure, domains, n)]
-               : kInfinite);
-    network.PayOnSourceSide(
-        n, MayBe(domain, kOnHn) ? measure.stage[n][kHn] : kInfinite);
-  }
-  for (size_t t = 0; t < problem.tensors.size(); ++t) {
-    const Tensor& tensor = problem.tensors[t];
-    const Cost up = tensor.may_go_up ? measure.up[t] : kInfinite;
-    const Cost down = tensor.may_come_down ? measure.down[t] : kInfinite;
-    const std::vector<int> on_hn =
-        ReadersThatMayBe(tensor.readers, domains, kOnHn);
-    if (tensor.producer == Tensor::kRequest) {
-      PayForAnyOnSourceSide(on_hn, up, network);
-      continue;
-    }
-    const StageSet maker = domains[tensor.producer];
-    if (MayBe(maker, kOnCn) && !on_hn.empty()) {
-      PayWhenAnyLeads(on_hn, tensor.producer, up, network);
-    }
-    if (!MayBe(maker, kOnHn)) continue;
-    const std::vector<int> on_cn =
-        ReadersThatMayBe(tensor.readers, domains, kOnCn);
-    if (tensor.is_result) {
-      network.PayOnSourceSide(tensor.producer, down);
-    } else if (!on_cn.empty()) {
-      PayWhenAnyLags(on_cn, tensor.producer, down, network);
-    }
-    for (const int reader : tensor.readers) {
-      if (!MayBe(domains[reader], kOnPost)) {
-        network.AddArc(tensor.producer, reader, kInfinite);
-      }
-      if (!MayBe(maker, kOnPre)) {
-        network.AddArc(reader, tensor.producer, kInfinite);
-      }
-    }
-  }
-  for (size_t s = 0; s < problem.shared.size(); ++s) {
-    const std::vector<int>& readers = problem.shared[s].readers;
-    PayForAnyOnSourceSide(ReadersThatMayBe(readers, domains, kOnHn),
-                          measure.shared_on_hn[s], network);
-    PayForAnyOnSinkSide(ReadersThatMayBe(readers, domains, kOnCn),
-                        measure.shared_on_cn[s], network);
-  }
-  return network;
-}
-
-// Vertices 2n and 2n + 1: on the source's side when node n is in stage ≥ kHn
-// (= kPost).
+// ThreeStages: on the source's side when node n is in stage ≥ kHn (= kPost).
 int AtLeastHn(int node) { return 2 * node; }
 int AtLeastPost(int node) { return 2 * node + 1; }
-
-std::vector<int> Vertices(const std::vector<int>& nodes, int (*vertex)(int)) {
-  std::vector<int> result;
-  for (const int node : nodes) result.push_back(vertex(node));
-  return result;
-}
-
-FlowNetwork ThreeStageNetwork(const Problem& problem, const Measure& measure,
-                              const Domains& domains) {
-  FlowNetwork network(2 * problem.num_nodes());
-  // A result that is made on the HN comes down whoever else reads it.
-  std::vector<Cost> on_hn_extra(problem.num_nodes(), 0);
-  for (size_t t = 0; t < problem.tensors.size(); ++t) {
-    const Tensor& tensor = problem.tensors[t];
-    if (!tensor.is_result || tensor.producer == Tensor::kRequest) continue;
-    Cost& extra = on_hn_extra[tensor.producer];
-    extra = tensor.may_come_down ? extra + measure.down[t] : kInfinite;
-    extra = std::min(extra, kInfinite);
-  }
-  for (int n = 0; n < problem.num_nodes(); ++n) {
-    const auto cost = [&](Stage stage) {
-      return MayBe(domains[n], 1 << stage) ? measure.stage[n][stage]
-                                           : kInfinite;
-    };
-    network.PayOnSinkSide(AtLeastHn(n), cost(kPre));
-    network.AddArc(AtLeastHn(n), AtLeastPost(n),
-                   std::min(kInfinite, cost(kHn) + on_hn_extra[n]), kInfinite);
-    network.PayOnSourceSide(AtLeastPost(n), cost(kPost));
-  }
-  for (size_t t = 0; t < problem.tensors.size(); ++t) {
-    const Tensor& tensor = problem.tensors[t];
-    const Cost up = tensor.may_go_up ? measure.up[t] : kInfinite;
-    const Cost down = tensor.may_come_down ? measure.down[t] : kInfinite;
-    const std::vector<int> on_hn =
-        Vertices(ReadersThatMayBe(tensor.readers, domains, kOnHn), AtLeastHn);
-    if (tensor.producer == Tensor::kRequest) {
-      PayForAnyOnSourceSide(on_hn, up, network);
-      continue;
-    }
-    const int maker = tensor.producer;
-    for (const int reader : tensor.readers) {
-      network.AddArc(AtLeastHn(maker), AtLeastHn(reader), kInfinite);
-      network.AddArc(AtLeastPost(maker), AtLeastPost(reader), kInfinite);
-    }
-    if (MayBe(domains[maker], kOnPre) && !on_hn.empty()) {
-      PayWhenAnyLeads(on_hn, AtLeastHn(maker), up, network);
-    }
-    const std::vector<int> after = Vertices(
-        ReadersThatMayBe(tensor.readers, domains, kOnPost), AtLeastPost);
-    if (MayBe(domains[maker], kOnHn) && !tensor.is_result && !after.empty()) {
-      PayWhenAnyLeads(after, AtLeastPost(maker), down, network);
-    }
-  }
-  // Readers after the HN count as on it here, those before it alone as on the
-  // CN: what a shared thing costs is no order-preserving function of stages.
-  for (size_t s = 0; s < problem.shared.size(); ++s) {
-    const std::vector<int>& readers = problem.shared[s].readers;
-    PayForAnyOnSourceSide(
-        Vertices(ReadersThatMayBe(readers, domains, kOnHn), AtLeastHn),
-        measure.shared_on_hn[s], network);
-    PayForAnyOnSinkSide(
-        Vertices(ReadersThatMayBe(readers, domains, kOnPre), AtLeastHn),
-        measure.shared_on_cn[s], network);
-  }
-  return network;
-}
 
 // The relaxed choice with nobody on the HN, when domains allow it.
 std::optional<Relaxed> NobodyOnHn(const Problem& problem,
@@ -219,16 +43,117 @@ std::optional<Relaxed> NobodyOnHn(const Problem& problem,
 
 }  // namespace
 
-absl::StatusOr<std::optional<Relaxed>> CutTwoLabels(const Problem& problem,
-                                                    const Measure& measure,
-                                                    const Domains& domains) {
+// On the source's side: the HN.
+TwoLabels::TwoLabels(const Problem& problem)
+    : problem_(problem),
+      network_(problem.num_nodes()),
+      tensors_(problem.tensors.size()),
+      shared_(problem.shared.size()) {
+  // A vertex that is on the source's side when any of `nodes` is.
+  const auto any_of = [&](const std::vector<int>& nodes) {
+    const int any = network_.AddVertex();
+    for (const int node : nodes) network_.AddArc(node, any, kInfinite);
+    return any;
+  };
+  const auto all_of = [&](const std::vector<int>& nodes) {
+    const int all = network_.AddVertex();
+    for (const int node : nodes) network_.AddArc(all, node, kInfinite);
+    return all;
+  };
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    const Tensor& tensor = problem.tensors[t];
+    TensorArcs& arcs = tensors_[t];
+    arcs.readers = Distinct(tensor.readers);
+    if (arcs.readers.empty()) continue;
+    if (tensor.producer == Tensor::kRequest) {
+      arcs.any_on_hn = arcs.readers.size() == 1 ? arcs.readers.front()
+                                                : any_of(arcs.readers);
+      continue;
+    }
+    const int maker = tensor.producer;
+    if (arcs.readers.size() == 1) {
+      arcs.between = network_.AddArc(maker, arcs.readers.front(), 0);
+      continue;
+    }
+    arcs.any_on_hn = any_of(arcs.readers);
+    arcs.up = network_.AddArc(arcs.any_on_hn, maker, 0);
+    if (!tensor.is_result) {
+      arcs.down = network_.AddArc(maker, all_of(arcs.readers), 0);
+    }
+    for (const int reader : arcs.readers) {
+      arcs.in_order.push_back(network_.AddArc(maker, reader, 0));
+    }
+  }
+  for (size_t s = 0; s < shared_.size(); ++s) {
+    const std::vector<int> readers = Distinct(problem.shared[s].readers);
+    if (readers.empty()) continue;
+    const bool single = readers.size() == 1;
+    shared_[s].any_on_hn = single ? readers.front() : any_of(readers);
+    shared_[s].any_on_cn = single ? readers.front() : all_of(readers);
+  }
+  solver_.emplace(network_);
+}
+
+void TwoLabels::Price(const Measure& measure, const Domains& domains) {
+  network_.ForgetPayments();
+  for (int n = 0; n < problem_.num_nodes(); ++n) {
+    const StageSet domain = domains[n];
+    network_.PayOnSinkSide(
+        n, MayBe(domain, kOnCn)
+               ? measure.stage[n][CheaperCnStage(measure, domains, n)]
+               : kInfinite);
+    network_.PayOnSourceSide(
+        n, MayBe(domain, kOnHn) ? measure.stage[n][kHn] : kInfinite);
+  }
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    const Tensor& tensor = problem_.tensors[t];
+    const TensorArcs& arcs = tensors_[t];
+    const Cost up = tensor.may_go_up ? measure.up[t] : kInfinite;
+    const Cost down = tensor.may_come_down ? measure.down[t] : kInfinite;
+    if (tensor.producer == Tensor::kRequest) {
+      if (!arcs.readers.empty()) network_.PayOnSourceSide(arcs.any_on_hn, up);
+      continue;
+    }
+    if (tensor.is_result) network_.PayOnSourceSide(tensor.producer, down);
+    if (arcs.readers.empty()) continue;
+    // A reader that is no CN-post does not come back from the HN, and one of a
+    // CN-post is not on it.
+    const auto stays = [&](int reader) {
+      return InfiniteIf(!MayBe(domains[reader], kOnPost));
+    };
+    const Cost follows = InfiniteIf(!MayBe(domains[tensor.producer], kOnPre));
+    if (arcs.between != kNone) {
+      network_.SetArc(arcs.between,
+                      std::max(tensor.is_result ? Cost{0} : down,
+                               stays(arcs.readers.front())),
+                      std::max(up, follows));
+      continue;
+    }
+    network_.SetArc(arcs.up, up);
+    if (arcs.down != kNone) network_.SetArc(arcs.down, down);
+    for (size_t r = 0; r < arcs.readers.size(); ++r) {
+      network_.SetArc(arcs.in_order[r], stays(arcs.readers[r]), follows);
+    }
+  }
+  for (size_t s = 0; s < shared_.size(); ++s) {
+    if (shared_[s].any_on_hn == kNone) continue;
+    network_.PayOnSourceSide(shared_[s].any_on_hn, measure.shared_on_hn[s]);
+    network_.PayOnSinkSide(shared_[s].any_on_cn, measure.shared_on_cn[s]);
+  }
+}
+
+absl::StatusOr<std::optional<Relaxed>> TwoLabels::Cut(const Measure& measure,
+                                                      const Domains& domains,
+                                                      int scale) {
+  Price(measure, domains);
   REFRACT_ASSIGN_OR_RETURN(
-      const std::optional<MinCut> cut,
-      SolveMinCut(TwoLabelNetwork(problem, measure, domains)));
-  if (!cut) return std::nullopt;
+      const MinCut* const cut,
+      solver_->Solve(scale - std::exchange(scale_, scale)));
+  if (cut == nullptr) return std::nullopt;
   Relaxed result;
   bool hn_used = false;
-  for (int n = 0; n < problem.num_nodes(); ++n) {
+  result.stages.reserve(problem_.num_nodes());
+  for (int n = 0; n < problem_.num_nodes(); ++n) {
     hn_used = hn_used || cut->on_source_side[n];
     result.stages.push_back(
         cut->on_source_side[n] ? kHn : CheaperCnStage(measure, domains, n));
@@ -237,20 +162,139 @@ absl::StatusOr<std::optional<Relaxed>> CutTwoLabels(const Problem& problem,
   // it the best is either the best without it or nobody on the HN.
   result.price = hn_used ? cut->value + measure.hn_used : cut->value;
   if (!hn_used || measure.hn_used == 0) return result;
-  const std::optional<Relaxed> none = NobodyOnHn(problem, measure, domains);
+  const std::optional<Relaxed> none = NobodyOnHn(problem_, measure, domains);
   if (none && none->price <= result.price) return none;
   return result;
 }
 
-absl::StatusOr<std::optional<Stages>> CutThreeStages(const Problem& problem,
-                                                     const Measure& measure,
-                                                     const Domains& domains) {
-  REFRACT_ASSIGN_OR_RETURN(
-      const std::optional<MinCut> cut,
-      SolveMinCut(ThreeStageNetwork(problem, measure, domains)));
-  if (!cut) return std::nullopt;
-  Stages stages;
+ThreeStages::ThreeStages(const Problem& problem)
+    : problem_(problem),
+      network_(2 * problem.num_nodes()),
+      tensors_(problem.tensors.size()),
+      shared_(problem.shared.size()) {
   for (int n = 0; n < problem.num_nodes(); ++n) {
+    on_hn_.push_back(
+        network_.AddArc(AtLeastHn(n), AtLeastPost(n), 0, kInfinite));
+  }
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    const Tensor& tensor = problem.tensors[t];
+    TensorArcs& arcs = tensors_[t];
+    arcs.readers = Distinct(tensor.readers);
+    if (arcs.readers.empty()) continue;
+    const int maker = tensor.producer;
+    if (maker != Tensor::kRequest && arcs.readers.size() == 1) {
+      const int reader = arcs.readers.front();
+      arcs.on_hn =
+          network_.AddArc(AtLeastHn(maker), AtLeastHn(reader), kInfinite);
+      arcs.after =
+          network_.AddArc(AtLeastPost(maker), AtLeastPost(reader), kInfinite);
+      continue;
+    }
+    arcs.any_on_hn = network_.AddVertex();
+    for (const int reader : arcs.readers) {
+      arcs.to_any.push_back(
+          network_.AddArc(AtLeastHn(reader), arcs.any_on_hn, 0));
+    }
+    if (maker == Tensor::kRequest) continue;
+    arcs.up = network_.AddArc(arcs.any_on_hn, AtLeastHn(maker), 0);
+    const int any_after = network_.AddVertex();
+    for (const int reader : arcs.readers) {
+      network_.AddArc(AtLeastHn(maker), AtLeastHn(reader), kInfinite);
+      network_.AddArc(AtLeastPost(maker), AtLeastPost(reader), kInfinite);
+      network_.AddArc(AtLeastPost(reader), any_after, kInfinite);
+    }
+    arcs.down = network_.AddArc(any_after, AtLeastPost(maker), 0);
+  }
+  for (size_t s = 0; s < shared_.size(); ++s) {
+    SharedVertices& shared = shared_[s];
+    shared.readers = Distinct(problem.shared[s].readers);
+    if (shared.readers.empty()) continue;
+    shared.any_on_hn = network_.AddVertex();
+    shared.any_on_cn = network_.AddVertex();
+    for (const int reader : shared.readers) {
+      shared.to_any.push_back(
+          network_.AddArc(AtLeastHn(reader), shared.any_on_hn, 0));
+      network_.AddArc(shared.any_on_cn, AtLeastHn(reader), kInfinite);
+    }
+  }
+  solver_.emplace(network_);
+}
+
+void ThreeStages::Price(const Measure& measure, const Domains& domains) {
+  network_.ForgetPayments();
+  // A result that is made on the HN comes down whoever else reads it.
+  std::vector<Cost> on_hn_extra(problem_.num_nodes(), 0);
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    const Tensor& tensor = problem_.tensors[t];
+    if (!tensor.is_result || tensor.producer == Tensor::kRequest) continue;
+    Cost& extra = on_hn_extra[tensor.producer];
+    extra = tensor.may_come_down ? extra + measure.down[t] : kInfinite;
+    extra = std::min(extra, kInfinite);
+  }
+  for (int n = 0; n < problem_.num_nodes(); ++n) {
+    const auto cost = [&](Stage stage) {
+      return MayBe(domains[n], 1 << stage) ? measure.stage[n][stage]
+                                           : kInfinite;
+    };
+    network_.PayOnSinkSide(AtLeastHn(n), cost(kPre));
+    network_.SetArc(on_hn_[n], std::min(kInfinite, cost(kHn) + on_hn_extra[n]),
+                    kInfinite);
+    network_.PayOnSourceSide(AtLeastPost(n), cost(kPost));
+  }
+  const auto may_be_on_hn = [&](int reader) {
+    return InfiniteIf(MayBe(domains[reader], kOnHn));
+  };
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    const Tensor& tensor = problem_.tensors[t];
+    const TensorArcs& arcs = tensors_[t];
+    if (arcs.readers.empty()) continue;
+    const Cost up = tensor.may_go_up ? measure.up[t] : kInfinite;
+    const bool comes_down = tensor.producer != Tensor::kRequest &&
+                            !tensor.is_result &&
+                            MayBe(domains[tensor.producer], kOnHn);
+    const Cost down = !comes_down            ? 0
+                      : tensor.may_come_down ? measure.down[t]
+                                             : kInfinite;
+    if (arcs.on_hn != kNone) {
+      const int reader = arcs.readers.front();
+      network_.SetArc(arcs.on_hn, kInfinite,
+                      std::min(up, may_be_on_hn(reader)));
+      network_.SetArc(arcs.after, kInfinite, down);
+      continue;
+    }
+    for (size_t r = 0; r < arcs.readers.size(); ++r) {
+      network_.SetArc(arcs.to_any[r], may_be_on_hn(arcs.readers[r]));
+    }
+    if (tensor.producer == Tensor::kRequest) {
+      network_.PayOnSourceSide(arcs.any_on_hn, up);
+      continue;
+    }
+    network_.SetArc(arcs.up, up);
+    network_.SetArc(arcs.down, down);
+  }
+  // Readers after the HN count as on it here, those before it alone as on the
+  // CN: what a shared thing costs is no order-preserving function of stages.
+  for (size_t s = 0; s < shared_.size(); ++s) {
+    const SharedVertices& shared = shared_[s];
+    if (shared.readers.empty()) continue;
+    for (size_t r = 0; r < shared.readers.size(); ++r) {
+      network_.SetArc(shared.to_any[r], may_be_on_hn(shared.readers[r]));
+    }
+    network_.PayOnSourceSide(shared.any_on_hn, measure.shared_on_hn[s]);
+    network_.PayOnSinkSide(shared.any_on_cn, measure.shared_on_cn[s]);
+  }
+}
+
+absl::StatusOr<std::optional<Stages>> ThreeStages::Cut(const Measure& measure,
+                                                       const Domains& domains,
+                                                       int scale) {
+  Price(measure, domains);
+  REFRACT_ASSIGN_OR_RETURN(
+      const MinCut* const cut,
+      solver_->Solve(scale - std::exchange(scale_, scale)));
+  if (cut == nullptr) return std::nullopt;
+  Stages stages;
+  for (int n = 0; n < problem_.num_nodes(); ++n) {
     stages.push_back(cut->on_source_side[AtLeastPost(n)] ? kPost
                      : cut->on_source_side[AtLeastHn(n)] ? kHn
                                                          : kPre);

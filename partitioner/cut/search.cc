@@ -8,9 +8,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "partitioner/cut/divide.h"
 #include "partitioner/cut/mixture.h"
 #include "partitioner/cut/order.h"
 #include "partitioner/cut/relaxation.h"
+#include "partitioner/cut/walk.h"
 #include "partitioner/cut/weighted.h"
 
 namespace refract::partitioner::cut {
@@ -20,6 +22,7 @@ namespace {
 struct Column {
   Stages stages;
   Point point;
+  Stages legal;  // near it; empty: none is known
 };
 using Columns = std::vector<std::shared_ptr<const Column>>;
 
@@ -43,6 +46,11 @@ struct OpenOrder {
 
 // Column generation ends by itself; this ends numerical trouble.
 constexpr int kMaxRounds = 100;
+// Multipliers below the root are good enough where better ones could close no
+// more of the gap than this: dividing closes more.
+constexpr double kWorthAnotherCut = 0.1;
+// Through all nodes, for single moves. Few are needed.
+constexpr int kPasses = 4;
 // Of penalties that turn out too small.
 constexpr double kMorePenalty = 1000;
 constexpr double kMostPenalty = 1e12;
@@ -76,7 +84,11 @@ Problem Tighten(Problem problem, const std::vector<Limit>& limits) {
 class Search {
  public:
   Search(const Problem& problem, const Goal& goal)
-      : problem_(Tighten(problem, goal.limits)), goal_(goal), order_(problem) {
+      : problem_(Tighten(problem, goal.limits)),
+        goal_(goal),
+        order_(problem),
+        divider_(problem_),
+        two_labels_(problem_) {
     for (const Measure& measure : goal.objectives) {
       objectives_.push_back(&measure);
     }
@@ -84,6 +96,7 @@ class Search {
       limits_.push_back(&limit.measure);
       at_most_.push_back(limit.at_most);
     }
+    if (!single()) walk_.emplace(problem_, objectives_, limits_, at_most_);
   }
 
   absl::StatusOr<Found> Run() {
@@ -184,14 +197,14 @@ class Search {
                                      mixture.multipliers);
       REFRACT_ASSIGN_OR_RETURN(
           const std::optional<Relaxed> relaxed,
-          CutTwoLabels(problem_, weighted.measure(), open.domains));
+          two_labels_.Cut(weighted.measure(), open.domains, weighted.scale()));
       ++found_.cuts;
       if (!relaxed) return absl::OkStatus();
       open.lower_bound =
           std::max(open.lower_bound, weighted.LowerBound(relaxed->price));
       if (Beaten(open.lower_bound)) return absl::OkStatus();
-      REFRACT_RETURN_IF_ERROR(
-          OfferLegal(*relaxed, weighted.measure(), open.domains));
+      REFRACT_ASSIGN_OR_RETURN(Stages legal,
+                               OfferLegal(*relaxed, weighted, open.domains));
       if (Beaten(open.lower_bound)) return absl::OkStatus();
 
       const bool is_new = std::none_of(
@@ -201,6 +214,7 @@ class Search {
         auto column = std::make_shared<Column>();
         column->stages = relaxed->stages;
         column->point = PointOf(relaxed->stages);
+        column->legal = std::move(legal);
         columns.push_back(std::move(column));
       }
       if (single()) {
@@ -219,6 +233,12 @@ class Search {
           std::ceil(most) <= static_cast<double>(open.lower_bound) ||
           (!is_new && round > 0);
       if (settled && !mixture.exceeds) break;
+      if (open.depth > 0 && !mixture.exceeds && found_.best &&
+          mixture.value - static_cast<double>(open.lower_bound) <
+              kWorthAnotherCut *
+                  static_cast<double>(found_.best->cost - open.lower_bound)) {
+        break;
+      }
       if (settled) {
         // What is over a limit is still the cheapest: there is nothing else, or
         // the penalties are too small, where all choices so far cost little.
@@ -239,9 +259,40 @@ class Search {
                                ExceedsLimits(open.domains, columns));
       if (hopeless) return absl::OkStatus();
     }
+    if (!single()) {
+      WalkBetween(columns, mixture.shares);
+      if (Beaten(open.lower_bound)) return absl::OkStatus();
+    }
     open.multipliers = mixture.multipliers;
     open.columns = columns;
     return Divide(std::move(open), mixture.shares);
+  }
+
+  // Offers what lies between the two choices that count most.
+  void WalkBetween(const Columns& columns, const std::vector<double>& shares) {
+    const Column* main = nullptr;
+    const Column* second = nullptr;
+    double most = 0;
+    double less = 0;
+    for (size_t k = 0; k < columns.size(); ++k) {
+      const double share = k < shares.size() ? shares[k] : 0;
+      if (columns[k]->legal.empty() || share <= less) continue;
+      if (share > most) {
+        second = std::exchange(main, columns[k].get());
+        less = std::exchange(most, share);
+      } else {
+        second = columns[k].get();
+        less = share;
+      }
+    }
+    if (second == nullptr) return;
+    for (const auto& [from, to] :
+         {std::pair(main, second), std::pair(second, main)}) {
+      walk_->Start(from->legal);
+      walk_->GoTowards(to->legal);
+      walk_->Descend(kPasses);
+      Offer(walk_->stages());
+    }
   }
 
   // Whether some weighting of the limits proves that no choice within `domains`
@@ -274,7 +325,7 @@ class Search {
                                      multipliers);
       REFRACT_ASSIGN_OR_RETURN(
           const std::optional<Relaxed> relaxed,
-          CutTwoLabels(problem_, weighted.measure(), domains));
+          two_labels_.Cut(weighted.measure(), domains, weighted.scale()));
       ++found_.cuts;
       if (!relaxed || weighted.LowerBound(relaxed->price) > 0) return true;
       Offer(relaxed->stages);
@@ -293,11 +344,13 @@ class Search {
 
   // Offers legal choices near `relaxed`: itself with CN stages put in order,
   // or else the three-stage cut.
-  absl::Status OfferLegal(const Relaxed& relaxed, const Measure& weighted,
-                          const Domains& domains) {
+  // The last that was offered, empty if none was.
+  absl::StatusOr<Stages> OfferLegal(const Relaxed& relaxed,
+                                    const WeightedMeasure& weighted,
+                                    const Domains& domains) {
     if (IsLegal(problem_, relaxed.stages)) {
       Offer(relaxed.stages);
-      return absl::OkStatus();
+      return relaxed.stages;
     }
     Domains settled = domains;
     for (size_t n = 0; n < settled.size(); ++n) {
@@ -311,17 +364,21 @@ class Search {
         earliest.push_back(set & kOnPre ? kPre : set & kOnHn ? kHn : kPost);
       }
       Offer(earliest);
-      if (Price(problem_, weighted, earliest) == relaxed.price) {
-        return absl::OkStatus();
+      if (IsLegal(problem_, earliest) &&
+          Price(problem_, weighted.measure(), earliest) == relaxed.price) {
+        return earliest;
       }
     } else {
       settled = domains;
     }
-    REFRACT_ASSIGN_OR_RETURN(const std::optional<Stages> stages,
-                             CutThreeStages(problem_, weighted, settled));
+    if (!three_stages_) three_stages_.emplace(problem_);
+    REFRACT_ASSIGN_OR_RETURN(
+        const std::optional<Stages> stages,
+        three_stages_->Cut(weighted.measure(), settled, weighted.scale()));
     ++found_.cuts;
-    if (stages) Offer(*stages);
-    return absl::OkStatus();
+    if (!stages || !IsLegal(problem_, *stages)) return Stages();
+    Offer(*stages);
+    return *stages;
   }
 
   // Divides a domain at one node into the stages that it may be in.
@@ -352,21 +409,18 @@ class Search {
     const int between =
         order_.NodeOutOfOrder(open.columns[main]->stages, open.domains);
     if (between >= 0) return between;
-    // Where the mixture is least decided.
-    int node = -1;
-    double least_decided = -1;
-    for (int n = 0; n < problem_.num_nodes(); ++n) {
-      const StageSet domain = open.domains[n];
-      if ((domain & (domain - 1)) == 0) continue;
-      double on_hn = 0;
-      for (size_t k = 0; k < shares.size(); ++k) {
-        if (open.columns[k]->stages[n] == kHn) on_hn += shares[k];
+    std::vector<std::pair<const Stages*, double>> choices;
+    for (size_t k = 0; k < shares.size(); ++k) {
+      if (shares[k] > 0) {
+        choices.emplace_back(&open.columns[k]->stages, shares[k]);
       }
-      const double undecided = std::min(on_hn, 1 - on_hn);
-      if (undecided > least_decided + 1e-9) {
-        least_decided = undecided;
-        node = n;
-      }
+    }
+    const WeightedMeasure weighted(problem_, objectives_, limits_, at_most_,
+                                   open.multipliers);
+    int node = divider_.Undecided(choices, open.domains,
+                                  divider_.WeightsOf(weighted.measure()));
+    for (int n = 0; n < problem_.num_nodes() && node < 0; ++n) {
+      if ((open.domains[n] & (open.domains[n] - 1)) != 0) node = n;
     }
     return node;
   }
@@ -374,6 +428,10 @@ class Search {
   const Problem problem_;
   const Goal& goal_;
   const Order order_;
+  const Divider divider_;
+  TwoLabels two_labels_;
+  std::optional<ThreeStages> three_stages_;  // once one is needed
+  std::optional<Walk> walk_;                 // unless single()
   std::vector<const Measure*> objectives_;
   std::vector<const Measure*> limits_;
   std::vector<Cost> at_most_;

@@ -30,16 +30,16 @@ Cost LargestPrice(const Measure& measure) {
   return total;
 }
 
-// f(measure) summed over the terms, rounded down. A term of weight 0 is not
-// looked at.
+// f(measure) summed over the terms, rounded down.
 template <typename Get>
-Cost Sum(const std::vector<Term>& terms, int shift, Get get) {
+Cost Sum(const std::vector<Term>& terms, Get get) {
   long double sum = 0;
   for (const Term& term : terms) {
-    sum += term.weight * static_cast<long double>(get(*term.measure));
+    const Cost value = get(*term.measure);
+    if (value != 0) sum += term.weight * static_cast<long double>(value);
   }
-  sum -= sum * kRounding;
-  return static_cast<Cost>(std::floor(std::ldexp(sum, shift)));
+  // Costs are not negative: conversion rounds down.
+  return static_cast<Cost>(sum - sum * kRounding);
 }
 
 }  // namespace
@@ -80,29 +80,29 @@ WeightedMeasure::WeightedMeasure(const Problem& problem,
   std::frexp(total, &exponent);
   static_assert(kMaxFinite >= Cost{1} << 59);
   shift_ = 59 - exponent;
+  // A power of two: exact.
+  for (Term& term : terms) term.weight = std::ldexp(term.weight, shift_);
 
   measure_ = Measure(problem);
   for (size_t n = 0; n < measure_.stage.size(); ++n) {
     for (int s = 0; s < kNumStages; ++s) {
-      measure_.stage[n][s] = Sum(terms, shift_, [&](const Measure& measure) {
-        return measure.stage[n][s];
-      });
+      measure_.stage[n][s] = Sum(
+          terms, [&](const Measure& measure) { return measure.stage[n][s]; });
     }
   }
   const auto add = [&](std::vector<Cost> Measure::*member) {
     std::vector<Cost>& sums = measure_.*member;
     for (size_t i = 0; i < sums.size(); ++i) {
-      sums[i] = Sum(terms, shift_, [&](const Measure& measure) {
-        return (measure.*member)[i];
-      });
+      sums[i] = Sum(
+          terms, [&](const Measure& measure) { return (measure.*member)[i]; });
     }
   };
   add(&Measure::up);
   add(&Measure::down);
   add(&Measure::shared_on_cn);
   add(&Measure::shared_on_hn);
-  measure_.hn_used = Sum(
-      terms, shift_, [](const Measure& measure) { return measure.hn_used; });
+  measure_.hn_used =
+      Sum(terms, [](const Measure& measure) { return measure.hn_used; });
 }
 
 Cost WeightedMeasure::LowerBound(Cost least) const {

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "boost/graph/adjacency_list.hpp"
+#include "boost/graph/push_relabel_max_flow.hpp"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -92,6 +95,99 @@ TEST(MaxFlowTest, FindsTheSmallestOfTheLeastCuts) {
   EXPECT_LT(uncuttable, 19000);
 }
 
+// Capacities in place of those that `network` has, some of them as they were.
+void Reprice(std::mt19937& random, Cost scale, FlowNetwork& network) {
+  const auto below = [&](int bound) {
+    return std::uniform_int_distribution<int>(0, bound - 1)(random);
+  };
+  const auto capacity = [&]() -> Cost {
+    const int kind = below(12);
+    return kind == 0 ? kInfinite : kind < 3 ? 0 : below(1000) * scale;
+  };
+  network.ForgetPayments();
+  for (int v = 0; v < network.num_vertices(); ++v) {
+    network.PayOnSinkSide(v, below(2) == 0 ? capacity() : 0);
+    network.PayOnSourceSide(v, below(2) == 0 ? capacity() : 0);
+  }
+  for (size_t a = 0; a < network.arcs().size(); ++a) {
+    if (below(3) == 0) {
+      network.SetArc(static_cast<int>(a), capacity(), capacity());
+    }
+  }
+}
+
+// Boost's solver on the same network: another program, another order of work.
+Cost FlowByBoost(const FlowNetwork& network) {
+  using Traits =
+      boost::adjacency_list_traits<boost::vecS, boost::vecS, boost::directedS>;
+  using Graph = boost::adjacency_list<
+      boost::vecS, boost::vecS, boost::directedS, boost::no_property,
+      boost::property<
+          boost::edge_capacity_t, Cost,
+          boost::property<boost::edge_residual_capacity_t, Cost,
+                          boost::property<boost::edge_reverse_t,
+                                          Traits::edge_descriptor>>>>;
+  const size_t source = network.num_vertices();
+  const size_t sink = source + 1;
+  Graph graph(network.num_vertices() + 2);
+  const auto add = [&](size_t from, size_t to, Cost there, Cost back) {
+    const auto forward = boost::add_edge(from, to, graph).first;
+    const auto reverse = boost::add_edge(to, from, graph).first;
+    boost::put(boost::edge_capacity, graph, forward, there);
+    boost::put(boost::edge_capacity, graph, reverse, back);
+    boost::put(boost::edge_reverse, graph, forward, reverse);
+    boost::put(boost::edge_reverse, graph, reverse, forward);
+  };
+  for (int v = 0; v < network.num_vertices(); ++v) {
+    add(source, v, network.from_source()[v], 0);
+    add(v, sink, network.to_sink()[v], 0);
+  }
+  for (const FlowNetwork::Arc& arc : network.arcs()) {
+    add(arc.from, arc.to, arc.capacity, arc.reverse_capacity);
+  }
+  return boost::push_relabel_max_flow(graph, source, sink);
+}
+
+// Starting from the flow of another pricing must change neither the value nor
+// the side that is chosen of equal cuts.
+TEST(MaxFlowTest, SolvesAgainAsIfAnew) {
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  const auto below = [&](int bound) {
+    return std::uniform_int_distribution<int>(0, bound - 1)(random);
+  };
+  int solved = 0;
+  for (int round = 0; round < 60; ++round) {
+    const int count = 2 + below(200);
+    FlowNetwork network(count);
+    for (int a = 0; a < 3 * count; ++a) {
+      // Mostly near, so that paths are long.
+      const int from = below(count);
+      const int to = std::clamp(from + below(9) - 4, 0, count - 1);
+      if (from != to) network.AddArc(from, to, below(1000), below(1000));
+    }
+    FlowSolver solver(network);
+    int doublings = 0;
+    for (int pricing = 0; pricing < 12; ++pricing) {
+      const int before = std::exchange(doublings, below(20));
+      Reprice(random, Cost{1} << doublings, network);
+      const absl::StatusOr<const MinCut*> again =
+          solver.Solve(doublings - before);
+      ASSERT_TRUE(again.ok()) << again.status();
+      const absl::StatusOr<std::optional<MinCut>> anew = SolveMinCut(network);
+      ASSERT_TRUE(anew.ok()) << anew.status();
+      ASSERT_EQ(*again != nullptr, anew->has_value());
+      if (*again == nullptr) continue;
+      ++solved;
+      ASSERT_EQ((*again)->value, (*anew)->value);
+      ASSERT_EQ((*again)->on_source_side, (*anew)->on_source_side);
+      ASSERT_EQ((*again)->value, FlowByBoost(network));
+    }
+  }
+  EXPECT_GT(solved, 100);
+}
+
 // A certificate must not pass when anything about it is wrong.
 TEST(MaxFlowTest, CertificateFindsEveryError) {
   FlowNetwork network(3);
@@ -131,8 +227,11 @@ TEST(MaxFlowTest, CertificateFindsEveryError) {
   bad.from_source[0] = 8;
   EXPECT_THAT(complaint(bad), HasSubstr("into vertex 0"));
   bad = good;
-  bad.to_sink[2] = -1;
+  bad.to_sink[2] = 6;
   EXPECT_THAT(complaint(bad), HasSubstr("out of vertex 2"));
+  // Back from the sink is allowed, from nowhere is not.
+  bad.to_sink[2] = -1;
+  EXPECT_THAT(complaint(bad), HasSubstr("surplus at vertex 2"));
   bad = good;
   bad.arcs.pop_back();
   EXPECT_THAT(complaint(bad), HasSubstr("size"));

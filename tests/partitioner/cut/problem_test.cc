@@ -96,9 +96,9 @@ TEST_F(ProblemTest, TheCutsBoundTheOptimum) {
       ASSERT_FALSE(best);
       continue;
     }
-    const auto below = CutTwoLabels(problem, measure, domains);
+    const auto below = TwoLabels(problem).Cut(measure, domains);
     ASSERT_TRUE(below.ok()) << below.status();
-    const auto above = CutThreeStages(problem, measure, domains);
+    const auto above = ThreeStages(problem).Cut(measure, domains);
     ASSERT_TRUE(above.ok()) << above.status();
     if (*above) {
       ASSERT_TRUE(IsLegal(problem, **above));

@@ -224,6 +224,64 @@ TEST_F(SearchTest, FindsTheExhaustiveLeastOfTheLargest) {
   }
 }
 
+// A deep model through three stations: with domains divided in the middle of
+// what is not decided some tens of cuts are enough, not one per node.
+TEST_F(SearchTest, ComesNearTheSlowestStationOfAChainInFewCuts) {
+  for (int round = 0; round < 5; ++round) {
+    constexpr int kNodes = 600;
+    Problem problem;
+    problem.allowed.assign(kNodes, kAnyStage);
+    problem.allowed[0] = kOnPre;
+    Goal goal;
+    for (int n = 0; n < kNodes; ++n) {
+      problem.tensors.push_back({.producer = n});
+      if (n + 1 < kNodes) problem.tensors.back().readers = {n + 1};
+    }
+    problem.tensors.back().is_result = true;
+    goal.objectives.assign(3, Measure(problem));
+    std::vector<Cost> cn;
+    std::vector<Cost> hn;
+    for (int n = 0; n < kNodes; ++n) {
+      cn.push_back(1 + random_.Below(1000));
+      hn.push_back(1 + random_.Below(500));
+      goal.objectives[0].stage[n] = {cn[n], 0, cn[n]};
+      goal.objectives[1].stage[n] = {0, hn[n], 0};
+      goal.objectives[2].up[n] = 1'000 + random_.Below(60'000);
+      goal.objectives[2].down[n] = goal.objectives[2].up[n];
+    }
+    // The HN has a contiguous part; its ends say everything.
+    Cost best = 0;
+    for (const Cost cost : cn) best += cost;
+    std::vector<Cost> cn_before = {0};
+    std::vector<Cost> hn_before = {0};
+    for (int n = 0; n < kNodes; ++n) {
+      cn_before.push_back(cn_before.back() + cn[n]);
+      hn_before.push_back(hn_before.back() + hn[n]);
+    }
+    const std::vector<Cost>& bytes = goal.objectives[2].up;
+    for (int first = 1; first < kNodes; ++first) {
+      for (int last = first; last < kNodes; ++last) {
+        const Cost on_hn = hn_before[last + 1] - hn_before[first];
+        const Cost on_cn =
+            cn_before[kNodes] - cn_before[last + 1] + cn_before[first];
+        best = std::min(
+            best, std::max({on_hn, on_cn, bytes[first - 1] + bytes[last]}));
+      }
+    }
+    goal.max_cuts = 100;
+    const absl::StatusOr<Found> found = FindBest(problem, goal);
+    ASSERT_TRUE(found.ok() && found->best) << found.status();
+    ASSERT_GE(found->best->cost, best);
+    ASSERT_LE(found->best->lower_bound, best);
+    EXPECT_LE(static_cast<double>(found->best->cost),
+              1.01 * static_cast<double>(best))
+        << "round " << round;
+    EXPECT_GE(static_cast<double>(found->best->lower_bound),
+              0.98 * static_cast<double>(best))
+        << "round " << round;
+  }
+}
+
 TEST_F(SearchTest, ScaledCostsScaleTheOptimum) {
   for (int round = 0; round < 500; ++round) {
     const Problem problem = random_.Make({.max_nodes = 30});
