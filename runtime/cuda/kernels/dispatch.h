@@ -21,11 +21,20 @@ auto LaunchAs(const KernelCall& call, Launcher& launcher) {
 }
 
 // Products that cuBLASLt does not compute (gemm.h).
+template <int kRows, typename Launcher>
+auto DispatchRowDots(const GemmCall& call, Launcher& launcher) {
+  if (RowDots<8, kRows>::Takes(call)) {
+    return LaunchAs<RowDots<8, kRows>>(call, launcher);
+  }
+  if (RowDots<4, kRows>::Takes(call)) {
+    return LaunchAs<RowDots<4, kRows>>(call, launcher);
+  }
+  return LaunchAs<RowDots<1, kRows>>(call, launcher);
+}
 template <typename Launcher>
 auto Dispatch(const GemmCall& call, Launcher& launcher) {
-  if (RowDots<8>::Takes(call)) return LaunchAs<RowDots<8>>(call, launcher);
-  if (RowDots<4>::Takes(call)) return LaunchAs<RowDots<4>>(call, launcher);
-  return LaunchAs<RowDots<1>>(call, launcher);
+  return call.shape.m == 1 ? DispatchRowDots<1>(call, launcher)
+                           : DispatchRowDots<4>(call, launcher);
 }
 
 template <typename Launcher>

@@ -20,10 +20,12 @@ namespace refract::runtime::cuda {
 // A warp computes one column for up to kRows rows: its lanes share the sum over
 // k, which is fp32 (of fp32 factors: TF32's rounding is not applied). kWidth
 // elements, 16 bytes, per access where rows are aligned for it, else 1.
-template <int kWidth>
+template <int kWidth, int kRows>
 struct RowDots {
   static constexpr int kMaxThreads = kThreads;
-  static constexpr int kRows = 4;
+  // Accesses of 16 bytes to each row that a lane begins before it uses the
+  // first: a few warps per SM have to keep the memory busy.
+  static constexpr int kInFlight = kRows == 1 ? 4 : 2;
 
   static bool Takes(const GemmCall& call) {
     const GemmShape& s = call.shape;
@@ -51,17 +53,9 @@ struct RowDots {
         // Rows that there are not repeat the last, and are not written.
         in[r] = (row < s.m ? row : s.m - 1) * s.ld_in;
       }
-      for (int64_t k = t.lane() * kWidth; k < whole; k += kWarp * kWidth) {
-        float w[kWidth], x[kRows][kWidth];
-        LoadWide<kWidth>(call.weight, s.dtype, weight + k, w);
-        for (int r = 0; r < kRows; ++r) {
-          LoadWide<kWidth>(call.in, s.dtype, in[r] + k, x[r]);
-        }
-        for (int r = 0; r < kRows; ++r) {
-          for (int i = 0; i < kWidth; ++i) sums[r] += x[r][i] * w[i];
-        }
-      }
-      for (int64_t k = whole + t.lane(); k < s.k; k += kWarp) {
+      if constexpr (kWidth > 1) AddWide(call, whole, weight, in, sums, t);
+      for (int64_t k = (kWidth > 1 ? whole : 0) + t.lane(); k < s.k;
+           k += kWarp) {
         const float w = Load(call.weight, s.dtype, weight + k);
         for (int r = 0; r < kRows; ++r) {
           sums[r] += Load(call.in, s.dtype, in[r] + k) * w;
@@ -82,6 +76,55 @@ struct RowDots {
       }
       Store(mine, call.out, s.dtype, row * s.ld_out + col);
     });
+  }
+
+ private:
+  // The lane's part of the first `whole` products. `weight`, `in`: where rows
+  // begin, in elements.
+  template <typename Thread>
+  REFRACT_DEVICE static void AddWide(const GemmCall& call, int64_t whole,
+                                     int64_t weight, const int64_t (&in)[kRows],
+                                     float (&sums)[kRows], Thread& t) {
+    const auto* const weights = static_cast<const Vector16*>(call.weight);
+    const auto* const inputs = static_cast<const Vector16*>(call.in);
+    for (int64_t k = t.lane() * kWidth; k < whole;
+         k += kInFlight * kWarp * kWidth) {
+      Vector16 w[kInFlight], x[kInFlight][kRows];
+      for (int n = 0; n < kInFlight; ++n) {
+        const int64_t at = k + n * kWarp * kWidth;
+        w[n] = {{0, 0, 0, 0}};
+        for (int r = 0; r < kRows; ++r) x[n][r] = {{0, 0, 0, 0}};
+        if (at < whole) {
+          w[n] = weights[(weight + at) / kWidth];
+          for (int r = 0; r < kRows; ++r) {
+            x[n][r] = inputs[(in[r] + at) / kWidth];
+          }
+        }
+      }
+      for (int n = 0; n < kInFlight; ++n) {
+        float factors[kWidth];
+        Unpack(w[n], call.shape.dtype, factors);
+        for (int r = 0; r < kRows; ++r) {
+          float values[kWidth];
+          Unpack(x[n][r], call.shape.dtype, values);
+          for (int i = 0; i < kWidth; ++i) sums[r] += values[i] * factors[i];
+        }
+      }
+    }
+  }
+
+  REFRACT_DEVICE static void Unpack(const Vector16& vector, DType dtype,
+                                    float (&out)[kWidth]) {
+    for (int i = 0; i < kWidth; ++i) {
+      if constexpr (kWidth == 4) {
+        out[i] = scalar_internal::FloatOf(vector.words[i]);
+      } else {
+        const auto bits =
+            static_cast<uint16_t>(vector.words[i / 2] >> (i % 2 * 16));
+        out[i] = dtype == DType::kFloat16 ? ToFloat(Half{bits})
+                                          : ToFloat(BFloat16{bits});
+      }
+    }
   }
 };
 

@@ -68,7 +68,7 @@ TEST(RowDotsTest, EveryShapeTypeEpilogueAndAlignment) {
     s.epilogue = static_cast<Epilogue>(random() % 5);
     s.m = pick({0, 1, 3, 4, 5, 9, 33});
     s.n = pick({1, 2, 7, 40});
-    s.k = pick({1, 3, 8, 13, 64, 257, 300});
+    s.k = pick({1, 3, 8, 13, 64, 257, 300, 2100});
     const bool aligned = random() % 2 == 0;
     s.ld_in = aligned ? PaddedLd(s.k, s.dtype) : s.k + 1;
     s.ld_weight = aligned ? PaddedLd(s.k, s.dtype) : s.k;
@@ -86,7 +86,7 @@ TEST(RowDotsTest, EveryShapeTypeEpilogueAndAlignment) {
     call.weight = weight.get();
     call.bias = has_bias ? bias.get() : nullptr;
     call.out = out.get();
-    const bool takes = RowDots<8>::Takes(call) || RowDots<4>::Takes(call);
+    const bool takes = RowDots<8, 4>::Takes(call) || RowDots<4, 4>::Takes(call);
     wide |= takes;
     narrow |= !takes;
     Dispatch(call, launcher);
