@@ -124,6 +124,34 @@ TEST(ProgramTest, ViewsFillARootPieceByPiece) {
   }
 }
 
+// One copy instead of one per row; wide rows stay aligned for products.
+TEST(ProgramTest, NarrowOutputsLieDensely) {
+  ProgramBuilder builder("m");
+  const auto ld = [&](DType dtype, int64_t cols) {
+    return builder.value(builder.Output("y", dtype, kItems, cols)).ld;
+  };
+  EXPECT_EQ(ld(DType::kFloat32, 1), 1);
+  EXPECT_EQ(ld(DType::kFloat16, 13), 13);
+  EXPECT_EQ(ld(DType::kFloat32, 31), 31);
+  EXPECT_EQ(ld(DType::kFloat32, 33), 36);
+  EXPECT_EQ(ld(DType::kFloat16, 479), 480);
+}
+
+TEST(ProgramTest, OnlySomeOperatorsLookAtTheNumberOfItems) {
+  EXPECT_FALSE(
+      bench::MakeDlrm("m", bench::MlperfV1(), bench::Precision::kFloat16, 4, 1)
+          .program.reads_batch());
+  ProgramBuilder builder("m");
+  const ValueId unique = builder.Input("x", DType::kFloat32, kItems, 4);
+  const ValueId index = builder.Input("index", DType::kInt32, kItems, 1);
+  const ValueId count = builder.Input("count", DType::kInt32, kOneRow, 1);
+  const ValueId out = builder.Output("y", DType::kFloat32, kItems, 4);
+  builder.Gather({unique, index, count, out});
+  auto program = std::move(builder).Build(4);
+  ASSERT_TRUE(program.ok()) << program.status().ToString();
+  EXPECT_TRUE(program->reads_batch());
+}
+
 TEST(ProgramTest, BadChains) {
   auto why = [](std::vector<Instruction> instructions) {
     Parts p;
