@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -75,6 +76,54 @@ absl::Status ToPairs(const Graph& graph, Node& node) {
 
 bool IsComplexOp(absl::string_view op) {
   return absl::StartsWith(op, kComplexSpace);
+}
+
+bool GivesComplex(const Graph& graph, const Node& node) {
+  absl::string_view name = node.op;
+  if (!absl::ConsumePrefix(&name, "aten.")) return false;
+  name = name.substr(0, name.find('.'));
+  static const auto& makes = *new absl::flat_hash_set<absl::string_view>{
+      "complex",    "polar",      "view_as_complex", "fft_fft",   "fft_fft2",
+      "fft_fftn",   "fft_ifft",   "fft_ifft2",       "fft_ifftn", "fft_rfft",
+      "fft_rfft2",  "fft_rfftn",  "fft_ihfft",       "_fft_r2c",  "_fft_c2c",
+      "fft_ihfft2", "fft_ihfftn",
+  };
+  if (makes.contains(name)) return true;
+  static const auto& parts = *new absl::flat_hash_set<absl::string_view>{
+      "abs",
+      "absolute",
+      "angle",
+      "real",
+      "imag",
+      "fft_irfft",
+      "fft_irfft2",
+      "fft_irfftn",
+      "fft_hfft",
+      "fft_hfft2",
+      "fft_hfftn",
+      "_fft_c2r",
+      "view_as_real",
+      "norm",
+      "linalg_norm",
+      "eq",
+      "ne",
+      "isnan",
+      "isinf",
+      "isfinite",
+      "isclose",
+      "all",
+      "any",
+      "nonzero",
+      "count_nonzero",
+      "logical_and",
+      "logical_or",
+      "logical_not",
+      "linalg_vector_norm",
+  };
+  if (parts.contains(name)) return false;
+  const std::vector<ValueId> inputs = InputsOf(node);
+  return std::any_of(inputs.begin(), inputs.end(),
+                     [&](ValueId id) { return IsComplexValue(graph, id); });
 }
 
 void MakePairs(WeightEntry& entry) {

@@ -45,6 +45,10 @@ inline constexpr absl::string_view kComplex128Name = "complex128";
 
 bool IsComplexOp(absl::string_view op);
 
+// Whether the ATen node gives complex tensors, by its name and its operands:
+// where neither a type in the file nor an example tells.
+bool GivesComplex(const Graph& graph, const Node& node);
+
 // Describes a weight of complex element type as its pairs; leaves others.
 void MakePairs(WeightEntry& entry);
 

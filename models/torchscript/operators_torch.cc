@@ -104,7 +104,8 @@ absl::Status Converter::ConvertOperator(const JitNode& node,
                     RunOnExamples(*schema, inputs));
 }
 
-// Examples alone tell which tensors are complex (models/complex_numbers.h).
+// Complex tensors are told from others while a model is imported
+// (models/complex_numbers.h).
 void Converter::MarkComplex(const Item& item) {
   const at::Tensor* example = item.example_tensor();
   if (example == nullptr || !example->is_complex()) return;
@@ -127,12 +128,16 @@ absl::Status Converter::AddResults(const JitNode& node,
       REFRACT_ASSIGN_OR_RETURN(length, ListLength(node, out));
     }
     std::vector<Item> elements;
+    const bool complex = GivesComplex(build_.graph(), out);
     out.output_is_list = true;
     const ValueId first = build_.AddNode(name, std::move(out), length);
     for (size_t i = 0; i < length; ++i) {
       elements.push_back(Item::Tensor(first + static_cast<ValueId>(i)));
       if (i < tensors.size()) elements.back().example = tensors[i];
       MarkComplex(elements.back());
+      if (complex && elements.back().example_tensor() == nullptr) {
+        build_.graph().values[elements.back().value].dtype = kComplex64;
+      }
     }
     return Set(node, Item::List(std::move(elements)));
   }
@@ -143,11 +148,15 @@ absl::Status Converter::AddResults(const JitNode& node,
                        " has no form in the graph IR"));
     }
   }
+  const bool complex = GivesComplex(build_.graph(), out);
   const ValueId first = build_.AddNode(name, std::move(out), returns.size());
   for (size_t i = 0; i < returns.size(); ++i) {
     Item item = Item::Tensor(first + static_cast<ValueId>(i));
     if (i < examples.size()) item.example = examples[i];
     MarkComplex(item);
+    if (complex && item.example_tensor() == nullptr) {
+      build_.graph().values[item.value].dtype = kComplex64;
+    }
     items_[node.output(i)] = std::move(item);
   }
   return absl::OkStatus();

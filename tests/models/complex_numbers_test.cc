@@ -156,6 +156,23 @@ TEST(ComplexToPairsTest, WeightsAreDescribedAsPairs) {
   EXPECT_EQ(entry.storage_offset, 6);
 }
 
+TEST(GivesComplexTest, ByNameAndByOperands) {
+  const Filter model;
+  const auto gives = [&](const std::string& op, ValueId self) {
+    Node node;
+    node.op = op;
+    node.args = {{"self", ValueRef{self}}};
+    return GivesComplex(model.graph, node);
+  };
+  EXPECT_TRUE(gives("aten.fft_rfft.default", model.x));
+  EXPECT_TRUE(gives("aten.view_as_complex.default", model.x));
+  EXPECT_TRUE(gives("aten.transpose.int", model.spectrum));
+  EXPECT_FALSE(gives("aten.transpose.int", model.x));
+  EXPECT_FALSE(gives("aten.fft_irfft.default", model.spectrum));
+  EXPECT_FALSE(gives("aten.abs.default", model.spectrum));
+  EXPECT_FALSE(gives("fbgemm.fft_rfft.default", model.x));
+}
+
 TEST(ComplexRowsTest, TransformsWithinARowKeepRowsApart) {
   Filter model;
   ASSERT_TRUE(ComplexToPairs(model.graph).ok());

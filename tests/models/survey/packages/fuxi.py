@@ -5,11 +5,8 @@ what is looked up are multiples of the batch.
 """
 
 import importlib
-import inspect
-import sys
-from pathlib import Path
+import tempfile
 
-import fuxictr
 import torch
 from fuxictr.features import FeatureMap
 from torch import nn
@@ -24,7 +21,7 @@ OPTIONS = {
     "optimizer": "adam", "loss": "binary_crossentropy", "task": "binary_classification",
     "metrics": ["AUC"], "dnn_hidden_units": [16, 8], "max_len": STEPS, "num_heads": 2,
     "topk": 3, "short_seq_len": 3, "hash_bits": 4, "num_hashes": 2, "verbose": 0,
-    "model_root": "/tmp/", "save_best_only": True, "monitor": "AUC", "monitor_mode": "max",
+    "model_root": tempfile.gettempdir(), "save_best_only": True, "monitor": "AUC", "monitor_mode": "max",
     "first_k_cols": 2, "transformer_n_layers": 1, "seq_len": STEPS,
 }  # fmt: skip
 
