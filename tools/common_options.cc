@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "models/aten/op_library.h"
+#include "partitioner/work.h"
 
 namespace refract::tools {
 
@@ -81,6 +82,50 @@ absl::StatusOr<absl::flat_hash_map<std::string, int64_t>> ParseSizes(
     result[parts.first] = size;
   }
   return result;
+}
+
+absl::Status CheckGivenSizes(
+    const models::Graph& graph,
+    const absl::flat_hash_map<std::string, int64_t>& sizes) {
+  const auto check = [&graph](const auto& given) {
+    return partitioner::CheckSizes(graph,
+                                   partitioner::SizesForBatch(graph, 1, given));
+  };
+  for (const auto& [symbol, size] : sizes) {
+    // What counts rows is given per item, and the model's limits are not.
+    const bool counts_rows = std::any_of(
+        graph.inputs.begin(), graph.inputs.end(), [&](models::ValueId id) {
+          const auto& shape = graph.value(id).shape;
+          if (shape.empty()) return false;
+          const std::vector<std::string> symbols = shape[0].Symbols();
+          return std::count(symbols.begin(), symbols.end(), symbol) > 0;
+        });
+    for (const models::SymbolRange& range : graph.symbols) {
+      if (counts_rows || range.symbol != symbol || range.min > range.max ||
+          (size >= range.min && size <= range.max)) {
+        continue;
+      }
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--size ", symbol, "=", size, ": the model takes ", range.min,
+          range.max == INT64_MAX ? " and more"
+                                 : absl::StrCat(" to ", range.max)));
+    }
+  }
+  const absl::Status status = check(sizes);
+  if (status.ok()) return status;
+  // Which of them is too small, and what would do.
+  constexpr int64_t kReach = 4096;
+  for (const auto& [symbol, size] : sizes) {
+    absl::flat_hash_map<std::string, int64_t> others = sizes;
+    for (int64_t enough = size + 1; enough <= size + kReach; ++enough) {
+      others[symbol] = enough;
+      if (!check(others).ok()) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("--size ", symbol, "=", size, ": the model takes ",
+                       enough, " and more: ", status.message()));
+    }
+  }
+  return status;
 }
 
 }  // namespace refract::tools

@@ -42,6 +42,7 @@ absl::Status Inspect(const InspectOptions& options, std::ostream& out) {
   REFRACT_ASSIGN_OR_RETURN(const auto model, LoadModel(options.model));
   REFRACT_ASSIGN_OR_RETURN(const auto sizes,
                            ParseSizes(options.sizes, model->graph));
+  REFRACT_RETURN_IF_ERROR(CheckGivenSizes(model->graph, sizes));
   const ModelSummary summary =
       Summarize(*model, model->plan ? &*model->plan : nullptr, sizes);
   PrintSummary(summary, out);

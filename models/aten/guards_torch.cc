@@ -21,6 +21,7 @@ struct GuardedOperator {
   const char* name;
   const char* overload;
   Guard guard;
+  LooksAt looks_at = LooksAt::kSizes;
 };
 
 template <int64_t kGates>
@@ -35,13 +36,13 @@ void Packed(Arguments arguments) {
 
 constexpr GuardedOperator kGuarded[] = {
     {"aten::lstm", "input", Layer<4>},
-    {"aten::lstm", "data", Packed<4>},
+    {"aten::lstm", "data", Packed<4>, LooksAt::kPlaces},
     {"aten::gru", "input", Layer<3>},
-    {"aten::gru", "data", Packed<3>},
+    {"aten::gru", "data", Packed<3>, LooksAt::kPlaces},
     {"aten::rnn_tanh", "input", Layer<1>},
-    {"aten::rnn_tanh", "data", Packed<1>},
+    {"aten::rnn_tanh", "data", Packed<1>, LooksAt::kPlaces},
     {"aten::rnn_relu", "input", Layer<1>},
-    {"aten::rnn_relu", "data", Packed<1>},
+    {"aten::rnn_relu", "data", Packed<1>, LooksAt::kPlaces},
     {"aten::scaled_dot_product_attention", "", GuardAttention},
     {"aten::_scaled_dot_product_flash_attention_for_cpu", "",
      GuardFlashAttention},
@@ -53,30 +54,33 @@ constexpr GuardedOperator kGuarded[] = {
     {"aten::_batch_norm_no_update", "", GuardBatchNorm},
     {"aten::_weight_norm", "", GuardWeightNorm},
     {"aten::_weight_norm_interface", "", GuardWeightNorm},
-    {"aten::lu_unpack", "", GuardUnpackedFactors},
+    {"aten::lu_unpack", "", GuardUnpackedFactors, LooksAt::kPlaces},
     {"aten::_fft_r2c", "", GuardTransform},
     {"aten::_fft_c2r", "", GuardTransform},
     {"aten::_fft_c2c", "", GuardTransform},
     {"aten::_upsample_bilinear2d_aa", "", GuardSmoothResize},
     {"aten::_upsample_bicubic2d_aa", "", GuardSmoothResize},
     {"aten::_unsafe_masked_index", "", GuardMaskedIndex},
-    {"aten::div", "Tensor_mode", GuardRoundedDivision},
-    {"aten::div", "Scalar_mode", GuardRoundedDivision},
-    {"aten::div_", "Tensor_mode", GuardRoundedDivision},
-    {"aten::div_", "Scalar_mode", GuardRoundedDivision},
-    {"aten::divide", "Tensor_mode", GuardRoundedDivision},
-    {"aten::divide", "Scalar_mode", GuardRoundedDivision},
-    {"aten::floordiv", "int", GuardDivision},
-    {"aten::remainder", "int", GuardDivision},
-    {"aten::lcm", "", GuardCommonMultiple},
-    {"aten::embedding_bag", "", GuardBags},
-    {"aten::embedding_bag", "padding_idx", GuardBags},
-    {"aten::_embedding_bag", "", GuardBags},
-    {"aten::_embedding_bag_forward_only", "", GuardBags},
-    {"aten::segment_reduce", "", GuardSegments},
-    {"quantized::embedding_bag_byte_rowwise_offsets", "", GuardQuantizedBags},
-    {"quantized::embedding_bag_4bit_rowwise_offsets", "", GuardQuantizedBags},
-    {"quantized::embedding_bag_2bit_rowwise_offsets", "", GuardQuantizedBags},
+    {"aten::div", "Tensor_mode", GuardRoundedDivision, LooksAt::kNumbers},
+    {"aten::div", "Scalar_mode", GuardRoundedDivision, LooksAt::kNumbers},
+    {"aten::div_", "Tensor_mode", GuardRoundedDivision, LooksAt::kNumbers},
+    {"aten::div_", "Scalar_mode", GuardRoundedDivision, LooksAt::kNumbers},
+    {"aten::divide", "Tensor_mode", GuardRoundedDivision, LooksAt::kNumbers},
+    {"aten::divide", "Scalar_mode", GuardRoundedDivision, LooksAt::kNumbers},
+    {"aten::floordiv", "int", GuardDivision, LooksAt::kNumbers},
+    {"aten::remainder", "int", GuardDivision, LooksAt::kNumbers},
+    {"aten::lcm", "", GuardCommonMultiple, LooksAt::kNumbers},
+    {"aten::embedding_bag", "", GuardBags, LooksAt::kPlaces},
+    {"aten::embedding_bag", "padding_idx", GuardBags, LooksAt::kPlaces},
+    {"aten::_embedding_bag", "", GuardBags, LooksAt::kPlaces},
+    {"aten::_embedding_bag_forward_only", "", GuardBags, LooksAt::kPlaces},
+    {"aten::segment_reduce", "", GuardSegments, LooksAt::kPlaces},
+    {"quantized::embedding_bag_byte_rowwise_offsets", "", GuardQuantizedBags,
+     LooksAt::kPlaces},
+    {"quantized::embedding_bag_4bit_rowwise_offsets", "", GuardQuantizedBags,
+     LooksAt::kPlaces},
+    {"quantized::embedding_bag_2bit_rowwise_offsets", "", GuardQuantizedBags,
+     LooksAt::kPlaces},
 };
 
 // Operators that trust what others of their kind computed; no model that scores
@@ -139,16 +143,20 @@ void Register(const torch::jit::Node& node, const c10::FunctionSchema& schema,
 
 OperatorRule RuleOf(const c10::OperatorName& op) {
   static const auto& guards = *[] {
-    auto* made = new std::map<std::pair<std::string, std::string>, Guard>();
+    auto* made =
+        new std::map<std::pair<std::string, std::string>, OperatorRule>();
     for (const GuardedOperator& g : kGuarded) {
-      (*made)[{g.name, g.overload}] = g.guard;
+      (*made)[{g.name, g.overload}] = {.guard = g.guard,
+                                       .looks_at = g.looks_at};
     }
     return made;
   }();
   constexpr char kFbgemm[] = "fbgemm::";
   if (op.name.rfind(kFbgemm, 0) == 0) {
     const FbgemmRule rule = RuleOfFbgemm(op.name.substr(sizeof(kFbgemm) - 1));
-    return {.guard = rule.guard, .why_not = rule.may_run ? "" : rule.why_not};
+    return {.guard = rule.guard,
+            .looks_at = LooksAt::kPlaces,
+            .why_not = rule.may_run ? "" : rule.why_not};
   }
   for (const RefusedOperator& refused : kRefused) {
     if (c10::toString(op) == refused.name) return {.why_not = refused.why};
@@ -158,7 +166,7 @@ OperatorRule RuleOf(const c10::OperatorName& op) {
     return {.why_not = "it takes as many steps as its degrees say"};
   }
   const auto it = guards.find({op.name, op.overload_name});
-  return {.guard = it == guards.end() ? nullptr : it->second};
+  return it == guards.end() ? OperatorRule() : it->second;
 }
 
 void GuardOperators(torch::jit::Block& block) {

@@ -11,6 +11,7 @@
 #include <ATen/core/operator_name.h>
 #include <torch/csrc/jit/ir/ir.h>
 
+#include <cstdint>
 #include <span>
 #include <string>
 
@@ -21,10 +22,18 @@ namespace refract::models::aten {
 // ids that no bag reads are cut off them.
 using Guard = void (*)(std::span<c10::IValue> arguments);
 
+// What a guard reads, which on a device is not at hand.
+enum class LooksAt : uint8_t {
+  kSizes,    // shapes and numbers among the arguments
+  kPlaces,   // also integers that say where to read and write
+  kNumbers,  // also integers that the processor cannot compute with
+};
+
 // Found by calling each operator with sizes and values changed at random, every
 // tensor between pages of memory that cannot be read.
 struct OperatorRule {
   Guard guard = nullptr;  // null: it checks its arguments itself
+  LooksAt looks_at = LooksAt::kSizes;
   // Not empty: it would leave its tensors, and nothing here can tell when. Such
   // an operator is not run, for this reason.
   std::string why_not;

@@ -17,6 +17,7 @@
 #include "base/status_macros.h"
 #include "models/aten/bind_torch.h"
 #include "models/aten/convert_torch.h"
+#include "models/aten/guards_torch.h"
 #include "models/aten/result_torch.h"
 #include "runtime/cuda_aten/indices.h"
 #include "runtime/cuda_aten/operators.h"
@@ -109,12 +110,13 @@ bool SaysDeviceFailed(absl::string_view message) {
 class AtenKernel final : public cuda::ForeignKernel {
  public:
   AtenKernel(std::string name, c10::OperatorHandle op,
-             models::aten::Bound bound, const IndexRule* rule, int gpu,
-             Streams* streams)
+             models::aten::Bound bound, const IndexRule* rule,
+             models::aten::Guard guard, int gpu, Streams* streams)
       : name_(std::move(name)),
         op_(std::move(op)),
         bound_(std::move(bound)),
         rule_(rule),
+        guard_(guard),
         gpu_(gpu),
         streams_(streams) {}
 
@@ -228,6 +230,7 @@ class AtenKernel final : public cuda::ForeignKernel {
       if (!value.ok()) return base::Annotate(value.status(), name_);
       stack.push_back(*std::move(value));
     }
+    if (guard_ != nullptr) guard_(stack);
     if (rule_ != nullptr) {
       REFRACT_RETURN_IF_ERROR(
           base::Annotate(CheckIndices(stack, call.faults), name_));
@@ -332,6 +335,7 @@ class AtenKernel final : public cuda::ForeignKernel {
   const c10::OperatorHandle op_;
   const models::aten::Bound bound_;
   const IndexRule* const rule_;
+  const models::aten::Guard guard_;  // of sizes only; null for most
   const int gpu_;
   Streams* const streams_;
 };
@@ -372,10 +376,15 @@ class AtenOperators final : public cuda_plan::ForeignOperators {
     }));
     REFRACT_RETURN_IF_ERROR(Place(op->schema(), operands, bound));
     const IndexRule* const rule = FindIndexRule(node.op);
+    const models::aten::OperatorRule sizes =
+        models::aten::RuleOf(op->operator_name());
+    // A device does not trap at integers that a processor cannot divide.
+    const models::aten::Guard guard =
+        sizes.looks_at == models::aten::LooksAt::kSizes ? sizes.guard : nullptr;
     Made made;
     made.counts_faults = rule != nullptr;
-    made.kernel = std::make_shared<AtenKernel>(name, *op, std::move(bound),
-                                               rule, options_.gpu, streams_);
+    made.kernel = std::make_shared<AtenKernel>(
+        name, *op, std::move(bound), rule, guard, options_.gpu, streams_);
     return made;
   }
 
@@ -392,6 +401,13 @@ class AtenOperators final : public cuda_plan::ForeignOperators {
     }
     if (op.hasTag(at::Tag::nondeterministic_seeded)) {
       return No("it draws random numbers");
+    }
+    const models::aten::OperatorRule checks =
+        models::aten::RuleOf(op.operator_name());
+    if (!checks.why_not.empty()) return No(checks.why_not);
+    // Those of the weights too: the check would wait for the device.
+    if (checks.looks_at == models::aten::LooksAt::kPlaces) {
+      return No("it trusts integers that are checked on the CPU only");
     }
     const IndexRule* const rule = FindIndexRule(node.op);
     // aten.index has the tag for its masks, which are refused below.

@@ -257,6 +257,31 @@ TEST(ForeignOperatorsTest, RefuseByNameWhatMayHarmTheDevice) {
   }
 }
 
+TEST(ForeignOperatorsTest, SizesThatLibTorchDoesNotCheckAreChecked) {
+  for (const int64_t lengths : {4, 3}) {
+    Model m;
+    m.Output(m.Op("aten._weight_norm.default",
+                  {Ref("v", m.In("x", {4})),
+                   Ref("g", m.Floats("g", {1, lengths})), Int("dim", 1)},
+                  {4}));
+    m.graph().batch_symbol = "b";
+    const auto operators = Host();
+    TranslateOptions options = OptionsFor(Precision::kFloat32);
+    options.foreign = operators.get();
+    auto translation = Must(
+        Translate(m.graph(), Part::Whole(m.graph()), m.Weights(), options));
+    // Each bucket is run when the model is loaded.
+    const auto device = OnDevice::Load(std::move(translation), 4, 1);
+    if (lengths == 4) {
+      EXPECT_TRUE(device.ok()) << device.status();
+      continue;
+    }
+    EXPECT_THAT(device.status().ToString(),
+                HasSubstr("weight_norm of [1, 4] along dimension 1 with "
+                          "lengths of [1, 3]"));
+  }
+}
+
 TEST(ForeignOperatorsTest, RulesNameArgumentsThatOperatorsHave) {
   EXPECT_EQ(cuda_aten::FindIndexRule("aten.sort.default"), nullptr);
   ASSERT_NE(cuda_aten::FindIndexRule("aten.gather.default"), nullptr);
