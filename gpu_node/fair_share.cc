@@ -8,19 +8,21 @@ namespace refract::gpu_node {
 FairShare::FairShare(std::vector<double> shares)
     : shares_(std::move(shares)), virtual_s_(shares_.size(), 0.0) {}
 
+double FairShare::Earliest(size_t model) const {
+  return system_s_ - absl::ToDoubleSeconds(kCredit) / shares_[model];
+}
+
 void FairShare::Activate(size_t model) {
-  const double credit_s = absl::ToDoubleSeconds(kCredit) / shares_[model];
-  virtual_s_[model] = std::max(virtual_s_[model], system_s_ - credit_s);
+  virtual_s_[model] = std::max(virtual_s_[model], Earliest(model));
+}
+
+bool FairShare::Owed(size_t model) const {
+  return virtual_s_[model] <= Earliest(model);
 }
 
 bool FairShare::Before(size_t a, size_t b) const {
   if (virtual_s_[a] != virtual_s_[b]) return virtual_s_[a] < virtual_s_[b];
   return a < b;
-}
-
-bool FairShare::BelowShare(size_t model) const {
-  const double half_s = absl::ToDoubleSeconds(kCredit) / 2 / shares_[model];
-  return system_s_ - virtual_s_[model] >= half_s;
 }
 
 void FairShare::Begin(size_t model, absl::Duration time) {

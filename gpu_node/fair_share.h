@@ -16,9 +16,8 @@ namespace refract::gpu_node {
 // the one that is furthest behind goes first.
 //
 // A model that asks for less than its share falls behind, and may catch up
-// later, but by no more than kCredit of device time: so a burst of a model
-// that stays below its share on the whole waits for no more than what is
-// executing, and one that comes back after an hour does not take an hour.
+// later, but by no more than kCredit of device time: one that comes back after
+// an hour does not take an hour.
 //
 // Not thread-safe.
 class FairShare {
@@ -29,19 +28,22 @@ class FairShare {
   explicit FairShare(std::vector<double> shares);
 
   double share(size_t model) const { return shares_[model]; }
-  // It has work, and had none, neither waiting nor executing.
+  // It has work, and had none, neither waiting nor executing; or it is held
+  // back for others' sake. It is behind by no more than kCredit from here on.
   void Activate(size_t model);
   // Of two models that have work, is `a` to go first?
   bool Before(size_t a, size_t b) const;
-  // Whether `model` has fallen behind by more than executions explain: it has
-  // asked for less than its share for a while.
-  bool BelowShare(size_t model) const;
+  // Whether it is behind by kCredit or more.
+  bool Owed(size_t model) const;
   // `model` begins something that will take `time`.
   void Begin(size_t model, absl::Duration time);
   // What it has begun took so much more than was said, or less (negative).
   void Correct(size_t model, absl::Duration difference);
 
  private:
+  // The virtual time of one that is behind by kCredit.
+  double Earliest(size_t model) const;
+
   std::vector<double> shares_;
   std::vector<double> virtual_s_;
   double system_s_ = 0;  // virtual time at which the last execution began

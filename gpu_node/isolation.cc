@@ -48,6 +48,12 @@ int64_t RowsWithin(absl::Duration longest, const ExecutionTimes& times,
   return std::min(rows, most);
 }
 
+bool IsFelt(absl::Span<const QuietModel> quiet, absl::Duration time) {
+  return std::any_of(quiet.begin(), quiet.end(), [time](const QuietModel& m) {
+    return time > kUnfelt * m.time;
+  });
+}
+
 bool MayBeginBeside(absl::Span<const QuietModel> quiet, absl::Duration time,
                     absl::Span<const absl::Time> others, absl::Time now) {
   if (quiet.empty()) return true;

@@ -6,18 +6,24 @@
 // left to decide is how long it is and whether it begins. Pure; scheduler.h
 // takes the snapshot.
 //
-// The bound. On one instance a request of the quiet model is delayed by no more
-// than one execution of the other, for it goes first when that ends: its p99 is
-// at most what it is alone plus the longest such execution. So executions of up
-// to kUnfelt of the quiet model's own keep its p99 within 1 + kUnfelt times
-// that alone, as long as its requests come one by one. After a pause of up to
-// kQuietMemory (scheduler_plan.cc) the other's executions are still short; but
-// a burst in which it catches up with its share (FairShare::kCredit) is not
-// covered, nor are several instances, where a model that was held back for long
-// may fall below its own share and then go first. Several quiet models share
-// with each other. One row that takes longer cannot be made shorter: with one
-// instance that is the limit of what any scheduler can do which does not leave
-// the device idle half of the time.
+// The bound. A model of lower standing (standing.h) begins nothing while
+// requests of the quiet one wait. What is executing when one of them comes ends
+// within the longest execution L of the others, and from then on the instances
+// that are not the quiet model's own are free for it: each of its requests
+// begins at most L later than if it were alone, on however many instances.
+// (By induction in order of arrival: of the requests before it, those that are
+// unfinished at S + L were unfinished at S alone.) So its p99 is at most what
+// it is alone plus L, and executions of up to kUnfelt of its own time keep it
+// within 1 + kUnfelt times that. This holds while it is below its share, after
+// pauses of up to kQuietMemory (scheduler_plan.cc) too, and almost in bursts of
+// up to Standings::kBurst of its share. Where a device stages the next batch, L
+// is two executions of half the length. Models of the same standing share with
+// each other.
+//
+// Longer executions: one row that takes longer cannot be made shorter, and with
+// one instance that is the limit of what any scheduler can do which does not
+// leave the device idle half of the time. With several, one such execution at a
+// time is never denied, whatever the model; for more, see MayBeginBeside().
 
 #include <cstdint>
 
@@ -31,16 +37,15 @@ namespace refract::gpu_node {
 // others without asking how likely it is.
 inline constexpr double kUnfelt = 0.2;
 // How long executions may become for the sake of doing them more than one row
-// at a time. Together with what is likely to be felt, on instances that are
-// mostly free, p99 still stays within 1 + kUnfelt times that alone.
+// at a time. On instances that are mostly free, p99 still stays within
+// 1 + kUnfelt times that alone.
 inline constexpr double kMostFelt = 0.4;
 // Of the requests of a quiet model that come during an execution, how many may
 // be expected to find no instance within kUnfelt of their time: they are to
 // stay beyond the 99th percentile.
 inline constexpr double kMayBeLate = 0.0025;
 
-// A model below its share, none of whose requests waits, but which has had some
-// lately.
+// A model that has had requests lately, but asks for less than its share.
 struct QuietModel {
   absl::Duration time;  // that its requests take
   absl::Duration gap;   // mean time between two of them
@@ -64,6 +69,10 @@ absl::Duration LongestBeside(absl::Span<const QuietModel> quiet,
 // `longest`; a full bucket where there is a choice.
 int64_t RowsWithin(absl::Duration longest, const ExecutionTimes& times,
                    int64_t least, int64_t most, absl::Time now);
+
+// Whether an execution that takes `time` takes more than kUnfelt of the time of
+// one of them.
+bool IsFelt(absl::Span<const QuietModel> quiet, absl::Duration time);
 
 // Whether an execution that takes `time` may begin on an instance that is free,
 // when the others are free at `others` (in the past: now). Yes if it is not

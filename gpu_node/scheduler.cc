@@ -69,6 +69,7 @@ Scheduler::Scheduler(const SchedulerOptions& options,
       failure_log_(kFailureLinesPerSecond, clock),
       instances_(device->traits().instances),
       shares_(SharesOf(models)),
+      standings_(SharesOf(models)),
       residents_(device->traits().weight_memory, BytesOf(models)),
       load_bytes_per_s_(device->traits().load_bytes_per_s) {
   for (ScheduledModel& model : models) {
@@ -255,7 +256,13 @@ absl::Status Scheduler::CheckAdmission(Model& model, size_t index, int64_t rows,
   std::vector<Competitor> others;
   for (size_t i = 0; i < models_.size(); ++i) {
     if (i == index || models_[i].queue.empty()) continue;
-    others.push_back({models_[i].queue.work(), models_[i].config.share});
+    const absl::Duration queued = models_[i].queue.work();
+    const Standing standing = StandingOf(i);
+    if (standing < StandingOf(index)) {
+      snapshot.ahead += queued;
+    } else if (standing == StandingOf(index)) {
+      others.push_back({queued, models_[i].config.share});
+    }
   }
   snapshot.ahead +=
       CompetingWork(snapshot.ahead + snapshot.own, model.config.share, others);
@@ -279,11 +286,19 @@ absl::Status Scheduler::Admit(size_t index, int64_t rows, absl::Time deadline) {
   absl::MutexLock lock(&mu_);
   Model& model = models_[index];
   bool probe = false;
+  const absl::Time now = clock_.Now();
   const absl::Status status =
-      CheckAdmission(model, index, rows, deadline, clock_.Now(), &probe);
+      CheckAdmission(model, index, rows, deadline, now, &probe);
+  if (absl::IsResourceExhausted(status)) CountRefused(index, rows, now);
   // It is asked about again when it is here.
   if (probe) model.last_probe = absl::InfinitePast();
   return status;
+}
+
+void Scheduler::CountRefused(size_t index, int64_t rows, absl::Time now) {
+  Model& model = models_[index];
+  CountArrival(model.all_arrivals, kMeanArrivalWeight, rows, now);
+  standings_.Use(index, TimeFor(model, rows, now));
 }
 
 void Scheduler::Submit(size_t index,
@@ -312,6 +327,7 @@ void Scheduler::Submit(size_t index,
       ++queued_;
       ++pending_;
     } else {
+      if (absl::IsResourceExhausted(status)) CountRefused(index, rows, now);
       actions.answers.push_back({std::move(call), status, false});
     }
   }

@@ -26,6 +26,7 @@
 #include "gpu_node/isolation.h"
 #include "gpu_node/model_queue.h"
 #include "gpu_node/resident_set.h"
+#include "gpu_node/standing.h"
 
 namespace refract::gpu_node {
 
@@ -87,10 +88,10 @@ struct ModelStats {
 
 // Thread-safe. Answers every request exactly once.
 //
-//  - Per model earliest deadline first; among models the one furthest behind
-//    its share of the device's time. Executions of a model that is not below
-//    its share are kept short, or wait, for the sake of those that are
-//    (isolation.h).
+//  - Per model earliest deadline first; among models those that ask for less
+//    than their share (standing.h), then the one furthest behind its share of
+//    the device's time. Executions of a model that asks for more are kept
+//    short, or wait, for the sake of those that ask for less (isolation.h).
 //  - One batch executes per instance. Where the device can, the next one's
 //    inputs are uploaded meanwhile, as late as they will still be there in
 //    time: until then an urgent request can still go first, and others can
@@ -159,6 +160,7 @@ class Scheduler {
     ModelStats stats;
     int in_works = 0;  // batches
     bool ran_since_load = false;
+    bool held_back = false;  // since it last ran beside no quiet model
     absl::Time last_run = absl::InfinitePast();
     absl::Time last_probe = absl::InfinitePast();
     // After a failed load, which is tried again without being asked for: until
@@ -229,13 +231,31 @@ class Scheduler {
   // Gives the instance a batch, if it can take one and there is one.
   void Assign(int index, absl::Time now, Actions& actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // `*owed_is_held` is set if the model is owed time and held back; models that
+  // come after one then begin nothing that is felt.
   bool AssignFrom(size_t model, int index, bool busy, absl::Time now,
-                  Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+                  bool* owed_is_held, Actions& actions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Puts a batch into an empty slot of the instance.
   void Begin(int index, std::unique_ptr<Batch> batch, absl::Time now,
              Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whose turn it is before others': all alike without isolation.
+  Standing StandingOf(size_t model) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return options_.isolation ? standings_.Of(model) : Standing::kOver;
+  }
+  void UpdateStandings(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool AtOwnLimit(const Model& model) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return model.config.max_instances > 0 &&
+           model.in_works >= model.config.max_instances;
+  }
+  // A request was refused for want of room.
+  void CountRefused(size_t model, int64_t rows, absl::Time now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Models for whose sake `index` is to hold back.
   std::vector<QuietModel> QuietBeside(size_t index, absl::Time now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether an execution is under way, or about to, that those feel.
+  bool FeltInWorks(absl::Span<const QuietModel> quiet) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // When the instances other than `index` are free.
   std::vector<absl::Time> OthersFreeAt(int index, absl::Time now) const
@@ -292,6 +312,8 @@ class Scheduler {
   std::vector<Model> models_ ABSL_GUARDED_BY(mu_);
   std::vector<Instance> instances_ ABSL_GUARDED_BY(mu_);
   FairShare shares_ ABSL_GUARDED_BY(mu_);
+  Standings standings_ ABSL_GUARDED_BY(mu_);
+  absl::Time demands_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   ResidentSet residents_ ABSL_GUARDED_BY(mu_);
   double load_bytes_per_s_ ABSL_GUARDED_BY(mu_);
   bool loading_ ABSL_GUARDED_BY(mu_) = false;

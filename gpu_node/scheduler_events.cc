@@ -183,6 +183,7 @@ void Scheduler::OnExecuted(int index, int slot_index,
     }
     model.stats.device_time += took;
     shares_.Correct(slot.batch->model, took - slot.estimate);
+    standings_.Use(slot.batch->model, took - slot.estimate);
     instance.failures = 0;
     slot.step = Step::kDownloading;
     slot.step_began = now;
@@ -279,6 +280,7 @@ void Scheduler::OnLoaded(size_t index, absl::Time began,
       model.load_error = absl::OkStatus();
       model.load_failures = 0;
       shares_.Correct(index, took - LoadTime(model));
+      standings_.Use(index, took - LoadTime(model));
       if (took > absl::ZeroDuration() && model.config.weight_bytes > 0) {
         const double rate = static_cast<double>(model.config.weight_bytes) /
                             absl::ToDoubleSeconds(took);

@@ -22,6 +22,9 @@ constexpr int64_t kQuietGaps = 10;
 constexpr int64_t kQuietPauses = 2;
 constexpr absl::Duration kQuietMemory = absl::Seconds(10);
 
+// How often it is seen how much models ask for.
+constexpr absl::Duration kDemandPeriod = absl::Milliseconds(10);
+
 absl::Status WhyDropped(Verdict verdict, absl::Time deadline,
                         absl::Duration time, absl::Time now) {
   switch (verdict) {
@@ -56,6 +59,7 @@ void Scheduler::Pump() {
 
 void Scheduler::Plan(absl::Time now, Actions& actions) {
   next_timer_ = absl::InfiniteFuture();
+  UpdateStandings(now);
   for (size_t i = 0; i < instances_.size(); ++i) {
     PlanInstance(static_cast<int>(i), now, actions);
   }
@@ -86,6 +90,31 @@ void Scheduler::Plan(absl::Time now, Actions& actions) {
     if (queued_ == 0 && unfinished_ == 0) break;
     Assign(index, now, actions);
   }
+  for (size_t i = 0; i < models_.size(); ++i) {
+    standings_.SetWaiting(i, models_[i].has_work(), AtOwnLimit(models_[i]));
+  }
+}
+
+void Scheduler::UpdateStandings(absl::Time now) {
+  standings_.Advance(now);
+  if (now - demands_at_ < kDemandPeriod) return;
+  demands_at_ = now;
+  std::vector<Demand> demands;
+  for (const Model& model : models_) {
+    const ArrivalRate& rate = model.all_arrivals;
+    Demand& demand = demands.emplace_back();
+    demand.asks = model.has_work() || now - rate.last <= kQuietMemory;
+    // Each alone: more than it takes if they are merged. What is asked for
+    // beyond a share is divided among no others.
+    const auto rows = std::max<int64_t>(1, std::llround(rate.rows));
+    demand.instances = absl::FDivDuration(TimeFor(model, rows, now),
+                                          std::max(rate.gap, now - rate.last));
+  }
+  double up = 0;
+  for (const Instance& instance : instances_) {
+    up += instance.health == Health::kUp;
+  }
+  standings_.SetDemands(demands, up);
 }
 
 void Scheduler::PlanInstance(int index, absl::Time now, Actions& actions) {
@@ -134,20 +163,28 @@ void Scheduler::Assign(int index, absl::Time now, Actions& actions) {
   for (size_t i = 0; i < models_.size(); ++i) {
     if (models_[i].has_work()) order.push_back(i);
   }
-  std::sort(order.begin(), order.end(),
-            [&](size_t a, size_t b) { return shares_.Before(a, b); });
+  // Whose weights are to come in is a matter of shares: each copy is paid for.
+  const auto standing = [&](size_t model) {
+    return residents_.state(model) == ResidentSet::State::kIn
+               ? StandingOf(model)
+               : Standing::kOver;
+  };
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    const Standing of_a = standing(a);
+    const Standing of_b = standing(b);
+    return of_a != of_b ? of_a < of_b : shares_.Before(a, b);
+  });
+  bool owed_is_held = false;
   for (const size_t model : order) {
-    if (AssignFrom(model, index, busy, now, actions)) return;
+    if (AssignFrom(model, index, busy, now, &owed_is_held, actions)) return;
   }
 }
 
 bool Scheduler::AssignFrom(size_t index, int instance_index, bool busy,
-                           absl::Time now, Actions& actions) {
+                           absl::Time now, bool* owed_is_held,
+                           Actions& actions) {
   Model& model = models_[index];
-  if (model.config.max_instances > 0 &&
-      model.in_works >= model.config.max_instances) {
-    return false;
-  }
+  if (AtOwnLimit(model)) return false;
   DropDead(model, now, actions);
   if (!model.has_work()) return false;
   if (residents_.state(index) != ResidentSet::State::kIn) {
@@ -157,7 +194,11 @@ bool Scheduler::AssignFrom(size_t index, int instance_index, bool busy,
   const Instance& instance = instances_[instance_index];
   const std::vector<QuietModel> quiet = QuietBeside(index, now);
   int64_t most = model.config.batching.max_rows;
-  if (!quiet.empty()) {
+  if (quiet.empty()) {
+    // That it was held back is not made up for.
+    if (model.held_back) shares_.Activate(index);
+    model.held_back = false;
+  } else {
     const int64_t least = std::min(model.config.least_rows, most);
     absl::Duration longest =
         LongestBeside(quiet, model.times.Typical(least, now));
@@ -205,11 +246,15 @@ bool Scheduler::AssignFrom(size_t index, int instance_index, bool busy,
     WakeAt(decision.wait_until);
     return false;
   }
-  // One execution at a time is never denied to it.
-  if (model.in_works > 0 &&
-      !MayBeginBeside(quiet, TimeFor(model, rows, now),
-                      OthersFreeAt(instance_index, now), now)) {
+  // One that is felt at a time is never denied, so that all come to go on.
+  const absl::Duration time = TimeFor(model, rows, now);
+  if (IsFelt(quiet, time) && FeltInWorks(quiet) &&
+      (*owed_is_held ||
+       !MayBeginBeside(quiet, time, OthersFreeAt(instance_index, now), now))) {
     ++model.stats.held;
+    // Others, whose executions are shorter, do not go before it for ever.
+    *owed_is_held |= shares_.Owed(index);
+    model.held_back = true;
     return false;
   }
 
@@ -261,6 +306,7 @@ void Scheduler::Begin(int index, std::unique_ptr<Batch> batch, absl::Time now,
   model.ran_since_load = true;
   residents_.Touch(slot.batch->model);
   shares_.Begin(slot.batch->model, slot.estimate);
+  standings_.Use(slot.batch->model, slot.estimate);
   actions.calls.push_back({Actions::Call::kUpload, index,
                            static_cast<int>(&slot - instance.slots.data()),
                            slot.batch.get()});
@@ -270,11 +316,11 @@ void Scheduler::Begin(int index, std::unique_ptr<Batch> batch, absl::Time now,
 std::vector<QuietModel> Scheduler::QuietBeside(size_t index,
                                                absl::Time now) const {
   std::vector<QuietModel> quiet;
-  if (!options_.isolation || shares_.BelowShare(index)) return quiet;
+  if (StandingOf(index) == Standing::kModest) return quiet;
   for (size_t i = 0; i < models_.size(); ++i) {
     const Model& other = models_[i];
     const ArrivalRate& rate = other.all_arrivals;
-    if (i == index || other.has_work() || !shares_.BelowShare(i) ||
+    if (StandingOf(i) >= StandingOf(index) || AtOwnLimit(other) ||
         rate.gap == absl::InfiniteDuration()) {
       continue;
     }
@@ -289,6 +335,21 @@ std::vector<QuietModel> Scheduler::QuietBeside(size_t index,
     }
   }
   return quiet;
+}
+
+bool Scheduler::FeltInWorks(absl::Span<const QuietModel> quiet) const {
+  for (const Instance& instance : instances_) {
+    for (const Slot& slot : instance.slots) {
+      const bool to_come =
+          slot.step == Step::kUploading || slot.step == Step::kUploaded;
+      if ((to_come || slot.step == Step::kExecuting) &&
+          StandingOf(slot.batch->model) != Standing::kModest &&
+          IsFelt(quiet, slot.estimate)) {
+        return true;
+      }
+    }
+  }
+  return false;
 }
 
 std::vector<absl::Time> Scheduler::OthersFreeAt(int index,
@@ -386,6 +447,7 @@ void Scheduler::PlanLoad(size_t index, absl::Time now, Actions& actions) {
   model.ran_since_load = false;
   // What a model's coming and going costs is its own to pay for.
   shares_.Begin(index, LoadTime(model));
+  standings_.Use(index, LoadTime(model));
   loading_ = true;
   ++in_calls_;
   actions.load = static_cast<int>(index);

@@ -349,22 +349,26 @@ TEST(FiniteTest, FindsNansAndInfinitiesOfEveryType) {
   EXPECT_FALSE(HasNonFinite(view(base::DType::kInt64, ints)));
 }
 
-TEST(FairShareTest, BelowItsShareIsWhoHasAskedForLessForAWhile) {
+TEST(FairShareTest, WhoIsBehindByItsCreditIsOwed) {
   FairShare shares({1, 2});
   shares.Activate(0);
   shares.Activate(1);
-  EXPECT_FALSE(shares.BelowShare(0));
-  EXPECT_FALSE(shares.BelowShare(1));
-  // What begins is where the others' lag is counted to: 20 ms, then 30 ms of
-  // virtual time. Half of the credit is 25 ms of it for a share of 2.
-  shares.Begin(0, absl::Milliseconds(20));
-  shares.Begin(0, absl::Milliseconds(10));
-  EXPECT_FALSE(shares.BelowShare(1));
+  EXPECT_FALSE(shares.Owed(1));
+  // The start of what begins is where the others' lag is counted to. The credit
+  // is 50 ms of virtual time for a share of 2.
+  shares.Begin(0, absl::Milliseconds(49));
+  shares.Begin(0, absl::Milliseconds(11));
+  EXPECT_FALSE(shares.Owed(1));
   shares.Begin(0, absl::Milliseconds(1));
-  EXPECT_TRUE(shares.BelowShare(1));
-  EXPECT_FALSE(shares.BelowShare(0));
+  EXPECT_TRUE(shares.Owed(1));
+  EXPECT_FALSE(shares.Owed(0));
+  // Held back: 10 ms of its lag are lost, and 50 are left.
+  shares.Activate(1);
+  EXPECT_TRUE(shares.Owed(1));
   shares.Begin(1, absl::Milliseconds(60));  // 30 ms of virtual time
-  EXPECT_FALSE(shares.BelowShare(1));
+  EXPECT_FALSE(shares.Owed(1));
+  shares.Begin(1, absl::Milliseconds(64));
+  EXPECT_TRUE(shares.Before(0, 1));
 }
 
 TEST(IsolationTest, ExecutionsBesideAQuietModelAreShort) {
@@ -408,6 +412,13 @@ TEST(IsolationTest, RowsThatAreExecutedInTime) {
               c.rows)
         << c.longest_us << " " << c.least << " " << c.most;
   }
+}
+
+TEST(IsolationTest, AFifthOfAQuietModelsTimeIsNotFelt) {
+  const QuietModel quiet[] = {{Us(1000), Us(1)}, {Us(500), Us(1e6)}};
+  EXPECT_FALSE(IsFelt(quiet, Us(100)));
+  EXPECT_TRUE(IsFelt(quiet, Us(101)));
+  EXPECT_FALSE(IsFelt({}, absl::Hours(1)));
 }
 
 TEST(IsolationTest, BeginsUnlessRequestsOfTheQuietModelWouldFindNoInstance) {

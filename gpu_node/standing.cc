@@ -1,0 +1,104 @@
+#include "gpu_node/standing.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace refract::gpu_node {
+
+std::vector<double> NominalRates(absl::Span<const double> shares,
+                                 absl::Span<const Demand> demands,
+                                 double instances) {
+  double asking = 0;
+  for (size_t i = 0; i < shares.size(); ++i) {
+    if (demands[i].asks) asking += shares[i];
+  }
+  std::vector<double> rates;
+  for (size_t i = 0; i < shares.size(); ++i) {
+    const double all = asking + (demands[i].asks ? 0 : shares[i]);
+    rates.push_back(instances * shares[i] / all);
+  }
+  return rates;
+}
+
+std::vector<double> MaxMinRates(absl::Span<const double> shares,
+                                absl::Span<const Demand> demands,
+                                double instances) {
+  // Those that want least of their share are satisfied first.
+  std::vector<size_t> order(shares.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return demands[a].instances * shares[b] < demands[b].instances * shares[a];
+  });
+  const double all = std::accumulate(shares.begin(), shares.end(), 0.0);
+  std::vector<double> rates(shares.size());
+  for (size_t i = 0; i < shares.size(); ++i) {
+    double left = instances;
+    double unsatisfied = all;
+    for (const size_t j : order) {
+      if (j == i) continue;
+      if (demands[j].instances * unsatisfied > left * shares[j]) break;
+      left -= demands[j].instances;
+      unsatisfied -= shares[j];
+    }
+    rates[i] = left * shares[i] / unsatisfied;
+  }
+  return rates;
+}
+
+Standings::Standings(std::vector<double> shares)
+    : shares_(std::move(shares)), models_(shares_.size()) {}
+
+void Standings::SetDemands(absl::Span<const Demand> demands, double instances) {
+  const std::vector<double> nominal = NominalRates(shares_, demands, instances);
+  const std::vector<double> max_min = MaxMinRates(shares_, demands, instances);
+  const auto set = [&](Account& account, double rate) {
+    account.rate = rate;
+    account.most_s = std::max(
+        std::min(rate, instances - rate) * absl::ToDoubleSeconds(kBurst),
+        absl::ToDoubleSeconds(kLeastHeld));
+    account.Add(0);
+  };
+  for (size_t i = 0; i < models_.size(); ++i) {
+    set(models_[i].nominal, nominal[i]);
+    set(models_[i].max_min, max_min[i]);
+  }
+}
+
+void Standings::Account::Add(double s) {
+  held_s = std::clamp(held_s + s, 0.0, most_s);
+  if (held_s >= absl::ToDoubleSeconds(kLeastHeld) / 2) below = true;
+  if (held_s <= 0) below = false;
+}
+
+void Standings::Advance(absl::Time now) {
+  const double passed_s =
+      std::max(0.0, absl::ToDoubleSeconds(now - std::min(now, last_)));
+  last_ = now;
+  for (Model& model : models_) {
+    const bool wants_more = now - model.waiting_since > kPatience;
+    for (Account* account : {&model.nominal, &model.max_min}) {
+      const bool fills = !wants_more || (account->below && !model.own_limit);
+      if (fills) account->Add(account->rate * passed_s);
+    }
+  }
+}
+
+void Standings::Use(size_t model, absl::Duration time) {
+  models_[model].nominal.Add(-absl::ToDoubleSeconds(time));
+  models_[model].max_min.Add(-absl::ToDoubleSeconds(time));
+}
+
+void Standings::SetWaiting(size_t model, bool waiting, bool own_limit) {
+  absl::Time& since = models_[model].waiting_since;
+  since = waiting ? std::min(since, last_) : absl::InfiniteFuture();
+  models_[model].own_limit = own_limit;
+}
+
+Standing Standings::Of(size_t model) const {
+  if (models_[model].nominal.below) return Standing::kModest;
+  if (models_[model].max_min.below) return Standing::kWithin;
+  return Standing::kOver;
+}
+
+}  // namespace refract::gpu_node
