@@ -105,11 +105,10 @@ absl::StatusOr<CudaDevice::Loaded> CudaDevice::AddHere(
   }
   auto entry = std::make_unique<Entry>();
   entry->model = &model;
-  entry->max_rows = options_.max_rows;
+  int64_t max_rows = options_.max_rows;
   for (const models::SymbolRange& range : graph.symbols) {
     if (range.symbol == graph.batch_symbol) {
-      entry->max_rows =
-          std::min(entry->max_rows, std::max<int64_t>(range.max, 1));
+      max_rows = std::min(max_rows, std::max<int64_t>(range.max, 1));
     }
   }
   Loaded loaded;
@@ -118,28 +117,32 @@ absl::StatusOr<CudaDevice::Loaded> CudaDevice::AddHere(
   translate.model = model.name();
   translate.device = options_.name;
   translate.precision = loaded.precision;
-  translate.max_batch = entry->max_rows;
+  translate.max_batch = max_rows;
+  translate.max_size = options_.max_size;
   translate.compile.config = model.model().config;
   translate.foreign = options_.foreign.get();
   REFRACT_ASSIGN_OR_RETURN(
-      entry->translation,
-      cuda_plan::Translate(graph, model.program().part(), model.model().weights,
-                           translate));
-  loaded.kernels = entry->translation.program.ops.size();
-  loaded.foreign = CountForeign(entry->translation.program);
+      entry->programs,
+      CudaPrograms::Create(graph, model.program().part(), model.model().weights,
+                           translate,
+                           {.max_rows = max_rows,
+                            .instances = options_.instances,
+                            .num_slots = kCudaSlots,
+                            .workspace_bytes = options_.workspace_bytes,
+                            .sized_memory = options_.sized_memory}));
+  const cuda_plan::Translation& first = entry->programs->first();
+  loaded.kernels = first.program.ops.size();
+  loaded.foreign = CountForeign(first.program);
+  loaded.sizes = entry->programs->Describe();
   uses_foreign_ |= loaded.foreign > 0;
-  entry->by_rows = GoesByRows(entry->translation);
-  auto weights = cuda::DeviceWeights::Create(
-      *api_, entry->translation.program, entry->translation.weights,
-      {.keep_pinned = options_.weight_memory > 0});
+  auto weights =
+      cuda::DeviceWeights::Create(*api_, first.program, first.weights,
+                                  {.keep_pinned = options_.weight_memory > 0});
   if (!weights.ok()) return base::Annotate(ToAbsl(weights.status()), label);
   entry->weights = *std::move(weights);
   for (int i = 0; i < options_.instances; ++i) {
-    auto instance =
-        Instance::Create(*api_, entry->translation.program, entry->weights,
-                         {.max_batch = entry->max_rows,
-                          .num_slots = kCudaSlots,
-                          .workspace_bytes = options_.workspace_bytes});
+    auto instance = Instance::Create(*api_, first.program, entry->weights,
+                                     entry->programs->instance_options());
     if (!instance.ok()) {
       return base::Annotate(ToAbsl(instance.status()), label);
     }
@@ -183,11 +186,14 @@ absl::Status CudaDevice::Measure(Entry& entry, Loaded& loaded) {
     cpu = exact.get();
   }
   runtime::RunContext context(*cpu);
-  int64_t rows =
-      std::min(std::max<int64_t>(graph.min_batch, 1), entry.max_rows);
+  const cuda_plan::SizeValues sizes = entry.programs->TypicalSizes();
+  REFRACT_ASSIGN_OR_RETURN(const CudaPrograms::Use use,
+                           entry.programs->At(sizes, 0, instance));
+  int64_t rows = std::min(std::max<int64_t>(graph.min_batch, 1), use.max_rows);
   bool compared = false;
   while (true) {
-    const auto inputs = MakeInputs(graph, model.program().part(), rows, 1);
+    const auto inputs = MakeInputs(graph, model.program().part(), rows, 1,
+                                   entry.programs->sizes().Bind(sizes));
     // Its times are learnt from requests.
     if (!inputs.ok()) return absl::OkStatus();
     std::vector<base::TensorView> views;
@@ -195,9 +201,9 @@ absl::Status CudaDevice::Measure(Entry& entry, Loaded& loaded) {
     absl::Duration fastest = absl::InfiniteDuration();
     for (int run = 0; run < 4; ++run) {
       const absl::Time from = options_.clock->Now();
-      const auto slot = instance.Acquire(rows);
+      const auto slot = instance.Acquire(rows, use.id);
       if (!slot.ok()) return ToAbsl(slot.status());
-      FillSlot(entry.translation, instance, *slot, views, 0, 0, rows);
+      FillSlot(*use.translation, instance, *slot, views, 0, 0, rows);
       cuda::Status status = instance.Submit(*slot);
       if (status.ok()) status = instance.Wait(*slot);
       if (!status.ok()) {
@@ -207,10 +213,10 @@ absl::Status CudaDevice::Measure(Entry& entry, Loaded& loaded) {
       fastest = std::min(fastest, options_.clock->Now() - from);
       // Enough rows to be neither one tile nor whole ones, where there are so
       // many.
-      if (run == 0 && (rows >= 16 || rows == entry.max_rows) && !compared) {
+      if (run == 0 && (rows >= 16 || rows == use.max_rows) && !compared) {
         compared = true;
         const absl::StatusOr<double> error =
-            ErrorOf(*cpu, entry.translation, instance, *slot, views, context);
+            ErrorOf(*cpu, *use.translation, instance, *slot, views, context);
         if (error.ok()) loaded.error = *error;
         if (error.ok() && !(*error <= WorstError(loaded.precision))) {
           instance.Release(*slot);
@@ -227,12 +233,12 @@ absl::Status CudaDevice::Measure(Entry& entry, Loaded& loaded) {
       loaded.times.Prime(rows, fastest);
     }
     const absl::Duration spent = options_.clock->Now() - begin;
-    if (rows >= entry.max_rows ||
+    if (rows >= use.max_rows ||
         (compared && spent + 16 * fastest > options_.warm_up)) {
       return absl::OkStatus();
     }
-    rows = std::min(rows > entry.max_rows / 4 ? entry.max_rows : rows * 4,
-                    entry.max_rows);
+    rows = std::min(rows > use.max_rows / 4 ? use.max_rows : rows * 4,
+                    use.max_rows);
   }
 }
 
@@ -315,8 +321,12 @@ absl::Status CudaDevice::LoadHere(size_t model,
 }
 
 absl::Status CudaDevice::Lost(const cuda::Status& status) {
-  lost_ |= status.code() == cuda::Code::kUnavailable;
-  return ToAbsl(status);
+  return Lost(ToAbsl(status));
+}
+
+absl::Status CudaDevice::Lost(const absl::Status& status) {
+  lost_ |= absl::IsUnavailable(status);
+  return status;
 }
 
 }  // namespace refract::gpu_node

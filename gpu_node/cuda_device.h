@@ -5,7 +5,8 @@
 // into every instance (runtime/cuda) with two slots, so that the inputs of the
 // next batch are copied to the GPU while one computes. The rows of a batch are
 // written side by side straight into pinned memory; a request with more rows
-// than the largest bucket runs in several pieces.
+// than the largest bucket runs in several pieces. Requests of other sizes than
+// the batch have programs of their own (cuda_programs.h).
 //
 // All calls of the GPU's runtime are made by one thread per device, which polls
 // while anything is under way and sleeps otherwise.
@@ -51,6 +52,10 @@ class CudaDevice final : public Device {
     size_t weight_memory = 0;
     // Scratch memory of matrix products, per model and instance. Bytes.
     int64_t workspace_bytes = int64_t{32} << 20;
+    // The largest value of sizes besides the batch, where a model declares
+    // none; and what each instance of such a model reserves for it. ≥ 1; bytes.
+    int64_t max_size = 1024;
+    int64_t sized_memory = int64_t{256} << 20;
     // Operators without a form of our own; null: models with such are refused.
     std::shared_ptr<runtime::cuda_plan::ForeignOperators> foreign;
     // Time per model to measure it in Add(); zero: do not.
@@ -70,6 +75,8 @@ class CudaDevice final : public Device {
     size_t device_bytes = 0;
     size_t kernels = 0;  // per execution
     size_t foreign = 0;  // of these, LibTorch's, which no graph has
+    // CudaPrograms::Describe().
+    std::string sizes;
     ExecutionTimes times;
     // Largest difference from the CPU's float32 results on made-up inputs,
     // relative to the largest result; negative where none could be made.
@@ -121,6 +128,7 @@ class CudaDevice final : public Device {
   void Fail(int instance, const absl::Status& status, Done done);
   // A status of the leaf that ends the instance; notes when the device is lost.
   absl::Status Lost(const runtime::cuda::Status& status);
+  absl::Status Lost(const absl::Status& status);
   Work& WorkOf(int instance, int slot);
 
   const Options options_;

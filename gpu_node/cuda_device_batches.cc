@@ -37,29 +37,49 @@ absl::Status CudaDevice::UploadHere(int index, Work& work, bool* waits) {
   }
   int64_t total = 0;
   size_t good = 0;
+  const runtime::cuda_plan::SizeValues* sizes = nullptr;
+  bool same_sizes = true;
   work.parts.resize(work.batch->members.size());
   for (size_t i = 0; i < work.parts.size(); ++i) {
     BatchMember& member = work.batch->members[i];
     member.non_finite = false;
-    member.status = base::Annotate(
-        ReadMember(*entry.model, member, work.parts[i]), "on the GPU node");
+    member.status =
+        base::Annotate(ReadMember(*entry.model, entry.programs->sizes(), member,
+                                  work.parts[i]),
+                       "on the GPU node");
     if (!member.status.ok()) continue;
     total += work.parts[i].rows;
     ++good;
+    same_sizes &= sizes == nullptr || *sizes == work.parts[i].sizes;
+    sizes = &work.parts[i].sizes;
   }
   // Otherwise one by one, when they are executed.
-  if (total < 1 || total > entry.max_rows || (good > 1 && !entry.by_rows)) {
+  if (total < 1 || !same_sizes) return absl::OkStatus();
+  const absl::StatusOr<CudaPrograms::Use> use =
+      entry.programs->At(*sizes, static_cast<size_t>(index), instance);
+  if (!use.ok()) {
+    if (instance.state() == Instance::State::kFailed) {
+      return Lost(use.status());
+    }
+    for (BatchMember& member : work.batch->members) {
+      if (!member.status.ok()) continue;
+      member.status = base::Annotate(use.status(), "on the GPU node");
+    }
     return absl::OkStatus();
   }
-  const auto slot = instance.Acquire(total);
+  if (total > use->max_rows || (good > 1 && !use->by_rows)) {
+    return absl::OkStatus();
+  }
+  const auto slot = instance.Acquire(total, use->id);
   if (!slot.ok()) return Lost(slot.status());
   work.slot = *slot;
+  work.translation = use->translation;
   int64_t first = 0;
   for (size_t i = 0; i < work.parts.size(); ++i) {
     CudaPart& part = work.parts[i];
     if (!work.batch->members[i].status.ok()) continue;
     part.first = first;
-    FillSlot(entry.translation, instance, work.slot, part.inputs->views, first,
+    FillSlot(*work.translation, instance, work.slot, part.inputs->views, first,
              0, part.rows);
     first += part.rows;
   }
@@ -117,10 +137,19 @@ absl::Status CudaDevice::RunAlone(int index, Work& work, size_t i) {
   Instance& instance = *entry.instances[index];
   BatchMember& member = work.batch->members[i];
   CudaPart& part = work.parts[i];
-  if (part.rows > entry.max_rows && !entry.by_rows) {
+  const absl::StatusOr<CudaPrograms::Use> use =
+      entry.programs->At(part.sizes, static_cast<size_t>(index), instance);
+  if (!use.ok()) {
+    if (instance.state() == Instance::State::kFailed) {
+      return Lost(use.status());
+    }
+    member.status = base::Annotate(use.status(), "on the GPU node");
+    return absl::OkStatus();
+  }
+  if (part.rows > use->max_rows && !use->by_rows) {
     member.status = absl::InvalidArgumentError(
         absl::StrCat("a request of ", part.rows, " rows; model ",
-                     entry.model->name(), " takes up to ", entry.max_rows,
+                     entry.model->name(), " takes up to ", use->max_rows,
                      " on ", options_.name, " and cannot be run in pieces"));
     return absl::OkStatus();
   }
@@ -135,18 +164,18 @@ absl::Status CudaDevice::RunAlone(int index, Work& work, size_t i) {
     part.results.push_back(*std::move(result));
   }
   // About equal pieces: each takes the smallest bucket that holds it.
-  const int64_t pieces = (part.rows + entry.max_rows - 1) / entry.max_rows;
+  const int64_t pieces = (part.rows + use->max_rows - 1) / use->max_rows;
   for (int64_t piece = 0; piece < pieces; ++piece) {
     const int64_t first = part.rows * piece / pieces;
     const int64_t count = part.rows * (piece + 1) / pieces - first;
-    const auto slot = instance.Acquire(count);
+    const auto slot = instance.Acquire(count, use->id);
     if (!slot.ok()) return Lost(slot.status());
-    FillSlot(entry.translation, instance, *slot, part.inputs->views, 0, first,
+    FillSlot(*use->translation, instance, *slot, part.inputs->views, 0, first,
              count);
     cuda::Status status = instance.Submit(*slot);
     if (status.ok()) status = instance.Wait(*slot);
     if (status.ok())
-      CopyResults(entry.translation, instance, *slot, first, count, part);
+      CopyResults(*use->translation, instance, *slot, first, count, part);
     instance.Release(*slot);
     if (status.code() == cuda::Code::kInvalidArgument) {
       member.status = absl::InvalidArgumentError(
@@ -177,7 +206,7 @@ void CudaDevice::DownloadHere(int index, Work& work) {
     BatchMember& member = work.batch->members[i];
     if (!member.status.ok()) continue;
     const std::vector<base::TensorView> outputs =
-        ResultsOf(entry.translation, instance, work.slot, work.parts[i]);
+        ResultsOf(work.translation, instance, work.slot, work.parts[i]);
     member.non_finite =
         std::any_of(outputs.begin(), outputs.end(), HasNonFinite);
     absl::StatusOr<transport::OutgoingMessage> reply =

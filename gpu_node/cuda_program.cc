@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/status_macros.h"
+#include "gpu_node/bag_inputs.h"
 #include "gpu_node/cuda_work.h"
 #include "models/row_dependence.h"
 #include "runtime/cuda/instance.h"
@@ -22,29 +24,28 @@ namespace {
 namespace cuda = runtime::cuda;
 using base::TensorView;
 using runtime::RunContext;
+using runtime::cuda_plan::SizeValues;
+using runtime::cuda_plan::Translator;
 
 class CudaProgram final : public runtime::Program {
  public:
   // `cpu`: the same part, for everything but its execution.
   CudaProgram(std::shared_ptr<cuda::DeviceApi> device,
               std::unique_ptr<const Program> cpu,
-              runtime::cuda_plan::Translation translation, bool rows_alone,
+              std::unique_ptr<Translator> translator, bool may_cut,
               const CudaProgramOptions& options)
       : options_(options),
         device_(std::move(device)),
         cpu_(std::move(cpu)),
-        translation_(std::move(translation)),
-        by_rows_(rows_alone && GoesByRows(translation_)) {}
+        translator_(std::move(translator)),
+        may_cut_(may_cut) {}
 
-  absl::Status Load() {
-    auto instance = cuda::Instance::Create(
-        *device_, translation_.program, translation_.weights,
-        {.max_batch = options_.max_rows, .num_slots = 1});
-    if (!instance.ok()) return ToAbsl(instance.status());
-    REFRACT_RETURN_IF_ERROR(ToAbsl((*instance)->Load()));
+  // What can be known before a request: whether the part can be translated, and
+  // where it has one program, whether that fits.
+  absl::Status Load() const {
     absl::MutexLock lock(&mu_);
-    instance_ = *std::move(instance);
-    return absl::OkStatus();
+    if (translator_->sizes().empty()) return LoadFor({}, options_.max_rows);
+    return translator_->Translate(translator_->sizes().Smallest()).status();
   }
 
   const runtime::Part& part() const override { return cpu_->part(); }
@@ -61,6 +62,7 @@ class CudaProgram final : public runtime::Program {
     return std::vector<runtime::StepInfo>(1, {part().nodes, options_.device});
   }
   std::vector<std::string> Describe() const override {
+    absl::MutexLock lock(&mu_);
     return translation_.steps;
   }
   size_t packed_weight_bytes() const override { return 0; }
@@ -75,11 +77,22 @@ class CudaProgram final : public runtime::Program {
     REFRACT_ASSIGN_OR_RETURN(const auto specs, cpu_->OutputSpecs(inputs));
     const int64_t rows = cpu_->BatchOf(inputs).value_or(1);
     absl::MutexLock lock(&mu_);
-    if (rows > options_.max_rows && !by_rows_) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a request of ", rows, " rows; ", options_.model,
-                       " takes up to ", options_.max_rows, " on ",
-                       options_.device, " and cannot be run in pieces"));
+    REFRACT_ASSIGN_OR_RETURN(const SizeValues sizes,
+                             translator_->sizes().Of(inputs));
+    if (instance_ == nullptr || sizes != loaded_for_) {
+      // As many rows as this request has: large sizes leave room for few.
+      REFRACT_RETURN_IF_ERROR(
+          LoadFor(sizes, std::clamp<int64_t>(rows, 1, options_.max_rows)));
+    } else if (!sizes.empty() && rows > loaded_rows_ &&
+               loaded_rows_ < options_.max_rows) {
+      REFRACT_RETURN_IF_ERROR(
+          LoadFor(sizes, std::min(rows, options_.max_rows)));
+    }
+    const int64_t max_rows = loaded_rows_;
+    if (rows > max_rows && !(may_cut_ && GoesByRows(translation_))) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a request of ", rows, " rows; ", options_.model, " takes up to ",
+          max_rows, " on ", options_.device, " and cannot be run in pieces"));
     }
     CudaPart request;
     for (const std::optional<base::TensorSpec>& spec : specs) {
@@ -88,8 +101,8 @@ class CudaProgram final : public runtime::Program {
                                base::Tensor::Allocate(spec->dtype, spec->dims));
       request.results.push_back(std::move(result));
     }
-    const int64_t pieces = std::max<int64_t>(
-        1, (rows + options_.max_rows - 1) / options_.max_rows);
+    const int64_t pieces =
+        std::max<int64_t>(1, (rows + max_rows - 1) / max_rows);
     for (int64_t piece = 0; piece < pieces; ++piece) {
       const int64_t first = rows * piece / pieces;
       REFRACT_RETURN_IF_ERROR(RunPiece(
@@ -121,6 +134,22 @@ class CudaProgram final : public runtime::Program {
   }
 
  private:
+  // The program at these sizes, on the device, in place of the one before.
+  absl::Status LoadFor(const SizeValues& sizes, int64_t max_rows) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    instance_.reset();
+    REFRACT_ASSIGN_OR_RETURN(translation_, translator_->Translate(sizes));
+    auto instance = cuda::Instance::Create(
+        *device_, translation_.program, translation_.weights,
+        {.max_batch = max_rows, .num_slots = 1});
+    if (!instance.ok()) return ToAbsl(instance.status());
+    REFRACT_RETURN_IF_ERROR(ToAbsl((*instance)->Load()));
+    instance_ = *std::move(instance);
+    loaded_for_ = sizes;
+    loaded_rows_ = max_rows;
+    return absl::OkStatus();
+  }
+
   absl::Status RunPiece(absl::Span<const TensorView> inputs, int64_t first,
                         int64_t count, CudaPart& request) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -139,9 +168,12 @@ class CudaProgram final : public runtime::Program {
   const CudaProgramOptions options_;
   const std::shared_ptr<cuda::DeviceApi> device_;
   const std::unique_ptr<const Program> cpu_;
-  const runtime::cuda_plan::Translation translation_;
-  const bool by_rows_;
+  const std::unique_ptr<Translator> translator_ ABSL_PT_GUARDED_BY(mu_);
+  const bool may_cut_;  // rows do not depend on each other
   mutable absl::Mutex mu_;
+  mutable runtime::cuda_plan::Translation translation_ ABSL_GUARDED_BY(mu_);
+  mutable SizeValues loaded_for_ ABSL_GUARDED_BY(mu_);
+  mutable int64_t loaded_rows_ ABSL_GUARDED_BY(mu_) = 0;
   // Destroyed before what it reads from.
   mutable std::unique_ptr<cuda::Instance> instance_ ABSL_GUARDED_BY(mu_);
   mutable std::vector<base::Tensor> results_ ABSL_GUARDED_BY(mu_);
@@ -174,12 +206,16 @@ absl::StatusOr<std::unique_ptr<const runtime::Program>> CompileForCuda(
   translate.max_batch = fitting.max_rows;
   translate.compile = options.compile;
   translate.foreign = options.foreign.get();
-  REFRACT_ASSIGN_OR_RETURN(
-      auto translation,
-      runtime::cuda_plan::Translate(graph, part, weights, translate));
-  auto program = std::make_unique<CudaProgram>(
-      std::move(device), std::move(cpu), std::move(translation),
-      models::FindRowDependence(graph).use == models::RowUse::kAlone, fitting);
+  // Memory is allocated for the sizes of each request.
+  translate.max_size = std::numeric_limits<int32_t>::max();
+  REFRACT_ASSIGN_OR_RETURN(auto translator,
+                           Translator::Create(graph, part, weights, translate));
+  const bool may_cut =
+      models::FindRowDependence(graph).use == models::RowUse::kAlone &&
+      FindBagInputs(graph, part).bags.empty();
+  auto program =
+      std::make_unique<CudaProgram>(std::move(device), std::move(cpu),
+                                    std::move(translator), may_cut, fitting);
   REFRACT_RETURN_IF_ERROR(
       base::Annotate(program->Load(), absl::StrCat("model ", options.model)));
   return program;

@@ -28,8 +28,10 @@ struct CudaProgramOptions {
   std::shared_ptr<runtime::cuda_plan::ForeignOperators> foreign;
 };
 
-// Translates the part and loads it onto `device`. Errors as CudaDevice::Add().
-// The program's runs take turns; outputs stay until the next one.
+// Translates the part and loads it onto `device`; where sizes besides the batch
+// differ between requests, each time for those of the request. Errors as
+// CudaDevice::Add(). The program's runs take turns; outputs stay until the next
+// one. The graph must outlive it.
 absl::StatusOr<std::unique_ptr<const runtime::Program>> CompileForCuda(
     std::shared_ptr<runtime::cuda::DeviceApi> device,
     const models::Graph& graph, const runtime::Part& part,

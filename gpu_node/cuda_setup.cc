@@ -36,6 +36,10 @@ CudaSetup SetUpCuda(std::unique_ptr<runtime::cuda::DeviceApi> api,
                       : absl::StrCat(" (", loaded->foreign, " by LibTorch)"))
               << ", " << loaded->device_bytes << " bytes of device memory in "
               << options.instances << " instance(s), "
+              << (loaded->sizes.empty()
+                      ? std::string()
+                      : absl::StrCat("for sizes besides the batch: ",
+                                     loaded->sizes, ", "))
               << (loaded->error < 0
                       ? "not compared with the CPU"
                       : absl::StrCat("results differ from the CPU's float32 by "

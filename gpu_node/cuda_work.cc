@@ -98,8 +98,9 @@ bool GoesByRows(const Translation& translation) {
          std::all_of(program.outputs.begin(), program.outputs.end(), has_rows);
 }
 
-absl::Status ReadMember(const DeviceModel& model, const BatchMember& member,
-                        CudaPart& part) {
+absl::Status ReadMember(const DeviceModel& model,
+                        const runtime::cuda_plan::FreeSizes& sizes,
+                        const BatchMember& member, CudaPart& part) {
   part.inputs = std::make_unique<DeviceModel::Inputs>();
   REFRACT_RETURN_IF_ERROR(model.Read(*member.call, *part.inputs));
   REFRACT_ASSIGN_OR_RETURN(
@@ -112,6 +113,9 @@ absl::Status ReadMember(const DeviceModel& model, const BatchMember& member,
     part.specs.push_back(*spec);
   }
   part.rows = model.program().BatchOf(part.inputs->views).value_or(1);
+  if (!sizes.empty()) {
+    REFRACT_ASSIGN_OR_RETURN(part.sizes, sizes.Of(part.inputs->views));
+  }
   return absl::OkStatus();
 }
 
@@ -153,7 +157,7 @@ void CopyResults(const Translation& translation, const cuda::Instance& instance,
   }
 }
 
-std::vector<base::TensorView> ResultsOf(const Translation& translation,
+std::vector<base::TensorView> ResultsOf(const Translation* translation,
                                         const cuda::Instance& instance,
                                         cuda::SlotId slot,
                                         const CudaPart& part) {
@@ -163,7 +167,7 @@ std::vector<base::TensorView> ResultsOf(const Translation& translation,
       views.push_back(part.results[i].view());
       continue;
     }
-    const cuda::Value& value = OutputOf(translation, i);
+    const cuda::Value& value = OutputOf(*translation, i);
     const bool cut = value.rows.per_item > 0 && value.rows.fixed == 0;
     base::TensorView view;
     view.dtype = part.specs[i].dtype;
@@ -171,7 +175,7 @@ std::vector<base::TensorView> ResultsOf(const Translation& translation,
     view.bytes = *base::ByteSize(view.dtype, view.dims);
     if (view.bytes > 0) {
       view.data =
-          instance.output(slot, static_cast<size_t>(translation.outputs[i])) +
+          instance.output(slot, static_cast<size_t>(translation->outputs[i])) +
           (cut ? part.first * RowBytes(value) : 0);
     }
     views.push_back(view);

@@ -14,6 +14,7 @@
 #include "absl/types/span.h"
 #include "base/tensor.h"
 #include "gpu_node/cuda_device.h"
+#include "gpu_node/cuda_programs.h"
 #include "models/repository.h"
 #include "runtime/cuda/instance.h"
 #include "runtime/program.h"
@@ -34,15 +35,11 @@ double WorstError(runtime::cuda_plan::Precision precision);
 // A model in all instances.
 struct CudaDevice::Entry {
   const DeviceModel* model = nullptr;
-  runtime::cuda_plan::Translation translation;
-  // Destroyed before the translation, whose weights they read. All instances
-  // hold them: they are on the device once.
+  std::unique_ptr<CudaPrograms> programs;
+  // Destroyed before the programs, whose weights they read. All instances hold
+  // them: they are on the device once.
   std::shared_ptr<runtime::cuda::DeviceWeights> weights;
   std::vector<std::unique_ptr<runtime::cuda::Instance>> instances;
-  int64_t max_rows = 1;
-  // Every input and output has rows, or (an input) is the same for all rows, so
-  // that requests may be put together and cut.
-  bool by_rows = false;
   bool resident = true;
 };
 
@@ -53,6 +50,8 @@ struct CudaPart {
   std::vector<base::TensorSpec> specs;  // of the results
   int64_t rows = 0;
   int64_t first = 0;  // its first row in the slot
+  // Besides the batch's.
+  runtime::cuda_plan::SizeValues sizes;
   // Instead of the slot's, for one that was run alone.
   std::vector<base::Tensor> results;
 };
@@ -62,6 +61,8 @@ struct CudaDevice::Work {
   Entry* entry = nullptr;  // null: nothing, or lost
   std::vector<CudaPart> parts;
   runtime::cuda::SlotId slot = -1;
+  // That of the slot.
+  const runtime::cuda_plan::Translation* translation = nullptr;
 };
 
 struct CudaDevice::Pending {
@@ -74,11 +75,14 @@ struct CudaDevice::Pending {
 // Operators that LibTorch computes.
 size_t CountForeign(const runtime::cuda::Program& program);
 
+// Whether every input and output has rows, or (an input) is the same for all.
+// (Of a program at certain sizes.)
 bool GoesByRows(const runtime::cuda_plan::Translation& translation);
 
-// Decodes and checks a member's request.
-absl::Status ReadMember(const DeviceModel& model, const BatchMember& member,
-                        CudaPart& part);
+// Decodes and checks a member's request; `sizes`: those besides the batch's.
+absl::Status ReadMember(const DeviceModel& model,
+                        const runtime::cuda_plan::FreeSizes& sizes,
+                        const BatchMember& member, CudaPart& part);
 // Writes `count` rows of `inputs`, from row `from` on, to the slot's rows from
 // `to` on; what has no rows is written with the slot's first row.
 void FillSlot(const runtime::cuda_plan::Translation& translation,
@@ -90,9 +94,10 @@ void CopyResults(const runtime::cuda_plan::Translation& translation,
                  const runtime::cuda::Instance& instance,
                  runtime::cuda::SlotId slot, int64_t first, int64_t count,
                  CudaPart& part);
-// A part's results, in its own memory or in the slot's.
+// A part's results, in its own memory or in the slot's, of which `translation`
+// is the program.
 std::vector<base::TensorView> ResultsOf(
-    const runtime::cuda_plan::Translation& translation,
+    const runtime::cuda_plan::Translation* translation,
     const runtime::cuda::Instance& instance, runtime::cuda::SlotId slot,
     const CudaPart& part);
 // Largest difference between the slot's results and the CPU's for the same

@@ -87,6 +87,13 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
              "flag it is 4096")
           ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
           ->capture_default_str();
+  app.add_option(
+         "--max-size", flags.max_size,
+         "On a GPU: the largest value of sizes besides the batch (steps "
+         "of a history) that memory is reserved for, where the model "
+         "declares none; requests beyond it are refused")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
+      ->capture_default_str();
   app.add_option("--weight-memory-mib", flags.weight_memory_mib,
                  "Weights that may be in the device's memory at once (on a GPU "
                  "all that a model takes); those used longest ago make room "

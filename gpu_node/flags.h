@@ -23,6 +23,7 @@ struct Flags {
   std::optional<int64_t> batching_window_us;
   int64_t max_batch = 16384;
   bool max_batch_given = false;
+  int64_t max_size = 1024;
   double weight_memory_mib = 0;
   bool no_isolation = false;
   int pollers = 1;

@@ -97,6 +97,7 @@ int Run(const Flags& flags) {
       cuda.name = device;
       cuda.instances = options.instances;
       cuda.max_rows = options.max_batch;
+      cuda.max_size = flags.max_size;
       cuda.weight_memory = options.weight_memory;
       cuda.foreign = AtenOperatorsOn(index);
       CudaSetup setup = SetUpCuda(*std::move(gpu), cuda, *models);

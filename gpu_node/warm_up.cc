@@ -32,7 +32,8 @@ constexpr int64_t kEntriesPerRow = 2;
 // Values of all symbols for a request of `rows` rows.
 models::SymbolBindings BindingsFor(const models::Graph& graph,
                                    const runtime::Part& part,
-                                   const FoundBags& bags, int64_t rows) {
+                                   const FoundBags& bags, int64_t rows,
+                                   const models::SymbolBindings& sizes) {
   models::SymbolBindings bindings;
   const auto learn = [&](const models::SymExpr& expr) {
     for (const std::string& symbol : expr.Symbols()) {
@@ -40,6 +41,8 @@ models::SymbolBindings BindingsFor(const models::Graph& graph,
       for (const models::SymbolRange& range : graph.symbols) {
         if (range.symbol == symbol) value = std::max(value, range.min);
       }
+      const auto given = sizes.find(symbol);
+      if (given != sizes.end()) value = given->second;
       bindings[symbol] = symbol == graph.batch_symbol ? rows : value;
     }
   };
@@ -51,6 +54,7 @@ models::SymbolBindings BindingsFor(const models::Graph& graph,
     for (const size_t i : bag.entries) {
       for (const std::string& symbol :
            graph.value(part.inputs[i]).shape[0].Symbols()) {
+        if (sizes.contains(symbol)) continue;
         bindings[symbol] = std::max(bindings[symbol], kEntriesPerRow * rows);
       }
     }
@@ -163,12 +167,13 @@ double Difference(const TensorView& a, const TensorView& b, double* scale) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<Tensor>> MakeInputs(const models::Graph& graph,
-                                               const runtime::Part& part,
-                                               int64_t rows, uint32_t seed) {
+absl::StatusOr<std::vector<Tensor>> MakeInputs(
+    const models::Graph& graph, const runtime::Part& part, int64_t rows,
+    uint32_t seed, const models::SymbolBindings& sizes) {
   std::mt19937 random(seed);
   const FoundBags bags = FindBagInputs(graph, part);
-  const models::SymbolBindings bindings = BindingsFor(graph, part, bags, rows);
+  const models::SymbolBindings bindings =
+      BindingsFor(graph, part, bags, rows, sizes);
   std::vector<Tensor> inputs;
   for (const models::ValueId id : part.inputs) {
     const models::Value& value = graph.value(id);

@@ -21,12 +21,12 @@ namespace refract::gpu_node {
 // Inputs of a part with `rows` rows: floats in [-1, 1), integers 0 or 1 (ids
 // that every table has), `seed` tells which; bags of two entries on the mean,
 // where they are inputs (bag_inputs.h). Other sizes that have nothing to do
-// with the rows are 1, or the smallest that their symbol allows.
+// with the rows are as in `sizes`, those missing there 1, or the smallest that
+// their symbol allows.
 // FailedPrecondition for an input whose shape is not known.
-absl::StatusOr<std::vector<base::Tensor>> MakeInputs(const models::Graph& graph,
-                                                     const runtime::Part& part,
-                                                     int64_t rows,
-                                                     uint32_t seed);
+absl::StatusOr<std::vector<base::Tensor>> MakeInputs(
+    const models::Graph& graph, const runtime::Part& part, int64_t rows,
+    uint32_t seed, const models::SymbolBindings& sizes = {});
 
 struct WarmUpOptions {
   int64_t max_rows = 1;

@@ -233,7 +233,8 @@ class Bench {
       call.out = c.get();
       call.workspace = workspace.get();
       call.workspace_bytes = workspace_bytes;
-      Must(device_.Prepare(call.shape, workspace_bytes));
+      Must(device_.Prepare(call.shape, workspace_bytes,
+                           runtime::cuda::DeviceApi::Choice::kMeasured));
       const auto seconds =
           MeasureInTurn({[&] {
                           for (int i = 0; i < 5; ++i)

@@ -150,9 +150,10 @@ class Device final : public CudaDevice {
     REFRACT_CUDA_RETURN_IF_ERROR(MakeCurrent());
     return call.kernel->Run(call, stream.handle);
   }
-  Status Prepare(const GemmShape& shape, int64_t workspace_bytes) override {
+  Status Prepare(const GemmShape& shape, int64_t workspace_bytes,
+                 Choice choice) override {
     REFRACT_CUDA_RETURN_IF_ERROR(MakeCurrent());
-    return gemms_.Prepare(shape, workspace_bytes);
+    return gemms_.Prepare(shape, workspace_bytes, choice == Choice::kMeasured);
   }
 
   Status BeginCapture(Stream stream) override {

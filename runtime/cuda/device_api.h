@@ -82,7 +82,12 @@ class DeviceApi {
   // Chooses how to compute products of this shape, once. Launch() of a shape
   // that was not prepared fails: choosing is neither fast nor legal in a
   // capture. ResourceExhausted or Unimplemented when no algorithm takes it.
-  virtual Status Prepare(const GemmShape& shape, int64_t workspace_bytes) = 0;
+  // kFirst takes what the library puts first and measures nothing, for shapes
+  // that requests bring; of these only so many are kept, so it is called before
+  // every such launch or capture, and returns at once where the shape is known.
+  enum class Choice : uint8_t { kMeasured, kFirst };
+  virtual Status Prepare(const GemmShape& shape, int64_t workspace_bytes,
+                         Choice choice) = 0;
 
   // Between the two, work given to `stream` is recorded, not executed; anything
   // that allocates, frees, synchronises or prepares is an error.

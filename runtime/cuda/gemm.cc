@@ -132,6 +132,7 @@ struct GemmCache::Plan {
   cublasLtMatmulAlgo_t algorithm = {};
   int64_t workspace_bytes = 0;
   bool own = false;  // by our own kernel
+  bool measured = false;
 };
 
 GemmCache::GemmCache() = default;
@@ -140,6 +141,7 @@ GemmCache::~GemmCache() { Clear(); }
 void GemmCache::Clear() {
   const std::lock_guard lock(mutex_);
   plans_.clear();
+  unmeasured_.clear();
   if (handle_ != nullptr) cublasLtDestroy(handle_);
   handle_ = nullptr;
 }
@@ -152,11 +154,13 @@ Status GemmCache::Handle(cublasLtHandle_t* handle) {
   return {};
 }
 
-Status GemmCache::Prepare(const GemmShape& shape, int64_t workspace_bytes) {
+Status GemmCache::Prepare(const GemmShape& shape, int64_t workspace_bytes,
+                          bool measure) {
   const std::lock_guard lock(mutex_);
   const auto known = plans_.find(shape);
   if (known != plans_.end() &&
-      known->second->workspace_bytes <= workspace_bytes) {
+      known->second->workspace_bytes <= workspace_bytes &&
+      (known->second->measured || !measure)) {
     return {};
   }
   cublasLtHandle_t handle;
@@ -214,16 +218,32 @@ Status GemmCache::Prepare(const GemmShape& shape, int64_t workspace_bytes) {
     plan->algorithm = results[i].algo;
     plan->workspace_bytes = static_cast<int64_t>(results[i].workspaceSize);
   };
-  const int tried = count + (count == 0 || IsThin(shape) ? 1 : 0);
-  const Result<int> fastest =
-      FastestCandidate(shape, workspace_bytes, tried, own,
-                       [&](int i, const GemmCall& call, cudaStream_t stream) {
-                         take(i);
-                         return LaunchPlan(handle, *plan, call, stream);
-                       });
-  if (!fastest.ok()) return fastest.status();
-  take(*fastest);
+  if (measure) {
+    const int tried = count + (count == 0 || IsThin(shape) ? 1 : 0);
+    const Result<int> fastest =
+        FastestCandidate(shape, workspace_bytes, tried, own,
+                         [&](int i, const GemmCall& call, cudaStream_t stream) {
+                           take(i);
+                           return LaunchPlan(handle, *plan, call, stream);
+                         });
+    if (!fastest.ok()) return fastest.status();
+    take(*fastest);
+  } else {
+    take(0);
+  }
+  plan->measured = measure;
+  if (known != plans_.end() && !known->second->measured) {
+    unmeasured_.erase(std::find_if(
+        unmeasured_.begin(), unmeasured_.end(), [&](const GemmShape& other) {
+          return !(other < shape) && !(shape < other);
+        }));
+  }
+  if (!measure) unmeasured_.push_back(shape);
   plans_[shape] = std::move(plan);
+  if (unmeasured_.size() > kMaxUnmeasured) {
+    plans_.erase(unmeasured_.front());
+    unmeasured_.pop_front();
+  }
   return {};
 }
 

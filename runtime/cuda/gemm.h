@@ -8,7 +8,9 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -19,8 +21,9 @@
 namespace refract::runtime::cuda {
 
 // Descriptors and the algorithm of each shape: of the candidates the one that
-// is fastest here (gemm_trial.h), measured once and kept. Thread-safe. Of one
-// device, which must be current.
+// is fastest here (gemm_trial.h), measured once and kept; or the first one,
+// unmeasured, for the last kMaxUnmeasured shapes that were asked for so.
+// Thread-safe. Of one device, which must be current.
 class GemmCache {
  public:
   GemmCache();
@@ -28,7 +31,11 @@ class GemmCache {
   GemmCache(const GemmCache&) = delete;
   GemmCache& operator=(const GemmCache&) = delete;
 
-  Status Prepare(const GemmShape& shape, int64_t workspace_bytes);
+  // A few kilobytes of the host's memory each.
+  static constexpr size_t kMaxUnmeasured = 4096;
+
+  // What was measured is not taken back.
+  Status Prepare(const GemmShape& shape, int64_t workspace_bytes, bool measure);
   // FailedPrecondition for a shape that was not prepared. May be captured.
   Status Launch(const GemmCall& call, cudaStream_t stream);
   // Forgets everything: after the device was reset, or before.
@@ -45,6 +52,7 @@ class GemmCache {
   std::mutex mutex_;
   cublasLtHandle_t handle_ = nullptr;
   std::map<GemmShape, std::unique_ptr<const Plan>> plans_;
+  std::deque<GemmShape> unmeasured_;  // the oldest first
 };
 
 }  // namespace refract::runtime::cuda

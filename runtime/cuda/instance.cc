@@ -39,60 +39,86 @@ Result<std::unique_ptr<Instance>> Instance::Create(
 Instance::Instance(DeviceApi& device, Program program,
                    std::shared_ptr<DeviceWeights> weights,
                    const InstanceOptions& options)
-    : device_(device),
-      program_(std::move(program)),
-      weights_(std::move(weights)),
-      options_(options),
-      buckets_(Buckets(options.max_batch)) {
-  for (size_t i = 0; i < program_.ops.size(); ++i) {
-    const bool foreign =
-        std::holds_alternative<ForeignOp>(program_.ops[i].kind);
-    if (foreign || segments_.empty() || segments_.back().foreign) {
-      segments_.push_back({i, i, foreign});
-    }
-    segments_.back().end = i + 1;
-  }
-  for (int64_t bucket : buckets_) {
-    plans_.push_back(PlanMemory(program_, bucket, options_.max_batch));
-    memory_.arena_bytes =
-        std::max(memory_.arena_bytes, plans_.back().arena_bytes);
+    : device_(device), weights_(std::move(weights)), options_(options) {
+  variants_.push_back(std::make_unique<Variant>());
+  Variant& first = *variants_[0];
+  first.program = std::move(program);
+  first.segments = SegmentsOf(first.program);
+  PlanBuckets(options_.max_batch, first);
+  first.shared_weights = first.plans[0].weight_offsets;
+  for (const MemoryPlan& plan : first.plans) {
+    memory_.arena_bytes = std::max(memory_.arena_bytes, plan.arena_bytes);
   }
   const auto control = static_cast<int64_t>(sizeof(Control));
-  memory_.weight_bytes = plans_[0].weight_bytes;
+  slot_device_bytes_ = first.plans[0].slot_bytes;
+  slot_host_bytes_ = PlacePinned(first.program, options_.max_batch,
+                                 first.host_inputs, first.host_outputs);
+  memory_.weight_bytes = first.plans[0].weight_bytes;
   memory_.slot_bytes =
       options_.num_slots *
-      (plans_[0].slot_bytes + RoundUp(control, kAllocationAlignBytes));
+      (slot_device_bytes_ + RoundUp(control, kAllocationAlignBytes));
   memory_.workspace_bytes = options_.workspace_bytes;
-
+  // The control block as sent, and as returned.
+  memory_.pinned_bytes = options_.num_slots * (slot_host_bytes_ + 2 * control);
   for (int i = 0; i < options_.num_slots; ++i) {
-    auto slot = std::make_unique<Slot>();
-    int64_t bytes = 0;
-    auto place = [&](ValueId id) {
-      const Value& value = program_.value(id);
-      const int64_t offset = bytes;
-      bytes += RoundUp(value.rows.At(options_.max_batch) * DenseRowBytes(value),
-                       kAllocationAlignBytes);
-      return offset;
-    };
-    for (ValueId id : program_.inputs) slot->host_inputs.push_back(place(id));
-    for (ValueId id : program_.outputs) slot->host_outputs.push_back(place(id));
-    slot->host_control = bytes;
-    bytes += 2 * control;  // as sent, as returned
-    memory_.pinned_bytes += bytes;
-    slots_.push_back(std::move(slot));
+    slots_.push_back(std::make_unique<Slot>());
+    slots_.back()->index = static_cast<size_t>(i);
   }
+}
+
+std::vector<Instance::Segment> Instance::SegmentsOf(const Program& program) {
+  std::vector<Segment> segments;
+  for (size_t i = 0; i < program.ops.size(); ++i) {
+    const bool foreign = std::holds_alternative<ForeignOp>(program.ops[i].kind);
+    if (foreign || segments.empty() || segments.back().foreign) {
+      segments.push_back({i, i, foreign});
+    }
+    segments.back().end = i + 1;
+  }
+  return segments;
+}
+
+void Instance::PlanBuckets(int64_t max_batch, Variant& variant) {
+  variant.buckets = Buckets(max_batch);
+  for (int64_t bucket : variant.buckets) {
+    variant.plans.push_back(PlanMemory(variant.program, bucket, max_batch));
+  }
+}
+
+int64_t Instance::PlacePinned(const Program& program, int64_t max_batch,
+                              std::vector<int64_t>& inputs,
+                              std::vector<int64_t>& outputs) {
+  int64_t bytes = 0;
+  const auto place = [&](ValueId id) {
+    const Value& value = program.value(id);
+    const int64_t offset = bytes;
+    bytes += RoundUp(value.rows.At(max_batch) * DenseRowBytes(value),
+                     kAllocationAlignBytes);
+    return offset;
+  };
+  inputs.clear();
+  outputs.clear();
+  for (ValueId id : program.inputs) inputs.push_back(place(id));
+  for (ValueId id : program.outputs) outputs.push_back(place(id));
+  return bytes;
 }
 
 Instance::~Instance() { Unload(); }
 
+const Program& Instance::program() const { return variants_[0]->program; }
+const std::vector<int64_t>& Instance::buckets() const {
+  return variants_[0]->buckets;
+}
+
 Status Instance::Load() {
   if (state_ != State::kUnloaded) {
     return Status(Code::kFailedPrecondition,
-                  "model " + program_.name + ": Load() needs Unload() first");
+                  "model " + name() + ": Load() needs Unload() first");
   }
   Status status = LoadOrFail();
   if (status.ok()) {
     state_ = State::kReady;
+    ++loads_;
   } else {
     Unload();
   }
@@ -101,7 +127,7 @@ Status Instance::Load() {
 
 Status Instance::LoadOrFail() {
   REFRACT_CUDA_RETURN_IF_ERROR(AllocateAll());
-  REFRACT_CUDA_RETURN_IF_ERROR(PrepareProducts());
+  REFRACT_CUDA_RETURN_IF_ERROR(PrepareAll());
   return CaptureAll();
 }
 
@@ -116,7 +142,7 @@ Status Instance::AllocateAll() {
     if (status.code() != Code::kResourceExhausted) return status;
     return Status(
         Code::kResourceExhausted,
-        "model " + program_.name + " needs " + std::to_string(bytes) +
+        "model " + name() + " needs " + std::to_string(bytes) +
             " bytes of device memory (weights " + std::to_string(weight_bytes) +
             ", intermediates " + std::to_string(memory_.arena_bytes) +
             ", slots " + std::to_string(memory_.slot_bytes) + ", workspace " +
@@ -162,6 +188,7 @@ Status Instance::AllocateAll() {
     // Padding columns must be zero, and nothing of another process may be read.
     REFRACT_CUDA_RETURN_IF_ERROR(device_.Clear(
         slot->device, memory_.slot_bytes / options_.num_slots, compute_));
+    slot->cleared_for = variants_[0]->serial;
   }
   // Once, so that the first runs compute on numbers.
   if (memory_.arena_bytes > 0) {
@@ -171,51 +198,78 @@ Status Instance::AllocateAll() {
   return device_.Synchronize(compute_);
 }
 
-Status Instance::PrepareProducts() {
-  for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-    for (const Op& op : program_.ops) {
-      if (std::holds_alternative<ForeignOp>(op.kind)) continue;
-      const Call call = MakeCall(op, bucket, *slots_[0]);
-      if (const auto* gemm = std::get_if<GemmCall>(&call)) {
-        Status status = device_.Prepare(gemm->shape, memory_.workspace_bytes);
-        if (!status.ok()) {
-          return Status(status.code(), "model " + program_.name +
-                                           ", operator " + op.name + ": " +
-                                           status.message());
-        }
-      }
+Status Instance::Name(const Status& status, const Program& program,
+                      const Op& op, int64_t batch) const {
+  return Status(status.code(),
+                "model " + program.name + ", operator " + op.name + ", batch " +
+                    std::to_string(batch) + ": " + status.message());
+}
+
+Status Instance::PrepareProducts(const Segment& segment, const Place& place,
+                                 DeviceApi::Choice choice) {
+  const Program& program = place.variant.program;
+  for (size_t i = segment.begin; i < segment.end && !segment.foreign; ++i) {
+    const Op& op = program.ops[i];
+    if (!std::holds_alternative<LinearOp>(op.kind)) continue;
+    const Call call = MakeCall(op, place);
+    Status status = device_.Prepare(std::get<GemmCall>(call).shape,
+                                    memory_.workspace_bytes, choice);
+    if (!status.ok()) {
+      return Name(status, program, op, place.variant.buckets[place.bucket]);
+    }
+  }
+  return {};
+}
+
+Status Instance::PrepareAll() {
+  Variant& first = *variants_[0];
+  for (size_t bucket = 0; bucket < first.buckets.size(); ++bucket) {
+    for (const Segment& segment : first.segments) {
+      REFRACT_CUDA_RETURN_IF_ERROR(PrepareProducts(
+          segment, {first, bucket, *slots_[0]}, DeviceApi::Choice::kMeasured));
     }
   }
   return {};
 }
 
 Status Instance::CaptureAll() {
+  Variant& first = *variants_[0];
+  first.captured.resize(slots_.size());
   // The first run of a kernel may load its code, which no capture allows.
   for (auto& slot : slots_) {
-    for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-      for (const Segment& segment : segments_) {
+    auto& captured = first.captured[slot->index];
+    captured.resize(first.buckets.size());
+    for (size_t bucket = 0; bucket < first.buckets.size(); ++bucket) {
+      const Place place = {first, bucket, *slot};
+      for (const Segment& segment : first.segments) {
         REFRACT_CUDA_RETURN_IF_ERROR(
-            LaunchSegment(segment, bucket, *slot, buckets_[bucket]));
+            LaunchSegment(segment, place, first.buckets[bucket]));
       }
       REFRACT_CUDA_RETURN_IF_ERROR(device_.Synchronize(compute_));
       if (!options_.use_graphs) continue;
-      slot->graphs.emplace_back();
-      for (const Segment& segment : segments_) {
-        slot->graphs.back().emplace_back();
-        if (segment.foreign) continue;
-        auto graph = Capture(segment, bucket, *slot);
-        if (!graph.ok()) return graph.status();
-        slot->graphs.back().back() = *graph;
-      }
+      REFRACT_CUDA_RETURN_IF_ERROR(
+          CaptureSegments(place, captured[bucket].graphs));
     }
   }
   return {};
 }
 
-Result<Graph> Instance::Capture(const Segment& segment, size_t bucket,
-                                Slot& slot) {
+Status Instance::CaptureSegments(const Place& place,
+                                 std::vector<Graph>& graphs) {
+  for (const Segment& segment : place.variant.segments) {
+    graphs.emplace_back();
+    if (segment.foreign) continue;
+    auto graph = Capture(segment, place);
+    if (!graph.ok()) return graph.status();
+    graphs.back() = *graph;
+  }
+  return {};
+}
+
+Result<Graph> Instance::Capture(const Segment& segment, const Place& place) {
   REFRACT_CUDA_RETURN_IF_ERROR(device_.BeginCapture(compute_));
-  Status launched = LaunchSegment(segment, bucket, slot, buckets_[bucket]);
+  Status launched =
+      LaunchSegment(segment, place, place.variant.buckets[place.bucket]);
   // Always: a stream that keeps capturing is of no use to anybody.
   auto graph = device_.EndCapture(compute_);
   if (launched.ok()) return graph;
@@ -223,28 +277,29 @@ Result<Graph> Instance::Capture(const Segment& segment, size_t bucket,
   return launched;
 }
 
-std::byte* Instance::Address(ValueId id, size_t bucket,
-                             const Slot& slot) const {
-  const Value& value = program_.value(id);
+std::byte* Instance::Address(ValueId id, const Place& place) const {
+  const Variant& variant = place.variant;
+  const Value& value = variant.program.value(id);
   const auto root = static_cast<size_t>(value.root);
-  const MemoryPlan& plan = plans_[bucket];
+  const MemoryPlan& plan = variant.plans[place.bucket];
   std::byte* base;
   if (plan.weight_offsets[root] >= 0) {
-    base = weight_memory_ + plan.weight_offsets[root];
+    base = variant.shared_weights[root] >= 0
+               ? weight_memory_ + variant.shared_weights[root]
+               : variant.own_memory + variant.own_offsets[root];
   } else if (plan.slot_offsets[root] >= 0) {
-    base = slot.device + plan.slot_offsets[root];
+    base = place.slot.device + plan.slot_offsets[root];
   } else {
     base = arena_ + plan.arena_offsets[root];
   }
   return base + value.first_col * SizeOf(value.dtype);
 }
 
-LoweringContext Instance::ContextOf(size_t bucket, const Slot& slot) const {
-  auto* control =
-      reinterpret_cast<Control*>(slot.device + plans_[0].slot_bytes);
+LoweringContext Instance::ContextOf(const Place& place) const {
+  auto* control = reinterpret_cast<Control*>(DeviceControl(place.slot));
   return {
-      .program = program_,
-      .batch = buckets_[bucket],
+      .program = place.variant.program,
+      .batch = place.variant.buckets[place.bucket],
       .workspace = workspace_,
       .workspace_bytes = memory_.workspace_bytes,
       .device_batch = &control->batch,
@@ -252,30 +307,26 @@ LoweringContext Instance::ContextOf(size_t bucket, const Slot& slot) const {
   };
 }
 
-Call Instance::MakeCall(const Op& op, size_t bucket, Slot& slot) const {
-  return Lower(op, ContextOf(bucket, slot),
-               [&](ValueId id) -> void* { return Address(id, bucket, slot); });
+Call Instance::MakeCall(const Op& op, const Place& place) const {
+  return Lower(op, ContextOf(place),
+               [&](ValueId id) -> void* { return Address(id, place); });
 }
 
-Status Instance::LaunchSegment(const Segment& segment, size_t bucket,
-                               Slot& slot, int64_t items) {
+Status Instance::LaunchSegment(const Segment& segment, const Place& place,
+                               int64_t items) {
+  const Program& program = place.variant.program;
   for (size_t i = segment.begin; i < segment.end; ++i) {
-    const Op& op = program_.ops[i];
+    const Op& op = program.ops[i];
     const auto* foreign = std::get_if<ForeignOp>(&op.kind);
     Status status =
         foreign == nullptr
-            ? device_.Launch(MakeCall(op, bucket, slot), compute_)
-            : device_.Run(LowerForeign(*foreign, ContextOf(bucket, slot), items,
+            ? device_.Launch(MakeCall(op, place), compute_)
+            : device_.Run(LowerForeign(*foreign, ContextOf(place), items,
                                        [&](ValueId id) -> void* {
-                                         return Address(id, bucket, slot);
+                                         return Address(id, place);
                                        }),
                           compute_);
-    if (!status.ok()) {
-      return Status(status.code(), "model " + program_.name + ", operator " +
-                                       op.name + ", batch " +
-                                       std::to_string(items) + ": " +
-                                       status.message());
-    }
+    if (!status.ok()) return Name(status, program, op, items);
   }
   return {};
 }
@@ -285,13 +336,11 @@ void Instance::Unload() {
   for (Stream stream : {upload_, compute_, download_}) {
     if (stream.handle != nullptr) (void)device_.Synchronize(stream);
   }
+  for (auto& variant : variants_) {
+    if (variant != nullptr) Discard(*variant);
+  }
+  variants_.resize(1);
   for (auto& slot : slots_) {
-    for (const std::vector<Graph>& graphs : slot->graphs) {
-      for (Graph graph : graphs) {
-        if (graph.handle != nullptr) (void)device_.DestroyGraph(graph);
-      }
-    }
-    slot->graphs.clear();
     for (Event* event : {&slot->uploaded, &slot->computed, &slot->downloaded}) {
       if (event->handle != nullptr) (void)device_.DestroyEvent(*event);
       *event = {};

@@ -17,6 +17,12 @@
 //
 // Upload(slot) may come before Submit(), while another slot computes.
 //
+// A program is for fixed sizes but the batch. Where others differ between
+// requests, the same model at other sizes is added while the instance serves
+// (AddVariant()): it uses the memory of the first program, which is for the
+// largest sizes, and as large batches as fit there. Its kernels are launched
+// one by one at first, and captured when a bucket has come again a few times.
+//
 // Requests compute in the order of Submit(). Rows of a bucket beyond the batch
 // are computed from whatever the slot held before, and never leave the device:
 // rows must not depend on each other.
@@ -54,7 +60,16 @@ struct InstanceOptions {
   bool use_graphs = true;
   // Of weights that are the instance's own: WeightOptions::keep_pinned.
   bool keep_pinned_weights = false;
+  // Programs that AddVariant() takes at a time, each with its graphs; and the
+  // largest batch that they may have, where there is memory for it.
+  int max_variants = 0;
+  int64_t max_variant_batch = 0;
 };
+
+// Runs of a bucket of an added program, in one slot, before it is captured: a
+// capture costs about as much as a few launches of the same kernels, and pays
+// only for sizes that come again.
+inline constexpr int kRunsBeforeCapture = 3;
 
 // Device memory of one instance.
 struct MemoryReport {
@@ -80,6 +95,9 @@ struct InstanceStats {
 };
 
 using SlotId = int;
+// One of an instance's programs.
+using VariantId = int;
+inline constexpr VariantId kFirstProgram = 0;
 
 class Instance {
  public:
@@ -105,20 +123,38 @@ class Instance {
   Status Load();
   // Waits for what runs, then releases everything; the weights' memory with the
   // last instance that is loaded with them. Never fails: a device that is lost
-  // has nothing left to release.
+  // has nothing left to release. Added programs are gone.
   void Unload();
 
+  // The same model at other sizes; `weights` as at Create(). Those that the
+  // first program has too are shared, by the address of their data; others are
+  // uploaded. ResourceExhausted, naming what is missing: not even a batch of
+  // one fits, there are max_variants already, or no memory for weights of its
+  // own.
+  Result<VariantId> AddVariant(Program program,
+                               std::vector<WeightData> weights);
+  // FailedPrecondition while a slot is in use with it, or if it is none.
+  Status DropVariant(VariantId variant);
+  // Whether a slot is in use with it.
+  bool InUse(VariantId variant) const;
+  // 0: there is no such program.
+  int64_t MaxBatch(VariantId variant) const;
+
   State state() const { return state_; }
+  // How often Load() succeeded: programs that were added before the last time
+  // are gone.
+  uint64_t loads() const { return loads_; }
   // DeviceWeights::DropPinned(): before a Reset().
   void DropPinnedWeights() { weights_->DropPinned(); }
-  const Program& program() const { return program_; }
-  const std::vector<int64_t>& buckets() const { return buckets_; }
+  // The first program, and its buckets.
+  const Program& program() const;
+  const std::vector<int64_t>& buckets() const;
   const MemoryReport& memory() const { return memory_; }
   const InstanceStats& stats() const { return stats_; }
 
   // A free slot for a request of `batch` items. InvalidArgument names the limit
   // when no bucket takes it, ResourceExhausted when all slots are taken.
-  Result<SlotId> Acquire(int64_t batch);
+  Result<SlotId> Acquire(int64_t batch, VariantId variant = kFirstProgram);
   // Pinned memory for input `i`: rows of that batch, dense.
   std::byte* input(SlotId slot, size_t i);
   int64_t input_bytes(SlotId slot, size_t i) const;
@@ -150,6 +186,13 @@ class Instance {
  private:
   enum class Phase : uint8_t { kFree, kFilling, kUploading, kSubmitted, kDone };
   struct Slot;
+  struct Variant;
+  // What a launch is for.
+  struct Place {
+    Variant& variant;
+    size_t bucket;
+    Slot& slot;
+  };
 
   // Operators [begin, end): one graph, or one of somebody else's.
   struct Segment {
@@ -161,18 +204,40 @@ class Instance {
   Instance(DeviceApi& device, Program program,
            std::shared_ptr<DeviceWeights> weights,
            const InstanceOptions& options);
+  const std::string& name() const;
+
+  static std::vector<Segment> SegmentsOf(const Program& program);
+  Variant* Find(VariantId variant) const;
+  // The program's buckets up to `max_batch`, with where everything lies.
+  static void PlanBuckets(int64_t max_batch, Variant& variant);
+  // Offsets in a slot's pinned memory; gives its size.
+  static int64_t PlacePinned(const Program& program, int64_t max_batch,
+                             std::vector<int64_t>& inputs,
+                             std::vector<int64_t>& outputs);
+  // The largest batch up to which everything fits into the memory that there
+  // is; 0, and why, if not even 1.
+  int64_t FittingBatch(const Program& program, std::string* why) const;
+  Status ShareWeights(std::vector<WeightData> weights, Variant& variant);
+  void Discard(Variant& variant);
 
   Status LoadOrFail();
   Status AllocateAll();
-  Status PrepareProducts();
+  Status PrepareProducts(const Segment& segment, const Place& place,
+                         DeviceApi::Choice choice);
+  Status PrepareAll();
   Status CaptureAll();
-  Result<Graph> Capture(const Segment& segment, size_t bucket, Slot& slot);
+  Status CaptureSegments(const Place& place, std::vector<Graph>& graphs);
+  Result<Graph> Capture(const Segment& segment, const Place& place);
   // `items`: of the bucket's, those that operators of somebody else's see.
-  Status LaunchSegment(const Segment& segment, size_t bucket, Slot& slot,
+  Status LaunchSegment(const Segment& segment, const Place& place,
                        int64_t items);
-  LoweringContext ContextOf(size_t bucket, const Slot& slot) const;
-  Call MakeCall(const Op& op, size_t bucket, Slot& slot) const;
-  std::byte* Address(ValueId id, size_t bucket, const Slot& slot) const;
+  Place PlaceOf(Slot& slot) const;
+  LoweringContext ContextOf(const Place& place) const;
+  Call MakeCall(const Op& op, const Place& place) const;
+  std::byte* Address(ValueId id, const Place& place) const;
+  std::byte* DeviceControl(const Slot& slot) const;
+  Status Name(const Status& status, const Program& program, const Op& op,
+              int64_t batch) const;
   Status StartUpload(Slot& slot);
   Status SubmitTo(Slot& slot);
   Status Compute(Slot& slot);
@@ -182,16 +247,18 @@ class Instance {
   Status CheckSlot(SlotId slot, Phase phase) const;
 
   DeviceApi& device_;
-  const Program program_;
   const std::shared_ptr<DeviceWeights> weights_;
   const InstanceOptions options_;
-  const std::vector<int64_t> buckets_;
-  std::vector<Segment> segments_;
-  std::vector<MemoryPlan> plans_;  // per bucket
+  // By id; null: dropped. The first one is the instance's own.
+  std::vector<std::unique_ptr<Variant>> variants_;
+  uint64_t next_serial_ = 0;
+  // Of a slot, before its control block.
+  int64_t slot_device_bytes_ = 0, slot_host_bytes_ = 0;
   MemoryReport memory_;
   InstanceStats stats_;
 
   State state_ = State::kUnloaded;
+  uint64_t loads_ = 0;
   Status failure_;
   std::byte* weight_memory_ = nullptr;
   bool holds_weights_ = false;

@@ -39,8 +39,7 @@ bool IsFinite(const Value& value, const std::byte* data, int64_t rows) {
 
 Status Instance::Fail(Status status) {
   state_ = State::kFailed;
-  failure_ =
-      Status(status.code(), "model " + program_.name + ": " + status.message());
+  failure_ = Status(status.code(), "model " + name() + ": " + status.message());
   return failure_;
 }
 
@@ -50,23 +49,29 @@ Status Instance::CheckSlot(SlotId slot, Phase phase) const {
       static_cast<size_t>(slot) >= slots_.size() ||
       slots_[static_cast<size_t>(slot)]->phase != phase) {
     return Status(Code::kFailedPrecondition,
-                  "model " + program_.name + ": slot " + std::to_string(slot) +
+                  "model " + name() + ": slot " + std::to_string(slot) +
                       " is not in the state for this call");
   }
   return {};
 }
 
-Result<SlotId> Instance::Acquire(int64_t batch) {
+Result<SlotId> Instance::Acquire(int64_t batch, VariantId variant) {
   if (state_ == State::kFailed) return failure_;
   if (state_ == State::kUnloaded) {
     return Status(Code::kFailedPrecondition,
-                  "model " + program_.name + " is not loaded");
+                  "model " + name() + " is not loaded");
   }
-  const int bucket = BucketOf(buckets_, batch);
+  const Variant* const program = Find(variant);
+  if (program == nullptr) {
+    return Status(
+        Code::kFailedPrecondition,
+        "model " + name() + " has no program " + std::to_string(variant));
+  }
+  const int bucket = BucketOf(program->buckets, batch);
   if (bucket < 0) {
-    return InvalidArgument("model " + program_.name + ": batch " +
+    return InvalidArgument("model " + name() + ": batch " +
                            std::to_string(batch) + " is outside 1 to " +
-                           std::to_string(options_.max_batch));
+                           std::to_string(program->buckets.back()));
   }
   for (size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = *slots_[i];
@@ -74,30 +79,33 @@ Result<SlotId> Instance::Acquire(int64_t batch) {
     slot.phase = Phase::kFilling;
     slot.batch = batch;
     slot.bucket = static_cast<size_t>(bucket);
+    slot.variant = variant;
     return static_cast<SlotId>(i);
   }
-  return Status(Code::kResourceExhausted, "model " + program_.name + ": all " +
+  return Status(Code::kResourceExhausted, "model " + name() + ": all " +
                                               std::to_string(slots_.size()) +
                                               " slots are taken");
 }
 
-std::byte* Instance::input(SlotId slot, size_t i) {
-  Slot& s = *slots_[static_cast<size_t>(slot)];
-  return s.host + s.host_inputs[i];
+std::byte* Instance::input(SlotId id, size_t i) {
+  const Slot& slot = *slots_[static_cast<size_t>(id)];
+  return slot.host + Find(slot.variant)->host_inputs[i];
 }
-const std::byte* Instance::output(SlotId slot, size_t i) const {
-  const Slot& s = *slots_[static_cast<size_t>(slot)];
-  return s.host + s.host_outputs[i];
+const std::byte* Instance::output(SlotId id, size_t i) const {
+  const Slot& slot = *slots_[static_cast<size_t>(id)];
+  return slot.host + Find(slot.variant)->host_outputs[i];
 }
-int64_t Instance::input_bytes(SlotId slot, size_t i) const {
-  const Value& value = program_.value(program_.inputs[i]);
-  return value.rows.At(slots_[static_cast<size_t>(slot)]->batch) *
-         DenseRowBytes(value);
+int64_t Instance::input_bytes(SlotId id, size_t i) const {
+  const Slot& slot = *slots_[static_cast<size_t>(id)];
+  const Program& program = Find(slot.variant)->program;
+  const Value& value = program.value(program.inputs[i]);
+  return value.rows.At(slot.batch) * DenseRowBytes(value);
 }
-int64_t Instance::output_bytes(SlotId slot, size_t i) const {
-  const Value& value = program_.value(program_.outputs[i]);
-  return value.rows.At(slots_[static_cast<size_t>(slot)]->batch) *
-         DenseRowBytes(value);
+int64_t Instance::output_bytes(SlotId id, size_t i) const {
+  const Slot& slot = *slots_[static_cast<size_t>(id)];
+  const Program& program = Find(slot.variant)->program;
+  const Value& value = program.value(program.outputs[i]);
+  return value.rows.At(slot.batch) * DenseRowBytes(value);
 }
 
 Status Instance::Upload(SlotId id) {
@@ -129,56 +137,68 @@ Status Instance::Submit(SlotId id) {
   if (!status.ok()) return Fail(std::move(status));
   ++stats_.requests;
   stats_.items += static_cast<uint64_t>(slot.batch);
-  stats_.padding_items +=
-      static_cast<uint64_t>(buckets_[slot.bucket] - slot.batch);
+  stats_.padding_items += static_cast<uint64_t>(
+      Find(slot.variant)->buckets[slot.bucket] - slot.batch);
   return {};
 }
 
 Status Instance::StartUpload(Slot& slot) {
-  for (size_t i = 0; i < program_.inputs.size(); ++i) {
-    const ValueId id = program_.inputs[i];
-    const Value& value = program_.value(id);
+  const Place place = PlaceOf(slot);
+  const Program& program = place.variant.program;
+  if (slot.cleared_for != place.variant.serial) {
+    // It held another layout: columns of padding are to be zero, ids of rows to
+    // spare ids.
+    if (slot_device_bytes_ > 0) {
+      REFRACT_CUDA_RETURN_IF_ERROR(device_.Clear(
+          slot.device, place.variant.plans[0].slot_bytes, upload_));
+    }
+    slot.cleared_for = place.variant.serial;
+  }
+  for (size_t i = 0; i < program.inputs.size(); ++i) {
+    const ValueId id = program.inputs[i];
+    const Value& value = program.value(id);
     REFRACT_CUDA_RETURN_IF_ERROR(device_.CopyToDevice(
-        {Address(id, slot.bucket, slot), value.ld * SizeOf(value.dtype),
-         slot.host + slot.host_inputs[i], DenseRowBytes(value),
+        {Address(id, place), value.ld * SizeOf(value.dtype),
+         slot.host + place.variant.host_inputs[i], DenseRowBytes(value),
          DenseRowBytes(value), value.rows.At(slot.batch)},
         upload_));
   }
   // A copy takes its microseconds whatever its size: only where it is read.
-  if (program_.reads_batch() || program_.counts_faults()) {
+  if (program.reads_batch() || program.counts_faults()) {
     const auto control_bytes = static_cast<int64_t>(sizeof(Control));
     const Control control = {static_cast<int32_t>(slot.batch), 0};
-    std::memcpy(slot.host + slot.host_control, &control, sizeof(control));
-    std::byte* device_control = slot.device + plans_[0].slot_bytes;
-    REFRACT_CUDA_RETURN_IF_ERROR(device_.CopyToDevice(
-        {device_control, control_bytes, slot.host + slot.host_control,
-         control_bytes, control_bytes, 1},
-        upload_));
+    std::byte* const host_control = slot.host + slot_host_bytes_;
+    std::memcpy(host_control, &control, sizeof(control));
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        device_.CopyToDevice({DeviceControl(slot), control_bytes, host_control,
+                              control_bytes, control_bytes, 1},
+                             upload_));
   }
   return device_.Record(slot.uploaded, upload_);
 }
 
 Status Instance::SubmitTo(Slot& slot) {
-  const auto control_bytes = static_cast<int64_t>(sizeof(Control));
-  std::byte* device_control = slot.device + plans_[0].slot_bytes;
   REFRACT_CUDA_RETURN_IF_ERROR(device_.StreamWait(compute_, slot.uploaded));
   REFRACT_CUDA_RETURN_IF_ERROR(Compute(slot));
   REFRACT_CUDA_RETURN_IF_ERROR(device_.Record(slot.computed, compute_));
 
+  const Place place = PlaceOf(slot);
+  const Program& program = place.variant.program;
   REFRACT_CUDA_RETURN_IF_ERROR(device_.StreamWait(download_, slot.computed));
-  for (size_t i = 0; i < program_.outputs.size(); ++i) {
-    const ValueId id = program_.outputs[i];
-    const Value& value = program_.value(id);
+  for (size_t i = 0; i < program.outputs.size(); ++i) {
+    const ValueId id = program.outputs[i];
+    const Value& value = program.value(id);
     REFRACT_CUDA_RETURN_IF_ERROR(device_.CopyToHost(
-        {slot.host + slot.host_outputs[i], DenseRowBytes(value),
-         Address(id, slot.bucket, slot), value.ld * SizeOf(value.dtype),
+        {slot.host + place.variant.host_outputs[i], DenseRowBytes(value),
+         Address(id, place), value.ld * SizeOf(value.dtype),
          DenseRowBytes(value), value.rows.At(slot.batch)},
         download_));
   }
-  if (program_.counts_faults()) {
+  if (program.counts_faults()) {
+    const auto control_bytes = static_cast<int64_t>(sizeof(Control));
     REFRACT_CUDA_RETURN_IF_ERROR(device_.CopyToHost(
-        {slot.host + slot.host_control + control_bytes, control_bytes,
-         device_control, control_bytes, control_bytes, 1},
+        {slot.host + slot_host_bytes_ + control_bytes, control_bytes,
+         DeviceControl(slot), control_bytes, control_bytes, 1},
         download_));
   }
   return device_.Record(slot.downloaded, download_);
@@ -214,12 +234,25 @@ Status Instance::WaitForCompute() {
 
 Status Instance::Compute(Slot& slot) {
   slot.refused = Status();
-  for (size_t i = 0; i < segments_.size(); ++i) {
-    Status status =
-        options_.use_graphs && !segments_[i].foreign
-            ? device_.Launch(slot.graphs[slot.bucket][i], compute_)
-            : LaunchSegment(segments_[i], slot.bucket, slot, slot.batch);
-    if (segments_[i].foreign && status.code() == Code::kInvalidArgument) {
+  const Place place = PlaceOf(slot);
+  Variant& variant = place.variant;
+  Variant::Captured& captured = variant.captured[slot.index][slot.bucket];
+  if (slot.variant != kFirstProgram && captured.graphs.empty()) {
+    for (const Segment& segment : variant.segments) {
+      REFRACT_CUDA_RETURN_IF_ERROR(
+          PrepareProducts(segment, place, DeviceApi::Choice::kFirst));
+    }
+    // What was launched has loaded its code.
+    if (options_.use_graphs && captured.runs++ == kRunsBeforeCapture) {
+      REFRACT_CUDA_RETURN_IF_ERROR(CaptureSegments(place, captured.graphs));
+    }
+  }
+  for (size_t i = 0; i < variant.segments.size(); ++i) {
+    const Segment& segment = variant.segments[i];
+    Status status = !captured.graphs.empty() && !segment.foreign
+                        ? device_.Launch(captured.graphs[i], compute_)
+                        : LaunchSegment(segment, place, slot.batch);
+    if (segment.foreign && status.code() == Code::kInvalidArgument) {
       // Of this request: the device is none the worse for it.
       slot.refused = std::move(status);
       return {};
@@ -231,20 +264,22 @@ Status Instance::Compute(Slot& slot) {
 
 Status Instance::Finish(Slot& slot) {
   if (!slot.refused.ok()) return slot.refused;
+  const Variant& variant = *Find(slot.variant);
+  const Program& program = variant.program;
   bool finite = true;
-  for (size_t i = 0; i < program_.outputs.size(); ++i) {
-    const Value& value = program_.value(program_.outputs[i]);
-    finite = finite && IsFinite(value, slot.host + slot.host_outputs[i],
+  for (size_t i = 0; i < program.outputs.size(); ++i) {
+    const Value& value = program.value(program.outputs[i]);
+    finite = finite && IsFinite(value, slot.host + variant.host_outputs[i],
                                 value.rows.At(slot.batch));
   }
   if (!finite) ++stats_.non_finite_requests;
-  if (!program_.counts_faults()) return {};
+  if (!program.counts_faults()) return {};
   Control control;
-  std::memcpy(&control, slot.host + slot.host_control + sizeof(Control),
+  std::memcpy(&control, slot.host + slot_host_bytes_ + sizeof(Control),
               sizeof(control));
   if (control.faults == 0) return {};
   stats_.bad_indices += static_cast<uint64_t>(control.faults);
-  return InvalidArgument("model " + program_.name + ": " +
+  return InvalidArgument("model " + name() + ": " +
                          std::to_string(control.faults) +
                          " indices name no row");
 }

@@ -1,8 +1,9 @@
 #ifndef REFRACT_RUNTIME_CUDA_INSTANCE_SLOT_H_
 #define REFRACT_RUNTIME_CUDA_INSTANCE_SLOT_H_
 
-// What instance.cc, which loads, and instance_requests.cc, which serves, know
-// of a slot. Internal to the two.
+// What instance.cc, which loads, instance_variants.cc, which adds programs, and
+// instance_requests.cc, which serves, know of a slot and of a program. Internal
+// to the three.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,23 +23,67 @@ inline int64_t DenseRowBytes(const Value& value) {
   return value.cols * SizeOf(value.dtype);
 }
 
-// Memory of the slot on the host and on the device, laid out alike:
-// roots of inputs and outputs, then the control block. Host rows are dense.
+// A program, and where everything of it lies.
+struct Instance::Variant {
+  Program program;
+  std::vector<Segment> segments;
+  std::vector<int64_t> buckets;
+  std::vector<MemoryPlan> plans;  // per bucket
+  // Offsets in a slot's pinned memory.
+  std::vector<int64_t> host_inputs, host_outputs;
+  // Per value, in the weights of the instance; -1: none of them.
+  std::vector<int64_t> shared_weights;
+  // Weights that only this program has, if any; and offsets per value.
+  std::shared_ptr<DeviceWeights> own_weights;
+  std::vector<int64_t> own_offsets;
+  std::byte* own_memory = nullptr;
+  // Unlike ids, never used again.
+  uint64_t serial = 0;
+
+  // Of a bucket in a slot: one graph per segment, none for a segment that
+  // cannot be captured.
+  struct Captured {
+    int runs = 0;
+    std::vector<Graph> graphs;
+  };
+  std::vector<std::vector<Captured>> captured;  // per slot and bucket
+};
+
+// Memory of the slot on the host and on the device, laid out alike: roots of
+// inputs and outputs, then the control block. Host rows are dense.
 struct Instance::Slot {
+  size_t index = 0;
   Phase phase = Phase::kFree;
   int64_t batch = 0;
   size_t bucket = 0;
+  VariantId variant = kFirstProgram;
+  // Serial of the program for whose layout the device memory was cleared.
+  uint64_t cleared_for = 0;
   Status refused;  // by an operator of somebody else's
 
   std::byte* device = nullptr;
   std::byte* host = nullptr;
-  std::vector<int64_t> host_inputs, host_outputs;  // offsets
-  int64_t host_control = 0;
 
   Event uploaded, computed, downloaded;
-  // Per bucket and segment; none for a segment that cannot be captured.
-  std::vector<std::vector<Graph>> graphs;
 };
+
+inline Instance::Variant* Instance::Find(VariantId variant) const {
+  return variant >= 0 && static_cast<size_t>(variant) < variants_.size()
+             ? variants_[static_cast<size_t>(variant)].get()
+             : nullptr;
+}
+
+inline const std::string& Instance::name() const {
+  return variants_[0]->program.name;
+}
+
+inline Instance::Place Instance::PlaceOf(Slot& slot) const {
+  return {*variants_[static_cast<size_t>(slot.variant)], slot.bucket, slot};
+}
+
+inline std::byte* Instance::DeviceControl(const Slot& slot) const {
+  return slot.device + slot_device_bytes_;
+}
 
 }  // namespace refract::runtime::cuda
 

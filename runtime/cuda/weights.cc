@@ -64,6 +64,19 @@ DeviceWeights::~DeviceWeights() {
   FreeStaging();
 }
 
+int64_t DeviceWeights::OffsetOf(const Value& value,
+                                const WeightData& data) const {
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    const Value& own = values_[i];
+    if (own.dtype == value.dtype && own.rows == value.rows &&
+        own.cols == value.cols && own.ld == value.ld &&
+        GivenAs(own.dtype, weights_[i]) == GivenAs(value.dtype, data)) {
+      return offsets_[i];
+    }
+  }
+  return -1;
+}
+
 int64_t DeviceWeights::bytes_to_load() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return holds_ > 0 ? 0 : bytes_;

@@ -48,6 +48,10 @@ class DeviceWeights {
 
   int64_t bytes() const { return bytes_; }
   const std::vector<WeightData>& values() const { return weights_; }
+  // Where, from Hold()'s address on, the weight lies that another program reads
+  // as `value` from the same `data`; -1: it is not among these. What the data
+  // points to must not have changed.
+  int64_t OffsetOf(const Value& value, const WeightData& data) const;
   // Bytes that the next Hold() allocates: none while somebody holds them.
   int64_t bytes_to_load() const;
 

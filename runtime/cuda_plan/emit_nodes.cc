@@ -182,14 +182,7 @@ absl::Status EmitAttentionOf(const NodeStep& node, Emitter& emitter) {
   std::vector<cuda::MapInstruction> code = {
       {MapCode::kScale, 0, 0, 0, static_cast<float>(*scale)}};
   if (args.BoolLiteral("is_causal") == true) {
-    std::vector<float> mask;
-    for (int64_t q = 0; q < *queries; ++q) {
-      for (int64_t k = 0; k < *keys; ++k) {
-        mask.push_back(k <= q ? 0.0f : -INFINITY);
-      }
-    }
-    inputs.push_back({emitter.AddMatrix(absl::StrCat(name, ".causal"), *queries,
-                                        *keys, std::move(mask))});
+    inputs.push_back({emitter.CausalMask(*queries, *keys)});
     code = {{MapCode::kScale, 0, 0, 0, static_cast<float>(*scale)},
             {MapCode::kAdd, 2, 1}};
   } else if (args.Has("attn_mask")) {
@@ -474,6 +467,7 @@ absl::Status EmitOwn(const NodeStep& node, const CompileOptions& options,
   if (auto emitted = EmitAttention(node, emitter)) return *emitted;
   if (auto emitted = EmitElements(node, emitter)) return *emitted;
   if (auto emitted = EmitBinary(node, emitter)) return *emitted;
+  if (auto emitted = EmitIntegers(node, emitter)) return *emitted;
   return No("it has no form on the device");
 }
 

@@ -299,19 +299,37 @@ std::optional<absl::Status> EmitView(const NodeStep& node, Emitter& emitter) {
   return [&]() -> absl::Status {
     REFRACT_ASSIGN_OR_RETURN(const Tensor self, emitter.Get(node.operands[0]));
     REFRACT_ASSIGN_OR_RETURN(const Sizes dims, emitter.DimsOfLocal(local));
-    std::optional<Tensor> same = Reshaped(self, dims);
-    if (!same) {
-      const std::string& name = emitter.plan().locals[local].name;
-      REFRACT_ASSIGN_OR_RETURN(const Tensor dense,
-                               emitter.Dense(self, name, self.dtype));
-      same = Reshaped(dense, dims);
-      if (!same) {
-        // Rows of the copy end with padding where its rows are to be one.
-        return No("its result does not lie as a matrix");
+    if (std::optional<Tensor> same = Reshaped(self, dims)) {
+      emitter.Set(local, *std::move(same));
+      return absl::OkStatus();
+    }
+    // A copy. Rows of memory end with padding: where rows are to be cut or put
+    // together differs with how the copy lies.
+    const std::string& name = emitter.plan().locals[local].name;
+    const std::optional<int> batch = BatchDimOf(self.dims);
+    for (const bool stacked : {false, true}) {
+      if (!stacked && !batch) continue;
+      const absl::StatusOr<Tensor> copy =
+          stacked ? emitter.NewMatrix(name, self.dims, self.dtype)
+                  : emitter.New(name, self.dims, self.dtype);
+      if (!copy.ok()) continue;
+      if (std::optional<Tensor> same = Reshaped(*copy, dims)) {
+        REFRACT_RETURN_IF_ERROR(emitter.Copy(self, *copy));
+        emitter.Set(local, *std::move(same));
+        return absl::OkStatus();
       }
     }
-    emitter.Set(local, *std::move(same));
-    return absl::OkStatus();
+    // As the result wants it.
+    if (BatchDimOf(dims)) {
+      REFRACT_ASSIGN_OR_RETURN(Tensor result,
+                               emitter.New(name, dims, self.dtype));
+      if (const std::optional<Tensor> back = Reshaped(result, self.dims)) {
+        REFRACT_RETURN_IF_ERROR(emitter.Copy(self, *back));
+        emitter.Set(local, std::move(result));
+        return absl::OkStatus();
+      }
+    }
+    return No("its result does not lie as a matrix");
   }();
 }
 

@@ -32,10 +32,13 @@ absl::Status No(const std::string& why) {
 }  // namespace
 
 Emitter::Emitter(const models::Graph& graph, const Plan& plan,
-                 const TranslateOptions& options)
+                 const TranslateOptions& options,
+                 const models::SymbolBindings& sizes, ConstantPool& pool)
     : graph_(graph),
       plan_(plan),
       options_(options),
+      sizes_(sizes),
+      pool_(pool),
       compute_type_(ComputeType(options.precision)),
       builder_(options.model, options.precision == Precision::kTf32),
       outputs_(plan.outputs.size(), -1) {}
@@ -65,13 +68,16 @@ absl::StatusOr<Size> Emitter::SizeOf(const models::SymExpr& expr,
     return No(absl::StrCat("a size of ", of, " is known only while it runs"));
   }
   for (const std::string& symbol : expr.Symbols()) {
-    if (symbol == graph_.batch_symbol) continue;
+    if (symbol == graph_.batch_symbol || sizes_.contains(symbol)) continue;
     return No(absl::StrCat("a size of ", of, " is ", expr.ToString(), ", and ",
                            symbol, " differs from request to request"));
   }
+  if (const auto constant = expr.constant()) return Size(*constant);
   Size size;
+  models::SymbolBindings bindings = sizes_;
   for (size_t p = 0; p < kProbes.size(); ++p) {
-    const auto value = expr.Evaluate({{graph_.batch_symbol, kProbes[p]}});
+    bindings[graph_.batch_symbol] = kProbes[p];
+    const auto value = expr.Evaluate(bindings);
     if (!value.ok()) {
       return No(absl::StrCat("a size of ", of, " is ", expr.ToString(), ": ",
                              value.status().message()));
@@ -271,233 +277,6 @@ std::optional<std::vector<int64_t>> Emitter::IntegersOf(int local) const {
     }
   }
   return values;
-}
-
-absl::StatusOr<std::vector<float>> Emitter::FloatsOf(int local) const {
-  const Operand& operand = plan_.constants[local];
-  const std::string& name = plan_.locals[local].name;
-  if (operand.kind == Operand::Kind::kWeight) {
-    return No(absl::StrCat("weight ", name,
-                           " is strided and too large to be copied"));
-  }
-  if (operand.kind != Operand::Kind::kTensor) {
-    return No(absl::StrCat(name, " is no tensor"));
-  }
-  const base::TensorView& tensor = operand.tensor;
-  std::vector<float> values(static_cast<size_t>(tensor.num_elements()));
-  const auto convert = [&](auto get) {
-    for (size_t i = 0; i < values.size(); ++i) values[i] = get(i);
-  };
-  switch (tensor.dtype) {
-    case base::DType::kFloat32:
-      convert([&](size_t i) { return tensor.as<float>()[i]; });
-      return values;
-    case base::DType::kFloat16:
-      convert([&](size_t i) {
-        return cuda::Load(tensor.data, DType::kFloat16,
-                          static_cast<int64_t>(i));
-      });
-      return values;
-    case base::DType::kBFloat16:
-      convert([&](size_t i) {
-        return cuda::Load(tensor.data, DType::kBFloat16,
-                          static_cast<int64_t>(i));
-      });
-      return values;
-    case base::DType::kFloat64:
-      convert(
-          [&](size_t i) { return static_cast<float>(tensor.as<double>()[i]); });
-      return values;
-    case base::DType::kBool:
-      convert([&](size_t i) {
-        return tensor.data[i] != std::byte{0} ? 1.0f : 0.0f;
-      });
-      return values;
-    case base::DType::kInt32:
-    case base::DType::kInt64: {
-      const auto integers = IntegersOf(local);
-      for (size_t i = 0; i < values.size(); ++i) {
-        values[i] = static_cast<float>((*integers)[i]);
-        // 2^63 as float cannot be turned back.
-        if (std::abs(values[i]) > 16777216.0f) {
-          return No(absl::StrCat("constant ", name, " has ", (*integers)[i],
-                                 ", which float32 may not represent"));
-        }
-      }
-      return values;
-    }
-    default:
-      return No(
-          absl::StrCat("constant ", name, " is ", base::Name(tensor.dtype)));
-  }
-}
-
-const float* Emitter::Keep(std::vector<float> values) {
-  owned_->floats.push_back(
-      std::make_unique<std::vector<float>>(std::move(values)));
-  return owned_->floats.back()->data();
-}
-
-cuda::ValueId Emitter::AddWeight(const std::string& name, DType dtype,
-                                 int64_t rows, int64_t cols,
-                                 const float* data) {
-  weights_.push_back({data, rows * cols});
-  return builder_.Weight(name, dtype, rows, cols);
-}
-
-absl::StatusOr<Tensor> Emitter::AddConstant(int local) {
-  const Operand& operand = plan_.constants[local];
-  const std::string& name = plan_.locals[local].name;
-  const float* data = nullptr;
-  if (operand.kind == Operand::Kind::kTensor &&
-      operand.tensor.dtype == base::DType::kFloat32) {
-    data = reinterpret_cast<const float*>(operand.tensor.data);
-  } else {
-    REFRACT_ASSIGN_OR_RETURN(std::vector<float> values, FloatsOf(local));
-    data = Keep(std::move(values));
-  }
-  const base::Dims& dims = operand.tensor.dims;
-  if (operand.tensor.num_elements() < 1) {
-    return No(absl::StrCat("constant ", name, " has no elements"));
-  }
-  if (dims.size() > cuda::kMaxRank) {
-    return No(
-        absl::StrCat("constant ", name, " has ", dims.size(), " dimensions"));
-  }
-  const int64_t cols = dims.empty() ? 1 : dims.back();
-  Tensor tensor;
-  // What is added or compared keeps its precision; products have matrices of
-  // their own (Matrix()).
-  tensor.dtype = DType::kFloat32;
-  tensor.value = AddWeight(name, tensor.dtype,
-                           operand.tensor.num_elements() / cols, cols, data);
-  for (const int64_t dim : dims) tensor.dims.push_back(dim);
-  tensor.strides.assign(dims.size(), 1);
-  Size stride = builder_.value(tensor.value).ld;
-  for (size_t d = dims.size(); d-- > 1;) {
-    tensor.strides[d - 1] = stride;
-    stride = stride * tensor.dims[d - 1];
-  }
-  tensors_[local] = tensor;
-  return tensor;
-}
-
-absl::StatusOr<Tensor> Emitter::ExactConstant(int local) {
-  const auto found = exact_.find(local);
-  if (found != exact_.end()) return found->second;
-  const Operand& operand = plan_.constants[local];
-  const std::string& name = plan_.locals[local].name;
-  if (operand.kind == Operand::Kind::kTensor &&
-      operand.tensor.dtype == base::DType::kFloat32) {
-    return Get(local);
-  }
-  const std::optional<DType> dtype = TypeOf(operand.tensor.dtype);
-  if (operand.kind != Operand::Kind::kTensor || !dtype) {
-    return No(absl::StrCat("constant ", name, " is ",
-                           base::Name(operand.tensor.dtype)));
-  }
-  const base::Dims& dims = operand.tensor.dims;
-  const int64_t count = operand.tensor.num_elements();
-  if (count < 1) return No(absl::StrCat("constant ", name, " is empty"));
-  const int64_t cols = dims.empty() ? 1 : dims.back();
-  cuda::WeightData data{.count = count};
-  if (cuda::IsFloating(*dtype)) {
-    REFRACT_ASSIGN_OR_RETURN(std::vector<float> values, FloatsOf(local));
-    data.data = Keep(std::move(values));
-  } else if (*dtype == DType::kInt32) {
-    data.indices = operand.tensor.as<int32_t>().data();
-  } else {
-    data.bytes = operand.tensor.data;
-  }
-  weights_.push_back(data);
-  Tensor tensor;
-  tensor.dtype = *dtype;
-  tensor.value = builder_.Weight(name, *dtype, count / cols, cols);
-  for (const int64_t dim : dims) tensor.dims.push_back(dim);
-  tensor.strides.assign(dims.size(), 1);
-  Size stride = builder_.value(tensor.value).ld;
-  for (size_t d = dims.size(); d-- > 1;) {
-    tensor.strides[d - 1] = stride;
-    stride = stride * tensor.dims[d - 1];
-  }
-  exact_[local] = tensor;
-  return tensor;
-}
-
-absl::StatusOr<cuda::ValueId> Emitter::Matrix(int local, bool turn) {
-  const auto key = std::make_pair(local, turn);
-  const auto found = matrices_.find(key);
-  if (found != matrices_.end()) return found->second;
-  const base::TensorView& tensor = plan_.constants[local].tensor;
-  int64_t rows = tensor.dims[0];
-  int64_t cols = tensor.dims[1];
-  const float* data = nullptr;
-  if (tensor.dtype == base::DType::kFloat32 && !turn) {
-    data = reinterpret_cast<const float*>(tensor.data);
-  } else {
-    REFRACT_ASSIGN_OR_RETURN(std::vector<float> values, FloatsOf(local));
-    if (turn) {
-      std::vector<float> turned(values.size());
-      for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t c = 0; c < cols; ++c) {
-          turned[static_cast<size_t>(c * rows + r)] =
-              values[static_cast<size_t>(r * cols + c)];
-        }
-      }
-      values = std::move(turned);
-      std::swap(rows, cols);
-    }
-    data = Keep(std::move(values));
-  }
-  const cuda::ValueId id =
-      AddWeight(plan_.locals[local].name, compute_type_, rows, cols, data);
-  matrices_[key] = id;
-  return id;
-}
-
-absl::StatusOr<cuda::ValueId> Emitter::BiasRow(int local) {
-  // Never the key of a matrix: a bias has one dimension.
-  const auto key = std::make_pair(local, false);
-  const auto found = matrices_.find(key);
-  if (found != matrices_.end()) return found->second;
-  REFRACT_ASSIGN_OR_RETURN(std::vector<float> values, FloatsOf(local));
-  const auto cols = static_cast<int64_t>(values.size());
-  const cuda::ValueId id = AddWeight(plan_.locals[local].name, compute_type_, 1,
-                                     cols, Keep(std::move(values)));
-  matrices_[key] = id;
-  return id;
-}
-
-Tensor Emitter::AddMatrix(const std::string& name, int64_t rows, int64_t cols,
-                          std::vector<float> values) {
-  Tensor tensor;
-  tensor.value =
-      AddWeight(name, tensor.dtype, rows, cols, Keep(std::move(values)));
-  tensor.dims = {rows, cols};
-  tensor.strides = {builder_.value(tensor.value).ld, 1};
-  return tensor;
-}
-
-absl::StatusOr<Tensor> Emitter::Indices(const std::string& name,
-                                        const std::vector<int64_t>& values) {
-  std::vector<int32_t> narrow;
-  for (const int64_t value : values) {
-    if (value < INT32_MIN || value > INT32_MAX) {
-      return No(absl::StrCat("index ", value, " of ", name, " is beyond 2^31"));
-    }
-    narrow.push_back(static_cast<int32_t>(value));
-  }
-  owned_->integers.push_back(
-      std::make_unique<std::vector<int32_t>>(std::move(narrow)));
-  const auto cols = static_cast<int64_t>(values.size());
-  if (cols == 0) return No(absl::StrCat(name, " has no elements"));
-  weights_.push_back({nullptr, cols, owned_->integers.back()->data()});
-  Tensor tensor;
-  tensor.dtype = DType::kInt32;
-  tensor.value = builder_.Weight(name, DType::kInt32, 1, cols);
-  tensor.dims = {cols};
-  tensor.strides = {1};
-  return tensor;
 }
 
 }  // namespace refract::runtime::cuda_plan

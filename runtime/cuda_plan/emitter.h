@@ -17,6 +17,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "models/sym_expr.h"
+#include "runtime/cuda_plan/constant_pool.h"
 #include "runtime/cuda_plan/sizes.h"
 #include "runtime/cuda_plan/translate.h"
 #include "runtime/plan.h"
@@ -25,9 +27,11 @@ namespace refract::runtime::cuda_plan {
 
 class Emitter {
  public:
-  // All outlive this, but `plan` must outlive what Finish() gives as well.
+  // All outlive this, but `plan` and `pool` must outlive what Finish() gives as
+  // well. `sizes`: of symbols other than the batch, those that are known.
   Emitter(const models::Graph& graph, const Plan& plan,
-          const TranslateOptions& options);
+          const TranslateOptions& options, const models::SymbolBindings& sizes,
+          ConstantPool& pool);
 
   const models::Graph& graph() const { return graph_; }
   const Plan& plan() const { return plan_; }
@@ -35,7 +39,8 @@ class Emitter {
   cuda::DType compute_type() const { return compute_type_; }
 
   // --- Sizes ----------------------------------------------------------------
-  // A size of the graph; Unimplemented when it depends on more than the batch.
+  // A size of the graph; Unimplemented when it depends on more than the batch
+  // and the sizes that are known.
   absl::StatusOr<Size> SizeOf(const models::SymExpr& expr,
                               const std::string& of) const;
   absl::StatusOr<Sizes> DimsOf(models::ValueId id) const;
@@ -63,9 +68,16 @@ class Emitter {
   absl::StatusOr<cuda::ValueId> BiasRow(int local);
   // A constant of the type that the graph gives it, for code that is not ours.
   absl::StatusOr<Tensor> ExactConstant(int local);
-  // A constant of our own.
-  Tensor AddMatrix(const std::string& name, int64_t rows, int64_t cols,
-                   std::vector<float> values);
+  // [queries, keys]: 0 where a query may see a key, no later than itself, minus
+  // infinity elsewhere.
+  Tensor CausalMask(int64_t queries, int64_t keys);
+  // int64: start, start + step, … of `count` numbers. count, step ≥ 1, start ≥
+  // 0, the last one below kMaxRange.
+  Tensor Range(int64_t start, int64_t step, int64_t count);
+  // Whether `tensor` shows what Range() gave, as it was or expanded. float32
+  // has all such numbers.
+  bool IsRange(const Tensor& tensor) const;
+  static constexpr int64_t kMaxRange = int64_t{1} << 24;
   // Constant indices of a look-up, as a row of int32.
   absl::StatusOr<Tensor> Indices(const std::string& name,
                                  const std::vector<int64_t>& values);
@@ -81,6 +93,10 @@ class Emitter {
   // As a matrix whose columns are the last dimension.
   absl::StatusOr<Tensor> NewRows(int local, const Sizes& dims,
                                  cuda::DType dtype);
+  // Likewise, of whatever name: a row per entry of all dimensions but the last,
+  // one behind the other.
+  absl::StatusOr<Tensor> NewMatrix(const std::string& name, const Sizes& dims,
+                                   cuda::DType dtype);
   // Part `[first, first + cols)` of a root that NewRows() may write `local` to.
   struct Place {
     int group = -1;
@@ -166,10 +182,12 @@ class Emitter {
   };
 
   absl::StatusOr<Tensor> AddConstant(int local);
+  // `value`, whose columns are the last of `dims` and whose rows are the
+  // others, one behind the other.
+  Tensor Stacked(cuda::ValueId value, const Sizes& dims) const;
   cuda::ValueId AddWeight(const std::string& name, cuda::DType dtype,
                           int64_t rows, int64_t cols, const float* data);
   absl::StatusOr<std::vector<float>> FloatsOf(int local) const;
-  const float* Keep(std::vector<float> values);
   // The local is an output that nothing has been written to yet, of a type and
   // layout that downloads take: its place among the outputs.
   std::optional<size_t> FreeOutput(int local, const Sizes& dims,
@@ -179,6 +197,8 @@ class Emitter {
   const models::Graph& graph_;
   const Plan& plan_;
   const TranslateOptions& options_;
+  const models::SymbolBindings& sizes_;
+  ConstantPool& pool_;
   const cuda::DType compute_type_;
   cuda::ProgramBuilder builder_;
   std::map<int, Tensor> tensors_;
@@ -189,15 +209,12 @@ class Emitter {
   absl::flat_hash_map<int, bool> placed_;
   std::vector<Group> groups_;
   std::map<std::pair<int, bool>, cuda::ValueId> matrices_;
+  cuda::ValueId causal_mask_ = cuda::kNone;
+  cuda::ValueId counting_ = cuda::kNone;
   std::vector<cuda::WeightData> weights_;
   std::vector<int> inputs_;
   std::vector<int> outputs_;
   int num_outputs_ = 0;
-  struct Owned {
-    std::vector<std::unique_ptr<std::vector<float>>> floats;
-    std::vector<std::unique_ptr<std::vector<int32_t>>> integers;
-  };
-  std::shared_ptr<Owned> owned_ = std::make_shared<Owned>();
   std::map<const Step*, int> group_of_;
 };
 
@@ -239,6 +256,8 @@ std::optional<absl::Status> EmitLookUp(const NodeStep& node,
                                        Emitter& emitter);
 std::optional<absl::Status> EmitAttention(const NodeStep& node,
                                           Emitter& emitter);
+std::optional<absl::Status> EmitIntegers(const NodeStep& node,
+                                         Emitter& emitter);
 
 }  // namespace refract::runtime::cuda_plan
 

@@ -134,23 +134,32 @@ absl::StatusOr<Tensor> Emitter::NewRows(int local, const Sizes& dims,
     return No(
         absl::StrCat("several dimensions of ", name, " depend on the batch"));
   }
+  return NewMatrix(name, dims, dtype);
+}
+
+absl::StatusOr<Tensor> Emitter::NewMatrix(const std::string& name,
+                                          const Sizes& dims, DType dtype) {
+  if (dims.empty()) return New(name, dims, dtype);
   const size_t last = dims.size() - 1;
   if (!dims[last].constant()) {
     return No(absl::StrCat("the last dimension of ", name, " is the batch's"));
   }
   REFRACT_ASSIGN_OR_RETURN(const Rows rows,
                            RowsOf(Product(dims, 0, last), name));
-  const cuda::ValueId value =
-      builder_.Intermediate(name, dtype, rows, *dims[last].constant());
+  return Stacked(
+      builder_.Intermediate(name, dtype, rows, *dims[last].constant()), dims);
+}
+
+Tensor Emitter::Stacked(cuda::ValueId value, const Sizes& dims) const {
   Tensor tensor;
   tensor.value = value;
-  tensor.dtype = dtype;
+  tensor.dtype = builder_.value(value).dtype;
   tensor.dims = dims;
   tensor.strides.assign(dims.size(), 1);
   Size stride = builder_.value(value).ld;
-  for (size_t d = last; d-- > 0;) {
-    tensor.strides[d] = stride;
-    stride = stride * dims[d];
+  for (size_t d = dims.size(); d-- > 1;) {
+    tensor.strides[d - 1] = stride;
+    stride = stride * dims[d - 1];
   }
   return tensor;
 }
@@ -281,16 +290,7 @@ absl::StatusOr<cuda::ValueId> Emitter::AsMatrix(const Tensor& tensor,
   if (copied != nullptr) *copied = true;
   const cuda::ValueId value =
       builder_.Intermediate(name, compute_type_, rows, *cols);
-  Tensor out;
-  out.value = value;
-  out.dtype = compute_type_;
-  out.dims = tensor.dims;
-  out.strides.assign(tensor.rank(), 1);
-  Size stride = builder_.value(value).ld;
-  for (size_t d = last; d-- > 0;) {
-    out.strides[d] = stride;
-    stride = stride * out.dims[d];
-  }
+  const Tensor out = Stacked(value, tensor.dims);
   REFRACT_RETURN_IF_ERROR(Copy(tensor, out));
   return value;
 }
@@ -454,7 +454,6 @@ absl::StatusOr<Translation> Emitter::Finish() {
   result.weights = std::move(weights_);
   result.inputs = std::move(inputs_);
   result.outputs = std::move(outputs_);
-  result.owned = owned_;
   return result;
 }
 

@@ -14,12 +14,6 @@
 namespace refract::runtime::cuda_plan {
 namespace {
 
-// What the weights of a translation may point to.
-struct Kept {
-  Plan plan;
-  std::shared_ptr<const void> owned;
-};
-
 // Before anything is emitted: who is to be written side by side with whom.
 class Groups {
  public:
@@ -94,14 +88,16 @@ class Groups {
   Emitter& emitter_;
 };
 
-class Translator {
+// One program in the making.
+class Emission {
  public:
-  Translator(const models::Graph& graph, const Plan& plan,
-             const TranslateOptions& options)
+  Emission(const models::Graph& graph, const Plan& plan,
+           const TranslateOptions& options, const models::SymbolBindings& sizes,
+           ConstantPool& pool)
       : graph_(graph),
         plan_(plan),
         options_(options),
-        emitter_(graph, plan, options) {
+        emitter_(graph, plan, options, sizes, pool) {
     for (size_t i = 0; i < plan.locals.size(); ++i) {
       local_of_[plan.locals[i].id] = static_cast<int>(i);
     }
@@ -198,27 +194,76 @@ const char* Name(Precision precision) {
   return "unknown";
 }
 
+// What the weights of translations may point to.
+struct Translator::Kept {
+  Plan plan;
+  ConstantPool pool;
+};
+
+Translator::Translator(const models::Graph& graph, TranslateOptions options)
+    : graph_(graph),
+      options_(std::move(options)),
+      kept_(std::make_shared<Kept>()) {}
+Translator::~Translator() = default;
+
+absl::StatusOr<std::unique_ptr<Translator>> Translator::Create(
+    const models::Graph& graph, const Part& part,
+    std::shared_ptr<const models::WeightStore> weights,
+    TranslateOptions options) {
+  for (const auto& [name, value] : {std::pair{"max_batch", options.max_batch},
+                                    {"max_size", options.max_size}}) {
+    if (value >= 1) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " is ", value, ", wanted ≥ 1"));
+  }
+  std::unique_ptr<Translator> translator(
+      new Translator(graph, std::move(options)));
+  REFRACT_ASSIGN_OR_RETURN(translator->kept_->plan,
+                           CompilePlan(graph, part, std::move(weights),
+                                       translator->options_.compile));
+  absl::StatusOr<FreeSizes> sizes =
+      FreeSizes::Find(graph, part, translator->options_.max_size);
+  if (!sizes.ok()) {
+    return absl::Status(
+        sizes.status().code(),
+        absl::StrCat("model ", translator->options_.model, " cannot run on ",
+                     translator->options_.device, ": ",
+                     sizes.status().message()));
+  }
+  translator->sizes_ = *std::move(sizes);
+  // What the CPU would compute with.
+  translator->kept_->plan.packed_weights.reset();
+  for (Step& step : translator->kept_->plan.steps) step.kernel.reset();
+  return translator;
+}
+
+absl::StatusOr<Translation> Translator::Translate(const SizeValues& values) {
+  TranslateOptions options = options_;
+  if (!sizes_.empty()) options.max_batch = 1;
+  const models::SymbolBindings bindings = sizes_.Bind(values);
+  REFRACT_ASSIGN_OR_RETURN(
+      Translation result,
+      Emission(graph_, kept_->plan, options, bindings, kept_->pool).Run());
+  result.owned = kept_;
+  return result;
+}
+
 absl::StatusOr<Translation> Translate(
     const models::Graph& graph, const Part& part,
     std::shared_ptr<const models::WeightStore> weights,
     const TranslateOptions& options) {
-  if (options.max_batch < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("max_batch is ", options.max_batch, ", wanted ≥ 1"));
-  }
-  auto kept = std::make_shared<Kept>();
   REFRACT_ASSIGN_OR_RETURN(
-      kept->plan,
-      CompilePlan(graph, part, std::move(weights), options.compile));
-  REFRACT_ASSIGN_OR_RETURN(Translation result,
-                           Translator(graph, kept->plan, options).Run());
-  // Of the plan only the constants are needed from here on, not what the CPU
-  // would compute with.
-  kept->plan.steps.clear();
-  kept->plan.packed_weights.reset();
-  kept->owned = std::move(result.owned);
-  result.owned = std::move(kept);
-  return result;
+      const std::unique_ptr<Translator> translator,
+      Translator::Create(graph, part, std::move(weights), options));
+  if (!translator->sizes().empty()) {
+    const FreeSizes::One& one = translator->sizes().all()[0];
+    return absl::UnimplementedError(
+        absl::StrCat("model ", options.model, " cannot run on ", options.device,
+                     ": input ", one.input_name, ": a size of ", one.input_name,
+                     " is ", one.expr.ToString(), ", and ", one.symbol,
+                     " differs from request to request"));
+  }
+  return translator->Translate({});
 }
 
 }  // namespace refract::runtime::cuda_plan

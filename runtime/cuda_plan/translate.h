@@ -14,11 +14,15 @@
 // there is such code (TranslateOptions::foreign); on the request's own rows
 // alone, so that it may look at all of them.
 //
+// Sizes that depend on something else than the batch (free_sizes.h) are fixed
+// in a program: a Translator makes one for each combination that requests
+// bring.
+//
 // What cannot be translated is refused by name, never run wrongly: operators
-// that nobody computes there, sizes that depend on something else than the
-// batch, types other than float32, float16, bfloat16, int32, int64 and bool. In
-// our own kernels integers are ids of look-ups, or converted to float, and rows
-// of the batch do not mix.
+// that nobody computes there, sizes that depend on data, types other than
+// float32, float16, bfloat16, int32, int64 and bool. In our own kernels
+// integers are ids of look-ups, or converted to float, and rows of the batch do
+// not mix.
 
 #include <cstddef>
 #include <cstdint>
@@ -32,6 +36,7 @@
 #include "runtime/cuda/instance.h"
 #include "runtime/cuda/program.h"
 #include "runtime/cuda_plan/foreign.h"
+#include "runtime/cuda_plan/free_sizes.h"
 #include "runtime/program.h"
 
 namespace refract::runtime::cuda_plan {
@@ -50,8 +55,12 @@ struct TranslateOptions {
   std::string model;   // for messages: "dlrm"
   std::string device;  // "cuda:0"
   Precision precision = Precision::kFloat32;
-  // Largest batch: what buffers are planned for. ≥ 1.
+  // Largest batch: what buffers are planned for. ≥ 1. A program of a part with
+  // other free sizes is checked for a batch of 1 alone: how many rows there is
+  // memory for depends on them.
   int64_t max_batch = 1024;
+  // The largest value of such a size, where the model declares none. ≥ 1.
+  int64_t max_size = 1024;
   CompileOptions compile;
   // Computes what has no form of our own; null: such operators are refused. The
   // kernels that it made outlive it.
@@ -74,6 +83,37 @@ struct Translation {
   std::shared_ptr<const void> owned;
 };
 
+// The programs of one part. The graph must outlive it, and translations the
+// memory of what it was made with. Not thread-safe.
+class Translator {
+ public:
+  // Compiles the part; errors as Program::Compile, and Unimplemented for a size
+  // that inputs do not show.
+  static absl::StatusOr<std::unique_ptr<Translator>> Create(
+      const models::Graph& graph, const Part& part,
+      std::shared_ptr<const models::WeightStore> weights,
+      TranslateOptions options);
+  ~Translator();
+
+  const FreeSizes& sizes() const { return sizes_; }
+  // The program at these values of sizes(). Weights that are the same in two of
+  // them are at the same address (Translation::weights); those of the largest
+  // sizes contain all that others need, but for forms that only those have, so
+  // it is to be made first. Unimplemented as Translate() below.
+  absl::StatusOr<Translation> Translate(const SizeValues& values);
+
+ private:
+  struct Kept;
+  Translator(const models::Graph& graph, TranslateOptions options);
+
+  const models::Graph& graph_;
+  const TranslateOptions options_;
+  FreeSizes sizes_;
+  // Shared with translations.
+  std::shared_ptr<Kept> kept_;
+};
+
+// The only program of a part without other sizes than the batch.
 // Unimplemented: "operator aten.sort.default (node sort_1) of model m cannot
 // run on cuda:0: …". Otherwise as Program::Compile.
 absl::StatusOr<Translation> Translate(

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bench/cuda/random_programs.h"
+#include "runtime/cuda/gemm.h"
 #include "runtime/cuda/instance.h"
 #include "tests/runtime/cuda/device/fake_cuda.h"
 
@@ -20,6 +21,9 @@ namespace {
 using testing::FakeCuda;
 using ::testing::HasSubstr;
 using testing::TheFakeCuda;
+
+constexpr auto kMeasured = DeviceApi::Choice::kMeasured;
+constexpr auto kFirst = DeviceApi::Choice::kFirst;
 
 class CudaDeviceTest : public ::testing::Test {
  protected:
@@ -140,9 +144,9 @@ TEST_F(CudaDeviceTest, CandidatesAreMeasuredOncePerShape) {
     GemmCall call;
     call.shape = {
         .m = 2, .n = 8, .k = 8, .ld_in = 8, .ld_weight = 8, .ld_out = 8};
-    ASSERT_TRUE(device->Prepare(call.shape, 256).ok());
+    ASSERT_TRUE(device->Prepare(call.shape, 256, kMeasured).ok());
     const std::vector<int> trials = TheFakeCuda().algorithm_runs;
-    ASSERT_TRUE(device->Prepare(call.shape, 256).ok());
+    ASSERT_TRUE(device->Prepare(call.shape, 256, kMeasured).ok());
     EXPECT_EQ(TheFakeCuda().algorithm_runs, trials);
     EXPECT_EQ(TheFakeCuda().heuristics, 1);
 
@@ -172,13 +176,64 @@ TEST_F(CudaDeviceTest, CandidatesAreMeasuredOncePerShape) {
       .m = 2, .n = 8, .k = 8, .ld_in = 8, .ld_weight = 8, .ld_out = 8};
   TheFakeCuda().fail_call = "cudaMalloc";
   TheFakeCuda().fail_error = cudaErrorMemoryAllocation;
-  EXPECT_TRUE(device->Prepare(shape, 256).ok());
+  EXPECT_TRUE(device->Prepare(shape, 256, kMeasured).ok());
   EXPECT_THAT(TheFakeCuda().algorithm_runs, ::testing::IsEmpty());
+  // Nor is anything tried for shapes that requests bring.
+  TheFakeCuda().fail_call = "";
+  shape.m = 4;
+  EXPECT_TRUE(device->Prepare(shape, 256, kFirst).ok());
+  EXPECT_THAT(TheFakeCuda().algorithm_runs, ::testing::IsEmpty());
+  // Until a program that is loaded wants it.
+  EXPECT_TRUE(device->Prepare(shape, 256, kMeasured).ok());
+  EXPECT_THAT(TheFakeCuda().algorithm_runs,
+              ::testing::Not(::testing::IsEmpty()));
   // A device that is lost meanwhile says so.
   shape.m = 3;
   TheFakeCuda().fail_call = "cudaEventSynchronize";
   TheFakeCuda().fail_error = cudaErrorIllegalAddress;
-  EXPECT_EQ(device->Prepare(shape, 256).code(), Code::kUnavailable);
+  EXPECT_EQ(device->Prepare(shape, 256, kMeasured).code(), Code::kUnavailable);
+}
+
+// However many shapes requests bring.
+TEST_F(CudaDeviceTest, ProductsThatWereNotMeasuredAreForgottenInTurn) {
+  const auto device = MakeDevice();
+  auto stream = device->CreateStream();
+  ASSERT_TRUE(stream.ok());
+  std::vector<void*> memory(4);
+  for (void*& block : memory)
+    ASSERT_TRUE(device->Allocate(1 << 20, &block).ok());
+  const auto launch = [&](int64_t m) {
+    GemmCall call;
+    call.shape = {
+        .m = m, .n = 8, .k = 8, .ld_in = 8, .ld_weight = 8, .ld_out = 8};
+    call.in = memory[0];
+    call.weight = memory[1];
+    call.out = memory[2];
+    call.workspace = memory[3];
+    call.workspace_bytes = 256;
+    return device->Launch(call, *stream).code();
+  };
+  const auto prepare = [&](int64_t m, DeviceApi::Choice choice) {
+    const GemmShape shape = {
+        .m = m, .n = 8, .k = 8, .ld_in = 8, .ld_weight = 8, .ld_out = 8};
+    return device->Prepare(shape, 256, choice).ok();
+  };
+  ASSERT_TRUE(prepare(1, kMeasured));
+  ASSERT_TRUE(prepare(2, kFirst));
+  ASSERT_TRUE(prepare(3, kFirst));
+  ASSERT_TRUE(prepare(3, kMeasured));  // from now on it stays
+  const auto most = static_cast<int64_t>(GemmCache::kMaxUnmeasured);
+  for (int64_t i = 0; i < most; ++i) {
+    if (i % 1024 == 0) {
+      EXPECT_EQ(launch(2), Code::kOk);
+    }
+    ASSERT_TRUE(prepare(4 + i, kFirst));
+  }
+  EXPECT_EQ(launch(2), Code::kFailedPrecondition);
+  EXPECT_EQ(launch(4), Code::kOk);
+  for (int64_t m : {1, 3}) EXPECT_EQ(launch(m), Code::kOk);
+  ASSERT_TRUE(device->DestroyStream(*stream).ok());
+  for (void* block : memory) ASSERT_TRUE(device->Free(block).ok());
 }
 
 // Few rows or columns: our own kernel is a candidate, too, and the only one
@@ -215,7 +270,7 @@ TEST_F(CudaDeviceTest, ProductsOfOurOwnAreTakenWhereTheyAreBetter) {
                   .ld_weight = kK,
                   .ld_out = c.n,
                   .epilogue = Epilogue::kReluBias};
-    ASSERT_TRUE(device->Prepare(call.shape, 256).ok());
+    ASSERT_TRUE(device->Prepare(call.shape, 256, kMeasured).ok());
     const auto allocate = [&](int64_t count, bool fill) {
       void* memory = nullptr;
       EXPECT_TRUE(device->Allocate(4 * count, &memory).ok());

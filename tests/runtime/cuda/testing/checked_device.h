@@ -15,6 +15,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -192,12 +193,22 @@ class CheckedDevice : public DeviceApi {
     RunUntil([&] { return Reached(clock); });
     return call.kernel->Run(call, handle.handle);
   }
-  Status Prepare(const GemmShape& shape, int64_t workspace_bytes) override {
+  Status Prepare(const GemmShape& shape, int64_t workspace_bytes,
+                 Choice choice) override {
     REFRACT_CUDA_RETURN_IF_ERROR(Enter("Prepare", kNotInCapture));
     if (workspace_bytes < 0) Violation("prepares with negative workspace");
-    prepared_.insert(shape);
+    if (!prepared_.insert(shape).second || choice == Choice::kMeasured) {
+      return {};
+    }
+    // As few as the rules allow.
+    quick_.push_back(shape);
+    if (quick_.size() > kQuickProducts) {
+      prepared_.erase(quick_.front());
+      quick_.pop_front();
+    }
     return {};
   }
+  static constexpr size_t kQuickProducts = 16;
 
   Status BeginCapture(Stream handle) override {
     REFRACT_CUDA_RETURN_IF_ERROR(Enter("BeginCapture"));
@@ -260,6 +271,7 @@ class CheckedDevice : public DeviceApi {
     events_.clear();
     graphs_.clear();
     prepared_.clear();
+    quick_.clear();
     waiting_.clear();
     history_.clear();
     return {};
@@ -536,6 +548,7 @@ class CheckedDevice : public DeviceApi {
   std::map<void*, std::unique_ptr<EventState>> events_;
   std::map<void*, std::unique_ptr<std::vector<Task>>> graphs_;
   std::set<GemmShape> prepared_;
+  std::deque<GemmShape> quick_;  // those not measured
   int next_stream_ = 0;
 
   std::vector<Task> waiting_;

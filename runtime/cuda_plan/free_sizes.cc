@@ -1,0 +1,136 @@
+#include "runtime/cuda_plan/free_sizes.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace refract::runtime::cuda_plan {
+namespace {
+
+// Exporters write "no limit" as some huge number.
+constexpr int64_t kNoLimit = int64_t{1} << 31;
+
+// Whether a value of `expr` tells that of its only symbol.
+bool Shows(const models::SymExpr& expr) {
+  if (expr.is_unknown() || expr.Symbols().size() != 1) return false;
+  const std::string symbol = expr.Symbols()[0];
+  const auto value = expr.Evaluate({{symbol, 3}});
+  if (!value.ok()) return false;
+  const auto solution = expr.Solve(*value);
+  return solution.has_value() && solution->value == 3;
+}
+
+}  // namespace
+
+absl::StatusOr<FreeSizes> FreeSizes::Find(const models::Graph& graph,
+                                          const Part& part, int64_t limit) {
+  FreeSizes sizes;
+  std::set<std::string> wanted;
+  const auto look = [&](const models::SymExpr& expr, size_t input, int dim) {
+    for (const std::string& symbol : expr.Symbols()) {
+      if (symbol != graph.batch_symbol) wanted.insert(symbol);
+    }
+    if (!Shows(expr)) return;
+    const std::string symbol = expr.Symbols()[0];
+    if (symbol == graph.batch_symbol ||
+        std::any_of(sizes.all_.begin(), sizes.all_.end(),
+                    [&](const One& one) { return one.symbol == symbol; })) {
+      return;
+    }
+    One one = {.symbol = symbol,
+               .max = limit,
+               .input = static_cast<int>(input),
+               .dim = dim,
+               .expr = expr,
+               .input_name = graph.value(part.inputs[input]).name};
+    for (const models::SymbolRange& range : graph.symbols) {
+      if (range.symbol != symbol) continue;
+      one.min = std::max<int64_t>(range.min, 0);
+      one.declared = range.max < kNoLimit;
+      if (one.declared) one.max = range.max;
+    }
+    one.max = std::max(one.max, one.min);
+    sizes.all_.push_back(std::move(one));
+  };
+  for (size_t i = 0; i < part.inputs.size(); ++i) {
+    const models::Value& value = graph.value(part.inputs[i]);
+    if (value.kind == models::ValueKind::kSymInt) {
+      if (!value.sym_value.is_unknown()) look(value.sym_value, i, -1);
+      continue;
+    }
+    for (size_t d = 0; d < value.shape.size(); ++d) {
+      if (value.shape[d].is_unknown()) continue;
+      look(value.shape[d], i, static_cast<int>(d));
+    }
+  }
+  for (const std::string& symbol : wanted) {
+    if (std::none_of(sizes.all_.begin(), sizes.all_.end(),
+                     [&](const One& one) { return one.symbol == symbol; })) {
+      return absl::UnimplementedError(
+          absl::StrCat("size ", symbol, " is the size of no input by itself"));
+    }
+  }
+  return sizes;
+}
+
+SizeValues FreeSizes::Largest() const {
+  SizeValues values;
+  for (const One& one : all_) values.push_back(std::max<int64_t>(one.max, 1));
+  return values;
+}
+
+SizeValues FreeSizes::Smallest() const {
+  SizeValues values;
+  for (const One& one : all_) values.push_back(std::max<int64_t>(one.min, 1));
+  return values;
+}
+
+absl::StatusOr<SizeValues> FreeSizes::Of(
+    absl::Span<const base::TensorView> inputs) const {
+  SizeValues values;
+  for (const One& one : all_) {
+    const base::TensorView& view = inputs[static_cast<size_t>(one.input)];
+    int64_t shown = 0;
+    if (one.dim >= 0) {
+      shown = view.dims[static_cast<size_t>(one.dim)];
+    } else {
+      std::memcpy(&shown, view.data, sizeof(shown));
+    }
+    const auto solution = one.expr.Solve(shown);
+    if (!solution.has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("input '", one.input_name, "': ", shown, " is no value ",
+                       "of ", one.expr.ToString()));
+    }
+    if (solution->value > one.max) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "input '", one.input_name, "': size ", one.symbol, " is ",
+          solution->value, ", more than the ", one.max,
+          one.declared ? " that the model declares"
+                       : " that the device has memory for (--max-size)"));
+    }
+    values.push_back(solution->value);
+  }
+  return values;
+}
+
+models::SymbolBindings FreeSizes::Bind(const SizeValues& values) const {
+  models::SymbolBindings bindings;
+  for (size_t i = 0; i < all_.size(); ++i) {
+    bindings[all_[i].symbol] = values[i];
+  }
+  return bindings;
+}
+
+std::string FreeSizes::ToString(const SizeValues& values) const {
+  std::string text;
+  for (size_t i = 0; i < all_.size(); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : ", ", all_[i].symbol, " ", values[i]);
+  }
+  return text;
+}
+
+}  // namespace refract::runtime::cuda_plan

@@ -1,0 +1,65 @@
+#ifndef REFRACT_RUNTIME_CUDA_PLAN_FREE_SIZES_H_
+#define REFRACT_RUNTIME_CUDA_PLAN_FREE_SIZES_H_
+
+// Sizes of a part's inputs that are neither constant nor the batch's: the steps
+// of a history, the ids of all bags together. A program for a GPU is made for
+// one value of each.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/tensor.h"
+#include "models/graph.h"
+#include "models/sym_expr.h"
+#include "runtime/program.h"
+
+namespace refract::runtime::cuda_plan {
+
+// One value per size, in the order of FreeSizes::all().
+using SizeValues = std::vector<int64_t>;
+
+// Immutable, thread-safe.
+class FreeSizes {
+ public:
+  struct One {
+    std::string symbol;
+    // What requests may bring, both included.
+    int64_t min = 0;
+    int64_t max = 0;
+    // Whether the model says so; `max` is the limit given to Find() otherwise.
+    bool declared = false;
+    // Where a request shows it: dimension `dim` of input `input`, or the input
+    // itself where `dim` is -1.
+    int input = 0;
+    int dim = -1;
+    models::SymExpr expr;
+    std::string input_name;
+  };
+
+  // `limit` ≥ 1: the largest value of a size whose model declares none.
+  // Unimplemented for a size that no input shows by itself.
+  static absl::StatusOr<FreeSizes> Find(const models::Graph& graph,
+                                        const Part& part, int64_t limit);
+
+  const std::vector<One>& all() const { return all_; }
+  bool empty() const { return all_.empty(); }
+  SizeValues Largest() const;
+  SizeValues Smallest() const;  // at least 1 each
+  // What a request brings, whose inputs are known to fit each other
+  // (Program::OutputSpecs). InvalidArgument names input, size and limit.
+  absl::StatusOr<SizeValues> Of(
+      absl::Span<const base::TensorView> inputs) const;
+  models::SymbolBindings Bind(const SizeValues& values) const;
+  // "T 12, N 40".
+  std::string ToString(const SizeValues& values) const;
+
+ private:
+  std::vector<One> all_;
+};
+
+}  // namespace refract::runtime::cuda_plan
+
+#endif  // REFRACT_RUNTIME_CUDA_PLAN_FREE_SIZES_H_
