@@ -16,6 +16,12 @@ void FairShare::Activate(size_t model) {
   virtual_s_[model] = std::max(virtual_s_[model], Earliest(model));
 }
 
+void FairShare::KeepNear(size_t model, size_t other) {
+  virtual_s_[model] = std::max(
+      virtual_s_[model],
+      virtual_s_[other] - absl::ToDoubleSeconds(kCredit) / shares_[model]);
+}
+
 bool FairShare::Owed(size_t model) const {
   return virtual_s_[model] <= Earliest(model);
 }

@@ -31,6 +31,9 @@ class FairShare {
   // It has work, and had none, neither waiting nor executing; or it is held
   // back for others' sake. It is behind by no more than kCredit from here on.
   void Activate(size_t model);
+  // `model` executes while `other` is held back for others' sake: it is behind
+  // `other` by no more than kCredit from here on, so that they take turns.
+  void KeepNear(size_t model, size_t other);
   // Of two models that have work, is `a` to go first?
   bool Before(size_t a, size_t b) const;
   // Whether it is behind by kCredit or more.

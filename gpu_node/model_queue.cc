@@ -29,6 +29,7 @@ Verdict Judge(absl::Time deadline, bool abandoned, absl::Duration time,
 void ModelQueue::Push(QueuedRequest request) {
   const ReadyKey key{request.call->deadline(), arrivals_++};
   work_ += request.estimate;
+  rows_ += request.rows;
   entries_.insert(Entry{key, std::move(request)});
 }
 
@@ -61,6 +62,7 @@ QueuedRequest ModelQueue::Take(Entries::const_iterator entry) {
   QueuedRequest request = std::move(entry->request);
   entries_.erase(entry);
   work_ -= request.estimate;
+  rows_ -= request.rows;
   if (entries_.empty()) work_ = absl::ZeroDuration();
   return request;
 }

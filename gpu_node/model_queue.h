@@ -87,6 +87,7 @@ class ModelQueue {
   Work WorkBefore(absl::Time deadline, absl::Duration enough) const;
   // All that waits, each alone.
   absl::Duration work() const { return work_; }
+  int64_t rows() const { return rows_; }
 
  private:
   struct Entry {
@@ -104,6 +105,7 @@ class ModelQueue {
 
   Entries entries_;
   absl::Duration work_;
+  int64_t rows_ = 0;
   uint64_t arrivals_ = 0;
   // Run since the last one without a deadline.
   int run_with_deadline_ = 0;

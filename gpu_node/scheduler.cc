@@ -256,7 +256,11 @@ absl::Status Scheduler::CheckAdmission(Model& model, size_t index, int64_t rows,
   std::vector<Competitor> others;
   for (size_t i = 0; i < models_.size(); ++i) {
     if (i == index || models_[i].queue.empty()) continue;
-    const absl::Duration queued = models_[i].queue.work();
+    absl::Duration queued = models_[i].queue.work();
+    if (models_[i].config.batching.enabled) {
+      queued =
+          std::min(queued, TimeFor(models_[i], models_[i].queue.rows(), now));
+    }
     const Standing standing = StandingOf(i);
     if (standing < StandingOf(index)) {
       snapshot.ahead += queued;

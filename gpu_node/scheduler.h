@@ -254,8 +254,9 @@ class Scheduler {
   // Models for whose sake `index` is to hold back.
   std::vector<QuietModel> QuietBeside(size_t index, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Whether an execution is under way, or about to, that those feel.
-  bool FeltInWorks(absl::Span<const QuietModel> quiet) const
+  // Whether an execution is under way, or about to, that those feel, of a model
+  // of `index`'s standing or worse.
+  bool FeltInWorks(size_t index, absl::Span<const QuietModel> quiet) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // When the instances other than `index` are free.
   std::vector<absl::Time> OthersFreeAt(int index, absl::Time now) const

@@ -248,12 +248,22 @@ bool Scheduler::AssignFrom(size_t index, int instance_index, bool busy,
   }
   // One that is felt at a time is never denied, so that all come to go on.
   const absl::Duration time = TimeFor(model, rows, now);
-  if (IsFelt(quiet, time) && FeltInWorks(quiet) &&
+  if (IsFelt(quiet, time) && FeltInWorks(index, quiet) &&
       (*owed_is_held ||
        !MayBeginBeside(quiet, time, OthersFreeAt(instance_index, now), now))) {
     ++model.stats.held;
     // Others, whose executions are shorter, do not go before it for ever.
     *owed_is_held |= shares_.Owed(index);
+    // Nor do those that execute meanwhile, however long they were alone.
+    for (const Instance& other : instances_) {
+      for (const Slot& slot : other.slots) {
+        if (slot.batch != nullptr && slot.batch->model != index &&
+            StandingOf(slot.batch->model) == StandingOf(index) &&
+            IsFelt(quiet, slot.estimate)) {
+          shares_.KeepNear(slot.batch->model, index);
+        }
+      }
+    }
     model.held_back = true;
     return false;
   }
@@ -337,13 +347,15 @@ std::vector<QuietModel> Scheduler::QuietBeside(size_t index,
   return quiet;
 }
 
-bool Scheduler::FeltInWorks(absl::Span<const QuietModel> quiet) const {
+bool Scheduler::FeltInWorks(size_t index,
+                            absl::Span<const QuietModel> quiet) const {
   for (const Instance& instance : instances_) {
     for (const Slot& slot : instance.slots) {
       const bool to_come =
           slot.step == Step::kUploading || slot.step == Step::kUploaded;
       if ((to_come || slot.step == Step::kExecuting) &&
-          StandingOf(slot.batch->model) != Standing::kModest &&
+          // Those of better standing are not in its way.
+          StandingOf(slot.batch->model) >= StandingOf(index) &&
           IsFelt(quiet, slot.estimate)) {
         return true;
       }

@@ -66,7 +66,10 @@ void Standings::SetDemands(absl::Span<const Demand> demands, double instances) {
 }
 
 void Standings::Account::Add(double s) {
-  held_s = std::clamp(held_s + s, 0.0, most_s);
+  // What one execution takes beyond what was held is owed: a model whose
+  // executions are longer than accounts are deep is not modest after each.
+  const double least = std::min(held_s, std::min(0.0, s));
+  held_s = std::clamp(held_s + s, least, std::max(most_s, least));
   if (held_s >= absl::ToDoubleSeconds(kLeastHeld) / 2) below = true;
   if (held_s <= 0) below = false;
 }

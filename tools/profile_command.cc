@@ -144,6 +144,8 @@ absl::Status MeasureModel(ProfileOptions options, Context& context) {
   measure.batches = options.batches;
   measure.repetitions = options.repetitions;
   measure.progress = Progress(context.err);
+  // Long enough for the processor to turn to others or to idle.
+  measure.wait = +[] { absl::SleepFor(absl::Milliseconds(1)); };
   REFRACT_ASSIGN_OR_RETURN(partitioner::Profile profile,
                            MeasureProfile(*model, *source, measure));
   REFRACT_ASSIGN_OR_RETURN(profile.wire, MeasureWireRates(measure.repetitions));

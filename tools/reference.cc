@@ -75,10 +75,13 @@ std::string GuardsModule() {
   std::error_code error;
   const std::filesystem::path program =
       std::filesystem::read_symlink("/proc/self/exe", error);
-  const std::filesystem::path module = program.parent_path().parent_path() /
-                                       "lib" / "refract" /
-                                       "librefract_guards_module.so";
-  return std::filesystem::exists(module, error) ? module.string() : "";
+  for (const char* folder : {"lib", REFRACT_LIBDIR}) {
+    const std::filesystem::path module = program.parent_path().parent_path() /
+                                         folder / "refract" /
+                                         "librefract_guards_module.so";
+    if (std::filesystem::exists(module, error)) return module.string();
+  }
+  return "";
 }
 
 std::string LastLine(absl::string_view text) {

@@ -17,13 +17,8 @@ def read(path):
 
 
 def revision():
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout.strip() or "unknown"
+    described = output_of("git", "describe", "--always", "--dirty", "--abbrev=12")
+    return described or "unknown"
 
 
 def output_of(*command):

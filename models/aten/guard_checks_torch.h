@@ -35,6 +35,7 @@ void GuardMaskedIndex(Arguments arguments);
 
 // Integers that the processor cannot divide.
 void GuardDivision(Arguments arguments);
+void GuardModulo(Arguments arguments);
 void GuardRoundedDivision(Arguments arguments);
 void GuardCommonMultiple(Arguments arguments);
 

@@ -177,6 +177,12 @@ void GuardDivision(Arguments a) {
               "the lowest integer divided by -1");
 }
 
+// (a, b) of Python's integers, which are not asked for 0 either.
+void GuardModulo(Arguments a) {
+  TORCH_CHECK(!a[1].isInt() || a[1].toInt() != 0, "integer modulo by zero");
+  GuardDivision(a);
+}
+
 // (self, other, *, rounding_mode): others do not divide integers.
 void GuardRoundedDivision(Arguments a) {
   if (a[2].isString() && a[2].toStringRef() == "trunc") GuardDivision(a);

@@ -50,7 +50,10 @@ void CheckTables(const Tables& tables, const at::Tensor& ids,
       const Integers sums(*tables.columns_sum, "D_offsets");
       width = sums[t + 1] - sums[t];
     }
-    const int64_t height = rows[t + 1] - rows[t];
+    // Features of one table have its begin each: it ends where the next does.
+    int64_t next = t + 1;
+    while (next < count && rows[next] == rows[t]) ++next;
+    const int64_t height = rows[next] - rows[t];
     const int64_t size = tables.weights.numel();
     TORCH_CHECK(width > 0 && width <= size && height > 0, "table ", t, " of ",
                 height, " rows of ", width);

@@ -36,8 +36,8 @@ bool IsPointwise(absl::string_view name) {
          name == "complex" || name == "polar" || name == "where";
 }
 
-// Point by point: all operands are pairs, or none is, or what is not is the
-// same for all rows and has no entry for one.
+// Point by point: all operands are pairs, or none is, or what is not counts for
+// both parts.
 Flow Pointwise(const NodeView& view) {
   const std::vector<ValueId> inputs = view.inputs();
   const BoolList* complex = Flags(view, kComplexOperandsArg);
@@ -48,17 +48,16 @@ Flow Pointwise(const NodeView& view) {
   std::vector<Operand> operands;
   int rank = 0;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const Flow flow = view.FlowOf(inputs[i]);
-    if ((*complex)[i] != pairs) {
-      const Value& value = view.graph.value(inputs[i]);
-      if (!flow.shared() || !view.sizes.BatchAxes(value).empty()) {
-        return Flow::Unproven();
-      }
-      continue;
+    Operand operand = {view.FlowOf(inputs[i]), view.Rank(inputs[i]),
+                       view.ShapeOf(inputs[i])};
+    if (operand.rank < 0) return Flow::Unproven();
+    if (pairs && !(*complex)[i]) {
+      // One number for both of a pair.
+      ++operand.rank;
+      if (operand.shape) operand.shape->push_back(1);
     }
-    operands.push_back({flow, view.Rank(inputs[i]), view.ShapeOf(inputs[i])});
-    if (operands.back().rank < 0) return Flow::Unproven();
-    rank = std::max(rank, operands.back().rank);
+    rank = std::max(rank, operand.rank);
+    operands.push_back(std::move(operand));
   }
   return Broadcast(operands, rank);
 }
@@ -75,7 +74,8 @@ Flow Transform(const NodeView& view) {
   if (rank <= 0) return Flow::Unproven();
   std::optional<std::vector<int>> dims = view.Dims("dim", rank);
   if (!dims && view.node.FindArg("dim") == nullptr) {
-    // The last one, or the last two.
+    // The last one, or the last two; of a shift all.
+    if (absl::EndsWith(view.name, "shift")) return Flow::Mixed();
     dims = std::vector<int>{rank - 1};
     if (absl::EndsWith(view.name, "2")) dims->push_back(rank - 2);
     if (absl::EndsWith(view.name, "n")) return Flow::Unproven();

@@ -131,6 +131,11 @@ absl::StatusOr<WeightEntry> Archive::Locate(const at::Tensor& tensor) const {
   if (tensor.layout() != at::kStrided || tensor.is_quantized()) {
     return absl::UnimplementedError("it is not a plain dense tensor");
   }
+  if (tensor.is_conj() || tensor.is_neg()) {
+    return absl::UnimplementedError(
+        "PyTorch only marked it as conjugate or negative: save it after "
+        "resolve_conj() and resolve_neg()");
+  }
   WeightEntry entry;
   entry.dtype = TypeOf(tensor);
   if (entry.dtype == base::DType::kUnknown) {

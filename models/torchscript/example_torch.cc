@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "models/aten/guards_torch.h"
 #include "models/torchscript/builder_torch.h"
 
 namespace refract::models::torchscript {
@@ -183,6 +184,9 @@ std::vector<c10::IValue> RunOnExamples(const c10::FunctionSchema& schema,
       if (!example) return {};
       stack.push_back(*example);
     }
+    const aten::OperatorRule rule = aten::RuleOf(schema.operator_name());
+    if (!rule.why_not.empty()) return {};
+    if (rule.guard != nullptr) rule.guard(stack);
     op->callBoxed(stack);
     return stack;
   } catch (const std::exception&) {

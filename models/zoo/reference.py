@@ -128,7 +128,13 @@ def guard_operators(library):
     without.
     """
     try:
-        ctypes.CDLL(library).refract_guard_operators_1()
+        checks = ctypes.CDLL(library)
+        version = checks.refract_guards_torch_version
+        version.restype = ctypes.c_char_p
+        built_for = version().decode().split("+")[0]
+        if built_for != torch.__version__.split("+")[0]:
+            raise OSError(f"it is for PyTorch {built_for}")
+        checks.refract_guard_operators_1()
     except (OSError, AttributeError) as error:
         print(f"{library}: not loadable: {error}", file=sys.stderr)
 

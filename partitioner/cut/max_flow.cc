@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/numeric/int128.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
@@ -15,11 +16,11 @@ namespace {
 constexpr double kWorthAWave = 0.8;
 constexpr int kFewSurpluses = 20;
 
-absl::Status Broken(absl::string_view what, int64_t where, Cost found,
-                    Cost wanted) {
-  return absl::InternalError(
-      absl::StrCat("minimum cut without a certificate: ", what, " ", where,
-                   ": ", found, " against ", wanted));
+absl::Status Broken(absl::string_view what, int64_t where, absl::int128 found,
+                    absl::int128 wanted) {
+  return absl::InternalError(absl::StrCat(
+      "minimum cut without a certificate: ", what, " ", where, ": ",
+      static_cast<Cost>(found), " against ", static_cast<Cost>(wanted)));
 }
 
 }  // namespace
@@ -81,8 +82,9 @@ FlowSolver::FlowSolver(const FlowNetwork& network)
 }
 
 absl::StatusOr<const MinCut*> FlowSolver::Solve(int doublings) {
+  doublings_ += doublings;
   if (!Settle()) return nullptr;
-  SetUp(doublings);
+  SetUp(std::exchange(doublings_, 0));
   Run();
   Describe();
   REFRACT_RETURN_IF_ERROR(CheckCertificate(network_, cut_));
@@ -147,6 +149,12 @@ void FlowSolver::SetUp(int doublings) {
   const bool start_anew =
       std::any_of(through_.begin(), through_.end(),
                   [](double flow) { return flow > 2 * kMost; });
+  // Surpluses may all come together at one vertex on their way.
+  if (Fill(start_anew) > 2 * kMost) Fill(/*start_anew=*/true);
+}
+
+double FlowSolver::Fill(bool start_anew) {
+  const std::vector<FlowNetwork::Arc>& arcs = network_.arcs();
   for (size_t v = 0; v < vertices_.size(); ++v) {
     vertices_[v] = Vertex();
     vertices_[v].surplus = network_.from_source()[v] - network_.to_sink()[v];
@@ -177,6 +185,11 @@ void FlowSolver::SetUp(int doublings) {
     residual_[it->half ^ 1] += surplus;
     vertices_[head_[it->half]].surplus += surplus;
   }
+  double surpluses = 0;
+  for (const Vertex& vertex : vertices_) {
+    surpluses += std::max(0.0, static_cast<double>(vertex.surplus));
+  }
+  return surpluses;
 }
 
 // Everything far from what wants it moves one way nearer, the farthest first:
@@ -439,9 +452,10 @@ absl::Status CheckCertificate(const FlowNetwork& network, const MinCut& cut) {
     return Broken("size", 0, static_cast<Cost>(cut.arcs.size()),
                   static_cast<Cost>(network.arcs().size()));
   }
-  std::vector<Cost> surplus(count, 0);
-  Cost flow = 0;
-  Cost capacity = 0;
+  // Sums of 128 bits: in 64 they could come round to what they should be.
+  std::vector<absl::int128> surplus(count, 0);
+  absl::int128 flow = 0;
+  absl::int128 capacity = 0;
   for (size_t v = 0; v < count; ++v) {
     const Cost in = cut.from_source[v];
     const Cost out = cut.to_sink[v];
@@ -453,7 +467,7 @@ absl::Status CheckCertificate(const FlowNetwork& network, const MinCut& cut) {
       return Broken("flow out of vertex", static_cast<int64_t>(v), out,
                     network.to_sink()[v]);
     }
-    surplus[v] += in - out;
+    surplus[v] += absl::int128(in) - out;
     flow += in;
     capacity +=
         cut.on_source_side[v] ? network.to_sink()[v] : network.from_source()[v];

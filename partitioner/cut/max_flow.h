@@ -13,7 +13,8 @@
 
 namespace refract::partitioner::cut {
 
-// The finite capacities of one network must not add up to more.
+// The finite capacities of one network must not add up to more than one and a
+// half times this.
 inline constexpr Cost kMaxFinite = Cost{1} << 60;
 // Never cut. Leaves room for a flow of kMaxFinite on top of it.
 inline constexpr Cost kInfinite = Cost{1} << 61;
@@ -103,6 +104,9 @@ class FlowSolver {
 
   bool Settle();
   void SetUp(int doublings);
+  // Residuals and surpluses from the last flow, or from none; what the
+  // surpluses above 0 come to.
+  double Fill(bool start_anew);
   int Wave();  // returns how many surpluses were on their way
   void Run();
   int Grow(int vertex);  // half arc from tree to tree, or kFree
@@ -133,6 +137,7 @@ class FlowSolver {
   size_t next_orphan_ = 0;
   int now_ = 0;
   std::vector<double> through_;  // of SetUp()
+  int doublings_ = 0;            // since the flow in cut_
   struct Settled {
     int vertex;
     int half;  // to the one that settled it; kRoot: its terminal did

@@ -61,7 +61,7 @@ struct Found {
 };
 
 // Branch and bound. In each domain (a set of stages per node) a minimum cut
-// gives a lower bound (CutTwoLabels), with Lagrange multipliers for several
+// gives a lower bound (TwoLabels), with Lagrange multipliers for several
 // objectives and limits (mixture.h); what it finds, or a second cut, gives
 // legal choices. Where they differ the domain is divided at the node that keeps
 // them apart: one that lies between two HN nodes, or one that the mixture puts

@@ -244,7 +244,15 @@ Status Instance::Compute(Slot& slot) {
     }
     // What was launched has loaded its code.
     if (options_.use_graphs && captured.runs++ == kRunsBeforeCapture) {
-      REFRACT_CUDA_RETURN_IF_ERROR(CaptureSegments(place, captured.graphs));
+      Status status = CaptureSegments(place, captured.graphs);
+      if (!status.ok()) {
+        if (status.code() != Code::kResourceExhausted) return status;
+        // Without memory for a graph: launched one by one from here on.
+        for (const Graph& graph : captured.graphs) {
+          if (graph.handle != nullptr) (void)device_.DestroyGraph(graph);
+        }
+        captured.graphs.clear();
+      }
     }
   }
   for (size_t i = 0; i < variant.segments.size(); ++i) {

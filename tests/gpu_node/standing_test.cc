@@ -151,6 +151,28 @@ TEST_F(TwoModels, AnOwnLimitOfInstancesIsNoMerit) {
   EXPECT_EQ(standings_.Of(0), Standing::kOver);
 }
 
+TEST(StandingTest, LongExecutionsOneByOneAreOwedAfterwards) {
+  // On one instance of which half is due to each: one client, a second's
+  // execution after the other, and nothing ever waits.
+  Standings standings({1, 1});
+  standings.Advance(kStart);
+  standings.SetDemands({{true, 0.98}, {true, 0.1}}, 1);
+  double ms = 0;
+  int modest = 0;
+  for (int round = 0; round < 100; ++round) {
+    if (standings.Of(0) == Standing::kModest) ++modest;
+    standings.Use(0, absl::Seconds(1));
+    standings.Advance(Ms(ms += 1020));
+  }
+  EXPECT_LT(modest, 5);
+  // At two fifths of the device it is within its share.
+  for (int round = 0; round < 10; ++round) {
+    standings.Use(0, absl::Seconds(1));
+    standings.Advance(Ms(ms += 2500));
+  }
+  EXPECT_EQ(standings.Of(0), Standing::kModest);
+}
+
 TEST(StandingTest, WhatOthersLeaveMayBeUsedButNotAtTheCostOfTheModest) {
   Standings standings({1, 1, 1});
   standings.Advance(kStart);

@@ -193,6 +193,20 @@ TEST(ComplexRowsTest, TransformsOverTheBatchMixRows) {
   }
 }
 
+TEST(ComplexRowsTest, ShiftsAreAlongAllDimensionsUnlessTheySay) {
+  for (const bool all : {true, false}) {
+    Filter model;
+    Node& node = model.graph.nodes[2];
+    node.op = "aten.fft_fftshift.default";
+    node.args = {{"self", ValueRef{model.spectrum}}};
+    if (!all)
+      node.args.push_back({"dim", IntList{{1, kNoValue}, {2, kNoValue}}});
+    ASSERT_TRUE(ComplexToPairs(model.graph).ok());
+    EXPECT_EQ(FindRowDependence(model.graph).use,
+              all ? RowUse::kTogether : RowUse::kAlone);
+  }
+}
+
 TEST(ComplexRowsTest, OperatorsWithoutARuleAreNotKnownToKeepRowsApart) {
   Filter model;
   model.graph.nodes[2].op = "aten.matmul.default";

@@ -141,7 +141,7 @@ TEST_F(OptimalTest, KeepsTheBudgetOrSaysWhatItWouldTake) {
     Budget& budget = options.budget;
     if (round % 2 == 0) budget.bytes_per_request = share(30000);
     if (round % 3 == 0) budget.hn_memory_bytes = share(10000);
-    if (round % 5 == 0) budget.cn_memory_bytes = share(20000);
+    if (round % 5 < 2) budget.cn_memory_bytes = share(20000);
     std::optional<double> best;
     ForEachPlan(graph, [&](const SplitPlan& plan) {
       const Sums sums(graph, plan, conditions);

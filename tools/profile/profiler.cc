@@ -172,7 +172,8 @@ class Profiler {
 
   absl::Status Repeat(size_t batch, bool keep) {
     // Nodes get requests of one kind one after the other: dense weights and
-    // buffers are where such a request left them, looked-up rows are not.
+    // buffers are where such a request, and the wait for the next, left them;
+    // looked-up rows are not.
     REFRACT_RETURN_IF_ERROR(MakeRequest(batch));
     REFRACT_RETURN_IF_ERROR(
         program_.Run(padded_.inputs(), {}, context_, outputs_));
@@ -211,6 +212,7 @@ class Profiler {
     int64_t least = INT64_MAX;
     for (int tries = 0; tries < kMostTries; ++tries) {
       REFRACT_RETURN_IF_ERROR(MakeRequest(batch));
+      if (options_.wait) options_.wait();
       const int64_t before = options_.interruptions();
       REFRACT_ASSIGN_OR_RETURN(const int64_t took, run());
       least = std::min(least, took);

@@ -5,6 +5,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
+#include <torch/version.h>
 
 #include <map>
 #include <memory>
@@ -63,6 +64,13 @@ class Registrations {
 
 }  // namespace
 }  // namespace refract::models::aten
+
+// The release of PyTorch that this is for: others' classes differ.
+// NOLINTNEXTLINE: a name without a namespace, for ctypes.
+extern "C" __attribute__((visibility("default"))) const char*
+refract_guards_torch_version() {
+  return TORCH_VERSION;
+}
 
 // Puts the checks in front of all operators that are called on this thread.
 // Once operator libraries are loaded; may be called again after more of them.

@@ -322,6 +322,12 @@ def look_ups():
         bad(5)
         + [(1, longs(0, 900)), (4, longs(0, 5, 900)), (8, numbers(3)), (2, ints(0, 9, 8))],
     )
+    # Two features of one table of eleven rows.
+    yield Call(
+        "split_embedding_codegen_forward_cpu",
+        (weights, longs(0, 0), widths, 8, longs(0, 0, 11), ids, offsets, 0, numbers(8), 0),
+        [(5, longs(0, 1, 11, 2, 3, 5, 0, 1)), (4, longs(0, 0, 12)), (4, longs(0, 0, 0))],
+    )
     yield Call(
         "split_embedding_nobag_codegen_forward_cpu",
         (weights, begins, 4, heights, ids, offsets, 0),

@@ -403,6 +403,46 @@ TEST_F(RegionsTest, ResultThatMayBeTheArgumentIsWritten) {
   )");
 }
 
+// LibTorch's interpreter divides what the processor cannot, and traps.
+TEST_F(RegionsTest, NumbersThatCannotBeDividedAreRefused) {
+  struct Case {
+    std::string expression;
+    float m, n;
+    std::string why;
+  };
+  constexpr float kLowest = -9223372036854775808.0f;
+  for (const Case& c : std::vector<Case>{
+           {"m % n", 3, 0, "integer modulo by zero"},
+           {"m % n", kLowest, -1, "lowest integer divided by -1"},
+           {"m // n", kLowest, -1, "lowest integer divided by -1"},
+           {"divmod(m, n)[0]", kLowest, -1, "lowest integer divided by -1"},
+           {"y[0, 0].item() % y[0, 1].item()", 3, 0, "integer modulo by zero"},
+           {"y[0, 0].item() // y[0, 1].item()", kLowest, -1,
+            "lowest integer divided by -1"}}) {
+    SCOPED_TRACE(c.expression);
+    const auto model = Import(Define(absl::StrCat(R"(
+    def forward(self, x):
+      y = x.long()
+      m = int(y[0, 0])
+      n = int(y[0, 1])
+      if m != 1:
+        x = x + ()",
+                                                  c.expression, R"()
+      return x
+  )")),
+                              torch::full({3, 6}, 2.0));
+    ASSERT_TRUE(model.ok()) << model.status();
+    at::Tensor x = torch::full({3, 6}, 2.0);
+    EXPECT_TRUE(RunImported(*model, {x}).ok());
+    x[0][0] = c.m;
+    x[0][1] = c.n;
+    const auto got = RunImported(*model, {x});
+    ASSERT_FALSE(got.ok());
+    EXPECT_EQ(got.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(got.status().message(), HasSubstr(c.why));
+  }
+}
+
 TEST_F(RegionsTest, ErrorsOfTheScriptNameNodeAndReason) {
   const auto model = Import(Define(R"(
     def forward(self, x):

@@ -188,6 +188,37 @@ TEST(MaxFlowTest, SolvesAgainAsIfAnew) {
   EXPECT_GT(solved, 100);
 }
 
+// Flows of other units, each as large as capacities may be, that meet at one
+// vertex: more than 64 bits hold.
+TEST(MaxFlowTest, SolvesAgainInAnotherUnit) {
+  for (const int paths : {4, 9, 40}) {
+    SCOPED_TRACE(testing::Message() << paths << " paths");
+    // Where they meet, the middle of each, the beginning of each.
+    FlowNetwork network(1 + 2 * paths);
+    for (int i = 1; i <= paths; ++i) {
+      network.AddArc(i, 0, kInfinite);
+      network.AddArc(i + paths, i, kInfinite);
+    }
+    const auto price = [&](Cost at_source, Cost at_sink) {
+      network.ForgetPayments();
+      for (int i = 1; i <= paths; ++i) {
+        network.PayOnSinkSide(i + paths, at_source);
+        network.PayOnSourceSide(i, at_sink);
+      }
+    };
+    FlowSolver solver(network);
+    price((Cost{1} << 58) / paths, (Cost{1} << 58) / paths);
+    ASSERT_TRUE(solver.Solve().ok());
+    price(1000, 500);
+    network.PayOnSourceSide(0, 300);
+    const absl::StatusOr<const MinCut*> again = solver.Solve(12);
+    ASSERT_TRUE(again.ok()) << again.status();
+    // All that the sinks take: of 1000 each, 500 and together 300 more.
+    EXPECT_EQ((*again)->value, 500 * paths + 300);
+    EXPECT_EQ((*again)->value, FlowByBoost(network));
+  }
+}
+
 // A certificate must not pass when anything about it is wrong.
 TEST(MaxFlowTest, CertificateFindsEveryError) {
   FlowNetwork network(3);

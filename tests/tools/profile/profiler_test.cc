@@ -103,6 +103,26 @@ TEST_F(ProfilerTest, RealRunsTakeTimeAndSurviveTheFile) {
   EXPECT_EQ(read->SumAt(9), profile->SumAt(9));
 }
 
+TEST_F(ProfilerTest, EveryMeasuredRunFollowsAWait) {
+  static int waits;
+  static int looks;  // at the interruptions: before and after measured runs
+  waits = looks = 0;
+  ProfilerOptions options;
+  options.batches = {1, 4, 16};
+  options.repetitions = 9;
+  options.interruptions = +[]() -> int64_t {
+    ++looks;
+    return 0;
+  };
+  options.wait = +[] {
+    ++waits;
+    EXPECT_EQ(looks % 2, 0);
+  };
+  ASSERT_TRUE(Measure(options).ok());
+  EXPECT_GE(waits, 10 * 3 * 2);
+  EXPECT_EQ(looks, waits * 2);
+}
+
 // Requests that the model refuses.
 class BadRequests final : public RequestSource {
  public:
