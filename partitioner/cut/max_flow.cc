@@ -81,10 +81,9 @@ FlowSolver::FlowSolver(const FlowNetwork& network)
   cut_.arcs.resize(arcs.size());
 }
 
-absl::StatusOr<const MinCut*> FlowSolver::Solve(int doublings) {
-  doublings_ += doublings;
+absl::StatusOr<const MinCut*> FlowSolver::Solve(int scale) {
   if (!Settle()) return nullptr;
-  SetUp(std::exchange(doublings_, 0));
+  SetUp(scale - std::exchange(scale_, scale));
   Run();
   Describe();
   REFRACT_RETURN_IF_ERROR(CheckCertificate(network_, cut_));

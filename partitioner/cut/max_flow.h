@@ -78,11 +78,11 @@ class FlowSolver {
 
   // The minimum cut with the fewest vertices on the source's side, whatever was
   // solved before; nullptr when every cut breaks an infinite arc. Valid until
-  // the next call; has passed CheckCertificate(). `doublings`: the capacities
-  // are about 2^doublings of those of the last time.
+  // the next call; has passed CheckCertificate(). `scale`: the capacities are
+  // in units of about 2^−scale, which helps to start from the last flow.
   // Internal when there is no certificate, which is a bug of the solver or of
   // the network.
-  absl::StatusOr<const MinCut*> Solve(int doublings = 0);
+  absl::StatusOr<const MinCut*> Solve(int scale = 0);
 
  private:
   // A vertex is in the tree of the source, whose vertices surplus reaches, in
@@ -137,7 +137,7 @@ class FlowSolver {
   size_t next_orphan_ = 0;
   int now_ = 0;
   std::vector<double> through_;  // of SetUp()
-  int doublings_ = 0;            // since the flow in cut_
+  int scale_ = 0;                // of the flow in cut_
   struct Settled {
     int vertex;
     int half;  // to the one that settled it; kRoot: its terminal did

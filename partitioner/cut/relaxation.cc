@@ -1,7 +1,6 @@
 #include "partitioner/cut/relaxation.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/status_macros.h"
 
@@ -146,9 +145,7 @@ absl::StatusOr<std::optional<Relaxed>> TwoLabels::Cut(const Measure& measure,
                                                       const Domains& domains,
                                                       int scale) {
   Price(measure, domains);
-  REFRACT_ASSIGN_OR_RETURN(
-      const MinCut* const cut,
-      solver_->Solve(scale - std::exchange(scale_, scale)));
+  REFRACT_ASSIGN_OR_RETURN(const MinCut* const cut, solver_->Solve(scale));
   if (cut == nullptr) return std::nullopt;
   Relaxed result;
   bool hn_used = false;
@@ -289,9 +286,7 @@ absl::StatusOr<std::optional<Stages>> ThreeStages::Cut(const Measure& measure,
                                                        const Domains& domains,
                                                        int scale) {
   Price(measure, domains);
-  REFRACT_ASSIGN_OR_RETURN(
-      const MinCut* const cut,
-      solver_->Solve(scale - std::exchange(scale_, scale)));
+  REFRACT_ASSIGN_OR_RETURN(const MinCut* const cut, solver_->Solve(scale));
   if (cut == nullptr) return std::nullopt;
   Stages stages;
   for (int n = 0; n < problem_.num_nodes(); ++n) {

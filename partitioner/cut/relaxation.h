@@ -68,7 +68,6 @@ class TwoLabels {
   std::vector<TensorArcs> tensors_;
   std::vector<SharedVertices> shared_;
   std::optional<FlowSolver> solver_;
-  int scale_ = 0;  // of the last cut
 };
 
 // Three labels, in order, so always legal. Values that pass the HN by are
@@ -112,7 +111,6 @@ class ThreeStages {
   std::vector<TensorArcs> tensors_;
   std::vector<SharedVertices> shared_;
   std::optional<FlowSolver> solver_;
-  int scale_ = 0;
 };
 
 }  // namespace refract::partitioner::cut

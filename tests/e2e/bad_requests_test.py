@@ -16,20 +16,10 @@ from tests.e2e import support
 try:
     import grpc
     from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+    from tests.e2e.kserve_requests import DATATYPES, request_of
 except ImportError as error:
     raise unittest.SkipTest(f"tritonclient[grpc] is missing: {error}")
-
-DTYPES = {torch.float32: "FP32", torch.int64: "INT64"}
-
-
-def request_of(model, tensors):
-    request = service_pb2.ModelInferRequest(model_name=model)
-    for name, tensor in tensors.items():
-        request.inputs.add(
-            name=name, datatype=DTYPES[tensor.dtype], shape=list(tensor.shape)
-        )
-        request.raw_input_contents.append(tensor.numpy().tobytes())
-    return request
 
 
 class BadRequests(unittest.TestCase):
@@ -179,7 +169,7 @@ class BadRequests(unittest.TestCase):
         for name, tensor in self.tensors.items():
             item = request.inputs.add(
                 name=name,
-                datatype=DTYPES[tensor.dtype],
+                datatype=DATATYPES[tensor.dtype],
                 shape=list(tensor.shape),
             )
             values = tensor.flatten().tolist()

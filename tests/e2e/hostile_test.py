@@ -22,13 +22,14 @@ from tests.e2e import nodes, support
 try:
     import grpc
     from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+    from tests.e2e.kserve_requests import request_of
 except ImportError as error:
     raise unittest.SkipTest(f"tritonclient[grpc] is missing: {error}")
 
 SEED = int(os.environ.get("REFRACT_TEST_SEED", random.randrange(2**31)))
 REQUESTS = 120  # of each model
 ROWS = 20
-TYPES = {torch.float32: "FP32", torch.int64: "INT64"}
 ODD = (-(2**63), -(2**31), -2, -1, 0, 1, 2, 3, ROWS, 1000, 2**31, 2**62, 2**63 - 1)
 
 
@@ -111,16 +112,6 @@ def changed(tensor, dice):
     else:
         flat[at] = dice.choice(ODD)
     return tensor
-
-
-def request_of(model, tensors):
-    request = service_pb2.ModelInferRequest(model_name=model)
-    for name, tensor in tensors.items():
-        request.inputs.add(
-            name=name, datatype=TYPES[tensor.dtype], shape=list(tensor.shape)
-        )
-        request.raw_input_contents.append(tensor.numpy().tobytes())
-    return request
 
 
 class HostileRequests(unittest.TestCase):

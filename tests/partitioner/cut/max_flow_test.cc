@@ -168,12 +168,10 @@ TEST(MaxFlowTest, SolvesAgainAsIfAnew) {
       if (from != to) network.AddArc(from, to, below(1000), below(1000));
     }
     FlowSolver solver(network);
-    int doublings = 0;
     for (int pricing = 0; pricing < 12; ++pricing) {
-      const int before = std::exchange(doublings, below(20));
-      Reprice(random, Cost{1} << doublings, network);
-      const absl::StatusOr<const MinCut*> again =
-          solver.Solve(doublings - before);
+      const int scale = below(20);
+      Reprice(random, Cost{1} << scale, network);
+      const absl::StatusOr<const MinCut*> again = solver.Solve(scale);
       ASSERT_TRUE(again.ok()) << again.status();
       const absl::StatusOr<std::optional<MinCut>> anew = SolveMinCut(network);
       ASSERT_TRUE(anew.ok()) << anew.status();
