@@ -265,6 +265,15 @@ class Scheduler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PlanLoad(size_t model, absl::Time now, Actions& actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Models whose weights are to go for those of `model`, whose turn it is, as
+  // soon as nothing of them is in the works: until then they begin nothing, or
+  // one that always has something in the works would keep its place for ever.
+  std::vector<size_t> ToMakeRoomFor(size_t model, absl::Time now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Per model, whether its weights may go: now, or once nothing of it is in the
+  // works.
+  std::vector<bool> MayGo(bool at_once) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FailQueued(Model& model, const absl::Status& why, Actions& actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -164,10 +164,15 @@ void Scheduler::Assign(int index, absl::Time now, Actions& actions) {
     if (models_[i].has_work()) order.push_back(i);
   }
   // Whose weights are to come in is a matter of shares: each copy is paid for.
+  // Those that are in go first while they ask for little, but not for ever: on
+  // several instances even such a model may have something in the works always.
   const auto standing = [&](size_t model) {
-    return residents_.state(model) == ResidentSet::State::kIn
-               ? StandingOf(model)
-               : Standing::kOver;
+    if (residents_.state(model) == ResidentSet::State::kIn) {
+      return StandingOf(model);
+    }
+    return now - models_[model].last_run < Standings::kBurst
+               ? Standing::kOver
+               : Standing::kModest;
   };
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     const Standing of_a = standing(a);
@@ -175,9 +180,37 @@ void Scheduler::Assign(int index, absl::Time now, Actions& actions) {
     return of_a != of_b ? of_a < of_b : shares_.Before(a, b);
   });
   bool owed_is_held = false;
+  std::vector<size_t> make_room;
   for (const size_t model : order) {
+    if (std::find(make_room.begin(), make_room.end(), model) !=
+        make_room.end()) {
+      continue;
+    }
     if (AssignFrom(model, index, busy, now, &owed_is_held, actions)) return;
+    if (make_room.empty()) make_room = ToMakeRoomFor(model, now);
   }
+}
+
+std::vector<size_t> Scheduler::ToMakeRoomFor(size_t index,
+                                             absl::Time now) const {
+  const Model& model = models_[index];
+  if (loading_ || !model.has_work() || AtOwnLimit(model) ||
+      residents_.state(index) != ResidentSet::State::kOut ||
+      model.load_again > now) {
+    return {};
+  }
+  return residents_.PlanLoad(index, MayGo(false))
+      .value_or(std::vector<size_t>());
+}
+
+std::vector<bool> Scheduler::MayGo(bool at_once) const {
+  std::vector<bool> may_go;
+  for (const Model& model : models_) {
+    // One that has just come in is to be of use before it goes.
+    may_go.push_back((!at_once || model.in_works == 0) &&
+                     (model.ran_since_load || !model.has_work()));
+  }
+  return may_go;
 }
 
 bool Scheduler::AssignFrom(size_t index, int instance_index, bool busy,
@@ -442,14 +475,8 @@ void Scheduler::PlanLoad(size_t index, absl::Time now, Actions& actions) {
   Model& model = models_[index];
   if (loading_ || residents_.state(index) != ResidentSet::State::kOut) return;
   if (model.load_again > now) return WakeAt(model.load_again);
-  std::vector<bool> may_go;
-  for (const Model& other : models_) {
-    // One that has just come in is to be of use before it goes.
-    may_go.push_back(other.in_works == 0 &&
-                     (other.ran_since_load || !other.has_work()));
-  }
   std::optional<std::vector<size_t>> evicted =
-      residents_.PlanLoad(index, may_go);
+      residents_.PlanLoad(index, MayGo(true));
   if (!evicted.has_value()) return;
   for (const size_t out : *evicted) {
     residents_.Evict(out);

@@ -1,4 +1,5 @@
 // Weights that come and go, instances that are lost, and the end.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -85,6 +86,47 @@ TEST(SchedulerFaultsTest, TwoModelsThatDoNotFitTogetherBothGetOn) {
   // What a copy costs is paid for by its model, so that there are few.
   EXPECT_LE(sim.device().loads().size(), 40);
   EXPECT_GE(sim.device().loads().size(), 2);
+}
+
+// How long a model whose weights are out waits beside one that always has
+// something in the works, though there is room for one of them only: `requests`
+// come at once every 10 ms.
+absl::Duration LongestWaitBeside(int requests, FakeDevice::Options options) {
+  options.traits.weight_memory = 400;
+  options.traits.load_bytes_per_s = 1000;
+  options.weight_bytes = {100, 200, 300};
+  options.execute = [n = 0](const Batch&) mutable { return Ms(13 + n++ % 5); };
+  Simulation sim(options, ThreeModels());
+  std::vector<size_t> asked;
+  for (int i = 0; i < 1200; ++i) {
+    for (int k = 0; k < requests; ++k) sim.Submit({.model = 1});
+    if (i % 300 == 150) asked.push_back(sim.Submit({.model = 2}));
+    sim.RunUntil(Ms(10) * (i + 1));
+  }
+  absl::Duration longest;
+  for (const size_t i : asked) {
+    const Outcome& outcome = sim.outcomes()[i];
+    longest = std::max(longest, outcome.answers == 0 ? absl::InfiniteDuration()
+                                                     : outcome.latency);
+  }
+  EXPECT_THAT(sim.device().violations(), IsEmpty());
+  return longest;
+}
+
+TEST(SchedulerFaultsTest, ABusyModelMakesRoomForOneThatIsOut) {
+  // Until it is its turn, what executes, both copies, and its own execution.
+  const absl::Duration bound =
+      2 * FairShare::kCredit + Ms(17) + Ms(200 + 300) + Ms(17);
+  EXPECT_LE(LongestWaitBeside(4, Fixed(Ms(10), 2)), bound);
+  FakeDevice::Options staging = Fixed(Ms(10), 1, 2);
+  staging.upload = [](const Batch&) { return Ms(1); };
+  EXPECT_LE(LongestWaitBeside(4, staging), bound);
+}
+
+TEST(SchedulerFaultsTest, SoDoesOneThatAsksForLittleOnManyInstances) {
+  // One and a half of four.
+  EXPECT_LE(LongestWaitBeside(1, Fixed(Ms(10), 4)),
+            Standings::kBurst + 2 * FairShare::kCredit + Ms(17 + 500 + 17));
 }
 
 TEST(SchedulerFaultsTest, AFailedLoadIsToldAndTriedAgain) {
