@@ -219,7 +219,9 @@ GpuNode::Stats GpuNode::stats() const {
     sum.succeeded += model.succeeded;
     sum.failed += model.failed;
     sum.expired += model.expired;
-    sum.refused += model.refused + model.queue_full;
+    sum.abandoned += model.abandoned;
+    sum.refused += model.refused + model.queue_full + model.too_large;
+    sum.unavailable += model.unavailable;
   }
   return sum;
 }
@@ -227,7 +229,8 @@ GpuNode::Stats GpuNode::stats() const {
 std::string Summary(const ModelStats& stats) {
   return absl::StrCat(
       stats.succeeded, " succeeded, ", stats.failed, " failed, ", stats.expired,
-      " expired, ", stats.refused, " refused as too late, ", stats.queue_full,
+      " expired, ", stats.abandoned, " given up by their clients, ",
+      stats.refused, " refused as too late, ", stats.queue_full,
       " refused by a full queue, ", stats.too_large, " too large, ",
       stats.unavailable, " unavailable; ", stats.batches,
       " executions of up to ", stats.largest_batch, " requests, ", stats.merged,

@@ -99,12 +99,15 @@ class GpuNode : public transport::Handler {
       std::function<void(size_t model, const absl::Status& ready)>;
   void WatchReadiness(ReadinessListener listener);
 
-  // Of all models.
+  // Of all models. Their sum is the number of requests that were answered.
   struct Stats {
     uint64_t succeeded = 0;
-    uint64_t failed = 0;   // executed, but with an error
-    uint64_t expired = 0;  // dropped in the queue
-    uint64_t refused = 0;  // predicted to be too late, or the queue was full
+    uint64_t failed = 0;     // executed, but with an error
+    uint64_t expired = 0;    // dropped in the queue
+    uint64_t abandoned = 0;  // the client had gone
+    // Predicted to be too late, the queue was full, or too many rows.
+    uint64_t refused = 0;
+    uint64_t unavailable = 0;  // no instance, or lost with one, or stopping
   };
   Stats stats() const;
   ModelStats stats(size_t model) const { return scheduler_->stats(model); }

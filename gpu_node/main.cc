@@ -142,9 +142,10 @@ int Run(const Flags& flags) {
   const GpuNode::Stats stats = (*node)->stats();
   LOG(INFO) << "stopped: " << stats.succeeded << " requests succeeded, "
             << stats.failed << " failed, " << stats.expired
-            << " expired in the queue, " << stats.refused << " refused; "
-            << link.accepted << " connections accepted, " << link.refused
-            << " refused";
+            << " expired in the queue, " << stats.abandoned
+            << " given up by their clients, " << stats.refused << " refused, "
+            << stats.unavailable << " unavailable; " << link.accepted
+            << " connections accepted, " << link.refused << " refused";
   for (size_t i = 0; i < (*node)->models().size(); ++i) {
     const DeviceModel& model = (*node)->models()[i];
     LOG(INFO) << "model '" << model.name() << "' version " << model.version()

@@ -224,5 +224,21 @@ TEST(GpuNodeTest, RefusesOptionsOutOfRange) {
             absl::StatusCode::kInvalidArgument);
 }
 
+TEST(SummaryTest, NamesEveryWayInWhichARequestCanEnd) {
+  ModelStats stats;
+  stats.succeeded = 101;
+  stats.failed = 102;
+  stats.expired = 103;
+  stats.abandoned = 104;
+  stats.refused = 105;
+  stats.queue_full = 106;
+  stats.too_large = 107;
+  stats.unavailable = 108;
+  const std::string line = Summary(stats);
+  for (int count = 101; count <= 108; ++count) {
+    EXPECT_THAT(line, HasSubstr(std::to_string(count) + " "));
+  }
+}
+
 }  // namespace
 }  // namespace refract::gpu_node
