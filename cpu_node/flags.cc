@@ -5,6 +5,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
 #include "absl/strings/string_view.h"
+#include "base/number_range.h"
 
 namespace refract::cpu_node {
 namespace {
@@ -45,12 +46,16 @@ void AddServing(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_option("--default-deadline-ms", flags.default_deadline_ms,
                  "Deadline of requests that bring none, milliseconds; 0 = none")
-      ->check(CLI::Range(0.0, 86400e3))
+      ->check([](const std::string& text) {
+        return base::CheckNumberIn(text, 0, 86400e3);
+      })
       ->capture_default_str();
   app.add_option("--drain-timeout-s", flags.drain_timeout_s,
                  "After SIGTERM or SIGINT: longest wait for requests in "
                  "flight, seconds")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check([](const std::string& text) {
+        return base::CheckNumberIn(text, 0, 86400);
+      })
       ->capture_default_str();
 }
 

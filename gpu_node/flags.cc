@@ -5,6 +5,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"
+#include "base/number_range.h"
 
 namespace refract::gpu_node {
 
@@ -98,7 +99,9 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
                  "Weights that may be in the device's memory at once (on a GPU "
                  "all that a model takes); those used longest ago make room "
                  "for others. 0 = all of them, MiB")
-      ->check(CLI::Range(0.0, 1e9))
+      ->check([](const std::string& text) {
+        return base::CheckNumberIn(text, 0, 1e9);
+      })
       ->capture_default_str();
   app.add_flag("--no-isolation", flags.no_isolation,
                "Execute long requests at one go beside models that ask for "
@@ -112,7 +115,9 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
   app.add_option("--drain-timeout-s", flags.drain_timeout_s,
                  "After SIGTERM or SIGINT: longest wait for requests in "
                  "flight, seconds")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check([](const std::string& text) {
+        return base::CheckNumberIn(text, 0, 86400);
+      })
       ->capture_default_str();
   try {
     app.parse(argc, argv);

@@ -182,6 +182,8 @@ class BatchingTest(unittest.TestCase):
             ("--batching-window-us", "-1"),
             ("--max-batch", "0"),
             ("--weight-memory-mib", "lots"),
+            ("--weight-memory-mib", "nan"),
+            ("--drain-timeout-s", "nan"),
         ):
             done = support.run(
                 support.program("refract-gpu-node"), "--model-repository",

@@ -1,0 +1,18 @@
+#ifndef REFRACT_BASE_NUMBER_RANGE_H_
+#define REFRACT_BASE_NUMBER_RANGE_H_
+
+// For numbers on command lines.
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace refract::base {
+
+// Empty if `text` is a number from `least` to `most`, else what is wrong, as
+// CLI11's check() takes it. CLI::Range() lets "nan" pass.
+std::string CheckNumberIn(absl::string_view text, double least, double most);
+
+}  // namespace refract::base
+
+#endif  // REFRACT_BASE_NUMBER_RANGE_H_
