@@ -241,9 +241,8 @@ void Engine::Dispatch(const TaskPtr& task) {
     if (!task->node.has_value()) {
       if (task->only_in_time) break;
       task->last_failure = nodes_->WhyUnusable(offer);
-      // It became usable since, or is being lost: an answer all the same.
       if (task->last_failure.ok()) {
-        task->last_failure = absl::UnavailableError("no GPU node is free");
+        task->last_failure = nodes_->WhyNoPlace(offer);
       }
       break;
     }

@@ -56,6 +56,27 @@ std::optional<size_t> ChooseNode(absl::Span<const NodeSnapshot> nodes,
   return b_wins ? candidates[b] : candidates[a];
 }
 
+bool MayTakePlace(size_t model, absl::Span<const PlaceHolder> models,
+                  int places) {
+  int taken = 0;
+  int asking = 0;
+  for (const PlaceHolder& holder : models) {
+    taken += holder.taken;
+    asking += holder.asks;
+  }
+  if (taken >= places) return false;
+  const int own = std::max(1, places / (2 * std::max(asking, 1)));
+  if (models[model].taken < own) return true;
+  int kept = 0;
+  bool others_may_come = false;
+  for (size_t i = 0; i < models.size(); ++i) {
+    if (i == model) continue;
+    if (models[i].asks) kept += std::max(0, own - models[i].taken);
+    others_may_come |= !models[i].asks;
+  }
+  return taken + kept + (others_may_come ? 1 : 0) < places;
+}
+
 absl::Duration SmoothedLatency(absl::Duration mean, absl::Duration sample) {
   if (mean == absl::ZeroDuration()) return sample;
   return mean + (sample - mean) / 8;

@@ -40,6 +40,20 @@ std::optional<size_t> ChooseNode(absl::Span<const NodeSnapshot> nodes,
                                  std::optional<size_t> avoid, uint64_t draw_a,
                                  uint64_t draw_b);
 
+// One model's requests at a node.
+struct PlaceHolder {
+  int taken = 0;      // of the node's places
+  bool asks = false;  // has had requests lately
+};
+
+// Whether `model` may take one more of the `places` requests that may be under
+// way at a node, so that one that asks for more than the node can do leaves
+// room for others. Half of the places are divided among the models that ask;
+// the others are for whoever comes first. One is kept for models that do not
+// ask, so that their first request finds it.
+bool MayTakePlace(size_t model, absl::Span<const PlaceHolder> models,
+                  int places);
+
 // Exponentially weighted mean, weight 1/8 for the new sample as in TCP's
 // smoothed round trip (RFC 6298). The first sample (`mean` zero) is the mean.
 absl::Duration SmoothedLatency(absl::Duration mean, absl::Duration sample);

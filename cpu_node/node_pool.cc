@@ -12,6 +12,9 @@
 namespace refract::cpu_node {
 namespace {
 
+// A model without a request for so long keeps no places: it may have gone.
+constexpr absl::Duration kAskedLately = absl::Seconds(10);
+
 // Errors that are the node's doing. A late or refused request is not: the
 // deadline may have been too short, the queue honestly full.
 bool IsNodeFault(const absl::Status& status) {
@@ -42,7 +45,7 @@ NodePool::Lease& NodePool::Lease::operator=(Lease&& other) noexcept {
 }
 
 NodePool::Lease::~Lease() {
-  if (pool_ != nullptr) pool_->Release(node_);
+  if (pool_ != nullptr) pool_->Release(node_, offer_);
 }
 
 transport::Client& NodePool::Lease::client() const {
@@ -59,7 +62,7 @@ void NodePool::Lease::Finish(const absl::Status& status,
   const absl::Time now = pool->options_.clock->Now();
   absl::MutexLock lock(&pool->mu_);
   Node& node = pool->nodes_[node_];
-  --node.in_flight;
+  pool->GiveBack(node, offer_);
   // A request that ran into its deadline took at least this long. One that was
   // refused at once, because it would, must not make the node look faster than
   // its answers did; of a node that never answered it is all that is known.
@@ -77,13 +80,16 @@ void NodePool::Lease::Finish(const absl::Status& status,
   }
 }
 
-NodePool::NodePool(NodePoolOptions options) : options_(std::move(options)) {
+NodePool::NodePool(NodePoolOptions options)
+    : options_(std::move(options)),
+      asked_(options_.offers.size(), absl::InfinitePast()) {
   for (const std::string& address : options_.addresses) {
     Node node;
     node.address = address;
     node.offers.assign(options_.offers.size(),
                        absl::UnavailableError("not connected yet"));
     node.offer_latency.resize(options_.offers.size());
+    node.holders.resize(options_.offers.size());
     nodes_.push_back(std::move(node));
   }
 }
@@ -223,25 +229,38 @@ std::optional<NodePool::Lease> NodePool::AcquireIf(
   const absl::Time now = options_.clock->Now();
   absl::MutexLock lock(&mu_);
   if (closed_) return std::nullopt;
+  asked_[offer] = now;
   absl::InlinedVector<NodeSnapshot, 16> snapshot;
-  for (const Node& node : nodes_) {
-    snapshot.push_back(
-        {.usable = node.connected && node.offers[offer].ok() && may(node, now),
-         .ejected = IsEjected(node.health, now),
-         .suspect = node.suspect,
-         .latency = node.latency,
-         .in_flight = node.in_flight});
+  for (Node& node : nodes_) {
+    for (size_t i = 0; i < node.holders.size(); ++i) {
+      node.holders[i].asks =
+          node.offers[i].ok() && now - asked_[i] <= kAskedLately;
+    }
+    snapshot.push_back({.usable = node.connected && node.offers[offer].ok() &&
+                                  MayTakePlace(offer, node.holders,
+                                               options_.limits.max_in_flight) &&
+                                  may(node, now),
+                        .ejected = IsEjected(node.health, now),
+                        .suspect = node.suspect,
+                        .latency = node.latency,
+                        .in_flight = node.in_flight});
   }
   const std::optional<size_t> choice =
       ChooseNode(snapshot, avoid, draw_a, draw_b);
   if (!choice.has_value()) return std::nullopt;
   ++nodes_[*choice].in_flight;
+  ++nodes_[*choice].holders[offer].taken;
   return Lease(this, *choice, offer);
 }
 
-void NodePool::Release(size_t node) {
+void NodePool::Release(size_t node, size_t offer) {
   absl::MutexLock lock(&mu_);
-  --nodes_[node].in_flight;
+  GiveBack(nodes_[node], offer);
+}
+
+void NodePool::GiveBack(Node& node, size_t offer) {
+  --node.in_flight;
+  --node.holders[offer].taken;
 }
 
 bool NodePool::Usable(size_t offer) const {
@@ -266,6 +285,27 @@ absl::Status NodePool::WhyUnusable(size_t offer) const {
   }
   return absl::UnavailableError(
       absl::StrCat("no GPU node serves the model (", reasons, ")"));
+}
+
+absl::Status NodePool::WhyNoPlace(size_t offer) const {
+  absl::MutexLock lock(&mu_);
+  const int places = options_.limits.max_in_flight;
+  std::string full;
+  for (const Node& node : nodes_) {
+    if (!node.connected || !node.offers[offer].ok()) continue;
+    if (MayTakePlace(offer, node.holders, places)) {
+      full.clear();
+      break;
+    }
+    absl::StrAppend(&full, full.empty() ? "" : "; ", node.address, ": ",
+                    node.in_flight, ", ", node.holders[offer].taken,
+                    " of this model");
+  }
+  // It became usable since, or is being lost: an answer all the same.
+  if (full.empty()) return absl::UnavailableError("no GPU node is free");
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "as many requests are in flight to GPU nodes as the model may have (",
+      full, "; of ", places, ", some are kept for other models)"));
 }
 
 transport::ClientState NodePool::StateOf(size_t node) const {

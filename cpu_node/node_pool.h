@@ -76,7 +76,7 @@ class NodePool {
   };
 
   // The node for a request of offer `offer`, as ChooseNode() says; nullopt when
-  // no node serves it now.
+  // no node serves it now, or none has a place for it (MayTakePlace()).
   std::optional<Lease> Acquire(size_t offer, std::optional<size_t> avoid);
 
   // The same among the nodes whose answers to requests of this offer have
@@ -87,6 +87,8 @@ class NodePool {
   // Whether some node serves the offer, and if not, why.
   bool Usable(size_t offer) const;
   absl::Status WhyUnusable(size_t offer) const;
+  // ResourceExhausted, with the numbers: nodes serve it, none has a place.
+  absl::Status WhyNoPlace(size_t offer) const;
 
   size_t size() const { return nodes_.size(); }
   const std::vector<transport::ModelOffer>& offers() const {
@@ -117,6 +119,7 @@ class NodePool {
     // The same per offer; zero until one was answered.
     std::vector<absl::Duration> offer_latency;
     int in_flight = 0;
+    std::vector<PlaceHolder> holders;  // of these, per offer
   };
 
   explicit NodePool(NodePoolOptions options);
@@ -128,7 +131,8 @@ class NodePool {
   std::optional<Lease> AcquireIf(
       size_t offer, std::optional<size_t> avoid,
       absl::FunctionRef<bool(const Node&, absl::Time now)> may);
-  void Release(size_t node);
+  void Release(size_t node, size_t offer);
+  void GiveBack(Node& node, size_t offer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const NodePoolOptions options_;
   // Held while a client's state is read and stored, so that an older state
@@ -138,6 +142,8 @@ class NodePool {
   // The vector's length is fixed by Create(); the nodes change under mu_.
   // `client` is set by Create(), reset by Close(), else constant.
   std::vector<Node> nodes_;
+  // Per offer, when a node was last wanted for it.
+  std::vector<absl::Time> asked_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
 };
 

@@ -200,5 +200,42 @@ TEST_F(EjectionTest, ASuccessForgivesAll) {
   EXPECT_EQ(left(), absl::Seconds(1));
 }
 
+// How many places a model gets that takes all it can.
+int MostOf(size_t model, std::vector<PlaceHolder> models, int places = 64) {
+  models[model].asks = true;
+  while (MayTakePlace(model, models, places)) ++models[model].taken;
+  return models[model].taken;
+}
+
+TEST(MayTakePlaceTest, OneModelAloneHasAllPlaces) {
+  EXPECT_EQ(MostOf(0, {{}}), 64);
+  EXPECT_EQ(MostOf(0, {{}}, 1), 1);
+}
+
+TEST(MayTakePlaceTest, HalfOfThePlacesAreDividedAmongThoseThatAsk) {
+  EXPECT_EQ(MostOf(0, {{}, {.asks = true}}), 48);
+  // What the other has is not kept besides.
+  EXPECT_EQ(MostOf(0, {{}, {.taken = 10, .asks = true}}), 48);
+  EXPECT_EQ(MostOf(0, {{}, {.taken = 30, .asks = true}}), 34);
+  EXPECT_EQ(MostOf(0, {{}, {.asks = true}, {.asks = true}, {.asks = true}}),
+            64 - 3 * 8);
+  EXPECT_EQ(MostOf(1, {{.taken = 48, .asks = true}, {}}), 16);
+}
+
+TEST(MayTakePlaceTest, OneIsKeptForModelsThatDoNotAskYet) {
+  EXPECT_EQ(MostOf(0, {{}, {}, {}}), 63);
+  EXPECT_EQ(MostOf(1, {{.taken = 63, .asks = true}, {}, {}}), 1);
+}
+
+TEST(MayTakePlaceTest, EveryModelOfManyHasOne) {
+  std::vector<PlaceHolder> models(100, {.asks = true});
+  EXPECT_GE(MostOf(7, models), 1);
+  models.assign(60, {.asks = true});
+  EXPECT_EQ(MostOf(7, models), 64 - 59);
+  for (PlaceHolder& holder : models) holder.taken = 1;
+  models[0].taken = 0;
+  EXPECT_EQ(MostOf(0, models), 5);
+}
+
 }  // namespace
 }  // namespace refract::cpu_node

@@ -196,6 +196,44 @@ TEST_F(NodePoolTest, OneThatIsInTimeIsKnownByItsAnswersToThatModel) {
   EXPECT_EQ(within(0, 0, 9), 999u);
 }
 
+TEST_F(NodePoolTest, AModelThatAsksForTooMuchLeavesRoomForOthers) {
+  const auto pool = MakePool({"x:1"});
+  clients_[0]->Connect(1, {ok_, ok_});
+  std::vector<NodePool::Lease> loud;
+  const auto take = [&] {
+    while (auto lease = pool->Acquire(0, std::nullopt)) {
+      loud.push_back(*std::move(lease));
+    }
+    return loud.size();
+  };
+  EXPECT_EQ(take(), 63);
+  const absl::Status why = pool->WhyNoPlace(0);
+  EXPECT_TRUE(absl::IsResourceExhausted(why)) << why;
+  EXPECT_THAT(std::string(why.message()),
+              HasSubstr("x:1: 63, 63 of this model; of 64,"));
+  // The first request of another finds a place, and from then on some are kept.
+  EXPECT_TRUE(pool->Acquire(1, std::nullopt).has_value());
+  loud.clear();
+  EXPECT_EQ(take(), 48);
+  std::vector<NodePool::Lease> quiet;
+  for (int i = 0; i < 16; ++i) {
+    std::optional<NodePool::Lease> lease = pool->Acquire(1, std::nullopt);
+    ASSERT_TRUE(lease.has_value()) << i;
+    quiet.push_back(*std::move(lease));
+  }
+  EXPECT_FALSE(pool->Acquire(1, std::nullopt).has_value());
+  quiet.clear();
+  loud.clear();
+  // It has gone.
+  clock_.Advance(absl::Seconds(11));
+  EXPECT_EQ(take(), 63);
+  // A node that does not serve the other keeps nothing for it.
+  loud.clear();
+  pool->Acquire(1, std::nullopt);
+  clients_[0]->Connect(2, {ok_, absl::FailedPreconditionError("no")});
+  EXPECT_GE(take(), 63);
+}
+
 TEST_F(NodePoolTest, QuickRefusalsDoNotMakeANodeFast) {
   const auto pool = MakePool({"x:1", "y:1"});
   for (FakeClient* client : clients_) client->Connect(1, {ok_, ok_});
