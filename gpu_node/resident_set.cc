@@ -38,9 +38,17 @@ std::optional<std::vector<size_t>> ResidentSet::PlanLoad(
   for (const size_t i : order) {
     evicted.push_back(i);
     room += models_[i].bytes;
-    if (room >= models_[model].bytes) return evicted;
+    if (room >= models_[model].bytes) break;
   }
-  return std::nullopt;
+  if (room < models_[model].bytes) return std::nullopt;
+  // The last one may have made enough room for some of the others to stay.
+  for (size_t i = evicted.size() - 1; i-- > 0;) {
+    const size_t bytes = models_[evicted[i]].bytes;
+    if (room - bytes < models_[model].bytes) continue;
+    room -= bytes;
+    evicted.erase(evicted.begin() + static_cast<ptrdiff_t>(i));
+  }
+  return evicted;
 }
 
 void ResidentSet::BeginLoad(size_t model) {

@@ -318,6 +318,26 @@ TEST(ResidentSetTest, EvictsTheLeastRecentlyUsedAndNoMoreThanNeeded) {
   EXPECT_TRUE(ResidentSet(0, {size_t{1} << 50}).CheckFits(0).ok());
 }
 
+TEST(ResidentSetTest, SmallOnesStayWhereALargeOneMakesTheRoom) {
+  ResidentSet set(100, {5, 60, 10, 70});
+  const std::vector<bool> all(4, true);
+  for (const size_t model : {0, 1, 2}) {
+    set.BeginLoad(model);
+    set.FinishLoad(model, true);
+  }
+  // 0 and 2 were used before 1.
+  set.Touch(2);
+  set.Touch(1);
+  EXPECT_THAT(*set.PlanLoad(3, all), ElementsAre(1));
+  // Of those, room for one: the one that was used later.
+  ResidentSet tight(80, {5, 60, 10, 70});
+  for (const size_t model : {0, 2, 1}) {
+    tight.BeginLoad(model);
+    tight.FinishLoad(model, true);
+  }
+  EXPECT_THAT(*tight.PlanLoad(3, all), ElementsAre(0, 1));
+}
+
 TEST(FiniteTest, FindsNansAndInfinitiesOfEveryType) {
   const auto view = [](base::DType dtype, const auto& values) {
     return base::TensorView{dtype,
