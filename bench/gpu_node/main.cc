@@ -28,6 +28,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/number_range.h"
 #include "base/status_macros.h"
 #include "bench/gpu_node/dense_model.h"
 #include "bench/gpu_node/node_subject.h"
@@ -268,17 +269,23 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
   app.add_option("--slo-ms", options.slo_ms, "that 99 % of requests must meet")
-      ->check(CLI::Range(0.01, 60'000.0))
+      ->check([](const std::string& text) {
+        return base::CheckNumberIn(text, 0.01, 60'000.0);
+      })
       ->capture_default_str();
   app.add_option("--window-us", options.window_us,
                  "that a request waits for others while an instance is free")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check([](const std::string& text) {
+        return base::CheckNumberIn(text, 0.0, 1e6);
+      })
       ->capture_default_str();
   app.add_option("--instances", options.instances, "executing threads")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app.add_option("--seconds", options.seconds, "of each run at one rate")
-      ->check(CLI::Range(0.1, 600.0))
+      ->check([](const std::string& text) {
+        return base::CheckNumberIn(text, 0.1, 600.0);
+      })
       ->capture_default_str();
   app.add_option("--rounds", options.rounds, "repetitions, at least 3")
       ->check(CLI::Range(3, 1000))

@@ -31,6 +31,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "base/number_range.h"
 #include "base/status_macros.h"
 #include "bench/runtime/baseline.h"
 #include "bench/runtime/busy_processes.h"
@@ -459,7 +460,9 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   beside->add_option("--seconds", seconds, "of one turn with or without them")
-      ->check(CLI::Range(0.01, 600.0))
+      ->check([](const std::string& text) {
+        return base::CheckNumberIn(text, 0.01, 600.0);
+      })
       ->capture_default_str();
   for (auto* command : {layers, whole, beside}) {
     command->add_option("--batches", batches, "items per request")
