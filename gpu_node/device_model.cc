@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <new>
 #include <optional>
 #include <set>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -67,6 +69,16 @@ std::string DifferentSetting(
                         " on the CN, ", quoted(pair.second), " on the HN");
   }
   return "";
+}
+
+// What `work` returns; copies of a peer's memory, decoded values and merged
+// rows are allocated by code that throws.
+absl::Status WithinMemory(absl::FunctionRef<absl::Status()> work) {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("no memory to read the request");
+  }
 }
 
 bool AnyNonFinite(absl::Span<const base::TensorView> tensors) {
@@ -386,19 +398,22 @@ absl::Status DeviceModel::RunTogether(Batch& batch, RowBuffers& buffers) const {
 
 void DeviceModel::ExecuteBatch(Batch& batch, int64_t max_rows,
                                RowBuffers& buffers) const {
-  if (batch.members.size() > 1 && RunTogether(batch, buffers).ok()) return;
+  if (batch.members.size() > 1 &&
+      WithinMemory([&] { return RunTogether(batch, buffers); }).ok()) {
+    return;
+  }
   for (BatchMember& member : batch.members) {
-    absl::Status status;
-    if (batch.first_row > 0 || !batch.last_step()) {
-      status = RunStep(member, batch.first_row, batch.rows, buffers);
-    } else if (member.rows > max_rows && merges_) {
-      status = RunInSteps(member, max_rows, buffers);
-    } else {
-      absl::StatusOr<transport::OutgoingMessage> reply =
-          Run(*member.call, &member.non_finite);
-      status = reply.status();
-      if (reply.ok()) member.reply = *std::move(reply);
-    }
+    const absl::Status status = WithinMemory([&]() -> absl::Status {
+      if (batch.first_row > 0 || !batch.last_step()) {
+        return RunStep(member, batch.first_row, batch.rows, buffers);
+      }
+      if (member.rows > max_rows && merges_) {
+        return RunInSteps(member, max_rows, buffers);
+      }
+      REFRACT_ASSIGN_OR_RETURN(member.reply,
+                               Run(*member.call, &member.non_finite));
+      return absl::OkStatus();
+    });
     member.status = base::Annotate(status, "on the GPU node");
   }
 }

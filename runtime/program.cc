@@ -1,6 +1,7 @@
 #include "runtime/program.h"
 
 #include <chrono>
+#include <new>
 #include <numeric>
 #include <utility>
 
@@ -102,10 +103,15 @@ absl::StatusOr<std::unique_ptr<const Program>> Program::Compile(
     const models::Graph& graph, const Part& part,
     std::shared_ptr<const models::WeightStore> weights,
     const CompileOptions& options) {
-  REFRACT_ASSIGN_OR_RETURN(
-      Plan plan,
-      CompilePlan(graph, part, std::move(weights), options, Target::kCpu));
-  return std::make_unique<CpuProgram>(std::move(plan));
+  try {
+    REFRACT_ASSIGN_OR_RETURN(
+        Plan plan,
+        CompilePlan(graph, part, std::move(weights), options, Target::kCpu));
+    return std::make_unique<CpuProgram>(std::move(plan));
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        "no memory to keep its weights as kernels read them");
+  }
 }
 
 int64_t StepTimes::total() const {

@@ -103,7 +103,8 @@ class RunContext {
 class Program {
  public:
   // Unimplemented names an operator that has neither a native kernel nor a
-  // LibTorch implementation; InvalidArgument for a part that is not closed.
+  // LibTorch implementation; InvalidArgument for a part that is not closed;
+  // ResourceExhausted where memory does not suffice for packed weights.
   // The graph is copied as needed; `weights` is shared with the model.
   static absl::StatusOr<std::unique_ptr<const Program>> Compile(
       const models::Graph& graph, const Part& part,

@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "models/split_plan.h"
 #include "runtime/wire/codec.h"
+#include "tests/base/limited_memory.h"
 #include "tests/cpu_node/small_model.h"
 #include "tests/gpu_node/slot_call.h"
 
@@ -245,6 +246,39 @@ TEST(DeviceModelTest, AnEncodedRequestThatDoesNotFitFailsAlone) {
   steps.rows = 5;
   runner.Run(steps);
   EXPECT_EQ(steps.members[0].status.code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(DeviceModelTest, OneThatThereIsNoMemoryForFailsAlone) {
+  if (!base::LimitedMemory::kWorks) {
+    GTEST_SKIP() << "a sanitizer ends the process when memory runs short";
+  }
+  constexpr int64_t kRows = 3'000'000;
+  auto loaded = std::make_shared<models::LoadedModel>(*ModelWith(
+      {"float16", {{WireType::kFloat16, false}, {WireType::kFloat16, false}}}));
+  for (models::SymbolRange& range : loaded->graph.symbols) range.max = kRows;
+  const auto model = DeviceModel::Create(loaded);
+  ASSERT_TRUE(model.ok()) << model.status();
+  Runner runner(**model);
+  std::mt19937 random(1);
+  const Request large = MakeRequest(*loaded, kRows, false, random);
+  const Request small = MakeRequest(*loaded, 5, false, random);
+  const std::string alone = runner.Alone(small);
+  // In one go, in pieces, and together.
+  for (const int64_t max_rows : {kRows, kRows / 2}) {
+    Batch batch;
+    runner.Add(batch, large);
+    if (max_rows == kRows) runner.Add(batch, small);
+    {
+      const base::LimitedMemory limited(1 << 20);
+      runner.Run(batch, max_rows);
+    }
+    EXPECT_EQ(batch.members[0].status.code(),
+              absl::StatusCode::kResourceExhausted)
+        << batch.members[0].status;
+    for (size_t i = 1; i < batch.members.size(); ++i) {
+      EXPECT_EQ(Runner::Answer(batch.members[i]), alone);
+    }
+  }
 }
 
 }  // namespace

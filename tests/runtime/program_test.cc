@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/split_run.h"
+#include "tests/base/limited_memory.h"
 #include "tests/runtime/testing/run.h"
 #include "tests/runtime/testing/small_dlrm.h"
 
@@ -402,6 +403,26 @@ TEST(ProgramTest, NamesAnOperatorThatNobodyHas) {
   EXPECT_EQ(program.status().code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(program.status().message()),
               HasSubstr("acme.mystery.default"));
+}
+
+TEST(ProgramTest, SaysThatThereIsNoMemoryForItsWeights) {
+  if (!base::LimitedMemory::kWorks) {
+    GTEST_SKIP() << "a sanitizer ends the process when memory runs short";
+  }
+  constexpr int64_t kWidth = 4096;
+  GraphBuilder builder;
+  const auto x = builder.Input("x", DType::kFloat32, {Sym("b"), kWidth});
+  const auto weight = builder.Weight<float>(
+      "w", {kWidth, kWidth}, std::vector<float>(kWidth * kWidth, 0.5f));
+  builder.Output(builder.Node("aten.linear.default",
+                              {Ref("input", x), Ref("weight", weight)},
+                              {DType::kFloat32, {Sym("b"), kWidth}}));
+  const models::Graph& graph = builder.graph();
+  const auto weights = builder.Weights();
+  const base::LimitedMemory limited(8 << 20);
+  const auto program = Program::Compile(graph, Part::Whole(graph), weights, {});
+  EXPECT_EQ(program.status().code(), absl::StatusCode::kResourceExhausted)
+      << program.status();
 }
 
 TEST(ProgramTest, AliasesThatLibTorchReturnsSurviveReuse) {

@@ -1,0 +1,45 @@
+#ifndef REFRACT_TESTS_BASE_LIMITED_MEMORY_H_
+#define REFRACT_TESTS_BASE_LIMITED_MEMORY_H_
+
+// Memory that runs short, for tests of what happens then.
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <fstream>
+
+namespace refract::base {
+
+// While it lives, the process gets no more than `room` bytes of address space
+// beyond what it has. Of large blocks only: small ones may be had from what
+// malloc() keeps.
+class LimitedMemory {
+ public:
+  // Sanitizers map address space as they like and end the process when an
+  // allocation fails.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  static constexpr bool kWorks = false;
+#else
+  static constexpr bool kWorks = true;
+#endif
+
+  explicit LimitedMemory(size_t room) {
+    getrlimit(RLIMIT_AS, &before_);
+    size_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    rlimit limited = before_;
+    limited.rlim_cur = pages * static_cast<size_t>(getpagesize()) + room;
+    setrlimit(RLIMIT_AS, &limited);
+  }
+  ~LimitedMemory() { setrlimit(RLIMIT_AS, &before_); }
+  LimitedMemory(const LimitedMemory&) = delete;
+  LimitedMemory& operator=(const LimitedMemory&) = delete;
+
+ private:
+  rlimit before_;
+};
+
+}  // namespace refract::base
+
+#endif  // REFRACT_TESTS_BASE_LIMITED_MEMORY_H_
