@@ -7,9 +7,13 @@
 #ifdef __CUDACC__
 #define REFRACT_HOST_DEVICE __host__ __device__ inline
 #define REFRACT_DEVICE __device__ inline
+// Before a loop whose arrays must stay in registers: nvcc gives up on long
+// bodies otherwise.
+#define REFRACT_UNROLL _Pragma("unroll")
 #else
 #define REFRACT_HOST_DEVICE inline
 #define REFRACT_DEVICE inline
+#define REFRACT_UNROLL
 #endif
 
 #endif  // REFRACT_RUNTIME_CUDA_ANNOTATIONS_H_

@@ -126,8 +126,21 @@ inline bool operator<(const GemmShape& a, const GemmShape& b) {
   return KeyOf(a) < KeyOf(b);
 }
 
+// Our own kernels for products (own_products.h): kernels/row_dots.h, and
+// kernels/tile_dots.h by the rows and columns that a block computes.
+enum class ProductKernel : uint8_t {
+  kRowDots,
+  kTiles16x16,
+  kTiles32x16,
+  kTiles32x32,
+  kTiles64x32,
+  kTiles64x64,
+};
+
 struct GemmCall {
   GemmShape shape;
+  // Where one of ours computes it; where it does not take the call, kRowDots.
+  ProductKernel kernel = ProductKernel::kRowDots;
   const void* in = nullptr;
   const void* weight = nullptr;
   const void* bias = nullptr;
@@ -136,9 +149,9 @@ struct GemmCall {
   int64_t workspace_bytes = 0;
 };
 
-using Call = std::variant<GemmCall, InteractionCall, ChainCall, CrossCall,
-                          GatherCall, RowNormCall, MapCall, MatMulCall,
-                          ReduceCall, LookUpCall>;
+using Call =
+    std::variant<GemmCall, InteractionCall, ChainCall, CrossCall, GatherCall,
+                 RowNormCall, MapCall, MatMulCall, ReduceCall, LookUpCall>;
 
 }  // namespace refract::runtime::cuda
 

@@ -1,11 +1,15 @@
 #include "runtime/cuda/gemm.h"
 
+#include <cublasLt.h>
+
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "runtime/cuda/cuda_status.h"
 #include "runtime/cuda/gemm_trial.h"
 #include "runtime/cuda/kernels/launch.h"
+#include "runtime/cuda/own_products.h"
 
 namespace refract::runtime::cuda {
 namespace {
@@ -62,10 +66,6 @@ std::string ToString(const GemmShape& shape) {
 bool HasBias(Epilogue epilogue) {
   return epilogue != Epilogue::kNone && epilogue != Epilogue::kRelu;
 }
-
-// Shapes for which our own kernel (kernels/row_dots.h) is tried beside
-// cuBLASLt's: most of a tile would be empty.
-bool IsThin(const GemmShape& shape) { return shape.m <= 16 || shape.n <= 8; }
 
 // Of the heuristics' ranking: the best one is mostly among the first few.
 constexpr int kCandidates = 8;
@@ -131,11 +131,17 @@ struct GemmCache::Plan {
   cublasLtMatrixLayout_t weight = nullptr, in = nullptr, out = nullptr;
   cublasLtMatmulAlgo_t algorithm = {};
   int64_t workspace_bytes = 0;
-  bool own = false;  // by our own kernel
+  std::optional<ProductKernel> own;  // instead of the algorithm
   bool measured = false;
 };
 
-GemmCache::GemmCache() = default;
+struct GemmCache::Candidate {
+  cublasLtMatmulAlgo_t algorithm = {};
+  int64_t workspace_bytes = 0;
+  std::optional<ProductKernel> own;
+};
+
+GemmCache::GemmCache(Candidates candidates) : candidates_(candidates) {}
 GemmCache::~GemmCache() { Clear(); }
 
 void GemmCache::Clear() {
@@ -154,6 +160,72 @@ Status GemmCache::Handle(cublasLtHandle_t* handle) {
   return {};
 }
 
+// cuBLASLt's, in its order, then ours.
+Status GemmCache::FindCandidates(const GemmShape& shape,
+                                 int64_t workspace_bytes, const Plan& plan,
+                                 std::vector<Candidate>* candidates) {
+  if (candidates_ != Candidates::kOwn) {
+    cublasLtHandle_t handle;
+    REFRACT_CUDA_RETURN_IF_ERROR(Handle(&handle));
+    cublasLtMatmulPreference_t preference;
+    REFRACT_CUBLAS_RETURN_IF_ERROR(cublasLtMatmulPreferenceCreate(&preference));
+    const std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>,
+                          cublasStatus_t (*)(cublasLtMatmulPreference_t)>
+        owner(preference, cublasLtMatmulPreferenceDestroy);
+    auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute,
+                      const auto& value) {
+      return FromCublas("cublasLtMatmulPreferenceSetAttribute",
+                        cublasLtMatmulPreferenceSetAttribute(
+                            preference, attribute, &value, sizeof(value)));
+    };
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+               static_cast<uint64_t>(workspace_bytes)));
+    // A is the weight. What the defaults promise (256) does not hold for views.
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+               static_cast<uint32_t>(shape.align_in)));
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+               static_cast<uint32_t>(shape.align_out)));
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+               static_cast<uint32_t>(shape.align_out)));
+
+    cublasLtMatmulHeuristicResult_t results[kCandidates] = {};
+    int count = 0;
+    const cublasStatus_t found = cublasLtMatmulAlgoGetHeuristic(
+        handle, plan.operation, plan.weight, plan.in, plan.out, plan.out,
+        preference, kCandidates, results, &count);
+    // A shape that it has nothing for is not lost.
+    if (found == CUBLAS_STATUS_NOT_SUPPORTED) {
+      count = 0;
+    } else {
+      REFRACT_CUDA_RETURN_IF_ERROR(
+          FromCublas("cublasLtMatmulAlgoGetHeuristic", found));
+    }
+    for (int i = 0; i < count; ++i) {
+      if (results[i].state != CUBLAS_STATUS_SUCCESS) continue;
+      candidates->push_back({results[i].algo,
+                             static_cast<int64_t>(results[i].workspaceSize),
+                             std::nullopt});
+    }
+  }
+  if (candidates_ != Candidates::kCublasLt) {
+    for (ProductKernel own : OwnCandidates(shape)) {
+      candidates->push_back({{}, 0, own});
+    }
+    if (candidates->empty()) {
+      candidates->push_back({{}, 0, OwnFallback(shape)});
+    }
+  }
+  if (candidates->empty()) {
+    return Status(Code::kUnimplemented,
+                  "cuBLASLt has no algorithm for a " + ToString(shape));
+  }
+  return {};
+}
+
 Status GemmCache::Prepare(const GemmShape& shape, int64_t workspace_bytes,
                           bool measure) {
   const std::lock_guard lock(mutex_);
@@ -167,69 +239,28 @@ Status GemmCache::Prepare(const GemmShape& shape, int64_t workspace_bytes,
   REFRACT_CUDA_RETURN_IF_ERROR(Handle(&handle));
   auto plan = std::make_unique<Plan>();
   REFRACT_CUDA_RETURN_IF_ERROR(plan->Describe(shape));
-
-  cublasLtMatmulPreference_t preference;
-  REFRACT_CUBLAS_RETURN_IF_ERROR(cublasLtMatmulPreferenceCreate(&preference));
-  const std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>,
-                        cublasStatus_t (*)(cublasLtMatmulPreference_t)>
-      owner(preference, cublasLtMatmulPreferenceDestroy);
-  auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute,
-                    const auto& value) {
-    return FromCublas("cublasLtMatmulPreferenceSetAttribute",
-                      cublasLtMatmulPreferenceSetAttribute(
-                          preference, attribute, &value, sizeof(value)));
+  std::vector<Candidate> candidates;
+  REFRACT_CUDA_RETURN_IF_ERROR(
+      FindCandidates(shape, workspace_bytes, *plan, &candidates));
+  const auto take = [&](const Candidate& candidate) {
+    plan->algorithm = candidate.algorithm;
+    plan->workspace_bytes = candidate.workspace_bytes;
+    plan->own = candidate.own;
   };
-  REFRACT_CUDA_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                      static_cast<uint64_t>(workspace_bytes)));
-  // A is the weight. What the defaults promise (256) does not hold for views.
-  REFRACT_CUDA_RETURN_IF_ERROR(
-      prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-             static_cast<uint32_t>(shape.align_in)));
-  REFRACT_CUDA_RETURN_IF_ERROR(
-      prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
-             static_cast<uint32_t>(shape.align_out)));
-  REFRACT_CUDA_RETURN_IF_ERROR(
-      prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
-             static_cast<uint32_t>(shape.align_out)));
-
-  cublasLtMatmulHeuristicResult_t results[kCandidates] = {};
-  int count = 0;
-  const cublasStatus_t found = cublasLtMatmulAlgoGetHeuristic(
-      handle, plan->operation, plan->weight, plan->in, plan->out, plan->out,
-      preference, kCandidates, results, &count);
-  const auto last = std::remove_if(
-      results, results + count,
-      [](const auto& result) { return result.state != CUBLAS_STATUS_SUCCESS; });
-  count = static_cast<int>(last - results);
-  // A shape that it has nothing for is not lost.
-  if (found == CUBLAS_STATUS_NOT_SUPPORTED) {
-    count = 0;
-  } else {
-    REFRACT_CUDA_RETURN_IF_ERROR(
-        FromCublas("cublasLtMatmulAlgoGetHeuristic", found));
-  }
-  const int own = count;  // the last candidate
-  const auto take = [&](int i) {
-    plan->own = i == own;
-    if (plan->own) {
-      plan->workspace_bytes = 0;
-      return;
-    }
-    plan->algorithm = results[i].algo;
-    plan->workspace_bytes = static_cast<int64_t>(results[i].workspaceSize);
-  };
+  take(candidates.front());
   if (measure) {
-    const int tried = count + (count == 0 || IsThin(shape) ? 1 : 0);
-    const Result<int> fastest =
-        FastestCandidate(shape, workspace_bytes, tried, own,
-                         [&](int i, const GemmCall& call, cudaStream_t stream) {
-                           take(i);
-                           return LaunchPlan(handle, *plan, call, stream);
-                         });
+    const Result<std::optional<int>> fastest = FastestCandidate(
+        shape, workspace_bytes, static_cast<int>(candidates.size()),
+        [&](int i, const GemmCall& call, cudaStream_t stream) {
+          take(candidates[static_cast<size_t>(i)]);
+          return LaunchPlan(handle, *plan, call, stream);
+        });
     if (!fastest.ok()) return fastest.status();
-    take(*fastest);
-  } else {
-    take(0);
+    if (fastest->has_value()) {
+      take(candidates[static_cast<size_t>(**fastest)]);
+    } else if (candidates_ != Candidates::kCublasLt) {
+      take({{}, 0, OwnFallback(shape)});
+    }
   }
   plan->measured = measure;
   if (known != plans_.end() && !known->second->measured) {
@@ -249,8 +280,10 @@ Status GemmCache::Prepare(const GemmShape& shape, int64_t workspace_bytes,
 
 Status GemmCache::LaunchPlan(cublasLtHandle_t handle, const Plan& plan,
                              const GemmCall& call, cudaStream_t stream) {
-  if (plan.own) {
-    return FromCuda("kernel launch", LaunchKernel(call, stream));
+  if (plan.own.has_value()) {
+    GemmCall own = call;
+    own.kernel = *plan.own;
+    return FromCuda("kernel launch", LaunchKernel(own, stream));
   }
   if (call.bias != nullptr) {
     // Part of the descriptor, which other instances use too: hence the lock.

@@ -1,11 +1,10 @@
 #ifndef REFRACT_RUNTIME_CUDA_GEMM_H_
 #define REFRACT_RUNTIME_CUDA_GEMM_H_
 
-// Matrix products with fused epilogues by cuBLASLt, and by a kernel of our own
-// (kernels/row_dots.h) where few rows or columns make that faster or where
-// cuBLASLt has none.
+// Matrix products with fused epilogues by cuBLASLt, and by kernels of our own
+// (own_products.h) where these are measured to be faster or where cuBLASLt has
+// none.
 
-#include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
@@ -14,19 +13,27 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "runtime/cuda/calls.h"
 #include "runtime/cuda/status.h"
+
+struct cublasLtContext;
 
 namespace refract::runtime::cuda {
 
 // Descriptors and the algorithm of each shape: of the candidates the one that
 // is fastest here (gemm_trial.h), measured once and kept; or the first one,
-// unmeasured, for the last kMaxUnmeasured shapes that were asked for so.
+// unmeasured, for the last kMaxUnmeasured shapes that were asked for so. Of our
+// own kernels only those that own_products.h names for a shape are candidates;
+// unmeasured ones are taken where cuBLASLt has none.
 // Thread-safe. Of one device, which must be current.
 class GemmCache {
  public:
-  GemmCache();
+  // Which kernels are candidates: to compare cuBLASLt's with ours, each alone.
+  enum class Candidates : uint8_t { kAll, kCublasLt, kOwn };
+
+  explicit GemmCache(Candidates candidates = Candidates::kAll);
   ~GemmCache();
   GemmCache(const GemmCache&) = delete;
   GemmCache& operator=(const GemmCache&) = delete;
@@ -43,14 +50,18 @@ class GemmCache {
 
  private:
   struct Plan;
+  struct Candidate;
 
-  Status Handle(cublasLtHandle_t* handle);  // mutex_ held
-  static Status LaunchPlan(cublasLtHandle_t handle, const Plan& plan,
-                           const GemmCall& call,
-                           cudaStream_t stream);  // mutex_ held
+  // All with mutex_ held.
+  Status Handle(cublasLtContext** handle);
+  Status FindCandidates(const GemmShape& shape, int64_t workspace_bytes,
+                        const Plan& plan, std::vector<Candidate>* candidates);
+  static Status LaunchPlan(cublasLtContext* handle, const Plan& plan,
+                           const GemmCall& call, cudaStream_t stream);
 
+  const Candidates candidates_;
   std::mutex mutex_;
-  cublasLtHandle_t handle_ = nullptr;
+  cublasLtContext* handle_ = nullptr;
   std::map<GemmShape, std::unique_ptr<const Plan>> plans_;
   std::deque<GemmShape> unmeasured_;  // the oldest first
 };

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <memory>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "runtime/cuda/cuda_status.h"
@@ -11,9 +14,14 @@ namespace refract::runtime::cuda {
 namespace {
 
 constexpr int kRounds = 3;
-// Launches between two events: enough to take this long, so that what an event
-// costs does not count.
+// What runs between two events should take, so that what an event costs does
+// not count.
 constexpr float kRoundMs = 0.2f;
+// Launches in a graph: so many that the start of a replay does not count. Fewer
+// of products that take long.
+constexpr int kMostNodes = 24;
+constexpr int kMostReplays = 4;
+// Without graphs.
 constexpr int kMostLaunches = 10;
 // By how much a candidate has to beat the heuristics' first choice.
 constexpr float kMargin = 0.97f;
@@ -22,6 +30,14 @@ constexpr float kHopeless = 4.0f;
 // Bytes of operands: 0.0115 in float32 and bfloat16, 1.06 in float16. Zeros
 // would run at higher clocks than numbers do.
 constexpr int kFill = 0x3C;
+
+struct DestroyGraph {
+  void operator()(cudaGraphExec_t graph) const {
+    (void)cudaGraphExecDestroy(graph);
+  }
+};
+using ReadyGraph =
+    std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, DestroyGraph>;
 
 // Memory, stream and events of a trial.
 class Bench {
@@ -77,11 +93,62 @@ class Bench {
 
   // Milliseconds of one launch, of `launches` in a row.
   Result<float> Time(int candidate, int launches, const TrialLaunch& launch) {
+    return Between(launches, [&]() -> Status {
+      for (int i = 0; i < launches; ++i) {
+        REFRACT_CUDA_RETURN_IF_ERROR(launch(candidate, call_, stream_));
+      }
+      return {};
+    });
+  }
+
+  // `nodes` launches as a graph.
+  Result<ReadyGraph> Record(int candidate, int nodes,
+                            const TrialLaunch& launch) {
+    // Thread-local: other threads may allocate meanwhile.
+    REFRACT_CUDA_RETURN_IF_ERROR(FromCuda(
+        "cudaStreamBeginCapture",
+        cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal)));
+    Status status;
+    for (int i = 0; status.ok() && i < nodes; ++i) {
+      status = launch(candidate, call_, stream_);
+    }
+    cudaGraph_t graph = nullptr;  // the capture has to end in any case
+    const Status ended =
+        FromCuda("cudaStreamEndCapture", cudaStreamEndCapture(stream_, &graph));
+    if (status.ok()) status = ended;
+    cudaGraphExec_t ready = nullptr;
+    if (status.ok()) {
+      status = FromCuda("cudaGraphInstantiate",
+                        cudaGraphInstantiate(&ready, graph, 0));
+    }
+    if (graph != nullptr) (void)cudaGraphDestroy(graph);
+    if (!status.ok()) return status;
+    ReadyGraph owner(ready);
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        FromCuda("cudaGraphUpload", cudaGraphUpload(ready, stream_)));
+    return Result<ReadyGraph>(std::move(owner));
+  }
+
+  // Milliseconds of one launch, of `replays` of a graph of `nodes`.
+  Result<float> Time(const ReadyGraph& graph, int nodes, int replays) {
+    return Between(nodes * replays, [&]() -> Status {
+      for (int i = 0; i < replays; ++i) {
+        REFRACT_CUDA_RETURN_IF_ERROR(
+            FromCuda("cudaGraphLaunch", cudaGraphLaunch(graph.get(), stream_)));
+      }
+      return {};
+    });
+  }
+
+  // Of the device, in all that was timed.
+  float spent_ms() const { return spent_ms_; }
+
+ private:
+  template <typename Work>
+  Result<float> Between(int launches, Work work) {
     REFRACT_CUDA_RETURN_IF_ERROR(
         FromCuda("cudaEventRecord", cudaEventRecord(begin_, stream_)));
-    for (int i = 0; i < launches; ++i) {
-      REFRACT_CUDA_RETURN_IF_ERROR(launch(candidate, call_, stream_));
-    }
+    REFRACT_CUDA_RETURN_IF_ERROR(work());
     REFRACT_CUDA_RETURN_IF_ERROR(
         FromCuda("cudaEventRecord", cudaEventRecord(end_, stream_)));
     REFRACT_CUDA_RETURN_IF_ERROR(
@@ -89,64 +156,112 @@ class Bench {
     float took = 0.0f;
     REFRACT_CUDA_RETURN_IF_ERROR(FromCuda(
         "cudaEventElapsedTime", cudaEventElapsedTime(&took, begin_, end_)));
+    spent_ms_ += took;
     return took / static_cast<float>(launches);
   }
 
- private:
   void* memory_ = nullptr;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
   GemmCall call_;
+  float spent_ms_ = 0.0f;
 };
+
+// How often something that takes `once` fits into kRoundMs, from 1 to `most`.
+int Times(float once, int most) {
+  const auto limit = static_cast<float>(most);
+  const float wanted = once > 0 ? std::min(kRoundMs / once, limit) : limit;
+  return std::max(1, static_cast<int>(wanted));
+}
 
 }  // namespace
 
-Result<int> FastestCandidate(const GemmShape& shape, int64_t workspace_bytes,
-                             int count, int fallback,
-                             const TrialLaunch& launch) {
-  if (count < 2 || shape.m == 0) return 0;
+Result<std::optional<int>> FastestCandidate(const GemmShape& shape,
+                                            int64_t workspace_bytes, int count,
+                                            const TrialLaunch& launch) {
+  const std::optional<int> first = 0;
+  if (count < 2 || shape.m == 0) return first;
   Bench bench;
   const Result<bool> open = bench.Open(shape, workspace_bytes);
   if (!open.ok()) return open.status();
-  if (!*open) return 0;
+  if (!*open) return first;
   constexpr float kNever = std::numeric_limits<float>::infinity();
-  std::vector<float> fastest(static_cast<size_t>(count), kNever);
-  int launches = 1;
+  struct Runner {
+    float fastest = kNever;  // milliseconds; kNever: out of the race
+    ReadyGraph graph;
+  };
+  std::vector<Runner> runners(static_cast<size_t>(count));
+  // An error that is not passed over, or OK.
+  const auto lost = [](const Status& status) {
+    if (status.code() == Code::kUnavailable) return status;
+    // What cuBLASLt may leave behind, a launch of ours would take for its own.
+    (void)cudaGetLastError();
+    return Status();
+  };
   for (int i = 0; i < count; ++i) {
     // The first run loads code.
     Result<float> once = bench.Time(i, 1, launch);
     if (once.ok()) once = bench.Time(i, 1, launch);
-    if (!once.ok()) {
-      if (once.status().code() == Code::kUnavailable) return once.status();
-      continue;  // the heuristics were wrong about it
+    if (once.ok()) {
+      runners[static_cast<size_t>(i)].fastest = *once;
+    } else {  // the heuristics were wrong about it
+      REFRACT_CUDA_RETURN_IF_ERROR(lost(once.status()));
     }
-    fastest[static_cast<size_t>(i)] = *once;
-    const float wanted = *once > 0 ? kRoundMs / *once : kMostLaunches;
-    launches = std::max(
-        launches, static_cast<int>(std::min<float>(wanted, kMostLaunches)));
   }
-  const float best = *std::min_element(fastest.begin(), fastest.end());
-  for (float& once : fastest) {
-    if (once > kHopeless * best) once = kNever;
+  float best = kNever;
+  for (const Runner& runner : runners) best = std::min(best, runner.fastest);
+  if (best == kNever) return std::optional<int>();
+
+  std::optional<int> chosen;
+  int left = 0;
+  for (int i = 0; i < count; ++i) {
+    Runner& runner = runners[static_cast<size_t>(i)];
+    if (runner.fastest > kHopeless * best) runner.fastest = kNever;
+    if (runner.fastest == kNever) continue;
+    ++left;
+    chosen = i;
   }
+  if (left == 1) return chosen;
+
+  const int nodes = Times(best, kMostNodes);
+  bool graphs = false;
+  for (int i = 0; i < count; ++i) {
+    Runner& runner = runners[static_cast<size_t>(i)];
+    if (runner.fastest == kNever) continue;
+    Result<ReadyGraph> graph = bench.Record(i, nodes, launch);
+    if (graph.ok()) {
+      runner.graph = *std::move(graph);
+      graphs = true;
+    } else {
+      REFRACT_CUDA_RETURN_IF_ERROR(lost(graph.status()));
+    }
+  }
+  const int launches = Times(best, kMostLaunches);
+  const int replays = Times(best * static_cast<float>(nodes), kMostReplays);
   for (int round = 0; round < kRounds; ++round) {
     for (int i = 0; i < count; ++i) {
-      float& mine = fastest[static_cast<size_t>(i)];
-      if (mine == kNever) continue;
-      const Result<float> took = bench.Time(i, launches, launch);
-      if (!took.ok()) return took.status();
+      Runner& runner = runners[static_cast<size_t>(i)];
+      if (graphs && runner.graph == nullptr) runner.fastest = kNever;
+      if (runner.fastest == kNever) continue;
+      const Result<float> took = graphs
+                                     ? bench.Time(runner.graph, nodes, replays)
+                                     : bench.Time(i, launches, launch);
+      if (!took.ok()) {
+        REFRACT_CUDA_RETURN_IF_ERROR(lost(took.status()));
+        runner.fastest = kNever;
+        continue;
+      }
       // Single runs count an event's cost: the first round takes their place.
-      mine = round == 0 ? *took : std::min(mine, *took);
+      runner.fastest = round == 0 ? *took : std::min(runner.fastest, *took);
     }
+    if (bench.spent_ms() > kTrialMs) break;
   }
-  int chosen = 0;
-  while (chosen < count && fastest[static_cast<size_t>(chosen)] == kNever) {
-    ++chosen;
-  }
-  if (chosen == count) return fallback;
-  for (int i = chosen + 1; i < count; ++i) {
-    if (fastest[static_cast<size_t>(i)] <
-        kMargin * fastest[static_cast<size_t>(chosen)]) {
+  chosen.reset();
+  for (int i = 0; i < count; ++i) {
+    const float mine = runners[static_cast<size_t>(i)].fastest;
+    if (mine == kNever) continue;
+    if (!chosen.has_value() ||
+        mine < kMargin * runners[static_cast<size_t>(*chosen)].fastest) {
       chosen = i;
     }
   }

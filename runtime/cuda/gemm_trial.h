@@ -1,13 +1,15 @@
 #ifndef REFRACT_RUNTIME_CUDA_GEMM_TRIAL_H_
 #define REFRACT_RUNTIME_CUDA_GEMM_TRIAL_H_
 
-// Which of cuBLASLt's candidates for one shape is fastest here: its heuristics
-// rank them by a model, which is often but not always right.
+// Which candidate for products of one shape is fastest here: cuBLASLt's
+// heuristics rank its own by a model, which is often but not always right, and
+// say nothing of ours.
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "runtime/cuda/calls.h"
 #include "runtime/cuda/status.h"
@@ -21,13 +23,23 @@ using TrialLaunch =
 
 // The candidate below `count` whose fastest run is the fastest, all tried in
 // turns; a later one must be faster by more than a few per cent, which is what
-// times differ by anyhow. The first where there is one alone, or no memory for
-// the operands; candidates that do not launch are passed over, `fallback` is
-// the answer when none does. Allocates, synchronises: not in a capture. Errors
-// are those of a lost device.
-Result<int> FastestCandidate(const GemmShape& shape, int64_t workspace_bytes,
-                             int count, int fallback,
-                             const TrialLaunch& launch);
+// times differ by anyhow. A run replays a graph of launches, as programs do:
+// launches one by one would take what the CPU takes for them, at least.
+// Candidates that cannot be captured are passed over, or all are launched one
+// by one where none can be.
+//
+// The first where there is one alone, or no memory for the operands; candidates
+// that do not launch are passed over; nothing when none does. Allocates,
+// synchronises: not in a capture. Errors are those of a lost device.
+//
+// Takes about a millisecond per candidate, some tens for the largest products:
+// the rounds end once they took kTrialMs of the device's time. A DLRM with 8
+// products in 13 buckets of up to a dozen candidates: by estimate, not
+// measurement, a second or two.
+inline constexpr float kTrialMs = 20.0f;
+Result<std::optional<int>> FastestCandidate(const GemmShape& shape,
+                                            int64_t workspace_bytes, int count,
+                                            const TrialLaunch& launch);
 
 }  // namespace refract::runtime::cuda
 

@@ -61,6 +61,14 @@ struct Tf32 {
   float value;
 };
 
+// How an element of T is stored.
+template <typename T>
+inline constexpr DType kDTypeOf = DType::kFloat32;
+template <>
+inline constexpr DType kDTypeOf<Half> = DType::kFloat16;
+template <>
+inline constexpr DType kDTypeOf<BFloat16> = DType::kBFloat16;
+
 namespace scalar_internal {
 
 REFRACT_HOST_DEVICE uint32_t BitsOf(float value) {

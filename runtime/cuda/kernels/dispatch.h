@@ -12,6 +12,7 @@
 #include "runtime/cuda/kernels/row_dots.h"
 #include "runtime/cuda/kernels/rows.h"
 #include "runtime/cuda/kernels/strided.h"
+#include "runtime/cuda/kernels/tile_dots.h"
 
 namespace refract::runtime::cuda {
 
@@ -32,9 +33,43 @@ auto DispatchRowDots(const GemmCall& call, Launcher& launcher) {
   return LaunchAs<RowDots<1, kRows>>(call, launcher);
 }
 template <typename Launcher>
-auto Dispatch(const GemmCall& call, Launcher& launcher) {
+auto DispatchRowDots(const GemmCall& call, Launcher& launcher) {
   return call.shape.m == 1 ? DispatchRowDots<1>(call, launcher)
                            : DispatchRowDots<4>(call, launcher);
+}
+template <template <typename> typename Tiles, typename Launcher>
+auto DispatchTiles(const GemmCall& call, Launcher& launcher) {
+  if (Tiles<Half>::Takes(call)) {
+    return LaunchAs<Tiles<Half>>(call, launcher);
+  }
+  if (Tiles<BFloat16>::Takes(call)) {
+    return LaunchAs<Tiles<BFloat16>>(call, launcher);
+  }
+  if (call.shape.tf32 && Tiles<Tf32>::Takes(call)) {
+    return LaunchAs<Tiles<Tf32>>(call, launcher);
+  }
+  if (Tiles<float>::Takes(call)) {
+    return LaunchAs<Tiles<float>>(call, launcher);
+  }
+  return DispatchRowDots(call, launcher);
+}
+template <typename Launcher>
+auto Dispatch(const GemmCall& call, Launcher& launcher) {
+  switch (call.kernel) {
+    case ProductKernel::kTiles16x16:
+      return DispatchTiles<Tiles16x16>(call, launcher);
+    case ProductKernel::kTiles32x16:
+      return DispatchTiles<Tiles32x16>(call, launcher);
+    case ProductKernel::kTiles32x32:
+      return DispatchTiles<Tiles32x32>(call, launcher);
+    case ProductKernel::kTiles64x32:
+      return DispatchTiles<Tiles64x32>(call, launcher);
+    case ProductKernel::kTiles64x64:
+      return DispatchTiles<Tiles64x64>(call, launcher);
+    case ProductKernel::kRowDots:
+      break;
+  }
+  return DispatchRowDots(call, launcher);
 }
 
 template <typename Launcher>

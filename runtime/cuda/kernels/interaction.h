@@ -6,6 +6,11 @@
 //   shared()                          the block's dynamic shared memory
 //   SyncWarp(), SyncBlock(), ShuffleXor(value, mask), AtomicAdd(address, value)
 //   Left<T>, Right<T>, Tile           16 × 16 products of a warp
+//   Factor<T>(word), MultiplyAdd<T>(sums, left, right)
+//                                     16 × 8 products of factors in registers,
+//                                     laid out as PTX's mma.m16n8k16 (16 bits)
+//                                     and m16n8k8 (TF32) say; words of 16-bit
+//                                     factors are pairs; Factor() rounds for it
 // which launch.cu implements for a GPU and the tests for an emulated one.
 
 #include <cstdint>

@@ -75,6 +75,34 @@ struct CudaThread {
   }
 
   template <typename T>
+  __device__ uint32_t Factor(uint32_t word) {
+    if constexpr (std::is_same_v<T, Tf32>) {
+      return __float_as_uint(wmma::__float_to_tf32(__uint_as_float(word)));
+    }
+    return word;
+  }
+  template <typename T>
+  __device__ void MultiplyAdd(float (&sums)[4], const uint32_t (&left)[4],
+                              const uint32_t (&right)[2]) {
+#define REFRACT_MMA(shape_and_types)                                        \
+  asm volatile("mma.sync.aligned." shape_and_types                          \
+               " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9},"             \
+               " {%0, %1, %2, %3};"                                         \
+               : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]) \
+               : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]),    \
+                 "r"(right[0]), "r"(right[1]))
+    if constexpr (std::is_same_v<T, Half>) {
+      REFRACT_MMA("m16n8k16.row.col.f32.f16.f16.f32");
+    } else if constexpr (std::is_same_v<T, BFloat16>) {
+      REFRACT_MMA("m16n8k16.row.col.f32.bf16.bf16.f32");
+    } else {
+      static_assert(std::is_same_v<T, Tf32>);
+      REFRACT_MMA("m16n8k8.row.col.f32.tf32.tf32.f32");
+    }
+#undef REFRACT_MMA
+  }
+
+  template <typename T>
   using Left = Piece<T, wmma::matrix_a, wmma::row_major>;
   template <typename T>
   using Right = Piece<T, wmma::matrix_b, wmma::col_major>;

@@ -12,7 +12,7 @@
 
 namespace refract::runtime::cuda {
 
-// Without cuBLASLt: kernels/row_dots.h.
+// Without cuBLASLt: by call.kernel.
 cudaError_t LaunchKernel(const GemmCall& call, cudaStream_t stream);
 cudaError_t LaunchKernel(const InteractionCall& call, cudaStream_t stream);
 cudaError_t LaunchKernel(const ChainCall& call, cudaStream_t stream);

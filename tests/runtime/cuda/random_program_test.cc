@@ -19,6 +19,7 @@ void Check(const bench::DenseModel& model, int64_t batch,
            const std::vector<std::vector<double>>& inputs, double tolerance,
            unsigned seed) {
   CheckedDevice device(seed);
+  device.UseOwnProducts();
   auto instance = Instance::Create(device, model.program, model.weight_data(),
                                    {.max_batch = 40, .workspace_bytes = 256});
   ASSERT_TRUE(instance.ok()) << instance.status().ToString();

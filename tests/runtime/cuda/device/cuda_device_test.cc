@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -24,6 +25,8 @@ using testing::TheFakeCuda;
 
 constexpr auto kMeasured = DeviceApi::Choice::kMeasured;
 constexpr auto kFirst = DeviceApi::Choice::kFirst;
+constexpr auto kRowDots = ProductKernel::kRowDots;
+constexpr auto k16x16 = ProductKernel::kTiles16x16;
 
 class CudaDeviceTest : public ::testing::Test {
  protected:
@@ -63,6 +66,7 @@ TEST_F(CudaDeviceTest, WholeModelsGiveTheReferencesScores) {
         ASSERT_TRUE(instance.ok());
         const Status loaded = (*instance)->Load();
         ASSERT_TRUE(loaded.ok()) << loaded.ToString();
+        TheFakeCuda().graph_launches = 0;  // those of trials
         for (int64_t batch : {1, 3, 6}) {
           const auto inputs = bench::RandomInputs(model.program, batch, random);
           std::vector<std::vector<double>> got;
@@ -74,7 +78,6 @@ TEST_F(CudaDeviceTest, WholeModelsGiveTheReferencesScores) {
                     precision == bench::Precision::kFloat32 ? 1e-5 : 6e-2);
         }
         EXPECT_EQ(TheFakeCuda().graph_launches > 0, graphs);
-        TheFakeCuda().graph_launches = 0;
       }
     }
   }
@@ -236,23 +239,26 @@ TEST_F(CudaDeviceTest, ProductsThatWereNotMeasuredAreForgottenInTurn) {
   for (void* block : memory) ASSERT_TRUE(device->Free(block).ok());
 }
 
-// Few rows or columns: our own kernel is a candidate, too, and the only one
-// where cuBLASLt has none.
+// Our own kernels are candidates, too, and the only ones where cuBLASLt has
+// none.
 TEST_F(CudaDeviceTest, ProductsOfOurOwnAreTakenWhereTheyAreBetter) {
   struct {
     const char* what;
     int64_t m, n;
     std::vector<float> ms;
-    float own_ms;
-    bool own;
+    float own_ms, tiles_ms;
+    std::optional<ProductKernel> own;
   } const cases[] = {
-      {"faster", 4, 40, {1.0f, 2.0f}, 0.5f, true},
-      {"slower", 4, 40, {1.0f, 2.0f}, 1.5f, false},
-      {"a single column", 40, 1, {1.0f}, 0.5f, true},
-      {"neither few rows nor columns", 40, 40, {1.0f}, 0.5f, false},
-      {"cuBLASLt has none", 40, 40, {}, 5.0f, true},
-      {"none of cuBLASLt's works", 40, 40, {-1.0f, -1.0f}, 5.0f, true},
-      {"nor few rows", 4, 40, {-1.0f, -1.0f}, 5.0f, true},
+      {"few rows", 4, 40, {1.0f, 2.0f}, 0.5f, 9.0f, kRowDots},
+      {"slower", 4, 40, {1.0f, 2.0f}, 1.5f, 9.0f, {}},
+      {"a single column", 40, 1, {1.0f}, 0.5f, 0.1f, kRowDots},
+      {"neither few rows nor columns", 40, 40, {1.0f}, 0.5f, 9.0f, {}},
+      {"tiles", 40, 40, {1.0f}, 0.1f, 0.5f, k16x16},
+      {"tiles that are no faster", 40, 40, {1.0f}, 0.1f, 0.99f, {}},
+      {"tiles of few rows", 4, 40, {1.0f, 2.0f}, 1.5f, 0.5f, k16x16},
+      {"cuBLASLt has none", 40, 40, {}, 0.1f, 5.0f, k16x16},
+      {"none of cuBLASLt's works", 40, 40, {-1.0f, -1.0f}, 0.1f, 5.0f, k16x16},
+      {"nor few rows", 4, 40, {-1.0f, -1.0f}, 5.0f, 9.0f, kRowDots},
   };
   std::mt19937 random(5);
   for (const auto& c : cases) {
@@ -260,6 +266,7 @@ TEST_F(CudaDeviceTest, ProductsOfOurOwnAreTakenWhereTheyAreBetter) {
     TheFakeCuda() = FakeCuda{};
     TheFakeCuda().algorithm_ms = c.ms;
     TheFakeCuda().own_ms = c.own_ms;
+    TheFakeCuda().tiles_ms = c.tiles_ms;
     const auto device = MakeDevice();
     constexpr int64_t kK = 24;
     GemmCall call;
@@ -293,7 +300,10 @@ TEST_F(CudaDeviceTest, ProductsOfOurOwnAreTakenWhereTheyAreBetter) {
     const int before = TheFakeCuda().own_products;
     const auto stream = device->CreateStream();
     ASSERT_TRUE(device->Launch(call, *stream).ok());
-    EXPECT_EQ(TheFakeCuda().own_products - before, c.own ? 1 : 0);
+    EXPECT_EQ(TheFakeCuda().own_products - before, c.own.has_value() ? 1 : 0);
+    if (c.own.has_value()) {
+      EXPECT_EQ(TheFakeCuda().own_kernels.back(), *c.own);
+    }
     // Whole numbers: exact in any order.
     for (int64_t m = 0; m < c.m; ++m) {
       for (int64_t n = 0; n < c.n; ++n) {
@@ -374,7 +384,10 @@ TEST_F(CudaDeviceTest, ErrorsNameTheCallAndWhatTheyMean) {
   for (const auto& c : cases) {
     TheFakeCuda().fail_call = c.call;
     TheFakeCuda().fail_error = c.error;
+    TheFakeCuda().fail_always = true;  // a trial of products goes on without
     const Status status = (*instance)->Load();
+    TheFakeCuda().fail_call = "";
+    TheFakeCuda().fail_always = false;
     EXPECT_EQ(status.code(), c.code) << c.call << ": " << status.ToString();
     EXPECT_THAT(status.message(), HasSubstr(c.call));
   }

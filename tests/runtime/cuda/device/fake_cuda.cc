@@ -2,6 +2,7 @@
 
 #include <cublasLt.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -50,8 +51,9 @@ int& Capturing() {
 
 cudaError_t Planted(const char* name) {
   FakeCuda& fake = TheFakeCuda();
-  if (fake.fail_call != name) return cudaSuccess;
-  fake.fail_call.clear();
+  if (fake.fail_call != name || fake.fail_after-- > 0) return cudaSuccess;
+  fake.fail_after = 0;
+  if (!fake.fail_always) fake.fail_call.clear();
   return fake.fail_error;
 }
 
@@ -68,13 +70,25 @@ cudaError_t Do(cudaStream_t stream, Work work) {
   return cudaSuccess;
 }
 
+// A product that takes `ms` of the device.
+cudaError_t DoProduct(cudaStream_t stream, float ms, Work work) {
+  const bool launched = stream != nullptr && !Of(stream)->capturing;
+  const float least = launched ? TheFakeCuda().launch_ms : 0.0f;
+  return Do(stream, [took = std::max(ms, least), work = std::move(work)] {
+    TheFakeCuda().now_ms += took;
+    work();
+  });
+}
+
+template <typename KernelCall>
+void Run(const KernelCall& call) {
+  // One for all: its fibers' stacks are large.
+  static EmulatedLauncher launcher(7);
+  Dispatch(call, launcher);
+}
 template <typename KernelCall>
 cudaError_t Emulate(const KernelCall& call, cudaStream_t stream) {
-  return Do(stream, [call] {
-    // One for all: its fibers' stacks are large.
-    static EmulatedLauncher launcher(7);
-    Dispatch(call, launcher);
-  });
+  return Do(stream, [call] { Run(call); });
 }
 
 // Contents of cuBLASLt's opaque structures.
@@ -179,20 +193,24 @@ void Multiply(const Operation& op, const void* a, const Layout& la,
   }
 }
 
-// As kernels/row_dots.h.
+// As our own kernels.
 void MultiplyPlainly(const GemmCall& call) {
   const GemmShape& s = call.shape;
+  const auto factor = [&](const void* data, int64_t i) {
+    const float value = Load(data, s.dtype, i);
+    const bool rounds = s.tf32 && s.dtype == DType::kFloat32 &&
+                        call.kernel != ProductKernel::kRowDots;
+    return rounds ? RoundToTf32(value) : value;
+  };
   std::vector<float> row(static_cast<size_t>(s.k));
   for (int64_t n = 0; n < s.n; ++n) {
     for (int64_t k = 0; k < s.k; ++k) {
-      row[static_cast<size_t>(k)] =
-          Load(call.weight, s.dtype, n * s.ld_weight + k);
+      row[static_cast<size_t>(k)] = factor(call.weight, n * s.ld_weight + k);
     }
     for (int64_t m = 0; m < s.m; ++m) {
       float sum = call.bias == nullptr ? 0.0f : Load(call.bias, s.dtype, n);
       for (int64_t k = 0; k < s.k; ++k) {
-        sum += Load(call.in, s.dtype, m * s.ld_in + k) *
-               row[static_cast<size_t>(k)];
+        sum += factor(call.in, m * s.ld_in + k) * row[static_cast<size_t>(k)];
       }
       if (s.epilogue == Epilogue::kRelu || s.epilogue == Epilogue::kReluBias) {
         sum = ApplyUnary(ElementOp::kRelu, sum);
@@ -210,13 +228,19 @@ void MultiplyPlainly(const GemmCall& call) {
 namespace refract::runtime::cuda {
 
 cudaError_t LaunchKernel(const GemmCall& call, cudaStream_t stream) {
-  ++testing::TheFakeCuda().own_products;
-  testing::TheFakeCuda().now_ms += testing::TheFakeCuda().own_ms;
-  if (call.shape.m * call.shape.n > 500) {
-    // Fibers take too long for the models of the benchmarks.
-    return testing::Do(stream, [call] { testing::MultiplyPlainly(call); });
-  }
-  return testing::Emulate(call, stream);
+  testing::FakeCuda& fake = testing::TheFakeCuda();
+  ++fake.own_products;
+  fake.own_kernels.push_back(call.kernel);
+  const bool tiles = call.kernel != ProductKernel::kRowDots;
+  return testing::DoProduct(
+      stream, tiles ? fake.tiles_ms : fake.own_ms, [call, tiles] {
+        // Fibers take too long for the models of the benchmarks.
+        if (call.shape.m * call.shape.n > (tiles ? 100 : 500)) {
+          testing::MultiplyPlainly(call);
+        } else {
+          testing::Run(call);
+        }
+      });
 }
 cudaError_t LaunchKernel(const InteractionCall& call, cudaStream_t stream) {
   return testing::Emulate(call, stream);
@@ -261,6 +285,7 @@ using refract::runtime::cuda::testing::Algorithms;
 using refract::runtime::cuda::testing::Aligned;
 using refract::runtime::cuda::testing::Capturing;
 using refract::runtime::cuda::testing::Do;
+using refract::runtime::cuda::testing::DoProduct;
 using refract::runtime::cuda::testing::FakeCuda;
 using refract::runtime::cuda::testing::FakeGraph;
 using refract::runtime::cuda::testing::FakeStream;
@@ -636,12 +661,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
   }
   FakeCuda& fake = TheFakeCuda();
   const auto place = static_cast<size_t>(algo->data[1]);
+  float took = 0;
   fake.algorithm_runs.resize(
       std::max(fake.algorithm_runs.size(), fake.algorithm_ms.size()));
   if (place < fake.algorithm_ms.size()) {
     if (fake.algorithm_ms[place] < 0) return CUBLAS_STATUS_NOT_SUPPORTED;
     ++fake.algorithm_runs[place];
-    fake.now_ms += fake.algorithm_ms[place];
+    took = fake.algorithm_ms[place];
   }
   const Algorithm& chosen = Algorithms()[algo->data[0] - 1];
   auto same = [](const Layout& x, const Layout& y) {
@@ -662,9 +688,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
   if (workspace_bytes < chosen.workspace || !Aligned(workspace, 256)) {
     Violation("too little workspace");
   }
-  return Do(stream,
-            [=] { Multiply(op, a, layout_a, b, layout_b, d, layout_d); }) ==
-                 cudaSuccess
+  return DoProduct(stream, took,
+                   [=] {
+                     Multiply(op, a, layout_a, b, layout_b, d, layout_d);
+                   }) == cudaSuccess
              ? CUBLAS_STATUS_SUCCESS
              : CUBLAS_STATUS_INVALID_VALUE;
 }

@@ -11,29 +11,39 @@
 #include <string>
 #include <vector>
 
+#include "runtime/cuda/calls.h"
+
 namespace refract::runtime::cuda::testing {
 
 struct FakeCuda {
   int devices = 1;
   int driver_version = CUDART_VERSION;
   int compute_major = 9;
-  // The next call of this name gives this error, once.
+  // A call of this name gives this error, after so many that do not: once (the
+  // name is gone then), or from then on.
   std::string fail_call;
   cudaError_t fail_error = cudaSuccess;
+  int fail_after = 0;
+  bool fail_always = false;
 
   // Counted: allocations, streams, events, graphs and cuBLASLt objects alive.
   int live = 0;
   int heuristics = 0;  // how often an algorithm was asked for
   int products = 0;
-  int own_products = 0;  // by a kernel of ours
-  float own_ms = 1000;   // what one of them takes
-  int row_copies = 0;    // by a kernel of ours
+  int own_products = 0;   // launches of kernels of ours
+  float own_ms = 1000;    // what the one for few rows or columns takes
+  float tiles_ms = 1000;  // and one by tiles
+  std::vector<ProductKernel> own_kernels;  // those launched, in order
+  int row_copies = 0;                      // by a kernel of ours
   int graph_launches = 0;
   // What a product takes, by the place of its algorithm in the heuristics'
   // list, which has as many; cudaErrorNotSupported's cuBLASLt twin where < 0.
   std::vector<float> algorithm_ms = {1.0f};
-  // How often each ran outside of captures.
+  // How often each was launched.
   std::vector<int> algorithm_runs;
+  // What a launch takes the CPU: products that are not replayed take as long,
+  // at least.
+  float launch_ms = 0;
   float now_ms = 0;
   // What a call did against its manual; empty when all was well.
   std::string violation;

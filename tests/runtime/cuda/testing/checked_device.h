@@ -19,14 +19,15 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "runtime/cuda/device_api.h"
 #include "runtime/cuda/kernels/dispatch.h"
+#include "runtime/cuda/own_products.h"
 #include "tests/runtime/cuda/testing/accesses.h"
 #include "tests/runtime/cuda/testing/simt.h"
 
@@ -39,6 +40,9 @@ class CheckedDevice : public DeviceApi {
   ~CheckedDevice() override {
     for (auto& [begin, block] : blocks_) std::free(begin);
   }
+
+  // From now on products are computed by one of our own kernels, too.
+  void UseOwnProducts() { own_products_ = true; }
 
   // --- What tests look at -------------------------------------------------
   const std::vector<std::string>& violations() const { return violations_; }
@@ -197,9 +201,9 @@ class CheckedDevice : public DeviceApi {
                  Choice choice) override {
     REFRACT_CUDA_RETURN_IF_ERROR(Enter("Prepare", kNotInCapture));
     if (workspace_bytes < 0) Violation("prepares with negative workspace");
-    if (!prepared_.insert(shape).second || choice == Choice::kMeasured) {
-      return {};
-    }
+    const bool fresh =
+        prepared_.try_emplace(shape, ChooseProduct(shape)).second;
+    if (!fresh || choice == Choice::kMeasured) return {};
     // As few as the rules allow.
     quick_.push_back(shape);
     if (quick_.size() > kQuickProducts) {
@@ -497,7 +501,7 @@ class CheckedDevice : public DeviceApi {
         [this](const auto& kernel) {
           if constexpr (std::is_same_v<std::decay_t<decltype(kernel)>,
                                        GemmCall>) {
-            Multiply(kernel);
+            Product(kernel);
           } else {
             Dispatch(kernel, launcher_);
           }
@@ -505,6 +509,25 @@ class CheckedDevice : public DeviceApi {
         call);
   }
 
+  // What a trial might choose: one of our own kernels, or the library's.
+  std::optional<ProductKernel> ChooseProduct(const GemmShape& shape) {
+    if (!own_products_) return {};
+    const std::vector<ProductKernel> own = OwnCandidates(shape);
+    // Fibers take too long for large ones.
+    if (own.empty() || shape.m * shape.n * shape.k > 1 << 18) return {};
+    const size_t i = random_() % (own.size() + 1);
+    if (i == own.size()) return {};
+    return own[i];
+  }
+  void Product(GemmCall call) {
+    const auto chosen = prepared_.find(call.shape);
+    if (chosen != prepared_.end() && chosen->second.has_value()) {
+      call.kernel = *chosen->second;
+      Dispatch(call, launcher_);
+    } else {
+      Multiply(call);
+    }
+  }
   static void Multiply(const GemmCall& call) {
     const GemmShape& s = call.shape;
     auto factor = [&](const void* data, int64_t i) {
@@ -547,7 +570,8 @@ class CheckedDevice : public DeviceApi {
   std::map<void*, std::unique_ptr<StreamState>> streams_;
   std::map<void*, std::unique_ptr<EventState>> events_;
   std::map<void*, std::unique_ptr<std::vector<Task>>> graphs_;
-  std::set<GemmShape> prepared_;
+  bool own_products_ = false;
+  std::map<GemmShape, std::optional<ProductKernel>> prepared_;
   std::deque<GemmShape> quick_;  // those not measured
   int next_stream_ = 0;
 

@@ -65,15 +65,21 @@ class Fibers {
     swapcontext(&fiber(i).context, &main_);
   }
 
-  // One number per thread, for shuffles.
-  float& exchange(int i) { return fiber(i).exchange; }
+  // What a thread shows the others of its warp: the float of a shuffle, or the
+  // factors of a product.
+  struct Exchange {
+    float value = 0;
+    uint32_t left[4] = {};
+    uint32_t right[2] = {};
+  };
+  Exchange& exchange(int i) { return fiber(i).exchange; }
 
  private:
   struct Fiber {
     ucontext_t context = {};
     std::vector<char> stack = std::vector<char>(256 * 1024);
     State state = State::kDone;
-    float exchange = 0;
+    Exchange exchange;
   };
 
   Fiber& fiber(int i) { return *fibers_[static_cast<size_t>(i)]; }
@@ -174,13 +180,56 @@ class EmulatedThread {
   void SyncWarp() { fibers_.Wait(thread_, Fibers::State::kAtWarp); }
   void SyncBlock() { fibers_.Wait(thread_, Fibers::State::kAtBlock); }
   float ShuffleXor(float value, int mask) {
-    fibers_.exchange(thread_) = value;
+    fibers_.exchange(thread_).value = value;
     SyncWarp();
-    const float other = fibers_.exchange(thread_ ^ mask);
+    const float other = fibers_.exchange(thread_ ^ mask).value;
     SyncWarp();
     return other;
   }
   void AtomicAdd(int32_t* address, int32_t value) { *address += value; }
+
+  template <typename T>
+  uint32_t Factor(uint32_t word) {
+    if constexpr (std::is_same_v<T, Tf32>) {
+      return scalar_internal::BitsOf(
+          RoundToTf32(scalar_internal::FloatOf(word)));
+    }
+    return word;
+  }
+  // As the PTX manual lays out mma.m16n8k16 and, for TF32, mma.m16n8k8: which
+  // lane and register hold an element of the factors and of the sums.
+  template <typename T>
+  void MultiplyAdd(float (&sums)[4], const uint32_t (&left)[4],
+                   const uint32_t (&right)[2]) {
+    auto& mine = fibers_.exchange(thread_);
+    std::copy(left, left + 4, mine.left);
+    std::copy(right, right + 2, mine.right);
+    SyncWarp();
+    const int first = thread_ - lane();
+    constexpr int kPerWord = std::is_same_v<T, Tf32> ? 1 : 2;
+    const auto of = [&](uint32_t word, int k) {
+      if constexpr (std::is_same_v<T, Tf32>) {
+        // The hardware drops the bits that are not rounded away before.
+        return scalar_internal::FloatOf(word & ~0x1FFFu);
+      } else {
+        return ToFloat(T{static_cast<uint16_t>(word >> (k % 2 * 16))});
+      }
+    };
+    for (int i = 0; i < 4; ++i) {
+      const int row = lane() / 4 + i / 2 * 8;
+      const int col = lane() % 4 * 2 + i % 2;
+      for (int k = 0; k < 8 * kPerWord; ++k) {
+        const int half = k / (4 * kPerWord);
+        const int in_group = k / kPerWord % 4;
+        sums[i] +=
+            of(fibers_.exchange(first + row % 8 * 4 + in_group)
+                   .left[row / 8 + 2 * half],
+               k) *
+            of(fibers_.exchange(first + col * 4 + in_group).right[half], k);
+      }
+    }
+    SyncWarp();
+  }
 
   // Each lane holds half a row of the result, and reads the memory that this
   // takes at once, without waiting for the others.

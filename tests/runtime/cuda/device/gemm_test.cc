@@ -1,0 +1,213 @@
+// How the kernel of a product is chosen, on functions that stand in for CUDA's
+// libraries (fake_cuda.h).
+
+#include "runtime/cuda/gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "runtime/cuda/gemm_trial.h"
+#include "tests/runtime/cuda/device/fake_cuda.h"
+
+namespace refract::runtime::cuda {
+namespace {
+
+using Candidates = GemmCache::Candidates;
+using testing::FakeCuda;
+using testing::TheFakeCuda;
+
+constexpr int64_t kWorkspace = 256;
+
+// Too many columns for RowDots alone, too odd for tiles.
+GemmShape Shape(int64_t m = 20, int64_t k = 7) {
+  return {.m = m, .n = 20, .k = k, .ld_in = k, .ld_weight = k, .ld_out = 20};
+}
+
+class GemmTest : public ::testing::Test {
+ protected:
+  GemmTest() { TheFakeCuda() = FakeCuda{}; }
+  ~GemmTest() override { Reset(); }
+
+  // Nothing may be left of what was made since the last time.
+  static void Reset() {
+    EXPECT_EQ(TheFakeCuda().violation, "");
+    EXPECT_EQ(TheFakeCuda().live, 0);
+    TheFakeCuda() = FakeCuda{};
+  }
+
+  // The place of the algorithm by which `cache` computes `shape`, or -1 for a
+  // kernel of ours.
+  int ChosenBy(GemmCache& cache, const GemmShape& shape) {
+    GemmCall call;
+    call.shape = shape;
+    std::vector<void*> memory(4);
+    for (void*& block : memory) {
+      EXPECT_EQ(cudaMalloc(&block, 1 << 16), cudaSuccess);
+    }
+    call.in = memory[0];
+    call.weight = memory[1];
+    call.out = memory[2];
+    call.workspace = memory[3];
+    call.workspace_bytes = kWorkspace;
+    cudaStream_t stream;
+    EXPECT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
+              cudaSuccess);
+    FakeCuda& fake = TheFakeCuda();
+    const std::vector<int> before = fake.algorithm_runs;
+    const int own = fake.own_products;
+    const Status status = cache.Launch(call, stream);
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+    for (void* block : memory) EXPECT_EQ(cudaFree(block), cudaSuccess);
+    if (fake.own_products == own + 1) return -1;
+    for (size_t i = 0; i < fake.algorithm_runs.size(); ++i) {
+      if (fake.algorithm_runs[i] != (i < before.size() ? before[i] : 0)) {
+        return static_cast<int>(i);
+      }
+    }
+    ADD_FAILURE() << "nothing ran";
+    return -2;
+  }
+};
+
+// Below what a launch takes the CPU all look the same, one by one.
+TEST_F(GemmTest, ProductsShorterThanALaunchAreToldApart) {
+  TheFakeCuda().launch_ms = 0.003f;
+  TheFakeCuda().algorithm_ms = {0.0025f, 0.0015f, 0.002f};
+  GemmCache cache;
+  ASSERT_TRUE(cache.Prepare(Shape(), kWorkspace, true).ok());
+  EXPECT_EQ(ChosenBy(cache, Shape()), 1);
+  EXPECT_GT(TheFakeCuda().graph_launches, 0);
+}
+
+// Long ones are few launches: a model has a hundred shapes.
+TEST_F(GemmTest, TrialsEnd) {
+  for (float ms : {0.0001f, 0.002f, 0.02f, 1.0f, 30.0f}) {
+    SCOPED_TRACE(ms);
+    Reset();
+    TheFakeCuda().algorithm_ms = std::vector<float>(8, ms);
+    GemmCache cache;
+    ASSERT_TRUE(cache.Prepare(Shape(), kWorkspace, true).ok());
+    // Two runs first, then at least a round.
+    EXPECT_LE(TheFakeCuda().now_ms, kTrialMs + 8 * 4 * (0.3f + ms));
+    EXPECT_LE(TheFakeCuda().graph_launches, 8 * 3 * 4);
+    EXPECT_GE(TheFakeCuda().graph_launches, 8);
+  }
+}
+
+TEST_F(GemmTest, LaunchesOneByOneAreTimedWhereNothingCanBeCaptured) {
+  for (const char* call : {"cudaStreamBeginCapture", "cudaStreamEndCapture",
+                           "cudaGraphInstantiate", "cudaGraphUpload"}) {
+    SCOPED_TRACE(call);
+    Reset();
+    TheFakeCuda().algorithm_ms = {0.5f, 0.25f, 0.4f};
+    TheFakeCuda().fail_call = call;
+    TheFakeCuda().fail_error = cudaErrorInvalidValue;
+    TheFakeCuda().fail_always = true;
+    GemmCache cache;
+    const Status status = cache.Prepare(Shape(), kWorkspace, true);
+    ASSERT_TRUE(status.ok()) << status.ToString();
+    EXPECT_EQ(TheFakeCuda().graph_launches, 0);
+    EXPECT_EQ(ChosenBy(cache, Shape()), 1);
+  }
+}
+
+// Programs are captured: what cannot be is of no use, however fast.
+TEST_F(GemmTest, CandidatesThatCannotBeCapturedArePassedOver) {
+  TheFakeCuda().algorithm_ms = {0.5f, 0.25f, 0.4f};
+  TheFakeCuda().fail_call = "cudaStreamEndCapture";
+  TheFakeCuda().fail_error = cudaErrorStreamCaptureInvalidated;
+  TheFakeCuda().fail_after = 1;  // the second one's
+  GemmCache cache;
+  ASSERT_TRUE(cache.Prepare(Shape(), kWorkspace, true).ok());
+  EXPECT_EQ(ChosenBy(cache, Shape()), 2);
+}
+
+// Each single call of a trial fails in turn: the device is lost, or that one
+// candidate is. Nothing is left, and what is measured next is measured well.
+TEST_F(GemmTest, AnyCallMayFail) {
+  for (const char* call :
+       {"cudaMalloc", "cudaStreamCreateWithFlags", "cudaEventCreateWithFlags",
+        "cudaMemsetAsync", "cudaEventRecord", "cudaEventSynchronize",
+        "cudaEventElapsedTime", "cudaStreamBeginCapture",
+        "cudaStreamEndCapture", "cudaGraphInstantiate", "cudaGraphUpload",
+        "cudaGraphLaunch"}) {
+    for (bool lost : {true, false}) {
+      int failed = 0;
+      for (int after = 0;; ++after) {
+        SCOPED_TRACE(std::string(call) + " number " + std::to_string(after));
+        ASSERT_LT(after, 200);
+        Reset();
+        TheFakeCuda().algorithm_ms = {0.5f, 0.25f, 0.4f};
+        TheFakeCuda().fail_call = call;
+        TheFakeCuda().fail_error =
+            lost ? cudaErrorIllegalAddress : cudaErrorStreamCaptureInvalidated;
+        TheFakeCuda().fail_after = after;
+        GemmCache cache;
+        const Status status = cache.Prepare(Shape(), kWorkspace, true);
+        if (!TheFakeCuda().fail_call.empty()) {  // there is no such call
+          EXPECT_TRUE(status.ok());
+          break;
+        }
+        ++failed;
+        // One candidate's call, or one that all need.
+        EXPECT_EQ(status.code(), lost ? Code::kUnavailable : status.code());
+        if (status.ok()) {
+          EXPECT_GE(ChosenBy(cache, Shape()), 0);
+        } else {
+          EXPECT_NE(status.message().find(call), std::string::npos)
+              << status.ToString();
+        }
+        ASSERT_TRUE(cache.Prepare(Shape(21), kWorkspace, true).ok());
+        EXPECT_EQ(ChosenBy(cache, Shape(21)), 1);
+      }
+      EXPECT_GT(failed, 0) << call;
+    }
+  }
+}
+
+TEST_F(GemmTest, ACacheOfOneKindTriesOnlyThat) {
+  const GemmShape shape = {
+      .m = 20, .n = 20, .k = 8, .ld_in = 8, .ld_weight = 8, .ld_out = 20};
+  TheFakeCuda().algorithm_ms = {1.0f};
+  TheFakeCuda().tiles_ms = 0.5f;
+  {
+    GemmCache both, cublaslt(Candidates::kCublasLt);
+    ASSERT_TRUE(both.Prepare(shape, kWorkspace, true).ok());
+    ASSERT_TRUE(cublaslt.Prepare(shape, kWorkspace, true).ok());
+    EXPECT_EQ(ChosenBy(both, shape), -1);
+    EXPECT_EQ(ChosenBy(cublaslt, shape), 0);
+  }
+  TheFakeCuda().tiles_ms = 2.0f;
+  GemmCache both, own(Candidates::kOwn);
+  ASSERT_TRUE(both.Prepare(shape, kWorkspace, true).ok());
+  ASSERT_TRUE(own.Prepare(shape, kWorkspace, true).ok());
+  EXPECT_EQ(ChosenBy(both, shape), 0);
+  EXPECT_EQ(ChosenBy(own, shape), -1);
+  TheFakeCuda().algorithm_ms = {};
+  GemmCache nothing(Candidates::kCublasLt);
+  const Status status = nothing.Prepare(shape, kWorkspace, true);
+  EXPECT_EQ(status.code(), Code::kUnimplemented);
+  EXPECT_NE(status.message().find("20 x 20 x 8"), std::string::npos);
+}
+
+// Unmeasured, cuBLASLt's first is believed; ours where it has none.
+TEST_F(GemmTest, UnmeasuredProductsAreOursOnlyWhereCublasLtHasNone) {
+  const GemmShape shape = {
+      .m = 20, .n = 20, .k = 8, .ld_in = 8, .ld_weight = 8, .ld_out = 20};
+  TheFakeCuda().algorithm_ms = {1.0f};
+  TheFakeCuda().tiles_ms = 0.5f;
+  GemmCache cache;
+  ASSERT_TRUE(cache.Prepare(shape, kWorkspace, false).ok());
+  EXPECT_EQ(ChosenBy(cache, shape), 0);
+  TheFakeCuda().algorithm_ms = {};
+  GemmCache none;
+  ASSERT_TRUE(none.Prepare(shape, kWorkspace, false).ok());
+  EXPECT_EQ(ChosenBy(none, shape), -1);
+  EXPECT_EQ(TheFakeCuda().own_kernels.back(), ProductKernel::kTiles16x16);
+}
+
+}  // namespace
+}  // namespace refract::runtime::cuda
