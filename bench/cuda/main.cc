@@ -25,6 +25,7 @@
 
 #include "bench/cuda/json.h"
 #include "bench/cuda/measure.h"
+#include "bench/cuda/product_times.h"
 #include "bench/cuda/random_programs.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/index_math.h"
@@ -36,27 +37,12 @@ namespace {
 using runtime::cuda::CudaDevice;
 using runtime::cuda::DType;
 using runtime::cuda::GemmCall;
-using runtime::cuda::GemmShape;
 using runtime::cuda::Graph;
 using runtime::cuda::Instance;
 using runtime::cuda::InstanceOptions;
 using runtime::cuda::InteractionCall;
 using runtime::cuda::SlotId;
-using runtime::cuda::Status;
 using runtime::cuda::Stream;
-
-[[noreturn]] void Die(const Status& status) {
-  std::fprintf(stderr, "%s\n", status.ToString().c_str());
-  std::exit(1);
-}
-void Must(const Status& status) {
-  if (!status.ok()) Die(status);
-}
-template <typename T>
-T Must(runtime::cuda::Result<T> result) {
-  if (!result.ok()) Die(result.status());
-  return *std::move(result);
-}
 
 // An instance whose slots all hold a computed request of `batch` items.
 class Loaded {
@@ -173,9 +159,10 @@ class Bench {
   // Written after each part, so that what was measured stays when a later one
   // ends the program.
   void Run() {
-    for (const auto part : {&Bench::MeasureLimits, &Bench::GraphAgainstLaunches,
-                            &Bench::Interaction, &Bench::Overlap,
-                            &Bench::FusedAgainstSeparate, &Bench::Roofline}) {
+    for (const auto part :
+         {&Bench::MeasureLimits, &Bench::GraphAgainstLaunches,
+          &Bench::Interaction, &Bench::Overlap, &Bench::FusedAgainstSeparate,
+          &Bench::Roofline, &Bench::Products}) {
       (this->*part)();
       if (!options_.json.empty() && !json_.Write(options_.json)) {
         std::fprintf(stderr, "cannot write %s\n", options_.json.c_str());
@@ -502,6 +489,16 @@ class Bench {
       }
       json_.Append("rows", row);
       (void)device_.FreePinned(pinned);
+    }
+  }
+
+  void Products() {
+    std::vector<int64_t> batches = {1, 16, 64, 256, 1024};
+    if (quick_) batches = {64, 256};
+    if (options_.dry_run) batches = {2};
+    for (const Json& row :
+         MeasureProducts(device_, stream_, batches, Runs(20), repetitions_)) {
+      json_.Append("products", row);
     }
   }
 

@@ -14,6 +14,12 @@ void MustBeOk(cudaError_t error, const char* what) {
   std::exit(1);
 }
 
+void MustBeOk(const runtime::cuda::Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  std::exit(1);
+}
+
 Quartiles QuartilesOf(std::vector<double> values) {
   if (values.empty()) return {};
   std::sort(values.begin(), values.end());
@@ -53,14 +59,30 @@ Quartiles PairedRatio(const std::vector<double>& a,
   return QuartilesOf(std::move(ratios));
 }
 
-Json Row(const std::string& name, const Quartiles& value, double bar,
-         bool at_most) {
-  const bool reached = at_most ? value.q75 <= bar : value.q25 >= bar;
+namespace {
+
+Json Figures(const std::string& name, const Quartiles& value) {
   Json row;
   row.Set("name", name);
   row.Set("median", value.median);
   row.Set("q25", value.q25);
   row.Set("q75", value.q75);
+  return row;
+}
+
+}  // namespace
+
+Json RowWithoutBar(const std::string& name, const Quartiles& value) {
+  std::printf("%-52s %8.3f [%.3f, %.3f]\n", name.c_str(), value.median,
+              value.q25, value.q75);
+  std::fflush(stdout);
+  return Figures(name, value);
+}
+
+Json Row(const std::string& name, const Quartiles& value, double bar,
+         bool at_most) {
+  const bool reached = at_most ? value.q75 <= bar : value.q25 >= bar;
+  Json row = Figures(name, value);
   row.Set(at_most ? "at_most" : "at_least", bar);
   row.Set("reached", reached);
   std::printf("%-52s %8.3f [%.3f, %.3f]  %s %.2f  %s\n", name.c_str(),

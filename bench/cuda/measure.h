@@ -9,14 +9,25 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/cuda/json.h"
+#include "runtime/cuda/status.h"
 
 namespace refract::bench {
 
-// Ends the program when a CUDA call failed: nothing measured after it counts.
+// These end the program when a call failed: nothing measured after it counts.
 void MustBeOk(cudaError_t error, const char* what);
+
+void MustBeOk(const runtime::cuda::Status& status);
+
+inline void Must(const runtime::cuda::Status& status) { MustBeOk(status); }
+template <typename T>
+T Must(runtime::cuda::Result<T> result) {
+  MustBeOk(result.status());
+  return *std::move(result);
+}
 
 struct Quartiles {
   double q25 = 0, median = 0, q75 = 0;
@@ -39,6 +50,9 @@ Quartiles PairedRatio(const std::vector<double>& a,
 // on the side of the quartile that is worse for us.
 Json Row(const std::string& name, const Quartiles& value, double bar,
          bool at_most);
+
+// One that no bar is set for.
+Json RowWithoutBar(const std::string& name, const Quartiles& value);
 
 // Memory of the device, filled with random bits that are finite numbers in all
 // of our types (small halves), freed at the end.

@@ -53,6 +53,20 @@ def table(rows):
     return "\n".join(lines)
 
 
+def products_table(products):
+    """Markdown: our own products' times ÷ cuBLASLt's, a line a layer."""
+    batches = sorted({int(product["rows"]) for product in products})
+    ratios = {(p["layer"], int(p["rows"])): f"{p['median']:.2f}" for p in products}
+    lines = [
+        "| layer, rows: | " + " | ".join(map(str, batches)) + " |",
+        "| --- |" + " --- |" * len(batches),
+    ]
+    for layer in dict.fromkeys(product["layer"] for product in products):
+        cells = [ratios.get((layer, batch), "–") for batch in batches]
+        lines.append(f"| {layer} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=pathlib.Path)
@@ -101,6 +115,15 @@ def main():
         table(rows),
         "",
     ]
+    products = (bench or {}).get("products", [])
+    if products:
+        text += [
+            "Our own fastest kernel for a product ÷ cuBLASLt's fastest, fp16, medians",
+            "(below 1: ours; programs take the faster one):",
+            "",
+            products_table(products),
+            "",
+        ]
     if any(part and part.get("dry_run") for part in (bench, torch)):
         text.append("- A dry run: the figures mean nothing.")
     for entry in (check or {}).get("precision_errors", []):

@@ -3,6 +3,7 @@
 //
 //   device_check [--cases N] [--seed S] [--json FILE] [--batch N] [--large N]
 //
+// --cases: random programs; half as many random products by our own kernels.
 // --batch, --large: of the models of the benchmarks (default: 33 and 8192; the
 // rows of a large batch repeat, so that few have to be computed on the CPU).
 //
@@ -11,25 +12,39 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "bench/cuda/json.h"
+#include "bench/cuda/products.h"
 #include "bench/cuda/random_programs.h"
 #include "runtime/cuda/cuda_device.h"
+#include "runtime/cuda/index_math.h"
+#include "runtime/cuda/kernels/launch.h"
+#include "runtime/cuda/own_products.h"
 
 namespace refract::bench {
 namespace {
 
 using runtime::cuda::Code;
 using runtime::cuda::CudaDevice;
+using runtime::cuda::DType;
+using runtime::cuda::Epilogue;
+using runtime::cuda::GemmCall;
+using runtime::cuda::GemmShape;
 using runtime::cuda::Instance;
+using runtime::cuda::PaddedLd;
+using runtime::cuda::ProductKernel;
 using runtime::cuda::Status;
+using runtime::cuda::Stream;
 
 int failures = 0;
 
@@ -157,6 +172,148 @@ void CheckLargeBatch(CudaDevice& device, int64_t batch, std::mt19937& random,
   json.Set("large_batch", static_cast<double>(batch));
 }
 
+constexpr ProductKernel kProductKernels[] = {
+    ProductKernel::kTiles16x16, ProductKernel::kTiles32x16,
+    ProductKernel::kTiles32x32, ProductKernel::kTiles64x32,
+    ProductKernel::kTiles64x64, ProductKernel::kRowDots};
+
+// Operands of a product in device memory.
+class DeviceProduct {
+ public:
+  DeviceProduct(CudaDevice& device, ProductCase& product)
+      : device_(device), product_(product), call_(product.call()) {}
+  ~DeviceProduct() {
+    if (stream_.handle != nullptr) {
+      (void)device_.Synchronize(stream_);
+      (void)device_.DestroyStream(stream_);
+    }
+    for (void* memory : memory_) (void)device_.Free(memory);
+  }
+
+  Status Open() {
+    auto stream = device_.CreateStream();
+    if (!stream.ok()) return stream.status();
+    stream_ = *stream;
+    REFRACT_CUDA_RETURN_IF_ERROR(Upload(product_.in_bytes(), call_.in));
+    REFRACT_CUDA_RETURN_IF_ERROR(Upload(product_.weight_bytes(), call_.weight));
+    if (call_.bias != nullptr) {
+      REFRACT_CUDA_RETURN_IF_ERROR(Upload(product_.bias_bytes(), call_.bias));
+    }
+    REFRACT_CUDA_RETURN_IF_ERROR(device_.Allocate(out_bytes(), &call_.out));
+    memory_.push_back(call_.out);
+    return {};
+  }
+
+  // The result of `kernel` in `out`, NaN where it wrote nothing.
+  Status Run(ProductKernel kernel, std::vector<std::byte>& out) {
+    out.assign(static_cast<size_t>(out_bytes()), std::byte{0xFF});
+    REFRACT_CUDA_RETURN_IF_ERROR(device_.CopyToDevice({.to = call_.out,
+                                                       .from = out.data(),
+                                                       .row_bytes = out_bytes(),
+                                                       .rows = 1},
+                                                      stream_));
+    call_.kernel = kernel;
+    const cudaError_t error = runtime::cuda::LaunchKernel(
+        call_, static_cast<cudaStream_t>(stream_.handle));
+    if (error != cudaSuccess) {
+      return Status(Code::kInternal, cudaGetErrorString(error));
+    }
+    REFRACT_CUDA_RETURN_IF_ERROR(device_.CopyToHost({.to = out.data(),
+                                                     .from = call_.out,
+                                                     .row_bytes = out_bytes(),
+                                                     .rows = 1},
+                                                    stream_));
+    return device_.Synchronize(stream_);
+  }
+
+ private:
+  int64_t out_bytes() const { return product_.out_bytes(); }
+  // Puts what is at `operand` there, and makes it the address on the device.
+  Status Upload(int64_t bytes, const void*& operand) {
+    void* memory = nullptr;
+    REFRACT_CUDA_RETURN_IF_ERROR(device_.Allocate(bytes, &memory));
+    memory_.push_back(memory);
+    REFRACT_CUDA_RETURN_IF_ERROR(device_.CopyToDevice(
+        {.to = memory, .from = operand, .row_bytes = bytes, .rows = 1},
+        stream_));
+    operand = memory;
+    return {};
+  }
+
+  CudaDevice& device_;
+  ProductCase& product_;
+  GemmCall call_;
+  Stream stream_;
+  std::vector<void*> memory_;
+};
+
+// `kernels` on random operands of `shape`. The largest error ÷ its tolerance.
+double CheckProduct(CudaDevice& device, const GemmShape& shape,
+                    const std::vector<ProductKernel>& kernels,
+                    std::mt19937& random) {
+  ProductCase product(shape, random);
+  DeviceProduct on_device(device, product);
+  Status status = on_device.Open();
+  double worst = 0;
+  for (ProductKernel kernel : kernels) {
+    const bool rounds = shape.tf32 && shape.dtype == DType::kFloat32 &&
+                        kernel != ProductKernel::kRowDots;
+    std::vector<std::byte> out;
+    if (status.ok()) status = on_device.Run(kernel, out);
+    const double error = status.ok() ? product.Error(out.data(), rounds)
+                                     : std::numeric_limits<double>::infinity();
+    worst = std::max(worst, error);
+    if (error <= 1) continue;
+    Fail(std::string(Name(kernel)) + ", " + Name(shape.dtype) +
+         (rounds ? " as tf32, " : ", ") + std::to_string(shape.m) + " x " +
+         std::to_string(shape.n) + " x " + std::to_string(shape.k) + ", " +
+         Name(shape.epilogue) + ": " +
+         (status.ok() ? "error " + std::to_string(error) + " of 1 allowed"
+                      : status.ToString()));
+  }
+  return worst;
+}
+
+// Our own kernels for products, whichever of them a trial chooses: random
+// shapes, and the layers of the benchmarks' models at `batch`.
+void CheckProducts(CudaDevice& device, int cases, int64_t batch,
+                   std::mt19937& random, Json& json) {
+  double worst = 0;
+  const auto to = [&](int64_t most) {
+    return static_cast<int64_t>(random() % static_cast<uint64_t>(most)) + 1;
+  };
+  for (int i = 0; i < cases; ++i) {
+    GemmShape shape;
+    shape.dtype = static_cast<DType>(random() % 3);
+    shape.tf32 = random() % 2 == 0;
+    shape.epilogue = static_cast<Epilogue>(random() % 5);
+    // Up to 2^22 multiplications; the CPU computes them all.
+    shape.m = to(300);
+    shape.n = to(std::min<int64_t>(600, (1 << 22) / shape.m));
+    shape.k = to(std::min<int64_t>(1100, (1 << 22) / (shape.m * shape.n)));
+    shape.ld_in = PaddedLd(shape.k, shape.dtype);
+    shape.ld_weight = PaddedLd(shape.k, shape.dtype);
+    shape.ld_out = shape.n + to(9) - 1;
+    worst = std::max(worst, CheckProduct(device, shape,
+                                         {std::begin(kProductKernels),
+                                          std::end(kProductKernels)},
+                                         random));
+  }
+  for (bool v2 : {false, true}) {
+    for (Precision precision : {Precision::kFloat32, Precision::kTf32,
+                                Precision::kFloat16, Precision::kBFloat16}) {
+      const DenseModel model =
+          MakeDlrm("m", v2 ? MlperfV2() : MlperfV1(), precision, batch, 1);
+      for (const GemmShape& shape : ProductShapes(model.program, batch)) {
+        worst = std::max(
+            worst, CheckProduct(device, shape, OwnCandidates(shape), random));
+      }
+    }
+  }
+  json.Set("products", cases);
+  json.Set("largest_product_error_over_tolerance", worst);
+}
+
 // Loads what cannot fit: the error is an error, and the device goes on.
 void CheckOutOfMemory(CudaDevice& device) {
   DlrmShape shape;
@@ -191,6 +348,7 @@ int Run(int cases, int64_t batch, int64_t large, unsigned seed,
   Json json;
   json.Set("device", (*device)->properties().name);
   json.Set("seed", static_cast<double>(seed));
+  CheckProducts(**device, cases / 2, batch, random, json);
   CheckRandomPrograms(**device, cases, random, json);
   CheckModels(**device, batch, random, json);
   CheckLargeBatch(**device, large, random, json);
