@@ -231,10 +231,12 @@ bool Scheduler::AssignFrom(size_t index, int instance_index, bool busy,
     // That it was held back is not made up for.
     if (model.held_back) shares_.Activate(index);
     model.held_back = false;
-  } else {
+  }
+  if (options_.isolation && models_.size() > 1) {
     const int64_t least = std::min(model.config.least_rows, most);
+    const absl::Duration own = model.times.Typical(least, now);
     absl::Duration longest =
-        LongestBeside(quiet, model.times.Typical(least, now));
+        std::min(LongestBesideNone(own), LongestBeside(quiet, own));
     // Where the next batch is staged, two are in the way of what comes.
     longest /= device_->traits().slots;
     most = RowsWithin(longest, model.times, least, most, now);

@@ -91,6 +91,44 @@ TEST(SchedulerBatchingTest, StepsEndAtTheDeadline) {
   EXPECT_EQ(sim.scheduler().pending(), 0);
 }
 
+TEST(SchedulerBatchingTest, TheFirstRequestOfAnotherModelFindsNoLongExecution) {
+  const auto run = [](bool alone) {
+    const auto cost = [](int64_t rows) {
+      return Ms(0.5 + 0.2 * static_cast<double>(rows));
+    };
+    ScheduledModel large;
+    large.label = "model 'large'";
+    large.batching.max_rows = 16384;
+    large.splittable = true;
+    large.stepwise = true;
+    for (int bucket = 0; RowsOfBucket(bucket) <= 16384; ++bucket) {
+      large.times.Prime(RowsOfBucket(bucket), cost(RowsOfBucket(bucket)));
+    }
+    FakeDevice::Options device;
+    device.traits.steps = true;
+    device.execute = [cost](const Batch& batch) {
+      return batch.model == 0 ? cost(batch.rows) : Ms(1);
+    };
+    std::vector<ScheduledModel> models = {large};
+    if (!alone) models.push_back(Model("small", Ms(1)));
+    Simulation sim(device, models);
+    sim.Submit({.model = 0, .rows = 16384});  // more than 3 s
+    sim.RunUntil(Ms(500));
+    const size_t first = alone ? 0 : sim.Submit({.model = 1});
+    sim.Drain();
+    EXPECT_EQ(sim.outcomes()[0].status, absl::OkStatus());
+    EXPECT_LE(sim.outcomes()[0].latency, Ms(3400));
+    if (alone) {
+      EXPECT_EQ(sim.device().executions().size(), 1);
+    } else {
+      EXPECT_LE(sim.outcomes()[first].latency, kLongestAtOnce + Ms(1));
+    }
+  };
+  run(/*alone=*/false);
+  // There is nobody for whose sake it would be cut.
+  run(/*alone=*/true);
+}
+
 TEST(SchedulerBatchingTest, WhatWaitsIsExecutedTogether) {
   Simulation sim(LaunchBound(), {Merging(Ms(0))});
   sim.Submit({.rows = 4});
