@@ -1,15 +1,14 @@
 #include "gpu_node/warm_up.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <optional>
+#include <cstdint>
 #include <random>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "gpu_node/answers_apart.h"
 #include "gpu_node/bag_inputs.h"
 
 namespace refract::gpu_node {
@@ -22,9 +21,6 @@ constexpr int kRunsEach = 3;
 
 // Rows of the two requests that CheckRowsAlone() merges.
 constexpr int64_t kMoreRows[] = {2, 5};  // than the least
-// Between sums of the same numbers in another order, in units of the larger
-// value: far above what rounding does, far below what mixing rows does.
-constexpr double kTolerance = 1e-3;
 
 // Entries of bags per row, on the mean.
 constexpr int64_t kEntriesPerRow = 2;
@@ -134,35 +130,6 @@ absl::StatusOr<std::vector<Tensor>> RunOnce(const runtime::Program& program,
     copies.push_back(std::move(copy));
   }
   return copies;
-}
-
-// nullopt for a type whose values are compared bit by bit.
-std::optional<double> ValueAt(const TensorView& view, size_t i) {
-  if (view.dtype == base::DType::kFloat32) return view.as<float>()[i];
-  if (view.dtype == base::DType::kFloat64) return view.as<double>()[i];
-  return std::nullopt;
-}
-
-// The largest difference; infinity where bits or NaNs differ. `*scale` is the
-// largest value.
-double Difference(const TensorView& a, const TensorView& b, double* scale) {
-  if (a.bytes != b.bytes) return INFINITY;
-  if (a.bytes == 0) return 0;
-  if (!ValueAt(a, 0).has_value()) {
-    // Half precision: one may have rounded the other way.
-    if (base::IsFloatingPoint(a.dtype)) return 0;
-    return std::memcmp(a.data, b.data, a.bytes) == 0 ? 0 : INFINITY;
-  }
-  double largest = 0;
-  for (int64_t i = 0; i < a.num_elements(); ++i) {
-    const double x = *ValueAt(a, i);
-    const double y = *ValueAt(b, i);
-    if (std::isnan(x) != std::isnan(y)) return INFINITY;
-    if (x == y || std::isnan(x)) continue;
-    largest = std::max(largest, std::abs(x - y));
-    *scale = std::max({*scale, std::abs(x), std::abs(y)});
-  }
-  return largest;
 }
 
 }  // namespace
@@ -297,12 +264,11 @@ absl::Status CheckRowsAlone(const DeviceModel& model, double* difference) {
       part.data += range.offset;
       part.bytes = range.bytes;
       first += counts[i];
-      double scale = 1;
-      const double apart = Difference(alone[i][k].view(), part, &scale);
-      *difference = std::max(*difference, apart);
-      if (apart > kTolerance * scale) {
+      const Apart apart = Compare(alone[i][k].view(), part);
+      *difference = std::max(*difference, apart.largest);
+      if (!apart.ok()) {
         return absl::FailedPreconditionError(
-            absl::StrCat("rows of output ", k, " differ by ", apart,
+            absl::StrCat("rows of output ", k, " differ by ", apart.largest,
                          " when others are computed beside them"));
       }
     }
