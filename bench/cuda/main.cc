@@ -42,6 +42,7 @@ using runtime::cuda::Instance;
 using runtime::cuda::InstanceOptions;
 using runtime::cuda::InteractionCall;
 using runtime::cuda::SlotId;
+using runtime::cuda::Start;
 using runtime::cuda::Stream;
 
 // An instance whose slots all hold a computed request of `batch` items.
@@ -225,7 +226,7 @@ class Bench {
       const auto seconds =
           MeasureInTurn({[&] {
                           for (int i = 0; i < 5; ++i)
-                            Must(device_.Launch(call, stream_));
+                            Must(device_.Launch(call, stream_, Start::kAfter));
                           Wait();
                         }},
                         repetitions_);
@@ -236,7 +237,8 @@ class Bench {
       constexpr int kNodes = 200;
       Must(device_.BeginCapture(stream_));
       for (int i = 0; i < kNodes; ++i) {
-        MustBeOk(runtime::cuda::LaunchEmpty(raw()), "empty kernel");
+        MustBeOk(runtime::cuda::LaunchEmpty(raw(), Start::kAfter),
+                 "empty kernel");
       }
       const Graph graph = Must(device_.EndCapture(stream_));
       const auto seconds =
@@ -316,7 +318,7 @@ class Bench {
   // The first sample, the last and some between: what device_check's batches
   // are too small to show.
   void CheckInteraction(const InteractionCall& call) {
-    MustBeOk(runtime::cuda::LaunchKernel(call, raw()), "kernel");
+    MustBeOk(runtime::cuda::LaunchKernel(call, raw(), Start::kAfter), "kernel");
     Wait();
     const int64_t size = runtime::cuda::SizeOf(call.dtype);
     const auto row = [&](const void* data, int64_t ld, int64_t sample) {
@@ -390,7 +392,8 @@ class Bench {
       const auto seconds = MeasureInTurn(
           {[&] {
              for (int i = 0; i < kRuns; ++i) {
-               MustBeOk(runtime::cuda::LaunchKernel(call, raw()), "kernel");
+               MustBeOk(runtime::cuda::LaunchKernel(call, raw(), Start::kAfter),
+                        "kernel");
              }
              Wait();
            },

@@ -72,7 +72,8 @@ class ProductBench {
       Must(cache->Prepare(shape, kWorkspace, true));
       Must(device_.BeginCapture(stream_));
       for (int i = 0; i < nodes_; ++i) {
-        Must(cache->Launch(call, static_cast<cudaStream_t>(stream_.handle)));
+        Must(cache->Launch(call, static_cast<cudaStream_t>(stream_.handle),
+                           runtime::cuda::Start::kAfter));
       }
       graphs.push_back(Must(device_.EndCapture(stream_)));
       variants.push_back([this, graph = graphs.back()] {

@@ -149,6 +149,11 @@ struct GemmCall {
   int64_t workspace_bytes = 0;
 };
 
+// When a launch may begin: once all that its stream holds has ended; or as soon
+// as each block of the kernel before it has begun or ended, which hides what a
+// start costs. It waits for that kernel's end itself, then.
+enum class Start : uint8_t { kAfter, kEarly };
+
 using Call =
     std::variant<GemmCall, InteractionCall, ChainCall, CrossCall, GatherCall,
                  RowNormCall, MapCall, MatMulCall, ReduceCall, LookUpCall>;

@@ -2,13 +2,17 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdlib>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "runtime/cuda/cuda_status.h"
 #include "runtime/cuda/gemm.h"
+#include "runtime/cuda/graph_trial.h"
+#include "runtime/cuda/kernels/dispatch.h"
 #include "runtime/cuda/kernels/launch.h"
 
 namespace refract::runtime::cuda {
@@ -34,10 +38,24 @@ cudaStream_t Raw(Stream stream) {
 }
 cudaEvent_t Raw(Event event) { return static_cast<cudaEvent_t>(event.handle); }
 
+// REFRACT_EARLY_STARTS, for who checks or measures them, or finds a GPU that
+// computes wrongly with them.
+Result<EarlyStarts> WantedEarlyStarts() {
+  const char* const text = std::getenv("REFRACT_EARLY_STARTS");
+  const std::string wanted = text == nullptr ? "" : text;
+  if (wanted.empty() || wanted == "faster") return EarlyStarts::kWhereFaster;
+  if (wanted == "never") return EarlyStarts::kNever;
+  if (wanted == "always") return EarlyStarts::kAlways;
+  return InvalidArgument("REFRACT_EARLY_STARTS is " + wanted +
+                         ", not never, faster or always");
+}
+
 class Device final : public CudaDevice {
  public:
-  Device(int index, DeviceProperties properties)
-      : index_(index), properties_(std::move(properties)) {}
+  Device(int index, DeviceProperties properties, EarlyStarts early_starts)
+      : index_(index),
+        properties_(std::move(properties)),
+        early_starts_(early_starts) {}
 
   const DeviceProperties& properties() const override { return properties_; }
 
@@ -130,10 +148,10 @@ class Device final : public CudaDevice {
   }
 
   // A launch goes to the thread's current device, whatever its stream.
-  Status Launch(const Call& call, Stream stream) override {
+  Status Launch(const Call& call, Stream stream, Start start) override {
     REFRACT_CUDA_RETURN_IF_ERROR(MakeCurrent());
     if (const auto* gemm = std::get_if<GemmCall>(&call)) {
-      return gemms_.Launch(*gemm, Raw(stream));
+      return gemms_.Launch(*gemm, Raw(stream), start);
     }
     return std::visit(
         [&](const auto& kernel) -> Status {
@@ -141,11 +159,17 @@ class Device final : public CudaDevice {
                                        GemmCall>) {
             return {};
           } else {
-            return FromCuda("kernel launch", LaunchKernel(kernel, Raw(stream)));
+            return FromCuda("kernel launch",
+                            LaunchKernel(kernel, Raw(stream), start));
           }
         },
         call);
   }
+  bool CanStartEarly(const Call& before, const Call& call) override {
+    return early_starts_ != EarlyStarts::kNever && IsOwnKernel(before) &&
+           IsOwnKernel(call);
+  }
+  EarlyStarts early_starts() const override { return early_starts_; }
   Status Run(const ForeignCall& call, Stream stream) override {
     REFRACT_CUDA_RETURN_IF_ERROR(MakeCurrent());
     return call.kernel->Run(call, stream.handle);
@@ -186,6 +210,12 @@ class Device final : public CudaDevice {
                     cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph.handle),
                                     Raw(stream)));
   }
+  Result<bool> AreFaster(const std::vector<Graph>& these,
+                         const std::vector<Graph>& those,
+                         Stream stream) override {
+    REFRACT_CUDA_RETURN_IF_ERROR(MakeCurrent());
+    return FasterGraphs(RawOf(these), RawOf(those), Raw(stream));
+  }
   Status DestroyGraph(Graph graph) override {
     return FromCuda(
         "cudaGraphExecDestroy",
@@ -201,6 +231,28 @@ class Device final : public CudaDevice {
  private:
   Status MakeCurrent() const {
     return FromCuda("cudaSetDevice", cudaSetDevice(index_));
+  }
+  // What gives the device no kernel at all is not one either: what lies before
+  // it on the stream may be anything.
+  bool IsOwnKernel(const Call& call) {
+    return std::visit(
+        [this](const auto& kernel) {
+          if constexpr (std::is_same_v<std::decay_t<decltype(kernel)>,
+                                       GemmCall>) {
+            if (!gemms_.IsOwn(kernel.shape)) return false;
+          }
+          return HasBlocks(kernel);
+        },
+        call);
+  }
+  static std::vector<cudaGraphExec_t> RawOf(const std::vector<Graph>& graphs) {
+    std::vector<cudaGraphExec_t> raw;
+    for (const Graph& graph : graphs) {
+      if (graph.handle != nullptr) {
+        raw.push_back(static_cast<cudaGraphExec_t>(graph.handle));
+      }
+    }
+    return raw;
   }
   Status Copy(const CopyCall& copy, cudaMemcpyKind kind, Stream stream) const {
     if (copy.rows == 0 || copy.row_bytes == 0) return {};
@@ -222,7 +274,7 @@ class Device final : public CudaDevice {
                                                 .to_pitch = copy.to_pitch,
                                                 .row_bytes = copy.row_bytes,
                                                 .rows = copy.rows},
-                                   Raw(stream)));
+                                   Raw(stream), Start::kAfter));
     }
     return FromCuda(
         "cudaMemcpy2DAsync",
@@ -238,6 +290,7 @@ class Device final : public CudaDevice {
 
   const int index_;
   const DeviceProperties properties_;
+  const EarlyStarts early_starts_;
   GemmCache gemms_;
 };
 
@@ -273,10 +326,21 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::Create(int index) {
                       std::to_string(raw.minor) +
                       "; this build has code for 8.0 and above");
   }
+  auto early_starts = WantedEarlyStarts();
+  if (!early_starts.ok()) return early_starts.status();
+  bool can_start_early = false;
+  if (raw.major >= 9) {
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        FromCuda("cudaSetDevice", cudaSetDevice(index)));
+    REFRACT_CUDA_RETURN_IF_ERROR(FromCuda(
+        "cudaFuncGetAttributes", KernelsCanStartEarly(&can_start_early)));
+  }
   return std::unique_ptr<CudaDevice>(std::make_unique<Device>(
-      index, DeviceProperties{
-                 raw.name, raw.major, raw.minor, raw.multiProcessorCount,
-                 static_cast<int64_t>(raw.totalGlobalMem), raw.l2CacheSize}));
+      index,
+      DeviceProperties{raw.name, raw.major, raw.minor, raw.multiProcessorCount,
+                       static_cast<int64_t>(raw.totalGlobalMem),
+                       raw.l2CacheSize},
+      can_start_early ? *early_starts : EarlyStarts::kNever));
 }
 
 }  // namespace refract::runtime::cuda

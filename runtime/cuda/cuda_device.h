@@ -26,7 +26,9 @@ Result<int> CountDevices();
 class CudaDevice : public DeviceApi {
  public:
   // Unavailable as CountDevices(); InvalidArgument when there are fewer
-  // devices; Unimplemented for one that this build has no code for.
+  // devices, or for a REFRACT_EARLY_STARTS in the environment that is not
+  // never, faster (the default) or always; Unimplemented for a device that this
+  // build has no code for.
   static Result<std::unique_ptr<CudaDevice>> Create(int index);
   ~CudaDevice() override;
 

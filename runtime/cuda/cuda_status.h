@@ -20,11 +20,24 @@ inline Code CodeOf(cudaError_t error) {
     case cudaErrorInvalidValue:
     case cudaErrorInvalidConfiguration:
     case cudaErrorInvalidResourceHandle:
+    case cudaErrorInvalidDeviceFunction:
+    case cudaErrorInvalidPitchValue:
+    case cudaErrorLaunchOutOfResources:
+    case cudaErrorIllegalState:
+    case cudaErrorNotPermitted:
     case cudaErrorStreamCaptureUnsupported:
     case cudaErrorStreamCaptureInvalidated:
+    case cudaErrorStreamCaptureMerge:
+    case cudaErrorStreamCaptureUnmatched:
+    case cudaErrorStreamCaptureUnjoined:
+    case cudaErrorStreamCaptureIsolation:
+    case cudaErrorStreamCaptureImplicit:
+    case cudaErrorCapturedEvent:
+    case cudaErrorStreamCaptureWrongThread:
       return Code::kInternal;
     case cudaErrorNoKernelImageForDevice:
     case cudaErrorUnsupportedPtxVersion:
+    case cudaErrorNotSupported:
       return Code::kUnimplemented;
     default:
       // Illegal addresses, ECC errors, a fallen-off bus, time-outs, no driver:

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "runtime/cuda/calls.h"
 #include "runtime/cuda/foreign.h"
@@ -44,6 +45,14 @@ struct CopyCall {
   int64_t rows = 0;
 };
 
+// Whether a kernel of our own may begin while the one before it ends
+// (Start::kEarly in calls.h).
+enum class EarlyStarts : uint8_t {
+  kNever,
+  kWhereFaster,  // as measured at load
+  kAlways,       // wherever it is legal: to check it, and to measure
+};
+
 class DeviceApi {
  public:
   virtual ~DeviceApi() = default;
@@ -74,7 +83,14 @@ class DeviceApi {
   virtual Status CopyToDevice(const CopyCall& copy, Stream stream) = 0;
   virtual Status CopyToHost(const CopyCall& copy, Stream stream) = 0;
   virtual Status Clear(void* memory, int64_t bytes, Stream stream) = 0;
-  virtual Status Launch(const Call& call, Stream stream) = 0;
+  // kEarly is legal only where CanStartEarly(before, call) and what was given
+  // to the stream last, in the same capture, is a launch of `before`: no copy,
+  // no event, no graph between the two.
+  virtual Status Launch(const Call& call, Stream stream, Start start) = 0;
+  // Both are computed by kernels of our own, and the device can do it.
+  virtual bool CanStartEarly(const Call& before, const Call& call) = 0;
+  // What the device can do and who started the process wants.
+  virtual EarlyStarts early_starts() const = 0;
 
   // Has `call.kernel` give its work to `stream`. Not in a capture.
   virtual Status Run(const ForeignCall& call, Stream stream) = 0;
@@ -94,6 +110,12 @@ class DeviceApi {
   virtual Status BeginCapture(Stream stream) = 0;
   virtual Result<Graph> EndCapture(Stream stream) = 0;
   virtual Status Launch(Graph graph, Stream stream) = 0;
+  // Whether launching all of `these` takes less time than all of `those`, by
+  // more than times differ by: both are launched a few times, in turns, while
+  // nothing else of the caller's runs. Null ones are passed over. Waits.
+  virtual Result<bool> AreFaster(const std::vector<Graph>& these,
+                                 const std::vector<Graph>& those,
+                                 Stream stream) = 0;
   virtual Status DestroyGraph(Graph graph) = 0;
 
   // Ends whatever this process has on the device: all handles and memory are

@@ -253,7 +253,7 @@ Status GemmCache::Prepare(const GemmShape& shape, int64_t workspace_bytes,
         shape, workspace_bytes, static_cast<int>(candidates.size()),
         [&](int i, const GemmCall& call, cudaStream_t stream) {
           take(candidates[static_cast<size_t>(i)]);
-          return LaunchPlan(handle, *plan, call, stream);
+          return LaunchPlan(handle, *plan, call, stream, Start::kAfter);
         });
     if (!fastest.ok()) return fastest.status();
     if (fastest->has_value()) {
@@ -279,11 +279,12 @@ Status GemmCache::Prepare(const GemmShape& shape, int64_t workspace_bytes,
 }
 
 Status GemmCache::LaunchPlan(cublasLtHandle_t handle, const Plan& plan,
-                             const GemmCall& call, cudaStream_t stream) {
+                             const GemmCall& call, cudaStream_t stream,
+                             Start start) {
   if (plan.own.has_value()) {
     GemmCall own = call;
     own.kernel = *plan.own;
-    return FromCuda("kernel launch", LaunchKernel(own, stream));
+    return FromCuda("kernel launch", LaunchKernel(own, stream, start));
   }
   if (call.bias != nullptr) {
     // Part of the descriptor, which other instances use too: hence the lock.
@@ -304,7 +305,14 @@ Status GemmCache::LaunchPlan(cublasLtHandle_t handle, const Plan& plan,
                      static_cast<size_t>(call.workspace_bytes), stream));
 }
 
-Status GemmCache::Launch(const GemmCall& call, cudaStream_t stream) {
+bool GemmCache::IsOwn(const GemmShape& shape) {
+  const std::lock_guard lock(mutex_);
+  const auto it = plans_.find(shape);
+  return it != plans_.end() && it->second->own.has_value();
+}
+
+Status GemmCache::Launch(const GemmCall& call, cudaStream_t stream,
+                         Start start) {
   if (call.shape.m == 0) return {};
   const std::lock_guard lock(mutex_);
   cublasLtHandle_t handle;
@@ -314,7 +322,7 @@ Status GemmCache::Launch(const GemmCall& call, cudaStream_t stream) {
     return Status(Code::kFailedPrecondition,
                   "not prepared: " + ToString(call.shape));
   }
-  return LaunchPlan(handle, *it->second, call, stream);
+  return LaunchPlan(handle, *it->second, call, stream, start);
 }
 
 }  // namespace refract::runtime::cuda

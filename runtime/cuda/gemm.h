@@ -44,7 +44,10 @@ class GemmCache {
   // What was measured is not taken back.
   Status Prepare(const GemmShape& shape, int64_t workspace_bytes, bool measure);
   // FailedPrecondition for a shape that was not prepared. May be captured.
-  Status Launch(const GemmCall& call, cudaStream_t stream);
+  // `start` counts for kernels of our own.
+  Status Launch(const GemmCall& call, cudaStream_t stream, Start start);
+  // Whether a launch of this shape is one of a kernel of our own.
+  bool IsOwn(const GemmShape& shape);
   // Forgets everything: after the device was reset, or before.
   void Clear();
 
@@ -57,7 +60,8 @@ class GemmCache {
   Status FindCandidates(const GemmShape& shape, int64_t workspace_bytes,
                         const Plan& plan, std::vector<Candidate>* candidates);
   static Status LaunchPlan(cublasLtContext* handle, const Plan& plan,
-                           const GemmCall& call, cudaStream_t stream);
+                           const GemmCall& call, cudaStream_t stream,
+                           Start start);
 
   const Candidates candidates_;
   std::mutex mutex_;

@@ -58,6 +58,9 @@ struct InstanceOptions {
   int64_t workspace_bytes = int64_t{32} << 20;
   // False: the same kernels, launched one by one (to measure what graphs save).
   bool use_graphs = true;
+  // kWhereFaster: as the device says, which may be any of the three. Without
+  // graphs nothing is measured: then it means kNever.
+  EarlyStarts early_starts = EarlyStarts::kWhereFaster;
   // Of weights that are the instance's own: WeightOptions::keep_pinned.
   bool keep_pinned_weights = false;
   // Programs that AddVariant() takes at a time, each with its graphs; and the
@@ -150,6 +153,9 @@ class Instance {
   const Program& program() const;
   const std::vector<int64_t>& buckets() const;
   const MemoryReport& memory() const { return memory_; }
+  // Of the first program, once it is loaded: whether kernels of buckets()[i]
+  // begin while the one before them ends, where that is possible.
+  bool starts_early(size_t bucket) const;
   const InstanceStats& stats() const { return stats_; }
 
   // A free slot for a request of `batch` items. InvalidArgument names the limit
@@ -226,11 +232,19 @@ class Instance {
                          DeviceApi::Choice choice);
   Status PrepareAll();
   Status CaptureAll();
-  Status CaptureSegments(const Place& place, std::vector<Graph>& graphs);
-  Result<Graph> Capture(const Segment& segment, const Place& place);
+  // The bucket's graphs: with early starts where these were found to be faster,
+  // once, or are wanted anyhow.
+  Status CaptureFaster(const Place& place, std::vector<Graph>& graphs);
+  EarlyStarts early_starts() const;
+  bool HasEarlyStarts(const Place& place) const;
+  Status CaptureSegments(const Place& place, bool early,
+                         std::vector<Graph>& graphs);
+  Result<Graph> Capture(const Segment& segment, const Place& place, bool early);
+  void Destroy(const std::vector<Graph>& graphs);
   // `items`: of the bucket's, those that operators of somebody else's see.
+  // `early`: starts that may be early are.
   Status LaunchSegment(const Segment& segment, const Place& place,
-                       int64_t items);
+                       int64_t items, bool early);
   Place PlaceOf(Slot& slot) const;
   LoweringContext ContextOf(const Place& place) const;
   Call MakeCall(const Op& op, const Place& place) const;

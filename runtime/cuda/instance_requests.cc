@@ -237,6 +237,7 @@ Status Instance::Compute(Slot& slot) {
   const Place place = PlaceOf(slot);
   Variant& variant = place.variant;
   Variant::Captured& captured = variant.captured[slot.index][slot.bucket];
+  const bool early = variant.starts[slot.bucket] == Variant::Starts::kEarly;
   if (slot.variant != kFirstProgram && captured.graphs.empty()) {
     for (const Segment& segment : variant.segments) {
       REFRACT_CUDA_RETURN_IF_ERROR(
@@ -244,13 +245,11 @@ Status Instance::Compute(Slot& slot) {
     }
     // What was launched has loaded its code.
     if (options_.use_graphs && captured.runs++ == kRunsBeforeCapture) {
-      Status status = CaptureSegments(place, captured.graphs);
+      Status status = CaptureSegments(place, early, captured.graphs);
       if (!status.ok()) {
         if (status.code() != Code::kResourceExhausted) return status;
         // Without memory for a graph: launched one by one from here on.
-        for (const Graph& graph : captured.graphs) {
-          if (graph.handle != nullptr) (void)device_.DestroyGraph(graph);
-        }
+        Destroy(captured.graphs);
         captured.graphs.clear();
       }
     }
@@ -259,7 +258,7 @@ Status Instance::Compute(Slot& slot) {
     const Segment& segment = variant.segments[i];
     Status status = !captured.graphs.empty() && !segment.foreign
                         ? device_.Launch(captured.graphs[i], compute_)
-                        : LaunchSegment(segment, place, slot.batch);
+                        : LaunchSegment(segment, place, slot.batch, early);
     if (segment.foreign && status.code() == Code::kInvalidArgument) {
       // Of this request: the device is none the worse for it.
       slot.refused = std::move(status);

@@ -125,6 +125,15 @@ Result<VariantId> Instance::AddVariant(Program program,
   variant->serial = ++next_serial_;
   variant->captured.assign(
       slots_.size(), std::vector<Variant::Captured>(variant->buckets.size()));
+  // As what was measured of the first program for as many rows; nothing is
+  // measured while requests wait.
+  for (int64_t bucket : variant->buckets) {
+    const int like = BucketOf(buckets(), bucket);
+    variant->starts.push_back(starts_early(like < 0 ? buckets().size() - 1
+                                                    : static_cast<size_t>(like))
+                                  ? Variant::Starts::kEarly
+                                  : Variant::Starts::kAfter);
+  }
   if (id == variants_.size()) variants_.emplace_back();
   variants_[id] = std::move(variant);
   return static_cast<VariantId>(id);
@@ -156,11 +165,7 @@ Status Instance::DropVariant(VariantId variant) {
 // Nothing of it is under way.
 void Instance::Discard(Variant& variant) {
   for (const auto& buckets : variant.captured) {
-    for (const Variant::Captured& captured : buckets) {
-      for (Graph graph : captured.graphs) {
-        if (graph.handle != nullptr) (void)device_.DestroyGraph(graph);
-      }
-    }
+    for (const Variant::Captured& captured : buckets) Destroy(captured.graphs);
   }
   variant.captured.clear();
   if (variant.own_weights != nullptr) variant.own_weights->Drop();

@@ -7,7 +7,7 @@
 // NOLINTNEXTLINE: the name is kOpenFunction.
 extern "C" __attribute__((visibility("default")))
 refract::runtime::cuda::DeviceApi*
-refract_cuda_open_2(int index, refract::runtime::cuda::Status* status) {
+refract_cuda_open_3(int index, refract::runtime::cuda::Status* status) {
   auto device = refract::runtime::cuda::CudaDevice::Create(index);
   *status = device.status();
   return device.ok() ? (*std::move(device)).release() : nullptr;

@@ -11,7 +11,7 @@
 namespace refract::runtime::cuda {
 
 inline constexpr char kModuleFile[] = "librefract_cuda_module.so";
-inline constexpr char kOpenFunction[] = "refract_cuda_open_2";
+inline constexpr char kOpenFunction[] = "refract_cuda_open_3";
 
 // GPU `index`, owned by the caller; null with `*status` as
 // CudaDevice::Create().

@@ -2,8 +2,8 @@
 #define REFRACT_RUNTIME_CUDA_KERNELS_DISPATCH_H_
 
 // Which kernel computes a call. `launcher.template Launch<Kernel>(shape, call)`
-// runs Kernel::Run for every thread of the shape. One place for the GPU and the
-// emulated one.
+// runs RunKernel<Kernel>() for every thread of the shape. One place for the GPU
+// and the emulated one.
 
 #include "runtime/cuda/kernels/copy_rows.h"
 #include "runtime/cuda/kernels/elementwise.h"
@@ -15,6 +15,16 @@
 #include "runtime/cuda/kernels/tile_dots.h"
 
 namespace refract::runtime::cuda {
+
+// What every thread of a launch does. The launch after it may begin now, in
+// places that this one leaves free; nothing is read or written before the
+// launch ahead of it has ended, should it still be running (Start::kEarly).
+template <typename Kernel, typename KernelCall, typename Thread>
+REFRACT_DEVICE void RunKernel(const KernelCall& call, Thread& t) {
+  t.LetNextBegin();
+  t.AwaitPrevious();
+  Kernel::Run(call, t);
+}
 
 template <typename Kernel, typename KernelCall, typename Launcher>
 auto LaunchAs(const KernelCall& call, Launcher& launcher) {
@@ -146,6 +156,19 @@ auto Dispatch(const CopyRowsCall& call, Launcher& launcher) {
 template <typename Launcher>
 auto Dispatch(const LookUpCall& call, Launcher& launcher) {
   return LaunchAs<LookUp>(call, launcher);
+}
+
+struct ShapeLauncher {
+  template <typename Kernel, typename KernelCall>
+  LaunchShape Launch(const LaunchShape& shape, const KernelCall&) {
+    return shape;
+  }
+};
+// A launch without blocks gives the device nothing.
+template <typename KernelCall>
+bool HasBlocks(const KernelCall& call) {
+  ShapeLauncher launcher;
+  return Dispatch(call, launcher).blocks > 0;
 }
 
 }  // namespace refract::runtime::cuda

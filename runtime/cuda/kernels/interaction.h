@@ -11,6 +11,8 @@
 //                                     laid out as PTX's mma.m16n8k16 (16 bits)
 //                                     and m16n8k8 (TF32) say; words of 16-bit
 //                                     factors are pairs; Factor() rounds for it
+// and, for what precedes every body (dispatch.h), LetNextBegin() and
+// AwaitPrevious();
 // which launch.cu implements for a GPU and the tests for an emulated one.
 
 #include <cstdint>

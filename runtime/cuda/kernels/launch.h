@@ -4,6 +4,10 @@
 // Launches on a CUDA stream. Asynchronous; a launch that the driver refuses
 // gives its error, one that fails later shows at the next synchronisation. May
 // be captured. Calls without rows do nothing.
+//
+// Start::kEarly is legal where what was given to the stream last, in the same
+// capture, is a launch by one of these functions that did something, and
+// KernelsCanStartEarly(). launch.cu says why that is enough.
 
 #include <cuda_runtime_api.h>
 
@@ -13,21 +17,35 @@
 namespace refract::runtime::cuda {
 
 // Without cuBLASLt: by call.kernel.
-cudaError_t LaunchKernel(const GemmCall& call, cudaStream_t stream);
-cudaError_t LaunchKernel(const InteractionCall& call, cudaStream_t stream);
-cudaError_t LaunchKernel(const ChainCall& call, cudaStream_t stream);
-cudaError_t LaunchKernel(const CrossCall& call, cudaStream_t stream);
-cudaError_t LaunchKernel(const GatherCall& call, cudaStream_t stream);
-cudaError_t LaunchKernel(const RowNormCall& call, cudaStream_t stream);
-cudaError_t LaunchKernel(const MapCall& call, cudaStream_t stream);
-cudaError_t LaunchKernel(const MatMulCall& call, cudaStream_t stream);
-cudaError_t LaunchKernel(const ReduceCall& call, cudaStream_t stream);
-cudaError_t LaunchKernel(const LookUpCall& call, cudaStream_t stream);
+cudaError_t LaunchKernel(const GemmCall& call, cudaStream_t stream,
+                         Start start);
+cudaError_t LaunchKernel(const InteractionCall& call, cudaStream_t stream,
+                         Start start);
+cudaError_t LaunchKernel(const ChainCall& call, cudaStream_t stream,
+                         Start start);
+cudaError_t LaunchKernel(const CrossCall& call, cudaStream_t stream,
+                         Start start);
+cudaError_t LaunchKernel(const GatherCall& call, cudaStream_t stream,
+                         Start start);
+cudaError_t LaunchKernel(const RowNormCall& call, cudaStream_t stream,
+                         Start start);
+cudaError_t LaunchKernel(const MapCall& call, cudaStream_t stream, Start start);
+cudaError_t LaunchKernel(const MatMulCall& call, cudaStream_t stream,
+                         Start start);
+cudaError_t LaunchKernel(const ReduceCall& call, cudaStream_t stream,
+                         Start start);
+cudaError_t LaunchKernel(const LookUpCall& call, cudaStream_t stream,
+                         Start start);
 // Either side may be pinned memory of the host.
-cudaError_t LaunchKernel(const CopyRowsCall& call, cudaStream_t stream);
+cudaError_t LaunchKernel(const CopyRowsCall& call, cudaStream_t stream,
+                         Start start);
 
 // An empty kernel: what a launch costs at least.
-cudaError_t LaunchEmpty(cudaStream_t stream);
+cudaError_t LaunchEmpty(cudaStream_t stream, Start start);
+
+// Whether the kernels, as the current device runs them, wait for the launch
+// before them by themselves: its driver and the code that was compiled for it.
+cudaError_t KernelsCanStartEarly(bool* can);
 
 }  // namespace refract::runtime::cuda
 

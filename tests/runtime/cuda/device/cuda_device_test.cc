@@ -6,12 +6,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <random>
 #include <vector>
 
 #include "bench/cuda/random_programs.h"
+#include "bench/cuda/short_kernels.h"
 #include "runtime/cuda/gemm.h"
 #include "runtime/cuda/instance.h"
 #include "tests/runtime/cuda/device/fake_cuda.h"
@@ -30,8 +32,14 @@ constexpr auto k16x16 = ProductKernel::kTiles16x16;
 
 class CudaDeviceTest : public ::testing::Test {
  protected:
-  CudaDeviceTest() { TheFakeCuda() = FakeCuda{}; }
-  ~CudaDeviceTest() override { EXPECT_EQ(TheFakeCuda().violation, ""); }
+  CudaDeviceTest() {
+    TheFakeCuda() = FakeCuda{};
+    unsetenv("REFRACT_EARLY_STARTS");
+  }
+  ~CudaDeviceTest() override {
+    EXPECT_EQ(TheFakeCuda().violation, "");
+    unsetenv("REFRACT_EARLY_STARTS");
+  }
 };
 
 std::unique_ptr<CudaDevice> MakeDevice() {
@@ -94,7 +102,10 @@ TEST_F(CudaDeviceTest, EveryOperatorAgreesWithTheReference) {
     const auto device = MakeDevice();
     auto instance =
         Instance::Create(*device, c.model.program, c.model.weight_data(),
-                         {.max_batch = 40, .workspace_bytes = 512});
+                         {.max_batch = 40,
+                          .workspace_bytes = 512,
+                          .early_starts = i % 2 == 0 ? EarlyStarts::kNever
+                                                     : EarlyStarts::kAlways});
     ASSERT_TRUE(instance.ok());
     ASSERT_TRUE((*instance)->Load().ok());
     std::vector<std::vector<double>> got;
@@ -122,7 +133,8 @@ TEST_F(CudaDeviceTest, AlgorithmsAreChosenOncePerShape) {
   call.shape = {
       .m = 1, .n = 1, .k = 1, .ld_in = 8, .ld_weight = 8, .ld_out = 8};
   auto stream = device->CreateStream();
-  EXPECT_EQ(device->Launch(call, *stream).code(), Code::kFailedPrecondition);
+  EXPECT_EQ(device->Launch(call, *stream, Start::kAfter).code(),
+            Code::kFailedPrecondition);
   EXPECT_TRUE(device->DestroyStream(*stream).ok());
 }
 
@@ -163,7 +175,7 @@ TEST_F(CudaDeviceTest, CandidatesAreMeasuredOncePerShape) {
     call.workspace = memory[3];
     call.workspace_bytes = 256;
     const auto stream = device->CreateStream();
-    ASSERT_TRUE(device->Launch(call, *stream).ok());
+    ASSERT_TRUE(device->Launch(call, *stream, Start::kAfter).ok());
     std::vector<int> want = trials;
     want.resize(c.ms.size());
     ++want[c.chosen];
@@ -214,7 +226,7 @@ TEST_F(CudaDeviceTest, ProductsThatWereNotMeasuredAreForgottenInTurn) {
     call.out = memory[2];
     call.workspace = memory[3];
     call.workspace_bytes = 256;
-    return device->Launch(call, *stream).code();
+    return device->Launch(call, *stream, Start::kAfter).code();
   };
   const auto prepare = [&](int64_t m, DeviceApi::Choice choice) {
     const GemmShape shape = {
@@ -299,7 +311,7 @@ TEST_F(CudaDeviceTest, ProductsOfOurOwnAreTakenWhereTheyAreBetter) {
     call.workspace_bytes = 256;
     const int before = TheFakeCuda().own_products;
     const auto stream = device->CreateStream();
-    ASSERT_TRUE(device->Launch(call, *stream).ok());
+    ASSERT_TRUE(device->Launch(call, *stream, Start::kAfter).ok());
     EXPECT_EQ(TheFakeCuda().own_products - before, c.own.has_value() ? 1 : 0);
     if (c.own.has_value()) {
       EXPECT_EQ(TheFakeCuda().own_kernels.back(), *c.own);
@@ -359,6 +371,131 @@ TEST_F(CudaDeviceTest, NarrowRowsAreCopiedByAKernel) {
     }
   }
   ASSERT_TRUE(device->DestroyStream(*stream).ok());
+}
+
+TEST_F(CudaDeviceTest, KernelsStartEarlyWhereTheGpuCan) {
+  const bench::DenseModel model = bench::MakeShortKernels(6, 8, false, 2, 1);
+  struct {
+    const char* what;
+    int compute_major;
+    bool code;
+    const char* wanted;
+    bool early;
+  } const cases[] = {
+      {"forced", 9, true, "always", true},
+      {"a later GPU", 12, true, "always", true},
+      {"an older GPU", 8, true, "always", false},
+      {"code or driver of before", 9, false, "always", false},
+      {"not wanted", 9, true, "never", false},
+      {"no faster", 9, true, "faster", false},
+      {"no faster, by default", 9, true, "", false},
+  };
+  std::mt19937 random(7);
+  for (const auto& c : cases) {
+    for (bool graphs : {true, false}) {
+      SCOPED_TRACE(c.what);
+      TheFakeCuda() = FakeCuda{};
+      TheFakeCuda().compute_major = c.compute_major;
+      TheFakeCuda().can_start_early = c.code;
+      setenv("REFRACT_EARLY_STARTS", c.wanted, 1);
+      const auto device = MakeDevice();
+      auto instance =
+          Instance::Create(*device, model.program, model.weight_data(),
+                           {.max_batch = 2, .use_graphs = graphs});
+      ASSERT_TRUE((*instance)->Load().ok());
+      EXPECT_EQ((*instance)->starts_early(1), c.early);
+      TheFakeCuda().early_launches = 0;
+      const auto inputs = bench::RandomInputs(model.program, 2, random);
+      std::vector<std::vector<double>> got;
+      ASSERT_TRUE(bench::RunOnce(**instance, 2, inputs, got).ok());
+      EXPECT_LE(bench::LargestError(
+                    got, bench::RunReference(model.program, model.weights,
+                                             inputs, 2)),
+                bench::kShortKernelsTolerance);
+      EXPECT_EQ(TheFakeCuda().early_launches, c.early && !graphs ? 5 : 0);
+    }
+  }
+  setenv("REFRACT_EARLY_STARTS", "perhaps", 1);
+  const Status status = CudaDevice::Create(0).status();
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("REFRACT_EARLY_STARTS is perhaps"));
+}
+
+TEST_F(CudaDeviceTest, TheFasterWayToStartIsMeasured) {
+  const bench::DenseModel model = bench::MakeShortKernels(6, 8, false, 2, 1);
+  struct {
+    const char* what;
+    float kernel_ms, early_kernel_ms;
+    bool early;
+  } const cases[] = {
+      {"faster", 1.0f, 0.5f, true},
+      {"slower", 1.0f, 1.5f, false},
+      {"within the noise", 1.0f, 0.995f, false},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.what);
+    TheFakeCuda() = FakeCuda{};
+    TheFakeCuda().kernel_ms = c.kernel_ms;
+    TheFakeCuda().early_kernel_ms = c.early_kernel_ms;
+    const auto device = MakeDevice();
+    auto instance = Instance::Create(*device, model.program,
+                                     model.weight_data(), {.max_batch = 2});
+    for (int load = 0; load < 2; ++load) {
+      ASSERT_TRUE((*instance)->Load().ok());
+      for (size_t bucket : {0, 1}) {
+        EXPECT_EQ((*instance)->starts_early(bucket), c.early);
+      }
+      // Measured at the first load alone.
+      EXPECT_EQ(TheFakeCuda().graph_launches > 0, load == 0);
+      TheFakeCuda().graph_launches = 0;
+      (*instance)->Unload();
+    }
+  }
+  EXPECT_EQ(TheFakeCuda().live, 0);
+}
+
+// An early start that the driver refuses costs nothing; a lost GPU is one.
+TEST_F(CudaDeviceTest, ErrorsOfEarlyStartsLeaveTheOthers) {
+  const bench::DenseModel model = bench::MakeShortKernels(6, 8, false, 2, 1);
+  struct {
+    const char* call;
+    cudaError_t error;
+    Code code;
+  } const cases[] = {
+      {"an early start", cudaErrorNotSupported, Code::kOk},
+      {"an early start", cudaErrorInvalidValue, Code::kOk},
+      {"an early start", cudaErrorStreamCaptureImplicit, Code::kOk},
+      {"cudaEventElapsedTime", cudaErrorInvalidResourceHandle, Code::kOk},
+      {"cudaGraphLaunch", cudaErrorIllegalAddress, Code::kUnavailable},
+      {"cudaEventSynchronize", cudaErrorECCUncorrectable, Code::kUnavailable},
+  };
+  std::mt19937 random(7);
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.call);
+    TheFakeCuda() = FakeCuda{};
+    TheFakeCuda().kernel_ms = 1;
+    TheFakeCuda().fail_call = c.call;
+    TheFakeCuda().fail_error = c.error;
+    const auto device = MakeDevice();
+    auto instance = Instance::Create(*device, model.program,
+                                     model.weight_data(), {.max_batch = 2});
+    const Status status = (*instance)->Load();
+    EXPECT_EQ(status.code(), c.code) << status.ToString();
+    EXPECT_EQ(TheFakeCuda().fail_call, "");
+    if (!status.ok()) continue;
+    EXPECT_FALSE((*instance)->starts_early(0)) << "the first that was tried";
+    EXPECT_TRUE((*instance)->starts_early(1));
+    for (int64_t batch : {1, 2}) {
+      const auto inputs = bench::RandomInputs(model.program, batch, random);
+      std::vector<std::vector<double>> got;
+      ASSERT_TRUE(bench::RunOnce(**instance, batch, inputs, got).ok());
+      EXPECT_LE(bench::LargestError(
+                    got, bench::RunReference(model.program, model.weights,
+                                             inputs, batch)),
+                bench::kShortKernelsTolerance);
+    }
+  }
+  EXPECT_EQ(TheFakeCuda().live, 0);
 }
 
 TEST_F(CudaDeviceTest, ErrorsNameTheCallAndWhatTheyMean) {

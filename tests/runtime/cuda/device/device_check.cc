@@ -214,7 +214,8 @@ class DeviceProduct {
                                                       stream_));
     call_.kernel = kernel;
     const cudaError_t error = runtime::cuda::LaunchKernel(
-        call_, static_cast<cudaStream_t>(stream_.handle));
+        call_, static_cast<cudaStream_t>(stream_.handle),
+        runtime::cuda::Start::kAfter);
     if (error != cudaSuccess) {
       return Status(Code::kInternal, cudaGetErrorString(error));
     }

@@ -29,9 +29,13 @@ using Work = std::function<void()>;
 struct FakeStream {
   bool capturing = false;
   std::vector<Work> captured;
+  float captured_ms = 0;
+  // What it was given last, since its capture began, is a kernel of ours.
+  bool ours_is_last = false;
 };
 struct FakeGraph {
   std::vector<Work> work;
+  float ms = 0;
 };
 
 FakeStream* Of(cudaStream_t stream) {
@@ -62,6 +66,7 @@ cudaError_t Do(cudaStream_t stream, Work work) {
     Violation("work on the default stream");
     return cudaErrorInvalidResourceHandle;
   }
+  Of(stream)->ours_is_last = false;
   if (Of(stream)->capturing) {
     Of(stream)->captured.push_back(std::move(work));
   } else {
@@ -70,14 +75,17 @@ cudaError_t Do(cudaStream_t stream, Work work) {
   return cudaSuccess;
 }
 
-// A product that takes `ms` of the device.
-cudaError_t DoProduct(cudaStream_t stream, float ms, Work work) {
+// As long as a product takes on the device.
+Work Taking(cudaStream_t stream, float ms, Work work) {
   const bool launched = stream != nullptr && !Of(stream)->capturing;
   const float least = launched ? TheFakeCuda().launch_ms : 0.0f;
-  return Do(stream, [took = std::max(ms, least), work = std::move(work)] {
+  return [took = std::max(ms, least), work = std::move(work)] {
     TheFakeCuda().now_ms += took;
     work();
-  });
+  };
+}
+cudaError_t DoProduct(cudaStream_t stream, float ms, Work work) {
+  return Do(stream, Taking(stream, ms, std::move(work)));
 }
 
 template <typename KernelCall>
@@ -86,9 +94,30 @@ void Run(const KernelCall& call) {
   static EmulatedLauncher launcher(7);
   Dispatch(call, launcher);
 }
+// A kernel of ours.
+cudaError_t DoOurs(cudaStream_t stream, Start start, Work work) {
+  FakeCuda& fake = TheFakeCuda();
+  const bool early = start == Start::kEarly;
+  if (early) {
+    if (cudaError_t planted = Planted("an early start"); planted) {
+      return planted;
+    }
+    ++fake.early_launches;
+    if (fake.compute_major < 9 || stream == nullptr ||
+        !Of(stream)->ours_is_last) {
+      Violation("starts early, but not from one kernel of ours to the next");
+    }
+  }
+  const cudaError_t error = Do(stream, std::move(work));
+  if (error != cudaSuccess) return error;
+  Of(stream)->ours_is_last = true;
+  Of(stream)->captured_ms += early ? fake.early_kernel_ms : fake.kernel_ms;
+  return cudaSuccess;
+}
+
 template <typename KernelCall>
-cudaError_t Emulate(const KernelCall& call, cudaStream_t stream) {
-  return Do(stream, [call] { Run(call); });
+cudaError_t Emulate(const KernelCall& call, cudaStream_t stream, Start start) {
+  return DoOurs(stream, start, [call] { Run(call); });
 }
 
 // Contents of cuBLASLt's opaque structures.
@@ -227,12 +256,13 @@ void MultiplyPlainly(const GemmCall& call) {
 
 namespace refract::runtime::cuda {
 
-cudaError_t LaunchKernel(const GemmCall& call, cudaStream_t stream) {
+cudaError_t LaunchKernel(const GemmCall& call, cudaStream_t stream,
+                         Start start) {
   testing::FakeCuda& fake = testing::TheFakeCuda();
   ++fake.own_products;
   fake.own_kernels.push_back(call.kernel);
   const bool tiles = call.kernel != ProductKernel::kRowDots;
-  return testing::DoProduct(
+  auto work = testing::Taking(
       stream, tiles ? fake.tiles_ms : fake.own_ms, [call, tiles] {
         // Fibers take too long for the models of the benchmarks.
         if (call.shape.m * call.shape.n > (tiles ? 100 : 500)) {
@@ -241,40 +271,55 @@ cudaError_t LaunchKernel(const GemmCall& call, cudaStream_t stream) {
           testing::Run(call);
         }
       });
+  return testing::DoOurs(stream, start, std::move(work));
 }
-cudaError_t LaunchKernel(const InteractionCall& call, cudaStream_t stream) {
-  return testing::Emulate(call, stream);
+cudaError_t LaunchKernel(const InteractionCall& call, cudaStream_t stream,
+                         Start start) {
+  return testing::Emulate(call, stream, start);
 }
-cudaError_t LaunchKernel(const ChainCall& call, cudaStream_t stream) {
-  return testing::Emulate(call, stream);
+cudaError_t LaunchKernel(const ChainCall& call, cudaStream_t stream,
+                         Start start) {
+  return testing::Emulate(call, stream, start);
 }
-cudaError_t LaunchKernel(const CrossCall& call, cudaStream_t stream) {
-  return testing::Emulate(call, stream);
+cudaError_t LaunchKernel(const CrossCall& call, cudaStream_t stream,
+                         Start start) {
+  return testing::Emulate(call, stream, start);
 }
-cudaError_t LaunchKernel(const GatherCall& call, cudaStream_t stream) {
-  return testing::Emulate(call, stream);
+cudaError_t LaunchKernel(const GatherCall& call, cudaStream_t stream,
+                         Start start) {
+  return testing::Emulate(call, stream, start);
 }
-cudaError_t LaunchKernel(const RowNormCall& call, cudaStream_t stream) {
-  return testing::Emulate(call, stream);
+cudaError_t LaunchKernel(const RowNormCall& call, cudaStream_t stream,
+                         Start start) {
+  return testing::Emulate(call, stream, start);
 }
-cudaError_t LaunchKernel(const MapCall& call, cudaStream_t stream) {
-  return testing::Emulate(call, stream);
+cudaError_t LaunchKernel(const MapCall& call, cudaStream_t stream,
+                         Start start) {
+  return testing::Emulate(call, stream, start);
 }
-cudaError_t LaunchKernel(const MatMulCall& call, cudaStream_t stream) {
-  return testing::Emulate(call, stream);
+cudaError_t LaunchKernel(const MatMulCall& call, cudaStream_t stream,
+                         Start start) {
+  return testing::Emulate(call, stream, start);
 }
-cudaError_t LaunchKernel(const ReduceCall& call, cudaStream_t stream) {
-  return testing::Emulate(call, stream);
+cudaError_t LaunchKernel(const ReduceCall& call, cudaStream_t stream,
+                         Start start) {
+  return testing::Emulate(call, stream, start);
 }
-cudaError_t LaunchKernel(const LookUpCall& call, cudaStream_t stream) {
-  return testing::Emulate(call, stream);
+cudaError_t LaunchKernel(const LookUpCall& call, cudaStream_t stream,
+                         Start start) {
+  return testing::Emulate(call, stream, start);
 }
-cudaError_t LaunchKernel(const CopyRowsCall& call, cudaStream_t stream) {
+cudaError_t LaunchKernel(const CopyRowsCall& call, cudaStream_t stream,
+                         Start start) {
   ++testing::TheFakeCuda().row_copies;
-  return testing::Emulate(call, stream);
+  return testing::Emulate(call, stream, start);
 }
-cudaError_t LaunchEmpty(cudaStream_t stream) {
-  return testing::Do(stream, [] {});
+cudaError_t LaunchEmpty(cudaStream_t stream, Start start) {
+  return testing::DoOurs(stream, start, [] {});
+}
+cudaError_t KernelsCanStartEarly(bool* can) {
+  *can = testing::TheFakeCuda().can_start_early;
+  return testing::Planted("cudaFuncGetAttributes");
 }
 
 }  // namespace refract::runtime::cuda
@@ -389,8 +434,10 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   RETURN_IF_CAPTURING;
   return cudaSuccess;
 }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t event, unsigned) {
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
+                                unsigned) {
   RETURN_IF_PLANTED;
+  Of(stream)->ours_is_last = false;
   return event == nullptr ? cudaErrorInvalidResourceHandle : cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
@@ -404,8 +451,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   --TheFakeCuda().live;
   return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   RETURN_IF_PLANTED;
+  Of(stream)->ours_is_last = false;
   *reinterpret_cast<float*>(event) = TheFakeCuda().now_ms;
   return cudaSuccess;
 }
@@ -465,16 +513,20 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream,
   if (Of(stream)->capturing) return cudaErrorIllegalState;
   Of(stream)->capturing = true;
   ++Capturing();
+  Of(stream)->ours_is_last = false;
   Of(stream)->captured.clear();
+  Of(stream)->captured_ms = 0;
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   // Ends even when it fails.
   const bool capturing = std::exchange(Of(stream)->capturing, false);
   if (capturing) --Capturing();
+  Of(stream)->ours_is_last = false;
   RETURN_IF_PLANTED;
   if (!capturing) return cudaErrorIllegalState;
-  *graph = reinterpret_cast<cudaGraph_t>(new FakeGraph{Of(stream)->captured});
+  *graph = reinterpret_cast<cudaGraph_t>(
+      new FakeGraph{Of(stream)->captured, Of(stream)->captured_ms});
   ++TheFakeCuda().live;
   return cudaSuccess;
 }
@@ -498,6 +550,7 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
   RETURN_IF_PLANTED;
   ++TheFakeCuda().graph_launches;
+  TheFakeCuda().now_ms += reinterpret_cast<FakeGraph*>(graph)->ms;
   return Do(stream, [graph] {
     for (const auto& work : reinterpret_cast<FakeGraph*>(graph)->work) work();
   });

@@ -35,6 +35,11 @@ struct FakeCuda {
   float tiles_ms = 1000;  // and one by tiles
   std::vector<ProductKernel> own_kernels;  // those launched, in order
   int row_copies = 0;                      // by a kernel of ours
+  // Launches of ours that may start early; and what one of ours takes in a
+  // graph.
+  bool can_start_early = true;
+  int early_launches = 0;
+  float kernel_ms = 0, early_kernel_ms = 0;
   int graph_launches = 0;
   // What a product takes, by the place of its algorithm in the heuristics'
   // list, which has as many; cudaErrorNotSupported's cuBLASLt twin where < 0.

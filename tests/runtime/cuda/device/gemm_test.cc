@@ -57,7 +57,7 @@ class GemmTest : public ::testing::Test {
     FakeCuda& fake = TheFakeCuda();
     const std::vector<int> before = fake.algorithm_runs;
     const int own = fake.own_products;
-    const Status status = cache.Launch(call, stream);
+    const Status status = cache.Launch(call, stream, Start::kAfter);
     EXPECT_TRUE(status.ok()) << status.ToString();
     EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
     for (void* block : memory) EXPECT_EQ(cudaFree(block), cudaSuccess);

@@ -5,8 +5,11 @@
 //
 // Work runs as late as the rules of streams and events allow, and in a random
 // order among streams, by the real kernel bodies (simt.h) and plain products.
-// Every access is checked: memory must be allocated and of the right kind, and
-// two accesses of which one writes must be ordered by a stream, an event or the
+// Half of the shapes of products count as kernels of our own. A kernel that is
+// launched to start early does, as often as not: in a chain it may run as far
+// as it waits for nothing before the two kernels ahead of it have begun. Every
+// access is checked: memory must be allocated and of the right kind, and two
+// accesses of which one writes must be ordered by a stream, an event or the
 // host. Calls that a capture forbids, handles that do not exist, products that
 // were not prepared, frees of memory in use and what is left at the end are
 // violations. A fault can be planted at any call.
@@ -29,6 +32,7 @@
 #include "runtime/cuda/kernels/dispatch.h"
 #include "runtime/cuda/own_products.h"
 #include "tests/runtime/cuda/testing/accesses.h"
+#include "tests/runtime/cuda/testing/plain_product.h"
 #include "tests/runtime/cuda/testing/simt.h"
 
 namespace refract::runtime::cuda::testing {
@@ -36,7 +40,12 @@ namespace refract::runtime::cuda::testing {
 class CheckedDevice : public DeviceApi {
  public:
   explicit CheckedDevice(unsigned seed, int64_t memory_bytes = int64_t{1} << 30)
-      : memory_bytes_(memory_bytes), random_(seed), launcher_(seed) {}
+      : memory_bytes_(memory_bytes), seed_(seed), random_(seed) {
+    for (int depth = 0; depth <= kMostAhead; ++depth) {
+      launchers_.push_back(std::make_unique<EmulatedLauncher>(
+          seed + static_cast<unsigned>(depth)));
+    }
+  }
   ~CheckedDevice() override {
     for (auto& [begin, block] : blocks_) std::free(begin);
   }
@@ -57,13 +66,26 @@ class CheckedDevice : public DeviceApi {
   int foreign_runs() const { return foreign_runs_; }
   int allocations() const { return allocations_; }
   int captures() const { return captures_; }
+  // Launches that may start early, in captures too; and such that did.
+  int early_launches() const { return early_launches_; }
+  int early_runs() const { return early_runs_; }
+  // What it says it wants, what it finds faster, whether products count as
+  // ours. Half of them do at first.
+  void SetEarlyStarts(EarlyStarts wanted) { early_starts_ = wanted; }
+  void SetEarlyIsFaster(bool faster) { early_is_faster_ = faster; }
+  void SetOwnProducts(bool own) { count_own_products_ = own; }
+  // Every so many threads of our kernels do not wait for what is before them.
+  void ForgetWaits(int64_t every) {
+    for (auto& launcher : launchers_) launcher->ForgetWaits(every);
+  }
   // The test itself reads or writes pinned memory now.
   void HostAccess(const void* begin, int64_t bytes, bool write) {
     CheckAccess({static_cast<const std::byte*>(begin), bytes, write, true},
                 host_clock_, "the host");
   }
-  // The `n`-th call from now (1 is the next) fails with `code`. kUnavailable
-  // goes on failing until Reset(). Other faults pass over calls that release.
+  // The `n`-th call from now (1 is the next, 0 none) fails with `code`.
+  // kUnavailable goes on failing until Reset(). Other faults pass over calls
+  // that release.
   void FailCall(int n, Code code) {
     fail_at_ = calls_ + n;
     fail_code_ = code;
@@ -121,6 +143,7 @@ class CheckedDevice : public DeviceApi {
     EventState* event = Find(handle);
     if (stream == nullptr || event == nullptr) return Bad();
     if (stream->capturing) Violation("records an event in a capture");
+    stream->ours_is_last = false;
     event->clock = stream->clock;
     event->recorded = true;
     return {};
@@ -131,6 +154,7 @@ class CheckedDevice : public DeviceApi {
     EventState* event = Find(handle);
     if (stream == nullptr || event == nullptr) return Bad();
     if (!event->recorded) Violation("waits for an event never recorded");
+    stream->ours_is_last = false;
     Merge(event->clock, stream->clock);
     return {};
   }
@@ -174,9 +198,11 @@ class CheckedDevice : public DeviceApi {
     REFRACT_CUDA_RETURN_IF_ERROR(Enter("Clear"));
     return Give(stream,
                 {{{static_cast<std::byte*>(memory), bytes, true, false}},
-                 [=] { std::memset(memory, 0, static_cast<size_t>(bytes)); }});
+                 [=](const auto&) {
+                   std::memset(memory, 0, static_cast<size_t>(bytes));
+                 }});
   }
-  Status Launch(const Call& call, Stream stream) override {
+  Status Launch(const Call& call, Stream stream, Start start) override {
     REFRACT_CUDA_RETURN_IF_ERROR(Enter("Launch"));
     if (const auto* gemm = std::get_if<GemmCall>(&call)) {
       if (prepared_.count(gemm->shape) == 0) {
@@ -185,14 +211,37 @@ class CheckedDevice : public DeviceApi {
       }
     }
     ++kernel_launches_;
-    return Give(stream, {AccessesOf(call), [this, call] { Execute(call); }});
+    const bool ours = IsOurs(call);
+    if (start == Start::kEarly) {
+      ++early_launches_;
+      StreamState* state = Find(stream);
+      if (state == nullptr) return Bad();
+      if (!ours || !state->ours_is_last) {
+        Violation("starts early, but not from one kernel of ours to the next");
+      }
+    }
+    Task task;
+    task.accesses = AccessesOf(call);
+    task.run = [this, call](const Previous& previous) {
+      Execute(call, previous);
+    };
+    task.early = start == Start::kEarly;
+    Status status = Give(stream, std::move(task));
+    if (status.ok()) Find(stream)->ours_is_last = ours;
+    return status;
   }
+  bool CanStartEarly(const Call& before, const Call& call) override {
+    return early_starts_ != EarlyStarts::kNever && IsOurs(before) &&
+           IsOurs(call);
+  }
+  EarlyStarts early_starts() const override { return early_starts_; }
   Status Run(const ForeignCall& call, Stream handle) override {
     REFRACT_CUDA_RETURN_IF_ERROR(Enter("Run", kNotInCapture));
     ++foreign_runs_;
     // Somebody else's code may look at what it is given at once: the device has
     // done all before it.
-    REFRACT_CUDA_RETURN_IF_ERROR(Give(handle, {AccessesOf(call), [] {}}));
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        Give(handle, {AccessesOf(call), [](const auto&) {}}));
     const Clock& clock = Find(handle)->clock;
     RunUntil([&] { return Reached(clock); });
     return call.kernel->Run(call, handle.handle);
@@ -220,13 +269,14 @@ class CheckedDevice : public DeviceApi {
     if (stream == nullptr) return Bad();
     if (stream->capturing) Violation("captures twice");
     stream->capturing = true;
+    stream->ours_is_last = false;
     stream->captured.clear();
     return {};
   }
   Result<Graph> EndCapture(Stream handle) override {
     StreamState* stream = Find(handle);
     const bool capturing = stream != nullptr && stream->capturing;
-    if (stream != nullptr) stream->capturing = false;
+    if (stream != nullptr) stream->capturing = stream->ours_is_last = false;
     REFRACT_CUDA_RETURN_IF_ERROR(Enter("EndCapture"));
     if (!capturing) {
       Violation("ends no capture");
@@ -246,16 +296,29 @@ class CheckedDevice : public DeviceApi {
       return Bad();
     }
     ++graph_launches_;
-    Task all;
-    for (const Task& task : *it->second) {
-      all.accesses.insert(all.accesses.end(), task.accesses.begin(),
-                          task.accesses.end());
+    return GiveGraph(*it->second, stream);
+  }
+  Result<bool> AreFaster(const std::vector<Graph>& these,
+                         const std::vector<Graph>& those,
+                         Stream handle) override {
+    REFRACT_CUDA_RETURN_IF_ERROR(Enter("AreFaster", kNotInCapture));
+    for (const auto* graphs : {&these, &those}) {
+      for (const Graph& graph : *graphs) {
+        if (graph.handle == nullptr) continue;
+        const auto it = graphs_.find(graph.handle);
+        if (it == graphs_.end()) {
+          Violation("measures no graph");
+          return Bad();
+        }
+        REFRACT_CUDA_RETURN_IF_ERROR(GiveGraph(*it->second, handle));
+      }
     }
-    const std::vector<Task> tasks = *it->second;
-    all.run = [tasks] {
-      for (const Task& task : tasks) task.run();
-    };
-    return Give(stream, std::move(all));
+    const StreamState* stream = Find(handle);
+    if (stream == nullptr) return Bad();
+    RunUntil([&] { return Reached(stream->clock); });
+    Merge(stream->clock, host_clock_);
+    Forget();
+    return early_is_faster_;
   }
   Status DestroyGraph(Graph graph) override {
     REFRACT_CUDA_RETURN_IF_ERROR(Enter("DestroyGraph", kReleases));
@@ -284,9 +347,12 @@ class CheckedDevice : public DeviceApi {
  private:
   // Per stream id: how many of its tasks.
   using Clock = std::map<int, int>;
+  // Runs what is before a kernel that has started early; null: it has run.
+  using Previous = std::function<void()>;
   struct Task {
     std::vector<Access> accesses;
-    std::function<void()> run;
+    std::function<void(const Previous&)> run;
+    bool early = false;
     int stream = 0;
     int number = 0;  // in its stream, from 1
     Clock after;     // what must have run
@@ -296,6 +362,9 @@ class CheckedDevice : public DeviceApi {
     Clock clock;
     bool capturing = false;
     std::vector<Task> captured;
+    // What it was given last, since the capture began if there is one, is the
+    // launch of a kernel of ours.
+    bool ours_is_last = false;
   };
   struct EventState {
     bool recorded = false;
@@ -405,7 +474,7 @@ class CheckedDevice : public DeviceApi {
           {static_cast<const std::byte*>(copy.from) + row * copy.from_pitch,
            copy.row_bytes, false, to_device});
     }
-    task.run = [copy] {
+    task.run = [copy](const auto&) {
       for (int64_t row = 0; row < copy.rows; ++row) {
         std::memcpy(
             static_cast<std::byte*>(copy.to) + row * copy.to_pitch,
@@ -420,6 +489,7 @@ class CheckedDevice : public DeviceApi {
   Status Give(Stream handle, Task task) {
     StreamState* stream = Find(handle);
     if (stream == nullptr) return Bad();
+    stream->ours_is_last = false;
     if (stream->capturing) {
       for (const Access& access : task.accesses)
         CheckMemory(access, "captured");
@@ -438,6 +508,37 @@ class CheckedDevice : public DeviceApi {
     }
     waiting_.push_back(std::move(task));
     return {};
+  }
+
+  Status GiveGraph(const std::vector<Task>& tasks, Stream stream) {
+    Task all;
+    for (const Task& task : tasks) {
+      all.accesses.insert(all.accesses.end(), task.accesses.begin(),
+                          task.accesses.end());
+    }
+    all.run = [this, tasks](const auto&) { RunFirst(tasks, tasks.size()); };
+    return Give(stream, std::move(all));
+  }
+  // The first `count` tasks of a graph. The last of them may begin before the
+  // others have.
+  void RunFirst(const std::vector<Task>& tasks, size_t count) {
+    if (count == 0) return;
+    const Task& last = tasks[count - 1];
+    if (last.early && StartsNow()) {
+      RunEarly(last, [&] { RunFirst(tasks, count - 1); });
+    } else {
+      RunFirst(tasks, count - 1);
+      last.run(nullptr);
+    }
+  }
+  bool StartsNow() { return ahead_ < kMostAhead && random_() % 2 == 0; }
+  void RunEarly(const Task& task, const Previous& previous) {
+    ++early_runs_;
+    task.run([&] {
+      ++ahead_;
+      previous();
+      --ahead_;
+    });
   }
 
   void CheckMemory(const Access& access, const char* who) {
@@ -488,22 +589,57 @@ class CheckedDevice : public DeviceApi {
         if (Reached(waiting_[i].after)) legal.push_back(i);
       }
       if (legal.empty()) return;
-      const size_t i = legal[random_() % legal.size()];
-      const Task task = std::move(waiting_[i]);
-      waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
-      task.run();
-      done_[task.stream] = task.number;
+      const Task task = Take(legal[random_() % legal.size()]);
+      RunWithNext(task, [&] { task.run(nullptr); });
     }
   }
+  Task Take(size_t i) {
+    Task task = std::move(waiting_[i]);
+    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
+    return task;
+  }
+  // Runs `task` by `run`; or the one after it on its stream, which runs `task`
+  // when it waits for it.
+  void RunWithNext(const Task& task, const Previous& run) {
+    const auto finish = [&] {
+      run();
+      done_[task.stream] = task.number;
+    };
+    for (size_t i = 0; i < waiting_.size(); ++i) {
+      const Task& next = waiting_[i];
+      if (next.stream != task.stream || next.number != task.number + 1) {
+        continue;
+      }
+      Clock others = next.after;
+      others[task.stream] = 0;
+      if (!next.early || !Reached(others) || !StartsNow()) break;
+      const Task taken = Take(i);
+      RunEarly(taken, finish);
+      done_[taken.stream] = taken.number;
+      return;
+    }
+    finish();
+  }
 
-  void Execute(const Call& call) {
+  bool IsOurs(const Call& call) const {
+    if (const auto* gemm = std::get_if<GemmCall>(&call)) {
+      const GemmShape& s = gemm->shape;
+      if (count_own_products_.has_value()) return *count_own_products_;
+      if (own_products_) return ChosenFor(s).has_value();
+      return (static_cast<unsigned>(s.n * 3 + s.k) / 2 + seed_) % 2 == 0;
+    }
+    return std::visit([](const auto& kernel) { return HasBlocks(kernel); },
+                      call);
+  }
+  void Execute(const Call& call, const Previous& previous) {
+    EmulatedLauncher& launcher = *launchers_[static_cast<size_t>(ahead_)];
     std::visit(
-        [this](const auto& kernel) {
+        [&](const auto& kernel) {
           if constexpr (std::is_same_v<std::decay_t<decltype(kernel)>,
                                        GemmCall>) {
-            Product(kernel);
+            Product(kernel, previous, launcher);
           } else {
-            Dispatch(kernel, launcher_);
+            DispatchTo(launcher, kernel, previous);
           }
         },
         call);
@@ -519,44 +655,43 @@ class CheckedDevice : public DeviceApi {
     if (i == own.size()) return {};
     return own[i];
   }
-  void Product(GemmCall call) {
-    const auto chosen = prepared_.find(call.shape);
-    if (chosen != prepared_.end() && chosen->second.has_value()) {
-      call.kernel = *chosen->second;
-      Dispatch(call, launcher_);
+  void Product(GemmCall call, const Previous& previous,
+               EmulatedLauncher& launcher) {
+    if (const auto chosen = ChosenFor(call.shape)) {
+      call.kernel = *chosen;
+      DispatchTo(launcher, call, previous);
     } else {
-      Multiply(call);
+      // Not a kernel, but where it counts as one of ours it behaves like one.
+      if (previous != nullptr) previous();
+      MultiplyPlainly(call);
     }
   }
-  static void Multiply(const GemmCall& call) {
-    const GemmShape& s = call.shape;
-    auto factor = [&](const void* data, int64_t i) {
-      const float value = Load(data, s.dtype, i);
-      return s.tf32 && s.dtype == DType::kFloat32 ? RoundToTf32(value) : value;
-    };
-    for (int64_t m = 0; m < s.m; ++m) {
-      for (int64_t n = 0; n < s.n; ++n) {
-        float sum = 0;
-        for (int64_t k = 0; k < s.k; ++k) {
-          sum += factor(call.in, m * s.ld_in + k) *
-                 factor(call.weight, n * s.ld_weight + k);
-        }
-        if (call.bias != nullptr) sum += Load(call.bias, s.dtype, n);
-        if (s.epilogue == Epilogue::kRelu ||
-            s.epilogue == Epilogue::kReluBias) {
-          sum = ApplyUnary(ElementOp::kRelu, sum);
-        } else if (s.epilogue == Epilogue::kGeluTanhBias) {
-          sum = ApplyUnary(ElementOp::kGeluTanh, sum);
-        }
-        Store(sum, call.out, s.dtype, m * s.ld_out + n);
-      }
+  std::optional<ProductKernel> ChosenFor(const GemmShape& shape) const {
+    const auto chosen = prepared_.find(shape);
+    return chosen == prepared_.end() ? std::nullopt : chosen->second;
+  }
+  template <typename KernelCall>
+  void DispatchTo(EmulatedLauncher& launcher, const KernelCall& call,
+                  const Previous& previous) {
+    if (previous == nullptr) {
+      Dispatch(call, launcher);
+    } else if (!launcher.DispatchEarly(call, previous)) {
+      violations_.emplace_back(
+          "a kernel that starts early does not wait in every thread");
     }
   }
 
   const int64_t memory_bytes_;
   int64_t used_bytes_ = 0;
+  const unsigned seed_;
   std::mt19937 random_;
-  EmulatedLauncher launcher_;
+  // By how many kernels behind it have begun before it.
+  static constexpr int kMostAhead = 2;
+  std::vector<std::unique_ptr<EmulatedLauncher>> launchers_;
+  int ahead_ = 0;
+  EarlyStarts early_starts_ = EarlyStarts::kWhereFaster;
+  bool early_is_faster_ = true;
+  std::optional<bool> count_own_products_;
 
   const char* call_ = "";
   int calls_ = 0;
@@ -564,7 +699,8 @@ class CheckedDevice : public DeviceApi {
   Code fail_code_ = Code::kOk;
   bool lost_ = false;
   int graph_launches_ = 0, kernel_launches_ = 0, foreign_runs_ = 0,
-      allocations_ = 0, captures_ = 0, resets_ = 0;
+      allocations_ = 0, captures_ = 0, resets_ = 0, early_launches_ = 0,
+      early_runs_ = 0;
 
   std::map<std::byte*, Block> blocks_;
   std::map<void*, std::unique_ptr<StreamState>> streams_;

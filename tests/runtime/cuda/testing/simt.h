@@ -7,6 +7,9 @@
 // result for some seed, and a barrier that not all threads reach as an error.
 // Shared memory begins as NaN and has a guard behind it.
 //
+// A launch that starts early runs one of its blocks as far as that block comes
+// without what is before it, which runs only then.
+//
 // What it cannot show: speed, memory coalescing, the numerics of real tensor
 // cores beyond "fp32 sums of rounded factors", and anything of the driver.
 
@@ -32,13 +35,14 @@ namespace refract::runtime::cuda::testing {
 // The fibers of one block.
 class Fibers {
  public:
-  enum class State : uint8_t { kReady, kAtWarp, kAtBlock, kDone };
+  enum class State : uint8_t { kReady, kAtWarp, kAtBlock, kAtPrevious, kDone };
 
   explicit Fibers(unsigned seed) : random_(seed) {}
 
   // Runs `body(i)` for i < count. Aborts the program on a barrier that some
-  // thread can never reach.
-  void Run(int count, std::function<void(int)> body) {
+  // thread can never reach. `previous` runs when nothing can go on without it.
+  void Run(int count, std::function<void(int)> body,
+           const std::function<void()>& previous) {
     body_ = std::move(body);
     while (static_cast<int>(fibers_.size()) < count) {
       fibers_.push_back(std::make_unique<Fiber>());
@@ -55,7 +59,17 @@ class Fibers {
         ran = true;
         Resume(i);
       }
-      if (!ran && !Release()) break;
+      if (ran) continue;
+      if (AnyAt(State::kAtPrevious)) {
+        previous();
+        for (int i = 0; i < count_; ++i) {
+          if (fiber(i).state == State::kAtPrevious) {
+            fiber(i).state = State::kReady;
+          }
+        }
+      } else if (!Release()) {
+        break;
+      }
     }
   }
 
@@ -77,12 +91,21 @@ class Fibers {
  private:
   struct Fiber {
     ucontext_t context = {};
-    std::vector<char> stack = std::vector<char>(256 * 1024);
+    // Not cleared: most of it is never touched, nor given by the system then.
+    std::unique_ptr<char[]> stack{new char[kStackBytes]};
     State state = State::kDone;
     Exchange exchange;
   };
 
+  static constexpr size_t kStackBytes = 256 * 1024;
+
   Fiber& fiber(int i) { return *fibers_[static_cast<size_t>(i)]; }
+  bool AnyAt(State state) {
+    for (int i = 0; i < count_; ++i) {
+      if (fiber(i).state == state) return true;
+    }
+    return false;
+  }
 
   static void Enter() {
     Fibers* const self = resuming_;
@@ -94,8 +117,8 @@ class Fibers {
   void Prepare(int i) {
     Fiber& f = fiber(i);
     getcontext(&f.context);
-    f.context.uc_stack.ss_sp = f.stack.data();
-    f.context.uc_stack.ss_size = f.stack.size();
+    f.context.uc_stack.ss_sp = f.stack.get();
+    f.context.uc_stack.ss_size = kStackBytes;
     f.context.uc_link = &main_;
     makecontext(&f.context, &Fibers::Enter, 0);
     f.state = State::kReady;
@@ -159,11 +182,21 @@ inline float RoundToTf32(float value) {
   return value;
 }
 
+// What launches know of each other.
+struct LaunchOrder {
+  // What a launch that starts early has to wait for; once it has run, null.
+  std::function<void()> previous;
+  // Threads that waited, of those that should; planted: every so many does not.
+  int64_t waited = 0;
+  int64_t forget_every = 0;
+};
+
 class EmulatedThread {
  public:
-  EmulatedThread(Fibers& fibers, int thread, int threads, int64_t block,
-                 int64_t blocks, unsigned char* shared)
+  EmulatedThread(Fibers& fibers, LaunchOrder& order, int thread, int threads,
+                 int64_t block, int64_t blocks, unsigned char* shared)
       : fibers_(fibers),
+        order_(order),
         thread_(thread),
         threads_(threads),
         block_(block),
@@ -187,6 +220,14 @@ class EmulatedThread {
     return other;
   }
   void AtomicAdd(int32_t* address, int32_t value) { *address += value; }
+  void LetNextBegin() {}
+  void AwaitPrevious() {
+    if (order_.forget_every > 0 && thread_ % order_.forget_every == 0) return;
+    ++order_.waited;
+    if (order_.previous != nullptr) {
+      fibers_.Wait(thread_, Fibers::State::kAtPrevious);
+    }
+  }
 
   template <typename T>
   uint32_t Factor(uint32_t word) {
@@ -293,6 +334,7 @@ class EmulatedThread {
   }
 
   Fibers& fibers_;
+  LaunchOrder& order_;
   const int thread_, threads_;
   const int64_t block_, blocks_;
   unsigned char* const shared_;
@@ -321,13 +363,17 @@ class EmulatedLauncher {
     std::vector<int64_t> blocks(static_cast<size_t>(shape.blocks));
     std::iota(blocks.begin(), blocks.end(), int64_t{0});
     std::shuffle(blocks.begin(), blocks.end(), random_);
+    order_.waited = 0;
     for (int64_t block : blocks) {
       std::memset(shared, 0xFF, bytes + kGuard);
-      fibers_.Run(shape.threads, [&](int i) {
-        EmulatedThread thread(fibers_, i, shape.threads, block, shape.blocks,
-                              shared);
-        Kernel::Run(call, thread);
-      });
+      fibers_.Run(
+          shape.threads,
+          [&](int i) {
+            EmulatedThread thread(fibers_, order_, i, shape.threads, block,
+                                  shape.blocks, shared);
+            RunKernel<Kernel>(call, thread);
+          },
+          [this] { RunPrevious(); });
       for (size_t i = 0; i < kGuard; ++i) {
         if (shared[bytes + i] == 0xFF) continue;
         std::fprintf(stderr, "a kernel wrote beyond its shared memory\n");
@@ -336,10 +382,32 @@ class EmulatedLauncher {
     }
   }
 
+  // As Dispatch(call, *this), after `previous` or, as far as the kernel does
+  // not wait for it, before. False: some thread did not wait.
+  template <typename KernelCall>
+  bool DispatchEarly(const KernelCall& call, std::function<void()> previous) {
+    order_.previous = std::move(previous);
+    order_.waited = 0;
+    Dispatch(call, *this);
+    RunPrevious();
+    ShapeLauncher shapes;
+    const LaunchShape shape = Dispatch(call, shapes);
+    return order_.waited == shape.blocks * shape.threads;
+  }
+  // Every so many threads do not wait for what is before their launch. 0: all
+  // do.
+  void ForgetWaits(int64_t every) { order_.forget_every = every; }
+
   int launches() const { return launches_; }
 
  private:
+  void RunPrevious() {
+    if (order_.previous == nullptr) return;
+    std::exchange(order_.previous, nullptr)();
+  }
+
   Fibers fibers_;
+  LaunchOrder order_;
   std::mt19937 random_;
   int launches_ = 0;
 };
