@@ -40,34 +40,28 @@ struct MapWide {
     return true;
   }
   static LaunchShape Shape(const MapCall& call) {
-    return FlatShape(call.count / kWidth);
+    return RegisterFile<kWidth>::Shape(call.count / kWidth, RegistersOf(call));
   }
 
   template <typename Thread>
   REFRACT_DEVICE static void Run(const MapCall& call, Thread& t) {
+    RegisterFile<kWidth> registers(t);
     ForEachElement(call.count / kWidth, t, [&](int64_t group) {
       uint32_t index[kMaxRank] = {};
       IndexOf(group * kWidth, call.dims, call.rank, index);
-      float registers[kRegisters][kWidth];
       for (int n = 0; n < call.num_inputs; ++n) {
-        LoadInput(call.inputs[n], index, call.rank, registers[n]);
+        float input[kWidth];
+        LoadInput(call.inputs[n], index, call.rank, input);
+        registers.Write(n, input);
       }
-      int next = call.num_inputs;
-      for (int n = 0; n < call.num_instructions; ++n) {
-        const MapInstruction instruction = call.code[n];
-        for (int i = 0; i < kWidth; ++i) {
-          registers[next][i] =
-              Compute(instruction, registers[instruction.a][i],
-                      registers[instruction.b][i], registers[instruction.c][i]);
-        }
-        ++next;
-      }
+      float result[kWidth] = {};
+      Interpret(call, registers, result);
       const uint32_t at = Offset(index, call.out_strides, call.rank);
       if (IsFloating(call.out_dtype)) {
-        StoreWide<kWidth>(registers[next - 1], call.out, call.out_dtype, at);
+        StoreWide<kWidth>(result, call.out, call.out_dtype, at);
       } else {
         for (int i = 0; i < kWidth; ++i) {
-          StoreAny(registers[next - 1][i], call.out, call.out_dtype, at + i);
+          StoreAny(result[i], call.out, call.out_dtype, at + i);
         }
       }
     });
@@ -96,8 +90,9 @@ struct MapWide {
   REFRACT_DEVICE static uint32_t Offset(const uint32_t* index,
                                         const int64_t* strides, int rank) {
     uint32_t offset = 0;
-    for (int d = 0; d < rank; ++d) {
-      offset += index[d] * static_cast<uint32_t>(strides[d]);
+    REFRACT_UNROLL
+    for (int d = 0; d < kMaxRank; ++d) {
+      if (d < rank) offset += index[d] * static_cast<uint32_t>(strides[d]);
     }
     return offset;
   }

@@ -9,6 +9,7 @@
 
 #include "runtime/cuda/element_ops.h"
 #include "runtime/cuda/kernels/launch_shape.h"
+#include "runtime/cuda/kernels/register_file.h"
 #include "runtime/cuda/kernels/rows.h"
 #include "runtime/cuda/strided_calls.h"
 
@@ -36,89 +37,119 @@ REFRACT_DEVICE void StoreAny(float value, void* data, DType dtype, int64_t at) {
   }
 }
 
-REFRACT_DEVICE float Compute(const MapInstruction& i, float a, float b,
-                             float c) {
-  switch (i.code) {
+// One look at the instruction for kWidth elements. `b` and `c` count where it
+// has so many arguments. `out` may not be any of them.
+template <int kWidth>
+REFRACT_DEVICE void Compute(const MapInstruction& instruction,
+                            const float (&a)[kWidth], const float (&b)[kWidth],
+                            const float (&c)[kWidth], float (&out)[kWidth]) {
+  const auto each = [&](auto compute) {
+    for (int i = 0; i < kWidth; ++i) out[i] = compute(a[i], b[i], c[i]);
+  };
+  const float x = instruction.x;
+  const float y = instruction.y;
+  switch (instruction.code) {
     case MapCode::kNegate:
-      return -a;
+      return each([](float a, float, float) { return -a; });
     case MapCode::kAbsolute:
-      return fabsf(a);
+      return each([](float a, float, float) { return fabsf(a); });
     case MapCode::kRelu:
-      return ApplyUnary(ElementOp::kRelu, a);
+      return each([](float a, float, float) {
+        return ApplyUnary(ElementOp::kRelu, a);
+      });
     case MapCode::kSigmoid:
-      return ApplyUnary(ElementOp::kSigmoid, a);
+      return each([](float a, float, float) {
+        return ApplyUnary(ElementOp::kSigmoid, a);
+      });
     case MapCode::kTanh:
-      return tanhf(a);
+      return each([](float a, float, float) { return tanhf(a); });
     case MapCode::kExp:
-      return expf(a);
+      return each([](float a, float, float) { return expf(a); });
     case MapCode::kLog:
-      return logf(a);
+      return each([](float a, float, float) { return logf(a); });
     case MapCode::kLog1p:
-      return log1pf(a);
+      return each([](float a, float, float) { return log1pf(a); });
     case MapCode::kSqrt:
-      return sqrtf(a);
+      return each([](float a, float, float) { return sqrtf(a); });
     case MapCode::kReciprocalSqrt:
-      return 1.0f / sqrtf(a);
+      return each([](float a, float, float) { return 1.0f / sqrtf(a); });
     case MapCode::kReciprocal:
-      return 1.0f / a;
+      return each([](float a, float, float) { return 1.0f / a; });
     case MapCode::kSquare:
-      return a * a;
+      return each([](float a, float, float) { return a * a; });
     case MapCode::kErf:
-      return erff(a);
+      return each([](float a, float, float) { return erff(a); });
     case MapCode::kGelu:
-      return ApplyUnary(ElementOp::kGelu, a);
+      return each([](float a, float, float) {
+        return ApplyUnary(ElementOp::kGelu, a);
+      });
     case MapCode::kGeluTanh:
-      return ApplyUnary(ElementOp::kGeluTanh, a);
+      return each([](float a, float, float) {
+        return ApplyUnary(ElementOp::kGeluTanh, a);
+      });
     case MapCode::kSilu:
-      return ApplyUnary(ElementOp::kSilu, a);
+      return each([](float a, float, float) {
+        return ApplyUnary(ElementOp::kSilu, a);
+      });
     case MapCode::kNot:
-      return a == 0.0f ? 1.0f : 0.0f;
+      return each(
+          [](float a, float, float) { return a == 0.0f ? 1.0f : 0.0f; });
     case MapCode::kLeakyRelu:
-      return a < 0.0f ? a * i.x : a;
+      return each([x](float a, float, float) { return a < 0.0f ? a * x : a; });
     case MapCode::kElu:
-      return a < 0.0f ? i.x * (expf(a) - 1.0f) : a;
-    case MapCode::kClamp: {
-      const float low = a < i.x ? i.x : a;
-      return low > i.y ? i.y : low;
-    }
+      return each([x](float a, float, float) {
+        return a < 0.0f ? x * (expf(a) - 1.0f) : a;
+      });
+    case MapCode::kClamp:
+      return each([x, y](float a, float, float) {
+        const float low = a < x ? x : a;
+        return low > y ? y : low;
+      });
     case MapCode::kScale:
-      return a * i.x;
+      return each([x](float a, float, float) { return a * x; });
     case MapCode::kCopy:
-      return a;
+      return each([](float a, float, float) { return a; });
     case MapCode::kAdd:
-      return a + b;
+      return each([](float a, float b, float) { return a + b; });
     case MapCode::kSubtract:
-      return a - b;
+      return each([](float a, float b, float) { return a - b; });
     case MapCode::kMultiply:
-      return a * b;
+      return each([](float a, float b, float) { return a * b; });
     case MapCode::kDivide:
-      return a / b;
+      return each([](float a, float b, float) { return a / b; });
     case MapCode::kMinimum:
-      return ApplyBinary(ElementOp::kMinimum, a, b);
+      return each([](float a, float b, float) {
+        return ApplyBinary(ElementOp::kMinimum, a, b);
+      });
     case MapCode::kMaximum:
-      return ApplyBinary(ElementOp::kMaximum, a, b);
+      return each([](float a, float b, float) {
+        return ApplyBinary(ElementOp::kMaximum, a, b);
+      });
     case MapCode::kPower:
-      return powf(a, b);
+      return each([](float a, float b, float) { return powf(a, b); });
     case MapCode::kEqual:
-      return a == b ? 1.0f : 0.0f;
+      return each([](float a, float b, float) { return a == b ? 1.0f : 0.0f; });
     case MapCode::kNotEqual:
-      return a != b ? 1.0f : 0.0f;
+      return each([](float a, float b, float) { return a != b ? 1.0f : 0.0f; });
     case MapCode::kLess:
-      return a < b ? 1.0f : 0.0f;
+      return each([](float a, float b, float) { return a < b ? 1.0f : 0.0f; });
     case MapCode::kLessEqual:
-      return a <= b ? 1.0f : 0.0f;
+      return each([](float a, float b, float) { return a <= b ? 1.0f : 0.0f; });
     case MapCode::kGreater:
-      return a > b ? 1.0f : 0.0f;
+      return each([](float a, float b, float) { return a > b ? 1.0f : 0.0f; });
     case MapCode::kGreaterEqual:
-      return a >= b ? 1.0f : 0.0f;
+      return each([](float a, float b, float) { return a >= b ? 1.0f : 0.0f; });
     case MapCode::kAnd:
-      return a != 0.0f && b != 0.0f ? 1.0f : 0.0f;
+      return each([](float a, float b, float) {
+        return a != 0.0f && b != 0.0f ? 1.0f : 0.0f;
+      });
     case MapCode::kOr:
-      return a != 0.0f || b != 0.0f ? 1.0f : 0.0f;
+      return each([](float a, float b, float) {
+        return a != 0.0f || b != 0.0f ? 1.0f : 0.0f;
+      });
     case MapCode::kSelect:
-      return a != 0.0f ? b : c;
+      return each([](float a, float b, float c) { return a != 0.0f ? b : c; });
   }
-  return a;
 }
 
 // The index of each dimension of element `flat`. Counts fit in 31 bits
@@ -126,7 +157,10 @@ REFRACT_DEVICE float Compute(const MapInstruction& i, float a, float b,
 REFRACT_DEVICE void IndexOf(int64_t flat, const int64_t* dims, int rank,
                             uint32_t* index) {
   auto rest = static_cast<uint32_t>(flat);
-  for (int d = rank - 1; d > 0; --d) {
+  // By numbers known when it is compiled: else `index` lies in local memory.
+  REFRACT_UNROLL
+  for (int d = kMaxRank - 1; d > 0; --d) {
+    if (d >= rank) continue;
     const auto size = static_cast<uint32_t>(dims[d]);
     const uint32_t next = rest / size;
     index[d] = rest - next * size;
@@ -137,7 +171,10 @@ REFRACT_DEVICE void IndexOf(int64_t flat, const int64_t* dims, int rank,
 REFRACT_DEVICE int64_t OffsetOf(const uint32_t* index, const int64_t* strides,
                                 int rank) {
   int64_t offset = 0;
-  for (int d = 0; d < rank; ++d) offset += index[d] * strides[d];
+  REFRACT_UNROLL
+  for (int d = 0; d < kMaxRank; ++d) {
+    if (d < rank) offset += index[d] * strides[d];
+  }
   return offset;
 }
 
@@ -150,30 +187,52 @@ REFRACT_DEVICE void ForEachElement(int64_t count, Thread& t, Body body) {
   }
 }
 
+// Those that a program fills: the last result is in none.
+inline int RegistersOf(const MapCall& call) {
+  return call.num_inputs + call.num_instructions - 1;
+}
+
+// All instructions, once the inputs are in their registers. `result`: the last
+// one's.
+template <int kWidth>
+REFRACT_DEVICE void Interpret(const MapCall& call,
+                              RegisterFile<kWidth>& registers,
+                              float (&result)[kWidth]) {
+  for (int n = 0; n < call.num_instructions; ++n) {
+    const MapInstruction& instruction = call.code[n];
+    float a[kWidth], b[kWidth] = {}, c[kWidth] = {};
+    registers.Read(instruction.a, a);
+    const int arguments = ArgumentsOf(instruction.code);
+    if (arguments > 1) registers.Read(instruction.b, b);
+    if (arguments > 2) registers.Read(instruction.c, c);
+    Compute(instruction, a, b, c, result);
+    if (n + 1 < call.num_instructions) {
+      registers.Write(call.num_inputs + n, result);
+    }
+  }
+}
+
 struct Map {
   static constexpr int kMaxThreads = kThreads;
   static LaunchShape Shape(const MapCall& call) {
-    return FlatShape(call.count);
+    return RegisterFile<1>::Shape(call.count, RegistersOf(call));
   }
 
   template <typename Thread>
   REFRACT_DEVICE static void Run(const MapCall& call, Thread& t) {
+    RegisterFile<1> registers(t);
     ForEachElement(call.count, t, [&](int64_t flat) {
       uint32_t index[kMaxRank] = {};
       IndexOf(flat, call.dims, call.rank, index);
-      float registers[kMaxMapInputs + kMaxMapInstructions];
       for (int n = 0; n < call.num_inputs; ++n) {
-        registers[n] = LoadAny(
-            call.inputs[n], OffsetOf(index, call.inputs[n].strides, call.rank));
+        const float input[1] = {
+            LoadAny(call.inputs[n],
+                    OffsetOf(index, call.inputs[n].strides, call.rank))};
+        registers.Write(n, input);
       }
-      int next = call.num_inputs;
-      for (int n = 0; n < call.num_instructions; ++n) {
-        const MapInstruction& instruction = call.code[n];
-        registers[next++] =
-            Compute(instruction, registers[instruction.a],
-                    registers[instruction.b], registers[instruction.c]);
-      }
-      StoreAny(registers[next - 1], call.out, call.out_dtype,
+      float result[1] = {};
+      Interpret(call, registers, result);
+      StoreAny(result[0], call.out, call.out_dtype,
                OffsetOf(index, call.out_strides, call.rank));
     });
   }
@@ -233,7 +292,7 @@ struct Reduce {
   REFRACT_DEVICE static int64_t At(const ReduceCall& call,
                                    const int64_t* strides, int64_t j) {
     if (call.inner_rank == 1) return j * strides[0];
-    uint32_t index[kMaxRank];
+    uint32_t index[kMaxRank] = {};
     IndexOf(j, call.dims + call.rank, call.inner_rank, index);
     return OffsetOf(index, strides, call.inner_rank);
   }

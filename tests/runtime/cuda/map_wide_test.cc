@@ -5,14 +5,19 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
+#include "bench/cuda/random_programs.h"
+#include "runtime/cuda/instance.h"
 #include "runtime/cuda/kernels/dispatch.h"
+#include "tests/runtime/cuda/testing/checked_device.h"
 #include "tests/runtime/cuda/testing/simt.h"
 
 namespace refract::runtime::cuda {
@@ -82,7 +87,10 @@ class MapWideTest : public ::testing::Test {
           std::make_unique<Memory>(size * SizeOf(dtype), shift, random_));
       return all.back()->data();
     };
-    call.num_inputs = static_cast<int32_t>(Draw(1, 5));
+    // Long programs have fewer threads in a block.
+    const bool is_long = Draw(0, 4) == 0;
+    call.num_inputs =
+        static_cast<int32_t>(is_long ? Draw(6, kMaxMapInputs) : Draw(1, 5));
     for (int i = 0; i < call.num_inputs; ++i) {
       StridedOperand& input = call.inputs[i];
       input.dtype = kTypes[random_() % 6];
@@ -91,7 +99,8 @@ class MapWideTest : public ::testing::Test {
         input.data = place(input.dtype, false, input.strides);
       }
     }
-    call.num_instructions = static_cast<int32_t>(Draw(1, 6));
+    call.num_instructions = static_cast<int32_t>(
+        is_long ? Draw(7, kMaxMapInstructions) : Draw(1, 6));
     for (int i = 0; i < call.num_instructions; ++i) {
       const auto reg = [&] {
         return static_cast<uint8_t>(Draw(0, call.num_inputs + i - 1));
@@ -144,6 +153,61 @@ TEST_F(MapWideTest, GivesTheBitsOfTheGeneralKernel) {
   EXPECT_GT(four, 20);
   EXPECT_GT(eight, 10);
   EXPECT_GT(neither, 20);
+}
+
+// One at a time, against the reference in double.
+TEST_F(MapWideTest, EveryInstructionAsInDouble) {
+  constexpr int64_t kBatch = 40;
+  for (int64_t cols : {3, 8}) {
+    for (int code = 0; code < kNumMapCodes; ++code) {
+      SCOPED_TRACE(::testing::Message() << "code " << code << ", " << cols);
+      ProgramBuilder builder("map");
+      const std::vector<Rows> dims = {{1, 0}, {0, cols}};
+      const auto ref = [&](ValueId id) {
+        return TensorRef{id, {0, 0}, {{0, builder.value(id).ld}, {0, 1}}};
+      };
+      MapOp op;
+      op.dims = dims;
+      for (const char* name : {"a", "b", "c"}) {
+        op.inputs.push_back(
+            {ref(builder.Input(name, DType::kFloat32, {1, 0}, cols))});
+      }
+      op.code = {{static_cast<MapCode>(code), 0, 1, 2, 0.5f, 0.75f}};
+      op.out = ref(builder.Output("out", DType::kFloat32, {1, 0}, cols));
+      builder.Map(std::move(op));
+      auto program = std::move(builder).Build(kBatch);
+      ASSERT_TRUE(program.ok()) << program.status().ToString();
+      testing::CheckedDevice device(seed_);
+      auto instance =
+          Instance::Create(device, *program, std::vector<WeightData>{},
+                           {.max_batch = kBatch, .num_slots = 1});
+      ASSERT_TRUE((*instance)->Load().ok());
+      auto inputs = bench::RandomInputs(*program, kBatch, random_);
+      for (auto& input : inputs) {
+        for (double& value : input) {
+          // Numbers that are equal, zero, and none at all.
+          const int64_t kind = Draw(0, 9);
+          if (kind == 0) value = 0;
+          if (kind == 1) value = 0.5;
+          if (kind == 2 && Draw(0, 3) == 0) value = NAN;
+        }
+      }
+      std::vector<std::vector<double>> got;
+      ASSERT_TRUE(bench::RunOnce(**instance, kBatch, inputs, got).ok());
+      const auto want = bench::RunReference(*program, {}, inputs, kBatch);
+      ASSERT_EQ(got[0].size(), want[0].size());
+      for (size_t i = 0; i < want[0].size(); ++i) {
+        if (std::isnan(want[0][i])) {
+          ASSERT_TRUE(std::isnan(got[0][i])) << got[0][i];
+        } else if (std::isinf(want[0][i])) {
+          ASSERT_EQ(got[0][i], want[0][i]);
+        } else {
+          ASSERT_NEAR(got[0][i], want[0][i], 2e-6 * (1 + std::abs(want[0][i])));
+        }
+      }
+      EXPECT_TRUE(device.violations().empty());
+    }
+  }
 }
 
 TEST_F(MapWideTest, TakesOnlyWhatIsAlignedAndDense) {
