@@ -27,6 +27,7 @@
 #include "bench/cuda/measure.h"
 #include "bench/cuda/product_times.h"
 #include "bench/cuda/random_programs.h"
+#include "bench/cuda/short_kernels.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/index_math.h"
 #include "runtime/cuda/kernels/launch.h"
@@ -36,6 +37,7 @@ namespace {
 
 using runtime::cuda::CudaDevice;
 using runtime::cuda::DType;
+using runtime::cuda::EarlyStarts;
 using runtime::cuda::GemmCall;
 using runtime::cuda::Graph;
 using runtime::cuda::Instance;
@@ -49,13 +51,15 @@ using runtime::cuda::Stream;
 class Loaded {
  public:
   Loaded(CudaDevice& device, const DenseModel& model, int64_t batch,
-         int num_slots, bool use_graphs)
+         int num_slots, bool use_graphs,
+         EarlyStarts early_starts = EarlyStarts::kWhereFaster)
       : model_(model),
         instance_(
             Must(Instance::Create(device, model_.program, model_.weight_data(),
                                   {.max_batch = batch,
                                    .num_slots = num_slots,
-                                   .use_graphs = use_graphs}))) {
+                                   .use_graphs = use_graphs,
+                                   .early_starts = early_starts}))) {
     Must(instance_->Load());
     std::mt19937 random(3);
     for (int i = 0; i < num_slots; ++i) {
@@ -68,6 +72,10 @@ class Loaded {
   }
 
   Instance& instance() { return *instance_; }
+  // Whether its requests' kernels begin while the one before them ends.
+  bool starts_early() const {
+    return instance_->starts_early(instance_->buckets().size() - 1);
+  }
   const std::vector<SlotId>& slots() const { return slots_; }
   // `runs` computations, slot after slot, then waits.
   void Compute(int runs) {
@@ -153,6 +161,7 @@ class Bench {
     json_.Set("repetitions", repetitions_);
     json_.Set("quick", quick_);
     json_.Set("dry_run", options.dry_run);
+    json_.Set("early_starts", Name(device.early_starts()));
     stream_ = Must(device_.CreateStream());
   }
   ~Bench() { (void)device_.DestroyStream(stream_); }
@@ -233,25 +242,11 @@ class Bench {
       limits_.flops = 5 * 2 * std::pow(static_cast<double>(n), 3) /
                       QuartilesOf(seconds[0]).median;
     }
-    {
-      constexpr int kNodes = 200;
-      Must(device_.BeginCapture(stream_));
-      for (int i = 0; i < kNodes; ++i) {
-        MustBeOk(runtime::cuda::LaunchEmpty(raw(), Start::kAfter),
-                 "empty kernel");
-      }
-      const Graph graph = Must(device_.EndCapture(stream_));
-      const auto seconds =
-          MeasureInTurn({[&] {
-                          for (int i = 0; i < 10; ++i)
-                            Must(device_.Launch(graph, stream_));
-                          Wait();
-                        }},
-                        repetitions_);
-      limits_.kernel_seconds = QuartilesOf(seconds[0]).median / (10.0 * kNodes);
-      (void)device_.DestroyGraph(graph);
-    }
     Json limits;
+    limits_.kernel_seconds = EmptyKernelSeconds(Start::kAfter);
+    if (device_.early_starts() != EarlyStarts::kNever) {
+      limits.Set("early_kernel_us", EmptyKernelSeconds(Start::kEarly) * 1e6);
+    }
     limits.Set("fp16_tflops", limits_.flops * 1e-12);
     limits.Set("copy_gb_per_s", limits_.bytes * 1e-9);
     limits.Set("kernel_us", limits_.kernel_seconds * 1e6);
@@ -263,12 +258,36 @@ class Bench {
         limits_.kernel_seconds * 1e6);
   }
 
+  // One of many in a graph.
+  double EmptyKernelSeconds(Start start) {
+    constexpr int kNodes = 200;
+    Must(device_.BeginCapture(stream_));
+    for (int i = 0; i < kNodes; ++i) {
+      MustBeOk(
+          runtime::cuda::LaunchEmpty(raw(), i == 0 ? Start::kAfter : start),
+          "empty kernel");
+    }
+    const Graph graph = Must(device_.EndCapture(stream_));
+    const auto seconds = MeasureInTurn({[&] {
+                                         for (int i = 0; i < 10; ++i) {
+                                           Must(device_.Launch(graph, stream_));
+                                         }
+                                         Wait();
+                                       }},
+                                       repetitions_);
+    (void)device_.DestroyGraph(graph);
+    return QuartilesOf(seconds[0]).median / (10.0 * kNodes);
+  }
+
   void GraphAgainstLaunches() {
     const DenseModel model =
         MakeDlrm("v1", MlperfV1(), Precision::kFloat16, Size(64, 2), 1);
     const int slots = Slots(64);
     Loaded graphs(device_, model, Size(64, 2), slots, true);
-    Loaded launches(device_, model, Size(64, 2), slots, false);
+    // The same kernels, begun the same way.
+    Loaded launches(
+        device_, model, Size(64, 2), slots, false,
+        graphs.starts_early() ? EarlyStarts::kAlways : EarlyStarts::kNever);
     // One request at a time, and many in a row.
     for (int runs : {1, Runs(49) + 1}) {
       const auto seconds = MeasureInTurn(
@@ -279,8 +298,37 @@ class Bench {
                   std::string(runs == 1 ? "each waited for" : "50 in a row"),
               PairedRatio(seconds[0], seconds[1]), 0.6, true);
       row.Set("graph_us", QuartilesOf(seconds[0]).median / runs * 1e6);
+      row.Set("early_starts", graphs.starts_early());
       json_.Append("rows", row);
     }
+    EarlyAgainstPlain("G1 early / plain starts, v1, batch 64", model,
+                      Size(64, 2), slots);
+    for (int steps : {8, 24}) {
+      EarlyAgainstPlain("early / plain starts, " + std::to_string(steps) +
+                            " short kernels, batch 64",
+                        MakeShortKernels(steps, 256, false, Size(64, 2), 1),
+                        Size(64, 2), 2);
+    }
+  }
+
+  // What starts that hide behind the kernel before give a graph, each of whose
+  // launches is waited for.
+  void EarlyAgainstPlain(const std::string& name, const DenseModel& model,
+                         int64_t items, int slots) {
+    if (device_.early_starts() == EarlyStarts::kNever) return;
+    Loaded early(device_, model, items, slots, true, EarlyStarts::kAlways);
+    if (!early.starts_early()) {
+      std::printf("%-52s no kernels of ours in a row\n", name.c_str());
+      return;
+    }
+    Loaded plain(device_, model, items, slots, true, EarlyStarts::kNever);
+    const auto seconds =
+        MeasureInTurn({[&] { early.Compute(1); }, [&] { plain.Compute(1); }},
+                      Runs(20) * repetitions_);
+    Json row = RowWithoutBar(name, PairedRatio(seconds[0], seconds[1]));
+    row.Set("early_us", QuartilesOf(seconds[0]).median * 1e6);
+    row.Set("plain_us", QuartilesOf(seconds[1]).median * 1e6);
+    json_.Append("rows", row);
   }
 
   void Roofline() {
@@ -310,7 +358,12 @@ class Bench {
                 ratio, batch == 256 ? 2.0 : 1.6, true);
         row.Set("measured_us", ratio.median * floor * 1e6);
         row.Set("floor_us", floor * 1e6);
+        row.Set("early_starts", loaded.starts_early());
         json_.Append("rows", row);
+        EarlyAgainstPlain("G2 early / plain starts, " +
+                              std::string(v2 ? "v2" : "v1") + ", batch " +
+                              std::to_string(batch),
+                          model, items, Slots(batch));
       }
     }
   }

@@ -43,11 +43,14 @@ def table(rows):
     """Markdown, one line a figure."""
     lines = ["| what | median [q25, q75] | bar | |", "| --- | --- | --- | --- |"]
     for row in rows:
+        figure = f"{row['median']:.3f} [{row['q25']:.3f}, {row['q75']:.3f}]"
+        if "reached" not in row:
+            lines.append(f"| {row['name']} | {figure} | none | |")
+            continue
         side = "at_most" if "at_most" in row else "at_least"
         sign = "≤" if side == "at_most" else "≥"
         lines.append(
-            f"| {row['name']} | {row['median']:.3f} "
-            f"[{row['q25']:.3f}, {row['q75']:.3f}] | {sign} {row[side]:g} | "
+            f"| {row['name']} | {figure} | {sign} {row[side]:g} | "
             f"{'reached' if row['reached'] else '**missed**'} |"
         )
     return "\n".join(lines)
@@ -130,6 +133,11 @@ def main():
         text.append(
             f"- {entry['model']} {entry['precision']}: largest error of a score "
             f"{entry['largest_score_error']}"
+        )
+    if "early_starts" in options.failed:
+        text.append(
+            "- **With early starts results are wrong, or there are none**: what is "
+            "above was checked and measured without them."
         )
     for what in options.failed:
         text.append(f"- **Failed**: {what} ({what}.log says why).")

@@ -43,9 +43,11 @@ cudaEvent_t Raw(Event event) { return static_cast<cudaEvent_t>(event.handle); }
 Result<EarlyStarts> WantedEarlyStarts() {
   const char* const text = std::getenv("REFRACT_EARLY_STARTS");
   const std::string wanted = text == nullptr ? "" : text;
-  if (wanted.empty() || wanted == "faster") return EarlyStarts::kWhereFaster;
-  if (wanted == "never") return EarlyStarts::kNever;
-  if (wanted == "always") return EarlyStarts::kAlways;
+  if (wanted.empty()) return EarlyStarts::kWhereFaster;
+  for (EarlyStarts starts :
+       {EarlyStarts::kNever, EarlyStarts::kWhereFaster, EarlyStarts::kAlways}) {
+    if (wanted == Name(starts)) return starts;
+  }
   return InvalidArgument("REFRACT_EARLY_STARTS is " + wanted +
                          ", not never, faster or always");
 }
@@ -328,12 +330,13 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::Create(int index) {
   }
   auto early_starts = WantedEarlyStarts();
   if (!early_starts.ok()) return early_starts.status();
+  // An error shows where it matters, at the first load.
   bool can_start_early = false;
-  if (raw.major >= 9) {
-    REFRACT_CUDA_RETURN_IF_ERROR(
-        FromCuda("cudaSetDevice", cudaSetDevice(index)));
-    REFRACT_CUDA_RETURN_IF_ERROR(FromCuda(
-        "cudaFuncGetAttributes", KernelsCanStartEarly(&can_start_early)));
+  if (raw.major >= 9 && *early_starts != EarlyStarts::kNever &&
+      (cudaSetDevice(index) != cudaSuccess ||
+       KernelsCanStartEarly(&can_start_early) != cudaSuccess)) {
+    (void)cudaGetLastError();
+    can_start_early = false;
   }
   return std::unique_ptr<CudaDevice>(std::make_unique<Device>(
       index,

@@ -52,6 +52,8 @@ enum class EarlyStarts : uint8_t {
   kWhereFaster,  // as measured at load
   kAlways,       // wherever it is legal: to check it, and to measure
 };
+// "never", "faster", "always"
+const char* Name(EarlyStarts starts);
 
 class DeviceApi {
  public:

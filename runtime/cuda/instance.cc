@@ -11,6 +11,18 @@
 
 namespace refract::runtime::cuda {
 
+const char* Name(EarlyStarts starts) {
+  switch (starts) {
+    case EarlyStarts::kNever:
+      return "never";
+    case EarlyStarts::kWhereFaster:
+      return "faster";
+    case EarlyStarts::kAlways:
+      return "always";
+  }
+  return "unknown";
+}
+
 Result<std::unique_ptr<Instance>> Instance::Create(
     DeviceApi& device, Program program, std::vector<WeightData> weights,
     const InstanceOptions& options) {

@@ -110,6 +110,69 @@ class GpuCheck(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn("Not measured: bench", (folder / "gpu_check.md").read_text())
 
+    def test_figures_without_a_bar_are_shown_as_such(self):
+        figure = {"name": "G1 early", "median": 0.9, "q25": 0.8, "q75": 1.0}
+        _, _, table = self.summarize(check=self.check, bench={"rows": [figure]})
+        self.assertIn("| G1 early | 0.900 [0.800, 1.000] | none | |", table)
+
+    def run_on_stand_ins(self, fails_with):
+        """The script with programs that were "built"; the check fails where
+        REFRACT_EARLY_STARTS is one of `fails_with`."""
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            check = json.dumps(self.check)
+            bench = json.dumps({"device": "a GPU", "rows": [row("G1 x", 1, 2, True)]})
+            told = folder / "told"
+            write = 'while [[ $1 != --json ]]; do shift; done; cat >"$2" <<<'
+            for path, text in {
+                "bin/nvcc": "exit 0",
+                "bin/cmake": "exit 0",
+                "bin/ninja": "exit 0",
+                "build/tests/device_check": f'echo "check ${{REFRACT_EARLY_STARTS-}}" '
+                f">>{told}; case ${{REFRACT_EARLY_STARTS-unset}} in {fails_with}) "
+                f"exit 1; esac; {write}'{check}'",
+                "build/bench/bench_cuda": f'echo "bench ${{REFRACT_EARLY_STARTS-}}" '
+                f">>{told}; {write}'{bench}'",
+            }.items():
+                program = folder / path
+                program.parent.mkdir(parents=True, exist_ok=True)
+                program.write_text(f"#!/bin/bash\n{text}\n")
+                program.chmod(0o755)
+            done = run(
+                SCRIPT, "--out", folder / "out", "--build", folder / "build",
+                env={**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}",
+                     "CUDA_VISIBLE_DEVICES": "", "REFRACT_EARLY_STARTS": "faster"},
+            )  # fmt: skip
+            out = folder / "out"
+            result = json.loads((out / "gpu_check.json").read_text())
+            return done, told.read_text().split("\n")[:-1], result, (
+                out / "gpu_check.md"
+            ).read_text()
+
+    def test_the_check_forces_early_starts(self):
+        done, told, result, _ = self.run_on_stand_ins("nothing")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(told, ["check always", "bench "])
+        self.assertEqual(result["failed"], [])
+
+    def test_all_is_measured_without_early_starts_where_they_are_wrong(self):
+        done, told, result, table = self.run_on_stand_ins("always")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(told, ["check always", "check never", "bench never"])
+        self.assertEqual(result["failed"], ["early_starts"])
+        self.assertFalse(result["complete"])
+        self.assertIn("With early starts results are wrong", table)
+        self.assertIn("early_starts.log", table)
+        self.assertIn("| G1 x |", table)
+        self.assertIn("3 random programs", table)
+
+    def test_nothing_is_measured_where_results_are_wrong_anyhow(self):
+        done, told, result, table = self.run_on_stand_ins("always | never")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(told, ["check always", "check never"])
+        self.assertEqual(result["failed"], ["early_starts", "check"])
+        self.assertIn("The check gave no result", table)
+
     def test_the_comparison_needs_torch_and_a_gpu(self):
         with tempfile.TemporaryDirectory() as folder:
             hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}

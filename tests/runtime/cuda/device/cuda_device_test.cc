@@ -415,6 +415,11 @@ TEST_F(CudaDeviceTest, KernelsStartEarlyWhereTheGpuCan) {
       EXPECT_EQ(TheFakeCuda().early_launches, c.early && !graphs ? 5 : 0);
     }
   }
+  setenv("REFRACT_EARLY_STARTS", "always", 1);
+  TheFakeCuda() = FakeCuda{};
+  TheFakeCuda().fail_call = "cudaFuncGetAttributes";
+  TheFakeCuda().fail_error = cudaErrorMemoryAllocation;
+  EXPECT_EQ(MakeDevice()->early_starts(), EarlyStarts::kNever);
   setenv("REFRACT_EARLY_STARTS", "perhaps", 1);
   const Status status = CudaDevice::Create(0).status();
   EXPECT_EQ(status.code(), Code::kInvalidArgument);

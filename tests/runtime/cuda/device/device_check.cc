@@ -4,6 +4,8 @@
 //   device_check [--cases N] [--seed S] [--json FILE] [--batch N] [--large N]
 //
 // --cases: random programs; half as many random products by our own kernels.
+// REFRACT_EARLY_STARTS=always has kernels begin as early as they may.
+//
 // --batch, --large: of the models of the benchmarks (default: 33 and 8192; the
 // rows of a large batch repeat, so that few have to be computed on the CPU).
 //
@@ -26,6 +28,7 @@
 #include "bench/cuda/json.h"
 #include "bench/cuda/products.h"
 #include "bench/cuda/random_programs.h"
+#include "bench/cuda/short_kernels.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/index_math.h"
 #include "runtime/cuda/kernels/launch.h"
@@ -94,6 +97,32 @@ void CheckRandomPrograms(CudaDevice& device, int cases, std::mt19937& random,
   }
   json.Set("random_programs", cases);
   json.Set("largest_error_over_tolerance", worst);
+}
+
+// Chains of short kernels, which show first where one begins or ends too early:
+// request after request through both slots, as graphs and one by one.
+void CheckShortKernels(CudaDevice& device, int chains, std::mt19937& random,
+                       Json& json) {
+  const double allowed = kShortKernelsTolerance;
+  double worst = 0;
+  for (int i = 0; i < chains; ++i) {
+    const int64_t cols = 1 + static_cast<int64_t>(random() % 300);
+    const auto batch = static_cast<int64_t>(1 + random() % 64);
+    const bool products = i % 2 == 0;
+    const DenseModel model = MakeShortKernels(
+        static_cast<int>(2 + random() % 30), cols, products, batch, random());
+    const std::string what = "chain of " +
+                             std::to_string(model.program.ops.size()) +
+                             " short kernels, " + std::to_string(batch) +
+                             " x " + std::to_string(cols);
+    const auto inputs = RandomInputs(model.program, batch, random);
+    const double error =
+        ErrorOf(device, model, batch, inputs, batch, i % 3 != 0, what);
+    if (!(error <= allowed)) Fail(what + ": error " + std::to_string(error));
+    worst = std::max(worst, error / allowed);
+  }
+  json.Set("short_kernel_chains", chains);
+  json.Set("largest_chain_error_over_tolerance", worst);
 }
 
 // Scores of the benchmarks' models: how far each precision is from double.
@@ -344,13 +373,17 @@ int Run(int cases, int64_t batch, int64_t large, unsigned seed,
     std::printf("%s\n", device.status().ToString().c_str());
     return 1;
   }
-  std::printf("%s, seed %u\n", (*device)->properties().name.c_str(), seed);
+  std::printf("%s, seed %u, early starts: %s\n",
+              (*device)->properties().name.c_str(), seed,
+              Name((*device)->early_starts()));
   std::mt19937 random(seed);
   Json json;
   json.Set("device", (*device)->properties().name);
   json.Set("seed", static_cast<double>(seed));
   CheckProducts(**device, cases / 2, batch, random, json);
+  json.Set("early_starts", Name((*device)->early_starts()));
   CheckRandomPrograms(**device, cases, random, json);
+  CheckShortKernels(**device, std::max(cases / 10, 2), random, json);
   CheckModels(**device, batch, random, json);
   CheckLargeBatch(**device, large, random, json);
   CheckOutOfMemory(**device);
