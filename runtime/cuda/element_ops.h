@@ -55,7 +55,7 @@ enum class ElementOp : uint8_t {
 inline constexpr int kNumElementOps =
     static_cast<int>(ElementOp::kGeluTanh) + 1;
 
-REFRACT_HOST_DEVICE bool IsUnary(ElementOp op) {
+REFRACT_HOST_DEVICE constexpr bool IsUnary(ElementOp op) {
   return static_cast<int>(op) >= static_cast<int>(ElementOp::kNeg);
 }
 

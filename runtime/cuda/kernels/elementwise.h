@@ -5,6 +5,8 @@
 // for what a `Thread` is.
 
 #include <cstdint>
+#include <type_traits>
+#include <utility>
 
 #include "runtime/cuda/calls.h"
 #include "runtime/cuda/index_math.h"
@@ -34,6 +36,36 @@ REFRACT_DEVICE void ForEachGroup(int64_t rows, int64_t cols, int32_t pad,
       }
     }
   }
+}
+
+// One look at the operator for kWidth elements: by a body for each from kFirst
+// on, in which it is known. `source` counts for binary ones.
+template <int kFirst, int kWidth, int... kOffsets>
+REFRACT_DEVICE void Apply(ElementOp op, float (&acc)[kWidth],
+                          const float (&source)[kWidth],
+                          std::integer_sequence<int, kOffsets...>) {
+  const auto apply = [&](auto offset) {
+    constexpr auto kOp = static_cast<ElementOp>(kFirst + offset.value);
+    if (op != kOp) return;
+    for (int i = 0; i < kWidth; ++i) {
+      acc[i] = IsUnary(kOp) ? ApplyUnary(kOp, acc[i])
+                            : ApplyBinary(kOp, acc[i], source[i]);
+    }
+  };
+  (apply(std::integral_constant<int, kOffsets>()), ...);
+}
+// The binary ones come first.
+inline constexpr int kFirstUnary = static_cast<int>(ElementOp::kNeg);
+template <int kWidth>
+REFRACT_DEVICE void ApplyUnary(ElementOp op, float (&acc)[kWidth]) {
+  Apply<kFirstUnary>(
+      op, acc, acc,
+      std::make_integer_sequence<int, kNumElementOps - kFirstUnary>());
+}
+template <int kWidth>
+REFRACT_DEVICE void ApplyBinary(ElementOp op, float (&acc)[kWidth],
+                                const float (&source)[kWidth]) {
+  Apply<0>(op, acc, source, std::make_integer_sequence<int, kFirstUnary>());
 }
 
 // kWidth is 4 where everything is aligned for it, else 1.
@@ -69,9 +101,7 @@ struct Chain {
           for (int n = 0; n < call.num_instructions; ++n) {
             const Instruction& instruction = call.instructions[n];
             if (IsUnary(instruction.op)) {
-              for (int i = 0; i < kWidth; ++i) {
-                acc[i] = ApplyUnary(instruction.op, acc[i]);
-              }
+              ApplyUnary(instruction.op, acc);
               continue;
             }
             if (instruction.op == ElementOp::kSave) {
@@ -101,9 +131,7 @@ struct Chain {
                 source[i] = instruction.index == 0 ? saved0[i] : saved1[i];
               }
             }
-            for (int i = 0; i < kWidth; ++i) {
-              acc[i] = ApplyBinary(instruction.op, acc[i], source[i]);
-            }
+            ApplyBinary(instruction.op, acc, source);
           }
           StoreWide<kWidth>(acc, call.out, call.dtype, row * call.ld_out + col);
         });
