@@ -79,6 +79,15 @@ absl::StatusOr<std::unique_ptr<const ViewOp>> ViewOp::Create(
     view->dims_ = {*start, *end};
     return view;
   }
+  if (op == "aten.unflatten.int") {
+    view->kind_ = Kind::kUnflatten;
+    const auto dim = args.IntLiteral("dim");
+    auto sizes = args.Ints("sizes");
+    if (!dim || !sizes) return nullptr;
+    view->dims_ = {*dim};
+    view->size_ = *std::move(sizes);
+    return view;
+  }
   if (op == "aten.unsqueeze.default") {
     view->kind_ = Kind::kUnsqueeze;
     const auto dim = args.IntLiteral("dim");
@@ -140,6 +149,18 @@ absl::Status ViewOp::Infer(const Operands& operands, base::Dims& dims) const {
         const bool looked_at = squeeze_all_ || (squeezed >> d & 1) != 0;
         if (!(looked_at && from[d] == 1)) dims.push_back(from[d]);
       }
+      return absl::OkStatus();
+    }
+    case Kind::kUnflatten: {
+      REFRACT_ASSIGN_OR_RETURN(const size_t d, WrapDim(dims_[0], from.size()));
+      if (d >= from.size()) {
+        return absl::InvalidArgumentError("unflatten: of a number");
+      }
+      base::Dims inner;
+      REFRACT_RETURN_IF_ERROR(Reshape(operands, {from[d]}, inner));
+      dims.assign(from.begin(), from.begin() + d);
+      dims.insert(dims.end(), inner.begin(), inner.end());
+      dims.insert(dims.end(), from.begin() + d + 1, from.end());
       return absl::OkStatus();
     }
     case Kind::kUnsqueeze: {

@@ -1,10 +1,10 @@
 #ifndef REFRACT_RUNTIME_VIEW_OP_H_
 #define REFRACT_RUNTIME_VIEW_OP_H_
 
-// Operators that only rename what is there: view, reshape, flatten, squeeze,
-// unsqueeze, and copies (clone, contiguous, to the same dtype, dropout that is
-// off), which a functional graph over dense values does not need. They cost
-// nothing: the result is the operand's memory under other dimensions.
+// Operators that only rename what is there: view, reshape, flatten, unflatten,
+// squeeze, unsqueeze, and copies (clone, contiguous, to the same dtype, dropout
+// that is off), which a functional graph over dense values does not need. They
+// cost nothing: the result is the operand's memory under other dimensions.
 
 #include <cstdint>
 #include <memory>
@@ -28,16 +28,23 @@ class ViewOp {
   absl::Status Infer(const Operands& operands, base::Dims& dims) const;
 
  private:
-  enum class Kind : uint8_t { kSame, kReshape, kFlatten, kSqueeze, kUnsqueeze };
+  enum class Kind : uint8_t {
+    kSame,
+    kReshape,
+    kFlatten,
+    kUnflatten,
+    kSqueeze,
+    kUnsqueeze
+  };
   ViewOp() = default;
   static bool IsCopy(const KernelRequest& request);
   absl::Status Reshape(const Operands& operands, const base::Dims& from,
                        base::Dims& dims) const;
 
   Kind kind_ = Kind::kSame;
-  std::vector<IntSource> size_;  // kReshape
-  // kFlatten: first and last; kSqueeze: the dimensions to look at, none for
-  // all; kUnsqueeze: one.
+  std::vector<IntSource> size_;  // kReshape, kUnflatten
+  // kFlatten: first and last; kUnflatten: one; kSqueeze: the dimensions to look
+  // at, none for all; kUnsqueeze: one.
   std::vector<int64_t> dims_;
   bool squeeze_all_ = false;
 };

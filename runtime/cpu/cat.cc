@@ -74,7 +74,8 @@ absl::StatusOr<std::unique_ptr<const Kernel>> CreateCatKernel(
     const KernelRequest& request) {
   const absl::string_view op = request.node().op;
   const bool stack = op == "aten.stack.default";
-  if (!stack && op != "aten.cat.default") return nullptr;
+  const bool columns = op == "aten.hstack.default";
+  if (!stack && !columns && op != "aten.cat.default") return nullptr;
   const NodeArgs& args = request.args;
   const auto tensors = args.OperandsOf("tensors");
   if (!tensors || tensors->empty() ||
@@ -89,7 +90,8 @@ absl::StatusOr<std::unique_ptr<const Kernel>> CreateCatKernel(
     }
   }
   if (stack ? rank + 1 > kMaxKernelRank : rank == 0) return nullptr;
-  const auto dim = args.Has("dim") ? args.IntLiteral("dim") : std::optional(0L);
+  auto dim = args.Has("dim") ? args.IntLiteral("dim") : std::optional(0L);
+  if (columns) dim = rank == 1 ? 0 : 1;
   if (!dim) return nullptr;
   REFRACT_ASSIGN_OR_RETURN(const size_t d,
                            WrapDim(*dim, stack ? rank + 1 : rank));

@@ -174,14 +174,17 @@ class SelectKernel final : public CopyKernel {
   const std::optional<IntSource> index_;
 };
 
-// Consecutive pieces along `dim`: equal ones (the last may be shorter), or of
-// given sizes.
+// Consecutive pieces along `dim`: of given sizes, or equal ones (the last may
+// be shorter) of a given size or in a given number.
 class SplitKernel final : public CopyKernel {
  public:
-  SplitKernel(IntSource dim, std::vector<IntSource> sizes, bool equal)
-      : dim_(dim), sizes_(std::move(sizes)), equal_(equal) {}
+  enum class How : uint8_t { kSizes, kSize, kNumber };
+  SplitKernel(IntSource dim, std::vector<IntSource> sizes, How how)
+      : dim_(dim), sizes_(std::move(sizes)), how_(how) {}
   absl::string_view name() const override {
-    return equal_ ? "split" : "split_with_sizes";
+    return how_ == How::kSizes  ? "split_with_sizes"
+           : how_ == How::kSize ? "split"
+                                : "chunk";
   }
 
  protected:
@@ -193,12 +196,18 @@ class SplitKernel final : public CopyKernel {
     int64_t length = 0;
     int64_t total = 0;
     for (size_t piece = 0; piece < count; ++piece) {
-      int64_t size = operands.Int(sizes_[equal_ ? 0 : piece]);
-      if (size < 0 || (equal_ && size == 0)) return Mismatch(d, dims, count);
-      if (equal_) size = std::min(size, dims[d] - total);
+      const bool equal = how_ != How::kSizes;
+      int64_t size = operands.Int(sizes_[equal ? 0 : piece]);
+      if (size < 0 || (equal && size == 0)) return Mismatch(d, dims, count);
+      if (how_ == How::kNumber) size = (dims[d] + size - 1) / size;
+      if (equal) size = std::min(size, dims[d] - total);
       if (size < 0 || size > dims[d] - total) return Mismatch(d, dims, count);
-      // Equal pieces run out exactly at the last one.
-      if (equal_ && size == 0 && piece > 0) return Mismatch(d, dims, count);
+      // Equal pieces run out exactly at the last one. Chunks of nothing are as
+      // many as were asked for.
+      const bool of_nothing = how_ == How::kNumber && dims[d] == 0;
+      if (equal && size == 0 && piece > 0 && !of_nothing) {
+        return Mismatch(d, dims, count);
+      }
       if (piece == i) {
         start = total;
         length = size;
@@ -222,7 +231,7 @@ class SplitKernel final : public CopyKernel {
 
   const IntSource dim_;
   const std::vector<IntSource> sizes_;
-  const bool equal_;
+  const How how_;
 };
 
 class ExpandKernel final : public CopyKernel {
@@ -371,14 +380,21 @@ KernelPtr MakeSplit(const KernelRequest& request) {
   const NodeArgs& args = request.args;
   if (!Readable(args, "dim")) return nullptr;
   const IntSource dim = args.Int("dim").value_or(kZero);
+  using How = SplitKernel::How;
+  if (request.node().op == "aten.chunk.default") {
+    const auto chunks = args.Int("chunks");
+    if (!chunks) return nullptr;
+    return std::make_unique<SplitKernel>(dim, std::vector<IntSource>{*chunks},
+                                         How::kNumber);
+  }
   if (const auto size = args.Int("split_size")) {
     return std::make_unique<SplitKernel>(dim, std::vector<IntSource>{*size},
-                                         true);
+                                         How::kSize);
   }
   auto sizes = args.Ints("split_sizes");
   if (!sizes) sizes = args.Ints("split_size");
   if (!sizes || sizes->size() != request.node().outputs.size()) return nullptr;
-  return std::make_unique<SplitKernel>(dim, *std::move(sizes), false);
+  return std::make_unique<SplitKernel>(dim, *std::move(sizes), How::kSizes);
 }
 
 KernelPtr MakeExpand(const KernelRequest& request) {
@@ -447,7 +463,7 @@ absl::StatusOr<KernelPtr> CreateCopyKernel(const KernelRequest& request) {
   if (op == "aten.narrow.default") return MakeNarrow(request);
   if (op == "aten.unbind.int") return MakeUnbind(request);
   if (op == "aten.split.Tensor" || op == "aten.split.sizes" ||
-      op == "aten.split_with_sizes.default") {
+      op == "aten.split_with_sizes.default" || op == "aten.chunk.default") {
     return MakeSplit(request);
   }
   return nullptr;

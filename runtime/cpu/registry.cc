@@ -3,11 +3,13 @@
 #include "base/status_macros.h"
 #include "runtime/cpu/cat.h"
 #include "runtime/cpu/dense/attention.h"
+#include "runtime/cpu/dense/einsum.h"
 #include "runtime/cpu/embedding.h"
 #include "runtime/cpu/embedding_bag.h"
 #include "runtime/cpu/integers.h"
 #include "runtime/cpu/reduce.h"
 #include "runtime/cpu/strided_copy.h"
+#include "runtime/cpu/take.h"
 #include "runtime/kernel.h"
 
 namespace refract::runtime {
@@ -16,8 +18,9 @@ absl::StatusOr<std::unique_ptr<const Kernel>> CreateCpuKernel(
     const KernelRequest& request) {
   for (const auto create :
        {&cpu::CreateEmbeddingKernel, &cpu::CreateEmbeddingBagKernel,
-        &cpu::CreateCopyKernel, &cpu::CreateCatKernel, &cpu::CreateReduceKernel,
-        &cpu::CreateAttentionKernel, &cpu::CreateIntegerKernel,
+        &cpu::CreateCopyKernel, &cpu::CreateCatKernel, &cpu::CreateTakeKernel,
+        &cpu::CreateReduceKernel, &cpu::CreateAttentionKernel,
+        &cpu::CreateEinsumKernel, &cpu::CreateIntegerKernel,
         &cpu::CreateRangeKernel}) {
     REFRACT_ASSIGN_OR_RETURN(std::unique_ptr<const Kernel> kernel,
                              create(request));

@@ -3,7 +3,7 @@
 
 // Copies of strided views into dense memory, and the operators that are nothing
 // else: slice, select, narrow, expand, permute, transpose, t, unbind, split,
-// split_with_sizes.
+// split_with_sizes, chunk.
 
 #include <cstddef>
 #include <cstdint>

@@ -315,6 +315,27 @@ Chain BatchNorm(const KernelRequest& request, Reader& reader,
   return reader.Finish();
 }
 
+// x > 0 ? x : weight × x, of one weight or one per column.
+Chain Prelu(const KernelRequest& request, Reader& reader) {
+  const int self = request.args.OperandOf("self");
+  const int weight = request.args.OperandOf("weight");
+  if (!reader.IsTensor("self", DType::kFloat32) ||
+      !reader.IsTensor("weight", DType::kFloat32) || request.rank(weight) > 1) {
+    return std::nullopt;
+  }
+  // Columns are LibTorch's dimension 1.
+  const bool one = request.rank(weight) == 0 ||
+                   request.operand(weight).shape[0].constant() == 1;
+  if (!one && request.rank(self) != 2) return std::nullopt;
+  const int x = reader.Input("self");
+  const int slope = reader.Input("weight");
+  const int zero = reader.AddNumber(0.0f);
+  reader.Run({ElementCode::kGreater, x, zero});
+  reader.Run({ElementCode::kMultiply, slope, x});
+  reader.Run({ElementCode::kSelect, reader.Result(0), x, reader.Result(1)});
+  return reader.Finish();
+}
+
 // zeros_like, ones_like, full_like: a number in the shape of a tensor, chosen
 // whatever that holds.
 Chain Filled(Reader& reader, std::optional<float> number) {
@@ -384,6 +405,7 @@ std::optional<ElementChainOp> LowerElements(const KernelRequest& request) {
   if (name == "batch_norm" && overload == "default") {
     return BatchNorm(request, reader, "training");
   }
+  if (name == "prelu" || name == "_prelu_kernel") return Prelu(request, reader);
   if (name == "gelu") return Gelu(request, reader);
   if (name == "where" && overload == "self") {
     return Select(reader, "condition", "self", "other");

@@ -1,4 +1,5 @@
 #include <cstdint>
+#include <string>
 #include <variant>
 
 #include "runtime/fusion/lower.h"
@@ -48,6 +49,85 @@ bool SameBatch(const KernelRequest& request, int a, int b) {
   return true;
 }
 
+// "…ik,kj->…ij" and "…ik,jk->…ij", or a batch of products where b has the
+// leading letters too. Other equations are no product as it lies.
+std::optional<MatMulOp> LowerEinsum(const KernelRequest& request) {
+  const models::Argument* argument = request.node().FindArg("equation");
+  const auto* text =
+      argument == nullptr ? nullptr : std::get_if<std::string>(argument);
+  const auto tensors = request.args.OperandsOf("tensors");
+  if (text == nullptr || !tensors || tensors->size() != 2) return std::nullopt;
+  std::string equation = *text;
+  std::erase(equation, ' ');
+  const size_t comma = equation.find(',');
+  const size_t arrow = equation.find("->");
+  if (comma == std::string::npos || arrow == std::string::npos ||
+      comma > arrow || equation.find(',', comma + 1) != std::string::npos) {
+    return std::nullopt;
+  }
+  const std::string a = equation.substr(0, comma);
+  const std::string b = equation.substr(comma + 1, arrow - comma - 1);
+  const std::string out = equation.substr(arrow + 2);
+  const std::string all = a + (out.empty() ? "" : out.substr(out.size() - 1));
+  if (a.size() < 2 || b.size() < 2 || out.size() != a.size()) {
+    return std::nullopt;
+  }
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i] == '.' || all.find(all[i]) != i) return std::nullopt;
+  }
+  MatMulOp matmul;
+  matmul.a = (*tensors)[0];
+  matmul.b = (*tensors)[1];
+  // All but the last letter of `a` are the result's, in order.
+  if (out.compare(0, out.size() - 1, a, 0, a.size() - 1) != 0) {
+    return std::nullopt;
+  }
+  const std::string leading = a.substr(0, a.size() - 2);
+  const char k = a.back();
+  const char n = out.back();
+  matmul.batched = b.size() > 2;
+  if (matmul.batched && b.compare(0, b.size() - 2, leading) != 0) {
+    return std::nullopt;
+  }
+  const char first = b[b.size() - 2];
+  const char second = b.back();
+  matmul.b_transposed = first == n && second == k;
+  if (!matmul.b_transposed && !(first == k && second == n)) return std::nullopt;
+  return matmul;
+}
+
+// Over the last dimension of a and one of a matrix b.
+std::optional<MatMulOp> LowerTensordot(const KernelRequest& request) {
+  const NodeArgs& args = request.args;
+  MatMulOp matmul;
+  matmul.a = args.OperandOf("self");
+  matmul.b = args.OperandOf("other");
+  if (!IsFloat(request, matmul.a) || !IsFloat(request, matmul.b) ||
+      request.rank(matmul.b) != 2) {
+    return std::nullopt;
+  }
+  const auto a = args.Ints("dims_self");
+  const auto b = args.Ints("dims_other");
+  const auto rank = static_cast<int64_t>(request.rank(matmul.a));
+  if (!a || !b || a->size() != 1 || b->size() != 1 || !(*a)[0].is_literal() ||
+      !(*b)[0].is_literal() ||
+      ((*a)[0].literal != -1 && (*a)[0].literal != rank - 1)) {
+    return std::nullopt;
+  }
+  const int64_t dim = (*b)[0].literal;
+  if (dim < -2 || dim > 1) return std::nullopt;
+  matmul.b_transposed = dim == 1 || dim == -1;
+  return matmul;
+}
+
+// Whether the sizes that are summed are promised to be the same: LibTorch would
+// broadcast 1.
+bool SameSummed(const KernelRequest& request, const MatMulOp& matmul) {
+  const auto& a = request.operand(matmul.a).shape;
+  const auto& b = request.operand(matmul.b).shape;
+  return a.back() == b[b.size() - (matmul.b_transposed ? 1 : 2)];
+}
+
 }  // namespace
 
 std::optional<MatMulOp> LowerMatMul(const KernelRequest& request) {
@@ -82,6 +162,15 @@ std::optional<MatMulOp> LowerMatMul(const KernelRequest& request) {
   } else if (op == "aten.matmul.default") {
     matmul.a = args.OperandOf("self");
     matmul.b = args.OperandOf("other");
+  } else if (op == "aten.einsum.default" || op == "aten.tensordot.default") {
+    const auto lowered = op == "aten.einsum.default" ? LowerEinsum(request)
+                                                     : LowerTensordot(request);
+    if (!lowered || !IsFloat(request, lowered->a) ||
+        !IsFloat(request, lowered->b) || !SameSummed(request, *lowered) ||
+        (lowered->batched && !SameBatch(request, lowered->a, lowered->b))) {
+      return std::nullopt;
+    }
+    matmul = *lowered;
   } else {
     return std::nullopt;
   }

@@ -2,7 +2,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/cpu/clones.h"
 #include "runtime/cpu/dense/gemm.h"
+#include "runtime/cpu/elements/functions.h"
 #include "runtime/cpu/fused_kernels.h"
 #include "runtime/cpu/scratch.h"
 
@@ -11,6 +13,20 @@ namespace {
 
 const float* Floats(const base::TensorView& view) {
   return reinterpret_cast<const float*>(view.data);
+}
+
+// out[i, j] = fma(a[i], b[j], 0): the chain of one term.
+REFRACT_CPU_CLONES void MultiplyOuter(const float* a, int64_t m, const float* b,
+                                      int64_t n, float* out) {
+  if (n == 1) {
+    const float factor = b[0];
+    for (int64_t i = 0; i < m; ++i) out[i] = Fma(a[i], factor, 0.0f);
+    return;
+  }
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < n; ++j) out[j] = Fma(a[i], b[j], 0.0f);
+    out += n;
+  }
 }
 
 class MatMulKernel final : public Kernel {
@@ -90,6 +106,13 @@ class MatMulKernel final : public Kernel {
       // would be where all of the model is one part. Allocates; rare.
       const PackedMatrix now = PackRightSide(op_, b, {form_, nullptr});
       Gemm(Floats(a), k, rows, now, epilogue, out, n);
+      return absl::OkStatus();
+    }
+    if (k == 1 && !op_.relu && op_.bias == kNoOperand) {
+      for (int64_t i = 0; i < batch; ++i) {
+        MultiplyOuter(Floats(a) + i * rows, rows, Floats(b) + i * n, n,
+                      out + i * rows * n);
+      }
       return absl::OkStatus();
     }
     if (!op_.b_transposed && rows <= kStreamingRows && n % kPanelColumns == 0) {

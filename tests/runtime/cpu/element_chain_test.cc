@@ -254,6 +254,49 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
+TEST(PreluTest, OfOneWeightOrOnePerColumn) {
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937 random(seed);
+  struct Case {
+    std::vector<int64_t> dims;
+    int64_t weights;
+    bool native;
+  };
+  for (const Case& c : {Case{{7, 40}, 1, true}, Case{{7, 40}, 40, true},
+                        Case{{3, 5, 9}, 1, true}, Case{{11}, 1, true},
+                        // Columns are dimension 1.
+                        Case{{3, 5, 9}, 5, false}}) {
+    GraphBuilder builder;
+    std::vector<models::SymExpr> dims(c.dims.begin(), c.dims.end());
+    const auto x = builder.Input("x", DType::kFloat32, dims);
+    const auto weight = builder.Weight<float>(
+        "w", {c.weights},
+        testing::RandomFloats(static_cast<size_t>(c.weights), random));
+    builder.Output(builder.Node("aten.prelu.default",
+                                {Ref("self", x), Ref("weight", weight)},
+                                {DType::kFloat32, dims}));
+    std::vector<base::Tensor> inputs;
+    inputs.push_back(Must(base::Tensor::Allocate(
+        DType::kFloat32, base::Dims(c.dims.begin(), c.dims.end()))));
+    auto values = inputs[0].as<float>();
+    const auto drawn = testing::RandomFloats(values.size(), random);
+    std::copy(drawn.begin(), drawn.end(), values.begin());
+    values[0] = kNan;
+    values[1] = kInf;
+    values[2] = -kInf;
+    values[3] = -0.0f;
+    EXPECT_EQ(testing::KernelsOf(builder)[0] != "libtorch", c.native);
+    const auto ours = Must(testing::RunWhole(builder, inputs));
+    const auto torch = Must(testing::RunByLibTorch(builder, inputs));
+    const auto a = ours[0].view().as<float>();
+    const auto b = torch[0].view().as<float>();
+    for (size_t i = 0; i < a.size(); ++i) {
+      ASSERT_TRUE(a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i]))) << i;
+    }
+  }
+}
+
 // where(x > y, x × 2, sigmoid(y)) + x as one step, and in two parts.
 TEST(ElementChainTest, MergesWithoutChangingABit) {
   GraphBuilder builder;

@@ -133,6 +133,13 @@ TEST(CopyKernelsTest, MoveWhatLibTorchMoves) {
       {"aten.unbind.int", {3, 4}, {Int("dim", 1)}, 4},
       {"aten.split.Tensor", {7, 3}, {Int("split_size", 3)}, 3},
       {"aten.split.Tensor", {2, 8}, {Int("split_size", 4), Int("dim", -1)}, 2},
+      {"aten.chunk.default", {2, 7}, {Int("chunks", 3), Int("dim", 1)}, 3},
+      {"aten.chunk.default", {5, 2}, {Int("chunks", 4)}, 3},
+      {"aten.chunk.default", {2, 0}, {Int("chunks", 3), Int("dim", -1)}, 3},
+      {"aten.unflatten.int", {3, 8}, {Int("dim", 1), Ints("sizes", {2, -1})}},
+      {"aten.unflatten.int",
+       {6, 2},
+       {Int("dim", -2), Ints("sizes", {3, 2, 1})}},
       {"aten.split_with_sizes.default",
        {2, 8},
        {Ints("split_sizes", {1, 0, 7}), Int("dim", 1)},
@@ -189,6 +196,12 @@ TEST(CopyKernelsTest, RefuseWhatDoesNotFit) {
       {"aten.expand.default", {Ints("size", {3, 5})}, 1, "does not expand"},
       {"aten.unbind.int", {Int("dim", 0)}, 2, "is not 2"},
       {"aten.split.Tensor", {Int("split_size", 1)}, 2, "2 pieces"},
+      {"aten.chunk.default", {Int("chunks", 3)}, 2, "2 pieces"},
+      {"aten.chunk.default", {Int("chunks", 0)}, 2, "2 pieces"},
+      {"aten.unflatten.int",
+       {Int("dim", 1), Ints("sizes", {3, 2})},
+       1,
+       "does not fit"},
       {"aten.split_with_sizes.default",
        {Ints("split_sizes", {1, 1})},
        2,
@@ -397,6 +410,16 @@ TEST(CatTest, JoinsLikeLibTorch) {
     OneNode node(c.op, in, [&](const Ids& ids) {
       return std::vector<NamedArgument>{List("tensors", ids),
                                         Int("dim", c.dim)};
+    });
+    ExpectLikeLibTorch(node, in);
+  }
+  for (const std::vector<base::Dims>& dims :
+       {std::vector<base::Dims>{{3, 2}, {3, 5}},
+        {{2, 1, 4}, {2, 3, 4}},
+        {{2}, {5}}}) {
+    const auto in = RandomTensors(dims, random);
+    OneNode node("aten.hstack.default", in, [&](const Ids& ids) {
+      return std::vector<NamedArgument>{List("tensors", ids)};
     });
     ExpectLikeLibTorch(node, in);
   }

@@ -1,0 +1,506 @@
+// Every such product is a batch of [m, k] × [k, n]: letters in the result and
+// both operands number the products, the others of the result are rows (of the
+// left operand) and columns (of the right one). An operand whose letters do not
+// lie in that order is copied first; so is a result.
+
+#include "runtime/cpu/dense/einsum.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "runtime/cpu/clones.h"
+#include "runtime/cpu/dense/gemm.h"
+#include "runtime/cpu/scratch.h"
+#include "runtime/cpu/strided_copy.h"
+#include "runtime/dims.h"
+
+namespace refract::runtime::cpu {
+namespace {
+
+using base::DType;
+using Letters = std::string;
+
+// What is computed, in letters.
+struct Product {
+  std::string name;
+  int operands[2];
+  Letters letters[2];
+  Letters result;
+  int bias = kNoOperand;  // one number per letter `bias_letter`
+  char bias_letter = 0;
+};
+
+bool Contains(const Letters& letters, char letter) {
+  return letters.find(letter) != Letters::npos;
+}
+
+// Where the letters of a product go: its two operands perhaps the other way
+// round, so that the right one has the last letters of the result.
+struct Layout {
+  int left = 0;    // which of the two operands
+  Letters batch;   // of both, or of the right one alone
+  Letters rows;    // of the left one
+  Letters summed;  // of both
+  Letters columns;
+  Letters result() const { return absl::StrCat(batch, rows, columns); }
+};
+
+Layout LayoutOf(const Product& product, int left) {
+  const Letters& a = product.letters[left];
+  const Letters& b = product.letters[1 - left];
+  Layout layout;
+  layout.left = left;
+  for (char letter : product.result) {
+    if (!Contains(a, letter)) {
+      layout.columns += letter;
+    } else {
+      (Contains(b, letter) ? layout.batch : layout.rows) += letter;
+    }
+  }
+  // Whichever is left: terms keep their order.
+  for (char letter : product.letters[0]) {
+    if (Contains(product.letters[1], letter) &&
+        !Contains(product.result, letter)) {
+      layout.summed += letter;
+    }
+  }
+  return layout;
+}
+
+Layout BestLayout(const Product& product) {
+  Layout layouts[2] = {LayoutOf(product, 0), LayoutOf(product, 1)};
+  // One row and many columns, not the other way round.
+  if (layouts[0].columns.empty()) std::swap(layouts[0], layouts[1]);
+  for (Layout& layout : layouts) {
+    if (layout.result() == product.result) return layout;
+  }
+  // Columns in front of the rows: one product for each of them.
+  for (Layout& layout : layouts) {
+    Layout other = layout;
+    while (!other.columns.empty() && !other.rows.empty() &&
+           product.result.find(other.columns[0]) <
+               product.result.find(other.rows[0])) {
+      other.batch += other.columns[0];
+      other.columns.erase(0, 1);
+    }
+    if (other.result() == product.result) return other;
+  }
+  return layouts[0];
+}
+
+// out[i] = a[i × a_step] × b[i × b_step], steps of 0 and 1 unrolled.
+REFRACT_CPU_CLONES void MultiplyRow(const float* a, int64_t a_step,
+                                    const float* b, int64_t b_step,
+                                    int64_t count, float* out) {
+  if (a_step == 1 && b_step == 1) {
+    for (int64_t i = 0; i < count; ++i) out[i] = a[i] * b[i];
+  } else if (a_step == 0 && b_step == 1) {
+    for (int64_t i = 0; i < count; ++i) out[i] = a[0] * b[i];
+  } else if (a_step == 1 && b_step == 0) {
+    for (int64_t i = 0; i < count; ++i) out[i] = a[i] * b[0];
+  } else {
+    for (int64_t i = 0; i < count; ++i) out[i] = a[i * a_step] * b[i * b_step];
+  }
+}
+
+const float* Floats(const Operand& operand) {
+  return reinterpret_cast<const float*>(operand.tensor.data);
+}
+
+class EinsumKernel final : public Kernel {
+ public:
+  explicit EinsumKernel(Product product)
+      : product_(std::move(product)), layout_(BestLayout(product_)) {}
+
+  absl::string_view name() const override { return product_.name; }
+
+  absl::Status Infer(const Operands& operands,
+                     absl::Span<KernelOutput> outputs) const override {
+    outputs[0].spec.dtype = DType::kFloat32;
+    base::Dims& dims = outputs[0].spec.dims;
+    dims.clear();
+    for (char letter : product_.result) {
+      dims.push_back(SizeOf(operands, letter));
+    }
+    for (int i : {0, 1}) {
+      const base::Dims& own = operands[product_.operands[i]].tensor.dims;
+      for (size_t d = 0; d < own.size(); ++d) {
+        if (own[d] == 1 || own[d] == SizeOf(operands, product_.letters[i][d])) {
+          continue;
+        }
+        return absl::InvalidArgumentError(absl::StrCat(
+            product_.name, ": ",
+            base::DimsToString(operands[product_.operands[0]].tensor.dims),
+            " and ",
+            base::DimsToString(operands[product_.operands[1]].tensor.dims),
+            " do not fit together"));
+      }
+    }
+    if (product_.bias != kNoOperand &&
+        operands[product_.bias].tensor.num_elements() !=
+            SizeOf(operands, product_.bias_letter)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(product_.name, ": the bias does not fit"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Run(const Operands& operands,
+                   absl::Span<const KernelOutput> outputs,
+                   RunStats&) const override {
+    if (outputs[0].data == nullptr) return absl::OkStatus();
+    float* const out = reinterpret_cast<float*>(outputs[0].data);
+    const base::Dims& dims = outputs[0].spec.dims;
+    int64_t total = 1;
+    for (int64_t dim : dims) total *= dim;
+    if (total == 0) return absl::OkStatus();
+    if (layout_.summed.empty()) {
+      Multiply(operands, dims, out);
+    } else {
+      Sum(operands, dims, total, out);
+    }
+    if (product_.bias != kNoOperand) AddBias(operands, dims, out);
+    return absl::OkStatus();
+  }
+
+ private:
+  // Of the operands that have it, one of which may broadcast.
+  int64_t SizeOf(const Operands& operands, char letter) const {
+    int64_t size = 1;
+    for (int i : {0, 1}) {
+      const size_t d = product_.letters[i].find(letter);
+      if (d == Letters::npos) continue;
+      const int64_t own = operands[product_.operands[i]].tensor.dims[d];
+      if (own != 1) size = own;
+    }
+    return size;
+  }
+
+  // Whether operand `i` has all sizes of its letters.
+  bool IsWhole(const Operands& operands, int i) const {
+    const base::Dims& own = operands[product_.operands[i]].tensor.dims;
+    for (size_t d = 0; d < own.size(); ++d) {
+      if (own[d] != SizeOf(operands, product_.letters[i][d])) return false;
+    }
+    return true;
+  }
+
+  int64_t SizeOf(const Operands& operands, const Letters& letters) const {
+    int64_t size = 1;
+    for (char letter : letters) size *= SizeOf(operands, letter);
+    return size;
+  }
+
+  // How operand `i` is stepped through in the order `letters`; 0 for letters
+  // that it lacks or broadcasts.
+  Strides StepsOf(const Operands& operands, int i,
+                  const Letters& letters) const {
+    const base::Dims& own = operands[product_.operands[i]].tensor.dims;
+    const Strides dense = DenseStrides(own);
+    Strides steps;
+    for (char letter : letters) {
+      const size_t d = product_.letters[i].find(letter);
+      steps.push_back(d == Letters::npos || own[d] == 1 ? 0 : dense[d]);
+    }
+    return steps;
+  }
+
+  // Nothing is summed.
+  void Multiply(const Operands& operands, const base::Dims& dims,
+                float* out) const {
+    const Strides a_steps = StepsOf(operands, 0, product_.result);
+    const Strides b_steps = StepsOf(operands, 1, product_.result);
+    const float* a = Floats(operands[product_.operands[0]]);
+    const float* b = Floats(operands[product_.operands[1]]);
+    // Numbers alone have no dimension.
+    const size_t outer = dims.empty() ? 0 : dims.size() - 1;
+    const int64_t row = dims.empty() ? 1 : dims.back();
+    const int64_t a_step = dims.empty() ? 0 : a_steps.back();
+    const int64_t b_step = dims.empty() ? 0 : b_steps.back();
+    base::Dims at(outer, 0);
+    while (true) {
+      MultiplyRow(a, a_step, b, b_step, row, out);
+      out += row;
+      size_t d = outer;
+      while (d > 0) {
+        --d;
+        a += a_steps[d];
+        b += b_steps[d];
+        if (++at[d] < dims[d]) break;
+        a -= a_steps[d] * dims[d];
+        b -= b_steps[d] * dims[d];
+        at[d] = 0;
+        if (d == 0) return;
+      }
+      if (outer == 0) return;
+    }
+  }
+
+  // Letters of an operand that matter: not those of one step that nobody has.
+  Letters Known(int i) const {
+    Letters known;
+    for (char letter : product_.letters[i]) {
+      if (Contains(product_.letters[1 - i], letter) ||
+          Contains(product_.result, letter)) {
+        known += letter;
+      }
+    }
+    return known;
+  }
+
+  bool LiesAs(const Operands& operands, int i, const Letters& letters) const {
+    return Known(i) == letters && IsWhole(operands, i);
+  }
+
+  // Operand `i` dense in the order `letters`, which are all that it has: as it
+  // lies, or copied to `scratch`.
+  const float* InOrder(const Operands& operands, int i, const Letters& letters,
+                       float* scratch) const {
+    const Operand& operand = operands[product_.operands[i]];
+    if (LiesAs(operands, i, letters)) return Floats(operand);
+    base::Dims dims;
+    for (char letter : letters) dims.push_back(SizeOf(operands, letter));
+    CopyStrided(operand.tensor.data, dims, StepsOf(operands, i, letters),
+                sizeof(float), reinterpret_cast<std::byte*>(scratch));
+    return scratch;
+  }
+
+  void Sum(const Operands& operands, const base::Dims& dims, int64_t total,
+           float* out) const {
+    const int left = layout_.left;
+    const int right = 1 - left;
+    Letters own_batch;  // of the left operand
+    for (char letter : layout_.batch) {
+      if (Contains(product_.letters[left], letter)) own_batch += letter;
+    }
+    const int64_t m = SizeOf(operands, layout_.rows);
+    const int64_t k = SizeOf(operands, layout_.summed);
+    const int64_t n = SizeOf(operands, layout_.columns);
+    const int64_t shared = SizeOf(operands, own_batch);
+    // Batch letters of the right one alone come last.
+    const int64_t each = SizeOf(operands, layout_.batch) / shared;
+
+    const Letters turned =
+        absl::StrCat(layout_.batch, layout_.columns, layout_.summed);
+    const bool transposed = LiesAs(operands, right, turned);
+    const Letters straight =
+        absl::StrCat(layout_.batch, layout_.summed, layout_.columns);
+    const Letters rows = absl::StrCat(own_batch, layout_.rows, layout_.summed);
+    const bool in_place = layout_.result() == product_.result;
+    const auto padded = [](int64_t count) { return (count + 15) / 16 * 16; };
+    const int64_t left_size = LiesAs(operands, left, rows) ? 0 : shared * m * k;
+    const int64_t right_size = transposed || LiesAs(operands, right, straight)
+                                   ? 0
+                                   : shared * each * k * n;
+    float* const scratch = ThreadScratch(
+        ScratchUse::kKernel,
+        static_cast<size_t>(padded(left_size) + padded(right_size) +
+                            (in_place ? 0 : total)) *
+            sizeof(float));
+    const float* const a = InOrder(operands, left, rows, scratch);
+    const float* const b =
+        InOrder(operands, right, transposed ? turned : straight,
+                scratch + padded(left_size));
+    float* const c =
+        in_place ? out : scratch + padded(left_size) + padded(right_size);
+    for (int64_t i = 0; i < shared * each; ++i) {
+      MultiplyOne(a + i / each * m * k, m, b + i * k * n, k, n, transposed,
+                  c + i * m * n);
+    }
+    if (in_place) return;
+    base::Dims made;
+    for (char letter : layout_.result()) {
+      made.push_back(SizeOf(operands, letter));
+    }
+    const Strides dense = DenseStrides(made);
+    Strides steps;
+    for (char letter : product_.result) {
+      steps.push_back(dense[layout_.result().find(letter)]);
+    }
+    CopyStrided(reinterpret_cast<const std::byte*>(c), dims, steps,
+                sizeof(float), reinterpret_cast<std::byte*>(out));
+  }
+
+  static void MultiplyOne(const float* a, int64_t m, const float* b, int64_t k,
+                          int64_t n, bool transposed, float* c) {
+    if (!transposed && m <= kStreamingRows && n % kPanelColumns == 0) {
+      GemmUnpacked(a, k, m, b, k, n, {}, c, n);
+      return;
+    }
+    float* const panels =
+        ThreadScratch(ScratchUse::kPanels, PackedMatrix::PanelBytes(k, n));
+    PackPanels(b, k, n, transposed ? 1 : n, transposed ? k : 1, panels);
+    Gemm(a, k, m, panels, k, n, {}, c, n);
+  }
+
+  void AddBias(const Operands& operands, const base::Dims& dims,
+               float* out) const {
+    const float* const bias = Floats(operands[product_.bias]);
+    const size_t d = product_.result.find(product_.bias_letter);
+    int64_t outer = 1;
+    int64_t inner = 1;
+    for (size_t e = 0; e < dims.size(); ++e) {
+      if (e != d) (e < d ? outer : inner) *= dims[e];
+    }
+    for (int64_t o = 0; o < outer; ++o) {
+      for (int64_t j = 0; j < dims[d]; ++j) {
+        for (int64_t i = 0; i < inner; ++i) out[i] += bias[j];
+        out += inner;
+      }
+    }
+  }
+
+  const Product product_;
+  const Layout layout_;
+};
+
+bool IsFloat(const KernelRequest& request, int operand) {
+  return operand != kNoOperand && request.IsTensor(operand, DType::kFloat32);
+}
+
+// Whether this is a product as the header says, by the sizes that the graph
+// promises.
+bool IsSound(const KernelRequest& request, const Product& product) {
+  for (int i : {0, 1}) {
+    const Letters& own = product.letters[i];
+    const Letters& other = product.letters[1 - i];
+    if (own.size() != request.rank(product.operands[i])) return false;
+    for (size_t d = 0; d < own.size(); ++d) {
+      const char letter = own[d];
+      if (own.find(letter) != d) return false;  // a diagonal
+      const auto& size = request.operand(product.operands[i]).shape[d];
+      // Summed in one operand alone.
+      if (!Contains(other, letter) && !Contains(product.result, letter) &&
+          size.constant() != 1) {
+        return false;
+      }
+    }
+  }
+  for (size_t d = 0; d < product.result.size(); ++d) {
+    const char letter = product.result[d];
+    if (product.result.find(letter) != d ||
+        (!Contains(product.letters[0], letter) &&
+         !Contains(product.letters[1], letter))) {
+      return false;
+    }
+  }
+  return product.result.size() <= kMaxKernelRank;
+}
+
+std::optional<Product> Einsum(const KernelRequest& request) {
+  const models::Argument* argument = request.node().FindArg("equation");
+  const auto* text =
+      argument == nullptr ? nullptr : std::get_if<std::string>(argument);
+  const auto tensors = request.args.OperandsOf("tensors");
+  if (text == nullptr || !tensors || tensors->size() != 2) return std::nullopt;
+  std::string equation = *text;
+  std::erase(equation, ' ');
+  const size_t arrow = equation.find("->");
+  // Without one the letters are sorted; with ellipses ranks count.
+  if (arrow == std::string::npos || Contains(equation, '.')) {
+    return std::nullopt;
+  }
+  const std::vector<std::string> sides =
+      absl::StrSplit(equation.substr(0, arrow), ',');
+  if (sides.size() != 2) return std::nullopt;
+  return Product{"einsum",
+                 {(*tensors)[0], (*tensors)[1]},
+                 {sides[0], sides[1]},
+                 equation.substr(arrow + 2)};
+}
+
+std::optional<Product> Tensordot(const KernelRequest& request) {
+  const NodeArgs& args = request.args;
+  Product product = {
+      "tensordot", {args.OperandOf("self"), args.OperandOf("other")}, {}, {}};
+  const auto summed = args.Ints("dims_self");
+  const auto with = args.Ints("dims_other");
+  if (!IsFloat(request, product.operands[0]) ||
+      !IsFloat(request, product.operands[1]) || !summed || !with ||
+      summed->size() != with->size()) {
+    return std::nullopt;
+  }
+  for (int i : {0, 1}) {
+    for (size_t d = 0; d < request.rank(product.operands[i]); ++d) {
+      product.letters[i] += static_cast<char>((i == 0 ? 'a' : 'A') + d);
+    }
+  }
+  std::string result = absl::StrCat(product.letters[0], product.letters[1]);
+  for (size_t i = 0; i < summed->size(); ++i) {
+    if (!(*summed)[i].is_literal() || !(*with)[i].is_literal()) {
+      return std::nullopt;
+    }
+    const auto a = WrapDim((*summed)[i].literal, product.letters[0].size());
+    const auto b = WrapDim((*with)[i].literal, product.letters[1].size());
+    if (!a.ok() || !b.ok()) return std::nullopt;
+    std::erase(result, product.letters[0][*a]);
+    std::erase(result, static_cast<char>('A' + *b));
+    product.letters[1][*b] = product.letters[0][*a];
+  }
+  product.result = std::move(result);
+  return product;
+}
+
+// Kernels of one step are a product of the channels.
+std::optional<Product> Conv1d(const KernelRequest& request) {
+  const NodeArgs& args = request.args;
+  const int input = args.OperandOf("input");
+  const int weight = args.OperandOf("weight");
+  if (!IsFloat(request, input) || !IsFloat(request, weight) ||
+      request.rank(input) != 3 || request.rank(weight) != 3 ||
+      request.operand(weight).shape[2].constant() != 1 ||
+      !(request.operand(weight).shape[1] == request.operand(input).shape[1])) {
+    return std::nullopt;
+  }
+  const struct {
+    absl::string_view name;
+    int64_t value;
+  } plain[] = {{"stride", 1}, {"padding", 0}, {"dilation", 1}};
+  for (const auto& [name, value] : plain) {
+    if (!args.Has(name)) continue;
+    const auto list = args.Ints(name);
+    if (!list || list->size() != 1 || !(*list)[0].is_literal() ||
+        (*list)[0].literal != value) {
+      return std::nullopt;
+    }
+  }
+  if (args.Has("groups") && args.IntLiteral("groups") != 1) {
+    return std::nullopt;
+  }
+  Product product = {"conv1d", {weight, input}, {"ock", "bcl"}, "bol"};
+  if (args.Has("bias")) {
+    product.bias = args.OperandOf("bias");
+    product.bias_letter = 'o';
+    if (!IsFloat(request, product.bias) || request.rank(product.bias) != 1) {
+      return std::nullopt;
+    }
+  }
+  return product;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const Kernel>> CreateEinsumKernel(
+    const KernelRequest& request) {
+  std::optional<Product> product;
+  if (request.node().op == "aten.einsum.default") {
+    product = Einsum(request);
+  } else if (request.node().op == "aten.tensordot.default") {
+    product = Tensordot(request);
+  } else if (request.node().op == "aten.conv1d.default") {
+    product = Conv1d(request);
+  }
+  if (!product || !IsFloat(request, product->operands[0]) ||
+      !IsFloat(request, product->operands[1]) || !IsSound(request, *product)) {
+    return nullptr;
+  }
+  return std::make_unique<EinsumKernel>(*std::move(product));
+}
+
+}  // namespace refract::runtime::cpu

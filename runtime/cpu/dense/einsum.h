@@ -1,0 +1,27 @@
+#ifndef REFRACT_RUNTIME_CPU_DENSE_EINSUM_H_
+#define REFRACT_RUNTIME_CPU_DENSE_EINSUM_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "runtime/kernel.h"
+
+namespace refract::runtime::cpu {
+
+// Products of two float32 tensors over named dimensions:
+//   aten.einsum.default of two operands: every letter once in an operand, in
+//     both or in the result
+//   aten.tensordot.default, as the einsum that it is
+//   aten.conv1d.default of kernels of one step, without padding, stride,
+//     dilation and groups: "oc,bcl->bol", + bias[o]
+// A sum is one chain of fused multiply-adds, ascending over the letters that
+// are summed, in the order of the first operand; a product that sums nothing is
+// one multiplication. Each as MatMulOp's and kMultiply's, whatever the order of
+// the result's letters. A size of 1 broadcasts; others that differ are
+// InvalidArgument. Null when `request` is something else.
+absl::StatusOr<std::unique_ptr<const Kernel>> CreateEinsumKernel(
+    const KernelRequest& request);
+
+}  // namespace refract::runtime::cpu
+
+#endif  // REFRACT_RUNTIME_CPU_DENSE_EINSUM_H_
