@@ -64,8 +64,10 @@ class Compiler {
     REFRACT_RETURN_IF_ERROR(Fold());
     FuseSteps(graph_, plan_);
     if (target_ == Target::kCpu) {
+      FusePairs(graph_, plan_);
       FuseAttention(graph_, plan_);
       FuseDense(graph_, plan_);
+      FuseSums(graph_, plan_);
     }
     MakeFusedKernels();
     DropUnusedConstants();

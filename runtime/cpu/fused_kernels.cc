@@ -19,6 +19,9 @@ std::unique_ptr<const Kernel> CreateFusedKernel(
   if (const auto* attention = std::get_if<AttentionOp>(&op)) {
     return CreateWrittenAttentionKernel(*attention);
   }
+  if (const auto* sum = std::get_if<ChainSumOp>(&op)) {
+    return CreateChainSumKernel(*sum);
+  }
   return CreateElementChainKernel(std::get<ElementChainOp>(op));
 }
 

@@ -57,6 +57,9 @@ std::unique_ptr<const Kernel> CreateInteractionKernel(const InteractionOp& op);
 std::unique_ptr<const Kernel> CreateElementChainKernel(
     const ElementChainOp& op);
 
+// Sums of chains: see ChainSumOp. Chains as above, sums as reduce.h's.
+std::unique_ptr<const Kernel> CreateChainSumKernel(const ChainSumOp& op);
+
 }  // namespace refract::runtime::cpu
 
 #endif  // REFRACT_RUNTIME_CPU_FUSED_KERNELS_H_

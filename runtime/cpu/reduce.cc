@@ -1,5 +1,5 @@
-// Sums and means over dimensions beside each other, softmax and layer norm over
-// the last.
+// Sums and means over dimensions beside each other, softmax over one, layer
+// norm over the last.
 //
 // A sum along the last dimension is taken in kLanes interleaved partial sums,
 // which are then added in pairs; a sum along another one element after element.
@@ -12,11 +12,13 @@
 #include <optional>
 #include <variant>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "runtime/cpu/clones.h"
 #include "runtime/cpu/elements/functions.h"
 #include "runtime/dims.h"
+#include "runtime/fusion/sum_dims.h"
 
 namespace refract::runtime::cpu {
 namespace {
@@ -51,35 +53,86 @@ REFRACT_CPU_CLONES void SumRows(const float* x, int64_t rows, int64_t count,
   }
 }
 
-// out[o, i] = sum_c x[o, c, i]
-REFRACT_CPU_CLONES void SumMiddle(const float* __restrict x, int64_t outer,
-                                  int64_t count, int64_t inner,
-                                  float* __restrict out) {
-  for (int64_t o = 0; o < outer; ++o) {
-    for (int64_t i = 0; i < inner; ++i) out[i] = 0.0f;
-    for (int64_t c = 0; c < count; ++c) {
-      for (int64_t i = 0; i < inner; ++i) out[i] += x[i];
-      x += inner;
-    }
-    out += inner;
+// out[i] += sum_c x[c, i]
+REFRACT_CPU_CLONES void AddEachRow(const float* __restrict x, int64_t count,
+                                   int64_t inner, float* __restrict out) {
+  for (int64_t c = 0; c < count; ++c) {
+    for (int64_t i = 0; i < inner; ++i) out[i] += x[i];
+    x += inner;
   }
+}
+
+REFRACT_INLINE float Larger(float a, float b) { return a > b ? a : b; }
+
+// Of numbers; with a NaN among them whatever comes of it.
+REFRACT_INLINE float LargestOf(const float* x, int64_t count) {
+  float result = -kInfinity;
+  int64_t i = 0;
+  if (count >= kLanes) {
+    float most[kLanes];
+    for (int64_t l = 0; l < kLanes; ++l) most[l] = x[l];
+    for (i = kLanes; i + kLanes <= count; i += kLanes) {
+      for (int64_t l = 0; l < kLanes; ++l) most[l] = Larger(x[i + l], most[l]);
+    }
+    // Halves of an array of their own each: only so they become vectors.
+    float eight[8];
+    float four[4];
+    for (int64_t l = 0; l < 8; ++l) eight[l] = Larger(most[l], most[l + 8]);
+    for (int64_t l = 0; l < 4; ++l) four[l] = Larger(eight[l], eight[l + 4]);
+    result = Larger(Larger(four[0], four[2]), Larger(four[1], four[3]));
+  }
+  for (; i < count; ++i) result = Larger(x[i], result);
+  return result;
 }
 
 REFRACT_CPU_CLONES void Softmax(const float* x, int64_t rows, int64_t count,
                                 float* out) {
   for (int64_t r = 0; r < rows; ++r) {
-    float most = -kInfinity;
-    bool nan = false;
-    for (int64_t i = 0; i < count; ++i) {
-      most = x[i] > most ? x[i] : most;
-      nan |= x[i] != x[i];
-    }
-    if (nan) most = std::numeric_limits<float>::quiet_NaN();
+    // A NaN makes the sum and so all of its row NaN, whatever is subtracted.
+    const float most = LargestOf(x, count);
     for (int64_t i = 0; i < count; ++i) out[i] = Exp(x[i] - most);
     const float sum = SumOf(out, count, [](float v) { return v; });
     for (int64_t i = 0; i < count; ++i) out[i] /= sum;
     x += count;
     out += count;
+  }
+}
+
+// Over c of x[o, c, i], the sum element after element.
+REFRACT_CPU_CLONES void SoftmaxMiddle(const float* __restrict x, int64_t outer,
+                                      int64_t count, int64_t inner,
+                                      float* __restrict out) {
+  // Columns at a time: what is known of them stays in registers or near.
+  constexpr int64_t kColumns = 64;
+  float most[kColumns];
+  float sum[kColumns];
+  for (int64_t o = 0; o < outer; ++o) {
+    for (int64_t first = 0; first < inner; first += kColumns) {
+      const int64_t width = std::min(kColumns, inner - first);
+      for (int64_t i = 0; i < width; ++i) most[i] = -kInfinity;
+      for (int64_t c = 0; c < count; ++c) {
+        const float* const row = x + c * inner + first;
+        for (int64_t i = 0; i < width; ++i) {
+          // NaN is taken, and then stays.
+          most[i] = row[i] > most[i] || row[i] != row[i] ? row[i] : most[i];
+        }
+      }
+      for (int64_t i = 0; i < width; ++i) sum[i] = 0.0f;
+      for (int64_t c = 0; c < count; ++c) {
+        const float* const row = x + c * inner + first;
+        float* const to = out + c * inner + first;
+        for (int64_t i = 0; i < width; ++i) {
+          to[i] = Exp(row[i] - most[i]);
+          sum[i] += to[i];
+        }
+      }
+      for (int64_t c = 0; c < count; ++c) {
+        float* const to = out + c * inner + first;
+        for (int64_t i = 0; i < width; ++i) to[i] /= sum[i];
+      }
+    }
+    x += count * inner;
+    out += count * inner;
   }
 }
 
@@ -94,12 +147,16 @@ REFRACT_CPU_CLONES void LayerNormRows(const float* x, int64_t rows,
         SumOf(x, count, [mean](float v) { return (v - mean) * (v - mean); }) /
         n;
     const float scale = 1.0f / __builtin_sqrtf(variance + epsilon);
-    for (int64_t i = 0; i < count; ++i) out[i] = (x[i] - mean) * scale;
-    if (weight != nullptr) {
-      for (int64_t i = 0; i < count; ++i) out[i] *= weight[i];
-    }
-    if (bias != nullptr) {
-      for (int64_t i = 0; i < count; ++i) out[i] += bias[i];
+    if (weight != nullptr && bias != nullptr) {
+      for (int64_t i = 0; i < count; ++i) {
+        out[i] = (x[i] - mean) * scale * weight[i] + bias[i];
+      }
+    } else {
+      for (int64_t i = 0; i < count; ++i) out[i] = (x[i] - mean) * scale;
+      for (int64_t i = 0; weight != nullptr && i < count; ++i) {
+        out[i] *= weight[i];
+      }
+      for (int64_t i = 0; bias != nullptr && i < count; ++i) out[i] += bias[i];
     }
     x += count;
     out += count;
@@ -114,25 +171,15 @@ const float* Floats(const Operands& operands, int operand) {
 
 class SumKernel final : public Kernel {
  public:
-  // Over dimensions [first, last], which lie beside each other: one long
-  // dimension as far as sums go.
-  SumKernel(size_t first, size_t last, bool keep, bool mean)
-      : first_(first), last_(last), keep_(keep), mean_(mean) {}
+  explicit SumKernel(const SumDims& sum) : sum_(sum) {}
 
-  absl::string_view name() const override { return mean_ ? "mean" : "sum"; }
+  absl::string_view name() const override { return sum_.mean ? "mean" : "sum"; }
 
   absl::Status Infer(const Operands& operands,
                      absl::Span<KernelOutput> outputs) const override {
-    base::Dims& dims = outputs[0].spec.dims;
     outputs[0].spec.dtype = DType::kFloat32;
-    dims = operands[0].tensor.dims;
-    const auto begin = dims.begin() + static_cast<std::ptrdiff_t>(first_);
-    const auto end = dims.begin() + static_cast<std::ptrdiff_t>(last_) + 1;
-    if (keep_) {
-      std::fill(begin, end, 1);
-    } else {
-      dims.erase(begin, end);
-    }
+    outputs[0].spec.dims = operands[0].tensor.dims;
+    sum_.Apply(outputs[0].spec.dims);
     return absl::OkStatus();
   }
 
@@ -145,15 +192,11 @@ class SumKernel final : public Kernel {
     int64_t count = 1;
     int64_t inner = 1;
     for (size_t d = 0; d < dims.size(); ++d) {
-      (d < first_ ? outer : d > last_ ? inner : count) *= dims[d];
+      (d < sum_.first ? outer : d > sum_.last ? inner : count) *= dims[d];
     }
     float* const out = reinterpret_cast<float*>(outputs[0].data);
-    if (inner == 1) {
-      SumRows(Floats(operands, 0), outer, count, out);
-    } else {
-      SumMiddle(Floats(operands, 0), outer, count, inner, out);
-    }
-    if (mean_) {
+    SumDense(Floats(operands, 0), outer, count, inner, out);
+    if (sum_.mean) {
       const auto divisor = static_cast<float>(count);
       for (int64_t i = 0; i < outer * inner; ++i) out[i] /= divisor;
     }
@@ -161,10 +204,7 @@ class SumKernel final : public Kernel {
   }
 
  private:
-  const size_t first_;
-  const size_t last_;
-  const bool keep_;
-  const bool mean_;
+  const SumDims sum_;
 };
 
 class RowKernel : public Kernel {
@@ -182,19 +222,35 @@ class RowKernel : public Kernel {
   }
 };
 
+// Over dimension `dim`; `rows`: those after it are of one element.
 class SoftmaxKernel final : public RowKernel {
  public:
+  SoftmaxKernel(size_t dim, bool rows) : dim_(dim), rows_(rows) {}
+
   absl::string_view name() const override { return "softmax"; }
 
   absl::Status Run(const Operands& operands,
                    absl::Span<const KernelOutput> outputs,
                    RunStats&) const override {
     if (outputs[0].data == nullptr) return absl::OkStatus();
-    const base::TensorView& x = operands[0].tensor;
-    Softmax(Floats(operands, 0), Rows(x), x.dims.back(),
-            reinterpret_cast<float*>(outputs[0].data));
+    const base::Dims& dims = operands[0].tensor.dims;
+    int64_t outer = 1;
+    int64_t inner = 1;
+    for (size_t d = 0; d < dims.size(); ++d) {
+      if (d != dim_) (d < dim_ ? outer : inner) *= dims[d];
+    }
+    float* const out = reinterpret_cast<float*>(outputs[0].data);
+    if (rows_) {
+      Softmax(Floats(operands, 0), outer * inner, dims[dim_], out);
+    } else {
+      SoftmaxMiddle(Floats(operands, 0), outer, dims[dim_], inner, out);
+    }
     return absl::OkStatus();
   }
+
+ private:
+  const size_t dim_;
+  const bool rows_;
 };
 
 class LayerNormKernel final : public RowKernel {
@@ -248,42 +304,23 @@ bool GivesFloat(const KernelRequest& request) {
              DType::kFloat32;
 }
 
-absl::StatusOr<KernelPtr> CreateSum(const KernelRequest& request, bool mean) {
-  const NodeArgs& args = request.args;
-  const size_t rank = request.rank(0);
-  const auto keep = args.Has("keepdim") ? args.BoolLiteral("keepdim")
-                                        : std::optional<bool>(false);
-  if (!keep) return nullptr;
-  // No dimension, or none named, means all of them.
-  std::vector<bool> summed(rank, true);
-  if (args.Has("dim")) {
-    const auto dims = args.Ints("dim");
-    if (!dims) return nullptr;
-    if (!dims->empty()) summed.assign(rank, false);
-    for (const IntSource& dim : *dims) {
-      if (!dim.is_literal()) return nullptr;
-      REFRACT_ASSIGN_OR_RETURN(const size_t d, WrapDim(dim.literal, rank));
-      if (summed[d]) return nullptr;  // LibTorch has a message for that
-      summed[d] = true;
-    }
-  }
-  const auto first = static_cast<size_t>(
-      std::find(summed.begin(), summed.end(), true) - summed.begin());
-  const auto count =
-      static_cast<size_t>(std::count(summed.begin(), summed.end(), true));
-  // With others between them they are left to LibTorch.
-  for (size_t d = first; d < first + count; ++d) {
-    if (!summed[d]) return nullptr;
-  }
-  return std::make_unique<SumKernel>(first, first + count - 1, *keep, mean);
+absl::StatusOr<KernelPtr> CreateSum(const KernelRequest& request) {
+  REFRACT_ASSIGN_OR_RETURN(const std::optional<SumDims> dims,
+                           SumDimsOf(request.args, request.rank(0)));
+  if (!dims) return nullptr;
+  return std::make_unique<SumKernel>(*dims);
 }
 
 absl::StatusOr<KernelPtr> CreateSoftmax(const KernelRequest& request) {
   const auto dim = request.args.IntLiteral("dim");
   if (!dim) return nullptr;
   REFRACT_ASSIGN_OR_RETURN(const size_t d, WrapDim(*dim, request.rank(0)));
-  if (d + 1 != request.rank(0)) return nullptr;
-  return std::make_unique<SoftmaxKernel>();
+  // By what the graph promises, as the sums' order depends on it.
+  const auto& shape = request.operand(0).shape;
+  const bool rows = std::all_of(
+      shape.begin() + static_cast<std::ptrdiff_t>(d) + 1, shape.end(),
+      [](const models::SymExpr& size) { return size.constant() == 1; });
+  return std::make_unique<SoftmaxKernel>(d, rows);
 }
 
 absl::StatusOr<KernelPtr> CreateLayerNorm(const KernelRequest& request) {
@@ -313,6 +350,19 @@ absl::StatusOr<KernelPtr> CreateLayerNorm(const KernelRequest& request) {
 
 }  // namespace
 
+void SumDense(const float* x, int64_t outer, int64_t count, int64_t inner,
+              float* out) {
+  if (inner == 1) return SumRows(x, outer, count, out);
+  std::fill_n(out, outer * inner, 0.0f);
+  for (int64_t o = 0; o < outer; ++o) {
+    AddEachRow(x + o * count * inner, count, inner, out + o * inner);
+  }
+}
+
+void AddRows(const float* x, int64_t count, int64_t inner, float* out) {
+  AddEachRow(x, count, inner, out);
+}
+
 void SoftmaxRows(const float* x, int64_t rows, int64_t count, float* out) {
   Softmax(x, rows, count, out);
 }
@@ -324,11 +374,8 @@ absl::StatusOr<KernelPtr> CreateReduceKernel(const KernelRequest& request) {
     return nullptr;
   }
   const absl::string_view op = request.node().op;
-  if (op == "aten.sum.dim_IntList" || op == "aten.sum.default") {
-    return CreateSum(request, false);
-  }
-  if (op == "aten.mean.dim" || op == "aten.mean.default") {
-    return CreateSum(request, true);
+  if (absl::StartsWith(op, "aten.sum.") || absl::StartsWith(op, "aten.mean.")) {
+    return CreateSum(request);
   }
   if (op == "aten.softmax.int") return CreateSoftmax(request);
   if (op == "aten._softmax.default" &&

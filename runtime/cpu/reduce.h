@@ -11,7 +11,7 @@ namespace refract::runtime::cpu {
 
 // Of float32, rank 1 or more, accumulated in float32:
 //   aten.sum, aten.mean over dimensions beside each other, or over all
-//   aten.softmax.int, aten._softmax over the last:
+//   aten.softmax.int, aten._softmax over one:
 //     out[i] = exp(x[i] − max x) / sum_j exp(x[j] − max x)
 //   aten.layer_norm over the last: (x − mean) / √(variance + eps) × w + b,
 //     variance of all elements, the mean taken first
@@ -22,6 +22,14 @@ namespace refract::runtime::cpu {
 // Null when `request` is something else.
 absl::StatusOr<std::unique_ptr<const Kernel>> CreateReduceKernel(
     const KernelRequest& request);
+
+// out[o, i] = sum_c x[o, c, i], as the sums above: with `inner` 1 in interleaved
+// partial sums, else one c after the other.
+void SumDense(const float* x, int64_t outer, int64_t count, int64_t inner,
+              float* out);
+// The next `count` terms of one such sum with `inner` above 1, which began with
+// 0: out[i] += x[c, i].
+void AddRows(const float* x, int64_t count, int64_t inner, float* out);
 
 // The softmax above over `rows` rows of `count`; `out` may be `x`.
 void SoftmaxRows(const float* x, int64_t rows, int64_t count, float* out);

@@ -44,11 +44,18 @@ class AttentionPass {
     return step >= 0 && uses_.OnlyReader(local) == reader ? step : -1;
   }
 
+  bool IsOverTheLast(const Step& softmax) const {
+    const NodeArgs args(graph_.nodes[softmax.nodes[0]]);
+    const auto dim = args.IntLiteral("dim");
+    const int rank = plan_.locals[softmax.outputs[0]].rank;
+    return dim && (*dim == -1 || *dim + 1 == rank);
+  }
+
   void Match(int softmax) {
     const Step& weigh = plan_.steps[softmax];
     if ((!IsKernelOf(weigh, "aten.softmax.int") &&
          !IsKernelOf(weigh, "aten._softmax.default")) ||
-        weigh.outputs[0] == kNoLocal) {
+        weigh.outputs[0] == kNoLocal || !IsOverTheLast(weigh)) {
       return;
     }
     std::vector<int> members = {softmax};

@@ -132,6 +132,10 @@ class InteractionMatcher {
     for (int64_t place : *places) {
       if (place < 0 || place >= count * count) return;
     }
+    // Not another view of the products.
+    const models::Value& flat =
+        graph_.value(plan_.locals[select.operands[self]].id);
+    if (!flat.has_shape || flat.shape[1].constant() != count * count) return;
 
     InteractionOp op;
     for (int64_t f = 0; f < count; ++f) {

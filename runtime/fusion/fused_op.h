@@ -13,10 +13,14 @@
 //
 // Operands are places in Step::operands.
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <variant>
 #include <vector>
+
+#include "base/tensor.h"
 
 namespace refract::runtime {
 
@@ -116,12 +120,41 @@ struct ElementChainOp {
   int like = -1;
 };
 
+// Which dimensions a sum goes over: [first, last], beside each other.
+struct SumDims {
+  size_t first = 0;
+  size_t last = 0;
+  bool keep = false;  // as dimensions of one element
+  bool mean = false;  // the sum ÷ the number of its terms
+
+  // The dims of the result, of those of the operand.
+  void Apply(base::Dims& dims) const {
+    const auto begin = dims.begin() + static_cast<std::ptrdiff_t>(first);
+    const auto end = dims.begin() + static_cast<std::ptrdiff_t>(last) + 1;
+    if (keep) {
+      std::fill(begin, end, 1);
+    } else {
+      dims.erase(begin, end);
+    }
+  }
+};
+
+// Sums of what a chain with one float32 output makes.
+struct ChainSumOp {
+  ElementChainOp chain;
+  SumDims sum;
+};
+
 // out[item, i] = sum_k f[p / F][item, k] × f[p % F][item, k], p = places[i]:
 // the wanted ones of all products between the F vectors of an item. Sums as
 // MatMulOp's.
 struct InteractionOp {
-  std::vector<int> features;    // [batch, width] each
-  std::vector<int64_t> places;  // in [0, F × F)
+  // [batch, width] each; with `vectors`, per operand as many of an item's
+  // vectors, one after the other: [batch, vectors, width] or
+  // [batch, vectors × width].
+  std::vector<int> features;
+  std::vector<int64_t> vectors;  // empty: one each
+  std::vector<int64_t> places;   // in [0, F × F)
 };
 
 // Columns of a left side: an operand as it is, or a chain with one float32
@@ -160,10 +193,10 @@ struct AttentionOp {
   MatMulOp values;  // `a` means nothing: the weights
 };
 
-// DenseOp and AttentionOp are made for devices that ask for them (see
-// FuseDense).
-using FusedOp =
-    std::variant<MatMulOp, ElementChainOp, InteractionOp, DenseOp, AttentionOp>;
+// DenseOp, AttentionOp, ChainSumOp and InteractionOp with `vectors` are made
+// for devices that ask for them (see FuseDense).
+using FusedOp = std::variant<MatMulOp, ElementChainOp, InteractionOp, DenseOp,
+                             AttentionOp, ChainSumOp>;
 
 // The product in `op`; null when it is none.
 inline const MatMulOp* ProductOf(const FusedOp& op) {

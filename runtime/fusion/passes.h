@@ -19,6 +19,12 @@ void FuseDense(const models::Graph& graph, Plan& plan);
 // For the same devices: attention that is written out, product → element-wise
 // chain (scale, mask) → softmax → dropout that is off → product.
 void FuseAttention(const models::Graph& graph, Plan& plan);
+// For the same devices: the pairs that are wanted of all products between an
+// item's vectors, where FuseInteractions finds no stack of single ones: vectors
+// joined by cat, pieces of several, pairs chosen by rows and columns.
+void FusePairs(const models::Graph& graph, Plan& plan);
+// For the same devices: element-wise chain → sum or mean that alone reads it.
+void FuseSums(const models::Graph& graph, Plan& plan);
 
 // The passes, in the order in which FuseSteps runs them.
 

@@ -18,10 +18,11 @@ class InteractionKernel final : public Kernel {
   explicit InteractionKernel(InteractionOp op) : op_(std::move(op)) {
     // Rows up to the first column of the second panel need the first panel
     // alone when only what lies below the diagonal is wanted.
-    const int64_t count = static_cast<int64_t>(op_.features.size());
+    if (op_.vectors.empty()) op_.vectors.assign(op_.features.size(), 1);
+    for (int64_t vectors : op_.vectors) count_ += vectors;
     below_diagonal_ = true;
     for (int64_t place : op_.places) {
-      below_diagonal_ &= place % count <= place / count;
+      below_diagonal_ &= place % count_ <= place / count_;
     }
   }
 
@@ -29,17 +30,20 @@ class InteractionKernel final : public Kernel {
 
   absl::Status Infer(const Operands& operands,
                      absl::Span<KernelOutput> outputs) const override {
-    const base::Dims& first = operands[op_.features[0]].tensor.dims;
-    for (int feature : op_.features) {
-      const base::Dims& dims = operands[feature].tensor.dims;
-      if (dims != first) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("interaction: features ", base::DimsToString(first),
-                         " and ", base::DimsToString(dims), " differ"));
+    const base::TensorView& first = operands[op_.features[0]].tensor;
+    const int64_t width = ItemSize(first) / op_.vectors[0];
+    for (size_t f = 0; f < op_.features.size(); ++f) {
+      const base::TensorView& feature = operands[op_.features[f]].tensor;
+      if (feature.dims[0] != first.dims[0] ||
+          ItemSize(feature) != op_.vectors[f] * width) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "interaction: features ", base::DimsToString(first.dims), " and ",
+            base::DimsToString(feature.dims), " differ"));
       }
     }
     outputs[0].spec.dtype = DType::kFloat32;
-    outputs[0].spec.dims = {first[0], static_cast<int64_t>(op_.places.size())};
+    outputs[0].spec.dims = {first.dims[0],
+                            static_cast<int64_t>(op_.places.size())};
     return absl::OkStatus();
   }
 
@@ -47,9 +51,10 @@ class InteractionKernel final : public Kernel {
                    absl::Span<const KernelOutput> outputs,
                    RunStats&) const override {
     if (outputs[0].data == nullptr) return absl::OkStatus();
-    const auto count = static_cast<int64_t>(op_.features.size());
-    const int64_t batch = operands[op_.features[0]].tensor.dims[0];
-    const int64_t width = operands[op_.features[0]].tensor.dims[1];
+    const int64_t count = count_;
+    const base::TensorView& first = operands[op_.features[0]].tensor;
+    const int64_t batch = first.dims[0];
+    const int64_t width = ItemSize(first) / op_.vectors[0];
     const size_t panel_bytes = PackedMatrix::PanelBytes(width, count);
     const int64_t stride =
         (count + kPanelColumns - 1) / kPanelColumns * kPanelColumns;
@@ -63,12 +68,16 @@ class InteractionKernel final : public Kernel {
     float* const panels = ThreadScratch(ScratchUse::kPanels, panel_bytes);
     float* out = reinterpret_cast<float*>(outputs[0].data);
     for (int64_t item = 0; item < batch; ++item) {
-      for (int64_t f = 0; f < count; ++f) {
-        std::memcpy(rows + f * row_stride,
-                    reinterpret_cast<const float*>(
-                        operands[op_.features[f]].tensor.data) +
-                        item * width,
-                    static_cast<size_t>(width) * sizeof(float));
+      float* row = rows;
+      for (size_t f = 0; f < op_.features.size(); ++f) {
+        const float* from = reinterpret_cast<const float*>(
+                                operands[op_.features[f]].tensor.data) +
+                            item * op_.vectors[f] * width;
+        for (int64_t v = 0; v < op_.vectors[f]; ++v) {
+          std::memcpy(row, from, static_cast<size_t>(width) * sizeof(float));
+          from += width;
+          row += row_stride;
+        }
       }
       PackPanels(rows, width, count, 1, row_stride, panels);
       Multiply(rows, row_stride, panels, width, count, stride, products);
@@ -82,6 +91,13 @@ class InteractionKernel final : public Kernel {
   }
 
  private:
+  // Elements of one item.
+  static int64_t ItemSize(const base::TensorView& feature) {
+    int64_t size = 1;
+    for (size_t d = 1; d < feature.dims.size(); ++d) size *= feature.dims[d];
+    return size;
+  }
+
   void Multiply(const float* rows, int64_t row_stride, const float* panels,
                 int64_t width, int64_t count, int64_t stride,
                 float* products) const {
@@ -95,7 +111,8 @@ class InteractionKernel final : public Kernel {
          {}, products + top * stride, stride);
   }
 
-  const InteractionOp op_;
+  InteractionOp op_;
+  int64_t count_ = 0;  // vectors of an item
   bool below_diagonal_ = false;
 };
 

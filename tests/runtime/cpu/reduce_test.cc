@@ -64,6 +64,12 @@ TEST(ReduceTest, IsLibTorchs) {
        3},
       {"aten.softmax.int", {4, 19}, {Int("dim", -1)}, 2},
       {"aten.softmax.int", {2, 3, 50}, {Int("dim", 2)}, 3},
+      {"aten.softmax.int", {7, 16}, {Int("dim", 1)}, 2},
+      {"aten.softmax.int", {3, 325, 1}, {Int("dim", 1)}, 3},
+      {"aten.softmax.int", {4, 19, 7}, {Int("dim", -2)}, 3},
+      {"aten.softmax.int", {5, 3}, {Int("dim", 0)}, 2},
+      {"aten.softmax.int", {2, 9, 5, 30}, {Int("dim", 1)}, 4},
+      {"aten.softmax.int", {2, 0, 5}, {Int("dim", 1)}, 3},
       {"aten._softmax.default",
        {4, 1},
        {Int("dim", 1), Bool("half_to_float", false)},
@@ -101,7 +107,9 @@ TEST(ReduceTest, IsLibTorchs) {
       std::vector<SymExpr> shape;
       size_t count = 1;
       for (int64_t dim : test.dims) {
-        shape.push_back(Sym(absl::StrCat("s", shape.size())));
+        // What is of one element is so in every request.
+        shape.push_back(dim == 1 ? SymExpr(1)
+                                 : Sym(absl::StrCat("s", shape.size())));
         count *= static_cast<size_t>(dim);
       }
       auto values = testing::RandomFloats(count, random);

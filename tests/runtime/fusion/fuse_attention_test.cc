@@ -42,7 +42,9 @@ struct Form {
 
 // Widths: 5 of queries and keys, 16 or 7 of values.
 struct WrittenAttention {
-  WrittenAttention(const Form& form, int64_t value_width) : form(form) {
+  WrittenAttention(const Form& form, int64_t value_width,
+                   int64_t softmax_dim = -1)
+      : form(form) {
     const SymExpr b = Sym("b");
     const auto shape = [&](const SymExpr& rows, const SymExpr& columns) {
       std::vector<SymExpr> dims = {b};
@@ -88,8 +90,8 @@ struct WrittenAttention {
            Float("value", -std::numeric_limits<double>::infinity())},
           scores);
     }
-    x = builder.Node("aten.softmax.int", {Ref("self", x), Int("dim", -1)},
-                     scores);
+    x = builder.Node("aten.softmax.int",
+                     {Ref("self", x), Int("dim", softmax_dim)}, scores);
     if (form.dropout) {
       x = builder.Node("aten.dropout.default",
                        {Ref("input", x), Float("p", 0.5), Bool("train", false)},
@@ -167,6 +169,17 @@ TEST(FuseAttentionTest, WeightsThatAreReadElsewhereStay) {
   EXPECT_THAT(testing::KernelsOf(attention.builder), Contains("softmax"));
   testing::ExpectLibTorchs(attention.builder,
                            attention.Request(2, 4, 6, random), 1e-5f);
+}
+
+TEST(FuseAttentionTest, SoftmaxOverQueriesIsNone) {
+  std::mt19937 random(1);
+  for (const int64_t dim : {-2, 0}) {
+    WrittenAttention attention(
+        {false, true, false, Scale::kMultiply, Mask::kAdd}, 7, dim);
+    EXPECT_THAT(testing::KernelsOf(attention.builder), Contains("softmax"));
+    testing::ExpectLibTorchs(attention.builder,
+                             attention.Request(2, 4, 6, random), 1e-5f);
+  }
 }
 
 TEST(FuseAttentionTest, NothingButMaskedScoresIsNan) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <string>
@@ -149,7 +150,7 @@ TEST(FuseTest, StackThatIsReadElsewhereStays) {
   const models::Graph& graph = dlrm.builder.graph();
   dlrm.builder.Output(graph.nodes[2].outputs[0]);  // the stack
   EXPECT_THAT(testing::KernelsOf(dlrm.builder), Contains("stack"));
-  EXPECT_THAT(testing::KernelsOf(dlrm.builder), Contains("bmm"));
+  EXPECT_THAT(testing::KernelsOf(dlrm.builder), Contains("interaction"));
   ExpectRight(dlrm.builder, dlrm.inputs, 1e-5f);
 }
 
@@ -161,6 +162,225 @@ TEST(FuseTest, ErrorsNameTheTableOfAMergedLookUp) {
   EXPECT_THAT(std::string(result.status().message()),
               ::testing::AllOf(::testing::HasSubstr("table1"),
                                ::testing::HasSubstr("50")));
+}
+
+// What a factorisation machine, attention and products of pairs sum: chains
+// with operands that broadcast, over the last dimensions, others and all.
+TEST(FuseTest, ChainsAreSummedWithoutBeingStored) {
+  SCOPED_TRACE(absl::StrCat("seed ", Seed()));
+  std::mt19937 random(Seed());
+  const std::vector<std::pair<std::vector<int64_t>, bool>> sums = {
+      {{1}, false}, {{1}, true},  {{2}, false}, {{1, 2}, false},
+      {{-1}, true}, {{0}, false}, {{}, false}};
+  for (const auto& [dims, keep] : sums) {
+    // Some sums to a block, one, and parts of one.
+    for (const auto& [steps, width] : std::vector<std::pair<int64_t, int64_t>>{
+             {5, 7}, {26, 16}, {1, 33}, {40, 150}, {3, 2500}, {9, 1}}) {
+      SCOPED_TRACE(absl::StrCat(steps, " × ", width));
+      for (const char* op : {"sum.dim_IntList", "mean.dim"}) {
+        GraphBuilder builder;
+        const SymExpr b = Sym("b");
+        const GraphBuilder::Result like = {DType::kFloat32, {b, steps, width}};
+        const auto x = builder.Input("x", DType::kFloat32, {b, steps, width});
+        const auto w = builder.Input("w", DType::kFloat32, {b, steps, 1});
+        const auto squares =
+            builder.Node("aten.pow.Tensor_Scalar",
+                         {Ref("self", x), Int("exponent", 2)}, like);
+        const auto weighted = builder.Node(
+            "aten.mul.Tensor", {Ref("self", squares), Ref("other", w)}, like);
+        std::vector<SymExpr> result;
+        for (int64_t d = 0; d < 3; ++d) {
+          const bool summed =
+              dims.empty() ||
+              std::any_of(dims.begin(), dims.end(),
+                          [&](int64_t dim) { return (dim + 3) % 3 == d; });
+          if (!summed) result.push_back(like.shape[static_cast<size_t>(d)]);
+          if (summed && keep) result.push_back(1);
+        }
+        builder.Output(builder.Node(
+            absl::StrCat("aten.", op),
+            {Ref("self", weighted), Ints("dim", dims), Bool("keepdim", keep)},
+            {DType::kFloat32, result}));
+        builder.graph().batch_symbol = "b";
+        EXPECT_THAT(
+            testing::KernelsOf(builder),
+            ElementsAre(op[0] == 's' ? "square+mul+sum" : "square+mul+mean"));
+        for (const int64_t batch : {4, 1}) {
+          std::vector<base::Tensor> inputs;
+          inputs.push_back(RandomTensor({batch, steps, width}, random));
+          inputs.push_back(RandomTensor({batch, steps, 1}, random));
+          // Terms of one sign: what cancels leaves the rounding of the others.
+          for (float& each : inputs[1].as<float>()) each = std::abs(each);
+          testing::ExpectLibTorchs(builder, inputs, 2e-5f);
+          // Sums over the batch are no rows of it, and so no part's.
+          if (dims.empty() || dims[0] == 0) continue;
+          testing::ExpectCutsChangeNothing(builder, inputs);
+        }
+      }
+    }
+  }
+}
+
+TEST(FuseTest, ChainsThatAreReadElsewhereAreStored) {
+  std::mt19937 random(Seed());
+  GraphBuilder builder;
+  const SymExpr b = Sym("b");
+  const auto x = builder.Input("x", DType::kFloat32, {b, 6});
+  const auto square = builder.Node("aten.square.default", {Ref("self", x)},
+                                   {DType::kFloat32, {b, 6}});
+  builder.Output(square);
+  builder.Output(builder.Node("aten.sum.dim_IntList",
+                              {Ref("self", square), Ints("dim", {1})},
+                              {DType::kFloat32, {b}}));
+  builder.graph().batch_symbol = "b";
+  EXPECT_THAT(testing::KernelsOf(builder), ElementsAre("square", "sum"));
+  std::vector<base::Tensor> inputs;
+  inputs.push_back(RandomTensor({3, 6}, random));
+  ExpectRight(builder, inputs, 1e-5f);
+}
+
+// The ways in which models write the pairs of an item's vectors.
+enum class Pieces { kFlatCat, kStackedCat, kWhole };
+
+struct Pairs {
+  Pairs(Pieces pieces, bool upper, bool flatten, unsigned seed) {
+    std::mt19937 random(seed);
+    const SymExpr b = Sym("b");
+    const int64_t width = 12;
+    const int64_t block = 20;  // vectors of the second piece
+    const int64_t count = pieces == Pieces::kWhole ? block : block + 1;
+    const auto dense = builder.Input("dense", DType::kFloat32, {b, width});
+    inputs.push_back(RandomTensor({kBatch, width}, random));
+    const auto all = builder.Input("all", DType::kFloat32, {b, block * width});
+    inputs.push_back(RandomTensor({kBatch, block * width}, random));
+    const GraphBuilder::Result like = {DType::kFloat32, {b, count, width}};
+    const auto view = [&](ValueId from, int64_t vectors) {
+      return builder.Node(
+          "aten.view.default",
+          {Ref("self", from), Ints("size", {-1, vectors, width})},
+          {DType::kFloat32, {b, vectors, width}});
+    };
+    ValueId vectors = models::kNoValue;
+    switch (pieces) {
+      case Pieces::kFlatCat:
+        vectors =
+            view(builder.Node("aten.cat.default",
+                              {List("tensors", {dense, all}), Int("dim", 1)},
+                              {DType::kFloat32, {b, count * width}}),
+                 count);
+        break;
+      case Pieces::kStackedCat: {
+        const auto one = builder.Node("aten.unsqueeze.default",
+                                      {Ref("self", dense), Int("dim", 1)},
+                                      {DType::kFloat32, {b, 1, width}});
+        vectors = builder.Node(
+            "aten.cat.default",
+            {List("tensors", {one, view(all, block)}), Int("dim", -2)}, like);
+        break;
+      }
+      case Pieces::kWhole:
+        vectors = view(all, block);
+        break;
+    }
+    const auto turned =
+        builder.Node("aten.transpose.int",
+                     {Ref("self", vectors), Int("dim0", 1), Int("dim1", 2)},
+                     {DType::kFloat32, {b, width, count}});
+    auto products = builder.Node("aten.bmm.default",
+                                 {Ref("self", vectors), Ref("mat2", turned)},
+                                 {DType::kFloat32, {b, count, count}});
+    std::vector<int64_t> rows, columns, places;
+    for (int64_t i = 0; i < count; ++i) {
+      for (int64_t j = 0; j < i; ++j) {
+        rows.push_back(upper ? j : i);
+        columns.push_back(upper ? i : j - count);  // from the end
+        places.push_back(i * count + j);
+      }
+    }
+    const auto pairs = static_cast<int64_t>(rows.size());
+    std::vector<ValueId> indices = {models::kNoValue};
+    if (flatten) {
+      products = builder.Node("aten.flatten.using_ints",
+                              {Ref("self", products), Int("start_dim", 1)},
+                              {DType::kFloat32, {b, count * count}});
+      indices.push_back(builder.Weight<int64_t>("places", {pairs}, places));
+    } else {
+      indices.push_back(builder.Weight<int64_t>("rows", {pairs}, rows));
+      indices.push_back(builder.Weight<int64_t>("columns", {pairs}, columns));
+    }
+    builder.Output(builder.Node(
+        "aten.index.Tensor", {Ref("self", products), List("indices", indices)},
+        {DType::kFloat32, {b, pairs}}));
+    builder.graph().batch_symbol = "b";
+  }
+
+  static constexpr int64_t kBatch = 5;
+  GraphBuilder builder;
+  std::vector<base::Tensor> inputs;
+};
+
+TEST(FuseTest, PairsOfVectorsThatComeInPieces) {
+  for (const auto& [pieces, kernels] :
+       std::vector<std::pair<Pieces, std::vector<std::string>>>{
+           {Pieces::kFlatCat, {"interaction"}},
+           {Pieces::kStackedCat, {"view", "view", "interaction"}},
+           {Pieces::kWhole, {"view", "interaction"}}}) {
+    for (const bool upper : {false, true}) {
+      for (const bool flatten : {false, true}) {
+        Pairs pairs(pieces, upper, flatten, Seed());
+        EXPECT_THAT(testing::KernelsOf(pairs.builder),
+                    ::testing::ElementsAreArray(kernels));
+        ExpectRight(pairs.builder, pairs.inputs, 1e-5f);
+      }
+    }
+  }
+}
+
+TEST(FuseTest, VectorsThatAreReadElsewhereAreReadAsTheyLie) {
+  Pairs pairs(Pieces::kStackedCat, false, false, Seed());
+  const models::Graph& graph = pairs.builder.graph();
+  pairs.builder.Output(graph.nodes[2].outputs[0]);  // the cat
+  EXPECT_THAT(testing::KernelsOf(pairs.builder),
+              ElementsAre("view", "view", "cat", "interaction"));
+  ExpectRight(pairs.builder, pairs.inputs, 1e-5f);
+}
+
+// Columns of products that are flattened otherwise are no pairs.
+TEST(FuseTest, RowsOfProductsAreNoPairs) {
+  std::mt19937 random(Seed());
+  for (const bool block : {false, true}) {
+    GraphBuilder builder;
+    const SymExpr b = Sym("b");
+    const auto x = builder.Input("x", DType::kFloat32, {b, 4});
+    const auto y = builder.Input("y", DType::kFloat32, {b, 4});
+    const auto both = builder.Node("aten.stack.default",
+                                   {List("tensors", {x, y}), Int("dim", 1)},
+                                   {DType::kFloat32, {b, 2, 4}});
+    const auto turned =
+        builder.Node("aten.transpose.int",
+                     {Ref("self", both), Int("dim0", 1), Int("dim1", 2)},
+                     {DType::kFloat32, {b, 4, 2}});
+    const auto products = builder.Node("aten.bmm.default",
+                                       {Ref("self", both), Ref("mat2", turned)},
+                                       {DType::kFloat32, {b, 2, 2}});
+    const auto rows = builder.Node(
+        "aten.view.default", {Ref("self", products), Ints("size", {-1, 2})},
+        {DType::kFloat32, {b * 2, 2}});
+    const auto index = builder.Weight<int64_t>("i", {1}, {1});
+    builder.Output(
+        block ? builder.Node("aten.index.Tensor",
+                             {Ref("self", rows),
+                              List("indices", {models::kNoValue, index})},
+                             {DType::kFloat32, {b * 2, 1}})
+              : builder.Node(
+                    "aten.index_select.default",
+                    {Ref("self", rows), Int("dim", 1), Ref("index", index)},
+                    {DType::kFloat32, {b * 2, 1}}));
+    std::vector<base::Tensor> inputs;
+    inputs.push_back(RandomTensor({3, 4}, random));
+    inputs.push_back(RandomTensor({3, 4}, random));
+    testing::ExpectLibTorchs(builder, inputs, 1e-5f);
+  }
 }
 
 // A look-up whose ids are rows of another's: no group.

@@ -1,0 +1,238 @@
+// Products of an item's vectors with each other → the pairs that are wanted,
+// where the vectors come as blocks of several.
+
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "runtime/fusion/passes.h"
+#include "runtime/fusion/uses.h"
+#include "runtime/node_args.h"
+
+namespace refract::runtime {
+namespace {
+
+using models::Graph;
+
+// Elements of a constant int64 tensor of rank 1; nullopt otherwise.
+std::optional<std::vector<int64_t>> Constant(const Plan& plan, int local) {
+  if (!plan.locals[local].is_constant) return std::nullopt;
+  const Operand& operand = plan.constants[local];
+  if (operand.kind != Operand::Kind::kTensor ||
+      operand.tensor.dtype != base::DType::kInt64 ||
+      operand.tensor.dims.size() != 1) {
+    return std::nullopt;
+  }
+  const auto values = operand.tensor.as<int64_t>();
+  return std::vector<int64_t>(values.begin(), values.end());
+}
+
+class PairMatcher {
+ public:
+  PairMatcher(const Graph& graph, Plan& plan)
+      : graph_(graph),
+        plan_(plan),
+        uses_(plan),
+        dropped_(plan.steps.size(), false) {}
+
+  void Run() {
+    for (size_t i = 0; i < plan_.steps.size(); ++i) Match(static_cast<int>(i));
+    DropSteps(dropped_, plan_);
+  }
+
+ private:
+  // What a step chooses: columns of flattened products, or rows and columns.
+  struct Choice {
+    int products;         // local
+    std::vector<int> at;  // locals: places, or rows and columns
+  };
+
+  std::optional<Choice> ChoiceOf(const Step& step) const {
+    if (step.nodes.size() != 1 || step.outputs[0] == kNoLocal) {
+      return std::nullopt;
+    }
+    const NodeArgs args(graph_.nodes[step.nodes[0]]);
+    const int self = args.OperandOf("self");
+    if (self == kNoOperand) return std::nullopt;
+    const int rank = plan_.locals[step.operands[self]].rank;
+    if (step.op == "aten.index_select.default") {
+      const auto dim = args.IntLiteral("dim");
+      const int index = args.OperandOf("index");
+      if (rank != 2 || index == kNoOperand || (dim != 1 && dim != -1)) {
+        return std::nullopt;
+      }
+      return Choice{step.operands[self], {step.operands[index]}};
+    }
+    if (step.op != "aten.index.Tensor") return std::nullopt;
+    const auto indices = args.OperandsOf("indices");
+    if (!indices || rank < 2 || static_cast<int>(indices->size()) != rank ||
+        indices->front() != kNoOperand || rank > 3) {
+      return std::nullopt;
+    }
+    Choice choice = {step.operands[self], {}};
+    for (size_t i = 1; i < indices->size(); ++i) {
+      if ((*indices)[i] == kNoOperand) return std::nullopt;
+      choice.at.push_back(step.operands[(*indices)[i]]);
+    }
+    return choice;
+  }
+
+  // The places among `count` × `count` products; nullopt when they come with a
+  // request or lie outside.
+  std::optional<std::vector<int64_t>> PlacesOf(const Choice& choice,
+                                               int64_t count) const {
+    std::vector<int64_t> places;
+    const int64_t limit = choice.at.size() == 1 ? count * count : count;
+    for (int local : choice.at) {
+      const auto values = Constant(plan_, local);
+      if (!values || (!places.empty() && values->size() != places.size())) {
+        return std::nullopt;
+      }
+      places.resize(values->size(), 0);
+      for (size_t i = 0; i < values->size(); ++i) {
+        int64_t value = (*values)[i];
+        if (value < 0) value += limit;  // as Python counts
+        if (value < 0 || value >= limit) return std::nullopt;
+        places[i] = places[i] * count + value;
+      }
+    }
+    return places;
+  }
+
+  // The maker of `local` when `reader` alone reads it; -1 otherwise.
+  int OwnProducer(int local, int reader) const {
+    const int step = uses_.producer(local);
+    return step >= 0 && uses_.OnlyReader(local) == reader ? step : -1;
+  }
+
+  void Match(int last) {
+    const auto choice = ChoiceOf(plan_.steps[last]);
+    if (!choice) return;
+    std::vector<int> members;
+    int products = choice->products;
+    int reader = last;
+    if (plan_.locals[products].rank == 2) {
+      const int flatten = OwnProducer(products, last);
+      if (flatten < 0 || plan_.steps[flatten].view == nullptr) return;
+      members.push_back(flatten);
+      products = plan_.steps[flatten].operands[0];
+      reader = flatten;
+    }
+    if (plan_.locals[products].rank != 3) return;
+    const int bmm = OwnProducer(products, reader);
+    if (bmm < 0 || !plan_.steps[bmm].fused) return;
+    const auto* matmul = std::get_if<MatMulOp>(&*plan_.steps[bmm].fused);
+    if (matmul == nullptr || !matmul->batched || !matmul->b_transposed ||
+        matmul->relu || matmul->bias != kNoOperand) {
+      return;
+    }
+    const int vectors = plan_.steps[bmm].operands[matmul->a];
+    if (plan_.steps[bmm].operands[matmul->b] != vectors) return;
+    const auto count = SizeAt(vectors, 1);
+    const auto width = SizeAt(vectors, 2);
+    if (!count || !width || *width < 1) return;
+    if (reader != last && SizeAt(choice->products, 1) != *count * *count) {
+      return;  // another view
+    }
+    auto places = PlacesOf(*choice, *count);
+    if (!places) return;
+    members.push_back(bmm);
+
+    InteractionOp op;
+    std::vector<int> operands;
+    if (!TakeParts(vectors, bmm, *count, *width, op, operands, members)) {
+      op.vectors = {*count};
+      operands = {vectors};
+    }
+    for (size_t i = 0; i < operands.size(); ++i) {
+      op.features.push_back(static_cast<int>(i));
+    }
+    op.places = *std::move(places);
+    Step& step = plan_.steps[last];
+    for (int member : members) {
+      TakeNodes(plan_.steps[member], step);
+      dropped_[member] = true;
+    }
+    step.operands = std::move(operands);
+    step.caller = nullptr;
+    step.guard.reset();
+    step.fused = std::move(op);
+  }
+
+  // Size of a dimension as the graph promises it; nullopt when it does not.
+  std::optional<int64_t> SizeAt(int local, size_t d) const {
+    const models::ValueId id = plan_.locals[local].id;
+    if (id == models::kNoValue) return std::nullopt;
+    const models::Value& value = graph_.value(id);
+    if (!value.has_shape || d >= value.shape.size()) return std::nullopt;
+    return value.shape[d].constant();
+  }
+
+  // Where `vectors` are put together for `bmm` alone, the parts instead.
+  bool TakeParts(int vectors, int bmm, int64_t count, int64_t width,
+                 InteractionOp& op, std::vector<int>& operands,
+                 std::vector<int>& members) const {
+    const auto read_by = [&](int local, int reader) {
+      if (uses_.is_output(local)) return false;
+      for (int other : uses_.readers(local)) {
+        if (other != reader) return false;
+      }
+      return true;
+    };
+    if (!read_by(vectors, bmm)) return false;
+    int maker = uses_.producer(vectors);
+    if (maker < 0) return false;
+    std::vector<int> taken;
+    std::vector<int64_t> parts;
+    // cat of flat vectors → view
+    if (plan_.steps[maker].view != nullptr) {
+      const int flat = plan_.steps[maker].operands[0];
+      if (plan_.locals[flat].rank != 2 || !read_by(flat, maker)) return false;
+      taken.push_back(maker);
+      maker = uses_.producer(flat);
+      if (maker < 0) return false;
+    }
+    const Step& join = plan_.steps[maker];
+    const bool stack = IsKernelOf(join, "aten.stack.default");
+    if (!stack && !IsKernelOf(join, "aten.cat.default")) return false;
+    const int rank = plan_.locals[join.outputs[0]].rank;
+    const NodeArgs args(graph_.nodes[join.nodes[0]]);
+    const auto dim =
+        args.Has("dim") ? args.IntLiteral("dim") : std::optional<int64_t>(0);
+    if (!dim || (*dim != 1 && *dim + rank != 1) || (stack && rank != 3)) {
+      return false;
+    }
+    taken.push_back(maker);
+    for (int local : join.operands) {
+      const auto size = stack ? std::optional<int64_t>(1) : SizeAt(local, 1);
+      const int64_t unit = stack || rank == 3 ? 1 : width;
+      if (!size || *size % unit != 0 || *size == 0 ||
+          plan_.locals[local].dtype != base::DType::kFloat32) {
+        return false;
+      }
+      parts.push_back(*size / unit);
+    }
+    if (std::accumulate(parts.begin(), parts.end(), int64_t{0}) != count) {
+      return false;  // another view
+    }
+    op.vectors = std::move(parts);
+    operands = join.operands;
+    members.insert(members.end(), taken.begin(), taken.end());
+    return true;
+  }
+
+  const Graph& graph_;
+  Plan& plan_;
+  const Uses uses_;
+  std::vector<bool> dropped_;
+};
+
+}  // namespace
+
+void FusePairs(const Graph& graph, Plan& plan) {
+  PairMatcher(graph, plan).Run();
+}
+
+}  // namespace refract::runtime

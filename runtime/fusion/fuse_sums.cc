@@ -1,0 +1,47 @@
+// Element-wise chain → sum that alone reads it, as one step that never stores
+// what is summed.
+
+#include <utility>
+#include <vector>
+
+#include "runtime/fusion/passes.h"
+#include "runtime/fusion/sum_dims.h"
+#include "runtime/fusion/uses.h"
+#include "runtime/node_args.h"
+
+namespace refract::runtime {
+
+void FuseSums(const models::Graph& graph, Plan& plan) {
+  const Uses uses(plan);
+  std::vector<bool> dropped(plan.steps.size(), false);
+  for (size_t i = 0; i < plan.steps.size(); ++i) {
+    Step& step = plan.steps[i];
+    if (step.kernel == nullptr || step.fused || step.nodes.size() != 1 ||
+        step.operands.size() != 1 || step.outputs[0] == kNoLocal) {
+      continue;
+    }
+    const int summed = step.operands[0];
+    const int maker = uses.producer(summed);
+    if (maker < 0 || uses.OnlyReader(summed) != static_cast<int>(i) ||
+        plan.locals[summed].rank < 1) {
+      continue;
+    }
+    Step& from = plan.steps[maker];
+    const ElementChainOp* const chain = ChainOf(from);
+    if (chain == nullptr || chain->outputs.size() != 1 ||
+        chain->outputs[0].is_bool) {
+      continue;
+    }
+    const auto dims = SumDimsOf(NodeArgs(graph.nodes[step.nodes[0]]),
+                                static_cast<size_t>(plan.locals[summed].rank));
+    if (!dims.ok() || !*dims) continue;
+    ChainSumOp op = {*chain, **dims};
+    TakeNodes(from, step);
+    dropped[maker] = true;
+    step.operands = from.operands;
+    step.fused = std::move(op);
+  }
+  DropSteps(dropped, plan);
+}
+
+}  // namespace refract::runtime

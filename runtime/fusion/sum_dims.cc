@@ -1,0 +1,49 @@
+#include "runtime/fusion/sum_dims.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "runtime/dims.h"
+
+namespace refract::runtime {
+
+absl::StatusOr<std::optional<SumDims>> SumDimsOf(const NodeArgs& args,
+                                                 size_t rank) {
+  const absl::string_view op = args.node().op;
+  SumDims result;
+  result.mean = op == "aten.mean.dim" || op == "aten.mean.default";
+  if (!result.mean && op != "aten.sum.dim_IntList" &&
+      op != "aten.sum.default") {
+    return std::nullopt;
+  }
+  const auto keep = args.Has("keepdim") ? args.BoolLiteral("keepdim")
+                                        : std::optional<bool>(false);
+  if (!keep || args.Has("dtype")) return std::nullopt;
+  result.keep = *keep;
+  // No dimension, or none named, means all of them.
+  std::vector<bool> summed(rank, true);
+  if (args.Has("dim")) {
+    const auto dims = args.Ints("dim");
+    if (!dims) return std::nullopt;
+    if (!dims->empty()) summed.assign(rank, false);
+    for (const IntSource& dim : *dims) {
+      if (!dim.is_literal()) return std::nullopt;
+      REFRACT_ASSIGN_OR_RETURN(const size_t d, WrapDim(dim.literal, rank));
+      if (summed[d]) return std::nullopt;  // LibTorch has a message for that
+      summed[d] = true;
+    }
+  }
+  result.first = static_cast<size_t>(
+      std::find(summed.begin(), summed.end(), true) - summed.begin());
+  const auto count =
+      static_cast<size_t>(std::count(summed.begin(), summed.end(), true));
+  result.last = result.first + count - 1;
+  // With others between them they are left to LibTorch.
+  for (size_t d = result.first; d <= result.last; ++d) {
+    if (!summed[d]) return std::nullopt;
+  }
+  return result;
+}
+
+}  // namespace refract::runtime
