@@ -1,19 +1,27 @@
 """Makes what `bench_runtime models` reads: the zoo's models in every form.
 
     python -m bench.runtime.prepare --refract build/release/bin/refract \
-        --out DIR [--aoti]
+        --out DIR [--aoti] [--cases MODULE]
 
 Per model DIR/NAME holds NAME.pt2, NAME.pt (frozen TorchScript, tables inside),
 inputs of each batch and, with --aoti, NAME.aoti.pt2, compiled by AOTInductor
 with max-autotune off and weights frozen (needs g++; minutes). DIR/repo is the
 repository that refract reads.
+
+--cases takes other models: those in MODULE.CASES, which are as
+tests/models/survey/case.py says. bench.runtime.libraries has published libraries'
+at the sizes of Criteo's fields.
 """
 
 import argparse
+import copy
+import importlib
 import pathlib
+import shutil
 import subprocess
 import sys
 
+SEED = 1
 MODELS = ["dlrm", "dlrm_dcnv2", "wide_deep", "deepfm", "din", "two_tower"]
 
 
@@ -33,6 +41,55 @@ def compile_package(source, target):
     )
 
 
+def export_case(case, folder, batches):
+    """Writes NAME.pt2, NAME.pt and the inputs of a case of the survey."""
+    import torch
+    from torch.fx.experimental import _config as shape_config
+
+    from tests.models.survey import forms
+
+    shutil.rmtree(folder, ignore_errors=True)
+    # Without the assumption that no batch is 1.
+    with shape_config.patch(backed_size_oblivious=True):
+        files = forms.export(case, "pt2", folder, batches, SEED)
+    torch.manual_seed(SEED)
+    module = forms.quietly(case.build).eval()
+    forms.scramble(module)
+    example = case.inputs(2, torch.Generator().manual_seed(SEED))
+    traced = forms.quietly(
+        torch.jit.trace, module, copy.deepcopy(example),
+        check_trace=False, strict=False,
+    )  # fmt: skip
+    frozen = forms.quietly(torch.jit.freeze, traced)
+    torch.jit.save(frozen, str(folder / f"{case.name}.pt"))
+    for batch, request in files.requests.items():
+        request.rename(folder / f"batch{batch}.safetensors")
+    # Last: a folder that has it is complete.
+    files.model.rename(folder / f"{case.name}.pt2")
+
+
+def prepare_cases(options, batches):
+    for case in importlib.import_module(options.cases).CASES:
+        folder = options.out / case.name
+        source = folder / f"{case.name}.pt2"
+        if not source.exists():
+            export_case(case, folder, batches)
+            add_to_repository(options, case.name, source)
+        if options.aoti and not (folder / f"{case.name}.aoti.pt2").exists():
+            compile_package(source, folder / f"{case.name}.aoti.pt2")
+        print(case.name, flush=True)
+
+
+def add_to_repository(options, name, source):
+    subprocess.run(
+        [
+            options.refract, "import", source,
+            "--repo", options.out / "repo", "--name", name,
+        ],
+        check=True,
+    )  # fmt: skip
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--refract", type=pathlib.Path, required=True)
@@ -41,7 +98,11 @@ def main():
     parser.add_argument("--batches", default="1,64")
     parser.add_argument("--tables-gib", default="0.25")
     parser.add_argument("--aoti", action="store_true")
+    parser.add_argument("--cases", metavar="MODULE", help="instead of the zoo")
     options = parser.parse_args()
+    if options.cases:
+        batches = [int(batch) for batch in options.batches.split(",")]
+        return prepare_cases(options, batches)
     for name in options.models.split(","):
         folder = options.out / name
         source = folder / f"{name}.pt2"
@@ -50,13 +111,7 @@ def main():
                 "-m", "models.zoo.export", "--model", name, "--out", folder,
                 "--tables-gib", options.tables_gib, "--tables-inside",
             )
-            subprocess.run(
-                [
-                    options.refract, "import", source,
-                    "--repo", options.out / "repo", "--name", name,
-                ],
-                check=True,
-            )
+            add_to_repository(options, name, source)
         for batch in options.batches.split(","):
             inputs = folder / f"batch{batch}.safetensors"
             if not inputs.exists():
