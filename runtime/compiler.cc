@@ -17,6 +17,7 @@
 #include "runtime/fusion/lower.h"
 #include "runtime/fusion/passes.h"
 #include "runtime/liveness.h"
+#include "runtime/node_key.h"
 
 namespace refract::runtime {
 namespace {
@@ -230,6 +231,7 @@ class Compiler {
     for (ValueId output : node.outputs) {
       used.push_back(output != models::kNoValue && read_[output]);
     }
+    if (IsMadeBefore(node, id, used)) return absl::OkStatus();
     const KernelRequest request = {graph_, args, operands, used,
                                    options_.config};
     REFRACT_RETURN_IF_ERROR(Choose(request, all_dense, step));
@@ -242,6 +244,30 @@ class Compiler {
     }
     plan_.steps.push_back(std::move(step));
     return absl::OkStatus();
+  }
+
+  // Whether a step gives what `node` wants already: models ask for a column, or
+  // a row of a table, as often as they use it. What another device runs is told
+  // by node (Target).
+  bool IsMadeBefore(const Node& node, NodeId id,
+                    const std::vector<bool>& used) {
+    if (target_ != Target::kCpu) return false;
+    const std::string key =
+        NodeKey(node, [this](ValueId value) { return local_of_.at(value); });
+    if (key.empty()) return false;
+    const auto [found, is_new] =
+        made_.try_emplace(key, static_cast<int>(plan_.steps.size()));
+    if (is_new) return false;
+    Step& step = plan_.steps[found->second];
+    if (step.outputs.size() != used.size()) return false;
+    for (size_t i = 0; i < used.size(); ++i) {
+      if (used[i] && step.outputs[i] == kNoLocal) return false;
+    }
+    for (size_t i = 0; i < used.size(); ++i) {
+      if (used[i]) local_of_[node.outputs[i]] = step.outputs[i];
+    }
+    step.nodes.push_back(id);
+    return true;
   }
 
   absl::Status Choose(const KernelRequest& request, bool all_dense,
@@ -533,7 +559,8 @@ class Compiler {
   const Target target_;
   Plan plan_;
   absl::flat_hash_map<ValueId, int> local_of_;
-  std::vector<bool> read_;  // per graph value
+  absl::flat_hash_map<std::string, int> made_;  // NodeKey → step
+  std::vector<bool> read_;                      // per graph value
   std::vector<Folded> folded_;
 };
 

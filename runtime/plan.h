@@ -44,7 +44,8 @@ struct Local {
 // One node, or several that are computed as one. Exactly one of the four is
 // set.
 struct Step {
-  // Of the graph, ascending: what this step stands for.
+  // Of the graph, ascending: what this step stands for. Nodes that ask for the
+  // same are one step.
   std::vector<models::NodeId> nodes;
   std::string node;  // for errors and logs
   std::string op;

@@ -8,8 +8,8 @@
 
 namespace refract::runtime::cpu {
 
-// aten.cat.default, aten.hstack.default and aten.stack.default over tensors of one
-// dtype and rank:
+// aten.cat.default, aten.hstack.default and aten.stack.default over tensors of
+// one dtype and rank:
 //   out[…, start_t + i, …] = tensors[t][…, i, …],  start_t = sizes before t
 // Any dtype, bit for bit. Sizes that differ in another dimension are
 // InvalidArgument. Null when `request` is something else: mixed dtypes, which

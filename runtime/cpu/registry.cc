@@ -1,6 +1,7 @@
 #include <memory>
 
 #include "base/status_macros.h"
+#include "runtime/cpu/cast.h"
 #include "runtime/cpu/cat.h"
 #include "runtime/cpu/dense/attention.h"
 #include "runtime/cpu/dense/einsum.h"
@@ -18,10 +19,10 @@ absl::StatusOr<std::unique_ptr<const Kernel>> CreateCpuKernel(
     const KernelRequest& request) {
   for (const auto create :
        {&cpu::CreateEmbeddingKernel, &cpu::CreateEmbeddingBagKernel,
-        &cpu::CreateCopyKernel, &cpu::CreateCatKernel, &cpu::CreateTakeKernel,
-        &cpu::CreateReduceKernel, &cpu::CreateAttentionKernel,
-        &cpu::CreateEinsumKernel, &cpu::CreateIntegerKernel,
-        &cpu::CreateRangeKernel}) {
+        &cpu::CreateCopyKernel, &cpu::CreateCastKernel, &cpu::CreateCatKernel,
+        &cpu::CreateTakeKernel, &cpu::CreateReduceKernel,
+        &cpu::CreateAttentionKernel, &cpu::CreateEinsumKernel,
+        &cpu::CreateIntegerKernel, &cpu::CreateRangeKernel}) {
     REFRACT_ASSIGN_OR_RETURN(std::unique_ptr<const Kernel> kernel,
                              create(request));
     if (kernel != nullptr) return kernel;

@@ -16,8 +16,8 @@ void FuseSums(const models::Graph& graph, Plan& plan) {
   std::vector<bool> dropped(plan.steps.size(), false);
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     Step& step = plan.steps[i];
-    if (step.kernel == nullptr || step.fused || step.nodes.size() != 1 ||
-        step.operands.size() != 1 || step.outputs[0] == kNoLocal) {
+    if (step.kernel == nullptr || step.fused || step.operands.size() != 1 ||
+        step.outputs[0] == kNoLocal) {
       continue;
     }
     const int summed = step.operands[0];

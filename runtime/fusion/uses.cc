@@ -38,7 +38,7 @@ bool SameShape(const models::Graph& graph, const Plan& plan, int a, int b) {
 }
 
 bool IsKernelOf(const Step& step, absl::string_view op) {
-  return step.kernel != nullptr && step.nodes.size() == 1 && step.op == op;
+  return step.kernel != nullptr && !step.fused && step.op == op;
 }
 
 ElementChainOp ChainAfter(const Step& reader, int result,

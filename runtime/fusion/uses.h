@@ -37,7 +37,8 @@ const ElementChainOp* ChainOf(const Step& step);
 // Whether the graph says that both have the same shape.
 bool SameShape(const models::Graph& graph, const Plan& plan, int a, int b);
 
-// A step that is one node `op`, computed by a kernel of its own.
+// A step that is `op`, computed by a kernel of its own: nodes[0] is such a
+// node, and the others, if any, ask for the same.
 bool IsKernelOf(const Step& step, absl::string_view op);
 
 // `reader`'s chain, with `result` given to it instead of read, for a step that

@@ -432,6 +432,76 @@ TEST(CatTest, JoinsLikeLibTorch) {
       HasSubstr("tensor 1 is [4, 2]"));
 }
 
+TEST(CastTest, ConvertsLikeLibTorch) {
+  const std::vector<float> floats = {0.0f,
+                                     -0.0f,
+                                     0.5f,
+                                     -0.5f,
+                                     1.0f,
+                                     -1.5f,
+                                     2.999f,
+                                     1e-30f,
+                                     123456.7f,
+                                     2147483648.0f,
+                                     -2147483648.0f,
+                                     -2147483904.0f,
+                                     1e18f,
+                                     1e20f,
+                                     -1e20f,
+                                     std::numeric_limits<float>::infinity(),
+                                     -std::numeric_limits<float>::infinity(),
+                                     std::numeric_limits<float>::quiet_NaN(),
+                                     3.4e38f};
+  const std::vector<int64_t> integers = {0,
+                                         1,
+                                         -1,
+                                         7,
+                                         255,
+                                         256,
+                                         int64_t{1} << 31,
+                                         -(int64_t{1} << 31) - 1,
+                                         (int64_t{1} << 24) + 1,
+                                         int64_t{1} << 40,
+                                         std::numeric_limits<int64_t>::max(),
+                                         std::numeric_limits<int64_t>::min()};
+  const DType dtypes[] = {DType::kBool, DType::kInt32, DType::kInt64,
+                          DType::kFloat32};
+  const auto tensor_of = [&](DType dtype) {
+    if (dtype == DType::kFloat32) {
+      return MakeTensor<float>({static_cast<int64_t>(floats.size())}, floats);
+    }
+    const auto count = static_cast<int64_t>(integers.size());
+    if (dtype == DType::kInt64) return MakeTensor<int64_t>({count}, integers);
+    base::Tensor tensor = Must(base::Tensor::Allocate(dtype, {count}));
+    for (size_t i = 0; i < integers.size(); ++i) {
+      if (dtype == DType::kInt32) {
+        tensor.as<int32_t>()[i] = static_cast<int32_t>(integers[i]);
+      } else {
+        tensor.data()[i] = std::byte{i % 3 == 0};
+      }
+    }
+    return tensor;
+  };
+  for (const DType from : dtypes) {
+    for (const DType to : dtypes) {
+      if (from == to) continue;
+      SCOPED_TRACE(absl::StrCat(base::Name(from), " to ", base::Name(to)));
+      std::vector<base::Tensor> in;
+      in.push_back(tensor_of(from));
+      for (const bool copies : {false, true}) {
+        OneNode node(copies ? "aten._to_copy.default" : "aten.to.dtype", in,
+                     [&](const Ids& ids) {
+                       return std::vector<NamedArgument>{
+                           Ref("self", ids[0]), NamedArgument{"dtype", to}};
+                     });
+        const ValueId out = node.builder.graph().nodes[0].outputs[0];
+        node.builder.graph().values[out].dtype = to;
+        ExpectLikeLibTorch(node, in);
+      }
+    }
+  }
+}
+
 TEST(ElementwiseTest, IsBitIdenticalToLibTorch) {
   const unsigned seed = std::random_device()();
   SCOPED_TRACE(absl::StrCat("seed ", seed));

@@ -22,6 +22,7 @@ using models::ValueId;
 using testing::Bool;
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using testing::Float;
 using testing::GraphBuilder;
 using testing::Int;
 using testing::Ints;
@@ -219,6 +220,51 @@ TEST(FuseTest, ChainsAreSummedWithoutBeingStored) {
       }
     }
   }
+}
+
+// Models slice the columns of one matrix wherever they use them.
+TEST(FuseTest, WhatIsAskedForTwiceIsMadeOnce) {
+  std::mt19937 random(Seed());
+  GraphBuilder builder;
+  const SymExpr b = Sym("b");
+  const auto x = builder.Input("x", DType::kFloat32, {b, 4});
+  const auto table = builder.Weight<float>("t", {3, 2}, {0, 1, 2, 3, 4, 5});
+  const auto row = [&](int64_t column) {
+    const auto one =
+        builder.Node("aten.slice.Tensor",
+                     {Ref("self", x), Int("dim", 1), Int("start", column),
+                      Int("end", column + 1)},
+                     {DType::kFloat32, {b, 1}});
+    const auto ids = builder.Node("aten.to.dtype",
+                                  {Ref("self", one), {"dtype", DType::kInt64}},
+                                  {DType::kInt64, {b, 1}});
+    return builder.Node("aten.embedding.default",
+                        {Ref("weight", table), Ref("indices", ids)},
+                        {DType::kFloat32, {b, 1, 2}});
+  };
+  const auto scaled = [&](ValueId rows, double factor) {
+    return builder.Node("aten.mul.Tensor",
+                        {Ref("self", rows), Float("other", factor)},
+                        {DType::kFloat32, {b, 1, 2}});
+  };
+  const auto first = row(1);
+  const auto again = row(1);
+  const auto other = row(2);
+  builder.Output(first);
+  builder.Output(again);  // another place for the same
+  builder.Output(builder.Node("aten.add.Tensor",
+                              {Ref("self", again), Ref("other", other)},
+                              {DType::kFloat32, {b, 1, 2}}));
+  builder.Output(scaled(first, 0.0));
+  builder.Output(scaled(first, -0.0));  // not the same
+  builder.graph().batch_symbol = "b";
+  EXPECT_THAT(testing::KernelsOf(builder),
+              ElementsAre("slice", "cast", "slice", "cast", "look_ups/2", "add",
+                          "mul", "mul"));
+  std::vector<base::Tensor> inputs;
+  inputs.push_back(
+      testing::MakeTensor<float>({3, 4}, {0, 1, 2, 0, 0, 2, 0, 0, 0, 0, 1, 0}));
+  ExpectRight(builder, inputs, 0);
 }
 
 TEST(FuseTest, ChainsThatAreReadElsewhereAreStored) {
