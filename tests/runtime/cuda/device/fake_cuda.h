@@ -44,8 +44,10 @@ struct FakeCuda {
   // What a product takes, by the place of its algorithm in the heuristics'
   // list, which has as many; cudaErrorNotSupported's cuBLASLt twin where < 0.
   std::vector<float> algorithm_ms = {1.0f};
-  // How often each was launched.
+  // How often each was launched. The first launch of one takes so much longer:
+  // it loads code.
   std::vector<int> algorithm_runs;
+  float load_ms = 0;
   // What a launch takes the CPU: products that are not replayed take as long,
   // at least.
   float launch_ms = 0;

@@ -97,6 +97,20 @@ TEST_F(GemmTest, TrialsEnd) {
   }
 }
 
+// Code is loaded once: what that takes leaves the rounds their time.
+TEST_F(GemmTest, LoadingCodeEndsNoTrial) {
+  int replays[2];
+  for (bool loads : {false, true}) {
+    Reset();
+    TheFakeCuda().algorithm_ms = std::vector<float>(8, 0.002f);
+    TheFakeCuda().load_ms = loads ? kTrialMs : 0;
+    GemmCache cache;
+    ASSERT_TRUE(cache.Prepare(Shape(), kWorkspace, true).ok());
+    replays[loads ? 1 : 0] = TheFakeCuda().graph_launches;
+  }
+  EXPECT_EQ(replays[0], replays[1]);
+}
+
 TEST_F(GemmTest, LaunchesOneByOneAreTimedWhereNothingCanBeCaptured) {
   for (const char* call : {"cudaStreamBeginCapture", "cudaStreamEndCapture",
                            "cudaGraphInstantiate", "cudaGraphUpload"}) {
