@@ -74,6 +74,8 @@ bool MayTakePlace(size_t model, absl::Span<const PlaceHolder> models,
     if (models[i].asks) kept += std::max(0, own - models[i].taken);
     others_may_come |= !models[i].asks;
   }
+  // Of more models than that, not each has one that is its own.
+  kept = std::min(kept, places / 2);
   return taken + kept + (others_may_come ? 1 : 0) < places;
 }
 

@@ -265,10 +265,10 @@ class Scheduler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PlanLoad(size_t model, absl::Time now, Actions& actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Models whose weights are to go for those of `model`, whose turn it is, as
-  // soon as nothing of them is in the works: until then they begin nothing, or
+  // Whether nothing but the room for its weights keeps a model, whose turn it
+  // is, from coming in. Models that are to go for it then begin nothing more:
   // one that always has something in the works would keep its place for ever.
-  std::vector<size_t> ToMakeRoomFor(size_t model, absl::Time now) const
+  bool WaitsForRoom(size_t model, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Per model, whether its weights may go: now, or once nothing of it is in the
   // works.

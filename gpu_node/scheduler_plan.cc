@@ -161,7 +161,10 @@ void Scheduler::Assign(int index, absl::Time now, Actions& actions) {
   if (!free) return;
   absl::InlinedVector<size_t, 8> order;
   for (size_t i = 0; i < models_.size(); ++i) {
-    if (models_[i].has_work()) order.push_back(i);
+    // One whose load has failed has none while it is tried again.
+    if (models_[i].has_work() || !models_[i].load_error.ok()) {
+      order.push_back(i);
+    }
   }
   // Whose weights are to come in is a matter of shares: each copy is paid for.
   // Those that are in go first while they ask for little, but not for ever: on
@@ -180,27 +183,30 @@ void Scheduler::Assign(int index, absl::Time now, Actions& actions) {
     return of_a != of_b ? of_a < of_b : shares_.Before(a, b);
   });
   bool owed_is_held = false;
+  bool room_is_wanted = false;
   std::vector<size_t> make_room;
   for (const size_t model : order) {
-    if (std::find(make_room.begin(), make_room.end(), model) !=
-        make_room.end()) {
+    const bool out = residents_.state(model) == ResidentSet::State::kOut;
+    // One that comes in now would take the room of the one whose turn it is:
+    // small ones, one after the other, for ever.
+    if (room_is_wanted && (out || std::find(make_room.begin(), make_room.end(),
+                                            model) != make_room.end())) {
       continue;
     }
     if (AssignFrom(model, index, busy, now, &owed_is_held, actions)) return;
-    if (make_room.empty()) make_room = ToMakeRoomFor(model, now);
+    if (room_is_wanted || !WaitsForRoom(model, now)) continue;
+    room_is_wanted = true;
+    make_room = residents_.PlanLoad(model, MayGo(false))
+                    .value_or(std::vector<size_t>());
   }
 }
 
-std::vector<size_t> Scheduler::ToMakeRoomFor(size_t index,
-                                             absl::Time now) const {
+bool Scheduler::WaitsForRoom(size_t index, absl::Time now) const {
   const Model& model = models_[index];
-  if (loading_ || !model.has_work() || AtOwnLimit(model) ||
-      residents_.state(index) != ResidentSet::State::kOut ||
-      model.load_again > now) {
-    return {};
-  }
-  return residents_.PlanLoad(index, MayGo(false))
-      .value_or(std::vector<size_t>());
+  return !loading_ && (model.has_work() || !model.load_error.ok()) &&
+         !AtOwnLimit(model) &&
+         residents_.state(index) == ResidentSet::State::kOut &&
+         model.load_again <= now;
 }
 
 std::vector<bool> Scheduler::MayGo(bool at_once) const {

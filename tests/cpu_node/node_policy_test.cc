@@ -228,13 +228,26 @@ TEST(MayTakePlaceTest, OneIsKeptForModelsThatDoNotAskYet) {
 }
 
 TEST(MayTakePlaceTest, EveryModelOfManyHasOne) {
-  std::vector<PlaceHolder> models(100, {.asks = true});
-  EXPECT_GE(MostOf(7, models), 1);
-  models.assign(60, {.asks = true});
-  EXPECT_EQ(MostOf(7, models), 64 - 59);
-  for (PlaceHolder& holder : models) holder.taken = 1;
+  std::vector<PlaceHolder> models(60, {.taken = 1, .asks = true});
   models[0].taken = 0;
   EXPECT_EQ(MostOf(0, models), 5);
+}
+
+// However many ask now and then, one that asks for more is not left with fewer
+// than half of the places.
+TEST(MayTakePlaceTest, HalfOfThePlacesAreKeptAtMost) {
+  for (const size_t count : {33, 60, 64, 100, 200}) {
+    const std::vector<PlaceHolder> models(count, {.asks = true});
+    EXPECT_EQ(MostOf(7, models), 32) << count;
+  }
+  std::vector<PlaceHolder> models(200, {.asks = true});
+  models[7].taken = 32;
+  for (size_t other = 100; other < 132; ++other) {
+    EXPECT_EQ(MostOf(other, models), 1);
+    models[other].taken = 1;
+  }
+  EXPECT_EQ(MostOf(0, models), 0);
+  EXPECT_EQ(MostOf(0, std::vector<PlaceHolder>(3, {.asks = true}), 1), 1);
 }
 
 }  // namespace

@@ -129,6 +129,49 @@ TEST(SchedulerFaultsTest, SoDoesOneThatAsksForLittleOnManyInstances) {
             Standings::kBurst + 2 * FairShare::kCredit + Ms(17 + 500 + 17));
 }
 
+TEST(SchedulerFaultsTest, ALargeModelComesInBesideSmallOnesThatComeAndGo) {
+  // Four of the six small ones fit, or the large one.
+  FakeDevice::Options options = Fixed(Ms(10), 2);
+  options.traits.weight_memory = 400;
+  options.traits.load_bytes_per_s = 1000;
+  options.weight_bytes = {100, 100, 100, 100, 100, 100, 400};
+  std::vector<ScheduledModel> models;
+  for (const size_t bytes : options.weight_bytes) {
+    models.push_back(Model(std::to_string(bytes), Ms(10)));
+    models.back().weight_bytes = bytes;
+  }
+  Simulation sim(options, models);
+  size_t large = 0;
+  for (int i = 0; i < 1000; ++i) {
+    for (size_t model = 0; model < 6; ++model) sim.Submit({.model = model});
+    if (i == 300) large = sim.Submit({.model = 6});
+    sim.RunUntil(Ms(10) * (i + 1));
+  }
+  ASSERT_EQ(sim.outcomes()[large].answers, 1);
+  // Until it is its turn, a small one that is coming in and is executed, what
+  // else executes, its own copy and execution.
+  EXPECT_LE(sim.outcomes()[large].latency,
+            2 * FairShare::kCredit + Ms(100 + 10 + 10 + 400 + 10));
+  EXPECT_THAT(sim.device().violations(), IsEmpty());
+}
+
+TEST(SchedulerFaultsTest, AFailedLoadIsTriedAgainBesideABusyModel) {
+  FakeDevice::Options options = SmallMemory();
+  options.traits.instances = 2;
+  options.execute = [n = 0](const Batch&) mutable { return Ms(13 + n++ % 5); };
+  Simulation sim(options, ThreeModels());
+  sim.device().FailLoads(1);
+  sim.Submit({.model = 2});
+  sim.RunUntil(Ms(1));
+  // Takes the room meanwhile, and always has something in the works.
+  for (int i = 0; i < 200; ++i) {
+    for (int k = 0; k < 4; ++k) sim.Submit({.model = 1});
+    sim.RunUntil(Ms(10) * (i + 1));
+  }
+  EXPECT_EQ(sim.scheduler().ModelReady(2), absl::OkStatus());
+  EXPECT_THAT(sim.device().violations(), IsEmpty());
+}
+
 TEST(SchedulerFaultsTest, AFailedLoadIsToldAndTriedAgain) {
   Simulation sim(SmallMemory(), ThreeModels());
   int changes = 0;
