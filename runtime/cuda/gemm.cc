@@ -145,7 +145,7 @@ GemmCache::GemmCache(Candidates candidates) : candidates_(candidates) {}
 GemmCache::~GemmCache() { Clear(); }
 
 void GemmCache::Clear() {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(trial_mutex_, mutex_);
   plans_.clear();
   unmeasured_.clear();
   if (handle_ != nullptr) cublasLtDestroy(handle_);
@@ -226,14 +226,25 @@ Status GemmCache::FindCandidates(const GemmShape& shape,
   return {};
 }
 
+bool GemmCache::Knows(const GemmShape& shape, int64_t workspace_bytes,
+                      bool measure) const {
+  const auto known = plans_.find(shape);
+  return known != plans_.end() &&
+         known->second->workspace_bytes <= workspace_bytes &&
+         (known->second->measured || !measure);
+}
+
 Status GemmCache::Prepare(const GemmShape& shape, int64_t workspace_bytes,
                           bool measure) {
-  const std::lock_guard lock(mutex_);
-  const auto known = plans_.find(shape);
-  if (known != plans_.end() &&
-      known->second->workspace_bytes <= workspace_bytes &&
-      (known->second->measured || !measure)) {
-    return {};
+  std::unique_lock lock(mutex_);
+  if (Knows(shape, workspace_bytes, measure)) return {};
+  std::unique_lock<std::mutex> trial;
+  if (measure) {
+    lock.unlock();
+    trial = std::unique_lock(trial_mutex_);
+    lock.lock();
+    // The trial that this one waited for may have been the same.
+    if (Knows(shape, workspace_bytes, measure)) return {};
   }
   cublasLtHandle_t handle;
   REFRACT_CUDA_RETURN_IF_ERROR(Handle(&handle));
@@ -249,6 +260,7 @@ Status GemmCache::Prepare(const GemmShape& shape, int64_t workspace_bytes,
   };
   take(candidates.front());
   if (measure) {
+    lock.unlock();
     const Result<std::optional<int>> fastest = FastestCandidate(
         shape, workspace_bytes, static_cast<int>(candidates.size()),
         [&](int i, const GemmCall& call, cudaStream_t stream) {
@@ -261,8 +273,10 @@ Status GemmCache::Prepare(const GemmShape& shape, int64_t workspace_bytes,
     } else if (candidates_ != Candidates::kCublasLt) {
       take({{}, 0, OwnFallback(shape)});
     }
+    lock.lock();
   }
   plan->measured = measure;
+  const auto known = plans_.find(shape);
   if (known != plans_.end() && !known->second->measured) {
     unmeasured_.erase(std::find_if(
         unmeasured_.begin(), unmeasured_.end(), [&](const GemmShape& other) {

@@ -41,7 +41,8 @@ class GemmCache {
   // A few kilobytes of the host's memory each.
   static constexpr size_t kMaxUnmeasured = 4096;
 
-  // What was measured is not taken back.
+  // What was measured is not taken back. Others' launches do not wait for what
+  // is measured, other measurements do.
   Status Prepare(const GemmShape& shape, int64_t workspace_bytes, bool measure);
   // FailedPrecondition for a shape that was not prepared. May be captured.
   // `start` counts for kernels of our own.
@@ -56,14 +57,18 @@ class GemmCache {
   struct Candidate;
 
   // All with mutex_ held.
+  bool Knows(const GemmShape& shape, int64_t workspace_bytes,
+             bool measure) const;
   Status Handle(cublasLtContext** handle);
   Status FindCandidates(const GemmShape& shape, int64_t workspace_bytes,
                         const Plan& plan, std::vector<Candidate>* candidates);
+  // Also without, of a plan that nobody else has.
   static Status LaunchPlan(cublasLtContext* handle, const Plan& plan,
                            const GemmCall& call, cudaStream_t stream,
                            Start start);
 
   const Candidates candidates_;
+  std::mutex trial_mutex_;  // before mutex_
   std::mutex mutex_;
   cublasLtContext* handle_ = nullptr;
   std::map<GemmShape, std::unique_ptr<const Plan>> plans_;

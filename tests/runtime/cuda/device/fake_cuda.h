@@ -8,6 +8,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,8 @@ struct FakeCuda {
   // it loads code.
   std::vector<int> algorithm_runs;
   float load_ms = 0;
+  // Called by the next launch of one.
+  std::function<void()> at_product;
   // What a launch takes the CPU: products that are not replayed take as long,
   // at least.
   float launch_ms = 0;

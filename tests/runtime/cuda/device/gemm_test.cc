@@ -5,7 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <future>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "runtime/cuda/gemm_trial.h"
@@ -109,6 +113,29 @@ TEST_F(GemmTest, LoadingCodeEndsNoTrial) {
     replays[loads ? 1 : 0] = TheFakeCuda().graph_launches;
   }
   EXPECT_EQ(replays[0], replays[1]);
+}
+
+// A model that is loaded does not keep those that are served.
+TEST_F(GemmTest, LaunchesDoNotWaitForATrial) {
+  TheFakeCuda().algorithm_ms = {0.5f, 0.25f};
+  GemmCache cache;
+  std::thread server;
+  bool answered = false;
+  TheFakeCuda().at_product = [&] {
+    std::promise<Code> code;
+    auto answer = code.get_future();
+    server = std::thread([&cache, code = std::move(code)]() mutable {
+      const GemmCall unknown{.shape = Shape(5)};
+      code.set_value(cache.Launch(unknown, nullptr, Start::kAfter).code());
+    });
+    answered = answer.wait_for(std::chrono::seconds(30)) ==
+                   std::future_status::ready &&
+               answer.get() == Code::kFailedPrecondition;
+  };
+  EXPECT_TRUE(cache.Prepare(Shape(), kWorkspace, true).ok());
+  ASSERT_TRUE(server.joinable()) << "nothing was tried";
+  server.join();
+  EXPECT_TRUE(answered);
 }
 
 TEST_F(GemmTest, LaunchesOneByOneAreTimedWhereNothingCanBeCaptured) {
