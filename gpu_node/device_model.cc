@@ -77,7 +77,7 @@ absl::Status WithinMemory(absl::FunctionRef<absl::Status()> work) {
   try {
     return work();
   } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("no memory to read the request");
+    return absl::ResourceExhaustedError("no memory for the request");
   }
 }
 
@@ -206,23 +206,28 @@ absl::Status DeviceModel::Decode(const transport::ServerCall& call,
 
 absl::Status DeviceModel::Read(const transport::ServerCall& call,
                                Inputs& inputs) const {
-  REFRACT_RETURN_IF_ERROR(Decode(call, inputs));
-  if (!call.settled()) {
-    inputs.views =
-        inputs.stable.emplace(inputs.views, sizes_depend_on_data_).views();
-  }
-  return absl::OkStatus();
+  return WithinMemory([&]() -> absl::Status {
+    REFRACT_RETURN_IF_ERROR(Decode(call, inputs));
+    if (!call.settled()) {
+      inputs.views =
+          inputs.stable.emplace(inputs.views, sizes_depend_on_data_).views();
+    }
+    return absl::OkStatus();
+  });
 }
 
 absl::StatusOr<transport::OutgoingMessage> DeviceModel::Answer(
     transport::ServerCall& call,
     absl::Span<const base::TensorView> outputs) const {
-  runtime::wire::EncoderPool::Lease encoder = encoders_.Acquire();
-  REFRACT_ASSIGN_OR_RETURN(const absl::Span<const base::TensorSpec> tensors,
-                           encoder->Prepare(outputs));
-  REFRACT_ASSIGN_OR_RETURN(transport::OutgoingMessage reply,
-                           call.AllocateReply(tensors));
-  encoder->WriteTo([&](size_t tensor) { return reply.data(tensor); });
+  transport::OutgoingMessage reply;
+  REFRACT_RETURN_IF_ERROR(WithinMemory([&]() -> absl::Status {
+    runtime::wire::EncoderPool::Lease encoder = encoders_.Acquire();
+    REFRACT_ASSIGN_OR_RETURN(const absl::Span<const base::TensorSpec> tensors,
+                             encoder->Prepare(outputs));
+    REFRACT_ASSIGN_OR_RETURN(reply, call.AllocateReply(tensors));
+    encoder->WriteTo([&](size_t tensor) { return reply.data(tensor); });
+    return absl::OkStatus();
+  }));
   return reply;
 }
 

@@ -281,5 +281,32 @@ TEST(DeviceModelTest, OneThatThereIsNoMemoryForFailsAlone) {
   }
 }
 
+// As devices do that are no CPU, on threads of their own.
+TEST(DeviceModelTest, ReadingAndAnsweringSayThatThereIsNoMemory) {
+  if (!base::LimitedMemory::kWorks) {
+    GTEST_SKIP() << "a sanitizer ends the process when memory runs short";
+  }
+  constexpr int64_t kRows = 3'000'000;
+  auto loaded = std::make_shared<models::LoadedModel>(*ModelWith(
+      {"float16", {{WireType::kFloat16, false}, {WireType::kFloat16, false}}}));
+  for (models::SymbolRange& range : loaded->graph.symbols) range.max = kRows;
+  loaded->plan->down_forms = {{WireType::kAsIs, true}};
+  const auto model = DeviceModel::Create(loaded);
+  ASSERT_TRUE(model.ok()) << model.status();
+  std::mt19937 random(1);
+  const Request large = MakeRequest(*loaded, kRows, false, random);
+  const auto memory = NewSlotMemory(16 << 20);
+  SlotCall call(large.views(), memory, true);
+  const base::Tensor output =
+      *base::Tensor::Allocate(base::DType::kFloat32, {kRows});
+  DeviceModel::Inputs inputs;
+  const base::LimitedMemory limited(1 << 20);
+  const absl::Status read = (*model)->Read(call, inputs);
+  EXPECT_TRUE(absl::IsResourceExhausted(read)) << read;
+  const base::TensorView outputs[] = {output.view()};
+  const auto answer = (*model)->Answer(call, outputs);
+  EXPECT_TRUE(absl::IsResourceExhausted(answer.status())) << answer.status();
+}
+
 }  // namespace
 }  // namespace refract::gpu_node
