@@ -35,7 +35,8 @@ struct Bags {
   REFRACT_INLINE int64_t RowOf(int64_t i) const {
     const auto id = static_cast<int64_t>(ids[i]);
     if constexpr (kFiltered) {
-      if (id == reduction.padding_id) return kSkip;
+      // An id of -1 is none, not padding.
+      if (reduction.padding_id >= 0 && id == reduction.padding_id) return kSkip;
       if (id < 0 || id >= reduction.rows) {
         return reduction.replace == models::IdPolicy::kZeroRow ? kZeroRow : 0;
       }

@@ -69,7 +69,7 @@ std::vector<double> Reference(const Bags& bags) {
       std::vector<double> terms;
       for (int64_t i = bags.starts[b]; i < bags.end(b); ++i) {
         int64_t id = bags.ids[i];
-        if (id == bags.padding) continue;
+        if (bags.padding >= 0 && id == bags.padding) continue;
         const bool inside = id >= 0 && id < bags.rows;
         if (!inside && bags.policy == IdPolicy::kDefaultRow) id = 0;
         const double value = !inside && bags.policy == IdPolicy::kZeroRow
