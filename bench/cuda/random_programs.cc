@@ -13,6 +13,9 @@
 
 namespace refract::bench {
 
+using runtime::cuda::Bag;
+using runtime::cuda::BagMode;
+using runtime::cuda::BagsOp;
 using runtime::cuda::ChainOp;
 using runtime::cuda::DType;
 using runtime::cuda::ElementOp;
@@ -52,7 +55,7 @@ class Maker {
   }
 
   Case Make() {
-    switch (random_() % 8) {
+    switch (random_() % 9) {
       case 0:
         Linear();
         break;
@@ -73,6 +76,9 @@ class Maker {
         break;
       case 6:
         LookUp();
+        break;
+      case 7:
+        Bags();
         break;
       default:
         Norm();
@@ -310,6 +316,79 @@ class Maker {
     result_.what = "look-up of " + std::to_string(cols) + " columns";
     result_.tolerance = 0;
   }
+  // Some tables at once, each with bags of its own. The first batch + 1 of what
+  // an input of offsets holds are those of the request.
+  void Bags() {
+    constexpr int64_t kCapacity = 300;
+    BagsOp op{.rows = kItems, .bags = {}};
+    std::vector<std::vector<double>> inputs;
+    int64_t longest = 0;
+    const int64_t tables = Pick({1, 3});
+    for (int64_t n = 0; n < tables; ++n) {
+      const std::string name = std::to_string(n);
+      Bag bag;
+      bag.table_rows = Pick({1, 7, 50});
+      bag.dim = Pick({1, 6, 16, 24, 200});
+      bag.mode = static_cast<BagMode>(random_() % 3);
+      bag.outside = Coin() ? Outside::kZero : Outside::kFirstRow;
+      if (Coin()) bag.padding_id = Pick({0, bag.table_rows - 1});
+      const ValueId table = Weight("table" + name, bag.table_rows, bag.dim);
+      bag.table = {table, {0, 0}, {{0, builder_.value(table).ld}, {0, 1}}};
+      const DType id_type = Coin() ? DType::kInt32 : DType::kInt64;
+      std::vector<double> offsets = {0};
+      if (Coin()) {
+        bag.length = Pick({1, 3});
+        bag.entries = {bag.length, 0};
+        for (int64_t row = 0; row < result_.batch; ++row) {
+          offsets.push_back(offsets.back() + static_cast<double>(bag.length));
+        }
+        bag.ids.value =
+            builder_.Input("ids" + name, id_type, kItems, bag.length);
+      } else {
+        bag.include_last = true;
+        bag.entries = {0, kCapacity};
+        for (int64_t row = 0; row < result_.batch; ++row) {
+          const auto size = static_cast<double>(random_() % 6);
+          offsets.push_back(offsets.back() + size);
+        }
+        bag.offsets = {builder_.Input("offsets" + name, id_type, {1, 1}, 1),
+                       {0, 0},
+                       {{0, 1}}};
+        inputs.push_back(offsets);
+        bag.ids.value = builder_.CountedInput("ids" + name, id_type, kCapacity);
+      }
+      bag.ids.strides = {{0, 1}};
+      const bool weighted = bag.mode == BagMode::kSum && bag.length == 0;
+      const auto entries = static_cast<size_t>(
+          bag.length > 0 ? offsets.back() : static_cast<double>(kCapacity));
+      auto& ids = inputs.emplace_back();
+      for (size_t i = 0; i < entries; ++i) {
+        // Some are outside, on either side.
+        const auto id = random_() % static_cast<unsigned>(bag.table_rows + 2);
+        ids.push_back(static_cast<double>(id) - 1);
+      }
+      if (weighted) {
+        bag.weights = {
+            builder_.CountedInput("weights" + name, dtype_, kCapacity),
+            {0, 0},
+            {{0, 1}}};
+        const auto values = RandomValues(kCapacity, dtype_, random_);
+        inputs.emplace_back(values.begin(), values.end());
+      }
+      const ValueId out =
+          builder_.Output("out" + name, dtype_, kItems, bag.dim);
+      bag.out = {out, {0, 0}, {{0, builder_.value(out).ld}, {0, 1}}};
+      for (size_t row = 1; row < offsets.size(); ++row) {
+        longest = std::max(
+            longest, static_cast<int64_t>(offsets[row] - offsets[row - 1]));
+      }
+      op.bags.push_back(std::move(bag));
+    }
+    builder_.Bags(std::move(op));
+    result_.inputs = std::move(inputs);
+    result_.what = "bags of " + std::to_string(tables) + " tables";
+    result_.tolerance = Tolerance(1, static_cast<double>(longest));
+  }
   void Norm() {
     const int64_t cols = Pick({2, 31, 64, 300});
     const bool softmax = Coin();
@@ -372,6 +451,9 @@ Status RunOnce(Instance& instance, int64_t batch,
       if (dtype == DType::kInt32) {
         const auto number = static_cast<int32_t>(inputs[i][e]);
         std::memcpy(instance.input(*slot, i) + 4 * e, &number, sizeof(number));
+      } else if (dtype == DType::kInt64) {
+        const auto number = static_cast<int64_t>(inputs[i][e]);
+        std::memcpy(instance.input(*slot, i) + 8 * e, &number, sizeof(number));
       } else {
         runtime::cuda::Store(static_cast<float>(inputs[i][e]),
                              instance.input(*slot, i), dtype,

@@ -8,6 +8,9 @@
 namespace refract::bench {
 namespace {
 
+using runtime::cuda::Bag;
+using runtime::cuda::BagMode;
+using runtime::cuda::BagsOp;
 using runtime::cuda::ChainOp;
 using runtime::cuda::CrossOp;
 using runtime::cuda::ElementOp;
@@ -425,10 +428,50 @@ class Reference {
       at(op.out, index) = found ? at(table, index) : 0;
     });
   }
+  void operator()(const BagsOp& op) {
+    for (const Bag& bag : op.bags) {
+      for (int64_t row = 0; row < op.rows.At(batch_); ++row) Read(op, bag, row);
+    }
+  }
   // Only its maker knows what it computes.
   void operator()(const ForeignOp&) { std::abort(); }
 
  private:
+  void Read(const BagsOp& op, const Bag& bag, int64_t row) {
+    const bool has_next = bag.include_last || row + 1 < op.rows.At(batch_);
+    double begin = static_cast<double>(row * bag.length);
+    double end = begin + static_cast<double>(bag.length);
+    if (bag.offsets.value != kNone) {
+      begin = at(bag.offsets, {row});
+      end = has_next ? at(bag.offsets, {row + 1})
+                     : static_cast<double>(bag.entries.At(batch_));
+    }
+    for (int64_t col = 0; col < bag.dim; ++col) {
+      double result = 0;
+      int64_t taken = 0;
+      for (auto i = static_cast<int64_t>(begin); i < end; ++i) {
+        auto id = static_cast<int64_t>(at(bag.ids, {i}));
+        if (bag.padding_id >= 0 && id == bag.padding_id) continue;
+        bool found = id >= 0 && id < bag.table_rows;
+        if (!found && bag.outside == runtime::cuda::Outside::kFirstRow) {
+          id = 0;
+          found = true;
+        }
+        double value = found ? at(bag.table, {id, col}) : 0;
+        if (bag.weights.value != kNone && found) value *= at(bag.weights, {i});
+        ++taken;
+        if (bag.mode == BagMode::kMaximum) {
+          result = taken == 1 ? value : std::max(result, value);
+        } else {
+          result += value;
+        }
+      }
+      if (bag.mode == BagMode::kMean && taken > 1) {
+        result /= static_cast<double>(taken);
+      }
+      at(bag.out, {row, col}) = result;
+    }
+  }
   double& at(const TensorRef& ref, const std::vector<int64_t>& index) {
     int64_t flat = ref.offset.At(batch_);
     for (size_t d = 0; d < index.size(); ++d) {

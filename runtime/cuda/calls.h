@@ -10,6 +10,7 @@
 #include <tuple>
 #include <variant>
 
+#include "runtime/cuda/bag_calls.h"
 #include "runtime/cuda/element_ops.h"
 #include "runtime/cuda/scalar.h"
 #include "runtime/cuda/strided_calls.h"
@@ -156,7 +157,8 @@ enum class Start : uint8_t { kAfter, kEarly };
 
 using Call =
     std::variant<GemmCall, InteractionCall, ChainCall, CrossCall, GatherCall,
-                 RowNormCall, MapCall, MatMulCall, ReduceCall, LookUpCall>;
+                 RowNormCall, MapCall, MatMulCall, ReduceCall, LookUpCall,
+                 BagsCall>;
 
 }  // namespace refract::runtime::cuda
 

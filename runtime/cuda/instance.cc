@@ -76,6 +76,7 @@ Instance::Instance(DeviceApi& device, Program program,
   for (int i = 0; i < options_.num_slots; ++i) {
     slots_.push_back(std::make_unique<Slot>());
     slots_.back()->index = static_cast<size_t>(i);
+    slots_.back()->counts.reserve(first.program.inputs.size());
   }
 }
 

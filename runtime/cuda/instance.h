@@ -164,6 +164,10 @@ class Instance {
   // Pinned memory for input `i`: rows of that batch, dense.
   std::byte* input(SlotId slot, size_t i);
   int64_t input_bytes(SlotId slot, size_t i) const;
+  // Of a counted input (Value::counted): how many elements the request has, at
+  // most the input's columns. Before Upload(); until then, all of them. The
+  // rest is not uploaded.
+  void SetCount(SlotId slot, size_t i, int64_t count);
 
   // Starts the upload alone. The input memory must not change from here on,
   // until Wait() returned.

@@ -80,6 +80,10 @@ Result<SlotId> Instance::Acquire(int64_t batch, VariantId variant) {
     slot.batch = batch;
     slot.bucket = static_cast<size_t>(bucket);
     slot.variant = variant;
+    slot.counts.clear();
+    for (const ValueId input : program->program.inputs) {
+      slot.counts.push_back(program->program.value(input).cols);
+    }
     return static_cast<SlotId>(i);
   }
   return Status(Code::kResourceExhausted, "model " + name() + ": all " +
@@ -90,6 +94,12 @@ Result<SlotId> Instance::Acquire(int64_t batch, VariantId variant) {
 std::byte* Instance::input(SlotId id, size_t i) {
   const Slot& slot = *slots_[static_cast<size_t>(id)];
   return slot.host + Find(slot.variant)->host_inputs[i];
+}
+void Instance::SetCount(SlotId id, size_t i, int64_t count) {
+  Slot& slot = *slots_[static_cast<size_t>(id)];
+  const Program& program = Find(slot.variant)->program;
+  slot.counts[i] =
+      std::clamp<int64_t>(count, 0, program.value(program.inputs[i]).cols);
 }
 const std::byte* Instance::output(SlotId id, size_t i) const {
   const Slot& slot = *slots_[static_cast<size_t>(id)];
@@ -157,10 +167,14 @@ Status Instance::StartUpload(Slot& slot) {
   for (size_t i = 0; i < program.inputs.size(); ++i) {
     const ValueId id = program.inputs[i];
     const Value& value = program.value(id);
+    const int64_t row_bytes = value.counted
+                                  ? slot.counts[i] * SizeOf(value.dtype)
+                                  : DenseRowBytes(value);
+    if (row_bytes == 0) continue;
     REFRACT_CUDA_RETURN_IF_ERROR(device_.CopyToDevice(
         {Address(id, place), value.ld * SizeOf(value.dtype),
          slot.host + place.variant.host_inputs[i], DenseRowBytes(value),
-         DenseRowBytes(value), value.rows.At(slot.batch)},
+         row_bytes, value.rows.At(slot.batch)},
         upload_));
   }
   // A copy takes its microseconds whatever its size: only where it is read.

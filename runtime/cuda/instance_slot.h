@@ -62,6 +62,8 @@ struct Instance::Slot {
   VariantId variant = kFirstProgram;
   // Serial of the program for whose layout the device memory was cleared.
   uint64_t cleared_for = 0;
+  // Elements of counted inputs.
+  std::vector<int64_t> counts;
   Status refused;  // by an operator of somebody else's
 
   std::byte* device = nullptr;

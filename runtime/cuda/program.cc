@@ -108,9 +108,16 @@ std::vector<ValueId> OutputsOf(const Op& op) {
     }
     return ids;
   }
+  if (const auto* bags = std::get_if<BagsOp>(&op.kind)) {
+    std::vector<ValueId> ids;
+    for (const Bag& bag : bags->bags) AddIf(bag.out.value, ids);
+    return ids;
+  }
   return {std::visit(
       [](const auto& kind) -> ValueId {
-        if constexpr (std::is_same_v<std::decay_t<decltype(kind)>, ForeignOp>) {
+        using Kind = std::decay_t<decltype(kind)>;
+        if constexpr (std::is_same_v<Kind, ForeignOp> ||
+                      std::is_same_v<Kind, BagsOp>) {
           return kNone;
         } else {
           return IdOf(kind.out);
@@ -125,6 +132,7 @@ bool Program::counts_faults() const {
     const auto* foreign = std::get_if<ForeignOp>(&op.kind);
     return (foreign != nullptr && foreign->counts_faults) ||
            std::holds_alternative<GatherOp>(op.kind) ||
+           std::holds_alternative<BagsOp>(op.kind) ||
            (look_up != nullptr && look_up->outside == Outside::kFault);
   });
 }
@@ -132,7 +140,8 @@ bool Program::counts_faults() const {
 bool Program::reads_batch() const {
   return std::any_of(ops.begin(), ops.end(), [](const Op& op) {
     return std::holds_alternative<GatherOp>(op.kind) ||
-           std::holds_alternative<LookUpOp>(op.kind);
+           std::holds_alternative<LookUpOp>(op.kind) ||
+           std::holds_alternative<BagsOp>(op.kind);
   });
 }
 
@@ -152,7 +161,7 @@ bool HasZeroPadding(const Program& program, ValueId root) {
   // Written whole by one of our kernels that clear the padding.
   return std::any_of(program.ops.begin(), program.ops.end(),
                      [root](const Op& op) {
-                       // A foreign one is none of these.
+                       // Those with several results are none of these.
                        return OutputsOf(op)[0] == root &&
                               (std::holds_alternative<InteractionOp>(op.kind) ||
                                std::holds_alternative<ChainOp>(op.kind) ||
@@ -197,10 +206,10 @@ class Validator {
           return Error("writes " + value.name + ", which callers give");
         }
         if (Overlaps(out)) return Error(value.name + " is written twice");
+        MarkWritten(out);
       }
       REFRACT_CUDA_RETURN_IF_ERROR(std::visit(
           [this](const auto& kind) { return Check(kind); }, op.kind));
-      for (ValueId out : outputs) MarkWritten(out);
     }
     where_.clear();
     for (ValueId id : program_.outputs) {
@@ -245,6 +254,10 @@ class Validator {
     }
     if (value.root == id && value.ld < value.cols) {
       return Error("rows overlap");
+    }
+    if (value.counted && (value.kind != ValueKind::kInput || value.root != id ||
+                          value.rows != kOneRow)) {
+      return Error("is counted, but no input of one row");
     }
     const int64_t limit = std::numeric_limits<int32_t>::max();
     if (value.ld > limit || value.rows.per_item > limit / max_batch_ ||
@@ -467,6 +480,12 @@ ValueId ProgramBuilder::Input(std::string name, DType dtype, Rows rows,
   program_.inputs.push_back(id);
   return id;
 }
+ValueId ProgramBuilder::CountedInput(std::string name, DType dtype,
+                                     int64_t capacity) {
+  const ValueId id = Input(std::move(name), dtype, kOneRow, capacity);
+  program_.values.back().counted = true;
+  return id;
+}
 ValueId ProgramBuilder::Weight(std::string name, DType dtype, int64_t rows,
                                int64_t cols) {
   const ValueId id =
@@ -530,6 +549,7 @@ void ProgramBuilder::Map(MapOp op) { AddOp({"", std::move(op)}); }
 void ProgramBuilder::MatMul(MatMulOp op) { AddOp({"", std::move(op)}); }
 void ProgramBuilder::Reduce(ReduceOp op) { AddOp({"", std::move(op)}); }
 void ProgramBuilder::LookUp(LookUpOp op) { AddOp({"", std::move(op)}); }
+void ProgramBuilder::Bags(BagsOp op) { AddOp({"", std::move(op)}); }
 void ProgramBuilder::Foreign(ForeignOp op) { AddOp({"", std::move(op)}); }
 
 Result<Program> ProgramBuilder::Build(int64_t max_batch) && {

@@ -37,6 +37,9 @@ struct Value {
   int64_t first_col = 0;  // in the root
   // The root's memory as a matrix of other sizes. Both are dense.
   bool reshaped = false;
+  // An input of one row, of whose columns a request brings as many as it has:
+  // Instance::SetCount(). What reads it is told how many by another input.
+  bool counted = false;
 };
 
 struct LinearOp {
@@ -73,11 +76,11 @@ struct RowNormOp {
 struct Op {
   std::string name;  // for errors
   std::variant<LinearOp, InteractionOp, ChainOp, CrossOp, GatherOp, RowNormOp,
-               MapOp, MatMulOp, ReduceOp, LookUpOp, ForeignOp>
+               MapOp, MatMulOp, ReduceOp, LookUpOp, BagsOp, ForeignOp>
       kind;
 };
 std::vector<ValueId> InputsOf(const Op& op);
-// At least one; only a ForeignOp has several.
+// At least one; only a BagsOp and a ForeignOp have several.
 std::vector<ValueId> OutputsOf(const Op& op);
 
 struct Program {
@@ -127,6 +130,8 @@ class ProgramBuilder {
   ValueId View(ValueId of, std::string name, int64_t first_col, int64_t cols);
   // All of root `of` with `rows` rows of `cols` columns. Both must be dense.
   ValueId Reshape(ValueId of, std::string name, Rows rows, int64_t cols);
+  // A vector of up to `capacity` elements (Value::counted).
+  ValueId CountedInput(std::string name, DType dtype, int64_t capacity);
   // A view that callers upload.
   ValueId InputView(ValueId of, std::string name, int64_t first_col,
                     int64_t cols);
@@ -141,6 +146,7 @@ class ProgramBuilder {
   void MatMul(MatMulOp op);
   void Reduce(ReduceOp op);
   void LookUp(LookUpOp op);
+  void Bags(BagsOp op);
   void Foreign(ForeignOp op);
 
   const Value& value(ValueId id) const { return program_.value(id); }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "runtime/cuda/bag_calls.h"
 #include "runtime/cuda/foreign.h"
 #include "runtime/cuda/rows.h"
 #include "runtime/cuda/strided_calls.h"
@@ -59,6 +60,26 @@ struct LookUpOp {
   Rows row_stride = kOneRow;
   int64_t table_rows = 0;
   Outside outside = Outside::kFault;
+};
+
+// Bags of rows of several tables; see BagsCall. All have `rows` bags.
+struct Bag {
+  BagMode mode = BagMode::kSum;
+  TensorRef table;     // [table_rows, dim], columns one beside the other
+  TensorRef ids;       // [entries]
+  TensorRef offsets;   // [rows], or one more with `include_last`; value kNone:
+  int64_t length = 0;  // so many entries per bag
+  TensorRef weights;   // [entries], of sums alone; value kNone: all 1
+  TensorRef out;       // [rows, dim]
+  Rows entries;
+  int64_t table_rows = 0, dim = 0;
+  bool include_last = false;
+  int64_t padding_id = -1;
+  Outside outside = Outside::kFault;
+};
+struct BagsOp {
+  Rows rows;
+  std::vector<Bag> bags;  // 1 to kMaxBagTables
 };
 
 // An operator of somebody else's (foreign.h), never part of a captured graph.

@@ -123,6 +123,23 @@ class Checker {
     return Writes(op.out, op.dims);
   }
 
+  std::string Check(const BagsOp& op) const {
+    std::string wrong = Dims({op.rows});
+    if (!wrong.empty()) return wrong;
+    if (op.bags.empty() || op.bags.size() > kMaxBagTables) {
+      return "needs 1 to " + std::to_string(kMaxBagTables) + " tables";
+    }
+    const auto tables = static_cast<int64_t>(op.bags.size());
+    if (op.rows.At(max_batch_) > kLimit / tables) {
+      return "has more than 2^31 bags";
+    }
+    for (const Bag& bag : op.bags) {
+      wrong = Check(op, bag);
+      if (!wrong.empty()) return wrong;
+    }
+    return "";
+  }
+
   std::string Check(const ForeignOp& op) const {
     if (op.kernel == nullptr) return "has no kernel";
     for (const ForeignArgument& argument : op.arguments) {
@@ -139,6 +156,51 @@ class Checker {
   }
 
  private:
+  std::string Check(const BagsOp& op, const Bag& bag) const {
+    std::string wrong = Dims({bag.entries});
+    if (!wrong.empty()) return wrong;
+    if (bag.table_rows < 1 || bag.dim < 1 || bag.length < 0 ||
+        bag.entries.fixed < 0) {
+      return "has a size that makes no sense";
+    }
+    const std::vector<Rows> table = {{0, bag.table_rows}, {0, bag.dim}};
+    wrong = FloatingReads(bag.table, table);
+    if (wrong.empty()) wrong = IntegerReads(bag.ids, bag.entries);
+    if (!wrong.empty()) return wrong;
+    if (bag.offsets.value != kNone) {
+      Rows offsets = op.rows;
+      offsets.fixed += bag.include_last ? 1 : 0;
+      wrong = IntegerReads(bag.offsets, offsets);
+      if (!wrong.empty()) return wrong;
+    } else {
+      for (const int64_t batch : {int64_t{1}, max_batch_}) {
+        if (bag.length > 0 &&
+            op.rows.At(batch) > bag.entries.At(batch) / bag.length) {
+          return "has bags beyond the ids in " +
+                 program_.value(bag.ids.value).name;
+        }
+      }
+    }
+    if (bag.weights.value != kNone) {
+      if (bag.mode != BagMode::kSum) return "takes no weights";
+      wrong = FloatingReads(bag.weights, {bag.entries});
+      if (!wrong.empty()) return wrong;
+    }
+    for (const TensorRef* ref : {&bag.table, &bag.out}) {
+      if (ref->strides.size() == 2 && ref->strides[1] == kOneRow) continue;
+      if (bag.dim == 1) continue;
+      return "has rows whose columns do not lie side by side";
+    }
+    return Writes(bag.out, {op.rows, {0, bag.dim}});
+  }
+  std::string IntegerReads(const TensorRef& ref, Rows count) const {
+    const std::string wrong = Reads(ref, {count});
+    if (!wrong.empty()) return wrong;
+    const Value& value = program_.value(ref.value);
+    return value.dtype == DType::kInt32 || value.dtype == DType::kInt64
+               ? ""
+               : value.name + " holds no integers";
+  }
   std::string Dims(const std::vector<Rows>& dims) const {
     if (dims.size() > kMaxRank) {
       return "has more than " + std::to_string(kMaxRank) + " dimensions";
@@ -352,6 +414,57 @@ struct Lowerer {
     Out(op.out, call);
     return call;
   }
+
+  Call operator()(const BagsOp& op) const {
+    BagsCall call;
+    call.batch = context.device_batch;
+    call.faults = context.faults;
+    call.rows = At(op.rows);
+    call.rows_per_item = op.rows.per_item;
+    call.fixed_rows = op.rows.fixed;
+    call.num_tables = static_cast<int32_t>(op.bags.size());
+    for (size_t i = 0; i < op.bags.size(); ++i) {
+      call.tables[i] = TableOf(op.bags[i]);
+    }
+    return call;
+  }
+  BagTable TableOf(const Bag& bag) const {
+    const auto stride = [&](const TensorRef& ref) {
+      return static_cast<int32_t>(At(ref.strides[0]));
+    };
+    const auto type = [&](const TensorRef& ref) {
+      return context.program.value(ref.value).dtype;
+    };
+    BagTable table;
+    table.table = AddressOf(bag.table);
+    table.dtype = type(bag.table);
+    table.row_stride = stride(bag.table);
+    table.table_rows = static_cast<int32_t>(bag.table_rows);
+    table.dim = static_cast<int32_t>(bag.dim);
+    table.ids = AddressOf(bag.ids);
+    table.id_dtype = type(bag.ids);
+    table.id_stride = stride(bag.ids);
+    table.entries = static_cast<int32_t>(At(bag.entries));
+    table.length = static_cast<int32_t>(bag.length);
+    table.include_last = bag.include_last;
+    if (bag.offsets.value != kNone) {
+      table.offsets = AddressOf(bag.offsets);
+      table.offset_dtype = type(bag.offsets);
+      table.offset_stride = stride(bag.offsets);
+    }
+    if (bag.weights.value != kNone) {
+      table.weights = AddressOf(bag.weights);
+      table.weight_dtype = type(bag.weights);
+      table.weight_stride = stride(bag.weights);
+    }
+    table.out = AddressOf(bag.out);
+    table.out_dtype = type(bag.out);
+    table.out_stride = stride(bag.out);
+    table.mode = bag.mode;
+    table.outside = bag.outside;
+    table.padding_id = bag.padding_id;
+    return table;
+  }
 };
 
 struct Lister {
@@ -370,6 +483,14 @@ struct Lister {
   }
   void operator()(const LookUpOp& op) {
     for (const TensorRef* ref : {&op.table, &op.index}) Add(*ref);
+  }
+  void operator()(const BagsOp& op) {
+    for (const Bag& bag : op.bags) {
+      for (const TensorRef* ref :
+           {&bag.table, &bag.ids, &bag.offsets, &bag.weights}) {
+        Add(*ref);
+      }
+    }
   }
   void operator()(const ForeignOp& op) {
     for (const ForeignArgument& argument : op.arguments) Add(argument.tensor);
@@ -404,6 +525,7 @@ REFRACT_CUDA_STRIDED(MapOp)
 REFRACT_CUDA_STRIDED(MatMulOp)
 REFRACT_CUDA_STRIDED(ReduceOp)
 REFRACT_CUDA_STRIDED(LookUpOp)
+REFRACT_CUDA_STRIDED(BagsOp)
 #undef REFRACT_CUDA_STRIDED
 
 }  // namespace refract::runtime::cuda

@@ -18,6 +18,7 @@ std::vector<ValueId> InputsOfStrided(const MapOp& op);
 std::vector<ValueId> InputsOfStrided(const MatMulOp& op);
 std::vector<ValueId> InputsOfStrided(const ReduceOp& op);
 std::vector<ValueId> InputsOfStrided(const LookUpOp& op);
+std::vector<ValueId> InputsOfStrided(const BagsOp& op);
 std::vector<ValueId> InputsOfStrided(const ForeignOp& op);
 
 // Empty, or what is wrong: the rest of a sentence that begins with the
@@ -31,6 +32,8 @@ std::string WhyNotValid(const ReduceOp& op, const Program& program,
                         int64_t max_batch);
 std::string WhyNotValid(const LookUpOp& op, const Program& program,
                         int64_t max_batch);
+std::string WhyNotValid(const BagsOp& op, const Program& program,
+                        int64_t max_batch);
 std::string WhyNotValid(const ForeignOp& op, const Program& program,
                         int64_t max_batch);
 
@@ -42,6 +45,8 @@ Call LowerStrided(const MatMulOp& op, const LoweringContext& context,
 Call LowerStrided(const ReduceOp& op, const LoweringContext& context,
                   const std::function<void*(ValueId)>& address);
 Call LowerStrided(const LookUpOp& op, const LoweringContext& context,
+                  const std::function<void*(ValueId)>& address);
+Call LowerStrided(const BagsOp& op, const LoweringContext& context,
                   const std::function<void*(ValueId)>& address);
 
 }  // namespace refract::runtime::cuda

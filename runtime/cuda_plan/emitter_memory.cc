@@ -409,8 +409,8 @@ bool Emitter::IsOutputOnly(int local) const {
 std::string Emitter::Describe(size_t first) const {
   // In the order of cuda::Op's alternatives.
   constexpr const char* kNames[] = {
-      "linear", "interaction", "chain",  "cross",   "gather",  "row norm",
-      "map",    "matmul",      "reduce", "look-up", "libtorch"};
+      "linear", "interaction", "chain",  "cross",   "gather", "row norm",
+      "map",    "matmul",      "reduce", "look-up", "bags",   "libtorch"};
   std::string text;
   for (size_t i = first; i < builder_.num_ops(); ++i) {
     absl::StrAppend(&text, text.empty() ? "" : ", ",

@@ -5,6 +5,7 @@
 // runs RunKernel<Kernel>() for every thread of the shape. One place for the GPU
 // and the emulated one.
 
+#include "runtime/cuda/kernels/bags.h"
 #include "runtime/cuda/kernels/copy_rows.h"
 #include "runtime/cuda/kernels/elementwise.h"
 #include "runtime/cuda/kernels/interaction.h"
@@ -156,6 +157,13 @@ auto Dispatch(const CopyRowsCall& call, Launcher& launcher) {
 template <typename Launcher>
 auto Dispatch(const LookUpCall& call, Launcher& launcher) {
   return LaunchAs<LookUp>(call, launcher);
+}
+
+template <typename Launcher>
+auto Dispatch(const BagsCall& call, Launcher& launcher) {
+  if (Bags<8>::Takes(call)) return LaunchAs<Bags<8>>(call, launcher);
+  if (Bags<4>::Takes(call)) return LaunchAs<Bags<4>>(call, launcher);
+  return LaunchAs<Bags<1>>(call, launcher);
 }
 
 struct ShapeLauncher {

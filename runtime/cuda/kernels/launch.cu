@@ -248,6 +248,10 @@ cudaError_t LaunchKernel(const LookUpCall& call, cudaStream_t stream,
                          Start start) {
   return LaunchOn(call, stream, start);
 }
+cudaError_t LaunchKernel(const BagsCall& call, cudaStream_t stream,
+                         Start start) {
+  return LaunchOn(call, stream, start);
+}
 
 cudaError_t LaunchKernel(const CopyRowsCall& call, cudaStream_t stream,
                          Start start) {

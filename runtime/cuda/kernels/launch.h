@@ -36,6 +36,8 @@ cudaError_t LaunchKernel(const ReduceCall& call, cudaStream_t stream,
                          Start start);
 cudaError_t LaunchKernel(const LookUpCall& call, cudaStream_t stream,
                          Start start);
+cudaError_t LaunchKernel(const BagsCall& call, cudaStream_t stream,
+                         Start start);
 // Either side may be pinned memory of the host.
 cudaError_t LaunchKernel(const CopyRowsCall& call, cudaStream_t stream,
                          Start start);

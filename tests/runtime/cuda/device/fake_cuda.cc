@@ -309,6 +309,10 @@ cudaError_t LaunchKernel(const LookUpCall& call, cudaStream_t stream,
                          Start start) {
   return testing::Emulate(call, stream, start);
 }
+cudaError_t LaunchKernel(const BagsCall& call, cudaStream_t stream,
+                         Start start) {
+  return testing::Emulate(call, stream, start);
+}
 cudaError_t LaunchKernel(const CopyRowsCall& call, cudaStream_t stream,
                          Start start) {
   ++testing::TheFakeCuda().row_copies;

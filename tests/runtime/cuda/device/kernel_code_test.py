@@ -30,6 +30,8 @@ PARAMETER_BYTES = 4096
 # Bytes of local memory that a kernel may have, and why.
 LOCAL_MEMORY = {
     "Reduce": (8, "a row's address, spilled once per row for more warps at once"),
+    "Bags<1>": (16, "of sm_80: a bag's place, spilled once per bag for more warps"),
+    "Bags<8>": (16, "of sm_80: the same"),
 }
 
 MEMORY = re.compile(r"(LD|ST|ATOM|RED|CCTL|TEX|SULD|SUST|UTMA|UBLK)")

@@ -109,6 +109,26 @@ inline void AddAccesses(const LookUpCall& c, std::vector<Access>& a) {
   AddStrided(c.out, c.out_strides, dims, c.rank, c.out_dtype, true, a);
 }
 
+inline void AddAccesses(const BagsCall& c, std::vector<Access>& a) {
+  for (int i = 0; i < c.num_tables; ++i) {
+    const BagTable& bag = c.tables[i];
+    const auto each = [&](const void* data, int64_t count, int64_t stride,
+                          DType dtype) {
+      AddStrided(data, &stride, &count, 1, dtype, false, a);
+    };
+    // Any of its rows; nothing else lies between them.
+    AddRows(bag.table, 1, (bag.table_rows - 1) * bag.row_stride + bag.dim, 0,
+            bag.dtype, false, a);
+    each(bag.ids, bag.entries, bag.id_stride, bag.id_dtype);
+    each(bag.offsets, c.rows + (bag.include_last ? 1 : 0), bag.offset_stride,
+         bag.offset_dtype);
+    each(bag.weights, bag.entries, bag.weight_stride, bag.weight_dtype);
+    AddRows(bag.out, c.rows, bag.dim, bag.out_stride, bag.out_dtype, true, a);
+  }
+  AddRows(c.batch, 1, 1, 1, DType::kInt32, false, a);
+  AddRows(c.faults, 1, 1, 1, DType::kInt32, true, a);
+}
+
 inline std::vector<Access> AccessesOf(const ForeignCall& call) {
   std::vector<Access> a;
   const auto add = [&](const ForeignTensor& tensor, bool write) {
@@ -173,6 +193,8 @@ inline std::vector<Access> AccessesOf(const Call& call) {
   } else if (const auto* c = std::get_if<ReduceCall>(&call)) {
     AddAccesses(*c, a);
   } else if (const auto* c = std::get_if<LookUpCall>(&call)) {
+    AddAccesses(*c, a);
+  } else if (const auto* c = std::get_if<BagsCall>(&call)) {
     AddAccesses(*c, a);
   }
   return a;
