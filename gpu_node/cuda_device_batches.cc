@@ -13,6 +13,7 @@ namespace refract::gpu_node {
 
 using runtime::cuda::Instance;
 namespace cuda = runtime::cuda;
+namespace cuda_plan = runtime::cuda_plan;
 
 void CudaDevice::Upload(int instance, int slot, Batch* batch, Done done) {
   Post([this, instance, slot, batch, done = std::move(done)]() mutable {
@@ -38,7 +39,7 @@ absl::Status CudaDevice::UploadHere(int index, Work& work, bool* waits) {
   int64_t total = 0;
   size_t good = 0;
   const runtime::cuda_plan::SizeValues* sizes = nullptr;
-  bool same_sizes = true;
+  bool together = true;
   work.parts.resize(work.batch->members.size());
   for (size_t i = 0; i < work.parts.size(); ++i) {
     BatchMember& member = work.batch->members[i];
@@ -50,11 +51,12 @@ absl::Status CudaDevice::UploadHere(int index, Work& work, bool* waits) {
     if (!member.status.ok()) continue;
     total += work.parts[i].rows;
     ++good;
-    same_sizes &= sizes == nullptr || *sizes == work.parts[i].sizes;
+    together &= (sizes == nullptr || *sizes == work.parts[i].sizes) &&
+                !AnyIsZero(work.parts[i].sizes);
     sizes = &work.parts[i].sizes;
   }
   // Otherwise one by one, when they are executed.
-  if (total < 1 || !same_sizes) return absl::OkStatus();
+  if (total < 1 || !together) return absl::OkStatus();
   const absl::StatusOr<CudaPrograms::Use> use =
       entry.programs->At(*sizes, static_cast<size_t>(index), instance);
   if (!use.ok()) {
@@ -70,6 +72,15 @@ absl::Status CudaDevice::UploadHere(int index, Work& work, bool* waits) {
   if (total > use->max_rows || (good > 1 && !use->by_rows)) {
     return absl::OkStatus();
   }
+  std::vector<int64_t> entries;
+  for (size_t i = 0; i < work.parts.size(); ++i) {
+    if (!work.batch->members[i].status.ok()) continue;
+    const auto& views = work.parts[i].inputs->views;
+    if (!cuda_plan::EndWithEntries(use->translation->bags, views) ||
+        !cuda_plan::HasRoom(use->translation->bags, views, entries)) {
+      return absl::OkStatus();
+    }
+  }
   const auto slot = instance.Acquire(total, use->id);
   if (!slot.ok()) return Lost(slot.status());
   work.slot = *slot;
@@ -79,8 +90,16 @@ absl::Status CudaDevice::UploadHere(int index, Work& work, bool* waits) {
     CudaPart& part = work.parts[i];
     if (!work.batch->members[i].status.ok()) continue;
     part.first = first;
-    FillSlot(*work.translation, instance, work.slot, part.inputs->views, first,
-             0, part.rows);
+    const absl::Status filled =
+        FillSlot(*work.translation, instance, work.slot, part.inputs->views,
+                 first, 0, part.rows);
+    if (!filled.ok()) {
+      // One of them is at fault; alone it will be told why.
+      instance.Release(work.slot);
+      work.slot = -1;
+      work.translation = nullptr;
+      return absl::OkStatus();
+    }
     first += part.rows;
   }
   const cuda::Status status = instance.Upload(work.slot);
@@ -137,6 +156,11 @@ absl::Status CudaDevice::RunAlone(int index, Work& work, size_t i) {
   Instance& instance = *entry.instances[index];
   BatchMember& member = work.batch->members[i];
   CudaPart& part = work.parts[i];
+  if (AnyIsZero(part.sizes)) {
+    member.status =
+        base::Annotate(RunOnCpu(*entry.model, part), "on the GPU node");
+    return absl::OkStatus();
+  }
   const absl::StatusOr<CudaPrograms::Use> use =
       entry.programs->At(part.sizes, static_cast<size_t>(index), instance);
   if (!use.ok()) {
@@ -146,11 +170,15 @@ absl::Status CudaDevice::RunAlone(int index, Work& work, size_t i) {
     member.status = base::Annotate(use.status(), "on the GPU node");
     return absl::OkStatus();
   }
-  if (part.rows > use->max_rows && !use->by_rows) {
-    member.status = absl::InvalidArgumentError(
-        absl::StrCat("a request of ", part.rows, " rows; model ",
-                     entry.model->name(), " takes up to ", use->max_rows,
-                     " on ", options_.name, " and cannot be run in pieces"));
+  member.status = base::Annotate(
+      cuda_plan::CheckBags(use->translation->bag_checks, part.inputs->views),
+      "on the GPU node");
+  if (!member.status.ok()) return absl::OkStatus();
+  const absl::StatusOr<std::vector<int64_t>> pieces =
+      PiecesOf(*use->translation, part.inputs->views, part.rows, use->max_rows,
+               use->by_rows, options_.name);
+  if (!pieces.ok()) {
+    member.status = base::Annotate(pieces.status(), "on the GPU node");
     return absl::OkStatus();
   }
   part.results.clear();
@@ -163,15 +191,19 @@ absl::Status CudaDevice::RunAlone(int index, Work& work, size_t i) {
     }
     part.results.push_back(*std::move(result));
   }
-  // About equal pieces: each takes the smallest bucket that holds it.
-  const int64_t pieces = (part.rows + use->max_rows - 1) / use->max_rows;
-  for (int64_t piece = 0; piece < pieces; ++piece) {
-    const int64_t first = part.rows * piece / pieces;
-    const int64_t count = part.rows * (piece + 1) / pieces - first;
+  int64_t first = 0;
+  for (const int64_t end : *pieces) {
+    const int64_t count = end - first;
     const auto slot = instance.Acquire(count, use->id);
     if (!slot.ok()) return Lost(slot.status());
-    FillSlot(*use->translation, instance, *slot, part.inputs->views, 0, first,
-             count);
+    member.status =
+        base::Annotate(FillSlot(*use->translation, instance, *slot,
+                                part.inputs->views, 0, first, count),
+                       "on the GPU node");
+    if (!member.status.ok()) {
+      instance.Release(*slot);
+      return absl::OkStatus();
+    }
     cuda::Status status = instance.Submit(*slot);
     if (status.ok()) status = instance.Wait(*slot);
     if (status.ok())
@@ -183,6 +215,7 @@ absl::Status CudaDevice::RunAlone(int index, Work& work, size_t i) {
       return absl::OkStatus();
     }
     if (!status.ok()) return Lost(status);
+    first = end;
   }
   return absl::OkStatus();
 }

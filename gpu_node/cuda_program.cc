@@ -11,9 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/status_macros.h"
-#include "gpu_node/bag_inputs.h"
 #include "gpu_node/cuda_work.h"
 #include "models/row_dependence.h"
+#include "runtime/bag_inputs.h"
 #include "runtime/cuda/instance.h"
 #include "runtime/cuda_plan/translate.h"
 #include "runtime/executor.h"
@@ -71,14 +71,17 @@ class CudaProgram final : public runtime::Program {
   }
 
   absl::Status Run(absl::Span<const TensorView> inputs,
-                   absl::Span<std::byte* const> destinations, RunContext&,
-                   std::vector<TensorView>& outputs,
+                   absl::Span<std::byte* const> destinations,
+                   RunContext& context, std::vector<TensorView>& outputs,
                    runtime::RunStats* stats) const override {
     REFRACT_ASSIGN_OR_RETURN(const auto specs, cpu_->OutputSpecs(inputs));
     const int64_t rows = cpu_->BatchOf(inputs).value_or(1);
     absl::MutexLock lock(&mu_);
     REFRACT_ASSIGN_OR_RETURN(const SizeValues sizes,
                              translator_->sizes().Of(inputs));
+    if (AnyIsZero(sizes)) {
+      return cpu_->Run(inputs, destinations, context, outputs, stats);
+    }
     if (instance_ == nullptr || sizes != loaded_for_) {
       // As many rows as this request has: large sizes leave room for few.
       REFRACT_RETURN_IF_ERROR(
@@ -88,12 +91,12 @@ class CudaProgram final : public runtime::Program {
       REFRACT_RETURN_IF_ERROR(
           LoadFor(sizes, std::min(rows, options_.max_rows)));
     }
-    const int64_t max_rows = loaded_rows_;
-    if (rows > max_rows && !(may_cut_ && GoesByRows(translation_))) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "a request of ", rows, " rows; ", options_.model, " takes up to ",
-          max_rows, " on ", options_.device, " and cannot be run in pieces"));
-    }
+    REFRACT_RETURN_IF_ERROR(
+        runtime::cuda_plan::CheckBags(translation_.bag_checks, inputs));
+    REFRACT_ASSIGN_OR_RETURN(
+        const std::vector<int64_t> pieces,
+        PiecesOf(translation_, inputs, rows, loaded_rows_,
+                 may_cut_ && GoesByRows(translation_), options_.device));
     CudaPart request;
     for (const std::optional<base::TensorSpec>& spec : specs) {
       if (!spec) return absl::InternalError("an output's size is not known");
@@ -101,12 +104,10 @@ class CudaProgram final : public runtime::Program {
                                base::Tensor::Allocate(spec->dtype, spec->dims));
       request.results.push_back(std::move(result));
     }
-    const int64_t pieces =
-        std::max<int64_t>(1, (rows + max_rows - 1) / max_rows);
-    for (int64_t piece = 0; piece < pieces; ++piece) {
-      const int64_t first = rows * piece / pieces;
-      REFRACT_RETURN_IF_ERROR(RunPiece(
-          inputs, first, rows * (piece + 1) / pieces - first, request));
+    int64_t first = 0;
+    for (const int64_t end : pieces) {
+      REFRACT_RETURN_IF_ERROR(RunPiece(inputs, first, end - first, request));
+      first = end;
     }
     results_ = std::move(request.results);
     outputs.clear();
@@ -155,7 +156,12 @@ class CudaProgram final : public runtime::Program {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const auto slot = instance_->Acquire(count);
     if (!slot.ok()) return ToAbsl(slot.status());
-    FillSlot(translation_, *instance_, *slot, inputs, 0, first, count);
+    const absl::Status filled =
+        FillSlot(translation_, *instance_, *slot, inputs, 0, first, count);
+    if (!filled.ok()) {
+      instance_->Release(*slot);
+      return filled;
+    }
     cuda::Status status = instance_->Submit(*slot);
     if (status.ok()) status = instance_->Wait(*slot);
     if (status.ok()) {
@@ -204,6 +210,7 @@ absl::StatusOr<std::unique_ptr<const runtime::Program>> CompileForCuda(
   translate.precision =
       PrecisionOf(options.compile.config.serving.gpu_precision);
   translate.max_batch = fitting.max_rows;
+  translate.entry_memory = options.entry_memory;
   translate.compile = options.compile;
   translate.foreign = options.foreign.get();
   // Memory is allocated for the sizes of each request.
@@ -212,7 +219,7 @@ absl::StatusOr<std::unique_ptr<const runtime::Program>> CompileForCuda(
                            Translator::Create(graph, part, weights, translate));
   const bool may_cut =
       models::FindRowDependence(graph).use == models::RowUse::kAlone &&
-      FindBagInputs(graph, part).bags.empty();
+      runtime::FindBagInputs(graph, part).why_not.empty();
   auto program =
       std::make_unique<CudaProgram>(std::move(device), std::move(cpu),
                                     std::move(translator), may_cut, fitting);

@@ -23,6 +23,9 @@ struct CudaProgramOptions {
   std::string device = "cuda";  // likewise
   // Rows of the largest bucket; requests with more run in pieces. ≥ 1.
   int64_t max_rows = 1024;
+  // Memory for the entries of bags, all together; requests with more run in
+  // pieces. Bytes.
+  int64_t entry_memory = int64_t{64} << 20;
   runtime::CompileOptions compile;  // its config's gpu_precision is the type
   // Operators without a form of our own; null: refused.
   std::shared_ptr<runtime::cuda_plan::ForeignOperators> foreign;

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "gpu_node/bag_inputs.h"
 #include "gpu_node/cuda_work.h"
+#include "runtime/bag_inputs.h"
 #include "runtime/cuda/memory_plan.h"
 
 namespace refract::gpu_node {
@@ -33,12 +33,14 @@ absl::StatusOr<std::unique_ptr<CudaPrograms>> CudaPrograms::Create(
     std::shared_ptr<const models::WeightStore> weights,
     const runtime::cuda_plan::TranslateOptions& translate,
     const Options& options) {
+  runtime::cuda_plan::TranslateOptions with_bags = translate;
+  with_bags.entry_memory = options.sized_memory / 2 / options.num_slots;
   REFRACT_ASSIGN_OR_RETURN(
       std::unique_ptr<Translator> translator,
-      Translator::Create(graph, part, std::move(weights), translate));
+      Translator::Create(graph, part, std::move(weights), with_bags));
   std::unique_ptr<CudaPrograms> programs(
       new CudaPrograms(std::move(translator), options));
-  programs->has_bags_ = !FindBagInputs(graph, part).bags.empty();
+  programs->goes_whole_ = !runtime::FindBagInputs(graph, part).why_not.empty();
   REFRACT_ASSIGN_OR_RETURN(programs->first_,
                            programs->Make(programs->sizes().Largest()));
   programs->first_rows_ = options.max_rows;
@@ -62,7 +64,7 @@ absl::StatusOr<std::unique_ptr<CudaPrograms::One>> CudaPrograms::Make(
     const SizeValues& values) {
   auto one = std::make_unique<One>();
   REFRACT_ASSIGN_OR_RETURN(one->translation, translator_->Translate(values));
-  one->by_rows = !has_bags_ && GoesByRows(one->translation);
+  one->by_rows = !goes_whole_ && GoesByRows(one->translation);
   one->held.resize(static_cast<size_t>(options_.instances));
   return one;
 }
@@ -96,6 +98,16 @@ std::string CudaPrograms::Describe() const {
                     one.declared ? ", " : " (--max-size), ");
   }
   if (!text.empty()) absl::StrAppend(&text, first_rows_, " rows at that");
+  const std::vector<runtime::cuda_plan::BagRoom>& bags = translator_->bags();
+  const auto least = std::min_element(
+      bags.begin(), bags.end(),
+      [](const auto& a, const auto& b) { return a.capacity < b.capacity; });
+  if (least != bags.end()) {
+    absl::StrAppend(&text, text.empty() ? "" : ", ", "up to ", least->capacity,
+                    " entries in the bags of input '", least->entries, "'",
+                    least->declared ? "" : " (--max-size)",
+                    bags.size() > 1 ? " and no fewer in others" : "");
+  }
   return text;
 }
 

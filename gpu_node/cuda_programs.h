@@ -31,7 +31,7 @@ class CudaPrograms {
     int64_t workspace_bytes = int64_t{32} << 20;
     // What an instance reserves for inputs, results and intermediates of a
     // model with other sizes, at the largest of these: as many rows as fit, at
-    // least one. Bytes.
+    // least one. Of a model with bags half of it is for their entries. Bytes.
     int64_t sized_memory = int64_t{256} << 20;
     // Programs of such a model, beside that of its largest sizes.
     size_t max_programs = 64;
@@ -55,8 +55,8 @@ class CudaPrograms {
   }
   // Of requests that a warm-up makes.
   runtime::cuda_plan::SizeValues TypicalSizes() const;
-  // For logs: "steps up to 1024 (not declared), 16 rows at that"; empty without
-  // other sizes.
+  // For logs: "steps up to 1024 (not declared), 16 rows at that", "up to 900
+  // entries in the bags of input 'ids'"; empty without other sizes and bags.
   std::string Describe() const;
 
   // What a request executes with.
@@ -104,7 +104,8 @@ class CudaPrograms {
   const Options options_;
   std::unique_ptr<One> first_;
   int64_t first_rows_ = 0;
-  bool has_bags_ = false;  // whose entries are no rows
+  // Has bags whose entries are neither rows nor inputs that there is room for.
+  bool goes_whole_ = false;
   std::map<runtime::cuda_plan::SizeValues, std::unique_ptr<One>> programs_;
   uint64_t uses_ = 0;
 };

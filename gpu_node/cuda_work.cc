@@ -90,12 +90,14 @@ bool GoesByRows(const Translation& translation) {
     const cuda::Rows& rows = program.value(id).rows;
     return rows.per_item > 0 && rows.fixed == 0;
   };
-  return std::all_of(program.inputs.begin(), program.inputs.end(),
-                     [&](cuda::ValueId id) {
-                       return has_rows(id) ||
-                              program.value(id).rows.per_item == 0;
-                     }) &&
-         std::all_of(program.outputs.begin(), program.outputs.end(), has_rows);
+  for (size_t i = 0; i < program.inputs.size(); ++i) {
+    const cuda::ValueId id = program.inputs[i];
+    if (!translation.is_of_bags[i] && !has_rows(id) &&
+        program.value(id).rows.per_item != 0) {
+      return false;
+    }
+  }
+  return std::all_of(program.outputs.begin(), program.outputs.end(), has_rows);
 }
 
 absl::Status ReadMember(const DeviceModel& model,
@@ -119,11 +121,15 @@ absl::Status ReadMember(const DeviceModel& model,
   return absl::OkStatus();
 }
 
-void FillSlot(const Translation& translation, cuda::Instance& instance,
-              cuda::SlotId slot, absl::Span<const base::TensorView> inputs,
-              int64_t to, int64_t from, int64_t count) {
+absl::Status FillSlot(const Translation& translation, cuda::Instance& instance,
+                      cuda::SlotId slot,
+                      absl::Span<const base::TensorView> inputs, int64_t to,
+                      int64_t from, int64_t count) {
+  REFRACT_RETURN_IF_ERROR(runtime::cuda_plan::FillBags(
+      translation.bags, instance, slot, inputs, to, from, count));
   const cuda::Program& program = translation.program;
   for (size_t i = 0; i < program.inputs.size(); ++i) {
+    if (translation.is_of_bags[i]) continue;
     const base::TensorView& input =
         inputs[static_cast<size_t>(translation.inputs[i])];
     const cuda::Value& value = program.value(program.inputs[i]);
@@ -137,6 +143,47 @@ void FillSlot(const Translation& translation, cuda::Instance& instance,
     std::memcpy(instance.input(slot, i) + (cut ? to * row : 0),
                 input.data + (cut ? from * row : 0), bytes);
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int64_t>> PiecesOf(
+    const Translation& translation, absl::Span<const base::TensorView> inputs,
+    int64_t rows, int64_t max_rows, bool by_rows, const std::string& device) {
+  if (rows > max_rows && !by_rows) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a request of ", rows, " rows; model ",
+                     translation.program.name, " takes up to ", max_rows,
+                     " on ", device, " and cannot be run in pieces"));
+  }
+  std::vector<int64_t> ends;
+  std::vector<int64_t> none_taken;
+  if (runtime::cuda_plan::HasRoom(translation.bags, inputs, none_taken)) {
+    // About equal ones: each takes the smallest bucket that holds it.
+    const int64_t pieces = (rows + max_rows - 1) / max_rows;
+    for (int64_t piece = 1; piece <= pieces; ++piece) {
+      ends.push_back(rows * piece / pieces);
+    }
+    return ends;
+  }
+  for (int64_t first = 0; first < rows;) {
+    REFRACT_ASSIGN_OR_RETURN(
+        const int64_t count,
+        runtime::cuda_plan::RowsWithRoom(translation.bags, inputs, first,
+                                         std::min(max_rows, rows - first)));
+    first += count;
+    if (first < rows && !by_rows) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the bags of ", count, " of its ", rows,
+          " rows fill the memory that ", device, " has for them, and model ",
+          translation.program.name, " cannot be run in pieces"));
+    }
+    ends.push_back(first);
+  }
+  return ends;
+}
+
+bool AnyIsZero(const runtime::cuda_plan::SizeValues& sizes) {
+  return std::find(sizes.begin(), sizes.end(), 0) != sizes.end();
 }
 
 void CopyResults(const Translation& translation, const cuda::Instance& instance,
@@ -155,6 +202,21 @@ void CopyResults(const Translation& translation, const cuda::Instance& instance,
         instance.output(slot, static_cast<size_t>(translation.outputs[i])),
         bytes);
   }
+}
+
+absl::Status RunOnCpu(const DeviceModel& model, CudaPart& part) {
+  const runtime::Program& program = model.program();
+  runtime::RunContext context(program);
+  std::vector<base::TensorView> outputs;
+  const std::vector<std::byte*> nowhere(program.part().outputs.size(), nullptr);
+  REFRACT_RETURN_IF_ERROR(
+      program.Run(part.inputs->views, nowhere, context, outputs));
+  part.results.clear();
+  for (const base::TensorView& output : outputs) {
+    REFRACT_ASSIGN_OR_RETURN(base::Tensor copy, base::Tensor::CopyOf(output));
+    part.results.push_back(std::move(copy));
+  }
+  return absl::OkStatus();
 }
 
 std::vector<base::TensorView> ResultsOf(const Translation* translation,

@@ -84,16 +84,31 @@ absl::Status ReadMember(const DeviceModel& model,
                         const runtime::cuda_plan::FreeSizes& sizes,
                         const BatchMember& member, CudaPart& part);
 // Writes `count` rows of `inputs`, from row `from` on, to the slot's rows from
-// `to` on; what has no rows is written with the slot's first row.
-void FillSlot(const runtime::cuda_plan::Translation& translation,
-              runtime::cuda::Instance& instance, runtime::cuda::SlotId slot,
-              absl::Span<const base::TensorView> inputs, int64_t to,
-              int64_t from, int64_t count);
+// `to` on; what has no rows is written with the slot's first row. Errors as
+// FillBags(): the slot is not to be used then.
+absl::Status FillSlot(const runtime::cuda_plan::Translation& translation,
+                      runtime::cuda::Instance& instance,
+                      runtime::cuda::SlotId slot,
+                      absl::Span<const base::TensorView> inputs, int64_t to,
+                      int64_t from, int64_t count);
+// Where the pieces of a request of `rows` rows end, none of more than
+// `max_rows` or of more entries in bags than there is room for.
+// InvalidArgument, naming the limit, where it cannot be cut (`by_rows`) or a
+// single row is too large. `device`: its name. Bags are as CheckBags() wants
+// them.
+absl::StatusOr<std::vector<int64_t>> PiecesOf(
+    const runtime::cuda_plan::Translation& translation,
+    absl::Span<const base::TensorView> inputs, int64_t rows, int64_t max_rows,
+    bool by_rows, const std::string& device);
+// Whether a size is 0, of which no program can be made: the CPU answers.
+bool AnyIsZero(const runtime::cuda_plan::SizeValues& sizes);
 // Copies the slot's results to rows `first` … of the part's own.
 void CopyResults(const runtime::cuda_plan::Translation& translation,
                  const runtime::cuda::Instance& instance,
                  runtime::cuda::SlotId slot, int64_t first, int64_t count,
                  CudaPart& part);
+// Results of a request that no program takes, by the model's CPU program.
+absl::Status RunOnCpu(const DeviceModel& model, CudaPart& part);
 // A part's results, in its own memory or in the slot's, of which `translation`
 // is the program.
 std::vector<base::TensorView> ResultsOf(

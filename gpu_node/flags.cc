@@ -91,8 +91,8 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
   app.add_option(
          "--max-size", flags.max_size,
          "On a GPU: the largest value of sizes besides the batch (steps "
-         "of a history) that memory is reserved for, where the model "
-         "declares none; requests beyond it are refused")
+         "of a history, ids in bags per row) that memory is reserved for, "
+         "where the model declares none; requests beyond it are refused")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
       ->capture_default_str();
   app.add_option("--weight-memory-mib", flags.weight_memory_mib,

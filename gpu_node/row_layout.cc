@@ -125,7 +125,7 @@ RowLayout::RowLayout(const models::Graph& graph, const runtime::Part& part,
     why_not_ = "the model has no batch dimension";
     return;
   }
-  FoundBags found = FindBagInputs(graph, part);
+  runtime::FoundBags found = runtime::FindBagInputs(graph, part);
   bags_ = std::move(found.bags);
   // Bags are rows to us, and not to those who ask whether it may be split.
   if (rows.use != models::RowUse::kAlone ||
@@ -142,10 +142,10 @@ RowLayout::RowLayout(const models::Graph& graph, const runtime::Part& part,
   bool any_rows = !bags_.empty();
   for (size_t i = 0; i < part.inputs.size(); ++i) {
     const models::Value& value = graph.value(part.inputs[i]);
-    const auto is_offsets = [i](const BagInputs& bag) {
+    const auto is_offsets = [i](const runtime::BagInputs& bag) {
       return bag.offsets == i;
     };
-    const auto is_entry = [i](const BagInputs& bag) {
+    const auto is_entry = [i](const runtime::BagInputs& bag) {
       return std::find(bag.entries.begin(), bag.entries.end(), i) !=
              bag.entries.end();
     };
@@ -195,7 +195,7 @@ std::optional<int64_t> RowLayout::Rows(
     const auto bytes = base::ByteSize(inputs[i].dtype, dims);
     if (!bytes.ok() || *bytes != inputs[i].bytes) return std::nullopt;
   }
-  for (const BagInputs& bag : bags_) {
+  for (const runtime::BagInputs& bag : bags_) {
     const TensorView& offsets = inputs[bag.offsets];
     if (offsets.dims.size() != 1 || (offsets.dtype != base::DType::kInt64 &&
                                      offsets.dtype != base::DType::kInt32)) {
@@ -277,7 +277,7 @@ bool RowLayout::SameButForRows(absl::Span<const TensorView> a,
 }
 
 absl::Status RowLayout::GatherBags(
-    const BagInputs& bag,
+    const runtime::BagInputs& bag,
     absl::Span<const absl::Span<const TensorView>> requests,
     RowBuffers& buffers, std::vector<TensorView>& gathered) const {
   TensorView& offsets = gathered[bag.offsets];
@@ -317,7 +317,7 @@ absl::Status RowLayout::GatherBags(
   return absl::OkStatus();
 }
 
-absl::Status RowLayout::SliceBags(const BagInputs& bag, int64_t first,
+absl::Status RowLayout::SliceBags(const runtime::BagInputs& bag, int64_t first,
                                   int64_t count, RowBuffers& buffers,
                                   std::vector<TensorView>& slice) const {
   TensorView& offsets = slice[bag.offsets];
@@ -381,7 +381,7 @@ absl::StatusOr<std::vector<TensorView>> RowLayout::Gather(
       place += inputs[i].bytes;
     }
   }
-  for (const BagInputs& bag : bags_) {
+  for (const runtime::BagInputs& bag : bags_) {
     REFRACT_RETURN_IF_ERROR(GatherBags(bag, requests, buffers, gathered));
   }
   return gathered;
@@ -404,7 +404,7 @@ absl::StatusOr<std::vector<TensorView>> RowLayout::Slice(
       view.dims[0] = count;
     }
   }
-  for (const BagInputs& bag : bags_) {
+  for (const runtime::BagInputs& bag : bags_) {
     REFRACT_RETURN_IF_ERROR(SliceBags(bag, first, count, buffers, slice));
   }
   return slice;

@@ -16,8 +16,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/tensor.h"
-#include "gpu_node/bag_inputs.h"
 #include "models/graph.h"
+#include "runtime/bag_inputs.h"
 #include "runtime/program.h"
 
 namespace refract::gpu_node {
@@ -98,15 +98,15 @@ class RowLayout {
            rule == Rule::kEntries;
   }
   absl::Status GatherBags(
-      const BagInputs& bag,
+      const runtime::BagInputs& bag,
       absl::Span<const absl::Span<const base::TensorView>> requests,
       RowBuffers& buffers, std::vector<base::TensorView>& gathered) const;
-  absl::Status SliceBags(const BagInputs& bag, int64_t first, int64_t count,
-                         RowBuffers& buffers,
+  absl::Status SliceBags(const runtime::BagInputs& bag, int64_t first,
+                         int64_t count, RowBuffers& buffers,
                          std::vector<base::TensorView>& slice) const;
 
   std::vector<Rule> inputs_;
-  std::vector<BagInputs> bags_;
+  std::vector<runtime::BagInputs> bags_;
   std::string why_not_;
 };
 

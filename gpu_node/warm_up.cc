@@ -5,11 +5,12 @@
 #include <random>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "gpu_node/answers_apart.h"
-#include "gpu_node/bag_inputs.h"
+#include "runtime/bag_inputs.h"
 
 namespace refract::gpu_node {
 namespace {
@@ -28,7 +29,7 @@ constexpr int64_t kEntriesPerRow = 2;
 // Values of all symbols for a request of `rows` rows.
 models::SymbolBindings BindingsFor(const models::Graph& graph,
                                    const runtime::Part& part,
-                                   const FoundBags& bags, int64_t rows,
+                                   const runtime::FoundBags& bags, int64_t rows,
                                    const models::SymbolBindings& sizes) {
   models::SymbolBindings bindings;
   const auto learn = [&](const models::SymExpr& expr) {
@@ -46,12 +47,16 @@ models::SymbolBindings BindingsFor(const models::Graph& graph,
     for (const models::SymExpr& size : graph.value(id).shape) learn(size);
     learn(graph.value(id).sym_value);
   }
-  for (const BagInputs& bag : bags.bags) {
+  for (const runtime::BagInputs& bag : bags.bags) {
     for (const size_t i : bag.entries) {
       for (const std::string& symbol :
            graph.value(part.inputs[i]).shape[0].Symbols()) {
         if (sizes.contains(symbol)) continue;
         bindings[symbol] = std::max(bindings[symbol], kEntriesPerRow * rows);
+        for (const models::SymbolRange& range : graph.symbols) {
+          if (range.symbol != symbol) continue;
+          bindings[symbol] = std::min(bindings[symbol], range.max);
+        }
       }
     }
   }
@@ -71,6 +76,50 @@ void FillOffsets(absl::Span<T> offsets, bool include_last, int64_t entries,
     offsets[row] = static_cast<T>(last);
   }
   if (include_last) offsets[rows] = static_cast<T>(entries);
+}
+
+void FillOffsets(Tensor& offsets, bool include_last, int64_t entries,
+                 std::mt19937& random) {
+  if (offsets.dtype() == base::DType::kInt64) {
+    FillOffsets(offsets.as<int64_t>(), include_last, entries, random);
+  } else {
+    FillOffsets(offsets.as<int32_t>(), include_last, entries, random);
+  }
+}
+
+// Of bags that are no bags of rows.
+void FillOtherOffsets(const models::Graph& graph, const runtime::Part& part,
+                      std::vector<Tensor>& inputs, std::mt19937& random) {
+  const auto input = [&](const models::Node& node,
+                         const char* name) -> Tensor* {
+    const models::Argument* const argument = node.FindArg(name);
+    const auto* const value =
+        argument == nullptr ? nullptr : std::get_if<models::ValueRef>(argument);
+    if (value == nullptr) return nullptr;
+    const auto found =
+        std::find(part.inputs.begin(), part.inputs.end(), value->id);
+    return found == part.inputs.end()
+               ? nullptr
+               : &inputs[static_cast<size_t>(found - part.inputs.begin())];
+  };
+  for (const models::NodeId n : part.nodes) {
+    const models::Node& node = graph.nodes[n];
+    if (!runtime::IsBag(node)) continue;
+    Tensor* const offsets = input(node, "offsets");
+    const models::Argument* const last = node.FindArg("include_last_offset");
+    const auto* const flag =
+        last == nullptr ? nullptr : std::get_if<bool>(last);
+    const bool include_last = flag != nullptr && *flag;
+    if (offsets == nullptr || offsets->dims().size() != 1 ||
+        (offsets->dtype() != base::DType::kInt64 &&
+         offsets->dtype() != base::DType::kInt32) ||
+        offsets->dims()[0] < (include_last ? 2 : 1)) {
+      continue;
+    }
+    const Tensor* const ids = input(node, "indices");
+    const bool known = ids != nullptr && ids->dims().size() == 1;
+    FillOffsets(*offsets, include_last, known ? ids->dims()[0] : 0, random);
+  }
 }
 
 void Fill(Tensor& tensor, std::mt19937& random) {
@@ -138,7 +187,7 @@ absl::StatusOr<std::vector<Tensor>> MakeInputs(
     const models::Graph& graph, const runtime::Part& part, int64_t rows,
     uint32_t seed, const models::SymbolBindings& sizes) {
   std::mt19937 random(seed);
-  const FoundBags bags = FindBagInputs(graph, part);
+  const runtime::FoundBags bags = runtime::FindBagInputs(graph, part);
   const models::SymbolBindings bindings =
       BindingsFor(graph, part, bags, rows, sizes);
   std::vector<Tensor> inputs;
@@ -168,15 +217,11 @@ absl::StatusOr<std::vector<Tensor>> MakeInputs(
     Fill(tensor, random);
     inputs.push_back(std::move(tensor));
   }
-  for (const BagInputs& bag : bags.bags) {
-    Tensor& offsets = inputs[bag.offsets];
-    const int64_t entries = inputs[bag.entries[0]].dims()[0];
-    if (offsets.dtype() == base::DType::kInt64) {
-      FillOffsets(offsets.as<int64_t>(), bag.include_last, entries, random);
-    } else {
-      FillOffsets(offsets.as<int32_t>(), bag.include_last, entries, random);
-    }
+  for (const runtime::BagInputs& bag : bags.bags) {
+    FillOffsets(inputs[bag.offsets], bag.include_last,
+                inputs[bag.entries[0]].dims()[0], random);
   }
+  if (!bags.why_not.empty()) FillOtherOffsets(graph, part, inputs, random);
   return inputs;
 }
 

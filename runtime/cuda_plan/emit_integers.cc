@@ -22,6 +22,10 @@ absl::Status No(const std::string& why) {
 absl::Status EmitArange(const NodeStep& node, Emitter& emitter) {
   const NodeArgs args(node.node);
   const int local = node.outputs[0];
+  if (const std::optional<int64_t> step = EvenOffsets(node, emitter)) {
+    emitter.SetEvenSteps(local, *step);
+    return absl::OkStatus();
+  }
   const auto number = [&](absl::string_view name,
                           int64_t missing) -> absl::StatusOr<int64_t> {
     if (!args.Has(name)) return missing;

@@ -217,14 +217,6 @@ absl::Status EmitAttentionOf(const NodeStep& node, Emitter& emitter) {
   return emitter.MatMul(weights, value, std::nullopt, false, out);
 }
 
-models::IdPolicy PolicyOf(const std::string& table,
-                          const models::ModelConfig& config) {
-  if (table.empty()) return models::IdPolicy::kError;
-  const auto found = config.id_policies.find(table);
-  return found != config.id_policies.end() ? found->second
-                                           : config.default_id_policy;
-}
-
 absl::Status EmitEmbedding(const NodeStep& node, int table_operand,
                            int index_operand, size_t dim,
                            const CompileOptions& options, Emitter& emitter) {
@@ -253,19 +245,7 @@ absl::Status EmitEmbedding(const NodeStep& node, int table_operand,
   }
   const size_t index_rank = index.rank();
   for (size_t d = 0; d < dim; ++d) index = Unsqueezed(index, 0);
-  cuda::Outside outside = cuda::Outside::kFault;
-  switch (PolicyOf(
-      emitter.graph().value(emitter.plan().locals[table_local].id).weight,
-      options.config)) {
-    case models::IdPolicy::kError:
-      break;
-    case models::IdPolicy::kZeroRow:
-      outside = cuda::Outside::kZero;
-      break;
-    case models::IdPolicy::kDefaultRow:
-      outside = cuda::Outside::kFirstRow;
-      break;
-  }
+  const cuda::Outside outside = OutsideOf(emitter, table_local, options);
   REFRACT_ASSIGN_OR_RETURN(const Sizes dims, emitter.DimsOfLocal(local));
   REFRACT_ASSIGN_OR_RETURN(
       const Tensor out, emitter.NewResult(local, dims, emitter.compute_type()));
@@ -393,6 +373,30 @@ std::optional<absl::Status> EmitElements(const NodeStep& node,
 
 }  // namespace
 
+models::IdPolicy PolicyOf(const Emitter& emitter, int table_local,
+                          const CompileOptions& options) {
+  const std::string& table =
+      emitter.graph().value(emitter.plan().locals[table_local].id).weight;
+  if (table.empty()) return models::IdPolicy::kError;
+  const auto found = options.config.id_policies.find(table);
+  return found != options.config.id_policies.end()
+             ? found->second
+             : options.config.default_id_policy;
+}
+
+cuda::Outside OutsideOf(const Emitter& emitter, int table_local,
+                        const CompileOptions& options) {
+  switch (PolicyOf(emitter, table_local, options)) {
+    case models::IdPolicy::kZeroRow:
+      return cuda::Outside::kZero;
+    case models::IdPolicy::kDefaultRow:
+      return cuda::Outside::kFirstRow;
+    case models::IdPolicy::kError:
+      break;
+  }
+  return cuda::Outside::kFault;
+}
+
 std::optional<absl::Status> EmitReduction(const NodeStep& node,
                                           Emitter& emitter) {
   const std::string& op = node.node.op;
@@ -479,6 +483,7 @@ absl::Status EmitNode(const NodeStep& node, const CompileOptions& options,
                   [](int local) { return local == kNoLocal; })) {
     return absl::OkStatus();
   }
+  if (IsBag(node.node)) return EmitBags({node}, options, emitter);
   const size_t progress = emitter.progress();
   return OrForeign(EmitOwn(node, options, emitter), progress, node, emitter);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -33,7 +34,8 @@ absl::Status No(const std::string& why) {
 
 Emitter::Emitter(const models::Graph& graph, const Plan& plan,
                  const TranslateOptions& options,
-                 const models::SymbolBindings& sizes, ConstantPool& pool)
+                 const models::SymbolBindings& sizes,
+                 const std::vector<BagRoom>& rooms, ConstantPool& pool)
     : graph_(graph),
       plan_(plan),
       options_(options),
@@ -41,7 +43,12 @@ Emitter::Emitter(const models::Graph& graph, const Plan& plan,
       pool_(pool),
       compute_type_(ComputeType(options.precision)),
       builder_(options.model, options.precision == Precision::kTf32),
-      outputs_(plan.outputs.size(), -1) {}
+      outputs_(plan.outputs.size(), -1),
+      rooms_(rooms) {
+  for (BagRoom& room : rooms_) {
+    room.entry_inputs.assign(room.part.entries.size(), 0);
+  }
+}
 
 std::optional<DType> Emitter::TypeOf(base::DType dtype) {
   switch (dtype) {
@@ -164,6 +171,41 @@ void Emitter::AddNumber(const Step& step) {
   numbers_[step.outputs[0]] = std::move(results);
 }
 
+const BagRoom* Emitter::RoomOf(int offsets_local) const {
+  const auto found =
+      std::find_if(rooms_.begin(), rooms_.end(), [&](const BagRoom& room) {
+        return plan_.inputs[room.part.offsets] == offsets_local;
+      });
+  return found == rooms_.end() ? nullptr : &*found;
+}
+
+std::optional<Tensor> Emitter::AddBagInput(size_t i, const models::Value& value,
+                                           DType dtype) {
+  Tensor tensor;
+  tensor.dtype = dtype;
+  tensor.strides = {1};
+  const size_t place = inputs_.size();
+  for (BagRoom& room : rooms_) {
+    if (room.part.offsets == i) {
+      tensor.value = builder_.Input(value.name, dtype, {1, 1}, 1);
+      tensor.dims = {Size(1)};
+      for (size_t p = 0; p < kProbes.size(); ++p) {
+        tensor.dims[0].at[p] = kProbes[p] + 1;
+      }
+      room.offsets_input = place;
+      return tensor;
+    }
+    for (size_t e = 0; e < room.part.entries.size(); ++e) {
+      if (room.part.entries[e] != i) continue;
+      tensor.value = builder_.CountedInput(value.name, dtype, room.capacity);
+      tensor.dims = {Size(room.capacity)};
+      room.entry_inputs[e] = place;
+      return tensor;
+    }
+  }
+  return std::nullopt;
+}
+
 absl::Status Emitter::AddInputs() {
   for (size_t i = 0; i < plan_.inputs.size(); ++i) {
     const int local = plan_.inputs[i];
@@ -175,6 +217,11 @@ absl::Status Emitter::AddInputs() {
     const std::optional<DType> dtype = TypeOf(value.dtype);
     if (!dtype) {
       return why(No(absl::StrCat("its type is ", base::Name(value.dtype))));
+    }
+    if (std::optional<Tensor> bags = AddBagInput(i, value, *dtype)) {
+      inputs_.push_back(static_cast<int>(i));
+      tensors_[local] = *std::move(bags);
+      continue;
     }
     const absl::StatusOr<Sizes> dims = DimsOf(plan_.locals[local].id);
     if (!dims.ok()) return why(dims.status());

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "models/sym_expr.h"
+#include "runtime/cuda_plan/bags.h"
 #include "runtime/cuda_plan/constant_pool.h"
 #include "runtime/cuda_plan/sizes.h"
 #include "runtime/cuda_plan/translate.h"
@@ -29,9 +30,11 @@ class Emitter {
  public:
   // All outlive this, but `plan` and `pool` must outlive what Finish() gives as
   // well. `sizes`: of symbols other than the batch, those that are known.
+  // `rooms`: of the bags among the inputs, whose numbers of entries are none of
+  // these.
   Emitter(const models::Graph& graph, const Plan& plan,
           const TranslateOptions& options, const models::SymbolBindings& sizes,
-          ConstantPool& pool);
+          const std::vector<BagRoom>& rooms, ConstantPool& pool);
 
   const models::Graph& graph() const { return graph_; }
   const Plan& plan() const { return plan_; }
@@ -154,6 +157,18 @@ class Emitter {
                       const Tensor& index, size_t index_rank,
                       cuda::Outside outside, const Tensor& out);
 
+  // --- Bags -----------------------------------------------------------------
+  // The bags that there is room for whose offsets a local is; null: none.
+  const BagRoom* RoomOf(int offsets_local) const;
+  // Offsets that nothing but bags reads, and that are 0, `step`, 2 · `step`, …
+  void SetEvenSteps(int local, int64_t step) { even_steps_[local] = step; }
+  std::optional<int64_t> EvenSteps(int local) const {
+    const auto found = even_steps_.find(local);
+    if (found == even_steps_.end()) return std::nullopt;
+    return found->second;
+  }
+  void AddBagCheck(BagCheck check) { bag_checks_.push_back(std::move(check)); }
+
   // For what has no form of our own; null: nobody.
   ForeignOperators* foreign() const { return options_.foreign; }
   // Changes with everything that is emitted but constants.
@@ -182,6 +197,10 @@ class Emitter {
   };
 
   absl::StatusOr<Tensor> AddConstant(int local);
+  // Input `i` of the part as a vector of bags' offsets or entries; nullopt: it
+  // is none.
+  std::optional<Tensor> AddBagInput(size_t i, const models::Value& value,
+                                    cuda::DType dtype);
   // `value`, whose columns are the last of `dims` and whose rows are the
   // others, one behind the other.
   Tensor Stacked(cuda::ValueId value, const Sizes& dims) const;
@@ -216,6 +235,9 @@ class Emitter {
   std::vector<int> outputs_;
   int num_outputs_ = 0;
   std::map<const Step*, int> group_of_;
+  std::vector<BagRoom> rooms_;
+  std::vector<BagCheck> bag_checks_;
+  std::map<int, int64_t> even_steps_;
 };
 
 // Whether an interaction's pairs are those below the diagonal, row by row; with
@@ -254,6 +276,16 @@ std::optional<absl::Status> EmitReduction(const NodeStep& node,
 std::optional<absl::Status> EmitLookUp(const NodeStep& node,
                                        const CompileOptions& options,
                                        Emitter& emitter);
+// Ids outside a table.
+models::IdPolicy PolicyOf(const Emitter& emitter, int table_local,
+                          const CompileOptions& options);
+cuda::Outside OutsideOf(const Emitter& emitter, int table_local,
+                        const CompileOptions& options);
+// Independent look-ups of bags (IsBag()): as few operators as possible.
+absl::Status EmitBags(const std::vector<NodeStep>& nodes,
+                      const CompileOptions& options, Emitter& emitter);
+// The step of an arange from 0 on that only bags of equal sizes look at.
+std::optional<int64_t> EvenOffsets(const NodeStep& node, Emitter& emitter);
 std::optional<absl::Status> EmitAttention(const NodeStep& node,
                                           Emitter& emitter);
 std::optional<absl::Status> EmitIntegers(const NodeStep& node,

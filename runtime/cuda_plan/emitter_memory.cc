@@ -454,6 +454,13 @@ absl::StatusOr<Translation> Emitter::Finish() {
   result.weights = std::move(weights_);
   result.inputs = std::move(inputs_);
   result.outputs = std::move(outputs_);
+  result.is_of_bags.assign(result.inputs.size(), false);
+  for (const BagRoom& room : rooms_) {
+    result.is_of_bags[room.offsets_input] = true;
+    for (const size_t i : room.entry_inputs) result.is_of_bags[i] = true;
+  }
+  result.bags = std::move(rooms_);
+  result.bag_checks = std::move(bag_checks_);
   return result;
 }
 

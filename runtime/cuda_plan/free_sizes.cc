@@ -26,7 +26,8 @@ bool Shows(const models::SymExpr& expr) {
 }  // namespace
 
 absl::StatusOr<FreeSizes> FreeSizes::Find(const models::Graph& graph,
-                                          const Part& part, int64_t limit) {
+                                          const Part& part, int64_t limit,
+                                          const std::vector<bool>& skipped) {
   FreeSizes sizes;
   std::set<std::string> wanted;
   const auto look = [&](const models::SymExpr& expr, size_t input, int dim) {
@@ -56,6 +57,7 @@ absl::StatusOr<FreeSizes> FreeSizes::Find(const models::Graph& graph,
     sizes.all_.push_back(std::move(one));
   };
   for (size_t i = 0; i < part.inputs.size(); ++i) {
+    if (i < skipped.size() && skipped[i]) continue;
     const models::Value& value = graph.value(part.inputs[i]);
     if (value.kind == models::ValueKind::kSymInt) {
       if (!value.sym_value.is_unknown()) look(value.sym_value, i, -1);

@@ -1,9 +1,8 @@
 #ifndef REFRACT_RUNTIME_CUDA_PLAN_FREE_SIZES_H_
 #define REFRACT_RUNTIME_CUDA_PLAN_FREE_SIZES_H_
 
-// Sizes of a part's inputs that are neither constant nor the batch's: the steps
-// of a history, the ids of all bags together. A program for a GPU is made for
-// one value of each.
+// Sizes of a part's inputs that are neither constant nor the batch's, such as
+// the steps of a history. A program for a GPU is made for one value of each.
 
 #include <cstdint>
 #include <string>
@@ -40,9 +39,11 @@ class FreeSizes {
   };
 
   // `limit` ≥ 1: the largest value of a size whose model declares none.
+  // `skipped`: inputs whose sizes are somebody else's (empty: none).
   // Unimplemented for a size that no input shows by itself.
   static absl::StatusOr<FreeSizes> Find(const models::Graph& graph,
-                                        const Part& part, int64_t limit);
+                                        const Part& part, int64_t limit,
+                                        const std::vector<bool>& skipped = {});
 
   const std::vector<One>& all() const { return all_; }
   bool empty() const { return all_.empty(); }

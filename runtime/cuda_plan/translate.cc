@@ -1,12 +1,14 @@
 #include "runtime/cuda_plan/translate.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "runtime/bag_inputs.h"
 #include "runtime/compiler.h"
 #include "runtime/cuda_plan/emitter.h"
 #include "runtime/dims.h"
@@ -93,11 +95,11 @@ class Emission {
  public:
   Emission(const models::Graph& graph, const Plan& plan,
            const TranslateOptions& options, const models::SymbolBindings& sizes,
-           ConstantPool& pool)
+           const std::vector<BagRoom>& rooms, ConstantPool& pool)
       : graph_(graph),
         plan_(plan),
         options_(options),
-        emitter_(graph, plan, options, sizes, pool) {
+        emitter_(graph, plan, options, sizes, rooms, pool) {
     for (size_t i = 0; i < plan.locals.size(); ++i) {
       local_of_[plan.locals[i].id] = static_cast<int>(i);
     }
@@ -141,7 +143,8 @@ class Emission {
           {graph_.nodes[step.nodes[0]], step.operands, step.outputs, step},
           options_.compile, emitter_);
     }
-    // Look-ups that are fetched together: one by one here.
+    // Look-ups that are fetched together: bags here too, others one by one.
+    std::vector<NodeStep> bags;
     for (const models::NodeId id : step.nodes) {
       const models::Node& node = graph_.nodes[id];
       NodeStep one = {node, {}, {}, step};
@@ -153,9 +156,15 @@ class Emission {
         one.outputs.push_back(found == local_of_.end() ? kNoLocal
                                                        : found->second);
       }
+      const bool is_read = std::any_of(one.outputs.begin(), one.outputs.end(),
+                                       [](int o) { return o != kNoLocal; });
+      if (IsBag(node) && is_read) {
+        bags.push_back(std::move(one));
+        continue;
+      }
       REFRACT_RETURN_IF_ERROR(EmitNode(one, options_.compile, emitter_));
     }
-    return absl::OkStatus();
+    return EmitBags(bags, options_.compile, emitter_);
   }
 
   absl::Status Refuse(const absl::Status& why) const {
@@ -221,8 +230,22 @@ absl::StatusOr<std::unique_ptr<Translator>> Translator::Create(
   REFRACT_ASSIGN_OR_RETURN(translator->kept_->plan,
                            CompilePlan(graph, part, std::move(weights),
                                        translator->options_.compile));
+  const FoundBags found = FindBagInputs(graph, part);
+  std::vector<bool> entries(part.inputs.size(), false);
+  if (found.why_not.empty()) {
+    const TranslateOptions& own = translator->options_;
+    const int64_t most =
+        own.max_size <= std::numeric_limits<int64_t>::max() / own.max_batch
+            ? own.max_size * own.max_batch
+            : std::numeric_limits<int64_t>::max();
+    translator->rooms_ =
+        RoomForBags(graph, part, found.bags, most, own.entry_memory);
+    for (const BagInputs& bag : found.bags) {
+      for (const size_t i : bag.entries) entries[i] = true;
+    }
+  }
   absl::StatusOr<FreeSizes> sizes =
-      FreeSizes::Find(graph, part, translator->options_.max_size);
+      FreeSizes::Find(graph, part, translator->options_.max_size, entries);
   if (!sizes.ok()) {
     return absl::Status(
         sizes.status().code(),
@@ -243,7 +266,8 @@ absl::StatusOr<Translation> Translator::Translate(const SizeValues& values) {
   const models::SymbolBindings bindings = sizes_.Bind(values);
   REFRACT_ASSIGN_OR_RETURN(
       Translation result,
-      Emission(graph_, kept_->plan, options, bindings, kept_->pool).Run());
+      Emission(graph_, kept_->plan, options, bindings, rooms_, kept_->pool)
+          .Run());
   result.owned = kept_;
   return result;
 }

@@ -16,7 +16,8 @@
 //
 // Sizes that depend on something else than the batch (free_sizes.h) are fixed
 // in a program: a Translator makes one for each combination that requests
-// bring.
+// bring. The entries of bags are not among them: a program has room for so many
+// (bags.h).
 //
 // What cannot be translated is refused by name, never run wrongly: operators
 // that nobody computes there, sizes that depend on data, types other than
@@ -35,6 +36,7 @@
 #include "models/weights.h"
 #include "runtime/cuda/instance.h"
 #include "runtime/cuda/program.h"
+#include "runtime/cuda_plan/bags.h"
 #include "runtime/cuda_plan/foreign.h"
 #include "runtime/cuda_plan/free_sizes.h"
 #include "runtime/program.h"
@@ -61,6 +63,10 @@ struct TranslateOptions {
   int64_t max_batch = 1024;
   // The largest value of such a size, where the model declares none. ≥ 1.
   int64_t max_size = 1024;
+  // What the entries of a request's bags may take, all together: they have room
+  // for what the model declares, at most `max_size` per row of the largest
+  // batch, as far as this goes. Bytes.
+  int64_t entry_memory = int64_t{64} << 20;
   CompileOptions compile;
   // Computes what has no form of our own; null: such operators are refused. The
   // kernels that it made outlive it.
@@ -77,6 +83,13 @@ struct Translation {
   std::vector<int> inputs;
   // Per output of the part, the program's output.
   std::vector<int> outputs;
+  // Bags that requests bring with any number of entries: their inputs have
+  // neither a row per item nor one for all.
+  std::vector<BagRoom> bags;
+  // Per input of the program, whether it is one of theirs.
+  std::vector<bool> is_of_bags;
+  // Of all bags.
+  std::vector<BagCheck> bag_checks;
   // Lines for logs: what each step became.
   std::vector<std::string> steps;
   // Keeps the weights' memory.
@@ -96,6 +109,8 @@ class Translator {
   ~Translator();
 
   const FreeSizes& sizes() const { return sizes_; }
+  // Without the program's inputs.
+  const std::vector<BagRoom>& bags() const { return rooms_; }
   // The program at these values of sizes(). Weights that are the same in two of
   // them are at the same address (Translation::weights); those of the largest
   // sizes contain all that others need, but for forms that only those have, so
@@ -109,6 +124,7 @@ class Translator {
   const models::Graph& graph_;
   const TranslateOptions options_;
   FreeSizes sizes_;
+  std::vector<BagRoom> rooms_;
   // Shared with translations.
   std::shared_ptr<Kept> kept_;
 };

@@ -43,10 +43,11 @@ class CudaPlanTest(unittest.TestCase):
                     exported / f"{model}.{suffix}",
                 )
 
-    def check(self, name, precision="fp32", batches=BATCHES):
+    def check(self, name, precision="fp32", batches=BATCHES, extra=()):
         return support.run(
             CHECK, self.repository, name, "--precision", precision,
-            "--tolerance", TOLERANCES[precision], *batches, check=False,
+            "--tolerance", TOLERANCES[precision], *extra, *batches,
+            check=False,
         )
 
     def test_gives_what_the_cpu_gives(self):
@@ -63,6 +64,33 @@ class CudaPlanTest(unittest.TestCase):
             for model in ("dlrm", "dlrm_dcnv2"):
                 with self.subTest(model=model, precision=precision):
                     done = self.check(f"{model}_pt2", precision, (1, 33))
+                    self.assertEqual(
+                        done.returncode, 0, done.stdout + done.stderr
+                    )
+
+    def test_ids_travel(self):
+        for model in support.MODELS:
+            with self.subTest(model=model):
+                done = self.check(
+                    f"{model}_pt2", extra=("--whole", "--verbose")
+                )
+                if model == "deepfm":
+                    # It adds to ids: LibTorch's, which is not here.
+                    self.assertEqual(done.returncode, 3, done.stdout)
+                    self.assertIn("operator aten.add.Tensor", done.stderr)
+                    continue
+                self.assertEqual(
+                    done.returncode, 0, done.stdout + done.stderr
+                )
+                if model.startswith("dlrm"):
+                    # All tables are read at once.
+                    self.assertRegex(done.stdout, r"embedding_bag\S*: bags\n")
+        for precision in ("tf32", "fp16", "bf16"):
+            for model in ("dlrm", "dlrm_dcnv2"):
+                with self.subTest(model=model, precision=precision):
+                    done = self.check(
+                        f"{model}_pt2", precision, (1, 33), ("--whole",)
+                    )
                     self.assertEqual(
                         done.returncode, 0, done.stdout + done.stderr
                     )

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "gpu_node/bag_inputs.h"
 #include "gpu_node/device_model.h"
 #include "gpu_node/warm_up.h"
 #include "gtest/gtest.h"
 #include "models/split_plan.h"
+#include "runtime/bag_inputs.h"
 #include "tests/cpu_node/small_model.h"
 #include "tests/gpu_node/slot_call.h"
 
@@ -275,13 +275,13 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(BagInputsTest, ThatAreAlsoReadOtherwiseAreNotMerged) {
   const auto model = MakeBagModel({.ids_are_read = true});
   const runtime::Part part = runtime::Part::Hn(model->graph, *model->plan);
-  const FoundBags found = FindBagInputs(model->graph, part);
+  const runtime::FoundBags found = runtime::FindBagInputs(model->graph, part);
   EXPECT_THAT(found.why_not, HasSubstr("'ids' holds bags and is read by"));
 }
 
 TEST(BagInputsTest, RowsAreNone) {
   const auto model = testing_models::MakeSmallModel({});
-  const FoundBags found = FindBagInputs(
+  const runtime::FoundBags found = runtime::FindBagInputs(
       model->graph, runtime::Part::Hn(model->graph, *model->plan));
   EXPECT_EQ(found.why_not, "");
   EXPECT_THAT(found.bags, IsEmpty());

@@ -175,6 +175,21 @@ TEST(CudaSizesTest, ASizeBeyondItsLimitFailsItsRequestByName) {
   }
 }
 
+// Of a size of 0 there is no program: the CPU answers.
+TEST(CudaSizesTest, NothingInAHistory) {
+  CudaNode cuda({StepModel(0)}, Batching());
+  std::vector<std::unique_ptr<Exchange>> requests;
+  for (int i = 0; i < 12; ++i) {
+    requests.push_back(
+        StepRequest(2 + 9 * (i % 2), i % 3 == 0 ? 4 : 0, cuda.random()));
+    cuda.Send(*requests.back());
+  }
+  for (const auto& request : requests) cuda.Expect(*request);
+  EXPECT_TRUE(cuda.node().Drain(absl::InfiniteDuration()));
+  EXPECT_EQ(cuda.node().stats().succeeded, requests.size());
+  EXPECT_THAT(cuda.api().violations(), IsEmpty());
+}
+
 // Where there is little memory, large sizes have few rows at a time.
 TEST(CudaSizesTest, FewRowsAtATimeWhereMemoryIsShort) {
   CudaDevice::Options cuda_options;
@@ -337,7 +352,7 @@ TEST(CudaProgramTest, RunsWithWhateverSizesARequestHas) {
   ASSERT_TRUE(cpu.ok());
   std::mt19937 random(1);
   for (const auto& [rows, steps] :
-       {std::pair{1, 3}, {2, 3}, {20, 3}, {3, 2000}, {1, 1}}) {
+       {std::pair{1, 3}, {2, 3}, {3, 0}, {20, 3}, {3, 2000}, {1, 1}}) {
     const auto request = StepRequest(rows, steps, random);
     std::vector<base::TensorView> inputs;
     for (const base::Tensor& input : request->inputs) {

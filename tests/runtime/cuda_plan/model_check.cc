@@ -1,7 +1,8 @@
 // Translates the HN part of a model of a repository and compares it, on the
 // emulated GPU, with the CPU's results:
 //   cuda_plan_model_check REPOSITORY MODEL [--precision fp32|tf32|fp16|bf16]
-//       [--tolerance X] [--sizes N,N,...] [--verbose] BATCH...
+//       [--tolerance X] [--sizes N,N,...] [--whole] [--verbose] BATCH...
+// --whole: all of the model rather than its HN part, so that ids travel.
 // Other sizes than the batch are 1 and the numbers given (3 and 17), all of
 // them in turn. Exit status 0: agrees at all batches; 1: differs; 2: bad usage;
 // 3: refused, the reason is on stderr.
@@ -33,10 +34,13 @@ int Run(int argc, char** argv) {
   TranslateOptions options;
   double tolerance = 1e-5;
   bool verbose = false;
+  bool whole = false;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "--verbose") {
       verbose = true;
+    } else if (word == "--whole") {
+      whole = true;
     } else if (word == "--tolerance" && i + 1 < argc) {
       tolerance = std::atof(argv[++i]);
     } else if (word == "--sizes" && i + 1 < argc) {
@@ -67,10 +71,11 @@ int Run(int argc, char** argv) {
   const auto model = repository.Load(names[1], versions->back());
   if (!model.ok()) return Fail(2, model.status().ToString());
   const models::Graph& graph = (*model)->graph;
-  if (!(*model)->plan.has_value() || !(*model)->plan->uses_hn()) {
+  if (!whole && (!(*model)->plan.has_value() || !(*model)->plan->uses_hn())) {
     return Fail(3, "the plan has no HN part");
   }
-  const Part part = Part::Hn(graph, *(*model)->plan);
+  const Part part =
+      whole ? Part::Whole(graph) : Part::Hn(graph, *(*model)->plan);
   options.model = names[1];
   options.device = "cuda:0";
   options.compile.config = (*model)->config;

@@ -30,6 +30,9 @@ class OnDevice {
     loaded->inputs_ = translation.inputs;
     loaded->outputs_ = translation.outputs;
     loaded->owned_ = translation.owned;
+    loaded->bags_ = translation.bags;
+    loaded->is_of_bags_ = translation.is_of_bags;
+    loaded->bag_checks_ = translation.bag_checks;
     auto instance = cuda::Instance::Create(
         loaded->device_, std::move(translation.program),
         std::move(translation.weights),
@@ -48,7 +51,14 @@ class OnDevice {
       const std::vector<base::TensorView>& inputs, int64_t batch) {
     const auto slot = instance_->Acquire(batch);
     if (!slot.ok()) return absl::InternalError(slot.status().ToString());
+    const absl::Status filled =
+        FillBags(bags_, *instance_, *slot, inputs, 0, 0, batch);
+    if (!filled.ok()) {
+      instance_->Release(*slot);
+      return filled;
+    }
     for (size_t i = 0; i < inputs_.size(); ++i) {
+      if (is_of_bags_[i]) continue;
       const base::TensorView& view = inputs[inputs_[i]];
       if (static_cast<int64_t>(view.bytes) !=
           instance_->input_bytes(*slot, i)) {
@@ -77,6 +87,10 @@ class OnDevice {
     return device_.violations();
   }
   const cuda::Program& program() const { return instance_->program(); }
+  const std::vector<BagRoom>& bags() const { return bags_; }
+  absl::Status Check(const std::vector<base::TensorView>& inputs) const {
+    return CheckBags(bag_checks_, inputs);
+  }
 
  private:
   explicit OnDevice(unsigned seed) : device_(seed, int64_t{4} << 30) {}
@@ -84,6 +98,9 @@ class OnDevice {
   cuda::testing::CheckedDevice device_;
   std::shared_ptr<const void> owned_;
   std::vector<int> inputs_, outputs_;
+  std::vector<BagRoom> bags_;
+  std::vector<bool> is_of_bags_;
+  std::vector<BagCheck> bag_checks_;
   std::unique_ptr<cuda::Instance> instance_;
 };
 

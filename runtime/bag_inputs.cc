@@ -1,4 +1,4 @@
-#include "gpu_node/bag_inputs.h"
+#include "runtime/bag_inputs.h"
 
 #include <algorithm>
 #include <map>
@@ -10,16 +10,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
-namespace refract::gpu_node {
+namespace refract::runtime {
 namespace {
 
 using models::ValueId;
-
-bool IsBag(const models::Node& node) {
-  return absl::StartsWith(node.op, "aten.embedding_bag.") ||
-         absl::StartsWith(node.op, "aten._embedding_bag.") ||
-         absl::StartsWith(node.op, "aten._embedding_bag_forward_only.");
-}
 
 ValueId Operand(const models::Node& node, absl::string_view name) {
   const models::Argument* const argument = node.FindArg(name);
@@ -63,7 +57,13 @@ bool IsOffsets(const models::Value& value, const std::string& batch,
 
 }  // namespace
 
-FoundBags FindBagInputs(const models::Graph& graph, const runtime::Part& part) {
+bool IsBag(const models::Node& node) {
+  return absl::StartsWith(node.op, "aten.embedding_bag.") ||
+         absl::StartsWith(node.op, "aten._embedding_bag.") ||
+         absl::StartsWith(node.op, "aten._embedding_bag_forward_only.");
+}
+
+FoundBags FindBagInputs(const models::Graph& graph, const Part& part) {
   FoundBags found;
   std::map<ValueId, size_t> inputs;
   for (size_t i = 0; i < part.inputs.size(); ++i) inputs[part.inputs[i]] = i;
@@ -154,4 +154,4 @@ FoundBags FindBagInputs(const models::Graph& graph, const runtime::Part& part) {
   return found;
 }
 
-}  // namespace refract::gpu_node
+}  // namespace refract::runtime

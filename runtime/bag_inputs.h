@@ -1,10 +1,11 @@
-#ifndef REFRACT_GPU_NODE_BAG_INPUTS_H_
-#define REFRACT_GPU_NODE_BAG_INPUTS_H_
+#ifndef REFRACT_RUNTIME_BAG_INPUTS_H_
+#define REFRACT_RUNTIME_BAG_INPUTS_H_
 
 // Inputs of a part that hold bags: one vector with the entries of all rows'
 // bags, one after the other, and another that says where each row's begin. The
 // number of entries is none of the batch's sizes, so such requests are put
-// together and cut otherwise than rows (row_layout.h).
+// together and cut otherwise than rows (gpu_node/row_layout.h), and a device
+// has room for so many of them (cuda_plan/bags.h).
 
 #include <cstddef>
 #include <string>
@@ -13,7 +14,7 @@
 #include "models/graph.h"
 #include "runtime/program.h"
 
-namespace refract::gpu_node {
+namespace refract::runtime {
 
 struct BagInputs {
   // Indexes of the part's inputs. Offsets: int64 or int32, [B], or [B + 1]
@@ -33,8 +34,11 @@ struct FoundBags {
 
 // By the embedding_bag operators of the part. What reads its entries and
 // offsets only through them is a group of its own.
-FoundBags FindBagInputs(const models::Graph& graph, const runtime::Part& part);
+FoundBags FindBagInputs(const models::Graph& graph, const Part& part);
 
-}  // namespace refract::gpu_node
+// Whether a node is an embedding_bag, in any of its forms.
+bool IsBag(const models::Node& node);
 
-#endif  // REFRACT_GPU_NODE_BAG_INPUTS_H_
+}  // namespace refract::runtime
+
+#endif  // REFRACT_RUNTIME_BAG_INPUTS_H_

@@ -1,0 +1,270 @@
+// Bags of table rows (embedding_bag): those that requests bring with any number
+// of entries, those of one size, and those whose ids or offsets are computed.
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "runtime/cpu/ids.h"
+#include "runtime/cuda_plan/emitter.h"
+
+namespace refract::runtime::cuda_plan {
+namespace {
+
+using cuda::DType;
+
+absl::Status No(const std::string& why) {
+  return absl::UnimplementedError(why);
+}
+
+bool IsInteger(const Tensor& tensor) {
+  return tensor.rank() == 1 &&
+         (tensor.dtype == DType::kInt32 || tensor.dtype == DType::kInt64);
+}
+
+// The part's input whose elements `id` shows, in the same order; -1: none.
+int InputOf(const models::Graph& graph, const Part& part, models::ValueId id) {
+  constexpr absl::string_view kSameOrder[] = {
+      "aten.view.default",         "aten.reshape.default",
+      "aten._unsafe_view.default", "aten.flatten.using_ints",
+      "aten.unsqueeze.default",    "aten.squeeze.dim",
+      "aten.squeeze.default",      "aten.contiguous.default",
+      "aten.clone.default"};
+  while (true) {
+    const auto input = std::find(part.inputs.begin(), part.inputs.end(), id);
+    if (input != part.inputs.end()) {
+      return static_cast<int>(input - part.inputs.begin());
+    }
+    if (graph.value(id).producer == models::kNoNode) return -1;
+    const models::Node& node = graph.nodes[graph.value(id).producer];
+    const auto inputs = models::InputsOf(node);
+    if (inputs.empty() ||
+        std::find(std::begin(kSameOrder), std::end(kSameOrder), node.op) ==
+            std::end(kSameOrder)) {
+      return -1;
+    }
+    id = inputs.front();
+  }
+}
+
+// A node and what is known of it before anything is emitted.
+struct BagNode {
+  cuda::Bag bag;
+  Sizes dims;
+  Tensor table;
+  std::optional<Tensor> ids, offsets, weights;
+  BagCheck check;
+};
+
+absl::StatusOr<BagNode> Understand(const NodeStep& node,
+                                   const CompileOptions& options,
+                                   Emitter& emitter) {
+  const NodeArgs args(node.node);
+  BagNode found;
+  for (size_t i = 1; i < node.outputs.size(); ++i) {
+    if (node.outputs[i] != kNoLocal) return No("its bookkeeping is read");
+  }
+  const int local = node.outputs[0];
+  const auto operand = [&](absl::string_view name) {
+    const int place = args.OperandOf(name);
+    return place == kNoOperand ? kNoLocal : node.operands[place];
+  };
+  const int table = operand("weight");
+  const int ids = operand("indices");
+  const int offsets = operand("offsets");
+  if (table == kNoLocal || ids == kNoLocal || offsets == kNoLocal) {
+    return No("its operands are unclear");
+  }
+  if (emitter.plan().locals[local].dtype == base::DType::kFloat64) {
+    return No("it gives float64");
+  }
+  const int64_t mode =
+      args.Has("mode") ? args.IntLiteral("mode").value_or(-1) : 0;
+  if (mode < 0 || mode > 2) return No("its mode is no literal");
+  found.bag.mode = static_cast<cuda::BagMode>(mode);
+  if (args.Has("include_last_offset")) {
+    const auto flag = args.BoolLiteral("include_last_offset");
+    if (!flag) return No("whether it is given the last offset is no literal");
+    found.bag.include_last = *flag;
+  }
+  REFRACT_ASSIGN_OR_RETURN(found.dims, emitter.DimsOfLocal(local));
+  if (found.dims.size() != 2 || !found.dims[1].constant()) {
+    return No("its result has no rows");
+  }
+  REFRACT_ASSIGN_OR_RETURN(found.table, emitter.Get(table));
+  if (found.table.rank() != 2 || !found.table.dims[0].constant() ||
+      !(found.table.dims[1] == found.dims[1]) ||
+      !cuda::IsFloating(found.table.dtype)) {
+    return No("its table is no matrix of numbers");
+  }
+  found.bag.dim = *found.dims[1].constant();
+  found.bag.table_rows = *found.table.dims[0].constant();
+  if (args.Has("padding_idx")) {
+    const auto padding = args.IntLiteral("padding_idx");
+    if (!padding) return No("its padding is no literal");
+    // The public overload counts from the end; the internal ones mean "none".
+    const bool wraps = node.node.op == "aten.embedding_bag.padding_idx";
+    found.bag.padding_id =
+        wraps && *padding < 0 ? *padding + found.bag.table_rows : *padding;
+  }
+  found.bag.outside = OutsideOf(emitter, table, options);
+
+  const int weights = operand("per_sample_weights");
+  if (args.Has("per_sample_weights")) {
+    if (weights == kNoLocal || found.bag.mode != cuda::BagMode::kSum) {
+      return No("it weights other than sums");
+    }
+    REFRACT_ASSIGN_OR_RETURN(found.weights, emitter.Get(weights));
+    if (found.weights->rank() != 1 || !cuda::IsFloating(found.weights->dtype)) {
+      return No("its weights are no vector of numbers");
+    }
+  }
+  REFRACT_ASSIGN_OR_RETURN(found.ids, emitter.Get(ids));
+  if (!IsInteger(*found.ids)) {
+    return No(absl::StrCat("its indices are ", cuda::Name(found.ids->dtype)));
+  }
+  if (found.weights && !(found.weights->dims == found.ids->dims)) {
+    return No("its weights are not as many as its indices");
+  }
+
+  const models::Graph& graph = emitter.graph();
+  const Part& part = emitter.plan().part;
+  const auto id_of = [&](int of) { return emitter.plan().locals[of].id; };
+  found.check = {.table = graph.value(id_of(table)).is_weight()
+                              ? graph.value(id_of(table)).weight
+                              : graph.value(id_of(table)).name,
+                 .offsets_name = cpu::SourceName(graph, id_of(offsets)),
+                 .policy = PolicyOf(emitter, table, options),
+                 .table_rows = found.bag.table_rows,
+                 .ids = InputOf(graph, part, id_of(ids)),
+                 .offsets = InputOf(graph, part, id_of(offsets))};
+
+  if (const std::optional<int64_t> step = emitter.EvenSteps(offsets)) {
+    const Size rows = found.dims[0];
+    if (!(found.ids->dims[0] == rows * Size(*step))) {
+      return No("its last bag is of another size");
+    }
+    found.bag.length = *step;
+    found.bag.include_last = false;
+    return found;
+  }
+  REFRACT_ASSIGN_OR_RETURN(found.offsets, emitter.Get(offsets));
+  if (!IsInteger(*found.offsets)) {
+    return No(
+        absl::StrCat("its offsets are ", cuda::Name(found.offsets->dtype)));
+  }
+  if (const BagRoom* const room = emitter.RoomOf(offsets)) {
+    // They are moved with the entries of their own group.
+    const std::vector<size_t>& entries = room->part.entries;
+    if (std::none_of(entries.begin(), entries.end(), [&](size_t i) {
+          return emitter.plan().inputs[i] == ids;
+        })) {
+      return No("its offsets are those of other bags, too");
+    }
+    found.bag.include_last = true;
+  }
+  return found;
+}
+
+// Where everything lies.
+absl::Status Place(const Emitter& emitter, const Tensor& out, BagNode& node) {
+  cuda::Bag& bag = node.bag;
+  REFRACT_ASSIGN_OR_RETURN(bag.table, emitter.RefTo(node.table));
+  REFRACT_ASSIGN_OR_RETURN(bag.ids, emitter.RefTo(*node.ids));
+  if (node.offsets) {
+    REFRACT_ASSIGN_OR_RETURN(bag.offsets, emitter.RefTo(*node.offsets));
+  }
+  if (node.weights) {
+    REFRACT_ASSIGN_OR_RETURN(bag.weights, emitter.RefTo(*node.weights));
+  }
+  REFRACT_ASSIGN_OR_RETURN(bag.out, emitter.RefTo(out));
+  const std::optional<cuda::Rows> entries = node.ids->dims[0].rows();
+  if (!entries) return No("its ids do not grow evenly with the batch");
+  bag.entries = *entries;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::optional<int64_t> EvenOffsets(const NodeStep& node, Emitter& emitter) {
+  if (node.node.op != "aten.arange.default" &&
+      node.node.op != "aten.arange.start" &&
+      node.node.op != "aten.arange.start_step") {
+    return std::nullopt;
+  }
+  const NodeArgs args(node.node);
+  const auto number = [&](absl::string_view name,
+                          int64_t missing) -> std::optional<int64_t> {
+    if (!args.Has(name)) return missing;
+    const std::optional<IntSource> source = args.Int(name);
+    if (!source) return std::nullopt;
+    const absl::StatusOr<Size> size = emitter.SizeOf(*source, node.operands);
+    if (!size.ok()) return std::nullopt;
+    return size->constant();
+  };
+  const std::optional<int64_t> step = number("step", 1);
+  if (number("start", 0) != 0 || !step || *step < 1) return std::nullopt;
+  const models::ValueId id = emitter.plan().locals[node.outputs[0]].id;
+  for (const PlanOutput& output : emitter.plan().outputs) {
+    if (output.local == node.outputs[0]) return std::nullopt;
+  }
+  // Nothing but bags may want to see them.
+  for (const Step& other : emitter.plan().steps) {
+    for (const models::NodeId n : other.nodes) {
+      const models::Node& reader = emitter.graph().nodes[n];
+      const auto inputs = models::InputsOf(reader);
+      const auto reads = std::count(inputs.begin(), inputs.end(), id);
+      if (reads == 0) continue;
+      const NodeArgs names(reader);
+      const int offsets = names.OperandOf("offsets");
+      if (!IsBag(reader) || reads != 1 || offsets == kNoOperand ||
+          inputs[static_cast<size_t>(offsets)] != id) {
+        return std::nullopt;
+      }
+    }
+  }
+  return step;
+}
+
+absl::Status EmitBags(const std::vector<NodeStep>& nodes,
+                      const CompileOptions& options, Emitter& emitter) {
+  std::vector<BagNode> bags;
+  for (const NodeStep& node : nodes) {
+    const size_t progress = emitter.progress();
+    absl::StatusOr<BagNode> understood = Understand(node, options, emitter);
+    if (understood.ok()) {
+      REFRACT_ASSIGN_OR_RETURN(
+          const Tensor out, emitter.NewResult(node.outputs[0], understood->dims,
+                                              emitter.compute_type()));
+      emitter.Set(node.outputs[0], out);
+      REFRACT_RETURN_IF_ERROR(Place(emitter, out, *understood));
+      emitter.AddBagCheck(std::move(understood->check));
+      bags.push_back(*std::move(understood));
+      continue;
+    }
+    REFRACT_RETURN_IF_ERROR(
+        OrForeign(understood.status(), progress, node, emitter));
+  }
+  // As many at once as have the same number of bags and a launch takes.
+  std::vector<bool> done(bags.size(), false);
+  for (size_t i = 0; i < bags.size(); ++i) {
+    if (done[i]) continue;
+    std::vector<cuda::Bag> together;
+    for (size_t k = i; k < bags.size(); ++k) {
+      if (done[k] || !(bags[k].dims[0] == bags[i].dims[0]) ||
+          together.size() == cuda::kMaxBagTables) {
+        continue;
+      }
+      together.push_back(std::move(bags[k].bag));
+      done[k] = true;
+    }
+    const std::optional<cuda::Rows> rows = bags[i].dims[0].rows();
+    if (!rows) return No("its bags do not grow evenly with the batch");
+    emitter.builder().Bags({.rows = *rows, .bags = std::move(together)});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace refract::runtime::cuda_plan
