@@ -157,6 +157,7 @@ absl::StatusOr<CudaDevice::Loaded> CudaDevice::AddHere(
     const cuda::MemoryReport& memory = (*instance)->memory();
     loaded.device_bytes += static_cast<size_t>(
         memory.device_bytes() - (i > 0 ? memory.weight_bytes : 0));
+    loaded.captured_bytes += static_cast<size_t>(memory.captured_bytes);
     entry->instances.push_back(*std::move(instance));
   }
   REFRACT_RETURN_IF_ERROR(base::Annotate(Measure(*entry, loaded), label));

@@ -71,8 +71,10 @@ class CudaDevice final : public Device {
   // What Add() found out.
   struct Loaded {
     runtime::cuda_plan::Precision precision{};
-    // In all instances together.
+    // In all instances together: what is planned, and by how much free memory
+    // fell while graphs were captured (MemoryReport::captured_bytes).
     size_t device_bytes = 0;
+    size_t captured_bytes = 0;
     size_t kernels = 0;  // per execution
     size_t foreign = 0;  // of these, LibTorch's, which no graph has
     // CudaPrograms::Describe().

@@ -35,7 +35,8 @@ CudaSetup SetUpCuda(std::unique_ptr<runtime::cuda::DeviceApi> api,
                       ? std::string()
                       : absl::StrCat(" (", loaded->foreign, " by LibTorch)"))
               << ", " << loaded->device_bytes << " bytes of device memory in "
-              << options.instances << " instance(s), "
+              << options.instances << " instance(s), and about "
+              << loaded->captured_bytes << " for graphs and code, "
               << (loaded->sizes.empty()
                       ? std::string()
                       : absl::StrCat("for sizes besides the batch: ",

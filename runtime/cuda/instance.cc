@@ -142,7 +142,14 @@ Status Instance::Load() {
 Status Instance::LoadOrFail() {
   REFRACT_CUDA_RETURN_IF_ERROR(AllocateAll());
   REFRACT_CUDA_RETURN_IF_ERROR(PrepareAll());
-  return CaptureAll();
+  auto before = device_.Memory();
+  if (!before.ok()) return before.status();
+  REFRACT_CUDA_RETURN_IF_ERROR(CaptureAll());
+  auto after = device_.Memory();
+  if (!after.ok()) return after.status();
+  memory_.captured_bytes =
+      std::max<int64_t>(before->free_bytes - after->free_bytes, 0);
+  return {};
 }
 
 Status Instance::AllocateAll() {
@@ -439,6 +446,7 @@ void Instance::Unload() {
     if (variant != nullptr) Discard(*variant);
   }
   variants_.resize(1);
+  memory_.captured_bytes = 0;
   for (auto& slot : slots_) {
     for (Event* event : {&slot->uploaded, &slot->computed, &slot->downloaded}) {
       if (event->handle != nullptr) (void)device_.DestroyEvent(*event);

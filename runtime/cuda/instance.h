@@ -81,9 +81,16 @@ struct MemoryReport {
   int64_t slot_bytes = 0;    // all slots
   int64_t workspace_bytes = 0;
   int64_t pinned_bytes = 0;  // of the host
+  // All that is planned.
   int64_t device_bytes() const {
     return weight_bytes + arena_bytes + slot_bytes + workspace_bytes;
   }
+  // What is not. By how much the device's free memory fell while Load()
+  // launched and captured: graphs, code of kernels, and what others took
+  // meanwhile.
+  int64_t captured_bytes = 0;
+  // Weights that only added programs have; graphs of these are not known.
+  int64_t added_weight_bytes = 0;
 };
 
 struct InstanceStats {

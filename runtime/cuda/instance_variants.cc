@@ -88,6 +88,7 @@ Status Instance::ShareWeights(std::vector<WeightData> weights,
   }
   variant.own_weights = *std::move(own);
   variant.own_memory = *memory;
+  memory_.added_weight_bytes += variant.own_weights->bytes();
   return {};
 }
 
@@ -168,7 +169,10 @@ void Instance::Discard(Variant& variant) {
     for (const Variant::Captured& captured : buckets) Destroy(captured.graphs);
   }
   variant.captured.clear();
-  if (variant.own_weights != nullptr) variant.own_weights->Drop();
+  if (variant.own_weights != nullptr) {
+    memory_.added_weight_bytes -= variant.own_weights->bytes();
+    variant.own_weights->Drop();
+  }
   variant.own_weights.reset();
 }
 

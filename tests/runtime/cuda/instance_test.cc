@@ -522,6 +522,33 @@ TEST_F(InstanceTest, BatchesOutsideTheCompiledRangeAreRefused) {
   EXPECT_THAT(f.device.violations(), IsEmpty());
 }
 
+// What no plan has is measured at load.
+TEST_F(InstanceTest, MemoryOfGraphsIsReported) {
+  class Device : public CheckedDevice {
+   public:
+    using CheckedDevice::CheckedDevice;
+    Result<MemoryInfo> Memory() override {
+      auto info = CheckedDevice::Memory();
+      if (info.ok()) info->free_bytes -= 1000 * captures();
+      return info;
+    }
+  };
+  Device device(seed_);
+  const DenseModel model =
+      bench::MakeDlrm("m", SmallDlrm(0), Precision::kFloat32, 4, seed_);
+  auto instance = Instance::Create(
+      device, model.program, model.weight_data(),
+      {.max_batch = 4, .num_slots = 2, .workspace_bytes = 256});
+  ASSERT_TRUE(instance.ok());
+  EXPECT_EQ((*instance)->memory().captured_bytes, 0);
+  for (int round = 0; round < 2; ++round) {
+    ASSERT_TRUE((*instance)->Load().ok());
+    EXPECT_EQ((*instance)->memory().captured_bytes, 1000 * 2 * 3);
+    (*instance)->Unload();
+    EXPECT_EQ((*instance)->memory().captured_bytes, 0);
+  }
+}
+
 TEST_F(InstanceTest, WrongWeightsAndOptionsAreNamed) {
   const DenseModel model =
       bench::MakeDlrm("m", SmallDlrm(0), Precision::kFloat32, 4, seed_);

@@ -270,8 +270,11 @@ TEST_F(VariantsTest, WeightsThatOnlyOneHasAreUploadedAndGoWithIt) {
   const int64_t free = device_.Memory()->free_bytes;
   const VariantId own = Add(3, true);
   EXPECT_LT(device_.Memory()->free_bytes, free);
+  EXPECT_EQ(instance_->memory().added_weight_bytes,
+            free - device_.Memory()->free_bytes);
   Serve(own, 2, 3, true);
   ASSERT_TRUE(instance_->DropVariant(own).ok());
+  EXPECT_EQ(instance_->memory().added_weight_bytes, 0);
   EXPECT_EQ(device_.Memory()->free_bytes, free);
   EXPECT_THAT(device_.violations(), IsEmpty());
 }
