@@ -155,10 +155,9 @@ struct GemmCall {
 // start costs. It waits for that kernel's end itself, then.
 enum class Start : uint8_t { kAfter, kEarly };
 
-using Call =
-    std::variant<GemmCall, InteractionCall, ChainCall, CrossCall, GatherCall,
-                 RowNormCall, MapCall, MatMulCall, ReduceCall, LookUpCall,
-                 BagsCall>;
+using Call = std::variant<GemmCall, InteractionCall, ChainCall, CrossCall,
+                          GatherCall, RowNormCall, MapCall, MatMulCall,
+                          ReduceCall, LookUpCall, BagsCall>;
 
 }  // namespace refract::runtime::cuda
 
