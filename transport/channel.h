@@ -11,6 +11,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -200,8 +201,17 @@ class Client {
   // (as passed to Fail), DeadlineExceeded when `deadline` (of options.clock)
   // passes first, or Unavailable when the connection is lost: the request may
   // or may not have run ("unknown outcome"), re-sending is safe.
+  //
+  // Cancelled: `cancel` said that nobody waits any more, from any thread,
+  // before there was an answer. The HN is told as well: it drops the request if
+  // it has not begun to execute it, else the answer. The same holds for one
+  // whose deadline passes.
   virtual void Send(OutgoingMessage message, absl::Time deadline,
-                    Callback done) = 0;
+                    std::stop_token cancel, Callback done) = 0;
+  // The same for one that is never given up.
+  void Send(OutgoingMessage message, absl::Time deadline, Callback done) {
+    Send(std::move(message), deadline, std::stop_token(), std::move(done));
+  }
 };
 
 // ---------------------------------------------------------------- HN side
@@ -282,6 +292,11 @@ class Handler {
   virtual void OnDescriptor(const RequestDescriptor& request,
                             Landing* landing) {}
   virtual void OnRequest(std::unique_ptr<ServerCall> call) = 0;
+  // Calls of `model` have just become abandoned, all those of a client that is
+  // gone. Each is to be answered all the same.
+  virtual void OnAbandoned(size_t model) {}
+  // A request was given up before it was here as a whole: no call comes of it.
+  virtual void OnWithdrawn(size_t model) {}
 };
 
 struct ServerOptions {

@@ -181,9 +181,10 @@ absl::StatusOr<OutgoingMessage> ClientImpl::Allocate(
 }
 
 void ClientImpl::Send(OutgoingMessage message, absl::Time deadline,
-                      Callback done) {
+                      std::stop_token cancel, Callback done) {
   ++counters_.in_flight;
-  inbox_.Push({message.TakeImpl(), deadline, std::move(done)});
+  inbox_.Push(
+      {message.TakeImpl(), deadline, std::move(cancel), std::move(done)});
   loop_->Wake();
 }
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -51,7 +52,7 @@ class ClientImpl final : public Client, public ClientLink::Owner {
   absl::StatusOr<OutgoingMessage> Allocate(
       size_t model, absl::Span<const base::TensorSpec> tensors) override;
   void Send(OutgoingMessage message, absl::Time deadline,
-            Callback done) override;
+            std::stop_token cancel, Callback done) override;
 
  private:
   // A link that ended because its path failed. Whether that was the path's

@@ -41,6 +41,7 @@ ClientLink::ClientLink(const ClientOptions& options, Established established,
       counters_(counters),
       next_id_(next_id),
       owner_(owner),
+      cancelled_(static_cast<size_t>(facts_.max_in_flight)),
       link_(std::move(established), options.clock, options.liveness_timeout,
             this,
             [this](const SessionFrame& frame) { return OnFrame(frame); }) {
@@ -66,6 +67,11 @@ void ClientLink::Start(ClientRequest request) {
   pending.done = std::move(request.done);
   pending.deadline = request.deadline;
   pending.token = std::move(request.message->token);
+  // Also if it was given up before: then it leaves with the next Step.
+  if (request.cancel.stop_possible()) {
+    pending.on_cancel.emplace(std::move(request.cancel),
+                              OnCancel{this, pending.id});
+  }
   if (request.deadline != absl::InfiniteFuture()) deadlines_.Push(&pending);
   link_.endpoint().Send(std::move(request.message), pending.id,
                         request.deadline);
@@ -80,6 +86,7 @@ const ClientLink::Pending* ClientLink::Find(uint64_t id) const {
 
 Client::Callback ClientLink::Take(Pending& pending) {
   if (pending.in_deadlines.in_heap()) deadlines_.Remove(&pending);
+  pending.on_cancel.reset();
   pending.id = 0;
   pending.token.Reset();
   free_.push_back(static_cast<uint32_t>(&pending - pending_.data()));
@@ -102,6 +109,7 @@ PollTask::Result ClientLink::Step(absl::Time now) {
 
 absl::Status ClientLink::TryStep(absl::Time now, int* worked) {
   ExpireRequests(now);
+  EndCancelled();
   const bool any_pending = free_.size() < pending_.size();
   if (goaway_ && !any_pending) {
     return absl::UnavailableError("the server is stopping");
@@ -121,18 +129,33 @@ absl::Time ClientLink::next_timer() const {
 
 void ClientLink::ExpireRequests(absl::Time now) {
   while (!deadlines_.empty() && deadlines_.top()->deadline <= now) {
-    const uint64_t id = deadlines_.top()->id;
-    Client::Callback done = Take(*deadlines_.top());
-    if (!link_.endpoint().Unsend(id)) {
-      link_.endpoint().Ignore(id);
-      proto::Cancel cancel;
-      cancel.set_id(id);
-      // A dead session shows in the link's own step.
-      link_.SendFrame(FrameKind::kCancel, cancel).IgnoreError();
-    }
-    Finish(std::move(done),
+    GiveUp(*deadlines_.top(),
            absl::DeadlineExceededError("no answer before the deadline"));
   }
+}
+
+void ClientLink::EndCancelled() {
+  cancelled_.Take(&now_cancelled_);
+  for (const uint64_t id : now_cancelled_) {
+    const Pending* const pending = Find(id);
+    // Answered, or late, meanwhile.
+    if (pending == nullptr) continue;
+    GiveUp(pending_[pending - pending_.data()],
+           absl::CancelledError("given up before there was an answer"));
+  }
+}
+
+void ClientLink::GiveUp(Pending& pending, const absl::Status& why) {
+  const uint64_t id = pending.id;
+  Client::Callback done = Take(pending);
+  if (!link_.endpoint().Unsend(id)) {
+    link_.endpoint().Ignore(id);
+    proto::Cancel cancel;
+    cancel.set_id(id);
+    // A dead session shows in the link's own step.
+    link_.SendFrame(FrameKind::kCancel, cancel).IgnoreError();
+  }
+  Finish(std::move(done), why);
 }
 
 absl::Status ClientLink::OnMessage(const MessageHeader& header,
@@ -141,7 +164,7 @@ absl::Status ClientLink::OnMessage(const MessageHeader& header,
   // First, so that a caller who has its answer finds it counted.
   Count();
   const Pending* const pending = Find(header.id);
-  // Late: its deadline passed. Destroying `message` gives the slot back.
+  // Late: it was given up. Destroying `message` gives the slot back.
   if (pending == nullptr) return absl::OkStatus();
   Client::Callback done = Take(pending_[pending - pending_.data()]);
   if (header.status_code != 0) {

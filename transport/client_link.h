@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "transport/intrusive_heap.h"
 #include "transport/link.h"
 #include "transport/link_memory.h"
+#include "transport/mailbox.h"
 #include "transport/poll_loop.h"
 
 namespace refract::transport {
@@ -46,6 +49,7 @@ struct LinkFacts {
 struct ClientRequest {
   OutgoingMessage::ImplPtr message;
   absl::Time deadline;
+  std::stop_token cancel;
   Client::Callback done;
 
   // Runs `done`, once.
@@ -54,8 +58,8 @@ struct ClientRequest {
 };
 
 // One established connection of a client: sends its requests, matches the
-// answers, and ends requests whose deadline passes. Belongs to the thread of
-// the PollLoop that runs it.
+// answers, and ends requests that are given up or whose deadline passes.
+// Belongs to the thread of the PollLoop that runs it.
 class ClientLink final : public PollTask, private MessageSink {
  public:
   // Who is told, from Step. Outlives the link.
@@ -106,12 +110,23 @@ class ClientLink final : public PollTask, private MessageSink {
   void OnControlEvent() override { link_.OnSessionEvent(); }
 
  private:
+  // Runs on the thread that gives a request up, which the request's end waits
+  // for: the link is still there.
+  struct OnCancel {
+    ClientLink* link;
+    uint64_t id;
+    void operator()() const noexcept {
+      link->cancelled_.Push(id);
+      link->memory()->waker->Wake();
+    }
+  };
   // A request that was sent and not answered yet.
   struct Pending {
     uint64_t id = 0;  // 0: not in use
     Client::Callback done;
     absl::Time deadline;
     RequestToken token;
+    std::optional<std::stop_callback<OnCancel>> on_cancel;
     HeapSlot in_deadlines;
   };
   struct Earlier {
@@ -120,6 +135,9 @@ class ClientLink final : public PollTask, private MessageSink {
 
   absl::Status TryStep(absl::Time now, int* worked);
   void ExpireRequests(absl::Time now);
+  void EndCancelled();
+  // Ends a request that nobody waits for any more; the server is told.
+  void GiveUp(Pending& pending, const absl::Status& why);
   // Null: no such request, or not any more.
   const Pending* Find(uint64_t id) const;
   // Ends its part in this link, not its callback.
@@ -148,6 +166,8 @@ class ClientLink final : public PollTask, private MessageSink {
   std::vector<Pending> pending_;
   std::vector<uint32_t> free_;  // of pending_
   IntrusiveHeap<Pending, &Pending::in_deadlines, Earlier> deadlines_;
+  Mailbox<uint64_t> cancelled_;          // message ids
+  std::vector<uint64_t> now_cancelled_;  // in EndCancelled
   std::vector<absl::Status> models_;
   bool goaway_ = false;
   bool draining_ = false;

@@ -36,8 +36,8 @@ class Endpoint {
   }
   // Drops a message that still waits for a slot. False: not there (any more).
   bool Unsend(uint64_t id) { return sender_.Unsend(id); }
-  // Gives up on a message whose pull has not ended. No effect on others.
-  void Ignore(uint64_t id) { receiver_.Ignore(id); }
+  // Gives up on a message whose pull has not ended. False: there is no such.
+  bool Ignore(uint64_t id) { return receiver_.Ignore(id); }
 
   // One round: takes completions, tells the sink, posts what can be posted,
   // also for other connections whose turn to pull it is. Those are woken.

@@ -240,14 +240,18 @@ absl::Status MessageReceiver::Deliver(PulledMessage& pull) {
   return sink_->OnMessage(pull.header, pull.text, std::move(pull.message));
 }
 
-void MessageReceiver::Ignore(uint64_t id) {
+bool MessageReceiver::Ignore(uint64_t id) {
+  bool found = false;
   for (PulledMessage& pull : pulls_) {
     if (!pull.in_use || pull.header.id != id) continue;
-    pull.ignored = true;
+    found = true;
+    if (std::exchange(pull.ignored, true)) continue;
+    sink_->OnIgnored(pull.header);
     // Nothing can fail: it is not delivered.
     scheduler_->Cancel(this, &pull);
     if (pull.done()) EndPull(pull).IgnoreError();
   }
+  return found;
 }
 
 PullConnection::Post MessageReceiver::PostChunk(ScheduledPull& scheduled,

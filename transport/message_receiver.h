@@ -53,6 +53,8 @@ class MessageSink {
   // or as OnAnnounced() said.
   virtual absl::Status OnRefused(const MessageHeader& header,
                                  const absl::Status& why) = 0;
+  // A valid message is not pulled any further, because of Ignore().
+  virtual void OnIgnored(const MessageHeader& header) {}
 };
 
 // The receiving half of an Endpoint: validates what the peer puts into its
@@ -75,8 +77,8 @@ class MessageReceiver final : public PullConnection {
   // A get of ours completed.
   absl::Status OnGet(uint64_t context, absl::Time now);
 
-  // Gives up on a message whose pull has not ended. No effect on others.
-  void Ignore(uint64_t id);
+  // Gives up on a message whose pull has not ended. False: there is no such.
+  bool Ignore(uint64_t id);
 
   // Begins a round: tells of pulls that came too late, and what waited for
   // memory or for room in the path is tried again.

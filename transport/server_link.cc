@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "proto/session.pb.h"
@@ -14,6 +15,10 @@ namespace {
 Established WithLanding(Established established, const ServerShared& shared) {
   established.setup.landing = shared.landing;
   return established;
+}
+
+absl::Status Withdrawn() {
+  return absl::CancelledError("given up by its client before it came");
 }
 
 }  // namespace
@@ -34,6 +39,7 @@ ServerLink::ServerLink(ServerShared* shared, std::string host,
       max_calls_(2 * static_cast<size_t>(established.max_in_flight)),
       shared_calls_(std::make_shared<ServerCalls>(established.setup.memory,
                                                   2 * max_calls_)),
+      withdrawn_(2 * max_calls_),
       link_(WithLanding(std::move(established), *shared), shared->options.clock,
             shared->options.liveness_timeout, this,
             [this](const SessionFrame& frame) { return OnFrame(frame); }) {
@@ -43,8 +49,12 @@ ServerLink::ServerLink(ServerShared* shared, std::string host,
 }
 
 ServerLink::~ServerLink() {
-  for (const auto& [id, number] : calls_) shared_calls_->Abandon(number);
+  for (const auto& [id, call] : calls_) shared_calls_->Abandon(call.number);
   shared_calls_->Close();
+  // Now: what they say to that is dropped.
+  absl::flat_hash_set<size_t> models;
+  for (const auto& [id, call] : calls_) models.insert(call.model);
+  for (const size_t model : models) shared_->handler->OnAbandoned(model);
 }
 
 PollTask::Result ServerLink::Step(absl::Time now) {
@@ -143,6 +153,10 @@ absl::Status ServerLink::OnAnnounced(
     absl::Span<const base::TensorView> tensors) {
   // One that may not be made is refused when it is here.
   if (!CheckRequest(header).ok()) return absl::OkStatus();
+  if (withdrawn_.Take(header.id)) {
+    shared_->handler->OnWithdrawn(model_ids_[header.model]);
+    return Withdrawn();
+  }
   return shared_->handler->OnAnnounced(
       {model_ids_[header.model], deadline, header.payload_bytes(), tensors});
 }
@@ -171,7 +185,7 @@ absl::Status ServerLink::OnMessage(const MessageHeader& header,
                                    IncomingMessage::ImplPtr message) {
   REFRACT_RETURN_IF_ERROR(CheckRequest(header));
   const uint32_t number = shared_calls_->Open();
-  calls_.emplace(header.id, number);
+  calls_.emplace(header.id, Call{number, model_ids_[header.model]});
   const absl::Time deadline = header.deadline_us == kNoDeadline
                                   ? absl::InfiniteFuture()
                                   : shared_->options.clock->Now() +
@@ -188,21 +202,39 @@ absl::Status ServerLink::OnMessage(const MessageHeader& header,
         "more than ", max_calls_, " requests of one client are open here")));
     return absl::OkStatus();
   }
+  if (withdrawn_.Take(header.id)) {
+    shared_->handler->OnWithdrawn(call->model());
+    call->Fail(Withdrawn());
+    return absl::OkStatus();
+  }
   ++shared_->requests;
   shared_->handler->OnRequest(std::move(call));
   return absl::OkStatus();
 }
 
+// One that is given up while it is pulled.
+void ServerLink::OnIgnored(const MessageHeader& header) {
+  if (!CheckRequest(header).ok()) return;
+  shared_->handler->OnWithdrawn(model_ids_[header.model]);
+}
+
 absl::Status ServerLink::OnFrame(const SessionFrame& frame) {
-  if (frame.kind != FrameKind::kCancel) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "unexpected frame of kind ", static_cast<int>(frame.kind)));
-  }
+  if (frame.kind == FrameKind::kCancel) return OnCancel(frame);
+  return absl::InvalidArgumentError(
+      absl::StrCat("unexpected frame of kind ", static_cast<int>(frame.kind)));
+}
+
+absl::Status ServerLink::OnCancel(const SessionFrame& frame) {
   proto::Cancel cancel;
   REFRACT_RETURN_IF_ERROR(ParseBody(frame, "cancel frame", &cancel));
-  link_.endpoint().Ignore(cancel.id());
   const auto call = calls_.find(cancel.id());
-  if (call != calls_.end()) shared_calls_->Abandon(call->second);
+  if (call != calls_.end()) {
+    if (shared_calls_->abandoned(call->second.number)) return absl::OkStatus();
+    shared_calls_->Abandon(call->second.number);
+    shared_->handler->OnAbandoned(call->second.model);
+  } else if (!link_.endpoint().Ignore(cancel.id())) {
+    withdrawn_.Add(cancel.id());
+  }
   return absl::OkStatus();
 }
 

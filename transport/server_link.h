@@ -9,6 +9,7 @@
 #include "transport/client_registry.h"
 #include "transport/link.h"
 #include "transport/poll_loop.h"
+#include "transport/recent_ids.h"
 #include "transport/server_call.h"
 #include "transport/server_shared.h"
 
@@ -39,6 +40,10 @@ class ServerLink final : public PollTask, private MessageSink {
   void SayClose(const absl::Status& why) { link_.SayClose(why); }
 
  private:
+  struct Call {
+    uint32_t number = 0;  // ServerCalls'
+    size_t model = 0;     // the handler's
+  };
   // Requests not answered, and answers not taken.
   size_t num_open() const {
     return calls_.size() + link_.endpoint().num_waiting();
@@ -56,9 +61,11 @@ class ServerLink final : public PollTask, private MessageSink {
                     Landing* landing) override;
   absl::Status OnRefused(const MessageHeader& header,
                          const absl::Status& why) override;
+  void OnIgnored(const MessageHeader& header) override;
   // InvalidArgument: not a request that this client may make now.
   absl::Status CheckRequest(const MessageHeader& header) const;
   absl::Status OnFrame(const SessionFrame& frame);
+  absl::Status OnCancel(const SessionFrame& frame);
 
   ServerShared* const shared_;
   const std::string host_;
@@ -74,9 +81,12 @@ class ServerLink final : public PollTask, private MessageSink {
   const std::shared_ptr<ServerCalls> shared_calls_;
   bool said_goaway_ = false;
   bool suspect_ = false;
-  // Not answered yet: ServerCalls' numbers, by message id.
-  absl::flat_hash_map<uint64_t, uint32_t> calls_;
+  // Not answered yet, by message id.
+  absl::flat_hash_map<uint64_t, Call> calls_;
   std::vector<ServerCalls::Reply> replies_;  // in SendReplies
+  // Given up, but not here: the session may overtake the data path. Or they
+  // were answered just then.
+  RecentIds withdrawn_;
   Link link_;
 };
 

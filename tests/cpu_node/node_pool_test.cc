@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -60,7 +61,8 @@ class FakeClient : public transport::Client {
       size_t, absl::Span<const base::TensorSpec>) override {
     return absl::UnimplementedError("carries no messages");
   }
-  void Send(transport::OutgoingMessage, absl::Time, Callback) override {}
+  void Send(transport::OutgoingMessage, absl::Time, std::stop_token,
+            Callback) override {}
 
   const std::string address;
 

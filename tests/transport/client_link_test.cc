@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -88,20 +89,9 @@ class ClientLinkTest : public testing::Test, public ClientLink::Owner {
   }
 
   // A request whose outcome is noted under `name`. Returns its id.
-  uint64_t Start(const std::string& name, absl::Time deadline) {
-    auto message =
-        NewMessage(memory_, MessageKind::kRequest,
-                   std::vector<base::TensorSpec>{{base::DType::kUInt8, {64}}});
-    EXPECT_TRUE(message.ok()) << message.status();
-    auto token = RequestToken::Take(memory_, kMaxInFlight);
-    EXPECT_TRUE(token.has_value());
-    (*message)->token = *std::move(token);
-    ++counters_.in_flight;
-    link_->Start({*std::move(message), deadline,
-                  [this, name](absl::StatusOr<IncomingMessage> response) {
-                    order_.push_back(name);
-                    outcomes_[name] = response.status();
-                  }});
+  uint64_t Start(const std::string& name, absl::Time deadline,
+                 std::stop_token cancel = {}) {
+    StartUnsent(name, deadline, std::move(cancel));
     const size_t before = sent_ids_.size();
     Step();
     EXPECT_EQ(sent_ids_.size(), before + 1);
@@ -111,6 +101,36 @@ class ClientLinkTest : public testing::Test, public ClientLink::Owner {
         EncodeImm({ImmKind::kCredit, request_slot_, ++request_generation_}));
     Step();
     return sent_ids_.back();
+  }
+  // The same before the link's next step.
+  void StartUnsent(const std::string& name, absl::Time deadline,
+                   std::stop_token cancel) {
+    auto message =
+        NewMessage(memory_, MessageKind::kRequest,
+                   std::vector<base::TensorSpec>{{base::DType::kUInt8, {64}}});
+    EXPECT_TRUE(message.ok()) << message.status();
+    auto token = RequestToken::Take(memory_, kMaxInFlight);
+    EXPECT_TRUE(token.has_value());
+    (*message)->token = *std::move(token);
+    ++counters_.in_flight;
+    link_->Start({*std::move(message), deadline, std::move(cancel),
+                  [this, name](absl::StatusOr<IncomingMessage> response) {
+                    order_.push_back(name);
+                    outcomes_[name] = response.status();
+                  }});
+  }
+  // Ids of the Cancel frames that have come since the last call.
+  std::vector<uint64_t> CancelFrames() {
+    std::vector<uint64_t> ids;
+    while (true) {
+      auto frame = peer_.Receive();
+      EXPECT_TRUE(frame.ok()) << frame.status();
+      if (!frame.ok() || !frame->has_value()) return ids;
+      if ((*frame)->kind != FrameKind::kCancel) continue;
+      proto::Cancel cancel;
+      EXPECT_TRUE(cancel.ParseFromString((*frame)->body));
+      ids.push_back(cancel.id());
+    }
   }
   // An answer appears in the next slot: in it, or described as lying at
   // `pulled_at` of the peer's memory.
@@ -236,6 +256,100 @@ TEST_F(ClientLinkTest, AnswersToOtherIdsThanThoseInFlightAreDropped) {
   Answer(present);
   Step();
   EXPECT_THAT(order_, ElementsAre("old", "present"));
+}
+
+TEST_F(ClientLinkTest, WhatIsGivenUpEndsAndTheServerIsToldOnce) {
+  std::stop_source cancel;
+  const uint64_t id =
+      Start("given up", absl::InfiniteFuture(), cancel.get_token());
+  const uint64_t wanted = Start("wanted", clock_.Now() + absl::Seconds(9));
+  EXPECT_THAT(CancelFrames(), IsEmpty());
+  EXPECT_TRUE(cancel.request_stop());
+  EXPECT_THAT(order_, IsEmpty()) << "not on the thread that gives it up";
+  Step();
+  EXPECT_TRUE(absl::IsCancelled(outcomes_["given up"]))
+      << outcomes_["given up"];
+  EXPECT_THAT(CancelFrames(), ElementsAre(id));
+  EXPECT_EQ(counters_.in_flight, 1);
+  // Its answer was under way.
+  Answer(id, 0);
+  Answer(wanted, kLongBytes);
+  Step();
+  PullAll();
+  EXPECT_THAT(pulled_from_, ElementsAre(kLongBytes));
+  EXPECT_THAT(credited_, testing::UnorderedElementsAre(0, 1));
+  EXPECT_THAT(order_, ElementsAre("given up", "wanted"));
+  EXPECT_TRUE(outcomes_["wanted"].ok()) << outcomes_["wanted"];
+  EXPECT_THAT(CancelFrames(), IsEmpty());
+}
+
+TEST_F(ClientLinkTest, WhatIsGivenUpBeforeItLeavesIsNotSent) {
+  std::stop_source before;
+  before.request_stop();
+  std::stop_source after;
+  StartUnsent("before", absl::InfiniteFuture(), before.get_token());
+  StartUnsent("after", absl::InfiniteFuture(), after.get_token());
+  after.request_stop();
+  EXPECT_THAT(order_, IsEmpty());
+  Step();
+  EXPECT_THAT(order_, testing::UnorderedElementsAre("before", "after"));
+  EXPECT_TRUE(absl::IsCancelled(outcomes_["before"]));
+  EXPECT_TRUE(absl::IsCancelled(outcomes_["after"]));
+  EXPECT_THAT(sent_ids_, IsEmpty());
+  EXPECT_THAT(CancelFrames(), IsEmpty());
+  EXPECT_EQ(memory_->requests.load(), 0);
+}
+
+TEST_F(ClientLinkTest, WhatWasAnsweredCannotBeGivenUp) {
+  std::stop_source cancel;
+  const uint64_t id =
+      Start("answered", absl::InfiniteFuture(), cancel.get_token());
+  Answer(id);
+  Step();
+  EXPECT_TRUE(outcomes_["answered"].ok()) << outcomes_["answered"];
+  cancel.request_stop();
+  Step();
+  EXPECT_THAT(order_, ElementsAre("answered"));
+  EXPECT_THAT(CancelFrames(), IsEmpty());
+}
+
+TEST_F(ClientLinkTest, AnAnswerThatIsBeingPulledIsLetGoOfWhenTheLastByteCame) {
+  std::stop_source cancel;
+  const uint64_t id =
+      Start("given up", absl::InfiniteFuture(), cancel.get_token());
+  Answer(id, 0);
+  Step();
+  ASSERT_THAT(pulled_from_, ElementsAre(0));
+  cancel.request_stop();
+  Step();
+  EXPECT_TRUE(absl::IsCancelled(outcomes_["given up"]));
+  EXPECT_THAT(CancelFrames(), ElementsAre(id));
+  EXPECT_THAT(credited_, IsEmpty()) << "the get is still under way";
+  PullAll();
+  EXPECT_THAT(credited_, ElementsAre(0));
+  EXPECT_THAT(order_, ElementsAre("given up"));
+}
+
+TEST_F(ClientLinkTest, AtItsDeadlineTheServerIsToldOnceThoughGivenUpToo) {
+  std::stop_source cancel;
+  const uint64_t id =
+      Start("late", clock_.Now() + absl::Seconds(1), cancel.get_token());
+  clock_.Advance(absl::Seconds(1));
+  cancel.request_stop();
+  Step();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(outcomes_["late"])) << outcomes_["late"];
+  EXPECT_THAT(CancelFrames(), ElementsAre(id));
+  EXPECT_THAT(order_, ElementsAre("late"));
+}
+
+TEST_F(ClientLinkTest, GivingUpWhatIsLostMeansNothing) {
+  std::stop_source cancel;
+  Start("lost", absl::InfiniteFuture(), cancel.get_token());
+  link_->Close(absl::UnavailableError("the test ends it"));
+  EXPECT_TRUE(absl::IsUnavailable(outcomes_["lost"])) << outcomes_["lost"];
+  link_.reset();
+  cancel.request_stop();
+  EXPECT_THAT(order_, ElementsAre("lost"));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <deque>
+#include <map>
 #include <memory>
 #include <random>
 #include <set>
@@ -12,6 +13,7 @@
 
 #include "transport/intrusive_heap.h"
 #include "transport/mailbox.h"
+#include "transport/recent_ids.h"
 #include "transport/ring_queue.h"
 #include "transport/storage_pool.h"
 
@@ -180,6 +182,29 @@ TEST(StoragePoolTest, BlocksAreUsedAgain) {
   for (int i = 0; i < 10; ++i) second.insert(pool.Take());
   EXPECT_EQ(second, first);
   for (void* block : second) pool.Give(block);
+}
+
+TEST(RecentIdsTest, KnowsTheLatestAndNoOthers) {
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  constexpr size_t kMost = 8;
+  RecentIds ids(kMost);
+  std::map<uint64_t, size_t> added;  // the how many-th it was
+  size_t adds = 0;
+  for (int i = 0; i < 100'000; ++i) {
+    const uint64_t id = random() % 20;
+    const auto found = added.find(id);
+    const bool there = found != added.end() && adds - found->second <= kMost;
+    if (random() % 4 != 0) {
+      ids.Add(id);
+      if (!there) added[id] = adds++;
+      continue;
+    }
+    ASSERT_EQ(ids.Take(id), there) << i;
+    ASSERT_FALSE(ids.Take(id)) << i;
+    added.erase(id);
+  }
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Clients that finish the handshake and then lie. Each must lose its
 // connection, be counted, and hurt nobody else.
+#include "tests/transport/cancel_storm.h"
 #include "tests/transport/hostile_peer_fixture.h"
 
 namespace refract::transport {
@@ -245,6 +246,105 @@ TEST_F(LyingClient, BrokenControlFrames) {
     ExpectViolation(*peer, "control frame");
   }
   ExpectServes();
+}
+
+TEST_F(LyingClient, CancelFramesAtTheWrongTimeHurtNobody) {
+  auto peer = NewPeer();
+  ASSERT_NE(peer, nullptr);
+  const auto cancel = [&](uint64_t id) {
+    proto::Cancel frame;
+    frame.set_id(id);
+    Write(peer->link.session.fd(),
+          EncodeSessionFrame(FrameKind::kCancel, frame.SerializeAsString()));
+  };
+  int answers = 0;
+  const auto poll = [&] {
+    for (const uint32_t imm : Poll(*peer)) {
+      const auto decoded = DecodeImm(imm);
+      ASSERT_TRUE(decoded.ok());
+      answers += decoded->kind == ImmKind::kMessage;
+    }
+  };
+  // Of what was never sent, more than are remembered, and twice.
+  for (uint64_t id = 1000; id < 3000; ++id) cancel(id);
+  for (uint64_t id = 0; id < 3; ++id) cancel(2999);
+  // After the answer, twice.
+  MessageHeader header;
+  const size_t bytes = WriteGood(*peer, &header);
+  Put(*peer, bytes, Message());
+  EXPECT_TRUE(Eventually([&] {
+    poll();
+    return answers == 1;
+  }));
+  cancel(77);
+  cancel(77);
+  EXPECT_EQ(server_->stats().requests, 1u);
+  EXPECT_EQ(server_->stats().violations, 0u);
+  EXPECT_TRUE(peer->link.path->status().ok());
+  ExpectServes();
+  EXPECT_EQ(server_->stats().violations, 0u);
+}
+
+TEST_F(LyingClient, ACancelFrameThatOvertakesItsRequestIsRemembered) {
+  KeepingHandler keeping;
+  server_.reset();
+  auto server = Server::Create(options_, &keeping);
+  ASSERT_TRUE(server.ok()) << server.status();
+  server_ = *std::move(server);
+  auto peer = NewPeer();
+  ASSERT_NE(peer, nullptr);
+  const auto cancel = [&](uint64_t id) {
+    proto::Cancel frame;
+    frame.set_id(id);
+    Write(peer->link.session.fd(),
+          EncodeSessionFrame(FrameKind::kCancel, frame.SerializeAsString()));
+  };
+  const size_t slot_bytes = peer->link.setup.peer_slot_bytes;
+  MessageHeader header;
+  const size_t bytes = WriteGood(*peer, &header);
+  Put(*peer, bytes, Message());
+  EXPECT_TRUE(Eventually([&] {
+    Poll(*peer);
+    return keeping.size() == 1;
+  }));
+  const auto call = keeping.Await();
+  ASSERT_NE(call, nullptr);
+  cancel(78);
+  cancel(79);
+  // In order, so the server knows of the others when it knows of this.
+  cancel(77);
+  EXPECT_TRUE(Eventually([&] {
+    Poll(*peer);
+    return keeping.abandoned == 1;
+  }));
+  header.id = 78;
+  EncodeHeader(header, peer->data);
+  Put(*peer, bytes, Message(1), slot_bytes);
+  EXPECT_TRUE(Eventually([&] {
+    Poll(*peer);
+    return keeping.withdrawn == 1;
+  }));
+  header.id = 79;
+  header.pulled = true;
+  header.source_offset = peer->block.offset() + header.payload_begin();
+  EncodeHeader(header, peer->data);
+  Put(*peer, header.payload_begin(), Message(2), 2 * slot_bytes);
+  EXPECT_TRUE(Eventually([&] {
+    Poll(*peer);
+    return keeping.withdrawn == 2;
+  }));
+  EXPECT_EQ(keeping.announced, 0);
+  EXPECT_EQ(keeping.size(), 0u);
+  // Those that were not given up come, pulled ones too.
+  header.id = 80;
+  EncodeHeader(header, peer->data);
+  Put(*peer, header.payload_begin(), Message(3), 3 * slot_bytes);
+  EXPECT_TRUE(Eventually([&] {
+    Poll(*peer);
+    return keeping.size() == 1;
+  }));
+  EXPECT_EQ(server_->stats().violations, 0u);
+  server_.reset();
 }
 
 }  // namespace
