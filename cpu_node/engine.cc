@@ -185,7 +185,7 @@ void Engine::Leave() {
 
 absl::Status Engine::CheckAlive(const Task& task, const char* place) const {
   if (aborting_.load(std::memory_order_relaxed)) return Stopping();
-  if (task.request.cancelled != nullptr && task.request.cancelled()) {
+  if (task.request.cancel.stop_requested()) {
     return absl::CancelledError("the client does not wait any more");
   }
   const absl::Time now = options_.clock->Now();
@@ -277,7 +277,7 @@ absl::Status Engine::RunPreAndSend(const TaskPtr& task) {
   task->times.compute_input = task->sent - begin;
   transport::Client& client = task->node->client();
   client.Send(
-      std::move(message), task->request.deadline,
+      std::move(message), task->request.deadline, task->request.cancel,
       [this, task](absl::StatusOr<transport::IncomingMessage> response) {
         OnResponse(task, std::move(response));
       });

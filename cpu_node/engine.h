@@ -61,7 +61,7 @@ class Engine {
   //   ResourceExhausted  too many requests wait, here or at the GPU node
   //   Unavailable        no GPU node, or it was lost (after one retry
   //                      elsewhere; execution has no side effects), or stopping
-  //   Cancelled          `request.cancelled` said so
+  //   Cancelled          `request.cancel` said so
   //   Internal           anything that is our fault
   // Refusals may run `done` before this returns.
   void Infer(InferRequest request, InferCallback done);

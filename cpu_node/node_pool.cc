@@ -63,11 +63,13 @@ void NodePool::Lease::Finish(const absl::Status& status,
   absl::MutexLock lock(&pool->mu_);
   Node& node = pool->nodes_[node_];
   pool->GiveBack(node, offer_);
-  // A request that ran into its deadline took at least this long. One that was
+  // A request that ran into its deadline, or was given up before, took at least
+  // this long. One that was
   // refused at once, because it would, must not make the node look faster than
   // its answers did; of a node that never answered it is all that is known.
   if (status.ok() ||
-      (absl::IsDeadlineExceeded(status) && latency > node.latency)) {
+      ((absl::IsDeadlineExceeded(status) || absl::IsCancelled(status)) &&
+       latency > node.latency)) {
     node.latency = SmoothedLatency(node.latency, latency);
   }
   if (status.ok()) {

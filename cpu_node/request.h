@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -28,9 +29,10 @@ struct InferRequest {
   std::vector<std::string> outputs;  // wanted, in this order; empty: all
   // On the engine's clock.
   absl::Time deadline = absl::InfiniteFuture();
-  // Asked now and then, from any thread, until the request is answered: true
-  // means that nobody waits for the answer. May be empty.
-  std::function<bool()> cancelled;
+  // Says, from any thread and at any time, that nobody waits for the answer:
+  // the request then ends with Cancelled soon, and the GPU node is told if it
+  // has it. Empty: it never will.
+  std::stop_token cancel;
 };
 
 // Valid during the callback that brings it.

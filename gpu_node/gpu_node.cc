@@ -212,6 +212,10 @@ void GpuNode::OnRequest(std::unique_ptr<transport::ServerCall> call) {
   scheduler_->Submit(index, std::move(call), rows, std::move(merge_key));
 }
 
+void GpuNode::OnAbandoned(size_t model) { scheduler_->OnAbandoned(model); }
+
+void GpuNode::OnWithdrawn(size_t model) { scheduler_->OnWithdrawn(model); }
+
 GpuNode::Stats GpuNode::stats() const {
   Stats sum;
   for (size_t i = 0; i < models_.size(); ++i) {

@@ -80,6 +80,8 @@ class GpuNode : public transport::Handler {
   absl::Status OnAnnounced(
       const transport::RequestDescriptor& request) override;
   void OnRequest(std::unique_ptr<transport::ServerCall> call) override;
+  void OnAbandoned(size_t model) override;
+  void OnWithdrawn(size_t model) override;
 
   // Waits until every request that arrived is answered, or for `timeout`;
   // whether it is so. Call the transport's StopAdmitting() before.
@@ -104,7 +106,7 @@ class GpuNode : public transport::Handler {
     uint64_t succeeded = 0;
     uint64_t failed = 0;     // executed, but with an error
     uint64_t expired = 0;    // dropped in the queue
-    uint64_t abandoned = 0;  // the client had gone
+    uint64_t abandoned = 0;  // not executed: nobody waited any more
     // Predicted to be too late, the queue was full, or too many rows.
     uint64_t refused = 0;
     uint64_t unavailable = 0;  // no instance, or lost with one, or stopping

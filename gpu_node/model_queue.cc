@@ -1,6 +1,7 @@
 #include "gpu_node/model_queue.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "glog/logging.h"
@@ -86,6 +87,16 @@ std::vector<QueuedRequest> ModelQueue::TakeExpired(absl::Time now) {
     expired.push_back(Take(entries_.begin()));
   }
   return expired;
+}
+
+std::vector<QueuedRequest> ModelQueue::TakeAbandoned() {
+  std::vector<QueuedRequest> abandoned;
+  for (auto entry = entries_.begin(); entry != entries_.end();) {
+    const auto next = std::next(entry);
+    if (entry->request.call->abandoned()) abandoned.push_back(Take(entry));
+    entry = next;
+  }
+  return abandoned;
 }
 
 std::vector<QueuedRequest> ModelQueue::TakeAll() {

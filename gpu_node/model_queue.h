@@ -76,6 +76,8 @@ class ModelQueue {
 
   // All whose deadline has passed.
   std::vector<QueuedRequest> TakeExpired(absl::Time now);
+  // All whose client does not wait any more. Looks at every one.
+  std::vector<QueuedRequest> TakeAbandoned();
   std::vector<QueuedRequest> TakeAll();
 
   // What would run before a request with this deadline. Looks no further than

@@ -339,6 +339,23 @@ void Scheduler::Submit(size_t index,
   Pump();
 }
 
+void Scheduler::OnAbandoned(size_t index) {
+  Actions actions;
+  {
+    absl::MutexLock lock(&mu_);
+    Model& model = models_[index];
+    model.any_abandoned = true;
+    DropDead(model, clock_.Now(), actions);
+  }
+  Perform(actions);
+  Pump();
+}
+
+void Scheduler::OnWithdrawn(size_t index) {
+  absl::MutexLock lock(&mu_);
+  ++models_[index].stats.abandoned;
+}
+
 void Scheduler::Close() {
   absl::MutexLock lock(&mu_);
   closed_ = true;

@@ -69,7 +69,7 @@ struct ModelStats {
   uint64_t succeeded = 0;
   uint64_t failed = 0;     // executed, but with an error
   uint64_t expired = 0;    // deadline passed in the queue, or would have
-  uint64_t abandoned = 0;  // the client had gone
+  uint64_t abandoned = 0;  // not executed: nobody waited any more
   uint64_t refused = 0;    // predicted to be too late, when they came
   uint64_t queue_full = 0;
   uint64_t too_large = 0;
@@ -124,6 +124,12 @@ class Scheduler {
   void Submit(size_t model, std::unique_ptr<transport::ServerCall> call,
               int64_t rows, std::string merge_key);
 
+  // Calls of `model` have become abandoned: those that wait are failed now, so
+  // that they neither keep places nor count as work.
+  void OnAbandoned(size_t model);
+  // Counts a request that was given up before it could be submitted.
+  void OnWithdrawn(size_t model);
+
   // Nothing more is queued.
   void Close();
   // Waits until nothing is queued or in the works, or for `timeout`; whether it
@@ -160,7 +166,8 @@ class Scheduler {
     ModelStats stats;
     int in_works = 0;  // batches
     bool ran_since_load = false;
-    bool held_back = false;  // since it last ran beside no quiet model
+    bool held_back = false;      // since it last ran beside no quiet model
+    bool any_abandoned = false;  // perhaps, in the queue
     absl::Time last_run = absl::InfinitePast();
     absl::Time last_probe = absl::InfinitePast();
     // After a failed load, which is tried again without being asked for: until

@@ -452,6 +452,12 @@ void Scheduler::DropDead(Model& model, absl::Time now, Actions& actions) {
   for (QueuedRequest& request : model.queue.TakeExpired(now)) {
     drop(std::move(request), Verdict::kDropExpired, absl::ZeroDuration());
   }
+  // Wherever in the order they are: else they would be merged with the next.
+  if (std::exchange(model.any_abandoned, false)) {
+    for (QueuedRequest& request : model.queue.TakeAbandoned()) {
+      drop(std::move(request), Verdict::kDropAbandoned, absl::ZeroDuration());
+    }
+  }
   while (!model.queue.empty()) {
     const QueuedRequest& next = model.queue.Next();
     const absl::Duration time =

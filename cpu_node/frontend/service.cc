@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +29,20 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context,
   if (deadline == SystemClock::time_point::max()) return absl::InfiniteFuture();
   return now + absl::FromChrono(deadline - SystemClock::now());
 }
+
+// Of a ModelInfer call; gRPC's own cannot be told that it is cancelled. Deletes
+// itself when gRPC is done with it.
+class InferReactor final : public grpc::ServerUnaryReactor {
+ public:
+  std::stop_token cancel() const { return cancel_.get_token(); }
+
+ private:
+  // The client cancelled, or its connection or time ended.
+  void OnCancel() override { cancel_.request_stop(); }
+  void OnDone() override { delete this; }
+
+  std::stop_source cancel_;
+};
 
 std::vector<std::string> ServedVersions(const Catalog& catalog,
                                         absl::string_view name) {
@@ -108,8 +123,8 @@ grpc::ServerUnaryReactor* InferenceService::ModelInfer(
                                 decoded.status()));
   }
   decoded->deadline = std::min(decoded->deadline, DeadlineOf(*context, now));
-  decoded->cancelled = [context] { return context->IsCancelled(); };
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  auto* const reactor = new InferReactor;
+  decoded->cancel = reactor->cancel();
   // `request` and `response` live until the reactor is finished.
   engine_.Infer(*std::move(decoded),
                 [request, response,

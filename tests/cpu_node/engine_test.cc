@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -371,6 +372,36 @@ TEST(EngineTest, DeadlinePassesAtTheGpuNode) {
   engine->Stop();
 }
 
+TEST(EngineTest, WhatIsGivenUpAtTheGpuNodeIsDroppedThere) {
+  const auto model = Split();
+  Holder holder;
+  TestGpuNode node({model}, 0, holder.function());
+  const auto engine = MakeEngine({model}, {node.address()});
+  ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
+  // In a slot, and pulled.
+  for (const int64_t batch : {2, 20000}) {
+    std::stop_source cancel;
+    InferRequest request = MakeRequest("split", batch);
+    request.cancel = cancel.get_token();
+    PendingAnswer unwanted(*engine, std::move(request));
+    PendingAnswer wanted(*engine, MakeRequest("split", 3));
+    holder.Await(2);
+    EXPECT_FALSE(unwanted.answered());
+    cancel.request_stop();
+    EXPECT_EQ(unwanted.Wait().status.code(), absl::StatusCode::kCancelled);
+    auto calls = holder.Take();
+    ASSERT_TRUE(node.AwaitAbandoned(batch == 2 ? 1 : 2));
+    // As if the device had been busy until now.
+    for (auto& call : calls) node.node().OnRequest(std::move(call));
+    ExpectRight(wanted.Wait(), 3);
+  }
+  EXPECT_TRUE(node.node().Drain(kPatience));
+  EXPECT_EQ(node.node().stats().abandoned, 2);
+  EXPECT_EQ(node.node().stats().succeeded, 2);
+  EXPECT_EQ(engine->nodes().StateOf(0).in_flight, 0);
+  engine->Stop();
+}
+
 TEST(EngineTest, DoesNotStartWhatIsLateOrUnwanted) {
   const auto model =
       testing_models::MakeSmallModel({.name = "whole", .split = false});
@@ -383,7 +414,9 @@ TEST(EngineTest, DoesNotStartWhatIsLateOrUnwanted) {
 
   InferRequest unwanted = MakeRequest("whole", 2);
   unwanted.deadline = engine->clock().Now() + kPatience;
-  unwanted.cancelled = [] { return true; };
+  std::stop_source given_up;
+  given_up.request_stop();
+  unwanted.cancel = given_up.get_token();
   EXPECT_EQ(Infer(*engine, std::move(unwanted)).status.code(),
             absl::StatusCode::kCancelled);
 }

@@ -171,6 +171,23 @@ TEST_F(NodePoolTest, PrefersTheFasterNode) {
   for (int i = 0; i < 20; ++i) EXPECT_EQ(NodeOf(*pool), 1);
 }
 
+TEST_F(NodePoolTest, WhatWasGivenUpTookAtLeastThatLong) {
+  const auto pool = MakePool({"x:1", "y:1"});
+  for (FakeClient* client : clients_) client->Connect(1, {ok_, ok_});
+  pool->Acquire(0, 1)->Finish(ok_, absl::Milliseconds(3));
+  pool->Acquire(0, 0)->Finish(ok_, absl::Milliseconds(9));
+  const absl::Status given_up = absl::CancelledError("given up");
+  // Soon: says nothing.
+  for (int i = 0; i < 50; ++i) {
+    pool->Acquire(0, 0)->Finish(given_up, absl::Milliseconds(1));
+  }
+  EXPECT_EQ(NodeOf(*pool), 0);
+  for (int i = 0; i < 50; ++i) {
+    pool->Acquire(0, 1)->Finish(given_up, absl::Milliseconds(20));
+  }
+  EXPECT_EQ(NodeOf(*pool), 1);
+}
+
 TEST_F(NodePoolTest, OneThatIsInTimeIsKnownByItsAnswersToThatModel) {
   const auto pool = MakePool({"x:1", "y:1"});
   for (FakeClient* client : clients_) client->Connect(1, {ok_, ok_});

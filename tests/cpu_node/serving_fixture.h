@@ -85,9 +85,24 @@ class TestGpuNode : public transport::Handler {
     node_->OnRequest(std::move(call));
   }
 
+  void OnAbandoned(size_t model) override {
+    node_->OnAbandoned(model);
+    absl::MutexLock lock(&mu_);
+    ++abandoned_;
+  }
+  void OnWithdrawn(size_t model) override { node_->OnWithdrawn(model); }
+
   int port() const { return server_->port(); }
   // That have arrived, payload and all.
   int requests() const { return requests_; }
+  // Whether it has heard so often of requests given up while it had them.
+  bool AwaitAbandoned(int count) {
+    const auto heard = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      return abandoned_ >= count;
+    };
+    absl::MutexLock lock(&mu_);
+    return mu_.AwaitWithTimeout(absl::Condition(&heard), kPatience);
+  }
   std::string address() const { return absl::StrCat("127.0.0.1:", port()); }
   transport::Server& server() { return *server_; }
   gpu_node::GpuNode& node() { return *node_; }
@@ -95,6 +110,8 @@ class TestGpuNode : public transport::Handler {
  private:
   const OnRequestFunction on_request_;
   std::atomic<int> requests_ = 0;
+  absl::Mutex mu_;
+  int abandoned_ ABSL_GUARDED_BY(mu_) = 0;
   std::unique_ptr<gpu_node::GpuNode> node_;
   std::unique_ptr<transport::Server> server_;
 };

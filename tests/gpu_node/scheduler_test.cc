@@ -129,6 +129,61 @@ TEST(SchedulerTest, DropsWhatHasBecomeTooLateWhileItWaited) {
   EXPECT_EQ(sim.device().executions().size(), 2);
 }
 
+TEST(SchedulerTest, WhatIsGivenUpLeavesTheQueueAtOnce) {
+  Simulation sim(Fixed(Ms(10)), {Model("a", Ms(10)), Model("b", Ms(10))},
+                 {.max_queue = 4});
+  const size_t executes = sim.Submit({});
+  std::vector<size_t> waiting;
+  for (int i = 0; i < 4; ++i) waiting.push_back(sim.Submit({}));
+  sim.RunUntil(Ms(5));
+  EXPECT_TRUE(absl::IsResourceExhausted(
+      sim.scheduler().Admit(0, 1, absl::InfiniteFuture())));
+  // Not the one whose turn it is.
+  for (const int i : {1, 2, 3}) sim.GiveUp(waiting[i]);
+  for (const int i : {1, 2, 3}) {
+    EXPECT_TRUE(absl::IsCancelled(sim.outcomes()[waiting[i]].status));
+    EXPECT_EQ(sim.outcomes()[waiting[i]].latency, Ms(5));
+  }
+  EXPECT_EQ(sim.scheduler().pending(), 2);
+  // Neither place nor time is taken by them: 5 ms, one before it, and its own.
+  EXPECT_TRUE(
+      sim.scheduler().Admit(0, 1, absl::FromUnixSeconds(1000) + Ms(30)).ok());
+  // What executes is let finish; again, and of another model, means nothing.
+  sim.GiveUp(executes);
+  sim.GiveUp(waiting[1]);
+  sim.scheduler().OnAbandoned(1);
+  sim.Drain();
+  EXPECT_EQ(sim.outcomes()[executes].status, absl::OkStatus());
+  EXPECT_EQ(sim.outcomes()[waiting[0]].status, absl::OkStatus());
+  EXPECT_EQ(sim.device().executions().size(), 2);
+  const ModelStats stats = sim.scheduler().stats(0);
+  EXPECT_EQ(stats.abandoned, 3);
+  EXPECT_EQ(stats.succeeded, 2);
+  EXPECT_EQ(sim.scheduler().stats(1).abandoned, 0);
+  for (const Outcome& outcome : sim.outcomes()) EXPECT_EQ(outcome.answers, 1);
+}
+
+TEST(SchedulerTest, WhatIsGivenUpIsNotMergedWithTheNext) {
+  Simulation sim(LaunchBound(), {Merging(Ms(0))});
+  sim.Submit({});
+  std::vector<size_t> waiting;
+  for (int i = 0; i < 8; ++i) waiting.push_back(sim.Submit({}));
+  for (const int i : {2, 5, 7}) sim.GiveUp(waiting[i]);
+  sim.Drain();
+  ASSERT_EQ(sim.device().executions().size(), 2);
+  EXPECT_EQ(sim.scheduler().stats(0).largest_batch, 5);
+  EXPECT_EQ(sim.scheduler().stats(0).abandoned, 3);
+  EXPECT_EQ(sim.scheduler().stats(0).succeeded, 6);
+}
+
+TEST(SchedulerTest, CountsWhatWasGivenUpBeforeItCame) {
+  Simulation sim(Fixed(Ms(10)), {Model("a", Ms(10)), Model("b", Ms(10))});
+  sim.scheduler().OnWithdrawn(1);
+  EXPECT_EQ(sim.scheduler().stats(0).abandoned, 0);
+  EXPECT_EQ(sim.scheduler().stats(1).abandoned, 1);
+  EXPECT_EQ(sim.scheduler().pending(), 0);
+}
+
 TEST(SchedulerTest, QueuesAreBounded) {
   ScheduledModel bounded = Model("a", Ms(10));
   bounded.max_queue = 1;

@@ -53,15 +53,22 @@ class Simulation {
   // Index of its outcome.
   size_t Submit(const SimulatedRequest& request) {
     outcomes_.emplace_back();
+    abandoned_.push_back(request.abandoned);
     const size_t index = outcomes_.size() - 1;
     const absl::Time deadline = request.time_left == absl::InfiniteDuration()
                                     ? absl::InfiniteFuture()
                                     : clock_.Now() + request.time_left;
     scheduler_.Submit(
         request.model,
-        std::make_unique<Call>(this, index, deadline, request.abandoned),
+        std::make_unique<Call>(this, index, request.model, deadline),
         request.rows, request.merge_key);
     return index;
+  }
+
+  // The client of the request with this index gives it up, and says so.
+  void GiveUp(size_t index, size_t model = 0) {
+    abandoned_[index] = true;
+    scheduler_.OnAbandoned(model);
   }
 
   // Until `time` since the start.
@@ -98,19 +105,19 @@ class Simulation {
  private:
   class Call : public transport::ServerCall {
    public:
-    Call(Simulation* simulation, size_t index, absl::Time deadline,
-         bool abandoned)
+    Call(Simulation* simulation, size_t index, size_t model,
+         absl::Time deadline)
         : simulation_(simulation),
           index_(index),
+          model_(model),
           arrival_(simulation->clock_.Now()),
-          deadline_(deadline),
-          abandoned_(abandoned) {}
+          deadline_(deadline) {}
 
-    size_t model() const override { return 0; }
+    size_t model() const override { return model_; }
     absl::Time deadline() const override { return deadline_; }
     absl::Span<const base::TensorView> tensors() const override { return {}; }
     bool settled() const override { return true; }
-    bool abandoned() const override { return abandoned_; }
+    bool abandoned() const override { return simulation_->abandoned_[index_]; }
     absl::StatusOr<transport::OutgoingMessage> AllocateReply(
         absl::Span<const base::TensorSpec>) override {
       return absl::UnimplementedError("a fake has no memory");
@@ -129,14 +136,15 @@ class Simulation {
     }
     Simulation* const simulation_;
     const size_t index_;
+    const size_t model_;
     const absl::Time arrival_;
     const absl::Time deadline_;
-    const bool abandoned_;
   };
 
   const absl::Time start_ = absl::FromUnixSeconds(1000);
   base::ManualClock clock_{start_};
   std::vector<Outcome> outcomes_;
+  std::vector<bool> abandoned_;
   FakeDevice device_;
   Scheduler scheduler_;
 };

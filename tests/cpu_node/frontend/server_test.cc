@@ -409,29 +409,56 @@ TEST_F(FrontendTest, UnimplementedMethodsSaySo) {
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNIMPLEMENTED);
 }
 
-TEST_F(FrontendTest, GrpcDeadlineReachesTheEngine) {
-  const auto split = testing_models::MakeSmallModel({.name = "split"});
-  // Never answers; keeps the call so that nothing else ends it.
-  std::vector<std::unique_ptr<transport::ServerCall>> calls;
-  absl::Mutex mu;
-  TestGpuNode node({split}, 0, [&](auto call) {
-    absl::MutexLock lock(&mu);
-    calls.push_back(std::move(call));
-  });
-  std::vector<Catalog::Entry> entries;
-  entries.push_back({"split", 1, *ServedModel::Create(split, {}), {}});
-  Start(std::move(entries), {node.address()});
-  HealthClient health(channel_);
-  const absl::Time give_up = absl::Now() + kPatience;
-  while (health.Check("") != 1 && absl::Now() < give_up) {
+// A model that is split, and a GPU node that never answers; it keeps the call
+// so that nothing else ends it.
+class SilentGpuNodeTest : public FrontendTest {
+ protected:
+  void SetUp() override {
+    std::vector<Catalog::Entry> entries;
+    entries.push_back({"split", 1, *ServedModel::Create(split_, {}), {}});
+    Start(std::move(entries), {node_.address()});
+    HealthClient health(channel_);
+    const absl::Time give_up = absl::Now() + kPatience;
+    while (health.Check("") != 1 && absl::Now() < give_up) {
+    }
+    request_.set_model_name("split");
   }
-  inference::ModelInferRequest request = Request(2);
-  request.set_model_name("split");
+
+  const std::shared_ptr<const models::LoadedModel> split_ =
+      testing_models::MakeSmallModel({.name = "split"});
+  absl::Mutex mu_;
+  std::vector<std::unique_ptr<transport::ServerCall>> calls_
+      ABSL_GUARDED_BY(mu_);
+  absl::Notification there_;
+  TestGpuNode node_{{split_}, 0, [this](auto call) {
+                      absl::MutexLock lock(&mu_);
+                      calls_.push_back(std::move(call));
+                      there_.Notify();
+                    }};
+  inference::ModelInferRequest request_ = Request(2);
+};
+
+TEST_F(SilentGpuNodeTest, ACallThatIsCancelledIsGivenUpThere) {
+  grpc::ClientContext context;
+  std::thread client([&] {
+    inference::ModelInferResponse response;
+    EXPECT_EQ(stub_->ModelInfer(&context, request_, &response).error_code(),
+              grpc::StatusCode::CANCELLED);
+  });
+  EXPECT_TRUE(there_.WaitForNotificationWithTimeout(kPatience));
+  context.TryCancel();
+  client.join();
+  EXPECT_TRUE(node_.AwaitAbandoned(1));
+  engine_->StopAdmitting();
+  EXPECT_TRUE(engine_->Drain(kPatience));
+}
+
+TEST_F(SilentGpuNodeTest, GrpcDeadlineReachesTheEngine) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() +
                        std::chrono::milliseconds(300));
   inference::ModelInferResponse response;
-  EXPECT_EQ(stub_->ModelInfer(&context, request, &response).error_code(),
+  EXPECT_EQ(stub_->ModelInfer(&context, request_, &response).error_code(),
             grpc::StatusCode::DEADLINE_EXCEEDED);
   // The engine gave the request up by itself: nothing is left in flight.
   engine_->StopAdmitting();
