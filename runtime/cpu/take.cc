@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,11 +17,17 @@
 namespace refract::runtime::cpu {
 namespace {
 
-absl::Status Outside(absl::string_view name, int64_t index, size_t dim,
-                     const base::Dims& dims) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(name, ": index ", index, " is outside dimension ", dim,
-                   " of ", base::DimsToString(dims)));
+// An operand that chooses, and where its values come from, for errors.
+struct Index {
+  int operand;
+  std::string source;
+};
+
+absl::Status Outside(const Index& index, int64_t value, int64_t position,
+                     size_t dim, const base::Dims& dims) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "index '", index.source, "': ", value, " at position ", position,
+      " is outside dimension ", dim, " of ", base::DimsToString(dims)));
 }
 
 // to[i] = from[offsets[i]] for blocks of `bytes`.
@@ -59,7 +66,7 @@ void TakeBlocks(const std::byte* from, absl::Span<const int64_t> offsets,
 class TakeKernel final : public Kernel {
  public:
   TakeKernel(absl::string_view name, int self, size_t first,
-             std::vector<int> indices, bool from_the_end)
+             std::vector<Index> indices, bool from_the_end)
       : name_(name),
         self_(self),
         first_(first),
@@ -71,12 +78,13 @@ class TakeKernel final : public Kernel {
   absl::Status Infer(const Operands& operands,
                      absl::Span<KernelOutput> outputs) const override {
     const base::TensorView& self = operands[self_].tensor;
-    const base::Dims& chosen = operands[indices_[0]].tensor.dims;
-    for (int index : indices_) {
-      if (operands[index].tensor.dims == chosen) continue;
-      return absl::InvalidArgumentError(absl::StrCat(
-          name_, ": indices ", base::DimsToString(chosen), " and ",
-          base::DimsToString(operands[index].tensor.dims), " differ"));
+    const base::Dims& chosen = operands[indices_[0].operand].tensor.dims;
+    for (const Index& index : indices_) {
+      const base::Dims& own = operands[index.operand].tensor.dims;
+      if (own == chosen) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat(name_, ": indices ", base::DimsToString(chosen), " and ",
+                       base::DimsToString(own), " differ"));
     }
     base::TensorSpec& spec = outputs[0].spec;
     spec.dtype = self.dtype;
@@ -93,20 +101,20 @@ class TakeKernel final : public Kernel {
                    RunStats&) const override {
     const base::TensorView& self = operands[self_].tensor;
     const base::Dims& dims = self.dims;
-    const int64_t count = operands[indices_[0]].tensor.num_elements();
+    const int64_t count = operands[indices_[0].operand].tensor.num_elements();
     int64_t* const offsets = reinterpret_cast<int64_t*>(ThreadScratch(
         ScratchUse::kKernel, static_cast<size_t>(count) * sizeof(int64_t)));
     std::fill_n(offsets, count, 0);
     int64_t block = 1;  // of what is chosen from
     for (size_t i = 0; i < indices_.size(); ++i) {
-      const base::TensorView& index = operands[indices_[i]].tensor;
+      const base::TensorView& index = operands[indices_[i].operand].tensor;
       const int64_t size = dims[first_ + i];
       block *= size;
       for (int64_t j = 0; j < count; ++j) {
         int64_t at = IntAt(index, j);
         if (from_the_end_ && at < 0) at += size;
         if (at < 0 || at >= size) {
-          return Outside(name_, IntAt(index, j), first_ + i, dims);
+          return Outside(indices_[i], IntAt(index, j), j, first_ + i, dims);
         }
         offsets[j] = offsets[j] * size + at;
       }
@@ -132,22 +140,22 @@ class TakeKernel final : public Kernel {
   const absl::string_view name_;
   const int self_;
   const size_t first_;
-  const std::vector<int> indices_;
+  const std::vector<Index> indices_;
   const bool from_the_end_;
 };
 
 // Along `dim`, an index per element of the result.
 class GatherKernel final : public Kernel {
  public:
-  GatherKernel(int self, int index, size_t dim)
-      : self_(self), index_(index), dim_(dim) {}
+  GatherKernel(int self, Index index, size_t dim)
+      : self_(self), index_(std::move(index)), dim_(dim) {}
 
   absl::string_view name() const override { return "gather"; }
 
   absl::Status Infer(const Operands& operands,
                      absl::Span<KernelOutput> outputs) const override {
     const base::TensorView& self = operands[self_].tensor;
-    const base::Dims& chosen = operands[index_].tensor.dims;
+    const base::Dims& chosen = operands[index_.operand].tensor.dims;
     for (size_t d = 0; d < chosen.size(); ++d) {
       if (d == dim_ || chosen[d] <= self.dims[d]) continue;
       return absl::InvalidArgumentError(
@@ -163,7 +171,7 @@ class GatherKernel final : public Kernel {
                    absl::Span<const KernelOutput> outputs,
                    RunStats&) const override {
     const base::TensorView& self = operands[self_].tensor;
-    const base::TensorView& index = operands[index_].tensor;
+    const base::TensorView& index = operands[index_.operand].tensor;
     switch (base::SizeOf(self.dtype)) {
       case 1:
         return Gather<uint8_t>(self, index, outputs[0].data);
@@ -196,7 +204,7 @@ class GatherKernel final : public Kernel {
       for (int64_t j = 0; j < row; ++j, ++i) {
         const int64_t chosen = IntAt(index, i);
         if (chosen < 0 || chosen >= size) {
-          return Outside("gather", chosen, dim_, self.dims);
+          return Outside(index_, chosen, i, dim_, self.dims);
         }
         if (out == nullptr) continue;
         reinterpret_cast<T*>(out)[i] =
@@ -211,7 +219,7 @@ class GatherKernel final : public Kernel {
   }
 
   const int self_;
-  const int index_;
+  const Index index_;
   const size_t dim_;
 };
 
@@ -222,6 +230,10 @@ bool IsIndex(const KernelRequest& request, int operand) {
          request.IsTensor(operand, base::DType::kInt32);
 }
 
+Index IndexOf(const KernelRequest& request, int operand) {
+  return {operand, SourceName(request.graph, request.operands[operand])};
+}
+
 // Whether the graph promises the same sizes.
 bool SameShape(const KernelRequest& request, int a, int b) {
   return request.operand(a).shape == request.operand(b).shape;
@@ -230,7 +242,7 @@ bool SameShape(const KernelRequest& request, int a, int b) {
 KernelPtr MakeIndex(const KernelRequest& request, int self) {
   const auto indices = request.args.OperandsOf("indices");
   if (!indices || indices->size() > request.rank(self)) return nullptr;
-  std::vector<int> chosen;
+  std::vector<Index> chosen;
   size_t first = 0;
   for (size_t d = 0; d < indices->size(); ++d) {
     const int index = (*indices)[d];
@@ -238,13 +250,13 @@ KernelPtr MakeIndex(const KernelRequest& request, int self) {
     if (chosen.empty()) first = d;
     // With others between them LibTorch puts the chosen dimensions in front.
     if (d != first + chosen.size() || !IsIndex(request, index) ||
-        (!chosen.empty() && !SameShape(request, chosen[0], index))) {
+        (!chosen.empty() && !SameShape(request, chosen[0].operand, index))) {
       return nullptr;
     }
-    chosen.push_back(index);
+    chosen.push_back(IndexOf(request, index));
   }
   if (chosen.empty() ||
-      request.rank(self) - chosen.size() + request.rank(chosen[0]) >
+      request.rank(self) - chosen.size() + request.rank(chosen[0].operand) >
           kMaxKernelRank) {
     return nullptr;
   }
@@ -272,11 +284,12 @@ absl::StatusOr<KernelPtr> CreateTakeKernel(const KernelRequest& request) {
   if (select) {
     // Rows are a look-up, whose ids have a policy.
     if (d == 0 || request.rank(index) != 1) return nullptr;
-    return std::make_unique<TakeKernel>("index_select", self, d,
-                                        std::vector<int>{index}, false);
+    return std::make_unique<TakeKernel>(
+        "index_select", self, d, std::vector<Index>{IndexOf(request, index)},
+        false);
   }
   if (request.rank(index) != request.rank(self)) return nullptr;
-  return std::make_unique<GatherKernel>(self, index, d);
+  return std::make_unique<GatherKernel>(self, IndexOf(request, index), d);
 }
 
 }  // namespace refract::runtime::cpu

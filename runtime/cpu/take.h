@@ -15,8 +15,9 @@ namespace refract::runtime::cpu {
 //   aten.gather.default        out[…, j, …] = self[…, index[…, j, …], …]
 // Any dtype, bit for bit. Negative indices count from the end, but for gather
 // and index_select, where LibTorch refuses them too; an index outside is
-// InvalidArgument. Null when `request` is something else: masks, indices that
-// broadcast, and rows of a table, which are a look-up (embedding.h).
+// InvalidArgument, with its name and position. Null when `request` is something
+// else: masks, indices that broadcast, and rows of a table, which are a look-up
+// (embedding.h).
 absl::StatusOr<std::unique_ptr<const Kernel>> CreateTakeKernel(
     const KernelRequest& request);
 
