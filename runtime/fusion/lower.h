@@ -17,6 +17,11 @@ std::optional<FusedOp> Lower(const KernelRequest& request);
 std::optional<MatMulOp> LowerMatMul(const KernelRequest& request);
 std::optional<ElementChainOp> LowerElements(const KernelRequest& request);
 
+// Whether an operand of a product may be copied into the order in which kernels
+// read it: up to 2^28 elements, or as many as a request brings. Larger ones are
+// left to LibTorch, which reads them as they lie.
+bool MayBePacked(const KernelRequest& request, int operand);
+
 }  // namespace refract::runtime
 
 #endif  // REFRACT_RUNTIME_FUSION_LOWER_H_

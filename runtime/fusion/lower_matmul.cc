@@ -27,17 +27,6 @@ bool IsOne(const KernelRequest& request, absl::string_view name) {
   return false;
 }
 
-bool IsSmall(const KernelRequest& request, int operand) {
-  int64_t elements = 1;
-  for (const SymExpr& dim : request.operand(operand).shape) {
-    const auto size = dim.constant();
-    if (!size) return true;  // made by the request: its size bounds it
-    if (*size > 0 && elements > kMaxPackedElements / *size) return false;
-    elements *= *size;
-  }
-  return true;
-}
-
 // All leading dims of both are known to be the same.
 bool SameBatch(const KernelRequest& request, int a, int b) {
   const auto& x = request.operand(a).shape;
@@ -130,6 +119,17 @@ bool SameSummed(const KernelRequest& request, const MatMulOp& matmul) {
 
 }  // namespace
 
+bool MayBePacked(const KernelRequest& request, int operand) {
+  int64_t elements = 1;
+  for (const SymExpr& dim : request.operand(operand).shape) {
+    const auto size = dim.constant();
+    if (!size) return true;  // made by the request: its size bounds it
+    if (*size > 0 && elements > kMaxPackedElements / *size) return false;
+    elements *= *size;
+  }
+  return true;
+}
+
 std::optional<MatMulOp> LowerMatMul(const KernelRequest& request) {
   const absl::string_view op = request.node().op;
   const NodeArgs& args = request.args;
@@ -175,7 +175,7 @@ std::optional<MatMulOp> LowerMatMul(const KernelRequest& request) {
     return std::nullopt;
   }
   if (!IsFloat(request, matmul.a) || !IsFloat(request, matmul.b) ||
-      !IsSmall(request, matmul.b)) {
+      !MayBePacked(request, matmul.b)) {
     return std::nullopt;
   }
   const size_t a_rank = request.rank(matmul.a);

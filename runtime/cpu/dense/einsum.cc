@@ -19,6 +19,7 @@
 #include "runtime/cpu/scratch.h"
 #include "runtime/cpu/strided_copy.h"
 #include "runtime/dims.h"
+#include "runtime/fusion/lower.h"
 
 namespace refract::runtime::cpu {
 namespace {
@@ -370,7 +371,10 @@ bool IsSound(const KernelRequest& request, const Product& product) {
   for (int i : {0, 1}) {
     const Letters& own = product.letters[i];
     const Letters& other = product.letters[1 - i];
-    if (own.size() != request.rank(product.operands[i])) return false;
+    if (own.size() != request.rank(product.operands[i]) ||
+        !MayBePacked(request, product.operands[i])) {
+      return false;
+    }
     for (size_t d = 0; d < own.size(); ++d) {
       const char letter = own[d];
       if (own.find(letter) != d) return false;  // a diagonal

@@ -18,7 +18,8 @@ namespace refract::runtime::cpu {
 // are summed, in the order of the first operand; a product that sums nothing is
 // one multiplication. Each as MatMulOp's and kMultiply's, whatever the order of
 // the result's letters. A size of 1 broadcasts; others that differ are
-// InvalidArgument. Null when `request` is something else.
+// InvalidArgument. Null when `request` is something else, or an operand is too
+// large to be copied (MayBePacked).
 absl::StatusOr<std::unique_ptr<const Kernel>> CreateEinsumKernel(
     const KernelRequest& request);
 
