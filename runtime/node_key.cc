@@ -23,7 +23,8 @@ class KeyWriter {
   void operator()(int64_t i) { absl::StrAppend(&key_, "i", i); }
   // 0 and −0 are not the same.
   void operator()(double f) {
-    absl::StrAppend(&key_, "f", absl::Hex(std::bit_cast<uint64_t>(f)));
+    absl::StrAppend(&key_, "f",
+                    absl::Hex(std::bit_cast<uint64_t>(f), absl::kZeroPad16));
   }
   void operator()(bool b) { key_ += b ? 't' : 'o'; }
   void operator()(const std::string& text) {

@@ -195,7 +195,7 @@ class SumKernel final : public Kernel {
       (d < sum_.first ? outer : d > sum_.last ? inner : count) *= dims[d];
     }
     float* const out = reinterpret_cast<float*>(outputs[0].data);
-    SumDense(Floats(operands, 0), outer, count, inner, out);
+    SumDense(Floats(operands, 0), outer, count, inner, sum_.rows, out);
     if (sum_.mean) {
       const auto divisor = static_cast<float>(count);
       for (int64_t i = 0; i < outer * inner; ++i) out[i] /= divisor;
@@ -306,7 +306,7 @@ bool GivesFloat(const KernelRequest& request) {
 
 absl::StatusOr<KernelPtr> CreateSum(const KernelRequest& request) {
   REFRACT_ASSIGN_OR_RETURN(const std::optional<SumDims> dims,
-                           SumDimsOf(request.args, request.rank(0)));
+                           SumDimsOf(request.args, request.operand(0).shape));
   if (!dims) return nullptr;
   return std::make_unique<SumKernel>(*dims);
 }
@@ -351,8 +351,8 @@ absl::StatusOr<KernelPtr> CreateLayerNorm(const KernelRequest& request) {
 }  // namespace
 
 void SumDense(const float* x, int64_t outer, int64_t count, int64_t inner,
-              float* out) {
-  if (inner == 1) return SumRows(x, outer, count, out);
+              bool rows, float* out) {
+  if (rows) return SumRows(x, outer * inner, count, out);
   std::fill_n(out, outer * inner, 0.0f);
   for (int64_t o = 0; o < outer; ++o) {
     AddEachRow(x + o * count * inner, count, inner, out + o * inner);

@@ -23,11 +23,11 @@ namespace refract::runtime::cpu {
 absl::StatusOr<std::unique_ptr<const Kernel>> CreateReduceKernel(
     const KernelRequest& request);
 
-// out[o, i] = sum_c x[o, c, i], as the sums above: with `inner` 1 in
-// interleaved partial sums, else one c after the other.
+// out[o, i] = sum_c x[o, c, i], as the sums above: `rows` (SumDims), where
+// `inner` is 1, in interleaved partial sums, else one c after the other.
 void SumDense(const float* x, int64_t outer, int64_t count, int64_t inner,
-              float* out);
-// The next `count` terms of one such sum with `inner` above 1, which began with
+              bool rows, float* out);
+// The next `count` terms of one such sum that is none of rows, which began with
 // 0: out[i] += x[c, i].
 void AddRows(const float* x, int64_t count, int64_t inner, float* out);
 

@@ -22,8 +22,7 @@ void FuseSums(const models::Graph& graph, Plan& plan) {
     }
     const int summed = step.operands[0];
     const int maker = uses.producer(summed);
-    if (maker < 0 || uses.OnlyReader(summed) != static_cast<int>(i) ||
-        plan.locals[summed].rank < 1) {
+    if (maker < 0 || uses.OnlyReader(summed) != static_cast<int>(i)) {
       continue;
     }
     Step& from = plan.steps[maker];
@@ -32,8 +31,9 @@ void FuseSums(const models::Graph& graph, Plan& plan) {
         chain->outputs[0].is_bool) {
       continue;
     }
-    const auto dims = SumDimsOf(NodeArgs(graph.nodes[step.nodes[0]]),
-                                static_cast<size_t>(plan.locals[summed].rank));
+    const models::Node& node = graph.nodes[step.nodes[0]];
+    const auto dims = SumDimsOf(
+        NodeArgs(node), graph.value(models::InputsOf(node).front()).shape);
     if (!dims.ok() || !*dims) continue;
     ChainSumOp op = {*chain, **dims};
     TakeNodes(from, step);

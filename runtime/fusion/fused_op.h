@@ -126,6 +126,10 @@ struct SumDims {
   size_t last = 0;
   bool keep = false;  // as dimensions of one element
   bool mean = false;  // the sum ÷ the number of its terms
+  // Terms lie side by side: the graph promises that every dimension after them
+  // is of one element. Not asked of a request: a batch of one would be summed
+  // in another order than the same row among others.
+  bool rows = false;
 
   // The dims of the result, of those of the operand.
   void Apply(base::Dims& dims) const {

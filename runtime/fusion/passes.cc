@@ -1,6 +1,8 @@
 #include "runtime/fusion/passes.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -73,8 +75,11 @@ class ChainMerger {
   int InputOf(const ElementInput& input) {
     for (size_t i = 0; i < chain_.inputs.size(); ++i) {
       const ElementInput& known = chain_.inputs[i];
+      // 0 and −0 are not the same.
       if (known.operand == input.operand &&
-          (input.operand != kNoOperand || known.number == input.number)) {
+          (input.operand != kNoOperand ||
+           std::bit_cast<uint32_t>(known.number) ==
+               std::bit_cast<uint32_t>(input.number))) {
         return static_cast<int>(i);
       }
     }

@@ -1,6 +1,7 @@
 #include "runtime/fusion/sum_dims.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <vector>
 
 #include "base/status_macros.h"
@@ -8,13 +9,14 @@
 
 namespace refract::runtime {
 
-absl::StatusOr<std::optional<SumDims>> SumDimsOf(const NodeArgs& args,
-                                                 size_t rank) {
+absl::StatusOr<std::optional<SumDims>> SumDimsOf(
+    const NodeArgs& args, absl::Span<const models::SymExpr> shape) {
+  const size_t rank = shape.size();
   const absl::string_view op = args.node().op;
   SumDims result;
   result.mean = op == "aten.mean.dim" || op == "aten.mean.default";
-  if (!result.mean && op != "aten.sum.dim_IntList" &&
-      op != "aten.sum.default") {
+  if (rank == 0 || (!result.mean && op != "aten.sum.dim_IntList" &&
+                    op != "aten.sum.default")) {
     return std::nullopt;
   }
   const auto keep = args.Has("keepdim") ? args.BoolLiteral("keepdim")
@@ -43,6 +45,9 @@ absl::StatusOr<std::optional<SumDims>> SumDimsOf(const NodeArgs& args,
   for (size_t d = result.first; d <= result.last; ++d) {
     if (!summed[d]) return std::nullopt;
   }
+  result.rows = std::all_of(
+      shape.begin() + static_cast<std::ptrdiff_t>(result.last) + 1, shape.end(),
+      [](const models::SymExpr& size) { return size.constant() == 1; });
   return result;
 }
 

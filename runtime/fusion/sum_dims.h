@@ -4,17 +4,19 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "models/sym_expr.h"
 #include "runtime/fusion/fused_op.h"
 #include "runtime/node_args.h"
 
 namespace refract::runtime {
 
 // What aten.sum.{default,dim_IntList} or aten.mean.{default,dim} sums of a
-// tensor of `rank` ≥ 1; nullopt where that is not known before it runs, where
-// other dimensions lie between those, and of another operator. InvalidArgument
-// for a dimension that does not exist.
-absl::StatusOr<std::optional<SumDims>> SumDimsOf(const NodeArgs& args,
-                                                 size_t rank);
+// tensor of `shape`, of rank 1 or more; nullopt where that is not known before
+// it runs, where other dimensions lie between those, and of another operator.
+// InvalidArgument for a dimension that does not exist.
+absl::StatusOr<std::optional<SumDims>> SumDimsOf(
+    const NodeArgs& args, absl::Span<const models::SymExpr> shape);
 
 }  // namespace refract::runtime
 

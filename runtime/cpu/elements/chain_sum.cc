@@ -66,7 +66,7 @@ class ChainSumKernel final : public Kernel {
            int64_t count, int64_t inner, float* out) const {
     // Whole sums where some fit into a block; else the parts of one.
     const int64_t size = count * inner;
-    const bool in_parts = inner > 1 && size > kBlock;
+    const bool in_parts = !sum_.rows && size > kBlock;
     const int64_t unit = in_parts ? inner : size;
     const int64_t units = std::max<int64_t>(1, kBlock / unit);
     const int64_t floats = (units * unit + 15) / 16 * 16;
@@ -80,7 +80,7 @@ class ChainSumKernel final : public Kernel {
       for (int64_t o = 0; o < outer; o += units) {
         const int64_t now = std::min(units, outer - o);
         run.Run(now * size, &place);
-        SumDense(values, now, count, inner, out + o * inner);
+        SumDense(values, now, count, inner, sum_.rows, out + o * inner);
       }
       return;
     }

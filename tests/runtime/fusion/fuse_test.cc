@@ -267,6 +267,61 @@ TEST(FuseTest, WhatIsAskedForTwiceIsMadeOnce) {
   ExpectRight(builder, inputs, 0);
 }
 
+// A 0 that one operator of a merged chain reads is not another's −0.
+TEST(FuseTest, NumbersOfAChainKeepTheirSign) {
+  GraphBuilder builder;
+  const SymExpr b = Sym("b");
+  const GraphBuilder::Result like = {DType::kFloat32, {b, 2}};
+  const auto x = builder.Input("x", DType::kFloat32, {b, 2});
+  const auto same = builder.Node("aten.add.Tensor",
+                                 {Ref("self", x), Float("other", 0.0)}, like);
+  const auto zero = builder.Node(
+      "aten.mul.Tensor", {Ref("self", same), Float("other", -0.0)}, like);
+  builder.Output(
+      builder.Node("aten.reciprocal.default", {Ref("self", zero)}, like));
+  builder.graph().batch_symbol = "b";
+  EXPECT_EQ(testing::KernelsOf(builder).size(), 1);
+  std::vector<base::Tensor> inputs;
+  inputs.push_back(testing::MakeTensor<float>({2, 2}, {1, 2, 3, 4}));
+  ExpectRight(builder, inputs, 0);
+}
+
+// A sum over anything but the last dimension takes its terms in one order,
+// whether one row or many lie after it.
+TEST(FuseTest, SumsOfOneRowAreThoseOfARowAmongOthers) {
+  SCOPED_TRACE(absl::StrCat("seed ", Seed()));
+  std::mt19937 random(Seed());
+  constexpr int64_t kTerms = 26;
+  for (const bool chain : {false, true}) {
+    GraphBuilder builder;
+    const SymExpr b = Sym("b");
+    const auto x = builder.Input("x", DType::kFloat32, {b, kTerms});
+    const auto turned = builder.Node("aten.t.default", {Ref("self", x)},
+                                     {DType::kFloat32, {kTerms, b}});
+    const auto terms =
+        chain ? builder.Node("aten.square.default", {Ref("self", turned)},
+                             {DType::kFloat32, {kTerms, b}})
+              : turned;
+    builder.Output(builder.Node("aten.sum.dim_IntList",
+                                {Ref("self", terms), Ints("dim", {0})},
+                                {DType::kFloat32, {b}}));
+    builder.graph().batch_symbol = "b";
+    std::vector<base::Tensor> inputs;
+    inputs.push_back(RandomTensor({40, kTerms}, random));
+    ExpectRight(builder, inputs, 1e-5f);
+    const auto all = Must(testing::RunWhole(builder, inputs));
+    for (size_t row = 0; row < 40; ++row) {
+      std::vector<base::Tensor> alone;
+      const float* const first = inputs[0].as<float>().data() + row * kTerms;
+      alone.push_back(testing::MakeTensor<float>(
+          {1, kTerms}, std::vector<float>(first, first + kTerms)));
+      const auto one = Must(testing::RunWhole(builder, alone));
+      ASSERT_EQ(one[0].view().as<float>()[0], all[0].view().as<float>()[row])
+          << row;
+    }
+  }
+}
+
 TEST(FuseTest, ChainsThatAreReadElsewhereAreStored) {
   std::mt19937 random(Seed());
   GraphBuilder builder;
