@@ -80,14 +80,15 @@ class PairMatcher {
   }
 
   // The places among `count` × `count` products; nullopt when they come with a
-  // request or lie outside.
+  // request, lie outside or broadcast.
   std::optional<std::vector<int64_t>> PlacesOf(const Choice& choice,
                                                int64_t count) const {
     std::vector<int64_t> places;
     const int64_t limit = choice.at.size() == 1 ? count * count : count;
     for (int local : choice.at) {
       const auto values = Constant(plan_, local);
-      if (!values || (!places.empty() && values->size() != places.size())) {
+      const bool first = local == choice.at.front();
+      if (!values || (!first && values->size() != places.size())) {
         return std::nullopt;
       }
       places.resize(values->size(), 0);

@@ -446,6 +446,39 @@ TEST(FuseTest, VectorsThatAreReadElsewhereAreReadAsTheyLie) {
   ExpectRight(pairs.builder, pairs.inputs, 1e-5f);
 }
 
+// Rows and columns that broadcast are LibTorch's, none with one as well.
+TEST(FuseTest, PairsThatBroadcastAreNoPairs) {
+  std::mt19937 random(Seed());
+  for (const int64_t rows : {0, 3}) {
+    for (const bool swapped : {false, true}) {
+      SCOPED_TRACE(absl::StrCat(rows, " ", swapped));
+      GraphBuilder builder;
+      const SymExpr b = Sym("b");
+      const auto x = builder.Input("x", DType::kFloat32, {b, 4, 5});
+      const auto turned =
+          builder.Node("aten.transpose.int",
+                       {Ref("self", x), Int("dim0", 1), Int("dim1", 2)},
+                       {DType::kFloat32, {b, 5, 4}});
+      const auto products = builder.Node("aten.bmm.default",
+                                         {Ref("self", x), Ref("mat2", turned)},
+                                         {DType::kFloat32, {b, 4, 4}});
+      const auto many = builder.Weight<int64_t>(
+          "many", {rows}, std::vector<int64_t>(static_cast<size_t>(rows), 2));
+      const auto one = builder.Weight<int64_t>("one", {1}, {1});
+      builder.Output(builder.Node(
+          "aten.index.Tensor",
+          {Ref("self", products),
+           List("indices",
+                swapped ? std::vector<ValueId>{models::kNoValue, one, many}
+                        : std::vector<ValueId>{models::kNoValue, many, one})},
+          {DType::kFloat32, {b, rows}}));
+      std::vector<base::Tensor> inputs;
+      inputs.push_back(RandomTensor({3, 4, 5}, random));
+      testing::ExpectLibTorchs(builder, inputs, 1e-5f);
+    }
+  }
+}
+
 // Columns of products that are flattened otherwise are no pairs.
 TEST(FuseTest, RowsOfProductsAreNoPairs) {
   std::mt19937 random(Seed());
