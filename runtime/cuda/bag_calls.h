@@ -25,11 +25,13 @@ struct BagTable {
   int64_t padding_id = -1;
   int32_t table_rows = 0, row_stride = 0, out_stride = 0, dim = 0;
   int32_t entries = 0, length = 0;
+  // Of `entries`, those of the request: so many per item of *batch, and these.
+  int32_t entries_per_item = 0, fixed_entries = 0;
   int32_t id_stride = 1, offset_stride = 1, weight_stride = 1;
   BagMode mode = BagMode::kSum;
   Outside outside = Outside::kFault;
   // The offset after that of a bag is always there, and its end. Otherwise the
-  // last bag ends with the entries.
+  // last bag ends with the request's entries.
   bool include_last = false;
   DType dtype = DType::kFloat32;  // of the table
   DType id_dtype = DType::kInt64, offset_dtype = DType::kInt64;
@@ -44,8 +46,8 @@ inline constexpr int kMaxBagTables = 32;
 // rows_per_item · *batch + fixed_rows on are the bucket's padding: zeros, and
 // nothing is read for them. An id outside the table is as `outside` says: a row
 // of zeros, which counts in a mean and takes part in a maximum, or row 0. Bags
-// that do not lie within the entries, or where the first does not begin with
-// entry 0, count as faults and give zeros.
+// that do not lie within the request's entries, or where the first does not
+// begin with entry 0, count as faults and give zeros.
 struct BagsCall {
   BagTable tables[kMaxBagTables];
   const int32_t* batch = nullptr;

@@ -445,6 +445,8 @@ struct Lowerer {
     table.id_dtype = type(bag.ids);
     table.id_stride = stride(bag.ids);
     table.entries = static_cast<int32_t>(At(bag.entries));
+    table.entries_per_item = static_cast<int32_t>(bag.entries.per_item);
+    table.fixed_entries = static_cast<int32_t>(bag.entries.fixed);
     table.length = static_cast<int32_t>(bag.length);
     table.include_last = bag.include_last;
     if (bag.offsets.value != kNone) {

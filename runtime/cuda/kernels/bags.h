@@ -40,9 +40,8 @@ struct Bags {
   REFRACT_DEVICE static void Run(const BagsCall& call, Thread& t) {
     // The number comes with the request; offsets and ids of rows beyond it are
     // not looked at, so that it can do no harm.
-    const int64_t used =
-        static_cast<int64_t>(*call.batch) * call.rows_per_item +
-        call.fixed_rows;
+    const int64_t batch = *call.batch;
+    const int64_t used = batch * call.rows_per_item + call.fixed_rows;
     ForEachRow(call.rows * call.num_tables, t, [&](int64_t item) {
       const auto rows = static_cast<uint32_t>(call.rows);
       const uint32_t which = static_cast<uint32_t>(item) / rows;
@@ -50,8 +49,10 @@ struct Bags {
       const BagTable& bag = call.tables[which];
       int64_t begin = 0, end = 0;
       if (row < used) {
-        FindBag(bag, row, row + 1 < used, begin, end);
-        const bool whole = begin >= 0 && begin <= end && end <= bag.entries &&
+        const int64_t given = batch * bag.entries_per_item + bag.fixed_entries;
+        const int64_t entries = given < bag.entries ? given : bag.entries;
+        FindBag(bag, row, row + 1 < used, entries, begin, end);
+        const bool whole = begin >= 0 && begin <= end && end <= entries &&
                            (row > 0 || begin == 0);
         if (!whole) {
           begin = end = 0;
@@ -74,8 +75,8 @@ struct Bags {
   }
 
   REFRACT_DEVICE static void FindBag(const BagTable& bag, int64_t row,
-                                     bool has_next, int64_t& begin,
-                                     int64_t& end) {
+                                     bool has_next, int64_t entries,
+                                     int64_t& begin, int64_t& end) {
     if (bag.offsets == nullptr) {
       begin = row * bag.length;
       end = begin + bag.length;
@@ -85,7 +86,7 @@ struct Bags {
     end = has_next || bag.include_last
               ? IntegerAt(bag.offsets, bag.offset_dtype,
                           (row + 1) * bag.offset_stride)
-              : bag.entries;
+              : entries;
   }
 
   // The row that entry `i` names, or what stands for it.

@@ -115,8 +115,10 @@ class BagsKernelTest : public ::testing::Test {
   }
   DType Integer() { return Coin() ? DType::kInt32 : DType::kInt64; }
 
-  // `used` of `rows` bags are the request's.
-  void Make(int64_t rows, int64_t used, Table& t) {
+  // `used` of `rows` bags are the request's, which has `batch` of `bucket`
+  // items.
+  void Make(int64_t rows, int64_t used, int64_t batch, int64_t bucket,
+            Table& t) {
     BagTable& call = t.call;
     t.memory.reserve(5);
     call.mode = static_cast<BagMode>(random_() % 3);
@@ -149,12 +151,13 @@ class BagsKernelTest : public ::testing::Test {
     if (Coin(3)) {
       call.length = static_cast<int32_t>(Pick({0, 1, 4, 11}));
       call.entries = static_cast<int32_t>(rows * call.length);
+      call.fixed_entries = call.entries;
       for (int64_t row = 0; row < rows; ++row) {
         t.bags.emplace_back(row * call.length, (row + 1) * call.length);
       }
       t.wrong.assign(static_cast<size_t>(rows), false);
     } else {
-      MakeOffsets(rows, used, t);
+      MakeOffsets(rows, used, batch, bucket, t);
     }
 
     call.id_dtype = Integer();
@@ -190,16 +193,25 @@ class BagsKernelTest : public ::testing::Test {
     t.out = &out;
   }
 
-  void MakeOffsets(int64_t rows, int64_t used, Table& t) {
+  void MakeOffsets(int64_t rows, int64_t used, int64_t batch, int64_t bucket,
+                   Table& t) {
     BagTable& call = t.call;
     call.include_last = Coin();
     std::vector<int64_t> offsets = {0};
     for (int64_t row = 0; row < used; ++row) {
       offsets.push_back(offsets.back() + Pick({0, 0, 1, 2, 7, 40}));
     }
-    // Room beyond what the request has, where it says where that ends.
-    call.entries = static_cast<int32_t>(offsets.back());
-    if (call.include_last) call.entries += static_cast<int32_t>(Pick({0, 5}));
+    // Room beyond what the bags have, where the request says where that ends;
+    // and beyond what the request has, in a larger bucket.
+    const int64_t brought =
+        offsets.back() + (call.include_last ? Pick({0, 5}) : 0);
+    const int64_t most = batch > 0 ? brought / batch : 5;
+    call.entries_per_item =
+        static_cast<int32_t>(random_() % static_cast<unsigned>(most + 1));
+    call.fixed_entries =
+        static_cast<int32_t>(brought - batch * call.entries_per_item);
+    call.entries = static_cast<int32_t>(call.fixed_entries +
+                                        bucket * call.entries_per_item);
     if (used > 0 && Coin(4)) {
       offsets[random_() % static_cast<size_t>(used)] +=
           Pick({-1, -1000000000, 1, 50, 1000000000});
@@ -220,8 +232,8 @@ class BagsKernelTest : public ::testing::Test {
       const int64_t begin = offsets[static_cast<size_t>(row)];
       const int64_t end = row + 1 < used || call.include_last
                               ? offsets[static_cast<size_t>(row) + 1]
-                              : call.entries;
-      t.wrong.push_back(begin < 0 || end < begin || end > call.entries ||
+                              : brought;
+      t.wrong.push_back(begin < 0 || end < begin || end > brought ||
                         (row == 0 && begin != 0));
       t.bags.emplace_back(begin, end);
     }
@@ -288,7 +300,7 @@ TEST_F(BagsKernelTest, AgreesWithLoops) {
     call.num_tables = static_cast<int32_t>(Pick({1, 2, 5, kMaxBagTables}));
     std::vector<Table> tables(static_cast<size_t>(call.num_tables));
     for (size_t i = 0; i < tables.size(); ++i) {
-      Make(rows, used, tables[i]);
+      Make(rows, used, batch, bucket, tables[i]);
       call.tables[i] = tables[i].call;
     }
     Dispatch(call, launcher_);
@@ -342,7 +354,7 @@ TEST_F(BagsKernelTest, TheLargestAndNaN) {
     bag.out = out.data();
     bag.table_rows = bag.length = 2;
     bag.row_stride = bag.out_stride = bag.dim = kDim;
-    bag.entries = 4;
+    bag.entries = bag.fixed_entries = 4;
     bag.mode = BagMode::kMaximum;
     bag.id_dtype = DType::kInt32;
     Dispatch(call, launcher_);

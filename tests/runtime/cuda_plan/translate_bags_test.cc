@@ -555,6 +555,60 @@ TEST(TranslateBagsTest, ComputedIdsHaveAProgramForEachNumber) {
   EXPECT_THAT(device->violations(), IsEmpty());
 }
 
+// So many entries per row, told by offsets: what a bucket has beyond a request
+// is in no bag.
+TEST(TranslateBagsTest, EntriesThatGrowWithTheBatch) {
+  std::mt19937 random(DrawSeed());
+  for (const int64_t mode : {0, 1, 2}) {
+    Model m(random());
+    m.graph().batch_symbol = "b";
+    m.graph().symbols = {{"b", 1, 1000}};
+    constexpr int64_t kEach = 3;
+    const BagArgs bag = {
+        .table = m.Floats("table", {6, 4}),
+        .ids = m.Input("ids", DType::kInt64, {Sym("b") * SymExpr(kEach)}),
+        .offsets = m.Input("offsets", DType::kInt64, {Sym("b")}),
+        .mode = mode};
+    m.Output(AddBag(m, bag, 4));
+    const models::Graph& graph = m.graph();
+    const Part part = Part::Whole(graph);
+    const auto weights = m.Weights();
+    const auto cpu = Must(Program::Compile(graph, part, weights, {}));
+    auto device = Must(OnDevice::Load(
+        Must(Translate(graph, part, weights,
+                       testing::OptionsFor(Precision::kFloat32))),
+        kMaxBatch, random()));
+    // The largest first: its ids stay behind those of the others.
+    for (const int64_t batch : {40, 33, 5, 4, 3, 1}) {
+      for (const int64_t beyond : {0, 1}) {
+        std::vector<int64_t> ids, offsets;
+        for (int64_t row = 0; row < batch; ++row) {
+          offsets.push_back(row == 0 ? 0 : row * kEach - random() % kEach);
+        }
+        if (batch > 1) offsets.back() += beyond * 2 * kEach;
+        for (int64_t i = 0; i < batch * kEach; ++i) {
+          ids.push_back(static_cast<int64_t>(random() % 6));
+        }
+        std::vector<base::Tensor> inputs;
+        inputs.push_back(Integers(DType::kInt64, ids));
+        inputs.push_back(Integers(DType::kInt64, offsets));
+        RunContext context(*cpu);
+        std::vector<base::TensorView> want;
+        const absl::Status ran =
+            cpu->Run(Views(inputs), {nullptr}, context, want);
+        EXPECT_EQ(ran.ok(), beyond == 0 || batch == 1);
+        const auto got = device->Run(Views(inputs), batch);
+        ASSERT_EQ(got.ok(), ran.ok()) << "batch " << batch << ": " << ran;
+        if (ran.ok()) {
+          EXPECT_LE(testing::Difference((*got)[0], want[0]), 1e-6)
+              << "batch " << batch;
+        }
+      }
+    }
+    EXPECT_THAT(device->violations(), IsEmpty());
+  }
+}
+
 TEST(TranslateBagsTest, WhatHasNoFormIsRefusedByName) {
   {
     Small s;
