@@ -166,6 +166,7 @@ class Scheduler {
     ModelStats stats;
     int in_works = 0;  // batches
     bool ran_since_load = false;
+    absl::Time stays_until = absl::InfinitePast();  // while it has work
     bool held_back = false;      // since it last ran beside no quiet model
     bool any_abandoned = false;  // perhaps, in the queue
     absl::Time last_run = absl::InfinitePast();
@@ -279,7 +280,7 @@ class Scheduler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Per model, whether its weights may go: now, or once nothing of it is in the
   // works.
-  std::vector<bool> MayGo(bool at_once) const
+  std::vector<bool> MayGo(bool at_once, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FailQueued(Model& model, const absl::Status& why, Actions& actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

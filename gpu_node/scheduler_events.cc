@@ -279,6 +279,7 @@ void Scheduler::OnLoaded(size_t index, absl::Time began,
       }
       model.load_error = absl::OkStatus();
       model.load_failures = 0;
+      model.stays_until = now + took;
       shares_.Correct(index, took - LoadTime(model));
       standings_.Use(index, took - LoadTime(model));
       if (took > absl::ZeroDuration() && model.config.weight_bytes > 0) {

@@ -196,7 +196,7 @@ void Scheduler::Assign(int index, absl::Time now, Actions& actions) {
     if (AssignFrom(model, index, busy, now, &owed_is_held, actions)) return;
     if (room_is_wanted || !WaitsForRoom(model, now)) continue;
     room_is_wanted = true;
-    make_room = residents_.PlanLoad(model, MayGo(false))
+    make_room = residents_.PlanLoad(model, MayGo(false, now))
                     .value_or(std::vector<size_t>());
   }
 }
@@ -209,12 +209,14 @@ bool Scheduler::WaitsForRoom(size_t index, absl::Time now) const {
          model.load_again <= now;
 }
 
-std::vector<bool> Scheduler::MayGo(bool at_once) const {
+std::vector<bool> Scheduler::MayGo(bool at_once, absl::Time now) const {
   std::vector<bool> may_go;
   for (const Model& model : models_) {
-    // One that has just come in is to be of use before it goes.
+    // One that has just come in is to be of use before it goes, for as long as
+    // that took: else models that take turns only come and go.
+    const bool was_of_use = model.ran_since_load && model.stays_until <= now;
     may_go.push_back((!at_once || model.in_works == 0) &&
-                     (model.ran_since_load || !model.has_work()));
+                     (was_of_use || !model.has_work()));
   }
   return may_go;
 }
@@ -490,8 +492,13 @@ void Scheduler::PlanLoad(size_t index, absl::Time now, Actions& actions) {
   if (loading_ || residents_.state(index) != ResidentSet::State::kOut) return;
   if (model.load_again > now) return WakeAt(model.load_again);
   std::optional<std::vector<size_t>> evicted =
-      residents_.PlanLoad(index, MayGo(true));
-  if (!evicted.has_value()) return;
+      residents_.PlanLoad(index, MayGo(true, now));
+  if (!evicted.has_value()) {
+    for (const Model& other : models_) {
+      if (other.stays_until > now) WakeAt(other.stays_until);
+    }
+    return;
+  }
   for (const size_t out : *evicted) {
     residents_.Evict(out);
     ++models_[out].stats.evictions;

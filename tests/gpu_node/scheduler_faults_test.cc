@@ -148,10 +148,10 @@ TEST(SchedulerFaultsTest, ALargeModelComesInBesideSmallOnesThatComeAndGo) {
     sim.RunUntil(Ms(10) * (i + 1));
   }
   ASSERT_EQ(sim.outcomes()[large].answers, 1);
-  // Until it is its turn, a small one that is coming in and is executed, what
-  // else executes, its own copy and execution.
+  // Until it is its turn, a small one that is coming in and stays for as long,
+  // what else executes, its own copy and execution.
   EXPECT_LE(sim.outcomes()[large].latency,
-            2 * FairShare::kCredit + Ms(100 + 10 + 10 + 400 + 10));
+            2 * FairShare::kCredit + Ms(2 * 100 + 10 + 10 + 400 + 10));
   EXPECT_THAT(sim.device().violations(), IsEmpty());
 }
 
@@ -170,6 +170,34 @@ TEST(SchedulerFaultsTest, AFailedLoadIsTriedAgainBesideABusyModel) {
   }
   EXPECT_EQ(sim.scheduler().ModelReady(2), absl::OkStatus());
   EXPECT_THAT(sim.device().violations(), IsEmpty());
+}
+
+TEST(SchedulerFaultsTest,
+     BusyModelsThatTakeTurnsSpendHalfOfTheTimeOnCopiesAtMost) {
+  for (const double copy_ms : {200.0, 1500.0}) {
+    // Room for one of two.
+    FakeDevice::Options options = Fixed(Ms(10));
+    options.traits.weight_memory = 150;
+    options.weight_bytes = {100, 100};
+    options.traits.load_bytes_per_s = 100 / (copy_ms / 1000);
+    std::vector<ScheduledModel> models = {Model("a", Ms(10)),
+                                          Model("b", Ms(10))};
+    for (ScheduledModel& model : models) model.weight_bytes = 100;
+    Simulation sim(options, models);
+    for (int i = 0; i < 2000; ++i) {
+      for (size_t model : {0, 1}) sim.Submit({.model = model});
+      sim.RunUntil(Ms(10) * (i + 1));
+    }
+    uint64_t executed = 0;
+    for (size_t model : {0, 1}) {
+      const uint64_t own = sim.scheduler().stats(model).succeeded;
+      EXPECT_GE(own, 350) << copy_ms;
+      executed += own;
+    }
+    // Of 2000 executions that there is time for.
+    EXPECT_GE(executed, 900) << copy_ms;
+    EXPECT_THAT(sim.device().violations(), IsEmpty());
+  }
 }
 
 TEST(SchedulerFaultsTest, AFailedLoadIsToldAndTriedAgain) {
