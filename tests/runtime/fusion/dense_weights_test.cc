@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/runtime/testing/expect_right.h"
 #include "tests/runtime/testing/run.h"
 
 namespace refract::runtime {
@@ -172,6 +173,52 @@ INSTANTIATE_TEST_SUITE_P(Forms, DenseWeightsTest,
                          ::testing::Values(DenseWeights::kFloat32,
                                            DenseWeights::kBFloat16,
                                            DenseWeights::kInt8));
+
+// However the layer is written: each spelling against linear, bit for bit, and
+// cut before and after the node that turns its weight.
+TEST_P(DenseWeightsTest, AreThoseOfProductsThatAreWrittenOtherwise) {
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937 random(seed);
+  for (const int64_t width : {int64_t{1}, kInputs}) {
+    GraphBuilder builder;
+    const SymExpr b = Sym("b");
+    const ValueId x = builder.Input("x", DType::kFloat32, {b, 2, width});
+    const ValueId weight = builder.Weight<float>(
+        "w", {kHidden, width},
+        testing::RandomFloats(static_cast<size_t>(kHidden * width), random));
+    const ValueId turned = builder.Node("aten.t.default", {Ref("self", weight)},
+                                        {DType::kFloat32, {width, kHidden}});
+    const GraphBuilder::Result like = {DType::kFloat32, {b, 2, kHidden}};
+    builder.Output(builder.Node(
+        "aten.linear.default", {Ref("input", x), Ref("weight", weight)}, like));
+    for (const ValueId right : {weight, turned}) {
+      const bool straight = right == turned;
+      builder.Output(builder.Node(
+          "aten.einsum.default",
+          {{"equation", std::string(straight ? "bik,kj->bij" : "bik,jk->bij")},
+           testing::List("tensors", {x, right})},
+          like));
+      builder.Output(
+          builder.Node("aten.tensordot.default",
+                       {Ref("self", x), Ref("other", right),
+                        testing::Ints("dims_self", {-1}),
+                        testing::Ints("dims_other", {straight ? 0 : 1})},
+                       like));
+    }
+    builder.graph().batch_symbol = "b";
+    std::vector<base::Tensor> inputs;
+    inputs.push_back(testing::MakeTensor<float>(
+        {kRows, 2, width},
+        testing::RandomFloats(static_cast<size_t>(kRows * 2 * width), random)));
+    const CompileOptions options = TwoLayers::Options(GetParam());
+    const auto whole = Must(testing::RunWhole(builder, inputs, options));
+    for (size_t i = 1; i < whole.size(); ++i) {
+      EXPECT_TRUE(testing::SameBits(whole[0], whole[i])) << i;
+    }
+    testing::ExpectCutsChangeNothing(builder, inputs, options);
+  }
+}
 
 TEST(DenseWeightsTest, AreNamedAndTakeLess) {
   TwoLayers model;
