@@ -27,7 +27,7 @@ LAYERS = 8
 # that waits behind it. Both are short messages, which stay in order.
 SLOW_ROWS = 4096
 ROWS = 2
-SLOW = 2
+SLOW = 4
 GIVEN_UP = 25
 # Given up before they were at the GPU node, or begun just then.
 MISSED = 3

@@ -61,6 +61,9 @@ class SimNodeTest : public testing::Test {
     limits.max_in_flight = 16;
     return limits;
   }
+  // How long either side waits for a sign of life from the other.
+  absl::Duration liveness_timeout_ = absl::Seconds(2);
+
   // `handler` null: answers with what came.
   void StartServer(int port = 0, Handler* handler = nullptr) {
     ServerOptions options;
@@ -68,6 +71,7 @@ class SimNodeTest : public testing::Test {
     options.port = port;
     options.rdma_device = absl::StrCat("sim", kServerDevice);
     options.limits = SmallLimits();
+    options.liveness_timeout = liveness_timeout_;
     auto server =
         Server::Create(options, handler == nullptr ? &handler_ : handler);
     ASSERT_TRUE(server.ok()) << server.status();
@@ -82,6 +86,7 @@ class SimNodeTest : public testing::Test {
     options.rdma_device = device;
     options.models.push_back({"model", 1, {}, {}});
     options.limits = SmallLimits();
+    options.liveness_timeout = liveness_timeout_;
     options.last_backoff = absl::Milliseconds(200);
     // Never, as far as these tests go.
     options.probe_interval = absl::Hours(10);
