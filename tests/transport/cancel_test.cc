@@ -151,6 +151,8 @@ TEST_P(CancelTest, OneThatOutlivesItsDeadlineBecomesAbandonedToo) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(call.Await().status()));
   EXPECT_TRUE(Eventually([&] { return keeping_.abandoned == 1; }));
   EXPECT_TRUE(there->abandoned());
+  // It looks at the clock.
+  client_.reset();
 }
 
 TEST_P(CancelTest, ThoseOfAClientThatIsGoneBecomeAbandoned) {
