@@ -44,19 +44,6 @@ bool SwapsLastTwo(const Graph& graph, const Plan& plan, const Step& step) {
   return true;
 }
 
-// Elements of a constant int64 tensor of rank 1; nullopt otherwise.
-std::optional<std::vector<int64_t>> Constant(const Plan& plan, int local) {
-  if (!plan.locals[local].is_constant) return std::nullopt;
-  const Operand& operand = plan.constants[local];
-  if (operand.kind != Operand::Kind::kTensor ||
-      operand.tensor.dtype != base::DType::kInt64 ||
-      operand.tensor.dims.size() != 1) {
-    return std::nullopt;
-  }
-  const auto values = operand.tensor.as<int64_t>();
-  return std::vector<int64_t>(values.begin(), values.end());
-}
-
 class InteractionMatcher {
  public:
   InteractionMatcher(const Graph& graph, Plan& plan)
@@ -91,7 +78,7 @@ class InteractionMatcher {
     if (plan_.locals[select.operands[self]].rank != 2) return;
     const auto dim = args.IntLiteral("dim");
     if (!dim || (*dim != 1 && *dim != -1)) return;
-    auto places = Constant(plan_, select.operands[index]);
+    auto places = ConstantInts(plan_, select.operands[index]);
     if (!places) return;
 
     const int flatten = OwnProducer(select.operands[self], last);

@@ -16,19 +16,6 @@ namespace {
 
 using models::Graph;
 
-// Elements of a constant int64 tensor of rank 1; nullopt otherwise.
-std::optional<std::vector<int64_t>> Constant(const Plan& plan, int local) {
-  if (!plan.locals[local].is_constant) return std::nullopt;
-  const Operand& operand = plan.constants[local];
-  if (operand.kind != Operand::Kind::kTensor ||
-      operand.tensor.dtype != base::DType::kInt64 ||
-      operand.tensor.dims.size() != 1) {
-    return std::nullopt;
-  }
-  const auto values = operand.tensor.as<int64_t>();
-  return std::vector<int64_t>(values.begin(), values.end());
-}
-
 class PairMatcher {
  public:
   PairMatcher(const Graph& graph, Plan& plan)
@@ -86,7 +73,7 @@ class PairMatcher {
     std::vector<int64_t> places;
     const int64_t limit = choice.at.size() == 1 ? count * count : count;
     for (int local : choice.at) {
-      const auto values = Constant(plan_, local);
+      const auto values = ConstantInts(plan_, local);
       const bool first = local == choice.at.front();
       if (!values || (!first && values->size() != places.size())) {
         return std::nullopt;

@@ -2,6 +2,7 @@
 #define REFRACT_RUNTIME_FUSION_LOWER_H_
 
 #include <optional>
+#include <string>
 
 #include "runtime/fusion/fused_op.h"
 #include "runtime/kernel.h"
@@ -16,6 +17,15 @@ std::optional<FusedOp> Lower(const KernelRequest& request);
 // Its families.
 std::optional<MatMulOp> LowerMatMul(const KernelRequest& request);
 std::optional<ElementChainOp> LowerElements(const KernelRequest& request);
+
+// The equation of an aten.einsum of two operands that says its result, without
+// ellipses; nullopt for any other. Nothing is said of how often letters occur.
+struct EinsumEquation {
+  int operands[2];
+  std::string letters[2];
+  std::string result;
+};
+std::optional<EinsumEquation> EinsumOfTwo(const KernelRequest& request);
 
 // Whether an operand of a product may be copied into the order in which kernels
 // read it: up to 2^28 elements, or as many as a request brings. Larger ones are

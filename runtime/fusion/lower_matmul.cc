@@ -1,7 +1,10 @@
 #include <cstdint>
 #include <string>
 #include <variant>
+#include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
 #include "runtime/fusion/lower.h"
 
 namespace refract::runtime {
@@ -41,32 +44,20 @@ bool SameBatch(const KernelRequest& request, int a, int b) {
 // "…ik,kj->…ij" and "…ik,jk->…ij", or a batch of products where b has the
 // leading letters too. Other equations are no product as it lies.
 std::optional<MatMulOp> LowerEinsum(const KernelRequest& request) {
-  const models::Argument* argument = request.node().FindArg("equation");
-  const auto* text =
-      argument == nullptr ? nullptr : std::get_if<std::string>(argument);
-  const auto tensors = request.args.OperandsOf("tensors");
-  if (text == nullptr || !tensors || tensors->size() != 2) return std::nullopt;
-  std::string equation = *text;
-  std::erase(equation, ' ');
-  const size_t comma = equation.find(',');
-  const size_t arrow = equation.find("->");
-  if (comma == std::string::npos || arrow == std::string::npos ||
-      comma > arrow || equation.find(',', comma + 1) != std::string::npos) {
-    return std::nullopt;
-  }
-  const std::string a = equation.substr(0, comma);
-  const std::string b = equation.substr(comma + 1, arrow - comma - 1);
-  const std::string out = equation.substr(arrow + 2);
+  const auto equation = EinsumOfTwo(request);
+  if (!equation) return std::nullopt;
+  const auto& [a, b] = equation->letters;
+  const std::string& out = equation->result;
   const std::string all = a + (out.empty() ? "" : out.substr(out.size() - 1));
   if (a.size() < 2 || b.size() < 2 || out.size() != a.size()) {
     return std::nullopt;
   }
   for (size_t i = 0; i < all.size(); ++i) {
-    if (all[i] == '.' || all.find(all[i]) != i) return std::nullopt;
+    if (all.find(all[i]) != i) return std::nullopt;
   }
   MatMulOp matmul;
-  matmul.a = (*tensors)[0];
-  matmul.b = (*tensors)[1];
+  matmul.a = equation->operands[0];
+  matmul.b = equation->operands[1];
   // All but the last letter of `a` are the result's, in order.
   if (out.compare(0, out.size() - 1, a, 0, a.size() - 1) != 0) {
     return std::nullopt;
@@ -118,6 +109,27 @@ bool SameSummed(const KernelRequest& request, const MatMulOp& matmul) {
 }
 
 }  // namespace
+
+std::optional<EinsumEquation> EinsumOfTwo(const KernelRequest& request) {
+  const models::Argument* argument = request.node().FindArg("equation");
+  const auto* text =
+      argument == nullptr ? nullptr : std::get_if<std::string>(argument);
+  const auto tensors = request.args.OperandsOf("tensors");
+  if (text == nullptr || !tensors || tensors->size() != 2) return std::nullopt;
+  std::string equation = *text;
+  std::erase(equation, ' ');
+  const size_t arrow = equation.find("->");
+  // Without one the letters are sorted; with ellipses ranks count.
+  if (arrow == std::string::npos || absl::StrContains(equation, '.')) {
+    return std::nullopt;
+  }
+  const std::vector<std::string> sides =
+      absl::StrSplit(equation.substr(0, arrow), ',');
+  if (sides.size() != 2) return std::nullopt;
+  return EinsumEquation{{(*tensors)[0], (*tensors)[1]},
+                        {sides[0], sides[1]},
+                        equation.substr(arrow + 2)};
+}
 
 bool MayBePacked(const KernelRequest& request, int operand) {
   int64_t elements = 1;

@@ -29,6 +29,18 @@ const ElementChainOp* ChainOf(const Step& step) {
   return step.fused ? std::get_if<ElementChainOp>(&*step.fused) : nullptr;
 }
 
+std::optional<std::vector<int64_t>> ConstantInts(const Plan& plan, int local) {
+  if (!plan.locals[local].is_constant) return std::nullopt;
+  const Operand& operand = plan.constants[local];
+  if (operand.kind != Operand::Kind::kTensor ||
+      operand.tensor.dtype != base::DType::kInt64 ||
+      operand.tensor.dims.size() != 1) {
+    return std::nullopt;
+  }
+  const auto values = operand.tensor.as<int64_t>();
+  return std::vector<int64_t>(values.begin(), values.end());
+}
+
 bool SameShape(const models::Graph& graph, const Plan& plan, int a, int b) {
   const models::ValueId x = plan.locals[a].id;
   const models::ValueId y = plan.locals[b].id;

@@ -3,6 +3,8 @@
 
 // What passes over a plan's steps share. Internal to runtime/fusion/.
 
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -33,6 +35,9 @@ class Uses {
 
 // What `step` computes as a chain; null when it is none.
 const ElementChainOp* ChainOf(const Step& step);
+
+// Elements of a constant int64 tensor of rank 1; nullopt for anything else.
+std::optional<std::vector<int64_t>> ConstantInts(const Plan& plan, int local);
 
 // Whether the graph says that both have the same shape.
 bool SameShape(const models::Graph& graph, const Plan& plan, int a, int b);

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "runtime/cpu/clones.h"
 #include "runtime/cpu/dense/gemm.h"
 #include "runtime/cpu/scratch.h"
@@ -398,25 +397,12 @@ bool IsSound(const KernelRequest& request, const Product& product) {
 }
 
 std::optional<Product> Einsum(const KernelRequest& request) {
-  const models::Argument* argument = request.node().FindArg("equation");
-  const auto* text =
-      argument == nullptr ? nullptr : std::get_if<std::string>(argument);
-  const auto tensors = request.args.OperandsOf("tensors");
-  if (text == nullptr || !tensors || tensors->size() != 2) return std::nullopt;
-  std::string equation = *text;
-  std::erase(equation, ' ');
-  const size_t arrow = equation.find("->");
-  // Without one the letters are sorted; with ellipses ranks count.
-  if (arrow == std::string::npos || Contains(equation, '.')) {
-    return std::nullopt;
-  }
-  const std::vector<std::string> sides =
-      absl::StrSplit(equation.substr(0, arrow), ',');
-  if (sides.size() != 2) return std::nullopt;
+  auto equation = EinsumOfTwo(request);
+  if (!equation) return std::nullopt;
   return Product{"einsum",
-                 {(*tensors)[0], (*tensors)[1]},
-                 {sides[0], sides[1]},
-                 equation.substr(arrow + 2)};
+                 {equation->operands[0], equation->operands[1]},
+                 {equation->letters[0], equation->letters[1]},
+                 equation->result};
 }
 
 std::optional<Product> Tensordot(const KernelRequest& request) {
