@@ -233,23 +233,22 @@ void Engine::Dispatch(const TaskPtr& task) {
   while (task->attempts < kMaxAttempts) {
     const absl::Status alive = CheckAlive(*task, "before the GPU node");
     if (!alive.ok()) return Fail(task, alive);
-    task->node = task->only_in_time
-                     ? nodes_->AcquireWithin(
-                           offer, *task->avoid,
-                           task->request.deadline - options_.clock->Now())
-                     : nodes_->Acquire(offer, task->avoid);
+    task->node =
+        task->only_in_time
+            ? nodes_->AcquireWithin(
+                  offer, *task->avoid,
+                  task->request.deadline - options_.clock->Now())
+            : nodes_->Acquire(offer, task->avoid,
+                              absl::IsResourceExhausted(task->last_failure));
     if (!task->node.has_value()) {
-      if (task->only_in_time) break;
+      // What the node that has just refused it said is the reason.
+      if (task->only_in_time || absl::IsResourceExhausted(task->last_failure)) {
+        break;
+      }
       task->last_failure = nodes_->WhyUnusable(offer);
       if (task->last_failure.ok()) {
         task->last_failure = nodes_->WhyNoPlace(offer);
       }
-      break;
-    }
-    const bool same_again = task->node->node() == task->avoid;
-    if (same_again && absl::IsResourceExhausted(task->last_failure)) {
-      // The only node has just said that it is full.
-      task->node.reset();
       break;
     }
     ++task->attempts;

@@ -35,16 +35,17 @@ std::optional<size_t> ChooseNode(absl::Span<const NodeSnapshot> nodes,
   absl::InlinedVector<size_t, 16> candidates;
   Standing best = Standing::kEjected;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    if (!nodes[i].usable || i == avoid) continue;
+    if (!nodes[i].usable || (i == avoid && !nodes[i].full)) continue;
     const Standing standing = StandingOf(nodes[i]);
     if (standing > best) continue;
     if (standing < best) candidates.clear();
     best = standing;
-    candidates.push_back(i);
+    if (!nodes[i].full) candidates.push_back(i);
   }
   if (candidates.empty()) {
-    const bool again =
-        avoid.has_value() && *avoid < nodes.size() && nodes[*avoid].usable;
+    const bool again = avoid.has_value() && *avoid < nodes.size() &&
+                       nodes[*avoid].usable && !nodes[*avoid].full &&
+                       StandingOf(nodes[*avoid]) <= best;
     return again ? avoid : std::nullopt;
   }
   const size_t a = draw_a % candidates.size();
@@ -56,32 +57,14 @@ std::optional<size_t> ChooseNode(absl::Span<const NodeSnapshot> nodes,
   return b_wins ? candidates[b] : candidates[a];
 }
 
-bool MayTakePlace(size_t model, absl::Span<const PlaceHolder> models,
-                  int places) {
-  int taken = 0;
-  int asking = 0;
-  for (const PlaceHolder& holder : models) {
-    taken += holder.taken;
-    asking += holder.asks;
-  }
-  if (taken >= places) return false;
-  const int own = std::max(1, places / (2 * std::max(asking, 1)));
-  if (models[model].taken < own) return true;
-  int kept = 0;
-  bool others_may_come = false;
-  for (size_t i = 0; i < models.size(); ++i) {
-    if (i == model) continue;
-    if (models[i].asks) kept += std::max(0, own - models[i].taken);
-    others_may_come |= !models[i].asks;
-  }
-  // Of more models than that, not each has one that is its own.
-  kept = std::min(kept, places / 2);
-  return taken + kept + (others_may_come ? 1 : 0) < places;
-}
-
 absl::Duration SmoothedLatency(absl::Duration mean, absl::Duration sample) {
   if (mean == absl::ZeroDuration()) return sample;
   return mean + (sample - mean) / 8;
+}
+
+bool IsLeftAlone(const NodeHealth& health, int in_flight, absl::Time now) {
+  return IsEjected(health, now) ||
+         (health.ejections_in_row > 0 && in_flight > 0);
 }
 
 NodeHealth AfterResult(NodeHealth health, bool succeeded, absl::Time now,

@@ -15,6 +15,7 @@ namespace refract::cpu_node {
 
 struct NodeSnapshot {
   bool usable = false;   // connected, and has accepted the model
+  bool full = false;     // has no place for the request (places.h)
   bool ejected = false;  // failed too often lately
   bool suspect = false;  // several heartbeats did not come
   // Smoothed round trip; zero when nothing was measured yet.
@@ -29,30 +30,22 @@ struct NodeSnapshot {
 // never answer.
 //
 // Candidates are the usable nodes that are neither suspect nor ejected and not
-// `avoid` (the node that has just failed this request). Without any, suspect
-// ones: a node that is silent for a moment often goes on, and one that has just
-// been ejected mostly fails again. Without these, ejected ones, which are
-// better than no answer. Then `avoid` itself, if usable. Else nullopt.
+// `avoid` (the node that has just failed this request). Where there are none of
+// that kind, suspect ones: a node that is silent for a moment often goes on,
+// and one that has just been ejected mostly fails again. Where there are none
+// of these, ejected ones, which are better than no answer. Then `avoid` itself,
+// if usable.
+//
+// Full nodes are no candidates, but count as nodes of their kind, `avoid` too
+// if it has refused the request because it is full: where those in good
+// standing are full the answer is nullopt, not a node that will most likely
+// keep the request until it is too late.
 //
 // Two choices: Mitzenmacher, "The Power of Two Choices in Randomized Load
 // Balancing", IEEE TPDS 12(10), 2001.
 std::optional<size_t> ChooseNode(absl::Span<const NodeSnapshot> nodes,
                                  std::optional<size_t> avoid, uint64_t draw_a,
                                  uint64_t draw_b);
-
-// One model's requests at a node.
-struct PlaceHolder {
-  int taken = 0;      // of the node's places
-  bool asks = false;  // has had requests lately
-};
-
-// Whether `model` may take one more of the `places` requests that may be under
-// way at a node, so that one that asks for more than the node can do leaves
-// room for others. Half of the places are divided among the models that ask;
-// the others are for whoever comes first. One is kept for models that do not
-// ask, so that their first request finds it.
-bool MayTakePlace(size_t model, absl::Span<const PlaceHolder> models,
-                  int places);
 
 // Exponentially weighted mean, weight 1/8 for the new sample as in TCP's
 // smoothed round trip (RFC 6298). The first sample (`mean` zero) is the mean.
@@ -75,6 +68,11 @@ struct NodeHealth {
 inline bool IsEjected(const NodeHealth& health, absl::Time now) {
   return now < health.ejected_until;
 }
+
+// Whether a node with so many requests in flight counts as ejected: while it
+// is, and from then on until a request has succeeded there, if one is under way
+// that will show whether it can again. Others need not find out as well.
+bool IsLeftAlone(const NodeHealth& health, int in_flight, absl::Time now);
 
 // `health` after one more request, which failed through the node's fault or
 // succeeded. Failures of requests that were under way when the node was ejected

@@ -62,7 +62,7 @@ void NodePool::Lease::Finish(const absl::Status& status,
   const absl::Time now = pool->options_.clock->Now();
   absl::MutexLock lock(&pool->mu_);
   Node& node = pool->nodes_[node_];
-  pool->GiveBack(node, offer_);
+  node.places.GiveBack(offer_);
   // A request that ran into its deadline, or was given up before, took at least
   // this long. One that was
   // refused at once, because it would, must not make the node look faster than
@@ -82,16 +82,17 @@ void NodePool::Lease::Finish(const absl::Status& status,
   }
 }
 
-NodePool::NodePool(NodePoolOptions options)
-    : options_(std::move(options)),
-      asked_(options_.offers.size(), absl::InfinitePast()) {
+NodePool::NodePool(NodePoolOptions options) : options_(std::move(options)) {
+  for (size_t i = 0; i < options_.offers.size(); ++i) {
+    asked_.push_back({absl::InfinitePast(), silent_.insert(silent_.end(), i)});
+  }
   for (const std::string& address : options_.addresses) {
-    Node node;
-    node.address = address;
+    Node node{.address = address,
+              .places = Places(options_.offers.size(),
+                               options_.limits.max_in_flight)};
     node.offers.assign(options_.offers.size(),
                        absl::UnavailableError("not connected yet"));
     node.offer_latency.resize(options_.offers.size());
-    node.holders.resize(options_.offers.size());
     nodes_.push_back(std::move(node));
   }
 }
@@ -164,6 +165,7 @@ void NodePool::Refresh(size_t index) {
       } else {
         node.offers[i] = absl::UnavailableError("gave no answer to the offer");
       }
+      node.places.SetServed(i, node.offers[i].ok());
     }
   }
   if (options_.on_change != nullptr) options_.on_change();
@@ -206,24 +208,43 @@ void NodePool::LogModels(const Node& node,
   }
 }
 
+void NodePool::CountAsked(size_t offer, absl::Time now) {
+  const auto count = [&](size_t i, bool asks) {
+    for (Node& node : nodes_) node.places.SetAsks(i, asks);
+  };
+  Asked& asked = asked_[offer];
+  const bool asked_before = asked.last != absl::InfinitePast();
+  asking_.splice(asking_.end(), asked_before ? asking_ : silent_, asked.place);
+  asked.last = now;
+  if (!asked_before) count(offer, true);
+  while (now - asked_[asking_.front()].last > kAskedLately) {
+    const size_t gone = asking_.front();
+    asked_[gone].last = absl::InfinitePast();
+    silent_.splice(silent_.end(), asking_, asking_.begin());
+    count(gone, false);
+  }
+}
+
 std::optional<NodePool::Lease> NodePool::Acquire(size_t offer,
-                                                 std::optional<size_t> avoid) {
-  return AcquireIf(offer, avoid, [](const Node&, absl::Time) { return true; });
+                                                 std::optional<size_t> avoid,
+                                                 bool avoid_is_full) {
+  return AcquireIf(offer, avoid, avoid_is_full,
+                   [](const Node&, absl::Time) { return true; });
 }
 
 std::optional<NodePool::Lease> NodePool::AcquireWithin(size_t offer,
                                                        size_t avoid,
                                                        absl::Duration time) {
-  return AcquireIf(offer, avoid, [&](const Node& node, absl::Time now) {
+  return AcquireIf(offer, avoid, false, [&](const Node& node, absl::Time now) {
     const absl::Duration seen = node.offer_latency[offer];
     return &node != &nodes_[avoid] && !node.suspect &&
-           !IsEjected(node.health, now) && seen > absl::ZeroDuration() &&
-           seen <= time;
+           !IsLeftAlone(node.health, node.places.taken(), now) &&
+           seen > absl::ZeroDuration() && seen <= time;
   });
 }
 
 std::optional<NodePool::Lease> NodePool::AcquireIf(
-    size_t offer, std::optional<size_t> avoid,
+    size_t offer, std::optional<size_t> avoid, bool avoid_is_full,
     absl::FunctionRef<bool(const Node&, absl::Time now)> may) {
   thread_local absl::InsecureBitGen generator;
   const uint64_t draw_a = generator();
@@ -231,38 +252,28 @@ std::optional<NodePool::Lease> NodePool::AcquireIf(
   const absl::Time now = options_.clock->Now();
   absl::MutexLock lock(&mu_);
   if (closed_) return std::nullopt;
-  asked_[offer] = now;
+  CountAsked(offer, now);
   absl::InlinedVector<NodeSnapshot, 16> snapshot;
-  for (Node& node : nodes_) {
-    for (size_t i = 0; i < node.holders.size(); ++i) {
-      node.holders[i].asks =
-          node.offers[i].ok() && now - asked_[i] <= kAskedLately;
-    }
-    snapshot.push_back({.usable = node.connected && node.offers[offer].ok() &&
-                                  MayTakePlace(offer, node.holders,
-                                               options_.limits.max_in_flight) &&
-                                  may(node, now),
-                        .ejected = IsEjected(node.health, now),
-                        .suspect = node.suspect,
-                        .latency = node.latency,
-                        .in_flight = node.in_flight});
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const Node& node = nodes_[i];
+    snapshot.push_back(
+        {.usable = node.connected && node.offers[offer].ok() && may(node, now),
+         .full = !node.places.MayTake(offer) || (avoid_is_full && i == avoid),
+         .ejected = IsLeftAlone(node.health, node.places.taken(), now),
+         .suspect = node.suspect,
+         .latency = node.latency,
+         .in_flight = node.places.taken()});
   }
   const std::optional<size_t> choice =
       ChooseNode(snapshot, avoid, draw_a, draw_b);
   if (!choice.has_value()) return std::nullopt;
-  ++nodes_[*choice].in_flight;
-  ++nodes_[*choice].holders[offer].taken;
+  nodes_[*choice].places.Take(offer);
   return Lease(this, *choice, offer);
 }
 
 void NodePool::Release(size_t node, size_t offer) {
   absl::MutexLock lock(&mu_);
-  GiveBack(nodes_[node], offer);
-}
-
-void NodePool::GiveBack(Node& node, size_t offer) {
-  --node.in_flight;
-  --node.holders[offer].taken;
+  nodes_[node].places.GiveBack(offer);
 }
 
 bool NodePool::Usable(size_t offer) const {
@@ -291,23 +302,35 @@ absl::Status NodePool::WhyUnusable(size_t offer) const {
 
 absl::Status NodePool::WhyNoPlace(size_t offer) const {
   absl::MutexLock lock(&mu_);
-  const int places = options_.limits.max_in_flight;
-  std::string full;
+  const absl::Time now = options_.clock->Now();
+  std::string reasons;
+  bool some_full = false;
   for (const Node& node : nodes_) {
     if (!node.connected || !node.offers[offer].ok()) continue;
-    if (MayTakePlace(offer, node.holders, places)) {
-      full.clear();
+    const char* left_alone = nullptr;
+    if (IsLeftAlone(node.health, node.places.taken(), now)) {
+      left_alone = "left alone after failures";
+    } else if (node.suspect) {
+      left_alone = "silent";
+    }
+    absl::StrAppend(&reasons, reasons.empty() ? "" : "; ", node.address, ": ");
+    if (!node.places.MayTake(offer)) {
+      some_full = true;
+      absl::StrAppend(&reasons, node.places.taken(), ", ",
+                      node.places.taken(offer), " of this model");
+    } else if (left_alone != nullptr) {
+      absl::StrAppend(&reasons, left_alone);
+    } else {
+      some_full = false;
       break;
     }
-    absl::StrAppend(&full, full.empty() ? "" : "; ", node.address, ": ",
-                    node.in_flight, ", ", node.holders[offer].taken,
-                    " of this model");
   }
   // It became usable since, or is being lost: an answer all the same.
-  if (full.empty()) return absl::UnavailableError("no GPU node is free");
+  if (!some_full) return absl::UnavailableError("no GPU node is free");
   return absl::ResourceExhaustedError(absl::StrCat(
       "as many requests are in flight to GPU nodes as the model may have (",
-      full, "; of ", places, ", some are kept for other models)"));
+      reasons, "; of ", options_.limits.max_in_flight,
+      ", some are kept for other models)"));
 }
 
 transport::ClientState NodePool::StateOf(size_t node) const {

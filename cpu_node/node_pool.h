@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +20,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "cpu_node/node_policy.h"
+#include "cpu_node/places.h"
 #include "transport/channel.h"
 
 namespace refract::cpu_node {
@@ -76,8 +78,10 @@ class NodePool {
   };
 
   // The node for a request of offer `offer`, as ChooseNode() says; nullopt when
-  // no node serves it now, or none has a place for it (MayTakePlace()).
-  std::optional<Lease> Acquire(size_t offer, std::optional<size_t> avoid);
+  // no node serves it now, or none of those that are best has a place for it
+  // (places.h). `avoid_is_full`: that node said that it has no room.
+  std::optional<Lease> Acquire(size_t offer, std::optional<size_t> avoid,
+                               bool avoid_is_full = false);
 
   // The same among the nodes whose answers to requests of this offer have
   // lately taken no more than `time`, other than `avoid` and in good standing.
@@ -87,7 +91,7 @@ class NodePool {
   // Whether some node serves the offer, and if not, why.
   bool Usable(size_t offer) const;
   absl::Status WhyUnusable(size_t offer) const;
-  // ResourceExhausted, with the numbers: nodes serve it, none has a place.
+  // ResourceExhausted, with the numbers: nodes serve it, none may be asked.
   absl::Status WhyNoPlace(size_t offer) const;
 
   size_t size() const { return nodes_.size(); }
@@ -118,8 +122,7 @@ class NodePool {
     absl::Duration latency;
     // The same per offer; zero until one was answered.
     std::vector<absl::Duration> offer_latency;
-    int in_flight = 0;
-    std::vector<PlaceHolder> holders;  // of these, per offer
+    Places places;
   };
 
   explicit NodePool(NodePoolOptions options);
@@ -129,10 +132,12 @@ class NodePool {
   void LogModels(const Node& node, const transport::ClientState& state) const;
   // Chooses among the nodes that serve the offer and for which `may` holds.
   std::optional<Lease> AcquireIf(
-      size_t offer, std::optional<size_t> avoid,
+      size_t offer, std::optional<size_t> avoid, bool avoid_is_full,
       absl::FunctionRef<bool(const Node&, absl::Time now)> may);
   void Release(size_t node, size_t offer);
-  void GiveBack(Node& node, size_t offer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A node is wanted for the offer; others have not been for long.
+  void CountAsked(size_t offer, absl::Time now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const NodePoolOptions options_;
   // Held while a client's state is read and stored, so that an older state
@@ -142,8 +147,17 @@ class NodePool {
   // The vector's length is fixed by Create(); the nodes change under mu_.
   // `client` is set by Create(), reset by Close(), else constant.
   std::vector<Node> nodes_;
-  // Per offer, when a node was last wanted for it.
-  std::vector<absl::Time> asked_ ABSL_GUARDED_BY(mu_);
+  // Per offer, when a node was last wanted for it, and where it is in the
+  // lists.
+  struct Asked {
+    absl::Time last;
+    std::list<size_t>::iterator place;
+  };
+  std::vector<Asked> asked_ ABSL_GUARDED_BY(mu_);
+  // Offers that a node was wanted for lately, longest ago first, and the
+  // others. Elements only move between them.
+  std::list<size_t> asking_ ABSL_GUARDED_BY(mu_);
+  std::list<size_t> silent_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
 };
 

@@ -313,6 +313,23 @@ TEST(EngineTest, GivesUpAfterTheSecondFailure) {
   engine->Stop();
 }
 
+TEST(EngineTest, ANodeThatIsFullIsNotAskedAgain) {
+  const auto model = Split();
+  std::atomic<int> calls = 0;
+  TestGpuNode full({model}, 0, [&](auto call) {
+    ++calls;
+    call->Fail(absl::ResourceExhaustedError("no room"));
+  });
+  const auto engine = MakeEngine({model}, {full.address()});
+  ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
+  const Answer answer = Infer(*engine, MakeRequest("split", 2));
+  EXPECT_EQ(answer.status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(answer.status.message()),
+              AllOf(HasSubstr(full.address()), HasSubstr("no room")));
+  EXPECT_EQ(calls, 1);
+  engine->Stop();
+}
+
 TEST(EngineTest, DoesNotRepeatWhatIsTheRequestsFault) {
   const auto model = Split();
   std::atomic<int> calls = 0;

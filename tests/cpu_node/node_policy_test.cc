@@ -28,6 +28,10 @@ NodeSnapshot Suspect(int latency_ms, bool ejected = false) {
   node.ejected = ejected;
   return node;
 }
+NodeSnapshot Full(NodeSnapshot node) {
+  node.full = true;
+  return node;
+}
 NodeSnapshot Down() { return {}; }
 
 TEST(ChooseNodeTest, FollowsTheTable) {
@@ -106,6 +110,55 @@ TEST(ChooseNodeTest, FollowsTheTable) {
        0,
        0},
       {"the failed one is gone", {Down(), Down()}, 0, 0, 0, kNone},
+      {"a full one is skipped", {Full(Node(1, 0)), Node(9, 9)}, kNone, 0, 0, 1},
+      {"full ones keep requests from suspect and ejected ones",
+       {Suspect(1), Full(Node(9, 9)), Ejected(1)},
+       kNone,
+       0,
+       0,
+       kNone},
+      {"a full suspect one keeps them from ejected ones",
+       {Full(Suspect(1)), Ejected(1)},
+       kNone,
+       0,
+       0,
+       kNone},
+      {"a full ejected one keeps them from none",
+       {Full(Ejected(1)), Suspect(1)},
+       kNone,
+       0,
+       0,
+       1},
+      {"the failed one rather than a suspect one beside full ones",
+       {Node(1, 0), Full(Node(9, 9)), Suspect(1)},
+       0,
+       0,
+       0,
+       0},
+      {"not the failed one if it is ejected and others are full",
+       {Ejected(1), Full(Node(9, 9))},
+       0,
+       0,
+       0,
+       kNone},
+      {"the failed one was full: others in good standing only",
+       {Full(Node(1, 0)), Suspect(1), Node(9, 9)},
+       0,
+       0,
+       0,
+       2},
+      {"the failed one was full: not a suspect one",
+       {Full(Node(1, 0)), Suspect(1)},
+       0,
+       0,
+       0,
+       kNone},
+      {"the failed one was full, and is the only one",
+       {Full(Node(1, 0))},
+       0,
+       0,
+       0,
+       kNone},
   };
   for (const Case& c : cases) {
     EXPECT_EQ(ChooseNode(c.nodes, c.avoid, c.draw_a, c.draw_b), c.choice)
@@ -189,6 +242,20 @@ TEST_F(EjectionTest, LateFailuresDoNotLengthenIt) {
   EXPECT_EQ(left(), absl::Milliseconds(500));
 }
 
+TEST_F(EjectionTest, IsTriedByOneRequestAtATimeUntilOneSucceeds) {
+  EXPECT_FALSE(IsLeftAlone(health_, 9, now_));
+  for (int i = 0; i < 3; ++i) Fail();
+  EXPECT_TRUE(IsLeftAlone(health_, 0, now_));
+  now_ += absl::Seconds(1);
+  EXPECT_FALSE(IsLeftAlone(health_, 0, now_));
+  EXPECT_TRUE(IsLeftAlone(health_, 1, now_));
+  Fail();
+  now_ += absl::Seconds(2);
+  EXPECT_TRUE(IsLeftAlone(health_, 1, now_));
+  Succeed();
+  EXPECT_FALSE(IsLeftAlone(health_, 1, now_));
+}
+
 TEST_F(EjectionTest, ASuccessForgivesAll) {
   for (int i = 0; i < 3; ++i) Fail();
   now_ += absl::Seconds(1);
@@ -198,56 +265,6 @@ TEST_F(EjectionTest, ASuccessForgivesAll) {
   EXPECT_FALSE(ejected());
   Fail();
   EXPECT_EQ(left(), absl::Seconds(1));
-}
-
-// How many places a model gets that takes all it can.
-int MostOf(size_t model, std::vector<PlaceHolder> models, int places = 64) {
-  models[model].asks = true;
-  while (MayTakePlace(model, models, places)) ++models[model].taken;
-  return models[model].taken;
-}
-
-TEST(MayTakePlaceTest, OneModelAloneHasAllPlaces) {
-  EXPECT_EQ(MostOf(0, {{}}), 64);
-  EXPECT_EQ(MostOf(0, {{}}, 1), 1);
-}
-
-TEST(MayTakePlaceTest, HalfOfThePlacesAreDividedAmongThoseThatAsk) {
-  EXPECT_EQ(MostOf(0, {{}, {.asks = true}}), 48);
-  // What the other has is not kept besides.
-  EXPECT_EQ(MostOf(0, {{}, {.taken = 10, .asks = true}}), 48);
-  EXPECT_EQ(MostOf(0, {{}, {.taken = 30, .asks = true}}), 34);
-  EXPECT_EQ(MostOf(0, {{}, {.asks = true}, {.asks = true}, {.asks = true}}),
-            64 - 3 * 8);
-  EXPECT_EQ(MostOf(1, {{.taken = 48, .asks = true}, {}}), 16);
-}
-
-TEST(MayTakePlaceTest, OneIsKeptForModelsThatDoNotAskYet) {
-  EXPECT_EQ(MostOf(0, {{}, {}, {}}), 63);
-  EXPECT_EQ(MostOf(1, {{.taken = 63, .asks = true}, {}, {}}), 1);
-}
-
-TEST(MayTakePlaceTest, EveryModelOfManyHasOne) {
-  std::vector<PlaceHolder> models(60, {.taken = 1, .asks = true});
-  models[0].taken = 0;
-  EXPECT_EQ(MostOf(0, models), 5);
-}
-
-// However many ask now and then, one that asks for more is not left with fewer
-// than half of the places.
-TEST(MayTakePlaceTest, HalfOfThePlacesAreKeptAtMost) {
-  for (const size_t count : {33, 60, 64, 100, 200}) {
-    const std::vector<PlaceHolder> models(count, {.asks = true});
-    EXPECT_EQ(MostOf(7, models), 32) << count;
-  }
-  std::vector<PlaceHolder> models(200, {.asks = true});
-  models[7].taken = 32;
-  for (size_t other = 100; other < 132; ++other) {
-    EXPECT_EQ(MostOf(other, models), 1);
-    models[other].taken = 1;
-  }
-  EXPECT_EQ(MostOf(0, models), 0);
-  EXPECT_EQ(MostOf(0, std::vector<PlaceHolder>(3, {.asks = true}), 1), 1);
 }
 
 }  // namespace
