@@ -51,9 +51,13 @@ class TorchScript final : public Baseline {
     const c10::InferenceMode mode;
     result_ = module_.forward(inputs_);
   }
-  std::vector<float> Result() const override {
-    if (result_.isTensor()) return FloatsOf(result_.toTensor());
-    return FloatsOf(result_.toTupleRef().elements()[0].toTensor());
+  std::vector<std::vector<float>> Results() const override {
+    if (result_.isTensor()) return {FloatsOf(result_.toTensor())};
+    std::vector<std::vector<float>> results;
+    for (const c10::IValue& element : result_.toTupleRef().elements()) {
+      results.push_back(FloatsOf(element.toTensor()));
+    }
+    return results;
   }
 
  private:
@@ -73,7 +77,13 @@ class AotPackage final : public Baseline {
     const c10::InferenceMode mode;
     results_ = loader_.run(inputs_);
   }
-  std::vector<float> Result() const override { return FloatsOf(results_[0]); }
+  std::vector<std::vector<float>> Results() const override {
+    std::vector<std::vector<float>> results;
+    for (const at::Tensor& result : results_) {
+      results.push_back(FloatsOf(result));
+    }
+    return results;
+  }
 
  private:
   torch::inductor::AOTIModelPackageLoader loader_;
@@ -132,7 +142,9 @@ class Layers final : public Baseline {
       at::relu_(result_);
     }
   }
-  std::vector<float> Result() const override { return FloatsOf(result_); }
+  std::vector<std::vector<float>> Results() const override {
+    return {FloatsOf(result_)};
+  }
 
  private:
   const LayerMethod method_;

@@ -15,17 +15,13 @@
 // input, 1 results that differ.
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
-#include <ctime>
 #include <fstream>
-#include <functional>
 #include <iostream>
 #include <map>
 #include <memory>
-#include <random>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,198 +32,20 @@
 #include "base/status_macros.h"
 #include "bench/runtime/baseline.h"
 #include "bench/runtime/busy_processes.h"
-#include "bench/runtime/peak.h"
+#include "bench/runtime/layers.h"
+#include "bench/runtime/timing.h"
 #include "models/aten/caller.h"
 #include "models/repository.h"
 #include "models/safetensors.h"
-#include "nlohmann/json.hpp"
-#include "runtime/cpu/dense/gemm.h"
+#include "runtime/batch_padding.h"
 #include "runtime/program.h"
 #include "tools/bench_json.h"
 
 namespace refract::bench {
 namespace {
 
-using Json = nlohmann::ordered_json;
-using Variant = std::pair<std::string, std::function<void()>>;
-
-// What the thread computed for, not what it waited for its processor.
-double ThreadSeconds() {
-  timespec now = {};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) +
-         static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
-double ClockSeconds() {
-  return std::chrono::duration<double>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
-double Seconds(const std::function<void()>& run, int times,
-               double (*clock)() = &ClockSeconds) {
-  const double begin = clock();
-  for (int i = 0; i < times; ++i) run();
-  return (clock() - begin) / times;
-}
-
-// Sorted: q25, median, q75.
-Json Quartiles(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return {{"q25", values[n / 4]},
-          {"median", values[n / 2]},
-          {"q75", values[n - 1 - n / 4]}};
-}
-
-// Times of every variant, and each one's time ÷ the first's per round.
-Json Compare(const std::vector<Variant>& variants, int rounds,
-             double (*clock)()) {
-  std::vector<int> times;
-  for (const auto& [name, run] : variants) {
-    run();
-    // About 2 ms a turn, so that the clock and the caches' warm-up are small.
-    times.push_back(
-        std::clamp(static_cast<int>(2e-3 / Seconds(run, 3, clock)), 1, 200));
-  }
-  std::vector<std::vector<double>> took(variants.size());
-  for (int round = 0; round < rounds; ++round) {
-    for (size_t i = 0; i < variants.size(); ++i) {
-      const size_t v = (i + static_cast<size_t>(round)) % variants.size();
-      took[v].push_back(Seconds(variants[v].second, times[v], clock));
-    }
-  }
-  Json result;
-  for (size_t v = 0; v < variants.size(); ++v) {
-    std::vector<double> micros;
-    for (double seconds : took[v]) micros.push_back(seconds * 1e6);
-    result[variants[v].first]["us"] = Quartiles(micros);
-    if (v == 0) continue;
-    std::vector<double> ratios;
-    for (int r = 0; r < rounds; ++r) ratios.push_back(took[v][r] / took[0][r]);
-    result[variants[v].first]["time_over_refract"] = Quartiles(ratios);
-  }
-  return result;
-}
-
-// Largest difference, relative where values are large.
-double Difference(absl::Span<const float> a, const std::vector<float>& b) {
-  if (a.size() != b.size()) return INFINITY;
-  double most = 0;
-  for (size_t i = 0; i < b.size(); ++i) {
-    const double difference = std::abs(static_cast<double>(a[i]) - b[i]) /
-                              std::max(1.0f, std::abs(b[i]));
-    // A NaN anywhere is a difference.
-    if (!(difference <= most)) most = difference;
-  }
-  return most;
-}
-
 constexpr double kTolerance = 1e-4;
 constexpr double kRoundedTolerance = 0.1;
-
-std::vector<Layer> MakeMlp(const std::vector<int64_t>& widths,
-                           std::mt19937& random) {
-  std::vector<Layer> layers;
-  for (size_t i = 0; i + 1 < widths.size(); ++i) {
-    Layer layer;
-    layer.inputs = widths[i];
-    layer.outputs = widths[i + 1];
-    std::normal_distribution<float> normal(
-        0, std::sqrt(2.0f / static_cast<float>(widths[i])));
-    layer.weight.resize(static_cast<size_t>(layer.inputs * layer.outputs));
-    for (float& weight : layer.weight) weight = normal(random);
-    layer.bias.assign(static_cast<size_t>(layer.outputs), 0.01f);
-    layers.push_back(std::move(layer));
-  }
-  return layers;
-}
-
-int RunLayers(const std::vector<int64_t>& batches, int rounds,
-              double (*clock)(), Json& json) {
-  namespace cpu = runtime::cpu;
-  std::mt19937 random(1);
-  const std::vector<int64_t> mlps[] = {{13, 512, 256, 128},
-                                       {479, 1024, 1024, 512, 256, 1}};
-  std::vector<std::vector<Layer>> models;
-  std::vector<std::vector<cpu::PackedMatrix>> packed;
-  const auto arena = std::make_shared<cpu::WeightArena>();
-  double flops_per_item = 0;
-  for (const auto& widths : mlps) {
-    models.push_back(MakeMlp(widths, random));
-    packed.emplace_back();
-    for (const Layer& layer : models.back()) {
-      packed.back().emplace_back(layer.weight.data(), layer.inputs,
-                                 layer.outputs, 1, layer.inputs,
-                                 cpu::WeightForm::kFloat32, arena);
-      flops_per_item += 2.0 * static_cast<double>(layer.inputs) *
-                        static_cast<double>(layer.outputs);
-    }
-  }
-  json["isa"] = cpu::ChosenTileSet().name;
-  json["rounds"] = rounds;
-  for (const int64_t batch : batches) {
-    std::vector<std::vector<base::Tensor>> values(models.size());
-    for (size_t m = 0; m < models.size(); ++m) {
-      values[m].push_back(*base::Tensor::Allocate(
-          base::DType::kFloat32, {batch, models[m][0].inputs}));
-      std::uniform_real_distribution<float> uniform(-1, 1);
-      for (float& x : values[m][0].as<float>()) x = uniform(random);
-      for (const Layer& layer : models[m]) {
-        values[m].push_back(*base::Tensor::Allocate(base::DType::kFloat32,
-                                                    {batch, layer.outputs}));
-      }
-    }
-    const auto ours = [&] {
-      for (size_t m = 0; m < models.size(); ++m) {
-        for (size_t i = 0; i < models[m].size(); ++i) {
-          const Layer& layer = models[m][i];
-          cpu::Gemm(values[m][i].as<float>().data(), layer.inputs, batch,
-                    packed[m][i], {layer.bias.data(), true},
-                    values[m][i + 1].as<float>().data(), layer.outputs);
-        }
-      }
-    };
-    ours();
-    const std::pair<const char*, LayerMethod> methods[] = {
-        {"at_linear_relu", LayerMethod::kLinear},
-        {"mkl_packed_relu", LayerMethod::kMklPacked},
-        {"onednn_packed", LayerMethod::kDnnlPacked}};
-    std::vector<std::vector<std::unique_ptr<Baseline>>> torch;
-    std::vector<Variant> variants = {{"refract", ours}};
-    double difference = 0;
-    for (const auto& [name, method] : methods) {
-      torch.emplace_back();
-      for (size_t m = 0; m < models.size(); ++m) {
-        torch.back().push_back(MakeLayers(models[m], method, batch));
-        const base::TensorView input = values[m][0].view();
-        torch.back()[m]->Bind({&input, 1});
-        torch.back()[m]->Run();
-        difference =
-            std::max(difference, Difference(values[m].back().view().as<float>(),
-                                            torch.back()[m]->Result()));
-      }
-      if (difference > kTolerance) {
-        std::fprintf(stderr, "bench_runtime: batch %ld: %s differs by %g\n",
-                     static_cast<long>(batch), name, difference);
-        return 1;
-      }
-      variants.emplace_back(name, [&torch, t = torch.size() - 1] {
-        for (auto& baseline : torch[t]) baseline->Run();
-      });
-    }
-    volatile double peak = 0;
-    const double work = flops_per_item * static_cast<double>(batch);
-    variants.emplace_back("fma_loop", [&] { peak = RunFmaLoop(work); });
-    Json row = Compare(variants, rounds, clock);
-    row["batch"] = batch;
-    row["largest_difference"] = difference;
-    row["flops"] = work;
-    json["layers"].push_back(row);
-  }
-  return 0;
-}
 
 // A model of prepare.py's, its inputs of one batch, and its program.
 struct Prepared {
@@ -235,7 +53,54 @@ struct Prepared {
   std::vector<base::Tensor> tensors;
   std::vector<base::TensorView> inputs;
   std::unique_ptr<const runtime::Program> program;
+  // What a node does around each request (runtime/batch_padding.h).
+  std::optional<runtime::BatchPadding> padding;
+
+  absl::Status Run(runtime::RunContext& context, runtime::PaddedBatch& batch,
+                   std::vector<base::TensorView>& outputs) const {
+    REFRACT_RETURN_IF_ERROR(padding->Pad(inputs, batch));
+    REFRACT_RETURN_IF_ERROR(program->Run(batch.inputs(), {}, context, outputs));
+    padding->Trim(batch, absl::MakeSpan(outputs));
+    return absl::OkStatus();
+  }
 };
+
+// As LibTorch converts them.
+absl::StatusOr<std::vector<float>> FloatsOf(const base::TensorView& tensor) {
+  const auto copied = [](auto values) {
+    return std::vector<float>(values.begin(), values.end());
+  };
+  switch (tensor.dtype) {
+    case base::DType::kFloat32:
+      return copied(tensor.as<float>());
+    case base::DType::kInt64:
+      return copied(tensor.as<int64_t>());
+    case base::DType::kInt32:
+      return copied(tensor.as<int32_t>());
+    case base::DType::kBool:
+      return copied(tensor.as<uint8_t>());
+    default:
+      return absl::UnimplementedError(
+          absl::StrCat("outputs of ", base::Name(tensor.dtype)));
+  }
+}
+
+// The largest difference of all outputs.
+absl::StatusOr<double> LargestDifference(
+    absl::Span<const base::TensorView> ours,
+    const std::vector<std::vector<float>>& theirs) {
+  if (ours.size() != theirs.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(ours.size(), " outputs, unlike ", theirs.size()));
+  }
+  double most = 0;
+  for (size_t i = 0; i < ours.size(); ++i) {
+    REFRACT_ASSIGN_OR_RETURN(const std::vector<float> values,
+                             FloatsOf(ours[i]));
+    most = std::max(most, Difference(values, theirs[i]));
+  }
+  return most;
+}
 
 absl::StatusOr<Prepared> Prepare(const std::string& folder,
                                  const std::string& name, int64_t batch,
@@ -268,11 +133,12 @@ absl::StatusOr<Prepared> Prepare(const std::string& folder,
       prepared.program,
       runtime::Program::Compile(graph, runtime::Part::Whole(graph),
                                 prepared.model->weights, {.config = config}));
+  prepared.padding.emplace(graph);
   return prepared;
 }
 
 int RunModel(const std::string& folder, const std::string& name, int64_t batch,
-             models::DenseWeights weights, int rounds, double (*clock)(),
+             models::DenseWeights weights, int rounds, Clock clock,
              Json& json) {
   const std::string stem = absl::StrCat(folder, "/", name, "/", name);
   const auto fail = [&](const absl::Status& status) {
@@ -283,14 +149,12 @@ int RunModel(const std::string& folder, const std::string& name, int64_t batch,
   const auto prepared = Prepare(folder, name, batch, weights);
   if (!prepared.ok()) return fail(prepared.status());
   const models::LoadedModel* const model = prepared->model.get();
-  const auto& inputs = prepared->inputs;
   const runtime::Program* const program = prepared->program.get();
   runtime::RunContext context(*program);
+  runtime::PaddedBatch padded;
   std::vector<base::TensorView> outputs;
   absl::Status status;
-  const auto ours = [&] {
-    status = program->Run(inputs, {}, context, outputs);
-  };
+  const auto ours = [&] { status = prepared->Run(context, padded, outputs); };
   ours();
   if (!status.ok()) return fail(status);
   std::vector<std::pair<std::string, std::unique_ptr<Baseline>>> baselines;
@@ -307,11 +171,12 @@ int RunModel(const std::string& folder, const std::string& name, int64_t batch,
   const bool rounds_weights = weights != models::DenseWeights::kFloat32;
   for (auto& [label, baseline] : baselines) {
     Baseline* const other = baseline.get();
-    other->Bind(inputs);
+    other->Bind(prepared->inputs);
     // The profiling executor specialises in the first runs.
     for (int i = 0; i < 3; ++i) other->Run();
-    const double difference =
-        Difference(outputs[0].as<float>(), other->Result());
+    const auto compared = LargestDifference(outputs, other->Results());
+    if (!compared.ok()) return fail(compared.status());
+    const double difference = *compared;
     row["largest_difference"][label] = difference;
     // What rounded weights change is a result, not a fault.
     if (difference > (rounds_weights ? kRoundedTolerance : kTolerance)) {
@@ -327,7 +192,7 @@ int RunModel(const std::string& folder, const std::string& name, int64_t batch,
   std::vector<std::vector<int64_t>> spent(steps.size());
   for (int i = 0; i < 21; ++i) {
     runtime::StepTimes times;
-    status = program->RunTimed(inputs, {}, context, outputs, times);
+    status = program->RunTimed(padded.inputs(), {}, context, outputs, times);
     if (!status.ok()) return fail(status);
     for (size_t s = 0; s < steps.size(); ++s) {
       spent[s].push_back(times.steps[s]);
@@ -351,16 +216,6 @@ int RunModel(const std::string& folder, const std::string& name, int64_t batch,
   return 0;
 }
 
-// Nearest rank.
-double Percentile(std::vector<double>& values, double p) {
-  const auto n = static_cast<double>(values.size());
-  const auto rank = static_cast<size_t>(std::ceil(p * n));
-  const auto at = values.begin() +
-                  static_cast<std::ptrdiff_t>(std::max<size_t>(rank, 1)) - 1;
-  std::nth_element(values.begin(), at, values.end());
-  return *at;
-}
-
 // One thread, one request after the other, with and without busy processes
 // beside it in turns of `seconds`. What is compared is what a request takes.
 int RunBeside(const std::string& folder, const std::string& name, int64_t batch,
@@ -375,11 +230,10 @@ int RunBeside(const std::string& folder, const std::string& name, int64_t batch,
       Prepare(folder, name, batch, models::DenseWeights::kFloat32);
   if (!prepared.ok()) return fail(prepared.status());
   runtime::RunContext context(*prepared->program);
+  runtime::PaddedBatch padded;
   std::vector<base::TensorView> outputs;
   absl::Status status;
-  const auto run = [&] {
-    status = prepared->program->Run(prepared->inputs, {}, context, outputs);
-  };
+  const auto run = [&] { status = prepared->Run(context, padded, outputs); };
   for (int i = 0; i < 3; ++i) run();
   if (!status.ok()) return fail(status);
   std::vector<double> all[2];  // microseconds
@@ -510,7 +364,7 @@ int Main(int argc, char** argv) {
   }
   models::aten::UseOneThread();
   Json json = tools::BenchJson("runtime");
-  double (*const clock)() = thread_time ? &ThreadSeconds : &ClockSeconds;
+  const Clock clock = thread_time ? &ThreadSeconds : &ClockSeconds;
   if (thread_time) json["time"] = "of the thread";
   int status = 0;
   if (layers->parsed()) {
@@ -535,20 +389,20 @@ int Main(int argc, char** argv) {
     }
     for (const std::string& name : names) {
       for (const int64_t batch : batches) {
-        status = RunModel(folder, name, batch, weights, rounds, clock, json);
-        if (status != 0) return status;
+        // The others are measured all the same.
+        status = std::max(status, RunModel(folder, name, batch, weights, rounds,
+                                           clock, json));
       }
     }
     Summarise(json);
   }
-  if (status != 0) return status;
   if (file.empty()) {
     std::cout << json.dump(2) << "\n";
   } else if (!(std::ofstream(file) << json.dump(2) << "\n")) {
     std::fprintf(stderr, "bench_runtime: cannot write %s\n", file.c_str());
     return 2;
   }
-  return 0;
+  return status;
 }
 
 }  // namespace

@@ -41,6 +41,30 @@ def compile_package(source, target):
     )
 
 
+def flat(module, example):
+    """`module` of tensors to a tuple of tensors, as Refract has it, and its
+    arguments: dicts and lists go around what is timed."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    leaves, form = pytree.tree_flatten(example)
+    places = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+
+    class Flat(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.module = module
+
+        def forward(self, *tensors):
+            given = list(leaves)
+            for place, tensor in zip(places, tensors, strict=True):
+                given[place] = tensor
+            results = pytree.tree_leaves(self.module(*pytree.tree_unflatten(given, form)))
+            return tuple(x for x in results if isinstance(x, torch.Tensor))
+
+    return Flat().eval(), tuple(leaves[place] for place in places)
+
+
 def export_case(case, folder, batches):
     """Writes NAME.pt2, NAME.pt and the inputs of a case of the survey."""
     import torch
@@ -56,10 +80,10 @@ def export_case(case, folder, batches):
     module = forms.quietly(case.build).eval()
     forms.scramble(module)
     example = case.inputs(2, torch.Generator().manual_seed(SEED))
+    module, tensors = flat(module, copy.deepcopy(example))
     traced = forms.quietly(
-        torch.jit.trace, module, copy.deepcopy(example),
-        check_trace=False, strict=False,
-    )  # fmt: skip
+        torch.jit.trace, module, tensors, check_trace=False, strict=False
+    )
     frozen = forms.quietly(torch.jit.freeze, traced)
     torch.jit.save(frozen, str(folder / f"{case.name}.pt"))
     for batch, request in files.requests.items():
