@@ -280,6 +280,11 @@ class Compiler {
       step.view = *std::move(view);
       if (step.view != nullptr) return absl::OkStatus();
       step.fused = Lower(request);
+      if (!step.fused && target_ == Target::kCpu) {
+        if (auto recurrent = LowerRecurrent(request)) {
+          step.fused = *std::move(recurrent);
+        }
+      }
       if (step.fused) {
         // For folding; made again when constants are known.
         step.kernel = cpu::CreateFusedKernel(*step.fused, {}, {});
@@ -468,11 +473,9 @@ class Compiler {
   // Whether a step's kernel keeps its operand `i` rearranged, and never reads
   // it where it was.
   bool IsPacked(const Step& step, size_t i) const {
-    const MatMulOp* const product =
-        step.fused ? ProductOf(*step.fused) : nullptr;
     const int local = step.operands[i];
-    return target_ == Target::kCpu && product != nullptr && !product->batched &&
-           static_cast<size_t>(product->b) == i &&
+    return target_ == Target::kCpu && step.fused &&
+           RearrangesConstant(*step.fused, static_cast<int>(i)) &&
            plan_.locals[local].is_constant &&
            plan_.constants[local].kind == OperandKind::kTensor;
   }

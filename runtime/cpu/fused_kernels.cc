@@ -22,6 +22,9 @@ std::unique_ptr<const Kernel> CreateFusedKernel(
   if (const auto* sum = std::get_if<ChainSumOp>(&op)) {
     return CreateChainSumKernel(*sum);
   }
+  if (const auto* recurrent = std::get_if<RecurrentOp>(&op)) {
+    return CreateRecurrentKernel(*recurrent, constants, packing);
+  }
   return CreateElementChainKernel(std::get<ElementChainOp>(op));
 }
 

@@ -197,15 +197,66 @@ struct AttentionOp {
   MatMulOp values;  // `a` means nothing: the weights
 };
 
-// DenseOp, AttentionOp, ChainSumOp and InteractionOp with `vectors` are made
-// for devices that ask for them (see FuseDense).
+enum class RecurrentCell : uint8_t { kLstm, kGru, kTanh, kRelu };
+
+// Layers of a recurrence over the steps of a sequence, or one step of one.
+// With x a step's input, h and c the states before it, and per gate its rows of
+// the weights:
+//   s[gate] = ((x × w_ih[gate] + b_ih[gate]) + h × w_hh[gate]) + b_hh[gate]
+//   kLstm: gates i, f, g, o. c' = σ(s[f]) × c + σ(s[i]) × tanh(s[g]),
+//          h' = σ(s[o]) × tanh(c')
+//   kGru:  gates r, z, n. n = tanh(a + σ(s[r]) × b), h' = (h − n) × σ(s[z]) +
+//   n,
+//          with a = x × w_ih[n] + b_ih[n] and b = h × w_hh[n] + b_hh[n] apart
+//   kTanh, kRelu: h' = tanh(s), relu(s)
+// A sum is one chain, as MatMulOp's; that of h goes on from that of x and its
+// bias. Items do not meet.
+struct RecurrentOp {
+  RecurrentCell cell = RecurrentCell::kGru;
+  // Of one step: input [batch, width], states [batch, units]; gives the new
+  // states. Else input [steps, batch, width], states
+  // [layers × directions, batch, units]; gives the last layer's h of every step
+  // [steps, batch, directions × units], and all states after the last step.
+  bool is_step = false;
+  bool batch_first = false;    // input and output are [batch, steps, …]
+  bool bidirectional = false;  // the second direction goes from the last step
+  bool has_biases = true;
+  int layers = 1;
+  int64_t units = 0;
+  int input = 0;
+  std::vector<int> states;  // h, and c of kLstm
+  // Per layer and direction: w_ih [gates × units, width], w_hh
+  // [gates × units, units], and with biases b_ih, b_hh [gates × units].
+  std::vector<int> params;
+
+  int directions() const { return bidirectional ? 2 : 1; }
+  int gates() const {
+    if (cell == RecurrentCell::kLstm) return 4;
+    return cell == RecurrentCell::kGru ? 3 : 1;
+  }
+  int params_per_cell() const { return has_biases ? 4 : 2; }
+};
+
+// DenseOp, AttentionOp, ChainSumOp, RecurrentOp and InteractionOp with
+// `vectors` are made for devices that ask for them (see FuseDense).
 using FusedOp = std::variant<MatMulOp, ElementChainOp, InteractionOp, DenseOp,
-                             AttentionOp, ChainSumOp>;
+                             AttentionOp, ChainSumOp, RecurrentOp>;
 
 // The product in `op`; null when it is none.
 inline const MatMulOp* ProductOf(const FusedOp& op) {
   if (const auto* dense = std::get_if<DenseOp>(&op)) return &dense->product;
   return std::get_if<MatMulOp>(&op);
+}
+
+// Whether devices that rearrange weights do so with `operand`, where it is
+// constant.
+inline bool RearrangesConstant(const FusedOp& op, int operand) {
+  if (const auto* recurrent = std::get_if<RecurrentOp>(&op)) {
+    return std::find(recurrent->params.begin(), recurrent->params.end(),
+                     operand) != recurrent->params.end();
+  }
+  const MatMulOp* const product = ProductOf(op);
+  return product != nullptr && !product->batched && product->b == operand;
 }
 
 }  // namespace refract::runtime

@@ -18,6 +18,10 @@ std::optional<FusedOp> Lower(const KernelRequest& request);
 std::optional<MatMulOp> LowerMatMul(const KernelRequest& request);
 std::optional<ElementChainOp> LowerElements(const KernelRequest& request);
 
+// aten.{gru,lstm,rnn_tanh,rnn_relu}.input without dropout and projections, and
+// their cells. Not one of Lower()'s: for devices that run RecurrentOp.
+std::optional<RecurrentOp> LowerRecurrent(const KernelRequest& request);
+
 // The equation of an aten.einsum of two operands that says its result, without
 // ellipses; nullopt for any other. Nothing is said of how often letters occur.
 struct EinsumEquation {

@@ -138,6 +138,22 @@ void BuildNativeGraph(GraphBuilder& builder) {
                    {DType::kFloat32, {b, b}});
   builder.Output(builder.Node("aten.sigmoid.default", {Ref("self", soft)},
                               {DType::kFloat32, {b, b}}));
+  // A recurrence over columns as steps.
+  const auto steps = builder.Node(
+      "aten.view.default", {Ref("self", columns), Ints("size", {-1, 25, 4})},
+      {DType::kFloat32, {b, 25, 4}});
+  const auto state = builder.Node(
+      "aten.view.default", {Ref("self", dense), Ints("size", {1, -1, 4})},
+      {DType::kFloat32, {1, b, 4}});
+  const auto gates =
+      builder.Weight<float>("gates", {12, 4}, std::vector<float>(48, 0.5f));
+  builder.Output(builder.Nodes(
+      "aten.gru.input",
+      {Ref("input", steps), Ref("hx", state), List("params", {gates, gates}),
+       Bool("has_biases", false), Int("num_layers", 1), Float("dropout", 0),
+       Bool("train", false), Bool("bidirectional", false),
+       Bool("batch_first", true)},
+      {{DType::kFloat32, {b, 25, 4}}, {DType::kFloat32, {1, b, 4}}})[0]);
   builder.graph().batch_symbol = "b";
 }
 

@@ -374,10 +374,15 @@ void GemmUnpacked(const float* a, int64_t a_stride, int64_t m, const float* b,
 
 void Gemm(const float* a, int64_t a_stride, int64_t m, const float* panels,
           int64_t k, int64_t n, const Epilogue& epilogue, float* c,
-          int64_t c_stride) {
-  const Product product = {
-      panels, sizeof(float),    WeightForm::kFloat32, nullptr, k,
-      n,      k * kPanelColumns};
+          int64_t c_stride, bool resumes) {
+  const Product product = {panels,
+                           sizeof(float),
+                           WeightForm::kFloat32,
+                           nullptr,
+                           k,
+                           n,
+                           k * kPanelColumns,
+                           resumes};
   Run(ChosenTileSet(), a, a_stride, m, product, epilogue, c, c_stride);
 }
 

@@ -77,10 +77,10 @@ struct Terms {
 void Gemm(const float* a, int64_t a_stride, int64_t m, const PackedMatrix& b,
           const Terms& terms, const Epilogue& epilogue, float* c,
           int64_t c_stride);
-// With panels from PackPanels().
+// With panels from PackPanels(). `resumes`: as in Terms.
 void Gemm(const float* a, int64_t a_stride, int64_t m, const float* panels,
           int64_t k, int64_t n, const Epilogue& epilogue, float* c,
-          int64_t c_stride);
+          int64_t c_stride, bool resumes = false);
 // With b [k, n] as it lies, n a multiple of kPanelColumns, for at most
 // kStreamingRows rows: rearranging would take longer than the product.
 void GemmUnpacked(const float* a, int64_t a_stride, int64_t m, const float* b,
