@@ -451,6 +451,7 @@ class Compiler {
   void MakeFusedKernels() {
     const auto arena = std::make_shared<cpu::WeightArena>();
     plan_.packed_weights = arena;
+    cpu::PackedWeights packed;
     const std::vector<bool> fixed = DependOnWeightsAlone();
     for (Step& step : plan_.steps) {
       if (!step.fused) continue;
@@ -460,7 +461,7 @@ class Compiler {
                                 ? &plan_.constants[local]
                                 : nullptr);
       }
-      cpu::Packing packing = {cpu::WeightForm::kFloat32, arena};
+      cpu::Packing packing = {cpu::WeightForm::kFloat32, arena, &packed};
       if (const MatMulOp* matmul = ProductOf(*step.fused)) {
         const ValueId b = plan_.locals[step.operands[matmul->b]].id;
         if (!matmul->batched && b != models::kNoValue && fixed[b])

@@ -3,7 +3,10 @@
 
 // Kernels for fused operators on this CPU.
 
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <tuple>
 
 #include "absl/types/span.h"
 #include "runtime/cpu/dense/gemm.h"
@@ -14,11 +17,25 @@
 
 namespace refract::runtime::cpu {
 
+// What was rearranged so far: nodes that read the same weight, as the steps of
+// a recurrence that is written out do, share it. By the constant's address and
+// how it was read; constants must stay where they are as long as this is used.
+struct PackedWeights {
+  // Address, k, n, whether transposed, form.
+  std::map<std::tuple<const float*, int64_t, int64_t, bool, WeightForm>,
+           PackedMatrix>
+      matrices;
+  // Address, columns of a matrix (0: a bias), units of a gate.
+  std::map<std::tuple<const float*, int64_t, int64_t>, const float*> gates;
+};
+
 // How weights are kept.
 struct Packing {
   WeightForm form = WeightForm::kFloat32;
   // Where; null: every kernel has memory of its own.
   std::shared_ptr<WeightArena> arena;
+  // Null: nothing is shared. Its memory is `arena`'s.
+  PackedWeights* packed = nullptr;
 };
 
 // `constants[i]` is operand i's value where it is the same in every run, else

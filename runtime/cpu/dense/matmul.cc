@@ -1,4 +1,5 @@
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -145,8 +146,17 @@ PackedMatrix PackRightSide(const MatMulOp& op, const base::TensorView& b,
                            const Packing& packing) {
   const int64_t k = b.dims[op.b_transposed ? 1 : 0];
   const int64_t n = b.dims[op.b_transposed ? 0 : 1];
-  return PackedMatrix(Floats(b), k, n, op.b_transposed ? 1 : n,
-                      op.b_transposed ? k : 1, packing.form, packing.arena);
+  const auto pack = [&] {
+    return PackedMatrix(Floats(b), k, n, op.b_transposed ? 1 : n,
+                        op.b_transposed ? k : 1, packing.form, packing.arena);
+  };
+  if (packing.packed == nullptr) return pack();
+  auto& known = packing.packed->matrices;
+  const auto key =
+      std::make_tuple(Floats(b), k, n, op.b_transposed, packing.form);
+  const auto found = known.find(key);
+  return found != known.end() ? found->second
+                              : known.emplace(key, pack()).first->second;
 }
 
 std::unique_ptr<const Kernel> CreateMatMulKernel(

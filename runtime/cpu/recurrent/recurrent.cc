@@ -36,6 +36,20 @@ int64_t StateStride(int64_t padded) {
   return padded % 256 == 0 ? padded + kPanelColumns : padded;
 }
 
+// In the order of RecurrentOp::params.
+const float*& PlaceOf(CellWeights& cell, int kind) {
+  switch (kind) {
+    case 0:
+      return cell.w_ih;
+    case 1:
+      return cell.w_hh;
+    case 2:
+      return cell.b_ih;
+    default:
+      return cell.b_hh;
+  }
+}
+
 // A number per item, step and column; columns lie side by side.
 template <typename T>
 struct Sequence {
@@ -206,10 +220,7 @@ class RecurrentKernel final : public Kernel {
     for (size_t cell = 0; cell < constant_.size(); ++cell) {
       CellWeights& to = weights[cell];
       for (size_t kind = 0; kind < each; ++kind) {
-        const float*& target = kind == 0   ? to.w_ih
-                               : kind == 1 ? to.w_hh
-                               : kind == 2 ? to.b_ih
-                                           : to.b_hh;
+        const float*& target = PlaceOf(to, static_cast<int>(kind));
         if (target != nullptr) continue;
         target = place;
         const TensorView& from = tensor(cell, kind);
@@ -421,9 +432,8 @@ std::unique_ptr<const Kernel> CreateRecurrentKernel(
   }
   auto arena = packing.arena != nullptr ? packing.arena
                                         : std::make_shared<WeightArena>();
-  const auto floats = [&](size_t count) {
-    return reinterpret_cast<float*>(arena->Allocate(count * sizeof(float)));
-  };
+  PackedWeights none;
+  auto& known = (packing.packed != nullptr ? *packing.packed : none).gates;
   const int64_t rows = op.gates() * op.units;
   const auto each = static_cast<size_t>(op.params_per_cell());
   for (size_t i = 0; i < op.params.size(); ++i) {
@@ -433,19 +443,25 @@ std::unique_ptr<const Kernel> CreateRecurrentKernel(
         constant->tensor.dims[0] != rows) {
       continue;
     }
-    CellWeights& cell = weights[i / each];
+    const bool is_bias = i % each >= 2;
     const float* const from = Floats(constant->tensor);
-    if (i % each < 2) {
-      const int64_t width = constant->tensor.dims[1];
-      float* const to =
-          floats(GatePanelBytes(op.gates(), op.units, width) / sizeof(float));
-      PackGatePanels(from, op.gates(), op.units, width, to);
-      (i % each == 0 ? cell.w_ih : cell.w_hh) = to;
-    } else {
-      float* const to = floats(op.gates() * PaddedUnits(op.units));
-      PadGates(from, op.gates(), op.units, to);
-      (i % each == 2 ? cell.b_ih : cell.b_hh) = to;
+    const int64_t width = is_bias ? 0 : constant->tensor.dims[1];
+    const float*& place =
+        PlaceOf(weights[i / each], static_cast<int>(i % each));
+    const float*& packed = known[{from, width, op.units}];
+    if (packed == nullptr) {
+      const size_t bytes =
+          is_bias ? op.gates() * PaddedUnits(op.units) * sizeof(float)
+                  : GatePanelBytes(op.gates(), op.units, width);
+      auto* const to = reinterpret_cast<float*>(arena->Allocate(bytes));
+      if (is_bias) {
+        PadGates(from, op.gates(), op.units, to);
+      } else {
+        PackGatePanels(from, op.gates(), op.units, width, to);
+      }
+      packed = to;
     }
+    place = packed;
   }
   return std::make_unique<RecurrentKernel>(op, std::move(weights),
                                            std::move(arena));

@@ -498,6 +498,43 @@ TEST_F(RecurrentTest, KeepsItsWeightsInPanels) {
             sizeof(float) * 64 * (5 + 6 + 6 + 6 + 4));
 }
 
+// As a recurrence that is written out does.
+TEST_F(RecurrentTest, NodesThatReadAWeightShareItsPanels) {
+  GraphBuilder builder;
+  const GraphBuilder::Result state = {DType::kFloat32, {Sym("b"), 6}};
+  const ValueId x = builder.Input("x", DType::kFloat32, {Sym("b"), 6});
+  const auto weight = [&](const std::string& name, std::vector<int64_t> dims) {
+    const int64_t count = dims[0] * (dims.size() > 1 ? dims[1] : 1);
+    return builder.Weight<float>(
+        name, std::move(dims),
+        testing::RandomFloats(static_cast<size_t>(count), random_));
+  };
+  const ValueId w_ih = weight("w_ih", {18, 6});
+  const ValueId w_hh = weight("w_hh", {18, 6});
+  const ValueId bias = weight("bias", {18});
+  const ValueId mix = weight("mix", {6, 6});
+  ValueId h = x;
+  for (int step = 0; step < 5; ++step) {
+    h = builder.Node("aten.gru_cell.default",
+                     {Ref("input", x), Ref("hx", h), Ref("w_ih", w_ih),
+                      Ref("w_hh", w_hh), Ref("b_ih", bias), Ref("b_hh", bias)},
+                     state);
+    h = builder.Node("aten.linear.default",
+                     {Ref("input", h), Ref("weight", mix)}, state);
+  }
+  builder.Output(h);
+  const models::Graph& graph = builder.graph();
+  const auto program =
+      Must(Program::Compile(graph, Part::Whole(graph), builder.Weights(), {}));
+  // Two matrices of three gates and one bias, and a matrix of one panel.
+  EXPECT_EQ(program->packed_weight_bytes(),
+            sizeof(float) * (48 * (6 + 6 + 1) + 16 * 6));
+  std::vector<base::Tensor> inputs;
+  inputs.push_back(
+      testing::MakeTensor<float>({7, 6}, testing::RandomFloats(42, random_)));
+  testing::ExpectLibTorchs(builder, inputs, 2e-5f);
+}
+
 TEST_F(RecurrentTest, CutsChangeNothing) {
   Layers layers({.cell = "gru", .layers = 2}, random_);
   layers.OutputAll();
