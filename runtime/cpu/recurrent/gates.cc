@@ -12,21 +12,28 @@ REFRACT_INLINE int64_t WholePanels(int64_t count) {
   return count / kPanelColumns * kPanelColumns;
 }
 
+// Two loops each: one function after the other in one of them is a chain that
+// is too long for a processor to work on several vectors at once.
 REFRACT_INLINE void LstmRow(const float* __restrict sums, int64_t count,
                             float* __restrict h, float* __restrict c) {
   for (int64_t j = 0; j < count; ++j) {
     const float kept = Sigmoid(sums[count + j]) * c[j];
     const float added = Sigmoid(sums[j]) * Tanh(sums[2 * count + j]);
     c[j] = kept + added;
+  }
+  for (int64_t j = 0; j < count; ++j) {
     h[j] = Sigmoid(sums[3 * count + j]) * Tanh(c[j]);
   }
 }
 
 REFRACT_INLINE void GruRow(const float* __restrict sums,
-                           const float* __restrict apart, int64_t count,
+                           float* __restrict apart, int64_t count,
                            float* __restrict h) {
   for (int64_t j = 0; j < count; ++j) {
-    const float n = Tanh(sums[2 * count + j] + Sigmoid(sums[j]) * apart[j]);
+    apart[j] = sums[2 * count + j] + Sigmoid(sums[j]) * apart[j];
+  }
+  for (int64_t j = 0; j < count; ++j) {
+    const float n = Tanh(apart[j]);
     h[j] = (h[j] - n) * Sigmoid(sums[count + j]) + n;
   }
 }

@@ -16,8 +16,8 @@ struct GateRows {
   // s of RecurrentOp, [rows][gates × padded]; of kGru's gate n only `a`.
   const float* sums = nullptr;
   int64_t sums_stride = 0;
-  const float* apart = nullptr;  // kGru: `b`, [rows][padded], dense
-  float* h = nullptr;            // [rows][padded], becomes the new state
+  float* apart = nullptr;  // kGru: `b`, [rows][padded], dense; overwritten
+  float* h = nullptr;      // [rows][padded], becomes the new state
   int64_t h_stride = 0;
   float* c = nullptr;  // kLstm: as h, dense
 };

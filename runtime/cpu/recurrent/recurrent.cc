@@ -24,7 +24,7 @@ constexpr int64_t kBlockRows = 64;
 constexpr int64_t kSumBytes = int64_t{256} << 10;
 // What passes from layer to layer, for all steps of a block; fewer items make a
 // block where this would not suffice, down to kLeastRows.
-constexpr int64_t kSequenceBytes = int64_t{512} << 10;
+constexpr int64_t kSequenceBytes = int64_t{1} << 20;
 constexpr int64_t kLeastRows = 16;
 
 const float* Floats(const TensorView& view) {
