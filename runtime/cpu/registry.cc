@@ -7,6 +7,7 @@
 #include "runtime/cpu/dense/einsum.h"
 #include "runtime/cpu/embedding.h"
 #include "runtime/cpu/embedding_bag.h"
+#include "runtime/cpu/fill.h"
 #include "runtime/cpu/integers.h"
 #include "runtime/cpu/reduce.h"
 #include "runtime/cpu/strided_copy.h"
@@ -22,7 +23,8 @@ absl::StatusOr<std::unique_ptr<const Kernel>> CreateCpuKernel(
         &cpu::CreateCopyKernel, &cpu::CreateCastKernel, &cpu::CreateCatKernel,
         &cpu::CreateTakeKernel, &cpu::CreateReduceKernel,
         &cpu::CreateAttentionKernel, &cpu::CreateEinsumKernel,
-        &cpu::CreateIntegerKernel, &cpu::CreateRangeKernel}) {
+        &cpu::CreateIntegerKernel, &cpu::CreateRangeKernel,
+        &cpu::CreateFillKernel}) {
     REFRACT_ASSIGN_OR_RETURN(std::unique_ptr<const Kernel> kernel,
                              create(request));
     if (kernel != nullptr) return kernel;

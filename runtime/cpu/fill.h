@@ -1,0 +1,20 @@
+#ifndef REFRACT_RUNTIME_CPU_FILL_H_
+#define REFRACT_RUNTIME_CPU_FILL_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "runtime/kernel.h"
+
+namespace refract::runtime::cpu {
+
+// aten.{zeros,ones,full,new_zeros,new_ones,new_full}.default of float32, int64,
+// int32 and bool: tensors of one number, such as the state before the first
+// step of a recurrence. Null for anything else, and for a number that is known
+// at run time only.
+absl::StatusOr<std::unique_ptr<const Kernel>> CreateFillKernel(
+    const KernelRequest& request);
+
+}  // namespace refract::runtime::cpu
+
+#endif  // REFRACT_RUNTIME_CPU_FILL_H_
