@@ -464,8 +464,12 @@ class Compiler {
       cpu::Packing packing = {cpu::WeightForm::kFloat32, arena, &packed};
       if (const MatMulOp* matmul = ProductOf(*step.fused)) {
         const ValueId b = plan_.locals[step.operands[matmul->b]].id;
-        if (!matmul->batched && b != models::kNoValue && fixed[b])
+        const auto* const dense = std::get_if<DenseOp>(&*step.fused);
+        // Only dense layers as they are usually written.
+        const bool usual = dense == nullptr || !dense->column;
+        if (usual && !matmul->batched && b != models::kNoValue && fixed[b]) {
           packing.form = DenseForm();
+        }
       }
       step.kernel = cpu::CreateFusedKernel(*step.fused, constants, packing);
     }

@@ -105,9 +105,11 @@ def prepare_cases(options, batches):
 
 
 def add_to_repository(options, name, source):
+    # With it the importer sees which batches an export's guards need not fear.
+    sample = source.parent / "sample.safetensors"
     subprocess.run(
         [
-            options.refract, "import", source,
+            options.refract, "import", source, "--sample", sample,
             "--repo", options.out / "repo", "--name", name,
         ],
         check=True,

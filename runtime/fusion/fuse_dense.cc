@@ -46,6 +46,9 @@ class DensePass {
         dropped_(plan.steps.size(), false),
         absorber_(plan.steps.size(), -1) {}
 
+  void TurnColumns() {
+    for (Step& step : plan_.steps) TurnColumn(step);
+  }
   void ReadBeforeExpansions() {
     for (size_t i = 0; i < plan_.steps.size(); ++i) {
       ReadBeforeExpansions(static_cast<int>(i));
@@ -97,6 +100,30 @@ class DensePass {
       absorber_[uses_.producer(local)] = index;
       local = before;
       chain->like = like;
+    }
+  }
+
+  // A constant matrix times columns, [n, k] × […, k, 1], as the product of rows
+  // that it is.
+  void TurnColumn(Step& step) {
+    if (!IsKernelOf(step, "aten.matmul.default") ||
+        step.outputs[0] == kNoLocal) {
+      return;
+    }
+    const NodeArgs args(graph_.nodes[step.nodes[0]]);
+    DenseOp op;
+    op.product.a = args.OperandOf("other");
+    op.product.b = args.OperandOf("self");
+    op.product.b_transposed = true;
+    op.column = true;
+    const int matrix = step.operands[op.product.b];
+    const models::Value* const columns =
+        ValueOf(graph_, plan_, step.operands[op.product.a]);
+    if (plan_.locals[matrix].is_constant && plan_.locals[matrix].rank == 2 &&
+        plan_.constants[matrix].kind == Operand::Kind::kTensor &&
+        columns != nullptr && columns->shape.size() > 2 &&
+        columns->shape.back().constant() == 1) {
+      step.fused = std::move(op);
     }
   }
 
@@ -262,6 +289,7 @@ class DensePass {
 }  // namespace
 
 void FuseDense(const Graph& graph, Plan& plan) {
+  DensePass(graph, plan).TurnColumns();
   DensePass(graph, plan).ReadBeforeExpansions();
   DensePass(graph, plan).JoinColumns();
   DensePass(graph, plan).GoOnAfterProducts();

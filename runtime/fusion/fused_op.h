@@ -181,6 +181,8 @@ inline constexpr int kMaxDenseChains = 6;
 // part of the sum computed once for all of them, and no bit tells.
 struct DenseOp {
   MatMulOp product;  // not batched; `a` means nothing when there are pieces
+  // b^T × a for a of […, k, 1]: the result is […, n, 1]. Without pieces.
+  bool column = false;
   std::vector<DenseColumns> pieces;  // along the last dimension
   // Over the product's shape. Its input `given` is the product.
   std::optional<ElementChainOp> after;

@@ -117,7 +117,12 @@ class DenseKernel final : public Kernel {
     int64_t columns = 0;
     if (op_.pieces.empty()) {
       dims = operands[op_.product.a].tensor.dims;
-      columns = dims.back();
+      if (op_.column && dims.back() != 1) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("matmul: ", base::DimsToString(dims),
+                         " has more than the one column that was promised"));
+      }
+      columns = dims[dims.size() - (op_.column ? 2 : 1)];
     } else {
       dims.clear();
       base::Dims piece;
@@ -143,7 +148,7 @@ class DenseKernel final : public Kernel {
                        " columns and [", packed_.k(), ", ", packed_.n(),
                        "] do not fit together"));
     }
-    dims.back() = packed_.n();
+    dims[dims.size() - (op_.column ? 2 : 1)] = packed_.n();
     if (op_.product.bias != kNoOperand &&
         operands[op_.product.bias].tensor.dims[0] != packed_.n()) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -187,7 +192,8 @@ class DenseKernel::Job {
         outputs_(outputs),
         dims_(outputs[0].spec.dims),
         n_(kernel.packed_.n()) {
-    rows_ = SizeOf(absl::MakeConstSpan(dims_).subspan(0, dims_.size() - 1));
+    rows_ = SizeOf(absl::MakeConstSpan(dims_).subspan(
+        0, dims_.size() - (kernel.op_.column ? 2 : 1)));
     epilogue_.relu = kernel.op_.product.relu;
     if (kernel.op_.product.bias != kNoOperand) {
       epilogue_.bias = Floats(operands[kernel.op_.product.bias].tensor);

@@ -437,6 +437,35 @@ std::optional<Product> Tensordot(const KernelRequest& request) {
   return product;
 }
 
+// Those that LowerMatMul() leaves: a matrix times a batch of them, and batches
+// that broadcast.
+std::optional<Product> MatMul(const KernelRequest& request) {
+  Product product = {
+      "matmul",
+      {request.args.OperandOf("self"), request.args.OperandOf("other")},
+      {},
+      {}};
+  if (!IsFloat(request, product.operands[0]) ||
+      !IsFloat(request, product.operands[1])) {
+    return std::nullopt;
+  }
+  const size_t ranks[2] = {request.rank(product.operands[0]),
+                           request.rank(product.operands[1])};
+  if (ranks[0] < 2 || ranks[1] < 2) return std::nullopt;
+  const size_t most = std::max(ranks[0], ranks[1]) - 2;
+  // The last of them are both operands'.
+  Letters leading;
+  for (size_t d = 0; d < most; ++d) leading += static_cast<char>('A' + d);
+  product.letters[0] = leading.substr(most + 2 - ranks[0]) + "mk";
+  product.letters[1] = leading.substr(most + 2 - ranks[1]) + "kn";
+  product.result = leading + "mn";
+  // matmul does not broadcast what it sums.
+  const auto& a = request.operand(product.operands[0]).shape;
+  const auto& b = request.operand(product.operands[1]).shape;
+  if (!(a.back() == b[b.size() - 2])) return std::nullopt;
+  return product;
+}
+
 // Kernels of one step are a product of the channels.
 std::optional<Product> Conv1d(const KernelRequest& request) {
   const NodeArgs& args = request.args;
@@ -483,6 +512,8 @@ absl::StatusOr<std::unique_ptr<const Kernel>> CreateEinsumKernel(
     product = Einsum(request);
   } else if (request.node().op == "aten.tensordot.default") {
     product = Tensordot(request);
+  } else if (request.node().op == "aten.matmul.default") {
+    product = MatMul(request);
   } else if (request.node().op == "aten.conv1d.default") {
     product = Conv1d(request);
   }

@@ -12,6 +12,8 @@ namespace refract::runtime::cpu {
 //   aten.einsum.default of two operands: every letter once in an operand, in
 //     both or in the result
 //   aten.tensordot.default, as the einsum that it is
+//   aten.matmul.default of two or more dimensions each; leading ones of either
+//     may be of one element, or missing
 //   aten.conv1d.default of kernels of one step, without padding, stride,
 //     dilation and groups: "oc,bcl->bol", + bias[o]
 // A sum is one chain of fused multiply-adds, ascending over the letters that

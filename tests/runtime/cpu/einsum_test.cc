@@ -282,6 +282,73 @@ TEST(EinsumTest, ProductsOfOneTerm) {
   }
 }
 
+// A matrix times a batch, batches of which one is missing or of one element.
+TEST(MatMulTest, LeadingDimensionsBroadcast) {
+  SCOPED_TRACE(absl::StrCat("seed ", Seed()));
+  std::mt19937 random(Seed());
+  const struct {
+    std::vector<int64_t> a;  // −1: the batch
+    std::vector<int64_t> b;
+    std::vector<int64_t> out;
+  } cases[] = {{{7, 5}, {-1, 5, 4}, {-1, 7, 4}},
+               {{7, 5}, {-1, 5, 1}, {-1, 7, 1}},
+               {{1, 5}, {-1, 3, 5, 17}, {-1, 3, 1, 17}},
+               {{-1, 3, 5}, {1, 5, 33}, {-1, 3, 33}},
+               {{1, 3, 5}, {-1, 5, 16}, {-1, 3, 16}},
+               {{-1, 1, 6, 5}, {-1, 2, 5, 6}, {-1, 2, 6, 6}},
+               {{2, 6, 5}, {-1, 1, 5, 3}, {-1, 2, 6, 3}},
+               {{3, 1, 6, 5}, {-1, 5, 3}, {3, -1, 6, 3}}};
+  for (const auto& c : cases) {
+    GraphBuilder builder;
+    const auto shape = [](const std::vector<int64_t>& dims) {
+      std::vector<SymExpr> sizes;
+      for (int64_t dim : dims) sizes.push_back(dim < 0 ? Sym("s") : dim);
+      return sizes;
+    };
+    const auto x = builder.Input("x", DType::kFloat32, shape(c.a));
+    const auto y = builder.Input("y", DType::kFloat32, shape(c.b));
+    builder.Output(builder.Node("aten.matmul.default",
+                                {Ref("self", x), Ref("other", y)},
+                                {DType::kFloat32, shape(c.out)}));
+    EXPECT_THAT(testing::KernelsOf(builder), ElementsAre("matmul"));
+    for (const int64_t batch : {1, 2, 19}) {
+      std::vector<base::Tensor> inputs;
+      // What is multiplied, as letters; where only one element is there is
+      // none.
+      Sizes sizes = {{'k', 5}};
+      std::string letters[2];
+      const std::vector<int64_t>* const dims[] = {&c.a, &c.b};
+      for (int i : {0, 1}) {
+        const size_t rank = dims[i]->size();
+        for (size_t d = 0; d < rank; ++d) {
+          const size_t from_end = rank - d;
+          char letter = static_cast<char>('z' - from_end);
+          if (from_end == 2) letter = i == 0 ? 'm' : 'k';
+          if (from_end == 1) letter = i == 0 ? 'k' : 'n';
+          const int64_t size = (*dims[i])[d] < 0 ? batch : (*dims[i])[d];
+          if (from_end > 2 && size == 1) letter = i == 0 ? 'p' : 'q';
+          letters[i] += letter;
+          sizes[letter] = size;
+        }
+        inputs.push_back(Random(letters[i], sizes, random));
+        std::erase_if(letters[i], [](char c) { return c == 'p' || c == 'q'; });
+      }
+      std::string out;
+      for (size_t d = 0; d < c.out.size(); ++d) {
+        const size_t from_end = c.out.size() - d;
+        out += from_end == 1   ? 'n'
+               : from_end == 2 ? 'm'
+                               : static_cast<char>('z' - from_end);
+        if (sizes.count(out.back()) == 0) sizes[out.back()] = 1;
+      }
+      testing::ExpectLibTorchs(builder, inputs, 1e-4f);
+      const auto whole = Must(testing::RunWhole(builder, inputs));
+      ExpectBits(whole[0], ByHand({letters[0], letters[1], out}, sizes,
+                                  inputs[0], inputs[1]));
+    }
+  }
+}
+
 TEST(TensordotTest, IsLibTorchs) {
   SCOPED_TRACE(absl::StrCat("seed ", Seed()));
   std::mt19937 random(Seed());

@@ -293,6 +293,69 @@ TEST(FuseDenseTest, ARowsResultDoesNotDependOnItsBatch) {
   }
 }
 
+// DCN-v2's cross layers as some write them, with items as columns. Their
+// matrices stay as they are where dense layers are rounded.
+TEST(FuseDenseTest, MatrixTimesAColumnIsALayer) {
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937 random(seed);
+  for (const int64_t width : {3, 16, 53}) {
+    GraphBuilder builder;
+    const auto column = [](int64_t rows) {
+      return GraphBuilder::Result{DType::kFloat32, {Sym("b"), rows, 1}};
+    };
+    const auto start = builder.Input("x", DType::kFloat32, column(width).shape);
+    ValueId x = start;
+    for (int layer = 0; layer < 2; ++layer) {
+      const auto size = static_cast<size_t>(width);
+      const auto matrix =
+          builder.Weight<float>(absl::StrCat("w", layer), {width, width},
+                                testing::RandomFloats(size * size, random));
+      const auto bias =
+          builder.Weight<float>(absl::StrCat("bias", layer), {width, 1},
+                                testing::RandomFloats(size, random));
+      const auto product =
+          builder.Node("aten.matmul.default",
+                       {Ref("self", matrix), Ref("other", x)}, column(width));
+      const auto sum = builder.Node("aten.add.Tensor",
+                                    {Ref("self", product), Ref("other", bias)},
+                                    column(width));
+      const auto crossed =
+          builder.Node("aten.mul.Tensor",
+                       {Ref("self", start), Ref("other", sum)}, column(width));
+      x = builder.Node("aten.add.Tensor",
+                       {Ref("self", crossed), Ref("other", x)}, column(width));
+    }
+    builder.Output(x);
+    const auto narrow = builder.Weight<float>(
+        "last", {2, width},
+        testing::RandomFloats(2 * static_cast<size_t>(width), random));
+    builder.Output(builder.Node("aten.matmul.default",
+                                {Ref("self", narrow), Ref("other", x)},
+                                column(2)));
+    builder.graph().batch_symbol = "b";
+    EXPECT_THAT(
+        testing::KernelsOf(builder),
+        ElementsAre("linear+add+mul+add", "linear+add+mul+add", "linear"));
+    for (const int64_t batch : {1, 2, 37}) {
+      std::vector<base::Tensor> request;
+      request.push_back(RandomTensor({batch, width, 1}, random));
+      testing::ExpectLibTorchs(builder, request, 5e-5f);
+      for (const auto form :
+           {models::DenseWeights::kFloat32, models::DenseWeights::kBFloat16,
+            models::DenseWeights::kInt8}) {
+        CompileOptions options;
+        options.config.dense_weights = form;
+        testing::ExpectCutsChangeNothing(builder, request, options);
+      }
+    }
+    std::vector<base::Tensor> wrong;
+    wrong.push_back(RandomTensor({2, width, 2}, random));
+    EXPECT_EQ(testing::RunWhole(builder, wrong).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+}
+
 // The graph says that both have as many rows; what comes may still differ.
 TEST(FuseDenseTest, PiecesThatDoNotFitAreRefused) {
   GraphBuilder builder;
