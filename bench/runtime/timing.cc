@@ -75,6 +75,7 @@ double Difference(absl::Span<const float> a, absl::Span<const float> b) {
   if (a.size() != b.size()) return INFINITY;
   double most = 0;
   for (size_t i = 0; i < b.size(); ++i) {
+    if (a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i]))) continue;
     const double difference = std::abs(static_cast<double>(a[i]) - b[i]) /
                               std::max(1.0f, std::abs(b[i]));
     if (std::isnan(difference)) return INFINITY;

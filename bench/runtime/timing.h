@@ -36,7 +36,7 @@ double Percentile(std::vector<double>& values, double p);
 Json Compare(const std::vector<Variant>& variants, int rounds, Clock clock);
 
 // Largest difference, relative where values are large; infinite where there
-// are more of one than of the other, or a NaN.
+// are more of one than of the other, or a NaN in one alone.
 double Difference(absl::Span<const float> a, absl::Span<const float> b);
 
 }  // namespace refract::bench

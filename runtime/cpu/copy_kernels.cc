@@ -194,27 +194,13 @@ class SplitKernel final : public CopyKernel {
                              WrapDim(operands.Int(dim_), dims.size()));
     int64_t start = 0;
     int64_t length = 0;
-    int64_t total = 0;
-    for (size_t piece = 0; piece < count; ++piece) {
-      const bool equal = how_ != How::kSizes;
-      int64_t size = operands.Int(sizes_[equal ? 0 : piece]);
-      if (size < 0 || (equal && size == 0)) return Mismatch(d, dims, count);
-      if (how_ == How::kNumber) size = (dims[d] + size - 1) / size;
-      if (equal) size = std::min(size, dims[d] - total);
-      if (size < 0 || size > dims[d] - total) return Mismatch(d, dims, count);
-      // Equal pieces run out exactly at the last one. Chunks of nothing are as
-      // many as were asked for.
-      const bool of_nothing = how_ == How::kNumber && dims[d] == 0;
-      if (equal && size == 0 && piece > 0 && !of_nothing) {
-        return Mismatch(d, dims, count);
-      }
-      if (piece == i) {
-        start = total;
-        length = size;
-      }
-      total += size;
-    }
-    if (total != dims[d]) return Mismatch(d, dims, count);
+    const bool fits =
+        how_ == How::kSizes
+            ? PieceOfSizes(operands, dims[d], i, count, start, length)
+            : EqualPiece(operands.Int(sizes_[0]), dims[d],
+                         static_cast<int64_t>(i), static_cast<int64_t>(count),
+                         start, length);
+    if (!fits) return Mismatch(d, dims, count);
     view.dims = dims;
     view.strides = DenseStrides(dims);
     view.offset = start * view.strides[d];
@@ -223,6 +209,36 @@ class SplitKernel final : public CopyKernel {
   }
 
  private:
+  // Looks at the sizes before `i`, and for the last piece at all of them.
+  bool PieceOfSizes(const Operands& operands, int64_t whole, size_t i,
+                    size_t count, int64_t& start, int64_t& length) const {
+    start = 0;
+    for (size_t piece = 0; piece <= i; ++piece) {
+      start += length;
+      length = operands.Int(sizes_[piece]);
+      if (length < 0 || length > whole - start) return false;
+    }
+    return i + 1 < count || start + length == whole;
+  }
+
+  // Not by going through the pieces before it: there may be hundreds, and each
+  // is asked for.
+  bool EqualPiece(int64_t given, int64_t whole, int64_t i, int64_t count,
+                  int64_t& start, int64_t& length) const {
+    if (given <= 0) return false;
+    const bool counted = how_ == How::kNumber;
+    // Chunks of nothing are as many as were asked for.
+    if (whole == 0) {
+      start = length = 0;
+      return count == (counted ? given : 1);
+    }
+    const int64_t size = counted ? (whole - 1) / given + 1 : given;
+    if ((whole - 1) / size + 1 != count) return false;
+    start = i * size;
+    length = std::min(size, whole - start);
+    return true;
+  }
+
   absl::Status Mismatch(size_t d, const base::Dims& dims, size_t count) const {
     return absl::InvalidArgumentError(absl::StrCat(
         name(), ": dimension ", d, " of ", base::DimsToString(dims),
