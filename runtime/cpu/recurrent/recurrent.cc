@@ -22,9 +22,10 @@ constexpr int64_t kBlockRows = 64;
 // Sums of inputs that are made at once, for as many steps as this holds: with
 // few items the steps are what fills a tile. A quarter of a second-level cache.
 constexpr int64_t kSumBytes = int64_t{256} << 10;
-// What passes from layer to layer, for all steps of a block; fewer items make a
-// block where this would not suffice, down to kLeastRows.
-constexpr int64_t kSequenceBytes = int64_t{1} << 20;
+// What passes from layer to layer, for all steps of a block. It streams through
+// whatever cache holds it; memory is what it costs, which a thread keeps: where
+// this would not suffice fewer items make a block, down to kLeastRows.
+constexpr int64_t kSequenceBytes = int64_t{8} << 20;
 constexpr int64_t kLeastRows = 16;
 
 const float* Floats(const TensorView& view) {
@@ -248,11 +249,13 @@ class RecurrentKernel final : public Kernel {
     const int64_t apart = op_.cell == RecurrentCell::kGru ? rows * padded_ : 0;
     const int64_t h = rows * StateStride(padded_);
     const int64_t c = op_.cell == RecurrentCell::kLstm ? rows * padded_ : 0;
-    const int64_t between = op_.layers > 1 ? rows * sequence_row : 0;
-    float* const base =
-        ThreadScratch(ScratchUse::kKernel,
-                      static_cast<size_t>(sums + apart + h + c + 2 * between) *
-                          sizeof(float));
+    // Two layers pass one sequence, more take turns with two.
+    const int64_t between = rows * sequence_row;
+    const int64_t num_between = std::min(op_.layers - 1, 2);
+    float* const base = ThreadScratch(
+        ScratchUse::kKernel,
+        static_cast<size_t>(sums + apart + h + c + num_between * between) *
+            sizeof(float));
     Workspace space;
     space.sums = base;
     space.apart = space.sums + sums;
