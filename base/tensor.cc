@@ -28,7 +28,8 @@ absl::StatusOr<int64_t> NumElements(absl::Span<const int64_t> dims) {
       return absl::InvalidArgumentError(
           absl::StrCat("negative dimension in shape ", DimsToString(dims)));
     }
-    // A zero does not excuse an overflow elsewhere: the shape is still nonsense.
+    // A zero does not excuse an overflow elsewhere: the shape is still
+    // nonsense.
     if (dim == 0) {
       zero = true;
     } else if (product > kMaxElements / dim) {
@@ -82,17 +83,21 @@ absl::StatusOr<Tensor> Tensor::Allocate(DType dtype,
   REFRACT_ASSIGN_OR_RETURN(tensor.bytes_, ByteSize(dtype, dims));
   tensor.dtype_ = dtype;
   tensor.dims_.assign(dims.begin(), dims.end());
-  tensor.buffer_ = AlignedBuffer(tensor.bytes_);
+  try {
+    tensor.buffer_ = AlignedBuffer(tensor.bytes_);
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for a tensor of ", tensor.bytes_, " bytes"));
+  }
   return tensor;
 }
 
 absl::StatusOr<Tensor> Tensor::CopyOf(const TensorView& view) {
   REFRACT_ASSIGN_OR_RETURN(Tensor tensor, Allocate(view.dtype, view.dims));
   if (tensor.bytes_ != view.bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("shape ", DimsToString(view.dims), " of ",
-                     Name(view.dtype), " needs ", tensor.bytes_,
-                     " bytes, got ", view.bytes));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "shape ", DimsToString(view.dims), " of ", Name(view.dtype), " needs ",
+        tensor.bytes_, " bytes, got ", view.bytes));
   }
   if (view.bytes > 0) std::memcpy(tensor.data(), view.data, view.bytes);
   return tensor;

@@ -79,7 +79,7 @@ class AlignedBuffer {
 class Tensor {
  public:
   Tensor() = default;
-  // Uninitialised. InvalidArgument as ByteSize().
+  // Uninitialised. InvalidArgument as ByteSize(); or ResourceExhausted.
   static absl::StatusOr<Tensor> Allocate(DType dtype,
                                          absl::Span<const int64_t> dims);
   static absl::StatusOr<Tensor> CopyOf(const TensorView& view);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/finite.h"
 #include "base/status_macros.h"
+#include "base/within_memory.h"
 #include "glog/logging.h"
 #include "models/aten/loop_limits.h"
 #include "runtime/stable_inputs.h"
@@ -201,10 +202,10 @@ absl::Status Engine::CheckAlive(const Task& task, const char* place) const {
 
 void Engine::Start(const TaskPtr& task) {
   task->times.queue = options_.clock->Now() - task->arrived;
-  absl::Status status = CheckAlive(*task, "at CN queue");
-  if (status.ok()) {
-    status = task->model->padding().Pad(task->bound.inputs, task->padded);
-  }
+  const absl::Status status = base::WithinMemory([&] {
+    REFRACT_RETURN_IF_ERROR(CheckAlive(*task, "at CN queue"));
+    return task->model->padding().Pad(task->bound.inputs, task->padded);
+  });
   if (!status.ok()) return Fail(task, status);
   if (task->model->split()) return Dispatch(task);
   RunWhole(task);
@@ -214,15 +215,17 @@ void Engine::RunWhole(const TaskPtr& task) {
   const ServedModel& model = *task->model;
   const CompiledPart& part = model.whole();
   const absl::Time begin = options_.clock->Now();
-  const std::vector<base::TensorView> inputs =
-      model.WholeInputs(task->padded.inputs());
-  runtime::ContextPool::Lease context = part.Acquire();
+  std::optional<runtime::ContextPool::Lease> context;  // holds the outputs
   std::vector<base::TensorView> outputs;
   task->run_stats = runtime::RunStats();
   const models::aten::ScopedLoopCheck check(
       [this, &task = *task] { return CheckAlive(task, kInLoop); });
-  const absl::Status status =
-      part.program().Run(inputs, {}, *context, outputs, &task->run_stats);
+  const absl::Status status = base::WithinMemory([&] {
+    const std::vector<base::TensorView> inputs =
+        model.WholeInputs(task->padded.inputs());
+    context.emplace(part.Acquire());
+    return part.program().Run(inputs, {}, **context, outputs, &task->run_stats);
+  });
   if (!status.ok()) return Fail(task, status);
   task->times.compute_infer = options_.clock->Now() - begin;
   Succeed(task, outputs);
@@ -271,7 +274,8 @@ absl::Status Engine::RunPreAndSend(const TaskPtr& task) {
   const absl::Time begin = options_.clock->Now();
   transport::OutgoingMessage message;
   task->run_stats = runtime::RunStats();
-  REFRACT_RETURN_IF_ERROR(RunPre(*task, message));
+  REFRACT_RETURN_IF_ERROR(
+      base::WithinMemory([&] { return RunPre(*task, message); }));
   task->sent = options_.clock->Now();
   task->times.compute_input = task->sent - begin;
   transport::Client& client = task->node->client();
@@ -386,31 +390,32 @@ void Engine::RunPost(const TaskPtr& task) {
   const ServedModel& model = *task->model;
   const CompiledPart& part = model.post();
   const absl::Time begin = options_.clock->Now();
-  absl::Status status = CheckAlive(*task, "after the GPU node");
-  absl::Span<const base::TensorView> response = task->response->tensors();
+  // What the outputs may be views of.
   runtime::wire::DecoderPool::Lease decoder = model.decoders().Acquire();
-  absl::StatusOr<absl::Span<const base::TensorView>> decoded =
-      decoder->Decode(response);
-  if (decoded.ok()) {
-    response = *decoded;
-  } else if (status.ok()) {
-    status = absl::InternalError(
-        absl::StrCat("of the GPU node's answer: ", decoded.status().message()));
-  }
   std::optional<runtime::StableInputs> stable;
-  if (!task->response->settled()) {
-    response = stable.emplace(response, part.sizes_depend_on_data()).views();
-  }
-  if (status.ok()) status = model.CheckResponse(response);
-  if (!status.ok()) return Fail(task, status);
-  const std::vector<base::TensorView> inputs =
-      model.PostInputs(task->padded.inputs(), task->pre_outputs, response);
-  runtime::ContextPool::Lease context = part.Acquire();
+  std::optional<runtime::ContextPool::Lease> context;
   std::vector<base::TensorView> outputs;
   runtime::RunStats post_stats;
   const models::aten::ScopedLoopCheck check(
       [this, &task = *task] { return CheckAlive(task, kInLoop); });
-  status = part.program().Run(inputs, {}, *context, outputs, &post_stats);
+  const absl::Status status = base::WithinMemory([&] {
+    REFRACT_RETURN_IF_ERROR(CheckAlive(*task, "after the GPU node"));
+    const absl::StatusOr<absl::Span<const base::TensorView>> decoded =
+        decoder->Decode(task->response->tensors());
+    if (!decoded.ok()) {
+      return absl::InternalError(absl::StrCat("of the GPU node's answer: ",
+                                              decoded.status().message()));
+    }
+    absl::Span<const base::TensorView> response = *decoded;
+    if (!task->response->settled()) {
+      response = stable.emplace(response, part.sizes_depend_on_data()).views();
+    }
+    REFRACT_RETURN_IF_ERROR(model.CheckResponse(response));
+    const std::vector<base::TensorView> inputs =
+        model.PostInputs(task->padded.inputs(), task->pre_outputs, response);
+    context.emplace(part.Acquire());
+    return part.program().Run(inputs, {}, **context, outputs, &post_stats);
+  });
   if (!status.ok()) return Fail(task, status);
   task->run_stats.replaced_ids += post_stats.replaced_ids;
   task->times.compute_output = options_.clock->Now() - begin;

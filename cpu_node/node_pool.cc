@@ -314,15 +314,18 @@ absl::Status NodePool::WhyNoPlace(size_t offer) const {
       left_alone = "silent";
     }
     absl::StrAppend(&reasons, reasons.empty() ? "" : "; ", node.address, ": ");
-    if (!node.places.MayTake(offer)) {
+    const bool full = !node.places.MayTake(offer);
+    if (!full && left_alone == nullptr) {
+      some_full = false;
+      break;
+    }
+    if (full) {
       some_full = true;
       absl::StrAppend(&reasons, node.places.taken(), ", ",
                       node.places.taken(offer), " of this model");
-    } else if (left_alone != nullptr) {
-      absl::StrAppend(&reasons, left_alone);
-    } else {
-      some_full = false;
-      break;
+    }
+    if (left_alone != nullptr) {
+      absl::StrAppend(&reasons, full ? ", " : "", left_alone);
     }
   }
   // It became usable since, or is being lost: an answer all the same.

@@ -5,15 +5,14 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <new>
 #include <optional>
 #include <set>
 
-#include "absl/functional/function_ref.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/tensor.h"
+#include "base/within_memory.h"
 #include "glog/logging.h"
 #include "gpu_node/finite.h"
 #include "models/result_settings.h"
@@ -71,15 +70,9 @@ std::string DifferentSetting(
   return "";
 }
 
-// What `work` returns; copies of a peer's memory, decoded values and merged
-// rows are allocated by code that throws.
-absl::Status WithinMemory(absl::FunctionRef<absl::Status()> work) {
-  try {
-    return work();
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("no memory for the request");
-  }
-}
+// Copies of a peer's memory, decoded values and merged rows are allocated by
+// code that throws.
+using base::WithinMemory;
 
 bool AnyNonFinite(absl::Span<const base::TensorView> tensors) {
   return std::any_of(tensors.begin(), tensors.end(), HasNonFinite);

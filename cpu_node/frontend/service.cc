@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/within_memory.h"
 #include "cpu_node/frontend/codec.h"
 #include "cpu_node/frontend/status.h"
 
@@ -129,11 +131,13 @@ grpc::ServerUnaryReactor* InferenceService::ModelInfer(
   engine_.Infer(*std::move(decoded),
                 [request, response,
                  reactor](const absl::StatusOr<InferResponse>& result) {
-                  if (result.ok()) {
+                  const absl::Status status = base::WithinMemory([&] {
+                    REFRACT_RETURN_IF_ERROR(result.status());
                     response->set_id(request->id());
                     EncodeResponse(*result, *response);
-                  }
-                  reactor->Finish(ToGrpcStatus(result.status()));
+                    return absl::OkStatus();
+                  });
+                  reactor->Finish(ToGrpcStatus(status));
                 });
   return reactor;
 }

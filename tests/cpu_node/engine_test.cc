@@ -10,6 +10,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/base/limited_memory.h"
 #include "tests/cpu_node/serving_fixture.h"
 
 namespace refract::cpu_node {
@@ -459,6 +460,31 @@ TEST(EngineTest, RefusesMoreThanItMayHaveInFlight) {
 
 // -------------------------------------------------------------------------
 // stop
+
+// A valid request of so many rows that what CN-post reads besides the message
+// is more than the memory that is left.
+TEST(EngineTest, ARequestThatThereIsNoMemoryForFailsAlone) {
+  if (!base::LimitedMemory::kWorks) {
+    GTEST_SKIP() << "a sanitizer ends the process when memory runs short";
+  }
+  constexpr int64_t kRows = 2'200'000;
+  const auto model = std::make_shared<models::LoadedModel>(*Split());
+  for (models::SymbolRange& range : model->graph.symbols) range.max = kRows;
+  TestGpuNode node({model});
+  const auto engine = MakeEngine({model}, {node.address()});
+  ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
+  ExpectRight(Infer(*engine, MakeRequest("split", 2)), 2);
+  InferRequest large = MakeRequest("split", kRows);
+  {
+    const base::LimitedMemory limited(1 << 20);
+    const absl::Status status = Infer(*engine, std::move(large)).status;
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("no memory"));
+    ExpectRight(Infer(*engine, MakeRequest("split", 3, 1)), 3, 1);
+  }
+  EXPECT_EQ(node.requests(), 2);
+  engine->Stop();
+}
 
 TEST(EngineTest, DrainsWhatIsInFlightAndRefusesTheRest) {
   const auto model = Split();

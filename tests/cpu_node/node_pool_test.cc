@@ -275,6 +275,10 @@ TEST_F(NodePoolTest, RefusesByNameRatherThanUseASilentOrFailingNode) {
       std::string(why.message()),
       AllOf(HasSubstr("x:1: left alone after failures"),
             HasSubstr("y:1: 64, 64 of this model"), HasSubstr("z:1: silent")));
+  clients_[1]->Suspect(true);
+  EXPECT_THAT(std::string(pool->WhyNoPlace(0).message()),
+              HasSubstr("y:1: 64, 64 of this model, silent"));
+  clients_[1]->Suspect(false);
   // Where they are all there is, they are asked.
   clients_[1]->Disconnect(absl::UnavailableError("gone"));
   EXPECT_EQ(NodeOf(*pool), 2u);
