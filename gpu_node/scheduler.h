@@ -175,6 +175,8 @@ class Scheduler {
     // it succeeds the model's requests are refused.
     absl::Status load_error;
     int load_failures = 0;  // since one succeeded
+    // To bring back in what went out for the load that is under way.
+    absl::Duration eviction_time;
     absl::Time load_again = absl::InfinitePast();
     absl::Status told;  // ModelReady() when the listener was last called
 
@@ -302,7 +304,7 @@ class Scheduler {
   absl::Status CheckAdmission(Model& model, size_t index, int64_t rows,
                               absl::Time deadline, absl::Time now, bool* probe)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // When to try again what has failed `failures` times in a row.
+  // In how long to try again what has failed `failures` times in a row.
   absl::Duration BackOff(int failures) const;
   absl::Status ReadyLocked(const Model& model) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

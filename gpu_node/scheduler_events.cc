@@ -8,6 +8,13 @@
 #include "gpu_node/scheduler.h"
 
 namespace refract::gpu_node {
+namespace {
+
+// A load that fails may have sent others out for nothing: it is tried again no
+// sooner than after so many times what that cost them.
+constexpr int64_t kFailedLoadShare = 20;
+
+}  // namespace
 
 void Scheduler::Perform(Actions& actions) {
   actions.dropped.clear();
@@ -295,7 +302,11 @@ void Scheduler::OnLoaded(size_t index, absl::Time began,
           device_->traits().name, ", which needs ", model.config.weight_bytes,
           " bytes of ", residents_.free(),
           " that should be free: ", status.ToString()));
-      const absl::Duration backoff = BackOff(++model.load_failures);
+      absl::Duration backoff = BackOff(++model.load_failures);
+      if (model.eviction_time > absl::ZeroDuration()) {
+        backoff =
+            std::max(backoff, kFailedLoadShare * (took + model.eviction_time));
+      }
       LOG(ERROR) << why.message() << "; it is tried again in "
                  << absl::FormatDuration(backoff);
       model.load_error = why;

@@ -499,9 +499,11 @@ void Scheduler::PlanLoad(size_t index, absl::Time now, Actions& actions) {
     }
     return;
   }
+  model.eviction_time = absl::ZeroDuration();
   for (const size_t out : *evicted) {
     residents_.Evict(out);
     ++models_[out].stats.evictions;
+    model.eviction_time += LoadTime(models_[out]);
   }
   residents_.BeginLoad(index);
   model.ran_since_load = false;

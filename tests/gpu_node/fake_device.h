@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -50,6 +51,8 @@ class FakeDevice : public Device {
   void FailExecutions(int count) { failing_executions_ = count; }
   void FailStarts(int count) { failing_starts_ = count; }
   void FailLoads(int count) { failing_loads_ = count; }
+  // All of this model, until another is named.
+  void FailLoadsOf(std::optional<size_t> model) { unloadable_ = model; }
 
   absl::Time next_event() const {
     return events_.empty() ? absl::InfiniteFuture() : events_.begin()->first;
@@ -141,7 +144,8 @@ class FakeDevice : public Device {
     size_t bytes = options_.weight_bytes[model];
     for (const size_t in : resident_) bytes += options_.weight_bytes[in];
     if (bytes > options_.traits.weight_memory) Violation("out of memory");
-    const bool fails = failing_loads_ > 0 && failing_loads_-- > 0;
+    const bool fails =
+        model == unloadable_ || (failing_loads_ > 0 && failing_loads_-- > 0);
     loads_.push_back(model);
     After(absl::Seconds(static_cast<double>(options_.weight_bytes[model]) /
                         options_.traits.load_bytes_per_s),
@@ -185,6 +189,7 @@ class FakeDevice : public Device {
   int failing_executions_ = 0;
   int failing_starts_ = 0;
   int failing_loads_ = 0;
+  std::optional<size_t> unloadable_;
 };
 
 }  // namespace refract::gpu_node

@@ -172,6 +172,39 @@ TEST(SchedulerFaultsTest, AFailedLoadIsTriedAgainBesideABusyModel) {
   EXPECT_THAT(sim.device().violations(), IsEmpty());
 }
 
+TEST(SchedulerFaultsTest, ALoadThatAlwaysFailsCostsABusyModelLittle) {
+  // Room for one of two; a copy takes 1.5 s.
+  FakeDevice::Options options = Fixed(Ms(10));
+  options.traits.weight_memory = 150;
+  options.weight_bytes = {100, 100};
+  options.traits.load_bytes_per_s = 100 / 1.5;
+  std::vector<ScheduledModel> models = {Model("busy", Ms(10)),
+                                        Model("broken", Ms(10))};
+  for (ScheduledModel& model : models) model.weight_bytes = 100;
+  Simulation sim(options, models);
+  sim.device().FailLoadsOf(1);
+  constexpr int kSeconds = 300;
+  for (int i = 0; i < kSeconds * 100; ++i) {
+    sim.Submit({.model = 0});
+    if (i % 100 == 0) sim.Submit({.model = 1});
+    sim.RunUntil(Ms(10) * (i + 1));
+  }
+  // It goes out for the one that fails, and comes in again: 3 s, a twentieth
+  // of the time.
+  EXPECT_GE(sim.scheduler().stats(0).evictions, 2);
+  EXPECT_LE(sim.scheduler().stats(0).evictions, kSeconds / 60 + 1);
+  EXPECT_GE(sim.scheduler().stats(0).succeeded, kSeconds * 90);
+  EXPECT_FALSE(sim.scheduler().ModelReady(1).ok());
+  // Once it can be loaded it is, beside the busy one.
+  sim.device().FailLoadsOf(std::nullopt);
+  for (int i = kSeconds * 100; i < (kSeconds + 70) * 100; ++i) {
+    sim.Submit({.model = 0});
+    sim.RunUntil(Ms(10) * (i + 1));
+  }
+  EXPECT_EQ(sim.scheduler().ModelReady(1), absl::OkStatus());
+  EXPECT_THAT(sim.device().violations(), IsEmpty());
+}
+
 TEST(SchedulerFaultsTest,
      BusyModelsThatTakeTurnsSpendHalfOfTheTimeOnCopiesAtMost) {
   for (const double copy_ms : {200.0, 1500.0}) {
