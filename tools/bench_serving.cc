@@ -268,12 +268,6 @@ absl::Status ServingBench::FindMax() {
 
 absl::Status ServingBench::WriteRecords() {
   const std::filesystem::path folder(options_.record);
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--record ", options_.record, ": ", error.message()));
-  }
   using NamedViews = std::vector<std::pair<std::string, base::TensorView>>;
   for (size_t i = 0; i < recorded_.size(); ++i) {
     absl::StatusOr<loadgen::RecordedResponse> response = target_->Recorded(i);
@@ -325,7 +319,15 @@ absl::Status ServingBench::Run() {
   REFRACT_RETURN_IF_ERROR(CheckOptions(options_));
   REFRACT_RETURN_IF_ERROR(Connect());
   REFRACT_RETURN_IF_ERROR(Probe());
-  if (!options_.record.empty()) target_->Record(options_.record_count);
+  if (!options_.record.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(options_.record, error);
+    if (error) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--record ", options_.record, ": ", error.message()));
+    }
+    target_->Record(options_.record_count);
+  }
   if (options_.find_max) {
     REFRACT_RETURN_IF_ERROR(FindMax());
   } else {

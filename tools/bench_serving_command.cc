@@ -3,6 +3,7 @@
 #include "CLI/CLI.hpp"
 #include "tools/bench_serving.h"
 #include "tools/command.h"
+#include "tools/files.h"
 
 namespace refract::tools {
 namespace {
@@ -94,7 +95,8 @@ void AddBenchCommand(CLI::App& app, Context& context) {
   command
       ->add_option("--json", options->json,
                    "also write the report to this file as JSON")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(CheckOutputFile);
   command->callback([&context, options] {
     context.action = [&context, options] {
       return RunServing(*options, context.out);

@@ -84,10 +84,6 @@ absl::Status NothingMeasured(const transport_bench::Report& report) {
 absl::Status RunTransport(const TransportOptions& options, std::ostream& out) {
   REFRACT_ASSIGN_OR_RETURN(const transport_bench::Config config,
                            ParseOptions(options));
-  // Now, not after minutes of measuring.
-  for (const std::string& file : {options.json, options.csv}) {
-    if (!file.empty()) REFRACT_RETURN_IF_ERROR(WriteText(file, ""));
-  }
   absl::StatusOr<transport_bench::Report> report = [&] {
     const QuietLog quiet;
     Progress progress;

@@ -3,6 +3,7 @@
 #include "CLI/CLI.hpp"
 #include "tools/bench_transport.h"
 #include "tools/command.h"
+#include "tools/files.h"
 
 namespace refract::tools {
 namespace {
@@ -66,11 +67,13 @@ void AddBenchTransportCommand(CLI::App& bench, Context& context) {
   command
       ->add_option("--json", options->json,
                    "also write every round to this file as JSON")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(CheckOutputFile);
   command
       ->add_option("--csv", options->csv,
                    "also write one line per row to this file, for plots")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(CheckOutputFile);
   command->callback([&context, options] {
     context.action = [&context, options] {
       return RunTransport(*options, context.out);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "tools/command.h"
+#include "tools/files.h"
 #include "tools/verify/calibrate.h"
 #include "tools/verify/interrupt.h"
 #include "tools/verify/options.h"
@@ -52,6 +53,7 @@ void AddCalibrateCommand(CLI::App& app, Context& context) {
       ->add_option("--output", options->output,
                    "file to write, for refract partition --calibration")
       ->type_name("FILE")
+      ->check(CheckOutputFile)
       ->required();
   command
       ->add_option("--rounds", options->calibrate.rounds,

@@ -88,7 +88,8 @@ void AddDoctorCommand(CLI::App& app, Context& context) {
   command
       ->add_option("--json", options->json,
                    "also write the findings to this file as JSON")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(CheckOutputFile);
   command->callback([&context, options] {
     context.action = [&context, options] {
       return Doctor(*options, context.out);

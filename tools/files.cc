@@ -2,7 +2,9 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -92,6 +94,19 @@ std::vector<base::TensorView> ViewsOf(absl::Span<const base::Tensor> tensors) {
   std::vector<base::TensorView> views;
   for (const base::Tensor& tensor : tensors) views.push_back(tensor.view());
   return views;
+}
+
+std::string CheckOutputFile(const std::string& path) {
+  if (path.empty()) return "";
+  std::error_code error;
+  const bool existed = std::filesystem::exists(path, error);
+  errno = 0;
+  const bool opened = std::ofstream(path, std::ios::app).is_open();
+  const int why = errno;
+  if (opened && !existed) std::filesystem::remove(path, error);
+  return opened
+             ? ""
+             : absl::StrCat(path, " cannot be written: ", std::strerror(why));
 }
 
 absl::Status WriteText(absl::string_view path, absl::string_view text) {

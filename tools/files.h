@@ -27,6 +27,11 @@ absl::Status WriteOutputs(absl::string_view path, const models::Graph& graph,
 // Views of `tensors`, which must outlive them.
 std::vector<base::TensorView> ViewsOf(absl::Span<const base::Tensor> tensors);
 
+// "" if WriteText() could write `path` now, else why not. For options of the
+// command line: a path that is wrong is found before minutes of work. Leaves
+// what is there as it is.
+std::string CheckOutputFile(const std::string& path);
+
 // Replaces the file `path` by `text`. InvalidArgument names `path`.
 absl::Status WriteText(absl::string_view path, absl::string_view text);
 

@@ -67,7 +67,8 @@ void AddInspectCommand(CLI::App& app, Context& context) {
   command
       ->add_option("--json", options->json,
                    "also write the facts to this file as JSON")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(CheckOutputFile);
   AddSizeOption(*command, options->sizes);
   AddOpLibraryOption(*command, options->op_libraries);
   command->add_flag("--verbose", options->verbose,

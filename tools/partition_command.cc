@@ -325,12 +325,14 @@ void AddPartitionCommand(CLI::App& app, Context& context) {
       ->add_option("--json", options->json,
                    "also write the model's facts, the plan and, with optimal, "
                    "all costs to this file as JSON")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(CheckOutputFile);
   command
       ->add_option("--report", options->report,
                    "also write the optimum, what it was compared with and the "
                    "graph of each to this file, as one HTML page")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(CheckOutputFile);
   command
       ->add_option("--forced-cuts", options->forced_cuts,
                    "for --json and --report: the best plans that send a tensor "

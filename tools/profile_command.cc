@@ -193,8 +193,6 @@ absl::Status MeasureMachine(const ProfileOptions& options, Context& context) {
         absl::StrCat("--table-mib ", options.table_mib, ": must be from 1 to ",
                      kMaxTableMib));
   }
-  // Before time is spent on it.
-  REFRACT_RETURN_IF_ERROR(WriteText(options.hardware, ""));
   std::error_code error;
   ProbeOptions probe;
   probe.name = std::filesystem::path(options.hardware).stem().string();
@@ -260,16 +258,19 @@ void AddProfileCommand(CLI::App& app, Context& context) {
       ->add_option("--output", options->output,
                    "file for the profile; default: profile.textproto beside "
                    "the version, where refract partition finds it")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(CheckOutputFile);
   command
       ->add_option("--json", options->json,
                    "also write all figures to this file as JSON")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(CheckOutputFile);
   command
       ->add_option("--hardware", options->hardware,
                    "instead of a model, measure this machine for --cn and --hn "
                    "of refract partition, and describe it in this file")
-      ->type_name("OUT.textproto");
+      ->type_name("OUT.textproto")
+      ->check(CheckOutputFile);
   command
       ->add_option("--table-mib", options->table_mib,
                    "for --hardware: size of the table that rows are looked up "

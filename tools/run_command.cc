@@ -277,6 +277,7 @@ void AddRunCommand(CLI::App& app, Context& context) {
   command
       ->add_option("--outputs", options->outputs, "file to write the scores to")
       ->type_name("Y.safetensors")
+      ->check(CheckOutputFile)
       ->default_str("")
       ->allow_extra_args(false)
       ->required();

@@ -40,6 +40,7 @@
 #include "runtime/batch_padding.h"
 #include "runtime/program.h"
 #include "tools/bench_json.h"
+#include "tools/files.h"
 
 namespace refract::bench {
 namespace {
@@ -348,7 +349,8 @@ int Main(int argc, char** argv) {
     command->add_option("--rounds", rounds, "repetitions, at least 5")
         ->check(CLI::Range(5, 10000))
         ->capture_default_str();
-    command->add_option("--json", file, "write the result there");
+    command->add_option("--json", file, "write the result there")
+        ->check(tools::CheckOutputFile);
   }
   try {
     app.parse(argc, argv);

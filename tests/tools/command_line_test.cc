@@ -42,6 +42,45 @@ TEST_F(CommandLineTest, BadUsageIsOneLineThatNamesTheCulprit) {
               HasSubstr("absent"));
 }
 
+// Nothing that these name exists: the file is looked at first.
+TEST_F(CommandLineTest, AFileThatCannotBeWrittenIsFoundBeforeTheWork) {
+  const std::string bad = folder_ / "no/such/folder/x";
+  const std::vector<std::vector<std::string>> commands = {
+      {"bench", "serving", "--target", "x:1", "--model", "m", "--qps", "1",
+       "--wait", "0.1", "--json"},
+      {"bench", "transport", "--json"},
+      {"bench", "transport", "--csv"},
+      {"calibrate", "--output"},
+      {"doctor", "--json"},
+      {"inspect", "a/b", "--json"},
+      {"partition", "a/b", "--json"},
+      {"partition", "a/b", "--report"},
+      {"profile", "a/b", "--json"},
+      {"profile", "a/b", "--output"},
+      {"profile", "--hardware"},
+      {"run", "a/b", "--inputs", "x.safetensors", "--outputs"}};
+  for (std::vector<std::string> command : commands) {
+    const std::string name = command[0] + " " + command.back();
+    command.push_back(bad);
+    const std::string error = Refused(command);
+    EXPECT_THAT(error, HasSubstr(bad + " cannot be written")) << name;
+    EXPECT_THAT(error, HasSubstr("No such file or directory")) << name;
+  }
+}
+
+TEST_F(CommandLineTest, AFileIsLeftAsItIsWhenTheWorkFails) {
+  const std::string old = folder_ / "old.json";
+  std::ofstream(old) << "old";
+  const std::string fresh = folder_ / "new.json";
+  for (const std::string& file : {old, fresh}) {
+    EXPECT_THAT(Refused({"inspect", folder_ / "absent", "--json", file}),
+                HasSubstr("absent"));
+  }
+  std::ifstream file(old);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), "old");
+  EXPECT_FALSE(std::filesystem::exists(fresh));
+}
+
 TEST_F(CommandLineTest, InspectTellsTheFactsThatTheShapesImply) {
   const std::string model = AddModel();
   const Ran ran = Refract({"inspect", model, "--json", folder_ / "facts.json"});

@@ -212,11 +212,12 @@ absl::Status GrpcTargetImpl::ReadMetadata(ServedModel& model) {
       control_->ModelMetadata(&context, request, &response), "ModelMetadata"));
   for (const auto& tensor : response.inputs()) {
     // An unknown type is refused by PlanRequests(), with the input's name.
+    const auto dtype = base::DTypeFromKServeName(tensor.datatype());
     model.inputs.push_back(
         {.name = tensor.name(),
-         .dtype = base::DTypeFromKServeName(tensor.datatype())
-                      .value_or(base::DType::kUnknown),
-         .dims = DimsOf(tensor.shape())});
+         .dtype = dtype.value_or(base::DType::kUnknown),
+         .dims = DimsOf(tensor.shape()),
+         .unknown_type = dtype.has_value() ? "" : tensor.datatype()});
   }
   return absl::OkStatus();
 }

@@ -1,21 +1,32 @@
 #include "tools/loadgen/request_maker.h"
 
+#include <algorithm>
 #include <numeric>
 #include <string>
+#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "glog/logging.h"
+#include "runtime/cpu/half.h"
 
 namespace refract::loadgen {
 namespace {
 
-// Calls store(i, value) in the tensor's own integer or floating type.
+using runtime::cpu::BFloat16;
+using runtime::cpu::Float16;
+
+// Writes value_at(i), in the tensor's own integer or floating type.
 template <typename F>
 void FillWith(base::Tensor& tensor, F value_at) {
   auto fill = [&](auto span) {
     using T = typename decltype(span)::value_type;
     for (size_t i = 0; i < span.size(); ++i) {
-      span[i] = static_cast<T>(value_at(i));
+      if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) {
+        FromFloat(static_cast<float>(value_at(i)), span[i]);
+      } else {
+        span[i] = static_cast<T>(value_at(i));
+      }
     }
   };
   switch (tensor.dtype()) {
@@ -23,13 +34,25 @@ void FillWith(base::Tensor& tensor, F value_at) {
       return fill(tensor.as<float>());
     case base::DType::kFloat64:
       return fill(tensor.as<double>());
+    case base::DType::kFloat16:
+      return fill(tensor.as<Float16>());
+    case base::DType::kBFloat16:
+      return fill(tensor.as<BFloat16>());
+    case base::DType::kInt8:
+      return fill(tensor.as<int8_t>());
+    case base::DType::kInt16:
+      return fill(tensor.as<int16_t>());
     case base::DType::kInt32:
       return fill(tensor.as<int32_t>());
     case base::DType::kInt64:
       return fill(tensor.as<int64_t>());
-    default:  // kBool: PlanRequests() lets nothing else through
+    case base::DType::kBool:
+    case base::DType::kUInt8:
       return fill(tensor.as<uint8_t>());
+    case base::DType::kUnknown:
+      break;
   }
+  LOG(FATAL) << "of no type";  // PlanRequests() refuses those
 }
 
 size_t CriteoColumns(const InputPlan& input) {
@@ -188,6 +211,7 @@ void RequestMaker::FillRandom(const InputPlan& input, base::Tensor& tensor) {
       uint64_t bound = 2;
       if (tensor.dtype() != base::DType::kBool) {
         bound = IsUnknownMatrix(input) ? 1 : options_.length + 1;
+        bound = std::min<uint64_t>(bound, LargestOf(tensor.dtype()) + 1);
       }
       FillWith(tensor, [&](size_t) { return random_.Below(bound); });
       return;

@@ -1,6 +1,7 @@
 #include "tools/loadgen/served_model.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <utility>
 
@@ -116,21 +117,18 @@ std::vector<models::SymExpr> GuessSizes(const InputPlan& plan) {
 
 absl::StatusOr<InputKind> KindOf(const ServedModel& model,
                                  const ServedInput& input, const Rows& rows) {
-  switch (input.dtype) {
-    case base::DType::kFloat32:
-    case base::DType::kFloat64:
-      return InputKind::kDense;
-    case base::DType::kInt64:
-    case base::DType::kInt32:
-      break;
-    case base::DType::kBool:
-      return InputKind::kCounts;
-    default:
-      return Unfit(input, absl::StrCat("no values are generated for ",
-                                       base::KServeName(input.dtype)));
+  if (input.dtype == base::DType::kUnknown) {
+    return Unfit(input, absl::StrCat("no values are generated for type '",
+                                     input.unknown_type, "'"));
   }
+  if (base::IsFloatingPoint(input.dtype)) return InputKind::kDense;
+  if (input.dtype == base::DType::kBool) return InputKind::kCounts;
   if (FindParameter(model, "offsets.", input.name) != nullptr ||
       FindParameter(model, "bags.", input.name) != nullptr) {
+    if (base::SizeOf(input.dtype) < sizeof(int32_t)) {
+      return Unfit(input, absl::StrCat("offsets of bags do not fit into ",
+                                       base::KServeName(input.dtype)));
+    }
     return InputKind::kOffsets;
   }
   if (FindParameter(model, "ids.", input.name) != nullptr ||
@@ -190,11 +188,18 @@ absl::Status SetRows(const ServedModel& model, const Rows& rows,
                                 " columns, its shape is ",
                                 base::DimsToString(plan.input.dims)));
     }
-    return absl::OkStatus();
+  } else {
+    REFRACT_ASSIGN_OR_RETURN(
+        plan.rows,
+        RowsFrom(*FindParameter(model, "ids.", plan.input.name), plan.input));
   }
-  REFRACT_ASSIGN_OR_RETURN(
-      plan.rows,
-      RowsFrom(*FindParameter(model, "ids.", plan.input.name), plan.input));
+  // Ids that the type can hold.
+  const uint64_t most = LargestOf(plan.input.dtype);
+  for (int64_t& rows_of : plan.rows) {
+    if (static_cast<uint64_t>(rows_of) > most) {
+      rows_of = static_cast<int64_t>(most) + 1;
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -214,6 +219,21 @@ absl::Status SetSizes(const ServedModel& model, InputPlan& plan) {
 }
 
 }  // namespace
+
+uint64_t LargestOf(base::DType dtype) {
+  switch (dtype) {
+    case base::DType::kInt8:
+      return INT8_MAX;
+    case base::DType::kUInt8:
+      return UINT8_MAX;
+    case base::DType::kInt16:
+      return INT16_MAX;
+    case base::DType::kInt32:
+      return INT32_MAX;
+    default:
+      return INT64_MAX;
+  }
+}
 
 absl::StatusOr<RequestPlan> PlanRequests(const ServedModel& model,
                                          const Rows& rows) {

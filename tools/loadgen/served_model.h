@@ -20,6 +20,8 @@ struct ServedInput {
   std::string name;
   base::DType dtype = base::DType::kUnknown;
   base::Dims dims;  // -1: any size
+  // What the server calls the type, where that is none of ours.
+  std::string unknown_type = {};
 };
 
 struct ServedModel {
@@ -30,6 +32,9 @@ struct ServedModel {
   // matter here. Empty for a server that has none.
   std::map<std::string, std::string> parameters;
 };
+
+// The largest value of an integer type; of others more than is ever wanted.
+uint64_t LargestOf(base::DType dtype);
 
 enum class InputKind : uint8_t {
   kDense,    // floating point features
@@ -68,9 +73,9 @@ struct RequestPlan {
 // the table or of each column}. A server that says nothing of shapes gets -1
 // taken for the number of items where it comes first in a shape.
 //
-// InvalidArgument names the input that cannot be filled: of a dtype that is not
-// generated, ids of unknown rows, offsets of unknown bags, or one that `rows`
-// names and the model has not.
+// InvalidArgument names the input that cannot be filled: of a type that no
+// model has (strings), ids of unknown rows, offsets of unknown bags, or one
+// that `rows` names and the model has not.
 absl::StatusOr<RequestPlan> PlanRequests(
     const ServedModel& model,
     const absl::flat_hash_map<std::string, std::vector<int64_t>>& rows);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/cpu/half.h"
 
 namespace refract::loadgen {
 namespace {
@@ -73,6 +74,84 @@ TEST(RequestMakerTest, OneIdPerBagByDefault) {
   EXPECT_THAT(Ints(tensors[4]), ElementsAre(0, 1, 2, 3, 4));
   EXPECT_THAT(Ints(tensors[2]),
               Each(testing::AllOf(testing::Ge(0), testing::Lt(3))));
+}
+
+// Element i as a number, by its type.
+double ValueOf(const base::Tensor& tensor, size_t i) {
+  using runtime::cpu::BFloat16;
+  using runtime::cpu::Float16;
+  const base::TensorView view = tensor.view();
+  switch (tensor.dtype()) {
+    case base::DType::kBool:
+    case base::DType::kUInt8:
+      return view.as<uint8_t>()[i];
+    case base::DType::kInt8:
+      return view.as<int8_t>()[i];
+    case base::DType::kInt16:
+      return view.as<int16_t>()[i];
+    case base::DType::kInt32:
+      return view.as<int32_t>()[i];
+    case base::DType::kInt64:
+      return static_cast<double>(view.as<int64_t>()[i]);
+    case base::DType::kFloat16:
+      return ToFloat(view.as<Float16>()[i]);
+    case base::DType::kBFloat16:
+      return ToFloat(view.as<BFloat16>()[i]);
+    case base::DType::kFloat32:
+      return view.as<float>()[i];
+    case base::DType::kFloat64:
+      return view.as<double>()[i];
+    case base::DType::kUnknown:
+      break;
+  }
+  ADD_FAILURE();
+  return 0;
+}
+
+TEST(RequestMakerTest, EveryTypeThatAModelCanHaveIsMade) {
+  for (int code = 1; code < base::kNumDTypes; ++code) {
+    const auto dtype = static_cast<base::DType>(code);
+    SCOPED_TRACE(std::string(base::KServeName(dtype)));
+    const auto plain = Made(
+        MakerFor(
+            {.name = "m", .inputs = {{"x", dtype, {-1}}}, .parameters = {}},
+            "fixed:1", {.length = 1000}),
+        400);
+    ASSERT_EQ(plain.size(), 1u);
+    ASSERT_EQ(plain[0].dtype(), dtype);
+    double sum = 0, squares = 0, least = 0, most = 0;
+    for (size_t i = 0; i < 400; ++i) {
+      const double value = ValueOf(plain[0], i);
+      sum += value;
+      squares += value * value;
+      least = std::min(least, value);
+      most = std::max(most, value);
+    }
+    if (base::IsFloatingPoint(dtype)) {
+      // Standard normal, five standard deviations of the mean and more.
+      EXPECT_NEAR(sum / 400, 0, 0.25);
+      EXPECT_NEAR(squares / 400, 1, 0.4);
+      continue;
+    }
+    const double largest =
+        dtype == base::DType::kBool
+            ? 1
+            : std::min<double>(1000, static_cast<double>(LargestOf(dtype)));
+    EXPECT_EQ(least, 0);
+    EXPECT_LE(most, largest);
+    EXPECT_GE(most, 0.9 * largest);
+    if (dtype == base::DType::kBool) continue;
+    const auto ids =
+        Made(MakerFor({.name = "m",
+                       .inputs = {{"x", dtype, {-1}}},
+                       .parameters = {{"ids.x", "table=t rows=60000"}}}),
+             400);
+    ASSERT_EQ(ids.size(), 1u);
+    for (size_t i = 0; i < 400; ++i) {
+      ASSERT_GE(ValueOf(ids[0], i), 0);
+      ASSERT_LT(ValueOf(ids[0], i), 60000);
+    }
+  }
 }
 
 TEST(RequestMakerTest, ListedBagSizesGoToTheirInputs) {
@@ -322,10 +401,16 @@ TEST(PlanRequestsTest, NamesTheInputThatCannotBeFilled) {
     change(model);
     cases.push_back({what, model, rows, named});
   };
-  add("half precision", "input dense",
-      [](ServedModel& m) { m.inputs[0].dtype = base::DType::kFloat16; });
-  add("unknown dtype", "input ids_0",
-      [](ServedModel& m) { m.inputs[1].dtype = base::DType::kUnknown; });
+  add("unknown dtype", "input ids_0", [](ServedModel& m) {
+    m.inputs[1].dtype = base::DType::kUnknown;
+    m.inputs[1].unknown_type = "BYTES";
+  });
+  add("unknown dtype", "'BYTES'", [](ServedModel& m) {
+    m.inputs[1].dtype = base::DType::kUnknown;
+    m.inputs[1].unknown_type = "BYTES";
+  });
+  add("small offsets", "input offsets_1",
+      [](ServedModel& m) { m.inputs[4].dtype = base::DType::kInt16; });
   add("no rows", "input ids_0",
       [](ServedModel& m) { m.parameters["ids.ids_0"] = "table=t0"; });
   add("column outside", "input ids_0", [](ServedModel& m) {
