@@ -67,7 +67,8 @@ class InteractionMatcher {
   // `last` selects columns of flattened products.
   void Match(int last, std::vector<bool>& dropped) {
     const Step& select = plan_.steps[last];
-    if (select.op != "aten.index_select.default" || select.nodes.size() != 1 ||
+    // Several nodes where the model asks for the same more than once.
+    if (select.op != "aten.index_select.default" || select.fused ||
         select.outputs[0] == kNoLocal) {
       return;
     }
@@ -154,22 +155,39 @@ void FuseInteractions(const Graph& graph, Plan& plan) {
 void FuseTransposes(const Graph& graph, Plan& plan) {
   const Uses uses(plan);
   std::vector<bool> dropped(plan.steps.size(), false);
-  for (size_t i = 0; i < plan.steps.size(); ++i) {
-    Step& step = plan.steps[i];
+  // The product that reads `turned` on its right side, and nowhere else.
+  const auto product_of = [&](int reader, int turned) -> MatMulOp* {
+    Step& step = plan.steps[reader];
     auto* const matmul =
         step.fused ? std::get_if<MatMulOp>(&*step.fused) : nullptr;
-    if (matmul == nullptr || matmul->b_transposed) continue;
-    const int turned = step.operands[matmul->b];
-    const int turn = uses.producer(turned);
-    if (turn < 0 || uses.OnlyReader(turned) != static_cast<int>(i) ||
-        turned == step.operands[matmul->a] ||
-        !SwapsLastTwo(graph, plan, plan.steps[turn])) {
+    const bool fits =
+        matmul != nullptr && !matmul->b_transposed &&
+        step.operands[matmul->b] == turned &&
+        step.operands[matmul->a] != turned &&
+        (matmul->bias == kNoOperand || step.operands[matmul->bias] != turned);
+    return fits ? matmul : nullptr;
+  };
+  for (size_t i = 0; i < plan.steps.size(); ++i) {
+    const Step& turn = plan.steps[i];
+    if (!SwapsLastTwo(graph, plan, turn) || turn.outputs[0] == kNoLocal) {
       continue;
     }
-    matmul->b_transposed = true;
-    step.operands[matmul->b] = plan.steps[turn].operands[0];
-    TakeNodes(plan.steps[turn], step);
-    dropped[turn] = true;
+    const int turned = turn.outputs[0];
+    const std::vector<int>& readers = uses.readers(turned);
+    if (uses.is_output(turned) || readers.empty() ||
+        !std::all_of(readers.begin(), readers.end(), [&](int reader) {
+          return product_of(reader, turned) != nullptr;
+        })) {
+      continue;
+    }
+    // Where several read it, the last one stands for its nodes.
+    for (const int reader : readers) {
+      MatMulOp* const matmul = product_of(reader, turned);
+      matmul->b_transposed = true;
+      plan.steps[reader].operands[matmul->b] = turn.operands[0];
+    }
+    TakeNodes(turn, plan.steps[readers.back()]);
+    dropped[i] = true;
   }
   DropSteps(dropped, plan);
 }

@@ -37,7 +37,7 @@ class PairMatcher {
   };
 
   std::optional<Choice> ChoiceOf(const Step& step) const {
-    if (step.nodes.size() != 1 || step.outputs[0] == kNoLocal) {
+    if (step.fused || step.outputs[0] == kNoLocal) {
       return std::nullopt;
     }
     const NodeArgs args(graph_.nodes[step.nodes[0]]);

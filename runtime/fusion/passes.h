@@ -32,7 +32,8 @@ void FuseSums(const models::Graph& graph, Plan& plan);
 // constant places, as one step that never makes the stack or the unwanted
 // products.
 void FuseInteractions(const models::Graph& graph, Plan& plan);
-// bmm or matmul of a transposed right side: read as it lies.
+// bmm or matmul of a transposed right side, which products alone read: read as
+// it lies.
 void FuseTransposes(const models::Graph& graph, Plan& plan);
 // matmul → relu that alone reads it.
 void FuseActivations(Plan& plan);

@@ -52,9 +52,9 @@ base::Tensor RandomTensor(std::initializer_list<int64_t> dims,
 }
 
 // Bags of `tables` tables, their pairwise products with a dense vector, and a
-// layer over them.
+// layer over them. `copies`: how often the model writes the products.
 struct Dlrm {
-  Dlrm(int tables, int64_t width, bool permute) {
+  Dlrm(int tables, int64_t width, bool permute, int copies = 1) {
     std::mt19937 random(Seed());
     const SymExpr b = Sym("b");
     const GraphBuilder::Result rows = {DType::kFloat32, {b, width}};
@@ -77,6 +77,39 @@ struct Dlrm {
                        {Ref("weight", table), Ref("indices", ids)}, rows));
     }
     const int64_t count = tables + 1;
+    std::vector<int64_t> places;
+    for (int64_t i = 1; i < count; ++i) {
+      for (int64_t j = 0; j < i; ++j) places.push_back(i * count + j);
+    }
+    const auto pairs = static_cast<int64_t>(places.size());
+    const auto index = builder.Weight<int64_t>("places", {pairs}, places);
+    std::vector<ValueId> pieces = {features[0]};
+    for (int i = 0; i < copies; ++i) {
+      pieces.push_back(Products(features, width, permute, index, pairs));
+    }
+    const int64_t columns = width + copies * pairs;
+    const auto joined = builder.Node("aten.cat.default",
+                                     {List("tensors", pieces), Int("dim", 1)},
+                                     {DType::kFloat32, {b, columns}});
+    const auto weight = builder.Weight<float>(
+        "w", {20, columns},
+        testing::RandomFloats(20 * static_cast<size_t>(columns), random));
+    const auto bias =
+        builder.Weight<float>("bias", {20}, testing::RandomFloats(20, random));
+    const GraphBuilder::Result layer = {DType::kFloat32, {b, 20}};
+    const auto linear = builder.Node(
+        "aten.linear.default",
+        {Ref("input", joined), Ref("weight", weight), Ref("bias", bias)},
+        layer);
+    builder.Output(
+        builder.Node("aten.relu.default", {Ref("self", linear)}, layer));
+    builder.graph().batch_symbol = "b";
+  }
+
+  ValueId Products(const std::vector<ValueId>& features, int64_t width,
+                   bool permute, ValueId index, int64_t pairs) {
+    const SymExpr b = Sym("b");
+    const auto count = static_cast<int64_t>(features.size());
     const auto stacked = builder.Node(
         "aten.stack.default", {List("tensors", features), Int("dim", 1)},
         {DType::kFloat32, {b, count, width}});
@@ -96,33 +129,9 @@ struct Dlrm {
     const auto flat = builder.Node("aten.flatten.using_ints",
                                    {Ref("self", products), Int("start_dim", 1)},
                                    {DType::kFloat32, {b, count * count}});
-    std::vector<int64_t> places;
-    for (int64_t i = 1; i < count; ++i) {
-      for (int64_t j = 0; j < i; ++j) places.push_back(i * count + j);
-    }
-    const auto pairs = static_cast<int64_t>(places.size());
-    const auto index = builder.Weight<int64_t>("places", {pairs}, places);
-    const auto chosen =
-        builder.Node("aten.index_select.default",
-                     {Ref("self", flat), Int("dim", 1), Ref("index", index)},
-                     {DType::kFloat32, {b, pairs}});
-    const auto joined =
-        builder.Node("aten.cat.default",
-                     {List("tensors", {features[0], chosen}), Int("dim", 1)},
-                     {DType::kFloat32, {b, width + pairs}});
-    const auto weight = builder.Weight<float>(
-        "w", {20, width + pairs},
-        testing::RandomFloats(20 * static_cast<size_t>(width + pairs), random));
-    const auto bias =
-        builder.Weight<float>("bias", {20}, testing::RandomFloats(20, random));
-    const GraphBuilder::Result layer = {DType::kFloat32, {b, 20}};
-    const auto linear = builder.Node(
-        "aten.linear.default",
-        {Ref("input", joined), Ref("weight", weight), Ref("bias", bias)},
-        layer);
-    builder.Output(
-        builder.Node("aten.relu.default", {Ref("self", linear)}, layer));
-    builder.graph().batch_symbol = "b";
+    return builder.Node("aten.index_select.default",
+                        {Ref("self", flat), Int("dim", 1), Ref("index", index)},
+                        {DType::kFloat32, {b, pairs}});
   }
 
   static constexpr int64_t kBatch = 9;
@@ -137,6 +146,38 @@ TEST(FuseTest, DlrmIsThreeSteps) {
         testing::KernelsOf(dlrm.builder),
         ElementsAre("look_ups/3", "interaction", "columns/2+linear+bias+relu"));
     ExpectRight(dlrm.builder, dlrm.inputs, 1e-5f);
+  }
+}
+
+TEST(FuseTest, ATransposeMayBeReadBySeveralProducts) {
+  std::mt19937 random(Seed());
+  for (const bool is_output : {false, true}) {
+    GraphBuilder builder;
+    const SymExpr b = Sym("b");
+    const auto keys = builder.Input("keys", DType::kFloat32, {b, 7, 20});
+    std::vector<base::Tensor> inputs;
+    inputs.push_back(RandomTensor({3, 7, 20}, random));
+    for (const int64_t rows : {2, 5}) {
+      const auto queries = builder.Input(absl::StrCat("queries", rows),
+                                         DType::kFloat32, {b, rows, 20});
+      inputs.push_back(RandomTensor({3, rows, 20}, random));
+      const auto turned =
+          builder.Node("aten.transpose.int",
+                       {Ref("self", keys), Int("dim0", 1), Int("dim1", 2)},
+                       {DType::kFloat32, {b, 20, 7}});
+      builder.Output(builder.Node("aten.bmm.default",
+                                  {Ref("self", queries), Ref("mat2", turned)},
+                                  {DType::kFloat32, {b, rows, 7}}));
+      if (is_output) builder.Output(turned);
+    }
+    builder.graph().batch_symbol = "b";
+    if (is_output) {
+      EXPECT_THAT(testing::KernelsOf(builder),
+                  ElementsAre("permute", "bmm", "bmm"));
+    } else {
+      EXPECT_THAT(testing::KernelsOf(builder), ElementsAre("bmm", "bmm"));
+    }
+    ExpectRight(builder, inputs, 1e-5f);
   }
 }
 
@@ -344,7 +385,9 @@ TEST(FuseTest, ChainsThatAreReadElsewhereAreStored) {
 enum class Pieces { kFlatCat, kStackedCat, kWhole };
 
 struct Pairs {
-  Pairs(Pieces pieces, bool upper, bool flatten, unsigned seed) {
+  // `copies`: how often the model writes them.
+  Pairs(Pieces pieces, bool upper, bool flatten, unsigned seed,
+        int copies = 1) {
     std::mt19937 random(seed);
     const SymExpr b = Sym("b");
     const int64_t width = 12;
@@ -383,13 +426,6 @@ struct Pairs {
         vectors = view(all, block);
         break;
     }
-    const auto turned =
-        builder.Node("aten.transpose.int",
-                     {Ref("self", vectors), Int("dim0", 1), Int("dim1", 2)},
-                     {DType::kFloat32, {b, width, count}});
-    auto products = builder.Node("aten.bmm.default",
-                                 {Ref("self", vectors), Ref("mat2", turned)},
-                                 {DType::kFloat32, {b, count, count}});
     std::vector<int64_t> rows, columns, places;
     for (int64_t i = 0; i < count; ++i) {
       for (int64_t j = 0; j < i; ++j) {
@@ -401,17 +437,29 @@ struct Pairs {
     const auto pairs = static_cast<int64_t>(rows.size());
     std::vector<ValueId> indices = {models::kNoValue};
     if (flatten) {
-      products = builder.Node("aten.flatten.using_ints",
-                              {Ref("self", products), Int("start_dim", 1)},
-                              {DType::kFloat32, {b, count * count}});
       indices.push_back(builder.Weight<int64_t>("places", {pairs}, places));
     } else {
       indices.push_back(builder.Weight<int64_t>("rows", {pairs}, rows));
       indices.push_back(builder.Weight<int64_t>("columns", {pairs}, columns));
     }
-    builder.Output(builder.Node(
-        "aten.index.Tensor", {Ref("self", products), List("indices", indices)},
-        {DType::kFloat32, {b, pairs}}));
+    for (int i = 0; i < copies; ++i) {
+      const auto turned =
+          builder.Node("aten.transpose.int",
+                       {Ref("self", vectors), Int("dim0", 1), Int("dim1", 2)},
+                       {DType::kFloat32, {b, width, count}});
+      auto products = builder.Node("aten.bmm.default",
+                                   {Ref("self", vectors), Ref("mat2", turned)},
+                                   {DType::kFloat32, {b, count, count}});
+      if (flatten) {
+        products = builder.Node("aten.flatten.using_ints",
+                                {Ref("self", products), Int("start_dim", 1)},
+                                {DType::kFloat32, {b, count * count}});
+      }
+      builder.Output(
+          builder.Node("aten.index.Tensor",
+                       {Ref("self", products), List("indices", indices)},
+                       {DType::kFloat32, {b, pairs}}));
+    }
     builder.graph().batch_symbol = "b";
   }
 
@@ -434,6 +482,20 @@ TEST(FuseTest, PairsOfVectorsThatComeInPieces) {
         ExpectRight(pairs.builder, pairs.inputs, 1e-5f);
       }
     }
+  }
+}
+
+// Equal nodes are one step before anything is fused.
+TEST(FuseTest, PairsThatAreWrittenTwiceAreMadeOnce) {
+  Dlrm dlrm(3, 8, false, 2);
+  EXPECT_THAT(
+      testing::KernelsOf(dlrm.builder),
+      ElementsAre("look_ups/3", "interaction", "columns/3+linear+bias+relu"));
+  ExpectRight(dlrm.builder, dlrm.inputs, 1e-5f);
+  for (const bool flatten : {false, true}) {
+    Pairs pairs(Pieces::kFlatCat, false, flatten, Seed(), 2);
+    EXPECT_THAT(testing::KernelsOf(pairs.builder), ElementsAre("interaction"));
+    ExpectRight(pairs.builder, pairs.inputs, 1e-5f);
   }
 }
 
