@@ -36,10 +36,12 @@ REFRACT_INLINE float PowerOfTwo(int32_t n) {
   return std::bit_cast<float>(static_cast<uint32_t>(n + 127) << 23);
 }
 
-REFRACT_INLINE float Exp(float x) {
-  // Beyond these the result is 0 or infinite anyhow. NaN passes.
-  x = x < -104.0f ? -104.0f : x;
-  x = x > 89.0f ? 89.0f : x;
+// e^x = p × 2^n for x in [-104, 89].
+struct ExpParts {
+  float p;
+  int32_t n;
+};
+REFRACT_INLINE ExpParts SplitExp(float x) {
   // n = round(x / ln 2), by adding what leaves no bits for a fraction.
   constexpr float kRound = 12582912.0f;  // 1.5 × 2^23
   const float shifted = Fma(x, 1.44269504f, kRound);
@@ -57,12 +59,31 @@ REFRACT_INLINE float Exp(float x) {
   p = Fma(p, r, 1.6666665459e-1f);
   p = Fma(p, r, 5.0000001201e-1f);
   p = Fma(p, r * r, r) + 1.0f;
+  return {p, n};
+}
+
+REFRACT_INLINE float Exp(float x) {
+  // Beyond these the result is 0 or infinite anyhow. NaN passes.
+  x = x < -104.0f ? -104.0f : x;
+  x = x > 89.0f ? 89.0f : x;
+  const auto [p, n] = SplitExp(x);
   // In two factors, as 2^n itself may be out of range. The mask keeps what a
   // NaN makes of n in bounds.
   const int32_t half = (n >> 1) & 0xff;
   const int32_t low = (half ^ 0x80) - 0x80;
   const int32_t rest = (((n - low) & 0xff) ^ 0x80) - 0x80;
   return p * PowerOfTwo(low) * PowerOfTwo(rest);
+}
+
+// 1 + e^x. As 1.0f + Exp(x) bit for bit, but what is lost beside 1 need not be
+// right: so one factor does, of n − 1, which is at least −127 and then 0.
+REFRACT_INLINE float OnePlusExp(float x) {
+  x = x < -87.0f ? -87.0f : x;
+  x = x > 89.0f ? 89.0f : x;
+  const auto [p, n] = SplitExp(x);
+  const float power =
+      std::bit_cast<float>((static_cast<uint32_t>(n + 126) & 0xffu) << 23);
+  return 1.0f + p * power * 2.0f;
 }
 
 REFRACT_INLINE float Log(float x) {
@@ -105,11 +126,11 @@ REFRACT_INLINE float Log1p(float x) {
   return u == kInfinity || u == 0.0f ? Log(u) : result;
 }
 
-REFRACT_INLINE float Sigmoid(float x) { return 1.0f / (1.0f + Exp(-x)); }
+REFRACT_INLINE float Sigmoid(float x) { return 1.0f / OnePlusExp(-x); }
 
 REFRACT_INLINE float Tanh(float x) {
   const float t = Abs(x);
-  const float far = 1.0f - 2.0f / (Exp(t + t) + 1.0f);
+  const float far = 1.0f - 2.0f / OnePlusExp(t + t);
   // Cephes' tanhf.
   const float z = x * x;
   float p = -5.70498872745e-3f;

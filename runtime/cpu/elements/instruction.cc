@@ -57,7 +57,7 @@ REFRACT_CPU_CLONES void RunUnary(const ElementInstruction& instruction,
     case ElementCode::kGeluTanh:
       return Map(a, count, out, [](float v) { return GeluTanh(v); });
     case ElementCode::kSilu:
-      return Map(a, count, out, [](float v) { return v / (1.0f + Exp(-v)); });
+      return Map(a, count, out, [](float v) { return v / OnePlusExp(-v); });
     case ElementCode::kNot:
       return Map(a, count, out, [](float v) { return Truth(v == 0); });
     case ElementCode::kLeakyRelu:

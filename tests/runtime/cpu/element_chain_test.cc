@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "runtime/cpu/elements/functions.h"
 #include "runtime/cpu/elements/instruction.h"
 #include "tests/runtime/testing/run.h"
 
@@ -57,6 +60,21 @@ double Ulp(double x) {
   const auto f = static_cast<float>(std::abs(x));
   if (std::isinf(f)) return 0x1p104;
   return static_cast<double>(std::nextafterf(f, kInf)) - f;
+}
+
+TEST(ElementFunctionTest, OnePlusExpIsOneAndExp) {
+  // NaNs, infinities and subnormals are among these.
+  for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 997) {
+    const float x = std::bit_cast<float>(static_cast<uint32_t>(bits));
+    ASSERT_EQ(std::bit_cast<uint32_t>(cpu::OnePlusExp(x)),
+              std::bit_cast<uint32_t>(1.0f + cpu::Exp(x)))
+        << x;
+  }
+  // Where the result leaves the floats, each one.
+  for (float x = 87.0f; x < 90.0f; x = std::nextafter(x, 100.0f)) {
+    ASSERT_EQ(cpu::OnePlusExp(x), 1.0f + cpu::Exp(x)) << x;
+    ASSERT_EQ(cpu::OnePlusExp(-x), 1.0f + cpu::Exp(-x)) << -x;
+  }
 }
 
 TEST(ElementFunctionTest, MatchDoublePrecision) {
