@@ -1,0 +1,237 @@
+#!/usr/bin/env python3
+"""How much a model feels of an overloaded one on the same GPU node.
+
+One GPU node (on its CPU unless --gpu-node-options says otherwise) with two
+models, real clients and a CPU node for each model. In every round the quiet
+model gets the same Poisson schedule twice, alone and while the other is asked
+for more than the node can do; the ratio of its p99 is taken within the round.
+
+Where there are processors enough, the GPU node has some of its own, so that
+what is measured is its scheduler and not the operating system's.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.e2e import nodes  # noqa: E402
+
+# Of the GPU node's time that the quiet model asks for, and the other.
+QUIET_LOAD = 0.2
+LOUD_LOAD = 2.0
+# Until the node's rules know what comes.
+SETTLE_S = 2.0
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--repository", type=pathlib.Path,
+        help="with both models, split; without: a DLRM twice, exported here",
+    )
+    parser.add_argument("--quiet", default="quiet", metavar="NAME")
+    parser.add_argument("--loud", default="loud", metavar="NAME")
+    parser.add_argument("--quiet-items", type=int, default=64)
+    parser.add_argument("--loud-items", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--duration", type=float, default=8, metavar="S")
+    parser.add_argument("--instances", type=int, default=1)
+    parser.add_argument("--gpu-node-options", default="", metavar="TEXT")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=pathlib.Path)
+    arguments = parser.parse_args()
+    if arguments.rounds < 3:
+        parser.error("--rounds must be at least 3")
+    if arguments.json:
+        arguments.json.touch()  # now, not after the rounds
+    return arguments
+
+
+def make_repository(folder):
+    from tests.e2e import support
+
+    exported = support.export("dlrm", folder / "dlrm", "--tables-gib", "0.05",
+                              preset="default")
+    for name in ("quiet", "loud"):
+        support.add_model(folder / "repository", name, exported / "dlrm.pt2")
+    return folder / "repository"
+
+
+def share_processors(node, instances):
+    """The node and everything else on processors of their own, if there are.
+
+    The node has one besides its instances: what serves its connections would
+    else wait for what executes, for a time slice each.
+    """
+    processors = sorted(os.sched_getaffinity(0))
+    own, others = processors[: instances + 1], processors[instances + 1 :]
+    if not others:
+        return False
+    for task in pathlib.Path(f"/proc/{node.process.pid}/task").iterdir():
+        os.sched_setaffinity(int(task.name), own)
+    os.sched_setaffinity(0, others)  # inherited by what is started from here
+    return True
+
+
+class Client:
+    """`refract bench serving` of one model."""
+
+    def __init__(self, folder, node, model, items):
+        self.folder, self.node = folder, node
+        self.model, self.items = model, items
+        self.count = 0
+
+    def start(self, qps, duration, seed, timeout=10):
+        self.count += 1
+        self.report = self.folder / f"{self.model}-{self.count}.json"
+        self.process = subprocess.Popen(
+            [
+                nodes.program("refract"), "bench", "serving",
+                "--target", self.node.address, "--model", self.model,
+                "--query-sizes", f"fixed:{self.items}", "--qps", f"{qps:g}",
+                "--duration", f"{duration:g}", "--warmup", "0.5",
+                "--timeout", f"{timeout:g}", "--seed", str(seed),
+                "--json", str(self.report),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait(self):
+        error = self.process.communicate()[1]
+        # 1: no query succeeded.
+        if self.process.returncode not in (0, 1):
+            sys.exit(f"isolation: {error.strip()}")
+        return json.loads(self.report.read_text())
+
+    def run(self, *arguments, **options):
+        self.start(*arguments, **options)
+        return self.wait()
+
+    def capacity(self, seed):
+        """Answers per second under more load than the node can take."""
+        qps, most = 50.0, 0.0
+        while True:
+            report = self.run(qps, 1.5, seed, timeout=1)
+            answered = report["achieved_qps"]
+            # A stall alone does not end the search: it must be no more than
+            # was answered before, either.
+            if answered < min(0.8 * report["offered_qps"], 1.25 * most):
+                return max(answered, most)
+            most = max(answered, most)
+            qps *= 2
+
+
+def quartiles(values):
+    q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
+    return {"q25": q1, "median": median, "q75": q3}
+
+
+def measure(arguments, repository, folder, stack):
+    def start(node):
+        stack.callback(node.close)
+        return node
+
+    hn = start(
+        nodes.gpu_node(
+            repository, "--instances", arguments.instances,
+            *shlex.split(arguments.gpu_node_options),
+        )
+    )
+    apart = share_processors(hn, arguments.instances)
+    quiet, loud = (
+        Client(
+            folder, start(nodes.cpu_node(repository, [hn.address])), name, items
+        )
+        for name, items in (
+            (arguments.quiet, arguments.quiet_items),
+            (arguments.loud, arguments.loud_items),
+        )
+    )
+    quiet_qps = QUIET_LOAD * quiet.capacity(arguments.seed)
+    loud_qps = LOUD_LOAD * loud.capacity(arguments.seed)
+    print(
+        f"quiet: {quiet_qps:.0f} requests/s of {quiet.items} items; loud: "
+        f"{loud_qps:.0f} of {loud.items}"
+        + ("" if apart else "; no processor apart for the GPU node"),
+        flush=True,
+    )
+    rounds = []
+    for number in range(arguments.rounds):
+        seed = arguments.seed + number
+        found = {}
+        for kind in ("alone", "beside")[:: 1 if number % 2 == 0 else -1]:
+            if kind == "beside":
+                loud.start(
+                    loud_qps, arguments.duration + 2 * SETTLE_S, seed, timeout=1
+                )
+                time.sleep(SETTLE_S)
+            found[kind] = quiet.run(quiet_qps, arguments.duration, seed)
+            if kind == "beside":
+                found["loud"] = loud.wait()
+        ratio = (
+            found["beside"]["latency_ms"]["p99"]
+            / found["alone"]["latency_ms"]["p99"]
+        )
+        rounds.append({"seed": seed, "ratio": ratio, **found})
+        print(
+            f"round {number + 1}: p99 {found['alone']['latency_ms']['p99']:.2f}"
+            f" ms alone, {found['beside']['latency_ms']['p99']:.2f} beside, "
+            f"{ratio:.2f} times; {found['beside']['errors']} of "
+            f"{found['beside']['queries']} failed; loud: "
+            f"{found['loud']['achieved_qps']:.0f}/s answered",
+            flush=True,
+        )
+    return {
+        "benchmark": "isolation",
+        "processors_apart": apart,
+        "instances": arguments.instances,
+        "quiet_qps": quiet_qps,
+        "loud_qps": loud_qps,
+        "clients_were_late": any(
+            r[kind]["client_was_late"]
+            for r in rounds for kind in ("alone", "beside")
+        ),
+        "p99_beside_over_alone": quartiles([r["ratio"] for r in rounds]),
+        "rounds": rounds,
+    }
+
+
+def main():
+    arguments = parse_arguments()
+    with contextlib.ExitStack() as stack:
+        folder = pathlib.Path(
+            stack.enter_context(tempfile.TemporaryDirectory())
+        )
+        repository = arguments.repository or make_repository(folder)
+        result = measure(arguments, repository, folder, stack)
+    ratio = result["p99_beside_over_alone"]
+    print(
+        f"p99 beside ÷ alone: {ratio['median']:.2f} "
+        f"[{ratio['q25']:.2f}, {ratio['q75']:.2f}]"
+        + (
+            "; clients were late: the machine is too small for them"
+            if result["clients_were_late"] else ""
+        )
+    )
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
