@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/status_macros.h"
+#include "glog/logging.h"
 #include "gpu_node/cuda_work.h"
 #include "models/row_dependence.h"
 #include "runtime/bag_inputs.h"
@@ -144,7 +145,11 @@ class CudaProgram final : public runtime::Program {
         *device_, translation_.program, translation_.weights,
         {.max_batch = max_rows, .num_slots = 1});
     if (!instance.ok()) return ToAbsl(instance.status());
-    REFRACT_RETURN_IF_ERROR(ToAbsl((*instance)->Load()));
+    const cuda::Status loaded = (*instance)->Load();
+    for (const std::string& warning : device_->TakeWarnings()) {
+      LOG(WARNING) << translation_.program.name << ": " << warning;
+    }
+    REFRACT_RETURN_IF_ERROR(ToAbsl(loaded));
     instance_ = *std::move(instance);
     loaded_for_ = sizes;
     loaded_rows_ = max_rows;

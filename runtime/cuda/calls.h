@@ -5,6 +5,8 @@
 // passed to the kernel as they are. Matrices are row-major; `ld…` counts
 // elements from one row to the next. "pad": that many columns after the last
 // are written as zero, so that a following matrix product may read them.
+// "plain": by the kernel that takes any such call, even where a faster one does
+// (switches.h).
 
 #include <cstdint>
 #include <tuple>
@@ -34,6 +36,7 @@ struct InteractionCall {
   bool diagonal = false;
   bool copy_dense = true;
   bool tf32 = false;
+  bool plain = false;
 };
 
 struct ChainOperand {
@@ -53,6 +56,7 @@ struct ChainCall {
   int32_t pad = 0;
   int32_t num_operands = 0, num_instructions = 0;
   DType dtype = DType::kFloat32;  // of out
+  bool plain = false;
 };
 
 // DCN-v2's cross layer after its matrix product(s):
@@ -67,6 +71,7 @@ struct CrossCall {
   int64_t rows = 0, cols = 0;
   int32_t pad = 0;
   DType dtype = DType::kFloat32;
+  bool plain = false;
 };
 
 // Expands rows that a request sent once: out[r] = unique[index[r]] for
@@ -85,6 +90,7 @@ struct GatherCall {
   int64_t rows_per_item = 1;
   int32_t pad = 0;
   DType dtype = DType::kFloat32;
+  bool plain = false;
 };
 
 // Layer norm: (x - mean) / sqrt(variance + epsilon) · gamma + beta, the
@@ -142,6 +148,7 @@ struct GemmCall {
   GemmShape shape;
   // Where one of ours computes it; where it does not take the call, kRowDots.
   ProductKernel kernel = ProductKernel::kRowDots;
+  bool plain = false;
   const void* in = nullptr;
   const void* weight = nullptr;
   const void* bias = nullptr;

@@ -54,12 +54,16 @@ Result<EarlyStarts> WantedEarlyStarts() {
 
 class Device final : public CudaDevice {
  public:
-  Device(int index, DeviceProperties properties, EarlyStarts early_starts)
+  Device(int index, DeviceProperties properties, EarlyStarts early_starts,
+         const Switches& switches)
       : index_(index),
         properties_(std::move(properties)),
-        early_starts_(early_starts) {}
+        early_starts_(early_starts),
+        switches_(switches),
+        gemms_(GemmCache::Candidates::kAll, switches) {}
 
   const DeviceProperties& properties() const override { return properties_; }
+  const Switches& switches() const override { return switches_; }
 
   Status Allocate(int64_t bytes, void** memory) override {
     REFRACT_CUDA_RETURN_IF_ERROR(MakeCurrent());
@@ -156,15 +160,7 @@ class Device final : public CudaDevice {
       return gemms_.Launch(*gemm, Raw(stream), start);
     }
     return std::visit(
-        [&](const auto& kernel) -> Status {
-          if constexpr (std::is_same_v<std::decay_t<decltype(kernel)>,
-                                       GemmCall>) {
-            return {};
-          } else {
-            return FromCuda("kernel launch",
-                            LaunchKernel(kernel, Raw(stream), start));
-          }
-        },
+        [&](const auto& kernel) { return LaunchOwn(kernel, stream, start); },
         call);
   }
   bool CanStartEarly(const Call& before, const Call& call) override {
@@ -172,6 +168,12 @@ class Device final : public CudaDevice {
            IsOwnKernel(call);
   }
   EarlyStarts early_starts() const override { return early_starts_; }
+  bool can_capture() const override {
+    return switches_.has(Mechanism::kGraphs);
+  }
+  std::vector<std::string> TakeWarnings() override {
+    return gemms_.TakeWarnings();
+  }
   Status Run(const ForeignCall& call, Stream stream) override {
     REFRACT_CUDA_RETURN_IF_ERROR(MakeCurrent());
     return call.kernel->Run(call, stream.handle);
@@ -234,6 +236,37 @@ class Device final : public CudaDevice {
   Status MakeCurrent() const {
     return FromCuda("cudaSetDevice", cudaSetDevice(index_));
   }
+  template <typename KernelCall>
+  Status LaunchOwn(const KernelCall& call, Stream stream, Start start) const {
+    if constexpr (requires { call.plain; }) {
+      const bool tensor = std::is_same_v<KernelCall, InteractionCall>;
+      if (!switches_.has(tensor ? Mechanism::kTensorInteraction
+                                : Mechanism::kWideKernels)) {
+        KernelCall plain = call;
+        plain.plain = true;
+        return LaunchTables(plain, stream, start);
+      }
+    }
+    return LaunchTables(call, stream, start);
+  }
+  template <typename KernelCall>
+  Status LaunchTables(const KernelCall& call, Stream stream,
+                      Start start) const {
+    if constexpr (requires { call.num_tables; }) {
+      if (!switches_.has(Mechanism::kMergedTables)) {
+        KernelCall one = call;
+        one.num_tables = 1;
+        for (int32_t i = 0; i < call.num_tables; ++i) {
+          one.tables[0] = call.tables[i];
+          REFRACT_CUDA_RETURN_IF_ERROR(FromCuda(
+              "kernel launch",
+              LaunchKernel(one, Raw(stream), i == 0 ? start : Start::kAfter)));
+        }
+        return {};
+      }
+    }
+    return FromCuda("kernel launch", LaunchKernel(call, Raw(stream), start));
+  }
   // What gives the device no kernel at all is not one either: what lies before
   // it on the stream may be anything.
   bool IsOwnKernel(const Call& call) {
@@ -267,7 +300,8 @@ class Device final : public CudaDevice {
                                       row * static_cast<size_t>(copy.rows),
                                       kind, Raw(stream)));
     }
-    if (copy.row_bytes <= kNarrowBytes && copy.rows >= kManyRows) {
+    if (copy.row_bytes <= kNarrowBytes && copy.rows >= kManyRows &&
+        switches_.has(Mechanism::kRowCopies)) {
       REFRACT_CUDA_RETURN_IF_ERROR(MakeCurrent());
       return FromCuda("kernel launch",
                       LaunchKernel(CopyRowsCall{.from = copy.from,
@@ -293,6 +327,7 @@ class Device final : public CudaDevice {
   const int index_;
   const DeviceProperties properties_;
   const EarlyStarts early_starts_;
+  const Switches switches_;
   GemmCache gemms_;
 };
 
@@ -330,6 +365,8 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::Create(int index) {
   }
   auto early_starts = WantedEarlyStarts();
   if (!early_starts.ok()) return early_starts.status();
+  auto switches = SwitchesWithout(std::getenv(kWithoutVariable));
+  if (!switches.ok()) return switches.status();
   // An error shows where it matters, at the first load.
   bool can_start_early = false;
   if (raw.major >= 9 && *early_starts != EarlyStarts::kNever &&
@@ -343,7 +380,7 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::Create(int index) {
       DeviceProperties{raw.name, raw.major, raw.minor, raw.multiProcessorCount,
                        static_cast<int64_t>(raw.totalGlobalMem),
                        raw.l2CacheSize},
-      can_start_early ? *early_starts : EarlyStarts::kNever));
+      can_start_early ? *early_starts : EarlyStarts::kNever, *switches));
 }
 
 }  // namespace refract::runtime::cuda

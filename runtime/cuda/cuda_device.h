@@ -8,6 +8,7 @@
 
 #include "runtime/cuda/device_api.h"
 #include "runtime/cuda/status.h"
+#include "runtime/cuda/switches.h"
 
 namespace refract::runtime::cuda {
 
@@ -27,12 +28,14 @@ class CudaDevice : public DeviceApi {
  public:
   // Unavailable as CountDevices(); InvalidArgument when there are fewer
   // devices, or for a REFRACT_EARLY_STARTS in the environment that is not
-  // never, faster (the default) or always; Unimplemented for a device that this
-  // build has no code for.
+  // never, faster (the default) or always, or a REFRACT_CUDA_WITHOUT that names
+  // what switches.h does not; Unimplemented for a device that this build has no
+  // code for.
   static Result<std::unique_ptr<CudaDevice>> Create(int index);
   ~CudaDevice() override;
 
   virtual const DeviceProperties& properties() const = 0;
+  virtual const Switches& switches() const = 0;
 };
 
 }  // namespace refract::runtime::cuda

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "runtime/cuda/calls.h"
@@ -93,6 +94,8 @@ class DeviceApi {
   virtual bool CanStartEarly(const Call& before, const Call& call) = 0;
   // What the device can do and who started the process wants.
   virtual EarlyStarts early_starts() const = 0;
+  // Whether programs may be captured: likewise.
+  virtual bool can_capture() const { return true; }
 
   // Has `call.kernel` give its work to `stream`. Not in a capture.
   virtual Status Run(const ForeignCall& call, Stream stream) = 0;
@@ -119,6 +122,10 @@ class DeviceApi {
                                  const std::vector<Graph>& those,
                                  Stream stream) = 0;
   virtual Status DestroyGraph(Graph graph) = 0;
+
+  // What was found wrong with kernels since the last call, and did without: a
+  // line each, for a log.
+  virtual std::vector<std::string> TakeWarnings() { return {}; }
 
   // Ends whatever this process has on the device: all handles and memory are
   // gone, the device works again. For every instance on it, so only its owner

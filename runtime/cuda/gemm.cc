@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "runtime/cuda/cuda_status.h"
 #include "runtime/cuda/gemm_trial.h"
@@ -67,6 +68,37 @@ bool HasBias(Epilogue epilogue) {
   return epilogue != Epilogue::kNone && epilogue != Epilogue::kRelu;
 }
 
+// Bias and activation of a product that lies in call.out, in place.
+ChainCall EpilogueChain(const GemmCall& call) {
+  const GemmShape& shape = call.shape;
+  ChainCall chain;
+  chain.out = call.out;
+  chain.ld_out = shape.ld_out;
+  chain.rows = shape.m;
+  chain.cols = shape.n;
+  chain.dtype = shape.dtype;
+  const auto operand = [&](const void* data, int64_t ld) {
+    chain.operands[chain.num_operands++] = {
+        .data = data, .ld = ld, .dtype = shape.dtype};
+  };
+  const auto instruction = [&](const Instruction& one) {
+    chain.instructions[chain.num_instructions++] = one;
+  };
+  operand(call.out, shape.ld_out);
+  instruction({ElementOp::kLoad, Source::kOperand, 0});
+  if (call.bias != nullptr) {
+    operand(call.bias, 0);
+    instruction({ElementOp::kAdd, Source::kOperand, 1});
+  }
+  if (shape.epilogue == Epilogue::kRelu ||
+      shape.epilogue == Epilogue::kReluBias) {
+    instruction({ElementOp::kRelu});
+  } else if (shape.epilogue == Epilogue::kGeluTanhBias) {
+    instruction({ElementOp::kGeluTanh});
+  }
+  return chain;
+}
+
 // Of the heuristics' ranking: the best one is mostly among the first few.
 constexpr int kCandidates = 8;
 
@@ -92,7 +124,8 @@ struct GemmCache::Plan {
     }
   }
 
-  Status Describe(const GemmShape& shape) {
+  // `fused`: with its bias and activation.
+  Status Describe(const GemmShape& shape, bool fused) {
     REFRACT_CUBLAS_RETURN_IF_ERROR(
         cublasLtMatmulDescCreate(&operation,
                                  shape.tf32 && shape.dtype == DType::kFloat32
@@ -102,9 +135,10 @@ struct GemmCache::Plan {
     const cublasOperation_t transposed = CUBLAS_OP_T;
     REFRACT_CUDA_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_TRANSA, transposed));
     REFRACT_CUDA_RETURN_IF_ERROR(
-        Set(CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(shape.epilogue)));
+        Set(CUBLASLT_MATMUL_DESC_EPILOGUE,
+            EpilogueOf(fused ? shape.epilogue : Epilogue::kNone)));
     const cudaDataType_t type = DataTypeOf(shape.dtype);
-    if (HasBias(shape.epilogue)) {
+    if (fused && HasBias(shape.epilogue)) {
       REFRACT_CUDA_RETURN_IF_ERROR(
           Set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type));
     }
@@ -141,7 +175,8 @@ struct GemmCache::Candidate {
   std::optional<ProductKernel> own;
 };
 
-GemmCache::GemmCache(Candidates candidates) : candidates_(candidates) {}
+GemmCache::GemmCache(Candidates candidates, const Switches& switches)
+    : candidates_(candidates), switches_(switches) {}
 GemmCache::~GemmCache() { Clear(); }
 
 void GemmCache::Clear() {
@@ -158,6 +193,27 @@ Status GemmCache::Handle(cublasLtHandle_t* handle) {
   }
   *handle = handle_;
   return {};
+}
+
+std::vector<ProductKernel> GemmCache::OwnOf(const GemmShape& shape) const {
+  std::vector<ProductKernel> own = OwnCandidates(shape);
+  const auto is_off = [this](ProductKernel kernel) {
+    return !switches_.has(kernel == ProductKernel::kRowDots
+                              ? Mechanism::kRowProducts
+                              : Mechanism::kTileProducts);
+  };
+  own.erase(std::remove_if(own.begin(), own.end(), is_off), own.end());
+  return own;
+}
+
+ProductKernel GemmCache::FallbackOf(const GemmShape& shape) const {
+  return switches_.has(Mechanism::kTileProducts) ? OwnFallback(shape)
+                                                 : ProductKernel::kRowDots;
+}
+
+std::vector<std::string> GemmCache::TakeWarnings() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(warnings_, {});
 }
 
 // cuBLASLt's, in its order, then ours.
@@ -212,11 +268,11 @@ Status GemmCache::FindCandidates(const GemmShape& shape,
     }
   }
   if (candidates_ != Candidates::kCublasLt) {
-    for (ProductKernel own : OwnCandidates(shape)) {
+    for (ProductKernel own : OwnOf(shape)) {
       candidates->push_back({{}, 0, own});
     }
     if (candidates->empty()) {
-      candidates->push_back({{}, 0, OwnFallback(shape)});
+      candidates->push_back({{}, 0, FallbackOf(shape)});
     }
   }
   if (candidates->empty()) {
@@ -236,6 +292,7 @@ bool GemmCache::Knows(const GemmShape& shape, int64_t workspace_bytes,
 
 Status GemmCache::Prepare(const GemmShape& shape, int64_t workspace_bytes,
                           bool measure) {
+  measure = measure && switches_.has(Mechanism::kProductTrials);
   std::unique_lock lock(mutex_);
   if (Knows(shape, workspace_bytes, measure)) return {};
   std::unique_lock<std::mutex> trial;
@@ -249,7 +306,8 @@ Status GemmCache::Prepare(const GemmShape& shape, int64_t workspace_bytes,
   cublasLtHandle_t handle;
   REFRACT_CUDA_RETURN_IF_ERROR(Handle(&handle));
   auto plan = std::make_unique<Plan>();
-  REFRACT_CUDA_RETURN_IF_ERROR(plan->Describe(shape));
+  REFRACT_CUDA_RETURN_IF_ERROR(
+      plan->Describe(shape, switches_.has(Mechanism::kEpilogues)));
   std::vector<Candidate> candidates;
   REFRACT_CUDA_RETURN_IF_ERROR(
       FindCandidates(shape, workspace_bytes, *plan, &candidates));
@@ -261,19 +319,29 @@ Status GemmCache::Prepare(const GemmShape& shape, int64_t workspace_bytes,
   take(candidates.front());
   if (measure) {
     lock.unlock();
-    const Result<std::optional<int>> fastest = FastestCandidate(
+    const Result<Trial> trial_result = FastestCandidate(
         shape, workspace_bytes, static_cast<int>(candidates.size()),
         [&](int i, const GemmCall& call, cudaStream_t stream) {
           take(candidates[static_cast<size_t>(i)]);
           return LaunchPlan(handle, *plan, call, stream, Start::kAfter);
         });
-    if (!fastest.ok()) return fastest.status();
-    if (fastest->has_value()) {
-      take(candidates[static_cast<size_t>(**fastest)]);
+    if (!trial_result.ok()) return trial_result.status();
+    if (trial_result->fastest.has_value()) {
+      take(candidates[static_cast<size_t>(*trial_result->fastest)]);
     } else if (candidates_ != Candidates::kCublasLt) {
-      take({{}, 0, OwnFallback(shape)});
+      take({{}, 0, FallbackOf(shape)});
     }
     lock.lock();
+    for (const Trial::Wrong& wrong : trial_result->wrong) {
+      if (warnings_.size() >= kMaxWarnings) break;
+      const auto& candidate = candidates[static_cast<size_t>(wrong.candidate)];
+      warnings_.push_back(
+          ToString(shape) + ": " +
+          (candidate.own.has_value()
+               ? std::string(Name(*candidate.own))
+               : "cuBLASLt's candidate " + std::to_string(wrong.candidate)) +
+          " is not used, its results differ: " + wrong.what);
+    }
   }
   plan->measured = measure;
   const auto known = plans_.find(shape);
@@ -294,13 +362,15 @@ Status GemmCache::Prepare(const GemmShape& shape, int64_t workspace_bytes,
 
 Status GemmCache::LaunchPlan(cublasLtHandle_t handle, const Plan& plan,
                              const GemmCall& call, cudaStream_t stream,
-                             Start start) {
+                             Start start) const {
   if (plan.own.has_value()) {
     GemmCall own = call;
     own.kernel = *plan.own;
+    own.plain = !switches_.has(Mechanism::kWideKernels);
     return FromCuda("kernel launch", LaunchKernel(own, stream, start));
   }
-  if (call.bias != nullptr) {
+  const bool fused = switches_.has(Mechanism::kEpilogues);
+  if (call.bias != nullptr && fused) {
     // Part of the descriptor, which other instances use too: hence the lock.
     // The launch takes it by value.
     REFRACT_CUDA_RETURN_IF_ERROR(FromCublas(
@@ -311,12 +381,16 @@ Status GemmCache::LaunchPlan(cublasLtHandle_t handle, const Plan& plan,
   }
   const float one = 1.0f;
   const float zero = 0.0f;
-  return FromCublas(
+  REFRACT_CUDA_RETURN_IF_ERROR(FromCublas(
       "cublasLtMatmul",
       cublasLtMatmul(handle, plan.operation, &one, call.weight, plan.weight,
                      call.in, plan.in, &zero, call.out, plan.out, call.out,
                      plan.out, &plan.algorithm, call.workspace,
-                     static_cast<size_t>(call.workspace_bytes), stream));
+                     static_cast<size_t>(call.workspace_bytes), stream)));
+  if (fused || call.shape.epilogue == Epilogue::kNone) return {};
+  ChainCall chain = EpilogueChain(call);
+  chain.plain = !switches_.has(Mechanism::kWideKernels);
+  return FromCuda("kernel launch", LaunchKernel(chain, stream, Start::kAfter));
 }
 
 bool GemmCache::IsOwn(const GemmShape& shape) {

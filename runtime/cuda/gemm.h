@@ -13,10 +13,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "runtime/cuda/calls.h"
 #include "runtime/cuda/status.h"
+#include "runtime/cuda/switches.h"
 
 struct cublasLtContext;
 
@@ -33,7 +35,8 @@ class GemmCache {
   // Which kernels are candidates: to compare cuBLASLt's with ours, each alone.
   enum class Candidates : uint8_t { kAll, kCublasLt, kOwn };
 
-  explicit GemmCache(Candidates candidates = Candidates::kAll);
+  explicit GemmCache(Candidates candidates = Candidates::kAll,
+                     const Switches& switches = {});
   ~GemmCache();
   GemmCache(const GemmCache&) = delete;
   GemmCache& operator=(const GemmCache&) = delete;
@@ -52,6 +55,11 @@ class GemmCache {
   // Forgets everything: after the device was reset, or before.
   void Clear();
 
+  // Kernels that a trial dropped since the last call, for their results are not
+  // those of the others: a line each. At most kMaxWarnings.
+  std::vector<std::string> TakeWarnings();
+  static constexpr size_t kMaxWarnings = 100;
+
  private:
   struct Plan;
   struct Candidate;
@@ -63,16 +71,20 @@ class GemmCache {
   Status FindCandidates(const GemmShape& shape, int64_t workspace_bytes,
                         const Plan& plan, std::vector<Candidate>* candidates);
   // Also without, of a plan that nobody else has.
-  static Status LaunchPlan(cublasLtContext* handle, const Plan& plan,
-                           const GemmCall& call, cudaStream_t stream,
-                           Start start);
+  Status LaunchPlan(cublasLtContext* handle, const Plan& plan,
+                    const GemmCall& call, cudaStream_t stream,
+                    Start start) const;
+  std::vector<ProductKernel> OwnOf(const GemmShape& shape) const;
+  ProductKernel FallbackOf(const GemmShape& shape) const;
 
   const Candidates candidates_;
+  const Switches switches_;
   std::mutex trial_mutex_;  // before mutex_
   std::mutex mutex_;
   cublasLtContext* handle_ = nullptr;
   std::map<GemmShape, std::unique_ptr<const Plan>> plans_;
   std::deque<GemmShape> unmeasured_;  // the oldest first
+  std::vector<std::string> warnings_;
 };
 
 }  // namespace refract::runtime::cuda

@@ -1,9 +1,12 @@
 #include "runtime/cuda/gemm_trial.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <limits>
 #include <memory>
+#include <random>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -27,9 +30,13 @@ constexpr int kMostLaunches = 10;
 constexpr float kMargin = 0.97f;
 // How much slower than the fastest a first run may be for a second look.
 constexpr float kHopeless = 4.0f;
-// Bytes of operands: 0.0115 in float32 and bfloat16, 1.06 in float16. Zeros
-// would run at higher clocks than numbers do.
-constexpr int kFill = 0x3C;
+// Operands are this many random numbers again and again: a prime, so that rows
+// differ. (Zeros would also run at higher clocks than numbers do.)
+constexpr int64_t kPattern = 65521;
+// Results that are compared.
+constexpr int64_t kCompared = int64_t{1} << 20;
+// Of a comparison that leaves rows out, these are compared at the end.
+constexpr int64_t kLastRows = 64;
 
 struct DestroyGraph {
   void operator()(cudaGraphExec_t graph) const {
@@ -53,6 +60,7 @@ class Bench {
 
   // False: there is no memory.
   Result<bool> Open(const GemmShape& shape, int64_t workspace_bytes) {
+    shape_ = shape;
     const int64_t size = SizeOf(shape.dtype);
     const auto align = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
     const int64_t in = align(shape.m * shape.ld_in * size);
@@ -75,10 +83,9 @@ class Bench {
           FromCuda("cudaEventCreateWithFlags",
                    cudaEventCreateWithFlags(event, cudaEventDefault)));
     }
-    REFRACT_CUDA_RETURN_IF_ERROR(FromCuda(
-        "cudaMemsetAsync",
-        cudaMemsetAsync(memory_, kFill, static_cast<size_t>(bytes), stream_)));
     auto* const base = static_cast<std::byte*>(memory_);
+    REFRACT_CUDA_RETURN_IF_ERROR(FillOperands(base, in + weight + bias));
+    out_bytes_ = out;
     call_.shape = shape;
     call_.in = base;
     call_.weight = base + in;
@@ -89,6 +96,40 @@ class Bench {
     call_.workspace = base + in + weight + bias + out;
     call_.workspace_bytes = workspace_bytes;
     return true;
+  }
+
+  // The result is NaN, until the next launch.
+  Status ClearResult() {
+    return FromCuda("cudaMemsetAsync",
+                    cudaMemsetAsync(call_.out, 0xFF,
+                                    static_cast<size_t>(out_bytes_), stream_));
+  }
+  // What is wrong with the result of the last launch, or "". The first one is
+  // what others are compared with.
+  Result<std::string> Compare() {
+    std::vector<float> rows;
+    const int64_t stride =
+        std::max<int64_t>(1, (shape_.m * shape_.n + kCompared - 1) / kCompared);
+    const int64_t spread = (shape_.m + stride - 1) / stride;
+    const int64_t last = std::min(shape_.m, stride > 1 ? kLastRows : 0);
+    REFRACT_CUDA_RETURN_IF_ERROR(Read(0, stride, spread, rows));
+    REFRACT_CUDA_RETURN_IF_ERROR(Read(shape_.m - last, 1, last, rows));
+    if (reference_.empty()) {
+      reference_ = std::move(rows);
+      return std::string();
+    }
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const float got = rows[i], want = reference_[i];
+      // Not a number is not near anything.
+      if (std::abs(got - want) <= Allowed(want)) continue;
+      const auto line = static_cast<int64_t>(i) / shape_.n;
+      const int64_t row =
+          line < spread ? line * stride : shape_.m - last + line - spread;
+      return "row " + std::to_string(row) + ", column " +
+             std::to_string(static_cast<int64_t>(i) % shape_.n) + ": " +
+             std::to_string(got) + ", not " + std::to_string(want);
+    }
+    return std::string();
   }
 
   // Milliseconds of one launch, of `launches` in a row.
@@ -145,6 +186,73 @@ class Bench {
   float spent_ms() const { return spent_ms_; }
 
  private:
+  // `bytes` of numbers from -1 to 1.
+  Status FillOperands(std::byte* operands, int64_t bytes) {
+    const int64_t size = SizeOf(shape_.dtype);
+    std::vector<std::byte> pattern(static_cast<size_t>(kPattern * size));
+    std::mt19937 random(1);
+    for (int64_t i = 0; i < kPattern; ++i) {
+      const auto number = static_cast<float>(random() % 4097) / 2048.0f - 1.0f;
+      Store(number, pattern.data(), shape_.dtype, i);
+    }
+    int64_t filled = std::min(kPattern * size, bytes);
+    REFRACT_CUDA_RETURN_IF_ERROR(FromCuda(
+        "cudaMemcpyAsync",
+        cudaMemcpyAsync(operands, pattern.data(), static_cast<size_t>(filled),
+                        cudaMemcpyHostToDevice, stream_)));
+    while (filled < bytes) {
+      const int64_t more = std::min(filled, bytes - filled);
+      REFRACT_CUDA_RETURN_IF_ERROR(
+          FromCuda("cudaMemcpyAsync",
+                   cudaMemcpyAsync(operands + filled, operands,
+                                   static_cast<size_t>(more),
+                                   cudaMemcpyDeviceToDevice, stream_)));
+      filled += more;
+    }
+    return {};
+  }
+
+  // Appends `count` rows of the result, from `first` on, `stride` apart.
+  Status Read(int64_t first, int64_t stride, int64_t count,
+              std::vector<float>& rows) {
+    if (count == 0) return {};
+    const int64_t size = SizeOf(shape_.dtype);
+    std::vector<std::byte> raw(static_cast<size_t>(count * shape_.n * size));
+    const auto width = static_cast<size_t>(shape_.n * size);
+    REFRACT_CUDA_RETURN_IF_ERROR(FromCuda(
+        "cudaMemcpy2DAsync",
+        cudaMemcpy2DAsync(raw.data(), width,
+                          static_cast<const std::byte*>(call_.out) +
+                              first * shape_.ld_out * size,
+                          static_cast<size_t>(stride * shape_.ld_out * size),
+                          width, static_cast<size_t>(count),
+                          cudaMemcpyDeviceToHost, stream_)));
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        FromCuda("cudaStreamSynchronize", cudaStreamSynchronize(stream_)));
+    for (int64_t i = 0; i < count * shape_.n; ++i) {
+      rows.push_back(Load(raw.data(), shape_.dtype, i));
+    }
+    return {};
+  }
+
+  // Wide enough for any order of the sum, factors that are cut instead of
+  // rounded, and an approximate GELU; narrow enough for a term that is missing
+  // or taken twice, which is a third on average, in short sums, and for other
+  // errors in all. The sum of k products of these operands is about √k / 3.
+  float Allowed(float want) const {
+    float relative = 1e-4f, absolute = 1e-4f;  // of √k
+    if (shape_.dtype == DType::kFloat16) {
+      relative = 1.0f / 256, absolute = 4e-3f;
+    } else if (shape_.dtype == DType::kBFloat16) {
+      relative = 1.0f / 32, absolute = 4e-3f;
+    } else if (shape_.tf32) {
+      relative = 1.0f / 128, absolute = 1e-2f;
+    }
+    if (shape_.epilogue == Epilogue::kGeluTanhBias) absolute += 1e-2f;
+    return relative * std::abs(want) +
+           absolute * std::sqrt(static_cast<float>(shape_.k) + 1);
+  }
+
   template <typename Work>
   Result<float> Between(int launches, Work work) {
     REFRACT_CUDA_RETURN_IF_ERROR(
@@ -161,6 +269,9 @@ class Bench {
     return took / static_cast<float>(launches);
   }
 
+  GemmShape shape_;
+  int64_t out_bytes_ = 0;
+  std::vector<float> reference_;  // the rows that are compared
   void* memory_ = nullptr;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
@@ -177,10 +288,9 @@ int Times(float once, int most) {
 
 }  // namespace
 
-Result<std::optional<int>> FastestCandidate(const GemmShape& shape,
-                                            int64_t workspace_bytes, int count,
-                                            const TrialLaunch& launch) {
-  const std::optional<int> first = 0;
+Result<Trial> FastestCandidate(const GemmShape& shape, int64_t workspace_bytes,
+                               int count, const TrialLaunch& launch) {
+  const Trial first = {.fastest = 0};
   if (count < 2 || shape.m == 0) return first;
   Bench bench;
   const Result<bool> open = bench.Open(shape, workspace_bytes);
@@ -199,21 +309,38 @@ Result<std::optional<int>> FastestCandidate(const GemmShape& shape,
     (void)cudaGetLastError();
     return Status();
   };
+  Trial trial;
   for (int i = 0; i < count; ++i) {
     // The first run loads code.
-    Result<float> once = bench.Time(i, 1, launch);
-    if (once.ok()) once = bench.Time(i, 1, launch);
-    if (once.ok()) {
+    Status status = bench.ClearResult();
+    Result<float> once = 0.0f;
+    if (status.ok()) {
+      once = bench.Time(i, 1, launch);
+      status = once.status();
+    }
+    if (status.ok()) {
+      const Result<std::string> wrong = bench.Compare();
+      status = wrong.status();
+      if (status.ok() && !wrong->empty()) {
+        trial.wrong.push_back({i, *wrong});
+        continue;
+      }
+    }
+    if (status.ok()) {
+      once = bench.Time(i, 1, launch);
+      status = once.status();
+    }
+    if (status.ok()) {
       runners[static_cast<size_t>(i)].fastest = *once;
     } else {  // the heuristics were wrong about it
-      REFRACT_CUDA_RETURN_IF_ERROR(lost(once.status()));
+      REFRACT_CUDA_RETURN_IF_ERROR(lost(status));
     }
   }
   float best = kNever;
   for (const Runner& runner : runners) best = std::min(best, runner.fastest);
-  if (best == kNever) return std::optional<int>();
+  if (best == kNever) return trial;
 
-  std::optional<int> chosen;
+  std::optional<int>& chosen = trial.fastest;
   int left = 0;
   for (int i = 0; i < count; ++i) {
     Runner& runner = runners[static_cast<size_t>(i)];
@@ -222,7 +349,7 @@ Result<std::optional<int>> FastestCandidate(const GemmShape& shape,
     ++left;
     chosen = i;
   }
-  if (left == 1) return chosen;
+  if (left == 1) return trial;
 
   const int nodes = Times(best, kMostNodes);
   bool graphs = false;
@@ -268,7 +395,7 @@ Result<std::optional<int>> FastestCandidate(const GemmShape& shape,
       chosen = i;
     }
   }
-  return chosen;
+  return trial;
 }
 
 }  // namespace refract::runtime::cuda

@@ -3,13 +3,15 @@
 
 // Which candidate for products of one shape is fastest here: cuBLASLt's
 // heuristics rank its own by a model, which is often but not always right, and
-// say nothing of ours.
+// say nothing of ours. And whether all of them compute the same.
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "runtime/cuda/calls.h"
 #include "runtime/cuda/status.h"
@@ -28,6 +30,12 @@ using TrialLaunch =
 // Candidates that cannot be captured are passed over, or all are launched one
 // by one where none can be.
 //
+// Before it is timed, what a candidate computes from random numbers is compared
+// with the result of the first one that launches: of up to a million results
+// all, of more some rows and the last ones. One that differs by more than
+// rounding does is `wrong` and out of the race. All that a trial can say is
+// that the two disagree; the first is cuBLASLt's, where that has any.
+//
 // The first where there is one alone, or no memory for the operands; candidates
 // that do not launch are passed over; nothing when none does. Allocates,
 // synchronises: not in a capture. Errors are those of a lost device.
@@ -37,9 +45,16 @@ using TrialLaunch =
 // products in 13 buckets of up to a dozen candidates: by estimate, not
 // measurement, a second or two.
 inline constexpr float kTrialMs = 20.0f;
-Result<std::optional<int>> FastestCandidate(const GemmShape& shape,
-                                            int64_t workspace_bytes, int count,
-                                            const TrialLaunch& launch);
+struct Trial {
+  struct Wrong {
+    int candidate = 0;
+    std::string what;  // "row 3, column 0: 1.5, not 0.25"
+  };
+  std::optional<int> fastest;
+  std::vector<Wrong> wrong;
+};
+Result<Trial> FastestCandidate(const GemmShape& shape, int64_t workspace_bytes,
+                               int count, const TrialLaunch& launch);
 
 }  // namespace refract::runtime::cuda
 

@@ -52,7 +52,10 @@ Result<std::unique_ptr<Instance>> Instance::Create(
 Instance::Instance(DeviceApi& device, Program program,
                    std::shared_ptr<DeviceWeights> weights,
                    const InstanceOptions& options)
-    : device_(device), weights_(std::move(weights)), options_(options) {
+    : device_(device),
+      weights_(std::move(weights)),
+      options_(options),
+      use_graphs_(options.use_graphs && device.can_capture()) {
   variants_.push_back(std::make_unique<Variant>());
   Variant& first = *variants_[0];
   first.program = std::move(program);
@@ -269,7 +272,7 @@ Status Instance::CaptureAll() {
             LaunchSegment(segment, place, first.buckets[bucket], early));
       }
       REFRACT_CUDA_RETURN_IF_ERROR(device_.Synchronize(compute_));
-      if (!options_.use_graphs) {
+      if (!use_graphs_) {
         first.starts[bucket] =
             early ? Variant::Starts::kEarly : Variant::Starts::kAfter;
         continue;

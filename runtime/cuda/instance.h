@@ -274,6 +274,7 @@ class Instance {
   DeviceApi& device_;
   const std::shared_ptr<DeviceWeights> weights_;
   const InstanceOptions options_;
+  const bool use_graphs_;
   // By id; null: dropped. The first one is the instance's own.
   std::vector<std::unique_ptr<Variant>> variants_;
   uint64_t next_serial_ = 0;

@@ -258,7 +258,7 @@ Status Instance::Compute(Slot& slot) {
           PrepareProducts(segment, place, DeviceApi::Choice::kFirst));
     }
     // What was launched has loaded its code.
-    if (options_.use_graphs && captured.runs++ == kRunsBeforeCapture) {
+    if (use_graphs_ && captured.runs++ == kRunsBeforeCapture) {
       Status status = CaptureSegments(place, early, captured.graphs);
       if (!status.ok()) {
         if (status.code() != Code::kResourceExhausted) return status;

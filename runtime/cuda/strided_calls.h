@@ -97,6 +97,7 @@ struct MapCall {
   int32_t rank = 0;
   int32_t num_inputs = 0, num_instructions = 0;
   DType out_dtype = DType::kFloat32;
+  bool plain = false;  // as in calls.h
 };
 
 // out[i…, r, c] = Σ_k a[i…, r, k] · b[i…, k, c] + bias[c], then ReLU. The last

@@ -35,10 +35,10 @@ auto LaunchAs(const KernelCall& call, Launcher& launcher) {
 // Products that cuBLASLt does not compute (gemm.h).
 template <int kRows, typename Launcher>
 auto DispatchRowDots(const GemmCall& call, Launcher& launcher) {
-  if (RowDots<8, kRows>::Takes(call)) {
+  if (!call.plain && RowDots<8, kRows>::Takes(call)) {
     return LaunchAs<RowDots<8, kRows>>(call, launcher);
   }
-  if (RowDots<4, kRows>::Takes(call)) {
+  if (!call.plain && RowDots<4, kRows>::Takes(call)) {
     return LaunchAs<RowDots<4, kRows>>(call, launcher);
   }
   return LaunchAs<RowDots<1, kRows>>(call, launcher);
@@ -85,6 +85,7 @@ auto Dispatch(const GemmCall& call, Launcher& launcher) {
 
 template <typename Launcher>
 auto Dispatch(const InteractionCall& call, Launcher& launcher) {
+  if (call.plain) return LaunchAs<InteractionPairs>(call, launcher);
   if (call.dtype == DType::kFloat16 && InteractionTiles<Half>::Takes(call)) {
     return LaunchAs<InteractionTiles<Half>>(call, launcher);
   }
@@ -101,19 +102,21 @@ auto Dispatch(const InteractionCall& call, Launcher& launcher) {
 
 template <typename Launcher>
 auto Dispatch(const ChainCall& call, Launcher& launcher) {
-  if (Chain<4>::Takes(call)) return LaunchAs<Chain<4>>(call, launcher);
+  if (!call.plain && Chain<4>::Takes(call))
+    return LaunchAs<Chain<4>>(call, launcher);
   return LaunchAs<Chain<1>>(call, launcher);
 }
 
 template <typename Launcher>
 auto Dispatch(const CrossCall& call, Launcher& launcher) {
-  if (Cross<4>::Takes(call)) return LaunchAs<Cross<4>>(call, launcher);
+  if (!call.plain && Cross<4>::Takes(call))
+    return LaunchAs<Cross<4>>(call, launcher);
   return LaunchAs<Cross<1>>(call, launcher);
 }
 
 template <typename Launcher>
 auto Dispatch(const GatherCall& call, Launcher& launcher) {
-  if (Gather<Vector16>::Takes(call)) {
+  if (!call.plain && Gather<Vector16>::Takes(call)) {
     return LaunchAs<Gather<Vector16>>(call, launcher);
   }
   return LaunchAs<Gather<uint16_t>>(call, launcher);
@@ -126,6 +129,7 @@ auto Dispatch(const RowNormCall& call, Launcher& launcher) {
 
 template <typename Launcher>
 auto Dispatch(const MapCall& call, Launcher& launcher) {
+  if (call.plain) return LaunchAs<Map>(call, launcher);
   if (SizeOf(call.out_dtype) == 2 && MapWide8::Takes(call)) {
     return LaunchAs<MapWide8>(call, launcher);
   }
@@ -161,6 +165,7 @@ auto Dispatch(const LookUpCall& call, Launcher& launcher) {
 
 template <typename Launcher>
 auto Dispatch(const BagsCall& call, Launcher& launcher) {
+  if (call.plain) return LaunchAs<Bags<1>>(call, launcher);
   if (Bags<8>::Takes(call)) return LaunchAs<Bags<8>>(call, launcher);
   if (Bags<4>::Takes(call)) return LaunchAs<Bags<4>>(call, launcher);
   return LaunchAs<Bags<1>>(call, launcher);

@@ -200,63 +200,30 @@ struct StreamLauncher {
   }
 };
 
+}  // namespace
+
 template <typename KernelCall>
-cudaError_t LaunchOn(const KernelCall& call, cudaStream_t stream, Start start) {
+cudaError_t LaunchKernel(const KernelCall& call, cudaStream_t stream,
+                         Start start) {
   StreamLauncher launcher{stream, start};
   return Dispatch(call, launcher);
 }
-
-}  // namespace
-
-cudaError_t LaunchKernel(const GemmCall& call, cudaStream_t stream,
-                         Start start) {
-  return LaunchOn(call, stream, start);
-}
-cudaError_t LaunchKernel(const InteractionCall& call, cudaStream_t stream,
-                         Start start) {
-  return LaunchOn(call, stream, start);
-}
-cudaError_t LaunchKernel(const ChainCall& call, cudaStream_t stream,
-                         Start start) {
-  return LaunchOn(call, stream, start);
-}
-cudaError_t LaunchKernel(const CrossCall& call, cudaStream_t stream,
-                         Start start) {
-  return LaunchOn(call, stream, start);
-}
-cudaError_t LaunchKernel(const GatherCall& call, cudaStream_t stream,
-                         Start start) {
-  return LaunchOn(call, stream, start);
-}
-cudaError_t LaunchKernel(const RowNormCall& call, cudaStream_t stream,
-                         Start start) {
-  return LaunchOn(call, stream, start);
-}
-cudaError_t LaunchKernel(const MapCall& call, cudaStream_t stream,
-                         Start start) {
-  return LaunchOn(call, stream, start);
-}
-cudaError_t LaunchKernel(const MatMulCall& call, cudaStream_t stream,
-                         Start start) {
-  return LaunchOn(call, stream, start);
-}
-cudaError_t LaunchKernel(const ReduceCall& call, cudaStream_t stream,
-                         Start start) {
-  return LaunchOn(call, stream, start);
-}
-cudaError_t LaunchKernel(const LookUpCall& call, cudaStream_t stream,
-                         Start start) {
-  return LaunchOn(call, stream, start);
-}
-cudaError_t LaunchKernel(const BagsCall& call, cudaStream_t stream,
-                         Start start) {
-  return LaunchOn(call, stream, start);
-}
-
-cudaError_t LaunchKernel(const CopyRowsCall& call, cudaStream_t stream,
-                         Start start) {
-  return LaunchOn(call, stream, start);
-}
+#define REFRACT_LAUNCHES(KernelCall)                               \
+  template cudaError_t LaunchKernel<KernelCall>(const KernelCall&, \
+                                                cudaStream_t, Start)
+REFRACT_LAUNCHES(GemmCall);
+REFRACT_LAUNCHES(InteractionCall);
+REFRACT_LAUNCHES(ChainCall);
+REFRACT_LAUNCHES(CrossCall);
+REFRACT_LAUNCHES(GatherCall);
+REFRACT_LAUNCHES(RowNormCall);
+REFRACT_LAUNCHES(MapCall);
+REFRACT_LAUNCHES(MatMulCall);
+REFRACT_LAUNCHES(ReduceCall);
+REFRACT_LAUNCHES(LookUpCall);
+REFRACT_LAUNCHES(BagsCall);
+REFRACT_LAUNCHES(CopyRowsCall);
+#undef REFRACT_LAUNCHES
 
 cudaError_t LaunchEmpty(cudaStream_t stream, Start start) {
   return LaunchFunction(Empty, LaunchShape{1, 1, 0}, stream, start);

@@ -16,30 +16,10 @@
 
 namespace refract::runtime::cuda {
 
-// Without cuBLASLt: by call.kernel.
-cudaError_t LaunchKernel(const GemmCall& call, cudaStream_t stream,
-                         Start start);
-cudaError_t LaunchKernel(const InteractionCall& call, cudaStream_t stream,
-                         Start start);
-cudaError_t LaunchKernel(const ChainCall& call, cudaStream_t stream,
-                         Start start);
-cudaError_t LaunchKernel(const CrossCall& call, cudaStream_t stream,
-                         Start start);
-cudaError_t LaunchKernel(const GatherCall& call, cudaStream_t stream,
-                         Start start);
-cudaError_t LaunchKernel(const RowNormCall& call, cudaStream_t stream,
-                         Start start);
-cudaError_t LaunchKernel(const MapCall& call, cudaStream_t stream, Start start);
-cudaError_t LaunchKernel(const MatMulCall& call, cudaStream_t stream,
-                         Start start);
-cudaError_t LaunchKernel(const ReduceCall& call, cudaStream_t stream,
-                         Start start);
-cudaError_t LaunchKernel(const LookUpCall& call, cudaStream_t stream,
-                         Start start);
-cudaError_t LaunchKernel(const BagsCall& call, cudaStream_t stream,
-                         Start start);
-// Either side may be pinned memory of the host.
-cudaError_t LaunchKernel(const CopyRowsCall& call, cudaStream_t stream,
+// Of each alternative of Call, products without cuBLASLt (by call.kernel), and
+// of CopyRowsCall, either side of which may be pinned memory of the host.
+template <typename KernelCall>
+cudaError_t LaunchKernel(const KernelCall& call, cudaStream_t stream,
                          Start start);
 
 // An empty kernel: what a launch costs at least.

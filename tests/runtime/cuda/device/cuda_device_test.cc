@@ -10,54 +10,30 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "bench/cuda/random_programs.h"
 #include "bench/cuda/short_kernels.h"
 #include "runtime/cuda/gemm.h"
 #include "runtime/cuda/instance.h"
+#include "tests/runtime/cuda/device/device_fixture.h"
 #include "tests/runtime/cuda/device/fake_cuda.h"
 
 namespace refract::runtime::cuda {
 namespace {
 
+using testing::CudaDeviceTest;
 using testing::FakeCuda;
 using ::testing::HasSubstr;
+using testing::MakeDevice;
+using testing::SmallModel;
 using testing::TheFakeCuda;
 
 constexpr auto kMeasured = DeviceApi::Choice::kMeasured;
 constexpr auto kFirst = DeviceApi::Choice::kFirst;
 constexpr auto kRowDots = ProductKernel::kRowDots;
 constexpr auto k16x16 = ProductKernel::kTiles16x16;
-
-class CudaDeviceTest : public ::testing::Test {
- protected:
-  CudaDeviceTest() {
-    TheFakeCuda() = FakeCuda{};
-    unsetenv("REFRACT_EARLY_STARTS");
-  }
-  ~CudaDeviceTest() override {
-    EXPECT_EQ(TheFakeCuda().violation, "");
-    unsetenv("REFRACT_EARLY_STARTS");
-  }
-};
-
-std::unique_ptr<CudaDevice> MakeDevice() {
-  auto device = CudaDevice::Create(0);
-  EXPECT_TRUE(device.ok()) << device.status().ToString();
-  return *std::move(device);
-}
-
-bench::DenseModel SmallModel(int64_t cross_layers, bench::Precision precision) {
-  bench::DlrmShape shape;
-  shape.tables = 3;
-  shape.dim = 16;
-  shape.bottom = {24, 16};
-  shape.top = {20, 9, 1};
-  shape.cross_layers = cross_layers;
-  shape.cross_rank = 12;
-  return bench::MakeDlrm("m", shape, precision, 6, 1);
-}
 
 TEST_F(CudaDeviceTest, WholeModelsGiveTheReferencesScores) {
   std::mt19937 random(3);

@@ -26,6 +26,15 @@ struct FakeCuda {
   cudaError_t fail_error = cudaSuccess;
   int fail_after = 0;
   bool fail_always = false;
+  // "MECHANISM:KIND", of switches.h or early_starts: what uses it is wrong (it
+  // does nothing), hang, crash (ends the process), lost (with the device) or
+  // refused (by an error). From REFRACT_FAKE_CUDA_FAULT at first.
+  std::string fault;
+  int faults = 0;  // how often it was met
+  bool lost = false;
+  // The place of an algorithm that computes nothing; -1: none.
+  int wrong_algorithm = -1;
+  int plain_launches = 0;  // of kernels of ours that take any call
 
   // Counted: allocations, streams, events, graphs and cuBLASLt objects alive.
   int live = 0;

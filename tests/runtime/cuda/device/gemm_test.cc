@@ -6,13 +6,17 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdio>
 #include <future>
+#include <random>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "runtime/cuda/gemm_trial.h"
+#include "runtime/cuda/index_math.h"
+#include "runtime/cuda/own_products.h"
 #include "tests/runtime/cuda/device/fake_cuda.h"
 
 namespace refract::runtime::cuda {
@@ -46,7 +50,7 @@ class GemmTest : public ::testing::Test {
   int ChosenBy(GemmCache& cache, const GemmShape& shape) {
     GemmCall call;
     call.shape = shape;
-    std::vector<void*> memory(4);
+    std::vector<void*> memory(5);
     for (void*& block : memory) {
       EXPECT_EQ(cudaMalloc(&block, 1 << 16), cudaSuccess);
     }
@@ -54,6 +58,9 @@ class GemmTest : public ::testing::Test {
     call.weight = memory[1];
     call.out = memory[2];
     call.workspace = memory[3];
+    const bool has_bias =
+        shape.epilogue != Epilogue::kNone && shape.epilogue != Epilogue::kRelu;
+    call.bias = has_bias ? memory[4] : nullptr;
     call.workspace_bytes = kWorkspace;
     cudaStream_t stream;
     EXPECT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
@@ -248,6 +255,127 @@ TEST_F(GemmTest, UnmeasuredProductsAreOursOnlyWhereCublasLtHasNone) {
   ASSERT_TRUE(none.Prepare(shape, kWorkspace, false).ok());
   EXPECT_EQ(ChosenBy(none, shape), -1);
   EXPECT_EQ(TheFakeCuda().own_kernels.back(), ProductKernel::kTiles16x16);
+}
+
+GemmShape TileShape(DType dtype, Epilogue epilogue, int64_t m = 40,
+                    int64_t n = 24, int64_t k = 64) {
+  return {.m = m,
+          .n = n,
+          .k = k,
+          .ld_in = k,
+          .ld_weight = k,
+          .ld_out = n,
+          .dtype = dtype,
+          .epilogue = epilogue};
+}
+
+// The fastest, and wrong: ours by the way its results are, cuBLASLt's too.
+TEST_F(GemmTest, KernelsThatDifferAreDroppedWithAWarning) {
+  const GemmShape shape = TileShape(DType::kFloat16, Epilogue::kReluBias);
+  TheFakeCuda().algorithm_ms = {1.0f, 0.8f};
+  TheFakeCuda().tiles_ms = 0.5f;
+  TheFakeCuda().fault = "tile_products:wrong";
+  TheFakeCuda().wrong_algorithm = 1;
+  GemmCache cache;
+  ASSERT_TRUE(cache.Prepare(shape, kWorkspace, true).ok());
+  EXPECT_EQ(ChosenBy(cache, shape), 0);
+  const std::vector<std::string> warnings = cache.TakeWarnings();
+  ASSERT_EQ(warnings.size(), 1 + OwnCandidates(shape).size());
+  EXPECT_NE(warnings[0].find("cuBLASLt's candidate 1 is not used"),
+            std::string::npos)
+      << warnings[0];
+  EXPECT_NE(warnings[1].find("float16 product 40 x 24 x 64"),
+            std::string::npos);
+  EXPECT_NE(warnings[1].find("tiles of"), std::string::npos) << warnings[1];
+  EXPECT_NE(warnings[1].find("nan, not "), std::string::npos) << warnings[1];
+  EXPECT_TRUE(cache.TakeWarnings().empty());
+}
+
+// One that is wrong at the very end of a result that is too large to be looked
+// at whole.
+TEST_F(GemmTest, TheLastRowsAreAlwaysCompared) {
+  // A million results and some: every second row.
+  const GemmShape shape =
+      TileShape(DType::kFloat32, Epilogue::kNone, 4100, 260, 4);
+  const int64_t wrong_row = 4099;
+  const Result<Trial> trial = FastestCandidate(
+      shape, kWorkspace, 2,
+      [&](int i, const GemmCall& call, cudaStream_t stream) -> Status {
+        (void)cudaMemsetAsync(call.out, 0,
+                              static_cast<size_t>(shape.m * shape.ld_out * 4),
+                              stream);
+        if (i == 0) return {};
+        const float one = 1.0f;
+        (void)cudaMemcpy(
+            static_cast<float*>(call.out) + wrong_row * shape.ld_out + 259,
+            &one, sizeof(one), cudaMemcpyHostToDevice);
+        return {};
+      });
+  ASSERT_TRUE(trial.ok()) << trial.status().ToString();
+  EXPECT_EQ(trial->fastest, 0);
+  ASSERT_EQ(trial->wrong.size(), 1u);
+  EXPECT_EQ(trial->wrong[0].candidate, 1);
+  EXPECT_NE(trial->wrong[0].what.find("row 4099, column 259: 1"),
+            std::string::npos)
+      << trial->wrong[0].what;
+}
+
+// Rounding and the order of sums are no difference, in no type.
+TEST_F(GemmTest, KernelsThatRoundOtherwiseStay) {
+  const unsigned seed = std::random_device()();
+  std::printf("seed %u\n", seed);
+  std::mt19937 random(seed);
+  const auto to = [&](int most) {
+    return static_cast<int64_t>(random() % static_cast<unsigned>(most)) + 1;
+  };
+  for (int i = 0; i < 20; ++i) {
+    Reset();
+    GemmShape shape =
+        TileShape(static_cast<DType>(random() % 3),
+                  static_cast<Epilogue>(random() % 5), to(90), to(60), to(500));
+    shape.tf32 = random() % 2 == 0;
+    shape.ld_in = shape.ld_weight = PaddedLd(shape.k, shape.dtype);
+    SCOPED_TRACE(std::to_string(shape.m) + " x " + std::to_string(shape.n) +
+                 " x " + std::to_string(shape.k));
+    GemmCache cache;
+    ASSERT_TRUE(cache.Prepare(shape, kWorkspace, true).ok());
+    EXPECT_EQ(cache.TakeWarnings(), std::vector<std::string>());
+  }
+}
+
+TEST_F(GemmTest, WhatIsSwitchedOffIsNoCandidate) {
+  const GemmShape shape = TileShape(DType::kFloat16, Epilogue::kReluBias);
+  const GemmShape thin = TileShape(DType::kFloat16, Epilogue::kReluBias, 5);
+  TheFakeCuda().algorithm_ms = {1.0f, 0.8f};
+  TheFakeCuda().tiles_ms = TheFakeCuda().own_ms = 0.5f;
+  {
+    GemmCache cache(Candidates::kAll,
+                    Switches().Without(Mechanism::kTileProducts));
+    ASSERT_TRUE(cache.Prepare(shape, kWorkspace, true).ok());
+    EXPECT_EQ(ChosenBy(cache, shape), 1);
+    ASSERT_TRUE(cache.Prepare(thin, kWorkspace, true).ok());
+    EXPECT_EQ(ChosenBy(cache, thin), -1);
+    EXPECT_EQ(TheFakeCuda().own_kernels.back(), ProductKernel::kRowDots);
+  }
+  {
+    GemmCache cache(Candidates::kAll, Switches()
+                                          .Without(Mechanism::kTileProducts)
+                                          .Without(Mechanism::kRowProducts));
+    ASSERT_TRUE(cache.Prepare(thin, kWorkspace, true).ok());
+    EXPECT_EQ(ChosenBy(cache, thin), 1);
+    // Where cuBLASLt has nothing, one of ours has to do.
+    TheFakeCuda().algorithm_ms = {};
+    ASSERT_TRUE(cache.Prepare(shape, kWorkspace, true).ok());
+    EXPECT_EQ(ChosenBy(cache, shape), -1);
+    EXPECT_EQ(TheFakeCuda().own_kernels.back(), ProductKernel::kRowDots);
+    TheFakeCuda().algorithm_ms = {1.0f, 0.8f};
+  }
+  GemmCache cache(Candidates::kAll,
+                  Switches().Without(Mechanism::kProductTrials));
+  const int runs = TheFakeCuda().products;
+  ASSERT_TRUE(cache.Prepare(shape, kWorkspace, true).ok());
+  EXPECT_EQ(TheFakeCuda().products, runs);
+  EXPECT_EQ(ChosenBy(cache, shape), 0);
 }
 
 }  // namespace

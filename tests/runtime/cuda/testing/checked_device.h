@@ -50,6 +50,11 @@ class CheckedDevice : public DeviceApi {
     for (auto& [begin, block] : blocks_) std::free(begin);
   }
 
+  // What the next TakeWarnings() gives.
+  void Warn(std::string warning) { warnings_.push_back(std::move(warning)); }
+  std::vector<std::string> TakeWarnings() override {
+    return std::exchange(warnings_, {});
+  }
   // From now on products are computed by one of our own kernels, too.
   void UseOwnProducts() { own_products_ = true; }
 
@@ -714,6 +719,7 @@ class CheckedDevice : public DeviceApi {
   std::vector<Task> waiting_;
   std::vector<Past> history_;
   Clock done_, host_clock_;
+  std::vector<std::string> warnings_;
   std::vector<std::string> violations_;
 };
 

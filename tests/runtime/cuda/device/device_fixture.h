@@ -1,0 +1,54 @@
+#ifndef REFRACT_TESTS_RUNTIME_CUDA_DEVICE_DEVICE_FIXTURE_H_
+#define REFRACT_TESTS_RUNTIME_CUDA_DEVICE_DEVICE_FIXTURE_H_
+
+// The real device interface on functions that stand in for CUDA's libraries
+// (fake_cuda.h), and a small model for it.
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <utility>
+
+#include "bench/cuda/dense_models.h"
+#include "runtime/cuda/cuda_device.h"
+#include "tests/runtime/cuda/device/fake_cuda.h"
+
+namespace refract::runtime::cuda::testing {
+
+class CudaDeviceTest : public ::testing::Test {
+ protected:
+  CudaDeviceTest() {
+    TheFakeCuda() = FakeCuda{};
+    unsetenv("REFRACT_EARLY_STARTS");
+    unsetenv(kWithoutVariable);
+  }
+  ~CudaDeviceTest() override {
+    EXPECT_EQ(TheFakeCuda().violation, "");
+    unsetenv("REFRACT_EARLY_STARTS");
+    unsetenv(kWithoutVariable);
+  }
+};
+
+inline std::unique_ptr<CudaDevice> MakeDevice() {
+  auto device = CudaDevice::Create(0);
+  EXPECT_TRUE(device.ok()) << device.status().ToString();
+  return *std::move(device);
+}
+
+inline bench::DenseModel SmallModel(int64_t cross_layers,
+                                    bench::Precision precision) {
+  bench::DlrmShape shape;
+  shape.tables = 3;
+  shape.dim = 16;
+  shape.bottom = {24, 16};
+  shape.top = {20, 9, 1};
+  shape.cross_layers = cross_layers;
+  shape.cross_rank = 12;
+  return bench::MakeDlrm("m", shape, precision, 6, 1);
+}
+
+}  // namespace refract::runtime::cuda::testing
+
+#endif  // REFRACT_TESTS_RUNTIME_CUDA_DEVICE_DEVICE_FIXTURE_H_

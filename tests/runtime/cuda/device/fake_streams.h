@@ -1,0 +1,55 @@
+#ifndef REFRACT_TESTS_RUNTIME_CUDA_DEVICE_FAKE_STREAMS_H_
+#define REFRACT_TESTS_RUNTIME_CUDA_DEVICE_FAKE_STREAMS_H_
+
+// What the stand-ins of CUDA's runtime, of cuBLASLt and of our kernels share:
+// streams that do or record work, and errors that were planted. Internal to
+// them.
+
+#include <cuda_runtime_api.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime/cuda/calls.h"
+#include "tests/runtime/cuda/device/fake_cuda.h"
+
+namespace refract::runtime::cuda::testing {
+
+using Work = std::function<void()>;
+
+struct FakeStream {
+  bool capturing = false;
+  std::vector<Work> captured;
+  float captured_ms = 0;
+  // What it was given last, since its capture began, is a kernel of ours.
+  bool ours_is_last = false;
+};
+struct FakeGraph {
+  std::vector<Work> work;
+  float ms = 0;
+};
+
+inline FakeStream* Of(cudaStream_t stream) {
+  return reinterpret_cast<FakeStream*>(stream);
+}
+
+void Violation(const std::string& what);
+
+// Streams that capture now. As one thread does all here, a capture of the mode
+// "thread-local" forbids it what may wait for or change the device.
+int& Capturing();
+
+// The error that a call of this name is to give.
+cudaError_t Planted(const char* name);
+// The error of work that uses `mechanism`, or what becomes of it: see
+// FakeCuda::fault.
+cudaError_t Spoil(const char* mechanism, Work* work);
+
+cudaError_t Do(cudaStream_t stream, Work work);
+// As long as a product takes on the device.
+Work Taking(cudaStream_t stream, float ms, Work work);
+
+}  // namespace refract::runtime::cuda::testing
+
+#endif  // REFRACT_TESTS_RUNTIME_CUDA_DEVICE_FAKE_STREAMS_H_
