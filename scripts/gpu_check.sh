@@ -17,8 +17,11 @@
 #                 works; its figures mean nothing. Default --out and --build end
 #                 in _dry
 #
-# REFRACT_EARLY_STARTS (docs/gpu.md) is set by this script: the check forces early
-# starts; where it fails with them, everything is checked and measured without.
+# Whatever is wrong costs only its own figures (bench/cuda/run_parts.py): parts of
+# the check run in processes of their own, within time limits; where one fails, what
+# the backend can do without (runtime/cuda/switches.h, early starts) is switched off
+# until it passes, and named; a measurement that fails is named, and the others go
+# on. REFRACT_CUDA_WITHOUT, where set, is off from the beginning.
 #
 # Ends within 8 minutes, each part within its own share of them: what does not
 # fit is left out and named, and results of the parts before it stay. Exit status
@@ -31,7 +34,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 limit_s=460
 out=
 build=
-quick=()
+mode=full
 build_only=no
 dry=
 while (($#)); do
@@ -41,9 +44,9 @@ while (($#)); do
       if [[ $1 == --out ]]; then out="$2"; else build="$2"; fi
       shift
       ;;
-    --quick) quick=(--quick) ;;
+    --quick) mode=quick ;;
     --build-only) build_only=yes ;;
-    --dry-run) dry=_dry ;;
+    --dry-run) mode=dry dry=_dry ;;
     -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0"; exit 0 ;;
     *) echo "gpu_check.sh: unknown option $1 (see --help)" >&2; exit 2 ;;
   esac
@@ -72,24 +75,9 @@ for tool in nvcc cmake ninja python3; do
   }
 done
 
-unset REFRACT_EARLY_STARTS
-
 start=$SECONDS
-# left [SECONDS]: what is left, at most SECONDS. At least 1: 0 would mean no limit
-# to `timeout`.
-left() {
-  local seconds=$((limit_s - SECONDS + start))
-  ((${1:-$seconds} >= seconds)) || seconds=$1
-  echo $((seconds > 1 ? seconds : 1))
-}
 mkdir -p "$out"
 rm -f "$out"/{check,bench,torch,gpu_check}.json "$out/gpu_check.md"
-status=0
-failed=()
-summarize() {
-  python3 bench/cuda/summarize.py "$out" --seconds $((SECONDS - start)) \
-    "${failed[@]/#/--failed=}" || status=1
-}
 
 echo "== build"
 options=()
@@ -109,62 +97,35 @@ print(";".join(sorted(glob.glob(os.path.join(root, "c*")), reverse=True)))' || t
 [[ -z $wheels ]] || options+=(-DREFRACT_CUBLASLT_HINTS="$wheels")
 {
   cmake -S runtime/cuda -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
-    "${options[@]}" && timeout "$(left 300)" ninja -C "$build" "${targets[@]}"
+    "${options[@]}" && timeout 300 ninja -C "$build" "${targets[@]}"
 } >"$out/build.log" 2>&1 || {
   tail -n 30 "$out/build.log" >&2
   echo "gpu_check.sh: the build failed (whole log: $out/build.log)" >&2
-  failed+=(build)
-  summarize
+  python3 bench/cuda/summarize.py "$out" --seconds $((SECONDS - start)) --failed build
   exit 1
 }
 echo "   took $((SECONDS - start)) s"
 [[ $build_only == no ]] || exit 0
 
-# step NAME SECONDS COMMAND…: with a log and a limit; 0, 77 or 1.
-step() {
-  local name="$1" limit status=0
-  limit="$(left "$2")"
-  shift 2
-  echo "== $name"
-  timeout -k 5 "$limit" "$@" 2>&1 | tee "$out/$name.log" || status=${PIPESTATUS[0]}
-  case $status in
-    0 | 77) return "$status" ;;
-    124 | 137) echo "gpu_check.sh: $name was cut off after $limit s" >&2 ;;
-    *) echo "gpu_check.sh: $name failed with status $status" >&2 ;;
-  esac
-  failed+=("$name")
-  return 1
-}
-
-check=("$build/tests/device_check" --cases 300)
-bench=("$build/bench/bench_cuda" "${quick[@]}")
-library="$build/bench/librefract_cuda_python.so"
-[[ ${#quick[@]} -eq 0 ]] || check=("$build/tests/device_check" --cases 60)
-if [[ -n $dry ]]; then
-  check=("$build/emulated/device_check_emulated" --cases 10 --batch 2 --large 3)
-  bench=("$build/emulated/bench_cuda_emulated" --dry-run)
-  library="$build/emulated/librefract_cuda_python_emulated.so"
-  quick=(--dry-run)
-fi
-# With early starts wherever they are possible. Where that fails, without any: they
-# are then what failed, and nothing after it has them.
-step early_starts 120 env REFRACT_EARLY_STARTS=always \
-  "${check[@]}" --json "$out/check.json" || status=$?
-[[ $status != 77 ]] || exit 77
-if [[ $status != 0 ]]; then
-  export REFRACT_EARLY_STARTS=never
-  rm -f "$out/check.json"
-  # Figures of a backend that computes wrongly mean nothing.
-  step check 120 "${check[@]}" --json "$out/check.json" || {
-    summarize
-    exit 1
-  }
-fi
-step bench 150 "${bench[@]}" --json "$out/bench.json" || status=1
-# Python's own start and the summary need a few seconds.
-step torch "$limit_s" python3 bench/cuda/torch_compare.py --library "$library" \
-  --json "$out/torch.json" --limit-s $(($(left) - 20)) "${quick[@]}" || {
-  [[ $? == 77 ]] || status=1
-}
-summarize
-exit "$status"
+check="${build@Q}/tests/device_check --cases 300"
+bench="${build@Q}/bench/bench_cuda"
+torch="python3 bench/cuda/torch_compare.py --library ${build@Q}/bench/librefract_cuda_python.so"
+limits=()
+case $mode in
+  quick)
+    check="${build@Q}/tests/device_check --cases 60"
+    bench+=" --quick"
+    torch+=" --quick"
+    ;;
+  dry)
+    check="${build@Q}/emulated/device_check_emulated --cases 10 --batch 2 --large 3"
+    bench="${build@Q}/emulated/bench_cuda_emulated --dry-run"
+    torch="python3 bench/cuda/torch_compare.py --dry-run --library"
+    torch+=" ${build@Q}/emulated/librefract_cuda_python_emulated.so"
+    # Emulated threads take their time.
+    limits=(--part-s 120 --check-s 300)
+    ;;
+esac
+exec python3 bench/cuda/run_parts.py --out "$out" --check "$check" --bench "$bench" \
+  --torch "$torch" --limit-s $((limit_s - SECONDS + start)) \
+  --seconds-before $((SECONDS - start)) "${limits[@]}"

@@ -4,6 +4,12 @@
 // first (scripts/gpu_check.sh runs both).
 //
 //   bench_cuda [--json FILE] [--repetitions N] [--quick | --dry-run]
+//              [--parts NAME,…] [--list]
+//
+// --parts: these alone, of those that --list prints. A part announces itself
+// by a line "-- NAME", and FILE is written anew after each; one that fails ends
+// the program, for a device that it took along would spoil the others
+// (gpu_check.py starts it again with what is left).
 //
 // --dry-run: everything once, at sizes that mean nothing, to see that it runs;
 // bench_cuda_emulated, which is the same on a GPU of this process, has no
@@ -17,6 +23,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <random>
@@ -24,6 +31,7 @@
 #include <vector>
 
 #include "bench/cuda/json.h"
+#include "bench/cuda/loaded.h"
 #include "bench/cuda/measure.h"
 #include "bench/cuda/product_times.h"
 #include "bench/cuda/random_programs.h"
@@ -43,98 +51,10 @@ using runtime::cuda::Graph;
 using runtime::cuda::Instance;
 using runtime::cuda::InstanceOptions;
 using runtime::cuda::InteractionCall;
+using runtime::cuda::Mechanism;
 using runtime::cuda::SlotId;
 using runtime::cuda::Start;
 using runtime::cuda::Stream;
-
-// An instance whose slots all hold a computed request of `batch` items.
-class Loaded {
- public:
-  Loaded(CudaDevice& device, const DenseModel& model, int64_t batch,
-         int num_slots, bool use_graphs,
-         EarlyStarts early_starts = EarlyStarts::kWhereFaster)
-      : model_(model),
-        instance_(
-            Must(Instance::Create(device, model_.program, model_.weight_data(),
-                                  {.max_batch = batch,
-                                   .num_slots = num_slots,
-                                   .use_graphs = use_graphs,
-                                   .early_starts = early_starts}))) {
-    Must(instance_->Load());
-    std::mt19937 random(3);
-    for (int i = 0; i < num_slots; ++i) {
-      const SlotId slot = Must(instance_->Acquire(batch));
-      Fill(slot, random);
-      Must(instance_->Submit(slot));
-      Must(instance_->Wait(slot));
-      slots_.push_back(slot);
-    }
-  }
-
-  Instance& instance() { return *instance_; }
-  // Whether its requests' kernels begin while the one before them ends.
-  bool starts_early() const {
-    return instance_->starts_early(instance_->buckets().size() - 1);
-  }
-  const std::vector<SlotId>& slots() const { return slots_; }
-  // `runs` computations, slot after slot, then waits.
-  void Compute(int runs) {
-    for (int i = 0; i < runs; ++i) {
-      Must(instance_->ComputeAgain(slots_[next_]));
-      next_ = (next_ + 1) % slots_.size();
-    }
-    Must(instance_->WaitForCompute());
-  }
-  int64_t bytes_up() const {
-    int64_t bytes = 0;
-    for (size_t i = 0; i < model_.program.inputs.size(); ++i) {
-      bytes += instance_->input_bytes(slots_[0], i);
-    }
-    return bytes;
-  }
-
- private:
-  void Fill(SlotId slot, std::mt19937& random) {
-    std::uniform_real_distribution<float> values(-1, 1);
-    for (size_t i = 0; i < model_.program.inputs.size(); ++i) {
-      const DType dtype = model_.program.value(model_.program.inputs[i]).dtype;
-      const int64_t count =
-          instance_->input_bytes(slot, i) / runtime::cuda::SizeOf(dtype);
-      for (int64_t e = 0; e < count; ++e) {
-        runtime::cuda::Store(values(random), instance_->input(slot, i), dtype,
-                             e);
-      }
-    }
-  }
-
-  const DenseModel model_;
-  std::unique_ptr<Instance> instance_;
-  std::vector<SlotId> slots_;
-  size_t next_ = 0;
-};
-
-// Slots whose inputs together exceed the L2 cache.
-int SlotsFor(const CudaDevice& device, int64_t batch) {
-  const int64_t bytes_per_item = 27 * 128 * 2;
-  const int64_t wanted = 2 * device.properties().l2_bytes;
-  return static_cast<int>(
-      std::clamp<int64_t>(wanted / (batch * bytes_per_item), 2, 24));
-}
-
-// Bytes that a run must move at least: weights, inputs and outputs once, and
-// each operator's result written and read.
-double MinimumBytes(const runtime::cuda::Program& program, int64_t batch) {
-  double bytes = 0;
-  for (const auto& value : program.values) {
-    if (value.root != &value - program.values.data()) continue;
-    const auto size = static_cast<double>(value.rows.At(batch) * value.cols *
-                                          runtime::cuda::SizeOf(value.dtype));
-    const bool written_and_read =
-        value.kind == runtime::cuda::ValueKind::kIntermediate;
-    bytes += written_and_read ? 2 * size : size;
-  }
-  return bytes;
-}
 
 struct Limits {
   double flops = 0;           // per second, fp16 product
@@ -144,9 +64,11 @@ struct Limits {
 
 struct BenchOptions {
   std::string json;
+  std::string parts;  // "": all
   int repetitions = 21;
   bool quick = false;
   bool dry_run = false;
+  bool list = false;
 };
 
 class Bench {
@@ -166,18 +88,65 @@ class Bench {
   }
   ~Bench() { (void)device_.DestroyStream(stream_); }
 
-  // Written after each part, so that what was measured stays when a later one
-  // ends the program.
-  void Run() {
-    for (const auto part :
-         {&Bench::MeasureLimits, &Bench::GraphAgainstLaunches,
-          &Bench::Interaction, &Bench::Overlap, &Bench::FusedAgainstSeparate,
-          &Bench::Roofline, &Bench::Products}) {
-      (this->*part)();
-      if (!options_.json.empty() && !json_.Write(options_.json)) {
-        std::fprintf(stderr, "cannot write %s\n", options_.json.c_str());
-        std::exit(1);
+  struct Part {
+    std::string name;
+    std::function<void()> measure;
+  };
+  std::vector<Part> Parts() {
+    std::vector<Part> parts = {
+        {"limits", [this] { MeasureLimits(); }},
+        {"graphs", [this] { GraphAgainstLaunches(); }},
+    };
+    for (int steps : {8, 24}) {
+      parts.push_back({"chain_" + std::to_string(steps),
+                       [this, steps] { ShortKernels(steps); }});
+    }
+    for (DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32}) {
+      parts.push_back({std::string("interaction_") + runtime::cuda::Name(dtype),
+                       [this, dtype] { Interaction(dtype); }});
+    }
+    for (int64_t batch : {256, 2048}) {
+      if (quick_ && batch > 256) continue;
+      parts.push_back({"overlap_" + std::to_string(batch),
+                       [this, batch] { Overlap(batch); }});
+    }
+    for (int64_t batch : {64, 256, 2048}) {
+      if (quick_ && batch > 64) continue;
+      parts.push_back({"fused_" + std::to_string(batch),
+                       [this, batch] { FusedAgainstSeparate(batch); }});
+    }
+    for (bool v2 : {false, true}) {
+      for (int64_t batch : {256, 8192}) {
+        if (quick_ && (v2 || batch > 256)) continue;
+        parts.push_back({std::string(v2 ? "roofline_v2_" : "roofline_v1_") +
+                             std::to_string(batch),
+                         [this, v2, batch] { Roofline(v2, batch); }});
       }
+    }
+    std::vector<int64_t> batches = {1, 16, 64, 256, 1024};
+    if (quick_) batches = {64, 256};
+    if (options_.dry_run) batches = {2};
+    for (int64_t batch : batches) {
+      parts.push_back({"products_" + std::to_string(batch),
+                       [this, batch] { Products(batch); }});
+    }
+    return parts;
+  }
+
+  void Run() {
+    const std::string wanted = "," + options_.parts + ",";
+    for (const Part& part : Parts()) {
+      if (!options_.parts.empty() &&
+          wanted.find("," + part.name + ",") == std::string::npos) {
+        continue;
+      }
+      std::printf("-- %s\n", part.name.c_str());
+      std::fflush(stdout);
+      part.measure();
+      Write();
+    }
+    for (const std::string& warning : device_.TakeWarnings()) {
+      std::fprintf(stderr, "%s\n", warning.c_str());
     }
   }
 
@@ -189,6 +158,18 @@ class Bench {
   int Runs(int runs) const { return options_.dry_run ? 1 : runs; }
   int Slots(int64_t batch) const {
     return options_.dry_run ? 2 : SlotsFor(device_, batch);
+  }
+
+  // What was measured stays, should the next figure end the program.
+  void Add(const Json& row) {
+    json_.Append("rows", row);
+    Write();
+  }
+  void Write() {
+    if (!options_.json.empty() && !json_.Write(options_.json)) {
+      std::fprintf(stderr, "cannot write %s\n", options_.json.c_str());
+      std::exit(1);
+    }
   }
 
   cudaStream_t raw() const { return static_cast<cudaStream_t>(stream_.handle); }
@@ -280,6 +261,10 @@ class Bench {
   }
 
   void GraphAgainstLaunches() {
+    if (!device_.can_capture()) {
+      std::printf("graphs are switched off\n");
+      return;
+    }
     const DenseModel model =
         MakeDlrm("v1", MlperfV1(), Precision::kFloat16, Size(64, 2), 1);
     const int slots = Slots(64);
@@ -299,16 +284,17 @@ class Bench {
               PairedRatio(seconds[0], seconds[1]), 0.6, true);
       row.Set("graph_us", QuartilesOf(seconds[0]).median / runs * 1e6);
       row.Set("early_starts", graphs.starts_early());
-      json_.Append("rows", row);
+      Add(row);
     }
     EarlyAgainstPlain("G1 early / plain starts, v1, batch 64", model,
                       Size(64, 2), slots);
-    for (int steps : {8, 24}) {
-      EarlyAgainstPlain("early / plain starts, " + std::to_string(steps) +
-                            " short kernels, batch 64",
-                        MakeShortKernels(steps, 256, false, Size(64, 2), 1),
-                        Size(64, 2), 2);
-    }
+  }
+
+  void ShortKernels(int steps) {
+    EarlyAgainstPlain("early / plain starts, " + std::to_string(steps) +
+                          " short kernels, batch 64",
+                      MakeShortKernels(steps, 256, false, Size(64, 2), 1),
+                      Size(64, 2), 2);
   }
 
   // What starts that hide behind the kernel before give a graph, each of whose
@@ -328,44 +314,38 @@ class Bench {
     Json row = RowWithoutBar(name, PairedRatio(seconds[0], seconds[1]));
     row.Set("early_us", QuartilesOf(seconds[0]).median * 1e6);
     row.Set("plain_us", QuartilesOf(seconds[1]).median * 1e6);
-    json_.Append("rows", row);
+    Add(row);
   }
 
-  void Roofline() {
-    for (bool v2 : {false, true}) {
-      for (int64_t batch : {256, 8192}) {
-        if (quick_ && (v2 || batch > 256)) continue;
-        const int64_t items = Size(batch, 2);
-        const DenseModel model = MakeDlrm("m", v2 ? MlperfV2() : MlperfV1(),
-                                          Precision::kFloat16, items, 1);
-        Loaded loaded(device_, model, items, Slots(batch), true);
-        const int kRuns = Runs(20);
-        const auto seconds =
-            MeasureInTurn({[&] { loaded.Compute(kRuns); }}, repetitions_);
-        const double floor =
-            std::max(model.flops_per_item * static_cast<double>(items) /
-                         limits_.flops,
-                     MinimumBytes(model.program, items) / limits_.bytes) +
-            static_cast<double>(model.program.ops.size()) *
-                limits_.kernel_seconds;
-        Quartiles ratio = QuartilesOf(seconds[0]);
-        for (double* q : {&ratio.q25, &ratio.median, &ratio.q75}) {
-          *q /= kRuns * floor;
-        }
-        Json row =
-            Row("G2 measured / roofline, " + std::string(v2 ? "v2" : "v1") +
-                    ", batch " + std::to_string(batch),
-                ratio, batch == 256 ? 2.0 : 1.6, true);
-        row.Set("measured_us", ratio.median * floor * 1e6);
-        row.Set("floor_us", floor * 1e6);
-        row.Set("early_starts", loaded.starts_early());
-        json_.Append("rows", row);
-        EarlyAgainstPlain("G2 early / plain starts, " +
-                              std::string(v2 ? "v2" : "v1") + ", batch " +
-                              std::to_string(batch),
-                          model, items, Slots(batch));
-      }
+  void Roofline(bool v2, int64_t batch) {
+    if (limits_.flops == 0) MeasureLimits();
+    const int64_t items = Size(batch, 2);
+    const DenseModel model = MakeDlrm("m", v2 ? MlperfV2() : MlperfV1(),
+                                      Precision::kFloat16, items, 1);
+    Loaded loaded(device_, model, items, Slots(batch), true);
+    const int kRuns = Runs(20);
+    const auto seconds =
+        MeasureInTurn({[&] { loaded.Compute(kRuns); }}, repetitions_);
+    const double floor =
+        std::max(
+            model.flops_per_item * static_cast<double>(items) / limits_.flops,
+            MinimumBytes(model.program, items) / limits_.bytes) +
+        static_cast<double>(model.program.ops.size()) * limits_.kernel_seconds;
+    Quartiles ratio = QuartilesOf(seconds[0]);
+    for (double* q : {&ratio.q25, &ratio.median, &ratio.q75}) {
+      *q /= kRuns * floor;
     }
+    Json row = Row("G2 measured / roofline, " + std::string(v2 ? "v2" : "v1") +
+                       ", batch " + std::to_string(batch),
+                   ratio, batch == 256 ? 2.0 : 1.6, true);
+    row.Set("measured_us", ratio.median * floor * 1e6);
+    row.Set("floor_us", floor * 1e6);
+    row.Set("early_starts", loaded.starts_early());
+    Add(row);
+    EarlyAgainstPlain("G2 early / plain starts, " +
+                          std::string(v2 ? "v2" : "v1") + ", batch " +
+                          std::to_string(batch),
+                      model, items, Slots(batch));
   }
 
   // The first sample, the last and some between: what device_check's batches
@@ -418,142 +398,135 @@ class Bench {
     }
   }
 
-  void Interaction() {
+  void Interaction(DType dtype) {
     const int64_t samples = Size(quick_ ? 8192 : 65536, 3);
-    for (DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32}) {
-      const int64_t size = runtime::cuda::SizeOf(dtype);
-      const int64_t ld_out = runtime::cuda::PaddedLd(479, dtype);
-      DeviceMemory dense(samples * 128 * size),
-          embeddings(samples * 26 * 128 * size), out(samples * ld_out * size);
-      const int64_t bytes = samples * (27 * 128 + ld_out) * size;
-      // A copy that moves as much.
-      DeviceMemory from(bytes / 2), to(bytes / 2);
-      const InteractionCall call = {.dense = dense.get(),
-                                    .embeddings = embeddings.get(),
-                                    .out = out.get(),
-                                    .ld_dense = 128,
-                                    .ld_embeddings = 26 * 128,
-                                    .ld_out = ld_out,
-                                    .samples = samples,
-                                    .features = 27,
-                                    .dim = 128,
-                                    .pad = static_cast<int32_t>(ld_out - 479),
-                                    .dtype = dtype,
-                                    .tf32 = true};
-      CheckInteraction(call);
-      const int kRuns = Runs(10);
-      const auto seconds = MeasureInTurn(
-          {[&] {
-             for (int i = 0; i < kRuns; ++i) {
-               MustBeOk(runtime::cuda::LaunchKernel(call, raw(), Start::kAfter),
-                        "kernel");
-             }
-             Wait();
-           },
-           [&] {
-             for (int i = 0; i < kRuns; ++i) {
-               MustBeOk(cudaMemcpyAsync(to.get(), from.get(),
-                                        static_cast<size_t>(bytes / 2),
-                                        cudaMemcpyDeviceToDevice, raw()),
-                        "copy");
-             }
-             Wait();
-           }},
-          repetitions_);
-      Json row = Row("G3 interaction GB/s / copy GB/s, " +
-                         std::string(runtime::cuda::Name(dtype)),
-                     PairedRatio(seconds[1], seconds[0]), 0.6, false);
-      row.Set("gb_per_s", static_cast<double>(bytes) * kRuns * 1e-9 /
-                              QuartilesOf(seconds[0]).median);
-      json_.Append("rows", row);
-    }
+    const int64_t size = runtime::cuda::SizeOf(dtype);
+    const int64_t ld_out = runtime::cuda::PaddedLd(479, dtype);
+    DeviceMemory dense(samples * 128 * size),
+        embeddings(samples * 26 * 128 * size), out(samples * ld_out * size);
+    const int64_t bytes = samples * (27 * 128 + ld_out) * size;
+    // A copy that moves as much.
+    DeviceMemory from(bytes / 2), to(bytes / 2);
+    const InteractionCall call = {
+        .dense = dense.get(),
+        .embeddings = embeddings.get(),
+        .out = out.get(),
+        .ld_dense = 128,
+        .ld_embeddings = 26 * 128,
+        .ld_out = ld_out,
+        .samples = samples,
+        .features = 27,
+        .dim = 128,
+        .pad = static_cast<int32_t>(ld_out - 479),
+        .dtype = dtype,
+        .tf32 = true,
+        .plain = !device_.switches().has(Mechanism::kTensorInteraction)};
+    CheckInteraction(call);
+    const int kRuns = Runs(10);
+    const auto seconds = MeasureInTurn(
+        {[&] {
+           for (int i = 0; i < kRuns; ++i) {
+             MustBeOk(runtime::cuda::LaunchKernel(call, raw(), Start::kAfter),
+                      "kernel");
+           }
+           Wait();
+         },
+         [&] {
+           for (int i = 0; i < kRuns; ++i) {
+             MustBeOk(cudaMemcpyAsync(to.get(), from.get(),
+                                      static_cast<size_t>(bytes / 2),
+                                      cudaMemcpyDeviceToDevice, raw()),
+                      "copy");
+           }
+           Wait();
+         }},
+        repetitions_);
+    Json row = Row("G3 interaction GB/s / copy GB/s, " +
+                       std::string(runtime::cuda::Name(dtype)),
+                   PairedRatio(seconds[1], seconds[0]), 0.6, false);
+    row.Set("gb_per_s", static_cast<double>(bytes) * kRuns * 1e-9 /
+                            QuartilesOf(seconds[0]).median);
+    Add(row);
   }
 
-  void FusedAgainstSeparate() {
-    for (int64_t batch : {64, 256, 2048}) {
-      if (quick_ && batch > 64) continue;
-      const int64_t items = Size(batch, 2);
-      const DenseModel model =
-          MakeDlrm("v1", MlperfV1(), Precision::kFloat16, items, 1);
-      const int slots = Slots(batch);
-      Loaded fused(device_, model, items, slots, true);
-      Loaded separate(device_, SeparateEpilogues(model), items, slots, true);
-      const int runs = Runs(20);
-      const auto seconds = MeasureInTurn(
-          {[&] { fused.Compute(runs); }, [&] { separate.Compute(runs); }},
-          repetitions_);
-      json_.Append("rows",
-                   Row("G4 fused / separate epilogues, v1, batch " +
-                           std::to_string(batch),
-                       PairedRatio(seconds[0], seconds[1]), 0.85, true));
-    }
+  void FusedAgainstSeparate(int64_t batch) {
+    const int64_t items = Size(batch, 2);
+    const DenseModel model =
+        MakeDlrm("v1", MlperfV1(), Precision::kFloat16, items, 1);
+    const int slots = Slots(batch);
+    Loaded fused(device_, model, items, slots, true);
+    Loaded separate(device_, SeparateEpilogues(model), items, slots, true);
+    const int runs = Runs(20);
+    const auto seconds = MeasureInTurn(
+        {[&] { fused.Compute(runs); }, [&] { separate.Compute(runs); }},
+        repetitions_);
+    Add(Row("G4 fused / separate epilogues, v1, batch " + std::to_string(batch),
+            PairedRatio(seconds[0], seconds[1]), 0.85, true));
   }
 
-  void Overlap() {
-    for (int64_t batch : {256, 2048}) {
-      if (quick_ && batch > 256) continue;
-      const int64_t items = Size(batch, 2);
-      const DenseModel model =
-          MakeDlrm("v1", MlperfV1(), Precision::kFloat16, items, 1);
-      constexpr int kSlots = 4;
-      // So many that the first upload and the last download, which overlap with
-      // nothing, are a hundredth.
-      const int kRuns = options_.dry_run ? 6 : 200;
-      Loaded loaded(device_, model, items, kSlots, true);
-      Instance& instance = loaded.instance();
-      const int64_t bytes = loaded.bytes_up();
-      DeviceMemory to(bytes);
-      void* pinned = nullptr;
-      Must(device_.AllocatePinned(bytes, &pinned));
-      auto overlapped = [&] {
-        for (int run = 0; run < kRuns + kSlots; ++run) {
-          const SlotId slot = loaded.slots()[run % kSlots];
-          if (run >= kSlots) Must(instance.Wait(slot));
-          if (run >= kRuns) continue;
-          // The same inputs again; the slot's memory keeps them.
-          instance.Release(slot);
-          if (Must(instance.Acquire(items)) != slot) std::abort();
-          Must(instance.Submit(slot));
-        }
-      };
-      const auto seconds = MeasureInTurn(
-          {overlapped,
-           [&] {
-             for (int i = 0; i < kRuns; ++i) {
-               MustBeOk(
-                   cudaMemcpyAsync(to.get(), pinned, static_cast<size_t>(bytes),
-                                   cudaMemcpyHostToDevice, raw()),
-                   "copy");
-             }
-             Wait();
-           },
-           [&] { loaded.Compute(kRuns); }},
-          repetitions_);
-      // Throughput ÷ that of the slower half alone.
-      std::vector<double> slower;
-      for (size_t i = 0; i < seconds[1].size(); ++i) {
-        slower.push_back(std::max(seconds[1][i], seconds[2][i]));
+  void Overlap(int64_t batch) {
+    const int64_t items = Size(batch, 2);
+    const DenseModel model =
+        MakeDlrm("v1", MlperfV1(), Precision::kFloat16, items, 1);
+    constexpr int kSlots = 4;
+    // So many that the first upload and the last download, which overlap with
+    // nothing, are a hundredth.
+    const int kRuns = options_.dry_run ? 6 : 200;
+    Loaded loaded(device_, model, items, kSlots, true);
+    Instance& instance = loaded.instance();
+    const int64_t bytes = loaded.bytes_up();
+    DeviceMemory to(bytes);
+    void* pinned = nullptr;
+    Must(device_.AllocatePinned(bytes, &pinned));
+    auto overlapped = [&] {
+      for (int run = 0; run < kRuns + kSlots; ++run) {
+        const SlotId slot = loaded.slots()[run % kSlots];
+        if (run >= kSlots) Must(instance.Wait(slot));
+        if (run >= kRuns) continue;
+        // The same inputs again; the slot's memory keeps them.
+        instance.Release(slot);
+        if (Must(instance.Acquire(items)) != slot) std::abort();
+        Must(instance.Submit(slot));
       }
-      Json row = Row("G6 overlapped / slower of copy, compute, batch " +
-                         std::to_string(batch),
-                     PairedRatio(slower, seconds[0]), 0.85, false);
-      row.Set("items_per_s", static_cast<double>(items * kRuns) /
-                                 QuartilesOf(seconds[0]).median);
-      const char* const names[] = {"overlapped_us", "copy_us", "compute_us"};
-      for (size_t i = 0; i < std::size(names); ++i) {
-        row.Set(names[i], QuartilesOf(seconds[i]).median / kRuns * 1e6);
-      }
-      json_.Append("rows", row);
-      (void)device_.FreePinned(pinned);
+    };
+    const auto seconds = MeasureInTurn(
+        {overlapped,
+         [&] {
+           for (int i = 0; i < kRuns; ++i) {
+             MustBeOk(
+                 cudaMemcpyAsync(to.get(), pinned, static_cast<size_t>(bytes),
+                                 cudaMemcpyHostToDevice, raw()),
+                 "copy");
+           }
+           Wait();
+         },
+         [&] { loaded.Compute(kRuns); }},
+        repetitions_);
+    // Throughput ÷ that of the slower half alone.
+    std::vector<double> slower;
+    for (size_t i = 0; i < seconds[1].size(); ++i) {
+      slower.push_back(std::max(seconds[1][i], seconds[2][i]));
     }
+    Json row = Row("G6 overlapped / slower of copy, compute, batch " +
+                       std::to_string(batch),
+                   PairedRatio(slower, seconds[0]), 0.85, false);
+    row.Set("items_per_s", static_cast<double>(items * kRuns) /
+                               QuartilesOf(seconds[0]).median);
+    const char* const names[] = {"overlapped_us", "copy_us", "compute_us"};
+    for (size_t i = 0; i < std::size(names); ++i) {
+      row.Set(names[i], QuartilesOf(seconds[i]).median / kRuns * 1e6);
+    }
+    Add(row);
+    (void)device_.FreePinned(pinned);
   }
 
-  void Products() {
-    std::vector<int64_t> batches = {1, 16, 64, 256, 1024};
-    if (quick_) batches = {64, 256};
-    if (options_.dry_run) batches = {2};
+  void Products(int64_t batch) {
+    if (!device_.switches().has(Mechanism::kTileProducts)) {
+      std::printf("our own products are switched off\n");
+      return;
+    }
     for (const Json& row :
-         MeasureProducts(device_, stream_, batches, Runs(20), repetitions_)) {
+         MeasureProducts(device_, stream_, {batch}, Runs(20), repetitions_)) {
       json_.Append("products", row);
     }
   }
@@ -576,7 +549,12 @@ int Run(const BenchOptions& options) {
     return 77;
   }
   const auto device = Must(CudaDevice::Create(0));
-  Bench(*device, options).Run();
+  Bench bench(*device, options);
+  if (options.list) {
+    for (const auto& part : bench.Parts()) std::puts(part.name.c_str());
+    return 0;
+  }
+  bench.Run();
   return 0;
 }
 
@@ -591,6 +569,10 @@ int main(int argc, char** argv) {
       options.quick = true;
     } else if (flag == "--dry-run") {
       options.dry_run = true;
+    } else if (flag == "--list") {
+      options.list = true;
+    } else if (flag == "--parts" && i + 1 < argc) {
+      options.parts = argv[++i];
     } else if (flag == "--json" && i + 1 < argc) {
       options.json = argv[++i];
     } else if (flag == "--repetitions" && i + 1 < argc) {
@@ -602,7 +584,7 @@ int main(int argc, char** argv) {
   if (options.repetitions < 1) {
     std::fprintf(stderr,
                  "usage: bench_cuda [--json FILE] [--repetitions N] "
-                 "[--quick | --dry-run]\n");
+                 "[--quick | --dry-run] [--parts NAME,...] [--list]\n");
     return 2;
   }
   return refract::bench::Run(options);

@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
-"""Puts the results of scripts/gpu_check.sh together: one JSON file, one table."""
+"""Puts the results of scripts/gpu_check.sh together: one JSON file, one table.
+
+run_parts.py calls it after every process; the script itself, where the build
+fails."""
 
 import argparse
+import functools
 import json
 import pathlib
 import subprocess
@@ -16,6 +20,7 @@ def read(path):
         return None
 
 
+@functools.cache
 def revision():
     described = output_of("git", "describe", "--always", "--dirty", "--abbrev=12")
     return described or "unknown"
@@ -32,6 +37,7 @@ def output_of(*command):
     return " ".join(done.stdout.split()) if done.returncode == 0 else ""
 
 
+@functools.cache
 def machine():
     """Driver, clocks and compiler: what figures depend on."""
     wanted = "name,driver_version,memory.total,clocks.max.sm,power.limit"
@@ -70,49 +76,53 @@ def products_table(products):
     return "\n".join(lines)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--seconds", type=float, default=0.0)
-    parser.add_argument(
-        "--failed", action="append", default=[], help="a part that failed"
-    )
-    options = parser.parse_args()
+def write(folder, seconds, failed, off, quiet=False):
+    """gpu_check.json and gpu_check.md of what is in `folder`. `failed`: names of
+    parts; `off`: mechanisms that were switched off, and why. False where there is
+    nothing at all."""
     check, bench, torch = (
-        read(options.folder / f"{name}.json") for name in ("check", "bench", "torch")
+        read(folder / f"{name}.json") for name in ("check", "bench", "torch")
     )
-    if check is None and bench is None and torch is None and not options.failed:
-        print(f"{options.folder}: no results at all", file=sys.stderr)
-        return 1
+    if check is None and bench is None and torch is None and not failed:
+        print(f"{folder}: no results at all", file=sys.stderr)
+        return False
     device = next(
-        (part["device"] for part in (check, bench, torch) if part), "no device"
+        (part["device"] for part in (check, bench, torch) if part and part.get("device")),
+        "no device",
     )
-    rows = [row for part in (bench, torch) if part for row in part["rows"]]
+    rows = [row for part in (bench, torch) if part for row in part.get("rows", [])]
+    left_out = [
+        what for part in (check, bench, torch) if part for what in part.get("left_out", [])
+    ]
     result = {
         "revision": revision(),
         "device": device,
         "machine": machine(),
-        "complete": bool(check and bench and torch)
-        and not torch["left_out"]
-        and not options.failed,
-        "failed": options.failed,
-        "seconds": options.seconds,
+        "complete": bool(check and bench and torch) and not left_out and not failed,
+        "failed": failed,
+        "switched_off": off,
+        "seconds": seconds,
         "check": check,
         "bench": bench,
         "torch": torch,
     }
-    (options.folder / "gpu_check.json").write_text(
+    (folder / "gpu_check.json").write_text(
         json.dumps(result, indent=2) + "\n", encoding="utf-8"
     )
+    parts = (check or {}).get("parts", {})
+    passed = [
+        name for name, part in parts.items()
+        if part["outcome"] == "ok" or part.get("passes_without")
+    ]  # fmt: skip
     text = [
         f"# {device}, revision {result['revision']}",
         "",
-        f"{options.seconds:.0f} s in all. "
+        f"{seconds:.0f} s in all. "
         + (
-            f"{check['random_programs']:.0f} random programs and the benchmarks' "
-            f"models checked, {check['failures']:.0f} failures."
-            if check
-            else "The check gave no result: no figure below means anything."
+            f"{len(passed)} of {len(parts)} parts of the check passed"
+            + (", with what is named below switched off." if off else ".")
+            if passed
+            else "No part of the check passed: no figure below means anything."
         ),
         "",
         table(rows),
@@ -129,30 +139,51 @@ def main():
         ]
     if any(part and part.get("dry_run") for part in (bench, torch)):
         text.append("- A dry run: the figures mean nothing.")
-    for entry in (check or {}).get("precision_errors", []):
+    for part in parts.values():
+        for entry in part.get("precision_errors", []):
+            text.append(
+                f"- {entry['model']} {entry['precision']}: largest error of a score "
+                f"{entry['largest_score_error']}"
+            )
+    for mechanism, why in off.items():
         text.append(
-            f"- {entry['model']} {entry['precision']}: largest error of a score "
-            f"{entry['largest_score_error']}"
+            f"- **Switched off: {mechanism}** ({why['why']}): what is above was "
+            "checked and measured without it."
         )
-    if "early_starts" in options.failed:
+    for name, part in parts.items():
+        if part["outcome"] == "ok" or part.get("passes_without"):
+            continue
+        small = part["outcome"].startswith("slightly")
         text.append(
-            "- **With early starts results are wrong, or there are none**: what is "
-            "above was checked and measured without them."
+            f"- **Failed whatever is switched off**: check of {name}: "
+            f"{part['outcome']}. "
+            + ("" if small else "Figures of what it checks mean nothing.")
         )
-    for what in options.failed:
-        text.append(f"- **Failed**: {what} ({what}.log says why).")
-    for what, part in (("bench", bench), ("torch", torch)):
+        text += [f"    {line}" for line in part.get("output", [])[:3]]
+    for what in failed:
+        text.append(f"- **Failed**: {what} (its log says why).")
+    for what, part in (("check", check), ("bench", bench), ("torch", torch)):
         if part is None:
-            text.append(f"- Not measured: {what} (its log says why).")
-    for what in (torch or {}).get("left_out", []):
+            text.append(f"- Not done: {what} (its log says why).")
+    for what in left_out:
         text.append(f"- Left out for time: {what}.")
     for what in (torch or {}).get("failures", []):
         text.append(f"- **Failed**: {what}.")
-    (options.folder / "gpu_check.md").write_text(
-        "\n".join(text) + "\n", encoding="utf-8"
+    (folder / "gpu_check.md").write_text("\n".join(text) + "\n", encoding="utf-8")
+    if not quiet:
+        print("\n".join(text))
+    return True
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--seconds", type=float, default=0.0)
+    parser.add_argument(
+        "--failed", action="append", default=[], help="a part that failed"
     )
-    print("\n".join(text))
-    return 0
+    options = parser.parse_args()
+    return 0 if write(options.folder, options.seconds, options.failed, {}) else 1
 
 
 if __name__ == "__main__":

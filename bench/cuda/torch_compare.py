@@ -9,6 +9,10 @@ guards and a copy of the inputs with every call. Exit status 0: scores agree; 1:
 torch or no GPU, with the reason as the last line. The results so far are in
 --json after every figure, whatever comes later.
 
+--parts names the comparisons to make, of those that --list prints. Each is announced by
+a line "-- NAME"; an error that took the GPU along ends the process (run_parts.py
+starts it again behind it).
+
 --dry-run runs all of it once on the CPU, at sizes that mean nothing, with the
 library that computes on a GPU of this process (scripts/gpu_check.sh --dry-run).
 """
@@ -120,6 +124,12 @@ class Comparison:
         except Exception as error:  # pylint: disable=broad-except
             traceback.print_exc()
             self.check(False, f"{what}: {error}")
+            self.write()
+            # After most errors of a GPU nothing of this process works on it.
+            try:
+                self.wait()
+            except Exception:  # pylint: disable=broad-except
+                sys.exit(1)
         self.write()
 
     def write(self):
@@ -236,9 +246,13 @@ class Comparison:
             dtype,
         )
 
-    def compare(self, v2, precision, batch):
+    def compare(self, v2, precision, batch, max_batch):
         if (v2, precision) not in self.models:
-            return  # its failure was reported
+            # None where this fails, which is reported once.
+            self.models[v2, precision] = None
+            self.load(v2, precision, max_batch)
+        if self.models[v2, precision] is None:
+            return
         name = "dlrm_dcnv2" if v2 else "dlrm_v1"
         self.time(name, precision, *self.models[v2, precision][:2], batch,
                   self.models[v2, precision][2])  # fmt: skip
@@ -320,7 +334,21 @@ def main():
     )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--dry-run", action="store_true", help="see above")
+    parser.add_argument("--parts", help="these alone: NAME,…")
+    parser.add_argument("--list", action="store_true", help="print their names")
     options = parser.parse_args()
+    batches = [1, 64, 256, 1024, 8192]
+    if options.dry_run:
+        batches = [1, 2]
+    elif options.quick:
+        batches = [1, 64]
+    # Both models at each batch, the ends of the range first: what time is short
+    # for is in between.
+    order = [batches[0], batches[-1], *batches[1:-1]]
+    plan = [(v2, "fp16", batch) for batch in order for v2 in (0, 1)]
+    plan += [(v2, "fp32", batches[1]) for v2 in (0, 1)]
+    parts = {f"v{v2 + 1}_{precision}_{batch}": (v2, precision, batch)
+             for v2, precision, batch in plan}  # fmt: skip
     try:
         import torch
     except ImportError as error:
@@ -329,26 +357,17 @@ def main():
     if not options.dry_run and not torch.cuda.is_available():
         print(f"skipped: torch {torch.__version__} sees no GPU")
         return 77
+    if options.list:
+        print("\n".join(parts))
+        return 0
     torch.backends.cuda.matmul.allow_tf32 = False
     comparison = Comparison(torch, load(options.library), options)
-    batches = [1, 64, 256, 1024, 8192]
-    if options.dry_run:
-        batches = [1, 2]
-    elif options.quick:
-        batches = [1, 64]
-    models = [(v2, precision) for precision in ("fp16", "fp32") for v2 in (0, 1)]
-    for v2, precision in models:
+    for name in options.parts.split(",") if options.parts else parts:
+        v2, precision, batch = parts[name]
+        print(f"-- {name}", flush=True)
         most = max(batches) if precision == "fp16" else batches[1]
-        comparison.guarded(f"v{v2 + 1} {precision}", comparison.load, v2, precision,
-                           most)  # fmt: skip
-    # Both models at each batch, the ends of the range first: what time is short
-    # for is in between.
-    order = [batches[0], batches[-1], *batches[1:-1]]
-    plan = [(v2, "fp16", batch) for batch in order for v2 in (0, 1)]
-    plan += [(v2, "fp32", batches[1]) for v2 in (0, 1)]
-    for v2, precision, batch in plan:
         comparison.guarded(f"v{v2 + 1} {precision}, batch {batch}",
-                           comparison.compare, v2, precision, batch)  # fmt: skip
+                           comparison.compare, v2, precision, batch, most)  # fmt: skip
     comparison.write()
     return 1 if comparison.failures else 0
 

@@ -61,12 +61,12 @@ class GpuCheck(unittest.TestCase):
 
     check = {
         "device": "a GPU",
-        "random_programs": 3,
-        "failures": 0,
-        "precision_errors": [
-            {"model": "m", "precision": "fp16", "largest_score_error": 0.01}
-        ],
-    }
+        "parts": {
+            "random_programs": {"outcome": "ok", "random_programs": 3, "failures": 0},
+            "dlrm_v1": {"outcome": "ok", "precision_errors": [
+                {"model": "m", "precision": "fp16", "largest_score_error": 0.01}]},
+        },
+    }  # fmt: skip
 
     def test_results_become_one_file_and_one_table(self):
         _, result, table = self.summarize(
@@ -87,8 +87,8 @@ class GpuCheck(unittest.TestCase):
     def test_what_was_not_measured_is_said(self):
         _, result, table = self.summarize(check=self.check)
         self.assertIsNone(result["torch"])
-        self.assertIn("Not measured: bench", table)
-        self.assertIn("Not measured: torch", table)
+        self.assertIn("Not done: bench", table)
+        self.assertIn("Not done: torch", table)
         done, _, _ = self.summarize()
         self.assertEqual(done.returncode, 1)
 
@@ -100,7 +100,7 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(result["device"], "a GPU")
         self.assertFalse(result["complete"])
         self.assertIn("G5 z", table)
-        self.assertIn("The check gave no result", table)
+        self.assertIn("No part of the check passed", table)
         self.assertIn("**Failed**: v2 fp16: out of memory.", table)
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
@@ -108,70 +108,209 @@ class GpuCheck(unittest.TestCase):
             (folder / "bench.json").write_text('{"rows": [')  # cut off
             done = run(sys.executable, BENCH / "summarize.py", folder)
             self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertIn("Not measured: bench", (folder / "gpu_check.md").read_text())
+            self.assertIn("Not done: bench", (folder / "gpu_check.md").read_text())
 
     def test_figures_without_a_bar_are_shown_as_such(self):
         figure = {"name": "G1 early", "median": 0.9, "q25": 0.8, "q75": 1.0}
         _, _, table = self.summarize(check=self.check, bench={"rows": [figure]})
         self.assertIn("| G1 early | 0.900 [0.800, 1.000] | none | |", table)
 
-    def run_on_stand_ins(self, fails_with):
-        """The script with programs that were "built"; the check fails where
-        REFRACT_EARLY_STARTS is one of `fails_with`."""
+    # Stands in for device_check and bench_cuda. FAULTS: "PART MECHANISM KIND", a
+    # line each; a part has the fault unless the mechanism is off. MECHANISM "any":
+    # whatever is off.
+    STAND_IN = """
+import json, os, pathlib, signal, sys, time
+me, arguments = sys.argv[1], sys.argv[2:]
+parts = {"check": ["row_products", "tile_products", "programs"],
+         "bench": ["limits", "graphs", "overlap"]}[me]
+if "--list" in arguments:
+    print("\\n".join(parts))
+    sys.exit(0)
+options = dict(zip(arguments[::2], arguments[1::2]))
+parts = options.get("--parts", options.get("--part")).split(",")
+off = os.environ.get("REFRACT_CUDA_WITHOUT", "").split(",")
+if os.environ.get("REFRACT_EARLY_STARTS") == "never":
+    off.append("early_starts")
+with open(os.environ["TOLD"], "a") as told:
+    print(me, options.get("--part", "-"), os.environ.get("REFRACT_EARLY_STARTS", "-"),
+          ",".join(sorted(name for name in off if name)) or "-", file=told)
+result = {"device": "a GPU", "rows": []}
+for part in parts:
+    print("--", part, flush=True)
+    for fault in filter(None, os.environ["FAULTS"].splitlines()):
+        where, mechanism, kind = fault.split()
+        if where != part or mechanism in off:
+            continue
+        print("FAILED:", part, "is", kind, flush=True)
+        if kind == "hung":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            time.sleep(600)
+        if kind == "dead":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        sys.exit(77 if kind == "skipped" else 3 if kind == "imprecise" else 1)
+    result[part] = {"failures": 0}
+    result["rows"].append({"name": "row of " + part, "median": 1, "q25": 1, "q75": 1})
+    pathlib.Path(options["--json"]).write_text(json.dumps(result))
+"""
+
+    def run_on_stand_ins(self, *faults, limits=(), without=""):
+        """The script with programs that were "built"."""
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
-            check = json.dumps(self.check)
-            bench = json.dumps({"device": "a GPU", "rows": [row("G1 x", 1, 2, True)]})
+            (folder / "stand_in.py").write_text(self.STAND_IN)
             told = folder / "told"
-            write = 'while [[ $1 != --json ]]; do shift; done; cat >"$2" <<<'
+            call = f"exec {sys.executable} {folder}/stand_in.py"
             for path, text in {
                 "bin/nvcc": "exit 0",
                 "bin/cmake": "exit 0",
                 "bin/ninja": "exit 0",
-                "build/tests/device_check": f'echo "check ${{REFRACT_EARLY_STARTS-}}" '
-                f">>{told}; case ${{REFRACT_EARLY_STARTS-unset}} in {fails_with}) "
-                f"exit 1; esac; {write}'{check}'",
-                "build/bench/bench_cuda": f'echo "bench ${{REFRACT_EARLY_STARTS-}}" '
-                f">>{told}; {write}'{bench}'",
+                "bin/nvidia-smi": "exit 1",
+                "build/tests/device_check": f'{call} check "$@"',
+                "build/bench/bench_cuda": f'{call} bench "$@"',
             }.items():
                 program = folder / path
                 program.parent.mkdir(parents=True, exist_ok=True)
                 program.write_text(f"#!/bin/bash\n{text}\n")
                 program.chmod(0o755)
-            done = run(
-                SCRIPT, "--out", folder / "out", "--build", folder / "build",
-                env={**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}",
-                     "CUDA_VISIBLE_DEVICES": "", "REFRACT_EARLY_STARTS": "faster"},
-            )  # fmt: skip
+            environment = {
+                **os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}",
+                "CUDA_VISIBLE_DEVICES": "", "REFRACT_EARLY_STARTS": "faster",
+                "REFRACT_CUDA_WITHOUT": without, "TOLD": str(told),
+                "FAULTS": "\n".join(faults),
+            }  # fmt: skip
             out = folder / "out"
-            result = json.loads((out / "gpu_check.json").read_text())
-            return done, told.read_text().split("\n")[:-1], result, (
-                out / "gpu_check.md"
-            ).read_text()
+            if limits:
+                done = run(
+                    sys.executable, BENCH / "run_parts.py", "--out", out,
+                    "--check", f"{folder}/build/tests/device_check",
+                    "--bench", f"{folder}/build/bench/bench_cuda", *limits,
+                    env=environment,
+                )  # fmt: skip
+            else:
+                done = run(
+                    SCRIPT, "--out", out, "--build", folder / "build", env=environment
+                )
+            lines = told.read_text().splitlines() if told.exists() else []
+            if not (out / "gpu_check.json").exists():
+                return done, lines, None, ""
+            return (
+                done, lines, json.loads((out / "gpu_check.json").read_text()),
+                (out / "gpu_check.md").read_text(),
+            )  # fmt: skip
 
-    def test_the_check_forces_early_starts(self):
-        done, told, result, _ = self.run_on_stand_ins("nothing")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(told, ["check always", "bench "])
+    def rows(self, result):
+        return [row["name"] for row in result["bench"]["rows"]]
+
+    ALL_ROWS = ["row of limits", "row of graphs", "row of overlap"]
+
+    def test_the_check_forces_early_starts_and_figures_do_not(self):
+        done, told, result, table = self.run_on_stand_ins()
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(told, ["check row_products always -",
+                                "check tile_products always -",
+                                "check programs always -", "bench - - -"])  # fmt: skip
         self.assertEqual(result["failed"], [])
+        self.assertEqual(result["switched_off"], {})
+        self.assertEqual(self.rows(result), self.ALL_ROWS)
+        self.assertIn("3 of 3 parts of the check passed.", table)
 
-    def test_all_is_measured_without_early_starts_where_they_are_wrong(self):
-        done, told, result, table = self.run_on_stand_ins("always")
+    def test_a_mechanism_that_is_wrong_is_found_and_switched_off(self):
+        for mechanism in ("early_starts", "wide_kernels", "product_trials", "row_copies"):
+            with self.subTest(mechanism):
+                done, told, result, table = self.run_on_stand_ins(
+                    f"programs {mechanism} wrong", f"overlap {mechanism} wrong"
+                )
+                self.assertEqual(done.returncode, 1)
+                self.assertEqual(list(result["switched_off"]), [mechanism])
+                self.assertEqual(
+                    result["switched_off"][mechanism]["output"],
+                    ["FAILED: programs is wrong"],
+                )
+                self.assertEqual(result["failed"], ["check of programs"])
+                self.assertEqual(self.rows(result), self.ALL_ROWS)
+                self.assertIn(f"**Switched off: {mechanism}**", table)
+                self.assertIn("3 of 3 parts", table)
+                self.assertEqual(
+                    told[-1],
+                    f"bench - {'never' if mechanism == 'early_starts' else '-'} {mechanism}",
+                )
+                self.assertLessEqual(len(told), 3 + 8 + 1)
+
+    def test_a_part_of_its_own_names_the_mechanism_at_once(self):
+        _, told, result, _ = self.run_on_stand_ins("tile_products tile_products wrong")
+        self.assertEqual(list(result["switched_off"]), ["tile_products"])
+        self.assertEqual(told[1:4], ["check tile_products always -",
+                                     "check tile_products always tile_products",
+                                     "check programs always tile_products"])  # fmt: skip
+
+    def test_several_that_are_wrong_together_are_all_switched_off(self):
+        _, _, result, _ = self.run_on_stand_ins(
+            "programs early_starts wrong", "programs row_copies wrong"
+        )
+        self.assertIn("early_starts", result["switched_off"])
+        self.assertIn("row_copies", result["switched_off"])
+        self.assertEqual(self.rows(result), self.ALL_ROWS)
+
+    def test_what_hangs_or_dies_costs_only_itself(self):
+        limits = ["--part-s", "1.5"]
+        done, _, result, table = self.run_on_stand_ins(
+            "tile_products tile_products hung", "programs any dead", "graphs any hung",
+            limits=limits,
+        )  # fmt: skip
         self.assertEqual(done.returncode, 1)
-        self.assertEqual(told, ["check always", "check never", "bench never"])
-        self.assertEqual(result["failed"], ["early_starts"])
+        parts = result["check"]["parts"]
+        self.assertIn("did not end within", parts["tile_products"]["outcome"])
+        self.assertEqual(parts["programs"]["outcome"], "died of SIGSEGV")
+        self.assertEqual(list(result["switched_off"]), ["tile_products"])
+        self.assertEqual(self.rows(result), ["row of limits", "row of overlap"])
+        self.assertEqual([entry["part"] for entry in result["bench"]["failed"]],
+                         ["graphs"])  # fmt: skip
+        self.assertIn("did not end", result["bench"]["failed"][0]["outcome"])
+        self.assertEqual(result["failed"], ["check of tile_products",
+                                            "check of programs", "bench of graphs"])  # fmt: skip
+        self.assertIn("Failed whatever is switched off**: check of programs", table)
+
+    def test_a_measurement_that_fails_leaves_the_others(self):
+        done, told, result, table = self.run_on_stand_ins("limits any wrong")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(self.rows(result), ["row of graphs", "row of overlap"])
+        self.assertEqual(told[-2:], ["bench - - -", "bench - - -"])
+        self.assertEqual(result["failed"], ["bench of limits"])
+        self.assertIn("**Failed**: bench of limits", table)
+
+    def test_small_excesses_of_a_tolerance_switch_nothing_off(self):
+        done, told, result, table = self.run_on_stand_ins("programs graphs imprecise")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(result["switched_off"], {})
+        self.assertEqual(len(told), 4)
+        self.assertIn("slightly larger errors than allowed", table)
+
+    def test_figures_come_even_where_nothing_passes(self):
+        done, _, result, table = self.run_on_stand_ins(
+            *(f"{part} any wrong" for part in ("row_products", "tile_products", "programs"))
+        )
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(self.rows(result), self.ALL_ROWS)
+        self.assertIn("No part of the check passed: no figure below means", table)
+
+    def test_what_time_is_short_for_is_named(self):
+        _, _, result, table = self.run_on_stand_ins(limits=["--limit-s", "1"])
+        self.assertEqual(result["check"]["left_out"],
+                         ["row_products", "tile_products", "programs"])  # fmt: skip
         self.assertFalse(result["complete"])
-        self.assertIn("With early starts results are wrong", table)
-        self.assertIn("early_starts.log", table)
-        self.assertIn("| G1 x |", table)
-        self.assertIn("3 random programs", table)
+        self.assertIn("Left out for time: limits.", table)
 
-    def test_nothing_is_measured_where_results_are_wrong_anyhow(self):
-        done, told, result, table = self.run_on_stand_ins("always | never")
-        self.assertEqual(done.returncode, 1)
-        self.assertEqual(told, ["check always", "check never"])
-        self.assertEqual(result["failed"], ["early_starts", "check"])
-        self.assertIn("The check gave no result", table)
+    def test_what_is_asked_for_is_off_from_the_beginning(self):
+        done, told, result, _ = self.run_on_stand_ins(without="graphs")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertEqual(set(line.split()[-1] for line in told), {"graphs"})
+        self.assertIn("asked for", result["switched_off"]["graphs"]["why"])
+
+    def test_without_a_gpu_the_status_is_77(self):
+        done, told, result, _ = self.run_on_stand_ins("row_products any skipped")
+        self.assertEqual(done.returncode, 77)
+        self.assertEqual(len(told), 1)
+        self.assertIsNone(result)
 
     def test_the_comparison_needs_torch_and_a_gpu(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -2,15 +2,20 @@
 // Without GoogleTest: it also runs where only the CUDA toolkit is installed.
 //
 //   device_check [--cases N] [--seed S] [--json FILE] [--batch N] [--large N]
+//                [--part NAME] [--list]
 //
+// --part: that one alone, of those that --list prints; all, unless given.
 // --cases: random programs; half as many random products by our own kernels.
-// REFRACT_EARLY_STARTS=always has kernels begin as early as they may.
+// REFRACT_EARLY_STARTS=always has kernels begin as early as they may;
+// REFRACT_CUDA_WITHOUT says what is not used, and so not checked either.
 //
 // --batch, --large: of the models of the benchmarks (default: 33 and 8192; the
 // rows of a large batch repeat, so that few have to be computed on the CPU).
 //
-// Exit status 0: everything agrees; 1: something does not; 2: bad usage; 77:
-// skipped, with the reason as the last line.
+// Exit status 0: everything agrees; 1: something does not; 3: no error is
+// larger than kSmallExcess of what it may be, so that a tolerance, rather than
+// a kernel, may be what is wrong; 2: bad usage; 77: skipped, with the reason as
+// the last line.
 
 #include <algorithm>
 #include <cmath>
@@ -44,29 +49,44 @@ using runtime::cuda::Epilogue;
 using runtime::cuda::GemmCall;
 using runtime::cuda::GemmShape;
 using runtime::cuda::Instance;
+using runtime::cuda::Mechanism;
 using runtime::cuda::PaddedLd;
 using runtime::cuda::ProductKernel;
 using runtime::cuda::Status;
 using runtime::cuda::Stream;
 
+constexpr double kSmallExcess = 4;
+
 int failures = 0;
+bool only_small_ones = true;
 
 void Fail(const std::string& what) {
   ++failures;
+  only_small_ones = false;
   std::printf("FAILED: %s\n", what.c_str());
+  std::fflush(stdout);
 }
 
-// Largest error of `model`; infinity when it does not run.
+// Where `error` is more than `allowed`, or no number.
+void Expect(double error, double allowed, const std::string& what) {
+  if (error <= allowed) return;
+  const bool all_small = only_small_ones && error <= kSmallExcess * allowed;
+  Fail(what + ": error " + std::to_string(error) + ", allowed " +
+       std::to_string(allowed));
+  only_small_ones = all_small;
+}
+
+// Largest error of `model`; below 0 when it does not run, which is said here.
 double ErrorOf(CudaDevice& device, const DenseModel& model, int64_t batch,
                const std::vector<std::vector<double>>& inputs,
                int64_t max_batch, bool use_graphs, const std::string& what) {
-  const double infinite = std::numeric_limits<double>::infinity();
+  constexpr double kDidNotRun = -1;
   auto instance =
       Instance::Create(device, model.program, model.weight_data(),
                        {.max_batch = max_batch, .use_graphs = use_graphs});
   if (!instance.ok()) {
     Fail(what + ": " + instance.status().ToString());
-    return infinite;
+    return kDidNotRun;
   }
   Status status = (*instance)->Load();
   std::vector<std::vector<double>> got;
@@ -76,7 +96,7 @@ double ErrorOf(CudaDevice& device, const DenseModel& model, int64_t batch,
   }
   if (!status.ok()) {
     Fail(what + ": " + status.ToString());
-    return infinite;
+    return kDidNotRun;
   }
   return LargestError(
       got, RunReference(model.program, model.weights, inputs, batch));
@@ -89,10 +109,7 @@ void CheckRandomPrograms(CudaDevice& device, int cases, std::mt19937& random,
     const Case c = RandomCase(random);
     const double error =
         ErrorOf(device, c.model, c.batch, c.inputs, 40, i % 4 != 0, c.what);
-    if (!(error <= c.tolerance)) {
-      Fail(c.what + ": error " + std::to_string(error) + ", allowed " +
-           std::to_string(c.tolerance));
-    }
+    Expect(error, c.tolerance, c.what);
     if (c.tolerance > 0) worst = std::max(worst, error / c.tolerance);
   }
   json.Set("random_programs", cases);
@@ -118,7 +135,7 @@ void CheckShortKernels(CudaDevice& device, int chains, std::mt19937& random,
     const auto inputs = RandomInputs(model.program, batch, random);
     const double error =
         ErrorOf(device, model, batch, inputs, batch, i % 3 != 0, what);
-    if (!(error <= allowed)) Fail(what + ": error " + std::to_string(error));
+    Expect(error, allowed, what);
     worst = std::max(worst, error / allowed);
   }
   json.Set("short_kernel_chains", chains);
@@ -126,85 +143,81 @@ void CheckShortKernels(CudaDevice& device, int chains, std::mt19937& random,
 }
 
 // Scores of the benchmarks' models: how far each precision is from double.
-void CheckModels(CudaDevice& device, int64_t batch, std::mt19937& random,
-                 Json& json) {
-  for (bool v2 : {false, true}) {
-    for (Precision precision : {Precision::kFloat32, Precision::kTf32,
-                                Precision::kFloat16, Precision::kBFloat16}) {
-      const std::string what =
-          std::string(v2 ? "dlrm_dcnv2 " : "dlrm_v1 ") + Name(precision);
-      const DenseModel model =
-          MakeDlrm(what, v2 ? MlperfV2() : MlperfV1(), precision, batch, 1);
-      const auto inputs = RandomInputs(model.program, batch, random);
-      const double error =
-          ErrorOf(device, model, batch, inputs, batch, true, what);
-      // Scores lie in (0, 1). What a precision of that many bits may lose over
-      // a dozen layers.
-      const double allowed = precision == Precision::kFloat32    ? 1e-4
-                             : precision == Precision::kBFloat16 ? 0.15
-                                                                 : 0.02;
-      if (!(error <= allowed)) {
-        Fail(what + ": error " + std::to_string(error));
-      }
-      Json entry;
-      entry.Set("model", v2 ? "dlrm_dcnv2" : "dlrm_v1");
-      entry.Set("precision", Name(precision));
-      entry.Set("largest_score_error", error);
-      json.Append("precision_errors", entry);
-    }
+void CheckModels(CudaDevice& device, bool v2, int64_t batch,
+                 std::mt19937& random, Json& json) {
+  for (Precision precision : {Precision::kFloat32, Precision::kTf32,
+                              Precision::kFloat16, Precision::kBFloat16}) {
+    const std::string what =
+        std::string(v2 ? "dlrm_dcnv2 " : "dlrm_v1 ") + Name(precision);
+    const DenseModel model =
+        MakeDlrm(what, v2 ? MlperfV2() : MlperfV1(), precision, batch, 1);
+    const auto inputs = RandomInputs(model.program, batch, random);
+    const double error =
+        ErrorOf(device, model, batch, inputs, batch, true, what);
+    // Scores lie in (0, 1). What a precision of that many bits may lose over
+    // a dozen layers.
+    const double allowed = precision == Precision::kFloat32    ? 1e-4
+                           : precision == Precision::kBFloat16 ? 0.15
+                                                               : 0.02;
+    Expect(error, allowed, what);
+    Json entry;
+    entry.Set("model", v2 ? "dlrm_dcnv2" : "dlrm_v1");
+    entry.Set("precision", Name(precision));
+    entry.Set("largest_score_error", error);
+    json.Append("precision_errors", entry);
   }
 }
 
 // A batch of which every thread has more than one piece of work, and sizes pass
 // what small ones reach: the same few rows again and again must give the same
 // few scores again and again.
-void CheckLargeBatch(CudaDevice& device, int64_t batch, std::mt19937& random,
-                     Json& json) {
-  for (bool v2 : {false, true}) {
-    const std::string what =
-        std::string(v2 ? "dlrm_dcnv2" : "dlrm_v1") + " fp16, large batch";
-    const DenseModel model = MakeDlrm(what, v2 ? MlperfV2() : MlperfV1(),
-                                      Precision::kFloat16, batch, 1);
-    const int64_t few = std::min<int64_t>(batch, 7);
-    const auto rows = RandomInputs(model.program, few, random);
-    std::vector<std::vector<double>> inputs;
-    for (const auto& input : rows) {
-      auto& repeated = inputs.emplace_back();
-      const size_t cols = input.size() / static_cast<size_t>(few);
-      for (size_t i = 0; i < cols * static_cast<size_t>(batch); ++i) {
-        repeated.push_back(input[i % input.size()]);
-      }
+void CheckLargeBatch(CudaDevice& device, bool v2, int64_t batch,
+                     std::mt19937& random, Json& json) {
+  const std::string what =
+      std::string(v2 ? "dlrm_dcnv2" : "dlrm_v1") + " fp16, large batch";
+  const DenseModel model = MakeDlrm(what, v2 ? MlperfV2() : MlperfV1(),
+                                    Precision::kFloat16, batch, 1);
+  const int64_t few = std::min<int64_t>(batch, 7);
+  const auto rows = RandomInputs(model.program, few, random);
+  std::vector<std::vector<double>> inputs;
+  for (const auto& input : rows) {
+    auto& repeated = inputs.emplace_back();
+    const size_t cols = input.size() / static_cast<size_t>(few);
+    for (size_t i = 0; i < cols * static_cast<size_t>(batch); ++i) {
+      repeated.push_back(input[i % input.size()]);
     }
-    auto instance = Instance::Create(device, model.program, model.weight_data(),
-                                     {.max_batch = batch, .num_slots = 1});
-    Status status = instance.status();
-    if (instance.ok()) status = (*instance)->Load();
-    std::vector<std::vector<double>> got;
-    if (status.ok()) status = RunOnce(**instance, batch, inputs, got);
-    if (!status.ok()) {
-      Fail(what + ": " + status.ToString());
-      continue;
-    }
-    auto want = RunReference(model.program, model.weights, rows, few);
-    for (auto& scores : want) {
-      const size_t count = scores.size();
-      scores.resize(count / static_cast<size_t>(few) *
-                    static_cast<size_t>(batch));
-      for (size_t i = count; i < scores.size(); ++i) {
-        scores[i] = scores[i % count];
-      }
-    }
-    const double error = LargestError(got, want);
-    if (!(error <= 0.02)) Fail(what + ": error " + std::to_string(error));
-    json.Set(v2 ? "large_batch_error_v2" : "large_batch_error_v1", error);
   }
-  json.Set("large_batch", static_cast<double>(batch));
+  auto instance = Instance::Create(device, model.program, model.weight_data(),
+                                   {.max_batch = batch, .num_slots = 1});
+  Status status = instance.status();
+  if (instance.ok()) status = (*instance)->Load();
+  std::vector<std::vector<double>> got;
+  if (status.ok()) status = RunOnce(**instance, batch, inputs, got);
+  if (!status.ok()) {
+    return Fail(what + ": " + status.ToString());
+  }
+  auto want = RunReference(model.program, model.weights, rows, few);
+  for (auto& scores : want) {
+    const size_t count = scores.size();
+    scores.resize(count / static_cast<size_t>(few) *
+                  static_cast<size_t>(batch));
+    for (size_t i = count; i < scores.size(); ++i) {
+      scores[i] = scores[i % count];
+    }
+  }
+  const double error = LargestError(got, want);
+  Expect(error, 0.02, what);
+  json.Set("error", error);
+  json.Set("batch", static_cast<double>(batch));
 }
 
-constexpr ProductKernel kProductKernels[] = {
-    ProductKernel::kTiles16x16, ProductKernel::kTiles32x16,
-    ProductKernel::kTiles32x32, ProductKernel::kTiles64x32,
-    ProductKernel::kTiles64x64, ProductKernel::kRowDots};
+// Those of a part.
+std::vector<ProductKernel> ProductKernels(bool tiles) {
+  if (!tiles) return {ProductKernel::kRowDots};
+  return {ProductKernel::kTiles16x16, ProductKernel::kTiles32x16,
+          ProductKernel::kTiles32x32, ProductKernel::kTiles64x32,
+          ProductKernel::kTiles64x64};
+}
 
 // Operands of a product in device memory.
 class DeviceProduct {
@@ -293,22 +306,30 @@ double CheckProduct(CudaDevice& device, const GemmShape& shape,
     const double error = status.ok() ? product.Error(out.data(), rounds)
                                      : std::numeric_limits<double>::infinity();
     worst = std::max(worst, error);
-    if (error <= 1) continue;
-    Fail(std::string(Name(kernel)) + ", " + Name(shape.dtype) +
-         (rounds ? " as tf32, " : ", ") + std::to_string(shape.m) + " x " +
-         std::to_string(shape.n) + " x " + std::to_string(shape.k) + ", " +
-         Name(shape.epilogue) + ": " +
-         (status.ok() ? "error " + std::to_string(error) + " of 1 allowed"
-                      : status.ToString()));
+    const std::string what =
+        std::string(Name(kernel)) + ", " + Name(shape.dtype) +
+        (rounds ? " as tf32, " : ", ") + std::to_string(shape.m) + " x " +
+        std::to_string(shape.n) + " x " + std::to_string(shape.k) + ", " +
+        Name(shape.epilogue);
+    if (!status.ok()) {
+      Fail(what + ": " + status.ToString());
+      break;  // nothing that comes after it would be its own
+    }
+    Expect(error, 1, what);
   }
   return worst;
 }
 
 // Our own kernels for products, whichever of them a trial chooses: random
 // shapes, and the layers of the benchmarks' models at `batch`.
-void CheckProducts(CudaDevice& device, int cases, int64_t batch,
+void CheckProducts(CudaDevice& device, bool tiles, int cases, int64_t batch,
                    std::mt19937& random, Json& json) {
   double worst = 0;
+  if (!device.switches().has(tiles ? Mechanism::kTileProducts
+                                   : Mechanism::kRowProducts)) {
+    return;
+  }
+  const std::vector<ProductKernel> kernels = ProductKernels(tiles);
   const auto to = [&](int64_t most) {
     return static_cast<int64_t>(random() % static_cast<uint64_t>(most)) + 1;
   };
@@ -324,10 +345,7 @@ void CheckProducts(CudaDevice& device, int cases, int64_t batch,
     shape.ld_in = PaddedLd(shape.k, shape.dtype);
     shape.ld_weight = PaddedLd(shape.k, shape.dtype);
     shape.ld_out = shape.n + to(9) - 1;
-    worst = std::max(worst, CheckProduct(device, shape,
-                                         {std::begin(kProductKernels),
-                                          std::end(kProductKernels)},
-                                         random));
+    worst = std::max(worst, CheckProduct(device, shape, kernels, random));
   }
   for (bool v2 : {false, true}) {
     for (Precision precision : {Precision::kFloat32, Precision::kTf32,
@@ -335,8 +353,13 @@ void CheckProducts(CudaDevice& device, int cases, int64_t batch,
       const DenseModel model =
           MakeDlrm("m", v2 ? MlperfV2() : MlperfV1(), precision, batch, 1);
       for (const GemmShape& shape : ProductShapes(model.program, batch)) {
-        worst = std::max(
-            worst, CheckProduct(device, shape, OwnCandidates(shape), random));
+        std::vector<ProductKernel> own;
+        for (ProductKernel kernel : OwnCandidates(shape)) {
+          if ((kernel != ProductKernel::kRowDots) == tiles) {
+            own.push_back(kernel);
+          }
+        }
+        worst = std::max(worst, CheckProduct(device, shape, own, random));
       }
     }
   }
@@ -359,8 +382,69 @@ void CheckOutOfMemory(CudaDevice& device) {
   }
 }
 
-int Run(int cases, int64_t batch, int64_t large, unsigned seed,
-        const std::string& json_path) {
+struct Options {
+  int cases = 300;
+  int batch = 33;
+  int large = 8192;
+  unsigned seed = std::random_device()();
+  std::string json;
+  std::string part;  // "": all
+};
+
+using Check = void (*)(CudaDevice&, const Options&, std::mt19937&, Json&);
+struct Part {
+  const char* name;
+  Check check;
+};
+// In this order: what others are made of first.
+constexpr Part kParts[] = {
+    {"row_products",
+     [](CudaDevice& device, const Options& options, std::mt19937& random,
+        Json& json) {
+       CheckProducts(device, false, options.cases / 2, options.batch, random,
+                     json);
+     }},
+    {"tile_products",
+     [](CudaDevice& device, const Options& options, std::mt19937& random,
+        Json& json) {
+       CheckProducts(device, true, options.cases / 2, options.batch, random,
+                     json);
+     }},
+    {"random_programs",
+     [](CudaDevice& device, const Options& options, std::mt19937& random,
+        Json& json) {
+       CheckRandomPrograms(device, options.cases, random, json);
+     }},
+    {"short_kernels",
+     [](CudaDevice& device, const Options& options, std::mt19937& random,
+        Json& json) {
+       CheckShortKernels(device, std::max(options.cases / 10, 2), random, json);
+     }},
+    {"dlrm_v1",
+     [](CudaDevice& device, const Options& options, std::mt19937& random,
+        Json& json) {
+       CheckModels(device, false, options.batch, random, json);
+     }},
+    {"dlrm_dcnv2",
+     [](CudaDevice& device, const Options& options, std::mt19937& random,
+        Json& json) {
+       CheckModels(device, true, options.batch, random, json);
+     }},
+    {"dlrm_v1_large",
+     [](CudaDevice& device, const Options& options, std::mt19937& random,
+        Json& json) {
+       CheckLargeBatch(device, false, options.large, random, json);
+     }},
+    {"dlrm_dcnv2_large",
+     [](CudaDevice& device, const Options& options, std::mt19937& random,
+        Json& json) {
+       CheckLargeBatch(device, true, options.large, random, json);
+     }},
+    {"out_of_memory", [](CudaDevice& device, const Options&, std::mt19937&,
+                         Json&) { CheckOutOfMemory(device); }},
+};
+
+int Run(const Options& options) {
   auto count = runtime::cuda::CountDevices();
   if (!count.ok() || *count == 0) {
     std::printf("skipped: no GPU: %s\n",
@@ -374,58 +458,80 @@ int Run(int cases, int64_t batch, int64_t large, unsigned seed,
     return 1;
   }
   std::printf("%s, seed %u, early starts: %s\n",
-              (*device)->properties().name.c_str(), seed,
+              (*device)->properties().name.c_str(), options.seed,
               Name((*device)->early_starts()));
-  std::mt19937 random(seed);
   Json json;
   json.Set("device", (*device)->properties().name);
-  json.Set("seed", static_cast<double>(seed));
-  CheckProducts(**device, cases / 2, batch, random, json);
+  json.Set("seed", static_cast<double>(options.seed));
   json.Set("early_starts", Name((*device)->early_starts()));
-  CheckRandomPrograms(**device, cases, random, json);
-  CheckShortKernels(**device, std::max(cases / 10, 2), random, json);
-  CheckModels(**device, batch, random, json);
-  CheckLargeBatch(**device, large, random, json);
-  CheckOutOfMemory(**device);
+  for (const Part& part : kParts) {
+    if (!options.part.empty() && options.part != part.name) continue;
+    std::printf("-- %s\n", part.name);
+    std::fflush(stdout);
+    // The same cases, whichever parts run.
+    std::mt19937 random(options.seed);
+    Json one;
+    const int before = failures;
+    part.check(**device, options, random, one);
+    one.Set("failures", failures - before);
+    json.Set(part.name, one);
+    // Kernels whose results were not those of others: products do without, but
+    // something is wrong.
+    for (const std::string& warning : (*device)->TakeWarnings()) Fail(warning);
+  }
   json.Set("failures", failures);
   std::printf("%s\n%d failures\n", json.Text().c_str(), failures);
-  if (!json_path.empty() && !json.Write(json_path)) {
-    std::fprintf(stderr, "cannot write %s\n", json_path.c_str());
+  if (!options.json.empty() && !json.Write(options.json)) {
+    std::fprintf(stderr, "cannot write %s\n", options.json.c_str());
     return 1;
   }
-  return failures == 0 ? 0 : 1;
+  if (failures == 0) return 0;
+  return only_small_ones ? 3 : 1;
+}
+
+bool Parse(int argc, char** argv, Options& options) {
+  for (int i = 1; i < argc; i += 2) {
+    const std::string flag = argv[i];
+    if (i + 1 == argc) return false;
+    const char* const value = argv[i + 1];
+    if (flag == "--cases") {
+      options.cases = std::atoi(value);
+    } else if (flag == "--batch") {
+      options.batch = std::atoi(value);
+    } else if (flag == "--large") {
+      options.large = std::atoi(value);
+    } else if (flag == "--seed") {
+      options.seed = static_cast<unsigned>(std::strtoul(value, nullptr, 10));
+    } else if (flag == "--json") {
+      options.json = value;
+    } else if (flag == "--part") {
+      options.part = value;
+      if (std::none_of(
+              std::begin(kParts), std::end(kParts),
+              [&](const Part& part) { return options.part == part.name; })) {
+        return false;
+      }
+    } else {
+      return false;
+    }
+  }
+  return options.cases >= 1 && options.batch >= 1 && options.large >= 1;
 }
 
 }  // namespace
 }  // namespace refract::bench
 
 int main(int argc, char** argv) {
-  int cases = 300;
-  int batch = 33;
-  int large = 8192;
-  unsigned seed = std::random_device()();
-  std::string json;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string flag = argv[i];
-    if (flag == "--cases") {
-      cases = std::atoi(argv[i + 1]);
-    } else if (flag == "--batch") {
-      batch = std::atoi(argv[i + 1]);
-    } else if (flag == "--large") {
-      large = std::atoi(argv[i + 1]);
-    } else if (flag == "--seed") {
-      seed = static_cast<unsigned>(std::strtoul(argv[i + 1], nullptr, 10));
-    } else if (flag == "--json") {
-      json = argv[i + 1];
-    } else {
-      argc = 0;
-    }
+  refract::bench::Options options;
+  if (argc == 2 && std::string(argv[1]) == "--list") {
+    for (const auto& part : refract::bench::kParts) std::puts(part.name);
+    return 0;
   }
-  if (argc % 2 == 0 || cases < 1 || batch < 1 || large < 1) {
+  if (!refract::bench::Parse(argc, argv, options)) {
     std::fprintf(stderr,
                  "usage: device_check [--cases N] [--seed S] [--json FILE] "
-                 "[--batch N] [--large N]\n");
+                 "[--batch N] [--large N] [--part NAME] [--list]\n");
     return 2;
   }
-  return refract::bench::Run(cases, batch, large, seed, json);
+  return refract::bench::Run(options);
 }
