@@ -86,6 +86,22 @@ size_t CountForeign(const cuda::Program& program) {
 
 bool GoesByRows(const Translation& translation) {
   const cuda::Program& program = translation.program;
+  // Offsets other than those that are moved count from a request's first entry.
+  const auto moves = [&](cuda::ValueId offsets) {
+    return std::any_of(translation.bags.begin(), translation.bags.end(),
+                       [&](const runtime::cuda_plan::BagRoom& room) {
+                         return program.inputs[room.offsets_input] == offsets;
+                       });
+  };
+  for (const cuda::Op& op : program.ops) {
+    const auto* const bags = std::get_if<cuda::BagsOp>(&op.kind);
+    if (bags == nullptr) continue;
+    for (const cuda::Bag& bag : bags->bags) {
+      if (bag.offsets.value != cuda::kNone && !moves(bag.offsets.value)) {
+        return false;
+      }
+    }
+  }
   const auto has_rows = [&](cuda::ValueId id) {
     const cuda::Rows& rows = program.value(id).rows;
     return rows.per_item > 0 && rows.fixed == 0;

@@ -149,6 +149,65 @@ TEST_F(CudaProgramTest, RowsThatDependOnEachOtherAreNotRunInPieces) {
               HasSubstr("cannot be run in pieces"));
 }
 
+// Entries that grow with the rows, in bags that count from a request's first
+// one and whose last end is the request's: such a request is not cut.
+TEST_F(CudaProgramTest, OffsetsThatCannotBeMoved) {
+  constexpr int64_t kEach = 2;
+  const auto batch = models::SymExpr::Symbol("B");
+  models::Graph graph;
+  graph.batch_symbol = "B";
+  graph.symbols = {{.symbol = "B", .min = 1, .max = 100000}};
+  using testing_models::AddValue;
+  const auto ids = AddValue(graph, "ids", base::DType::kInt64,
+                            {batch * models::SymExpr(kEach)});
+  const auto offsets = AddValue(graph, "offsets", base::DType::kInt64, {batch});
+  const auto table = AddValue(graph, "table", base::DType::kFloat32,
+                              {kRows, testing_models::kDim}, "table");
+  const auto sums = AddValue(graph, "sums", base::DType::kFloat32,
+                             {batch, testing_models::kDim});
+  graph.inputs = {ids, offsets};
+  testing_models::AddNode(graph, "aten.embedding_bag.default",
+                          {{"weight", models::ValueRef{table}},
+                           {"indices", models::ValueRef{ids}},
+                           {"offsets", models::ValueRef{offsets}},
+                           {"mode", int64_t{0}}},
+                          sums);
+  graph.outputs = {sums};
+  graph.output_names = {"sums"};
+  auto cpu = RequestRunner::Whole(graph, model_.weights, {});
+  auto gpu = RequestRunner::Whole(graph, model_.weights, {}, OnGpu());
+  ASSERT_TRUE(cpu.ok()) << cpu.status();
+  ASSERT_TRUE(gpu.ok()) << gpu.status();
+  for (const int64_t rows : {1, 4, 8, 9, 20}) {
+    SCOPED_TRACE(rows);
+    std::vector<base::Tensor> inputs;
+    inputs.push_back(
+        *base::Tensor::Allocate(base::DType::kInt64, {rows * kEach}));
+    for (int64_t& id : inputs[0].as<int64_t>()) {
+      id = static_cast<int64_t>(random_() % kRows);
+    }
+    // As many on the whole, of other sizes.
+    inputs.push_back(*base::Tensor::Allocate(base::DType::kInt64, {rows}));
+    for (int64_t row = 0; row < rows; ++row) {
+      inputs[1].as<int64_t>()[static_cast<size_t>(row)] = row * kEach + row % 2;
+    }
+    const auto got = (*gpu)->Run(ViewsOf(inputs));
+    if (rows > 8) {
+      EXPECT_EQ(got.status().code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_THAT(std::string(got.status().message()),
+                  HasSubstr("cannot be run in pieces"));
+      continue;
+    }
+    const auto want = (*cpu)->Run(ViewsOf(inputs));
+    ASSERT_TRUE(want.ok() && got.ok()) << want.status() << got.status();
+    const auto a = (*got)[0].view().as<float>();
+    const auto b = (*want)[0].view().as<float>();
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t e = 0; e < b.size(); ++e) EXPECT_NEAR(a[e], b[e], 1e-5);
+  }
+  EXPECT_THAT(device_->violations(), IsEmpty());
+}
+
 TEST_F(CudaProgramTest, WhatCannotRunThereIsNamed) {
   model_.graph.nodes[3].op = "aten.sinc.default";
   const auto gpu =
