@@ -333,6 +333,10 @@ class EinsumKernel final : public Kernel {
       GemmUnpacked(a, k, m, b, k, n, {}, c, n);
       return;
     }
+    if (!transposed && n == kPanelColumns) {
+      Gemm(a, k, m, b, k, n, {}, c, n);  // a panel as it lies
+      return;
+    }
     float* const panels =
         ThreadScratch(ScratchUse::kPanels, PackedMatrix::PanelBytes(k, n));
     PackPanels(b, k, n, transposed ? 1 : n, transposed ? k : 1, panels);

@@ -77,7 +77,8 @@ struct Terms {
 void Gemm(const float* a, int64_t a_stride, int64_t m, const PackedMatrix& b,
           const Terms& terms, const Epilogue& epilogue, float* c,
           int64_t c_stride);
-// With panels from PackPanels(). `resumes`: as in Terms.
+// With panels from PackPanels(), or a dense b of kPanelColumns columns, which
+// is one as it lies. `resumes`: as in Terms.
 void Gemm(const float* a, int64_t a_stride, int64_t m, const float* panels,
           int64_t k, int64_t n, const Epilogue& epilogue, float* c,
           int64_t c_stride, bool resumes = false);

@@ -123,6 +123,14 @@ class MatMulKernel final : public Kernel {
       }
       return absl::OkStatus();
     }
+    if (!op_.b_transposed && n == kPanelColumns) {
+      // Panels as they lie.
+      for (int64_t i = 0; i < batch; ++i) {
+        Gemm(Floats(a) + i * rows * k, k, rows, Floats(b) + i * k * n, k, n,
+             epilogue, out + i * rows * n, n);
+      }
+      return absl::OkStatus();
+    }
     float* const panels =
         ThreadScratch(ScratchUse::kPanels, PackedMatrix::PanelBytes(k, n));
     for (int64_t i = 0; i < batch; ++i) {

@@ -657,6 +657,7 @@ TEST(FuseTest, ProductsAreLibTorchs) {
       {"aten.bmm.default", {4, 1, 6}, {4, 6, 21}, "mat2"},
       {"aten.bmm.default", {4, 1, 6}, {4, 6, 48}, "mat2"},
       {"aten.bmm.default", {2, 3, 7}, {2, 7, 16}, "mat2"},
+      {"aten.bmm.default", {3, 17, 7}, {3, 7, 16}, "mat2"},
       {"aten.linear.default", {2, 3, 9}, {18, 9}, "weight"},
       {"aten.linear.default", {0, 9}, {18, 9}, "weight"},
   };
