@@ -33,8 +33,8 @@ constexpr float kHopeless = 4.0f;
 // Operands are this many random numbers again and again: a prime, so that rows
 // differ. (Zeros would also run at higher clocks than numbers do.)
 constexpr int64_t kPattern = 65521;
-// Results that are compared.
-constexpr int64_t kCompared = int64_t{1} << 20;
+// Results that are compared, about: a millisecond of the CPU per candidate.
+constexpr int64_t kCompared = int64_t{1} << 17;
 // Of a comparison that leaves rows out, these are compared at the end.
 constexpr int64_t kLastRows = 64;
 
@@ -108,8 +108,11 @@ class Bench {
   // what others are compared with.
   Result<std::string> Compare() {
     std::vector<float> rows;
+    // Odd: not the same row of every tile.
     const int64_t stride =
-        std::max<int64_t>(1, (shape_.m * shape_.n + kCompared - 1) / kCompared);
+        std::max<int64_t>(1,
+                          (shape_.m * shape_.n + kCompared - 1) / kCompared) |
+        1;
     const int64_t spread = (shape_.m + stride - 1) / stride;
     const int64_t last = std::min(shape_.m, stride > 1 ? kLastRows : 0);
     REFRACT_CUDA_RETURN_IF_ERROR(Read(0, stride, spread, rows));
@@ -235,16 +238,17 @@ class Bench {
     return {};
   }
 
-  // Wide enough for any order of the sum, factors that are cut instead of
-  // rounded, and an approximate GELU; narrow enough for a term that is missing
-  // or taken twice, which is a third on average, in short sums, and for other
-  // errors in all. The sum of k products of these operands is about √k / 3.
+  // Wide enough for any order of the sum, parts of it that were rounded to the
+  // type, factors that are cut instead of rounded, and an approximate GELU;
+  // narrow enough for a term that is missing or taken twice, which is a third
+  // on average, in short sums, and for other errors in all. The sum of k
+  // products of these operands is about √k / 3.
   float Allowed(float want) const {
     float relative = 1e-4f, absolute = 1e-4f;  // of √k
     if (shape_.dtype == DType::kFloat16) {
       relative = 1.0f / 256, absolute = 4e-3f;
     } else if (shape_.dtype == DType::kBFloat16) {
-      relative = 1.0f / 32, absolute = 4e-3f;
+      relative = 1.0f / 32, absolute = 2e-2f;
     } else if (shape_.tf32) {
       relative = 1.0f / 128, absolute = 1e-2f;
     }

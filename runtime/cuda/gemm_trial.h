@@ -31,7 +31,7 @@ using TrialLaunch =
 // by one where none can be.
 //
 // Before it is timed, what a candidate computes from random numbers is compared
-// with the result of the first one that launches: of up to a million results
+// with the result of the first one that launches: of up to 131,072 results
 // all, of more some rows and the last ones. One that differs by more than
 // rounding does is `wrong` and out of the race. All that a trial can say is
 // that the two disagree; the first is cuBLASLt's, where that has any.

@@ -294,7 +294,7 @@ TEST_F(GemmTest, KernelsThatDifferAreDroppedWithAWarning) {
 // One that is wrong at the very end of a result that is too large to be looked
 // at whole.
 TEST_F(GemmTest, TheLastRowsAreAlwaysCompared) {
-  // A million results and some: every second row.
+  // A million results: every ninth row, and the last ones.
   const GemmShape shape =
       TileShape(DType::kFloat32, Epilogue::kNone, 4100, 260, 4);
   const int64_t wrong_row = 4099;
