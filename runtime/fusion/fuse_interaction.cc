@@ -18,7 +18,9 @@ using models::Graph;
 // transpose(x) or permute(x) that swaps the last two of at least two
 // dimensions.
 bool SwapsLastTwo(const Graph& graph, const Plan& plan, const Step& step) {
-  if (step.kernel == nullptr || step.fused) return false;
+  if (step.kernel == nullptr || step.fused || step.operands.empty()) {
+    return false;
+  }
   const models::Node& node = graph.nodes[step.nodes[0]];
   const NodeArgs args(node);
   const int rank = plan.locals[step.operands[0]].rank;
