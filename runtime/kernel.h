@@ -3,6 +3,7 @@
 
 // A native kernel: one operator of one node, chosen when a program is compiled.
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -26,6 +27,11 @@ inline constexpr size_t kMaxKernelRank = 6;
 struct KernelOutput {
   base::TensorSpec spec;  // set by Infer()
   std::byte* data = nullptr;
+
+  // A request without a byte may have 2^40 empty rows: nothing to walk through.
+  bool has_elements() const {
+    return std::find(spec.dims.begin(), spec.dims.end(), 0) == spec.dims.end();
+  }
 };
 
 // Immutable, thread-safe. All tensor operands are dense, and have the dtype and

@@ -83,7 +83,7 @@ absl::StatusOr<std::unique_ptr<const ViewOp>> ViewOp::Create(
     view->kind_ = Kind::kUnflatten;
     const auto dim = args.IntLiteral("dim");
     auto sizes = args.Ints("sizes");
-    if (!dim || !sizes) return nullptr;
+    if (!dim || !sizes || sizes->empty()) return nullptr;
     view->dims_ = {*dim};
     view->size_ = *std::move(sizes);
     return view;

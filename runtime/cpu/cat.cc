@@ -46,9 +46,11 @@ class CatKernel final : public Kernel {
   absl::Status Run(const Operands& operands,
                    absl::Span<const KernelOutput> outputs,
                    RunStats&) const override {
+    if (outputs[0].data == nullptr || !outputs[0].has_elements()) {
+      return absl::OkStatus();
+    }
     int64_t outer = 1;
     for (size_t d = 0; d < dim_; ++d) outer *= outputs[0].spec.dims[d];
-    if (outer == 0 || outputs[0].data == nullptr) return absl::OkStatus();
     const auto count = static_cast<int>(operands.size());
     std::byte* to = outputs[0].data;
     for (int64_t o = 0; o < outer; ++o) {

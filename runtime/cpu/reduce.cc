@@ -232,7 +232,9 @@ class SoftmaxKernel final : public RowKernel {
   absl::Status Run(const Operands& operands,
                    absl::Span<const KernelOutput> outputs,
                    RunStats&) const override {
-    if (outputs[0].data == nullptr) return absl::OkStatus();
+    if (outputs[0].data == nullptr || !outputs[0].has_elements()) {
+      return absl::OkStatus();
+    }
     const base::Dims& dims = operands[0].tensor.dims;
     int64_t outer = 1;
     int64_t inner = 1;

@@ -119,7 +119,9 @@ class TakeKernel final : public Kernel {
         offsets[j] = offsets[j] * size + at;
       }
     }
-    if (outputs[0].data == nullptr) return absl::OkStatus();
+    if (outputs[0].data == nullptr || !outputs[0].has_elements()) {
+      return absl::OkStatus();
+    }
     int64_t outer = 1;
     for (size_t d = 0; d < first_; ++d) outer *= dims[d];
     size_t bytes = base::SizeOf(self.dtype);

@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "runtime/fusion/lower.h"
@@ -52,6 +54,13 @@ std::optional<MatMulOp> LowerEinsum(const KernelRequest& request) {
   if (a.size() < 2 || b.size() < 2 || out.size() != a.size()) {
     return std::nullopt;
   }
+  // An equation of other ranks than its operands is LibTorch's to refuse.
+  for (int i : {0, 1}) {
+    if (!IsFloat(request, equation->operands[i]) ||
+        request.rank(equation->operands[i]) != equation->letters[i].size()) {
+      return std::nullopt;
+    }
+  }
   for (size_t i = 0; i < all.size(); ++i) {
     if (all.find(all[i]) != i) return std::nullopt;
   }
@@ -83,7 +92,7 @@ std::optional<MatMulOp> LowerTensordot(const KernelRequest& request) {
   matmul.a = args.OperandOf("self");
   matmul.b = args.OperandOf("other");
   if (!IsFloat(request, matmul.a) || !IsFloat(request, matmul.b) ||
-      request.rank(matmul.b) != 2) {
+      request.rank(matmul.a) == 0 || request.rank(matmul.b) != 2) {
     return std::nullopt;
   }
   const auto a = args.Ints("dims_self");
@@ -123,12 +132,19 @@ std::optional<EinsumEquation> EinsumOfTwo(const KernelRequest& request) {
   if (arrow == std::string::npos || absl::StrContains(equation, '.')) {
     return std::nullopt;
   }
+  const std::string result = equation.substr(arrow + 2);
+  // Neither spaces in the arrow itself nor what is no letter.
+  const auto letters = [](const std::string& part) {
+    return std::all_of(part.begin(), part.end(), absl::ascii_isalpha);
+  };
+  if (!absl::StrContains(*text, "->") || !letters(result)) return std::nullopt;
   const std::vector<std::string> sides =
       absl::StrSplit(equation.substr(0, arrow), ',');
-  if (sides.size() != 2) return std::nullopt;
-  return EinsumEquation{{(*tensors)[0], (*tensors)[1]},
-                        {sides[0], sides[1]},
-                        equation.substr(arrow + 2)};
+  if (sides.size() != 2 || !letters(sides[0]) || !letters(sides[1])) {
+    return std::nullopt;
+  }
+  return EinsumEquation{
+      {(*tensors)[0], (*tensors)[1]}, {sides[0], sides[1]}, result};
 }
 
 bool MayBePacked(const KernelRequest& request, int operand) {
@@ -153,6 +169,12 @@ std::optional<MatMulOp> LowerMatMul(const KernelRequest& request) {
     if (args.Has("bias")) {
       matmul.bias = args.OperandOf("bias");
       if (!IsFloat(request, matmul.bias) || request.rank(matmul.bias) != 1) {
+        return std::nullopt;
+      }
+      // Broadcast, as below.
+      if (request.operand(matmul.bias).shape[0].constant() == 1 &&
+          matmul.b != kNoOperand && request.rank(matmul.b) > 0 &&
+          request.operand(matmul.b).shape[0].constant() != 1) {
         return std::nullopt;
       }
     }
@@ -193,6 +215,13 @@ std::optional<MatMulOp> LowerMatMul(const KernelRequest& request) {
   const size_t a_rank = request.rank(matmul.a);
   const size_t b_rank = request.rank(matmul.b);
   if (a_rank < 2 || b_rank < 2) return std::nullopt;
+  // Of no other ranks.
+  const size_t only = op == "aten.mm.default"    ? 2
+                      : op == "aten.bmm.default" ? 3
+                                                 : a_rank;
+  if (a_rank != only || (matmul.batched && b_rank != a_rank)) {
+    return std::nullopt;
+  }
   if (op == "aten.matmul.default" && b_rank > 2) {
     if (!SameBatch(request, matmul.a, matmul.b)) return std::nullopt;
     matmul.batched = true;

@@ -432,10 +432,17 @@ std::optional<Product> Tensordot(const KernelRequest& request) {
     }
     const auto a = WrapDim((*summed)[i].literal, product.letters[0].size());
     const auto b = WrapDim((*with)[i].literal, product.letters[1].size());
-    if (!a.ok() || !b.ok()) return std::nullopt;
-    std::erase(result, product.letters[0][*a]);
-    std::erase(result, static_cast<char>('A' + *b));
-    product.letters[1][*b] = product.letters[0][*a];
+    // A number has dimension 0, but nothing to sum over.
+    if (!a.ok() || !b.ok() || *a >= product.letters[0].size() ||
+        *b >= product.letters[1].size()) {
+      return std::nullopt;
+    }
+    // One that is named twice is no letter of the result any more.
+    const char letter = product.letters[0][*a];
+    if (std::erase(result, letter) + std::erase(result, 'A' + *b) != 2) {
+      return std::nullopt;
+    }
+    product.letters[1][*b] = letter;
   }
   product.result = std::move(result);
   return product;

@@ -1,0 +1,223 @@
+// Nodes of a model file whose arguments need not fit their operands, and sizes
+// of requests that mean nothing: refused, or computed as LibTorch does.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tests/runtime/testing/expect_right.h"
+#include "tests/runtime/testing/random_nodes.h"
+#include "tests/runtime/testing/run.h"
+
+namespace refract::runtime {
+namespace {
+
+using base::DType;
+using models::ValueId;
+using testing::Args;
+using testing::GraphBuilder;
+using testing::Int;
+using testing::Ints;
+using testing::List;
+using testing::Must;
+using testing::Ref;
+
+unsigned Seed() {
+  static const unsigned seed = [] {
+    const char* const given = std::getenv("REFRACT_TEST_SEED");
+    const unsigned chosen = given != nullptr
+                                ? static_cast<unsigned>(std::atoi(given))
+                                : std::random_device()();
+    std::printf("REFRACT_TEST_SEED=%u\n", chosen);
+    return chosen;
+  }();
+  return seed;
+}
+
+TEST(MalformedNodesTest, EquationsOfOtherRanksThanTheirOperands) {
+  std::mt19937 random(Seed());
+  struct Case {
+    const char* equation;
+    base::Dims a;
+    base::Dims b;
+    base::Dims result;
+  };
+  for (const Case& c :
+       std::vector<Case>{{"ab,bc->ac", {2, 3}, {3}, {2, 3}},
+                         {"ab,bc->ac", {2, 3}, {}, {2, 3}},
+                         {"ab,cb->ac", {2, 3}, {}, {2, 3}},
+                         {"ab,bc->ac", {}, {3, 4}, {2, 4}},
+                         {"ab,bc->ac", {3}, {3, 4}, {4}},
+                         {"ab,bc->ac", {5, 2, 3}, {3, 4}, {5, 2, 4}},
+                         {"abc,cd->abd", {2, 3}, {3, 4}, {2, 4}},
+                         {"xab,xbc->xac", {2, 3}, {3, 4}, {2, 4}},
+                         {"xab,xbc->xac", {2, 2, 3}, {3, 4}, {2, 2, 4}}}) {
+    SCOPED_TRACE(absl::StrCat(c.equation, " of ", base::DimsToString(c.a), ", ",
+                              base::DimsToString(c.b)));
+    testing::OneNode node;
+    node.op = "aten.einsum.default";
+    node.inputs = {{DType::kFloat32, c.a}, {DType::kFloat32, c.b}};
+    node.args = [&](const auto& ids) {
+      return testing::Einsum(c.equation, ids);
+    };
+    node.result = c.result;
+    GraphBuilder builder;
+    node.AddTo(builder);
+    const auto values = node.Values(random);
+    EXPECT_FALSE(testing::RunByLibTorch(builder, values).ok());
+    EXPECT_FALSE(testing::RunWhole(builder, values).ok());
+  }
+}
+
+TEST(MalformedNodesTest, TensordotOfANumber) {
+  std::mt19937 random(Seed());
+  for (const base::Dims& b :
+       {base::Dims{3, 4}, base::Dims{3}, base::Dims{1}, base::Dims{}}) {
+    SCOPED_TRACE(base::DimsToString(b));
+    testing::OneNode node;
+    node.op = "aten.tensordot.default";
+    node.inputs = {{DType::kFloat32, {}}, {DType::kFloat32, b}};
+    node.args = [](const auto& ids) {
+      return Args{Ref("self", ids[0]), Ref("other", ids[1]),
+                  Ints("dims_self", {-1}), Ints("dims_other", {0})};
+    };
+    GraphBuilder builder;
+    node.AddTo(builder);
+    const auto values = node.Values(random);
+    EXPECT_EQ(testing::RunWhole(builder, values).ok(),
+              testing::RunByLibTorch(builder, values).ok());
+  }
+}
+
+TEST(MalformedNodesTest, RandomNodesAreRefusedOrLibTorchs) {
+  std::mt19937 random(Seed());
+  std::map<std::string, int> right;
+  for (int round = 0; round < 600; ++round) {
+    testing::OneNode node = testing::RandomNodes(random).Make();
+    const auto values = node.Values(random);
+    GraphBuilder first;
+    node.AddTo(first);
+    const auto torch = testing::RunByLibTorch(first, values);
+    SCOPED_TRACE(
+        absl::StrCat("round ", round, ": ", testing::Describe(node, first)));
+    node.result = torch.ok() ? (*torch)[0].dims() : base::Dims{2, 2};
+    GraphBuilder builder;
+    node.AddTo(builder);
+    const auto own = testing::RunWhole(builder, values);
+    // Where nothing is computed each looks at what the other does not.
+    const bool empty = std::any_of(
+        values.begin(), values.end(),
+        [](const base::Tensor& value) { return value.bytes() == 0; });
+    if (own.ok() != torch.ok() && empty) continue;
+    ASSERT_EQ(own.ok(), torch.ok()) << own.status() << torch.status();
+    if (!own.ok()) continue;
+    ++right[node.op];
+    testing::ExpectNear((*own)[0], (*torch)[0], 1e-5f);
+    if (HasFatalFailure()) return;
+  }
+  // Not all is refused.
+  EXPECT_GE(right.size(), 10u);
+}
+
+// A request of no bytes may say that it has 2^40 rows: that is no work.
+TEST(MalformedNodesTest, EmptyTensorsOfHugeSizes) {
+  constexpr int64_t kHuge = int64_t{1} << 40;
+  struct Case {
+    const char* op;
+    std::vector<base::Dims> inputs;
+    std::function<Args(const std::vector<ValueId>&)> args;
+  };
+  const auto one = [](Args more) {
+    return [more](const std::vector<ValueId>& ids) {
+      Args args = {Ref("self", ids[0])};
+      args.insert(args.end(), more.begin(), more.end());
+      return args;
+    };
+  };
+  const auto all = [](Args more) {
+    return [more](const std::vector<ValueId>& ids) {
+      Args args = {List("tensors", ids)};
+      args.insert(args.end(), more.begin(), more.end());
+      return args;
+    };
+  };
+  const auto two = [](const char* name) {
+    return [name](const std::vector<ValueId>& ids) {
+      return Args{Ref("self", ids[0]), Ref(name, ids[1])};
+    };
+  };
+  const auto chosen = [](const std::vector<ValueId>& ids) {
+    return Args{Ref("self", ids[0]), Int("dim", 1), Ref("index", ids[1])};
+  };
+  const std::vector<Case> cases = {
+      {"aten.sum.dim_IntList", {{kHuge, 0}}, one({Ints("dim", {0})})},
+      {"aten.sum.dim_IntList", {{0, kHuge}}, one({Ints("dim", {1})})},
+      {"aten.mean.dim", {{2, kHuge, 0}}, one({Ints("dim", {1})})},
+      {"aten.softmax.int", {{kHuge, 0}}, one({Int("dim", 1)})},
+      {"aten.softmax.int", {{kHuge, 0, 3}}, one({Int("dim", 1)})},
+      {"aten.softmax.int", {{0, kHuge, 3}}, one({Int("dim", 1)})},
+      {"aten.softmax.int", {{3, kHuge, 0}}, one({Int("dim", 1)})},
+      {"aten.index_select.default", {{kHuge, 0, 3}, {0}}, chosen},
+      {"aten.index_select.default", {{kHuge, 5, 0}, {0}}, chosen},
+      {"aten.gather.default", {{kHuge, 0}, {kHuge, 0}}, chosen},
+      {"aten.gather.default", {{0, kHuge}, {0, kHuge}}, chosen},
+      {"aten.cat.default", {{kHuge, 0}, {kHuge, 0}}, all({Int("dim", 1)})},
+      {"aten.cat.default", {{0, kHuge}, {0, kHuge}}, all({Int("dim", 1)})},
+      {"aten.stack.default", {{kHuge, 0}, {kHuge, 0}}, all({Int("dim", 1)})},
+      {"aten.slice.Tensor", {{kHuge, 0}}, one({Int("dim", 1)})},
+      {"aten.transpose.int",
+       {{kHuge, 0}},
+       one({Int("dim0", 0), Int("dim1", 1)})},
+      {"aten.relu.default", {{kHuge, 0}}, one({})},
+      {"aten.add.Tensor", {{kHuge, 0}, {1, 0}}, two("other")},
+      {"aten.mul.Tensor", {{0, kHuge}, {0, 1}}, two("other")},
+      {"aten.mm.default", {{kHuge, 0}, {0, 0}}, two("mat2")},
+      {"aten.mm.default", {{0, kHuge}, {kHuge, 0}}, two("mat2")},
+      {"aten.bmm.default", {{kHuge, 0, 2}, {kHuge, 2, 0}}, two("mat2")},
+  };
+  for (const Case& c : cases) {
+    std::string what = c.op;
+    testing::OneNode node;
+    node.op = c.op;
+    for (const base::Dims& dims : c.inputs) {
+      absl::StrAppend(&what, " ", base::DimsToString(dims));
+      const bool index = absl::StrContains(c.op, "gather") ||
+                         absl::StrContains(c.op, "index_select");
+      node.inputs.push_back(
+          {index && !node.inputs.empty() ? DType::kInt64 : DType::kFloat32,
+           dims});
+    }
+    SCOPED_TRACE(what);
+    std::printf("%s\n", what.c_str());
+    std::fflush(stdout);
+    node.args = c.args;
+    std::vector<base::Tensor> values;
+    for (const testing::OneNode::Input& input : node.inputs) {
+      values.push_back(Must(base::Tensor::Allocate(input.dtype, input.dims)));
+    }
+    GraphBuilder first;
+    node.AddTo(first);
+    const auto torch = testing::RunByLibTorch(first, values);
+    if (torch.ok()) node.result = (*torch)[0].dims();
+    GraphBuilder builder;
+    node.AddTo(builder);
+    const auto own = testing::RunWhole(builder, values);
+    ASSERT_EQ(own.ok(), torch.ok()) << own.status() << torch.status();
+    if (own.ok()) {
+      EXPECT_EQ((*own)[0].dims(), (*torch)[0].dims());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace refract::runtime
