@@ -25,8 +25,9 @@ struct PackedWeights {
   std::map<std::tuple<const float*, int64_t, int64_t, bool, WeightForm>,
            PackedMatrix>
       matrices;
-  // Address, columns of a matrix (0: a bias), units of a gate.
-  std::map<std::tuple<const float*, int64_t, int64_t>, const float*> gates;
+  // Address, columns of a matrix (-1: a bias), gates, units of each.
+  std::map<std::tuple<const float*, int64_t, int64_t, int64_t>, const float*>
+      gates;
 };
 
 // How weights are kept.

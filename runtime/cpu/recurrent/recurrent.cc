@@ -448,10 +448,10 @@ std::unique_ptr<const Kernel> CreateRecurrentKernel(
     }
     const bool is_bias = i % each >= 2;
     const float* const from = Floats(constant->tensor);
-    const int64_t width = is_bias ? 0 : constant->tensor.dims[1];
+    const int64_t width = is_bias ? -1 : constant->tensor.dims[1];
     const float*& place =
         PlaceOf(weights[i / each], static_cast<int>(i % each));
-    const float*& packed = known[{from, width, op.units}];
+    const float*& packed = known[{from, width, op.gates(), op.units}];
     if (packed == nullptr) {
       const size_t bytes =
           is_bias ? op.gates() * PaddedUnits(op.units) * sizeof(float)

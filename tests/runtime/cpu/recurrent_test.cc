@@ -535,6 +535,41 @@ TEST_F(RecurrentTest, NodesThatReadAWeightShareItsPanels) {
   testing::ExpectLibTorchs(builder, inputs, 2e-5f);
 }
 
+// The first gate's rows of a weight lie where the weight does.
+TEST_F(RecurrentTest, PartsOfAWeightHavePanelsOfTheirOwn) {
+  for (const bool part_first : {true, false}) {
+    GraphBuilder builder;
+    const GraphBuilder::Result state = {DType::kFloat32, {Sym("b"), 6}};
+    const ValueId x = builder.Input("x", DType::kFloat32, {Sym("b"), 6});
+    std::vector<ValueId> whole;
+    std::vector<ValueId> part;
+    for (const std::vector<int64_t>& dims :
+         std::vector<std::vector<int64_t>>{{18, 6}, {18, 6}, {18}, {18}}) {
+      const size_t count = dims.size() > 1 ? 18 * 6 : 18;
+      whole.push_back(
+          builder.Weight<float>(absl::StrCat("w", whole.size()), dims,
+                                testing::RandomFloats(count, random_)));
+      part.push_back(builder.FirstRows(absl::StrCat("part", part.size()),
+                                       whole.back(), 6));
+    }
+    ValueId h = x;
+    for (const bool is_part : {part_first, !part_first}) {
+      const std::vector<ValueId>& weights = is_part ? part : whole;
+      h = builder.Node(
+          is_part ? "aten.rnn_tanh_cell.default" : "aten.gru_cell.default",
+          {Ref("input", x), Ref("hx", h), Ref("w_ih", weights[0]),
+           Ref("w_hh", weights[1]), Ref("b_ih", weights[2]),
+           Ref("b_hh", weights[3])},
+          state);
+    }
+    builder.Output(h);
+    std::vector<base::Tensor> inputs;
+    inputs.push_back(
+        testing::MakeTensor<float>({7, 6}, testing::RandomFloats(42, random_)));
+    testing::ExpectLibTorchs(builder, inputs, 2e-5f);
+  }
+}
+
 TEST_F(RecurrentTest, CutsChangeNothing) {
   Layers layers({.cell = "gru", .layers = 2}, random_);
   layers.OutputAll();

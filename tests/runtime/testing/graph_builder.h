@@ -4,6 +4,7 @@
 // Small graphs by hand, with weights in a file of their own, and what is needed
 // to run them. For tests: failures abort.
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -127,6 +128,22 @@ class GraphBuilder {
     blob_.append(static_cast<const char*>(data), bytes);
     blob_.resize((blob_.size() + 63) / 64 * 64);
     table_.entries.push_back(std::move(entry));
+    return graph_.AddValue(std::move(value));
+  }
+
+  // The first `rows` rows of the weight `of`, in its memory.
+  ValueId FirstRows(const std::string& name, ValueId of, int64_t rows) {
+    models::Value value = graph_.value(of);
+    const auto entry = std::find_if(
+        table_.entries.begin(), table_.entries.end(),
+        [&](const auto& known) { return known.name == value.weight; });
+    models::WeightEntry part = *entry;
+    part.name = name;
+    part.sizes[0] = rows;
+    table_.entries.push_back(std::move(part));
+    value.name = absl::StrCat("p_", name);
+    value.weight = name;
+    value.shape[0] = rows;
     return graph_.AddValue(std::move(value));
   }
 
