@@ -177,7 +177,10 @@ class Scheduler {
     int load_failures = 0;  // since one succeeded
     // To bring back in what went out for the load that is under way.
     absl::Duration eviction_time;
+    // Earliest times for the next try after a failure: at all, and if others
+    // must go out for it.
     absl::Time load_again = absl::InfinitePast();
+    absl::Time evict_again = absl::InfinitePast();
     absl::Status told;  // ModelReady() when the listener was last called
 
     bool has_work() const { return !queue.empty() || !unfinished.empty(); }

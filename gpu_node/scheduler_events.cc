@@ -10,8 +10,8 @@
 namespace refract::gpu_node {
 namespace {
 
-// A load that fails may have sent others out for nothing: it is tried again no
-// sooner than after so many times what that cost them.
+// A load that fails may have sent others out for nothing: none are sent out for
+// it again sooner than after so many times what that cost them.
 constexpr int64_t kFailedLoadShare = 20;
 
 }  // namespace
@@ -286,6 +286,7 @@ void Scheduler::OnLoaded(size_t index, absl::Time began,
       }
       model.load_error = absl::OkStatus();
       model.load_failures = 0;
+      model.evict_again = absl::InfinitePast();
       model.stays_until = now + took;
       shares_.Correct(index, took - LoadTime(model));
       standings_.Use(index, took - LoadTime(model));
@@ -302,15 +303,20 @@ void Scheduler::OnLoaded(size_t index, absl::Time began,
           device_->traits().name, ", which needs ", model.config.weight_bytes,
           " bytes of ", residents_.free(),
           " that should be free: ", status.ToString()));
-      absl::Duration backoff = BackOff(++model.load_failures);
+      const absl::Duration backoff = BackOff(++model.load_failures);
+      model.load_again = now + backoff;
       if (model.eviction_time > absl::ZeroDuration()) {
-        backoff =
-            std::max(backoff, kFailedLoadShare * (took + model.eviction_time));
+        model.evict_again =
+            now + kFailedLoadShare * (took + model.eviction_time);
       }
       LOG(ERROR) << why.message() << "; it is tried again in "
-                 << absl::FormatDuration(backoff);
+                 << absl::FormatDuration(backoff)
+                 << (model.evict_again > model.load_again
+                         ? absl::StrCat(
+                               ", while others are in its room in ",
+                               absl::FormatDuration(model.evict_again - now))
+                         : "");
       model.load_error = why;
-      model.load_again = now + backoff;
       FailQueued(model, why, actions);
     }
   }

@@ -206,7 +206,7 @@ bool Scheduler::WaitsForRoom(size_t index, absl::Time now) const {
   return !loading_ && (model.has_work() || !model.load_error.ok()) &&
          !AtOwnLimit(model) &&
          residents_.state(index) == ResidentSet::State::kOut &&
-         model.load_again <= now;
+         model.load_again <= now && model.evict_again <= now;
 }
 
 std::vector<bool> Scheduler::MayGo(bool at_once, absl::Time now) const {
@@ -498,6 +498,9 @@ void Scheduler::PlanLoad(size_t index, absl::Time now, Actions& actions) {
       if (other.stays_until > now) WakeAt(other.stays_until);
     }
     return;
+  }
+  if (!evicted->empty() && model.evict_again > now) {
+    return WakeAt(model.evict_again);
   }
   model.eviction_time = absl::ZeroDuration();
   for (const size_t out : *evicted) {

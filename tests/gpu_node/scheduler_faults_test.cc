@@ -205,6 +205,30 @@ TEST(SchedulerFaultsTest, ALoadThatAlwaysFailsCostsABusyModelLittle) {
   EXPECT_THAT(sim.device().violations(), IsEmpty());
 }
 
+TEST(SchedulerFaultsTest, AFailedLoadIsTriedAgainSoonWhereItsRoomIsFree) {
+  // Room for one of two; a copy takes 1.5 s.
+  FakeDevice::Options options = Fixed(Ms(10));
+  options.traits.weight_memory = 150;
+  options.weight_bytes = {100, 100};
+  options.traits.load_bytes_per_s = 100 / 1.5;
+  std::vector<ScheduledModel> models = {Model("gone", Ms(10)),
+                                        Model("asked", Ms(10))};
+  for (ScheduledModel& model : models) model.weight_bytes = 100;
+  Simulation sim(options, models);
+  sim.Submit({.model = 0});
+  sim.RunUntil(Ms(5000));
+  EXPECT_EQ(sim.scheduler().stats(0).succeeded, 1);
+  // It goes out, and nobody asks for it any more.
+  sim.device().FailLoads(1);
+  sim.Submit({.model = 1});
+  sim.RunUntil(Ms(7000));
+  EXPECT_EQ(sim.scheduler().stats(0).evictions, 1);
+  // The load, what it waits for, and the load again.
+  sim.RunUntil(Ms(5000 + 1500 + 200 + 1500));
+  EXPECT_EQ(sim.scheduler().ModelReady(1), absl::OkStatus());
+  EXPECT_THAT(sim.device().violations(), IsEmpty());
+}
+
 TEST(SchedulerFaultsTest,
      BusyModelsThatTakeTurnsSpendHalfOfTheTimeOnCopiesAtMost) {
   for (const double copy_ms : {200.0, 1500.0}) {
