@@ -182,19 +182,23 @@ class EinsumKernel final : public Kernel {
     return size;
   }
 
-  // Whether operand `i` has all sizes of its letters.
-  bool IsWhole(const Operands& operands, int i) const {
-    const base::Dims& own = operands[product_.operands[i]].tensor.dims;
-    for (size_t d = 0; d < own.size(); ++d) {
-      if (own[d] != SizeOf(operands, product_.letters[i][d])) return false;
-    }
-    return true;
+  // Of operand `i` itself: one where it broadcasts or has no such letter.
+  int64_t OwnSizeOf(const Operands& operands, int i, char letter) const {
+    const size_t d = product_.letters[i].find(letter);
+    return d == Letters::npos ? 1
+                              : operands[product_.operands[i]].tensor.dims[d];
   }
 
   int64_t SizeOf(const Operands& operands, const Letters& letters) const {
     int64_t size = 1;
     for (char letter : letters) size *= SizeOf(operands, letter);
     return size;
+  }
+
+  base::Dims SizesOf(const Operands& operands, const Letters& letters) const {
+    base::Dims sizes;
+    for (char letter : letters) sizes.push_back(SizeOf(operands, letter));
+    return sizes;
   }
 
   // How operand `i` is stepped through in the order `letters`; 0 for letters
@@ -254,8 +258,36 @@ class EinsumKernel final : public Kernel {
     return known;
   }
 
+  // Sizes of operand `i` in the order `letters`. It keeps what it broadcasts
+  // over products: each of them would be given a copy otherwise.
+  base::Dims SizesOf(const Operands& operands, int i,
+                     const Letters& letters) const {
+    base::Dims sizes;
+    for (char letter : letters) {
+      sizes.push_back(Contains(layout_.batch, letter)
+                          ? OwnSizeOf(operands, i, letter)
+                          : SizeOf(operands, letter));
+    }
+    return sizes;
+  }
+
+  // Whether operand `i` has these sizes as it lies.
   bool LiesAs(const Operands& operands, int i, const Letters& letters) const {
-    return Known(i) == letters && IsWhole(operands, i);
+    if (Known(i) != letters) return false;
+    const base::Dims sizes = SizesOf(operands, i, letters);
+    for (size_t d = 0; d < letters.size(); ++d) {
+      if (OwnSizeOf(operands, i, letters[d]) != sizes[d]) return false;
+    }
+    return true;
+  }
+
+  // Floats that operand `i` takes where it is copied into that order.
+  int64_t CopySize(const Operands& operands, int i,
+                   const Letters& letters) const {
+    if (LiesAs(operands, i, letters)) return 0;
+    int64_t size = 1;
+    for (int64_t own : SizesOf(operands, i, letters)) size *= own;
+    return size;
   }
 
   // Operand `i` dense in the order `letters`, which are all that it has: as it
@@ -264,11 +296,23 @@ class EinsumKernel final : public Kernel {
                        float* scratch) const {
     const Operand& operand = operands[product_.operands[i]];
     if (LiesAs(operands, i, letters)) return Floats(operand);
-    base::Dims dims;
-    for (char letter : letters) dims.push_back(SizeOf(operands, letter));
-    CopyStrided(operand.tensor.data, dims, StepsOf(operands, i, letters),
-                sizeof(float), reinterpret_cast<std::byte*>(scratch));
+    CopyStrided(operand.tensor.data, SizesOf(operands, i, letters),
+                StepsOf(operands, i, letters), sizeof(float),
+                reinterpret_cast<std::byte*>(scratch));
     return scratch;
+  }
+
+  // From product to product, per letter of the batch; 0: the same matrix.
+  Strides BatchSteps(const Operands& operands, int i,
+                     const Letters& letters) const {
+    const base::Dims sizes = SizesOf(operands, i, letters);
+    const Strides dense = DenseStrides(sizes);
+    Strides steps;
+    for (char letter : layout_.batch) {
+      const size_t d = letters.find(letter);
+      steps.push_back(d == Letters::npos || sizes[d] == 1 ? 0 : dense[d]);
+    }
+    return steps;
   }
 
   void Sum(const Operands& operands, const base::Dims& dims, int64_t total,
@@ -279,45 +323,33 @@ class EinsumKernel final : public Kernel {
     for (char letter : layout_.batch) {
       if (Contains(product_.letters[left], letter)) own_batch += letter;
     }
-    const int64_t m = SizeOf(operands, layout_.rows);
-    const int64_t k = SizeOf(operands, layout_.summed);
-    const int64_t n = SizeOf(operands, layout_.columns);
-    const int64_t shared = SizeOf(operands, own_batch);
-    // Batch letters of the right one alone come last.
-    const int64_t each = SizeOf(operands, layout_.batch) / shared;
-
     const Letters turned =
         absl::StrCat(layout_.batch, layout_.columns, layout_.summed);
     const bool transposed = LiesAs(operands, right, turned);
-    const Letters straight =
-        absl::StrCat(layout_.batch, layout_.summed, layout_.columns);
+    const Letters columns =
+        transposed
+            ? turned
+            : absl::StrCat(layout_.batch, layout_.summed, layout_.columns);
     const Letters rows = absl::StrCat(own_batch, layout_.rows, layout_.summed);
     const bool in_place = layout_.result() == product_.result;
     const auto padded = [](int64_t count) { return (count + 15) / 16 * 16; };
-    const int64_t left_size = LiesAs(operands, left, rows) ? 0 : shared * m * k;
-    const int64_t right_size = transposed || LiesAs(operands, right, straight)
-                                   ? 0
-                                   : shared * each * k * n;
+    const int64_t left_size = padded(CopySize(operands, left, rows));
+    const int64_t right_size = padded(CopySize(operands, right, columns));
     float* const scratch = ThreadScratch(
         ScratchUse::kKernel,
-        static_cast<size_t>(padded(left_size) + padded(right_size) +
-                            (in_place ? 0 : total)) *
+        static_cast<size_t>(left_size + right_size + (in_place ? 0 : total)) *
             sizeof(float));
     const float* const a = InOrder(operands, left, rows, scratch);
     const float* const b =
-        InOrder(operands, right, transposed ? turned : straight,
-                scratch + padded(left_size));
-    float* const c =
-        in_place ? out : scratch + padded(left_size) + padded(right_size);
-    for (int64_t i = 0; i < shared * each; ++i) {
-      MultiplyOne(a + i / each * m * k, m, b + i * k * n, k, n, transposed,
-                  c + i * m * n);
-    }
+        InOrder(operands, right, columns, scratch + left_size);
+    float* const c = in_place ? out : scratch + left_size + right_size;
+    MultiplyAll(
+        a, BatchSteps(operands, left, rows), b,
+        BatchSteps(operands, right, columns), SizesOf(operands, layout_.batch),
+        SizeOf(operands, layout_.rows), SizeOf(operands, layout_.summed),
+        SizeOf(operands, layout_.columns), transposed, c);
     if (in_place) return;
-    base::Dims made;
-    for (char letter : layout_.result()) {
-      made.push_back(SizeOf(operands, letter));
-    }
+    const base::Dims made = SizesOf(operands, layout_.result());
     const Strides dense = DenseStrides(made);
     Strides steps;
     for (char letter : product_.result) {
@@ -325,6 +357,37 @@ class EinsumKernel final : public Kernel {
     }
     CopyStrided(reinterpret_cast<const std::byte*>(c), dims, steps,
                 sizeof(float), reinterpret_cast<std::byte*>(out));
+  }
+
+  // [m, k] × [k, n] for each place in a batch of `sizes`, to `c`, dense.
+  static void MultiplyAll(const float* a, const Strides& a_steps,
+                          const float* b, const Strides& b_steps,
+                          const base::Dims& sizes, int64_t m, int64_t k,
+                          int64_t n, bool transposed, float* c) {
+    // Products that lie side by side and share the right matrix are one.
+    size_t outer = sizes.size();
+    while (outer > 0 &&
+           (sizes[outer - 1] == 1 ||
+            (b_steps[outer - 1] == 0 && a_steps[outer - 1] == m * k))) {
+      m *= sizes[--outer];
+    }
+    base::Dims at(outer, 0);
+    while (true) {
+      MultiplyOne(a, m, b, k, n, transposed, c);
+      c += m * n;
+      size_t d = outer;
+      while (d > 0) {
+        --d;
+        a += a_steps[d];
+        b += b_steps[d];
+        if (++at[d] < sizes[d]) break;
+        a -= a_steps[d] * sizes[d];
+        b -= b_steps[d] * sizes[d];
+        at[d] = 0;
+        if (d == 0) return;
+      }
+      if (outer == 0) return;
+    }
   }
 
   static void MultiplyOne(const float* a, int64_t m, const float* b, int64_t k,

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cmath>
@@ -70,9 +71,20 @@ size_t Place(const std::string& letters, const Sizes& sizes, const Sizes& at) {
   size_t place = 0;
   for (char letter : letters) {
     place = place * static_cast<size_t>(sizes.at(letter)) +
-            static_cast<size_t>(at.at(letter));
+            static_cast<size_t>(at.at(letter) % sizes.at(letter));
   }
   return place;
+}
+
+// `sizes` with those of the tensor, which may be 1 where it broadcasts.
+Sizes OwnSizes(const std::string& letters, const Sizes& sizes,
+               const base::Tensor& tensor) {
+  Sizes own = sizes;
+  if (tensor.dims().size() != letters.size()) return own;
+  for (size_t d = 0; d < letters.size(); ++d) {
+    own[letters[d]] = tensor.dims()[d];
+  }
+  return own;
 }
 
 // Calls `f` for every value of `letters`, the last one fastest.
@@ -95,13 +107,15 @@ std::vector<float> ByHand(const Equation& equation, const Sizes& sizes,
       summed += letter;
     }
   }
+  const Sizes a_sizes = OwnSizes(equation.a, sizes, a);
+  const Sizes b_sizes = OwnSizes(equation.b, sizes, b);
   std::vector<float> out;
   Sizes at;
   ForEach(equation.out, sizes, at, [&] {
     float sum = 0;
     ForEach(summed, sizes, at, [&] {
-      const float x = a.view().as<float>()[Place(equation.a, sizes, at)];
-      const float y = b.view().as<float>()[Place(equation.b, sizes, at)];
+      const float x = a.view().as<float>()[Place(equation.a, a_sizes, at)];
+      const float y = b.view().as<float>()[Place(equation.b, b_sizes, at)];
       sum = summed.empty() ? x * y : std::fma(x, y, sum);
     });
     out.push_back(sum);
@@ -118,15 +132,24 @@ void ExpectBits(const base::Tensor& tensor, const std::vector<float>& wanted) {
 }
 
 struct OneProduct {
-  OneProduct(const Equation& equation, const Sizes& sizes,
-             std::mt19937& random) {
+  // `a_of_one`, `b_of_one`: letters that an operand has one element of.
+  OneProduct(const Equation& equation, const Sizes& sizes, std::mt19937& random,
+             const std::string& a_of_one = "",
+             const std::string& b_of_one = "") {
     std::vector<ValueId> operands;
-    for (const std::string& letters : {equation.a, equation.b}) {
+    for (const auto& [letters, of_one] :
+         {std::pair(equation.a, a_of_one), std::pair(equation.b, b_of_one)}) {
+      Sizes own = sizes;
+      for (char letter : of_one) own[letter] = 1;
       std::vector<SymExpr> shape;
-      for (char letter : letters) shape.push_back(Size(sizes, letter));
+      for (char letter : letters) {
+        shape.push_back(of_one.find(letter) == std::string::npos
+                            ? Size(sizes, letter)
+                            : SymExpr(1));
+      }
       operands.push_back(builder.Input(absl::StrCat("x", operands.size()),
                                        DType::kFloat32, shape));
-      inputs.push_back(Random(letters, sizes, random));
+      inputs.push_back(Random(letters, own, random));
     }
     std::vector<SymExpr> shape;
     for (char letter : equation.out) shape.push_back(Size(sizes, letter));
@@ -176,8 +199,15 @@ TEST(EinsumTest, RandomEquations) {
       }
     }
     if (equation.a.empty() || equation.b.empty()) continue;
-    SCOPED_TRACE(equation.text());
-    OneProduct one(equation, sizes, random);
+    std::string of_one[2];
+    for (char letter : equation.a) {
+      if (equation.b.find(letter) == std::string::npos) continue;
+      const size_t which = random() % 8;
+      if (which < 2) of_one[which] += letter;
+    }
+    SCOPED_TRACE(absl::StrCat(equation.text(), ", of one element: ", of_one[0],
+                              "; ", of_one[1]));
+    OneProduct one(equation, sizes, random, of_one[0], of_one[1]);
     const auto kernels = testing::KernelsOf(one.builder);
     if (equation.out.size() <= 6) {
       EXPECT_THAT(kernels, ElementsAre(Not("libtorch")));
@@ -297,7 +327,12 @@ TEST(MatMulTest, LeadingDimensionsBroadcast) {
                {{1, 3, 5}, {-1, 5, 16}, {-1, 3, 16}},
                {{-1, 1, 6, 5}, {-1, 2, 5, 6}, {-1, 2, 6, 6}},
                {{2, 6, 5}, {-1, 1, 5, 3}, {-1, 2, 6, 3}},
-               {{3, 1, 6, 5}, {-1, 5, 3}, {3, -1, 6, 3}}};
+               {{3, 1, 6, 5}, {-1, 5, 3}, {3, -1, 6, 3}},
+               {{-1, 1, 5}, {1, 5, 33}, {-1, 1, 33}},
+               {{-1, 2, 3, 5}, {1, 1, 5, 16}, {-1, 2, 3, 16}},
+               {{-1, 2, 3, 5}, {2, 5, 7}, {-1, 2, 3, 7}},
+               {{2, -1, 3, 5}, {2, 1, 5, 7}, {2, -1, 3, 7}},
+               {{1, 2, 3, 5}, {-1, 1, 5, 7}, {-1, 2, 3, 7}}};
   for (const auto& c : cases) {
     GraphBuilder builder;
     const auto shape = [](const std::vector<int64_t>& dims) {
@@ -346,6 +381,46 @@ TEST(MatMulTest, LeadingDimensionsBroadcast) {
       ExpectBits(whole[0], ByHand({letters[0], letters[1], out}, sizes,
                                   inputs[0], inputs[1]));
     }
+  }
+}
+
+// Scores of many rows for each item: 1 GiB of copies for the 16 MiB that lie
+// there, which the thread would have kept.
+TEST(MatMulTest, WhatBroadcastsIsNotCopiedForEachProduct) {
+  constexpr int64_t kItems = 64;
+  constexpr int64_t kRows = 65536;
+  const struct {
+    base::Dims a;
+    base::Dims b;
+    base::Dims out;
+  } cases[] = {{{kItems, 1, 64}, {1, 64, kRows}, {kItems, 1, kRows}},
+               {{1, kRows, 64}, {kItems, 64, 1}, {kItems, kRows, 1}}};
+  for (const auto& c : cases) {
+    GraphBuilder builder;
+    const auto shape = [](const base::Dims& dims) {
+      return std::vector<SymExpr>(dims.begin(), dims.end());
+    };
+    const auto x = builder.Input("x", DType::kFloat32, shape(c.a));
+    const auto y = builder.Input("y", DType::kFloat32, shape(c.b));
+    builder.Output(builder.Node("aten.matmul.default",
+                                {Ref("self", x), Ref("other", y)},
+                                {DType::kFloat32, shape(c.out)}));
+    std::vector<base::Tensor> inputs;
+    for (const base::Dims& dims : {c.a, c.b}) {
+      inputs.push_back(Must(base::Tensor::Allocate(DType::kFloat32, dims)));
+      const auto values = inputs.back().as<float>();
+      std::fill(values.begin(), values.end(), 0.5f);
+    }
+    const auto most_kib = [] {
+      rusage usage;
+      getrusage(RUSAGE_SELF, &usage);
+      return usage.ru_maxrss;
+    };
+    const auto before = most_kib();
+    const auto out = Must(testing::RunWhole(builder, inputs));
+    EXPECT_LT(most_kib() - before, 400 << 10) << base::DimsToString(c.a);
+    const auto scores = out[0].view().as<float>();
+    EXPECT_EQ(std::count(scores.begin(), scores.end(), 16.0f), kItems * kRows);
   }
 }
 
