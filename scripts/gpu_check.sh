@@ -21,7 +21,8 @@
 # the check run in processes of their own, within time limits; where one fails, what
 # the backend can do without (runtime/cuda/switches.h, early starts) is switched off
 # until it passes, and named; a measurement that fails is named, and the others go
-# on. REFRACT_CUDA_WITHOUT, where set, is off from the beginning.
+# on. What REFRACT_CUDA_WITHOUT names, and early starts where REFRACT_EARLY_STARTS
+# is never, are off from the beginning. What runs ends with the script.
 #
 # Ends within 8 minutes, each part within its own share of them: what does not
 # fit is left out and named, and results of the parts before it stay. Exit status

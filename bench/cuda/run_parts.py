@@ -15,10 +15,12 @@ it.
 
 Results so far are in check.json, bench.json, torch.json and gpu_check.json, .md
 (summarize.py) after every process. Exit status 0: all parts passed with all
-mechanisms; 1: not; 77: there is no GPU.
+mechanisms; 1: not; 77: there was no GPU from the beginning. Processes end with
+this one, whatever ends it.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -71,6 +73,8 @@ class Outcome:
             return f"did not end within {self.seconds:.0f} s"
         if self.status == 0:
             return ""
+        if self.status == 77:
+            return "saw no GPU"
         if self.status == 3:
             return "slightly larger errors than allowed"
         if self.status < 0:
@@ -79,6 +83,40 @@ class Outcome:
             except ValueError:
                 return f"died of signal {-self.status}"
         return f"failed with status {self.status}"
+
+
+def end(process):
+    """Kills what is left of a process and of those that it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    # A kernel that does not end may keep its process for a while.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=10)
+
+
+def list_parts(command, environment, log, limit_s):
+    """The parts that `command` has; or none, and why not: its exit status, None
+    where it did not end. What it said goes to `log` then."""
+    process = None
+    try:
+        process = subprocess.Popen(
+            [*command, "--list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, errors="replace", env=environment, start_new_session=True,
+        )  # fmt: skip
+        said, complaint = process.communicate(timeout=limit_s)
+        status = process.returncode
+    except OSError as error:
+        said, complaint, status = "", str(error), 127
+    except subprocess.TimeoutExpired:
+        said, complaint, status = "", f"--list did not end within {limit_s:.0f} s", None
+    finally:
+        if process is not None:
+            end(process)
+    if status == 0:
+        return said.split(), 0
+    log.write_text(f"{said}{complaint}\n", encoding="utf-8")
+    print(said, complaint, sep="", flush=True)
+    return [], status
 
 
 def execute(command, environment, log, part_s, total_s):
@@ -109,19 +147,17 @@ def execute(command, environment, log, part_s, total_s):
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     hung = False
-    while process.poll() is None:
-        now = time.monotonic()
-        if now - last[0] > part_s or now - begin > total_s:
-            hung = True
-            os.killpg(process.pid, signal.SIGKILL)
-            try:  # a kernel that does not end may keep its process for a while
-                process.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                pass
-            break
-        time.sleep(0.05)
+    try:
+        while process.poll() is None:
+            now = time.monotonic()
+            if now - last[0] > part_s or now - begin > total_s:
+                hung = True
+                break
+            time.sleep(0.05)
+        seconds = time.monotonic() - (last[0] if hung else begin)
+    finally:
+        end(process)
     reader.join(timeout=5)
-    seconds = time.monotonic() - (last[0] if hung else begin)
     return Outcome(process.poll(), hung, lines[:], announced[:], seconds)
 
 
@@ -134,11 +170,10 @@ class Run:
         self.off = {}  # mechanism: why
         self.seed = options.seed
         self.no_gpu = False
-        self.asked = [
-            name for name in os.environ.get("REFRACT_CUDA_WITHOUT", "").split(",") if name
-        ]
-        for name in self.asked:
+        for name in filter(None, os.environ.get("REFRACT_CUDA_WITHOUT", "").split(",")):
             self.off[name] = {"why": "asked for by REFRACT_CUDA_WITHOUT"}
+        if os.environ.get("REFRACT_EARLY_STARTS") == "never":
+            self.off["early_starts"] = {"why": "asked for by REFRACT_EARLY_STARTS"}
 
     def environment(self, off, force_early):
         environment = dict(os.environ)
@@ -181,7 +216,6 @@ class Run:
         suspects = [
             name for name in OWN_PARTS.get(part, MECHANISMS) if name not in self.off
         ]
-        every = list(suspects)
 
         def passes(without):
             print(f"== {part} without {', '.join(without)}", flush=True)
@@ -203,13 +237,16 @@ class Run:
             if not outcome.ok:  # some of both halves
                 break
             suspects, result = other, found
-        return suspects or every, result
+        return suspects, result
 
     def check(self):
         budget = Budget(self.end, self.options.check_s)
-        parts = subprocess.run(
-            [*self.options.check[:1], "--list"], capture_output=True, text=True, check=True
-        ).stdout.split()  # fmt: skip
+        parts, status = list_parts(
+            self.options.check[:1], self.environment(self.off, True),
+            self.out / "check.log", min(self.options.part_s, max(budget.left(), 1)),
+        )  # fmt: skip
+        if status != 0:
+            self.failed.append("check")
         results = {"device": None, "seed": self.seed, "parts": {}, "left_out": []}
         for part in parts:
             if budget.left() < 2:
@@ -218,9 +255,14 @@ class Run:
                 continue
             print(f"== check: {part}", flush=True)
             outcome, result = self.check_once(part, self.off, budget)
-            if outcome.status == 77:
+            # One that was there and is gone is no reason to be silent.
+            if outcome.status == 77 and not results["parts"]:
                 self.no_gpu = True
                 return
+            if outcome.hung and outcome.seconds < self.options.part_s:
+                results["left_out"].append(part)  # it had no time of its own
+                self.write("check", results)
+                continue
             entry = {"outcome": outcome.what or "ok", "seconds": outcome.seconds}
             if not outcome.ok:
                 self.failed.append(f"check of {part}")
@@ -254,17 +296,15 @@ class Run:
         """Runs all parts of a program, each again in a new process as often as one
         before it fails."""
         log = self.out / f"{name}.log"
-        listed = subprocess.run(
-            [*command, "--list"], capture_output=True, text=True, check=False,
-            env=self.environment(self.off, False),
+        parts, status = list_parts(
+            command, self.environment(self.off, False), log,
+            min(part_s, max(budget.left(), 1)),
         )  # fmt: skip
-        if listed.returncode != 0:
-            log.write_text(listed.stdout + listed.stderr, encoding="utf-8")
-            print(listed.stdout + listed.stderr)
-            if listed.returncode != 77:
+        if status != 0:
+            # There was a GPU for the check; torch may not be there.
+            if status != 77 or name != "torch":
                 self.failed.append(name)
             return
-        parts = [line for line in listed.stdout.splitlines() if line]
         merged = {"failed": [], "left_out": []}
         while parts:
             if budget.left() < 2:
@@ -280,8 +320,6 @@ class Run:
                 self.environment(self.off, False), log, part_s, budget.left(),
             )  # fmt: skip
             self.merge(merged, summarize.read(path) or {})
-            if outcome.status == 77:
-                return
             # One that fails in a part goes on by itself where it can.
             ended = outcome.announced[-1] if outcome.announced else None
             if outcome.ok or outcome.status == 1 and ended == parts[-1] and merged.get(
@@ -355,6 +393,8 @@ def main():
     options.out.mkdir(parents=True, exist_ok=True)
     for name in ("check", "bench", "torch"):
         (options.out / f"{name}.log").unlink(missing_ok=True)
+    # So that what runs ends, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     run = Run(options)
     status = run.run()
     if status != 77:

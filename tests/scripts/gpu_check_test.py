@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -124,6 +125,8 @@ me, arguments = sys.argv[1], sys.argv[2:]
 parts = {"check": ["row_products", "tile_products", "programs"],
          "bench": ["limits", "graphs", "overlap"]}[me]
 if "--list" in arguments:
+    if f"{me}_list any hung" in os.environ["FAULTS"].splitlines():
+        time.sleep(600)
     print("\\n".join(parts))
     sys.exit(0)
 options = dict(zip(arguments[::2], arguments[1::2]))
@@ -153,7 +156,7 @@ for part in parts:
     pathlib.Path(options["--json"]).write_text(json.dumps(result))
 """
 
-    def run_on_stand_ins(self, *faults, limits=(), without=""):
+    def run_on_stand_ins(self, *faults, limits=(), without="", early="faster"):
         """The script with programs that were "built"."""
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
@@ -174,7 +177,7 @@ for part in parts:
                 program.chmod(0o755)
             environment = {
                 **os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}",
-                "CUDA_VISIBLE_DEVICES": "", "REFRACT_EARLY_STARTS": "faster",
+                "CUDA_VISIBLE_DEVICES": "", "REFRACT_EARLY_STARTS": early,
                 "REFRACT_CUDA_WITHOUT": without, "TOLD": str(told),
                 "FAULTS": "\n".join(faults),
             }  # fmt: skip
@@ -305,6 +308,70 @@ for part in parts:
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertEqual(set(line.split()[-1] for line in told), {"graphs"})
         self.assertIn("asked for", result["switched_off"]["graphs"]["why"])
+
+    def test_early_starts_that_are_not_wanted_are_off_from_the_beginning(self):
+        _, told, result, _ = self.run_on_stand_ins(early="never")
+        self.assertEqual(set(line.split()[-2] for line in told), {"never"})
+        self.assertEqual(list(result["switched_off"]), ["early_starts"])
+
+    def test_a_gpu_that_is_gone_is_a_failure(self):
+        done, _, result, table = self.run_on_stand_ins("tile_products any skipped")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(result["failed"], ["check of tile_products"])
+        self.assertEqual(list(result["check"]["parts"]),
+                         ["row_products", "tile_products", "programs"])  # fmt: skip
+        self.assertEqual(self.rows(result), self.ALL_ROWS)
+        self.assertIn("check of tile_products: saw no GPU", table)
+        done, _, result, _ = self.run_on_stand_ins("graphs any skipped")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(result["failed"], ["bench of graphs"])
+        self.assertEqual(self.rows(result), ["row of limits", "row of overlap"])
+
+    def test_a_program_that_cannot_even_list_its_parts_costs_only_itself(self):
+        for program, other in (("check", "bench"), ("bench", "check")):
+            with self.subTest(program):
+                done, _, result, table = self.run_on_stand_ins(
+                    f"{program}_list any hung", limits=["--part-s", "1.5"]
+                )
+                self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+                self.assertEqual(result["failed"], [program])
+                self.assertIsNone(result[program])
+                self.assertIsNotNone(result[other])
+                self.assertIn(f"Not done: {program}", table)
+
+    def test_a_part_that_the_share_ends_in_is_left_out(self):
+        done, _, result, _ = self.run_on_stand_ins(
+            "programs any hung", limits=["--check-s", "6"]
+        )
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("programs", result["check"]["left_out"])
+        self.assertEqual(result["failed"], [])
+        self.assertEqual(self.rows(result), self.ALL_ROWS)
+
+    def test_what_runs_ends_with_the_script(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            program = folder / "device_check"
+            program.write_text(
+                '#!/bin/bash\n[[ $1 != --list ]] || { echo one; exit; }\n'
+                "echo -- one\nexec sleep 600\n"
+            )
+            program.chmod(0o755)
+            script = subprocess.Popen(
+                [sys.executable, BENCH / "run_parts.py", "--out", folder / "out",
+                 "--check", program, "--bench", program],
+                stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+            with script:
+                while script.stdout.readline() != "-- one\n":
+                    self.assertIsNone(script.poll())
+                children = pathlib.Path(
+                    f"/proc/{script.pid}/task/{script.pid}/children"
+                ).read_text().split()  # fmt: skip
+                self.assertEqual(len(children), 1)
+                script.terminate()
+                self.assertEqual(script.wait(timeout=30), 128 + signal.SIGTERM)
+            self.assertFalse(pathlib.Path(f"/proc/{children[0]}").exists())
 
     def test_without_a_gpu_the_status_is_77(self):
         done, told, result, _ = self.run_on_stand_ins("row_products any skipped")
