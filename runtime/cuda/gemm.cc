@@ -324,7 +324,8 @@ Status GemmCache::Prepare(const GemmShape& shape, int64_t workspace_bytes,
         [&](int i, const GemmCall& call, cudaStream_t stream) {
           take(candidates[static_cast<size_t>(i)]);
           return LaunchPlan(handle, *plan, call, stream, Start::kAfter);
-        });
+        },
+        switches_.has(Mechanism::kGraphs));
     if (!trial_result.ok()) return trial_result.status();
     if (trial_result->fastest.has_value()) {
       take(candidates[static_cast<size_t>(*trial_result->fastest)]);

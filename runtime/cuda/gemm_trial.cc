@@ -104,8 +104,8 @@ class Bench {
                     cudaMemsetAsync(call_.out, 0xFF,
                                     static_cast<size_t>(out_bytes_), stream_));
   }
-  // What is wrong with the result of the last launch, or "". The first one is
-  // what others are compared with.
+  // What is wrong with the result of the last launch, or "". The first one that
+  // consists of numbers is what others are compared with.
   Result<std::string> Compare() {
     std::vector<float> rows;
     // Odd: not the same row of every tile.
@@ -117,21 +117,24 @@ class Bench {
     const int64_t last = std::min(shape_.m, stride > 1 ? kLastRows : 0);
     REFRACT_CUDA_RETURN_IF_ERROR(Read(0, stride, spread, rows));
     REFRACT_CUDA_RETURN_IF_ERROR(Read(shape_.m - last, 1, last, rows));
-    if (reference_.empty()) {
-      reference_ = std::move(rows);
-      return std::string();
-    }
+    const bool first = reference_.empty();
+    // Not a number is not near anything, and no reference.
+    const auto is_fine = [&](size_t i) {
+      return first
+                 ? !std::isnan(rows[i])
+                 : std::abs(rows[i] - reference_[i]) <= Allowed(reference_[i]);
+    };
     for (size_t i = 0; i < rows.size(); ++i) {
-      const float got = rows[i], want = reference_[i];
-      // Not a number is not near anything.
-      if (std::abs(got - want) <= Allowed(want)) continue;
+      if (is_fine(i)) continue;
       const auto line = static_cast<int64_t>(i) / shape_.n;
       const int64_t row =
           line < spread ? line * stride : shape_.m - last + line - spread;
       return "row " + std::to_string(row) + ", column " +
              std::to_string(static_cast<int64_t>(i) % shape_.n) + ": " +
-             std::to_string(got) + ", not " + std::to_string(want);
+             std::to_string(rows[i]) +
+             (first ? "" : ", not " + std::to_string(reference_[i]));
     }
+    if (first) reference_ = std::move(rows);
     return std::string();
   }
 
@@ -293,7 +296,8 @@ int Times(float once, int most) {
 }  // namespace
 
 Result<Trial> FastestCandidate(const GemmShape& shape, int64_t workspace_bytes,
-                               int count, const TrialLaunch& launch) {
+                               int count, const TrialLaunch& launch,
+                               bool use_graphs) {
   const Trial first = {.fastest = 0};
   if (count < 2 || shape.m == 0) return first;
   Bench bench;
@@ -359,7 +363,7 @@ Result<Trial> FastestCandidate(const GemmShape& shape, int64_t workspace_bytes,
   bool graphs = false;
   for (int i = 0; i < count; ++i) {
     Runner& runner = runners[static_cast<size_t>(i)];
-    if (runner.fastest == kNever) continue;
+    if (runner.fastest == kNever || !use_graphs) continue;
     Result<ReadyGraph> graph = bench.Record(i, nodes, launch);
     if (graph.ok()) {
       runner.graph = *std::move(graph);

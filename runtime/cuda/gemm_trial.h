@@ -28,13 +28,13 @@ using TrialLaunch =
 // times differ by anyhow. A run replays a graph of launches, as programs do:
 // launches one by one would take what the CPU takes for them, at least.
 // Candidates that cannot be captured are passed over, or all are launched one
-// by one where none can be.
+// by one where none can be, or not `use_graphs`.
 //
 // Before it is timed, what a candidate computes from random numbers is compared
-// with the result of the first one that launches: of up to 131,072 results
-// all, of more some rows and the last ones. One that differs by more than
-// rounding does is `wrong` and out of the race. All that a trial can say is
-// that the two disagree; the first is cuBLASLt's, where that has any.
+// with the result of the first one that launches and writes numbers: of up to
+// 131,072 results all, of more some rows and the last ones. One that differs by
+// more than rounding does is `wrong` and out of the race. All that a trial can
+// say is that the two disagree; the first is cuBLASLt's, where that has any.
 //
 // The first where there is one alone, or no memory for the operands; candidates
 // that do not launch are passed over; nothing when none does. Allocates,
@@ -54,7 +54,8 @@ struct Trial {
   std::vector<Wrong> wrong;
 };
 Result<Trial> FastestCandidate(const GemmShape& shape, int64_t workspace_bytes,
-                               int count, const TrialLaunch& launch);
+                               int count, const TrialLaunch& launch,
+                               bool use_graphs);
 
 }  // namespace refract::runtime::cuda
 

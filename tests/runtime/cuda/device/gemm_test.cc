@@ -291,6 +291,23 @@ TEST_F(GemmTest, KernelsThatDifferAreDroppedWithAWarning) {
   EXPECT_TRUE(cache.TakeWarnings().empty());
 }
 
+// The first is what others are compared with, but not if it wrote nothing.
+TEST_F(GemmTest, AFirstThatWritesNothingIsDroppedAlone) {
+  const GemmShape shape = TileShape(DType::kFloat16, Epilogue::kReluBias);
+  TheFakeCuda().algorithm_ms = {0.5f, 0.8f, 1.0f};
+  TheFakeCuda().wrong_algorithm = 0;
+  GemmCache cache;
+  ASSERT_TRUE(cache.Prepare(shape, kWorkspace, true).ok());
+  EXPECT_EQ(ChosenBy(cache, shape), 1);
+  const std::vector<std::string> warnings = cache.TakeWarnings();
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find("cuBLASLt's candidate 0 is not used"),
+            std::string::npos)
+      << warnings[0];
+  EXPECT_NE(warnings[0].find("row 0, column 0: "), std::string::npos)
+      << warnings[0];
+}
+
 // One that is wrong at the very end of a result that is too large to be looked
 // at whole.
 TEST_F(GemmTest, TheLastRowsAreAlwaysCompared) {
@@ -310,7 +327,8 @@ TEST_F(GemmTest, TheLastRowsAreAlwaysCompared) {
             static_cast<float*>(call.out) + wrong_row * shape.ld_out + 259,
             &one, sizeof(one), cudaMemcpyHostToDevice);
         return {};
-      });
+      },
+      /*use_graphs=*/true);
   ASSERT_TRUE(trial.ok()) << trial.status().ToString();
   EXPECT_EQ(trial->fastest, 0);
   ASSERT_EQ(trial->wrong.size(), 1u);
@@ -369,6 +387,15 @@ TEST_F(GemmTest, WhatIsSwitchedOffIsNoCandidate) {
     EXPECT_EQ(ChosenBy(cache, shape), -1);
     EXPECT_EQ(TheFakeCuda().own_kernels.back(), ProductKernel::kRowDots);
     TheFakeCuda().algorithm_ms = {1.0f, 0.8f};
+  }
+  {
+    // Trials, too, do without graphs.
+    GemmCache cache(Candidates::kAll, Switches().Without(Mechanism::kGraphs));
+    TheFakeCuda().graph_launches = 0;
+    TheFakeCuda().tiles_ms = TheFakeCuda().own_ms = 2.0f;
+    ASSERT_TRUE(cache.Prepare(shape, kWorkspace, true).ok());
+    EXPECT_EQ(ChosenBy(cache, shape), 1);
+    EXPECT_EQ(TheFakeCuda().graph_launches, 0);
   }
   GemmCache cache(Candidates::kAll,
                   Switches().Without(Mechanism::kProductTrials));
