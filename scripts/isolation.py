@@ -13,10 +13,10 @@ what is measured is its scheduler and not the operating system's.
 import argparse
 import contextlib
 import json
+import math
 import os
 import pathlib
 import shlex
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -125,21 +125,55 @@ class Client:
 
     def capacity(self, seed):
         """Answers per second under more load than the node can take."""
-        qps, most = 50.0, 0.0
+        qps, most, tried = 50.0, 0.0, False
         while True:
             report = self.run(qps, 1.5, seed, timeout=1)
             answered = report["achieved_qps"]
             # A stall alone does not end the search: it must be no more than
-            # was answered before, either.
-            if answered < min(0.8 * report["offered_qps"], 1.25 * most):
-                return max(answered, most)
+            # was answered before, either, and twice.
+            enough = answered < min(0.8 * report["offered_qps"], 1.25 * most)
             most = max(answered, most)
-            qps *= 2
+            if tried and most == 0:
+                sys.exit(
+                    f"isolation: model '{self.model}' answers no request of "
+                    f"{self.items} items within 1 s"
+                )
+            if enough and tried:
+                return most
+            tried = enough or most == 0
+            if not tried:
+                qps *= 2
+
+
+def p99_of(report):
+    """Milliseconds, where a query without an answer is late without end."""
+    if report["errors"] > 0.01 * report["queries"]:
+        return math.inf
+    return report["latency_ms"]["p99"]
+
+
+def ratio_of(alone, beside):
+    if math.isinf(p99_of(alone)):
+        sys.exit(
+            f"isolation: {alone['errors']} of {alone['queries']} queries of "
+            f"the quiet model failed alone: {alone['errors_by_code']}"
+        )
+    return p99_of(beside) / p99_of(alone)
 
 
 def quartiles(values):
-    q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
-    return {"q25": q1, "median": median, "q75": q3}
+    """Those of `values` that are there: one may be infinite."""
+    values, quarter = sorted(values), len(values) // 4
+    return {
+        "q25": values[quarter],
+        "median": values[len(values) // 2],
+        "q75": values[-1 - quarter],
+    }
+
+
+def finite(value):
+    """For JSON, which has no infinity: null."""
+    return None if math.isinf(value) else value
 
 
 def measure(arguments, repository, folder, stack):
@@ -171,7 +205,7 @@ def measure(arguments, repository, folder, stack):
         + ("" if apart else "; no processor apart for the GPU node"),
         flush=True,
     )
-    rounds = []
+    rounds, ratios = [], []
     for number in range(arguments.rounds):
         seed = arguments.seed + number
         found = {}
@@ -184,11 +218,9 @@ def measure(arguments, repository, folder, stack):
             found[kind] = quiet.run(quiet_qps, arguments.duration, seed)
             if kind == "beside":
                 found["loud"] = loud.wait()
-        ratio = (
-            found["beside"]["latency_ms"]["p99"]
-            / found["alone"]["latency_ms"]["p99"]
-        )
-        rounds.append({"seed": seed, "ratio": ratio, **found})
+        ratio = ratio_of(found["alone"], found["beside"])
+        ratios.append(ratio)
+        rounds.append({"seed": seed, "ratio": finite(ratio), **found})
         print(
             f"round {number + 1}: p99 {found['alone']['latency_ms']['p99']:.2f}"
             f" ms alone, {found['beside']['latency_ms']['p99']:.2f} beside, "
@@ -207,7 +239,7 @@ def measure(arguments, repository, folder, stack):
             r[kind]["client_was_late"]
             for r in rounds for kind in ("alone", "beside")
         ),
-        "p99_beside_over_alone": quartiles([r["ratio"] for r in rounds]),
+        "p99_beside_over_alone": quartiles(ratios),
         "rounds": rounds,
     }
 
@@ -230,6 +262,9 @@ def main():
         )
     )
     if arguments.json:
+        result["p99_beside_over_alone"] = {
+            name: finite(value) for name, value in ratio.items()
+        }
         arguments.json.write_text(json.dumps(result, indent=2) + "\n")
 
 
