@@ -103,7 +103,10 @@ std::string CheckOutputFile(const std::string& path) {
   errno = 0;
   const bool opened = std::ofstream(path, std::ios::app).is_open();
   const int why = errno;
-  if (opened && !existed) std::filesystem::remove(path, error);
+  if (opened && !existed) {
+    // What was made, not a link to it.
+    std::filesystem::remove(std::filesystem::canonical(path, error), error);
+  }
   return opened
              ? ""
              : absl::StrCat(path, " cannot be written: ", std::strerror(why));

@@ -72,13 +72,18 @@ TEST_F(CommandLineTest, AFileIsLeftAsItIsWhenTheWorkFails) {
   const std::string old = folder_ / "old.json";
   std::ofstream(old) << "old";
   const std::string fresh = folder_ / "new.json";
-  for (const std::string& file : {old, fresh}) {
+  const std::string link = folder_ / "link.json";
+  const std::string linked = folder_ / "linked.json";
+  std::filesystem::create_symlink(linked, link);
+  for (const std::string& file : {old, fresh, link}) {
     EXPECT_THAT(Refused({"inspect", folder_ / "absent", "--json", file}),
                 HasSubstr("absent"));
   }
   std::ifstream file(old);
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), "old");
   EXPECT_FALSE(std::filesystem::exists(fresh));
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_FALSE(std::filesystem::exists(linked));
 }
 
 TEST_F(CommandLineTest, InspectTellsTheFactsThatTheShapesImply) {
