@@ -35,6 +35,7 @@
 #include "bench/cuda/measure.h"
 #include "bench/cuda/product_times.h"
 #include "bench/cuda/random_programs.h"
+#include "bench/cuda/recorded.h"
 #include "bench/cuda/short_kernels.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/index_math.h"
@@ -47,7 +48,6 @@ using runtime::cuda::CudaDevice;
 using runtime::cuda::DType;
 using runtime::cuda::EarlyStarts;
 using runtime::cuda::GemmCall;
-using runtime::cuda::Graph;
 using runtime::cuda::Instance;
 using runtime::cuda::InstanceOptions;
 using runtime::cuda::InteractionCall;
@@ -59,7 +59,7 @@ using runtime::cuda::Stream;
 struct Limits {
   double flops = 0;           // per second, fp16 product
   double bytes = 0;           // per second, copy, read + written
-  double kernel_seconds = 0;  // of an empty kernel in a graph
+  double kernel_seconds = 0;  // of an empty kernel, in a graph if there are any
 };
 
 struct BenchOptions {
@@ -234,29 +234,27 @@ class Bench {
     json_.Set("limits", limits);
     std::printf(
         "limits: %.0f TFLOP/s fp16, %.0f GB/s copied, %.2f us per "
-        "kernel in a graph\n",
+        "kernel\n",
         limits_.flops * 1e-12, limits_.bytes * 1e-9,
         limits_.kernel_seconds * 1e6);
   }
 
-  // One of many in a graph.
+  // One of many, launched as those of programs are.
   double EmptyKernelSeconds(Start start) {
     constexpr int kNodes = 200;
-    Must(device_.BeginCapture(stream_));
-    for (int i = 0; i < kNodes; ++i) {
-      MustBeOk(
-          runtime::cuda::LaunchEmpty(raw(), i == 0 ? Start::kAfter : start),
-          "empty kernel");
-    }
-    const Graph graph = Must(device_.EndCapture(stream_));
+    const Recorded kernels(device_, stream_, [&] {
+      for (int i = 0; i < kNodes; ++i) {
+        MustBeOk(
+            runtime::cuda::LaunchEmpty(raw(), i == 0 ? Start::kAfter : start),
+            "empty kernel");
+      }
+    });
     const auto seconds = MeasureInTurn({[&] {
-                                         for (int i = 0; i < 10; ++i) {
-                                           Must(device_.Launch(graph, stream_));
-                                         }
+                                         for (int i = 0; i < 10; ++i)
+                                           kernels.Launch();
                                          Wait();
                                        }},
                                        repetitions_);
-    (void)device_.DestroyGraph(graph);
     return QuartilesOf(seconds[0]).median / (10.0 * kNodes);
   }
 
@@ -450,6 +448,10 @@ class Bench {
   }
 
   void FusedAgainstSeparate(int64_t batch) {
+    if (!device_.switches().has(Mechanism::kEpilogues)) {
+      std::printf("fused epilogues are switched off\n");
+      return;
+    }
     const int64_t items = Size(batch, 2);
     const DenseModel model =
         MakeDlrm("v1", MlperfV1(), Precision::kFloat16, items, 1);

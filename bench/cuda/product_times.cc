@@ -1,6 +1,7 @@
 #include "bench/cuda/product_times.h"
 
 #include <algorithm>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -8,8 +9,10 @@
 #include "bench/cuda/dense_models.h"
 #include "bench/cuda/measure.h"
 #include "bench/cuda/products.h"
+#include "bench/cuda/recorded.h"
 #include "runtime/cuda/gemm.h"
 #include "runtime/cuda/own_products.h"
+#include "runtime/cuda/switches.h"
 
 namespace refract::bench {
 namespace {
@@ -18,21 +21,32 @@ using runtime::cuda::CudaDevice;
 using runtime::cuda::GemmCache;
 using runtime::cuda::GemmCall;
 using runtime::cuda::GemmShape;
-using runtime::cuda::Graph;
+using runtime::cuda::Mechanism;
+using runtime::cuda::ProductKernel;
 using runtime::cuda::Stream;
+using runtime::cuda::Switches;
 
 constexpr int64_t kWorkspace = int64_t{32} << 20;
 
+// Whether a kernel of ours that is not switched off computes `shape`.
+bool HasOwn(const GemmShape& shape, const Switches& switches) {
+  const std::vector<ProductKernel> own = runtime::cuda::OwnCandidates(shape);
+  return std::any_of(own.begin(), own.end(), [&](ProductKernel kernel) {
+    return switches.has(kernel == ProductKernel::kRowDots
+                            ? Mechanism::kRowProducts
+                            : Mechanism::kTileProducts);
+  });
+}
+
 // Of both models, each size once.
-std::vector<GemmShape> LayerShapes(int64_t batch) {
+std::vector<GemmShape> LayerShapes(int64_t batch, const Switches& switches) {
   std::vector<GemmShape> shapes;
   std::set<std::pair<int64_t, int64_t>> seen;
   for (const DlrmShape& model : {MlperfV1(), MlperfV2()}) {
     for (const GemmShape& shape : ProductShapes(
              MakeDlrm("m", model, Precision::kFloat16, batch, 1).program,
              batch)) {
-      if (seen.emplace(shape.n, shape.k).second &&
-          !runtime::cuda::OwnCandidates(shape).empty()) {
+      if (seen.emplace(shape.n, shape.k).second && HasOwn(shape, switches)) {
         shapes.push_back(shape);
       }
     }
@@ -66,23 +80,22 @@ class ProductBench {
     call.out = out_.get();
     call.workspace = workspace_.get();
     call.workspace_bytes = kWorkspace;
-    std::vector<Graph> graphs;
+    std::vector<std::unique_ptr<Recorded>> runs;
     std::vector<Variant> variants;
     for (GemmCache* cache : {&own_, &cublaslt_}) {
       Must(cache->Prepare(shape, kWorkspace, true));
-      Must(device_.BeginCapture(stream_));
-      for (int i = 0; i < nodes_; ++i) {
-        Must(cache->Launch(call, static_cast<cudaStream_t>(stream_.handle),
-                           runtime::cuda::Start::kAfter));
-      }
-      graphs.push_back(Must(device_.EndCapture(stream_)));
-      variants.push_back([this, graph = graphs.back()] {
-        Must(device_.Launch(graph, stream_));
+      runs.push_back(std::make_unique<Recorded>(device_, stream_, [&, cache] {
+        for (int i = 0; i < nodes_; ++i) {
+          Must(cache->Launch(call, static_cast<cudaStream_t>(stream_.handle),
+                             runtime::cuda::Start::kAfter));
+        }
+      }));
+      variants.push_back([this, &run = *runs.back()] {
+        run.Launch();
         Must(device_.Synchronize(stream_));
       });
     }
     const auto seconds = MeasureInTurn(variants, repetitions_);
-    for (Graph graph : graphs) (void)device_.DestroyGraph(graph);
     const auto microseconds = [&](const std::vector<double>& of) {
       return QuartilesOf(of).median / nodes_ * 1e6;
     };
@@ -114,8 +127,8 @@ class ProductBench {
   const Stream stream_;
   const int nodes_, repetitions_;
   const DeviceMemory in_, weight_, bias_, out_, workspace_;
-  GemmCache own_{GemmCache::Candidates::kOwn};
-  GemmCache cublaslt_{GemmCache::Candidates::kCublasLt};
+  GemmCache own_{GemmCache::Candidates::kOwn, device_.switches()};
+  GemmCache cublaslt_{GemmCache::Candidates::kCublasLt, device_.switches()};
 };
 
 }  // namespace
@@ -125,7 +138,8 @@ std::vector<Json> MeasureProducts(CudaDevice& device, Stream stream,
                                   int nodes, int repetitions) {
   std::vector<GemmShape> shapes;
   for (int64_t batch : batches) {
-    const std::vector<GemmShape> of_batch = LayerShapes(batch);
+    const std::vector<GemmShape> of_batch =
+        LayerShapes(batch, device.switches());
     shapes.insert(shapes.end(), of_batch.begin(), of_batch.end());
   }
   ProductBench bench(device, stream, nodes, repetitions, shapes);

@@ -223,7 +223,9 @@ std::vector<ProductKernel> ProductKernels(bool tiles) {
 class DeviceProduct {
  public:
   DeviceProduct(CudaDevice& device, ProductCase& product)
-      : device_(device), product_(product), call_(product.call()) {}
+      : device_(device), product_(product), call_(product.call()) {
+    call_.plain = !device.switches().has(Mechanism::kWideKernels);
+  }
   ~DeviceProduct() {
     if (stream_.handle != nullptr) {
       (void)device_.Synchronize(stream_);
