@@ -40,7 +40,8 @@ void Json::SetText(const std::string& key, std::string text) {
 void Json::Set(const std::string& key, double value) {
   if (!std::isfinite(value)) return SetText(key, "null");
   char text[40];
-  std::snprintf(text, sizeof(text), "%.9g", value);
+  const bool exact = value == std::trunc(value) && std::abs(value) < 1e15;
+  std::snprintf(text, sizeof(text), exact ? "%.0f" : "%.9g", value);
   SetText(key, text);
 }
 void Json::Set(const std::string& key, const std::string& value) {
@@ -86,9 +87,15 @@ std::string Json::Text(int indent) const {
 }
 
 bool Json::Write(const std::string& path) const {
-  std::ofstream file(path);
+  const std::string unfinished = path + ".new";
+  std::ofstream file(unfinished);
   file << Text() << "\n";
-  return file.good();
+  file.close();
+  if (file.good() && std::rename(unfinished.c_str(), path.c_str()) == 0) {
+    return true;
+  }
+  (void)std::remove(unfinished.c_str());
+  return false;
 }
 
 }  // namespace refract::bench

@@ -24,7 +24,8 @@ class Json {
   void Append(const std::string& key, const Json& value);
 
   std::string Text(int indent = 0) const;
-  // False when the file cannot be written.
+  // False when the file cannot be written; it is what it was then, as it is
+  // where the process ends meanwhile.
   bool Write(const std::string& path) const;
 
  private:

@@ -20,6 +20,7 @@ library that computes on a GPU of this process (scripts/gpu_check.sh --dry-run).
 import argparse
 import ctypes
 import json
+import os
 import statistics
 import sys
 import time
@@ -146,8 +147,10 @@ class Comparison:
             "left_out": self.left_out,
             "failures": self.failures,
         }
-        with open(self.json, "w", encoding="utf-8") as file:
+        unfinished = f"{self.json}.new"
+        with open(unfinished, "w", encoding="utf-8") as file:
             json.dump(result, file, indent=2)
+        os.replace(unfinished, self.json)
 
     def wait(self):
         if not self.dry_run:
