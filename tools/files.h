@@ -29,7 +29,7 @@ std::vector<base::TensorView> ViewsOf(absl::Span<const base::Tensor> tensors);
 
 // "" if WriteText() could write `path` now, else why not. For options of the
 // command line: a path that is wrong is found before minutes of work. Leaves
-// what is there as it is.
+// what is there as it is; pipes are not opened.
 std::string CheckOutputFile(const std::string& path);
 
 // Replaces the file `path` by `text`. InvalidArgument names `path`.

@@ -1,3 +1,8 @@
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -84,6 +89,20 @@ TEST_F(CommandLineTest, AFileIsLeftAsItIsWhenTheWorkFails) {
   EXPECT_FALSE(std::filesystem::exists(fresh));
   EXPECT_TRUE(std::filesystem::is_symlink(link));
   EXPECT_FALSE(std::filesystem::exists(linked));
+}
+
+// The reader of a pipe ends when its writer goes: there is one, which writes.
+TEST_F(CommandLineTest, APipeIsNotOpenedBeforeThereIsSomethingToWrite) {
+  const std::string pipe = folder_ / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  pollfd reader = {.fd = open(pipe.c_str(), O_RDONLY | O_NONBLOCK),
+                   .events = POLLIN,
+                   .revents = 0};
+  ASSERT_GE(reader.fd, 0);
+  EXPECT_THAT(Refused({"inspect", folder_ / "absent", "--json", pipe}),
+              HasSubstr("absent"));
+  EXPECT_EQ(poll(&reader, 1, 0), 0) << "a writer came and went";
+  close(reader.fd);
 }
 
 TEST_F(CommandLineTest, InspectTellsTheFactsThatTheShapesImply) {
