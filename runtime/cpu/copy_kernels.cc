@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -180,7 +182,11 @@ class SplitKernel final : public CopyKernel {
  public:
   enum class How : uint8_t { kSizes, kSize, kNumber };
   SplitKernel(IntSource dim, std::vector<IntSource> sizes, How how)
-      : dim_(dim), sizes_(std::move(sizes)), how_(how) {}
+      : dim_(dim),
+        sizes_(std::move(sizes)),
+        how_(how),
+        starts_(how == How::kSizes ? StartsOf(sizes_)
+                                   : std::vector<int64_t>()) {}
   absl::string_view name() const override {
     return how_ == How::kSizes  ? "split_with_sizes"
            : how_ == How::kSize ? "split"
@@ -209,9 +215,28 @@ class SplitKernel final : public CopyKernel {
   }
 
  private:
-  // Looks at the sizes before `i`, and for the last piece at all of them.
+  // Where pieces begin, and the end of the last one, if the graph says their
+  // sizes; empty where a request does, or where they cannot be sizes.
+  static std::vector<int64_t> StartsOf(const std::vector<IntSource>& sizes) {
+    std::vector<int64_t> starts = {0};
+    for (const IntSource& size : sizes) {
+      if (!size.is_literal() || size.literal < 0 ||
+          size.literal > std::numeric_limits<int64_t>::max() - starts.back()) {
+        return {};
+      }
+      starts.push_back(starts.back() + size.literal);
+    }
+    return starts;
+  }
+
   bool PieceOfSizes(const Operands& operands, int64_t whole, size_t i,
                     size_t count, int64_t& start, int64_t& length) const {
+    if (!starts_.empty()) {
+      start = starts_[i];
+      length = starts_[i + 1] - start;
+      return starts_.back() == whole;
+    }
+    // The sizes before `i`, and for the last piece all of them.
     start = 0;
     for (size_t piece = 0; piece <= i; ++piece) {
       start += length;
@@ -248,6 +273,7 @@ class SplitKernel final : public CopyKernel {
   const IntSource dim_;
   const std::vector<IntSource> sizes_;
   const How how_;
+  const std::vector<int64_t> starts_;
 };
 
 class ExpandKernel final : public CopyKernel {

@@ -27,6 +27,7 @@ using models::SymExpr;
 using models::ValueId;
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 using testing::Float;
 using testing::GraphBuilder;
 using ::testing::HasSubstr;
@@ -178,6 +179,40 @@ TEST(CopyKernelsTest, MoveElementsOfEverySize) {
   }
 }
 
+// Pieces of as many rows as another input has, and of 2.
+TEST(CopyKernelsTest, SplitSizesMayComeWithARequest) {
+  GraphBuilder builder;
+  const auto shape = [](const char* rows) {
+    return std::vector<SymExpr>{Sym(rows), 3};
+  };
+  const ValueId x = builder.Input("x", DType::kFloat32, shape("n"));
+  const ValueId y = builder.Input("y", DType::kFloat32, shape("m"));
+  const ValueId rows =
+      builder.Node("aten.sym_size.int", {Ref("self", y), Int("dim", 0)},
+                   {DType::kInt64, {}, models::ValueKind::kSymInt});
+  const auto pieces =
+      builder.Nodes("aten.split_with_sizes.default",
+                    {Ref("self", x),
+                     {"split_sizes", models::IntList{{0, rows}, {2}}},
+                     Int("dim", 0)},
+                    {{DType::kFloat32, shape("m")}, {DType::kFloat32, {2, 3}}});
+  for (const ValueId piece : pieces) builder.Output(piece);
+  std::mt19937 random(4);
+  for (const int64_t first : {0, 1, 5}) {
+    const auto in = RandomTensors({{first + 2, 3}, {first, 3}}, random);
+    const auto out = Must(testing::RunWhole(builder, in));
+    const auto all = in[0].view().as<float>();
+    const auto split = static_cast<size_t>(first) * 3;
+    EXPECT_THAT(testing::ValuesOf<float>(out[0].view()),
+                ElementsAreArray(all.begin(), all.begin() + split));
+    EXPECT_THAT(testing::ValuesOf<float>(out[1].view()),
+                ElementsAreArray(all.begin() + split, all.end()));
+  }
+  const auto wrong =
+      testing::RunWhole(builder, RandomTensors({{4, 3}, {1, 3}}, random));
+  EXPECT_THAT(std::string(wrong.status().message()), HasSubstr("2 pieces"));
+}
+
 TEST(CopyKernelsTest, RefuseWhatDoesNotFit) {
   std::mt19937 random(2);
   struct Case {
@@ -204,6 +239,10 @@ TEST(CopyKernelsTest, RefuseWhatDoesNotFit) {
        "does not fit"},
       {"aten.split_with_sizes.default",
        {Ints("split_sizes", {1, 1})},
+       2,
+       "2 pieces"},
+      {"aten.split_with_sizes.default",
+       {Ints("split_sizes", {4, -1})},
        2,
        "2 pieces"},
   };
