@@ -154,6 +154,19 @@ void BuildNativeGraph(GraphBuilder& builder) {
        Bool("train", false), Bool("bidirectional", false),
        Bool("batch_first", true)},
       {{DType::kFloat32, {b, 25, 4}}, {DType::kFloat32, {1, b, 4}}})[0]);
+  // Batches that broadcast, one to a product and one of all rows.
+  for (const int64_t batch : {1, 25}) {
+    const auto matrices = builder.Weight<float>(
+        absl::StrCat("matrices", batch), {batch, 4, 7},
+        std::vector<float>(static_cast<size_t>(batch) * 28, 0.5f));
+    const auto vectors =
+        builder.Node("aten.view.default",
+                     {Ref("self", columns), Ints("size", {-1, 25, 1, 4})},
+                     {DType::kFloat32, {b, 25, 1, 4}});
+    builder.Output(builder.Node("aten.matmul.default",
+                                {Ref("self", vectors), Ref("other", matrices)},
+                                {DType::kFloat32, {b, 25, 1, 7}}));
+  }
   builder.graph().batch_symbol = "b";
 }
 
