@@ -69,9 +69,11 @@ inline bool IsEjected(const NodeHealth& health, absl::Time now) {
   return now < health.ejected_until;
 }
 
-// Whether a node with so many requests in flight counts as ejected: while it
-// is, and from then on until a request has succeeded there, if one is under way
-// that will show whether it can again. Others need not find out as well.
+// Whether a node counts as ejected for a model of which so many requests are in
+// flight there: while it is, and from then on until a request has succeeded
+// there, if one of the model is under way that will show whether it can again.
+// Others of the model need not find out as well. (Those of other models show
+// nothing if they are always late.)
 bool IsLeftAlone(const NodeHealth& health, int in_flight, absl::Time now);
 
 // `health` after one more request, which failed through the node's fault or

@@ -238,7 +238,7 @@ std::optional<NodePool::Lease> NodePool::AcquireWithin(size_t offer,
   return AcquireIf(offer, avoid, false, [&](const Node& node, absl::Time now) {
     const absl::Duration seen = node.offer_latency[offer];
     return &node != &nodes_[avoid] && !node.suspect &&
-           !IsLeftAlone(node.health, node.places.taken(), now) &&
+           !IsLeftAlone(node.health, node.places.taken(offer), now) &&
            seen > absl::ZeroDuration() && seen <= time;
   });
 }
@@ -259,7 +259,7 @@ std::optional<NodePool::Lease> NodePool::AcquireIf(
     snapshot.push_back(
         {.usable = node.connected && node.offers[offer].ok() && may(node, now),
          .full = !node.places.MayTake(offer) || (avoid_is_full && i == avoid),
-         .ejected = IsLeftAlone(node.health, node.places.taken(), now),
+         .ejected = IsLeftAlone(node.health, node.places.taken(offer), now),
          .suspect = node.suspect,
          .latency = node.latency,
          .in_flight = node.places.taken()});
@@ -308,7 +308,7 @@ absl::Status NodePool::WhyNoPlace(size_t offer) const {
   for (const Node& node : nodes_) {
     if (!node.connected || !node.offers[offer].ok()) continue;
     const char* left_alone = nullptr;
-    if (IsLeftAlone(node.health, node.places.taken(), now)) {
+    if (IsLeftAlone(node.health, node.places.taken(offer), now)) {
       left_alone = "left alone after failures";
     } else if (node.suspect) {
       left_alone = "silent";

@@ -318,6 +318,28 @@ TEST_F(NodePoolTest, ANodeThatWasEjectedIsTriedByOneRequest) {
   }
 }
 
+TEST_F(NodePoolTest, AnotherModelsLateRequestsKeepNobodyFromTryingANodeAgain) {
+  const auto pool = MakePool({"x:1", "y:1"});
+  clients_[0]->Connect(1, {ok_, ok_});
+  clients_[1]->Connect(1, {ok_, absl::FailedPreconditionError("no")});
+  Fail(*pool, /*avoid=*/1);
+  Fail(*pool, /*avoid=*/1);  // x is out
+  clock_.Advance(absl::Seconds(1));
+  // One of model b is under way at x at any time, and too late.
+  NodePool::Lease late = *pool->Acquire(1, std::nullopt);
+  std::set<size_t> nodes;
+  for (int i = 0; i < 10; ++i) {
+    clock_.Advance(absl::Seconds(1));
+    NodePool::Lease next = *pool->Acquire(1, std::nullopt);
+    late.Finish(absl::DeadlineExceededError("late"), absl::Seconds(2));
+    late = std::move(next);
+    NodePool::Lease lease = *pool->Acquire(0, std::nullopt);
+    nodes.insert(lease.node());
+    lease.Finish(ok_, absl::Seconds(20));
+  }
+  EXPECT_THAT(nodes, ::testing::Contains(0u));
+}
+
 TEST_F(NodePoolTest, QuickRefusalsDoNotMakeANodeFast) {
   const auto pool = MakePool({"x:1", "y:1"});
   for (FakeClient* client : clients_) client->Connect(1, {ok_, ok_});
