@@ -186,7 +186,9 @@ class SumKernel final : public Kernel {
   absl::Status Run(const Operands& operands,
                    absl::Span<const KernelOutput> outputs,
                    RunStats&) const override {
-    if (outputs[0].data == nullptr) return absl::OkStatus();
+    if (outputs[0].data == nullptr || !outputs[0].has_elements()) {
+      return absl::OkStatus();
+    }
     const base::Dims& dims = operands[0].tensor.dims;
     int64_t outer = 1;
     int64_t count = 1;

@@ -219,5 +219,44 @@ TEST(MalformedNodesTest, EmptyTensorsOfHugeSizes) {
   }
 }
 
+// Where only the request says how many there are: histories of no step, for
+// more users than could be counted.
+TEST(MalformedNodesTest, RequestsOfNoStepsAndHugeBatches) {
+  constexpr int64_t kHuge = int64_t{1} << 40;
+  const models::SymExpr b = testing::Sym("b");
+  const models::SymExpr t = testing::Sym("t");
+  const auto run = [&](const char* op, std::vector<models::SymExpr> shape,
+                       const auto& args) {
+    std::printf("%s\n", op);
+    std::fflush(stdout);
+    GraphBuilder builder;
+    const auto x = builder.Input("x", DType::kFloat32, {b, t, 64});
+    const auto turned = builder.Node(
+        "aten.transpose.int", {Ref("self", x), Int("dim0", 1), Int("dim1", 2)},
+        {DType::kFloat32, {b, 64, t}});
+    builder.Output(builder.Node(op, args(x, turned), {DType::kFloat32, shape}));
+    std::vector<base::Tensor> inputs;
+    inputs.push_back(
+        Must(base::Tensor::Allocate(DType::kFloat32, {kHuge, 0, 64})));
+    EXPECT_EQ(Must(testing::RunWhole(builder, inputs))[0].bytes(), 0u);
+  };
+  run("aten.bmm.default", {b, t, t}, [](ValueId x, ValueId turned) {
+    return Args{Ref("self", x), Ref("mat2", turned)};
+  });
+  run("aten.matmul.default", {b, t, t}, [](ValueId x, ValueId turned) {
+    return Args{Ref("self", x), Ref("other", turned)};
+  });
+  run("aten.scaled_dot_product_attention.default", {b, t, 64},
+      [](ValueId x, ValueId) {
+        return Args{Ref("query", x), Ref("key", x), Ref("value", x)};
+      });
+  run("aten.layer_norm.default", {b, t, 64}, [](ValueId x, ValueId) {
+    return Args{Ref("input", x), Ints("normalized_shape", {64})};
+  });
+  run("aten.sum.dim_IntList", {b, t}, [](ValueId, ValueId turned) {
+    return Args{Ref("self", turned), Ints("dim", {1})};
+  });
+}
+
 }  // namespace
 }  // namespace refract::runtime

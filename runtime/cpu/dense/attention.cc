@@ -79,7 +79,9 @@ class AttentionKernel final : public Kernel {
   absl::Status Run(const Operands& operands,
                    absl::Span<const KernelOutput> outputs,
                    RunStats&) const override {
-    if (outputs[0].data == nullptr) return absl::OkStatus();
+    if (outputs[0].data == nullptr || !outputs[0].has_elements()) {
+      return absl::OkStatus();
+    }
     const TensorView& query = operands[places_.query].tensor;
     const TensorView& value = operands[places_.value].tensor;
     const size_t rank = query.dims.size();

@@ -81,7 +81,9 @@ class MatMulKernel final : public Kernel {
   absl::Status Run(const Operands& operands,
                    absl::Span<const KernelOutput> outputs,
                    RunStats&) const override {
-    if (outputs[0].data == nullptr) return absl::OkStatus();
+    if (outputs[0].data == nullptr || !outputs[0].has_elements()) {
+      return absl::OkStatus();
+    }
     const base::TensorView& a = operands[op_.a].tensor;
     const base::TensorView& b = operands[op_.b].tensor;
     const base::Dims& dims = outputs[0].spec.dims;
