@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/base/random_seed.h"
 
 namespace refract::base {
 namespace {
@@ -18,7 +19,7 @@ TEST(LatencyHistogramTest, IsZeroWhenEmpty) {
 }
 
 TEST(LatencyHistogramTest, PercentilesStayWithinABucketOfTheSortedValues) {
-  const unsigned seed = std::random_device{}();
+  const unsigned seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937_64 random(seed);
   std::lognormal_distribution<double> draw(13, 2);  // around 0.4 ms

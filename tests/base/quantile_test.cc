@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/base/random_seed.h"
 
 namespace refract::base {
 namespace {
@@ -23,7 +24,7 @@ TEST(QuantileTest, InterpolatesBetweenRanks) {
 // Against counting: at least a share q of the values is not above the quantile,
 // and at least 1 - q not below.
 TEST(QuantileTest, SplitsRandomValuesInProportion) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = base::RandomSeed();
   SCOPED_TRACE(seed);
   std::mt19937 random(seed);
   std::uniform_real_distribution<double> value(0, 100);

@@ -6,6 +6,7 @@
 
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
+#include "tests/base/random_seed.h"
 
 namespace refract::cpu_node {
 namespace {
@@ -171,7 +172,7 @@ TEST(ChooseNodeTest, GivesFasterNodesMoreAndSlowerNodesSome) {
   // pair it is in (1/2 of all), the slowest none.
   const std::vector<NodeSnapshot> nodes = {Node(1, 0), Node(2, 0), Node(3, 0),
                                            Node(4, 0)};
-  const uint64_t seed = std::random_device{}();
+  const uint64_t seed = base::RandomSeed();
   SCOPED_TRACE(seed);
   std::mt19937_64 random(seed);
   std::vector<int> counts(4, 0);

@@ -3,21 +3,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <random>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/base/random_seed.h"
 
 namespace refract::cpu_node {
 namespace {
-
-uint64_t Seed() {
-  const char* const given = std::getenv("REFRACT_TEST_SEED");
-  if (given != nullptr) return std::strtoull(given, nullptr, 10);
-  return static_cast<uint64_t>(
-      std::chrono::system_clock::now().time_since_epoch().count());
-}
 
 // One model as a test sets it up.
 struct Holder {
@@ -131,7 +124,7 @@ struct Slow {
 };
 
 TEST(PlacesTest, AgreesWithTheRuleAfterAnySequenceOfChanges) {
-  const uint64_t seed = Seed();
+  const uint64_t seed = base::RandomSeed();
   SCOPED_TRACE(seed);
   std::mt19937_64 random(seed);
   const auto below = [&](size_t end) { return random() % end; };

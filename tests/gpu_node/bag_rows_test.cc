@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "models/split_plan.h"
 #include "runtime/bag_inputs.h"
+#include "tests/base/random_seed.h"
 #include "tests/cpu_node/small_model.h"
 #include "tests/gpu_node/slot_call.h"
 
@@ -176,14 +177,13 @@ class BagRowsTest : public ::testing::TestWithParam<BagModel> {
     return sizes;
   }
 
-  std::mt19937 random_{std::random_device()()};
+  std::mt19937 random_{base::RandomSeed()};
   std::unique_ptr<DeviceModel> model_;
   const std::shared_ptr<transport::LinkMemory> memory_ = NewSlotMemory();
 };
 
 TEST_P(BagRowsTest, TogetherAndInStepsAsAlone) {
-  const uint32_t seed = std::random_device()();
-  std::printf("seed %u\n", seed);
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   random_.seed(seed);
   for (int round = 0; round < 50; ++round) {

@@ -6,7 +6,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <random>
 #include <thread>
@@ -19,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "models/split_plan.h"
 #include "runtime/cuda_aten/operators.h"
+#include "tests/base/random_seed.h"
 #include "tests/cpu_node/small_model.h"
 #include "tests/gpu_node/slot_call.h"
 #include "tests/runtime/cuda/testing/checked_device.h"
@@ -116,9 +116,8 @@ class CudaNode {
   CudaNode(std::vector<std::shared_ptr<models::LoadedModel>> loaded,
            GpuNodeOptions options, int64_t memory_bytes = int64_t{1} << 26,
            bool foreign = false, CudaDevice::Options cuda = {})
-      : random_(std::random_device()()), memory_(NewSlotMemory()) {
+      : random_(base::RandomSeed()), memory_(NewSlotMemory()) {
     const unsigned seed = random_();
-    std::printf("seed %u\n", seed);
     random_.seed(seed);
     std::vector<std::unique_ptr<DeviceModel>> models;
     for (auto& model : loaded) {

@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "runtime/cuda_aten/operators.h"
 #include "runtime/split_run.h"
+#include "tests/base/random_seed.h"
 #include "tests/cpu_node/small_model.h"
 #include "tests/runtime/cuda/testing/checked_device.h"
 
@@ -27,7 +28,7 @@ using testing_models::kRows;
 
 class CudaProgramTest : public ::testing::Test {
  protected:
-  CudaProgramTest() : random_(seed_) { std::printf("seed %u\n", seed_); }
+  CudaProgramTest() : random_(seed_) {}
 
   RequestRunner::Compiler OnGpu() {
     return [this](const models::Graph& graph, const runtime::Part& part,
@@ -77,7 +78,7 @@ class CudaProgramTest : public ::testing::Test {
     EXPECT_THAT(device_->violations(), IsEmpty());
   }
 
-  const unsigned seed_ = std::random_device()();
+  const unsigned seed_ = base::RandomSeed();
   std::mt19937 random_;
   std::shared_ptr<CheckedDevice> device_ =
       std::make_shared<CheckedDevice>(seed_);

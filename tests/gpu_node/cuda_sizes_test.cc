@@ -13,6 +13,7 @@
 #include "gpu_node/cuda_program.h"
 #include "gpu_node/cuda_programs.h"
 #include "gtest/gtest.h"
+#include "tests/base/random_seed.h"
 #include "tests/gpu_node/cuda_node.h"
 
 namespace refract::gpu_node {
@@ -232,9 +233,7 @@ TEST(CudaSizesTest, ErrorsOfTheDeviceEndTheInstanceWhichStartsAgain) {
 // Programs alone, without node.
 class CudaProgramsTest : public ::testing::Test {
  protected:
-  CudaProgramsTest() : device_(seed_), random_(seed_) {
-    std::printf("seed %u\n", seed_);
-  }
+  CudaProgramsTest() : device_(seed_), random_(seed_) {}
   void Make(CudaPrograms::Options options) {
     options.max_rows = kMaxRows;
     options.workspace_bytes = 256;
@@ -255,7 +254,7 @@ class CudaProgramsTest : public ::testing::Test {
     }
   }
 
-  const unsigned seed_ = std::random_device()();
+  const unsigned seed_ = base::RandomSeed();
   CheckedDevice device_;
   std::mt19937 random_;
   std::shared_ptr<models::LoadedModel> model_;

@@ -14,6 +14,7 @@
 #include "models/split_plan.h"
 #include "runtime/wire/codec.h"
 #include "tests/base/limited_memory.h"
+#include "tests/base/random_seed.h"
 #include "tests/cpu_node/small_model.h"
 #include "tests/gpu_node/slot_call.h"
 
@@ -163,7 +164,7 @@ class Runner {
 
 // Every step of the model is native, so not a bit may differ.
 TEST(DeviceModelTest, TogetherAndInStepsNotABitOfAnAnswerChanges) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   for (const Forms& forms : AllForms()) {

@@ -14,6 +14,7 @@
 #include "gpu_node/isolation.h"
 #include "gpu_node/standing.h"
 #include "gtest/gtest.h"
+#include "tests/base/random_seed.h"
 #include "tests/gpu_node/load_fixture.h"
 #include "tests/gpu_node/simulation.h"
 
@@ -277,8 +278,7 @@ void ExpectWithinBound(const Situation& s, double factor = 1) {
 
 class RandomIsolationTest : public testing::Test {
  protected:
-  RandomIsolationTest() { std::printf("seed %u\n", seed_); }
-  const uint32_t seed_ = std::random_device()();
+  const uint32_t seed_ = base::RandomSeed();
   const testing::ScopedTrace trace_{__FILE__, __LINE__,
                                     absl::StrCat("seed ", seed_)};
   Draw draw_{seed_};

@@ -12,6 +12,7 @@
 
 #include "gpu_node/scheduler.h"
 #include "gtest/gtest.h"
+#include "tests/base/random_seed.h"
 #include "tests/gpu_node/fake_device.h"
 #include "tests/transport/channel_fixture.h"
 
@@ -69,7 +70,7 @@ int MetFirstComeFirstServed(const std::vector<Arrival>& arrivals, bool drop) {
 }
 
 TEST(OverloadTest, TwiceTheLoadStillMeetsDeadlinesAndStarvesNobody) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   const std::vector<Arrival> arrivals = Arrivals(seed);
   base::ManualClock clock(absl::FromUnixSeconds(1000));

@@ -1,6 +1,5 @@
 // What holds whatever comes, whenever, and whatever fails.
 #include <algorithm>
-#include <cstdio>
 #include <random>
 #include <string>
 #include <vector>
@@ -9,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gpu_node/scheduler.h"
 #include "gtest/gtest.h"
+#include "tests/base/random_seed.h"
 #include "tests/gpu_node/scheduler_fixture.h"
 
 namespace refract::gpu_node {
@@ -18,8 +18,7 @@ using ::testing::IsEmpty;
 
 // Random models, devices, arrivals and faults.
 TEST(SchedulerPropertyTest, NothingIsLostNorAnsweredTwiceNorOutOfOrder) {
-  const uint32_t seed = std::random_device()();
-  std::printf("seed %u\n", seed);
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   FLAGS_minloglevel = google::FATAL;  // thousands of failures are meant
   std::mt19937 random(seed);
@@ -98,8 +97,7 @@ TEST(SchedulerPropertyTest, NothingIsLostNorAnsweredTwiceNorOutOfOrder) {
 // With no merging and one slot, requests of a model that wait at the same time
 // begin in the order of their deadlines.
 TEST(SchedulerPropertyTest, EarliestDeadlineFirstWithinAModel) {
-  const uint32_t seed = std::random_device()();
-  std::printf("seed %u\n", seed);
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   for (int round = 0; round < 20; ++round) {

@@ -1,12 +1,12 @@
 #include "gpu_node/standing.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <random>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/base/random_seed.h"
 
 namespace refract::gpu_node {
 namespace {
@@ -55,8 +55,7 @@ double Filled(const std::vector<double>& shares,
 }
 
 TEST(StandingTest, MaxMinRatesAreThoseOfWaterThatRises) {
-  const uint32_t seed = std::random_device()();
-  std::printf("seed %u\n", seed);
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   std::uniform_real_distribution<double> share(0.1, 5);

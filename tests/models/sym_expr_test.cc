@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/base/random_seed.h"
 
 namespace refract::models {
 namespace {
@@ -209,7 +210,7 @@ struct RandomExpression {
 };
 
 TEST(SymExprTest, RandomExpressionsKeepTheirValueThroughText) {
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = base::RandomSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937_64 random(seed);
   int checked = 0;

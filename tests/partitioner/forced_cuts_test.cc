@@ -12,6 +12,7 @@
 
 #include "gtest/gtest.h"
 #include "partitioner/optimal.h"
+#include "tests/base/random_seed.h"
 #include "tests/partitioner/every_plan.h"
 #include "tests/partitioner/graph_builder.h"
 #include "tests/partitioner/plan_oracle.h"
@@ -32,7 +33,7 @@ bool Crosses(const SplitPlan& plan, ValueId value, bool up) {
 class ForcedCutsTest : public testing::Test {
  protected:
   ForcedCutsTest()
-      : seed_(std::random_device()()),
+      : seed_(base::RandomSeed()),
         trace_(__FILE__, __LINE__, "seed " + std::to_string(seed_)),
         random_(seed_) {}
 

@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/op_traits.h"
+#include "tests/base/random_seed.h"
 #include "tests/partitioner/graph_builder.h"
 #include "tests/partitioner/plan_oracle.h"
 
@@ -256,7 +257,7 @@ TEST(AllHnTest, TakesEverythingThatFeedsNoCpuOperator) {
 
 class RandomGraphs : public testing::Test {
  protected:
-  RandomGraphs() : seed_(std::random_device()()), random_(seed_) {}
+  RandomGraphs() : seed_(base::RandomSeed()), random_(seed_) {}
   const unsigned seed_;
   std::mt19937 random_;
 };
@@ -367,7 +368,7 @@ TEST(HnFromTest, OperatorsBeforeTheFirstStayOnTheCn) {
 }
 
 TEST(HnOnlyTest, OneOperatorAndItsSizesAreOnTheHnOrNothing) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = base::RandomSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 random(seed);
   int used = 0;

@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "partitioner/ancestors.h"
 #include "partitioner/heuristic.h"
+#include "tests/base/random_seed.h"
 #include "tests/partitioner/every_plan.h"
 #include "tests/partitioner/graph_builder.h"
 #include "tests/partitioner/plan_oracle.h"
@@ -27,7 +28,7 @@ using testing::HasSubstr;
 class OptimalTest : public testing::Test {
  protected:
   OptimalTest()
-      : seed_(std::random_device()()),
+      : seed_(base::RandomSeed()),
         trace_(__FILE__, __LINE__, "seed " + std::to_string(seed_)),
         random_(seed_) {}
 

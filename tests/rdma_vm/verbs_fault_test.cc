@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "tests/base/random_seed.h"
 #include "tests/rdma_vm/guest_network.h"
 #include "tests/rdma_vm/hw_counters.h"
 #include "tests/rdma_vm/verbs_pair.h"
@@ -226,7 +227,7 @@ class BadNetworkTest : public VerbsFaultTest,
                        public testing::WithParamInterface<BadNetwork> {};
 
 TEST_P(BadNetworkTest, ChangesNoByteAndEndsNoPath) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   const std::vector<std::string> interfaces = RdmaInterfaces();
@@ -267,7 +268,7 @@ TEST_F(VerbsFaultTest, DelayIsWaitedFor) {
   const std::vector<std::string> interfaces = RdmaInterfaces();
   const Netem there(interfaces.front(), "delay 20ms");
   const Netem back(interfaces.back(), "delay 20ms");
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   for (uint32_t round = 0; round < 5; ++round) {

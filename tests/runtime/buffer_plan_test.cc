@@ -7,6 +7,8 @@
 #include <random>
 #include <vector>
 
+#include "tests/base/random_seed.h"
+
 namespace refract::runtime {
 namespace {
 
@@ -38,7 +40,7 @@ TEST(BufferPlanTest, TakesTheBufferThatWastesLeast) {
 }
 
 TEST(BufferPlanTest, OverlappingLifetimesNeverShare) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = base::RandomSeed();
   SCOPED_TRACE(seed);
   std::mt19937 random(seed);
   for (int round = 0; round < 200; ++round) {

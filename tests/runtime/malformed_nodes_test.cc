@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <random>
@@ -15,6 +14,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "tests/base/random_seed.h"
 #include "tests/runtime/testing/expect_right.h"
 #include "tests/runtime/testing/random_nodes.h"
 #include "tests/runtime/testing/run.h"
@@ -33,14 +33,7 @@ using testing::Must;
 using testing::Ref;
 
 unsigned Seed() {
-  static const unsigned seed = [] {
-    const char* const given = std::getenv("REFRACT_TEST_SEED");
-    const unsigned chosen = given != nullptr
-                                ? static_cast<unsigned>(std::atoi(given))
-                                : std::random_device()();
-    std::printf("REFRACT_TEST_SEED=%u\n", chosen);
-    return chosen;
-  }();
+  static const unsigned seed = base::RandomSeed();
   return seed;
 }
 

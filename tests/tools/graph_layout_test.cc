@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/base/random_seed.h"
 
 namespace refract::tools {
 namespace {
@@ -44,7 +45,7 @@ void ExpectSound(const std::vector<DrawnNode>& nodes,
 }
 
 TEST(GraphLayoutTest, KeepsItsPromisesForAnyGraph) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = base::RandomSeed();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
   const auto below = [&](int bound) {

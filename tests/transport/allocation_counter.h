@@ -123,12 +123,18 @@ void* operator new(std::size_t bytes) { return RefractCountedNew(bytes, 1); }
 void* operator new(std::size_t bytes, std::align_val_t align) {
   return RefractCountedNew(bytes, static_cast<std::size_t>(align));
 }
-void operator delete(void* block) noexcept { std::free(block); }
-void operator delete(void* block, std::size_t) noexcept { std::free(block); }
-void operator delete(void* block, std::align_val_t) noexcept {
+// Not inlined: where they alone are, GCC sees free() of what new gave.
+[[gnu::noinline]] void operator delete(void* block) noexcept {
   std::free(block);
 }
-void operator delete(void* block, std::size_t, std::align_val_t) noexcept {
+[[gnu::noinline]] void operator delete(void* block, std::size_t) noexcept {
+  std::free(block);
+}
+[[gnu::noinline]] void operator delete(void* block, std::align_val_t) noexcept {
+  std::free(block);
+}
+[[gnu::noinline]] void operator delete(void* block, std::size_t,
+                                       std::align_val_t) noexcept {
   std::free(block);
 }
 

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/base/random_seed.h"
 #include "tests/transport/channel_fixture.h"
 
 namespace refract::transport {
@@ -75,11 +76,7 @@ class KeepingHandler final : public Handler {
 // time, while a third one answers. Each ends once, rightly or as given up, and
 // afterwards everything is free again.
 inline void CancelStorm(Client& client, KeepingHandler& handler, int requests) {
-  const char* const given = std::getenv("REFRACT_TEST_SEED");
-  const uint32_t seed =
-      given != nullptr ? static_cast<uint32_t>(std::strtoul(given, nullptr, 10))
-                       : std::random_device()();
-  std::printf("REFRACT_TEST_SEED=%u\n", seed);
+  const uint32_t seed = base::RandomSeed();
   struct Sent {
     std::stop_source cancel;
     bool cancelled = false;

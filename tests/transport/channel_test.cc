@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "absl/strings/ascii.h"
+#include "tests/base/random_seed.h"
 #include "tests/transport/channel_fixture.h"
 
 namespace refract::transport {
@@ -18,7 +19,7 @@ TEST_P(ChannelTest, EchoesRandomTensors) {
   ASSERT_NO_FATAL_FAILURE(Start(&handler));
   EXPECT_EQ(client_->state().path,
             absl::AsciiStrToLower(PathParamName({GetParam(), /*an_index=*/0})));
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   uint64_t bytes = 0;
@@ -80,7 +81,7 @@ TEST_P(ChannelTest, ConcurrentSendersGetTheirOwnAnswers) {
   FunctionHandler handler(Echo);
   client_options_.limits.max_in_flight = 8;
   ASSERT_NO_FATAL_FAILURE(Start(&handler));
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::atomic<int> exhausted = 0;
   std::vector<std::thread> threads;

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/base/random_seed.h"
 #include "transport/intrusive_heap.h"
 #include "transport/mailbox.h"
 #include "transport/recent_ids.h"
@@ -32,7 +33,7 @@ struct ItemBefore {
 };
 
 TEST(IntrusiveHeapTest, BehavesAsASortedSet) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   std::vector<Item> items(100);
@@ -68,7 +69,7 @@ TEST(IntrusiveHeapTest, BehavesAsASortedSet) {
 }
 
 TEST(RingQueueTest, BehavesAsAQueue) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   RingQueue<int> queue;
@@ -185,7 +186,7 @@ TEST(StoragePoolTest, BlocksAreUsedAgain) {
 }
 
 TEST(RecentIdsTest, KnowsTheLatestAndNoOthers) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   constexpr size_t kMost = 8;

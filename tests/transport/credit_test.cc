@@ -8,6 +8,7 @@
 #include <map>
 #include <random>
 
+#include "tests/base/random_seed.h"
 #include "tests/transport/endpoint_fixture.h"
 #include "tests/transport/fake_path.h"
 #include "tests/transport/function_sink.h"
@@ -94,7 +95,7 @@ TEST_P(CreditTest, SenderWithoutCreditsWaits) {
 // Messages are held for any time and let go in any order; while one is held
 // its bytes stay what they were.
 TEST_P(CreditTest, SlotsFreedInAnyOrderKeepTheirCanaries) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   constexpr uint64_t kMessages = 100'000;
@@ -264,7 +265,7 @@ class ReorderedCredits {
 };
 
 TEST(CreditOrder, CreditsThatOvertakeEachOtherLoseNothing) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   ReorderedCredits both;

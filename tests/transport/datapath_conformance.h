@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/base/random_seed.h"
 #include "tests/transport/datapath_conformance_fixture.h"
 
 namespace refract::transport {
@@ -352,7 +353,7 @@ TEST_P(DataPathConformance, SlotsReleasedInRandomOrderKeepTheirBytes) {
   const uint32_t messages = Repetitions(100'000);
   constexpr size_t kSlots = 32;
   constexpr size_t kSlotBytes = 256;
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::thread receiver([&] {
     std::mt19937 random(seed);

@@ -1,13 +1,14 @@
 // What comes to an HN's port that is not a good client: garbage, other
 // versions, half hellos, silence. After each, the server must go on serving the
 // others.
+#include "tests/base/random_seed.h"
 #include "tests/transport/hostile_peer_fixture.h"
 
 namespace refract::transport {
 namespace {
 
 TEST_F(HostilePeer, GarbageIsRefusedAtOnce) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   uint64_t refused = 0;

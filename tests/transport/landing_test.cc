@@ -6,6 +6,7 @@
 #include <set>
 
 #include "absl/strings/match.h"
+#include "tests/base/random_seed.h"
 #include "tests/transport/channel_fixture.h"
 #include "tests/transport/fake_path.h"
 #include "tests/transport/function_sink.h"
@@ -15,7 +16,7 @@ namespace refract::transport {
 namespace {
 
 TEST(RangeSetTest, RefusesWhatOverlapsAndForgetsWhatIsErased) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   std::vector<std::byte> memory(200);

@@ -1,5 +1,6 @@
 // Clients that finish the handshake and then lie. Each must lose its
 // connection, be counted, and hurt nobody else.
+#include "tests/base/random_seed.h"
 #include "tests/transport/cancel_storm.h"
 #include "tests/transport/hostile_peer_fixture.h"
 
@@ -170,7 +171,7 @@ TEST_F(LyingClient, MessageOfAnOldEpochIsDroppedAndItsSlotCredited) {
 
 // Any change of any bytes of a message, with the checksum put right again.
 TEST_F(LyingClient, FuzzedMessages) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   for (int round = 0; round < 300; ++round) {

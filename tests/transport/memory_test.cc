@@ -4,6 +4,7 @@
 #include <map>
 #include <random>
 
+#include "tests/base/random_seed.h"
 #include "transport/arena.h"
 #include "transport/slots.h"
 
@@ -11,7 +12,7 @@ namespace refract::transport {
 namespace {
 
 TEST(RangeAllocatorTest, RandomUseNeverOverlapsAndMergesBack) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   constexpr size_t kCapacity = 1 << 16;
@@ -80,7 +81,7 @@ TEST(ArenaTest, FreeWakesOnlyWhoAsked) {
 }
 
 TEST(SlotsTest, GrantsFollowCreditsInAnyOrder) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   SendSlots sender(8);

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/base/random_seed.h"
+
 namespace refract::transport {
 namespace {
 
@@ -408,7 +410,7 @@ class Model {
 };
 
 TEST_F(PullSchedulerTest, RandomUseAgreesWithAModelThatLooksAtEverything) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   constexpr size_t kConnections = 5;

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "tests/base/random_seed.h"
 
 namespace refract::transport {
 namespace {
@@ -69,7 +70,7 @@ void AddOverload(PullSimulation& simulation, std::mt19937& random,
 }
 
 TEST(PullSimulationTest, UnderOverloadMoreDeadlinesAreMetThanInOrderOfArrival) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   const double rate = 12.5e9;
   // Once with clients that cancel what is late, once with clients that do not.
@@ -91,7 +92,7 @@ TEST(PullSimulationTest, UnderOverloadMoreDeadlinesAreMetThanInOrderOfArrival) {
 }
 
 TEST(PullSimulationTest, BackgroundIsNotStarvedByOverload) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   const double rate = 12.5e9;

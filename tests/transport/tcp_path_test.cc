@@ -10,6 +10,7 @@
 #include <cstring>
 #include <random>
 
+#include "tests/base/random_seed.h"
 #include "transport/tcp/frame.h"
 
 namespace refract::transport::tcp {
@@ -144,7 +145,7 @@ TEST_F(TcpPathTest, TooManyGetsBreakThePath) {
 }
 
 TEST_F(TcpPathTest, RandomBytesNeverEscapeTheRegions) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   int broken = 0;

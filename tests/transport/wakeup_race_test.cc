@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "absl/time/clock.h"
+#include "tests/base/random_seed.h"
 #include "tests/transport/path_pairs.h"
 #include "transport/waker.h"
 
@@ -66,7 +67,7 @@ class WakeUpRace : public testing::TestWithParam<PairFactory> {
 };
 
 TEST_P(WakeUpRace, NoMomentOfANotificationLosesIt) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   uint64_t slept = 0;
@@ -128,7 +129,7 @@ bool SpinUntil(Condition done) {
 }
 
 TEST_P(WakeUpRace, TwoThreadsLoseNone) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   std::atomic<uint64_t> taken = 0;
@@ -159,7 +160,7 @@ INSTANTIATE_TEST_SUITE_P(Shm, WakeUpRace, testing::Values(&ShmPair));
 
 // The same for what other threads hand to a poller.
 TEST(WakerRace, NoMomentOfACallLosesIt) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   const std::shared_ptr<ThreadWaker> waker = *ThreadWaker::Create();
@@ -180,7 +181,7 @@ TEST(WakerRace, NoMomentOfACallLosesIt) {
 }
 
 TEST(WakerRace, TwoThreadsLoseNone) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   const std::shared_ptr<ThreadWaker> waker = *ThreadWaker::Create();

@@ -10,6 +10,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/types/span.h"
+#include "tests/base/random_seed.h"
 #include "transport/byte_order.h"
 #include "transport/crc32c.h"
 #include "transport/session_socket.h"
@@ -37,7 +38,7 @@ TEST(Crc32cTest, KnownAnswers) {
 // Whichever this processor uses, at every length and alignment around the
 // eight bytes that its instruction takes.
 TEST(Crc32cTest, AllWaysGiveTheSame) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   std::vector<std::byte> bytes(100);
@@ -258,7 +259,7 @@ TEST(TableTest, ForgedEntriesAreRefused) {
 
 // Whatever comes out of the parser obeys the rules that readers rely on.
 TEST(TableTest, FuzzedTablesNeverYieldBadTensors) {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937_64 random(seed);
   int accepted = 0;

@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/torch_export/tree_names.h"
+#include "tests/base/random_seed.h"
 #include "tests/models/testing/pt2_archive.h"
 #include "tests/models/testing/temp_dir.h"
 
@@ -505,7 +506,7 @@ TEST(TorchExportTest, SurvivesTruncation) {
 // Damages the JSON and puts a right checksum over it, so that the damage
 // reaches the importer: no crash, whatever the result.
 TEST(TorchExportTest, SurvivesDamagedJson) {
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = base::RandomSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937_64 random(seed);
   const Json original = Pt2Archive().program;

@@ -10,6 +10,7 @@
 #include "boost/graph/push_relabel_max_flow.hpp"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/base/random_seed.h"
 
 namespace refract::partitioner::cut {
 namespace {
@@ -64,7 +65,7 @@ FlowNetwork RandomNetwork(std::mt19937& random) {
 }
 
 TEST(MaxFlowTest, FindsTheSmallestOfTheLeastCuts) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = base::RandomSeed();
   std::mt19937 random(seed);
   int uncuttable = 0;
   for (int round = 0; round < 20000; ++round) {
@@ -151,7 +152,7 @@ Cost FlowByBoost(const FlowNetwork& network) {
 // Starting from the flow of another pricing must change neither the value nor
 // the side that is chosen of equal cuts.
 TEST(MaxFlowTest, SolvesAgainAsIfAnew) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   const auto below = [&](int bound) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/base/random_seed.h"
 
 namespace refract::partitioner::cut {
 namespace {
@@ -54,7 +55,7 @@ double PrimalCost(const std::vector<Point>& points,
 
 // By weak duality, a primal and a dual solution of equal value are optimal.
 TEST(MixtureTest, CostAndBoundMeet) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = base::RandomSeed();
   std::mt19937 random(seed);
   const auto below = [&](int bound) {
     return std::uniform_int_distribution<int>(0, bound - 1)(random);

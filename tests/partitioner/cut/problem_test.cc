@@ -1,11 +1,11 @@
 #include "partitioner/cut/problem.h"
 
-#include <random>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "partitioner/cut/relaxation.h"
+#include "tests/base/random_seed.h"
 #include "tests/partitioner/cut/exhaustive.h"
 #include "tests/partitioner/cut/random_problem.h"
 
@@ -17,7 +17,7 @@ using Kind = RandomProblems::Kind;
 class ProblemTest : public testing::Test {
  protected:
   ProblemTest()
-      : seed_(std::random_device()()),
+      : seed_(base::RandomSeed()),
         trace_(__FILE__, __LINE__, "seed " + std::to_string(seed_)),
         random_(seed_) {}
 

@@ -1,12 +1,12 @@
 #include "partitioner/cut/search.h"
 
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/base/random_seed.h"
 #include "tests/partitioner/cut/exhaustive.h"
 #include "tests/partitioner/cut/random_problem.h"
 
@@ -20,7 +20,7 @@ using Kind = RandomProblems::Kind;
 class SearchTest : public testing::Test {
  protected:
   SearchTest()
-      : seed_(std::random_device()()),
+      : seed_(base::RandomSeed()),
         trace_(__FILE__, __LINE__, "seed " + std::to_string(seed_)),
         random_(seed_) {}
 

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <optional>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "partitioner/cut/relaxation.h"
+#include "tests/base/random_seed.h"
 #include "tests/partitioner/cut/random_problem.h"
 
 namespace refract::partitioner::cut {
@@ -66,7 +66,7 @@ Cost Largest(const Problem& problem, const Measures& measures,
 }
 
 TEST(WalkTest, StaysLegalCountsRightAndNeverGetsWorse) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = base::RandomSeed();
   SCOPED_TRACE("seed " + std::to_string(seed));
   RandomProblems random(seed);
   int walked = 0;

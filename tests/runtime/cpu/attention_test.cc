@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/base/random_seed.h"
 #include "tests/runtime/testing/run.h"
 
 namespace refract::runtime {
@@ -95,7 +96,7 @@ std::vector<base::Tensor> Triple(const base::Dims& query, int64_t keys,
 }
 
 TEST(AttentionTest, IsLibTorchs) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = base::RandomSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 random(seed);
   struct Case {
@@ -124,7 +125,7 @@ TEST(AttentionTest, IsLibTorchs) {
 }
 
 TEST(AttentionTest, MasksLikeLibTorch) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = base::RandomSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 random(seed);
   const std::vector<base::Dims> masks = {

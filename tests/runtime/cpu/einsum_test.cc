@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <random>
@@ -15,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/base/random_seed.h"
 #include "tests/runtime/testing/expect_right.h"
 #include "tests/runtime/testing/run.h"
 
@@ -36,11 +36,7 @@ using testing::Ref;
 using testing::Sym;
 
 unsigned Seed() {
-  static const unsigned seed = [] {
-    const char* const given = std::getenv("REFRACT_TEST_SEED");
-    return given != nullptr ? static_cast<unsigned>(std::atoi(given))
-                            : std::random_device()();
-  }();
+  static const unsigned seed = base::RandomSeed();
   return seed;
 }
 

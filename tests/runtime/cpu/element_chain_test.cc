@@ -17,6 +17,7 @@
 #include "absl/strings/match.h"
 #include "runtime/cpu/elements/functions.h"
 #include "runtime/cpu/elements/instruction.h"
+#include "tests/base/random_seed.h"
 #include "tests/runtime/testing/run.h"
 
 namespace refract::runtime {
@@ -146,7 +147,7 @@ class ElementOperatorTest : public ::testing::TestWithParam<Operator> {};
 
 TEST_P(ElementOperatorTest, IsLibTorchs) {
   const Operator& op = GetParam();
-  const unsigned seed = std::random_device()();
+  const unsigned seed = base::RandomSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 random(seed);
   static const char* const kNames[] = {"self", "other"};
@@ -273,7 +274,7 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 TEST(PreluTest, OfOneWeightOrOnePerColumn) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = base::RandomSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 random(seed);
   struct Case {

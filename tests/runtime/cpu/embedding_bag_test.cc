@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/cpu/half.h"
+#include "tests/base/random_seed.h"
 #include "tests/runtime/testing/run.h"
 
 namespace refract::runtime {
@@ -171,7 +172,7 @@ void ExpectMatchesReference(
 }
 
 TEST(EmbeddingBagTest, MatchesTheDefinitionForOddSizes) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = base::RandomSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 random(seed);
   for (int64_t dim : {1, 3, 8, 16, 63, 64, 65, 128, 200}) {
@@ -216,7 +217,7 @@ TEST(EmbeddingBagTest, AllSpellingsOfTheOperatorAreNative) {
 }
 
 TEST(EmbeddingBagTest, AgreesWithLibTorch) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = base::RandomSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 random(seed);
   for (Mode mode : {kSum, kMean, kMax}) {
@@ -288,7 +289,7 @@ TEST(EmbeddingBagTest, SumsSmallTypesInFloatAndRoundsOnce) {
 }
 
 TEST(EmbeddingBagTest, FollowsThePolicyForIdsOutsideTheTable) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = base::RandomSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 random(seed);
   for (IdPolicy policy : {IdPolicy::kZeroRow, IdPolicy::kDefaultRow}) {

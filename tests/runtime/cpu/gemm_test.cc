@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/base/random_seed.h"
 
 namespace refract::runtime::cpu {
 namespace {
@@ -62,7 +63,7 @@ class GemmTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(GemmTest, IsRightAndTheSameBitsHoweverItIsCut) {
   const auto [m, k, n] = GetParam();
-  const unsigned seed = std::random_device()();
+  const unsigned seed = base::RandomSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 random(seed);
   const auto a = Random(m * k, random);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "tests/base/random_seed.h"
 #include "tests/runtime/testing/run.h"
 
 namespace refract::runtime {
@@ -288,7 +289,7 @@ TEST(CopyKernelsTest, ExpandAsAnotherTensor) {
 }
 
 TEST(IntegerTest, IsLibTorchs) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = base::RandomSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937_64 random(seed);
   const std::vector<std::pair<base::Dims, base::Dims>> shapes = {
@@ -542,7 +543,7 @@ TEST(CastTest, ConvertsLikeLibTorch) {
 }
 
 TEST(ElementwiseTest, IsBitIdenticalToLibTorch) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = base::RandomSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 random(seed);
   const std::vector<std::pair<base::Dims, base::Dims>> shapes = {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "runtime/compiler.h"
+#include "tests/base/random_seed.h"
 #include "tests/runtime/testing/expect_right.h"
 
 namespace refract::runtime {
@@ -36,11 +37,7 @@ using testing::SameBits;
 using testing::Sym;
 
 unsigned Seed() {
-  static const unsigned seed = [] {
-    const char* const given = std::getenv("REFRACT_TEST_SEED");
-    return given != nullptr ? static_cast<unsigned>(std::atoi(given))
-                            : std::random_device()();
-  }();
+  static const unsigned seed = base::RandomSeed();
   return seed;
 }
 

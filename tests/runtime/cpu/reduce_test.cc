@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/base/random_seed.h"
 #include "tests/runtime/testing/run.h"
 
 namespace refract::runtime {
@@ -36,7 +37,7 @@ struct Case {
 };
 
 TEST(ReduceTest, IsLibTorchs) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = base::RandomSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 random(seed);
   const Case cases[] = {

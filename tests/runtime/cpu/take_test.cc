@@ -3,11 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "tests/base/random_seed.h"
 #include "tests/runtime/testing/run.h"
 
 namespace refract::runtime {
@@ -25,11 +25,7 @@ using testing::Must;
 using testing::Ref;
 
 unsigned Seed() {
-  static const unsigned seed = [] {
-    const char* const given = std::getenv("REFRACT_TEST_SEED");
-    return given != nullptr ? static_cast<unsigned>(std::atoi(given))
-                            : std::random_device()();
-  }();
+  static const unsigned seed = base::RandomSeed();
   return seed;
 }
 

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -18,6 +17,7 @@
 #include "runtime/cuda/instance.h"
 #include "runtime/cuda/kernels/dispatch.h"
 #include "runtime/cuda/program.h"
+#include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/testing/checked_device.h"
 #include "tests/runtime/cuda/testing/simt.h"
 
@@ -28,15 +28,6 @@ using testing::CheckedDevice;
 using testing::EmulatedLauncher;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-unsigned DrawSeed() {
-  const char* const given = std::getenv("REFRACT_TEST_SEED");
-  const unsigned seed = given != nullptr
-                            ? static_cast<unsigned>(std::atol(given))
-                            : std::random_device()();
-  std::printf("seed %u\n", seed);
-  return seed;
-}
 
 // Elements in memory of exactly their size, so that sanitizers see what is
 // touched outside; `shift` elements after 256 bytes. Floats begin as NaN.
@@ -277,7 +268,7 @@ class BagsKernelTest : public ::testing::Test {
     return result;
   }
 
-  const unsigned seed_ = DrawSeed();
+  const unsigned seed_ = base::RandomSeed();
   std::mt19937 random_{seed_};
   EmulatedLauncher launcher_{seed_};
 };
@@ -489,7 +480,7 @@ TEST(BagsOpTest, ErrorsNameOperatorAndValue) {
 // Requests with any number of entries, up to the capacity, by one graph per
 // bucket; what lies behind them from the request before is never read.
 TEST(BagsInstanceTest, AnyNumberOfEntries) {
-  const unsigned seed = DrawSeed();
+  const unsigned seed = base::RandomSeed();
   std::mt19937 random(seed);
   Parts parts;
   parts.builder.Bags(parts.op);

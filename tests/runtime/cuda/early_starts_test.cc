@@ -13,6 +13,7 @@
 #include "bench/cuda/random_programs.h"
 #include "bench/cuda/short_kernels.h"
 #include "runtime/cuda/instance.h"
+#include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/testing/checked_device.h"
 #include "tests/runtime/cuda/testing/small_model.h"
 
@@ -31,8 +32,6 @@ constexpr int64_t kCols = 20;
 
 class EarlyStartsTest : public ::testing::Test {
  protected:
-  EarlyStartsTest() { std::printf("seed %u\n", seed_); }
-
   // Loads `model` and serves some batches of it; expects the right results.
   void Serve(CheckedDevice& device, const DenseModel& model,
              const InstanceOptions& options) {
@@ -54,7 +53,7 @@ class EarlyStartsTest : public ::testing::Test {
         got, bench::RunReference(model.program, model.weights, inputs, batch));
   }
 
-  const unsigned seed_ = std::random_device()();
+  const unsigned seed_ = base::RandomSeed();
   std::mt19937 random_{seed_};
 };
 

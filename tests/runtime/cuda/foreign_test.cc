@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/testing/checked_device.h"
 #include "tests/runtime/cuda/testing/small_model.h"
 
@@ -30,7 +31,6 @@ constexpr int64_t kMaxBatch = 8;  // buckets 1, 2, 4, 8
 class ForeignTest : public ::testing::Test {
  protected:
   ForeignTest() : device_(seed_), random_(seed_) {
-    std::printf("seed %u\n", seed_);
     auto created = Instance::Create(
         device_, model_.program, model_.weight_data(),
         {.max_batch = kMaxBatch, .num_slots = 2, .workspace_bytes = 256});
@@ -42,7 +42,7 @@ class ForeignTest : public ::testing::Test {
     Expect(*instance_, device_, model_, Submit(*instance_, device_, x), x);
   }
 
-  const unsigned seed_ = std::random_device()();
+  const unsigned seed_ = base::RandomSeed();
   std::shared_ptr<RunningSums> sums_ = std::make_shared<RunningSums>();
   SmallModel model_{sums_, kMaxBatch, seed_};
   CheckedDevice device_;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "bench/cuda/dense_models.h"
+#include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/testing/checked_device.h"
 
 namespace refract::runtime::cuda {
@@ -132,8 +133,7 @@ struct Fixture {
 
 class InstanceTest : public ::testing::Test {
  protected:
-  InstanceTest() { std::printf("seed %u\n", seed_); }
-  const unsigned seed_ = std::random_device()();
+  const unsigned seed_ = base::RandomSeed();
 };
 
 TEST_F(InstanceTest, DlrmAndDcnGiveTheReferencesScoresInEveryPrecision) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "runtime/cuda/instance.h"
+#include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/testing/checked_device.h"
 
 namespace refract::runtime::cuda {
@@ -128,9 +129,7 @@ struct Request {
 
 class VariantsTest : public ::testing::Test {
  protected:
-  VariantsTest() : device_(seed_), random_(seed_) {
-    std::printf("seed %u\n", seed_);
-  }
+  VariantsTest() : device_(seed_), random_(seed_) {}
   void Make(InstanceOptions options = {}) {
     options.max_batch = kRowsAtMost;
     options.workspace_bytes = 256;
@@ -216,7 +215,7 @@ class VariantsTest : public ::testing::Test {
     End(request);
   }
 
-  const unsigned seed_ = std::random_device()();
+  const unsigned seed_ = base::RandomSeed();
   StepModel model_{seed_};
   CheckedDevice device_;
   std::mt19937 random_;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/cuda/kernels/dispatch.h"
+#include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/testing/simt.h"
 
 namespace refract::runtime::cuda {
@@ -77,14 +78,11 @@ class Matrix {
 
 class KernelsTest : public ::testing::Test {
  protected:
-  KernelsTest() {
-    RecordProperty("seed", std::to_string(seed_));
-    std::printf("seed %u\n", seed_);
-  }
+  KernelsTest() { RecordProperty("seed", std::to_string(seed_)); }
   int64_t Pick(std::initializer_list<int64_t> choices) {
     return choices.begin()[random_() % choices.size()];
   }
-  const unsigned seed_ = std::random_device()();
+  const unsigned seed_ = base::RandomSeed();
   std::mt19937 random_{seed_};
   EmulatedLauncher launcher_{seed_};
 };

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -17,6 +16,7 @@
 #include "bench/cuda/random_programs.h"
 #include "runtime/cuda/instance.h"
 #include "runtime/cuda/kernels/dispatch.h"
+#include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/testing/checked_device.h"
 #include "tests/runtime/cuda/testing/simt.h"
 
@@ -52,9 +52,7 @@ class Memory {
 
 class MapWideTest : public ::testing::Test {
  protected:
-  MapWideTest() : random_(seed_), launcher_(seed_) {
-    std::printf("seed %u\n", seed_);
-  }
+  MapWideTest() : random_(seed_), launcher_(seed_) {}
   int64_t Draw(int64_t from, int64_t to) {
     return from + static_cast<int64_t>(random_() % (to - from + 1));
   }
@@ -130,7 +128,7 @@ class MapWideTest : public ::testing::Test {
     return true;
   }
 
-  const unsigned seed_ = std::random_device()();
+  const unsigned seed_ = base::RandomSeed();
   std::mt19937 random_;
   EmulatedLauncher launcher_;
 };

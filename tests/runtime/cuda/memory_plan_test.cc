@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bench/cuda/dense_models.h"
+#include "tests/base/random_seed.h"
 
 namespace refract::runtime::cuda {
 namespace {
@@ -29,7 +30,7 @@ TEST(PlanArenaTest, SmallOnesShareTheHoleOfALargeOne) {
 }
 
 TEST(PlanArenaTest, NothingAliveOverlaps) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = base::RandomSeed();
   SCOPED_TRACE(seed);
   std::mt19937 random(seed);
   for (int round = 0; round < 300; ++round) {

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "bench/cuda/random_programs.h"
+#include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/testing/checked_device.h"
 
 namespace refract::runtime::cuda {
@@ -36,8 +37,7 @@ void Check(const bench::DenseModel& model, int64_t batch,
 }
 
 TEST(RandomProgramTest, EveryOperatorAgreesWithTheReference) {
-  const unsigned seed = std::random_device()();
-  std::printf("seed %u\n", seed);
+  const unsigned seed = base::RandomSeed();
   std::mt19937 random(seed);
   for (int i = 0; i < 40; ++i) {
     const bench::Case c = bench::RandomCase(random);

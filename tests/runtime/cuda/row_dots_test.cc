@@ -6,19 +6,18 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstdio>
 #include <random>
 
 #include "bench/cuda/products.h"
 #include "runtime/cuda/kernels/dispatch.h"
+#include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/testing/simt.h"
 
 namespace refract::runtime::cuda {
 namespace {
 
 TEST(RowDotsTest, EveryShapeTypeEpilogueAndAlignment) {
-  const unsigned seed = std::random_device()();
-  std::printf("seed %u\n", seed);
+  const unsigned seed = base::RandomSeed();
   std::mt19937 random(seed);
   testing::EmulatedLauncher launcher(seed);
   const auto pick = [&](std::initializer_list<int64_t> choices) {

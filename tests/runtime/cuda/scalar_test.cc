@@ -7,6 +7,7 @@
 #include <random>
 
 #include "runtime/cuda/index_math.h"
+#include "tests/base/random_seed.h"
 
 namespace refract::runtime::cuda {
 namespace {
@@ -26,7 +27,7 @@ float FloatOf(uint32_t bits) {
 // types.
 template <typename Check>
 void ForManyFloats(Check check) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = base::RandomSeed();
   SCOPED_TRACE(seed);
   std::mt19937 random(seed);
   for (uint32_t high = 0; high < 0x10000; ++high) {

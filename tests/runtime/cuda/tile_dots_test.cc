@@ -6,8 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <iterator>
 #include <random>
 #include <set>
@@ -17,6 +15,7 @@
 #include "bench/cuda/products.h"
 #include "runtime/cuda/kernels/dispatch.h"
 #include "runtime/cuda/own_products.h"
+#include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/testing/simt.h"
 
 namespace refract::runtime::cuda {
@@ -29,15 +28,6 @@ constexpr ProductKernel kAll[] = {
     ProductKernel::kTiles32x32, ProductKernel::kTiles64x32,
     ProductKernel::kTiles64x64};
 
-unsigned Seed() {
-  const char* const given = std::getenv("REFRACT_TEST_SEED");
-  const unsigned seed =
-      given != nullptr ? static_cast<unsigned>(std::strtoul(given, nullptr, 10))
-                       : std::random_device()();
-  std::printf("seed %u\n", seed);
-  return seed;
-}
-
 // Blocks and threads of a launch, instead of running it.
 struct Recorder {
   template <typename Kernel, typename KernelCall>
@@ -48,7 +38,7 @@ struct Recorder {
 };
 
 TEST(TileDotsTest, EveryKernelShapeTypeAndEpilogue) {
-  const unsigned seed = Seed();
+  const unsigned seed = base::RandomSeed();
   std::mt19937 random(seed);
   testing::EmulatedLauncher launcher(seed);
   const auto pick = [&](std::initializer_list<int64_t> choices) {
@@ -90,7 +80,7 @@ TEST(TileDotsTest, EveryKernelShapeTypeAndEpilogue) {
 
 // Sums are added in one order, whatever the threads' is.
 TEST(TileDotsTest, ResultsDoNotDependOnTiming) {
-  const unsigned seed = Seed();
+  const unsigned seed = base::RandomSeed();
   std::mt19937 random(seed);
   for (ProductKernel kernel : kAll) {
     for (bool tf32 : {false, true}) {
@@ -136,7 +126,7 @@ TEST(TileDotsTest, KernelsComputeTilesOfTheirSize) {
 
 // Rows that 16-byte accesses cannot read are left to the kernel that takes all.
 TEST(TileDotsTest, RowsThatAreNotAlignedGoToRowDots) {
-  const unsigned seed = Seed();
+  const unsigned seed = base::RandomSeed();
   std::mt19937 random(seed);
   testing::EmulatedLauncher launcher(seed);
   for (DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {

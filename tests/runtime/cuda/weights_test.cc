@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/testing/checked_device.h"
 #include "tests/runtime/cuda/testing/small_model.h"
 
@@ -23,9 +24,7 @@ using testing::SmallModel;
 
 class WeightsTest : public ::testing::Test {
  protected:
-  WeightsTest() : device_(seed_), random_(seed_) {
-    std::printf("seed %u\n", seed_);
-  }
+  WeightsTest() : device_(seed_), random_(seed_) {}
   void Make(int instances, bool keep_pinned) {
     auto weights =
         DeviceWeights::Create(device_, model_.program, model_.weight_data(),
@@ -47,7 +46,7 @@ class WeightsTest : public ::testing::Test {
   int64_t Used() { return 2 * Half() - device_.Memory()->free_bytes; }
   int64_t Half() { return device_.Memory()->total_bytes / 2; }
 
-  const unsigned seed_ = std::random_device()();
+  const unsigned seed_ = base::RandomSeed();
   SmallModel model_{nullptr, 4, seed_};
   CheckedDevice device_;
   std::mt19937 random_;

@@ -8,13 +8,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "runtime/cuda_plan/translate.h"
+#include "tests/base/random_seed.h"
 #include "tests/runtime/cuda_plan/run_translation.h"
 #include "tests/runtime/testing/run.h"
 
@@ -35,11 +35,7 @@ inline constexpr int64_t kMaxBatch = 40;
 inline constexpr int64_t kBatches[] = {1, 2, 33, kMaxBatch};
 
 inline unsigned Seed() {
-  static const unsigned seed = [] {
-    const unsigned drawn = std::random_device()();
-    std::printf("seed %u\n", drawn);
-    return drawn;
-  }();
+  static const unsigned seed = base::RandomSeed();
   return seed;
 }
 

@@ -5,8 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -17,6 +15,7 @@
 #include <vector>
 
 #include "runtime/cuda_plan/translate.h"
+#include "tests/base/random_seed.h"
 #include "tests/runtime/cuda_plan/expect_same.h"
 
 namespace refract::runtime::cuda_plan {
@@ -41,15 +40,6 @@ using testing::Sym;
 using testing::SymExpr;
 using testing::ValueId;
 using testing::Views;
-
-unsigned DrawSeed() {
-  const char* const given = std::getenv("REFRACT_TEST_SEED");
-  const unsigned seed = given != nullptr
-                            ? static_cast<unsigned>(std::atol(given))
-                            : std::random_device()();
-  std::printf("seed %u\n", seed);
-  return seed;
-}
 
 base::Tensor Integers(DType dtype, const std::vector<int64_t>& values) {
   base::Tensor tensor = Must(
@@ -276,7 +266,7 @@ class RandomBags {
 };
 
 TEST(TranslateBagsTest, RandomPartsGiveWhatTheCpuGives) {
-  const unsigned seed = DrawSeed();
+  const unsigned seed = base::RandomSeed();
   std::mt19937 random(seed);
   for (int round = 0; round < 12 && !::testing::Test::HasFailure(); ++round) {
     RandomBags bags(random);
@@ -369,7 +359,7 @@ struct Small {
 };
 
 TEST(TranslateBagsTest, AgreesWithLibTorch) {
-  std::mt19937 random(DrawSeed());
+  std::mt19937 random(base::RandomSeed());
   for (const int64_t mode : {0, 1, 2}) {
     for (const bool include_last : {false, true}) {
       Small s(include_last);
@@ -558,7 +548,7 @@ TEST(TranslateBagsTest, ComputedIdsHaveAProgramForEachNumber) {
 // So many entries per row, told by offsets: what a bucket has beyond a request
 // is in no bag.
 TEST(TranslateBagsTest, EntriesThatGrowWithTheBatch) {
-  std::mt19937 random(DrawSeed());
+  std::mt19937 random(base::RandomSeed());
   for (const int64_t mode : {0, 1, 2}) {
     Model m(random());
     m.graph().batch_symbol = "b";

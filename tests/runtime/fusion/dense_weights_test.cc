@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/base/random_seed.h"
 #include "tests/runtime/testing/expect_right.h"
 #include "tests/runtime/testing/run.h"
 
@@ -64,7 +65,7 @@ std::vector<float> Rounded(std::vector<float> weights, int64_t inputs,
 
 // A layer whose weight is transposed by a node of its own, and a usual one.
 struct TwoLayers {
-  TwoLayers() : seed(std::random_device()()) {
+  TwoLayers() : seed(base::RandomSeed()) {
     std::mt19937 random(seed);
     const SymExpr b = Sym("b");
     x = testing::RandomFloats(kRows * kInputs, random);
@@ -177,7 +178,7 @@ INSTANTIATE_TEST_SUITE_P(Forms, DenseWeightsTest,
 // However the layer is written: each spelling against linear, bit for bit, and
 // cut before and after the node that turns its weight.
 TEST_P(DenseWeightsTest, AreThoseOfProductsThatAreWrittenOtherwise) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = base::RandomSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 random(seed);
   for (const int64_t width : {int64_t{1}, kInputs}) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/base/random_seed.h"
 #include "tests/runtime/testing/expect_right.h"
 #include "tests/runtime/testing/run.h"
 
@@ -133,7 +134,7 @@ struct WrittenAttention {
 };
 
 TEST(FuseAttentionTest, EveryFormIsOneStepAndLibTorchs) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = base::RandomSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 random(seed);
   for (const bool heads : {false, true}) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/base/random_seed.h"
 #include "tests/runtime/testing/expect_right.h"
 #include "tests/runtime/testing/run.h"
 
@@ -174,7 +175,7 @@ class RandomDense {
 };
 
 TEST(FuseDenseTest, RandomGraphsAreLibTorchsHoweverTheyAreCut) {
-  const unsigned first = std::random_device()();
+  const unsigned first = base::RandomSeed();
   for (unsigned round = 0; round < 16; ++round) {
     SCOPED_TRACE(absl::StrCat("seed ", first + round));
     RandomDense graph(first + round, round % 2 == 0);
@@ -296,7 +297,7 @@ TEST(FuseDenseTest, ARowsResultDoesNotDependOnItsBatch) {
 // DCN-v2's cross layers as some write them, with items as columns. Their
 // matrices stay as they are where dense layers are rounded.
 TEST(FuseDenseTest, MatrixTimesAColumnIsALayer) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = base::RandomSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 random(seed);
   for (const int64_t width : {3, 16, 53}) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/base/random_seed.h"
 #include "tests/runtime/testing/expect_right.h"
 #include "tests/runtime/testing/run.h"
 
@@ -32,7 +33,7 @@ using testing::Ref;
 using testing::Sym;
 
 unsigned Seed() {
-  static const unsigned seed = std::random_device()();
+  static const unsigned seed = base::RandomSeed();
   return seed;
 }
 

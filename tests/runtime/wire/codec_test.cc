@@ -1,7 +1,6 @@
 #include "runtime/wire/codec.h"
 
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <map>
 #include <random>
@@ -10,6 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/base/random_seed.h"
 #include "tests/runtime/testing/graph_builder.h"
 
 namespace refract::runtime::wire {
@@ -222,8 +222,7 @@ TEST(CodecTest, ZerosOfEitherSignAndNansAreDifferentRows) {
 // Random tensors, forms and patterns of repeats: what comes back is what the
 // same form gives without unique rows, and never in more bytes.
 TEST(CodecTest, RandomRowsComeBackTheSameInAnyForm) {
-  const uint32_t seed = std::random_device()();
-  std::printf("seed %u\n", seed);
+  const uint32_t seed = base::RandomSeed();
   std::mt19937 random(seed);
   for (int round = 0; round < 400; ++round) {
     const int64_t rows = random() % 700;
@@ -401,8 +400,7 @@ TEST(CodecTest, ValuesShareTheLimit) {
 }
 
 TEST(CodecTest, RandomBytesNeverCrash) {
-  const uint32_t seed = std::random_device()();
-  std::printf("seed %u\n", seed);
+  const uint32_t seed = base::RandomSeed();
   std::mt19937 random(seed);
   const DType dtypes[] = {DType::kUInt8,   DType::kInt16,   DType::kInt32,
                           DType::kInt64,   DType::kFloat16, DType::kFloat32,

@@ -2,7 +2,6 @@
 
 #include <bit>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/base/random_seed.h"
 
 namespace refract::runtime::wire {
 namespace {
@@ -87,8 +87,7 @@ uint16_t Nearest(float value, int exponent_bits) {
 // Random bit patterns (which hold every kind of float), and what lies on and
 // beside the borders of the formats.
 std::vector<float> HardFloats() {
-  static const uint32_t seed = std::random_device()();
-  std::printf("seed %u\n", seed);
+  static const uint32_t seed = base::RandomSeed();
   std::mt19937 random(seed);
   std::vector<float> floats = {0.0f,       -0.0f,     kInfinity, -kInfinity,
                                kNan,       -kNan,     kMaxFloat, -kMaxFloat,
@@ -207,8 +206,7 @@ void ExpectClose(const Row& row) {
 }
 
 TEST_P(KernelsTest, Int8RowsAreHalfAStepOffAtMost) {
-  const uint32_t seed = std::random_device()();
-  std::printf("seed %u\n", seed);
+  const uint32_t seed = base::RandomSeed();
   std::mt19937 random(seed);
   for (int round = 0; round < 2000; ++round) {
     const size_t columns = 1 + random() % 200;
@@ -269,8 +267,7 @@ TEST_P(KernelsTest, ExtremeRangesStayFinite) {
 }
 
 TEST_P(KernelsTest, NoBytesOfARowAreBad) {
-  const uint32_t seed = std::random_device()();
-  std::printf("seed %u\n", seed);
+  const uint32_t seed = base::RandomSeed();
   std::mt19937 random(seed);
   for (int round = 0; round < 5000; ++round) {
     std::vector<uint8_t> row(40);

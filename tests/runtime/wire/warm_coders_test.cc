@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/wire/coder_pool.h"
+#include "tests/base/random_seed.h"
 #include "tests/transport/allocation_counter.h"
 
 namespace refract::runtime::wire {
@@ -97,7 +98,7 @@ class WarmCodersTest : public testing::Test {
 TEST_F(WarmCodersTest, AllocateNothing) {
   REFRACT_NEEDS_ALLOCATION_COUNTS();
   AllocationCounter::CountThisThread();
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = base::RandomSeed();
   SCOPED_TRACE(seed);
   std::mt19937_64 random(seed);
   std::vector<std::vector<base::Tensor>> requests;

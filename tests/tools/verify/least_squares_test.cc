@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/base/random_seed.h"
 
 namespace refract::tools {
 namespace {
@@ -14,7 +15,7 @@ using testing::DoubleNear;
 using testing::ElementsAre;
 
 TEST(FitNonNegativeTest, FindsTheFiguresThatTheEquationsWereMadeFrom) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = base::RandomSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 random(seed);
   std::uniform_real_distribution<double> count(0, 1e6);

@@ -7,13 +7,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "tests/base/random_seed.h"
 #include "transport/wire.h"
 
 namespace refract::tools {
 namespace {
 
 TEST(MessageBytesTest, AreWhatTheTransportLaysOut) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = base::RandomSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 random(seed);
   const auto below = [&](int bound) {

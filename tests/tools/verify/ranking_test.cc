@@ -6,6 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/base/random_seed.h"
 
 namespace refract::tools {
 namespace {
@@ -30,7 +31,7 @@ TEST(RankingTest, DriftOfWholeRoundsIsTakenOut) {
 }
 
 TEST(RankingTest, OrderIsSeenThroughNoiseThatAllCutsShare) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = base::RandomSeed();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
   std::uniform_real_distribution<double> drift(1, 2);

@@ -9,6 +9,7 @@
 #include <random>
 #include <thread>
 
+#include "tests/base/random_seed.h"
 #include "tests/transport/sim/raw.h"
 
 namespace refract::transport::sim {
@@ -104,7 +105,7 @@ TEST(SimAutomaticTest, EndlessRetriesLetOthersIn) {
 // waited for asleep, when the other thread has gone.
 TEST(SimAutomaticTest, NoWakeUpIsLostBetweenTwoThreads) {
   constexpr uint32_t kRounds = 5000;
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   Pair pair(EndOptions(), Automatic(seed), NicOptions());
   const auto play = [&](End& end, End& peer, bool serves) {
@@ -137,7 +138,7 @@ TEST(SimAutomaticTest, NoWakeUpIsLostBetweenTwoThreads) {
 TEST(SimAutomaticTest, ThreadsThatEndLeaveNobodyAsleep) {
   constexpr int kSenders = 8;
   constexpr uint32_t kEach = 200;
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   Fabric fabric(Automatic(seed));
   const int sink = fabric.AddHost();

@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "tests/base/random_seed.h"
 #include "tests/transport/datapath_conformance.h"
 #include "tests/transport/sim/paths.h"
 
@@ -54,7 +55,7 @@ class Worlds : public testing::Environment {
       // REFRACT_SIM_SEED repeats the seeds, though not what the threads do.
       const char* given = std::getenv("REFRACT_SIM_SEED");
       const uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10)
-                                             : std::random_device()();
+                                             : base::RandomSeed();
       std::printf("REFRACT_SIM_SEED=%" PRIu64 "\n", seed);
       return new std::mt19937_64(seed);
     }();

@@ -6,6 +6,7 @@
 
 #include <random>
 
+#include "tests/base/random_seed.h"
 #include "tests/transport/sim/raw.h"
 
 namespace refract::transport::sim {
@@ -224,7 +225,7 @@ TEST(SimFaultTest, ScriptsRunAtTheirTimeInOrder) {
 // order, and nothing is a violation.
 TEST(SimFaultTest, DataSurvivesABadNetwork) {
   for (int round = 0; round < 20; ++round) {
-    const uint64_t seed = std::random_device()();
+    const uint64_t seed = base::RandomSeed();
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     FabricOptions options;
     options.seed = seed;

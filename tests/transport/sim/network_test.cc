@@ -5,8 +5,8 @@
 
 #include <ctime>
 #include <deque>
-#include <random>
 
+#include "tests/base/random_seed.h"
 #include "tests/transport/sim/raw.h"
 
 namespace refract::transport::sim {
@@ -130,7 +130,7 @@ uint64_t HashOfRun(uint64_t seed, bool shuffle) {
 }
 
 TEST(SimNetworkTest, ARunIsRepeatedByItsSeed) {
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   const uint64_t first = HashOfRun(seed, true);
   EXPECT_EQ(HashOfRun(seed, true), first);

@@ -8,13 +8,13 @@
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "proto/session.pb.h"
+#include "tests/base/random_seed.h"
 #include "tests/transport/channel_fixture.h"
 #include "transport/client.h"
 #include "transport/sim/fabric.h"
@@ -27,7 +27,7 @@ class SimNodeTest : public testing::Test {
   static constexpr int kServerDevice = 2;
 
   // `dmabuf`: whether the devices take memory of others.
-  explicit SimNodeTest(bool dmabuf = false) : seed_(std::random_device()()) {
+  explicit SimNodeTest(bool dmabuf = false) : seed_(base::RandomSeed()) {
     FabricOptions options;
     options.seed = seed_;
     options.automatic = true;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/base/random_seed.h"
 #include "tests/transport/sim/paths.h"
 
 namespace refract::transport::sim {
@@ -41,7 +42,7 @@ struct Side {
 
 class SimPathFaultTest : public testing::Test {
  protected:
-  SimPathFaultTest() : seed_(std::random_device()()) {
+  SimPathFaultTest() : seed_(base::RandomSeed()) {
     FabricOptions options;
     options.seed = seed_;
     fabric_ = std::make_unique<Fabric>(options);

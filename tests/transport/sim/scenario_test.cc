@@ -12,6 +12,7 @@
 #include <random>
 #include <vector>
 
+#include "tests/base/random_seed.h"
 #include "tests/transport/sim/paths.h"
 #include "transport/pull_scheduler.h"
 
@@ -199,7 +200,7 @@ class Receiver {
 };
 
 uint64_t Seed() {
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = base::RandomSeed();
   testing::Test::RecordProperty("seed", std::to_string(seed));
   return seed;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
+#include "tests/base/random_seed.h"
 
 namespace refract::transport::verbs {
 namespace {
@@ -96,7 +97,7 @@ TEST(VerbsDescriptor, TruncatedAndDamagedTextsAreNoCrash) {
   }
   EXPECT_FALSE(DecodeRegion("verbs:").ok());
   EXPECT_FALSE(DecodeRegion("verbs:" + std::string(4096, 'A')).ok());
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   std::string bytes;

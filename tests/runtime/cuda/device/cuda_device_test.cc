@@ -17,6 +17,7 @@
 #include "bench/cuda/short_kernels.h"
 #include "runtime/cuda/gemm.h"
 #include "runtime/cuda/instance.h"
+#include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/device/device_fixture.h"
 #include "tests/runtime/cuda/device/fake_cuda.h"
 
@@ -69,8 +70,7 @@ TEST_F(CudaDeviceTest, WholeModelsGiveTheReferencesScores) {
 }
 
 TEST_F(CudaDeviceTest, EveryOperatorAgreesWithTheReference) {
-  const unsigned seed = std::random_device()();
-  std::printf("seed %u\n", seed);
+  const unsigned seed = base::RandomSeed();
   std::mt19937 random(seed);
   for (int i = 0; i < 30; ++i) {
     const bench::Case c = bench::RandomCase(random);

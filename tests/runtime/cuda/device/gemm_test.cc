@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cstdio>
 #include <future>
 #include <random>
 #include <string>
@@ -17,6 +16,7 @@
 #include "runtime/cuda/gemm_trial.h"
 #include "runtime/cuda/index_math.h"
 #include "runtime/cuda/own_products.h"
+#include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/device/fake_cuda.h"
 
 namespace refract::runtime::cuda {
@@ -340,8 +340,7 @@ TEST_F(GemmTest, TheLastRowsAreAlwaysCompared) {
 
 // Rounding and the order of sums are no difference, in no type.
 TEST_F(GemmTest, KernelsThatRoundOtherwiseStay) {
-  const unsigned seed = std::random_device()();
-  std::printf("seed %u\n", seed);
+  const unsigned seed = base::RandomSeed();
   std::mt19937 random(seed);
   const auto to = [&](int most) {
     return static_cast<int64_t>(random() % static_cast<unsigned>(most)) + 1;

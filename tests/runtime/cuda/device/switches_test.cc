@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <random>
 #include <string>
@@ -11,6 +10,7 @@
 
 #include "bench/cuda/random_programs.h"
 #include "runtime/cuda/instance.h"
+#include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/device/device_fixture.h"
 #include "tests/runtime/cuda/device/fake_cuda.h"
 
@@ -27,8 +27,7 @@ class SwitchesTest : public testing::CudaDeviceTest {};
 
 // With a mechanism switched off, nothing of it runs, and results are right.
 TEST_F(SwitchesTest, EachMechanismCanBeDoneWithout) {
-  const unsigned seed = std::random_device()();
-  std::printf("seed %u\n", seed);
+  const unsigned seed = base::RandomSeed();
   for (Mechanism mechanism : kMechanisms) {
     SCOPED_TRACE(Name(mechanism));
     std::mt19937 random(seed);

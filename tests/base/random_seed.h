@@ -1,0 +1,26 @@
+#ifndef REFRACT_TESTS_BASE_RANDOM_SEED_H_
+#define REFRACT_TESTS_BASE_RANDOM_SEED_H_
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+
+namespace refract::base {
+
+// The seed of a random test: another one at each call, or what the environment
+// variable REFRACT_TEST_SEED holds. Printed, so that a failure can be repeated:
+// a test that draws several times prints several, and names its own in its
+// trace.
+inline uint32_t RandomSeed() {
+  const char* const given = std::getenv("REFRACT_TEST_SEED");
+  const uint32_t seed =
+      given != nullptr ? static_cast<uint32_t>(std::strtoul(given, nullptr, 10))
+                       : std::random_device()();
+  std::printf("REFRACT_TEST_SEED=%u\n", seed);
+  return seed;
+}
+
+}  // namespace refract::base
+
+#endif  // REFRACT_TESTS_BASE_RANDOM_SEED_H_
