@@ -8,8 +8,8 @@
 namespace refract::runtime::cpu {
 
 // What one step of a recurrence makes of its sums, for some items. Rows are
-// `padded` floats per gate: the units, and zeros up to a multiple of
-// kPanelColumns, of which nothing but zeros comes.
+// `padded` floats per gate: the units, and what pads them to a multiple of
+// kPanelColumns, which is computed with them and never read.
 struct GateRows {
   int64_t rows = 0;
   int64_t padded = 0;
