@@ -119,7 +119,7 @@ case $mode in
     torch+=" --quick"
     ;;
   dry)
-    check="${build@Q}/emulated/device_check_emulated --cases 10 --batch 2 --large 3"
+    check="${build@Q}/emulated/device_check_emulated --cases 10 --seconds 300 --batch 2 --large 3"
     bench="${build@Q}/emulated/bench_cuda_emulated --dry-run"
     torch="python3 bench/cuda/torch_compare.py --dry-run --library"
     torch+=" ${build@Q}/emulated/librefract_cuda_python_emulated.so"

@@ -120,8 +120,9 @@ def list_parts(command, environment, log, limit_s):
 
 
 def execute(command, environment, log, part_s, total_s):
-    """Runs `command` until it ends, announces no new part for `part_s` seconds, or
-    has taken `total_s`. What it prints goes to the terminal and to `log`."""
+    """Runs `command` until it ends, neither announces a part ("-- NAME") nor says that
+    one goes on ("..") for `part_s` seconds, or has taken `total_s`. What it prints goes
+    to the terminal and to `log`."""
     begin = time.monotonic()
     process = subprocess.Popen(
         [str(word) for word in command],
@@ -137,6 +138,9 @@ def execute(command, environment, log, part_s, total_s):
                 file.flush()
                 sys.stdout.write(line)
                 sys.stdout.flush()
+                if line.startswith(".."):
+                    last[0] = time.monotonic()
+                    continue
                 if line.startswith("-- "):
                     announced.append(line[3:].strip())
                     last[0] = time.monotonic()
@@ -199,14 +203,15 @@ class Run:
 
     # --- the check
 
-    def check_once(self, part, off, budget):
+    def check_once(self, part, off, budget, limit_s=None):
         """The part's outcome and its results, without `off`."""
         path = self.out / "part.json"
         path.unlink(missing_ok=True)
         outcome = execute(
             [*self.options.check, "--part", part, "--seed", self.seed, "--json", path],
             self.environment(off, True), self.out / "check.log",
-            min(self.options.part_s, max(budget.left(), 1)), max(budget.left(), 1),
+            min(limit_s or self.options.part_s, max(budget.left(), 1)),
+            max(budget.left(), 1),
         )  # fmt: skip
         return outcome, summarize.read(path)
 
@@ -217,23 +222,26 @@ class Run:
             name for name in OWN_PARTS.get(part, MECHANISMS) if name not in self.off
         ]
 
-        def passes(without):
+        def passes(without, limit_s=None):
             print(f"== {part} without {', '.join(without)}", flush=True)
-            return self.check_once(part, [*self.off, *without], budget)
+            return self.check_once(part, [*self.off, *without], budget, limit_s)
 
         if not suspects or budget.left() < 1:
             return None, None
         outcome, result = passes(suspects)
         if not outcome.ok:
             return None, None
+        # How long it takes is known now: one that hangs must not use up the time in
+        # which the others are told apart.
+        limit_s = min(self.options.part_s, max(4 * outcome.seconds, 10))
         while len(suspects) > 1 and budget.left() > 1:
             half = suspects[: (len(suspects) + 1) // 2]
-            outcome, found = passes(half)
+            outcome, found = passes(half, limit_s)
             if outcome.ok:
                 suspects, result = half, found
                 continue
             other = suspects[len(half) :]
-            outcome, found = passes(other)
+            outcome, found = passes(other, limit_s)
             if not outcome.ok:  # some of both halves
                 break
             suspects, result = other, found

@@ -144,6 +144,11 @@ for part in parts:
         where, mechanism, kind = fault.split()
         if where != part or mechanism in off:
             continue
+        if kind == "slow":
+            for i in range(8):
+                print("..", i, "of 8", flush=True)
+                time.sleep(0.4)
+            continue
         print("FAILED:", part, "is", kind, flush=True)
         if kind == "hung":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -272,6 +277,15 @@ for part in parts:
         self.assertEqual(result["failed"], ["check of tile_products",
                                             "check of programs", "bench of graphs"])  # fmt: skip
         self.assertIn("Failed whatever is switched off**: check of programs", table)
+
+    def test_what_says_that_it_goes_on_is_waited_for(self):
+        done, told, result, _ = self.run_on_stand_ins(
+            "programs any slow", limits=["--part-s", "2"]
+        )
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(result["switched_off"], {})
+        self.assertEqual(len(told), 4)
+        self.assertGreater(result["check"]["parts"]["programs"]["seconds"], 3)
 
     def test_a_measurement_that_fails_leaves_the_others(self):
         done, told, result, table = self.run_on_stand_ins("limits any wrong")

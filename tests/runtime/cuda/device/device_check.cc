@@ -1,11 +1,14 @@
 // Correctness of the CUDA backend on a GPU, against references in plain loops.
 // Without GoogleTest: it also runs where only the CUDA toolkit is installed.
 //
-//   device_check [--cases N] [--seed S] [--json FILE] [--batch N] [--large N]
-//                [--part NAME] [--list]
+//   device_check [--cases N] [--seconds N] [--seed S] [--json FILE] [--batch N]
+//                [--large N] [--part NAME] [--list]
 //
 // --part: that one alone, of those that --list prints; all, unless given.
 // --cases: random programs; half as many random products by our own kernels.
+// --seconds: that random cases of a part may take together (default: 20), so
+// that those that come first do not take the others' time. What is under way is
+// said by lines that begin with "..", about one a second.
 // REFRACT_EARLY_STARTS=always has kernels begin as early as they may;
 // REFRACT_CUDA_WITHOUT says what is not used, and so not checked either.
 //
@@ -18,6 +21,7 @@
 // the last line.
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -76,6 +80,40 @@ void Expect(double error, double allowed, const std::string& what) {
   only_small_ones = all_small;
 }
 
+// Random cases one after the other, as many as are asked for and there is time
+// for.
+class Pace {
+ public:
+  Pace(int cases, double seconds) : cases_(cases), seconds_(seconds) {}
+
+  // Whether there is to be one more: the first always.
+  bool Next() {
+    const Clock::time_point now = Clock::now();
+    const auto since = [&](Clock::time_point then) {
+      return std::chrono::duration<double>(now - then).count();
+    };
+    if (begun_ == cases_ || (begun_ > 0 && since(begin_) > seconds_)) {
+      return false;
+    }
+    if (since(said_) >= 1) {
+      std::printf(".. %d of %d\n", begun_, cases_);
+      std::fflush(stdout);
+      said_ = now;
+    }
+    ++begun_;
+    return true;
+  }
+  int begun() const { return begun_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const int cases_;
+  const double seconds_;
+  const Clock::time_point begin_ = Clock::now();
+  Clock::time_point said_ = begin_;
+  int begun_ = 0;
+};
+
 // Largest error of `model`; below 0 when it does not run, which is said here.
 double ErrorOf(CudaDevice& device, const DenseModel& model, int64_t batch,
                const std::vector<std::vector<double>>& inputs,
@@ -102,27 +140,28 @@ double ErrorOf(CudaDevice& device, const DenseModel& model, int64_t batch,
       got, RunReference(model.program, model.weights, inputs, batch));
 }
 
-void CheckRandomPrograms(CudaDevice& device, int cases, std::mt19937& random,
+void CheckRandomPrograms(CudaDevice& device, Pace pace, std::mt19937& random,
                          Json& json) {
   double worst = 0;
-  for (int i = 0; i < cases; ++i) {
+  while (pace.Next()) {
     const Case c = RandomCase(random);
-    const double error =
-        ErrorOf(device, c.model, c.batch, c.inputs, 40, i % 4 != 0, c.what);
+    const double error = ErrorOf(device, c.model, c.batch, c.inputs, 40,
+                                 pace.begun() % 4 != 1, c.what);
     Expect(error, c.tolerance, c.what);
     if (c.tolerance > 0) worst = std::max(worst, error / c.tolerance);
   }
-  json.Set("random_programs", cases);
+  json.Set("random_programs", pace.begun());
   json.Set("largest_error_over_tolerance", worst);
 }
 
 // Chains of short kernels, which show first where one begins or ends too early:
 // request after request through both slots, as graphs and one by one.
-void CheckShortKernels(CudaDevice& device, int chains, std::mt19937& random,
+void CheckShortKernels(CudaDevice& device, Pace pace, std::mt19937& random,
                        Json& json) {
   const double allowed = kShortKernelsTolerance;
   double worst = 0;
-  for (int i = 0; i < chains; ++i) {
+  while (pace.Next()) {
+    const int i = pace.begun() - 1;
     const int64_t cols = 1 + static_cast<int64_t>(random() % 300);
     const auto batch = static_cast<int64_t>(1 + random() % 64);
     const bool products = i % 2 == 0;
@@ -138,7 +177,7 @@ void CheckShortKernels(CudaDevice& device, int chains, std::mt19937& random,
     Expect(error, allowed, what);
     worst = std::max(worst, error / allowed);
   }
-  json.Set("short_kernel_chains", chains);
+  json.Set("short_kernel_chains", pace.begun());
   json.Set("largest_chain_error_over_tolerance", worst);
 }
 
@@ -324,7 +363,7 @@ double CheckProduct(CudaDevice& device, const GemmShape& shape,
 
 // Our own kernels for products, whichever of them a trial chooses: random
 // shapes, and the layers of the benchmarks' models at `batch`.
-void CheckProducts(CudaDevice& device, bool tiles, int cases, int64_t batch,
+void CheckProducts(CudaDevice& device, bool tiles, Pace pace, int64_t batch,
                    std::mt19937& random, Json& json) {
   double worst = 0;
   if (!device.switches().has(tiles ? Mechanism::kTileProducts
@@ -335,7 +374,7 @@ void CheckProducts(CudaDevice& device, bool tiles, int cases, int64_t batch,
   const auto to = [&](int64_t most) {
     return static_cast<int64_t>(random() % static_cast<uint64_t>(most)) + 1;
   };
-  for (int i = 0; i < cases; ++i) {
+  while (pace.Next()) {
     GemmShape shape;
     shape.dtype = static_cast<DType>(random() % 3);
     shape.tf32 = random() % 2 == 0;
@@ -365,7 +404,7 @@ void CheckProducts(CudaDevice& device, bool tiles, int cases, int64_t batch,
       }
     }
   }
-  json.Set("products", cases);
+  json.Set("products", pace.begun());
   json.Set("largest_product_error_over_tolerance", worst);
 }
 
@@ -386,12 +425,18 @@ void CheckOutOfMemory(CudaDevice& device) {
 
 struct Options {
   int cases = 300;
+  double seconds = 20;
   int batch = 33;
   int large = 8192;
   unsigned seed = std::random_device()();
   std::string json;
   std::string part;  // "": all
 };
+
+// One of `of` cases that are asked for, two at least.
+Pace PaceOf(const Options& options, int of) {
+  return {std::max(options.cases / of, 2), options.seconds};
+}
 
 using Check = void (*)(CudaDevice&, const Options&, std::mt19937&, Json&);
 struct Part {
@@ -403,24 +448,24 @@ constexpr Part kParts[] = {
     {"row_products",
      [](CudaDevice& device, const Options& options, std::mt19937& random,
         Json& json) {
-       CheckProducts(device, false, options.cases / 2, options.batch, random,
+       CheckProducts(device, false, PaceOf(options, 2), options.batch, random,
                      json);
      }},
     {"tile_products",
      [](CudaDevice& device, const Options& options, std::mt19937& random,
         Json& json) {
-       CheckProducts(device, true, options.cases / 2, options.batch, random,
+       CheckProducts(device, true, PaceOf(options, 2), options.batch, random,
                      json);
      }},
     {"random_programs",
      [](CudaDevice& device, const Options& options, std::mt19937& random,
         Json& json) {
-       CheckRandomPrograms(device, options.cases, random, json);
+       CheckRandomPrograms(device, PaceOf(options, 1), random, json);
      }},
     {"short_kernels",
      [](CudaDevice& device, const Options& options, std::mt19937& random,
         Json& json) {
-       CheckShortKernels(device, std::max(options.cases / 10, 2), random, json);
+       CheckShortKernels(device, PaceOf(options, 10), random, json);
      }},
     {"dlrm_v1",
      [](CudaDevice& device, const Options& options, std::mt19937& random,
@@ -498,6 +543,8 @@ bool Parse(int argc, char** argv, Options& options) {
     const char* const value = argv[i + 1];
     if (flag == "--cases") {
       options.cases = std::atoi(value);
+    } else if (flag == "--seconds") {
+      options.seconds = std::atof(value);
     } else if (flag == "--batch") {
       options.batch = std::atoi(value);
     } else if (flag == "--large") {
@@ -531,8 +578,9 @@ int main(int argc, char** argv) {
   }
   if (!refract::bench::Parse(argc, argv, options)) {
     std::fprintf(stderr,
-                 "usage: device_check [--cases N] [--seed S] [--json FILE] "
-                 "[--batch N] [--large N] [--part NAME] [--list]\n");
+                 "usage: device_check [--cases N] [--seconds N] [--seed S] "
+                 "[--json FILE] [--batch N] [--large N] [--part NAME] "
+                 "[--list]\n");
     return 2;
   }
   return refract::bench::Run(options);
