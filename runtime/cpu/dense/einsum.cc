@@ -15,30 +15,14 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/cpu/clones.h"
 #include "runtime/cpu/dense/gemm.h"
+#include "runtime/cpu/dense/letter_product.h"
 #include "runtime/cpu/scratch.h"
 #include "runtime/cpu/strided_copy.h"
-#include "runtime/dims.h"
-#include "runtime/fusion/lower.h"
 
 namespace refract::runtime::cpu {
 namespace {
 
 using base::DType;
-using Letters = std::string;
-
-// What is computed, in letters.
-struct Product {
-  std::string name;
-  int operands[2];
-  Letters letters[2];
-  Letters result;
-  int bias = kNoOperand;  // one number per letter `bias_letter`
-  char bias_letter = 0;
-};
-
-bool Contains(const Letters& letters, char letter) {
-  return letters.find(letter) != Letters::npos;
-}
 
 // Where the letters of a product go: its two operands perhaps the other way
 // round, so that the right one has the last letters of the result.
@@ -51,7 +35,7 @@ struct Layout {
   Letters result() const { return absl::StrCat(batch, rows, columns); }
 };
 
-Layout LayoutOf(const Product& product, int left) {
+Layout LayoutOf(const LetterProduct& product, int left) {
   const Letters& a = product.letters[left];
   const Letters& b = product.letters[1 - left];
   Layout layout;
@@ -73,7 +57,7 @@ Layout LayoutOf(const Product& product, int left) {
   return layout;
 }
 
-Layout BestLayout(const Product& product) {
+Layout BestLayout(const LetterProduct& product) {
   Layout layouts[2] = {LayoutOf(product, 0), LayoutOf(product, 1)};
   // One row and many columns, not the other way round.
   if (layouts[0].columns.empty()) std::swap(layouts[0], layouts[1]);
@@ -115,7 +99,7 @@ const float* Floats(const Operand& operand) {
 
 class EinsumKernel final : public Kernel {
  public:
-  explicit EinsumKernel(Product product)
+  explicit EinsumKernel(LetterProduct product)
       : product_(std::move(product)), layout_(BestLayout(product_)) {}
 
   absl::string_view name() const override { return product_.name; }
@@ -423,178 +407,16 @@ class EinsumKernel final : public Kernel {
     }
   }
 
-  const Product product_;
+  const LetterProduct product_;
   const Layout layout_;
 };
-
-bool IsFloat(const KernelRequest& request, int operand) {
-  return operand != kNoOperand && request.IsTensor(operand, DType::kFloat32);
-}
-
-// Whether this is a product as the header says, by the sizes that the graph
-// promises.
-bool IsSound(const KernelRequest& request, const Product& product) {
-  for (int i : {0, 1}) {
-    const Letters& own = product.letters[i];
-    const Letters& other = product.letters[1 - i];
-    if (own.size() != request.rank(product.operands[i]) ||
-        !MayBePacked(request, product.operands[i])) {
-      return false;
-    }
-    for (size_t d = 0; d < own.size(); ++d) {
-      const char letter = own[d];
-      if (own.find(letter) != d) return false;  // a diagonal
-      const auto& size = request.operand(product.operands[i]).shape[d];
-      // Summed in one operand alone.
-      if (!Contains(other, letter) && !Contains(product.result, letter) &&
-          size.constant() != 1) {
-        return false;
-      }
-    }
-  }
-  for (size_t d = 0; d < product.result.size(); ++d) {
-    const char letter = product.result[d];
-    if (product.result.find(letter) != d ||
-        (!Contains(product.letters[0], letter) &&
-         !Contains(product.letters[1], letter))) {
-      return false;
-    }
-  }
-  return product.result.size() <= kMaxKernelRank;
-}
-
-std::optional<Product> Einsum(const KernelRequest& request) {
-  auto equation = EinsumOfTwo(request);
-  if (!equation) return std::nullopt;
-  return Product{"einsum",
-                 {equation->operands[0], equation->operands[1]},
-                 {equation->letters[0], equation->letters[1]},
-                 equation->result};
-}
-
-std::optional<Product> Tensordot(const KernelRequest& request) {
-  const NodeArgs& args = request.args;
-  Product product = {
-      "tensordot", {args.OperandOf("self"), args.OperandOf("other")}, {}, {}};
-  const auto summed = args.Ints("dims_self");
-  const auto with = args.Ints("dims_other");
-  if (!IsFloat(request, product.operands[0]) ||
-      !IsFloat(request, product.operands[1]) || !summed || !with ||
-      summed->size() != with->size()) {
-    return std::nullopt;
-  }
-  for (int i : {0, 1}) {
-    for (size_t d = 0; d < request.rank(product.operands[i]); ++d) {
-      product.letters[i] += static_cast<char>((i == 0 ? 'a' : 'A') + d);
-    }
-  }
-  std::string result = absl::StrCat(product.letters[0], product.letters[1]);
-  for (size_t i = 0; i < summed->size(); ++i) {
-    if (!(*summed)[i].is_literal() || !(*with)[i].is_literal()) {
-      return std::nullopt;
-    }
-    const auto a = WrapDim((*summed)[i].literal, product.letters[0].size());
-    const auto b = WrapDim((*with)[i].literal, product.letters[1].size());
-    // A number has dimension 0, but nothing to sum over.
-    if (!a.ok() || !b.ok() || *a >= product.letters[0].size() ||
-        *b >= product.letters[1].size()) {
-      return std::nullopt;
-    }
-    // One that is named twice is no letter of the result any more.
-    const char letter = product.letters[0][*a];
-    if (std::erase(result, letter) + std::erase(result, 'A' + *b) != 2) {
-      return std::nullopt;
-    }
-    product.letters[1][*b] = letter;
-  }
-  product.result = std::move(result);
-  return product;
-}
-
-// Those that LowerMatMul() leaves: a matrix times a batch of them, and batches
-// that broadcast.
-std::optional<Product> MatMul(const KernelRequest& request) {
-  Product product = {
-      "matmul",
-      {request.args.OperandOf("self"), request.args.OperandOf("other")},
-      {},
-      {}};
-  if (!IsFloat(request, product.operands[0]) ||
-      !IsFloat(request, product.operands[1])) {
-    return std::nullopt;
-  }
-  const size_t ranks[2] = {request.rank(product.operands[0]),
-                           request.rank(product.operands[1])};
-  if (ranks[0] < 2 || ranks[1] < 2) return std::nullopt;
-  const size_t most = std::max(ranks[0], ranks[1]) - 2;
-  // The last of them are both operands'.
-  Letters leading;
-  for (size_t d = 0; d < most; ++d) leading += static_cast<char>('A' + d);
-  product.letters[0] = leading.substr(most + 2 - ranks[0]) + "mk";
-  product.letters[1] = leading.substr(most + 2 - ranks[1]) + "kn";
-  product.result = leading + "mn";
-  // matmul does not broadcast what it sums.
-  const auto& a = request.operand(product.operands[0]).shape;
-  const auto& b = request.operand(product.operands[1]).shape;
-  if (!(a.back() == b[b.size() - 2])) return std::nullopt;
-  return product;
-}
-
-// Kernels of one step are a product of the channels.
-std::optional<Product> Conv1d(const KernelRequest& request) {
-  const NodeArgs& args = request.args;
-  const int input = args.OperandOf("input");
-  const int weight = args.OperandOf("weight");
-  if (!IsFloat(request, input) || !IsFloat(request, weight) ||
-      request.rank(input) != 3 || request.rank(weight) != 3 ||
-      request.operand(weight).shape[2].constant() != 1 ||
-      !(request.operand(weight).shape[1] == request.operand(input).shape[1])) {
-    return std::nullopt;
-  }
-  const struct {
-    absl::string_view name;
-    int64_t value;
-  } plain[] = {{"stride", 1}, {"padding", 0}, {"dilation", 1}};
-  for (const auto& [name, value] : plain) {
-    if (!args.Has(name)) continue;
-    const auto list = args.Ints(name);
-    if (!list || list->size() != 1 || !(*list)[0].is_literal() ||
-        (*list)[0].literal != value) {
-      return std::nullopt;
-    }
-  }
-  if (args.Has("groups") && args.IntLiteral("groups") != 1) {
-    return std::nullopt;
-  }
-  Product product = {"conv1d", {weight, input}, {"ock", "bcl"}, "bol"};
-  if (args.Has("bias")) {
-    product.bias = args.OperandOf("bias");
-    product.bias_letter = 'o';
-    if (!IsFloat(request, product.bias) || request.rank(product.bias) != 1) {
-      return std::nullopt;
-    }
-  }
-  return product;
-}
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const Kernel>> CreateEinsumKernel(
     const KernelRequest& request) {
-  std::optional<Product> product;
-  if (request.node().op == "aten.einsum.default") {
-    product = Einsum(request);
-  } else if (request.node().op == "aten.tensordot.default") {
-    product = Tensordot(request);
-  } else if (request.node().op == "aten.matmul.default") {
-    product = MatMul(request);
-  } else if (request.node().op == "aten.conv1d.default") {
-    product = Conv1d(request);
-  }
-  if (!product || !IsFloat(request, product->operands[0]) ||
-      !IsFloat(request, product->operands[1]) || !IsSound(request, *product)) {
-    return nullptr;
-  }
+  std::optional<LetterProduct> product = ReadLetterProduct(request);
+  if (!product) return nullptr;
   return std::make_unique<EinsumKernel>(*std::move(product));
 }
 

@@ -1,0 +1,37 @@
+#ifndef REFRACT_RUNTIME_CPU_DENSE_LETTER_PRODUCT_H_
+#define REFRACT_RUNTIME_CPU_DENSE_LETTER_PRODUCT_H_
+
+#include <optional>
+#include <string>
+
+#include "runtime/kernel.h"
+
+namespace refract::runtime::cpu {
+
+// Names of dimensions, a letter each.
+using Letters = std::string;
+
+inline bool Contains(const Letters& letters, char letter) {
+  return letters.find(letter) != Letters::npos;
+}
+
+// A product of two float32 tensors as einsum writes one: letters that the
+// result does not have are summed over. No letter is twice in an operand or in
+// the result; one that is in one operand alone and not in the result is of
+// size 1.
+struct LetterProduct {
+  std::string name;
+  int operands[2];
+  Letters letters[2];
+  Letters result;
+  int bias = kNoOperand;  // one number per letter `bias_letter`
+  char bias_letter = 0;
+};
+
+// The product that `request` asks for, by one of the operators that
+// CreateEinsumKernel() (einsum.h) names; nullopt for anything else.
+std::optional<LetterProduct> ReadLetterProduct(const KernelRequest& request);
+
+}  // namespace refract::runtime::cpu
+
+#endif  // REFRACT_RUNTIME_CPU_DENSE_LETTER_PRODUCT_H_
