@@ -149,9 +149,10 @@ def execute(command, environment, log, part_s, total_s):
                 del lines[: -10 * KEPT_LINES]
 
     reader = threading.Thread(target=read, daemon=True)
-    reader.start()
     hung = False
+    # From here on: what is printed may have this process ended at once.
     try:
+        reader.start()
         while process.poll() is None:
             now = time.monotonic()
             if now - last[0] > part_s or now - begin > total_s:
