@@ -33,6 +33,23 @@ std::vector<ScheduledModel> ThreeModels() {
   return models;
 }
 
+// A device with room for one of the two below; a copy takes that long.
+FakeDevice::Options RoomForOne(double copy_ms) {
+  FakeDevice::Options options = Fixed(Ms(10));
+  options.traits.weight_memory = 150;
+  options.weight_bytes = {100, 100};
+  options.traits.load_bytes_per_s = 100 / (copy_ms / 1000);
+  return options;
+}
+
+std::vector<ScheduledModel> TwoLargeModels(const char* first,
+                                           const char* second) {
+  std::vector<ScheduledModel> models = {Model(first, Ms(10)),
+                                        Model(second, Ms(10))};
+  for (ScheduledModel& model : models) model.weight_bytes = 100;
+  return models;
+}
+
 TEST(SchedulerFaultsTest, SwitchesModelsInTheTimeOfOneCopy) {
   Simulation sim(SmallMemory(), ThreeModels());
   const size_t first = sim.Submit({.model = 0});
@@ -173,15 +190,7 @@ TEST(SchedulerFaultsTest, AFailedLoadIsTriedAgainBesideABusyModel) {
 }
 
 TEST(SchedulerFaultsTest, ALoadThatAlwaysFailsCostsABusyModelLittle) {
-  // Room for one of two; a copy takes 1.5 s.
-  FakeDevice::Options options = Fixed(Ms(10));
-  options.traits.weight_memory = 150;
-  options.weight_bytes = {100, 100};
-  options.traits.load_bytes_per_s = 100 / 1.5;
-  std::vector<ScheduledModel> models = {Model("busy", Ms(10)),
-                                        Model("broken", Ms(10))};
-  for (ScheduledModel& model : models) model.weight_bytes = 100;
-  Simulation sim(options, models);
+  Simulation sim(RoomForOne(1500), TwoLargeModels("busy", "broken"));
   sim.device().FailLoadsOf(1);
   constexpr int kSeconds = 300;
   for (int i = 0; i < kSeconds * 100; ++i) {
@@ -206,15 +215,7 @@ TEST(SchedulerFaultsTest, ALoadThatAlwaysFailsCostsABusyModelLittle) {
 }
 
 TEST(SchedulerFaultsTest, AFailedLoadIsTriedAgainSoonWhereItsRoomIsFree) {
-  // Room for one of two; a copy takes 1.5 s.
-  FakeDevice::Options options = Fixed(Ms(10));
-  options.traits.weight_memory = 150;
-  options.weight_bytes = {100, 100};
-  options.traits.load_bytes_per_s = 100 / 1.5;
-  std::vector<ScheduledModel> models = {Model("gone", Ms(10)),
-                                        Model("asked", Ms(10))};
-  for (ScheduledModel& model : models) model.weight_bytes = 100;
-  Simulation sim(options, models);
+  Simulation sim(RoomForOne(1500), TwoLargeModels("gone", "asked"));
   sim.Submit({.model = 0});
   sim.RunUntil(Ms(5000));
   EXPECT_EQ(sim.scheduler().stats(0).succeeded, 1);
@@ -232,15 +233,7 @@ TEST(SchedulerFaultsTest, AFailedLoadIsTriedAgainSoonWhereItsRoomIsFree) {
 TEST(SchedulerFaultsTest,
      BusyModelsThatTakeTurnsSpendHalfOfTheTimeOnCopiesAtMost) {
   for (const double copy_ms : {200.0, 1500.0}) {
-    // Room for one of two.
-    FakeDevice::Options options = Fixed(Ms(10));
-    options.traits.weight_memory = 150;
-    options.weight_bytes = {100, 100};
-    options.traits.load_bytes_per_s = 100 / (copy_ms / 1000);
-    std::vector<ScheduledModel> models = {Model("a", Ms(10)),
-                                          Model("b", Ms(10))};
-    for (ScheduledModel& model : models) model.weight_bytes = 100;
-    Simulation sim(options, models);
+    Simulation sim(RoomForOne(copy_ms), TwoLargeModels("a", "b"));
     for (int i = 0; i < 2000; ++i) {
       for (size_t model : {0, 1}) sim.Submit({.model = model});
       sim.RunUntil(Ms(10) * (i + 1));

@@ -21,6 +21,23 @@ namespace refract::runtime::cuda {
 template <typename KernelCall>
 cudaError_t LaunchKernel(const KernelCall& call, cudaStream_t stream,
                          Start start);
+// What is defined for each kind of call, on a GPU and where it is emulated.
+#define REFRACT_INSTANTIATE_LAUNCH(KernelCall)                     \
+  template cudaError_t LaunchKernel<KernelCall>(const KernelCall&, \
+                                                cudaStream_t, Start)
+#define REFRACT_INSTANTIATE_LAUNCHES()         \
+  REFRACT_INSTANTIATE_LAUNCH(GemmCall);        \
+  REFRACT_INSTANTIATE_LAUNCH(InteractionCall); \
+  REFRACT_INSTANTIATE_LAUNCH(ChainCall);       \
+  REFRACT_INSTANTIATE_LAUNCH(CrossCall);       \
+  REFRACT_INSTANTIATE_LAUNCH(GatherCall);      \
+  REFRACT_INSTANTIATE_LAUNCH(RowNormCall);     \
+  REFRACT_INSTANTIATE_LAUNCH(MapCall);         \
+  REFRACT_INSTANTIATE_LAUNCH(MatMulCall);      \
+  REFRACT_INSTANTIATE_LAUNCH(ReduceCall);      \
+  REFRACT_INSTANTIATE_LAUNCH(LookUpCall);      \
+  REFRACT_INSTANTIATE_LAUNCH(BagsCall);        \
+  REFRACT_INSTANTIATE_LAUNCH(CopyRowsCall)
 
 // An empty kernel: what a launch costs at least.
 cudaError_t LaunchEmpty(cudaStream_t stream, Start start);

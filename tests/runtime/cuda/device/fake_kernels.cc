@@ -131,22 +131,7 @@ cudaError_t LaunchKernel(const KernelCall& call, cudaStream_t stream,
   }
   return testing::DoOurs(stream, start, std::move(work));
 }
-#define REFRACT_LAUNCHES(KernelCall)                               \
-  template cudaError_t LaunchKernel<KernelCall>(const KernelCall&, \
-                                                cudaStream_t, Start)
-REFRACT_LAUNCHES(GemmCall);
-REFRACT_LAUNCHES(InteractionCall);
-REFRACT_LAUNCHES(ChainCall);
-REFRACT_LAUNCHES(CrossCall);
-REFRACT_LAUNCHES(GatherCall);
-REFRACT_LAUNCHES(RowNormCall);
-REFRACT_LAUNCHES(MapCall);
-REFRACT_LAUNCHES(MatMulCall);
-REFRACT_LAUNCHES(ReduceCall);
-REFRACT_LAUNCHES(LookUpCall);
-REFRACT_LAUNCHES(BagsCall);
-REFRACT_LAUNCHES(CopyRowsCall);
-#undef REFRACT_LAUNCHES
+REFRACT_INSTANTIATE_LAUNCHES();
 
 cudaError_t LaunchEmpty(cudaStream_t stream, Start start) {
   return testing::DoOurs(stream, start, [] {});
