@@ -43,6 +43,8 @@ function(refract_torch_sources target)
       -isystem "${TorchCpu_INCLUDE_DIR}"
       -isystem "${TorchCpu_INCLUDE_DIR}/torch/csrc/api/include"
       -Wno-deprecated-declarations)
+    # Of other flags than those of the target.
+    set_property(SOURCE ${source} PROPERTY SKIP_PRECOMPILE_HEADERS ON)
     if(REFRACT_SANITIZE MATCHES "undefined")
       # It would need typeinfo that LibTorch does not export.
       set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS -fno-sanitize=vptr)
@@ -65,6 +67,23 @@ function(refract_program name)
   install(TARGETS ${target} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endfunction()
 
+# What most tests include, parsed once for all that are compiled alike: a fifth
+# to a half of each one's compile time. `level` is -O1 or empty.
+function(refract_precompile_test_headers target level)
+  set(holder "refract_test_headers${level}")
+  if(NOT TARGET ${holder})
+    # GCC takes precompiled headers only where the flags agree: a program, as the
+    # tests are. Some libraries bring -pthread.
+    add_executable(${holder} "${PROJECT_SOURCE_DIR}/tests/base/headers.cc")
+    target_link_libraries(${holder} PRIVATE GTest::gtest GTest::gmock
+      absl::span absl::statusor absl::strings)
+    refract_apply_flags(${holder})
+    target_compile_options(${holder} PRIVATE -pthread $<$<CONFIG:Release>:${level}>)
+    target_precompile_headers(${holder} PRIVATE "${PROJECT_SOURCE_DIR}/tests/base/headers.h")
+  endif()
+  target_precompile_headers(${target} REUSE_FROM ${holder})
+endfunction()
+
 # refract_test(NAME [LABEL unit] [TIMEOUT s] SOURCES … DEPS …)
 function(refract_test name)
   cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;DEPS" ${ARGN})
@@ -80,10 +99,16 @@ function(refract_test name)
   set_target_properties(${target} PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
   refract_apply_flags(${target})
-  # Tests are half of what is compiled, and -O3 a quarter of their time. Those
-  # that run the GPU's kernels on an emulated device compute for long.
-  if(NOT name MATCHES "cuda|tile_dots|sim/")
-    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  # Tests are half of what is compiled, and -O3 a quarter of their time. Some
+  # compute for long themselves.
+  set(level)
+  if(NOT name MATCHES "cuda/(kernels|map_wide|row_dots|tile_dots)_test|sim/")
+    set(level -O1)
+  endif()
+  target_compile_options(${target} PRIVATE -pthread $<$<CONFIG:Release>:${level}>)
+  refract_precompile_test_headers(${target} "${level}")
+  if(REFRACT_GOLD)
+    target_link_options(${target} PRIVATE -fuse-ld=gold)
   endif()
   add_test(NAME ${name} COMMAND ${target})
   set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT}

@@ -22,8 +22,13 @@ set_property(CACHE REFRACT_WITH_VERBS PROPERTY STRINGS AUTO ON OFF)
 
 find_program(REFRACT_CCACHE ccache)
 if(REFRACT_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${REFRACT_CCACHE}")
+  # Else ccache takes nothing that uses a precompiled header.
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+    env CCACHE_SLOPPINESS=pch_defines,time_macros "${REFRACT_CCACHE}")
 endif()
+
+# Links a test in half the time; absent from newer distributions.
+find_program(REFRACT_GOLD ld.gold)
 
 # Lines for the summary: refract_report(NAME "built: why" | "left out: why").
 set_property(GLOBAL PROPERTY REFRACT_SUMMARY "")

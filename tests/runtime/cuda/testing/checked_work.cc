@@ -1,0 +1,302 @@
+// What CheckedDevice does when it does it: memory, streams, the order of work,
+// its checks.
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+#include <variant>
+
+#include "tests/runtime/cuda/testing/checked_device.h"
+#include "tests/runtime/cuda/testing/plain_product.h"
+
+namespace refract::runtime::cuda::testing {
+
+Status CheckedDevice::Enter(const char* name, Rule rule) {
+  call_ = name;
+  ++calls_;
+  if (calls_ == fail_at_ &&
+      !(rule == kReleases && fail_code_ != Code::kUnavailable)) {
+    lost_ = lost_ || fail_code_ == Code::kUnavailable;
+    if (!lost_) return Status(fail_code_, std::string("planted: ") + name);
+  }
+  if (lost_) return Status(Code::kUnavailable, "the device is lost");
+  if (rule != kAny) {
+    for (const auto& [handle, stream] : streams_) {
+      if (!stream->capturing) continue;
+      Violation("is not allowed in a capture");
+      return Status(Code::kInternal, "not allowed in a capture");
+    }
+  }
+  return {};
+}
+
+void CheckedDevice::Violation(const std::string& what) {
+  violations_.push_back(std::string(call_) + " " + what);
+}
+
+CheckedDevice::StreamState* CheckedDevice::Find(Stream stream) {
+  const auto it = streams_.find(stream.handle);
+  if (it != streams_.end()) return it->second.get();
+  Violation("of no stream");
+  return nullptr;
+}
+
+CheckedDevice::EventState* CheckedDevice::Find(Event event) {
+  const auto it = events_.find(event.handle);
+  if (it != events_.end()) return it->second.get();
+  Violation("of no event");
+  return nullptr;
+}
+
+void CheckedDevice::Merge(const Clock& from, Clock& into) {
+  for (const auto& [stream, number] : from) {
+    into[stream] = std::max(into[stream], number);
+  }
+}
+
+bool CheckedDevice::Reached(const Clock& clock) const {
+  for (const auto& [stream, number] : clock) {
+    const auto it = done_.find(stream);
+    if (number > (it == done_.end() ? 0 : it->second)) return false;
+  }
+  return true;
+}
+
+Status CheckedDevice::NewBlock(int64_t bytes, bool host, void** memory) {
+  REFRACT_CUDA_RETURN_IF_ERROR(
+      Enter(host ? "AllocatePinned" : "Allocate", kNotInCapture));
+  if (bytes <= 0) Violation("allocates nothing");
+  if (!host && used_bytes_ + bytes > memory_bytes_) {
+    return Status(Code::kResourceExhausted, "out of memory");
+  }
+  ++allocations_;
+  const auto rounded = static_cast<size_t>((bytes + 255) / 256 * 256);
+  void* begin = std::aligned_alloc(256, rounded);
+  std::memset(begin, 0xFF, rounded);  // NaN: nothing is zero by itself
+  blocks_[static_cast<std::byte*>(begin)] = {bytes, host};
+  if (!host) used_bytes_ += bytes;
+  *memory = begin;
+  return {};
+}
+
+Status CheckedDevice::FreeBlock(void* memory, bool host) {
+  REFRACT_CUDA_RETURN_IF_ERROR(Enter(host ? "FreePinned" : "Free", kReleases));
+  const auto it = blocks_.find(static_cast<std::byte*>(memory));
+  if (it == blocks_.end() || it->second.host != host) {
+    Violation("frees what was not allocated");
+    return Bad();
+  }
+  CheckAccess({it->first, it->second.bytes, true, host}, host_clock_,
+              "the free");
+  if (!host) used_bytes_ -= it->second.bytes;
+  std::free(it->first);
+  blocks_.erase(it);
+  return {};
+}
+
+Status CheckedDevice::Copy(const char* name, const CopyCall& copy,
+                           bool to_device, Stream stream) {
+  REFRACT_CUDA_RETURN_IF_ERROR(Enter(name));
+  if (copy.row_bytes > copy.to_pitch || copy.row_bytes > copy.from_pitch) {
+    Violation("has rows that overlap");
+  }
+  Task task;
+  for (int64_t row = 0; row < copy.rows; ++row) {
+    task.accesses.push_back(
+        {static_cast<std::byte*>(copy.to) + row * copy.to_pitch, copy.row_bytes,
+         true, !to_device});
+    task.accesses.push_back(
+        {static_cast<const std::byte*>(copy.from) + row * copy.from_pitch,
+         copy.row_bytes, false, to_device});
+  }
+  task.run = [copy](const auto&) {
+    for (int64_t row = 0; row < copy.rows; ++row) {
+      std::memcpy(
+          static_cast<std::byte*>(copy.to) + row * copy.to_pitch,
+          static_cast<const std::byte*>(copy.from) + row * copy.from_pitch,
+          static_cast<size_t>(copy.row_bytes));
+    }
+  };
+  return Give(stream, std::move(task));
+}
+
+Status CheckedDevice::Give(Stream handle, Task task) {
+  StreamState* stream = Find(handle);
+  if (stream == nullptr) return Bad();
+  stream->ours_is_last = false;
+  if (stream->capturing) {
+    for (const Access& access : task.accesses) CheckMemory(access, "captured");
+    stream->captured.push_back(std::move(task));
+    return {};
+  }
+  Merge(host_clock_, stream->clock);
+  task.after = stream->clock;
+  task.stream = stream->id;
+  task.number = ++stream->clock[stream->id];
+  for (const Access& access : task.accesses) {
+    CheckAccess(access, task.after, "work");
+  }
+  for (const Access& access : task.accesses) {
+    history_.push_back({access, task.stream, task.number});
+  }
+  waiting_.push_back(std::move(task));
+  return {};
+}
+
+Status CheckedDevice::GiveGraph(const std::vector<Task>& tasks, Stream stream) {
+  Task all;
+  for (const Task& task : tasks) {
+    all.accesses.insert(all.accesses.end(), task.accesses.begin(),
+                        task.accesses.end());
+  }
+  all.run = [this, tasks](const auto&) { RunFirst(tasks, tasks.size()); };
+  return Give(stream, std::move(all));
+}
+
+void CheckedDevice::RunFirst(const std::vector<Task>& tasks, size_t count) {
+  if (count == 0) return;
+  const Task& last = tasks[count - 1];
+  if (last.early && StartsNow()) {
+    RunEarly(last, [&] { RunFirst(tasks, count - 1); });
+  } else {
+    RunFirst(tasks, count - 1);
+    last.run(nullptr);
+  }
+}
+
+void CheckedDevice::RunEarly(const Task& task, const Previous& previous) {
+  ++early_runs_;
+  task.run([&] {
+    ++ahead_;
+    previous();
+    --ahead_;
+  });
+}
+
+void CheckedDevice::CheckMemory(const Access& access, const char* who) {
+  if (access.bytes == 0) return;
+  auto it = blocks_.upper_bound(const_cast<std::byte*>(access.begin));
+  if (it == blocks_.begin()) {
+    Violation(std::string(who) + " touches memory that is not allocated");
+    return;
+  }
+  --it;
+  if (access.begin + access.bytes > it->first + it->second.bytes ||
+      it->second.host != access.host) {
+    Violation(std::string(who) + " touches memory that is not allocated");
+  }
+}
+
+void CheckedDevice::CheckAccess(const Access& access, const Clock& seen,
+                                const char* who) {
+  CheckMemory(access, who);
+  for (const Past& past : history_) {
+    if (!past.access.write && !access.write) continue;
+    if (past.access.begin + past.access.bytes <= access.begin ||
+        access.begin + access.bytes <= past.access.begin) {
+      continue;
+    }
+    const auto it = seen.find(past.stream);
+    if (it != seen.end() && it->second >= past.number) continue;
+    Violation(std::string(who) + " races with work of stream " +
+              std::to_string(past.stream));
+    return;
+  }
+}
+
+void CheckedDevice::Forget() {
+  history_.erase(std::remove_if(history_.begin(), history_.end(),
+                                [&](const Past& past) {
+                                  return host_clock_[past.stream] >=
+                                         past.number;
+                                }),
+                 history_.end());
+}
+
+void CheckedDevice::RunUntil(const std::function<bool()>& stop,
+                             size_t at_most) {
+  while (!stop() && at_most-- > 0) {
+    std::vector<size_t> legal;
+    for (size_t i = 0; i < waiting_.size(); ++i) {
+      if (Reached(waiting_[i].after)) legal.push_back(i);
+    }
+    if (legal.empty()) return;
+    const Task task = Take(legal[random_() % legal.size()]);
+    RunWithNext(task, [&] { task.run(nullptr); });
+  }
+}
+
+CheckedDevice::Task CheckedDevice::Take(size_t i) {
+  Task task = std::move(waiting_[i]);
+  waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
+  return task;
+}
+
+void CheckedDevice::RunWithNext(const Task& task, const Previous& run) {
+  const auto finish = [&] {
+    run();
+    done_[task.stream] = task.number;
+  };
+  for (size_t i = 0; i < waiting_.size(); ++i) {
+    const Task& next = waiting_[i];
+    if (next.stream != task.stream || next.number != task.number + 1) {
+      continue;
+    }
+    Clock others = next.after;
+    others[task.stream] = 0;
+    if (!next.early || !Reached(others) || !StartsNow()) break;
+    const Task taken = Take(i);
+    RunEarly(taken, finish);
+    done_[taken.stream] = taken.number;
+    return;
+  }
+  finish();
+}
+
+bool CheckedDevice::IsOurs(const Call& call) const {
+  if (const auto* gemm = std::get_if<GemmCall>(&call)) {
+    const GemmShape& s = gemm->shape;
+    if (count_own_products_.has_value()) return *count_own_products_;
+    if (own_products_) return ChosenFor(s).has_value();
+    return (static_cast<unsigned>(s.n * 3 + s.k) / 2 + seed_) % 2 == 0;
+  }
+  return HasBlocks(call);
+}
+
+void CheckedDevice::Execute(const Call& call, const Previous& previous) {
+  Call chosen = call;
+  if (auto* gemm = std::get_if<GemmCall>(&chosen)) {
+    if (const auto kernel = ChosenFor(gemm->shape)) {
+      gemm->kernel = *kernel;
+    } else {
+      // Not a kernel, but where it counts as one of ours it behaves like one.
+      if (previous != nullptr) previous();
+      MultiplyPlainly(*gemm);
+      return;
+    }
+  }
+  if (!kernels_[static_cast<size_t>(ahead_)]->Run(chosen, previous)) {
+    violations_.emplace_back(
+        "a kernel that starts early does not wait in every thread");
+  }
+}
+
+std::optional<ProductKernel> CheckedDevice::ChooseProduct(
+    const GemmShape& shape) {
+  if (!own_products_) return {};
+  const std::vector<ProductKernel> own = OwnCandidates(shape);
+  // Fibers take too long for large ones.
+  if (own.empty() || shape.m * shape.n * shape.k > 1 << 18) return {};
+  const size_t i = random_() % (own.size() + 1);
+  if (i == own.size()) return {};
+  return own[i];
+}
+
+std::optional<ProductKernel> CheckedDevice::ChosenFor(
+    const GemmShape& shape) const {
+  const auto chosen = prepared_.find(shape);
+  return chosen == prepared_.end() ? std::nullopt : chosen->second;
+}
+
+}  // namespace refract::runtime::cuda::testing
