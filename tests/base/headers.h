@@ -1,5 +1,5 @@
-// What most tests include, precompiled (cmake/RefractComponent.cmake). Tests still
-// include what they use: nothing is to be found in here.
+// What most tests include, precompiled (cmake/RefractComponent.cmake). Tests
+// still include what they use: nothing is to be found in here.
 #ifndef REFRACT_TESTS_BASE_HEADERS_H_
 #define REFRACT_TESTS_BASE_HEADERS_H_
 
