@@ -21,6 +21,12 @@ inline uint32_t RandomSeed() {
   return seed;
 }
 
+// The one seed of all tests of a program.
+inline uint32_t ProgramSeed() {
+  static const uint32_t seed = RandomSeed();
+  return seed;
+}
+
 }  // namespace refract::base
 
 #endif  // REFRACT_TESTS_BASE_RANDOM_SEED_H_

@@ -90,11 +90,7 @@ models::Graph BagGraph(int64_t declared) {
 }
 
 std::shared_ptr<models::LoadedModel> BagModel(int64_t declared = 0) {
-  std::shared_ptr<models::LoadedModel> model = NewModel({.name = "bags"});
-  model->graph = BagGraph(declared);
-  model->plan->stages.assign(model->graph.nodes.size(), models::Stage::kHn);
-  models::ComputeCrossings(model->graph, *model->plan);
-  return model;
+  return NewHnModel("bags", BagGraph(declared));
 }
 
 // Places of a request's inputs.

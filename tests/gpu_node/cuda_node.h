@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <random>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -107,6 +108,17 @@ inline std::shared_ptr<models::LoadedModel> NewModel(
     model->plan->stages[0] = models::Stage::kHn;
     models::ComputeCrossings(model->graph, *model->plan);
   }
+  return model;
+}
+
+// Its weights under another graph, all of it on the HN.
+inline std::shared_ptr<models::LoadedModel> NewHnModel(std::string name,
+                                                       models::Graph graph) {
+  std::shared_ptr<models::LoadedModel> model =
+      NewModel({.name = std::move(name)});
+  model->graph = std::move(graph);
+  model->plan->stages.assign(model->graph.nodes.size(), models::Stage::kHn);
+  models::ComputeCrossings(model->graph, *model->plan);
   return model;
 }
 

@@ -93,11 +93,7 @@ models::Graph StepGraph(int64_t most) {
 }
 
 std::shared_ptr<models::LoadedModel> StepModel(int64_t most = 12) {
-  std::shared_ptr<models::LoadedModel> model = NewModel({.name = "steps"});
-  model->graph = StepGraph(most);
-  model->plan->stages.assign(model->graph.nodes.size(), models::Stage::kHn);
-  models::ComputeCrossings(model->graph, *model->plan);
-  return model;
+  return NewHnModel("steps", StepGraph(most));
 }
 
 std::unique_ptr<Exchange> StepRequest(int64_t rows, int64_t steps,

@@ -32,13 +32,8 @@ using testing::List;
 using testing::Must;
 using testing::Ref;
 
-unsigned Seed() {
-  static const unsigned seed = base::RandomSeed();
-  return seed;
-}
-
 TEST(MalformedNodesTest, EquationsOfOtherRanksThanTheirOperands) {
-  std::mt19937 random(Seed());
+  std::mt19937 random(base::ProgramSeed());
   struct Case {
     const char* equation;
     base::Dims a;
@@ -73,7 +68,7 @@ TEST(MalformedNodesTest, EquationsOfOtherRanksThanTheirOperands) {
 }
 
 TEST(MalformedNodesTest, TensordotOfANumber) {
-  std::mt19937 random(Seed());
+  std::mt19937 random(base::ProgramSeed());
   for (const base::Dims& b :
        {base::Dims{3, 4}, base::Dims{3}, base::Dims{1}, base::Dims{}}) {
     SCOPED_TRACE(base::DimsToString(b));
@@ -93,7 +88,7 @@ TEST(MalformedNodesTest, TensordotOfANumber) {
 }
 
 TEST(MalformedNodesTest, RandomNodesAreRefusedOrLibTorchs) {
-  std::mt19937 random(Seed());
+  std::mt19937 random(base::ProgramSeed());
   std::map<std::string, int> right;
   for (int round = 0; round < 600; ++round) {
     testing::OneNode node = testing::RandomNodes(random).Make();

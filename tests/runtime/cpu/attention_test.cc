@@ -28,15 +28,9 @@ using testing::Float;
 using testing::GraphBuilder;
 using ::testing::HasSubstr;
 using testing::Must;
+using testing::RandomTensor;
 using testing::Ref;
 using testing::Sym;
-
-base::Tensor Random(const base::Dims& dims, std::mt19937& random) {
-  base::Tensor tensor = Must(base::Tensor::Allocate(DType::kFloat32, dims));
-  const auto values = testing::RandomFloats(tensor.as<float>().size(), random);
-  std::copy(values.begin(), values.end(), tensor.as<float>().begin());
-  return tensor;
-}
 
 // Query, key, value and perhaps a mask; the first dimension is the batch.
 struct Attention {
@@ -89,9 +83,9 @@ std::vector<base::Tensor> Triple(const base::Dims& query, int64_t keys,
   base::Dims value = key;
   value.back() = width;
   std::vector<base::Tensor> tensors;
-  tensors.push_back(Random(query, random));
-  tensors.push_back(Random(key, random));
-  tensors.push_back(Random(value, random));
+  tensors.push_back(RandomTensor(query, random));
+  tensors.push_back(RandomTensor(key, random));
+  tensors.push_back(RandomTensor(value, random));
   return tensors;
 }
 
@@ -133,7 +127,7 @@ TEST(AttentionTest, MasksLikeLibTorch) {
   for (const base::Dims& dims : masks) {
     SCOPED_TRACE(base::DimsToString(dims));
     auto with_numbers = Triple({3, 2, 6, 16}, 9, 16, random);
-    with_numbers.push_back(Random(dims, random));
+    with_numbers.push_back(RandomTensor(dims, random));
     Attention(std::move(with_numbers), {}).ExpectLikeLibTorch();
     auto with_truths = Triple({3, 2, 6, 16}, 9, 16, random);
     with_truths.push_back(Must(base::Tensor::Allocate(DType::kBool, dims)));
@@ -173,14 +167,14 @@ TEST(AttentionTest, ARowsResultDoesNotDependOnItsBatch) {
 TEST(AttentionTest, RefusesWhatDoesNotFit) {
   std::mt19937 random(3);
   auto tensors = Triple({2, 4, 8}, 5, 8, random);
-  tensors[1] = Random({2, 5, 7}, random);
+  tensors[1] = RandomTensor({2, 5, 7}, random);
   Attention widths(std::move(tensors), {});
   const auto refused = testing::RunWhole(widths.builder, widths.inputs);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.status().message()),
               HasSubstr("do not fit together"));
   auto masked = Triple({2, 4, 8}, 5, 8, random);
-  masked.push_back(Random({4, 6}, random));
+  masked.push_back(RandomTensor({4, 6}, random));
   Attention mask(std::move(masked), {});
   EXPECT_THAT(
       std::string(

@@ -35,11 +35,6 @@ using ::testing::Not;
 using testing::Ref;
 using testing::Sym;
 
-unsigned Seed() {
-  static const unsigned seed = base::RandomSeed();
-  return seed;
-}
-
 using Sizes = std::map<char, int64_t>;
 
 struct Equation {
@@ -164,8 +159,8 @@ struct OneProduct {
 };
 
 TEST(EinsumTest, RandomEquations) {
-  SCOPED_TRACE(absl::StrCat("seed ", Seed()));
-  std::mt19937 random(Seed());
+  SCOPED_TRACE(absl::StrCat("seed ", base::ProgramSeed()));
+  std::mt19937 random(base::ProgramSeed());
   int native = 0;
   for (int round = 0; round < 60; ++round) {
     Equation equation;
@@ -218,8 +213,8 @@ TEST(EinsumTest, RandomEquations) {
 }
 
 TEST(EinsumTest, ProductsAsTheyLieAreMatrixProducts) {
-  SCOPED_TRACE(absl::StrCat("seed ", Seed()));
-  std::mt19937 random(Seed());
+  SCOPED_TRACE(absl::StrCat("seed ", base::ProgramSeed()));
+  std::mt19937 random(base::ProgramSeed());
   const Sizes sizes = {{'b', 3}, {'h', 2}, {'i', 5}, {'j', 4}, {'k', 7}};
   for (const auto& [equation, kernel] :
        std::vector<std::pair<Equation, std::string>>{
@@ -236,8 +231,8 @@ TEST(EinsumTest, ProductsAsTheyLieAreMatrixProducts) {
 }
 
 TEST(EinsumTest, BroadcastsAndLeavesOtherEquationsToLibTorch) {
-  SCOPED_TRACE(absl::StrCat("seed ", Seed()));
-  std::mt19937 random(Seed());
+  SCOPED_TRACE(absl::StrCat("seed ", base::ProgramSeed()));
+  std::mt19937 random(base::ProgramSeed());
   GraphBuilder builder;
   const auto x = builder.Input("x", DType::kFloat32, {Sym("b"), 3});
   const auto y = builder.Input("y", DType::kFloat32, {1, 3});
@@ -289,8 +284,8 @@ TEST(EinsumTest, LargeOperandsAreNotCopied) {
 
 // One fused multiply-add to 0: −0 × 1 is 0, what is too small keeps its sign.
 TEST(EinsumTest, ProductsOfOneTerm) {
-  SCOPED_TRACE(absl::StrCat("seed ", Seed()));
-  std::mt19937 random(Seed());
+  SCOPED_TRACE(absl::StrCat("seed ", base::ProgramSeed()));
+  std::mt19937 random(base::ProgramSeed());
   for (const int64_t columns : {1, 3, 40}) {
     const Sizes sizes = {{'a', 4}, {'i', 37}, {'k', 1}, {'j', columns}};
     OneProduct one({"aik", "akj", "aij"}, sizes, random);
@@ -310,8 +305,8 @@ TEST(EinsumTest, ProductsOfOneTerm) {
 
 // A matrix times a batch, batches of which one is missing or of one element.
 TEST(MatMulTest, LeadingDimensionsBroadcast) {
-  SCOPED_TRACE(absl::StrCat("seed ", Seed()));
-  std::mt19937 random(Seed());
+  SCOPED_TRACE(absl::StrCat("seed ", base::ProgramSeed()));
+  std::mt19937 random(base::ProgramSeed());
   const struct {
     std::vector<int64_t> a;  // −1: the batch
     std::vector<int64_t> b;
@@ -421,8 +416,8 @@ TEST(MatMulTest, WhatBroadcastsIsNotCopiedForEachProduct) {
 }
 
 TEST(TensordotTest, IsLibTorchs) {
-  SCOPED_TRACE(absl::StrCat("seed ", Seed()));
-  std::mt19937 random(Seed());
+  SCOPED_TRACE(absl::StrCat("seed ", base::ProgramSeed()));
+  std::mt19937 random(base::ProgramSeed());
   const Sizes sizes = {{'b', 6}, {'f', 5}, {'d', 16}, {'e', 3}, {'o', 1}};
   struct Case {
     std::string a;
@@ -464,8 +459,8 @@ TEST(TensordotTest, IsLibTorchs) {
 }
 
 TEST(Conv1dTest, OfOneStepIsAProduct) {
-  SCOPED_TRACE(absl::StrCat("seed ", Seed()));
-  std::mt19937 random(Seed());
+  SCOPED_TRACE(absl::StrCat("seed ", base::ProgramSeed()));
+  std::mt19937 random(base::ProgramSeed());
   for (const bool bias : {false, true}) {
     for (const int64_t length : {1, 16, 21}) {
       GraphBuilder builder;

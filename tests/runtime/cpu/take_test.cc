@@ -24,11 +24,6 @@ using testing::List;
 using testing::Must;
 using testing::Ref;
 
-unsigned Seed() {
-  static const unsigned seed = base::RandomSeed();
-  return seed;
-}
-
 base::Tensor Values(const base::Dims& dims, DType dtype, std::mt19937& random) {
   base::Tensor tensor = Must(base::Tensor::Allocate(dtype, dims));
   for (size_t i = 0; i < tensor.bytes(); ++i) {
@@ -90,8 +85,8 @@ void ExpectLikeLibTorch(GraphBuilder& builder,
 }
 
 TEST(TakeTest, IndicesOfOneShape) {
-  SCOPED_TRACE(absl::StrCat("seed ", Seed()));
-  std::mt19937 random(Seed());
+  SCOPED_TRACE(absl::StrCat("seed ", base::ProgramSeed()));
+  std::mt19937 random(base::ProgramSeed());
   struct Case {
     base::Dims dims;
     std::vector<base::Dims> indices;
@@ -131,7 +126,7 @@ TEST(TakeTest, MasksAreLibTorchs) {
 }
 
 TEST(TakeTest, RefusesWhatLiesOutside) {
-  std::mt19937 random(Seed());
+  std::mt19937 random(base::ProgramSeed());
   for (const int64_t index : {7, -8}) {
     Taken taken({5, 7}, DType::kFloat32, {kWhole, {4}}, {5, 4}, random);
     taken.inputs[1].as<int64_t>()[2] = index;
@@ -144,8 +139,8 @@ TEST(TakeTest, RefusesWhatLiesOutside) {
 }
 
 TEST(TakeTest, SelectsAlongAnyDimension) {
-  SCOPED_TRACE(absl::StrCat("seed ", Seed()));
-  std::mt19937 random(Seed());
+  SCOPED_TRACE(absl::StrCat("seed ", base::ProgramSeed()));
+  std::mt19937 random(base::ProgramSeed());
   for (const int64_t dim : {1, 2, -1}) {
     GraphBuilder builder;
     const base::Dims dims = {4, 6, 9};
@@ -169,8 +164,8 @@ TEST(TakeTest, SelectsAlongAnyDimension) {
 }
 
 TEST(GatherTest, TakesAnElementEach) {
-  SCOPED_TRACE(absl::StrCat("seed ", Seed()));
-  std::mt19937 random(Seed());
+  SCOPED_TRACE(absl::StrCat("seed ", base::ProgramSeed()));
+  std::mt19937 random(base::ProgramSeed());
   struct Case {
     base::Dims dims;
     base::Dims index;

@@ -26,15 +26,9 @@ using ::testing::HasSubstr;
 using testing::Int;
 using testing::List;
 using testing::Must;
+using testing::RandomTensor;
 using testing::Ref;
 using testing::Sym;
-
-base::Tensor RandomTensor(const base::Dims& dims, std::mt19937& random) {
-  base::Tensor tensor = Must(base::Tensor::Allocate(DType::kFloat32, dims));
-  const auto values = testing::RandomFloats(tensor.bytes() / 4, random);
-  std::copy(values.begin(), values.end(), tensor.as<float>().begin());
-  return tensor;
-}
 
 // cat of random pieces → linear → random element-wise operators, over rows [b]
 // or [b, s]. Pieces: inputs; inputs expanded over s or over all rows; weights

@@ -75,6 +75,14 @@ inline std::vector<float> RandomFloats(size_t count, std::mt19937& random) {
   return values;
 }
 
+inline base::Tensor RandomTensor(const base::Dims& dims, std::mt19937& random) {
+  base::Tensor tensor = Must(base::Tensor::Allocate(DType::kFloat32, dims));
+  const std::vector<float> values =
+      RandomFloats(tensor.as<float>().size(), random);
+  std::copy(values.begin(), values.end(), tensor.as<float>().begin());
+  return tensor;
+}
+
 // A symbol to write shapes with: Sym("b") + 1.
 inline SymExpr Sym(const std::string& name) { return SymExpr::Symbol(name); }
 
