@@ -51,7 +51,10 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name,
   for (const Json& dim : *shape) {
     const std::optional<uint64_t> value = Unsigned(dim);
     if (!value || *value > static_cast<uint64_t>(INT64_MAX)) {
-      return invalid("bad dimension ", dim.dump());
+      // dump() would go down every level of what a file nests.
+      return dim.is_structured()
+                 ? invalid("bad dimension: an ", dim.type_name())
+                 : invalid("bad dimension ", dim.dump());
     }
     entry.dims.push_back(static_cast<int64_t>(*value));
   }

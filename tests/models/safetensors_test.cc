@@ -169,6 +169,20 @@ INSTANTIATE_TEST_SUITE_P(
                 "tensor b overlaps"}),
     [](const auto& info) { return info.param.name; });
 
+// What is wrong is said without going through it level by level.
+TEST(SafetensorsTest, DimensionsThatNestWithoutEndAreRefused) {
+  const TempDir dir;
+  constexpr int kDepth = 1'000'000;
+  const std::string header =
+      absl::StrCat(R"({"x":{"dtype":"F32","shape":[)", std::string(kDepth, '['),
+                   std::string(kDepth, ']'), R"(],"data_offsets":[0,0]}})");
+  const auto file =
+      SafetensorsFile::Open(dir.Write("t.safetensors", FileBytes(header, "")));
+  ASSERT_TRUE(absl::IsInvalidArgument(file.status())) << file.status();
+  EXPECT_THAT(file.status().message(),
+              HasSubstr("tensor x: bad dimension: an array"));
+}
+
 TEST(SafetensorsTest, SurvivesEveryTruncationAndFlip) {
   const TempDir dir;
   const std::string whole = FileBytes(kGoldenHeader, std::string(20, 'x'));
