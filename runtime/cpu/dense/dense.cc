@@ -112,7 +112,7 @@ class DenseKernel final : public Kernel {
  private:
   class Job;
 
-  // [leading dims of all pieces…, columns of b].
+  // `dims`, which are none yet: [leading dims of all pieces…, columns of b].
   absl::Status InferProduct(const Operands& operands, base::Dims& dims) const {
     int64_t columns = 0;
     if (op_.pieces.empty()) {
@@ -124,7 +124,6 @@ class DenseKernel final : public Kernel {
       }
       columns = dims[dims.size() - (op_.column ? 2 : 1)];
     } else {
-      dims.clear();
       base::Dims piece;
       size_t chain = 0;
       for (const DenseColumns& from : op_.pieces) {
