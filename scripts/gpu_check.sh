@@ -24,8 +24,9 @@
 # on. What REFRACT_CUDA_WITHOUT names, and early starts where REFRACT_EARLY_STARTS
 # is never, are off from the beginning. What runs ends with the script.
 #
-# Ends within 8 minutes, each part within its own share of them: what does not
-# fit is left out and named, and results of the parts before it stay. Exit status
+# Ends within 8 minutes (a dry run: 15), each part within its own share of them, the
+# comparison with PyTorch too, however long the build took: what does not fit is left
+# out and named, and results of the parts before it stay. Exit status
 # 0: every check agreed (bars may be missed: the table says so); 1: a build, a
 # check or a measurement failed (gpu_check.json says which, beside the rest); 2:
 # bad usage, or a tool is missing; 77: no GPU.
@@ -47,7 +48,7 @@ while (($#)); do
       ;;
     --quick) mode=quick ;;
     --build-only) build_only=yes ;;
-    --dry-run) mode=dry dry=_dry ;;
+    --dry-run) mode=dry dry=_dry limit_s=900 ;;
     -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0"; exit 0 ;;
     *) echo "gpu_check.sh: unknown option $1 (see --help)" >&2; exit 2 ;;
   esac
@@ -80,6 +81,24 @@ start=$SECONDS
 mkdir -p "$out"
 rm -f "$out"/{check,bench,torch,gpu_check}.json "$out/gpu_check.md"
 
+# From a cold disk a first torch.compile may take as long as the build: side by side.
+warm_up=
+if [[ $build_only == no ]]; then
+  timeout -k 2 150 python3 bench/cuda/torch_compare.py --warm-up \
+    >"$out/warm_up.log" 2>&1 </dev/null &
+  warm_up=$!
+fi
+end_warm_up() {
+  [[ -n $warm_up ]] || return 0
+  kill "$warm_up" 2>/dev/null || true
+  # Not for ever: a GPU that hangs may keep it.
+  for ((i = 0; i < 50; ++i)); do
+    kill -0 "$warm_up" 2>/dev/null || break
+    sleep 0.1
+  done
+}
+trap end_warm_up EXIT
+
 echo "== build"
 options=()
 targets=(all)
@@ -97,7 +116,7 @@ root = os.path.join(sysconfig.get_path("purelib"), "nvidia")
 print(";".join(sorted(glob.glob(os.path.join(root, "c*")), reverse=True)))' || true)"
 [[ -z $wheels ]] || options+=(-DREFRACT_CUBLASLT_HINTS="$wheels")
 {
-  cmake -S runtime/cuda -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
+  timeout 100 cmake -S runtime/cuda -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
     "${options[@]}" && timeout 300 ninja -C "$build" "${targets[@]}"
 } >"$out/build.log" 2>&1 || {
   tail -n 30 "$out/build.log" >&2
@@ -124,9 +143,15 @@ case $mode in
     torch="python3 bench/cuda/torch_compare.py --dry-run --library"
     torch+=" ${build@Q}/emulated/librefract_cuda_python_emulated.so"
     # Emulated threads take their time.
-    limits=(--part-s 120 --check-s 300)
+    limits=(--part-s 120 --check-s 300 --bench-s 240)
     ;;
 esac
+# Nothing runs beside what is checked and measured; exec forgets the trap.
+end_warm_up
+# What comes later keeps some of the time, were the build to take most of it.
+left_s=$((limit_s - SECONDS + start))
+torch_s=$((left_s * 2 / 5)) least_bench_s=$((left_s / 5))
 exec python3 bench/cuda/run_parts.py --out "$out" --check "$check" --bench "$bench" \
-  --torch "$torch" --limit-s $((limit_s - SECONDS + start)) \
+  --torch "$torch" --limit-s "$left_s" --torch-s $((torch_s < 140 ? torch_s : 140)) \
+  --least-bench-s $((least_bench_s < 60 ? least_bench_s : 60)) \
   --seconds-before $((SECONDS - start)) "${limits[@]}"

@@ -13,6 +13,7 @@ well: it announces each part by a line "-- NAME" and keeps its results in a file
 where a part ends the process or takes too long, the next process goes on behind
 it.
 
+Check and measurements leave time for the comparison with PyTorch, which comes last.
 Results so far are in check.json, bench.json, torch.json and gpu_check.json, .md
 (summarize.py) after every process. Exit status 0: all parts passed with all
 mechanisms; 1: not; 77: there was no GPU from the beginning. Processes end with
@@ -46,10 +47,10 @@ KEPT_LINES = 12
 
 
 class Budget:
-    """Seconds that are left, of all and of a share."""
+    """Seconds that are left, of a share and of all but what is kept for others."""
 
-    def __init__(self, end, share_s):
-        self.end = min(end, time.monotonic() + share_s)
+    def __init__(self, end, share_s, kept_s=0.0):
+        self.end = min(end - kept_s, time.monotonic() + share_s)
 
     def left(self):
         return self.end - time.monotonic()
@@ -175,6 +176,8 @@ class Run:
         self.off = {}  # mechanism: why
         self.seed = options.seed
         self.no_gpu = False
+        # Kept for it, however long all before it takes.
+        self.torch_s = options.torch_s if options.torch else 0.0
         for name in filter(None, os.environ.get("REFRACT_CUDA_WITHOUT", "").split(",")):
             self.off[name] = {"why": "asked for by REFRACT_CUDA_WITHOUT"}
         if os.environ.get("REFRACT_EARLY_STARTS") == "never":
@@ -249,7 +252,10 @@ class Run:
         return suspects, result
 
     def check(self):
-        budget = Budget(self.end, self.options.check_s)
+        budget = Budget(
+            self.end, self.options.check_s,
+            self.torch_s + min(self.options.bench_s, self.options.least_bench_s),
+        )  # fmt: skip
         parts, status = list_parts(
             self.options.check[:1], self.environment(self.off, True),
             self.out / "check.log", min(self.options.part_s, max(budget.left(), 1)),
@@ -368,8 +374,8 @@ class Run:
         if self.no_gpu:
             return 77
         self.measure(
-            "bench", self.options.bench, Budget(self.end, self.options.bench_s),
-            self.options.part_s,
+            "bench", self.options.bench,
+            Budget(self.end, self.options.bench_s, self.torch_s), self.options.part_s,
         )  # fmt: skip
         # Python's own start and the summary need a few seconds.
         if self.options.torch:
@@ -393,6 +399,10 @@ def main():
     parser.add_argument("--limit-s", type=float, default=400, help="for all of it")
     parser.add_argument("--check-s", type=float, default=130, help="the check's share")
     parser.add_argument("--bench-s", type=float, default=150)
+    parser.add_argument("--least-bench-s", type=float, default=0,
+                        help="that the check leaves for it")  # fmt: skip
+    parser.add_argument("--torch-s", type=float, default=0,
+                        help="that check and bench leave for it")  # fmt: skip
     parser.add_argument("--part-s", type=float, default=40, help="limit of one part")
     parser.add_argument("--torch-part-s", type=float, default=90)
     parser.add_argument("--seconds-before", type=float, default=0,

@@ -123,7 +123,7 @@ class GpuCheck(unittest.TestCase):
 import json, os, pathlib, signal, sys, time
 me, arguments = sys.argv[1], sys.argv[2:]
 parts = {"check": ["row_products", "tile_products", "programs"],
-         "bench": ["limits", "graphs", "overlap"]}[me]
+         "bench": ["limits", "graphs", "overlap"], "torch": ["eager"]}[me]
 if "--list" in arguments:
     if f"{me}_list any hung" in os.environ["FAULTS"].splitlines():
         time.sleep(600)
@@ -161,8 +161,10 @@ for part in parts:
     pathlib.Path(options["--json"]).write_text(json.dumps(result))
 """
 
-    def run_on_stand_ins(self, *faults, limits=(), without="", early="faster"):
-        """The script with programs that were "built"."""
+    def run_on_stand_ins(
+        self, *faults, limits=(), without="", early="faster", with_torch=False
+    ):
+        """The script with programs that were "built"; with `limits`, its middle."""
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             (folder / "stand_in.py").write_text(self.STAND_IN)
@@ -191,7 +193,8 @@ for part in parts:
                 done = run(
                     sys.executable, BENCH / "run_parts.py", "--out", out,
                     "--check", f"{folder}/build/tests/device_check",
-                    "--bench", f"{folder}/build/bench/bench_cuda", *limits,
+                    "--bench", f"{folder}/build/bench/bench_cuda",
+                    *(["--torch", f"{call} torch"[5:]] if with_torch else []), *limits,
                     env=environment,
                 )  # fmt: skip
             else:
@@ -362,6 +365,18 @@ for part in parts:
         self.assertEqual(result["failed"], [])
         self.assertEqual(self.rows(result), self.ALL_ROWS)
 
+    def test_however_long_others_take_there_is_time_for_the_comparison(self):
+        done, _, result, _ = self.run_on_stand_ins(
+            "programs any hung", "overlap any hung", with_torch=True,
+            limits=["--limit-s", "31", "--least-bench-s", "4", "--torch-s", "23"],
+        )  # fmt: skip
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(result["check"]["left_out"], ["programs"])
+        self.assertEqual(self.rows(result), ["row of limits", "row of graphs"])
+        self.assertEqual(result["bench"]["left_out"], ["overlap"])
+        self.assertEqual([row["name"] for row in result["torch"]["rows"]],
+                         ["row of eager"])  # fmt: skip
+
     def test_what_runs_ends_with_the_script(self):
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
@@ -402,6 +417,31 @@ for part in parts:
         self.assertIn("skipped:", done.stdout)
 
 
+def load_torch_compare():
+    spec = importlib.util.spec_from_file_location(
+        "torch_compare", BENCH / "torch_compare.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class TimeLeft(unittest.TestCase):
+    def test_the_longest_so_far_and_a_margin_must_fit(self):
+        now = [0]
+        left = load_torch_compare().TimeLeft(100, 45, lambda: now[0])
+        now[0] = 55
+        self.assertTrue(left.is_enough())
+        now[0] = 56
+        self.assertFalse(left.is_enough())  # nothing is known of them yet
+        left.took(10)
+        left.took(6)
+        now[0] = 85
+        self.assertTrue(left.is_enough())
+        now[0] = 86
+        self.assertFalse(left.is_enough())
+
+
 class TorchModule(unittest.TestCase):
     """The module that is compared with, against plain arithmetic."""
 
@@ -412,11 +452,7 @@ class TorchModule(unittest.TestCase):
             self.skipTest("there is no torch")
         self.torch = torch
         torch.manual_seed(1)
-        spec = importlib.util.spec_from_file_location(
-            "torch_compare", BENCH / "torch_compare.py"
-        )
-        self.module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(self.module)
+        self.module = load_torch_compare()
 
     def weights(self, top_width, cross_layers):
         torch = self.torch

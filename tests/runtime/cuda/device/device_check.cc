@@ -188,6 +188,8 @@ void CheckModels(CudaDevice& device, bool v2, int64_t batch,
                               Precision::kFloat16, Precision::kBFloat16}) {
     const std::string what =
         std::string(v2 ? "dlrm_dcnv2 " : "dlrm_v1 ") + Name(precision);
+    std::printf(".. %s\n", what.c_str());
+    std::fflush(stdout);
     const DenseModel model =
         MakeDlrm(what, v2 ? MlperfV2() : MlperfV1(), precision, batch, 1);
     const auto inputs = RandomInputs(model.program, batch, random);
