@@ -22,7 +22,8 @@
 # the backend can do without (runtime/cuda/switches.h, early starts) is switched off
 # until it passes, and named; a measurement that fails is named, and the others go
 # on. What REFRACT_CUDA_WITHOUT names, and early starts where REFRACT_EARLY_STARTS
-# is never, are off from the beginning. What runs ends with the script.
+# is never, are off from the beginning. What runs ends with the script. In a copy
+# without git's history REFRACT_REVISION says what the results are of.
 #
 # Ends within 8 minutes (a dry run: 15), each part within its own share of them, the
 # comparison with PyTorch too, however long the build took: what does not fit is left

@@ -7,6 +7,7 @@ fails."""
 import argparse
 import functools
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -22,6 +23,9 @@ def read(path):
 
 @functools.cache
 def revision():
+    """Of the source: what REFRACT_REVISION says, for a copy without its history."""
+    if os.environ.get("REFRACT_REVISION"):
+        return os.environ["REFRACT_REVISION"]
     described = output_of("git", "describe", "--always", "--dirty", "--abbrev=12")
     return described or "unknown"
 
@@ -45,11 +49,17 @@ def machine():
     return {"gpu": gpu, "nvcc": output_of("nvcc", "--version")}
 
 
+def number(value, digits=3):
+    """What was no finite number is null in JSON."""
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
 def table(rows):
     """Markdown, one line a figure."""
     lines = ["| what | median [q25, q75] | bar | |", "| --- | --- | --- | --- |"]
     for row in rows:
-        figure = f"{row['median']:.3f} [{row['q25']:.3f}, {row['q75']:.3f}]"
+        median, q25, q75 = (number(row[key]) for key in ("median", "q25", "q75"))
+        figure = f"{median} [{q25}, {q75}]"
         if "reached" not in row:
             lines.append(f"| {row['name']} | {figure} | none | |")
             continue
@@ -65,7 +75,7 @@ def table(rows):
 def products_table(products):
     """Markdown: our own products' times ÷ cuBLASLt's, a line a layer."""
     batches = sorted({int(product["rows"]) for product in products})
-    ratios = {(p["layer"], int(p["rows"])): f"{p['median']:.2f}" for p in products}
+    ratios = {(p["layer"], int(p["rows"])): number(p["median"], 2) for p in products}
     lines = [
         "| layer, rows: | " + " | ".join(map(str, batches)) + " |",
         "| --- |" + " --- |" * len(batches),

@@ -116,6 +116,27 @@ class GpuCheck(unittest.TestCase):
         _, _, table = self.summarize(check=self.check, bench={"rows": [figure]})
         self.assertIn("| G1 early | 0.900 [0.800, 1.000] | none | |", table)
 
+    def test_what_is_no_number_costs_no_other_figure(self):
+        nothing = {"name": "G2 x", "median": None, "q25": None, "q75": None,
+                   "at_most": 2, "reached": False}  # fmt: skip
+        product = {"layer": "1 to 2", "rows": 4, "median": None}
+        _, _, table = self.summarize(
+            check=self.check,
+            bench={"rows": [nothing, row("G1 y", 0.5, 0.6, True)], "products": [product]},
+        )
+        self.assertIn("| G2 x | – [–, –] | ≤ 2 | **missed** |", table)
+        self.assertIn("| G1 y | 0.500", table)
+        self.assertIn("| 1 to 2 | – |", table)
+
+    def test_a_copy_without_history_can_be_told_its_revision(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "check.json").write_text(json.dumps(self.check))
+            run(sys.executable, BENCH / "summarize.py", folder,
+                env={**os.environ, "REFRACT_REVISION": "abc123"})  # fmt: skip
+            result = json.loads((folder / "gpu_check.json").read_text())
+            self.assertEqual(result["revision"], "abc123")
+
     # Stands in for device_check and bench_cuda. FAULTS: "PART MECHANISM KIND", a
     # line each; a part has the fault unless the mechanism is off. MECHANISM "any":
     # whatever is off.
