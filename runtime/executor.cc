@@ -150,6 +150,7 @@ absl::Status RunCaller(const Plan& plan, const Step& step,
       tensor.data = copy;
     } else {
       state.results[local] = std::move(result);
+      state.held.push_back(local);
     }
   }
   state.call_results.clear();
@@ -340,7 +341,8 @@ absl::Status RunSteps(const Plan& plan, absl::Span<const TensorView> inputs,
         absl::StrCat(destinations.size(), " destinations for ",
                      plan.outputs.size(), " outputs"));
   }
-  for (Result& result : state.results) result = Result();
+  for (int local : state.held) state.results[local] = Result();
+  state.held.clear();
   outputs.resize(plan.outputs.size());
   REFRACT_RETURN_IF_ERROR(plan.signature->Bind(inputs, state.symbols));
   REFRACT_RETURN_IF_ERROR(SetInputs(plan, inputs, state));

@@ -27,6 +27,7 @@ struct RunContext::State {
   const Program* owner;                       // null while compiling
   std::vector<Operand> operands;              // per local
   std::vector<models::aten::Result> results;  // per local: LibTorch's memory
+  std::vector<int> held;  // locals whose result was set since the last run
   // Per local: where a kernel writes it instead of into its buffer.
   struct Target {
     std::byte* data = nullptr;
