@@ -20,6 +20,24 @@ struct StridedView {
   int64_t offset = 0;  // elements
 };
 
+// A dense tensor of `dims` at index 0 of dimension d, without that.
+StridedView Without(const base::Dims& dims, size_t d) {
+  StridedView view;
+  view.dims = dims;
+  view.strides = DenseStrides(dims);
+  const auto at = static_cast<std::ptrdiff_t>(d);
+  view.dims.erase(view.dims.begin() + at);
+  view.strides.erase(view.strides.begin() + at);
+  return view;
+}
+
+// Elements from one index of dimension d to the next.
+int64_t StrideOf(const base::Dims& dims, size_t d) {
+  int64_t stride = 1;
+  while (++d < dims.size()) stride *= dims[d];
+  return stride;
+}
+
 class CopyKernel : public Kernel {
  public:
   absl::Status Infer(const Operands& operands,
@@ -134,46 +152,79 @@ class NarrowKernel final : public CopyKernel {
   const IntSource length_;
 };
 
-// self[..., index, ...]: without `dim`. Result i takes index + i, so that the
-// same code does unbind (index 0, as many results as the dimension is long).
+// self[..., index, ...]: without `dim`.
 class SelectKernel final : public CopyKernel {
  public:
-  SelectKernel(IntSource dim, std::optional<IntSource> index)
-      : dim_(dim), index_(index) {}
-  absl::string_view name() const override {
-    return index_ ? "select" : "unbind";
-  }
+  SelectKernel(IntSource dim, IntSource index) : dim_(dim), index_(index) {}
+  absl::string_view name() const override { return "select"; }
 
  protected:
-  absl::Status View(const Operands& operands, const base::Dims& dims, size_t i,
-                    size_t count, StridedView& view) const override {
+  absl::Status View(const Operands& operands, const base::Dims& dims, size_t,
+                    size_t, StridedView& view) const override {
     REFRACT_ASSIGN_OR_RETURN(const size_t d,
                              WrapDim(operands.Int(dim_), dims.size()));
-    auto index = static_cast<int64_t>(i);
-    if (index_) {
-      index = operands.Int(*index_);
-      if (index < 0) index += dims[d];
-      if (index < 0 || index >= dims[d]) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "select: index ", operands.Int(*index_), " is outside dimension ",
-            d, " of ", base::DimsToString(dims)));
-      }
-    } else if (dims[d] != static_cast<int64_t>(count)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("unbind: dimension ", d, " of ",
-                       base::DimsToString(dims), " is not ", count));
+    int64_t index = operands.Int(index_);
+    if (index < 0) index += dims[d];
+    if (index < 0 || index >= dims[d]) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "select: index ", operands.Int(index_), " is outside dimension ", d,
+          " of ", base::DimsToString(dims)));
     }
-    view.dims = dims;
-    view.strides = DenseStrides(dims);
-    view.offset = index * view.strides[d];
-    view.dims.erase(view.dims.begin() + d);
-    view.strides.erase(view.strides.begin() + d);
+    view = Without(dims, d);
+    view.offset = index * StrideOf(dims, d);
     return absl::OkStatus();
   }
 
  private:
   const IntSource dim_;
-  const std::optional<IntSource> index_;
+  const IntSource index_;
+};
+
+// All of select's results along `dim`, as many as it is long.
+class UnbindKernel final : public Kernel {
+ public:
+  explicit UnbindKernel(IntSource dim) : dim_(dim) {}
+  absl::string_view name() const override { return "unbind"; }
+
+  absl::Status Infer(const Operands& operands,
+                     absl::Span<KernelOutput> outputs) const override {
+    const base::TensorView& self = operands[0].tensor;
+    REFRACT_ASSIGN_OR_RETURN(const size_t d,
+                             WrapDim(operands.Int(dim_), self.dims.size()));
+    if (d >= self.dims.size() ||
+        self.dims[d] != static_cast<int64_t>(outputs.size())) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "unbind: dimension ", d, " of ", base::DimsToString(self.dims),
+          " is not ", outputs.size()));
+    }
+    base::Dims dims = self.dims;
+    dims.erase(dims.begin() + static_cast<std::ptrdiff_t>(d));
+    for (KernelOutput& output : outputs) {
+      output.spec.dtype = self.dtype;
+      output.spec.dims = dims;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Run(const Operands& operands,
+                   absl::Span<const KernelOutput> outputs,
+                   RunStats&) const override {
+    const base::TensorView& self = operands[0].tensor;
+    const size_t bytes = base::SizeOf(self.dtype);
+    REFRACT_ASSIGN_OR_RETURN(const size_t d,
+                             WrapDim(operands.Int(dim_), self.dims.size()));
+    const StridedView view = Without(self.dims, d);
+    const int64_t step = StrideOf(self.dims, d) * static_cast<int64_t>(bytes);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (outputs[i].data == nullptr) continue;
+      CopyStrided(self.data + static_cast<int64_t>(i) * step, view.dims,
+                  view.strides, bytes, outputs[i].data);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const IntSource dim_;
 };
 
 // Consecutive pieces along `dim`: of given sizes, or equal ones (the last may
@@ -414,8 +465,8 @@ KernelPtr MakeNarrow(const KernelRequest& request) {
 
 KernelPtr MakeUnbind(const KernelRequest& request) {
   if (!Readable(request.args, "dim")) return nullptr;
-  return std::make_unique<SelectKernel>(request.args.Int("dim").value_or(kZero),
-                                        std::nullopt);
+  return std::make_unique<UnbindKernel>(
+      request.args.Int("dim").value_or(kZero));
 }
 
 KernelPtr MakeSplit(const KernelRequest& request) {

@@ -68,6 +68,8 @@ TEST(CopyKernelsTest, MoveWhatLibTorchMoves) {
       {"aten.t.default", {4, 7}, {}},
       {"aten.t.default", {4}, {}},
       {"aten.unbind.int", {3, 4}, {Int("dim", 1)}, 4},
+      {"aten.unbind.int", {3, 4, 2}, {Int("dim", -2)}, 4},
+      {"aten.unbind.int", {3, 4, 2}, {Int("dim", 0)}, 3},
       {"aten.split.Tensor", {7, 3}, {Int("split_size", 3)}, 3},
       {"aten.split.Tensor", {2, 8}, {Int("split_size", 4), Int("dim", -1)}, 2},
       {"aten.chunk.default", {2, 7}, {Int("chunks", 3), Int("dim", 1)}, 3},
