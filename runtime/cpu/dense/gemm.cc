@@ -67,6 +67,17 @@ struct Product {
   bool resumes = false;
 };
 
+// How many of the panels that are left the next tile takes: as many as it can,
+// but one fewer where that spares the last tile from being of one panel, with
+// which few rows' sums wait for each other, not for weights.
+int64_t TilePanels(const TileFunction* functions, int64_t left) {
+  int64_t width = std::min<int64_t>(kMaxTilePanels, left);
+  while (functions[width] == nullptr) --width;
+  return left - width == 1 && width > 2 && functions[width - 1] != nullptr
+             ? width - 1
+             : width;
+}
+
 void Run(const TileSet& tiles, const float* a, int64_t a_stride, int64_t m,
          const Product& b, const Epilogue& epilogue, float* c,
          int64_t c_stride) {
@@ -108,8 +119,8 @@ void Run(const TileSet& tiles, const float* a, int64_t a_stride, int64_t m,
     const int64_t low_rows = rows / count;
     const int64_t most_rows = low_rows + (high > 0 ? 1 : 0);
     for (int64_t panel = 0; panel < num_panels;) {
-      int64_t width = std::min<int64_t>(kMaxTilePanels, num_panels - panel);
-      while (functions[most_rows][width] == nullptr) --width;
+      const int64_t width =
+          TilePanels(functions[most_rows], num_panels - panel);
       const int64_t column = panel * kPanelColumns;
       tile.b =
           static_cast<const std::byte*>(b.panels) +

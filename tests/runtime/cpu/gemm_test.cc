@@ -151,6 +151,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{5, 33, 17}, Case{14, 5, 33}, Case{15, 40, 31},
                       Case{16, 256, 200}, Case{29, 9, 1}, Case{64, 31, 16},
                       Case{0, 4, 4}, Case{3, 0, 5},
+                      // Five panels, and four where three are a tile.
+                      Case{1, 40, 80}, Case{3, 12, 70}, Case{8, 21, 64},
                       // Rows that are copied (see kAliasBytes), and several
                       // blocks of rows.
                       Case{20, 512, 144}, Case{150, 1024, 130}),
