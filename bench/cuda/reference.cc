@@ -402,7 +402,9 @@ class Reference {
       }
       for (size_t i = 0; i < x.size(); ++i) {
         double y = std::exp(x[i] - most) / exps;
-        if (op.kind == ReduceKind::kLogSoftmax) {
+        if (op.kind == ReduceKind::kMaskedSoftmax && most == -INFINITY) {
+          y = 0;
+        } else if (op.kind == ReduceKind::kLogSoftmax) {
           y = x[i] - most - std::log(exps);
         } else if (op.kind == ReduceKind::kLayerNorm) {
           y = (x[i] - sum / count) / std::sqrt(squares / count + op.epsilon);

@@ -122,6 +122,8 @@ enum class ReduceKind : uint8_t {
   // These give as many numbers as they take.
   kSoftmax,
   kLogSoftmax,
+  // Softmax, and zeros where there is nothing but −∞: attention to no key.
+  kMaskedSoftmax,
   kLayerNorm,  // as RowNormCall's
 };
 REFRACT_HOST_DEVICE bool KeepsElements(ReduceKind kind) {

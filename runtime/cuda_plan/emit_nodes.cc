@@ -193,9 +193,12 @@ absl::Status EmitAttentionOf(const NodeStep& node, Emitter& emitter) {
     inputs.push_back({mask});
     if (emitter.plan().locals[node.operands[operand]].dtype ==
         base::DType::kBool) {
+      // Added rather than chosen: NaN stays what it is behind a mask, too.
       inputs.push_back({std::nullopt, -INFINITY});
+      inputs.push_back({std::nullopt, 0.0f});
       code = {{MapCode::kScale, 0, 0, 0, static_cast<float>(*scale)},
-              {MapCode::kSelect, 1, 3, 2}};
+              {MapCode::kSelect, 1, 3, 2},
+              {MapCode::kAdd, 4, 5}};
     } else {
       code = {{MapCode::kScale, 0, 0, 0, static_cast<float>(*scale)},
               {MapCode::kAdd, 2, 1}};
@@ -209,7 +212,7 @@ absl::Status EmitAttentionOf(const NodeStep& node, Emitter& emitter) {
       const Tensor weights,
       emitter.New(absl::StrCat(name, ".weights"), score_dims, DType::kFloat32));
   REFRACT_RETURN_IF_ERROR(
-      emitter.Reduce(ReduceKind::kSoftmax, masked, {rank - 1}, weights));
+      emitter.Reduce(ReduceKind::kMaskedSoftmax, masked, {rank - 1}, weights));
   REFRACT_ASSIGN_OR_RETURN(
       const Tensor out,
       emitter.NewResult(local, out_dims, emitter.compute_type()));

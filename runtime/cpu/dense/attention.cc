@@ -124,7 +124,7 @@ class AttentionKernel final : public Kernel {
           mask.Apply(item, first + r, row);
           if (causal_) {
             for (int64_t s = first + r + 1; s < keys; ++s) {
-              row[s] = kMinusInfinity;
+              row[s] += kMinusInfinity;
             }
           }
         }
@@ -182,7 +182,7 @@ class AttentionKernel final : public Kernel {
         if (!is_bool_) {
           scores[s] += reinterpret_cast<const float*>(data_)[at];
         } else if (data_[at] == std::byte{0}) {
-          scores[s] = kMinusInfinity;
+          scores[s] += kMinusInfinity;
         }
       }
     }

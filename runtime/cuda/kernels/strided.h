@@ -334,18 +334,23 @@ struct Reduce {
           break;
         }
         case ReduceKind::kSoftmax:
+        case ReduceKind::kMaskedSoftmax:
         case ReduceKind::kLogSoftmax: {
-          const float largest = Largest(call, false, element, t);
+          float largest = Largest(call, false, element, t);
+          const bool zeros =
+              call.kind == ReduceKind::kMaskedSoftmax && largest == -INFINITY;
+          if (zeros) largest = 0.0f;
           float sum = 0.0f;
           for (int64_t j = t.lane(); j < call.cols; j += kWarp) {
             sum += expf(element(j) - largest);
           }
           sum = RowNorm::Sum(sum, t);
+          if (zeros) sum = 1.0f;  // of weights that are 0 each
           const float log_sum = logf(sum);
           for (int64_t j = t.lane(); j < call.cols; j += kWarp) {
             const float x = element(j) - largest;
-            store(j, call.kind == ReduceKind::kSoftmax ? expf(x) / sum
-                                                       : x - log_sum);
+            store(j, call.kind == ReduceKind::kLogSoftmax ? x - log_sum
+                                                          : expf(x) / sum);
           }
           break;
         }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -160,6 +161,39 @@ TEST(TranslateTest, ReductionsNormsAndAttention) {
                   {Ref("self", weights), Ref("other", heads[2])}, {2, 3, 6}));
     ExpectSame(m, precision);
   }
+}
+
+// Histories that are wholly hidden give zeros; NaN is seen through a mask.
+TEST(TranslateTest, AttentionToNothingAndToNan) {
+  Model m;
+  const ValueId query = m.In("query", {1, 3, 4});
+  const ValueId key = m.In("key", {1, 3, 4});
+  const ValueId mask = m.In("mask", {1, 1, 3}, DType::kBool);
+  const float none = -std::numeric_limits<float>::infinity();
+  const ValueId added =
+      m.Weight<float>("added", {3, 3}, {none, none, none, 0, none, 1, 2, 3, 4});
+  const ValueId few =
+      m.Op("aten.sqrt.default",
+           {Ref("self",
+                m.Op("aten.add.Tensor",
+                     {Ref("self", m.In("y", {1, 3, 1})), Float("other", 0.9)},
+                     {1, 3, 1}))},
+           {1, 3, 1});
+  const ValueId spoilt =
+      m.Op("aten.mul.Tensor", {Ref("self", key), Ref("other", few)}, {1, 3, 4});
+  for (const ValueId hides : {mask, added}) {
+    for (const ValueId seen : {key, spoilt}) {
+      m.Output(m.Op("aten.scaled_dot_product_attention.default",
+                    {Ref("query", query), Ref("key", seen), Ref("value", key),
+                     Ref("attn_mask", hides)},
+                    {1, 3, 4}));
+    }
+  }
+  m.Output(m.Op("aten.scaled_dot_product_attention.default",
+                {Ref("query", query), Ref("key", spoilt), Ref("value", key),
+                 Bool("is_causal", true)},
+                {1, 3, 4}));
+  ExpectSame(m);
 }
 
 TEST(TranslateTest, ElementsOfEveryKind) {

@@ -35,7 +35,7 @@ PARAMETER_BYTES = 4096
 # keep in registers, a place or an address that is put aside once per row or bag so
 # that more warps run at once. It differs from one architecture to the next.
 LOCAL_MEMORY = {
-    "Reduce": {80: 8, 90: 8},
+    "Reduce": {90: 8},
     "Bags<1>": {80: 8, 100: 8},
     "Bags<8>": {80: 8},
     "InteractionPairs": {100: 8},
