@@ -154,17 +154,18 @@ class OutputErrors {
       for (size_t j = 0; j < y.size(); ++j) {
         const double difference =
             std::abs(static_cast<double>(x[j]) - static_cast<double>(y[j]));
+        ++error.count;
         // Where both are NaN, or the same infinity, nothing is lost.
-        if (std::isnan(difference) &&
-            (x[j] == y[j] || (std::isnan(x[j]) && std::isnan(y[j])))) {
-          ++error.count;
+        if (!std::isfinite(difference)) {
+          const bool same =
+              x[j] == y[j] || (std::isnan(x[j]) && std::isnan(y[j]));
+          if (!same) ++error.spoilt;
           continue;
         }
-        if (!(difference <= error.most)) error.most = difference;
+        error.most = std::max(error.most, difference);
         error.sum += difference;
         error.largest =
             std::max(error.largest, std::abs(static_cast<double>(y[j])));
-        ++error.count;
       }
     }
   }
@@ -177,9 +178,14 @@ class OutputErrors {
       out << graph.output_names[i] << ": " << form
           << absl::StrFormat(
                  " weights change it by up to %.2g, on average %.2g (%d "
-                 "values of up to %.3g)\n",
+                 "values of up to %.3g)",
                  error.most, error.sum / static_cast<double>(error.count),
                  error.count, error.largest);
+      if (error.spoilt > 0) {
+        out << ", and " << error.spoilt
+            << " become or cease to be NaN or infinite";
+      }
+      out << '\n';
     }
   }
 
@@ -189,6 +195,7 @@ class OutputErrors {
     double sum = 0;
     double largest = 0;
     int64_t count = 0;
+    int64_t spoilt = 0;  // NaN or infinite here or there, in none of the above
   };
   std::vector<Error> errors_;
 };

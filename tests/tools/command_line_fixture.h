@@ -46,8 +46,8 @@ inline std::string Refused(const std::vector<std::string>& arguments) {
 class CommandLineTest : public testing::Test {
  protected:
   // Adds the tiny model to a repository and returns DIR/NAME.
-  std::string AddModel() {
-    const models::ImportedModel model = TinyModel::Make(folder_);
+  std::string AddModel(float first_weight = 0.5f) {
+    const models::ImportedModel model = TinyModel::Make(folder_, first_weight);
     const absl::StatusOr<int64_t> version =
         models::Repository(folder_ / "repo").AddVersion("tiny", model, {});
     EXPECT_TRUE(version.ok()) << version.status();

@@ -29,6 +29,24 @@ TEST_F(CommandLineTest, RunGivesTheScores) {
             Scores(folder_ / "split.safetensors"));
 }
 
+TEST_F(CommandLineTest, RunSaysWhatRoundedWeightsChange) {
+  // Rounds to an infinity in bfloat16, and times 0 is NaN then.
+  const std::string model = AddModel(3.4028e38f);
+  const base::Tensor dense =
+      MakeTensor<float>(base::DType::kFloat32, {3, 2}, {1, 2, 0, 0.25f, 2, 0});
+  const base::Tensor ids =
+      MakeTensor<int64_t>(base::DType::kInt64, {3}, {0, 3, 4});
+  const std::string inputs = folder_ / "x.safetensors";
+  WriteTensors(inputs, {{"dense", &dense}, {"ids", &ids}});
+  const Ran ran = Refract({"run", model, "--dense-weights", "bf16", "--inputs",
+                           inputs, "--outputs", folder_ / "y.safetensors"});
+  ASSERT_EQ(ran.exit_status, 0) << ran.err;
+  EXPECT_THAT(ran.out,
+              HasSubstr("output_0: bf16 weights change it by up to 0, on "
+                        "average 0 (3 values of up to 1), and 1 become or "
+                        "cease to be NaN or infinite\n"));
+}
+
 TEST_F(CommandLineTest, RunTakesSeveralPairs) {
   const std::string model = AddModel();
   const std::string a = folder_ / "a.out";

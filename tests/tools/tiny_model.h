@@ -70,7 +70,8 @@ class TinyModel {
   }
 
   // Writes the weights and a stand-in for the original file into `folder`.
-  static models::ImportedModel Make(const TempFolder& folder) {
+  static models::ImportedModel Make(const TempFolder& folder,
+                                    float first_weight = 0.5f) {
     std::vector<float> table;
     for (int r = 0; r < kRows; ++r) {
       table.push_back(static_cast<float>(r));
@@ -79,7 +80,7 @@ class TinyModel {
     const base::Tensor rows =
         MakeTensor<float>(base::DType::kFloat32, {kRows, 2}, table);
     const base::Tensor weight = MakeTensor<float>(base::DType::kFloat32, {1, 4},
-                                                  {0.5f, -1.0f, 0.25f, 2.0f});
+                                                  {first_weight, -1, 0.25f, 2});
     const base::Tensor bias =
         MakeTensor<float>(base::DType::kFloat32, {1}, {0.125f});
     const std::string file = folder / "weights.safetensors";

@@ -251,16 +251,19 @@ PackedMatrix::PackedMatrix(const float* b, int64_t k, int64_t n,
       scale_.assign(static_cast<size_t>(n), 0.0f);
       for (int64_t j = 0; j < n; ++j) {
         float most = 0;
+        // NaN becomes the scale, so that it stays in sight.
         for (int64_t i = 0; i < k; ++i) {
-          most = std::max(most, std::fabs(at(i, j)));
+          const float size = std::fabs(at(i, j));
+          if (size > most || std::isnan(size)) most = size;
         }
         scale_[j] = most / 127.0f;
       }
       ForEachElement(k, n, [&](int64_t index, int64_t i, int64_t j) {
         const float scale = j < n ? scale_[j] : 0.0f;
-        to[index] = scale == 0.0f ? 0
-                                  : static_cast<int8_t>(std::lrint(std::clamp(
-                                        at(i, j) / scale, -127.0f, 127.0f)));
+        to[index] = scale == 0.0f || !std::isfinite(scale)
+                        ? 0
+                        : static_cast<int8_t>(std::lrint(
+                              std::clamp(at(i, j) / scale, -127.0f, 127.0f)));
       });
       return;
     }

@@ -8,6 +8,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -218,6 +219,35 @@ TEST_P(DenseWeightsTest, AreThoseOfProductsThatAreWrittenOtherwise) {
       EXPECT_TRUE(testing::SameBits(whole[0], whole[i])) << i;
     }
     testing::ExpectCutsChangeNothing(builder, inputs, options);
+  }
+}
+
+TEST(DenseWeightsTest, KeepNanAndInfinitiesInSight) {
+  for (const float spoilt : {std::numeric_limits<float>::quiet_NaN(),
+                             std::numeric_limits<float>::infinity()}) {
+    for (const DenseWeights form :
+         {DenseWeights::kBFloat16, DenseWeights::kInt8}) {
+      SCOPED_TRACE(absl::StrCat(spoilt, " in form ", static_cast<int>(form)));
+      GraphBuilder builder;
+      const SymExpr b = Sym("b");
+      std::vector<float> weights(2 * kInputs, 0.5f);
+      weights[3] = spoilt;
+      builder.Output(builder.Node(
+          "aten.linear.default",
+          {Ref("input", builder.Input("x", DType::kFloat32, {b, kInputs})),
+           Ref("weight", builder.Weight<float>("w", {2, kInputs}, weights))},
+          {DType::kFloat32, {b, 2}}));
+      std::vector<base::Tensor> inputs;
+      inputs.push_back(testing::MakeTensor<float>(
+          {2, kInputs}, std::vector<float>(2 * kInputs, 0.5f)));
+      const auto out =
+          Must(testing::RunWhole(builder, inputs, TwoLayers::Options(form)));
+      const auto got = out[0].view().as<float>();
+      for (const int row : {0, 1}) {
+        EXPECT_FALSE(std::isfinite(got[2 * row])) << got[2 * row];
+        EXPECT_NEAR(got[2 * row + 1], 0.25f * kInputs, 0.1f);
+      }
+    }
   }
 }
 
