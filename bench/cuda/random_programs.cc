@@ -22,6 +22,7 @@ using runtime::cuda::ElementOp;
 using runtime::cuda::Epilogue;
 using runtime::cuda::Instance;
 using runtime::cuda::Instruction;
+using runtime::cuda::kMaxTakeTables;
 using runtime::cuda::kNone;
 using runtime::cuda::kOneRow;
 using runtime::cuda::MapCode;
@@ -34,6 +35,8 @@ using runtime::cuda::Rows;
 using runtime::cuda::SlotId;
 using runtime::cuda::Source;
 using runtime::cuda::Status;
+using runtime::cuda::Take;
+using runtime::cuda::TakesOp;
 using runtime::cuda::TensorRef;
 using runtime::cuda::Value;
 using runtime::cuda::ValueId;
@@ -55,7 +58,7 @@ class Maker {
   }
 
   Case Make() {
-    switch (random_() % 9) {
+    switch (random_() % 10) {
       case 0:
         Linear();
         break;
@@ -79,6 +82,9 @@ class Maker {
         break;
       case 7:
         Bags();
+        break;
+      case 8:
+        Takes();
         break;
       default:
         Norm();
@@ -314,6 +320,40 @@ class Maker {
           1));
     }
     result_.what = "look-up of " + std::to_string(cols) + " columns";
+    result_.tolerance = 0;
+  }
+  // Some tables at once, with one or several ids per item.
+  void Takes() {
+    TakesOp op{.rows = kItems, .takes = {}};
+    const int64_t tables = Pick({1, 3, kMaxTakeTables});
+    for (int64_t n = 0; n < tables; ++n) {
+      const std::string name = std::to_string(n);
+      Take take;
+      take.table_rows = Pick({1, 7, 50});
+      take.dim = Pick({1, 6, 16, 24, 200});
+      take.inner = Pick({1, 1, 3});
+      take.outside = Coin() ? Outside::kZero : Outside::kFirstRow;
+      const ValueId table = Weight("table" + name, take.table_rows, take.dim);
+      take.table = {table, {0, 0}, {{0, builder_.value(table).ld}, {0, 1}}};
+      take.ids = {
+          builder_.Input("ids" + name, Coin() ? DType::kInt32 : DType::kInt64,
+                         kItems, take.inner),
+          {0, 0},
+          {{0, take.inner}, {0, 1}}};
+      const ValueId out =
+          builder_.Output("out" + name, dtype_, kItems, take.inner * take.dim);
+      take.out = {
+          out, {0, 0}, {{0, builder_.value(out).ld}, {0, take.dim}, {0, 1}}};
+      auto& ids = result_.inputs.emplace_back();
+      for (int64_t i = 0; i < result_.batch * take.inner; ++i) {
+        // Some are outside, on either side.
+        const auto id = random_() % static_cast<unsigned>(take.table_rows + 2);
+        ids.push_back(static_cast<double>(id) - 1);
+      }
+      op.takes.push_back(std::move(take));
+    }
+    builder_.Takes(std::move(op));
+    result_.what = "takes of " + std::to_string(tables) + " tables";
     result_.tolerance = 0;
   }
   // Some tables at once, each with bags of its own. The first batch + 1 of what

@@ -33,6 +33,8 @@ using runtime::cuda::ReduceOp;
 using runtime::cuda::RowNormOp;
 using runtime::cuda::Rows;
 using runtime::cuda::Source;
+using runtime::cuda::Take;
+using runtime::cuda::TakesOp;
 using runtime::cuda::TensorRef;
 using runtime::cuda::Value;
 using runtime::cuda::ValueId;
@@ -419,16 +421,21 @@ class Reference {
   }
   void operator()(const LookUpOp& op) {
     ForEach(op.dims, [&](const std::vector<int64_t>& index) {
-      auto row = static_cast<int64_t>(at(op.index, index));
-      bool found = row >= 0 && row < op.table_rows;
-      if (!found && op.outside == runtime::cuda::Outside::kFirstRow) {
-        row = 0;
-        found = true;
-      }
+      const int64_t row = Found(at(op.index, index), op.table_rows, op.outside);
       TensorRef table = op.table;
       table.offset.fixed += row * op.row_stride.At(batch_);
-      at(op.out, index) = found ? at(table, index) : 0;
+      at(op.out, index) = row >= 0 ? at(table, index) : 0;
     });
+  }
+  void operator()(const TakesOp& op) {
+    for (const Take& take : op.takes) {
+      ForEach({op.rows, {0, take.inner}, {0, take.dim}}, [&](const std::vector<
+                                                             int64_t>& index) {
+        const int64_t row = Found(at(take.ids, {index[0], index[1]}),
+                                  take.table_rows, take.outside);
+        at(take.out, index) = row >= 0 ? at(take.table, {row, index[2]}) : 0;
+      });
+    }
   }
   void operator()(const BagsOp& op) {
     for (const Bag& bag : op.bags) {
@@ -439,6 +446,13 @@ class Reference {
   void operator()(const ForeignOp&) { std::abort(); }
 
  private:
+  // The row that an index names; negative: none.
+  static int64_t Found(double index, int64_t rows,
+                       runtime::cuda::Outside outside) {
+    const auto row = static_cast<int64_t>(index);
+    if (row >= 0 && row < rows) return row;
+    return outside == runtime::cuda::Outside::kFirstRow ? 0 : -1;
+  }
   void Read(const BagsOp& op, const Bag& bag, int64_t row) {
     const bool has_next = bag.include_last || row + 1 < op.rows.At(batch_);
     double begin = static_cast<double>(row * bag.length);

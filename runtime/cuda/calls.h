@@ -16,6 +16,7 @@
 #include "runtime/cuda/element_ops.h"
 #include "runtime/cuda/scalar.h"
 #include "runtime/cuda/strided_calls.h"
+#include "runtime/cuda/take_calls.h"
 
 namespace refract::runtime::cuda {
 
@@ -164,7 +165,7 @@ enum class Start : uint8_t { kAfter, kEarly };
 
 using Call = std::variant<GemmCall, InteractionCall, ChainCall, CrossCall,
                           GatherCall, RowNormCall, MapCall, MatMulCall,
-                          ReduceCall, LookUpCall, BagsCall>;
+                          ReduceCall, LookUpCall, TakesCall, BagsCall>;
 
 }  // namespace refract::runtime::cuda
 

@@ -87,6 +87,25 @@ struct InputLister {
 ValueId IdOf(ValueId out) { return out; }
 ValueId IdOf(const TensorRef& out) { return out.value; }
 
+struct OutputLister {
+  std::vector<ValueId> ids;
+  void operator()(const TakesOp& op) {
+    for (const Take& take : op.takes) AddIf(take.out.value, ids);
+  }
+  void operator()(const BagsOp& op) {
+    for (const Bag& bag : op.bags) AddIf(bag.out.value, ids);
+  }
+  void operator()(const ForeignOp& op) {
+    for (const ForeignResult& result : op.results) {
+      AddIf(result.tensor.value, ids);
+    }
+  }
+  template <typename OneResult>
+  void operator()(const OneResult& op) {
+    ids = {IdOf(op.out)};
+  }
+};
+
 bool HasBias(Epilogue epilogue) {
   return epilogue == Epilogue::kBias || epilogue == Epilogue::kReluBias ||
          epilogue == Epilogue::kGeluTanhBias;
@@ -101,38 +120,24 @@ std::vector<ValueId> InputsOf(const Op& op) {
 }
 
 std::vector<ValueId> OutputsOf(const Op& op) {
-  if (const auto* foreign = std::get_if<ForeignOp>(&op.kind)) {
-    std::vector<ValueId> ids;
-    for (const ForeignResult& result : foreign->results) {
-      AddIf(result.tensor.value, ids);
-    }
-    return ids;
-  }
-  if (const auto* bags = std::get_if<BagsOp>(&op.kind)) {
-    std::vector<ValueId> ids;
-    for (const Bag& bag : bags->bags) AddIf(bag.out.value, ids);
-    return ids;
-  }
-  return {std::visit(
-      [](const auto& kind) -> ValueId {
-        using Kind = std::decay_t<decltype(kind)>;
-        if constexpr (std::is_same_v<Kind, ForeignOp> ||
-                      std::is_same_v<Kind, BagsOp>) {
-          return kNone;
-        } else {
-          return IdOf(kind.out);
-        }
-      },
-      op.kind)};
+  OutputLister lister;
+  std::visit(lister, op.kind);
+  return std::move(lister.ids);
 }
 
 bool Program::counts_faults() const {
-  return std::any_of(ops.begin(), ops.end(), [](const Op& op) {
+  const auto can_fail = [](const Take& take) {
+    return take.outside == Outside::kFault;
+  };
+  return std::any_of(ops.begin(), ops.end(), [&](const Op& op) {
     const auto* look_up = std::get_if<LookUpOp>(&op.kind);
+    const auto* takes = std::get_if<TakesOp>(&op.kind);
     const auto* foreign = std::get_if<ForeignOp>(&op.kind);
     return (foreign != nullptr && foreign->counts_faults) ||
            std::holds_alternative<GatherOp>(op.kind) ||
            std::holds_alternative<BagsOp>(op.kind) ||
+           (takes != nullptr &&
+            std::any_of(takes->takes.begin(), takes->takes.end(), can_fail)) ||
            (look_up != nullptr && look_up->outside == Outside::kFault);
   });
 }
@@ -141,6 +146,7 @@ bool Program::reads_batch() const {
   return std::any_of(ops.begin(), ops.end(), [](const Op& op) {
     return std::holds_alternative<GatherOp>(op.kind) ||
            std::holds_alternative<LookUpOp>(op.kind) ||
+           std::holds_alternative<TakesOp>(op.kind) ||
            std::holds_alternative<BagsOp>(op.kind);
   });
 }
@@ -549,6 +555,7 @@ void ProgramBuilder::Map(MapOp op) { AddOp({"", std::move(op)}); }
 void ProgramBuilder::MatMul(MatMulOp op) { AddOp({"", std::move(op)}); }
 void ProgramBuilder::Reduce(ReduceOp op) { AddOp({"", std::move(op)}); }
 void ProgramBuilder::LookUp(LookUpOp op) { AddOp({"", std::move(op)}); }
+void ProgramBuilder::Takes(TakesOp op) { AddOp({"", std::move(op)}); }
 void ProgramBuilder::Bags(BagsOp op) { AddOp({"", std::move(op)}); }
 void ProgramBuilder::Foreign(ForeignOp op) { AddOp({"", std::move(op)}); }
 

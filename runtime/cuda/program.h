@@ -76,11 +76,11 @@ struct RowNormOp {
 struct Op {
   std::string name;  // for errors
   std::variant<LinearOp, InteractionOp, ChainOp, CrossOp, GatherOp, RowNormOp,
-               MapOp, MatMulOp, ReduceOp, LookUpOp, BagsOp, ForeignOp>
+               MapOp, MatMulOp, ReduceOp, LookUpOp, TakesOp, BagsOp, ForeignOp>
       kind;
 };
 std::vector<ValueId> InputsOf(const Op& op);
-// At least one; only a BagsOp and a ForeignOp have several.
+// At least one; only a TakesOp, a BagsOp and a ForeignOp have several.
 std::vector<ValueId> OutputsOf(const Op& op);
 
 struct Program {
@@ -146,6 +146,7 @@ class ProgramBuilder {
   void MatMul(MatMulOp op);
   void Reduce(ReduceOp op);
   void LookUp(LookUpOp op);
+  void Takes(TakesOp op);
   void Bags(BagsOp op);
   void Foreign(ForeignOp op);
 

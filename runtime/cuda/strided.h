@@ -12,6 +12,7 @@
 #include "runtime/cuda/foreign.h"
 #include "runtime/cuda/rows.h"
 #include "runtime/cuda/strided_calls.h"
+#include "runtime/cuda/take_calls.h"
 
 namespace refract::runtime::cuda {
 
@@ -60,6 +61,19 @@ struct LookUpOp {
   Rows row_stride = kOneRow;
   int64_t table_rows = 0;
   Outside outside = Outside::kFault;
+};
+
+// Rows of several tables; see TakesCall. All have `rows` times `inner` ids.
+struct Take {
+  TensorRef table;  // [table_rows, dim], columns one beside the other
+  TensorRef ids;    // [rows, inner]
+  TensorRef out;    // [rows, inner, dim], columns one beside the other
+  int64_t table_rows = 0, inner = 1, dim = 0;
+  Outside outside = Outside::kFault;
+};
+struct TakesOp {
+  Rows rows;
+  std::vector<Take> takes;  // 1 to kMaxTakeTables
 };
 
 // Bags of rows of several tables; see BagsCall. All have `rows` bags.

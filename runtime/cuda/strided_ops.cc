@@ -100,12 +100,8 @@ class Checker {
   std::string Check(const LookUpOp& op) const {
     std::string wrong = Dims(op.dims);
     if (!wrong.empty()) return wrong;
-    wrong = Reads(op.index, op.dims);
+    wrong = IntegerReads(op.index, op.dims);
     if (!wrong.empty()) return wrong;
-    const DType type = program_.value(op.index.value).dtype;
-    if (type != DType::kInt32 && type != DType::kInt64) {
-      return program_.value(op.index.value).name + " holds no integers";
-    }
     if (op.table_rows < 0 || op.row_stride.per_item < 0 ||
         op.row_stride.fixed < 0) {
       return "has a table of negative size";
@@ -121,6 +117,17 @@ class Checker {
     for (const Rows& dim : op.dims) batch_dims += dim.per_item != 0;
     if (batch_dims > 1) return "has two dimensions that depend on the batch";
     return Writes(op.out, op.dims);
+  }
+
+  std::string Check(const TakesOp& op) const {
+    if (op.takes.empty() || op.takes.size() > kMaxTakeTables) {
+      return "needs 1 to " + std::to_string(kMaxTakeTables) + " tables";
+    }
+    for (const Take& take : op.takes) {
+      const std::string wrong = Check(op, take);
+      if (!wrong.empty()) return wrong;
+    }
+    return "";
   }
 
   std::string Check(const BagsOp& op) const {
@@ -156,6 +163,26 @@ class Checker {
   }
 
  private:
+  std::string Check(const TakesOp& op, const Take& take) const {
+    if (take.table_rows < 1 || take.dim < 1 || take.inner < 1) {
+      return "has a size that makes no sense";
+    }
+    const std::vector<Rows> ids = {op.rows, {0, take.inner}};
+    const std::vector<Rows> out = {op.rows, {0, take.inner}, {0, take.dim}};
+    std::string wrong = Dims(out);
+    if (wrong.empty()) {
+      wrong = FloatingReads(take.table, {{0, take.table_rows}, {0, take.dim}});
+    }
+    if (wrong.empty()) wrong = IntegerReads(take.ids, ids);
+    if (wrong.empty()) wrong = ColumnsLieDense(take.table, take.dim);
+    if (wrong.empty()) wrong = ColumnsLieDense(take.out, take.dim);
+    return wrong.empty() ? Writes(take.out, out) : wrong;
+  }
+  static std::string ColumnsLieDense(const TensorRef& ref, int64_t dim) {
+    const bool dense =
+        dim == 1 || (!ref.strides.empty() && ref.strides.back() == kOneRow);
+    return dense ? "" : "has rows whose columns do not lie side by side";
+  }
   std::string Check(const BagsOp& op, const Bag& bag) const {
     std::string wrong = Dims({bag.entries});
     if (!wrong.empty()) return wrong;
@@ -165,12 +192,12 @@ class Checker {
     }
     const std::vector<Rows> table = {{0, bag.table_rows}, {0, bag.dim}};
     wrong = FloatingReads(bag.table, table);
-    if (wrong.empty()) wrong = IntegerReads(bag.ids, bag.entries);
+    if (wrong.empty()) wrong = IntegerReads(bag.ids, {bag.entries});
     if (!wrong.empty()) return wrong;
     if (bag.offsets.value != kNone) {
       Rows offsets = op.rows;
       offsets.fixed += bag.include_last ? 1 : 0;
-      wrong = IntegerReads(bag.offsets, offsets);
+      wrong = IntegerReads(bag.offsets, {offsets});
       if (!wrong.empty()) return wrong;
     } else {
       for (const int64_t batch : {int64_t{1}, max_batch_}) {
@@ -187,14 +214,14 @@ class Checker {
       if (!wrong.empty()) return wrong;
     }
     for (const TensorRef* ref : {&bag.table, &bag.out}) {
-      if (ref->strides.size() == 2 && ref->strides[1] == kOneRow) continue;
-      if (bag.dim == 1) continue;
-      return "has rows whose columns do not lie side by side";
+      wrong = ColumnsLieDense(*ref, bag.dim);
+      if (!wrong.empty()) return wrong;
     }
     return Writes(bag.out, {op.rows, {0, bag.dim}});
   }
-  std::string IntegerReads(const TensorRef& ref, Rows count) const {
-    const std::string wrong = Reads(ref, {count});
+  std::string IntegerReads(const TensorRef& ref,
+                           const std::vector<Rows>& dims) const {
+    const std::string wrong = Reads(ref, dims);
     if (!wrong.empty()) return wrong;
     const Value& value = program_.value(ref.value);
     return value.dtype == DType::kInt32 || value.dtype == DType::kInt64
@@ -415,6 +442,42 @@ struct Lowerer {
     return call;
   }
 
+  int32_t Stride(const TensorRef& ref, size_t d) const {
+    return static_cast<int32_t>(At(ref.strides[d]));
+  }
+  DType TypeOf(const TensorRef& ref) const {
+    return context.program.value(ref.value).dtype;
+  }
+
+  Call operator()(const TakesOp& op) const {
+    TakesCall call;
+    call.batch = context.device_batch;
+    call.faults = context.faults;
+    call.rows = At(op.rows);
+    call.rows_per_item = op.rows.per_item;
+    call.fixed_rows = op.rows.fixed;
+    call.num_tables = static_cast<int32_t>(op.takes.size());
+    for (size_t i = 0; i < op.takes.size(); ++i) {
+      const Take& take = op.takes[i];
+      call.tables[i] = {.table = AddressOf(take.table),
+                        .ids = AddressOf(take.ids),
+                        .out = AddressOf(take.out),
+                        .table_rows = take.table_rows,
+                        .row_stride = Stride(take.table, 0),
+                        .dim = static_cast<int32_t>(take.dim),
+                        .inner = static_cast<int32_t>(take.inner),
+                        .id_stride = Stride(take.ids, 0),
+                        .inner_id_stride = Stride(take.ids, 1),
+                        .out_stride = Stride(take.out, 0),
+                        .inner_out_stride = Stride(take.out, 1),
+                        .dtype = TypeOf(take.table),
+                        .out_dtype = TypeOf(take.out),
+                        .id_dtype = TypeOf(take.ids),
+                        .outside = take.outside};
+    }
+    return call;
+  }
+
   Call operator()(const BagsOp& op) const {
     BagsCall call;
     call.batch = context.device_batch;
@@ -429,21 +492,15 @@ struct Lowerer {
     return call;
   }
   BagTable TableOf(const Bag& bag) const {
-    const auto stride = [&](const TensorRef& ref) {
-      return static_cast<int32_t>(At(ref.strides[0]));
-    };
-    const auto type = [&](const TensorRef& ref) {
-      return context.program.value(ref.value).dtype;
-    };
     BagTable table;
     table.table = AddressOf(bag.table);
-    table.dtype = type(bag.table);
-    table.row_stride = stride(bag.table);
+    table.dtype = TypeOf(bag.table);
+    table.row_stride = Stride(bag.table, 0);
     table.table_rows = static_cast<int32_t>(bag.table_rows);
     table.dim = static_cast<int32_t>(bag.dim);
     table.ids = AddressOf(bag.ids);
-    table.id_dtype = type(bag.ids);
-    table.id_stride = stride(bag.ids);
+    table.id_dtype = TypeOf(bag.ids);
+    table.id_stride = Stride(bag.ids, 0);
     table.entries = static_cast<int32_t>(At(bag.entries));
     table.entries_per_item = static_cast<int32_t>(bag.entries.per_item);
     table.fixed_entries = static_cast<int32_t>(bag.entries.fixed);
@@ -451,17 +508,17 @@ struct Lowerer {
     table.include_last = bag.include_last;
     if (bag.offsets.value != kNone) {
       table.offsets = AddressOf(bag.offsets);
-      table.offset_dtype = type(bag.offsets);
-      table.offset_stride = stride(bag.offsets);
+      table.offset_dtype = TypeOf(bag.offsets);
+      table.offset_stride = Stride(bag.offsets, 0);
     }
     if (bag.weights.value != kNone) {
       table.weights = AddressOf(bag.weights);
-      table.weight_dtype = type(bag.weights);
-      table.weight_stride = stride(bag.weights);
+      table.weight_dtype = TypeOf(bag.weights);
+      table.weight_stride = Stride(bag.weights, 0);
     }
     table.out = AddressOf(bag.out);
-    table.out_dtype = type(bag.out);
-    table.out_stride = stride(bag.out);
+    table.out_dtype = TypeOf(bag.out);
+    table.out_stride = Stride(bag.out, 0);
     table.mode = bag.mode;
     table.outside = bag.outside;
     table.padding_id = bag.padding_id;
@@ -485,6 +542,11 @@ struct Lister {
   }
   void operator()(const LookUpOp& op) {
     for (const TensorRef* ref : {&op.table, &op.index}) Add(*ref);
+  }
+  void operator()(const TakesOp& op) {
+    for (const Take& take : op.takes) {
+      for (const TensorRef* ref : {&take.table, &take.ids}) Add(*ref);
+    }
   }
   void operator()(const BagsOp& op) {
     for (const Bag& bag : op.bags) {
@@ -527,6 +589,7 @@ REFRACT_CUDA_STRIDED(MapOp)
 REFRACT_CUDA_STRIDED(MatMulOp)
 REFRACT_CUDA_STRIDED(ReduceOp)
 REFRACT_CUDA_STRIDED(LookUpOp)
+REFRACT_CUDA_STRIDED(TakesOp)
 REFRACT_CUDA_STRIDED(BagsOp)
 #undef REFRACT_CUDA_STRIDED
 

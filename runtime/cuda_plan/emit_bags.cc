@@ -228,42 +228,22 @@ std::optional<int64_t> EvenOffsets(const NodeStep& node, Emitter& emitter) {
   return step;
 }
 
-absl::Status EmitBags(const std::vector<NodeStep>& nodes,
-                      const CompileOptions& options, Emitter& emitter) {
-  std::vector<BagNode> bags;
-  for (const NodeStep& node : nodes) {
-    const size_t progress = emitter.progress();
-    absl::StatusOr<BagNode> understood = Understand(node, options, emitter);
-    if (understood.ok()) {
-      REFRACT_ASSIGN_OR_RETURN(
-          const Tensor out, emitter.NewResult(node.outputs[0], understood->dims,
-                                              emitter.compute_type()));
-      emitter.Set(node.outputs[0], out);
-      REFRACT_RETURN_IF_ERROR(Place(emitter, out, *understood));
-      emitter.AddBagCheck(std::move(understood->check));
-      bags.push_back(*std::move(understood));
-      continue;
-    }
-    REFRACT_RETURN_IF_ERROR(
-        OrForeign(understood.status(), progress, node, emitter));
+absl::Status EmitBag(const NodeStep& node, const CompileOptions& options,
+                     Emitter& emitter) {
+  const size_t progress = emitter.progress();
+  absl::StatusOr<BagNode> understood = Understand(node, options, emitter);
+  if (!understood.ok()) {
+    return OrForeign(understood.status(), progress, node, emitter);
   }
-  // As many at once as have the same number of bags and a launch takes.
-  std::vector<bool> done(bags.size(), false);
-  for (size_t i = 0; i < bags.size(); ++i) {
-    if (done[i]) continue;
-    std::vector<cuda::Bag> together;
-    for (size_t k = i; k < bags.size(); ++k) {
-      if (done[k] || !(bags[k].dims[0] == bags[i].dims[0]) ||
-          together.size() == cuda::kMaxBagTables) {
-        continue;
-      }
-      together.push_back(std::move(bags[k].bag));
-      done[k] = true;
-    }
-    const std::optional<cuda::Rows> rows = bags[i].dims[0].rows();
-    if (!rows) return No("its bags do not grow evenly with the batch");
-    emitter.builder().Bags({.rows = *rows, .bags = std::move(together)});
-  }
+  REFRACT_ASSIGN_OR_RETURN(const Tensor out,
+                           emitter.NewResult(node.outputs[0], understood->dims,
+                                             emitter.compute_type()));
+  emitter.Set(node.outputs[0], out);
+  REFRACT_RETURN_IF_ERROR(Place(emitter, out, *understood));
+  emitter.AddBagCheck(std::move(understood->check));
+  const std::optional<cuda::Rows> rows = understood->dims[0].rows();
+  if (!rows) return No("its bags do not grow evenly with the batch");
+  emitter.builder().Bags({.rows = *rows, .bags = {std::move(understood->bag)}});
   return absl::OkStatus();
 }
 

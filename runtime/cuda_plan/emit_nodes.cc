@@ -486,7 +486,7 @@ absl::Status EmitNode(const NodeStep& node, const CompileOptions& options,
                   [](int local) { return local == kNoLocal; })) {
     return absl::OkStatus();
   }
-  if (IsBag(node.node)) return EmitBags({node}, options, emitter);
+  if (IsBag(node.node)) return EmitBag(node, options, emitter);
   const size_t progress = emitter.progress();
   return OrForeign(EmitOwn(node, options, emitter), progress, node, emitter);
 }

@@ -281,9 +281,9 @@ models::IdPolicy PolicyOf(const Emitter& emitter, int table_local,
                           const CompileOptions& options);
 cuda::Outside OutsideOf(const Emitter& emitter, int table_local,
                         const CompileOptions& options);
-// Independent look-ups of bags (IsBag()): as few operators as possible.
-absl::Status EmitBags(const std::vector<NodeStep>& nodes,
-                      const CompileOptions& options, Emitter& emitter);
+// Of a look-up of bags (IsBag()).
+absl::Status EmitBag(const NodeStep& node, const CompileOptions& options,
+                     Emitter& emitter);
 // The step of an arange from 0 on that only bags of equal sizes look at.
 std::optional<int64_t> EvenOffsets(const NodeStep& node, Emitter& emitter);
 std::optional<absl::Status> EmitAttention(const NodeStep& node,

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "runtime/cuda/merge_tables.h"
 #include "runtime/cuda_plan/emitter.h"
 
 namespace refract::runtime::cuda_plan {
@@ -81,6 +82,68 @@ absl::StatusOr<Layout> LayoutOf(const std::string& name, const Sizes& dims,
   }
   if (layout.cols < 1) return No(absl::StrCat(name, " has no elements"));
   return layout;
+}
+
+// A look-up of whole rows whose ids lie in at most two steps, one of them the
+// batch's: several tables of this form are read by one launch.
+std::optional<cuda::TakesOp> AsTakes(const cuda::LookUpOp& op) {
+  const auto is_one = [](const Rows& rows) { return rows == cuda::kOneRow; };
+  const size_t rank = op.dims.size();
+  if (rank == 0) return std::nullopt;
+  const Rows& cols = op.dims[rank - 1];
+  const bool of_rows = op.index.strides[rank - 1] == Rows{0, 0} &&
+                       cols.per_item == 0 && op.table_rows > 0 &&
+                       op.row_stride.per_item == 0;
+  if (!of_rows) return std::nullopt;
+  for (const cuda::TensorRef* ref : {&op.table, &op.out}) {
+    if (!is_one(cols) && !is_one(ref->strides[rank - 1])) return std::nullopt;
+  }
+  struct Dim {
+    Rows size, id_stride, out_stride;
+  };
+  std::optional<Dim> batch;
+  std::vector<Dim> others;
+  for (size_t d = 0; d + 1 < rank; ++d) {
+    if (op.table.strides[d] != Rows{0, 0}) return std::nullopt;
+    const Dim dim = {op.dims[d], op.index.strides[d], op.out.strides[d]};
+    if (is_one(dim.size)) continue;
+    if (dim.size.per_item != 0) {
+      if (batch) return std::nullopt;
+      batch = dim;
+      continue;
+    }
+    // Behind each other, as one.
+    const auto adjoins = [&](const Rows& outer, const Rows& inner) {
+      return outer.per_item == inner.per_item * dim.size.fixed &&
+             outer.fixed == inner.fixed * dim.size.fixed;
+    };
+    if (!others.empty() && adjoins(others.back().id_stride, dim.id_stride) &&
+        adjoins(others.back().out_stride, dim.out_stride)) {
+      const int64_t count = others.back().size.fixed;
+      others.back() = dim;
+      others.back().size.fixed *= count;
+    } else {
+      others.push_back(dim);
+    }
+  }
+  if (others.size() > (batch ? 1 : 2)) return std::nullopt;
+  const Dim one = {cuda::kOneRow, {0, 0}, {0, 0}};
+  if (!batch && others.size() == 2) batch = others.front();
+  const Dim outer = batch.value_or(one);
+  const Dim inner = others.empty() ? one : others.back();
+  cuda::Take take;
+  take.table = op.table;
+  take.table.strides = {op.row_stride, op.table.strides[rank - 1]};
+  take.ids = op.index;
+  take.ids.strides = {outer.id_stride, inner.id_stride};
+  take.out = op.out;
+  take.out.strides = {outer.out_stride, inner.out_stride,
+                      op.out.strides[rank - 1]};
+  take.table_rows = op.table_rows;
+  take.inner = inner.size.fixed;
+  take.dim = cols.fixed;
+  take.outside = op.outside;
+  return cuda::TakesOp{.rows = outer.size, .takes = {std::move(take)}};
 }
 
 }  // namespace
@@ -390,7 +453,11 @@ absl::Status Emitter::LookUp(const Tensor& table, size_t dim, int64_t rows,
   REFRACT_ASSIGN_OR_RETURN(op.table, RefTo(kept));
   REFRACT_ASSIGN_OR_RETURN(op.index, RefTo(*whole));
   REFRACT_ASSIGN_OR_RETURN(op.out, RefTo(out));
-  builder_.LookUp(std::move(op));
+  if (std::optional<cuda::TakesOp> takes = AsTakes(op)) {
+    builder_.Takes(*std::move(takes));
+  } else {
+    builder_.LookUp(std::move(op));
+  }
   return absl::OkStatus();
 }
 
@@ -409,12 +476,19 @@ bool Emitter::IsOutputOnly(int local) const {
 std::string Emitter::Describe(size_t first) const {
   // In the order of cuda::Op's alternatives.
   constexpr const char* kNames[] = {
-      "linear", "interaction", "chain",  "cross",   "gather", "row norm",
-      "map",    "matmul",      "reduce", "look-up", "bags",   "libtorch"};
+      "linear", "interaction", "chain",   "cross", "gather", "row norm", "map",
+      "matmul", "reduce",      "look-up", "takes", "bags",   "libtorch"};
   std::string text;
   for (size_t i = first; i < builder_.num_ops(); ++i) {
-    absl::StrAppend(&text, text.empty() ? "" : ", ",
-                    kNames[builder_.op(i).kind.index()]);
+    const auto& kind = builder_.op(i).kind;
+    // One launch for all of them, or nearly.
+    const bool merges = std::holds_alternative<cuda::TakesOp>(kind) ||
+                        std::holds_alternative<cuda::BagsOp>(kind);
+    if (merges && i > first &&
+        builder_.op(i - 1).kind.index() == kind.index()) {
+      continue;
+    }
+    absl::StrAppend(&text, text.empty() ? "" : ", ", kNames[kind.index()]);
   }
   return text.empty() ? "strides" : text;
 }
@@ -451,6 +525,7 @@ absl::StatusOr<Translation> Emitter::Finish() {
   }
   Translation result;
   result.program = *std::move(program);
+  cuda::MergeTables(result.program);
   result.weights = std::move(weights_);
   result.inputs = std::move(inputs_);
   result.outputs = std::move(outputs_);

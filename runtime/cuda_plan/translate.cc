@@ -143,8 +143,8 @@ class Emission {
           {graph_.nodes[step.nodes[0]], step.operands, step.outputs, step},
           options_.compile, emitter_);
     }
-    // Look-ups that are fetched together: bags here too, others one by one.
-    std::vector<NodeStep> bags;
+    // Look-ups that the CPU fetches together. Here, what reads tables is put
+    // together once all is emitted (cuda::MergeTables()).
     for (const models::NodeId id : step.nodes) {
       const models::Node& node = graph_.nodes[id];
       NodeStep one = {node, {}, {}, step};
@@ -156,15 +156,9 @@ class Emission {
         one.outputs.push_back(found == local_of_.end() ? kNoLocal
                                                        : found->second);
       }
-      const bool is_read = std::any_of(one.outputs.begin(), one.outputs.end(),
-                                       [](int o) { return o != kNoLocal; });
-      if (IsBag(node) && is_read) {
-        bags.push_back(std::move(one));
-        continue;
-      }
       REFRACT_RETURN_IF_ERROR(EmitNode(one, options_.compile, emitter_));
     }
-    return EmitBags(bags, options_.compile, emitter_);
+    return absl::OkStatus();
   }
 
   absl::Status Refuse(const absl::Status& why) const {

@@ -85,6 +85,9 @@ class CudaPlanTest(unittest.TestCase):
                 if model.startswith("dlrm"):
                     # All tables are read at once.
                     self.assertRegex(done.stdout, r"embedding_bag\S*: bags\n")
+                if model == "wide_deep":
+                    # Its 52 tables as well.
+                    self.assertIn("\n8 kernels per request\n", done.stdout)
         for precision in ("tf32", "fp16", "bf16"):
             for model in ("dlrm", "dlrm_dcnv2"):
                 with self.subTest(model=model, precision=precision):

@@ -13,6 +13,7 @@
 #include "runtime/cuda/kernels/row_dots.h"
 #include "runtime/cuda/kernels/rows.h"
 #include "runtime/cuda/kernels/strided.h"
+#include "runtime/cuda/kernels/takes.h"
 #include "runtime/cuda/kernels/tile_dots.h"
 
 namespace refract::runtime::cuda {
@@ -161,6 +162,11 @@ auto Dispatch(const CopyRowsCall& call, Launcher& launcher) {
 template <typename Launcher>
 auto Dispatch(const LookUpCall& call, Launcher& launcher) {
   return LaunchAs<LookUp>(call, launcher);
+}
+
+template <typename Launcher>
+auto Dispatch(const TakesCall& call, Launcher& launcher) {
+  return LaunchAs<Takes>(call, launcher);
 }
 
 template <typename Launcher>

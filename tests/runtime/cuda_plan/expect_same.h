@@ -75,6 +75,8 @@ inline base::Tensor Request(const models::Value& value, int64_t batch,
     std::copy(values.begin(), values.end(), tensor.as<float>().begin());
   } else if (value.dtype == DType::kInt64) {
     for (int64_t& id : tensor.as<int64_t>()) id = random() % 5;
+  } else if (value.dtype == DType::kInt32) {
+    for (int32_t& id : tensor.as<int32_t>()) id = random() % 5;
   } else {
     for (size_t i = 0; i < tensor.bytes(); ++i) {
       tensor.data()[i] = static_cast<std::byte>(random() % 2);

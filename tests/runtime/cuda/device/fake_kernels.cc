@@ -79,13 +79,12 @@ const char* MechanismOf(const GemmCall& call) {
 const char* MechanismOf(const InteractionCall& call) {
   return call.plain ? "" : "tensor_interaction";
 }
-const char* MechanismOf(const BagsCall& call) {
-  return call.num_tables > 1 ? "merged_tables"
-                             : (call.plain ? "" : "wide_kernels");
-}
 const char* MechanismOf(const CopyRowsCall&) { return "row_copies"; }
 template <typename KernelCall>
 const char* MechanismOf(const KernelCall& call) {
+  if constexpr (requires { call.num_tables; }) {
+    if (call.num_tables > 1) return "merged_tables";
+  }
   if constexpr (requires { call.plain; }) {
     return call.plain ? "" : "wide_kernels";
   }

@@ -147,6 +147,27 @@ TEST_F(SwitchesTest, TablesAreReadOneByOneWhereMergingIsOff) {
     EXPECT_EQ(faults, 0);
     EXPECT_EQ(TheFakeCuda().plain_launches, off ? 3 : 0);
     EXPECT_EQ(TheFakeCuda().faults, off ? 0 : 1);
+    TakesCall takes;
+    takes.batch = &batch;
+    takes.faults = &faults;
+    takes.rows = 2;
+    takes.rows_per_item = 1;
+    takes.num_tables = 3;
+    for (int i = 0; i < 3; ++i) {
+      TakeTable& one = takes.tables[i];
+      one.table = table.data();
+      one.ids = ids.data() + i;
+      one.out = out.data() + 2 * i;
+      one.table_rows = 3;
+      one.row_stride = 2;
+      one.out_stride = 6;
+      one.dim = 2;
+    }
+    ASSERT_TRUE(device->Launch(Call(takes), *stream, Start::kAfter).ok());
+    EXPECT_EQ(out, (std::vector<float>{5, 6, 1, 2, 3, 4, 1, 2, 3, 4, 3, 4}));
+    EXPECT_EQ(faults, 0);
+    EXPECT_EQ(TheFakeCuda().plain_launches, off ? 6 : 0);
+    EXPECT_EQ(TheFakeCuda().faults, off ? 0 : 2);
     EXPECT_TRUE(device->DestroyStream(*stream).ok());
   }
 }

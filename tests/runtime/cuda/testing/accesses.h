@@ -109,6 +109,22 @@ inline void AddAccesses(const LookUpCall& c, std::vector<Access>& a) {
   AddStrided(c.out, c.out_strides, dims, c.rank, c.out_dtype, true, a);
 }
 
+inline void AddAccesses(const TakesCall& c, std::vector<Access>& a) {
+  for (int i = 0; i < c.num_tables; ++i) {
+    const TakeTable& table = c.tables[i];
+    const int64_t dims[] = {c.rows, table.inner, table.dim};
+    const int64_t ids[] = {table.id_stride, table.inner_id_stride};
+    const int64_t out[] = {table.out_stride, table.inner_out_stride, 1};
+    // Any of its rows; nothing else lies between them.
+    AddRows(table.table, 1,
+            (table.table_rows - 1) * table.row_stride + table.dim, 0,
+            table.dtype, false, a);
+    AddStrided(table.ids, ids, dims, 2, table.id_dtype, false, a);
+    AddStrided(table.out, out, dims, 3, table.out_dtype, true, a);
+  }
+  AddRows(c.batch, 1, 1, 1, DType::kInt32, false, a);
+  AddRows(c.faults, 1, 1, 1, DType::kInt32, true, a);
+}
 inline void AddAccesses(const BagsCall& c, std::vector<Access>& a) {
   for (int i = 0; i < c.num_tables; ++i) {
     const BagTable& bag = c.tables[i];
@@ -193,6 +209,8 @@ inline std::vector<Access> AccessesOf(const Call& call) {
   } else if (const auto* c = std::get_if<ReduceCall>(&call)) {
     AddAccesses(*c, a);
   } else if (const auto* c = std::get_if<LookUpCall>(&call)) {
+    AddAccesses(*c, a);
+  } else if (const auto* c = std::get_if<TakesCall>(&call)) {
     AddAccesses(*c, a);
   } else if (const auto* c = std::get_if<BagsCall>(&call)) {
     AddAccesses(*c, a);
