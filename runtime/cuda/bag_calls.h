@@ -23,7 +23,8 @@ struct BagTable {
   void* out = nullptr;            // [rows, dim]: out_stride, 1
   // An id that is passed over as if it were not there; negative: none.
   int64_t padding_id = -1;
-  int32_t table_rows = 0, row_stride = 0, out_stride = 0, dim = 0;
+  int64_t table_rows = 0;
+  int32_t row_stride = 0, out_stride = 0, dim = 0;
   int32_t entries = 0, length = 0;
   // Of `entries`, those of the request: so many per item of *batch, and these.
   int32_t entries_per_item = 0, fixed_entries = 0;

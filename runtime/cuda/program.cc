@@ -13,6 +13,11 @@ namespace {
 
 // Outputs with shorter rows lie densely.
 constexpr int64_t kNarrowOutputBytes = 128;
+// What kernels count in 32 bits: the elements of everything but tables.
+constexpr int64_t kMostElements = std::numeric_limits<int32_t>::max();
+// Of one value: more than the addresses of any GPU, and far from what sums of
+// them in 64 bits can be.
+constexpr int64_t kMostBytes = int64_t{1} << 48;
 
 }  // namespace
 
@@ -201,6 +206,13 @@ class Validator {
           return Error(program_.value(id).name +
                        " is read before it is written");
         }
+        const Value& value = program_.value(id);
+        if (value.rows.At(max_batch_) > kMostElements / value.ld &&
+            !IsTableOf(op, id)) {
+          return Error(value.name +
+                       " has more than 2^31 elements, which only tables of "
+                       "look-ups may");
+        }
       }
       const std::vector<ValueId> outputs = OutputsOf(op);
       if (outputs.empty()) return Error("writes nothing");
@@ -265,7 +277,16 @@ class Validator {
                           value.rows != kOneRow)) {
       return Error("is counted, but no input of one row");
     }
-    const int64_t limit = std::numeric_limits<int32_t>::max();
+    const int64_t limit = kMostElements;
+    if (value.kind == ValueKind::kWeight && value.rows.per_item == 0 &&
+        value.ld <= limit) {
+      // Its readers say how large a one they take.
+      if (value.rows.fixed <= kMostBytes / SizeOf(value.dtype) / value.ld) {
+        where_.clear();
+        return {};
+      }
+      return Error("is larger than any memory");
+    }
     if (value.ld > limit || value.rows.per_item > limit / max_batch_ ||
         value.rows.fixed > limit - value.rows.per_item * max_batch_ ||
         value.rows.At(max_batch_) > limit / value.ld) {
@@ -305,6 +326,20 @@ class Validator {
       if (from <= reached) reached = std::max(reached, to);
     }
     return reached >= value.first_col + value.cols;
+  }
+
+  // Whether `op` reads `id` as nothing but a table.
+  static bool IsTableOf(const Op& op, ValueId id) {
+    int64_t as_table = 0;
+    if (const auto* takes = std::get_if<TakesOp>(&op.kind)) {
+      for (const Take& take : takes->takes) as_table += take.table.value == id;
+    } else if (const auto* bags = std::get_if<BagsOp>(&op.kind)) {
+      for (const Bag& bag : bags->bags) as_table += bag.table.value == id;
+    } else if (const auto* look_up = std::get_if<LookUpOp>(&op.kind)) {
+      as_table += look_up->table.value == id;
+    }
+    const std::vector<ValueId> inputs = InputsOf(op);
+    return std::count(inputs.begin(), inputs.end(), id) == as_table;
   }
 
   Status Expect(bool holds, ValueId id, const std::string& what) const {

@@ -8,6 +8,8 @@ namespace refract::runtime::cuda {
 namespace {
 
 constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
+// Elements from a value's first: beyond what any value has.
+constexpr int64_t kFarthest = int64_t{1} << 60;
 
 // Product of sizes; -1 beyond the limit, or where one is negative.
 int64_t Count(const std::vector<Rows>& dims, int64_t batch) {
@@ -269,8 +271,10 @@ class Checker {
       bool outside = last < 0;
       for (size_t d = 0; d < dims.size(); ++d) {
         const int64_t stride = ref.strides[d].At(batch);
-        outside = outside || stride < 0 || stride > kLimit;
-        if (!outside) last += (dims[d].At(batch) - 1) * stride;
+        const int64_t steps = dims[d].At(batch) - 1;
+        outside = outside || stride < 0 || stride > kLimit ||
+                  (stride > 0 && steps > (kFarthest - last) / stride);
+        if (!outside) last += steps * stride;
       }
       const int64_t end = (value.rows.At(batch) - 1) * value.ld + value.cols;
       if (outside || last >= end) {
@@ -496,7 +500,7 @@ struct Lowerer {
     table.table = AddressOf(bag.table);
     table.dtype = TypeOf(bag.table);
     table.row_stride = Stride(bag.table, 0);
-    table.table_rows = static_cast<int32_t>(bag.table_rows);
+    table.table_rows = bag.table_rows;
     table.dim = static_cast<int32_t>(bag.dim);
     table.ids = AddressOf(bag.ids);
     table.id_dtype = TypeOf(bag.ids);
