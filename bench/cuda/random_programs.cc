@@ -22,7 +22,6 @@ using runtime::cuda::ElementOp;
 using runtime::cuda::Epilogue;
 using runtime::cuda::Instance;
 using runtime::cuda::Instruction;
-using runtime::cuda::kMaxTakeTables;
 using runtime::cuda::kNone;
 using runtime::cuda::kOneRow;
 using runtime::cuda::MapCode;
@@ -325,7 +324,7 @@ class Maker {
   // Some tables at once, with one or several ids per item.
   void Takes() {
     TakesOp op{.rows = kItems, .takes = {}};
-    const int64_t tables = Pick({1, 3, kMaxTakeTables});
+    const int64_t tables = Pick({1, 3, 8});
     for (int64_t n = 0; n < tables; ++n) {
       const std::string name = std::to_string(n);
       Take take;
