@@ -5,6 +5,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
 #include "absl/strings/string_view.h"
+#include "base/command_line_error.h"
 #include "base/number_range.h"
 
 namespace refract::cpu_node {
@@ -105,7 +106,8 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    std::fprintf(stderr, "refract-cpu-node: %s (see --help)\n", error.what());
+    std::fprintf(stderr, "refract-cpu-node: %s (see --help)\n",
+                 base::CommandLineError(app, error).c_str());
     return 2;
   }
   return flags;

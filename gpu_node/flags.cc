@@ -5,6 +5,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"
+#include "base/command_line_error.h"
 #include "base/number_range.h"
 
 namespace refract::gpu_node {
@@ -123,7 +124,8 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    std::fprintf(stderr, "refract-gpu-node: %s (see --help)\n", error.what());
+    std::fprintf(stderr, "refract-gpu-node: %s (see --help)\n",
+                 base::CommandLineError(app, error).c_str());
     return 2;
   }
   flags.max_batch_given = max_batch->count() > 0;

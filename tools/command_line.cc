@@ -7,6 +7,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "base/command_line_error.h"
 #include "tools/command.h"
 
 namespace refract::tools {
@@ -70,7 +71,8 @@ int RunCommandLine(const std::vector<std::string>& arguments, std::ostream& out,
     return kExitOk;
   } catch (const CLI::ParseError& error) {
     return Fail(err, NamedCommand(app),
-                absl::StrCat(error.what(), " (--help lists the options)"),
+                absl::StrCat(base::CommandLineError(app, error),
+                             " (--help lists the options)"),
                 kExitBadInput);
   }
   const std::string command = NamedCommand(app);
