@@ -25,6 +25,7 @@ using runtime::cuda::Instruction;
 using runtime::cuda::kNone;
 using runtime::cuda::kOneRow;
 using runtime::cuda::MapCode;
+using runtime::cuda::MapOp;
 using runtime::cuda::NumPairs;
 using runtime::cuda::Outside;
 using runtime::cuda::Program;
@@ -217,6 +218,15 @@ class Maker {
     result_.what = "gather of " + std::to_string(cols) + " columns";
     result_.tolerance = 0;
   }
+  // What is added to a square of scores: −∞, in the first line throughout.
+  TensorRef Mask(int64_t length) {
+    const ValueId id = builder_.Weight("mask", dtype_, length, length);
+    auto& values = result_.model.weights.emplace_back();
+    for (int64_t i = 0; i < length * length; ++i) {
+      values.push_back(i < length || Coin() ? -INFINITY : 0.5f);
+    }
+    return {id, {0, 0}, {{0, 0}, {0, 0}, {0, builder_.value(id).ld}, {0, 1}}};
+  }
   // softmax(x · yᵀ + 1) · x over heads that lie turned, and a mean over them.
   void Attention() {
     const int64_t length = Pick({1, 3, 5});
@@ -258,17 +268,22 @@ class Maker {
                      .out = scores});
     const std::vector<Rows> all = {
         kItems, {0, heads}, {0, length}, {0, length}};
-    builder_.Map({.dims = all,
-                  .inputs = {{scores}, {{}, 1.0f}},
-                  .code = {{MapCode::kAdd, 0, 1}},
-                  .out = moved});
-    builder_.Reduce(
-        {.kind = Coin() ? ReduceKind::kSoftmax : ReduceKind::kLogSoftmax,
-         .dims = all,
-         .in = moved,
-         .gamma = {},
-         .beta = {},
-         .out = weights});
+    constexpr ReduceKind kKinds[] = {ReduceKind::kSoftmax,
+                                     ReduceKind::kLogSoftmax,
+                                     ReduceKind::kMaskedSoftmax};
+    const ReduceKind kind = kKinds[random_() % 3];
+    MapOp sum = {.dims = all,
+                 .inputs = {{scores}, {{}, 1.0f}},
+                 .code = {{MapCode::kAdd, 0, 1}},
+                 .out = moved};
+    if (kind == ReduceKind::kMaskedSoftmax) sum.inputs[1] = {Mask(length)};
+    builder_.Map(std::move(sum));
+    builder_.Reduce({.kind = kind,
+                     .dims = all,
+                     .in = moved,
+                     .gamma = {},
+                     .beta = {},
+                     .out = weights});
     const ValueId mixed =
         builder_.Intermediate("mixed", DType::kFloat32, kItems, cols);
     builder_.MatMul({.dims = lead,
