@@ -374,9 +374,7 @@ void GemmUnpacked(const float* a, int64_t a_stride, int64_t m, const float* b,
   tile.c_stride = c_stride;
   tile.relu = epilogue.relu;
   for (int64_t column = 0; column < n; column += tile.columns) {
-    int64_t width =
-        std::min<int64_t>(kMaxTilePanels, (n - column) / kPanelColumns);
-    while (functions[width] == nullptr) --width;
+    const int64_t width = TilePanels(functions, (n - column) / kPanelColumns);
     tile.b = b + column;
     tile.next = tile.b;
     tile.c = c + column;
