@@ -1,7 +1,9 @@
 #include "runtime/cuda/merge_tables.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <iterator>
+#include <limits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -25,7 +27,7 @@ bool Join(Op& from, Op& to, std::vector<Table> TableOp::*tables, size_t most) {
 
 }  // namespace
 
-void MergeTables(Program& program) {
+void MergeTables(Program& program, int64_t max_batch) {
   std::vector<Op> merged;
   // Of each root: behind how many operators of `merged` all that was written to
   // it so far is there. Nothing is written twice, so reads hold up no writes.
@@ -33,7 +35,16 @@ void MergeTables(Program& program) {
   const auto behind_of = [&](ValueId id) -> size_t& {
     return behind[static_cast<size_t>(program.value(id).root)];
   };
+  // The kernel counts the bags of all tables in 32 bits.
+  const auto most_bags = [&](const Op& op) -> size_t {
+    const auto* const bags = std::get_if<BagsOp>(&op.kind);
+    if (bags == nullptr) return 0;
+    const int64_t rows = std::max<int64_t>(bags->rows.At(max_batch), 1);
+    const int64_t most = std::numeric_limits<int32_t>::max() / rows;
+    return static_cast<size_t>(std::min<int64_t>(most, kMaxBagTables));
+  };
   for (Op& op : program.ops) {
+    const size_t bag_tables = most_bags(op);
     const std::vector<ValueId> outputs = OutputsOf(op);
     size_t place = 0;
     for (const ValueId id : InputsOf(op)) {
@@ -41,7 +52,7 @@ void MergeTables(Program& program) {
     }
     while (place < merged.size() &&
            !Join(op, merged[place], &TakesOp::takes, kMaxTakeTables) &&
-           !Join(op, merged[place], &BagsOp::bags, kMaxBagTables)) {
+           !Join(op, merged[place], &BagsOp::bags, bag_tables)) {
       ++place;
     }
     if (place == merged.size()) merged.push_back(std::move(op));

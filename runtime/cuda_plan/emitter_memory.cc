@@ -525,7 +525,7 @@ absl::StatusOr<Translation> Emitter::Finish() {
   }
   Translation result;
   result.program = *std::move(program);
-  cuda::MergeTables(result.program);
+  cuda::MergeTables(result.program, options_.max_batch);
   result.weights = std::move(weights_);
   result.inputs = std::move(inputs_);
   result.outputs = std::move(outputs_);

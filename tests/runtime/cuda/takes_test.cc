@@ -421,7 +421,7 @@ std::vector<std::string> Shown(const Program& program) {
 std::vector<std::string> Merged(Parts parts, int64_t max_batch = 16) {
   auto program = std::move(parts.builder).Build(max_batch);
   EXPECT_TRUE(program.ok()) << program.status().ToString();
-  MergeTables(*program);
+  MergeTables(*program, max_batch);
   const Status valid = Validate(*program, max_batch);
   EXPECT_TRUE(valid.ok()) << valid.ToString();
   return Shown(*program);
@@ -451,6 +451,32 @@ TEST(MergeTablesTest, AsManyAsALaunchTakes) {
   }
   EXPECT_EQ(Merged(std::move(parts)),
             (Strings{"takes 60", "takes 60", "takes 1"}));
+}
+
+// Fewer where their bags would be more than 2^31 together.
+TEST(MergeTablesTest, AsManyBagsAsAreCounted) {
+  constexpr int64_t kMaxBatch = int64_t{1} << 27;
+  Parts parts;
+  Bag bag;
+  bag.table = {parts.builder.Weight("table", DType::kFloat32, kTableRows, 1),
+               {0, 0},
+               {{0, 1}, {0, 1}}};
+  bag.ids = {parts.builder.Input("few ids", DType::kInt32, kItems, 1),
+             {0, 0},
+             {{0, 1}}};
+  bag.length = 1;
+  bag.entries = kItems;
+  bag.table_rows = kTableRows;
+  bag.dim = 1;
+  for (int i = 0; i < kMaxBagTables; ++i) {
+    const std::string name = "out" + std::to_string(i);
+    bag.out = {parts.builder.Output(name, DType::kFloat32, kItems, 1),
+               {0, 0},
+               {{0, 1}, {0, 1}}};
+    parts.builder.Bags({.rows = kItems, .bags = {bag}});
+  }
+  EXPECT_EQ(Merged(std::move(parts), kMaxBatch),
+            (Strings{"bags 15", "bags 15", "bags 2"}));
 }
 
 // Whose table is computed, and whose ids are, wait for what computes them; the
