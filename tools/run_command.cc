@@ -154,14 +154,14 @@ class OutputErrors {
       for (size_t j = 0; j < y.size(); ++j) {
         const double difference =
             std::abs(static_cast<double>(x[j]) - static_cast<double>(y[j]));
-        ++error.count;
         // Where both are NaN, or the same infinity, nothing is lost.
         if (!std::isfinite(difference)) {
           const bool same =
               x[j] == y[j] || (std::isnan(x[j]) && std::isnan(y[j]));
-          if (!same) ++error.spoilt;
+          ++(same ? error.count : error.spoilt);
           continue;
         }
+        ++error.count;
         error.most = std::max(error.most, difference);
         error.sum += difference;
         error.largest =
@@ -174,12 +174,13 @@ class OutputErrors {
              std::ostream& out) const {
     for (size_t i = 0; i < errors_.size(); ++i) {
       const Error& error = errors_[i];
-      if (error.count == 0) continue;
+      if (error.count + error.spoilt == 0) continue;
       out << graph.output_names[i] << ": " << form
           << absl::StrFormat(
                  " weights change it by up to %.2g, on average %.2g (%d "
                  "values of up to %.3g)",
-                 error.most, error.sum / static_cast<double>(error.count),
+                 error.most,
+                 error.sum / std::max(1.0, static_cast<double>(error.count)),
                  error.count, error.largest);
       if (error.spoilt > 0) {
         out << ", and " << error.spoilt

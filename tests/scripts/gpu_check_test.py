@@ -389,7 +389,7 @@ for part in parts:
     def test_however_long_others_take_there_is_time_for_the_comparison(self):
         done, _, result, _ = self.run_on_stand_ins(
             "programs any hung", "overlap any hung", with_torch=True,
-            limits=["--limit-s", "31", "--least-bench-s", "4", "--torch-s", "23"],
+            limits=["--limit-s", "39", "--least-bench-s", "8", "--torch-s", "23"],
         )  # fmt: skip
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(result["check"]["left_out"], ["programs"])

@@ -43,7 +43,7 @@ TEST_F(CommandLineTest, RunSaysWhatRoundedWeightsChange) {
   ASSERT_EQ(ran.exit_status, 0) << ran.err;
   EXPECT_THAT(ran.out,
               HasSubstr("output_0: bf16 weights change it by up to 0, on "
-                        "average 0 (3 values of up to 1), and 1 become or "
+                        "average 0 (2 values of up to 1), and 1 become or "
                         "cease to be NaN or infinite\n"));
 }
 
