@@ -11,13 +11,25 @@
 namespace refract::runtime::cuda {
 namespace {
 
+// A launch gives every table as many blocks. A history of 200 ids per item
+// beside 59 single ids would have a 60th of them.
+constexpr int64_t kMostUnlike = 4;
+
+bool IsAlike(const BagsOp&, const BagsOp&) { return true; }
+bool IsAlike(const TakesOp& a, const TakesOp& b) {
+  const int64_t one = a.takes[0].inner;
+  const int64_t other = b.takes[0].inner;
+  return one <= kMostUnlike * other && other <= kMostUnlike * one;
+}
+
 // Moves `from`'s tables to the end of `to`'s where all fit into one launch.
 template <typename TableOp, typename Table>
 bool Join(Op& from, Op& to, std::vector<Table> TableOp::*tables, size_t most) {
   auto* const source = std::get_if<TableOp>(&from.kind);
   auto* const target = std::get_if<TableOp>(&to.kind);
   if (source == nullptr || target == nullptr || source->rows != target->rows ||
-      (source->*tables).size() + (target->*tables).size() > most) {
+      (source->*tables).size() + (target->*tables).size() > most ||
+      !IsAlike(*source, *target)) {
     return false;
   }
   std::move((source->*tables).begin(), (source->*tables).end(),

@@ -146,6 +146,23 @@ TEST(TranslateTakesTest, RandomMixesAreOneLaunch) {
   }
 }
 
+// They would have too few of the launch's blocks.
+TEST(TranslateTakesTest, HistoriesAreApartFromSingleIds) {
+  Model m;
+  const ValueId single = m.In("single", {}, DType::kInt64);
+  const ValueId history = m.In("history", {20}, DType::kInt64);
+  for (int i = 0; i < 3; ++i) {
+    m.Output(Embedding(m, absl::StrCat("single", i), 8, single, {}));
+    m.Output(Embedding(m, absl::StrCat("history", i), 8, history, {20}));
+  }
+  cuda::Program program;
+  ExpectSame(m, Precision::kFloat32, &program);
+  const auto takes = OpsOf<cuda::TakesOp>(program);
+  ASSERT_EQ(takes.size(), 2u);
+  EXPECT_EQ(takes[0].takes.size(), 3u);
+  EXPECT_EQ(takes[1].takes.size(), 3u);
+}
+
 // Rows that are looked up, concatenated where they lie: no copy.
 TEST(TranslateTakesTest, ConcatenationsAreWrittenInPlace) {
   Model m;
