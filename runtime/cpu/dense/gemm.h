@@ -38,6 +38,8 @@ class PackedMatrix {
     return scale_.empty() ? nullptr : scale_.data();
   }
   size_t bytes() const { return bytes_; }
+  // What the panels hold is neither infinite nor NaN (a scale may be).
+  bool finite() const { return finite_; }
   // What a column's element is worth after rounding, for error bounds.
   float At(int64_t k, int64_t n) const;
 
@@ -46,6 +48,7 @@ class PackedMatrix {
   int64_t n_ = 0;
   WeightForm form_ = WeightForm::kFloat32;
   size_t bytes_ = 0;
+  bool finite_ = false;
   std::shared_ptr<const WeightArena> arena_;
   const std::byte* panels_ = nullptr;
   std::vector<float> scale_;
@@ -63,7 +66,9 @@ struct Epilogue {
 
 // c[m, n] = epilogue(a[m, k] × b[k, n]), rows of `a` and `c` `a_stride` and
 // `c_stride` floats apart, c disjoint from all else. Element for element the
-// sum that Tile says. On the calling thread; allocates nothing.
+// sum that Tile says; of one row, numbers that are zero may be left out where
+// all weights are finite, which can change the sign of a sum that is zero. On
+// the calling thread; allocates nothing once warm (see scratch.h).
 void Gemm(const float* a, int64_t a_stride, int64_t m, const PackedMatrix& b,
           const Epilogue& epilogue, float* c, int64_t c_stride);
 // A part of the sums: the columns of `a` meet rows [first, first + count) of b.

@@ -43,6 +43,9 @@ struct Tile {
   const void* next = nullptr;
   int64_t next_step = 0;
   int64_t k = 0;
+  // Tiles of one row: where in a panel the weights of each of the k numbers
+  // begin, ascending. Null: one after the other.
+  const int32_t* offsets = nullptr;
   float* c = nullptr;
   int64_t c_stride = 0;
   int64_t columns = 0;           // at most those of the tile's panels

@@ -11,6 +11,10 @@
 namespace refract::runtime::cpu {
 namespace {
 
+// Of few rows' k without a jump between, so that more loads of weights are on
+// their way at once.
+constexpr int kUnrolled = 4;
+
 template <typename Isa, WeightForm kForm>
 struct Weights;
 template <typename Isa>
@@ -71,7 +75,8 @@ void RunTile(const Tile& tile) {
   const float* a[kBases];
 #pragma GCC unroll 8
   for (int i = 0; i < kBases; ++i) a[i] = tile.a + 3 * i * stride;
-  for (int64_t k = 0; k < tile.k; ++k) {
+  // What one k adds; the panels' elements of that k are `offset` on.
+  const auto add_step = [&](int64_t offset) __attribute__((always_inline)) {
     if (kRows > kStreamingRows) {
       // All panels' lines of one k, or the same few lines again and again.
 #pragma GCC unroll 8
@@ -86,7 +91,7 @@ void RunTile(const Tile& tile) {
 #pragma GCC unroll 4
       for (int i = 0; i < kPerPanel; ++i) {
         weight[p * kPerPanel + i] =
-            Isa::LoadWeight(b[p] + k * b_step + i * Isa::kLanes);
+            Isa::LoadWeight(b[p] + offset + i * Isa::kLanes);
       }
     }
 #pragma GCC unroll 16
@@ -103,7 +108,21 @@ void RunTile(const Tile& tile) {
       // Or the compiler derives an address per row again.
       asm("" : "+r"(a[i]));
     }
+  };
+  int64_t k = 0;
+  if (kRows == 1 && tile.offsets != nullptr) {
+    for (; k + kUnrolled <= tile.k; k += kUnrolled) {
+#pragma GCC unroll 8
+      for (int u = 0; u < kUnrolled; ++u) add_step(tile.offsets[k + u]);
+    }
+    for (; k < tile.k; ++k) add_step(tile.offsets[k]);
+  } else if (kRows <= kStreamingRows && b_step == kPanelColumns) {
+    for (; k + kUnrolled <= tile.k; k += kUnrolled) {
+#pragma GCC unroll 8
+      for (int u = 0; u < kUnrolled; ++u) add_step((k + u) * kPanelColumns);
+    }
   }
+  for (; k < tile.k; ++k) add_step(k * b_step);
   alignas(64) float bias[kPanels * kPanelColumns];
   alignas(64) float scale[kPanels * kPanelColumns];
   const float* add = tile.bias;

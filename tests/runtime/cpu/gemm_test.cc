@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <random>
 #include <vector>
@@ -34,6 +35,19 @@ std::vector<float> Random(size_t count, std::mt19937& random) {
   std::vector<float> values(count);
   for (float& value : values) value = normal(random);
   return values;
+}
+
+// Rows as ReLU leaves them: half zeros, none, most, all, in turns. A product of
+// one row may leave zeros out (see gemm.h), one of more does not.
+std::vector<float> WithZeros(std::vector<float> a, int64_t m,
+                             std::mt19937& random) {
+  constexpr double kShares[] = {0.5, 0, 0.9, 1};
+  const size_t k = m == 0 ? 0 : a.size() / m;
+  for (size_t i = 0; i < a.size(); ++i) {
+    std::bernoulli_distribution zero(kShares[i / k % std::size(kShares)]);
+    if (zero(random)) a[i] = random() % 2 == 0 ? 0.0f : -0.0f;
+  }
+  return a;
 }
 
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
@@ -66,7 +80,7 @@ TEST_P(GemmTest, IsRightAndTheSameBitsHoweverItIsCut) {
   const unsigned seed = base::RandomSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 random(seed);
-  const auto a = Random(m * k, random);
+  const auto a = WithZeros(Random(m * k, random), m, random);
   const auto w = Random(n * k, random);  // [n, k], as nn.Linear has it
   const auto bias = Random(n, random);
   for (const WeightForm form :
@@ -155,7 +169,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{1, 40, 80}, Case{3, 12, 70}, Case{8, 21, 64},
                       // Rows that are copied (see kAliasBytes), and several
                       // blocks of rows.
-                      Case{20, 512, 144}, Case{150, 1024, 130}),
+                      Case{20, 512, 144}, Case{150, 1024, 130},
+                      // One row's zeros, with panels in fours and in threes.
+                      Case{1, 300, 256}, Case{6, 67, 145}),
     [](const auto& info) {
       return absl::StrCat(info.param.m, "x", info.param.k, "x", info.param.n);
     });
@@ -174,6 +190,46 @@ TEST(GemmTest, NanAndInfinityGoWhereTheyShould) {
     EXPECT_TRUE(std::isnan(c[3]));
     EXPECT_EQ(c[4], 0.0f);
     EXPECT_EQ(c[5], kInf);
+  }
+}
+
+TEST(GemmTest, ZeroTimesInfinityIsNanWhereZerosCouldBeLeftOut) {
+  const int64_t k = 40;
+  const int64_t n = 256;  // enough for zeros to be left out
+  std::vector<float> a(k, 0.0f);
+  a[7] = 2.0f;
+  for (const float odd : {kInf, -kInf, kNan}) {
+    for (const WeightForm form :
+         {WeightForm::kFloat32, WeightForm::kBFloat16, WeightForm::kInt8}) {
+      std::vector<float> w(k * n, 1.0f);  // [k, n]
+      w[12 * n + 200] = odd;
+      const PackedMatrix packed(w.data(), k, n, n, 1, form);
+      for (const TileSet* set : TileSets()) {
+        std::vector<float> c(n);
+        Gemm(*set, a.data(), k, 1, packed, {}, c.data(), n);
+        for (int64_t j = 0; j < n; ++j) {
+          if (j == 200) {
+            EXPECT_TRUE(std::isnan(c[j])) << set->name;
+          } else {
+            ASSERT_NEAR(c[j], 2.0f, 1e-6) << set->name << ", " << j;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(GemmTest, NanIsNoZero) {
+  const int64_t k = 40;
+  const int64_t n = 128;
+  std::vector<float> a(k, 0.0f);
+  a[39] = kNan;
+  const PackedMatrix packed(std::vector<float>(k * n, 1.0f).data(), k, n, n, 1,
+                            WeightForm::kFloat32);
+  for (const TileSet* set : TileSets()) {
+    std::vector<float> c(n);
+    Gemm(*set, a.data(), k, 1, packed, {}, c.data(), n);
+    for (const float value : c) EXPECT_TRUE(std::isnan(value)) << set->name;
   }
 }
 
