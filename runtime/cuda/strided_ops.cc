@@ -453,14 +453,21 @@ struct Lowerer {
     return context.program.value(ref.value).dtype;
   }
 
-  Call operator()(const TakesOp& op) const {
-    TakesCall call;
+  // A launch over several tables, which are left to fill in.
+  template <typename TablesCall>
+  TablesCall ForTables(const Rows& rows, size_t tables) const {
+    TablesCall call;
     call.batch = context.device_batch;
     call.faults = context.faults;
-    call.rows = At(op.rows);
-    call.rows_per_item = op.rows.per_item;
-    call.fixed_rows = op.rows.fixed;
-    call.num_tables = static_cast<int32_t>(op.takes.size());
+    call.rows = At(rows);
+    call.rows_per_item = rows.per_item;
+    call.fixed_rows = rows.fixed;
+    call.num_tables = static_cast<int32_t>(tables);
+    return call;
+  }
+
+  Call operator()(const TakesOp& op) const {
+    auto call = ForTables<TakesCall>(op.rows, op.takes.size());
     for (size_t i = 0; i < op.takes.size(); ++i) {
       const Take& take = op.takes[i];
       call.tables[i] = {.table = AddressOf(take.table),
@@ -483,13 +490,7 @@ struct Lowerer {
   }
 
   Call operator()(const BagsOp& op) const {
-    BagsCall call;
-    call.batch = context.device_batch;
-    call.faults = context.faults;
-    call.rows = At(op.rows);
-    call.rows_per_item = op.rows.per_item;
-    call.fixed_rows = op.rows.fixed;
-    call.num_tables = static_cast<int32_t>(op.bags.size());
+    auto call = ForTables<BagsCall>(op.rows, op.bags.size());
     for (size_t i = 0; i < op.bags.size(); ++i) {
       call.tables[i] = TableOf(op.bags[i]);
     }
