@@ -272,20 +272,22 @@ void CudaDevice::Start(int instance, Done done) {
 }
 
 absl::Status CudaDevice::StartHere(int instance) {
-  const auto load = [&](int i) -> absl::Status {
-    for (const auto& entry : entries_) {
-      Instance& model = *entry->instances[i];
-      if (!entry->resident || model.state() == Instance::State::kReady) {
-        continue;
-      }
-      model.Unload();
-      const cuda::Status status = model.Load();
-      LogWarnings(absl::StrCat("model '", entry->model->name(), "'"));
-      if (!status.ok()) return Lost(status);
-    }
-    return absl::OkStatus();
-  };
-  if (!lost_) return load(instance);
+  return lost_ ? ResetHere() : LoadResident(instance);
+}
+
+absl::Status CudaDevice::LoadResident(int instance) {
+  for (const auto& entry : entries_) {
+    Instance& model = *entry->instances[instance];
+    if (!entry->resident || model.state() == Instance::State::kReady) continue;
+    model.Unload();
+    const cuda::Status status = model.Load();
+    LogWarnings(absl::StrCat("model '", entry->model->name(), "'"));
+    if (!status.ok()) return Lost(status);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaDevice::ResetHere() {
   if (uses_foreign_) {
     return absl::UnavailableError(absl::StrCat(
         "device ", options_.name,
@@ -304,7 +306,7 @@ absl::Status CudaDevice::StartHere(int instance) {
   LOG(WARNING) << "device " << options_.name
                << " was reset; its models are loaded again";
   for (int i = 0; i < options_.instances; ++i) {
-    REFRACT_RETURN_IF_ERROR(load(i));
+    REFRACT_RETURN_IF_ERROR(LoadResident(i));
   }
   return absl::OkStatus();
 }
@@ -323,6 +325,12 @@ absl::Status CudaDevice::LoadHere(size_t model,
     for (const auto& instance : order_[i]->instances) instance->Unload();
     order_[i]->resident = false;
   }
+  // Instances that hold something meet the loss themselves and are started
+  // again. Where none does, nobody would.
+  const bool idle =
+      std::all_of(works_.begin(), works_.end(),
+                  [](const auto& work) { return work->entry == nullptr; });
+  if (lost_ && idle) REFRACT_RETURN_IF_ERROR(ResetHere());
   Entry& entry = *order_[model];
   for (const auto& instance : entry.instances) {
     if (instance->state() == Instance::State::kReady) continue;

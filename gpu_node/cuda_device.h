@@ -12,8 +12,9 @@
 // while anything is under way and sleeps otherwise.
 //
 // An error of the GPU ends the instance that met it, and with it what it holds.
-// Start() loads it again; after a lost GPU the first Start() resets the GPU and
-// loads all instances. Where LibTorch computes operators of some model that
+// Start() loads it again; after a lost GPU the first Start(), or LoadWeights()
+// while no instance holds anything, resets the GPU and loads all instances.
+// Where LibTorch computes operators of some model that
 // cannot be: Start() then fails for good, and says that the process must be
 // started again.
 
@@ -119,6 +120,10 @@ class CudaDevice final : public Device {
   absl::StatusOr<Loaded> AddHere(const DeviceModel& model);
   absl::Status Measure(Entry& entry, Loaded& loaded);
   absl::Status StartHere(int instance);
+  // The models that are to be in memory, into one instance.
+  absl::Status LoadResident(int instance);
+  // A lost GPU, and these models into all instances.
+  absl::Status ResetHere();
   absl::Status LoadHere(size_t model, const std::vector<size_t>& evicted);
   absl::Status UploadHere(int instance, Work& work, bool* waits);
   absl::Status ExecuteHere(int instance, Work& work, bool* waits);

@@ -333,6 +333,38 @@ TEST(CudaDeviceTest, ModelsTakeTurnsInADeviceThatHoldsOne) {
   EXPECT_THAT(cuda.api().violations(), IsEmpty());
 }
 
+// No instance holds anything then, and none is started again.
+TEST(CudaDeviceTest, AGpuThatIsLostDuringALoadIsReset) {
+  size_t one = 0;
+  {
+    CudaNode probe({NewModel()}, Batching());
+    one = probe.DeviceBytes(0);
+  }
+  GpuNodeOptions options = Batching();
+  options.weight_memory = one + one / 2;
+  CudaNode cuda(
+      {NewModel({.name = "a"}), NewModel({.name = "b", .variant = 1})},
+      options);
+  // With no model in memory, and then beside one.
+  for (size_t model = 0; model < 2; ++model) {
+    cuda.api().FailCall(3, Code::kUnavailable);
+    const auto lost = NewRequest(3, cuda.random());
+    cuda.Send(*lost, model);
+    lost->done.WaitForNotification();
+    EXPECT_EQ(lost->status.code(), absl::StatusCode::kUnavailable)
+        << lost->status;
+    cuda.AwaitReady(model);
+    EXPECT_EQ(cuda.api().resets(), static_cast<int>(model) + 1);
+    for (const size_t each : {model, size_t{0}}) {
+      const auto request = NewRequest(3, cuda.random());
+      cuda.Send(*request, each);
+      cuda.Expect(*request, each);
+    }
+  }
+  EXPECT_TRUE(cuda.node().Drain(absl::InfiniteDuration()));
+  EXPECT_THAT(cuda.api().violations(), IsEmpty());
+}
+
 TEST(CudaLibraryTest, SaysWhatIsMissing) {
   // No machine has so many; without a driver that is what is said.
   const auto device = OpenCudaDevice(999);
