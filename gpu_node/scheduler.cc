@@ -158,7 +158,7 @@ absl::Status Scheduler::Unready() const {
   const Instance* failed = nullptr;
   for (const Instance& instance : instances_) {
     // At first, instances are awaited.
-    if (instance.health == Health::kUp ||
+    if (instance.up() ||
         (instance.health == Health::kStarting && instance.failures == 0)) {
       return absl::OkStatus();
     }
@@ -229,7 +229,7 @@ absl::Status Scheduler::CheckAdmission(Model& model, size_t index, int64_t rows,
   }
   absl::InlinedVector<absl::Time, 16> free_at;
   for (const Instance& instance : instances_) {
-    if (instance.health == Health::kUp) {
+    if (instance.up()) {
       free_at.push_back(FreeAt(instance, now));
     }
   }
@@ -384,12 +384,13 @@ void Scheduler::RunTimers() {
         Scheduler* self;
         absl::Time until;
       } wait{this, next_timer_};
-      // Woken by another timer, too: it may be earlier.
+      // Woken by another timer, too, if it is earlier. One that is put off, as
+      // most are, wakes nobody before its time.
       clock_.AwaitWithDeadline(mu_,
                                absl::Condition(
                                    +[](Wait* w) ABSL_NO_THREAD_SAFETY_ANALYSIS {
                                      return w->self->stop_timers_ ||
-                                            w->self->next_timer_ != w->until;
+                                            w->self->next_timer_ < w->until;
                                    },
                                    &wait),
                                wait.until);

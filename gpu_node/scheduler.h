@@ -38,6 +38,10 @@ struct SchedulerOptions {
   // execution succeeds.
   absl::Duration first_backoff = absl::Milliseconds(100);
   absl::Duration last_backoff = absl::Seconds(10);
+  // A step of a batch that has taken so long, and kStuckTimes what it was
+  // expected to execute, may never end: until it does, its instance is not up.
+  // > 0.
+  absl::Duration stuck_after = absl::Seconds(10);
   // Whether executions are kept short beside quiet models (isolation.h).
   bool isolation = true;
 };
@@ -102,6 +106,7 @@ struct ModelStats {
 class Scheduler {
  public:
   static constexpr absl::Duration kProbeInterval = absl::Seconds(1);
+  static constexpr int64_t kStuckTimes = 10;
 
   // `device` and `clock` outlive this. Start() begins.
   Scheduler(const SchedulerOptions& options, std::vector<ScheduledModel> models,
@@ -203,9 +208,12 @@ class Scheduler {
   struct Instance {
     Health health = Health::kStarting;
     std::vector<Slot> slots;
+    bool stuck = false;  // a step does not end
     absl::Status error;  // the last one
     int failures = 0;    // since an execution succeeded
     absl::Time start_again;
+
+    bool up() const { return health == Health::kUp && !stuck; }
   };
   // To be done without the lock, in this order.
   struct Actions {
@@ -241,6 +249,8 @@ class Scheduler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PlanInstance(int index, absl::Time now, Actions& actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether a step of the instance does not end.
+  void FindStuck(int index, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Gives the instance a batch, if it can take one and there is one.
   void Assign(int index, absl::Time now, Actions& actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -61,6 +61,7 @@ void Scheduler::Plan(absl::Time now, Actions& actions) {
   next_timer_ = absl::InfiniteFuture();
   UpdateStandings(now);
   for (size_t i = 0; i < instances_.size(); ++i) {
+    FindStuck(static_cast<int>(i), now);
     PlanInstance(static_cast<int>(i), now, actions);
   }
   for (size_t i = 0; i < models_.size(); ++i) {
@@ -80,8 +81,7 @@ void Scheduler::Plan(absl::Time now, Actions& actions) {
   // Those that are free soonest first.
   absl::InlinedVector<int, 16> order;
   for (size_t i = 0; i < instances_.size(); ++i) {
-    if (instances_[i].health == Health::kUp)
-      order.push_back(static_cast<int>(i));
+    if (instances_[i].up()) order.push_back(static_cast<int>(i));
   }
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
     return FreeAt(instances_[a], now) < FreeAt(instances_[b], now);
@@ -112,9 +112,45 @@ void Scheduler::UpdateStandings(absl::Time now) {
   }
   double up = 0;
   for (const Instance& instance : instances_) {
-    up += instance.health == Health::kUp;
+    up += instance.up();
   }
   standings_.SetDemands(demands, up);
+}
+
+void Scheduler::FindStuck(int index, absl::Time now) {
+  Instance& instance = instances_[index];
+  if (instance.health != Health::kUp) {
+    instance.stuck = false;
+    return;
+  }
+  const Slot* stuck = nullptr;
+  for (const Slot& slot : instance.slots) {
+    if (slot.step == Step::kEmpty || slot.step == Step::kUploaded) continue;
+    const absl::Time limit =
+        slot.step_began +
+        std::max(options_.stuck_after, kStuckTimes * slot.estimate);
+    if (limit <= now) {
+      stuck = &slot;
+      continue;
+    }
+    // Not a time of its own for every step, most of which end long before.
+    const absl::Duration period = options_.stuck_after / 4;
+    WakeAt(absl::UnixEpoch() + absl::Ceil(limit - absl::UnixEpoch(), period));
+  }
+  if (instance.stuck == (stuck != nullptr)) return;
+  instance.stuck = stuck != nullptr;
+  if (stuck == nullptr) {
+    LOG(INFO) << "instance " << index << " of device " << device_->traits().name
+              << " goes on";
+    return;
+  }
+  instance.error = absl::UnavailableError(absl::StrCat(
+      "instance ", index, " of device ", device_->traits().name,
+      " has not finished ", models_[stuck->batch->model].config.label, " in ",
+      absl::FormatDuration(now - stuck->step_began), ", expected were ",
+      absl::FormatDuration(stuck->estimate)));
+  LOG(ERROR) << instance.error.message()
+             << "; it is given nothing else until that ends";
 }
 
 void Scheduler::PlanInstance(int index, absl::Time now, Actions& actions) {
@@ -411,7 +447,7 @@ std::vector<absl::Time> Scheduler::OthersFreeAt(int index,
                                                 absl::Time now) const {
   std::vector<absl::Time> free_at;
   for (size_t i = 0; i < instances_.size(); ++i) {
-    if (static_cast<int>(i) == index || instances_[i].health != Health::kUp) {
+    if (static_cast<int>(i) == index || !instances_[i].up()) {
       continue;
     }
     free_at.push_back(FreeAt(instances_[i], now));

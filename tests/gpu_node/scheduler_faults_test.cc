@@ -304,6 +304,61 @@ TEST(SchedulerFaultsTest, ALostInstanceFailsWhatItHoldsAndIsStartedAgain) {
   EXPECT_EQ(sim.scheduler().stats(0).unavailable, 5);
 }
 
+TEST(SchedulerFaultsTest, AnExecutionThatDoesNotEndIsNoReasonToWait) {
+  for (const int instances : {1, 2}) {
+    FakeDevice::Options options = Fixed(Ms(10), instances);
+    options.execute = [n = 0](const Batch&) mutable {
+      return n++ == 0 ? absl::Seconds(100) : Ms(10);
+    };
+    Simulation sim(options, {Model("a", Ms(10))});
+    int changes = 0;
+    sim.scheduler().WatchReadiness([&changes] { ++changes; });
+    const size_t stuck = sim.Submit({});
+    std::vector<size_t> waiting;
+    for (int i = 0; i < 4; ++i) waiting.push_back(sim.Submit({}));
+    // By then it has taken ten seconds, and when that is seen.
+    sim.RunUntil(Ms(9999));
+    EXPECT_EQ(sim.scheduler().ModelReady(0), absl::OkStatus());
+    sim.RunUntil(Ms(12500));
+    EXPECT_EQ(sim.outcomes()[stuck].answers, 0);
+    if (instances == 1) {
+      for (const size_t i : waiting) {
+        EXPECT_TRUE(absl::IsUnavailable(sim.outcomes()[i].status));
+        EXPECT_EQ(sim.outcomes()[i].answers, 1);
+      }
+      EXPECT_THAT(std::string(sim.scheduler().ModelReady(0).message()),
+                  HasSubstr("has not finished model 'a'"));
+      const size_t refused = sim.Submit({.time_left = Ms(1000)});
+      EXPECT_TRUE(absl::IsUnavailable(sim.outcomes()[refused].status));
+    } else {
+      for (const size_t i : waiting) {
+        EXPECT_EQ(sim.outcomes()[i].status, absl::OkStatus());
+      }
+      EXPECT_EQ(sim.scheduler().ModelReady(0), absl::OkStatus());
+      // Nobody counts on the instance that is stuck.
+      sim.Submit({});
+      sim.RunUntil(sim.now() + Ms(1));
+      const size_t late = sim.Submit({.time_left = Ms(15)});
+      EXPECT_TRUE(absl::IsResourceExhausted(sim.outcomes()[late].status));
+    }
+    sim.RunUntil(Ms(100010));
+    EXPECT_EQ(sim.outcomes()[stuck].status, absl::OkStatus());
+    EXPECT_EQ(sim.scheduler().ModelReady(0), absl::OkStatus());
+    EXPECT_EQ(changes, instances == 1 ? 2 : 0);
+    const size_t after = sim.Submit({});
+    sim.Drain();
+    EXPECT_EQ(sim.outcomes()[after].status, absl::OkStatus());
+    EXPECT_THAT(sim.device().violations(), IsEmpty());
+  }
+  // One that was expected to take long is not stuck.
+  Simulation slow(Fixed(absl::Seconds(19)), {Model("a", absl::Seconds(2))});
+  const size_t first = slow.Submit({});
+  const size_t second = slow.Submit({});
+  slow.Drain();
+  EXPECT_EQ(slow.outcomes()[first].status, absl::OkStatus());
+  EXPECT_EQ(slow.outcomes()[second].status, absl::OkStatus());
+}
+
 TEST(SchedulerFaultsTest, BackOffDoublesUntilSomethingIsExecuted) {
   Simulation sim(Fixed(Ms(10)), {Model("a", Ms(10))},
                  {.first_backoff = Ms(100), .last_backoff = Ms(300)});
