@@ -12,7 +12,7 @@ namespace refract::runtime::cpu {
 
 // Who uses a thread's scratch. A kernel and what it calls must not share one.
 enum class ScratchUse : uint8_t {
-  kRows = 0,    // rows of a product's left side, copied
+  kRows = 0,    // rows of a product's left side, or what of one is not zero
   kPanels = 1,  // a product's right side in panels
   kKernel = 2,  // whatever else a kernel computes with
 };

@@ -3,9 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <new>
+#include <thread>
 #include <vector>
 
 #include "tests/runtime/testing/run.h"
@@ -29,6 +32,14 @@ void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
 }
 void* operator new[](std::size_t size, const std::nothrow_t&) noexcept {
   return Allocate(size);
+}
+// What aligned buffers come from.
+extern "C" int posix_memalign(void** memory, std::size_t alignment,
+                              std::size_t size) noexcept {
+  if (counting) ++allocations;
+  *memory = std::aligned_alloc(alignment,
+                               (size + alignment - 1) / alignment * alignment);
+  return *memory == nullptr ? ENOMEM : 0;
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete[](void* memory) noexcept { std::free(memory); }
@@ -196,6 +207,7 @@ TEST(WarmPathTest, AllocatesNothingForNativeKernels) {
   const auto program =
       Must(Program::Compile(graph, Part::Whole(graph), builder.Weights(), {}));
   RunContext context(*program);
+  allocations = 0;
   std::vector<TensorView> outputs;
   const auto large = Request(100);
   const auto small = Request(65);
@@ -224,6 +236,45 @@ TEST(WarmPathTest, AllocatesNothingForNativeKernels) {
 
   MustBeOk(program->Run(testing::Views(huge), {}, context, outputs));
   EXPECT_GT(context.buffer_growths(), growths);
+}
+
+// One item's product leaves zeros out, and how many there are changes.
+TEST(WarmPathTest, AllocatesNothingHoweverManyZerosThereAre) {
+  constexpr int64_t kTerms = 4096;
+  constexpr int64_t kColumns = 128;
+  GraphBuilder builder;
+  builder.graph().batch_symbol = "b";
+  const auto x = builder.Input("x", DType::kFloat32, {Sym("b"), kTerms});
+  const auto w = builder.Weight<float>(
+      "w", {kColumns, kTerms}, std::vector<float>(kColumns * kTerms, 0.5f));
+  builder.Output(builder.Node("aten.linear.default",
+                              {Ref("input", x), Ref("weight", w)},
+                              {DType::kFloat32, {Sym("b"), kColumns}}));
+  const models::Graph& graph = builder.graph();
+  const auto program =
+      Must(Program::Compile(graph, Part::Whole(graph), builder.Weights(), {}));
+  const auto run = [&] {
+    RunContext context(*program);
+    std::vector<TensorView> outputs;
+    for (const int64_t ones : {4096, 10, 3000, 200, 2500, 0}) {
+      std::vector<float> values(kTerms, 0.0f);
+      std::fill_n(values.begin(), ones, 1.0f);
+      std::vector<base::Tensor> inputs;
+      inputs.push_back(MakeTensor<float>({1, kTerms}, values));
+      const auto views = testing::Views(inputs);
+      counting = ones != kTerms;  // the first request warms
+      const bool ok = program->Run(views, {}, context, outputs).ok();
+      counting = false;
+      ASSERT_TRUE(ok);
+      for (const float sum : outputs[0].as<float>()) {
+        ASSERT_EQ(sum, 0.5f * static_cast<float>(ones));
+      }
+    }
+  };
+  allocations = 0;
+  // Another test may have warmed this thread.
+  std::thread(run).join();
+  EXPECT_EQ(allocations, 0);
 }
 
 }  // namespace

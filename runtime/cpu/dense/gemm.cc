@@ -82,7 +82,7 @@ struct Product {
 // in memory. And only before so many panels that finding zeros costs little.
 constexpr int64_t kZerosOfEight = 3;
 constexpr int64_t kSkipPanels = 8;
-constexpr int64_t kMostSkipTerms = int64_t{1} << 26;  // offsets are 32 bits
+constexpr int64_t kMostSkipTerms = int64_t{1} << 20;  // 8 MiB of scratch
 
 // Finds the numbers of `a` other than zero, and lets `tile` multiply only them.
 // What ReLU lets through is half zeros before training and often more after it;
@@ -90,15 +90,16 @@ constexpr int64_t kMostSkipTerms = int64_t{1} << 26;  // offsets are 32 bits
 // sign. One item's products take as long as their weights are on their way, so
 // this is what there is to gain. NaN is not zero.
 void SkipZeros(const float* a, Tile& tile) {
+  // However many zeros this row has, so that no later one needs more. One past
+  // the end: each number is written before it is known to stay.
+  const size_t room = static_cast<size_t>(tile.k) + 1;
+  float* const values = ThreadScratch(ScratchUse::kRows,
+                                      room * (sizeof(float) + sizeof(int32_t)));
+  auto* const offsets = reinterpret_cast<int32_t*>(values + room);
   int64_t zeros = 0;
   for (int64_t i = 0; i < tile.k; ++i) zeros += a[i] == 0.0f ? 1 : 0;
   tile.a = a;
   if (zeros * 8 < tile.k * kZerosOfEight) return;
-  // One past the end: each is written before it is known to stay.
-  const size_t room = static_cast<size_t>(tile.k - zeros + 1);
-  float* const values = ThreadScratch(ScratchUse::kRows,
-                                      room * (sizeof(float) + sizeof(int32_t)));
-  auto* const offsets = reinterpret_cast<int32_t*>(values + room);
   int64_t count = 0;
   for (int64_t i = 0; i < tile.k; ++i) {
     values[count] = a[i];
