@@ -20,7 +20,8 @@ void ExecutionTimes::Prime(int64_t rows, absl::Duration time) {
 
 void ExecutionTimes::Record(int64_t rows, absl::Duration time, absl::Time now) {
   Bucket& bucket = buckets_[BucketOf(rows)];
-  if (now - bucket.last > kMemory) {
+  const absl::Duration silence = now - bucket.last;
+  if (silence > kMemory || (silence > kPause && 2 * time < bucket.median)) {
     bucket.window.clear();
     bucket.next = 0;
   }

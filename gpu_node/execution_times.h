@@ -29,6 +29,10 @@ class ExecutionTimes {
   // What was measured longer ago says nothing any more. The value measured at
   // load takes its place.
   static constexpr absl::Duration kMemory = absl::Seconds(10);
+  // After a pause of so long, one that takes less than half of the median shows
+  // that this was wrong: nothing before it is remembered. Requests may have
+  // been refused for that, and then few come that could show it.
+  static constexpr absl::Duration kPause = absl::Milliseconds(500);
 
   // From a warm-up: used for its bucket as long as that has no execution of its
   // own to tell.

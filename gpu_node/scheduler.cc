@@ -76,7 +76,10 @@ Scheduler::Scheduler(const SchedulerOptions& options,
     Model& added = models_.emplace_back();
     added.times = model.times;
     // What was measured at load is believed at first.
-    if (added.times.known(clock.Now())) added.last_run = clock.Now();
+    if (added.times.known(clock.Now())) {
+      added.last_run = clock.Now();
+      for (Model::Size& size : added.sizes) size.last_run = clock.Now();
+    }
     added.config = std::move(model);
   }
   double shares = 0;
@@ -276,26 +279,53 @@ absl::Status Scheduler::CheckAdmission(Model& model, size_t index, int64_t rows,
   }
   status = DecideAdmission(snapshot);
   if (status.ok()) return status;
-  if (now - model.last_run >= kProbeInterval &&
-      now - model.last_probe >= kProbeInterval) {
-    model.last_probe = now;
-    *probe = true;
-    return absl::OkStatus();
-  }
+  *probe = MayProbe(model, rows, snapshot);
+  if (*probe) return absl::OkStatus();
   ++model.stats.refused;
   return status;
 }
 
+bool Scheduler::MayProbe(Model& model, int64_t rows,
+                         const AdmissionSnapshot& snapshot) {
+  const absl::Time now = snapshot.now;
+  if (now - model.last_run >= kProbeInterval &&
+      now - model.last_probe >= kProbeInterval) {
+    return true;
+  }
+  // Others of the model are executed, and wait for a probe: it takes no more
+  // than a small part of the time. No size takes every turn of the others.
+  const Model::Size& size = model.SizeOf(rows);
+  const absl::Duration rest =
+      std::max(kProbeInterval, kProbeRest * snapshot.own_at_best);
+  return now - size.last_run >= rest && now - size.last_probe >= 2 * rest &&
+         now - model.last_probe >= rest &&
+         PredictStart(now, snapshot.free_at, snapshot.ahead) <
+             snapshot.deadline;
+}
+
+void Scheduler::MakePlaces(Model& model, absl::Time now, Actions& actions) {
+  if (queued_ >= options_.max_queue) {
+    for (Model& other : models_) DropDead(other, now, actions);
+  } else if (model.config.max_queue > 0 &&
+             model.queue.size() >= model.config.max_queue) {
+    DropDead(model, now, actions);
+  }
+}
+
 absl::Status Scheduler::Admit(size_t index, int64_t rows, absl::Time deadline) {
-  absl::MutexLock lock(&mu_);
-  Model& model = models_[index];
-  bool probe = false;
-  const absl::Time now = clock_.Now();
-  const absl::Status status =
-      CheckAdmission(model, index, rows, deadline, now, &probe);
-  if (absl::IsResourceExhausted(status)) CountRefused(index, rows, now);
-  // It is asked about again when it is here.
-  if (probe) model.last_probe = absl::InfinitePast();
+  Actions actions;
+  absl::Status status;
+  {
+    absl::MutexLock lock(&mu_);
+    Model& model = models_[index];
+    const absl::Time now = clock_.Now();
+    MakePlaces(model, now, actions);
+    // One that is to find out is asked about again when it is here.
+    bool probe = false;
+    status = CheckAdmission(model, index, rows, deadline, now, &probe);
+    if (absl::IsResourceExhausted(status)) CountRefused(index, rows, now);
+  }
+  Perform(actions);
   return status;
 }
 
@@ -313,13 +343,12 @@ void Scheduler::Submit(size_t index,
     absl::MutexLock lock(&mu_);
     const absl::Time now = clock_.Now();
     Model& model = models_[index];
-    if (queued_ >= options_.max_queue) {
-      for (Model& other : models_) DropDead(other, now, actions);
-    }
+    MakePlaces(model, now, actions);
     bool probe = false;
     const absl::Status status =
         CheckAdmission(model, index, rows, call->deadline(), now, &probe);
     if (status.ok()) {
+      if (probe) model.last_probe = model.SizeOf(rows).last_probe = now;
       if (!model.has_work() && model.in_works == 0) shares_.Activate(index);
       const absl::Duration time = TimeFor(model, rows, now);
       CountArrival(model.all_arrivals, kMeanArrivalWeight, rows, now);

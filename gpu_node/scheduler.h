@@ -5,6 +5,8 @@
 // several models, weights in device memory, instances that fail. The rules are
 // in the files that are included here; this one keeps the state and asks them.
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -19,6 +21,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/log_limiter.h"
+#include "gpu_node/admission.h"
 #include "gpu_node/batch_policy.h"
 #include "gpu_node/device.h"
 #include "gpu_node/execution_times.h"
@@ -102,10 +105,13 @@ struct ModelStats {
 //    join.
 //  - A request that is predicted to miss its deadline is refused. If a model
 //    has executed nothing for kProbeInterval, one request is let through all
-//    the same, so that a wrong prediction is found out.
+//    the same, so that a wrong prediction is found out. So is one of a size
+//    that it has not executed for so long, nor for kProbeRest times as long as
+//    it is predicted to take, if that alone is what makes it late.
 class Scheduler {
  public:
   static constexpr absl::Duration kProbeInterval = absl::Seconds(1);
+  static constexpr int64_t kProbeRest = 20;
   static constexpr int64_t kStuckTimes = 10;
 
   // `device` and `clock` outlive this. Start() begins.
@@ -176,6 +182,12 @@ class Scheduler {
     bool any_abandoned = false;  // perhaps, in the queue
     absl::Time last_run = absl::InfinitePast();
     absl::Time last_probe = absl::InfinitePast();
+    // The same of requests of about as many rows.
+    struct Size {
+      absl::Time last_run = absl::InfinitePast();
+      absl::Time last_probe = absl::InfinitePast();
+    };
+    std::array<Size, kNumBuckets> sizes;
     // After a failed load, which is tried again without being asked for: until
     // it succeeds the model's requests are refused.
     absl::Status load_error;
@@ -189,6 +201,10 @@ class Scheduler {
     absl::Status told;  // ModelReady() when the listener was last called
 
     bool has_work() const { return !queue.empty() || !unfinished.empty(); }
+    // Of an execution of a request of so many rows.
+    Size& SizeOf(int64_t rows) {
+      return sizes[BucketOf(std::min(rows, config.batching.max_rows))];
+    }
   };
   enum class Step : uint8_t {
     kEmpty,
@@ -316,6 +332,12 @@ class Scheduler {
   void LogFailure(const std::string& label, const absl::Status& status);
   absl::Status CheckAdmission(Model& model, size_t index, int64_t rows,
                               absl::Time deadline, absl::Time now, bool* probe)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether one that is refused is to be let through, to find out.
+  bool MayProbe(Model& model, int64_t rows, const AdmissionSnapshot& snapshot)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Where the queue is full, those in it that nobody waits for go.
+  void MakePlaces(Model& model, absl::Time now, Actions& actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // In how long to try again what has failed `failures` times in a row.
   absl::Duration BackOff(int failures) const;

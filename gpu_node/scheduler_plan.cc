@@ -175,7 +175,8 @@ void Scheduler::PlanInstance(int index, absl::Time now, Actions& actions) {
   if (next == nullptr) return;
   next->step = Step::kExecuting;
   next->step_began = now;
-  models_[next->batch->model].last_run = now;
+  Model& model = models_[next->batch->model];
+  model.last_run = model.SizeOf(next->batch->rows).last_run = now;
   actions.calls.push_back({Actions::Call::kExecute, index,
                            static_cast<int>(next - instance.slots.data()),
                            next->batch.get()});

@@ -71,6 +71,20 @@ TEST(ExecutionTimesTest, OldOnesGiveWayToTheWarmUp) {
   EXPECT_EQ(times.High(4, later), Us(30));
 }
 
+TEST(ExecutionTimesTest, AFastOneAfterAPauseMakesTheSlowOnesForgotten) {
+  ExecutionTimes times;
+  for (int i = 0; i < 32; ++i) times.Record(4, Us(90), kNow);
+  times.Record(4, Us(30), kNow + ExecutionTimes::kPause);  // no pause
+  EXPECT_EQ(times.Typical(4, kNow), Us(90));
+  const absl::Time later = kNow + 2 * ExecutionTimes::kPause + Us(1);
+  times.Record(4, Us(46), later);  // not even half
+  EXPECT_EQ(times.Typical(4, later), Us(90));
+  const absl::Time last = later + ExecutionTimes::kPause + Us(1);
+  times.Record(4, Us(44), last);
+  EXPECT_EQ(times.Typical(4, last), Us(44));
+  EXPECT_EQ(times.High(4, last), Us(44));
+}
+
 TEST(AdmissionTest, WorkFillsTheInstancesThatAreFreeFirst) {
   struct Case {
     std::vector<int> free_at;

@@ -107,6 +107,65 @@ TEST(SchedulerTest, AWrongPredictionIsFoundOut) {
   EXPECT_LE(probes, 3);
 }
 
+TEST(SchedulerTest, AWrongPredictionOfOneSizeIsFoundOutBesideTheOthers) {
+  // 64 rows are said to take 100 ms; they take that, or 10.
+  for (const bool right : {false, true}) {
+    FakeDevice::Options options;
+    options.execute = [right](const Batch& batch) {
+      return batch.rows == 1 ? Ms(1) : Ms(right ? 100 : 10);
+    };
+    ScheduledModel model = Model("a", Ms(1));
+    model.times.Prime(64, Ms(100));
+    Simulation sim(options, {model});
+    std::vector<size_t> sent;
+    for (int i = 0; i < 1000; ++i) {
+      sim.Submit({.rows = 1});
+      sent.push_back(sim.Submit({.rows = 64, .time_left = Ms(50)}));
+      sim.RunUntil(Ms(20) * (i + 1));
+    }
+    sim.Drain();
+    int64_t let_through = 0;
+    absl::Duration last_refused;
+    for (size_t i = 0; i < sent.size(); ++i) {
+      const Outcome& outcome = sim.outcomes()[sent[i]];
+      let_through += outcome.status.ok();
+      if (!outcome.status.ok()) {
+        last_refused = Ms(20) * static_cast<int64_t>(i);
+      }
+    }
+    if (right) {
+      // One in 4 s of the 20: no more than a twentieth of the time.
+      EXPECT_GE(let_through, 4);
+      EXPECT_LE(let_through, 5);
+    } else {
+      // 20 times what was predicted, and while the first one is on its way.
+      EXPECT_LE(last_refused, Ms(2000 + 40));
+    }
+  }
+}
+
+TEST(SchedulerTest, AModelThatHasBecomeFasterIsFoundOutSoon) {
+  absl::Duration takes = Ms(100);
+  FakeDevice::Options options;
+  options.execute = [&takes](const Batch&) { return takes; };
+  Simulation sim(options, {Model("a", Ms(100))});
+  for (int i = 0; i < 40; ++i) {
+    sim.Submit({});
+    sim.RunUntil(sim.now() + Ms(110));
+  }
+  takes = Ms(10);
+  std::vector<size_t> sent;
+  for (int i = 0; i < 500; ++i) {
+    sent.push_back(sim.Submit({.time_left = Ms(50)}));
+    sim.RunUntil(sim.now() + Ms(20));
+  }
+  sim.Drain();
+  for (size_t i = 0; i < sent.size(); ++i) {
+    if (i * Ms(20) < Scheduler::kProbeInterval + Ms(20)) continue;
+    EXPECT_EQ(sim.outcomes()[sent[i]].status, absl::OkStatus()) << i;
+  }
+}
+
 TEST(SchedulerTest, DropsWhatHasBecomeTooLateWhileItWaited) {
   // The first one takes longer than anybody could know.
   FakeDevice::Options options = Fixed(Ms(0));
@@ -200,6 +259,32 @@ TEST(SchedulerTest, QueuesAreBounded) {
               HasSubstr("queue is full, 4 requests"));
   EXPECT_EQ(sim.scheduler().stats(0).queue_full, 1);
   EXPECT_EQ(sim.scheduler().stats(1).queue_full, 1);
+}
+
+TEST(SchedulerTest, WhatIsTooLateKeepsNoPlaces) {
+  for (const bool own_limit : {false, true}) {
+    for (const bool announced : {false, true}) {
+      ScheduledModel model = Model("a", Ms(1));
+      if (own_limit) model.max_queue = 4;
+      Simulation sim(Fixed(Ms(1000)), {model},
+                     {.max_queue = own_limit ? 100u : 4u});
+      sim.Submit({});
+      for (int i = 0; i < 4; ++i) sim.Submit({.time_left = Ms(10)});
+      EXPECT_TRUE(absl::IsResourceExhausted(
+          sim.scheduler().Admit(0, 1, absl::InfiniteFuture())));
+      sim.RunUntil(Ms(500));
+      if (announced) {
+        EXPECT_EQ(sim.scheduler().Admit(0, 1, absl::InfiniteFuture()),
+                  absl::OkStatus());
+      }
+      const size_t in_time = sim.Submit({});
+      EXPECT_EQ(sim.outcomes()[in_time].answers, 0);
+      EXPECT_EQ(sim.scheduler().stats(0).expired, 4);
+      sim.Drain();
+      EXPECT_EQ(sim.outcomes()[in_time].status, absl::OkStatus());
+      EXPECT_EQ(sim.scheduler().pending(), 0);
+    }
+  }
 }
 
 TEST(SchedulerTest, AFullQueueKeepsPlacesForTheOthers) {
