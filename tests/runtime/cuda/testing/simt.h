@@ -13,8 +13,6 @@
 // What it cannot show: speed, memory coalescing, the numerics of real tensor
 // cores beyond "fp32 sums of rounded factors", and anything of the driver.
 
-#include <ucontext.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -22,155 +20,15 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <memory>
 #include <numeric>
 #include <random>
 #include <utility>
 #include <vector>
 
 #include "runtime/cuda/kernels/dispatch.h"
+#include "tests/runtime/cuda/testing/fibers.h"
 
 namespace refract::runtime::cuda::testing {
-
-// The fibers of one block.
-class Fibers {
- public:
-  enum class State : uint8_t { kReady, kAtWarp, kAtBlock, kAtPrevious, kDone };
-
-  explicit Fibers(unsigned seed) : random_(seed) {}
-
-  // Runs `body(i)` for i < count. Aborts the program on a barrier that some
-  // thread can never reach. `previous` runs when nothing can go on without it.
-  void Run(int count, std::function<void(int)> body,
-           const std::function<void()>& previous) {
-    body_ = std::move(body);
-    while (static_cast<int>(fibers_.size()) < count) {
-      fibers_.push_back(std::make_unique<Fiber>());
-    }
-    count_ = count;
-    for (int i = 0; i < count; ++i) Prepare(i);
-    std::vector<int> order(static_cast<size_t>(count));
-    std::iota(order.begin(), order.end(), 0);
-    while (true) {
-      std::shuffle(order.begin(), order.end(), random_);
-      bool ran = false;
-      for (int i : order) {
-        if (fiber(i).state != State::kReady) continue;
-        ran = true;
-        Resume(i);
-      }
-      if (ran) continue;
-      if (AnyAt(State::kAtPrevious)) {
-        previous();
-        for (int i = 0; i < count_; ++i) {
-          if (fiber(i).state == State::kAtPrevious) {
-            fiber(i).state = State::kReady;
-          }
-        }
-      } else if (!Release()) {
-        break;
-      }
-    }
-  }
-
-  // Called by a fiber.
-  void Wait(int i, State at) {
-    fiber(i).state = at;
-    swapcontext(&fiber(i).context, &main_);
-  }
-
-  // What a thread shows the others of its warp: the float of a shuffle, or the
-  // factors of a product.
-  struct Exchange {
-    float value = 0;
-    uint32_t left[4] = {};
-    uint32_t right[2] = {};
-  };
-  Exchange& exchange(int i) { return fiber(i).exchange; }
-
- private:
-  struct Fiber {
-    ucontext_t context = {};
-    // Not cleared: most of it is never touched, nor given by the system then.
-    std::unique_ptr<char[]> stack{new char[kStackBytes]};
-    State state = State::kDone;
-    Exchange exchange;
-  };
-
-  static constexpr size_t kStackBytes = 256 * 1024;
-
-  Fiber& fiber(int i) { return *fibers_[static_cast<size_t>(i)]; }
-  bool AnyAt(State state) {
-    for (int i = 0; i < count_; ++i) {
-      if (fiber(i).state == state) return true;
-    }
-    return false;
-  }
-
-  static void Enter() {
-    Fibers* const self = resuming_;
-    const int i = resuming_fiber_;
-    self->body_(i);
-    self->fiber(i).state = State::kDone;
-  }
-
-  void Prepare(int i) {
-    Fiber& f = fiber(i);
-    getcontext(&f.context);
-    f.context.uc_stack.ss_sp = f.stack.get();
-    f.context.uc_stack.ss_size = kStackBytes;
-    f.context.uc_link = &main_;
-    makecontext(&f.context, &Fibers::Enter, 0);
-    f.state = State::kReady;
-  }
-
-  void Resume(int i) {
-    resuming_ = this;
-    resuming_fiber_ = i;
-    swapcontext(&main_, &fiber(i).context);
-  }
-
-  // Opens barriers that all their threads have reached. False when all threads
-  // are done.
-  bool Release() {
-    int done = 0;
-    int at_block = 0;
-    bool released = false;
-    for (int first = 0; first < count_; first += kWarp) {
-      const int end = std::min(first + kWarp, count_);
-      int at_warp = 0;
-      for (int i = first; i < end; ++i) {
-        done += fiber(i).state == State::kDone;
-        at_block += fiber(i).state == State::kAtBlock;
-        at_warp += fiber(i).state == State::kAtWarp;
-      }
-      if (at_warp == end - first) {
-        for (int i = first; i < end; ++i) fiber(i).state = State::kReady;
-        released = true;
-      }
-    }
-    if (released) return true;
-    if (done == count_) return false;
-    if (done + at_block != count_) {
-      std::fprintf(stderr, "a barrier that not all threads of a warp reach\n");
-      std::abort();
-    }
-    for (int i = 0; i < count_; ++i) {
-      if (fiber(i).state == State::kAtBlock) fiber(i).state = State::kReady;
-    }
-    return true;
-  }
-
-  // How a fiber that begins learns which one it is.
-  static inline thread_local Fibers* resuming_ = nullptr;
-  static inline thread_local int resuming_fiber_ = 0;
-
-  std::mt19937 random_;
-  std::function<void(int)> body_;
-  std::vector<std::unique_ptr<Fiber>> fibers_;
-  int count_ = 0;
-  ucontext_t main_ = {};
-};
 
 // To TensorFloat-32: 10 bits of mantissa, to nearest, ties away from zero.
 inline float RoundToTf32(float value) {
