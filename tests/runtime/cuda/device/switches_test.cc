@@ -111,6 +111,32 @@ TEST_F(SwitchesTest, ASwitchThatThereIsNotIsNamed) {
                         "tile_products, row_products, "));
 }
 
+// One look-up of two items in `table`, of rows of two columns, as if it were
+// three; each writes two columns of the items' rows in `out`.
+template <typename LookUpCall>
+LookUpCall ThreeTables(const int32_t& batch, int32_t& faults,
+                       const std::vector<float>& table,
+                       const std::vector<int64_t>& ids,
+                       std::vector<float>& out) {
+  LookUpCall call;
+  call.batch = &batch;
+  call.faults = &faults;
+  call.rows = 2;
+  call.rows_per_item = 1;
+  call.num_tables = 3;
+  for (int i = 0; i < 3; ++i) {
+    auto& one = call.tables[i];
+    one.table = table.data();
+    one.ids = ids.data();
+    one.out = out.data() + 2 * i;
+    one.table_rows = 3;
+    one.row_stride = 2;
+    one.out_stride = 6;
+    one.dim = 2;
+  }
+  return call;
+}
+
 TEST_F(SwitchesTest, TablesAreReadOneByOneWhereMergingIsOff) {
   for (const bool off : {false, true}) {
     setenv(kWithoutVariable, off ? "merged_tables,wide_kernels" : "", 1);
@@ -123,46 +149,20 @@ TEST_F(SwitchesTest, TablesAreReadOneByOneWhereMergingIsOff) {
     const std::vector<int64_t> ids = {2, 0, 1, 1};
     std::vector<float> out(3 * 4);
     int32_t batch = 2, faults = 0;
-    BagsCall call;
-    call.batch = &batch;
-    call.faults = &faults;
-    call.rows = 2;
-    call.rows_per_item = 1;
-    call.num_tables = 3;
+    auto bags = ThreeTables<BagsCall>(batch, faults, table, ids, out);
     for (int i = 0; i < 3; ++i) {
-      BagTable& one = call.tables[i];
-      one.table = table.data();
-      one.ids = ids.data();
-      one.out = out.data() + 2 * i;
-      one.table_rows = 3;
-      one.row_stride = 2;
-      one.out_stride = 6;
-      one.dim = 2;
+      BagTable& one = bags.tables[i];
       one.entries = 4;
       one.length = 2;
       one.entries_per_item = 2;
     }
-    ASSERT_TRUE(device->Launch(Call(call), *stream, Start::kAfter).ok());
+    ASSERT_TRUE(device->Launch(Call(bags), *stream, Start::kAfter).ok());
     EXPECT_EQ(out, (std::vector<float>{6, 8, 6, 8, 6, 8, 6, 8, 6, 8, 6, 8}));
     EXPECT_EQ(faults, 0);
     EXPECT_EQ(TheFakeCuda().plain_launches, off ? 3 : 0);
     EXPECT_EQ(TheFakeCuda().faults, off ? 0 : 1);
-    TakesCall takes;
-    takes.batch = &batch;
-    takes.faults = &faults;
-    takes.rows = 2;
-    takes.rows_per_item = 1;
-    takes.num_tables = 3;
-    for (int i = 0; i < 3; ++i) {
-      TakeTable& one = takes.tables[i];
-      one.table = table.data();
-      one.ids = ids.data() + i;
-      one.out = out.data() + 2 * i;
-      one.table_rows = 3;
-      one.row_stride = 2;
-      one.out_stride = 6;
-      one.dim = 2;
-    }
+    auto takes = ThreeTables<TakesCall>(batch, faults, table, ids, out);
+    for (int i = 0; i < 3; ++i) takes.tables[i].ids = ids.data() + i;
     ASSERT_TRUE(device->Launch(Call(takes), *stream, Start::kAfter).ok());
     EXPECT_EQ(out, (std::vector<float>{5, 6, 1, 2, 3, 4, 1, 2, 3, 4, 3, 4}));
     EXPECT_EQ(faults, 0);
