@@ -79,7 +79,8 @@ class RowLayout {
       absl::Span<const absl::Span<const base::TensorView>> requests,
       RowBuffers& buffers) const;
   // `count` rows from `first` on. Row counts and offsets are written to
-  // `buffers`. Errors as Gather(). Offsets must be settled.
+  // `buffers`. Errors as Gather(), but what comes after the last bag is left
+  // out. Offsets must be settled.
   absl::StatusOr<std::vector<base::TensorView>> Slice(
       absl::Span<const base::TensorView> inputs, int64_t first, int64_t count,
       RowBuffers& buffers) const;

@@ -54,10 +54,10 @@ void TryFrame(const SessionFrame& frame) {
         CHECK_LE(hello.limits().num_slots() * hello.limits().slot_bytes(),
                  uint64_t{1} << 40);
       }
-      const HeartbeatTimes times = AgreeOnHeartbeats(
-          absl::Milliseconds(100), absl::Seconds(2),
-          hello.heartbeat_interval_us(), hello.liveness_timeout_us(),
-          hello.features());
+      const HeartbeatTimes times =
+          AgreeOnHeartbeats(absl::Milliseconds(100), absl::Seconds(2),
+                            hello.heartbeat_interval_us(),
+                            hello.liveness_timeout_us(), hello.features());
       // A quarter of the shortest liveness timeout that is believed.
       CHECK(times.interval >= absl::Microseconds(2500) &&
             times.interval <= absl::Milliseconds(500));
