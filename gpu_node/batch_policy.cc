@@ -20,8 +20,10 @@ absl::Duration Saving(const ExecutionTimes& times, int64_t a, int64_t b,
 BatchDecision DecideBatch(absl::Span<const BatchCandidate> candidates,
                           const BatchingOptions& options,
                           const ExecutionTimes& times,
-                          const ArrivalRate& arrivals, absl::Time now) {
-  BatchDecision decision;
+                          const ArrivalRate& arrivals, absl::Time now,
+                          BatchDecision decision) {
+  decision.wait_until = absl::InfinitePast();
+  decision.members.clear();
   decision.members.push_back(0);
   int64_t rows = candidates[0].rows;
   if (!options.enabled || rows >= options.max_rows) return decision;

@@ -53,7 +53,8 @@ struct BatchDecision {
   absl::Time wait_until = absl::InfinitePast();
 };
 
-// `candidates`, one at least, in the order in which they would be executed.
+// `candidates`, one at least, in the order in which they would be executed. The
+// result is made in the memory of `decision`, whose contents are lost.
 //
 // Merging: one more is taken while the rows allow it, every member would still
 // be in time by the 90th percentile of the larger execution, and the larger
@@ -67,7 +68,8 @@ struct BatchDecision {
 BatchDecision DecideBatch(absl::Span<const BatchCandidate> candidates,
                           const BatchingOptions& options,
                           const ExecutionTimes& times,
-                          const ArrivalRate& arrivals, absl::Time now);
+                          const ArrivalRate& arrivals, absl::Time now,
+                          BatchDecision decision = {});
 
 }  // namespace refract::gpu_node
 

@@ -15,41 +15,62 @@ CpuDevice::CpuDevice(const DeviceModels* models, const Options& options)
               .steps = true,
               .weight_memory = options.weight_memory} {
   for (int i = 0; i < options.instances; ++i) {
-    Worker& worker = *workers_.emplace_back(std::make_unique<Worker>());
-    worker.thread = std::thread([&worker] { worker.Run(); });
+    auto& worker =
+        *workers_.emplace_back(std::make_unique<Worker<Execution>>());
+    worker.thread = std::thread([this, &worker] { RunInstance(worker); });
   }
-  loader_.thread = std::thread([this] { loader_.Run(); });
+  loader_.thread = std::thread([this] {
+    loader_.Run([this](const Load& load) {
+      for (const size_t i : load.evicted) (*models_)[i].DropWeights();
+      (*models_)[load.model].ReadWeights();
+      load.done(absl::OkStatus());
+    });
+  });
 }
 
 CpuDevice::~CpuDevice() {
-  const auto stop = [](Worker& worker) {
-    {
-      absl::MutexLock lock(&worker.mu);
-      worker.stop = true;
-    }
-    worker.thread.join();
-  };
-  for (const auto& worker : workers_) stop(*worker);
-  stop(loader_);
+  for (const auto& worker : workers_) worker->Stop();
+  loader_.Stop();
 }
 
-void CpuDevice::Worker::Run() {
+template <typename Task>
+template <typename Work>
+void CpuDevice::Worker<Task>::Run(const Work& work) {
   while (true) {
-    std::function<void()> work;
+    Task task;
     {
       absl::MutexLock lock(&mu);
       mu.Await(absl::Condition(this, &Worker::Ready));
-      if (next == nullptr) return;
-      work = std::exchange(next, nullptr);
+      if (!next.has_value()) return;
+      task = *std::exchange(next, std::nullopt);
     }
-    work();
+    work(task);
   }
 }
 
-void CpuDevice::Worker::Post(std::function<void()> work) {
+template <typename Task>
+void CpuDevice::Worker<Task>::Post(Task task) {
   absl::MutexLock lock(&mu);
-  CHECK(next == nullptr) << "two executions on one instance";
-  next = std::move(work);
+  CHECK(!next.has_value()) << "two executions on one instance";
+  next = std::move(task);
+}
+
+template <typename Task>
+void CpuDevice::Worker<Task>::Stop() {
+  {
+    absl::MutexLock lock(&mu);
+    stop = true;
+  }
+  thread.join();
+}
+
+void CpuDevice::RunInstance(Worker<Execution>& worker) {
+  RowBuffers buffers;  // the thread's
+  worker.Run([&](const Execution& execution) {
+    Batch& batch = *execution.batch;
+    (*models_)[batch.model].ExecuteBatch(batch, options_.max_rows, buffers);
+    execution.done(absl::OkStatus());
+  });
 }
 
 void CpuDevice::Start(int, Done done) { done(absl::OkStatus()); }
@@ -57,12 +78,7 @@ void CpuDevice::Start(int, Done done) { done(absl::OkStatus()); }
 void CpuDevice::Upload(int, int, Batch*, Done done) { done(absl::OkStatus()); }
 
 void CpuDevice::Execute(int instance, int, Batch* batch, Done done) {
-  Worker& worker = *workers_[instance];
-  worker.Post([this, &worker, batch, done = std::move(done)] {
-    (*models_)[batch->model].ExecuteBatch(*batch, options_.max_rows,
-                                          worker.buffers);
-    done(absl::OkStatus());
-  });
+  workers_[instance]->Post({batch, std::move(done)});
 }
 
 void CpuDevice::Download(int, int, Batch*, Done done) {
@@ -71,12 +87,7 @@ void CpuDevice::Download(int, int, Batch*, Done done) {
 
 void CpuDevice::LoadWeights(size_t model, absl::Span<const size_t> evicted,
                             Done done) {
-  std::vector<size_t> out(evicted.begin(), evicted.end());
-  loader_.Post([this, model, out = std::move(out), done = std::move(done)] {
-    for (const size_t i : out) (*models_)[i].DropWeights();
-    (*models_)[model].ReadWeights();
-    done(absl::OkStatus());
-  });
+  loader_.Post({model, {evicted.begin(), evicted.end()}, std::move(done)});
 }
 
 }  // namespace refract::gpu_node

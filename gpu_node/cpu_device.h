@@ -8,8 +8,8 @@
 // is the transport's work, on its own threads.
 
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -44,26 +44,40 @@ class CpuDevice final : public Device {
                    Done done) override;
 
  private:
+  struct Execution {
+    Batch* batch = nullptr;
+    Done done;
+  };
+  struct Load {
+    size_t model = 0;
+    std::vector<size_t> evicted;
+    Done done;
+  };
   // A thread and the one thing it has to do next.
+  template <typename Task>
   struct Worker {
     absl::Mutex mu;
-    std::function<void()> next ABSL_GUARDED_BY(mu);
+    std::optional<Task> next ABSL_GUARDED_BY(mu);
     bool stop ABSL_GUARDED_BY(mu) = false;
-    RowBuffers buffers;  // the thread's
     std::thread thread;
 
     bool Ready() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
-      return stop || next != nullptr;
+      return stop || next.has_value();
     }
-    void Run();
-    void Post(std::function<void()> work);
+    // On the thread: hands each task to `work` until Stop().
+    template <typename Work>
+    void Run(const Work& work);
+    void Post(Task task);
+    // What was posted is done first.
+    void Stop();
   };
+  void RunInstance(Worker<Execution>& worker);
 
   const DeviceModels* const models_;
   const Options options_;
   const DeviceTraits traits_;
-  std::vector<std::unique_ptr<Worker>> workers_;  // one per instance
-  Worker loader_;
+  std::vector<std::unique_ptr<Worker<Execution>>> workers_;  // one per instance
+  Worker<Load> loader_;
 };
 
 }  // namespace refract::gpu_node

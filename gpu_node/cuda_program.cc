@@ -54,6 +54,11 @@ class CudaProgram final : public runtime::Program {
       absl::Span<const TensorView> inputs) const override {
     return cpu_->OutputSpecs(inputs);
   }
+  absl::Status OutputSpecs(
+      absl::Span<const TensorView> inputs, RunContext& context,
+      std::vector<std::optional<base::TensorSpec>>& specs) const override {
+    return cpu_->OutputSpecs(inputs, context, specs);
+  }
   std::optional<int64_t> BatchOf(
       absl::Span<const TensorView> inputs) const override {
     return cpu_->BatchOf(inputs);

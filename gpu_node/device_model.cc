@@ -80,6 +80,22 @@ bool AnyNonFinite(absl::Span<const base::TensorView> tensors) {
 
 }  // namespace
 
+// What an execution needs besides buffers of rows. Stays from one to the next,
+// so that a request of a size seen before allocates nothing.
+struct DeviceModel::Memory {
+  Memory(const runtime::Program& program, const runtime::wire::Codec& down)
+      : context(program), encoder(down) {}
+
+  runtime::RunContext context;
+  runtime::wire::Encoder encoder;
+  std::vector<Inputs> inputs;  // per member
+  std::vector<absl::Span<const base::TensorView>> requests;
+  std::vector<std::optional<base::TensorSpec>> specs;
+  std::vector<base::TensorSpec> known, message;
+  std::vector<std::byte*> destinations;
+  std::vector<base::TensorView> outputs, rows;
+};
+
 DeviceModel::DeviceModel(std::shared_ptr<const models::LoadedModel> model,
                          std::unique_ptr<const runtime::Program> program)
     : model_(std::move(model)),
@@ -88,16 +104,19 @@ DeviceModel::DeviceModel(std::shared_ptr<const models::LoadedModel> model,
       up_codec_(model_->graph, model_->plan->up, model_->plan->up_forms),
       down_codec_(model_->graph, model_->plan->down, model_->plan->down_forms),
       decoders_(up_codec_),
-      encoders_(down_codec_),
       sizes_depend_on_data_(
           runtime::SizesDependOnData(model_->graph, program_->part())),
       layout_(model_->graph, program_->part(),
               models::FindHnRowDependence(model_->graph, *model_->plan)),
       weights_(WeightsOf(*model_, program_->part())),
-      contexts_(std::make_unique<runtime::ContextPool>(*program_)) {
+      arrivals_([] { return std::make_unique<Arrival>(); }),
+      memories_(
+          [this] { return std::make_unique<Memory>(*program_, down_codec_); }) {
   for (const auto& weight : weights_) weight_bytes_ += weight.size();
   merges_ = layout_.why_not().empty();
 }
+
+DeviceModel::~DeviceModel() = default;
 
 void DeviceModel::ReadWeights() const {
   for (const absl::Span<const std::byte> weight : weights_) {
@@ -168,20 +187,39 @@ absl::Status DeviceModel::CheckOffer(const transport::ModelOffer& offer) const {
 }
 
 int64_t DeviceModel::RowsOf(absl::Span<const base::TensorView> tensors) const {
-  std::vector<base::TensorView> values;
-  if (!up_codec_.plain()) tensors = values = up_codec_.Peek(tensors);
+  if (up_codec_.plain()) return RowsOfValues(tensors);
+  const base::Pool<Arrival>::Lease arrival = arrivals_.Acquire();
+  arrival->values = up_codec_.Peek(tensors, std::move(arrival->values));
+  return RowsOfValues(arrival->values);
+}
+
+int64_t DeviceModel::RowsOfValues(
+    absl::Span<const base::TensorView> values) const {
   std::optional<int64_t> rows;
-  if (merges_) rows = layout_.Rows(tensors);
-  if (!rows.has_value()) rows = program_->BatchOf(tensors);
+  if (merges_) rows = layout_.Rows(values);
+  if (!rows.has_value()) rows = program_->BatchOf(values);
   return std::max<int64_t>(rows.value_or(1), 1);
 }
 
 std::string DeviceModel::MergeKey(const transport::ServerCall& call) const {
-  if (!merges_) return "";
-  if (up_codec_.plain()) {
-    return layout_.MergeKey(call.tensors(), call.settled());
+  return Look(call)->merge_key;
+}
+
+base::Pool<DeviceModel::Arrival>::Lease DeviceModel::Look(
+    const transport::ServerCall& call) const {
+  base::Pool<Arrival>::Lease arrival = arrivals_.Acquire();
+  absl::Span<const base::TensorView> values = call.tensors();
+  if (!up_codec_.plain()) {
+    values = arrival->values =
+        up_codec_.Peek(values, std::move(arrival->values));
   }
-  return layout_.MergeKey(up_codec_.Peek(call.tensors()), call.settled());
+  arrival->rows = RowsOfValues(values);
+  arrival->merge_key.clear();
+  if (merges_) {
+    arrival->merge_key =
+        layout_.MergeKey(values, call.settled(), std::move(arrival->merge_key));
+  }
+  return arrival;
 }
 
 // The values of a request as the program reads them.
@@ -191,7 +229,7 @@ absl::Status DeviceModel::Decode(const transport::ServerCall& call,
   if (up_codec_.plain() && inputs.views.size() == up_codec_.num_tensors()) {
     return absl::OkStatus();
   }
-  inputs.decoder.emplace(decoders_.Acquire());
+  if (!inputs.decoder.has_value()) inputs.decoder.emplace(decoders_.Acquire());
   REFRACT_ASSIGN_OR_RETURN(inputs.views,
                            (*inputs.decoder)->Decode(call.tensors()));
   return absl::OkStatus();
@@ -202,9 +240,21 @@ absl::Status DeviceModel::Read(const transport::ServerCall& call,
   return WithinMemory([&]() -> absl::Status {
     REFRACT_RETURN_IF_ERROR(Decode(call, inputs));
     if (!call.settled()) {
-      inputs.views =
-          inputs.stable.emplace(inputs.views, sizes_depend_on_data_).views();
+      inputs.views = inputs.stable.Hold(inputs.views, sizes_depend_on_data_);
     }
+    return absl::OkStatus();
+  });
+}
+
+absl::Status DeviceModel::Encode(transport::ServerCall& call,
+                                 absl::Span<const base::TensorView> outputs,
+                                 Memory& memory,
+                                 transport::OutgoingMessage& reply) const {
+  return WithinMemory([&]() -> absl::Status {
+    REFRACT_ASSIGN_OR_RETURN(const absl::Span<const base::TensorSpec> tensors,
+                             memory.encoder.Prepare(outputs));
+    REFRACT_ASSIGN_OR_RETURN(reply, call.AllocateReply(tensors));
+    memory.encoder.WriteTo([&](size_t tensor) { return reply.data(tensor); });
     return absl::OkStatus();
   });
 }
@@ -213,52 +263,44 @@ absl::StatusOr<transport::OutgoingMessage> DeviceModel::Answer(
     transport::ServerCall& call,
     absl::Span<const base::TensorView> outputs) const {
   transport::OutgoingMessage reply;
-  REFRACT_RETURN_IF_ERROR(WithinMemory([&]() -> absl::Status {
-    runtime::wire::EncoderPool::Lease encoder = encoders_.Acquire();
-    REFRACT_ASSIGN_OR_RETURN(const absl::Span<const base::TensorSpec> tensors,
-                             encoder->Prepare(outputs));
-    REFRACT_ASSIGN_OR_RETURN(reply, call.AllocateReply(tensors));
-    encoder->WriteTo([&](size_t tensor) { return reply.data(tensor); });
-    return absl::OkStatus();
-  }));
+  REFRACT_RETURN_IF_ERROR(Encode(call, outputs, *memories_.Acquire(), reply));
   return reply;
 }
 
-absl::StatusOr<transport::OutgoingMessage> DeviceModel::Run(
-    transport::ServerCall& call, bool* non_finite) const {
-  Inputs inputs;
+absl::Status DeviceModel::Run(BatchMember& member, Memory& memory) const {
+  transport::ServerCall& call = *member.call;
+  if (memory.inputs.empty()) memory.inputs.resize(1);
+  Inputs& inputs = memory.inputs[0];
   REFRACT_RETURN_IF_ERROR(Read(call, inputs));
-  REFRACT_ASSIGN_OR_RETURN(
-      const std::vector<std::optional<base::TensorSpec>> specs,
-      program_->OutputSpecs(inputs.views));
-  std::vector<base::TensorSpec> known;
-  for (const std::optional<base::TensorSpec>& spec : specs) {
-    if (spec.has_value()) known.push_back(*spec);
+  REFRACT_RETURN_IF_ERROR(
+      program_->OutputSpecs(inputs.views, memory.context, memory.specs));
+  memory.known.clear();
+  for (const std::optional<base::TensorSpec>& spec : memory.specs) {
+    if (spec.has_value()) memory.known.push_back(*spec);
   }
-  runtime::ContextPool::Lease context = contexts_->Acquire();
-  std::vector<base::TensorView> outputs;
-  std::vector<std::byte*> destinations(specs.size(), nullptr);
-  transport::OutgoingMessage reply;
+  memory.destinations.assign(memory.specs.size(), nullptr);
   const bool sizes_known =
-      down_codec_.sizes_known() && known.size() == specs.size();
+      down_codec_.sizes_known() && memory.known.size() == memory.specs.size();
   if (sizes_known) {
-    REFRACT_ASSIGN_OR_RETURN(
-        reply, call.AllocateReply(down_codec_.MessageSpecs(known)));
-    for (size_t i = 0; i < destinations.size(); ++i) {
+    memory.message =
+        down_codec_.MessageSpecs(memory.known, std::move(memory.message));
+    REFRACT_ASSIGN_OR_RETURN(member.reply, call.AllocateReply(memory.message));
+    for (size_t i = 0; i < memory.destinations.size(); ++i) {
       const runtime::wire::Codec::Value& value = down_codec_.values()[i];
-      if (value.form.is_plain()) destinations[i] = reply.data(value.tensor);
+      if (!value.form.is_plain()) continue;
+      memory.destinations[i] = member.reply.data(value.tensor);
     }
   }
-  REFRACT_RETURN_IF_ERROR(
-      program_->Run(inputs.views, destinations, *context, outputs));
-  *non_finite = AnyNonFinite(outputs);
-  if (sizes_known && down_codec_.plain()) return reply;
+  REFRACT_RETURN_IF_ERROR(program_->Run(inputs.views, memory.destinations,
+                                        memory.context, memory.outputs));
+  member.non_finite = AnyNonFinite(memory.outputs);
+  if (sizes_known && down_codec_.plain()) return absl::OkStatus();
   // A size that depends on data is known only after the run: one copy.
-  if (!sizes_known) return Answer(call, outputs);
-  runtime::wire::EncoderPool::Lease encoder = encoders_.Acquire();
-  REFRACT_RETURN_IF_ERROR(encoder->Prepare(outputs).status());
-  encoder->WriteTo([&](size_t tensor) { return reply.data(tensor); });
-  return reply;
+  if (!sizes_known) return Encode(call, memory.outputs, memory, member.reply);
+  REFRACT_RETURN_IF_ERROR(memory.encoder.Prepare(memory.outputs).status());
+  memory.encoder.WriteTo(
+      [&](size_t tensor) { return member.reply.data(tensor); });
+  return absl::OkStatus();
 }
 
 // Of a request between its steps.
@@ -299,7 +341,8 @@ absl::Status DeviceModel::BeginSteps(BatchMember& member, Steps& steps) const {
 }
 
 absl::Status DeviceModel::RunStep(BatchMember& member, int64_t first,
-                                  int64_t count, RowBuffers& buffers) const {
+                                  int64_t count, RowBuffers& buffers,
+                                  Memory& memory) const {
   if (first == 0) {
     auto begun = std::make_shared<Steps>();
     REFRACT_RETURN_IF_ERROR(BeginSteps(member, *begun));
@@ -307,16 +350,14 @@ absl::Status DeviceModel::RunStep(BatchMember& member, int64_t first,
   }
   Steps& steps = *static_cast<Steps*>(member.between_steps.get());
   REFRACT_ASSIGN_OR_RETURN(
-      const std::vector<base::TensorView> slice,
+      const absl::Span<const base::TensorView> slice,
       layout_.Slice(steps.inputs.views, first, count, buffers));
-  runtime::ContextPool::Lease context = contexts_->Acquire();
-  std::vector<base::TensorView> outputs;
-  const std::vector<std::byte*> destinations(steps.outputs.size(), nullptr);
-  REFRACT_RETURN_IF_ERROR(
-      program_->Run(slice, destinations, *context, outputs));
-  member.non_finite |= AnyNonFinite(outputs);
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    const base::TensorView& output = outputs[i];
+  memory.destinations.assign(steps.outputs.size(), nullptr);
+  REFRACT_RETURN_IF_ERROR(program_->Run(slice, memory.destinations,
+                                        memory.context, memory.outputs));
+  member.non_finite |= AnyNonFinite(memory.outputs);
+  for (size_t i = 0; i < memory.outputs.size(); ++i) {
+    const base::TensorView& output = memory.outputs[i];
     if (output.dims.empty() || output.dims[0] != count) {
       return absl::InternalError("an output does not have one entry per row");
     }
@@ -327,33 +368,40 @@ absl::Status DeviceModel::RunStep(BatchMember& member, int64_t first,
   }
   if (first + count < member.rows) return absl::OkStatus();
   if (!down_codec_.plain()) {
-    std::vector<base::TensorView> whole;
+    std::vector<base::TensorView>& whole = memory.rows;
+    whole.clear();
     for (const base::Tensor& rows : steps.plain) whole.push_back(rows.view());
-    REFRACT_ASSIGN_OR_RETURN(member.reply, Answer(*member.call, whole));
+    REFRACT_RETURN_IF_ERROR(Encode(*member.call, whole, memory, member.reply));
   }
   member.between_steps.reset();
   return absl::OkStatus();
 }
 
 absl::Status DeviceModel::RunInSteps(BatchMember& member, int64_t max_rows,
-                                     RowBuffers& buffers) const {
+                                     RowBuffers& buffers,
+                                     Memory& memory) const {
   // About equal steps: a short last one might be below the graph's smallest
   // batch.
   const int64_t steps = (member.rows + max_rows - 1) / max_rows;
   for (int64_t step = 0; step < steps; ++step) {
     const int64_t first = member.rows * step / steps;
     const int64_t end = member.rows * (step + 1) / steps;
-    REFRACT_RETURN_IF_ERROR(RunStep(member, first, end - first, buffers));
+    REFRACT_RETURN_IF_ERROR(
+        RunStep(member, first, end - first, buffers, memory));
   }
   return absl::OkStatus();
 }
 
-absl::Status DeviceModel::RunTogether(Batch& batch, RowBuffers& buffers) const {
-  std::vector<Inputs> decoded(batch.members.size());
-  std::vector<absl::Span<const base::TensorView>> requests;
+absl::Status DeviceModel::RunTogether(Batch& batch, RowBuffers& buffers,
+                                      Memory& memory) const {
+  if (memory.inputs.size() < batch.members.size()) {
+    memory.inputs.resize(batch.members.size());
+  }
+  std::vector<absl::Span<const base::TensorView>>& requests = memory.requests;
+  requests.clear();
   for (size_t i = 0; i < batch.members.size(); ++i) {
-    REFRACT_RETURN_IF_ERROR(Decode(*batch.members[i].call, decoded[i]));
-    requests.push_back(decoded[i].views);
+    REFRACT_RETURN_IF_ERROR(Decode(*batch.members[i].call, memory.inputs[i]));
+    requests.push_back(memory.inputs[i].views);
     // Known for certain only now, where values are encoded.
     if (layout_.Rows(requests[i]) != batch.members[i].rows ||
         !layout_.SameButForRows(requests[0], requests[i])) {
@@ -361,57 +409,58 @@ absl::Status DeviceModel::RunTogether(Batch& batch, RowBuffers& buffers) const {
     }
   }
   // A copy, so no peer can change it.
-  REFRACT_ASSIGN_OR_RETURN(const std::vector<base::TensorView> inputs,
+  REFRACT_ASSIGN_OR_RETURN(const absl::Span<const base::TensorView> inputs,
                            layout_.Gather(requests, buffers));
-  runtime::ContextPool::Lease context = contexts_->Acquire();
-  std::vector<base::TensorView> outputs;
-  const std::vector<std::byte*> destinations(program_->part().outputs.size(),
-                                             nullptr);
-  REFRACT_RETURN_IF_ERROR(
-      program_->Run(inputs, destinations, *context, outputs));
-  for (const base::TensorView& output : outputs) {
+  memory.destinations.assign(program_->part().outputs.size(), nullptr);
+  REFRACT_RETURN_IF_ERROR(program_->Run(inputs, memory.destinations,
+                                        memory.context, memory.outputs));
+  for (const base::TensorView& output : memory.outputs) {
     if (output.dims.empty() || output.dims[0] != batch.rows) {
       return absl::InternalError("an output does not have one entry per row");
     }
   }
   int64_t first = 0;
   for (BatchMember& member : batch.members) {
-    std::vector<base::TensorView> part = outputs;
-    for (base::TensorView& view : part) {
+    memory.rows = memory.outputs;
+    for (base::TensorView& view : memory.rows) {
       const RowRange range = RangeOfRows(view, first, member.rows);
       view.data += range.offset;
       view.bytes = range.bytes;
       view.dims[0] = member.rows;
     }
     first += member.rows;
-    absl::StatusOr<transport::OutgoingMessage> reply =
-        Answer(*member.call, part);
-    member.status = reply.status();
-    if (!reply.ok()) continue;
-    member.non_finite = AnyNonFinite(part);
-    member.reply = *std::move(reply);
+    member.status = Encode(*member.call, memory.rows, memory, member.reply);
+    if (!member.status.ok()) continue;
+    member.non_finite = AnyNonFinite(memory.rows);
   }
   return absl::OkStatus();
 }
 
 void DeviceModel::ExecuteBatch(Batch& batch, int64_t max_rows,
                                RowBuffers& buffers) const {
-  if (batch.members.size() > 1 &&
-      WithinMemory([&] { return RunTogether(batch, buffers); }).ok()) {
+  std::optional<base::Pool<Memory>::Lease> memory;
+  const absl::Status enough = WithinMemory([&] {
+    memory.emplace(memories_.Acquire());
+    return absl::OkStatus();
+  });
+  if (enough.ok() && batch.members.size() > 1 &&
+      WithinMemory([&] {
+        return RunTogether(batch, buffers, **memory);
+      }).ok()) {
     return;
   }
   for (BatchMember& member : batch.members) {
     const absl::Status status = WithinMemory([&]() -> absl::Status {
+      REFRACT_RETURN_IF_ERROR(enough);
       if (batch.first_row > 0 || !batch.last_step()) {
-        return RunStep(member, batch.first_row, batch.rows, buffers);
+        return RunStep(member, batch.first_row, batch.rows, buffers, **memory);
       }
       if (member.rows > max_rows && merges_) {
-        return RunInSteps(member, max_rows, buffers);
+        return RunInSteps(member, max_rows, buffers, **memory);
       }
-      REFRACT_ASSIGN_OR_RETURN(member.reply,
-                               Run(*member.call, &member.non_finite));
-      return absl::OkStatus();
+      return Run(member, **memory);
     });
+    if (!status.ok()) member.reply = transport::OutgoingMessage();
     member.status = base::Annotate(status, "on the GPU node");
   }
 }

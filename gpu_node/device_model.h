@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/digest.h"
+#include "base/pool.h"
 #include "gpu_node/device.h"
 #include "gpu_node/row_layout.h"
 #include "models/repository.h"
@@ -35,6 +36,7 @@ class DeviceModel {
   // runtime::Program::Compile, annotated with the model's name and version.
   static absl::StatusOr<std::unique_ptr<DeviceModel>> Create(
       std::shared_ptr<const models::LoadedModel> model);
+  ~DeviceModel();
 
   const std::string& name() const { return model_->name; }
   int64_t version() const { return model_->version; }
@@ -58,14 +60,22 @@ class DeviceModel {
   int64_t RowsOf(absl::Span<const base::TensorView> tensors) const;
   // RowLayout::MergeKey; empty for what cannot be merged.
   std::string MergeKey(const transport::ServerCall& call) const;
+  // Both, of a request that has come.
+  struct Arrival {
+    int64_t rows = 1;
+    std::string merge_key;
+    std::vector<base::TensorView> values;  // not decoded
+  };
+  base::Pool<Arrival>::Lease Look(const transport::ServerCall& call) const;
 
   // For devices that execute by themselves. A request's inputs in the order of
-  // the part, with what they lie in. The call outlives them.
+  // the part, with what they lie in. The call outlives them. May be used for
+  // one request of the model after the other, and keeps its memory then.
   struct Inputs {
     // The request's own memory, the decoder's, or a copy.
     absl::Span<const base::TensorView> views;
     std::optional<runtime::wire::DecoderPool::Lease> decoder;
-    std::optional<runtime::StableInputs> stable;
+    runtime::StableInputs stable;
   };
   // Decodes, and copies what a peer may still change and must not.
   absl::Status Read(const transport::ServerCall& call, Inputs& inputs) const;
@@ -87,17 +97,22 @@ class DeviceModel {
   DeviceModel(std::shared_ptr<const models::LoadedModel> model,
               std::unique_ptr<const runtime::Program> program);
   struct Steps;
+  struct Memory;
+  int64_t RowsOfValues(absl::Span<const base::TensorView> values) const;
   absl::Status Decode(const transport::ServerCall& call, Inputs& inputs) const;
-  absl::StatusOr<transport::OutgoingMessage> Run(transport::ServerCall& call,
-                                                 bool* non_finite) const;
+  absl::Status Encode(transport::ServerCall& call,
+                      absl::Span<const base::TensorView> outputs,
+                      Memory& memory, transport::OutgoingMessage& reply) const;
+  absl::Status Run(BatchMember& member, Memory& memory) const;
   absl::Status BeginSteps(BatchMember& member, Steps& steps) const;
   // `count` rows of a request from `first` on: one after the other from 0 on.
   // The reply is complete after the last ones.
   absl::Status RunStep(BatchMember& member, int64_t first, int64_t count,
-                       RowBuffers& buffers) const;
+                       RowBuffers& buffers, Memory& memory) const;
   absl::Status RunInSteps(BatchMember& member, int64_t max_rows,
-                          RowBuffers& buffers) const;
-  absl::Status RunTogether(Batch& batch, RowBuffers& buffers) const;
+                          RowBuffers& buffers, Memory& memory) const;
+  absl::Status RunTogether(Batch& batch, RowBuffers& buffers,
+                           Memory& memory) const;
 
   // Shared with whoever loaded it; keeps the mapped weights alive.
   std::shared_ptr<const models::LoadedModel> model_;
@@ -107,13 +122,14 @@ class DeviceModel {
   const runtime::wire::Codec up_codec_;
   const runtime::wire::Codec down_codec_;
   mutable runtime::wire::DecoderPool decoders_;
-  mutable runtime::wire::EncoderPool encoders_;
   bool sizes_depend_on_data_;
   RowLayout layout_;
   std::vector<absl::Span<const std::byte>> weights_;  // that this part reads
   size_t weight_bytes_ = 0;
   bool merges_ = false;  // layout_.why_not() is empty
-  std::unique_ptr<runtime::ContextPool> contexts_;
+  // Of requests that come, and of executions. Last: they hold decoders.
+  mutable base::Pool<Arrival> arrivals_;
+  mutable base::Pool<Memory> memories_;
 };
 
 // Every HN part of a repository. Immutable once loaded; thread-safe.

@@ -22,19 +22,16 @@ void ExecutionTimes::Record(int64_t rows, absl::Duration time, absl::Time now) {
   Bucket& bucket = buckets_[BucketOf(rows)];
   const absl::Duration silence = now - bucket.last;
   if (silence > kMemory || (silence > kPause && 2 * time < bucket.median)) {
-    bucket.window.clear();
+    bucket.count = 0;
     bucket.next = 0;
   }
   bucket.last = now;
-  if (bucket.window.size() < kWindow) {
-    bucket.window.push_back(time);
-  } else {
-    bucket.window[bucket.next] = time;
-    bucket.next = (bucket.next + 1) % kWindow;
-  }
+  bucket.window[bucket.next] = time;
+  bucket.next = (bucket.next + 1) % kWindow;
+  bucket.count = std::min(bucket.count + 1, kWindow);
   std::array<absl::Duration, kWindow> sorted;
-  const size_t count = bucket.window.size();
-  std::copy(bucket.window.begin(), bucket.window.end(), sorted.begin());
+  const size_t count = bucket.count;
+  std::copy_n(bucket.window.begin(), count, sorted.begin());
   std::sort(sorted.begin(), sorted.begin() + count);
   bucket.median = sorted[(count - 1) / 2];
   bucket.high = sorted[(count * 9 + 9) / 10 - 1];
@@ -42,7 +39,7 @@ void ExecutionTimes::Record(int64_t rows, absl::Duration time, absl::Time now) {
 
 std::optional<absl::Duration> ExecutionTimes::Of(const Bucket& bucket,
                                                  Which which, absl::Time now) {
-  if (!bucket.window.empty() && now - bucket.last <= kMemory) {
+  if (bucket.count > 0 && now - bucket.last <= kMemory) {
     return which == Which::kTypical ? bucket.median : bucket.high;
   }
   return bucket.primed;

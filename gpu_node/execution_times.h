@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 #include "absl/time/time.h"
 
@@ -53,7 +52,8 @@ class ExecutionTimes {
 
  private:
   struct Bucket {
-    std::vector<absl::Duration> window;  // a ring
+    std::array<absl::Duration, kWindow> window;  // a ring
+    size_t count = 0;                            // that are in it
     size_t next = 0;
     absl::Duration median;
     absl::Duration high;

@@ -207,9 +207,12 @@ absl::Status GpuNode::OnAnnounced(const transport::RequestDescriptor& request) {
 void GpuNode::OnRequest(std::unique_ptr<transport::ServerCall> call) {
   const size_t index = call->model();
   const DeviceModel& model = models_[index];
-  const int64_t rows = model.RowsOf(call->tensors());
-  std::string merge_key = merges_[index] ? model.MergeKey(*call) : "";
-  scheduler_->Submit(index, std::move(call), rows, std::move(merge_key));
+  if (!merges_[index]) {
+    const int64_t rows = model.RowsOf(call->tensors());
+    return scheduler_->Submit(index, std::move(call), rows, "");
+  }
+  const base::Pool<DeviceModel::Arrival>::Lease arrival = model.Look(*call);
+  scheduler_->Submit(index, std::move(call), arrival->rows, arrival->merge_key);
 }
 
 void GpuNode::OnAbandoned(size_t model) { scheduler_->OnAbandoned(model); }

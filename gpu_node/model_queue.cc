@@ -1,6 +1,7 @@
 #include "gpu_node/model_queue.h"
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
 #include <utility>
 
@@ -27,11 +28,28 @@ Verdict Judge(absl::Time deadline, bool abandoned, absl::Duration time,
   return Verdict::kRun;
 }
 
-void ModelQueue::Push(QueuedRequest request) {
+void ModelQueue::Push(QueuedRequest request, absl::string_view merge_key) {
   const ReadyKey key{request.call->deadline(), arrivals_++};
   work_ += request.estimate;
   rows_ += request.rows;
-  entries_.insert(Entry{key, std::move(request)});
+  if (spare_.empty()) {
+    request.merge_key = std::string(merge_key);
+    entries_.insert(Entry{key, std::move(request)});
+    // There is room for each entry's node when it is taken out.
+    if (spare_.capacity() < entries_.size()) {
+      spare_.reserve(std::bit_ceil(entries_.size()));
+    }
+    return;
+  }
+  Entries::node_type node = std::move(spare_.back());
+  spare_.pop_back();
+  Entry& entry = node.value();
+  entry.key = key;
+  std::string memory = std::move(entry.request.merge_key);
+  memory.assign(merge_key.data(), merge_key.size());
+  entry.request = std::move(request);
+  entry.request.merge_key = std::move(memory);
+  entries_.insert(std::move(node));
 }
 
 ModelQueue::Entries::const_iterator ModelQueue::NextEntry() const {
@@ -45,9 +63,11 @@ ModelQueue::Entries::const_iterator ModelQueue::NextEntry() const {
 
 const QueuedRequest& ModelQueue::Next() const { return NextEntry()->request; }
 
-std::vector<const QueuedRequest*> ModelQueue::Candidates() const {
+std::vector<const QueuedRequest*> ModelQueue::Candidates(
+    std::vector<const QueuedRequest*> candidates) const {
   const QueuedRequest& next = Next();
-  std::vector<const QueuedRequest*> candidates = {&next};
+  candidates.clear();
+  candidates.push_back(&next);
   if (next.merge_key.empty()) return candidates;
   for (const Entry& entry : entries_) {
     if (candidates.size() >= kMostCandidates) break;
@@ -60,8 +80,10 @@ std::vector<const QueuedRequest*> ModelQueue::Candidates() const {
 }
 
 QueuedRequest ModelQueue::Take(Entries::const_iterator entry) {
+  std::string memory = std::move(entry->request.merge_key);
   QueuedRequest request = std::move(entry->request);
-  entries_.erase(entry);
+  entry->request.merge_key = std::move(memory);
+  spare_.push_back(entries_.extract(entry));
   work_ -= request.estimate;
   rows_ -= request.rows;
   if (entries_.empty()) work_ = absl::ZeroDuration();

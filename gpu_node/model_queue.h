@@ -10,8 +10,10 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "transport/channel.h"
 
@@ -55,21 +57,29 @@ struct QueuedRequest {
   bool is_probe = false;
 };
 
-// Not thread-safe; answers nobody.
+// Not thread-safe; answers nobody. Allocates nothing while no more wait, with
+// no longer keys, than have waited before.
 class ModelQueue {
  public:
   bool empty() const { return entries_.empty(); }
   size_t size() const { return entries_.size(); }
 
-  void Push(QueuedRequest request);
+  // Copies `merge_key` to request.merge_key.
+  void Push(QueuedRequest request, absl::string_view merge_key);
+  void Push(QueuedRequest request) {
+    const std::string key = std::move(request.merge_key);
+    Push(std::move(request), key);
+  }
 
   // The request whose turn it is: the first one, or the oldest one without a
   // deadline when it is their turn. The queue is not empty.
   const QueuedRequest& Next() const;
   // Next(), then, if it can be merged, the others with its merge key in their
-  // order. Valid until the queue changes.
-  std::vector<const QueuedRequest*> Candidates() const;
-  // Takes out what Next() or Candidates() gave.
+  // order. Valid until the queue changes. They are put where `candidates`,
+  // whose contents are lost, has room already.
+  std::vector<const QueuedRequest*> Candidates(
+      std::vector<const QueuedRequest*> candidates = {}) const;
+  // Takes out what Next() or Candidates() gave. Its merge key is lost.
   QueuedRequest Take(const QueuedRequest& request);
   // An execution begins, with or without a deadline.
   void CountTurn(bool with_deadline);
@@ -108,6 +118,8 @@ class ModelQueue {
   Entries entries_;
   absl::Duration work_;
   int64_t rows_ = 0;
+  // Of requests that are gone: the next ones take their memory.
+  std::vector<Entries::node_type> spare_;
   uint64_t arrivals_ = 0;
   // Run since the last one without a deadline.
   int run_with_deadline_ = 0;

@@ -222,9 +222,13 @@ std::optional<int64_t> RowLayout::Rows(
 }
 
 std::string RowLayout::MergeKey(absl::Span<const TensorView> inputs,
-                                bool settled) const {
-  if (!Rows(inputs).has_value()) return "";
-  std::string key;
+                                bool settled, std::string key) const {
+  key.clear();
+  if (!Rows(inputs).has_value()) return key;
+  const auto none = [&key] {
+    key.clear();
+    return std::move(key);
+  };
   for (size_t i = 0; i < inputs.size(); ++i) {
     const TensorView& view = inputs[i];
     key.push_back(static_cast<char>(view.dtype));
@@ -241,7 +245,7 @@ std::string RowLayout::MergeKey(absl::Span<const TensorView> inputs,
         // The rows' own number is what a merged request is given.
         if (view.dtype != base::DType::kInt64 ||
             view.bytes != sizeof(int64_t)) {
-          return "";
+          return none();
         }
         break;
       case Rule::kSame: {
@@ -249,7 +253,7 @@ std::string RowLayout::MergeKey(absl::Span<const TensorView> inputs,
         if (!settled || (view.data == nullptr && view.bytes > 0) ||
             !bytes.ok() || *bytes != view.bytes ||
             view.bytes > kMostSameBytes) {
-          return "";
+          return none();
         }
         AppendBytes(key, view.dims.data(),
                     view.dims.size() * sizeof(view.dims[0]));
@@ -351,10 +355,11 @@ absl::Status RowLayout::SliceBags(const runtime::BagInputs& bag, int64_t first,
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<TensorView>> RowLayout::Gather(
+absl::StatusOr<absl::Span<const TensorView>> RowLayout::Gather(
     absl::Span<const absl::Span<const TensorView>> requests,
     RowBuffers& buffers) const {
-  std::vector<TensorView> gathered(requests[0].begin(), requests[0].end());
+  std::vector<TensorView>& gathered = buffers.views();
+  gathered.assign(requests[0].begin(), requests[0].end());
   int64_t rows = 0;
   for (const auto& inputs : requests) rows += *Rows(inputs);
   for (size_t i = 0; i < gathered.size(); ++i) {
@@ -384,13 +389,14 @@ absl::StatusOr<std::vector<TensorView>> RowLayout::Gather(
   for (const runtime::BagInputs& bag : bags_) {
     REFRACT_RETURN_IF_ERROR(GatherBags(bag, requests, buffers, gathered));
   }
-  return gathered;
+  return absl::MakeConstSpan(gathered);
 }
 
-absl::StatusOr<std::vector<TensorView>> RowLayout::Slice(
+absl::StatusOr<absl::Span<const TensorView>> RowLayout::Slice(
     absl::Span<const TensorView> inputs, int64_t first, int64_t count,
     RowBuffers& buffers) const {
-  std::vector<TensorView> slice(inputs.begin(), inputs.end());
+  std::vector<TensorView>& slice = buffers.views();
+  slice.assign(inputs.begin(), inputs.end());
   for (size_t i = 0; i < slice.size(); ++i) {
     TensorView& view = slice[i];
     if (inputs_[i] == Rule::kCount) {
@@ -407,7 +413,7 @@ absl::StatusOr<std::vector<TensorView>> RowLayout::Slice(
   for (const runtime::BagInputs& bag : bags_) {
     REFRACT_RETURN_IF_ERROR(SliceBags(bag, first, count, buffers, slice));
   }
-  return slice;
+  return absl::MakeConstSpan(slice);
 }
 
 RowRange RangeOfRows(const TensorView& output, int64_t first, int64_t rows) {

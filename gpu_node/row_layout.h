@@ -25,11 +25,14 @@ namespace refract::gpu_node {
 // Memory for gathered inputs, which stays. Not thread-safe: one per instance.
 class RowBuffers {
  public:
+  // For what Gather() and Slice() return.
+  std::vector<base::TensorView>& views() { return views_; }
   // At least `bytes`, aligned to base::kTensorAlignBytes; valid until the next
   // call for the same input.
   std::byte* Get(size_t input, size_t bytes);
 
  private:
+  std::vector<base::TensorView> views_;
   std::vector<base::AlignedBuffer> buffers_;
 };
 
@@ -54,9 +57,10 @@ class RowLayout {
 
   // Requests with equal keys can be executed together: their inputs differ in
   // nothing but rows. Empty: with none. `settled` as ServerCall's: values that
-  // a peer may still change are not compared.
-  std::string MergeKey(absl::Span<const base::TensorView> inputs,
-                       bool settled) const;
+  // a peer may still change are not compared. In the memory of `key`, whose
+  // contents are lost.
+  std::string MergeKey(absl::Span<const base::TensorView> inputs, bool settled,
+                       std::string key = {}) const;
 
   // Whether an input does not depend on the rows: equal in requests with equal
   // keys.
@@ -71,17 +75,18 @@ class RowLayout {
                       absl::Span<const base::TensorView> b) const;
 
   // The inputs of requests with equal keys one below the other, copied into
-  // `buffers`; what is the same in all is the first's. InvalidArgument for
-  // offsets that do not tell bags one after the other from the first entry on,
-  // to the last where they say so: no request may get at another's entries.
-  // They are looked at in the copy, which no peer can change.
-  absl::StatusOr<std::vector<base::TensorView>> Gather(
+  // `buffers` and valid until their next use; what is the same in all is the
+  // first's. InvalidArgument for offsets that do not tell bags one after the
+  // other from the first entry on, to the last where they say so: no request
+  // may get at another's entries. They are looked at in the copy, which no peer
+  // can change.
+  absl::StatusOr<absl::Span<const base::TensorView>> Gather(
       absl::Span<const absl::Span<const base::TensorView>> requests,
       RowBuffers& buffers) const;
   // `count` rows from `first` on. Row counts and offsets are written to
   // `buffers`. Errors as Gather(), but what comes after the last bag is left
   // out. Offsets must be settled.
-  absl::StatusOr<std::vector<base::TensorView>> Slice(
+  absl::StatusOr<absl::Span<const base::TensorView>> Slice(
       absl::Span<const base::TensorView> inputs, int64_t first, int64_t count,
       RowBuffers& buffers) const;
 

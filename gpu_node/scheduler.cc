@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
-#include "gpu_node/admission.h"
 
 namespace refract::gpu_node {
 namespace {
@@ -92,6 +91,8 @@ Scheduler::Scheduler(const SchedulerOptions& options,
   for (Instance& instance : instances_) {
     instance.slots.resize(device->traits().slots);
   }
+  scratch_.quiet.reserve(models_.size());
+  scratch_.competitors.reserve(models_.size());
   if (device->traits().weight_memory > 0) return;
   // There is room for all, so the device has them from the start.
   for (size_t i = 0; i < models_.size(); ++i) {
@@ -256,7 +257,8 @@ absl::Status Scheduler::CheckAdmission(Model& model, size_t index, int64_t rows,
     snapshot.ahead +=
         TimeFor(model, batch->members[0].rows - batch->first_row, now);
   }
-  std::vector<Competitor> others;
+  std::vector<Competitor>& others = scratch_.competitors;
+  others.clear();
   for (size_t i = 0; i < models_.size(); ++i) {
     if (i == index || models_[i].queue.empty()) continue;
     absl::Duration queued = models_[i].queue.work();
@@ -337,7 +339,7 @@ void Scheduler::CountRefused(size_t index, int64_t rows, absl::Time now) {
 
 void Scheduler::Submit(size_t index,
                        std::unique_ptr<transport::ServerCall> call,
-                       int64_t rows, std::string merge_key) {
+                       int64_t rows, absl::string_view merge_key) {
   Actions actions;
   {
     absl::MutexLock lock(&mu_);
@@ -355,8 +357,12 @@ void Scheduler::Submit(size_t index,
       if (!merge_key.empty()) {
         CountArrival(model.arrivals, kNextArrivalWeight, rows, now);
       }
-      model.queue.Push(
-          {std::move(call), rows, std::move(merge_key), now, time, probe});
+      model.queue.Push({.call = std::move(call),
+                        .rows = rows,
+                        .arrival = now,
+                        .estimate = time,
+                        .is_probe = probe},
+                       merge_key);
       ++queued_;
       ++pending_;
     } else {

@@ -17,6 +17,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
@@ -132,8 +133,9 @@ class Scheduler {
   //   DeadlineExceeded   its deadline passed, or would, while it waited
   //   Unavailable        no instance is up, its instance was lost, or closed
   //   Cancelled          its client does not wait any more
+  // `merge_key` is copied.
   void Submit(size_t model, std::unique_ptr<transport::ServerCall> call,
-              int64_t rows, std::string merge_key);
+              int64_t rows, absl::string_view merge_key);
 
   // Calls of `model` have become abandoned: those that wait are failed now, so
   // that they neither keep places nor count as work.
@@ -290,15 +292,17 @@ class Scheduler {
   // A request was refused for want of room.
   void CountRefused(size_t model, int64_t rows, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Models for whose sake `index` is to hold back.
-  std::vector<QuietModel> QuietBeside(size_t index, absl::Time now) const
+  // Models for whose sake `index` is to hold back: to `quiet`.
+  void QuietBeside(size_t index, absl::Time now,
+                   std::vector<QuietModel>& quiet) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Whether an execution is under way, or about to, that those feel, of a model
   // of `index`'s standing or worse.
   bool FeltInWorks(size_t index, absl::Span<const QuietModel> quiet) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // When the instances other than `index` are free.
-  std::vector<absl::Time> OthersFreeAt(int index, absl::Time now) const
+  absl::InlinedVector<absl::Time, 16> OthersFreeAt(int index,
+                                                   absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DropDead(Model& model, absl::Time now, Actions& actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -313,9 +317,15 @@ class Scheduler {
   // works.
   std::vector<bool> MayGo(bool at_once, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A batch without members, and where it goes when they are gone.
+  std::unique_ptr<Batch> NewBatch(size_t model)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Recycle(std::unique_ptr<Batch> batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FailQueued(Model& model, const absl::Status& why, Actions& actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  // A call of the device has been answered, and nothing comes of it any more.
+  void EndCall();
   void OnStarted(int instance, const absl::Status& status);
   void OnUploaded(int instance, int slot, const absl::Status& status);
   void OnExecuted(int instance, int slot, const absl::Status& status);
@@ -381,6 +391,17 @@ class Scheduler {
   std::shared_ptr<const std::function<void()>> listener_ ABSL_GUARDED_BY(mu_);
   absl::Time next_timer_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
   bool stop_timers_ ABSL_GUARDED_BY(mu_) = false;
+  // Memory that stays, so that a request of a warm node allocates nothing.
+  std::vector<std::unique_ptr<Batch>> spare_batches_ ABSL_GUARDED_BY(mu_);
+  struct Scratch {
+    std::vector<Demand> demands;
+    std::vector<QuietModel> quiet;
+    std::vector<const QueuedRequest*> queued;
+    std::vector<BatchCandidate> candidates;
+    std::vector<Competitor> competitors;
+    BatchingOptions batching;
+    BatchDecision decision;
+  } scratch_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace refract::gpu_node

@@ -29,52 +29,55 @@ void Scheduler::Perform(Actions& actions) {
     absl::MutexLock lock(&mu_);
     pending_ -= answered;
   }
-  // Runs `end`, and then lets go of this.
-  const auto finally = [this](auto end) {
-    return [this, end](const absl::Status& status) {
-      end(status);
-      absl::MutexLock lock(&mu_);
-      --in_calls_;
-    };
-  };
   if (actions.load >= 0) {
     const auto model = static_cast<size_t>(actions.load);
     const absl::Time began = clock_.Now();
     device_->LoadWeights(model, actions.evicted,
-                         finally([this, model, began](const auto& status) {
+                         [this, model, began](const absl::Status& status) {
                            OnLoaded(model, began, status);
-                         }));
+                           EndCall();
+                         });
   }
+  // What these capture fits into a std::function.
   for (const Actions::Call& call : actions.calls) {
     const int instance = call.instance;
     const int slot = call.slot;
     switch (call.kind) {
       case Actions::Call::kStart:
-        device_->Start(instance, finally([this, instance](const auto& status) {
-                         OnStarted(instance, status);
-                       }));
+        device_->Start(instance, [this, instance](const absl::Status& status) {
+          OnStarted(instance, status);
+          EndCall();
+        });
         break;
       case Actions::Call::kUpload:
         device_->Upload(instance, slot, call.batch,
-                        finally([this, instance, slot](const auto& status) {
+                        [this, instance, slot](const absl::Status& status) {
                           OnUploaded(instance, slot, status);
-                        }));
+                          EndCall();
+                        });
         break;
       case Actions::Call::kExecute:
         device_->Execute(instance, slot, call.batch,
-                         finally([this, instance, slot](const auto& status) {
+                         [this, instance, slot](const absl::Status& status) {
                            OnExecuted(instance, slot, status);
-                         }));
+                           EndCall();
+                         });
         break;
       case Actions::Call::kDownload:
         device_->Download(instance, slot, call.batch,
-                          finally([this, instance, slot](const auto& status) {
+                          [this, instance, slot](const absl::Status& status) {
                             OnDownloaded(instance, slot, status);
-                          }));
+                            EndCall();
+                          });
         break;
     }
   }
   if (actions.listener != nullptr) (*actions.listener)();
+}
+
+void Scheduler::EndCall() {
+  absl::MutexLock lock(&mu_);
+  --in_calls_;
 }
 
 void Scheduler::OnStarted(int index, const absl::Status& status) {
@@ -220,7 +223,8 @@ void Scheduler::OnDownloaded(int index, int slot_index,
                              const absl::Status& status) {
   if (!EndStep(index, slot_index, status)) return;
   std::unique_ptr<Batch> batch;
-  std::string label;
+  // The configuration of a model stays as it is.
+  const std::string* label = nullptr;
   bool unfinished = false;
   {
     absl::MutexLock lock(&mu_);
@@ -228,7 +232,7 @@ void Scheduler::OnDownloaded(int index, int slot_index,
     Slot& slot = instance.slots[slot_index];
     batch = std::move(slot.batch);
     Model& model = models_[batch->model];
-    label = model.config.label;
+    label = &model.config.label;
     if (!batch->last_step() && batch->members[0].status.ok()) {
       unfinished = true;
       batch->first_row += batch->rows;
@@ -248,12 +252,14 @@ void Scheduler::OnDownloaded(int index, int slot_index,
       member.call->Reply(std::move(member.reply));
     } else {
       ++seen.failed;
-      LogFailure(label, member.status);
+      LogFailure(*label, member.status);
       member.call->Fail(member.status);
     }
     // Gives the request's memory back to the CN before it counts as answered.
     member.call.reset();
   }
+  const size_t answered = batch->members.size();
+  batch->members.clear();
   {
     absl::MutexLock lock(&mu_);
     Model& model = models_[batch->model];
@@ -264,7 +270,8 @@ void Scheduler::OnDownloaded(int index, int slot_index,
     Instance& instance = instances_[index];
     instance.slots[slot_index].step = Step::kEmpty;
     Settle(instance);  // another slot may have lost it meanwhile
-    pending_ -= batch->members.size();
+    pending_ -= answered;
+    Recycle(std::move(batch));
   }
   Pump();
 }

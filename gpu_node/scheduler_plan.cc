@@ -83,8 +83,11 @@ void Scheduler::Plan(absl::Time now, Actions& actions) {
   for (size_t i = 0; i < instances_.size(); ++i) {
     if (instances_[i].up()) order.push_back(static_cast<int>(i));
   }
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-    return FreeAt(instances_[a], now) < FreeAt(instances_[b], now);
+  // (stable_sort() allocates.)
+  std::sort(order.begin(), order.end(), [&](int a, int b) {
+    const absl::Time free_a = FreeAt(instances_[a], now);
+    const absl::Time free_b = FreeAt(instances_[b], now);
+    return free_a != free_b ? free_a < free_b : a < b;
   });
   for (const int index : order) {
     if (queued_ == 0 && unfinished_ == 0) break;
@@ -99,7 +102,8 @@ void Scheduler::UpdateStandings(absl::Time now) {
   standings_.Advance(now);
   if (now - demands_at_ < kDemandPeriod) return;
   demands_at_ = now;
-  std::vector<Demand> demands;
+  std::vector<Demand>& demands = scratch_.demands;
+  demands.clear();
   for (const Model& model : models_) {
     const ArrivalRate& rate = model.all_arrivals;
     Demand& demand = demands.emplace_back();
@@ -270,7 +274,8 @@ bool Scheduler::AssignFrom(size_t index, int instance_index, bool busy,
     return false;
   }
   const Instance& instance = instances_[instance_index];
-  const std::vector<QuietModel> quiet = QuietBeside(index, now);
+  std::vector<QuietModel>& quiet = scratch_.quiet;
+  QuietBeside(index, now, quiet);
   int64_t most = model.config.batching.max_rows;
   if (quiet.empty()) {
     // That it was held back is not made up for.
@@ -289,24 +294,25 @@ bool Scheduler::AssignFrom(size_t index, int instance_index, bool busy,
   // What begins next, and how it changes the queue once it is sure that it
   // does.
   const bool goes_on = !model.unfinished.empty();
-  std::vector<const QueuedRequest*> queued;
-  BatchDecision decision;
+  std::vector<const QueuedRequest*>& queued = scratch_.queued;
+  BatchDecision& decision = scratch_.decision;
+  decision.wait_until = absl::InfinitePast();
   int64_t rows = 0;
   if (goes_on) {
     const Batch& batch = *model.unfinished.front();
     rows = batch.members[0].rows - batch.first_row;
   } else {
-    queued = model.queue.Candidates();
-    std::vector<BatchCandidate> candidates;
-    candidates.reserve(queued.size());
+    queued = model.queue.Candidates(std::move(queued));
+    std::vector<BatchCandidate>& candidates = scratch_.candidates;
+    candidates.clear();
     for (const QueuedRequest* request : queued) {
       candidates.push_back(
           {request->rows, request->call->deadline(), request->arrival});
     }
-    BatchingOptions batching = model.config.batching;
-    batching.max_rows = most;
-    decision =
-        DecideBatch(candidates, batching, model.times, model.arrivals, now);
+    scratch_.batching = model.config.batching;
+    scratch_.batching.max_rows = most;
+    decision = DecideBatch(candidates, scratch_.batching, model.times,
+                           model.arrivals, now, std::move(decision));
     for (const size_t i : decision.members) rows += candidates[i].rows;
   }
   const bool stepwise = device_->traits().steps && model.config.stepwise;
@@ -354,8 +360,7 @@ bool Scheduler::AssignFrom(size_t index, int instance_index, bool busy,
     model.unfinished.erase(model.unfinished.begin());
     --unfinished_;
   } else {
-    batch = std::make_unique<Batch>();
-    batch->model = index;
+    batch = NewBatch(index);
     model.queue.CountTurn(queued[0]->call->deadline() !=
                           absl::InfiniteFuture());
     for (const size_t i : decision.members) {
@@ -403,10 +408,27 @@ void Scheduler::Begin(int index, std::unique_ptr<Batch> batch, absl::Time now,
   ++in_calls_;
 }
 
-std::vector<QuietModel> Scheduler::QuietBeside(size_t index,
-                                               absl::Time now) const {
-  std::vector<QuietModel> quiet;
-  if (StandingOf(index) == Standing::kModest) return quiet;
+std::unique_ptr<Batch> Scheduler::NewBatch(size_t model) {
+  std::unique_ptr<Batch> batch;
+  if (spare_batches_.empty()) {
+    batch = std::make_unique<Batch>();
+  } else {
+    batch = std::move(spare_batches_.back());
+    spare_batches_.pop_back();
+  }
+  batch->model = model;
+  return batch;
+}
+
+void Scheduler::Recycle(std::unique_ptr<Batch> batch) {
+  *batch = {.members = std::move(batch->members)};
+  spare_batches_.push_back(std::move(batch));
+}
+
+void Scheduler::QuietBeside(size_t index, absl::Time now,
+                            std::vector<QuietModel>& quiet) const {
+  quiet.clear();
+  if (StandingOf(index) == Standing::kModest) return;
   for (size_t i = 0; i < models_.size(); ++i) {
     const Model& other = models_[i];
     const ArrivalRate& rate = other.all_arrivals;
@@ -424,7 +446,6 @@ std::vector<QuietModel> Scheduler::QuietBeside(size_t index,
       quiet.push_back({time, std::max(rate.gap, silence)});
     }
   }
-  return quiet;
 }
 
 bool Scheduler::FeltInWorks(size_t index,
@@ -444,9 +465,9 @@ bool Scheduler::FeltInWorks(size_t index,
   return false;
 }
 
-std::vector<absl::Time> Scheduler::OthersFreeAt(int index,
-                                                absl::Time now) const {
-  std::vector<absl::Time> free_at;
+absl::InlinedVector<absl::Time, 16> Scheduler::OthersFreeAt(
+    int index, absl::Time now) const {
+  absl::InlinedVector<absl::Time, 16> free_at;
   for (size_t i = 0; i < instances_.size(); ++i) {
     if (static_cast<int>(i) == index || !instances_[i].up()) {
       continue;

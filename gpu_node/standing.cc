@@ -4,16 +4,18 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
+
 namespace refract::gpu_node {
 
 std::vector<double> NominalRates(absl::Span<const double> shares,
                                  absl::Span<const Demand> demands,
-                                 double instances) {
+                                 double instances, std::vector<double> rates) {
   double asking = 0;
   for (size_t i = 0; i < shares.size(); ++i) {
     if (demands[i].asks) asking += shares[i];
   }
-  std::vector<double> rates;
+  rates.clear();
   for (size_t i = 0; i < shares.size(); ++i) {
     const double all = asking + (demands[i].asks ? 0 : shares[i]);
     rates.push_back(instances * shares[i] / all);
@@ -23,15 +25,15 @@ std::vector<double> NominalRates(absl::Span<const double> shares,
 
 std::vector<double> MaxMinRates(absl::Span<const double> shares,
                                 absl::Span<const Demand> demands,
-                                double instances) {
+                                double instances, std::vector<double> rates) {
   // Those that want least of their share are satisfied first.
-  std::vector<size_t> order(shares.size());
+  absl::InlinedVector<size_t, 64> order(shares.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     return demands[a].instances * shares[b] < demands[b].instances * shares[a];
   });
   const double all = std::accumulate(shares.begin(), shares.end(), 0.0);
-  std::vector<double> rates(shares.size());
+  rates.resize(shares.size());
   for (size_t i = 0; i < shares.size(); ++i) {
     double left = instances;
     double unsatisfied = all;
@@ -50,8 +52,10 @@ Standings::Standings(std::vector<double> shares)
     : shares_(std::move(shares)), models_(shares_.size()) {}
 
 void Standings::SetDemands(absl::Span<const Demand> demands, double instances) {
-  const std::vector<double> nominal = NominalRates(shares_, demands, instances);
-  const std::vector<double> max_min = MaxMinRates(shares_, demands, instances);
+  nominal_rates_ =
+      NominalRates(shares_, demands, instances, std::move(nominal_rates_));
+  max_min_rates_ =
+      MaxMinRates(shares_, demands, instances, std::move(max_min_rates_));
   const auto set = [&](Account& account, double rate) {
     account.rate = rate;
     account.most_s = std::max(
@@ -60,8 +64,8 @@ void Standings::SetDemands(absl::Span<const Demand> demands, double instances) {
     account.Add(0);
   };
   for (size_t i = 0; i < models_.size(); ++i) {
-    set(models_[i].nominal, nominal[i]);
-    set(models_[i].max_min, max_min[i]);
+    set(models_[i].nominal, nominal_rates_[i]);
+    set(models_[i].max_min, max_min_rates_[i]);
   }
 }
 

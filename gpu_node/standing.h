@@ -31,15 +31,18 @@ struct Demand {
 };
 
 // How many of `instances` each model could have if it alone asked for all of
-// them. By shares among those that ask, whatever they ask for:
+// them, in the memory of `rates`, whose contents are lost. By shares among
+// those that ask, whatever they ask for:
 std::vector<double> NominalRates(absl::Span<const double> shares,
                                  absl::Span<const Demand> demands,
-                                 double instances);
+                                 double instances,
+                                 std::vector<double> rates = {});
 // and max-min fair: what one leaves of its share is divided among the others.
 // (Bertsekas, Gallager, "Data Networks", 6.5.2.)
 std::vector<double> MaxMinRates(absl::Span<const double> shares,
                                 absl::Span<const Demand> demands,
-                                double instances);
+                                double instances,
+                                std::vector<double> rates = {});
 
 // Not thread-safe.
 //
@@ -95,6 +98,8 @@ class Standings {
   };
   std::vector<double> shares_;
   std::vector<Model> models_;
+  // Memory of SetDemands().
+  std::vector<double> nominal_rates_, max_min_rates_;
   absl::Time last_ = absl::InfiniteFuture();
 };
 

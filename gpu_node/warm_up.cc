@@ -291,7 +291,7 @@ absl::Status CheckRowsAlone(const DeviceModel& model, double* difference) {
     alone.push_back(std::move(outputs));
   }
   RowBuffers buffers;
-  REFRACT_ASSIGN_OR_RETURN(const std::vector<TensorView> merged,
+  REFRACT_ASSIGN_OR_RETURN(const absl::Span<const TensorView> merged,
                            layout.Gather({views[0], views[1]}, buffers));
   REFRACT_ASSIGN_OR_RETURN(const std::vector<Tensor> together,
                            RunOnce(program, context, merged));

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "base/status_macros.h"
 #include "runtime/compiler.h"
 #include "runtime/executor.h"
@@ -30,12 +29,15 @@ class CpuProgram final : public Program {
   absl::StatusOr<std::vector<std::optional<base::TensorSpec>>> OutputSpecs(
       absl::Span<const base::TensorView> inputs) const override {
     SymbolValues symbols;
-    REFRACT_RETURN_IF_ERROR(plan_.signature->Bind(inputs, symbols));
     std::vector<std::optional<base::TensorSpec>> specs;
-    for (size_t i = 0; i < plan_.outputs.size(); ++i) {
-      specs.push_back(plan_.signature->OutputSpec(i, symbols));
-    }
+    REFRACT_RETURN_IF_ERROR(SpecsOf(inputs, symbols, specs));
     return specs;
+  }
+
+  absl::Status OutputSpecs(
+      absl::Span<const base::TensorView> inputs, RunContext& context,
+      std::vector<std::optional<base::TensorSpec>>& specs) const override {
+    return SpecsOf(inputs, context.state().symbols, specs);
   }
 
   absl::Status Run(absl::Span<const base::TensorView> inputs,
@@ -94,6 +96,17 @@ class CpuProgram final : public Program {
   }
 
  private:
+  absl::Status SpecsOf(
+      absl::Span<const base::TensorView> inputs, SymbolValues& symbols,
+      std::vector<std::optional<base::TensorSpec>>& specs) const {
+    specs.clear();
+    REFRACT_RETURN_IF_ERROR(plan_.signature->Bind(inputs, symbols));
+    for (size_t i = 0; i < plan_.outputs.size(); ++i) {
+      specs.push_back(plan_.signature->OutputSpec(i, symbols));
+    }
+    return absl::OkStatus();
+  }
+
   const Plan plan_;
 };
 
@@ -129,46 +142,5 @@ RunContext::~RunContext() = default;
 RunContext::RunContext(RunContext&&) noexcept = default;
 
 uint64_t RunContext::buffer_growths() const { return state_->buffer_growths; }
-
-struct ContextPool::Impl {
-  absl::Mutex mu;
-  std::vector<std::unique_ptr<RunContext>> free ABSL_GUARDED_BY(mu);
-};
-
-ContextPool::ContextPool(const Program& program)
-    : impl_(std::make_unique<Impl>()), program_(program) {}
-ContextPool::~ContextPool() = default;
-
-ContextPool::Lease ContextPool::Acquire() {
-  std::unique_ptr<RunContext> context;
-  {
-    absl::MutexLock lock(&impl_->mu);
-    if (!impl_->free.empty()) {
-      // The last one returned: its memory is the warmest.
-      context = std::move(impl_->free.back());
-      impl_->free.pop_back();
-    }
-  }
-  if (context == nullptr) context = std::make_unique<RunContext>(program_);
-  return Lease(this, std::move(context));
-}
-
-void ContextPool::Return(std::unique_ptr<RunContext> context) {
-  absl::MutexLock lock(&impl_->mu);
-  impl_->free.push_back(std::move(context));
-}
-
-ContextPool::Lease& ContextPool::Lease::operator=(Lease&& other) noexcept {
-  if (this != &other) {
-    if (context_ != nullptr) pool_->Return(std::move(context_));
-    pool_ = other.pool_;
-    context_ = std::move(other.context_);
-  }
-  return *this;
-}
-
-ContextPool::Lease::~Lease() {
-  if (context_ != nullptr) pool_->Return(std::move(context_));
-}
 
 }  // namespace refract::runtime

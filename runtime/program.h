@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/pool.h"
 #include "base/tensor.h"
 #include "models/graph.h"
 #include "models/repository.h"
@@ -119,6 +120,11 @@ class Program {
   // nullopt for one that depends on data. InvalidArgument names the input.
   virtual absl::StatusOr<std::vector<std::optional<base::TensorSpec>>>
   OutputSpecs(absl::Span<const base::TensorView> inputs) const = 0;
+  // The same, to `specs`, with memory of `context`: allocates nothing that the
+  // two have once had room for.
+  virtual absl::Status OutputSpecs(
+      absl::Span<const base::TensorView> inputs, RunContext& context,
+      std::vector<std::optional<base::TensorSpec>>& specs) const = 0;
 
   // Runs. `inputs` in Part order; sizes (kSymInt values) are int64 scalars. A
   // batch below Graph::min_batch is refused: see batch_padding.h.
@@ -164,36 +170,12 @@ class Program {
   virtual std::unique_ptr<RunContext::State> NewState() const = 0;
 };
 
-// Hands out contexts of one program; grows to the number of runs in flight.
-// Thread-safe.
-class ContextPool {
+// Contexts of one program, which outlives them.
+class ContextPool : public base::Pool<RunContext> {
  public:
-  explicit ContextPool(const Program& program);
-  ~ContextPool();
-
-  class Lease {
-   public:
-    Lease(Lease&&) noexcept = default;
-    Lease& operator=(Lease&&) noexcept;
-    ~Lease();
-    RunContext& operator*() { return *context_; }
-    RunContext* operator->() { return context_.get(); }
-
-   private:
-    friend class ContextPool;
-    Lease(ContextPool* pool, std::unique_ptr<RunContext> context)
-        : pool_(pool), context_(std::move(context)) {}
-    ContextPool* pool_;
-    std::unique_ptr<RunContext> context_;
-  };
-  Lease Acquire();
-
- private:
-  void Return(std::unique_ptr<RunContext> context);
-
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
-  const Program& program_;
+  explicit ContextPool(const Program& program)
+      : base::Pool<RunContext>(
+            [&program] { return std::make_unique<RunContext>(program); }) {}
 };
 
 }  // namespace refract::runtime

@@ -1,5 +1,6 @@
 #include "runtime/stable_inputs.h"
 
+#include <bit>
 #include <cstring>
 #include <set>
 #include <string>
@@ -45,9 +46,9 @@ bool SizesDependOnData(const models::Graph& graph, const Part& part) {
   return false;
 }
 
-StableInputs::StableInputs(absl::Span<const base::TensorView> inputs,
-                           bool everything)
-    : views_(inputs.begin(), inputs.end()) {
+absl::Span<const base::TensorView> StableInputs::Hold(
+    absl::Span<const base::TensorView> inputs, bool everything) {
+  views_.assign(inputs.begin(), inputs.end());
   const auto copied = [everything](const base::TensorView& view) {
     return view.bytes > 0 && (everything || !base::IsFloatingPoint(view.dtype));
   };
@@ -55,8 +56,9 @@ StableInputs::StableInputs(absl::Span<const base::TensorView> inputs,
   for (const base::TensorView& view : views_) {
     if (copied(view)) bytes += RoundUp(view.bytes);
   }
-  if (bytes == 0) return;
-  copies_ = base::AlignedBuffer(bytes);
+  if (bytes > copies_.size()) {
+    copies_ = base::AlignedBuffer(std::bit_ceil(bytes));
+  }
   std::byte* place = copies_.data();
   for (base::TensorView& view : views_) {
     if (!copied(view)) continue;
@@ -64,6 +66,7 @@ StableInputs::StableInputs(absl::Span<const base::TensorView> inputs,
     view.data = place;
     place += RoundUp(view.bytes);
   }
+  return views_;
 }
 
 }  // namespace refract::runtime

@@ -22,13 +22,20 @@ namespace refract::runtime {
 // of theirs may change at all.
 bool SizesDependOnData(const models::Graph& graph, const Part& part);
 
-// Views of `inputs` that are safe to run on, and the copies behind them. The
-// rest of `inputs` must outlive this. Move-only.
+// Views of inputs that are safe to run on, and the copies behind them.
+// Move-only. May be used for one request after the other: its memory, which
+// grows to powers of two, stays.
 class StableInputs {
  public:
-  // Copies what is not floating point, or everything. Allocates once if there
-  // is anything to copy.
-  StableInputs(absl::Span<const base::TensorView> inputs, bool everything);
+  StableInputs() = default;  // of none
+  StableInputs(absl::Span<const base::TensorView> inputs, bool everything) {
+    Hold(inputs, everything);
+  }
+
+  // Copies what is not floating point, or everything. The rest of `inputs` must
+  // outlive the views, which are valid until the next call.
+  absl::Span<const base::TensorView> Hold(
+      absl::Span<const base::TensorView> inputs, bool everything);
 
   absl::Span<const base::TensorView> views() const { return views_; }
 

@@ -40,8 +40,9 @@ base::TensorSpec Carried(base::TensorSpec spec, WireType type) {
 }  // namespace
 
 std::vector<base::TensorSpec> Codec::MessageSpecs(
-    absl::Span<const base::TensorSpec> values) const {
-  std::vector<base::TensorSpec> specs;
+    absl::Span<const base::TensorSpec> values,
+    std::vector<base::TensorSpec> specs) const {
+  specs.clear();
   specs.reserve(values.size());
   for (size_t i = 0; i < values.size(); ++i) {
     specs.push_back(Carried(values[i], values_[i].form.type));
@@ -69,9 +70,10 @@ int64_t RowsOfIndex(const base::TensorView& index) {
 }  // namespace
 
 std::vector<base::TensorView> Codec::Peek(
-    absl::Span<const base::TensorView> message) const {
-  if (message.size() != num_tensors_) return {};
-  std::vector<base::TensorView> views;
+    absl::Span<const base::TensorView> message,
+    std::vector<base::TensorView> views) const {
+  views.clear();
+  if (message.size() != num_tensors_) return views;
   views.reserve(values_.size());
   for (const Value& value : values_) {
     base::TensorView& view = views.emplace_back(message[value.tensor]);

@@ -50,17 +50,21 @@ class Codec {
   // What a message's tensors look like follows from what its values look like.
   bool sizes_known() const { return sizes_known_; }
 
-  // The tensors of a message. Only if sizes_known().
+  // The tensors of a message, in the memory of `specs`, whose contents are
+  // lost. Only if sizes_known().
   std::vector<base::TensorSpec> MessageSpecs(
-      absl::Span<const base::TensorSpec> values) const;
+      absl::Span<const base::TensorSpec> values,
+      std::vector<base::TensorSpec> specs = {}) const;
 
   // What the values of a message look like, before it is decoded and whether
   // or not it is here (without data, see transport::RequestDescriptor): those
   // that are sent as they are, and of the others dtype and dims. A dimension 0
   // that only the data tells is -1. Empty: not a message of this codec. Nothing
   // is checked, and a hostile peer may change it: Decode() says what is true.
+  // In the memory of `views`, whose contents are lost.
   std::vector<base::TensorView> Peek(
-      absl::Span<const base::TensorView> message) const;
+      absl::Span<const base::TensorView> message,
+      std::vector<base::TensorView> views = {}) const;
 
  private:
   std::vector<Value> values_;

@@ -219,7 +219,8 @@ int64_t OffsetAt(const TensorView& view, int64_t i) {
 
 // `count` rows of `request` from `first` on are rows of `got` from `at` on.
 void CheckRows(const Request& request, int64_t first, int64_t count,
-               const Views& got, int64_t at, bool include_last) {
+               absl::Span<const TensorView> got, int64_t at,
+               bool include_last) {
   for (const size_t i : {kX, kEmpty}) {
     const size_t bytes =
         base::SizeOf(got[i].dtype) * static_cast<size_t>(got[i].dims[1]);
@@ -245,7 +246,8 @@ void CheckRows(const Request& request, int64_t first, int64_t count,
 }
 
 // Sizes that make the bytes; `rows` rows.
-void CheckSizes(const Views& got, int64_t rows, bool include_last) {
+void CheckSizes(absl::Span<const TensorView> got, int64_t rows,
+                bool include_last) {
   CHECK_EQ(got.size(), kInputs);
   for (const TensorView& view : got) {
     const auto bytes = base::ByteSize(view.dtype, view.dims);

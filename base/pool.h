@@ -1,0 +1,78 @@
+#ifndef REFRACT_BASE_POOL_H_
+#define REFRACT_BASE_POOL_H_
+
+// Objects that are dear to make, or that keep memory which they have grown, one
+// for each use at a time.
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+
+namespace refract::base {
+
+// Grows to the number of uses at once. Thread-safe; outlives its leases.
+template <typename T>
+class Pool {
+ public:
+  // `make` is called under no lock, on the threads that acquire.
+  explicit Pool(std::function<std::unique_ptr<T>()> make)
+      : make_(std::move(make)) {}
+
+  // One to use alone; goes back when it is dropped.
+  class Lease {
+   public:
+    Lease(Lease&&) noexcept = default;
+    Lease& operator=(Lease&& other) noexcept {
+      if (this != &other) {
+        if (object_ != nullptr) pool_->Return(std::move(object_));
+        pool_ = other.pool_;
+        object_ = std::move(other.object_);
+      }
+      return *this;
+    }
+    ~Lease() {
+      if (object_ != nullptr) pool_->Return(std::move(object_));
+    }
+    T& operator*() const { return *object_; }
+    T* operator->() const { return object_.get(); }
+
+   private:
+    friend class Pool;
+    Lease(Pool* pool, std::unique_ptr<T> object)
+        : pool_(pool), object_(std::move(object)) {}
+    Pool* pool_;
+    std::unique_ptr<T> object_;
+  };
+
+  Lease Acquire() {
+    std::unique_ptr<T> object;
+    {
+      absl::MutexLock lock(&mu_);
+      if (!idle_.empty()) {
+        // The last one returned: its memory is the warmest.
+        object = std::move(idle_.back());
+        idle_.pop_back();
+      }
+    }
+    if (object == nullptr) object = make_();
+    return Lease(this, std::move(object));
+  }
+
+ private:
+  void Return(std::unique_ptr<T> object) {
+    absl::MutexLock lock(&mu_);
+    idle_.push_back(std::move(object));
+  }
+
+  const std::function<std::unique_ptr<T>()> make_;
+  absl::Mutex mu_;
+  std::vector<std::unique_ptr<T>> idle_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace refract::base
+
+#endif  // REFRACT_BASE_POOL_H_
