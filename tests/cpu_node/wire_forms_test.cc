@@ -1,5 +1,6 @@
 // Plans whose values cross in forms of their own, from a CPU node's engine to a
 // GPU node and back over the real transport.
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -53,8 +54,9 @@ struct Served {
 };
 Served Serve(const std::shared_ptr<const models::LoadedModel>& model,
              InferRequest request) {
-  // What the GPU node gets is what was sent.
-  uint64_t bytes = 0;
+  // What the GPU node gets is what was sent. Counted by its thread: nothing but
+  // memory that both nodes share tells that it did so before the answer.
+  std::atomic<uint64_t> bytes = 0;
   std::unique_ptr<gpu_node::GpuNode> real =
       *gpu_node::GpuNode::Create(DeviceModelsOf({model}), {});
   TestGpuNode node({model}, 0,
