@@ -22,6 +22,9 @@ using runtime::cuda::ElementOp;
 using runtime::cuda::Epilogue;
 using runtime::cuda::Instance;
 using runtime::cuda::Instruction;
+using runtime::cuda::IntegerCode;
+using runtime::cuda::IntegerFold;
+using runtime::cuda::IntegerOp;
 using runtime::cuda::kNone;
 using runtime::cuda::kOneRow;
 using runtime::cuda::MapCode;
@@ -58,7 +61,7 @@ class Maker {
   }
 
   Case Make() {
-    switch (random_() % 10) {
+    switch (random_() % 11) {
       case 0:
         Linear();
         break;
@@ -85,6 +88,9 @@ class Maker {
         break;
       case 8:
         Takes();
+        break;
+      case 9:
+        Integers();
         break;
       default:
         Norm();
@@ -336,6 +342,52 @@ class Maker {
     result_.what = "look-up of " + std::to_string(cols) + " columns";
     result_.tolerance = 0;
   }
+  // Any operator on integers of either width, of views, in one dimension
+  // folded.
+  void Integers() {
+    IntegerOp op;
+    op.code = static_cast<IntegerCode>(
+        random_() % static_cast<unsigned>(runtime::cuda::kNumIntegerCodes));
+    op.fold = static_cast<IntegerFold>(random_() % 3);
+    const int64_t steps = Pick({1, 3, 7});
+    const int64_t width = Pick({1, 2, 33});
+    op.inner = Coin() ? 1 : 0;
+    op.dims = {kItems, {0, width}, {0, steps}};
+    for (int n = 0; n < runtime::cuda::OperandsOf(op.code); ++n) {
+      runtime::cuda::IntegerInput& input = op.inputs.emplace_back();
+      // Some are 0, some negative.
+      const auto draw = [&] {
+        return static_cast<int64_t>(random_() % 41) - 20;
+      };
+      if (n > 0 && Coin()) {
+        input.number = draw();
+        continue;
+      }
+      const ValueId in = builder_.Input(
+          std::string(1, static_cast<char>('a' + n)),
+          Coin() ? DType::kInt32 : DType::kInt64, kItems, width * steps);
+      // Turned, or one for all steps.
+      input.tensor = {
+          in,
+          {0, 0},
+          {{0, width * steps}, {0, 1}, {0, n > 0 && Coin() ? 0 : width}}};
+      auto& values = result_.inputs.emplace_back();
+      for (int64_t i = 0; i < result_.batch * width * steps; ++i) {
+        values.push_back(static_cast<double>(draw()));
+      }
+    }
+    const int64_t cols = op.inner == 1 ? width : width * steps;
+    constexpr DType kTypes[] = {DType::kInt32, DType::kInt64, DType::kBool};
+    op.out.value = builder_.Output("out", kTypes[random_() % 3], kItems, cols);
+    op.out.strides = {{0, builder_.value(op.out.value).ld},
+                      {0, op.inner == 1 ? 1 : steps}};
+    if (op.inner == 0) op.out.strides.push_back({0, 1});
+    result_.what = "integer operator " +
+                   std::to_string(static_cast<int>(op.code)) + " of " +
+                   std::to_string(width) + " x " + std::to_string(steps);
+    builder_.Integers(std::move(op));
+    result_.tolerance = 0;
+  }
   // Some tables at once, with one or several ids per item.
   void Takes() {
     TakesOp op{.rows = kItems, .takes = {}};
@@ -523,9 +575,18 @@ Status RunOnce(Instance& instance, int64_t batch,
     auto& output = outputs.emplace_back();
     const int64_t count =
         instance.output_bytes(*slot, i) / runtime::cuda::SizeOf(dtype);
+    const std::byte* const data = instance.output(*slot, i);
     for (int64_t e = 0; e < count; ++e) {
-      output.push_back(
-          runtime::cuda::Load(instance.output(*slot, i), dtype, e));
+      const auto as = [&](auto number) {
+        std::memcpy(&number, data + e * static_cast<int64_t>(sizeof(number)),
+                    sizeof(number));
+        return static_cast<double>(number);
+      };
+      output.push_back(dtype == DType::kInt32   ? as(int32_t{})
+                       : dtype == DType::kInt64 ? as(int64_t{})
+                       : dtype == DType::kBool
+                           ? as(uint8_t{})
+                           : runtime::cuda::Load(data, dtype, e));
     }
   }
   instance.Release(*slot);

@@ -13,11 +13,15 @@ using runtime::cuda::BagMode;
 using runtime::cuda::BagsOp;
 using runtime::cuda::ChainOp;
 using runtime::cuda::CrossOp;
+using runtime::cuda::DType;
 using runtime::cuda::ElementOp;
 using runtime::cuda::Epilogue;
 using runtime::cuda::ForeignOp;
 using runtime::cuda::GatherOp;
 using runtime::cuda::Instruction;
+using runtime::cuda::IntegerCode;
+using runtime::cuda::IntegerFold;
+using runtime::cuda::IntegerOp;
 using runtime::cuda::InteractionOp;
 using runtime::cuda::kNone;
 using runtime::cuda::LinearOp;
@@ -182,6 +186,77 @@ double Mapped(const MapInstruction& i, double a, double b, double c) {
       return a != 0 ? b : c;
   }
   return NAN;
+}
+
+// Of integers below 2^53 that do not leave them.
+double OfIntegers(IntegerCode code, double a, double b, double c) {
+  const auto bits = [&](auto combine) {
+    return static_cast<double>(
+        combine(static_cast<int64_t>(a), static_cast<int64_t>(b)));
+  };
+  switch (code) {
+    case IntegerCode::kCopy:
+      return std::trunc(a);
+    case IntegerCode::kNegate:
+      return -a;
+    case IntegerCode::kAbsolute:
+      return std::fabs(a);
+    case IntegerCode::kInvert:
+      return -a - 1;
+    case IntegerCode::kNot:
+      return a == 0;
+    case IntegerCode::kTruth:
+      return a != 0;
+    case IntegerCode::kAdd:
+      return a + b;
+    case IntegerCode::kSubtract:
+      return a - b;
+    case IntegerCode::kMultiply:
+      return a * b;
+    case IntegerCode::kMinimum:
+      return std::min(a, b);
+    case IntegerCode::kMaximum:
+      return std::max(a, b);
+    case IntegerCode::kFloorDivide:
+      return b == 0 ? 0 : std::floor(a / b);
+    case IntegerCode::kTruncDivide:
+      return b == 0 ? 0 : std::trunc(a / b);
+    case IntegerCode::kRemainder:
+      return b == 0 ? 0 : a - b * std::floor(a / b);
+    case IntegerCode::kModulo:
+      return b == 0 ? 0 : std::fmod(a, b);
+    case IntegerCode::kBitAnd:
+      return bits([](int64_t x, int64_t y) { return x & y; });
+    case IntegerCode::kBitOr:
+      return bits([](int64_t x, int64_t y) { return x | y; });
+    case IntegerCode::kBitXor:
+      return bits([](int64_t x, int64_t y) { return x ^ y; });
+    case IntegerCode::kAnd:
+      return a * b != 0;
+    case IntegerCode::kOr:
+      return std::fabs(a) + std::fabs(b) != 0;
+    case IntegerCode::kXor:
+      return (a == 0) != (b == 0);
+    case IntegerCode::kEqual:
+      return a == b;
+    case IntegerCode::kNotEqual:
+      return a != b;
+    case IntegerCode::kLess:
+      return a < b;
+    case IntegerCode::kLessEqual:
+      return a <= b;
+    case IntegerCode::kGreater:
+      return a > b;
+    case IntegerCode::kGreaterEqual:
+      return a >= b;
+    case IntegerCode::kFromEnd:
+      return a < 0 ? a + b : a;
+    case IntegerCode::kClamp:
+      return std::min(std::max(a, b), c);
+    case IntegerCode::kSelect:
+      return a != 0 ? b : c;
+  }
+  std::abort();
 }
 
 class Reference {
@@ -425,6 +500,39 @@ class Reference {
       TensorRef table = op.table;
       table.offset.fixed += row * op.row_stride.At(batch_);
       at(op.out, index) = row >= 0 ? at(table, index) : 0;
+    });
+  }
+  void operator()(const IntegerOp& op) {
+    const auto split = op.dims.end() - op.inner;
+    const std::vector<Rows> inner(split, op.dims.end());
+    const bool truth = program_.value(op.out.value).dtype == DType::kBool;
+    ForEach({op.dims.begin(), split}, [&](const std::vector<int64_t>& outer) {
+      std::vector<double> results;
+      ForEach(inner, [&](const std::vector<int64_t>& j) {
+        std::vector<int64_t> index = outer;
+        index.insert(index.end(), j.begin(), j.end());
+        double x[3] = {};
+        for (size_t n = 0; n < op.inputs.size(); ++n) {
+          const auto& input = op.inputs[n];
+          x[n] = input.tensor.value == kNone ? static_cast<double>(input.number)
+                                             : at(input.tensor, index);
+        }
+        results.push_back(OfIntegers(op.code, x[0], x[1], x[2]));
+      });
+      double& out = at(op.out, outer);
+      switch (op.fold) {
+        case IntegerFold::kSum:
+          out = 0;
+          for (const double result : results) out += result;
+          break;
+        case IntegerFold::kMinimum:
+          out = *std::min_element(results.begin(), results.end());
+          break;
+        case IntegerFold::kMaximum:
+          out = *std::max_element(results.begin(), results.end());
+          break;
+      }
+      if (truth) out = out != 0;
     });
   }
   void operator()(const TakesOp& op) {

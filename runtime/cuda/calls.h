@@ -14,6 +14,7 @@
 
 #include "runtime/cuda/bag_calls.h"
 #include "runtime/cuda/element_ops.h"
+#include "runtime/cuda/integer_calls.h"
 #include "runtime/cuda/scalar.h"
 #include "runtime/cuda/strided_calls.h"
 #include "runtime/cuda/take_calls.h"
@@ -163,9 +164,10 @@ struct GemmCall {
 // start costs. It waits for that kernel's end itself, then.
 enum class Start : uint8_t { kAfter, kEarly };
 
-using Call = std::variant<GemmCall, InteractionCall, ChainCall, CrossCall,
-                          GatherCall, RowNormCall, MapCall, MatMulCall,
-                          ReduceCall, LookUpCall, TakesCall, BagsCall>;
+using Call =
+    std::variant<GemmCall, InteractionCall, ChainCall, CrossCall, GatherCall,
+                 RowNormCall, MapCall, MatMulCall, ReduceCall, LookUpCall,
+                 IntegerCall, TakesCall, BagsCall>;
 
 }  // namespace refract::runtime::cuda
 

@@ -264,6 +264,7 @@ void ProgramBuilder::Map(MapOp op) { AddOp({"", std::move(op)}); }
 void ProgramBuilder::MatMul(MatMulOp op) { AddOp({"", std::move(op)}); }
 void ProgramBuilder::Reduce(ReduceOp op) { AddOp({"", std::move(op)}); }
 void ProgramBuilder::LookUp(LookUpOp op) { AddOp({"", std::move(op)}); }
+void ProgramBuilder::Integers(IntegerOp op) { AddOp({"", std::move(op)}); }
 void ProgramBuilder::Takes(TakesOp op) { AddOp({"", std::move(op)}); }
 void ProgramBuilder::Bags(BagsOp op) { AddOp({"", std::move(op)}); }
 void ProgramBuilder::Foreign(ForeignOp op) { AddOp({"", std::move(op)}); }

@@ -76,7 +76,8 @@ struct RowNormOp {
 struct Op {
   std::string name;  // for errors
   std::variant<LinearOp, InteractionOp, ChainOp, CrossOp, GatherOp, RowNormOp,
-               MapOp, MatMulOp, ReduceOp, LookUpOp, TakesOp, BagsOp, ForeignOp>
+               MapOp, MatMulOp, ReduceOp, LookUpOp, IntegerOp, TakesOp, BagsOp,
+               ForeignOp>
       kind;
 };
 std::vector<ValueId> InputsOf(const Op& op);
@@ -146,6 +147,7 @@ class ProgramBuilder {
   void MatMul(MatMulOp op);
   void Reduce(ReduceOp op);
   void LookUp(LookUpOp op);
+  void Integers(IntegerOp op);
   void Takes(TakesOp op);
   void Bags(BagsOp op);
   void Foreign(ForeignOp op);

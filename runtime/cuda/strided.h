@@ -10,6 +10,7 @@
 
 #include "runtime/cuda/bag_calls.h"
 #include "runtime/cuda/foreign.h"
+#include "runtime/cuda/integer_calls.h"
 #include "runtime/cuda/rows.h"
 #include "runtime/cuda/strided_calls.h"
 #include "runtime/cuda/take_calls.h"
@@ -61,6 +62,21 @@ struct LookUpOp {
   Rows row_stride = kOneRow;
   int64_t table_rows = 0;
   Outside outside = Outside::kFault;
+};
+
+struct IntegerInput {
+  TensorRef tensor;  // value kNone: `number`
+  int64_t number = 0;
+};
+// out[i] = fold of code(inputs[…][i, j]) over the last `inner` of `dims`; see
+// IntegerCall. As many inputs as the code reads.
+struct IntegerOp {
+  IntegerCode code = IntegerCode::kCopy;
+  IntegerFold fold = IntegerFold::kSum;
+  std::vector<Rows> dims;
+  int inner = 0;
+  std::vector<IntegerInput> inputs;
+  TensorRef out;
 };
 
 // Rows of several tables; see TakesCall. All have `rows` times `inner` ids.

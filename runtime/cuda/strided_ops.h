@@ -18,6 +18,7 @@ std::vector<ValueId> InputsOfStrided(const MapOp& op);
 std::vector<ValueId> InputsOfStrided(const MatMulOp& op);
 std::vector<ValueId> InputsOfStrided(const ReduceOp& op);
 std::vector<ValueId> InputsOfStrided(const LookUpOp& op);
+std::vector<ValueId> InputsOfStrided(const IntegerOp& op);
 std::vector<ValueId> InputsOfStrided(const TakesOp& op);
 std::vector<ValueId> InputsOfStrided(const BagsOp& op);
 std::vector<ValueId> InputsOfStrided(const ForeignOp& op);
@@ -32,6 +33,8 @@ std::string WhyNotValid(const MatMulOp& op, const Program& program,
 std::string WhyNotValid(const ReduceOp& op, const Program& program,
                         int64_t max_batch);
 std::string WhyNotValid(const LookUpOp& op, const Program& program,
+                        int64_t max_batch);
+std::string WhyNotValid(const IntegerOp& op, const Program& program,
                         int64_t max_batch);
 std::string WhyNotValid(const TakesOp& op, const Program& program,
                         int64_t max_batch);
@@ -48,6 +51,8 @@ Call LowerStrided(const MatMulOp& op, const LoweringContext& context,
 Call LowerStrided(const ReduceOp& op, const LoweringContext& context,
                   const std::function<void*(ValueId)>& address);
 Call LowerStrided(const LookUpOp& op, const LoweringContext& context,
+                  const std::function<void*(ValueId)>& address);
+Call LowerStrided(const IntegerOp& op, const LoweringContext& context,
                   const std::function<void*(ValueId)>& address);
 Call LowerStrided(const TakesOp& op, const LoweringContext& context,
                   const std::function<void*(ValueId)>& address);

@@ -8,6 +8,7 @@
 #include "runtime/cuda/kernels/bags.h"
 #include "runtime/cuda/kernels/copy_rows.h"
 #include "runtime/cuda/kernels/elementwise.h"
+#include "runtime/cuda/kernels/integers.h"
 #include "runtime/cuda/kernels/interaction.h"
 #include "runtime/cuda/kernels/map_wide.h"
 #include "runtime/cuda/kernels/row_dots.h"
@@ -162,6 +163,11 @@ auto Dispatch(const CopyRowsCall& call, Launcher& launcher) {
 template <typename Launcher>
 auto Dispatch(const LookUpCall& call, Launcher& launcher) {
   return LaunchAs<LookUp>(call, launcher);
+}
+
+template <typename Launcher>
+auto Dispatch(const IntegerCall& call, Launcher& launcher) {
+  return LaunchAs<Integers>(call, launcher);
 }
 
 template <typename Launcher>

@@ -36,6 +36,7 @@ cudaError_t LaunchKernel(const KernelCall& call, cudaStream_t stream,
   REFRACT_INSTANTIATE_LAUNCH(MatMulCall);      \
   REFRACT_INSTANTIATE_LAUNCH(ReduceCall);      \
   REFRACT_INSTANTIATE_LAUNCH(LookUpCall);      \
+  REFRACT_INSTANTIATE_LAUNCH(IntegerCall);     \
   REFRACT_INSTANTIATE_LAUNCH(TakesCall);       \
   REFRACT_INSTANTIATE_LAUNCH(BagsCall);        \
   REFRACT_INSTANTIATE_LAUNCH(CopyRowsCall)

@@ -108,6 +108,14 @@ inline void AddAccesses(const LookUpCall& c, std::vector<Access>& a) {
   AddRows(c.faults, 1, 1, 1, DType::kInt32, true, a);
   AddStrided(c.out, c.out_strides, dims, c.rank, c.out_dtype, true, a);
 }
+inline void AddAccesses(const IntegerCall& c, std::vector<Access>& a) {
+  for (int i = 0; i < OperandsOf(c.code); ++i) {
+    const IntegerOperand& operand = c.operands[i];
+    AddStrided(operand.data, operand.strides, c.dims, c.rank + c.inner_rank,
+               operand.dtype, false, a);
+  }
+  AddStrided(c.out, c.out_strides, c.dims, c.rank, c.out_dtype, true, a);
+}
 
 inline void AddAccesses(const TakesCall& c, std::vector<Access>& a) {
   for (int i = 0; i < c.num_tables; ++i) {
@@ -209,6 +217,8 @@ inline std::vector<Access> AccessesOf(const Call& call) {
   } else if (const auto* c = std::get_if<ReduceCall>(&call)) {
     AddAccesses(*c, a);
   } else if (const auto* c = std::get_if<LookUpCall>(&call)) {
+    AddAccesses(*c, a);
+  } else if (const auto* c = std::get_if<IntegerCall>(&call)) {
     AddAccesses(*c, a);
   } else if (const auto* c = std::get_if<TakesCall>(&call)) {
     AddAccesses(*c, a);
