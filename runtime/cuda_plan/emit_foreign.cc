@@ -52,21 +52,6 @@ absl::StatusOr<cuda::ForeignArgument> NumberArgument(int local,
   return argument;
 }
 
-absl::StatusOr<std::vector<cuda::Rows>> RowsOf(const Sizes& sizes,
-                                               const std::string& name) {
-  std::vector<cuda::Rows> all;
-  for (const Size& size : sizes) {
-    const std::optional<cuda::Rows> rows = size.rows();
-    if (!rows) {
-      return No(absl::StrCat("a size of ", name,
-                             " does not grow evenly with the "
-                             "batch"));
-    }
-    all.push_back(*rows);
-  }
-  return all;
-}
-
 // A tensor as the graph knows it: LibTorch's promotion of types would give
 // other results for what we keep in fewer bits.
 absl::StatusOr<Tensor> InGraphType(int local, Emitter& emitter) {
@@ -136,7 +121,8 @@ absl::Status EmitForeign(const NodeStep& node, ForeignOperators& operators,
     argument.kind = cuda::ForeignKind::kTensor;
     REFRACT_ASSIGN_OR_RETURN(argument.tensor, emitter.RefTo(tensor));
     REFRACT_ASSIGN_OR_RETURN(
-        argument.dims, RowsOf(tensor.dims, emitter.plan().locals[local].name));
+        argument.dims,
+        Emitter::RowsOf(tensor.dims, emitter.plan().locals[local].name));
     op.arguments.push_back(std::move(argument));
   }
   for (const Wanted& result : wanted) {
@@ -147,7 +133,7 @@ absl::Status EmitForeign(const NodeStep& node, ForeignOperators& operators,
     REFRACT_ASSIGN_OR_RETURN(op.results.back().tensor, emitter.RefTo(out));
     REFRACT_ASSIGN_OR_RETURN(
         op.results.back().dims,
-        RowsOf(out.dims, emitter.plan().locals[result.local].name));
+        Emitter::RowsOf(out.dims, emitter.plan().locals[result.local].name));
     emitter.Set(result.local, std::move(out));
   }
   emitter.builder().Foreign(std::move(op));

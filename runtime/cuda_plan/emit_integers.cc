@@ -1,19 +1,25 @@
-// Integers on the device: counting, and comparisons that float32 makes exactly.
+// Ids, lengths, positions and masks on the device: exact, as on the CPU.
 
 #include <algorithm>
-#include <cstdlib>
+#include <cmath>
+#include <cstdint>
 #include <iterator>
+#include <limits>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "runtime/cuda_plan/emitter.h"
+#include "runtime/dims.h"
 
 namespace refract::runtime::cuda_plan {
 namespace {
 
 using cuda::DType;
-using cuda::MapCode;
+using cuda::IntegerCode;
+using cuda::IntegerFold;
+using Integer = Emitter::Integer;
 
 absl::Status No(const std::string& why) {
   return absl::UnimplementedError(why);
@@ -61,50 +67,302 @@ absl::Status EmitArange(const NodeStep& node, Emitter& emitter) {
   return absl::OkStatus();
 }
 
-struct Comparison {
-  absl::string_view op;
-  MapCode code;
-};
-constexpr Comparison kComparisons[] = {
-    {"aten.eq", MapCode::kEqual},   {"aten.ne", MapCode::kNotEqual},
-    {"aten.lt", MapCode::kLess},    {"aten.le", MapCode::kLessEqual},
-    {"aten.gt", MapCode::kGreater}, {"aten.ge", MapCode::kGreaterEqual},
-};
+// --- Operands ---------------------------------------------------------------
 
-// Of integers, one side of which is small: rounding the other to float32 keeps
-// its order to every whole number up to 2^24, so the result is exact.
-absl::Status EmitComparison(const NodeStep& node, MapCode code,
-                            Emitter& emitter) {
+bool IsTensor(const Emitter& emitter, const NodeStep& node, int operand) {
+  if (operand == kNoOperand) return false;
+  const Local& local = emitter.plan().locals[node.operands[operand]];
+  return emitter.graph().value(local.id).kind == models::ValueKind::kTensor;
+}
+
+// A tensor of integers or truth values, a literal, or a size that is known.
+absl::StatusOr<Integer> IntegerArgument(const NodeStep& node,
+                                        absl::string_view name,
+                                        Emitter& emitter) {
   const NodeArgs args(node.node);
-  const int local = node.outputs[0];
-  std::vector<Emitter::Input> inputs(2);
-  bool small = false;
-  const char* const names[2] = {"self", "other"};
-  for (int i = 0; i < 2; ++i) {
-    const int operand = args.OperandOf(names[i]);
-    if (operand == kNoOperand) {
-      const std::optional<int64_t> literal = args.IntLiteral(names[i]);
-      if (!literal || std::abs(*literal) > Emitter::kMaxRange) {
-        return No(absl::StrCat("its ", names[i], " is no small number"));
-      }
-      inputs[i].number = static_cast<float>(*literal);
-      small = true;
+  Integer integer;
+  const int operand = args.OperandOf(name);
+  if (IsTensor(emitter, node, operand)) {
+    const int local = node.operands[operand];
+    REFRACT_ASSIGN_OR_RETURN(integer.tensor, emitter.Get(local));
+    if (cuda::IsFloating(integer.tensor->dtype)) {
+      return No(absl::StrCat("its ", name, " is ",
+                             base::Name(emitter.plan().locals[local].dtype)));
+    }
+    return integer;
+  }
+  const models::Argument* const argument = node.node.FindArg(name);
+  if (const auto* truth =
+          argument == nullptr ? nullptr : std::get_if<bool>(argument)) {
+    integer.number = *truth ? 1 : 0;
+    return integer;
+  }
+  const std::optional<IntSource> source = args.Int(name);
+  if (!source) return No(absl::StrCat("its ", name, " is no whole number"));
+  REFRACT_ASSIGN_OR_RETURN(const Size size,
+                           emitter.SizeOf(*source, node.operands));
+  if (!size.constant()) {
+    return No(absl::StrCat("its ", name, " grows with the batch"));
+  }
+  integer.number = *size.constant();
+  return integer;
+}
+
+// A number or a tensor without dimensions takes the type of the tensors that it
+// meets, as in PyTorch; we compute on 64 bits, so it must be one of that type.
+absl::Status CheckWidth(const std::vector<Integer>& operands) {
+  bool has_narrow = false;
+  for (const Integer& operand : operands) {
+    if (!operand.tensor || operand.tensor->rank() == 0) continue;
+    if (operand.tensor->dtype == DType::kInt64) return absl::OkStatus();
+    has_narrow |= operand.tensor->dtype == DType::kInt32;
+  }
+  if (!has_narrow) return absl::OkStatus();
+  for (const Integer& operand : operands) {
+    if (operand.tensor
+            ? operand.tensor->rank() == 0 &&
+                  operand.tensor->dtype == DType::kInt64
+            : operand.number < std::numeric_limits<int32_t>::min() ||
+                  operand.number > std::numeric_limits<int32_t>::max()) {
+      return No("an operand may be too large for int32");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Divisors are known not to be 0: PyTorch refuses such a request on a CPU and
+// gives anything on a GPU.
+absl::Status CheckDivisor(const NodeStep& node, const Integer& divisor,
+                          const Emitter& emitter) {
+  if (!divisor.tensor) {
+    return divisor.number != 0 ? absl::OkStatus() : No("it divides by 0");
+  }
+  const int operand = NodeArgs(node.node).OperandOf("other");
+  const auto values = emitter.IntegersOf(node.operands[operand]);
+  if (!values) return No("requests may make it divide by 0");
+  return std::find(values->begin(), values->end(), 0) == values->end()
+             ? absl::OkStatus()
+             : No("it divides by 0");
+}
+
+// The result, of the graph's type, which has to be none of floats.
+absl::StatusOr<Tensor> IntegerResult(int local, Emitter& emitter) {
+  const base::DType wanted = emitter.plan().locals[local].dtype;
+  const std::optional<DType> dtype = Emitter::TypeOf(wanted);
+  if (!dtype || cuda::IsFloating(*dtype)) {
+    return No(absl::StrCat("it gives ", base::Name(wanted)));
+  }
+  REFRACT_ASSIGN_OR_RETURN(const Sizes dims, emitter.DimsOfLocal(local));
+  return emitter.NewResult(local, dims, *dtype);
+}
+
+absl::Status Emit(const NodeStep& node, IntegerCode code,
+                  const std::vector<Integer>& operands, Emitter& emitter) {
+  REFRACT_RETURN_IF_ERROR(CheckWidth(operands));
+  REFRACT_ASSIGN_OR_RETURN(const Tensor out,
+                           IntegerResult(node.outputs[0], emitter));
+  emitter.Set(node.outputs[0], out);
+  return emitter.Integers(code, operands, out);
+}
+
+// --- Operators --------------------------------------------------------------
+
+struct IntegerName {
+  absl::string_view op;
+  IntegerCode code;
+};
+constexpr IntegerName kUnary[] = {
+    {"aten.neg", IntegerCode::kNegate},
+    {"aten.abs", IntegerCode::kAbsolute},
+    {"aten.bitwise_not", IntegerCode::kInvert},
+    {"aten.logical_not", IntegerCode::kNot},
+};
+constexpr IntegerName kBinary[] = {
+    {"aten.add", IntegerCode::kAdd},
+    {"aten.sub", IntegerCode::kSubtract},
+    {"aten.rsub", IntegerCode::kSubtract},
+    {"aten.mul", IntegerCode::kMultiply},
+    {"aten.minimum", IntegerCode::kMinimum},
+    {"aten.maximum", IntegerCode::kMaximum},
+    {"aten.floor_divide", IntegerCode::kFloorDivide},
+    {"aten.div", IntegerCode::kTruncDivide},
+    {"aten.remainder", IntegerCode::kRemainder},
+    {"aten.fmod", IntegerCode::kModulo},
+    {"aten.bitwise_and", IntegerCode::kBitAnd},
+    {"aten.bitwise_or", IntegerCode::kBitOr},
+    {"aten.bitwise_xor", IntegerCode::kBitXor},
+    {"aten.__and__", IntegerCode::kBitAnd},
+    {"aten.__or__", IntegerCode::kBitOr},
+    {"aten.__xor__", IntegerCode::kBitXor},
+    {"aten.logical_and", IntegerCode::kAnd},
+    {"aten.logical_or", IntegerCode::kOr},
+    {"aten.logical_xor", IntegerCode::kXor},
+    {"aten.eq", IntegerCode::kEqual},
+    {"aten.ne", IntegerCode::kNotEqual},
+    {"aten.lt", IntegerCode::kLess},
+    {"aten.le", IntegerCode::kLessEqual},
+    {"aten.gt", IntegerCode::kGreater},
+    {"aten.ge", IntegerCode::kGreaterEqual},
+};
+template <size_t kSize>
+std::optional<IntegerCode> Find(const IntegerName (&names)[kSize],
+                                absl::string_view op) {
+  const auto* const known =
+      std::find_if(std::begin(names), std::end(names),
+                   [&](const IntegerName& name) { return name.op == op; });
+  if (known == std::end(names)) return std::nullopt;
+  return known->code;
+}
+
+absl::Status EmitUnary(const NodeStep& node, IntegerCode code,
+                       Emitter& emitter) {
+  REFRACT_ASSIGN_OR_RETURN(const Integer self,
+                           IntegerArgument(node, "self", emitter));
+  if (!self.tensor) return No("its operand is no tensor");
+  if (code == IntegerCode::kInvert && self.tensor->dtype == DType::kBool) {
+    code = IntegerCode::kNot;
+  }
+  return Emit(node, code, {self}, emitter);
+}
+
+absl::Status EmitBinary(const NodeStep& node, IntegerCode code,
+                        Emitter& emitter) {
+  const NodeArgs args(node.node);
+  if (args.Has("alpha") && args.IntLiteral("alpha") != 1) {
+    return No("it scales an operand");
+  }
+  if (args.Has("rounding_mode")) {
+    const auto* const mode =
+        std::get_if<std::string>(node.node.FindArg("rounding_mode"));
+    if (mode == nullptr || (*mode != "floor" && *mode != "trunc")) {
+      return No("its rounding is unclear");
+    }
+    if (*mode == "floor") code = IntegerCode::kFloorDivide;
+  }
+  REFRACT_ASSIGN_OR_RETURN(Integer self,
+                           IntegerArgument(node, "self", emitter));
+  REFRACT_ASSIGN_OR_RETURN(Integer other,
+                           IntegerArgument(node, "other", emitter));
+  switch (code) {
+    case IntegerCode::kFloorDivide:
+    case IntegerCode::kTruncDivide:
+    case IntegerCode::kRemainder:
+    case IntegerCode::kModulo:
+      REFRACT_RETURN_IF_ERROR(CheckDivisor(node, other, emitter));
+      break;
+    default:
+      break;
+  }
+  if (absl::StartsWith(node.node.op, "aten.rsub.")) std::swap(self, other);
+  return Emit(node, code, {std::move(self), std::move(other)}, emitter);
+}
+
+// clamp, clamp_min, clamp_max.
+absl::Status EmitClamp(const NodeStep& node, Emitter& emitter) {
+  const NodeArgs args(node.node);
+  std::vector<Integer> operands(1);
+  REFRACT_ASSIGN_OR_RETURN(operands[0], IntegerArgument(node, "self", emitter));
+  for (const char* const name : {"min", "max"}) {
+    if (!args.Has(name)) continue;
+    operands.emplace_back();
+    REFRACT_ASSIGN_OR_RETURN(operands.back(),
+                             IntegerArgument(node, name, emitter));
+  }
+  if (operands.size() < 2) return No("it has no bounds");
+  const IntegerCode code = operands.size() == 3 ? IntegerCode::kClamp
+                           : args.Has("min")    ? IntegerCode::kMaximum
+                                                : IntegerCode::kMinimum;
+  return Emit(node, code, operands, emitter);
+}
+
+// where, masked_fill: of integers or truth values.
+absl::Status EmitSelect(const NodeStep& node, const char* condition,
+                        const char* then, const char* otherwise,
+                        Emitter& emitter) {
+  std::vector<Integer> operands;
+  for (const char* const name : {condition, then, otherwise}) {
+    const models::Argument* argument = node.node.FindArg(name);
+    const double* const number =
+        argument == nullptr ? nullptr : std::get_if<double>(argument);
+    // masked_fill(ids, mask, 0.0)
+    if (number != nullptr && std::abs(*number) <= Emitter::kMaxRange &&
+        *number == std::floor(*number)) {
+      operands.push_back({std::nullopt, static_cast<int64_t>(*number)});
       continue;
     }
-    REFRACT_ASSIGN_OR_RETURN(const Tensor tensor,
-                             emitter.Get(node.operands[operand]));
-    if (tensor.dtype != DType::kInt64 && tensor.dtype != DType::kInt32) {
-      return No("it compares other things than integers");
-    }
-    small |= emitter.IsRange(tensor);
-    inputs[i].tensor = tensor;
+    operands.emplace_back();
+    REFRACT_ASSIGN_OR_RETURN(operands.back(),
+                             IntegerArgument(node, name, emitter));
   }
-  if (!small) return No("its integers may be too large for float32");
-  REFRACT_ASSIGN_OR_RETURN(const Sizes dims, emitter.DimsOfLocal(local));
-  REFRACT_ASSIGN_OR_RETURN(const Tensor out,
-                           emitter.NewResult(local, dims, DType::kBool));
+  return Emit(node, IntegerCode::kSelect, operands, emitter);
+}
+
+// sum, amin, amax, any, all.
+absl::Status EmitFold(const NodeStep& node, IntegerFold fold, IntegerCode code,
+                      Emitter& emitter) {
+  const NodeArgs args(node.node);
+  REFRACT_ASSIGN_OR_RETURN(const Integer self,
+                           IntegerArgument(node, "self", emitter));
+  if (!self.tensor) return No("its operand is no tensor");
+  const size_t rank = self.tensor->rank();
+  const auto listed = args.Ints("dim");
+  std::vector<bool> folded(rank, !listed || listed->empty());
+  if (listed) {
+    for (const IntSource& source : *listed) {
+      if (!source.is_literal()) return No("its dimensions are no literals");
+      REFRACT_ASSIGN_OR_RETURN(const size_t dim, WrapDim(source.literal, rank));
+      if (dim < rank) folded[dim] = true;
+    }
+  }
+  std::vector<size_t> dims;
+  for (size_t d = 0; d < rank; ++d) {
+    if (!folded[d]) continue;
+    if (!self.tensor->dims[d].constant()) return No("it works along the batch");
+    dims.push_back(d);
+  }
+  REFRACT_ASSIGN_OR_RETURN(Tensor out, IntegerResult(node.outputs[0], emitter));
+  emitter.Set(node.outputs[0], out);
+  if (out.rank() == rank) {
+    // Without the dimensions of one element.
+    for (size_t i = dims.size(); i-- > 0;) out = Selected(out, dims[i], 0);
+  }
+  return emitter.FoldIntegers(fold, code, *self.tensor, dims, out);
+}
+
+// tril, triu: what is on one side of a diagonal, zeros elsewhere.
+absl::Status EmitTriangle(const NodeStep& node, bool lower, Emitter& emitter) {
+  const int local = node.outputs[0];
+  const NodeArgs args(node.node);
+  const auto diagonal = args.Has("diagonal") ? args.IntLiteral("diagonal")
+                                             : std::optional<int64_t>(0);
+  REFRACT_ASSIGN_OR_RETURN(const Tensor self, emitter.Get(node.operands[0]));
+  if (!diagonal || self.rank() < 2) return No("its diagonal is no literal");
+  const auto rows = self.dims[self.rank() - 2].constant();
+  const auto cols = self.dims[self.rank() - 1].constant();
+  if (!rows || !cols || *rows < 1 || *cols < 1 ||
+      std::abs(*diagonal) > Emitter::kMaxRange - std::max(*rows, *cols)) {
+    return No("its matrices depend on the batch");
+  }
+  // Column c belongs to the lower half of row r where c ≤ r + diagonal.
+  const Tensor row =
+      Unsqueezed(emitter.Range(std::max<int64_t>(*diagonal, 0), 1, *rows), 1);
+  const Tensor col = emitter.Range(std::max<int64_t>(-*diagonal, 0), 1, *cols);
+  REFRACT_ASSIGN_OR_RETURN(
+      const Tensor kept,
+      emitter.New(absl::StrCat(emitter.plan().locals[local].name, ".half"),
+                  {*rows, *cols}, DType::kBool));
+  REFRACT_RETURN_IF_ERROR(emitter.Integers(
+      lower ? IntegerCode::kLessEqual : IntegerCode::kGreaterEqual,
+      {{col}, {row}}, kept));
+  if (!cuda::IsFloating(self.dtype)) {
+    return Emit(node, IntegerCode::kSelect, {{kept}, {self}, {}}, emitter);
+  }
+  REFRACT_ASSIGN_OR_RETURN(
+      const Tensor out,
+      emitter.NewResult(local, self.dims, emitter.compute_type()));
   emitter.Set(local, out);
-  return emitter.Map(inputs, {{code, 0, 1}}, out);
+  return emitter.Map({{kept}, {self}, {}}, {{cuda::MapCode::kSelect, 0, 1, 2}},
+                     out);
 }
 
 }  // namespace
@@ -117,11 +375,40 @@ std::optional<absl::Status> EmitIntegers(const NodeStep& node,
     return EmitArange(node, emitter);
   }
   const absl::string_view name = absl::string_view(op).substr(0, op.rfind('.'));
-  const auto* const known =
-      std::find_if(std::begin(kComparisons), std::end(kComparisons),
-                   [&](const Comparison& c) { return c.op == name; });
-  if (known == std::end(kComparisons)) return std::nullopt;
-  return EmitComparison(node, known->code, emitter);
+  if (name == "aten.tril" || name == "aten.triu") {
+    return EmitTriangle(node, name == "aten.tril", emitter);
+  }
+  if (!GivesIntegers(node, emitter)) return std::nullopt;
+  if (const auto code = Find(kUnary, name)) {
+    return EmitUnary(node, *code, emitter);
+  }
+  if (const auto code = Find(kBinary, name)) {
+    return EmitBinary(node, *code, emitter);
+  }
+  if (name == "aten.clamp" || name == "aten.clamp_min" ||
+      name == "aten.clamp_max") {
+    return EmitClamp(node, emitter);
+  }
+  if (name == "aten.where") {
+    return EmitSelect(node, "condition", "self", "other", emitter);
+  }
+  if (name == "aten.masked_fill") {
+    return EmitSelect(node, "mask", "value", "self", emitter);
+  }
+  if (name == "aten.sum") {
+    return EmitFold(node, IntegerFold::kSum, IntegerCode::kCopy, emitter);
+  }
+  if (name == "aten.amax" || name == "aten.any") {
+    return EmitFold(
+        node, IntegerFold::kMaximum,
+        name == "aten.any" ? IntegerCode::kTruth : IntegerCode::kCopy, emitter);
+  }
+  if (name == "aten.amin" || name == "aten.all") {
+    return EmitFold(
+        node, IntegerFold::kMinimum,
+        name == "aten.all" ? IntegerCode::kTruth : IntegerCode::kCopy, emitter);
+  }
+  return std::nullopt;
 }
 
 }  // namespace refract::runtime::cuda_plan

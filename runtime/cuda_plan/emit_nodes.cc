@@ -1,5 +1,4 @@
-// Reductions, look-ups, attention, and element-wise operators that the graph
-// compiler leaves to LibTorch on the CPU.
+// Reductions, look-ups and attention.
 
 #include <algorithm>
 #include <cmath>
@@ -20,22 +19,6 @@ using cuda::ReduceKind;
 
 absl::Status No(const std::string& why) {
   return absl::UnimplementedError(why);
-}
-
-std::optional<double> NumberArgument(const models::Node& node,
-                                     absl::string_view name, double missing) {
-  const models::Argument* argument = node.FindArg(name);
-  if (argument == nullptr || std::holds_alternative<models::None>(*argument)) {
-    return missing;
-  }
-  if (const auto* i = std::get_if<int64_t>(argument)) return *i;
-  if (const auto* f = std::get_if<double>(argument)) return *f;
-  return std::nullopt;
-}
-
-absl::Status FloatingOnly(const Tensor& tensor) {
-  if (cuda::IsFloating(tensor.dtype)) return absl::OkStatus();
-  return No(absl::StrCat("its operand is ", cuda::Name(tensor.dtype)));
 }
 
 // Before anything is emitted: others may still do it.
@@ -220,8 +203,10 @@ absl::Status EmitAttentionOf(const NodeStep& node, Emitter& emitter) {
   return emitter.MatMul(weights, value, std::nullopt, false, out);
 }
 
+// Policies are for ids of tables: where an index counts from the end
+// (`from_end`) one that names nothing is an error.
 absl::Status EmitEmbedding(const NodeStep& node, int table_operand,
-                           int index_operand, size_t dim,
+                           int index_operand, size_t dim, bool from_end,
                            const CompileOptions& options, Emitter& emitter) {
   const int local = node.outputs[0];
   const int table_local = node.operands[table_operand];
@@ -231,7 +216,10 @@ absl::Status EmitEmbedding(const NodeStep& node, int table_operand,
   const std::optional<int64_t> rows = table.dims[dim].constant();
   if (!rows) return No("it looks up rows of the batch");
   Tensor index;
-  if (const auto values = emitter.IntegersOf(index_local)) {
+  if (auto values = emitter.IntegersOf(index_local)) {
+    for (int64_t& value : *values) {
+      if (from_end && value < 0) value += *rows;
+    }
     REFRACT_ASSIGN_OR_RETURN(
         index,
         emitter.Indices(emitter.plan().locals[index_local].name, *values));
@@ -246,9 +234,22 @@ absl::Status EmitEmbedding(const NodeStep& node, int table_operand,
   if (index.dtype != DType::kInt32 && index.dtype != DType::kInt64) {
     return No(absl::StrCat("its indices are ", cuda::Name(index.dtype)));
   }
+  if (from_end && !emitter.IsConstant(index_local)) {
+    REFRACT_ASSIGN_OR_RETURN(
+        const Tensor counted,
+        emitter.New(
+            absl::StrCat(emitter.plan().locals[index_local].name, ".place"),
+            index.dims, index.dtype));
+    REFRACT_RETURN_IF_ERROR(emitter.Integers(cuda::IntegerCode::kFromEnd,
+                                             {{index}, {std::nullopt, *rows}},
+                                             counted));
+    index = counted;
+  }
   const size_t index_rank = index.rank();
   for (size_t d = 0; d < dim; ++d) index = Unsqueezed(index, 0);
-  const cuda::Outside outside = OutsideOf(emitter, table_local, options);
+  const cuda::Outside outside = from_end
+                                    ? cuda::Outside::kFault
+                                    : OutsideOf(emitter, table_local, options);
   REFRACT_ASSIGN_OR_RETURN(const Sizes dims, emitter.DimsOfLocal(local));
   REFRACT_ASSIGN_OR_RETURN(
       const Tensor out, emitter.NewResult(local, dims, emitter.compute_type()));
@@ -256,125 +257,66 @@ absl::Status EmitEmbedding(const NodeStep& node, int table_operand,
   return emitter.LookUp(table, dim, *rows, index, index_rank, outside, out);
 }
 
-struct BinaryName {
-  absl::string_view op;
-  MapCode code;
-};
-constexpr BinaryName kBinary[] = {
-    {"aten.add.Tensor", MapCode::kAdd},
-    {"aten.sub.Tensor", MapCode::kSubtract},
-    {"aten.mul.Tensor", MapCode::kMultiply},
-    {"aten.div.Tensor", MapCode::kDivide},
-    {"aten.minimum.default", MapCode::kMinimum},
-    {"aten.maximum.default", MapCode::kMaximum},
-    {"aten.pow.Tensor_Tensor", MapCode::kPower},
-};
-
-// Of two tensors that are not both float32, as exporters write numbers: one is
-// a constant of another type without dimensions.
-std::optional<absl::Status> EmitBinary(const NodeStep& node, Emitter& emitter) {
-  const auto* const known =
-      std::find_if(std::begin(kBinary), std::end(kBinary),
-                   [&](const BinaryName& b) { return b.op == node.node.op; });
-  if (known == std::end(kBinary)) return std::nullopt;
+absl::Status EmitGather(const NodeStep& node, Emitter& emitter) {
   const NodeArgs args(node.node);
   const int local = node.outputs[0];
-  if (args.Has("rounding_mode") ||
-      NumberArgument(node.node, "alpha", 1) != 1.0 ||
-      emitter.plan().locals[local].dtype != base::DType::kFloat32) {
-    return std::nullopt;
+  const int operands[2] = {args.OperandOf("self"), args.OperandOf("index")};
+  const std::optional<int64_t> literal = args.IntLiteral("dim");
+  if (operands[0] == kNoOperand || operands[1] == kNoOperand || !literal) {
+    return No("its operands are unclear");
   }
-  return [&]() -> absl::Status {
-    std::vector<Emitter::Input> inputs(2);
-    const char* const names[2] = {"self", "other"};
-    bool floating = false;
-    for (int i = 0; i < 2; ++i) {
-      const int operand =
-          args.OperandOf(i == 1 && !args.Has(names[1]) ? "exponent" : names[i]);
-      if (operand == kNoOperand) return No("an operand is no tensor");
-      REFRACT_ASSIGN_OR_RETURN(inputs[i].tensor,
-                               emitter.Get(node.operands[operand]));
-      floating |= emitter.plan().locals[node.operands[operand]].dtype ==
-                  base::DType::kFloat32;
-    }
-    if (!floating) return No("none of its operands is float32");
-    REFRACT_ASSIGN_OR_RETURN(const Sizes dims, emitter.DimsOfLocal(local));
-    REFRACT_ASSIGN_OR_RETURN(
-        const Tensor out,
-        emitter.NewResult(local, dims, emitter.compute_type()));
-    emitter.Set(local, out);
-    return emitter.Map(inputs, {{known->code, 0, 1}}, out);
-  }();
-}
-
-// One-operand functions that the fused forms lack.
-std::optional<absl::Status> EmitElements(const NodeStep& node,
-                                         Emitter& emitter) {
-  const std::string& op = node.node.op;
-  const NodeArgs args(node.node);
-  std::vector<Emitter::Input> inputs(1);
-  std::vector<cuda::MapInstruction> code;
-  const auto number = [&](float value) {
-    inputs.push_back({std::nullopt, value});
-  };
-  if (op == "aten.pow.Tensor_Scalar") {
-    const auto exponent = NumberArgument(node.node, "exponent", NAN);
-    if (!exponent) return std::nullopt;
-    number(static_cast<float>(*exponent));
-    code = {{MapCode::kPower, 0, 1}};
-  } else if (op == "aten.hardsigmoid.default") {
-    number(3.0f);
-    code = {{MapCode::kAdd, 0, 1},
-            {MapCode::kClamp, 2, 0, 0, 0.0f, 6.0f},
-            {MapCode::kScale, 3, 0, 0, 1.0f / 6.0f}};
-  } else if (op == "aten.softplus.default") {
-    const auto beta = NumberArgument(node.node, "beta", 1);
-    const auto threshold = NumberArgument(node.node, "threshold", 20);
-    if (!beta || !threshold || *beta == 0) return std::nullopt;
-    number(static_cast<float>(*threshold));
-    // Beyond the threshold x itself: exp(x) would overflow.
-    code = {{MapCode::kScale, 0, 0, 0, static_cast<float>(*beta)},
-            {MapCode::kExp, 2},
-            {MapCode::kLog1p, 3},
-            {MapCode::kScale, 4, 0, 0, static_cast<float>(1 / *beta)},
-            {MapCode::kGreater, 2, 1},
-            {MapCode::kSelect, 6, 0, 5}};
-  } else if (op == "aten.prelu.default") {
-    const int weight = args.OperandOf("weight");
-    if (weight == kNoOperand) return std::nullopt;
-    inputs.resize(2);
-    const absl::StatusOr<Tensor> slopes = emitter.Get(node.operands[weight]);
-    if (!slopes.ok()) return slopes.status();
-    // One per channel, which is dimension 1.
-    inputs[1].tensor = *slopes;
-    const absl::StatusOr<Sizes> dims = emitter.DimsOfLocal(node.outputs[0]);
-    if (!dims.ok()) return dims.status();
-    if (slopes->rank() == 1) {
-      for (size_t d = 2; d < dims->size(); ++d) {
-        inputs[1].tensor =
-            Unsqueezed(*inputs[1].tensor, inputs[1].tensor->rank());
-      }
-    }
-    code = {{MapCode::kMultiply, 0, 1},
-            {MapCode::kScale, 0, 0, 0, 0.0f},
-            {MapCode::kLess, 0, 3},
-            {MapCode::kSelect, 4, 2, 0}};
-  } else {
-    return std::nullopt;
+  REFRACT_ASSIGN_OR_RETURN(const Tensor self,
+                           emitter.Get(node.operands[operands[0]]));
+  REFRACT_RETURN_IF_ERROR(FloatingOnly(self));
+  REFRACT_ASSIGN_OR_RETURN(const Tensor index,
+                           emitter.Get(node.operands[operands[1]]));
+  if (index.dtype != DType::kInt32 && index.dtype != DType::kInt64) {
+    return No(absl::StrCat("its indices are ", cuda::Name(index.dtype)));
   }
-  return [&]() -> absl::Status {
-    REFRACT_ASSIGN_OR_RETURN(const Tensor self, emitter.Get(node.operands[0]));
-    REFRACT_RETURN_IF_ERROR(FloatingOnly(self));
-    inputs[0].tensor = self;
-    REFRACT_ASSIGN_OR_RETURN(
-        const Tensor out,
-        emitter.NewResult(node.outputs[0], self.dims, emitter.compute_type()));
-    emitter.Set(node.outputs[0], out);
-    return emitter.Map(inputs, std::move(code), out);
-  }();
+  if (self.rank() == 0 || index.rank() != self.rank()) {
+    return No("its index has other dimensions");
+  }
+  REFRACT_ASSIGN_OR_RETURN(const size_t dim, WrapDim(*literal, self.rank()));
+  const std::optional<int64_t> rows = self.dims[dim].constant();
+  if (!rows) return No("it looks up rows of the batch");
+  for (size_t d = 0; d < self.rank(); ++d) {
+    const auto from = self.dims[d].constant();
+    const auto taken = index.dims[d].constant();
+    const bool lies =
+        from && taken ? *taken <= *from : self.dims[d] == index.dims[d];
+    if (d != dim && !lies) return No("it picks some rows of the batch");
+  }
+  REFRACT_ASSIGN_OR_RETURN(
+      const Tensor out,
+      emitter.NewResult(local, index.dims, emitter.compute_type()));
+  emitter.Set(local, out);
+  return emitter.Gather(self, dim, *rows, index, cuda::Outside::kFault, out);
 }
 
 }  // namespace
+
+std::optional<double> NumberArgument(const models::Node& node,
+                                     absl::string_view name, double missing) {
+  const models::Argument* argument = node.FindArg(name);
+  if (argument == nullptr || std::holds_alternative<models::None>(*argument)) {
+    return missing;
+  }
+  if (const auto* i = std::get_if<int64_t>(argument)) return *i;
+  if (const auto* f = std::get_if<double>(argument)) return *f;
+  return std::nullopt;
+}
+
+bool GivesIntegers(const NodeStep& node, const Emitter& emitter) {
+  if (node.outputs[0] == kNoLocal) return false;
+  const std::optional<DType> dtype =
+      Emitter::TypeOf(emitter.plan().locals[node.outputs[0]].dtype);
+  return dtype && !cuda::IsFloating(*dtype);
+}
+
+absl::Status FloatingOnly(const Tensor& tensor) {
+  if (cuda::IsFloating(tensor.dtype)) return absl::OkStatus();
+  return No(absl::StrCat("its operand is ", cuda::Name(tensor.dtype)));
+}
 
 models::IdPolicy PolicyOf(const Emitter& emitter, int table_local,
                           const CompileOptions& options) {
@@ -403,7 +345,8 @@ cuda::Outside OutsideOf(const Emitter& emitter, int table_local,
 std::optional<absl::Status> EmitReduction(const NodeStep& node,
                                           Emitter& emitter) {
   const std::string& op = node.node.op;
-  if (node.operands.empty() || NodeArgs(node.node).Has("dtype")) {
+  if (node.operands.empty() || NodeArgs(node.node).Has("dtype") ||
+      GivesIntegers(node, emitter)) {
     return std::nullopt;
   }
   if (op == "aten.sum.dim_IntList") {
@@ -437,6 +380,8 @@ std::optional<absl::Status> EmitLookUp(const NodeStep& node,
   int table = kNoOperand;
   int index = kNoOperand;
   int64_t dim = 0;
+  bool from_end = false;
+  if (op == "aten.gather.default") return EmitGather(node, emitter);
   if (op == "aten.embedding.default") {
     table = args.OperandOf("weight");
     index = args.OperandOf("indices");
@@ -446,13 +391,25 @@ std::optional<absl::Status> EmitLookUp(const NodeStep& node,
     const auto literal = args.IntLiteral("dim");
     if (!literal) return std::nullopt;
     dim = *literal;
+  } else if (op == "aten.index.Tensor") {
+    // By one of the dimensions.
+    const auto indices = args.OperandsOf("indices");
+    if (!indices) return std::nullopt;
+    table = args.OperandOf("self");
+    from_end = true;
+    for (size_t d = 0; d < indices->size(); ++d) {
+      if ((*indices)[d] == kNoOperand) continue;
+      if (index != kNoOperand) return No("it looks up several dimensions");
+      index = (*indices)[d];
+      dim = static_cast<int64_t>(d);
+    }
   }
   if (table == kNoOperand || index == kNoOperand) return std::nullopt;
   const int rank = emitter.plan().locals[node.operands[table]].rank;
   if (rank < 1) return std::nullopt;
   const absl::StatusOr<size_t> d = WrapDim(dim, static_cast<size_t>(rank));
   if (!d.ok()) return d.status();
-  return EmitEmbedding(node, table, index, *d, options, emitter);
+  return EmitEmbedding(node, table, index, *d, from_end, options, emitter);
 }
 
 std::optional<absl::Status> EmitAttention(const NodeStep& node,
@@ -473,7 +430,6 @@ absl::Status EmitOwn(const NodeStep& node, const CompileOptions& options,
   if (auto emitted = EmitLookUp(node, options, emitter)) return *emitted;
   if (auto emitted = EmitAttention(node, emitter)) return *emitted;
   if (auto emitted = EmitElements(node, emitter)) return *emitted;
-  if (auto emitted = EmitBinary(node, emitter)) return *emitted;
   if (auto emitted = EmitIntegers(node, emitter)) return *emitted;
   return No("it has no form on the device");
 }

@@ -212,8 +212,9 @@ absl::Status EmitCat(const NodeStep& node, const NodeArgs& args, bool stack,
   if (!dims[dim].constant()) return No("it puts batches one after another");
   const std::optional<DType> dtype =
       Emitter::TypeOf(emitter.plan().locals[out_local].dtype);
-  if (!dtype || (!cuda::IsFloating(*dtype) && *dtype != DType::kBool)) {
-    return No("it is of integers");
+  if (!dtype) {
+    return No(absl::StrCat("it gives ",
+                           base::Name(emitter.plan().locals[out_local].dtype)));
   }
   const std::optional<int> group = emitter.GroupOf(node.step);
   Tensor out;
@@ -276,16 +277,15 @@ absl::Status EmitCast(const NodeStep& node, const Tensor& self,
     emitter.Set(local, self);
     return absl::OkStatus();
   }
-  if (!cuda::IsFloating(*to)) {
-    return No(absl::StrCat("it gives ", cuda::Name(*to)));
-  }
   // Floating-point values are kept in the type of computation.
-  if (cuda::IsFloating(self.dtype)) {
+  if (cuda::IsFloating(*to) && cuda::IsFloating(self.dtype)) {
     emitter.Set(local, self);
     return absl::OkStatus();
   }
   REFRACT_ASSIGN_OR_RETURN(
-      Tensor out, emitter.NewResult(local, self.dims, emitter.compute_type()));
+      Tensor out,
+      emitter.NewResult(local, self.dims,
+                        cuda::IsFloating(*to) ? emitter.compute_type() : *to));
   REFRACT_RETURN_IF_ERROR(emitter.Copy(self, out));
   emitter.Set(local, std::move(out));
   return absl::OkStatus();
@@ -371,7 +371,7 @@ std::optional<absl::Status> EmitCopy(const NodeStep& node, Emitter& emitter) {
     return with([&](const Tensor& t) { return EmitRepeat(node, t, emitter); });
   }
   if (op == "aten.to.dtype" || op == "aten._to_copy.default" ||
-      op == "aten.to.dtype_layout") {
+      op == "aten.to.dtype_layout" || op == "aten.type_as.default") {
     return with([&](const Tensor& t) { return EmitCast(node, t, emitter); });
   }
   return std::nullopt;

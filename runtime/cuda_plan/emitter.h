@@ -69,7 +69,8 @@ class Emitter {
   // is [n, k], or [k, n] to be turned.
   absl::StatusOr<cuda::ValueId> Matrix(int local, bool turn);
   absl::StatusOr<cuda::ValueId> BiasRow(int local);
-  // A constant of the type that the graph gives it, for code that is not ours.
+  // A constant of the type that the graph gives it: for code that is not ours,
+  // and all that are not of floats.
   absl::StatusOr<Tensor> ExactConstant(int local);
   // [queries, keys]: 0 where a query may see a key, no later than itself, minus
   // infinity elsewhere.
@@ -77,9 +78,6 @@ class Emitter {
   // int64: start, start + step, … of `count` numbers. count, step ≥ 1, start ≥
   // 0, the last one below kMaxRange.
   Tensor Range(int64_t start, int64_t step, int64_t count);
-  // Whether `tensor` shows what Range() gave, as it was or expanded. float32
-  // has all such numbers.
-  bool IsRange(const Tensor& tensor) const;
   static constexpr int64_t kMaxRange = int64_t{1} << 24;
   // Constant indices of a look-up, as a row of int32.
   absl::StatusOr<Tensor> Indices(const std::string& name,
@@ -125,6 +123,10 @@ class Emitter {
   bool IsOutputOnly(int local) const;
 
   // --- Operators ------------------------------------------------------------
+  // Unimplemented, which names `of`, where one does not grow evenly with the
+  // batch.
+  static absl::StatusOr<std::vector<cuda::Rows>> RowsOf(const Sizes& sizes,
+                                                        const std::string& of);
   absl::StatusOr<cuda::TensorRef> RefTo(const Tensor& tensor) const;
   // out[i] = code(inputs…), inputs broadcast to out's dims.
   struct Input {
@@ -133,7 +135,22 @@ class Emitter {
   };
   absl::Status Map(const std::vector<Input>& inputs,
                    std::vector<cuda::MapInstruction> code, const Tensor& out);
+  // To integers exactly; floating-point numbers lose their fraction.
   absl::Status Copy(const Tensor& from, const Tensor& to);
+  // Likewise of integers and truth values, all operands broadcast to out's
+  // dims.
+  struct Integer {
+    std::optional<Tensor> tensor;
+    int64_t number = 0;
+  };
+  absl::Status Integers(cuda::IntegerCode code,
+                        const std::vector<Integer>& operands,
+                        const Tensor& out);
+  // out = fold of code(in) over `dims`, which are not the batch's and which out
+  // does not have.
+  absl::Status FoldIntegers(cuda::IntegerFold fold, cuda::IntegerCode code,
+                            const Tensor& in, const std::vector<size_t>& dims,
+                            const Tensor& out);
   absl::StatusOr<Tensor> Dense(const Tensor& tensor, const std::string& name,
                                cuda::DType dtype);
   // `tensor` as a value whose columns are its last dimension, copied if it does
@@ -156,6 +173,12 @@ class Emitter {
   absl::Status LookUp(const Tensor& table, size_t dim, int64_t rows,
                       const Tensor& index, size_t index_rank,
                       cuda::Outside outside, const Tensor& out);
+
+  // out[i…, j, k…] = table[i…, index[i…, j, k…], k…] along dimension `dim`,
+  // which has `rows` entries in `table`; `index` has out's dims.
+  absl::Status Gather(const Tensor& table, size_t dim, int64_t rows,
+                      const Tensor& index, cuda::Outside outside,
+                      const Tensor& out);
 
   // --- Bags -----------------------------------------------------------------
   // The bags that there is room for whose offsets a local is; null: none.
@@ -268,6 +291,13 @@ absl::Status EmitForeign(const NodeStep& node, ForeignOperators& operators,
 // `progress`, what EmitForeign() makes of it.
 absl::Status OrForeign(absl::Status own, size_t progress, const NodeStep& node,
                        Emitter& emitter);
+// A literal, `missing` where it is left out; nullopt when it is anything else.
+std::optional<double> NumberArgument(const models::Node& node,
+                                     absl::string_view name, double missing);
+// Whether the first result is read, and of integers or truth values.
+bool GivesIntegers(const NodeStep& node, const Emitter& emitter);
+// Unimplemented for other types.
+absl::Status FloatingOnly(const Tensor& tensor);
 // The families that it tries: nullopt when the operator is of another one.
 std::optional<absl::Status> EmitView(const NodeStep& node, Emitter& emitter);
 std::optional<absl::Status> EmitCopy(const NodeStep& node, Emitter& emitter);
@@ -288,6 +318,8 @@ absl::Status EmitBag(const NodeStep& node, const CompileOptions& options,
 std::optional<int64_t> EvenOffsets(const NodeStep& node, Emitter& emitter);
 std::optional<absl::Status> EmitAttention(const NodeStep& node,
                                           Emitter& emitter);
+std::optional<absl::Status> EmitElements(const NodeStep& node,
+                                         Emitter& emitter);
 std::optional<absl::Status> EmitIntegers(const NodeStep& node,
                                          Emitter& emitter);
 

@@ -94,6 +94,15 @@ cuda::ValueId Emitter::AddWeight(const std::string& name, DType dtype,
 absl::StatusOr<Tensor> Emitter::AddConstant(int local) {
   const Operand& operand = plan_.constants[local];
   const std::string& name = plan_.locals[local].name;
+  switch (operand.tensor.dtype) {
+    case base::DType::kBool:
+    case base::DType::kInt32:
+    case base::DType::kInt64:
+      if (operand.kind == Operand::Kind::kTensor) return ExactConstant(local);
+      break;
+    default:
+      break;
+  }
   const float* data = nullptr;
   if (operand.kind == Operand::Kind::kTensor &&
       operand.tensor.dtype == base::DType::kFloat32) {
@@ -260,10 +269,6 @@ Tensor Emitter::Range(int64_t start, int64_t step, int64_t count) {
   tensor.strides = {step};
   tensor.offset = start;
   return tensor;
-}
-
-bool Emitter::IsRange(const Tensor& tensor) const {
-  return counting_ != cuda::kNone && tensor.value == counting_;
 }
 
 }  // namespace refract::runtime::cuda_plan

@@ -14,11 +14,11 @@ namespace {
 using cuda::DType;
 using cuda::Rows;
 
-absl::Status No(const std::string &why) {
+absl::Status No(const std::string& why) {
   return absl::UnimplementedError(why);
 }
 
-absl::StatusOr<Rows> RowsOf(const Size &size, const std::string &of) {
+absl::StatusOr<Rows> OneOf(const Size& size, const std::string& of) {
   const std::optional<Rows> rows = size.rows();
   if (!rows) {
     return No(
@@ -27,27 +27,16 @@ absl::StatusOr<Rows> RowsOf(const Size &size, const std::string &of) {
   return *rows;
 }
 
-absl::StatusOr<std::vector<Rows>> RowsOf(const Sizes &sizes,
-                                         const std::string &of) {
-  std::vector<Rows> all;
-  for (const Size &size : sizes) {
-    REFRACT_ASSIGN_OR_RETURN(const Rows rows, RowsOf(size, of));
-    all.push_back(rows);
-  }
-  return all;
-}
-
 // The tensor of a fresh value with one row per entry of `dims[batch]` (or one
 // in all), and the rest in the order of `order`.
-Tensor Laid(cuda::ValueId value, const cuda::Value &memory, const Sizes &dims,
-            int batch, const std::vector<size_t> &order) {
+Tensor Laid(cuda::ValueId value, const cuda::Value& memory, const Sizes& dims,
+            int batch, const std::vector<size_t>& order) {
   Tensor tensor;
   tensor.value = value;
   tensor.dtype = memory.dtype;
   tensor.dims = dims;
   tensor.strides.assign(dims.size(), 0);
-  if (batch >= 0)
-    tensor.strides[batch] = memory.ld;
+  if (batch >= 0) tensor.strides[batch] = memory.ld;
   Size stride = 1;
   for (size_t i = order.size(); i-- > 0;) {
     tensor.strides[order[i]] = stride;
@@ -60,10 +49,10 @@ struct Layout {
   int batch = -1;
   Rows rows = cuda::kOneRow;
   int64_t cols = 1;
-  std::vector<size_t> order; // of all dims but the batch's
+  std::vector<size_t> order;  // of all dims but the batch's
 };
 
-absl::StatusOr<Layout> LayoutOf(const std::string &name, const Sizes &dims,
+absl::StatusOr<Layout> LayoutOf(const std::string& name, const Sizes& dims,
                                 int first) {
   Layout layout;
   const std::optional<int> batch = BatchDimOf(dims);
@@ -73,95 +62,31 @@ absl::StatusOr<Layout> LayoutOf(const std::string &name, const Sizes &dims,
   }
   layout.batch = *batch;
   if (layout.batch >= 0) {
-    REFRACT_ASSIGN_OR_RETURN(layout.rows, RowsOf(dims[layout.batch], name));
+    REFRACT_ASSIGN_OR_RETURN(layout.rows, OneOf(dims[layout.batch], name));
   }
-  if (first >= 0)
-    layout.order.push_back(static_cast<size_t>(first));
+  if (first >= 0) layout.order.push_back(static_cast<size_t>(first));
   for (size_t d = 0; d < dims.size(); ++d) {
-    if (static_cast<int>(d) == layout.batch)
-      continue;
+    if (static_cast<int>(d) == layout.batch) continue;
     layout.cols *= *dims[d].constant();
-    if (static_cast<int>(d) != first)
-      layout.order.push_back(d);
+    if (static_cast<int>(d) != first) layout.order.push_back(d);
   }
-  if (layout.cols < 1)
-    return No(absl::StrCat(name, " has no elements"));
+  if (layout.cols < 1) return No(absl::StrCat(name, " has no elements"));
   return layout;
 }
 
-// A look-up of whole rows whose ids lie in at most two steps, one of them the
-// batch's: several tables of this form are read by one launch.
-std::optional<cuda::TakesOp> AsTakes(const cuda::LookUpOp &op) {
-  const auto is_one = [](const Rows &rows) { return rows == cuda::kOneRow; };
-  const size_t rank = op.dims.size();
-  if (rank == 0)
-    return std::nullopt;
-  const Rows &cols = op.dims[rank - 1];
-  const bool of_rows = op.index.strides[rank - 1] == Rows{0, 0} &&
-                       cols.per_item == 0 && op.table_rows > 0 &&
-                       op.row_stride.per_item == 0;
-  if (!of_rows)
-    return std::nullopt;
-  for (const cuda::TensorRef *ref : {&op.table, &op.out}) {
-    if (!is_one(cols) && !is_one(ref->strides[rank - 1]))
-      return std::nullopt;
+}  // namespace
+
+absl::StatusOr<std::vector<Rows>> Emitter::RowsOf(const Sizes& sizes,
+                                                  const std::string& of) {
+  std::vector<Rows> all;
+  for (const Size& size : sizes) {
+    REFRACT_ASSIGN_OR_RETURN(const Rows rows, OneOf(size, of));
+    all.push_back(rows);
   }
-  struct Dim {
-    Rows size, id_stride, out_stride;
-  };
-  std::optional<Dim> batch;
-  std::vector<Dim> others;
-  for (size_t d = 0; d + 1 < rank; ++d) {
-    if (op.table.strides[d] != Rows{0, 0})
-      return std::nullopt;
-    const Dim dim = {op.dims[d], op.index.strides[d], op.out.strides[d]};
-    if (is_one(dim.size))
-      continue;
-    if (dim.size.per_item != 0) {
-      if (batch)
-        return std::nullopt;
-      batch = dim;
-      continue;
-    }
-    // Behind each other, as one.
-    const auto adjoins = [&](const Rows &outer, const Rows &inner) {
-      return outer.per_item == inner.per_item * dim.size.fixed &&
-             outer.fixed == inner.fixed * dim.size.fixed;
-    };
-    if (!others.empty() && adjoins(others.back().id_stride, dim.id_stride) &&
-        adjoins(others.back().out_stride, dim.out_stride)) {
-      const int64_t count = others.back().size.fixed;
-      others.back() = dim;
-      others.back().size.fixed *= count;
-    } else {
-      others.push_back(dim);
-    }
-  }
-  if (others.size() > (batch ? 1 : 2))
-    return std::nullopt;
-  const Dim one = {cuda::kOneRow, {0, 0}, {0, 0}};
-  if (!batch && others.size() == 2)
-    batch = others.front();
-  const Dim outer = batch.value_or(one);
-  const Dim inner = others.empty() ? one : others.back();
-  cuda::Take take;
-  take.table = op.table;
-  take.table.strides = {op.row_stride, op.table.strides[rank - 1]};
-  take.ids = op.index;
-  take.ids.strides = {outer.id_stride, inner.id_stride};
-  take.out = op.out;
-  take.out.strides = {outer.out_stride, inner.out_stride,
-                      op.out.strides[rank - 1]};
-  take.table_rows = op.table_rows;
-  take.inner = inner.size.fixed;
-  take.dim = cols.fixed;
-  take.outside = op.outside;
-  return cuda::TakesOp{.rows = outer.size, .takes = {std::move(take)}};
+  return all;
 }
 
-} // namespace
-
-absl::StatusOr<Tensor> Emitter::New(const std::string &name, const Sizes &dims,
+absl::StatusOr<Tensor> Emitter::New(const std::string& name, const Sizes& dims,
                                     DType dtype, int first) {
   REFRACT_ASSIGN_OR_RETURN(const Layout layout, LayoutOf(name, dims, first));
   const cuda::ValueId value =
@@ -169,23 +94,20 @@ absl::StatusOr<Tensor> Emitter::New(const std::string &name, const Sizes &dims,
   return Laid(value, builder_.value(value), dims, layout.batch, layout.order);
 }
 
-std::optional<size_t> Emitter::FreeOutput(int local, const Sizes &dims,
+std::optional<size_t> Emitter::FreeOutput(int local, const Sizes& dims,
                                           DType dtype) const {
-  if (!CheckDownloads(local, dims).ok())
-    return std::nullopt;
+  if (!CheckDownloads(local, dims).ok()) return std::nullopt;
   const std::optional<DType> wanted = TypeOf(plan_.locals[local].dtype);
-  if (wanted != dtype)
-    return std::nullopt;
+  if (wanted != dtype) return std::nullopt;
   for (size_t i = 0; i < plan_.outputs.size(); ++i) {
-    if (plan_.outputs[i].local == local && outputs_[i] < 0)
-      return i;
+    if (plan_.outputs[i].local == local && outputs_[i] < 0) return i;
   }
   return std::nullopt;
 }
 
-absl::StatusOr<Tensor> Emitter::NewResult(int local, const Sizes &dims,
+absl::StatusOr<Tensor> Emitter::NewResult(int local, const Sizes& dims,
                                           DType dtype) {
-  const std::string &name = plan_.locals[local].name;
+  const std::string& name = plan_.locals[local].name;
   const auto place = places_.find(local);
   if (place != places_.end() && dtype == compute_type_ && dims.size() == 2) {
     REFRACT_ASSIGN_OR_RETURN(const cuda::ValueId root,
@@ -205,11 +127,10 @@ absl::StatusOr<Tensor> Emitter::NewResult(int local, const Sizes &dims,
   return New(name, dims, dtype);
 }
 
-absl::StatusOr<Tensor> Emitter::NewRows(int local, const Sizes &dims,
+absl::StatusOr<Tensor> Emitter::NewRows(int local, const Sizes& dims,
                                         DType dtype) {
-  if (dims.size() == 2)
-    return NewResult(local, dims, dtype);
-  const std::string &name = plan_.locals[local].name;
+  if (dims.size() == 2) return NewResult(local, dims, dtype);
+  const std::string& name = plan_.locals[local].name;
   if (!BatchDimOf(dims)) {
     return No(
         absl::StrCat("several dimensions of ", name, " depend on the batch"));
@@ -217,21 +138,20 @@ absl::StatusOr<Tensor> Emitter::NewRows(int local, const Sizes &dims,
   return NewMatrix(name, dims, dtype);
 }
 
-absl::StatusOr<Tensor> Emitter::NewMatrix(const std::string &name,
-                                          const Sizes &dims, DType dtype) {
-  if (dims.empty())
-    return New(name, dims, dtype);
+absl::StatusOr<Tensor> Emitter::NewMatrix(const std::string& name,
+                                          const Sizes& dims, DType dtype) {
+  if (dims.empty()) return New(name, dims, dtype);
   const size_t last = dims.size() - 1;
   if (!dims[last].constant()) {
     return No(absl::StrCat("the last dimension of ", name, " is the batch's"));
   }
   REFRACT_ASSIGN_OR_RETURN(const Rows rows,
-                           RowsOf(Product(dims, 0, last), name));
+                           OneOf(Product(dims, 0, last), name));
   return Stacked(
       builder_.Intermediate(name, dtype, rows, *dims[last].constant()), dims);
 }
 
-Tensor Emitter::Stacked(cuda::ValueId value, const Sizes &dims) const {
+Tensor Emitter::Stacked(cuda::ValueId value, const Sizes& dims) const {
   Tensor tensor;
   tensor.value = value;
   tensor.dtype = builder_.value(value).dtype;
@@ -245,7 +165,7 @@ Tensor Emitter::Stacked(cuda::ValueId value, const Sizes &dims) const {
   return tensor;
 }
 
-int Emitter::NewGroup(std::string name, const Size &rows, int64_t total) {
+int Emitter::NewGroup(std::string name, const Size& rows, int64_t total) {
   groups_.push_back({std::move(name), rows, total});
   return static_cast<int>(groups_.size()) - 1;
 }
@@ -255,9 +175,8 @@ bool Emitter::Want(int local, int group, int64_t first, int64_t cols) {
       plan_.locals[local].root != local) {
     return false;
   }
-  for (const PlanOutput &output : plan_.outputs) {
-    if (output.local == local)
-      return false;
+  for (const PlanOutput& output : plan_.outputs) {
+    if (output.local == local) return false;
   }
   const absl::StatusOr<Sizes> dims = DimsOfLocal(local);
   if (!dims.ok() || dims->size() != 2 || (*dims)[0].constant() ||
@@ -269,9 +188,9 @@ bool Emitter::Want(int local, int group, int64_t first, int64_t cols) {
 }
 
 absl::StatusOr<cuda::ValueId> Emitter::GroupRoot(int index) {
-  Group &group = groups_[index];
+  Group& group = groups_[index];
   if (group.root == cuda::kNone) {
-    REFRACT_ASSIGN_OR_RETURN(const Rows rows, RowsOf(group.rows, group.name));
+    REFRACT_ASSIGN_OR_RETURN(const Rows rows, OneOf(group.rows, group.name));
     group.root =
         builder_.Intermediate(group.name, compute_type_, rows, group.total);
   }
@@ -285,22 +204,22 @@ bool Emitter::IsInGroup(int local, int group, int64_t first) const {
          place->second.group == group && place->second.first == first;
 }
 
-absl::StatusOr<cuda::TensorRef> Emitter::RefTo(const Tensor &tensor) const {
+absl::StatusOr<cuda::TensorRef> Emitter::RefTo(const Tensor& tensor) const {
   cuda::TensorRef ref;
   ref.value = tensor.value;
-  const std::string &name = builder_.value(tensor.value).name;
-  REFRACT_ASSIGN_OR_RETURN(ref.offset, RowsOf(tensor.offset, name));
+  const std::string& name = builder_.value(tensor.value).name;
+  REFRACT_ASSIGN_OR_RETURN(ref.offset, OneOf(tensor.offset, name));
   REFRACT_ASSIGN_OR_RETURN(ref.strides, RowsOf(tensor.strides, name));
   return ref;
 }
 
-absl::Status Emitter::Map(const std::vector<Input> &inputs,
+absl::Status Emitter::Map(const std::vector<Input>& inputs,
                           std::vector<cuda::MapInstruction> code,
-                          const Tensor &out) {
+                          const Tensor& out) {
   cuda::MapOp op;
-  const std::string &name = builder_.value(out.value).name;
+  const std::string& name = builder_.value(out.value).name;
   REFRACT_ASSIGN_OR_RETURN(op.dims, RowsOf(out.dims, name));
-  for (const Input &input : inputs) {
+  for (const Input& input : inputs) {
     cuda::MapInput operand;
     operand.number = input.number;
     if (input.tensor) {
@@ -319,19 +238,23 @@ absl::Status Emitter::Map(const std::vector<Input> &inputs,
   return absl::OkStatus();
 }
 
-absl::Status Emitter::Copy(const Tensor &from, const Tensor &to) {
+absl::Status Emitter::Copy(const Tensor& from, const Tensor& to) {
+  if (to.dtype == DType::kInt32 || to.dtype == DType::kInt64) {
+    return Integers(cuda::IntegerCode::kCopy, {{from}}, to);
+  }
   return Map({{from}}, {{cuda::MapCode::kCopy, 0}}, to);
 }
 
-absl::StatusOr<Tensor> Emitter::Dense(const Tensor &tensor,
-                                      const std::string &name, DType dtype) {
+absl::StatusOr<Tensor> Emitter::Dense(const Tensor& tensor,
+                                      const std::string& name, DType dtype) {
   REFRACT_ASSIGN_OR_RETURN(Tensor dense, New(name, tensor.dims, dtype));
   REFRACT_RETURN_IF_ERROR(Copy(tensor, dense));
   return dense;
 }
 
-absl::StatusOr<cuda::ValueId>
-Emitter::AsMatrix(const Tensor &tensor, const std::string &name, bool *copied) {
+absl::StatusOr<cuda::ValueId> Emitter::AsMatrix(const Tensor& tensor,
+                                                const std::string& name,
+                                                bool* copied) {
   const size_t last = tensor.rank() - 1;
   const Size row_count = Product(tensor.dims, 0, last);
   const std::optional<int64_t> cols = tensor.dims[last].constant();
@@ -342,7 +265,7 @@ Emitter::AsMatrix(const Tensor &tensor, const std::string &name, bool *copied) {
     return No(
         absl::StrCat("several dimensions of ", name, " depend on the batch"));
   }
-  REFRACT_ASSIGN_OR_RETURN(const Rows rows, RowsOf(row_count, name));
+  REFRACT_ASSIGN_OR_RETURN(const Rows rows, OneOf(row_count, name));
   // Rows at even distances?
   const std::optional<Tensor> flat =
       Reshaped(tensor, {row_count, tensor.dims[last]});
@@ -350,12 +273,11 @@ Emitter::AsMatrix(const Tensor &tensor, const std::string &name, bool *copied) {
   if (flat && offset && tensor.dtype == compute_type_ &&
       (*cols == 1 || flat->strides[1].constant() == 1)) {
     const cuda::Value memory = builder_.value(tensor.value);
-    const Size &ld = flat->strides[0];
+    const Size& ld = flat->strides[0];
     const bool one_row = rows == cuda::kOneRow;
     if ((one_row || ld.constant() == memory.ld) && memory.rows == rows &&
         *offset + *cols <= memory.cols) {
-      if (*offset == 0 && *cols == memory.cols)
-        return tensor.value;
+      if (*offset == 0 && *cols == memory.cols) return tensor.value;
       if (!memory.reshaped) {
         return builder_.View(tensor.value, name, *offset, *cols);
       }
@@ -369,8 +291,7 @@ Emitter::AsMatrix(const Tensor &tensor, const std::string &name, bool *copied) {
       return builder_.Reshape(memory.root, name, rows, *cols);
     }
   }
-  if (copied != nullptr)
-    *copied = true;
+  if (copied != nullptr) *copied = true;
   const cuda::ValueId value =
       builder_.Intermediate(name, compute_type_, rows, *cols);
   const Tensor out = Stacked(value, tensor.dims);
@@ -378,11 +299,11 @@ Emitter::AsMatrix(const Tensor &tensor, const std::string &name, bool *copied) {
   return value;
 }
 
-absl::Status Emitter::MatMul(const Tensor &a, const Tensor &b,
-                             const std::optional<Tensor> &bias, bool relu,
-                             const Tensor &out) {
+absl::Status Emitter::MatMul(const Tensor& a, const Tensor& b,
+                             const std::optional<Tensor>& bias, bool relu,
+                             const Tensor& out) {
   cuda::MatMulOp op;
-  const std::string &name = builder_.value(out.value).name;
+  const std::string& name = builder_.value(out.value).name;
   const size_t rank = out.rank();
   if (!a.dims[a.rank() - 1].constant()) {
     return No("it sums over the batch");
@@ -390,10 +311,10 @@ absl::Status Emitter::MatMul(const Tensor &a, const Tensor &b,
   REFRACT_ASSIGN_OR_RETURN(std::vector<Rows> dims, RowsOf(out.dims, name));
   op.m = dims[rank - 2];
   op.n = dims[rank - 1];
-  REFRACT_ASSIGN_OR_RETURN(op.k, RowsOf(a.dims[a.rank() - 1], name));
+  REFRACT_ASSIGN_OR_RETURN(op.k, OneOf(a.dims[a.rank() - 1], name));
   op.dims.assign(dims.begin(), dims.end() - 2);
   // Leading dimensions are broadcast; those of the matrix are not.
-  const auto whole = [&](const Tensor &factor) {
+  const auto whole = [&](const Tensor& factor) {
     Sizes wanted(out.dims.begin(), out.dims.end() - 2);
     wanted.insert(wanted.end(), factor.dims.end() - 2, factor.dims.end());
     return Expanded(factor, wanted);
@@ -414,10 +335,10 @@ absl::Status Emitter::MatMul(const Tensor &a, const Tensor &b,
   return absl::OkStatus();
 }
 
-absl::Status Emitter::Reduce(cuda::ReduceKind kind, const Tensor &in,
-                             const std::vector<size_t> &dims, const Tensor &out,
-                             const std::optional<Tensor> &gamma,
-                             const std::optional<Tensor> &beta, float epsilon) {
+absl::Status Emitter::Reduce(cuda::ReduceKind kind, const Tensor& in,
+                             const std::vector<size_t>& dims, const Tensor& out,
+                             const std::optional<Tensor>& gamma,
+                             const std::optional<Tensor>& beta, float epsilon) {
   cuda::ReduceOp op;
   op.kind = kind;
   op.epsilon = epsilon;
@@ -431,7 +352,7 @@ absl::Status Emitter::Reduce(cuda::ReduceKind kind, const Tensor &in,
     }
   }
   order.insert(order.end(), dims.begin(), dims.end());
-  const std::string &name = builder_.value(out.value).name;
+  const std::string& name = builder_.value(out.value).name;
   const Tensor turned = Permuted(in, order);
   REFRACT_ASSIGN_OR_RETURN(op.dims, RowsOf(turned.dims, name));
   REFRACT_ASSIGN_OR_RETURN(op.in, RefTo(turned));
@@ -448,48 +369,12 @@ absl::Status Emitter::Reduce(cuda::ReduceKind kind, const Tensor &in,
   return absl::OkStatus();
 }
 
-absl::Status Emitter::LookUp(const Tensor &table, size_t dim, int64_t rows,
-                             const Tensor &index, size_t index_rank,
-                             cuda::Outside outside, const Tensor &out) {
-  cuda::LookUpOp op;
-  const std::string &name = builder_.value(out.value).name;
-  REFRACT_ASSIGN_OR_RETURN(op.dims, RowsOf(out.dims, name));
-  REFRACT_ASSIGN_OR_RETURN(op.row_stride, RowsOf(table.strides[dim], name));
-  op.table_rows = rows;
-  op.outside = outside;
-  // Of the table everything but the dimension that is looked up.
-  Tensor kept = table;
-  kept.dims = out.dims;
-  kept.strides.assign(out.rank(), 0);
-  for (size_t d = 0; d < table.rank(); ++d) {
-    if (d == dim)
-      continue;
-    kept.strides[d < dim ? d : d - 1 + index_rank] = table.strides[d];
-  }
-  // Of the index only that.
-  Tensor ids = index;
-  while (ids.rank() < out.rank())
-    ids = Unsqueezed(ids, ids.rank());
-  const std::optional<Tensor> whole = Expanded(ids, out.dims);
-  if (!whole)
-    return No("its indices do not fit its result");
-  REFRACT_ASSIGN_OR_RETURN(op.table, RefTo(kept));
-  REFRACT_ASSIGN_OR_RETURN(op.index, RefTo(*whole));
-  REFRACT_ASSIGN_OR_RETURN(op.out, RefTo(out));
-  if (std::optional<cuda::TakesOp> takes = AsTakes(op)) {
-    builder_.Takes(*std::move(takes));
-  } else {
-    builder_.LookUp(std::move(op));
-  }
-  return absl::OkStatus();
-}
-
 bool Emitter::IsOutputOnly(int local) const {
   bool is_output = false;
-  for (const PlanOutput &output : plan_.outputs) {
+  for (const PlanOutput& output : plan_.outputs) {
     is_output |= output.local == local;
   }
-  for (const Step &step : plan_.steps) {
+  for (const Step& step : plan_.steps) {
     is_output &= std::find(step.operands.begin(), step.operands.end(), local) ==
                  step.operands.end();
   }
@@ -498,13 +383,13 @@ bool Emitter::IsOutputOnly(int local) const {
 
 std::string Emitter::Describe(size_t first) const {
   // In the order of cuda::Op's alternatives.
-  constexpr const char *kNames[] = {
+  constexpr const char* kNames[] = {
       "linear",   "interaction", "chain",  "cross",   "gather",
       "row norm", "map",         "matmul", "reduce",  "look-up",
       "integers", "takes",       "bags",   "libtorch"};
   std::string text;
   for (size_t i = first; i < builder_.num_ops(); ++i) {
-    const auto &kind = builder_.op(i).kind;
+    const auto& kind = builder_.op(i).kind;
     // One launch for all of them, or nearly.
     const bool merges = std::holds_alternative<cuda::TakesOp>(kind) ||
                         std::holds_alternative<cuda::BagsOp>(kind);
@@ -519,23 +404,20 @@ std::string Emitter::Describe(size_t first) const {
 
 absl::StatusOr<Translation> Emitter::Finish() {
   for (size_t i = 0; i < plan_.outputs.size(); ++i) {
-    if (outputs_[i] >= 0)
-      continue;
+    if (outputs_[i] >= 0) continue;
     const int local = plan_.outputs[i].local;
-    const std::string &name = plan_.locals[local].name;
-    const auto why = [&](const std::string &what) {
+    const std::string& name = plan_.locals[local].name;
+    const auto why = [&](const std::string& what) {
       return No(absl::StrCat("output ", name, ": ", what));
     };
-    const models::Value &value = graph_.value(plan_.locals[local].id);
+    const models::Value& value = graph_.value(plan_.locals[local].id);
     const std::optional<DType> dtype = TypeOf(value.dtype);
-    if (value.kind != models::ValueKind::kTensor || !dtype ||
-        (!cuda::IsFloating(*dtype) && *dtype != DType::kBool)) {
+    if (value.kind != models::ValueKind::kTensor || !dtype) {
       return why(absl::StrCat("its type is ", base::Name(value.dtype)));
     }
     REFRACT_ASSIGN_OR_RETURN(const Tensor from, Get(local));
     const absl::Status lies = CheckDownloads(local, from.dims);
-    if (!lies.ok())
-      return why(std::string(lies.message()));
+    if (!lies.ok()) return why(std::string(lies.message()));
     REFRACT_ASSIGN_OR_RETURN(const Layout layout,
                              LayoutOf(name, from.dims, -1));
     const cuda::ValueId id =
@@ -556,14 +438,13 @@ absl::StatusOr<Translation> Emitter::Finish() {
   result.inputs = std::move(inputs_);
   result.outputs = std::move(outputs_);
   result.is_of_bags.assign(result.inputs.size(), false);
-  for (const BagRoom &room : rooms_) {
+  for (const BagRoom& room : rooms_) {
     result.is_of_bags[room.offsets_input] = true;
-    for (const size_t i : room.entry_inputs)
-      result.is_of_bags[i] = true;
+    for (const size_t i : room.entry_inputs) result.is_of_bags[i] = true;
   }
   result.bags = std::move(rooms_);
   result.bag_checks = std::move(bag_checks_);
   return result;
 }
 
-} // namespace refract::runtime::cuda_plan
+}  // namespace refract::runtime::cuda_plan

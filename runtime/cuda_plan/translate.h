@@ -21,9 +21,8 @@
 //
 // What cannot be translated is refused by name, never run wrongly: operators
 // that nobody computes there, sizes that depend on data, types other than
-// float32, float16, bfloat16, int32, int64 and bool. In our own kernels
-// integers are ids of look-ups, or converted to float, and rows of the batch do
-// not mix.
+// float32, float16, bfloat16, int32, int64 and bool. Integers are exact. In our
+// own kernels rows of the batch do not mix.
 
 #include <cstddef>
 #include <cstdint>

@@ -216,9 +216,9 @@ TEST(TranslateTest, RefusesSizesOfOtherSymbolsAndOtherTypes) {
   Model wide;
   wide.Output(wide.In("x", {4}, DType::kFloat64));
   ExpectRefused(wide, "input x: its type is float64");
-  Model ids;
-  ids.Output(ids.In("ids", {4}, DType::kInt64));
-  ExpectRefused(ids, "output ids: its type is int64");
+  Model bytes;
+  bytes.Output(bytes.In("bytes", {4}, DType::kUInt8));
+  ExpectRefused(bytes, "input bytes: its type is uint8");
   Model turned;
   const ValueId x = turned.In("x", {4});
   turned.Output(turned.Node("aten.t.default", {Ref("self", x)},

@@ -193,22 +193,5 @@ TEST(TranslateSizesTest, SizesAreReadFromRequestsAndHeldAgainstTheirLimits) {
               HasSubstr("is the size of no input by itself"));
 }
 
-// Beyond what float32 tells apart, or without a small side, they are refused.
-TEST(TranslateSizesTest, OnlyExactComparisonsOfIntegers) {
-  const auto compare = [](models::NamedArgument other) {
-    auto m = std::make_unique<Model>();
-    const ValueId x = m->In("x", {3}, DType::kInt64);
-    if (other.name.empty()) other = Ref("other", x);
-    m->Output(m->Op("aten.ge.Scalar", {Ref("self", x), std::move(other)}, {3},
-                    DType::kBool));
-    return m;
-  };
-  testing::ExpectSame(*compare(Int("other", 2)));
-  testing::ExpectSame(*compare(Int("other", 1 << 24)));
-  testing::ExpectRefused(*compare(Int("other", (1 << 24) + 1)),
-                         "is no small number");
-  testing::ExpectRefused(*compare({}), "too large for float32");
-}
-
 }  // namespace
 }  // namespace refract::runtime::cuda_plan

@@ -1,0 +1,605 @@
+// Ids, lengths and masks: on the emulated GPU bit by bit what LibTorch computes
+// on a CPU, and what the CPU backend does.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "runtime/cuda_plan/translate.h"
+#include "tests/runtime/cuda_plan/expect_same.h"
+#include "tests/runtime/cuda_plan/run_translation.h"
+#include "tests/runtime/testing/run.h"
+
+namespace refract::runtime::cuda_plan {
+namespace {
+
+using base::DType;
+using models::SymExpr;
+using models::ValueId;
+using runtime::testing::Bool;
+using runtime::testing::Float;
+using runtime::testing::Int;
+using runtime::testing::Ints;
+using runtime::testing::List;
+using runtime::testing::MakeTensor;
+using runtime::testing::Must;
+using runtime::testing::Ref;
+using runtime::testing::RunByLibTorch;
+using runtime::testing::Sym;
+using runtime::testing::Views;
+using testing::ExpectRefused;
+using testing::ExpectSame;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::kMaxBatch;
+using testing::Model;
+using testing::OnDevice;
+using testing::OptionsFor;
+using testing::Seed;
+
+// Values where widths, signs and roundings show.
+int64_t AnyInteger(DType dtype, std::mt19937& random) {
+  const bool narrow = dtype == DType::kInt32;
+  switch (random() % 6) {
+    case 0:
+      return narrow ? std::numeric_limits<int32_t>::min()
+                    : std::numeric_limits<int64_t>::min();
+    case 1:
+      return narrow ? std::numeric_limits<int32_t>::max()
+                    : std::numeric_limits<int64_t>::max();
+    case 2: {
+      const uint64_t bits = uint64_t{random()} << 32 | random();
+      return narrow ? static_cast<int32_t>(bits) : static_cast<int64_t>(bits);
+    }
+    default:
+      return static_cast<int64_t>(random() % 13) - 6;
+  }
+}
+
+base::Tensor AnyTensor(const models::Value& value, int64_t batch,
+                       std::mt19937& random) {
+  base::Dims dims;
+  for (const SymExpr& size : value.shape) {
+    dims.push_back(Must(size.Evaluate({{"b", batch}})));
+  }
+  base::Tensor tensor = Must(base::Tensor::Allocate(value.dtype, dims));
+  for (int64_t i = 0; i < tensor.view().num_elements(); ++i) {
+    const auto at = static_cast<size_t>(i);
+    switch (value.dtype) {
+      case DType::kInt64:
+        tensor.as<int64_t>()[at] = AnyInteger(value.dtype, random);
+        break;
+      case DType::kInt32:
+        tensor.as<int32_t>()[at] =
+            static_cast<int32_t>(AnyInteger(value.dtype, random));
+        break;
+      case DType::kFloat32:
+        tensor.as<float>()[at] =
+            static_cast<float>(static_cast<int>(random() % 2000) - 1000) / 64;
+        break;
+      default:
+        tensor.data()[at] = static_cast<std::byte>(random() % 2);
+    }
+  }
+  return tensor;
+}
+
+// All outputs, bit by bit, of LibTorch's operators and of the CPU backend.
+void ExpectExact(Model& m, cuda::Program* program = nullptr) {
+  m.graph().batch_symbol.assign(1, 'b');
+  const Part part = Part::Whole(m.graph());
+  const auto weights = m.Weights();
+  const auto cpu = Must(Program::Compile(m.graph(), part, weights, {}));
+  auto translation =
+      Translate(m.graph(), part, weights, OptionsFor(Precision::kFloat32));
+  ASSERT_TRUE(translation.ok()) << translation.status() << ", seed " << Seed();
+  if (program != nullptr) *program = translation->program;
+  auto device =
+      Must(OnDevice::Load(*std::move(translation), kMaxBatch, Seed()));
+  std::mt19937 random(Seed());
+  for (const int64_t batch : testing::kBatches) {
+    std::vector<base::Tensor> inputs;
+    for (const ValueId id : part.inputs) {
+      inputs.push_back(AnyTensor(m.graph().value(id), batch, random));
+    }
+    const auto want = Must(RunByLibTorch(m, inputs));
+    RunContext context(*cpu);
+    std::vector<base::TensorView> on_cpu;
+    ASSERT_TRUE(cpu->Run(Views(inputs),
+                         std::vector<std::byte*>(part.outputs.size(), nullptr),
+                         context, on_cpu)
+                    .ok());
+    const auto got = device->Run(Views(inputs), batch);
+    ASSERT_TRUE(got.ok()) << got.status();
+    for (size_t i = 0; i < want.size(); ++i) {
+      const std::string which = absl::StrCat(
+          "output ", i, " (",
+          m.graph().nodes.empty() ? ""
+                                  : m.graph().value(m.graph().outputs[i]).name,
+          "), batch ", batch, ", seed ", Seed());
+      EXPECT_EQ(testing::Difference((*got)[i], want[i].view()), 0) << which;
+      EXPECT_EQ(testing::Difference((*got)[i], on_cpu[i]), 0) << which;
+    }
+  }
+  EXPECT_THAT(device->violations(), IsEmpty());
+}
+
+constexpr DType kTypes[] = {DType::kInt64, DType::kInt32};
+
+TEST(TranslateIntegersTest, ArithmeticWrapsAndRoundsAsPyTorchs) {
+  for (const DType dtype : kTypes) {
+    SCOPED_TRACE(base::Name(dtype));
+    Model m;
+    const ValueId x = m.In("x", {3, 5}, dtype);
+    const ValueId y = m.In("y", {1, 5}, dtype);
+    const ValueId turned =
+        m.Op("aten.transpose.int",
+             {Ref("self", x), Int("dim0", 1), Int("dim1", 2)}, {5, 3}, dtype);
+    const ValueId back = m.Op(
+        "aten.transpose.int",
+        {Ref("self",
+             m.Op("aten.neg.default", {Ref("self", turned)}, {5, 3}, dtype)),
+         Int("dim0", 1), Int("dim1", 2)},
+        {3, 5}, dtype);
+    const auto output = [&](const std::string& op,
+                            std::vector<models::NamedArgument> args,
+                            DType gives) {
+      m.Output(m.Op(op, std::move(args), {3, 5}, gives));
+    };
+    for (const char* op :
+         {"aten.neg.default", "aten.abs.default", "aten.bitwise_not.default"}) {
+      output(op, {Ref("self", x)}, dtype);
+    }
+    for (const char* op :
+         {"aten.add.Tensor", "aten.sub.Tensor", "aten.mul.Tensor",
+          "aten.minimum.default", "aten.maximum.default",
+          "aten.bitwise_and.Tensor", "aten.bitwise_or.Tensor",
+          "aten.bitwise_xor.Tensor"}) {
+      output(op, {Ref("self", back), Ref("other", y)}, dtype);
+    }
+    for (const char* op : {"eq", "ne", "lt", "le", "gt", "ge"}) {
+      output(absl::StrCat("aten.", op, ".Tensor"),
+             {Ref("self", x), Ref("other", y)}, DType::kBool);
+      output(absl::StrCat("aten.", op, ".Scalar"),
+             {Ref("self", x), Int("other", 2)}, DType::kBool);
+    }
+    output("aten.logical_not.default", {Ref("self", x)}, DType::kBool);
+    output("aten.logical_and.default", {Ref("self", x), Ref("other", y)},
+           DType::kBool);
+    output("aten.rsub.Scalar", {Ref("self", x), Int("other", 7)}, dtype);
+    output("aten.clamp.default",
+           {Ref("self", x), Int("min", -3), Int("max", 4)}, dtype);
+    // The upper bound wins.
+    output("aten.clamp.default", {Ref("self", x), Int("min", 4), Int("max", 1)},
+           dtype);
+    output("aten.clamp.default", {Ref("self", x), Int("max", 1)}, dtype);
+    output("aten.clamp_min.default", {Ref("self", x), Int("min", 0)}, dtype);
+    for (const int64_t by : {3, -3, 1}) {
+      for (const char* op : {"aten.remainder.Scalar", "aten.fmod.Scalar"}) {
+        output(op, {Ref("self", x), Int("other", by)}, dtype);
+      }
+      for (const char* how : {"floor", "trunc"}) {
+        output("aten.div.Scalar_mode",
+               {Ref("self", x),
+                Int("other", by),
+                {"rounding_mode", std::string(how)}},
+               dtype);
+      }
+      output("aten.floor_divide.Scalar", {Ref("self", x), Int("other", by)},
+             dtype);
+    }
+    ExpectExact(m);
+  }
+}
+
+TEST(TranslateIntegersTest, ComparesBeyondWhatFloatsTellApart) {
+  constexpr int64_t kLarge = int64_t{1} << 24;
+  Model m;
+  const ValueId x = m.In("x", {9}, DType::kInt64);
+  const ValueId few =
+      m.Op("aten.remainder.Scalar", {Ref("self", x), Int("other", 3)}, {9},
+           DType::kInt64);
+  const ValueId large =
+      m.Op("aten.add.Tensor", {Ref("self", few), Int("other", kLarge)}, {9},
+           DType::kInt64);
+  for (const char* op : {"aten.eq.Scalar", "aten.ge.Scalar"}) {
+    m.Output(m.Op(op, {Ref("self", large), Int("other", kLarge + 1)}, {9},
+                  DType::kBool));
+  }
+  m.Output(m.Op("aten.ge.Tensor", {Ref("self", large), Ref("other", x)}, {9},
+                DType::kBool));
+  ExpectExact(m);
+}
+
+TEST(TranslateIntegersTest, DividesByConstantsOfEachColumn) {
+  Model m;
+  const ValueId ids = m.In("ids", {4}, DType::kInt64);
+  const ValueId buckets =
+      m.Weight<int64_t>("buckets", {4}, {7, int64_t{1} << 40, -11, 1});
+  for (const char* op : {"aten.remainder.Tensor", "aten.floor_divide.default",
+                         "aten.fmod.Tensor"}) {
+    m.Output(m.Op(op, {Ref("self", ids), Ref("other", buckets)}, {4},
+                  DType::kInt64));
+  }
+  ExpectExact(m);
+}
+
+TEST(TranslateIntegersTest, CastsBetweenAllTypes) {
+  Model m;
+  const DType types[] = {DType::kInt64, DType::kInt32, DType::kBool,
+                         DType::kFloat32};
+  for (const DType from : types) {
+    const ValueId x = m.In(std::string(base::Name(from)), {5}, from);
+    for (const DType to : types) {
+      if (to == from) continue;
+      m.Output(m.Op("aten.to.dtype", {Ref("self", x), {"dtype", to}}, {5}, to));
+    }
+  }
+  ExpectExact(m);
+}
+
+// What no integer is: the least one, as our CPU backend makes of it.
+TEST(TranslateIntegersTest, FloatsThatAreNoIntegers) {
+  Model m;
+  const ValueId x = m.In("x", {8});
+  for (const DType to : kTypes) {
+    m.Output(m.Op("aten.to.dtype", {Ref("self", x), {"dtype", to}}, {8}, to));
+  }
+  m.graph().batch_symbol = "b";
+  const Part part = Part::Whole(m.graph());
+  const auto weights = m.Weights();
+  auto device =
+      Must(OnDevice::Load(Must(Translate(m.graph(), part, weights,
+                                         OptionsFor(Precision::kFloat32))),
+                          kMaxBatch, Seed()));
+  const auto cpu = Must(Program::Compile(m.graph(), part, weights, {}));
+  std::vector<base::Tensor> inputs;
+  inputs.push_back(MakeTensor<float>({1, 8}, {NAN, INFINITY, -INFINITY, 1e30f,
+                                              0x1p31f, -0x1p31f, -1.9f, 3e9f}));
+  RunContext context(*cpu);
+  std::vector<base::TensorView> want;
+  ASSERT_TRUE(cpu->Run(Views(inputs), {nullptr, nullptr}, context, want).ok());
+  const auto got = Must(device->Run(Views(inputs), 1));
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_EQ(testing::Difference(got[i], want[i]), 0) << "output " << i;
+  }
+}
+
+TEST(TranslateIntegersTest, MasksSelectionsAndFills) {
+  Model m;
+  const ValueId ids = m.In("ids", {6}, DType::kInt64);
+  const ValueId x = m.In("x", {6});
+  const ValueId a = m.Op("aten.ge.Scalar", {Ref("self", ids), Int("other", 0)},
+                         {6}, DType::kBool);
+  const ValueId b = m.Op("aten.lt.Scalar", {Ref("self", ids), Int("other", 5)},
+                         {6}, DType::kBool);
+  for (const char* op :
+       {"aten.bitwise_and.Tensor", "aten.bitwise_or.Tensor",
+        "aten.bitwise_xor.Tensor", "aten.__and__.Tensor", "aten.__or__.Tensor",
+        "aten.logical_and.default", "aten.logical_or.default",
+        "aten.logical_xor.default", "aten.eq.Tensor", "aten.mul.Tensor"}) {
+    m.Output(m.Op(op, {Ref("self", a), Ref("other", b)}, {6}, DType::kBool));
+  }
+  m.Output(
+      m.Op("aten.bitwise_not.default", {Ref("self", a)}, {6}, DType::kBool));
+  const ValueId zeros =
+      m.Op("aten.zeros_like.default", {Ref("self", ids)}, {6}, DType::kInt64);
+  m.Output(m.Op("aten.where.self",
+                {Ref("condition", a), Ref("self", ids), Ref("other", zeros)},
+                {6}, DType::kInt64));
+  m.Output(m.Op("aten.where.ScalarOther",
+                {Ref("condition", a), Ref("self", ids), Int("other", 3)}, {6},
+                DType::kInt64));
+  m.Output(m.Op("aten.where.Scalar",
+                {Ref("condition", a), Float("self", 0), Float("other", -1e4)},
+                {6}));
+  m.Output(m.Op("aten.where.ScalarSelf",
+                {Ref("condition", b), Float("self", 2.5), Ref("other", x)},
+                {6}));
+  m.Output(m.Op("aten.masked_fill.Scalar",
+                {Ref("self", ids), Ref("mask", b), Int("value", -1)}, {6},
+                DType::kInt64));
+  m.Output(m.Op("aten.full_like.default",
+                {Ref("self", ids), Int("fill_value", 9)}, {6}, DType::kInt64));
+  m.Output(m.Op("aten.zeros_like.default",
+                {Ref("self", a), {"dtype", DType::kFloat32}}, {6}));
+  m.Output(m.Op("aten.mul.Tensor", {Ref("self", a), Ref("other", x)}, {6}));
+  m.Output(
+      m.Op("aten.mul.Tensor", {Ref("self", a), Float("other", -0.5)}, {6}));
+  m.Output(m.Op("aten.rsub.Scalar",
+                {Ref("self", m.Op("aten.to.dtype",
+                                  {Ref("self", a), {"dtype", DType::kInt64}},
+                                  {6}, DType::kInt64)),
+                 Float("other", 1.5)},
+                {6}));
+  ExpectExact(m);
+}
+
+TEST(TranslateIntegersTest, SumsAndExtremes) {
+  for (const DType dtype : kTypes) {
+    SCOPED_TRACE(base::Name(dtype));
+    Model m;
+    const ValueId x = m.In("x", {3, 5}, dtype);
+    const ValueId mask =
+        m.Op("aten.ne.Scalar", {Ref("self", x), Int("other", 0)}, {3, 5},
+             DType::kBool);
+    for (const ValueId of : {x, mask}) {
+      m.Output(m.Op("aten.sum.dim_IntList", {Ref("self", of), Ints("dim", {1})},
+                    {5}, DType::kInt64));
+      m.Output(
+          m.Op("aten.sum.dim_IntList",
+               {Ref("self", of), Ints("dim", {1, -1}), Bool("keepdim", true)},
+               {1, 1}, DType::kInt64));
+      m.Output(m.Op("aten.any.dim", {Ref("self", of), Int("dim", 2)}, {3},
+                    DType::kBool));
+      m.Output(m.Op("aten.all.dim",
+                    {Ref("self", of), Int("dim", 2), Bool("keepdim", true)},
+                    {3, 1}, DType::kBool));
+    }
+    m.Output(m.Op("aten.amax.default", {Ref("self", x), Ints("dim", {1})}, {5},
+                  dtype));
+    m.Output(m.Op("aten.amin.default", {Ref("self", x), Ints("dim", {2})}, {3},
+                  dtype));
+    ExpectExact(m);
+  }
+}
+
+TEST(TranslateIntegersTest, CopiesKeepAllBits) {
+  for (const DType dtype : kTypes) {
+    SCOPED_TRACE(base::Name(dtype));
+    Model m;
+    const ValueId x = m.In("x", {2, 3}, dtype);
+    const ValueId y = m.In("y", {}, dtype);
+    const ValueId turned =
+        m.Op("aten.transpose.int",
+             {Ref("self", x), Int("dim0", 1), Int("dim1", 2)}, {3, 2}, dtype);
+    m.Output(m.Op("aten.reshape.default",
+                  {Ref("self", turned), Ints("shape", {-1, 6})}, {6}, dtype));
+    m.Output(m.Op("aten.cat.default", {List("tensors", {x, x}), Int("dim", 1)},
+                  {4, 3}, dtype));
+    m.Output(m.Op("aten.stack.default",
+                  {List("tensors", {y, y}), Int("dim", 1)}, {2}, dtype));
+    m.Output(m.Op("aten.repeat.default",
+                  {Ref("self", turned), Ints("repeats", {1, 2, 1})}, {6, 2},
+                  dtype));
+    m.Output(x);
+    ExpectExact(m);
+  }
+}
+
+TEST(TranslateIntegersTest, Triangles) {
+  Model m;
+  const ValueId x = m.In("x", {3, 4});
+  const ValueId ids = m.In("ids", {4, 3}, DType::kInt64);
+  for (const int64_t diagonal : {0, 1, -2, 9, -9}) {
+    for (const char* op : {"aten.tril.default", "aten.triu.default"}) {
+      m.Output(m.Op(op, {Ref("self", x), Int("diagonal", diagonal)}, {3, 4}));
+      m.Output(m.Op(op, {Ref("self", ids), Int("diagonal", diagonal)}, {4, 3},
+                    DType::kInt64));
+    }
+  }
+  ExpectExact(m);
+}
+
+// The vector of the last step, at what a request says is its place.
+TEST(TranslateIntegersTest, GathersAndIndices) {
+  Model m;
+  const ValueId x = m.In("x", {5, 4});
+  const ValueId any = m.In("place", {1}, DType::kInt64);
+  const ValueId place =
+      m.Op("aten.remainder.Scalar", {Ref("self", any), Int("other", 5)}, {1},
+           DType::kInt64);
+  const ValueId wide =
+      m.Op("aten.expand.default",
+           {Ref("self", m.Op("aten.unsqueeze.default",
+                             {Ref("self", place), Int("dim", 2)}, {1, 1},
+                             DType::kInt64)),
+            Ints("size", {-1, -1, 4})},
+           {1, 4}, DType::kInt64);
+  m.Output(m.Op("aten.gather.default",
+                {Ref("self", x), Int("dim", 1), Ref("index", wide)}, {1, 4}));
+  const ValueId table = m.Floats("table", {5, 4});
+  const ValueId from_end =
+      m.Op("aten.sub.Tensor", {Ref("self", place), Int("other", 5)}, {1},
+           DType::kInt64);
+  for (const ValueId index : {place, from_end}) {
+    m.Output(m.Op("aten.index.Tensor",
+                  {Ref("self", table), List("indices", {index})}, {1, 4}));
+  }
+  const ValueId chosen = m.Weight<int64_t>("chosen", {3}, {4, -5, -1});
+  m.Output(m.Op("aten.index.Tensor",
+                {Ref("self", x), List("indices", {models::kNoValue, chosen})},
+                {3, 4}));
+  ExpectExact(m);
+}
+
+TEST(TranslateIntegersTest, PlacesThatAreNoneFailTheirRequest) {
+  Model m;
+  const ValueId x = m.In("x", {3});
+  const ValueId places = m.In("places", {2}, DType::kInt64);
+  m.Output(m.Op("aten.gather.default",
+                {Ref("self", x), Int("dim", 1), Ref("index", places)}, {2}));
+  m.graph().batch_symbol = "b";
+  auto device = Must(OnDevice::Load(
+      Must(Translate(m.graph(), Part::Whole(m.graph()), m.Weights(),
+                     OptionsFor(Precision::kFloat32))),
+      kMaxBatch, Seed()));
+  const auto run = [&](const std::vector<int64_t>& values) {
+    std::vector<base::Tensor> inputs;
+    inputs.push_back(MakeTensor<float>({2, 3}, {1, 2, 3, 4, 5, 6}));
+    inputs.push_back(MakeTensor<int64_t>({2, 2}, values));
+    return device->Run(Views(inputs), 2);
+  };
+  EXPECT_TRUE(run({0, 2, 1, 1}).ok());
+  for (const int64_t wrong : {int64_t{3}, int64_t{-1}, INT64_MAX, INT64_MIN}) {
+    EXPECT_THAT(std::string(run({0, wrong, wrong, 1}).status().message()),
+                HasSubstr("2 indices name no row"));
+    EXPECT_TRUE(run({0, 2, 1, 1}).ok());
+  }
+}
+
+TEST(TranslateIntegersTest, RefusesWhatMayDivideByZeroOrWiden) {
+  const auto refused = [](const std::string& op, bool by_input, int64_t number,
+                          DType dtype, const std::string& why) {
+    Model m;
+    const ValueId x = m.In("x", {3}, dtype);
+    models::NamedArgument other = Int("other", number);
+    if (by_input) other = Ref("other", m.In("y", {3}, dtype));
+    m.Output(m.Op(op, {Ref("self", x), other}, {3}, dtype));
+    ExpectRefused(m, why);
+  };
+  refused("aten.remainder.Tensor", true, 0, DType::kInt64,
+          "requests may make it divide by 0");
+  refused("aten.remainder.Scalar", false, 0, DType::kInt64, "it divides by 0");
+  refused("aten.floor_divide.Scalar", false, 0, DType::kInt32,
+          "it divides by 0");
+  refused("aten.minimum.default", false, int64_t{1} << 40, DType::kInt32,
+          "may be too large for int32");
+  Model zeros;
+  zeros.Output(zeros.Op("aten.remainder.Tensor",
+                        {Ref("self", zeros.In("x", {2}, DType::kInt64)),
+                         Ref("other", zeros.Weight<int64_t>("w", {2}, {3, 0}))},
+                        {2}, DType::kInt64));
+  ExpectRefused(zeros, "it divides by 0");
+}
+
+TEST(TranslateIntegersTest, RefusesByNameWhereTheFirstResultIsNotRead) {
+  Model m;
+  const auto results =
+      m.Nodes("aten.max.dim", {Ref("self", m.In("x", {3})), Int("dim", 1)},
+              {{DType::kFloat32, {Sym("b")}}, {DType::kInt64, {Sym("b")}}});
+  m.Output(results[1]);
+  ExpectRefused(m, "operator aten.max.dim (node n0) of model m cannot run");
+}
+
+// Values of [b, 2, 3] of each type, combined at random.
+class RandomIntegers : public Model {
+ public:
+  explicit RandomIntegers(unsigned seed) : Model(seed), random_(seed) {
+    const DType types[] = {DType::kInt64, DType::kInt32, DType::kBool};
+    for (int t = 0; t < 3; ++t) {
+      values_[t].push_back(In(absl::StrCat("x", t), {2, 3}, types[t]));
+    }
+    for (int i = 0; i < 24; ++i) Add();
+    for (const auto& list : values_) {
+      Output(list.back());
+      Output(list[random_() % list.size()]);
+    }
+  }
+
+ private:
+  ValueId Pick(int type) {
+    return values_[type][random_() % values_[type].size()];
+  }
+  static DType TypeOf(int type) {
+    return type == 0 ? DType::kInt64 : type == 1 ? DType::kInt32 : DType::kBool;
+  }
+  void Put(int type, const std::string& op,
+           std::vector<models::NamedArgument> args) {
+    values_[type].push_back(Op(op, std::move(args), {2, 3}, TypeOf(type)));
+  }
+  void Add() {
+    const int type = static_cast<int>(random_() % 2);
+    const ValueId x = Pick(type);
+    const auto number = static_cast<int64_t>(random_() % 9) - 4;
+    const char* const arithmetic[] = {"add", "sub", "mul"};
+    const char* const bits[] = {"bitwise_and", "bitwise_or", "bitwise_xor"};
+    const char* const comparisons[] = {"eq", "ne", "lt", "le", "gt", "ge"};
+    const char* const divisions[] = {"remainder", "fmod", "floor_divide"};
+    switch (random_() % 12) {
+      case 0:
+        return Put(type,
+                   absl::StrCat("aten.", arithmetic[random_() % 3], ".Tensor"),
+                   {Ref("self", x), Ref("other", Pick(type))});
+      case 1:
+        // Of both widths: 64 bits.
+        return Put(0,
+                   absl::StrCat("aten.", arithmetic[random_() % 3], ".Tensor"),
+                   {Ref("self", Pick(0)), Ref("other", Pick(1))});
+      case 2: {
+        const int any = static_cast<int>(random_() % 3);
+        return Put(any, absl::StrCat("aten.", bits[random_() % 3], ".Tensor"),
+                   {Ref("self", Pick(any)), Ref("other", Pick(any))});
+      }
+      case 3:
+        return Put(2,
+                   absl::StrCat("aten.", comparisons[random_() % 6], ".Tensor"),
+                   {Ref("self", x), Ref("other", Pick(1 - type))});
+      case 4:
+        return Put(2,
+                   absl::StrCat("aten.", comparisons[random_() % 6], ".Scalar"),
+                   {Ref("self", x), Int("other", number)});
+      case 5: {
+        // A tensor as divisor is a constant; none of these is 0.
+        const int64_t by = number == 0 ? 5 : number;
+        return Put(type,
+                   absl::StrCat("aten.", divisions[random_() % 3], ".Scalar"),
+                   {Ref("self", x), Int("other", by)});
+      }
+      case 6:
+        return Put(type, "aten.where.self",
+                   {Ref("condition", Pick(2)), Ref("self", x),
+                    Ref("other", Pick(type))});
+      case 7:
+        return Put(type, "aten.clamp.default",
+                   {Ref("self", x), Int("min", number), Int("max", 2)});
+      case 8: {
+        const int to = static_cast<int>(random_() % 3);
+        const int from = static_cast<int>(random_() % 3);
+        if (to == from) return;
+        return Put(to, "aten.to.dtype",
+                   {Ref("self", Pick(from)), {"dtype", TypeOf(to)}});
+      }
+      case 9: {
+        const ValueId sum =
+            Op("aten.sum.dim_IntList",
+               {Ref("self", Pick(static_cast<int>(random_() % 3))),
+                Ints("dim", {1}), Bool("keepdim", true)},
+               {1, 3}, DType::kInt64);
+        return Put(0, "aten.sub.Tensor",
+                   {Ref("self", Pick(0)), Ref("other", sum)});
+      }
+      case 10: {
+        const ValueId flat =
+            Op("aten.reshape.default",
+               {Ref("self", Op("aten.transpose.int",
+                               {Ref("self", x), Int("dim0", 1), Int("dim1", 2)},
+                               {3, 2}, TypeOf(type))),
+                Ints("shape", {-1, 2, 3})},
+               {2, 3}, TypeOf(type));
+        values_[type].push_back(flat);
+        return;
+      }
+      default: {
+        const ValueId half =
+            Op("aten.select.int",
+               {Ref("self", x), Int("dim", 1),
+                Int("index", static_cast<int64_t>(random_() % 2))},
+               {3}, TypeOf(type));
+        return Put(type, "aten.stack.default",
+                   {List("tensors", {half, half}), Int("dim", 1)});
+      }
+    }
+  }
+
+  std::mt19937 random_;
+  std::vector<ValueId> values_[3];  // int64, int32, bool
+};
+
+TEST(TranslateIntegersTest, RandomGraphs) {
+  for (unsigned i = 0; i < 6; ++i) {
+    SCOPED_TRACE(absl::StrCat("seed ", Seed() + i));
+    RandomIntegers model(Seed() + i);
+    ExpectExact(model);
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace refract::runtime::cuda_plan
