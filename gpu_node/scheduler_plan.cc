@@ -129,7 +129,12 @@ void Scheduler::FindStuck(int index, absl::Time now) {
   }
   const Slot* stuck = nullptr;
   for (const Slot& slot : instance.slots) {
-    if (slot.step == Step::kEmpty || slot.step == Step::kUploaded) continue;
+    // Without a batch, whose answers are being sent, the device is done with
+    // it.
+    if (slot.step == Step::kEmpty || slot.step == Step::kUploaded ||
+        slot.batch == nullptr) {
+      continue;
+    }
     const absl::Time limit =
         slot.step_began +
         std::max(options_.stuck_after, kStuckTimes * slot.estimate);

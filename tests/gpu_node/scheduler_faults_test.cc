@@ -359,6 +359,25 @@ TEST(SchedulerFaultsTest, AnExecutionThatDoesNotEndIsNoReasonToWait) {
   EXPECT_EQ(slow.outcomes()[second].status, absl::OkStatus());
 }
 
+TEST(SchedulerFaultsTest, AnAnswerThatTakesLongToSendIsNoStuckExecution) {
+  for (const int instances : {1, 2}) {
+    Simulation sim(Fixed(Ms(10), instances), {Model("a", Ms(10))});
+    // As when the process is stopped meanwhile.
+    size_t during = 0;
+    sim.OnNextReply([&] {
+      sim.Pass(absl::Seconds(60));
+      during = sim.Submit({});
+      EXPECT_EQ(sim.scheduler().ModelReady(0), absl::OkStatus());
+    });
+    const size_t first = sim.Submit({});
+    sim.Drain();
+    EXPECT_EQ(sim.outcomes()[first].status, absl::OkStatus());
+    EXPECT_EQ(sim.outcomes()[during].status, absl::OkStatus());
+    EXPECT_EQ(sim.scheduler().pending(), 0);
+    EXPECT_THAT(sim.device().violations(), IsEmpty());
+  }
+}
+
 TEST(SchedulerFaultsTest, BackOffDoublesUntilSomethingIsExecuted) {
   Simulation sim(Fixed(Ms(10)), {Model("a", Ms(10))},
                  {.first_backoff = Ms(100), .last_backoff = Ms(300)});

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -71,6 +72,14 @@ class Simulation {
     scheduler_.OnAbandoned(model);
   }
 
+  // Time that nobody looks at.
+  void Pass(absl::Duration time) { clock_.Advance(time); }
+
+  // Is called once, while the next result is handed to the transport.
+  void OnNextReply(std::function<void()> callback) {
+    on_next_reply_ = std::move(callback);
+  }
+
   // Until `time` since the start.
   void RunUntil(absl::Duration time) {
     while (true) {
@@ -123,6 +132,8 @@ class Simulation {
       return absl::UnimplementedError("a fake has no memory");
     }
     void Reply(transport::OutgoingMessage) override {
+      const auto callback = std::exchange(simulation_->on_next_reply_, nullptr);
+      if (callback != nullptr) callback();
       Record(absl::OkStatus());
     }
     void Fail(const absl::Status& status) override { Record(status); }
@@ -145,6 +156,7 @@ class Simulation {
   base::ManualClock clock_{start_};
   std::vector<Outcome> outcomes_;
   std::vector<bool> abandoned_;
+  std::function<void()> on_next_reply_;
   FakeDevice device_;
   Scheduler scheduler_;
 };
