@@ -43,31 +43,25 @@ CudaDevice::~CudaDevice() {
   thread_.join();
 }
 
-void CudaDevice::Post(std::function<void()> work) {
+void CudaDevice::Post(Command command) {
   absl::MutexLock lock(&mu_);
-  queue_.push_back(std::move(work));
+  queue_.push_back(std::move(command));
 }
 
 void CudaDevice::Run() {
+  std::vector<Command> taken;
   while (true) {
-    std::function<void()> work;
+    taken.clear();
     {
       absl::MutexLock lock(&mu_);
       if (pending_.empty()) {
         mu_.Await(absl::Condition(this, &CudaDevice::HasWork));
       }
-      if (!queue_.empty()) {
-        work = std::move(queue_.front());
-        queue_.pop_front();
-      } else if (stop_ && pending_.empty()) {
-        return;
-      }
+      taken.swap(queue_);
+      if (taken.empty() && stop_ && pending_.empty()) return;
     }
-    if (work != nullptr) {
-      work();
-    } else if (!Poll()) {
-      std::this_thread::yield();
-    }
+    for (Command& command : taken) Do(std::move(command));
+    if (taken.empty() && !Poll()) std::this_thread::yield();
   }
 }
 
@@ -105,6 +99,7 @@ absl::StatusOr<CudaDevice::Loaded> CudaDevice::AddHere(
   }
   auto entry = std::make_unique<Entry>();
   entry->model = &model;
+  entry->memory = std::make_unique<ReadMemory>(model.program());
   int64_t max_rows = options_.max_rows;
   for (const models::SymbolRange& range : graph.symbols) {
     if (range.symbol == graph.batch_symbol) {

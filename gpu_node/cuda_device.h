@@ -20,11 +20,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -108,8 +108,22 @@ class CudaDevice final : public Device {
   struct Work;
   struct Pending;
 
+  // What the device's thread is to do next: a step of a batch, or `other`.
+  struct Command {
+    enum class Kind : uint8_t { kOther, kUpload, kExecute, kDownload };
+    Kind kind = Kind::kOther;
+    int instance = 0;
+    int slot = 0;
+    Batch* batch = nullptr;
+    Done done;
+    std::function<void()> other;
+  };
+
   void Run();
-  void Post(std::function<void()> work);
+  void Post(Command command);
+  void Post(std::function<void()> other) {
+    Post(Command{.other = std::move(other)});
+  }
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return stop_ || !queue_.empty();
   }
@@ -117,6 +131,7 @@ class CudaDevice final : public Device {
   bool Poll();
 
   // On the device's thread.
+  void Do(Command command);
   absl::StatusOr<Loaded> AddHere(const DeviceModel& model);
   absl::Status Measure(Entry& entry, Loaded& loaded);
   absl::Status StartHere(int instance);
@@ -149,11 +164,14 @@ class CudaDevice final : public Device {
   std::vector<Entry*> order_;
   std::vector<std::unique_ptr<Work>> works_;  // per instance and slot
   std::vector<Pending> pending_;
+  // Memory that stays from one batch to the next.
+  std::vector<int64_t> entries_taken_;
+  std::vector<base::TensorView> results_;
   bool lost_ = false;
   bool uses_foreign_ = false;  // some model does
 
   absl::Mutex mu_;
-  std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mu_);
+  std::vector<Command> queue_ ABSL_GUARDED_BY(mu_);
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;
 };

@@ -16,17 +16,42 @@ namespace cuda = runtime::cuda;
 namespace cuda_plan = runtime::cuda_plan;
 
 void CudaDevice::Upload(int instance, int slot, Batch* batch, Done done) {
-  Post([this, instance, slot, batch, done = std::move(done)]() mutable {
-    Work& work = WorkOf(instance, slot);
-    work = Work();
-    work.batch = batch;
-    work.entry = order_[batch->model];
-    bool waits = false;
-    const absl::Status status = UploadHere(instance, work, &waits);
-    if (!status.ok()) return Fail(instance, status, std::move(done));
-    if (!waits) return done(status);
-    pending_.push_back({instance, &work, false, std::move(done)});
-  });
+  Post({Command::Kind::kUpload, instance, slot, batch, std::move(done)});
+}
+
+void CudaDevice::Execute(int instance, int slot, Batch* batch, Done done) {
+  Post({Command::Kind::kExecute, instance, slot, batch, std::move(done)});
+}
+
+void CudaDevice::Download(int instance, int slot, Batch* batch, Done done) {
+  Post({Command::Kind::kDownload, instance, slot, batch, std::move(done)});
+}
+
+void CudaDevice::Do(Command command) {
+  if (command.kind == Command::Kind::kOther) return command.other();
+  const int instance = command.instance;
+  Work& work = WorkOf(instance, command.slot);
+  if (command.kind == Command::Kind::kDownload) {
+    if (work.entry == nullptr) {
+      return command.done(
+          absl::UnavailableError("the instance was lost meanwhile"));
+    }
+    DownloadHere(instance, work);
+    work.Clear();
+    return command.done(absl::OkStatus());
+  }
+  const bool execute = command.kind == Command::Kind::kExecute;
+  if (!execute) {
+    work.Clear();
+    work.batch = command.batch;
+    work.entry = order_[command.batch->model];
+  }
+  bool waits = false;
+  const absl::Status status = execute ? ExecuteHere(instance, work, &waits)
+                                      : UploadHere(instance, work, &waits);
+  if (!status.ok()) return Fail(instance, status, std::move(command.done));
+  if (!waits) return command.done(status);
+  pending_.push_back({instance, &work, execute, std::move(command.done)});
 }
 
 absl::Status CudaDevice::UploadHere(int index, Work& work, bool* waits) {
@@ -40,13 +65,13 @@ absl::Status CudaDevice::UploadHere(int index, Work& work, bool* waits) {
   size_t good = 0;
   const runtime::cuda_plan::SizeValues* sizes = nullptr;
   bool together = true;
-  work.parts.resize(work.batch->members.size());
+  work.Resize(work.batch->members.size());
   for (size_t i = 0; i < work.parts.size(); ++i) {
     BatchMember& member = work.batch->members[i];
     member.non_finite = false;
     member.status =
         base::Annotate(ReadMember(*entry.model, entry.programs->sizes(), member,
-                                  work.parts[i]),
+                                  *entry.memory, work.parts[i]),
                        "on the GPU node");
     if (!member.status.ok()) continue;
     total += work.parts[i].rows;
@@ -72,7 +97,8 @@ absl::Status CudaDevice::UploadHere(int index, Work& work, bool* waits) {
   if (total > use->max_rows || (good > 1 && !use->by_rows)) {
     return absl::OkStatus();
   }
-  std::vector<int64_t> entries;
+  std::vector<int64_t>& entries = entries_taken_;
+  entries.clear();
   for (size_t i = 0; i < work.parts.size(); ++i) {
     if (!work.batch->members[i].status.ok()) continue;
     const auto& views = work.parts[i].inputs->views;
@@ -106,17 +132,6 @@ absl::Status CudaDevice::UploadHere(int index, Work& work, bool* waits) {
   if (!status.ok()) return Lost(status);
   *waits = true;
   return absl::OkStatus();
-}
-
-void CudaDevice::Execute(int instance, int slot, Batch* batch, Done done) {
-  Post([this, instance, slot, done = std::move(done)]() mutable {
-    Work& work = WorkOf(instance, slot);
-    bool waits = false;
-    const absl::Status status = ExecuteHere(instance, work, &waits);
-    if (!status.ok()) return Fail(instance, status, std::move(done));
-    if (!waits) return done(status);
-    pending_.push_back({instance, &work, true, std::move(done)});
-  });
 }
 
 absl::Status CudaDevice::ExecuteHere(int index, Work& work, bool* waits) {
@@ -220,30 +235,18 @@ absl::Status CudaDevice::RunAlone(int index, Work& work, size_t i) {
   return absl::OkStatus();
 }
 
-void CudaDevice::Download(int instance, int slot, Batch* batch, Done done) {
-  Post([this, instance, slot, done = std::move(done)] {
-    Work& work = WorkOf(instance, slot);
-    if (work.entry == nullptr) {
-      return done(absl::UnavailableError("the instance was lost meanwhile"));
-    }
-    DownloadHere(instance, work);
-    work = Work();
-    done(absl::OkStatus());
-  });
-}
-
 void CudaDevice::DownloadHere(int index, Work& work) {
   const Entry& entry = *work.entry;
   Instance& instance = *entry.instances[index];
   for (size_t i = 0; i < work.parts.size(); ++i) {
     BatchMember& member = work.batch->members[i];
     if (!member.status.ok()) continue;
-    const std::vector<base::TensorView> outputs =
-        ResultsOf(work.translation, instance, work.slot, work.parts[i]);
+    results_ = ResultsOf(work.translation, instance, work.slot, work.parts[i],
+                         std::move(results_));
     member.non_finite =
-        std::any_of(outputs.begin(), outputs.end(), HasNonFinite);
+        std::any_of(results_.begin(), results_.end(), HasNonFinite);
     absl::StatusOr<transport::OutgoingMessage> reply =
-        entry.model->Answer(*member.call, outputs);
+        entry.model->Answer(*member.call, results_);
     member.status = base::Annotate(reply.status(), "on the GPU node");
     if (reply.ok()) member.reply = *std::move(reply);
   }
@@ -286,7 +289,7 @@ void CudaDevice::Fail(int instance, const absl::Status& status, Done done) {
     pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i));
   }
   // Before the scheduler takes the calls back that these read from.
-  for (int slot = 0; slot < kCudaSlots; ++slot) WorkOf(instance, slot) = Work();
+  for (int slot = 0; slot < kCudaSlots; ++slot) WorkOf(instance, slot).Clear();
   for (const auto& entry : entries_) {
     if (entry->instances[instance]->state() != Instance::State::kUnloaded) {
       entry->instances[instance]->Unload();

@@ -116,15 +116,43 @@ bool GoesByRows(const Translation& translation) {
   return std::all_of(program.outputs.begin(), program.outputs.end(), has_rows);
 }
 
+void CudaPart::Clear() {
+  if (inputs != nullptr) {
+    inputs->views = {};
+    inputs->decoder.reset();
+  }
+  specs.clear();
+  rows = 0;
+  first = 0;
+  sizes.clear();
+  results.clear();
+}
+
+void CudaDevice::Work::Clear() {
+  for (CudaPart& part : parts) part.Clear();
+  parts = {};
+  batch = nullptr;
+  entry = nullptr;
+  slot = -1;
+  translation = nullptr;
+}
+
+void CudaDevice::Work::Resize(size_t members) {
+  if (storage.size() < members) storage.resize(members);
+  parts = absl::MakeSpan(storage).first(members);
+}
+
 absl::Status ReadMember(const DeviceModel& model,
                         const runtime::cuda_plan::FreeSizes& sizes,
-                        const BatchMember& member, CudaPart& part) {
-  part.inputs = std::make_unique<DeviceModel::Inputs>();
+                        const BatchMember& member, ReadMemory& memory,
+                        CudaPart& part) {
+  if (part.inputs == nullptr) {
+    part.inputs = std::make_unique<DeviceModel::Inputs>();
+  }
   REFRACT_RETURN_IF_ERROR(model.Read(*member.call, *part.inputs));
-  REFRACT_ASSIGN_OR_RETURN(
-      const std::vector<std::optional<base::TensorSpec>> specs,
-      model.program().OutputSpecs(part.inputs->views));
-  for (const std::optional<base::TensorSpec>& spec : specs) {
+  REFRACT_RETURN_IF_ERROR(model.program().OutputSpecs(
+      part.inputs->views, memory.context, memory.specs));
+  for (const std::optional<base::TensorSpec>& spec : memory.specs) {
     if (!spec.has_value()) {
       return absl::InternalError("an output's size is not known");
     }
@@ -237,9 +265,9 @@ absl::Status RunOnCpu(const DeviceModel& model, CudaPart& part) {
 
 std::vector<base::TensorView> ResultsOf(const Translation* translation,
                                         const cuda::Instance& instance,
-                                        cuda::SlotId slot,
-                                        const CudaPart& part) {
-  std::vector<base::TensorView> views;
+                                        cuda::SlotId slot, const CudaPart& part,
+                                        std::vector<base::TensorView> views) {
+  views.clear();
   for (size_t i = 0; i < part.specs.size(); ++i) {
     if (!part.results.empty()) {
       views.push_back(part.results[i].view());

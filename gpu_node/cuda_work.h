@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,13 @@ runtime::cuda_plan::Precision PrecisionOf(models::GpuPrecision precision);
 // wrong kernel does.
 double WorstError(runtime::cuda_plan::Precision precision);
 
+// What the requests of a model are looked at with, one after the other.
+struct ReadMemory {
+  explicit ReadMemory(const runtime::Program& program) : context(program) {}
+  runtime::RunContext context;  // never run
+  std::vector<std::optional<base::TensorSpec>> specs;
+};
+
 // A model in all instances.
 struct CudaDevice::Entry {
   const DeviceModel* model = nullptr;
@@ -41,6 +49,7 @@ struct CudaDevice::Entry {
   std::shared_ptr<runtime::cuda::DeviceWeights> weights;
   std::vector<std::unique_ptr<runtime::cuda::Instance>> instances;
   bool resident = true;
+  std::unique_ptr<ReadMemory> memory;
 };
 
 // One member of a batch.
@@ -54,15 +63,24 @@ struct CudaPart {
   runtime::cuda_plan::SizeValues sizes;
   // Instead of the slot's, for one that was run alone.
   std::vector<base::Tensor> results;
+
+  // Of no request. Memory for the next one stays, but for what depends on the
+  // model.
+  void Clear();
 };
 
 struct CudaDevice::Work {
   Batch* batch = nullptr;
-  Entry* entry = nullptr;  // null: nothing, or lost
-  std::vector<CudaPart> parts;
+  Entry* entry = nullptr;      // null: nothing, or lost
+  absl::Span<CudaPart> parts;  // of `storage`, one per member
+  std::vector<CudaPart> storage;
   runtime::cuda::SlotId slot = -1;
   // That of the slot.
   const runtime::cuda_plan::Translation* translation = nullptr;
+
+  // Of no batch; memory for the next one stays.
+  void Clear();
+  void Resize(size_t members);
 };
 
 struct CudaDevice::Pending {
@@ -82,7 +100,8 @@ bool GoesByRows(const runtime::cuda_plan::Translation& translation);
 // Decodes and checks a member's request; `sizes`: those besides the batch's.
 absl::Status ReadMember(const DeviceModel& model,
                         const runtime::cuda_plan::FreeSizes& sizes,
-                        const BatchMember& member, CudaPart& part);
+                        const BatchMember& member, ReadMemory& memory,
+                        CudaPart& part);
 // Writes `count` rows of `inputs`, from row `from` on, to the slot's rows from
 // `to` on; what has no rows is written with the slot's first row. Errors as
 // FillBags(): the slot is not to be used then.
@@ -110,11 +129,11 @@ void CopyResults(const runtime::cuda_plan::Translation& translation,
 // Results of a request that no program takes, by the model's CPU program.
 absl::Status RunOnCpu(const DeviceModel& model, CudaPart& part);
 // A part's results, in its own memory or in the slot's, of which `translation`
-// is the program.
+// is the program. In the memory of `views`, whose contents are lost.
 std::vector<base::TensorView> ResultsOf(
     const runtime::cuda_plan::Translation* translation,
     const runtime::cuda::Instance& instance, runtime::cuda::SlotId slot,
-    const CudaPart& part);
+    const CudaPart& part, std::vector<base::TensorView> views = {});
 // Largest difference between the slot's results and the CPU's for the same
 // inputs, relative to the CPU's largest (at least 1e-6); infinity where one is
 // no number and the other is.

@@ -19,6 +19,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "gpu_node/cuda_work.h"
 #include "gpu_node/gpu_node.h"
 #include "runtime/wire/codec.h"
 #include "tests/base/random_seed.h"
@@ -39,6 +40,14 @@ namespace {
 
 using models::WireForm;
 using models::WireType;
+using runtime::cuda::Call;
+using runtime::cuda::CopyCall;
+using runtime::cuda::Event;
+using runtime::cuda::Graph;
+using runtime::cuda::Result;
+using runtime::cuda::Start;
+using runtime::cuda::Status;
+using runtime::cuda::Stream;
 using transport::AllocationCounter;
 using transport::kCountsAllocations;
 
@@ -51,6 +60,7 @@ struct Case {
   bool ids = false;  // the look-up is on the HN
   std::vector<WireForm> up, down;
   bool isolation = true;
+  bool cuda = false;  // the emulated GPU
 };
 
 void PrintTo(const Case& setup, std::ostream* out) { *out << setup.name; }
@@ -59,7 +69,7 @@ std::vector<Case> AllCases() {
   const absl::Duration none = absl::ZeroDuration();
   const WireForm half = {WireType::kFloat16, false};
   const WireForm unique = {WireType::kFloat16, true};
-  return {
+  std::vector<Case> cases = {
       {.name = "Alone"},
       {.name = "AloneOnTwoInstances", .instances = 2},
       {.name = "AloneOfTwoModels", .models = 2},
@@ -79,7 +89,68 @@ std::vector<Case> AllCases() {
        .down = {half}},
       {.name = "TogetherIds", .window = none, .settled = false, .ids = true},
   };
+  // Where nothing is counted there is no need to emulate a GPU.
+  if (!kCountsAllocations) return cases;
+  for (Case& on_gpu : std::vector<Case>{
+           {.name = "AloneOnAGpu"},
+           {.name = "AloneOfTwoModelsOnAGpu", .models = 2},
+           {.name = "TogetherOnAGpu", .window = none},
+           {.name = "TogetherEncodedOnAGpu",
+           .window = none,
+           .up = {half, unique},
+           .down = {half}},
+       }) {
+    on_gpu.cuda = true;
+    cases.push_back(std::move(on_gpu));
+  }
+  return cases;
 }
+
+// What a device allocates that only seems to be one is its own.
+class UncountedDevice final : public CheckedDevice {
+ public:
+  using CheckedDevice::CheckedDevice;
+  Status Record(Event event, Stream stream) override {
+    const AllocationCounter::Pause pause;
+    return CheckedDevice::Record(event, stream);
+  }
+  Status StreamWait(Stream stream, Event event) override {
+    const AllocationCounter::Pause pause;
+    return CheckedDevice::StreamWait(stream, event);
+  }
+  Status Synchronize(Event event) override {
+    const AllocationCounter::Pause pause;
+    return CheckedDevice::Synchronize(event);
+  }
+  Result<bool> Happened(Event event) override {
+    const AllocationCounter::Pause pause;
+    return CheckedDevice::Happened(event);
+  }
+  Status Synchronize(Stream stream) override {
+    const AllocationCounter::Pause pause;
+    return CheckedDevice::Synchronize(stream);
+  }
+  Status CopyToDevice(const CopyCall& copy, Stream stream) override {
+    const AllocationCounter::Pause pause;
+    return CheckedDevice::CopyToDevice(copy, stream);
+  }
+  Status CopyToHost(const CopyCall& copy, Stream stream) override {
+    const AllocationCounter::Pause pause;
+    return CheckedDevice::CopyToHost(copy, stream);
+  }
+  Status Clear(void* memory, int64_t bytes, Stream stream) override {
+    const AllocationCounter::Pause pause;
+    return CheckedDevice::Clear(memory, bytes, stream);
+  }
+  Status Launch(const Call& call, Stream stream, Start start) override {
+    const AllocationCounter::Pause pause;
+    return CheckedDevice::Launch(call, stream, start);
+  }
+  Status Launch(Graph graph, Stream stream) override {
+    const AllocationCounter::Pause pause;
+    return CheckedDevice::Launch(graph, stream);
+  }
+};
 
 // The tensors of a request, as a CN encodes them.
 struct Message {
@@ -287,7 +358,18 @@ class WarmRequestTest : public testing::TestWithParam<Case> {
       models.push_back(*DeviceModel::Create(model));
     }
     DeviceModels all(std::move(models));
-    node_ = *GpuNode::Create(std::move(all), options);
+    if (!setup.cuda) {
+      node_ = *GpuNode::Create(std::move(all), options);
+      return;
+    }
+    CudaDevice::Options cuda;
+    cuda.max_rows = kMostTogether * kLargest;
+    cuda.workspace_bytes = 256;
+    options.max_batch = cuda.max_rows;
+    CudaSetup gpu = SetUpCuda(
+        std::make_unique<UncountedDevice>(seed_, int64_t{1} << 26), cuda, all);
+    options.facts = std::move(gpu.facts);
+    node_ = *GpuNode::Create(std::move(all), options, gpu.make_device);
   }
 
   void Send(size_t model, int64_t rows, bool held = false) {
@@ -317,14 +399,19 @@ class WarmRequestTest : public testing::TestWithParam<Case> {
     }
     const uint64_t before = node_->stats(model).batches;
     const int64_t answered = sent_ - instances;
-    for (int i = 0; i < kMostTogether; ++i) Send(model, kLargest);
+    // On a GPU the first one is uploaded before the others have come, and then
+    // each slot is filled.
+    const int sent =
+        GetParam().cuda ? 1 + kCudaSlots * kMostTogether : kMostTogether;
+    for (int i = 0; i < sent; ++i) Send(model, kLargest);
     answers_.Release(instance);
-    answers_.AwaitAnswered(answered + 1 + kMostTogether);
+    answers_.AwaitAnswered(answered + 1 + sent);
     for (int i = 0; i < instances; ++i) answers_.Release(i);
     answers_.AwaitAnswered(sent_);
     EXPECT_TRUE(node_->Drain(absl::Seconds(60)));
     const uint64_t executions = node_->stats(model).batches - before;
-    return !GetParam().window.has_value() || executions == 1;
+    return !GetParam().window.has_value() ||
+           executions <= (GetParam().cuda ? 1u + kCudaSlots : 1u);
   }
 
   void WarmUp() {
