@@ -218,8 +218,11 @@ std::optional<absl::Status> EmitFilled(const NodeStep& node, Emitter& emitter) {
     REFRACT_ASSIGN_OR_RETURN(const Tensor out,
                              emitter.NewResult(local, dims, *dtype));
     emitter.Set(local, out);
-    return emitter.Integers(cuda::IntegerCode::kCopy,
-                            {{std::nullopt, static_cast<int64_t>(*number)}},
+    // True is what is not 0, not what its whole part is not.
+    const int64_t filled = *dtype == DType::kBool
+                               ? int64_t{*number != 0}
+                               : static_cast<int64_t>(*number);
+    return emitter.Integers(cuda::IntegerCode::kCopy, {{std::nullopt, filled}},
                             out);
   }();
 }

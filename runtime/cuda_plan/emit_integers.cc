@@ -396,7 +396,12 @@ std::optional<absl::Status> EmitIntegers(const NodeStep& node,
     return EmitSelect(node, "mask", "value", "self", emitter);
   }
   if (name == "aten.sum") {
-    return EmitFold(node, IntegerFold::kSum, IntegerCode::kCopy, emitter);
+    // 1 and -1 add up to 0, but sum(dtype=torch.bool) makes truths of them
+    // first.
+    const bool truths =
+        emitter.plan().locals[node.outputs[0]].dtype == base::DType::kBool;
+    return EmitFold(node, IntegerFold::kSum,
+                    truths ? IntegerCode::kTruth : IntegerCode::kCopy, emitter);
   }
   if (name == "aten.amax" || name == "aten.any") {
     return EmitFold(

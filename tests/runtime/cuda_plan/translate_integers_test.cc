@@ -307,6 +307,8 @@ TEST(TranslateIntegersTest, MasksSelectionsAndFills) {
                 DType::kInt64));
   m.Output(m.Op("aten.full_like.default",
                 {Ref("self", ids), Int("fill_value", 9)}, {6}, DType::kInt64));
+  m.Output(m.Op("aten.full_like.default",
+                {Ref("self", a), Float("fill_value", 0.5)}, {6}, DType::kBool));
   m.Output(m.Op("aten.zeros_like.default",
                 {Ref("self", a), {"dtype", DType::kFloat32}}, {6}));
   m.Output(m.Op("aten.mul.Tensor", {Ref("self", a), Ref("other", x)}, {6}));
@@ -341,6 +343,21 @@ TEST(TranslateIntegersTest, SumsAndExtremes) {
       m.Output(m.Op("aten.all.dim",
                     {Ref("self", of), Int("dim", 2), Bool("keepdim", true)},
                     {3, 1}, DType::kBool));
+    }
+    // Of numbers whose sum is 0.
+    const ValueId opposites = m.Op(
+        "aten.cat.default",
+        {List("tensors",
+              {x, m.Op("aten.neg.default", {Ref("self", x)}, {3, 5}, dtype)}),
+         Int("dim", 1)},
+        {6, 5}, dtype);
+    for (const DType to : {DType::kBool, DType::kInt32}) {
+      m.Output(m.Op("aten.sum.dim_IntList",
+                    {Ref("self", opposites),
+                     Ints("dim", {1}),
+                     Bool("keepdim", false),
+                     {"dtype", to}},
+                    {5}, to));
     }
     m.Output(m.Op("aten.amax.default", {Ref("self", x), Ints("dim", {1})}, {5},
                   dtype));
