@@ -173,6 +173,23 @@ absl::Status Scheduler::Unready() const {
       failed == nullptr ? "there is none" : failed->error.message()));
 }
 
+absl::Status Scheduler::HeldUp(const Model& model) const {
+  if (!AtOwnLimit(model)) return absl::OkStatus();
+  int stuck = 0;
+  const absl::Status* why = nullptr;
+  for (const Instance& instance : instances_) {
+    if (!instance.stuck) continue;
+    for (const Slot& slot : instance.slots) {
+      if (slot.batch == nullptr || &models_[slot.batch->model] != &model) {
+        continue;
+      }
+      ++stuck;
+      why = &instance.error;
+    }
+  }
+  return stuck < model.config.max_instances ? absl::OkStatus() : *why;
+}
+
 absl::Status Scheduler::ModelReady(size_t index) const {
   absl::MutexLock lock(&mu_);
   return ReadyLocked(models_[index]);
@@ -182,7 +199,7 @@ absl::Status Scheduler::ReadyLocked(const Model& model) const {
   if (closed_) return absl::UnavailableError("the HN is stopping");
   const absl::Status unready = Unready();
   if (!unready.ok()) return unready;
-  return model.load_error;
+  return model.load_error.ok() ? HeldUp(model) : model.load_error;
 }
 
 void Scheduler::WatchReadiness(std::function<void()> listener) {
@@ -213,6 +230,7 @@ absl::Status Scheduler::CheckAdmission(Model& model, size_t index, int64_t rows,
   }
   absl::Status status = Unready();
   if (status.ok()) status = model.load_error;
+  if (status.ok()) status = HeldUp(model);
   if (!status.ok()) {
     ++model.stats.unavailable;
     return status;

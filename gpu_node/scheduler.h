@@ -354,6 +354,10 @@ class Scheduler {
   absl::Status ReadyLocked(const Model& model) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Unready() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Why no instance takes requests of the model, though one is up: it may have
+  // no more than those that it is stuck on.
+  absl::Status HeldUp(const Model& model) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // How long a request of so many rows typically executes, in steps if need be.
   absl::Duration TimeFor(const Model& model, int64_t rows, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -78,6 +78,10 @@ void Scheduler::Plan(absl::Time now, Actions& actions) {
     for (Model& model : models_) FailQueued(model, unready, actions);
     return;
   }
+  for (Model& model : models_) {
+    const absl::Status held_up = HeldUp(model);
+    if (!held_up.ok()) FailQueued(model, held_up, actions);
+  }
   // Those that are free soonest first.
   absl::InlinedVector<int, 16> order;
   for (size_t i = 0; i < instances_.size(); ++i) {

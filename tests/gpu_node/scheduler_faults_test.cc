@@ -359,6 +359,38 @@ TEST(SchedulerFaultsTest, AnExecutionThatDoesNotEndIsNoReasonToWait) {
   EXPECT_EQ(slow.outcomes()[second].status, absl::OkStatus());
 }
 
+TEST(SchedulerFaultsTest, AStuckModelWithoutAnotherInstanceIsNotReady) {
+  FakeDevice::Options options = Fixed(Ms(10), 2);
+  options.execute = [n = 0](const Batch&) mutable {
+    return n++ == 0 ? absl::Seconds(100) : Ms(10);
+  };
+  ScheduledModel held = Model("held", Ms(10));
+  held.max_instances = 1;
+  Simulation sim(options, {held, Model("b", Ms(10))});
+  const size_t stuck = sim.Submit({.model = 0});
+  const size_t waiting = sim.Submit({.model = 0});
+  sim.RunUntil(Ms(12500));
+  // An instance is up, but this model may not have it.
+  EXPECT_TRUE(absl::IsUnavailable(sim.outcomes()[waiting].status));
+  EXPECT_THAT(std::string(sim.scheduler().ModelReady(0).message()),
+              HasSubstr("has not finished model 'held'"));
+  EXPECT_EQ(sim.scheduler().ModelReady(1), absl::OkStatus());
+  const size_t refused = sim.Submit({.model = 0});
+  EXPECT_TRUE(absl::IsUnavailable(sim.outcomes()[refused].status));
+  EXPECT_TRUE(
+      absl::IsUnavailable(sim.scheduler().Admit(0, 1, absl::InfiniteFuture())));
+  const size_t other = sim.Submit({.model = 1});
+  sim.RunUntil(Ms(12520));
+  EXPECT_EQ(sim.outcomes()[other].status, absl::OkStatus());
+  sim.RunUntil(Ms(100010));
+  EXPECT_EQ(sim.outcomes()[stuck].status, absl::OkStatus());
+  EXPECT_EQ(sim.scheduler().ModelReady(0), absl::OkStatus());
+  const size_t after = sim.Submit({.model = 0});
+  sim.Drain();
+  EXPECT_EQ(sim.outcomes()[after].status, absl::OkStatus());
+  EXPECT_THAT(sim.device().violations(), IsEmpty());
+}
+
 TEST(SchedulerFaultsTest, AnAnswerThatTakesLongToSendIsNoStuckExecution) {
   for (const int instances : {1, 2}) {
     Simulation sim(Fixed(Ms(10), instances), {Model("a", Ms(10))});
