@@ -216,7 +216,11 @@ absl::Status EmitCat(const NodeStep& node, const NodeArgs& args, bool stack,
     return No(absl::StrCat("it gives ",
                            base::Name(emitter.plan().locals[out_local].dtype)));
   }
-  const std::optional<int> group = emitter.GroupOf(node.step);
+  std::optional<int> group = emitter.GroupOf(node.step);
+  if (cuda::IsFloating(*dtype) &&
+      emitter.KeptType(out_local) != emitter.compute_type()) {
+    group.reset();
+  }
   Tensor out;
   if (group) {
     REFRACT_ASSIGN_OR_RETURN(const cuda::ValueId root,
@@ -228,10 +232,10 @@ absl::Status EmitCat(const NodeStep& node, const NodeArgs& args, bool stack,
     out = *Reshaped(out, dims);
   } else {
     REFRACT_ASSIGN_OR_RETURN(
-        out,
-        emitter.New(name, dims,
-                    cuda::IsFloating(*dtype) ? emitter.compute_type() : *dtype,
-                    static_cast<int>(dim)));
+        out, emitter.New(name, dims,
+                         cuda::IsFloating(*dtype) ? emitter.KeptType(out_local)
+                                                  : *dtype,
+                         static_cast<int>(dim)));
   }
   // Parts are ranges of the root's columns.
   int64_t inner = 1;

@@ -30,6 +30,41 @@ absl::Status No(const std::string& why) {
   return absl::UnimplementedError(why);
 }
 
+bool IsCast(const Step& step) {
+  return step.op == "aten.to.dtype" || step.op == "aten._to_copy.default" ||
+         step.op == "aten.to.dtype_layout" || step.op == "aten.type_as.default";
+}
+
+// Of each local whether it holds floats that the part makes integers of.
+std::vector<bool> CountingFloats(const models::Graph& graph, const Plan& plan) {
+  std::vector<bool> counts(plan.locals.size(), false);
+  const auto is_floating = [&](int local) {
+    const Local& known = plan.locals[local];
+    const std::optional<DType> dtype = Emitter::TypeOf(known.dtype);
+    return graph.value(known.id).kind == models::ValueKind::kTensor && dtype &&
+           cuda::IsFloating(*dtype);
+  };
+  for (auto step = plan.steps.rbegin(); step != plan.steps.rend(); ++step) {
+    bool counted = false;
+    for (const int local : step->outputs) {
+      if (local == kNoLocal) continue;
+      counted |= counts[local] || (IsCast(*step) && !is_floating(local));
+    }
+    if (!counted) continue;
+    // Products are of the type of computation, and their sums no ids.
+    if (step->fused && !std::holds_alternative<ElementChainOp>(*step->fused)) {
+      for (const int local : step->outputs) {
+        if (local != kNoLocal) counts[local] = false;
+      }
+      continue;
+    }
+    for (const int local : step->operands) {
+      counts[local] = counts[local] || is_floating(local);
+    }
+  }
+  return counts;
+}
+
 }  // namespace
 
 Emitter::Emitter(const models::Graph& graph, const Plan& plan,
@@ -42,6 +77,7 @@ Emitter::Emitter(const models::Graph& graph, const Plan& plan,
       sizes_(sizes),
       pool_(pool),
       compute_type_(ComputeType(options.precision)),
+      counting_floats_(CountingFloats(graph, plan)),
       builder_(options.model, options.precision == Precision::kTf32),
       outputs_(plan.outputs.size(), -1),
       rooms_(rooms) {

@@ -40,6 +40,12 @@ class Emitter {
   const Plan& plan() const { return plan_; }
   // Of products and of what is kept between operators.
   cuda::DType compute_type() const { return compute_type_; }
+  // Of a floating-point local. Float32 where the part makes integers of it: in
+  // 16 bits an id among floats would become another one.
+  cuda::DType KeptType(int local) const {
+    return counting_floats_[static_cast<size_t>(local)] ? cuda::DType::kFloat32
+                                                        : compute_type_;
+  }
 
   // --- Sizes ----------------------------------------------------------------
   // A size of the graph; Unimplemented when it depends on more than the batch
@@ -88,7 +94,8 @@ class Emitter {
   // matrix, all others its columns, `first` (if any) as the slowest of them.
   absl::StatusOr<Tensor> New(const std::string& name, const Sizes& dims,
                              cuda::DType dtype, int first = -1);
-  // Memory for a result: where it is concatenated, or downloaded, or new.
+  // Memory for a result: where it is concatenated, or downloaded, or new. Of
+  // KeptType() where it would be of the type of computation.
   absl::StatusOr<Tensor> NewResult(int local, const Sizes& dims,
                                    cuda::DType dtype);
   // As a matrix whose columns are the last dimension.
@@ -242,6 +249,7 @@ class Emitter {
   const models::SymbolBindings& sizes_;
   ConstantPool& pool_;
   const cuda::DType compute_type_;
+  const std::vector<bool> counting_floats_;  // of each local: see KeptType()
   cuda::ProgramBuilder builder_;
   std::map<int, Tensor> tensors_;
   std::map<int, Tensor> exact_;  // constants, by ExactConstant()

@@ -108,6 +108,9 @@ std::optional<size_t> Emitter::FreeOutput(int local, const Sizes& dims,
 absl::StatusOr<Tensor> Emitter::NewResult(int local, const Sizes& dims,
                                           DType dtype) {
   const std::string& name = plan_.locals[local].name;
+  if (dtype == compute_type_ && cuda::IsFloating(dtype)) {
+    dtype = KeptType(local);
+  }
   const auto place = places_.find(local);
   if (place != places_.end() && dtype == compute_type_ && dims.size() == 2) {
     REFRACT_ASSIGN_OR_RETURN(const cuda::ValueId root,

@@ -271,6 +271,82 @@ TEST(TranslateIntegersTest, FloatsThatAreNoIntegers) {
   }
 }
 
+// Ids that come among floats, as DeepCTR's do, are none that 16 bits know: what
+// happens to them before they are cast is kept in float32.
+TEST(TranslateIntegersTest, IdsAmongFloatsKeepAllBitsInAnyPrecision) {
+  for (const Precision precision : testing::kPrecisions) {
+    SCOPED_TRACE(Name(precision));
+    Model m;
+    const ValueId x = m.In("x", {3});
+    const ValueId y = m.In("y", {2});
+    const ValueId cast = m.Op("aten.to.dtype",
+                              {Ref("self", m.In("n", {2}, DType::kInt32)),
+                               {"dtype", DType::kFloat32}},
+                              {2});
+    const ValueId dense =
+        m.Op("aten.linear.default",
+             {Ref("input", y), Ref("weight", m.Floats("w", {4, 2}))}, {4});
+    const ValueId all =
+        m.Op("aten.cat.default",
+             {List("tensors", {dense, x, y, cast}), Int("dim", 1)}, {11});
+    const ValueId next =
+        m.Op("aten.add.Tensor", {Ref("self", all), Int("other", 1)}, {11});
+    const ValueId twice =
+        m.Op("aten.relu.default",
+             {Ref("self", m.Op("aten.mul.Tensor",
+                               {Ref("self", next), Float("other", 2)}, {11}))},
+             {11});
+    for (const ValueId from : {x, all, next, twice}) {
+      const ValueId ids = m.Op(
+          "aten.slice.Tensor",
+          {Ref("self", from), Int("dim", 1), Int("start", from == x ? 0 : 4),
+           Int("end", from == x ? 3 : 11)},
+          {from == x ? 3 : 7});
+      m.Output(m.Op("aten.to.dtype",
+                    {Ref("self", ids), {"dtype", DType::kInt64}},
+                    {from == x ? 3 : 7}, DType::kInt64));
+    }
+    // They are read as numbers, too.
+    m.Output(m.Op("aten.linear.default",
+                  {Ref("input", all), Ref("weight", m.Floats("v", {2, 11}))},
+                  {2}));
+    m.graph().batch_symbol = "b";
+    const Part part = Part::Whole(m.graph());
+    const auto weights = m.Weights();
+    const auto cpu = Must(Program::Compile(m.graph(), part, weights, {}));
+    auto device = Must(OnDevice::Load(
+        Must(Translate(m.graph(), part, weights, OptionsFor(precision))),
+        kMaxBatch, Seed()));
+    std::mt19937 random(Seed());
+    constexpr int64_t kBatch = 5;
+    std::vector<base::Tensor> inputs;
+    for (const ValueId id : part.inputs) {
+      inputs.push_back(AnyTensor(m.graph().value(id), kBatch, random));
+      const auto draw = [&] { return static_cast<int>(random() % (1 << 20)); };
+      base::Tensor& tensor = inputs.back();
+      if (tensor.dtype() == DType::kFloat32) {
+        for (float& number : tensor.as<float>()) {
+          number = static_cast<float>(draw());
+        }
+      } else {
+        for (int32_t& number : tensor.as<int32_t>()) number = draw();
+      }
+    }
+    RunContext context(*cpu);
+    std::vector<base::TensorView> want;
+    ASSERT_TRUE(cpu->Run(Views(inputs),
+                         std::vector<std::byte*>(part.outputs.size(), nullptr),
+                         context, want)
+                    .ok());
+    const auto got = Must(device->Run(Views(inputs), kBatch));
+    for (size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(testing::Difference(got[i], want[i]), 0)
+          << "output " << i << ", seed " << Seed();
+    }
+    EXPECT_THAT(device->violations(), IsEmpty());
+  }
+}
+
 TEST(TranslateIntegersTest, MasksSelectionsAndFills) {
   Model m;
   const ValueId ids = m.In("ids", {6}, DType::kInt64);
