@@ -99,8 +99,11 @@ class Fibers {
   };
 
   static constexpr size_t kStackBytes = 256 * 1024;
-  // AddressSanitizer follows contexts to other stacks, and no jumps.
-#ifdef __SANITIZE_ADDRESS__
+  // AddressSanitizer follows contexts to other stacks, and no jumps. With
+  // _FORTIFY_SOURCE, which some compilers and packagers set, a jump to another
+  // stack ends the program.
+#if defined(__SANITIZE_ADDRESS__) || \
+    (defined(__USE_FORTIFY_LEVEL) && __USE_FORTIFY_LEVEL > 0)
   static constexpr bool kJumps = false;
 #else
   static constexpr bool kJumps = true;
