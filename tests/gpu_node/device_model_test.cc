@@ -2,6 +2,7 @@
 // values cross in.
 #include "gpu_node/device_model.h"
 
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -211,6 +212,86 @@ TEST(DeviceModelTest, TogetherAndInStepsNotABitOfAnAnswerChanges) {
         runner.Add(at_most, requests[i]);
         runner.Run(at_most, 1 + static_cast<int64_t>(random() % 8));
         EXPECT_EQ(Runner::Answer(at_most.members[0]), alone);
+      }
+    }
+  }
+}
+
+enum class Fault : uint8_t { kNone, kNoReply, kBadValues, kTooFew };
+
+class NoRoomCall final : public SlotCall {
+ public:
+  using SlotCall::SlotCall;
+  absl::StatusOr<transport::OutgoingMessage> AllocateReply(
+      absl::Span<const base::TensorSpec>) override {
+    return absl::UnavailableError("the client is gone");
+  }
+};
+
+// What requests that failed have left behind reaches no other's answer.
+TEST(DeviceModelTest, AModelThatHasMetEverythingAnswersAsANewOne) {
+  const uint32_t seed = base::RandomSeed();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  for (const Forms& forms : AllForms()) {
+    SCOPED_TRACE(forms.name);
+    const auto loaded = ModelWith(forms);
+    const auto model = DeviceModel::Create(loaded);
+    ASSERT_TRUE(model.ok()) << model.status();
+    Runner runner(**model);
+    const auto memory = NewSlotMemory(4 << 20);
+    for (int round = 0; round < 30; ++round) {
+      std::vector<Request> requests;
+      std::vector<Fault> faults;
+      Batch batch;
+      const size_t count = 1 + random() % 5;
+      for (size_t i = 0; i < count; ++i) {
+        requests.push_back(MakeRequest(*loaded,
+                                       1 + static_cast<int64_t>(random() % 40),
+                                       random() % 2 == 0, random));
+        faults.push_back(static_cast<Fault>(random() % 6 % 4));
+        Request& request = requests.back();
+        runner.Add(batch, request, random() % 2 == 0);
+        BatchMember& member = batch.members.back();
+        std::vector<base::TensorView> views = request.views();
+        if (faults[i] == Fault::kNoReply) {
+          member.call =
+              std::make_unique<NoRoomCall>(views, memory, random() % 2 == 0);
+        } else if (faults[i] == Fault::kBadValues) {
+          // An index or an id that is none; floats may be any.
+          std::memset(request.message.back().data(), 0x7f,
+                      request.message.back().bytes());
+        } else if (faults[i] == Fault::kTooFew) {
+          views.pop_back();
+          member.call = std::make_unique<SlotCall>(views, memory, true);
+        }
+      }
+      if (count == 1 && random() % 2 == 0 && faults[0] != Fault::kTooFew) {
+        // In steps, of which the last ones may not come.
+        while (batch.first_row < requests[0].rows) {
+          const int64_t left = requests[0].rows - batch.first_row;
+          batch.rows = 1 + static_cast<int64_t>(random() % left);
+          runner.Run(batch);
+          if (!batch.members[0].status.ok() || random() % 8 == 0) break;
+          batch.first_row += batch.rows;
+        }
+        if (batch.first_row < requests[0].rows) continue;
+      } else {
+        runner.Run(batch, random() % 2 == 0 ? 1 << 20 : 7);
+      }
+      const auto fresh = DeviceModel::Create(loaded);
+      ASSERT_TRUE(fresh.ok());
+      for (size_t i = 0; i < count; ++i) {
+        if (faults[i] == Fault::kNoReply || faults[i] == Fault::kTooFew) {
+          EXPECT_FALSE(batch.members[i].status.ok());
+          continue;
+        }
+        if (!batch.members[i].status.ok()) {
+          EXPECT_EQ(faults[i], Fault::kBadValues) << batch.members[i].status;
+          continue;
+        }
+        Runner other(**fresh);
+        EXPECT_EQ(Runner::Answer(batch.members[i]), other.Alone(requests[i]));
       }
     }
   }
