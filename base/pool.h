@@ -4,6 +4,7 @@
 // Objects that are dear to make, or that keep memory which they have grown, one
 // for each use at a time.
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -56,6 +57,9 @@ class Pool {
         // The last one returned: its memory is the warmest.
         object = std::move(idle_.back());
         idle_.pop_back();
+      } else {
+        // Room for it to come back: returning may not throw.
+        idle_.reserve(++made_);
       }
     }
     if (object == nullptr) object = make_();
@@ -71,6 +75,7 @@ class Pool {
   const std::function<std::unique_ptr<T>()> make_;
   absl::Mutex mu_;
   std::vector<std::unique_ptr<T>> idle_ ABSL_GUARDED_BY(mu_);
+  size_t made_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace refract::base
