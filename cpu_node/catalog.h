@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "cpu_node/served_model.h"
-#include "models/repository.h"
+#include "models/repository/repository.h"
 
 namespace refract::cpu_node {
 

@@ -9,7 +9,7 @@
 #include "base/status_macros.h"
 #include "base/within_memory.h"
 #include "glog/logging.h"
-#include "models/aten/loop_limits.h"
+#include "runtime/torch/loop_limits.h"
 #include "runtime/stable_inputs.h"
 
 namespace refract::cpu_node {

@@ -18,10 +18,10 @@
 #include "cpu_node/flags.h"
 #include "cpu_node/frontend/server.h"
 #include "glog/logging.h"
-#include "models/aten/caller.h"
-#include "models/aten/op_library.h"
-#include "models/repository.h"
-#include "transport/channel.h"
+#include "runtime/torch/caller.h"
+#include "runtime/torch/op_library.h"
+#include "models/repository/repository.h"
+#include "transport/links/channel.h"
 
 namespace refract::cpu_node {
 namespace {

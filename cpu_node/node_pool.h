@@ -21,7 +21,7 @@
 #include "base/clock.h"
 #include "cpu_node/node_policy.h"
 #include "cpu_node/places.h"
-#include "transport/channel.h"
+#include "transport/links/channel.h"
 
 namespace refract::cpu_node {
 

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/result_settings.h"
-#include "models/split_plan.h"
+#include "models/repository/result_settings.h"
+#include "models/repository/split_plan.h"
 #include "runtime/stable_inputs.h"
 
 namespace refract::cpu_node {

@@ -16,11 +16,11 @@
 #include "base/tensor.h"
 #include "cpu_node/signature.h"
 #include "cpu_node/statistics.h"
-#include "models/repository.h"
+#include "models/repository/repository.h"
 #include "runtime/batch_padding.h"
 #include "runtime/program.h"
 #include "runtime/wire/coder_pool.h"
-#include "transport/channel.h"
+#include "transport/links/channel.h"
 
 namespace refract::cpu_node {
 

@@ -16,7 +16,7 @@
 #include "base/dtype.h"
 #include "base/tensor.h"
 #include "cpu_node/request.h"
-#include "models/graph.h"
+#include "models/graph/graph.h"
 
 namespace refract::cpu_node {
 

@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
-#include "gpu_node/cpu_device.h"
-#include "gpu_node/resident_set.h"
-#include "gpu_node/warm_up.h"
+#include "gpu_node/device/cpu_device.h"
+#include "gpu_node/scheduler/resident_set.h"
+#include "gpu_node/model/warm_up.h"
 
 namespace refract::gpu_node {
 namespace {

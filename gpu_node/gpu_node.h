@@ -20,11 +20,11 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/log_limiter.h"
-#include "gpu_node/device.h"
-#include "gpu_node/device_model.h"
-#include "gpu_node/execution_times.h"
-#include "gpu_node/scheduler.h"
-#include "transport/channel.h"
+#include "gpu_node/device/device.h"
+#include "gpu_node/model/device_model.h"
+#include "gpu_node/scheduler/execution_times.h"
+#include "gpu_node/scheduler/scheduler.h"
+#include "transport/links/channel.h"
 
 namespace refract::gpu_node {
 

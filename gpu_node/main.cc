@@ -12,15 +12,15 @@
 #include "base/shutdown_signal.h"
 #include "base/status_macros.h"
 #include "glog/logging.h"
-#include "gpu_node/cuda_library.h"
-#include "gpu_node/cuda_setup.h"
-#include "gpu_node/device_model.h"
+#include "gpu_node/device/cuda_library.h"
+#include "gpu_node/device/cuda_setup.h"
+#include "gpu_node/model/device_model.h"
 #include "gpu_node/flags.h"
 #include "gpu_node/gpu_node.h"
-#include "models/aten/caller.h"
-#include "models/aten/op_library.h"
-#include "models/repository.h"
-#include "transport/channel.h"
+#include "runtime/torch/caller.h"
+#include "runtime/torch/op_library.h"
+#include "models/repository/repository.h"
+#include "transport/links/channel.h"
 
 namespace refract::gpu_node {
 namespace {

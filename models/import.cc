@@ -13,8 +13,8 @@
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "base/tensor.h"
-#include "models/safetensors.h"
-#include "models/zip.h"
+#include "models/repository/safetensors.h"
+#include "models/repository/zip.h"
 
 namespace refract::models {
 namespace {

@@ -10,8 +10,8 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "models/graph.h"
-#include "models/weights.h"
+#include "models/graph/graph.h"
+#include "models/repository/weights.h"
 
 namespace refract::models {
 

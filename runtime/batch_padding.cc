@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/op_traits.h"
-#include "runtime/cpu/ids.h"
+#include "models/graph/op_traits.h"
+#include "runtime/cpu/look_ups/ids.h"
 
 namespace refract::runtime {
 namespace {

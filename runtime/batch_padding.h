@@ -23,8 +23,8 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "base/tensor.h"
-#include "models/graph.h"
-#include "runtime/signature.h"
+#include "models/graph/graph.h"
+#include "runtime/compile/signature.h"
 
 namespace refract::runtime {
 

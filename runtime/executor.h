@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/tensor.h"
-#include "runtime/plan.h"
+#include "runtime/compile/plan.h"
 #include "runtime/program.h"
 
 namespace refract::runtime {

@@ -12,9 +12,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/tensor.h"
-#include "models/graph.h"
-#include "models/repository.h"
-#include "runtime/node_args.h"
+#include "models/graph/graph.h"
+#include "models/repository/repository.h"
+#include "runtime/compile/node_args.h"
 #include "runtime/program.h"
 
 namespace refract::runtime {

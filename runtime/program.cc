@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "runtime/compiler.h"
+#include "runtime/compile/compiler.h"
 #include "runtime/executor.h"
 
 namespace refract::runtime {

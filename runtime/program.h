@@ -14,10 +14,10 @@
 #include "absl/types/span.h"
 #include "base/pool.h"
 #include "base/tensor.h"
-#include "models/graph.h"
-#include "models/repository.h"
-#include "models/split_plan.h"
-#include "models/weights.h"
+#include "models/graph/graph.h"
+#include "models/repository/repository.h"
+#include "models/repository/split_plan.h"
+#include "models/repository/weights.h"
 
 namespace refract::runtime {
 

@@ -11,7 +11,7 @@
 
 #include "absl/types/span.h"
 #include "base/tensor.h"
-#include "models/graph.h"
+#include "models/graph/graph.h"
 #include "runtime/program.h"
 
 namespace refract::runtime {

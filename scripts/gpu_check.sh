@@ -19,7 +19,7 @@
 #
 # Whatever is wrong costs only its own figures (bench/cuda/run_parts.py): parts of
 # the check run in processes of their own, within time limits; where one fails, what
-# the backend can do without (runtime/cuda/switches.h, early starts) is switched off
+# the backend can do without (runtime/cuda/program/switches.h, early starts) is switched off
 # until it passes, and named; a measurement that fails is named, and the others go
 # on. What REFRACT_CUDA_WITHOUT names, and early starts where REFRACT_EARLY_STARTS
 # is never, are off from the beginning. What runs ends with the script. In a copy

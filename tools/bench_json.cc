@@ -4,7 +4,7 @@
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"
 #include "tools/loadgen/revision.h"
-#include "tools/machine.h"
+#include "tools/doctor/machine.h"
 
 namespace refract::tools {
 

@@ -9,8 +9,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
-#include "models/aten/op_library.h"
-#include "partitioner/work.h"
+#include "runtime/torch/op_library.h"
+#include "partitioner/costs/work.h"
 
 namespace refract::tools {
 

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "models/repository.h"
+#include "models/repository/repository.h"
 
 namespace CLI {
 class App;

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "models/safetensors.h"
+#include "models/repository/safetensors.h"
 
 namespace refract::tools {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/mutex_checks.h"
-#include "models/aten/caller.h"
+#include "runtime/torch/caller.h"
 #include "tools/command_line.h"
 
 int main(int argc, char** argv) {

@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "transport/identity.h"
-#include "transport/path_setup.h"
-#include "transport/paths.h"
+#include "transport/session/identity.h"
+#include "transport/paths/path_setup.h"
+#include "transport/paths/paths.h"
 
 namespace refract::transport {
 namespace {

@@ -4,7 +4,7 @@
 // What moves bytes between two peers. The message layer uses only this and
 // never learns which back-end is below: shm and tcp now; verbs and a simulator
 // have their place here. Every back-end passes the same suite,
-// tests/transport/datapath_conformance.h.
+// tests/transport/testing/datapath_conformance.h.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "transport/mapping.h"
+#include "transport/memory/mapping.h"
 
 namespace refract::transport {
 

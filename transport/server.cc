@@ -9,10 +9,10 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "transport/identity.h"
-#include "transport/path_setup.h"
-#include "transport/paths.h"
-#include "transport/socket.h"
+#include "transport/session/identity.h"
+#include "transport/paths/path_setup.h"
+#include "transport/paths/paths.h"
+#include "transport/loop/socket.h"
 
 namespace refract::transport {
 namespace {

@@ -5,9 +5,9 @@
 #include <memory>
 #include <thread>
 
-#include "transport/channel.h"
-#include "transport/fd.h"
-#include "transport/server_session.h"
+#include "transport/links/channel.h"
+#include "transport/loop/fd.h"
+#include "transport/session/server_session.h"
 
 namespace refract::transport {
 

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "runtime/cuda/index_math.h"
+#include "runtime/cuda/calls/index_math.h"
 
 namespace refract::bench {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/cuda/instance.h"
-#include "runtime/cuda/program.h"
+#include "runtime/cuda/instance/instance.h"
+#include "runtime/cuda/program/program.h"
 
 namespace refract::bench {
 

@@ -11,8 +11,8 @@
 
 #include "bench/cuda/dense_models.h"
 #include "bench/cuda/measure.h"
-#include "runtime/cuda/cuda_device.h"
-#include "runtime/cuda/instance.h"
+#include "runtime/cuda/device/cuda_device.h"
+#include "runtime/cuda/instance/instance.h"
 
 namespace refract::bench {
 

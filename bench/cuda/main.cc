@@ -37,8 +37,8 @@
 #include "bench/cuda/random_programs.h"
 #include "bench/cuda/recorded.h"
 #include "bench/cuda/short_kernels.h"
-#include "runtime/cuda/cuda_device.h"
-#include "runtime/cuda/index_math.h"
+#include "runtime/cuda/device/cuda_device.h"
+#include "runtime/cuda/calls/index_math.h"
 #include "runtime/cuda/kernels/launch.h"
 
 namespace refract::bench {

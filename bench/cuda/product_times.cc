@@ -10,9 +10,9 @@
 #include "bench/cuda/measure.h"
 #include "bench/cuda/products.h"
 #include "bench/cuda/recorded.h"
-#include "runtime/cuda/gemm.h"
-#include "runtime/cuda/own_products.h"
-#include "runtime/cuda/switches.h"
+#include "runtime/cuda/device/gemm.h"
+#include "runtime/cuda/program/own_products.h"
+#include "runtime/cuda/program/switches.h"
 
 namespace refract::bench {
 namespace {

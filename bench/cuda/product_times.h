@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "bench/cuda/json.h"
-#include "runtime/cuda/cuda_device.h"
+#include "runtime/cuda/device/cuda_device.h"
 
 namespace refract::bench {
 

@@ -11,7 +11,7 @@
 #include <set>
 #include <variant>
 
-#include "runtime/cuda/lowering.h"
+#include "runtime/cuda/program/lowering.h"
 
 namespace refract::bench {
 

@@ -9,8 +9,8 @@
 #include <random>
 #include <vector>
 
-#include "runtime/cuda/calls.h"
-#include "runtime/cuda/program.h"
+#include "runtime/cuda/calls/calls.h"
+#include "runtime/cuda/program/program.h"
 
 namespace refract::bench {
 

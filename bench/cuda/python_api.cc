@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "bench/cuda/random_programs.h"
-#include "runtime/cuda/cuda_device.h"
+#include "runtime/cuda/device/cuda_device.h"
 
 namespace {
 

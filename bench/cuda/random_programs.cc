@@ -9,7 +9,7 @@
 #include <limits>
 #include <utility>
 
-#include "runtime/cuda/index_math.h"
+#include "runtime/cuda/calls/index_math.h"
 
 namespace refract::bench {
 

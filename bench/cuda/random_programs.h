@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "bench/cuda/dense_models.h"
-#include "runtime/cuda/instance.h"
+#include "runtime/cuda/instance/instance.h"
 
 namespace refract::bench {
 

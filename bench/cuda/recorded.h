@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "bench/cuda/measure.h"
-#include "runtime/cuda/cuda_device.h"
+#include "runtime/cuda/device/cuda_device.h"
 
 namespace refract::bench {
 

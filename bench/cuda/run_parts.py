@@ -4,7 +4,7 @@ only its own figures: the middle of scripts/gpu_check.sh, which builds first.
 
 The check (device_check) runs a process for each part, as no part may spoil the
 next. Where one fails, hangs or dies, it is run again without the mechanisms that
-the backend can do without (runtime/cuda/switches.h, and early starts), then with
+the backend can do without (runtime/cuda/program/switches.h, and early starts), then with
 half of them, and so on: what is left is switched off for all that follows, by
 name and with what it said. The check has early starts wherever they are possible.
 

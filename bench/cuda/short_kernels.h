@@ -1,7 +1,7 @@
 #ifndef REFRACT_BENCH_CUDA_SHORT_KERNELS_H_
 #define REFRACT_BENCH_CUDA_SHORT_KERNELS_H_
 
-// Chains of short kernels: what early starts (runtime/cuda/calls.h) are for,
+// Chains of short kernels: what early starts (runtime/cuda/calls/calls.h) are for,
 // and what goes wrong first where they are not ordered.
 
 #include <cstdint>

@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
-#include "models/split_plan.h"
-#include "models/weights.h"
+#include "models/repository/split_plan.h"
+#include "models/repository/weights.h"
 
 namespace refract::bench {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "models/repository.h"
+#include "models/repository/repository.h"
 
 namespace refract::bench {
 

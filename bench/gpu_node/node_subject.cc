@@ -7,11 +7,11 @@
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/mutex.h"
 #include "base/status_macros.h"
-#include "gpu_node/device_model.h"
-#include "gpu_node/warm_up.h"
-#include "transport/arena.h"
-#include "transport/mapping.h"
-#include "transport/waker.h"
+#include "gpu_node/model/device_model.h"
+#include "gpu_node/model/warm_up.h"
+#include "transport/memory/arena.h"
+#include "transport/memory/mapping.h"
+#include "transport/loop/waker.h"
 
 namespace refract::bench {
 namespace {

@@ -14,9 +14,9 @@
 #include "absl/time/time.h"
 #include "base/tensor.h"
 #include "gpu_node/gpu_node.h"
-#include "models/repository.h"
+#include "models/repository/repository.h"
 #include "tools/loadgen/open_loop.h"
-#include "transport/link_memory.h"
+#include "transport/links/link_memory.h"
 
 namespace refract::bench {
 

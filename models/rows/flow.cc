@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
-#include "models/complex_numbers.h"
-#include "models/op_traits.h"
+#include "models/passes/complex_numbers.h"
+#include "models/graph/op_traits.h"
 
 namespace refract::models::rows {
 namespace {

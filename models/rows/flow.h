@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "models/graph.h"
+#include "models/graph/graph.h"
 
 namespace refract::models::rows {
 

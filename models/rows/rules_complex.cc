@@ -7,7 +7,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
-#include "models/complex_numbers.h"
+#include "models/passes/complex_numbers.h"
 #include "models/rows/flow.h"
 
 namespace refract::models::rows {

@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "models/script_region.h"
+#include "models/graph/script_region.h"
 
 namespace refract::models {
 namespace {

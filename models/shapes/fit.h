@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "models/graph.h"
+#include "models/graph/graph.h"
 #include "models/shapes/interpreter.h"
 #include "models/shapes/probe.h"
 #include "models/shapes/symbols.h"

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/functionalize.h"
+#include "models/passes/functionalize.h"
 #include "models/shapes/fit.h"
 #include "models/shapes/interpreter.h"
 #include "models/shapes/probe.h"

@@ -12,8 +12,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/tensor.h"
-#include "models/graph.h"
-#include "models/weights.h"
+#include "models/graph/graph.h"
+#include "models/repository/weights.h"
 
 namespace refract::models {
 

@@ -12,9 +12,9 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/tensor.h"
-#include "models/aten/node_sequence.h"
-#include "models/graph.h"
-#include "models/weights.h"
+#include "runtime/torch/node_sequence.h"
+#include "models/graph/graph.h"
+#include "models/repository/weights.h"
 
 namespace refract::models {
 

@@ -8,8 +8,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/complex_numbers.h"
-#include "models/op_traits.h"
+#include "models/passes/complex_numbers.h"
+#include "models/graph/op_traits.h"
 
 namespace refract::models {
 namespace {

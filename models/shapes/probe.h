@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/tensor.h"
-#include "models/graph.h"
+#include "models/graph/graph.h"
 #include "models/shapes/infer.h"
 #include "models/shapes/interpreter.h"
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/dtype.h"
-#include "models/op_traits.h"
+#include "models/graph/op_traits.h"
 
 namespace refract::models {
 namespace {

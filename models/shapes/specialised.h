@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "models/graph.h"
+#include "models/graph/graph.h"
 #include "models/shapes/interpreter.h"
 
 namespace refract::models {

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/script_region.h"
+#include "models/graph/script_region.h"
 
 namespace refract::models {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "models/graph.h"
+#include "models/graph/graph.h"
 #include "models/shapes/interpreter.h"
 #include "models/shapes/probe.h"
 

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/complex_numbers.h"
+#include "models/passes/complex_numbers.h"
 
 namespace refract::models::torch_export {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
-#include "models/graph.h"
+#include "models/graph/graph.h"
 #include "models/torch_export/json.h"
 
 namespace refract::models::torch_export {
@@ -19,7 +19,7 @@ namespace refract::models::torch_export {
 using Scope = absl::flat_hash_map<std::string, ValueId>;
 
 // Unimplemented names a dtype that Refract does not have (float8, …). Complex
-// types are those of models/complex_numbers.h.
+// types are those of models/passes/complex_numbers.h.
 absl::StatusOr<base::DType> ParseDType(const Json& code);
 
 // {"as_int": 4} or {"as_expr": {"expr_str": …}}. Unknown when the expression is

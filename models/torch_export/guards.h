@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "models/graph.h"
+#include "models/graph/graph.h"
 #include "models/torch_export/json.h"
 
 namespace refract::models::torch_export {

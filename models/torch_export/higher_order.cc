@@ -10,10 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
-#include "models/complex_numbers.h"
-#include "models/control_region.h"
-#include "models/functionalize.h"
-#include "models/script_region.h"
+#include "models/passes/complex_numbers.h"
+#include "models/graph/control_region.h"
+#include "models/passes/functionalize.h"
+#include "models/graph/script_region.h"
 #include "models/torch_export/nodes.h"
 
 namespace refract::models::torch_export {

@@ -10,12 +10,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
-#include "models/complex_numbers.h"
-#include "models/functionalize.h"
+#include "models/passes/complex_numbers.h"
+#include "models/passes/functionalize.h"
 #include "models/torch_export/arguments.h"
 #include "models/torch_export/json.h"
 #include "models/torch_export/program.h"
-#include "models/zip.h"
+#include "models/repository/zip.h"
 
 namespace refract::models {
 namespace {

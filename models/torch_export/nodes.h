@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/dtype.h"
-#include "models/graph.h"
+#include "models/graph/graph.h"
 #include "models/torch_export/arguments.h"
 #include "models/torch_export/autocast.h"
 #include "models/torch_export/json.h"

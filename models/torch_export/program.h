@@ -7,7 +7,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "models/graph.h"
+#include "models/graph/graph.h"
 
 namespace refract::models::torch_export {
 

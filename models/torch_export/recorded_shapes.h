@@ -1,7 +1,7 @@
 #ifndef REFRACT_MODELS_TORCH_EXPORT_RECORDED_SHAPES_H_
 #define REFRACT_MODELS_TORCH_EXPORT_RECORDED_SHAPES_H_
 
-#include "models/graph.h"
+#include "models/graph/graph.h"
 
 namespace refract::models::torch_export {
 

@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/status_macros.h"
-#include "models/aten/convert_torch.h"
-#include "models/complex_numbers.h"
+#include "runtime/torch/convert_torch.h"
+#include "models/passes/complex_numbers.h"
 
 namespace refract::models::torchscript {
 namespace {

@@ -11,8 +11,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "models/weights.h"
-#include "models/zip.h"
+#include "models/repository/weights.h"
+#include "models/repository/zip.h"
 
 namespace refract::models::torchscript {
 
@@ -46,7 +46,7 @@ class Archive {
   absl::flat_hash_map<const void*, size_t> places_;
 };
 
-// Complex types as models/complex_numbers.h has them; kUnknown for others that
+// Complex types as models/passes/complex_numbers.h has them; kUnknown for others that
 // the IR lacks.
 base::DType TypeOf(const at::Tensor& tensor);
 

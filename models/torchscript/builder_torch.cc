@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/aten/size_ops.h"
+#include "runtime/torch/size_ops.h"
 
 namespace refract::models::torchscript {
 

@@ -12,7 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
-#include "models/graph.h"
+#include "models/graph/graph.h"
 #include "models/torchscript/archive_torch.h"
 #include "models/torchscript/convert_torch.h"
 #include "models/torchscript/item_torch.h"

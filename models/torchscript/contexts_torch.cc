@@ -8,7 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "models/aten/convert_torch.h"
+#include "runtime/torch/convert_torch.h"
 
 namespace refract::models::torchscript {
 namespace {

@@ -9,10 +9,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
-#include "models/graph.h"
+#include "models/graph/graph.h"
 #include "models/torchscript/archive_torch.h"
 #include "models/torchscript/import.h"
-#include "models/weights.h"
+#include "models/repository/weights.h"
 
 namespace refract::models::torchscript {
 

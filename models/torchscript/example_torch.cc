@@ -9,7 +9,7 @@
 #include <optional>
 #include <utility>
 
-#include "models/aten/guards_torch.h"
+#include "runtime/torch/guards/guards_torch.h"
 #include "models/torchscript/builder_torch.h"
 
 namespace refract::models::torchscript {

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/aten/convert_torch.h"
-#include "models/aten/size_ops.h"
+#include "runtime/torch/convert_torch.h"
+#include "runtime/torch/size_ops.h"
 
 namespace refract::models::torchscript {
 namespace {

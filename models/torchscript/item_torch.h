@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "models/aten/caller.h"
-#include "models/graph.h"
+#include "runtime/torch/caller.h"
+#include "models/graph/graph.h"
 
 namespace refract::models::torchscript {
 

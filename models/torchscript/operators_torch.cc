@@ -6,8 +6,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/aten/convert_torch.h"
-#include "models/complex_numbers.h"
+#include "runtime/torch/convert_torch.h"
+#include "models/passes/complex_numbers.h"
 #include "models/torchscript/converter_torch.h"
 #include "models/torchscript/example_torch.h"
 #include "models/torchscript/numbers_torch.h"
@@ -105,7 +105,7 @@ absl::Status Converter::ConvertOperator(const JitNode& node,
 }
 
 // Complex tensors are told from others while a model is imported
-// (models/complex_numbers.h).
+// (models/passes/complex_numbers.h).
 void Converter::MarkComplex(const Item& item) {
   const at::Tensor* example = item.example_tensor();
   if (example == nullptr || !example->is_complex()) return;

@@ -15,8 +15,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/complex_numbers.h"
-#include "models/script_region.h"
+#include "models/passes/complex_numbers.h"
+#include "models/graph/script_region.h"
 #include "models/torchscript/converter_torch.h"
 
 namespace refract::models::torchscript {
@@ -165,7 +165,7 @@ class RegionBuilder {
     return {};
   }
 
-  // Complex tensors come and go as pairs (models/complex_numbers.h).
+  // Complex tensors come and go as pairs (models/passes/complex_numbers.h).
   void JoinComplexInputs() {
     for (const auto& [id, input] : input_of_) {
       if (!IsComplex(converter_.build_.graph().value(id).dtype)) continue;

@@ -3,7 +3,7 @@
 
 // What there is to cut, in integers: operators that run before, on or after the
 // HN, the tensors between them, and what a choice costs. Knows neither models
-// nor hardware; partitioner/optimal.h makes such problems from graphs.
+// nor hardware; partitioner/split/optimal.h makes such problems from graphs.
 //
 // Plain values. Nothing here keeps references; functions are pure.
 

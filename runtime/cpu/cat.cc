@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "runtime/dims.h"
+#include "runtime/compile/dims.h"
 
 namespace refract::runtime::cpu {
 namespace {

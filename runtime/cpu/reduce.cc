@@ -17,7 +17,7 @@
 #include "base/status_macros.h"
 #include "runtime/cpu/clones.h"
 #include "runtime/cpu/elements/functions.h"
-#include "runtime/dims.h"
+#include "runtime/compile/dims.h"
 #include "runtime/fusion/sum_dims.h"
 
 namespace refract::runtime::cpu {

@@ -9,10 +9,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "runtime/cpu/ids.h"
+#include "runtime/cpu/look_ups/ids.h"
 #include "runtime/cpu/scratch.h"
 #include "runtime/cpu/strided_copy.h"
-#include "runtime/dims.h"
+#include "runtime/compile/dims.h"
 
 namespace refract::runtime::cpu {
 namespace {

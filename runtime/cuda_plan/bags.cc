@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "runtime/cpu/ids.h"
+#include "runtime/cpu/look_ups/ids.h"
 
 namespace refract::runtime::cuda_plan {
 namespace {

@@ -1,7 +1,7 @@
 #ifndef REFRACT_RUNTIME_CUDA_PLAN_BAGS_H_
 #define REFRACT_RUNTIME_CUDA_PLAN_BAGS_H_
 
-// Bags of ids that requests bring (runtime/bag_inputs.h), on a device: room for
+// Bags of ids that requests bring (runtime/compile/bag_inputs.h), on a device: room for
 // so many entries, whatever a request's number of rows, and one program for any
 // number of them. The device is always given one offset more than there are
 // rows, so that it needs no other number.
@@ -14,10 +14,10 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/tensor.h"
-#include "models/graph.h"
-#include "models/repository.h"
-#include "runtime/bag_inputs.h"
-#include "runtime/cuda/instance.h"
+#include "models/graph/graph.h"
+#include "models/repository/repository.h"
+#include "runtime/compile/bag_inputs.h"
+#include "runtime/cuda/instance/instance.h"
 #include "runtime/program.h"
 
 namespace refract::runtime::cuda_plan {

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "runtime/cuda/index_math.h"
+#include "runtime/cuda/calls/index_math.h"
 #include "runtime/cuda_plan/emitter.h"
 
 namespace refract::runtime::cuda_plan {

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "runtime/cuda_plan/emitter.h"
-#include "runtime/dims.h"
+#include "runtime/compile/dims.h"
 
 namespace refract::runtime::cuda_plan {
 namespace {

@@ -17,12 +17,12 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "models/sym_expr.h"
+#include "models/graph/sym_expr.h"
 #include "runtime/cuda_plan/bags.h"
 #include "runtime/cuda_plan/constant_pool.h"
 #include "runtime/cuda_plan/sizes.h"
 #include "runtime/cuda_plan/translate.h"
-#include "runtime/plan.h"
+#include "runtime/compile/plan.h"
 
 namespace refract::runtime::cuda_plan {
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "runtime/cuda/merge_tables.h"
+#include "runtime/cuda/program/merge_tables.h"
 #include "runtime/cuda_plan/emitter.h"
 
 namespace refract::runtime::cuda_plan {

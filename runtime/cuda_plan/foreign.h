@@ -9,8 +9,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
-#include "models/graph.h"
-#include "runtime/cuda/foreign.h"
+#include "models/graph/graph.h"
+#include "runtime/cuda/calls/foreign.h"
 
 namespace refract::runtime::cuda_plan {
 

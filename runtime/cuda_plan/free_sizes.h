@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/tensor.h"
-#include "models/graph.h"
-#include "models/sym_expr.h"
+#include "models/graph/graph.h"
+#include "models/graph/sym_expr.h"
 #include "runtime/program.h"
 
 namespace refract::runtime::cuda_plan {

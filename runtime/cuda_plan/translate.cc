@@ -8,10 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "runtime/bag_inputs.h"
-#include "runtime/compiler.h"
+#include "runtime/compile/bag_inputs.h"
+#include "runtime/compile/compiler.h"
 #include "runtime/cuda_plan/emitter.h"
-#include "runtime/dims.h"
+#include "runtime/compile/dims.h"
 
 namespace refract::runtime::cuda_plan {
 namespace {

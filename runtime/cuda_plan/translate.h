@@ -31,10 +31,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "models/graph.h"
-#include "models/weights.h"
-#include "runtime/cuda/instance.h"
-#include "runtime/cuda/program.h"
+#include "models/graph/graph.h"
+#include "models/repository/weights.h"
+#include "runtime/cuda/instance/instance.h"
+#include "runtime/cuda/program/program.h"
 #include "runtime/cuda_plan/bags.h"
 #include "runtime/cuda_plan/foreign.h"
 #include "runtime/cuda_plan/free_sizes.h"

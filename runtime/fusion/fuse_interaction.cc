@@ -8,7 +8,7 @@
 
 #include "runtime/fusion/passes.h"
 #include "runtime/fusion/uses.h"
-#include "runtime/node_args.h"
+#include "runtime/compile/node_args.h"
 
 namespace refract::runtime {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
-#include "models/op_traits.h"
+#include "models/graph/op_traits.h"
 #include "runtime/fusion/lower.h"
 
 namespace refract::runtime {

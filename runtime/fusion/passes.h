@@ -1,8 +1,8 @@
 #ifndef REFRACT_RUNTIME_FUSION_PASSES_H_
 #define REFRACT_RUNTIME_FUSION_PASSES_H_
 
-#include "models/graph.h"
-#include "runtime/plan.h"
+#include "models/graph/graph.h"
+#include "runtime/compile/plan.h"
 
 namespace refract::runtime {
 

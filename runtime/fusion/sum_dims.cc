@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "runtime/dims.h"
+#include "runtime/compile/dims.h"
 
 namespace refract::runtime {
 

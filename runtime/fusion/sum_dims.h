@@ -5,9 +5,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "models/sym_expr.h"
+#include "models/graph/sym_expr.h"
 #include "runtime/fusion/fused_op.h"
-#include "runtime/node_args.h"
+#include "runtime/compile/node_args.h"
 
 namespace refract::runtime {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "models/graph.h"
-#include "runtime/plan.h"
+#include "models/graph/graph.h"
+#include "runtime/compile/plan.h"
 
 namespace refract::runtime {
 

@@ -17,8 +17,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/tensor.h"
-#include "models/graph.h"
-#include "models/wire_form.h"
+#include "models/graph/graph.h"
+#include "models/repository/wire_form.h"
 
 namespace refract::runtime::wire {
 

@@ -18,11 +18,11 @@
 #include "absl/synchronization/notification.h"
 #include "cpu_node/catalog.h"
 #include "cpu_node/engine.h"
-#include "gpu_node/device_model.h"
+#include "gpu_node/model/device_model.h"
 #include "gpu_node/gpu_node.h"
 #include "gtest/gtest.h"
 #include "tests/cpu_node/small_model.h"
-#include "transport/channel.h"
+#include "transport/links/channel.h"
 
 namespace refract::cpu_node {
 

@@ -9,9 +9,9 @@
 #include <optional>
 
 #include "tests/fuzz/target.h"
-#include "tests/transport/fake_path.h"
-#include "tests/transport/link_memory_fixture.h"
-#include "transport/endpoint.h"
+#include "tests/transport/testing/fake_path.h"
+#include "tests/transport/testing/link_memory_fixture.h"
+#include "transport/messages/endpoint.h"
 
 namespace refract::fuzz {
 namespace {

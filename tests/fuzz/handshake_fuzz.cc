@@ -16,8 +16,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/fuzz/target.h"
-#include "transport/handshake.h"
-#include "transport/path_setup.h"
+#include "transport/session/handshake.h"
+#include "transport/paths/path_setup.h"
 #include "transport/tcp/frame.h"
 
 namespace refract::fuzz {

@@ -6,9 +6,9 @@
 #include <cstring>
 
 #include "tests/fuzz/target.h"
-#include "transport/byte_order.h"
-#include "transport/crc32c.h"
-#include "transport/wire.h"
+#include "transport/messages/byte_order.h"
+#include "transport/messages/crc32c.h"
+#include "transport/messages/wire.h"
 
 namespace refract::fuzz {
 namespace {

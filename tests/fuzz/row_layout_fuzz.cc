@@ -10,7 +10,7 @@
 #include <memory>
 #include <optional>
 
-#include "gpu_node/row_layout.h"
+#include "gpu_node/model/row_layout.h"
 #include "tests/fuzz/target.h"
 
 namespace refract::fuzz {

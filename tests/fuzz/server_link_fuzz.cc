@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "tests/fuzz/target.h"
-#include "tests/transport/fake_path.h"
-#include "tests/transport/link_memory_fixture.h"
-#include "transport/server_link.h"
+#include "tests/transport/testing/fake_path.h"
+#include "tests/transport/testing/link_memory_fixture.h"
+#include "transport/links/server_link.h"
 
 namespace refract::fuzz {
 namespace {

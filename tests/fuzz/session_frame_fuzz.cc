@@ -8,11 +8,11 @@
 
 #include "proto/session.pb.h"
 #include "tests/fuzz/target.h"
-#include "transport/byte_order.h"
-#include "transport/crc32c.h"
-#include "transport/handshake.h"
-#include "transport/path_setup.h"
-#include "transport/session_socket.h"
+#include "transport/messages/byte_order.h"
+#include "transport/messages/crc32c.h"
+#include "transport/session/handshake.h"
+#include "transport/paths/path_setup.h"
+#include "transport/session/session_socket.h"
 
 namespace refract::fuzz {
 namespace {

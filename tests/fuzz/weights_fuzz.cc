@@ -5,8 +5,8 @@
 
 #include <map>
 
-#include "models/graph_proto.h"
-#include "models/weights.h"
+#include "models/graph/graph_proto.h"
+#include "models/repository/weights.h"
 #include "tests/fuzz/memory_file.h"
 #include "tests/fuzz/target.h"
 

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "transport/channel.h"
+#include "transport/links/channel.h"
 
 namespace refract::gpu_node {
 

@@ -9,7 +9,7 @@
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "models/split_plan.h"
+#include "models/repository/split_plan.h"
 #include "tests/cpu_node/small_model.h"
 #include "tests/gpu_node/fake_server_call.h"
 

@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include "gpu_node/device_model.h"
+#include "gpu_node/model/device_model.h"
 #include "gtest/gtest.h"
-#include "models/split_plan.h"
+#include "models/repository/split_plan.h"
 #include "tests/cpu_node/small_model.h"
 #include "tests/gpu_node/slot_call.h"
-#include "transport/mapping.h"
+#include "transport/memory/mapping.h"
 #include "transport/shm/memfd.h"
 
 namespace refract::gpu_node {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "gpu_node/device_model.h"
+#include "gpu_node/model/device_model.h"
 #include "gtest/gtest.h"
 #include "tests/cpu_node/small_model.h"
 #include "tests/gpu_node/slot_call.h"

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "transport/arena.h"
-#include "transport/channel.h"
-#include "transport/link_memory.h"
-#include "transport/mapping.h"
-#include "transport/waker.h"
+#include "transport/memory/arena.h"
+#include "transport/links/channel.h"
+#include "transport/links/link_memory.h"
+#include "transport/memory/mapping.h"
+#include "transport/loop/waker.h"
 
 namespace refract::gpu_node {
 

@@ -19,12 +19,12 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "gpu_node/cuda_work.h"
+#include "gpu_node/device/cuda_work.h"
 #include "gpu_node/gpu_node.h"
 #include "runtime/wire/codec.h"
 #include "tests/base/random_seed.h"
-#include "tests/gpu_node/cuda_node.h"
-#include "tests/transport/allocation_counter.h"
+#include "tests/gpu_node/device/cuda_node.h"
+#include "tests/transport/testing/allocation_counter.h"
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 // Buffers of tensors come from here.

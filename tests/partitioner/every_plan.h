@@ -10,9 +10,9 @@
 #include <utility>
 #include <variant>
 
-#include "models/graph.h"
-#include "models/split_plan.h"
-#include "partitioner/conditions.h"
+#include "models/graph/graph.h"
+#include "models/repository/split_plan.h"
+#include "partitioner/costs/conditions.h"
 #include "tests/partitioner/plan_oracle.h"
 
 namespace refract::partitioner {

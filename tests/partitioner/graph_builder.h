@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/graph.h"
+#include "models/graph/graph.h"
 
 namespace refract::partitioner {
 

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "models/graph.h"
-#include "models/split_plan.h"
+#include "models/graph/graph.h"
+#include "models/repository/split_plan.h"
 
 namespace refract::partitioner {
 

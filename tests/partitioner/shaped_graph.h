@@ -3,8 +3,8 @@
 
 #include <random>
 
-#include "models/graph.h"
-#include "partitioner/conditions.h"
+#include "models/graph/graph.h"
+#include "partitioner/costs/conditions.h"
 #include "tests/partitioner/graph_builder.h"
 
 namespace refract::partitioner {

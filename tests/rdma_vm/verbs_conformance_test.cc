@@ -4,7 +4,7 @@
 
 #include "tests/rdma_vm/hw_counters.h"
 #include "tests/rdma_vm/verbs_pair.h"
-#include "tests/transport/datapath_conformance.h"
+#include "tests/transport/testing/datapath_conformance.h"
 
 namespace refract::transport {
 namespace {

@@ -22,8 +22,8 @@
 #include "tests/rdma_vm/guest_network.h"
 #include "tests/rdma_vm/hw_counters.h"
 #include "tests/rdma_vm/verbs_pair.h"
-#include "tests/transport/datapath_conformance_fixture.h"
-#include "transport/verbs/device_context.h"
+#include "tests/transport/testing/datapath_conformance_fixture.h"
+#include "transport/verbs/device/device_context.h"
 
 namespace refract::rdma_vm {
 namespace {

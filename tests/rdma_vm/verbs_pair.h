@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "transport/datapath.h"
-#include "transport/verbs/device_choice.h"
+#include "transport/verbs/device/device_choice.h"
 #include "transport/verbs/options.h"
 #include "transport/verbs/poll_group.h"
 

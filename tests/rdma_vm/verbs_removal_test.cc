@@ -7,8 +7,8 @@
 
 #include "tests/rdma_vm/guest_network.h"
 #include "tests/rdma_vm/verbs_pair.h"
-#include "tests/transport/channel_fixture.h"
-#include "transport/verbs/device_context.h"
+#include "tests/transport/testing/channel_fixture.h"
+#include "transport/verbs/device/device_context.h"
 
 namespace refract::transport {
 namespace {

@@ -33,9 +33,9 @@ class CheckIncludes(unittest.TestCase):
         self.assertEqual(code, 0, output)
 
     def test_refuses_a_component_that_looks_upwards(self):
-        code, output = self.check("base/a.cc", '#include "models/graph.h"\n')
+        code, output = self.check("base/a.cc", '#include "models/graph/graph.h"\n')
         self.assertEqual(code, 1)
-        self.assertIn("base may not include models/graph.h", output)
+        self.assertIn("base may not include models/graph/graph.h", output)
 
     def test_keeps_the_two_nodes_apart(self):
         code, output = self.check("cpu_node/a.cc", '#include "gpu_node/b.h"\n')
@@ -63,7 +63,7 @@ class CheckIncludes(unittest.TestCase):
         code, output = self.check(
             "runtime/cuda/a.cc",
             '#include <vector>\n#include <mma.h>\n'
-            '#include "runtime/cuda/program.h"\n',
+            '#include "runtime/cuda/program/program.h"\n',
         )
         self.assertEqual(code, 0, output)
 

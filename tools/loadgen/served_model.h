@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
 #include "base/tensor.h"
-#include "models/sym_expr.h"
+#include "models/graph/sym_expr.h"
 
 namespace refract::loadgen {
 
@@ -28,7 +28,7 @@ struct ServedModel {
   std::string name;
   std::string version;  // as requests name it; empty: the newest
   std::vector<ServedInput> inputs;
-  // ModelConfig's parameters; models/model_config.h documents those that
+  // ModelConfig's parameters; models/repository/model_config.h documents those that
   // matter here. Empty for a server that has none.
   std::map<std::string, std::string> parameters;
 };

@@ -6,10 +6,10 @@
 #include <ostream>
 #include <vector>
 
-#include "models/graph.h"
+#include "models/graph/graph.h"
 #include "nlohmann/json_fwd.hpp"
-#include "partitioner/drift.h"
-#include "partitioner/profile.h"
+#include "partitioner/profile/drift.h"
+#include "partitioner/profile/profile.h"
 
 namespace refract::tools {
 

@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/quantile.h"
 #include "base/status_macros.h"
-#include "models/constants.h"
-#include "models/split_plan.h"
+#include "models/graph/constants.h"
+#include "models/repository/split_plan.h"
 #include "runtime/batch_padding.h"
 #include "tools/files.h"
 

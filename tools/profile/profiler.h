@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "models/repository.h"
-#include "partitioner/profile.h"
+#include "models/repository/repository.h"
+#include "partitioner/profile/profile.h"
 #include "runtime/program.h"
 #include "tools/profile/request_source.h"
 

@@ -3,8 +3,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/model_config.h"
-#include "partitioner/work.h"
+#include "models/repository/model_config.h"
+#include "partitioner/costs/work.h"
 #include "tools/loadgen/request_maker.h"
 #include "tools/loadgen/served_model.h"
 #include "tools/profile/request_source.h"

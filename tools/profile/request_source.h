@@ -13,7 +13,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "base/tensor.h"
-#include "models/graph.h"
+#include "models/graph/graph.h"
 
 namespace refract::tools {
 

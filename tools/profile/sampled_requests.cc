@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/op_traits.h"
+#include "models/graph/op_traits.h"
 #include "tools/loadgen/random.h"
 #include "tools/profile/request_source.h"
 

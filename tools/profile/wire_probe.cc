@@ -8,7 +8,7 @@
 
 #include "base/quantile.h"
 #include "base/status_macros.h"
-#include "models/graph.h"
+#include "models/graph/graph.h"
 #include "runtime/wire/codec.h"
 
 namespace refract::tools {

@@ -4,7 +4,7 @@
 // How quickly this machine encodes and decodes what crosses.
 
 #include "absl/status/statusor.h"
-#include "partitioner/wire_rates.h"
+#include "partitioner/costs/wire_rates.h"
 #include "runtime/program.h"
 
 namespace refract::tools {

@@ -16,8 +16,8 @@
 #include "tools/transport_bench/message_limits.h"
 #include "tools/transport_bench/pattern.h"
 #include "tools/transport_bench/waiter.h"
-#include "transport/channel.h"
-#include "transport/paths.h"
+#include "transport/links/channel.h"
+#include "transport/paths/paths.h"
 
 namespace refract::transport_bench {
 namespace {

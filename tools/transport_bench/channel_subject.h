@@ -10,7 +10,7 @@
 
 namespace refract::transport_bench {
 
-// Client and Server (transport/channel.h) as nodes use them, with their own
+// Client and Server (transport/links/channel.h) as nodes use them, with their own
 // threads, sessions and way of waiting. The next request is sent from the
 // callback of the last, so that a ping-pong has no thread switch in it but
 // those that the channel makes itself. `rdma_device` as in

@@ -11,8 +11,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
-#include "transport/fd.h"
-#include "transport/paths.h"
+#include "transport/loop/fd.h"
+#include "transport/paths/paths.h"
 
 namespace refract::transport_bench {
 namespace {

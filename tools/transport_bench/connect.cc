@@ -11,10 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
-#include "transport/paths.h"
-#include "transport/socket.h"
+#include "transport/paths/paths.h"
+#include "transport/loop/socket.h"
 #include "transport/verbs/factory.h"
-#include "transport/waker.h"
+#include "transport/loop/waker.h"
 
 namespace refract::transport_bench {
 namespace {

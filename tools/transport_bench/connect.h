@@ -7,9 +7,9 @@
 #include "absl/status/statusor.h"
 #include "proto/session.pb.h"
 #include "tools/transport_bench/subject.h"
-#include "transport/fd.h"
-#include "transport/path_resources.h"
-#include "transport/waker.h"
+#include "transport/loop/fd.h"
+#include "transport/paths/path_resources.h"
+#include "transport/loop/waker.h"
 
 namespace refract::transport_bench {
 

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "transport/fd.h"
+#include "transport/loop/fd.h"
 
 namespace refract::transport_bench {
 

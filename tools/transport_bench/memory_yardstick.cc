@@ -17,7 +17,7 @@
 #include "base/status_macros.h"
 #include "tools/transport_bench/pattern.h"
 #include "tools/transport_bench/waiter.h"
-#include "transport/fd.h"
+#include "transport/loop/fd.h"
 
 namespace refract::transport_bench {
 namespace {

@@ -7,7 +7,7 @@
 #include "tools/transport_bench/connect.h"
 #include "tools/transport_bench/message_limits.h"
 #include "tools/transport_bench/pattern.h"
-#include "transport/path_setup.h"
+#include "transport/paths/path_setup.h"
 
 namespace refract::transport_bench {
 namespace {

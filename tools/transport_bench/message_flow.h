@@ -12,9 +12,9 @@
 #include "base/clock.h"
 #include "proto/session.pb.h"
 #include "tools/transport_bench/subject.h"
-#include "transport/endpoint.h"
-#include "transport/link.h"
-#include "transport/path_resources.h"
+#include "transport/messages/endpoint.h"
+#include "transport/links/link.h"
+#include "transport/paths/path_resources.h"
 
 namespace refract::transport_bench {
 

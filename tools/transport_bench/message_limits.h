@@ -7,8 +7,8 @@
 
 #include "base/tensor.h"
 #include "tools/transport_bench/work.h"
-#include "transport/channel.h"
-#include "transport/wire.h"
+#include "transport/links/channel.h"
+#include "transport/messages/wire.h"
 
 namespace refract::transport_bench {
 

@@ -10,7 +10,7 @@
 
 namespace refract::transport_bench {
 
-// The message layer (transport/endpoint.h) over a data path, driven by one
+// The message layer (transport/messages/endpoint.h) over a data path, driven by one
 // thread per side: headers, slots, credits, validation and, above
 // `eager_bytes` of payload, pulls. A ping-pong is a request and a response of N
 // bytes each; a pull a request that the peer pulls whatever its size, and an

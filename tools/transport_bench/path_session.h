@@ -10,7 +10,7 @@
 #include "tools/transport_bench/subject.h"
 #include "tools/transport_bench/waiter.h"
 #include "transport/datapath.h"
-#include "transport/path_resources.h"
+#include "transport/paths/path_resources.h"
 
 namespace refract::transport_bench {
 

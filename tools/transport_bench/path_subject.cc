@@ -6,7 +6,7 @@
 #include "base/status_macros.h"
 #include "tools/transport_bench/connect.h"
 #include "tools/transport_bench/path_session.h"
-#include "transport/paths.h"
+#include "transport/paths/paths.h"
 
 namespace refract::transport_bench {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "transport/fd.h"
+#include "transport/loop/fd.h"
 
 namespace refract::transport_bench {
 namespace {

@@ -22,8 +22,8 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
-#include "transport/fd.h"
-#include "transport/socket.h"
+#include "transport/loop/fd.h"
+#include "transport/loop/socket.h"
 
 extern char** environ;
 

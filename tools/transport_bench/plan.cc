@@ -13,7 +13,7 @@
 #include "tools/transport_bench/socket_yardstick.h"
 #include "tools/transport_bench/verbs_port.h"
 #include "tools/transport_bench/verbs_yardstick.h"
-#include "transport/paths.h"
+#include "transport/paths/paths.h"
 
 namespace refract::transport_bench {
 namespace {

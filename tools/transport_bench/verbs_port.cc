@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "transport/verbs/device_choice.h"
-#include "transport/verbs/ibv_library.h"
+#include "transport/verbs/device/device_choice.h"
+#include "transport/verbs/device/ibv_library.h"
 
 namespace refract::transport_bench {
 

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tools/transport_bench/pattern.h"
-#include "transport/fd.h"
+#include "transport/loop/fd.h"
 
 namespace refract::transport_bench {
 namespace {

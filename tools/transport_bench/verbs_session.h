@@ -10,7 +10,7 @@
 #include "tools/transport_bench/subject.h"
 #include "tools/transport_bench/verbs_port.h"
 #include "tools/transport_bench/waiter.h"
-#include "transport/mapping.h"
+#include "transport/memory/mapping.h"
 
 namespace refract::transport_bench {
 

@@ -11,7 +11,7 @@
 #include "base/quantile.h"
 #include "base/status_macros.h"
 #include "google/protobuf/text_format.h"
-#include "models/text_proto.h"
+#include "models/repository/text_proto.h"
 #include "proto/calibration.pb.h"
 #include "tools/files.h"
 #include "tools/verify/least_squares.h"

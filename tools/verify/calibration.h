@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "partitioner/conditions.h"
+#include "partitioner/costs/conditions.h"
 
 namespace refract::tools {
 

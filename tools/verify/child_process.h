@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "transport/fd.h"
+#include "transport/loop/fd.h"
 
 namespace refract::tools {
 

@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/op_traits.h"
-#include "partitioner/coloring.h"
-#include "partitioner/heuristic.h"
+#include "models/graph/op_traits.h"
+#include "partitioner/split/coloring.h"
+#include "partitioner/split/heuristic.h"
 
 namespace refract::tools {
 namespace {

@@ -9,10 +9,10 @@
 
 #include "absl/status/statusor.h"
 #include "base/digest.h"
-#include "models/graph.h"
-#include "partitioner/conditions.h"
-#include "partitioner/forced_cuts.h"
-#include "partitioner/optimal.h"
+#include "models/graph/graph.h"
+#include "partitioner/costs/conditions.h"
+#include "partitioner/split/forced_cuts.h"
+#include "partitioner/split/optimal.h"
 
 namespace refract::tools {
 

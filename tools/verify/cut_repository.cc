@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "google/protobuf/text_format.h"
-#include "models/row_dependence.h"
+#include "models/rows/row_dependence.h"
 #include "proto/inference/model_config.pb.h"
 #include "tools/files.h"
 

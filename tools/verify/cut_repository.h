@@ -4,8 +4,8 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "models/repository.h"
-#include "models/split_plan.h"
+#include "models/repository/repository.h"
+#include "models/repository/split_plan.h"
 
 namespace refract::tools {
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/sym_expr.h"
+#include "models/graph/sym_expr.h"
 
 namespace refract::tools {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "absl/status/statusor.h"
 #include "base/tensor.h"
-#include "models/graph.h"
-#include "models/split_plan.h"
+#include "models/graph/graph.h"
+#include "models/repository/split_plan.h"
 
 namespace refract::tools {
 

@@ -10,8 +10,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "base/tensor.h"
-#include "models/repository.h"
-#include "models/sym_expr.h"
+#include "models/repository/repository.h"
+#include "models/graph/sym_expr.h"
 
 namespace refract::tools {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "models/repository.h"
+#include "models/repository/repository.h"
 #include "tools/transport_bench/statistics.h"
 #include "tools/verify/cut_choice.h"
 #include "tools/verify/node_pair.h"

@@ -11,9 +11,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
-#include "models/repository.h"
-#include "models/split_plan.h"
-#include "tools/split_report.h"
+#include "models/repository/repository.h"
+#include "models/repository/split_plan.h"
+#include "tools/partition/split_report.h"
 #include "tools/verify/calibration.h"
 #include "tools/verify/sample_requests.h"
 #include "tools/verify/verify.h"

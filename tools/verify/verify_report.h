@@ -7,7 +7,7 @@
 #include <ostream>
 #include <string>
 
-#include "models/graph.h"
+#include "models/graph/graph.h"
 #include "nlohmann/json_fwd.hpp"
 #include "tools/verify/calibration.h"
 #include "tools/verify/verify.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "models/wire_form.h"
+#include "models/repository/wire_form.h"
 
 namespace refract::tools {
 

@@ -5,14 +5,14 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "models/constants.h"
-#include "models/split_plan.h"
+#include "models/graph/constants.h"
+#include "models/repository/split_plan.h"
 #include "runtime/batch_padding.h"
 #include "runtime/program.h"
 #include "runtime/wire/codec.h"
 #include "runtime/wire/elements.h"
 #include "tools/files.h"
-#include "transport/wire.h"
+#include "transport/messages/wire.h"
 
 namespace refract::tools {
 namespace {

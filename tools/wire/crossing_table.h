@@ -10,8 +10,8 @@
 
 #include "absl/status/statusor.h"
 #include "base/tensor.h"
-#include "models/repository.h"
-#include "models/wire_form.h"
+#include "models/repository/repository.h"
+#include "models/repository/wire_form.h"
 #include "tools/wire/meter.h"
 
 namespace refract::tools {

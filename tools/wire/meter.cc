@@ -9,7 +9,7 @@
 #include "base/status_macros.h"
 #include "runtime/wire/kernels.h"
 #include "tools/files.h"
-#include "transport/wire.h"
+#include "transport/messages/wire.h"
 
 namespace refract::tools {
 namespace {

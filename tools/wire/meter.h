@@ -11,8 +11,8 @@
 
 #include "absl/status/statusor.h"
 #include "base/tensor.h"
-#include "models/repository.h"
-#include "models/split_plan.h"
+#include "models/repository/repository.h"
+#include "models/repository/split_plan.h"
 #include "runtime/split_run.h"
 
 namespace refract::tools {

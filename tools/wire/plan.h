@@ -13,8 +13,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "models/repository.h"
-#include "models/split_plan.h"
+#include "models/repository/repository.h"
+#include "models/repository/split_plan.h"
 #include "nlohmann/json_fwd.hpp"
 #include "tools/wire/meter.h"
 

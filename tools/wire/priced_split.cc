@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "partitioner/split_search.h"
+#include "partitioner/split/split_search.h"
 
 namespace refract::tools {
 namespace {

@@ -4,9 +4,9 @@
 // The optimal split where tensors cross in forms of their own.
 
 #include "absl/status/statusor.h"
-#include "models/repository.h"
-#include "partitioner/optimal.h"
-#include "tools/split_conditions.h"
+#include "models/repository/repository.h"
+#include "partitioner/split/optimal.h"
+#include "tools/partition/split_conditions.h"
 #include "tools/wire/plan.h"
 #include "tools/wire/pricing.h"
 

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "partitioner/prediction.h"
-#include "partitioner/wire_rates.h"
+#include "partitioner/costs/prediction.h"
+#include "partitioner/costs/wire_rates.h"
 
 namespace refract::tools {
 

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "models/repository.h"
-#include "models/split_plan.h"
-#include "partitioner/conditions.h"
-#include "tools/split_conditions.h"
+#include "models/repository/repository.h"
+#include "models/repository/split_plan.h"
+#include "partitioner/costs/conditions.h"
+#include "tools/partition/split_conditions.h"
 #include "tools/wire/crossing_table.h"
 #include "tools/wire/meter.h"
 #include "tools/wire/plan.h"

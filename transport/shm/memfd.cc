@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "transport/byte_order.h"
+#include "transport/messages/byte_order.h"
 
 namespace refract::transport::shm {
 namespace {

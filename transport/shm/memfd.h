@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "transport/fd.h"
+#include "transport/loop/fd.h"
 
 namespace refract::transport::shm {
 

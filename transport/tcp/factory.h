@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "transport/datapath.h"
-#include "transport/fd.h"
+#include "transport/loop/fd.h"
 
 namespace refract::transport::tcp {
 

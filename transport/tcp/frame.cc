@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "transport/byte_order.h"
+#include "transport/messages/byte_order.h"
 
 namespace refract::transport::tcp {
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "transport/datapath.h"
-#include "transport/fd.h"
-#include "transport/region_table.h"
-#include "transport/ring_queue.h"
+#include "transport/loop/fd.h"
+#include "transport/paths/region_table.h"
+#include "transport/loop/ring_queue.h"
 #include "transport/tcp/frame.h"
 
 namespace refract::transport::tcp {

@@ -11,8 +11,8 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "transport/verbs/descriptor.h"
-#include "transport/verbs/device_choice.h"
-#include "transport/verbs/device_context.h"
+#include "transport/verbs/device/device_choice.h"
+#include "transport/verbs/device/device_context.h"
 #include "transport/verbs/poll_group.h"
 #include "transport/verbs/verbs_path.h"
 

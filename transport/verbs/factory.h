@@ -15,9 +15,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "transport/datapath.h"
-#include "transport/mark_source.h"
-#include "transport/path_choice.h"
-#include "transport/waker.h"
+#include "transport/pulls/mark_source.h"
+#include "transport/paths/path_choice.h"
+#include "transport/loop/waker.h"
 
 namespace refract::transport::verbs {
 

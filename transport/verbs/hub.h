@@ -11,9 +11,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "transport/fd.h"
-#include "transport/verbs/api.h"
-#include "transport/verbs/device_context.h"
+#include "transport/loop/fd.h"
+#include "transport/verbs/device/api.h"
+#include "transport/verbs/device/device_context.h"
 #include "transport/verbs/inbox.h"
 #include "transport/verbs/options.h"
 

@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "transport/fd.h"
-#include "transport/verbs/api.h"
+#include "transport/loop/fd.h"
+#include "transport/verbs/device/api.h"
 
 namespace refract::transport::verbs {
 

@@ -11,9 +11,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "transport/mark_source.h"
-#include "transport/verbs/device_context.h"
-#include "transport/waker.h"
+#include "transport/pulls/mark_source.h"
+#include "transport/verbs/device/device_context.h"
+#include "transport/loop/waker.h"
 
 namespace refract::transport::verbs {
 

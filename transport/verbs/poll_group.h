@@ -11,12 +11,12 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "transport/verbs/descriptor.h"
-#include "transport/verbs/device_choice.h"
-#include "transport/verbs/device_context.h"
+#include "transport/verbs/device/device_choice.h"
+#include "transport/verbs/device/device_context.h"
 #include "transport/verbs/hub.h"
 #include "transport/verbs/mark_reader.h"
 #include "transport/verbs/options.h"
-#include "transport/verbs/port_watch.h"
+#include "transport/verbs/device/port_watch.h"
 
 namespace refract::transport::verbs {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "transport/verbs/api.h"
+#include "transport/verbs/device/api.h"
 
 namespace refract::transport::verbs {
 

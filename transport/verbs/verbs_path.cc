@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "transport/verbs/wc_status.h"
+#include "transport/verbs/device/wc_status.h"
 
 namespace refract::transport::verbs {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "transport/datapath.h"
 #include "transport/verbs/descriptor.h"
-#include "transport/verbs/device_choice.h"
+#include "transport/verbs/device/device_choice.h"
 #include "transport/verbs/hub.h"
 #include "transport/verbs/options.h"
 #include "transport/verbs/poll_group.h"

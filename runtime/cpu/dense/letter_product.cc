@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/dims.h"
+#include "runtime/compile/dims.h"
 #include "runtime/fusion/lower.h"
 
 namespace refract::runtime::cpu {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "runtime/cuda/bag_calls.h"
+#include "runtime/cuda/calls/bag_calls.h"
 #include "runtime/cuda/kernels/launch_shape.h"
 #include "runtime/cuda/kernels/rows.h"
 #include "runtime/cuda/kernels/vector.h"

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "runtime/cuda/calls.h"
+#include "runtime/cuda/calls/calls.h"
 #include "runtime/cuda/kernels/launch_shape.h"
 
 namespace refract::runtime::cuda {

@@ -8,8 +8,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "runtime/cuda/calls.h"
-#include "runtime/cuda/index_math.h"
+#include "runtime/cuda/calls/calls.h"
+#include "runtime/cuda/calls/index_math.h"
 #include "runtime/cuda/kernels/launch_shape.h"
 #include "runtime/cuda/kernels/vector.h"
 

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "runtime/cuda/integer_calls.h"
+#include "runtime/cuda/calls/integer_calls.h"
 #include "runtime/cuda/kernels/launch_shape.h"
 #include "runtime/cuda/kernels/strided.h"
 

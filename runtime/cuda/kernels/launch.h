@@ -11,7 +11,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "runtime/cuda/calls.h"
+#include "runtime/cuda/calls/calls.h"
 #include "runtime/cuda/kernels/copy_rows.h"
 
 namespace refract::runtime::cuda {

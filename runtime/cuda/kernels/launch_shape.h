@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "runtime/cuda/index_math.h"
+#include "runtime/cuda/calls/index_math.h"
 
 namespace refract::runtime::cuda {
 

@@ -6,8 +6,8 @@
 
 #include <cstdint>
 
-#include "runtime/cuda/annotations.h"
-#include "runtime/cuda/index_math.h"
+#include "runtime/cuda/calls/annotations.h"
+#include "runtime/cuda/calls/index_math.h"
 #include "runtime/cuda/kernels/launch_shape.h"
 #include "runtime/cuda/kernels/vector.h"
 

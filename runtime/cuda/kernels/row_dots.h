@@ -9,8 +9,8 @@
 
 #include <cstdint>
 
-#include "runtime/cuda/calls.h"
-#include "runtime/cuda/element_ops.h"
+#include "runtime/cuda/calls/calls.h"
+#include "runtime/cuda/calls/element_ops.h"
 #include "runtime/cuda/kernels/launch_shape.h"
 #include "runtime/cuda/kernels/rows.h"
 #include "runtime/cuda/kernels/vector.h"

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "runtime/cuda/calls.h"
+#include "runtime/cuda/calls/calls.h"
 #include "runtime/cuda/kernels/launch_shape.h"
 #include "runtime/cuda/kernels/vector.h"
 

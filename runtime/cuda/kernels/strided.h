@@ -7,11 +7,11 @@
 #include <cmath>
 #include <cstdint>
 
-#include "runtime/cuda/element_ops.h"
+#include "runtime/cuda/calls/element_ops.h"
 #include "runtime/cuda/kernels/launch_shape.h"
 #include "runtime/cuda/kernels/register_file.h"
 #include "runtime/cuda/kernels/rows.h"
-#include "runtime/cuda/strided_calls.h"
+#include "runtime/cuda/calls/strided_calls.h"
 
 namespace refract::runtime::cuda {
 

@@ -9,7 +9,7 @@
 
 #include "runtime/cuda/kernels/launch_shape.h"
 #include "runtime/cuda/kernels/vector.h"
-#include "runtime/cuda/take_calls.h"
+#include "runtime/cuda/calls/take_calls.h"
 
 namespace refract::runtime::cuda {
 

@@ -26,12 +26,12 @@
 
 #include <cstdint>
 
-#include "runtime/cuda/calls.h"
-#include "runtime/cuda/element_ops.h"
-#include "runtime/cuda/index_math.h"
+#include "runtime/cuda/calls/calls.h"
+#include "runtime/cuda/calls/element_ops.h"
+#include "runtime/cuda/calls/index_math.h"
 #include "runtime/cuda/kernels/launch_shape.h"
 #include "runtime/cuda/kernels/vector.h"
-#include "runtime/cuda/scalar.h"
+#include "runtime/cuda/calls/scalar.h"
 
 namespace refract::runtime::cuda {
 

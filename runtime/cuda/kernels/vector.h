@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "runtime/cuda/annotations.h"
-#include "runtime/cuda/scalar.h"
+#include "runtime/cuda/calls/annotations.h"
+#include "runtime/cuda/calls/scalar.h"
 
 namespace refract::runtime::cuda {
 

@@ -7,7 +7,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "models/zip.h"
+#include "models/repository/zip.h"
 
 namespace refract::models::testing {
 

@@ -4,8 +4,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "models/control_region.h"
-#include "models/script_region.h"
+#include "models/graph/control_region.h"
+#include "models/graph/script_region.h"
 #include "models/torch_export/import.h"
 #include "tests/models/testing/pt2_archive.h"
 #include "tests/models/testing/temp_dir.h"

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "models/complex_numbers.h"
-#include "models/script_region.h"
+#include "models/passes/complex_numbers.h"
+#include "models/graph/script_region.h"
 #include "models/torchscript/import.h"
 #include "tests/models/testing/script_module_torch.h"
 

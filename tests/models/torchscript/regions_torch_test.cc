@@ -10,9 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "models/aten/loop_limits.h"
-#include "models/op_traits.h"
-#include "models/script_region.h"
+#include "runtime/torch/loop_limits.h"
+#include "models/graph/op_traits.h"
+#include "models/graph/script_region.h"
 #include "models/torchscript/import.h"
 #include "tests/models/testing/script_module_torch.h"
 

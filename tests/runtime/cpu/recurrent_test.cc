@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/compiler.h"
+#include "runtime/compile/compiler.h"
 #include "tests/base/random_seed.h"
 #include "tests/runtime/cpu/recurrent_layers.h"
 

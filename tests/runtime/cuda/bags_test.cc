@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/cuda/instance.h"
+#include "runtime/cuda/instance/instance.h"
 #include "runtime/cuda/kernels/dispatch.h"
-#include "runtime/cuda/program.h"
+#include "runtime/cuda/program/program.h"
 #include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/testing/checked_device.h"
 #include "tests/runtime/cuda/testing/simt.h"

@@ -12,7 +12,7 @@
 
 #include "bench/cuda/random_programs.h"
 #include "bench/cuda/short_kernels.h"
-#include "runtime/cuda/instance.h"
+#include "runtime/cuda/instance/instance.h"
 #include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/testing/checked_device.h"
 #include "tests/runtime/cuda/testing/small_model.h"

@@ -14,11 +14,11 @@
 #include <variant>
 #include <vector>
 
-#include "runtime/cuda/instance.h"
+#include "runtime/cuda/instance/instance.h"
 #include "runtime/cuda/kernels/dispatch.h"
-#include "runtime/cuda/lowering.h"
-#include "runtime/cuda/memory_plan.h"
-#include "runtime/cuda/program.h"
+#include "runtime/cuda/program/lowering.h"
+#include "runtime/cuda/program/memory_plan.h"
+#include "runtime/cuda/program/program.h"
 #include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/testing/checked_device.h"
 #include "tests/runtime/cuda/testing/simt.h"

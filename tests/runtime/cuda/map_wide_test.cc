@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "bench/cuda/random_programs.h"
-#include "runtime/cuda/instance.h"
+#include "runtime/cuda/instance/instance.h"
 #include "runtime/cuda/kernels/dispatch.h"
 #include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/testing/checked_device.h"

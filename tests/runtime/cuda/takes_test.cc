@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "runtime/cuda/kernels/dispatch.h"
-#include "runtime/cuda/merge_tables.h"
-#include "runtime/cuda/program.h"
+#include "runtime/cuda/program/merge_tables.h"
+#include "runtime/cuda/program/program.h"
 #include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/testing/simt.h"
 

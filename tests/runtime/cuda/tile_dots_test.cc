@@ -14,7 +14,7 @@
 
 #include "bench/cuda/products.h"
 #include "runtime/cuda/kernels/dispatch.h"
-#include "runtime/cuda/own_products.h"
+#include "runtime/cuda/program/own_products.h"
 #include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/testing/simt.h"
 

@@ -14,9 +14,9 @@
 
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "gpu_node/warm_up.h"
-#include "models/repository.h"
-#include "models/split_plan.h"
+#include "gpu_node/model/warm_up.h"
+#include "models/repository/repository.h"
+#include "models/repository/split_plan.h"
 #include "tests/runtime/cuda_plan/run_translation.h"
 
 namespace refract::runtime::cuda_plan {

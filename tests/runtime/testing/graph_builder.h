@@ -17,9 +17,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/tensor.h"
-#include "models/graph.h"
-#include "models/split_plan.h"
-#include "models/weights.h"
+#include "models/graph/graph.h"
+#include "models/repository/split_plan.h"
+#include "models/repository/weights.h"
 #include "tests/models/testing/temp_dir.h"
 
 namespace refract::runtime::testing {

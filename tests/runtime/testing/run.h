@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/tensor.h"
-#include "models/aten/caller.h"
+#include "runtime/torch/caller.h"
 #include "runtime/program.h"
 #include "runtime/split_run.h"
 #include "tests/runtime/testing/graph_builder.h"

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/wire/coder_pool.h"
 #include "tests/base/random_seed.h"
-#include "tests/transport/allocation_counter.h"
+#include "tests/transport/testing/allocation_counter.h"
 
 namespace refract::runtime::wire {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "models/repository.h"
+#include "models/repository/repository.h"
 #include "tests/tools/tiny_model.h"
 #include "tools/profile/profile_report.h"
 

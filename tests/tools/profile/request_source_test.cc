@@ -8,7 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "models/graph.h"
+#include "models/graph/graph.h"
 
 namespace refract::tools {
 namespace {

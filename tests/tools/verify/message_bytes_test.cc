@@ -1,5 +1,5 @@
-// partitioner/message_bytes.h against the transport, which it may not include.
-#include "partitioner/message_bytes.h"
+// partitioner/costs/message_bytes.h against the transport, which it may not include.
+#include "partitioner/costs/message_bytes.h"
 
 #include <random>
 #include <string>
@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/base/random_seed.h"
-#include "transport/wire.h"
+#include "transport/messages/wire.h"
 
 namespace refract::tools {
 namespace {

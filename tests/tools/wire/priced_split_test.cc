@@ -7,7 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "partitioner/prediction.h"
+#include "partitioner/costs/prediction.h"
 #include "tests/cpu_node/small_model.h"
 #include "tools/wire/crossing_table.h"
 

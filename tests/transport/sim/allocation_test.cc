@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "tests/transport/allocation_counter.h"
-#include "tests/transport/endpoint_fixture.h"
+#include "tests/transport/testing/allocation_counter.h"
+#include "tests/transport/testing/endpoint_fixture.h"
 #include "tests/transport/sim/paths.h"
 #include "tests/transport/sim/spy_library.h"
 

@@ -1,6 +1,6 @@
 // Requests that are given up at any moment over simulated verbs devices, which
 // check that no memory is used before the peer is done with it.
-#include "tests/transport/cancel_storm.h"
+#include "tests/transport/testing/cancel_storm.h"
 #include "tests/transport/sim/node_fixture.h"
 
 namespace refract::transport::sim {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tests/base/random_seed.h"
-#include "tests/transport/datapath_conformance.h"
+#include "tests/transport/testing/datapath_conformance.h"
 #include "tests/transport/sim/paths.h"
 
 namespace refract::transport {

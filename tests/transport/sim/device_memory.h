@@ -14,8 +14,8 @@
 #include <cstdint>
 #include <string>
 
-#include "transport/device_memory.h"
-#include "transport/fd.h"
+#include "transport/memory/device_memory.h"
+#include "transport/loop/fd.h"
 
 namespace refract::transport::sim {
 

@@ -11,7 +11,7 @@
 #include "absl/strings/match.h"
 #include "tests/transport/sim/node_fixture.h"
 #include "tests/transport/sim/paths.h"
-#include "transport/verbs/dmabuf.h"
+#include "transport/verbs/device/dmabuf.h"
 
 namespace refract::transport::sim {
 namespace {

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "gtest/gtest.h"
-#include "tests/transport/channel_fixture.h"
+#include "tests/transport/testing/channel_fixture.h"
 #include "tests/transport/sim/paths.h"
 #include "transport/verbs/descriptor.h"
 

@@ -15,10 +15,10 @@
 #include "absl/strings/str_cat.h"
 #include "proto/session.pb.h"
 #include "tests/base/random_seed.h"
-#include "tests/transport/channel_fixture.h"
+#include "tests/transport/testing/channel_fixture.h"
 #include "transport/client.h"
-#include "transport/sim/fabric.h"
-#include "transport/verbs/device_context.h"
+#include "tests/transport/verbs_sim/fabric/fabric.h"
+#include "transport/verbs/device/device_context.h"
 
 namespace refract::transport::sim {
 

@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "transport/datapath.h"
-#include "transport/sim/fabric.h"
-#include "transport/verbs/device_choice.h"
-#include "transport/verbs/device_context.h"
+#include "tests/transport/verbs_sim/fabric/fabric.h"
+#include "transport/verbs/device/device_choice.h"
+#include "transport/verbs/device/device_context.h"
 #include "transport/verbs/options.h"
 #include "transport/verbs/poll_group.h"
 #include "transport/verbs/verbs_path.h"

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "transport/sim/fabric.h"
-#include "transport/verbs/api.h"
+#include "tests/transport/verbs_sim/fabric/fabric.h"
+#include "transport/verbs/device/api.h"
 
 namespace refract::transport::sim {
 

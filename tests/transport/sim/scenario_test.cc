@@ -14,7 +14,7 @@
 
 #include "tests/base/random_seed.h"
 #include "tests/transport/sim/paths.h"
-#include "transport/pull_scheduler.h"
+#include "transport/pulls/pull_scheduler.h"
 
 namespace refract::transport::sim {
 namespace {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "tests/transport/allocation_counter.h"
-#include "transport/verbs/api.h"
+#include "tests/transport/testing/allocation_counter.h"
+#include "transport/verbs/device/api.h"
 
 namespace refract::transport::sim {
 

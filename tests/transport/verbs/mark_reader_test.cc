@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "gtest/gtest.h"
-#include "tests/transport/channel_fixture.h"
+#include "tests/transport/testing/channel_fixture.h"
 #include "tests/transport/sim/raw.h"
 
 namespace refract::transport::verbs {

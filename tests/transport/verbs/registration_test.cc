@@ -8,11 +8,11 @@
 
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
-#include "transport/mapping.h"
-#include "transport/sim/fabric.h"
-#include "transport/verbs/device_choice.h"
-#include "transport/verbs/device_context.h"
-#include "transport/verbs/ibv_library.h"
+#include "transport/memory/mapping.h"
+#include "tests/transport/verbs_sim/fabric/fabric.h"
+#include "transport/verbs/device/device_choice.h"
+#include "transport/verbs/device/device_context.h"
+#include "transport/verbs/device/ibv_library.h"
 #include "transport/verbs/poll_group.h"
 #include "transport/verbs/verbs_path.h"
 

@@ -1,7 +1,7 @@
 // The real device interface, on functions that stand in for CUDA's libraries
 // (fake_cuda.h).
 
-#include "runtime/cuda/cuda_device.h"
+#include "runtime/cuda/device/cuda_device.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@
 
 #include "bench/cuda/random_programs.h"
 #include "bench/cuda/short_kernels.h"
-#include "runtime/cuda/gemm.h"
-#include "runtime/cuda/instance.h"
+#include "runtime/cuda/device/gemm.h"
+#include "runtime/cuda/instance/instance.h"
 #include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/device/device_fixture.h"
 #include "tests/runtime/cuda/device/fake_cuda.h"

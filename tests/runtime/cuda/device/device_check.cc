@@ -38,10 +38,10 @@
 #include "bench/cuda/products.h"
 #include "bench/cuda/random_programs.h"
 #include "bench/cuda/short_kernels.h"
-#include "runtime/cuda/cuda_device.h"
-#include "runtime/cuda/index_math.h"
+#include "runtime/cuda/device/cuda_device.h"
+#include "runtime/cuda/calls/index_math.h"
 #include "runtime/cuda/kernels/launch.h"
-#include "runtime/cuda/own_products.h"
+#include "runtime/cuda/program/own_products.h"
 
 namespace refract::bench {
 namespace {

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "bench/cuda/dense_models.h"
-#include "runtime/cuda/cuda_device.h"
+#include "runtime/cuda/device/cuda_device.h"
 #include "tests/runtime/cuda/device/fake_cuda.h"
 
 namespace refract::runtime::cuda::testing {

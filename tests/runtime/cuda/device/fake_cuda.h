@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/cuda/calls.h"
+#include "runtime/cuda/calls/calls.h"
 
 namespace refract::runtime::cuda::testing {
 

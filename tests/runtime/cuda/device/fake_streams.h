@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/cuda/calls.h"
+#include "runtime/cuda/calls/calls.h"
 #include "tests/runtime/cuda/device/fake_cuda.h"
 
 namespace refract::runtime::cuda::testing {

@@ -1,7 +1,7 @@
 // How the kernel of a product is chosen, on functions that stand in for CUDA's
 // libraries (fake_cuda.h).
 
-#include "runtime/cuda/gemm.h"
+#include "runtime/cuda/device/gemm.h"
 
 #include <gtest/gtest.h>
 
@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/cuda/gemm_trial.h"
-#include "runtime/cuda/index_math.h"
-#include "runtime/cuda/own_products.h"
+#include "runtime/cuda/device/gemm_trial.h"
+#include "runtime/cuda/calls/index_math.h"
+#include "runtime/cuda/program/own_products.h"
 #include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/device/fake_cuda.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/cuda/switches.h"
+#include "runtime/cuda/program/switches.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "bench/cuda/random_programs.h"
-#include "runtime/cuda/instance.h"
+#include "runtime/cuda/instance/instance.h"
 #include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/device/device_fixture.h"
 #include "tests/runtime/cuda/device/fake_cuda.h"

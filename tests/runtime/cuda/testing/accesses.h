@@ -9,9 +9,9 @@
 #include <variant>
 #include <vector>
 
-#include "runtime/cuda/calls.h"
-#include "runtime/cuda/foreign.h"
-#include "runtime/cuda/index_math.h"
+#include "runtime/cuda/calls/calls.h"
+#include "runtime/cuda/calls/foreign.h"
+#include "runtime/cuda/calls/index_math.h"
 
 namespace refract::runtime::cuda::testing {
 

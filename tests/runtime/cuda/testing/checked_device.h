@@ -26,8 +26,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/cuda/device_api.h"
-#include "runtime/cuda/own_products.h"
+#include "runtime/cuda/instance/device_api.h"
+#include "runtime/cuda/program/own_products.h"
 #include "tests/runtime/cuda/testing/accesses.h"
 #include "tests/runtime/cuda/testing/emulated_kernels.h"
 

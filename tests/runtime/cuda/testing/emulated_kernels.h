@@ -5,8 +5,8 @@
 #include <functional>
 #include <memory>
 
-#include "runtime/cuda/calls.h"
-#include "runtime/cuda/device_api.h"
+#include "runtime/cuda/calls/calls.h"
+#include "runtime/cuda/instance/device_api.h"
 
 namespace refract::runtime::cuda::testing {
 

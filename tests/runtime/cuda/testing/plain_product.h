@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "runtime/cuda/calls.h"
-#include "runtime/cuda/element_ops.h"
+#include "runtime/cuda/calls/calls.h"
+#include "runtime/cuda/calls/element_ops.h"
 #include "tests/runtime/cuda/testing/simt.h"
 
 namespace refract::runtime::cuda::testing {

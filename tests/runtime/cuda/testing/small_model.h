@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/cuda/instance.h"
+#include "runtime/cuda/instance/instance.h"
 #include "tests/runtime/cuda/testing/checked_device.h"
 
 namespace refract::runtime::cuda::testing {

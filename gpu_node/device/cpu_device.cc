@@ -1,0 +1,93 @@
+#include "gpu_node/device/cpu_device.h"
+
+#include <utility>
+
+#include "glog/logging.h"
+
+namespace refract::gpu_node {
+
+CpuDevice::CpuDevice(const DeviceModels* models, const Options& options)
+    : models_(models),
+      options_(options),
+      traits_{.name = "cpu",
+              .instances = options.instances,
+              .slots = 1,
+              .steps = true,
+              .weight_memory = options.weight_memory} {
+  for (int i = 0; i < options.instances; ++i) {
+    auto& worker =
+        *workers_.emplace_back(std::make_unique<Worker<Execution>>());
+    worker.thread = std::thread([this, &worker] { RunInstance(worker); });
+  }
+  loader_.thread = std::thread([this] {
+    loader_.Run([this](const Load& load) {
+      for (const size_t i : load.evicted) (*models_)[i].DropWeights();
+      (*models_)[load.model].ReadWeights();
+      load.done(absl::OkStatus());
+    });
+  });
+}
+
+CpuDevice::~CpuDevice() {
+  for (const auto& worker : workers_) worker->Stop();
+  loader_.Stop();
+}
+
+template <typename Task>
+template <typename Work>
+void CpuDevice::Worker<Task>::Run(const Work& work) {
+  while (true) {
+    Task task;
+    {
+      absl::MutexLock lock(&mu);
+      mu.Await(absl::Condition(this, &Worker::Ready));
+      if (!next.has_value()) return;
+      task = *std::exchange(next, std::nullopt);
+    }
+    work(task);
+  }
+}
+
+template <typename Task>
+void CpuDevice::Worker<Task>::Post(Task task) {
+  absl::MutexLock lock(&mu);
+  CHECK(!next.has_value()) << "two executions on one instance";
+  next = std::move(task);
+}
+
+template <typename Task>
+void CpuDevice::Worker<Task>::Stop() {
+  {
+    absl::MutexLock lock(&mu);
+    stop = true;
+  }
+  thread.join();
+}
+
+void CpuDevice::RunInstance(Worker<Execution>& worker) {
+  RowBuffers buffers;  // the thread's
+  worker.Run([&](const Execution& execution) {
+    Batch& batch = *execution.batch;
+    (*models_)[batch.model].ExecuteBatch(batch, options_.max_rows, buffers);
+    execution.done(absl::OkStatus());
+  });
+}
+
+void CpuDevice::Start(int, Done done) { done(absl::OkStatus()); }
+
+void CpuDevice::Upload(int, int, Batch*, Done done) { done(absl::OkStatus()); }
+
+void CpuDevice::Execute(int instance, int, Batch* batch, Done done) {
+  workers_[instance]->Post({batch, std::move(done)});
+}
+
+void CpuDevice::Download(int, int, Batch*, Done done) {
+  done(absl::OkStatus());
+}
+
+void CpuDevice::LoadWeights(size_t model, absl::Span<const size_t> evicted,
+                            Done done) {
+  loader_.Post({model, {evicted.begin(), evicted.end()}, std::move(done)});
+}
+
+}  // namespace refract::gpu_node

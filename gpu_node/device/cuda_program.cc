@@ -1,0 +1,241 @@
+#include "gpu_node/device/cuda_program.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "base/status_macros.h"
+#include "glog/logging.h"
+#include "gpu_node/device/cuda_work.h"
+#include "models/rows/row_dependence.h"
+#include "runtime/compile/bag_inputs.h"
+#include "runtime/cuda/instance/instance.h"
+#include "runtime/cuda_plan/translate.h"
+#include "runtime/executor.h"
+
+namespace refract::gpu_node {
+namespace {
+
+namespace cuda = runtime::cuda;
+using base::TensorView;
+using runtime::RunContext;
+using runtime::cuda_plan::SizeValues;
+using runtime::cuda_plan::Translator;
+
+class CudaProgram final : public runtime::Program {
+ public:
+  // `cpu`: the same part, for everything but its execution.
+  CudaProgram(std::shared_ptr<cuda::DeviceApi> device,
+              std::unique_ptr<const Program> cpu,
+              std::unique_ptr<Translator> translator, bool may_cut,
+              const CudaProgramOptions& options)
+      : options_(options),
+        device_(std::move(device)),
+        cpu_(std::move(cpu)),
+        translator_(std::move(translator)),
+        may_cut_(may_cut) {}
+
+  // What can be known before a request: whether the part can be translated, and
+  // where it has one program, whether that fits.
+  absl::Status Load() const {
+    absl::MutexLock lock(&mu_);
+    if (translator_->sizes().empty()) return LoadFor({}, options_.max_rows);
+    return translator_->Translate(translator_->sizes().Smallest()).status();
+  }
+
+  const runtime::Part& part() const override { return cpu_->part(); }
+  absl::StatusOr<std::vector<std::optional<base::TensorSpec>>> OutputSpecs(
+      absl::Span<const TensorView> inputs) const override {
+    return cpu_->OutputSpecs(inputs);
+  }
+  absl::Status OutputSpecs(
+      absl::Span<const TensorView> inputs, RunContext& context,
+      std::vector<std::optional<base::TensorSpec>>& specs) const override {
+    return cpu_->OutputSpecs(inputs, context, specs);
+  }
+  std::optional<int64_t> BatchOf(
+      absl::Span<const TensorView> inputs) const override {
+    return cpu_->BatchOf(inputs);
+  }
+  // A kernel each; what part of the graph it stands for is not kept.
+  std::vector<runtime::StepInfo> steps() const override {
+    return std::vector<runtime::StepInfo>(1, {part().nodes, options_.device});
+  }
+  std::vector<std::string> Describe() const override {
+    absl::MutexLock lock(&mu_);
+    return translation_.steps;
+  }
+  size_t packed_weight_bytes() const override { return 0; }
+  std::unique_ptr<RunContext::State> NewState() const override {
+    return cpu_->NewState();
+  }
+
+  absl::Status Run(absl::Span<const TensorView> inputs,
+                   absl::Span<std::byte* const> destinations,
+                   RunContext& context, std::vector<TensorView>& outputs,
+                   runtime::RunStats* stats) const override {
+    REFRACT_ASSIGN_OR_RETURN(const auto specs, cpu_->OutputSpecs(inputs));
+    const int64_t rows = cpu_->BatchOf(inputs).value_or(1);
+    absl::MutexLock lock(&mu_);
+    REFRACT_ASSIGN_OR_RETURN(const SizeValues sizes,
+                             translator_->sizes().Of(inputs));
+    if (AnyIsZero(sizes)) {
+      return cpu_->Run(inputs, destinations, context, outputs, stats);
+    }
+    if (instance_ == nullptr || sizes != loaded_for_) {
+      // As many rows as this request has: large sizes leave room for few.
+      REFRACT_RETURN_IF_ERROR(
+          LoadFor(sizes, std::clamp<int64_t>(rows, 1, options_.max_rows)));
+    } else if (!sizes.empty() && rows > loaded_rows_ &&
+               loaded_rows_ < options_.max_rows) {
+      REFRACT_RETURN_IF_ERROR(
+          LoadFor(sizes, std::min(rows, options_.max_rows)));
+    }
+    REFRACT_RETURN_IF_ERROR(
+        runtime::cuda_plan::CheckBags(translation_.bag_checks, inputs));
+    REFRACT_ASSIGN_OR_RETURN(
+        const std::vector<int64_t> pieces,
+        PiecesOf(translation_, inputs, rows, loaded_rows_,
+                 may_cut_ && GoesByRows(translation_), options_.device));
+    CudaPart request;
+    for (const std::optional<base::TensorSpec>& spec : specs) {
+      if (!spec) return absl::InternalError("an output's size is not known");
+      REFRACT_ASSIGN_OR_RETURN(base::Tensor result,
+                               base::Tensor::Allocate(spec->dtype, spec->dims));
+      request.results.push_back(std::move(result));
+    }
+    int64_t first = 0;
+    for (const int64_t end : pieces) {
+      REFRACT_RETURN_IF_ERROR(RunPiece(inputs, first, end - first, request));
+      first = end;
+    }
+    results_ = std::move(request.results);
+    outputs.clear();
+    for (size_t i = 0; i < results_.size(); ++i) {
+      outputs.push_back(results_[i].view());
+      if (i >= destinations.size() || destinations[i] == nullptr) continue;
+      std::memcpy(destinations[i], results_[i].data(), results_[i].bytes());
+      outputs.back().data = destinations[i];
+    }
+    if (stats != nullptr) *stats = {};
+    return absl::OkStatus();
+  }
+  // All of it is one step.
+  absl::Status RunTimed(absl::Span<const TensorView> inputs,
+                        absl::Span<std::byte* const> destinations,
+                        RunContext& context, std::vector<TensorView>& outputs,
+                        runtime::StepTimes& times,
+                        runtime::TickClock clock) const override {
+    times = {};
+    const int64_t begin = clock();
+    REFRACT_RETURN_IF_ERROR(
+        Run(inputs, destinations, context, outputs, nullptr));
+    times.steps.push_back(clock() - begin);
+    return absl::OkStatus();
+  }
+
+ private:
+  // The program at these sizes, on the device, in place of the one before.
+  absl::Status LoadFor(const SizeValues& sizes, int64_t max_rows) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    instance_.reset();
+    REFRACT_ASSIGN_OR_RETURN(translation_, translator_->Translate(sizes));
+    auto instance = cuda::Instance::Create(
+        *device_, translation_.program, translation_.weights,
+        {.max_batch = max_rows, .num_slots = 1});
+    if (!instance.ok()) return ToAbsl(instance.status());
+    const cuda::Status loaded = (*instance)->Load();
+    for (const std::string& warning : device_->TakeWarnings()) {
+      LOG(WARNING) << translation_.program.name << ": " << warning;
+    }
+    REFRACT_RETURN_IF_ERROR(ToAbsl(loaded));
+    instance_ = *std::move(instance);
+    loaded_for_ = sizes;
+    loaded_rows_ = max_rows;
+    return absl::OkStatus();
+  }
+
+  absl::Status RunPiece(absl::Span<const TensorView> inputs, int64_t first,
+                        int64_t count, CudaPart& request) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const auto slot = instance_->Acquire(count);
+    if (!slot.ok()) return ToAbsl(slot.status());
+    const absl::Status filled =
+        FillSlot(translation_, *instance_, *slot, inputs, 0, first, count);
+    if (!filled.ok()) {
+      instance_->Release(*slot);
+      return filled;
+    }
+    cuda::Status status = instance_->Submit(*slot);
+    if (status.ok()) status = instance_->Wait(*slot);
+    if (status.ok()) {
+      CopyResults(translation_, *instance_, *slot, first, count, request);
+    }
+    instance_->Release(*slot);
+    return ToAbsl(status);
+  }
+
+  const CudaProgramOptions options_;
+  const std::shared_ptr<cuda::DeviceApi> device_;
+  const std::unique_ptr<const Program> cpu_;
+  const std::unique_ptr<Translator> translator_ ABSL_PT_GUARDED_BY(mu_);
+  const bool may_cut_;  // rows do not depend on each other
+  mutable absl::Mutex mu_;
+  mutable runtime::cuda_plan::Translation translation_ ABSL_GUARDED_BY(mu_);
+  mutable SizeValues loaded_for_ ABSL_GUARDED_BY(mu_);
+  mutable int64_t loaded_rows_ ABSL_GUARDED_BY(mu_) = 0;
+  // Destroyed before what it reads from.
+  mutable std::unique_ptr<cuda::Instance> instance_ ABSL_GUARDED_BY(mu_);
+  mutable std::vector<base::Tensor> results_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const runtime::Program>> CompileForCuda(
+    std::shared_ptr<cuda::DeviceApi> device, const models::Graph& graph,
+    const runtime::Part& part,
+    std::shared_ptr<const models::WeightStore> weights,
+    const CudaProgramOptions& options) {
+  CudaProgramOptions fitting = options;
+  for (const models::SymbolRange& range : graph.symbols) {
+    if (range.symbol == graph.batch_symbol) {
+      fitting.max_rows =
+          std::min(fitting.max_rows, std::max<int64_t>(range.max, 1));
+    }
+  }
+  REFRACT_ASSIGN_OR_RETURN(
+      auto cpu,
+      runtime::Program::Compile(graph, part, weights, options.compile));
+  // A part that is empty has nothing to run anywhere.
+  if (part.nodes.empty() || part.outputs.empty()) return cpu;
+  runtime::cuda_plan::TranslateOptions translate;
+  translate.model = options.model;
+  translate.device = options.device;
+  translate.precision =
+      PrecisionOf(options.compile.config.serving.gpu_precision);
+  translate.max_batch = fitting.max_rows;
+  translate.entry_memory = options.entry_memory;
+  translate.compile = options.compile;
+  translate.foreign = options.foreign.get();
+  // Memory is allocated for the sizes of each request.
+  translate.max_size = std::numeric_limits<int32_t>::max();
+  REFRACT_ASSIGN_OR_RETURN(auto translator,
+                           Translator::Create(graph, part, weights, translate));
+  const bool may_cut =
+      models::FindRowDependence(graph).use == models::RowUse::kAlone &&
+      runtime::FindBagInputs(graph, part).why_not.empty();
+  auto program =
+      std::make_unique<CudaProgram>(std::move(device), std::move(cpu),
+                                    std::move(translator), may_cut, fitting);
+  REFRACT_RETURN_IF_ERROR(
+      base::Annotate(program->Load(), absl::StrCat("model ", options.model)));
+  return program;
+}
+
+}  // namespace refract::gpu_node

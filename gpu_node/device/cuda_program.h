@@ -1,0 +1,46 @@
+#ifndef REFRACT_GPU_NODE_DEVICE_CUDA_PROGRAM_H_
+#define REFRACT_GPU_NODE_DEVICE_CUDA_PROGRAM_H_
+
+// A part of a graph on a GPU behind the interface of one on the CPU: for
+// `refract run --device cuda`, which executes single requests, as the node does
+// but without its scheduler.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "models/graph/graph.h"
+#include "models/repository/weights.h"
+#include "runtime/cuda/instance/device_api.h"
+#include "runtime/cuda_plan/foreign.h"
+#include "runtime/program.h"
+
+namespace refract::gpu_node {
+
+struct CudaProgramOptions {
+  std::string model;            // for messages
+  std::string device = "cuda";  // likewise
+  // Rows of the largest bucket; requests with more run in pieces. ≥ 1.
+  int64_t max_rows = 1024;
+  // Memory for the entries of bags, all together; requests with more run in
+  // pieces. Bytes.
+  int64_t entry_memory = int64_t{64} << 20;
+  runtime::CompileOptions compile;  // its config's gpu_precision is the type
+  // Operators without a form of our own; null: refused.
+  std::shared_ptr<runtime::cuda_plan::ForeignOperators> foreign;
+};
+
+// Translates the part and loads it onto `device`; where sizes besides the batch
+// differ between requests, each time for those of the request. Errors as
+// CudaDevice::Add(). The program's runs take turns; outputs stay until the next
+// one. The graph must outlive it.
+absl::StatusOr<std::unique_ptr<const runtime::Program>> CompileForCuda(
+    std::shared_ptr<runtime::cuda::DeviceApi> device,
+    const models::Graph& graph, const runtime::Part& part,
+    std::shared_ptr<const models::WeightStore> weights,
+    const CudaProgramOptions& options);
+
+}  // namespace refract::gpu_node
+
+#endif  // REFRACT_GPU_NODE_DEVICE_CUDA_PROGRAM_H_

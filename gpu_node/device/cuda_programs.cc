@@ -1,0 +1,175 @@
+#include "gpu_node/device/cuda_programs.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "gpu_node/device/cuda_work.h"
+#include "runtime/compile/bag_inputs.h"
+#include "runtime/cuda/program/memory_plan.h"
+
+namespace refract::gpu_node {
+
+namespace cuda = runtime::cuda;
+using runtime::cuda_plan::FreeSizes;
+using runtime::cuda_plan::SizeValues;
+using runtime::cuda_plan::Translator;
+
+namespace {
+
+// Steps of a history, ids in bags: what models are usually served with, where
+// the model allows it.
+constexpr int64_t kTypicalSize = 32;
+
+}  // namespace
+
+CudaPrograms::CudaPrograms(std::unique_ptr<Translator> translator,
+                           const Options& options)
+    : translator_(std::move(translator)), options_(options) {}
+
+absl::StatusOr<std::unique_ptr<CudaPrograms>> CudaPrograms::Create(
+    const models::Graph& graph, const runtime::Part& part,
+    std::shared_ptr<const models::WeightStore> weights,
+    const runtime::cuda_plan::TranslateOptions& translate,
+    const Options& options) {
+  runtime::cuda_plan::TranslateOptions with_bags = translate;
+  with_bags.entry_memory = options.sized_memory / 2 / options.num_slots;
+  REFRACT_ASSIGN_OR_RETURN(
+      std::unique_ptr<Translator> translator,
+      Translator::Create(graph, part, std::move(weights), with_bags));
+  std::unique_ptr<CudaPrograms> programs(
+      new CudaPrograms(std::move(translator), options));
+  programs->goes_whole_ = !runtime::FindBagInputs(graph, part).why_not.empty();
+  REFRACT_ASSIGN_OR_RETURN(programs->first_,
+                           programs->Make(programs->sizes().Largest()));
+  programs->first_rows_ = options.max_rows;
+  if (programs->sizes().empty()) return programs;
+  // As many rows as fit into what such a model is given.
+  const cuda::Program& program = programs->first().program;
+  programs->first_rows_ = 1;
+  for (const int64_t rows : cuda::Buckets(options.max_rows)) {
+    if (!cuda::Validate(program, rows).ok()) break;
+    const cuda::MemoryPlan plan = cuda::PlanMemory(program, rows, rows);
+    if (rows > 1 && plan.arena_bytes + options.num_slots * plan.slot_bytes >
+                        options.sized_memory) {
+      break;
+    }
+    programs->first_rows_ = rows;
+  }
+  return programs;
+}
+
+absl::StatusOr<std::unique_ptr<CudaPrograms::One>> CudaPrograms::Make(
+    const SizeValues& values) {
+  auto one = std::make_unique<One>();
+  REFRACT_ASSIGN_OR_RETURN(one->translation, translator_->Translate(values));
+  one->by_rows = !goes_whole_ && GoesByRows(one->translation);
+  one->held.resize(static_cast<size_t>(options_.instances));
+  return one;
+}
+
+cuda::InstanceOptions CudaPrograms::instance_options() const {
+  cuda::InstanceOptions options;
+  options.max_batch = first_rows_;
+  options.num_slots = options_.num_slots;
+  options.workspace_bytes = options_.workspace_bytes;
+  if (!sizes().empty()) {
+    options.max_variants = static_cast<int>(options_.max_programs);
+    options.max_variant_batch = options_.max_rows;
+  }
+  return options;
+}
+
+SizeValues CudaPrograms::TypicalSizes() const {
+  SizeValues values;
+  for (const FreeSizes::One& one : sizes().all()) {
+    values.push_back(std::clamp(kTypicalSize, std::max<int64_t>(one.min, 1),
+                                std::max<int64_t>(one.max, 1)));
+  }
+  return values;
+}
+
+std::string CudaPrograms::Describe() const {
+  std::string text;
+  for (const FreeSizes::One& one : sizes().all()) {
+    absl::StrAppend(&text, one.symbol, " (of input '", one.input_name,
+                    "') up to ", one.max,
+                    one.declared ? ", " : " (--max-size), ");
+  }
+  if (!text.empty()) absl::StrAppend(&text, first_rows_, " rows at that");
+  const std::vector<runtime::cuda_plan::BagRoom>& bags = translator_->bags();
+  const auto least = std::min_element(
+      bags.begin(), bags.end(),
+      [](const auto& a, const auto& b) { return a.capacity < b.capacity; });
+  if (least != bags.end()) {
+    absl::StrAppend(&text, text.empty() ? "" : ", ", "up to ", least->capacity,
+                    " entries in the bags of input '", least->entries, "'",
+                    least->declared ? "" : " (--max-size)",
+                    bags.size() > 1 ? " and no fewer in others" : "");
+  }
+  return text;
+}
+
+absl::StatusOr<CudaPrograms::Use> CudaPrograms::At(const SizeValues& values,
+                                                   size_t index,
+                                                   cuda::Instance& instance) {
+  if (values.empty()) {
+    return Use{&first_->translation, cuda::kFirstProgram, first_rows_,
+               first_->by_rows};
+  }
+  auto found = programs_.find(values);
+  if (found == programs_.end()) {
+    absl::StatusOr<std::unique_ptr<One>> made = Make(values);
+    if (!made.ok()) {
+      return base::Annotate(made.status(), sizes().ToString(values));
+    }
+    while (programs_.size() >= options_.max_programs) {
+      const size_t before = programs_.size();
+      DropOldest();
+      if (programs_.size() == before) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat("programs of ", before,
+                         " combinations of sizes are in use at once"));
+      }
+    }
+    found = programs_.emplace(values, *std::move(made)).first;
+  }
+  One& one = *found->second;
+  one.last_use = ++uses_;
+  Held& held = one.held[index];
+  if (!held.there()) {
+    auto added =
+        instance.AddVariant(one.translation.program, one.translation.weights);
+    if (!added.ok()) {
+      return base::Annotate(ToAbsl(added.status()), sizes().ToString(values));
+    }
+    held = {&instance, instance.loads(), *added};
+  }
+  return Use{&one.translation, held.id, instance.MaxBatch(held.id),
+             one.by_rows};
+}
+
+void CudaPrograms::DropOldest() {
+  const auto in_use = [](const One& one) {
+    return std::any_of(one.held.begin(), one.held.end(), [](const Held& held) {
+      return held.there() && held.instance->InUse(held.id);
+    });
+  };
+  auto oldest = programs_.end();
+  for (auto it = programs_.begin(); it != programs_.end(); ++it) {
+    if (in_use(*it->second)) continue;
+    if (oldest == programs_.end() ||
+        it->second->last_use < oldest->second->last_use) {
+      oldest = it;
+    }
+  }
+  if (oldest == programs_.end()) return;
+  for (const Held& held : oldest->second->held) {
+    // Of those that are gone with their instance's memory nothing is left.
+    if (held.there()) (void)held.instance->DropVariant(held.id);
+  }
+  programs_.erase(oldest);
+}
+
+}  // namespace refract::gpu_node

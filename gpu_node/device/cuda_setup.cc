@@ -1,0 +1,64 @@
+#include "gpu_node/device/cuda_setup.h"
+
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "glog/logging.h"
+
+namespace refract::gpu_node {
+
+CudaSetup SetUpCuda(std::unique_ptr<runtime::cuda::DeviceApi> api,
+                    const CudaDevice::Options& options, DeviceModels& models) {
+  // Shared by the two functions; the device leaves it when it is made.
+  struct State {
+    std::unique_ptr<CudaDevice> device;
+    std::map<const DeviceModel*, GpuNodeOptions::DeviceFacts> facts;
+  };
+  auto state = std::make_shared<State>();
+  state->device = std::make_unique<CudaDevice>(std::move(api), options);
+  for (size_t i = 0; i < models.size();) {
+    const DeviceModel& model = models[i];
+    absl::StatusOr<CudaDevice::Loaded> loaded = state->device->Add(model);
+    if (!loaded.ok()) {
+      LOG(ERROR) << "model '" << model.name() << "' version " << model.version()
+                 << " is left out: " << loaded.status().message();
+      models.LeaveOut(i,
+                      absl::FailedPreconditionError(loaded.status().message()));
+      continue;
+    }
+    LOG(INFO) << "model '" << model.name() << "' version " << model.version()
+              << " on " << options.name << ": "
+              << runtime::cuda_plan::Name(loaded->precision) << ", "
+              << loaded->kernels << " kernels per execution"
+              << (loaded->foreign == 0
+                      ? std::string()
+                      : absl::StrCat(" (", loaded->foreign, " by LibTorch)"))
+              << ", " << loaded->device_bytes << " bytes of device memory in "
+              << options.instances << " instance(s), and about "
+              << loaded->captured_bytes << " for graphs and code, "
+              << (loaded->sizes.empty()
+                      ? std::string()
+                      : absl::StrCat("for sizes besides the batch: ",
+                                     loaded->sizes, ", "))
+              << (loaded->error < 0
+                      ? "not compared with the CPU"
+                      : absl::StrCat("results differ from the CPU's float32 by "
+                                     "at most ",
+                                     loaded->error, " of the largest"));
+    state->facts[&model] = {std::move(loaded->times), loaded->device_bytes};
+    ++i;
+  }
+  CudaSetup setup;
+  setup.make_device = [state](const DeviceModels& order) {
+    CHECK(state->device != nullptr) << "the device was made before";
+    state->device->SetOrder(order);
+    return std::move(state->device);
+  };
+  setup.facts = [state](const DeviceModel& model) {
+    return state->facts.at(&model);
+  };
+  return setup;
+}
+
+}  // namespace refract::gpu_node

@@ -1,0 +1,27 @@
+#ifndef REFRACT_GPU_NODE_DEVICE_CUDA_SETUP_H_
+#define REFRACT_GPU_NODE_DEVICE_CUDA_SETUP_H_
+
+#include <memory>
+#include <string>
+
+#include "gpu_node/device/cuda_device.h"
+#include "gpu_node/model/device_model.h"
+#include "gpu_node/gpu_node.h"
+#include "runtime/cuda/instance/device_api.h"
+
+namespace refract::gpu_node {
+
+// What GpuNode::Create() wants for a GPU.
+struct CudaSetup {
+  GpuNode::MakeDevice make_device;  // may be called once
+  std::function<GpuNodeOptions::DeviceFacts(const DeviceModel&)> facts;
+};
+
+// Loads `models` onto the GPU. Those that cannot run there are left out, with
+// the reason logged and told to those who offer them.
+CudaSetup SetUpCuda(std::unique_ptr<runtime::cuda::DeviceApi> api,
+                    const CudaDevice::Options& options, DeviceModels& models);
+
+}  // namespace refract::gpu_node
+
+#endif  // REFRACT_GPU_NODE_DEVICE_CUDA_SETUP_H_

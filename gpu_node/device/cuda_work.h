@@ -1,0 +1,148 @@
+#ifndef REFRACT_GPU_NODE_DEVICE_CUDA_WORK_H_
+#define REFRACT_GPU_NODE_DEVICE_CUDA_WORK_H_
+
+// What a CudaDevice knows of a loaded model and of a batch in the works, and
+// how rows get into a slot and out of it. Internal to cuda_device.cc.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/tensor.h"
+#include "gpu_node/device/cuda_device.h"
+#include "gpu_node/device/cuda_programs.h"
+#include "models/repository/repository.h"
+#include "runtime/cuda/instance/instance.h"
+#include "runtime/program.h"
+
+namespace refract::gpu_node {
+
+// Batches that an instance holds: one computes, the next one is uploaded.
+inline constexpr int kCudaSlots = 2;
+
+absl::Status ToAbsl(const runtime::cuda::Status& status);
+runtime::cuda_plan::Precision PrecisionOf(models::GpuPrecision precision);
+
+// Beyond this a model is not served: relative to the largest result, far above
+// what rounding of the data does to a recommendation model, far below what a
+// wrong kernel does.
+double WorstError(runtime::cuda_plan::Precision precision);
+
+// What the requests of a model are looked at with, one after the other.
+struct ReadMemory {
+  explicit ReadMemory(const runtime::Program& program) : context(program) {}
+  runtime::RunContext context;  // never run
+  std::vector<std::optional<base::TensorSpec>> specs;
+};
+
+// A model in all instances.
+struct CudaDevice::Entry {
+  const DeviceModel* model = nullptr;
+  std::unique_ptr<CudaPrograms> programs;
+  // Destroyed before the programs, whose weights they read. All instances hold
+  // them: they are on the device once.
+  std::shared_ptr<runtime::cuda::DeviceWeights> weights;
+  std::vector<std::unique_ptr<runtime::cuda::Instance>> instances;
+  bool resident = true;
+  std::unique_ptr<ReadMemory> memory;
+};
+
+// One member of a batch.
+struct CudaPart {
+  // Where it stays: its views may point into itself.
+  std::unique_ptr<DeviceModel::Inputs> inputs;
+  std::vector<base::TensorSpec> specs;  // of the results
+  int64_t rows = 0;
+  int64_t first = 0;  // its first row in the slot
+  // Besides the batch's.
+  runtime::cuda_plan::SizeValues sizes;
+  // Instead of the slot's, for one that was run alone.
+  std::vector<base::Tensor> results;
+
+  // Of no request. Memory for the next one stays, but for what depends on the
+  // model.
+  void Clear();
+};
+
+struct CudaDevice::Work {
+  Batch* batch = nullptr;
+  Entry* entry = nullptr;      // null: nothing, or lost
+  absl::Span<CudaPart> parts;  // of `storage`, one per member
+  std::vector<CudaPart> storage;
+  runtime::cuda::SlotId slot = -1;
+  // That of the slot.
+  const runtime::cuda_plan::Translation* translation = nullptr;
+
+  // Of no batch; memory for the next one stays.
+  void Clear();
+  void Resize(size_t members);
+};
+
+struct CudaDevice::Pending {
+  int instance = 0;
+  Work* work = nullptr;
+  bool execute = false;  // or an upload
+  Device::Done done;
+};
+
+// Operators that LibTorch computes.
+size_t CountForeign(const runtime::cuda::Program& program);
+
+// Whether every input and output has rows, or (an input) is the same for all.
+// (Of a program at certain sizes.)
+bool GoesByRows(const runtime::cuda_plan::Translation& translation);
+
+// Decodes and checks a member's request; `sizes`: those besides the batch's.
+absl::Status ReadMember(const DeviceModel& model,
+                        const runtime::cuda_plan::FreeSizes& sizes,
+                        const BatchMember& member, ReadMemory& memory,
+                        CudaPart& part);
+// Writes `count` rows of `inputs`, from row `from` on, to the slot's rows from
+// `to` on; what has no rows is written with the slot's first row. Errors as
+// FillBags(): the slot is not to be used then.
+absl::Status FillSlot(const runtime::cuda_plan::Translation& translation,
+                      runtime::cuda::Instance& instance,
+                      runtime::cuda::SlotId slot,
+                      absl::Span<const base::TensorView> inputs, int64_t to,
+                      int64_t from, int64_t count);
+// Where the pieces of a request of `rows` rows end, none of more than
+// `max_rows` or of more entries in bags than there is room for.
+// InvalidArgument, naming the limit, where it cannot be cut (`by_rows`) or a
+// single row is too large. `device`: its name. Bags are as CheckBags() wants
+// them.
+absl::StatusOr<std::vector<int64_t>> PiecesOf(
+    const runtime::cuda_plan::Translation& translation,
+    absl::Span<const base::TensorView> inputs, int64_t rows, int64_t max_rows,
+    bool by_rows, const std::string& device);
+// Whether a size is 0, of which no program can be made: the CPU answers.
+bool AnyIsZero(const runtime::cuda_plan::SizeValues& sizes);
+// Copies the slot's results to rows `first` … of the part's own.
+void CopyResults(const runtime::cuda_plan::Translation& translation,
+                 const runtime::cuda::Instance& instance,
+                 runtime::cuda::SlotId slot, int64_t first, int64_t count,
+                 CudaPart& part);
+// Results of a request that no program takes, by the model's CPU program.
+absl::Status RunOnCpu(const DeviceModel& model, CudaPart& part);
+// A part's results, in its own memory or in the slot's, of which `translation`
+// is the program. In the memory of `views`, whose contents are lost.
+std::vector<base::TensorView> ResultsOf(
+    const runtime::cuda_plan::Translation* translation,
+    const runtime::cuda::Instance& instance, runtime::cuda::SlotId slot,
+    const CudaPart& part, std::vector<base::TensorView> views = {});
+// Largest difference between the slot's results and the CPU's for the same
+// inputs, relative to the CPU's largest (at least 1e-6); infinity where one is
+// no number and the other is.
+absl::StatusOr<double> ErrorOf(
+    const runtime::Program& program,
+    const runtime::cuda_plan::Translation& translation,
+    const runtime::cuda::Instance& instance, runtime::cuda::SlotId slot,
+    absl::Span<const base::TensorView> inputs, runtime::RunContext& context);
+
+}  // namespace refract::gpu_node
+
+#endif  // REFRACT_GPU_NODE_DEVICE_CUDA_WORK_H_

@@ -1,0 +1,99 @@
+#ifndef REFRACT_GPU_NODE_DEVICE_DEVICE_H_
+#define REFRACT_GPU_NODE_DEVICE_DEVICE_H_
+
+// What the scheduler knows of the hardware that executes models: instances,
+// each of which executes one batch at a time, and memory for weights. The CPU
+// is one (cpu_device.h), tests have a fake with a virtual clock, and a GPU
+// plugs in here.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "transport/links/channel.h"
+
+namespace refract::gpu_node {
+
+// One request of a batch.
+struct BatchMember {
+  std::unique_ptr<transport::ServerCall> call;
+  int64_t rows = 1;
+  // Set by the device: whether this request was executed, and its answer.
+  absl::Status status;
+  transport::OutgoingMessage reply;
+  // Whether the answer holds a NaN or an infinity.
+  bool non_finite = false;
+  // The device's own, from the first step of a request to its last.
+  std::shared_ptr<void> between_steps;
+};
+
+// Requests of one model that are executed together: side by side, as rows of
+// one input, or one request that is too large in several steps.
+struct Batch {
+  size_t model = 0;
+  int64_t rows = 0;  // to be executed now
+  // A batch of one member with more than `rows` rows, on a device that takes
+  // steps, is a step of it: the rows from here on. It comes again for the next
+  // ones, on whichever instance; its reply is to be complete after the last
+  // one, or its status to be an error after any.
+  int64_t first_row = 0;
+  std::vector<BatchMember> members;
+
+  bool last_step() const {
+    return members.size() != 1 || first_row + rows >= members[0].rows;
+  }
+};
+
+struct DeviceTraits {
+  std::string name;  // for logs
+  int instances = 1;
+  // Batches that an instance can hold: with 2 the next one's inputs are
+  // uploaded while one executes. 1 where there is nothing to upload.
+  int slots = 1;
+  // Whether a request may be given to it in steps: see Batch.
+  bool steps = false;
+  // For weights; 0: not limited. Bytes.
+  size_t weight_memory = 0;
+  // Of loading weights, until it has been measured; 0: takes no time.
+  double load_bytes_per_s = 0;
+};
+
+// Methods may be called from any thread, by the scheduler under no lock, and
+// must not block. Each `done` is called exactly once, on any thread, possibly
+// before the method returns.
+//
+// An error passed to the `done` of Upload, Execute or Download says that the
+// instance is lost, with whatever it holds; errors of a single request go into
+// its BatchMember. Nothing more is asked of a lost instance until it is started
+// again, but its other `done`s are still called, with whatever status.
+class Device {
+ public:
+  using Done = std::function<void(const absl::Status&)>;
+
+  virtual ~Device() = default;
+  virtual const DeviceTraits& traits() const = 0;
+
+  // Makes an instance ready, at first and after each error.
+  virtual void Start(int instance, Done done) = 0;
+
+  // The steps of a batch, in this order, one at a time per slot. The batch
+  // stays where it is until the last step is done. Of each instance at most one
+  // Execute is under way.
+  virtual void Upload(int instance, int slot, Batch* batch, Done done) = 0;
+  virtual void Execute(int instance, int slot, Batch* batch, Done done) = 0;
+  virtual void Download(int instance, int slot, Batch* batch, Done done) = 0;
+
+  // Drops the weights of the models `evicted`, none of which executes, and
+  // copies those of `model` to where the instances read them. One at a time.
+  virtual void LoadWeights(size_t model, absl::Span<const size_t> evicted,
+                           Done done) = 0;
+};
+
+}  // namespace refract::gpu_node
+
+#endif  // REFRACT_GPU_NODE_DEVICE_DEVICE_H_

@@ -1,0 +1,529 @@
+#include "gpu_node/model/device_model.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/tensor.h"
+#include "base/within_memory.h"
+#include "glog/logging.h"
+#include "gpu_node/finite.h"
+#include "models/repository/result_settings.h"
+#include "models/rows/row_dependence.h"
+#include "models/repository/split_plan.h"
+#include "runtime/stable_inputs.h"
+
+namespace refract::gpu_node {
+namespace {
+
+constexpr size_t kPageBytes = 4096;
+
+std::string Label(absl::string_view name, int64_t version) {
+  return absl::StrCat("model '", name, "' version ", version);
+}
+
+// The bytes of each weight that `part` reads; those with holes are left out.
+std::vector<absl::Span<const std::byte>> WeightsOf(
+    const models::LoadedModel& model, const runtime::Part& part) {
+  std::set<std::string> names;
+  for (const models::NodeId node : part.nodes) {
+    for (const models::ValueId id : models::InputsOf(model.graph.nodes[node])) {
+      const std::string& weight = model.graph.value(id).weight;
+      if (!weight.empty()) names.insert(weight);
+    }
+  }
+  std::vector<absl::Span<const std::byte>> weights;
+  for (const std::string& name : names) {
+    const auto view = model.weights->Get(name);
+    if (!view.ok() || !view->is_contiguous()) continue;
+    const auto size = base::ByteSize(
+        view->dtype, base::Dims(view->sizes.begin(), view->sizes.end()));
+    if (size.ok()) weights.push_back({view->data, *size});
+  }
+  return weights;
+}
+
+// The first setting that is not the same, as "'name': 'value' on the CN, …".
+// Empty: none.
+std::string DifferentSetting(
+    const std::vector<std::pair<std::string, std::string>>& of_cn,
+    const std::vector<models::ResultSetting>& of_hn) {
+  std::map<std::string, std::pair<std::string, std::string>> values;
+  for (const auto& [name, value] : of_cn) values[name].first = value;
+  for (const auto& [name, value] : of_hn) values[name].second = value;
+  const auto quoted = [](const std::string& value) {
+    return value.empty() ? "the default"
+                         : absl::StrCat("'", absl::CEscape(value), "'");
+  };
+  for (const auto& [name, pair] : values) {
+    if (pair.first == pair.second) continue;
+    return absl::StrCat("'", absl::CEscape(name), "': ", quoted(pair.first),
+                        " on the CN, ", quoted(pair.second), " on the HN");
+  }
+  return "";
+}
+
+// Copies of a peer's memory, decoded values and merged rows are allocated by
+// code that throws.
+using base::WithinMemory;
+
+bool AnyNonFinite(absl::Span<const base::TensorView> tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), HasNonFinite);
+}
+
+}  // namespace
+
+// What an execution needs besides buffers of rows. Stays from one to the next,
+// so that a request of a size seen before allocates nothing.
+struct DeviceModel::Memory {
+  Memory(const runtime::Program& program, const runtime::wire::Codec& down)
+      : context(program), encoder(down) {}
+
+  runtime::RunContext context;
+  runtime::wire::Encoder encoder;
+  std::vector<Inputs> inputs;  // per member
+  std::vector<absl::Span<const base::TensorView>> requests;
+  std::vector<std::optional<base::TensorSpec>> specs;
+  std::vector<base::TensorSpec> known, message;
+  std::vector<std::byte*> destinations;
+  std::vector<base::TensorView> outputs, rows;
+};
+
+DeviceModel::DeviceModel(std::shared_ptr<const models::LoadedModel> model,
+                         std::unique_ptr<const runtime::Program> program)
+    : model_(std::move(model)),
+      schema_(models::SchemaDigest(model_->graph, *model_->plan)),
+      program_(std::move(program)),
+      up_codec_(model_->graph, model_->plan->up, model_->plan->up_forms),
+      down_codec_(model_->graph, model_->plan->down, model_->plan->down_forms),
+      decoders_(up_codec_),
+      sizes_depend_on_data_(
+          runtime::SizesDependOnData(model_->graph, program_->part())),
+      layout_(model_->graph, program_->part(),
+              models::FindHnRowDependence(model_->graph, *model_->plan)),
+      weights_(WeightsOf(*model_, program_->part())),
+      arrivals_([] { return std::make_unique<Arrival>(); }),
+      memories_(
+          [this] { return std::make_unique<Memory>(*program_, down_codec_); }) {
+  for (const auto& weight : weights_) weight_bytes_ += weight.size();
+  merges_ = layout_.why_not().empty();
+}
+
+DeviceModel::~DeviceModel() = default;
+
+void DeviceModel::ReadWeights() const {
+  for (const absl::Span<const std::byte> weight : weights_) {
+    for (size_t i = 0; i < weight.size(); i += kPageBytes) {
+      // The compiler must not find out that nobody wants to know.
+      static_cast<void>(
+          *static_cast<const volatile std::byte*>(weight.data() + i));
+    }
+  }
+}
+
+void DeviceModel::DropWeights() const {
+  for (const absl::Span<const std::byte> weight : weights_) {
+    // Pages at the ends may hold somebody else's bytes too.
+    const auto begin = reinterpret_cast<uintptr_t>(weight.data());
+    const uintptr_t first = (begin + kPageBytes - 1) / kPageBytes * kPageBytes;
+    const uintptr_t end = (begin + weight.size()) / kPageBytes * kPageBytes;
+    if (first >= end) continue;
+    // Advice: it may be ignored.
+    madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED);
+  }
+}
+
+absl::StatusOr<std::unique_ptr<DeviceModel>> DeviceModel::Create(
+    std::shared_ptr<const models::LoadedModel> model) {
+  const std::string label = Label(model->name, model->version);
+  if (!model->plan.has_value()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(label, " has no split plan"));
+  }
+  if (!model->plan->uses_hn()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(label, " runs on the CPU node as a whole (plan '",
+                     model->plan->method, "')"));
+  }
+  runtime::CompileOptions options;
+  options.config = model->config;
+  absl::StatusOr<std::unique_ptr<const runtime::Program>> program =
+      runtime::Program::Compile(model->graph,
+                                runtime::Part::Hn(model->graph, *model->plan),
+                                model->weights, options);
+  if (!program.ok()) return base::Annotate(program.status(), label);
+  return std::unique_ptr<DeviceModel>(
+      new DeviceModel(std::move(model), *std::move(program)));
+}
+
+absl::Status DeviceModel::CheckOffer(const transport::ModelOffer& offer) const {
+  if (!(offer.model == model_->digest)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(Label(name(), version()), ": the CN has model ",
+                     offer.model.ToHex(), ", the HN ", model_->digest.ToHex()));
+  }
+  if (!(offer.schema == schema_)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(Label(name(), version()),
+                     ": the split plans differ, the CN's crossing is ",
+                     offer.schema.ToHex(), ", the HN's ", schema_.ToHex()));
+  }
+  if (offer.settings.has_value()) {
+    const std::string difference = DifferentSetting(
+        *offer.settings, models::ResultSettingsOf(model_->config));
+    if (!difference.empty()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          Label(name(), version()), ": config.pbtxt differs in ", difference));
+    }
+  }
+  return absl::OkStatus();
+}
+
+int64_t DeviceModel::RowsOf(absl::Span<const base::TensorView> tensors) const {
+  if (up_codec_.plain()) return RowsOfValues(tensors);
+  const base::Pool<Arrival>::Lease arrival = arrivals_.Acquire();
+  arrival->values = up_codec_.Peek(tensors, std::move(arrival->values));
+  return RowsOfValues(arrival->values);
+}
+
+int64_t DeviceModel::RowsOfValues(
+    absl::Span<const base::TensorView> values) const {
+  std::optional<int64_t> rows;
+  if (merges_) rows = layout_.Rows(values);
+  if (!rows.has_value()) rows = program_->BatchOf(values);
+  return std::max<int64_t>(rows.value_or(1), 1);
+}
+
+std::string DeviceModel::MergeKey(const transport::ServerCall& call) const {
+  return Look(call)->merge_key;
+}
+
+base::Pool<DeviceModel::Arrival>::Lease DeviceModel::Look(
+    const transport::ServerCall& call) const {
+  base::Pool<Arrival>::Lease arrival = arrivals_.Acquire();
+  absl::Span<const base::TensorView> values = call.tensors();
+  if (!up_codec_.plain()) {
+    values = arrival->values =
+        up_codec_.Peek(values, std::move(arrival->values));
+  }
+  arrival->rows = RowsOfValues(values);
+  arrival->merge_key.clear();
+  if (merges_) {
+    arrival->merge_key =
+        layout_.MergeKey(values, call.settled(), std::move(arrival->merge_key));
+  }
+  return arrival;
+}
+
+// The values of a request as the program reads them.
+absl::Status DeviceModel::Decode(const transport::ServerCall& call,
+                                 Inputs& inputs) const {
+  inputs.views = call.tensors();
+  if (up_codec_.plain() && inputs.views.size() == up_codec_.num_tensors()) {
+    return absl::OkStatus();
+  }
+  if (!inputs.decoder.has_value()) inputs.decoder.emplace(decoders_.Acquire());
+  REFRACT_ASSIGN_OR_RETURN(inputs.views,
+                           (*inputs.decoder)->Decode(call.tensors()));
+  return absl::OkStatus();
+}
+
+absl::Status DeviceModel::Read(const transport::ServerCall& call,
+                               Inputs& inputs) const {
+  return WithinMemory([&]() -> absl::Status {
+    REFRACT_RETURN_IF_ERROR(Decode(call, inputs));
+    if (!call.settled()) {
+      inputs.views = inputs.stable.Hold(inputs.views, sizes_depend_on_data_);
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::Status DeviceModel::Encode(transport::ServerCall& call,
+                                 absl::Span<const base::TensorView> outputs,
+                                 Memory& memory,
+                                 transport::OutgoingMessage& reply) const {
+  return WithinMemory([&]() -> absl::Status {
+    REFRACT_ASSIGN_OR_RETURN(const absl::Span<const base::TensorSpec> tensors,
+                             memory.encoder.Prepare(outputs));
+    REFRACT_ASSIGN_OR_RETURN(reply, call.AllocateReply(tensors));
+    memory.encoder.WriteTo([&](size_t tensor) { return reply.data(tensor); });
+    return absl::OkStatus();
+  });
+}
+
+absl::StatusOr<transport::OutgoingMessage> DeviceModel::Answer(
+    transport::ServerCall& call,
+    absl::Span<const base::TensorView> outputs) const {
+  transport::OutgoingMessage reply;
+  REFRACT_RETURN_IF_ERROR(Encode(call, outputs, *memories_.Acquire(), reply));
+  return reply;
+}
+
+absl::Status DeviceModel::Run(BatchMember& member, Memory& memory) const {
+  transport::ServerCall& call = *member.call;
+  if (memory.inputs.empty()) memory.inputs.resize(1);
+  Inputs& inputs = memory.inputs[0];
+  REFRACT_RETURN_IF_ERROR(Read(call, inputs));
+  REFRACT_RETURN_IF_ERROR(
+      program_->OutputSpecs(inputs.views, memory.context, memory.specs));
+  memory.known.clear();
+  for (const std::optional<base::TensorSpec>& spec : memory.specs) {
+    if (spec.has_value()) memory.known.push_back(*spec);
+  }
+  memory.destinations.assign(memory.specs.size(), nullptr);
+  const bool sizes_known =
+      down_codec_.sizes_known() && memory.known.size() == memory.specs.size();
+  if (sizes_known) {
+    memory.message =
+        down_codec_.MessageSpecs(memory.known, std::move(memory.message));
+    REFRACT_ASSIGN_OR_RETURN(member.reply, call.AllocateReply(memory.message));
+    for (size_t i = 0; i < memory.destinations.size(); ++i) {
+      const runtime::wire::Codec::Value& value = down_codec_.values()[i];
+      if (!value.form.is_plain()) continue;
+      memory.destinations[i] = member.reply.data(value.tensor);
+    }
+  }
+  REFRACT_RETURN_IF_ERROR(program_->Run(inputs.views, memory.destinations,
+                                        memory.context, memory.outputs));
+  member.non_finite = AnyNonFinite(memory.outputs);
+  if (sizes_known && down_codec_.plain()) return absl::OkStatus();
+  // A size that depends on data is known only after the run: one copy.
+  if (!sizes_known) return Encode(call, memory.outputs, memory, member.reply);
+  REFRACT_RETURN_IF_ERROR(memory.encoder.Prepare(memory.outputs).status());
+  memory.encoder.WriteTo(
+      [&](size_t tensor) { return member.reply.data(tensor); });
+  return absl::OkStatus();
+}
+
+// Of a request between its steps.
+struct DeviceModel::Steps {
+  Inputs inputs;
+  std::vector<base::TensorSpec> outputs;
+  // Where answers are encoded, the plain rows so far.
+  std::vector<base::Tensor> plain;
+};
+
+absl::Status DeviceModel::BeginSteps(BatchMember& member, Steps& steps) const {
+  REFRACT_RETURN_IF_ERROR(Read(*member.call, steps.inputs));
+  REFRACT_ASSIGN_OR_RETURN(
+      const std::vector<std::optional<base::TensorSpec>> specs,
+      program_->OutputSpecs(steps.inputs.views));
+  for (const std::optional<base::TensorSpec>& spec : specs) {
+    if (!spec.has_value()) {
+      return absl::InternalError("an output's size is not known");
+    }
+    steps.outputs.push_back(*spec);
+  }
+  if (layout_.Rows(steps.inputs.views) != member.rows) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the values of the message do not have ", member.rows,
+                     " rows, as they had seemed to"));
+  }
+  if (down_codec_.plain()) {
+    REFRACT_ASSIGN_OR_RETURN(member.reply,
+                             member.call->AllocateReply(steps.outputs));
+    return absl::OkStatus();
+  }
+  for (const base::TensorSpec& spec : steps.outputs) {
+    REFRACT_ASSIGN_OR_RETURN(base::Tensor rows,
+                             base::Tensor::Allocate(spec.dtype, spec.dims));
+    steps.plain.push_back(std::move(rows));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DeviceModel::RunStep(BatchMember& member, int64_t first,
+                                  int64_t count, RowBuffers& buffers,
+                                  Memory& memory) const {
+  if (first == 0) {
+    auto begun = std::make_shared<Steps>();
+    REFRACT_RETURN_IF_ERROR(BeginSteps(member, *begun));
+    member.between_steps = std::move(begun);
+  }
+  Steps& steps = *static_cast<Steps*>(member.between_steps.get());
+  REFRACT_ASSIGN_OR_RETURN(
+      const absl::Span<const base::TensorView> slice,
+      layout_.Slice(steps.inputs.views, first, count, buffers));
+  memory.destinations.assign(steps.outputs.size(), nullptr);
+  REFRACT_RETURN_IF_ERROR(program_->Run(slice, memory.destinations,
+                                        memory.context, memory.outputs));
+  member.non_finite |= AnyNonFinite(memory.outputs);
+  for (size_t i = 0; i < memory.outputs.size(); ++i) {
+    const base::TensorView& output = memory.outputs[i];
+    if (output.dims.empty() || output.dims[0] != count) {
+      return absl::InternalError("an output does not have one entry per row");
+    }
+    if (output.bytes == 0) continue;
+    std::byte* const rows =
+        down_codec_.plain() ? member.reply.data(i) : steps.plain[i].data();
+    std::memcpy(rows + output.bytes / count * first, output.data, output.bytes);
+  }
+  if (first + count < member.rows) return absl::OkStatus();
+  if (!down_codec_.plain()) {
+    std::vector<base::TensorView>& whole = memory.rows;
+    whole.clear();
+    for (const base::Tensor& rows : steps.plain) whole.push_back(rows.view());
+    REFRACT_RETURN_IF_ERROR(Encode(*member.call, whole, memory, member.reply));
+  }
+  member.between_steps.reset();
+  return absl::OkStatus();
+}
+
+absl::Status DeviceModel::RunInSteps(BatchMember& member, int64_t max_rows,
+                                     RowBuffers& buffers,
+                                     Memory& memory) const {
+  // About equal steps: a short last one might be below the graph's smallest
+  // batch.
+  const int64_t steps = (member.rows + max_rows - 1) / max_rows;
+  for (int64_t step = 0; step < steps; ++step) {
+    const int64_t first = member.rows * step / steps;
+    const int64_t end = member.rows * (step + 1) / steps;
+    REFRACT_RETURN_IF_ERROR(
+        RunStep(member, first, end - first, buffers, memory));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DeviceModel::RunTogether(Batch& batch, RowBuffers& buffers,
+                                      Memory& memory) const {
+  if (memory.inputs.size() < batch.members.size()) {
+    memory.inputs.resize(batch.members.size());
+  }
+  std::vector<absl::Span<const base::TensorView>>& requests = memory.requests;
+  requests.clear();
+  for (size_t i = 0; i < batch.members.size(); ++i) {
+    REFRACT_RETURN_IF_ERROR(Decode(*batch.members[i].call, memory.inputs[i]));
+    requests.push_back(memory.inputs[i].views);
+    // Known for certain only now, where values are encoded.
+    if (layout_.Rows(requests[i]) != batch.members[i].rows ||
+        !layout_.SameButForRows(requests[0], requests[i])) {
+      return absl::InvalidArgumentError("requests that do not fit together");
+    }
+  }
+  // A copy, so no peer can change it.
+  REFRACT_ASSIGN_OR_RETURN(const absl::Span<const base::TensorView> inputs,
+                           layout_.Gather(requests, buffers));
+  memory.destinations.assign(program_->part().outputs.size(), nullptr);
+  REFRACT_RETURN_IF_ERROR(program_->Run(inputs, memory.destinations,
+                                        memory.context, memory.outputs));
+  for (const base::TensorView& output : memory.outputs) {
+    if (output.dims.empty() || output.dims[0] != batch.rows) {
+      return absl::InternalError("an output does not have one entry per row");
+    }
+  }
+  int64_t first = 0;
+  for (BatchMember& member : batch.members) {
+    memory.rows = memory.outputs;
+    for (base::TensorView& view : memory.rows) {
+      const RowRange range = RangeOfRows(view, first, member.rows);
+      view.data += range.offset;
+      view.bytes = range.bytes;
+      view.dims[0] = member.rows;
+    }
+    first += member.rows;
+    member.status = Encode(*member.call, memory.rows, memory, member.reply);
+    if (!member.status.ok()) continue;
+    member.non_finite = AnyNonFinite(memory.rows);
+  }
+  return absl::OkStatus();
+}
+
+void DeviceModel::ExecuteBatch(Batch& batch, int64_t max_rows,
+                               RowBuffers& buffers) const {
+  std::optional<base::Pool<Memory>::Lease> memory;
+  const absl::Status enough = WithinMemory([&] {
+    memory.emplace(memories_.Acquire());
+    return absl::OkStatus();
+  });
+  if (enough.ok() && batch.members.size() > 1 &&
+      WithinMemory([&] {
+        return RunTogether(batch, buffers, **memory);
+      }).ok()) {
+    return;
+  }
+  for (BatchMember& member : batch.members) {
+    const absl::Status status = WithinMemory([&]() -> absl::Status {
+      REFRACT_RETURN_IF_ERROR(enough);
+      if (batch.first_row > 0 || !batch.last_step()) {
+        return RunStep(member, batch.first_row, batch.rows, buffers, **memory);
+      }
+      if (member.rows > max_rows && merges_) {
+        return RunInSteps(member, max_rows, buffers, **memory);
+      }
+      return Run(member, **memory);
+    });
+    if (!status.ok()) member.reply = transport::OutgoingMessage();
+    member.status = base::Annotate(status, "on the GPU node");
+  }
+}
+
+absl::StatusOr<DeviceModels> DeviceModels::Load(
+    const models::Repository& repository) {
+  DeviceModels result;
+  REFRACT_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                           repository.ListModels());
+  for (const std::string& name : names) {
+    const absl::StatusOr<std::vector<int64_t>> versions =
+        repository.ListVersions(name);
+    if (!versions.ok()) {
+      LOG(ERROR) << "model '" << name << "' is left out: " << versions.status();
+      continue;
+    }
+    for (const int64_t version : *versions) {
+      absl::StatusOr<std::shared_ptr<const models::LoadedModel>> loaded =
+          repository.Load(name, version);
+      absl::Status why_not = loaded.status();
+      if (loaded.ok()) {
+        absl::StatusOr<std::unique_ptr<DeviceModel>> model =
+            DeviceModel::Create(*std::move(loaded));
+        why_not = model.status();
+        if (model.ok()) result.models_.push_back(*std::move(model));
+      }
+      if (why_not.ok()) continue;
+      // Nothing for this node to do is normal; anything else is a fault.
+      if (absl::IsFailedPrecondition(why_not)) {
+        LOG(INFO) << Label(name, version)
+                  << " is left out: " << why_not.message();
+      } else {
+        LOG(ERROR) << Label(name, version) << " is left out: " << why_not;
+      }
+      result.left_out_.emplace(std::make_pair(name, version), why_not);
+    }
+  }
+  return result;
+}
+
+void DeviceModels::LeaveOut(size_t index, const absl::Status& why) {
+  const DeviceModel& model = *models_[index];
+  left_out_.emplace(std::make_pair(model.name(), model.version()), why);
+  models_.erase(models_.begin() + static_cast<ptrdiff_t>(index));
+}
+
+absl::StatusOr<size_t> DeviceModels::Match(
+    const transport::ModelOffer& offer) const {
+  for (size_t i = 0; i < models_.size(); ++i) {
+    const DeviceModel& model = *models_[i];
+    if (model.name() != offer.name || model.version() != offer.version) {
+      continue;
+    }
+    REFRACT_RETURN_IF_ERROR(model.CheckOffer(offer));
+    return i;
+  }
+  const auto left_out =
+      left_out_.find(std::make_pair(offer.name, offer.version));
+  if (left_out != left_out_.end()) {
+    return absl::FailedPreconditionError(left_out->second.message());
+  }
+  return absl::NotFoundError(
+      absl::StrCat("no ", Label(offer.name, offer.version), " on this HN"));
+}
+
+}  // namespace refract::gpu_node

@@ -1,0 +1,169 @@
+#ifndef REFRACT_GPU_NODE_MODEL_DEVICE_MODEL_H_
+#define REFRACT_GPU_NODE_MODEL_DEVICE_MODEL_H_
+
+// The part of one model version that this node executes, and the set of all of
+// them.
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/digest.h"
+#include "base/pool.h"
+#include "gpu_node/device/device.h"
+#include "gpu_node/model/row_layout.h"
+#include "models/repository/repository.h"
+#include "runtime/program.h"
+#include "runtime/stable_inputs.h"
+#include "runtime/wire/codec.h"
+#include "runtime/wire/coder_pool.h"
+#include "transport/links/channel.h"
+
+namespace refract::gpu_node {
+
+// Immutable and thread-safe, but for the pool of scratch memory inside.
+class DeviceModel {
+ public:
+  // FailedPrecondition when the version has no HN part; otherwise as
+  // runtime::Program::Compile, annotated with the model's name and version.
+  static absl::StatusOr<std::unique_ptr<DeviceModel>> Create(
+      std::shared_ptr<const models::LoadedModel> model);
+  ~DeviceModel();
+
+  const std::string& name() const { return model_->name; }
+  int64_t version() const { return model_->version; }
+  const base::Digest& schema() const { return schema_; }
+  const models::LoadedModel& model() const { return *model_; }
+
+  // OK, or why `offer`, of this name and version, is for something else.
+  absl::Status CheckOffer(const transport::ModelOffer& offer) const;
+
+  const runtime::Program& program() const { return *program_; }
+  const RowLayout& layout() const { return layout_; }
+  // Of the weights that this part reads.
+  size_t weight_bytes() const { return weight_bytes_; }
+  // Reads them once, so that their pages are in memory, or gives the pages back
+  // (they come again when read). While nothing executes.
+  void ReadWeights() const;
+  void DropWeights() const;
+
+  // Rows of a request, by the sizes of its tensors, at least 1; 1 where they do
+  // not tell.
+  int64_t RowsOf(absl::Span<const base::TensorView> tensors) const;
+  // RowLayout::MergeKey; empty for what cannot be merged.
+  std::string MergeKey(const transport::ServerCall& call) const;
+  // Both, of a request that has come.
+  struct Arrival {
+    int64_t rows = 1;
+    std::string merge_key;
+    std::vector<base::TensorView> values;  // not decoded
+  };
+  base::Pool<Arrival>::Lease Look(const transport::ServerCall& call) const;
+
+  // For devices that execute by themselves. A request's inputs in the order of
+  // the part, with what they lie in. The call outlives them. May be used for
+  // one request of the model after the other, and keeps its memory then.
+  struct Inputs {
+    // The request's own memory, the decoder's, or a copy.
+    absl::Span<const base::TensorView> views;
+    std::optional<runtime::wire::DecoderPool::Lease> decoder;
+    runtime::StableInputs stable;
+  };
+  // Decodes, and copies what a peer may still change and must not.
+  absl::Status Read(const transport::ServerCall& call, Inputs& inputs) const;
+  // The part's results, encoded as the plan says, as the reply to `call`.
+  absl::StatusOr<transport::OutgoingMessage> Answer(
+      transport::ServerCall& call,
+      absl::Span<const base::TensorView> outputs) const;
+
+  // Runs `batch` on the calling thread: status and reply of its members are set
+  // and no call is answered. Several members, whose keys are equal, run as one;
+  // if that fails each runs alone, so that only those fail which are at fault.
+  // One with more than `max_rows` runs in steps. A batch that is a step itself
+  // (Batch::first_row) adds its rows to the reply of its member. A row's result
+  // may differ in its last bits with the number of rows that it is computed
+  // among.
+  void ExecuteBatch(Batch& batch, int64_t max_rows, RowBuffers& buffers) const;
+
+ private:
+  DeviceModel(std::shared_ptr<const models::LoadedModel> model,
+              std::unique_ptr<const runtime::Program> program);
+  struct Steps;
+  struct Memory;
+  int64_t RowsOfValues(absl::Span<const base::TensorView> values) const;
+  absl::Status Decode(const transport::ServerCall& call, Inputs& inputs) const;
+  absl::Status Encode(transport::ServerCall& call,
+                      absl::Span<const base::TensorView> outputs,
+                      Memory& memory, transport::OutgoingMessage& reply) const;
+  absl::Status Run(BatchMember& member, Memory& memory) const;
+  absl::Status BeginSteps(BatchMember& member, Steps& steps) const;
+  // `count` rows of a request from `first` on: one after the other from 0 on.
+  // The reply is complete after the last ones.
+  absl::Status RunStep(BatchMember& member, int64_t first, int64_t count,
+                       RowBuffers& buffers, Memory& memory) const;
+  absl::Status RunInSteps(BatchMember& member, int64_t max_rows,
+                          RowBuffers& buffers, Memory& memory) const;
+  absl::Status RunTogether(Batch& batch, RowBuffers& buffers,
+                           Memory& memory) const;
+
+  // Shared with whoever loaded it; keeps the mapped weights alive.
+  std::shared_ptr<const models::LoadedModel> model_;
+  base::Digest schema_;
+  std::unique_ptr<const runtime::Program> program_;
+  // How requests and answers are carried by messages.
+  const runtime::wire::Codec up_codec_;
+  const runtime::wire::Codec down_codec_;
+  mutable runtime::wire::DecoderPool decoders_;
+  bool sizes_depend_on_data_;
+  RowLayout layout_;
+  std::vector<absl::Span<const std::byte>> weights_;  // that this part reads
+  size_t weight_bytes_ = 0;
+  bool merges_ = false;  // layout_.why_not() is empty
+  // Of requests that come, and of executions. Last: they hold decoders.
+  mutable base::Pool<Arrival> arrivals_;
+  mutable base::Pool<Memory> memories_;
+};
+
+// Every HN part of a repository. Immutable once loaded; thread-safe.
+class DeviceModels {
+ public:
+  // Loads all versions of all models. A version that fails to load, or has no
+  // HN part, is logged and remembered as the reason to refuse its offers; the
+  // others serve. NotFound when `repository` itself cannot be read.
+  static absl::StatusOr<DeviceModels> Load(
+      const models::Repository& repository);
+
+  // Loads nothing from disk; for tests.
+  explicit DeviceModels(std::vector<std::unique_ptr<DeviceModel>> models)
+      : models_(std::move(models)) {}
+
+  // Takes a model out again: `why` is told to those who offer it. The indexes
+  // of those behind it change.
+  void LeaveOut(size_t index, const absl::Status& why);
+
+  // Index of the model that `offer` means. NotFound, or FailedPrecondition
+  // with what differs.
+  absl::StatusOr<size_t> Match(const transport::ModelOffer& offer) const;
+
+  size_t size() const { return models_.size(); }
+  const DeviceModel& operator[](size_t index) const { return *models_[index]; }
+
+ private:
+  DeviceModels() = default;
+
+  std::vector<std::unique_ptr<DeviceModel>> models_;
+  // (name, version) → why it is not among `models_`.
+  std::map<std::pair<std::string, int64_t>, absl::Status> left_out_;
+};
+
+}  // namespace refract::gpu_node
+
+#endif  // REFRACT_GPU_NODE_MODEL_DEVICE_MODEL_H_

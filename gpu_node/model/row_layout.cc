@@ -1,0 +1,425 @@
+#include "gpu_node/model/row_layout.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "runtime/stable_inputs.h"
+
+namespace refract::gpu_node {
+namespace {
+
+using base::TensorView;
+
+// Inputs that are the same for all rows are compared byte by byte.
+constexpr size_t kMostSameBytes = 4096;
+
+bool Mentions(const models::SymExpr& expr, const std::string& symbol) {
+  const std::vector<std::string> symbols = expr.Symbols();
+  return std::find(symbols.begin(), symbols.end(), symbol) != symbols.end();
+}
+
+// Whether dimension 0 is the batch and no other has it.
+bool HasRows(const models::Value& value, const std::string& batch) {
+  if (value.kind != models::ValueKind::kTensor || !value.has_shape ||
+      value.shape.empty() || value.shape[0].symbol() != batch) {
+    return false;
+  }
+  return std::none_of(value.shape.begin() + 1, value.shape.end(),
+                      [&](const auto& dim) {
+                        return dim.is_unknown() || Mentions(dim, batch);
+                      });
+}
+
+bool IsSame(const models::Value& value, const std::string& batch) {
+  if (value.kind != models::ValueKind::kTensor) {
+    return !value.sym_value.is_unknown() && !Mentions(value.sym_value, batch);
+  }
+  return value.has_shape && std::none_of(value.shape.begin(), value.shape.end(),
+                                         [&](const auto& dim) {
+                                           return dim.is_unknown() ||
+                                                  Mentions(dim, batch);
+                                         });
+}
+
+size_t RowBytes(const TensorView& view) {
+  return view.dims.empty() || view.dims[0] <= 0
+             ? 0
+             : view.bytes / static_cast<size_t>(view.dims[0]);
+}
+
+// Rows that a tensor of offsets is for.
+int64_t RowsOf(const TensorView& offsets, bool include_last) {
+  return offsets.dims[0] - (include_last ? 1 : 0);
+}
+
+// `offsets`, a copy that nobody else writes, tells `rows` bags one after the
+// other, of the entries from `begin` to `end`? Then they are made to begin with
+// `first`.
+template <typename T>
+absl::Status CheckAndMove(T* offsets, int64_t rows, bool include_last,
+                          int64_t begin, int64_t end, int64_t first) {
+  const auto invalid = [](auto... what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("offsets of bags: ", what...));
+  };
+  if (first + (end - begin) > std::numeric_limits<T>::max()) {
+    return invalid("more entries than their type counts");
+  }
+  int64_t last = begin;
+  for (int64_t row = 0; row < rows + (include_last ? 1 : 0); ++row) {
+    const int64_t offset = offsets[row];
+    if (row == 0 && offset != begin) return invalid("the first is ", offset);
+    if (offset < last || offset > end) {
+      return invalid("number ", row, " is ", offset, " after ", last, ", of ",
+                     end, " entries");
+    }
+    last = offset;
+    offsets[row] = static_cast<T>(offset - begin + first);
+  }
+  if (include_last && last != end) {
+    return invalid("the last is ", last, " of ", end, " entries");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckAndMove(base::DType dtype, std::byte* offsets, int64_t rows,
+                          bool include_last, int64_t begin, int64_t end,
+                          int64_t first) {
+  return dtype == base::DType::kInt64
+             ? CheckAndMove(reinterpret_cast<int64_t*>(offsets), rows,
+                            include_last, begin, end, first)
+             : CheckAndMove(reinterpret_cast<int32_t*>(offsets), rows,
+                            include_last, begin, end, first);
+}
+
+int64_t OffsetAt(const TensorView& offsets, int64_t row) {
+  return offsets.dtype == base::DType::kInt64
+             ? reinterpret_cast<const int64_t*>(offsets.data)[row]
+             : reinterpret_cast<const int32_t*>(offsets.data)[row];
+}
+
+void AppendBytes(std::string& text, const void* data, size_t bytes) {
+  if (bytes > 0) text.append(static_cast<const char*>(data), bytes);
+}
+
+}  // namespace
+
+std::byte* RowBuffers::Get(size_t input, size_t bytes) {
+  if (input >= buffers_.size()) buffers_.resize(input + 1);
+  base::AlignedBuffer& buffer = buffers_[input];
+  if (buffer.data() == nullptr || buffer.size() < bytes) {
+    buffer = base::AlignedBuffer(std::bit_ceil(std::max<size_t>(bytes, 64)));
+  }
+  return buffer.data();
+}
+
+RowLayout::RowLayout(const models::Graph& graph, const runtime::Part& part,
+                     const models::RowDependence& rows) {
+  const std::string& batch = graph.batch_symbol;
+  if (batch.empty()) {
+    why_not_ = "the model has no batch dimension";
+    return;
+  }
+  runtime::FoundBags found = runtime::FindBagInputs(graph, part);
+  bags_ = std::move(found.bags);
+  // Bags are rows to us, and not to those who ask whether it may be split.
+  if (rows.use != models::RowUse::kAlone ||
+      (!rows.may_split && bags_.empty())) {
+    why_not_ =
+        rows.why.empty() ? "its rows may depend on each other" : rows.why;
+  } else {
+    why_not_ = std::move(found.why_not);
+  }
+  if (why_not_.empty() && runtime::SizesDependOnData(graph, part)) {
+    why_not_ = "sizes depend on data";
+  }
+  if (!why_not_.empty()) return;
+  bool any_rows = !bags_.empty();
+  for (size_t i = 0; i < part.inputs.size(); ++i) {
+    const models::Value& value = graph.value(part.inputs[i]);
+    const auto is_offsets = [i](const runtime::BagInputs& bag) {
+      return bag.offsets == i;
+    };
+    const auto is_entry = [i](const runtime::BagInputs& bag) {
+      return std::find(bag.entries.begin(), bag.entries.end(), i) !=
+             bag.entries.end();
+    };
+    if (std::any_of(bags_.begin(), bags_.end(), is_offsets)) {
+      inputs_.push_back(Rule::kOffsets);
+    } else if (std::any_of(bags_.begin(), bags_.end(), is_entry)) {
+      inputs_.push_back(Rule::kEntries);
+    } else if (HasRows(value, batch)) {
+      inputs_.push_back(Rule::kRows);
+      any_rows = true;
+    } else if (value.kind == models::ValueKind::kSymInt &&
+               value.sym_value.symbol() == batch) {
+      inputs_.push_back(Rule::kCount);
+    } else if (IsSame(value, batch)) {
+      inputs_.push_back(Rule::kSame);
+    } else {
+      why_not_ = absl::StrCat("input '", value.name,
+                              "' does not have one entry per row");
+      return;
+    }
+  }
+  if (!any_rows) {
+    why_not_ = "no input has one entry per row";
+    return;
+  }
+  for (const models::ValueId id : part.outputs) {
+    const models::Value& value = graph.value(id);
+    if (!HasRows(value, batch)) {
+      why_not_ = absl::StrCat("output '", value.name,
+                              "' does not have one entry per row");
+      return;
+    }
+  }
+}
+
+std::optional<int64_t> RowLayout::Rows(
+    absl::Span<const TensorView> inputs) const {
+  if (inputs.size() != inputs_.size()) return std::nullopt;
+  std::optional<int64_t> rows;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs_[i] != Rule::kRows) continue;
+    const base::Dims& dims = inputs[i].dims;
+    if (!dims.empty() && dims[0] == kUnknownRows) continue;
+    if (dims.empty() || dims[0] < 1) return std::nullopt;
+    if (rows.has_value() && *rows != dims[0]) return std::nullopt;
+    rows = dims[0];
+    const auto bytes = base::ByteSize(inputs[i].dtype, dims);
+    if (!bytes.ok() || *bytes != inputs[i].bytes) return std::nullopt;
+  }
+  for (const runtime::BagInputs& bag : bags_) {
+    const TensorView& offsets = inputs[bag.offsets];
+    if (offsets.dims.size() != 1 || (offsets.dtype != base::DType::kInt64 &&
+                                     offsets.dtype != base::DType::kInt32)) {
+      return std::nullopt;
+    }
+    const int64_t of_bags = RowsOf(offsets, bag.include_last);
+    if (of_bags < 1 || (rows.has_value() && *rows != of_bags)) {
+      return std::nullopt;
+    }
+    rows = of_bags;
+    const auto bytes = base::ByteSize(offsets.dtype, offsets.dims);
+    if (!bytes.ok() || *bytes != offsets.bytes) return std::nullopt;
+    for (const size_t i : bag.entries) {
+      const TensorView& entries = inputs[i];
+      if (entries.dims.size() != 1 ||
+          entries.dims[0] != inputs[bag.entries[0]].dims[0]) {
+        return std::nullopt;
+      }
+      const auto size = base::ByteSize(entries.dtype, entries.dims);
+      if (!size.ok() || *size != entries.bytes) return std::nullopt;
+    }
+  }
+  return rows;
+}
+
+std::string RowLayout::MergeKey(absl::Span<const TensorView> inputs,
+                                bool settled, std::string key) const {
+  key.clear();
+  if (!Rows(inputs).has_value()) return key;
+  const auto none = [&key] {
+    key.clear();
+    return std::move(key);
+  };
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const TensorView& view = inputs[i];
+    key.push_back(static_cast<char>(view.dtype));
+    key.push_back(static_cast<char>(view.dims.size()));
+    switch (inputs_[i]) {
+      case Rule::kOffsets:
+      case Rule::kEntries:
+        break;
+      case Rule::kRows:
+        AppendBytes(key, view.dims.data() + 1,
+                    (view.dims.size() - 1) * sizeof(view.dims[0]));
+        break;
+      case Rule::kCount:
+        // The rows' own number is what a merged request is given.
+        if (view.dtype != base::DType::kInt64 ||
+            view.bytes != sizeof(int64_t)) {
+          return none();
+        }
+        break;
+      case Rule::kSame: {
+        const auto bytes = base::ByteSize(view.dtype, view.dims);
+        if (!settled || (view.data == nullptr && view.bytes > 0) ||
+            !bytes.ok() || *bytes != view.bytes ||
+            view.bytes > kMostSameBytes) {
+          return none();
+        }
+        AppendBytes(key, view.dims.data(),
+                    view.dims.size() * sizeof(view.dims[0]));
+        AppendBytes(key, view.data, view.bytes);
+        break;
+      }
+    }
+  }
+  return key;
+}
+
+bool RowLayout::SameButForRows(absl::Span<const TensorView> a,
+                               absl::Span<const TensorView> b) const {
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    if (a[i].dtype != b[i].dtype || a[i].dims.size() != b[i].dims.size()) {
+      return false;
+    }
+    const size_t first = Varies(inputs_[i]) ? 1 : 0;
+    if (!std::equal(a[i].dims.begin() + first, a[i].dims.end(),
+                    b[i].dims.begin() + first)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+absl::Status RowLayout::GatherBags(
+    const runtime::BagInputs& bag,
+    absl::Span<const absl::Span<const TensorView>> requests,
+    RowBuffers& buffers, std::vector<TensorView>& gathered) const {
+  TensorView& offsets = gathered[bag.offsets];
+  const size_t width = base::SizeOf(offsets.dtype);
+  int64_t rows = 0;
+  for (const auto& inputs : requests) {
+    rows += RowsOf(inputs[bag.offsets], bag.include_last);
+  }
+  offsets.dims[0] = rows + (bag.include_last ? 1 : 0);
+  offsets.bytes = static_cast<size_t>(offsets.dims[0]) * width;
+  std::byte* place = buffers.Get(bag.offsets, offsets.bytes);
+  offsets.data = place;
+  int64_t before = 0;  // entries of the requests so far
+  for (const auto& inputs : requests) {
+    const TensorView& own = inputs[bag.offsets];
+    const int64_t own_rows = RowsOf(own, bag.include_last);
+    const int64_t entries = inputs[bag.entries[0]].dims[0];
+    // Where there is a last one, the next request's first takes its place.
+    std::memcpy(place, own.data, own.bytes);
+    REFRACT_RETURN_IF_ERROR(CheckAndMove(own.dtype, place, own_rows,
+                                         bag.include_last, 0, entries, before));
+    place += static_cast<size_t>(own_rows) * width;
+    before += entries;
+  }
+  for (const size_t i : bag.entries) {
+    TensorView& view = gathered[i];
+    view.dims[0] = before;
+    view.bytes = static_cast<size_t>(before) * base::SizeOf(view.dtype);
+    std::byte* next = buffers.Get(i, view.bytes);
+    view.data = next;
+    for (const auto& inputs : requests) {
+      if (inputs[i].bytes == 0) continue;
+      std::memcpy(next, inputs[i].data, inputs[i].bytes);
+      next += inputs[i].bytes;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RowLayout::SliceBags(const runtime::BagInputs& bag, int64_t first,
+                                  int64_t count, RowBuffers& buffers,
+                                  std::vector<TensorView>& slice) const {
+  TensorView& offsets = slice[bag.offsets];
+  const size_t width = base::SizeOf(offsets.dtype);
+  const int64_t rows = RowsOf(offsets, bag.include_last);
+  const int64_t entries = slice[bag.entries[0]].dims[0];
+  const int64_t begin = OffsetAt(offsets, first);
+  const int64_t end = first + count < rows || bag.include_last
+                          ? OffsetAt(offsets, first + count)
+                          : entries;
+  if (begin < 0 || end < begin || end > entries || (first == 0 && begin != 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("offsets of bags: rows ", first, " to ", first + count,
+                     " are entries ", begin, " to ", end, " of ", entries));
+  }
+  offsets.dims[0] = count + (bag.include_last ? 1 : 0);
+  offsets.bytes = static_cast<size_t>(offsets.dims[0]) * width;
+  std::byte* const place = buffers.Get(bag.offsets, offsets.bytes);
+  std::memcpy(place, offsets.data + static_cast<size_t>(first) * width,
+              offsets.bytes);
+  offsets.data = place;
+  REFRACT_RETURN_IF_ERROR(CheckAndMove(offsets.dtype, place, count,
+                                       bag.include_last, begin, end, 0));
+  for (const size_t i : bag.entries) {
+    TensorView& view = slice[i];
+    const size_t entry = base::SizeOf(view.dtype);
+    view.data += static_cast<size_t>(begin) * entry;
+    view.dims[0] = end - begin;
+    view.bytes = static_cast<size_t>(end - begin) * entry;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<absl::Span<const TensorView>> RowLayout::Gather(
+    absl::Span<const absl::Span<const TensorView>> requests,
+    RowBuffers& buffers) const {
+  std::vector<TensorView>& gathered = buffers.views();
+  gathered.assign(requests[0].begin(), requests[0].end());
+  int64_t rows = 0;
+  for (const auto& inputs : requests) rows += *Rows(inputs);
+  for (size_t i = 0; i < gathered.size(); ++i) {
+    TensorView& view = gathered[i];
+    if (inputs_[i] == Rule::kSame || inputs_[i] == Rule::kOffsets ||
+        inputs_[i] == Rule::kEntries) {
+      continue;
+    }
+    if (inputs_[i] == Rule::kCount) {
+      std::byte* const place = buffers.Get(i, sizeof(rows));
+      std::memcpy(place, &rows, sizeof(rows));
+      view.data = place;
+      continue;
+    }
+    size_t bytes = 0;
+    for (const auto& inputs : requests) bytes += inputs[i].bytes;
+    std::byte* place = buffers.Get(i, bytes);
+    view.data = place;
+    view.bytes = bytes;
+    view.dims[0] = rows;
+    for (const auto& inputs : requests) {
+      if (inputs[i].bytes == 0) continue;
+      std::memcpy(place, inputs[i].data, inputs[i].bytes);
+      place += inputs[i].bytes;
+    }
+  }
+  for (const runtime::BagInputs& bag : bags_) {
+    REFRACT_RETURN_IF_ERROR(GatherBags(bag, requests, buffers, gathered));
+  }
+  return absl::MakeConstSpan(gathered);
+}
+
+absl::StatusOr<absl::Span<const TensorView>> RowLayout::Slice(
+    absl::Span<const TensorView> inputs, int64_t first, int64_t count,
+    RowBuffers& buffers) const {
+  std::vector<TensorView>& slice = buffers.views();
+  slice.assign(inputs.begin(), inputs.end());
+  for (size_t i = 0; i < slice.size(); ++i) {
+    TensorView& view = slice[i];
+    if (inputs_[i] == Rule::kCount) {
+      std::byte* const place = buffers.Get(i, sizeof(count));
+      std::memcpy(place, &count, sizeof(count));
+      view.data = place;
+    } else if (inputs_[i] == Rule::kRows) {
+      const RowRange range = RangeOfRows(view, first, count);
+      view.data += range.offset;
+      view.bytes = range.bytes;
+      view.dims[0] = count;
+    }
+  }
+  for (const runtime::BagInputs& bag : bags_) {
+    REFRACT_RETURN_IF_ERROR(SliceBags(bag, first, count, buffers, slice));
+  }
+  return absl::MakeConstSpan(slice);
+}
+
+RowRange RangeOfRows(const TensorView& output, int64_t first, int64_t rows) {
+  const size_t row_bytes = RowBytes(output);
+  return {row_bytes * static_cast<size_t>(first),
+          row_bytes * static_cast<size_t>(rows)};
+}
+
+}  // namespace refract::gpu_node

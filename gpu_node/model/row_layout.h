@@ -1,0 +1,129 @@
+#ifndef REFRACT_GPU_NODE_MODEL_ROW_LAYOUT_H_
+#define REFRACT_GPU_NODE_MODEL_ROW_LAYOUT_H_
+
+// How the rows (items to score) of requests lie in a part's inputs and outputs:
+// what is needed to execute several requests as one, and one in several steps.
+// An input has one entry per row, or a bag of entries per row with offsets
+// beside it (bag_inputs.h), or is the same for all rows.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/tensor.h"
+#include "models/graph/graph.h"
+#include "runtime/compile/bag_inputs.h"
+#include "runtime/program.h"
+
+namespace refract::gpu_node {
+
+// Memory for gathered inputs, which stays. Not thread-safe: one per instance.
+class RowBuffers {
+ public:
+  // For what Gather() and Slice() return.
+  std::vector<base::TensorView>& views() { return views_; }
+  // At least `bytes`, aligned to base::kTensorAlignBytes; valid until the next
+  // call for the same input.
+  std::byte* Get(size_t input, size_t bytes);
+
+ private:
+  std::vector<base::TensorView> views_;
+  std::vector<base::AlignedBuffer> buffers_;
+};
+
+// Immutable, thread-safe.
+class RowLayout {
+ public:
+  // `rows`: of the part (models::FindHnRowDependence).
+  RowLayout(const models::Graph& graph, const runtime::Part& part,
+            const models::RowDependence& rows);
+
+  // Empty, or why requests are executed alone and whole: some operator mixes
+  // rows, or an input or output does not have one entry per row.
+  const std::string& why_not() const { return why_not_; }
+
+  // A dimension 0 that is not known yet (runtime::wire::Codec::Peek).
+  static constexpr int64_t kUnknownRows = -1;
+
+  // Rows of inputs that have the layout, by their sizes alone; nullopt for
+  // others, and if none of them is known. Only if why_not() is empty, as all
+  // below.
+  std::optional<int64_t> Rows(absl::Span<const base::TensorView> inputs) const;
+
+  // Requests with equal keys can be executed together: their inputs differ in
+  // nothing but rows. Empty: with none. `settled` as ServerCall's: values that
+  // a peer may still change are not compared. In the memory of `key`, whose
+  // contents are lost.
+  std::string MergeKey(absl::Span<const base::TensorView> inputs, bool settled,
+                       std::string key = {}) const;
+
+  // Whether an input does not depend on the rows: equal in requests with equal
+  // keys.
+  bool IsSameForAll(size_t input) const {
+    return inputs_[input] == Rule::kSame;
+  }
+
+  // Whether inputs that have the layout are of the same types and, but for the
+  // rows, sizes: for requests whose values had to be decoded after their keys
+  // were made.
+  bool SameButForRows(absl::Span<const base::TensorView> a,
+                      absl::Span<const base::TensorView> b) const;
+
+  // The inputs of requests with equal keys one below the other, copied into
+  // `buffers` and valid until their next use; what is the same in all is the
+  // first's. InvalidArgument for offsets that do not tell bags one after the
+  // other from the first entry on, to the last where they say so: no request
+  // may get at another's entries. They are looked at in the copy, which no peer
+  // can change.
+  absl::StatusOr<absl::Span<const base::TensorView>> Gather(
+      absl::Span<const absl::Span<const base::TensorView>> requests,
+      RowBuffers& buffers) const;
+  // `count` rows from `first` on. Row counts and offsets are written to
+  // `buffers`. Errors as Gather(), but what comes after the last bag is left
+  // out. Offsets must be settled.
+  absl::StatusOr<absl::Span<const base::TensorView>> Slice(
+      absl::Span<const base::TensorView> inputs, int64_t first, int64_t count,
+      RowBuffers& buffers) const;
+
+ private:
+  enum class Rule : uint8_t {
+    kRows,     // one entry per row in dimension 0
+    kCount,    // the number of rows, as a size
+    kSame,     // does not depend on the rows
+    kOffsets,  // of bags, one per row, and perhaps one more
+    kEntries,  // of bags
+  };
+  // Whether dimension 0 is not the same in all requests.
+  static bool Varies(Rule rule) {
+    return rule == Rule::kRows || rule == Rule::kOffsets ||
+           rule == Rule::kEntries;
+  }
+  absl::Status GatherBags(
+      const runtime::BagInputs& bag,
+      absl::Span<const absl::Span<const base::TensorView>> requests,
+      RowBuffers& buffers, std::vector<base::TensorView>& gathered) const;
+  absl::Status SliceBags(const runtime::BagInputs& bag, int64_t first,
+                         int64_t count, RowBuffers& buffers,
+                         std::vector<base::TensorView>& slice) const;
+
+  std::vector<Rule> inputs_;
+  std::vector<runtime::BagInputs> bags_;
+  std::string why_not_;
+};
+
+// `rows` rows of `output`, which has one entry per row, from row `first` on.
+struct RowRange {
+  size_t offset = 0;  // bytes
+  size_t bytes = 0;
+};
+RowRange RangeOfRows(const base::TensorView& output, int64_t first,
+                     int64_t rows);
+
+}  // namespace refract::gpu_node
+
+#endif  // REFRACT_GPU_NODE_MODEL_ROW_LAYOUT_H_

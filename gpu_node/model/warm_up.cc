@@ -1,0 +1,324 @@
+#include "gpu_node/model/warm_up.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "gpu_node/model/answers_apart.h"
+#include "runtime/compile/bag_inputs.h"
+
+namespace refract::gpu_node {
+namespace {
+
+using base::Tensor;
+using base::TensorView;
+
+constexpr int kRunsEach = 3;
+
+// Rows of the two requests that CheckRowsAlone() merges.
+constexpr int64_t kMoreRows[] = {2, 5};  // than the least
+
+// Entries of bags per row, on the mean.
+constexpr int64_t kEntriesPerRow = 2;
+
+// Values of all symbols for a request of `rows` rows.
+models::SymbolBindings BindingsFor(const models::Graph& graph,
+                                   const runtime::Part& part,
+                                   const runtime::FoundBags& bags, int64_t rows,
+                                   const models::SymbolBindings& sizes) {
+  models::SymbolBindings bindings;
+  const auto learn = [&](const models::SymExpr& expr) {
+    for (const std::string& symbol : expr.Symbols()) {
+      int64_t value = 1;
+      for (const models::SymbolRange& range : graph.symbols) {
+        if (range.symbol == symbol) value = std::max(value, range.min);
+      }
+      const auto given = sizes.find(symbol);
+      if (given != sizes.end()) value = given->second;
+      bindings[symbol] = symbol == graph.batch_symbol ? rows : value;
+    }
+  };
+  for (const models::ValueId id : part.inputs) {
+    for (const models::SymExpr& size : graph.value(id).shape) learn(size);
+    learn(graph.value(id).sym_value);
+  }
+  for (const runtime::BagInputs& bag : bags.bags) {
+    for (const size_t i : bag.entries) {
+      for (const std::string& symbol :
+           graph.value(part.inputs[i]).shape[0].Symbols()) {
+        if (sizes.contains(symbol)) continue;
+        bindings[symbol] = std::max(bindings[symbol], kEntriesPerRow * rows);
+        for (const models::SymbolRange& range : graph.symbols) {
+          if (range.symbol != symbol) continue;
+          bindings[symbol] = std::min(bindings[symbol], range.max);
+        }
+      }
+    }
+  }
+  return bindings;
+}
+
+// Of bags one after the other, some of them empty.
+template <typename T>
+void FillOffsets(absl::Span<T> offsets, bool include_last, int64_t entries,
+                 std::mt19937& random) {
+  const int64_t rows = static_cast<int64_t>(offsets.size()) - include_last;
+  int64_t last = 0;
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t even = entries / rows * row;
+    const int64_t jitter = row > 0 ? static_cast<int64_t>(random() % 3) : 0;
+    last = std::max(last, even - jitter);
+    offsets[row] = static_cast<T>(last);
+  }
+  if (include_last) offsets[rows] = static_cast<T>(entries);
+}
+
+void FillOffsets(Tensor& offsets, bool include_last, int64_t entries,
+                 std::mt19937& random) {
+  if (offsets.dtype() == base::DType::kInt64) {
+    FillOffsets(offsets.as<int64_t>(), include_last, entries, random);
+  } else {
+    FillOffsets(offsets.as<int32_t>(), include_last, entries, random);
+  }
+}
+
+// Of bags that are no bags of rows.
+void FillOtherOffsets(const models::Graph& graph, const runtime::Part& part,
+                      std::vector<Tensor>& inputs, std::mt19937& random) {
+  const auto input = [&](const models::Node& node,
+                         const char* name) -> Tensor* {
+    const models::Argument* const argument = node.FindArg(name);
+    const auto* const value =
+        argument == nullptr ? nullptr : std::get_if<models::ValueRef>(argument);
+    if (value == nullptr) return nullptr;
+    const auto found =
+        std::find(part.inputs.begin(), part.inputs.end(), value->id);
+    return found == part.inputs.end()
+               ? nullptr
+               : &inputs[static_cast<size_t>(found - part.inputs.begin())];
+  };
+  for (const models::NodeId n : part.nodes) {
+    const models::Node& node = graph.nodes[n];
+    if (!runtime::IsBag(node)) continue;
+    Tensor* const offsets = input(node, "offsets");
+    const models::Argument* const last = node.FindArg("include_last_offset");
+    const auto* const flag =
+        last == nullptr ? nullptr : std::get_if<bool>(last);
+    const bool include_last = flag != nullptr && *flag;
+    if (offsets == nullptr || offsets->dims().size() != 1 ||
+        (offsets->dtype() != base::DType::kInt64 &&
+         offsets->dtype() != base::DType::kInt32) ||
+        offsets->dims()[0] < (include_last ? 2 : 1)) {
+      continue;
+    }
+    const Tensor* const ids = input(node, "indices");
+    const bool known = ids != nullptr && ids->dims().size() == 1;
+    FillOffsets(*offsets, include_last, known ? ids->dims()[0] : 0, random);
+  }
+}
+
+void Fill(Tensor& tensor, std::mt19937& random) {
+  const auto number = [&] {
+    return static_cast<float>(random() % 2048) / 1024.0f - 1.0f;
+  };
+  switch (tensor.dtype()) {
+    case base::DType::kFloat32:
+      for (float& value : tensor.as<float>()) value = number();
+      break;
+    case base::DType::kFloat64:
+      for (double& value : tensor.as<double>()) value = number();
+      break;
+    case base::DType::kInt64:
+      for (int64_t& value : tensor.as<int64_t>()) value = random() % 2;
+      break;
+    case base::DType::kInt32:
+      for (int32_t& value : tensor.as<int32_t>()) {
+        value = static_cast<int32_t>(random() % 2);
+      }
+      break;
+    case base::DType::kFloat16:
+      // ±1, ±1.5
+      for (uint16_t& value : tensor.as<uint16_t>()) {
+        value = static_cast<uint16_t>(0x3c00 | (random() % 2) << 9 |
+                                      (random() % 2) << 15);
+      }
+      break;
+    case base::DType::kBFloat16:
+      for (uint16_t& value : tensor.as<uint16_t>()) {
+        value = static_cast<uint16_t>(0x3f80 | (random() % 2) << 6 |
+                                      (random() % 2) << 15);
+      }
+      break;
+    default:  // bytes: 0 or 1
+      for (size_t i = 0; i < tensor.bytes(); ++i) {
+        tensor.data()[i] = static_cast<std::byte>(random() % 2);
+      }
+  }
+}
+
+std::vector<TensorView> ViewsOf(const std::vector<Tensor>& tensors) {
+  std::vector<TensorView> views;
+  for (const Tensor& tensor : tensors) views.push_back(tensor.view());
+  return views;
+}
+
+absl::StatusOr<std::vector<Tensor>> RunOnce(const runtime::Program& program,
+                                            runtime::RunContext& context,
+                                            absl::Span<const TensorView> in) {
+  std::vector<TensorView> outputs;
+  const std::vector<std::byte*> nowhere(program.part().outputs.size(), nullptr);
+  REFRACT_RETURN_IF_ERROR(program.Run(in, nowhere, context, outputs));
+  std::vector<Tensor> copies;
+  for (const TensorView& output : outputs) {
+    REFRACT_ASSIGN_OR_RETURN(Tensor copy, Tensor::CopyOf(output));
+    copies.push_back(std::move(copy));
+  }
+  return copies;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Tensor>> MakeInputs(
+    const models::Graph& graph, const runtime::Part& part, int64_t rows,
+    uint32_t seed, const models::SymbolBindings& sizes) {
+  std::mt19937 random(seed);
+  const runtime::FoundBags bags = runtime::FindBagInputs(graph, part);
+  const models::SymbolBindings bindings =
+      BindingsFor(graph, part, bags, rows, sizes);
+  std::vector<Tensor> inputs;
+  for (const models::ValueId id : part.inputs) {
+    const models::Value& value = graph.value(id);
+    if (value.kind == models::ValueKind::kSymInt) {
+      REFRACT_ASSIGN_OR_RETURN(const int64_t size,
+                               value.sym_value.Evaluate(bindings));
+      REFRACT_ASSIGN_OR_RETURN(Tensor scalar,
+                               Tensor::Allocate(base::DType::kInt64, {}));
+      scalar.as<int64_t>()[0] = size;
+      inputs.push_back(std::move(scalar));
+      continue;
+    }
+    if (value.kind != models::ValueKind::kTensor || !value.has_shape ||
+        value.dtype == base::DType::kUnknown) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the shape of input '", value.name, "' is not known"));
+    }
+    base::Dims dims;
+    for (const models::SymExpr& size : value.shape) {
+      REFRACT_ASSIGN_OR_RETURN(const int64_t dim, size.Evaluate(bindings));
+      dims.push_back(dim);
+    }
+    REFRACT_ASSIGN_OR_RETURN(Tensor tensor,
+                             Tensor::Allocate(value.dtype, dims));
+    Fill(tensor, random);
+    inputs.push_back(std::move(tensor));
+  }
+  for (const runtime::BagInputs& bag : bags.bags) {
+    FillOffsets(inputs[bag.offsets], bag.include_last,
+                inputs[bag.entries[0]].dims()[0], random);
+  }
+  if (!bags.why_not.empty()) FillOtherOffsets(graph, part, inputs, random);
+  return inputs;
+}
+
+ExecutionTimes WarmUp(const DeviceModel& model, const WarmUpOptions& options) {
+  ExecutionTimes times;
+  const models::Graph& graph = model.model().graph;
+  const runtime::Program& program = model.program();
+  if (graph.batch_symbol.empty()) return times;
+  int64_t most = options.max_rows;
+  for (const models::SymbolRange& range : graph.symbols) {
+    if (range.symbol == graph.batch_symbol) most = std::min(most, range.max);
+  }
+  runtime::RunContext context(program);
+  const absl::Time begin = options.clock->Now();
+  int64_t rows = std::min(std::max<int64_t>(graph.min_batch, 1), most);
+  while (true) {
+    const auto inputs = MakeInputs(graph, program.part(), rows, 1);
+    if (!inputs.ok()) return times;
+    absl::Duration fastest = absl::InfiniteDuration();
+    // The first run also grows buffers and reads weights.
+    for (int run = 0; run <= kRunsEach; ++run) {
+      const absl::Time from = options.clock->Now();
+      if (!RunOnce(program, context, ViewsOf(*inputs)).ok()) return times;
+      const absl::Time to = options.clock->Now();
+      if (run > 0) fastest = std::min(fastest, to - from);
+      if (to - begin > options.budget) break;
+    }
+    if (fastest < absl::InfiniteDuration()) times.Prime(rows, fastest);
+    const absl::Duration spent = options.clock->Now() - begin;
+    // The next one takes about four times as long, each time.
+    if (rows >= most || fastest == absl::InfiniteDuration() ||
+        spent + 4 * (kRunsEach + 1) * fastest > options.budget) {
+      return times;
+    }
+    rows = std::min(rows > most / 4 ? most : rows * 4, most);
+  }
+}
+
+absl::Status CheckRowsAlone(const DeviceModel& model, double* difference) {
+  const models::Graph& graph = model.model().graph;
+  const runtime::Program& program = model.program();
+  const RowLayout& layout = model.layout();
+  *difference = 0;
+  const int64_t least = std::max<int64_t>(graph.min_batch, 1);
+  const int64_t counts[] = {least + kMoreRows[0], least + kMoreRows[1]};
+  std::vector<std::vector<Tensor>> requests;
+  std::vector<std::vector<TensorView>> views;
+  std::vector<std::vector<Tensor>> alone;
+  runtime::RunContext context(program);
+  for (int i = 0; i < 2; ++i) {
+    REFRACT_ASSIGN_OR_RETURN(
+        std::vector<Tensor> inputs,
+        MakeInputs(graph, program.part(), counts[i], i + 1));
+    requests.push_back(std::move(inputs));
+    views.push_back(ViewsOf(requests.back()));
+    if (i == 0) continue;
+    // What is the same for all rows must be.
+    if (layout.MergeKey(views[0], true) != layout.MergeKey(views[1], true)) {
+      for (size_t k = 0; k < views[1].size(); ++k) {
+        if (layout.IsSameForAll(k)) views[1][k] = views[0][k];
+      }
+    }
+  }
+  for (int i = 0; i < 2; ++i) {
+    REFRACT_ASSIGN_OR_RETURN(std::vector<Tensor> outputs,
+                             RunOnce(program, context, views[i]));
+    alone.push_back(std::move(outputs));
+  }
+  RowBuffers buffers;
+  REFRACT_ASSIGN_OR_RETURN(const absl::Span<const TensorView> merged,
+                           layout.Gather({views[0], views[1]}, buffers));
+  REFRACT_ASSIGN_OR_RETURN(const std::vector<Tensor> together,
+                           RunOnce(program, context, merged));
+  for (size_t k = 0; k < together.size(); ++k) {
+    int64_t first = 0;
+    for (int i = 0; i < 2; ++i) {
+      const base::Dims& dims = together[k].dims();
+      if (dims.empty() || dims[0] != counts[0] + counts[1] ||
+          alone[i][k].dims().empty() || alone[i][k].dims()[0] != counts[i]) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("output ", k, " does not have one entry per row"));
+      }
+      TensorView part = together[k].view();
+      const RowRange range = RangeOfRows(part, first, counts[i]);
+      part.data += range.offset;
+      part.bytes = range.bytes;
+      first += counts[i];
+      const Apart apart = Compare(alone[i][k].view(), part);
+      *difference = std::max(*difference, apart.largest);
+      if (!apart.ok()) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("rows of output ", k, " differ by ", apart.largest,
+                         " when others are computed beside them"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace refract::gpu_node

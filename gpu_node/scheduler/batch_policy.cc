@@ -1,0 +1,70 @@
+#include "gpu_node/scheduler/batch_policy.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace refract::gpu_node {
+namespace {
+
+// Far more than pays: each look at the queue stays short.
+constexpr size_t kMostMembers = 256;
+
+absl::Duration Saving(const ExecutionTimes& times, int64_t a, int64_t b,
+                      absl::Time now) {
+  return times.Typical(a, now) + times.Typical(b, now) -
+         times.Typical(a + b, now);
+}
+
+}  // namespace
+
+BatchDecision DecideBatch(absl::Span<const BatchCandidate> candidates,
+                          const BatchingOptions& options,
+                          const ExecutionTimes& times,
+                          const ArrivalRate& arrivals, absl::Time now,
+                          BatchDecision decision) {
+  decision.wait_until = absl::InfinitePast();
+  decision.members.clear();
+  decision.members.push_back(0);
+  int64_t rows = candidates[0].rows;
+  if (!options.enabled || rows >= options.max_rows) return decision;
+  absl::Time tightest = candidates[0].deadline;
+  absl::Time oldest = candidates[0].arrival;
+  const auto preferred = [&](int64_t size) {
+    return std::binary_search(options.preferred_rows.begin(),
+                              options.preferred_rows.end(), size);
+  };
+  size_t preferred_members = preferred(rows) ? 1 : 0;
+  for (size_t i = 1;
+       i < candidates.size() && decision.members.size() < kMostMembers; ++i) {
+    const BatchCandidate& next = candidates[i];
+    if (next.rows > options.max_rows - rows) continue;
+    const absl::Time deadline = std::min(tightest, next.deadline);
+    if (now + times.High(rows + next.rows, now) > deadline) continue;
+    if (times.known(now) &&
+        Saving(times, rows, next.rows, now) <= absl::ZeroDuration()) {
+      continue;
+    }
+    rows += next.rows;
+    tightest = deadline;
+    oldest = std::min(oldest, next.arrival);
+    decision.members.push_back(i);
+    if (preferred(rows)) preferred_members = decision.members.size();
+  }
+  if (preferred_members > 0) {
+    decision.members.resize(preferred_members);
+    return decision;
+  }
+  const auto next_rows = std::max<int64_t>(1, std::llround(arrivals.rows));
+  if (options.window <= absl::ZeroDuration() || !times.known(now) ||
+      next_rows > options.max_rows - rows) {
+    return decision;
+  }
+  const absl::Duration saving = Saving(times, rows, next_rows, now);
+  if (arrivals.gap >= saving) return decision;
+  decision.wait_until =
+      std::min({oldest + options.window, arrivals.last + saving,
+                tightest - times.High(rows + next_rows, now)});
+  return decision;
+}
+
+}  // namespace refract::gpu_node

@@ -1,0 +1,334 @@
+// What is told to the device, and what it tells.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "glog/logging.h"
+#include "gpu_node/scheduler/scheduler.h"
+
+namespace refract::gpu_node {
+namespace {
+
+// A load that fails may have sent others out for nothing: none are sent out for
+// it again sooner than after so many times what that cost them.
+constexpr int64_t kFailedLoadShare = 20;
+
+}  // namespace
+
+void Scheduler::Perform(Actions& actions) {
+  actions.dropped.clear();
+  // Answered outside the lock: Fail() is the transport's code.
+  size_t answered = 0;
+  for (Actions::Answer& answer : actions.answers) {
+    answer.call->Fail(answer.status);
+    answer.call.reset();
+    answered += answer.was_queued;
+  }
+  if (answered > 0) {
+    absl::MutexLock lock(&mu_);
+    pending_ -= answered;
+  }
+  if (actions.load >= 0) {
+    const auto model = static_cast<size_t>(actions.load);
+    const absl::Time began = clock_.Now();
+    device_->LoadWeights(model, actions.evicted,
+                         [this, model, began](const absl::Status& status) {
+                           OnLoaded(model, began, status);
+                           EndCall();
+                         });
+  }
+  // What these capture fits into a std::function.
+  for (const Actions::Call& call : actions.calls) {
+    const int instance = call.instance;
+    const int slot = call.slot;
+    switch (call.kind) {
+      case Actions::Call::kStart:
+        device_->Start(instance, [this, instance](const absl::Status& status) {
+          OnStarted(instance, status);
+          EndCall();
+        });
+        break;
+      case Actions::Call::kUpload:
+        device_->Upload(instance, slot, call.batch,
+                        [this, instance, slot](const absl::Status& status) {
+                          OnUploaded(instance, slot, status);
+                          EndCall();
+                        });
+        break;
+      case Actions::Call::kExecute:
+        device_->Execute(instance, slot, call.batch,
+                         [this, instance, slot](const absl::Status& status) {
+                           OnExecuted(instance, slot, status);
+                           EndCall();
+                         });
+        break;
+      case Actions::Call::kDownload:
+        device_->Download(instance, slot, call.batch,
+                          [this, instance, slot](const absl::Status& status) {
+                            OnDownloaded(instance, slot, status);
+                            EndCall();
+                          });
+        break;
+    }
+  }
+  if (actions.listener != nullptr) (*actions.listener)();
+}
+
+void Scheduler::EndCall() {
+  absl::MutexLock lock(&mu_);
+  --in_calls_;
+}
+
+void Scheduler::OnStarted(int index, const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mu_);
+    Instance& instance = instances_[index];
+    if (status.ok()) {
+      if (instance.failures > 0) {
+        LOG(INFO) << "instance " << index << " of device "
+                  << device_->traits().name << " is up again";
+      }
+      instance.health = Health::kUp;
+    } else {
+      Lose(index, status);
+    }
+  }
+  Pump();
+}
+
+void Scheduler::Lose(int index, const absl::Status& error) {
+  Instance& instance = instances_[index];
+  instance.health = Health::kFailing;
+  instance.error = absl::UnavailableError(
+      absl::StrCat("instance ", index, " of device ", device_->traits().name,
+                   " failed: ", error.ToString()));
+  const absl::Duration backoff = BackOff(++instance.failures);
+  instance.start_again = clock_.Now() + backoff;
+  LOG(ERROR) << instance.error.message() << "; it is started again in "
+             << absl::FormatDuration(backoff);
+  Settle(instance);
+}
+
+void Scheduler::Settle(Instance& instance) {
+  if (instance.health == Health::kFailing &&
+      std::all_of(instance.slots.begin(), instance.slots.end(),
+                  [](const Slot& slot) { return slot.step == Step::kEmpty; })) {
+    instance.health = Health::kDown;
+  }
+}
+
+bool Scheduler::EndStep(int index, int slot_index, const absl::Status& status) {
+  std::vector<std::unique_ptr<Batch>> lost;
+  absl::Status why;
+  {
+    absl::MutexLock lock(&mu_);
+    Instance& instance = instances_[index];
+    if (status.ok() && instance.health == Health::kUp) return true;
+    if (instance.health == Health::kUp) Lose(index, status);
+    why = instance.error;
+    for (size_t i = 0; i < instance.slots.size(); ++i) {
+      Slot& slot = instance.slots[i];
+      // The device is done with this slot, and has not begun with those that
+      // wait to execute. It will say so of the others.
+      if (static_cast<int>(i) != slot_index && slot.step != Step::kUploaded) {
+        continue;
+      }
+      Model& model = models_[slot.batch->model];
+      --model.in_works;
+      model.stats.unavailable += slot.batch->members.size();
+      slot.step = Step::kEmpty;
+      lost.push_back(std::move(slot.batch));
+    }
+    Settle(instance);
+  }
+  size_t answered = 0;
+  for (const std::unique_ptr<Batch>& batch : lost) {
+    for (BatchMember& member : batch->members) {
+      member.call->Fail(why);
+      member.call.reset();
+      ++answered;
+    }
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    pending_ -= answered;
+  }
+  Pump();
+  return false;
+}
+
+void Scheduler::OnUploaded(int index, int slot_index,
+                           const absl::Status& status) {
+  if (!EndStep(index, slot_index, status)) return;
+  {
+    absl::MutexLock lock(&mu_);
+    Slot& slot = instances_[index].slots[slot_index];
+    const absl::Time now = clock_.Now();
+    models_[slot.batch->model].uploads.Record(slot.batch->rows,
+                                              now - slot.step_began, now);
+    slot.step = Step::kUploaded;
+  }
+  Pump();
+}
+
+void Scheduler::OnExecuted(int index, int slot_index,
+                           const absl::Status& status) {
+  if (!EndStep(index, slot_index, status)) return;
+  Actions actions;
+  {
+    absl::MutexLock lock(&mu_);
+    Instance& instance = instances_[index];
+    Slot& slot = instance.slots[slot_index];
+    Model& model = models_[slot.batch->model];
+    const absl::Time now = clock_.Now();
+    const absl::Duration took = now - slot.step_began;
+    const std::vector<BatchMember>& members = slot.batch->members;
+    const bool all_ran =
+        std::all_of(members.begin(), members.end(),
+                    [](const BatchMember& m) { return m.status.ok(); });
+    // One that was refused half-way says nothing about the others.
+    if (all_ran && slot.batch->rows <= model.config.batching.max_rows) {
+      model.times.Record(slot.batch->rows, took, now);
+    }
+    model.stats.device_time += took;
+    shares_.Correct(slot.batch->model, took - slot.estimate);
+    standings_.Use(slot.batch->model, took - slot.estimate);
+    instance.failures = 0;
+    slot.step = Step::kDownloading;
+    slot.step_began = now;
+    actions.calls.push_back(
+        {Actions::Call::kDownload, index, slot_index, slot.batch.get()});
+    ++in_calls_;
+    // The next one is not to wait for that.
+    PlanInstance(index, now, actions);
+  }
+  Perform(actions);
+  // Where there are no more slots, the end of the download makes the next room.
+  if (device_->traits().slots > 1) Pump();
+}
+
+void Scheduler::LogFailure(const std::string& label,
+                           const absl::Status& status) {
+  if (const std::optional<int64_t> held_back = failure_log_.Admit()) {
+    LOG(WARNING) << "a request of " << label << " failed: " << status
+                 << (*held_back > 0
+                         ? absl::StrCat(" (", *held_back,
+                                        " earlier failures not logged)")
+                         : "");
+  }
+}
+
+void Scheduler::OnDownloaded(int index, int slot_index,
+                             const absl::Status& status) {
+  if (!EndStep(index, slot_index, status)) return;
+  std::unique_ptr<Batch> batch;
+  // The configuration of a model stays as it is.
+  const std::string* label = nullptr;
+  bool unfinished = false;
+  {
+    absl::MutexLock lock(&mu_);
+    Instance& instance = instances_[index];
+    Slot& slot = instance.slots[slot_index];
+    batch = std::move(slot.batch);
+    Model& model = models_[batch->model];
+    label = &model.config.label;
+    if (!batch->last_step() && batch->members[0].status.ok()) {
+      unfinished = true;
+      batch->first_row += batch->rows;
+      model.unfinished.push_back(std::move(batch));
+      ++unfinished_;
+      --model.in_works;
+      slot.step = Step::kEmpty;
+      Settle(instance);
+    }
+  }
+  if (unfinished) return Pump();
+  ModelStats seen;
+  for (BatchMember& member : batch->members) {
+    seen.non_finite += member.non_finite;
+    if (member.status.ok()) {
+      ++seen.succeeded;
+      member.call->Reply(std::move(member.reply));
+    } else {
+      ++seen.failed;
+      LogFailure(*label, member.status);
+      member.call->Fail(member.status);
+    }
+    // Gives the request's memory back to the CN before it counts as answered.
+    member.call.reset();
+  }
+  const size_t answered = batch->members.size();
+  batch->members.clear();
+  {
+    absl::MutexLock lock(&mu_);
+    Model& model = models_[batch->model];
+    model.stats.succeeded += seen.succeeded;
+    model.stats.failed += seen.failed;
+    model.stats.non_finite += seen.non_finite;
+    --model.in_works;
+    Instance& instance = instances_[index];
+    instance.slots[slot_index].step = Step::kEmpty;
+    Settle(instance);  // another slot may have lost it meanwhile
+    pending_ -= answered;
+    Recycle(std::move(batch));
+  }
+  Pump();
+}
+
+void Scheduler::OnLoaded(size_t index, absl::Time began,
+                         const absl::Status& status) {
+  Actions actions;
+  {
+    absl::MutexLock lock(&mu_);
+    Model& model = models_[index];
+    const absl::Time now = clock_.Now();
+    const absl::Duration took = now - began;
+    loading_ = false;
+    residents_.FinishLoad(index, status.ok());
+    if (status.ok()) {
+      ++model.stats.loads;
+      if (!model.load_error.ok()) {
+        LOG(INFO) << model.config.label << " could be loaded again";
+      }
+      model.load_error = absl::OkStatus();
+      model.load_failures = 0;
+      model.evict_again = absl::InfinitePast();
+      model.stays_until = now + took;
+      shares_.Correct(index, took - LoadTime(model));
+      standings_.Use(index, took - LoadTime(model));
+      if (took > absl::ZeroDuration() && model.config.weight_bytes > 0) {
+        const double rate = static_cast<double>(model.config.weight_bytes) /
+                            absl::ToDoubleSeconds(took);
+        load_bytes_per_s_ =
+            load_bytes_per_s_ <= 0 ? rate : (load_bytes_per_s_ + rate) / 2;
+      }
+    } else {
+      // Its queue is not kept waiting for the next try.
+      const absl::Status why = absl::UnavailableError(absl::StrCat(
+          model.config.label, " cannot be loaded into device ",
+          device_->traits().name, ", which needs ", model.config.weight_bytes,
+          " bytes of ", residents_.free(),
+          " that should be free: ", status.ToString()));
+      const absl::Duration backoff = BackOff(++model.load_failures);
+      model.load_again = now + backoff;
+      if (model.eviction_time > absl::ZeroDuration()) {
+        model.evict_again =
+            now + kFailedLoadShare * (took + model.eviction_time);
+      }
+      LOG(ERROR) << why.message() << "; it is tried again in "
+                 << absl::FormatDuration(backoff)
+                 << (model.evict_again > model.load_again
+                         ? absl::StrCat(
+                               ", while others are in its room in ",
+                               absl::FormatDuration(model.evict_again - now))
+                         : "");
+      model.load_error = why;
+      FailQueued(model, why, actions);
+    }
+  }
+  Perform(actions);
+  Pump();
+}
+
+}  // namespace refract::gpu_node

@@ -1,0 +1,58 @@
+#ifndef REFRACT_MODELS_GRAPH_CONTROL_REGION_H_
+#define REFRACT_MODELS_GRAPH_CONTROL_REGION_H_
+
+// A node that runs graphs of its own, as often as data decides: what
+// torch.cond, while_loop, map and scan become. On the CN only.
+//
+// It reads the arguments "input_0", …: values, or numbers that the export wrote
+// down. Its graphs are pure (Functionalize() has seen them) and have no
+// weights: what they read comes in. Inputs by kind, and outputs:
+//
+//   cond        predicate, then what both graphs (taken, else) read;
+//               outputs are the graph's
+//   while_loop  `carried` values, then what does not change. Graph 0 (one
+//               output) says whether graph 1 runs once more; outputs are what
+//               is carried
+//   map         `mapped` tensors, then what every round reads. The graph reads
+//               one element of dimension 0 of each; outputs are its results,
+//               stacked
+//   scan        `carried` values, `mapped` tensors, then the rest. The graph
+//               gives the values to carry on, then results to stack; outputs
+//               likewise
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "models/graph/graph.h"
+
+namespace refract::models {
+
+inline constexpr absl::string_view kControlRegionOp = "refract.control.default";
+inline constexpr absl::string_view kControlKindArg = "kind";  // std::string
+inline constexpr absl::string_view kControlCarriedArg = "carried";  // int64_t
+inline constexpr absl::string_view kControlMappedArg = "mapped";    // int64_t
+// StringList: each a proto::Graph in base64.
+inline constexpr absl::string_view kControlGraphsArg = "graphs";
+
+enum class ControlKind : uint8_t { kCond, kWhileLoop, kMap, kScan };
+
+inline bool IsControlRegion(const Node& node) {
+  return node.op == kControlRegionOp;
+}
+
+// The stored form of a graph, for kControlGraphsArg.
+std::string PackGraph(const Graph& graph);
+
+// What the node holds, checked: as many graphs, inputs and outputs as its kind
+// says, numbers in range. InvalidArgument otherwise.
+struct ControlRegion {
+  ControlKind kind = ControlKind::kCond;
+  std::vector<Graph> graphs;
+  size_t carried = 0;
+  size_t mapped = 0;
+  std::vector<Argument> inputs;
+};
+absl::StatusOr<ControlRegion> ReadControlRegion(const Node& node);
+
+}  // namespace refract::models
+
+#endif  // REFRACT_MODELS_GRAPH_CONTROL_REGION_H_

@@ -1,0 +1,449 @@
+#include "models/graph/op_traits.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
+#include "absl/strings/strip.h"
+#include "models/passes/complex_numbers.h"
+#include "models/graph/op_traits_table.h"
+
+namespace refract::models {
+namespace {
+
+// "aten.linear.default" → {"aten", "linear", "default"}. The overload is empty
+// when the name has none.
+struct OpName {
+  absl::string_view space;
+  absl::string_view name;
+  absl::string_view overload;
+};
+
+OpName SplitOpName(absl::string_view op) {
+  OpName result;
+  const size_t first = op.find('.');
+  if (first == absl::string_view::npos) return {{}, op, {}};
+  result.space = op.substr(0, first);
+  op.remove_prefix(first + 1);
+  const size_t last = op.rfind('.');
+  if (last == absl::string_view::npos) {
+    result.name = op;
+  } else {
+    result.name = op.substr(0, last);
+    result.overload = op.substr(last + 1);
+  }
+  return result;
+}
+
+// Overloads of aten.add, aten.mul, … whose operands are all Python numbers:
+// TorchScript computes sizes with them.
+bool IsScalarOverload(absl::string_view overload) {
+  static const auto& overloads = *new absl::flat_hash_set<absl::string_view>{
+      "int",      "float",      "int_float",  "float_int",
+      "bool",     "int_to_int", "Scalar_int", "int_complex",
+      "int_bool", "bool_int",   "int_list",
+  };
+  return overloads.contains(overload);
+}
+
+// Operators of fbgemm_gpu and TorchRec that look rows up or rearrange ragged
+// ids: https://docs.pytorch.org/FBGEMM, "fbgemm_gpu operators".
+OpClass ClassOfFbgemm(absl::string_view name) {
+  if (absl::StrContains(name, "embedding") ||
+      absl::StrContains(name, "bounds_check")) {
+    return OpClass::kEmbedding;
+  }
+  for (const absl::string_view part :
+       {"jagged", "permute", "asynchronous", "segment", "block_bucketize",
+        "offsets_range", "lengths_range", "expand_into", "pruned_", "batched_",
+        "keyed_", "index_select_dim0", "invert_", "histogram"}) {
+    if (absl::StrContains(name, part)) return OpClass::kCpuOnly;
+  }
+  return OpClass::kUnknown;
+}
+
+std::optional<bool> BoolArg(const Node& node, absl::string_view name) {
+  const Argument* arg = node.FindArg(name);
+  if (arg == nullptr) return std::nullopt;
+  if (const bool* value = std::get_if<bool>(arg)) return *value;
+  if (const int64_t* value = std::get_if<int64_t>(arg)) return *value != 0;
+  return std::nullopt;
+}
+
+std::optional<double> NumberArg(const Node& node, absl::string_view name) {
+  const Argument* arg = node.FindArg(name);
+  if (arg == nullptr) return std::nullopt;
+  if (const double* value = std::get_if<double>(arg)) return *value;
+  if (const int64_t* value = std::get_if<int64_t>(arg)) {
+    return static_cast<double>(*value);
+  }
+  return std::nullopt;
+}
+
+ValueId RefArg(const Node& node, absl::string_view name) {
+  const Argument* arg = node.FindArg(name);
+  if (arg == nullptr) return kNoValue;
+  const ValueRef* ref = std::get_if<ValueRef>(arg);
+  return ref == nullptr ? kNoValue : ref->id;
+}
+
+// A weight, or a weight seen through views only.
+bool IsTable(const Graph& graph, ValueId id) {
+  while (id != kNoValue) {
+    const Value& value = graph.value(id);
+    if (value.is_weight()) return true;
+    if (value.producer == kNoNode) return false;
+    const Node& node = graph.nodes[value.producer];
+    if (ClassOf(node.op) != OpClass::kView) return false;
+    const std::vector<ValueId> inputs = InputsOf(node);
+    if (inputs.empty()) return false;
+    id = inputs.front();
+  }
+  return false;
+}
+
+struct Gather {
+  ValueId source = kNoValue;
+  std::vector<ValueId> indices;
+};
+
+// The operands of a gather-like node; `source` is kNoValue for other nodes.
+Gather GatherOf(const Node& node) {
+  const OpName op = SplitOpName(node.op);
+  if (op.space != "aten") return {};
+  Gather gather;
+  if (op.name == "index" || op.name == "_unsafe_index") {
+    const Argument* indices = node.FindArg("indices");
+    if (indices == nullptr) return {};
+    const ValueList* list = std::get_if<ValueList>(indices);
+    if (list == nullptr) return {};
+    for (const ValueId id : *list) {
+      if (id != kNoValue) gather.indices.push_back(id);
+    }
+  } else if (op.name == "index_select" || op.name == "gather" ||
+             op.name == "take") {
+    const ValueId id = RefArg(node, "index");
+    if (id == kNoValue) return {};
+    gather.indices.push_back(id);
+  } else {
+    return {};
+  }
+  gather.source = RefArg(node, "self");
+  return gather;
+}
+
+// Table row counts and ids of one look-up, whatever its spelling.
+struct LookUp {
+  ValueId weight = kNoValue;
+  ValueId indices = kNoValue;
+  ValueId offsets = kNoValue;
+};
+
+std::optional<LookUp> LookUpOf(const Graph& graph, const Node& node) {
+  const EmbeddingArgs args = EmbeddingArgsOf(node.op);
+  if (!args.weight.empty()) {
+    LookUp result{.weight = RefArg(node, args.weight),
+                  .indices = RefArg(node, args.indices)};
+    if (!args.offsets.empty()) result.offsets = RefArg(node, args.offsets);
+    return result;
+  }
+  if (ClassOf(graph, node) != OpClass::kEmbedding) return std::nullopt;
+  const Gather gather = GatherOf(node);
+  if (gather.source == kNoValue || gather.indices.size() != 1) {
+    return std::nullopt;
+  }
+  return LookUp{.weight = gather.source, .indices = gather.indices.front()};
+}
+
+// Operators that hand ids on unchanged, perhaps fewer or in another order. The
+// first operand carries the ids; for cat and stack every operand does.
+bool KeepsIds(const Node& node) {
+  const OpClass op_class = ClassOf(node.op);
+  if (op_class == OpClass::kView) return true;
+  static const auto& names = *new absl::flat_hash_set<absl::string_view>{
+      "to",     "_to_copy", "type_as",         "clone",  "contiguous",
+      "copy",   "cat",      "stack",           "concat", "repeat",
+      "tile",   "roll",     "lift_fresh_copy", "flip",   "index_select",
+      "expand", "index",
+  };
+  const OpName op = SplitOpName(node.op);
+  return op.space == "aten" && names.contains(op.name);
+}
+
+bool JoinsOperands(const Node& node) {
+  const absl::string_view name = SplitOpName(node.op).name;
+  return name == "cat" || name == "stack" || name == "concat";
+}
+
+// `missing` when the argument is left out; nullopt when it is no literal.
+std::optional<int64_t> IntArg(const Node& node, absl::string_view name,
+                              int64_t missing) {
+  const Argument* arg = node.FindArg(name);
+  if (arg == nullptr || std::holds_alternative<None>(*arg)) return missing;
+  const int64_t* value = std::get_if<int64_t>(arg);
+  return value == nullptr ? std::nullopt : std::optional<int64_t>(*value);
+}
+
+// A graph input, or one column of it, that ids or offsets come from.
+struct Source {
+  ValueId input = kNoValue;
+  int64_t column = -1;  // -1: all of it
+  friend bool operator==(const Source&, const Source&) = default;
+  friend auto operator<=>(const Source&, const Source&) = default;
+};
+
+// What `id`, a result of `node`, takes from a matrix input: a column of it, or
+// nullopt when it is something else.
+std::optional<Source> ColumnOfInput(const Graph& graph, const Node& node,
+                                    ValueId id) {
+  const OpName op = SplitOpName(node.op);
+  const ValueId input = RefArg(node, "self");
+  if (op.space != "aten" || input == kNoValue) return std::nullopt;
+  const Value& matrix = graph.value(input);
+  if (matrix.producer != kNoNode || matrix.is_weight()) return std::nullopt;
+  const std::optional<int64_t> dim = IntArg(node, "dim", 0);
+  if (dim != 1 && !(dim == -1 && matrix.shape.size() == 2)) return std::nullopt;
+  if (op.name == "unbind") {
+    const auto it = std::find(node.outputs.begin(), node.outputs.end(), id);
+    return Source{input, it - node.outputs.begin()};
+  }
+  std::optional<int64_t> column;
+  if (op.name == "select") {
+    column = IntArg(node, "index", -1);
+  } else if (op.name == "slice") {
+    const std::optional<int64_t> start = IntArg(node, "start", 0);
+    const std::optional<int64_t> end = IntArg(node, "end", INT64_MAX);
+    if (start && end && *start >= 0 && *end - 1 == *start) column = start;
+  }
+  if (!column || *column < 0) return std::nullopt;
+  return Source{input, *column};
+}
+
+// Every graph input that reaches `id` through id-keeping operators, in order.
+std::vector<Source> SourcesOf(const Graph& graph, ValueId id) {
+  std::vector<Source> sources;
+  absl::flat_hash_set<ValueId> seen;
+  std::vector<ValueId> pending = {id};
+  while (!pending.empty()) {
+    const ValueId current = pending.back();
+    pending.pop_back();
+    if (current == kNoValue || !seen.insert(current).second) continue;
+    const Value& value = graph.value(current);
+    if (value.is_weight()) continue;
+    if (value.producer == kNoNode) {
+      sources.push_back({current});
+      continue;
+    }
+    const Node& node = graph.nodes[value.producer];
+    if (!KeepsIds(node)) continue;
+    if (const auto column = ColumnOfInput(graph, node, current)) {
+      sources.push_back(*column);
+      continue;
+    }
+    const std::vector<ValueId> inputs = InputsOf(node);
+    if (inputs.empty()) continue;
+    if (JoinsOperands(node)) {
+      pending.insert(pending.end(), inputs.begin(), inputs.end());
+    } else {
+      pending.push_back(inputs.front());
+    }
+  }
+  std::sort(sources.begin(), sources.end());
+  sources.erase(std::unique(sources.begin(), sources.end()), sources.end());
+  return sources;
+}
+
+}  // namespace
+
+OpClass ClassOf(absl::string_view op) {
+  const OpTable& exceptions = OverloadExceptions();
+  if (const auto it = exceptions.find(op); it != exceptions.end()) {
+    return it->second;
+  }
+  const OpName name = SplitOpName(op);
+  // Python built-ins and math functions only ever see sizes.
+  if (name.space == "py" || name.space == "math") return OpClass::kSize;
+  if (name.space == "fbgemm") return ClassOfFbgemm(name.name);
+  if (name.space == "quantized" && absl::StrContains(name.name, "embedding")) {
+    return OpClass::kEmbedding;
+  }
+  if (name.space == "prim") {
+    return name.name == "NumToTensor" ? OpClass::kDataMovement
+                                      : OpClass::kUnknown;
+  }
+  // TorchScript that LibTorch interprets (models/graph/script_region.h).
+  if (name.space == "refract") return OpClass::kCpuOnly;
+  const OpTable& table = AtenOperators();
+  if (IsComplexOp(op)) {
+    const auto it = table.find(name.name);
+    return it != table.end() && it->second == OpClass::kRandom
+               ? OpClass::kRandom
+               : OpClass::kCpuOnly;
+  }
+  if (name.space != "aten") return OpClass::kUnknown;
+  const auto it = table.find(name.name);
+  if (it == table.end()) return OpClass::kUnknown;
+  if (it->second == OpClass::kElementwise && IsScalarOverload(name.overload)) {
+    return OpClass::kSize;
+  }
+  return it->second;
+}
+
+OpClass ClassOf(const Graph& graph, const Node& node) {
+  const OpClass by_name = ClassOf(node.op);
+  if (by_name != OpClass::kDataMovement) return by_name;
+  const Gather gather = GatherOf(node);
+  if (gather.source == kNoValue || !IsTable(graph, gather.source)) {
+    return by_name;
+  }
+  const bool computed =
+      std::any_of(gather.indices.begin(), gather.indices.end(),
+                  [&](ValueId id) { return !IsTable(graph, id); });
+  return computed ? OpClass::kEmbedding : by_name;
+}
+
+absl::string_view Name(OpClass op_class) {
+  switch (op_class) {
+    case OpClass::kUnknown:
+      return "unknown";
+    case OpClass::kEmbedding:
+      return "embedding";
+    case OpClass::kDense:
+      return "dense";
+    case OpClass::kElementwise:
+      return "elementwise";
+    case OpClass::kReduction:
+      return "reduction";
+    case OpClass::kView:
+      return "view";
+    case OpClass::kDataMovement:
+      return "data movement";
+    case OpClass::kNormalization:
+      return "normalization";
+    case OpClass::kSize:
+      return "size";
+    case OpClass::kCpuOnly:
+      return "CPU only";
+    case OpClass::kRandom:
+      return "random";
+    case OpClass::kRowMixing:
+      return "row mixing";
+  }
+  return "unknown";
+}
+
+bool MayRunOnHn(OpClass op_class) {
+  switch (op_class) {
+    case OpClass::kUnknown:
+    case OpClass::kEmbedding:
+    case OpClass::kCpuOnly:
+    case OpClass::kRandom:
+      return false;
+    case OpClass::kDense:
+    case OpClass::kElementwise:
+    case OpClass::kReduction:
+    case OpClass::kView:
+    case OpClass::kDataMovement:
+    case OpClass::kNormalization:
+    case OpClass::kSize:
+    case OpClass::kRowMixing:
+      return true;
+  }
+  return false;
+}
+
+bool IsRandom(const Node& node) {
+  if (ClassOf(node.op) == OpClass::kRandom) return true;
+  const OpName op = SplitOpName(node.op);
+  if (op.space != "aten" && !IsComplexOp(node.op)) return false;
+  if (op.name == "dropout" || op.name == "native_dropout" ||
+      op.name == "feature_dropout" || op.name == "alpha_dropout" ||
+      op.name == "feature_alpha_dropout") {
+    // native_dropout takes a missing `train` as true; for the others it has no
+    // default. A probability of 0 drops nothing.
+    return BoolArg(node, "train").value_or(true) &&
+           NumberArg(node, "p").value_or(1.0) != 0.0;
+  }
+  if (absl::StartsWith(op.name, "rrelu"))
+    return BoolArg(node, "training").value_or(false);
+  if (absl::StrContains(op.name, "scaled_dot_product")) {
+    return NumberArg(node, "dropout_p").value_or(0.0) != 0.0;
+  }
+  if (op.name == "gru" || op.name == "lstm" || op.name == "rnn_tanh" ||
+      op.name == "rnn_relu") {
+    return BoolArg(node, "train").value_or(true) &&
+           NumberArg(node, "dropout").value_or(1.0) != 0.0;
+  }
+  return false;
+}
+
+bool MixesRows(const Node& node) {
+  if (ClassOf(node.op) == OpClass::kRowMixing) return true;
+  const OpName op = SplitOpName(node.op);
+  if (op.space != "aten") return false;
+  if (op.name == "batch_norm" || op.name == "native_batch_norm" ||
+      op.name == "_native_batch_norm_legit" ||
+      op.name == "_batch_norm_impl_index") {
+    if (BoolArg(node, "training").value_or(true)) return true;
+    // Without running statistics the batch's own are used.
+    return op.overload == "no_stats" ||
+           RefArg(node, "running_mean") == kNoValue;
+  }
+  return false;
+}
+
+EmbeddingArgs EmbeddingArgsOf(absl::string_view op) {
+  const OpName name = SplitOpName(op);
+  if (name.space != "aten") return {};
+  if (name.name == "embedding") return {"weight", "indices", ""};
+  if (name.name == "embedding_bag" || name.name == "_embedding_bag" ||
+      name.name == "_embedding_bag_forward_only") {
+    return {"weight", "indices", "offsets"};
+  }
+  return {};
+}
+
+std::vector<IdInput> FindIdInputs(const Graph& graph) {
+  std::vector<IdInput> found;
+  const auto add = [&found](const IdInput& use) {
+    const bool known =
+        std::any_of(found.begin(), found.end(), [&](const IdInput& other) {
+          return other.input == use.input && other.table == use.table &&
+                 other.is_offsets == use.is_offsets &&
+                 other.column == use.column;
+        });
+    if (!known) found.push_back(use);
+  };
+  for (const Node& node : graph.nodes) {
+    const std::optional<LookUp> look_up = LookUpOf(graph, node);
+    if (!look_up || look_up->weight == kNoValue) continue;
+    const Value& table = graph.value(look_up->weight);
+    if (!table.is_weight()) continue;
+    const int64_t rows = table.has_shape && !table.shape.empty()
+                             ? table.shape[0].constant().value_or(0)
+                             : 0;
+    const std::vector<Source> ids = SourcesOf(graph, look_up->indices);
+    for (const Source& source : ids) {
+      add({.input = source.input,
+           .table = table.weight,
+           .rows = rows,
+           .column = source.column});
+    }
+    for (const Source& source : SourcesOf(graph, look_up->offsets)) {
+      add({.input = source.input,
+           .table = table.weight,
+           .rows = rows,
+           .is_offsets = true,
+           .ids = ids.size() == 1 ? ids[0].input : kNoValue,
+           .include_last_offset =
+               BoolArg(node, "include_last_offset").value_or(false)});
+    }
+  }
+  return found;
+}
+
+}  // namespace refract::models

@@ -1,0 +1,65 @@
+#ifndef REFRACT_MODELS_PASSES_COMPLEX_NUMBERS_H_
+#define REFRACT_MODELS_PASSES_COMPLEX_NUMBERS_H_
+
+// Complex tensors: Fourier transforms of sequences (FMLP-Rec, FEARec), rotary
+// embeddings, products in the complex plane.
+//
+// No element type of base::DType is complex, so that nothing that moves, stores
+// or sends tensors has to know of them. A complex tensor is one of floats with
+// a last dimension of two, real and imaginary part (torch.view_as_real), and an
+// operator that reads or gives one is "complex.mul.Tensor" for
+// "aten.mul.Tensor", with arguments that say which ones. aten::Caller
+// (runtime/torch/caller.h) makes LibTorch's tensors of the pairs, without copying
+// them. Such operators run on the CN.
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "base/dtype.h"
+#include "models/graph/graph.h"
+#include "models/repository/weights.h"
+
+namespace refract::models {
+
+// Element types while a model is imported: ComplexToPairs() ends them, and no
+// graph that was imported has one.
+inline constexpr base::DType kComplex64 = static_cast<base::DType>(0xc0);
+inline constexpr base::DType kComplex128 = static_cast<base::DType>(0xc1);
+constexpr bool IsComplex(base::DType dtype) {
+  return dtype == kComplex64 || dtype == kComplex128;
+}
+// Of the real and the imaginary part.
+constexpr base::DType PartOf(base::DType dtype) {
+  return dtype == kComplex64 ? base::DType::kFloat32 : base::DType::kFloat64;
+}
+
+// Namespace of the operators, with its dot.
+inline constexpr absl::string_view kComplexSpace = "complex.";
+// BoolList: which of InputsOf(node) are pairs that stand for complex numbers.
+inline constexpr absl::string_view kComplexOperandsArg = "complex_operands";
+// BoolList: likewise of node.outputs.
+inline constexpr absl::string_view kComplexResultsArg = "complex_results";
+// A complex element type as an argument (std::string), and a complex number as
+// one (FloatList of two).
+inline constexpr absl::string_view kComplex64Name = "complex64";
+inline constexpr absl::string_view kComplex128Name = "complex128";
+
+bool IsComplexOp(absl::string_view op);
+
+// Whether the ATen node gives complex tensors, by its name and its operands:
+// where neither a type in the file nor an example tells.
+bool GivesComplex(const Graph& graph, const Node& node);
+
+// Describes a weight of complex element type as its pairs; leaves others.
+void MakePairs(WeightEntry& entry);
+
+// Turns values of complex element type into pairs. For graphs that
+// Functionalize() has seen. Complex weights must be pairs in the weight table
+// (MakePairs).
+//
+// Unimplemented names an input or an output that is complex, and an operator
+// that is not ATen's.
+absl::Status ComplexToPairs(Graph& graph);
+
+}  // namespace refract::models
+
+#endif  // REFRACT_MODELS_PASSES_COMPLEX_NUMBERS_H_

@@ -1,0 +1,217 @@
+#include "models/passes/float_ids.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <variant>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/dtype.h"
+#include "models/graph/op_traits.h"
+
+namespace refract::models {
+namespace {
+
+// Bits of the significand, the hidden one included; 0 for what is no float.
+int Precision(base::DType dtype) {
+  switch (dtype) {
+    case base::DType::kFloat64:
+      return 53;
+    case base::DType::kFloat32:
+      return 24;
+    case base::DType::kFloat16:
+      return 11;
+    case base::DType::kBFloat16:
+      return 8;
+    default:
+      return 0;
+  }
+}
+
+// "clamp" of "aten.clamp.default"; empty for operators that are not ATen's.
+absl::string_view AtenName(absl::string_view op) {
+  if (!absl::StartsWith(op, "aten.")) return "";
+  op.remove_prefix(5);
+  return op.substr(0, op.find('.'));
+}
+
+const Argument* Find(const Node& node, absl::string_view name) {
+  return node.FindArg(name);
+}
+
+ValueId Ref(const Node& node, absl::string_view name) {
+  const Argument* arg = Find(node, name);
+  const auto* ref = arg ? std::get_if<ValueRef>(arg) : nullptr;
+  return ref == nullptr ? kNoValue : ref->id;
+}
+
+struct LookUp {
+  ValueId table = kNoValue;
+  std::vector<ValueId> ids;
+};
+
+std::optional<LookUp> LookUpOf(const Graph& graph, const Node& node) {
+  if (ClassOf(graph, node) != OpClass::kEmbedding) return std::nullopt;
+  const EmbeddingArgs args = EmbeddingArgsOf(node.op);
+  if (!args.weight.empty()) {
+    return LookUp{Ref(node, args.weight), {Ref(node, args.indices)}};
+  }
+  LookUp gather{Ref(node, "self"), {}};
+  if (const ValueId index = Ref(node, "index"); index != kNoValue) {
+    gather.ids.push_back(index);
+  }
+  const Argument* list = Find(node, "indices");
+  if (const auto* ids = list ? std::get_if<ValueList>(list) : nullptr) {
+    // Rows are named by the first index.
+    if (!ids->empty()) gather.ids.push_back(ids->front());
+  }
+  return gather;
+}
+
+// Hands values on, perhaps rounded or bounded.
+bool KeepsValues(const Node& node) {
+  static const auto& names = *new absl::flat_hash_set<absl::string_view>{
+      "to",         "_to_copy", "type_as", "clone",        "contiguous",
+      "copy",       "repeat",   "tile",    "index_select", "lift_fresh_copy",
+      "expand",     "round",    "floor",   "ceil",         "trunc",
+      "fix",        "clamp",    "clip",    "clamp_min",    "clamp_max",
+      "abs",        "relu",     "flip",    "roll",         "nan_to_num",
+      "masked_fill"};
+  return ClassOf(node.op) == OpClass::kView ||
+         names.contains(AtenName(node.op));
+}
+
+bool JoinsValues(const Node& node) {
+  const absl::string_view name = AtenName(node.op);
+  return name == "cat" || name == "stack" || name == "concat" ||
+         name == "hstack" || name == "column_stack" || name == "where";
+}
+
+// The one column of dimension 1 that a slice, select or unbind takes.
+std::optional<int64_t> ColumnOf(const Graph& graph, const Node& node,
+                                ValueId result) {
+  const auto integer = [&](absl::string_view name,
+                           int64_t missing) -> std::optional<int64_t> {
+    const Argument* arg = Find(node, name);
+    if (arg == nullptr || std::holds_alternative<None>(*arg)) return missing;
+    const auto* value = std::get_if<int64_t>(arg);
+    return value ? std::optional<int64_t>(*value) : std::nullopt;
+  };
+  const ValueId self = Ref(node, "self");
+  if (self == kNoValue) return std::nullopt;
+  const Value& matrix = graph.value(self);
+  std::optional<int64_t> dim = integer("dim", 0);
+  if (dim && *dim < 0) *dim += static_cast<int64_t>(matrix.shape.size());
+  if (dim != 1) return std::nullopt;
+  const absl::string_view name = AtenName(node.op);
+  if (name == "unbind") {
+    const auto it = std::find(node.outputs.begin(), node.outputs.end(), result);
+    return it - node.outputs.begin();
+  }
+  // −1 where it is not known.
+  const int64_t width =
+      matrix.shape.size() > 1 ? matrix.shape[1].constant().value_or(-1) : -1;
+  std::optional<int64_t> first =
+      integer(name == "select" ? "index" : "start", 0);
+  if (first && *first < 0 && width >= 0) *first += width;
+  if (!first || *first < 0) return std::nullopt;
+  if (name == "select") return first;
+  if (name != "slice") return std::nullopt;
+  std::optional<int64_t> end = integer("end", INT64_MAX);
+  if (end && *end < 0 && width >= 0) *end += width;
+  if (end && width >= 0) end = std::min(*end, width);
+  return end && *end - 1 == *first ? first : std::nullopt;
+}
+
+class Tracer {
+ public:
+  explicit Tracer(const Graph& graph) : graph_(graph) {}
+
+  // Float inputs that reach `id`.
+  void Trace(ValueId id, FloatIds found, std::vector<FloatIds>& all) {
+    std::vector<std::pair<ValueId, FloatIds>> pending = {{id, found}};
+    absl::flat_hash_set<ValueId> seen;
+    while (!pending.empty()) {
+      auto [current, here] = pending.back();
+      pending.pop_back();
+      if (current == kNoValue || !seen.insert(current).second) continue;
+      const Value& value = graph_.value(current);
+      if (value.is_weight() || value.kind != ValueKind::kTensor) continue;
+      const int precision = Precision(value.dtype);
+      if (precision > 0 && (here.dtype == base::DType::kUnknown ||
+                            precision < Precision(here.dtype))) {
+        here.dtype = value.dtype;
+      }
+      if (value.producer == kNoNode) {
+        // An integer input brings its ids whole, unless a float came between.
+        if (here.dtype == base::DType::kUnknown) continue;
+        here.input = value.name;
+        here.limit = int64_t{1} << Precision(here.dtype);
+        all.push_back(here);
+        continue;
+      }
+      const Node& node = graph_.nodes[value.producer];
+      if (JoinsValues(node)) {
+        for (const ValueId input : InputsOf(node)) {
+          if (input != Ref(node, "condition")) pending.push_back({input, here});
+        }
+        continue;
+      }
+      if (!KeepsValues(node)) continue;
+      const std::vector<ValueId> inputs = InputsOf(node);
+      if (inputs.empty()) continue;
+      if (here.column < 0) {
+        here.column = ColumnOf(graph_, node, current).value_or(-1);
+      }
+      pending.push_back({inputs.front(), here});
+    }
+  }
+
+ private:
+  const Graph& graph_;
+};
+
+}  // namespace
+
+std::vector<FloatIds> FindFloatIds(const Graph& graph) {
+  std::vector<FloatIds> all;
+  Tracer tracer(graph);
+  for (const Node& node : graph.nodes) {
+    const std::optional<LookUp> look_up = LookUpOf(graph, node);
+    if (!look_up || look_up->table == kNoValue) continue;
+    const Value& table = graph.value(look_up->table);
+    if (!table.has_shape || table.shape.empty()) continue;
+    const std::optional<int64_t> rows = table.shape[0].constant();
+    if (!rows) continue;
+    FloatIds found;
+    found.node = node.name;
+    found.table = table.is_weight() ? table.weight : table.name;
+    found.rows = *rows;
+    for (const ValueId id : look_up->ids) tracer.Trace(id, found, all);
+  }
+  std::set<std::tuple<std::string, std::string, int64_t>> seen;
+  std::erase_if(all, [&](const FloatIds& use) {
+    return !seen.insert({use.table, use.input, use.column}).second;
+  });
+  return all;
+}
+
+absl::Status CheckFloatIds(const Graph& graph) {
+  for (const FloatIds& use : FindFloatIds(graph)) {
+    if (use.rows <= use.limit) continue;
+    const std::string column =
+        use.column < 0 ? "" : absl::StrCat(" column ", use.column, " of");
+    return absl::InvalidArgumentError(absl::StrCat(
+        "table ", use.table, " has ", use.rows, " rows, but its ids come from",
+        column, " input ", use.input, " as ", base::Name(use.dtype),
+        ", which names whole numbers only up to ", use.limit, " (node ",
+        use.node, "); give the model ids as integers"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace refract::models

@@ -1,0 +1,380 @@
+#include "models/passes/functionalize_views.h"
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+
+namespace refract::models {
+namespace {
+
+using NameSet = absl::flat_hash_set<absl::string_view>;
+
+struct OpName {
+  absl::string_view space;
+  absl::string_view name;
+  absl::string_view overload;
+};
+
+OpName SplitName(absl::string_view op) {
+  const std::pair<absl::string_view, absl::string_view> head =
+      absl::StrSplit(op, absl::MaxSplits('.', 1));
+  const std::pair<absl::string_view, absl::string_view> tail =
+      absl::StrSplit(head.second, absl::MaxSplits('.', 1));
+  return {head.first, tail.first, tail.second};
+}
+
+// The same elements in the same order under another shape.
+bool IsReshape(absl::string_view name) {
+  static const auto& names =
+      *new NameSet{"view",    "_unsafe_view", "reshape",       "reshape_as",
+                   "view_as", "flatten",      "unflatten",     "unsqueeze",
+                   "squeeze", "ravel",        "_reshape_alias"};
+  return names.contains(name);
+}
+
+// Swapping two dimensions once more undoes it.
+bool IsSwap(absl::string_view name) {
+  static const auto& names =
+      *new NameSet{"t",       "transpose", "swapaxes", "swapdims",
+                   "numpy_T", "mT",        "mH",       "adjoint"};
+  return names.contains(name);
+}
+
+bool IsOtherView(absl::string_view name) {
+  static const auto& names = *new NameSet{
+      "permute",      "select",       "slice",    "narrow",
+      "unbind",       "split",        "chunk",    "split_with_sizes",
+      "unsafe_split", "unsafe_chunk", "diagonal", "unsafe_split_with_sizes",
+      "expand",       "expand_as",    "unfold",   "broadcast_to",
+      "movedim",      "moveaxis",     "hsplit",   "tensor_split",
+      "vsplit",       "dsplit",       "real",     "as_strided",
+      "imag",         "view_as_real", "meshgrid", "view_as_complex",
+      "atleast_1d",   "atleast_2d",   "H",        "broadcast_tensors",
+      "atleast_3d",   "_neg_view",    "_conj",
+  };
+  return names.contains(name);
+}
+
+bool IsIdentity(absl::string_view name) {
+  static const auto& names =
+      *new NameSet{"detach",        "alias",        "lift_fresh",
+                   "requires_grad", "resolve_conj", "resolve_neg"};
+  return names.contains(name);
+}
+
+// Dropout whose arguments switch it off returns its input.
+bool IsDroppedDropout(const OpName& op, const Node& node) {
+  static const auto& names = *new NameSet{
+      "dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"};
+  if (!names.contains(op.name)) return false;
+  const Argument* train = node.FindArg("train");
+  return train != nullptr && std::holds_alternative<bool>(*train) &&
+         !std::get<bool>(*train);
+}
+
+bool IsTrue(const Node& node, absl::string_view name) {
+  const Argument* arg = node.FindArg(name);
+  return arg != nullptr && std::holds_alternative<bool>(*arg) &&
+         std::get<bool>(*arg);
+}
+
+int64_t IntArg(const Node& node, absl::string_view name, int64_t otherwise) {
+  const Argument* arg = node.FindArg(name);
+  if (arg == nullptr || !std::holds_alternative<int64_t>(*arg)) {
+    return otherwise;
+  }
+  return std::get<int64_t>(*arg);
+}
+
+absl::string_view SourceName(const Node& node) {
+  return node.FindArg("self") != nullptr ? "self" : "input";
+}
+
+// `view`'s arguments with the source replaced.
+std::vector<NamedArgument> ArgsOver(const Node& view, ValueId source) {
+  std::vector<NamedArgument> args = view.args;
+  for (NamedArgument& arg : args) {
+    if (arg.name == SourceName(view)) arg.value = ValueRef{source};
+  }
+  return args;
+}
+
+Node Scatter(absl::string_view op, ValueId base, ValueId contents,
+             std::vector<NamedArgument> rest) {
+  Node node;
+  node.op = std::string(op);
+  node.args = {{"self", ValueRef{base}}, {"src", ValueRef{contents}}};
+  for (NamedArgument& arg : rest) node.args.push_back(std::move(arg));
+  return node;
+}
+
+Node ScatterSlice(ValueId base, ValueId contents, int64_t dim, int64_t start,
+                  int64_t end) {
+  return Scatter("aten.slice_scatter.default", base, contents,
+                 {{"dim", dim}, {"start", start}, {"end", end}});
+}
+
+std::vector<NamedArgument> WithoutSource(const Node& view) {
+  std::vector<NamedArgument> args;
+  for (const NamedArgument& arg : view.args) {
+    if (arg.name != SourceName(view)) args.push_back(arg);
+  }
+  return args;
+}
+
+// Where part `output` of a split begins and ends; false if that is computed.
+bool SplitRange(const Node& view, size_t output, int64_t& start, int64_t& end) {
+  const Argument* sizes = view.FindArg("split_sizes");
+  if (sizes == nullptr) sizes = view.FindArg("split_size");
+  if (sizes == nullptr) return false;
+  if (const auto* size = std::get_if<int64_t>(sizes)) {
+    start = *size * static_cast<int64_t>(output);
+    end = start + *size;
+    return true;
+  }
+  const auto* list = std::get_if<IntList>(sizes);
+  if (list == nullptr || output >= list->size()) return false;
+  end = 0;
+  for (size_t i = 0; i <= output; ++i) {
+    if ((*list)[i].value != kNoValue) return false;
+    start = end;
+    end += (*list)[i].literal;
+  }
+  return true;
+}
+
+}  // namespace
+
+const Argument* SourceArg(const Node& node) {
+  return node.FindArg(SourceName(node));
+}
+
+Sharing SharingOf(const Graph& graph, const Node& node,
+                  bool source_is_contiguous) {
+  const OpName op = SplitName(node.op);
+  if (op.space != "aten" || node.args.empty()) return Sharing::kNone;
+  if (IsIdentity(op.name) || IsDroppedDropout(op, node)) return Sharing::kSame;
+  if (op.name == "clone" || op.name == "lift_fresh_copy") {
+    return Sharing::kCopy;
+  }
+  if (op.name == "contiguous") {
+    return source_is_contiguous ? Sharing::kSame : Sharing::kMaybeSame;
+  }
+  if (op.name == "to" || op.name == "type_as") {
+    const Argument* source = SourceArg(node);
+    if (source == nullptr || !std::holds_alternative<ValueRef>(*source) ||
+        node.outputs.empty() || node.outputs[0] == kNoValue) {
+      return Sharing::kNone;
+    }
+    const base::DType from = graph.value(std::get<ValueRef>(*source).id).dtype;
+    const base::DType to = graph.value(node.outputs[0]).dtype;
+    if (from == base::DType::kUnknown || to == base::DType::kUnknown) {
+      // The cast stays; whether it shares memory is open.
+      return Sharing::kMaybeView;
+    }
+    if (from != to) return Sharing::kNone;
+    return IsTrue(node, "copy") ? Sharing::kCopy : Sharing::kSame;
+  }
+  if (op.name == "view" && op.overload == "dtype") return Sharing::kView;
+  if (IsReshape(op.name)) {
+    static const auto& may_copy =
+        *new NameSet{"reshape", "reshape_as", "flatten", "ravel"};
+    return may_copy.contains(op.name) && !source_is_contiguous
+               ? Sharing::kMaybeView
+               : Sharing::kView;
+  }
+  if (IsSwap(op.name) || IsOtherView(op.name)) return Sharing::kView;
+  return Sharing::kNone;
+}
+
+bool KeepsContiguous(const Node& view) {
+  const absl::string_view name = SplitName(view.op).name;
+  return IsReshape(name) || name == "to" || name == "type_as";
+}
+
+absl::StatusOr<Node> InverseOf(const Node& view, size_t output, ValueId base,
+                               ValueId contents) {
+  const OpName op = SplitName(view.op);
+  const bool by_dtype = op.name == "view" && op.overload == "dtype";
+  if (IsReshape(op.name) && !by_dtype) {
+    Node node;
+    node.op = "aten.reshape_as.default";
+    node.args = {{"self", ValueRef{contents}}, {"other", ValueRef{base}}};
+    return node;
+  }
+  if (IsSwap(op.name)) {
+    Node node;
+    node.op = view.op;
+    node.args = ArgsOver(view, contents);
+    return node;
+  }
+  if (op.name == "permute") {
+    const Argument* dims = view.FindArg("dims");
+    if (dims != nullptr && std::holds_alternative<IntList>(*dims)) {
+      const IntList& list = std::get<IntList>(*dims);
+      const auto rank = static_cast<int64_t>(list.size());
+      IntList inverse(list.size());
+      bool known = true;
+      for (int64_t i = 0; i < rank; ++i) {
+        const int64_t dim =
+            list[i].literal < 0 ? list[i].literal + rank : list[i].literal;
+        known &= list[i].value == kNoValue && dim >= 0 && dim < rank;
+        if (known) inverse[dim].literal = i;
+      }
+      if (known) {
+        Node node;
+        node.op = view.op;
+        node.args = {{"self", ValueRef{contents}}, {"dims", inverse}};
+        return node;
+      }
+    }
+  }
+  if (view.op == "aten.select.int") {
+    return Scatter("aten.select_scatter.default", base, contents,
+                   WithoutSource(view));
+  }
+  if (view.op == "aten.slice.Tensor") {
+    return Scatter("aten.slice_scatter.default", base, contents,
+                   WithoutSource(view));
+  }
+  if (view.op == "aten.diagonal.default") {
+    return Scatter("aten.diagonal_scatter.default", base, contents,
+                   WithoutSource(view));
+  }
+  if (view.op == "aten.narrow.default") {
+    const Argument* start = view.FindArg("start");
+    const Argument* length = view.FindArg("length");
+    if (start != nullptr && length != nullptr &&
+        std::holds_alternative<int64_t>(*start) &&
+        std::holds_alternative<int64_t>(*length)) {
+      const int64_t begin = std::get<int64_t>(*start);
+      const int64_t end = begin + std::get<int64_t>(*length);
+      // A negative start counts from the end, where 0 would mean the begin.
+      return ScatterSlice(base, contents, IntArg(view, "dim", 0), begin,
+                          begin < 0 && end == 0 ? INT64_MAX : end);
+    }
+  }
+  if (op.name == "unbind") {
+    return Scatter("aten.select_scatter.default", base, contents,
+                   {{"dim", IntArg(view, "dim", 0)},
+                    {"index", static_cast<int64_t>(output)}});
+  }
+  if (absl::StrContains(op.name, "split")) {
+    int64_t start = 0;
+    int64_t end = 0;
+    if (SplitRange(view, output, start, end)) {
+      return ScatterSlice(base, contents, IntArg(view, "dim", 0), start, end);
+    }
+  }
+  return absl::UnimplementedError(absl::StrCat("writes through ", view.name,
+                                               " (", view.op,
+                                               "), which cannot be undone"));
+}
+
+absl::StatusOr<std::string> FunctionalForm(absl::string_view op) {
+  const OpName name = SplitName(op);
+  if (name.space == "py") return std::string();  // "py.and_" is Python's name
+  static const auto& dunders =
+      *new absl::flat_hash_map<absl::string_view, absl::string_view>{
+          {"__iand__", "__and__"},       {"__ior__", "__or__"},
+          {"__ixor__", "__xor__"},       {"__ilshift__", "__lshift__"},
+          {"__irshift__", "__rshift__"},
+      };
+  if (const auto it = dunders.find(name.name); it != dunders.end()) {
+    return absl::StrCat(name.space, ".", it->second, ".", name.overload);
+  }
+  if (name.overload == "out" || absl::EndsWith(name.overload, "_out")) {
+    return absl::UnimplementedError("writes into an argument \"out\"");
+  }
+  if (!absl::EndsWith(name.name, "_") || absl::EndsWith(name.name, "__")) {
+    return std::string();
+  }
+  static const auto& changes_shape =
+      *new NameSet{"set_",    "resize_", "resize_as_", "as_strided_", "swap_",
+                   "rename_", "apply_",  "map_",       "map2_"};
+  if (changes_shape.contains(name.name)) {
+    return absl::UnimplementedError("changes a shape or a storage in place");
+  }
+  return absl::StrCat(name.space, ".", absl::StripSuffix(name.name, "_"), ".",
+                      name.overload);
+}
+
+bool GivesDisjointParts(const Node& view) {
+  static const auto& names = *new NameSet{
+      "split",        "split_with_sizes", "chunk",  "unsafe_chunk",
+      "unsafe_split", "tensor_split",     "unbind", "unsafe_split_with_sizes",
+      "hsplit",       "vsplit",           "dsplit"};
+  return names.contains(SplitName(view.op).name);
+}
+
+bool MayOverlap(const Node& view) {
+  static const auto& names =
+      *new NameSet{"expand",       "expand_as", "as_strided",       "unfold",
+                   "broadcast_to", "meshgrid",  "broadcast_tensors"};
+  return names.contains(SplitName(view.op).name);
+}
+
+bool ReshapesInPlace(absl::string_view functional) {
+  static const auto& names = *new NameSet{"squeeze",   "unsqueeze", "t",
+                                          "transpose", "swapaxes",  "swapdims"};
+  return names.contains(SplitName(functional).name);
+}
+
+bool KeepsDtype(const Graph& graph, const Node& functional) {
+  const absl::string_view name = SplitName(functional.op).name;
+  static const auto& keeps = *new NameSet{"copy",
+                                          "fill",
+                                          "zero",
+                                          "masked_fill",
+                                          "index_put",
+                                          "scatter",
+                                          "_index_put_impl",
+                                          "scatter_add",
+                                          "index_fill",
+                                          "index_add",
+                                          "scatter_reduce",
+                                          "index_copy",
+                                          "masked_scatter"};
+  if (keeps.contains(name)) return true;
+  static const auto& gives_bool =
+      *new NameSet{"eq",          "ne",          "lt",           "le",
+                   "gt",          "ge",          "not_equal",    "less",
+                   "less_equal",  "greater",     "logical_and",  "logical_or",
+                   "logical_xor", "logical_not", "greater_equal"};
+  if (gives_bool.contains(name)) return false;
+  const Argument* source = SourceArg(functional);
+  if (source == nullptr || !std::holds_alternative<ValueRef>(*source)) {
+    return false;
+  }
+  const base::DType dtype = graph.value(std::get<ValueRef>(*source).id).dtype;
+  for (ValueId id : InputsOf(functional)) {
+    const Value& value = graph.value(id);
+    if (id == std::get<ValueRef>(*source).id ||
+        value.kind != ValueKind::kTensor) {
+      continue;  // numbers do not promote within a kind, and int ops refuse
+    }
+    if (dtype == base::DType::kUnknown || value.dtype != dtype) return false;
+  }
+  return true;
+}
+
+bool IsCheck(absl::string_view op) {
+  const OpName name = SplitName(op);
+  if (name.space == "aten") {
+    return absl::StrContains(name.name, "_assert_") ||
+           absl::StartsWith(name.name, "sym_constrain_range") ||
+           absl::StartsWith(name.name, "_functional_sym_constrain_range");
+  }
+  // Looks for ids outside their tables; here the server's id policy does.
+  return name.space == "fbgemm" &&
+         absl::StartsWith(name.name, "bounds_check_indices");
+}
+
+}  // namespace refract::models

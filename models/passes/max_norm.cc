@@ -1,0 +1,325 @@
+#include "models/passes/max_norm.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "models/graph/op_traits.h"
+
+namespace refract::models {
+namespace {
+
+// So that a row of zeros divides by no zero (ATen/native/Embedding.cpp).
+constexpr double kEpsilon = 1e-7;
+
+bool IsRenorm(const Node& node) {
+  return node.op == "aten.embedding_renorm_.default" ||
+         node.op == "aten.embedding_renorm.default";
+}
+
+// Gives its operand under another name.
+bool IsAlias(const Node& node) {
+  return absl::StartsWith(node.op, "aten.detach.") ||
+         absl::StartsWith(node.op, "aten.alias.") ||
+         absl::StartsWith(node.op, "aten.contiguous.");
+}
+
+ValueId Ref(const Node& node, absl::string_view name) {
+  const Argument* arg = node.FindArg(name);
+  const auto* ref = arg == nullptr ? nullptr : std::get_if<ValueRef>(arg);
+  return ref == nullptr ? kNoValue : ref->id;
+}
+
+std::optional<double> Number(const Node& node, absl::string_view name,
+                             std::optional<double> missing) {
+  const Argument* arg = node.FindArg(name);
+  if (arg == nullptr || std::holds_alternative<None>(*arg)) return missing;
+  if (const auto* f = std::get_if<double>(arg)) return *f;
+  if (const auto* i = std::get_if<int64_t>(arg)) return static_cast<double>(*i);
+  return std::nullopt;
+}
+
+void SetArg(Node& node, absl::string_view name, Argument value) {
+  for (NamedArgument& arg : node.args) {
+    if (arg.name == name) {
+      arg.value = std::move(value);
+      return;
+    }
+  }
+  node.args.push_back({std::string(name), std::move(value)});
+}
+
+struct Renorm {
+  NodeId node = kNoNode;
+  ValueId indices = kNoValue;
+  double max_norm = 0;
+  double norm_type = 2;
+};
+
+class Rewriter {
+ public:
+  explicit Rewriter(Graph& graph) : graph_(graph) {}
+
+  absl::Status Run() {
+    FindTables();
+    if (renorms_.empty()) return absl::OkStatus();
+    REFRACT_RETURN_IF_ERROR(CheckReaders());
+    for (const Value& value : graph_.values) names_.insert(value.name);
+    for (const Node& node : graph_.nodes) names_.insert(node.name);
+    std::vector<Node> nodes = std::move(graph_.nodes);
+    graph_.nodes.clear();
+    for (size_t n = 0; n < nodes.size(); ++n) {
+      Node& node = nodes[n];
+      const ValueId table = TableOf(node);
+      if (table == kNoValue) {
+        Append(std::move(node));
+      } else if (IsLookUp(node)) {
+        ScaledLookUp(std::move(node), table, renorms_.at(table).front());
+      }
+      // Who else reads the table is about to be gone.
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static bool IsLookUp(const Node& node) {
+    return !EmbeddingArgsOf(node.op).weight.empty();
+  }
+
+  // The table that a value is; kNoValue for others.
+  ValueId Table(ValueId id) const {
+    const auto it = alias_of_.find(id);
+    return it == alias_of_.end() ? kNoValue : it->second;
+  }
+
+  // The scaled table that `node` reads.
+  ValueId TableOf(const Node& node) const {
+    for (const ValueId id : InputsOf(node)) {
+      if (const ValueId table = Table(id); renorms_.contains(table)) {
+        return table;
+      }
+    }
+    return kNoValue;
+  }
+
+  // Ids, whatever names they go by.
+  ValueId Source(ValueId id) const {
+    while (id != kNoValue && graph_.value(id).producer != kNoNode) {
+      const Node& node = graph_.nodes[graph_.value(id).producer];
+      if (!IsAlias(node)) break;
+      id = InputsOf(node).front();
+    }
+    return id;
+  }
+
+  void FindTables() {
+    for (size_t id = 0; id < graph_.values.size(); ++id) {
+      const auto value = static_cast<ValueId>(id);
+      if (graph_.value(value).is_weight()) alias_of_[value] = value;
+    }
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const Node& node = graph_.nodes[n];
+      const bool renorm = IsRenorm(node);
+      if (!renorm && !IsAlias(node)) continue;
+      const std::vector<ValueId> inputs = InputsOf(node);
+      const ValueId table =
+          inputs.empty() ? kNoValue
+                         : Table(renorm ? Ref(node, "self") : inputs.front());
+      if (table == kNoValue) continue;
+      for (const ValueId output : node.outputs) {
+        if (output != kNoValue) alias_of_[output] = table;
+      }
+      if (!renorm) continue;
+      renorms_[table].push_back(
+          {.node = static_cast<NodeId>(n),
+           .indices = Source(Ref(node, "indices")),
+           .max_norm = Number(node, "max_norm", std::nullopt).value_or(-1),
+           .norm_type = Number(node, "norm_type", std::nullopt).value_or(-1)});
+    }
+  }
+
+  absl::Status CheckReaders() const {
+    for (const auto& [table, renorms] : renorms_) {
+      const std::string name = graph_.value(table).weight;
+      const auto refused = [&](absl::string_view why) {
+        return absl::UnimplementedError(absl::StrCat(
+            "max_norm scales rows of the table ", name, " in place, and ", why,
+            ": what a request gets would depend on earlier ones"));
+      };
+      for (const Renorm& renorm : renorms) {
+        if (renorm.max_norm < 0 || renorm.norm_type < 0 ||
+            renorm.max_norm != renorms.front().max_norm ||
+            renorm.norm_type != renorms.front().norm_type) {
+          return refused("not always to one norm");
+        }
+      }
+      for (const ValueId output : graph_.outputs) {
+        if (Table(output) == table) return refused("it is a result");
+      }
+      for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+        const Node& node = graph_.nodes[n];
+        if (TableOf(node) != table || IsRenorm(node) || IsAlias(node)) continue;
+        if (!IsScaled(node, static_cast<NodeId>(n), renorms)) {
+          return refused(absl::StrCat(node.name, " (", node.op,
+                                      ") reads it without, or otherwise"));
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // A look-up of rows that were scaled just before, and nothing else.
+  bool IsScaled(const Node& node, NodeId at,
+                const std::vector<Renorm>& renorms) const {
+    const EmbeddingArgs args = EmbeddingArgsOf(node.op);
+    if (args.weight.empty()) return false;
+    const std::vector<ValueId> inputs = InputsOf(node);
+    for (const ValueId id : inputs) {
+      if (renorms_.contains(Table(id)) && id != Ref(node, args.weight)) {
+        return false;
+      }
+    }
+    const bool bag = !args.offsets.empty();
+    if (bag && Number(node, "padding_idx", -1) != -1) return false;
+    const ValueId ids = Source(Ref(node, args.indices));
+    for (const Renorm& renorm : renorms) {
+      if (renorm.node < at && renorm.indices == ids && ids != kNoValue) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  void Append(Node node) {
+    const auto id = static_cast<NodeId>(graph_.nodes.size());
+    for (const ValueId output : node.outputs) {
+      if (output != kNoValue) graph_.values[output].producer = id;
+    }
+    graph_.nodes.push_back(std::move(node));
+  }
+
+  std::string Unique(const std::string& wanted) {
+    std::string name = wanted;
+    for (int i = 1; !names_.insert(name).second; ++i) {
+      name = absl::StrCat(wanted, "_", i);
+    }
+    return name;
+  }
+
+  // A node of one result like `like`, which it is not given the id of.
+  ValueId Emit(const std::string& name, absl::string_view op,
+               std::vector<NamedArgument> args, Value like) {
+    Node node;
+    node.name = Unique(name);
+    node.op = std::string(op);
+    node.args = std::move(args);
+    like.name = node.name;
+    like.weight.clear();
+    const ValueId id = graph_.AddValue(std::move(like));
+    node.outputs = {id};
+    Append(std::move(node));
+    return id;
+  }
+
+  // `rows` [..., D], scaled; the last node's result is `result` if that is one.
+  ValueId Scaled(const std::string& name, ValueId rows, const Renorm& renorm,
+                 ValueId result) {
+    Value each = graph_.value(rows);  // one number per row
+    if (each.has_shape && !each.shape.empty()) each.shape.back() = SymExpr(1);
+    ValueId scale =
+        Emit(absl::StrCat(name, "_norm"), "aten.linalg_vector_norm.default",
+             {{"self", ValueRef{rows}},
+              {"ord", renorm.norm_type},
+              {"dim", IntList{{.literal = -1}}},
+              {"keepdim", true}},
+             each);
+    scale = Emit(absl::StrCat(name, "_norm_eps"), "aten.add.Scalar",
+                 {{"self", ValueRef{scale}}, {"other", kEpsilon}}, each);
+    scale = Emit(absl::StrCat(name, "_inverse"), "aten.reciprocal.default",
+                 {{"self", ValueRef{scale}}}, each);
+    scale = Emit(absl::StrCat(name, "_ratio"), "aten.mul.Scalar",
+                 {{"self", ValueRef{scale}}, {"other", renorm.max_norm}}, each);
+    scale = Emit(absl::StrCat(name, "_scale"), "aten.clamp_max.default",
+                 {{"self", ValueRef{scale}}, {"max", 1.0}}, each);
+    std::vector<NamedArgument> args = {{"self", ValueRef{rows}},
+                                       {"other", ValueRef{scale}}};
+    if (result == kNoValue) {
+      return Emit(absl::StrCat(name, "_scaled"), "aten.mul.Tensor",
+                  std::move(args), graph_.value(rows));
+    }
+    Node node;
+    node.name = Unique(absl::StrCat(name, "_scaled"));
+    node.op = "aten.mul.Tensor";
+    node.args = std::move(args);
+    node.outputs = {result};
+    Append(std::move(node));
+    return result;
+  }
+
+  void ScaledLookUp(Node node, ValueId table, const Renorm& renorm) {
+    const EmbeddingArgs names = EmbeddingArgsOf(node.op);
+    const std::string name = node.name;
+    if (names.offsets.empty()) {
+      SetArg(node, names.weight, ValueRef{table});
+      const ValueId result = node.outputs[0];
+      Value raw = graph_.value(result);
+      raw.name = Unique(absl::StrCat(raw.name, "_rows"));
+      node.outputs[0] = graph_.AddValue(std::move(raw));
+      const ValueId rows = node.outputs[0];
+      Append(std::move(node));
+      Scaled(name, rows, renorm, result);
+      return;
+    }
+    // Bags add up rows that are scaled already: a table of one row per id.
+    const ValueId ids = Ref(node, names.indices);
+    const Value& weight = graph_.value(table);
+    const Value& indices = graph_.value(ids);
+    Value row;
+    row.dtype = weight.dtype;
+    Value number;
+    number.kind = ValueKind::kSymInt;
+    Value place;
+    place.dtype = base::DType::kInt64;
+    if (weight.has_shape && weight.shape.size() == 2 && indices.has_shape &&
+        indices.shape.size() == 1) {
+      row.has_shape = place.has_shape = true;
+      row.shape = {indices.shape[0], weight.shape[1]};
+      place.shape = {indices.shape[0]};
+      number.sym_value = indices.shape[0];
+    }
+    const ValueId raw =
+        Emit(absl::StrCat(name, "_rows"), "aten.embedding.default",
+             {{"weight", ValueRef{table}}, {"indices", ValueRef{ids}}}, row);
+    const ValueId rows = Scaled(name, raw, renorm, kNoValue);
+    const ValueId count =
+        Emit(absl::StrCat(name, "_count"), "aten.sym_size.int",
+             {{"self", ValueRef{ids}}, {"dim", int64_t{0}}}, number);
+    const ValueId places =
+        Emit(absl::StrCat(name, "_places"), "aten.arange.default",
+             {{"end", ValueRef{count}}, {"dtype", base::DType::kInt64}}, place);
+    SetArg(node, names.weight, ValueRef{rows});
+    SetArg(node, names.indices, ValueRef{places});
+    Append(std::move(node));
+  }
+
+  Graph& graph_;
+  absl::flat_hash_map<ValueId, ValueId> alias_of_;             // → the weight
+  absl::flat_hash_map<ValueId, std::vector<Renorm>> renorms_;  // by weight
+  absl::flat_hash_set<std::string> names_;
+};
+
+}  // namespace
+
+absl::Status ScaleLookUpsByMaxNorm(Graph& graph) {
+  return Rewriter(graph).Run();
+}
+
+}  // namespace refract::models

@@ -1,0 +1,25 @@
+#ifndef REFRACT_MODELS_PASSES_MAX_NORM_H_
+#define REFRACT_MODELS_PASSES_MAX_NORM_H_
+
+// Look-ups of torch.nn.Embedding(max_norm=…), which scale the rows that a
+// request asks for in the table itself, before they are looked up.
+
+#include "absl/status/status.h"
+#include "models/graph/graph.h"
+
+namespace refract::models {
+
+// Makes them scale what they looked up instead, and leave the table alone:
+//
+//   n = ‖row‖_p;  row · min(1, max_norm / (n + 1e-7))
+//
+// which is what ATen's embedding_renorm_ does to a row (ATen/native/
+// Embedding.cpp). A scaled row is not scaled again, so that a request gets what
+// PyTorch gives, whatever was asked before it. That holds only where the table
+// is read in no other way: Unimplemented names the table and the reader for all
+// others. For graphs as imported, before Functionalize().
+absl::Status ScaleLookUpsByMaxNorm(Graph& graph);
+
+}  // namespace refract::models
+
+#endif  // REFRACT_MODELS_PASSES_MAX_NORM_H_

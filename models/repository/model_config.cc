@@ -1,0 +1,362 @@
+#include "models/repository/model_config.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+#include "google/protobuf/text_format.h"
+#include "models/graph/op_traits.h"
+#include "models/repository/text_proto.h"
+
+namespace refract::models {
+namespace {
+
+constexpr absl::string_view kPlatform = "refract";
+constexpr absl::string_view kPolicyKey = "out_of_range_ids";
+constexpr absl::string_view kIdsPrefix = "ids.";
+constexpr absl::string_view kOffsetsPrefix = "offsets.";
+constexpr absl::string_view kBagsPrefix = "bags.";
+constexpr absl::string_view kShapePrefix = "shape.";
+constexpr absl::string_view kBatchKey = "batch_symbol";
+constexpr absl::string_view kShareKey = "share";
+constexpr absl::string_view kDenseWeightsKey = "dense_weights";
+constexpr absl::string_view kGpuPrecisionKey = "gpu_precision";
+// Wide enough for anything sensible, narrow enough to catch a slip.
+constexpr double kLeastShare = 0.001;
+constexpr double kMostShare = 1000;
+constexpr int kMostInstances = 1024;
+
+inference::DataType ToDataType(base::DType dtype) {
+  switch (dtype) {
+    case base::DType::kBool:
+      return inference::TYPE_BOOL;
+    case base::DType::kUInt8:
+      return inference::TYPE_UINT8;
+    case base::DType::kInt8:
+      return inference::TYPE_INT8;
+    case base::DType::kInt16:
+      return inference::TYPE_INT16;
+    case base::DType::kInt32:
+      return inference::TYPE_INT32;
+    case base::DType::kInt64:
+      return inference::TYPE_INT64;
+    case base::DType::kFloat16:
+      return inference::TYPE_FP16;
+    case base::DType::kBFloat16:
+      return inference::TYPE_BF16;
+    case base::DType::kFloat32:
+      return inference::TYPE_FP32;
+    case base::DType::kFloat64:
+      return inference::TYPE_FP64;
+    case base::DType::kUnknown:
+      break;
+  }
+  return inference::TYPE_INVALID;
+}
+
+// Constants as they are, everything else -1.
+std::vector<int64_t> DimsOf(const Value& value) {
+  std::vector<int64_t> dims;
+  for (const SymExpr& size : value.shape) {
+    dims.push_back(size.constant().value_or(-1));
+  }
+  return dims;
+}
+
+// What a client needs to make valid requests, and metadata does not tell: the
+// parameters for the reader of the header, with their texts.
+std::map<std::string, std::string> ReaderParameters(const Graph& graph) {
+  std::map<std::string, std::string> parameters;
+  for (const IdInput& use : FindIdInputs(graph)) {
+    const std::string& name = graph.value(use.input).name;
+    std::string& text = parameters[absl::StrCat(
+        use.is_offsets ? kOffsetsPrefix : kIdsPrefix, name)];
+    absl::StrAppend(&text, text.empty() ? "" : ";", "table=", use.table,
+                    " rows=", use.rows);
+    if (use.column >= 0) absl::StrAppend(&text, " column=", use.column);
+    if (use.is_offsets && use.ids != kNoValue) {
+      parameters[absl::StrCat(kBagsPrefix, name)] = absl::StrCat(
+          "ids=", graph.value(use.ids).name,
+          " include_last=", use.include_last_offset ? "true" : "false");
+    }
+  }
+  for (ValueId id : graph.inputs) {
+    const Value& value = graph.value(id);
+    if (!value.has_shape || value.shape.empty()) continue;
+    parameters[absl::StrCat(kShapePrefix, value.name)] = absl::StrJoin(
+        value.shape, ";", [](std::string* out, const SymExpr& size) {
+          absl::StrAppend(out, size.ToString());
+        });
+  }
+  if (!graph.batch_symbol.empty()) {
+    parameters[std::string(kBatchKey)] = graph.batch_symbol;
+  }
+  return parameters;
+}
+
+std::optional<IdPolicy> ParsePolicy(absl::string_view text) {
+  if (text == "error") return IdPolicy::kError;
+  if (text == "zero") return IdPolicy::kZeroRow;
+  if (text == "default") return IdPolicy::kDefaultRow;
+  return std::nullopt;
+}
+
+// Tensors of the file against those of the model, by name. An empty list leaves
+// them to the model, as in Triton.
+template <typename Tensors>
+absl::Status CheckTensors(const Tensors& listed, absl::string_view field,
+                          const std::vector<std::string>& names,
+                          const std::vector<ValueId>& ids, const Graph& graph) {
+  if (listed.empty()) return absl::OkStatus();
+  if (static_cast<size_t>(listed.size()) != names.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": ", listed.size(), " are listed, the model has ",
+                     names.size()));
+  }
+  for (size_t i = 0; i < names.size(); ++i) {
+    const auto it = std::find_if(
+        listed.begin(), listed.end(),
+        [&](const auto& tensor) { return tensor.name() == names[i]; });
+    if (it == listed.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(field, ": the model's ", names[i], " is not listed"));
+    }
+    const Value& value = graph.value(ids[i]);
+    if (value.dtype != base::DType::kUnknown &&
+        it->data_type() != ToDataType(value.dtype)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          field, " ", names[i], ": data_type is ",
+          inference::DataType_Name(it->data_type()), ", the model's is ",
+          inference::DataType_Name(ToDataType(value.dtype))));
+    }
+    if (!value.has_shape) continue;
+    const std::vector<int64_t> dims = DimsOf(value);
+    if (!std::equal(it->dims().begin(), it->dims().end(), dims.begin(),
+                    dims.end())) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          field, " ", names[i], ": dims are [", absl::StrJoin(it->dims(), ", "),
+          "], the model's are [", absl::StrJoin(dims, ", "), "]"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool IsWeight(const Graph& graph, absl::string_view name) {
+  return std::any_of(graph.values.begin(), graph.values.end(),
+                     [name](const Value& v) { return v.weight == name; });
+}
+
+absl::Status CheckParameter(const std::string& key, const std::string& text,
+                            const Graph& graph, ModelConfig& result) {
+  absl::string_view table = key;
+  if (absl::ConsumePrefix(&table, kPolicyKey) &&
+      (table.empty() || table[0] == '.')) {
+    const std::optional<IdPolicy> policy = ParsePolicy(text);
+    if (!policy) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", text, "\" is none of error, zero, default"));
+    }
+    if (table.empty()) {
+      result.default_id_policy = *policy;
+      return absl::OkStatus();
+    }
+    table.remove_prefix(1);
+    if (!IsWeight(graph, table)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the model has no table ", table));
+    }
+    result.id_policies[std::string(table)] = *policy;
+    return absl::OkStatus();
+  }
+  if (key == kShareKey) {
+    double share = 0;
+    if (!absl::SimpleAtod(text, &share) ||
+        !(share >= kLeastShare && share <= kMostShare)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", text, "\" is no number from ", kLeastShare, " to ",
+                       kMostShare));
+    }
+    result.serving.share = share;
+    return absl::OkStatus();
+  }
+  if (key == kDenseWeightsKey) {
+    const std::optional<DenseWeights> form = ParseDenseWeights(text);
+    if (!form) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", text, "\" is none of fp32, bf16, int8"));
+    }
+    result.dense_weights = *form;
+    return absl::OkStatus();
+  }
+  if (key == kGpuPrecisionKey) {
+    const std::pair<absl::string_view, GpuPrecision> known[] = {
+        {"fp32", GpuPrecision::kFloat32},
+        {"tf32", GpuPrecision::kTf32},
+        {"fp16", GpuPrecision::kFloat16},
+        {"bf16", GpuPrecision::kBFloat16},
+    };
+    for (const auto& [name, precision] : known) {
+      if (text != name) continue;
+      result.serving.gpu_precision = precision;
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", text, "\" is none of fp32, tf32, fp16, bf16"));
+  }
+  // For the reader alone: rows may differ between versions.
+  if (key == kBatchKey) return absl::OkStatus();
+  absl::string_view input = key;
+  if (absl::ConsumePrefix(&input, kIdsPrefix) ||
+      absl::ConsumePrefix(&input, kOffsetsPrefix) ||
+      absl::ConsumePrefix(&input, kBagsPrefix) ||
+      absl::ConsumePrefix(&input, kShapePrefix)) {
+    for (ValueId id : graph.inputs) {
+      if (graph.value(id).name == input) return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("the model has no input ", input));
+  }
+  return absl::InvalidArgumentError("unknown parameter");
+}
+
+absl::Status ReadServing(const inference::ModelConfig& config,
+                         ServingConfig& serving) {
+  const auto invalid = [](const auto&... parts) {
+    return absl::InvalidArgumentError(absl::StrCat(parts...));
+  };
+  if (config.instance_group_size() > 1) {
+    return invalid("instance_group: ", config.instance_group_size(),
+                   " are listed; all instances of a node are alike");
+  }
+  for (const inference::ModelInstanceGroup& group : config.instance_group()) {
+    if (group.count() < 0 || group.count() > kMostInstances) {
+      return invalid("instance_group: count is ", group.count(),
+                     ", wanted 0 (all) to ", kMostInstances);
+    }
+    serving.max_instances = group.count();
+  }
+  if (!config.has_dynamic_batching()) return absl::OkStatus();
+  const inference::ModelDynamicBatching& batching = config.dynamic_batching();
+  serving.dynamic_batching = true;
+  if (batching.max_queue_delay_microseconds() > 60'000'000) {
+    return invalid("dynamic_batching: max_queue_delay_microseconds is ",
+                   batching.max_queue_delay_microseconds(),
+                   ", more than a minute");
+  }
+  serving.max_queue_delay = absl::Microseconds(
+      static_cast<int64_t>(batching.max_queue_delay_microseconds()));
+  for (const int32_t size : batching.preferred_batch_size()) {
+    if (size < 1) {
+      return invalid("dynamic_batching: preferred_batch_size is ", size,
+                     ", wanted ≥ 1");
+    }
+    serving.preferred_batch_sizes.push_back(size);
+  }
+  std::sort(serving.preferred_batch_sizes.begin(),
+            serving.preferred_batch_sizes.end());
+  serving.max_queue = batching.default_queue_policy().max_queue_size();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::optional<DenseWeights> ParseDenseWeights(absl::string_view text) {
+  if (text == "fp32") return DenseWeights::kFloat32;
+  if (text == "bf16") return DenseWeights::kBFloat16;
+  if (text == "int8") return DenseWeights::kInt8;
+  return std::nullopt;
+}
+
+inference::ModelConfig MakeConfig(absl::string_view name, const Graph& graph) {
+  inference::ModelConfig config;
+  config.set_name(std::string(name));
+  config.set_platform(std::string(kPlatform));
+  config.set_max_batch_size(0);
+  for (ValueId id : graph.inputs) {
+    const Value& value = graph.value(id);
+    inference::ModelInput& input = *config.add_input();
+    input.set_name(value.name);
+    input.set_data_type(ToDataType(value.dtype));
+    for (int64_t dim : DimsOf(value)) input.add_dims(dim);
+  }
+  for (size_t i = 0; i < graph.outputs.size(); ++i) {
+    const Value& value = graph.value(graph.outputs[i]);
+    inference::ModelOutput& output = *config.add_output();
+    output.set_name(graph.output_names[i]);
+    output.set_data_type(ToDataType(value.dtype));
+    for (int64_t dim : DimsOf(value)) output.add_dims(dim);
+  }
+  auto& parameters = *config.mutable_parameters();
+  parameters[std::string(kPolicyKey)].set_string_value("error");
+  for (const auto& [key, text] : ReaderParameters(graph)) {
+    parameters[key].set_string_value(text);
+  }
+  return config;
+}
+
+std::string ConfigToText(const inference::ModelConfig& config) {
+  google::protobuf::TextFormat::Printer printer;
+  printer.SetUseUtf8StringEscaping(true);
+  printer.SetUseShortRepeatedPrimitives(true);
+  std::string text;
+  printer.PrintToString(config, &text);
+  return text;
+}
+
+absl::StatusOr<inference::ModelConfig> ParseConfigText(absl::string_view text,
+                                                       absl::string_view path) {
+  inference::ModelConfig config;
+  REFRACT_RETURN_IF_ERROR(ParseText(text, path, config));
+  return config;
+}
+
+absl::StatusOr<ModelConfig> CheckConfig(const inference::ModelConfig& config,
+                                        absl::string_view name,
+                                        const Graph& graph,
+                                        absl::string_view path) {
+  auto invalid = [path](const auto&... parts) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", parts...));
+  };
+  if (config.name() != name) {
+    return invalid("name is \"", config.name(), "\", its folder is ", name);
+  }
+  if (!config.platform().empty() && config.platform() != kPlatform) {
+    return invalid("platform is \"", config.platform(), "\", not \"refract\"");
+  }
+  if (!config.backend().empty() && config.backend() != kPlatform) {
+    return invalid("backend is \"", config.backend(), "\", not \"refract\"");
+  }
+  if (config.max_batch_size() != 0) {
+    return invalid("max_batch_size is ", config.max_batch_size(),
+                   "; only 0 is supported, where dims begin with the batch");
+  }
+  std::vector<std::string> input_names;
+  for (ValueId id : graph.inputs) input_names.push_back(graph.value(id).name);
+  absl::Status status =
+      CheckTensors(config.input(), "input", input_names, graph.inputs, graph);
+  if (!status.ok()) return base::Annotate(status, path);
+  status = CheckTensors(config.output(), "output", graph.output_names,
+                        graph.outputs, graph);
+  if (!status.ok()) return base::Annotate(status, path);
+
+  ModelConfig result;
+  result.name = std::string(name);
+  status = ReadServing(config, result.serving);
+  if (!status.ok()) return base::Annotate(status, path);
+  for (const auto& [key, value] : config.parameters()) {
+    status = CheckParameter(key, value.string_value(), graph, result);
+    if (!status.ok()) {
+      return base::Annotate(status, absl::StrCat(path, ": parameter ", key));
+    }
+  }
+  return result;
+}
+
+}  // namespace refract::models

@@ -1,0 +1,65 @@
+#ifndef REFRACT_MODELS_REPOSITORY_MODEL_CONFIG_H_
+#define REFRACT_MODELS_REPOSITORY_MODEL_CONFIG_H_
+
+// config.pbtxt: Triton's text format (proto/inference/model_config.proto).
+// Includes Protobuf: never include this beside LibTorch.
+//
+// Parameters, all of them text:
+//   out_of_range_ids           "error" (default), "zero" or "default": what an
+//                              id outside its table does
+//   out_of_range_ids.<table>   the same for one weight
+//   share                      of a GPU node's time while other models want it
+//                              too, relative to theirs; default "1"
+//   dense_weights              "fp32" (default), "bf16" or "int8": how dense
+//                              layers keep their weights on CPUs
+//   gpu_precision              in what a GPU computes: "fp32" (default), "tf32",
+//                              "fp16" or "bf16"
+//
+// Written by import for clients that make requests, not read back (another
+// version may differ; the model itself is what is checked against):
+//   ids.<input>                the tables whose ids or bag offsets an input
+//   offsets.<input>            holds: "table=<weight> rows=<n>", then
+//                              " column=<k>" when only that column does;
+//                              several are joined by ";"
+//   bags.<offsets input>       "ids=<input> include_last=<true|false>"
+//   shape.<input>              its sizes as models::SymExpr texts, joined by
+//                              ";": "s0 + 1", "s0;13"
+//   batch_symbol               which symbol of these counts the items to score
+
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "models/graph/graph.h"
+#include "models/repository/repository.h"
+#include "proto/inference/model_config.pb.h"
+
+namespace refract::models {
+
+// "fp32", "bf16" or "int8"; nullopt for anything else.
+std::optional<DenseWeights> ParseDenseWeights(absl::string_view text);
+
+// What import writes for a new model.
+inference::ModelConfig MakeConfig(absl::string_view name, const Graph& graph);
+std::string ConfigToText(const inference::ModelConfig& config);
+
+// `path` appears in errors. InvalidArgument gives line and field for a text
+// that does not parse or has a field that Refract does not know.
+absl::StatusOr<inference::ModelConfig> ParseConfigText(absl::string_view text,
+                                                       absl::string_view path);
+
+// Checks `config` against the model and its folder's name: inputs and outputs,
+// where they are listed, agree with the graph; parameters are known and name
+// tables and inputs that exist; settings that would change how the model is
+// served and that Refract does not have are refused. InvalidArgument names
+// `path` and the field.
+absl::StatusOr<ModelConfig> CheckConfig(const inference::ModelConfig& config,
+                                        absl::string_view name,
+                                        const Graph& graph,
+                                        absl::string_view path);
+
+}  // namespace refract::models
+
+#endif  // REFRACT_MODELS_REPOSITORY_MODEL_CONFIG_H_

@@ -1,0 +1,447 @@
+#include "models/repository/repository.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/mapped_file.h"
+#include "base/status_macros.h"
+#include "base/tensor.h"
+#include "google/protobuf/stubs/logging.h"
+#include "models/repository/copy_file.h"
+#include "models/graph/graph_proto.h"
+#include "models/repository/model_config.h"
+
+namespace refract::models {
+namespace {
+
+namespace fs = std::filesystem;
+
+// graph.proto, StoredModel.format_version.
+constexpr uint32_t kFormatVersion = 1;
+constexpr absl::string_view kConfigFile = "config.pbtxt";
+constexpr absl::string_view kGraphFile = "graph.pb";
+constexpr absl::string_view kPlanFile = "split_plan.pb";
+constexpr absl::string_view kTablesFolder = "tables";
+// Versions in the making; never listed, because a version is a number.
+constexpr absl::string_view kTemporaryPrefix = ".tmp-";
+// Two imports that finish together race for a number; the loser takes the next.
+constexpr int kMaxRenameAttempts = 100;
+
+std::string Join(absl::string_view folder, absl::string_view name) {
+  return absl::StrCat(folder, "/", name);
+}
+
+absl::Status CheckName(absl::string_view name) {
+  bool valid = !name.empty() && absl::ascii_isalnum(name[0]);
+  for (char c : name) {
+    valid &= absl::ascii_isalnum(c) || c == '_' || c == '.' || c == '-';
+  }
+  if (!valid) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model name \"", name,
+        "\": only letters, digits, _ . - and a letter or digit first"));
+  }
+  return absl::OkStatus();
+}
+
+// nullopt unless decimal digits alone, ≥ 1 and without leading zeros.
+std::optional<int64_t> ParseVersion(absl::string_view text) {
+  int64_t version = 0;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), version);
+  if (error != std::errc() || end != text.data() + text.size() || version < 1 ||
+      text[0] == '0') {
+    return std::nullopt;
+  }
+  return version;
+}
+
+absl::Status FileError(absl::string_view path, const std::error_code& error) {
+  return absl::InternalError(absl::StrCat(path, ": ", error.message()));
+}
+
+absl::StatusOr<std::string> ReadText(const std::string& path) {
+  REFRACT_ASSIGN_OR_RETURN(const std::shared_ptr<const base::MappedFile> file,
+                           base::MappedFile::Open(path));
+  return std::string(reinterpret_cast<const char*>(file->bytes().data()),
+                     file->bytes().size());
+}
+
+absl::Status WriteText(const std::string& path, absl::string_view text) {
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out.write(text.data(), static_cast<std::streamsize>(text.size()));
+  out.close();
+  if (!out) {
+    return absl::InternalError(absl::StrCat(path, ": write failed"));
+  }
+  return absl::OkStatus();
+}
+
+// Names of folders in `path`, sorted.
+absl::StatusOr<std::vector<std::string>> ListFolders(const std::string& path) {
+  std::error_code error;
+  fs::directory_iterator it(path, error);
+  if (error) {
+    return absl::NotFoundError(absl::StrCat(path, ": ", error.message()));
+  }
+  std::vector<std::string> names;
+  for (; it != fs::directory_iterator(); it.increment(error)) {
+    if (error) return FileError(path, error);
+    std::error_code ignored;  // an entry that vanished is no folder
+    if (it->is_directory(ignored)) {
+      names.push_back(it->path().filename().string());
+    }
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// A stored name that could lead out of the version's folder.
+bool IsSafeRelativePath(absl::string_view name) {
+  const fs::path path{std::string(name)};
+  return !name.empty() && path.is_relative() &&
+         std::find(path.begin(), path.end(), "..") == path.end();
+}
+
+// Gives the model's source file and every table a name in the version's folder.
+class FilePlacer {
+ public:
+  explicit FilePlacer(const ImportedModel& model) {
+    source_name_ = absl::StrCat(
+        "model",
+        model.graph.source == SourceFormat::kTorchExport ? ".pt2" : ".pt");
+    names_[model.source_path] = source_name_;
+    absl::flat_hash_set<std::string> taken;
+    for (const WeightFile& file : model.weights.files) {
+      if (names_.contains(file.file)) continue;
+      const std::string base = fs::path(file.file).filename();
+      std::string name = base;
+      // Files of one name from several folders.
+      for (int i = 1; !taken.insert(name).second; ++i) {
+        name = absl::StrCat(i, "_", base);
+      }
+      names_[file.file] = absl::StrCat(kTablesFolder, "/", name);
+    }
+  }
+
+  const std::string& source_name() const { return source_name_; }
+  const absl::flat_hash_map<std::string, std::string>& names() const {
+    return names_;
+  }
+
+ private:
+  std::string source_name_;
+  absl::flat_hash_map<std::string, std::string> names_;  // source → in folder
+};
+
+// Copies what `model` needs into `folder`; returns the table with names there.
+absl::StatusOr<WeightTable> PlaceFiles(const ImportedModel& model,
+                                       const FilePlacer& placer,
+                                       const AddOptions& options,
+                                       const std::string& folder) {
+  WeightTable weights = model.weights;
+  absl::flat_hash_map<std::string, CopiedFile> copies;
+  for (const auto& [from, name] : placer.names()) {
+    const std::string to = Join(folder, name);
+    std::error_code error;
+    fs::create_directories(fs::path(to).parent_path(), error);
+    if (error) return FileError(to, error);
+    auto copied = options.link ? LinkFile(from, to) : CopyFile(from, to);
+    if (!copied.ok()) return copied.status();
+    copies[from] = *copied;
+  }
+  for (WeightFile& file : weights.files) {
+    const CopiedFile& copied = copies.at(file.file);
+    if (copied.bytes != file.bytes) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          file.file, ": had ", file.bytes, " bytes when it was read and ",
+          copied.bytes, " when it was copied"));
+    }
+    file.digest = copied.digest;
+    file.file = placer.names().at(file.file);
+  }
+  for (WeightEntry& entry : weights.entries) {
+    const auto it = placer.names().find(entry.file);
+    if (it == placer.names().end()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "weight ", entry.name, ": its file ", entry.file, " is not listed"));
+    }
+    entry.file = it->second;
+  }
+  return weights;
+}
+
+// Weights that the graph reads exist with the dtype and sizes that it expects.
+absl::Status CheckWeights(const Graph& graph, const WeightStore& weights) {
+  for (const Value& value : graph.values) {
+    if (!value.is_weight()) continue;
+    REFRACT_ASSIGN_OR_RETURN(const WeightView view, weights.Get(value.weight));
+    bool agrees =
+        value.dtype == base::DType::kUnknown || value.dtype == view.dtype;
+    if (value.has_shape) {
+      agrees &= value.shape.size() == view.sizes.size();
+      for (size_t i = 0; agrees && i < view.sizes.size(); ++i) {
+        agrees &=
+            value.shape[i].constant().value_or(view.sizes[i]) == view.sizes[i];
+      }
+    }
+    if (!agrees) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("weight ", value.weight, " is ", base::Name(view.dtype),
+                       base::DimsToString(view.sizes),
+                       ", which is not what the graph reads"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// graph.pb of a version into `model`.
+absl::Status LoadGraph(const std::string& path, LoadedModel& model) {
+  REFRACT_ASSIGN_OR_RETURN(const std::shared_ptr<const base::MappedFile> file,
+                           base::MappedFile::Open(path));
+  proto::StoredModel stored;
+  // Protobuf would print its own line about damaged text.
+  const google::protobuf::LogSilencer silencer;
+  if (file->bytes().size() > static_cast<size_t>(INT_MAX) ||
+      !stored.ParseFromArray(file->bytes().data(),
+                             static_cast<int>(file->bytes().size()))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": is damaged or no stored model"));
+  }
+  if (stored.format_version() != kFormatVersion) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": format version ", stored.format_version(),
+                     ", this reads version ", kFormatVersion));
+  }
+  auto graph = FromProto(stored.graph());
+  if (!graph.ok()) return base::Annotate(graph.status(), path);
+  auto weights = FromProto(stored.weights());
+  if (!weights.ok()) return base::Annotate(weights.status(), path);
+  for (const WeightFile& weight_file : weights->files) {
+    if (!IsSafeRelativePath(weight_file.file)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, ": weight file ", weight_file.file, " is not in its folder"));
+    }
+  }
+  if (!IsSafeRelativePath(stored.source_file())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": source file \"", stored.source_file(), "\" is not valid"));
+  }
+  model.source_file = Join(model.folder, stored.source_file());
+  if (std::error_code error; !fs::exists(model.source_file, error)) {
+    return absl::NotFoundError(absl::StrCat(model.source_file, ": is missing"));
+  }
+  auto store = WeightStore::Open(model.folder, *weights);
+  if (!store.ok()) {
+    return absl::StartsWith(store.status().message(), model.folder)
+               ? store.status()
+               : base::Annotate(store.status(), path);
+  }
+  model.digest = ModelDigest(*graph, *weights);
+  model.graph = *std::move(graph);
+  model.weights = *std::move(store);
+  return base::Annotate(CheckWeights(model.graph, *model.weights), path);
+}
+
+absl::Status LoadSplitPlan(const std::string& path, LoadedModel& model) {
+  if (std::error_code error; !fs::exists(path, error)) return absl::OkStatus();
+  auto plan = LoadPlan(model.graph, path);
+  if (!plan.ok()) {
+    return absl::StartsWith(plan.status().message(), path)
+               ? plan.status()
+               : base::Annotate(plan.status(), path);
+  }
+  REFRACT_RETURN_IF_ERROR(
+      base::Annotate(ValidatePlan(model.graph, model.digest, *plan), path));
+  model.plan = *std::move(plan);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+base::Digest ModelDigest(const Graph& graph, const WeightTable& weights) {
+  // Both messages are free of maps, hence serialised in one way only.
+  base::DigestBuilder digest;
+  digest.AddString(ToProto(graph).SerializeAsString());
+  digest.AddString(ToProto(weights).SerializeAsString());
+  return digest.Finish();
+}
+
+absl::StatusOr<int64_t> Repository::AddVersion(
+    absl::string_view name, const ImportedModel& model,
+    const AddOptions& options) const {
+  REFRACT_RETURN_IF_ERROR(CheckName(name));
+  REFRACT_RETURN_IF_ERROR(ValidateGraph(model.graph));
+  const std::string model_folder = Join(path_, name);
+  const std::string config_path = Join(model_folder, kConfigFile);
+  std::error_code error;
+  const bool is_new = !fs::exists(config_path, error);
+  if (!is_new) {
+    // The file of the versions before stays in force, so it has to fit.
+    REFRACT_ASSIGN_OR_RETURN(const std::string text, ReadText(config_path));
+    REFRACT_ASSIGN_OR_RETURN(const inference::ModelConfig config,
+                             ParseConfigText(text, config_path));
+    REFRACT_RETURN_IF_ERROR(
+        CheckConfig(config, name, model.graph, config_path).status());
+  }
+  fs::create_directories(model_folder, error);
+  if (error) return FileError(model_folder, error);
+
+  std::string temporary = Join(model_folder, kTemporaryPrefix) + "XXXXXX";
+  if (mkdtemp(temporary.data()) == nullptr) {
+    return absl::InternalError(
+        absl::StrCat(temporary, ": ", std::strerror(errno)));
+  }
+  absl::Cleanup clean_up = [&] {
+    std::error_code ignored;
+    fs::remove_all(temporary, ignored);
+    // A model that did not come into being leaves nothing behind; rmdir()
+    // keeps a folder that holds something.
+    if (is_new) rmdir(model_folder.c_str());
+  };
+  const FilePlacer placer(model);
+  proto::StoredModel stored;
+  REFRACT_ASSIGN_OR_RETURN(const WeightTable weights,
+                           PlaceFiles(model, placer, options, temporary));
+  stored.set_format_version(kFormatVersion);
+  *stored.mutable_graph() = ToProto(model.graph);
+  *stored.mutable_weights() = ToProto(weights);
+  stored.set_source_file(placer.source_name());
+  REFRACT_RETURN_IF_ERROR(
+      WriteText(Join(temporary, kGraphFile), stored.SerializeAsString()));
+  // As a server will load it.
+  LoadedModel check;
+  check.folder = temporary;
+  REFRACT_RETURN_IF_ERROR(LoadGraph(Join(temporary, kGraphFile), check));
+
+  // mkdtemp() makes folders for the owner alone; servers run as others.
+  fs::permissions(temporary,
+                  fs::perms::owner_all | fs::perms::group_read |
+                      fs::perms::group_exec | fs::perms::others_read |
+                      fs::perms::others_exec,
+                  error);
+  if (error) return FileError(temporary, error);
+  if (is_new) {
+    const std::string aside = Join(temporary, kConfigFile);
+    REFRACT_RETURN_IF_ERROR(
+        WriteText(aside, ConfigToText(MakeConfig(name, model.graph))));
+    fs::rename(aside, config_path, error);
+    if (error) return FileError(config_path, error);
+  }
+  for (int attempt = 0; attempt < kMaxRenameAttempts; ++attempt) {
+    REFRACT_ASSIGN_OR_RETURN(const std::vector<int64_t> versions,
+                             ListVersions(name));
+    const int64_t version = versions.empty() ? 1 : versions.back() + 1;
+    const std::string folder = Join(model_folder, absl::StrCat(version));
+    if (std::rename(temporary.c_str(), folder.c_str()) == 0) {
+      std::move(clean_up).Cancel();
+      return version;
+    }
+    if (errno != ENOTEMPTY && errno != EEXIST) {
+      return absl::InternalError(
+          absl::StrCat(folder, ": ", std::strerror(errno)));
+    }
+  }
+  return absl::AbortedError(
+      absl::StrCat(model_folder, ": other imports keep taking the version"));
+}
+
+absl::StatusOr<std::vector<std::string>> Repository::ListModels() const {
+  REFRACT_ASSIGN_OR_RETURN(std::vector<std::string> folders,
+                           ListFolders(path_));
+  std::vector<std::string> models;
+  for (std::string& folder : folders) {
+    std::error_code error;
+    if (CheckName(folder).ok() &&
+        fs::exists(Join(Join(path_, folder), kConfigFile), error)) {
+      models.push_back(std::move(folder));
+    }
+  }
+  return models;
+}
+
+absl::StatusOr<std::vector<int64_t>> Repository::ListVersions(
+    absl::string_view name) const {
+  REFRACT_RETURN_IF_ERROR(CheckName(name));
+  REFRACT_ASSIGN_OR_RETURN(const std::vector<std::string> folders,
+                           ListFolders(Join(path_, name)));
+  std::vector<int64_t> versions;
+  for (const std::string& folder : folders) {
+    if (const auto version = ParseVersion(folder)) versions.push_back(*version);
+  }
+  std::sort(versions.begin(), versions.end());
+  return versions;
+}
+
+absl::StatusOr<std::shared_ptr<const LoadedModel>> Repository::Load(
+    absl::string_view name, int64_t version, const LoadOptions& options) const {
+  REFRACT_ASSIGN_OR_RETURN(const std::vector<int64_t> versions,
+                           ListVersions(name));
+  if (versions.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat(Join(path_, name), ": has no version"));
+  }
+  if (version == 0) version = versions.back();
+  if (!std::binary_search(versions.begin(), versions.end(), version)) {
+    return absl::NotFoundError(
+        absl::StrCat(Join(path_, name), ": has no version ", version));
+  }
+  auto model = std::make_shared<LoadedModel>();
+  model->name = std::string(name);
+  model->version = version;
+  model->folder = Join(Join(path_, name), absl::StrCat(version));
+  REFRACT_RETURN_IF_ERROR(LoadGraph(Join(model->folder, kGraphFile), *model));
+  const std::string config_path = Join(Join(path_, name), kConfigFile);
+  REFRACT_ASSIGN_OR_RETURN(model->config_text, ReadText(config_path));
+  REFRACT_ASSIGN_OR_RETURN(const inference::ModelConfig config,
+                           ParseConfigText(model->config_text, config_path));
+  REFRACT_ASSIGN_OR_RETURN(
+      model->config, CheckConfig(config, name, model->graph, config_path));
+  if (options.with_plan) {
+    REFRACT_RETURN_IF_ERROR(
+        LoadSplitPlan(Join(model->folder, kPlanFile), *model));
+  }
+  return model;
+}
+
+absl::StatusOr<ModelPath> ParseModelPath(absl::string_view path) {
+  fs::path parts{std::string(path)};
+  if (!parts.has_filename()) parts = parts.parent_path();  // trailing slash
+  ModelPath result;
+  // A last part that is a number is a version when a model is before it; a
+  // model may itself be named 7.
+  const std::optional<int64_t> version =
+      ParseVersion(parts.filename().string());
+  std::error_code error;
+  if (version && parts.parent_path().has_filename() &&
+      !fs::exists(parts / std::string(kConfigFile), error)) {
+    result.version = *version;
+    parts = parts.parent_path();
+  }
+  result.name = parts.filename();
+  result.repository = parts.parent_path();
+  if (!CheckName(result.name).ok() || result.repository.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": give a model as DIR/NAME or DIR/NAME/VERSION"));
+  }
+  return result;
+}
+
+}  // namespace refract::models

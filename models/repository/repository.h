@@ -1,0 +1,149 @@
+#ifndef REFRACT_MODELS_REPOSITORY_REPOSITORY_H_
+#define REFRACT_MODELS_REPOSITORY_REPOSITORY_H_
+
+// Models on disk, laid out as Triton users know it:
+//
+//   <repo>/<model>/config.pbtxt
+//   <repo>/<model>/<version>/graph.pb      graph + weight table + digests
+//   <repo>/<model>/<version>/model.pt2|pt  the original file, untouched
+//   <repo>/<model>/<version>/tables/*.safetensors
+//   <repo>/<model>/<version>/split_plan.pb written by `refract partition`
+//
+// A version appears complete or not at all (written aside, then renamed) and is
+// never rewritten, but for its split plan, which is replaced by rename.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/digest.h"
+#include "models/graph/graph.h"
+#include "models/import.h"
+#include "models/repository/split_plan.h"
+#include "models/repository/weights.h"
+
+namespace refract::models {
+
+// What a server does with an id outside its table.
+enum class IdPolicy : uint8_t {
+  kError,       // the request fails: INVALID_ARGUMENT
+  kZeroRow,     // contributes zeros
+  kDefaultRow,  // reads row 0
+};
+
+// How dense layers keep their weights while a CPU executes them. Products and
+// sums are float32 in any case.
+enum class DenseWeights : uint8_t {
+  kFloat32,   // as they are
+  kBFloat16,  // rounded to 8 bits of precision: half the memory and its traffic
+  kInt8,      // one scale per output column: a quarter
+};
+
+// In what a GPU computes a model. Sums are float32 in all of them.
+enum class GpuPrecision : uint8_t {
+  kFloat32,
+  kTf32,  // float32 data, factors of products rounded to 10 bits of mantissa
+  kFloat16,
+  kBFloat16,
+};
+
+// How GPU nodes serve a model beside others (docs/serving.md).
+struct ServingConfig {
+  GpuPrecision gpu_precision = GpuPrecision::kFloat32;
+  // Of a device's time while other models want it too, relative to theirs.
+  double share = 1;
+  // Executions at once; 0: as many as the node has instances.
+  int max_instances = 0;
+  // Requests that wait at a node; 0: no limit but the node's.
+  size_t max_queue = 0;
+  // Whether requests may be executed together, how long one may wait for
+  // others, and sizes (rows, ascending) that do not wait.
+  bool dynamic_batching = false;
+  absl::Duration max_queue_delay;
+  std::vector<int64_t> preferred_batch_sizes;
+};
+
+struct ModelConfig {
+  std::string name;
+  // Weight name → policy; tables that are not listed: `default_id_policy`.
+  absl::flat_hash_map<std::string, IdPolicy> id_policies;
+  IdPolicy default_id_policy = IdPolicy::kError;
+  DenseWeights dense_weights = DenseWeights::kFloat32;
+  ServingConfig serving;
+};
+
+// One version, mapped and checked. Immutable; shared by the requests in flight.
+struct LoadedModel {
+  std::string name;
+  int64_t version = 0;
+  std::string folder;       // of the version
+  std::string source_file;  // the original .pt2/.pt
+  Graph graph;
+  base::Digest digest;      // ModelDigest()
+  ModelConfig config;
+  std::string config_text;  // config.pbtxt as it stands on disk
+  std::shared_ptr<const WeightStore> weights;
+  // Absent when `refract partition` has not run yet.
+  std::optional<SplitPlan> plan;
+};
+
+// Identity of a model: graph (names of nodes and notes excluded from nothing:
+// the stored bytes) and the digests of its weight files.
+base::Digest ModelDigest(const Graph& graph, const WeightTable& weights);
+
+struct AddOptions {
+  // Hard links instead of copies. Saves disk and time for huge tables; the
+  // caller then must not write into the source files again.
+  bool link = false;
+};
+
+struct LoadOptions {
+  // False: the version's split plan is left alone, good or bad. For whoever is
+  // about to replace it.
+  bool with_plan = true;
+};
+
+// Stateless: every call reads the disk. Errors name the file; NotFound for
+// absent repositories, models and versions, InvalidArgument for bad content.
+class Repository {
+ public:
+  explicit Repository(absl::string_view path) : path_(path) {}
+
+  // Next free version number, ≥ 1. `name` must be [A-Za-z0-9_.-]+ and start
+  // with a letter or digit. Writes config.pbtxt if the model is new, and keeps
+  // an existing one.
+  absl::StatusOr<int64_t> AddVersion(absl::string_view name,
+                                     const ImportedModel& model,
+                                     const AddOptions& options) const;
+
+  absl::StatusOr<std::vector<std::string>> ListModels() const;
+  absl::StatusOr<std::vector<int64_t>> ListVersions(
+      absl::string_view name) const;  // ascending
+
+  // version 0 = the newest. Validates graph, weights and plan.
+  absl::StatusOr<std::shared_ptr<const LoadedModel>> Load(
+      absl::string_view name, int64_t version = 0,
+      const LoadOptions& options = {}) const;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// "DIR/NAME" or "DIR/NAME/VERSION", as command lines give it.
+struct ModelPath {
+  std::string repository;
+  std::string name;
+  int64_t version = 0;  // 0 = the newest
+};
+absl::StatusOr<ModelPath> ParseModelPath(absl::string_view path);
+
+}  // namespace refract::models
+
+#endif  // REFRACT_MODELS_REPOSITORY_REPOSITORY_H_

@@ -1,0 +1,216 @@
+#include "models/repository/safetensors.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <tuple>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "nlohmann/json.hpp"
+
+namespace refract::models {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr uint64_t kLengthBytes = 8;
+// The format's own bound on its header.
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;
+
+std::optional<uint64_t> Unsigned(const Json& json) {
+  if (!json.is_number_unsigned()) return std::nullopt;
+  return json.get<uint64_t>();
+}
+
+// `begin`: where the tensors' bytes begin; `size`: how many there are.
+absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name,
+                                            const Json& json, uint64_t begin,
+                                            uint64_t size) {
+  auto invalid = [&name](const auto&... what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor ", name, ": ", what...));
+  };
+  SafetensorsEntry entry;
+  entry.name = name;
+  if (!json.is_object()) return invalid("description is no object");
+  const auto dtype = json.find("dtype");
+  if (dtype == json.end() || !dtype->is_string()) return invalid("no dtype");
+  const auto known =
+      base::DTypeFromSafetensorsName(dtype->get_ref<const std::string&>());
+  if (!known) {
+    return invalid("dtype ", dtype->get_ref<const std::string&>(),
+                   " is not supported");
+  }
+  entry.dtype = *known;
+  const auto shape = json.find("shape");
+  if (shape == json.end() || !shape->is_array()) return invalid("no shape");
+  for (const Json& dim : *shape) {
+    const std::optional<uint64_t> value = Unsigned(dim);
+    if (!value || *value > static_cast<uint64_t>(INT64_MAX)) {
+      // dump() would go down every level of what a file nests.
+      return dim.is_structured()
+                 ? invalid("bad dimension: an ", dim.type_name())
+                 : invalid("bad dimension ", dim.dump());
+    }
+    entry.dims.push_back(static_cast<int64_t>(*value));
+  }
+  const auto offsets = json.find("data_offsets");
+  if (offsets == json.end() || !offsets->is_array() || offsets->size() != 2) {
+    return invalid("no data_offsets");
+  }
+  const std::optional<uint64_t> first = Unsigned((*offsets)[0]);
+  const std::optional<uint64_t> last = Unsigned((*offsets)[1]);
+  if (!first || !last || *first > *last) return invalid("bad data_offsets");
+  if (*last > size) {
+    return invalid("ends at byte ", *last, " of ", size,
+                   ": the file is truncated");
+  }
+  const auto bytes = base::ByteSize(entry.dtype, entry.dims);
+  if (!bytes.ok()) return invalid(bytes.status().message());
+  if (*bytes != *last - *first) {
+    return invalid("shape ", base::DimsToString(entry.dims), " takes ", *bytes,
+                   " bytes, data_offsets say ", *last - *first);
+  }
+  entry.offset = begin + *first;
+  entry.bytes = *last - *first;
+  return entry;
+}
+
+absl::StatusOr<std::vector<SafetensorsEntry>> ParseFile(
+    absl::Span<const std::byte> file) {
+  if (file.size() < kLengthBytes) {
+    return absl::InvalidArgumentError("too short for a safetensors file");
+  }
+  uint64_t header_bytes;
+  std::memcpy(&header_bytes, file.data(), kLengthBytes);
+  if (header_bytes > kMaxHeaderBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("header of ", header_bytes,
+                     " bytes: no safetensors file (the limit is 100 MB)"));
+  }
+  if (header_bytes > file.size() - kLengthBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("header of ", header_bytes,
+                     " bytes is longer than the file: truncated"));
+  }
+  const char* text = reinterpret_cast<const char*>(file.data()) + kLengthBytes;
+  const Json header = Json::parse(text, text + header_bytes, /*cb=*/nullptr,
+                                  /*allow_exceptions=*/false);
+  if (!header.is_object()) {
+    return absl::InvalidArgumentError("header is not a JSON object");
+  }
+  const uint64_t begin = kLengthBytes + header_bytes;
+  const uint64_t size = file.size() - begin;
+  std::vector<SafetensorsEntry> entries;
+  for (const auto& [name, description] : header.items()) {
+    if (name == "__metadata__") continue;
+    REFRACT_ASSIGN_OR_RETURN(SafetensorsEntry entry,
+                             ParseEntry(name, description, begin, size));
+    entries.push_back(std::move(entry));
+  }
+  std::sort(entries.begin(), entries.end(),
+            [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+              return std::tie(a.offset, a.bytes, a.name) <
+                     std::tie(b.offset, b.bytes, b.name);
+            });
+  // The format allows neither gaps nor overlaps.
+  uint64_t expected = begin;
+  for (const SafetensorsEntry& entry : entries) {
+    if (entry.offset != expected) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor ", entry.name,
+                       entry.offset < expected ? " overlaps the one before it"
+                                               : " has a gap before it"));
+    }
+    expected += entry.bytes;
+  }
+  if (expected != file.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "holds ", file.size(), " bytes, its header describes ", expected));
+  }
+  return entries;
+}
+
+}  // namespace
+
+absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(absl::string_view path) {
+  SafetensorsFile result;
+  REFRACT_ASSIGN_OR_RETURN(result.file_, base::MappedFile::Open(path));
+  auto entries = ParseFile(result.file_->bytes());
+  if (!entries.ok()) return base::Annotate(entries.status(), path);
+  result.entries_ = *std::move(entries);
+  return result;
+}
+
+const SafetensorsEntry* SafetensorsFile::Find(absl::string_view name) const {
+  auto it = std::find_if(
+      entries_.begin(), entries_.end(),
+      [name](const SafetensorsEntry& entry) { return entry.name == name; });
+  return it == entries_.end() ? nullptr : &*it;
+}
+
+base::TensorView SafetensorsFile::View(const SafetensorsEntry& entry) const {
+  base::TensorView view;
+  view.dtype = entry.dtype;
+  view.dims.assign(entry.dims.begin(), entry.dims.end());
+  view.data = file_->bytes().data() + entry.offset;
+  view.bytes = entry.bytes;
+  return view;
+}
+
+absl::Status WriteSafetensors(
+    absl::string_view path,
+    absl::Span<const std::pair<std::string, base::TensorView>> tensors) {
+  // Insertion order is the order of the bytes, as readers like it.
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  absl::flat_hash_set<absl::string_view> names;
+  uint64_t offset = 0;
+  for (const auto& [name, tensor] : tensors) {
+    if (tensor.dtype == base::DType::kUnknown || name == "__metadata__" ||
+        !names.insert(name).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": tensor \"", name,
+                       "\" has no dtype or a name that is taken"));
+    }
+    REFRACT_ASSIGN_OR_RETURN(const size_t bytes,
+                             base::ByteSize(tensor.dtype, tensor.dims));
+    if (bytes != tensor.bytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": tensor ", name, " has ", tensor.bytes,
+                       " bytes, its shape takes ", bytes));
+    }
+    auto& entry = header[name];
+    entry["dtype"] = std::string(base::SafetensorsName(tensor.dtype));
+    entry["shape"] =
+        std::vector<int64_t>(tensor.dims.begin(), tensor.dims.end());
+    entry["data_offsets"] = {offset, offset + bytes};
+    offset += bytes;
+  }
+  // Names come from models; bytes that are no UTF-8 would make dump() throw.
+  std::string text = header.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false,
+                                 Json::error_handler_t::replace);
+  const size_t used = (kLengthBytes + text.size()) % base::kTensorAlignBytes;
+  if (used != 0) text.append(base::kTensorAlignBytes - used, ' ');
+  const uint64_t header_bytes = text.size();
+
+  const std::string name(path);
+  std::ofstream out(name, std::ios::binary | std::ios::trunc);
+  out.write(reinterpret_cast<const char*>(&header_bytes), kLengthBytes);
+  out << text;
+  for (const auto& [tensor_name, tensor] : tensors) {
+    out.write(reinterpret_cast<const char*>(tensor.data),
+              static_cast<std::streamsize>(tensor.bytes));
+  }
+  out.close();
+  if (!out) {
+    return absl::InternalError(
+        absl::StrCat(name, ": write failed: ", std::strerror(errno)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace refract::models

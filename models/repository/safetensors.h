@@ -1,0 +1,57 @@
+#ifndef REFRACT_MODELS_REPOSITORY_SAFETENSORS_H_
+#define REFRACT_MODELS_REPOSITORY_SAFETENSORS_H_
+
+// The safetensors file format: 8-byte little-endian header length, a JSON
+// header, then the tensors' bytes
+// (https://huggingface.co/docs/safetensors/index, "Format").
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "base/mapped_file.h"
+#include "base/tensor.h"
+
+namespace refract::models {
+
+struct SafetensorsEntry {
+  std::string name;
+  base::DType dtype = base::DType::kUnknown;
+  std::vector<int64_t> dims;
+  uint64_t offset = 0;  // in the file, header included
+  uint64_t bytes = 0;
+};
+
+// A mapped, checked file. Nothing of it is read but the header. Thread-safe.
+class SafetensorsFile {
+ public:
+  // InvalidArgument names `path` and what is wrong: truncated, header longer
+  // than 100 MB (the format's own limit), bad JSON, unknown dtype, ranges that
+  // overlap, leave gaps, or do not match shape × element size.
+  static absl::StatusOr<SafetensorsFile> Open(absl::string_view path);
+
+  const std::vector<SafetensorsEntry>& entries() const { return entries_; }
+  const SafetensorsEntry* Find(absl::string_view name) const;
+  // Valid while this object (or a copy of file()) lives. Not necessarily
+  // aligned to kTensorAlignBytes.
+  base::TensorView View(const SafetensorsEntry& entry) const;
+  const std::shared_ptr<const base::MappedFile>& file() const { return file_; }
+
+ private:
+  std::shared_ptr<const base::MappedFile> file_;
+  std::vector<SafetensorsEntry> entries_;
+};
+
+// Data begins at a multiple of kTensorAlignBytes.
+absl::Status WriteSafetensors(
+    absl::string_view path,
+    absl::Span<const std::pair<std::string, base::TensorView>> tensors);
+
+}  // namespace refract::models
+
+#endif  // REFRACT_MODELS_REPOSITORY_SAFETENSORS_H_

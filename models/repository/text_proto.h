@@ -1,0 +1,19 @@
+#ifndef REFRACT_MODELS_REPOSITORY_TEXT_PROTO_H_
+#define REFRACT_MODELS_REPOSITORY_TEXT_PROTO_H_
+
+// Messages in Protobuf's text format, from files that people write.
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "google/protobuf/message.h"
+
+namespace refract::models {
+
+// InvalidArgument says `file`, line and column, and what is wrong there, in
+// Protobuf's own words. Messages nested deeper than 32 are refused.
+absl::Status ParseText(absl::string_view text, absl::string_view file,
+                       google::protobuf::Message& message);
+
+}  // namespace refract::models
+
+#endif  // REFRACT_MODELS_REPOSITORY_TEXT_PROTO_H_

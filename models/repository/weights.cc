@@ -1,0 +1,145 @@
+#include "models/repository/weights.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/tensor.h"
+
+namespace refract::models {
+namespace {
+
+std::string JoinPath(absl::string_view folder, absl::string_view file) {
+  if (folder.empty() || (!file.empty() && file[0] == '/')) {
+    return std::string(file);
+  }
+  return absl::StrCat(folder, folder.back() == '/' ? "" : "/", file);
+}
+
+// Elements that `entry` spans from the first of its storage; 0 if it is empty.
+absl::StatusOr<unsigned __int128> SpannedElements(const WeightEntry& entry) {
+  if (entry.storage_offset < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("storage offset ", entry.storage_offset, " is negative"));
+  }
+  if (entry.sizes.size() != entry.strides.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        entry.sizes.size(), " sizes but ", entry.strides.size(), " strides"));
+  }
+  // Also bounds the number of elements, as tensors everywhere.
+  REFRACT_ASSIGN_OR_RETURN(const int64_t elements,
+                           base::NumElements(entry.sizes));
+  unsigned __int128 last = static_cast<uint64_t>(entry.storage_offset);
+  for (size_t i = 0; i < entry.sizes.size(); ++i) {
+    if (entry.strides[i] < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("stride ", entry.strides[i], " is negative"));
+    }
+    if (entry.sizes[i] > 0) {
+      // Below 2^126 each, and a tensor has few dimensions with size > 1.
+      last += static_cast<unsigned __int128>(entry.sizes[i] - 1) *
+              static_cast<uint64_t>(entry.strides[i]);
+      if (last >> 64 != 0) {
+        return absl::InvalidArgumentError("strides overflow 64 bits");
+      }
+    }
+  }
+  return elements == 0 ? 0 : last + 1;
+}
+
+absl::StatusOr<WeightView> MakeView(const WeightEntry& entry,
+                                    const base::MappedFile& file) {
+  const size_t element = base::SizeOf(entry.dtype);
+  if (element == 0) return absl::InvalidArgumentError("dtype is not known");
+  const absl::Span<const std::byte> bytes = file.bytes();
+  if (entry.offset > bytes.size() ||
+      entry.bytes > bytes.size() - entry.offset) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(entry.bytes, " bytes at ", entry.offset, " lie outside ",
+                     file.path(), " of ", bytes.size(), " bytes"));
+  }
+  REFRACT_ASSIGN_OR_RETURN(const unsigned __int128 elements,
+                           SpannedElements(entry));
+  if (elements * element > entry.bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sizes ", base::DimsToString(entry.sizes), " and strides ",
+                     base::DimsToString(entry.strides), " reach outside its ",
+                     entry.bytes, " bytes"));
+  }
+  if (entry.offset % element != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "begins at byte ", entry.offset, " of ", file.path(),
+        ", which is no multiple of its ", element, " byte elements"));
+  }
+  WeightView view;
+  view.dtype = entry.dtype;
+  view.sizes = entry.sizes;
+  view.strides = entry.strides;
+  view.data = bytes.data() + entry.offset;
+  if (elements != 0) {
+    view.data += static_cast<uint64_t>(entry.storage_offset) * element;
+  }
+  return view;
+}
+
+}  // namespace
+
+bool WeightView::is_contiguous() const {
+  int64_t expected = 1;
+  if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) return true;
+  for (size_t i = sizes.size(); i-- > 0;) {
+    // The stride of a dimension of size 1 is never used.
+    if (sizes[i] == 1) continue;
+    if (strides[i] != expected) return false;
+    expected *= sizes[i];
+  }
+  return true;
+}
+
+absl::StatusOr<std::shared_ptr<const WeightStore>> WeightStore::Open(
+    absl::string_view folder, const WeightTable& table) {
+  std::shared_ptr<WeightStore> store(new WeightStore);
+  store->table_ = table;
+  absl::flat_hash_map<absl::string_view, const base::MappedFile*> by_name;
+  for (const WeightFile& file : table.files) {
+    const std::string path = JoinPath(folder, file.file);
+    REFRACT_ASSIGN_OR_RETURN(std::shared_ptr<const base::MappedFile> mapped,
+                             base::MappedFile::Open(path));
+    if (mapped->bytes().size() != file.bytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": has ", mapped->bytes().size(),
+                       " bytes, but had ", file.bytes, " at import"));
+    }
+    if (!by_name.emplace(file.file, mapped.get()).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("weight file ", file.file, " is listed twice"));
+    }
+    store->files_.push_back(std::move(mapped));
+  }
+  for (const WeightEntry& entry : table.entries) {
+    const auto file = by_name.find(entry.file);
+    if (file == by_name.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "weight ", entry.name, ": its file ", entry.file, " is not listed"));
+    }
+    auto view = MakeView(entry, *file->second);
+    if (!view.ok()) {
+      return base::Annotate(view.status(), absl::StrCat("weight ", entry.name));
+    }
+    if (!store->views_.emplace(entry.name, *std::move(view)).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("weight ", entry.name, " is listed twice"));
+    }
+  }
+  return store;
+}
+
+absl::StatusOr<WeightView> WeightStore::Get(absl::string_view name) const {
+  const auto it = views_.find(name);
+  if (it == views_.end()) {
+    return absl::NotFoundError(absl::StrCat("no weight is named ", name));
+  }
+  return it->second;
+}
+
+}  // namespace refract::models

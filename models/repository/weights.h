@@ -1,0 +1,76 @@
+#ifndef REFRACT_MODELS_REPOSITORY_WEIGHTS_H_
+#define REFRACT_MODELS_REPOSITORY_WEIGHTS_H_
+
+// Weights stay where they are: a WeightTable says for each name which bytes of
+// which file hold it; a WeightStore maps those files.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/digest.h"
+#include "base/mapped_file.h"
+#include "base/dtype.h"
+
+namespace refract::models {
+
+struct WeightEntry {
+  std::string name;  // parameter name, e.g. "tables.0.weight"
+  // Relative to the version's folder.
+  std::string file;
+  uint64_t offset = 0;  // of the storage's first byte in `file`
+  uint64_t bytes = 0;   // of the storage
+  base::DType dtype = base::DType::kUnknown;
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;    // elements, as PyTorch counts
+  int64_t storage_offset = 0;      // elements
+};
+
+struct WeightFile {
+  std::string file;  // relative to the version's folder
+  uint64_t bytes = 0;
+  base::Digest digest;  // of the whole file, taken when it was imported
+};
+
+struct WeightTable {
+  std::vector<WeightEntry> entries;
+  std::vector<WeightFile> files;
+};
+
+// A weight as mapped. Strided, unlike base::TensorView: exports keep transposed
+// parameters and stride-0 stand-ins.
+struct WeightView {
+  base::DType dtype = base::DType::kUnknown;
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;
+  const std::byte* data = nullptr;  // element [0, …, 0]
+  bool is_contiguous() const;
+};
+
+// Thread-safe once opened. Views live as long as the store.
+class WeightStore {
+ public:
+  // Maps every file of `table` under `folder`. Errors name the file or weight:
+  // NotFound (file absent), InvalidArgument (size differs from what import saw,
+  // an entry reaches outside its file, strides reach outside the storage).
+  static absl::StatusOr<std::shared_ptr<const WeightStore>> Open(
+      absl::string_view folder, const WeightTable& table);
+
+  // NotFound names the weight.
+  absl::StatusOr<WeightView> Get(absl::string_view name) const;
+  const WeightTable& table() const { return table_; }
+
+ private:
+  WeightStore() = default;
+  WeightTable table_;
+  std::vector<std::shared_ptr<const base::MappedFile>> files_;
+  absl::flat_hash_map<std::string, WeightView> views_;
+};
+
+}  // namespace refract::models
+
+#endif  // REFRACT_MODELS_REPOSITORY_WEIGHTS_H_

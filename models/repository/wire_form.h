@@ -1,0 +1,57 @@
+#ifndef REFRACT_MODELS_REPOSITORY_WIRE_FORM_H_
+#define REFRACT_MODELS_REPOSITORY_WIRE_FORM_H_
+
+// In which form a tensor crosses between the nodes. A plan chooses one for each
+// value that crosses; runtime/wire encodes and decodes, docs/wire_format.md has
+// the bytes.
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "models/graph/graph.h"
+
+namespace refract::models {
+
+// Of the elements. The numbers are stored in plans and part of the schema that
+// nodes agree on: never renumber.
+enum class WireType : uint8_t {
+  kAsIs = 0,      // as in memory
+  kFloat16 = 1,   // lossy; of float32 and float64
+  kBFloat16 = 2,  // lossy; of float32 and float64
+  kInt8 = 3,      // lossy; per row of the last dimension, with scale and offset
+  kInt32 = 4,     // of int64; tensors with an element that does not fit go as
+                  // they are, so nothing is lost
+};
+inline constexpr int kNumWireTypes = 5;
+
+// "fp32" for kAsIs (what most tensors are), "fp16", "bf16", "int8", "int32".
+absl::string_view Name(WireType type);
+std::optional<WireType> WireTypeFromName(absl::string_view name);
+
+struct WireForm {
+  WireType type = WireType::kAsIs;
+  // Rows (of the first dimension) that are equal, bit by bit, are sent once,
+  // with an index per row, in requests where that is smaller. Lossless.
+  bool unique_rows = false;
+
+  bool is_plain() const { return type == WireType::kAsIs && !unique_rows; }
+  // How many bytes a tensor takes depends on what is in it.
+  bool size_depends_on_data() const {
+    return unique_rows || type == WireType::kInt32;
+  }
+  friend bool operator==(const WireForm&, const WireForm&) = default;
+};
+
+// Scale and offset behind each row of WireType::kInt8, float32 both.
+inline constexpr int64_t kInt8RowExtra = 8;
+
+// OK, or why `value` cannot cross in `form`: InvalidArgument names it. kInt8
+// and unique rows need a known rank of at least 1, both together of 2.
+absl::Status CheckWireForm(const Value& value, WireForm form);
+
+}  // namespace refract::models
+
+#endif  // REFRACT_MODELS_REPOSITORY_WIRE_FORM_H_

@@ -1,0 +1,220 @@
+#include "models/rows/row_dependence.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "models/graph/op_traits.h"
+#include "models/rows/flow.h"
+
+namespace refract::models {
+namespace {
+
+using rows::Flow;
+using rows::Kind;
+using rows::Sizes;
+
+// Walks the nodes of a part and holds where rows are in every value.
+class Walk {
+ public:
+  explicit Walk(const Graph& graph)
+      : graph_(graph), sizes_(graph), flows_(graph.values.size()) {}
+
+  const Flow& flow(ValueId id) const { return flows_[id]; }
+  const Sizes& sizes() const { return sizes_; }
+  void Set(ValueId id, const Flow& flow) { flows_[id] = flow; }
+
+  // What comes in with a request and holds no bags: by its shape.
+  Flow ByShape(ValueId id) const {
+    const Value& value = graph_.value(id);
+    if (value.kind != ValueKind::kTensor) {
+      if (value.sym_value.is_unknown()) return Flow::Unproven();
+      return sizes_.MentionsBatch(value.sym_value) ? Flow::Bags()
+                                                   : Flow::Request();
+    }
+    if (!value.has_shape) return Flow::Unproven();
+    const std::vector<int> axes = sizes_.BatchAxes(value);
+    if (axes.empty()) return Flow::Request();
+    const SymExpr& size = value.shape[axes[0]];
+    if (axes.size() == 1 && size.symbol() == graph_.batch_symbol) {
+      return Flow::Rows(axes[0]);
+    }
+    // Lengths of several features' bags, one feature after the other, and
+    // offsets have sizes made of the batch; of floats nobody knows the layout.
+    const bool integers = value.dtype == base::DType::kInt64 ||
+                          value.dtype == base::DType::kInt32;
+    return axes.size() == 1 && value.shape.size() == 1 && integers
+               ? Flow::Bags()
+               : Flow::Unproven();
+  }
+
+  void Run(NodeId n) {
+    const Node& node = graph_.nodes[n];
+    const rows::NodeView view(graph_, sizes_, node, flows_);
+    std::vector<Flow> flows = rows::Apply(view);
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      const ValueId id = node.outputs[i];
+      if (id == kNoValue) continue;
+      Flow flow = i < flows.size() ? flows[i] : Flow::Unproven();
+      if (flow.mixed() && flow.origin == kNoNode) flow.origin = n;
+      flows_[id] = flow;
+    }
+  }
+
+  // The answer, given what goes in and what comes out.
+  RowDependence Judge(const std::vector<ValueId>& inputs,
+                      const std::vector<ValueId>& outputs) const {
+    RowDependence result;
+    for (const ValueId id : outputs) {
+      const Flow& flow = flows_[id];
+      if (flow.shared()) continue;
+      if (!flow.rows()) return Depends(id, flow);
+    }
+    result.use = RowUse::kAlone;
+    for (const std::vector<ValueId>* side : {&inputs, &outputs}) {
+      for (const ValueId id : *side) {
+        const Flow& flow = flows_[id];
+        if (flow.rows() && (flow.axis != 0 || flow.outer != 1)) {
+          result.why = absl::StrCat(graph_.value(id).name,
+                                    " has its rows in dimension ", flow.axis,
+                                    ", not one after the other in dimension 0");
+          return result;
+        }
+      }
+    }
+    for (const ValueId id : inputs) {
+      if (flows_[id].shared() || flows_[id].rows()) continue;
+      if (IsSizeOfBatch(id)) continue;
+      result.why = absl::StrCat(graph_.value(id).name,
+                                " holds bags or offsets, not rows");
+      return result;
+    }
+    result.may_split = true;
+    for (const ValueId id : inputs) {
+      if (flows_[id].kind != Kind::kRequest) continue;
+      result.why = absl::StrCat(graph_.value(id).name,
+                                " is one for all rows of a request");
+      return result;
+    }
+    for (const ValueId id : outputs) {
+      if (flows_[id].kind != Kind::kRequest) continue;
+      result.why =
+          absl::StrCat("result ", graph_.value(id).name, " has no rows");
+      return result;
+    }
+    result.may_coalesce = true;
+    return result;
+  }
+
+ private:
+  // A size that travels as a number and is known from the rows that do.
+  bool IsSizeOfBatch(ValueId id) const {
+    return graph_.value(id).kind == ValueKind::kSymInt &&
+           !graph_.value(id).sym_value.is_unknown();
+  }
+
+  RowDependence Depends(ValueId output, const Flow& flow) const {
+    RowDependence result;
+    const bool mixed = flow.mixed();
+    const NodeId n = mixed ? flow.origin : graph_.value(output).producer;
+    result.use = mixed && !flow.certain ? RowUse::kUnknown : RowUse::kTogether;
+    if (n == kNoNode) {
+      result.why = absl::StrCat("the layout of ", graph_.value(output).name,
+                                " does not tell which entries are one row's");
+      return result;
+    }
+    const Node& node = graph_.nodes[n];
+    result.node = node.name;
+    result.why =
+        absl::StrCat(node.name, " (", node.op, ") ",
+                     result.use == RowUse::kTogether
+                         ? "works across the batch"
+                         : "is not known to keep the rows of a request apart");
+    return result;
+  }
+
+  const Graph& graph_;
+  Sizes sizes_;
+  std::vector<Flow> flows_;
+};
+
+// Inputs of a whole model: offsets and ids of bags beside rows.
+void SetInputs(const Graph& graph, Walk& walk) {
+  absl::flat_hash_set<ValueId> offsets;
+  absl::flat_hash_set<ValueId> ragged;
+  for (const IdInput& use : FindIdInputs(graph)) {
+    if (!use.is_offsets) continue;
+    offsets.insert(use.input);
+    if (use.ids != kNoValue) ragged.insert(use.ids);
+  }
+  bool bags = !offsets.empty();
+  for (const ValueId id : graph.inputs) {
+    Flow flow = walk.ByShape(id);
+    if (offsets.contains(id)) flow = Flow::Bags();
+    bags |= flow.kind == Kind::kBags;
+    walk.Set(id, flow);
+  }
+  // Vectors of a length of their own, beside offsets or lengths: entries of
+  // bags, such as ids and their weights.
+  for (const ValueId id : graph.inputs) {
+    const Value& value = graph.value(id);
+    const bool own_length =
+        bags && value.has_shape && value.shape.size() == 1 &&
+        !value.shape[0].constant() && walk.flow(id).kind == Kind::kRequest;
+    if (own_length || (ragged.contains(id) && !walk.flow(id).rows())) {
+      walk.Set(id, Flow::Ragged());
+    }
+  }
+}
+
+}  // namespace
+
+RowDependence FindRowDependence(const Graph& graph) {
+  if (graph.batch_symbol.empty()) {
+    return {.why = "the model has no batch dimension"};
+  }
+  Walk walk(graph);
+  SetInputs(graph, walk);
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    walk.Run(static_cast<NodeId>(n));
+  }
+  return walk.Judge(graph.inputs, graph.outputs);
+}
+
+RowDependence FindHnRowDependence(const Graph& graph, const SplitPlan& plan) {
+  if (!plan.uses_hn()) return {.why = "nothing runs on the HN"};
+  if (graph.batch_symbol.empty()) {
+    return {.why = "the model has no batch dimension"};
+  }
+  if (graph.rows.use == RowUse::kTogether && graph.rows.node.empty()) {
+    return graph.rows;
+  }
+  Walk walk(graph);
+  for (const ValueId id : plan.up) walk.Set(id, walk.ByShape(id));
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    if (plan.stages[n] == Stage::kHn) walk.Run(static_cast<NodeId>(n));
+  }
+  return walk.Judge(plan.up, plan.down);
+}
+
+void MarkRows(const Graph& graph, SplitPlan& plan) {
+  plan.rows =
+      graph.rows == RowDependence() ? FindRowDependence(graph) : graph.rows;
+  plan.hn_rows = FindHnRowDependence(graph, plan);
+}
+
+absl::string_view Name(RowUse use) {
+  switch (use) {
+    case RowUse::kUnknown:
+      return "unknown";
+    case RowUse::kAlone:
+      return "alone";
+    case RowUse::kTogether:
+      return "together";
+  }
+  return "unknown";
+}
+
+}  // namespace refract::models

@@ -1,0 +1,38 @@
+#ifndef REFRACT_MODELS_ROWS_ROW_DEPENDENCE_H_
+#define REFRACT_MODELS_ROWS_ROW_DEPENDENCE_H_
+
+// May requests be put together, or cut, by rows? (RowDependence in graph.h is
+// the answer.)
+//
+// Found without running anything, by a rule per operator that tells where the
+// rows of its operands are in its results: dimension, and how many entries each
+// row has there. A dimension that rows are in may be reshaped, permuted,
+// gathered from, even folded into another one and unfolded again; an operator
+// that works along it (a mean, softmax, sort, roll or product over the batch)
+// brings rows together, and so does a result that has it twice (x @ x.T), a
+// number made of the batch's size, or one made of a row's number. Operators
+// without a rule count as bringing rows together: kUnknown.
+
+#include "models/graph/graph.h"
+#include "models/repository/split_plan.h"
+
+namespace refract::models {
+
+// Of the whole model. Never reads graph.rows.
+RowDependence FindRowDependence(const Graph& graph);
+
+// Of the HN part alone: what an HN asks before it puts requests together. What
+// happens on the CN does not count, but what crosses has to have rows. A
+// dependence that only running the model showed (graph.rows) counts as the
+// HN's. Neither is allowed when nothing runs on the HN.
+RowDependence FindHnRowDependence(const Graph& graph, const SplitPlan& plan);
+
+// Fills plan.rows and plan.hn_rows. `plan` has its stages and crossings.
+void MarkRows(const Graph& graph, SplitPlan& plan);
+
+// "alone", "together", "unknown".
+absl::string_view Name(RowUse use);
+
+}  // namespace refract::models
+
+#endif  // REFRACT_MODELS_ROWS_ROW_DEPENDENCE_H_

@@ -1,0 +1,441 @@
+#include "partitioner/costs/work.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "models/graph/op_traits.h"
+
+namespace refract::partitioner {
+namespace {
+
+using models::Argument;
+using models::Graph;
+using models::kNoValue;
+using models::Node;
+using models::OpClass;
+using models::SymbolBindings;
+using models::SymExpr;
+using models::Value;
+using models::ValueId;
+using models::ValueKind;
+
+using Dims = std::vector<double>;
+
+std::optional<Dims> DimsOf(const Value& value, const SymbolBindings& sizes) {
+  if (value.kind != ValueKind::kTensor) return Dims{};
+  if (!value.has_shape) return std::nullopt;
+  Dims dims;
+  for (const SymExpr& extent : value.shape) {
+    const absl::StatusOr<int64_t> size = extent.Evaluate(sizes);
+    if (!size.ok()) return std::nullopt;
+    dims.push_back(static_cast<double>(*size));
+  }
+  return dims;
+}
+
+double Product(const Dims& dims) {
+  double product = 1;
+  for (const double dim : dims) product *= dim;
+  return product;
+}
+
+std::optional<double> ElementsOf(const Graph& graph, ValueId id,
+                                 const SymbolBindings& sizes) {
+  const std::optional<Dims> dims = DimsOf(graph.value(id), sizes);
+  if (!dims) return std::nullopt;
+  return Product(*dims);
+}
+
+// The first result that anybody reads, else the first; kNoValue without any.
+ValueId MainOutput(const Node& node) {
+  for (const ValueId id : node.outputs) {
+    if (id != kNoValue) return id;
+  }
+  return kNoValue;
+}
+
+const Value* ArgValue(const Graph& graph, const Node& node,
+                      absl::string_view name) {
+  const Argument* arg = node.FindArg(name);
+  if (arg == nullptr) return nullptr;
+  const auto* ref = std::get_if<models::ValueRef>(arg);
+  if (ref == nullptr || ref->id == kNoValue) return nullptr;
+  return &graph.value(ref->id);
+}
+
+// A weight, or a weight seen through views: decomposed exports transpose the
+// weights of their linear layers.
+bool IsWeight(const Graph& graph, ValueId id) {
+  while (!graph.value(id).is_weight()) {
+    const models::NodeId producer = graph.value(id).producer;
+    if (producer == models::kNoNode) return false;
+    const Node& node = graph.nodes[producer];
+    const std::vector<ValueId> inputs = models::InputsOf(node);
+    if (models::ClassOf(node.op) != OpClass::kView || inputs.empty()) {
+      return false;
+    }
+    id = inputs.front();
+  }
+  return true;
+}
+
+absl::string_view BaseName(absl::string_view op) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(op, '.');
+  return parts.size() > 1 ? parts[1] : op;
+}
+
+// 2 · product of all extents that the equation names: one multiply-add for each
+// combination. Exact for two operands.
+std::optional<double> EinsumFlops(const Graph& graph, const Node& node,
+                                  const SymbolBindings& sizes) {
+  const Argument* equation = node.FindArg("equation");
+  const Argument* tensors = node.FindArg("tensors");
+  if (equation == nullptr || tensors == nullptr) return std::nullopt;
+  const auto* text = std::get_if<std::string>(equation);
+  const auto* ids = std::get_if<models::ValueList>(tensors);
+  if (text == nullptr || ids == nullptr || absl::StrContains(*text, ".")) {
+    return std::nullopt;
+  }
+  std::string left = text->substr(0, text->find("->"));
+  left.erase(std::remove(left.begin(), left.end(), ' '), left.end());
+  const std::vector<std::string> terms = absl::StrSplit(left, ',');
+  if (terms.size() != ids->size()) return std::nullopt;
+  std::map<char, double> extents;
+  for (size_t i = 0; i < terms.size(); ++i) {
+    if ((*ids)[i] == kNoValue) return std::nullopt;
+    const std::optional<Dims> dims = DimsOf(graph.value((*ids)[i]), sizes);
+    if (!dims || dims->size() != terms[i].size()) return std::nullopt;
+    for (size_t d = 0; d < dims->size(); ++d) {
+      double& extent = extents[terms[i][d]];
+      extent = std::max(extent, (*dims)[d]);  // an extent of 1 is broadcast
+    }
+  }
+  double product = 2;
+  for (const auto& [label, extent] : extents) product *= extent;
+  return product;
+}
+
+// softmax(q·kᵀ)·v: two products over query × key positions. The softmax itself
+// is two orders of magnitude less and not counted.
+std::optional<double> AttentionFlops(const Graph& graph, const Node& node,
+                                     const SymbolBindings& sizes) {
+  const Value* query = ArgValue(graph, node, "query");
+  const Value* key = ArgValue(graph, node, "key");
+  const Value* value = ArgValue(graph, node, "value");
+  if (query == nullptr || key == nullptr || value == nullptr) {
+    return std::nullopt;
+  }
+  const std::optional<Dims> q = DimsOf(*query, sizes);
+  const std::optional<Dims> k = DimsOf(*key, sizes);
+  const std::optional<Dims> v = DimsOf(*value, sizes);
+  if (!q || !k || !v || q->size() < 2 || k->size() != q->size() ||
+      v->size() != q->size()) {
+    return std::nullopt;
+  }
+  const size_t rank = q->size();
+  const double keys = (*k)[rank - 2];
+  const double rows = Product(*q) / std::max(1.0, (*q)[rank - 1]);
+  return 2 * Product(*q) * keys + 2 * rows * keys * (*v)[rank - 1];
+}
+
+// 2 · results · product of the summed dimensions.
+std::optional<double> TensordotFlops(const Graph& graph, const Node& node,
+                                     double results,
+                                     const SymbolBindings& sizes) {
+  const Value* operand = ArgValue(graph, node, "self");
+  const Argument* summed = node.FindArg("dims_self");
+  if (operand == nullptr || summed == nullptr) return std::nullopt;
+  const auto* list = std::get_if<models::IntList>(summed);
+  const std::optional<Dims> dims = DimsOf(*operand, sizes);
+  if (list == nullptr || !dims) return std::nullopt;
+  double flops = 2 * results;
+  const int64_t rank = static_cast<int64_t>(dims->size());
+  for (const models::IntOrValue& item : *list) {
+    const int64_t dim = item.literal < 0 ? item.literal + rank : item.literal;
+    if (item.value != kNoValue || dim < 0 || dim >= rank) return std::nullopt;
+    flops *= (*dims)[dim];
+  }
+  return flops;
+}
+
+// Every weight of a recurrent layer meets every row at every step once.
+std::optional<double> RecurrentFlops(const Graph& graph, const Node& node,
+                                     const SymbolBindings& sizes) {
+  const Value* input = ArgValue(graph, node, "input");
+  if (input == nullptr) return std::nullopt;
+  const std::optional<Dims> dims = DimsOf(*input, sizes);
+  if (!dims || dims->empty()) return std::nullopt;
+  double weights = 0;
+  for (const ValueId id : models::InputsOf(node)) {
+    if (!graph.value(id).is_weight()) continue;
+    const std::optional<double> elements = ElementsOf(graph, id, sizes);
+    if (!elements) return std::nullopt;
+    weights += *elements;
+  }
+  if (weights == 0) return std::nullopt;
+  return 2 * weights * Product(*dims) / std::max(1.0, dims->back());
+}
+
+// 2 · results · length of the dot product behind each.
+std::optional<double> DenseFlops(const Graph& graph, const Node& node,
+                                 const SymbolBindings& sizes) {
+  const absl::string_view name = BaseName(node.op);
+  if (name == "einsum") return EinsumFlops(graph, node, sizes);
+  if (absl::StrContains(name, "scaled_dot_product")) {
+    return AttentionFlops(graph, node, sizes);
+  }
+  const ValueId output = MainOutput(node);
+  if (output == kNoValue) return std::nullopt;
+  const std::optional<double> results = ElementsOf(graph, output, sizes);
+  if (!results) return std::nullopt;
+  if (name == "tensordot") return TensordotFlops(graph, node, *results, sizes);
+  if (absl::StartsWith(name, "gru") || absl::StartsWith(name, "lstm") ||
+      absl::StartsWith(name, "rnn_")) {
+    return RecurrentFlops(graph, node, sizes);
+  }
+
+  if (absl::StartsWith(name, "conv") || name == "_convolution") {
+    const Value* weight = ArgValue(graph, node, "weight");
+    if (weight == nullptr) return std::nullopt;
+    const std::optional<Dims> dims = DimsOf(*weight, sizes);
+    if (!dims || dims->empty() || (*dims)[0] <= 0) return std::nullopt;
+    return 2 * *results * Product(*dims) / (*dims)[0];
+  }
+  // The operand whose last dimension is summed over, by operator.
+  static const auto& operands =
+      *new absl::flat_hash_map<absl::string_view, absl::string_view>{
+          {"linear", "input"},      {"mm", "self"},
+          {"bmm", "self"},          {"matmul", "self"},
+          {"mv", "self"},           {"dot", "self"},
+          {"inner", "self"},        {"addmm", "mat1"},
+          {"addmv", "mat"},         {"baddbmm", "batch1"},
+          {"_int_mm", "self"},      {"_addmm_activation", "mat1"},
+          {"linalg_matmul", "self"}};
+  const auto it = operands.find(name);
+  if (it == operands.end()) return std::nullopt;
+  const Value* operand = ArgValue(graph, node, it->second);
+  if (operand == nullptr) return std::nullopt;
+  const std::optional<Dims> dims = DimsOf(*operand, sizes);
+  if (!dims || dims->empty()) return std::nullopt;
+  return 2 * *results * dims->back();
+}
+
+// Rows looked up, each added once to its bag.
+std::optional<Work> LookUpWork(const Graph& graph, const Node& node,
+                               const SymbolBindings& sizes) {
+  const models::EmbeddingArgs args = models::EmbeddingArgsOf(node.op);
+  const bool is_gather = args.weight.empty();
+  const Value* table = ArgValue(graph, node, is_gather ? "self" : args.weight);
+  const Value* ids = ArgValue(graph, node, is_gather ? "index" : args.indices);
+  const ValueId output = MainOutput(node);
+  if (table == nullptr || ids == nullptr || output == kNoValue) {
+    return std::nullopt;
+  }
+  const std::optional<Dims> rows = DimsOf(*table, sizes);
+  const std::optional<Dims> count = DimsOf(*ids, sizes);
+  const std::optional<double> id_bytes = BytesOf(*ids, sizes);
+  const std::optional<double> written = BytesOf(graph.value(output), sizes);
+  if (!rows || rows->empty() || !count || !id_bytes || !written) {
+    return std::nullopt;
+  }
+  const double row_elements = Product(*rows) / std::max(1.0, (*rows)[0]);
+  const double elements = Product(*count) * row_elements;
+  Work work;
+  work.flops = absl::StrContains(node.op, "embedding_bag") ? elements : 0;
+  work.rows = Product(*count);
+  work.bytes = elements * static_cast<double>(base::SizeOf(table->dtype)) +
+               *id_bytes + *written;
+  return work;
+}
+
+}  // namespace
+
+Work& Work::operator+=(const Work& other) {
+  flops += other.flops;
+  bytes += other.bytes;
+  weight_bytes += other.weight_bytes;
+  rows += other.rows;
+  return *this;
+}
+
+std::optional<double> BytesOf(const Value& value, const SymbolBindings& sizes) {
+  if (value.kind != ValueKind::kTensor) return 8.0;
+  if (value.dtype == base::DType::kUnknown) return std::nullopt;
+  const std::optional<Dims> dims = DimsOf(value, sizes);
+  if (!dims) return std::nullopt;
+  return Product(*dims) * static_cast<double>(base::SizeOf(value.dtype));
+}
+
+std::optional<Work> WorkOf(const Graph& graph, const Node& node,
+                           const SymbolBindings& sizes) {
+  const OpClass op_class = models::ClassOf(graph, node);
+  Work work;
+  switch (op_class) {
+    case OpClass::kView:
+    case OpClass::kSize:
+      return work;
+    case OpClass::kEmbedding:
+      return LookUpWork(graph, node, sizes);
+    case OpClass::kDense: {
+      const std::optional<double> flops = DenseFlops(graph, node, sizes);
+      if (!flops) return std::nullopt;
+      work.flops = *flops;
+      break;
+    }
+    case OpClass::kUnknown:
+    case OpClass::kRandom:
+      return std::nullopt;
+    case OpClass::kElementwise:
+    case OpClass::kReduction:
+    case OpClass::kNormalization:
+    case OpClass::kRowMixing:
+    case OpClass::kCpuOnly:
+    case OpClass::kDataMovement:
+      break;
+  }
+  double largest = 0;  // elements
+  std::vector<ValueId> moved = models::InputsOf(node);
+  std::sort(moved.begin(), moved.end());
+  moved.erase(std::unique(moved.begin(), moved.end()), moved.end());
+  for (const ValueId id : moved) {
+    const Value& value = graph.value(id);
+    if (value.kind != ValueKind::kTensor) continue;
+    const std::optional<double> bytes = BytesOf(value, sizes);
+    const std::optional<double> elements = ElementsOf(graph, id, sizes);
+    if (!bytes || !elements) return std::nullopt;
+    work.bytes += *bytes;
+    if (IsWeight(graph, id)) work.weight_bytes += *bytes;
+    largest = std::max(largest, *elements);
+  }
+  for (const ValueId id : node.outputs) {
+    if (id == kNoValue || graph.value(id).kind != ValueKind::kTensor) continue;
+    const std::optional<double> bytes = BytesOf(graph.value(id), sizes);
+    const std::optional<double> elements = ElementsOf(graph, id, sizes);
+    if (!bytes || !elements) return std::nullopt;
+    work.bytes += *bytes;
+    largest = std::max(largest, *elements);
+  }
+  const bool computes =
+      op_class == OpClass::kElementwise || op_class == OpClass::kReduction ||
+      op_class == OpClass::kNormalization || op_class == OpClass::kRowMixing;
+  if (computes) work.flops = largest;
+  return work;
+}
+
+absl::Status CheckSizes(const Graph& graph, const SymbolBindings& sizes) {
+  for (const Value& value : graph.values) {
+    if (value.kind != ValueKind::kTensor || !value.has_shape) continue;
+    for (size_t d = 0; d < value.shape.size(); ++d) {
+      const absl::StatusOr<int64_t> size = value.shape[d].Evaluate(sizes);
+      if (!size.ok() || *size >= 0) continue;
+      std::string at;
+      for (const std::string& symbol : value.shape[d].Symbols()) {
+        absl::StrAppend(&at, at.empty() ? "" : ", ", symbol, " = ",
+                        sizes.at(symbol));
+      }
+      const models::NodeId producer = value.producer;
+      return absl::InvalidArgumentError(
+          absl::StrCat(producer == models::kNoNode
+                           ? absl::StrCat("input ", value.name)
+                           : absl::StrCat(graph.nodes[producer].name, " (",
+                                          graph.nodes[producer].op, ")"),
+                       ": size ", *size, " in dimension ", d, " at ", at,
+                       " (--size changes it)"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+namespace {
+
+// The least size from `size` on at which nothing that depends on `symbol` is
+// empty; `size` where there is none within reach.
+int64_t LeastSize(const Graph& graph, const std::string& symbol, int64_t size,
+                  SymbolBindings sizes) {
+  // Longer than any kernel of a sequence model.
+  constexpr int64_t kReach = 1024;
+  std::vector<const SymExpr*> extents;
+  for (const Value& value : graph.values) {
+    if (value.kind != ValueKind::kTensor || !value.has_shape) continue;
+    for (const SymExpr& extent : value.shape) {
+      sizes[symbol] = size;
+      const absl::StatusOr<int64_t> now = extent.Evaluate(sizes);
+      if (!now.ok() || *now > 0) continue;
+      const std::vector<std::string> symbols = extent.Symbols();
+      if (std::find(symbols.begin(), symbols.end(), symbol) != symbols.end()) {
+        extents.push_back(&extent);
+      }
+    }
+  }
+  for (int64_t least = size; least < size + kReach; ++least) {
+    sizes[symbol] = least;
+    if (std::all_of(extents.begin(), extents.end(), [&](const SymExpr* extent) {
+          const absl::StatusOr<int64_t> now = extent->Evaluate(sizes);
+          return now.ok() && *now > 0;
+        })) {
+      return least;
+    }
+  }
+  return size;
+}
+
+}  // namespace
+
+SymbolBindings SizesForBatch(
+    const Graph& graph, int64_t batch,
+    const absl::flat_hash_map<std::string, int64_t>& per_item) {
+  SymbolBindings sizes;
+  if (!graph.batch_symbol.empty()) sizes[graph.batch_symbol] = batch;
+  const auto bind = [&](const std::string& symbol, bool counts_rows) {
+    if (sizes.contains(symbol)) return;
+    const auto it = per_item.find(symbol);
+    int64_t size = it == per_item.end() ? 1 : it->second;
+    if (counts_rows && !graph.batch_symbol.empty()) size *= batch;
+    for (const models::SymbolRange& range : graph.symbols) {
+      if (range.symbol != symbol || range.min > range.max) continue;
+      size = std::clamp(size, range.min, range.max);
+    }
+    sizes[symbol] = size;
+  };
+  std::vector<std::string> steps;  // that nobody has said
+  // Rows first: a symbol that counts rows somewhere counts rows everywhere.
+  for (const bool rows : {true, false}) {
+    for (const ValueId id : graph.inputs) {
+      const Value& input = graph.value(id);
+      for (size_t d = 0; d < input.shape.size(); ++d) {
+        if ((d == 0) != rows) continue;
+        for (const std::string& symbol : input.shape[d].Symbols()) {
+          if (!rows && !sizes.contains(symbol) && !per_item.contains(symbol)) {
+            steps.push_back(symbol);
+          }
+          bind(symbol, rows);
+        }
+      }
+    }
+  }
+  for (const std::string& symbol : steps) {
+    int64_t size = LeastSize(graph, symbol, sizes[symbol], sizes);
+    for (const models::SymbolRange& range : graph.symbols) {
+      if (range.symbol == symbol) size = std::min(size, range.max);
+    }
+    sizes[symbol] = size;
+  }
+  return sizes;
+}
+
+PerItem Slope(double at_batch_1, double at_batch_2, int64_t batch_1,
+              int64_t batch_2) {
+  PerItem result;
+  result.per_item =
+      (at_batch_2 - at_batch_1) / static_cast<double>(batch_2 - batch_1);
+  result.per_request =
+      at_batch_1 - result.per_item * static_cast<double>(batch_1);
+  return result;
+}
+
+}  // namespace refract::partitioner

@@ -1,0 +1,42 @@
+#include "partitioner/split/ancestors.h"
+
+#include <utility>
+
+#include "base/status_macros.h"
+#include "partitioner/cut/search.h"
+#include "partitioner/costs/prediction.h"
+#include "partitioner/split/split_problem.h"
+
+namespace refract::partitioner {
+
+absl::StatusOr<models::SplitPlan> SendSmallerAncestors(
+    const models::Graph& graph, const models::SymbolBindings& sizes,
+    models::SplitPlan plan) {
+  if (!plan.uses_hn()) return plan;
+  const SplitProblem split(graph);
+  const cut::Stages stages = SplitProblem::StagesOf(plan);
+  cut::Problem problem = split.problem();
+  cut::Measure bytes = split.BytesCrossing({}, SizesOf(graph, sizes));
+  // A byte outweighs all moves together.
+  const cut::Cost per_byte = problem.num_nodes() + 1;
+  for (cut::Cost& cost : bytes.up) cost *= per_byte;
+  for (cut::Cost& cost : bytes.down) cost *= per_byte;
+  for (int n = 0; n < problem.num_nodes(); ++n) {
+    if (stages[n] == cut::kPre) {
+      problem.allowed[n] &= cut::kOnPre | cut::kOnHn;
+      bytes.stage[n][cut::kHn] = 1;
+    } else {
+      problem.allowed[n] = static_cast<cut::StageSet>(1 << stages[n]);
+    }
+  }
+  cut::Goal goal;
+  goal.objectives = {std::move(bytes)};
+  goal.known = {stages};
+  REFRACT_ASSIGN_OR_RETURN(const cut::Found found,
+                           cut::FindBest(problem, goal));
+  // `stages` itself is legal, so there is a best.
+  if (found.best) SplitProblem::ToPlan(graph, found.best->stages, plan);
+  return plan;
+}
+
+}  // namespace refract::partitioner

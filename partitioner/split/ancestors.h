@@ -1,0 +1,25 @@
+#ifndef REFRACT_PARTITIONER_SPLIT_ANCESTORS_H_
+#define REFRACT_PARTITIONER_SPLIT_ANCESTORS_H_
+
+#include "absl/status/statusor.h"
+#include "models/graph/graph.h"
+#include "models/repository/split_plan.h"
+#include "models/graph/sym_expr.h"
+
+namespace refract::partitioner {
+
+// Prism's size-aware transfer (NSDI '25 section 4.1), carried to its end: where
+// tensors that cross are made from something smaller, that crosses instead and
+// the HN computes them. Moves CN-pre operators to the HN, never back, such that
+// the fewest bytes cross that this can give, and of such choices the one that
+// moves the fewest operators; doing it again changes nothing. Looks at bytes
+// alone: SplitOptimally() weighs them against the time on either side.
+//
+// `plan` must be valid for `graph`. Errors: those of cut::FindBest.
+absl::StatusOr<models::SplitPlan> SendSmallerAncestors(
+    const models::Graph& graph, const models::SymbolBindings& sizes,
+    models::SplitPlan plan);
+
+}  // namespace refract::partitioner
+
+#endif  // REFRACT_PARTITIONER_SPLIT_ANCESTORS_H_

@@ -1,0 +1,167 @@
+#include "partitioner/split/heuristic.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "models/graph/op_traits.h"
+#include "partitioner/split/coloring.h"
+
+namespace refract::partitioner {
+namespace {
+
+using models::Graph;
+using models::OpClass;
+using models::SplitPlan;
+using models::Stage;
+using models::ValueId;
+
+SplitPlan MakePlan(const Graph& graph, const base::Digest& model,
+                   absl::string_view method) {
+  SplitPlan plan;
+  plan.model = model;
+  plan.method = std::string(method);
+  plan.stages.assign(graph.nodes.size(), Stage::kCnPre);
+  return plan;
+}
+
+// Stages from a repaired coloring: HN nodes, what hangs below them, the rest.
+void AssignStages(const Topology& topology, const NodeSet& on_hn,
+                  SplitPlan& plan) {
+  const NodeSet below = topology.Descendants(on_hn);
+  for (size_t n = 0; n < plan.stages.size(); ++n) {
+    plan.stages[n] = on_hn[n]   ? Stage::kHn
+                     : below[n] ? Stage::kCnPost
+                                : Stage::kCnPre;
+  }
+}
+
+// HN nodes that read or write a crossing value which has no form on the wire.
+// Keeping such a node off the HN removes the crossing.
+NodeSet NodesAtIllegalCrossings(const Graph& graph, const SplitPlan& plan) {
+  NodeSet result(graph.nodes.size(), false);
+  for (const ValueId id : plan.down) {
+    if (!models::MayCross(graph.value(id))) {
+      result[graph.value(id).producer] = true;
+    }
+  }
+  NodeSet illegal(graph.values.size(), false);
+  for (const ValueId id : plan.up) {
+    illegal[id] = !models::MayCross(graph.value(id));
+  }
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    if (plan.stages[n] != Stage::kHn) continue;
+    for (const ValueId id : models::InputsOf(graph.nodes[n])) {
+      if (illegal[id]) result[n] = true;
+    }
+  }
+  return result;
+}
+
+// Calls `color` with the nodes that may be on the HN until no value without a
+// wire form crosses. Each round takes at least one node away, so it ends.
+template <typename Color>
+absl::StatusOr<SplitPlan> SplitUntilLegal(const Graph& graph,
+                                          const Topology& topology,
+                                          SplitPlan plan, Color color) {
+  NodeSet allowed(graph.nodes.size(), false);
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    allowed[n] = models::MayRunOnHn(models::ClassOf(graph, graph.nodes[n]));
+  }
+  while (true) {
+    AssignStages(topology, color(allowed), plan);
+    KeepSizesNearTheirTensors(graph, plan);
+    models::ComputeCrossings(graph, plan);
+    const NodeSet offenders = NodesAtIllegalCrossings(graph, plan);
+    bool legal = true;
+    for (size_t n = 0; n < offenders.size(); ++n) {
+      if (!offenders[n]) continue;
+      allowed[n] = false;
+      legal = false;
+    }
+    if (legal) break;
+  }
+  // Constants alone are no reason to go to the HN.
+  if (plan.up.empty() && plan.down.empty()) {
+    plan.stages.assign(graph.nodes.size(), Stage::kCnPre);
+  }
+  REFRACT_RETURN_IF_ERROR(models::ValidatePlan(graph, plan.model, plan));
+  return plan;
+}
+
+// Everything on the HN that no operator barred from it waits for; those before
+// `first` are barred.
+absl::StatusOr<SplitPlan> HnBehind(const Graph& graph, SplitPlan plan,
+                                   models::NodeId first) {
+  const Topology topology(graph);
+  return SplitUntilLegal(
+      graph, topology, std::move(plan), [&](const NodeSet& allowed) {
+        NodeSet barred = allowed;
+        barred.flip();
+        std::fill(barred.begin(), barred.begin() + first, true);
+        NodeSet on_hn = topology.WithAncestors(barred);
+        on_hn.flip();
+        return on_hn;
+      });
+}
+
+}  // namespace
+
+absl::StatusOr<SplitPlan> SplitHeuristically(const Graph& graph,
+                                             const base::Digest& model) {
+  const Topology topology(graph);
+  const NodeSet feeds_embedding =
+      topology.WithAncestors(NodesOfClass(graph, OpClass::kEmbedding));
+  const NodeSet varies = topology.DependingOnInputs();
+  NodeSet dense = NodesOfClass(graph, OpClass::kDense);
+  // A product of weights alone is a constant, which no request waits for.
+  for (size_t n = 0; n < dense.size(); ++n) dense[n] = dense[n] && varies[n];
+
+  return SplitUntilLegal(graph, topology, MakePlan(graph, model, "heuristic"),
+                         [&](const NodeSet& allowed) {
+                           NodeSet free = allowed;
+                           for (size_t n = 0; n < free.size(); ++n) {
+                             free[n] = free[n] && !feeds_embedding[n];
+                           }
+                           NodeSet on_hn = topology.Grow(dense, free);
+                           ReleaseSharedSizes(graph, topology, on_hn);
+                           MakeConvex(topology, dense, on_hn);
+                           return on_hn;
+                         });
+}
+
+SplitPlan AllCn(const Graph& graph, const base::Digest& model) {
+  return MakePlan(graph, model, "all-cn");
+}
+
+absl::StatusOr<SplitPlan> AllHn(const Graph& graph, const base::Digest& model) {
+  return HnBehind(graph, MakePlan(graph, model, "all-hn"), 0);
+}
+
+absl::StatusOr<SplitPlan> HnFrom(const Graph& graph, const base::Digest& model,
+                                 models::NodeId first) {
+  return HnBehind(
+      graph,
+      MakePlan(graph, model, absl::StrCat("from ", graph.nodes[first].name)),
+      first);
+}
+
+absl::StatusOr<SplitPlan> HnOnly(const Graph& graph, const base::Digest& model,
+                                 models::NodeId node) {
+  const Topology topology(graph);
+  // Look-ups do not come after the HN.
+  const NodeSet feeds_embedding =
+      topology.WithAncestors(NodesOfClass(graph, OpClass::kEmbedding));
+  return SplitUntilLegal(
+      graph, topology,
+      MakePlan(graph, model, absl::StrCat("only ", graph.nodes[node].name)),
+      [&](const NodeSet& allowed) {
+        NodeSet on_hn(graph.nodes.size(), false);
+        on_hn[node] = allowed[node] && !feeds_embedding[node];
+        return on_hn;
+      });
+}
+
+}  // namespace refract::partitioner

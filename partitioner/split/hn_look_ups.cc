@@ -1,0 +1,45 @@
+#include "partitioner/split/hn_look_ups.h"
+
+#include <optional>
+
+#include "models/graph/op_traits.h"
+#include "partitioner/costs/work.h"
+
+namespace refract::partitioner {
+namespace {
+
+// The table that `node` looks up; nullptr for anything but a look-up of one
+// stored table.
+const models::Value* TableOf(const models::Graph& graph,
+                             const models::Node& node) {
+  const models::EmbeddingArgs args = models::EmbeddingArgsOf(node.op);
+  if (args.weight.empty()) return nullptr;
+  const models::Argument* argument = node.FindArg(args.weight);
+  if (argument == nullptr) return nullptr;
+  const auto* ref = std::get_if<models::ValueRef>(argument);
+  if (ref == nullptr || ref->id == models::kNoValue) return nullptr;
+  const models::Value& value = graph.value(ref->id);
+  return value.is_weight() ? &value : nullptr;
+}
+
+}  // namespace
+
+std::vector<bool> HnLookUps(const models::Graph& graph,
+                            const models::ModelConfig& config,
+                            double max_table_bytes) {
+  std::vector<bool> result(graph.nodes.size(), false);
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const models::Value* table = TableOf(graph, graph.nodes[n]);
+    if (table == nullptr) continue;
+    const auto policy = config.id_policies.find(table->weight);
+    const models::IdPolicy unknown_ids = policy == config.id_policies.end()
+                                             ? config.default_id_policy
+                                             : policy->second;
+    const std::optional<double> bytes = BytesOf(*table, {});
+    result[n] = unknown_ids == models::IdPolicy::kError && bytes &&
+                *bytes > 0 && *bytes <= max_table_bytes;
+  }
+  return result;
+}
+
+}  // namespace refract::partitioner

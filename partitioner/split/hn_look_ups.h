@@ -1,0 +1,21 @@
+#ifndef REFRACT_PARTITIONER_SPLIT_HN_LOOK_UPS_H_
+#define REFRACT_PARTITIONER_SPLIT_HN_LOOK_UPS_H_
+
+#include <vector>
+
+#include "models/graph/graph.h"
+#include "models/repository/repository.h"
+
+namespace refract::partitioner {
+
+// Per node of `graph`: a look-up that may run on the HN because its table has
+// at most `max_table_bytes`. Look-ups of many tables at once stay on the CN,
+// and so do tables whose unknown ids are replaced rather than refused: the CN
+// counts what it replaces (`config`).
+std::vector<bool> HnLookUps(const models::Graph& graph,
+                            const models::ModelConfig& config,
+                            double max_table_bytes);
+
+}  // namespace refract::partitioner
+
+#endif  // REFRACT_PARTITIONER_SPLIT_HN_LOOK_UPS_H_

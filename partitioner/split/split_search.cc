@@ -1,0 +1,197 @@
+#include "partitioner/split/split_search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "partitioner/profile/figure_check.h"
+
+namespace refract::partitioner {
+namespace {
+
+using models::Graph;
+using models::SplitPlan;
+
+double CostOf(const Prediction& prediction, Objective objective) {
+  switch (objective) {
+    case Objective::kLatency:
+      return prediction.latency_s();
+    case Objective::kThroughput:
+      return prediction.requests_per_s > 0 ? 1 / prediction.requests_per_s : 0;
+    case Objective::kPrice:
+      return prediction.price.value_or(0);
+  }
+  return 0;
+}
+
+std::string BytesText(double bytes) {
+  if (bytes < 1024) return absl::StrFormat("%.0f B", bytes);
+  if (bytes < 0x1p20) return absl::StrFormat("%.6g KiB", bytes / 0x1p10);
+  if (bytes < 0x1p30) return absl::StrFormat("%.6g MiB", bytes / 0x1p20);
+  return absl::StrFormat("%.6g GiB", bytes / 0x1p30);
+}
+
+SplitProblem::Quantised ObjectiveOf(const SplitProblem& problem,
+                                    const Conditions& conditions,
+                                    const ValueSizes& sizes,
+                                    Objective objective, double front_end_s) {
+  switch (objective) {
+    case Objective::kLatency:
+      return problem.Latency(conditions, sizes);
+    case Objective::kThroughput:
+      return problem.Stations(conditions, sizes, front_end_s);
+    case Objective::kPrice:
+      return problem.Price(conditions, sizes, front_end_s);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<SplitSearch::BudgetLine> SplitSearch::Lines(
+    const Budget& budget, const SplitProblem& problem,
+    const Conditions& conditions, const ValueSizes& sizes) {
+  std::vector<BudgetLine> lines;
+  if (budget.hn_memory_bytes) {
+    lines.push_back({"HN memory", *budget.hn_memory_bytes,
+                     problem.HnMemory(sizes),
+                     [](const Prediction& p) { return p.hn_memory_bytes; }});
+  }
+  if (budget.cn_memory_bytes) {
+    lines.push_back({"CN memory", *budget.cn_memory_bytes,
+                     problem.CnMemory(sizes),
+                     [](const Prediction& p) { return p.cn_memory_bytes; }});
+  }
+  if (budget.bytes_per_request) {
+    lines.push_back(
+        {"bytes per request", *budget.bytes_per_request,
+         problem.BytesCrossing(conditions, sizes),
+         [](const Prediction& p) { return p.bytes_up + p.bytes_down; }});
+  }
+  return lines;
+}
+
+absl::StatusOr<SplitSearch> SplitSearch::Create(const Graph& graph,
+                                                const base::Digest& model,
+                                                const Conditions& conditions,
+                                                const OptimalOptions& options) {
+  if (options.objective == Objective::kPrice && !conditions.prices) {
+    return absl::InvalidArgumentError("the least price needs prices");
+  }
+  REFRACT_RETURN_IF_ERROR(
+      CheckFigures(graph, conditions, SizesOf(graph, conditions.sizes)));
+  return SplitSearch(graph, model, conditions, options);
+}
+
+SplitSearch::SplitSearch(const Graph& graph, const base::Digest& model,
+                         const Conditions& conditions,
+                         const OptimalOptions& options)
+    : graph_(graph),
+      model_(model),
+      conditions_(conditions),
+      objective_(options.objective),
+      problem_(graph, conditions.hn_look_ups),
+      sizes_(SizesOf(graph, conditions.sizes)),
+      lines_(Lines(options.budget, problem_, conditions, sizes_)) {
+  SplitProblem::Quantised objective =
+      ObjectiveOf(problem_, conditions, sizes_, objective_,
+                  FrontEndSeconds(graph, sizes_, conditions.front_end));
+  unit_ = objective.unit;
+  goal_.objectives = std::move(objective.measures);
+  goal_.max_cuts = options.max_cuts;
+  for (const BudgetLine& line : lines_) {
+    goal_.limits.push_back({line.name, line.measure,
+                            static_cast<cut::Cost>(std::clamp(
+                                std::floor(line.at_most), 0.0,
+                                static_cast<double>(cut::kMaxTotal)))});
+  }
+}
+
+Alternative SplitSearch::Judge(SplitPlan plan) const {
+  Alternative alternative;
+  alternative.prediction = Predict(graph_, plan, conditions_);
+  alternative.plan = std::move(plan);
+  alternative.cost = CostOf(alternative.prediction, objective_);
+  for (const BudgetLine& line : lines_) {
+    if (line.used(alternative.prediction) <= line.at_most) continue;
+    alternative.over = line.name;
+    break;
+  }
+  return alternative;
+}
+
+absl::StatusOr<Alternative> SplitSearch::Judge(cut::Stages stages,
+                                               std::string method) const {
+  stages.resize(graph_.nodes.size());
+  SplitPlan plan;
+  plan.model = model_;
+  plan.method = std::move(method);
+  SplitProblem::ToPlan(graph_, stages, plan);
+  const absl::Status legal = models::ValidatePlan(graph_, model_, plan);
+  if (!legal.ok()) {
+    return absl::InternalError(
+        absl::StrCat("the cut gave an illegal plan: ", legal.message()));
+  }
+  Alternative judged = Judge(std::move(plan));
+  if (!judged.plan.uses_hn() || !judged.plan.up.empty() ||
+      !judged.plan.down.empty()) {
+    return judged;
+  }
+  // Nothing but constants on the HN: no request need go there, if it does not
+  // cost more.
+  plan = judged.plan;
+  plan.stages.assign(graph_.nodes.size(), models::Stage::kCnPre);
+  models::ComputeCrossings(graph_, plan);
+  Alternative without = Judge(std::move(plan));
+  return without.cost <= judged.cost && without.over.empty() ? without : judged;
+}
+
+std::string OverBudget(const Prediction& prediction, const Budget& budget) {
+  const auto over = [](absl::string_view name, double used,
+                       const std::optional<double>& at_most) {
+    if (!at_most || used <= *at_most) return std::string();
+    return absl::StrCat(name, " is limited to ", BytesText(*at_most),
+                        ", and the plan takes ", BytesText(used), ", which is ",
+                        BytesText(used - std::floor(*at_most)), " more");
+  };
+  std::string text =
+      over("HN memory", prediction.hn_memory_bytes, budget.hn_memory_bytes);
+  if (text.empty()) {
+    text =
+        over("CN memory", prediction.cn_memory_bytes, budget.cn_memory_bytes);
+  }
+  if (text.empty()) {
+    text =
+        over("bytes per request", prediction.bytes_up + prediction.bytes_down,
+             budget.bytes_per_request);
+  }
+  return text;
+}
+
+absl::Status SplitSearch::NoPlan(const cut::Found& found) const {
+  if (!found.shortfall) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("found no plan within the budget in ", found.cuts,
+                     " minimum cuts, and no proof that there is none"));
+  }
+  const BudgetLine& line = lines_[found.shortfall->limit];
+  const double least = static_cast<double>(found.shortfall->least);
+  std::string others;
+  for (size_t j = 0; !found.shortfall->alone && j < found.shortfall->limit;
+       ++j) {
+    absl::StrAppend(&others, j == 0 ? " within the limit on " : " and ",
+                    lines_[j].name);
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("no plan meets the budget: ", line.name, " is limited to ",
+                   BytesText(line.at_most), ", and every plan", others,
+                   " needs at least ", BytesText(least), ", which is ",
+                   BytesText(least - std::floor(line.at_most)), " more"));
+}
+
+}  // namespace refract::partitioner

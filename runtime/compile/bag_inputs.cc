@@ -1,0 +1,157 @@
+#include "runtime/compile/bag_inputs.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace refract::runtime {
+namespace {
+
+using models::ValueId;
+
+ValueId Operand(const models::Node& node, absl::string_view name) {
+  const models::Argument* const argument = node.FindArg(name);
+  const auto* const value =
+      argument == nullptr ? nullptr : std::get_if<models::ValueRef>(argument);
+  return value == nullptr ? models::kNoValue : value->id;
+}
+
+// nullopt: not a literal.
+std::optional<bool> IncludesLast(const models::Node& node) {
+  const models::Argument* const argument = node.FindArg("include_last_offset");
+  if (argument == nullptr || std::holds_alternative<models::None>(*argument)) {
+    return false;
+  }
+  const bool* const flag = std::get_if<bool>(argument);
+  if (flag == nullptr) return std::nullopt;
+  return *flag;
+}
+
+// A vector whose length has nothing to do with the batch.
+bool IsRagged(const models::Value& value, const std::string& batch) {
+  if (value.kind != models::ValueKind::kTensor || !value.has_shape ||
+      value.shape.size() != 1 || value.shape[0].is_unknown() ||
+      value.shape[0].constant().has_value()) {
+    return false;
+  }
+  const std::vector<std::string> symbols = value.shape[0].Symbols();
+  return std::find(symbols.begin(), symbols.end(), batch) == symbols.end();
+}
+
+bool IsOffsets(const models::Value& value, const std::string& batch,
+               bool include_last) {
+  const models::SymExpr rows = models::SymExpr::Symbol(batch);
+  return value.kind == models::ValueKind::kTensor && value.has_shape &&
+         value.shape.size() == 1 &&
+         (value.dtype == base::DType::kInt64 ||
+          value.dtype == base::DType::kInt32) &&
+         value.shape[0] ==
+             (include_last ? rows + models::SymExpr(int64_t{1}) : rows);
+}
+
+}  // namespace
+
+bool IsBag(const models::Node& node) {
+  return absl::StartsWith(node.op, "aten.embedding_bag.") ||
+         absl::StartsWith(node.op, "aten._embedding_bag.") ||
+         absl::StartsWith(node.op, "aten._embedding_bag_forward_only.");
+}
+
+FoundBags FindBagInputs(const models::Graph& graph, const Part& part) {
+  FoundBags found;
+  std::map<ValueId, size_t> inputs;
+  for (size_t i = 0; i < part.inputs.size(); ++i) inputs[part.inputs[i]] = i;
+  const auto name = [&](ValueId id) {
+    return absl::StrCat("'", graph.value(id).name, "'");
+  };
+  // Offsets → (includes last, entries); and what each entry belongs to.
+  std::map<ValueId, std::pair<bool, std::set<ValueId>>> groups;
+  std::map<ValueId, ValueId> offsets_of;
+  for (const models::NodeId n : part.nodes) {
+    const models::Node& node = graph.nodes[n];
+    if (!IsBag(node)) continue;
+    const ValueId ids = Operand(node, "indices");
+    const ValueId offsets = Operand(node, "offsets");
+    const ValueId weights = Operand(node, "per_sample_weights");
+    // One id per row, or a matrix of them: rows like any others. What is
+    // computed within the part is the row rules' to judge.
+    if (!inputs.contains(ids) ||
+        !IsRagged(graph.value(ids), graph.batch_symbol)) {
+      continue;
+    }
+    const std::optional<bool> include_last = IncludesLast(node);
+    if (!inputs.contains(offsets) || !include_last.has_value() ||
+        !IsOffsets(graph.value(offsets), graph.batch_symbol, *include_last)) {
+      found.why_not =
+          absl::StrCat("the bags of ", name(ids),
+                       " are not told by offsets that are an input");
+      return found;
+    }
+    auto& group =
+        groups.try_emplace(offsets, *include_last, std::set<ValueId>())
+            .first->second;
+    bool fits = group.first == *include_last;
+    for (const ValueId entry : {ids, weights}) {
+      if (entry == models::kNoValue) continue;
+      fits = fits && inputs.contains(entry) && graph.value(entry).has_shape &&
+             graph.value(entry).shape.size() == 1 &&
+             graph.value(entry).shape[0] == graph.value(ids).shape[0] &&
+             offsets_of.try_emplace(entry, offsets).first->second == offsets;
+      group.second.insert(entry);
+    }
+    if (!fits) {
+      found.why_not = absl::StrCat("the bags of ", name(ids),
+                                   " are told in more than one way");
+      return found;
+    }
+  }
+  // Nothing else may look at them.
+  for (const models::NodeId n : part.nodes) {
+    const models::Node& node = graph.nodes[n];
+    for (const ValueId id : models::InputsOf(node)) {
+      const bool is_entry = offsets_of.contains(id);
+      if (!is_entry && !groups.contains(id)) continue;
+      const bool as_entry =
+          IsBag(node) && (id == Operand(node, "indices") ||
+                          id == Operand(node, "per_sample_weights"));
+      const bool as_offsets = IsBag(node) && id == Operand(node, "offsets");
+      if (is_entry ? as_entry && !as_offsets : as_offsets && !as_entry) {
+        continue;
+      }
+      found.why_not =
+          absl::StrCat(name(id), " holds bags and is read by ", node.name);
+      return found;
+    }
+  }
+  for (const ValueId id : part.outputs) {
+    if (!offsets_of.contains(id) && !groups.contains(id)) continue;
+    found.why_not = absl::StrCat(name(id), " holds bags and is a result");
+    return found;
+  }
+  for (const auto& [offsets, group] : groups) {
+    BagInputs& bag = found.bags.emplace_back();
+    bag.offsets = inputs.at(offsets);
+    bag.include_last = group.first;
+    // One length: that of each of them.
+    const models::SymExpr* length = nullptr;
+    for (const ValueId entry : group.second) {
+      bag.entries.push_back(inputs.at(entry));
+      const models::SymExpr& own = graph.value(entry).shape[0];
+      if (length != nullptr && !(*length == own)) {
+        found.why_not = absl::StrCat("bags of several lengths have ",
+                                     name(offsets), " in common");
+        return found;
+      }
+      length = &own;
+    }
+  }
+  return found;
+}
+
+}  // namespace refract::runtime

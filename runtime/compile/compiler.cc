@@ -1,0 +1,584 @@
+#include "runtime/compile/compiler.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/resident_pages.h"
+#include "base/status_macros.h"
+#include "runtime/torch/op_library.h"
+#include "models/graph/op_traits.h"
+#include "runtime/cpu/fused_kernels.h"
+#include "runtime/cpu/strided_copy.h"
+#include "runtime/executor.h"
+#include "runtime/fusion/lower.h"
+#include "runtime/fusion/passes.h"
+#include "runtime/compile/liveness.h"
+#include "runtime/compile/node_key.h"
+
+namespace refract::runtime {
+namespace {
+
+using models::Graph;
+using models::Node;
+using models::NodeId;
+using models::Value;
+using models::ValueId;
+using models::ValueKind;
+using OperandKind = Operand::Kind;
+
+Operand::Kind KindOf(ValueKind kind) {
+  switch (kind) {
+    case ValueKind::kSymInt:
+      return OperandKind::kInt;
+    case ValueKind::kSymFloat:
+      return OperandKind::kFloat;
+    case ValueKind::kSymBool:
+      return OperandKind::kBool;
+    case ValueKind::kTensor:
+      return OperandKind::kTensor;
+  }
+  return OperandKind::kTensor;
+}
+
+class Compiler {
+ public:
+  Compiler(const Graph& graph, const Part& part,
+           std::shared_ptr<const models::WeightStore> weights,
+           const CompileOptions& options, Target target)
+      : graph_(graph), part_(part), options_(options), target_(target) {
+    plan_.part = part;
+    plan_.weights = std::move(weights);
+  }
+
+  absl::StatusOr<Plan> Compile() {
+    FindReadValues();
+    REFRACT_RETURN_IF_ERROR(CheckLibraries());
+    REFRACT_RETURN_IF_ERROR(AddInputs());
+    for (size_t i = 0; i < part_.nodes.size(); ++i) {
+      REFRACT_RETURN_IF_ERROR(AddNode(i));
+    }
+    REFRACT_RETURN_IF_ERROR(AddOutputs());
+    REFRACT_RETURN_IF_ERROR(Fold());
+    FuseSteps(graph_, plan_);
+    if (target_ == Target::kCpu) {
+      FusePairs(graph_, plan_);
+      FuseAttention(graph_, plan_);
+      FuseDense(graph_, plan_);
+      FuseSums(graph_, plan_);
+    }
+    MakeFusedKernels();
+    DropUnusedConstants();
+    if (target_ == Target::kCpu) ReleaseUnreadWeights();
+    PlanMemory(graph_, plan_);
+    plan_.signature =
+        std::make_unique<Signature>(graph_, part_.inputs, part_.outputs);
+    return std::move(plan_);
+  }
+
+ private:
+  bool IsValue(ValueId id) const {
+    return id >= 0 && static_cast<size_t>(id) < graph_.values.size();
+  }
+
+  // Over the whole graph, so that the choice of kernels is the same in every
+  // part.
+  void FindReadValues() {
+    read_.assign(graph_.values.size(), false);
+    for (const Node& node : graph_.nodes) {
+      for (ValueId id : models::InputsOf(node)) read_[id] = true;
+    }
+    for (ValueId id : graph_.outputs) read_[id] = true;
+    for (ValueId id : part_.outputs) {
+      if (IsValue(id)) read_[id] = true;
+    }
+  }
+
+  // Nodes that the graph lacks are AddNode()'s to refuse.
+  absl::Status CheckLibraries() const {
+    std::vector<NodeId> nodes;
+    for (NodeId id : part_.nodes) {
+      if (id >= 0 && static_cast<size_t>(id) < graph_.nodes.size()) {
+        nodes.push_back(id);
+      }
+    }
+    return models::aten::CheckOpLibraries(graph_, nodes);
+  }
+
+  int AddLocal(ValueId id) {
+    const Value& value = graph_.value(id);
+    const int index = static_cast<int>(plan_.locals.size());
+    Local local;
+    local.id = id;
+    local.name = value.name;
+    local.dtype = value.dtype;
+    if (value.has_shape) local.rank = static_cast<int>(value.shape.size());
+    local.root = index;
+    plan_.locals.push_back(std::move(local));
+    plan_.constants.emplace_back();
+    local_of_[id] = index;
+    return index;
+  }
+
+  absl::Status AddInputs() {
+    for (ValueId id : part_.inputs) {
+      if (!IsValue(id)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("part: input ", id, " is no value of the graph"));
+      }
+      const Value& value = graph_.value(id);
+      if (value.is_weight() || local_of_.contains(id)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("part: input '", value.name, "' is ",
+                         value.is_weight() ? "a weight" : "listed twice"));
+      }
+      const int local = AddLocal(id);
+      plan_.locals[local].is_input = true;
+      // Says how to read what the caller gives; the value comes with a run.
+      plan_.constants[local].kind = KindOf(value.kind);
+      plan_.inputs.push_back(local);
+    }
+    return absl::OkStatus();
+  }
+
+  // The local of a value that may be read here, adding weights as they come.
+  absl::StatusOr<int> Read(ValueId id, absl::string_view reader) {
+    const auto found = local_of_.find(id);
+    if (found != local_of_.end()) return found->second;
+    if (!IsValue(id) || !graph_.value(id).is_weight()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "part: ", reader, " reads ",
+          IsValue(id) ? absl::StrCat("'", graph_.value(id).name, "'")
+                      : absl::StrCat("value ", id),
+          ", which is neither an input nor made before"));
+    }
+    return AddWeight(id);
+  }
+
+  absl::StatusOr<int> AddWeight(ValueId id) {
+    const Value& value = graph_.value(id);
+    if (plan_.weights == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("weight '", value.weight,
+                       "' is read, but no weights "
+                       "were given"));
+    }
+    REFRACT_ASSIGN_OR_RETURN(models::WeightView view,
+                             plan_.weights->Get(value.weight));
+    const bool rank_differs =
+        value.has_shape && value.shape.size() != view.sizes.size();
+    if (rank_differs ||
+        (value.dtype != base::DType::kUnknown && value.dtype != view.dtype)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "weight '", value.weight, "' is ", base::Name(view.dtype), " ",
+          base::DimsToString(view.sizes), ", unlike the graph's '", value.name,
+          "'"));
+    }
+    const int local = AddLocal(id);
+    plan_.locals[local].is_constant = true;
+    Operand& operand = plan_.constants[local];
+    REFRACT_ASSIGN_OR_RETURN(const size_t bytes,
+                             base::ByteSize(view.dtype, view.sizes));
+    operand.kind = OperandKind::kTensor;
+    operand.tensor = {view.dtype,
+                      base::Dims(view.sizes.begin(), view.sizes.end()),
+                      view.data, bytes};
+    if (view.is_contiguous()) return local;
+    if (bytes <= options_.max_folded_bytes) {
+      base::AlignedBuffer dense(bytes);
+      cpu::CopyStrided(view.data, view.sizes, view.strides,
+                       base::SizeOf(view.dtype), dense.data());
+      operand.tensor.data = dense.data();
+      plan_.constant_buffers.push_back(std::move(dense));
+      return local;
+    }
+    // Too large to copy: LibTorch reads it as it lies.
+    plan_.weight_views.push_back(
+        std::make_unique<const models::WeightView>(std::move(view)));
+    operand.kind = OperandKind::kWeight;
+    operand.tensor.data = nullptr;
+    operand.tensor.bytes = 0;
+    operand.weight = plan_.weight_views.back().get();
+    return local;
+  }
+
+  absl::Status AddNode(size_t position) {
+    const NodeId id = part_.nodes[position];
+    if (id < 0 || static_cast<size_t>(id) >= graph_.nodes.size() ||
+        (position > 0 && id <= part_.nodes[position - 1])) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("part: node ", id, " at place ", position,
+                       " is unknown to the graph or out of order"));
+    }
+    const Node& node = graph_.nodes[id];
+    Step step;
+    step.nodes = {id};
+    step.node = node.name;
+    step.op = node.op;
+    const NodeArgs args(node);
+    const std::vector<ValueId> operands = models::InputsOf(node);
+    bool all_dense = true;
+    for (ValueId operand : operands) {
+      REFRACT_ASSIGN_OR_RETURN(const int local,
+                               Read(operand, absl::StrCat("node ", node.name)));
+      step.operands.push_back(local);
+      all_dense &= plan_.constants[local].kind != OperandKind::kWeight;
+    }
+    std::vector<bool> used;
+    for (ValueId output : node.outputs) {
+      used.push_back(output != models::kNoValue && read_[output]);
+    }
+    if (IsMadeBefore(node, id, used)) return absl::OkStatus();
+    const KernelRequest request = {graph_, args, operands, used,
+                                   options_.config};
+    REFRACT_RETURN_IF_ERROR(Choose(request, all_dense, step));
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      step.outputs.push_back(used[i] ? AddLocal(node.outputs[i]) : kNoLocal);
+    }
+    // Steps of views extend the life of what they show.
+    if (step.view != nullptr && step.outputs[0] != kNoLocal) {
+      plan_.locals[step.outputs[0]].root = plan_.locals[step.operands[0]].root;
+    }
+    plan_.steps.push_back(std::move(step));
+    return absl::OkStatus();
+  }
+
+  // Whether a step gives what `node` wants already: models ask for a column, or
+  // a row of a table, as often as they use it. What another device runs is told
+  // by node (Target).
+  bool IsMadeBefore(const Node& node, NodeId id,
+                    const std::vector<bool>& used) {
+    if (target_ != Target::kCpu) return false;
+    const std::string key =
+        NodeKey(node, [this](ValueId value) { return local_of_.at(value); });
+    if (key.empty()) return false;
+    const auto [found, is_new] =
+        made_.try_emplace(key, static_cast<int>(plan_.steps.size()));
+    if (is_new) return false;
+    Step& step = plan_.steps[found->second];
+    if (step.outputs.size() != used.size()) return false;
+    for (size_t i = 0; i < used.size(); ++i) {
+      if (used[i] && step.outputs[i] == kNoLocal) return false;
+    }
+    for (size_t i = 0; i < used.size(); ++i) {
+      if (used[i]) local_of_[node.outputs[i]] = step.outputs[i];
+    }
+    step.nodes.push_back(id);
+    return true;
+  }
+
+  absl::Status Choose(const KernelRequest& request, bool all_dense,
+                      Step& step) {
+    step.size = SizeOp::Create(request.node());
+    if (step.size != nullptr) return absl::OkStatus();
+    if (all_dense) {
+      auto view = ViewOp::Create(request);
+      if (!view.ok()) return base::Annotate(view.status(), step.node);
+      step.view = *std::move(view);
+      if (step.view != nullptr) return absl::OkStatus();
+      step.fused = Lower(request);
+      if (!step.fused && target_ == Target::kCpu) {
+        if (auto recurrent = LowerRecurrent(request)) {
+          step.fused = *std::move(recurrent);
+        }
+      }
+      if (step.fused) {
+        // For folding; made again when constants are known.
+        step.kernel = cpu::CreateFusedKernel(*step.fused, {}, {});
+        return absl::OkStatus();
+      }
+      auto kernel = CreateCpuKernel(request);
+      if (!kernel.ok()) return base::Annotate(kernel.status(), step.node);
+      step.kernel = *std::move(kernel);
+      if (step.kernel != nullptr) return absl::OkStatus();
+    }
+    REFRACT_ASSIGN_OR_RETURN(step.guard, cpu::LookUpGuard::Create(request));
+    auto caller = models::aten::Caller::Create(request.node());
+    if (absl::IsNotFound(caller.status())) {
+      return absl::UnimplementedError(absl::StrCat(
+          "operator ", step.op, " of node ", step.node,
+          " has neither a native kernel nor a LibTorch implementation: ",
+          caller.status().message()));
+    }
+    REFRACT_ASSIGN_OR_RETURN(step.caller, std::move(caller));
+    return absl::OkStatus();
+  }
+
+  absl::Status AddOutputs() {
+    for (ValueId id : part_.outputs) {
+      PlanOutput output;
+      REFRACT_ASSIGN_OR_RETURN(output.local, Read(id, "an output"));
+      if (plan_.constants[output.local].kind == OperandKind::kWeight) {
+        return absl::UnimplementedError(
+            absl::StrCat("output '", graph_.value(id).name,
+                         "' is a strided weight too large to be copied"));
+      }
+      plan_.outputs.push_back(output);
+    }
+    return absl::OkStatus();
+  }
+
+  // Bytes of the results as far as the graph knows them; nullopt otherwise.
+  std::optional<size_t> DeclaredBytes(const Step& step) const {
+    size_t total = 0;
+    for (int local : step.outputs) {
+      if (local == kNoLocal) continue;
+      const Value& value = graph_.value(plan_.locals[local].id);
+      if (value.kind != ValueKind::kTensor) continue;
+      if (!value.has_shape) return std::nullopt;
+      base::Dims dims;
+      for (const models::SymExpr& dim : value.shape) {
+        if (!dim.constant()) return std::nullopt;
+        dims.push_back(*dim.constant());
+      }
+      const auto bytes = base::ByteSize(value.dtype, dims);
+      if (!bytes.ok()) return std::nullopt;
+      total += *bytes;
+    }
+    return total;
+  }
+
+  bool MayFold(size_t index) const {
+    const Step& step = plan_.steps[index];
+    for (int local : step.operands) {
+      if (!plan_.locals[local].is_constant) return false;
+    }
+    if (step.view != nullptr || step.size != nullptr) return true;
+    const Node& node = graph_.nodes[step.nodes.front()];
+    const models::OpClass op_class = models::ClassOf(node.op);
+    // Unknown operators may keep state; memory from empty() has no value yet.
+    if (models::IsRandom(node) || op_class == models::OpClass::kUnknown ||
+        op_class == models::OpClass::kRandom ||
+        absl::StrContains(step.op, "empty") || step.outputs.empty()) {
+      return false;
+    }
+    if (const auto bytes = DeclaredBytes(step)) {
+      return *bytes <= options_.max_folded_bytes;
+    }
+    // Without a promise: only where a large result is unlikely; it is checked
+    // afterwards.
+    size_t operand_bytes = 0;
+    for (int local : step.operands) {
+      operand_bytes += plan_.constants[local].tensor.bytes;
+    }
+    return operand_bytes <= options_.max_folded_bytes;
+  }
+
+  // Runs what depends on constants alone. A step that fails stays: requests
+  // then get its error.
+  absl::Status Fold() {
+    const size_t num_locals = plan_.locals.size();
+    plan_.num_buffers = static_cast<int>(num_locals);
+    for (size_t i = 0; i < num_locals; ++i) {
+      plan_.locals[i].buffer = static_cast<int>(i);
+    }
+    RunContext::State state(nullptr, plan_);
+    RunStats stats;
+    std::vector<Step> kept;
+    for (size_t i = 0; i < plan_.steps.size(); ++i) {
+      Step& step = plan_.steps[i];
+      if (MayFold(i) && RunStep(plan_, step, state, stats).ok() &&
+          FitsFolded(step, state)) {
+        Adopt(step, state);
+      } else {
+        kept.push_back(std::move(step));
+      }
+    }
+    plan_.steps = std::move(kept);
+    for (Local& local : plan_.locals) local.buffer = kNoBuffer;
+    return absl::OkStatus();
+  }
+
+  bool FitsFolded(const Step& step, const RunContext::State& state) const {
+    if (step.view != nullptr) return true;
+    size_t total = 0;
+    for (int local : step.outputs) {
+      if (local == kNoLocal) continue;
+      const Operand& operand = state.operands[local];
+      if (operand.kind == OperandKind::kNone) return false;
+      if (operand.kind == OperandKind::kTensor) total += operand.tensor.bytes;
+    }
+    return total <= options_.max_folded_bytes;
+  }
+
+  void Adopt(const Step& step, RunContext::State& state) {
+    for (int local : step.outputs) {
+      if (local == kNoLocal) continue;
+      plan_.locals[local].is_constant = true;
+      plan_.locals[local].root = local;
+      plan_.constants[local] = state.operands[local];
+      folded_.push_back(
+          {std::move(state.buffers[local]), std::move(state.results[local])});
+    }
+  }
+
+  // Per graph value: the same in every run. Asked of the graph and not of the
+  // part: a node's arithmetic must not depend on where its weights are
+  // rearranged.
+  std::vector<bool> DependOnWeightsAlone() const {
+    std::vector<bool> fixed(graph_.values.size(), false);
+    for (size_t i = 0; i < fixed.size(); ++i) {
+      fixed[i] = graph_.values[i].is_weight();
+    }
+    for (const Node& node : graph_.nodes) {
+      const std::vector<ValueId> operands = models::InputsOf(node);
+      const bool all = !operands.empty() && !models::IsRandom(node) &&
+                       std::all_of(operands.begin(), operands.end(),
+                                   [&](ValueId id) { return fixed[id]; });
+      if (!all) continue;
+      for (ValueId output : node.outputs) {
+        if (output != models::kNoValue) fixed[output] = true;
+      }
+    }
+    return fixed;
+  }
+
+  cpu::WeightForm DenseForm() const {
+    switch (options_.config.dense_weights) {
+      case models::DenseWeights::kBFloat16:
+        return cpu::WeightForm::kBFloat16;
+      case models::DenseWeights::kInt8:
+        return cpu::WeightForm::kInt8;
+      case models::DenseWeights::kFloat32:
+        break;
+    }
+    return cpu::WeightForm::kFloat32;
+  }
+
+  void MakeFusedKernels() {
+    const auto arena = std::make_shared<cpu::WeightArena>();
+    plan_.packed_weights = arena;
+    cpu::PackedWeights packed;
+    const std::vector<bool> fixed = DependOnWeightsAlone();
+    for (Step& step : plan_.steps) {
+      if (!step.fused) continue;
+      std::vector<const Operand*> constants;
+      for (int local : step.operands) {
+        constants.push_back(plan_.locals[local].is_constant
+                                ? &plan_.constants[local]
+                                : nullptr);
+      }
+      cpu::Packing packing = {cpu::WeightForm::kFloat32, arena, &packed};
+      if (const MatMulOp* matmul = ProductOf(*step.fused)) {
+        const ValueId b = plan_.locals[step.operands[matmul->b]].id;
+        const auto* const dense = std::get_if<DenseOp>(&*step.fused);
+        // Only dense layers as they are usually written.
+        const bool usual = dense == nullptr || !dense->column;
+        if (usual && !matmul->batched && b != models::kNoValue && fixed[b]) {
+          packing.form = DenseForm();
+        }
+      }
+      step.kernel = cpu::CreateFusedKernel(*step.fused, constants, packing);
+    }
+  }
+
+  // Whether a step's kernel keeps its operand `i` rearranged, and never reads
+  // it where it was.
+  bool IsPacked(const Step& step, size_t i) const {
+    const int local = step.operands[i];
+    return target_ == Target::kCpu && step.fused &&
+           RearrangesConstant(*step.fused, static_cast<int>(i)) &&
+           plan_.locals[local].is_constant &&
+           plan_.constants[local].kind == OperandKind::kTensor;
+  }
+
+  // Where what runs reads constants, ascending. A constant may point into
+  // another one's memory, hence addresses.
+  std::vector<const std::byte*> ReadAddresses() const {
+    std::vector<const std::byte*> read;
+    const auto add = [&](int local) {
+      if (!plan_.locals[local].is_constant) return;
+      const Operand& operand = plan_.constants[local];
+      read.push_back(operand.kind == OperandKind::kWeight
+                         ? operand.weight->data
+                         : operand.tensor.data);
+    };
+    for (const Step& step : plan_.steps) {
+      for (size_t i = 0; i < step.operands.size(); ++i) {
+        if (!IsPacked(step, i)) add(step.operands[i]);
+      }
+    }
+    for (const PlanOutput& output : plan_.outputs) add(output.local);
+    std::sort(read.begin(), read.end());
+    return read;
+  }
+
+  static bool IsRead(const std::vector<const std::byte*>& read,
+                     const std::byte* data, size_t bytes) {
+    if (data == nullptr) return false;
+    const auto first = std::lower_bound(read.begin(), read.end(), data);
+    return first != read.end() && *first < data + std::max<size_t>(bytes, 1);
+  }
+
+  // Keeps the memory of constants that something still reads. Of the others
+  // the shapes stay.
+  void DropUnusedConstants() {
+    const std::vector<const std::byte*> read = ReadAddresses();
+    for (Folded& folded : folded_) {
+      const base::TensorView& result = folded.result.operand.tensor;
+      if (IsRead(read, folded.buffer.data(), folded.buffer.size())) {
+        plan_.constant_buffers.push_back(std::move(folded.buffer));
+      } else if (IsRead(read, result.data, result.bytes)) {
+        plan_.constant_results.push_back(std::move(folded.result));
+      }
+    }
+    // Dense copies of weights that were only folded into something else.
+    std::erase_if(plan_.constant_buffers, [&](const auto& buffer) {
+      return !IsRead(read, buffer.data(), buffer.size());
+    });
+  }
+
+  // Weights that were rearranged, or folded into something else, are not read
+  // where they are mapped: their pages would be held for nothing.
+  void ReleaseUnreadWeights() {
+    const std::vector<const std::byte*> read = ReadAddresses();
+    for (const Local& local : plan_.locals) {
+      if (local.id == models::kNoValue) continue;
+      const Value& value = graph_.value(local.id);
+      if (!value.is_weight()) continue;
+      const auto view = plan_.weights->Get(value.weight);
+      if (!view.ok()) continue;
+      // From the first element to the end of the last, whatever lies between.
+      int64_t last = view->data == nullptr ? -1 : 0;
+      for (size_t d = 0; d < view->sizes.size() && last >= 0; ++d) {
+        last = view->sizes[d] == 0
+                   ? -1
+                   : last + (view->sizes[d] - 1) * view->strides[d];
+      }
+      const size_t bytes =
+          static_cast<size_t>(last + 1) * base::SizeOf(view->dtype);
+      if (!IsRead(read, view->data, bytes)) {
+        base::DropResidentPages({view->data, bytes});
+      }
+    }
+  }
+
+  struct Folded {
+    base::AlignedBuffer buffer;
+    models::aten::Result result;
+  };
+
+  const Graph& graph_;
+  const Part& part_;
+  const CompileOptions& options_;
+  const Target target_;
+  Plan plan_;
+  absl::flat_hash_map<ValueId, int> local_of_;
+  absl::flat_hash_map<std::string, int> made_;  // NodeKey → step
+  std::vector<bool> read_;                      // per graph value
+  std::vector<Folded> folded_;
+};
+
+}  // namespace
+
+absl::StatusOr<Plan> CompilePlan(
+    const Graph& graph, const Part& part,
+    std::shared_ptr<const models::WeightStore> weights,
+    const CompileOptions& options, Target target) {
+  return Compiler(graph, part, std::move(weights), options, target).Compile();
+}
+
+}  // namespace refract::runtime

@@ -1,0 +1,90 @@
+#ifndef REFRACT_RUNTIME_COMPILE_NODE_ARGS_H_
+#define REFRACT_RUNTIME_COMPILE_NODE_ARGS_H_
+
+// Reads a node's arguments when it is compiled, so that nothing is looked up by
+// name while a request runs.
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "runtime/torch/caller.h"
+#include "models/graph/graph.h"
+
+namespace refract::runtime {
+
+using models::aten::Operand;
+
+// No operand: a literal, None, or an argument that was left out.
+inline constexpr int kNoOperand = -1;
+
+// Where an integer comes from: a literal, or a size among the operands.
+struct IntSource {
+  int64_t literal = 0;
+  int operand = kNoOperand;
+  bool is_literal() const { return operand == kNoOperand; }
+};
+
+// A node's operands while it runs, in the order of models::InputsOf(node).
+class Operands {
+ public:
+  explicit Operands(absl::Span<const Operand* const> operands)
+      : operands_(operands) {}
+
+  size_t size() const { return operands_.size(); }
+  const Operand& operator[](int i) const { return *operands_[i]; }
+  // Those of one member of a merged step.
+  Operands Part(size_t first, size_t count) const {
+    return Operands(operands_.subspan(first, count));
+  }
+  int64_t Int(const IntSource& source) const {
+    return source.is_literal() ? source.literal : operands_[source.operand]->i;
+  }
+
+ private:
+  absl::Span<const Operand* const> operands_;
+};
+
+// Arguments by name. References `node`, which must outlive it. Lookups of
+// arguments that are left out give "absent": the caller knows the default.
+class NodeArgs {
+ public:
+  explicit NodeArgs(const models::Node& node);
+
+  const models::Node& node() const { return node_; }
+
+  // Present and not None.
+  bool Has(absl::string_view name) const;
+  // Place among the operands of an argument that is one value.
+  int OperandOf(absl::string_view name) const;
+  // Places of a list of values, kNoOperand for holes; nullopt when `name` is no
+  // such list.
+  std::optional<std::vector<int>> OperandsOf(absl::string_view name) const;
+  // A number or a size; nullopt when absent, None or of another type.
+  std::optional<IntSource> Int(absl::string_view name) const;
+  std::optional<IntSource> IntAt(size_t position) const;
+  // A list of those; a single number counts as a list of one.
+  std::optional<std::vector<IntSource>> Ints(absl::string_view name) const;
+  // Literals only.
+  std::optional<int64_t> IntLiteral(absl::string_view name) const;
+  std::optional<bool> BoolLiteral(absl::string_view name) const;
+  std::optional<base::DType> DTypeLiteral(absl::string_view name) const;
+
+ private:
+  struct Place {
+    const models::NamedArgument* argument;
+    int first_operand;  // of this argument, were it to have any
+  };
+  const Place* Find(absl::string_view name) const;
+  static std::optional<IntSource> IntOf(const Place& place);
+
+  const models::Node& node_;
+  std::vector<Place> places_;
+};
+
+}  // namespace refract::runtime
+
+#endif  // REFRACT_RUNTIME_COMPILE_NODE_ARGS_H_

@@ -1,0 +1,101 @@
+#ifndef REFRACT_RUNTIME_COMPILE_SIGNATURE_H_
+#define REFRACT_RUNTIME_COMPILE_SIGNATURE_H_
+
+// What a part's inputs must look like, what its symbols are worth for given
+// inputs, and what its outputs will look like.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "base/tensor.h"
+#include "models/graph/graph.h"
+#include "models/graph/sym_expr.h"
+
+namespace refract::runtime {
+
+class Signature;
+
+// Values of a signature's symbols for one request. Reusable: Bind() allocates
+// nothing on an object it has filled before.
+class SymbolValues {
+ private:
+  friend class Signature;
+  models::SymbolBindings values_;  // holds every symbol, bound or not
+  std::vector<int> source_;        // per symbol: the input that gave it, or -1
+};
+
+// Immutable, thread-safe.
+class Signature {
+ public:
+  Signature(const models::Graph& graph,
+            absl::Span<const models::ValueId> inputs,
+            absl::Span<const models::ValueId> outputs);
+
+  // Checks `inputs` (count, dtype, rank, bytes, constant and symbolic sizes,
+  // declared ranges, batch at least Graph::min_batch) and learns the symbols.
+  // InvalidArgument names the input, the size it has and the size it should
+  // have.
+  absl::Status Bind(absl::Span<const base::TensorView> inputs,
+                    SymbolValues& symbols) const;
+
+  // nullopt for a shape that depends on data, or on symbols that the inputs do
+  // not show.
+  std::optional<base::TensorSpec> OutputSpec(size_t output,
+                                             const SymbolValues& symbols) const;
+
+  // Rows; nullopt without a batch symbol among the inputs' sizes.
+  std::optional<int64_t> Batch(absl::Span<const base::TensorView> inputs) const;
+
+ private:
+  struct Dim {
+    models::SymExpr expr;
+    std::optional<int64_t> constant;
+    std::vector<int> symbols;
+    bool is_symbol = false;  // one symbol and nothing else
+    bool solvable = false;   // affine in one symbol
+  };
+  struct Tensor {
+    std::string name;
+    base::DType dtype = base::DType::kUnknown;
+    bool has_shape = false;
+    std::vector<Dim> dims;
+    // A size instead of a tensor: the expression it is worth.
+    std::optional<Dim> size;
+  };
+  struct Symbol {
+    std::string name;
+    int64_t min = 0;
+    int64_t max = INT64_MAX;
+    bool is_batch = false;
+  };
+
+  Tensor Describe(const models::Graph& graph, models::ValueId id);
+  Dim DescribeDim(const models::SymExpr& expr);
+  int SymbolIndex(absl::string_view name);
+
+  absl::Status CheckTensor(const Tensor& tensor,
+                           const base::TensorView& view) const;
+  void Learn(const Dim& dim, int64_t value, int input, bool symbols_only,
+             SymbolValues& symbols) const;
+  // The value of `dim`; nullopt when it cannot be told.
+  std::optional<int64_t> Evaluate(const Dim& dim,
+                                  const SymbolValues& symbols) const;
+  absl::Status CheckRanges(const SymbolValues& symbols) const;
+  absl::Status CheckSizes(absl::Span<const base::TensorView> inputs,
+                          const SymbolValues& symbols) const;
+  std::string Explain(const Dim& dim, const SymbolValues& symbols) const;
+
+  std::vector<Tensor> inputs_;
+  std::vector<Tensor> outputs_;
+  std::vector<Symbol> symbols_;
+  int64_t min_batch_;
+};
+
+}  // namespace refract::runtime
+
+#endif  // REFRACT_RUNTIME_COMPILE_SIGNATURE_H_

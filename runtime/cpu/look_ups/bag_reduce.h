@@ -1,0 +1,39 @@
+#ifndef REFRACT_RUNTIME_CPU_LOOK_UPS_BAG_REDUCE_H_
+#define REFRACT_RUNTIME_CPU_LOOK_UPS_BAG_REDUCE_H_
+
+// The inner loops of embedding_bag (see embedding_bag.h for the mathematics).
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/tensor.h"
+#include "models/repository/repository.h"
+
+namespace refract::runtime::cpu {
+
+enum class BagMode : uint8_t { kSum = 0, kMean = 1, kMax = 2 };
+
+struct BagReduction {
+  BagMode mode = BagMode::kSum;
+  const std::byte* table = nullptr;
+  base::DType table_dtype = base::DType::kFloat32;
+  int64_t rows = 0;
+  int64_t dim = 0;
+  base::TensorView ids;
+  base::TensorView offsets;  // checked; bag b starts at element b
+  int64_t num_bags = 0;
+  bool include_last_offset = false;    // else the last bag ends with the ids
+  const std::byte* weights = nullptr;  // of the table's dtype; null: all 1
+  int64_t padding_id = -1;             // -1: none
+  // Ids may be outside the table, and are replaced by this policy. kError: all
+  // are known to be inside.
+  models::IdPolicy replace = models::IdPolicy::kError;
+};
+
+// Writes num_bags × dim elements of the table's dtype. Uses what the CPU at
+// hand has (AVX2, AVX-512). Ids are trusted as `replace` says.
+void ReduceBags(const BagReduction& reduction, std::byte* out);
+
+}  // namespace refract::runtime::cpu
+
+#endif  // REFRACT_RUNTIME_CPU_LOOK_UPS_BAG_REDUCE_H_

@@ -1,0 +1,142 @@
+#include "runtime/cpu/look_ups/embedding.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "runtime/cpu/look_ups/ids.h"
+
+namespace refract::runtime::cpu {
+namespace {
+
+using models::IdPolicy;
+
+// How the rows lie: `count` of them, `bytes` long.
+struct Rows {
+  const std::byte* data;
+  int64_t count;
+  size_t bytes;
+};
+
+template <typename Id>
+void CopyRows(const Rows& rows, absl::Span<const Id> ids, std::byte* out) {
+  const auto n = static_cast<int64_t>(ids.size());
+  for (int64_t i = 0; i < n; ++i) {
+    if (i + kPrefetchDistance < n) {
+      // The first line starts the translation and the stream; hardware
+      // prefetchers follow.
+      __builtin_prefetch(rows.data +
+                         static_cast<size_t>(ids[i + kPrefetchDistance]) *
+                             rows.bytes);
+    }
+    std::memcpy(out, rows.data + static_cast<size_t>(ids[i]) * rows.bytes,
+                rows.bytes);
+    out += rows.bytes;
+  }
+}
+
+// Some ids are outside the table.
+template <typename Id>
+void CopyRowsReplacing(const Rows& rows, absl::Span<const Id> ids,
+                       IdPolicy policy, std::byte* out) {
+  for (const Id id : ids) {
+    const bool inside = id >= 0 && static_cast<int64_t>(id) < rows.count;
+    if (!inside && policy == IdPolicy::kZeroRow) {
+      std::memset(out, 0, rows.bytes);
+    } else {
+      const size_t row = inside ? static_cast<size_t>(id) : 0;
+      std::memcpy(out, rows.data + row * rows.bytes, rows.bytes);
+    }
+    out += rows.bytes;
+  }
+}
+
+class EmbeddingKernel final : public Kernel {
+ public:
+  EmbeddingKernel(int table, int ids, TableUse use)
+      : table_(table), ids_(ids), use_(std::move(use)) {}
+
+  absl::string_view name() const override { return "embedding"; }
+
+  bool is_look_up() const override { return true; }
+
+  void Prefetch(const Operands& operands) const override {
+    PrefetchRows(operands[table_].tensor, operands[ids_].tensor);
+  }
+
+  absl::Status Infer(const Operands& operands,
+                     absl::Span<KernelOutput> outputs) const override {
+    const base::TensorView& table = operands[table_].tensor;
+    base::TensorSpec& spec = outputs[0].spec;
+    spec.dtype = table.dtype;
+    spec.dims = operands[ids_].tensor.dims;
+    spec.dims.insert(spec.dims.end(), table.dims.begin() + 1, table.dims.end());
+    return absl::OkStatus();
+  }
+
+  absl::Status Run(const Operands& operands,
+                   absl::Span<const KernelOutput> outputs,
+                   RunStats& stats) const override {
+    const base::TensorView& table = operands[table_].tensor;
+    const base::TensorView& ids = operands[ids_].tensor;
+    Rows rows = {table.data, table.dims[0], base::SizeOf(table.dtype)};
+    for (size_t d = 1; d < table.dims.size(); ++d) {
+      rows.bytes *= static_cast<size_t>(table.dims[d]);
+    }
+    REFRACT_ASSIGN_OR_RETURN(const int64_t outside,
+                             use_.Check(ids, rows.count, stats));
+    if (outputs[0].data == nullptr) return absl::OkStatus();
+    if (ids.dtype == base::DType::kInt32) {
+      Copy(rows, ids.as<int32_t>(), outside, outputs[0].data);
+    } else {
+      Copy(rows, ids.as<int64_t>(), outside, outputs[0].data);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  template <typename Id>
+  void Copy(const Rows& rows, absl::Span<const Id> ids, int64_t outside,
+            std::byte* out) const {
+    if (outside == 0) {
+      CopyRows(rows, ids, out);
+    } else {
+      CopyRowsReplacing(rows, ids, use_.policy, out);
+    }
+  }
+
+  const int table_;
+  const int ids_;
+  const TableUse use_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const Kernel>> CreateEmbeddingKernel(
+    const KernelRequest& request) {
+  const NodeArgs& args = request.args;
+  int table = kNoOperand;
+  int ids = kNoOperand;
+  if (request.node().op == "aten.embedding.default") {
+    table = args.OperandOf("weight");
+    ids = args.OperandOf("indices");
+  } else if (request.node().op == "aten.index_select.default") {
+    table = args.OperandOf("self");
+    ids = args.OperandOf("index");
+    if (args.IntLiteral("dim") != 0 || !request.HasRank(ids) ||
+        request.rank(ids) != 1) {
+      return nullptr;
+    }
+  }
+  if (!request.HasRank(table) || request.rank(table) == 0 ||
+      (!request.IsTensor(ids, base::DType::kInt64) &&
+       !request.IsTensor(ids, base::DType::kInt32)) ||
+      request.rank(ids) + request.rank(table) - 1 > kMaxKernelRank) {
+    return nullptr;
+  }
+  return std::make_unique<EmbeddingKernel>(table, ids,
+                                           TableUse::Of(request, table));
+}
+
+}  // namespace refract::runtime::cpu

@@ -1,0 +1,175 @@
+#include "runtime/cpu/look_ups/embedding_bag.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "runtime/cpu/look_ups/bag_reduce.h"
+#include "runtime/cpu/look_ups/ids.h"
+
+namespace refract::runtime::cpu {
+namespace {
+
+struct BagNode {
+  int table = kNoOperand;
+  int ids = kNoOperand;
+  int offsets = kNoOperand;
+  int weights = kNoOperand;
+  BagMode mode = BagMode::kSum;
+  bool include_last_offset = false;
+  // As the operator counts it: from the end when negative and `wraps`.
+  std::optional<int64_t> padding_id;
+  bool padding_wraps = false;
+  TableUse use;
+  std::string offsets_name;
+};
+
+class EmbeddingBagKernel final : public Kernel {
+ public:
+  explicit EmbeddingBagKernel(BagNode node) : node_(std::move(node)) {}
+
+  absl::string_view name() const override {
+    switch (node_.mode) {
+      case BagMode::kSum:
+        return "embedding_bag/sum";
+      case BagMode::kMean:
+        return "embedding_bag/mean";
+      case BagMode::kMax:
+        return "embedding_bag/max";
+    }
+    return "embedding_bag";
+  }
+
+  bool is_look_up() const override { return true; }
+
+  void Prefetch(const Operands& operands) const override {
+    PrefetchRows(operands[node_.table].tensor, operands[node_.ids].tensor);
+  }
+
+  absl::Status Infer(const Operands& operands,
+                     absl::Span<KernelOutput> outputs) const override {
+    const base::TensorView& table = operands[node_.table].tensor;
+    const int64_t num_offsets = operands[node_.offsets].tensor.dims[0];
+    if (node_.include_last_offset && num_offsets == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("offsets '", node_.offsets_name,
+                       "': empty, but the end of the last bag is wanted"));
+    }
+    outputs[0].spec.dtype = table.dtype;
+    outputs[0].spec.dims = {num_offsets - (node_.include_last_offset ? 1 : 0),
+                            table.dims[1]};
+    return absl::OkStatus();
+  }
+
+  absl::Status Run(const Operands& operands,
+                   absl::Span<const KernelOutput> outputs,
+                   RunStats& stats) const override {
+    const base::TensorView& table = operands[node_.table].tensor;
+    BagReduction reduction;
+    reduction.mode = node_.mode;
+    reduction.table = table.data;
+    reduction.table_dtype = table.dtype;
+    reduction.rows = table.dims[0];
+    reduction.dim = table.dims[1];
+    reduction.ids = operands[node_.ids].tensor;
+    reduction.offsets = operands[node_.offsets].tensor;
+    reduction.num_bags = outputs[0].spec.dims[0];
+    reduction.include_last_offset = node_.include_last_offset;
+    const int64_t num_ids = reduction.ids.num_elements();
+    REFRACT_RETURN_IF_ERROR(
+        CheckOffsets(node_.offsets_name, reduction.offsets, num_ids));
+    REFRACT_ASSIGN_OR_RETURN(
+        const int64_t outside,
+        node_.use.Check(reduction.ids, reduction.rows, stats));
+    if (outside > 0) reduction.replace = node_.use.policy;
+    if (node_.padding_id) {
+      reduction.padding_id = *node_.padding_id;
+      if (node_.padding_wraps && reduction.padding_id < 0) {
+        reduction.padding_id += reduction.rows;
+      }
+    }
+    if (node_.weights != kNoOperand) {
+      const base::TensorView& weights = operands[node_.weights].tensor;
+      if (weights.num_elements() != num_ids) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "table '", node_.use.table, "': ", weights.num_elements(),
+            " per_sample_weights for ", num_ids, " ids"));
+      }
+      reduction.weights = weights.data;
+    }
+    if (outputs[0].data != nullptr) ReduceBags(reduction, outputs[0].data);
+    return absl::OkStatus();
+  }
+
+ private:
+  const BagNode node_;
+};
+
+bool IsBag(absl::string_view op) {
+  return op == "aten.embedding_bag.default" ||
+         op == "aten.embedding_bag.padding_idx" ||
+         op == "aten._embedding_bag.default" ||
+         op == "aten._embedding_bag_forward_only.default";
+}
+
+bool IsIds(const KernelRequest& request, int operand) {
+  return (request.IsTensor(operand, base::DType::kInt64) ||
+          request.IsTensor(operand, base::DType::kInt32)) &&
+         request.rank(operand) == 1;
+}
+
+bool IsTable(const KernelRequest& request, int operand) {
+  if (!request.HasRank(operand) || request.rank(operand) != 2) return false;
+  return base::IsFloatingPoint(request.operand(operand).dtype);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const Kernel>> CreateEmbeddingBagKernel(
+    const KernelRequest& request) {
+  const absl::string_view op = request.node().op;
+  if (!IsBag(op)) return nullptr;
+  for (size_t i = 1; i < request.output_used.size(); ++i) {
+    if (request.output_used[i]) return nullptr;
+  }
+  const NodeArgs& args = request.args;
+  BagNode node;
+  node.table = args.OperandOf("weight");
+  node.ids = args.OperandOf("indices");
+  node.offsets = args.OperandOf("offsets");
+  if (!IsTable(request, node.table) || !IsIds(request, node.ids) ||
+      !IsIds(request, node.offsets)) {
+    return nullptr;
+  }
+  if (args.Has("mode")) {
+    const auto mode = args.IntLiteral("mode");
+    if (!mode || *mode < 0 || *mode > 2) return nullptr;
+    node.mode = static_cast<BagMode>(*mode);
+  }
+  if (args.Has("include_last_offset")) {
+    const auto flag = args.BoolLiteral("include_last_offset");
+    if (!flag) return nullptr;
+    node.include_last_offset = *flag;
+  }
+  if (args.Has("per_sample_weights")) {
+    node.weights = args.OperandOf("per_sample_weights");
+    if (node.mode != BagMode::kSum ||
+        !request.IsTensor(node.weights, request.operand(node.table).dtype) ||
+        request.rank(node.weights) != 1) {
+      return nullptr;
+    }
+  }
+  if (args.Has("padding_idx")) {
+    node.padding_id = args.IntLiteral("padding_idx");
+    if (!node.padding_id) return nullptr;
+    // The public overload counts from the end; the internal ones mean "none".
+    node.padding_wraps = op == "aten.embedding_bag.padding_idx";
+    if (!node.padding_wraps && *node.padding_id < 0) node.padding_id.reset();
+  }
+  node.use = TableUse::Of(request, node.table);
+  node.offsets_name = SourceName(request.graph, request.operands[node.offsets]);
+  return std::make_unique<EmbeddingBagKernel>(std::move(node));
+}
+
+}  // namespace refract::runtime::cpu

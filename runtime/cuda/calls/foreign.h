@@ -1,0 +1,62 @@
+#ifndef REFRACT_RUNTIME_CUDA_CALLS_FOREIGN_H_
+#define REFRACT_RUNTIME_CUDA_CALLS_FOREIGN_H_
+
+// Operators that this folder has no kernel for: somebody else's code (LibTorch,
+// in refract-gpu-node) computes them between two captured pieces of a program.
+//
+// Such code allocates, chooses algorithms and may wait for the device, which a
+// capture forbids; so it is called anew for every request, and sees the rows of
+// the request alone, without those that a bucket has to spare.
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/cuda/calls/scalar.h"
+#include "runtime/cuda/status.h"
+
+namespace refract::runtime::cuda {
+
+// A tensor in device memory. Strides count elements.
+struct ForeignTensor {
+  void* data = nullptr;  // null: a result that nobody reads
+  DType dtype = DType::kFloat32;
+  std::vector<int64_t> dims;
+  std::vector<int64_t> strides;
+};
+
+enum class ForeignKind : uint8_t { kNone, kTensor, kInteger, kReal, kTruth };
+
+// What stands at one place of the operator's arguments.
+struct ForeignOperand {
+  ForeignKind kind = ForeignKind::kNone;
+  ForeignTensor tensor;
+  int64_t integer = 0;  // kInteger, and kTruth as 0 or 1
+  double real = 0;
+};
+
+class ForeignKernel;
+
+struct ForeignCall {
+  const ForeignKernel* kernel = nullptr;
+  std::vector<ForeignOperand> operands;
+  // All of the operator's results, in its order.
+  std::vector<ForeignTensor> results;
+  // Device memory: indices that name no element are added here; their results
+  // mean nothing then.
+  int32_t* faults = nullptr;
+};
+
+// Thread-safe: instances call it from their own threads.
+class ForeignKernel {
+ public:
+  virtual ~ForeignKernel() = default;
+
+  // Reads the operands and writes the results in the order of `stream`, a
+  // cudaStream_t; returns when the work is given to it, or later. Messages name
+  // the operator. Unavailable: the device is lost.
+  virtual Status Run(const ForeignCall& call, void* stream) const = 0;
+};
+
+}  // namespace refract::runtime::cuda
+
+#endif  // REFRACT_RUNTIME_CUDA_CALLS_FOREIGN_H_

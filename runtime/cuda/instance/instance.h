@@ -1,0 +1,299 @@
+#ifndef REFRACT_RUNTIME_CUDA_INSTANCE_INSTANCE_H_
+#define REFRACT_RUNTIME_CUDA_INSTANCE_INSTANCE_H_
+
+// A program that is loaded on a device: weights in its memory, one captured
+// graph per batch bucket and slot, and a ring of slots through which requests
+// pass.
+//
+// A slot is pinned host memory and device memory for the inputs and outputs of
+// one request. Three streams work at once: uploads, computation, downloads; so
+// with two or more slots the next request's copy overlaps this one's kernels.
+// All addresses are fixed at load. A request allocates nothing (with graphs,
+// and as far as the program's operators are this folder's own). Operators of
+// somebody else's (foreign.h) run between captured pieces of the program.
+//
+//   Acquire(batch) ── fill input(slot, i) ── Submit(slot) ── Wait(slot)
+//       ── read output(slot, i) ── Release(slot)
+//
+// Upload(slot) may come before Submit(), while another slot computes.
+//
+// A program is for fixed sizes but the batch. Where others differ between
+// requests, the same model at other sizes is added while the instance serves
+// (AddVariant()): it uses the memory of the first program, which is for the
+// largest sizes, and as large batches as fit there. Its kernels are launched
+// one by one at first, and captured when a bucket has come again a few times.
+//
+// Requests compute in the order of Submit(). Rows of a bucket beyond the batch
+// are computed from whatever the slot held before, and never leave the device:
+// rows must not depend on each other.
+//
+// States: unloaded → Load() → ready → (any device error) → failed → Unload() →
+// unloaded. A failed instance answers every call with the error that ended it.
+// When that is kUnavailable, DeviceApi::Reset() must come before the next
+// Load(), and after Unload() of all instances of the device.
+//
+// Not thread-safe. The device and the memory of the weights must outlive it.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/cuda/instance/device_api.h"
+#include "runtime/cuda/program/lowering.h"
+#include "runtime/cuda/program/memory_plan.h"
+#include "runtime/cuda/program/program.h"
+#include "runtime/cuda/status.h"
+#include "runtime/cuda/program/weights.h"
+
+namespace refract::runtime::cuda {
+
+struct InstanceOptions {
+  int64_t max_batch = 1024;
+  // Requests between Acquire() and Release(). 1 forbids overlap.
+  int num_slots = 2;
+  // Scratch memory of matrix products: what cuBLAS itself takes on Hopper.
+  // Fewer bytes leave fewer algorithms to choose from.
+  int64_t workspace_bytes = int64_t{32} << 20;
+  // False: the same kernels, launched one by one (to measure what graphs save).
+  bool use_graphs = true;
+  // kWhereFaster: as the device says, which may be any of the three. Without
+  // graphs nothing is measured: then it means kNever.
+  EarlyStarts early_starts = EarlyStarts::kWhereFaster;
+  // Of weights that are the instance's own: WeightOptions::keep_pinned.
+  bool keep_pinned_weights = false;
+  // Programs that AddVariant() takes at a time, each with its graphs; and the
+  // largest batch that they may have, where there is memory for it.
+  int max_variants = 0;
+  int64_t max_variant_batch = 0;
+};
+
+// Runs of a bucket of an added program, in one slot, before it is captured: a
+// capture costs about as much as a few launches of the same kernels, and pays
+// only for sizes that come again.
+inline constexpr int kRunsBeforeCapture = 3;
+
+// Device memory of one instance.
+struct MemoryReport {
+  int64_t weight_bytes = 0;  // which other instances may share
+  int64_t arena_bytes = 0;   // intermediates, the largest bucket's
+  int64_t slot_bytes = 0;    // all slots
+  int64_t workspace_bytes = 0;
+  int64_t pinned_bytes = 0;  // of the host
+  // All that is planned.
+  int64_t device_bytes() const {
+    return weight_bytes + arena_bytes + slot_bytes + workspace_bytes;
+  }
+  // What is not. By how much the device's free memory fell while Load()
+  // launched and captured: graphs, code of kernels, and what others took
+  // meanwhile.
+  int64_t captured_bytes = 0;
+  // Weights that only added programs have; graphs of these are not known.
+  int64_t added_weight_bytes = 0;
+};
+
+struct InstanceStats {
+  uint64_t requests = 0;
+  uint64_t items = 0;
+  // Rows that buckets computed beyond what requests asked for.
+  uint64_t padding_items = 0;
+  // Requests with a NaN or infinity among their outputs.
+  uint64_t non_finite_requests = 0;
+  // Indices that named no row.
+  uint64_t bad_indices = 0;
+};
+
+using SlotId = int;
+// One of an instance's programs.
+using VariantId = int;
+inline constexpr VariantId kFirstProgram = 0;
+
+class Instance {
+ public:
+  enum class State : uint8_t { kUnloaded, kReady, kFailed };
+
+  // Checks program, weights and options; does not touch the device. `weights`
+  // in the program's order.
+  static Result<std::unique_ptr<Instance>> Create(
+      DeviceApi& device, Program program, std::vector<WeightData> weights,
+      const InstanceOptions& options);
+  // With weights of this program that other instances use as well.
+  static Result<std::unique_ptr<Instance>> Create(
+      DeviceApi& device, Program program,
+      std::shared_ptr<DeviceWeights> weights, const InstanceOptions& options);
+  // Unloads.
+  ~Instance();
+  Instance(const Instance&) = delete;
+  Instance& operator=(const Instance&) = delete;
+
+  // Allocates, uploads weights, prepares products, captures all graphs.
+  // ResourceExhausted names the model, the bytes needed and free. On any error
+  // everything is released and the state is kUnloaded.
+  Status Load();
+  // Waits for what runs, then releases everything; the weights' memory with the
+  // last instance that is loaded with them. Never fails: a device that is lost
+  // has nothing left to release. Added programs are gone.
+  void Unload();
+
+  // The same model at other sizes; `weights` as at Create(). Those that the
+  // first program has too are shared, by the address of their data; others are
+  // uploaded. ResourceExhausted, naming what is missing: not even a batch of
+  // one fits, there are max_variants already, or no memory for weights of its
+  // own.
+  Result<VariantId> AddVariant(Program program,
+                               std::vector<WeightData> weights);
+  // FailedPrecondition while a slot is in use with it, or if it is none.
+  Status DropVariant(VariantId variant);
+  // Whether a slot is in use with it.
+  bool InUse(VariantId variant) const;
+  // 0: there is no such program.
+  int64_t MaxBatch(VariantId variant) const;
+
+  State state() const { return state_; }
+  // How often Load() succeeded: programs that were added before the last time
+  // are gone.
+  uint64_t loads() const { return loads_; }
+  // DeviceWeights::DropPinned(): before a Reset().
+  void DropPinnedWeights() { weights_->DropPinned(); }
+  // The first program, and its buckets.
+  const Program& program() const;
+  const std::vector<int64_t>& buckets() const;
+  const MemoryReport& memory() const { return memory_; }
+  // Of the first program, once it is loaded: whether kernels of buckets()[i]
+  // begin while the one before them ends, where that is possible.
+  bool starts_early(size_t bucket) const;
+  const InstanceStats& stats() const { return stats_; }
+
+  // A free slot for a request of `batch` items. InvalidArgument names the limit
+  // when no bucket takes it, ResourceExhausted when all slots are taken.
+  Result<SlotId> Acquire(int64_t batch, VariantId variant = kFirstProgram);
+  // Pinned memory for input `i`: rows of that batch, dense.
+  std::byte* input(SlotId slot, size_t i);
+  int64_t input_bytes(SlotId slot, size_t i) const;
+  // Of a counted input (Value::counted): how many elements the request has, at
+  // most the input's columns. Before Upload(); until then, all of them. The
+  // rest is not uploaded.
+  void SetCount(SlotId slot, size_t i, int64_t count);
+
+  // Starts the upload alone. The input memory must not change from here on,
+  // until Wait() returned.
+  Status Upload(SlotId slot);
+  // Whether what Upload() started has happened.
+  Result<bool> Uploaded(SlotId slot);
+  // Starts upload (unless it was), computation and download.
+  Status Submit(SlotId slot);
+  // Whether Wait() would return at once.
+  Result<bool> Done(SlotId slot);
+  // Blocks until the outputs are there. InvalidArgument when an index named no
+  // row, or an operator of somebody else's refused what it was given: the
+  // instance goes on, the outputs are not to be used.
+  Status Wait(SlotId slot);
+  const std::byte* output(SlotId slot, size_t i) const;
+  int64_t output_bytes(SlotId slot, size_t i) const;
+  // For measurements: computes again what the slot holds, without copies, and
+  // does not wait. The slot was waited for and not released.
+  Status ComputeAgain(SlotId slot);
+  // Waits for all of ComputeAgain().
+  Status WaitForCompute();
+
+  // Gives the slot back; waits first when it was submitted and not waited for.
+  void Release(SlotId slot);
+
+ private:
+  enum class Phase : uint8_t { kFree, kFilling, kUploading, kSubmitted, kDone };
+  struct Slot;
+  struct Variant;
+  // What a launch is for.
+  struct Place {
+    Variant& variant;
+    size_t bucket;
+    Slot& slot;
+  };
+
+  // Operators [begin, end): one graph, or one of somebody else's.
+  struct Segment {
+    size_t begin = 0;
+    size_t end = 0;
+    bool foreign = false;
+  };
+
+  Instance(DeviceApi& device, Program program,
+           std::shared_ptr<DeviceWeights> weights,
+           const InstanceOptions& options);
+  const std::string& name() const;
+
+  static std::vector<Segment> SegmentsOf(const Program& program);
+  Variant* Find(VariantId variant) const;
+  // The program's buckets up to `max_batch`, with where everything lies.
+  static void PlanBuckets(int64_t max_batch, Variant& variant);
+  // Offsets in a slot's pinned memory; gives its size.
+  static int64_t PlacePinned(const Program& program, int64_t max_batch,
+                             std::vector<int64_t>& inputs,
+                             std::vector<int64_t>& outputs);
+  // The largest batch up to which everything fits into the memory that there
+  // is; 0, and why, if not even 1.
+  int64_t FittingBatch(const Program& program, std::string* why) const;
+  Status ShareWeights(std::vector<WeightData> weights, Variant& variant);
+  void Discard(Variant& variant);
+
+  Status LoadOrFail();
+  Status AllocateAll();
+  Status PrepareProducts(const Segment& segment, const Place& place,
+                         DeviceApi::Choice choice);
+  Status PrepareAll();
+  Status CaptureAll();
+  // The bucket's graphs: with early starts where these were found to be faster,
+  // once, or are wanted anyhow.
+  Status CaptureFaster(const Place& place, std::vector<Graph>& graphs);
+  EarlyStarts early_starts() const;
+  bool HasEarlyStarts(const Place& place) const;
+  Status CaptureSegments(const Place& place, bool early,
+                         std::vector<Graph>& graphs);
+  Result<Graph> Capture(const Segment& segment, const Place& place, bool early);
+  void Destroy(const std::vector<Graph>& graphs);
+  // `items`: of the bucket's, those that operators of somebody else's see.
+  // `early`: starts that may be early are.
+  Status LaunchSegment(const Segment& segment, const Place& place,
+                       int64_t items, bool early);
+  Place PlaceOf(Slot& slot) const;
+  LoweringContext ContextOf(const Place& place) const;
+  Call MakeCall(const Op& op, const Place& place) const;
+  std::byte* Address(ValueId id, const Place& place) const;
+  std::byte* DeviceControl(const Slot& slot) const;
+  Status Name(const Status& status, const Program& program, const Op& op,
+              int64_t batch) const;
+  Status StartUpload(Slot& slot);
+  Status SubmitTo(Slot& slot);
+  Status Compute(Slot& slot);
+  Status Finish(Slot& slot);
+  // Remembers what ended the instance.
+  Status Fail(Status status);
+  Status CheckSlot(SlotId slot, Phase phase) const;
+
+  DeviceApi& device_;
+  const std::shared_ptr<DeviceWeights> weights_;
+  const InstanceOptions options_;
+  const bool use_graphs_;
+  // By id; null: dropped. The first one is the instance's own.
+  std::vector<std::unique_ptr<Variant>> variants_;
+  uint64_t next_serial_ = 0;
+  // Of a slot, before its control block.
+  int64_t slot_device_bytes_ = 0, slot_host_bytes_ = 0;
+  MemoryReport memory_;
+  InstanceStats stats_;
+
+  State state_ = State::kUnloaded;
+  uint64_t loads_ = 0;
+  Status failure_;
+  std::byte* weight_memory_ = nullptr;
+  bool holds_weights_ = false;
+  std::byte* arena_ = nullptr;
+  std::byte* workspace_ = nullptr;
+  Stream upload_, compute_, download_;
+  std::vector<std::unique_ptr<Slot>> slots_;
+};
+
+}  // namespace refract::runtime::cuda
+
+#endif  // REFRACT_RUNTIME_CUDA_INSTANCE_INSTANCE_H_

@@ -1,0 +1,321 @@
+// The way of a request through an instance: slots, copies, computation, errors.
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "runtime/cuda/calls/index_math.h"
+#include "runtime/cuda/instance/instance.h"
+#include "runtime/cuda/instance/instance_slot.h"
+
+namespace refract::runtime::cuda {
+namespace {
+
+bool IsFinite(const Value& value, const std::byte* data, int64_t rows) {
+  if (!IsFloating(value.dtype)) return true;
+  const int64_t count = rows * value.cols;
+  // All exponent bits set: infinity or NaN.
+  if (value.dtype == DType::kFloat32) {
+    uint32_t any = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      uint32_t bits;
+      std::memcpy(&bits, data + 4 * i, sizeof(bits));
+      any |= static_cast<uint32_t>((bits & 0x7F800000u) == 0x7F800000u);
+    }
+    return any == 0;
+  }
+  const uint16_t mask = value.dtype == DType::kFloat16 ? 0x7C00 : 0x7F80;
+  uint32_t any = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    uint16_t bits;
+    std::memcpy(&bits, data + 2 * i, sizeof(bits));
+    any |= static_cast<uint32_t>((bits & mask) == mask);
+  }
+  return any == 0;
+}
+
+}  // namespace
+
+Status Instance::Fail(Status status) {
+  state_ = State::kFailed;
+  failure_ = Status(status.code(), "model " + name() + ": " + status.message());
+  return failure_;
+}
+
+Status Instance::CheckSlot(SlotId slot, Phase phase) const {
+  if (state_ == State::kFailed) return failure_;
+  if (state_ != State::kReady || slot < 0 ||
+      static_cast<size_t>(slot) >= slots_.size() ||
+      slots_[static_cast<size_t>(slot)]->phase != phase) {
+    return Status(Code::kFailedPrecondition,
+                  "model " + name() + ": slot " + std::to_string(slot) +
+                      " is not in the state for this call");
+  }
+  return {};
+}
+
+Result<SlotId> Instance::Acquire(int64_t batch, VariantId variant) {
+  if (state_ == State::kFailed) return failure_;
+  if (state_ == State::kUnloaded) {
+    return Status(Code::kFailedPrecondition,
+                  "model " + name() + " is not loaded");
+  }
+  const Variant* const program = Find(variant);
+  if (program == nullptr) {
+    return Status(
+        Code::kFailedPrecondition,
+        "model " + name() + " has no program " + std::to_string(variant));
+  }
+  const int bucket = BucketOf(program->buckets, batch);
+  if (bucket < 0) {
+    return InvalidArgument("model " + name() + ": batch " +
+                           std::to_string(batch) + " is outside 1 to " +
+                           std::to_string(program->buckets.back()));
+  }
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = *slots_[i];
+    if (slot.phase != Phase::kFree) continue;
+    slot.phase = Phase::kFilling;
+    slot.batch = batch;
+    slot.bucket = static_cast<size_t>(bucket);
+    slot.variant = variant;
+    slot.counts.clear();
+    for (const ValueId input : program->program.inputs) {
+      slot.counts.push_back(program->program.value(input).cols);
+    }
+    return static_cast<SlotId>(i);
+  }
+  return Status(Code::kResourceExhausted, "model " + name() + ": all " +
+                                              std::to_string(slots_.size()) +
+                                              " slots are taken");
+}
+
+std::byte* Instance::input(SlotId id, size_t i) {
+  const Slot& slot = *slots_[static_cast<size_t>(id)];
+  return slot.host + Find(slot.variant)->host_inputs[i];
+}
+void Instance::SetCount(SlotId id, size_t i, int64_t count) {
+  Slot& slot = *slots_[static_cast<size_t>(id)];
+  const Program& program = Find(slot.variant)->program;
+  slot.counts[i] =
+      std::clamp<int64_t>(count, 0, program.value(program.inputs[i]).cols);
+}
+const std::byte* Instance::output(SlotId id, size_t i) const {
+  const Slot& slot = *slots_[static_cast<size_t>(id)];
+  return slot.host + Find(slot.variant)->host_outputs[i];
+}
+int64_t Instance::input_bytes(SlotId id, size_t i) const {
+  const Slot& slot = *slots_[static_cast<size_t>(id)];
+  const Program& program = Find(slot.variant)->program;
+  const Value& value = program.value(program.inputs[i]);
+  return value.rows.At(slot.batch) * DenseRowBytes(value);
+}
+int64_t Instance::output_bytes(SlotId id, size_t i) const {
+  const Slot& slot = *slots_[static_cast<size_t>(id)];
+  const Program& program = Find(slot.variant)->program;
+  const Value& value = program.value(program.outputs[i]);
+  return value.rows.At(slot.batch) * DenseRowBytes(value);
+}
+
+Status Instance::Upload(SlotId id) {
+  REFRACT_CUDA_RETURN_IF_ERROR(CheckSlot(id, Phase::kFilling));
+  Slot& slot = *slots_[static_cast<size_t>(id)];
+  // From here on the device may hold on to the slot, whatever fails.
+  slot.phase = Phase::kUploading;
+  Status status = StartUpload(slot);
+  return status.ok() ? status : Fail(std::move(status));
+}
+
+Result<bool> Instance::Uploaded(SlotId id) {
+  REFRACT_CUDA_RETURN_IF_ERROR(CheckSlot(id, Phase::kUploading));
+  auto happened = device_.Happened(slots_[static_cast<size_t>(id)]->uploaded);
+  if (!happened.ok()) return Fail(happened.status());
+  return happened;
+}
+
+Status Instance::Submit(SlotId id) {
+  if (state_ == State::kReady && id >= 0 &&
+      static_cast<size_t>(id) < slots_.size() &&
+      slots_[static_cast<size_t>(id)]->phase == Phase::kFilling) {
+    REFRACT_CUDA_RETURN_IF_ERROR(Upload(id));
+  }
+  REFRACT_CUDA_RETURN_IF_ERROR(CheckSlot(id, Phase::kUploading));
+  Slot& slot = *slots_[static_cast<size_t>(id)];
+  slot.phase = Phase::kSubmitted;
+  Status status = SubmitTo(slot);
+  if (!status.ok()) return Fail(std::move(status));
+  ++stats_.requests;
+  stats_.items += static_cast<uint64_t>(slot.batch);
+  stats_.padding_items += static_cast<uint64_t>(
+      Find(slot.variant)->buckets[slot.bucket] - slot.batch);
+  return {};
+}
+
+Status Instance::StartUpload(Slot& slot) {
+  const Place place = PlaceOf(slot);
+  const Program& program = place.variant.program;
+  if (slot.cleared_for != place.variant.serial) {
+    // It held another layout: columns of padding are to be zero, ids of rows to
+    // spare ids.
+    if (slot_device_bytes_ > 0) {
+      REFRACT_CUDA_RETURN_IF_ERROR(device_.Clear(
+          slot.device, place.variant.plans[0].slot_bytes, upload_));
+    }
+    slot.cleared_for = place.variant.serial;
+  }
+  for (size_t i = 0; i < program.inputs.size(); ++i) {
+    const ValueId id = program.inputs[i];
+    const Value& value = program.value(id);
+    const int64_t row_bytes = value.counted
+                                  ? slot.counts[i] * SizeOf(value.dtype)
+                                  : DenseRowBytes(value);
+    if (row_bytes == 0) continue;
+    REFRACT_CUDA_RETURN_IF_ERROR(device_.CopyToDevice(
+        {Address(id, place), value.ld * SizeOf(value.dtype),
+         slot.host + place.variant.host_inputs[i], DenseRowBytes(value),
+         row_bytes, value.rows.At(slot.batch)},
+        upload_));
+  }
+  // A copy takes its microseconds whatever its size: only where it is read.
+  if (program.reads_batch() || program.counts_faults()) {
+    const auto control_bytes = static_cast<int64_t>(sizeof(Control));
+    const Control control = {static_cast<int32_t>(slot.batch), 0};
+    std::byte* const host_control = slot.host + slot_host_bytes_;
+    std::memcpy(host_control, &control, sizeof(control));
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        device_.CopyToDevice({DeviceControl(slot), control_bytes, host_control,
+                              control_bytes, control_bytes, 1},
+                             upload_));
+  }
+  return device_.Record(slot.uploaded, upload_);
+}
+
+Status Instance::SubmitTo(Slot& slot) {
+  REFRACT_CUDA_RETURN_IF_ERROR(device_.StreamWait(compute_, slot.uploaded));
+  REFRACT_CUDA_RETURN_IF_ERROR(Compute(slot));
+  REFRACT_CUDA_RETURN_IF_ERROR(device_.Record(slot.computed, compute_));
+
+  const Place place = PlaceOf(slot);
+  const Program& program = place.variant.program;
+  REFRACT_CUDA_RETURN_IF_ERROR(device_.StreamWait(download_, slot.computed));
+  for (size_t i = 0; i < program.outputs.size(); ++i) {
+    const ValueId id = program.outputs[i];
+    const Value& value = program.value(id);
+    REFRACT_CUDA_RETURN_IF_ERROR(device_.CopyToHost(
+        {slot.host + place.variant.host_outputs[i], DenseRowBytes(value),
+         Address(id, place), value.ld * SizeOf(value.dtype),
+         DenseRowBytes(value), value.rows.At(slot.batch)},
+        download_));
+  }
+  if (program.counts_faults()) {
+    const auto control_bytes = static_cast<int64_t>(sizeof(Control));
+    REFRACT_CUDA_RETURN_IF_ERROR(device_.CopyToHost(
+        {slot.host + slot_host_bytes_ + control_bytes, control_bytes,
+         DeviceControl(slot), control_bytes, control_bytes, 1},
+        download_));
+  }
+  return device_.Record(slot.downloaded, download_);
+}
+
+Result<bool> Instance::Done(SlotId id) {
+  REFRACT_CUDA_RETURN_IF_ERROR(CheckSlot(id, Phase::kSubmitted));
+  auto happened = device_.Happened(slots_[static_cast<size_t>(id)]->downloaded);
+  if (!happened.ok()) return Fail(happened.status());
+  return happened;
+}
+
+Status Instance::Wait(SlotId id) {
+  REFRACT_CUDA_RETURN_IF_ERROR(CheckSlot(id, Phase::kSubmitted));
+  Slot& slot = *slots_[static_cast<size_t>(id)];
+  Status status = device_.Synchronize(slot.downloaded);
+  if (!status.ok()) return Fail(std::move(status));
+  slot.phase = Phase::kDone;
+  return Finish(slot);
+}
+
+Status Instance::ComputeAgain(SlotId id) {
+  REFRACT_CUDA_RETURN_IF_ERROR(CheckSlot(id, Phase::kDone));
+  Status status = Compute(*slots_[static_cast<size_t>(id)]);
+  return status.ok() ? status : Fail(std::move(status));
+}
+
+Status Instance::WaitForCompute() {
+  if (state_ != State::kReady) return CheckSlot(0, Phase::kDone);
+  Status status = device_.Synchronize(compute_);
+  return status.ok() ? status : Fail(std::move(status));
+}
+
+Status Instance::Compute(Slot& slot) {
+  slot.refused = Status();
+  const Place place = PlaceOf(slot);
+  Variant& variant = place.variant;
+  Variant::Captured& captured = variant.captured[slot.index][slot.bucket];
+  const bool early = variant.starts[slot.bucket] == Variant::Starts::kEarly;
+  if (slot.variant != kFirstProgram && captured.graphs.empty()) {
+    for (const Segment& segment : variant.segments) {
+      REFRACT_CUDA_RETURN_IF_ERROR(
+          PrepareProducts(segment, place, DeviceApi::Choice::kFirst));
+    }
+    // What was launched has loaded its code.
+    if (use_graphs_ && captured.runs++ == kRunsBeforeCapture) {
+      Status status = CaptureSegments(place, early, captured.graphs);
+      if (!status.ok()) {
+        if (status.code() != Code::kResourceExhausted) return status;
+        // Without memory for a graph: launched one by one from here on.
+        Destroy(captured.graphs);
+        captured.graphs.clear();
+      }
+    }
+  }
+  for (size_t i = 0; i < variant.segments.size(); ++i) {
+    const Segment& segment = variant.segments[i];
+    Status status = !captured.graphs.empty() && !segment.foreign
+                        ? device_.Launch(captured.graphs[i], compute_)
+                        : LaunchSegment(segment, place, slot.batch, early);
+    if (segment.foreign && status.code() == Code::kInvalidArgument) {
+      // Of this request: the device is none the worse for it.
+      slot.refused = std::move(status);
+      return {};
+    }
+    REFRACT_CUDA_RETURN_IF_ERROR(std::move(status));
+  }
+  return {};
+}
+
+Status Instance::Finish(Slot& slot) {
+  if (!slot.refused.ok()) return slot.refused;
+  const Variant& variant = *Find(slot.variant);
+  const Program& program = variant.program;
+  bool finite = true;
+  for (size_t i = 0; i < program.outputs.size(); ++i) {
+    const Value& value = program.value(program.outputs[i]);
+    finite = finite && IsFinite(value, slot.host + variant.host_outputs[i],
+                                value.rows.At(slot.batch));
+  }
+  if (!finite) ++stats_.non_finite_requests;
+  if (!program.counts_faults()) return {};
+  Control control;
+  std::memcpy(&control, slot.host + slot_host_bytes_ + sizeof(Control),
+              sizeof(control));
+  if (control.faults == 0) return {};
+  stats_.bad_indices += static_cast<uint64_t>(control.faults);
+  return InvalidArgument("model " + name() + ": " +
+                         std::to_string(control.faults) +
+                         " indices name no row");
+}
+
+void Instance::Release(SlotId id) {
+  if (id < 0 || static_cast<size_t>(id) >= slots_.size()) return;
+  Slot& slot = *slots_[static_cast<size_t>(id)];
+  const bool uploading = slot.phase == Phase::kUploading;
+  if ((uploading || slot.phase == Phase::kSubmitted) &&
+      state_ == State::kReady) {
+    Status status =
+        device_.Synchronize(uploading ? slot.uploaded : slot.downloaded);
+    if (!status.ok()) (void)Fail(std::move(status));
+  }
+  slot.phase = Phase::kFree;
+}
+
+}  // namespace refract::runtime::cuda

@@ -1,0 +1,95 @@
+#ifndef REFRACT_RUNTIME_CUDA_INSTANCE_INSTANCE_SLOT_H_
+#define REFRACT_RUNTIME_CUDA_INSTANCE_INSTANCE_SLOT_H_
+
+// What instance.cc, which loads, instance_variants.cc, which adds programs, and
+// instance_requests.cc, which serves, know of a slot and of a program. Internal
+// to the three.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/cuda/instance/instance.h"
+
+namespace refract::runtime::cuda {
+
+// Numbers that pass between host and device with each request.
+struct Control {
+  int32_t batch = 0;
+  int32_t faults = 0;
+};
+
+inline int64_t DenseRowBytes(const Value& value) {
+  return value.cols * SizeOf(value.dtype);
+}
+
+// A program, and where everything of it lies.
+struct Instance::Variant {
+  Program program;
+  std::vector<Segment> segments;
+  std::vector<int64_t> buckets;
+  std::vector<MemoryPlan> plans;  // per bucket
+  // Offsets in a slot's pinned memory.
+  std::vector<int64_t> host_inputs, host_outputs;
+  // Per value, in the weights of the instance; -1: none of them.
+  std::vector<int64_t> shared_weights;
+  // Weights that only this program has, if any; and offsets per value.
+  std::shared_ptr<DeviceWeights> own_weights;
+  std::vector<int64_t> own_offsets;
+  std::byte* own_memory = nullptr;
+  // Unlike ids, never used again.
+  uint64_t serial = 0;
+
+  // Of a bucket in a slot: one graph per segment, none for a segment that
+  // cannot be captured.
+  struct Captured {
+    int runs = 0;
+    std::vector<Graph> graphs;
+  };
+  std::vector<std::vector<Captured>> captured;  // per slot and bucket
+  // Per bucket. Measured once; a program that comes back to the device knows.
+  enum class Starts : uint8_t { kUnknown, kAfter, kEarly };
+  std::vector<Starts> starts;
+};
+
+// Memory of the slot on the host and on the device, laid out alike: roots of
+// inputs and outputs, then the control block. Host rows are dense.
+struct Instance::Slot {
+  size_t index = 0;
+  Phase phase = Phase::kFree;
+  int64_t batch = 0;
+  size_t bucket = 0;
+  VariantId variant = kFirstProgram;
+  // Serial of the program for whose layout the device memory was cleared.
+  uint64_t cleared_for = 0;
+  // Elements of counted inputs.
+  std::vector<int64_t> counts;
+  Status refused;  // by an operator of somebody else's
+
+  std::byte* device = nullptr;
+  std::byte* host = nullptr;
+
+  Event uploaded, computed, downloaded;
+};
+
+inline Instance::Variant* Instance::Find(VariantId variant) const {
+  return variant >= 0 && static_cast<size_t>(variant) < variants_.size()
+             ? variants_[static_cast<size_t>(variant)].get()
+             : nullptr;
+}
+
+inline const std::string& Instance::name() const {
+  return variants_[0]->program.name;
+}
+
+inline Instance::Place Instance::PlaceOf(Slot& slot) const {
+  return {*variants_[static_cast<size_t>(slot.variant)], slot.bucket, slot};
+}
+
+inline std::byte* Instance::DeviceControl(const Slot& slot) const {
+  return slot.device + slot_device_bytes_;
+}
+
+}  // namespace refract::runtime::cuda
+
+#endif  // REFRACT_RUNTIME_CUDA_INSTANCE_INSTANCE_SLOT_H_

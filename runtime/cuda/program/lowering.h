@@ -1,0 +1,38 @@
+#ifndef REFRACT_RUNTIME_CUDA_PROGRAM_LOWERING_H_
+#define REFRACT_RUNTIME_CUDA_PROGRAM_LOWERING_H_
+
+// From an operator of a program to the launch that computes it at one batch
+// size.
+
+#include <cstdint>
+#include <functional>
+
+#include "runtime/cuda/calls/calls.h"
+#include "runtime/cuda/program/program.h"
+
+namespace refract::runtime::cuda {
+
+struct LoweringContext {
+  const Program& program;
+  int64_t batch = 0;
+  void* workspace = nullptr;
+  int64_t workspace_bytes = 0;
+  // Device memory: items of the current request; rows that a gather could not
+  // find.
+  const int32_t* device_batch = nullptr;
+  int32_t* faults = nullptr;
+};
+
+// `address` gives where a value starts. The program is valid. `op` is none of
+// somebody else's.
+Call Lower(const Op& op, const LoweringContext& context,
+           const std::function<void*(ValueId)>& address);
+// One that is, on the first `items` of the batch's items. Memory lies as the
+// batch says.
+ForeignCall LowerForeign(const ForeignOp& op, const LoweringContext& context,
+                         int64_t items,
+                         const std::function<void*(ValueId)>& address);
+
+}  // namespace refract::runtime::cuda
+
+#endif  // REFRACT_RUNTIME_CUDA_PROGRAM_LOWERING_H_

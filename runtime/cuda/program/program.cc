@@ -1,0 +1,277 @@
+#include "runtime/cuda/program/program.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/cuda/calls/index_math.h"
+#include "runtime/cuda/program/strided_ops.h"
+
+namespace refract::runtime::cuda {
+
+namespace {
+
+// Outputs with shorter rows lie densely.
+constexpr int64_t kNarrowOutputBytes = 128;
+
+}  // namespace
+
+const char* Name(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return "float32";
+    case DType::kFloat16:
+      return "float16";
+    case DType::kBFloat16:
+      return "bfloat16";
+    case DType::kInt32:
+      return "int32";
+    case DType::kInt64:
+      return "int64";
+    case DType::kBool:
+      return "bool";
+  }
+  return "unknown";
+}
+
+const char* Name(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::kNone:
+      return "none";
+    case Epilogue::kBias:
+      return "bias";
+    case Epilogue::kRelu:
+      return "relu";
+    case Epilogue::kReluBias:
+      return "relu_bias";
+    case Epilogue::kGeluTanhBias:
+      return "gelu_tanh_bias";
+  }
+  return "unknown";
+}
+
+namespace {
+
+void AddIf(ValueId id, std::vector<ValueId>& ids) {
+  if (id != kNone) ids.push_back(id);
+}
+
+struct InputLister {
+  std::vector<ValueId> ids;
+  void operator()(const LinearOp& op) {
+    ids = {op.in, op.weight};
+    AddIf(op.bias, ids);
+  }
+  void operator()(const InteractionOp& op) { ids = {op.dense, op.embeddings}; }
+  void operator()(const ChainOp& op) {
+    for (const ChainInput& operand : op.operands) ids.push_back(operand.value);
+  }
+  void operator()(const CrossOp& op) {
+    ids = {op.x0, op.y, op.x};
+    AddIf(op.bias, ids);
+  }
+  void operator()(const GatherOp& op) {
+    ids = {op.unique, op.index, op.num_unique};
+  }
+  void operator()(const RowNormOp& op) {
+    ids = {op.in};
+    AddIf(op.gamma, ids);
+    AddIf(op.beta, ids);
+  }
+  template <typename StridedOp>
+  void operator()(const StridedOp& op) {
+    ids = InputsOfStrided(op);
+  }
+};
+
+ValueId IdOf(ValueId out) { return out; }
+ValueId IdOf(const TensorRef& out) { return out.value; }
+
+struct OutputLister {
+  std::vector<ValueId> ids;
+  void operator()(const TakesOp& op) {
+    for (const Take& take : op.takes) AddIf(take.out.value, ids);
+  }
+  void operator()(const BagsOp& op) {
+    for (const Bag& bag : op.bags) AddIf(bag.out.value, ids);
+  }
+  void operator()(const ForeignOp& op) {
+    for (const ForeignResult& result : op.results) {
+      AddIf(result.tensor.value, ids);
+    }
+  }
+  template <typename OneResult>
+  void operator()(const OneResult& op) {
+    ids = {IdOf(op.out)};
+  }
+};
+
+}  // namespace
+
+std::vector<ValueId> InputsOf(const Op& op) {
+  InputLister lister;
+  std::visit(lister, op.kind);
+  return std::move(lister.ids);
+}
+
+std::vector<ValueId> OutputsOf(const Op& op) {
+  OutputLister lister;
+  std::visit(lister, op.kind);
+  return std::move(lister.ids);
+}
+
+bool Program::counts_faults() const {
+  const auto can_fail = [](const Take& take) {
+    return take.outside == Outside::kFault;
+  };
+  return std::any_of(ops.begin(), ops.end(), [&](const Op& op) {
+    const auto* look_up = std::get_if<LookUpOp>(&op.kind);
+    const auto* takes = std::get_if<TakesOp>(&op.kind);
+    const auto* foreign = std::get_if<ForeignOp>(&op.kind);
+    return (foreign != nullptr && foreign->counts_faults) ||
+           std::holds_alternative<GatherOp>(op.kind) ||
+           std::holds_alternative<BagsOp>(op.kind) ||
+           (takes != nullptr &&
+            std::any_of(takes->takes.begin(), takes->takes.end(), can_fail)) ||
+           (look_up != nullptr && look_up->outside == Outside::kFault);
+  });
+}
+
+bool Program::reads_batch() const {
+  return std::any_of(ops.begin(), ops.end(), [](const Op& op) {
+    return std::holds_alternative<GatherOp>(op.kind) ||
+           std::holds_alternative<LookUpOp>(op.kind) ||
+           std::holds_alternative<TakesOp>(op.kind) ||
+           std::holds_alternative<BagsOp>(op.kind);
+  });
+}
+
+std::vector<bool> InSlot(const Program& program) {
+  std::vector<bool> in_slot(program.values.size(), false);
+  for (const Value& value : program.values) {
+    if (value.kind == ValueKind::kInput || value.kind == ValueKind::kOutput) {
+      in_slot[static_cast<size_t>(value.root)] = true;
+    }
+  }
+  return in_slot;
+}
+
+bool HasZeroPadding(const Program& program, ValueId root) {
+  if (program.value(root).kind == ValueKind::kWeight) return true;
+  if (InSlot(program)[static_cast<size_t>(root)]) return true;
+  // Written whole by one of our kernels that clear the padding.
+  return std::any_of(program.ops.begin(), program.ops.end(),
+                     [root](const Op& op) {
+                       // Those with several results are none of these.
+                       return OutputsOf(op)[0] == root &&
+                              (std::holds_alternative<InteractionOp>(op.kind) ||
+                               std::holds_alternative<ChainOp>(op.kind) ||
+                               std::holds_alternative<CrossOp>(op.kind) ||
+                               std::holds_alternative<GatherOp>(op.kind) ||
+                               std::holds_alternative<RowNormOp>(op.kind));
+                     });
+}
+
+ProgramBuilder::ProgramBuilder(std::string name, bool tf32) {
+  program_.name = std::move(name);
+  program_.tf32 = tf32;
+}
+
+ValueId ProgramBuilder::Add(Value value) {
+  const auto id = static_cast<ValueId>(program_.values.size());
+  if (value.root == kNone) {
+    value.root = id;
+    // Indices and masks are read as dense arrays.
+    value.ld = IsFloating(value.dtype) ? PaddedLd(value.cols, value.dtype)
+                                       : value.cols;
+  }
+  program_.values.push_back(std::move(value));
+  return id;
+}
+
+ValueId ProgramBuilder::Input(std::string name, DType dtype, Rows rows,
+                              int64_t cols) {
+  const ValueId id =
+      Add({std::move(name), ValueKind::kInput, dtype, rows, cols});
+  program_.inputs.push_back(id);
+  return id;
+}
+ValueId ProgramBuilder::CountedInput(std::string name, DType dtype,
+                                     int64_t capacity) {
+  const ValueId id = Input(std::move(name), dtype, kOneRow, capacity);
+  program_.values.back().counted = true;
+  return id;
+}
+ValueId ProgramBuilder::Weight(std::string name, DType dtype, int64_t rows,
+                               int64_t cols) {
+  const ValueId id =
+      Add({std::move(name), ValueKind::kWeight, dtype, Rows{0, rows}, cols});
+  program_.weights.push_back(id);
+  return id;
+}
+ValueId ProgramBuilder::Intermediate(std::string name, DType dtype, Rows rows,
+                                     int64_t cols) {
+  return Add({std::move(name), ValueKind::kIntermediate, dtype, rows, cols});
+}
+ValueId ProgramBuilder::Output(std::string name, DType dtype, Rows rows,
+                               int64_t cols) {
+  const ValueId id =
+      Add({std::move(name), ValueKind::kOutput, dtype, rows, cols});
+  // One piece for the copy engine, which moves padded rows one by one. Wide
+  // rows cost it little; there a product writes aligned ones faster.
+  Value& value = program_.values.back();
+  if (cols * SizeOf(dtype) < kNarrowOutputBytes) value.ld = cols;
+  program_.outputs.push_back(id);
+  return id;
+}
+ValueId ProgramBuilder::View(ValueId of, std::string name, int64_t first_col,
+                             int64_t cols) {
+  const Value& parent = program_.value(of);
+  return Add({std::move(name), ValueKind::kIntermediate, parent.dtype,
+              parent.rows, cols, parent.ld, parent.root,
+              parent.first_col + first_col});
+}
+ValueId ProgramBuilder::Reshape(ValueId of, std::string name, Rows rows,
+                                int64_t cols) {
+  const Value& parent = program_.value(of);
+  return Add({std::move(name), ValueKind::kIntermediate, parent.dtype, rows,
+              cols, cols, parent.root, 0, true});
+}
+ValueId ProgramBuilder::InputView(ValueId of, std::string name,
+                                  int64_t first_col, int64_t cols) {
+  const ValueId id = View(of, std::move(name), first_col, cols);
+  program_.values.back().kind = ValueKind::kInput;
+  program_.inputs.push_back(id);
+  return id;
+}
+
+void ProgramBuilder::AddOp(Op op) {
+  const std::vector<ValueId> outputs = OutputsOf(op);
+  const bool named = !outputs.empty() && outputs[0] >= 0 &&
+                     static_cast<size_t>(outputs[0]) < program_.values.size();
+  op.name = named ? program_.value(outputs[0]).name
+                  : std::to_string(program_.ops.size());
+  program_.ops.push_back(std::move(op));
+}
+void ProgramBuilder::Linear(LinearOp op) { AddOp({"", std::move(op)}); }
+void ProgramBuilder::Interaction(InteractionOp op) {
+  AddOp({"", std::move(op)});
+}
+void ProgramBuilder::Chain(ChainOp op) { AddOp({"", std::move(op)}); }
+void ProgramBuilder::Cross(CrossOp op) { AddOp({"", std::move(op)}); }
+void ProgramBuilder::Gather(GatherOp op) { AddOp({"", std::move(op)}); }
+void ProgramBuilder::RowNorm(RowNormOp op) { AddOp({"", std::move(op)}); }
+void ProgramBuilder::Map(MapOp op) { AddOp({"", std::move(op)}); }
+void ProgramBuilder::MatMul(MatMulOp op) { AddOp({"", std::move(op)}); }
+void ProgramBuilder::Reduce(ReduceOp op) { AddOp({"", std::move(op)}); }
+void ProgramBuilder::LookUp(LookUpOp op) { AddOp({"", std::move(op)}); }
+void ProgramBuilder::Integers(IntegerOp op) { AddOp({"", std::move(op)}); }
+void ProgramBuilder::Takes(TakesOp op) { AddOp({"", std::move(op)}); }
+void ProgramBuilder::Bags(BagsOp op) { AddOp({"", std::move(op)}); }
+void ProgramBuilder::Foreign(ForeignOp op) { AddOp({"", std::move(op)}); }
+
+Result<Program> ProgramBuilder::Build(int64_t max_batch) && {
+  REFRACT_CUDA_RETURN_IF_ERROR(Validate(program_, max_batch));
+  return std::move(program_);
+}
+
+}  // namespace refract::runtime::cuda

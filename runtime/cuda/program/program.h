@@ -1,0 +1,174 @@
+#ifndef REFRACT_RUNTIME_CUDA_PROGRAM_PROGRAM_H_
+#define REFRACT_RUNTIME_CUDA_PROGRAM_PROGRAM_H_
+
+// What a device instance executes: fused operators over matrices whose rows
+// depend on the batch. A plain description, without device or memory: made by
+// ProgramBuilder, checked by Validate().
+//
+// Every value is a row-major matrix. A root owns memory, whose rows are padded
+// to 16 bytes; a view is a range of columns of a root, which is how values are
+// concatenated without copying: operators write into views of one root. An
+// input may be a view too: it is uploaded beside what operators write. Tensors
+// of more dimensions lie in a value's memory with strides (strided.h).
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "runtime/cuda/calls/calls.h"
+#include "runtime/cuda/calls/rows.h"
+#include "runtime/cuda/calls/scalar.h"
+#include "runtime/cuda/status.h"
+#include "runtime/cuda/calls/strided.h"
+
+namespace refract::runtime::cuda {
+
+enum class ValueKind : uint8_t { kInput, kWeight, kIntermediate, kOutput };
+
+struct Value {
+  std::string name;
+  ValueKind kind = ValueKind::kIntermediate;
+  DType dtype = DType::kFloat32;
+  Rows rows;
+  int64_t cols = 0;
+  int64_t ld = 0;         // the root's, for a view
+  ValueId root = kNone;   // itself, for a root
+  int64_t first_col = 0;  // in the root
+  // The root's memory as a matrix of other sizes. Both are dense.
+  bool reshaped = false;
+  // An input of one row, of whose columns a request brings as many as it has:
+  // Instance::SetCount(). What reads it is told how many by another input.
+  bool counted = false;
+};
+
+struct LinearOp {
+  ValueId in, weight, bias = kNone, out;  // weight [out.cols, in.cols]
+  Epilogue epilogue = Epilogue::kNone;
+};
+struct InteractionOp {
+  ValueId dense, embeddings, out;
+  bool diagonal = false;
+  bool copy_dense = true;
+};
+struct ChainInput {
+  ValueId value;
+  bool one_column = false;  // [rows, 1] for all columns
+};
+struct ChainOp {
+  std::vector<ChainInput> operands;  // one row each, or as many as `out`
+  std::vector<Instruction> instructions;
+  ValueId out;
+};
+struct CrossOp {
+  ValueId x0, y, bias = kNone, x, out;
+};
+struct GatherOp {
+  // index [rows, 1] and num_unique [1, 1] are int32.
+  ValueId unique, index, num_unique, out;
+};
+struct RowNormOp {
+  bool softmax = false;
+  ValueId in, gamma = kNone, beta = kNone, out;
+  float epsilon = 1e-5f;
+};
+
+struct Op {
+  std::string name;  // for errors
+  std::variant<LinearOp, InteractionOp, ChainOp, CrossOp, GatherOp, RowNormOp,
+               MapOp, MatMulOp, ReduceOp, LookUpOp, IntegerOp, TakesOp, BagsOp,
+               ForeignOp>
+      kind;
+};
+std::vector<ValueId> InputsOf(const Op& op);
+// At least one; only a TakesOp, a BagsOp and a ForeignOp have several.
+std::vector<ValueId> OutputsOf(const Op& op);
+
+struct Program {
+  std::string name;
+  std::vector<Value> values;
+  std::vector<Op> ops;
+  // In the order in which a caller gives and gets them.
+  std::vector<ValueId> inputs, weights, outputs;
+  // Whether fp32 products may use TensorFloat-32.
+  bool tf32 = false;
+
+  const Value& value(ValueId id) const {
+    return values[static_cast<size_t>(id)];
+  }
+  // Whether requests can name rows that there are not.
+  bool counts_faults() const;
+  // Whether an operator looks at the number of items of a request.
+  bool reads_batch() const;
+};
+
+// InvalidArgument that names operator and value when sizes, types or order do
+// not fit: a value is read before it is written, written twice (overlapping
+// views too), a shape differs, a chain's instruction names no operand, sizes
+// pass 31 bits at `max_batch`.
+Status Validate(const Program& program, int64_t max_batch);
+
+// Whether the columns between cols and ld of root `id` are zero when operators
+// read it: true for weights, for memory of slots (cleared once) and for results
+// of our own kernels; a matrix product leaves them alone.
+bool HasZeroPadding(const Program& program, ValueId root);
+
+// Roots in memory of a slot rather than of the shared arena: what is uploaded
+// or downloaded while another request computes, wholly or in views.
+std::vector<bool> InSlot(const Program& program);
+
+// Adds values and operators in execution order. Ids stay valid. Mistakes show
+// in Build(). `out` of every Add…: a value made by Intermediate(), Output() or
+// View().
+class ProgramBuilder {
+ public:
+  explicit ProgramBuilder(std::string name, bool tf32 = false);
+
+  ValueId Input(std::string name, DType dtype, Rows rows, int64_t cols);
+  ValueId Weight(std::string name, DType dtype, int64_t rows, int64_t cols);
+  ValueId Intermediate(std::string name, DType dtype, Rows rows, int64_t cols);
+  ValueId Output(std::string name, DType dtype, Rows rows, int64_t cols);
+  ValueId View(ValueId of, std::string name, int64_t first_col, int64_t cols);
+  // All of root `of` with `rows` rows of `cols` columns. Both must be dense.
+  ValueId Reshape(ValueId of, std::string name, Rows rows, int64_t cols);
+  // A vector of up to `capacity` elements (Value::counted).
+  ValueId CountedInput(std::string name, DType dtype, int64_t capacity);
+  // A view that callers upload.
+  ValueId InputView(ValueId of, std::string name, int64_t first_col,
+                    int64_t cols);
+
+  void Linear(LinearOp op);
+  void Interaction(InteractionOp op);
+  void Chain(ChainOp op);
+  void Cross(CrossOp op);
+  void Gather(GatherOp op);
+  void RowNorm(RowNormOp op);
+  void Map(MapOp op);
+  void MatMul(MatMulOp op);
+  void Reduce(ReduceOp op);
+  void LookUp(LookUpOp op);
+  void Integers(IntegerOp op);
+  void Takes(TakesOp op);
+  void Bags(BagsOp op);
+  void Foreign(ForeignOp op);
+
+  const Value& value(ValueId id) const { return program_.value(id); }
+  size_t num_ops() const { return program_.ops.size(); }
+  size_t num_values_but_weights() const {
+    return program_.values.size() - program_.weights.size();
+  }
+  const Op& op(size_t i) const { return program_.ops[i]; }
+
+  // Validated for `max_batch`.
+  Result<Program> Build(int64_t max_batch) &&;
+
+ private:
+  ValueId Add(Value value);
+  void AddOp(Op op);
+
+  Program program_;
+};
+
+}  // namespace refract::runtime::cuda
+
+#endif  // REFRACT_RUNTIME_CUDA_PROGRAM_PROGRAM_H_

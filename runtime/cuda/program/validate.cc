@@ -1,0 +1,343 @@
+// What a program must be before memory is planned and kernels run on it.
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "runtime/cuda/calls/index_math.h"
+#include "runtime/cuda/program/program.h"
+#include "runtime/cuda/calls/scalar.h"
+#include "runtime/cuda/program/strided_ops.h"
+
+namespace refract::runtime::cuda {
+namespace {
+
+// What kernels count in 32 bits: the elements of everything but tables.
+constexpr int64_t kMostElements = std::numeric_limits<int32_t>::max();
+// Of one value: more than the addresses of any GPU, and far from what sums of
+// them in 64 bits can be.
+constexpr int64_t kMostBytes = int64_t{1} << 48;
+
+bool HasBias(Epilogue epilogue) {
+  return epilogue == Epilogue::kBias || epilogue == Epilogue::kReluBias ||
+         epilogue == Epilogue::kGeluTanhBias;
+}
+
+// Checks one program. Messages: "model m: operator o (linear): …".
+class Validator {
+ public:
+  Validator(const Program& program, int64_t max_batch)
+      : program_(program), max_batch_(max_batch) {}
+
+  Status Run() {
+    if (max_batch_ < 1) return Error("max_batch is below 1");
+    for (size_t i = 0; i < program_.values.size(); ++i) {
+      REFRACT_CUDA_RETURN_IF_ERROR(CheckValue(static_cast<ValueId>(i)));
+    }
+    written_.resize(program_.values.size());
+    for (ValueId id : program_.inputs) MarkWritten(id);
+    for (ValueId id : program_.weights) MarkWritten(id);
+    for (const Op& op : program_.ops) {
+      where_ = "operator " + op.name + ": ";
+      for (ValueId id : InputsOf(op)) {
+        REFRACT_CUDA_RETURN_IF_ERROR(CheckId(id));
+        if (!IsWritten(id)) {
+          return Error(program_.value(id).name +
+                       " is read before it is written");
+        }
+        const Value& value = program_.value(id);
+        if (value.rows.At(max_batch_) > kMostElements / value.ld &&
+            !IsTableOf(op, id)) {
+          return Error(value.name +
+                       " has more than 2^31 elements, which only tables of "
+                       "look-ups may");
+        }
+      }
+      const std::vector<ValueId> outputs = OutputsOf(op);
+      if (outputs.empty()) return Error("writes nothing");
+      for (ValueId out : outputs) {
+        REFRACT_CUDA_RETURN_IF_ERROR(CheckId(out));
+        const Value& value = program_.value(out);
+        if (value.kind == ValueKind::kInput ||
+            value.kind == ValueKind::kWeight) {
+          return Error("writes " + value.name + ", which callers give");
+        }
+        if (Overlaps(out)) return Error(value.name + " is written twice");
+        MarkWritten(out);
+      }
+      REFRACT_CUDA_RETURN_IF_ERROR(std::visit(
+          [this](const auto& kind) { return Check(kind); }, op.kind));
+    }
+    where_.clear();
+    for (ValueId id : program_.outputs) {
+      if (!IsWritten(id)) {
+        return Error("output " + program_.value(id).name + " is never written");
+      }
+    }
+    return {};
+  }
+
+ private:
+  Status Error(const std::string& what) const {
+    return InvalidArgument("model " + program_.name + ": " + where_ + what);
+  }
+  Status CheckId(ValueId id) const {
+    if (id >= 0 && static_cast<size_t>(id) < program_.values.size()) return {};
+    return Error("names value " + std::to_string(id) + ", which there is not");
+  }
+  Status CheckValue(ValueId id) {
+    const Value& value = program_.value(id);
+    where_ = "value " + value.name + ": ";
+    if (value.cols < 1) return Error("has no columns");
+    if (value.rows.per_item < 0 || value.rows.fixed < 0) {
+      return Error("has negative rows");
+    }
+    REFRACT_CUDA_RETURN_IF_ERROR(CheckId(value.root));
+    const Value& root = program_.value(value.root);
+    if (root.root != value.root) return Error("is a view of a view");
+    if (value.reshaped) {
+      if (value.dtype != root.dtype || value.first_col != 0 ||
+          value.ld != value.cols || root.ld != root.cols ||
+          value.rows.per_item * value.cols != root.rows.per_item * root.cols ||
+          value.rows.fixed * value.cols != root.rows.fixed * root.cols) {
+        return Error("is not another shape of " + root.name);
+      }
+      return {};
+    }
+    if (value.ld != root.ld || value.dtype != root.dtype ||
+        value.rows != root.rows || value.first_col < 0 ||
+        value.cols > root.cols - value.first_col) {
+      return Error("does not lie in " + root.name);
+    }
+    if (value.root == id && value.ld < value.cols) {
+      return Error("rows overlap");
+    }
+    if (value.counted && (value.kind != ValueKind::kInput || value.root != id ||
+                          value.rows != kOneRow)) {
+      return Error("is counted, but no input of one row");
+    }
+    const int64_t limit = kMostElements;
+    if (value.kind == ValueKind::kWeight && value.rows.per_item == 0 &&
+        value.ld <= limit) {
+      // Its readers say how large a one they take.
+      if (value.rows.fixed <= kMostBytes / SizeOf(value.dtype) / value.ld) {
+        where_.clear();
+        return {};
+      }
+      return Error("is larger than any memory");
+    }
+    if (value.ld > limit || value.rows.per_item > limit / max_batch_ ||
+        value.rows.fixed > limit - value.rows.per_item * max_batch_ ||
+        value.rows.At(max_batch_) > limit / value.ld) {
+      return Error("has more than 2^31 elements at batch " +
+                   std::to_string(max_batch_));
+    }
+    where_.clear();
+    return {};
+  }
+
+  // The columns of its root that a value is.
+  const Value& ColumnsOf(ValueId id) const {
+    const Value& value = program_.value(id);
+    return value.reshaped ? program_.value(value.root) : value;
+  }
+  void MarkWritten(ValueId id) {
+    const Value& value = ColumnsOf(id);
+    written_[static_cast<size_t>(value.root)].emplace_back(
+        value.first_col, value.first_col + value.cols);
+  }
+  bool Overlaps(ValueId id) const {
+    const Value& value = ColumnsOf(id);
+    for (const auto& [from, to] : written_[static_cast<size_t>(value.root)]) {
+      if (value.first_col < to && from < value.first_col + value.cols) {
+        return true;
+      }
+    }
+    return false;
+  }
+  // Every column is in some written range.
+  bool IsWritten(ValueId id) const {
+    const Value& value = ColumnsOf(id);
+    auto ranges = written_[static_cast<size_t>(value.root)];
+    std::sort(ranges.begin(), ranges.end());
+    int64_t reached = value.first_col;
+    for (const auto& [from, to] : ranges) {
+      if (from <= reached) reached = std::max(reached, to);
+    }
+    return reached >= value.first_col + value.cols;
+  }
+
+  // Whether `op` reads `id` as nothing but a table.
+  static bool IsTableOf(const Op& op, ValueId id) {
+    int64_t as_table = 0;
+    if (const auto* takes = std::get_if<TakesOp>(&op.kind)) {
+      for (const Take& take : takes->takes) as_table += take.table.value == id;
+    } else if (const auto* bags = std::get_if<BagsOp>(&op.kind)) {
+      for (const Bag& bag : bags->bags) as_table += bag.table.value == id;
+    } else if (const auto* look_up = std::get_if<LookUpOp>(&op.kind)) {
+      as_table += look_up->table.value == id;
+    }
+    const std::vector<ValueId> inputs = InputsOf(op);
+    return std::count(inputs.begin(), inputs.end(), id) == as_table;
+  }
+
+  Status Expect(bool holds, ValueId id, const std::string& what) const {
+    if (holds) return {};
+    return Error(program_.value(id).name + " " + what);
+  }
+  bool Floating(ValueId id) const {
+    return IsFloating(program_.value(id).dtype);
+  }
+  // `id` has the type, rows and columns given.
+  Status Same(ValueId id, DType dtype, Rows rows, int64_t cols) const {
+    const Value& value = program_.value(id);
+    REFRACT_CUDA_RETURN_IF_ERROR(Expect(
+        value.dtype == dtype, id,
+        std::string("is ") + Name(value.dtype) + ", not " + Name(dtype)));
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        Expect(value.rows == rows, id, "has another number of rows"));
+    return Expect(value.cols == cols, id,
+                  "has " + std::to_string(value.cols) + " columns, not " +
+                      std::to_string(cols));
+  }
+
+  Status Check(const LinearOp& op) const {
+    const Value& in = program_.value(op.in);
+    const Value& out = program_.value(op.out);
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        Expect(Floating(op.in), op.in, "is not floating-point"));
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        Same(op.weight, in.dtype, Rows{0, out.cols}, in.cols));
+    REFRACT_CUDA_RETURN_IF_ERROR(Same(op.out, in.dtype, in.rows, out.cols));
+    if (HasBias(op.epilogue) != (op.bias != kNone)) {
+      return Error(std::string("epilogue ") + Name(op.epilogue) +
+                   (op.bias == kNone ? " needs a bias" : " takes no bias"));
+    }
+    if (op.bias == kNone) return {};
+    return Same(op.bias, in.dtype, kOneRow, out.cols);
+  }
+  Status Check(const InteractionOp& op) const {
+    const Value& dense = program_.value(op.dense);
+    const Value& embeddings = program_.value(op.embeddings);
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        Expect(Floating(op.dense), op.dense, "is not floating-point"));
+    REFRACT_CUDA_RETURN_IF_ERROR(Expect(
+        embeddings.cols % dense.cols == 0, op.embeddings,
+        "is not a whole number of vectors of " + std::to_string(dense.cols)));
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        Same(op.embeddings, dense.dtype, dense.rows, embeddings.cols));
+    const int64_t features = 1 + embeddings.cols / dense.cols;
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        Expect(features <= 2048, op.embeddings, "has more than 2047 vectors"));
+    return Same(
+        op.out, dense.dtype, dense.rows,
+        (op.copy_dense ? dense.cols : 0) + NumPairs(features, op.diagonal));
+  }
+  Status Check(const ChainOp& op) const {
+    const Value& out = program_.value(op.out);
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        Expect(Floating(op.out), op.out, "is not floating-point"));
+    if (op.operands.size() > kMaxOperands) {
+      return Error("has more than " + std::to_string(kMaxOperands) +
+                   " operands");
+    }
+    if (op.instructions.empty() || op.instructions.size() > kMaxInstructions) {
+      return Error("needs 1 to " + std::to_string(kMaxInstructions) +
+                   " instructions");
+    }
+    for (const ChainInput& operand : op.operands) {
+      const Value& value = program_.value(operand.value);
+      REFRACT_CUDA_RETURN_IF_ERROR(Expect(
+          Floating(operand.value), operand.value, "is not floating-point"));
+      REFRACT_CUDA_RETURN_IF_ERROR(
+          Expect(value.rows == out.rows || value.rows == kOneRow, operand.value,
+                 "has another number of rows"));
+      REFRACT_CUDA_RETURN_IF_ERROR(
+          Expect(value.cols == (operand.one_column ? 1 : out.cols),
+                 operand.value, "has another number of columns"));
+    }
+    bool loaded = false;
+    bool saved[kNumTemporaries] = {};
+    for (const Instruction& instruction : op.instructions) {
+      if (static_cast<int>(instruction.op) >= kNumElementOps) {
+        return Error("has an unknown instruction");
+      }
+      const bool reads =
+          !IsUnary(instruction.op) && instruction.op != ElementOp::kSave;
+      if (instruction.op == ElementOp::kSave) {
+        if (instruction.index >= kNumTemporaries) {
+          return Error("saves to a temporary that there is not");
+        }
+        saved[instruction.index] = true;
+      } else if (reads && instruction.source == Source::kOperand &&
+                 instruction.index >= op.operands.size()) {
+        return Error("reads an operand that there is not");
+      } else if (reads && instruction.source == Source::kTemporary &&
+                 (instruction.index >= kNumTemporaries ||
+                  !saved[instruction.index])) {
+        return Error("reads a temporary that was not saved");
+      }
+      if (!loaded && instruction.op != ElementOp::kLoad) {
+        return Error("does not begin with a load");
+      }
+      loaded = true;
+    }
+    return {};
+  }
+  Status Check(const CrossOp& op) const {
+    const Value& out = program_.value(op.out);
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        Expect(Floating(op.out), op.out, "is not floating-point"));
+    for (ValueId id : {op.x0, op.y, op.x}) {
+      REFRACT_CUDA_RETURN_IF_ERROR(Same(id, out.dtype, out.rows, out.cols));
+    }
+    if (op.bias == kNone) return {};
+    return Same(op.bias, out.dtype, kOneRow, out.cols);
+  }
+  Status Check(const GatherOp& op) const {
+    const Value& out = program_.value(op.out);
+    const Value& unique = program_.value(op.unique);
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        Same(op.unique, out.dtype, unique.rows, out.cols));
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        Expect(out.rows.fixed == 0, op.out, "has rows beside the batch's"));
+    REFRACT_CUDA_RETURN_IF_ERROR(Same(op.index, DType::kInt32, out.rows, 1));
+    REFRACT_CUDA_RETURN_IF_ERROR(Expect(
+        program_.value(op.index).root == op.index, op.index, "is a view"));
+    return Same(op.num_unique, DType::kInt32, kOneRow, 1);
+  }
+  Status Check(const RowNormOp& op) const {
+    const Value& in = program_.value(op.in);
+    REFRACT_CUDA_RETURN_IF_ERROR(
+        Expect(Floating(op.in), op.in, "is not floating-point"));
+    for (ValueId id : {op.gamma, op.beta}) {
+      if (id == kNone) continue;
+      if (op.softmax) return Error("softmax takes no gamma or beta");
+      REFRACT_CUDA_RETURN_IF_ERROR(Same(id, in.dtype, kOneRow, in.cols));
+    }
+    return Same(op.out, in.dtype, in.rows, in.cols);
+  }
+  template <typename StridedOp>
+  Status Check(const StridedOp& op) const {
+    const std::string wrong = WhyNotValid(op, program_, max_batch_);
+    return wrong.empty() ? Status() : Error(wrong);
+  }
+
+  const Program& program_;
+  const int64_t max_batch_;
+  std::string where_;
+  // Per root: ranges of columns.
+  std::vector<std::vector<std::pair<int64_t, int64_t>>> written_;
+};
+
+}  // namespace
+
+Status Validate(const Program& program, int64_t max_batch) {
+  return Validator(program, max_batch).Run();
+}
+
+}  // namespace refract::runtime::cuda

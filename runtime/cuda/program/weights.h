@@ -1,0 +1,91 @@
+#ifndef REFRACT_RUNTIME_CUDA_PROGRAM_WEIGHTS_H_
+#define REFRACT_RUNTIME_CUDA_PROGRAM_WEIGHTS_H_
+
+// The weights of a program in the memory of a device: once, for however many
+// instances of it are loaded there.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "runtime/cuda/instance/device_api.h"
+#include "runtime/cuda/program/program.h"
+#include "runtime/cuda/status.h"
+
+namespace refract::runtime::cuda {
+
+// Dense row-major values of one weight, converted at load to the type that the
+// program declares.
+struct WeightData {
+  const float* data = nullptr;
+  int64_t count = 0;
+  const int32_t* indices = nullptr;  // instead of `data`, for int32 weights
+  const void* bytes = nullptr;       // for int64 and bool weights
+};
+
+struct WeightOptions {
+  // Keeps the weights, as the device wants them, in pinned memory from the
+  // first upload on: the next one only copies. As many bytes as on the device.
+  bool keep_pinned = false;
+};
+
+// Shared by the instances of one program. Thread-safe: an upload is waited for
+// by whoever asks meanwhile. The device and the memory of the values must
+// outlive it.
+class DeviceWeights {
+ public:
+  // Checks the weights; does not touch the device. `weights` in the program's
+  // order, of which only the weights matter here.
+  static Result<std::shared_ptr<DeviceWeights>> Create(
+      DeviceApi& device, const Program& program,
+      std::vector<WeightData> weights, const WeightOptions& options);
+  // All holds were released.
+  ~DeviceWeights();
+  DeviceWeights(const DeviceWeights&) = delete;
+  DeviceWeights& operator=(const DeviceWeights&) = delete;
+
+  int64_t bytes() const { return bytes_; }
+  const std::vector<WeightData>& values() const { return weights_; }
+  // Where, from Hold()'s address on, the weight lies that another program reads
+  // as `value` from the same `data`; -1: it is not among these. What the data
+  // points to must not have changed.
+  int64_t OffsetOf(const Value& value, const WeightData& data) const;
+  // Bytes that the next Hold() allocates: none while somebody holds them.
+  int64_t bytes_to_load() const;
+
+  // Where they start, null without weights. The first hold allocates, uploads
+  // by `stream` and waits for it. Every hold that succeeded wants a Drop().
+  Result<std::byte*> Hold(Stream stream);
+  // The last one frees the device memory. Errors have no reader: the memory of
+  // a lost device is gone with it.
+  void Drop();
+  // Gives up the pinned copy: before a Reset().
+  void DropPinned();
+
+ private:
+  DeviceWeights(DeviceApi& device, const Program& program,
+                std::vector<WeightData> weights, const WeightOptions& options);
+  Status Stage();                // mutex_ held
+  Status Upload(Stream stream);  // mutex_ held
+  void FreeStaging();            // mutex_ held
+
+  DeviceApi& device_;
+  const std::vector<WeightData> weights_;
+  const WeightOptions options_;
+  std::vector<Value> values_;     // per weight
+  std::vector<int64_t> offsets_;  // per weight
+  int64_t bytes_ = 0;
+
+  mutable std::mutex mutex_;
+  int holds_ = 0;
+  std::byte* memory_ = nullptr;
+  // Pinned, as the device wants them. During an upload, or for good.
+  std::byte* staging_ = nullptr;
+  bool staged_ = false;  // it holds them all
+};
+
+}  // namespace refract::runtime::cuda
+
+#endif  // REFRACT_RUNTIME_CUDA_PROGRAM_WEIGHTS_H_

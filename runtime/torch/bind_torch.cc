@@ -1,0 +1,379 @@
+#include "runtime/torch/bind_torch.h"
+
+#include <ATen/core/jit_type.h>
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "runtime/torch/convert_torch.h"
+#include "models/passes/complex_numbers.h"
+
+namespace refract::models::aten {
+namespace {
+
+const c10::Type& Unwrap(const c10::Type& type) {
+  if (const auto* optional = type.castRaw<c10::OptionalType>()) {
+    return *optional->getElementType();
+  }
+  return type;
+}
+
+bool IsNumberKind(c10::TypeKind kind) {
+  return kind == c10::TypeKind::IntType || kind == c10::TypeKind::FloatType ||
+         kind == c10::TypeKind::BoolType || kind == c10::TypeKind::NumberType;
+}
+
+// Fills the schema's arguments from a node's, counting operands in the order of
+// InputsOf().
+class Binder {
+ public:
+  explicit Binder(const c10::FunctionSchema& schema) : schema_(schema) {}
+
+  absl::StatusOr<std::vector<Slot>> Bind(const Node& node) {
+    const auto& arguments = schema_.arguments();
+    std::vector<Slot> slots(arguments.size());
+    std::vector<bool> given(arguments.size(), false);
+    for (const NamedArgument& arg : node.args) {
+      const auto index = schema_.argumentIndexWithName(arg.name);
+      if (!index) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("no argument \"", arg.name, "\" in ", Text()));
+      }
+      const size_t i = static_cast<size_t>(*index);
+      absl::StatusOr<Slot> slot = BindOne(arguments[i], arg.value);
+      if (!slot.ok()) {
+        return base::Annotate(
+            slot.status(),
+            absl::StrCat("argument \"", arg.name, "\" of ", Text()));
+      }
+      slots[i] = *std::move(slot);
+      given[i] = true;
+    }
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (!given[i]) {
+        REFRACT_ASSIGN_OR_RETURN(slots[i].constant, Default(arguments[i]));
+      }
+    }
+    return slots;
+  }
+
+  size_t num_operands() const { return next_operand_; }
+
+ private:
+  std::string Text() const { return c10::toString(schema_.operator_name()); }
+
+  absl::StatusOr<c10::IValue> Default(const c10::Argument& argument) const {
+    if (argument.default_value()) return *argument.default_value();
+    switch (argument.real_type()->kind()) {
+      case c10::TypeKind::OptionalType:
+        return c10::IValue();
+      case c10::TypeKind::DeviceObjType:
+        return c10::IValue(c10::Device(at::kCPU));
+      case c10::TypeKind::LayoutType:
+        return c10::IValue(static_cast<int64_t>(at::kStrided));
+      case c10::TypeKind::MemoryFormatType:
+        return c10::IValue(static_cast<int64_t>(at::MemoryFormat::Contiguous));
+      default:
+        return absl::InvalidArgumentError(absl::StrCat(
+            Text(), " needs its argument \"", argument.name(), "\""));
+    }
+  }
+
+  absl::StatusOr<Slot> BindOne(const c10::Argument& argument,
+                               const Argument& value) {
+    const bool optional =
+        argument.type()->kind() == c10::TypeKind::OptionalType;
+    const c10::Type& type = Unwrap(*argument.type());
+    Slot slot;
+    if (std::holds_alternative<None>(value)) {
+      // FX writes None where the schema has a default, too.
+      if (optional || argument.type()->kind() == c10::TypeKind::NoneType) {
+        return slot;
+      }
+      REFRACT_ASSIGN_OR_RETURN(slot.constant, Default(argument));
+      return slot;
+    }
+    switch (type.kind()) {
+      case c10::TypeKind::TensorType:
+        return BindTensor(value);
+      case c10::TypeKind::IntType:
+      case c10::TypeKind::FloatType:
+      case c10::TypeKind::BoolType:
+      case c10::TypeKind::NumberType:
+        return BindNumber(type.kind(), value);
+      case c10::TypeKind::StringType:
+        if (const auto* text = std::get_if<std::string>(&value)) {
+          slot.constant = c10::IValue(*text);
+          return slot;
+        }
+        break;
+      case c10::TypeKind::ListType:
+        return BindList(
+            argument, *type.castRaw<c10::ListType>()->getElementType(), value);
+      default:
+        break;
+    }
+    return Mismatch(type);
+  }
+
+  static absl::Status Mismatch(const c10::Type& type) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("does not fit the type ", type.str()));
+  }
+
+  static std::optional<c10::IValue> Number(const Argument& value) {
+    if (const auto* i = std::get_if<int64_t>(&value)) return c10::IValue(*i);
+    if (const auto* f = std::get_if<double>(&value)) return c10::IValue(*f);
+    if (const auto* b = std::get_if<bool>(&value)) return c10::IValue(*b);
+    if (const auto* dtype = std::get_if<base::DType>(&value)) {
+      if (const auto type = ToScalarType(*dtype)) {
+        return c10::IValue(static_cast<int64_t>(*type));
+      }
+    }
+    if (const auto* text = std::get_if<std::string>(&value)) {
+      if (*text == kComplex64Name) {
+        return c10::IValue(static_cast<int64_t>(at::kComplexFloat));
+      }
+      if (*text == kComplex128Name) {
+        return c10::IValue(static_cast<int64_t>(at::kComplexDouble));
+      }
+    }
+    return std::nullopt;
+  }
+
+  // Real and imaginary part.
+  static std::optional<c10::complex<double>> ComplexNumber(
+      const Argument& value) {
+    const auto* parts = std::get_if<FloatList>(&value);
+    if (parts == nullptr || parts->size() != 2) return std::nullopt;
+    return c10::complex<double>((*parts)[0], (*parts)[1]);
+  }
+
+  absl::StatusOr<Slot> BindTensor(const Argument& value) {
+    Slot slot;
+    if (std::holds_alternative<ValueRef>(value)) {
+      slot.kind = Slot::Kind::kTensor;
+      slot.operand = next_operand_++;
+      return slot;
+    }
+    if (std::holds_alternative<base::DType>(value)) {
+      return absl::InvalidArgumentError("a dtype where a tensor is wanted");
+    }
+    if (const auto number = Number(value)) {
+      slot.constant = c10::IValue(WrapNumber(number->toScalar()));
+      return slot;
+    }
+    if (const auto complex = ComplexNumber(value)) {
+      slot.constant = c10::IValue(WrapNumber(*complex));
+      return slot;
+    }
+    return absl::InvalidArgumentError("does not fit the type Tensor");
+  }
+
+  absl::StatusOr<Slot> BindNumber(c10::TypeKind kind, const Argument& value) {
+    Slot slot;
+    if (std::holds_alternative<ValueRef>(value)) {
+      slot.kind = Slot::Kind::kNumber;
+      slot.number = kind;
+      slot.operand = next_operand_++;
+      return slot;
+    }
+    const auto complex = ComplexNumber(value);
+    if (complex && kind == c10::TypeKind::NumberType) {
+      slot.constant = c10::IValue(*complex);
+      return slot;
+    }
+    const auto number = Number(value);
+    if (!number) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("does not fit the type ", c10::typeKindToString(kind)));
+    }
+    REFRACT_ASSIGN_OR_RETURN(slot.constant, CastNumber(*number, kind));
+    return slot;
+  }
+
+  absl::StatusOr<Slot> BindList(const c10::Argument& argument,
+                                const c10::Type& element,
+                                const Argument& value) {
+    Slot slot;
+    const c10::TypeKind kind = Unwrap(element).kind();
+    if (kind == c10::TypeKind::TensorType) {
+      const auto* list = std::get_if<ValueList>(&value);
+      if (list == nullptr) return Mismatch(*argument.type());
+      slot.kind = element.kind() == c10::TypeKind::OptionalType
+                      ? Slot::Kind::kOptionalTensorList
+                      : Slot::Kind::kTensorList;
+      for (ValueId id : *list) {
+        Slot::Element item;
+        if (id != kNoValue) {
+          item.operand = static_cast<int32_t>(next_operand_++);
+        } else if (slot.kind == Slot::Kind::kTensorList) {
+          return absl::InvalidArgumentError("None in a list of tensors");
+        }
+        slot.elements.push_back(item);
+      }
+      return slot;
+    }
+    if (const auto* ints = std::get_if<IntList>(&value)) {
+      if (kind == c10::TypeKind::IntType) {
+        slot.kind = Slot::Kind::kIntList;
+        for (const IntOrValue& i : *ints) {
+          Slot::Element item{.literal = i.literal};
+          if (i.value != kNoValue) {
+            item.operand = static_cast<int32_t>(next_operand_++);
+          }
+          slot.elements.push_back(item);
+        }
+        return slot;
+      }
+      std::vector<double> numbers;
+      for (const IntOrValue& i : *ints) {
+        if (i.value != kNoValue) return Mismatch(*argument.type());
+        numbers.push_back(static_cast<double>(i.literal));
+      }
+      return ConstantList(kind, numbers, /*integral=*/true, *argument.type());
+    }
+    if (const auto* floats = std::get_if<FloatList>(&value)) {
+      return ConstantList(kind, *floats, /*integral=*/false, *argument.type());
+    }
+    if (const auto* bools = std::get_if<BoolList>(&value)) {
+      if (kind != c10::TypeKind::BoolType) return Mismatch(*argument.type());
+      c10::List<bool> list;
+      for (bool b : *bools) list.push_back(b);
+      slot.constant = c10::IValue(std::move(list));
+      return slot;
+    }
+    if (const auto* strings = std::get_if<StringList>(&value)) {
+      if (kind != c10::TypeKind::StringType) return Mismatch(*argument.type());
+      slot.constant = c10::IValue(*strings);
+      return slot;
+    }
+    // int[2] accepts one number for both.
+    if (argument.N() && IsNumberKind(kind)) {
+      REFRACT_ASSIGN_OR_RETURN(const Slot one, BindNumber(kind, value));
+      if (one.kind == Slot::Kind::kNumber && kind == c10::TypeKind::IntType) {
+        slot.kind = Slot::Kind::kIntList;
+        slot.elements.assign(*argument.N(),
+                             {.operand = static_cast<int32_t>(one.operand)});
+        return slot;
+      }
+      if (one.kind == Slot::Kind::kConstant) {
+        const at::Scalar number = one.constant.toScalar();
+        return ConstantList(
+            kind, std::vector<double>(*argument.N(), number.toDouble()),
+            /*integral=*/number.isIntegral(false), *argument.type());
+      }
+    }
+    return Mismatch(*argument.type());
+  }
+
+  static absl::StatusOr<Slot> ConstantList(c10::TypeKind kind,
+                                           const std::vector<double>& numbers,
+                                           bool integral,
+                                           const c10::Type& type) {
+    Slot slot;
+    if (kind == c10::TypeKind::FloatType) {
+      slot.constant = c10::IValue(numbers);
+      return slot;
+    }
+    if (kind == c10::TypeKind::IntType && integral) {
+      slot.constant =
+          c10::IValue(std::vector<int64_t>(numbers.begin(), numbers.end()));
+      return slot;
+    }
+    if (kind == c10::TypeKind::NumberType) {
+      c10::List<at::Scalar> list;
+      for (double number : numbers) {
+        list.push_back(integral ? at::Scalar(static_cast<int64_t>(number))
+                                : at::Scalar(number));
+      }
+      slot.constant = c10::IValue(std::move(list));
+      return slot;
+    }
+    return Mismatch(type);
+  }
+
+  const c10::FunctionSchema& schema_;
+  size_t next_operand_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<Bound> BindArguments(const c10::FunctionSchema& schema,
+                                    const Node& node) {
+  Binder binder(schema);
+  Bound bound;
+  REFRACT_ASSIGN_OR_RETURN(bound.slots, binder.Bind(node));
+  bound.num_operands = binder.num_operands();
+  return bound;
+}
+
+absl::StatusOr<c10::IValue> Fill(const Slot& slot,
+                                 absl::Span<const Operand> operands) {
+  switch (slot.kind) {
+    case Slot::Kind::kConstant:
+      return slot.constant;
+    case Slot::Kind::kTensor: {
+      if (operands[slot.operand].kind == Operand::Kind::kNone) {
+        return c10::IValue();
+      }
+      REFRACT_ASSIGN_OR_RETURN(at::Tensor tensor,
+                               ToTensor(operands[slot.operand]));
+      return c10::IValue(std::move(tensor));
+    }
+    case Slot::Kind::kNumber: {
+      REFRACT_ASSIGN_OR_RETURN(const c10::IValue number,
+                               ToNumber(operands[slot.operand]));
+      return CastNumber(number, slot.number);
+    }
+    case Slot::Kind::kTensorList: {
+      c10::List<at::Tensor> list;
+      list.reserve(slot.elements.size());
+      for (const Slot::Element& item : slot.elements) {
+        REFRACT_ASSIGN_OR_RETURN(at::Tensor tensor,
+                                 ToTensor(operands[item.operand]));
+        list.push_back(std::move(tensor));
+      }
+      return c10::IValue(std::move(list));
+    }
+    case Slot::Kind::kOptionalTensorList: {
+      c10::List<std::optional<at::Tensor>> list;
+      list.reserve(slot.elements.size());
+      for (const Slot::Element& item : slot.elements) {
+        if (item.operand < 0 ||
+            operands[item.operand].kind == Operand::Kind::kNone) {
+          list.push_back(std::nullopt);
+          continue;
+        }
+        REFRACT_ASSIGN_OR_RETURN(at::Tensor tensor,
+                                 ToTensor(operands[item.operand]));
+        list.push_back(std::move(tensor));
+      }
+      return c10::IValue(std::move(list));
+    }
+    case Slot::Kind::kIntList: {
+      std::vector<int64_t> list;
+      list.reserve(slot.elements.size());
+      for (const Slot::Element& item : slot.elements) {
+        if (item.operand < 0) {
+          list.push_back(item.literal);
+          continue;
+        }
+        REFRACT_ASSIGN_OR_RETURN(c10::IValue number,
+                                 ToNumber(operands[item.operand]));
+        REFRACT_ASSIGN_OR_RETURN(number,
+                                 CastNumber(number, c10::TypeKind::IntType));
+        if (!number.isInt()) {
+          return absl::InvalidArgumentError("None in a list of sizes");
+        }
+        list.push_back(number.toInt());
+      }
+      return c10::IValue(std::move(list));
+    }
+  }
+  return absl::InternalError("bad slot");
+}
+
+}  // namespace refract::models::aten

@@ -1,0 +1,58 @@
+#ifndef REFRACT_RUNTIME_TORCH_BIND_TORCH_H_
+#define REFRACT_RUNTIME_TORCH_BIND_TORCH_H_
+
+// A node's arguments laid out as an operator's schema wants them. Includes
+// LibTorch: for *_torch.cc only.
+
+#include <ATen/core/function_schema.h>
+#include <ATen/core/ivalue.h>
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "runtime/torch/caller.h"
+#include "models/graph/graph.h"
+
+namespace refract::models::aten {
+
+// One argument of the schema: a constant, or places among the operands.
+struct Slot {
+  enum class Kind : uint8_t {
+    kConstant,
+    kTensor,
+    kNumber,
+    kTensorList,
+    kOptionalTensorList,
+    kIntList,
+  };
+  Kind kind = Kind::kConstant;
+  c10::IValue constant;
+  c10::TypeKind number = c10::TypeKind::AnyType;  // kNumber
+  size_t operand = 0;                             // kTensor, kNumber
+  struct Element {
+    int64_t literal = 0;   // kIntList
+    int32_t operand = -1;  // −1: the literal, or None in lists of tensors
+  };
+  std::vector<Element> elements;
+};
+
+struct Bound {
+  std::vector<Slot> slots;  // one per argument of the schema
+  size_t num_operands = 0;  // InputsOf(node).size()
+};
+
+// Literals are boxed, operands numbered in the order of InputsOf(node), and
+// arguments that are not given take the schema's default; device, layout and
+// memory format, which the IR drops, are CPU, strided and contiguous.
+// InvalidArgument names the argument and the operator.
+absl::StatusOr<Bound> BindArguments(const c10::FunctionSchema& schema,
+                                    const Node& node);
+
+// The slot's value for one call. May throw what LibTorch throws.
+absl::StatusOr<c10::IValue> Fill(const Slot& slot,
+                                 absl::Span<const Operand> operands);
+
+}  // namespace refract::models::aten
+
+#endif  // REFRACT_RUNTIME_TORCH_BIND_TORCH_H_

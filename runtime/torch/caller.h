@@ -1,0 +1,78 @@
+#ifndef REFRACT_RUNTIME_TORCH_CALLER_H_
+#define REFRACT_RUNTIME_TORCH_CALLER_H_
+
+// The one place that calls ATen operators through LibTorch's boxed dispatcher.
+// Used by the runtime for every operator without a kernel of its own, and by
+// shape inference. No LibTorch type appears here, so that including it costs
+// nothing and cannot meet Protobuf.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/tensor.h"
+#include "models/graph/graph.h"
+#include "models/repository/weights.h"
+
+namespace refract::models::aten {
+
+// A value while a graph runs: what a ValueId stands for.
+struct Operand {
+  enum class Kind : uint8_t { kNone, kTensor, kWeight, kInt, kFloat, kBool };
+  Kind kind = Kind::kNone;
+  base::TensorView tensor;             // kTensor
+  const WeightView* weight = nullptr;  // kWeight (strided)
+  int64_t i = 0;                       // kInt
+  double f = 0;                        // kFloat
+  bool b = false;                      // kBool
+};
+
+// One result. Tensors are dense row-major and start at a multiple of
+// base::kTensorAlignBytes: a result that is not is copied before it is
+// returned. They own LibTorch's memory, or lie in an operand's (views such as
+// aten.view): the operand must then stay alive and unchanged as long as the
+// result is read. A tensor that the operator leaves undefined is kNone.
+class Result {
+ public:
+  Result();
+  ~Result();
+  Result(Result&&) noexcept;
+  Result& operator=(Result&&) noexcept;
+
+  Operand operand;
+  // Keeps `operand.tensor.data` alive; opaque LibTorch tensor.
+  struct Holder;
+  std::unique_ptr<Holder> holder;
+};
+
+// A node made ready to be called often: of ATen, of an operator library, of
+// complex numbers (models/passes/complex_numbers.h), or a region: schema looked up, literal arguments
+// boxed, operands' places noted. Immutable; Call() is thread-safe.
+class Caller {
+ public:
+  // NotFound: LibTorch has no such operator or overload (names it); so for
+  // operators on sizes ("py.*"), which runtime/torch/size_ops.h computes.
+  // InvalidArgument: an argument does not fit the schema, or the operator
+  // writes into one.
+  static absl::StatusOr<std::unique_ptr<const Caller>> Create(const Node& node);
+  virtual ~Caller() = default;
+
+  // `operands[i]` belongs to InputsOf(node)[i]. Runs on the calling thread with
+  // no gradient and no intra-op threads. Appends one Result per element of
+  // node.outputs (lists flattened).
+  // InvalidArgument: LibTorch's own message, prefixed by the node's name, for
+  // what the request's data or shapes caused. Unimplemented: no CPU kernel for
+  // these types, or a result that the IR cannot hold. ResourceExhausted: no
+  // memory. Internal otherwise. `results` is then as it was before.
+  virtual absl::Status Call(absl::Span<const Operand> operands,
+                            std::vector<Result>& results) const = 0;
+};
+
+// Sets LibTorch's process-wide thread counts to one. Call once from main().
+void UseOneThread();
+
+}  // namespace refract::models::aten
+
+#endif  // REFRACT_RUNTIME_TORCH_CALLER_H_

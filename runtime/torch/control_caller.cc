@@ -1,0 +1,264 @@
+#include "runtime/torch/control_caller.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "runtime/torch/loop_limits.h"
+#include "runtime/torch/node_sequence.h"
+#include "runtime/torch/size_ops.h"
+#include "models/graph/control_region.h"
+
+namespace refract::models::aten {
+namespace {
+
+using HeldValues = std::vector<HeldValue>;
+
+// An operator on its own; the values it reads are its operands, in order.
+absl::StatusOr<std::unique_ptr<const Caller>> OneOperator(
+    absl::string_view op, std::vector<NamedArgument> args) {
+  Node node;
+  node.name = std::string(op);
+  node.op = std::string(op);
+  node.args = std::move(args);
+  node.outputs = {0};
+  return Caller::Create(node);
+}
+
+// One result of `caller`, which keeps its own memory.
+absl::StatusOr<HeldValue> CallOne(const Caller& caller,
+                                  absl::Span<const Operand> operands) {
+  auto results = std::make_shared<std::vector<Result>>();
+  REFRACT_RETURN_IF_ERROR(caller.Call(operands, *results));
+  HeldValue slot;
+  slot.operand = results->front().operand;
+  slot.keep = {std::move(results)};
+  return slot;
+}
+
+class ControlCaller final : public Caller {
+ public:
+  static absl::StatusOr<std::unique_ptr<const Caller>> Create(
+      const Node& node) {
+    auto caller = std::unique_ptr<ControlCaller>(new ControlCaller());
+    caller->name_ = node.name;
+    REFRACT_ASSIGN_OR_RETURN(caller->region_, ReadControlRegion(node));
+    for (const Graph& graph : caller->region_.graphs) {
+      auto sequence = NodeSequence::Create(graph);
+      if (!sequence.ok()) return base::Annotate(sequence.status(), node.name);
+      caller->sequences_.push_back(*std::move(sequence));
+    }
+    for (const Argument& input : caller->region_.inputs) {
+      if (std::holds_alternative<ValueRef>(input)) {
+        ++caller->num_operands_;
+      } else if (!LiteralOf(input)) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            node.name, ": an input is neither a value nor a number"));
+      }
+    }
+    REFRACT_ASSIGN_OR_RETURN(
+        caller->is_true_,
+        OneOperator("aten.is_nonzero.default", {{"self", ValueRef{0}}}));
+    REFRACT_ASSIGN_OR_RETURN(
+        caller->copy_,
+        OneOperator("aten.clone.default", {{"self", ValueRef{0}}}));
+    REFRACT_ASSIGN_OR_RETURN(
+        caller->size_, OneOperator("aten.size.int", {{"self", ValueRef{0}},
+                                                     {"dim", int64_t{0}}}));
+    REFRACT_ASSIGN_OR_RETURN(
+        caller->select_,
+        OneOperator("aten.select.int", {{"self", ValueRef{0}},
+                                        {"dim", int64_t{0}},
+                                        {"index", ValueRef{1}}}));
+    return caller;
+  }
+
+  absl::Status Call(absl::Span<const Operand> operands,
+                    std::vector<Result>& results) const override {
+    if (operands.size() != num_operands_) {
+      return absl::InternalError(absl::StrCat(
+          name_, ": ", operands.size(), " operands, not ", num_operands_));
+    }
+    const size_t first = results.size();
+    const absl::Status status = Run(Inputs(operands), results);
+    if (status.ok()) return status;
+    results.resize(first);
+    return base::Annotate(status, name_);
+  }
+
+ private:
+  static std::optional<Operand> LiteralOf(const Argument& argument) {
+    if (const auto* i = std::get_if<int64_t>(&argument)) return IntOperand(*i);
+    if (const auto* f = std::get_if<double>(&argument)) return FloatOperand(*f);
+    if (const auto* b = std::get_if<bool>(&argument)) return BoolOperand(*b);
+    return std::nullopt;
+  }
+
+  HeldValues Inputs(absl::Span<const Operand> operands) const {
+    HeldValues inputs;
+    size_t next = 0;
+    for (const Argument& input : region_.inputs) {
+      inputs.emplace_back();
+      inputs.back().operand = std::holds_alternative<ValueRef>(input)
+                                  ? operands[next++]
+                                  : *LiteralOf(input);
+    }
+    return inputs;
+  }
+
+  absl::Status Run(HeldValues inputs, std::vector<Result>& results) const {
+    HeldValues outputs;
+    switch (region_.kind) {
+      case ControlKind::kCond: {
+        REFRACT_ASSIGN_OR_RETURN(const bool taken, IsTrue(inputs[0].operand));
+        inputs.erase(inputs.begin());
+        REFRACT_ASSIGN_OR_RETURN(outputs,
+                                 RunGraph(taken ? 0 : 1, std::move(inputs)));
+        break;
+      }
+      case ControlKind::kWhileLoop: {
+        REFRACT_ASSIGN_OR_RETURN(outputs, RunWhile(std::move(inputs)));
+        break;
+      }
+      case ControlKind::kMap:
+      case ControlKind::kScan: {
+        REFRACT_ASSIGN_OR_RETURN(outputs, RunRounds(std::move(inputs)));
+        break;
+      }
+    }
+    // Copies: they may be views of an operand, or of what dies with `outputs`.
+    for (const HeldValue& output : outputs) {
+      if (output.operand.kind == Operand::Kind::kTensor ||
+          output.operand.kind == Operand::Kind::kWeight) {
+        REFRACT_RETURN_IF_ERROR(copy_->Call({output.operand}, results));
+      } else {
+        results.emplace_back();
+        results.back().operand = output.operand;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<HeldValues> RunGraph(size_t index, HeldValues inputs) const {
+    const Graph& graph = region_.graphs[index];
+    HeldValues slots(graph.values.size());
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      slots[graph.inputs[i]] = std::move(inputs[i]);
+    }
+    NodeId failed = kNoNode;
+    REFRACT_RETURN_IF_ERROR(sequences_[index].Run(
+        slots, [](ValueId, const Operand&) {}, failed));
+    HeldValues outputs;
+    for (ValueId id : graph.outputs) outputs.push_back(slots[id]);
+    return outputs;
+  }
+
+  absl::StatusOr<HeldValues> RunWhile(HeldValues inputs) const {
+    for (int64_t round = 0;; ++round) {
+      REFRACT_RETURN_IF_ERROR(CheckLoopRound(round));
+      REFRACT_ASSIGN_OR_RETURN(const HeldValues more, RunGraph(0, inputs));
+      REFRACT_ASSIGN_OR_RETURN(const bool again, IsTrue(more[0].operand));
+      if (!again) break;
+      REFRACT_ASSIGN_OR_RETURN(HeldValues next, RunGraph(1, inputs));
+      std::move(next.begin(), next.end(), inputs.begin());
+    }
+    inputs.resize(region_.carried);
+    return inputs;
+  }
+
+  absl::StatusOr<HeldValues> RunRounds(HeldValues inputs) const {
+    const auto mapped = inputs.begin() + static_cast<int64_t>(region_.carried);
+    const HeldValues sources(mapped,
+                             mapped + static_cast<int64_t>(region_.mapped));
+    int64_t rounds = 0;
+    for (size_t i = 0; i < sources.size(); ++i) {
+      std::vector<Result> size;
+      REFRACT_RETURN_IF_ERROR(size_->Call({sources[i].operand}, size));
+      if (i > 0 && size[0].operand.i != rounds) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("goes over ", rounds, " and ", size[0].operand.i,
+                         " elements at once"));
+      }
+      rounds = size[0].operand.i;
+    }
+    if (rounds == 0) {
+      return absl::InvalidArgumentError("has no element to go over");
+    }
+    std::vector<HeldValues> stacked;
+    for (int64_t round = 0; round < rounds; ++round) {
+      REFRACT_RETURN_IF_ERROR(CheckLoopRound(round));
+      for (size_t i = 0; i < sources.size(); ++i) {
+        REFRACT_ASSIGN_OR_RETURN(
+            HeldValue element,
+            CallOne(*select_, {sources[i].operand, IntOperand(round)}));
+        // It is a view, unless it had to be aligned.
+        element.keep.insert(element.keep.end(), sources[i].keep.begin(),
+                            sources[i].keep.end());
+        inputs[region_.carried + i] = std::move(element);
+      }
+      REFRACT_ASSIGN_OR_RETURN(HeldValues outputs, RunGraph(0, inputs));
+      const auto rest = outputs.begin() + static_cast<int64_t>(region_.carried);
+      std::move(outputs.begin(), rest, inputs.begin());
+      outputs.erase(outputs.begin(), rest);
+      stacked.resize(outputs.size());
+      for (size_t i = 0; i < outputs.size(); ++i) {
+        stacked[i].push_back(std::move(outputs[i]));
+      }
+    }
+    inputs.resize(region_.carried);
+    for (const HeldValues& parts : stacked) {
+      REFRACT_ASSIGN_OR_RETURN(HeldValue whole, Stack(parts));
+      inputs.push_back(std::move(whole));
+    }
+    return inputs;
+  }
+
+  absl::StatusOr<HeldValue> Stack(const HeldValues& parts) const {
+    ValueList list;
+    std::vector<Operand> operands;
+    for (const HeldValue& part : parts) {
+      list.push_back(static_cast<ValueId>(list.size()));
+      operands.push_back(part.operand);
+    }
+    REFRACT_ASSIGN_OR_RETURN(
+        const auto stack,
+        OneOperator("aten.stack.default", {{"tensors", std::move(list)}}));
+    return CallOne(*stack, operands);
+  }
+
+  absl::StatusOr<bool> IsTrue(const Operand& predicate) const {
+    switch (predicate.kind) {
+      case Operand::Kind::kBool:
+        return predicate.b;
+      case Operand::Kind::kInt:
+        return predicate.i != 0;
+      case Operand::Kind::kFloat:
+        return predicate.f != 0;
+      default:
+        break;
+    }
+    std::vector<Result> results;
+    REFRACT_RETURN_IF_ERROR(is_true_->Call({predicate}, results));
+    return results[0].operand.b;
+  }
+
+  std::string name_;
+  ControlRegion region_;  // its graphs stay where they are: sequences_ refer
+  std::vector<NodeSequence> sequences_;
+  size_t num_operands_ = 0;
+  std::unique_ptr<const Caller> is_true_;
+  std::unique_ptr<const Caller> copy_;
+  std::unique_ptr<const Caller> size_;
+  std::unique_ptr<const Caller> select_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const Caller>> CreateControlCaller(
+    const Node& node) {
+  return ControlCaller::Create(node);
+}
+
+}  // namespace refract::models::aten

@@ -1,0 +1,162 @@
+#include "runtime/torch/convert_torch.h"
+
+#include <ATen/core/jit_type.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "base/status_macros.h"
+
+namespace refract::models::aten {
+namespace {
+
+at::Tensor WrapBytes(const std::byte* data, base::DType dtype,
+                     at::IntArrayRef sizes, at::IntArrayRef strides) {
+  // const_cast: schemas that write are refused in Create().
+  return at::from_blob(
+      const_cast<std::byte*>(data), sizes, strides,
+      at::TensorOptions().dtype(*ToScalarType(dtype)).device(at::kCPU));
+}
+
+at::Tensor WrapTensor(const base::TensorView& view) {
+  c10::SmallVector<int64_t, 6> strides(view.dims.size());
+  int64_t step = 1;
+  for (size_t i = view.dims.size(); i-- > 0;) {
+    strides[i] = step;
+    step *= std::max<int64_t>(view.dims[i], 1);
+  }
+  return WrapBytes(view.data, view.dtype,
+                   at::IntArrayRef(view.dims.data(), view.dims.size()),
+                   at::IntArrayRef(strides.data(), strides.size()));
+}
+
+}  // namespace
+
+std::optional<at::ScalarType> ToScalarType(base::DType dtype) {
+  switch (dtype) {
+    case base::DType::kBool:
+      return at::kBool;
+    case base::DType::kUInt8:
+      return at::kByte;
+    case base::DType::kInt8:
+      return at::kChar;
+    case base::DType::kInt16:
+      return at::kShort;
+    case base::DType::kInt32:
+      return at::kInt;
+    case base::DType::kInt64:
+      return at::kLong;
+    case base::DType::kFloat16:
+      return at::kHalf;
+    case base::DType::kBFloat16:
+      return at::kBFloat16;
+    case base::DType::kFloat32:
+      return at::kFloat;
+    case base::DType::kFloat64:
+      return at::kDouble;
+    case base::DType::kUnknown:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+base::DType FromScalarType(at::ScalarType type) {
+  for (int code = 1; code < base::kNumDTypes; ++code) {
+    const auto dtype = static_cast<base::DType>(code);
+    if (ToScalarType(dtype) == type) return dtype;
+  }
+  return base::DType::kUnknown;
+}
+
+absl::Status FromTorchError(absl::string_view name, const c10::Error& error) {
+  const absl::string_view message = error.what_without_backtrace();
+  const std::string text = absl::StrCat(name, ": ", FirstLine(message));
+  if (dynamic_cast<const c10::NotImplementedError*>(&error) != nullptr) {
+    return absl::UnimplementedError(text);
+  }
+  // LibTorch's CPU allocator and its own broken invariants throw the same type
+  // as its argument checks; only the text tells them apart.
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+      absl::StrContains(message, "allocate memory")) {
+    return absl::ResourceExhaustedError(text);
+  }
+  if (absl::StrContains(message, "INTERNAL ASSERT FAILED")) {
+    return absl::InternalError(text);
+  }
+  return absl::InvalidArgumentError(text);
+}
+
+// Python numbers promote less than tensors do; the flag keeps that.
+at::Tensor WrapNumber(const at::Scalar& number) {
+  at::Tensor tensor = at::scalar_tensor(number, number.type());
+  tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return tensor;
+}
+
+absl::StatusOr<at::Tensor> ToTensor(const Operand& operand) {
+  switch (operand.kind) {
+    case Operand::Kind::kTensor:
+      if (!ToScalarType(operand.tensor.dtype)) {
+        return absl::InvalidArgumentError("tensor of unknown element type");
+      }
+      return WrapTensor(operand.tensor);
+    case Operand::Kind::kWeight:
+      if (!ToScalarType(operand.weight->dtype)) {
+        return absl::InvalidArgumentError("weight of unknown element type");
+      }
+      return WrapBytes(operand.weight->data, operand.weight->dtype,
+                       operand.weight->sizes, operand.weight->strides);
+    case Operand::Kind::kInt:
+      return WrapNumber(operand.i);
+    case Operand::Kind::kFloat:
+      return WrapNumber(operand.f);
+    case Operand::Kind::kBool:
+      return WrapNumber(operand.b);
+    case Operand::Kind::kNone:
+      return at::Tensor();
+  }
+  return absl::InternalError("bad operand");
+}
+
+absl::StatusOr<c10::IValue> ToNumber(const Operand& operand) {
+  switch (operand.kind) {
+    case Operand::Kind::kInt:
+      return c10::IValue(operand.i);
+    case Operand::Kind::kFloat:
+      return c10::IValue(operand.f);
+    case Operand::Kind::kBool:
+      return c10::IValue(operand.b);
+    case Operand::Kind::kNone:
+      return c10::IValue();
+    case Operand::Kind::kTensor:
+    case Operand::Kind::kWeight: {
+      REFRACT_ASSIGN_OR_RETURN(const at::Tensor tensor, ToTensor(operand));
+      return c10::IValue(tensor.item());
+    }
+  }
+  return absl::InternalError("bad operand");
+}
+
+absl::StatusOr<c10::IValue> CastNumber(const c10::IValue& number,
+                                       c10::TypeKind kind) {
+  if (number.isNone() || kind == c10::TypeKind::NumberType) return number;
+  const at::Scalar scalar = number.toScalar();
+  switch (kind) {
+    case c10::TypeKind::IntType:
+      if (scalar.isFloatingPoint()) {
+        return absl::InvalidArgumentError("a float where an int is wanted");
+      }
+      return c10::IValue(scalar.toLong());
+    case c10::TypeKind::FloatType:
+      return c10::IValue(scalar.toDouble());
+    case c10::TypeKind::BoolType:
+      return c10::IValue(scalar.toBool());
+    default:
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a number where ", c10::typeKindToString(kind), " is wanted"));
+  }
+}
+
+}  // namespace refract::models::aten

@@ -1,0 +1,82 @@
+#include "runtime/torch/node_sequence.h"
+
+#include <utility>
+
+#include "base/status_macros.h"
+#include "runtime/torch/size_ops.h"
+
+namespace refract::models::aten {
+
+bool LiesIn(const Operand& view, const Operand& base) {
+  return view.kind == Operand::Kind::kTensor &&
+         base.kind == Operand::Kind::kTensor &&
+         view.tensor.data >= base.tensor.data &&
+         view.tensor.data < base.tensor.data + base.tensor.bytes;
+}
+
+absl::StatusOr<NodeSequence> NodeSequence::Create(const Graph& graph) {
+  NodeSequence sequence;
+  sequence.graph_ = &graph;
+  std::vector<NodeId> last_reader(graph.values.size(), kNoNode);
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    std::unique_ptr<const Caller> caller;
+    if (!IsSizeOp(node.op)) {
+      REFRACT_ASSIGN_OR_RETURN(caller, Caller::Create(node));
+    }
+    sequence.callers_.push_back(std::move(caller));
+    for (ValueId id : InputsOf(node)) last_reader[id] = static_cast<NodeId>(n);
+  }
+  for (ValueId id : graph.outputs) last_reader[id] = kNoNode;
+  sequence.dies_.resize(graph.nodes.size());
+  for (size_t id = 0; id < last_reader.size(); ++id) {
+    if (last_reader[id] == kNoNode) continue;
+    sequence.dies_[last_reader[id]].push_back(static_cast<ValueId>(id));
+  }
+  return sequence;
+}
+
+absl::Status NodeSequence::Run(
+    std::vector<HeldValue>& slots,
+    absl::FunctionRef<void(ValueId, const Operand&)> seen,
+    NodeId& failed) const {
+  for (size_t n = 0; n < graph_->nodes.size(); ++n) {
+    const Node& node = graph_->nodes[n];
+    const std::vector<ValueId> reads = InputsOf(node);
+    std::vector<Operand> operands;
+    for (ValueId id : reads) operands.push_back(slots[id].operand);
+    auto results = std::make_shared<std::vector<Result>>();
+    absl::Status status;
+    if (callers_[n] != nullptr) {
+      status = callers_[n]->Call(operands, *results);
+    } else {
+      const absl::StatusOr<Operand> size = EvaluateSizeOp(node, operands);
+      status = size.status();
+      if (size.ok()) {
+        results->emplace_back();
+        results->back().operand = *size;
+      }
+    }
+    if (!status.ok()) {
+      failed = static_cast<NodeId>(n);
+      return status;
+    }
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      const ValueId id = node.outputs[i];
+      if (id == kNoValue) continue;
+      HeldValue& slot = slots[id];
+      slot.operand = (*results)[i].operand;
+      slot.keep = {results};
+      for (ValueId read : reads) {
+        if (!LiesIn(slot.operand, slots[read].operand)) continue;
+        slot.keep.insert(slot.keep.end(), slots[read].keep.begin(),
+                         slots[read].keep.end());
+      }
+      seen(id, slot.operand);
+    }
+    for (ValueId id : dies_[n]) slots[id] = {};
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace refract::models::aten

@@ -1,0 +1,53 @@
+#ifndef REFRACT_RUNTIME_TORCH_NODE_SEQUENCE_H_
+#define REFRACT_RUNTIME_TORCH_NODE_SEQUENCE_H_
+
+// Runs the nodes of a graph one after the other through aten::Caller, sizes
+// included. For probes at import and for the graphs inside a control region;
+// other requests are served by runtime/.
+
+#include <memory>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/torch/caller.h"
+#include "models/graph/graph.h"
+
+namespace refract::models::aten {
+
+// A value while the nodes run.
+struct HeldValue {
+  Operand operand;
+  // What keeps the operand's memory: the call that made it, and for a view also
+  // those that made what it is a view of.
+  std::vector<std::shared_ptr<const std::vector<Result>>> keep;
+};
+
+// Whether `view` begins in the memory of `base`.
+bool LiesIn(const Operand& view, const Operand& base);
+
+// Immutable; Run() is thread-safe.
+class NodeSequence {
+ public:
+  // `graph` must outlive it. NotFound names an operator that LibTorch lacks.
+  static absl::StatusOr<NodeSequence> Create(const Graph& graph);
+
+  // `slots` by ValueId: inputs and weights are filled in, and in the end the
+  // graph's outputs; all others live until their last reader has run. `seen` is
+  // told every result. Errors are the operator's own, with `failed` set to it.
+  absl::Status Run(std::vector<HeldValue>& slots,
+                   absl::FunctionRef<void(ValueId, const Operand&)> seen,
+                   NodeId& failed) const;
+
+ private:
+  const Graph* graph_ = nullptr;
+  // By NodeId; null for operators on sizes.
+  std::vector<std::unique_ptr<const Caller>> callers_;
+  // By NodeId: values whose last reader it is.
+  std::vector<std::vector<ValueId>> dies_;
+};
+
+}  // namespace refract::models::aten
+
+#endif  // REFRACT_RUNTIME_TORCH_NODE_SEQUENCE_H_

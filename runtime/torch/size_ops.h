@@ -1,0 +1,38 @@
+#ifndef REFRACT_RUNTIME_TORCH_SIZE_OPS_H_
+#define REFRACT_RUNTIME_TORCH_SIZE_OPS_H_
+
+// Arithmetic on sizes with Python's meaning, for importers and shape inference:
+// literals are folded with it, and probes run with it.
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "runtime/torch/caller.h"
+#include "models/graph/graph.h"
+
+namespace refract::models::aten {
+
+// "py.*", aten.sym_size.int, aten.sym_numel.default: what Caller::Create does
+// not know.
+bool IsSizeOp(absl::string_view op);
+
+// `arguments`: every argument in order, literals as operands, too.
+// Allocates nothing unless it fails. InvalidArgument: overflow, division by
+// zero, a dimension that does not exist, an argument that is no number.
+// NotFound: no such operator.
+absl::StatusOr<Operand> EvaluateSizeOp(absl::string_view op,
+                                       absl::Span<const Operand> arguments);
+
+// As above for a node; `operands[i]` belongs to InputsOf(node)[i].
+absl::StatusOr<Operand> EvaluateSizeOp(const Node& node,
+                                       absl::Span<const Operand> operands);
+
+Operand IntOperand(int64_t i);
+Operand FloatOperand(double f);
+Operand BoolOperand(bool b);
+// Sets `operand` to a literal number; false where the argument is none.
+bool IsLiteralNumber(const Argument& argument, Operand& operand);
+
+}  // namespace refract::models::aten
+
+#endif  // REFRACT_RUNTIME_TORCH_SIZE_OPS_H_

@@ -1,0 +1,89 @@
+// What a GPU node tries with made-up requests before real ones come.
+#include "gpu_node/model/warm_up.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "models/rows/row_dependence.h"
+#include "models/repository/split_plan.h"
+#include "tests/cpu_node/small_model.h"
+#include "tests/runtime/testing/graph_builder.h"
+
+namespace refract::gpu_node {
+namespace {
+
+using runtime::testing::GraphBuilder;
+using runtime::testing::Int;
+using runtime::testing::Ref;
+using runtime::testing::Sym;
+
+constexpr base::DType kFloat = base::DType::kFloat32;
+
+// items[b, 2] · user[1, 2], the user's row repeated by a number of rows that
+// the CN sends: an input with rows, one that is the same for all, and the
+// count.
+std::shared_ptr<const models::LoadedModel> OneUserForAllItems() {
+  GraphBuilder builder;
+  const auto items = builder.Input("items", kFloat, {Sym("b"), 2});
+  const auto user = builder.Input("user", kFloat, {1, 2});
+  const auto rows =
+      builder.Node("aten.sym_size.int", {Ref("self", items), Int("dim", 0)},
+                   {base::DType::kInt64, {}, models::ValueKind::kSymInt});
+  builder.graph().values[rows].sym_value = Sym("b");
+  const auto users = builder.Node(
+      "aten.expand.default",
+      {Ref("self", user),
+       {"size", models::IntList{{0, rows}, {2, models::kNoValue}}}},
+      {kFloat, {Sym("b"), 2}});
+  builder.Output(builder.Node("aten.mul.Tensor",
+                              {Ref("self", items), Ref("other", users)},
+                              {kFloat, {Sym("b"), 2}}));
+  auto model = std::make_shared<models::LoadedModel>(
+      *testing_models::MakeSmallModel({}));
+  model->graph = builder.graph();
+  model->graph.batch_symbol = "b";
+  model->plan = runtime::testing::PlanOf(model->graph, {0, 1, 1});
+  models::MarkRows(model->graph, *model->plan);
+  return model;
+}
+
+TEST(WarmUpTest, TheNumberOfRowsIsNoneOfWhatRequestsShare) {
+  const auto model = DeviceModel::Create(OneUserForAllItems());
+  ASSERT_TRUE(model.ok()) << model.status();
+  ASSERT_EQ((*model)->layout().why_not(), "");
+  double difference = -1;
+  const absl::Status alone = CheckRowsAlone(**model, &difference);
+  EXPECT_TRUE(alone.ok()) << alone;
+  EXPECT_EQ(difference, 0);
+}
+
+TEST(WarmUpTest, TimesOfSomeSizesAreKnownBeforeTheFirstRequest) {
+  const auto model = DeviceModel::Create(OneUserForAllItems());
+  ASSERT_TRUE(model.ok()) << model.status();
+  WarmUpOptions options;
+  options.max_rows = 16;
+  const ExecutionTimes times = WarmUp(**model, options);
+  EXPECT_TRUE(times.known(absl::Now()));
+}
+
+TEST(WarmUpTest, MadeUpInputsHaveTheRowsThatWereAskedFor) {
+  const auto model = DeviceModel::Create(OneUserForAllItems());
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto inputs =
+      MakeInputs((*model)->model().graph, (*model)->program().part(), 7, 1);
+  ASSERT_TRUE(inputs.ok()) << inputs.status();
+  std::vector<std::string> dims;
+  for (const base::Tensor& input : *inputs) {
+    dims.push_back(base::DimsToString(input.dims()));
+    if (input.dims().empty()) {
+      EXPECT_EQ(input.view().as<int64_t>()[0], 7);
+    }
+  }
+  EXPECT_EQ(dims.size(), 3u);
+}
+
+}  // namespace
+}  // namespace refract::gpu_node

@@ -1,0 +1,495 @@
+// The scheduler's rules, by tables that were computed by hand.
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gpu_node/scheduler/admission.h"
+#include "gpu_node/scheduler/batch_policy.h"
+#include "gpu_node/scheduler/execution_times.h"
+#include "gpu_node/scheduler/fair_share.h"
+#include "gpu_node/finite.h"
+#include "gpu_node/scheduler/isolation.h"
+#include "gpu_node/scheduler/resident_set.h"
+#include "gtest/gtest.h"
+
+namespace refract::gpu_node {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+const absl::Time kNow = absl::FromUnixSeconds(1000);
+absl::Time At(int us) { return kNow + absl::Microseconds(us); }
+constexpr auto Us = [](double us) { return absl::Microseconds(us); };
+
+TEST(ExecutionTimesTest, BucketsArePowersOfTwo) {
+  const std::pair<int64_t, int> cases[] = {{-1, 0}, {0, 0},  {1, 0}, {2, 1},
+                                           {3, 2},  {4, 2},  {5, 3}, {8, 3},
+                                           {9, 4},  {64, 6}, {65, 7}};
+  for (const auto& [rows, bucket] : cases) {
+    EXPECT_EQ(BucketOf(rows), bucket) << rows;
+    EXPECT_GE(RowsOfBucket(bucket), rows);
+  }
+}
+
+TEST(ExecutionTimesTest, MedianAndNinetiethOfTheLastOnes) {
+  ExecutionTimes times;
+  EXPECT_FALSE(times.known(kNow));
+  EXPECT_EQ(times.Typical(5, kNow), absl::ZeroDuration());
+  for (int i = 1; i <= 10; ++i) times.Record(5, Us(10 * i), kNow);
+  EXPECT_EQ(times.Typical(7, kNow), Us(50));  // same bucket as 5
+  EXPECT_EQ(times.High(8, kNow), Us(90));
+  // A window of 32: the ten above are forgotten.
+  for (int i = 0; i < 32; ++i) times.Record(5, Us(7), kNow);
+  EXPECT_EQ(times.High(5, kNow), Us(7));
+}
+
+TEST(ExecutionTimesTest, WhatIsNotKnownIsTakenFromItsNeighbours) {
+  ExecutionTimes times;
+  times.Record(16, Us(100), kNow);
+  EXPECT_EQ(times.Typical(1, kNow), Us(100));   // at most
+  EXPECT_EQ(times.Typical(64, kNow), Us(200));  // √4
+  EXPECT_EQ(times.High(64, kNow), Us(400));     // in proportion
+  times.Record(64, Us(148), kNow);
+  EXPECT_EQ(times.Typical(32, kNow), Us(116));   // a third of the way
+  EXPECT_EQ(times.Typical(128, kNow), Us(212));  // 1 µs for each more
+}
+
+TEST(ExecutionTimesTest, OldOnesGiveWayToTheWarmUp) {
+  ExecutionTimes times;
+  times.Prime(4, Us(20));
+  EXPECT_EQ(times.Typical(4, kNow), Us(20));
+  times.Record(4, Us(90), kNow);
+  EXPECT_EQ(times.Typical(4, kNow), Us(90));
+  const absl::Time later = kNow + ExecutionTimes::kMemory + Us(1);
+  EXPECT_EQ(times.Typical(4, later), Us(20));
+  times.Record(4, Us(30), later);  // alone: the window began anew
+  EXPECT_EQ(times.High(4, later), Us(30));
+}
+
+TEST(ExecutionTimesTest, AFastOneAfterAPauseMakesTheSlowOnesForgotten) {
+  ExecutionTimes times;
+  for (int i = 0; i < 32; ++i) times.Record(4, Us(90), kNow);
+  times.Record(4, Us(30), kNow + ExecutionTimes::kPause);  // no pause
+  EXPECT_EQ(times.Typical(4, kNow), Us(90));
+  const absl::Time later = kNow + 2 * ExecutionTimes::kPause + Us(1);
+  times.Record(4, Us(46), later);  // not even half
+  EXPECT_EQ(times.Typical(4, later), Us(90));
+  const absl::Time last = later + ExecutionTimes::kPause + Us(1);
+  times.Record(4, Us(44), last);
+  EXPECT_EQ(times.Typical(4, last), Us(44));
+  EXPECT_EQ(times.High(4, last), Us(44));
+}
+
+TEST(AdmissionTest, WorkFillsTheInstancesThatAreFreeFirst) {
+  struct Case {
+    std::vector<int> free_at;
+    int ahead;
+    int start;
+  } const cases[] = {
+      {{0}, 0, 0},       {{-5}, 0, 0},          {{0}, 30, 30},
+      {{10}, 30, 40},    {{0, 0}, 30, 15},      {{0, 10}, 0, 0},
+      {{0, 10}, 10, 10}, {{0, 10}, 6, 6},       {{0, 10}, 30, 20},
+      {{20, 10}, 4, 14}, {{0, 10, 40}, 30, 20}, {{0, 10, 40}, 100, 50},
+  };
+  for (const Case& c : cases) {
+    std::vector<absl::Time> free_at;
+    for (const int us : c.free_at) free_at.push_back(At(us));
+    EXPECT_EQ(PredictStart(kNow, free_at, Us(c.ahead)), At(c.start))
+        << ::testing::PrintToString(c.free_at) << " " << c.ahead;
+  }
+  EXPECT_EQ(PredictStart(kNow, {}, Us(1)), absl::InfiniteFuture());
+}
+
+TEST(AdmissionTest, OthersRunTheirShareMeanwhileAndNoMoreThanTheyHave) {
+  EXPECT_EQ(CompetingWork(Us(10), 1, {}), Us(0));
+  EXPECT_EQ(CompetingWork(Us(10), 1, {{Us(100), 1}}), Us(10));
+  EXPECT_EQ(CompetingWork(Us(10), 2, {{Us(100), 1}}), Us(5));
+  EXPECT_EQ(CompetingWork(Us(10), 1, {{Us(100), 3}, {Us(4), 1}}), Us(34));
+}
+
+TEST(AdmissionTest, RefusesWhatCannotBeDoneInTime) {
+  struct Case {
+    int busy, ahead, own, deadline;
+    bool admitted;
+  } const cases[] = {
+      {0, 0, 10, 10, true}, {0, 0, 10, 9, false},  {5, 0, 10, 14, false},
+      {5, 0, 10, 15, true}, {5, 7, 10, 21, false}, {5, 7, 10, 22, true},
+      {0, 0, 0, 1, true},
+  };
+  for (const Case& c : cases) {
+    const absl::Time free_at[] = {At(c.busy)};
+    const absl::Status status = DecideAdmission(
+        {kNow, At(c.deadline), free_at, Us(c.ahead), Us(c.own)});
+    EXPECT_EQ(status.ok(), c.admitted) << c.busy << " " << c.deadline;
+    if (status.ok()) continue;
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(absl::FormatDuration(Us(c.deadline))));
+  }
+  // No other node could be in time either.
+  const absl::Time free_now[] = {At(0)};
+  EXPECT_EQ(
+      DecideAdmission({kNow, At(9), free_now, Us(0), Us(30), Us(10)}).code(),
+      absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(
+      DecideAdmission({kNow, At(10), free_now, Us(0), Us(30), Us(10)}).code(),
+      absl::StatusCode::kResourceExhausted);
+  const absl::Time free_at[] = {At(1 << 30)};
+  EXPECT_TRUE(DecideAdmission({kNow, absl::InfiniteFuture(), free_at,
+                               absl::Hours(1), absl::Hours(1)})
+                  .ok());
+}
+
+// 100 µs + 1 µs a row.
+ExecutionTimes LaunchBound() {
+  ExecutionTimes times;
+  for (int bucket = 0; bucket <= 12; ++bucket) {
+    const int64_t rows = RowsOfBucket(bucket);
+    times.Prime(rows, Us(100.0 + static_cast<double>(rows)));
+  }
+  return times;
+}
+
+std::vector<size_t> MembersOf(const std::vector<BatchCandidate>& candidates,
+                              const BatchingOptions& options,
+                              const ExecutionTimes& times = LaunchBound()) {
+  return DecideBatch(candidates, options, times, {}, kNow).members;
+}
+
+TEST(BatchPolicyTest, MergesWhatPaysFitsAndIsInTime) {
+  const absl::Time none = absl::InfiniteFuture();
+  BatchingOptions on{.enabled = true, .max_rows = 64};
+  const std::vector<BatchCandidate> three = {
+      {8, none, kNow}, {8, none, kNow}, {8, none, kNow}};
+  EXPECT_THAT(MembersOf(three, {.enabled = false}), ElementsAre(0));
+  EXPECT_THAT(MembersOf(three, on), ElementsAre(0, 1, 2));
+  // 40 rows more do not fit, 8 do.
+  EXPECT_THAT(
+      MembersOf({{30, none, kNow}, {40, none, kNow}, {8, none, kNow}}, on),
+      ElementsAre(0, 2));
+  // 16 rows take 116 µs: the first one's deadline allows that, but not 32.
+  EXPECT_THAT(
+      MembersOf({{8, At(120), kNow}, {8, none, kNow}, {16, none, kNow}}, on),
+      ElementsAre(0, 1));
+  // As the second one's.
+  EXPECT_THAT(
+      MembersOf({{8, none, kNow}, {8, At(115), kNow}, {8, none, kNow}}, on),
+      ElementsAre(0, 2));
+  // Larger than any batch: alone.
+  EXPECT_THAT(MembersOf({{100, none, kNow}, {1, none, kNow}}, on),
+              ElementsAre(0));
+  // Twice the rows, twice the time: nothing to gain.
+  ExecutionTimes linear;
+  for (int bucket = 0; bucket <= 8; ++bucket) {
+    linear.Prime(RowsOfBucket(bucket), Us(10.0 * RowsOfBucket(bucket)));
+  }
+  EXPECT_THAT(MembersOf({{8, none, kNow}, {8, none, kNow}}, on, linear),
+              ElementsAre(0));
+  // Nothing known yet: tried.
+  EXPECT_THAT(MembersOf(three, on, ExecutionTimes()), ElementsAre(0, 1, 2));
+}
+
+TEST(BatchPolicyTest, PreferredSizesAreMadeExactly) {
+  const absl::Time none = absl::InfiniteFuture();
+  BatchingOptions options{.enabled = true,
+                          .window = Us(1000),
+                          .max_rows = 64,
+                          .preferred_rows = {8, 16}};
+  const std::vector<BatchCandidate> fives(5, {4, none, kNow});
+  const ArrivalRate busy{.gap = Us(1), .rows = 4, .last = kNow};
+  const BatchDecision full =
+      DecideBatch(fives, options, LaunchBound(), busy, kNow);
+  EXPECT_THAT(full.members, ElementsAre(0, 1, 2, 3));  // 16
+  EXPECT_LE(full.wait_until, kNow);
+  // 4 is none of them: it waits.
+  EXPECT_GT(DecideBatch({{4, none, kNow}}, options, LaunchBound(), busy, kNow)
+                .wait_until,
+            kNow);
+}
+
+TEST(BatchPolicyTest, WaitsOnlyWhileItPays) {
+  const absl::Time none = absl::InfiniteFuture();
+  const ExecutionTimes times = LaunchBound();
+  // Two of one row: 101 + 101 − 102 = 100 µs are saved.
+  struct Case {
+    const char* what;
+    int window, gap, last, arrival, deadline;
+    int wait_until;  // 0: none
+  } const cases[] = {
+      {"as long as a merge would save", 1000, 50, 0, 0, 0, 100},
+      {"counted from the last arrival", 1000, 50, -30, -30, 0, 70},
+      {"no longer than the window", 40, 50, 0, 0, 0, 40},
+      {"counted from the oldest arrival", 40, 50, 0, -15, 0, 25},
+      {"the window is over", 40, 50, 0, -40, 0, 0},
+      {"no window", 0, 50, 0, 0, 0, 0},
+      {"the next is far", 1000, 100, 0, 0, 0, 0},
+      {"two rows must still be in time", 1000, 50, 0, 0, 150, 48},
+      {"no time left for two", 1000, 50, 0, 0, 102, 0},
+  };
+  for (const Case& c : cases) {
+    const BatchingOptions options{
+        .enabled = true, .window = Us(c.window), .max_rows = 64};
+    const ArrivalRate arrivals{Us(c.gap), 1, At(c.last)};
+    const BatchDecision decision = DecideBatch(
+        {{1, c.deadline == 0 ? none : At(c.deadline), At(c.arrival)}}, options,
+        times, arrivals, kNow);
+    if (c.wait_until == 0) {
+      EXPECT_LE(decision.wait_until, kNow) << c.what;
+    } else {
+      EXPECT_EQ(decision.wait_until, At(c.wait_until)) << c.what;
+    }
+  }
+  // A full batch has nothing to wait for, nor has one whose times are unknown.
+  const BatchingOptions options{
+      .enabled = true, .window = Us(1000), .max_rows = 4};
+  const ArrivalRate busy{Us(1), 1, kNow};
+  EXPECT_LE(
+      DecideBatch({{4, none, kNow}}, options, times, busy, kNow).wait_until,
+      kNow);
+  EXPECT_LE(
+      DecideBatch({{1, none, kNow}}, options, ExecutionTimes(), busy, kNow)
+          .wait_until,
+      kNow);
+}
+
+TEST(FairShareTest, TimeIsDividedByShares) {
+  FairShare shares({1, 3});
+  shares.Activate(0);
+  shares.Activate(1);
+  std::string order;
+  for (int i = 0; i < 12; ++i) {
+    const size_t next = shares.Before(0, 1) ? 0 : 1;
+    shares.Begin(next, Us(10));
+    order += static_cast<char>('a' + next);
+  }
+  // Three of b for one of a.
+  EXPECT_EQ(order, "abbbabbbabbb");
+}
+
+TEST(FairShareTest, WhoWasIdleMayCatchUpButNotWithoutEnd) {
+  FairShare shares({1, 2});
+  shares.Activate(0);
+  const absl::Duration turn = FairShare::kCredit / 10;
+  for (int i = 0; i < 1000; ++i) shares.Begin(0, turn);
+  shares.Activate(1);
+  int in_a_row = 0;
+  while (shares.Before(1, 0)) {
+    shares.Begin(1, turn);
+    ++in_a_row;
+  }
+  // The ten of its credit, and two as the other one's last turn counts twice
+  // for a share of two; not a thousand.
+  EXPECT_GE(in_a_row, 11);
+  EXPECT_LE(in_a_row, 13);
+}
+
+TEST(FairShareTest, WhatTookLongerIsPaidFor) {
+  FairShare shares({1, 1});
+  shares.Activate(0);
+  shares.Activate(1);
+  shares.Begin(0, Us(10));
+  shares.Begin(1, Us(10));
+  shares.Correct(1, Us(25));
+  EXPECT_TRUE(shares.Before(0, 1));
+  shares.Correct(1, -Us(30));
+  EXPECT_TRUE(shares.Before(1, 0));
+}
+
+TEST(ResidentSetTest, EvictsTheLeastRecentlyUsedAndNoMoreThanNeeded) {
+  ResidentSet set(100, {40, 40, 20, 50, 101});
+  const std::vector<bool> all(5, true);
+  for (const size_t model : {0, 1, 2}) {
+    EXPECT_THAT(*set.PlanLoad(model, all), IsEmpty());
+    set.BeginLoad(model);
+    set.FinishLoad(model, true);
+  }
+  EXPECT_EQ(set.free(), 0);
+  set.Touch(0);  // now 1 is the oldest, then 2
+  EXPECT_THAT(*set.PlanLoad(3, all), ElementsAre(1, 2));
+  EXPECT_THAT(*set.PlanLoad(3, {true, true, false, true, true}),
+              ElementsAre(1, 0));
+  EXPECT_FALSE(set.PlanLoad(3, {true, false, false, true, true}).has_value());
+  set.Evict(1);
+  set.Evict(2);
+  EXPECT_THAT(*set.PlanLoad(3, all), IsEmpty());
+  set.BeginLoad(3);
+  EXPECT_EQ(set.free(), 10);
+  set.FinishLoad(3, false);
+  EXPECT_EQ(set.free(), 60);
+  EXPECT_EQ(set.state(3), ResidentSet::State::kOut);
+
+  EXPECT_TRUE(set.CheckFits(3).ok());
+  const absl::Status too_large = set.CheckFits(4);
+  EXPECT_EQ(too_large.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(too_large.message()),
+              ::testing::AllOf(HasSubstr("need 101 bytes"),
+                               HasSubstr("has 100"), HasSubstr("60 are free")));
+  EXPECT_TRUE(ResidentSet(0, {size_t{1} << 50}).CheckFits(0).ok());
+}
+
+TEST(ResidentSetTest, SmallOnesStayWhereALargeOneMakesTheRoom) {
+  ResidentSet set(100, {5, 60, 10, 70});
+  const std::vector<bool> all(4, true);
+  for (const size_t model : {0, 1, 2}) {
+    set.BeginLoad(model);
+    set.FinishLoad(model, true);
+  }
+  // 0 and 2 were used before 1.
+  set.Touch(2);
+  set.Touch(1);
+  EXPECT_THAT(*set.PlanLoad(3, all), ElementsAre(1));
+  // Of those, room for one: the one that was used later.
+  ResidentSet tight(80, {5, 60, 10, 70});
+  for (const size_t model : {0, 2, 1}) {
+    tight.BeginLoad(model);
+    tight.FinishLoad(model, true);
+  }
+  EXPECT_THAT(*tight.PlanLoad(3, all), ElementsAre(0, 1));
+}
+
+TEST(FiniteTest, FindsNansAndInfinitiesOfEveryType) {
+  const auto view = [](base::DType dtype, const auto& values) {
+    return base::TensorView{dtype,
+                            {static_cast<int64_t>(std::size(values))},
+                            reinterpret_cast<const std::byte*>(values),
+                            sizeof(values)};
+  };
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  for (const float odd : {kInf, -kInf, std::nanf(""), -std::nanf("1")}) {
+    float floats[37] = {};
+    EXPECT_FALSE(HasNonFinite(view(base::DType::kFloat32, floats)));
+    floats[36] = odd;
+    EXPECT_TRUE(HasNonFinite(view(base::DType::kFloat32, floats)));
+    double doubles[3] = {1, odd, 2};
+    EXPECT_TRUE(HasNonFinite(view(base::DType::kFloat64, doubles)));
+  }
+  const float large[] = {std::numeric_limits<float>::max(),
+                         -std::numeric_limits<float>::max(),
+                         std::numeric_limits<float>::denorm_min()};
+  EXPECT_FALSE(HasNonFinite(view(base::DType::kFloat32, large)));
+  for (int bits = 0; bits < 1 << 16; ++bits) {
+    const uint16_t half[] = {static_cast<uint16_t>(bits)};
+    EXPECT_EQ(HasNonFinite(view(base::DType::kFloat16, half)),
+              ((bits >> 10) & 31) == 31);
+    EXPECT_EQ(HasNonFinite(view(base::DType::kBFloat16, half)),
+              ((bits >> 7) & 255) == 255);
+  }
+  const int64_t ints[] = {-1, std::numeric_limits<int64_t>::max()};
+  EXPECT_FALSE(HasNonFinite(view(base::DType::kInt64, ints)));
+}
+
+TEST(FairShareTest, WhoIsBehindByItsCreditIsOwed) {
+  FairShare shares({1, 2});
+  shares.Activate(0);
+  shares.Activate(1);
+  EXPECT_FALSE(shares.Owed(1));
+  // The start of what begins is where the others' lag is counted to. The credit
+  // is 50 ms of virtual time for a share of 2.
+  shares.Begin(0, absl::Milliseconds(49));
+  shares.Begin(0, absl::Milliseconds(11));
+  EXPECT_FALSE(shares.Owed(1));
+  shares.Begin(0, absl::Milliseconds(1));
+  EXPECT_TRUE(shares.Owed(1));
+  EXPECT_FALSE(shares.Owed(0));
+  // Held back: 10 ms of its lag are lost, and 50 are left.
+  shares.Activate(1);
+  EXPECT_TRUE(shares.Owed(1));
+  shares.Begin(1, absl::Milliseconds(60));  // 30 ms of virtual time
+  EXPECT_FALSE(shares.Owed(1));
+  shares.Begin(1, absl::Milliseconds(64));
+  EXPECT_TRUE(shares.Before(0, 1));
+}
+
+TEST(IsolationTest, ExecutionsBesideAQuietModelAreShort) {
+  struct Case {
+    std::vector<double> quiet_us;
+    double own_us, longest_us;
+  } const cases[] = {
+      {{1000}, 10, 200},       // a fifth
+      {{1000}, 99, 200},       // two smallest ones are still shorter
+      {{1000}, 150, 300},      // two smallest ones
+      {{1000}, 300, 400},      // but no more than two fifths
+      {{1000}, 400, 400},      //
+      {{1000}, 500, 1000},     // felt anyway: not for less than half its rows
+      {{1000, 100}, 10, 20},   // the quickest counts
+      {{1000, 100}, 30, 40},   //
+      {{1000, 100}, 50, 100},  //
+      {{1000, 100}, 500, 1000},
+  };
+  for (const Case& c : cases) {
+    std::vector<QuietModel> quiet;
+    for (const double us : c.quiet_us) quiet.push_back({Us(us), Us(1)});
+    EXPECT_EQ(LongestBeside(quiet, Us(c.own_us)), Us(c.longest_us))
+        << ::testing::PrintToString(c.quiet_us) << " " << c.own_us;
+  }
+  EXPECT_EQ(LongestBeside({}, Us(5)), absl::InfiniteDuration());
+}
+
+TEST(IsolationTest, RowsThatAreExecutedInTime) {
+  const ExecutionTimes times = LaunchBound();  // 100 us + 1 us a row
+  struct Case {
+    double longest_us;
+    int64_t least, most, rows;
+  } const cases[] = {
+      {164, 1, 1024, 64}, {163, 1, 1024, 32},   {50, 1, 1024, 1},
+      {50, 2, 1024, 2},   {1e6, 1, 1024, 1024}, {1e6, 1, 100, 100},
+      {150, 1, 100, 32},  {164, 1, 40, 40},     {164, 3, 1024, 64},
+      {50, 5, 5, 5},
+  };
+  for (const Case& c : cases) {
+    EXPECT_EQ(RowsWithin(Us(c.longest_us), times, c.least, c.most, kNow),
+              c.rows)
+        << c.longest_us << " " << c.least << " " << c.most;
+  }
+}
+
+TEST(IsolationTest, AFifthOfAQuietModelsTimeIsNotFelt) {
+  const QuietModel quiet[] = {{Us(1000), Us(1)}, {Us(500), Us(1e6)}};
+  EXPECT_FALSE(IsFelt(quiet, Us(100)));
+  EXPECT_TRUE(IsFelt(quiet, Us(101)));
+  EXPECT_FALSE(IsFelt({}, absl::Hours(1)));
+}
+
+TEST(IsolationTest, BeginsUnlessRequestsOfTheQuietModelWouldFindNoInstance) {
+  struct Case {
+    double time_us, gap_us;  // of the quiet one, which takes 1000 us: the gap
+    std::vector<int> others;
+    bool may;
+  } const cases[] = {
+      // Not felt, however often it comes.
+      {200, 1, {}, true},
+      // The only instance: whoever comes in the first 300 us is late, and that
+      // is 300 of 500 of those who come.
+      {500, 10000, {}, false},
+      {500, 1e9, {}, false},
+      // Another is free, so two must come within 300 us: 0.03^2/2 = 0.00044 of
+      // 0.05 · 0.0025 = 0.000125; with gaps ten times as long a hundredth of
+      // that, and 0.0000125.
+      {500, 10000, {0}, false},
+      {500, 100000, {0}, true},
+      // Two are free, and three must come: 0.03^3/6 = 0.0000045.
+      {500, 10000, {0, 0}, true},
+      // The other is busy, but soon free; or as long as this one.
+      {500, 100000, {200}, true},
+      {500, 100000, {500}, false},
+      // In the past is now.
+      {500, 100000, {-50}, true},
+  };
+  for (const Case& c : cases) {
+    const QuietModel quiet[] = {{Us(1000), Us(c.gap_us)}};
+    std::vector<absl::Time> others;
+    for (const int us : c.others) others.push_back(At(us));
+    EXPECT_EQ(MayBeginBeside(quiet, Us(c.time_us), others, kNow), c.may)
+        << c.time_us << " " << c.gap_us << " "
+        << ::testing::PrintToString(c.others);
+  }
+  EXPECT_TRUE(MayBeginBeside({}, Us(500), {}, kNow));
+}
+
+}  // namespace
+}  // namespace refract::gpu_node

@@ -1,0 +1,295 @@
+#include "models/graph/op_traits.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace refract::models {
+namespace {
+
+Node MakeNode(std::string op, std::vector<NamedArgument> args) {
+  Node node;
+  node.name = "n";
+  node.op = std::move(op);
+  node.args = std::move(args);
+  return node;
+}
+
+// A graph that is built by hand; nodes have one output.
+class GraphMaker {
+ public:
+  ValueId Input(std::string name) {
+    const ValueId id = Add(std::move(name));
+    graph_.inputs.push_back(id);
+    return id;
+  }
+  ValueId Weight(std::string name, std::vector<SymExpr> shape) {
+    const ValueId id = Add("p_" + name);
+    graph_.values[id].weight = std::move(name);
+    graph_.values[id].has_shape = true;
+    graph_.values[id].shape = std::move(shape);
+    return id;
+  }
+  ValueId Call(std::string op, std::vector<NamedArgument> args) {
+    const ValueId id = Add("v" + std::to_string(graph_.nodes.size()));
+    graph_.values[id].producer = static_cast<NodeId>(graph_.nodes.size());
+    Node node = MakeNode(std::move(op), std::move(args));
+    node.name = "n" + std::to_string(graph_.nodes.size());
+    node.outputs = {id};
+    graph_.nodes.push_back(std::move(node));
+    return id;
+  }
+  const Graph& graph() const { return graph_; }
+
+ private:
+  ValueId Add(std::string name) {
+    Value value;
+    value.name = std::move(name);
+    graph_.values.push_back(std::move(value));
+    return static_cast<ValueId>(graph_.values.size()) - 1;
+  }
+  Graph graph_;
+};
+
+NamedArgument Ref(std::string name, ValueId id) {
+  return {std::move(name), ValueRef{id}};
+}
+
+TEST(ClassOfTest, KnowsOperatorsOfEveryClass) {
+  const std::pair<const char*, OpClass> cases[] = {
+      {"aten.embedding.default", OpClass::kEmbedding},
+      {"aten.embedding_bag.padding_idx", OpClass::kEmbedding},
+      {"aten._embedding_bag_forward_only.default", OpClass::kEmbedding},
+      {"fbgemm.int_nbit_split_embedding_codegen_lookup_function.default",
+       OpClass::kEmbedding},
+      {"aten.linear.default", OpClass::kDense},
+      {"aten.addmm.default", OpClass::kDense},
+      {"aten.scaled_dot_product_attention.default", OpClass::kDense},
+      {"aten.relu.default", OpClass::kElementwise},
+      {"aten.add.Tensor", OpClass::kElementwise},
+      {"aten._to_copy.default", OpClass::kElementwise},
+      {"aten.dropout.default", OpClass::kElementwise},
+      {"aten.sum.dim_IntList", OpClass::kReduction},
+      {"aten.permute.default", OpClass::kView},
+      {"aten.split_with_sizes.default", OpClass::kView},
+      {"aten.cat.default", OpClass::kDataMovement},
+      {"aten.arange.start", OpClass::kDataMovement},
+      {"aten._softmax.default", OpClass::kNormalization},
+      {"aten._native_batch_norm_legit_no_training.default",
+       OpClass::kNormalization},
+      {"aten.sym_size.int", OpClass::kSize},
+      {"py.floordiv", OpClass::kSize},
+      {"aten.topk.default", OpClass::kCpuOnly},
+      {"aten.item.default", OpClass::kCpuOnly},
+      {"aten.bernoulli.p", OpClass::kRandom},
+      {"aten._native_batch_norm_legit_functional.default", OpClass::kRowMixing},
+      {"aten.no_such_operator.default", OpClass::kUnknown},
+      {"mylib.thing.default", OpClass::kUnknown},
+      {"prim.If", OpClass::kUnknown},
+      {"", OpClass::kUnknown},
+  };
+  for (const auto& [op, expected] : cases) {
+    EXPECT_EQ(Name(ClassOf(op)), Name(expected)) << op;
+  }
+}
+
+TEST(ClassOfTest, OverloadsThatMeanSomethingElse) {
+  EXPECT_EQ(ClassOf("aten.max.dim"), OpClass::kReduction);
+  EXPECT_EQ(ClassOf("aten.max.other"), OpClass::kElementwise);
+  EXPECT_EQ(ClassOf("aten.mul.Tensor"), OpClass::kElementwise);
+  EXPECT_EQ(ClassOf("aten.mul.Scalar"), OpClass::kElementwise);
+  EXPECT_EQ(ClassOf("aten.mul.int"), OpClass::kSize);
+  EXPECT_EQ(ClassOf("aten.repeat_interleave.self_int"), OpClass::kDataMovement);
+  EXPECT_EQ(ClassOf("aten.repeat_interleave.self_Tensor"), OpClass::kCpuOnly);
+}
+
+TEST(ClassOfTest, OnlyOperatorsThatAGpuRunsWellMayRunOnTheHn) {
+  for (const OpClass op_class :
+       {OpClass::kDense, OpClass::kElementwise, OpClass::kReduction,
+        OpClass::kView, OpClass::kDataMovement, OpClass::kNormalization,
+        OpClass::kSize, OpClass::kRowMixing}) {
+    EXPECT_TRUE(MayRunOnHn(op_class)) << Name(op_class);
+  }
+  for (const OpClass op_class : {OpClass::kUnknown, OpClass::kEmbedding,
+                                 OpClass::kCpuOnly, OpClass::kRandom}) {
+    EXPECT_FALSE(MayRunOnHn(op_class)) << Name(op_class);
+  }
+}
+
+TEST(ClassOfTest, GatherFromAWeightByComputedIdsIsALookUp) {
+  GraphMaker maker;
+  const ValueId ids = maker.Input("ids");
+  const ValueId table = maker.Weight("table", {100, 8});
+  const ValueId triangle = maker.Weight("triangle", {6});
+  const ValueId flat = maker.Call("aten.view.default", {Ref("self", table)});
+  maker.Call("aten.index_select.default",
+             {Ref("self", table), Ref("index", ids)});
+  maker.Call("aten.index.Tensor",
+             {Ref("self", flat), {"indices", ValueList{kNoValue, ids}}});
+  // Constant rows of a constant, and constant columns of an activation.
+  const ValueId constant =
+      maker.Call("aten.index_select.default",
+                 {Ref("self", table), Ref("index", triangle)});
+  const ValueId sum = maker.Call("aten.add.Tensor", {Ref("self", constant)});
+  maker.Call("aten.index.Tensor",
+             {Ref("self", sum), {"indices", ValueList{kNoValue, triangle}}});
+
+  const Graph& graph = maker.graph();
+  EXPECT_EQ(ClassOf(graph, graph.nodes[0]), OpClass::kView);
+  EXPECT_EQ(ClassOf(graph, graph.nodes[1]), OpClass::kEmbedding);
+  EXPECT_EQ(ClassOf(graph, graph.nodes[2]), OpClass::kEmbedding);
+  EXPECT_EQ(ClassOf(graph, graph.nodes[3]), OpClass::kDataMovement);
+  EXPECT_EQ(ClassOf(graph, graph.nodes[5]), OpClass::kDataMovement);
+}
+
+TEST(IsRandomTest, DropoutIsRandomOnlyWhereItDrops) {
+  const auto dropout = [](bool train, double p) {
+    return MakeNode("aten.dropout.default", {{"p", p}, {"train", train}});
+  };
+  EXPECT_TRUE(IsRandom(dropout(true, 0.5)));
+  EXPECT_FALSE(IsRandom(dropout(false, 0.5)));
+  EXPECT_FALSE(IsRandom(dropout(true, 0.0)));
+  EXPECT_TRUE(IsRandom(MakeNode("aten.native_dropout.default", {{"p", 0.5}})));
+  const std::string rrelu = "aten.rrelu_with_noise_functional.default";
+  EXPECT_FALSE(IsRandom(MakeNode(rrelu, {{"training", false}})));
+  EXPECT_TRUE(IsRandom(MakeNode(rrelu, {{"training", true}})));
+  EXPECT_FALSE(IsRandom(MakeNode("aten.relu.default", {})));
+  EXPECT_TRUE(IsRandom(MakeNode("aten.rand.default", {})));
+  EXPECT_FALSE(
+      IsRandom(MakeNode("aten.scaled_dot_product_attention.default", {})));
+  EXPECT_TRUE(IsRandom(MakeNode("aten.scaled_dot_product_attention.default",
+                                {{"dropout_p", 0.1}})));
+}
+
+TEST(MixesRowsTest, BatchNormalisationMixesRowsUnlessItHasStatistics) {
+  const auto norm = [](bool training, Argument mean) {
+    return MakeNode("aten.batch_norm.default",
+                    {{"running_mean", mean}, {"training", training}});
+  };
+  EXPECT_TRUE(MixesRows(norm(true, ValueRef{3})));
+  EXPECT_FALSE(MixesRows(norm(false, ValueRef{3})));
+  EXPECT_TRUE(MixesRows(norm(false, None{})));
+  EXPECT_FALSE(MixesRows(MakeNode("aten.layer_norm.default", {})));
+}
+
+TEST(FindIdInputsTest, FollowsViewsCastsAndColumns) {
+  GraphMaker maker;
+  const ValueId ids = maker.Input("ids");
+  const ValueId bags = maker.Input("bags");
+  const ValueId offsets = maker.Input("offsets");
+  maker.Input("dense");
+  const ValueId users = maker.Weight("users", {1000, 16});
+  const ValueId items = maker.Weight("items", {50, 16});
+  const ValueId column = maker.Call(
+      "aten.select.int",
+      {Ref("self", ids), {"dim", int64_t{1}}, {"index", int64_t{0}}});
+  const ValueId cast = maker.Call(
+      "aten.to.dtype", {Ref("self", column), {"dtype", base::DType::kInt64}});
+  maker.Call("aten.embedding.default",
+             {Ref("weight", users), Ref("indices", cast)});
+  maker.Call(
+      "aten.embedding_bag.padding_idx",
+      {Ref("weight", items), Ref("indices", bags), Ref("offsets", offsets)});
+  // The same column again must not be listed twice.
+  maker.Call("aten.embedding.default",
+             {Ref("weight", users), Ref("indices", column)});
+
+  const std::vector<IdInput> found = FindIdInputs(maker.graph());
+  ASSERT_EQ(found.size(), 3u);
+  EXPECT_EQ(found[0].input, ids);
+  EXPECT_EQ(found[0].table, "users");
+  EXPECT_EQ(found[0].rows, 1000);
+  EXPECT_FALSE(found[0].is_offsets);
+  EXPECT_EQ(found[1].input, bags);
+  EXPECT_EQ(found[1].table, "items");
+  EXPECT_EQ(found[1].rows, 50);
+  EXPECT_FALSE(found[1].is_offsets);
+  EXPECT_EQ(found[2].input, offsets);
+  EXPECT_TRUE(found[2].is_offsets);
+  EXPECT_EQ(found[2].ids, bags);
+  EXPECT_FALSE(found[2].include_last_offset);
+}
+
+TEST(FindIdInputsTest, TellsTheColumnThatEachTableReads) {
+  GraphMaker maker;
+  const ValueId ids = maker.Input("ids");
+  const auto read = [&](const std::string& table, ValueId column) {
+    maker.Call(
+        "aten.embedding.default",
+        {Ref("weight", maker.Weight(table, {10, 4})), Ref("indices", column)});
+  };
+  read("selected", maker.Call("aten.select.int", {Ref("self", ids),
+                                                  {"dim", int64_t{1}},
+                                                  {"index", int64_t{3}}}));
+  read("sliced", maker.Call("aten.slice.Tensor", {Ref("self", ids),
+                                                  {"dim", int64_t{1}},
+                                                  {"start", int64_t{5}},
+                                                  {"end", int64_t{6}}}));
+  // Two columns at once, a row, and everything: none of them is one column.
+  read("two", maker.Call("aten.slice.Tensor", {Ref("self", ids),
+                                               {"dim", int64_t{1}},
+                                               {"start", int64_t{5}},
+                                               {"end", int64_t{7}}}));
+  read("row", maker.Call("aten.select.int", {Ref("self", ids),
+                                             {"dim", int64_t{0}},
+                                             {"index", int64_t{3}}}));
+  read("all", ids);
+  std::vector<std::pair<std::string, int64_t>> columns;
+  for (const IdInput& found : FindIdInputs(maker.graph())) {
+    EXPECT_EQ(found.input, ids);
+    columns.emplace_back(found.table, found.column);
+  }
+  using testing::Pair;
+  EXPECT_THAT(columns, testing::ElementsAre(Pair("selected", 3),
+                                            Pair("sliced", 5), Pair("two", -1),
+                                            Pair("row", -1), Pair("all", -1)));
+}
+
+TEST(FindIdInputsTest, TellsWhetherTheLastOffsetClosesABag) {
+  GraphMaker maker;
+  const ValueId ids = maker.Input("ids");
+  const ValueId offsets = maker.Input("offsets");
+  maker.Call("aten.embedding_bag.padding_idx",
+             {Ref("weight", maker.Weight("table", {10, 4})),
+              Ref("indices", ids),
+              Ref("offsets", offsets),
+              {"include_last_offset", true}});
+  const std::vector<IdInput> found = FindIdInputs(maker.graph());
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_TRUE(found[1].is_offsets);
+  EXPECT_EQ(found[1].ids, ids);
+  EXPECT_TRUE(found[1].include_last_offset);
+}
+
+TEST(FindIdInputsTest, ArithmeticMakesOtherNumbersThanTheInputs) {
+  GraphMaker maker;
+  const ValueId ids = maker.Input("ids");
+  const ValueId table = maker.Weight("table", {1000, 16});
+  const ValueId hashed = maker.Call(
+      "aten.remainder.Scalar", {Ref("self", ids), {"other", int64_t{1000}}});
+  maker.Call("aten.embedding.default",
+             {Ref("weight", table), Ref("indices", hashed)});
+  EXPECT_TRUE(FindIdInputs(maker.graph()).empty());
+}
+
+TEST(FindIdInputsTest, JoinedInputsAllCount) {
+  GraphMaker maker;
+  const ValueId a = maker.Input("a");
+  const ValueId b = maker.Input("b");
+  const ValueId table = maker.Weight("table", {10, 4});
+  const ValueId both =
+      maker.Call("aten.cat.default", {{"tensors", ValueList{a, b}}});
+  maker.Call("aten.index_select.default",
+             {Ref("self", table), {"dim", int64_t{0}}, Ref("index", both)});
+  std::vector<ValueId> inputs;
+  for (const IdInput& found : FindIdInputs(maker.graph())) {
+    inputs.push_back(found.input);
+  }
+  EXPECT_THAT(inputs, testing::ElementsAre(a, b));
+}
+
+}  // namespace
+}  // namespace refract::models

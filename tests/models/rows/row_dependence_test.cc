@@ -1,0 +1,450 @@
+#include "models/rows/row_dependence.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/graph/graph_proto.h"
+
+namespace refract::models {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// A graph in the making: inputs and weights by shape text ("B,4"), nodes in
+// order. Arguments that are tensors are given by value id.
+class Maker {
+ public:
+  Maker() { graph_.batch_symbol = std::string("B"); }
+
+  ValueId Input(std::string_view shape,
+                base::DType dtype = base::DType::kFloat32) {
+    const ValueId id = Add(shape, dtype);
+    graph_.inputs.push_back(id);
+    return id;
+  }
+  ValueId Ids(std::string_view shape) {
+    return Input(shape, base::DType::kInt64);
+  }
+  ValueId Weight(std::string_view shape) {
+    const ValueId id = Add(shape, base::DType::kFloat32);
+    graph_.values[id].weight = graph_.values[id].name;
+    return id;
+  }
+  ValueId Size(std::string_view expression) {
+    Value value;
+    value.name = Name("n");
+    value.kind = ValueKind::kSymInt;
+    value.sym_value = *SymExpr::Parse(std::string(expression));
+    value.producer = static_cast<NodeId>(graph_.nodes.size());
+    const ValueId id = graph_.AddValue(value);
+    Node node;
+    node.name = Name("size");
+    node.op = "aten.sym_size.int";
+    node.args = {{"self", ValueRef{graph_.inputs[0]}}, {"dim", int64_t{0}}};
+    node.outputs = {id};
+    graph_.nodes.push_back(node);
+    return id;
+  }
+  // One result for each shape.
+  std::vector<ValueId> Ops(std::string op, std::vector<NamedArgument> args,
+                           std::vector<std::string> shapes,
+                           base::DType dtype = base::DType::kFloat32) {
+    Node node;
+    node.name = Name("node");
+    node.op = absl::StrCat("aten.", op);
+    node.args = std::move(args);
+    for (const std::string& shape : shapes) {
+      const ValueId id = Add(shape, dtype);
+      graph_.values[id].producer = static_cast<NodeId>(graph_.nodes.size());
+      node.outputs.push_back(id);
+    }
+    graph_.nodes.push_back(node);
+    return node.outputs;
+  }
+  ValueId Op(std::string op, std::vector<NamedArgument> args, std::string shape,
+             base::DType dtype = base::DType::kFloat32) {
+    return Ops(std::move(op), std::move(args), {shape}, dtype)[0];
+  }
+  // The graph that returns `outputs`.
+  Graph Return(std::vector<ValueId> outputs) {
+    graph_.outputs = outputs;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      graph_.output_names.push_back(absl::StrCat("output_", i));
+    }
+    const absl::Status status = ValidateGraph(graph_);
+    EXPECT_TRUE(status.ok()) << status;
+    return graph_;
+  }
+
+ private:
+  std::string Name(absl::string_view prefix) { return absl::StrCat(prefix, next_++); }
+  ValueId Add(std::string_view shape, base::DType dtype) {
+    Value value;
+    value.name = Name("v");
+    value.dtype = dtype;
+    value.has_shape = true;
+    std::string size;
+    for (const char c : absl::StrCat(std::string(shape), ",")) {
+      if (c != ',') {
+        size.push_back(c);
+      } else if (!size.empty()) {
+        value.shape.push_back(*SymExpr::Parse(size));
+        size.clear();
+      }
+    }
+    return graph_.AddValue(value);
+  }
+
+  Graph graph_;
+  int next_ = 0;
+};
+
+ValueRef Ref(ValueId id) { return ValueRef{id}; }
+NamedArgument Dim(int64_t dim) { return {"dim", dim}; }
+NamedArgument Dims(absl::string_view name, std::vector<int64_t> dims) {
+  IntList list;
+  for (const int64_t dim : dims) list.push_back({.literal = dim});
+  return {std::string(name), list};
+}
+
+// One operator on "self" [B, 4] or of another shape.
+struct Case {
+  std::string op;
+  std::vector<NamedArgument> args;
+  std::string result = "B,4";
+  std::string self = "B,4";
+};
+
+RowDependence Find(const Case& given) {
+  Maker maker;
+  std::vector<NamedArgument> args = given.args;
+  args.push_back({"self", Ref(maker.Input(given.self))});
+  return FindRowDependence(
+      maker.Return({maker.Op(given.op, args, given.result)}));
+}
+
+TEST(RowDependenceTest, OperatorsAlongTheBatchBringRowsTogether) {
+  for (const Case& given : std::vector<Case>{
+           {"softmax.int", {Dim(0)}},
+           {"_softmax.default", {Dim(-2)}},
+           {"mean.dim", {Dims("dim", {0})}, "4"},
+           {"mean.default", {}, ""},
+           {"sum.dim_IntList", {Dims("dim", {1, 0})}, ""},
+           {"var.correction", {Dims("dim", {0}), {"keepdim", true}}, "1,4"},
+           {"cumsum.default", {Dim(0)}},
+           {"sort.default", {Dim(0)}},
+           {"topk.default", {{"k", int64_t{2}}, Dim(0)}, "2,4"},
+           {"topk.default", {{"k", int64_t{2}}}, "2", "B"},
+           {"roll.default", {Dims("dims", {0})}},
+           {"roll.default", {Dims("shifts", {1})}},
+           {"flip.default", {Dims("dims", {0, 1})}},
+           {"select.int", {Dim(0), {"index", int64_t{0}}}, "4"},
+           {"slice.Tensor", {Dim(0), {"start", int64_t{1}}}, "B-1,4"},
+           {"view.default", {}, "B//2,8"},
+           {"view.default", {}, "4,B"},
+           {"unique_consecutive.default", {}, "u0"}}) {
+    const RowDependence found = Find(given);
+    EXPECT_NE(found.use, RowUse::kAlone) << given.op << " to " << given.result;
+    EXPECT_FALSE(found.may_split) << given.op;
+    EXPECT_FALSE(found.may_coalesce) << given.op;
+    EXPECT_THAT(found.why, HasSubstr(given.op)) << given.op;
+    EXPECT_THAT(found.node, HasSubstr("node"));
+  }
+}
+
+TEST(RowDependenceTest, OperatorsWithinRowsKeepThemApart) {
+  for (const Case& given : std::vector<Case>{
+           {"softmax.int", {Dim(1)}},
+           {"mean.dim", {Dims("dim", {-1})}, "B"},
+           {"mean.dim", {Dims("dim", {-1}), {"keepdim", true}}, "B,1"},
+           {"topk.default", {{"k", int64_t{2}}}, "B,2"},
+           {"sort.default", {Dim(1)}},
+           {"relu.default", {}},
+           {"flip.default", {Dims("dims", {1})}},
+           {"cumsum.default", {Dim(1)}},
+           {"select.int", {Dim(1), {"index", int64_t{0}}}, "B"},
+           {"slice.Tensor", {Dim(1), {"start", int64_t{1}}}, "B,3"},
+           {"unsqueeze.default", {Dim(0)}, "1,B,4"},
+           {"view.default", {}, "B,2,2"},
+           {"view.default", {}, "4*B"},
+           {"reshape.default", {}, "2*B,2"},
+           {"layer_norm.default", {Dims("normalized_shape", {4})}}}) {
+    Case fixed = given;
+    RowDependence found = Find(fixed);
+    if (given.op == "layer_norm.default") {
+      Maker maker;
+      const ValueId x = maker.Input("B,4");
+      found = FindRowDependence(maker.Return({maker.Op(
+          given.op, {{"input", Ref(x)}, given.args[0]}, given.result)}));
+    }
+    EXPECT_EQ(found.use, RowUse::kAlone) << given.op << ": " << found.why;
+    EXPECT_THAT(found.node, IsEmpty()) << given.op;
+  }
+}
+
+TEST(RowDependenceTest, InBatchNegatives) {
+  Maker maker;
+  const ValueId x = maker.Input("B,4");
+  const ValueId turned = maker.Op("t.default", {{"self", Ref(x)}}, "4,B");
+  const ValueId scores =
+      maker.Op("mm.default", {{"self", Ref(x)}, {"mat2", Ref(turned)}}, "B,B");
+  const RowDependence found = FindRowDependence(maker.Return({scores}));
+  EXPECT_EQ(found.use, RowUse::kTogether);
+  EXPECT_THAT(found.why, HasSubstr("(aten.mm.default) works across the batch"));
+}
+
+TEST(RowDependenceTest, ProductsWithWeightsAndWithTheSameRows) {
+  Maker maker;
+  const ValueId x = maker.Input("B,7,4");
+  const ValueId linear = maker.Op(
+      "linear.default",
+      {{"input", Ref(x)}, {"weight", Ref(maker.Weight("4,4"))}}, "B,7,4");
+  const ValueId turned = maker.Op(
+      "transpose.int",
+      {{"self", Ref(linear)}, {"dim0", int64_t{1}}, {"dim1", int64_t{2}}},
+      "B,4,7");
+  const ValueId gram = maker.Op(
+      "bmm.default", {{"self", Ref(x)}, {"mat2", Ref(turned)}}, "B,7,7");
+  const ValueId sum =
+      maker.Op("einsum.default",
+               {{"equation", std::string("bij,...jk->b...ik")},
+                {"tensors", ValueList{gram, maker.Weight("7,3")}}},
+               "B,7,3");
+  const RowDependence found = FindRowDependence(maker.Return({sum}));
+  EXPECT_TRUE(found.may_coalesce) << found.why;
+}
+
+// Layers fold the batch into another dimension, turn it, and take it out again.
+TEST(RowDependenceTest, BatchFoldedAndUnfolded) {
+  for (const auto& [unfolded, alone] :
+       std::vector<std::pair<std::string, bool>>{{"7,B,4", true},
+                                                 {"B,7,4", false}}) {
+    Maker maker;
+    const ValueId x = maker.Input("B,7,4");
+    const ValueId turned =
+        maker.Op("permute.default", {{"self", Ref(x)}, Dims("dims", {1, 0, 2})},
+                 "7,B,4");
+    const ValueId flat =
+        maker.Op("reshape.default", {{"self", Ref(turned)}}, "7*B,4");
+    const ValueId relu =
+        maker.Op("relu.default", {{"self", Ref(flat)}}, "7*B,4");
+    const ValueId back =
+        maker.Op("view.default", {{"self", Ref(relu)}}, unfolded);
+    const std::vector<int64_t> order =
+        alone ? std::vector<int64_t>{1, 0, 2} : std::vector<int64_t>{0, 1, 2};
+    const ValueId out = maker.Op(
+        "permute.default", {{"self", Ref(back)}, Dims("dims", order)}, "B,7,4");
+    const RowDependence found = FindRowDependence(maker.Return({out}));
+    EXPECT_EQ(found.may_coalesce, alone) << unfolded << ": " << found.why;
+  }
+}
+
+TEST(RowDependenceTest, BatchNormInTrainingAndInEvaluation) {
+  for (const bool training : {false, true}) {
+    Maker maker;
+    const ValueId x = maker.Input("B,4");
+    const ValueId out = maker.Op("batch_norm.default",
+                                 {{"input", Ref(x)},
+                                  {"running_mean", Ref(maker.Weight("4"))},
+                                  {"running_var", Ref(maker.Weight("4"))},
+                                  {"training", training}},
+                                 "B,4");
+    const RowDependence found = FindRowDependence(maker.Return({out}));
+    EXPECT_EQ(found.use, training ? RowUse::kTogether : RowUse::kAlone);
+  }
+}
+
+TEST(RowDependenceTest, SizeOfTheBatchAsAValue) {
+  Maker maker;
+  const ValueId x = maker.Input("B,4");
+  const ValueId count = maker.Size("B");
+  const ValueId out =
+      maker.Op("div.Tensor", {{"self", Ref(x)}, {"other", Ref(count)}}, "B,4");
+  const RowDependence found = FindRowDependence(maker.Return({out}));
+  EXPECT_EQ(found.use, RowUse::kTogether);
+  EXPECT_THAT(found.why, HasSubstr("aten.div.Tensor"));
+}
+
+TEST(RowDependenceTest, SizeOfTheBatchAsASize) {
+  Maker maker;
+  const ValueId x = maker.Input("B,4");
+  const ValueId count = maker.Size("B");
+  const ValueId zeros =
+      maker.Op("zeros.default",
+               {{"size", IntList{{.value = count}, {.literal = 4}}}}, "B,4");
+  const ValueId out =
+      maker.Op("add.Tensor", {{"self", Ref(x)}, {"other", Ref(zeros)}}, "B,4");
+  EXPECT_TRUE(FindRowDependence(maker.Return({out})).may_coalesce);
+}
+
+// h[arange(B), last] picks each row's own step; a permutation of rows does not,
+// nor does a row's number as a value.
+TEST(RowDependenceTest, RowsByTheirNumber) {
+  for (const int what : {0, 1, 2}) {
+    Maker maker;
+    const ValueId h = maker.Input("B,7,4");
+    const ValueId last = maker.Ids("B");
+    const ValueId number =
+        maker.Op("arange.default", {{"end", Ref(maker.Size("B"))}}, "B",
+                 base::DType::kInt64);
+    ValueId out = kNoValue;
+    if (what == 0) {
+      out = maker.Op("index.Tensor",
+                     {{"self", Ref(h)}, {"indices", ValueList{number, last}}},
+                     "B,4");
+    } else if (what == 1) {
+      out = maker.Op("index.Tensor",
+                     {{"self", Ref(h)}, {"indices", ValueList{last}}}, "B,7,4");
+    } else {
+      out = maker.Op(
+          "embedding.default",
+          {{"weight", Ref(maker.Weight("100,4"))}, {"indices", Ref(number)}},
+          "B,4");
+    }
+    const RowDependence found = FindRowDependence(maker.Return({out}));
+    EXPECT_EQ(found.use, what == 0 ? RowUse::kAlone : RowUse::kTogether)
+        << what << ": " << found.why;
+  }
+}
+
+TEST(RowDependenceTest, BagsAreRowsOnceTheyArePooled) {
+  Maker maker;
+  const ValueId ids = maker.Ids("N");
+  const ValueId lengths = maker.Ids("B");
+  const ValueId ends =
+      maker.Op("cumsum.default", {{"self", Ref(lengths)}, Dim(0)}, "B",
+               base::DType::kInt64);
+  const ValueId offsets =
+      maker.Op("sub.Tensor", {{"self", Ref(ends)}, {"other", Ref(lengths)}},
+               "B", base::DType::kInt64);
+  const ValueId pooled = maker.Op("embedding_bag.padding_idx",
+                                  {{"weight", Ref(maker.Weight("100,4"))},
+                                   {"indices", Ref(ids)},
+                                   {"offsets", Ref(offsets)}},
+                                  "B,4");
+  const RowDependence found = FindRowDependence(maker.Return({pooled}));
+  EXPECT_EQ(found.use, RowUse::kAlone) << found.why;
+  // Offsets do not follow each other as rows do.
+  EXPECT_FALSE(found.may_coalesce);
+}
+
+TEST(RowDependenceTest, WhatAllRowsShareMayBeCutNotPutTogether) {
+  Maker maker;
+  const ValueId x = maker.Input("B,4");
+  const ValueId user = maker.Input("1,4");
+  const ValueId out =
+      maker.Op("mul.Tensor", {{"self", Ref(x)}, {"other", Ref(user)}}, "B,4");
+  const RowDependence found = FindRowDependence(maker.Return({out}));
+  EXPECT_EQ(found.use, RowUse::kAlone);
+  EXPECT_TRUE(found.may_split);
+  EXPECT_FALSE(found.may_coalesce);
+  EXPECT_THAT(found.why, HasSubstr("one for all rows"));
+}
+
+TEST(RowDependenceTest, OperatorsOfOthersAreNotTrusted) {
+  Maker maker;
+  const ValueId x = maker.Input("B,4");
+  Graph graph = maker.Return({maker.Op("secret", {{"self", Ref(x)}}, "B,4")});
+  graph.nodes[0].op = "mylib.secret.default";
+  const RowDependence found = FindRowDependence(graph);
+  EXPECT_EQ(found.use, RowUse::kUnknown);
+  EXPECT_FALSE(found.may_split);
+  EXPECT_THAT(found.why, HasSubstr("mylib.secret.default) is not known"));
+}
+
+TEST(RowDependenceTest, RowsAcrossAxesNeverMeet) {
+  Maker maker;
+  const ValueId a = maker.Op("unsqueeze.default",
+                             {{"self", Ref(maker.Input("B"))}, Dim(0)}, "1,B");
+  const ValueId b = maker.Op("unsqueeze.default",
+                             {{"self", Ref(maker.Input("B"))}, Dim(1)}, "B,1");
+  const ValueId pairs =
+      maker.Op("sub.Tensor", {{"self", Ref(a)}, {"other", Ref(b)}}, "B,B");
+  EXPECT_EQ(FindRowDependence(maker.Return({pairs})).use, RowUse::kTogether);
+}
+
+// Mixing on the CN leaves the HN part free; mixing on the HN binds it.
+TEST(RowDependenceTest, ThePartOnTheHnIsJudgedAlone) {
+  Maker maker;
+  const ValueId x = maker.Input("B,4");
+  const ValueId centred =
+      maker.Op("softmax.int", {{"self", Ref(x)}, Dim(0)}, "B,4");
+  const ValueId out = maker.Op(
+      "linear.default",
+      {{"input", Ref(centred)}, {"weight", Ref(maker.Weight("1,4"))}}, "B,1");
+  const Graph graph = maker.Return({out});
+  SplitPlan plan;
+  plan.stages = {Stage::kCnPre, Stage::kHn};
+  ComputeCrossings(graph, plan);
+  MarkRows(graph, plan);
+  EXPECT_EQ(plan.rows.use, RowUse::kTogether);
+  EXPECT_TRUE(plan.hn_rows.may_coalesce) << plan.hn_rows.why;
+
+  plan.stages = {Stage::kHn, Stage::kHn};
+  ComputeCrossings(graph, plan);
+  MarkRows(graph, plan);
+  EXPECT_FALSE(plan.hn_rows.may_coalesce);
+
+  plan.stages = {Stage::kCnPre, Stage::kCnPre};
+  ComputeCrossings(graph, plan);
+  MarkRows(graph, plan);
+  EXPECT_THAT(plan.hn_rows.why, HasSubstr("nothing runs on the HN"));
+}
+
+TEST(RowDependenceTest, APlanThatClaimsTooMuchIsRefused) {
+  Maker maker;
+  const ValueId x = maker.Input("B,4");
+  const Graph graph = maker.Return(
+      {maker.Op("softmax.int", {{"self", Ref(x)}, Dim(0)}, "B,4")});
+  SplitPlan plan;
+  plan.stages = {Stage::kHn};
+  ComputeCrossings(graph, plan);
+  MarkRows(graph, plan);
+  EXPECT_TRUE(ValidatePlan(graph, {}, plan).ok());
+  plan.hn_rows = {
+      .use = RowUse::kAlone, .may_split = true, .may_coalesce = true};
+  const absl::Status status = ValidatePlan(graph, {}, plan);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("aten.softmax.int"));
+}
+
+TEST(RowDependenceTest, SurvivesStorage) {
+  Maker maker;
+  const ValueId x = maker.Input("B,4");
+  Graph graph = maker.Return(
+      {maker.Op("softmax.int", {{"self", Ref(x)}, Dim(0)}, "B,4")});
+  graph.rows = FindRowDependence(graph);
+  const absl::StatusOr<Graph> read = FromProto(ToProto(graph));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->rows, graph.rows);
+
+  const std::string path = testing::TempDir() + "/row_dependence_plan.pb";
+  SplitPlan plan;
+  plan.stages = {Stage::kHn};
+  ComputeCrossings(graph, plan);
+  MarkRows(graph, plan);
+  ASSERT_TRUE(SavePlan(graph, plan, path).ok());
+  const absl::StatusOr<SplitPlan> loaded = LoadPlan(graph, path);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->rows, plan.rows);
+  EXPECT_EQ(loaded->hn_rows, plan.hn_rows);
+}
+
+TEST(RowDependenceTest, StoredClaimsThatContradictThemselvesAreRefused) {
+  proto::RowDependence stored;
+  stored.set_use(2);
+  stored.set_may_coalesce(true);
+  EXPECT_EQ(FromProto(stored).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  stored.set_use(9);
+  EXPECT_EQ(FromProto(stored).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace refract::models

@@ -1,0 +1,200 @@
+#include "runtime/cuda/program/program.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "bench/cuda/dense_models.h"
+#include "runtime/cuda/calls/index_math.h"
+#include "runtime/cuda/program/lowering.h"
+
+namespace refract::runtime::cuda {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr Rows kItems{1, 0};
+
+std::string Why(ProgramBuilder builder) {
+  auto program = std::move(builder).Build(16);
+  return program.ok() ? "fine" : program.status().message();
+}
+
+struct Parts {
+  ProgramBuilder builder{"m"};
+  ValueId in = builder.Input("x", DType::kFloat16, kItems, 8);
+  ValueId weight = builder.Weight("w", DType::kFloat16, 4, 8);
+  ValueId bias = builder.Weight("b", DType::kFloat16, 1, 4);
+  ValueId out = builder.Output("y", DType::kFloat16, kItems, 4);
+};
+
+TEST(ProgramTest, TheModelsOfTheBenchmarksAreValid) {
+  for (const auto& shape : {bench::MlperfV1(), bench::MlperfV2()}) {
+    const auto model =
+        bench::MakeDlrm("m", shape, bench::Precision::kFloat16, 8192, 1);
+    EXPECT_TRUE(Validate(model.program, 8192).ok());
+  }
+  // What performance notes give per item: 4.92 and 32.06 MFLOP.
+  EXPECT_NEAR(
+      bench::MakeDlrm("m", bench::MlperfV1(), bench::Precision::kFloat16, 1, 1)
+          .flops_per_item,
+      4.92e6, 0.1e6);
+}
+
+TEST(ProgramTest, ErrorsNameOperatorAndValue) {
+  {
+    Parts p;
+    EXPECT_THAT(Why(std::move(p.builder)),
+                HasSubstr("output y is never written"));
+  }
+  {
+    Parts p;
+    p.builder.Linear({p.in, p.weight, p.bias, p.out, Epilogue::kReluBias});
+    EXPECT_EQ(Why(std::move(p.builder)), "fine");
+  }
+  {
+    Parts p;
+    p.builder.Linear({p.in, p.weight, p.bias, p.out, Epilogue::kRelu});
+    EXPECT_THAT(Why(std::move(p.builder)),
+                HasSubstr("operator y: epilogue relu takes no bias"));
+  }
+  {
+    Parts p;
+    p.builder.Linear({p.in, p.weight, kNone, p.out, Epilogue::kBias});
+    EXPECT_THAT(Why(std::move(p.builder)), HasSubstr("bias needs a bias"));
+  }
+  {
+    Parts p;
+    p.builder.Linear({p.in, p.bias, kNone, p.out});
+    EXPECT_THAT(Why(std::move(p.builder)),
+                HasSubstr("operator y: b has another number of rows"));
+  }
+  {
+    Parts p;
+    const ValueId wide = p.builder.Weight("wide", DType::kFloat32, 4, 8);
+    p.builder.Linear({p.in, wide, kNone, p.out});
+    EXPECT_THAT(Why(std::move(p.builder)),
+                HasSubstr("wide is float32, not float16"));
+  }
+  {
+    Parts p;
+    const ValueId middle =
+        p.builder.Intermediate("h", DType::kFloat16, kItems, 8);
+    p.builder.Linear({middle, p.weight, kNone, p.out});
+    EXPECT_THAT(Why(std::move(p.builder)),
+                HasSubstr("operator y: h is read before it is written"));
+  }
+  {
+    Parts p;
+    p.builder.Linear({p.in, p.weight, kNone, p.out});
+    p.builder.Linear({p.in, p.weight, kNone, p.out});
+    EXPECT_THAT(Why(std::move(p.builder)), HasSubstr("y is written twice"));
+  }
+  {
+    Parts p;
+    p.builder.Chain({.operands = {{p.weight}},
+                     .instructions = {{ElementOp::kLoad}},
+                     .out = p.in});
+    EXPECT_THAT(Why(std::move(p.builder)),
+                HasSubstr("writes x, which callers give"));
+  }
+  {
+    Parts p;
+    p.builder.Linear({p.in, p.weight, kNone, 77});
+    EXPECT_THAT(Why(std::move(p.builder)), HasSubstr("names value 77"));
+  }
+}
+
+TEST(ProgramTest, ViewsFillARootPieceByPiece) {
+  for (bool whole : {true, false}) {
+    ProgramBuilder builder("m");
+    const ValueId in = builder.Input("x", DType::kFloat32, kItems, 4);
+    const ValueId both =
+        builder.Intermediate("cat", DType::kFloat32, kItems, 8);
+    const ValueId left = builder.View(both, "left", 0, 4);
+    const ValueId right = builder.View(both, "right", 4, 4);
+    const ValueId out = builder.Output("y", DType::kFloat32, kItems, 8);
+    const std::vector<Instruction> copy = {{ElementOp::kLoad}};
+    builder.Chain({{{in}}, copy, left});
+    if (whole) builder.Chain({{{left}}, copy, right});
+    builder.Chain({{{both}}, copy, out});
+    EXPECT_THAT(Why(std::move(builder)),
+                HasSubstr(whole ? "fine" : "cat is read before"));
+  }
+}
+
+// One copy instead of one per row; wide rows stay aligned for products.
+TEST(ProgramTest, NarrowOutputsLieDensely) {
+  ProgramBuilder builder("m");
+  const auto ld = [&](DType dtype, int64_t cols) {
+    return builder.value(builder.Output("y", dtype, kItems, cols)).ld;
+  };
+  EXPECT_EQ(ld(DType::kFloat32, 1), 1);
+  EXPECT_EQ(ld(DType::kFloat16, 13), 13);
+  EXPECT_EQ(ld(DType::kFloat32, 31), 31);
+  EXPECT_EQ(ld(DType::kFloat32, 33), 36);
+  EXPECT_EQ(ld(DType::kFloat16, 479), 480);
+}
+
+TEST(ProgramTest, OnlySomeOperatorsLookAtTheNumberOfItems) {
+  EXPECT_FALSE(
+      bench::MakeDlrm("m", bench::MlperfV1(), bench::Precision::kFloat16, 4, 1)
+          .program.reads_batch());
+  ProgramBuilder builder("m");
+  const ValueId unique = builder.Input("x", DType::kFloat32, kItems, 4);
+  const ValueId index = builder.Input("index", DType::kInt32, kItems, 1);
+  const ValueId count = builder.Input("count", DType::kInt32, kOneRow, 1);
+  const ValueId out = builder.Output("y", DType::kFloat32, kItems, 4);
+  builder.Gather({unique, index, count, out});
+  auto program = std::move(builder).Build(4);
+  ASSERT_TRUE(program.ok()) << program.status().ToString();
+  EXPECT_TRUE(program->reads_batch());
+}
+
+TEST(ProgramTest, BadChains) {
+  auto why = [](std::vector<Instruction> instructions) {
+    Parts p;
+    const ValueId in = p.builder.Input("z", DType::kFloat32, kItems, 4);
+    p.builder.Chain({{{in}}, std::move(instructions), p.out});
+    return Why(std::move(p.builder));
+  };
+  EXPECT_EQ(why({{ElementOp::kLoad}, {ElementOp::kRelu}}), "fine");
+  EXPECT_THAT(why({}), HasSubstr("needs 1 to"));
+  EXPECT_THAT(why({{ElementOp::kRelu}}), HasSubstr("begin with a load"));
+  EXPECT_THAT(why({{ElementOp::kLoad, Source::kOperand, 1}}),
+              HasSubstr("reads an operand"));
+  EXPECT_THAT(
+      why({{ElementOp::kLoad}, {ElementOp::kAdd, Source::kTemporary, 0}}),
+      HasSubstr("was not saved"));
+  EXPECT_THAT(
+      why({{ElementOp::kLoad}, {ElementOp::kSave, Source::kOperand, 2}}),
+      HasSubstr("temporary that there is not"));
+  EXPECT_THAT(why(std::vector<Instruction>(kMaxInstructions + 1)),
+              HasSubstr("needs 1 to"));
+}
+
+TEST(LoweringTest, ProductsReadPaddingOnlyWhereItIsZero) {
+  const auto model = bench::MakeDlrm("m", bench::MlperfV1(),
+                                     bench::Precision::kFloat16, 64, 1);
+  const LoweringContext context{.program = model.program, .batch = 64};
+  std::vector<GemmShape> shapes;
+  for (const Op& op : model.program.ops) {
+    const Call call = Lower(op, context, [](ValueId) { return nullptr; });
+    if (const auto* gemm = std::get_if<GemmCall>(&call)) {
+      shapes.push_back(gemm->shape);
+    }
+  }
+  ASSERT_EQ(shapes.size(), 8u);
+  EXPECT_EQ(shapes[0].k, 16) << "13 inputs, uploaded beside zeros";
+  EXPECT_EQ(shapes[3].k, 480) << "479 columns that the interaction clears";
+  EXPECT_EQ(shapes[4].k, 1024);
+  for (const GemmShape& shape : shapes) {
+    EXPECT_EQ(shape.m, 64);
+    EXPECT_EQ(shape.ld_in * 2 % kRowAlignBytes, 0);
+    EXPECT_EQ(shape.align_in, 16);
+  }
+}
+
+}  // namespace
+}  // namespace refract::runtime::cuda

@@ -1,0 +1,231 @@
+// `refract bench serving` as a user runs it, against a server in this process.
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+#include "models/repository/safetensors.h"
+#include "nlohmann/json.hpp"
+#include "proto/inference/grpc_service.grpc.pb.h"
+#include "tests/tools/tiny_model.h"
+#include "tools/command_line.h"
+
+namespace refract::tools {
+namespace {
+
+using testing::HasSubstr;
+
+// Answers each item's input `x` [-1] as `y`, or fails as told.
+class Echo : public inference::GRPCInferenceService::Service {
+ public:
+  grpc::Status ModelReady(grpc::ServerContext*,
+                          const inference::ModelReadyRequest* request,
+                          inference::ModelReadyResponse* response) override {
+    if (request->name() != "echo") {
+      return {grpc::StatusCode::NOT_FOUND, "no model " + request->name()};
+    }
+    response->set_ready(true);
+    return grpc::Status::OK;
+  }
+  grpc::Status ModelMetadata(
+      grpc::ServerContext*, const inference::ModelMetadataRequest*,
+      inference::ModelMetadataResponse* response) override {
+    auto& input = *response->add_inputs();
+    input.set_name("x");
+    input.set_datatype("FP32");
+    input.add_shape(-1);
+    return grpc::Status::OK;
+  }
+  grpc::Status ModelInfer(grpc::ServerContext*,
+                          const inference::ModelInferRequest* request,
+                          inference::ModelInferResponse* response) override {
+    const int number = requests_++;
+    if (number >= fail_after_) return failure_;
+    response->set_id(request->id());
+    auto& output = *response->add_outputs();
+    output.set_name("y");
+    output.set_datatype("FP32");
+    *output.mutable_shape() = request->inputs(0).shape();
+    response->add_raw_output_contents(request->raw_input_contents(0));
+    return grpc::Status::OK;
+  }
+
+  std::atomic<int> requests_ = 0;
+  int fail_after_ = 1 << 30;
+  grpc::Status failure_;
+};
+
+struct Ran {
+  int exit_status = 0;
+  std::string out;
+  std::string err;
+};
+
+class BenchServingTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
+                             &port_);
+    builder.RegisterService(&server_);
+    running_ = builder.BuildAndStart();
+    ASSERT_NE(running_, nullptr);
+  }
+
+  Ran Bench(const std::vector<std::string>& more,
+            const std::string& model = "echo") {
+    std::vector<std::string> arguments = {
+        "bench",   "serving", "--target", absl::StrCat("127.0.0.1:", port_),
+        "--model", model};
+    // Unless the test has its own.
+    for (const auto& [option, value] :
+         {std::pair("--qps", "200"), std::pair("--duration", "0.3"),
+          std::pair("--warmup", "0.1")}) {
+      if (std::find(more.begin(), more.end(), option) != more.end()) continue;
+      arguments.insert(arguments.end(), {option, value});
+    }
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    std::ostringstream out;
+    std::ostringstream err;
+    Ran ran;
+    ran.exit_status = RunCommandLine(arguments, out, err);
+    ran.out = out.str();
+    ran.err = err.str();
+    return ran;
+  }
+
+  nlohmann::json Report(const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = more;
+    arguments.insert(arguments.end(), {"--json", folder_ / "report.json"});
+    const Ran ran = Bench(arguments);
+    EXPECT_EQ(ran.exit_status, 0) << ran.err;
+    std::ifstream file(folder_ / "report.json");
+    return nlohmann::json::parse(file);
+  }
+
+  // One line, and the exit status of something that the user can put right.
+  void ExpectRefused(const Ran& ran, const std::string& what) {
+    EXPECT_EQ(ran.exit_status, 2) << ran.err;
+    EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
+    EXPECT_THAT(ran.err, HasSubstr(what));
+  }
+
+  TempFolder folder_;
+  Echo server_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> running_;
+};
+
+TEST_F(BenchServingTest, ReportsWhatTheServerSaw) {
+  const nlohmann::json report = Report({"--query-sizes", "fixed:7"});
+  const int64_t queries = report["queries"];
+  EXPECT_GT(queries, 20);
+  EXPECT_EQ(report["sent"], queries);
+  EXPECT_EQ(report["dropped"], 0);
+  EXPECT_EQ(report["succeeded"], queries);
+  EXPECT_EQ(report["errors"], 0);
+  // One more than the schedule's: the request before the load.
+  EXPECT_EQ(report["sent_requests"], server_.requests_ - 1);
+  const double window_s = report["window_s"];
+  EXPECT_NEAR(report["items_per_s"], 7 * queries / window_s, 1e-6);
+  EXPECT_NEAR(report["achieved_qps"], queries / window_s, 1e-6);
+  const nlohmann::json& ms = report["latency_ms"];
+  EXPECT_GT(ms["p50"], 0);
+  EXPECT_LE(ms["p50"], ms["p95"]);
+  EXPECT_LE(ms["p95"], ms["p99"]);
+  EXPECT_LE(ms["p99"], ms["p99.9"]);
+  EXPECT_LE(ms["p99.9"], ms["max"]);
+  EXPECT_EQ(report["options"]["query_sizes"], "fixed:7");
+  for (const char* key : {"revision", "machine", "seed"}) {
+    EXPECT_TRUE(report.contains(key)) << key;
+  }
+}
+
+TEST_F(BenchServingTest, RecordsRequestsWithTheirAnswers) {
+  const std::string records = folder_ / "records";
+  const Ran ran = Bench({"--record", records, "--record-count", "3"});
+  ASSERT_EQ(ran.exit_status, 0) << ran.err;
+  std::set<std::string> requests;
+  for (int i = 0; i < 3; ++i) {
+    const auto file = [&](const char* kind) {
+      return models::SafetensorsFile::Open(
+          absl::StrCat(records, "/", kind, "_", i, ".safetensors"));
+    };
+    const auto request = file("request");
+    const auto response = file("response");
+    ASSERT_TRUE(request.ok()) << request.status();
+    ASSERT_TRUE(response.ok()) << response.status();
+    const models::SafetensorsEntry* x = request->Find("x");
+    const models::SafetensorsEntry* y = response->Find("y");
+    ASSERT_NE(x, nullptr);
+    ASSERT_NE(y, nullptr);
+    const auto text = [](base::TensorView view) {
+      return std::string(reinterpret_cast<const char*>(view.data), view.bytes);
+    };
+    EXPECT_EQ(text(request->View(*x)), text(response->View(*y)));
+    requests.insert(text(request->View(*x)));
+  }
+  EXPECT_EQ(requests.size(), 3u) << "three different requests";
+  EXPECT_FALSE(std::filesystem::exists(records + "/request_3.safetensors"));
+}
+
+TEST_F(BenchServingTest, AServerThatRefusesTheRequestIsBadInput) {
+  server_.fail_after_ = 0;
+  server_.failure_ = {grpc::StatusCode::INVALID_ARGUMENT, "input 'x' is odd"};
+  ExpectRefused(Bench({}), "input 'x' is odd");
+  EXPECT_EQ(server_.requests_, 1) << "no load after the refusal";
+}
+
+TEST_F(BenchServingTest, ErrorsOfTheServerAreResultsNotFailures) {
+  server_.fail_after_ = 11;
+  server_.failure_ = {grpc::StatusCode::UNAVAILABLE, "gone"};
+  const nlohmann::json report = Report({"--warmup", "0"});
+  EXPECT_EQ(report["succeeded"], 10);
+  EXPECT_EQ(report["errors_by_code"]["UNAVAILABLE"], report["errors"]);
+  EXPECT_EQ(report["first_errors"]["UNAVAILABLE"], "ModelInfer: gone");
+  EXPECT_EQ(report["dropped"], 0);
+}
+
+TEST_F(BenchServingTest, FailsWhenNothingIsAnswered) {
+  server_.fail_after_ = 0;
+  server_.failure_ = {grpc::StatusCode::UNAVAILABLE, "gone"};
+  const Ran ran = Bench({});
+  EXPECT_EQ(ran.exit_status, 1);
+  EXPECT_THAT(ran.err, HasSubstr("gone"));
+}
+
+TEST_F(BenchServingTest, FailedQueriesFailARateOfTheSearch) {
+  // The request before the load, one try, and not all of the next.
+  const int64_t one_try = Report({})["sent_requests"];
+  server_.requests_ = 0;
+  server_.fail_after_ = static_cast<int>(1 + one_try);
+  server_.failure_ = {grpc::StatusCode::UNAVAILABLE, "gone"};
+  const nlohmann::json report = Report({"--find-max", "--slo-ms", "9000"});
+  EXPECT_EQ(report["max_qps"], 200);
+  EXPECT_TRUE(report["tries"][0]["passed"]);
+  for (size_t i = 1; i < report["tries"].size(); ++i) {
+    EXPECT_FALSE(report["tries"][i]["passed"]) << i;
+  }
+}
+
+TEST_F(BenchServingTest, NamesTheOptionThatIsWrong) {
+  ExpectRefused(Bench({}, "another"), "no model another");
+  ExpectRefused(Bench({"--duration", "0"}), "--duration: must");
+  ExpectRefused(Bench({"--max-in-flight", "0"}), "--max-in-flight: must");
+  ExpectRefused(Bench({"--query-sizes", "many"}), "--query-sizes");
+  ExpectRefused(Bench({"--find-max"}), "--slo-ms");
+  ExpectRefused(Bench({"--criteo", folder_ / "absent"}), folder_ / "absent");
+}
+
+}  // namespace
+}  // namespace refract::tools

@@ -1,0 +1,205 @@
+#include "transport/links/link.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <memory>
+#include <utility>
+
+#include "tests/transport/testing/fake_path.h"
+#include "tests/transport/testing/function_sink.h"
+#include "tests/transport/testing/link_memory_fixture.h"
+#include "transport/messages/endpoint_setup.h"
+
+namespace refract::transport {
+namespace {
+
+constexpr size_t kSlotBytes = size_t{32} << 10;
+constexpr size_t kArenaBytes = size_t{1} << 20;
+
+class LinkTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto waker = ThreadWaker::Create();
+    ASSERT_TRUE(waker.ok());
+    auto path = std::make_unique<FakePath>();
+    path_ = path.get();
+    const Region slots =
+        *path->CreateRegion(4 * kSlotBytes, Access::kRemoteWrite);
+    const Region source =
+        *path->CreateRegion(2 * kArenaBytes, Access::kRemoteRead);
+    const Region pulls = *path->CreateRegion(kArenaBytes, Access::kLocal);
+    memory_ = NewLinkMemory(slots, source, pulls, kArenaBytes, kArenaBytes, 1,
+                            *waker);
+    std::array<int, 2> fds;
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0,
+                         fds.data()),
+              0);
+    peer_ = SessionSocket(UniqueFd(fds[1]));
+    Established established;
+    established.session = SessionSocket(UniqueFd(fds[0]));
+    established.path = std::move(path);
+    established.heartbeat_interval = absl::Milliseconds(100);
+    established.suspect_after = absl::Milliseconds(350);
+    EndpointSetup& setup = established.setup;
+    setup.memory = memory_;
+    setup.peer_slots = {100, 4 * kSlotBytes};
+    setup.peer_source = {101, kArenaBytes};
+    setup.peer_num_slots = 4;
+    setup.peer_slot_bytes = kSlotBytes;
+    setup.num_slots = 4;
+    setup.slot_bytes = kSlotBytes;
+    setup.eager_bytes = kSlotBytes;
+    setup.max_receive_bytes = kArenaBytes;
+    setup.receives = MessageKind::kResponse;
+    link_ = std::make_unique<Link>(
+        std::move(established), &clock_, absl::Seconds(2), &sink_,
+        [](const SessionFrame&) { return absl::OkStatus(); });
+  }
+
+  absl::Status Step() {
+    int worked = 0;
+    return link_->Step(clock_.Now(), &worked);
+  }
+  // The loop saw that the session has something to read.
+  absl::Status StepAfterFrame() {
+    link_->OnSessionEvent();
+    return Step();
+  }
+  void SendMessage(int64_t bytes) {
+    auto message = NewMessage(
+        memory_, MessageKind::kRequest,
+        std::vector<base::TensorSpec>{{base::DType::kUInt8, {bytes}}});
+    ASSERT_TRUE(message.ok()) << message.status();
+    link_->endpoint().Send(*std::move(message), 1, absl::InfiniteFuture());
+  }
+
+  base::ManualClock clock_{absl::FromUnixSeconds(1'000'000)};
+  FunctionSink sink_{[](const MessageHeader&, absl::string_view,
+                        IncomingMessage::ImplPtr) { return absl::OkStatus(); }};
+  SessionSocket peer_;
+  FakePath* path_ = nullptr;
+  std::shared_ptr<LinkMemory> memory_;
+  std::unique_ptr<Link> link_;
+};
+
+// A peer may read what was offered to it, and a late transfer may still be
+// under way, until the path is gone: nothing may be lent again before.
+TEST_F(LinkTest, MemoryThatThePeerCanReachIsFreeOnlyAfterThePath) {
+  ASSERT_NO_FATAL_FAILURE(SendMessage(1'000));    // put, not completed
+  ASSERT_NO_FATAL_FAILURE(SendMessage(100'000));  // to be pulled by the peer
+  ASSERT_TRUE(Step().ok());
+  ASSERT_EQ(path_->puts.size(), 2u);
+  ASSERT_NO_FATAL_FAILURE(SendMessage(50'000));  // waits for a step
+  const size_t lent = memory_->source->used_bytes();
+  EXPECT_GE(lent, 151'000u);
+  size_t lent_when_gone = 0;
+  bool open_when_gone = true;
+  path_->on_destroy = [&] {
+    lent_when_gone = memory_->source->used_bytes();
+    open_when_gone = memory_->open;
+  };
+  link_.reset();
+  EXPECT_EQ(lent_when_gone, lent);
+  EXPECT_FALSE(open_when_gone) << "nothing new may be allocated by then";
+  EXPECT_EQ(memory_->source->used_bytes(), 0u);
+}
+
+TEST_F(LinkTest, SilentPeerIsFirstSuspectAndThenLost) {
+  ASSERT_TRUE(Step().ok());
+  clock_.Advance(absl::Milliseconds(349));
+  ASSERT_TRUE(Step().ok());
+  EXPECT_FALSE(link_->suspect());
+  clock_.Advance(absl::Milliseconds(1));
+  ASSERT_TRUE(Step().ok());
+  EXPECT_TRUE(link_->suspect());
+  clock_.Advance(absl::Milliseconds(1649));
+  ASSERT_TRUE(Step().ok());
+  clock_.Advance(absl::Milliseconds(1));
+  EXPECT_TRUE(absl::IsUnavailable(Step()));
+  EXPECT_FALSE(link_->path_failed());
+}
+
+TEST_F(LinkTest, AnyFrameEndsTheSuspicion) {
+  clock_.Advance(absl::Seconds(1));
+  ASSERT_TRUE(Step().ok());
+  ASSERT_TRUE(link_->suspect());
+  ASSERT_TRUE(peer_.Send(FrameKind::kHeartbeat, proto::Heartbeat()).ok());
+  ASSERT_TRUE(StepAfterFrame().ok());
+  EXPECT_FALSE(link_->suspect());
+}
+
+// This thread was kept from running, and what the peer said lies unread.
+TEST_F(LinkTest, FrameThatWasNotReadYetCounts) {
+  ASSERT_TRUE(Step().ok());
+  ASSERT_TRUE(peer_.Send(FrameKind::kHeartbeat, proto::Heartbeat()).ok());
+  clock_.Advance(absl::Seconds(10));
+  EXPECT_TRUE(Step().ok());
+  EXPECT_FALSE(link_->suspect());
+}
+
+TEST_F(LinkTest, HeartbeatsAreSentAtTheInterval) {
+  ASSERT_TRUE(Step().ok());
+  const auto received = [this] {
+    int count = 0;
+    while (true) {
+      auto frame = peer_.Receive();
+      if (!frame.ok() || !frame->has_value()) return count;
+      EXPECT_EQ((*frame)->kind, FrameKind::kHeartbeat);
+      ++count;
+    }
+  };
+  EXPECT_EQ(received(), 1);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_LE(link_->next_timer(), clock_.Now() + absl::Milliseconds(100));
+    clock_.Advance(absl::Milliseconds(99));
+    ASSERT_TRUE(Step().ok());
+    EXPECT_EQ(received(), 0);
+    clock_.Advance(absl::Milliseconds(1));
+    ASSERT_TRUE(peer_.Send(FrameKind::kHeartbeat, proto::Heartbeat()).ok());
+    ASSERT_TRUE(StepAfterFrame().ok());
+    EXPECT_EQ(received(), 1);
+  }
+}
+
+TEST_F(LinkTest, BrokenPathUnderALiveSessionIsThePathsFault) {
+  path_->Break(absl::UnavailableError("a cable was pulled"));
+  EXPECT_TRUE(absl::IsUnavailable(Step()));
+  EXPECT_TRUE(link_->path_failed());
+  link_->SayClose(absl::UnavailableError("a cable was pulled"));
+  auto frame = peer_.Receive();
+  while (frame.ok() && frame->has_value() &&
+         (*frame)->kind != FrameKind::kClose) {
+    frame = peer_.Receive();
+  }
+  ASSERT_TRUE(frame.ok() && frame->has_value());
+  proto::Close close;
+  ASSERT_TRUE(close.ParseFromString((*frame)->body));
+  EXPECT_TRUE(close.path_failed());
+}
+
+TEST_F(LinkTest, BrokenPathOfAPeerThatIsGoneIsNot) {
+  path_->Break(absl::UnavailableError("the peer closed the data socket"));
+  peer_ = SessionSocket();
+  EXPECT_TRUE(absl::IsUnavailable(Step()));
+  EXPECT_FALSE(link_->path_failed());
+}
+
+TEST_F(LinkTest, BrokenRulesAreNeither) {
+  path_->Break(absl::InvalidArgumentError("put outside of a region"));
+  EXPECT_TRUE(absl::IsInvalidArgument(Step()));
+  EXPECT_FALSE(link_->path_failed());
+}
+
+TEST_F(LinkTest, PeersWordThatThePathFailedIsTaken) {
+  proto::Close close;
+  close.set_path_failed(true);
+  ASSERT_TRUE(peer_.Send(FrameKind::kClose, close).ok());
+  EXPECT_TRUE(absl::IsUnavailable(StepAfterFrame()));
+  EXPECT_TRUE(link_->path_failed());
+  EXPECT_TRUE(link_->closed_by_peer());
+}
+
+}  // namespace
+}  // namespace refract::transport

@@ -1,0 +1,581 @@
+// Order and amount of pulls: transport/pulls/pull_scheduler.h. The window's own law
+// is tested in pull_window_test.cc.
+#include "transport/pulls/pull_scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/base/random_seed.h"
+
+namespace refract::transport {
+namespace {
+
+constexpr size_t kChunk = 1000;
+constexpr absl::Duration kMs = absl::Milliseconds(1);
+
+class FakeConnection final : public PullConnection {
+ public:
+  Post PostChunk(ScheduledPull&, size_t bytes, absl::Time) override {
+    return {next_result, std::min(bytes, at_most)};
+  }
+  Post::Result next_result = Post::Result::kPosted;
+  size_t at_most = ~size_t{0};
+};
+
+class FakeMarks final : public MarkSource {
+ public:
+  std::optional<uint64_t> Take() override {
+    ++calls;
+    return next;
+  }
+  std::optional<uint64_t> next;
+  int calls = 0;
+};
+
+class PullSchedulerTest : public testing::Test {
+ protected:
+  static PullScheduler::Options SmallOptions() {
+    PullScheduler::Options options;
+    options.window.chunk_bytes = kChunk;
+    options.window.min_chunks = 4;
+    // No probes after the first: they would hide the order.
+    options.window.probe_interval = absl::InfiniteDuration();
+    return options;
+  }
+
+  void Make(const PullScheduler::Options& options, size_t connections = 3) {
+    scheduler_ = std::make_unique<PullScheduler>(options);
+    for (size_t i = 0; i < connections; ++i) {
+      connections_.push_back(std::make_unique<FakeConnection>());
+      scheduler_->Attach(connections_.back().get(), 16);
+    }
+    // One chunk in 1 ms, alone, and another one: 1 MB/s is known, and the
+    // window is 4 chunks.
+    ScheduledPull first;
+    scheduler_->Add(connection(0), &first, 4 * kChunk, absl::InfiniteFuture());
+    for (int i = 0; i < 4; ++i) {
+      const auto turn = scheduler_->Next(now_);
+      scheduler_->Posted(*turn, kChunk, 0, now_);
+      now_ += kMs;
+      scheduler_->Completed(connection(0), &first, kChunk, now_);
+    }
+    ASSERT_TRUE(first.done());
+    ASSERT_NEAR(scheduler_->window().bytes_per_second(), 1e6, 1);
+    ASSERT_EQ(scheduler_->window().bytes(), 4 * kChunk);
+  }
+
+  PullConnection* connection(size_t i) { return connections_[i].get(); }
+  // `left` infinite: no deadline.
+  void Add(size_t which, char name, size_t chunks, absl::Duration left) {
+    auto& pull = pulls_.emplace_back(std::make_unique<Named>());
+    pull->name = name;
+    pull->connection = which;
+    scheduler_->Add(connection(which), pull.get(), chunks * kChunk,
+                    now_ + left);
+  }
+  // Posts what may be posted; the names of the pulls, in order.
+  std::string Fill() {
+    std::string order;
+    while (const auto turn = scheduler_->Next(now_)) {
+      Named* pull = static_cast<Named*>(turn->pull);
+      EXPECT_EQ(turn->connection, connection(pull->connection));
+      order.push_back(pull->name);
+      scheduler_->Posted(*turn, turn->bytes, 0, now_);
+      under_way_.emplace_back(pull, turn->bytes);
+    }
+    return order;
+  }
+  // The link passes a chunk per millisecond.
+  void CompleteOldest() {
+    now_ += kMs;
+    const auto [pull, bytes] = under_way_.front();
+    under_way_.erase(under_way_.begin());
+    scheduler_->Completed(connection(pull->connection), pull, bytes, now_);
+  }
+  // Completes one at a time, 1 ms each, and fills again, until all is done.
+  std::string Drain() {
+    std::string order = Fill();
+    while (!under_way_.empty()) {
+      CompleteOldest();
+      order += Fill();
+    }
+    return order;
+  }
+
+  struct Named : ScheduledPull {
+    char name = '?';
+    size_t connection = 0;
+  };
+  std::unique_ptr<PullScheduler> scheduler_;
+  std::vector<std::unique_ptr<FakeConnection>> connections_;
+  std::vector<std::unique_ptr<Named>> pulls_;
+  std::vector<std::pair<Named*, size_t>> under_way_;
+  absl::Time now_ = absl::FromUnixSeconds(1000);
+};
+
+TEST_F(PullSchedulerTest, EarliestDeadlineFirst) {
+  ASSERT_NO_FATAL_FAILURE(Make(SmallOptions()));
+  Add(0, 'c', 2, 300 * kMs);
+  Add(1, 'a', 2, 100 * kMs);
+  Add(2, 'b', 2, 200 * kMs);
+  EXPECT_EQ(Drain(), "aabbcc");
+}
+
+TEST_F(PullSchedulerTest, ANewUrgentOneOvertakesBetweenChunks) {
+  ASSERT_NO_FATAL_FAILURE(Make(SmallOptions()));
+  Add(0, 'b', 6, 500 * kMs);
+  EXPECT_EQ(Fill(), "bbbb");
+  Add(1, 'a', 2, 100 * kMs);
+  EXPECT_EQ(Fill(), "") << "posted chunks are not recalled";
+  EXPECT_EQ(Drain(), "aabb");
+}
+
+TEST_F(PullSchedulerTest, EqualDeadlinesByBytesLeftThenByArrival) {
+  PullScheduler::Options options = SmallOptions();
+  options.max_chunks_per_connection = 4;
+  ASSERT_NO_FATAL_FAILURE(Make(options));
+  Add(0, 'c', 3, 100 * kMs);
+  Add(1, 'a', 1, 100 * kMs);
+  Add(2, 'b', 1, 100 * kMs);
+  Add(1, 'd', 3, 100 * kMs);
+  // Once begun, c has less left than d.
+  EXPECT_EQ(Drain(), "abcccddd");
+}
+
+TEST_F(PullSchedulerTest, WithoutDeadlineInOrderOfArrivalAndLast) {
+  PullScheduler::Options options = SmallOptions();
+  options.background_share = 0;
+  ASSERT_NO_FATAL_FAILURE(Make(options));
+  Add(0, 'x', 2, absl::InfiniteDuration());
+  Add(1, 'y', 1, absl::InfiniteDuration());
+  Add(2, 'a', 2, 100 * kMs);
+  EXPECT_EQ(Drain(), "aaxxy") << "the smaller y came later";
+}
+
+TEST_F(PullSchedulerTest,
+       ShareOfAConnectionIsTwoChunksOrAnEqualPartOfTheWindow) {
+  ASSERT_NO_FATAL_FAILURE(Make(SmallOptions()));
+  Add(0, 'a', 8, 100 * kMs);
+  EXPECT_EQ(Fill(), "aaaa") << "alone: the whole window";
+  // Four chunks are two too many now.
+  Add(1, 'b', 8, 200 * kMs);
+  CompleteOldest();
+  EXPECT_EQ(Fill(), "b");
+  CompleteOldest();
+  EXPECT_EQ(Fill(), "b");
+  CompleteOldest();
+  EXPECT_EQ(Fill(), "a");
+  CompleteOldest();
+  EXPECT_EQ(Fill(), "a");
+  EXPECT_EQ(Drain(), "bbaabbbb") << "b never waits while a has its share";
+}
+
+TEST_F(PullSchedulerTest, NoMoreGetsThanTheConnectionCanHave) {
+  ASSERT_NO_FATAL_FAILURE(Make(SmallOptions()));
+  FakeConnection narrow;
+  scheduler_->Attach(&narrow, 1);
+  ScheduledPull pull;
+  scheduler_->Add(&narrow, &pull, 4 * kChunk, now_ + 100 * kMs);
+  auto turn = scheduler_->Next(now_);
+  ASSERT_TRUE(turn.has_value());
+  scheduler_->Posted(*turn, 10, 0, now_);
+  EXPECT_FALSE(scheduler_->Next(now_).has_value());
+  scheduler_->Completed(&narrow, &pull, 10, now_);
+  EXPECT_TRUE(scheduler_->Next(now_).has_value());
+  scheduler_->Detach(&narrow);
+}
+
+TEST_F(PullSchedulerTest, HopelessOnesStepBehindForGood) {
+  ASSERT_NO_FATAL_FAILURE(Make(SmallOptions()));
+  // 1 chunk takes 1 ms. a needs 8 and has 7.
+  Add(0, 'a', 8, 7 * kMs);
+  Add(1, 'b', 2, 9 * kMs);
+  Add(2, 'x', 1, absl::InfiniteDuration());
+  EXPECT_EQ(Fill(), "bbxa");
+  EXPECT_EQ(scheduler_->counters().late, 1u);
+  EXPECT_EQ(Drain(), "aaaaaaa");
+}
+
+TEST_F(PullSchedulerTest, WhatIsOutstandingCountsForTheDeadline) {
+  ASSERT_NO_FATAL_FAILURE(Make(SmallOptions()));
+  Add(0, 'x', 4, absl::InfiniteDuration());
+  EXPECT_EQ(Fill(), "xxxx");
+  // 3 of its own, and 3 of x's when its turn comes: 6 ms.
+  Add(1, 'a', 3, absl::Milliseconds(5.9));
+  Add(2, 'b', 3, absl::Milliseconds(60));
+  CompleteOldest();
+  EXPECT_EQ(Fill(), "b");
+  EXPECT_EQ(scheduler_->counters().late, 1u);
+}
+
+TEST_F(PullSchedulerTest, BackgroundGetsItsShareOfTheBytes) {
+  PullScheduler::Options options = SmallOptions();
+  options.background_share = 0.25;
+  ASSERT_NO_FATAL_FAILURE(Make(options));
+  Add(0, 'x', 100, absl::InfiniteDuration());
+  Add(1, 'a', 60, absl::Hours(1));
+  Add(2, 'b', 60, absl::Hours(1));
+  const std::string order = Drain().substr(0, 100);
+  // A chunk for every four that others got: one in five.
+  EXPECT_EQ(std::count(order.begin(), order.end(), 'x'), 20) << order;
+  for (size_t i = 0; i + 5 <= order.size(); ++i) {
+    EXPECT_NE(order.substr(i, 5).find('x'), std::string::npos) << order;
+  }
+}
+
+TEST_F(PullSchedulerTest, HeldConnectionsArePassedOver) {
+  ASSERT_NO_FATAL_FAILURE(Make(SmallOptions()));
+  Add(0, 'a', 2, 100 * kMs);
+  Add(1, 'b', 2, 200 * kMs);
+  scheduler_->Hold(connection(0));
+  Add(0, 'c', 1, 50 * kMs);
+  EXPECT_EQ(Fill(), "bb");
+  scheduler_->Release(connection(0));
+  EXPECT_EQ(Fill(), "ca");
+  EXPECT_EQ(Drain(), "a");
+}
+
+TEST_F(PullSchedulerTest, CancelledPullsAskForNoMore) {
+  ASSERT_NO_FATAL_FAILURE(Make(SmallOptions()));
+  Add(0, 'a', 8, 100 * kMs);
+  Add(1, 'b', 2, 200 * kMs);
+  EXPECT_EQ(Fill(), "aabb") << "two connections, two chunks each";
+  scheduler_->Cancel(connection(0), pulls_[0].get());
+  EXPECT_FALSE(pulls_[0]->done()) << "two are under way";
+  EXPECT_EQ(Drain(), "");
+  EXPECT_TRUE(pulls_[0]->done());
+}
+
+TEST_F(PullSchedulerTest, ALostConnectionLeavesTheWindowToOthers) {
+  ASSERT_NO_FATAL_FAILURE(Make(SmallOptions()));
+  Add(0, 'a', 8, 100 * kMs);
+  Add(1, 'b', 8, 200 * kMs);
+  EXPECT_EQ(Fill(), "aabb");
+  scheduler_->Detach(connection(0));
+  EXPECT_EQ(scheduler_->window().outstanding(), 2 * kChunk);
+  under_way_.erase(under_way_.begin(), under_way_.begin() + 2);
+  CompleteOldest();
+  EXPECT_EQ(Fill(), "bbb") << "alone now";
+}
+
+TEST_F(PullSchedulerTest, RefusesWhatWouldMissByFar) {
+  PullScheduler::Options options = SmallOptions();
+  options.refuse_ratio = 1.5;
+  ASSERT_NO_FATAL_FAILURE(Make(options));
+  EXPECT_FALSE(scheduler_->Refuses(3 * kChunk, now_ + 2.01 * kMs, now_));
+  EXPECT_TRUE(scheduler_->Refuses(3 * kChunk, now_ + 1.99 * kMs, now_));
+  EXPECT_TRUE(scheduler_->Refuses(1, now_ - kMs, now_));
+  EXPECT_FALSE(
+      scheduler_->Refuses(~size_t{0} >> 8, absl::InfiniteFuture(), now_));
+  // Only what has an earlier deadline is ahead: 6 of a, not 9 of b, and no x.
+  Add(0, 'a', 6, 50 * kMs);
+  Add(1, 'b', 9, 60 * kMs);
+  Add(2, 'x', 9, absl::InfiniteDuration());
+  EXPECT_FALSE(scheduler_->Refuses(75 * kChunk, now_ + 55 * kMs, now_));
+  EXPECT_TRUE(scheduler_->Refuses(78 * kChunk, now_ + 55 * kMs, now_));
+  EXPECT_EQ(scheduler_->counters().refused, 3u);
+}
+
+TEST_F(PullSchedulerTest, DispatchAsksConnectionsToPost) {
+  ASSERT_NO_FATAL_FAILURE(Make(SmallOptions()));
+  Add(0, 'a', 2, 100 * kMs);
+  Add(1, 'b', 2, 200 * kMs);
+  connections_[0]->next_result = PullConnection::Post::Result::kWait;
+  connections_[1]->at_most = 100;  // ends of ranges
+  EXPECT_EQ(scheduler_->Dispatch(now_), 16) << "16 gets, small ones";
+  EXPECT_EQ(scheduler_->window().outstanding(), 1600u);
+  EXPECT_EQ(pulls_[1]->remaining(), 400u);
+  connections_[0]->next_result = PullConnection::Post::Result::kPosted;
+  EXPECT_EQ(scheduler_->Dispatch(now_), 0) << "held";
+  scheduler_->Release(connection(0));
+  EXPECT_EQ(scheduler_->Dispatch(now_), 2);
+  EXPECT_EQ(pulls_[0]->remaining(), 0u);
+}
+
+// The same rules by looking at everything each time.
+class Model {
+ public:
+  struct Pull {
+    ScheduledPull* id;
+    size_t connection;
+    size_t remaining;
+    absl::Time deadline;
+    int sequence;
+    bool late = false;
+  };
+  struct Connection {
+    bool held = false;
+    bool at_cap = false;
+    size_t outstanding = 0;
+    size_t gets = 0;
+  };
+
+  bool Before(const Pull& a, const Pull& b) const {
+    if (a.deadline != b.deadline) return a.deadline < b.deadline;
+    if (a.deadline != absl::InfiniteFuture() && a.remaining != b.remaining) {
+      return a.remaining < b.remaining;
+    }
+    return a.sequence < b.sequence;
+  }
+  bool Ready(const Pull& pull) const {
+    const Connection& connection = connections[pull.connection];
+    return pull.remaining > 0 && !connection.held && !connection.at_cap;
+  }
+  // 0 urgent, 1 background, 2 late.
+  static int ClassOf(const Pull& pull) {
+    if (pull.late) return 2;
+    return pull.deadline == absl::InfiniteFuture() ? 1 : 0;
+  }
+  Pull* First(int which, const PullWindow& window, size_t max_gets,
+              size_t active) {
+    while (true) {
+      Pull* best = nullptr;
+      for (Pull& pull : pulls) {
+        if (ClassOf(pull) != which || !Ready(pull)) continue;
+        if (best == nullptr || Before(pull, *best)) best = &pull;
+      }
+      if (best == nullptr) return nullptr;
+      Connection& connection = connections[best->connection];
+      const size_t bytes = std::min(best->remaining, kChunk);
+      const bool has_share = connection.outstanding + bytes <= 2 * kChunk ||
+                             connection.outstanding < window.bytes() / active;
+      if (connection.gets == 0 || (connection.gets < max_gets && has_share)) {
+        return best;
+      }
+      connection.at_cap = true;
+    }
+  }
+  Pull* Next(const PullWindow& window, size_t max_gets, size_t active,
+             absl::Time now) {
+    active = std::max<size_t>(active, 1);
+    Pull* turn = nullptr;
+    Pull* background = nullptr;
+    for (Pull& pull : pulls) {
+      if (ClassOf(pull) != 1 || !Ready(pull)) continue;
+      if (background == nullptr || Before(pull, *background)) {
+        background = &pull;
+      }
+    }
+    if (background != nullptr &&
+        owed >= static_cast<double>(std::min(background->remaining, kChunk))) {
+      turn = First(1, window, max_gets, active);
+    }
+    while (turn == nullptr) {
+      turn = First(0, window, max_gets, active);
+      if (turn == nullptr) break;
+      const size_t bytes = window.outstanding() + turn->remaining;
+      const double rate = window.bytes_per_second();
+      // Nothing is late for its length while the rate is not known.
+      const absl::Duration need =
+          rate == 0 ? absl::ZeroDuration()
+                    : absl::Seconds(static_cast<double>(bytes) / rate);
+      if (need <= turn->deadline - now) break;
+      turn->late = true;
+      turn = nullptr;
+    }
+    if (turn == nullptr) turn = First(1, window, max_gets, active);
+    if (turn == nullptr) turn = First(2, window, max_gets, active);
+    if (turn == nullptr) return nullptr;
+    return window.HasRoom() ? turn : nullptr;
+  }
+  void Posted(Pull& pull, size_t bytes, const PullWindow& window) {
+    if (ClassOf(pull) == 1) {
+      owed = std::max(owed - static_cast<double>(bytes), 0.0);
+    } else if (std::none_of(pulls.begin(), pulls.end(), [&](const Pull& other) {
+                 return ClassOf(other) == 1 && Ready(other);
+               })) {
+      owed = 0;
+    } else {
+      owed = std::min(
+          owed + 0.05 * static_cast<double>(bytes),
+          std::max<double>(kChunk, 0.05 * 1e-3 * window.bytes_per_second()));
+    }
+    pull.remaining -= bytes;
+    Connection& connection = connections[pull.connection];
+    connection.outstanding += bytes;
+    ++connection.gets;
+  }
+
+  std::vector<Pull> pulls;  // with bytes left
+  std::vector<Connection> connections;
+  double owed = 0;
+};
+
+TEST_F(PullSchedulerTest, RandomUseAgreesWithAModelThatLooksAtEverything) {
+  const uint32_t seed = base::RandomSeed();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  constexpr size_t kConnections = 5;
+  constexpr size_t kMaxGets = 6;
+  PullScheduler::Options options;
+  options.window.chunk_bytes = kChunk;
+  PullScheduler scheduler(options);
+  std::vector<FakeConnection> connections(kConnections);
+  Model model;
+  model.connections.resize(kConnections);
+  for (FakeConnection& connection : connections) {
+    scheduler.Attach(&connection, kMaxGets);
+  }
+  struct Live {
+    std::unique_ptr<ScheduledPull> pull;
+    size_t connection;
+  };
+  struct Get {
+    ScheduledPull* pull;
+    size_t connection;
+    size_t bytes;
+  };
+  std::vector<Live> live;  // not done
+  std::vector<Get> gets;
+  int sequence = 0;
+  uint64_t turns = 0;
+  const auto drop_if_done = [&](ScheduledPull* pull) {
+    if (!pull->done()) return;
+    std::erase_if(live, [&](const Live& l) { return l.pull.get() == pull; });
+  };
+  const auto drop_from_model = [&](ScheduledPull* pull) {
+    std::erase_if(model.pulls,
+                  [&](const Model::Pull& p) { return p.id == pull; });
+  };
+  for (int step = 0; step < 60'000; ++step) {
+    now_ += absl::Microseconds(random() % 200);
+    const size_t which = random() % kConnections;
+    switch (random() % 12) {
+      case 0:
+      case 1: {
+        if (live.size() > 40) break;
+        auto pull = std::make_unique<ScheduledPull>();
+        const size_t bytes = 1 + random() % (random() % 2 ? 500 : 20 * kChunk);
+        absl::Time deadline = absl::InfiniteFuture();
+        if (random() % 4 != 0) {
+          // Few values, so that there are ties.
+          deadline = absl::FromUnixMillis(absl::ToUnixMillis(now_) +
+                                          static_cast<int>(random() % 40));
+        }
+        scheduler.Add(&connections[which], pull.get(), bytes, deadline);
+        model.pulls.push_back({pull.get(), which, bytes, deadline, sequence++});
+        live.push_back({std::move(pull), which});
+        break;
+      }
+      case 2: {
+        if (live.empty() || random() % 4 != 0) break;
+        const Live& victim = live[random() % live.size()];
+        ScheduledPull* pull = victim.pull.get();
+        scheduler.Cancel(&connections[victim.connection], pull);
+        drop_from_model(pull);
+        drop_if_done(pull);
+        break;
+      }
+      case 3: {
+        scheduler.Hold(&connections[which]);
+        model.connections[which].held = true;
+        break;
+      }
+      case 4:
+      case 5: {
+        scheduler.Release(&connections[which]);
+        model.connections[which].held = false;
+        break;
+      }
+      case 6: {
+        if (random() % 20 != 0) break;
+        scheduler.Detach(&connections[which]);
+        connections[which].~FakeConnection();
+        new (&connections[which]) FakeConnection();
+        scheduler.Attach(&connections[which], kMaxGets);
+        std::erase_if(model.pulls, [&](const Model::Pull& p) {
+          return p.connection == which;
+        });
+        std::erase_if(live,
+                      [&](const Live& l) { return l.connection == which; });
+        std::erase_if(gets,
+                      [&](const Get& g) { return g.connection == which; });
+        model.connections[which] = {};
+        break;
+      }
+      case 7:
+      case 8:
+      case 9: {
+        if (gets.empty()) break;
+        const size_t at = random() % gets.size();
+        const Get get = gets[at];
+        gets.erase(gets.begin() + static_cast<ptrdiff_t>(at));
+        scheduler.Completed(&connections[get.connection], get.pull, get.bytes,
+                            now_);
+        Model::Connection& connection = model.connections[get.connection];
+        --connection.gets;
+        connection.outstanding -= get.bytes;
+        connection.at_cap = false;
+        drop_if_done(get.pull);
+        break;
+      }
+      default: {
+        std::set<size_t> active;
+        for (const Live& l : live) active.insert(l.connection);
+        Model::Pull* expected =
+            model.Next(scheduler.window(), kMaxGets, active.size(), now_);
+        const auto turn = scheduler.Next(now_);
+        ASSERT_EQ(turn.has_value(), expected != nullptr) << "step " << step;
+        if (!turn.has_value()) break;
+        ++turns;
+        ASSERT_EQ(turn->pull, expected->id) << "step " << step;
+        ASSERT_EQ(turn->connection, &connections[expected->connection]);
+        ASSERT_EQ(turn->bytes, std::min(expected->remaining, kChunk));
+        const size_t bytes =
+            random() % 3 == 0 ? 1 + random() % turn->bytes : turn->bytes;
+        model.Posted(*expected, bytes, scheduler.window());
+        gets.push_back({turn->pull, expected->connection, bytes});
+        scheduler.Posted(*turn, bytes, 0, now_);
+        if (expected->remaining == 0) drop_from_model(turn->pull);
+        break;
+      }
+    }
+    size_t outstanding = 0;
+    for (const Get& get : gets) outstanding += get.bytes;
+    ASSERT_EQ(scheduler.window().outstanding(), outstanding);
+  }
+  EXPECT_GT(turns, 5'000u);
+  EXPECT_GT(scheduler.counters().late, 100u);
+}
+
+TEST_F(PullSchedulerTest, MarksAreTakenNowAndThenWhileThereArePulls) {
+  PullScheduler::Options options = SmallOptions();
+  options.window.min_chunks = 1;
+  options.window.gain = 4;
+  Make(options);
+  FakeMarks marks;
+  scheduler_->WatchMarks(&marks);
+  scheduler_->Dispatch(now_);
+  EXPECT_EQ(marks.calls, 0) << "nothing is pulled, so marks are not ours";
+  Add(0, 'a', 100, absl::InfiniteDuration());
+  // No device counts them: the window stays.
+  EXPECT_EQ(scheduler_->Dispatch(now_), 4);
+  EXPECT_EQ(marks.calls, 1);
+  EXPECT_EQ(scheduler_->window().bytes(), 4 * kChunk);
+  // Not again before the interval is over.
+  marks.next = 1000;
+  now_ += options.marks_interval - absl::Nanoseconds(1);
+  scheduler_->Dispatch(now_);
+  EXPECT_EQ(marks.calls, 1);
+  now_ += absl::Nanoseconds(1);
+  scheduler_->Dispatch(now_);
+  EXPECT_EQ(marks.calls, 2);
+  EXPECT_EQ(scheduler_->window().bytes(), 2 * kChunk);
+  marks.next = 0;
+  for (int i = 0; i < 2; ++i) {
+    now_ += options.marks_interval;
+    scheduler_->Dispatch(now_);
+  }
+  EXPECT_EQ(scheduler_->window().bytes(), 4 * kChunk);
+}
+
+}  // namespace
+}  // namespace refract::transport

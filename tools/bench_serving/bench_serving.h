@@ -1,0 +1,53 @@
+#ifndef REFRACT_TOOLS_BENCH_SERVING_BENCH_SERVING_H_
+#define REFRACT_TOOLS_BENCH_SERVING_BENCH_SERVING_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace refract::tools {
+
+// `refract bench serving`. Texts are in the form of the command line;
+// bench_serving_command.cc has their descriptions.
+struct ServingOptions {
+  std::string target;
+  std::string model;
+  int64_t version = 0;  // 0: the newest
+  double qps = 0;
+  double duration_s = 10;
+  double warmup_s = 1;
+  double slo_ms = 0;  // 0: none
+  bool find_max = false;
+  std::string query_sizes = "mlperf";
+  std::string ids = "uniform";
+  std::string bag_sizes = "fixed:1";
+  int64_t length = 50;
+  std::vector<std::string> rows;
+  std::string criteo;
+  uint64_t seed = 1;
+  int connections = 4;
+  int64_t max_in_flight = 10'000;
+  double timeout_s = 10;
+  double wait_s = 10;
+  int64_t memory_mib = 1024;
+  std::string record;  // folder
+  size_t record_count = 4;
+  std::string json;
+};
+
+// Loads the server with an open-loop schedule and reports to `out`, to
+// options.json and into options.record.
+//
+// InvalidArgument: an option or the Criteo file is wrong, or the model is one
+// that cannot be fed; FailedPrecondition: --find-max found no rate; the
+// server's own errors before the run. Queries that fail during a run are
+// results, not errors, unless all of them do (Unavailable).
+absl::Status RunServing(const ServingOptions& options, std::ostream& out);
+
+}  // namespace refract::tools
+
+#endif  // REFRACT_TOOLS_BENCH_SERVING_BENCH_SERVING_H_

@@ -1,0 +1,111 @@
+#include "tools/bench_transport/bench_transport.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "glog/logging.h"
+#include "tools/bench_transport/bench_transport_json.h"
+#include "tools/files.h"
+#include "tools/transport_bench/config.h"
+#include "tools/transport_bench/report.h"
+#include "tools/transport_bench/runner.h"
+
+namespace refract::tools {
+namespace {
+
+absl::StatusOr<transport_bench::Config> ParseOptions(
+    const TransportOptions& options) {
+  transport_bench::Config config;
+  REFRACT_ASSIGN_OR_RETURN(config.paths,
+                           transport_bench::ParsePaths(options.paths));
+  REFRACT_ASSIGN_OR_RETURN(config.levels,
+                           transport_bench::ParseLevels(options.levels));
+  REFRACT_ASSIGN_OR_RETURN(config.ops, transport_bench::ParseOps(options.ops));
+  REFRACT_ASSIGN_OR_RETURN(config.modes,
+                           transport_bench::ParseModes(options.modes));
+  REFRACT_ASSIGN_OR_RETURN(config.sizes,
+                           transport_bench::ParseSizes(options.sizes));
+  REFRACT_ASSIGN_OR_RETURN(config.cpus,
+                           transport_bench::ParseCpus(options.cpus));
+  config.yardsticks = !options.no_yardsticks;
+  config.rounds = options.rounds;
+  config.time_ms = options.time_ms;
+  config.max_iterations = options.max_iterations;
+  config.window_bytes = options.window_bytes;
+  config.eager_bytes = options.eager_bytes;
+  config.rdma_device = options.rdma_device;
+  config.seed = options.seed;
+  REFRACT_RETURN_IF_ERROR(transport_bench::CheckConfig(config));
+  return config;
+}
+
+// One line on a terminal that is written over; nothing when piped.
+class Progress {
+ public:
+  void Show(const std::string& what) {
+    if (!terminal_) return;
+    std::fprintf(stderr, "\r\033[K%s", what.c_str());
+    std::fflush(stderr);
+  }
+  ~Progress() { Show(""); }
+
+ private:
+  const bool terminal_ = isatty(STDERR_FILENO) == 1;
+};
+
+// Connections come and go by the thousand here; what goes wrong with one is in
+// the report. In both processes: the child begins as a copy.
+class QuietLog {
+ public:
+  QuietLog() : before_(FLAGS_minloglevel) {
+    FLAGS_minloglevel = google::GLOG_ERROR;
+  }
+  ~QuietLog() { FLAGS_minloglevel = before_; }
+
+ private:
+  const int before_;
+};
+
+absl::Status NothingMeasured(const transport_bench::Report& report) {
+  for (const transport_bench::Row& row : report.rows) {
+    if (transport_bench::QuartilesOf(row.Primary()).used > 0) continue;
+    return absl::UnavailableError(
+        absl::StrCat(row.level, " ", row.name, " at ", row.point.bytes,
+                     " B was measured in no round: ", row.error));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status RunTransport(const TransportOptions& options, std::ostream& out) {
+  REFRACT_ASSIGN_OR_RETURN(const transport_bench::Config config,
+                           ParseOptions(options));
+  absl::StatusOr<transport_bench::Report> report = [&] {
+    const QuietLog quiet;
+    Progress progress;
+    return transport_bench::RunBench(
+        config, [&](const std::string& what) { progress.Show(what); });
+  }();
+  REFRACT_RETURN_IF_ERROR(report.status());
+  out << "processors " << report->cpus[0] << " and " << report->cpus[1]
+      << (report->cpus[0] == report->cpus[1]
+              ? " (shared: both sides wait for each other to be scheduled)"
+              : "")
+      << ", " << config.rounds << " rounds; median [quartiles] of rounds\n\n"
+      << transport_bench::ReportText(*report);
+  if (!options.json.empty()) {
+    REFRACT_RETURN_IF_ERROR(
+        WriteText(options.json, TransportJson(options, *report)));
+  }
+  if (!options.csv.empty()) {
+    REFRACT_RETURN_IF_ERROR(
+        WriteText(options.csv, transport_bench::ReportCsv(*report)));
+  }
+  return NothingMeasured(*report);
+}
+
+}  // namespace refract::tools

@@ -1,0 +1,84 @@
+#include <memory>
+
+#include "CLI/CLI.hpp"
+#include "tools/bench_transport/bench_transport.h"
+#include "tools/command.h"
+#include "tools/files.h"
+
+namespace refract::tools {
+namespace {
+
+void AddWhatOptions(CLI::App& command, TransportOptions& options) {
+  command.add_option("--paths", options.paths, "data paths: shm, tcp, verbs");
+  command.add_option("--levels", options.levels,
+                     "path: put_notify and get alone; message: headers, slots "
+                     "and credits over it; channel: client and server with "
+                     "their threads");
+  command.add_option("--ops", options.ops,
+                     "pingpong: N bytes each way; pull: a descriptor, the "
+                     "peer's get and an answer; get: N bytes of the peer's "
+                     "memory; stream, get-stream: throughput; fan-in: 16 "
+                     "streams to one thread");
+  command.add_option("--modes", options.modes,
+                     "busy: both sides spin; event: both sleep until something "
+                     "comes; the channel has its own way");
+  command.add_option("--sizes", options.sizes,
+                     "payload bytes per message, K and M for 2^10 and 2^20");
+  command.add_flag("--no-yardsticks", options.no_yardsticks,
+                   "leave out raw sockets, raw shared memory, raw verbs and "
+                   "perftest");
+}
+
+void AddHowOptions(CLI::App& command, TransportOptions& options) {
+  command.add_option("--rounds", options.rounds,
+                     "measurements of each row; all rows of a size take turns");
+  command.add_option("--time-ms", options.time_ms,
+                     "ms that one measurement takes, about");
+  command.add_option("--iterations", options.max_iterations,
+                     "most operations of one measurement");
+  command.add_option("--window", options.window_bytes,
+                     "bytes under way in streams, but 2 to 128 messages");
+  command.add_option("--eager-bytes", options.eager_bytes,
+                     "payloads above this are pulled at the levels message and "
+                     "channel");
+  command
+      .add_option("--rdma-device", options.rdma_device,
+                  "for verbs; default the best one")
+      ->type_name("DEVICE[:PORT[:GID]]")
+      ->default_str("");
+  command
+      .add_option("--cpus", options.cpus,
+                  "processors of the two sides; default the first two usable")
+      ->type_name("A,B")
+      ->default_str("");
+  command.add_option("--seed", options.seed, "decides the payloads checked");
+}
+
+}  // namespace
+
+void AddBenchTransportCommand(CLI::App& bench, Context& context) {
+  auto options = std::make_shared<TransportOptions>();
+  CLI::App* command = bench.add_subcommand(
+      "transport",
+      "Latency and throughput of the transport between two processes of this "
+      "machine, beside raw sockets and raw shared memory in the same rounds");
+  AddWhatOptions(*command, *options);
+  AddHowOptions(*command, *options);
+  command
+      ->add_option("--json", options->json,
+                   "also write every round to this file as JSON")
+      ->type_name("FILE")
+      ->check(CheckOutputFile);
+  command
+      ->add_option("--csv", options->csv,
+                   "also write one line per row to this file, for plots")
+      ->type_name("FILE")
+      ->check(CheckOutputFile);
+  command->callback([&context, options] {
+    context.action = [&context, options] {
+      return RunTransport(*options, context.out);
+    };
+  });
+}
+
+}  // namespace refract::tools

@@ -1,0 +1,120 @@
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/status_macros.h"
+#include "models/graph/op_traits.h"
+#include "models/repository/repository.h"
+#include "tools/command.h"
+#include "tools/common_options.h"
+#include "tools/import/import_model.h"
+
+namespace refract::tools {
+namespace {
+
+struct ImportOptions {
+  ImportRequest request;
+  std::string repository;
+  std::string name;
+  bool link = false;
+  std::vector<std::string> op_libraries;
+  std::vector<std::string> keys;
+};
+
+// "features=user,item": keys of the argument "features".
+absl::Status ReadKeys(const std::vector<std::string>& texts,
+                      ImportRequest& request) {
+  for (const std::string& text : texts) {
+    const std::pair<std::string, std::string> parts =
+        absl::StrSplit(text, absl::MaxSplits('=', 1));
+    std::vector<std::string> keys = absl::StrSplit(parts.second, ',');
+    const bool has_gap = std::find(keys.begin(), keys.end(), "") != keys.end();
+    if (parts.first.empty() || has_gap) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--keys ", text, ": wanted ARGUMENT=KEY,KEY,... without gaps"));
+    }
+    if (!request.keys.emplace(parts.first, std::move(keys)).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--keys ", text, ": ", parts.first, " is given twice"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Import(ImportOptions& options, std::ostream& out) {
+  REFRACT_RETURN_IF_ERROR(ReadKeys(options.keys, options.request));
+  REFRACT_RETURN_IF_ERROR(LoadOpLibraries(options.op_libraries));
+  REFRACT_ASSIGN_OR_RETURN(const models::ImportedModel model,
+                           PrepareModel(options.request));
+  const models::Repository repository(options.repository);
+  REFRACT_ASSIGN_OR_RETURN(
+      const int64_t version,
+      repository.AddVersion(options.name, model, {.link = options.link}));
+  const std::string path = absl::StrCat(options.repository, "/", options.name);
+  int tables = 0;
+  for (const models::Node& node : model.graph.nodes) {
+    const bool look_up =
+        models::ClassOf(model.graph, node) == models::OpClass::kEmbedding;
+    tables += look_up ? 1 : 0;
+  }
+  out << "imported " << path << " version " << version << ": "
+      << model.graph.nodes.size() << " operators, " << tables
+      << " of them look-ups, " << model.weights.entries.size() << " weights\n";
+  for (const std::string& note : model.notes) out << "note: " << note << "\n";
+  out << "next: refract partition " << path << "\n";
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddImportCommand(CLI::App& app, Context& context) {
+  auto options = std::make_shared<ImportOptions>();
+  CLI::App* command = app.add_subcommand(
+      "import", "Checks a PyTorch model and adds it as the next version");
+  command
+      ->add_option("model", options->request.model_file,
+                   "file of torch.export.save (.pt2) or of torch.jit.save "
+                   "after freezing (.pt)")
+      ->type_name("MODEL.(pt2|pt)")
+      ->required();
+  command
+      ->add_option("--repo", options->repository,
+                   "model repository; made if missing")
+      ->type_name("DIR")
+      ->required();
+  command->add_option("--name", options->name, "the model's name there")
+      ->type_name("NAME")
+      ->required();
+  command
+      ->add_option("--tables", options->request.tables_dir,
+                   "folder of *.safetensors with values for parameters that "
+                   "the model file has as stand-ins")
+      ->type_name("DIR");
+  command
+      ->add_option("--sample", options->request.sample_file,
+                   "one example of each input, at least 2 rows; needed for "
+                   "TorchScript unless sample.safetensors lies beside it")
+      ->type_name("INPUTS.safetensors");
+  command
+      ->add_option("--keys", options->keys,
+                   "keys of an argument that is a KeyedJaggedTensor, in the "
+                   "order of its lengths; TorchScript only; may be repeated")
+      ->type_name("ARGUMENT=KEY,KEY,...")
+      ->allow_extra_args(false);
+  command->add_flag("--link", options->link,
+                    "hard links instead of copies; the files must not be "
+                    "written to afterwards");
+  AddOpLibraryOption(*command, options->op_libraries);
+  command->callback([&context, options] {
+    context.action = [&context, options] {
+      return Import(*options, context.out);
+    };
+  });
+}
+
+}  // namespace refract::tools

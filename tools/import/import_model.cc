@@ -1,0 +1,223 @@
+#include "tools/import/import_model.h"
+
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "runtime/torch/op_library.h"
+#include "models/passes/float_ids.h"
+#include "models/graph/op_traits.h"
+#include "models/rows/row_dependence.h"
+#include "models/repository/safetensors.h"
+#include "models/graph/script_region.h"
+#include "models/shapes/infer.h"
+#include "models/torch_export/import.h"
+#include "models/torchscript/import.h"
+#include "models/repository/weights.h"
+#include "runtime/split_run.h"
+#include "tools/files.h"
+
+namespace refract::tools {
+namespace {
+
+using models::Graph;
+using models::ImportedModel;
+using models::Node;
+
+// The sample to use; empty when there is none. An export has its shapes in it,
+// so that a file that happens to lie beside it is left alone.
+std::string FindSample(const ImportRequest& request, models::ArchiveKind kind) {
+  if (!request.sample_file.empty()) return request.sample_file;
+  if (kind == models::ArchiveKind::kTorchExport) return "";
+  const std::filesystem::path beside =
+      std::filesystem::path(request.model_file).parent_path() /
+      "sample.safetensors";
+  std::error_code error;
+  return std::filesystem::exists(beside, error) ? beside.string() : "";
+}
+
+// `sample_file`: may be empty.
+absl::StatusOr<ImportedModel> ReadModel(const ImportRequest& request,
+                                        models::ArchiveKind kind,
+                                        const std::string& sample_file) {
+  const std::string& path = request.model_file;
+  if (kind == models::ArchiveKind::kTorchExport) {
+    if (!request.keys.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path,
+                       ": an export has its keys; --keys is for "
+                       "TorchScript"));
+    }
+    return models::ImportTorchExport(path);
+  }
+  if (sample_file.empty()) {
+    return models::ImportTorchScript(path, {}, request.keys);
+  }
+  REFRACT_ASSIGN_OR_RETURN(const models::SafetensorsFile file,
+                           models::SafetensorsFile::Open(sample_file));
+  std::vector<base::Tensor> copies;  // aligned, which a file's tensors are not
+  std::vector<models::NamedTensor> sample;
+  copies.reserve(file.entries().size());
+  for (const models::SafetensorsEntry& entry : file.entries()) {
+    REFRACT_ASSIGN_OR_RETURN(base::Tensor copy,
+                             base::Tensor::CopyOf(file.View(entry)));
+    copies.push_back(std::move(copy));
+    sample.push_back({entry.name, copies.back().view()});
+  }
+  return models::ImportTorchScript(path, sample, request.keys);
+}
+
+absl::Status CheckOperators(ImportedModel& model) {
+  std::set<std::string> unknown;
+  for (const Node& node : model.graph.nodes) {
+    if (models::IsRandom(node)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "operator ", node.op, " (node ", node.name,
+          ") gives other results on every call; export the model in "
+          "evaluation mode and without sampling"));
+    }
+    if (models::IsRegion(node)) {
+      const auto& operators = std::get<models::StringList>(
+          *node.FindArg(models::kRegionOperatorsArg));
+      const auto first = absl::MakeConstSpan(operators).subspan(0, 8);
+      model.notes.push_back(absl::StrCat(
+          "a part of the model is interpreted, on the CN (node ", node.name,
+          "): ", operators.size(), " operators, ", absl::StrJoin(first, ", "),
+          operators.size() > first.size() ? ", ..." : ""));
+    }
+    if (models::ClassOf(node.op) == models::OpClass::kUnknown) {
+      unknown.insert(node.op);
+    }
+  }
+  if (!unknown.empty()) {
+    model.notes.push_back(
+        absl::StrCat("operators that the partitioner does not know stay on "
+                     "the CN: ",
+                     absl::StrJoin(unknown, ", ")));
+  }
+  return absl::OkStatus();
+}
+
+// `sample`: the inputs, in the graph's order.
+std::vector<models::NamedTensor> Named(const Graph& graph,
+                                       absl::Span<const base::Tensor> sample) {
+  std::vector<models::NamedTensor> named;
+  for (size_t i = 0; i < sample.size(); ++i) {
+    named.push_back({graph.value(graph.inputs[i]).name, sample[i].view()});
+  }
+  return named;
+}
+
+// Sizes of an export, beyond what it says of them.
+absl::Status LearnSizes(const models::WeightStore& weights,
+                        absl::Span<const base::Tensor> sample,
+                        ImportedModel& model) {
+  const std::vector<models::NamedTensor> named = Named(model.graph, sample);
+  models::FillShapes(weights, model.graph);
+  models::TieSizes(named, model.graph, model.notes);
+  return models::RelaxSmallSizes(named, weights, model.graph, model.notes);
+}
+
+// Shapes of a TorchScript, and what running the model at several sizes tells.
+absl::Status LearnFromSample(const models::WeightStore& weights,
+                             absl::Span<const base::Tensor> sample,
+                             ImportedModel& model) {
+  const std::vector<models::NamedTensor> named = Named(model.graph, sample);
+  if (model.graph.source == models::SourceFormat::kTorchScript) {
+    REFRACT_RETURN_IF_ERROR(models::InferShapes(named, weights, model.graph));
+  }
+  return models::CheckRows(named, weights, model.graph, model.notes);
+}
+
+// What the graph tells, beside what the sample told.
+void FindRows(ImportedModel& model) {
+  Graph& graph = model.graph;
+  const models::RowDependence found = models::FindRowDependence(graph);
+  const bool seen = graph.rows.use == models::RowUse::kTogether;
+  if (!seen || found.use == models::RowUse::kTogether) graph.rows = found;
+  if (graph.rows.use != models::RowUse::kTogether) return;
+  // A copied row would change the others' results.
+  if (graph.min_batch == 2) graph.min_batch = 1;
+  model.notes.push_back(
+      absl::StrCat("an item's result depends on the other items of its "
+                   "request: ",
+                   graph.rows.why));
+}
+
+// A model that uses LibTorch's operators alone needs none.
+void RecordLibraries(Graph& graph) {
+  for (const Node& node : graph.nodes) {
+    if (models::aten::LibraryOperatorOf(node).empty()) continue;
+    graph.op_libraries = models::aten::LoadedOpLibraries();
+    return;
+  }
+}
+
+// Compiling finds operators without implementation; running finds the rest.
+absl::Status TryRun(const ImportedModel& model,
+                    std::shared_ptr<const models::WeightStore> weights,
+                    absl::Span<const base::Tensor> sample,
+                    const std::string& sample_file) {
+  REFRACT_ASSIGN_OR_RETURN(
+      const std::unique_ptr<runtime::RequestRunner> runner,
+      runtime::RequestRunner::Whole(model.graph, std::move(weights), {}));
+  if (sample.empty()) return absl::OkStatus();
+  absl::Status status = runner->Run(ViewsOf(sample)).status();
+  // Here it is the file that promises what its operators do not keep.
+  if (absl::IsInternal(status)) {
+    status = absl::InvalidArgumentError(status.message());
+  }
+  return base::Annotate(status,
+                        absl::StrCat("with the inputs of ", sample_file));
+}
+
+}  // namespace
+
+absl::StatusOr<ImportedModel> PrepareModel(const ImportRequest& request) {
+  const std::string& path = request.model_file;
+  REFRACT_ASSIGN_OR_RETURN(const models::ArchiveKind kind,
+                           models::DetectArchive(path));
+  const std::string sample_file = FindSample(request, kind);
+  REFRACT_ASSIGN_OR_RETURN(ImportedModel model,
+                           ReadModel(request, kind, sample_file));
+  REFRACT_RETURN_IF_ERROR(base::Annotate(CheckOperators(model), path));
+  REFRACT_RETURN_IF_ERROR(
+      models::BindTables({.tables_dir = request.tables_dir}, model));
+  REFRACT_ASSIGN_OR_RETURN(const auto weights,
+                           models::WeightStore::Open("", model.weights));
+
+  const bool scripted =
+      model.graph.source == models::SourceFormat::kTorchScript;
+  if (sample_file.empty() && scripted) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path,
+        ": TorchScript carries no shapes; give one example of each input with "
+        "--sample INPUTS.safetensors"));
+  }
+  std::vector<base::Tensor> sample;
+  if (!sample_file.empty()) {
+    REFRACT_ASSIGN_OR_RETURN(sample, ReadInputs(sample_file, model.graph));
+  }
+  if (!scripted) {
+    REFRACT_RETURN_IF_ERROR(
+        base::Annotate(LearnSizes(*weights, sample, model), path));
+  }
+  if (!sample.empty()) {
+    REFRACT_RETURN_IF_ERROR(
+        base::Annotate(LearnFromSample(*weights, sample, model), path));
+  }
+  REFRACT_RETURN_IF_ERROR(
+      base::Annotate(models::CheckFloatIds(model.graph), path));
+  FindRows(model);
+  RecordLibraries(model.graph);
+  REFRACT_RETURN_IF_ERROR(
+      base::Annotate(TryRun(model, weights, sample, sample_file), path));
+  return model;
+}
+
+}  // namespace refract::tools

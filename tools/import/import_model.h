@@ -1,0 +1,33 @@
+#ifndef REFRACT_TOOLS_IMPORT_IMPORT_MODEL_H_
+#define REFRACT_TOOLS_IMPORT_IMPORT_MODEL_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "models/import.h"
+
+namespace refract::tools {
+
+struct ImportRequest {
+  std::string model_file;
+  std::string tables_dir;  // empty: weights are in the model file
+  // By argument of a TorchScript's forward(): see ImportTorchScript().
+  absl::flat_hash_map<std::string, std::vector<std::string>> keys;
+  std::string sample_file;  // empty: `sample.safetensors` beside a TorchScript
+};
+
+// Reads a model file and makes sure that it can be served: every operator is
+// deterministic and has an implementation, shapes follow the batch, and the
+// sample, if there is one, runs. Writes nothing.
+//
+// Errors name the file and the entry, input or operator: InvalidArgument,
+// NotFound, Unimplemented. What a user should know but need not act on is added
+// to `notes` of the result.
+absl::StatusOr<models::ImportedModel> PrepareModel(
+    const ImportRequest& request);
+
+}  // namespace refract::tools
+
+#endif  // REFRACT_TOOLS_IMPORT_IMPORT_MODEL_H_

@@ -1,0 +1,83 @@
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "base/status_macros.h"
+#include "models/repository/repository.h"
+#include "runtime/program.h"
+#include "tools/command.h"
+#include "tools/common_options.h"
+#include "tools/files.h"
+#include "tools/inspect/model_summary.h"
+
+namespace refract::tools {
+namespace {
+
+struct InspectOptions {
+  std::string model;
+  std::string json;
+  std::vector<std::string> sizes;
+  std::vector<std::string> op_libraries;
+  bool verbose = false;
+};
+
+absl::Status PrintSteps(const models::LoadedModel& model, std::ostream& out) {
+  runtime::CompileOptions options;
+  options.config = model.config;
+  REFRACT_ASSIGN_OR_RETURN(
+      const std::unique_ptr<const runtime::Program> program,
+      runtime::Program::Compile(model.graph, runtime::Part::Whole(model.graph),
+                                model.weights, options));
+  out << "steps of the unsplit program\n";
+  for (const std::string& step : program->Describe()) {
+    out << "  " << step << "\n";
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Inspect(const InspectOptions& options, std::ostream& out) {
+  REFRACT_RETURN_IF_ERROR(LoadOpLibraries(options.op_libraries));
+  REFRACT_ASSIGN_OR_RETURN(const auto model, LoadModel(options.model));
+  REFRACT_ASSIGN_OR_RETURN(const auto sizes,
+                           ParseSizes(options.sizes, model->graph));
+  REFRACT_RETURN_IF_ERROR(CheckGivenSizes(model->graph, sizes));
+  const ModelSummary summary =
+      Summarize(*model, model->plan ? &*model->plan : nullptr, sizes);
+  PrintSummary(summary, out);
+  if (options.verbose) REFRACT_RETURN_IF_ERROR(PrintSteps(*model, out));
+  if (options.json.empty()) return absl::OkStatus();
+  return WriteText(options.json, ToJson(summary));
+}
+
+}  // namespace
+
+void AddInspectCommand(CLI::App& app, Context& context) {
+  auto options = std::make_shared<InspectOptions>();
+  CLI::App* command = app.add_subcommand(
+      "inspect",
+      "Shows a model's inputs, outputs, operators, tables, work per item and "
+      "split plan");
+  command
+      ->add_option("model", options->model,
+                   "DIR/NAME or DIR/NAME/VERSION (without: the newest)")
+      ->type_name("MODEL")
+      ->required();
+  command
+      ->add_option("--json", options->json,
+                   "also write the facts to this file as JSON")
+      ->type_name("FILE")
+      ->check(CheckOutputFile);
+  AddSizeOption(*command, options->sizes);
+  AddOpLibraryOption(*command, options->op_libraries);
+  command->add_flag("--verbose", options->verbose,
+                    "also list each step and the kernel that runs it");
+  command->callback([&context, options] {
+    context.action = [&context, options] {
+      return Inspect(*options, context.out);
+    };
+  });
+}
+
+}  // namespace refract::tools

@@ -1,0 +1,239 @@
+#include "tools/inspect/model_summary.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "models/graph/op_traits.h"
+
+namespace refract::tools {
+namespace {
+
+using models::Graph;
+using models::NodeId;
+using models::SymbolBindings;
+using models::SymExpr;
+using models::Value;
+using models::ValueId;
+using models::ValueKind;
+using partitioner::PerItem;
+using partitioner::Work;
+
+// Two batches of usual size (MLPerf's mean is 270 items) between which the
+// slope is taken; far from 0 and 1, where models may have special cases.
+constexpr int64_t kBatch1 = 128;
+constexpr int64_t kBatch2 = 256;
+
+struct TwoSizes {
+  SymbolBindings at_1;
+  SymbolBindings at_2;
+};
+
+TensorSummary SummarizeTensor(const Value& value, std::string name,
+                              const TwoSizes& sizes) {
+  TensorSummary summary;
+  summary.name = std::move(name);
+  summary.dtype = TypeText(value);
+  summary.shape = ShapeText(value);
+  const std::optional<double> at_1 = partitioner::BytesOf(value, sizes.at_1);
+  const std::optional<double> at_2 = partitioner::BytesOf(value, sizes.at_2);
+  if (at_1 && at_2) {
+    summary.bytes = partitioner::Slope(*at_1, *at_2, kBatch1, kBatch2);
+  }
+  return summary;
+}
+
+std::vector<TensorSummary> SummarizeValues(const Graph& graph,
+                                           const std::vector<ValueId>& ids,
+                                           const TwoSizes& sizes) {
+  std::vector<TensorSummary> result;
+  for (const ValueId id : ids) {
+    const Value& value = graph.value(id);
+    result.push_back(SummarizeTensor(value, value.name, sizes));
+  }
+  return result;
+}
+
+// Sums over the nodes that `wanted` takes.
+template <typename Wanted>
+WorkSummary SumWork(const Graph& graph, const TwoSizes& sizes, Wanted wanted) {
+  WorkSummary summary;
+  Work total_1;
+  Work total_2;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    if (!wanted(n)) continue;
+    ++summary.operators;
+    const std::optional<Work> at_1 =
+        partitioner::WorkOf(graph, graph.nodes[n], sizes.at_1);
+    const std::optional<Work> at_2 =
+        partitioner::WorkOf(graph, graph.nodes[n], sizes.at_2);
+    if (!at_1 || !at_2) {
+      ++summary.not_counted;
+      continue;
+    }
+    total_1 += *at_1;
+    total_2 += *at_2;
+  }
+  summary.flops =
+      partitioner::Slope(total_1.flops, total_2.flops, kBatch1, kBatch2);
+  summary.bytes =
+      partitioner::Slope(total_1.bytes, total_2.bytes, kBatch1, kBatch2);
+  summary.weight_bytes = total_1.weight_bytes;
+  return summary;
+}
+
+std::vector<OperatorCount> CountOperators(const Graph& graph) {
+  std::map<std::string, OperatorCount> counts;
+  for (const models::Node& node : graph.nodes) {
+    OperatorCount& count = counts[node.op];
+    count.op = node.op;
+    count.op_class = std::string(models::Name(models::ClassOf(graph, node)));
+    ++count.count;
+  }
+  std::vector<OperatorCount> result;
+  for (auto& [op, count] : counts) result.push_back(std::move(count));
+  std::stable_sort(
+      result.begin(), result.end(),
+      [](const auto& a, const auto& b) { return a.count > b.count; });
+  return result;
+}
+
+// Names of the weights that look-ups read.
+absl::flat_hash_set<std::string> TableNames(const Graph& graph) {
+  absl::flat_hash_set<std::string> names;
+  for (const models::Node& node : graph.nodes) {
+    if (models::ClassOf(graph, node) != models::OpClass::kEmbedding) continue;
+    absl::string_view arg = models::EmbeddingArgsOf(node.op).weight;
+    if (arg.empty()) arg = "self";
+    const models::Argument* table = node.FindArg(arg);
+    if (table == nullptr) continue;
+    const auto* ref = std::get_if<models::ValueRef>(table);
+    if (ref == nullptr || ref->id == models::kNoValue) continue;
+    const Value& value = graph.value(ref->id);
+    if (value.is_weight()) names.insert(value.weight);
+  }
+  return names;
+}
+
+void SummarizeWeights(const models::LoadedModel& model, ModelSummary& summary) {
+  const absl::flat_hash_set<std::string> tables = TableNames(model.graph);
+  for (const models::WeightEntry& entry : model.weights->table().entries) {
+    int64_t elements = 1;
+    for (const int64_t size : entry.sizes) elements *= size;
+    const uint64_t bytes =
+        static_cast<uint64_t>(elements) * base::SizeOf(entry.dtype);
+    if (!tables.contains(entry.name)) {
+      summary.other_weight_bytes += bytes;
+      continue;
+    }
+    TableSummary table;
+    table.name = entry.name;
+    table.rows = entry.sizes.empty() ? 0 : entry.sizes[0];
+    table.dim = table.rows == 0 ? 0 : elements / table.rows;
+    table.dtype = std::string(base::Name(entry.dtype));
+    table.bytes = bytes;
+    table.file = entry.file;
+    summary.table_bytes += bytes;
+    summary.tables.push_back(std::move(table));
+  }
+  std::stable_sort(
+      summary.tables.begin(), summary.tables.end(),
+      [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+}
+
+std::string Assumption(const Graph& graph, const SymbolBindings& sizes) {
+  std::vector<std::string> parts;
+  for (const auto& [symbol, size] : sizes) {
+    if (symbol == graph.batch_symbol) continue;
+    if (!graph.batch_symbol.empty() && size % kBatch1 == 0) {
+      parts.push_back(absl::StrCat(symbol, " = ", size / kBatch1, " per item"));
+    } else {
+      parts.push_back(absl::StrCat(symbol, " = ", size));
+    }
+  }
+  std::sort(parts.begin(), parts.end());
+  return absl::StrJoin(parts, ", ");
+}
+
+PlanSummary SummarizePlan(const Graph& graph, const models::SplitPlan& plan,
+                          const TwoSizes& sizes) {
+  PlanSummary summary;
+  summary.method = plan.method;
+  summary.rows = plan.rows;
+  summary.hn_rows = plan.hn_rows;
+  for (int stage = 0; stage < 3; ++stage) {
+    summary.stages[stage] = SumWork(graph, sizes, [&](size_t n) {
+      return static_cast<int>(plan.stages[n]) == stage;
+    });
+  }
+  summary.up = SummarizeValues(graph, plan.up, sizes);
+  summary.down = SummarizeValues(graph, plan.down, sizes);
+  return summary;
+}
+
+}  // namespace
+
+std::string TypeText(const Value& value) {
+  switch (value.kind) {
+    case ValueKind::kTensor:
+      return std::string(base::Name(value.dtype));
+    case ValueKind::kSymInt:
+      return "int64 size";
+    case ValueKind::kSymFloat:
+      return "float64 number";
+    case ValueKind::kSymBool:
+      return "bool";
+  }
+  return "";
+}
+
+std::string ShapeText(const Value& value) {
+  if (value.kind != ValueKind::kTensor) return "[]";
+  if (!value.has_shape) return "?";
+  return absl::StrCat(
+      "[",
+      absl::StrJoin(value.shape, ", ",
+                    [](std::string* out, const SymExpr& extent) {
+                      out->append(extent.ToString());
+                    }),
+      "]");
+}
+
+ModelSummary Summarize(
+    const models::LoadedModel& model, const models::SplitPlan* plan,
+    const absl::flat_hash_map<std::string, int64_t>& per_item) {
+  const Graph& graph = model.graph;
+  const TwoSizes sizes = {partitioner::SizesForBatch(graph, kBatch1, per_item),
+                          partitioner::SizesForBatch(graph, kBatch2, per_item)};
+  ModelSummary summary;
+  summary.name = model.name;
+  summary.version = model.version;
+  summary.digest = model.digest.ToHex();
+  summary.source = graph.source == models::SourceFormat::kTorchExport
+                       ? "torch.export"
+                       : "TorchScript";
+  summary.inputs = SummarizeValues(graph, graph.inputs, sizes);
+  for (size_t i = 0; i < graph.outputs.size(); ++i) {
+    summary.outputs.push_back(SummarizeTensor(graph.value(graph.outputs[i]),
+                                              graph.output_names[i], sizes));
+  }
+  summary.batch_symbol = graph.batch_symbol;
+  summary.min_batch = graph.min_batch;
+  summary.rows = graph.rows;
+  summary.operators = CountOperators(graph);
+  for (const OperatorCount& count : summary.operators) {
+    if (models::ClassOf(count.op) == models::OpClass::kUnknown) {
+      summary.unknown_operators.push_back(count.op);
+    }
+  }
+  SummarizeWeights(model, summary);
+  summary.work = SumWork(graph, sizes, [](size_t) { return true; });
+  if (plan != nullptr) summary.plan = SummarizePlan(graph, *plan, sizes);
+  summary.assumption = Assumption(graph, sizes.at_1);
+  return summary;
+}
+
+}  // namespace refract::tools

@@ -1,0 +1,104 @@
+#ifndef REFRACT_TOOLS_INSPECT_MODEL_SUMMARY_H_
+#define REFRACT_TOOLS_INSPECT_MODEL_SUMMARY_H_
+
+// What `refract inspect` and `refract partition` tell about a model: facts in
+// plain structs, then text or JSON made of them.
+
+#include <cstdint>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "models/graph/graph.h"
+#include "models/repository/repository.h"
+#include "models/repository/split_plan.h"
+#include "partitioner/costs/work.h"
+
+namespace refract::tools {
+
+struct TensorSummary {
+  std::string name;
+  std::string dtype;  // "int64 size" for a size that travels as a number
+  std::string shape;  // "[s0, 13]"; "?" when unknown
+  // Bytes at the assumed sizes; absent when unknown.
+  std::optional<partitioner::PerItem> bytes;
+};
+
+struct OperatorCount {
+  std::string op;
+  std::string op_class;
+  int count = 0;
+};
+
+struct TableSummary {
+  std::string name;
+  int64_t rows = 0;
+  int64_t dim = 0;  // elements per row
+  std::string dtype;
+  uint64_t bytes = 0;
+  std::string file;
+};
+
+struct WorkSummary {
+  int operators = 0;
+  partitioner::PerItem flops;
+  partitioner::PerItem bytes;
+  double weight_bytes = 0;  // read in full by each request
+  int not_counted = 0;      // operators whose shapes or arithmetic are unknown
+};
+
+struct PlanSummary {
+  std::string method;
+  WorkSummary stages[3];  // CN-pre, HN, CN-post
+  std::vector<TensorSummary> up;
+  std::vector<TensorSummary> down;
+  models::RowDependence rows;     // of the whole model
+  models::RowDependence hn_rows;  // of the HN part
+};
+
+struct ModelSummary {
+  std::string name;
+  int64_t version = 0;
+  std::string digest;
+  std::string source;  // "torch.export" or "TorchScript"
+  std::vector<TensorSummary> inputs;
+  std::vector<TensorSummary> outputs;
+  std::string batch_symbol;
+  int64_t min_batch = 1;
+  models::RowDependence rows;
+  std::vector<OperatorCount> operators;  // most frequent first
+  std::vector<std::string> unknown_operators;
+  std::vector<TableSummary> tables;  // largest first
+  uint64_t table_bytes = 0;
+  uint64_t other_weight_bytes = 0;
+  WorkSummary work;
+  std::optional<PlanSummary> plan;
+  // How the numbers per item were got: "id_n = 1 per item, …".
+  std::string assumption;
+};
+
+// "float32", "int64 size"; and "[s0, 13]", "?" where nothing is known.
+std::string TypeText(const models::Value& value);
+std::string ShapeText(const models::Value& value);
+
+// `per_item` as partitioner::SizesForBatch. `plan` may be a plan that is not
+// stored yet; nullptr: none.
+ModelSummary Summarize(
+    const models::LoadedModel& model, const models::SplitPlan* plan,
+    const absl::flat_hash_map<std::string, int64_t>& per_item);
+
+// Whether requests "may be cut and put together" by rows; or what may not be
+// done with them, and why.
+std::string RowsText(const models::RowDependence& rows);
+
+void PrintSummary(const ModelSummary& summary, std::ostream& out);
+// Of many crossing tensors only the largest; ToJson has them all.
+void PrintPlan(const PlanSummary& plan, std::ostream& out);
+// The same facts under the names of the fields above. Ends with a newline.
+std::string ToJson(const ModelSummary& summary);
+
+}  // namespace refract::tools
+
+#endif  // REFRACT_TOOLS_INSPECT_MODEL_SUMMARY_H_

@@ -1,0 +1,364 @@
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "models/repository/repository.h"
+#include "models/rows/row_dependence.h"
+#include "models/repository/split_plan.h"
+#include "nlohmann/json.hpp"
+#include "partitioner/split/ancestors.h"
+#include "partitioner/split/forced_cuts.h"
+#include "partitioner/split/heuristic.h"
+#include "partitioner/split/optimal.h"
+#include "partitioner/split/split_search.h"
+#include "partitioner/costs/work.h"
+#include "tools/command.h"
+#include "tools/common_options.h"
+#include "tools/partition/cost_profiles.h"
+#include "tools/files.h"
+#include "tools/inspect/model_summary.h"
+#include "tools/partition/split_conditions.h"
+#include "tools/partition/split_report.h"
+#include "tools/verify/interrupt.h"
+#include "tools/verify/options.h"
+#include "tools/verify/verify_command.h"
+#include "tools/verify/verify_report.h"
+#include "tools/wire/plan.h"
+#include "tools/wire/priced_split.h"
+
+namespace refract::tools {
+namespace {
+
+struct PartitionOptions {
+  std::string model;
+  std::string method = "heuristic";
+  std::string json;
+  std::string report;
+  int64_t forced_cuts = 12;
+  std::vector<std::string> sizes;
+  std::vector<std::string> op_libraries;
+  ConditionOptions conditions;
+  bool batch_given = false;
+  VerifyCommandOptions verify;
+  WireOptions wire;
+};
+
+struct Planned {
+  models::SplitPlan plan;
+  // With --method optimal, --report or --verify.
+  std::optional<SplitReport> report;
+  std::optional<WirePricing> pricing;  // with forms as well
+};
+
+bool NeedsCosts(const PartitionOptions& options) {
+  return options.method == "optimal" || !options.report.empty() ||
+         options.verify.verify;
+}
+
+// The measured costs that were asked for or, where costs matter, are there.
+absl::StatusOr<CostProfiles> FindProfiles(const PartitionOptions& options,
+                                          const models::LoadedModel& model) {
+  ProfileChoice choice = {.cn = options.conditions.cn_profile,
+                          .hn = options.conditions.hn_profile,
+                          .cn_hardware_given = options.conditions.cn_given};
+  if (choice.cn.empty() && !NeedsCosts(options)) choice.cn = "none";
+  REFRACT_ASSIGN_OR_RETURN(CostProfiles profiles,
+                           LoadCostProfiles(choice, model));
+  if (options.verify.verify && choice.hn.empty() &&
+      !options.conditions.hn_given) {
+    profiles.hn = profiles.cn;  // the HN that is started is this machine too
+  }
+  if (NeedsCosts(options)) FindSteps(model, profiles);
+  return profiles;
+}
+
+// The optimum, its rivals and, for who wants to see them, forced cuts.
+// `samples`: what forms are chosen on, or null.
+absl::Status MakeReport(const PartitionOptions& options,
+                        const models::LoadedModel& model,
+                        const absl::flat_hash_map<std::string, int64_t>& sizes,
+                        const CostProfiles& profiles,
+                        const WireSamples* samples, Planned& planned) {
+  SplitReport& report = planned.report.emplace();
+  report.written = options.method;
+  REFRACT_ASSIGN_OR_RETURN(report.conditions,
+                           MakeConditions(options.conditions, model.graph,
+                                          model.config, sizes, profiles));
+  const partitioner::Conditions& conditions = report.conditions.conditions;
+  const partitioner::OptimalOptions& goal = report.conditions.goal;
+  if (samples != nullptr) {
+    REFRACT_ASSIGN_OR_RETURN(
+        PricedSplit priced,
+        SplitWithForms(options.wire, model, *samples, report.conditions));
+    report.split = std::move(priced.split);
+    planned.pricing.emplace(std::move(priced.pricing));
+  } else {
+    REFRACT_ASSIGN_OR_RETURN(
+        report.split, partitioner::SplitOptimally(model.graph, model.digest,
+                                                  conditions, goal));
+  }
+  if (options.json.empty() && options.report.empty() &&
+      !options.verify.verify) {
+    return absl::OkStatus();
+  }
+  REFRACT_ASSIGN_OR_RETURN(
+      report.forced_cuts,
+      partitioner::FindForcedCuts(model.graph, model.digest, conditions, goal,
+                                  report.split, options.forced_cuts));
+  return absl::OkStatus();
+}
+
+// Other methods than optimal know no limits. Their plans must keep those that
+// were asked for all the same.
+absl::Status CheckLimits(const PartitionOptions& options,
+                         const models::LoadedModel& model,
+                         const absl::flat_hash_map<std::string, int64_t>& sizes,
+                         const CostProfiles& profiles,
+                         const models::SplitPlan& plan) {
+  const ConditionOptions& asked = options.conditions;
+  if (!asked.cn_memory_gib && !asked.hn_memory_gib && !asked.request_kib) {
+    return absl::OkStatus();
+  }
+  REFRACT_ASSIGN_OR_RETURN(
+      const SplitConditions conditions,
+      MakeConditions(asked, model.graph, model.config, sizes, profiles));
+  const std::string over = partitioner::OverBudget(
+      partitioner::Predict(model.graph, plan, conditions.conditions),
+      conditions.goal.budget);
+  if (over.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("--method ", options.method, ": ", over,
+                   "; --method optimal looks for plans within the limits"));
+}
+
+absl::StatusOr<Planned> MakePlan(
+    const PartitionOptions& options, const models::LoadedModel& model,
+    const absl::flat_hash_map<std::string, int64_t>& sizes,
+    const CostProfiles& profiles, const WireSamples* samples) {
+  const models::Graph& graph = model.graph;
+  Planned planned;
+  if (NeedsCosts(options)) {
+    REFRACT_RETURN_IF_ERROR(
+        MakeReport(options, model, sizes, profiles, samples, planned));
+  }
+  if (options.method == "optimal") {
+    planned.plan = planned.report->split.best.plan;
+  } else if (options.method == "heuristic") {
+    REFRACT_ASSIGN_OR_RETURN(
+        planned.plan, partitioner::SplitHeuristically(graph, model.digest));
+    REFRACT_ASSIGN_OR_RETURN(
+        planned.plan,
+        partitioner::SendSmallerAncestors(
+            graph,
+            partitioner::SizesForBatch(graph, options.conditions.batch, sizes),
+            std::move(planned.plan)));
+  } else if (options.method == "all-cn") {
+    planned.plan = partitioner::AllCn(graph, model.digest);
+  } else if (options.method == "all-hn") {
+    REFRACT_ASSIGN_OR_RETURN(planned.plan,
+                             partitioner::AllHn(graph, model.digest));
+  } else {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--method ", options.method,
+                     ": unknown; use optimal, heuristic, all-cn or all-hn"));
+  }
+  if (options.method != "optimal") {
+    REFRACT_RETURN_IF_ERROR(
+        CheckLimits(options, model, sizes, profiles, planned.plan));
+  }
+  return planned;
+}
+
+// What --verify needs before there is a plan: requests, and what they take
+// outside the model.
+absl::StatusOr<SampleRequests> PrepareToVerify(
+    const models::LoadedModel& model,
+    const absl::flat_hash_map<std::string, int64_t>& sizes,
+    const CostProfiles& profiles, PartitionOptions& options,
+    std::ostream& err) {
+  ConditionOptions& conditions = options.conditions;
+  REFRACT_ASSIGN_OR_RETURN(
+      SampleRequests samples,
+      SamplesFor(options.verify, model,
+                 options.batch_given || options.verify.samples.empty()
+                     ? std::optional(conditions.batch)
+                     : std::nullopt,
+                 sizes));
+  conditions.batch = samples.batch;
+  conditions.request_sizes = samples.sizes;
+  if (!conditions.hn_given) conditions.hn = conditions.cn;
+  // What is wrong with the options shows before any process is started.
+  REFRACT_RETURN_IF_ERROR(
+      MakeConditions(conditions, model.graph, model.config, sizes, profiles)
+          .status());
+  if (conditions.calibration.empty()) {
+    REFRACT_ASSIGN_OR_RETURN(conditions.measured,
+                             CalibrateFor(options.verify, err));
+  }
+  return samples;
+}
+
+absl::Status Partition(PartitionOptions options, std::ostream& out,
+                       std::ostream& err) {
+  REFRACT_RETURN_IF_ERROR(CheckVerifyOptions(options.verify));
+  options.verify.run.nodes.op_libraries = options.op_libraries;
+  if (options.forced_cuts < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--forced-cuts ", options.forced_cuts, ": must be at least 0"));
+  }
+  REFRACT_RETURN_IF_ERROR(CheckWireOptions(options.wire));
+  REFRACT_RETURN_IF_ERROR(LoadOpLibraries(options.op_libraries));
+  // A plan of an earlier run, even a damaged one, is about to be replaced.
+  REFRACT_ASSIGN_OR_RETURN(const auto model,
+                           LoadModel(options.model, {.with_plan = false}));
+  REFRACT_RETURN_IF_ERROR(
+      CheckConditionOptions(options.conditions, model->graph));
+  REFRACT_ASSIGN_OR_RETURN(auto sizes, ParseSizes(options.sizes, model->graph));
+  REFRACT_ASSIGN_OR_RETURN(const CostProfiles profiles,
+                           FindProfiles(options, *model));
+  AddProfiledSizes(profiles, sizes);
+  std::optional<InterruptGuard> guard;
+  std::optional<SampleRequests> samples;
+  if (options.verify.verify) {
+    guard.emplace();
+    REFRACT_ASSIGN_OR_RETURN(
+        samples, PrepareToVerify(*model, sizes, profiles, options, err));
+  }
+  std::optional<WireSamples> wire_samples;
+  if (options.wire.given && samples) {
+    REFRACT_ASSIGN_OR_RETURN(wire_samples,
+                             ServedSamples(options.verify, *model, *samples));
+  } else if (options.wire.given) {
+    REFRACT_ASSIGN_OR_RETURN(
+        wire_samples,
+        WireSamplesFor(options.wire, *model, options.conditions.batch, sizes));
+  }
+  REFRACT_ASSIGN_OR_RETURN(Planned planned,
+                           MakePlan(options, *model, sizes, profiles,
+                                    wire_samples ? &*wire_samples : nullptr));
+  models::MarkRows(model->graph, planned.plan);
+  std::optional<WireReport> wire;
+  if (wire_samples) {
+    REFRACT_ASSIGN_OR_RETURN(
+        wire,
+        ChooseWireForms(options.wire, *model, *wire_samples, planned.plan));
+    if (wire) {
+      REFRACT_RETURN_IF_ERROR(
+          MeasureEachForm(*model, *wire_samples, planned.plan, *wire));
+    }
+  }
+  if (planned.report) {
+    planned.report->rows = planned.plan.rows;
+    planned.report->hn_rows = planned.plan.hn_rows;
+    planned.report->wire = wire;
+  }
+  const std::string path = absl::StrCat(model->folder, "/split_plan.pb");
+  REFRACT_RETURN_IF_ERROR(models::SavePlan(model->graph, planned.plan, path));
+  const ModelSummary summary = Summarize(*model, &planned.plan, sizes);
+  PrintPlan(*summary.plan, out);
+  if (planned.report) {
+    PrintSplit(model->graph, planned.report->conditions, planned.report->split,
+               out);
+  }
+  if (wire) PrintWire(model->graph, planned.plan, *wire, out);
+  out << "written: " << path << "\n";
+  if (options.verify.verify) {
+    std::optional<CutForms> forms;
+    if (wire_samples) {
+      forms.emplace(CutForms{options.wire, *wire_samples, *planned.pricing});
+    }
+    REFRACT_ASSIGN_OR_RETURN(
+        planned.report->verification,
+        VerifySplit(options.verify, *model, planned.plan, *planned.report,
+                    *samples, forms ? &*forms : nullptr, out, err));
+    PrintCalibration(*planned.report->conditions.calibration, out);
+    PrintVerification(*planned.report->verification,
+                      *planned.report->conditions.calibration, out);
+  }
+  if (!options.json.empty()) {
+    nlohmann::ordered_json json =
+        nlohmann::ordered_json::parse(ToJson(summary));
+    if (planned.report) {
+      json["partition"] = SplitToJson(model->graph, *planned.report);
+    }
+    if (wire) {
+      json["wire"] = WireToJson(model->graph, planned.plan, *wire);
+    }
+    REFRACT_RETURN_IF_ERROR(
+        WriteText(options.json,
+                  json.dump(2, ' ', false,
+                            nlohmann::ordered_json::error_handler_t::replace) +
+                      "\n"));
+  }
+  if (!options.report.empty()) {
+    REFRACT_RETURN_IF_ERROR(WriteText(
+        options.report, SplitToHtml(*model, planned.plan, *planned.report)));
+    out << "report: " << options.report << "\n";
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddPartitionCommand(CLI::App& app, Context& context) {
+  auto options = std::make_shared<PartitionOptions>();
+  CLI::App* command = app.add_subcommand(
+      "partition",
+      "Cuts a model into its CN and HN parts and writes the plan beside it");
+  command
+      ->add_option("model", options->model,
+                   "DIR/NAME or DIR/NAME/VERSION (without: the newest)")
+      ->type_name("MODEL")
+      ->required();
+  command
+      ->add_option("--method", options->method,
+                   "optimal: the least cost under the conditions below; "
+                   "heuristic: grow the HN part from the dense operators; "
+                   "all-cn: no split; all-hn: as much on the HN as may be")
+      ->type_name("optimal|heuristic|all-cn|all-hn");
+  command
+      ->add_option("--json", options->json,
+                   "also write the model's facts, the plan and, with optimal, "
+                   "all costs to this file as JSON")
+      ->type_name("FILE")
+      ->check(CheckOutputFile);
+  command
+      ->add_option("--report", options->report,
+                   "also write the optimum, what it was compared with and the "
+                   "graph of each to this file, as one HTML page")
+      ->type_name("FILE")
+      ->check(CheckOutputFile);
+  command
+      ->add_option("--forced-cuts", options->forced_cuts,
+                   "for --json and --report: the best plans that send a tensor "
+                   "which the optimum does not, or do not send one that it "
+                   "does, for so many tensors, largest first")
+      ->type_name("N")
+      ->capture_default_str();
+  AddConditionOptions(*command, options->conditions);
+  AddSizeOption(*command, options->sizes);
+  AddOpLibraryOption(*command, options->op_libraries);
+  AddVerifyOptions(*command, options->verify);
+  AddWireOptions(*command, options->wire);
+  command->callback([&context, options, command] {
+    options->batch_given = command->count("--batch") > 0;
+    // Requests for --verify alone are no reason to change what crosses.
+    options->wire.given =
+        command->count("--wire-dtype") > 0 ||
+        command->count("--wire-error-bound") > 0 ||
+        (!options->wire.samples.empty() && !options->verify.verify);
+    if (options->verify.verify && !options->wire.samples.empty()) {
+      options->verify.samples = options->wire.samples;
+    }
+    context.action = [&context, options] {
+      return Partition(*options, context.out, context.err);
+    };
+  });
+}
+
+}  // namespace refract::tools

@@ -1,0 +1,286 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "nlohmann/json.hpp"
+#include "partitioner/profile/hardware.h"
+#include "partitioner/profile/profile.h"
+#include "tools/bench_json.h"
+#include "tools/command.h"
+#include "tools/common_options.h"
+#include "tools/files.h"
+#include "tools/loadgen/revision.h"
+#include "tools/doctor/machine.h"
+#include "tools/profile/hardware_probe.h"
+#include "tools/profile/profile_report.h"
+#include "tools/profile/profiler.h"
+#include "tools/profile/wire_probe.h"
+
+namespace refract::tools {
+namespace {
+
+constexpr int kLeastRepetitions = 9;
+constexpr size_t kLeastBatches = 3;
+constexpr uint64_t kMaxTableMib = uint64_t{1} << 20;
+// Requests of more would not fit most machines.
+constexpr int64_t kMaxBatch = int64_t{1} << 24;
+
+struct ProfileOptions {
+  std::string model;
+  std::vector<int64_t> batches = {1, 16, 64, 256};
+  int repetitions = 21;
+  std::vector<std::string> inputs;
+  std::vector<std::string> sizes;
+  uint64_t seed = 1;
+  std::string output;
+  std::string json;
+  std::string hardware;
+  uint64_t table_mib = 1024;
+  std::vector<std::string> op_libraries;
+};
+
+absl::Status CheckOptions(ProfileOptions& options, const models::Graph& graph) {
+  int64_t most = kMaxBatch;
+  for (const models::SymbolRange& range : graph.symbols) {
+    if (range.symbol == graph.batch_symbol) most = std::min(most, range.max);
+  }
+  std::sort(options.batches.begin(), options.batches.end());
+  options.batches.erase(
+      std::unique(options.batches.begin(), options.batches.end()),
+      options.batches.end());
+  for (const int64_t batch : options.batches) {
+    if (batch < 1 || batch > most) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--batch ", batch, ": must be from 1 to ", most));
+    }
+  }
+  if (options.batches.size() < kLeastBatches) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--batch: ", options.batches.size(),
+                     " sizes; costs are fitted to at least ", kLeastBatches));
+  }
+  if (options.repetitions < kLeastRepetitions) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--repeat ", options.repetitions, ": must be at least ",
+                     kLeastRepetitions));
+  }
+  if (!options.inputs.empty() && !options.sizes.empty()) {
+    return absl::InvalidArgumentError(
+        "--size: the samples of --inputs say how large requests are");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<RequestSource>> MakeSource(
+    const ProfileOptions& options, const models::LoadedModel& model) {
+  if (options.inputs.empty()) {
+    REFRACT_ASSIGN_OR_RETURN(const auto sizes,
+                             ParseSizes(options.sizes, model.graph));
+    return RandomRequests(model.graph, sizes, options.seed);
+  }
+  std::vector<std::vector<base::Tensor>> samples;
+  for (const std::string& path : options.inputs) {
+    REFRACT_ASSIGN_OR_RETURN(samples.emplace_back(),
+                             ReadInputs(path, model.graph));
+  }
+  auto source = SampledRequests(model.graph, std::move(samples), options.seed);
+  if (!source.ok()) return base::Annotate(source.status(), "--inputs");
+  return source;
+}
+
+void DescribeMachine(partitioner::Profile& profile) {
+  const Machine machine = ReadMachine("/");
+  profile.cpu = machine.cpu;
+  profile.cpus = static_cast<uint32_t>(std::max(machine.cpus, 1));
+  profile.memory_bytes = std::max<uint64_t>(machine.memory_bytes, 1);
+  profile.kernel = machine.kernel;
+  profile.revision = std::string(loadgen::BuiltRevision());
+  profile.time = absl::FormatTime(absl::Now(), absl::UTCTimeZone());
+}
+
+// One line on a terminal, written over and over.
+std::function<void(int, int)> Progress(std::ostream& err) {
+  if (isatty(STDERR_FILENO) != 1) return nullptr;
+  return [&err](int done, int of) {
+    err << "\rmeasured " << done << " of " << of << " requests"
+        << (done == of ? "\n" : "") << std::flush;
+  };
+}
+
+// The profile that stands at `path`, if there is one that can be read.
+std::optional<partitioner::Profile> FormerProfile(
+    const std::string& path, const models::LoadedModel& model,
+    std::ostream& out) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return std::nullopt;
+  auto former = partitioner::LoadProfile(path, model.graph, model.digest);
+  if (former.ok()) return *std::move(former);
+  out << "the former profile cannot be compared: "
+      << OneLine(std::string(former.status().message())) << "\n";
+  return std::nullopt;
+}
+
+absl::Status MeasureModel(ProfileOptions options, Context& context) {
+  REFRACT_RETURN_IF_ERROR(LoadOpLibraries(options.op_libraries));
+  // The plan plays no part here, good or bad.
+  REFRACT_ASSIGN_OR_RETURN(const auto model,
+                           LoadModel(options.model, {.with_plan = false}));
+  const models::Graph& graph = model->graph;
+  REFRACT_RETURN_IF_ERROR(CheckOptions(options, graph));
+  REFRACT_ASSIGN_OR_RETURN(const std::unique_ptr<RequestSource> source,
+                           MakeSource(options, *model));
+  ProfilerOptions measure;
+  measure.batches = options.batches;
+  measure.repetitions = options.repetitions;
+  measure.progress = Progress(context.err);
+  // Long enough for the processor to turn to others or to idle.
+  measure.wait = +[] { absl::SleepFor(absl::Milliseconds(1)); };
+  REFRACT_ASSIGN_OR_RETURN(partitioner::Profile profile,
+                           MeasureProfile(*model, *source, measure));
+  REFRACT_ASSIGN_OR_RETURN(profile.wire, MeasureWireRates(measure.repetitions));
+  DescribeMachine(profile);
+  PrintProfile(graph, profile, context.out);
+
+  const std::string path =
+      options.output.empty()
+          ? absl::StrCat(model->folder, "/", partitioner::kProfileFile)
+          : options.output;
+  std::optional<ProfileDrift> drift;
+  if (const auto former = FormerProfile(path, *model, context.out)) {
+    drift = CompareProfiles(graph, *former, profile);
+    PrintDrift(*drift, context.out);
+  }
+  REFRACT_RETURN_IF_ERROR(
+      WriteText(path, partitioner::ProfileToText(graph, profile)));
+  context.out << "written: " << path << "\n";
+  if (options.json.empty()) return absl::OkStatus();
+  nlohmann::ordered_json json = BenchJson("profile");
+  json["profile"] = ProfileToJson(graph, profile);
+  json["drift"] = drift ? DriftToJson(*drift) : nlohmann::ordered_json();
+  return WriteText(options.json,
+                   json.dump(2, ' ', false,
+                             nlohmann::ordered_json::error_handler_t::replace) +
+                       "\n");
+}
+
+// The machine itself instead of a model.
+absl::Status MeasureMachine(const ProfileOptions& options, Context& context) {
+  if (!options.model.empty() || !options.inputs.empty() ||
+      !options.sizes.empty() || !options.output.empty() ||
+      !options.json.empty()) {
+    return absl::InvalidArgumentError(
+        "--hardware: measures this machine, and takes neither a model nor its "
+        "options");
+  }
+  if (options.repetitions < kLeastRepetitions) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--repeat ", options.repetitions, ": must be at least ",
+                     kLeastRepetitions));
+  }
+  if (options.table_mib < 1 || options.table_mib > kMaxTableMib) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--table-mib ", options.table_mib, ": must be from 1 to ",
+                     kMaxTableMib));
+  }
+  std::error_code error;
+  ProbeOptions probe;
+  probe.name = std::filesystem::path(options.hardware).stem().string();
+  probe.scratch_folder = std::filesystem::temp_directory_path(error).string();
+  probe.repetitions = options.repetitions;
+  probe.table_bytes = options.table_mib << 20;
+  if (isatty(STDERR_FILENO) == 1) {
+    probe.progress = [&context](absl::string_view what) {
+      context.err << "measuring " << what << "\n" << std::flush;
+    };
+  }
+  REFRACT_ASSIGN_OR_RETURN(const std::string text, ProbeHardware(probe));
+  REFRACT_RETURN_IF_ERROR(WriteText(options.hardware, text));
+  // Readable by refract partition, or not worth having.
+  const auto hardware = partitioner::ParseHardware(text, options.hardware);
+  if (!hardware.ok()) return absl::InternalError(hardware.status().message());
+  context.out << text << "written: " << options.hardware << "\n";
+  return absl::OkStatus();
+}
+
+absl::Status Profile(const ProfileOptions& options, Context& context) {
+  if (!options.hardware.empty()) return MeasureMachine(options, context);
+  if (options.model.empty()) {
+    return absl::InvalidArgumentError(
+        "model is required, or --hardware to measure this machine");
+  }
+  return MeasureModel(options, context);
+}
+
+}  // namespace
+
+void AddProfileCommand(CLI::App& app, Context& context) {
+  auto options = std::make_shared<ProfileOptions>();
+  CLI::App* command = app.add_subcommand(
+      "profile",
+      "Measures what a model's operators take on this machine, for refract "
+      "partition");
+  command
+      ->add_option("model", options->model,
+                   "DIR/NAME or DIR/NAME/VERSION (without: the newest)")
+      ->type_name("MODEL");
+  command
+      ->add_option("--batch", options->batches,
+                   "items of a request; at least three sizes, in turns")
+      ->type_name("N,N,N…")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  command
+      ->add_option("--repeat", options->repetitions,
+                   "requests per size, at least 9, each a fresh one")
+      ->type_name("N");
+  command
+      ->add_option("--inputs", options->inputs,
+                   "a request to draw items from; may be repeated; default: "
+                   "random ids, uniform over whole tables")
+      ->type_name("X.safetensors")
+      ->default_str("")
+      ->allow_extra_args(false);
+  command->add_option("--seed", options->seed, "of what is drawn")
+      ->type_name("N");
+  AddSizeOption(*command, options->sizes);
+  command
+      ->add_option("--output", options->output,
+                   "file for the profile; default: profile.textproto beside "
+                   "the version, where refract partition finds it")
+      ->type_name("FILE")
+      ->check(CheckOutputFile);
+  command
+      ->add_option("--json", options->json,
+                   "also write all figures to this file as JSON")
+      ->type_name("FILE")
+      ->check(CheckOutputFile);
+  command
+      ->add_option("--hardware", options->hardware,
+                   "instead of a model, measure this machine for --cn and --hn "
+                   "of refract partition, and describe it in this file")
+      ->type_name("OUT.textproto")
+      ->check(CheckOutputFile);
+  command
+      ->add_option("--table-mib", options->table_mib,
+                   "for --hardware: size of the table that rows are looked up "
+                   "in; far more than the caches hold; at most a sixteenth of "
+                   "the free memory is used")
+      ->type_name("MIB");
+  AddOpLibraryOption(*command, options->op_libraries);
+  command->callback([&context, options] {
+    context.action = [&context, options] { return Profile(*options, context); };
+  });
+}
+
+}  // namespace refract::tools

@@ -1,0 +1,314 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+#include "gpu_node/device/cuda_library.h"
+#include "gpu_node/device/cuda_program.h"
+#include "models/repository/model_config.h"
+#include "models/repository/repository.h"
+#include "runtime/split_run.h"
+#include "tools/command.h"
+#include "tools/common_options.h"
+#include "tools/files.h"
+#include "tools/run/reference.h"
+
+namespace refract::tools {
+namespace {
+
+struct RunOptions {
+  std::string model;
+  std::vector<std::string> inputs;
+  std::vector<std::string> outputs;
+  std::string mode = "whole";
+  std::string device = "cpu";
+  std::string dense_weights;  // empty: as config.pbtxt says
+  std::vector<std::string> op_libraries;
+};
+
+// "cuda" is "cuda:0"; nullopt for what is no GPU.
+std::optional<int> CudaIndex(absl::string_view device) {
+  if (device == "cuda") return 0;
+  int index = 0;
+  if (!absl::ConsumePrefix(&device, "cuda:") ||
+      !absl::SimpleAtoi(device, &index) || index < 0) {
+    return std::nullopt;
+  }
+  return index;
+}
+
+absl::Status CheckOptions(const RunOptions& options) {
+  if (options.inputs.size() != options.outputs.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.inputs.size(), " --inputs but ",
+                     options.outputs.size(), " --outputs: give them in pairs"));
+  }
+  if (options.mode != "whole" && options.mode != "split" &&
+      options.mode != "reference") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--mode ", options.mode, ": unknown; use whole, split or reference"));
+  }
+  if (!options.dense_weights.empty()) {
+    if (!models::ParseDenseWeights(options.dense_weights)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--dense-weights ", options.dense_weights,
+                       ": unknown; use fp32, bf16 or int8"));
+    }
+    if (options.mode == "reference") {
+      return absl::InvalidArgumentError(
+          "--dense-weights: PyTorch, which --mode reference runs, has fp32");
+    }
+  }
+  if (options.device != "cpu" && !CudaIndex(options.device)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--device ", options.device, ": unknown; use cpu, cuda or cuda:N"));
+  }
+  if (options.device != "cpu" && options.mode == "reference") {
+    return absl::InvalidArgumentError(
+        "--device: PyTorch, which --mode reference runs, stays on the CPU");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<runtime::RequestRunner>> MakeRunner(
+    const RunOptions& options, const models::LoadedModel& model,
+    models::DenseWeights form) {
+  runtime::CompileOptions compile;
+  compile.config = model.config;
+  compile.config.dense_weights = form;
+  runtime::RequestRunner::Compiler compiler = runtime::Program::Compile;
+  if (const std::optional<int> index = CudaIndex(options.device)) {
+    auto opened = gpu_node::OpenCudaDevice(*index);
+    if (!opened.ok()) {
+      return base::Annotate(opened.status(),
+                            absl::StrCat("--device ", options.device));
+    }
+    compiler =
+        [device = std::shared_ptr<runtime::cuda::DeviceApi>(*std::move(opened)),
+         name = absl::StrCat("cuda:", *index), index = *index,
+         &model](const models::Graph& graph, const runtime::Part& part,
+                 std::shared_ptr<const models::WeightStore> weights,
+                 const runtime::CompileOptions& compile) {
+          return gpu_node::CompileForCuda(
+              device, graph, part, std::move(weights),
+              {.model = model.name,
+               .device = name,
+               .compile = compile,
+               .foreign = gpu_node::AtenOperatorsOn(index)});
+        };
+  }
+  if (options.mode == "whole") {
+    return runtime::RequestRunner::Whole(model.graph, model.weights, compile,
+                                         compiler);
+  }
+  if (!model.plan) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        model.folder, ": has no split plan yet; run refract partition first"));
+  }
+  return runtime::RequestRunner::Split(model.graph, *model.plan, model.weights,
+                                       compile, compiler);
+}
+
+absl::string_view NameOf(models::DenseWeights form) {
+  switch (form) {
+    case models::DenseWeights::kBFloat16:
+      return "bf16";
+    case models::DenseWeights::kInt8:
+      return "int8";
+    case models::DenseWeights::kFloat32:
+      break;
+  }
+  return "fp32";
+}
+
+double PackedMebibytes(const runtime::RequestRunner& runner) {
+  size_t bytes = 0;
+  for (const runtime::Program* program : runner.programs()) {
+    bytes += program->packed_weight_bytes();
+  }
+  return static_cast<double>(bytes) / (1 << 20);
+}
+
+// How far float32 outputs are from those with fp32 weights, over all requests.
+class OutputErrors {
+ public:
+  void Add(const std::vector<base::Tensor>& outputs,
+           const std::vector<base::Tensor>& wanted) {
+    errors_.resize(wanted.size());
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      if (wanted[i].dtype() != base::DType::kFloat32) continue;
+      const auto x = outputs[i].view().as<float>();
+      const auto y = wanted[i].view().as<float>();
+      Error& error = errors_[i];
+      for (size_t j = 0; j < y.size(); ++j) {
+        const double difference =
+            std::abs(static_cast<double>(x[j]) - static_cast<double>(y[j]));
+        // Where both are NaN, or the same infinity, nothing is lost.
+        if (!std::isfinite(difference)) {
+          const bool same =
+              x[j] == y[j] || (std::isnan(x[j]) && std::isnan(y[j]));
+          ++(same ? error.count : error.spoilt);
+          continue;
+        }
+        ++error.count;
+        error.most = std::max(error.most, difference);
+        error.sum += difference;
+        error.largest =
+            std::max(error.largest, std::abs(static_cast<double>(y[j])));
+      }
+    }
+  }
+
+  void Print(const models::Graph& graph, absl::string_view form,
+             std::ostream& out) const {
+    for (size_t i = 0; i < errors_.size(); ++i) {
+      const Error& error = errors_[i];
+      if (error.count + error.spoilt == 0) continue;
+      out << graph.output_names[i] << ": " << form
+          << absl::StrFormat(
+                 " weights change it by up to %.2g, on average %.2g (%d "
+                 "values of up to %.3g)",
+                 error.most,
+                 error.sum / std::max(1.0, static_cast<double>(error.count)),
+                 error.count, error.largest);
+      if (error.spoilt > 0) {
+        out << ", and " << error.spoilt
+            << " become or cease to be NaN or infinite";
+      }
+      out << '\n';
+    }
+  }
+
+ private:
+  struct Error {
+    double most = 0;
+    double sum = 0;
+    double largest = 0;
+    int64_t count = 0;
+    int64_t spoilt = 0;  // NaN or infinite here or there, in none of the above
+  };
+  std::vector<Error> errors_;
+};
+
+absl::Status RunReferenceMode(const RunOptions& options,
+                              const models::LoadedModel& model) {
+  ReferenceRun run{.model_file = model.source_file,
+                   .inputs = options.inputs,
+                   .outputs = options.outputs,
+                   .op_libraries = options.op_libraries};
+  std::string tables = absl::StrCat(model.folder, "/tables");
+  std::error_code error;
+  if (std::filesystem::is_directory(tables, error)) {
+    run.tables_dir = std::move(tables);
+  }
+  return RunReference(run);
+}
+
+absl::Status Run(const RunOptions& options, std::ostream& out) {
+  REFRACT_RETURN_IF_ERROR(CheckOptions(options));
+  // The reference process loads the libraries itself.
+  if (options.mode != "reference") {
+    REFRACT_RETURN_IF_ERROR(LoadOpLibraries(options.op_libraries));
+  }
+  REFRACT_ASSIGN_OR_RETURN(const auto model, LoadModel(options.model));
+  if (options.mode == "reference") return RunReferenceMode(options, *model);
+
+  const models::DenseWeights form =
+      models::ParseDenseWeights(options.dense_weights)
+          .value_or(model->config.dense_weights);
+  REFRACT_ASSIGN_OR_RETURN(const std::unique_ptr<runtime::RequestRunner> runner,
+                           MakeRunner(options, *model, form));
+  // Beside it what it stands for, to say what rounding does to the scores.
+  std::unique_ptr<runtime::RequestRunner> exact;
+  if (form != models::DenseWeights::kFloat32) {
+    REFRACT_ASSIGN_OR_RETURN(
+        exact, MakeRunner(options, *model, models::DenseWeights::kFloat32));
+    out << absl::StrFormat("dense weights: %s, %.2f MiB instead of %.2f\n",
+                           NameOf(form), PackedMebibytes(*runner),
+                           PackedMebibytes(*exact));
+  }
+  OutputErrors errors;
+  for (size_t i = 0; i < options.inputs.size(); ++i) {
+    REFRACT_ASSIGN_OR_RETURN(const std::vector<base::Tensor> inputs,
+                             ReadInputs(options.inputs[i], model->graph));
+    runtime::RunStats stats;
+    const auto outputs = runner->Run(ViewsOf(inputs), &stats);
+    if (!outputs.ok()) {
+      return base::Annotate(outputs.status(), options.inputs[i]);
+    }
+    REFRACT_RETURN_IF_ERROR(
+        WriteOutputs(options.outputs[i], model->graph, ViewsOf(*outputs)));
+    if (exact != nullptr) {
+      REFRACT_ASSIGN_OR_RETURN(const auto wanted,
+                               exact->Run(ViewsOf(inputs), nullptr));
+      errors.Add(*outputs, wanted);
+    }
+    if (stats.replaced_ids > 0) {
+      out << options.inputs[i] << ": " << stats.replaced_ids
+          << " ids outside their tables were replaced by the id policy\n";
+    }
+  }
+  if (exact != nullptr) errors.Print(model->graph, NameOf(form), out);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddRunCommand(CLI::App& app, Context& context) {
+  auto options = std::make_shared<RunOptions>();
+  CLI::App* command = app.add_subcommand(
+      "run", "Runs a model on requests in files, in this process");
+  command
+      ->add_option("model", options->model,
+                   "DIR/NAME or DIR/NAME/VERSION (without: the newest)")
+      ->type_name("MODEL")
+      ->required();
+  command
+      ->add_option("--inputs", options->inputs,
+                   "one request: a tensor per input; may be repeated, each "
+                   "with its --outputs")
+      ->type_name("X.safetensors")
+      ->default_str("")
+      ->allow_extra_args(false)
+      ->required();
+  command
+      ->add_option("--outputs", options->outputs, "file to write the scores to")
+      ->type_name("Y.safetensors")
+      ->check(CheckOutputFile)
+      ->default_str("")
+      ->allow_extra_args(false)
+      ->required();
+  command
+      ->add_option("--mode", options->mode,
+                   "whole: one program; split: the plan's parts one after the "
+                   "other; reference: PyTorch on the original file")
+      ->type_name("whole|split|reference");
+  command
+      ->add_option("--device", options->device,
+                   "where --mode whole runs, and --mode split its HN part; a "
+                   "GPU in the type of gpu_precision in config.pbtxt")
+      ->type_name("cpu|cuda|cuda:N");
+  command
+      ->add_option("--dense-weights", options->dense_weights,
+                   "how dense layers keep their weights; prints what bf16 and "
+                   "int8 change. Default: as config.pbtxt says")
+      ->type_name("fp32|bf16|int8")
+      ->default_str("");
+  AddOpLibraryOption(*command, options->op_libraries);
+  command->callback([&context, options] {
+    context.action = [&context, options] { return Run(*options, context.out); };
+  });
+}
+
+}  // namespace refract::tools

@@ -1,0 +1,56 @@
+#include "transport/links/channel.h"
+
+#include <glog/logging.h>
+
+#include <utility>
+
+#include "transport/links/link_memory.h"
+
+namespace refract::transport {
+
+PathPreference PathPreferenceNamed(absl::string_view name) {
+  if (name == "shm") return PathPreference::kShm;
+  if (name == "tcp") return PathPreference::kTcp;
+  if (name == "verbs") return PathPreference::kVerbs;
+  return PathPreference::kAuto;
+}
+
+OutgoingMessage::OutgoingMessage() = default;
+OutgoingMessage::OutgoingMessage(ImplPtr impl) : impl_(std::move(impl)) {}
+OutgoingMessage::OutgoingMessage(OutgoingMessage&&) noexcept = default;
+OutgoingMessage& OutgoingMessage::operator=(OutgoingMessage&&) noexcept =
+    default;
+OutgoingMessage::~OutgoingMessage() = default;
+
+std::byte* OutgoingMessage::data(size_t tensor) const {
+  CHECK(impl_ != nullptr) << "a sent or empty message has no data";
+  CHECK_LT(tensor, impl_->layout.tensor_offsets.size());
+  return impl_->block.data() + impl_->layout.payload_begin +
+         impl_->layout.tensor_offsets[tensor];
+}
+
+OutgoingMessage::ImplPtr OutgoingMessage::TakeImpl() {
+  return std::move(impl_);
+}
+
+size_t OutgoingMessage::num_tensors() const {
+  return impl_ == nullptr ? 0 : impl_->layout.tensor_offsets.size();
+}
+
+IncomingMessage::IncomingMessage() = default;
+IncomingMessage::IncomingMessage(ImplPtr impl) : impl_(std::move(impl)) {}
+IncomingMessage::IncomingMessage(IncomingMessage&&) noexcept = default;
+IncomingMessage& IncomingMessage::operator=(IncomingMessage&&) noexcept =
+    default;
+IncomingMessage::~IncomingMessage() = default;
+
+absl::Span<const base::TensorView> IncomingMessage::tensors() const {
+  if (impl_ == nullptr) return {};
+  return impl_->tensors;
+}
+
+bool IncomingMessage::settled() const {
+  return impl_ == nullptr || impl_->settled();
+}
+
+}  // namespace refract::transport

@@ -1,0 +1,372 @@
+#ifndef REFRACT_TRANSPORT_LINKS_CHANNEL_H_
+#define REFRACT_TRANSPORT_LINKS_CHANNEL_H_
+
+// What nodes use of the transport: a CN dials HNs and sends requests, an HN
+// listens and answers. Below it are session (handshake, liveness), message
+// layer (headers, slots, credits, validation) and DataPath (verbs, shm, tcp).
+// Nothing here says which DataPath is in use.
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "base/digest.h"
+#include "base/tensor.h"
+#include "transport/memory/device_memory.h"
+
+namespace refract::transport {
+
+// What both ends must agree on before a request of a model may travel.
+struct ModelOffer {
+  std::string name;
+  int64_t version = 0;
+  base::Digest model;   // models::ModelDigest
+  base::Digest schema;  // models::SchemaDigest
+  // Of the model's configuration, what changes its answers and is not at its
+  // default: name and value (models::ResultSettingsOf). nullopt: the peer is
+  // too old to say.
+  std::optional<std::vector<std::pair<std::string, std::string>>> settings =
+      std::nullopt;
+};
+
+enum class PathPreference { kAuto, kShm, kTcp, kVerbs };
+// Of "auto", "shm", "tcp" and "verbs"; kAuto for any other text.
+PathPreference PathPreferenceNamed(absl::string_view name);
+
+struct Limits {
+  // Larger messages are described and then pulled by the receiver; smaller ones
+  // are put straight into a granted slot. Bytes.
+  size_t eager_bytes = size_t{64} << 10;
+  // Pieces in which they are pulled. Smaller: urgent messages wait less behind
+  // others. Larger: fewer operations. 4 KiB to 1 MiB; 64 to 128 KiB suit links
+  // of 25 to 400 Gb/s.
+  size_t pull_chunk_bytes = size_t{64} << 10;
+  // Longest message, header included. Bytes.
+  size_t max_message_bytes = size_t{64} << 20;
+  // Requests of one connection in flight; more wait in Allocate's error.
+  int max_in_flight = 64;
+  // Registered memory that a side lends to messages it sends. Bytes. Over verbs
+  // a quarter, but at least the longest message: devices pin it from the start.
+  size_t source_arena_bytes = size_t{256} << 20;
+};
+
+// A message being written, in registered memory: tensors are produced right
+// where they are sent from. Move-only; dropping it unsent frees the memory.
+class OutgoingMessage {
+ public:
+  OutgoingMessage();  // empty
+  OutgoingMessage(OutgoingMessage&&) noexcept;
+  OutgoingMessage& operator=(OutgoingMessage&&) noexcept;
+  ~OutgoingMessage();
+
+  // Aligned to base::kTensorAlignBytes; valid until sent or dropped.
+  std::byte* data(size_t tensor) const;
+  size_t num_tensors() const;
+
+  struct Impl;
+  struct Recycle {
+    void operator()(Impl* impl) const;
+  };
+  using ImplPtr = std::unique_ptr<Impl, Recycle>;
+  explicit OutgoingMessage(ImplPtr impl);
+  // For the transport itself; leaves this empty.
+  ImplPtr TakeImpl();
+
+ private:
+  ImplPtr impl_;
+};
+
+// A message that arrived: validated views of its tensors. The memory is given
+// back to the peer when this is destroyed. Its payload may be changed by a
+// hostile peer while it is read: never use a value in it as an index or length
+// without a check on the copy that is used.
+class IncomingMessage {
+ public:
+  IncomingMessage();  // empty
+  IncomingMessage(IncomingMessage&&) noexcept;
+  IncomingMessage& operator=(IncomingMessage&&) noexcept;
+  ~IncomingMessage();
+
+  absl::Span<const base::TensorView> tensors() const;
+  // False: the peer may still write to that memory, a slot that it was lent.
+  bool settled() const;
+
+  struct Impl;
+  struct Recycle {
+    void operator()(Impl* impl) const;
+  };
+  using ImplPtr = std::unique_ptr<Impl, Recycle>;
+  explicit IncomingMessage(ImplPtr impl);
+
+ private:
+  ImplPtr impl_;
+};
+
+// ---------------------------------------------------------------- CN side
+
+struct ClientOptions {
+  std::string address;  // "host:port" of the HN
+  PathPreference path = PathPreference::kAuto;
+  // The RDMA device of verbs paths: "DEVICE", "DEVICE:PORT" or
+  // "DEVICE:PORT:GID" (index). Empty: the best for each connection.
+  std::string rdma_device;
+  std::vector<ModelOffer> models;
+  Limits limits;
+  // How often the peer is asked to give a sign of life. After three that did
+  // not come it is suspect.
+  absl::Duration heartbeat_interval = absl::Milliseconds(100);
+  // How long without any sign of life before the peer counts as lost.
+  absl::Duration liveness_timeout = absl::Seconds(2);
+  // How long session bytes may wait for the peer's kernel to acknowledge them:
+  // a machine or network that is gone shows sooner than a process that hangs.
+  absl::Duration ack_timeout = absl::Milliseconds(500);
+  absl::Duration handshake_timeout = absl::Seconds(5);
+  // Reconnect back-off: doubles from first to last, with ±50 % jitter.
+  absl::Duration first_backoff = absl::Milliseconds(50);
+  absl::Duration last_backoff = absl::Seconds(5);
+  // While connected over a path that is not the best one the peer offers, a
+  // better one is tried this often, and soon after one of its ports came up.
+  absl::Duration probe_interval = absl::Seconds(30);
+  base::Clock* clock = &base::Clock::Real();
+};
+
+struct ClientState {
+  bool connected = false;
+  // Connected, but three heartbeats did not come. Requests may still be sent;
+  // another node is the better choice.
+  bool suspect = false;
+  // The peer failed so often in a row that attempts are made at last_backoff
+  // only; false again once a connection has lasted.
+  bool breaker_open = false;
+  std::string path;    // "shm", "tcp", … empty when not connected
+  std::string rail;    // the device's port, "mlx5_0:1", where the path has one
+  uint64_t epoch = 0;  // counts successful handshakes
+  int in_flight = 0;
+  absl::Status last_error;  // why not connected
+  // One per offer, in order: OK, or why the HN refused it, or cannot serve it
+  // now.
+  std::vector<absl::Status> models;
+  // Sums over all epochs. Bytes: headers, tables and padding included.
+  uint64_t bytes_sent = 0;
+  uint64_t bytes_received = 0;
+  uint64_t messages_sent = 0;
+  // Counts since creation.
+  uint64_t losses = 0;         // connections that ended in failure
+  uint64_t suspicions = 0;     // times that a peer became suspect
+  uint64_t path_switches = 0;  // to another path, without a loss
+  uint64_t path_failures = 0;  // paths that failed in set-up or in use
+  uint64_t rail_pauses = 0;    // paths given up for a while (rail_health.h)
+};
+
+// The lasting link to one HN: connects, watches, reconnects by itself until
+// destroyed. Thread-safe.
+class Client {
+ public:
+  using Callback =
+      std::function<void(absl::StatusOr<IncomingMessage> response)>;
+
+  // Never fails for an absent peer; it goes on trying. InvalidArgument for bad
+  // options. `on_change` (may be null) is called on an own thread, under no
+  // lock, after connects and disconnects, changes of path or of models that the
+  // peer can serve, and when it becomes suspect or ceases to be; quick ones may
+  // share a call.
+  static absl::StatusOr<std::unique_ptr<Client>> Create(
+      const ClientOptions& options, std::function<void()> on_change);
+  // Fails what is in flight with kCancelled, then joins.
+  virtual ~Client() = default;
+
+  virtual ClientState state() const = 0;
+
+  // Registered memory for a request of offer `model` with these tensors.
+  // Unavailable: not connected, or the model is not served there.
+  // ResourceExhausted: too many in flight or the arena is full.
+  // InvalidArgument: longer than max_message_bytes or over 256 tensors.
+  virtual absl::StatusOr<OutgoingMessage> Allocate(
+      size_t model, absl::Span<const base::TensorSpec> tensors) = 0;
+
+  // Sends and returns at once. `done` runs exactly once, on the transport's
+  // thread and under no lock; it must not block. Its status is the HN's own
+  // (as passed to Fail), DeadlineExceeded when `deadline` (of options.clock)
+  // passes first, or Unavailable when the connection is lost: the request may
+  // or may not have run ("unknown outcome"), re-sending is safe.
+  //
+  // Cancelled: `cancel` said that nobody waits any more, from any thread,
+  // before there was an answer. The HN is told as well: it drops the request if
+  // it has not begun to execute it, else the answer. The same holds for one
+  // whose deadline passes.
+  virtual void Send(OutgoingMessage message, absl::Time deadline,
+                    std::stop_token cancel, Callback done) = 0;
+  // The same for one that is never given up.
+  void Send(OutgoingMessage message, absl::Time deadline, Callback done) {
+    Send(std::move(message), deadline, std::stop_token(), std::move(done));
+  }
+};
+
+// ---------------------------------------------------------------- HN side
+
+// A request at the HN. Exactly one of Reply and Fail must be called, from any
+// thread; destroying it unanswered fails it with kInternal. Holding it after
+// the connection is gone is safe: the answer is dropped.
+class ServerCall {
+ public:
+  virtual ~ServerCall() = default;
+
+  virtual size_t model() const = 0;  // what Handler::OnOffer returned
+  // On the server's clock; InfiniteFuture when the client set none.
+  virtual absl::Time deadline() const = 0;
+  virtual absl::Span<const base::TensorView> tensors() const = 0;
+  virtual bool settled() const = 0;  // as IncomingMessage's
+  // True when the client is gone or has cancelled: work may be dropped.
+  virtual bool abandoned() const = 0;
+
+  virtual absl::StatusOr<OutgoingMessage> AllocateReply(
+      absl::Span<const base::TensorSpec> tensors) = 0;
+  virtual void Reply(OutgoingMessage message) = 0;
+  virtual void Fail(const absl::Status& status) = 0;
+};
+
+// Memory of a server in which requests of all its connections can land side by
+// side, as rows of one batched input tensor. Registered with every connection.
+// Stays mapped until the server and all calls that landed in it are gone.
+class LandingArea {
+ public:
+  virtual ~LandingArea() = default;
+  // Memory of a device is at the addresses that the device's programs use.
+  virtual absl::Span<std::byte> bytes() const = 0;
+};
+
+// A request that waits in its client's memory, about to be pulled.
+struct RequestDescriptor {
+  size_t model = 0;  // what Handler::OnOffer returned
+  // On the server's clock; InfiniteFuture when the client set none.
+  absl::Time deadline;
+  size_t payload_bytes = 0;
+  // As ServerCall::tensors() will be, without data.
+  absl::Span<const base::TensorView> tensors;
+};
+
+// Where its tensors are to be.
+struct Landing {
+  // Empty, or one for each tensor: memory of a LandingArea of this server, at
+  // least as long as the tensor, overlapping nothing that is still in use by
+  // another request. Null data: wherever the transport likes. No alignment is
+  // asked for; the views of the call are aligned as these are. Device memory
+  // that this connection's path does not reach (over TCP, say) counts as null:
+  // the views of the call say where the tensors are.
+  std::vector<absl::Span<std::byte>> tensors;
+  // Dropped, on any thread, when the transport neither reads nor writes these
+  // places any more: after the ServerCall is destroyed or, when there is none
+  // because the client died or cancelled, once no late byte can come.
+  std::shared_ptr<const void> lease;
+};
+
+// Implemented by the HN. Methods are called on transport threads, concurrently
+// for different connections; they must not block: all connections of a polling
+// thread wait meanwhile.
+class Handler {
+ public:
+  virtual ~Handler() = default;
+  // A number that later calls carry, or why this HN does not serve the offer.
+  virtual absl::StatusOr<size_t> OnOffer(const ModelOffer& offer) = 0;
+  // A request that is longer than eager_bytes was announced: OK to have it
+  // pulled when its turn comes, or what it is failed with at once, before any
+  // of its payload moves.
+  virtual absl::Status OnAnnounced(const RequestDescriptor& request) {
+    return absl::OkStatus();
+  }
+  // The next thing is to pull this request, which is longer than eager_bytes:
+  // the handler may say where its tensors are to land. A place that breaks the
+  // rules fails the request with kInternal.
+  virtual void OnDescriptor(const RequestDescriptor& request,
+                            Landing* landing) {}
+  virtual void OnRequest(std::unique_ptr<ServerCall> call) = 0;
+  // Calls of `model` have just become abandoned, all those of a client that is
+  // gone. Each is to be answered all the same.
+  virtual void OnAbandoned(size_t model) {}
+  // A request was given up before it was here as a whole: no call comes of it.
+  virtual void OnWithdrawn(size_t model) {}
+};
+
+struct ServerOptions {
+  std::string host = "0.0.0.0";
+  int port = 0;  // 0: any free one
+  PathPreference path = PathPreference::kAuto;
+  std::string rdma_device;  // as in ClientOptions
+  Limits limits;
+  // A request to be pulled is refused with kResourceExhausted when it comes, so
+  // that the client can do something else in time, if it is predicted to take
+  // this many times the time it has left. 1.5 is a good value under overload.
+  // Infinity: none is. Above 0.
+  double refuse_ratio = std::numeric_limits<double>::infinity();
+  int max_connections = 1024;
+  // Threads that run the connections, each its own share of them. One drives a
+  // NIC; more help when small messages of many clients fill a core. 1 to 64.
+  int pollers = 1;
+  // As ClientOptions'.
+  absl::Duration heartbeat_interval = absl::Milliseconds(100);
+  absl::Duration liveness_timeout = absl::Seconds(2);
+  absl::Duration ack_timeout = absl::Milliseconds(500);
+  absl::Duration handshake_timeout = absl::Seconds(5);
+  base::Clock* clock = &base::Clock::Real();
+};
+
+struct ServerStats {
+  int connections = 0;
+  uint64_t accepted = 0;
+  uint64_t refused = 0;        // handshakes that failed, whatever the reason
+  uint64_t violations = 0;     // connections closed for breaking the protocol
+  uint64_t losses = 0;         // connections that ended in another failure
+  uint64_t path_failures = 0;  // of these, because their data path failed
+  uint64_t superseded = 0;     // connections that their client gave up
+  uint64_t suspicions = 0;     // times that a client became suspect
+  uint64_t requests = 0;
+};
+
+class Server {
+ public:
+  // Listens before it returns. Unavailable names host:port when it is taken.
+  // `handler` must outlive the server.
+  static absl::StatusOr<std::unique_ptr<Server>> Create(
+      const ServerOptions& options, Handler* handler);
+  // Closes every connection and joins. Answers given before are still sent, to
+  // clients that take them within half a second.
+  virtual ~Server() = default;
+
+  virtual int port() const = 0;
+  // Slow, because RDMA devices register it; requests go on meanwhile. A
+  // connection can use about a dozen. InvalidArgument: 0 bytes;
+  // ResourceExhausted: no memory, or no more may be pinned.
+  virtual absl::StatusOr<std::shared_ptr<LandingArea>> CreateLandingArea(
+      size_t bytes) = 0;
+  // The same in memory of a device, such as a GPU, without a copy through the
+  // host's. Errors as CheckDeviceMemory's; Unimplemented: an RDMA device that
+  // serves connections takes no DMA-BUFs.
+  virtual absl::StatusOr<std::shared_ptr<LandingArea>> AddLandingArea(
+      std::shared_ptr<DeviceMemory> memory) = 0;
+  virtual ServerStats stats() const = 0;
+  // Tells the clients that have agreed on `model` (what Handler::OnOffer
+  // returned) whether it can be served now, and those that will: OK, as for
+  // models never named, or why not. Requests that come all the same still go to
+  // the handler. From any thread, but concurrent calls for one model may take
+  // effect in any order.
+  virtual void SetModelStatus(size_t model, const absl::Status& status) = 0;
+  // Tells clients to send no more here and refuses new connections; requests
+  // that already arrived are still answered.
+  virtual void StopAdmitting() = 0;
+};
+
+}  // namespace refract::transport
+
+#endif  // REFRACT_TRANSPORT_LINKS_CHANNEL_H_

@@ -1,0 +1,242 @@
+#include "transport/links/client_link.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "proto/session.pb.h"
+#include "transport/session/handshake.h"
+
+namespace refract::transport {
+namespace {
+
+// Of a message id, for the request's place; the rest is a number that is never
+// used twice.
+constexpr int kPlaceBits = 13;
+static_assert(kMaxSlots == 1 << kPlaceBits);  // and so more than max_in_flight
+
+}  // namespace
+
+void ClientRequest::Finish(ClientCounters* counters,
+                           absl::StatusOr<IncomingMessage> response) {
+  --counters->in_flight;
+  std::exchange(done, nullptr)(std::move(response));
+}
+
+ClientLink::ClientLink(const ClientOptions& options, Established established,
+                       std::string server_process, ClientCounters* counters,
+                       uint64_t* next_id, Owner* owner)
+    : options_(options),
+      facts_{established.path_kind,
+             established.path_name,
+             established.rail,
+             established.epoch,
+             std::move(established.peer),
+             std::move(server_process),
+             std::move(established.models),
+             established.max_in_flight},
+      counters_(counters),
+      next_id_(next_id),
+      owner_(owner),
+      cancelled_(static_cast<size_t>(facts_.max_in_flight)),
+      link_(std::move(established), options.clock, options.liveness_timeout,
+            this,
+            [this](const SessionFrame& frame) { return OnFrame(frame); }) {
+  models_ = facts_.models;
+  pending_ = std::vector<Pending>(static_cast<size_t>(facts_.max_in_flight));
+  free_.reserve(pending_.size());
+  for (size_t i = pending_.size(); i > 0; --i) {
+    free_.push_back(static_cast<uint32_t>(i - 1));
+  }
+  deadlines_.Reserve(pending_.size());
+}
+
+bool ClientLink::Earlier::operator()(const Pending& a, const Pending& b) const {
+  return a.deadline != b.deadline ? a.deadline < b.deadline : a.id < b.id;
+}
+
+void ClientLink::Start(ClientRequest request) {
+  CHECK(!free_.empty()) << "a request without a token";
+  const uint32_t place = free_.back();
+  free_.pop_back();
+  Pending& pending = pending_[place];
+  pending.id = (*next_id_)++ << kPlaceBits | place;
+  pending.done = std::move(request.done);
+  pending.deadline = request.deadline;
+  pending.token = std::move(request.message->token);
+  // Also if it was given up before: then it leaves with the next Step.
+  if (request.cancel.stop_possible()) {
+    pending.on_cancel.emplace(std::move(request.cancel),
+                              OnCancel{this, pending.id});
+  }
+  if (request.deadline != absl::InfiniteFuture()) deadlines_.Push(&pending);
+  link_.endpoint().Send(std::move(request.message), pending.id,
+                        request.deadline);
+}
+
+const ClientLink::Pending* ClientLink::Find(uint64_t id) const {
+  const uint64_t place = id & ((uint64_t{1} << kPlaceBits) - 1);
+  if (id == 0 || place >= pending_.size()) return nullptr;
+  const Pending& pending = pending_[place];
+  return pending.id == id ? &pending : nullptr;
+}
+
+Client::Callback ClientLink::Take(Pending& pending) {
+  if (pending.in_deadlines.in_heap()) deadlines_.Remove(&pending);
+  pending.on_cancel.reset();
+  pending.id = 0;
+  pending.token.Reset();
+  free_.push_back(static_cast<uint32_t>(&pending - pending_.data()));
+  return std::exchange(pending.done, nullptr);
+}
+
+PollTask::Result ClientLink::Step(absl::Time now) {
+  int worked = 0;
+  const absl::Status status = TryStep(now, &worked);
+  if (link_.suspect() != suspect_) {
+    suspect_ = !suspect_;
+    if (suspect_) ++counters_->suspicions;
+    owner_->OnSuspect(*this);
+  }
+  if (status.ok()) return worked > 0 ? Result::kWorked : Result::kIdle;
+  owner_->OnEnd(*this, status);
+  Close(status);
+  return Result::kDone;
+}
+
+absl::Status ClientLink::TryStep(absl::Time now, int* worked) {
+  ExpireRequests(now);
+  EndCancelled();
+  const bool any_pending = free_.size() < pending_.size();
+  if (goaway_ && !any_pending) {
+    return absl::UnavailableError("the server is stopping");
+  }
+  if (draining_ && !any_pending && memory()->requests.load() == 0) {
+    return absl::UnavailableError("another path is used now");
+  }
+  REFRACT_RETURN_IF_ERROR(link_.Step(now, worked));
+  Count();
+  return absl::OkStatus();
+}
+
+absl::Time ClientLink::next_timer() const {
+  const absl::Time next = link_.next_timer();
+  return deadlines_.empty() ? next : std::min(next, deadlines_.top()->deadline);
+}
+
+void ClientLink::ExpireRequests(absl::Time now) {
+  while (!deadlines_.empty() && deadlines_.top()->deadline <= now) {
+    GiveUp(*deadlines_.top(),
+           absl::DeadlineExceededError("no answer before the deadline"));
+  }
+}
+
+void ClientLink::EndCancelled() {
+  cancelled_.Take(&now_cancelled_);
+  for (const uint64_t id : now_cancelled_) {
+    const Pending* const pending = Find(id);
+    // Answered, or late, meanwhile.
+    if (pending == nullptr) continue;
+    GiveUp(pending_[pending - pending_.data()],
+           absl::CancelledError("given up before there was an answer"));
+  }
+}
+
+void ClientLink::GiveUp(Pending& pending, const absl::Status& why) {
+  const uint64_t id = pending.id;
+  Client::Callback done = Take(pending);
+  if (!link_.endpoint().Unsend(id)) {
+    link_.endpoint().Ignore(id);
+    proto::Cancel cancel;
+    cancel.set_id(id);
+    // A dead session shows in the link's own step.
+    link_.SendFrame(FrameKind::kCancel, cancel).IgnoreError();
+  }
+  Finish(std::move(done), why);
+}
+
+absl::Status ClientLink::OnMessage(const MessageHeader& header,
+                                   absl::string_view text,
+                                   IncomingMessage::ImplPtr message) {
+  // First, so that a caller who has its answer finds it counted.
+  Count();
+  const Pending* const pending = Find(header.id);
+  // Late: it was given up. Destroying `message` gives the slot back.
+  if (pending == nullptr) return absl::OkStatus();
+  Client::Callback done = Take(pending_[pending - pending_.data()]);
+  if (header.status_code != 0) {
+    message.reset();
+    Finish(
+        std::move(done),
+        absl::Status(static_cast<absl::StatusCode>(header.status_code), text));
+    return absl::OkStatus();
+  }
+  Finish(std::move(done), IncomingMessage(std::move(message)));
+  return absl::OkStatus();
+}
+
+absl::Time ClientLink::DeadlineOf(const MessageHeader& header,
+                                  absl::Time now) const {
+  const Pending* const pending = Find(header.id);
+  // Nobody waits: it is dropped when its turn comes.
+  return pending == nullptr ? now : pending->deadline;
+}
+
+absl::Status ClientLink::OnFrame(const SessionFrame& frame) {
+  if (frame.kind == FrameKind::kModelStates) return OnModelStates(frame);
+  if (frame.kind != FrameKind::kGoaway) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "unexpected frame of kind ", static_cast<int>(frame.kind)));
+  }
+  if (!std::exchange(goaway_, true)) owner_->OnGoaway(*this);
+  return absl::OkStatus();
+}
+
+absl::Status ClientLink::OnModelStates(const SessionFrame& frame) {
+  proto::ModelStates states;
+  REFRACT_RETURN_IF_ERROR(ParseBody(frame, "model states", &states));
+  for (const proto::ModelState& state : states.states()) {
+    if (state.model() >= models_.size() || !facts_.models[state.model()].ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the state of model ", state.model(), ", which was not agreed on"));
+    }
+    models_[state.model()] = FromWire(state.status());
+  }
+  owner_->OnModels(*this);
+  return absl::OkStatus();
+}
+
+void ClientLink::Close(const absl::Status& why) {
+  link_.SayClose(why);
+  const absl::Status status =
+      absl::IsCancelled(why) ? why
+                             : absl::UnavailableError(absl::StrCat(
+                                   "connection to ", options_.address,
+                                   " lost, outcome unknown: ", why.message()));
+  for (Pending& pending : pending_) {
+    if (pending.id != 0) Finish(Take(pending), status);
+  }
+}
+
+void ClientLink::Finish(Client::Callback done,
+                        absl::StatusOr<IncomingMessage> response) {
+  --counters_->in_flight;
+  done(std::move(response));
+}
+
+void ClientLink::Count() {
+  const EndpointCounters& now = link_.endpoint().counters();
+  if (now.bytes_sent == counted_.bytes_sent &&
+      now.bytes_received == counted_.bytes_received) {
+    return;
+  }
+  counters_->bytes_sent += now.bytes_sent - counted_.bytes_sent;
+  counters_->bytes_received += now.bytes_received - counted_.bytes_received;
+  counters_->messages_sent += now.messages_sent - counted_.messages_sent;
+  counted_ = now;
+}
+
+}  // namespace refract::transport

@@ -1,0 +1,181 @@
+#ifndef REFRACT_TRANSPORT_LINKS_CLIENT_LINK_H_
+#define REFRACT_TRANSPORT_LINKS_CLIENT_LINK_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "proto/session.pb.h"
+#include "transport/links/channel.h"
+#include "transport/loop/intrusive_heap.h"
+#include "transport/links/link.h"
+#include "transport/links/link_memory.h"
+#include "transport/loop/mailbox.h"
+#include "transport/loop/poll_loop.h"
+
+namespace refract::transport {
+
+// Written by the polling thread, read by any. Sums over all links of a client
+// and over its life.
+struct ClientCounters {
+  std::atomic<int> in_flight = 0;
+  std::atomic<uint64_t> bytes_sent = 0;
+  std::atomic<uint64_t> bytes_received = 0;
+  std::atomic<uint64_t> messages_sent = 0;
+  std::atomic<uint64_t> losses = 0;
+  std::atomic<uint64_t> suspicions = 0;
+  std::atomic<uint64_t> path_switches = 0;
+  std::atomic<uint64_t> path_failures = 0;
+  std::atomic<uint64_t> rail_pauses = 0;
+};
+
+// What a link is, from its handshake.
+struct LinkFacts {
+  proto::TransportPath path = proto::TRANSPORT_PATH_UNSPECIFIED;
+  std::string path_name;
+  std::string rail;  // DataPath's
+  uint64_t epoch = 0;
+  std::string peer;            // host name
+  std::string server_process;  // DialReport's
+  std::vector<absl::Status> models;
+  int max_in_flight = 0;
+};
+
+// A request on its way from Client::Send to a link.
+struct ClientRequest {
+  OutgoingMessage::ImplPtr message;
+  absl::Time deadline;
+  std::stop_token cancel;
+  Client::Callback done;
+
+  // Runs `done`, once.
+  void Finish(ClientCounters* counters,
+              absl::StatusOr<IncomingMessage> response);
+};
+
+// One established connection of a client: sends its requests, matches the
+// answers, and ends requests that are given up or whose deadline passes.
+// Belongs to the thread of the PollLoop that runs it.
+class ClientLink final : public PollTask, private MessageSink {
+ public:
+  // Who is told, from Step. Outlives the link.
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    // The server takes no more requests.
+    virtual void OnGoaway(ClientLink& link) = 0;
+    // link.models() changed.
+    virtual void OnModels(ClientLink& link) = 0;
+    // link.suspect() changed.
+    virtual void OnSuspect(ClientLink& link) = 0;
+    // The link is over: its requests fail next, and then it is destroyed.
+    virtual void OnEnd(ClientLink& link, const absl::Status& why) = 0;
+  };
+
+  // `next_id` is where message ids come from: never used twice, not even by
+  // another link.
+  ClientLink(const ClientOptions& options, Established established,
+             std::string server_process, ClientCounters* counters,
+             uint64_t* next_id, Owner* owner);
+  ~ClientLink() override = default;
+
+  // `request` was allocated from memory(). A Step must follow.
+  void Start(ClientRequest request);
+  // No more requests will be allocated: the link ends when those that were have
+  // been answered or dropped. A Step must follow.
+  void Drain() { draining_ = true; }
+  // Tells the server, and fails every request. The owner is not called.
+  void Close(const absl::Status& why);
+  const std::shared_ptr<LinkMemory>& memory() const { return link_.memory(); }
+  const LinkFacts& facts() const { return facts_; }
+  // As ClientState's: the verdicts of the handshake, and what came after.
+  const std::vector<absl::Status>& models() const { return models_; }
+  bool suspect() const { return suspect_; }
+  bool goaway() const { return goaway_; }
+  bool path_failed() const { return link_.path_failed(); }
+
+  Result Step(absl::Time now) override;
+  absl::Time next_timer() const override;
+  bool Arm() override { return link_.Arm(); }
+  bool cheap_poll() const override { return link_.cheap_poll(); }
+  int data_fd() const override { return link_.path_fd(); }
+  int control_fd() const override { return link_.session_fd(); }
+  bool control_wants_write() const override {
+    return link_.session_wants_write();
+  }
+  void OnControlEvent() override { link_.OnSessionEvent(); }
+
+ private:
+  // Runs on the thread that gives a request up, which the request's end waits
+  // for: the link is still there.
+  struct OnCancel {
+    ClientLink* link;
+    uint64_t id;
+    void operator()() const noexcept {
+      link->cancelled_.Push(id);
+      link->memory()->waker->Wake();
+    }
+  };
+  // A request that was sent and not answered yet.
+  struct Pending {
+    uint64_t id = 0;  // 0: not in use
+    Client::Callback done;
+    absl::Time deadline;
+    RequestToken token;
+    std::optional<std::stop_callback<OnCancel>> on_cancel;
+    HeapSlot in_deadlines;
+  };
+  struct Earlier {
+    bool operator()(const Pending& a, const Pending& b) const;
+  };
+
+  absl::Status TryStep(absl::Time now, int* worked);
+  void ExpireRequests(absl::Time now);
+  void EndCancelled();
+  // Ends a request that nobody waits for any more; the server is told.
+  void GiveUp(Pending& pending, const absl::Status& why);
+  // Null: no such request, or not any more.
+  const Pending* Find(uint64_t id) const;
+  // Ends its part in this link, not its callback.
+  Client::Callback Take(Pending& pending);
+  absl::Status OnMessage(const MessageHeader& header, absl::string_view text,
+                         IncomingMessage::ImplPtr message) override;
+  // An answer is worth as much as its request's caller will wait for it.
+  absl::Time DeadlineOf(const MessageHeader& header,
+                        absl::Time now) const override;
+  // The request's own timer has ended it, or is about to.
+  absl::Status OnRefused(const MessageHeader&, const absl::Status&) override {
+    return absl::OkStatus();
+  }
+  absl::Status OnFrame(const SessionFrame& frame);
+  absl::Status OnModelStates(const SessionFrame& frame);
+  void Finish(Client::Callback done, absl::StatusOr<IncomingMessage> response);
+  void Count();
+
+  const ClientOptions& options_;
+  const LinkFacts facts_;
+  ClientCounters* const counters_;
+  uint64_t* const next_id_;
+  Owner* const owner_;
+  // As many as there are tokens. A message id says in its lower bits which one
+  // is its request's.
+  std::vector<Pending> pending_;
+  std::vector<uint32_t> free_;  // of pending_
+  IntrusiveHeap<Pending, &Pending::in_deadlines, Earlier> deadlines_;
+  Mailbox<uint64_t> cancelled_;          // message ids
+  std::vector<uint64_t> now_cancelled_;  // in EndCancelled
+  std::vector<absl::Status> models_;
+  bool goaway_ = false;
+  bool draining_ = false;
+  bool suspect_ = false;
+  EndpointCounters counted_;
+  Link link_;
+};
+
+}  // namespace refract::transport
+
+#endif  // REFRACT_TRANSPORT_LINKS_CLIENT_LINK_H_

@@ -1,0 +1,118 @@
+#ifndef REFRACT_TRANSPORT_LINKS_LINK_H_
+#define REFRACT_TRANSPORT_LINKS_LINK_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "proto/session.pb.h"
+#include "transport/datapath.h"
+#include "transport/messages/endpoint.h"
+#include "transport/session/session_socket.h"
+
+namespace refract::transport {
+
+// What a handshake ends with.
+struct Established {
+  SessionSocket session;
+  std::unique_ptr<DataPath> path;
+  proto::TransportPath path_kind = proto::TRANSPORT_PATH_UNSPECIFIED;
+  std::string path_name;
+  std::string rail;  // DataPath's
+  EndpointSetup setup;
+  uint64_t epoch = 0;
+  std::string peer;                   // host name, for logs
+  absl::Duration heartbeat_interval;  // to send at
+  absl::Duration suspect_after;       // silence of the peer
+  // Server: which client this is, and what it said of its other connections.
+  std::string client;
+  uint64_t oldest_live_epoch = 0;
+  int max_in_flight = 0;
+  std::vector<absl::Status> models;  // per offer
+  std::vector<size_t> model_ids;     // server: the handler's, per offer
+  bool takes_model_states = false;   // server: whether the client does
+};
+
+// An established connection: message layer, control frames and heartbeats, in
+// pieces that never block, for a PollLoop to run. Belongs to that loop's
+// thread; others reach it through the owner's queues and LinkMemory::waker.
+class Link {
+ public:
+  // Frames that mean something only to one role. An error ends the link.
+  using FrameHandler = std::function<absl::Status(const SessionFrame&)>;
+
+  Link(Established established, base::Clock* clock,
+       absl::Duration liveness_timeout, MessageSink* sink,
+       FrameHandler on_frame);
+  // Marks the memory as closed, then destroys the path, then gives back the
+  // memory that the peer could reach through it.
+  ~Link();
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+
+  // One bounded round of everything; adds to `worked` what was done. An error
+  // says why the link is over: kInvalidArgument when the peer broke the
+  // protocol, kUnavailable when it is gone, silent, or closed on purpose. The
+  // owner then destroys the link.
+  absl::Status Step(absl::Time now, int* worked);
+  // When the next heartbeat is to be sent or missed.
+  absl::Time next_timer() const;
+
+  // Nothing was heard for longer than an honest peer stays silent.
+  bool suspect() const { return suspect_; }
+  // The link is over because its data path failed, on either side, while the
+  // session was all right.
+  bool path_failed() const { return path_failed_; }
+  // The link is over because the peer said so.
+  bool closed_by_peer() const { return closed_by_peer_; }
+
+  // As PollTask's.
+  bool Arm() { return path_->Arm(); }
+  bool cheap_poll() const { return path_->capabilities().cheap_poll; }
+  int path_fd() const { return path_->fd(); }
+  int session_fd() const { return session_.fd(); }
+  bool session_wants_write() const { return session_.has_unsent(); }
+  void OnSessionEvent() { session_event_ = true; }
+
+  absl::Status SendFrame(FrameKind kind,
+                         const google::protobuf::MessageLite& message) {
+    return session_.Send(kind, message);
+  }
+  // Tells the peer why, and whether it was the path, if it still listens.
+  void SayClose(const absl::Status& why);
+
+  Endpoint& endpoint() { return endpoint_; }
+  const Endpoint& endpoint() const { return endpoint_; }
+  const std::shared_ptr<LinkMemory>& memory() const { return memory_; }
+
+ private:
+  absl::Status RunEndpoint(absl::Time now, int* worked);
+  absl::Status ReadSession(absl::Time now);
+  absl::Status CheckTimers(absl::Time now);
+
+  const absl::Duration liveness_timeout_;
+  const absl::Duration heartbeat_interval_;
+  const absl::Duration suspect_after_;
+  SessionSocket session_;
+  const std::shared_ptr<LinkMemory> memory_;
+  const FrameHandler on_frame_;
+  // Holds messages that the peer reads through the path, so it goes after it.
+  Endpoint endpoint_;
+  std::unique_ptr<DataPath> path_;
+
+  bool session_event_ = true;  // there may be something to read
+  bool suspect_ = false;
+  bool path_failed_ = false;
+  bool closed_by_peer_ = false;
+  absl::Time last_heard_;
+  absl::Time next_heartbeat_;
+};
+
+}  // namespace refract::transport
+
+#endif  // REFRACT_TRANSPORT_LINKS_LINK_H_

@@ -1,0 +1,153 @@
+#include "transport/links/link_memory.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace refract::transport {
+
+void SlotReturns::Push(uint16_t slot) {
+  bool wake;
+  {
+    absl::MutexLock lock(&mu_);
+    slots_.push_back(slot);
+    wake = wake_for_each_ || slots_.size() == threshold_;
+    any_.store(true, std::memory_order_release);
+  }
+  if (wake) waker_->Wake();
+}
+
+void SlotReturns::WakeForEach(bool each) {
+  absl::MutexLock lock(&mu_);
+  wake_for_each_ = each;
+}
+
+void SlotReturns::Drain(std::vector<uint16_t>* out) {
+  if (!any_.load(std::memory_order_acquire)) return;
+  absl::MutexLock lock(&mu_);
+  out->insert(out->end(), slots_.begin(), slots_.end());
+  slots_.clear();
+  any_.store(false, std::memory_order_relaxed);
+}
+
+std::optional<RequestToken> RequestToken::Take(
+    std::shared_ptr<LinkMemory> memory, int limit) {
+  if (memory->requests.fetch_add(1) >= limit) {
+    memory->requests.fetch_sub(1);
+    return std::nullopt;
+  }
+  return RequestToken(std::move(memory));
+}
+
+RequestToken& RequestToken::operator=(RequestToken&& other) noexcept {
+  if (this != &other) {
+    Reset();
+    memory_ = std::move(other.memory_);
+  }
+  return *this;
+}
+
+void RequestToken::Reset() {
+  if (memory_ == nullptr) return;
+  memory_->requests.fetch_sub(1);
+  memory_.reset();
+}
+
+namespace {
+
+OutgoingMessage::ImplPtr TakeOutgoing(
+    const std::shared_ptr<LinkMemory>& memory) {
+  OutgoingMessage::ImplPtr message(memory->outgoing.Take().release());
+  message->memory = memory;
+  message->header = {};
+  return message;
+}
+
+}  // namespace
+
+// The last user may be the last holder of the memory too, so it is let go last.
+void OutgoingMessage::Recycle::operator()(Impl* impl) const {
+  const std::shared_ptr<LinkMemory> memory = std::move(impl->memory);
+  impl->block.Reset();
+  impl->token.Reset();
+  memory->outgoing.Give(std::unique_ptr<Impl>(impl));
+}
+
+IncomingMessage::ImplPtr NewIncoming(
+    const std::shared_ptr<LinkMemory>& memory) {
+  IncomingMessage::ImplPtr message(memory->incoming.Take().release());
+  message->memory = memory;
+  return message;
+}
+
+void IncomingMessage::Recycle::operator()(Impl* impl) const {
+  const std::shared_ptr<LinkMemory> memory = std::move(impl->memory);
+  if (impl->slot.has_value()) memory->returns.Push(*impl->slot);
+  impl->slot.reset();
+  impl->pulled.Reset();
+  impl->landed.Release();
+  impl->tensors.clear();
+  impl->offsets.clear();
+  memory->incoming.Give(std::unique_ptr<Impl>(impl));
+}
+
+absl::StatusOr<OutgoingMessage::ImplPtr> NewMessage(
+    std::shared_ptr<LinkMemory> memory, MessageKind kind,
+    absl::Span<const base::TensorSpec> tensors) {
+  OutgoingMessage::ImplPtr message = TakeOutgoing(memory);
+  MessageLayout& layout = message->layout;
+  REFRACT_RETURN_IF_ERROR(
+      LayoutMessage(tensors, 0, memory->max_message_bytes, &layout));
+  std::optional<ArenaBlock> block =
+      memory->source->Allocate(layout.total_bytes);
+  if (!block.has_value()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "no room for a message of ", layout.total_bytes,
+        " B: ", memory->source->used_bytes(), " of ",
+        memory->source->capacity(), " B of the source arena are in use"));
+  }
+  message->header.kind = kind;
+  message->header.tensor_count = static_cast<uint16_t>(tensors.size());
+  message->header.table_bytes = static_cast<uint32_t>(layout.table_bytes);
+  message->header.total_bytes = layout.total_bytes;
+  // The rest up to the payload goes over the wire as well, and so do the gaps
+  // between tensors: nothing of earlier messages may be read from them.
+  std::byte* data = block->data();
+  std::memset(data, 0, layout.payload_begin);
+  EncodeTable(tensors, layout, data + kHeaderBytes);
+  const size_t payload = layout.total_bytes - layout.payload_begin;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const size_t next =
+        i + 1 < tensors.size() ? layout.tensor_offsets[i + 1] : payload;
+    const size_t gap = std::min(next - layout.tensor_offsets[i], kPayloadAlign);
+    std::memset(data + layout.payload_begin + next - gap, 0, gap);
+  }
+  message->block = *std::move(block);
+  return message;
+}
+
+OutgoingMessage::ImplPtr NewFailure(std::shared_ptr<LinkMemory> memory,
+                                    const absl::Status& status) {
+  const absl::string_view text =
+      status.message().substr(0, kMaxStatusTextBytes);
+  OutgoingMessage::ImplPtr message = TakeOutgoing(memory);
+  MessageHeader& header = message->header;
+  header.kind = MessageKind::kResponse;
+  header.status_code = static_cast<uint8_t>(status.code());
+  header.text_bytes = static_cast<uint32_t>(text.size());
+  header.total_bytes = AlignUp(kHeaderBytes + text.size(), kPayloadAlign);
+  std::optional<ArenaBlock> block = memory->texts->Allocate(header.total_bytes);
+  if (!block.has_value()) return nullptr;
+  std::memset(block->data(), 0, header.total_bytes);
+  std::memcpy(block->data() + kHeaderBytes, text.data(), text.size());
+  message->layout.tensor_offsets.clear();
+  message->layout.payload_begin = header.total_bytes;
+  message->layout.total_bytes = header.total_bytes;
+  message->block = *std::move(block);
+  return message;
+}
+
+}  // namespace refract::transport

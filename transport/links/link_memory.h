@@ -1,0 +1,143 @@
+#ifndef REFRACT_TRANSPORT_LINKS_LINK_MEMORY_H_
+#define REFRACT_TRANSPORT_LINKS_LINK_MEMORY_H_
+
+// What a connection shares with the messages and calls that were made on it and
+// may outlive it: memory, the way back for slots, and whether it still lives.
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "transport/memory/arena.h"
+#include "transport/links/channel.h"
+#include "transport/memory/free_list.h"
+#include "transport/loop/intrusive_heap.h"
+#include "transport/messages/landing.h"
+#include "transport/messages/wire.h"
+
+namespace refract::transport {
+
+// Slots whose reader is done, on their way to the poller. Thread-safe.
+class SlotReturns {
+ public:
+  // The poller is woken when `threshold` slots wait, not for each: the peer
+  // still has others, and the poller wakes for the next message anyway.
+  SlotReturns(size_t threshold, std::shared_ptr<Waker> waker)
+      : threshold_(threshold), waker_(std::move(waker)) {}
+
+  void Push(uint16_t slot);
+  // The poller is woken for each slot from now on, or no longer. What waits
+  // already is its own to look for.
+  void WakeForEach(bool each);
+  // Appends what waits to `out`.
+  void Drain(std::vector<uint16_t>* out);
+
+ private:
+  const size_t threshold_;
+  const std::shared_ptr<Waker> waker_;
+  std::atomic<bool> any_ = false;  // spares the idle poller the lock
+  absl::Mutex mu_;
+  std::vector<uint16_t> slots_ ABSL_GUARDED_BY(mu_);
+  bool wake_for_each_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+struct LinkMemory;
+
+// One of LinkMemory::requests. Move-only.
+class RequestToken {
+ public:
+  RequestToken() = default;
+  // nullopt when `limit` are taken.
+  static std::optional<RequestToken> Take(std::shared_ptr<LinkMemory> memory,
+                                          int limit);
+  RequestToken(RequestToken&&) noexcept = default;
+  RequestToken& operator=(RequestToken&& other) noexcept;
+  ~RequestToken() { Reset(); }
+  void Reset();
+
+ private:
+  explicit RequestToken(std::shared_ptr<LinkMemory> memory)
+      : memory_(std::move(memory)) {}
+  std::shared_ptr<LinkMemory> memory_;
+};
+
+// Recycled, as incoming ones.
+struct OutgoingMessage::Impl {
+  std::shared_ptr<LinkMemory> memory;
+  ArenaBlock block;
+  MessageLayout layout;
+  MessageHeader header;  // id, deadline and epoch are set when it is sent
+  RequestToken token;    // of requests
+
+  // While it waits in a MessageSender.
+  absl::Time deadline;
+  uint64_t sequence = 0;
+  HeapSlot waiting;
+};
+
+// Tensors lie in a slot, in the pull arena, or where the handler had them land.
+// Recycled: once nobody uses it, through LinkMemory.
+struct IncomingMessage::Impl {
+  // Got by this side into memory that no peer can reach.
+  bool settled() const { return !slot.has_value(); }
+
+  std::shared_ptr<LinkMemory> memory;  // null while it is not in use
+  std::optional<uint16_t> slot;        // to give back
+  ArenaBlock pulled;
+  LandedRows landed;
+  std::vector<base::TensorView> tensors;
+  std::vector<size_t> offsets;  // of pulled ones, from the payload's begin
+};
+
+// Thread-safe. Sharers: the connection's poller, its messages and calls.
+struct LinkMemory {
+  LinkMemory(Region slots_region, std::shared_ptr<Arena> source_arena,
+             std::shared_ptr<Arena> text_arena,
+             std::shared_ptr<Arena> pull_arena,
+             std::shared_ptr<Waker> poller_waker, size_t max_send_bytes,
+             size_t return_threshold)
+      : slots(std::move(slots_region)),
+        source(std::move(source_arena)),
+        texts(std::move(text_arena)),
+        pulls(std::move(pull_arena)),
+        waker(std::move(poller_waker)),
+        max_message_bytes(max_send_bytes),
+        returns(return_threshold, waker) {}
+
+  const Region slots;                   // the peer puts messages here
+  const std::shared_ptr<Arena> source;  // messages to send
+  // For failures, so that a full source arena can still be reported.
+  const std::shared_ptr<Arena> texts;
+  const std::shared_ptr<Arena> pulls;  // large messages received
+  const std::shared_ptr<Waker> waker;
+  const size_t max_message_bytes;  // that the peer accepts
+  SlotReturns returns;
+  FreeList<OutgoingMessage::Impl> outgoing;
+  FreeList<IncomingMessage::Impl> incoming;
+  std::atomic<bool> open = true;  // false once the connection ended
+  std::atomic<int> requests = 0;  // allocated, sent or being answered
+};
+
+// A message with room for `tensors` in the source arena; the tensor table is
+// written. ResourceExhausted: arena full; else as LayoutMessage.
+absl::StatusOr<OutgoingMessage::ImplPtr> NewMessage(
+    std::shared_ptr<LinkMemory> memory, MessageKind kind,
+    absl::Span<const base::TensorSpec> tensors);
+
+// A response that carries only `status`, which is not OK. Null when even the
+// text arena is full: the peer has more requests open than it may.
+OutgoingMessage::ImplPtr NewFailure(std::shared_ptr<LinkMemory> memory,
+                                    const absl::Status& status);
+
+// An empty message to be filled by a receiver.
+IncomingMessage::ImplPtr NewIncoming(const std::shared_ptr<LinkMemory>& memory);
+
+}  // namespace refract::transport
+
+#endif  // REFRACT_TRANSPORT_LINKS_LINK_MEMORY_H_

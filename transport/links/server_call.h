@@ -1,0 +1,105 @@
+#ifndef REFRACT_TRANSPORT_LINKS_SERVER_CALL_H_
+#define REFRACT_TRANSPORT_LINKS_SERVER_CALL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "transport/links/channel.h"
+#include "transport/links/link_memory.h"
+#include "transport/loop/mailbox.h"
+#include "transport/memory/storage_pool.h"
+
+namespace refract::transport {
+
+class ServerCallImpl;
+
+// What a session and its calls share, which may outlive it: answers on their
+// way back, which calls nobody waits for any more, and the calls' own memory.
+// Thread-safe but for the session's part.
+class ServerCalls {
+ public:
+  struct Reply {
+    uint64_t id = 0;
+    uint32_t number = 0;  // of the call, Open's
+    // Null: not even a failure could be written.
+    OutgoingMessage::ImplPtr message;
+  };
+
+  // At most `max_open` calls are open, that is begun and their answer not taken
+  // by the session.
+  ServerCalls(std::shared_ptr<LinkMemory> memory, size_t max_open);
+
+  // ------------------------------------------------- the session's thread only
+
+  // A call begins. Fewer than max_open are open.
+  uint32_t Open();
+  // Its answer was taken: the number may be used again.
+  void Finish(uint32_t number) { free_numbers_.push_back(number); }
+  // Nobody waits for the answer of an open call any more.
+  void Abandon(uint32_t number) { abandoned_[number].store(true); }
+  // Replaces what is in `replies` by the answers that have come.
+  void TakeReplies(std::vector<Reply>* replies) { replies_.Take(replies); }
+  // The session is over: answers are dropped.
+  void Close() { replies_.Close(); }
+
+  // -------------------------------------------------------------- any thread
+
+  void Push(Reply reply);
+  // Of a call that is open.
+  bool abandoned(uint32_t number) const { return abandoned_[number].load(); }
+  const std::shared_ptr<LinkMemory>& memory() const { return memory_; }
+  StoragePool<ServerCallImpl>& storage() { return storage_; }
+
+ private:
+  const std::shared_ptr<LinkMemory> memory_;
+  StoragePool<ServerCallImpl> storage_;
+  Mailbox<Reply> replies_;
+  std::vector<std::atomic<bool>> abandoned_;  // by number
+  std::vector<uint32_t> free_numbers_;
+};
+
+// Lies in its ServerCalls' storage, so that a request costs no allocation.
+class ServerCallImpl final : public ServerCall {
+ public:
+  // `number` is `calls`'s.
+  static std::unique_ptr<ServerCallImpl> Create(
+      std::shared_ptr<ServerCalls> calls, uint64_t id, uint32_t number,
+      size_t model, absl::Time deadline, IncomingMessage::ImplPtr message);
+  ~ServerCallImpl() override;
+  // Runs the destructor itself, because afterwards nothing would know any more
+  // where the memory belongs.
+  static void operator delete(ServerCallImpl* call, std::destroying_delete_t);
+
+  size_t model() const override { return model_; }
+  absl::Time deadline() const override { return deadline_; }
+  absl::Span<const base::TensorView> tensors() const override;
+  bool settled() const override;
+  bool abandoned() const override;
+  absl::StatusOr<OutgoingMessage> AllocateReply(
+      absl::Span<const base::TensorSpec> tensors) override;
+  void Reply(OutgoingMessage message) override;
+  void Fail(const absl::Status& status) override;
+
+ private:
+  ServerCallImpl(std::shared_ptr<ServerCalls> calls, uint64_t id,
+                 uint32_t number, size_t model, absl::Time deadline,
+                 IncomingMessage::ImplPtr message);
+
+  const std::shared_ptr<ServerCalls> calls_;
+  const uint64_t id_;
+  const uint32_t number_;
+  const size_t model_;
+  const absl::Time deadline_;
+  const IncomingMessage::ImplPtr message_;
+  std::atomic<bool> answered_ = false;  // number_ may be another call's by now
+};
+
+}  // namespace refract::transport
+
+#endif  // REFRACT_TRANSPORT_LINKS_SERVER_CALL_H_

@@ -1,0 +1,72 @@
+#ifndef REFRACT_TRANSPORT_LINKS_SERVER_POLLER_H_
+#define REFRACT_TRANSPORT_LINKS_SERVER_POLLER_H_
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "transport/paths/path_resources.h"
+#include "transport/loop/poll_loop.h"
+#include "transport/links/server_link.h"
+#include "transport/links/server_shared.h"
+
+namespace refract::transport {
+
+// One polling thread of a server and the connections it owns. A connection
+// stays with its poller for life. Thread-safe.
+class ServerPoller {
+ public:
+  // `shared` outlives the poller.
+  static absl::StatusOr<std::unique_ptr<ServerPoller>> Create(
+      ServerShared* shared);
+  void Start();  // the thread; once
+  // Before it ServerShared::stopping is set and every seat is back. Answers
+  // that were given are still sent, to clients that take them within half a
+  // second; then every client is told.
+  ~ServerPoller();
+
+  // A place for a connection, before its handshake makes a path for this
+  // thread. ResourceExhausted: full.
+  absl::StatusOr<PollLoop::Seat> Reserve() { return loop_->Reserve(); }
+  // Connections, those in their handshake included.
+  size_t load() const { return loop_->num_seats(); }
+  PathResources* resources() { return &resources_; }
+
+  void Add(PollLoop::Seat seat, std::unique_ptr<ServerLink> link);
+  // After ServerShared::draining or ::stopping was set.
+  void Wake() { loop_->Wake(); }
+  // After something changed that every connection is to tell its client.
+  void WakeLinks() {
+    wake_links_ = true;
+    loop_->Wake();
+  }
+
+ private:
+  using NewLink = std::pair<PollLoop::Seat, std::unique_ptr<ServerLink>>;
+
+  ServerPoller(ServerShared* shared, std::unique_ptr<PollLoop> loop);
+  void Run();
+  void Adopt();
+  void Flush();
+
+  ServerShared* const shared_;
+  PathResources resources_;
+  // Holds the links, and they the resources.
+  const std::unique_ptr<PollLoop> loop_;
+
+  absl::Mutex mu_;
+  std::vector<NewLink> new_links_ ABSL_GUARDED_BY(mu_);
+  std::atomic<bool> any_new_ = false;  // spares the busy poller the lock
+  std::atomic<bool> wake_links_ = false;
+
+  std::thread thread_;
+};
+
+}  // namespace refract::transport
+
+#endif  // REFRACT_TRANSPORT_LINKS_SERVER_POLLER_H_

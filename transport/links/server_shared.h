@@ -1,0 +1,111 @@
+#ifndef REFRACT_TRANSPORT_LINKS_SERVER_SHARED_H_
+#define REFRACT_TRANSPORT_LINKS_SERVER_SHARED_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/session.pb.h"
+#include "transport/links/channel.h"
+#include "transport/session/client_registry.h"
+#include "transport/session/handshake.h"
+#include "transport/session/identity.h"
+#include "transport/messages/landing.h"
+#include "transport/loop/waker.h"
+
+namespace refract::transport {
+
+// Tells of refused and broken peers without letting one of them fill the log:
+// one line per host, reason class and minute. Thread-safe.
+class PeerLog {
+ public:
+  void Warn(const std::string& host, absl::string_view what,
+            const absl::Status& status);
+
+ private:
+  // A scan from many addresses must not make this grow.
+  static constexpr size_t kMaxEntries = 1024;
+  absl::Mutex mu_;
+  absl::flat_hash_map<std::string, absl::Time> last_ ABSL_GUARDED_BY(mu_);
+};
+
+// Which models can be served now, by the handler's numbers. Thread-safe.
+class ModelStates {
+ public:
+  void Set(size_t model, const absl::Status& status) {
+    absl::MutexLock lock(&mu_);
+    states_[model] = status;
+    ++version_;
+  }
+  absl::Status Of(size_t model) const {
+    absl::MutexLock lock(&mu_);
+    const auto state = states_.find(model);
+    return state == states_.end() ? absl::OkStatus() : state->second;
+  }
+  // Changes with each Set(), after it. 0: there was none.
+  uint64_t version() const { return version_; }
+
+ private:
+  mutable absl::Mutex mu_;
+  absl::flat_hash_map<size_t, absl::Status> states_ ABSL_GUARDED_BY(mu_);
+  std::atomic<uint64_t> version_ = 0;  // spares the pollers the lock
+};
+
+// What all threads of a server share. Outlives them. Thread-safe.
+struct ServerShared {
+  ServerOptions options;
+  Handler* handler = nullptr;
+  std::vector<proto::TransportPath> paths;
+  std::string unix_socket;                      // abstract name; empty: none
+  const std::string process = RandomToken(16);  // PeerIdentity's
+  AttachBroker broker;
+  ClientRegistry clients;
+  ModelStates models;
+  PeerLog log;
+  std::shared_ptr<ThreadWaker> acceptor;  // woken when a session ends
+  std::atomic<bool> stopping = false;
+  std::atomic<bool> draining = false;  // StopAdmitting was called
+  std::atomic<int> connections = 0;    // from hello to the end
+  std::atomic<uint64_t> accepted = 0;
+  std::atomic<uint64_t> refused = 0;
+  std::atomic<uint64_t> violations = 0;
+  std::atomic<uint64_t> losses = 0;
+  std::atomic<uint64_t> path_failures = 0;
+  std::atomic<uint64_t> superseded = 0;
+  std::atomic<uint64_t> suspicions = 0;
+  std::atomic<uint64_t> requests = 0;
+  // Outlived by calls.
+  const std::shared_ptr<LandingAreas> landing =
+      std::make_shared<LandingAreas>();
+};
+
+// One of ServerShared::connections. Move-only.
+class ConnectionCount {
+ public:
+  explicit ConnectionCount(ServerShared* shared)
+      : shared_(shared), number_(++shared->connections) {}
+  ConnectionCount(ConnectionCount&& other) noexcept
+      : shared_(std::exchange(other.shared_, nullptr)),
+        number_(other.number_) {}
+  ConnectionCount& operator=(ConnectionCount&&) = delete;
+  ~ConnectionCount() {
+    if (shared_ != nullptr) --shared_->connections;
+  }
+  // Connections when this one came, itself included.
+  int number() const { return number_; }
+
+ private:
+  ServerShared* shared_;
+  int number_;
+};
+
+}  // namespace refract::transport
+
+#endif  // REFRACT_TRANSPORT_LINKS_SERVER_SHARED_H_

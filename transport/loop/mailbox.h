@@ -1,0 +1,60 @@
+#ifndef REFRACT_TRANSPORT_LOOP_MAILBOX_H_
+#define REFRACT_TRANSPORT_LOOP_MAILBOX_H_
+
+#include <atomic>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+
+namespace refract::transport {
+
+// Values on their way from any thread to a polling one, in order. Two vectors
+// go round between the two sides, so that it allocates only to hold more than
+// ever before. Thread-safe; Take() is for one thread.
+template <typename T>
+class Mailbox {
+ public:
+  // `usual` values fit without an allocation.
+  explicit Mailbox(size_t usual) { values_.reserve(usual); }
+
+  // False: it is closed, and `value` was dropped.
+  bool Push(T value) {
+    absl::MutexLock lock(&mu_);
+    if (closed_) return false;
+    values_.push_back(std::move(value));
+    any_.store(true, std::memory_order_release);
+    return true;
+  }
+  // Replaces what is in `taken` by all that has come, and keeps its memory for
+  // what comes next. Costs no lock when nothing has come.
+  void Take(std::vector<T>* taken) {
+    taken->clear();
+    if (!any_.load(std::memory_order_acquire)) return;
+    absl::MutexLock lock(&mu_);
+    any_.store(false, std::memory_order_relaxed);
+    if (taken->capacity() < values_.capacity()) {
+      taken->reserve(values_.capacity());
+    }
+    taken->swap(values_);
+  }
+  // Drops what waits and what will come.
+  void Close() {
+    std::vector<T> dropped;  // destroyed outside of the lock
+    absl::MutexLock lock(&mu_);
+    closed_ = true;
+    dropped.swap(values_);
+  }
+
+ private:
+  std::atomic<bool> any_ = false;
+  absl::Mutex mu_;
+  std::vector<T> values_ ABSL_GUARDED_BY(mu_);
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace refract::transport
+
+#endif  // REFRACT_TRANSPORT_LOOP_MAILBOX_H_

@@ -1,0 +1,125 @@
+#include "transport/memory/arena.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "transport/messages/wire.h"
+
+namespace refract::transport {
+namespace {
+
+// That need no allocation: as many as messages of a connection in flight.
+constexpr size_t kUsualHoles = 64;
+
+}  // namespace
+
+RangeAllocator::RangeAllocator(size_t capacity, size_t align) : align_(align) {
+  holes_.reserve(kUsualHoles);
+  capacity -= capacity % align;
+  if (capacity > 0) holes_.push_back({0, capacity});
+}
+
+size_t RangeAllocator::Rounded(size_t bytes) const {
+  return AlignUp(std::max<size_t>(bytes, 1), align_);
+}
+
+std::optional<size_t> RangeAllocator::Allocate(size_t bytes) {
+  // Refused before rounding up, which could wrap.
+  if (bytes > (size_t{1} << 62)) return std::nullopt;
+  bytes = Rounded(bytes);
+  for (auto hole = holes_.begin(); hole != holes_.end(); ++hole) {
+    if (hole->bytes < bytes) continue;
+    const size_t offset = hole->offset;
+    hole->offset += bytes;
+    hole->bytes -= bytes;
+    if (hole->bytes == 0) holes_.erase(hole);
+    used_bytes_ += bytes;
+    return offset;
+  }
+  return std::nullopt;
+}
+
+void RangeAllocator::Free(size_t offset, size_t bytes) {
+  bytes = Rounded(bytes);
+  const auto after = std::lower_bound(
+      holes_.begin(), holes_.end(), offset,
+      [](const Hole& hole, size_t at) { return hole.offset < at; });
+  const bool has_before = after != holes_.begin();
+  const bool has_after = after != holes_.end();
+  const size_t before_end =
+      has_before ? std::prev(after)->offset + std::prev(after)->bytes : 0;
+  CHECK(before_end <= offset && (!has_after || offset + bytes <= after->offset))
+      << "free of " << bytes << " B at " << offset << ", which is free";
+  used_bytes_ -= bytes;
+  const bool joins_before = has_before && before_end == offset;
+  const bool joins_after = has_after && offset + bytes == after->offset;
+  if (joins_before) {
+    std::prev(after)->bytes += bytes + (joins_after ? after->bytes : 0);
+    if (joins_after) holes_.erase(after);
+  } else if (joins_after) {
+    after->offset = offset;
+    after->bytes += bytes;
+  } else {
+    holes_.insert(after, {offset, bytes});
+  }
+}
+
+ArenaBlock& ArenaBlock::operator=(ArenaBlock&& other) noexcept {
+  if (this != &other) {
+    Reset();
+    arena_ = std::move(other.arena_);
+    offset_ = other.offset_;
+    bytes_ = other.bytes_;
+  }
+  return *this;
+}
+
+void ArenaBlock::Reset() {
+  if (arena_ == nullptr) return;
+  arena_->Free(offset_, bytes_);
+  arena_.reset();
+}
+
+std::byte* ArenaBlock::data() const { return arena_->region_.data() + offset_; }
+
+Arena::Arena(Region region, size_t begin, size_t bytes,
+             std::shared_ptr<Waker> waker)
+    : region_(std::move(region)),
+      begin_(begin),
+      bytes_(bytes),
+      waker_(std::move(waker)),
+      ranges_(bytes, kPayloadAlign) {}
+
+std::optional<ArenaBlock> Arena::Allocate(size_t bytes) {
+  absl::MutexLock lock(&mu_);
+  const std::optional<size_t> offset = ranges_.Allocate(bytes);
+  if (!offset.has_value()) return std::nullopt;
+  return ArenaBlock(shared_from_this(), begin_ + *offset, bytes);
+}
+
+std::optional<ArenaBlock> Arena::AllocateOrNotify(size_t bytes) {
+  absl::MutexLock lock(&mu_);
+  const std::optional<size_t> offset = ranges_.Allocate(bytes);
+  notify_ = !offset.has_value();
+  if (!offset.has_value()) return std::nullopt;
+  return ArenaBlock(shared_from_this(), begin_ + *offset, bytes);
+}
+
+size_t Arena::used_bytes() const {
+  absl::MutexLock lock(&mu_);
+  return ranges_.used_bytes();
+}
+
+void Arena::Free(size_t offset, size_t bytes) {
+  bool notify;
+  {
+    absl::MutexLock lock(&mu_);
+    ranges_.Free(offset - begin_, bytes);
+    notify = std::exchange(notify_, false);
+  }
+  if (notify) waker_->Wake();
+}
+
+}  // namespace refract::transport

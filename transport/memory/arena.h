@@ -1,0 +1,106 @@
+#ifndef REFRACT_TRANSPORT_MEMORY_ARENA_H_
+#define REFRACT_TRANSPORT_MEMORY_ARENA_H_
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "transport/datapath.h"
+#include "transport/loop/waker.h"
+
+namespace refract::transport {
+
+// Hands out ranges of [0, capacity). First fit from the lowest address, so that
+// a lightly used arena touches few pages; neighbours merge when freed. Cost
+// grows with the number of holes, which is at most the number of live ranges.
+// Not thread-safe.
+class RangeAllocator {
+ public:
+  // `align` is a power of two; offsets and sizes are multiples of it.
+  RangeAllocator(size_t capacity, size_t align);
+
+  // nullopt: no hole is large enough. `bytes` 0 counts as 1.
+  std::optional<size_t> Allocate(size_t bytes);
+  // Both of an Allocate that is not freed yet.
+  void Free(size_t offset, size_t bytes);
+
+  size_t used_bytes() const { return used_bytes_; }
+
+ private:
+  const size_t align_;
+  struct Hole {
+    size_t offset;
+    size_t bytes;
+  };
+  size_t Rounded(size_t bytes) const;
+  // In order, never touching. A list, because there are few and moving them
+  // costs less than a tree's nodes.
+  std::vector<Hole> holes_;
+  size_t used_bytes_ = 0;
+};
+
+class Arena;
+
+// A live range of an Arena; frees itself. Keeps the arena's memory alive.
+// Move-only.
+class ArenaBlock {
+ public:
+  ArenaBlock() = default;
+  ArenaBlock(ArenaBlock&& other) noexcept
+      : arena_(std::move(other.arena_)),
+        offset_(other.offset_),
+        bytes_(other.bytes_) {}
+  ArenaBlock& operator=(ArenaBlock&& other) noexcept;
+  ~ArenaBlock() { Reset(); }
+
+  void Reset();
+  bool valid() const { return arena_ != nullptr; }
+  size_t offset() const { return offset_; }  // in the region
+  std::byte* data() const;
+
+ private:
+  friend class Arena;
+  ArenaBlock(std::shared_ptr<Arena> arena, size_t offset, size_t bytes)
+      : arena_(std::move(arena)), offset_(offset), bytes_(bytes) {}
+  std::shared_ptr<Arena> arena_;
+  size_t offset_ = 0;
+  size_t bytes_ = 0;
+};
+
+// A Region with an allocator. Thread-safe. Shared by the connection and by the
+// messages that lie in it, which may outlive the connection.
+class Arena : public std::enable_shared_from_this<Arena> {
+ public:
+  // Uses `bytes` of `region` from `begin`, both multiples of 64. `waker` is
+  // woken by frees that NotifyOnFree asked for.
+  Arena(Region region, size_t begin, size_t bytes,
+        std::shared_ptr<Waker> waker);
+
+  // Aligned to 64 B. nullopt: full.
+  std::optional<ArenaBlock> Allocate(size_t bytes);
+  // As Allocate, but when full the next free wakes the waker.
+  std::optional<ArenaBlock> AllocateOrNotify(size_t bytes);
+
+  size_t used_bytes() const;
+  size_t capacity() const { return bytes_; }
+
+ private:
+  friend class ArenaBlock;
+  void Free(size_t offset, size_t bytes);
+
+  const Region region_;
+  const size_t begin_;
+  const size_t bytes_;
+  const std::shared_ptr<Waker> waker_;
+  mutable absl::Mutex mu_;
+  RangeAllocator ranges_ ABSL_GUARDED_BY(mu_);
+  bool notify_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace refract::transport
+
+#endif  // REFRACT_TRANSPORT_MEMORY_ARENA_H_

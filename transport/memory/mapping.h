@@ -1,0 +1,63 @@
+#ifndef REFRACT_TRANSPORT_MEMORY_MAPPING_H_
+#define REFRACT_TRANSPORT_MEMORY_MAPPING_H_
+
+#include <cstddef>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "transport/memory/device_memory.h"
+
+namespace refract::transport {
+
+// Owns an mmap, or holds memory of another device. Its size and place never
+// change; its bytes do.
+class Mapping {
+ public:
+  // Private zeroed pages, committed on first touch. ResourceExhausted when
+  // there is no address space.
+  static absl::StatusOr<std::shared_ptr<const Mapping>> Anonymous(size_t bytes);
+  // Memory that devices will pin: on 2 MiB pages where the system has some set
+  // aside, else where it can make them, else on small ones; not inherited by
+  // forked children, which could otherwise take over the pages that a device
+  // writes to. Zeroed. ResourceExhausted as above.
+  static absl::StatusOr<std::shared_ptr<const Mapping>> ForDevices(
+      size_t bytes);
+  // The first `bytes` of `fd`, shared. The caller has made sure that the file
+  // is that long and stays so (an access past its end would kill the process).
+  static absl::StatusOr<std::shared_ptr<const Mapping>> Shared(int fd,
+                                                               size_t bytes,
+                                                               bool writable);
+  // As CheckDeviceMemory.
+  static absl::StatusOr<std::shared_ptr<const Mapping>> OfDevice(
+      std::shared_ptr<DeviceMemory> memory);
+  ~Mapping();
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  // Null for ordinary memory. Otherwise data() means something only to that
+  // device and to RDMA devices.
+  DeviceMemory* device() const { return device_.get(); }
+
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+  bool Contains(const std::byte* begin, size_t bytes) const {
+    return begin >= data_ && bytes <= size_ &&
+           static_cast<size_t>(begin - data_) <= size_ - bytes;
+  }
+
+ private:
+  Mapping(std::byte* data, size_t size, size_t mapped)
+      : data_(data), size_(size), mapped_(mapped) {}
+  static absl::StatusOr<std::shared_ptr<const Mapping>> Map(size_t bytes,
+                                                            int protection,
+                                                            int flags, int fd);
+  std::byte* const data_;
+  const size_t size_;
+  const size_t mapped_;  // size_ and what rounding added; 0: not an mmap
+  // Shared with who uses the memory on its device.
+  std::shared_ptr<DeviceMemory> device_;
+};
+
+}  // namespace refract::transport
+
+#endif  // REFRACT_TRANSPORT_MEMORY_MAPPING_H_

@@ -1,0 +1,67 @@
+#ifndef REFRACT_TRANSPORT_MESSAGES_ENDPOINT_H_
+#define REFRACT_TRANSPORT_MESSAGES_ENDPOINT_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "transport/datapath.h"
+#include "transport/messages/endpoint_setup.h"
+#include "transport/links/link_memory.h"
+#include "transport/messages/message_receiver.h"
+#include "transport/messages/message_sender.h"
+
+namespace refract::transport {
+
+// The message layer of one connection, the same on both sides: puts messages
+// into granted slots, announces long ones there and lets the receiver get them,
+// validates what arrives, and gives slots back. Belongs to one polling thread
+// from its first Progress on; may be made on another.
+class Endpoint {
+ public:
+  // `sink` outlives the endpoint. `path` is not used by the destructor, and
+  // must be gone by then: the memory that its gets fill is free again
+  // afterwards.
+  Endpoint(DataPath* path, EndpointSetup setup, MessageSink* sink);
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+
+  // Queues; Progress sends as slots are granted, the earliest deadline first.
+  // `deadline` InfiniteFuture: none.
+  void Send(OutgoingMessage::ImplPtr message, uint64_t id,
+            absl::Time deadline) {
+    sender_.Send(std::move(message), id, deadline);
+  }
+  // Drops a message that still waits for a slot. False: not there (any more).
+  bool Unsend(uint64_t id) { return sender_.Unsend(id); }
+  // Gives up on a message whose pull has not ended. False: there is no such.
+  bool Ignore(uint64_t id) { return receiver_.Ignore(id); }
+
+  // One round: takes completions, tells the sink, posts what can be posted,
+  // also for other connections whose turn to pull it is. Those are woken.
+  // An error ends the connection: kInvalidArgument when the peer broke the
+  // protocol. Adds to `worked` what was done and to `heard` what the peer did.
+  absl::Status Progress(absl::Time now, int* worked, int* heard);
+
+  // Nothing waits to be sent or taken by the peer.
+  bool all_sent() const { return sender_.all_sent(); }
+  size_t num_waiting() const { return sender_.num_waiting(); }  // for a slot
+  const EndpointCounters& counters() const { return counters_; }
+
+ private:
+  absl::Status OnCompletion(const Completion& completion, absl::Time now);
+  absl::Status OnNotify(uint32_t imm_bits, absl::Time now);
+
+  DataPath* const path_;
+  const EndpointSetup setup_;
+  EndpointCounters counters_;
+  std::vector<Completion> completions_;
+  MessageSender sender_;
+  MessageReceiver receiver_;
+};
+
+}  // namespace refract::transport
+
+#endif  // REFRACT_TRANSPORT_MESSAGES_ENDPOINT_H_

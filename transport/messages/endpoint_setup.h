@@ -1,0 +1,50 @@
+#ifndef REFRACT_TRANSPORT_MESSAGES_ENDPOINT_SETUP_H_
+#define REFRACT_TRANSPORT_MESSAGES_ENDPOINT_SETUP_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "transport/datapath.h"
+#include "transport/messages/landing.h"
+#include "transport/links/link_memory.h"
+#include "transport/pulls/pull_scheduler.h"
+#include "transport/messages/wire.h"
+
+namespace refract::transport {
+
+// What the handshake agreed on for one direction and the other.
+struct EndpointSetup {
+  std::shared_ptr<LinkMemory> memory;
+  RemoteRegion peer_slots;
+  RemoteRegion peer_source;
+  int peer_num_slots = 0;
+  size_t peer_slot_bytes = 0;
+  int num_slots = 0;
+  size_t slot_bytes = 0;
+  size_t eager_bytes = 0;        // longer ones are pulled by the peer
+  size_t max_receive_bytes = 0;  // of a message
+  uint32_t epoch = 0;
+  MessageKind receives = MessageKind::kRequest;
+  // Of the polling thread; outlives the endpoint. Null: it gets its own.
+  PullScheduler* pulls = nullptr;
+  // Where pulled messages may be placed; null: nowhere.
+  std::shared_ptr<LandingAreas> landing;
+};
+
+struct EndpointCounters {
+  uint64_t bytes_sent = 0;  // headers, tables, texts, padding and payload
+  uint64_t bytes_received = 0;
+  uint64_t messages_sent = 0;
+  uint64_t stale_dropped = 0;  // of an old epoch
+};
+
+// Why a path took `what` neither now nor later.
+absl::Status PostError(PostResult result, const DataPath& path,
+                       absl::string_view what);
+
+}  // namespace refract::transport
+
+#endif  // REFRACT_TRANSPORT_MESSAGES_ENDPOINT_SETUP_H_

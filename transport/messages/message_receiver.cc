@@ -1,0 +1,372 @@
+#include "transport/messages/message_receiver.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace refract::transport {
+namespace {
+
+// The context of a get: which pull, and how many bytes.
+constexpr int kPullShift = 32;
+uint64_t GetContext(uint16_t slot, size_t bytes) {
+  return (uint64_t{slot} << kPullShift) | bytes;
+}
+
+}  // namespace
+
+absl::Time MessageSink::DeadlineOf(const MessageHeader& header,
+                                   absl::Time now) const {
+  return header.deadline_us == kNoDeadline
+             ? absl::InfiniteFuture()
+             : now + absl::Microseconds(header.deadline_us);
+}
+
+MessageReceiver::MessageReceiver(DataPath* path, const EndpointSetup* setup,
+                                 EndpointCounters* counters, MessageSink* sink)
+    : path_(path),
+      setup_(setup),
+      counters_(counters),
+      sink_(sink),
+      own_scheduler_(setup->pulls == nullptr ? std::make_unique<PullScheduler>(
+                                                   PullScheduler::Options())
+                                             : nullptr),
+      scheduler_(setup->pulls == nullptr ? own_scheduler_.get() : setup->pulls),
+      slots_(setup->num_slots),
+      pulls_(static_cast<size_t>(setup->num_slots)) {
+  returned_.reserve(pulls_.size());
+  owed_.Reserve(pulls_.size());
+  // Here, because this is not the polling thread yet, and devices take long.
+  if (setup_->landing != nullptr) AddNewAreas();
+}
+
+MessageReceiver::~MessageReceiver() {
+  if (attached_) scheduler_->Detach(this);
+}
+
+// The peer may go on writing to the slot, so header, table and text are copied
+// once, and only the copies are looked at.
+absl::Status MessageReceiver::OnMessage(SlotGrant grant, absl::Time now) {
+  REFRACT_RETURN_IF_ERROR(slots_.Fill(grant));
+  const std::byte* slot =
+      setup_->memory->slots.data() + grant.slot * setup_->slot_bytes;
+  std::array<std::byte, kHeaderBytes> header_copy;
+  std::memcpy(header_copy.data(), slot, kHeaderBytes);
+  REFRACT_ASSIGN_OR_RETURN(
+      const MessageHeader header,
+      DecodeHeader(header_copy, setup_->max_receive_bytes));
+  if (header.kind != setup_->receives) {
+    return absl::InvalidArgumentError("message in the wrong direction");
+  }
+  const size_t in_slot =
+      header.pulled ? header.payload_begin() : header.total_bytes;
+  if (in_slot > setup_->slot_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "message of ", in_slot, " B in a slot of ", setup_->slot_bytes, " B"));
+  }
+  if (header.pulled && (header.source_offset > setup_->peer_source.bytes ||
+                        header.payload_bytes() >
+                            setup_->peer_source.bytes - header.source_offset)) {
+    return absl::InvalidArgumentError(
+        "pulled payload outside of the source arena");
+  }
+  table_.assign(slot + kHeaderBytes, slot + kHeaderBytes + header.table_bytes);
+  REFRACT_RETURN_IF_ERROR(DecodeTable(table_, header, &tensors_));
+  text_.assign(
+      reinterpret_cast<const char*>(slot) + kHeaderBytes + header.table_bytes,
+      header.text_bytes);
+  if (header.epoch != setup_->epoch) {
+    ++counters_->stale_dropped;
+    Owe(grant.slot, true);
+    return absl::OkStatus();
+  }
+  counters_->bytes_received += header.total_bytes;
+  if (header.pulled) return StartPull(grant.slot, header, text_, now);
+  IncomingMessage::ImplPtr message = NewIncoming(setup_->memory);
+  message->slot = grant.slot;
+  const std::byte* payload = slot + header.payload_begin();
+  for (const WireTensor& tensor : tensors_) {
+    message->tensors.push_back(
+        {tensor.dtype, tensor.dims, payload + tensor.offset, tensor.bytes});
+  }
+  return sink_->OnMessage(header, text_, std::move(message));
+}
+
+absl::Status MessageReceiver::StartPull(uint16_t slot,
+                                        const MessageHeader& header,
+                                        absl::string_view text,
+                                        absl::Time now) {
+  const size_t bytes = header.payload_bytes();
+  const absl::Time deadline = sink_->DeadlineOf(header, now);
+  if (scheduler_->Refuses(bytes, deadline, now)) {
+    Owe(slot, true);
+    return sink_->OnRefused(header, absl::ResourceExhaustedError(absl::StrCat(
+                                        "too much is under way for ", bytes,
+                                        " B to come before the deadline")));
+  }
+  PulledMessage& pull = pulls_[slot];
+  pull.in_use = true;
+  pull.ignored = false;
+  pull.ended = false;
+  pull.refusal = absl::OkStatus();
+  pull.header = header;
+  pull.text.assign(text.data(), text.size());
+  pull.message = NewIncoming(setup_->memory);
+  for (const WireTensor& tensor : tensors_) {
+    pull.message->tensors.push_back(
+        {tensor.dtype, tensor.dims, nullptr, tensor.bytes});
+    pull.message->offsets.push_back(tensor.offset);
+  }
+  pull.placed = false;
+  pull.requested = 0;
+  pull.tensor = 0;
+  const absl::Status admitted =
+      sink_->OnAnnounced(header, deadline, pull.message->tensors);
+  if (!admitted.ok()) {
+    pull.in_use = false;
+    pull.message.reset();
+    Owe(slot, true);
+    return sink_->OnRefused(header, admitted);
+  }
+  if (bytes == 0) return EndPull(pull);
+  scheduler_->Add(this, &pull, bytes, deadline);
+  return absl::OkStatus();
+}
+
+bool MessageReceiver::Place(PulledMessage& pull, absl::Time now) {
+  IncomingMessage::Impl& message = *pull.message;
+  if (setup_->landing != nullptr && !message.landed.any()) {
+    AddNewAreas();
+    if (!areas_.empty()) {
+      sink_->OnDescriptor(pull.header, pull.deadline(), message.tensors,
+                          &message.landed.landing());
+      pull.refusal = message.landed.Claim(message.tensors, areas_);
+      if (!pull.refusal.ok()) return true;
+    }
+  }
+  bool needs_memory = !message.landed.any();
+  for (size_t i = 0; i < message.tensors.size() && !needs_memory; ++i) {
+    needs_memory =
+        message.tensors[i].bytes > 0 && message.landed.place(i) == nullptr;
+  }
+  if (needs_memory) {
+    // The arena is what bounds the bytes that one peer can have pulled; the
+    // rest waits in the peer's memory.
+    std::optional<ArenaBlock> block =
+        setup_->memory->pulls->AllocateOrNotify(pull.header.payload_bytes());
+    if (!block.has_value()) return false;
+    message.pulled = *std::move(block);
+  }
+  pull.placed = true;
+  return true;
+}
+
+MessageReceiver::Piece MessageReceiver::NextPiece(PulledMessage& pull,
+                                                  size_t bytes) const {
+  const IncomingMessage::Impl& message = *pull.message;
+  bytes = std::min(bytes, max_get_bytes_);
+  if (!message.landed.any()) {
+    return {pull.requested, {message.pulled.data() + pull.requested, bytes}};
+  }
+  for (; pull.tensor < message.tensors.size(); ++pull.tensor) {
+    const size_t offset = message.offsets[pull.tensor];
+    const size_t begin = std::max(offset, pull.requested);
+    const size_t end = offset + message.tensors[pull.tensor].bytes;
+    if (begin >= end) continue;
+    std::byte* place = message.landed.place(pull.tensor);
+    if (place == nullptr) place = message.pulled.data() + offset;
+    return {begin, {place + (begin - offset), std::min(bytes, end - begin)}};
+  }
+  return {};
+}
+
+void MessageReceiver::AddNewAreas() {
+  if (setup_->landing->size() == areas_.size()) return;
+  std::vector<std::shared_ptr<LandingAreaImpl>> added;
+  setup_->landing->AppendNew(areas_.size(), &added);
+  for (std::shared_ptr<LandingAreaImpl>& area : added) {
+    const absl::Status status =
+        path_->AddRegion(area->memory(), Access::kLocal).status();
+    if (!status.ok()) {
+      LOG(WARNING) << "a connection cannot use a landing area of "
+                   << area->bytes().size() << " B: " << status;
+    }
+    areas_.push_back({std::move(area), status.ok()});
+  }
+}
+
+absl::Status MessageReceiver::OnGet(uint64_t context, absl::Time now) {
+  const uint64_t index = context >> kPullShift;
+  if (index >= pulls_.size() || !pulls_[index].in_use) {
+    return absl::InternalError("completion of an unknown get");
+  }
+  PulledMessage& pull = pulls_[index];
+  scheduler_->Completed(this, &pull, static_cast<uint32_t>(context), now);
+  return pull.done() ? EndPull(pull) : absl::OkStatus();
+}
+
+absl::Status MessageReceiver::EndPull(PulledMessage& pull) {
+  pull.in_use = false;
+  // At once, because the sender's memory waits for it.
+  Owe(SlotOf(pull), true);
+  if (!pull.ignored && pull.refusal.ok()) {
+    pull.refusal = pull.message->landed.Flush();
+  }
+  if (!pull.ignored && pull.refusal.ok()) return Deliver(pull);
+  pull.message.reset();
+  return pull.ignored ? absl::OkStatus()
+                      : sink_->OnRefused(pull.header, pull.refusal);
+}
+
+absl::Status MessageReceiver::Deliver(PulledMessage& pull) {
+  IncomingMessage::Impl& message = *pull.message;
+  const std::byte* payload =
+      message.pulled.valid() ? message.pulled.data() : nullptr;
+  for (size_t i = 0; i < message.tensors.size(); ++i) {
+    const std::byte* place = message.landed.place(i);
+    if (place == nullptr && payload != nullptr) {
+      place = payload + message.offsets[i];
+    }
+    message.tensors[i].data = place;
+  }
+  return sink_->OnMessage(pull.header, pull.text, std::move(pull.message));
+}
+
+bool MessageReceiver::Ignore(uint64_t id) {
+  bool found = false;
+  for (PulledMessage& pull : pulls_) {
+    if (!pull.in_use || pull.header.id != id) continue;
+    found = true;
+    if (std::exchange(pull.ignored, true)) continue;
+    sink_->OnIgnored(pull.header);
+    // Nothing can fail: it is not delivered.
+    scheduler_->Cancel(this, &pull);
+    if (pull.done()) EndPull(pull).IgnoreError();
+  }
+  return found;
+}
+
+PullConnection::Post MessageReceiver::PostChunk(ScheduledPull& scheduled,
+                                                size_t bytes, absl::Time now) {
+  auto& pull = static_cast<PulledMessage&>(scheduled);
+  if (now >= pull.deadline()) {
+    // Its client has given up: deadlines travel as the time that is left.
+    return EndEarly(pull, absl::DeadlineExceededError(
+                              "the deadline passed before the payload came"));
+  }
+  if (!pull.placed && !Place(pull, now)) {
+    waiting_ = true;
+    return {Post::Result::kWait};
+  }
+  if (!pull.refusal.ok()) return EndEarly(pull, pull.refusal);
+  const Piece piece = NextPiece(pull, bytes);
+  if (piece.place.empty()) return EndEarly(pull, absl::OkStatus());
+  const PostResult result =
+      path_->Get(setup_->peer_source, pull.header.source_offset + piece.offset,
+                 piece.place, GetContext(SlotOf(pull), piece.place.size()));
+  if (result != PostResult::kPosted) {
+    waiting_ = true;
+    if (result != PostResult::kFull) {
+      post_status_ = PostError(result, *path_, "get of a message");
+      WakeOwner();
+    }
+    return {Post::Result::kWait};
+  }
+  const size_t before = pull.requested;
+  pull.requested = piece.offset + piece.place.size();
+  // What follows the last tensor needs no get either.
+  if (NextPiece(pull, 1).place.empty()) {
+    pull.requested = pull.header.payload_bytes();
+  }
+  WakeOwner();
+  return {Post::Result::kPosted, piece.place.size(),
+          pull.requested - before - piece.place.size()};
+}
+
+PullConnection::Post MessageReceiver::EndEarly(PulledMessage& pull,
+                                               absl::Status refusal) {
+  pull.refusal = std::move(refusal);
+  pull.ended = true;
+  any_ended_ = true;
+  scheduler_->Cancel(this, &pull);
+  WakeOwner();
+  return {Post::Result::kDropped};
+}
+
+// When it is another connection's round, this one's path needs a step too, to
+// send the get or to report.
+void MessageReceiver::WakeOwner() {
+  if (!in_post_gets_) setup_->memory->waker->Wake();
+}
+
+absl::Status MessageReceiver::Resume() {
+  if (!attached_) {
+    attached_ = true;
+    const PathLimits limits = path_->limits();
+    max_get_bytes_ = limits.max_transfer_bytes;
+    scheduler_->Attach(this, limits.max_outstanding_gets, pulls_.size());
+  }
+  if (std::exchange(waiting_, false)) scheduler_->Release(this);
+  if (!std::exchange(any_ended_, false)) return absl::OkStatus();
+  for (PulledMessage& pull : pulls_) {
+    // The others end with their last get.
+    if (pull.in_use && pull.ended && pull.done()) {
+      REFRACT_RETURN_IF_ERROR(EndPull(pull));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void MessageReceiver::TakeReturns() {
+  // Every slot is in use here or owed: the sender has none left, and may need
+  // the next one whatever else there is to send.
+  const bool dry = slots_.num_filled() + owed_.size() == pulls_.size();
+  if (dry != sender_is_dry_) {
+    sender_is_dry_ = dry;
+    setup_->memory->returns.WakeForEach(dry);
+  }
+  returned_.clear();
+  setup_->memory->returns.Drain(&returned_);
+  for (const uint16_t slot : returned_) Owe(slot, false);
+  pay_now_ |= dry && !owed_.empty();
+}
+
+absl::StatusOr<int> MessageReceiver::PostGets(absl::Time now) {
+  in_post_gets_ = true;
+  const int posted = scheduler_->Dispatch(now);
+  in_post_gets_ = false;
+  if (!post_status_.ok()) return post_status_;
+  return posted;
+}
+
+void MessageReceiver::Owe(uint16_t slot, bool now) {
+  owed_.push_back(slots_.Release(slot));
+  pay_now_ |= now || owed_.size() >= CreditThreshold(setup_->num_slots);
+}
+
+absl::Status MessageReceiver::PostCredits() {
+  while (!owed_.empty()) {
+    const SlotGrant grant = owed_.front();
+    const PostResult result = path_->PutNotify(
+        setup_->peer_slots, 0, {},
+        EncodeImm({ImmKind::kCredit, grant.slot, grant.generation}),
+        kNoContext);
+    if (result == PostResult::kFull) return absl::OkStatus();
+    if (result != PostResult::kPosted) {
+      return PostError(result, *path_, "credit");
+    }
+    owed_.pop_front();
+  }
+  pay_now_ = false;
+  return absl::OkStatus();
+}
+
+}  // namespace refract::transport

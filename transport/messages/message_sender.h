@@ -1,0 +1,81 @@
+#ifndef REFRACT_TRANSPORT_MESSAGES_MESSAGE_SENDER_H_
+#define REFRACT_TRANSPORT_MESSAGES_MESSAGE_SENDER_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "transport/datapath.h"
+#include "transport/messages/endpoint_setup.h"
+#include "transport/loop/intrusive_heap.h"
+#include "transport/links/link_memory.h"
+#include "transport/messages/slots.h"
+
+namespace refract::transport {
+
+// The sending half of an Endpoint: messages wait for a slot of the peer, the
+// earliest deadline first, are put there whole or, when they are long, only
+// described, and keep their memory until the peer has them. Not thread-safe.
+class MessageSender {
+ public:
+  // All outlive the sender.
+  MessageSender(DataPath* path, const EndpointSetup* setup,
+                EndpointCounters* counters);
+  ~MessageSender();
+
+  // `deadline` InfiniteFuture: none.
+  void Send(OutgoingMessage::ImplPtr message, uint64_t id, absl::Time deadline);
+  // Drops a message that still waits for a slot. False: not there (any more).
+  bool Unsend(uint64_t id);
+
+  // A slot of the peer is free. InvalidArgument: it was not in use.
+  absl::Status OnCredit(SlotGrant grant);
+  // A put of Post's completed.
+  absl::Status OnPut(uint64_t context);
+  // Puts what there are slots for.
+  absl::Status Post(absl::Time now);
+
+  size_t num_waiting() const { return urgent_.size() + background_.size(); }
+  // Nothing waits to be sent or taken by the peer.
+  bool all_sent() const { return num_waiting() == 0 && num_sent_ == 0; }
+
+ private:
+  struct Earlier {
+    bool operator()(const OutgoingMessage::Impl& a,
+                    const OutgoingMessage::Impl& b) const;
+  };
+  using Waiting = IntrusiveHeap<OutgoingMessage::Impl,
+                                &OutgoingMessage::Impl::waiting, Earlier>;
+  // A message on its way. Its memory is free again once the put completed and,
+  // if the peer pulls it, once the peer credited the slot. The slot itself may
+  // be in use by the next message before the put's completion is seen.
+  struct Sent {
+    OutgoingMessage::ImplPtr message;  // null: not in use
+    bool put_done = false;
+    bool taken = false;  // eager, or credited
+  };
+
+  // The heap whose top goes next; null when both are empty.
+  Waiting* Next();
+  void ReleaseIfDone(uint32_t index);
+
+  DataPath* const path_;
+  const EndpointSetup* const setup_;
+  EndpointCounters* const counters_;
+  SendSlots slots_;
+  // What waits, owned: with a deadline and without one.
+  Waiting urgent_;
+  Waiting background_;
+  uint64_t next_sequence_ = 0;
+  int passed_over_ = 0;         // urgent ones posted while others waited
+  std::vector<Sent> sent_;      // by context
+  std::vector<uint32_t> free_;  // of sent_
+  size_t num_sent_ = 0;
+  std::vector<uint32_t> pulled_in_slot_;  // of sent_, per slot of the peer
+};
+
+}  // namespace refract::transport
+
+#endif  // REFRACT_TRANSPORT_MESSAGES_MESSAGE_SENDER_H_

@@ -1,0 +1,84 @@
+#ifndef REFRACT_TRANSPORT_MESSAGES_SLOTS_H_
+#define REFRACT_TRANSPORT_MESSAGES_SLOTS_H_
+
+// Position-based credits. A receiver owns numbered slots; each grant of a slot
+// has a generation, and the right to write a slot is the pair of both. Slots
+// come back in any order, so one that is held long blocks nobody else. A credit
+// is absolute ("slot s is granted with generation g"): a repeated one is
+// recognised instead of counted twice.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+
+namespace refract::transport {
+
+struct SlotGrant {
+  uint16_t slot = 0;
+  uint16_t generation = 0;
+};
+
+// How many slots a receiver keeps before it gives them back together, while the
+// sender has some left: a quarter of all (reference design). At least two, or
+// each message would bring a credit of its own, which wakes its sender.
+constexpr size_t CreditThreshold(int num_slots) {
+  return std::max<size_t>(static_cast<size_t>(num_slots) / 4, 2);
+}
+
+// The sender's view of the receiver's slots. Starts with every slot granted
+// with generation 0. Not thread-safe.
+class SendSlots {
+ public:
+  explicit SendSlots(int num_slots);
+
+  // A granted slot, now in use. nullopt: none left.
+  std::optional<SlotGrant> Take();
+  // The last Take was not used.
+  void Untake(SlotGrant grant);
+  // From a credit. InvalidArgument: no such slot, not in use, or not the
+  // generation that follows.
+  absl::Status Credit(SlotGrant grant);
+
+  int num_slots() const { return static_cast<int>(slots_.size()); }
+  int available() const { return static_cast<int>(free_.size()); }
+
+ private:
+  struct Slot {
+    uint16_t generation = 0;
+    bool in_use = false;
+  };
+  std::vector<Slot> slots_;
+  std::vector<uint16_t> free_;
+};
+
+// The receiver's view of its own slots. Not thread-safe.
+class ReceiveSlots {
+ public:
+  explicit ReceiveSlots(int num_slots);
+
+  // A message came in `grant`; the slot is ours to read until Release.
+  // InvalidArgument: no such slot, not granted, or an old generation.
+  absl::Status Fill(SlotGrant grant);
+  // Ends the use of a filled slot and returns the new grant for the sender.
+  SlotGrant Release(uint16_t slot);
+
+  int num_slots() const { return static_cast<int>(slots_.size()); }
+  size_t num_filled() const { return num_filled_; }
+
+ private:
+  struct Slot {
+    uint16_t generation = 0;
+    bool filled = false;
+  };
+  std::vector<Slot> slots_;
+  size_t num_filled_ = 0;
+};
+
+}  // namespace refract::transport
+
+#endif  // REFRACT_TRANSPORT_MESSAGES_SLOTS_H_

@@ -1,0 +1,288 @@
+#include "transport/messages/wire.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "transport/messages/byte_order.h"
+#include "transport/messages/crc32c.h"
+
+namespace refract::transport {
+namespace {
+
+constexpr uint32_t kMagic = 0x314d4652;  // "RFM1"
+constexpr uint16_t kMessageVersion = 1;
+// Highest absl::StatusCode (kUnauthenticated).
+constexpr uint8_t kMaxStatusCode = 16;
+
+// Byte offsets in the header.
+enum HeaderField : size_t {
+  kMagicAt = 0,
+  kVersionAt = 4,
+  kKindAt = 6,
+  kFlagsAt = 7,
+  kHeaderBytesAt = 8,
+  kTensorCountAt = 10,
+  kModelAt = 12,
+  kStatusCodeAt = 14,
+  kPriorityAt = 15,
+  kIdAt = 16,
+  kTotalBytesAt = 24,
+  kTableBytesAt = 32,
+  kTextBytesAt = 36,
+  kSourceOffsetAt = 40,
+  kDeadlineAt = 48,
+  kEpochAt = 52,
+  kReservedAt = 56,
+  kCrcAt = 60,
+};
+
+absl::Status Bad(absl::string_view what, uint64_t value) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("message header: ", what, " ", value));
+}
+
+absl::Status BadTensor(size_t index, absl::string_view what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("message tensor ", index, ": ", what));
+}
+
+}  // namespace
+
+void EncodeHeader(const MessageHeader& header, std::byte* out) {
+  std::memset(out, 0, kHeaderBytes);
+  StoreLittle<uint32_t>(out + kMagicAt, kMagic);
+  StoreLittle<uint16_t>(out + kVersionAt, kMessageVersion);
+  StoreLittle<uint8_t>(out + kKindAt, static_cast<uint8_t>(header.kind));
+  StoreLittle<uint8_t>(out + kFlagsAt, header.pulled ? kFlagPulled : 0);
+  StoreLittle<uint16_t>(out + kHeaderBytesAt, kHeaderBytes);
+  StoreLittle<uint16_t>(out + kTensorCountAt, header.tensor_count);
+  StoreLittle<uint16_t>(out + kModelAt, header.model);
+  StoreLittle<uint8_t>(out + kStatusCodeAt, header.status_code);
+  StoreLittle<uint64_t>(out + kIdAt, header.id);
+  StoreLittle<uint64_t>(out + kTotalBytesAt, header.total_bytes);
+  StoreLittle<uint32_t>(out + kTableBytesAt, header.table_bytes);
+  StoreLittle<uint32_t>(out + kTextBytesAt, header.text_bytes);
+  StoreLittle<uint64_t>(out + kSourceOffsetAt, header.source_offset);
+  StoreLittle<uint32_t>(out + kDeadlineAt, header.deadline_us);
+  StoreLittle<uint32_t>(out + kEpochAt, header.epoch);
+  StoreLittle<uint32_t>(out + kCrcAt, Crc32c({out, kCrcAt}));
+}
+
+absl::StatusOr<MessageHeader> DecodeHeader(absl::Span<const std::byte> bytes,
+                                           uint64_t max_total_bytes) {
+  if (bytes.size() != kHeaderBytes) return Bad("length", bytes.size());
+  const std::byte* in = bytes.data();
+  if (const auto magic = LoadLittle<uint32_t>(in + kMagicAt); magic != kMagic) {
+    return Bad("magic", magic);
+  }
+  if (const auto crc = LoadLittle<uint32_t>(in + kCrcAt);
+      crc != Crc32c({in, kCrcAt})) {
+    return Bad("checksum", crc);
+  }
+  if (const auto version = LoadLittle<uint16_t>(in + kVersionAt);
+      version != kMessageVersion) {
+    return Bad("version", version);
+  }
+  const auto kind = LoadLittle<uint8_t>(in + kKindAt);
+  if (kind != static_cast<uint8_t>(MessageKind::kRequest) &&
+      kind != static_cast<uint8_t>(MessageKind::kResponse)) {
+    return Bad("kind", kind);
+  }
+  const auto flags = LoadLittle<uint8_t>(in + kFlagsAt);
+  if ((flags & ~kFlagPulled) != 0) return Bad("flags", flags);
+  if (const auto length = LoadLittle<uint16_t>(in + kHeaderBytesAt);
+      length != kHeaderBytes) {
+    return Bad("header length", length);
+  }
+  MessageHeader header;
+  header.kind = static_cast<MessageKind>(kind);
+  header.pulled = (flags & kFlagPulled) != 0;
+  header.tensor_count = LoadLittle<uint16_t>(in + kTensorCountAt);
+  header.model = LoadLittle<uint16_t>(in + kModelAt);
+  header.status_code = LoadLittle<uint8_t>(in + kStatusCodeAt);
+  header.id = LoadLittle<uint64_t>(in + kIdAt);
+  header.total_bytes = LoadLittle<uint64_t>(in + kTotalBytesAt);
+  header.table_bytes = LoadLittle<uint32_t>(in + kTableBytesAt);
+  header.text_bytes = LoadLittle<uint32_t>(in + kTextBytesAt);
+  header.source_offset = LoadLittle<uint64_t>(in + kSourceOffsetAt);
+  header.deadline_us = LoadLittle<uint32_t>(in + kDeadlineAt);
+  header.epoch = LoadLittle<uint32_t>(in + kEpochAt);
+  if (const auto priority = LoadLittle<uint8_t>(in + kPriorityAt);
+      priority != 0) {
+    return Bad("priority", priority);
+  }
+  if (const auto reserved = LoadLittle<uint32_t>(in + kReservedAt);
+      reserved != 0) {
+    return Bad("reserved field", reserved);
+  }
+  if (header.tensor_count > kMaxTensors) {
+    return Bad("tensor count", header.tensor_count);
+  }
+  if (header.table_bytes > kMaxTableBytes) {
+    return Bad("table length", header.table_bytes);
+  }
+  if (header.text_bytes > kMaxStatusTextBytes) {
+    return Bad("text length", header.text_bytes);
+  }
+  if (header.status_code > kMaxStatusCode) {
+    return Bad("status code", header.status_code);
+  }
+  if (header.kind == MessageKind::kRequest &&
+      (header.status_code != 0 || header.text_bytes != 0)) {
+    return Bad("status of a request", header.status_code);
+  }
+  if (header.total_bytes < header.payload_begin() ||
+      header.total_bytes > max_total_bytes) {
+    return Bad("total length", header.total_bytes);
+  }
+  if (!header.pulled && header.source_offset != 0) {
+    return Bad("source offset", header.source_offset);
+  }
+  return header;
+}
+
+absl::Status LayoutMessage(absl::Span<const base::TensorSpec> tensors,
+                           size_t text_bytes, size_t max_total_bytes,
+                           MessageLayout* out) {
+  if (tensors.size() > kMaxTensors) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a message of ", tensors.size(), " tensors; at most ",
+                     kMaxTensors, " are allowed"));
+  }
+  MessageLayout& layout = *out;
+  layout.tensor_offsets.clear();
+  layout.table_bytes = 0;
+  layout.tensor_offsets.reserve(tensors.size());
+  size_t payload = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const base::TensorSpec& tensor = tensors[i];
+    if (tensor.dims.size() > kMaxRank) {
+      return BadTensor(
+          i, absl::StrCat("rank ", tensor.dims.size(), " is above ", kMaxRank));
+    }
+    if (tensor.dtype == base::DType::kUnknown) {
+      return BadTensor(i, "unknown dtype");
+    }
+    const absl::StatusOr<size_t> bytes =
+        base::ByteSize(tensor.dtype, tensor.dims);
+    if (!bytes.ok()) return BadTensor(i, bytes.status().message());
+    payload = AlignUp(payload, kPayloadAlign);
+    layout.tensor_offsets.push_back(payload);
+    // ByteSize stays under 2^62, and so does the sum, because a sum above the
+    // limit ends the loop.
+    payload += *bytes;
+    if (payload > max_total_bytes) break;
+    layout.table_bytes += kTableEntryBytes + 8 * tensor.dims.size();
+  }
+  layout.payload_begin =
+      AlignUp(kHeaderBytes + layout.table_bytes + text_bytes, kPayloadAlign);
+  layout.total_bytes = layout.payload_begin + payload;
+  if (layout.total_bytes > max_total_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a message of at least ", layout.total_bytes,
+                     " B; at most ", max_total_bytes, " B are allowed"));
+  }
+  return absl::OkStatus();
+}
+
+void EncodeTable(absl::Span<const base::TensorSpec> tensors,
+                 const MessageLayout& layout, std::byte* out) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const base::TensorSpec& tensor = tensors[i];
+    uint64_t bytes = base::SizeOf(tensor.dtype);
+    for (const int64_t dim : tensor.dims) bytes *= static_cast<uint64_t>(dim);
+    StoreLittle<uint8_t>(out, static_cast<uint8_t>(tensor.dtype));
+    StoreLittle<uint8_t>(out + 1, static_cast<uint8_t>(tensor.dims.size()));
+    StoreLittle<uint16_t>(out + 2, 0);
+    StoreLittle<uint32_t>(out + 4, 0);
+    StoreLittle<uint64_t>(out + 8, layout.tensor_offsets[i]);
+    StoreLittle<uint64_t>(out + 16, bytes);
+    out += kTableEntryBytes;
+    for (const int64_t dim : tensor.dims) {
+      StoreLittle<int64_t>(out, dim);
+      out += 8;
+    }
+  }
+}
+
+absl::Status DecodeTable(absl::Span<const std::byte> table,
+                         const MessageHeader& header,
+                         std::vector<WireTensor>* out) {
+  std::vector<WireTensor>& tensors = *out;
+  tensors.clear();
+  tensors.reserve(header.tensor_count);
+  const uint64_t payload_bytes = header.payload_bytes();
+  uint64_t previous_end = 0;
+  for (size_t i = 0; i < header.tensor_count; ++i) {
+    if (table.size() < kTableEntryBytes) return BadTensor(i, "table too short");
+    const std::byte* in = table.data();
+    const auto dtype = LoadLittle<uint8_t>(in);
+    const auto rank = LoadLittle<uint8_t>(in + 1);
+    if (!base::IsKnownDType(dtype)) {
+      return BadTensor(i, absl::StrCat("dtype code ", dtype));
+    }
+    if (rank > kMaxRank) return BadTensor(i, absl::StrCat("rank ", rank));
+    if (LoadLittle<uint16_t>(in + 2) != 0 ||
+        LoadLittle<uint32_t>(in + 4) != 0) {
+      return BadTensor(i, "reserved field is set");
+    }
+    WireTensor tensor;
+    tensor.dtype = static_cast<base::DType>(dtype);
+    const auto offset = LoadLittle<uint64_t>(in + 8);
+    const auto bytes = LoadLittle<uint64_t>(in + 16);
+    table.remove_prefix(kTableEntryBytes);
+    if (table.size() < size_t{8} * rank) {
+      return BadTensor(i, "table too short for its dims");
+    }
+    for (size_t d = 0; d < rank; ++d) {
+      tensor.dims.push_back(LoadLittle<int64_t>(table.data() + 8 * d));
+    }
+    table.remove_prefix(size_t{8} * rank);
+    const absl::StatusOr<size_t> expected =
+        base::ByteSize(tensor.dtype, tensor.dims);
+    if (!expected.ok()) return BadTensor(i, expected.status().message());
+    if (bytes != *expected) {
+      return BadTensor(i, absl::StrCat(bytes, " B, dims need ", *expected));
+    }
+    if (offset % kPayloadAlign != 0) {
+      return BadTensor(i, absl::StrCat("offset ", offset, " is not aligned"));
+    }
+    if (offset < previous_end) {
+      return BadTensor(
+          i, absl::StrCat("offset ", offset, " overlaps the one before"));
+    }
+    if (offset > payload_bytes || bytes > payload_bytes - offset) {
+      return BadTensor(
+          i, absl::StrCat("range ", offset, "+", bytes,
+                          " is outside the payload of ", payload_bytes, " B"));
+    }
+    previous_end = offset + bytes;
+    tensor.offset = offset;
+    tensor.bytes = bytes;
+    tensors.push_back(std::move(tensor));
+  }
+  if (!table.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("message table: ", table.size(), " B too long"));
+  }
+  return absl::OkStatus();
+}
+
+uint32_t EncodeImm(const Imm& imm) {
+  return static_cast<uint32_t>(imm.kind) << 29 |
+         static_cast<uint32_t>(imm.slot) << 16 | imm.generation;
+}
+
+absl::StatusOr<Imm> DecodeImm(uint32_t bits) {
+  const uint32_t kind = bits >> 29;
+  if (kind < 1 || kind > 3) {
+    return absl::InvalidArgumentError(absl::StrCat("immediate of kind ", kind));
+  }
+  return Imm{static_cast<ImmKind>(kind),
+             static_cast<uint16_t>(bits >> 16 & (kMaxSlots - 1)),
+             static_cast<uint16_t>(bits)};
+}
+
+}  // namespace refract::transport

@@ -1,0 +1,152 @@
+#ifndef REFRACT_TRANSPORT_MESSAGES_WIRE_H_
+#define REFRACT_TRANSPORT_MESSAGES_WIRE_H_
+
+// The bytes of a message, field by field (docs/wire_format.md): a 64 B header,
+// the tensor table, the status text, and the payload at a multiple of 64 B. All
+// numbers are little-endian. Pure functions; decoding trusts nothing.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/tensor.h"
+
+namespace refract::transport {
+
+inline constexpr size_t kHeaderBytes = 64;
+inline constexpr size_t kPayloadAlign = base::kTensorAlignBytes;
+
+// Bounds what a peer can make us parse. A split DLRM crosses with 27 to 60
+// tensors (each pooled table, the dense inputs, sizes), and models with 100
+// tables exist.
+inline constexpr size_t kMaxTensors = 256;
+// Deeper tensors do not cross; a bound keeps table entries small.
+inline constexpr size_t kMaxRank = 8;
+inline constexpr size_t kTableEntryBytes = 24;  // plus 8 per dimension
+inline constexpr size_t kMaxTableBytes =
+    kMaxTensors * (kTableEntryBytes + 8 * kMaxRank);
+// Longer status texts are cut by the sender.
+inline constexpr size_t kMaxStatusTextBytes = 1024;
+// A slot holds at least any header with any table and text: descriptors of
+// pulled messages always go through a slot.
+inline constexpr size_t kMinSlotBytes = 24 << 10;
+static_assert(kHeaderBytes + kMaxTableBytes + kMaxStatusTextBytes <=
+              kMinSlotBytes);
+static_assert(kMinSlotBytes % kPayloadAlign == 0);
+
+constexpr size_t AlignUp(size_t value, size_t to) {
+  return (value + to - 1) / to * to;
+}
+
+enum class MessageKind : uint8_t { kRequest = 1, kResponse = 2 };
+
+// Flag bits.
+inline constexpr uint8_t kFlagPulled = 1;  // payload waits in the source arena
+
+inline constexpr uint32_t kNoDeadline = 0xffffffff;
+
+struct MessageHeader {
+  MessageKind kind = MessageKind::kRequest;
+  bool pulled = false;
+  uint16_t tensor_count = 0;
+  uint16_t model = 0;        // index of the offer; 0 in responses
+  uint8_t status_code = 0;   // absl::StatusCode; 0 in requests
+  uint64_t id = 0;           // a response carries its request's
+  uint64_t total_bytes = 0;  // header, table, text, padding and payload
+  uint32_t table_bytes = 0;
+  uint32_t text_bytes = 0;     // of the status text
+  uint64_t source_offset = 0;  // pulled: of the payload in the source arena
+  uint32_t deadline_us = kNoDeadline;  // time left when it was sent
+  uint32_t epoch = 0;                  // low bits of the session's epoch
+
+  size_t payload_begin() const {
+    return AlignUp(kHeaderBytes + table_bytes + text_bytes, kPayloadAlign);
+  }
+  // Only after DecodeHeader's checks.
+  size_t payload_bytes() const { return total_bytes - payload_begin(); }
+};
+
+// Writes kHeaderBytes to `out`, checksum included.
+void EncodeHeader(const MessageHeader& header, std::byte* out);
+
+// InvalidArgument names the field that breaks docs/wire_format.md or whose
+// total passes `max_total_bytes`. `bytes` must be a private copy.
+absl::StatusOr<MessageHeader> DecodeHeader(absl::Span<const std::byte> bytes,
+                                           uint64_t max_total_bytes);
+
+// Where the parts of a message lie.
+struct MessageLayout {
+  std::vector<size_t> tensor_offsets;  // from the payload's begin
+  size_t table_bytes = 0;
+  size_t payload_begin = 0;
+  size_t total_bytes = 0;
+};
+
+// InvalidArgument: more than kMaxTensors, rank above kMaxRank, unknown dtype,
+// bad dims, or more than `max_total_bytes` in all.
+// Allocates only what `layout` never held so much of before.
+absl::Status LayoutMessage(absl::Span<const base::TensorSpec> tensors,
+                           size_t text_bytes, size_t max_total_bytes,
+                           MessageLayout* layout);
+inline absl::StatusOr<MessageLayout> LayoutMessage(
+    absl::Span<const base::TensorSpec> tensors, size_t text_bytes,
+    size_t max_total_bytes) {
+  MessageLayout layout;
+  const absl::Status status =
+      LayoutMessage(tensors, text_bytes, max_total_bytes, &layout);
+  if (!status.ok()) return status;
+  return layout;
+}
+
+// Writes layout.table_bytes to `out`.
+void EncodeTable(absl::Span<const base::TensorSpec> tensors,
+                 const MessageLayout& layout, std::byte* out);
+
+// One validated entry.
+struct WireTensor {
+  base::DType dtype = base::DType::kUnknown;
+  base::Dims dims;
+  size_t offset = 0;  // from the payload's begin
+  size_t bytes = 0;
+};
+
+// `table` is a private copy of the header.table_bytes after the header.
+// InvalidArgument names the tensor and what is wrong with it: dtype, rank,
+// dims, length, alignment, order (so no overlap), or a range outside the
+// payload.
+// `tensors` is replaced, and its capacity reused.
+absl::Status DecodeTable(absl::Span<const std::byte> table,
+                         const MessageHeader& header,
+                         std::vector<WireTensor>* tensors);
+inline absl::StatusOr<std::vector<WireTensor>> DecodeTable(
+    absl::Span<const std::byte> table, const MessageHeader& header) {
+  std::vector<WireTensor> tensors;
+  const absl::Status status = DecodeTable(table, header, &tensors);
+  if (!status.ok()) return status;
+  return tensors;
+}
+
+// The 32-bit immediate of a notification: 3 bit kind, 13 bit slot, 16 bit
+// generation, from the top. Lengths never travel in it.
+enum class ImmKind : uint8_t {
+  kMessage = 1,  // a message or descriptor is in this slot of the receiver
+  kCredit = 2,   // this slot of the sender's is granted with that generation
+  kProbe = 3,    // handshake only
+};
+inline constexpr int kMaxSlots = 1 << 13;
+
+struct Imm {
+  ImmKind kind = ImmKind::kMessage;
+  uint16_t slot = 0;
+  uint16_t generation = 0;
+};
+uint32_t EncodeImm(const Imm& imm);
+// InvalidArgument: unknown kind.
+absl::StatusOr<Imm> DecodeImm(uint32_t bits);
+
+}  // namespace refract::transport
+
+#endif  // REFRACT_TRANSPORT_MESSAGES_WIRE_H_

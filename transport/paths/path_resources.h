@@ -1,0 +1,37 @@
+#ifndef REFRACT_TRANSPORT_PATHS_PATH_RESOURCES_H_
+#define REFRACT_TRANSPORT_PATHS_PATH_RESOURCES_H_
+
+#include <memory>
+
+#include "transport/links/channel.h"
+#include "transport/pulls/pull_scheduler.h"
+#include "transport/verbs/factory.h"
+#include "transport/loop/waker.h"
+
+namespace refract::transport {
+
+// How `limits` are to be pulled. `refuse_ratio` as in ServerOptions.
+inline PullScheduler::Options PullOptions(const Limits& limits,
+                                          double refuse_ratio) {
+  PullScheduler::Options options;
+  options.window.chunk_bytes = limits.pull_chunk_bytes;
+  options.refuse_ratio = refuse_ratio;
+  return options;
+}
+
+// What the links of one polling thread share: made with its PollLoop, handed to
+// every path that is set up for that thread, and destroyed after them.
+// A path is set up on another thread (the handshake's) while its polling thread
+// runs other paths, so whatever paths touch here must be safe for that.
+struct PathResources {
+  // Ends a sleep of the polling thread.
+  std::shared_ptr<Waker> waker;
+  // Only for that thread. Null: every link has one of its own.
+  std::unique_ptr<PullScheduler> pulls;
+  // Completion queues of RDMA devices. Null: no verbs paths.
+  std::shared_ptr<verbs::PollGroup> verbs;
+};
+
+}  // namespace refract::transport
+
+#endif  // REFRACT_TRANSPORT_PATHS_PATH_RESOURCES_H_

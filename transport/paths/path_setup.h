@@ -1,0 +1,109 @@
+#ifndef REFRACT_TRANSPORT_PATHS_PATH_SETUP_H_
+#define REFRACT_TRANSPORT_PATHS_PATH_SETUP_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "proto/session.pb.h"
+#include "transport/links/channel.h"
+#include "transport/datapath.h"
+#include "transport/links/link.h"
+#include "transport/paths/path_choice.h"
+#include "transport/paths/path_resources.h"
+#include "transport/loop/waker.h"
+
+namespace refract::transport {
+
+// InvalidArgument names the limit that makes no sense.
+absl::Status CheckLimits(const Limits& limits);
+
+// What this side announces; `max_in_flight` may be lower than its own limit.
+proto::ReceiveLimits AnnouncedLimits(const Limits& limits, int max_in_flight);
+// InvalidArgument: numbers that no honest peer announces.
+absl::Status CheckPeerLimits(const proto::ReceiveLimits& limits);
+
+// One attempt to bring up a data path: this side's regions, the peer's, and a
+// probe through the real thing, so that a path is chosen because it works and
+// not because it should. Belongs to the handshake's thread.
+class PathSetup {
+ public:
+  // `own` as announced. `waker` is told of memory that messages give back,
+  // `resources` are of the polling thread that the path is for. Makes and
+  // exports the regions.
+  static absl::StatusOr<std::unique_ptr<PathSetup>> Create(
+      proto::TransportPath path, UniqueFd socket, absl::string_view peer,
+      const Limits& limits, const proto::ReceiveLimits& own,
+      std::shared_ptr<Waker> waker, PathResources* resources,
+      const PathChoice& choice = {});
+
+  // DataPath's.
+  std::string rail() const { return path_->rail(); }
+  const std::string& slots_descriptor() const { return slots_descriptor_; }
+  const std::string& source_descriptor() const { return source_descriptor_; }
+
+  // InvalidArgument: regions that do not fit `peer`'s limits.
+  absl::Status ImportPeer(absl::string_view slots, absl::string_view source,
+                          const proto::ReceiveLimits& peer);
+
+  // Puts `text` (at most 64 B) where the peer looks for it.
+  absl::Status PostProbe(absl::string_view text);
+  // For the side whose probe comes second. True: the peer's has not come yet,
+  // so sleep on fd() as for a DataPath, then call AnswerProbe.
+  bool awaits_probe() const { return !probe_came_ && failure_.ok(); }
+  bool Arm() { return path_->Arm(); }
+  int fd() const { return path_->fd(); }
+  // Posts `text` as own probe once the peer's is here, which proves that the
+  // peer's end can receive. Errors are kept for AwaitProbe.
+  void AnswerProbe(absl::string_view text);
+  // Waits until the peer's probe is here and equals `text`, and the own one has
+  // left. DeadlineExceeded: it did not come.
+  absl::Status AwaitProbe(absl::string_view text, const Wait& wait,
+                          absl::Time deadline);
+
+  // The part of `established` that follows from the path. Ends this object.
+  void Finish(uint64_t epoch, MessageKind receives, Established* established);
+
+ private:
+  PathSetup(proto::TransportPath kind, std::unique_ptr<DataPath> path,
+            const Limits& limits, const proto::ReceiveLimits& own,
+            std::shared_ptr<Waker> waker, PullScheduler* pulls)
+      : kind_(kind),
+        path_(std::move(path)),
+        limits_(limits),
+        own_(own),
+        waker_(std::move(waker)),
+        pull_scheduler_(pulls) {}
+
+  absl::Status MakeRegions();
+  // Polls once and notes the probe.
+  absl::Status TakeCompletions();
+
+  const proto::TransportPath kind_;
+  std::unique_ptr<DataPath> path_;
+  const Limits limits_;
+  const proto::ReceiveLimits own_;
+  const std::shared_ptr<Waker> waker_;
+  PullScheduler* const pull_scheduler_;
+  Region slots_;
+  std::shared_ptr<Arena> source_;
+  std::shared_ptr<Arena> texts_;
+  std::shared_ptr<Arena> pulls_;
+  std::string slots_descriptor_;
+  std::string source_descriptor_;
+  proto::ReceiveLimits peer_;
+  RemoteRegion peer_slots_;
+  RemoteRegion peer_source_;
+  std::optional<ArenaBlock> probe_;
+  bool probe_sent_ = false;
+  bool probe_came_ = false;
+  absl::Status failure_;  // of AnswerProbe
+};
+
+}  // namespace refract::transport
+
+#endif  // REFRACT_TRANSPORT_PATHS_PATH_SETUP_H_

@@ -1,0 +1,69 @@
+#ifndef REFRACT_TRANSPORT_PATHS_REGION_TABLE_H_
+#define REFRACT_TRANSPORT_PATHS_REGION_TABLE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "transport/datapath.h"
+
+namespace refract::transport {
+
+// The regions of one DataPath with what the peer may do to them, for back-ends
+// that check this in software. Not thread-safe.
+class RegionTable {
+ public:
+  struct Entry {
+    Region region;
+    Access access = Access::kLocal;
+    bool exported = false;
+  };
+
+  // Gives the region its id.
+  Region Add(std::shared_ptr<const Mapping> memory, Access access) {
+    Region region{static_cast<uint32_t>(entries_.size()), std::move(memory)};
+    entries_.push_back({region, access, false});
+    return region;
+  }
+
+  size_t size() const { return entries_.size(); }
+  Entry* Find(uint32_t id) {
+    return id < entries_.size() ? &entries_[id] : nullptr;
+  }
+
+  // The region of all of `memory`; null when there is none.
+  Entry* Find(const Mapping& memory) {
+    for (Entry& entry : entries_) {
+      if (entry.region.memory.get() == &memory) return &entry;
+    }
+    return nullptr;
+  }
+
+  // The bytes that the peer asks for, or null when it may not: unknown region,
+  // not exported, other access, or a range that leaves the region.
+  std::byte* Reach(uint32_t id, Access access, uint64_t offset,
+                   uint64_t bytes) const {
+    if (id >= entries_.size()) return nullptr;
+    const Entry& entry = entries_[id];
+    if (!entry.exported || entry.access != access) return nullptr;
+    const uint64_t size = entry.region.size();
+    if (offset > size || bytes > size - offset) return nullptr;
+    return entry.region.data() + offset;
+  }
+
+  bool Contains(absl::Span<const std::byte> bytes) const {
+    for (const Entry& entry : entries_) {
+      if (entry.region.memory->Contains(bytes.data(), bytes.size())) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+ private:
+  std::vector<Entry> entries_;
+};
+
+}  // namespace refract::transport
+
+#endif  // REFRACT_TRANSPORT_PATHS_REGION_TABLE_H_

@@ -1,0 +1,276 @@
+#include "transport/pulls/pull_scheduler.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+
+namespace refract::transport {
+
+bool ScheduledPull::Before::operator()(const ScheduledPull& a,
+                                       const ScheduledPull& b) const {
+  if (a.deadline_ != b.deadline_) return a.deadline_ < b.deadline_;
+  // By size, those without a deadline would starve behind smaller ones.
+  if (a.deadline_ != absl::InfiniteFuture() && a.remaining_ != b.remaining_) {
+    return a.remaining_ < b.remaining_;
+  }
+  return a.sequence_ < b.sequence_;
+}
+
+bool PullScheduler::QueueBefore::operator()(const Queue& a,
+                                            const Queue& b) const {
+  return ScheduledPull::Before{}(*a.pulls.top(), *b.pulls.top());
+}
+
+PullScheduler::PullScheduler(const Options& options)
+    : options_(options), window_(options.window) {}
+
+void PullScheduler::Attach(PullConnection* connection, size_t max_gets,
+                           size_t max_pulls) {
+  for (Queue& queue : connection->queues_) {
+    queue.connection = connection;
+    queue.pulls.Reserve(max_pulls);
+  }
+  connection->max_gets_ = max_gets;
+  connections_.push_back(connection);
+  for (QueueHeap& heap : ready_) heap.Reserve(connections_.capacity());
+}
+
+void PullScheduler::Detach(PullConnection* connection) {
+  Hold(connection);
+  window_.Lost(connection, connection->outstanding_);
+  if (connection->pulls_ > 0) --active_;
+  std::erase(connections_, connection);
+}
+
+void PullScheduler::Add(PullConnection* connection, ScheduledPull* pull,
+                        size_t bytes, absl::Time deadline) {
+  pull->remaining_ = bytes;
+  pull->deadline_ = deadline;
+  pull->sequence_ = next_sequence_++;
+  if (connection->pulls_++ == 0) ++active_;
+  ++counters_.pulls;
+  Enqueue(connection,
+          deadline == absl::InfiniteFuture() ? ScheduledPull::kBackground
+                                             : ScheduledPull::kUrgent,
+          pull);
+}
+
+bool PullScheduler::Refuses(size_t bytes, absl::Time deadline, absl::Time now) {
+  if (options_.refuse_ratio == std::numeric_limits<double>::infinity() ||
+      deadline == absl::InfiniteFuture()) {
+    return false;
+  }
+  size_t ahead = window_.outstanding();
+  for (const PullConnection* connection : connections_) {
+    for (const ScheduledPull* pull :
+         connection->queues_[ScheduledPull::kUrgent].pulls.items()) {
+      if (pull->deadline_ <= deadline) ahead += pull->remaining_;
+    }
+  }
+  const absl::Duration left = std::max(deadline - now, absl::ZeroDuration());
+  if (window_.TimeFor(ahead + bytes) <= options_.refuse_ratio * left) {
+    return false;
+  }
+  ++counters_.refused;
+  return true;
+}
+
+void PullScheduler::Cancel(PullConnection* connection, ScheduledPull* pull) {
+  if (pull->remaining_ == 0) return;
+  Dequeue(connection, pull);
+  pull->remaining_ = 0;
+  FinishIfDone(connection, *pull);
+}
+
+void PullScheduler::Completed(PullConnection* connection, ScheduledPull* pull,
+                              size_t bytes, absl::Time now) {
+  --pull->outstanding_;
+  connection->outstanding_ -= bytes;
+  window_.Completed({connection, connection->completed_++, bytes}, now);
+  if (connection->at_cap_) {
+    connection->at_cap_ = false;
+    RefreshAll(connection);
+  }
+  FinishIfDone(connection, *pull);
+}
+
+void PullScheduler::FinishIfDone(PullConnection* connection,
+                                 const ScheduledPull& pull) {
+  if (!pull.done()) return;
+  window_.PullFinished();
+  if (--connection->pulls_ == 0) --active_;
+}
+
+void PullScheduler::Hold(PullConnection* connection) {
+  connection->held_ = true;
+  RefreshAll(connection);
+}
+
+void PullScheduler::Release(PullConnection* connection) {
+  connection->held_ = false;
+  RefreshAll(connection);
+}
+
+void PullScheduler::Enqueue(PullConnection* connection, Class which,
+                            ScheduledPull* pull) {
+  pull->class_ = which;
+  Queue& queue = connection->queues_[which];
+  queue.pulls.Push(pull);
+  Refresh(queue);
+}
+
+void PullScheduler::Dequeue(PullConnection* connection, ScheduledPull* pull) {
+  Queue& queue = connection->queues_[pull->class_];
+  // Out first: what has no pull cannot be compared.
+  if (queue.slot.in_heap()) ready_[pull->class_].Remove(&queue);
+  queue.pulls.Remove(pull);
+  Refresh(queue);
+}
+
+void PullScheduler::Refresh(Queue& queue) {
+  QueueHeap& ready = ready_[&queue - queue.connection->queues_.data()];
+  const PullConnection& connection = *queue.connection;
+  if (queue.pulls.empty() || connection.held_ || connection.at_cap_) {
+    if (queue.slot.in_heap()) ready.Remove(&queue);
+  } else if (queue.slot.in_heap()) {
+    ready.Moved(&queue);
+  } else {
+    ready.Push(&queue);
+  }
+}
+
+void PullScheduler::RefreshAll(PullConnection* connection) {
+  for (Queue& queue : connection->queues_) Refresh(queue);
+}
+
+void PullScheduler::TakeMarks(absl::Time now) {
+  next_marks_ = now + options_.marks_interval;
+  if (const std::optional<uint64_t> marks = marks_->Take()) {
+    window_.CountMarks(*marks);
+  }
+}
+
+int PullScheduler::Dispatch(absl::Time now) {
+  if (active_ == 0) {
+    // The most frequent case, as every round of every connection comes by.
+    if (window_.HasRoom()) window_.LackedDemand();
+    return 0;
+  }
+  // While nothing is pulled, marks are somebody else's.
+  if (marks_ != nullptr && now >= next_marks_) TakeMarks(now);
+  int posted = 0;
+  while (const std::optional<Turn> turn = Next(now)) {
+    const PullConnection::Post post =
+        turn->connection->PostChunk(*turn->pull, turn->bytes, now);
+    switch (post.result) {
+      case PullConnection::Post::Result::kPosted:
+        CHECK_GT(post.bytes, 0u);
+        CHECK_LE(post.bytes, turn->bytes);
+        Posted(*turn, post.bytes, post.skipped, now);
+        ++posted;
+        break;
+      case PullConnection::Post::Result::kWait:
+        Hold(turn->connection);
+        break;
+      case PullConnection::Post::Result::kDropped:
+        break;
+    }
+  }
+  return posted;
+}
+
+std::optional<PullScheduler::Turn> PullScheduler::Next(absl::Time now) {
+  std::optional<Turn> turn;
+  if (BackgroundIsOwed()) turn = TurnOf(ScheduledPull::kBackground);
+  while (!turn.has_value()) {
+    turn = TurnOf(ScheduledPull::kUrgent);
+    if (!turn.has_value() || !IsLate(*turn->pull, now)) break;
+    ++counters_.late;
+    Dequeue(turn->connection, turn->pull);
+    Enqueue(turn->connection, ScheduledPull::kLate, turn->pull);
+    turn.reset();
+  }
+  if (!turn.has_value()) turn = TurnOf(ScheduledPull::kBackground);
+  if (!turn.has_value()) turn = TurnOf(ScheduledPull::kLate);
+  if (!turn.has_value()) {
+    if (window_.HasRoom()) window_.LackedDemand();
+    return std::nullopt;
+  }
+  if (!window_.HasRoom()) return std::nullopt;
+  return turn;
+}
+
+std::optional<PullScheduler::Turn> PullScheduler::TurnOf(Class which) {
+  QueueHeap& ready = ready_[which];
+  while (!ready.empty()) {
+    const Queue& queue = *ready.top();
+    ScheduledPull* const pull = queue.pulls.top();
+    const size_t bytes = std::min(pull->remaining_, chunk_bytes());
+    if (!AtCap(*queue.connection, bytes)) {
+      return Turn{queue.connection, pull, bytes};
+    }
+    // It has something outstanding, so Completed brings it back.
+    queue.connection->at_cap_ = true;
+    RefreshAll(queue.connection);
+  }
+  return std::nullopt;
+}
+
+bool PullScheduler::AtCap(const PullConnection& connection,
+                          size_t bytes) const {
+  const uint64_t gets = connection.posted_ - connection.completed_;
+  if (gets == 0) return false;
+  if (gets >= connection.max_gets_) return true;
+  // The share may be passed by one get, as the window.
+  return connection.outstanding_ + bytes >
+             options_.max_chunks_per_connection * chunk_bytes() &&
+         connection.outstanding_ >=
+             window_.bytes() / std::max<size_t>(active_, 1);
+}
+
+bool PullScheduler::IsLate(const ScheduledPull& pull, absl::Time now) const {
+  return window_.TimeFor(window_.outstanding() + pull.remaining_) >
+         pull.deadline_ - now;
+}
+
+bool PullScheduler::BackgroundIsOwed() const {
+  const QueueHeap& ready = ready_[ScheduledPull::kBackground];
+  if (ready.empty()) return false;
+  const size_t next =
+      std::min(ready.top()->pulls.top()->remaining_, chunk_bytes());
+  return owed_ >= static_cast<double>(next);
+}
+
+void PullScheduler::Posted(const Turn& turn, size_t bytes, size_t skipped,
+                           absl::Time now) {
+  PullConnection& connection = *turn.connection;
+  ScheduledPull& pull = *turn.pull;
+  if (pull.class_ == ScheduledPull::kBackground) {
+    owed_ = std::max(owed_ - static_cast<double>(bytes), 0.0);
+  } else if (ready_[ScheduledPull::kBackground].empty()) {
+    owed_ = 0;
+  } else {
+    const double most = std::max<double>(
+        static_cast<double>(chunk_bytes()),
+        options_.background_share * window_.bytes_per_second() *
+            absl::ToDoubleSeconds(options_.share_period));
+    owed_ = std::min(
+        owed_ + options_.background_share * static_cast<double>(bytes), most);
+  }
+  ++counters_.gets;
+  counters_.bytes += bytes;
+  ++pull.outstanding_;
+  connection.outstanding_ += bytes;
+  window_.Posted({&connection, connection.posted_++, bytes}, now);
+  if (bytes + skipped == pull.remaining_) {
+    Dequeue(&connection, &pull);
+    pull.remaining_ = 0;
+  } else {
+    pull.remaining_ -= bytes + skipped;
+    Queue& queue = connection.queues_[pull.class_];
+    queue.pulls.Moved(&pull);
+    Refresh(queue);
+  }
+}
+
+}  // namespace refract::transport

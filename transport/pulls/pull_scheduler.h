@@ -1,0 +1,216 @@
+#ifndef REFRACT_TRANSPORT_PULLS_PULL_SCHEDULER_H_
+#define REFRACT_TRANSPORT_PULLS_PULL_SCHEDULER_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "transport/loop/intrusive_heap.h"
+#include "transport/pulls/mark_source.h"
+#include "transport/pulls/pull_window.h"
+
+namespace refract::transport {
+
+class PullConnection;
+
+// One pull, owned by the caller, who keeps it until it is done() or its
+// connection is detached. Not thread-safe, as all here.
+class ScheduledPull {
+ public:
+  // Bytes not asked for yet.
+  size_t remaining() const { return remaining_; }
+  // InfiniteFuture: none.
+  absl::Time deadline() const { return deadline_; }
+  // Nothing to ask for and nothing outstanding.
+  bool done() const { return remaining_ == 0 && outstanding_ == 0; }
+
+ private:
+  friend class PullScheduler;
+  struct Before {
+    bool operator()(const ScheduledPull& a, const ScheduledPull& b) const;
+  };
+  // By deadline; without one; those that will be late.
+  enum Class : uint8_t { kUrgent, kBackground, kLate, kNumClasses };
+
+  size_t remaining_ = 0;
+  int outstanding_ = 0;  // gets
+  absl::Time deadline_;
+  uint64_t sequence_ = 0;
+  Class class_ = kUrgent;
+  HeapSlot slot_;
+
+ public:
+  // The pulls of one class and connection; for the scheduler.
+  struct Queue {
+    PullConnection* connection = nullptr;
+    IntrusiveHeap<ScheduledPull, &ScheduledPull::slot_, Before> pulls;
+    HeapSlot slot;  // among the queues that are ready
+  };
+};
+
+// What can post gets.
+class PullConnection {
+ public:
+  struct Post {
+    enum class Result : uint8_t {
+      kPosted,   // a get of `bytes`
+      kWait,     // not now: the connection is passed over until Release
+      kDropped,  // the pull was cancelled, and may be gone
+    };
+    Result result = Result::kPosted;
+    size_t bytes = 0;
+    // Besides, so many need not be asked for at all.
+    size_t skipped = 0;
+  };
+
+  virtual ~PullConnection() = default;
+  // Posts one get of at most `bytes`, not 0, of `pull`. Called by
+  // PullScheduler::Dispatch, on its thread.
+  virtual Post PostChunk(ScheduledPull& pull, size_t bytes, absl::Time now) = 0;
+
+ private:
+  friend class PullScheduler;
+  std::array<ScheduledPull::Queue, 3> queues_;
+  size_t max_gets_ = 0;
+  uint64_t posted_ = 0;     // gets, ever
+  uint64_t completed_ = 0;  // of those
+  size_t outstanding_ = 0;  // bytes
+  size_t pulls_ = 0;        // not done
+  bool held_ = false;
+  bool at_cap_ = false;
+};
+
+// Decides whose bytes a receiver asks for next, over all connections of one
+// polling thread. The receiver's port is where many senders meet, so order and
+// amount are decided here and nowhere else:
+//
+//  - at most PullWindow::bytes() are outstanding in all;
+//  - of one connection at most `max_chunks_per_connection` chunks, or an equal
+//    share of the window where that is more;
+//  - the earliest deadline goes first, of equal ones the one with fewer bytes
+//    left, of those the one that came first;
+//  - a pull that can no longer make its deadline (bytes outstanding and its
+//  own,
+//    at the measured rate, take longer than the time left) steps behind all
+//    others for good: without this, earliest-deadline-first under overload
+//    serves what is about to be late and makes everything late;
+//  - pulls without a deadline go in order of arrival, after those with one, but
+//    get at least `background_share` of the bytes while they wait.
+//
+// Pure policy: no memory, no sockets, time is passed in. Not thread-safe: one
+// per polling thread.
+class PullScheduler {
+ public:
+  struct Options {
+    PullWindow::Options window;
+    // Two, so that the next one is on its way when one ends.
+    size_t max_chunks_per_connection = 2;
+    // Of all bytes, for pulls without a deadline. 0: nothing is set aside.
+    double background_share = 0.05;
+    // Share that could not be used for this long is lost, or pulls that were
+    // held for a while would then hold up urgent ones as long.
+    absl::Duration share_period = absl::Milliseconds(1);
+    // A pull whose predicted time is this many times the time left is refused
+    // when it comes (Refuses). Infinity: none is.
+    double refuse_ratio = std::numeric_limits<double>::infinity();
+    // Marks are taken this often, while there is something to dispatch: NICs
+    // refresh their counters no faster.
+    absl::Duration marks_interval = absl::Milliseconds(10);
+  };
+
+  struct Turn {
+    PullConnection* connection = nullptr;
+    ScheduledPull* pull = nullptr;
+    size_t bytes = 0;  // at most
+  };
+
+  struct Counters {
+    uint64_t pulls = 0;  // added
+    uint64_t gets = 0;
+    uint64_t bytes = 0;
+    uint64_t late = 0;  // could not make their deadline any more
+    uint64_t refused = 0;
+  };
+
+  explicit PullScheduler(const Options& options);
+
+  // `connection` outlives its attachment, may have at most `max_gets`, above 0,
+  // outstanding, and is not held. `max_pulls` of its pulls can wait without an
+  // allocation.
+  void Attach(PullConnection* connection, size_t max_gets,
+              size_t max_pulls = 0);
+  // Forgets its pulls and what it has outstanding.
+  void Detach(PullConnection* connection);
+
+  // `pull` is new or done; `bytes` is above 0.
+  void Add(PullConnection* connection, ScheduledPull* pull, size_t bytes,
+           absl::Time deadline);
+  // Would a pull of these be refused? Counts it if so. Linear in the number of
+  // pulls that wait, unless refuse_ratio is infinite.
+  bool Refuses(size_t bytes, absl::Time deadline, absl::Time now);
+  // Asks for no more of a pull of `connection`.
+  void Cancel(PullConnection* connection, ScheduledPull* pull);
+  // A get of `bytes` came in.
+  void Completed(PullConnection* connection, ScheduledPull* pull, size_t bytes,
+                 absl::Time now);
+
+  // The connection can post nothing for now: it is passed over until Release.
+  void Hold(PullConnection* connection);
+  void Release(PullConnection* connection);
+
+  // Lets connections post until no more may be asked for. Returns how many gets
+  // were posted.
+  int Dispatch(absl::Time now);
+  // The steps of Dispatch: whose turn it is, if anyone's, and that a get of
+  // `bytes`, at most the turn's, was posted and `skipped` more need none.
+  std::optional<Turn> Next(absl::Time now);
+  void Posted(const Turn& turn, size_t bytes, size_t skipped, absl::Time now);
+
+  // Marks of `source`, which outlives this, move the window from now on. Null:
+  // the rate that is achieved alone does.
+  void WatchMarks(MarkSource* source) { marks_ = source; }
+
+  // To look at.
+  const PullWindow& window() const { return window_; }
+  const Counters& counters() const { return counters_; }
+
+ private:
+  using Class = ScheduledPull::Class;
+  using Queue = ScheduledPull::Queue;
+  struct QueueBefore {
+    bool operator()(const Queue& a, const Queue& b) const;
+  };
+  using QueueHeap = IntrusiveHeap<Queue, &Queue::slot, QueueBefore>;
+
+  size_t chunk_bytes() const { return window_.options().chunk_bytes; }
+  std::optional<Turn> TurnOf(Class which);
+  bool AtCap(const PullConnection& connection, size_t bytes) const;
+  bool IsLate(const ScheduledPull& pull, absl::Time now) const;
+  bool BackgroundIsOwed() const;
+  void Enqueue(PullConnection* connection, Class which, ScheduledPull* pull);
+  void Dequeue(PullConnection* connection, ScheduledPull* pull);
+  // Puts a queue where it belongs among the ready ones.
+  void Refresh(Queue& queue);
+  void RefreshAll(PullConnection* connection);
+  void TakeMarks(absl::Time now);
+  void FinishIfDone(PullConnection* connection, const ScheduledPull& pull);
+
+  const Options options_;
+  PullWindow window_;
+  Counters counters_;
+  std::array<QueueHeap, ScheduledPull::kNumClasses> ready_;
+  std::vector<PullConnection*> connections_;
+  size_t active_ = 0;  // connections with pulls that are not done
+  MarkSource* marks_ = nullptr;
+  absl::Time next_marks_ = absl::InfinitePast();
+  uint64_t next_sequence_ = 0;
+  double owed_ = 0;  // bytes, to pulls without a deadline
+};
+
+}  // namespace refract::transport
+
+#endif  // REFRACT_TRANSPORT_PULLS_PULL_SCHEDULER_H_

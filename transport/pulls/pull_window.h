@@ -1,0 +1,158 @@
+#ifndef REFRACT_TRANSPORT_PULLS_PULL_WINDOW_H_
+#define REFRACT_TRANSPORT_PULLS_PULL_WINDOW_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#include "absl/time/time.h"
+
+namespace refract::transport {
+
+// The largest of recent values, without a list of them: what is older than two
+// spans is forgotten, what is younger than one is not.
+template <typename T, typename Larger>
+class RecentBest {
+ public:
+  explicit RecentBest(T none) : current_(none), older_(none), none_(none) {}
+  T best() const { return std::max(current_, older_, Larger{}); }
+  void Take(T value) { current_ = std::max(current_, value, Larger{}); }
+  // A span is over.
+  void Turn() {
+    older_ = current_;
+    current_ = none_;
+  }
+
+ private:
+  T current_;
+  T older_;
+  T none_;
+};
+
+// How many bytes a receiver may have asked for and not yet got, over all its
+// connections: enough to keep its port busy, and little enough that the senders
+// together never fill a switch buffer. Pure policy: time and sizes in, a number
+// out. Not thread-safe.
+//
+// Without congestion marks the window follows what is seen of the path, as BBR
+// does (Cardwell et al., ACM Queue 2016):
+//
+//   window = gain × rate × delay
+//
+// where `delay` is the shortest time of the last seconds that one chunk took
+// when nothing else was outstanding, its own serialisation included, and `rate`
+// the highest of the last rounds. A round is the life of one get; its rate is
+// all bytes that came in during it, over its time, so that idle time does not
+// count. rate × delay is exactly what keeps a link of that rate full when bytes
+// are asked for in chunks: bandwidth × round trip plus one chunk. With a
+// smaller window the rate is window / delay, so the window grows by at least a
+// chunk per round; with a larger one the rate is the link's and the window
+// stops growing. A get alone needs an empty pipe, so it is let run dry now and
+// then; and a round that lacked demand can only raise the rate.
+//
+// Marks (CNPs that a NIC sent because packets came with ECN set) set a ceiling:
+// Prism (NSDI'25, section 4.3) compares CNPs per request with two thresholds,
+// T_high and T_low; more than T_high shrinks the window, fewer than T_low
+// widens it, and nothing happens in between. (The paper prints the directions
+// the other way round.) The steps are those of Chiu and Jain (1989): halve, or
+// add a chunk.
+class PullWindow {
+ public:
+  struct Options {
+    // Longest piece that is asked for at once. A posted piece cannot be
+    // recalled, so this and the window bound the wait of an urgent one: 64 KiB
+    // are 5 µs at 100 Gb/s. Bytes.
+    size_t chunk_bytes = size_t{64} << 10;
+    // Never less than this many chunks: with one, the link idles for a round
+    // trip after each.
+    size_t min_chunks = 2;
+    // Never more: 80 µs at 400 Gb/s, beyond any data-centre path. Bytes.
+    size_t max_bytes = size_t{4} << 20;
+    // At least 1; the excess is queueing, and covers rates seen a little low.
+    double gain = 1.125;
+    // The pipe is drained for a delay this often while in use, but never within
+    // 1000 delays, so that it costs at most 0.2 % of the rate.
+    absl::Duration probe_interval = absl::Milliseconds(100);
+    // For how long a shortest delay is believed at least (BBR: 10 s).
+    absl::Duration delay_span = absl::Seconds(5);
+    // For how many rounds a highest rate is believed at least (BBR: 10).
+    int rate_span = 10;
+    // Marks per finished pull. Prism gives no numbers. A NIC marks a flow at
+    // most once in 50 µs (DCQCN), so one per pull of a few hundred KiB at
+    // 100 Gb/s means that nearly all of it met a queue.
+    double high_marks = 1.0;
+    double low_marks = 0.1;
+  };
+
+  // A get: the serial'th of a connection, counted from 0. Those of one complete
+  // in order.
+  struct Get {
+    const void* connection = nullptr;
+    uint64_t serial = 0;
+    size_t bytes = 0;
+  };
+
+  explicit PullWindow(const Options& options);
+
+  const Options& options() const { return options_; }
+  // Now. Between its bounds, but for a single chunk while the pipe is drained.
+  size_t bytes() const { return probing_ ? options_.chunk_bytes : Target(); }
+  size_t outstanding() const { return outstanding_; }
+  // May one more get be posted? It may pass the window by its own bytes: else
+  // a window of two and a half chunks would be one of two.
+  bool HasRoom() const {
+    return outstanding_ == 0 || (!probing_ && outstanding_ < Target());
+  }
+
+  void Posted(const Get& get, absl::Time now);
+  void Completed(const Get& get, absl::Time now);
+  // `bytes` of a connection will never complete, because it is gone.
+  void Lost(const void* connection, size_t bytes);
+  void PullFinished() { ++pulls_since_marks_; }
+  // There was room, but nothing to ask for.
+  void LackedDemand() { lacked_demand_ = true; }
+  // `marks` new ones since the last call. Called as often as the NIC's counter
+  // moves, some 10 ms apart.
+  void CountMarks(uint64_t marks);
+
+  // An average over rounds, for predictions. 0: not known yet.
+  double bytes_per_second() const { return average_rate_; }
+  // How long `bytes` take at that rate; zero while it is not known.
+  absl::Duration TimeFor(size_t bytes) const;
+
+ private:
+  size_t min_bytes() const {
+    return options_.chunk_bytes * options_.min_chunks;
+  }
+  size_t Target() const;
+  void TakeRate(double rate);
+  void TakeDelay(absl::Duration delay, absl::Time now);
+
+  const Options options_;
+  size_t outstanding_ = 0;
+  uint64_t delivered_ = 0;  // bytes, ever
+
+  // The get whose life is the present round; none when its connection is null.
+  Get round_;
+  absl::Time round_began_;
+  uint64_t round_delivered_ = 0;  // when it began
+  bool alone_ = false;            // nothing else was outstanding so far
+  bool lacked_demand_ = false;
+
+  RecentBest<double, std::less<double>> rate_{0};
+  int rounds_ = 0;  // of the present span
+  double average_rate_ = 0;
+  RecentBest<absl::Duration, std::greater<absl::Duration>> delay_{
+      absl::InfiniteDuration()};
+  absl::Time delay_turned_ = absl::InfinitePast();
+  absl::Time last_delay_ = absl::InfinitePast();
+  bool probing_ = true;  // one get at a time until a delay is taken
+
+  size_t ceiling_;  // by marks
+  uint64_t pulls_since_marks_ = 0;
+};
+
+}  // namespace refract::transport
+
+#endif  // REFRACT_TRANSPORT_PULLS_PULL_WINDOW_H_

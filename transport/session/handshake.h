@@ -1,0 +1,166 @@
+#ifndef REFRACT_TRANSPORT_SESSION_HANDSHAKE_H_
+#define REFRACT_TRANSPORT_SESSION_HANDSHAKE_H_
+
+// The handshake over the HN's TCP port (docs/wire_format.md, "session"):
+//   client: Hello                    server: HelloReply
+//   for each path of the reply, until one works, and for each address of this
+//   side that the path may start from while the two ends find no way to one
+//   another:
+//     client: connects again, Attach; PathStart     server: PathReply
+//     client: probe through the path, and only when that came
+//                                    server: probe through the path
+//     client: Ready                  server: Ready, or PathReply with an error
+
+#include <poll.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "proto/session.pb.h"
+#include "transport/links/channel.h"
+#include "transport/links/link.h"
+#include "transport/paths/path_resources.h"
+#include "transport/session/session_socket.h"
+#include "transport/loop/socket.h"
+#include "transport/loop/waker.h"
+
+namespace refract::transport {
+
+// Brings connections that begin with Attach to the handshake that waits for
+// them. Thread-safe.
+class AttachBroker {
+ public:
+  void Open(const std::string& token, std::shared_ptr<Waker> waker);
+  void Close(const std::string& token);
+  // False: nobody waits for this token.
+  bool Deliver(const std::string& token, proto::TransportPath path,
+               UniqueFd socket);
+  // Invalid when it has not come yet.
+  UniqueFd Take(const std::string& token, proto::TransportPath path);
+
+ private:
+  struct Waiting {
+    std::shared_ptr<Waker> waker;
+    absl::flat_hash_map<int, UniqueFd> sockets;  // by path
+  };
+  absl::Mutex mu_;
+  absl::flat_hash_map<std::string, Waiting> waiting_ ABSL_GUARDED_BY(mu_);
+};
+
+// What a client dials with.
+struct Dial {
+  const ClientOptions& options;
+  const HostPort& address;
+  std::vector<proto::TransportPath> paths;  // to offer, best first
+  std::string client;                       // Hello.client
+  uint64_t epoch = 0;                       // of this attempt
+  uint64_t oldest_live_epoch = 0;           // Hello.oldest_live_epoch
+  // The polling thread that the link is for: what wakes it for this link, and
+  // what its links share.
+  std::shared_ptr<Waker> link_waker;
+  PathResources* resources = nullptr;
+  // Rails (DataPath::rail) that are taken only when there is no other.
+  std::vector<std::string> avoid_rails;
+};
+
+// What a client learned from an attempt, whether or not it succeeded.
+struct DialReport {
+  // Of the server's process; empty when it gave no answer.
+  std::string server_process;
+  std::vector<proto::TransportPath> asked;  // dial.paths
+  // Of these, what the server has too.
+  std::vector<proto::TransportPath> offered;
+  // Paths that were tried in vain.
+  struct Failure {
+    proto::TransportPath path = proto::TRANSPORT_PATH_UNSPECIFIED;
+    std::string rail;  // the one that was tried last; empty: it came to none
+    absl::Status why;
+  };
+  std::vector<Failure> failed;
+};
+
+// Connects and shakes hands; everything within options.handshake_timeout.
+// Errors: what `wait` says; Unavailable, DeadlineExceeded, InvalidArgument for
+// a peer that is not one; or the server's reason for refusing.
+absl::StatusOr<Established> ClientHandshake(const Dial& dial, const Wait& wait,
+                                            DialReport* report);
+
+struct ServerHandshakeContext {
+  const ServerOptions& options;
+  Handler* handler;
+  AttachBroker* broker;
+  const std::vector<proto::TransportPath>& paths;  // that the server allows
+  const std::string& unix_socket;  // empty: none, so no local paths
+  const std::string& process;      // PeerIdentity's, of this server
+  // The polling thread that the link is for: what wakes it for this link, and
+  // what its links share.
+  std::shared_ptr<Waker> link_waker;
+  PathResources* resources;
+};
+
+// Continues after `hello` was read from `session`, until `deadline`. A refusal
+// is told to the client and is the error returned. `waker` ends `wait`.
+absl::StatusOr<Established> ServerHandshake(
+    const ServerHandshakeContext& context, SessionSocket session,
+    const SessionFrame& hello, absl::Time deadline,
+    std::shared_ptr<ThreadWaker> waker, const Wait& wait);
+
+// A frame that has arrived; nullopt: none yet. Sends what waits to be sent.
+// A frame that closes the session is the error that it carries.
+absl::StatusOr<std::optional<SessionFrame>> TryFrame(SessionSocket& session);
+// The events that a wait for the next frame needs.
+inline short FrameEvents(const SessionSocket& session) {
+  return session.has_unsent() ? POLLIN | POLLOUT : POLLIN;
+}
+// The next frame within `deadline`.
+absl::StatusOr<SessionFrame> AwaitFrame(SessionSocket& session,
+                                        const Wait& wait, absl::Time deadline);
+
+proto::WireStatus ToWire(const absl::Status& status, size_t max_text_bytes);
+// Codes that absl does not know become kUnknown.
+absl::Status FromWire(const proto::WireStatus& status);
+
+// What each side puts through a path to prove it. Different ones, so that an
+// echo is no proof.
+std::string ClientProbe(absl::string_view token);
+std::string ServerProbe(absl::string_view token);
+
+// When heartbeats are sent and missed. `own` is what this side asks for; the
+// rest is the peer's announcement, of which nothing is trusted: intervals are
+// kept within 10 ms and 1 h.
+struct HeartbeatTimes {
+  absl::Duration interval;  // to send at
+  absl::Duration suspect_after;
+};
+HeartbeatTimes AgreeOnHeartbeats(absl::Duration own_interval,
+                                 absl::Duration own_liveness,
+                                 uint64_t peer_interval_us,
+                                 uint64_t peer_liveness_us,
+                                 uint64_t peer_features);
+// What this version can do: bits of proto::Feature.
+inline constexpr uint64_t kFeatures = proto::FEATURE_HEARTBEAT_INTERVAL |
+                                      proto::FEATURE_MORE_PATH_STARTS |
+                                      proto::FEATURE_MODEL_STATES;
+// PathStarts in one handshake besides one for each path: addresses to try.
+inline constexpr int kMorePathStarts = 3;
+
+// Longest model name in an offer, and longest reason why one is refused: with
+// them kMaxModelOffers fit in a frame.
+inline constexpr size_t kMaxModelNameBytes = 128;
+inline constexpr size_t kMaxVerdictTextBytes = 192;
+// Longest name and value of a setting in an offer.
+inline constexpr size_t kMaxSettingBytes = 64;
+inline constexpr size_t kClientBytes = 16;  // Hello.client
+
+}  // namespace refract::transport
+
+#endif  // REFRACT_TRANSPORT_SESSION_HANDSHAKE_H_

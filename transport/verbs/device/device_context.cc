@@ -1,0 +1,199 @@
+#include "transport/verbs/device/device_context.h"
+
+#include <glog/logging.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "base/status_macros.h"
+#include "transport/verbs/device/ibv_library.h"
+
+namespace refract::transport::verbs {
+
+int AccessFlags(Access access) {
+  // Relaxed: packets of one transfer may land in any order, which nobody sees
+  // who looks at memory only after its completion.
+  constexpr int kAlways = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING;
+  switch (access) {
+    case Access::kLocal:
+      return kAlways;
+    case Access::kRemoteRead:
+      return kAlways | IBV_ACCESS_REMOTE_READ;
+    case Access::kRemoteWrite:
+      return kAlways | IBV_ACCESS_REMOTE_WRITE;
+  }
+  return kAlways;
+}
+
+struct DeviceContext::Registration {
+  std::shared_ptr<const Mapping> memory;
+  std::unique_ptr<MemoryRegion> region;  // goes first
+};
+
+absl::StatusOr<std::shared_ptr<DeviceContext>> DeviceContext::Create(
+    std::unique_ptr<Device> device, Events events) {
+  UniqueFd stop;
+  if (events == Events::kWatched) {
+    stop.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!stop.valid()) return ErrnoStatus(errno, "eventfd");
+  }
+  std::shared_ptr<DeviceContext> context(
+      new DeviceContext(std::move(device), std::move(stop)));
+  if (events == Events::kWatched) {
+    context->watcher_ =
+        std::thread([watched = context.get()] { watched->Watch(); });
+  }
+  return context;
+}
+
+DeviceContext::DeviceContext(std::unique_ptr<Device> device, UniqueFd stop)
+    : device_(std::move(device)), stop_(std::move(stop)) {}
+
+DeviceContext::~DeviceContext() {
+  if (!watcher_.joinable()) return;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t n = write(stop_.get(), &one, sizeof(one));
+  watcher_.join();
+}
+
+void DeviceContext::Watch() {
+  while (true) {
+    std::array<pollfd, 2> fds = {
+        {{device_->async_fd(), POLLIN, 0}, {stop_.get(), POLLIN, 0}}};
+    if (poll(fds.data(), fds.size(), -1) < 0 && errno != EINTR) {
+      PLOG(ERROR) << "waiting for events of " << device_->name();
+      return;
+    }
+    if (fds[1].revents != 0) return;
+    if (fds[0].revents != 0 && PumpEvents() == 0 &&
+        (fds[0].revents & POLLIN) == 0) {
+      // Closed under us: nothing will come any more.
+      return;
+    }
+  }
+}
+
+int DeviceContext::PumpEvents() {
+  int count = 0;
+  while (const std::optional<AsyncEvent> event = device_->TakeAsyncEvent()) {
+    ++count;
+    LOG(INFO) << device_->name() << ": " << ibv_event_type_str(event->type)
+              << (event->port != 0 ? absl::StrCat(", port ", event->port) : "");
+    // First: a listener may look for another device.
+    if (event->type == IBV_EVENT_DEVICE_FATAL) dead_ = true;
+    Tell(*event);
+  }
+  return count;
+}
+
+void DeviceContext::Tell(const AsyncEvent& event) {
+  const std::thread::id self = std::this_thread::get_id();
+  absl::MutexLock lock(&listeners_mu_);
+  // Listeners come and go during the calls: those that went are not called any
+  // more, and one that comes does not hear of an event from before it came.
+  const std::vector<DeviceListener*> told = listeners_;
+  for (DeviceListener* listener : told) {
+    if (std::find(listeners_.begin(), listeners_.end(), listener) ==
+        listeners_.end()) {
+      continue;
+    }
+    running_.push_back({listener, self});
+    listeners_mu_.Unlock();
+    listener->OnDeviceEvent(device_->name(), event);
+    listeners_mu_.Lock();
+    running_.erase(std::find_if(
+        running_.begin(), running_.end(), [&](const RunningCall& call) {
+          return call.listener == listener && call.thread == self;
+        }));
+  }
+}
+
+absl::StatusOr<std::shared_ptr<MemoryRegion>> DeviceContext::Register(
+    const std::shared_ptr<const Mapping>& memory, int access) {
+  const auto known = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(registrations_mu_) {
+    const auto found = registrations_.find({memory.get(), access});
+    return found == registrations_.end() ? nullptr : found->second.lock();
+  };
+  const auto region_of = [](std::shared_ptr<Registration> registration) {
+    MemoryRegion* const region = registration->region.get();
+    return std::shared_ptr<MemoryRegion>(std::move(registration), region);
+  };
+  {
+    absl::MutexLock lock(&registrations_mu_);
+    if (auto registration = known()) return region_of(std::move(registration));
+  }
+  // Without the lock: it takes long, and polling threads come by here.
+  const DeviceMemory* const other = memory->device();
+  REFRACT_ASSIGN_OR_RETURN(
+      std::unique_ptr<MemoryRegion> region,
+      other == nullptr
+          ? device_->Register(memory->data(), memory->size(), access)
+          : device_->RegisterDmabuf(
+                other->dmabuf_fd(), other->dmabuf_offset(), memory->size(),
+                reinterpret_cast<uintptr_t>(memory->data()), access));
+  auto fresh = std::make_shared<Registration>();
+  fresh->memory = memory;
+  fresh->region = std::move(region);
+  absl::MutexLock lock(&registrations_mu_);
+  // Two may have come at once; the later one's goes away.
+  if (auto registration = known()) return region_of(std::move(registration));
+  registrations_[{memory.get(), access}] = fresh;
+  // Those whose users have gone; there are as many as regions ever were, so
+  // only now and then.
+  std::erase_if(registrations_,
+                [](const auto& entry) { return entry.second.expired(); });
+  return region_of(std::move(fresh));
+}
+
+void DeviceContext::AddListener(DeviceListener* listener) {
+  absl::MutexLock lock(&listeners_mu_);
+  listeners_.push_back(listener);
+}
+
+void DeviceContext::RemoveListener(DeviceListener* listener) {
+  const std::thread::id self = std::this_thread::get_id();
+  absl::MutexLock lock(&listeners_mu_);
+  std::erase(listeners_, listener);
+  const auto quiet = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(listeners_mu_) {
+    return std::none_of(
+        running_.begin(), running_.end(), [&](const RunningCall& call) {
+          return call.listener == listener && call.thread != self;
+        });
+  };
+  listeners_mu_.Await(absl::Condition(&quiet));
+}
+
+namespace {
+std::atomic<DeviceRegistry*> g_instead_of_system = nullptr;
+}  // namespace
+
+DeviceRegistry& DeviceRegistry::System() {
+  if (DeviceRegistry* const instead = g_instead_of_system) return *instead;
+  static DeviceRegistry* const registry = new DeviceRegistry(SystemLibrary());
+  return *registry;
+}
+
+void DeviceRegistry::ReplaceSystem(DeviceRegistry* registry) {
+  g_instead_of_system = registry;
+}
+
+absl::StatusOr<std::shared_ptr<DeviceContext>> DeviceRegistry::Open(
+    absl::string_view name) {
+  absl::MutexLock lock(&mu_);
+  std::weak_ptr<DeviceContext>& open = open_[std::string(name)];
+  if (std::shared_ptr<DeviceContext> context = open.lock();
+      context != nullptr && !context->dead()) {
+    return context;
+  }
+  REFRACT_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, library_.Open(name));
+  REFRACT_ASSIGN_OR_RETURN(std::shared_ptr<DeviceContext> context,
+                           DeviceContext::Create(std::move(device), events_));
+  open = context;
+  return context;
+}
+
+}  // namespace refract::transport::verbs

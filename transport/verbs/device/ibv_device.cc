@@ -1,0 +1,379 @@
+#include "transport/verbs/device/ibv_device.h"
+
+#include <fcntl.h>
+#include <glog/logging.h>
+#include <net/if.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "transport/loop/fd.h"
+#include "transport/verbs/device/dmabuf.h"
+#include "transport/verbs/device/ibv_library.h"
+#include "transport/verbs/device/port_counters.h"
+
+namespace refract::transport::verbs {
+namespace {
+
+absl::Status SetNonBlocking(int fd) {
+  const int flags = fcntl(fd, F_GETFL);
+  if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) {
+    return ErrnoStatus(errno, "fcntl of an RDMA event descriptor");
+  }
+  return absl::OkStatus();
+}
+
+// A destroy that fails leaves the object to the device: its memory may still be
+// used, which nobody above can know.
+void CheckDestroyed(int error, const char* what) {
+  if (error != 0) {
+    LOG(ERROR) << "destroying an RDMA " << what
+               << " failed: " << std::strerror(error);
+  }
+}
+
+class IbvMemoryRegion final : public MemoryRegion {
+ public:
+  explicit IbvMemoryRegion(ibv_mr* region) : region_(region) {}
+  ~IbvMemoryRegion() override {
+    CheckDestroyed(ibv_dereg_mr(region_), "memory region");
+  }
+  uint32_t local_key() const override { return region_->lkey; }
+  uint32_t remote_key() const override { return region_->rkey; }
+
+ private:
+  ibv_mr* const region_;
+};
+
+class IbvCompletionQueue final : public CompletionQueue {
+ public:
+  explicit IbvCompletionQueue(ibv_cq* queue) : queue_(queue) {
+    queue->cq_context = this;
+  }
+  ~IbvCompletionQueue() override {
+    CheckDestroyed(ibv_destroy_cq(queue_), "completion queue");
+  }
+  int Poll(int count, ibv_wc* out) override {
+    return ibv_poll_cq(queue_, count, out);
+  }
+  int Arm(bool solicited_only) override {
+    // The event of the last time still stands: either it will come, or it waits
+    // in the channel. A call to the device would change nothing.
+    if (armed_ && (solicited_only || !armed_solicited_only_)) return 0;
+    const int error = ibv_req_notify_cq(queue_, solicited_only ? 1 : 0);
+    armed_ = error == 0;
+    armed_solicited_only_ = solicited_only;
+    return error;
+  }
+  int capacity() const override { return queue_->cqe; }
+  void OnEvent() { armed_ = false; }
+  ibv_cq* get() const { return queue_; }
+
+ private:
+  ibv_cq* const queue_;
+  bool armed_ = false;
+  bool armed_solicited_only_ = false;
+};
+
+class IbvCompletionChannel final : public CompletionChannel {
+ public:
+  explicit IbvCompletionChannel(ibv_comp_channel* channel)
+      : channel_(channel) {}
+  ~IbvCompletionChannel() override {
+    CheckDestroyed(ibv_destroy_comp_channel(channel_), "completion channel");
+  }
+  int fd() const override { return channel_->fd; }
+  int TakeEvents() override {
+    int taken = 0;
+    ibv_cq* queue = nullptr;
+    void* context = nullptr;
+    while (ibv_get_cq_event(channel_, &queue, &context) == 0) {
+      ibv_ack_cq_events(queue, 1);
+      static_cast<IbvCompletionQueue*>(context)->OnEvent();
+      ++taken;
+    }
+    return taken;
+  }
+  ibv_comp_channel* get() const { return channel_; }
+
+ private:
+  ibv_comp_channel* const channel_;
+};
+
+class IbvSharedReceiveQueue final : public SharedReceiveQueue {
+ public:
+  IbvSharedReceiveQueue(ibv_srq* queue, uint32_t capacity)
+      : queue_(queue), capacity_(capacity) {}
+  ~IbvSharedReceiveQueue() override {
+    CheckDestroyed(ibv_destroy_srq(queue_), "shared receive queue");
+  }
+  int Post(ibv_recv_wr* list, ibv_recv_wr** bad) override {
+    return ibv_post_srq_recv(queue_, list, bad);
+  }
+  int SetLimit(uint32_t limit) override {
+    ibv_srq_attr attributes = {};
+    attributes.srq_limit = limit;
+    return ibv_modify_srq(queue_, &attributes, IBV_SRQ_LIMIT);
+  }
+  uint32_t capacity() const override { return capacity_; }
+  ibv_srq* get() const { return queue_; }
+
+ private:
+  ibv_srq* const queue_;
+  const uint32_t capacity_;
+};
+
+class IbvQueuePair final : public QueuePair {
+ public:
+  IbvQueuePair(ibv_qp* pair, uint32_t max_inline)
+      : pair_(pair), max_inline_(max_inline) {}
+  ~IbvQueuePair() override {
+    CheckDestroyed(ibv_destroy_qp(pair_), "queue pair");
+  }
+  uint32_t number() const override { return pair_->qp_num; }
+  uint32_t max_inline() const override { return max_inline_; }
+  int Modify(const ibv_qp_attr& attributes, int mask) override {
+    ibv_qp_attr copy = attributes;
+    return ibv_modify_qp(pair_, &copy, mask);
+  }
+  int PostSend(ibv_send_wr* list, ibv_send_wr** bad) override {
+    return ibv_post_send(pair_, list, bad);
+  }
+
+ private:
+  ibv_qp* const pair_;
+  const uint32_t max_inline_;
+};
+
+GidType ToGidType(uint32_t type) {
+  switch (type) {
+    case IBV_GID_TYPE_ROCE_V1:
+      return GidType::kRoceV1;
+    case IBV_GID_TYPE_ROCE_V2:
+      return GidType::kRoceV2;
+    default:
+      return GidType::kInfiniband;
+  }
+}
+
+bool InterfaceUp(const std::string& name) {
+  const UniqueFd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ifreq request = {};
+  name.copy(request.ifr_name, sizeof(request.ifr_name) - 1);
+  return fd.valid() && ioctl(fd.get(), SIOCGIFFLAGS, &request) == 0 &&
+         (request.ifr_flags & IFF_UP) != 0 &&
+         (request.ifr_flags & IFF_RUNNING) != 0;
+}
+
+}  // namespace
+
+IbvDevice::IbvDevice(ibv_context* context)
+    : context_(context), name_(ibv_get_device_name(context->device)) {}
+
+absl::Status IbvDevice::ErrorOf(absl::string_view call) const {
+  return ErrnoStatus(errno, absl::StrCat(call, " on ", name_));
+}
+
+absl::StatusOr<std::unique_ptr<Device>> IbvDevice::Create(
+    ibv_context* context) {
+  std::unique_ptr<IbvDevice> device(new IbvDevice(context));
+  REFRACT_RETURN_IF_ERROR(SetNonBlocking(context->async_fd));
+  if (const int error = ibv_query_device(context, &device->attributes_);
+      error != 0) {
+    errno = error;
+    return device->ErrorOf("ibv_query_device");
+  }
+  device->domain_.reset(ibv_alloc_pd(context));
+  if (device->domain_ == nullptr) return device->ErrorOf("ibv_alloc_pd");
+  return device;
+}
+
+absl::StatusOr<std::vector<PortInfo>> IbvDevice::Ports() const {
+  std::vector<PortInfo> ports;
+  size_t max_gids = 0;
+  for (uint8_t number = 1; number <= attributes_.phys_port_cnt; ++number) {
+    PortInfo port;
+    port.number = number;
+    if (const int error =
+            ibv_query_port(context_.get(), number, &port.attributes);
+        error != 0) {
+      errno = error;
+      return ErrorOf(absl::StrCat("ibv_query_port ", number));
+    }
+    max_gids += static_cast<size_t>(port.attributes.gid_tbl_len);
+    ports.push_back(std::move(port));
+  }
+  std::vector<ibv_gid_entry> entries(max_gids);
+  const ssize_t count =
+      ibv_query_gid_table(context_.get(), entries.data(), entries.size(), 0);
+  if (count < 0) {
+    errno = static_cast<int>(-count);
+    return ErrorOf("ibv_query_gid_table");
+  }
+  entries.resize(static_cast<size_t>(count));
+  for (const ibv_gid_entry& entry : entries) {
+    if (entry.port_num < 1 || entry.port_num > ports.size()) continue;
+    GidEntry gid;
+    gid.index = static_cast<int>(entry.gid_index);
+    gid.gid = entry.gid;
+    gid.type = ToGidType(entry.gid_type);
+    std::array<char, IF_NAMESIZE> interface = {};
+    if (entry.ndev_ifindex != 0 &&
+        if_indextoname(entry.ndev_ifindex, interface.data()) != nullptr) {
+      gid.network_device = interface.data();
+      gid.network_device_up = InterfaceUp(gid.network_device);
+    }
+    ports[entry.port_num - 1].gids.push_back(std::move(gid));
+  }
+  return ports;
+}
+
+absl::StatusOr<std::unique_ptr<MemoryRegion>> IbvDevice::Register(void* data,
+                                                                  size_t bytes,
+                                                                  int access) {
+  ibv_mr* region = ibv_reg_mr(domain_.get(), data, bytes, access);
+  if (region == nullptr) {
+    const int error = errno;
+    const std::string advice =
+        error == ENOMEM || error == EPERM ? MemlockAdvice(bytes) : "";
+    return absl::Status(error == ENOMEM || error == EPERM
+                            ? absl::StatusCode::kResourceExhausted
+                            : absl::StatusCode::kInternal,
+                        absl::StrCat("registering ", bytes, " B with ", name_,
+                                     ": ", std::strerror(error), advice));
+  }
+  return std::make_unique<IbvMemoryRegion>(region);
+}
+
+absl::Status IbvDevice::ProbeDmabuf() const {
+  ibv_mr* region =
+      ibv_reg_dmabuf_mr(domain_.get(), 0, 4096, 0, -1, IBV_ACCESS_LOCAL_WRITE);
+  const int error = region == nullptr ? errno : 0;
+  if (region != nullptr) ibv_dereg_mr(region);
+  return DmabufProbeStatus(name_, error);
+}
+
+absl::StatusOr<std::unique_ptr<MemoryRegion>> IbvDevice::RegisterDmabuf(
+    int fd, uint64_t offset, size_t bytes, uint64_t iova, int access) {
+  ibv_mr* region =
+      ibv_reg_dmabuf_mr(domain_.get(), offset, bytes, iova, fd, access);
+  if (region != nullptr) return std::make_unique<IbvMemoryRegion>(region);
+  const int error = errno;
+  if (error == EOPNOTSUPP || error == EPROTONOSUPPORT) {
+    return absl::UnimplementedError(
+        absl::StrCat(name_, " cannot register DMA-BUF memory"));
+  }
+  if (error == EBADF) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("registering DMA-BUF memory with ", name_,
+                     ": not a file descriptor of one"));
+  }
+  errno = error;
+  return ErrorOf("ibv_reg_dmabuf_mr");
+}
+
+absl::StatusOr<std::unique_ptr<CompletionChannel>> IbvDevice::CreateChannel() {
+  ibv_comp_channel* channel = ibv_create_comp_channel(context_.get());
+  if (channel == nullptr) return ErrorOf("ibv_create_comp_channel");
+  auto owner = std::make_unique<IbvCompletionChannel>(channel);
+  REFRACT_RETURN_IF_ERROR(SetNonBlocking(channel->fd));
+  return owner;
+}
+
+absl::StatusOr<std::unique_ptr<CompletionQueue>>
+IbvDevice::CreateCompletionQueue(int entries, CompletionChannel* channel) {
+  ibv_cq* queue = ibv_create_cq(
+      context_.get(), entries, nullptr,
+      channel == nullptr ? nullptr
+                         : static_cast<IbvCompletionChannel*>(channel)->get(),
+      0);
+  if (queue == nullptr) {
+    return ErrorOf(absl::StrCat("ibv_create_cq of ", entries));
+  }
+  return std::make_unique<IbvCompletionQueue>(queue);
+}
+
+absl::StatusOr<std::unique_ptr<SharedReceiveQueue>>
+IbvDevice::CreateSharedReceiveQueue(uint32_t entries) {
+  ibv_srq_init_attr attributes = {};
+  attributes.attr.max_wr = entries;
+  attributes.attr.max_sge = 1;
+  ibv_srq* queue = ibv_create_srq(domain_.get(), &attributes);
+  if (queue == nullptr) {
+    return ErrorOf(absl::StrCat("ibv_create_srq of ", entries));
+  }
+  return std::make_unique<IbvSharedReceiveQueue>(queue, attributes.attr.max_wr);
+}
+
+absl::StatusOr<std::unique_ptr<QueuePair>> IbvDevice::CreateQueuePair(
+    const QueuePairOptions& options) {
+  ibv_qp_init_attr attributes = {};
+  attributes.send_cq =
+      static_cast<IbvCompletionQueue*>(options.send_queue)->get();
+  attributes.recv_cq =
+      static_cast<IbvCompletionQueue*>(options.receive_queue)->get();
+  attributes.srq =
+      static_cast<IbvSharedReceiveQueue*>(options.shared_receive_queue)->get();
+  attributes.cap.max_send_wr = options.max_send_requests;
+  attributes.cap.max_send_sge = options.max_send_segments;
+  attributes.cap.max_inline_data = options.wanted_inline;
+  attributes.qp_type = IBV_QPT_RC;
+  ibv_qp* pair = ibv_create_qp(domain_.get(), &attributes);
+  while (pair == nullptr && errno == EINVAL && options.wanted_inline > 0 &&
+         attributes.cap.max_inline_data > 0) {
+    // More inline than this device has, which no attribute tells beforehand.
+    attributes.cap.max_send_wr = options.max_send_requests;
+    attributes.cap.max_inline_data /= 2;
+    pair = ibv_create_qp(domain_.get(), &attributes);
+  }
+  if (pair == nullptr) return ErrorOf("ibv_create_qp");
+  return std::make_unique<IbvQueuePair>(pair, attributes.cap.max_inline_data);
+}
+
+std::optional<AsyncEvent> IbvDevice::TakeAsyncEvent() {
+  ibv_async_event event;
+  if (ibv_get_async_event(context_.get(), &event) != 0) return std::nullopt;
+  AsyncEvent taken;
+  taken.type = event.event_type;
+  switch (event.event_type) {
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR:
+    case IBV_EVENT_COMM_EST:
+    case IBV_EVENT_SQ_DRAINED:
+    case IBV_EVENT_PATH_MIG:
+    case IBV_EVENT_PATH_MIG_ERR:
+    case IBV_EVENT_QP_LAST_WQE_REACHED:
+      taken.queue_pair = event.element.qp->qp_num;
+      break;
+    case IBV_EVENT_PORT_ACTIVE:
+    case IBV_EVENT_PORT_ERR:
+    case IBV_EVENT_LID_CHANGE:
+    case IBV_EVENT_PKEY_CHANGE:
+    case IBV_EVENT_SM_CHANGE:
+    case IBV_EVENT_CLIENT_REREGISTER:
+    case IBV_EVENT_GID_CHANGE:
+      taken.port = static_cast<uint8_t>(event.element.port_num);
+      break;
+    default:
+      break;
+  }
+  ibv_ack_async_event(&event);
+  return taken;
+}
+
+std::optional<uint64_t> IbvDevice::HardwareCounter(
+    uint8_t port, absl::string_view name) const {
+  return ReadPortCounter(context_->device->ibdev_path, port, name);
+}
+
+}  // namespace refract::transport::verbs

@@ -1,0 +1,66 @@
+#ifndef REFRACT_TRANSPORT_VERBS_DEVICE_PORT_WATCH_H_
+#define REFRACT_TRANSPORT_VERBS_DEVICE_PORT_WATCH_H_
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "transport/verbs/device/device_choice.h"
+#include "transport/verbs/device/device_context.h"
+#include "transport/verbs/factory.h"
+#include "transport/loop/waker.h"
+
+namespace refract::transport::verbs {
+
+// Knows which ports of some devices are up, as their asynchronous events tell,
+// and wakes a thread when that changes. Keeps the devices open, because a
+// closed one tells nothing, but not one that is broken or was removed from the
+// system, which may be waiting for its users to go. Without Start it follows
+// none. Thread-safe.
+class PortWatch {
+ public:
+  // Only ports that `preference` allows. `registry` outlives this.
+  PortWatch(DeviceRegistry& registry, const AddressPreference& preference);
+  ~PortWatch();
+  PortWatch(const PortWatch&) = delete;
+  PortWatch& operator=(const PortWatch&) = delete;
+
+  // `waker` is told of changes from now on. Once.
+  void Start(std::shared_ptr<Waker> waker);
+  // No effect for one that is followed already.
+  void Follow(const std::shared_ptr<DeviceContext>& context);
+
+  // Every port of the devices that are followed and work, when something
+  // changed since the last call; lets go of those that do not. Cheap when
+  // nothing did.
+  std::optional<std::vector<PortState>> Take();
+
+ private:
+  class Follower;
+
+  void OnChange();
+  bool IsListed(absl::string_view device) const;
+  // Those that nobody hears from any more. To be destroyed without the lock,
+  // which their calls take, and not by one of these, which would wait for
+  // itself.
+  std::vector<std::unique_ptr<Follower>> TakeGone()
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool Follows(const DeviceContext& context) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  DeviceRegistry& registry_;
+  const AddressPreference preference_;
+  std::atomic<bool> changed_ = false;
+  absl::Mutex mu_;
+  std::shared_ptr<Waker> waker_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::unique_ptr<Follower>> followers_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace refract::transport::verbs
+
+#endif  // REFRACT_TRANSPORT_VERBS_DEVICE_PORT_WATCH_H_
