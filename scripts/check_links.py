@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""Fails when a page or a comment names a file that is not in the tree.
+
+Checks, over the files that git tracks:
+
+- links of Markdown pages: the target exists, and so does the heading (#anchor);
+- paths and file names in `code quotes` of Markdown pages;
+- names of Markdown pages in any source file;
+- identifiers in `code quotes` of docs/glossary.md: the source has them.
+
+CHANGELOG.md is history: only its links are checked.
+"""
+
+import argparse
+import pathlib
+import re
+import subprocess
+import sys
+
+SOURCES = (".h", ".cc", ".cu", ".py", ".sh", ".proto", ".cmake", ".txt", ".textproto")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+QUOTE = re.compile(r"`([^`\n]+)`")
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+FILE_NAME = re.compile(
+    r"[\w.{},*/-]*\w\.(?:h|cc|cu|py|sh|proto|textproto|md|json|txt|cmake)"
+)
+PAGE_NAME = re.compile(r"(?<![\w/.-])((?:[\w-]+/)*[\w-]+\.md)\b")
+IDENTIFIER = re.compile(r"[A-Za-z_]\w*(?:::\w+)*")
+# Files that programs write or users bring, named by pages.
+NOT_TRACKED = re.compile(
+    r"(^|/)(gpu_check\.(json|md)|report\.json|verified\.json|here\.textproto"
+    r"|profile\.textproto|FILE\.textproto|R\.json|.*<.*)$"
+)
+
+
+def tracked_files(root):
+    try:
+        listed = subprocess.run(
+            ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+            cwd=root, capture_output=True, text=True, check=True,
+        ).stdout.split("\n")  # fmt: skip
+        names = [name for name in listed if name and (root / name).is_file()]
+        if names:
+            return names
+    except (OSError, subprocess.CalledProcessError):
+        pass
+    return [
+        str(path.relative_to(root))
+        for path in root.rglob("*")
+        if path.is_file() and not {"build", ".venv", ".git"} & set(path.parts)
+    ]
+
+
+def anchors(text):
+    """Anchors of a page's headings, as GitHub makes them."""
+    found = set()
+    for heading in re.findall(r"^#+ +(.*)$", FENCE.sub("", text), re.MULTILINE):
+        plain = re.sub(r"[`*]|\]\([^)]*\)|\[", "", heading).strip().lower()
+        found.add(re.sub(r"[^\w\- ]", "", plain).replace(" ", "-"))
+    return found
+
+
+class Tree:
+    def __init__(self, root):
+        self.root = root
+        self.files = tracked_files(root)
+        self.folders = {
+            str(parent)
+            for name in self.files
+            for parent in pathlib.PurePosixPath(name).parents
+        }
+        self.tops = {name.split("/")[0] for name in self.files if "/" in name}
+        # Every name by which a file may be called: each suffix of its path.
+        self.suffixes = set()
+        self.stems = set()
+        for name in self.files:
+            parts = name.split("/")
+            for i in range(len(parts)):
+                suffix = "/".join(parts[i:])
+                self.suffixes.add(suffix)
+                self.stems.add(suffix.rsplit(".", 1)[0])
+
+    def read(self, name):
+        return (self.root / name).read_text(encoding="utf-8", errors="replace")
+
+    def has_file(self, name):
+        """`name` is a path or its end; `a_*.h` and `a.{h,cc}` are patterns."""
+        if not re.search(r"[*{]", name):
+            return name in self.suffixes
+        pattern = re.escape(name).replace(r"\*", r"[^/]*")
+        pattern = re.sub(
+            r"\\\{(.*?)\\\}", lambda m: f"({m[1].replace(',', '|')})", pattern
+        )
+        return any(re.fullmatch(pattern, suffix) for suffix in self.suffixes)
+
+    def has_path(self, name):
+        name = name.rstrip("/")
+        return name in self.folders or name in self.suffixes or name in self.stems
+
+
+def page_problems(tree, page):
+    text = tree.read(page)
+    folder = pathlib.PurePosixPath(page).parent
+    for target in LINK.findall(FENCE.sub("", text)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        full = page
+        if path:
+            parts = []
+            for part in (folder / path).parts:
+                if part == "..":
+                    parts = parts[:-1]
+                elif part != ".":
+                    parts.append(part)
+            full = "/".join(parts)
+        if full not in tree.files and full not in tree.folders:
+            yield f"link to {target}: there is no {full}"
+        elif anchor and full.endswith(".md") and anchor not in anchors(tree.read(full)):
+            yield f"link to {target}: {full} has no such heading"
+    if page == "CHANGELOG.md":
+        return
+    for quote in QUOTE.findall(FENCE.sub("", text)):
+        if NOT_TRACKED.search(quote) or quote.startswith(("build/", "/", "-")):
+            continue
+        if FILE_NAME.fullmatch(quote):
+            if not tree.has_file(quote):
+                yield f"`{quote}`: there is no such file"
+        elif re.fullmatch(r"[\w.-]+(/[\w.-]+)*/?", quote) and "/" in quote:
+            if quote.split("/")[0] in tree.tops and not tree.has_path(quote):
+                yield f"`{quote}`: there is no such file or folder"
+
+
+def glossary_problems(tree, page):
+    words = set()
+    for name in tree.files:
+        if name.endswith(SOURCES):
+            words.update(re.findall(r"\w+", tree.read(name)))
+    seen = set()
+    for line in tree.read(page).splitlines():
+        if not line.startswith("| ") or line.startswith(("| term", "| ---")):
+            continue
+        term, _, where = [cell.strip() for cell in line.strip("|").split("|")]
+        if term in seen:
+            yield f"the term '{term}' is there twice"
+        seen.add(term)
+        for quote in QUOTE.findall(where):
+            if IDENTIFIER.fullmatch(quote):
+                for part in quote.split("::"):
+                    if part not in words:
+                        yield f"`{quote}`: the source has no {part}"
+
+
+def source_problems(tree, name):
+    for page in PAGE_NAME.findall(tree.read(name)):
+        if page not in tree.suffixes and not NOT_TRACKED.search(page):
+            yield f"{page}: there is no such page"
+
+
+def problems(root):
+    tree = Tree(root)
+    for name in sorted(tree.files):
+        found = []
+        if name.endswith(".md"):
+            found += page_problems(tree, name)
+        if name == "docs/glossary.md":
+            found += glossary_problems(tree, name)
+        if name.endswith(SOURCES) and "check_links" not in name:
+            found += source_problems(tree, name)
+        for problem in found:
+            yield f"{name}: {problem}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("root", nargs="?", type=pathlib.Path,
+                        default=pathlib.Path(__file__).resolve().parents[1])  # fmt: skip
+    found = list(problems(parser.parse_args().root))
+    for problem in found:
+        print(problem)
+    print(f"{len(found)} problems")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
