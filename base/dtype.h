@@ -66,7 +66,7 @@ constexpr bool IsKnownDType(uint8_t code) {
 absl::string_view Name(DType dtype);
 std::optional<DType> DTypeFromName(absl::string_view name);
 
-// "FP32", "INT64", … as KServe v2 spells them (peers.md section 3).
+// "FP32", "INT64", … as KServe v2 spells them.
 absl::string_view KServeName(DType dtype);
 std::optional<DType> DTypeFromKServeName(absl::string_view name);
 

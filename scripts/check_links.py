@@ -22,13 +22,13 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 QUOTE = re.compile(r"`([^`\n]+)`")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(
-    r"[\w.{},*/-]*\w\.(?:h|cc|cu|py|sh|proto|textproto|md|json|txt|cmake)"
+    r"[\w.{},*/-]*[\w*]\.(?:\{[\w,]+\}|h|cc|cu|py|sh|proto|textproto|md|json|txt|cmake)"
 )
 PAGE_NAME = re.compile(r"(?<![\w/.-])((?:[\w-]+/)*[\w-]+\.md)\b")
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*(?:::\w+)*")
 # Files that programs write or users bring, named by pages.
 NOT_TRACKED = re.compile(
-    r"(^|/)(gpu_check\.(json|md)|report\.json|verified\.json|here\.textproto"
+    r"(^|/)(gpu_check\.(json|md)|NAME\.json|result\.json|counters_\w+\.json"
     r"|profile\.textproto|FILE\.textproto|R\.json|.*<.*)$"
 )
 

@@ -2,7 +2,7 @@
 """How well refract partition predicts what cuts of a model take.
 
     python3 scripts/check_predictions.py --refract build/release/bin/refract \\
-        --transport tcp --batch 256 --json bench/results/predictions.json \\
+        --transport tcp --batch 256 --json predictions.json \\
         DIR/NAME…
 
 Per model, one after the other: refract calibrate, refract profile, refract

@@ -15,7 +15,7 @@ namespace refract::models {
 
 enum class OpClass : uint8_t {
   kUnknown,      // not in the table: pinned to the CN
-  kEmbedding,    // table look-ups: CPU-intensive (prism.md 1.3)
+  kEmbedding,    // table look-ups: bound by memory, so on the CN
   kDense,        // matrix products, attention: GPU-efficient, the seeds
   kElementwise,  // pointwise arithmetic
   kReduction,

@@ -81,8 +81,8 @@ TEST(QuerySizesTest, MlperfHasTwentyQuantilesOfMean270) {
   Random random(5, "test");
   std::map<int64_t, int> drawn;
   for (int i = 0; i < 20'000; ++i) ++drawn[sizes->Draw(random)];
-  // Shares of peers.md 4.1: 100 twice, 200 twelve times, 300 twice, the others
-  // once. Five standard deviations of a count of mean 1000 are about 155.
+  // MLPerf's shares: 100 twice, 200 twelve times, 300 twice, the others once.
+  // Five standard deviations of a count of mean 1000 are about 155.
   const std::map<int64_t, int> shares = {
       {100, 2}, {200, 12}, {300, 2}, {400, 1}, {500, 1}, {600, 1}, {700, 1}};
   ASSERT_EQ(drawn.size(), shares.size());
