@@ -3,14 +3,13 @@
 #include <glog/logging.h>
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "transport/session/identity.h"
 #include "transport/paths/path_setup.h"
 #include "transport/paths/paths.h"
+#include "transport/session/identity.h"
 
 namespace refract::transport {
 namespace {
@@ -101,8 +100,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, HostPort address,
       reconnect_(options.first_backoff, options.last_backoff),
       probe_interval_(options.probe_interval),
       resources_{loop->waker(),
-                 std::make_unique<PullScheduler>(PullOptions(
-                     options.limits, std::numeric_limits<double>::infinity())),
+                 std::make_unique<PullScheduler>(PullScheduler::Options()),
                  verbs::MakePollGroup(options.rdma_device)},
       loop_(std::move(loop)),
       dialer_(std::move(dialer)) {

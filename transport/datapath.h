@@ -96,15 +96,6 @@ class DataPath {
   // only. `bytes` is above 0. ResourceExhausted: no memory or too many regions.
   virtual absl::StatusOr<Region> CreateRegion(size_t bytes, Access access) = 0;
 
-  // The same for memory that exists, such as one that the gets of many paths
-  // fill side by side. `access` is kLocal. `memory` may be added again, to the
-  // same effect. Slow as CreateRegion, unless another path to the same device
-  // has it already. InvalidArgument: other access; ResourceExhausted: too many
-  // regions, or no more memory may be pinned; Unimplemented: memory of another
-  // device, which this path does not reach.
-  virtual absl::StatusOr<Region> AddRegion(
-      std::shared_ptr<const Mapping> memory, Access access) = 0;
-
   // Makes `region` reachable for the peer. The text is handed to the peer's
   // Import by the session, unseen by anything in between.
   virtual absl::StatusOr<std::string> Export(const Region& region) = 0;

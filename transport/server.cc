@@ -9,10 +9,10 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "transport/session/identity.h"
+#include "transport/loop/socket.h"
 #include "transport/paths/path_setup.h"
 #include "transport/paths/paths.h"
-#include "transport/loop/socket.h"
+#include "transport/session/identity.h"
 
 namespace refract::transport {
 namespace {
@@ -36,10 +36,6 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(
   if (options.pollers < 1 || options.pollers > kMaxPollers) {
     return absl::InvalidArgumentError(
         absl::StrCat(options.pollers, " pollers; 1 to ", kMaxPollers));
-  }
-  if (!(options.refuse_ratio > 0)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("refuse_ratio of ", options.refuse_ratio));
   }
   if (options.max_connections < 1 ||
       options.heartbeat_interval <= absl::ZeroDuration() ||
@@ -93,31 +89,6 @@ ServerImpl::~ServerImpl() {
   // In parallel, because each may have to wait for clients.
   for (const auto& poller : pollers_) poller->Wake();
   acceptor_.join();
-}
-
-absl::StatusOr<std::shared_ptr<LandingArea>> ServerImpl::CreateLandingArea(
-    size_t bytes) {
-  if (bytes == 0) {
-    return absl::InvalidArgumentError("a landing area of no bytes");
-  }
-  REFRACT_ASSIGN_OR_RETURN(auto memory, Mapping::ForDevices(bytes));
-  return AddArea(std::move(memory));
-}
-
-absl::StatusOr<std::shared_ptr<LandingArea>> ServerImpl::AddLandingArea(
-    std::shared_ptr<DeviceMemory> memory) {
-  REFRACT_ASSIGN_OR_RETURN(auto mapping, Mapping::OfDevice(std::move(memory)));
-  return AddArea(std::move(mapping));
-}
-
-absl::StatusOr<std::shared_ptr<LandingArea>> ServerImpl::AddArea(
-    std::shared_ptr<const Mapping> memory) {
-  // Here and not on the polling threads, which then find it registered.
-  for (const auto& poller : pollers_) {
-    REFRACT_RETURN_IF_ERROR(
-        verbs::PrepareMemory(poller->resources()->verbs.get(), memory));
-  }
-  return shared_->landing->Add(std::move(memory));
 }
 
 void ServerImpl::SetModelStatus(size_t model, const absl::Status& status) {

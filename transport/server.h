@@ -24,18 +24,12 @@ class ServerImpl final : public Server {
 
   int port() const override { return port_; }
   ServerStats stats() const override;
-  absl::StatusOr<std::shared_ptr<LandingArea>> CreateLandingArea(
-      size_t bytes) override;
-  absl::StatusOr<std::shared_ptr<LandingArea>> AddLandingArea(
-      std::shared_ptr<DeviceMemory> memory) override;
   void SetModelStatus(size_t model, const absl::Status& status) override;
   void StopAdmitting() override;
 
  private:
   void Accept();
   absl::Status AcceptOne(int listener, bool local);
-  absl::StatusOr<std::shared_ptr<LandingArea>> AddArea(
-      std::shared_ptr<const Mapping> memory);
 
   const int port_;
   const std::unique_ptr<ServerShared> shared_;

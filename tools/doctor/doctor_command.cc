@@ -12,9 +12,8 @@
 #include "nlohmann/json.hpp"
 #include "tools/command.h"
 #include "tools/doctor/cuda_driver.h"
-#include "tools/files.h"
 #include "tools/doctor/machine.h"
-#include "transport/verbs/factory.h"
+#include "tools/files.h"
 
 namespace refract::tools {
 namespace {
@@ -36,19 +35,11 @@ uint64_t ShmBytes() {
   return static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
 }
 
-std::vector<DmabufAnswer> AskForDmabufs() {
-  std::vector<DmabufAnswer> answers;
-  for (const auto& [device, status] : transport::verbs::ProbeDmabufs()) {
-    answers.push_back({device, status.ok(), std::string(status.message())});
-  }
-  return answers;
-}
-
 absl::Status Doctor(const DoctorOptions& options, std::ostream& out) {
   const Machine machine = ReadMachine("/");
   std::vector<Finding> findings =
       Judge(machine, Build{.verbs = REFRACT_HAVE_VERBS != 0}, MemlockBytes(),
-            ShmBytes(), AskForDmabufs());
+            ShmBytes());
   if (auto cuda = JudgeCuda(machine, AskCudaDriver(), REFRACT_CUDA_VERSION);
       cuda.has_value()) {
     findings.push_back(*std::move(cuda));

@@ -126,10 +126,6 @@ void ReadMemory(const fs::path& root, Machine& machine) {
 }
 
 void ReadGpus(const fs::path& root, Machine& machine) {
-  const std::string version = ReadText(root / "proc/driver/nvidia/version");
-  if (!version.empty()) {
-    machine.open_gpu_driver = absl::StrContains(version, "Open Kernel Module");
-  }
   const fs::path drivers = root / "proc/driver/nvidia/gpus";
   for (const std::string& name : Entries(drivers)) {
     const std::string text = ReadText(drivers / name / "information");
@@ -238,32 +234,6 @@ Finding JudgeRdma(const Machine& machine, const Build& build) {
   return finding;
 }
 
-// Only where there is something to bring together.
-std::optional<Finding> JudgeGpuDirect(
-    const Machine& machine, const std::vector<DmabufAnswer>& dmabufs) {
-  if (machine.gpus.empty() || dmabufs.empty()) return std::nullopt;
-  Finding finding{.topic = "GPUDirect"};
-  std::vector<std::string> facts;
-  bool any = false;
-  for (const DmabufAnswer& answer : dmabufs) {
-    any |= answer.takes;
-    facts.push_back(answer.takes
-                        ? absl::StrCat(answer.device, " takes DMA-BUFs")
-                        : absl::StrCat(answer.device, ": ", answer.why_not));
-  }
-  const bool closed = machine.open_gpu_driver == false;
-  if (closed) facts.push_back("NVIDIA's closed kernel modules");
-  finding.fact = absl::StrJoin(facts, ", ");
-  finding.ok = any && !closed;
-  if (!finding.ok) {
-    finding.cost =
-        "tensors pass through host memory on their way to the GPU; DMA-BUFs "
-        "need kernel 5.12, an RDMA driver with them (mlx5), and NVIDIA's open "
-        "kernel modules from 515 on";
-  }
-  return finding;
-}
-
 }  // namespace
 
 bool RdmaPort::active() const { return absl::StrContains(state, "ACTIVE"); }
@@ -299,8 +269,7 @@ Machine ReadMachine(absl::string_view root_text) {
 
 std::vector<Finding> Judge(const Machine& machine, const Build& build,
                            std::optional<uint64_t> memlock_bytes,
-                           uint64_t shm_bytes,
-                           const std::vector<DmabufAnswer>& dmabufs) {
+                           uint64_t shm_bytes) {
   std::vector<Finding> findings;
   findings.push_back({.topic = "kernel", .fact = machine.kernel});
   findings.push_back(JudgeCpu(machine));
@@ -331,9 +300,6 @@ std::vector<Finding> Judge(const Machine& machine, const Build& build,
     gpu.cost = "GPU nodes of this build run the dense part on the CPU";
   }
   findings.push_back(std::move(gpu));
-  if (auto direct = JudgeGpuDirect(machine, dmabufs); direct.has_value()) {
-    findings.push_back(*std::move(direct));
-  }
   return findings;
 }
 

@@ -40,8 +40,6 @@ struct Machine {
   // Programs reach RDMA devices through /dev/infiniband/uverbs*.
   int rdma_device_files = 0;
   std::vector<std::string> gpus;  // model names, or device files
-  // Whether NVIDIA's driver is the open one; nullopt: it does not say.
-  std::optional<bool> open_gpu_driver;
 };
 
 // `root` is "/" for this machine, or the top of a dumped tree (proc/, sys/,
@@ -62,20 +60,11 @@ struct Build {
   bool cuda = false;  // GPU nodes execute on CUDA
 };
 
-// An RDMA device's answer to whether it takes memory of GPUs as DMA-BUFs.
-struct DmabufAnswer {
-  std::string device;
-  bool takes = false;
-  std::string why_not;  // empty when it does
-};
-
 // `memlock_bytes`: RLIMIT_MEMLOCK of this process, nullopt = unlimited.
-// `shm_bytes`: free space of /dev/shm. `dmabufs`: one per RDMA device that was
-// asked. Policy only: reads nothing.
+// `shm_bytes`: free space of /dev/shm. Policy only: reads nothing.
 std::vector<Finding> Judge(const Machine& machine, const Build& build,
                            std::optional<uint64_t> memlock_bytes,
-                           uint64_t shm_bytes,
-                           const std::vector<DmabufAnswer>& dmabufs = {});
+                           uint64_t shm_bytes);
 
 }  // namespace refract::tools
 

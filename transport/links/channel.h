@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -24,7 +23,6 @@
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/tensor.h"
-#include "transport/memory/device_memory.h"
 
 namespace refract::transport {
 
@@ -49,10 +47,6 @@ struct Limits {
   // Larger messages are described and then pulled by the receiver; smaller ones
   // are put straight into a granted slot. Bytes.
   size_t eager_bytes = size_t{64} << 10;
-  // Pieces in which they are pulled. Smaller: urgent messages wait less behind
-  // others. Larger: fewer operations. 4 KiB to 1 MiB; 64 to 128 KiB suit links
-  // of 25 to 400 Gb/s.
-  size_t pull_chunk_bytes = size_t{64} << 10;
   // Longest message, header included. Bytes.
   size_t max_message_bytes = size_t{64} << 20;
   // Requests of one connection in flight; more wait in Allocate's error.
@@ -237,16 +231,6 @@ class ServerCall {
   virtual void Fail(const absl::Status& status) = 0;
 };
 
-// Memory of a server in which requests of all its connections can land side by
-// side, as rows of one batched input tensor. Registered with every connection.
-// Stays mapped until the server and all calls that landed in it are gone.
-class LandingArea {
- public:
-  virtual ~LandingArea() = default;
-  // Memory of a device is at the addresses that the device's programs use.
-  virtual absl::Span<std::byte> bytes() const = 0;
-};
-
 // A request that waits in its client's memory, about to be pulled.
 struct RequestDescriptor {
   size_t model = 0;  // what Handler::OnOffer returned
@@ -255,21 +239,6 @@ struct RequestDescriptor {
   size_t payload_bytes = 0;
   // As ServerCall::tensors() will be, without data.
   absl::Span<const base::TensorView> tensors;
-};
-
-// Where its tensors are to be.
-struct Landing {
-  // Empty, or one for each tensor: memory of a LandingArea of this server, at
-  // least as long as the tensor, overlapping nothing that is still in use by
-  // another request. Null data: wherever the transport likes. No alignment is
-  // asked for; the views of the call are aligned as these are. Device memory
-  // that this connection's path does not reach (over TCP, say) counts as null:
-  // the views of the call say where the tensors are.
-  std::vector<absl::Span<std::byte>> tensors;
-  // Dropped, on any thread, when the transport neither reads nor writes these
-  // places any more: after the ServerCall is destroyed or, when there is none
-  // because the client died or cancelled, once no late byte can come.
-  std::shared_ptr<const void> lease;
 };
 
 // Implemented by the HN. Methods are called on transport threads, concurrently
@@ -286,11 +255,6 @@ class Handler {
   virtual absl::Status OnAnnounced(const RequestDescriptor& request) {
     return absl::OkStatus();
   }
-  // The next thing is to pull this request, which is longer than eager_bytes:
-  // the handler may say where its tensors are to land. A place that breaks the
-  // rules fails the request with kInternal.
-  virtual void OnDescriptor(const RequestDescriptor& request,
-                            Landing* landing) {}
   virtual void OnRequest(std::unique_ptr<ServerCall> call) = 0;
   // Calls of `model` have just become abandoned, all those of a client that is
   // gone. Each is to be answered all the same.
@@ -305,11 +269,6 @@ struct ServerOptions {
   PathPreference path = PathPreference::kAuto;
   std::string rdma_device;  // as in ClientOptions
   Limits limits;
-  // A request to be pulled is refused with kResourceExhausted when it comes, so
-  // that the client can do something else in time, if it is predicted to take
-  // this many times the time it has left. 1.5 is a good value under overload.
-  // Infinity: none is. Above 0.
-  double refuse_ratio = std::numeric_limits<double>::infinity();
   int max_connections = 1024;
   // Threads that run the connections, each its own share of them. One drives a
   // NIC; more help when small messages of many clients fill a core. 1 to 64.
@@ -345,16 +304,6 @@ class Server {
   virtual ~Server() = default;
 
   virtual int port() const = 0;
-  // Slow, because RDMA devices register it; requests go on meanwhile. A
-  // connection can use about a dozen. InvalidArgument: 0 bytes;
-  // ResourceExhausted: no memory, or no more may be pinned.
-  virtual absl::StatusOr<std::shared_ptr<LandingArea>> CreateLandingArea(
-      size_t bytes) = 0;
-  // The same in memory of a device, such as a GPU, without a copy through the
-  // host's. Errors as CheckDeviceMemory's; Unimplemented: an RDMA device that
-  // serves connections takes no DMA-BUFs.
-  virtual absl::StatusOr<std::shared_ptr<LandingArea>> AddLandingArea(
-      std::shared_ptr<DeviceMemory> memory) = 0;
   virtual ServerStats stats() const = 0;
   // Tells the clients that have agreed on `model` (what Handler::OnOffer
   // returned) whether it can be served now, and those that will: OK, as for

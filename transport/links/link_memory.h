@@ -14,11 +14,10 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
-#include "transport/memory/arena.h"
 #include "transport/links/channel.h"
-#include "transport/memory/free_list.h"
 #include "transport/loop/intrusive_heap.h"
-#include "transport/messages/landing.h"
+#include "transport/memory/arena.h"
+#include "transport/memory/free_list.h"
 #include "transport/messages/wire.h"
 
 namespace refract::transport {
@@ -81,8 +80,7 @@ struct OutgoingMessage::Impl {
   HeapSlot waiting;
 };
 
-// Tensors lie in a slot, in the pull arena, or where the handler had them land.
-// Recycled: once nobody uses it, through LinkMemory.
+// Tensors lie in a slot or in the pull arena. Recycled through LinkMemory.
 struct IncomingMessage::Impl {
   // Got by this side into memory that no peer can reach.
   bool settled() const { return !slot.has_value(); }
@@ -90,7 +88,6 @@ struct IncomingMessage::Impl {
   std::shared_ptr<LinkMemory> memory;  // null while it is not in use
   std::optional<uint16_t> slot;        // to give back
   ArenaBlock pulled;
-  LandedRows landed;
   std::vector<base::TensorView> tensors;
   std::vector<size_t> offsets;  // of pulled ones, from the payload's begin
 };

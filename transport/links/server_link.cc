@@ -12,11 +12,6 @@
 namespace refract::transport {
 namespace {
 
-Established WithLanding(Established established, const ServerShared& shared) {
-  established.setup.landing = shared.landing;
-  return established;
-}
-
 absl::Status Withdrawn() {
   return absl::CancelledError("given up by its client before it came");
 }
@@ -40,7 +35,7 @@ ServerLink::ServerLink(ServerShared* shared, std::string host,
       shared_calls_(std::make_shared<ServerCalls>(established.setup.memory,
                                                   2 * max_calls_)),
       withdrawn_(2 * max_calls_),
-      link_(WithLanding(std::move(established), *shared), shared->options.clock,
+      link_(std::move(established), shared->options.clock,
             shared->options.liveness_timeout, this,
             [this](const SessionFrame& frame) { return OnFrame(frame); }) {
   // Twice of what can be in it: else making room for the next may allocate.
@@ -159,16 +154,6 @@ absl::Status ServerLink::OnAnnounced(
   }
   return shared_->handler->OnAnnounced(
       {model_ids_[header.model], deadline, header.payload_bytes(), tensors});
-}
-
-void ServerLink::OnDescriptor(const MessageHeader& header, absl::Time deadline,
-                              absl::Span<const base::TensorView> tensors,
-                              Landing* landing) {
-  // One that may not be made is refused when it is here.
-  if (!CheckRequest(header).ok()) return;
-  shared_->handler->OnDescriptor(
-      {model_ids_[header.model], deadline, header.payload_bytes(), tensors},
-      landing);
 }
 
 absl::Status ServerLink::OnRefused(const MessageHeader& header,

@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "transport/session/client_registry.h"
 #include "transport/links/link.h"
-#include "transport/loop/poll_loop.h"
-#include "transport/messages/recent_ids.h"
 #include "transport/links/server_call.h"
 #include "transport/links/server_shared.h"
+#include "transport/loop/poll_loop.h"
+#include "transport/messages/recent_ids.h"
+#include "transport/session/client_registry.h"
 
 namespace refract::transport {
 
@@ -56,9 +56,6 @@ class ServerLink final : public PollTask, private MessageSink {
                          IncomingMessage::ImplPtr message) override;
   absl::Status OnAnnounced(const MessageHeader& header, absl::Time deadline,
                            absl::Span<const base::TensorView> tensors) override;
-  void OnDescriptor(const MessageHeader& header, absl::Time deadline,
-                    absl::Span<const base::TensorView> tensors,
-                    Landing* landing) override;
   absl::Status OnRefused(const MessageHeader& header,
                          const absl::Status& why) override;
   void OnIgnored(const MessageHeader& header) override;

@@ -29,8 +29,7 @@ absl::StatusOr<std::unique_ptr<ServerPoller>> ServerPoller::Create(
 ServerPoller::ServerPoller(ServerShared* shared, std::unique_ptr<PollLoop> loop)
     : shared_(shared),
       resources_{loop->waker(),
-                 std::make_unique<PullScheduler>(PullOptions(
-                     shared->options.limits, shared->options.refuse_ratio)),
+                 std::make_unique<PullScheduler>(PullScheduler::Options()),
                  verbs::MakePollGroup(shared->options.rdma_device)},
       loop_(std::move(loop)) {
   resources_.pulls->WatchMarks(verbs::Marks(resources_.verbs.get()));

@@ -14,11 +14,10 @@
 #include "absl/synchronization/mutex.h"
 #include "proto/session.pb.h"
 #include "transport/links/channel.h"
+#include "transport/loop/waker.h"
 #include "transport/session/client_registry.h"
 #include "transport/session/handshake.h"
 #include "transport/session/identity.h"
-#include "transport/messages/landing.h"
-#include "transport/loop/waker.h"
 
 namespace refract::transport {
 
@@ -81,9 +80,6 @@ struct ServerShared {
   std::atomic<uint64_t> superseded = 0;
   std::atomic<uint64_t> suspicions = 0;
   std::atomic<uint64_t> requests = 0;
-  // Outlived by calls.
-  const std::shared_ptr<LandingAreas> landing =
-      std::make_shared<LandingAreas>();
 };
 
 // One of ServerShared::connections. Move-only.

@@ -80,17 +80,6 @@ absl::StatusOr<std::shared_ptr<const Mapping>> Mapping::Shared(int fd,
              fd);
 }
 
-absl::StatusOr<std::shared_ptr<const Mapping>> Mapping::OfDevice(
-    std::shared_ptr<DeviceMemory> memory) {
-  REFRACT_RETURN_IF_ERROR(CheckDeviceMemory(*memory));
-  std::shared_ptr<Mapping> mapping(
-      new Mapping(memory->data(), memory->size(), 0));
-  mapping->device_ = std::move(memory);
-  return mapping;
-}
-
-Mapping::~Mapping() {
-  if (mapped_ > 0) munmap(data_, mapped_);
-}
+Mapping::~Mapping() { munmap(data_, mapped_); }
 
 }  // namespace refract::transport

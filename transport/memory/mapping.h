@@ -5,12 +5,10 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "transport/memory/device_memory.h"
 
 namespace refract::transport {
 
-// Owns an mmap, or holds memory of another device. Its size and place never
-// change; its bytes do.
+// Owns an mmap. Its size and place never change; its bytes do.
 class Mapping {
  public:
   // Private zeroed pages, committed on first touch. ResourceExhausted when
@@ -27,16 +25,9 @@ class Mapping {
   static absl::StatusOr<std::shared_ptr<const Mapping>> Shared(int fd,
                                                                size_t bytes,
                                                                bool writable);
-  // As CheckDeviceMemory.
-  static absl::StatusOr<std::shared_ptr<const Mapping>> OfDevice(
-      std::shared_ptr<DeviceMemory> memory);
   ~Mapping();
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
-
-  // Null for ordinary memory. Otherwise data() means something only to that
-  // device and to RDMA devices.
-  DeviceMemory* device() const { return device_.get(); }
 
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
@@ -53,9 +44,7 @@ class Mapping {
                                                             int flags, int fd);
   std::byte* const data_;
   const size_t size_;
-  const size_t mapped_;  // size_ and what rounding added; 0: not an mmap
-  // Shared with who uses the memory on its device.
-  std::shared_ptr<DeviceMemory> device_;
+  const size_t mapped_;  // size_ rounded up to whole pages
 };
 
 }  // namespace refract::transport

@@ -8,10 +8,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "transport/datapath.h"
-#include "transport/messages/landing.h"
 #include "transport/links/link_memory.h"
-#include "transport/pulls/pull_scheduler.h"
 #include "transport/messages/wire.h"
+#include "transport/pulls/pull_scheduler.h"
 
 namespace refract::transport {
 
@@ -30,8 +29,6 @@ struct EndpointSetup {
   MessageKind receives = MessageKind::kRequest;
   // Of the polling thread; outlives the endpoint. Null: it gets its own.
   PullScheduler* pulls = nullptr;
-  // Where pulled messages may be placed; null: nowhere.
-  std::shared_ptr<LandingAreas> landing;
 };
 
 struct EndpointCounters {

@@ -44,8 +44,6 @@ MessageReceiver::MessageReceiver(DataPath* path, const EndpointSetup* setup,
       pulls_(static_cast<size_t>(setup->num_slots)) {
   returned_.reserve(pulls_.size());
   owed_.Reserve(pulls_.size());
-  // Here, because this is not the polling thread yet, and devices take long.
-  if (setup_->landing != nullptr) AddNewAreas();
 }
 
 MessageReceiver::~MessageReceiver() {
@@ -106,12 +104,6 @@ absl::Status MessageReceiver::StartPull(uint16_t slot,
                                         absl::Time now) {
   const size_t bytes = header.payload_bytes();
   const absl::Time deadline = sink_->DeadlineOf(header, now);
-  if (scheduler_->Refuses(bytes, deadline, now)) {
-    Owe(slot, true);
-    return sink_->OnRefused(header, absl::ResourceExhaustedError(absl::StrCat(
-                                        "too much is under way for ", bytes,
-                                        " B to come before the deadline")));
-  }
   PulledMessage& pull = pulls_[slot];
   pull.in_use = true;
   pull.ignored = false;
@@ -125,9 +117,7 @@ absl::Status MessageReceiver::StartPull(uint16_t slot,
         {tensor.dtype, tensor.dims, nullptr, tensor.bytes});
     pull.message->offsets.push_back(tensor.offset);
   }
-  pull.placed = false;
   pull.requested = 0;
-  pull.tensor = 0;
   const absl::Status admitted =
       sink_->OnAnnounced(header, deadline, pull.message->tensors);
   if (!admitted.ok()) {
@@ -139,68 +129,6 @@ absl::Status MessageReceiver::StartPull(uint16_t slot,
   if (bytes == 0) return EndPull(pull);
   scheduler_->Add(this, &pull, bytes, deadline);
   return absl::OkStatus();
-}
-
-bool MessageReceiver::Place(PulledMessage& pull, absl::Time now) {
-  IncomingMessage::Impl& message = *pull.message;
-  if (setup_->landing != nullptr && !message.landed.any()) {
-    AddNewAreas();
-    if (!areas_.empty()) {
-      sink_->OnDescriptor(pull.header, pull.deadline(), message.tensors,
-                          &message.landed.landing());
-      pull.refusal = message.landed.Claim(message.tensors, areas_);
-      if (!pull.refusal.ok()) return true;
-    }
-  }
-  bool needs_memory = !message.landed.any();
-  for (size_t i = 0; i < message.tensors.size() && !needs_memory; ++i) {
-    needs_memory =
-        message.tensors[i].bytes > 0 && message.landed.place(i) == nullptr;
-  }
-  if (needs_memory) {
-    // The arena is what bounds the bytes that one peer can have pulled; the
-    // rest waits in the peer's memory.
-    std::optional<ArenaBlock> block =
-        setup_->memory->pulls->AllocateOrNotify(pull.header.payload_bytes());
-    if (!block.has_value()) return false;
-    message.pulled = *std::move(block);
-  }
-  pull.placed = true;
-  return true;
-}
-
-MessageReceiver::Piece MessageReceiver::NextPiece(PulledMessage& pull,
-                                                  size_t bytes) const {
-  const IncomingMessage::Impl& message = *pull.message;
-  bytes = std::min(bytes, max_get_bytes_);
-  if (!message.landed.any()) {
-    return {pull.requested, {message.pulled.data() + pull.requested, bytes}};
-  }
-  for (; pull.tensor < message.tensors.size(); ++pull.tensor) {
-    const size_t offset = message.offsets[pull.tensor];
-    const size_t begin = std::max(offset, pull.requested);
-    const size_t end = offset + message.tensors[pull.tensor].bytes;
-    if (begin >= end) continue;
-    std::byte* place = message.landed.place(pull.tensor);
-    if (place == nullptr) place = message.pulled.data() + offset;
-    return {begin, {place + (begin - offset), std::min(bytes, end - begin)}};
-  }
-  return {};
-}
-
-void MessageReceiver::AddNewAreas() {
-  if (setup_->landing->size() == areas_.size()) return;
-  std::vector<std::shared_ptr<LandingAreaImpl>> added;
-  setup_->landing->AppendNew(areas_.size(), &added);
-  for (std::shared_ptr<LandingAreaImpl>& area : added) {
-    const absl::Status status =
-        path_->AddRegion(area->memory(), Access::kLocal).status();
-    if (!status.ok()) {
-      LOG(WARNING) << "a connection cannot use a landing area of "
-                   << area->bytes().size() << " B: " << status;
-    }
-    areas_.push_back({std::move(area), status.ok()});
-  }
 }
 
 absl::Status MessageReceiver::OnGet(uint64_t context, absl::Time now) {
@@ -217,9 +145,6 @@ absl::Status MessageReceiver::EndPull(PulledMessage& pull) {
   pull.in_use = false;
   // At once, because the sender's memory waits for it.
   Owe(SlotOf(pull), true);
-  if (!pull.ignored && pull.refusal.ok()) {
-    pull.refusal = pull.message->landed.Flush();
-  }
   if (!pull.ignored && pull.refusal.ok()) return Deliver(pull);
   pull.message.reset();
   return pull.ignored ? absl::OkStatus()
@@ -231,11 +156,9 @@ absl::Status MessageReceiver::Deliver(PulledMessage& pull) {
   const std::byte* payload =
       message.pulled.valid() ? message.pulled.data() : nullptr;
   for (size_t i = 0; i < message.tensors.size(); ++i) {
-    const std::byte* place = message.landed.place(i);
-    if (place == nullptr && payload != nullptr) {
-      place = payload + message.offsets[i];
+    if (payload != nullptr) {
+      message.tensors[i].data = payload + message.offsets[i];
     }
-    message.tensors[i].data = place;
   }
   return sink_->OnMessage(pull.header, pull.text, std::move(pull.message));
 }
@@ -262,16 +185,22 @@ PullConnection::Post MessageReceiver::PostChunk(ScheduledPull& scheduled,
     return EndEarly(pull, absl::DeadlineExceededError(
                               "the deadline passed before the payload came"));
   }
-  if (!pull.placed && !Place(pull, now)) {
-    waiting_ = true;
-    return {Post::Result::kWait};
+  ArenaBlock& memory = pull.message->pulled;
+  if (!memory.valid()) {
+    // The arena bounds the bytes that one peer can have pulled; the rest waits
+    // in the peer's memory.
+    std::optional<ArenaBlock> block =
+        setup_->memory->pulls->AllocateOrNotify(pull.header.payload_bytes());
+    if (!block.has_value()) {
+      waiting_ = true;
+      return {Post::Result::kWait};
+    }
+    memory = *std::move(block);
   }
-  if (!pull.refusal.ok()) return EndEarly(pull, pull.refusal);
-  const Piece piece = NextPiece(pull, bytes);
-  if (piece.place.empty()) return EndEarly(pull, absl::OkStatus());
-  const PostResult result =
-      path_->Get(setup_->peer_source, pull.header.source_offset + piece.offset,
-                 piece.place, GetContext(SlotOf(pull), piece.place.size()));
+  bytes = std::min(bytes, max_get_bytes_);
+  const PostResult result = path_->Get(
+      setup_->peer_source, pull.header.source_offset + pull.requested,
+      {memory.data() + pull.requested, bytes}, GetContext(SlotOf(pull), bytes));
   if (result != PostResult::kPosted) {
     waiting_ = true;
     if (result != PostResult::kFull) {
@@ -280,15 +209,9 @@ PullConnection::Post MessageReceiver::PostChunk(ScheduledPull& scheduled,
     }
     return {Post::Result::kWait};
   }
-  const size_t before = pull.requested;
-  pull.requested = piece.offset + piece.place.size();
-  // What follows the last tensor needs no get either.
-  if (NextPiece(pull, 1).place.empty()) {
-    pull.requested = pull.header.payload_bytes();
-  }
+  pull.requested += bytes;
   WakeOwner();
-  return {Post::Result::kPosted, piece.place.size(),
-          pull.requested - before - piece.place.size()};
+  return {Post::Result::kPosted, bytes};
 }
 
 PullConnection::Post MessageReceiver::EndEarly(PulledMessage& pull,

@@ -9,12 +9,12 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "transport/datapath.h"
-#include "transport/messages/endpoint_setup.h"
 #include "transport/links/link_memory.h"
-#include "transport/pulls/pull_scheduler.h"
 #include "transport/loop/ring_queue.h"
+#include "transport/messages/endpoint_setup.h"
 #include "transport/messages/slots.h"
 #include "transport/messages/wire.h"
+#include "transport/pulls/pull_scheduler.h"
 
 namespace refract::transport {
 
@@ -42,15 +42,8 @@ class MessageSink {
                                    absl::Span<const base::TensorView> tensors) {
     return absl::OkStatus();
   }
-  // A valid message waits to be pulled, and may be told where to land. The only
-  // call that may come during a round of another connection. `tensors` have no
-  // data yet.
-  virtual void OnDescriptor(const MessageHeader& header, absl::Time deadline,
-                            absl::Span<const base::TensorView> tensors,
-                            Landing* landing) {}
-  // A valid message that was not pulled: kInternal, it has a bad place to land;
-  // kResourceExhausted, it would have come too late; kDeadlineExceeded, it did;
-  // or as OnAnnounced() said.
+  // A valid message that was not pulled: kDeadlineExceeded, its deadline passed
+  // first; or the status that OnAnnounced() returned.
   virtual absl::Status OnRefused(const MessageHeader& header,
                                  const absl::Status& why) = 0;
   // A valid message is not pulled any further, because of Ignore().
@@ -104,22 +97,11 @@ class MessageReceiver final : public PullConnection {
     MessageHeader header;
     std::string text;
     IncomingMessage::ImplPtr message;
-    bool placed = false;
-    size_t requested = 0;  // of the payload, gaps that were passed included
-    size_t tensor = 0;     // landing: the one to ask for next
-  };
-  // A part of the payload and where it goes.
-  struct Piece {
-    size_t offset = 0;
-    absl::Span<std::byte> place;
+    size_t requested = 0;  // bytes of the payload
   };
 
   absl::Status StartPull(uint16_t slot, const MessageHeader& header,
                          absl::string_view text, absl::Time now);
-  // Decides where the payload goes. False: there is no memory yet.
-  bool Place(PulledMessage& pull, absl::Time now);
-  // What to ask for next, at most `bytes`; empty when there is nothing.
-  Piece NextPiece(PulledMessage& pull, size_t bytes) const;
   PullConnection::Post EndEarly(PulledMessage& pull, absl::Status refusal);
   uint16_t SlotOf(const PulledMessage& pull) const {
     return static_cast<uint16_t>(&pull - pulls_.data());
@@ -127,7 +109,6 @@ class MessageReceiver final : public PullConnection {
   // All of it is here, or nobody wants it any more.
   absl::Status EndPull(PulledMessage& pull);
   absl::Status Deliver(PulledMessage& pull);
-  void AddNewAreas();
   void WakeOwner();
   // Gives the slot back; `now` also when few are owed.
   void Owe(uint16_t slot, bool now);
@@ -144,8 +125,6 @@ class MessageReceiver final : public PullConnection {
   bool in_post_gets_ = false;
   bool any_ended_ = false;
   absl::Status post_status_;  // of a get that PostChunk could not post
-
-  std::vector<ReachableArea> areas_;  // in the registry's order
 
   // Private copies of what is in a slot.
   std::vector<std::byte> table_;

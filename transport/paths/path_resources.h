@@ -3,21 +3,11 @@
 
 #include <memory>
 
-#include "transport/links/channel.h"
+#include "transport/loop/waker.h"
 #include "transport/pulls/pull_scheduler.h"
 #include "transport/verbs/factory.h"
-#include "transport/loop/waker.h"
 
 namespace refract::transport {
-
-// How `limits` are to be pulled. `refuse_ratio` as in ServerOptions.
-inline PullScheduler::Options PullOptions(const Limits& limits,
-                                          double refuse_ratio) {
-  PullScheduler::Options options;
-  options.window.chunk_bytes = limits.pull_chunk_bytes;
-  options.refuse_ratio = refuse_ratio;
-  return options;
-}
 
 // What the links of one polling thread share: made with its PollLoop, handed to
 // every path that is set up for that thread, and destroyed after them.

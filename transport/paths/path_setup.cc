@@ -18,10 +18,6 @@ constexpr size_t kProbeBytes = 64;
 // Slots and their generations travel in 13 bits, and each request takes one.
 constexpr int kMaxInFlight = 4096;
 constexpr size_t kMaxEagerBytes = size_t{16} << 20;
-// Below it the cost of a get outweighs its bytes; above it one get holds up
-// others for 84 µs even at 100 Gb/s.
-constexpr size_t kMinPullChunkBytes = size_t{4} << 10;
-constexpr size_t kMaxPullChunkBytes = size_t{1} << 20;
 constexpr size_t kMaxSlotBytes = size_t{16} << 20;
 constexpr size_t kMaxArenaBytes = size_t{64} << 30;
 constexpr size_t kTextBlockBytes =
@@ -51,10 +47,6 @@ absl::Status CheckLimits(const Limits& limits) {
   };
   if (limits.eager_bytes > kMaxEagerBytes) {
     return bad("eager_bytes", limits.eager_bytes);
-  }
-  if (limits.pull_chunk_bytes < kMinPullChunkBytes ||
-      limits.pull_chunk_bytes > kMaxPullChunkBytes) {
-    return bad("pull_chunk_bytes", limits.pull_chunk_bytes);
   }
   if (limits.max_in_flight < 1 || limits.max_in_flight > kMaxInFlight) {
     return bad("max_in_flight", limits.max_in_flight);

@@ -31,14 +31,6 @@ class RegionTable {
     return id < entries_.size() ? &entries_[id] : nullptr;
   }
 
-  // The region of all of `memory`; null when there is none.
-  Entry* Find(const Mapping& memory) {
-    for (Entry& entry : entries_) {
-      if (entry.region.memory.get() == &memory) return &entry;
-    }
-    return nullptr;
-  }
-
   // The bytes that the peer asks for, or null when it may not: unknown region,
   // not exported, other access, or a range that leaves the region.
   std::byte* Reach(uint32_t id, Access access, uint64_t offset,

@@ -55,26 +55,6 @@ void PullScheduler::Add(PullConnection* connection, ScheduledPull* pull,
           pull);
 }
 
-bool PullScheduler::Refuses(size_t bytes, absl::Time deadline, absl::Time now) {
-  if (options_.refuse_ratio == std::numeric_limits<double>::infinity() ||
-      deadline == absl::InfiniteFuture()) {
-    return false;
-  }
-  size_t ahead = window_.outstanding();
-  for (const PullConnection* connection : connections_) {
-    for (const ScheduledPull* pull :
-         connection->queues_[ScheduledPull::kUrgent].pulls.items()) {
-      if (pull->deadline_ <= deadline) ahead += pull->remaining_;
-    }
-  }
-  const absl::Duration left = std::max(deadline - now, absl::ZeroDuration());
-  if (window_.TimeFor(ahead + bytes) <= options_.refuse_ratio * left) {
-    return false;
-  }
-  ++counters_.refused;
-  return true;
-}
-
 void PullScheduler::Cancel(PullConnection* connection, ScheduledPull* pull) {
   if (pull->remaining_ == 0) return;
   Dequeue(connection, pull);
@@ -166,7 +146,7 @@ int PullScheduler::Dispatch(absl::Time now) {
       case PullConnection::Post::Result::kPosted:
         CHECK_GT(post.bytes, 0u);
         CHECK_LE(post.bytes, turn->bytes);
-        Posted(*turn, post.bytes, post.skipped, now);
+        Posted(*turn, post.bytes, now);
         ++posted;
         break;
       case PullConnection::Post::Result::kWait:
@@ -241,8 +221,7 @@ bool PullScheduler::BackgroundIsOwed() const {
   return owed_ >= static_cast<double>(next);
 }
 
-void PullScheduler::Posted(const Turn& turn, size_t bytes, size_t skipped,
-                           absl::Time now) {
+void PullScheduler::Posted(const Turn& turn, size_t bytes, absl::Time now) {
   PullConnection& connection = *turn.connection;
   ScheduledPull& pull = *turn.pull;
   if (pull.class_ == ScheduledPull::kBackground) {
@@ -262,11 +241,11 @@ void PullScheduler::Posted(const Turn& turn, size_t bytes, size_t skipped,
   ++pull.outstanding_;
   connection.outstanding_ += bytes;
   window_.Posted({&connection, connection.posted_++, bytes}, now);
-  if (bytes + skipped == pull.remaining_) {
+  if (bytes == pull.remaining_) {
     Dequeue(&connection, &pull);
     pull.remaining_ = 0;
   } else {
-    pull.remaining_ -= bytes + skipped;
+    pull.remaining_ -= bytes;
     Queue& queue = connection.queues_[pull.class_];
     queue.pulls.Moved(&pull);
     Refresh(queue);

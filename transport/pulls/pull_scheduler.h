@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <vector>
 
@@ -63,8 +62,6 @@ class PullConnection {
     };
     Result result = Result::kPosted;
     size_t bytes = 0;
-    // Besides, so many need not be asked for at all.
-    size_t skipped = 0;
   };
 
   virtual ~PullConnection() = default;
@@ -114,9 +111,6 @@ class PullScheduler {
     // Share that could not be used for this long is lost, or pulls that were
     // held for a while would then hold up urgent ones as long.
     absl::Duration share_period = absl::Milliseconds(1);
-    // A pull whose predicted time is this many times the time left is refused
-    // when it comes (Refuses). Infinity: none is.
-    double refuse_ratio = std::numeric_limits<double>::infinity();
     // Marks are taken this often, while there is something to dispatch: NICs
     // refresh their counters no faster.
     absl::Duration marks_interval = absl::Milliseconds(10);
@@ -133,7 +127,6 @@ class PullScheduler {
     uint64_t gets = 0;
     uint64_t bytes = 0;
     uint64_t late = 0;  // could not make their deadline any more
-    uint64_t refused = 0;
   };
 
   explicit PullScheduler(const Options& options);
@@ -149,9 +142,6 @@ class PullScheduler {
   // `pull` is new or done; `bytes` is above 0.
   void Add(PullConnection* connection, ScheduledPull* pull, size_t bytes,
            absl::Time deadline);
-  // Would a pull of these be refused? Counts it if so. Linear in the number of
-  // pulls that wait, unless refuse_ratio is infinite.
-  bool Refuses(size_t bytes, absl::Time deadline, absl::Time now);
   // Asks for no more of a pull of `connection`.
   void Cancel(PullConnection* connection, ScheduledPull* pull);
   // A get of `bytes` came in.
@@ -166,9 +156,9 @@ class PullScheduler {
   // were posted.
   int Dispatch(absl::Time now);
   // The steps of Dispatch: whose turn it is, if anyone's, and that a get of
-  // `bytes`, at most the turn's, was posted and `skipped` more need none.
+  // `bytes`, at most the turn's, was posted.
   std::optional<Turn> Next(absl::Time now);
-  void Posted(const Turn& turn, size_t bytes, size_t skipped, absl::Time now);
+  void Posted(const Turn& turn, size_t bytes, absl::Time now);
 
   // Marks of `source`, which outlives this, move the window from now on. Null:
   // the rate that is achieved alone does.

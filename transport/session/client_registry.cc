@@ -42,9 +42,4 @@ void ClientRegistry::Remove(const std::string& client,
   if (found->second.empty()) clients_.erase(found);
 }
 
-size_t ClientRegistry::num_clients() const {
-  absl::MutexLock lock(&mu_);
-  return clients_.size();
-}
-
 }  // namespace refract::transport

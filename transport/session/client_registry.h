@@ -48,8 +48,6 @@ class ClientRegistry {
   Entry Add(const std::string& client, uint64_t epoch, uint64_t oldest_live,
             std::shared_ptr<Waker> waker);
 
-  size_t num_clients() const;
-
  private:
   struct Connection {
     uint64_t epoch = 0;
@@ -59,7 +57,7 @@ class ClientRegistry {
   void Remove(const std::string& client,
               const std::shared_ptr<std::atomic<bool>>& flag);
 
-  mutable absl::Mutex mu_;
+  absl::Mutex mu_;
   absl::flat_hash_map<std::string, std::vector<Connection>> clients_
       ABSL_GUARDED_BY(mu_);
 };

@@ -71,8 +71,6 @@ class SessionSocket {
 
   int fd() const { return fd_.get(); }
   UniqueFd TakeFd() { return std::move(fd_); }
-  // Bytes of a frame that is not complete, or of the next one, wait here.
-  bool has_unread() const { return !in_.empty(); }
 
  private:
   static constexpr size_t kMaxQueuedBytes = size_t{256} << 10;

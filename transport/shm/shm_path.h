@@ -8,8 +8,8 @@
 
 #include "transport/datapath.h"
 #include "transport/loop/fd.h"
-#include "transport/paths/region_table.h"
 #include "transport/loop/ring_queue.h"
+#include "transport/paths/region_table.h"
 #include "transport/shm/ring.h"
 
 namespace refract::transport::shm {
@@ -23,8 +23,6 @@ class ShmPath final : public DataPath {
   static absl::StatusOr<std::unique_ptr<ShmPath>> Create(UniqueFd socket);
 
   absl::StatusOr<Region> CreateRegion(size_t bytes, Access access) override;
-  absl::StatusOr<Region> AddRegion(std::shared_ptr<const Mapping> memory,
-                                   Access access) override;
   absl::StatusOr<std::string> Export(const Region& region) override;
   absl::StatusOr<RemoteRegion> Import(absl::string_view descriptor) override;
   PostResult Put(const RemoteRegion& to, uint64_t offset,

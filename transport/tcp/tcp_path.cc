@@ -88,23 +88,6 @@ absl::StatusOr<Region> TcpPath::CreateRegion(size_t bytes, Access access) {
   return regions_.Add(std::move(memory), access);
 }
 
-absl::StatusOr<Region> TcpPath::AddRegion(std::shared_ptr<const Mapping> memory,
-                                          Access access) {
-  if (access != Access::kLocal) {
-    return absl::InvalidArgumentError("added memory is only local");
-  }
-  if (memory->device() != nullptr) {
-    return absl::UnimplementedError(
-        "TCP does not reach the memory of other devices");
-  }
-  if (RegionTable::Entry* known = regions_.Find(*memory)) return known->region;
-  if (regions_.size() >= kMaxRegions) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("more than ", kMaxRegions, " regions"));
-  }
-  return regions_.Add(std::move(memory), access);
-}
-
 absl::StatusOr<std::string> TcpPath::Export(const Region& region) {
   RegionTable::Entry* entry = regions_.Find(region.id);
   if (entry == nullptr || entry->region.memory != region.memory ||

@@ -9,8 +9,8 @@
 
 #include "transport/datapath.h"
 #include "transport/loop/fd.h"
-#include "transport/paths/region_table.h"
 #include "transport/loop/ring_queue.h"
+#include "transport/paths/region_table.h"
 #include "transport/tcp/frame.h"
 
 namespace refract::transport::tcp {
@@ -24,8 +24,6 @@ class TcpPath final : public DataPath {
   static absl::StatusOr<std::unique_ptr<TcpPath>> Create(UniqueFd socket);
 
   absl::StatusOr<Region> CreateRegion(size_t bytes, Access access) override;
-  absl::StatusOr<Region> AddRegion(std::shared_ptr<const Mapping> memory,
-                                   Access access) override;
   absl::StatusOr<std::string> Export(const Region& region) override;
   absl::StatusOr<RemoteRegion> Import(absl::string_view descriptor) override;
   PostResult Put(const RemoteRegion& to, uint64_t offset,

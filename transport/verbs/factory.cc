@@ -45,19 +45,6 @@ absl::Status CheckDevice(absl::string_view device) {
   return absl::OkStatus();
 }
 
-std::vector<std::pair<std::string, absl::Status>> ProbeDmabufs() {
-  std::vector<std::pair<std::string, absl::Status>> results;
-  DeviceRegistry& registry = DeviceRegistry::System();
-  const auto names = registry.DeviceNames();
-  if (!names.ok()) return results;
-  for (const std::string& name : *names) {
-    const auto context = registry.Open(name);
-    results.emplace_back(name, context.ok() ? (*context)->device().ProbeDmabuf()
-                                            : context.status());
-  }
-  return results;
-}
-
 std::shared_ptr<PollGroup> MakePollGroup(absl::string_view device) {
   const absl::StatusOr<AddressPreference> preference =
       ParseAddressPreference(device);
@@ -107,11 +94,6 @@ absl::StatusOr<std::unique_ptr<DataPath>> CreateVerbsPath(
     refused.Update(connected);
   }
   return refused;
-}
-
-absl::Status PrepareMemory(PollGroup* group,
-                           const std::shared_ptr<const Mapping>& memory) {
-  return group == nullptr ? absl::OkStatus() : group->Prepare(memory);
 }
 
 MarkSource* Marks(PollGroup* group) {

@@ -15,9 +15,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "transport/datapath.h"
-#include "transport/pulls/mark_source.h"
-#include "transport/paths/path_choice.h"
 #include "transport/loop/waker.h"
+#include "transport/paths/path_choice.h"
+#include "transport/pulls/mark_source.h"
 
 namespace refract::transport::verbs {
 
@@ -30,11 +30,6 @@ class PollGroup;
 // InvalidArgument (`device` is not of that form), Unimplemented,
 // FailedPrecondition.
 absl::Status CheckDevice(absl::string_view device);
-
-// The RDMA devices of this machine, each with OK when it takes memory of other
-// devices as DMA-BUFs (api.h), or why not. Opens them. Empty: none, or a build
-// without verbs.
-std::vector<std::pair<std::string, absl::Status>> ProbeDmabufs();
 
 // Opens nothing yet. Null when `device` is not of the form above.
 std::shared_ptr<PollGroup> MakePollGroup(absl::string_view device);
@@ -51,12 +46,6 @@ std::shared_ptr<PollGroup> MakePollGroup(absl::string_view device);
 absl::StatusOr<std::unique_ptr<DataPath>> CreateVerbsPath(
     const std::shared_ptr<PollGroup>& group, absl::string_view peer,
     const PathChoice& choice = {});
-
-// Registers `memory` for AddRegion of the group's paths with every device that
-// they go over now, so that adding it costs them nothing. Milliseconds. Lasts
-// as long as there are such paths. No effect on null. Errors: the device's.
-absl::Status PrepareMemory(PollGroup* group,
-                           const std::shared_ptr<const Mapping>& memory);
 
 // Congestion notifications of the devices that the group's paths go over, for
 // its polling thread; lives as long as the group. Null for null.

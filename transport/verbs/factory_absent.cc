@@ -16,8 +16,6 @@ absl::Status CheckDevice(absl::string_view device) {
   return absl::InvalidArgumentError(Absent().message());
 }
 
-std::vector<std::pair<std::string, absl::Status>> ProbeDmabufs() { return {}; }
-
 std::shared_ptr<PollGroup> MakePollGroup(absl::string_view /*device*/) {
   return nullptr;
 }
@@ -26,11 +24,6 @@ absl::StatusOr<std::unique_ptr<DataPath>> CreateVerbsPath(
     const std::shared_ptr<PollGroup>& /*group*/, absl::string_view /*peer*/,
     const PathChoice& /*choice*/) {
   return Absent();
-}
-
-absl::Status PrepareMemory(PollGroup* /*group*/,
-                           const std::shared_ptr<const Mapping>& /*memory*/) {
-  return absl::OkStatus();
 }
 
 MarkSource* Marks(PollGroup* /*group*/) { return nullptr; }

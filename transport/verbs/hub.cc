@@ -148,11 +148,6 @@ absl::StatusOr<CompletionHub::Attached> CompletionHub::Attach(
   return attached;
 }
 
-void CompletionHub::Keep(std::shared_ptr<MemoryRegion> registration) {
-  absl::MutexLock attach_lock(&attach_mu_);
-  kept_.push_back(std::move(registration));
-}
-
 void CompletionHub::Detach(Attached attached, const PathOptions& options) {
   absl::MutexLock attach_lock(&attach_mu_);
   // Outside of mu_: it takes long, and others poll meanwhile. What they find

@@ -67,9 +67,6 @@ class CompletionHub final : public DeviceListener {
   // behalf of the path.
   void Detach(Attached attached, const PathOptions& options);
 
-  // Keeps a registration with the device for as long as this lives.
-  void Keep(std::shared_ptr<MemoryRegion> registration);
-
   absl::Mutex& mutex() ABSL_LOCK_RETURNED(mu_) { return mu_; }
 
   // Moves what the device has into inboxes. `self` belongs to the caller.
@@ -124,7 +121,6 @@ class CompletionHub final : public DeviceListener {
   // Held while queue pairs come and go, so that a number is not reused before
   // its completions are out of the queues. Before mu_.
   absl::Mutex attach_mu_;
-  std::vector<std::shared_ptr<MemoryRegion>> kept_ ABSL_GUARDED_BY(attach_mu_);
   uint32_t free_sends_ ABSL_GUARDED_BY(attach_mu_) = 0;
   uint32_t free_receives_ ABSL_GUARDED_BY(attach_mu_) = 0;
   uint32_t next_generation_ ABSL_GUARDED_BY(attach_mu_) = 1;

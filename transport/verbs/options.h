@@ -42,13 +42,6 @@ struct PathOptions {
   uint8_t receiver_not_ready_retries = 6;
   uint8_t receiver_not_ready_timer = 12;  // 0.64 ms
 
-  // InfiniBand service level (RoCE: 802.1p priority) and traffic class (DSCP
-  // and ECN bits) of the two queue pairs. A fabric that is set up for it can
-  // keep short messages apart from bulk by them.
-  uint8_t express_service_level = 0;
-  uint8_t bulk_service_level = 0;
-  uint8_t express_traffic_class = 0;
-  uint8_t bulk_traffic_class = 0;
   uint8_t hop_limit = 64;
 };
 

@@ -56,24 +56,6 @@ absl::StatusOr<PollGroup::Place> PollGroup::Attach(absl::string_view device,
   return Place{std::move(hub), std::move(attached)};
 }
 
-absl::Status PollGroup::Prepare(const std::shared_ptr<const Mapping>& memory) {
-  std::vector<std::shared_ptr<CompletionHub>> hubs;
-  {
-    absl::MutexLock lock(&mu_);
-    for (const std::weak_ptr<CompletionHub>& known : hubs_) {
-      std::shared_ptr<CompletionHub> hub = known.lock();
-      if (hub != nullptr && !hub->dead()) hubs.push_back(std::move(hub));
-    }
-  }
-  for (const std::shared_ptr<CompletionHub>& hub : hubs) {
-    REFRACT_ASSIGN_OR_RETURN(
-        std::shared_ptr<MemoryRegion> registration,
-        hub->context().Register(memory, AccessFlags(Access::kLocal)));
-    hub->Keep(std::move(registration));
-  }
-  return absl::OkStatus();
-}
-
 uint32_t PollGroup::RandomPacketNumber() {
   absl::MutexLock lock(&mu_);
   return absl::Uniform<uint32_t>(random_, 0, 1u << 24);

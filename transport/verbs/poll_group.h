@@ -13,10 +13,10 @@
 #include "transport/verbs/descriptor.h"
 #include "transport/verbs/device/device_choice.h"
 #include "transport/verbs/device/device_context.h"
+#include "transport/verbs/device/port_watch.h"
 #include "transport/verbs/hub.h"
 #include "transport/verbs/mark_reader.h"
 #include "transport/verbs/options.h"
-#include "transport/verbs/device/port_watch.h"
 
 namespace refract::transport::verbs {
 
@@ -50,9 +50,6 @@ class PollGroup {
   // Where a queue pair starts to count its packets: 24 random bits, so that
   // packets of an earlier connection do not fit.
   uint32_t RandomPacketNumber();
-
-  // As PrepareMemory.
-  absl::Status Prepare(const std::shared_ptr<const Mapping>& memory);
 
   PortWatch& ports() { return ports_; }
   // Of the devices that have paths. For the polling thread.

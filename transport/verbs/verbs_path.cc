@@ -120,21 +120,6 @@ absl::StatusOr<Region> VerbsPath::CreateRegion(size_t bytes, Access access) {
   return Register(std::move(memory), access);
 }
 
-absl::StatusOr<Region> VerbsPath::AddRegion(
-    std::shared_ptr<const Mapping> memory, Access access) {
-  if (access != Access::kLocal) {
-    return absl::InvalidArgumentError("added memory is only local");
-  }
-  for (const OwnRegion& own : regions_) {
-    if (own.region.memory == memory) return own.region;
-  }
-  if (regions_.size() >= kMaxRegions) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("more than ", kMaxRegions, " regions"));
-  }
-  return Register(std::move(memory), access);
-}
-
 absl::StatusOr<Region> VerbsPath::Register(
     std::shared_ptr<const Mapping> memory, Access access) {
   OwnRegion own;
@@ -143,7 +128,8 @@ absl::StatusOr<Region> VerbsPath::Register(
   own.region.memory = std::move(memory);
   REFRACT_ASSIGN_OR_RETURN(
       own.registration,
-      hub_->context().Register(own.region.memory, AccessFlags(access)));
+      hub_->context().device().Register(own.region.data(), own.region.size(),
+                                        AccessFlags(access)));
   own.local_key = own.registration->local_key();
   regions_.push_back(std::move(own));
   return regions_.back().region;
@@ -222,8 +208,6 @@ absl::Status VerbsPath::ConnectPair(QueuePair& pair, Lane lane,
   ibv_ah_attr& way = attributes.ah_attr;
   way.port_num = address_.port;
   way.dlid = peer.lid;
-  way.sl =
-      express ? options_.express_service_level : options_.bulk_service_level;
   // Within an InfiniBand subnet the LID is enough, and saves 40 B per packet.
   const bool same_subnet =
       std::memcmp(own_.gid.data(), peer.gid.data(), 8) == 0;
@@ -232,8 +216,6 @@ absl::Status VerbsPath::ConnectPair(QueuePair& pair, Lane lane,
   std::memcpy(way.grh.dgid.raw, peer.gid.data(), peer.gid.size());
   way.grh.sgid_index = static_cast<uint8_t>(address_.gid.index);
   way.grh.hop_limit = options_.hop_limit;
-  way.grh.traffic_class =
-      express ? options_.express_traffic_class : options_.bulk_traffic_class;
   error = pair.Modify(attributes, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
                                       IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                                       IBV_QP_MAX_DEST_RD_ATOMIC |
@@ -285,11 +267,6 @@ PostResult VerbsPath::Prepare(SendLane& lane, const RemoteRegion& region,
   if (bytes > 0) {
     const OwnRegion* own = Owner(local, bytes);
     if (own == nullptr) return PostResult::kInvalid;
-    // Short ones would be read by the processor, which must not.
-    if (access == Access::kRemoteWrite &&
-        own->region.memory->device() != nullptr) {
-      return PostResult::kInvalid;
-    }
     operation->local_key = own->local_key;
   }
   if (lane.full()) return PostResult::kFull;

@@ -43,8 +43,6 @@ class VerbsPath final : public DataPath {
   absl::Status Connect(const EndpointDescription& peer);
 
   absl::StatusOr<Region> CreateRegion(size_t bytes, Access access) override;
-  absl::StatusOr<Region> AddRegion(std::shared_ptr<const Mapping> memory,
-                                   Access access) override;
   absl::StatusOr<std::string> Export(const Region& region) override;
   // Besides the interface's errors: Unavailable when the queue pairs cannot be
   // connected, because no packet would find its way between the two addresses.
@@ -70,7 +68,7 @@ class VerbsPath final : public DataPath {
   struct OwnRegion {
     Region region;
     Access access = Access::kLocal;
-    std::shared_ptr<MemoryRegion> registration;
+    std::unique_ptr<MemoryRegion> registration;  // ends before the memory
     uint32_t local_key = 0;
   };
 

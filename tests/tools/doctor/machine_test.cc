@@ -137,43 +137,5 @@ TEST_F(MachineTest, HardwareThatThisBuildCannotUseIsSaidToBeUnused) {
   EXPECT_THAT(Find(findings, "RDMA").cost, HasSubstr("no port is active"));
 }
 
-TEST_F(MachineTest, GpuDirectNeedsBothDrivers) {
-  Machine machine;
-  machine.rdma = {{.name = "mlx5_0", .state = "4: ACTIVE"}};
-  const DmabufAnswer takes{"mlx5_0", true, ""};
-  const DmabufAnswer refuses{"rxe0", false, "the driver takes none"};
-  const auto judge = [&](std::vector<DmabufAnswer> answers) {
-    return Judge(machine, {.verbs = true, .cuda = true}, std::nullopt, 0,
-                 answers);
-  };
-  for (const Finding& finding : judge({takes})) {
-    EXPECT_NE(finding.topic, "GPUDirect") << "there is no GPU";
-  }
-  machine.gpus = {"NVIDIA H200"};
-  for (const Finding& finding : judge({})) {
-    EXPECT_NE(finding.topic, "GPUDirect") << "there is no RDMA device";
-  }
-  EXPECT_TRUE(Find(judge({takes}), "GPUDirect").ok);
-  EXPECT_TRUE(Find(judge({refuses, takes}), "GPUDirect").ok);
-  const Finding lacks = Find(judge({refuses}), "GPUDirect");
-  EXPECT_FALSE(lacks.ok);
-  EXPECT_THAT(lacks.fact, HasSubstr("rxe0: the driver takes none"));
-  EXPECT_THAT(lacks.cost, HasSubstr("host memory"));
-  machine.open_gpu_driver = true;
-  EXPECT_TRUE(Find(judge({takes}), "GPUDirect").ok);
-  machine.open_gpu_driver = false;
-  EXPECT_FALSE(Find(judge({takes}), "GPUDirect").ok);
-}
-
-TEST_F(MachineTest, TheDriverSaysWhetherItIsTheOpenOne) {
-  EXPECT_EQ(ReadMachine(root_.str()).open_gpu_driver, std::nullopt);
-  Put(root_ / "proc/driver/nvidia/version",
-      "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  560.35.03\n");
-  EXPECT_EQ(ReadMachine(root_.str()).open_gpu_driver, true);
-  Put(root_ / "proc/driver/nvidia/version",
-      "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54.03\n");
-  EXPECT_EQ(ReadMachine(root_.str()).open_gpu_driver, false);
-}
-
 }  // namespace
 }  // namespace refract::tools

@@ -1,5 +1,5 @@
-// Order and amount of pulls: transport/pulls/pull_scheduler.h. The window's own law
-// is tested in pull_window_test.cc.
+// Order and amount of pulls: transport/pulls/pull_scheduler.h. The window's own
+// law is tested in pull_window_test.cc.
 #include "transport/pulls/pull_scheduler.h"
 
 #include <gtest/gtest.h>
@@ -63,7 +63,7 @@ class PullSchedulerTest : public testing::Test {
     scheduler_->Add(connection(0), &first, 4 * kChunk, absl::InfiniteFuture());
     for (int i = 0; i < 4; ++i) {
       const auto turn = scheduler_->Next(now_);
-      scheduler_->Posted(*turn, kChunk, 0, now_);
+      scheduler_->Posted(*turn, kChunk, now_);
       now_ += kMs;
       scheduler_->Completed(connection(0), &first, kChunk, now_);
     }
@@ -88,7 +88,7 @@ class PullSchedulerTest : public testing::Test {
       Named* pull = static_cast<Named*>(turn->pull);
       EXPECT_EQ(turn->connection, connection(pull->connection));
       order.push_back(pull->name);
-      scheduler_->Posted(*turn, turn->bytes, 0, now_);
+      scheduler_->Posted(*turn, turn->bytes, now_);
       under_way_.emplace_back(pull, turn->bytes);
     }
     return order;
@@ -186,7 +186,7 @@ TEST_F(PullSchedulerTest, NoMoreGetsThanTheConnectionCanHave) {
   scheduler_->Add(&narrow, &pull, 4 * kChunk, now_ + 100 * kMs);
   auto turn = scheduler_->Next(now_);
   ASSERT_TRUE(turn.has_value());
-  scheduler_->Posted(*turn, 10, 0, now_);
+  scheduler_->Posted(*turn, 10, now_);
   EXPECT_FALSE(scheduler_->Next(now_).has_value());
   scheduler_->Completed(&narrow, &pull, 10, now_);
   EXPECT_TRUE(scheduler_->Next(now_).has_value());
@@ -264,24 +264,6 @@ TEST_F(PullSchedulerTest, ALostConnectionLeavesTheWindowToOthers) {
   under_way_.erase(under_way_.begin(), under_way_.begin() + 2);
   CompleteOldest();
   EXPECT_EQ(Fill(), "bbb") << "alone now";
-}
-
-TEST_F(PullSchedulerTest, RefusesWhatWouldMissByFar) {
-  PullScheduler::Options options = SmallOptions();
-  options.refuse_ratio = 1.5;
-  ASSERT_NO_FATAL_FAILURE(Make(options));
-  EXPECT_FALSE(scheduler_->Refuses(3 * kChunk, now_ + 2.01 * kMs, now_));
-  EXPECT_TRUE(scheduler_->Refuses(3 * kChunk, now_ + 1.99 * kMs, now_));
-  EXPECT_TRUE(scheduler_->Refuses(1, now_ - kMs, now_));
-  EXPECT_FALSE(
-      scheduler_->Refuses(~size_t{0} >> 8, absl::InfiniteFuture(), now_));
-  // Only what has an earlier deadline is ahead: 6 of a, not 9 of b, and no x.
-  Add(0, 'a', 6, 50 * kMs);
-  Add(1, 'b', 9, 60 * kMs);
-  Add(2, 'x', 9, absl::InfiniteDuration());
-  EXPECT_FALSE(scheduler_->Refuses(75 * kChunk, now_ + 55 * kMs, now_));
-  EXPECT_TRUE(scheduler_->Refuses(78 * kChunk, now_ + 55 * kMs, now_));
-  EXPECT_EQ(scheduler_->counters().refused, 3u);
 }
 
 TEST_F(PullSchedulerTest, DispatchAsksConnectionsToPost) {
@@ -533,7 +515,7 @@ TEST_F(PullSchedulerTest, RandomUseAgreesWithAModelThatLooksAtEverything) {
             random() % 3 == 0 ? 1 + random() % turn->bytes : turn->bytes;
         model.Posted(*expected, bytes, scheduler.window());
         gets.push_back({turn->pull, expected->connection, bytes});
-        scheduler.Posted(*turn, bytes, 0, now_);
+        scheduler.Posted(*turn, bytes, now_);
         if (expected->remaining == 0) drop_from_model(turn->pull);
         break;
       }

@@ -16,8 +16,8 @@
 #include "proto/session.pb.h"
 #include "tests/base/random_seed.h"
 #include "tests/transport/testing/channel_fixture.h"
-#include "transport/client.h"
 #include "tests/transport/verbs_sim/fabric/fabric.h"
+#include "transport/client.h"
 #include "transport/verbs/device/device_context.h"
 
 namespace refract::transport::sim {
@@ -26,8 +26,7 @@ class SimNodeTest : public testing::Test {
  protected:
   static constexpr int kServerDevice = 2;
 
-  // `dmabuf`: whether the devices take memory of others.
-  explicit SimNodeTest(bool dmabuf = false) : seed_(base::RandomSeed()) {
+  SimNodeTest() : seed_(base::RandomSeed()) {
     FabricOptions options;
     options.seed = seed_;
     options.automatic = true;
@@ -36,7 +35,6 @@ class SimNodeTest : public testing::Test {
     host.nics.resize(kServerDevice + 1);
     for (size_t i = 0; i < host.nics.size(); ++i) {
       host.nics[i].device = absl::StrCat("sim", i);
-      host.nics[i].dmabuf = dmabuf;
     }
     fabric_->AddHost(host);
     registry_ = std::make_unique<verbs::DeviceRegistry>(

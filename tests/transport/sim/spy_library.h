@@ -111,13 +111,6 @@ class SpyDevice final : public verbs::Device {
     ++notes_->registrations;
     return inner_->Register(data, bytes, access);
   }
-  absl::Status ProbeDmabuf() const override { return inner_->ProbeDmabuf(); }
-  absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterDmabuf(
-      int fd, uint64_t offset, size_t bytes, uint64_t iova,
-      int access) override {
-    ++notes_->registrations;
-    return inner_->RegisterDmabuf(fd, offset, bytes, iova, access);
-  }
   absl::StatusOr<std::unique_ptr<verbs::CompletionChannel>> CreateChannel()
       override {
     return inner_->CreateChannel();

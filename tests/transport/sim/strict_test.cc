@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -364,41 +363,6 @@ TEST(SimStrictTest, RegistrationChecksItsArguments) {
   EXPECT_EQ(a.device->Register(bytes, 64, 0).status().code(),
             absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(fabric.violations(), IsEmpty());
-}
-
-TEST(SimStrictTest, DmabufsAreReachedByTheirOwnAddresses) {
-  NicOptions nic = PlainNic();
-  Pair without;
-  EXPECT_EQ(without.a.device->RegisterDmabuf(-1, 0, 4096, 0, 0).status().code(),
-            absl::StatusCode::kUnimplemented);
-  nic.dmabuf = true;
-  Pair pair(EndOptions(), PlainFabric(), nic);
-  const int fd = memfd_create("dmabuf", MFD_CLOEXEC);
-  ASSERT_GE(fd, 0);
-  ASSERT_EQ(ftruncate(fd, 16'384), 0);
-  constexpr uint64_t kAddress = 0x7f00'0000'1040;
-  EXPECT_FALSE(pair.b.device->RegisterDmabuf(fd, 4096, 100, kAddress, 0).ok());
-  auto region = pair.b.device->RegisterDmabuf(
-      fd, 4096 + 0x40, 8000, kAddress,
-      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-  ASSERT_TRUE(region.ok()) << region.status();
-  pair.a.memory[0] = std::byte{0x77};
-  ibv_sge segment = {reinterpret_cast<uint64_t>(pair.a.memory.data()), 1,
-                     pair.a.region->local_key()};
-  ibv_send_wr wr = {};
-  wr.sg_list = &segment;
-  wr.num_sge = 1;
-  wr.opcode = IBV_WR_RDMA_WRITE;
-  wr.wr.rdma.remote_addr = kAddress + 7999;
-  wr.wr.rdma.rkey = (*region)->remote_key();
-  ibv_send_wr* bad = nullptr;
-  ASSERT_EQ(pair.a.queue_pair->PostSend(&wr, &bad), 0);
-  pair.fabric.RunUntilIdle();
-  char byte = 0;
-  ASSERT_EQ(pread(fd, &byte, 1, 4096 + 0x40 + 7999), 1);
-  EXPECT_EQ(byte, 0x77);
-  EXPECT_THAT(pair.fabric.violations(), IsEmpty());
-  close(fd);
 }
 
 // ---- Objects ----

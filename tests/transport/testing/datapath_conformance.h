@@ -182,58 +182,6 @@ TEST_P(DataPathConformance, RegionsAreBounded) {
 }
 
 // The gets of two paths fill one memory side by side.
-TEST_P(DataPathConformance, GetsOfManyPathsLandInSharedMemory) {
-  constexpr size_t kRow = 100'000;
-  auto memory = Mapping::ForDevices(4 * kRow);
-  ASSERT_TRUE(memory.ok()) << memory.status();
-  std::unique_ptr<Connected> other = Connect();
-  std::mt19937 random(5);
-  FillRandom(random, b().source.data(), kRegionBytes);
-  FillRandom(random, other->b.source.data(), kRegionBytes);
-  const absl::Span<std::byte> first((*memory)->data(), kRow);
-  EXPECT_EQ(a().end.path().Get(a().peer_source, 0, first, 0),
-            PostResult::kInvalid)
-      << "not added yet";
-  for (DataPath* path : {&a().end.path(), &other->a.end.path()}) {
-    auto region = path->AddRegion(*memory, Access::kLocal);
-    ASSERT_TRUE(region.ok()) << region.status();
-    EXPECT_EQ(region->memory, *memory);
-    auto again = path->AddRegion(*memory, Access::kLocal);
-    ASSERT_TRUE(again.ok()) << again.status();
-    EXPECT_EQ(again->id, region->id);
-    EXPECT_EQ(path->Export(*region).status().code(),
-              absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(path->AddRegion(*memory, Access::kRemoteRead).status().code(),
-              absl::StatusCode::kInvalidArgument);
-  }
-  for (uint64_t row = 0; row < 4; ++row) {
-    Side& side = row % 2 == 0 ? a() : other->a;
-    ASSERT_EQ(side.end.path().Get(side.peer_source, row * kRow,
-                                  {(*memory)->data() + row * kRow, kRow}, row),
-              PostResult::kPosted);
-  }
-  EXPECT_EQ(
-      a().end.path().Get(a().peer_source, 0,
-                         {(*memory)->data() + (*memory)->size() - 10, 11}, 0),
-      PostResult::kInvalid);
-  ASSERT_TRUE(PollUntil([&] {
-    other->a.end.Poll();
-    other->b.end.Poll();
-    return a().end.gets.size() == 2 && other->a.end.gets.size() == 2;
-  }));
-  for (size_t row = 0; row < 4; ++row) {
-    const Region& source = row % 2 == 0 ? b().source : other->b.source;
-    EXPECT_EQ(std::memcmp((*memory)->data() + row * kRow,
-                          source.data() + row * kRow, kRow),
-              0)
-        << "row " << row;
-  }
-  // It lives as long as anybody needs it.
-  const std::byte* data = (*memory)->data();
-  memory->reset();
-  EXPECT_EQ(data[0], b().source.data()[0]);
-}
-
 TEST_P(DataPathConformance, OutstandingOperationsAreBoundedAndRecover) {
   const PathLimits limits = a().end.path().limits();
   size_t puts = 0;

@@ -71,10 +71,6 @@ class FakePath final : public DataPath {
     if (!memory.ok()) return memory.status();
     return Region{next_region_++, *std::move(memory)};
   }
-  absl::StatusOr<Region> AddRegion(std::shared_ptr<const Mapping> memory,
-                                   Access) override {
-    return Region{next_region_++, std::move(memory)};
-  }
   absl::StatusOr<std::string> Export(const Region& region) override {
     return std::to_string(region.id);
   }

@@ -8,8 +8,8 @@
 
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
-#include "transport/memory/mapping.h"
 #include "tests/transport/verbs_sim/fabric/fabric.h"
+#include "transport/memory/mapping.h"
 #include "transport/verbs/device/device_choice.h"
 #include "transport/verbs/device/device_context.h"
 #include "transport/verbs/device/ibv_library.h"
@@ -126,7 +126,7 @@ TEST(MemlockAdviceTest, NamesTheLimitAndTheWaysToRaiseIt) {
 
 // Whether or not this machine has huge pages set aside: more of them are asked
 // for than it can have.
-TEST(DeviceMemoryTest, DoesWithoutHugePages) {
+TEST(MappingForDevicesTest, DoesWithoutHugePages) {
   for (const size_t bytes : {size_t{1}, size_t{4096}, kHuge - 1, kHuge,
                              kHuge + 1, 5 * kHuge, size_t{64} << 30}) {
     const auto memory = Mapping::ForDevices(bytes);
@@ -145,7 +145,7 @@ TEST(DeviceMemoryTest, DoesWithoutHugePages) {
 
 // A child gets no copy of what a device writes to: after a fork it would be
 // the parent that is moved to other pages.
-TEST(DeviceMemoryTest, StaysWithTheParent) {
+TEST(MappingForDevicesTest, StaysWithTheParent) {
   for (const size_t bytes : {size_t{8192}, 2 * kHuge}) {
     const auto memory = Mapping::ForDevices(bytes);
     ASSERT_TRUE(memory.ok());

@@ -3,9 +3,9 @@
 
 // The part of the verbs that the engine uses, as an interface with two
 // implementations: libibverbs, and a simulator that is stricter than any device
-// (tests/transport/verbs_sim). The verbs data path is written against this, so the same
-// code runs on a NIC, on soft-RoCE and, under sanitizers and a virtual clock,
-// in the simulator.
+// (tests/transport/verbs_sim). The verbs data path is written against this, so
+// the same code runs on a NIC, on soft-RoCE and, under sanitizers and a virtual
+// clock, in the simulator.
 //
 // Structs and constants are those of <infiniband/verbs.h>. Objects are closed
 // by their destructors, which must run in reverse order of creation; calls that
@@ -129,13 +129,6 @@ class Device {
   // that is what stands in the way.
   virtual absl::StatusOr<std::unique_ptr<MemoryRegion>> Register(
       void* data, size_t bytes, int access) = 0;
-  // Whether RegisterDmabuf may work: asks provider and kernel without a buffer.
-  // Unimplemented says which of them can't.
-  virtual absl::Status ProbeDmabuf() const = 0;
-  // Memory of another device, exported as DMA-BUF `fd`; `iova` has the same
-  // offset in its page as `offset`. Unimplemented: this device can't.
-  virtual absl::StatusOr<std::unique_ptr<MemoryRegion>> RegisterDmabuf(
-      int fd, uint64_t offset, size_t bytes, uint64_t iova, int access) = 0;
 
   virtual absl::StatusOr<std::unique_ptr<CompletionChannel>>
   CreateChannel() = 0;

@@ -29,11 +29,6 @@ int AccessFlags(Access access) {
   return kAlways;
 }
 
-struct DeviceContext::Registration {
-  std::shared_ptr<const Mapping> memory;
-  std::unique_ptr<MemoryRegion> region;  // goes first
-};
-
 absl::StatusOr<std::shared_ptr<DeviceContext>> DeviceContext::Create(
     std::unique_ptr<Device> device, Events events) {
   UniqueFd stop;
@@ -110,43 +105,6 @@ void DeviceContext::Tell(const AsyncEvent& event) {
           return call.listener == listener && call.thread == self;
         }));
   }
-}
-
-absl::StatusOr<std::shared_ptr<MemoryRegion>> DeviceContext::Register(
-    const std::shared_ptr<const Mapping>& memory, int access) {
-  const auto known = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(registrations_mu_) {
-    const auto found = registrations_.find({memory.get(), access});
-    return found == registrations_.end() ? nullptr : found->second.lock();
-  };
-  const auto region_of = [](std::shared_ptr<Registration> registration) {
-    MemoryRegion* const region = registration->region.get();
-    return std::shared_ptr<MemoryRegion>(std::move(registration), region);
-  };
-  {
-    absl::MutexLock lock(&registrations_mu_);
-    if (auto registration = known()) return region_of(std::move(registration));
-  }
-  // Without the lock: it takes long, and polling threads come by here.
-  const DeviceMemory* const other = memory->device();
-  REFRACT_ASSIGN_OR_RETURN(
-      std::unique_ptr<MemoryRegion> region,
-      other == nullptr
-          ? device_->Register(memory->data(), memory->size(), access)
-          : device_->RegisterDmabuf(
-                other->dmabuf_fd(), other->dmabuf_offset(), memory->size(),
-                reinterpret_cast<uintptr_t>(memory->data()), access));
-  auto fresh = std::make_shared<Registration>();
-  fresh->memory = memory;
-  fresh->region = std::move(region);
-  absl::MutexLock lock(&registrations_mu_);
-  // Two may have come at once; the later one's goes away.
-  if (auto registration = known()) return region_of(std::move(registration));
-  registrations_[{memory.get(), access}] = fresh;
-  // Those whose users have gone; there are as many as regions ever were, so
-  // only now and then.
-  std::erase_if(registrations_,
-                [](const auto& entry) { return entry.second.expired(); });
-  return region_of(std::move(fresh));
 }
 
 void DeviceContext::AddListener(DeviceListener* listener) {

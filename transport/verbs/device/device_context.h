@@ -2,11 +2,9 @@
 #define REFRACT_TRANSPORT_VERBS_DEVICE_DEVICE_CONTEXT_H_
 
 #include <atomic>
-#include <map>
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -35,8 +33,8 @@ class DeviceListener {
 };
 
 // A device that is open once in this process, with what its users share: the
-// protection domain, registrations of shared memory, and one thread that waits
-// for its asynchronous events. Thread-safe.
+// protection domain and one thread that waits for its asynchronous events.
+// Thread-safe.
 class DeviceContext {
  public:
   enum class Events {
@@ -51,13 +49,6 @@ class DeviceContext {
 
   Device& device() { return *device_; }
 
-  // The registration of all of `memory` for `access` (ibv_access_flags); one
-  // for all who hold it at the same time. Milliseconds when it is new, and
-  // nobody waits for those meanwhile. Errors: the device's, Unimplemented where
-  // it takes no memory of other devices.
-  absl::StatusOr<std::shared_ptr<MemoryRegion>> Register(
-      const std::shared_ptr<const Mapping>& memory, int access);
-
   // Hears of events that are found from now on.
   void AddListener(DeviceListener* listener);
   // Returns when no call of `listener` runs any more, but for the one that this
@@ -71,9 +62,6 @@ class DeviceContext {
   bool dead() const { return dead_.load(std::memory_order_relaxed); }
 
  private:
-  // Keeps the memory mapped for as long as the device may reach it.
-  struct Registration;
-
   // A call of a listener that runs.
   struct RunningCall {
     DeviceListener* listener;
@@ -86,9 +74,6 @@ class DeviceContext {
 
   const std::unique_ptr<Device> device_;
   const UniqueFd stop_;  // eventfd; invalid when nothing is watched
-  absl::Mutex registrations_mu_;
-  std::map<std::pair<const Mapping*, int>, std::weak_ptr<Registration>>
-      registrations_ ABSL_GUARDED_BY(registrations_mu_);
   std::atomic<bool> dead_ = false;
   absl::Mutex listeners_mu_;
   std::vector<DeviceListener*> listeners_ ABSL_GUARDED_BY(listeners_mu_);

@@ -17,7 +17,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "transport/loop/fd.h"
-#include "transport/verbs/device/dmabuf.h"
 #include "transport/verbs/device/ibv_library.h"
 #include "transport/verbs/device/port_counters.h"
 
@@ -252,33 +251,6 @@ absl::StatusOr<std::unique_ptr<MemoryRegion>> IbvDevice::Register(void* data,
                                      ": ", std::strerror(error), advice));
   }
   return std::make_unique<IbvMemoryRegion>(region);
-}
-
-absl::Status IbvDevice::ProbeDmabuf() const {
-  ibv_mr* region =
-      ibv_reg_dmabuf_mr(domain_.get(), 0, 4096, 0, -1, IBV_ACCESS_LOCAL_WRITE);
-  const int error = region == nullptr ? errno : 0;
-  if (region != nullptr) ibv_dereg_mr(region);
-  return DmabufProbeStatus(name_, error);
-}
-
-absl::StatusOr<std::unique_ptr<MemoryRegion>> IbvDevice::RegisterDmabuf(
-    int fd, uint64_t offset, size_t bytes, uint64_t iova, int access) {
-  ibv_mr* region =
-      ibv_reg_dmabuf_mr(domain_.get(), offset, bytes, iova, fd, access);
-  if (region != nullptr) return std::make_unique<IbvMemoryRegion>(region);
-  const int error = errno;
-  if (error == EOPNOTSUPP || error == EPROTONOSUPPORT) {
-    return absl::UnimplementedError(
-        absl::StrCat(name_, " cannot register DMA-BUF memory"));
-  }
-  if (error == EBADF) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("registering DMA-BUF memory with ", name_,
-                     ": not a file descriptor of one"));
-  }
-  errno = error;
-  return ErrorOf("ibv_reg_dmabuf_mr");
 }
 
 absl::StatusOr<std::unique_ptr<CompletionChannel>> IbvDevice::CreateChannel() {

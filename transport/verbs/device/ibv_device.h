@@ -29,10 +29,6 @@ class IbvDevice final : public Device {
   absl::StatusOr<std::unique_ptr<MemoryRegion>> Register(void* data,
                                                          size_t bytes,
                                                          int access) override;
-  absl::Status ProbeDmabuf() const override;
-  absl::StatusOr<std::unique_ptr<MemoryRegion>> RegisterDmabuf(
-      int fd, uint64_t offset, size_t bytes, uint64_t iova,
-      int access) override;
   absl::StatusOr<std::unique_ptr<CompletionChannel>> CreateChannel() override;
   absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(
       int entries, CompletionChannel* channel) override;

@@ -45,7 +45,6 @@ struct NicOptions {
   uint32_t max_inline = 220;
   uint8_t max_reads = 16;  // max_rd_atomic, both ways
   uint32_t mtu = 4096;
-  bool dmabuf = false;
 };
 
 struct HostOptions {

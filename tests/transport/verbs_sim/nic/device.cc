@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,13 +11,12 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "transport/loop/fd.h"
 #include "tests/transport/verbs_sim/nic/completion_queue.h"
 #include "tests/transport/verbs_sim/nic/nic.h"
 #include "tests/transport/verbs_sim/nic/queue_pair.h"
 #include "tests/transport/verbs_sim/nic/receive_queue.h"
 #include "tests/transport/verbs_sim/nic/sim_objects.h"
-#include "transport/verbs/device/dmabuf.h"
+#include "transport/loop/fd.h"
 
 namespace refract::transport::sim {
 namespace {
@@ -120,32 +118,33 @@ class SimDevice final : public verbs::Device {
 
   absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> Register(
       void* data, size_t bytes, int access) override {
-    return AddRegion(reinterpret_cast<uint64_t>(data),
-                     static_cast<std::byte*>(data), bytes, access, {});
-  }
-
-  absl::Status ProbeDmabuf() const override {
-    return verbs::DmabufProbeStatus(name_,
-                                    nic_.options.dmabuf ? EBADF : EOPNOTSUPP);
-  }
-
-  absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterDmabuf(
-      int fd, uint64_t offset, size_t bytes, uint64_t iova,
-      int access) override {
-    if (!nic_.options.dmabuf) {
-      return absl::UnimplementedError("the device cannot take DMA-BUFs");
+    // Before the lock, so that a failure destroys it after: it takes the lock.
+    std::unique_ptr<SimMemoryRegion> region;
+    absl::MutexLock lock(&simulation_->mu);
+    region = std::make_unique<SimMemoryRegion>(simulation_, nic_, context_);
+    if (nic_.registrations_until_failure >= 0 &&
+        nic_.registrations_until_failure-- == 0) {
+      return nic_.registration_failure;
     }
-    constexpr uint64_t kPage = 4096;
-    if (bytes == 0 || offset % kPage != iova % kPage) {
-      return absl::InvalidArgumentError("offset and iova differ in the page");
+    if (data == nullptr || bytes == 0 ||
+        bytes > nic_.options.max_region_bytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a region of ", bytes, " bytes"));
     }
-    if (fd < 0) return ErrnoStatus(EBADF, "ibv_reg_dmabuf_mr");
-    const uint64_t skip = offset % kPage;
-    void* start = mmap(nullptr, bytes + skip, PROT_READ | PROT_WRITE,
-                       MAP_SHARED, fd, static_cast<off_t>(offset - skip));
-    if (start == MAP_FAILED) return ErrnoStatus(errno, "ibv_reg_dmabuf_mr");
-    auto* base = static_cast<std::byte*>(start);
-    return AddRegion(iova, base + skip, bytes, access, {base, bytes + skip});
+    // Who may write from afar may write at home (IBTA 1.4, 10.6.3.1).
+    if ((access & ~kKnownAccess) != 0 ||
+        ((access & IBV_ACCESS_REMOTE_WRITE) != 0 &&
+         (access & IBV_ACCESS_LOCAL_WRITE) == 0)) {
+      return absl::InvalidArgumentError(absl::StrCat("access flags ", access));
+    }
+    if (nic_.memory.size() >= static_cast<size_t>(nic_.options.max_regions)) {
+      return TooMany("memory regions", nic_.options.max_regions);
+    }
+    if (nic_.broken) return absl::UnavailableError("the device is broken");
+    region->Set(nic_.memory.Add(reinterpret_cast<uint64_t>(data),
+                                static_cast<std::byte*>(data), bytes, access,
+                                context_->domain));
+    return region;
   }
 
   absl::StatusOr<std::unique_ptr<verbs::CompletionChannel>> CreateChannel()
@@ -254,38 +253,6 @@ class SimDevice final : public verbs::Device {
   }
 
  private:
-  absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> AddRegion(
-      uint64_t address, std::byte* data, size_t bytes, int access,
-      SimMemoryRegion::OwnMapping mapping) {
-    // Before the lock, so that a failure destroys it after: it takes the lock.
-    std::unique_ptr<SimMemoryRegion> region;
-    absl::MutexLock lock(&simulation_->mu);
-    region =
-        std::make_unique<SimMemoryRegion>(simulation_, nic_, context_, mapping);
-    if (nic_.registrations_until_failure >= 0 &&
-        nic_.registrations_until_failure-- == 0) {
-      return nic_.registration_failure;
-    }
-    if (data == nullptr || bytes == 0 ||
-        bytes > nic_.options.max_region_bytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a region of ", bytes, " bytes"));
-    }
-    // Who may write from afar may write at home (IBTA 1.4, 10.6.3.1).
-    if ((access & ~kKnownAccess) != 0 ||
-        ((access & IBV_ACCESS_REMOTE_WRITE) != 0 &&
-         (access & IBV_ACCESS_LOCAL_WRITE) == 0)) {
-      return absl::InvalidArgumentError(absl::StrCat("access flags ", access));
-    }
-    if (nic_.memory.size() >= static_cast<size_t>(nic_.options.max_regions)) {
-      return TooMany("memory regions", nic_.options.max_regions);
-    }
-    if (nic_.broken) return absl::UnavailableError("the device is broken");
-    region->Set(
-        nic_.memory.Add(address, data, bytes, access, context_->domain));
-    return region;
-  }
-
   const std::shared_ptr<Simulation> simulation_;
   Nic& nic_;
   const std::string name_;

@@ -5,18 +5,14 @@
 namespace refract::transport::sim {
 
 SimMemoryRegion::~SimMemoryRegion() {
-  {
-    absl::MutexLock lock(&simulation_->mu);
-    --context_->objects;
-    if (keys_.local != 0) {
-      nic_.memory.Remove(keys_.local);
-      if (nic_.AnyRequestUses(keys_.local)) {
-        nic_.AddViolation(absl::StrCat("memory region ", keys_.local,
-                                       " deregistered while requests use it"));
-      }
-    }
+  absl::MutexLock lock(&simulation_->mu);
+  --context_->objects;
+  if (keys_.local == 0) return;
+  nic_.memory.Remove(keys_.local);
+  if (nic_.AnyRequestUses(keys_.local)) {
+    nic_.AddViolation(absl::StrCat("memory region ", keys_.local,
+                                   " deregistered while requests use it"));
   }
-  if (mapping_.start != nullptr) munmap(mapping_.start, mapping_.bytes);
 }
 
 SimChannel::SimChannel(std::shared_ptr<Simulation> simulation, Nic& nic,

@@ -12,11 +12,11 @@
 #include <memory>
 #include <utility>
 
+#include "tests/transport/verbs_sim/fabric/simulation.h"
 #include "tests/transport/verbs_sim/nic/completion_queue.h"
 #include "tests/transport/verbs_sim/nic/nic.h"
 #include "tests/transport/verbs_sim/nic/queue_pair.h"
 #include "tests/transport/verbs_sim/nic/receive_queue.h"
-#include "tests/transport/verbs_sim/fabric/simulation.h"
 #include "transport/verbs/device/api.h"
 
 namespace refract::transport::sim {
@@ -39,16 +39,9 @@ class SimObject {
 
 class SimMemoryRegion final : public verbs::MemoryRegion, SimObject {
  public:
-  // Memory that the region mapped for itself, to unmap.
-  struct OwnMapping {
-    void* start = nullptr;
-    size_t bytes = 0;
-  };
-
   SimMemoryRegion(std::shared_ptr<Simulation> simulation, Nic& nic,
-                  std::shared_ptr<Context> context, OwnMapping mapping)
-      : SimObject(std::move(simulation), nic, std::move(context)),
-        mapping_(mapping) {}
+                  std::shared_ptr<Context> context)
+      : SimObject(std::move(simulation), nic, std::move(context)) {}
   ~SimMemoryRegion() override;
 
   void Set(const MemoryKeys& keys) { keys_ = keys; }
@@ -56,7 +49,6 @@ class SimMemoryRegion final : public verbs::MemoryRegion, SimObject {
   uint32_t remote_key() const override { return keys_.remote; }
 
  private:
-  const OwnMapping mapping_;
   MemoryKeys keys_;
 };
 
