@@ -8,8 +8,8 @@
 namespace refract::partitioner::cut {
 namespace {
 
-// Nodes that are looked at, the heaviest. More cost more time than they save
-// cuts.
+// Number of candidates, the heaviest first. More would cost more time than they
+// save in cuts.
 constexpr size_t kCandidates = 512;
 constexpr size_t kWordBits = 64;
 using Bits = std::vector<uint64_t>;
@@ -66,13 +66,14 @@ int Divider::Undecided(
   };
   std::vector<Candidate> candidates;
   for (int n = 0; n < problem_.num_nodes(); ++n) {
+    // A single stage is left: nothing to divide.
     if ((domains[n] & (domains[n] - 1)) == 0) continue;
     double on_hn = 0;
     for (const auto& [stages, share] : choices) {
       if ((*stages)[n] == kHn) on_hn += share;
     }
     const double undecided = std::min(on_hn, 1 - on_hn);
-    // Not 0: nodes that cost nothing are settled too, in the end.
+    // A weight above 0, so that nodes without cost are settled as well.
     if (undecided > 1e-6) {
       candidates.push_back({n, weights[n] + 1e-30, undecided});
     }
@@ -88,7 +89,8 @@ int Divider::Undecided(
         candidates.begin(), candidates.end(),
         [](const Candidate& a, const Candidate& b) { return a.node < b.node; });
   }
-  // Which candidates each node depends on.
+  // One bit per candidate that a node depends on, propagated in topological
+  // order. Every pair of dependent candidates adds to the weight behind both.
   const size_t words = (candidates.size() + kWordBits - 1) / kWordBits;
   Bits on(words * problem_.allowed.size(), 0);
   size_t next = 0;

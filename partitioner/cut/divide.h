@@ -8,20 +8,20 @@
 
 namespace refract::partitioner::cut {
 
-// Where to divide a domain that a mixture of choices cannot decide. Immutable;
-// keeps a reference to the problem.
+// Chooses the node at which a domain is divided when a mixture of choices is
+// undecided. Immutable; keeps a reference to the problem.
 class Divider {
  public:
   explicit Divider(const Problem& problem);
 
-  // What of `measure` depends on each node's stage, roughly: the nodes of most
-  // weight are worth settling.
+  // Approximate part of `measure` that depends on each node's stage: branching
+  // at heavy nodes settles the most.
   std::vector<double> WeightsOf(const Measure& measure) const;
 
-  // A node whose domain has more than one stage and that the choices, each
-  // with its share, put on the HN and off it. Of these one that settles much
-  // whichever way it goes: before the HN, those it depends on go with it; on
-  // the HN, those that depend on it. −1: the choices agree on who is on the HN.
+  // A node whose domain has more than one stage and that the choices, weighted
+  // by their shares, put both on the HN and off it. Among these the node that
+  // settles the most in its lesser branch: before the HN its producers go with
+  // it, on the HN its readers do. −1: the choices agree on the set of HN nodes.
   int Undecided(const std::vector<std::pair<const Stages*, double>>& choices,
                 const Domains& domains,
                 const std::vector<double>& weights) const;

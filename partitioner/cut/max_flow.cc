@@ -12,7 +12,9 @@
 namespace refract::partitioner::cut {
 namespace {
 
-// A wave takes about as long as filling some tens of paths does.
+// A wave costs about as much as some tens of augmenting paths. Waves stop when
+// one moves more than this share of the surpluses of the wave before, or when
+// few surpluses are left.
 constexpr double kWorthAWave = 0.8;
 constexpr int kFewSurpluses = 20;
 
@@ -69,6 +71,7 @@ FlowSolver::FlowSolver(const FlowNetwork& network)
     head_[2 * a] = arcs[a].to;
     head_[2 * a + 1] = arcs[a].from;
   }
+  // Counting sort of the half arcs by the vertex where they start.
   for (const int head : head_) ++first_[head + 1];
   for (size_t v = 0; v + 1 < first_.size(); ++v) first_[v + 1] += first_[v];
   std::vector<int> place(first_.begin(), first_.end() - 1);
@@ -90,8 +93,8 @@ absl::StatusOr<const MinCut*> FlowSolver::Solve(int scale) {
   return &cut_;
 }
 
-// Finds the vertices whose side infinite arcs settle. False: such arcs lead
-// from source to sink, and the flow would be infinite.
+// Finds the vertices whose side is settled by infinite arcs. False: such arcs
+// lead from source to sink, so that the flow would be infinite.
 bool FlowSolver::Settle() {
   std::fill(side_.begin(), side_.end(), kOpen);
   settled_.clear();
@@ -114,7 +117,7 @@ bool FlowSolver::Settle() {
       const int vertex = pending_.back();
       pending_.pop_back();
       for (int i = first_[vertex]; i < first_[vertex + 1]; ++i) {
-        // Away from the source, or towards the sink.
+        // Arcs away from the source, or towards the sink.
         const bool along = (out_[i] % 2 == 0) == (side == kSource);
         const FlowNetwork::Arc& arc = network_.arcs()[out_[i] / 2];
         if ((along ? arc.capacity : arc.reverse_capacity) < kInfinite) continue;
@@ -126,15 +129,16 @@ bool FlowSolver::Settle() {
   return true;
 }
 
-// The last flow, scaled and cut to the capacities. It need not be conserved:
-// what a vertex gets too much of is its surplus, what it lacks is wanting, and
-// a minimum cut of that is one of the network.
+// Starts from the last flow, scaled and clipped to the new capacities. This
+// flow need not be conserved: an excess at a vertex becomes its surplus, a lack
+// becomes a negative surplus. A minimum cut of that network is a minimum cut of
+// the original.
 void FlowSolver::SetUp(int doublings) {
   const std::vector<FlowNetwork::Arc>& arcs = network_.arcs();
   const double scale = std::ldexp(1.0, doublings);
   constexpr auto kMost = static_cast<double>(kMaxFinite);
-  // What goes through a vertex must stay far from overflow. It does unless it
-  // has many arcs with all of the flow in each.
+  // The flow through a vertex must stay far from overflow. It could only come
+  // near with many arcs that each carry all of the flow.
   std::fill(through_.begin(), through_.end(), 0.0);
   for (size_t a = 0; a < arcs.size(); ++a) {
     Cost& flow = cut_.arcs[a];
@@ -148,7 +152,7 @@ void FlowSolver::SetUp(int doublings) {
   const bool start_anew =
       std::any_of(through_.begin(), through_.end(),
                   [](double flow) { return flow > 2 * kMost; });
-  // Surpluses may all come together at one vertex on their way.
+  // All surpluses may meet at one vertex, so their sum must fit, too.
   if (Fill(start_anew) > 2 * kMost) Fill(/*start_anew=*/true);
 }
 
@@ -162,7 +166,8 @@ double FlowSolver::Fill(bool start_anew) {
     const FlowNetwork::Arc& arc = arcs[a];
     const Side from = side_[arc.from];
     const Side to = side_[arc.to];
-    // What leads from a settled vertex to the sink's side of it is full.
+    // Arcs from a higher to a lower side are in every finite cut: saturate
+    // them. Open vertices keep the last flow within the new capacities.
     const Cost flow =
         from > to   ? arc.capacity
         : from < to ? -arc.reverse_capacity
@@ -174,8 +179,8 @@ double FlowSolver::Fill(bool start_anew) {
     vertices_[arc.from].surplus -= flow;
     vertices_[arc.to].surplus += flow;
   }
-  // What settled vertices have too much or too little of goes the way by which
-  // they were settled.
+  // A settled vertex passes its surplus or deficit on along the infinite arc
+  // that settled it, the last settled first, until it reaches a terminal.
   for (auto it = settled_.rbegin(); it != settled_.rend(); ++it) {
     const Cost surplus = std::exchange(vertices_[it->vertex].surplus, 0);
     const bool passes = side_[it->vertex] == kSink ? surplus > 0 : surplus < 0;
@@ -191,11 +196,13 @@ double FlowSolver::Fill(bool start_anew) {
   return surpluses;
 }
 
-// Everything far from what wants it moves one way nearer, the farthest first:
-// what comes together goes on together. Paths, of which Run() fills one at a
-// time, may be as long as a model is deep.
+// Moves every surplus one arc nearer to a deficit, the farthest first, so that
+// surpluses that meet continue together. Run() fills one path at a time, and a
+// path may be as long as the model is deep; waves shorten that work.
 int FlowSolver::Wave() {
   constexpr int kUnreached = -1;
+  // Breadth-first search backwards from the deficits gives each vertex its
+  // distance.
   std::vector<int>& order = pending_;
   order.clear();
   for (size_t v = 0; v < vertices_.size(); ++v) {
@@ -203,7 +210,7 @@ int FlowSolver::Wave() {
     vertex.distance = vertex.surplus < 0 ? 0 : kUnreached;
     if (vertex.surplus < 0) order.push_back(static_cast<int>(v));
   }
-  int far = 0;  // surpluses on their way
+  int far = 0;  // surpluses that can reach a deficit
   for (size_t next = 0; next < order.size(); ++next) {
     const int vertex = order[next];
     for (int i = first_[vertex]; i < first_[vertex + 1]; ++i) {
@@ -219,6 +226,7 @@ int FlowSolver::Wave() {
   }
   for (auto it = order.rbegin(); it != order.rend(); ++it) {
     Vertex& vertex = vertices_[*it];
+    // The order is by distance: only deficits follow.
     if (vertex.distance == 0) break;
     for (int i = first_[*it]; i < first_[*it + 1] && vertex.surplus > 0; ++i) {
       const int half = out_[i];
@@ -247,6 +255,8 @@ void FlowSolver::Run() {
   next_active_ = 0;
   for (size_t v = 0; v < vertices_.size(); ++v) {
     Vertex& vertex = vertices_[v];
+    // The roots of the two trees are the vertices with a surplus and with a
+    // deficit.
     vertex.stamp = 0;
     vertex.parent = vertex.surplus != 0 ? kRoot : kFree;
     vertex.of_sink = vertex.surplus < 0;
@@ -255,7 +265,8 @@ void FlowSolver::Run() {
   }
   while (next_active_ < active_.size()) {
     const int vertex = active_[next_active_++];
-    // Until it has nobody to take in, or was itself lost.
+    // Grow until all neighbours of the vertex are in trees, or until the vertex
+    // itself has left its tree.
     while (vertices_[vertex].parent != kFree) {
       const int half = Grow(vertex);
       if (half == kFree) break;
@@ -266,6 +277,7 @@ void FlowSolver::Run() {
       while (next_orphan_ < orphans_.size()) Adopt(orphans_[next_orphan_++]);
     }
     vertices_[vertex].active = false;
+    // Drops the consumed front of the queue, in constant amortised time.
     if (next_active_ > vertices_.size()) {
       active_.erase(
           active_.begin(),
@@ -275,6 +287,8 @@ void FlowSolver::Run() {
   }
 }
 
+// Adds free neighbours of `at` to its tree. Returns a half arc from the
+// source's tree to the sink's as soon as the trees touch, else kFree.
 int FlowSolver::Grow(int at) {
   const Vertex& vertex = vertices_[at];
   for (int i = first_[at]; i < first_[at + 1]; ++i) {
@@ -293,7 +307,7 @@ int FlowSolver::Grow(int at) {
       return vertex.of_sink ? half ^ 1 : half;
     } else if (other.stamp <= vertex.stamp &&
                other.distance > vertex.distance) {
-      // A shorter way to the root, as far as that is known.
+      // `at` is nearer to the root, by the distances known so far.
       other.parent = half ^ 1;
       other.stamp = vertex.stamp;
       other.distance = vertex.distance + 1;
@@ -302,8 +316,12 @@ int FlowSolver::Grow(int at) {
   return kFree;
 }
 
-// `half` leads from the source's tree to the sink's.
+// Pushes flow along the path through `half`, which leads from the source's tree
+// to the sink's. Vertices whose arc to the parent becomes saturated become
+// orphans.
 void FlowSolver::Augment(int half) {
+  // First pass: the bottleneck of both half paths, up to the surplus of one
+  // root and the deficit of the other.
   Cost amount = residual_[half];
   int source_root = head_[half ^ 1];
   while (vertices_[source_root].parent != kRoot) {
@@ -338,8 +356,8 @@ void FlowSolver::Augment(int half) {
   if ((vertices_[sink_root].surplus += amount) == 0) MakeOrphan(sink_root);
 }
 
-// A new parent from the same tree, the nearest to a root; or it leaves the tree
-// and its children are orphans.
+// Gives the orphan a new parent of its own tree, the nearest to a root. Without
+// such a neighbour the orphan becomes free and its children become orphans.
 void FlowSolver::Adopt(int orphan) {
   Vertex& vertex = vertices_[orphan];
   constexpr int kFar = std::numeric_limits<int>::max();
@@ -353,7 +371,8 @@ void FlowSolver::Adopt(int orphan) {
         vertices_[to].of_sink != vertex.of_sink) {
       continue;
     }
-    // Whether its way up ends at a root, or at an orphan.
+    // Follows the parents of the neighbour to a root or to an orphan. A vertex
+    // stamped with now_ is known to reach a root in this adoption phase.
     int distance = 0;
     for (int at = to;;) {
       Vertex& on_way = vertices_[at];
@@ -378,6 +397,7 @@ void FlowSolver::Adopt(int orphan) {
       nearest = distance;
       best = half;
     }
+    // Stamps the whole way, so that later orphans need not follow it again.
     for (int at = to; vertices_[at].stamp != now_;) {
       vertices_[at].stamp = now_;
       vertices_[at].distance = distance--;
@@ -395,6 +415,7 @@ void FlowSolver::Adopt(int orphan) {
     const int to = head_[half];
     const Vertex& other = vertices_[to];
     if (other.parent == kFree || other.of_sink != vertex.of_sink) continue;
+    // This neighbour may take the freed vertex back: scan it again.
     if (LeftInward(vertex.of_sink, half) > 0) Activate(to);
     if (other.parent >= 0 && other.parent == (half ^ 1)) MakeOrphan(to);
   }
@@ -411,6 +432,7 @@ void FlowSolver::Activate(int vertex) {
   active_.push_back(vertex);
 }
 
+// Fills cut_ from the residuals and the final trees.
 void FlowSolver::Describe() {
   const std::vector<FlowNetwork::Arc>& arcs = network_.arcs();
   std::vector<Cost>& out_of_source = cut_.from_source;
@@ -429,7 +451,8 @@ void FlowSolver::Describe() {
         (vertices_[v].parent != kFree && !vertices_[v].of_sink);
     cut_.on_source_side[v] = on_source_side;
     const Cost out = out_of_source[v];
-    // What the cut pays for is full.
+    // Arcs that the cut pays for are saturated; the other terminal arc takes
+    // the rest.
     into_sink[v] = on_source_side ? network_.to_sink()[v]
                                   : network_.from_source()[v] - out;
     out_of_source[v] = out + into_sink[v];
@@ -451,7 +474,7 @@ absl::Status CheckCertificate(const FlowNetwork& network, const MinCut& cut) {
     return Broken("size", 0, static_cast<Cost>(cut.arcs.size()),
                   static_cast<Cost>(network.arcs().size()));
   }
-  // Sums of 128 bits: in 64 they could come round to what they should be.
+  // Sums in 128 bits: in 64 bits an overflow could hide a wrong flow.
   std::vector<absl::int128> surplus(count, 0);
   absl::int128 flow = 0;
   absl::int128 capacity = 0;

@@ -14,14 +14,15 @@
 namespace refract::partitioner::cut {
 
 // The finite capacities of one network must not add up to more than one and a
-// half times this.
+// half times this value.
 inline constexpr Cost kMaxFinite = Cost{1} << 60;
-// Never cut. Leaves room for a flow of kMaxFinite on top of it.
+// Capacity of an arc that no cut may contain. Leaves room for a flow of
+// kMaxFinite on top of it.
 inline constexpr Cost kInfinite = Cost{1} << 61;
 
-// Source and sink are implied. A cut puts each vertex on the source's or the
-// sink's side and pays for the arcs that lead from the former to the latter.
-// Capacities may be set anew at any time. Used by one thread.
+// A network whose source and sink are implicit. A cut puts each vertex on the
+// source's or the sink's side and pays for the arcs from the source's side to
+// the sink's. Capacities may be changed at any time. Used by one thread.
 class FlowNetwork {
  public:
   struct Arc {
@@ -56,8 +57,8 @@ class FlowNetwork {
 
 // A cut and the flow that proves it minimal. The flow may also go from a vertex
 // back to the source and from the sink back to a vertex (negative numbers
-// below): arcs into the source or out of the sink are in no cut, so the flow
-// bounds every cut with them as without.
+// below). Arcs into the source or out of the sink are in no cut, so such a flow
+// bounds every cut as well.
 struct MinCut {
   Cost value = 0;
   std::vector<bool> on_source_side;  // per vertex
@@ -66,56 +67,57 @@ struct MinCut {
   std::vector<Cost> arcs;  // net flow; negative: against the arc
 };
 
-// Solves one network again and again. Starts from the flow of the last time: as
-// far as that still fits the capacities, only what has changed is work. Boykov
-// and Kolmogorov's algorithm (An Experimental Comparison of Min-Cut/Max-Flow
-// Algorithms, PAMI 2004), restarted as Kohli and Torr do (Dynamic Graph Cuts,
-// PAMI 2007). Used by one thread.
+// Solves one network repeatedly, each time from the last flow. The parts of
+// that flow that still fit the capacities are kept, so the work depends on the
+// changes. Boykov and Kolmogorov's algorithm (An Experimental Comparison of
+// Min-Cut/Max-Flow Algorithms, PAMI 2004), restarted as Kohli and Torr do
+// (Dynamic Graph Cuts, PAMI 2007). Used by one thread.
 class FlowSolver {
  public:
-  // Keeps a reference. No vertices or arcs may be added from here on.
+  // Keeps a reference to the network, to which no vertices or arcs may be added
+  // from here on.
   explicit FlowSolver(const FlowNetwork& network);
 
-  // The minimum cut with the fewest vertices on the source's side, whatever was
-  // solved before; nullptr when every cut breaks an infinite arc. Valid until
-  // the next call; has passed CheckCertificate(). `scale`: the capacities are
-  // in units of about 2^−scale, which helps to start from the last flow.
-  // Internal when there is no certificate, which is a bug of the solver or of
-  // the network.
+  // The minimum cut with the fewest vertices on the source's side, independent
+  // of earlier calls; nullptr when every cut contains an infinite arc. Valid
+  // until the next call; has passed CheckCertificate(). `scale`: the capacities
+  // are in units of about 2^−scale, which helps to reuse the last flow.
+  // Internal when the certificate fails: a defect of the solver or of the
+  // network.
   absl::StatusOr<const MinCut*> Solve(int scale = 0);
 
  private:
-  // A vertex is in the tree of the source, whose vertices surplus reaches, in
-  // that of the sink, or in none. Arcs are halves: one in each direction.
+  // A vertex is in the source's tree (reached by surplus), in the sink's tree,
+  // or free. Arcs are stored as two halves, one per direction.
   struct Vertex {
-    Cost surplus = 0;  // negative: wanting
-    int parent = 0;    // half arc that leads there, or one of the below
+    Cost surplus = 0;  // negative: deficit
+    int parent = 0;    // half arc to the parent, or a constant below
     int stamp = 0;     // when `distance` was right
     int distance = 0;  // to the root of its tree
     bool of_sink = false;
-    bool active = false;  // in active_: may have neighbours to take in
+    bool active = false;  // in active_: its neighbours are not scanned yet
   };
   static constexpr int kFree = -1;
   static constexpr int kRoot = -2;
   static constexpr int kOrphan = -3;
 
-  // What infinite arcs say of a vertex; flow goes from higher to lower.
+  // Side on which infinite arcs put a vertex; flow goes from higher to lower.
   enum Side : int8_t { kSink = 0, kOpen = 1, kSource = 2 };
 
   bool Settle();
   void SetUp(int doublings);
-  // Residuals and surpluses from the last flow, or from none; what the
-  // surpluses above 0 come to.
+  // Computes residuals and surpluses from the last flow, or from zero flow.
+  // Returns the sum of the positive surpluses.
   double Fill(bool start_anew);
-  int Wave();  // returns how many surpluses were on their way
+  int Wave();  // returns the number of surpluses that moved
   void Run();
   int Grow(int vertex);  // half arc from tree to tree, or kFree
   void Augment(int half);
   void Adopt(int orphan);
   void MakeOrphan(int vertex);
   void Activate(int vertex);
-  // Capacity left from the source's side of half arc `half` to the sink's: the
-  // way that flow takes between `vertex` of a tree and a neighbour beyond.
+  // Residual capacity of half arc `half` in the direction of growth: away from
+  // the source in the source's tree, towards the sink in the sink's tree.
   Cost LeftOutward(bool of_sink, int half) const {
     return residual_[of_sink ? half ^ 1 : half];
   }
@@ -140,22 +142,22 @@ class FlowSolver {
   int scale_ = 0;                // of the flow in cut_
   struct Settled {
     int vertex;
-    int half;  // to the one that settled it; kRoot: its terminal did
+    int half;  // to the vertex that settled it; kRoot: its terminal did
   };
   std::vector<Side> side_;
-  std::vector<Settled> settled_;  // in that order
+  std::vector<Settled> settled_;  // in order of settling
   std::vector<int> pending_;      // of Settle() and Wave()
   MinCut cut_;                    // of the last time, with its flow
 };
 
-// One network, once. nullopt: every cut breaks an infinite arc.
+// Solves one network once. nullopt: every cut contains an infinite arc.
 absl::StatusOr<std::optional<MinCut>> SolveMinCut(const FlowNetwork& network);
 
-// Linear-programming duality: a flow and a cut of equal value prove each other
-// optimal. Checks, by definition and without the solver's help, that `cut`'s
-// flow respects every capacity, is conserved at every vertex and is worth
-// `cut.value`, and that the arcs from the source's to the sink's side have
-// exactly that capacity. Internal names what does not hold.
+// Checks `cut` by linear-programming duality: a flow and a cut of equal value
+// prove each other optimal. Checks by definition and without the solver's code
+// that the flow respects every capacity, is conserved at every vertex and has
+// the value `cut.value`, and that the arcs from the source's to the sink's side
+// have exactly that capacity. Internal names the violated condition.
 absl::Status CheckCertificate(const FlowNetwork& network, const MinCut& cut);
 
 }  // namespace refract::partitioner::cut

@@ -9,11 +9,11 @@
 namespace refract::partitioner::cut {
 namespace {
 
-// Values below are noise: rows are scaled to about 1.
+// Values below kTiny are rounding noise, because rows are scaled to about 1.
 constexpr double kTiny = 1e-11;
 constexpr double kNoise = 1e-12;  // of a sum
-// Far above what programs of ten rows need. A stop for numerical cycles; the
-// multipliers in hand are then still usable.
+// Far above the pivots of programs with ten rows. Stops numerical cycles; the
+// multipliers at that point are still usable.
 constexpr int kMaxPivots = 2000;
 
 using Vector = std::vector<double>;
@@ -48,10 +48,10 @@ std::optional<Vector> Solve(std::vector<Vector> matrix, Vector right) {
   return right;
 }
 
-// The simplex method on a handful of rows: minimise cost over columns ≥ 0 that
-// add up to `right`, from a feasible basis. Each pivot solves two systems anew
-// instead of updating an inverse: at this size that is cheap and stays exact.
-// Bland's rule, so that ties do not cycle.
+// The simplex method for few rows: minimises cost over columns ≥ 0 that add up
+// to `right`, from a feasible basis. Each pivot solves two systems from scratch
+// instead of updating an inverse, which is cheap at this size and does not
+// accumulate errors. Bland's rule avoids cycles among ties.
 class Simplex {
  public:
   Simplex(std::vector<Column> columns, Vector right, std::vector<size_t> basis)
@@ -72,6 +72,7 @@ class Simplex {
       const std::optional<Vector> step =
           Solve(Basis(false), columns_[*entering].rows);
       if (!step) return;
+      // Ratio test: the first basic variable that falls to 0 leaves.
       std::optional<size_t> leaving;
       double least = 0;
       for (size_t r = 0; r < basis_.size(); ++r) {
@@ -161,7 +162,8 @@ Mixture BestMixture(const std::vector<Point>& points, const Vector& limits,
   const size_t num_rows = num_objectives + num_limits + 1;
   const size_t last = num_rows - 1;
 
-  // Rows in shares of the largest objective, and of the largest usage.
+  // Scales objectives by the largest objective and each limit's row by the
+  // largest usage, so that kTiny means the same in every row.
   const double scale = LargestOf(points);
   Vector limit_scales(num_limits, 1);
   for (size_t j = 0; j < num_limits; ++j) {
@@ -201,7 +203,8 @@ Mixture BestMixture(const std::vector<Point>& points, const Vector& limits,
   }
   for (size_t j = 0; j < num_limits; ++j) add_unit(num_objectives + j, 1, 0);
 
-  // All shares on the first point is feasible.
+  // The first point alone is feasible. Its largest objective determines t; the
+  // other objectives have a surplus, and each limit an excess or a slack.
   const Column& first = columns[0];
   std::vector<size_t> basis;
   size_t tight = 0;
@@ -236,6 +239,8 @@ Mixture BestMixture(const std::vector<Point>& points, const Vector& limits,
   double sum = 0;
   for (size_t i = 0; i < num_objectives; ++i) {
     const double multiplier = std::max(0.0, simplex.duals()[i]);
+    // Rounding may leave the duals slightly outside their range: clip and
+    // normalise, since any multipliers give a valid bound.
     mixture.multipliers.objectives.push_back(multiplier);
     sum += multiplier;
   }

@@ -3,10 +3,10 @@
 
 // The linear program that finds Lagrange multipliers.
 //
-// Several objectives, of which the largest counts, under limits: no minimum cut
-// minimises that. It minimises any weighted sum. The weights that give the best
-// lower bound are the dual solution of this program over the points found so
-// far (column generation, Dantzig and Wolfe 1960):
+// With several objectives, of which the largest counts, under limits, no single
+// minimum cut finds the optimum; a cut minimises any weighted sum. The weights
+// with the best lower bound are the dual solution of this program over the
+// choices found so far (column generation, Dantzig and Wolfe 1960):
 //
 //   minimise  t + Σ_j penalty_j · excess_j   over shares w_k ≥ 0, Σ_k w_k = 1,
 //   t ≥ Σ_k w_k · objective_ik               for each objective i
@@ -16,7 +16,7 @@
 
 namespace refract::partitioner::cut {
 
-// What one choice of stages costs by every measure.
+// Cost of one choice of stages by every measure.
 struct Point {
   std::vector<double> objectives;
   std::vector<double> usages;
@@ -34,10 +34,10 @@ struct Mixture {
   Multipliers multipliers;
 };
 
-// `points`, objectives and, with them, `penalties` must not be empty unless
-// there are no limits. Numbers of very different size are scaled inside. The
-// multipliers are as good as doubles make them: bounds must be computed from
-// them, not taken from `value`.
+// `points` and objectives must not be empty; `penalties` has one entry per
+// limit. Numbers of very different size are scaled inside. The multipliers have
+// the precision of doubles: bounds must be computed from them, not taken from
+// `value`.
 Mixture BestMixture(const std::vector<Point>& points,
                     const std::vector<double>& limits,
                     const std::vector<double>& penalties);

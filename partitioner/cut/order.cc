@@ -17,8 +17,9 @@ Order::Order(const Problem& problem) : readers_(problem.allowed.size()) {
 }
 
 int Order::NodeOutOfOrder(const Stages& stages, const Domains& domains) const {
-  // HN nodes before and after each node, counted along paths and capped: a node
-  // with many on either side settles most when it is settled.
+  // Number of HN nodes before and after each node, counted along paths and
+  // capped. Branching at a node with many HN nodes on both sides fixes the
+  // most.
   constexpr int64_t kMany = int64_t{1} << 20;
   const int count = static_cast<int>(stages.size());
   std::vector<int64_t> before(count, 0);
@@ -29,6 +30,8 @@ int Order::NodeOutOfOrder(const Stages& stages, const Domains& domains) const {
       before[reader] = std::min(kMany, before[reader] + with);
     }
   }
+  // Nodes are in topological order, so one sweep forwards counts predecessors
+  // and one backwards counts successors.
   for (int n = count - 1; n >= 0; --n) {
     for (const int reader : readers_[n]) {
       const int64_t with = after[reader] + (stages[reader] == kHn ? 1 : 0);
@@ -45,6 +48,8 @@ int Order::NodeOutOfOrder(const Stages& stages, const Domains& domains) const {
       between = n;
     }
   }
+  // A CN node between two HN nodes comes first: only it makes a second
+  // crossing.
   if (between >= 0) return between;
   const auto is_open = [&](int node) {
     return (domains[node] & (domains[node] - 1)) != 0;

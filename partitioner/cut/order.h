@@ -7,15 +7,16 @@
 
 namespace refract::partitioner::cut {
 
-// Who reads whom, and where a choice of stages breaks the order. Immutable.
+// Readers of each node, and the place where a choice of stages breaks their
+// order. Immutable.
 class Order {
  public:
   explicit Order(const Problem& problem);
 
-  // A node at which `stages` (which respect `domains`, which are propagated)
-  // are out of order, and whose domain has more than one stage left: one on the
-  // CN between two on the HN if there is any, else either end of an edge along
-  // which the stage falls. −1: none.
+  // A node at which `stages` break the order and whose domain has more than one
+  // stage left. `stages` respect `domains`, which are propagated. First choice
+  // is a CN node between two HN nodes, else either end of an edge along which
+  // the stage falls. −1: no such node.
   int NodeOutOfOrder(const Stages& stages, const Domains& domains) const;
 
  private:

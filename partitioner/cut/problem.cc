@@ -93,6 +93,8 @@ absl::Status ValidateMeasure(const Problem& problem, const Measure& measure,
       total += cost;
     }
   };
+  // The largest total of any choice: the dearest stage of each node, and every
+  // crossing and weight charged.
   for (const auto& costs : measure.stage) {
     for (const Cost cost : costs) negative = negative || cost < 0;
     add(std::max(*std::max_element(costs.begin(), costs.end()), Cost{0}));
@@ -150,10 +152,10 @@ bool IsLegal(const Problem& problem, const Stages& stages) {
 }
 
 bool Propagate(const Problem& problem, Domains& domains) {
-  // Lowest and highest stage that producers and readers leave each node. One
-  // sweep each way is enough: the lowest depends on producers alone, the
-  // highest on readers alone. Sweeping tensors in the order of their producers
-  // has every producer final before it is read.
+  // Interval arithmetic on stages. A reader's lowest stage depends on its
+  // producers alone, a producer's highest stage on its readers alone, so one
+  // sweep in each direction is enough. Sweeping tensors in the order of their
+  // producers makes every producer final before its readers use it.
   const auto lowest = [](StageSet set) {
     return set & kOnPre ? kPre : set & kOnHn ? kHn : kPost;
   };

@@ -23,11 +23,12 @@ std::vector<int> Distinct(std::vector<int> nodes) {
 
 Cost InfiniteIf(bool condition) { return condition ? kInfinite : 0; }
 
-// ThreeStages: on the source's side when node n is in stage ≥ kHn (= kPost).
+// ThreeStages has two vertices per node, on the source's side when the node's
+// stage is at least kHn, and at least kPost.
 int AtLeastHn(int node) { return 2 * node; }
 int AtLeastPost(int node) { return 2 * node + 1; }
 
-// The relaxed choice with nobody on the HN, when domains allow it.
+// The cheapest relaxed choice without nodes on the HN, when domains allow it.
 std::optional<Relaxed> NobodyOnHn(const Problem& problem,
                                   const Measure& measure,
                                   const Domains& domains) {
@@ -42,7 +43,7 @@ std::optional<Relaxed> NobodyOnHn(const Problem& problem,
 
 }  // namespace
 
-// On the source's side: the HN.
+// Source side = HN.
 TwoLabels::TwoLabels(const Problem& problem)
     : problem_(problem),
       network_(problem.num_nodes()),
@@ -115,8 +116,9 @@ void TwoLabels::Price(const Measure& measure, const Domains& domains) {
     }
     if (tensor.is_result) network_.PayOnSourceSide(tensor.producer, down);
     if (arcs.readers.empty()) continue;
-    // A reader that is no CN-post does not come back from the HN, and one of a
-    // CN-post is not on it.
+    // A reader that cannot be in CN-post cannot be on the CN after an HN
+    // producer; a producer that cannot be in CN-pre cannot feed an HN reader
+    // from the CN. Both become infinite arcs.
     const auto stays = [&](int reader) {
       return InfiniteIf(!MayBe(domains[reader], kOnPost));
     };
@@ -155,8 +157,9 @@ absl::StatusOr<std::optional<Relaxed>> TwoLabels::Cut(const Measure& measure,
     result.stages.push_back(
         cut->on_source_side[n] ? kHn : CheaperCnStage(measure, domains, n));
   }
-  // The network has no place for what the HN costs by being used at all. With
-  // it the best is either the best without it or nobody on the HN.
+  // Using the HN at all costs hn_used, which no arc can express: it is charged
+  // once for any set of HN nodes. The optimum is therefore either the cut plus
+  // hn_used or the best choice without the HN.
   result.price = hn_used ? cut->value + measure.hn_used : cut->value;
   if (!hn_used || measure.hn_used == 0) return result;
   const std::optional<Relaxed> none = NobodyOnHn(problem_, measure, domains);
@@ -179,6 +182,8 @@ ThreeStages::ThreeStages(const Problem& problem)
     arcs.readers = Distinct(tensor.readers);
     if (arcs.readers.empty()) continue;
     const int maker = tensor.producer;
+    // With a single reader the charges are plain arcs between producer and
+    // reader; with several, an auxiliary vertex charges the tensor once.
     if (maker != Tensor::kRequest && arcs.readers.size() == 1) {
       const int reader = arcs.readers.front();
       arcs.on_hn =
@@ -219,7 +224,8 @@ ThreeStages::ThreeStages(const Problem& problem)
 
 void ThreeStages::Price(const Measure& measure, const Domains& domains) {
   network_.ForgetPayments();
-  // A result that is made on the HN comes down whoever else reads it.
+  // A result that is made on the HN comes down whatever its other readers do,
+  // so its cost is part of the HN stage.
   std::vector<Cost> on_hn_extra(problem_.num_nodes(), 0);
   for (size_t t = 0; t < tensors_.size(); ++t) {
     const Tensor& tensor = problem_.tensors[t];
@@ -269,8 +275,9 @@ void ThreeStages::Price(const Measure& measure, const Domains& domains) {
     network_.SetArc(arcs.up, up);
     network_.SetArc(arcs.down, down);
   }
-  // Readers after the HN count as on it here, those before it alone as on the
-  // CN: what a shared thing costs is no order-preserving function of stages.
+  // The cost of a weight is not monotone in the order of stages. As an upper
+  // bound, readers in CN-post count as on the HN, and only readers in CN-pre as
+  // on the CN.
   for (size_t s = 0; s < shared_.size(); ++s) {
     const SharedVertices& shared = shared_[s];
     if (shared.readers.empty()) continue;

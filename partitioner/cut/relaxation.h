@@ -4,10 +4,10 @@
 // The two minimum cuts behind a split, over nodes whose stages are limited to
 // `domains` (propagated, see Propagate()).
 //
-// With three stages and by-passes of the HN for free the cost is not
-// submodular, so no single minimum cut gives the best split. Two do bound it:
-// one that forgets the order on the CN, from below; one that charges by-passes
-// as crossings, from above.
+// With three stages and free by-passes of the HN the cost is not submodular, so
+// no single minimum cut gives the best split. Two cuts bound it: TwoLabels
+// drops the order on the CN and bounds it from below; ThreeStages charges
+// by-passes as crossings and bounds it from above.
 
 #include <optional>
 #include <vector>
@@ -25,9 +25,9 @@ struct Relaxed {
   Cost price = 0;  // of `stages`; nothing legal within `domains` is cheaper
 };
 
-// Two labels: CN or HN. Exact minimum over everything but the order of CN
-// stages. Where a domain settles a node's side of the crossing, the order is
-// kept too: a node that is no CN-post follows its producers onto the HN. Of
+// Two labels, CN or HN: the exact minimum when the order of CN stages is
+// dropped. Where a domain fixes a node's side of the crossing, the order is
+// kept: a node that cannot be in CN-post follows its producers onto the HN. Of
 // equally cheap answers the one with the fewest nodes on the HN.
 //
 // Keeps a reference to the problem, and from one cut to the next the network
@@ -47,8 +47,8 @@ class TwoLabels {
 
  private:
   static constexpr int kNone = -1;
-  // The arcs and vertices that charge one tensor or shared thing. With several
-  // readers there is a vertex for each direction between them and the producer.
+  // Arcs and vertices that charge one tensor or weight. With several readers
+  // there is a vertex per direction between the readers and the producer.
   struct TensorArcs {
     std::vector<int> readers;   // distinct
     int between = kNone;        // the only reader's and the producer's
@@ -70,9 +70,10 @@ class TwoLabels {
   std::optional<FlowSolver> solver_;
 };
 
-// Three labels, in order, so always legal. Values that pass the HN by are
+// Three labels in order, so always legal. Tensors that by-pass the HN are
 // charged as if they went up and came down, unless domains show that they
-// cannot cross: the result is good, not always the best. As TwoLabels.
+// cannot cross; so the result is good, not always the best. Otherwise as
+// TwoLabels.
 class ThreeStages {
  public:
   explicit ThreeStages(const Problem& problem);

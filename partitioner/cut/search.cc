@@ -18,44 +18,44 @@
 namespace refract::partitioner::cut {
 namespace {
 
-// A relaxed choice that bounded some domain, and what it costs.
+// A relaxed choice that bounded some domain, and its cost.
 struct Column {
   Stages stages;
   Point point;
-  Stages legal;  // near it; empty: none is known
+  Stages legal;  // a legal choice near it; empty: none is known
 };
 using Columns = std::vector<std::shared_ptr<const Column>>;
 
-// A set of choices that is still to be looked into.
+// A domain that is still to be examined.
 struct Open {
   Domains domains;
   Cost lower_bound = 0;
   int depth = 0;
-  // Of the domain it comes from: where to start.
+  // Of the parent domain: the starting point.
   Multipliers multipliers;
   Columns columns;
 };
 
 struct OpenOrder {
-  // True when `a` is looked into after `b`: least bound first, then deepest.
+  // True when `a` is examined after `b`: least bound first, then deepest.
   bool operator()(const Open& a, const Open& b) const {
     if (a.lower_bound != b.lower_bound) return a.lower_bound > b.lower_bound;
     return a.depth < b.depth;
   }
 };
 
-// Column generation ends by itself; this ends numerical trouble.
+// Column generation ends by itself; this bound stops it on numerical trouble.
 constexpr int kMaxRounds = 100;
-// Multipliers below the root are good enough where better ones could close no
-// more of the gap than this: dividing closes more.
+// Below the root, multipliers are good enough when better ones could close no
+// more than this share of the gap: dividing the domain closes more.
 constexpr double kWorthAnotherCut = 0.1;
-// Through all nodes, for single moves. Few are needed.
+// Passes of single moves through all nodes. Few are needed.
 constexpr int kPasses = 4;
-// Of penalties that turn out too small.
+// Growth of penalties that turn out too small, and its limit.
 constexpr double kMorePenalty = 1000;
 constexpr double kMostPenalty = 1e12;
 
-// `problem` without what exceeds a limit all by itself.
+// `problem` without the stages and crossings that exceed a limit by themselves.
 Problem Tighten(Problem problem, const std::vector<Limit>& limits) {
   for (const Limit& limit : limits) {
     const Measure& measure = limit.measure;
@@ -122,14 +122,14 @@ class Search {
     return found_;
   }
 
-  // Whether nothing was left out for want of cuts.
+  // Whether the search ended with a proof, not for want of cuts.
   bool exhausted() const { return exhausted_; }
 
  private:
   bool single() const { return objectives_.size() == 1 && limits_.empty(); }
 
-  // Takes `stages` for the best when they are legal, within the limits and
-  // better than what there is.
+  // Keeps `stages` as the best choice if they are legal, within the limits and
+  // cheaper than the best so far.
   void Offer(const Stages& stages) {
     if (stages.size() != problem_.allowed.size() ||
         !IsLegal(problem_, stages)) {
@@ -150,6 +150,7 @@ class Search {
     return found_.best && lower_bound >= found_.best->cost;
   }
 
+  // Cost of `stages` by every measure, for the linear program.
   Point PointOf(const Stages& stages) const {
     Point point;
     for (const Measure* objective : objectives_) {
@@ -163,9 +164,9 @@ class Search {
     return point;
   }
 
-  // Excess is penalised by what makes one limit's worth of it cost ten times
-  // the worst objective seen, or `more` times that: enough to drive mixtures
-  // within the limits, little enough to keep sums fine.
+  // Penalty per unit of excess: an excess as large as the limit costs `more` ×
+  // ten times the worst objective seen. That drives mixtures within the limits
+  // and keeps the sums accurate.
   std::vector<double> Penalties(const Columns& columns, double more) const {
     double worst = found_.best ? static_cast<double>(found_.best->cost) : 1;
     for (const auto& column : columns) {
@@ -185,13 +186,13 @@ class Search {
     if (!Propagate(problem_, open.domains)) return absl::OkStatus();
     Columns columns;
     for (const auto& column : open.columns) {
-      if (single()) break;  // one cut tells all
+      if (single()) break;  // one cut is enough
       if (Fits(column->stages, open.domains)) columns.push_back(column);
     }
     Mixture mixture;
     mixture.multipliers = open.multipliers;
     double more = 1;           // penalty
-    bool may_be_kept = false;  // the limits: there is no proof to the contrary
+    bool may_be_kept = false;  // limits not proven infeasible
     for (int round = 0; round < kMaxRounds; ++round) {
       const WeightedMeasure weighted(problem_, objectives_, limits_, at_most_,
                                      mixture.multipliers);
@@ -207,6 +208,7 @@ class Search {
                                OfferLegal(*relaxed, weighted, open.domains));
       if (Beaten(open.lower_bound)) return absl::OkStatus();
 
+      // A choice that is known already adds no column to the linear program.
       const bool is_new = std::none_of(
           columns.begin(), columns.end(),
           [&](const auto& known) { return known->stages == relaxed->stages; });
@@ -226,8 +228,9 @@ class Search {
       for (const auto& known : columns) points.push_back(known->point);
       const std::vector<double> limits(at_most_.begin(), at_most_.end());
       mixture = BestMixture(points, limits, Penalties(columns, more));
-      // No multipliers can prove more than the mixture costs. Or the same
-      // choice again: the rest of the way is below what doubles see.
+      // No multipliers can prove a bound above the mixture's value. A repeated
+      // choice means that the remaining improvement is below the precision of
+      // doubles.
       const double most = mixture.value * (1 - 1e-12);
       const bool settled =
           std::ceil(most) <= static_cast<double>(open.lower_bound) ||
@@ -240,8 +243,9 @@ class Search {
         break;
       }
       if (settled) {
-        // What is over a limit is still the cheapest: there is nothing else, or
-        // the penalties are too small, where all choices so far cost little.
+        // The cheapest mixture still exceeds a limit: either the domain has no
+        // feasible choice, or the penalties are too small because all choices
+        // so far cost little.
         if (!may_be_kept) {
           REFRACT_ASSIGN_OR_RETURN(const bool hopeless,
                                    ExceedsLimits(open.domains, columns));
@@ -268,7 +272,8 @@ class Search {
     return Divide(std::move(open), mixture.shares);
   }
 
-  // Offers what lies between the two choices that count most.
+  // Offers choices on the walks between the two choices with the largest
+  // shares.
   void WalkBetween(const Columns& columns, const std::vector<double>& shares) {
     const Column* main = nullptr;
     const Column* second = nullptr;
@@ -299,7 +304,7 @@ class Search {
   // keeps them all: the largest usage ÷ limit is at least its weighted mean.
   absl::StatusOr<bool> ExceedsLimits(const Domains& domains,
                                      const Columns& columns) {
-    // Half a unit for a limit of nothing, which 1 still exceeds.
+    // A limit of 0 counts as half a unit, which a usage of 1 still exceeds.
     std::vector<double> limits;
     for (const Cost at_most : at_most_) {
       limits.push_back(at_most > 0 ? static_cast<double>(at_most) : 0.5);
@@ -342,9 +347,9 @@ class Search {
     return true;
   }
 
-  // Offers legal choices near `relaxed`: itself with CN stages put in order,
-  // or else the three-stage cut.
-  // The last that was offered, empty if none was.
+  // Offers legal choices near `relaxed`: `relaxed` itself with CN stages put in
+  // order, or else the three-stage cut. Returns the last offered choice, empty
+  // if there is none.
   absl::StatusOr<Stages> OfferLegal(const Relaxed& relaxed,
                                     const WeightedMeasure& weighted,
                                     const Domains& domains) {
@@ -357,8 +362,8 @@ class Search {
       settled[n] &= relaxed.stages[n] == kHn ? kOnHn : kOnCn;
     }
     if (Propagate(problem_, settled)) {
-      // Who is on the HN is settled, and every domain with it but for the order
-      // on the CN: the three-stage cut is exact then.
+      // The set of HN nodes is fixed, and with it every domain except the order
+      // on the CN. The three-stage cut is exact then.
       Stages earliest;
       for (const StageSet set : settled) {
         earliest.push_back(set & kOnPre ? kPre : set & kOnHn ? kHn : kPost);
@@ -385,7 +390,7 @@ class Search {
   absl::Status Divide(Open open, const std::vector<double>& shares) {
     const int node = NodeToDivide(open, shares);
     if (node < 0) {
-      // One choice is left, and it was offered.
+      // The domain has a single choice, which was offered.
       return absl::OkStatus();
     }
     for (const StageSet stage : {kOnPre, kOnHn, kOnPost}) {
@@ -400,8 +405,9 @@ class Search {
 
   // −1: every node has one stage left.
   int NodeToDivide(const Open& open, const std::vector<double>& shares) const {
-    // The relaxed choice that counts most, if it breaks the order of stages: at
-    // a node that lies between two on the HN, or one before its time.
+    // The relaxed choice with the largest share, if it breaks the order of
+    // stages: divide at a node between two HN nodes, or at a node before its
+    // producers.
     size_t main = 0;
     for (size_t k = 0; k < shares.size(); ++k) {
       if (shares[k] >= shares[main]) main = k;
@@ -440,7 +446,7 @@ class Search {
   bool exhausted_ = false;
 };
 
-// The first limit that nothing meets, or that nothing meets together with those
+// The first limit that no choice meets alone, or else together with the limits
 // before it.
 absl::StatusOr<std::optional<Shortfall>> Explain(const Problem& problem,
                                                  const Goal& goal,

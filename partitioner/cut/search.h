@@ -1,7 +1,7 @@
 #ifndef REFRACT_PARTITIONER_CUT_SEARCH_H_
 #define REFRACT_PARTITIONER_CUT_SEARCH_H_
 
-// The best choice of stages, proven so or with the gap that is left.
+// The best choice of stages, proven optimal or with the remaining gap.
 
 #include <cstdint>
 #include <optional>
@@ -21,15 +21,15 @@ struct Limit {
 };
 
 struct Goal {
-  // At least one. What is minimised is the largest of them: one measure for a
+  // At least one. The search minimises the largest of them: one measure for a
   // sum (latency, price), one per station for a pipeline's slowest.
   std::vector<Measure> objectives;
   std::vector<Limit> limits;
-  // Choices to start from, such as a heuristic's: the result is never worse
-  // than the best of them that is legal and within the limits.
+  // Initial choices, such as a heuristic's. The result is never worse than the
+  // best of them that is legal and within the limits.
   std::vector<Stages> known;
-  // The search stops after so many minimum cuts and reports its gap. Nearly all
-  // problems need one or two; those with limits some tens.
+  // The search stops after this many minimum cuts and reports its gap. Nearly
+  // all problems need one or two cuts, problems with limits some tens.
   int64_t max_cuts = 300;
 };
 
@@ -46,30 +46,30 @@ struct Best {
 // A limit that cannot be met.
 struct Shortfall {
   size_t limit = 0;  // index in Goal::limits
-  // No legal choice that meets `limits` [0, limit) needs less than this; 0 when
-  // those alone are not why.
+  // No legal choice that meets the limits before this one needs less than
+  // `least`; 0 when those limits alone do not explain the shortfall.
   Cost least = 0;
-  bool alone = true;  // not even with all other limits lifted
+  bool alone = true;  // not met even without all other limits
 };
 
 struct Found {
   std::optional<Best> best;
-  // Without `best`: why. Absent when the search stopped early and cannot tell.
+  // Explains a missing `best`. Absent when the search stopped early and cannot
+  // tell.
   std::optional<Shortfall> shortfall;
   int64_t cuts = 0;      // minimum cuts made
-  int64_t branches = 0;  // domains looked into
+  int64_t branches = 0;  // domains examined
 };
 
 // Branch and bound. In each domain (a set of stages per node) a minimum cut
 // gives a lower bound (TwoLabels), with Lagrange multipliers for several
-// objectives and limits (mixture.h); what it finds, or a second cut, gives
-// legal choices. Where they differ the domain is divided at the node that keeps
-// them apart: one that lies between two HN nodes, or one that the mixture puts
-// here and there. All arithmetic that decides is on integers.
+// objectives and limits (mixture.h). This cut, or a second one, gives legal
+// choices. While bound and best choice differ, the domain is divided at the
+// node that causes the difference: a CN node between two HN nodes, or a node on
+// which the mixture's choices disagree. All decisions use integer arithmetic.
 //
-// Deterministic. Errors: InvalidArgument for a problem or goal that is not
-// consistent, or when no choice is legal at all; Internal for a minimum cut
-// without a certificate.
+// Deterministic. Errors: InvalidArgument for an inconsistent problem or goal,
+// or when no choice is legal; Internal for a minimum cut without a certificate.
 absl::StatusOr<Found> FindBest(const Problem& problem, const Goal& goal);
 
 }  // namespace refract::partitioner::cut

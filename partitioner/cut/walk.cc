@@ -9,7 +9,8 @@
 namespace refract::partitioner::cut {
 namespace {
 
-// Nodes that differ, with those they read or that read them.
+// Groups of nodes whose stages differ and that are connected by tensors
+// (union-find with path halving).
 std::vector<std::vector<int>> Groups(const Problem& problem, const Stages& a,
                                      const Stages& b) {
   std::vector<int> leader(a.size());
@@ -129,14 +130,16 @@ void Walk::Move(int node, Stage to) {
     const auto& stage = measures_[m]->stage[node];
     totals_[m] += stage[to] - stage[from];
   }
+  // Between the two CN stages no tensor and no weight changes sides.
   if ((from == kHn) == (to == kHn)) {
     stages_[node] = to;
     return;
   }
   const int onto_hn = to == kHn ? 1 : -1;
   const Neighbours& near = neighbours_[node];
-  // One tensor at a time: one that is read twice is counted in two steps, and
-  // a node reads nothing that it makes.
+  // Tensors one at a time: a tensor that the node reads twice is moved in two
+  // steps. The tensors that the node makes come last, since it reads none of
+  // them.
   for (const int t : near.read) {
     AddTensor(t, -1);
     readers_[t].on_hn += onto_hn;
@@ -164,6 +167,8 @@ void Walk::Move(int node, Stage to) {
 bool Walk::MayMove(int node, Stage to) const {
   if ((problem_.allowed[node] & (1 << to)) == 0) return false;
   const Neighbours& near = neighbours_[node];
+  // A move to an earlier stage is limited by the producers, a move to a later
+  // stage by the readers.
   if (to < stages_[node]) {
     return std::all_of(near.read.begin(), near.read.end(), [&](int t) {
       const int maker = problem_.tensors[t].producer;
@@ -194,8 +199,9 @@ Walk::Merit Walk::merit() const {
 void Walk::GoTowards(const Stages& goal) {
   const Stages from = stages_;
   struct Group {
-    // In an order in which every step keeps the order of stages: down from the
-    // front, then up from the back.
+    // Ordered so that every step keeps the order of stages: nodes that move to
+    // earlier stages from the front, then nodes that move to later stages from
+    // the back.
     std::vector<int> nodes;
     double size = 0;
   };
@@ -208,6 +214,7 @@ void Walk::GoTowards(const Stages& goal) {
     for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) {
       if (goal[*it] > from[*it]) group.nodes.push_back(*it);
     }
+    // Moves the whole group once to measure its relative change, and back.
     const std::vector<Cost> before = totals_;
     for (const int node : group.nodes) Move(node, goal[node]);
     for (size_t m = 0; m < totals_.size(); ++m) {
@@ -225,6 +232,7 @@ void Walk::GoTowards(const Stages& goal) {
       [](const Group& a, const Group& b) { return a.size > b.size; });
   for (const Group& group : groups) {
     Merit best = merit();
+    // Keeps the prefix of the group's steps with the best legal choice.
     size_t best_steps = 0;
     for (size_t i = 0; i < group.nodes.size(); ++i) {
       Move(group.nodes[i], goal[group.nodes[i]]);
@@ -244,7 +252,7 @@ void Walk::Descend(int passes) {
   Merit best = merit();
   for (int pass = 0; pass < passes; ++pass) {
     bool better = false;
-    // Readers first: what they give up their producers may follow.
+    // Readers first, because their producers may then follow them.
     for (int n = problem_.num_nodes() - 1; n >= 0; --n) {
       for (const Stage to : {kPre, kHn, kPost}) {
         const Stage from = stages_[n];

@@ -1,11 +1,11 @@
 #ifndef REFRACT_PARTITIONER_CUT_WALK_H_
 #define REFRACT_PARTITIONER_CUT_WALK_H_
 
-// Legal choices of stages near given ones, one node at a time.
+// Local search: legal choices of stages near given choices, one node at a time.
 //
-// Minimum cuts of weighted sums see only choices that are best for some
-// weights. Where several objectives or limits count, the best choice mostly
-// lies between two of those; the walks here look for it there.
+// Minimum cuts of weighted sums find only choices that are best for some
+// weights. With several objectives or limits, the best choice mostly lies
+// between two of those; the walks search there.
 
 #include <vector>
 
@@ -13,9 +13,9 @@
 
 namespace refract::partitioner::cut {
 
-// What counts is, first, by how much the limits are exceeded, each in shares of
-// itself, then the largest objective. Keeps references to all arguments of the
-// constructor. Used by one thread.
+// Choices are compared first by the excess over the limits, each relative to
+// its limit, then by the largest objective. Keeps references to all arguments
+// of the constructor. Used by one thread.
 class Walk {
  public:
   Walk(const Problem& problem, const std::vector<const Measure*>& objectives,
@@ -25,13 +25,13 @@ class Walk {
   // Starts at `stages`, which must be legal.
   void Start(const Stages& stages);
 
-  // Goes towards `goal`, which must be legal: group by group of nodes that
-  // differ and read each other, the groups that change most first, each as far
-  // as that is best. Where all of a group makes nothing better, it stays.
+  // Walks towards `goal`, which must be legal, by groups of connected nodes
+  // that differ, the groups with the largest change first. Each group stops at
+  // its best step, or does not move if no step is better.
   void GoTowards(const Stages& goal);
 
-  // Moves single nodes while that makes it better, at most `passes` times
-  // through all of them.
+  // Moves single nodes while that improves the choice, in at most `passes`
+  // passes through all nodes.
   void Descend(int passes);
 
   const Stages& stages() const { return stages_; }
@@ -50,7 +50,7 @@ class Walk {
     int on_hn = 0;
     int on_cn = 0;
   };
-  // Everything that a node's stage bears on.
+  // Tensors and weights whose cost depends on a node's stage.
   struct Neighbours {
     std::vector<int> read;    // tensors; twice if read twice
     std::vector<int> made;    // tensors
@@ -58,7 +58,7 @@ class Walk {
   };
 
   void Move(int node, Stage to);
-  // Adds `sign` times what tensor `t` and shared `s` cost as they are now.
+  // Adds `sign` times the present cost of tensor `t`, or of shared `s`.
   void AddTensor(int t, int sign);
   void AddShared(int s, int sign);
   bool MayMove(int node, Stage to) const;
@@ -75,7 +75,7 @@ class Walk {
   std::vector<Counts> readers_;  // per tensor
   std::vector<Counts> sharers_;  // per shared
   int num_on_hn_ = 0;
-  int forbidden_ = 0;  // crossings of tensors that may not
+  int forbidden_ = 0;  // crossings of tensors that may not cross
   std::vector<Cost> totals_;
 };
 

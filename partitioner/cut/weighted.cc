@@ -8,8 +8,8 @@
 namespace refract::partitioner::cut {
 namespace {
 
-// Relative error of one operation on long doubles, with room for the few that a
-// bound takes.
+// Bound of the relative rounding error of the few long double operations behind
+// a bound.
 constexpr long double kRounding = 0x1p-58L;
 
 struct Term {
@@ -17,7 +17,7 @@ struct Term {
   long double weight;
 };
 
-// No choice costs more.
+// Upper bound of the price of any choice.
 Cost LargestPrice(const Measure& measure) {
   Cost total = measure.hn_used;
   for (const auto& costs : measure.stage) {
@@ -56,8 +56,8 @@ WeightedMeasure::WeightedMeasure(const Problem& problem,
     exact_ = true;
     return;
   }
-  // Weights of objectives that added up to more than 1 would overstate the
-  // largest objective.
+  // The weights of the objectives must add up to at most 1, or the sum would
+  // overstate the largest objective.
   long double sum = 0;
   for (const double weight : multipliers.objectives) sum += weight;
   std::vector<Term> terms;
