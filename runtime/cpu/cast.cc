@@ -14,7 +14,7 @@ To Convert(From x) {
   if constexpr (std::is_same_v<To, bool>) {
     return x != 0;
   } else if constexpr (std::is_same_v<From, float> && std::is_integral_v<To>) {
-    // 2^31 or 2^63, a float.
+    // −2^31 or −2^63, exact as a float.
     constexpr float kEnd = -static_cast<float>(std::numeric_limits<To>::min());
     return x >= -kEnd && x < kEnd ? static_cast<To>(x)
                                   : std::numeric_limits<To>::min();
@@ -23,7 +23,7 @@ To Convert(From x) {
   }
 }
 
-// bool: any byte but 0 is true.
+// A bool is read as a byte: peers may send any nonzero byte for true.
 template <typename From>
 using Stored = std::conditional_t<std::is_same_v<From, bool>, uint8_t, From>;
 
@@ -116,6 +116,8 @@ absl::StatusOr<std::unique_ptr<const Kernel>> CreateCastKernel(
     return nullptr;
   }
   const DType to = request.graph.value(request.node().outputs[0]).dtype;
+  // A cast whose dtype argument is not a literal, or differs from the graph's
+  // dtype, is left to LibTorch.
   if (!like && request.args.DTypeLiteral("dtype") != to) return nullptr;
   const Converter convert = ConverterOf(request.operand(0).dtype, to);
   if (convert == nullptr) return nullptr;

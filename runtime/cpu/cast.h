@@ -8,11 +8,11 @@
 
 namespace refract::runtime::cpu {
 
-// aten.to.dtype, to.dtype_layout, _to_copy and type_as between two of bool,
-// int32, int64 and float32, as C converts: floats towards zero, integers modulo
-// 2^32, truth where something is not 0. A float that no integer of the result's
-// type stands for, NaN among them, gives the least, as x86 has it. Null for
-// anything else.
+// aten.to.dtype, to.dtype_layout, _to_copy and type_as between bool, int32,
+// int64 and float32, with C's conversions: floats towards zero, integers modulo
+// 2^32, any nonzero value is true. A float outside the range of the integer
+// type, NaN included, becomes the least integer, as on x86. Null for anything
+// else.
 absl::StatusOr<std::unique_ptr<const Kernel>> CreateCastKernel(
     const KernelRequest& request);
 

@@ -12,7 +12,7 @@ namespace {
 
 class CatKernel final : public Kernel {
  public:
-  // `stack`: each tensor counts as one entry of a new dimension.
+  // `stack`: each tensor is one entry of a new dimension.
   CatKernel(size_t dim, bool stack) : dim_(dim), stack_(stack) {}
 
   absl::string_view name() const override { return stack_ ? "stack" : "cat"; }
@@ -49,6 +49,8 @@ class CatKernel final : public Kernel {
     if (outputs[0].data == nullptr || !outputs[0].has_elements()) {
       return absl::OkStatus();
     }
+    // The dimensions before `dim_` are the outer loop; per outer index each
+    // tensor contributes one contiguous run.
     int64_t outer = 1;
     for (size_t d = 0; d < dim_; ++d) outer *= outputs[0].spec.dims[d];
     const auto count = static_cast<int>(operands.size());

@@ -12,8 +12,8 @@ namespace refract::runtime::cpu {
 // one dtype and rank:
 //   out[…, start_t + i, …] = tensors[t][…, i, …],  start_t = sizes before t
 // Any dtype, bit for bit. Sizes that differ in another dimension are
-// InvalidArgument. Null when `request` is something else: mixed dtypes, which
-// LibTorch promotes, or mixed ranks (its legacy empty tensors).
+// InvalidArgument. Null for mixed dtypes, which LibTorch promotes, and for
+// mixed ranks (LibTorch's legacy empty tensors).
 absl::StatusOr<std::unique_ptr<const Kernel>> CreateCatKernel(
     const KernelRequest& request);
 

@@ -1,9 +1,9 @@
 #ifndef REFRACT_RUNTIME_CPU_CLONES_H_
 #define REFRACT_RUNTIME_CPU_CLONES_H_
 
-// One copy of a function per instruction set, chosen once at load time. Not
-// with sanitizers: they start after the choice is made. Not with Clang 14,
-// which knows the attribute for other names only.
+// Compiles a function once per instruction set; the loader chooses the copy.
+// Not with sanitizers, which start after the choice is made, and not with Clang
+// 14, which supports the attribute for other names only.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define REFRACT_CPU_CLONES \

@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "runtime/cpu/strided_copy.h"
 #include "runtime/compile/dims.h"
+#include "runtime/cpu/strided_copy.h"
 
 namespace refract::runtime::cpu {
 namespace {
@@ -20,7 +20,8 @@ struct StridedView {
   int64_t offset = 0;  // elements
 };
 
-// A dense tensor of `dims` at index 0 of dimension d, without that.
+// The view of a dense tensor of `dims` at index 0 of dimension d, with that
+// dimension removed.
 StridedView Without(const base::Dims& dims, size_t d) {
   StridedView view;
   view.dims = dims;
@@ -70,7 +71,7 @@ class CopyKernel : public Kernel {
   }
 
  protected:
-  // What result `i` of `count` shows of a dense tensor of `dims`.
+  // The view that result `i` of `count` has of a dense tensor of `dims`.
   virtual absl::Status View(const Operands& operands, const base::Dims& dims,
                             size_t i, size_t count,
                             StridedView& view) const = 0;
@@ -100,6 +101,7 @@ class SliceKernel final : public CopyKernel {
         std::max(start, Clamp(end_ ? operands.Int(*end_) : size, size));
     view.dims = dims;
     view.strides = DenseStrides(dims);
+    // Overflow-free form of ⌈(end − start) / step⌉.
     view.dims[d] = end == start ? 0 : (end - start - 1) / step + 1;
     view.offset = start * view.strides[d];
     view.strides[d] *= step;
@@ -152,7 +154,7 @@ class NarrowKernel final : public CopyKernel {
   const IntSource length_;
 };
 
-// self[..., index, ...]: without `dim`.
+// self[..., index, ...]: the result lacks `dim`.
 class SelectKernel final : public CopyKernel {
  public:
   SelectKernel(IntSource dim, IntSource index) : dim_(dim), index_(index) {}
@@ -180,7 +182,7 @@ class SelectKernel final : public CopyKernel {
   const IntSource index_;
 };
 
-// All of select's results along `dim`, as many as it is long.
+// All results of select along `dim`, one per index.
 class UnbindKernel final : public Kernel {
  public:
   explicit UnbindKernel(IntSource dim) : dim_(dim) {}
@@ -297,13 +299,14 @@ class SplitKernel final : public CopyKernel {
     return i + 1 < count || start + length == whole;
   }
 
-  // Not by going through the pieces before it: there may be hundreds, and each
-  // is asked for.
+  // Computed directly, not by iterating over earlier pieces: a split may have
+  // hundreds of pieces, and View() is called for each.
   bool EqualPiece(int64_t given, int64_t whole, int64_t i, int64_t count,
                   int64_t& start, int64_t& length) const {
     if (given <= 0) return false;
     const bool counted = how_ == How::kNumber;
-    // Chunks of nothing are as many as were asked for.
+    // Chunking an empty tensor still returns the requested number of (empty)
+    // chunks.
     if (whole == 0) {
       start = length = 0;
       return count == (counted ? given : 1);
@@ -372,7 +375,7 @@ class ExpandKernel final : public CopyKernel {
   const std::vector<IntSource> size_;
 };
 
-// As another tensor.
+// expand to the shape of another tensor.
 class ExpandAsKernel final : public CopyKernel {
  public:
   explicit ExpandAsKernel(int other) : other_(other) {}
@@ -433,7 +436,7 @@ using KernelPtr = std::unique_ptr<const Kernel>;
 constexpr IntSource kZero = {0, kNoOperand};
 constexpr IntSource kOne = {1, kNoOperand};
 
-// Each argument must be absent (default), or an integer we can read.
+// True when the argument is absent (its default applies) or a readable integer.
 bool Readable(const NodeArgs& args, absl::string_view name) {
   return !args.Has(name) || args.Int(name).has_value();
 }
@@ -549,7 +552,7 @@ absl::StatusOr<KernelPtr> CreateCopyKernel(const KernelRequest& request) {
       op == "aten.t.default") {
     return MakePermute(request);
   }
-  // What follows addresses a dimension, which a scalar lacks.
+  // The operators below name a dimension, which a scalar lacks.
   if (request.rank(0) == 0) return nullptr;
   if (op == "aten.slice.Tensor") return MakeSlice(request);
   if (op == "aten.select.int") return MakeSelect(request);

@@ -18,7 +18,7 @@ using base::DType;
 
 class FillKernel final : public Kernel {
  public:
-  // `bits`: an element of `dtype`, in its first bytes.
+  // `bits`: the element, in the first bytes of the integer.
   FillKernel(std::vector<IntSource> size, DType dtype, uint64_t bits)
       : size_(std::move(size)), dtype_(dtype), bits_(bits) {}
 
@@ -80,7 +80,8 @@ uint64_t BitsOf(T value) {
   return bits;
 }
 
-// The number as an element; nullopt where LibTorch would round to a whole one.
+// The number as an element of `dtype`; nullopt where LibTorch would round to an
+// integer.
 std::optional<uint64_t> ElementOf(const models::Argument& number, DType dtype) {
   const auto* const real = std::get_if<double>(&number);
   const auto* const whole = std::get_if<int64_t>(&number);

@@ -9,9 +9,8 @@
 namespace refract::runtime::cpu {
 
 // aten.{zeros,ones,full,new_zeros,new_ones,new_full}.default of float32, int64,
-// int32 and bool: tensors of one number, such as the state before the first
-// step of a recurrence. Null for anything else, and for a number that is known
-// at run time only.
+// int32 and bool: constant tensors such as the initial state of a recurrence.
+// Null for anything else, and for a number known only at run time.
 absl::StatusOr<std::unique_ptr<const Kernel>> CreateFillKernel(
     const KernelRequest& request);
 

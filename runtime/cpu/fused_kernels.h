@@ -17,9 +17,10 @@
 
 namespace refract::runtime::cpu {
 
-// What was rearranged so far: nodes that read the same weight, as the steps of
-// a recurrence that is written out do, share it. By the constant's address and
-// how it was read; constants must stay where they are as long as this is used.
+// Weights packed so far, so that nodes that read the same weight (the steps of
+// a recurrence written as single operators) share its packed form. Keyed by the
+// constant's address and its layout; constants must not move while this is
+// used.
 struct PackedWeights {
   // Address, k, n, whether transposed, form.
   std::map<std::tuple<const float*, int64_t, int64_t, bool, WeightForm>,
@@ -30,60 +31,63 @@ struct PackedWeights {
       gates;
 };
 
-// How weights are kept.
+// How weights are stored.
 struct Packing {
   WeightForm form = WeightForm::kFloat32;
-  // Where; null: every kernel has memory of its own.
+  // Memory of packed weights; null: every kernel allocates its own.
   std::shared_ptr<WeightArena> arena;
   // Null: nothing is shared. Its memory is `arena`'s.
   PackedWeights* packed = nullptr;
 };
 
-// `constants[i]` is operand i's value where it is the same in every run, else
-// null; an empty span: none is known yet. Weights are rearranged, and no longer
-// read where they were.
+// Creates the kernel of `op`. `constants[i]` is the value of operand i if it is
+// the same in every run, else null; an empty span: no constant is known yet.
+// Weights are packed and not read from their original place afterwards.
 std::unique_ptr<const Kernel> CreateFusedKernel(
     const FusedOp& op, absl::Span<const Operand* const> constants,
     const Packing& packing);
 
-// matmul, linear: see MatMulOp. Sums as Tile says: one chain of fused
-// multiply-adds per element, k ascending, then the bias. Against LibTorch:
-// 2e-7 × √k × sum_k |a × b|, at least 1e-6 of it; infinities and NaN as there.
+// matmul, linear: see MatMulOp. Sums as in Tile: one chain of fused
+// multiply-adds per element, k ascending, then the bias. Tolerance against
+// LibTorch: 2e-7 × √k × sum_k |a × b|, at least 1e-6 of it; infinities and NaN
+// as in LibTorch.
 std::unique_ptr<const Kernel> CreateMatMulKernel(
     const MatMulOp& op, absl::Span<const Operand* const> constants,
     const Packing& packing);
 
-// The constant right side of a product that is not batched.
+// Packs the constant right operand of a product that is not batched.
 PackedMatrix PackRightSide(const MatMulOp& op, const base::TensorView& b,
                            const Packing& packing);
 
-// A product with its surroundings: see DenseOp. Sums as matmul's, chains as
-// CreateElementChainKernel's. The right side is a constant.
+// A product with its fused neighbours: see DenseOp. Sums as in matmul, chains
+// as in CreateElementChainKernel. The right operand is a constant.
 std::unique_ptr<const Kernel> CreateDenseKernel(
     const DenseOp& op, absl::Span<const Operand* const> constants,
     const Packing& packing);
 
-// Attention that is written out: see AttentionOp. Sums as matmul's, chains and
-// softmax as theirs alone. Scores are held for 64 queries at a time.
+// Attention written as single operators: see AttentionOp. Sums as in matmul,
+// chains and softmax as in their own kernels. Holds the scores of 64 queries at
+// a time.
 std::unique_ptr<const Kernel> CreateWrittenAttentionKernel(
     const AttentionOp& op);
 
-// Recurrent layers and cells: see RecurrentOp. Sums as matmul's, gates as
-// element-wise chains'. Weights are float32 whatever `packing.form` says: a
-// rounding would meet itself at every step. Against LibTorch: 1e-5 of the
-// largest state over 40 steps, for weights as nn.GRU draws them.
+// Recurrent layers and cells: see RecurrentOp. Sums as in matmul, gates as
+// element-wise chains. Weights are float32 whatever `packing.form` says,
+// because every step would repeat the rounding error. Tolerance against
+// LibTorch: 1e-5 of the largest state over 40 steps, for weights as nn.GRU
+// initialises them.
 std::unique_ptr<const Kernel> CreateRecurrentKernel(
     const RecurrentOp& op, absl::Span<const Operand* const> constants,
     const Packing& packing);
 
-// Dot products between an item's vectors: see InteractionOp. Sums as matmul's.
+// Dot products between an item's vectors: see InteractionOp. Sums as in matmul.
 std::unique_ptr<const Kernel> CreateInteractionKernel(const InteractionOp& op);
 
-// Element-wise chains: see ElementChainOp, element_functions.h.
+// Element-wise chains: see ElementChainOp and elements/functions.h.
 std::unique_ptr<const Kernel> CreateElementChainKernel(
     const ElementChainOp& op);
 
-// Sums of chains: see ChainSumOp. Chains as above, sums as reduce.h's.
+// Sums of chains: see ChainSumOp. Chains as above, sums as in reduce.h.
 std::unique_ptr<const Kernel> CreateChainSumKernel(const ChainSumOp& op);
 
 }  // namespace refract::runtime::cpu

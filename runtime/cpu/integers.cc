@@ -36,7 +36,7 @@ static_assert(std::size(kNames) ==
 
 bool GivesTruth(Code code) { return code >= Code::kEqual; }
 
-// Overflow wraps.
+// Arithmetic in unsigned numbers, whose overflow wraps by definition.
 int64_t Wrap(uint64_t value) { return static_cast<int64_t>(value); }
 
 // An argument: a tensor, or one number for all elements.
@@ -45,7 +45,8 @@ struct Source {
   IntSource number;
 };
 
-// f over one row; steps are 0 or 1.
+// f over one row; steps are 0 or 1. A branch per case, so that each loop
+// vectorises.
 template <typename Out, typename F>
 void Row(const int64_t* a, int64_t a_step, const int64_t* b, int64_t b_step,
          int64_t count, Out* out, F f) {
@@ -98,8 +99,8 @@ void RunRow(Code code, const int64_t* a, int64_t a_step, const int64_t* b,
   }
 }
 
-// Strides of a dense tensor of `own` dims seen as `dims`, which it broadcasts
-// to; 0 where it repeats.
+// Strides with which a dense tensor of `own` dims broadcasts to `dims`; 0 where
+// it repeats.
 Strides BroadcastStrides(const base::Dims& own, const base::Dims& dims) {
   Strides strides(dims.size(), 0);
   int64_t stride = 1;
@@ -164,7 +165,8 @@ class IntegerKernel final : public Kernel {
       y = reinterpret_cast<const int64_t*>(b.data);
       y_strides = BroadcastStrides(b.dims, dims);
     }
-    // The innermost dimensions through which both go evenly are one row.
+    // Merges the innermost dimensions over which both arguments advance evenly
+    // into one row, so that the inner loop is as long as possible.
     int64_t row = 1;
     size_t outer = dims.size();
     int64_t x_step = 0;
@@ -184,6 +186,7 @@ class IntegerKernel final : public Kernel {
       }
       --outer;
     }
+    // Odometer over the outer dimensions.
     std::array<int64_t, kMaxKernelRank> index = {};
     std::byte* to = outputs[0].data;
     const size_t step =
@@ -225,7 +228,7 @@ class RangeKernel final : public Kernel {
       return absl::InvalidArgumentError(absl::StrCat(
           "arange: no way from ", start, " to ", end, " in steps of ", step));
     }
-    // In unsigned numbers, which hold the distance of any two signed ones.
+    // Unsigned, because the distance of two int64 may exceed int64.
     const auto distance =
         step > 0 ? static_cast<uint64_t>(end) - static_cast<uint64_t>(start)
                  : static_cast<uint64_t>(start) - static_cast<uint64_t>(end);
@@ -261,7 +264,7 @@ class RangeKernel final : public Kernel {
   const IntSource step_;
 };
 
-// A literal, or a whole size among the operands.
+// A literal, or an integer size among the operands.
 std::optional<IntSource> WholeNumber(const KernelRequest& request,
                                      absl::string_view name) {
   const auto source = request.args.Int(name);
@@ -272,7 +275,7 @@ std::optional<IntSource> WholeNumber(const KernelRequest& request,
   return source;
 }
 
-// The one result is promised as `dtype`.
+// The node has one result, of this dtype.
 bool Gives(const KernelRequest& request, DType dtype) {
   return request.node().outputs.size() == 1 &&
          request.node().outputs[0] != models::kNoValue &&

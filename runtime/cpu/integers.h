@@ -1,7 +1,7 @@
 #ifndef REFRACT_RUNTIME_CPU_INTEGERS_H_
 #define REFRACT_RUNTIME_CPU_INTEGERS_H_
 
-// What models do with ids, lengths and positions beside look-ups. All exact.
+// Integer arithmetic on ids, lengths and positions. All results are exact.
 
 #include <memory>
 
@@ -10,13 +10,13 @@
 
 namespace refract::runtime::cpu {
 
-// add, sub, mul (modulo 2^64, as LibTorch), minimum, maximum and comparisons of
-// int64 tensors with int64 tensors or whole numbers, broadcast. Null for
-// anything else.
+// add, sub, mul (modulo 2^64, as in LibTorch), minimum, maximum and comparisons
+// of int64 tensors with int64 tensors or integers, broadcast. Null for anything
+// else.
 absl::StatusOr<std::unique_ptr<const Kernel>> CreateIntegerKernel(
     const KernelRequest& request);
 
-// arange of whole numbers, as int64. Null for anything else.
+// arange of integers, as int64. Null for anything else.
 absl::StatusOr<std::unique_ptr<const Kernel>> CreateRangeKernel(
     const KernelRequest& request);
 

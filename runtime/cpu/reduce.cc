@@ -1,9 +1,9 @@
-// Sums and means over dimensions beside each other, softmax over one, layer
-// norm over the last.
+// Sums and means over adjacent dimensions, softmax over one, layer norm over
+// the last.
 //
-// A sum along the last dimension is taken in kLanes interleaved partial sums,
-// which are then added in pairs; a sum along another one element after element.
-// Both depend on the length alone, never on other rows.
+// A sum along the last dimension uses kLanes interleaved partial sums, which
+// are then added in pairs; a sum along another dimension adds one element after
+// the other. Both orders depend on the length alone, never on other rows.
 
 #include "runtime/cpu/reduce.h"
 
@@ -15,9 +15,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "runtime/compile/dims.h"
 #include "runtime/cpu/clones.h"
 #include "runtime/cpu/elements/functions.h"
-#include "runtime/compile/dims.h"
 #include "runtime/fusion/sum_dims.h"
 
 namespace refract::runtime::cpu {
@@ -64,7 +64,7 @@ REFRACT_CPU_CLONES void AddEachRow(const float* __restrict x, int64_t count,
 
 REFRACT_INLINE float Larger(float a, float b) { return a > b ? a : b; }
 
-// Of numbers; with a NaN among them whatever comes of it.
+// The maximum; unspecified if an element is NaN.
 REFRACT_INLINE float LargestOf(const float* x, int64_t count) {
   float result = -kInfinity;
   int64_t i = 0;
@@ -74,7 +74,7 @@ REFRACT_INLINE float LargestOf(const float* x, int64_t count) {
     for (i = kLanes; i + kLanes <= count; i += kLanes) {
       for (int64_t l = 0; l < kLanes; ++l) most[l] = Larger(x[i + l], most[l]);
     }
-    // Halves of an array of their own each: only so they become vectors.
+    // Separate arrays for the halves: only then does the compiler use vectors.
     float eight[8];
     float four[4];
     for (int64_t l = 0; l < 8; ++l) eight[l] = Larger(most[l], most[l + 8]);
@@ -88,7 +88,8 @@ REFRACT_INLINE float LargestOf(const float* x, int64_t count) {
 REFRACT_CPU_CLONES void Softmax(const float* x, int64_t rows, int64_t count,
                                 float* out) {
   for (int64_t r = 0; r < rows; ++r) {
-    // A NaN makes the sum and so all of its row NaN, whatever is subtracted.
+    // A NaN makes the sum and thereby the whole row NaN, whatever is
+    // subtracted.
     const float most = LargestOf(x, count);
     for (int64_t i = 0; i < count; ++i) out[i] = Exp(x[i] - most);
     const float sum = SumOf(out, count, [](float v) { return v; });
@@ -98,11 +99,12 @@ REFRACT_CPU_CLONES void Softmax(const float* x, int64_t rows, int64_t count,
   }
 }
 
-// Over c of x[o, c, i], the sum element after element.
+// Softmax over c of x[o, c, i], the sum one element after the other.
 REFRACT_CPU_CLONES void SoftmaxMiddle(const float* __restrict x, int64_t outer,
                                       int64_t count, int64_t inner,
                                       float* __restrict out) {
-  // Columns at a time: what is known of them stays in registers or near.
+  // Blocks of columns, so that their maxima and sums stay in registers or the
+  // first-level cache.
   constexpr int64_t kColumns = 64;
   float most[kColumns];
   float sum[kColumns];
@@ -113,7 +115,7 @@ REFRACT_CPU_CLONES void SoftmaxMiddle(const float* __restrict x, int64_t outer,
       for (int64_t c = 0; c < count; ++c) {
         const float* const row = x + c * inner + first;
         for (int64_t i = 0; i < width; ++i) {
-          // NaN is taken, and then stays.
+          // A NaN is taken as the maximum and stays.
           most[i] = row[i] > most[i] || row[i] != row[i] ? row[i] : most[i];
         }
       }
@@ -224,7 +226,7 @@ class RowKernel : public Kernel {
   }
 };
 
-// Over dimension `dim`; `rows`: those after it are of one element.
+// Softmax over dimension `dim`; `rows`: all later dimensions have size 1.
 class SoftmaxKernel final : public RowKernel {
  public:
   SoftmaxKernel(size_t dim, bool rows) : dim_(dim), rows_(rows) {}
@@ -319,7 +321,8 @@ absl::StatusOr<KernelPtr> CreateSoftmax(const KernelRequest& request) {
   const auto dim = request.args.IntLiteral("dim");
   if (!dim) return nullptr;
   REFRACT_ASSIGN_OR_RETURN(const size_t d, WrapDim(*dim, request.rank(0)));
-  // By what the graph promises, as the sums' order depends on it.
+  // Decided by the graph, not by a request's sizes, because the order of the
+  // sum depends on it.
   const auto& shape = request.operand(0).shape;
   const bool rows = std::all_of(
       shape.begin() + static_cast<std::ptrdiff_t>(d) + 1, shape.end(),

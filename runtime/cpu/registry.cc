@@ -5,10 +5,10 @@
 #include "runtime/cpu/cat.h"
 #include "runtime/cpu/dense/attention.h"
 #include "runtime/cpu/dense/einsum.h"
-#include "runtime/cpu/look_ups/embedding.h"
-#include "runtime/cpu/look_ups/embedding_bag.h"
 #include "runtime/cpu/fill.h"
 #include "runtime/cpu/integers.h"
+#include "runtime/cpu/look_ups/embedding.h"
+#include "runtime/cpu/look_ups/embedding_bag.h"
 #include "runtime/cpu/reduce.h"
 #include "runtime/cpu/strided_copy.h"
 #include "runtime/cpu/take.h"
@@ -18,6 +18,8 @@ namespace refract::runtime {
 
 absl::StatusOr<std::unique_ptr<const Kernel>> CreateCpuKernel(
     const KernelRequest& request) {
+  // The first kernel that accepts the node wins. Look-ups come first, because
+  // index_select and index of a table are look-ups.
   for (const auto create :
        {&cpu::CreateEmbeddingKernel, &cpu::CreateEmbeddingBagKernel,
         &cpu::CreateCopyKernel, &cpu::CreateCastKernel, &cpu::CreateCatKernel,

@@ -11,6 +11,7 @@ float* ThreadScratch(ScratchUse use, size_t bytes) {
   static thread_local base::AlignedBuffer buffers[kNumScratchUses];
   base::AlignedBuffer& buffer = buffers[static_cast<size_t>(use)];
   if (buffer.size() < bytes || buffer.data() == nullptr) [[unlikely]] {
+    // Frees the old buffer first, so that both do not exist at once.
     buffer = {};
     buffer = base::AlignedBuffer(std::bit_ceil(std::max<size_t>(bytes, 4096)));
   }

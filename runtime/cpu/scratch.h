@@ -1,8 +1,8 @@
 #ifndef REFRACT_RUNTIME_CPU_SCRATCH_H_
 #define REFRACT_RUNTIME_CPU_SCRATCH_H_
 
-// Memory that a kernel needs while it runs, kept by the thread for the next
-// one. Grows to powers of two and stays, so that a warm thread allocates
+// Memory of a kernel during its run, kept by the thread for the next kernel.
+// Grows to powers of two and is never freed, so that a warm thread allocates
 // nothing.
 
 #include <cstddef>
@@ -10,16 +10,18 @@
 
 namespace refract::runtime::cpu {
 
-// Who uses a thread's scratch. A kernel and what it calls must not share one.
+// User of a thread's scratch memory. A kernel and the functions that it calls
+// must use different values.
 enum class ScratchUse : uint8_t {
-  kRows = 0,    // rows of a product's left side, or what of one is not zero
-  kPanels = 1,  // a product's right side in panels
-  kKernel = 2,  // whatever else a kernel computes with
+  kRows = 0,    // rows of a product's left operand, or its nonzero elements
+  kPanels = 1,  // a product's right operand in panels
+  kKernel = 2,  // other values of a kernel
 };
 inline constexpr int kNumScratchUses = 3;
 
-// At least `bytes`, aligned to kTensorAlignBytes, contents undefined; valid
-// until this thread asks for the same use again. Throws std::bad_alloc.
+// Memory of at least `bytes`, aligned to kTensorAlignBytes, with undefined
+// contents; valid until this thread asks for the same use again. Throws
+// std::bad_alloc.
 float* ThreadScratch(ScratchUse use, size_t bytes);
 
 }  // namespace refract::runtime::cpu

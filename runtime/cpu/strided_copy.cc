@@ -5,7 +5,8 @@
 namespace refract::runtime::cpu {
 namespace {
 
-// The same traversal with as few, as long dimensions as possible.
+// The same traversal with dimensions merged wherever strides allow it, so that
+// rows are long and few.
 struct Walk {
   base::Dims dims;
   Strides strides;
@@ -84,6 +85,7 @@ void CopyStrided(const std::byte* from, absl::Span<const int64_t> dims,
   const RowCopier copy_row = RowCopierFor(element_bytes);
   base::Dims index(walk.dims.size(), 0);
   while (true) {
+    // Contiguous rows are copied by memcpy.
     if (row_stride == 1) {
       std::memcpy(to, from, static_cast<size_t>(row * bytes));
     } else {

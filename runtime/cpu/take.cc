@@ -9,15 +9,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "runtime/compile/dims.h"
 #include "runtime/cpu/look_ups/ids.h"
 #include "runtime/cpu/scratch.h"
 #include "runtime/cpu/strided_copy.h"
-#include "runtime/compile/dims.h"
 
 namespace refract::runtime::cpu {
 namespace {
 
-// An operand that chooses, and where its values come from, for errors.
+// An index operand, and the name of its source for errors.
 struct Index {
   int operand;
   std::string source;
@@ -42,7 +42,7 @@ void TakeFixed(const std::byte* from, absl::Span<const int64_t> offsets,
 
 void TakeBlocks(const std::byte* from, absl::Span<const int64_t> offsets,
                 size_t bytes, std::byte* to) {
-  // The usual elements and short vectors, without a call for each.
+  // Fixed sizes for usual elements and short vectors: memcpy is inlined.
   switch (bytes) {
     case 4:
       return TakeFixed<4>(from, offsets, to);
@@ -62,7 +62,8 @@ void TakeBlocks(const std::byte* from, absl::Span<const int64_t> offsets,
   }
 }
 
-// Dimensions [first, first + indices) of operand 0 are chosen by the others.
+// Dimensions [first, first + indices) of operand 0 are selected by the index
+// operands.
 class TakeKernel final : public Kernel {
  public:
   TakeKernel(absl::string_view name, int self, size_t first,
@@ -104,8 +105,10 @@ class TakeKernel final : public Kernel {
     const int64_t count = operands[indices_[0].operand].tensor.num_elements();
     int64_t* const offsets = reinterpret_cast<int64_t*>(ThreadScratch(
         ScratchUse::kKernel, static_cast<size_t>(count) * sizeof(int64_t)));
+    // First pass: checks all indices and combines them into one block offset
+    // each. Second pass: copies blocks.
     std::fill_n(offsets, count, 0);
-    int64_t block = 1;  // of what is chosen from
+    int64_t block = 1;  // elements of the selected dimensions
     for (size_t i = 0; i < indices_.size(); ++i) {
       const base::TensorView& index = operands[indices_[i].operand].tensor;
       const int64_t size = dims[first_ + i];
@@ -146,7 +149,7 @@ class TakeKernel final : public Kernel {
   const bool from_the_end_;
 };
 
-// Along `dim`, an index per element of the result.
+// gather: along `dim`, one index per element of the result.
 class GatherKernel final : public Kernel {
  public:
   GatherKernel(int self, Index index, size_t dim)
@@ -236,7 +239,7 @@ Index IndexOf(const KernelRequest& request, int operand) {
   return {operand, SourceName(request.graph, request.operands[operand])};
 }
 
-// Whether the graph promises the same sizes.
+// Whether the graph shows that both have the same shape.
 bool SameShape(const KernelRequest& request, int a, int b) {
   return request.operand(a).shape == request.operand(b).shape;
 }
@@ -250,7 +253,8 @@ KernelPtr MakeIndex(const KernelRequest& request, int self) {
     const int index = (*indices)[d];
     if (index == kNoOperand) continue;
     if (chosen.empty()) first = d;
-    // With others between them LibTorch puts the chosen dimensions in front.
+    // Index tensors must be adjacent: otherwise LibTorch moves the selected
+    // dimensions to the front.
     if (d != first + chosen.size() || !IsIndex(request, index) ||
         (!chosen.empty() && !SameShape(request, chosen[0].operand, index))) {
       return nullptr;
@@ -284,7 +288,7 @@ absl::StatusOr<KernelPtr> CreateTakeKernel(const KernelRequest& request) {
   if (!dim || index == kNoOperand || !IsIndex(request, index)) return nullptr;
   REFRACT_ASSIGN_OR_RETURN(const size_t d, WrapDim(*dim, request.rank(self)));
   if (select) {
-    // Rows are a look-up, whose ids have a policy.
+    // Rows of dimension 0 are a look-up, whose ids have a policy.
     if (d == 0 || request.rank(index) != 1) return nullptr;
     return std::make_unique<TakeKernel>(
         "index_select", self, d, std::vector<Index>{IndexOf(request, index)},

@@ -1,6 +1,6 @@
-// Products with what goes before and after them, a block of rows at a time: the
-// block's left side, its sums and what becomes of them stay in the second-level
-// cache.
+// Products with their fused neighbours, one block of rows at a time: the
+// block's left operand, its sums and the following chain stay in the
+// second-level cache.
 
 #include <algorithm>
 #include <array>
@@ -19,16 +19,16 @@
 namespace refract::runtime::cpu {
 namespace {
 
-// What a block's own columns and sums may take of a second-level cache, beside
-// the weights: an eighth of the smallest, 1 MiB. Larger weights allow for as
-// much as they take, since every block reads them again.
+// Bytes of a block's own columns and sums: an eighth of the smallest
+// second-level cache, 1 MiB, beside the weights. Larger weights allow blocks of
+// their own size, since every block reads the weights again.
 constexpr int64_t kBlockBytes = int64_t{128} << 10;
-// Fewer rows do not fill tiles.
+// Fewer rows would not fill tiles.
 constexpr int64_t kMinBlockRows = 56;
-// Columns that are multiplied where they lie. Going on with sums costs a load
-// and a store for each, which as many multiplications hide.
+// Pieces with at least this many columns are multiplied in place. Resuming sums
+// costs a load and a store per sum, which as many multiplications hide.
 constexpr int64_t kDirectColumns = 96;
-// Of fewer rows a copy costs next to nothing, and one long sum is faster.
+// With fewer rows a copy is nearly free, and one long sum is faster.
 constexpr int64_t kDirectRows = kStreamingRows + 1;
 
 const float* Floats(const base::TensorView& view) {
@@ -41,14 +41,14 @@ int64_t SizeOf(absl::Span<const int64_t> dims) {
   return size;
 }
 
-// A piece as one request has it.
+// One piece of the left operand, in one request.
 struct Piece {
   int64_t first;  // its first column
   int64_t width;
-  // Consecutive rows that are equal because the piece broadcasts over the last
-  // of the leading dimensions; 1: none.
+  // Number of consecutive equal rows, where the piece broadcasts over the last
+  // leading dimensions; 1: all rows differ.
   int64_t repeat;
-  // Where its different rows lie one after the other; null where they do not.
+  // Its distinct rows if they are contiguous in memory, else null.
   const float* data;
 };
 
@@ -112,7 +112,7 @@ class DenseKernel final : public Kernel {
  private:
   class Job;
 
-  // `dims`, which are none yet: [leading dims of all pieces…, columns of b].
+  // Computes `dims`: [leading dims of all pieces…, columns of b].
   absl::Status InferProduct(const Operands& operands, base::Dims& dims) const {
     int64_t columns = 0;
     if (op_.pieces.empty()) {
@@ -157,7 +157,7 @@ class DenseKernel final : public Kernel {
     return absl::OkStatus();
   }
 
-  // What was not expanded has all rows, as cat demands.
+  // A piece that was not expanded has all rows, as cat requires.
   absl::Status CheckRows(const Operands& operands,
                          const base::Dims& rows) const {
     for (const DenseColumns& from : op_.pieces) {
@@ -231,7 +231,7 @@ class DenseKernel::Job {
       const DenseColumns& from = kernel_.op_.pieces[p];
       Piece& piece = pieces_[p];
       if (from.chain) {
-        // Cannot fail: Infer() did the same.
+        // Infer() did the same and succeeded.
         (void)kernel_.chains_[chain++].InferDims(operands_, dims);
         piece.data = nullptr;
       } else {
@@ -243,7 +243,7 @@ class DenseKernel::Job {
       first += piece.width;
       piece.repeat = RepeatOf(dims);
       if (piece.repeat == 0) {
-        // It broadcasts over other dimensions than the last ones.
+        // It broadcasts over other dimensions than the last leading ones.
         piece.repeat = 1;
         piece.data = nullptr;
       }
@@ -251,7 +251,8 @@ class DenseKernel::Job {
     FindShared();
   }
 
-  // Rows that follow each other and are equal; 0 where it is not that simple.
+  // Number of consecutive equal rows; 0 where the broadcast is not over the
+  // last dimensions alone.
   int64_t RepeatOf(const base::Dims& dims) const {
     const size_t added = dims_.size() - dims.size();
     const auto own = [&](size_t d) { return d < added ? 1 : dims[d - added]; };
@@ -264,9 +265,10 @@ class DenseKernel::Job {
     return repeat;
   }
 
-  // The pieces at the front whose part of the sums is the same for several
-  // rows. All dims that the later ones of them repeat over are repeated over by
-  // the earlier ones too, as these dims are the last ones.
+  // Finds the leading pieces whose part of the sum is the same for several
+  // rows. Their chains of multiply-adds come first in every sum, so they can be
+  // computed once and resumed. Dimensions that a later piece repeats over are
+  // the last ones, so the earlier pieces repeat over them as well.
   void FindShared() {
     repeat_ = 0;
     for (shared_ = 0; shared_ < num_pieces_; ++shared_) {
@@ -274,7 +276,7 @@ class DenseKernel::Job {
       if (repeat < 2) break;
       repeat_ = repeat_ == 0 ? repeat : std::min(repeat_, repeat);
     }
-    // The one row of a request may be all there is.
+    // At least the last piece is multiplied per row.
     if (shared_ == num_pieces_) --shared_;
     if (shared_ == 0) repeat_ = 1;
   }
@@ -282,17 +284,17 @@ class DenseKernel::Job {
   bool HasChain(int p) const {
     return count() > 0 && kernel_.op_.pieces[p].chain.has_value();
   }
-  // Whether the product reads the piece where it lies.
+  // Whether the product reads the piece in place.
   bool IsDirect(int p) const {
     return pieces_[p].data != nullptr && pieces_[p].repeat == 1 &&
            (num_pieces_ == 1 ||
             (rows_ >= kDirectRows && pieces_[p].width >= kDirectColumns));
   }
 
-  // Everything that is computed with, in one piece of the thread's scratch.
+  // Divides the thread's scratch memory among all intermediate values.
   void PlanScratch() {
-    // Columns beside each other that are put together; one alone stays as
-    // wide as it is.
+    // Adjacent pieces that need a copy form one segment; a direct piece is a
+    // segment of its own.
     int64_t gathered = 0;
     int64_t widest = 0;
     num_segments_ = 0;
@@ -320,7 +322,7 @@ class DenseKernel::Job {
       const int64_t bytes =
           std::max(kBlockBytes, static_cast<int64_t>(kernel_.packed_.bytes()));
       const int64_t most = std::max(kMinBlockRows, bytes / row_bytes);
-      // Blocks of nearly equal height.
+      // Blocks of nearly equal height, so that the last fills its tiles.
       const int64_t blocks = (rows_ + most - 1) / most;
       block_rows_ = (rows_ + blocks - 1) / blocks;
     }
@@ -363,8 +365,8 @@ class DenseKernel::Job {
     return widest;
   }
 
-  // Dims of a piece's rows, as its chain or walk goes through them: those of
-  // the shared rows for pieces at the front.
+  // Dims over which a piece's chain or walk iterates: those of the shared rows
+  // for the shared pieces.
   base::Dims RowDims(int p) const {
     base::Dims dims = dims_;
     dims.back() = pieces_[p].width;
@@ -397,7 +399,7 @@ class DenseKernel::Job {
     }
   }
 
-  // The next `rows` rows of piece p to `to`, `stride` floats apart.
+  // Writes the next `rows` rows of piece p to `to`, `stride` floats apart.
   void Put(int p, int64_t rows, int64_t stride, float* to) {
     const int64_t width = pieces_[p].width;
     if (HasChain(p)) {
@@ -462,7 +464,7 @@ class DenseKernel::Job {
     after_run_.Run(rows * n_, places.data(), sums);
   }
 
-  // Pieces [first, last) that are multiplied at once.
+  // Pieces [first, last), multiplied by one Gemm() call.
   struct Segment {
     int first;
     int last;
@@ -479,7 +481,7 @@ class DenseKernel::Job {
   Epilogue epilogue_;
 
   int num_pieces_ = 0;
-  int shared_ = 0;      // pieces at the front with sums of their own
+  int shared_ = 0;      // leading pieces with shared sums
   int64_t repeat_ = 1;  // rows that share one of these sums
   int64_t block_rows_ = 0;
   int num_segments_ = 0;
@@ -491,7 +493,7 @@ class DenseKernel::Job {
   float* sums_ = nullptr;
   float* registers_ = nullptr;
 
-  // Used as far as there are pieces; the rest is not set.
+  // Only the first num_pieces_ entries are set.
   std::array<Piece, kMaxDensePieces> pieces_;
   std::array<Segment, kMaxDensePieces> segments_;
   std::array<BroadcastWalk, kMaxDensePieces> walks_;

@@ -17,9 +17,9 @@
 namespace refract::runtime::cpu {
 namespace {
 
-// Rows of `a` that go through all panels together: half a 1 MiB second-level
-// cache, so that they and a tile's panels stay there. The smallest such cache
-// among the processors that this is for is 1 MiB.
+// Bytes of a block of rows of `a` that is multiplied with all panels: half of a
+// 1 MiB second-level cache, so that the rows and a tile's panels stay there. 1
+// MiB is the smallest such cache of the target processors.
 constexpr int64_t kBlockBytes = int64_t{512} << 10;
 
 int64_t PanelsOf(int64_t n) { return (n + kPanelColumns - 1) / kPanelColumns; }
@@ -51,47 +51,47 @@ void ForEachElement(int64_t k, int64_t n, Store store) {
 }
 
 bool AllFinite(const float* values, size_t count) {
-  // Times zero: NaN where it is not, which any sum stays.
+  // x × 0 is NaN for infinite and NaN x, and any sum with a NaN is NaN.
   float sum = 0;
   for (size_t i = 0; i < count; ++i) sum += values[i] * 0.0f;
   return sum == 0.0f;
 }
 
-// Rows that lie a multiple of this apart fall into few sets of a first-level
-// cache, and push each other out while a tile walks along them.
+// Rows whose distance is a multiple of this map to few sets of a first-level
+// cache and evict each other while a tile walks along them.
 constexpr int64_t kAliasBytes = 1024;
-// Copying rows pays when they are read this often.
+// Copying rows pays when at least this many panels read them.
 constexpr int64_t kCopyPanels = 8;
 
 struct Product {
-  const void* panels;  // from the first of the rows that are multiplied on
+  const void* panels;  // at the first multiplied row
   size_t element_bytes;
   WeightForm form;
   const float* scale;
-  int64_t k;  // rows that are multiplied
+  int64_t k;  // multiplied rows
   int64_t n;
   int64_t panel_elements;
   bool resumes = false;
   bool finite = false;  // no weight is known to be infinite or NaN
 };
 
-// A row's zeros are skipped where they are at least this share of it: with
-// fewer, reading on from line to line without gaps is as fast, since the
-// processor fetches ahead. Where the share begins to pay depends on where the
-// weights are; on Zen 5 a quarter did with weights in the cache, 3/8 with those
-// in memory. And only before so many panels that finding zeros costs little.
+// Zeros of a row are skipped where at least this share of it is zero. With
+// fewer zeros, reading all lines in sequence is as fast because of the
+// processor's prefetchers. The break-even depends on where the weights are: on
+// Zen 5 a quarter with weights in the cache, 3/8 with weights in memory. Zeros
+// are only skipped before this many panels, so that finding them costs little.
 constexpr int64_t kZerosOfEight = 3;
 constexpr int64_t kSkipPanels = 8;
 constexpr int64_t kMostSkipTerms = int64_t{1} << 20;  // 8 MiB of scratch
 
-// Finds the numbers of `a` other than zero, and lets `tile` multiply only them.
-// What ReLU lets through is half zeros before training and often more after it;
-// a sum changes by none of them while weights are finite, but for a zero's
-// sign. One item's products take as long as their weights are on their way, so
-// this is what there is to gain. NaN is not zero.
+// Collects the nonzero elements of `a` and lets `tile` multiply only these.
+// About half of a ReLU's outputs are zero before training and often more
+// afterwards. While weights are finite, a zero changes no sum, except the sign
+// of a zero sum. For a single item the time is that of reading the weights,
+// which this saves. NaN is not zero.
 void SkipZeros(const float* a, Tile& tile) {
-  // However many zeros this row has, so that no later one needs more. One past
-  // the end: each number is written before it is known to stay.
+  // Room for a row without zeros, so that no later row needs more. One element
+  // past the end: each element is written before it is known to stay.
   const size_t room = static_cast<size_t>(tile.k) + 1;
   float* const values = ThreadScratch(ScratchUse::kRows,
                                       room * (sizeof(float) + sizeof(int32_t)));
@@ -111,9 +111,9 @@ void SkipZeros(const float* a, Tile& tile) {
   tile.k = count;
 }
 
-// How many of the panels that are left the next tile takes: as many as it can,
-// but one fewer where that spares the last tile from being of one panel, with
-// which few rows' sums wait for each other, not for weights.
+// Number of panels of the next tile: as many as possible, but one fewer where
+// the last tile would otherwise have a single panel. With one panel and few
+// rows, sums wait for each other instead of for weights.
 int64_t TilePanels(const TileFunction* functions, int64_t left) {
   int64_t width = std::min<int64_t>(kMaxTilePanels, left);
   while (functions[width] == nullptr) --width;
@@ -134,7 +134,7 @@ void Run(const TileSet& tiles, const float* a, int64_t a_stride, int64_t m,
   const bool copies =
       m > 4 && num_panels >= kCopyPanels &&
       a_stride * static_cast<int64_t>(sizeof(float)) % kAliasBytes == 0;
-  // One line more than a row, so that rows fall into different sets.
+  // One cache line more than a row, so that rows map to different sets.
   const int64_t copy_stride =
       (b.k + kPanelColumns - 1) / kPanelColumns * kPanelColumns + kPanelColumns;
   Tile tile;
@@ -160,7 +160,7 @@ void Run(const TileSet& tiles, const float* a, int64_t a_stride, int64_t m,
       }
       from = copy;
     }
-    // Tiles of nearly equal height: 16 rows are 8 + 8, not 14 + 2.
+    // Tiles of nearly equal height: 16 rows become 8 + 8, not 14 + 2.
     const int64_t count = (rows + tiles.max_rows - 1) / tiles.max_rows;
     const int64_t high = rows % count;  // tiles of one row more
     const int64_t low_rows = rows / count;
@@ -178,8 +178,8 @@ void Run(const TileSet& tiles, const float* a, int64_t a_stride, int64_t m,
       int64_t row = 0;
       for (int64_t t = 0; t < count; ++t) {
         const int64_t height = low_rows + (t < high ? 1 : 0);
-        // Once per group of panels; where rows are so few that weights come
-        // and go through the cache, this hides half of their way.
+        // Prefetches once per group of panels. With few rows, where weights
+        // pass through the cache, this hides half of their latency.
         const bool ahead = t == 0 && panel + width < num_panels;
         tile.next = ahead
                         ? static_cast<const std::byte*>(tile.b) +
@@ -205,8 +205,9 @@ const TileSet& Choose() {
   return GenericTileSet();
 }
 
-// Columns that lie dense, which a transposed matrix has: a product of vectors
-// among each other packs its right side for every item.
+// Packs four columns that are contiguous, as in a transposed matrix. Products
+// between vectors of an item pack their right operand for every item, so this
+// must be fast.
 void PackFourColumns(const float* from, int64_t k, int64_t column_stride,
                      float* to) {
   int64_t i = 0;
@@ -231,7 +232,8 @@ void PackFourColumns(const float* from, int64_t k, int64_t column_stride,
 
 }  // namespace
 
-// Here, not beside the tiles: code there may not run before the look.
+// Here and not beside the tiles, because code compiled for an instruction set
+// must not run before this check.
 const TileSet* Avx512TileSet() {
 #if defined(__x86_64__)
   static const TileSet* const found = []() -> const TileSet* {
@@ -302,7 +304,7 @@ PackedMatrix::PackedMatrix(const float* b, int64_t k, int64_t n,
       scale_.assign(static_cast<size_t>(n), 0.0f);
       for (int64_t j = 0; j < n; ++j) {
         float most = 0;
-        // NaN becomes the scale, so that it stays in sight.
+        // A NaN becomes the scale, so that results show it.
         for (int64_t i = 0; i < k; ++i) {
           const float size = std::fabs(at(i, j));
           if (size > most || std::isnan(size)) most = size;
@@ -316,7 +318,7 @@ PackedMatrix::PackedMatrix(const float* b, int64_t k, int64_t n,
                         : static_cast<int8_t>(std::lrint(
                               std::clamp(at(i, j) / scale, -127.0f, 127.0f)));
       });
-      finite_ = true;  // what is not has gone into the scale
+      finite_ = true;  // infinities and NaN are in the scale
       return;
     }
   }

@@ -1,7 +1,7 @@
 #ifndef REFRACT_RUNTIME_CPU_DENSE_GEMM_H_
 #define REFRACT_RUNTIME_CPU_DENSE_GEMM_H_
 
-// Matrix products with weights that were rearranged once.
+// Matrix products with packed weights.
 
 #include <cstdint>
 #include <memory>
@@ -13,15 +13,15 @@
 namespace refract::runtime::cpu {
 
 // A matrix [k, n] as panels of kPanelColumns columns, each [k][kPanelColumns],
-// so that a product reads it front to back; the last panel is padded with
-// zeros. Immutable once made.
+// so that a product reads it sequentially; the last panel is padded with zeros.
+// Immutable.
 class PackedMatrix {
  public:
   PackedMatrix() = default;
-  // `b[i × row_stride + j × column_stride]` is element [i, j]: (n, 1) for a
-  // dense [k, n], (1, k) for the transpose of a dense [n, k], as nn.Linear
-  // keeps it. The panels lie in `arena`, whose owners are the matrices in it;
-  // null: an arena of this matrix alone.
+  // `b[i × row_stride + j × column_stride]` is element [i, j]: strides (n, 1)
+  // for a dense [k, n], (1, k) for the transpose of a dense [n, k], the layout
+  // of nn.Linear. The panels are allocated in `arena`, which its matrices own
+  // together; null: an arena of this matrix alone.
   PackedMatrix(const float* b, int64_t k, int64_t n, int64_t row_stride,
                int64_t column_stride, WeightForm form,
                std::shared_ptr<WeightArena> arena = nullptr);
@@ -38,9 +38,9 @@ class PackedMatrix {
     return scale_.empty() ? nullptr : scale_.data();
   }
   size_t bytes() const { return bytes_; }
-  // What the panels hold is neither infinite nor NaN (a scale may be).
+  // True when no weight in the panels is infinite or NaN (a scale may be).
   bool finite() const { return finite_; }
-  // What a column's element is worth after rounding, for error bounds.
+  // The value of an element after rounding, for error bounds.
   float At(int64_t k, int64_t n) const;
 
  private:
@@ -54,45 +54,47 @@ class PackedMatrix {
   std::vector<float> scale_;
 };
 
-// As the constructor with kFloat32, into memory of the caller's.
+// Packs as the constructor with kFloat32, into the caller's memory.
 void PackPanels(const float* b, int64_t k, int64_t n, int64_t row_stride,
                 int64_t column_stride, float* panels);
 
-// What is done with a sum before it is stored, see Tile.
+// Applied to a sum before it is stored, see Tile.
 struct Epilogue {
   const float* bias = nullptr;  // n numbers, or null
   bool relu = false;
 };
 
-// c[m, n] = epilogue(a[m, k] × b[k, n]), rows of `a` and `c` `a_stride` and
-// `c_stride` floats apart, c disjoint from all else. Element for element the
-// sum that Tile says; of one row, numbers that are zero may be left out where
-// all weights are finite, which can change the sign of a sum that is zero. On
-// the calling thread; allocates nothing once warm (see scratch.h).
+// c[m, n] = epilogue(a[m, k] × b[k, n]). Rows of `a` and `c` are `a_stride` and
+// `c_stride` floats apart; c overlaps nothing else. Each element is the sum
+// that Tile defines. With a single row, zeros of `a` may be left out where all
+// weights are finite, which can change the sign of a zero sum. Runs on the
+// calling thread; allocates nothing once warm (see scratch.h).
 void Gemm(const float* a, int64_t a_stride, int64_t m, const PackedMatrix& b,
           const Epilogue& epilogue, float* c, int64_t c_stride);
-// A part of the sums: the columns of `a` meet rows [first, first + count) of b.
+// A range of the sum's terms: the columns of `a` are multiplied with rows
+// [first, first + count) of b.
 struct Terms {
   int64_t first = 0;
   int64_t count = 0;
-  bool resumes = false;  // c holds the bare sums over the rows before these
-  bool ends = true;      // else c gets bare sums, and no epilogue
+  bool resumes = false;  // c holds the sums over the earlier rows
+  bool ends = true;      // else c gets sums without the epilogue
 };
-// As above, `terms` at a time, in ascending order: the same bits as at once.
+// As above for some terms. All terms in ascending order give the same bits as
+// one call.
 void Gemm(const float* a, int64_t a_stride, int64_t m, const PackedMatrix& b,
           const Terms& terms, const Epilogue& epilogue, float* c,
           int64_t c_stride);
-// With panels from PackPanels(), or a dense b of kPanelColumns columns, which
-// is one as it lies. `resumes`: as in Terms.
+// With panels from PackPanels(), or with a dense b of kPanelColumns columns,
+// which has the layout of a panel. `resumes`: as in Terms.
 void Gemm(const float* a, int64_t a_stride, int64_t m, const float* panels,
           int64_t k, int64_t n, const Epilogue& epilogue, float* c,
           int64_t c_stride, bool resumes = false);
-// With b [k, n] as it lies, n a multiple of kPanelColumns, for at most
-// kStreamingRows rows: rearranging would take longer than the product.
+// With an unpacked b [k, n], n a multiple of kPanelColumns, for at most
+// kStreamingRows rows: packing would take longer than the product.
 void GemmUnpacked(const float* a, int64_t a_stride, int64_t m, const float* b,
                   int64_t k, int64_t n, const Epilogue& epilogue, float* c,
                   int64_t c_stride);
-// With the tiles of a given set instead of the chosen one.
+// With a given tile set instead of the chosen one.
 void Gemm(const TileSet& tiles, const float* a, int64_t a_stride, int64_t m,
           const PackedMatrix& b, const Terms& terms, const Epilogue& epilogue,
           float* c, int64_t c_stride);

@@ -16,8 +16,8 @@ using base::DType;
 class InteractionKernel final : public Kernel {
  public:
   explicit InteractionKernel(InteractionOp op) : op_(std::move(op)) {
-    // Rows up to the first column of the second panel need the first panel
-    // alone when only what lies below the diagonal is wanted.
+    // If only elements below the diagonal are wanted, the rows before the
+    // second panel's first column need the first panel alone.
     if (op_.vectors.empty()) op_.vectors.assign(op_.features.size(), 1);
     for (int64_t vectors : op_.vectors) count_ += vectors;
     below_diagonal_ = true;
@@ -58,11 +58,12 @@ class InteractionKernel final : public Kernel {
     const size_t panel_bytes = PackedMatrix::PanelBytes(width, count);
     const int64_t stride =
         (count + kPanelColumns - 1) / kPanelColumns * kPanelColumns;
-    // Of one item: its vectors one after the other, and all products.
+    // Per item: its vectors, one row each, and all products.
     float* const rows = ThreadScratch(
         ScratchUse::kKernel,
         static_cast<size_t>(count * (width + kPanelColumns) + count * stride) *
             sizeof(float));
+    // The extra line keeps rows out of the same cache sets.
     const int64_t row_stride = width + kPanelColumns;
     float* const products = rows + count * row_stride;
     float* const panels = ThreadScratch(ScratchUse::kPanels, panel_bytes);
@@ -102,6 +103,7 @@ class InteractionKernel final : public Kernel {
                 int64_t width, int64_t count, int64_t stride,
                 float* products) const {
     int64_t top = 0;
+    // The upper right quarter of the product would be dropped: skip it.
     if (below_diagonal_ && count > kPanelColumns) {
       top = kPanelColumns;
       Gemm(rows, row_stride, top, panels, width, kPanelColumns, {}, products,

@@ -15,9 +15,9 @@ inline bool Contains(const Letters& letters, char letter) {
   return letters.find(letter) != Letters::npos;
 }
 
-// A product of two float32 tensors as einsum writes one: letters that the
-// result does not have are summed over. No letter is twice in an operand or in
-// the result; one that is in one operand alone and not in the result is of
+// A product of two float32 tensors in einsum's notation: letters missing in the
+// result are summed over. No letter occurs twice in an operand or in the
+// result. A letter that occurs in one operand alone and not in the result has
 // size 1.
 struct LetterProduct {
   std::string name;
@@ -28,7 +28,7 @@ struct LetterProduct {
   char bias_letter = 0;
 };
 
-// The product that `request` asks for, by one of the operators that
+// The product of `request`, if its operator is one of those that
 // CreateEinsumKernel() (einsum.h) names; nullopt for anything else.
 std::optional<LetterProduct> ReadLetterProduct(const KernelRequest& request);
 

@@ -22,7 +22,8 @@ struct Avx2 {
   static Vector MultiplyAdd(Vector x, Vector y, Vector z) {
     return _mm256_fmadd_ps(x, y, z);
   }
-  // The second operand where one is NaN, and of two zeros: as x < 0 ? 0 : x.
+  // max returns its second operand if either is NaN, and for two zeros: the
+  // same as x < 0 ? 0 : x.
   static Vector Relu(Vector x) { return _mm256_max_ps(Zero(), x); }
   static Vector LoadWeight(const float* from) { return _mm256_loadu_ps(from); }
   static Vector LoadWeight(const uint16_t* from) {
@@ -37,7 +38,7 @@ struct Avx2 {
   }
 };
 
-// 16 registers: at most 12 sums.
+// 16 registers: at most 12 hold sums, the others weights and one input.
 template <WeightForm kForm>
 void AddForm(TileSet& set) {
   AddTiles<Avx2, kForm, 1, 6>(set);

@@ -22,7 +22,8 @@ struct Avx512 {
   static Vector MultiplyAdd(Vector x, Vector y, Vector z) {
     return _mm512_fmadd_ps(x, y, z);
   }
-  // The second operand where one is NaN, and of two zeros: as x < 0 ? 0 : x.
+  // max returns its second operand if either is NaN, and for two zeros: the
+  // same as x < 0 ? 0 : x.
   static Vector Relu(Vector x) { return _mm512_max_ps(Zero(), x); }
   static Vector LoadWeight(const float* from) { return _mm512_loadu_ps(from); }
   static Vector LoadWeight(const uint16_t* from) {
@@ -37,7 +38,7 @@ struct Avx512 {
   }
 };
 
-// 32 registers: at most 28 sums beside the panels' and one number.
+// 32 registers: at most 28 hold sums, the others weights and one input.
 template <WeightForm kForm>
 void AddForm(TileSet& set) {
   AddTiles<Avx512, kForm, 1, 14>(set);

@@ -1,5 +1,5 @@
-// For any processor. Fused multiply-adds come from the C library where the
-// hardware has none: slow, yet the same bits.
+// For any processor. Without hardware support the C library computes fused
+// multiply-adds: slowly, with the same bits.
 
 #include <cmath>
 #include <cstring>

@@ -1,8 +1,8 @@
 #ifndef REFRACT_RUNTIME_CPU_DENSE_TILE_TEMPLATE_H_
 #define REFRACT_RUNTIME_CPU_DENSE_TILE_TEMPLATE_H_
 
-// Tiles for one instruction set. `Isa` gives a vector of kLanes floats and what
-// is done with it; everything here has internal linkage (see tile.h).
+// Tiles for one instruction set. `Isa` defines a vector of kLanes floats and
+// its operations; everything here has internal linkage (see tile.h).
 
 #include <cstring>
 
@@ -11,8 +11,8 @@
 namespace refract::runtime::cpu {
 namespace {
 
-// Of few rows' k without a jump between, so that more loads of weights are on
-// their way at once.
+// Steps of k per iteration for few rows: more loads of weights are in flight at
+// once.
 constexpr int kUnrolled = 4;
 
 template <typename Isa, WeightForm kForm>
@@ -40,6 +40,8 @@ void RunTile(const Tile& tile) {
   const size_t column_bytes = static_cast<size_t>(tile.columns) * sizeof(float);
   alignas(64) float rest[kPanels * kPanelColumns];
   Vector sum[kRows][kVectors];
+  // Sums start from `c` or from zero. A partial last panel goes through `rest`,
+  // so that vectors never reach past the columns.
   if (tile.resumes) {
     if (!whole) std::memset(rest, 0, sizeof(rest));
 #pragma GCC unroll 16
@@ -69,16 +71,18 @@ void RunTile(const Tile& tile) {
   const Element* next = static_cast<const Element*>(tile.next);
   const int64_t stride = tile.a_stride;
   const int64_t b_step = kRows > kStreamingRows ? kPanelColumns : tile.b_step;
-  // One address per three rows, the other two by an index times 1 or 2: one per
-  // row would not fit into 16 registers and be loaded again for each number.
+  // One address per three rows; the other two rows use an index times 1 or 2.
+  // An address per row would not fit into 16 registers and would be reloaded
+  // for each element.
   constexpr int kBases = (kRows + 2) / 3;
   const float* a[kBases];
 #pragma GCC unroll 8
   for (int i = 0; i < kBases; ++i) a[i] = tile.a + 3 * i * stride;
-  // What one k adds; the panels' elements of that k are `offset` on.
+  // One step of k; the panels' elements of that k are at `offset`.
   const auto add_step = [&](int64_t offset) __attribute__((always_inline)) {
     if (kRows > kStreamingRows) {
-      // All panels' lines of one k, or the same few lines again and again.
+      // Prefetches the lines of one k of all panels (next_step 0 repeats the
+      // same lines).
 #pragma GCC unroll 8
       for (int p = 0; p < kPanels; ++p) {
         __builtin_prefetch(next + p * tile.panel_elements, 0, 2);
@@ -105,7 +109,7 @@ void RunTile(const Tile& tile) {
 #pragma GCC unroll 8
     for (int i = 0; i < kBases; ++i) {
       ++a[i];
-      // Or the compiler derives an address per row again.
+      // Keeps the compiler from computing an address per row again.
       asm("" : "+r"(a[i]));
     }
   };
@@ -128,8 +132,9 @@ void RunTile(const Tile& tile) {
   const float* add = tile.bias;
   const float* multiply = tile.scale;
   if (!whole) {
-    // Copies and not loops with a condition: compilers make those masked loads,
-    // which emulators let fault on what the mask leaves out, null pointers too.
+    // Copies instead of loops with a condition: compilers turn those into
+    // masked loads, which emulators let fault on masked-out addresses, null
+    // pointers included.
     if (add != nullptr) {
       std::memset(bias, 0, sizeof(bias));
       std::memcpy(bias, add, column_bytes);

@@ -6,8 +6,8 @@ namespace refract::runtime::cpu {
 namespace {
 
 constexpr size_t kBlockBytes = size_t{2} << 20;  // one huge page
-// Weights this small would not fill a block between them often enough, and
-// need few translations.
+// Smaller weights get memory of their own size: they would rarely fill a huge
+// page together, and need few translations.
 constexpr size_t kSmallBytes = size_t{64} << 10;
 
 size_t RoundUp(size_t bytes, size_t step) {
