@@ -18,8 +18,8 @@ namespace {
 using base::DType;
 using base::TensorView;
 
-// Queries whose scores are held together: some tiles of a product, and with
-// the few hundred keys of a user's history within a second-level cache.
+// Queries whose scores are held at once: some tiles of a product, which fit
+// with the few hundred keys of a user's history into a second-level cache.
 constexpr int64_t kQueries = 64;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
@@ -31,7 +31,7 @@ struct Places {
   int query = kNoOperand;
   int key = kNoOperand;
   int value = kNoOperand;
-  int mask = kNoOperand;  // float32 or bool; none: kNoOperand
+  int mask = kNoOperand;  // float32 or bool; kNoOperand: no mask
 };
 
 class AttentionKernel final : public Kernel {
@@ -106,9 +106,12 @@ class AttentionKernel final : public Kernel {
     const float* k = Floats(operands[places_.key].tensor);
     const float* v = Floats(value);
     float* out = reinterpret_cast<float*>(outputs[0].data);
+    // Keys and values are packed once per item; scores of a block of queries
+    // then stay in the cache between the two products.
     for (int64_t item = 0; item < items; ++item) {
       PackPanels(k, width, keys, 1, width, key_panels);
-      // One query, as when a user's state is asked for, reads values once.
+      // With few queries (a user's state) the values are read once, and packing
+      // them would take longer than the product.
       const bool unpacked =
           length <= kStreamingRows && out_width % kPanelColumns == 0;
       if (!unpacked) {
@@ -147,7 +150,7 @@ class AttentionKernel final : public Kernel {
   }
 
  private:
-  // Walks the mask beside the scores that it broadcasts to.
+  // Iterates the mask in the order of the scores that it broadcasts to.
   class Mask {
    public:
     Mask(const Operands& operands, int place, const base::Dims& query,
@@ -191,12 +194,13 @@ class AttentionKernel final : public Kernel {
     const int64_t keys_;
     const std::byte* data_ = nullptr;
     bool is_bool_ = false;
-    base::Dims sizes_;    // of the query but its width
+    base::Dims sizes_;    // of the query, without its width
     base::Dims strides_;  // of the mask along these
     int64_t key_stride_ = 0;
   };
 
-  // Scores become weights; nothing but −∞ becomes zeros.
+  // Turns a row of scores into weights. A row of −∞ alone becomes zeros, where
+  // softmax would give NaN.
   static void Weigh(int64_t keys, float* row) {
     const bool none = std::all_of(
         row, row + keys, [](float score) { return score == kMinusInfinity; });
@@ -212,7 +216,8 @@ class AttentionKernel final : public Kernel {
   const std::optional<float> scale_;
 };
 
-// Absent, None, or a literal number; nullopt when it comes with a request.
+// The number of an argument: absent, None, or a literal; nullopt if a request
+// brings it.
 std::optional<std::optional<double>> Number(const KernelRequest& request,
                                             absl::string_view name) {
   if (!request.args.Has(name)) return std::optional<double>();
@@ -224,7 +229,7 @@ std::optional<std::optional<double>> Number(const KernelRequest& request,
   return std::nullopt;
 }
 
-// Literal, or absent: false.
+// A literal flag; absent means false.
 std::optional<bool> Flag(const KernelRequest& request, absl::string_view name) {
   if (!request.args.Has(name)) return false;
   return request.args.BoolLiteral(name);

@@ -1,7 +1,7 @@
-// Every such product is a batch of [m, k] × [k, n]: letters in the result and
-// both operands number the products, the others of the result are rows (of the
-// left operand) and columns (of the right one). An operand whose letters do not
-// lie in that order is copied first; so is a result.
+// Every such product is a batch of [m, k] × [k, n]. Letters of the result that
+// both operands have form the batch; the other letters of the result are rows
+// (of the left operand) and columns (of the right operand). An operand whose
+// letters are in another order is copied first; so is a result.
 
 #include "runtime/cpu/dense/einsum.h"
 
@@ -24,12 +24,12 @@ namespace {
 
 using base::DType;
 
-// Where the letters of a product go: its two operands perhaps the other way
-// round, so that the right one has the last letters of the result.
+// Role of each letter of a product. The operands may be swapped, so that the
+// right one has the last letters of the result.
 struct Layout {
   int left = 0;    // which of the two operands
-  Letters batch;   // of both, or of the right one alone
-  Letters rows;    // of the left one
+  Letters batch;   // of both operands, or of the right one alone
+  Letters rows;    // of the left operand
   Letters summed;  // of both
   Letters columns;
   Letters result() const { return absl::StrCat(batch, rows, columns); }
@@ -47,7 +47,8 @@ Layout LayoutOf(const LetterProduct& product, int left) {
       (Contains(b, letter) ? layout.batch : layout.rows) += letter;
     }
   }
-  // Whichever is left: terms keep their order.
+  // The order of the summed letters is operand 0's in either layout, so that
+  // the bits of the sum do not depend on the layout.
   for (char letter : product.letters[0]) {
     if (Contains(product.letters[1], letter) &&
         !Contains(product.result, letter)) {
@@ -59,12 +60,12 @@ Layout LayoutOf(const LetterProduct& product, int left) {
 
 Layout BestLayout(const LetterProduct& product) {
   Layout layouts[2] = {LayoutOf(product, 0), LayoutOf(product, 1)};
-  // One row and many columns, not the other way round.
+  // Prefer one row and many columns to the reverse, which fills no vectors.
   if (layouts[0].columns.empty()) std::swap(layouts[0], layouts[1]);
   for (Layout& layout : layouts) {
     if (layout.result() == product.result) return layout;
   }
-  // Columns in front of the rows: one product for each of them.
+  // Columns that precede the rows in the result: one product per such column.
   for (Layout& layout : layouts) {
     Layout other = layout;
     while (!other.columns.empty() && !other.rows.empty() &&
@@ -78,7 +79,8 @@ Layout BestLayout(const LetterProduct& product) {
   return layouts[0];
 }
 
-// out[i] = a[i × a_step] × b[i × b_step], steps of 0 and 1 unrolled.
+// out[i] = a[i × a_step] × b[i × b_step]; loops of their own for steps 0 and 1
+// vectorise.
 REFRACT_CPU_CLONES void MultiplyRow(const float* a, int64_t a_step,
                                     const float* b, int64_t b_step,
                                     int64_t count, float* out) {
@@ -154,7 +156,7 @@ class EinsumKernel final : public Kernel {
   }
 
  private:
-  // Of the operands that have it, one of which may broadcast.
+  // Size of a letter in the operands that have it; one of them may broadcast.
   int64_t SizeOf(const Operands& operands, char letter) const {
     int64_t size = 1;
     for (int i : {0, 1}) {
@@ -166,7 +168,8 @@ class EinsumKernel final : public Kernel {
     return size;
   }
 
-  // Of operand `i` itself: one where it broadcasts or has no such letter.
+  // Size of a letter in operand `i` itself: 1 where it broadcasts or lacks the
+  // letter.
   int64_t OwnSizeOf(const Operands& operands, int i, char letter) const {
     const size_t d = product_.letters[i].find(letter);
     return d == Letters::npos ? 1
@@ -185,8 +188,8 @@ class EinsumKernel final : public Kernel {
     return sizes;
   }
 
-  // How operand `i` is stepped through in the order `letters`; 0 for letters
-  // that it lacks or broadcasts.
+  // Strides of operand `i` in the order `letters`; 0 for letters that it lacks
+  // or broadcasts.
   Strides StepsOf(const Operands& operands, int i,
                   const Letters& letters) const {
     const base::Dims& own = operands[product_.operands[i]].tensor.dims;
@@ -199,14 +202,14 @@ class EinsumKernel final : public Kernel {
     return steps;
   }
 
-  // Nothing is summed.
+  // Products without summed letters.
   void Multiply(const Operands& operands, const base::Dims& dims,
                 float* out) const {
     const Strides a_steps = StepsOf(operands, 0, product_.result);
     const Strides b_steps = StepsOf(operands, 1, product_.result);
     const float* a = Floats(operands[product_.operands[0]]);
     const float* b = Floats(operands[product_.operands[1]]);
-    // Numbers alone have no dimension.
+    // A product of scalars has no dimension.
     const size_t outer = dims.empty() ? 0 : dims.size() - 1;
     const int64_t row = dims.empty() ? 1 : dims.back();
     const int64_t a_step = dims.empty() ? 0 : a_steps.back();
@@ -230,7 +233,8 @@ class EinsumKernel final : public Kernel {
     }
   }
 
-  // Letters of an operand that matter: not those of one step that nobody has.
+  // Letters of an operand without those of size 1 that neither the other
+  // operand nor the result has.
   Letters Known(int i) const {
     Letters known;
     for (char letter : product_.letters[i]) {
@@ -242,8 +246,8 @@ class EinsumKernel final : public Kernel {
     return known;
   }
 
-  // Sizes of operand `i` in the order `letters`. It keeps what it broadcasts
-  // over products: each of them would be given a copy otherwise.
+  // Sizes of operand `i` in the order `letters`. Over batch letters it keeps a
+  // broadcast size of 1, because expanding would copy the operand per product.
   base::Dims SizesOf(const Operands& operands, int i,
                      const Letters& letters) const {
     base::Dims sizes;
@@ -255,7 +259,7 @@ class EinsumKernel final : public Kernel {
     return sizes;
   }
 
-  // Whether operand `i` has these sizes as it lies.
+  // Whether operand `i` is stored in the order `letters` with these sizes.
   bool LiesAs(const Operands& operands, int i, const Letters& letters) const {
     if (Known(i) != letters) return false;
     const base::Dims sizes = SizesOf(operands, i, letters);
@@ -265,7 +269,7 @@ class EinsumKernel final : public Kernel {
     return true;
   }
 
-  // Floats that operand `i` takes where it is copied into that order.
+  // Floats of the copy of operand `i` in that order; 0 if no copy is needed.
   int64_t CopySize(const Operands& operands, int i,
                    const Letters& letters) const {
     if (LiesAs(operands, i, letters)) return 0;
@@ -274,8 +278,8 @@ class EinsumKernel final : public Kernel {
     return size;
   }
 
-  // Operand `i` dense in the order `letters`, which are all that it has: as it
-  // lies, or copied to `scratch`.
+  // Operand `i` dense in the order `letters`, which are all its letters: in
+  // place, or copied to `scratch`.
   const float* InOrder(const Operands& operands, int i, const Letters& letters,
                        float* scratch) const {
     const Operand& operand = operands[product_.operands[i]];
@@ -286,7 +290,8 @@ class EinsumKernel final : public Kernel {
     return scratch;
   }
 
-  // From product to product, per letter of the batch; 0: the same matrix.
+  // Strides from product to product, per letter of the batch; 0: the same
+  // matrix.
   Strides BatchSteps(const Operands& operands, int i,
                      const Letters& letters) const {
     const base::Dims sizes = SizesOf(operands, i, letters);
@@ -343,12 +348,14 @@ class EinsumKernel final : public Kernel {
                 sizeof(float), reinterpret_cast<std::byte*>(out));
   }
 
-  // [m, k] × [k, n] for each place in a batch of `sizes`, to `c`, dense.
+  // Computes [m, k] × [k, n] for each index of a batch of `sizes`, to the dense
+  // `c`.
   static void MultiplyAll(const float* a, const Strides& a_steps,
                           const float* b, const Strides& b_steps,
                           const base::Dims& sizes, int64_t m, int64_t k,
                           int64_t n, bool transposed, float* c) {
-    // Products that lie side by side and share the right matrix are one.
+    // Adjacent products that share the right matrix become one product with
+    // more rows.
     size_t outer = sizes.size();
     while (outer > 0 &&
            (sizes[outer - 1] == 1 ||
@@ -381,7 +388,7 @@ class EinsumKernel final : public Kernel {
       return;
     }
     if (!transposed && n == kPanelColumns) {
-      Gemm(a, k, m, b, k, n, {}, c, n);  // a panel as it lies
+      Gemm(a, k, m, b, k, n, {}, c, n);  // b is a panel
       return;
     }
     float* const panels =

@@ -19,8 +19,8 @@ bool IsFloat(const KernelRequest& request, int operand) {
   return operand != kNoOperand && request.IsTensor(operand, DType::kFloat32);
 }
 
-// Whether this is a product as the header says, by the sizes that the graph
-// promises.
+// Whether the product has the form that the header requires, by the sizes that
+// the graph shows.
 bool IsSound(const KernelRequest& request, const LetterProduct& product) {
   for (int i : {0, 1}) {
     const Letters& own = product.letters[i];
@@ -33,7 +33,7 @@ bool IsSound(const KernelRequest& request, const LetterProduct& product) {
       const char letter = own[d];
       if (own.find(letter) != d) return false;  // a diagonal
       const auto& size = request.operand(product.operands[i]).shape[d];
-      // Summed in one operand alone.
+      // A letter of one operand alone that is summed must have size 1.
       if (!Contains(other, letter) && !Contains(product.result, letter) &&
           size.constant() != 1) {
         return false;
@@ -83,12 +83,12 @@ std::optional<LetterProduct> Tensordot(const KernelRequest& request) {
     }
     const auto a = WrapDim((*summed)[i].literal, product.letters[0].size());
     const auto b = WrapDim((*with)[i].literal, product.letters[1].size());
-    // A number has dimension 0, but nothing to sum over.
+    // WrapDim accepts dimension 0 of a scalar, which has nothing to sum over.
     if (!a.ok() || !b.ok() || *a >= product.letters[0].size() ||
         *b >= product.letters[1].size()) {
       return std::nullopt;
     }
-    // One that is named twice is no letter of the result any more.
+    // A dimension that is named twice has already left the result.
     const char letter = product.letters[0][*a];
     if (std::erase(result, letter) + std::erase(result, 'A' + *b) != 2) {
       return std::nullopt;
@@ -99,8 +99,8 @@ std::optional<LetterProduct> Tensordot(const KernelRequest& request) {
   return product;
 }
 
-// Those that LowerMatMul() leaves: a matrix times a batch of them, and batches
-// that broadcast.
+// The matmul forms that LowerMatMul() does not handle: a matrix times a batch
+// of matrices, and batches that broadcast.
 std::optional<LetterProduct> MatMul(const KernelRequest& request) {
   LetterProduct product = {
       "matmul",
@@ -115,20 +115,20 @@ std::optional<LetterProduct> MatMul(const KernelRequest& request) {
                            request.rank(product.operands[1])};
   if (ranks[0] < 2 || ranks[1] < 2) return std::nullopt;
   const size_t most = std::max(ranks[0], ranks[1]) - 2;
-  // The last of them are both operands'.
+  // Leading dimensions are aligned at the end, as in broadcasting.
   Letters leading;
   for (size_t d = 0; d < most; ++d) leading += static_cast<char>('A' + d);
   product.letters[0] = leading.substr(most + 2 - ranks[0]) + "mk";
   product.letters[1] = leading.substr(most + 2 - ranks[1]) + "kn";
   product.result = leading + "mn";
-  // matmul does not broadcast what it sums.
+  // matmul does not broadcast the summed dimension.
   const auto& a = request.operand(product.operands[0]).shape;
   const auto& b = request.operand(product.operands[1]).shape;
   if (!(a.back() == b[b.size() - 2])) return std::nullopt;
   return product;
 }
 
-// Kernels of one step are a product of the channels.
+// A convolution with kernels of one step is a product over the channels.
 std::optional<LetterProduct> Conv1d(const KernelRequest& request) {
   const NodeArgs& args = request.args;
   const int input = args.OperandOf("input");

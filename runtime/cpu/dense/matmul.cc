@@ -16,7 +16,8 @@ const float* Floats(const base::TensorView& view) {
   return reinterpret_cast<const float*>(view.data);
 }
 
-// out[i, j] = fma(a[i], b[j], 0): the chain of one term.
+// out[i, j] = fma(a[i], b[j], 0), a chain of one term. The fma keeps the sign
+// of zeros as a longer chain would.
 REFRACT_CPU_CLONES void MultiplyOuter(const float* a, int64_t m, const float* b,
                                       int64_t n, float* out) {
   if (n == 1) {
@@ -105,8 +106,9 @@ class MatMulKernel final : public Kernel {
       return absl::OkStatus();
     }
     if (form_ != WeightForm::kFloat32) {
-      // A weight that another part of a split works on before: rounded as it
-      // would be where all of the model is one part. Allocates; rare.
+      // A constant weight that another part of a split transforms first: it is
+      // rounded here as it would be in an unsplit program. Allocates, which is
+      // acceptable because this is rare.
       const PackedMatrix now = PackRightSide(op_, b, {form_, nullptr});
       Gemm(Floats(a), k, rows, now, epilogue, out, n);
       return absl::OkStatus();
@@ -118,6 +120,7 @@ class MatMulKernel final : public Kernel {
       }
       return absl::OkStatus();
     }
+    // Few rows: packing would take longer than the product.
     if (!op_.b_transposed && rows <= kStreamingRows && n % kPanelColumns == 0) {
       for (int64_t i = 0; i < batch; ++i) {
         GemmUnpacked(Floats(a) + i * rows * k, k, rows, Floats(b) + i * k * n,
@@ -126,13 +129,15 @@ class MatMulKernel final : public Kernel {
       return absl::OkStatus();
     }
     if (!op_.b_transposed && n == kPanelColumns) {
-      // Panels as they lie.
+      // b has the layout of panels already.
       for (int64_t i = 0; i < batch; ++i) {
         Gemm(Floats(a) + i * rows * k, k, rows, Floats(b) + i * k * n, k, n,
              epilogue, out + i * rows * n, n);
       }
       return absl::OkStatus();
     }
+    // The general case: packs the right operand of every batch entry into
+    // scratch memory.
     float* const panels =
         ThreadScratch(ScratchUse::kPanels, PackedMatrix::PanelBytes(k, n));
     for (int64_t i = 0; i < batch; ++i) {
@@ -147,7 +152,7 @@ class MatMulKernel final : public Kernel {
  private:
   const MatMulOp op_;
   const WeightForm form_;
-  const std::optional<PackedMatrix> packed_;  // b, when it is constant
+  const std::optional<PackedMatrix> packed_;  // b, if it is constant
 };
 
 }  // namespace

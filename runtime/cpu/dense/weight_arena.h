@@ -8,18 +8,19 @@
 
 namespace refract::runtime::cpu {
 
-// Memory for the packed weights of one program, side by side in huge pages: a
-// product with few rows does little else than read weights, and with pages of
-// 4 KiB it waits for their translations (DLRM's dense layers are 2,400 of
-// them). Memory is handed out once and freed with the arena.
+// Memory for the packed weights of one program, adjacent in huge pages. A
+// product with few rows mostly reads weights, and with pages of 4 KiB it waits
+// for their address translations (DLRM's dense layers have 2,400 such pages).
+// Memory is allocated once and freed with the arena.
 //
-// Not thread-safe while it hands out.
+// Allocation is not thread-safe.
 class WeightArena {
  public:
   // Aligned to kTensorAlignBytes. Throws std::bad_alloc.
   std::byte* Allocate(size_t bytes);
 
-  // Handed out so far. The system gave at most 2 MiB more, unused at the ends.
+  // Bytes allocated so far. The system provided at most 2 MiB more, unused at
+  // the ends of blocks.
   size_t bytes() const { return bytes_; }
 
  private:

@@ -15,14 +15,14 @@ namespace {
 
 using base::TensorView;
 
-// Scores of so many queries are in the cache at once.
+// Queries whose scores are held in the cache at once.
 constexpr int64_t kQueries = 64;
 
 const float* Floats(const TensorView& view) {
   return reinterpret_cast<const float*>(view.data);
 }
 
-// The right side of one item: [rows, columns], or its transpose as it lies.
+// The right operand of one item: [rows, columns], or its transpose, in place.
 struct RightSide {
   const float* data;
   int64_t rows;
@@ -87,6 +87,8 @@ class WrittenAttentionKernel final : public Kernel {
     const int64_t steps = keys.columns;
     const int64_t out_width = values.columns;
     const int64_t items = total / (length * out_width);
+    // Scratch memory: panels of keys and values; scores, weights and the
+    // chain's registers. Each begins at a cache line.
     const auto rounded = [](size_t bytes) { return (bytes + 63) / 64 * 64; };
     const size_t key_bytes = rounded(PackedMatrix::PanelBytes(width, steps));
     float* const key_panels =
@@ -109,7 +111,8 @@ class WrittenAttentionKernel final : public Kernel {
     }
     const float* query = Floats(operands[op_.scores.a].tensor);
     float* out = reinterpret_cast<float*>(outputs[0].data);
-    // One query, as when a user's state is asked for, reads values once.
+    // With few queries (a user's state) the values are read once, and packing
+    // them would take longer than the product.
     const bool unpacked = length <= kStreamingRows && !values.transposed &&
                           out_width % kPanelColumns == 0;
     for (int64_t item = 0; item < items; ++item) {
@@ -140,7 +143,7 @@ class WrittenAttentionKernel final : public Kernel {
   }
 
  private:
-  // dims: [batch…, m, k] becomes [batch…, m, n].
+  // Changes dims [batch…, m, k] to [batch…, m, n].
   static absl::Status Multiply(base::Dims& dims, const base::Dims& b,
                                const MatMulOp& op) {
     const size_t rank = dims.size();

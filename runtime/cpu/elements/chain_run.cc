@@ -1,5 +1,5 @@
 // Chains run in tiles that stay in the first-level cache: every instruction
-// goes over one tile before the next tile begins.
+// processes one tile before the next tile begins.
 
 #include "runtime/cpu/elements/chain_run.h"
 
@@ -17,8 +17,8 @@ namespace {
 
 using base::DType;
 
-// A register of this many floats: the dozen that a chain needs fill a third of
-// a first-level cache, and the cost of choosing an instruction is spread.
+// Floats of a register. The dozen registers of a chain fill a third of a
+// first-level cache, and the dispatch of an instruction is spread over a tile.
 constexpr int64_t kTile = 256;
 
 float ToFloat(DType dtype, const std::byte* data, int64_t i) {
@@ -88,7 +88,7 @@ BroadcastWalk::BroadcastWalk(const base::TensorView& from,
                              const base::Dims& dims)
     : dtype_(from.dtype), data_(from.data), rank_(0), index_{}, place_(0) {
   int64_t stride = 1;
-  // From the back; neighbours that are stepped through evenly are one.
+  // From the last dimension; adjacent dimensions with an even step are merged.
   for (size_t i = 1; i <= dims.size(); ++i) {
     const int64_t size = dims[dims.size() - i];
     const int64_t own =
@@ -171,7 +171,8 @@ absl::Status ChainProgram::InferDims(const Operands& operands,
   return absl::OkStatus();
 }
 
-// Results share registers once they were read for the last time.
+// Linear-scan register allocation: a register is free again after the last read
+// of its result.
 void ChainProgram::AssignRegisters() {
   const int num_inputs = static_cast<int>(op_.inputs.size());
   const int count = static_cast<int>(op_.code.size());
@@ -190,7 +191,7 @@ void ChainProgram::AssignRegisters() {
     if (free.empty()) free.push_back(num_registers_++);
     register_of_.push_back(free.back());
     free.pop_back();
-    // Only now: a result must not overlap an argument.
+    // Freed only after the assignment: a result must not overlap an argument.
     for (int j = 0; j < i; ++j) {
       if (last[j] == i) free.push_back(register_of_[j]);
     }
@@ -231,6 +232,7 @@ void ChainRun::Begin(const ChainProgram& chain, const Operands& operands,
         number = ToFloat(walk.dtype(), walk.data(), 0);
       }
     }
+    // Numbers fill their register once per run.
     std::fill_n(registers + i * kTile, std::min(kTile, total), *number);
   }
 }

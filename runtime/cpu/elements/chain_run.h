@@ -1,8 +1,8 @@
 #ifndef REFRACT_RUNTIME_CPU_ELEMENTS_CHAIN_RUN_H_
 #define REFRACT_RUNTIME_CPU_ELEMENTS_CHAIN_RUN_H_
 
-// Element-wise chains over any stretch of their elements, so that other kernels
-// can compute what they read, or go on with what they made, while it is in the
+// Element-wise chains over any range of their elements. Other kernels use them
+// to compute their inputs, or to process their results, while these are in the
 // first-level cache.
 
 #include <array>
@@ -17,15 +17,16 @@
 
 namespace refract::runtime::cpu {
 
-// Grows `dims` to the broadcast of both. InvalidArgument when there is none.
+// Extends `dims` to the broadcast shape of both. InvalidArgument when they do
+// not broadcast.
 absl::Status Broadcast(const base::Dims& more, base::Dims& dims);
 
-// Walks one broadcast operand in the order of the result's elements. Members
-// are set by the second constructor only.
+// Iterates one broadcast operand in the order of the result's elements. The
+// default constructor leaves members unset.
 class BroadcastWalk {
  public:
-  BroadcastWalk() {}  // NOLINT: many are made and few are used
-  // A dense tensor of `from` seen as `dims`, which it broadcasts to.
+  BroadcastWalk() {}  // NOLINT: arrays of it are mostly unused
+  // Iterates dense `from` broadcast to `dims`.
   BroadcastWalk(const base::TensorView& from, const base::Dims& dims);
 
   bool is_dense() const {
@@ -35,7 +36,7 @@ class BroadcastWalk {
   base::DType dtype() const { return dtype_; }
   const std::byte* data() const { return data_; }
 
-  // The next `count` elements as float32.
+  // Writes the next `count` elements as float32.
   void Take(int64_t count, float* out);
 
  private:
@@ -51,7 +52,7 @@ class BroadcastWalk {
   int64_t place_;
 };
 
-// A chain made ready to run. Immutable, thread-safe.
+// A compiled chain. Immutable, thread-safe.
 class ChainProgram {
  public:
   explicit ChainProgram(const ElementChainOp& op);
@@ -59,11 +60,11 @@ class ChainProgram {
   const ElementChainOp& op() const { return op_; }
   // "mul+add".
   const std::string& name() const { return name_; }
-  // Bytes that a ChainRun computes with.
+  // Bytes of a ChainRun's registers.
   size_t register_bytes() const;
 
-  // The broadcast of the operands' dims; where `like` is an operand, they must
-  // be its dims.
+  // The broadcast shape of the operands; if `like` is an operand, it must have
+  // this shape.
   absl::Status InferDims(const Operands& operands, base::Dims& dims) const;
 
  private:
@@ -82,15 +83,15 @@ class ChainRun {
  public:
   ChainRun() {}  // NOLINT: set by Begin()
 
-  // `registers`: chain.register_bytes() for as long as this runs. `given`: an
-  // input that comes with every call of Run() instead of from its operand; -1:
-  // none. `chain` and `operands` must outlive this.
+  // `registers` has chain.register_bytes() and outlives the run. `given`: index
+  // of an input that Run() receives instead of reading its operand; -1: none.
+  // `chain` and `operands` must outlive this.
   void Begin(const ChainProgram& chain, const Operands& operands,
              const base::Dims& dims, float* registers, int given = -1);
 
-  // The next `count` of the elements. `outputs[i]` is where output i's begin,
-  // null for one that nobody reads; `given_values` are those elements of the
-  // given input, and overlap no output.
+  // Computes the next `count` elements. `outputs[i]` is the place of these
+  // elements of output i, null if it is not read. `given_values` are these
+  // elements of the given input and overlap no output.
   void Run(int64_t count, std::byte* const* outputs,
            const float* given_values = nullptr);
 

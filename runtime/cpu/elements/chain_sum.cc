@@ -1,5 +1,5 @@
-// Sums of what an element-wise chain makes, some rows at a time: they are read
-// again from the first-level cache.
+// Sums over the results of an element-wise chain, some rows at a time, so that
+// the sums read them from the first-level cache.
 
 #include <algorithm>
 #include <cstdint>
@@ -14,8 +14,8 @@
 namespace refract::runtime::cpu {
 namespace {
 
-// Floats that are made before they are summed: with the registers of a chain
-// within a first-level cache.
+// Floats computed before they are summed: they fit with the chain's registers
+// into a first-level cache.
 constexpr int64_t kBlock = 2048;
 
 class ChainSumKernel final : public Kernel {
@@ -64,7 +64,8 @@ class ChainSumKernel final : public Kernel {
  private:
   void Sum(const Operands& operands, const base::Dims& dims, int64_t outer,
            int64_t count, int64_t inner, float* out) const {
-    // Whole sums where some fit into a block; else the parts of one.
+    // A block holds several whole sums, or else a part of one sum. Sums of rows
+    // are never divided, because their interleaved order needs the whole row.
     const int64_t size = count * inner;
     const bool in_parts = !sum_.rows && size > kBlock;
     const int64_t unit = in_parts ? inner : size;

@@ -2,14 +2,15 @@
 #define REFRACT_RUNTIME_CPU_ELEMENTS_FUNCTIONS_H_
 
 // Functions of one float, written so that loops over them vectorise: no
-// branches, no calls, no conversions that NaN would make undefined. Every step
-// is an IEEE operation of its own (files that include this are compiled without
-// contraction), so an element's bits depend neither on its place in a vector
-// nor on the processor.
+// branches, no calls, no conversions that are undefined for NaN. Every
+// operation is a separate IEEE operation (files that include this are compiled
+// without contraction), so an element's bits depend neither on its position in
+// a vector nor on the processor.
 //
-// Errors, in units in the last place over all floats, as element_chain_test
-// measures them against double precision: Exp 2, Log 2, Tanh 3, Erf 2,
-// Sigmoid 3. Infinities, NaN and signed zeros as in the C library.
+// Errors in units in the last place over all floats, measured by
+// tests/runtime/cpu/element_chain_test.cc against double precision: Exp 2, Log
+// 2, Tanh 3, Erf 2, Sigmoid 3. Infinities, NaN and signed zeros as in the C
+// library.
 
 #include <bit>
 #include <cstdint>
@@ -42,13 +43,13 @@ struct ExpParts {
   int32_t n;
 };
 REFRACT_INLINE ExpParts SplitExp(float x) {
-  // n = round(x / ln 2), by adding what leaves no bits for a fraction.
+  // n = round(x / ln 2): adding 1.5 × 2^23 leaves no bits for a fraction.
   constexpr float kRound = 12582912.0f;  // 1.5 × 2^23
   const float shifted = Fma(x, 1.44269504f, kRound);
   const int32_t n =
       std::bit_cast<int32_t>(shifted) - std::bit_cast<int32_t>(kRound);
   const float whole = shifted - kRound;
-  // r = x − n ln 2, with ln 2 in two parts.
+  // r = x − n ln 2, with ln 2 in two parts to keep precision (Cody and Waite).
   float r = Fma(whole, -0.693359375f, x);
   r = Fma(whole, 2.12194440e-4f, r);
   // exp(r) on [−ln 2 / 2, ln 2 / 2]: Cephes' expf.
@@ -63,20 +64,21 @@ REFRACT_INLINE ExpParts SplitExp(float x) {
 }
 
 REFRACT_INLINE float Exp(float x) {
-  // Beyond these the result is 0 or infinite anyhow. NaN passes.
+  // Beyond these bounds the result is 0 or infinite. NaN passes.
   x = x < -104.0f ? -104.0f : x;
   x = x > 89.0f ? 89.0f : x;
   const auto [p, n] = SplitExp(x);
-  // In two factors, as 2^n itself may be out of range. The mask keeps what a
-  // NaN makes of n in bounds.
+  // Two factors, since 2^n itself may be out of range. The masks keep n in
+  // bounds when x is NaN.
   const int32_t half = (n >> 1) & 0xff;
   const int32_t low = (half ^ 0x80) - 0x80;
   const int32_t rest = (((n - low) & 0xff) ^ 0x80) - 0x80;
   return p * PowerOfTwo(low) * PowerOfTwo(rest);
 }
 
-// 1 + e^x. As 1.0f + Exp(x) bit for bit, but what is lost beside 1 need not be
-// right: so one factor does, of n − 1, which is at least −127 and then 0.
+// 1 + e^x, bit for bit 1.0f + Exp(x). Bits of e^x that are lost beside 1 need
+// not be right, so one factor is enough: 2^(n − 1), whose exponent is at least
+// −127 and then gives 0.
 REFRACT_INLINE float OnePlusExp(float x) {
   x = x < -87.0f ? -87.0f : x;
   x = x > 89.0f ? 89.0f : x;
@@ -87,7 +89,7 @@ REFRACT_INLINE float OnePlusExp(float x) {
 }
 
 REFRACT_INLINE float Log(float x) {
-  // Subnormal numbers become normal first.
+  // Scales subnormal numbers to normal ones.
   const bool small = x < 1.17549435e-38f;
   const float scaled = small ? x * 8388608.0f : x;
   const uint32_t bits = std::bit_cast<uint32_t>(scaled);
@@ -119,7 +121,7 @@ REFRACT_INLINE float Log(float x) {
 }
 
 REFRACT_INLINE float Log1p(float x) {
-  // log(u) corrected by what rounding u = 1 + x lost.
+  // log(u), corrected by the rounding error of u = 1 + x.
   const float u = 1.0f + x;
   const float corrected = Log(u) * (x / (u - 1.0f));
   const float result = u == 1.0f ? x : corrected;
@@ -142,7 +144,8 @@ REFRACT_INLINE float Tanh(float x) {
   return t < 0.625f ? near : CopySign(far, x);
 }
 
-// A near and a far polynomial, split where their errors meet.
+// Two polynomials, for small and large arguments, joined where their errors are
+// equal.
 REFRACT_INLINE float Erf(float x) {
   const float t = Abs(x);
   const float s = x * x;
@@ -153,7 +156,7 @@ REFRACT_INLINE float Erf(float x) {
   far = Fma(far, t, -6.34846687e-1f);
   far = Fma(far, t, -1.28717512e-1f);
   far = Fma(far, t, -t);
-  // The polynomial turns round far outside, where the result is 1.
+  // Far outside its range the polynomial turns around; the result there is 1.
   far = t > 4.0f ? -104.0f : far;
   far = CopySign(1.0f - Exp(far), x);
   float near = -5.96761703e-4f;

@@ -20,6 +20,8 @@ REFRACT_INLINE void Map(const float* __restrict a, const float* __restrict b,
 
 REFRACT_INLINE float Truth(bool x) { return x ? 1.0f : 0.0f; }
 
+// The switch is outside the loops, and each case is a loop of its own, so that
+// all of them vectorise.
 REFRACT_CPU_CLONES void RunUnary(const ElementInstruction& instruction,
                                  const float* a, int64_t count, float* out) {
   const float x = instruction.x;
@@ -64,6 +66,7 @@ REFRACT_CPU_CLONES void RunUnary(const ElementInstruction& instruction,
       return Map(a, count, out, [x](float v) { return v > 0 ? v : v * x; });
     case ElementCode::kElu:
       return Map(a, count, out, [x](float v) {
+        // Computes both branches, so that the loop has no jump.
         const float low = x * (Exp(v) - 1.0f);
         return v > 0 ? v : low;
       });
@@ -92,6 +95,8 @@ REFRACT_CPU_CLONES void RunBinary(ElementCode code, const float* a,
       return Map(a, b, count, out, [](float v, float w) { return v / w; });
     case ElementCode::kMinimum:
       return Map(a, b, count, out, [](float v, float w) {
+        // NaN in either argument gives NaN: v explicitly, w because the
+        // comparison is false.
         const float least = v < w ? v : w;
         return v != v ? v : least;
       });

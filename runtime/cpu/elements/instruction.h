@@ -7,8 +7,8 @@
 
 namespace refract::runtime::cpu {
 
-// out[i] = instruction(a[i], b[i], c[i]) for i < count; arguments that the code
-// does not take may be null. `out` overlaps none of them.
+// out[i] = instruction(a[i], b[i], c[i]) for i < count. Arguments that the code
+// does not use may be null. `out` overlaps no argument.
 void RunInstruction(const ElementInstruction& instruction, const float* a,
                     const float* b, const float* c, int64_t count, float* out);
 

@@ -10,13 +10,13 @@
 namespace refract::runtime::cpu {
 namespace {
 
-// Columns kept in registers while a bag's rows go by: 64 floats are 4 AVX-512
-// or 8 AVX registers.
+// Columns whose sums stay in registers while a bag's rows are added: 64 floats
+// are 4 AVX-512 or 8 AVX registers.
 constexpr int64_t kBlock = 64;
 constexpr int64_t kLineBytes = 64;
 
-constexpr int64_t kSkip = -1;     // padding: as if it were not there
-constexpr int64_t kZeroRow = -2;  // replaced by zeros
+constexpr int64_t kSkip = -1;     // padding: skipped and not counted
+constexpr int64_t kZeroRow = -2;  // counts as a row of zeros
 
 template <typename Row>
 using Accumulator =
@@ -35,7 +35,7 @@ struct Bags {
   REFRACT_INLINE int64_t RowOf(int64_t i) const {
     const auto id = static_cast<int64_t>(ids[i]);
     if constexpr (kFiltered) {
-      // An id of -1 is none, not padding.
+      // padding_id −1 means no padding, so an id of −1 is out of range.
       if (reduction.padding_id >= 0 && id == reduction.padding_id) return kSkip;
       if (id < 0 || id >= reduction.rows) {
         return reduction.replace == models::IdPolicy::kZeroRow ? kZeroRow : 0;
@@ -49,8 +49,7 @@ template <typename Row, typename Id>
 REFRACT_INLINE void Prefetch(const Bags<Row, Id>& bags, int64_t i) {
   if (i + kPrefetchDistance >= bags.num_ids) return;
   const auto id = static_cast<int64_t>(bags.ids[i + kPrefetchDistance]);
-  // A prefetch from a wild address is harmless, but computing it must not
-  // overflow.
+  // Prefetching a wild address is harmless, but computing it must not overflow.
   if (static_cast<uint64_t>(id) >= static_cast<uint64_t>(bags.reduction.rows)) {
     return;
   }
@@ -63,8 +62,8 @@ REFRACT_INLINE void Prefetch(const Bags<Row, Id>& bags, int64_t i) {
   }
 }
 
-// Columns [column, column + width) of one bag; width ≤ kBlock. `width` is a
-// constant kBlock for all blocks but the last, so that it unrolls.
+// Reduces columns [column, column + width) of one bag; width ≤ kBlock. `width`
+// is the constant kBlock for all blocks but the last, so that the loops unroll.
 template <bool kFiltered, typename Row, typename Id>
 REFRACT_INLINE void ReduceBlock(const Bags<Row, Id>& bags, int64_t begin,
                                 int64_t end, int64_t column, int64_t width,
@@ -148,7 +147,7 @@ REFRACT_INLINE void Reduce(const BagReduction& reduction, std::byte* out) {
   }
 }
 
-// Cloning wants functions, not templates.
+// REFRACT_CPU_CLONES applies to functions, not to templates.
 REFRACT_CPU_CLONES void ReduceFloat(const BagReduction& reduction,
                                     std::byte* out) {
   reduction.ids.dtype == base::DType::kInt32

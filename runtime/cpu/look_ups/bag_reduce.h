@@ -25,13 +25,12 @@ struct BagReduction {
   bool include_last_offset = false;    // else the last bag ends with the ids
   const std::byte* weights = nullptr;  // of the table's dtype; null: all 1
   int64_t padding_id = -1;             // -1: none
-  // Ids may be outside the table, and are replaced by this policy. kError: all
-  // are known to be inside.
+  // Policy for ids outside the table. kError: all ids are known to be inside.
   models::IdPolicy replace = models::IdPolicy::kError;
 };
 
-// Writes num_bags × dim elements of the table's dtype. Uses what the CPU at
-// hand has (AVX2, AVX-512). Ids are trusted as `replace` says.
+// Writes num_bags × dim elements of the table's dtype, with the instruction set
+// of this CPU (AVX2, AVX-512). Does not check ids beyond `replace`.
 void ReduceBags(const BagReduction& reduction, std::byte* out);
 
 }  // namespace refract::runtime::cpu

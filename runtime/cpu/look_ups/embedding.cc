@@ -12,7 +12,7 @@ namespace {
 
 using models::IdPolicy;
 
-// How the rows lie: `count` of them, `bytes` long.
+// Layout of the table: `count` rows of `bytes` bytes.
 struct Rows {
   const std::byte* data;
   int64_t count;
@@ -24,8 +24,8 @@ void CopyRows(const Rows& rows, absl::Span<const Id> ids, std::byte* out) {
   const auto n = static_cast<int64_t>(ids.size());
   for (int64_t i = 0; i < n; ++i) {
     if (i + kPrefetchDistance < n) {
-      // The first line starts the translation and the stream; hardware
-      // prefetchers follow.
+      // The first line starts the address translation and the stream; hardware
+      // prefetchers fetch the rest of the row.
       __builtin_prefetch(rows.data +
                          static_cast<size_t>(ids[i + kPrefetchDistance]) *
                              rows.bytes);
@@ -36,7 +36,7 @@ void CopyRows(const Rows& rows, absl::Span<const Id> ids, std::byte* out) {
   }
 }
 
-// Some ids are outside the table.
+// As CopyRows, when some ids are outside the table.
 template <typename Id>
 void CopyRowsReplacing(const Rows& rows, absl::Span<const Id> ids,
                        IdPolicy policy, std::byte* out) {

@@ -12,8 +12,8 @@ namespace refract::runtime::cpu {
 //   for i in 0 … num_elements(ids): out[i, …] = table[ids[i], …]
 // Any dtype, bit for bit; ids int32 or int64. padding_idx matters to training
 // only. Ids outside the table follow its IdPolicy: the request is refused, or
-// the row is zeros, or row 0, and counted in RunStats. Null when `request` is
-// something else, or ranks or dtypes are unknown.
+// the result is a row of zeros or table row 0 and counted in RunStats. Null
+// when `request` is something else, or ranks or dtypes are unknown.
 absl::StatusOr<std::unique_ptr<const Kernel>> CreateEmbeddingKernel(
     const KernelRequest& request);
 

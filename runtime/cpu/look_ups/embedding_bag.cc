@@ -18,7 +18,8 @@ struct BagNode {
   int weights = kNoOperand;
   BagMode mode = BagMode::kSum;
   bool include_last_offset = false;
-  // As the operator counts it: from the end when negative and `wraps`.
+  // As given to the operator: counted from the end when negative and
+  // padding_wraps.
   std::optional<int64_t> padding_id;
   bool padding_wraps = false;
   TableUse use;
@@ -163,7 +164,8 @@ absl::StatusOr<std::unique_ptr<const Kernel>> CreateEmbeddingBagKernel(
   if (args.Has("padding_idx")) {
     node.padding_id = args.IntLiteral("padding_idx");
     if (!node.padding_id) return nullptr;
-    // The public overload counts from the end; the internal ones mean "none".
+    // A negative padding_idx counts from the end in the public overload and
+    // means "none" in the internal ones.
     node.padding_wraps = op == "aten.embedding_bag.padding_idx";
     if (!node.padding_wraps && *node.padding_id < 0) node.padding_id.reset();
   }

@@ -17,15 +17,16 @@ namespace refract::runtime::cpu {
 //     max:  out[b] = max_i table[ids[i]]
 //   an empty bag gives zeros.
 //
-// Tables float32, float16, bfloat16 (summed in float32 in order of the ids,
-// rounded once) and float64 (summed in float64). Against LibTorch: 1e-6
-// relative to the sum of magnitudes for float32, one unit in the last place for
-// the small types. Ids and offsets int32 or int64.
+// Tables are float32, float16, bfloat16 (summed in float32 in order of the ids,
+// rounded once) or float64 (summed in float64). Tolerance against LibTorch:
+// 1e-6 relative to the sum of magnitudes for float32, one unit in the last
+// place for the small types. Ids and offsets are int32 or int64.
 //
-// Ids outside the table follow its IdPolicy: refused; a row of zeros, which
-// counts in a mean and takes part in a max; or row 0. Offsets that do not begin
-// with 0, fall, or pass the end are InvalidArgument; ids after the last offset
-// of the include_last_offset form are not read, as in LibTorch, yet checked.
+// Ids outside the table follow its IdPolicy: the request is refused; or a row
+// of zeros, which counts in a mean and takes part in a max; or table row 0.
+// Offsets that do not begin with 0, fall, or pass the end are InvalidArgument.
+// Ids after the last offset of the include_last_offset form are checked but not
+// read, as in LibTorch.
 //
 // Null when `request` is something else (other results used, ranks or dtypes
 // unknown, weights without mode sum).

@@ -13,7 +13,8 @@ template <typename Id>
 int64_t CountOutside(absl::Span<const Id> ids, int64_t rows) {
   int64_t outside = 0;
   for (const Id id : ids) {
-    // Negative ids wrap around to huge ones.
+    // As unsigned numbers, negative ids are larger than any row number. No
+    // branch, so that the loop vectorises.
     outside += static_cast<uint64_t>(static_cast<int64_t>(id)) >=
                static_cast<uint64_t>(rows);
   }
@@ -61,6 +62,7 @@ absl::StatusOr<int64_t> TableUse::Check(const base::TensorView& ids,
     return outside;
   }
   int64_t position = 0;
+  // The slow path searches the first offending id for the message.
   while (IntAt(ids, position) >= 0 && IntAt(ids, position) < rows) ++position;
   return absl::InvalidArgumentError(
       absl::StrCat("table '", table, "': id ", IntAt(ids, position),
@@ -72,7 +74,7 @@ void PrefetchRows(const base::TensorView& table, const base::TensorView& ids) {
   const auto rows = static_cast<uint64_t>(table.dims[0]);
   const size_t row_bytes = table.bytes / static_cast<size_t>(rows);
   const int64_t count = std::min(ids.num_elements(), kPrefetchDistance);
-  // Where rows are long, the first lines; hardware follows.
+  // Of long rows the first lines; hardware prefetchers fetch the rest.
   constexpr size_t kLine = 64;
   const size_t bytes = std::min<size_t>(row_bytes, 8 * kLine);
   for (int64_t i = 0; i < count; ++i) {
@@ -164,7 +166,7 @@ absl::Status LookUpGuard::Check(const Operands& operands,
     if (weight.tensor.dims.empty()) return absl::OkStatus();
     rows = weight.tensor.dims[0];
   }
-  // Other types are LibTorch's to refuse.
+  // LibTorch refuses other types itself.
   const base::TensorView& ids = operands[indices_].tensor;
   if (!IsIdType(ids.dtype)) return absl::OkStatus();
   if (offsets_ != kNoOperand && IsIdType(operands[offsets_].tensor.dtype)) {

@@ -1,8 +1,8 @@
 #ifndef REFRACT_RUNTIME_CPU_LOOK_UPS_IDS_H_
 #define REFRACT_RUNTIME_CPU_LOOK_UPS_IDS_H_
 
-// Ids of table rows and bag offsets: what a request may hold, checked before
-// anything is read through them.
+// Ids of table rows and bag offsets, checked before anything is read through
+// them.
 
 #include <cstdint>
 #include <optional>
@@ -18,24 +18,24 @@
 
 namespace refract::runtime::cpu {
 
-// Ids ahead of the one in use whose row is prefetched. 16 was best or within
-// 2 % of it at 128 floats, and made no difference below
-// (reference measurements of this project's research, FBGEMM's default too).
+// Distance of prefetches, in ids. 16 was the best or within 2 % of the best at
+// 128 floats per row and made no difference for shorter rows; it is also
+// FBGEMM's default.
 inline constexpr int64_t kPrefetchDistance = 16;
 
-// What is known of one use of a table when it is compiled.
+// One use of a table, as known at compile time.
 struct TableUse {
   std::string table;  // weight name, or the value's where it is computed
   models::IdPolicy policy = models::IdPolicy::kError;
 
-  // `weight`: the table among the request's operands. Only weights have
-  // policies; ids into computed values must be right.
+  // `weight`: the table's operand. Only weights have policies; ids into
+  // computed values must be in range.
   static TableUse Of(const KernelRequest& request, int weight);
 
-  // Looks for ids outside [0, rows). Policy kError (or an empty table):
+  // Finds ids outside [0, rows). Policy kError, or an empty table:
   // InvalidArgument that names table, id and position (in row-major order).
-  // Else the number of such ids, which is added to `stats`. `ids` are int32 or
-  // int64.
+  // Otherwise returns the number of such ids, which is added to `stats`. `ids`
+  // are int32 or int64.
   absl::StatusOr<int64_t> Check(const base::TensorView& ids, int64_t rows,
                                 RunStats& stats) const;
 };
@@ -47,8 +47,8 @@ inline int64_t IntAt(const base::TensorView& tensor, int64_t i) {
              : reinterpret_cast<const int64_t*>(tensor.data)[i];
 }
 
-// Starts to fetch the rows of `table` that the first ids select, as many as a
-// look-up fetches ahead. Ids outside the table are passed over.
+// Prefetches the rows of `table` for the first kPrefetchDistance ids. Ids
+// outside the table are skipped.
 void PrefetchRows(const base::TensorView& table, const base::TensorView& ids);
 
 // Bag offsets must begin with 0, never fall, and end at or before `num_ids`.
@@ -56,18 +56,18 @@ void PrefetchRows(const base::TensorView& table, const base::TensorView& ids);
 absl::Status CheckOffsets(const std::string& name,
                           const base::TensorView& offsets, int64_t num_ids);
 
-// The input or weight that `id` shows, through views, casts and copies; `id`
-// itself when it is computed otherwise.
+// The input or weight behind `id`, through views, casts and copies; `id` itself
+// when it is computed otherwise.
 models::ValueId SourceOf(const models::Graph& graph, models::ValueId id);
 // Its name, for errors.
 std::string SourceName(const models::Graph& graph, models::ValueId id);
 
 // The checks alone, for a look-up operator that LibTorch computes. LibTorch
-// does not check all of them, and does not name the table.
+// does not make all of them and does not name the table.
 class LookUpGuard {
  public:
-  // nullopt when the node is no look-up whose ids can be told. Unimplemented:
-  // a policy other than kError, which LibTorch cannot follow.
+  // nullopt when the node is not a look-up with known ids. Unimplemented: a
+  // policy other than kError, which LibTorch cannot apply.
   static absl::StatusOr<std::optional<LookUpGuard>> Create(
       const KernelRequest& request);
   absl::Status Check(const Operands& operands, RunStats& stats) const;

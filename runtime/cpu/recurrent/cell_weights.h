@@ -1,9 +1,9 @@
 #ifndef REFRACT_RUNTIME_CPU_RECURRENT_CELL_WEIGHTS_H_
 #define REFRACT_RUNTIME_CPU_RECURRENT_CELL_WEIGHTS_H_
 
-// Weights of a recurrent layer in the order in which its products read them:
-// the columns of each gate begin with a panel of their own, so that one product
-// gives all gates and each of them whole vectors.
+// Weights of a recurrent layer in the layout of its products: the columns of
+// each gate begin with a new panel, so that one product computes all gates and
+// each gate consists of whole vectors.
 
 #include <cstdint>
 
@@ -12,11 +12,11 @@
 
 namespace refract::runtime::cpu {
 
-// Units of a gate and the columns that only pad it.
+// Units of a gate, rounded up to whole panels.
 int64_t PaddedUnits(int64_t units);
 
-// Of one layer in one direction. `padded` = PaddedUnits(units); biases null
-// where there are none.
+// Weights of one layer in one direction. `padded` = PaddedUnits(units); biases
+// are null if the layer has none.
 struct CellWeights {
   const float* w_ih = nullptr;  // panels of a matrix [width, gates × padded]
   const float* w_hh = nullptr;  // of [units, gates × padded]
@@ -24,12 +24,12 @@ struct CellWeights {
   const float* b_hh = nullptr;
 };
 
-// Bytes of w_ih, w_hh where a step's input, or state, is `width` numbers.
+// Bytes of w_ih or w_hh for an input or state of `width` numbers.
 size_t GatePanelBytes(int64_t gates, int64_t units, int64_t width);
-// `weight` [gates × units, width] as such panels.
+// Packs `weight` [gates × units, width] into such panels.
 void PackGatePanels(const float* weight, int64_t gates, int64_t units,
                     int64_t width, float* panels);
-// `bias` [gates × units] with zeros where columns pad.
+// Copies `bias` [gates × units] with zeros in the padding columns.
 void PadGates(const float* bias, int64_t gates, int64_t units, float* padded);
 
 }  // namespace refract::runtime::cpu

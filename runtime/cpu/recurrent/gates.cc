@@ -7,13 +7,13 @@
 namespace refract::runtime::cpu {
 namespace {
 
-// Tells the compiler that no loop has a rest.
+// Tells the compiler that loops have no remainder.
 REFRACT_INLINE int64_t WholePanels(int64_t count) {
   return count / kPanelColumns * kPanelColumns;
 }
 
-// Two loops each: one function after the other in one of them is a chain that
-// is too long for a processor to work on several vectors at once.
+// Two loops per row: with all functions in one loop the chain of dependent
+// operations is too long for the processor to overlap several vectors.
 REFRACT_INLINE void LstmRow(const float* __restrict sums, int64_t count,
                             float* __restrict h, float* __restrict c) {
   for (int64_t j = 0; j < count; ++j) {

@@ -7,13 +7,14 @@
 
 namespace refract::runtime::cpu {
 
-// What one step of a recurrence makes of its sums, for some items. Rows are
-// `padded` floats per gate: the units, and what pads them to a multiple of
-// kPanelColumns, which is computed with them and never read.
+// The element-wise part of one step of a recurrence, for some items. Rows have
+// `padded` floats per gate: the units, and padding to a multiple of
+// kPanelColumns, which is computed but never read.
 struct GateRows {
   int64_t rows = 0;
   int64_t padded = 0;
-  // s of RecurrentOp, [rows][gates × padded]; of kGru's gate n only `a`.
+  // s of RecurrentOp, [rows][gates × padded]; for kGru's gate n only the part
+  // `a`.
   const float* sums = nullptr;
   int64_t sums_stride = 0;
   float* apart = nullptr;  // kGru: `b`, [rows][padded], dense; overwritten
@@ -22,8 +23,8 @@ struct GateRows {
   float* c = nullptr;  // kLstm: as h, dense
 };
 
-// One step as RecurrentOp says, each operation rounded by itself, sigmoid and
-// tanh as elements/functions.h.
+// Computes one step as RecurrentOp defines it, each operation rounded
+// separately, with sigmoid and tanh of elements/functions.h.
 void ApplyGates(RecurrentCell cell, const GateRows& rows);
 
 }  // namespace refract::runtime::cpu

@@ -16,15 +16,15 @@ namespace {
 using base::Dims;
 using base::TensorView;
 
-// Items that go through all steps together: enough for high tiles, and few
-// enough for their sums and states to stay in a second-level cache.
+// Items computed together over all steps: enough for high tiles, and few enough
+// that their sums and states stay in a second-level cache.
 constexpr int64_t kBlockRows = 64;
-// Sums of inputs that are made at once, for as many steps as this holds: with
-// few items the steps are what fills a tile. A quarter of a second-level cache.
+// Bytes of input sums computed at once, over as many steps as fit: with few
+// items, the steps fill the tile. A quarter of a second-level cache.
 constexpr int64_t kSumBytes = int64_t{256} << 10;
-// What passes from layer to layer, for all steps of a block. It streams through
-// whatever cache holds it; memory is what it costs, which a thread keeps: where
-// this would not suffice fewer items make a block, down to kLeastRows.
+// Bytes of the values between two layers, for all steps of a block. They stream
+// through the caches, so only memory limits them, which the thread keeps. If
+// they do not fit, a block has fewer items, but at least kLeastRows.
 constexpr int64_t kSequenceBytes = int64_t{8} << 20;
 constexpr int64_t kLeastRows = 16;
 
@@ -32,12 +32,13 @@ const float* Floats(const TensorView& view) {
   return reinterpret_cast<const float*>(view.data);
 }
 
-// Rows that lie a multiple of 1 KiB apart would be copied by each product.
+// A row distance that is a multiple of 1 KiB would make each product copy the
+// rows (gemm.cc).
 int64_t StateStride(int64_t padded) {
   return padded % 256 == 0 ? padded + kPanelColumns : padded;
 }
 
-// In the order of RecurrentOp::params.
+// The weight of a kind, in the order of RecurrentOp::params.
 const float*& PlaceOf(CellWeights& cell, int kind) {
   switch (kind) {
     case 0:
@@ -51,7 +52,7 @@ const float*& PlaceOf(CellWeights& cell, int kind) {
   }
 }
 
-// A number per item, step and column; columns lie side by side.
+// A tensor of items, steps and columns, with contiguous columns.
 template <typename T>
 struct Sequence {
   T* data = nullptr;
@@ -65,7 +66,7 @@ struct Sizes {
   int64_t width = 0;
 };
 
-// Where one block of items computes; see Layout().
+// Memory of one block of items; see Layout().
 struct Workspace {
   float* sums = nullptr;  // [steps at once][rows][gates × padded] in any order
   float* apart = nullptr;  // kGru
@@ -151,7 +152,7 @@ class RecurrentKernel final : public Kernel {
           kSequenceBytes / (sequence_row * static_cast<int64_t>(sizeof(float))),
           kLeastRows, kBlockRows);
     }
-    // Blocks of nearly equal height.
+    // Blocks of nearly equal height, so that the last fills its tiles.
     const int64_t count = (sizes.rows + block - 1) / block;
     block = (sizes.rows + count - 1) / count;
     const int64_t at_once = StepsAtOnce(block, sizes.steps);
@@ -200,8 +201,8 @@ class RecurrentKernel final : public Kernel {
         });
   }
 
-  // Weights that come with a request, or that are being folded, beside those
-  // that are constant.
+  // Packs weights that a request brings, or that are being folded, next to the
+  // constant ones.
   void Rearrange(const Operands& operands,
                  std::vector<CellWeights>& weights) const {
     const int64_t gates = op_.gates();
@@ -249,7 +250,8 @@ class RecurrentKernel final : public Kernel {
     const int64_t apart = op_.cell == RecurrentCell::kGru ? rows * padded_ : 0;
     const int64_t h = rows * StateStride(padded_);
     const int64_t c = op_.cell == RecurrentCell::kLstm ? rows * padded_ : 0;
-    // Two layers pass one sequence, more take turns with two.
+    // Two layers need one sequence between them; more layers alternate between
+    // two.
     const int64_t between = rows * sequence_row;
     const int64_t num_between = std::min(op_.layers - 1, 2);
     float* const base = ThreadScratch(
@@ -266,7 +268,7 @@ class RecurrentKernel final : public Kernel {
     return space;
   }
 
-  // Items [first, first + rows) through all layers.
+  // Computes items [first, first + rows) through all layers.
   void RunBlock(const Operands& operands,
                 absl::Span<const KernelOutput> outputs,
                 const std::vector<CellWeights>& weights, const Sizes& sizes,
@@ -337,12 +339,14 @@ class RecurrentKernel final : public Kernel {
     }
   }
 
-  // One layer in one direction; `target.data` is null where nobody reads it.
+  // Computes one layer in one direction; `target.data` is null if no step's
+  // output is read.
   void RunSteps(const CellWeights& weights, const Sequence<const float>& source,
                 const Sizes& sizes, const Sequence<float>& target,
                 bool backward, int64_t at_once, const Workspace& space) const {
     const int64_t h_stride = StateStride(padded_);
-    // Gates whose sums go on from those of the input.
+    // Columns of the gates whose state sums continue the input sums. For kGru
+    // gate n is separate, because its state part is multiplied by r first.
     const int64_t joint =
         op_.cell == RecurrentCell::kGru ? 2 * padded_ : columns_;
     GateRows gates;
@@ -381,8 +385,8 @@ class RecurrentKernel final : public Kernel {
     }
   }
 
-  // x × w_ih + b_ih of steps [first, first + sizes.steps), in as few products
-  // as the input's order allows.
+  // Computes x × w_ih + b_ih of steps [first, first + sizes.steps), in as few
+  // products as the input's layout allows.
   Sequence<float> AddInputs(const CellWeights& weights,
                             const Sequence<const float>& source, int64_t first,
                             const Sizes& sizes, float* sums) const {
@@ -392,7 +396,7 @@ class RecurrentKernel final : public Kernel {
            {weights.b_ih}, to, to_stride);
     };
     const float* const from = source.data + first * source.step_stride;
-    // Steps of an item, or items of a step, one behind the other.
+    // All rows are contiguous: steps of an item, or items of a step.
     if (source.row_stride == sizes.steps * source.step_stride) {
       multiply(from, source.step_stride, sizes.rows * sizes.steps, sums,
                columns_);
@@ -417,7 +421,7 @@ class RecurrentKernel final : public Kernel {
   }
 
   const RecurrentOp op_;
-  const std::vector<CellWeights> constant_;  // null: comes with a request
+  const std::vector<CellWeights> constant_;  // null: a request brings it
   const std::shared_ptr<WeightArena> arena_;
   const int64_t padded_;
   const int64_t columns_;  // of all gates
@@ -441,7 +445,7 @@ std::unique_ptr<const Kernel> CreateRecurrentKernel(
   const auto each = static_cast<size_t>(op.params_per_cell());
   for (size_t i = 0; i < op.params.size(); ++i) {
     const Operand* const constant = constants[op.params[i]];
-    // Sizes that do not fit are refused when a request comes.
+    // Constants of a wrong size are refused when a request runs.
     if (constant == nullptr || constant->kind != Operand::Kind::kTensor ||
         constant->tensor.dims[0] != rows) {
       continue;
