@@ -22,7 +22,7 @@ ValueId Operand(const models::Node& node, absl::string_view name) {
   return value == nullptr ? models::kNoValue : value->id;
 }
 
-// nullopt: not a literal.
+// The value of include_last_offset; nullopt: not a literal.
 std::optional<bool> IncludesLast(const models::Node& node) {
   const models::Argument* const argument = node.FindArg("include_last_offset");
   if (argument == nullptr || std::holds_alternative<models::None>(*argument)) {
@@ -33,7 +33,7 @@ std::optional<bool> IncludesLast(const models::Node& node) {
   return *flag;
 }
 
-// A vector whose length has nothing to do with the batch.
+// A vector whose length is independent of the batch.
 bool IsRagged(const models::Value& value, const std::string& batch) {
   if (value.kind != models::ValueKind::kTensor || !value.has_shape ||
       value.shape.size() != 1 || value.shape[0].is_unknown() ||
@@ -70,7 +70,7 @@ FoundBags FindBagInputs(const models::Graph& graph, const Part& part) {
   const auto name = [&](ValueId id) {
     return absl::StrCat("'", graph.value(id).name, "'");
   };
-  // Offsets → (includes last, entries); and what each entry belongs to.
+  // Offsets → (include_last, entries), and the offsets of each entry.
   std::map<ValueId, std::pair<bool, std::set<ValueId>>> groups;
   std::map<ValueId, ValueId> offsets_of;
   for (const models::NodeId n : part.nodes) {
@@ -79,8 +79,8 @@ FoundBags FindBagInputs(const models::Graph& graph, const Part& part) {
     const ValueId ids = Operand(node, "indices");
     const ValueId offsets = Operand(node, "offsets");
     const ValueId weights = Operand(node, "per_sample_weights");
-    // One id per row, or a matrix of them: rows like any others. What is
-    // computed within the part is the row rules' to judge.
+    // One id per row, or a matrix of ids: rows as in other tensors. The row
+    // rules judge values computed within the part.
     if (!inputs.contains(ids) ||
         !IsRagged(graph.value(ids), graph.batch_symbol)) {
       continue;
@@ -111,7 +111,7 @@ FoundBags FindBagInputs(const models::Graph& graph, const Part& part) {
       return found;
     }
   }
-  // Nothing else may look at them.
+  // Entries and offsets must have no other readers.
   for (const models::NodeId n : part.nodes) {
     const models::Node& node = graph.nodes[n];
     for (const ValueId id : models::InputsOf(node)) {
@@ -138,7 +138,7 @@ FoundBags FindBagInputs(const models::Graph& graph, const Part& part) {
     BagInputs& bag = found.bags.emplace_back();
     bag.offsets = inputs.at(offsets);
     bag.include_last = group.first;
-    // One length: that of each of them.
+    // All entries of a group must have one length.
     const models::SymExpr* length = nullptr;
     for (const ValueId entry : group.second) {
       bag.entries.push_back(inputs.at(entry));

@@ -1,11 +1,11 @@
 #ifndef REFRACT_RUNTIME_COMPILE_BAG_INPUTS_H_
 #define REFRACT_RUNTIME_COMPILE_BAG_INPUTS_H_
 
-// Inputs of a part that hold bags: one vector with the entries of all rows'
-// bags, one after the other, and another that says where each row's begin. The
-// number of entries is none of the batch's sizes, so such requests are put
-// together and cut otherwise than rows (gpu_node/model/row_layout.h), and a device
-// has room for so many of them (cuda_plan/bags.h).
+// Inputs of a part that hold bags: a vector with the entries of all bags, and a
+// vector of offsets with the begin of each row's bag. The number of entries is
+// not a multiple of the batch, so such requests are merged and cut at bags
+// (gpu_node/model/row_layout.h), and a device has room for a limited number of
+// entries (cuda_plan/bags.h).
 
 #include <cstddef>
 #include <string>
@@ -27,13 +27,13 @@ struct BagInputs {
 
 struct FoundBags {
   std::vector<BagInputs> bags;
-  // Not empty: some bags of the part are not such inputs, or those are also
-  // used otherwise, and why.
+  // Not empty: the reason why some bags of the part are not such inputs, or
+  // why these inputs have other readers.
   std::string why_not;
 };
 
-// By the embedding_bag operators of the part. What reads its entries and
-// offsets only through them is a group of its own.
+// Finds the bags that embedding_bag operators of the part read. Entries and
+// offsets with no other readers form a group.
 FoundBags FindBagInputs(const models::Graph& graph, const Part& part);
 
 // Whether a node is an embedding_bag, in any of its forms.

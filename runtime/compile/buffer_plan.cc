@@ -24,7 +24,7 @@ BufferPlan PlanBuffers(absl::Span<const Lifetime> lifetimes) {
           buffers[best].nominal_bytes >= lifetime.nominal_bytes;
       const bool smaller =
           buffers[i].nominal_bytes < buffers[best].nominal_bytes;
-      // Smallest that fits; without any, the largest.
+      // Prefer the smallest buffer that fits; if none fits, the largest.
       if (fits ? (!best_fits || smaller) : (!best_fits && !smaller)) {
         best = static_cast<int>(i);
       }

@@ -1,7 +1,7 @@
 #ifndef REFRACT_RUNTIME_COMPILE_BUFFER_PLAN_H_
 #define REFRACT_RUNTIME_COMPILE_BUFFER_PLAN_H_
 
-// Which intermediate values may share memory.
+// Assignment of intermediate values to shared buffers.
 
 #include <cstdint>
 #include <vector>
@@ -10,13 +10,13 @@
 
 namespace refract::runtime {
 
-// A value that needs memory from the step that makes it to the last step that
+// A value needs memory from the step that computes it to the last step that
 // reads it, both included.
 struct Lifetime {
   int first_step = 0;
   int last_step = 0;
-  // Size at a typical request, 0 if unknown: only decides what shares with
-  // what.
+  // Size in a typical request, 0 if unknown. Only decides which values share a
+  // buffer.
   int64_t nominal_bytes = 0;
 };
 
@@ -25,9 +25,10 @@ struct BufferPlan {
   int num_buffers = 0;
 };
 
-// Best fit in order of first_step: a value takes the free buffer that wastes
-// least, else the largest free one (it will grow), else a new one. Lifetimes
-// that share a step never share a buffer. `lifetimes` ascend by first_step.
+// Best fit in order of first_step: a value takes the smallest free buffer that
+// is large enough, else the largest free buffer (which grows), else a new one.
+// Lifetimes that share a step never share a buffer. `lifetimes` ascend by
+// first_step.
 BufferPlan PlanBuffers(absl::Span<const Lifetime> lifetimes);
 
 }  // namespace refract::runtime

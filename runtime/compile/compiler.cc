@@ -1,3 +1,8 @@
+// Compilation in order: one step per node (view, size, fused operator, CPU
+// kernel, or LibTorch), constant folding, fusion passes, kernels with packed
+// weights, memory plan. Folding precedes fusion so that passes see constants;
+// kernels are created last, since fusion decides which weights are packed.
+
 #include "runtime/compile/compiler.h"
 
 #include <algorithm>
@@ -9,15 +14,15 @@
 #include "absl/strings/str_cat.h"
 #include "base/resident_pages.h"
 #include "base/status_macros.h"
-#include "runtime/torch/op_library.h"
 #include "models/graph/op_traits.h"
+#include "runtime/compile/liveness.h"
+#include "runtime/compile/node_key.h"
 #include "runtime/cpu/fused_kernels.h"
 #include "runtime/cpu/strided_copy.h"
 #include "runtime/executor.h"
 #include "runtime/fusion/lower.h"
 #include "runtime/fusion/passes.h"
-#include "runtime/compile/liveness.h"
-#include "runtime/compile/node_key.h"
+#include "runtime/torch/op_library.h"
 
 namespace refract::runtime {
 namespace {
@@ -84,8 +89,8 @@ class Compiler {
     return id >= 0 && static_cast<size_t>(id) < graph_.values.size();
   }
 
-  // Over the whole graph, so that the choice of kernels is the same in every
-  // part.
+  // Computed over the whole graph, so that the choice of kernels is the same in
+  // every part.
   void FindReadValues() {
     read_.assign(graph_.values.size(), false);
     for (const Node& node : graph_.nodes) {
@@ -97,7 +102,7 @@ class Compiler {
     }
   }
 
-  // Nodes that the graph lacks are AddNode()'s to refuse.
+  // AddNode() refuses nodes that the graph lacks.
   absl::Status CheckLibraries() const {
     std::vector<NodeId> nodes;
     for (NodeId id : part_.nodes) {
@@ -137,14 +142,15 @@ class Compiler {
       }
       const int local = AddLocal(id);
       plan_.locals[local].is_input = true;
-      // Says how to read what the caller gives; the value comes with a run.
+      // The kind says how to read the caller's value, which a run brings.
       plan_.constants[local].kind = KindOf(value.kind);
       plan_.inputs.push_back(local);
     }
     return absl::OkStatus();
   }
 
-  // The local of a value that may be read here, adding weights as they come.
+  // The local of a value that is readable here. Weights become locals at their
+  // first reader.
   absl::StatusOr<int> Read(ValueId id, absl::string_view reader) {
     const auto found = local_of_.find(id);
     if (found != local_of_.end()) return found->second;
@@ -195,7 +201,7 @@ class Compiler {
       plan_.constant_buffers.push_back(std::move(dense));
       return local;
     }
-    // Too large to copy: LibTorch reads it as it lies.
+    // Too large to copy: LibTorch reads it with its strides.
     plan_.weight_views.push_back(
         std::make_unique<const models::WeightView>(std::move(view)));
     operand.kind = OperandKind::kWeight;
@@ -238,7 +244,7 @@ class Compiler {
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       step.outputs.push_back(used[i] ? AddLocal(node.outputs[i]) : kNoLocal);
     }
-    // Steps of views extend the life of what they show.
+    // A view extends the lifetime of its operand's memory.
     if (step.view != nullptr && step.outputs[0] != kNoLocal) {
       plan_.locals[step.outputs[0]].root = plan_.locals[step.operands[0]].root;
     }
@@ -246,9 +252,9 @@ class Compiler {
     return absl::OkStatus();
   }
 
-  // Whether a step gives what `node` wants already: models ask for a column, or
-  // a row of a table, as often as they use it. What another device runs is told
-  // by node (Target).
+  // Whether an earlier step has the results of `node`: models slice a column,
+  // or look up a table row, as often as they use it. Other targets translate
+  // node by node, so only the CPU shares steps.
   bool IsMadeBefore(const Node& node, NodeId id,
                     const std::vector<bool>& used) {
     if (target_ != Target::kCpu) return false;
@@ -286,7 +292,7 @@ class Compiler {
         }
       }
       if (step.fused) {
-        // For folding; made again when constants are known.
+        // Kernel for folding; created again when constants are known.
         step.kernel = cpu::CreateFusedKernel(*step.fused, {}, {});
         return absl::OkStatus();
       }
@@ -321,7 +327,7 @@ class Compiler {
     return absl::OkStatus();
   }
 
-  // Bytes of the results as far as the graph knows them; nullopt otherwise.
+  // Bytes of the results if the graph shows them; nullopt otherwise.
   std::optional<size_t> DeclaredBytes(const Step& step) const {
     size_t total = 0;
     for (int local : step.outputs) {
@@ -349,7 +355,8 @@ class Compiler {
     if (step.view != nullptr || step.size != nullptr) return true;
     const Node& node = graph_.nodes[step.nodes.front()];
     const models::OpClass op_class = models::ClassOf(node.op);
-    // Unknown operators may keep state; memory from empty() has no value yet.
+    // Unknown operators may keep state; memory from empty() has undefined
+    // values.
     if (models::IsRandom(node) || op_class == models::OpClass::kUnknown ||
         op_class == models::OpClass::kRandom ||
         absl::StrContains(step.op, "empty") || step.outputs.empty()) {
@@ -358,8 +365,8 @@ class Compiler {
     if (const auto bytes = DeclaredBytes(step)) {
       return *bytes <= options_.max_folded_bytes;
     }
-    // Without a promise: only where a large result is unlikely; it is checked
-    // afterwards.
+    // Without known shapes, folds only where a large result is unlikely;
+    // FitsFolded() checks afterwards.
     size_t operand_bytes = 0;
     for (int local : step.operands) {
       operand_bytes += plan_.constants[local].tensor.bytes;
@@ -367,8 +374,8 @@ class Compiler {
     return operand_bytes <= options_.max_folded_bytes;
   }
 
-  // Runs what depends on constants alone. A step that fails stays: requests
-  // then get its error.
+  // Constant folding: runs steps that depend on constants alone. A step that
+  // fails is kept, so that requests get its error.
   absl::Status Fold() {
     const size_t num_locals = plan_.locals.size();
     plan_.num_buffers = static_cast<int>(num_locals);
@@ -415,9 +422,9 @@ class Compiler {
     }
   }
 
-  // Per graph value: the same in every run. Asked of the graph and not of the
-  // part: a node's arithmetic must not depend on where its weights are
-  // rearranged.
+  // Per graph value: whether it depends on weights alone. Computed over the
+  // graph and not over the part, because a node's arithmetic must not depend on
+  // the part in which its weights are packed.
   std::vector<bool> DependOnWeightsAlone() const {
     std::vector<bool> fixed(graph_.values.size(), false);
     for (size_t i = 0; i < fixed.size(); ++i) {
@@ -465,7 +472,7 @@ class Compiler {
       if (const MatMulOp* matmul = ProductOf(*step.fused)) {
         const ValueId b = plan_.locals[step.operands[matmul->b]].id;
         const auto* const dense = std::get_if<DenseOp>(&*step.fused);
-        // Only dense layers as they are usually written.
+        // Only dense layers in the usual orientation.
         const bool usual = dense == nullptr || !dense->column;
         if (usual && !matmul->batched && b != models::kNoValue && fixed[b]) {
           packing.form = DenseForm();
@@ -475,8 +482,8 @@ class Compiler {
     }
   }
 
-  // Whether a step's kernel keeps its operand `i` rearranged, and never reads
-  // it where it was.
+  // Whether a step's kernel holds its operand `i` packed and never reads it at
+  // its original address.
   bool IsPacked(const Step& step, size_t i) const {
     const int local = step.operands[i];
     return target_ == Target::kCpu && step.fused &&
@@ -485,8 +492,8 @@ class Compiler {
            plan_.constants[local].kind == OperandKind::kTensor;
   }
 
-  // Where what runs reads constants, ascending. A constant may point into
-  // another one's memory, hence addresses.
+  // Addresses of the constants that the steps read, ascending. Addresses,
+  // because a constant may point into another constant's memory.
   std::vector<const std::byte*> ReadAddresses() const {
     std::vector<const std::byte*> read;
     const auto add = [&](int local) {
@@ -513,8 +520,8 @@ class Compiler {
     return first != read.end() && *first < data + std::max<size_t>(bytes, 1);
   }
 
-  // Keeps the memory of constants that something still reads. Of the others
-  // the shapes stay.
+  // Keeps the memory of constants that a step still reads. Of the others only
+  // the shapes remain.
   void DropUnusedConstants() {
     const std::vector<const std::byte*> read = ReadAddresses();
     for (Folded& folded : folded_) {
@@ -525,14 +532,14 @@ class Compiler {
         plan_.constant_results.push_back(std::move(folded.result));
       }
     }
-    // Dense copies of weights that were only folded into something else.
+    // Dense copies of weights that were only needed for folding.
     std::erase_if(plan_.constant_buffers, [&](const auto& buffer) {
       return !IsRead(read, buffer.data(), buffer.size());
     });
   }
 
-  // Weights that were rearranged, or folded into something else, are not read
-  // where they are mapped: their pages would be held for nothing.
+  // Packed and folded weights are not read at their mapped addresses, so their
+  // resident pages would be wasted.
   void ReleaseUnreadWeights() {
     const std::vector<const std::byte*> read = ReadAddresses();
     for (const Local& local : plan_.locals) {
@@ -541,7 +548,7 @@ class Compiler {
       if (!value.is_weight()) continue;
       const auto view = plan_.weights->Get(value.weight);
       if (!view.ok()) continue;
-      // From the first element to the end of the last, whatever lies between.
+      // The address range from the first to the last element, gaps included.
       int64_t last = view->data == nullptr ? -1 : 0;
       for (size_t d = 0; d < view->sizes.size() && last >= 0; ++d) {
         last = view->sizes[d] == 0

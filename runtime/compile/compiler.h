@@ -12,8 +12,8 @@
 
 namespace refract::runtime {
 
-// Who runs the plan. What every device understands is merged for all of them;
-// DenseOp is for the CPU alone.
+// Target of the plan. Fusions that every device supports run for both targets;
+// DenseOp and others are for the CPU alone.
 enum class Target : uint8_t { kCpu, kTranslation };
 
 // As Program::Compile. Internal to runtime/.

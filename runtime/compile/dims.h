@@ -11,9 +11,9 @@
 
 namespace refract::runtime {
 
-// A dimension counted from the front, or from the back when negative. A scalar
-// counts as having one dimension, as in PyTorch. InvalidArgument when there is
-// no such dimension.
+// A dimension counted from the front, or from the back if negative. A scalar
+// counts as having one dimension, as in PyTorch. InvalidArgument when the
+// dimension does not exist.
 inline absl::StatusOr<size_t> WrapDim(int64_t dim, size_t rank) {
   const auto limit = static_cast<int64_t>(rank == 0 ? 1 : rank);
   if (dim < -limit || dim >= limit) {

@@ -11,8 +11,8 @@ namespace refract::runtime {
 namespace {
 
 constexpr int kForever = std::numeric_limits<int>::max();
-// What every symbol is worth when sizes are compared: a typical batch, the
-// median of MLPerf's query sizes rounded.
+// Value of every symbol when sizes are compared: a typical batch, MLPerf's
+// median query size rounded.
 constexpr int64_t kNominalSize = 256;
 
 int64_t NominalBytes(const models::Value& value) {
@@ -32,7 +32,7 @@ int64_t NominalBytes(const models::Value& value) {
   return bytes.ok() ? static_cast<int64_t>(*bytes) : 0;
 }
 
-// Per root: the last step that touches it or a view of it.
+// Per root: the last step that reads or writes it or a view of it.
 std::vector<int> LastUses(const Plan& plan) {
   std::vector<int> last(plan.locals.size(), -1);
   for (size_t i = 0; i < plan.steps.size(); ++i) {
@@ -50,8 +50,9 @@ std::vector<int> LastUses(const Plan& plan) {
   return last;
 }
 
-// One pool of buffers: kernels write theirs at every run; those of LibTorch's
-// results are hardly ever needed, and would only keep memory from kernels.
+// Assigns one pool of buffers. Kernels and LibTorch have separate pools:
+// kernels write theirs in every run, while buffers for LibTorch's results are
+// rarely needed and would only take memory from kernels.
 void AssignBuffers(const models::Graph& graph, const std::vector<int>& last,
                    bool of_kernels, Plan& plan) {
   std::vector<int> locals;
@@ -80,6 +81,7 @@ void PlanMemory(const models::Graph& graph, Plan& plan) {
   const std::vector<int> last = LastUses(plan);
   AssignBuffers(graph, last, true, plan);
   AssignBuffers(graph, last, false, plan);
+  // An input needs a buffer only when it comes misaligned.
   for (int local : plan.inputs) {
     plan.locals[local].buffer = plan.num_buffers++;
   }
@@ -92,7 +94,7 @@ void PlanMemory(const models::Graph& graph, Plan& plan) {
       by_kernel[local] = step.kernel != nullptr;
       by_caller[local] = step.caller != nullptr;
     }
-    // Views name their root; a root is released once.
+    // Views share their root's memory; a root is released once.
     const auto release = [&](int local) {
       if (local == kNoLocal) return;
       const int root = plan.locals[local].root;

@@ -6,8 +6,8 @@
 
 namespace refract::runtime {
 
-// Gives every local that needs one a buffer, every step the LibTorch results
-// that it may let go, and every output how it gets where it must: sets
+// Assigns a buffer to every local that needs one, the LibTorch results to
+// release to every step, and the destination to every output: sets
 // Local::buffer, Step::release, PlanOutput::{direct, buffer} and
 // Plan::num_buffers. Roots and constants must be known.
 void PlanMemory(const models::Graph& graph, Plan& plan);

@@ -5,7 +5,7 @@
 namespace refract::runtime {
 namespace {
 
-// How many operands an argument contributes to models::InputsOf().
+// Number of operands that an argument contributes to models::InputsOf().
 int CountOperands(const models::Argument& argument) {
   int count = 0;
   if (const auto* ref = std::get_if<models::ValueRef>(&argument)) {

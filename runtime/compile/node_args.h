@@ -1,8 +1,8 @@
 #ifndef REFRACT_RUNTIME_COMPILE_NODE_ARGS_H_
 #define REFRACT_RUNTIME_COMPILE_NODE_ARGS_H_
 
-// Reads a node's arguments when it is compiled, so that nothing is looked up by
-// name while a request runs.
+// Reads a node's arguments at compile time, so that no name is looked up while
+// a request runs.
 
 #include <cstdint>
 #include <optional>
@@ -11,8 +11,8 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "runtime/torch/caller.h"
 #include "models/graph/graph.h"
+#include "runtime/torch/caller.h"
 
 namespace refract::runtime {
 
@@ -21,7 +21,7 @@ using models::aten::Operand;
 // No operand: a literal, None, or an argument that was left out.
 inline constexpr int kNoOperand = -1;
 
-// Where an integer comes from: a literal, or a size among the operands.
+// Source of an integer: a literal, or a size among the operands.
 struct IntSource {
   int64_t literal = 0;
   int operand = kNoOperand;
@@ -36,7 +36,7 @@ class Operands {
 
   size_t size() const { return operands_.size(); }
   const Operand& operator[](int i) const { return *operands_[i]; }
-  // Those of one member of a merged step.
+  // The operands of one member of a fused step.
   Operands Part(size_t first, size_t count) const {
     return Operands(operands_.subspan(first, count));
   }
@@ -48,8 +48,8 @@ class Operands {
   absl::Span<const Operand* const> operands_;
 };
 
-// Arguments by name. References `node`, which must outlive it. Lookups of
-// arguments that are left out give "absent": the caller knows the default.
+// Arguments by name. References `node`, which must outlive it. A missing
+// argument is reported as absent: the caller knows its default.
 class NodeArgs {
  public:
   explicit NodeArgs(const models::Node& node);
@@ -58,15 +58,15 @@ class NodeArgs {
 
   // Present and not None.
   bool Has(absl::string_view name) const;
-  // Place among the operands of an argument that is one value.
+  // Index among the operands of an argument that is one value.
   int OperandOf(absl::string_view name) const;
-  // Places of a list of values, kNoOperand for holes; nullopt when `name` is no
-  // such list.
+  // Indexes of a list of values, kNoOperand for holes; nullopt when `name` is
+  // not such a list.
   std::optional<std::vector<int>> OperandsOf(absl::string_view name) const;
   // A number or a size; nullopt when absent, None or of another type.
   std::optional<IntSource> Int(absl::string_view name) const;
   std::optional<IntSource> IntAt(size_t position) const;
-  // A list of those; a single number counts as a list of one.
+  // A list of integers; a single number counts as a list of one.
   std::optional<std::vector<IntSource>> Ints(absl::string_view name) const;
   // Literals only.
   std::optional<int64_t> IntLiteral(absl::string_view name) const;
@@ -76,7 +76,7 @@ class NodeArgs {
  private:
   struct Place {
     const models::NamedArgument* argument;
-    int first_operand;  // of this argument, were it to have any
+    int first_operand;  // index of the argument's first operand, if any
   };
   const Place* Find(absl::string_view name) const;
   static std::optional<IntSource> IntOf(const Place& place);

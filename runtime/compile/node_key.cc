@@ -1,3 +1,6 @@
+// A key is the node's text with values numbered. Strings carry their length and
+// lists their brackets, so that different argument lists have different keys.
+
 #include "runtime/compile/node_key.h"
 
 #include <bit>
@@ -21,7 +24,7 @@ class KeyWriter {
   void operator()(models::None) { key_ += 'n'; }
   void operator()(models::ValueRef ref) { Value(ref.id); }
   void operator()(int64_t i) { absl::StrAppend(&key_, "i", i); }
-  // 0 and −0 are not the same.
+  // As bits, so that 0 and −0 differ.
   void operator()(double f) {
     absl::StrAppend(&key_, "f",
                     absl::Hex(std::bit_cast<uint64_t>(f), absl::kZeroPad16));

@@ -1,7 +1,7 @@
 #ifndef REFRACT_RUNTIME_COMPILE_NODE_KEY_H_
 #define REFRACT_RUNTIME_COMPILE_NODE_KEY_H_
 
-// Which nodes of a graph compute the same.
+// Finds nodes of a graph with equal results.
 
 #include <functional>
 #include <string>
@@ -10,9 +10,10 @@
 
 namespace refract::runtime {
 
-// Equal for nodes of the same operator and arguments, where `place` says which
-// values are the same (it numbers them). Empty for nodes whose results differ
-// from call to call or may: random and unknown operators, uninitialised memory.
+// Key that is equal for nodes with the same operator and arguments; `place`
+// numbers values, with equal numbers for equal values. Empty for nodes whose
+// results may differ from call to call: random and unknown operators,
+// uninitialised memory.
 std::string NodeKey(const models::Node& node,
                     const std::function<int(models::ValueId)>& place);
 

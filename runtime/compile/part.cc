@@ -9,8 +9,8 @@ namespace {
 using models::Stage;
 using models::ValueId;
 
-// What CN-post needs and the HN does not make: kept on the CN, in id order. It
-// computes constants itself.
+// Values that CN-post needs and the HN does not compute: they stay on the CN,
+// in id order. CN-post computes constants itself.
 std::vector<ValueId> KeptOnCn(const models::Graph& graph,
                               const models::SplitPlan& plan) {
   std::set<ValueId> kept;
@@ -24,8 +24,7 @@ std::vector<ValueId> KeptOnCn(const models::Graph& graph,
       kept.insert(id);
     }
   };
-  for (models::NodeId node :
-       models::NodesOfPart(graph, plan, Stage::kCnPost)) {
+  for (models::NodeId node : models::NodesOfPart(graph, plan, Stage::kCnPost)) {
     for (ValueId id : models::InputsOf(graph.nodes[node])) add(id);
   }
   for (ValueId id : graph.outputs) add(id);

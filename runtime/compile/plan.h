@@ -1,7 +1,8 @@
 #ifndef REFRACT_RUNTIME_COMPILE_PLAN_H_
 #define REFRACT_RUNTIME_COMPILE_PLAN_H_
 
-// What the compiler makes and the executor runs. Internal to runtime/.
+// The plan, which the compiler builds and the executor runs. Internal to
+// runtime/.
 
 #include <memory>
 #include <optional>
@@ -9,16 +10,16 @@
 #include <vector>
 
 #include "base/tensor.h"
-#include "runtime/torch/caller.h"
 #include "models/graph/graph.h"
 #include "models/repository/weights.h"
+#include "runtime/compile/signature.h"
+#include "runtime/compile/size_op.h"
+#include "runtime/compile/view_op.h"
 #include "runtime/cpu/dense/weight_arena.h"
 #include "runtime/cpu/look_ups/ids.h"
 #include "runtime/fusion/fused_op.h"
 #include "runtime/kernel.h"
-#include "runtime/compile/signature.h"
-#include "runtime/compile/size_op.h"
-#include "runtime/compile/view_op.h"
+#include "runtime/torch/caller.h"
 
 namespace refract::runtime {
 
@@ -26,7 +27,7 @@ namespace refract::runtime {
 inline constexpr int kNoLocal = -1;
 inline constexpr int kNoBuffer = -1;
 
-// A value as one part knows it.
+// A value of the part.
 struct Local {
   models::ValueId id = models::kNoValue;
   std::string name;
@@ -34,26 +35,26 @@ struct Local {
   int rank = -1;  // -1: unknown
   bool is_constant = false;
   bool is_input = false;
-  // The local whose memory this one shows: itself, but for results of views.
+  // The local that owns this local's memory: itself, except for views.
   int root = kNoLocal;
-  // Scratch memory, where it may need some: results of kernels; results of
-  // LibTorch that alias an operand; inputs that come misaligned.
+  // Buffer, for locals that may need one: results of kernels, results of
+  // LibTorch that alias an operand, misaligned inputs.
   int buffer = kNoBuffer;
 };
 
-// One node, or several that are computed as one. Exactly one of the four is
-// set.
+// One node or several fused nodes. Exactly one of view, size, kernel and caller
+// is set.
 struct Step {
-  // Of the graph, ascending: what this step stands for. Nodes that ask for the
-  // same are one step.
+  // Nodes of the graph that the step computes, ascending. Nodes with equal
+  // results share a step.
   std::vector<models::NodeId> nodes;
   std::string node;  // for errors and logs
   std::string op;
   std::vector<int> operands;  // locals, as models::InputsOf(node)
-  std::vector<int> outputs;   // locals; kNoLocal where nobody reads
-  std::vector<int> release;   // locals whose LibTorch memory is done with
+  std::vector<int> outputs;   // locals; kNoLocal for unread results
+  std::vector<int> release;   // locals whose LibTorch memory is freed
 
-  // What `kernel` computes, where that may be merged with other steps.
+  // Description of `kernel` for fusion passes, if it can be fused.
   std::optional<FusedOp> fused;
 
   std::unique_ptr<const ViewOp> view;
@@ -65,10 +66,9 @@ struct Step {
 
 struct PlanOutput {
   int local = kNoLocal;
-  // Its memory is written by a native kernel, which can write to the
-  // destination instead.
+  // A native kernel computes it and can write directly to the destination.
   bool direct = false;
-  // Where a copy goes when the value is the caller's own input.
+  // Buffer for a copy when the value is one of the caller's inputs.
   int buffer = kNoBuffer;
 };
 
@@ -83,12 +83,12 @@ struct Plan {
 
   // Per local; kNone unless constant.
   std::vector<Operand> constants;
-  // What constants point to besides the weights.
+  // Memory of constants other than weights.
   std::vector<base::AlignedBuffer> constant_buffers;
   std::vector<models::aten::Result> constant_results;
   std::vector<std::unique_ptr<const models::WeightView>> weight_views;
   std::shared_ptr<const models::WeightStore> weights;
-  // Where kernels keep weights that they rearranged.
+  // Memory of weights packed by kernels.
   std::shared_ptr<const cpu::WeightArena> packed_weights;
 };
 

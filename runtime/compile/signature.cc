@@ -26,15 +26,15 @@ DType DTypeOf(const models::Value& value) {
   return DType::kUnknown;
 }
 
-// The value of a size, checked to be an int64 scalar.
+// The value of a size, which CheckTensor() knows to be an int64 scalar.
 int64_t SizeIn(const TensorView& view) {
   return *reinterpret_cast<const int64_t*>(view.data);
 }
 
-// Whether Solve() inverts `expr`, an expression of the one symbol `name`.
+// Whether Solve() inverts `expr`, an expression with the single symbol `name`.
 bool IsSolvable(const models::SymExpr& expr, const std::string& name) {
-  // Two probes, neither near the small sizes that Max() and the like treat
-  // apart.
+  // Two trial values, neither near the small sizes that Max() and similar
+  // functions treat separately.
   for (int64_t probe : {5, 1000}) {
     const auto value = expr.Evaluate({{name, probe}});
     if (!value.ok()) return false;
@@ -139,7 +139,7 @@ void Signature::Learn(const Dim& dim, int64_t value, int input,
   if (!dim.is_symbol) {
     if (!dim.solvable) return;
     const auto solution = dim.expr.Solve(value);
-    if (!solution) return;  // no size at all gives `value`: found afterwards
+    if (!solution) return;  // CheckSizes() reports it
     learned = solution->value;
   }
   symbols.values_.find(symbols_[index].name)->second = learned;
@@ -244,7 +244,8 @@ absl::Status Signature::Bind(absl::Span<const TensorView> inputs,
   for (size_t i = 0; i < inputs_.size(); ++i) {
     REFRACT_RETURN_IF_ERROR(CheckTensor(inputs_[i], inputs[i]));
   }
-  // Sizes that are a symbol speak first; only then what must be solved for.
+  // Sizes that are a plain symbol come first, because solving an expression
+  // may be ambiguous.
   for (bool symbols_only : {true, false}) {
     for (size_t i = 0; i < inputs_.size(); ++i) {
       const Tensor& tensor = inputs_[i];
@@ -283,7 +284,7 @@ std::optional<int64_t> Signature::Batch(
   const auto is_batch = [&](const Dim& dim) {
     return dim.symbols.size() == 1 && symbols_[dim.symbols[0]].is_batch;
   };
-  // A size that is the symbol itself is preferred to one to solve for.
+  // A plain symbol is preferred to an expression that has to be solved.
   for (bool solve : {false, true}) {
     for (size_t i = 0; i < inputs_.size(); ++i) {
       const Tensor& tensor = inputs_[i];

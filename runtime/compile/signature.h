@@ -1,8 +1,8 @@
 #ifndef REFRACT_RUNTIME_COMPILE_SIGNATURE_H_
 #define REFRACT_RUNTIME_COMPILE_SIGNATURE_H_
 
-// What a part's inputs must look like, what its symbols are worth for given
-// inputs, and what its outputs will look like.
+// Shapes of a part's inputs, the symbols that they define, and shapes of its
+// outputs.
 
 #include <cstdint>
 #include <optional>
@@ -20,8 +20,8 @@ namespace refract::runtime {
 
 class Signature;
 
-// Values of a signature's symbols for one request. Reusable: Bind() allocates
-// nothing on an object it has filled before.
+// Values of a signature's symbols for one request. Reusable: a second Bind()
+// allocates nothing.
 class SymbolValues {
  private:
   friend class Signature;
@@ -37,14 +37,13 @@ class Signature {
             absl::Span<const models::ValueId> outputs);
 
   // Checks `inputs` (count, dtype, rank, bytes, constant and symbolic sizes,
-  // declared ranges, batch at least Graph::min_batch) and learns the symbols.
-  // InvalidArgument names the input, the size it has and the size it should
-  // have.
+  // declared ranges, batch at least Graph::min_batch) and computes the symbols.
+  // InvalidArgument names the input, its size and the expected size.
   absl::Status Bind(absl::Span<const base::TensorView> inputs,
                     SymbolValues& symbols) const;
 
   // nullopt for a shape that depends on data, or on symbols that the inputs do
-  // not show.
+  // not define.
   std::optional<base::TensorSpec> OutputSpec(size_t output,
                                              const SymbolValues& symbols) const;
 
@@ -64,7 +63,7 @@ class Signature {
     base::DType dtype = base::DType::kUnknown;
     bool has_shape = false;
     std::vector<Dim> dims;
-    // A size instead of a tensor: the expression it is worth.
+    // For a size instead of a tensor: its expression.
     std::optional<Dim> size;
   };
   struct Symbol {
@@ -82,7 +81,7 @@ class Signature {
                            const base::TensorView& view) const;
   void Learn(const Dim& dim, int64_t value, int input, bool symbols_only,
              SymbolValues& symbols) const;
-  // The value of `dim`; nullopt when it cannot be told.
+  // The value of `dim`; nullopt when symbols of it are unknown.
   std::optional<int64_t> Evaluate(const Dim& dim,
                                   const SymbolValues& symbols) const;
   absl::Status CheckRanges(const SymbolValues& symbols) const;

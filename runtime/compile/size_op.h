@@ -1,8 +1,8 @@
 #ifndef REFRACT_RUNTIME_COMPILE_SIZE_OP_H_
 #define REFRACT_RUNTIME_COMPILE_SIZE_OP_H_
 
-// Sizes of tensors and arithmetic on them, ready to be evaluated often: the
-// arguments are sorted out once, runtime/torch/size_ops.h does the rest.
+// Sizes of tensors and arithmetic on them. Arguments are resolved once at
+// compile time; runtime/torch/size_ops.h evaluates. Immutable, thread-safe.
 
 #include <memory>
 #include <string>
@@ -17,7 +17,7 @@ namespace refract::runtime {
 // Immutable, thread-safe.
 class SizeOp {
  public:
-  // Null when `node` is no such operator.
+  // Null when `node` is another operator.
   static std::unique_ptr<const SizeOp> Create(const models::Node& node);
 
   // InvalidArgument: division by zero, int64 overflow, a dimension that does

@@ -16,7 +16,7 @@ bool IsOneOf(absl::string_view op,
   return std::find(names.begin(), names.end(), op) != names.end();
 }
 
-// A slice that takes everything, as exporters write x[:, …].
+// A slice of everything, which exporters write for x[:, …].
 bool IsWholeSlice(const NodeArgs& args) {
   const auto literal = [&](absl::string_view name, int64_t otherwise) {
     return args.Has(name) ? args.IntLiteral(name) : std::optional(otherwise);

@@ -1,10 +1,11 @@
 #ifndef REFRACT_RUNTIME_COMPILE_VIEW_OP_H_
 #define REFRACT_RUNTIME_COMPILE_VIEW_OP_H_
 
-// Operators that only rename what is there: view, reshape, flatten, unflatten,
-// squeeze, unsqueeze, and copies (clone, contiguous, to the same dtype, dropout
-// that is off), which a functional graph over dense values does not need. They
-// cost nothing: the result is the operand's memory under other dimensions.
+// Operators that only change dimensions: view, reshape, flatten, unflatten,
+// squeeze, unsqueeze; and copies (clone, contiguous, conversion to the same
+// dtype, dropout that is off), which a functional graph over dense values does
+// not need. They cost nothing: the result is the operand's memory with other
+// dimensions. Immutable, thread-safe.
 
 #include <cstdint>
 #include <memory>
@@ -19,7 +20,7 @@ namespace refract::runtime {
 // Immutable, thread-safe.
 class ViewOp {
  public:
-  // Null when the node is no such operator. Its operand is operand 0.
+  // Null when the node is another operator. Its operand is operand 0.
   static absl::StatusOr<std::unique_ptr<const ViewOp>> Create(
       const KernelRequest& request);
 
@@ -43,8 +44,8 @@ class ViewOp {
 
   Kind kind_ = Kind::kSame;
   std::vector<IntSource> size_;  // kReshape, kUnflatten
-  // kFlatten: first and last; kUnflatten: one; kSqueeze: the dimensions to look
-  // at, none for all; kUnsqueeze: one.
+  // kFlatten: first and last dimension; kUnflatten: one; kSqueeze: the
+  // dimensions to squeeze, empty for all; kUnsqueeze: one.
   std::vector<int64_t> dims_;
   bool squeeze_all_ = false;
 };

@@ -1,3 +1,6 @@
+// A table of converters by source and target dtype; other pairs are left to
+// LibTorch.
+
 #include "runtime/cpu/cast.h"
 
 #include <cstdint>

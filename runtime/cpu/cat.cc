@@ -1,3 +1,6 @@
+// Concatenation copies one contiguous run per tensor and outer index; stack is
+// the same with a new dimension of size 1 per tensor.
+
 #include "runtime/cpu/cat.h"
 
 #include <cstring>

@@ -1,3 +1,7 @@
+// Each operator describes its result as a strided view of its operand;
+// CopyStrided() then makes the view dense. Sizes may be literals or come with a
+// request, so views are computed per run.
+
 #include <algorithm>
 #include <cstring>
 #include <limits>

@@ -1,3 +1,5 @@
+// The element is encoded once as bits; a run only repeats it.
+
 #include "runtime/cpu/fill.h"
 
 #include <algorithm>

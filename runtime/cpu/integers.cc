@@ -1,3 +1,6 @@
+// Integer arithmetic stays in int64 throughout: through float32, ids above 2^24
+// would lose bits.
+
 #include "runtime/cpu/integers.h"
 
 #include <algorithm>

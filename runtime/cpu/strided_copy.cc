@@ -1,3 +1,6 @@
+// Copies row by row after merging dimensions; the last merged dimension is the
+// row.
+
 #include "runtime/cpu/strided_copy.h"
 
 #include <cstring>

@@ -1,3 +1,6 @@
+// index and index_select copy blocks of trailing dimensions; gather copies
+// single elements. All indices are checked before any element is copied.
+
 #include "runtime/cpu/take.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// Shapes of messages and of the values in them. Encoder and Decoder convert the
+// contents.
+
 #include "runtime/wire/codec.h"
 
 #include <algorithm>
@@ -52,8 +55,8 @@ std::vector<base::TensorSpec> Codec::MessageSpecs(
 
 namespace {
 
-// Of a value with an index, -1 where the data would have to tell and is not
-// there.
+// Number of rows of a value with an index; -1 where only the payload shows it
+// and the payload is absent.
 int64_t RowsOfIndex(const base::TensorView& index) {
   if (index.dims.size() == 1) return index.dims[0];
   if (index.data == nullptr || index.dtype != base::DType::kInt32) return -1;
@@ -85,7 +88,7 @@ std::vector<base::TensorView> Codec::Peek(
     }
     if (value.form.unique_rows && !view.dims.empty()) {
       const base::TensorView& index = message[value.tensor + 1];
-      // An index of no rows: every row was sent.
+      // An empty index means that every row was sent.
       if (index.dims != base::Dims{0}) view.dims[0] = RowsOfIndex(index);
     }
     const auto bytes = base::ByteSize(view.dtype, view.dims);

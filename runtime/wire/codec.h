@@ -1,13 +1,13 @@
 #ifndef REFRACT_RUNTIME_WIRE_CODEC_H_
 #define REFRACT_RUNTIME_WIRE_CODEC_H_
 
-// Between the values that cross and the tensors of the message that carries
-// them (docs/wire_format.md, "Values in messages"). Knows nothing of
-// transports: messages are views and places.
+// Conversion between values that cross and the tensors of their message
+// (docs/wire_format.md, "Values in messages"). Independent of the transport:
+// messages are views and addresses.
 //
-// A value is one tensor of the message, and a second one, its index, if the
-// plan lets it have unique rows. A message says itself how each value was sent,
-// within what the plan allows.
+// A value is one tensor of the message and, if the plan allows unique rows, a
+// second one, its index. A message itself shows how each value was sent, within
+// the plan's limits.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,14 +22,14 @@
 
 namespace refract::runtime::wire {
 
-// A few bytes of index stand for any number of rows, so what the rows of one
-// message may grow to, with 4 bytes for each row, has a limit: enough for the
-// longest message (64 MiB) with each row eight times. Senders do not use an
-// index beyond it.
+// A few bytes of index can expand to any number of rows. This limits the
+// expanded bytes of one message, with 4 bytes counted per row: the longest
+// message (64 MiB) with each row repeated eight times. Senders use no index
+// beyond it.
 inline constexpr size_t kMaxExpandedBytes = size_t{512} << 20;
 inline constexpr size_t kExpandedRowExtra = sizeof(int32_t);
 
-// What crosses in one direction. Immutable and thread-safe.
+// The values that cross in one direction. Immutable and thread-safe.
 class Codec {
  public:
   // `forms` as in SplitPlan: empty or one per id, and legal (ValidatePlan).
@@ -40,28 +40,28 @@ class Codec {
     std::string name;
     base::DType dtype = base::DType::kUnknown;
     models::WireForm form;
-    size_t tensor = 0;  // of a message: the first of this value
+    size_t tensor = 0;  // index of its first tensor in a message
   };
   const std::vector<Value>& values() const { return values_; }
   size_t num_tensors() const { return num_tensors_; }
 
-  // All values are sent as they are: their views are the message's.
+  // All values are sent unchanged: their views are the message's tensors.
   bool plain() const { return plain_; }
-  // What a message's tensors look like follows from what its values look like.
+  // The shapes of a message's tensors follow from the shapes of its values.
   bool sizes_known() const { return sizes_known_; }
 
   // The tensors of a message, in the memory of `specs`, whose contents are
-  // lost. Only if sizes_known().
+  // overwritten. Only if sizes_known().
   std::vector<base::TensorSpec> MessageSpecs(
       absl::Span<const base::TensorSpec> values,
       std::vector<base::TensorSpec> specs = {}) const;
 
-  // What the values of a message look like, before it is decoded and whether
-  // or not it is here (without data, see transport::RequestDescriptor): those
-  // that are sent as they are, and of the others dtype and dims. A dimension 0
-  // that only the data tells is -1. Empty: not a message of this codec. Nothing
-  // is checked, and a hostile peer may change it: Decode() says what is true.
-  // In the memory of `views`, whose contents are lost.
+  // Views of the values of a message before it is decoded, with or without its
+  // payload (see transport::RequestDescriptor): values sent unchanged, and
+  // dtype and dims of the others. A dimension 0 that only the payload shows is
+  // -1. Empty: not a message of this codec. Nothing is checked, and a hostile
+  // peer may still change the payload: only Decode() validates. In the memory
+  // of `views`, whose contents are overwritten.
   std::vector<base::TensorView> Peek(
       absl::Span<const base::TensorView> message,
       std::vector<base::TensorView> views = {}) const;
@@ -73,11 +73,11 @@ class Codec {
   bool sizes_known_ = true;
 };
 
-// Rows of one tensor of which some are equal.
+// The distinct rows of one tensor, and the index that restores all rows.
 struct UniqueRows {
-  std::vector<int32_t> first;  // per distinct row: where it is first
-  // Per row: which distinct row it is; or, where that is shorter, pairs of a
-  // distinct row and how often it follows itself.
+  std::vector<int32_t> first;  // per distinct row: its first occurrence
+  // Per row: its distinct row. With `runs`, where that is shorter: pairs of a
+  // distinct row and the length of its run.
   base::DType index_dtype = base::DType::kUnknown;
   bool runs = false;
   std::vector<int32_t> index;
@@ -85,12 +85,12 @@ struct UniqueRows {
   base::TensorSpec index_spec() const;
 };
 
-// Finds equal rows, in memory that it keeps from one tensor to the next. Not
+// Finds equal rows. Keeps its memory from one tensor to the next. Not
 // thread-safe.
 class UniqueRowFinder {
  public:
-  // Compares the rows of `tensor` bit by bit (dimension 0). Distinct rows are
-  // in order of their first appearance. Rank at least 1, at most 2^31 - 1 rows.
+  // Compares the rows of `tensor` (dimension 0) bit by bit. Distinct rows are
+  // in order of first appearance. Rank at least 1, at most 2^31 - 1 rows.
   // `rows` is overwritten and keeps its memory.
   void Find(const base::TensorView& tensor, UniqueRows& rows);
 
@@ -100,27 +100,27 @@ class UniqueRowFinder {
 };
 UniqueRows FindUniqueRows(const base::TensorView& tensor);
 
-// Bytes of a row of a tensor like `spec` (all but dimension 0) in `type`; rank
-// at least 1, for kInt8 at least 2.
+// Bytes of a row (all dimensions but the first) of `spec` in wire form `type`;
+// rank at least 1, for kInt8 at least 2.
 size_t WireRowBytes(const base::TensorSpec& spec, models::WireType type);
 
-// Turns values into messages, one after the other. Not thread-safe. Allocates
+// Turns values into messages, one message at a time. Not thread-safe. Allocates
 // nothing once it has had values of these sizes and ranks of at most 6.
 class Encoder {
  public:
   // `codec` must outlive it.
   explicit Encoder(const Codec& codec) : codec_(codec) {}
 
-  // Decides how each value goes and returns the message's tensors. `values`
-  // must stay as they are until Write(). Valid until the next call.
-  // InvalidArgument: not the values of the codec.
+  // Chooses how each value is sent and returns the message's tensors. `values`
+  // must not change until Write(). Valid until the next call. InvalidArgument:
+  // not the values of the codec.
   absl::StatusOr<absl::Span<const base::TensorSpec>> Prepare(
       absl::Span<const base::TensorView> values);
 
-  // Writes the tensors to their places, aligned to base::kTensorAlignBytes. A
-  // value that already lies in its place stays.
+  // Writes the tensors to their addresses, aligned to base::kTensorAlignBytes.
+  // A value that already lies at its address is not copied.
   void Write(absl::Span<std::byte* const> tensors);
-  // The same where `place_of(i)` is the place of tensor i.
+  // The same, with `place_of(i)` as the address of tensor i.
   template <typename PlaceOf>
   void WriteTo(const PlaceOf& place_of) {
     places_.clear();
@@ -153,25 +153,25 @@ class Decoder {
   // `codec` must outlive it.
   explicit Decoder(const Codec& codec) : codec_(codec) {}
 
-  // The values, valid until the next call, or the message's own memory where a
-  // value is sent as it is: then as stable as that. Values that were decoded
-  // do not change any more. `message` is not trusted, and may even be written
-  // to meanwhile. InvalidArgument names the value that is not encoded as the
-  // plan says; shapes are checked by who computes with them.
+  // The values, valid until the next call. A value sent unchanged is a view of
+  // the message's memory and as stable as that; decoded values are private
+  // copies. `message` is untrusted and may even be written meanwhile.
+  // InvalidArgument names the value whose encoding contradicts the plan; the
+  // computing code checks shapes.
   absl::StatusOr<absl::Span<const base::TensorView>> Decode(
       absl::Span<const base::TensorView> message);
 
  private:
-  // How one value of the message at hand is to be decoded.
+  // How one value of the current message is decoded.
   struct Job {
     models::WireType type = models::WireType::kAsIs;
     bool indexed = false;
     int64_t rows_sent = 0;
-    base::Dims sent;             // decoded dims of what was sent
+    base::Dims sent;             // decoded dims of the sent rows
     std::vector<int32_t> index;  // per row
     size_t offset = 0;           // in buffer_
   };
-  // `budget`: how many bytes rows may still be repeated to.
+  // `budget`: remaining bytes of expanded rows.
   absl::Status Check(const Codec::Value& value,
                      absl::Span<const base::TensorView> message, Job& job,
                      base::TensorView& view, size_t& budget);
@@ -187,7 +187,7 @@ class Decoder {
   std::vector<int32_t> per_row_;
   std::vector<float> floats_;  // see DecodeElements()
   base::AlignedBuffer buffer_;
-  base::AlignedBuffer distinct_;  // rows before they are repeated
+  base::AlignedBuffer distinct_;  // rows before expansion
 };
 
 }  // namespace refract::runtime::wire

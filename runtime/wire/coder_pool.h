@@ -8,8 +8,8 @@
 
 namespace refract::runtime::wire {
 
-// Encoders or decoders with the memory that they have grown, for messages of
-// one codec; as many as messages are in use at a time. Thread-safe.
+// Pool of encoders or decoders of one codec with their grown memory; as many as
+// messages are in use at a time. Thread-safe.
 template <typename Coder>
 class CoderPool : public base::Pool<Coder> {
  public:

@@ -1,3 +1,6 @@
+// Decoding of messages. The message is untrusted: all checks run before any
+// memory is sized by it, and only private copies of index entries are used.
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -29,7 +32,8 @@ std::string Describe(const base::TensorView& tensor) {
 
 template <typename T>
 void CopyIndex(const base::TensorView& tensor, std::vector<int32_t>& index) {
-  // The copies are what is checked and used: see StableInputs.
+  // Only these copies are checked and used, because the peer can still write to
+  // the message (see StableInputs).
   index.resize(tensor.bytes / sizeof(T));
   for (size_t i = 0; i < index.size(); ++i) {
     T entry;
@@ -87,6 +91,7 @@ absl::Status Decoder::ReadIndex(const Codec::Value& value,
     if (job.index[i + 1] < 1) {
       return Broken(value, absl::StrCat("has a run of ", job.index[i + 1]));
     }
+    // Bounded after each run, so that a hostile index cannot overflow the sum.
     rows += job.index[i + 1];
     if (rows > max_rows) return too_long();
   }
@@ -96,7 +101,7 @@ absl::Status Decoder::ReadIndex(const Codec::Value& value,
   for (size_t i = 0; i < job.index.size(); i += 2) {
     per_row_.insert(per_row_.end(), job.index[i + 1], job.index[i]);
   }
-  // A copy: memory that changes hands would grow in turns.
+  // Copied, not swapped: swapping would make both vectors grow alternately.
   job.index.assign(per_row_.begin(), per_row_.end());
   return absl::OkStatus();
 }
@@ -109,7 +114,7 @@ absl::Status Decoder::Check(const Codec::Value& value,
   job.type = value.form.type;
   job.indexed = false;
   if (value.form.is_plain()) return absl::OkStatus();
-  // Elements that did not fit, see WireType.
+  // The sender kept int64 because an element did not fit (see WireType).
   if (job.type == WireType::kInt32 && sent.dtype == value.dtype) {
     job.type = WireType::kAsIs;
   }
@@ -132,7 +137,7 @@ absl::Status Decoder::Check(const Codec::Value& value,
   if (!value.form.unique_rows) return absl::OkStatus();
   if (view.dims.empty()) return Broken(value, "has no rows");
   const base::TensorView& index = message[value.tensor + 1];
-  // No index: every row was sent.
+  // An empty index: every row was sent.
   if (index.dims == base::Dims{0}) return absl::OkStatus();
   job.indexed = true;
   job.rows_sent = view.dims[0];
@@ -185,19 +190,19 @@ absl::StatusOr<absl::Span<const base::TensorView>> Decoder::Decode(
   for (size_t i = 0; i < values.size(); ++i) {
     Job& job = jobs_[i];
     REFRACT_RETURN_IF_ERROR(Check(values[i], message, job, views_[i], budget));
-    // Tensors of the message that are used where they are.
+    // Tensors of the message that are used in place.
     if (job.type == WireType::kAsIs && !job.indexed) continue;
     job.offset = bytes;
     bytes += RoundUp(views_[i].bytes);
     if (!job.indexed || job.type == WireType::kAsIs) continue;
-    // What was sent has passed ByteSize().
+    // Check() computed ByteSize() of these dims, so no overflow.
     size_t sent_bytes = base::SizeOf(values[i].dtype);
     for (const int64_t dim : job.sent) {
       sent_bytes *= static_cast<size_t>(dim);
     }
     distinct = std::max(distinct, sent_bytes);
   }
-  // Grow only: the next message is most likely as long.
+  // Buffers only grow, since the next message is probably as long.
   if (buffer_.size() < bytes) buffer_ = base::AlignedBuffer(bytes);
   if (distinct_.size() < distinct) distinct_ = base::AlignedBuffer(distinct);
   for (size_t i = 0; i < values.size(); ++i) {

@@ -1,3 +1,7 @@
+// Kernels convert between float32 and wire forms. Other floating dtypes pass
+// through float32 in blocks, so that each dtype needs only a conversion to
+// float32 and back.
+
 #include "runtime/wire/elements.h"
 
 #include <algorithm>
@@ -16,12 +20,13 @@ namespace {
 using base::DType;
 using models::WireType;
 
-// Floats on the way between other dtypes and the wire; stays in the L1 cache.
+// Block of floats between another dtype and the wire form; stays in the
+// first-level cache.
 constexpr size_t kBlock = 1024;
 
 constexpr size_t kExtra = static_cast<size_t>(models::kInt8RowExtra);
 
-// Finite numbers stay finite, as in the kernels.
+// Finite numbers stay finite, as in the kernels of kernels.h.
 float FloatOf(double value) {
   constexpr double kMax = std::numeric_limits<float>::max();
   return static_cast<float>(
@@ -97,7 +102,7 @@ void DecodeFloats(WireType type, const std::byte* from, size_t count,
   }
 }
 
-// Bytes on the wire of `count` elements, whole rows.
+// Encoded bytes of `count` elements, whole rows.
 size_t CodedBytes(DType dtype, WireType type, size_t count, size_t columns) {
   const size_t bytes = count * base::SizeOf(CarrierOf(dtype, type));
   return type == WireType::kInt8 ? bytes + count / columns * kExtra : bytes;
@@ -108,15 +113,15 @@ void CopyElements(DType dtype, const std::byte* from, size_t count,
   if (count > 0) std::memcpy(to, from, count * base::SizeOf(dtype));
 }
 
-// Some elements of a tensor that is neither float32 nor sent as it is.
+// A block of elements of a tensor that is neither float32 nor sent unchanged.
 struct Block {
   size_t count = 0;
-  size_t at = 0;     // bytes before them in memory
-  size_t coded = 0;  // and on the wire
+  size_t at = 0;     // byte offset in memory
+  size_t coded = 0;  // byte offset in the encoded tensor
 };
 
-// Elements pass through `floats` a block at a time: whole rows where rows
-// count.
+// Passes elements through `floats` block by block; for kInt8 a block is one
+// row.
 template <typename Step>
 void ForEachBlock(DType dtype, WireType type, size_t count, size_t columns,
                   std::vector<float>& floats, const Step& step) {
@@ -154,7 +159,7 @@ void EncodeElements(DType dtype, WireType type, const std::byte* from,
                     std::vector<float>& floats) {
   if (type == WireType::kAsIs) return CopyElements(dtype, from, count, to);
   if (type == WireType::kInt32) {
-    // Prepare() has seen that they fit.
+    // Prepare() has checked that they fit.
     BestKernels().int32_from_int64(reinterpret_cast<const int64_t*>(from),
                                    count, reinterpret_cast<int32_t*>(to));
     return;

@@ -1,8 +1,8 @@
 #ifndef REFRACT_RUNTIME_WIRE_ELEMENTS_H_
 #define REFRACT_RUNTIME_WIRE_ELEMENTS_H_
 
-// Elements of any dtype to and from a form, in blocks. Internal to
-// runtime/wire.
+// Conversion of elements of any dtype to and from a wire form, in blocks.
+// Internal to runtime/wire.
 
 #include <cstddef>
 #include <vector>
@@ -12,22 +12,22 @@
 
 namespace refract::runtime::wire {
 
-// dtype of the tensor that carries elements of `dtype` in `type`.
+// Dtype of the tensor that carries elements of `dtype` in wire form `type`.
 base::DType CarrierOf(base::DType dtype, models::WireType type);
 
-// `count` elements of `dtype`, in rows of `columns` (`count` is a multiple of
-// it; 1 if rows mean nothing to `type`). `to` holds what CarrierOf() needs,
-// for kInt8 with kInt8RowExtra bytes more per row. `floats` is memory to pass
-// through, which grows to what it takes.
+// Encodes `count` elements of `dtype` in rows of `columns` (`count` is a
+// multiple of it; 1 if `type` has no rows). `to` has room for CarrierOf(), for
+// kInt8 with kInt8RowExtra more bytes per row. `floats` is scratch memory that
+// grows as needed.
 void EncodeElements(base::DType dtype, models::WireType type,
                     const std::byte* from, size_t count, size_t columns,
                     std::byte* to, std::vector<float>& floats);
-// The reverse. `from` may change meanwhile: see Kernels.
+// Decodes. `from` may change meanwhile: see Kernels.
 void DecodeElements(base::DType dtype, models::WireType type,
                     const std::byte* from, size_t count, size_t columns,
                     std::byte* to, std::vector<float>& floats);
 
-// Narrows nothing that does not fit: whether all of `count` int64 do.
+// Whether all of `count` int64 fit into int32.
 bool FitInt32(const std::byte* from, size_t count);
 
 }  // namespace refract::runtime::wire

@@ -1,3 +1,6 @@
+// Encoding of messages in two steps: Prepare() chooses the form of each value
+// for this request, so that the message can be allocated; Write() fills it.
+
 #include <cstring>
 #include <utility>
 
@@ -76,6 +79,8 @@ absl::StatusOr<absl::Span<const base::TensorSpec>> Encoder::Prepare(
       const base::TensorSpec index_spec = rows.index_spec();
       const size_t index_bytes =
           rows.index.size() * base::SizeOf(index_spec.dtype);
+      // An index is used only where rows and index, both padded, are shorter
+      // than all rows.
       if (RoundUp(rows.first.size() * row_bytes) + RoundUp(index_bytes) <
           RoundUp(view.dims[0] * row_bytes)) {
         choice.unique = true;
@@ -93,7 +98,7 @@ absl::StatusOr<absl::Span<const base::TensorSpec>> Encoder::Prepare(
 void Encoder::WriteValue(const base::TensorView& value, const Choice& choice,
                          std::byte* to) {
   if (value.bytes == 0) {
-    // Rows without elements still have a scale and an offset each.
+    // Rows without elements still have a scale and an offset.
     if (choice.type == WireType::kInt8) {
       size_t rows = 1;
       for (size_t d = 0; d + 1 < value.dims.size(); ++d) rows *= value.dims[d];
@@ -121,7 +126,7 @@ void Encoder::Write(absl::Span<std::byte* const> tensors) {
   for (size_t i = 0; i < values_.size(); ++i) {
     const Codec::Value& value = codec_.values()[i];
     const Choice& choice = choices_[i];
-    // A plain value may have been computed right where it is sent from.
+    // A plain value may have been computed in the message itself.
     if (tensors[value.tensor] != values_[i].data) {
       WriteValue(values_[i], choice, tensors[value.tensor]);
     }

@@ -11,11 +11,11 @@
 #include <immintrin.h>
 #endif
 
-// Loops are written once, inlined into a function per instruction set and
-// vectorised there. They stick to operations whose result does not depend on
-// vector width: integers, and single IEEE operations in a fixed order. This
+// Each loop is written once, inlined into one function per instruction set and
+// vectorised there. Loops use only operations whose result does not depend on
+// the vector width: integers, and single IEEE operations in a fixed order. This
 // file is compiled without contraction to fused multiply-adds, which would
-// round differently where there are some (runtime/CMakeLists.txt).
+// round differently where the processor has them (runtime/CMakeLists.txt).
 #define REFRACT_INLINE inline __attribute__((always_inline))
 
 namespace refract::runtime::wire {
@@ -34,14 +34,14 @@ REFRACT_INLINE uint16_t Float16Of(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = (bits & kSignBit) >> 16;
   const uint32_t magnitude = bits & ~kSignBit;
-  // Below 2^-14: adding 0.5 leaves the bits of a subnormal half, rounded by the
-  // addition itself, at the end of the sum's mantissa.
+  // Below 2^-14, adding 0.5 aligns the bits of a subnormal half with the end of
+  // the sum's mantissa; the addition itself rounds.
   const float sum =
       std::bit_cast<float>(std::min(magnitude, 0x38800000u)) + 0.5f;
   const uint32_t subnormal =
       std::bit_cast<uint32_t>(sum) - std::bit_cast<uint32_t>(0.5f);
-  // Rebias by 15 - 127 and round; a carry into the exponent is right. What
-  // would become 65536 stays at 65504.
+  // Rebias by 15 - 127 and round; a carry into the exponent gives the right
+  // result. Values that would round to 65536 stay at 65504.
   const uint32_t odd = (magnitude >> 13) & 1;
   const uint32_t normal = std::min(
       (std::min(magnitude, 0x477fffffu) - (112u << 23) + 0xfff + odd) >> 13,
@@ -59,8 +59,8 @@ REFRACT_INLINE void Float16sOf(const float* from, size_t count, uint16_t* to) {
 REFRACT_INLINE float FloatOfHalf(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
   const uint32_t magnitude = static_cast<uint32_t>(half & 0x7fff) << 13;
-  // Exponents are biased by 15 and 127: multiplying by 2^(127-15) moves them,
-  // and makes subnormal numbers normal on the way.
+  // Exponents are biased by 15 and 127. Multiplying by 2^(127-15) rebiases them
+  // and makes subnormal numbers normal.
   const float scaled = std::bit_cast<float>(magnitude) * 0x1p112f;
   const uint32_t normal = std::bit_cast<uint32_t>(scaled);
   const uint32_t special =
@@ -105,12 +105,13 @@ constexpr uint8_t kMinusInfinity = 253;
 constexpr uint8_t kPlusInfinity = 254;
 constexpr uint8_t kNotANumber = 255;
 
-// Adding this to a float of magnitude below 2^22 rounds it to a whole number,
-// ties to even, which is then in the sum's last bits.
+// Adding this to a float of magnitude below 2^22 rounds it to an integer, ties
+// to even, which is then in the sum's last bits.
 constexpr float kRoundingShift = 0x1.8p23f;
 
-// Floats as integers in the same order: -NaN, -inf, …, -0, +0, …, inf, NaN. A
-// minimum of integers is vectorised; one of floats is not, because of NaNs.
+// Floats as integers with the same order: -NaN, -inf, …, -0, +0, …, inf, NaN. A
+// minimum of integers is vectorised; a minimum of floats is not, because of
+// NaNs.
 REFRACT_INLINE int32_t KeyOf(float value) {
   const int32_t bits = std::bit_cast<int32_t>(value);
   return bits ^ ((bits >> 31) & 0x7fffffff);
@@ -124,7 +125,8 @@ void PutScale(float scale, float offset, uint8_t* to) {
   std::memcpy(to + sizeof(scale), &offset, sizeof(offset));
 }
 
-// See kernels.h; rare, so the same code for all.
+// Rows with special values, see kernels.h. Rare, so all instruction sets share
+// the code.
 __attribute__((noinline)) void SpecialInt8RowOf(const float* from,
                                                 size_t columns, uint8_t* to) {
   float min = kInfinity;
@@ -134,11 +136,12 @@ __attribute__((noinline)) void SpecialInt8RowOf(const float* from,
     min = std::min(min, from[i]);
     max = std::max(max, from[i]);
   }
-  if (min > max) min = max = 0;  // nothing is finite
+  if (min > max) min = max = 0;  // no finite element
   const double range = static_cast<double>(max) - min;
   auto scale = static_cast<float>(range / kSpecialSteps);
-  // So that the steps reach the maximum, which matters where scales are
-  // subnormal; and never zero, or its sign would not tell.
+  // Rounds the scale up where the steps would not reach the maximum, which
+  // happens with subnormal scales. The scale must not be zero, since its sign
+  // marks the row.
   if (scale == 0 || scale * double{kSpecialSteps} < range) {
     scale = std::nextafter(scale, kInfinity);
   }
@@ -175,7 +178,8 @@ __attribute__((noinline)) void FloatsOfSpecialInt8Row(const uint8_t* from,
         break;
       default: {
         const double value = offset + code * -static_cast<double>(scale);
-        // A NaN, which only a peer that breaks the format can send, stays one.
+        // A NaN can only come from a peer that violates the format; it stays a
+        // NaN.
         to[i] = static_cast<float>(std::clamp(
             value, -static_cast<double>(kMaxFloat), double{kMaxFloat}));
       }
@@ -198,7 +202,7 @@ REFRACT_INLINE void Int8RowOf(const float* from, size_t columns, uint8_t* to) {
   const bool finite = min_key > KeyOf(-kInfinity) && max_key < KeyOf(kInfinity);
   if (finite && range == 0) {
     std::memset(to, 0, columns);
-    // max: +0 where there are zeros of both signs.
+    // max is +0 where the row has zeros of both signs.
     return PutScale(0, max, to + columns);
   }
   if (!finite || !(range <= kMaxFloat) || !(steps_per_one <= kMaxFloat)) {
@@ -235,7 +239,7 @@ REFRACT_INLINE bool Int32sOf(const int64_t* from, size_t count, int32_t* to) {
   uint64_t lost = 0;
   for (size_t i = 0; i < count; ++i) {
     const int64_t value = from[i];
-    // In [0, 2^32) exactly when the value fits.
+    // value + 2^31 is in [0, 2^32) exactly when the value fits.
     lost |= (static_cast<uint64_t>(value) + 0x80000000u) >> 32;
     to[i] = static_cast<int32_t>(value);
   }

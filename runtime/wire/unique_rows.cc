@@ -10,11 +10,11 @@
 namespace refract::runtime::wire {
 namespace {
 
-// Rows of one tensor by their bytes, with open addressing: at most half full,
-// so probes are short.
+// Hash table of distinct rows by their bytes, with open addressing. At most
+// half full, so that probe sequences are short.
 class RowTable {
  public:
-  // `slots` is its memory.
+  // `slots` is the table's memory.
   RowTable(const base::TensorView& tensor, std::vector<int32_t>& slots)
       : data_(reinterpret_cast<const char*>(tensor.data)),
         row_bytes_(tensor.bytes / static_cast<size_t>(tensor.dims[0])),
@@ -26,7 +26,7 @@ class RowTable {
     return std::memcmp(Row(a), Row(b), row_bytes_) == 0;
   }
 
-  // Number of the distinct row that `row` equals; `next` if it is a new one.
+  // The distinct row equal to `row`; `next` if `row` is new.
   int32_t FindOrAdd(int64_t row, const std::vector<int32_t>& first,
                     int32_t next) {
     const size_t mask = slots_.size() - 1;
@@ -67,7 +67,7 @@ void UniqueRowFinder::Find(const base::TensorView& tensor, UniqueRows& result) {
   index.reserve(rows);
   int64_t runs = 0;
   for (int64_t row = 0; row < rows; ++row) {
-    // Most often a row that repeats follows its like.
+    // A repeated row mostly follows its equal: compare before hashing.
     if (row > 0 && table.SameRow(row - 1, row)) {
       index.push_back(index.back());
       continue;
@@ -79,6 +79,8 @@ void UniqueRowFinder::Find(const base::TensorView& tensor, UniqueRows& result) {
     index.push_back(found);
   }
   const size_t distinct = result.first.size();
+  // The narrowest index type. Runs are used where their pairs are shorter than
+  // one entry per row.
   result.index_dtype = distinct <= 0x100    ? base::DType::kUInt8
                        : distinct <= 0x8000 ? base::DType::kInt16
                                             : base::DType::kInt32;
@@ -95,8 +97,7 @@ void UniqueRowFinder::Find(const base::TensorView& tensor, UniqueRows& result) {
     }
     ++pairs_.back();
   }
-  // A copy, shorter than `index`: memory that changes hands would grow in
-  // turns.
+  // Copied, not swapped: swapping would make both vectors grow alternately.
   index.assign(pairs_.begin(), pairs_.end());
 }
 

@@ -1,3 +1,7 @@
+// Per item: pack the keys, then for each block of queries compute scores, mask,
+// softmax and the weighted sum of values. Scores are never stored for more than
+// one block.
+
 #include "runtime/cpu/dense/attention.h"
 
 #include <algorithm>

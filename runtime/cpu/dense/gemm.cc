@@ -1,3 +1,7 @@
+// Loops around the tiles: blocks of rows that fit the cache, then groups of
+// panels, then tiles of nearly equal height. Loop order and tile shape change
+// neither the terms of a sum nor their order.
+
 #include "runtime/cpu/dense/gemm.h"
 
 #if defined(__SSE2__)

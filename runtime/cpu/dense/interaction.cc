@@ -1,3 +1,6 @@
+// Per item: gather its vectors as rows, multiply them with their own transpose,
+// and pick the wanted products.
+
 #include <algorithm>
 #include <cstring>
 #include <utility>

@@ -1,3 +1,6 @@
+// Recognises operators that are products over named dimensions, and gives each
+// dimension a letter.
+
 #include "runtime/cpu/dense/letter_product.h"
 
 #include <algorithm>

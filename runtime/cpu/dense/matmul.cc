@@ -1,3 +1,6 @@
+// A constant right operand is packed at compile time. Any other is multiplied
+// in place where its layout allows that, else packed per run.
+
 #include <optional>
 #include <tuple>
 #include <utility>

@@ -1,3 +1,6 @@
+// As attention.cc, with an element-wise chain of the model between scores and
+// softmax. Each operator keeps the arithmetic that it has when it runs alone.
+
 #include <algorithm>
 #include <optional>
 #include <string>

@@ -1,3 +1,5 @@
+// One loop per operator over a tile of floats. Truth values are 0 and 1.
+
 #include "runtime/cpu/elements/instruction.h"
 
 #include "runtime/cpu/clones.h"

@@ -1,3 +1,7 @@
+// Sums of table rows, one block of columns at a time in registers. Ids are
+// filtered (padding, policy) only where that is needed, by a template
+// parameter.
+
 #include "runtime/cpu/look_ups/bag_reduce.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Look-ups check all ids first, then copy rows with prefetches some ids ahead.
+
 #include "runtime/cpu/look_ups/embedding.h"
 
 #include <cstring>

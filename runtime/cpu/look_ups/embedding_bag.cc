@@ -1,3 +1,5 @@
+// Checks and parameters of embedding_bag; bag_reduce.cc does the arithmetic.
+
 #include "runtime/cpu/look_ups/embedding_bag.h"
 
 #include <optional>

@@ -1,3 +1,6 @@
+// Checks of ids and offsets run over the whole tensor before any table row is
+// read.
+
 #include "runtime/cpu/look_ups/ids.h"
 
 #include <algorithm>

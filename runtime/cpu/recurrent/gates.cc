@@ -1,3 +1,5 @@
+// Loops over whole panels, one function per cell and instruction set.
+
 #include "runtime/cpu/recurrent/gates.h"
 
 #include "runtime/cpu/clones.h"

@@ -1,3 +1,8 @@
+// Per block of items and layer: one product gives the input sums of many steps;
+// then each step's product with the state continues these sums, and the gates
+// follow. The input products have many rows and use high tiles; only the state
+// products are sequential.
+
 #include <algorithm>
 #include <cstdint>
 #include <utility>
