@@ -9,8 +9,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
-#include "runtime/torch/op_library.h"
 #include "partitioner/costs/work.h"
+#include "runtime/torch/op_library.h"
 
 namespace refract::tools {
 
@@ -126,6 +126,20 @@ absl::Status CheckGivenSizes(
     }
   }
   return status;
+}
+
+void AddNodeOptions(CLI::App& command, partitioner::NodeOptions& options) {
+  command
+      .add_option("--transport", options.transport,
+                  "way between the CN and the HN that are started: auto (the "
+                  "best there is), shm, tcp or verbs")
+      ->type_name("auto|shm|tcp|verbs")
+      ->capture_default_str();
+  command
+      .add_option("--node-programs", options.programs,
+                  "folder of refract-cpu-node and refract-gpu-node; default: "
+                  "where refract itself is")
+      ->type_name("DIR");
 }
 
 }  // namespace refract::tools

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "models/repository/repository.h"
+#include "partitioner/verify/node_pair.h"
 
 namespace CLI {
 class App;
@@ -38,6 +39,9 @@ absl::StatusOr<absl::flat_hash_map<std::string, int64_t>> ParseSizes(
 absl::Status CheckGivenSizes(
     const models::Graph& graph,
     const absl::flat_hash_map<std::string, int64_t>& sizes);
+
+// --transport and --node-programs, of the nodes that the command starts.
+void AddNodeOptions(CLI::App& command, partitioner::NodeOptions& options);
 
 }  // namespace refract::tools
 

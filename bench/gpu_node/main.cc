@@ -40,7 +40,7 @@
 #include "models/repository/repository.h"
 #include "nlohmann/json.hpp"
 #include "tools/bench_json.h"
-#include "tools/files.h"
+#include "base/files.h"
 #include "tools/loadgen/max_rate.h"
 #include "tools/loadgen/open_loop.h"
 #include "tools/loadgen/random.h"
@@ -314,7 +314,7 @@ int Main(int argc, char** argv) {
   app.add_option("--seed", options.seed, "of the first round's schedule")
       ->capture_default_str();
   app.add_option("--json", options.json, "write the result there")
-      ->check(tools::CheckOutputFile);
+      ->check(base::CheckOutputFile);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

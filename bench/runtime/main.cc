@@ -40,7 +40,7 @@
 #include "runtime/batch_padding.h"
 #include "runtime/program.h"
 #include "tools/bench_json.h"
-#include "tools/files.h"
+#include "base/files.h"
 
 namespace refract::bench {
 namespace {
@@ -350,7 +350,7 @@ int Main(int argc, char** argv) {
         ->check(CLI::Range(5, 10000))
         ->capture_default_str();
     command->add_option("--json", file, "write the result there")
-        ->check(tools::CheckOutputFile);
+        ->check(base::CheckOutputFile);
   }
   try {
     app.parse(argc, argv);

@@ -9,8 +9,8 @@
 #include "absl/types/span.h"
 #include "models/graph/graph.h"
 #include "models/graph/sym_expr.h"
-#include "partitioner/profile/hardware.h"
 #include "partitioner/costs/work.h"
+#include "partitioner/profile/hardware.h"
 
 namespace refract::partitioner {
 
@@ -50,12 +50,12 @@ double RooflineSeconds(const Hardware& hardware, const Work& work,
 // time. 0 where the hardware tells of no cache.
 double CachedShare(const Hardware& hardware, double touched_bytes);
 
-// A region of LibTorch's interpreter (models/graph/script_region.h), whose loops and
-// branches shapes do not tell: assumed to run each of its operators once, each
-// of which takes kRegionLaunches times what a native operator does at least and
-// reads or writes the largest value that enters or leaves the region. An
-// assumption, not a measurement: loops take more, branches less. `node` must be
-// a region.
+// A region of LibTorch's interpreter (models/graph/script_region.h), whose
+// loops and branches shapes do not tell: assumed to run each of its operators
+// once, each of which takes kRegionLaunches times what a native operator does
+// at least and reads or writes the largest value that enters or leaves the
+// region. An assumption, not a measurement: loops take more, branches less.
+// `node` must be a region.
 inline constexpr double kRegionLaunches = 3;
 double RegionSeconds(const models::Graph& graph, const models::Node& node,
                      const models::SymbolBindings& sizes,

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
 
 namespace refract::partitioner {
 namespace {
@@ -45,6 +49,50 @@ Drift FindDrift(absl::Span<const Compared> parts, double resolution_s) {
                      !Holds(predicted, measured)) ||
                     drift.share > kMostShare;
   return drift;
+}
+
+std::string StepName(const models::Graph& graph, const Profile::Operator& op) {
+  const std::string& first = graph.nodes[op.nodes.front()].name;
+  return op.nodes.size() == 1
+             ? first
+             : absl::StrCat(first, " + ", op.nodes.size() - 1, " more");
+}
+
+ProfileDrift CompareProfiles(const models::Graph& graph,
+                             const Profile& old_profile,
+                             const Profile& new_profile) {
+  // Steps by their nodes. What only one of the two has is one item.
+  std::map<std::vector<models::NodeId>, const Timing*> before;
+  for (const Profile::Operator& op : old_profile.operators) {
+    before[op.nodes] = &op.timing;
+  }
+  ProfileDrift result;
+  for (const int64_t size : new_profile.batches) {
+    const double batch = static_cast<double>(size);
+    std::vector<Compared> parts;
+    Compared others{"operators computed in other steps", 0, 0};
+    double matched = 0;
+    for (const Profile::Operator& op : new_profile.operators) {
+      const double measured = op.timing.At(batch);
+      const auto found = before.find(op.nodes);
+      if (found == before.end()) {
+        others.measured_s += measured;
+        continue;
+      }
+      const double predicted = found->second->At(batch);
+      matched += predicted;
+      parts.push_back({StepName(graph, op), predicted, measured});
+    }
+    others.predicted_s = std::max(
+        0.0, old_profile.SumAt(batch) - old_profile.run.At(batch) - matched);
+    parts.push_back(std::move(others));
+    parts.push_back({"the run besides its operators", old_profile.run.At(batch),
+                     new_profile.run.At(batch)});
+    result.batches.push_back({size, FindDrift(parts)});
+    result.reprofile =
+        result.reprofile || result.batches.back().drift.reprofile;
+  }
+  return result;
 }
 
 }  // namespace refract::partitioner

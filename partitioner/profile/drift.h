@@ -3,10 +3,13 @@
 
 // Whether predictions still hold.
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/types/span.h"
+#include "models/graph/graph.h"
+#include "partitioner/profile/profile.h"
 
 namespace refract::partitioner {
 
@@ -41,6 +44,26 @@ inline constexpr double kMostShare = 0.1;
 // Judges `parts`, which add up to a whole. `resolution_s`: what clocks and
 // noise cannot tell apart.
 Drift FindDrift(absl::Span<const Compared> parts, double resolution_s = 1e-7);
+
+// "linear_3", "linear_3 + 2 more".
+std::string StepName(const models::Graph& graph, const Profile::Operator& op);
+
+// An older profile of the same model against a new one.
+struct ProfileDrift {
+  struct AtBatch {
+    int64_t batch = 1;
+    Drift drift;
+  };
+  std::vector<AtBatch> batches;
+  bool reprofile = false;  // at some batch
+};
+
+// The old profile's predictions, against what was measured now, at every batch
+// size of the new one. Operators that were not computed in the same steps are
+// compared together.
+ProfileDrift CompareProfiles(const models::Graph& graph,
+                             const Profile& old_profile,
+                             const Profile& new_profile);
 
 }  // namespace refract::partitioner
 

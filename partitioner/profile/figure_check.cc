@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "partitioner/split/crossing.h"
 #include "partitioner/costs/work.h"
+#include "partitioner/split/crossing.h"
 
 namespace refract::partitioner {
 namespace {

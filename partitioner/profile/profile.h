@@ -14,8 +14,8 @@
 #include "base/digest.h"
 #include "base/quantile.h"
 #include "models/graph/graph.h"
-#include "partitioner/profile/line_fit.h"
 #include "partitioner/costs/wire_rates.h"
+#include "partitioner/profile/line_fit.h"
 
 namespace refract::partitioner {
 

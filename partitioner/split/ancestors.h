@@ -3,8 +3,8 @@
 
 #include "absl/status/statusor.h"
 #include "models/graph/graph.h"
-#include "models/repository/split_plan.h"
 #include "models/graph/sym_expr.h"
+#include "models/repository/split_plan.h"
 
 namespace refract::partitioner {
 

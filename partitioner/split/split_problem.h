@@ -8,9 +8,9 @@
 #include "models/graph/graph.h"
 #include "models/repository/split_plan.h"
 #include "partitioner/costs/conditions.h"
-#include "partitioner/split/crossing.h"
-#include "partitioner/cut/problem.h"
 #include "partitioner/costs/prediction.h"
+#include "partitioner/cut/problem.h"
+#include "partitioner/split/crossing.h"
 
 namespace refract::partitioner {
 

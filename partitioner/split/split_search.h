@@ -12,9 +12,9 @@
 #include "models/graph/graph.h"
 #include "models/repository/split_plan.h"
 #include "partitioner/costs/conditions.h"
+#include "partitioner/costs/prediction.h"
 #include "partitioner/cut/search.h"
 #include "partitioner/split/optimal.h"
-#include "partitioner/costs/prediction.h"
 #include "partitioner/split/split_problem.h"
 
 namespace refract::partitioner {

@@ -12,7 +12,7 @@
 #include "base/status_macros.h"
 #include "models/repository/safetensors.h"
 #include "tools/bench_serving/bench_serving_json.h"
-#include "tools/files.h"
+#include "base/files.h"
 #include "tools/loadgen/grpc_target.h"
 #include "tools/loadgen/max_rate.h"
 #include "tools/loadgen/open_loop.h"
@@ -338,7 +338,7 @@ absl::Status ServingBench::Run() {
   if (!options_.record.empty()) REFRACT_RETURN_IF_ERROR(WriteRecords());
   if (!options_.json.empty()) {
     REFRACT_RETURN_IF_ERROR(
-        WriteText(options_.json, ServingJson(options_, report_)));
+        base::WriteText(options_.json, ServingJson(options_, report_)));
   }
   if (report_.measurement.queries > 0 && report_.measurement.succeeded == 0) {
     return absl::UnavailableError(absl::StrCat(

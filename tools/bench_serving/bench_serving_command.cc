@@ -3,7 +3,7 @@
 #include "CLI/CLI.hpp"
 #include "tools/bench_serving/bench_serving.h"
 #include "tools/command.h"
-#include "tools/files.h"
+#include "base/files.h"
 
 namespace refract::tools {
 namespace {
@@ -96,7 +96,7 @@ void AddBenchCommand(CLI::App& app, Context& context) {
       ->add_option("--json", options->json,
                    "also write the report to this file as JSON")
       ->type_name("FILE")
-      ->check(CheckOutputFile);
+      ->check(base::CheckOutputFile);
   command->callback([&context, options] {
     context.action = [&context, options] {
       return RunServing(*options, context.out);

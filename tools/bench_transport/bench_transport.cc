@@ -8,7 +8,7 @@
 #include "base/status_macros.h"
 #include "glog/logging.h"
 #include "tools/bench_transport/bench_transport_json.h"
-#include "tools/files.h"
+#include "base/files.h"
 #include "tools/transport_bench/config.h"
 #include "tools/transport_bench/report.h"
 #include "tools/transport_bench/runner.h"
@@ -99,11 +99,11 @@ absl::Status RunTransport(const TransportOptions& options, std::ostream& out) {
       << transport_bench::ReportText(*report);
   if (!options.json.empty()) {
     REFRACT_RETURN_IF_ERROR(
-        WriteText(options.json, TransportJson(options, *report)));
+        base::WriteText(options.json, TransportJson(options, *report)));
   }
   if (!options.csv.empty()) {
     REFRACT_RETURN_IF_ERROR(
-        WriteText(options.csv, transport_bench::ReportCsv(*report)));
+        base::WriteText(options.csv, transport_bench::ReportCsv(*report)));
   }
   return NothingMeasured(*report);
 }

@@ -3,7 +3,7 @@
 #include "CLI/CLI.hpp"
 #include "tools/bench_transport/bench_transport.h"
 #include "tools/command.h"
-#include "tools/files.h"
+#include "base/files.h"
 
 namespace refract::tools {
 namespace {
@@ -68,12 +68,12 @@ void AddBenchTransportCommand(CLI::App& bench, Context& context) {
       ->add_option("--json", options->json,
                    "also write every round to this file as JSON")
       ->type_name("FILE")
-      ->check(CheckOutputFile);
+      ->check(base::CheckOutputFile);
   command
       ->add_option("--csv", options->csv,
                    "also write one line per row to this file, for plots")
       ->type_name("FILE")
-      ->check(CheckOutputFile);
+      ->check(base::CheckOutputFile);
   command->callback([&context, options] {
     context.action = [&context, options] {
       return RunTransport(*options, context.out);

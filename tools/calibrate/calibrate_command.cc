@@ -4,38 +4,49 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/files.h"
 #include "base/status_macros.h"
+#include "partitioner/verify/calibrate.h"
+#include "partitioner/verify/interrupt.h"
 #include "tools/command.h"
-#include "tools/files.h"
-#include "tools/verify/calibrate.h"
-#include "tools/verify/interrupt.h"
-#include "tools/verify/options.h"
-#include "tools/verify/progress.h"
+#include "tools/common_options.h"
+#include "tools/doctor/machine.h"
+#include "tools/partition/print.h"
+#include "tools/progress.h"
 
 namespace refract::tools {
 namespace {
 
 struct Options {
-  CalibrateOptions calibrate;
+  partitioner::CalibrateOptions calibrate;
   std::string output;
 };
 
-absl::Status Run(const Options& options, std::ostream& out, std::ostream& err) {
+std::string MachineName() {
+  const Machine machine = ReadMachine("/");
+  return absl::StrCat(machine.cpu, ", ", machine.cpus, " CPUs");
+}
+
+absl::Status Run(Options options, std::ostream& out, std::ostream& err) {
   if (options.calibrate.rounds < 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--rounds ", options.calibrate.rounds, ": must be at least 1"));
   }
-  REFRACT_RETURN_IF_ERROR(CheckTransport(options.calibrate.nodes.transport));
-  const InterruptGuard guard;
-  absl::StatusOr<Calibration> calibration = absl::InternalError("");
+  REFRACT_RETURN_IF_ERROR(
+      partitioner::CheckTransport(options.calibrate.nodes.transport));
+  options.calibrate.machine = MachineName();
+  const partitioner::InterruptGuard guard;
+  absl::StatusOr<partitioner::Calibration> calibration =
+      absl::InternalError("");
   {
     Progress progress(err);
-    calibration = Calibrate(
+    calibration = partitioner::Calibrate(
         options.calibrate,
         [&](const std::string& text) { progress.Show(text); }, err);
   }
   REFRACT_RETURN_IF_ERROR(calibration.status());
-  REFRACT_RETURN_IF_ERROR(SaveCalibration(*calibration, options.output));
+  REFRACT_RETURN_IF_ERROR(base::WriteText(
+      options.output, partitioner::CalibrationToText(*calibration)));
   PrintCalibration(*calibration, out);
   out << "written: " << options.output << "\n";
   return absl::OkStatus();
@@ -53,7 +64,7 @@ void AddCalibrateCommand(CLI::App& app, Context& context) {
       ->add_option("--output", options->output,
                    "file to write, for refract partition --calibration")
       ->type_name("FILE")
-      ->check(CheckOutputFile)
+      ->check(base::CheckOutputFile)
       ->required();
   command
       ->add_option("--rounds", options->calibrate.rounds,

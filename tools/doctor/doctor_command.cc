@@ -9,11 +9,11 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_format.h"
+#include "base/files.h"
 #include "nlohmann/json.hpp"
 #include "tools/command.h"
 #include "tools/doctor/cuda_driver.h"
 #include "tools/doctor/machine.h"
-#include "tools/files.h"
 
 namespace refract::tools {
 namespace {
@@ -63,10 +63,11 @@ absl::Status Doctor(const DoctorOptions& options, std::ostream& out) {
                     {"cost", finding.cost}});
   }
   if (options.json.empty()) return absl::OkStatus();
-  return WriteText(options.json,
-                   json.dump(2, ' ', false,
-                             nlohmann::ordered_json::error_handler_t::replace) +
-                       "\n");
+  return base::WriteText(
+      options.json,
+      json.dump(2, ' ', false,
+                nlohmann::ordered_json::error_handler_t::replace) +
+          "\n");
 }
 
 }  // namespace
@@ -80,7 +81,7 @@ void AddDoctorCommand(CLI::App& app, Context& context) {
       ->add_option("--json", options->json,
                    "also write the findings to this file as JSON")
       ->type_name("FILE")
-      ->check(CheckOutputFile);
+      ->check(base::CheckOutputFile);
   command->callback([&context, options] {
     context.action = [&context, options] {
       return Doctor(*options, context.out);

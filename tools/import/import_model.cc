@@ -20,7 +20,7 @@
 #include "models/torchscript/import.h"
 #include "models/repository/weights.h"
 #include "runtime/split_run.h"
-#include "tools/files.h"
+#include "models/repository/request_files.h"
 
 namespace refract::tools {
 namespace {
@@ -167,7 +167,7 @@ absl::Status TryRun(const ImportedModel& model,
       const std::unique_ptr<runtime::RequestRunner> runner,
       runtime::RequestRunner::Whole(model.graph, std::move(weights), {}));
   if (sample.empty()) return absl::OkStatus();
-  absl::Status status = runner->Run(ViewsOf(sample)).status();
+  absl::Status status = runner->Run(models::ViewsOf(sample)).status();
   // Here it is the file that promises what its operators do not keep.
   if (absl::IsInternal(status)) {
     status = absl::InvalidArgumentError(status.message());
@@ -201,7 +201,7 @@ absl::StatusOr<ImportedModel> PrepareModel(const ImportRequest& request) {
   }
   std::vector<base::Tensor> sample;
   if (!sample_file.empty()) {
-    REFRACT_ASSIGN_OR_RETURN(sample, ReadInputs(sample_file, model.graph));
+    REFRACT_ASSIGN_OR_RETURN(sample, models::ReadInputs(sample_file, model.graph));
   }
   if (!scripted) {
     REFRACT_RETURN_IF_ERROR(

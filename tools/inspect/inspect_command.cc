@@ -4,12 +4,12 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "base/files.h"
 #include "base/status_macros.h"
 #include "models/repository/repository.h"
 #include "runtime/program.h"
 #include "tools/command.h"
 #include "tools/common_options.h"
-#include "tools/files.h"
 #include "tools/inspect/model_summary.h"
 
 namespace refract::tools {
@@ -48,7 +48,7 @@ absl::Status Inspect(const InspectOptions& options, std::ostream& out) {
   PrintSummary(summary, out);
   if (options.verbose) REFRACT_RETURN_IF_ERROR(PrintSteps(*model, out));
   if (options.json.empty()) return absl::OkStatus();
-  return WriteText(options.json, ToJson(summary));
+  return base::WriteText(options.json, ToJson(summary));
 }
 
 }  // namespace
@@ -68,7 +68,7 @@ void AddInspectCommand(CLI::App& app, Context& context) {
       ->add_option("--json", options->json,
                    "also write the facts to this file as JSON")
       ->type_name("FILE")
-      ->check(CheckOutputFile);
+      ->check(base::CheckOutputFile);
   AddSizeOption(*command, options->sizes);
   AddOpLibraryOption(*command, options->op_libraries);
   command->add_flag("--verbose", options->verbose,

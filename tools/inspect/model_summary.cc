@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "models/graph/op_traits.h"
+#include "partitioner/report/text.h"
 
 namespace refract::tools {
 namespace {
@@ -19,6 +20,8 @@ using models::SymExpr;
 using models::Value;
 using models::ValueId;
 using models::ValueKind;
+using partitioner::ShapeText;
+using partitioner::TypeText;
 using partitioner::PerItem;
 using partitioner::Work;
 
@@ -175,32 +178,6 @@ PlanSummary SummarizePlan(const Graph& graph, const models::SplitPlan& plan,
 }
 
 }  // namespace
-
-std::string TypeText(const Value& value) {
-  switch (value.kind) {
-    case ValueKind::kTensor:
-      return std::string(base::Name(value.dtype));
-    case ValueKind::kSymInt:
-      return "int64 size";
-    case ValueKind::kSymFloat:
-      return "float64 number";
-    case ValueKind::kSymBool:
-      return "bool";
-  }
-  return "";
-}
-
-std::string ShapeText(const Value& value) {
-  if (value.kind != ValueKind::kTensor) return "[]";
-  if (!value.has_shape) return "?";
-  return absl::StrCat(
-      "[",
-      absl::StrJoin(value.shape, ", ",
-                    [](std::string* out, const SymExpr& extent) {
-                      out->append(extent.ToString());
-                    }),
-      "]");
-}
 
 ModelSummary Summarize(
     const models::LoadedModel& model, const models::SplitPlan* plan,

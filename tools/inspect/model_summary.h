@@ -79,19 +79,11 @@ struct ModelSummary {
   std::string assumption;
 };
 
-// "float32", "int64 size"; and "[s0, 13]", "?" where nothing is known.
-std::string TypeText(const models::Value& value);
-std::string ShapeText(const models::Value& value);
-
 // `per_item` as partitioner::SizesForBatch. `plan` may be a plan that is not
 // stored yet; nullptr: none.
 ModelSummary Summarize(
     const models::LoadedModel& model, const models::SplitPlan* plan,
     const absl::flat_hash_map<std::string, int64_t>& per_item);
-
-// Whether requests "may be cut and put together" by rows; or what may not be
-// done with them, and why.
-std::string RowsText(const models::RowDependence& rows);
 
 void PrintSummary(const ModelSummary& summary, std::ostream& out);
 // Of many crossing tensors only the largest; ToJson has them all.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "models/rows/row_dependence.h"
 #include "nlohmann/json.hpp"
+#include "partitioner/report/text.h"
 #include "tools/inspect/model_summary.h"
 
 namespace refract::tools {
@@ -14,6 +15,7 @@ namespace {
 
 using nlohmann::ordered_json;
 using partitioner::PerItem;
+using partitioner::RowsText;
 
 // "1.5 KiB"; whole bytes below 1 KiB.
 std::string BytesText(double bytes) {
@@ -152,14 +154,6 @@ ordered_json ToJson(const PlanSummary& plan) {
 }
 
 }  // namespace
-
-std::string RowsText(const models::RowDependence& rows) {
-  if (rows.may_coalesce) return "requests may be cut and put together";
-  return absl::StrCat(
-      rows.may_split ? "requests may be cut, not put together: "
-                     : "requests are neither cut nor put together: ",
-      rows.why.empty() ? "not known to be scored alone" : rows.why);
-}
 
 void PrintPlan(const PlanSummary& plan, std::ostream& out) {
   const char* const names[] = {"CN-pre ", "HN     ", "CN-post"};

@@ -6,33 +6,47 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "base/files.h"
 #include "base/status_macros.h"
 #include "models/repository/repository.h"
-#include "models/rows/row_dependence.h"
 #include "models/repository/split_plan.h"
+#include "models/rows/row_dependence.h"
 #include "nlohmann/json.hpp"
+#include "partitioner/conditions/cost_profiles.h"
+#include "partitioner/conditions/split_conditions.h"
+#include "partitioner/costs/work.h"
+#include "partitioner/report/split_report.h"
 #include "partitioner/split/ancestors.h"
 #include "partitioner/split/forced_cuts.h"
 #include "partitioner/split/heuristic.h"
 #include "partitioner/split/optimal.h"
 #include "partitioner/split/split_search.h"
-#include "partitioner/costs/work.h"
+#include "partitioner/verify/calibrate.h"
+#include "partitioner/verify/interrupt.h"
+#include "partitioner/verify/verify_split.h"
+#include "partitioner/wire/forms.h"
+#include "partitioner/wire/priced_split.h"
 #include "tools/command.h"
 #include "tools/common_options.h"
-#include "tools/partition/cost_profiles.h"
-#include "tools/files.h"
+#include "tools/doctor/machine.h"
 #include "tools/inspect/model_summary.h"
-#include "tools/partition/split_conditions.h"
-#include "tools/partition/split_report.h"
-#include "tools/verify/interrupt.h"
-#include "tools/verify/options.h"
-#include "tools/verify/verify_command.h"
-#include "tools/verify/verify_report.h"
-#include "tools/wire/plan.h"
-#include "tools/wire/priced_split.h"
+#include "tools/partition/partition_options.h"
+#include "tools/partition/print.h"
+#include "tools/progress.h"
 
 namespace refract::tools {
 namespace {
+
+using partitioner::ConditionOptions;
+using partitioner::CostProfiles;
+using partitioner::CutForms;
+using partitioner::SampleRequests;
+using partitioner::SplitConditions;
+using partitioner::SplitReport;
+using partitioner::VerifySplitOptions;
+using partitioner::WireOptions;
+using partitioner::WireReport;
+using partitioner::WireSamples;
 
 struct PartitionOptions {
   std::string model;
@@ -44,7 +58,7 @@ struct PartitionOptions {
   std::vector<std::string> op_libraries;
   ConditionOptions conditions;
   bool batch_given = false;
-  VerifyCommandOptions verify;
+  VerifySplitOptions verify;
   WireOptions wire;
 };
 
@@ -52,7 +66,7 @@ struct Planned {
   models::SplitPlan plan;
   // With --method optimal, --report or --verify.
   std::optional<SplitReport> report;
-  std::optional<WirePricing> pricing;  // with forms as well
+  std::optional<partitioner::WirePricing> pricing;  // with forms as well
 };
 
 bool NeedsCosts(const PartitionOptions& options) {
@@ -63,17 +77,18 @@ bool NeedsCosts(const PartitionOptions& options) {
 // The measured costs that were asked for or, where costs matter, are there.
 absl::StatusOr<CostProfiles> FindProfiles(const PartitionOptions& options,
                                           const models::LoadedModel& model) {
-  ProfileChoice choice = {.cn = options.conditions.cn_profile,
-                          .hn = options.conditions.hn_profile,
-                          .cn_hardware_given = options.conditions.cn_given};
+  partitioner::ProfileChoice choice = {
+      .cn = options.conditions.cn_profile,
+      .hn = options.conditions.hn_profile,
+      .cn_hardware_given = options.conditions.cn_given};
   if (choice.cn.empty() && !NeedsCosts(options)) choice.cn = "none";
   REFRACT_ASSIGN_OR_RETURN(CostProfiles profiles,
-                           LoadCostProfiles(choice, model));
+                           partitioner::LoadCostProfiles(choice, model));
   if (options.verify.verify && choice.hn.empty() &&
       !options.conditions.hn_given) {
     profiles.hn = profiles.cn;  // the HN that is started is this machine too
   }
-  if (NeedsCosts(options)) FindSteps(model, profiles);
+  if (NeedsCosts(options)) partitioner::FindSteps(model, profiles);
   return profiles;
 }
 
@@ -86,15 +101,17 @@ absl::Status MakeReport(const PartitionOptions& options,
                         const WireSamples* samples, Planned& planned) {
   SplitReport& report = planned.report.emplace();
   report.written = options.method;
-  REFRACT_ASSIGN_OR_RETURN(report.conditions,
-                           MakeConditions(options.conditions, model.graph,
-                                          model.config, sizes, profiles));
+  REFRACT_ASSIGN_OR_RETURN(
+      report.conditions,
+      partitioner::MakeConditions(options.conditions, model.graph, model.config,
+                                  sizes, profiles));
   const partitioner::Conditions& conditions = report.conditions.conditions;
   const partitioner::OptimalOptions& goal = report.conditions.goal;
   if (samples != nullptr) {
     REFRACT_ASSIGN_OR_RETURN(
-        PricedSplit priced,
-        SplitWithForms(options.wire, model, *samples, report.conditions));
+        partitioner::PricedSplit priced,
+        partitioner::SplitWithForms(options.wire, model, *samples,
+                                    report.conditions));
     report.split = std::move(priced.split);
     planned.pricing.emplace(std::move(priced.pricing));
   } else {
@@ -126,7 +143,8 @@ absl::Status CheckLimits(const PartitionOptions& options,
   }
   REFRACT_ASSIGN_OR_RETURN(
       const SplitConditions conditions,
-      MakeConditions(asked, model.graph, model.config, sizes, profiles));
+      partitioner::MakeConditions(asked, model.graph, model.config, sizes,
+                                  profiles));
   const std::string over = partitioner::OverBudget(
       partitioner::Predict(model.graph, plan, conditions.conditions),
       conditions.goal.budget);
@@ -174,6 +192,16 @@ absl::StatusOr<Planned> MakePlan(
   return planned;
 }
 
+absl::StatusOr<partitioner::Calibration> Calibrate(
+    const partitioner::NodeOptions& nodes, std::ostream& err) {
+  Progress progress(err);
+  const Machine machine = ReadMachine("/");
+  return partitioner::Calibrate(
+      {.nodes = nodes,
+       .machine = absl::StrCat(machine.cpu, ", ", machine.cpus, " CPUs")},
+      [&](const std::string& text) { progress.Show(text); }, err);
+}
+
 // What --verify needs before there is a plan: requests, and what they take
 // outside the model.
 absl::StatusOr<SampleRequests> PrepareToVerify(
@@ -184,45 +212,47 @@ absl::StatusOr<SampleRequests> PrepareToVerify(
   ConditionOptions& conditions = options.conditions;
   REFRACT_ASSIGN_OR_RETURN(
       SampleRequests samples,
-      SamplesFor(options.verify, model,
-                 options.batch_given || options.verify.samples.empty()
-                     ? std::optional(conditions.batch)
-                     : std::nullopt,
-                 sizes));
+      partitioner::SamplesFor(
+          options.verify, model,
+          options.batch_given || options.verify.samples.empty()
+              ? std::optional(conditions.batch)
+              : std::nullopt,
+          sizes));
   conditions.batch = samples.batch;
   conditions.request_sizes = samples.sizes;
   if (!conditions.hn_given) conditions.hn = conditions.cn;
   // What is wrong with the options shows before any process is started.
-  REFRACT_RETURN_IF_ERROR(
-      MakeConditions(conditions, model.graph, model.config, sizes, profiles)
-          .status());
+  REFRACT_RETURN_IF_ERROR(partitioner::MakeConditions(conditions, model.graph,
+                                                      model.config, sizes,
+                                                      profiles)
+                              .status());
   if (conditions.calibration.empty()) {
     REFRACT_ASSIGN_OR_RETURN(conditions.measured,
-                             CalibrateFor(options.verify, err));
+                             Calibrate(options.verify.run.nodes, err));
   }
   return samples;
 }
 
 absl::Status Partition(PartitionOptions options, std::ostream& out,
                        std::ostream& err) {
-  REFRACT_RETURN_IF_ERROR(CheckVerifyOptions(options.verify));
+  REFRACT_RETURN_IF_ERROR(partitioner::CheckVerifyOptions(options.verify));
   options.verify.run.nodes.op_libraries = options.op_libraries;
   if (options.forced_cuts < 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--forced-cuts ", options.forced_cuts, ": must be at least 0"));
   }
-  REFRACT_RETURN_IF_ERROR(CheckWireOptions(options.wire));
+  REFRACT_RETURN_IF_ERROR(partitioner::CheckWireOptions(options.wire));
   REFRACT_RETURN_IF_ERROR(LoadOpLibraries(options.op_libraries));
   // A plan of an earlier run, even a damaged one, is about to be replaced.
   REFRACT_ASSIGN_OR_RETURN(const auto model,
                            LoadModel(options.model, {.with_plan = false}));
   REFRACT_RETURN_IF_ERROR(
-      CheckConditionOptions(options.conditions, model->graph));
+      partitioner::CheckConditionOptions(options.conditions, model->graph));
   REFRACT_ASSIGN_OR_RETURN(auto sizes, ParseSizes(options.sizes, model->graph));
   REFRACT_ASSIGN_OR_RETURN(const CostProfiles profiles,
                            FindProfiles(options, *model));
-  AddProfiledSizes(profiles, sizes);
-  std::optional<InterruptGuard> guard;
+  partitioner::AddProfiledSizes(profiles, sizes);
+  std::optional<partitioner::InterruptGuard> guard;
   std::optional<SampleRequests> samples;
   if (options.verify.verify) {
     guard.emplace();
@@ -231,12 +261,14 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
   }
   std::optional<WireSamples> wire_samples;
   if (options.wire.given && samples) {
-    REFRACT_ASSIGN_OR_RETURN(wire_samples,
-                             ServedSamples(options.verify, *model, *samples));
+    REFRACT_ASSIGN_OR_RETURN(
+        wire_samples,
+        partitioner::ServedSamples(options.verify, *model, *samples));
   } else if (options.wire.given) {
     REFRACT_ASSIGN_OR_RETURN(
         wire_samples,
-        WireSamplesFor(options.wire, *model, options.conditions.batch, sizes));
+        partitioner::WireSamplesFor(options.wire, *model,
+                                    options.conditions.batch, sizes));
   }
   REFRACT_ASSIGN_OR_RETURN(Planned planned,
                            MakePlan(options, *model, sizes, profiles,
@@ -245,11 +277,11 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
   std::optional<WireReport> wire;
   if (wire_samples) {
     REFRACT_ASSIGN_OR_RETURN(
-        wire,
-        ChooseWireForms(options.wire, *model, *wire_samples, planned.plan));
+        wire, partitioner::ChooseWireForms(options.wire, *model, *wire_samples,
+                                           planned.plan));
     if (wire) {
-      REFRACT_RETURN_IF_ERROR(
-          MeasureEachForm(*model, *wire_samples, planned.plan, *wire));
+      REFRACT_RETURN_IF_ERROR(partitioner::MeasureEachForm(
+          *model, *wire_samples, planned.plan, *wire));
     }
   }
   if (planned.report) {
@@ -272,10 +304,13 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
     if (wire_samples) {
       forms.emplace(CutForms{options.wire, *wire_samples, *planned.pricing});
     }
+    Progress progress(err);
     REFRACT_ASSIGN_OR_RETURN(
         planned.report->verification,
-        VerifySplit(options.verify, *model, planned.plan, *planned.report,
-                    *samples, forms ? &*forms : nullptr, out, err));
+        partitioner::VerifySplit(
+            options.verify, *model, planned.plan, *planned.report, *samples,
+            forms ? &*forms : nullptr,
+            [&](const std::string& text) { progress.Show(text); }, out, err));
     PrintCalibration(*planned.report->conditions.calibration, out);
     PrintVerification(*planned.report->verification,
                       *planned.report->conditions.calibration, out);
@@ -284,20 +319,22 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
     nlohmann::ordered_json json =
         nlohmann::ordered_json::parse(ToJson(summary));
     if (planned.report) {
-      json["partition"] = SplitToJson(model->graph, *planned.report);
+      json["partition"] =
+          partitioner::SplitToJson(model->graph, *planned.report);
     }
     if (wire) {
-      json["wire"] = WireToJson(model->graph, planned.plan, *wire);
+      json["wire"] = partitioner::WireToJson(model->graph, planned.plan, *wire);
     }
-    REFRACT_RETURN_IF_ERROR(
-        WriteText(options.json,
-                  json.dump(2, ' ', false,
-                            nlohmann::ordered_json::error_handler_t::replace) +
-                      "\n"));
+    REFRACT_RETURN_IF_ERROR(base::WriteText(
+        options.json,
+        json.dump(2, ' ', false,
+                  nlohmann::ordered_json::error_handler_t::replace) +
+            "\n"));
   }
   if (!options.report.empty()) {
-    REFRACT_RETURN_IF_ERROR(WriteText(
-        options.report, SplitToHtml(*model, planned.plan, *planned.report)));
+    REFRACT_RETURN_IF_ERROR(base::WriteText(
+        options.report,
+        partitioner::SplitToHtml(*model, planned.plan, *planned.report)));
     out << "report: " << options.report << "\n";
   }
   return absl::OkStatus();
@@ -326,13 +363,13 @@ void AddPartitionCommand(CLI::App& app, Context& context) {
                    "also write the model's facts, the plan and, with optimal, "
                    "all costs to this file as JSON")
       ->type_name("FILE")
-      ->check(CheckOutputFile);
+      ->check(base::CheckOutputFile);
   command
       ->add_option("--report", options->report,
                    "also write the optimum, what it was compared with and the "
                    "graph of each to this file, as one HTML page")
       ->type_name("FILE")
-      ->check(CheckOutputFile);
+      ->check(base::CheckOutputFile);
   command
       ->add_option("--forced-cuts", options->forced_cuts,
                    "for --json and --report: the best plans that send a tensor "

@@ -12,20 +12,21 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/files.h"
 #include "base/status_macros.h"
+#include "models/repository/request_files.h"
 #include "nlohmann/json.hpp"
+#include "partitioner/measure/hardware_probe.h"
+#include "partitioner/measure/profiler.h"
+#include "partitioner/measure/wire_probe.h"
 #include "partitioner/profile/hardware.h"
 #include "partitioner/profile/profile.h"
 #include "tools/bench_json.h"
 #include "tools/command.h"
 #include "tools/common_options.h"
-#include "tools/files.h"
-#include "tools/loadgen/revision.h"
 #include "tools/doctor/machine.h"
-#include "tools/profile/hardware_probe.h"
+#include "tools/loadgen/revision.h"
 #include "tools/profile/profile_report.h"
-#include "tools/profile/profiler.h"
-#include "tools/profile/wire_probe.h"
 
 namespace refract::tools {
 namespace {
@@ -82,19 +83,20 @@ absl::Status CheckOptions(ProfileOptions& options, const models::Graph& graph) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<RequestSource>> MakeSource(
+absl::StatusOr<std::unique_ptr<partitioner::RequestSource>> MakeSource(
     const ProfileOptions& options, const models::LoadedModel& model) {
   if (options.inputs.empty()) {
     REFRACT_ASSIGN_OR_RETURN(const auto sizes,
                              ParseSizes(options.sizes, model.graph));
-    return RandomRequests(model.graph, sizes, options.seed);
+    return partitioner::RandomRequests(model.graph, sizes, options.seed);
   }
   std::vector<std::vector<base::Tensor>> samples;
   for (const std::string& path : options.inputs) {
     REFRACT_ASSIGN_OR_RETURN(samples.emplace_back(),
-                             ReadInputs(path, model.graph));
+                             models::ReadInputs(path, model.graph));
   }
-  auto source = SampledRequests(model.graph, std::move(samples), options.seed);
+  auto source = partitioner::SampledRequests(model.graph, std::move(samples),
+                                             options.seed);
   if (!source.ok()) return base::Annotate(source.status(), "--inputs");
   return source;
 }
@@ -138,17 +140,20 @@ absl::Status MeasureModel(ProfileOptions options, Context& context) {
                            LoadModel(options.model, {.with_plan = false}));
   const models::Graph& graph = model->graph;
   REFRACT_RETURN_IF_ERROR(CheckOptions(options, graph));
-  REFRACT_ASSIGN_OR_RETURN(const std::unique_ptr<RequestSource> source,
-                           MakeSource(options, *model));
-  ProfilerOptions measure;
+  REFRACT_ASSIGN_OR_RETURN(
+      const std::unique_ptr<partitioner::RequestSource> source,
+      MakeSource(options, *model));
+  partitioner::ProfilerOptions measure;
   measure.batches = options.batches;
   measure.repetitions = options.repetitions;
   measure.progress = Progress(context.err);
   // Long enough for the processor to turn to others or to idle.
   measure.wait = +[] { absl::SleepFor(absl::Milliseconds(1)); };
-  REFRACT_ASSIGN_OR_RETURN(partitioner::Profile profile,
-                           MeasureProfile(*model, *source, measure));
-  REFRACT_ASSIGN_OR_RETURN(profile.wire, MeasureWireRates(measure.repetitions));
+  REFRACT_ASSIGN_OR_RETURN(
+      partitioner::Profile profile,
+      partitioner::MeasureProfile(*model, *source, measure));
+  REFRACT_ASSIGN_OR_RETURN(profile.wire,
+                           partitioner::MeasureWireRates(measure.repetitions));
   DescribeMachine(profile);
   PrintProfile(graph, profile, context.out);
 
@@ -162,16 +167,17 @@ absl::Status MeasureModel(ProfileOptions options, Context& context) {
     PrintDrift(*drift, context.out);
   }
   REFRACT_RETURN_IF_ERROR(
-      WriteText(path, partitioner::ProfileToText(graph, profile)));
+      base::WriteText(path, partitioner::ProfileToText(graph, profile)));
   context.out << "written: " << path << "\n";
   if (options.json.empty()) return absl::OkStatus();
   nlohmann::ordered_json json = BenchJson("profile");
   json["profile"] = ProfileToJson(graph, profile);
   json["drift"] = drift ? DriftToJson(*drift) : nlohmann::ordered_json();
-  return WriteText(options.json,
-                   json.dump(2, ' ', false,
-                             nlohmann::ordered_json::error_handler_t::replace) +
-                       "\n");
+  return base::WriteText(
+      options.json,
+      json.dump(2, ' ', false,
+                nlohmann::ordered_json::error_handler_t::replace) +
+          "\n");
 }
 
 // The machine itself instead of a model.
@@ -194,8 +200,15 @@ absl::Status MeasureMachine(const ProfileOptions& options, Context& context) {
                      kMaxTableMib));
   }
   std::error_code error;
-  ProbeOptions probe;
+  partitioner::ProbeOptions probe;
   probe.name = std::filesystem::path(options.hardware).stem().string();
+  const Machine machine = ReadMachine("/");
+  probe.machine = {.cpu = machine.cpu,
+                   .kernel = machine.kernel,
+                   .cpus = machine.cpus,
+                   .cache_bytes = machine.cache_bytes,
+                   .memory_bytes = machine.memory_bytes,
+                   .available_bytes = machine.available_bytes};
   probe.scratch_folder = std::filesystem::temp_directory_path(error).string();
   probe.repetitions = options.repetitions;
   probe.table_bytes = options.table_mib << 20;
@@ -204,8 +217,9 @@ absl::Status MeasureMachine(const ProfileOptions& options, Context& context) {
       context.err << "measuring " << what << "\n" << std::flush;
     };
   }
-  REFRACT_ASSIGN_OR_RETURN(const std::string text, ProbeHardware(probe));
-  REFRACT_RETURN_IF_ERROR(WriteText(options.hardware, text));
+  REFRACT_ASSIGN_OR_RETURN(const std::string text,
+                           partitioner::ProbeHardware(probe));
+  REFRACT_RETURN_IF_ERROR(base::WriteText(options.hardware, text));
   // Readable by refract partition, or not worth having.
   const auto hardware = partitioner::ParseHardware(text, options.hardware);
   if (!hardware.ok()) return absl::InternalError(hardware.status().message());
@@ -259,18 +273,18 @@ void AddProfileCommand(CLI::App& app, Context& context) {
                    "file for the profile; default: profile.textproto beside "
                    "the version, where refract partition finds it")
       ->type_name("FILE")
-      ->check(CheckOutputFile);
+      ->check(base::CheckOutputFile);
   command
       ->add_option("--json", options->json,
                    "also write all figures to this file as JSON")
       ->type_name("FILE")
-      ->check(CheckOutputFile);
+      ->check(base::CheckOutputFile);
   command
       ->add_option("--hardware", options->hardware,
                    "instead of a model, measure this machine for --cn and --hn "
                    "of refract partition, and describe it in this file")
       ->type_name("OUT.textproto")
-      ->check(CheckOutputFile);
+      ->check(base::CheckOutputFile);
   command
       ->add_option("--table-mib", options->table_mib,
                    "for --hardware: size of the table that rows are looked up "

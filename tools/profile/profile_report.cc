@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
-#include "tools/units_text.h"
+#include "partitioner/report/text.h"
 
 namespace refract::tools {
 namespace {
@@ -19,14 +19,8 @@ namespace {
 using models::Graph;
 using models::NodeId;
 using partitioner::Profile;
+using partitioner::SecondsText;
 using partitioner::Timing;
-
-std::string NameOf(const Graph& graph, const Profile::Operator& op) {
-  const std::string& first = graph.nodes[op.nodes.front()].name;
-  return op.nodes.size() == 1
-             ? first
-             : absl::StrCat(first, " + ", op.nodes.size() - 1, " more");
-}
 
 // The sample where the line is furthest off.
 const Timing::Sample* WorstFit(const Timing& timing) {
@@ -88,42 +82,6 @@ void PrintSizes(const Profile& profile, std::ostream& out) {
 
 }  // namespace
 
-ProfileDrift CompareProfiles(const Graph& graph, const Profile& old_profile,
-                             const Profile& new_profile) {
-  // Steps by their nodes. What only one of the two has is one item.
-  std::map<std::vector<NodeId>, const Timing*> before;
-  for (const Profile::Operator& op : old_profile.operators) {
-    before[op.nodes] = &op.timing;
-  }
-  ProfileDrift result;
-  for (const int64_t size : new_profile.batches) {
-    const double batch = static_cast<double>(size);
-    std::vector<partitioner::Compared> parts;
-    partitioner::Compared others{"operators computed in other steps", 0, 0};
-    double matched = 0;
-    for (const Profile::Operator& op : new_profile.operators) {
-      const double measured = op.timing.At(batch);
-      const auto found = before.find(op.nodes);
-      if (found == before.end()) {
-        others.measured_s += measured;
-        continue;
-      }
-      const double predicted = found->second->At(batch);
-      matched += predicted;
-      parts.push_back({NameOf(graph, op), predicted, measured});
-    }
-    others.predicted_s = std::max(
-        0.0, old_profile.SumAt(batch) - old_profile.run.At(batch) - matched);
-    parts.push_back(std::move(others));
-    parts.push_back({"the run besides its operators", old_profile.run.At(batch),
-                     new_profile.run.At(batch)});
-    result.batches.push_back({size, partitioner::FindDrift(parts)});
-    result.reprofile =
-        result.reprofile || result.batches.back().drift.reprofile;
-  }
-  return result;
-}
-
 void PrintProfile(const Graph& graph, const Profile& profile,
                   std::ostream& out) {
   constexpr size_t kShown = 12;
@@ -160,7 +118,8 @@ void PrintProfile(const Graph& graph, const Profile& profile,
       continue;
     }
     print(order[i]->timing,
-          absl::StrCat(NameOf(graph, *order[i]), " (", order[i]->kernel, ")"));
+          absl::StrCat(partitioner::StepName(graph, *order[i]), " (",
+                       order[i]->kernel, ")"));
   }
   if (order.size() > kShown) {
     out << absl::StreamFormat("  %11s %5.1f%% %42s %d more\n",

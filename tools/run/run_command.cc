@@ -13,15 +13,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "base/files.h"
 #include "base/status_macros.h"
 #include "gpu_node/device/cuda_library.h"
 #include "gpu_node/device/cuda_program.h"
 #include "models/repository/model_config.h"
 #include "models/repository/repository.h"
+#include "models/repository/request_files.h"
 #include "runtime/split_run.h"
 #include "tools/command.h"
 #include "tools/common_options.h"
-#include "tools/files.h"
 #include "tools/run/reference.h"
 
 namespace refract::tools {
@@ -240,18 +241,19 @@ absl::Status Run(const RunOptions& options, std::ostream& out) {
   }
   OutputErrors errors;
   for (size_t i = 0; i < options.inputs.size(); ++i) {
-    REFRACT_ASSIGN_OR_RETURN(const std::vector<base::Tensor> inputs,
-                             ReadInputs(options.inputs[i], model->graph));
+    REFRACT_ASSIGN_OR_RETURN(
+        const std::vector<base::Tensor> inputs,
+        models::ReadInputs(options.inputs[i], model->graph));
     runtime::RunStats stats;
-    const auto outputs = runner->Run(ViewsOf(inputs), &stats);
+    const auto outputs = runner->Run(models::ViewsOf(inputs), &stats);
     if (!outputs.ok()) {
       return base::Annotate(outputs.status(), options.inputs[i]);
     }
-    REFRACT_RETURN_IF_ERROR(
-        WriteOutputs(options.outputs[i], model->graph, ViewsOf(*outputs)));
+    REFRACT_RETURN_IF_ERROR(models::WriteOutputs(
+        options.outputs[i], model->graph, models::ViewsOf(*outputs)));
     if (exact != nullptr) {
       REFRACT_ASSIGN_OR_RETURN(const auto wanted,
-                               exact->Run(ViewsOf(inputs), nullptr));
+                               exact->Run(models::ViewsOf(inputs), nullptr));
       errors.Add(*outputs, wanted);
     }
     if (stats.replaced_ids > 0) {
@@ -285,7 +287,7 @@ void AddRunCommand(CLI::App& app, Context& context) {
   command
       ->add_option("--outputs", options->outputs, "file to write the scores to")
       ->type_name("Y.safetensors")
-      ->check(CheckOutputFile)
+      ->check(base::CheckOutputFile)
       ->default_str("")
       ->allow_extra_args(false)
       ->required();

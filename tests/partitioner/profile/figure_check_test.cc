@@ -8,9 +8,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "partitioner/costs/costs.h"
+#include "partitioner/costs/work.h"
 #include "partitioner/split/forced_cuts.h"
 #include "partitioner/split/optimal.h"
-#include "partitioner/costs/work.h"
 #include "tests/partitioner/graph_builder.h"
 
 namespace refract::partitioner {

@@ -1,0 +1,23 @@
+#ifndef REFRACT_BASE_FILES_H_
+#define REFRACT_BASE_FILES_H_
+
+// Text files that commands write.
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace refract::base {
+
+// "" if WriteText() could write `path` now, else the reason. Command lines
+// check their output files with it, so that a wrong path is found before
+// minutes of work. An existing file stays unchanged; pipes are not opened.
+std::string CheckOutputFile(const std::string& path);
+
+// Replaces the file `path` by `text`. InvalidArgument names `path`.
+absl::Status WriteText(absl::string_view path, absl::string_view text);
+
+}  // namespace refract::base
+
+#endif  // REFRACT_BASE_FILES_H_

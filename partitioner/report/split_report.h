@@ -1,0 +1,62 @@
+#ifndef REFRACT_PARTITIONER_REPORT_SPLIT_REPORT_H_
+#define REFRACT_PARTITIONER_REPORT_SPLIT_REPORT_H_
+
+// What `refract partition` tells about an optimal split and what it was
+// compared with: JSON (docs/partitioning.md lists the fields) and a page.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/graph/graph.h"
+#include "models/repository/repository.h"
+#include "nlohmann/json_fwd.hpp"
+#include "partitioner/conditions/split_conditions.h"
+#include "partitioner/profile/calibration.h"
+#include "partitioner/split/forced_cuts.h"
+#include "partitioner/split/optimal.h"
+#include "partitioner/verify/verify.h"
+#include "partitioner/wire/forms.h"
+
+namespace refract::partitioner {
+
+struct SplitReport {
+  SplitConditions conditions;
+  OptimalSplit split;
+  std::vector<ForcedCut> forced_cuts;
+  // With --verify.
+  std::optional<Verification> verification;
+  // Which alternative's plan is the model's now, by its method.
+  std::string written;
+  // Of that plan: what may be done with the rows of requests (MarkRows()).
+  models::RowDependence rows;
+  models::RowDependence hn_rows;
+  // The forms in which it sends what crosses, if it has any.
+  std::optional<WireReport> wire;
+};
+
+// The optimum, then what it was compared with.
+std::vector<const Alternative*> AlternativesOf(const OptimalSplit& split);
+
+// One JSON object, with the costs of every operator, the bytes of
+// every value and the stages of every alternative, so that other programs can
+// check the sums. Names are as in the graph, valid UTF-8 or not.
+nlohmann::ordered_json SplitToJson(const models::Graph& graph,
+                                   const SplitReport& report);
+
+nlohmann::ordered_json WireToJson(const models::Graph& graph,
+                                  const models::SplitPlan& plan,
+                                  const WireReport& report);
+nlohmann::ordered_json VerificationToJson(const models::Graph& graph,
+                                          const Verification& verification,
+                                          const Calibration& calibration);
+
+// One HTML page that needs nothing else, neither files nor network: the JSON
+// and the drawn graph of every alternative. `written`: the model's plan now.
+std::string SplitToHtml(const models::LoadedModel& model,
+                        const models::SplitPlan& written,
+                        const SplitReport& report);
+
+}  // namespace refract::partitioner
+
+#endif  // REFRACT_PARTITIONER_REPORT_SPLIT_REPORT_H_

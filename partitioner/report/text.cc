@@ -1,0 +1,54 @@
+#include "partitioner/report/text.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace refract::partitioner {
+
+using models::SymExpr;
+using models::Value;
+using models::ValueKind;
+
+std::string SecondsText(double seconds) {
+  if (seconds == 0) return "0";
+  if (seconds < 1e-3) return absl::StrFormat("%.4g us", seconds * 1e6);
+  if (seconds < 1) return absl::StrFormat("%.4g ms", seconds * 1e3);
+  return absl::StrFormat("%.4g s", seconds);
+}
+
+std::string TypeText(const Value& value) {
+  switch (value.kind) {
+    case ValueKind::kTensor:
+      return std::string(base::Name(value.dtype));
+    case ValueKind::kSymInt:
+      return "int64 size";
+    case ValueKind::kSymFloat:
+      return "float64 number";
+    case ValueKind::kSymBool:
+      return "bool";
+  }
+  return "";
+}
+
+std::string ShapeText(const Value& value) {
+  if (value.kind != ValueKind::kTensor) return "[]";
+  if (!value.has_shape) return "?";
+  return absl::StrCat(
+      "[",
+      absl::StrJoin(value.shape, ", ",
+                    [](std::string* out, const SymExpr& extent) {
+                      out->append(extent.ToString());
+                    }),
+      "]");
+}
+
+std::string RowsText(const models::RowDependence& rows) {
+  if (rows.may_coalesce) return "requests may be cut and put together";
+  return absl::StrCat(
+      rows.may_split ? "requests may be cut, not put together: "
+                     : "requests are neither cut nor put together: ",
+      rows.why.empty() ? "not known to be scored alone" : rows.why);
+}
+
+}  // namespace refract::partitioner

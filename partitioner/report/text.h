@@ -1,0 +1,23 @@
+#ifndef REFRACT_PARTITIONER_REPORT_TEXT_H_
+#define REFRACT_PARTITIONER_REPORT_TEXT_H_
+
+// Values, shapes and times as people read them.
+
+#include <string>
+
+#include "models/graph/graph.h"
+
+namespace refract::partitioner {
+
+// "0", "12.5 us", "3.2 ms", "1.5 s": four digits.
+std::string SecondsText(double seconds);
+// "float32"; "int64 size" for a size that travels as a number.
+std::string TypeText(const models::Value& value);
+// "[s0, 13]"; "?" where the shape is unknown.
+std::string ShapeText(const models::Value& value);
+// Whether requests may be split and merged by rows; otherwise the reason.
+std::string RowsText(const models::RowDependence& rows);
+
+}  // namespace refract::partitioner
+
+#endif  // REFRACT_PARTITIONER_REPORT_TEXT_H_

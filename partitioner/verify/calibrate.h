@@ -1,0 +1,31 @@
+#ifndef REFRACT_PARTITIONER_VERIFY_CALIBRATE_H_
+#define REFRACT_PARTITIONER_VERIFY_CALIBRATE_H_
+
+#include <ostream>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "partitioner/profile/calibration.h"
+#include "partitioner/verify/node_pair.h"
+
+namespace refract::partitioner {
+
+struct CalibrateOptions {
+  NodeOptions nodes;
+  int rounds = 15;
+  std::string machine;  // its name in the result
+};
+
+// Serves models without work (ProbeModels) by a CN and an HN of this machine
+// and fits what their requests take: answers are checked before they are timed.
+// Takes about ten seconds. On failure the nodes' logs go to `err`.
+//
+// Errors: NodePair's and FitCalibration's; Cancelled: InterruptGuard;
+// DataLoss: an answer is wrong.
+absl::StatusOr<Calibration> Calibrate(const CalibrateOptions& options,
+                                      const ProgressFn& progress,
+                                      std::ostream& err);
+
+}  // namespace refract::partitioner
+
+#endif  // REFRACT_PARTITIONER_VERIFY_CALIBRATE_H_

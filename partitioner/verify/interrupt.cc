@@ -1,0 +1,50 @@
+#include "partitioner/verify/interrupt.h"
+
+#include <string.h>
+
+#include <atomic>
+
+#include "absl/strings/str_cat.h"
+
+namespace refract::partitioner {
+namespace {
+
+constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
+
+std::atomic<int> received = 0;
+static_assert(std::atomic<int>::is_always_lock_free);
+
+void Remember(int number) {
+  // Patience is not for ever.
+  if (received.exchange(number) != 0) {
+    signal(number, SIG_DFL);
+    raise(number);
+  }
+}
+
+}  // namespace
+
+InterruptGuard::InterruptGuard() {
+  received = 0;
+  struct sigaction action = {};
+  action.sa_handler = Remember;
+  sigemptyset(&action.sa_mask);
+  for (size_t i = 0; i < before_.size(); ++i) {
+    sigaction(kSignals[i], &action, &before_[i]);
+  }
+}
+
+InterruptGuard::~InterruptGuard() {
+  for (size_t i = 0; i < before_.size(); ++i) {
+    sigaction(kSignals[i], &before_[i], nullptr);
+  }
+}
+
+absl::Status InterruptGuard::Check() {
+  const int number = received;
+  if (number == 0) return absl::OkStatus();
+  return absl::CancelledError(
+      absl::StrCat("ended by signal ", number, " (", strsignal(number), ")"));
+}
+
+}  // namespace refract::partitioner

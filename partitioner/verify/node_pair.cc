@@ -1,0 +1,181 @@
+#include "partitioner/verify/node_pair.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "grpcpp/grpcpp.h"
+#include "proto/node_status.grpc.pb.h"
+
+namespace refract::partitioner {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Models of many GB on a slow disk. Whoever waits sees the nodes' end at once.
+constexpr absl::Duration kStartTimeout = absl::Minutes(5);
+constexpr std::chrono::seconds kCallTimeout(30);
+
+// Counters follow a request by at most a round of the CN's poller; looked at
+// until they stand still.
+constexpr int kMaxLooks = 50;
+
+absl::StatusOr<std::string> FindProgram(const fs::path& folder,
+                                        const char* name) {
+  const fs::path path = folder / name;
+  if (access(path.c_str(), X_OK) != 0) {
+    return absl::NotFoundError(
+        absl::StrCat(path.string(),
+                     ": no such program; --node-programs says where the "
+                     "nodes' programs are"));
+  }
+  return path.string();
+}
+
+class NodePairImpl final : public NodePair {
+ public:
+  NodePairImpl(std::unique_ptr<ChildProcess> gpu_node,
+               std::unique_ptr<ChildProcess> cpu_node, std::string address)
+      : gpu_node_(std::move(gpu_node)),
+        cpu_node_(std::move(cpu_node)),
+        address_(std::move(address)),
+        status_(proto::NodeStatus::NewStub(grpc::CreateChannel(
+            address_, grpc::InsecureChannelCredentials()))) {}
+
+  const std::string& address() const override { return address_; }
+
+  absl::Status CheckAlive() override {
+    REFRACT_RETURN_IF_ERROR(gpu_node_->CheckAlive());
+    return cpu_node_->CheckAlive();
+  }
+
+  absl::StatusOr<LinkCounts> Counts() override {
+    REFRACT_ASSIGN_OR_RETURN(LinkCounts last, CountOnce());
+    for (int look = 0; look < kMaxLooks; ++look) {
+      REFRACT_ASSIGN_OR_RETURN(LinkCounts now, CountOnce());
+      if (now.bytes_up == last.bytes_up && now.bytes_down == last.bytes_down) {
+        return now;
+      }
+      last = std::move(now);
+    }
+    return absl::InternalError(
+        "the CN's counters move though no request is under way");
+  }
+
+  std::string Logs() const override { return LogsOf(*gpu_node_, *cpu_node_); }
+  std::vector<pid_t> Processes() const override {
+    return {gpu_node_->pid(), cpu_node_->pid()};
+  }
+
+  static std::string LogsOf(const ChildProcess& gpu_node,
+                            const ChildProcess& cpu_node) {
+    return absl::StrCat("--- log of refract-gpu-node\n", gpu_node.Log(),
+                        "--- log of refract-cpu-node\n", cpu_node.Log());
+  }
+
+ private:
+  absl::StatusOr<LinkCounts> CountOnce() {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
+    proto::GpuNodesResponse response;
+    const grpc::Status status =
+        status_->GpuNodes(&context, proto::GpuNodesRequest(), &response);
+    if (!status.ok()) {
+      return absl::UnavailableError(
+          absl::StrCat("NodeStatus of the CN: ", status.error_message()));
+    }
+    LinkCounts counts;
+    for (const proto::GpuNodeLink& link : response.nodes()) {
+      counts.path = link.path();
+      counts.requests += link.requests_sent();
+      counts.bytes_up += link.bytes_sent();
+      counts.bytes_down += link.bytes_received();
+    }
+    return counts;
+  }
+
+  const std::unique_ptr<ChildProcess> gpu_node_;
+  const std::unique_ptr<ChildProcess> cpu_node_;
+  const std::string address_;
+  const std::unique_ptr<proto::NodeStatus::Stub> status_;
+};
+
+// The log of a node that did not start, in the message: there is no NodePair to
+// ask.
+absl::Status WithLog(const absl::Status& status, const ChildProcess& node) {
+  if (absl::IsCancelled(status)) return status;
+  return absl::Status(
+      status.code(), absl::StrCat(status.message(), "; its log: ", node.Log()));
+}
+
+}  // namespace
+
+absl::Status CheckTransport(absl::string_view transport) {
+  if (transport == "auto" || transport == "shm" || transport == "tcp" ||
+      transport == "verbs") {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--transport ", transport, ": unknown; use auto, shm, tcp or verbs"));
+}
+
+absl::StatusOr<NodePrograms> FindNodePrograms(const NodeOptions& options) {
+  fs::path folder = options.programs;
+  if (options.programs.empty()) {
+    std::error_code error;
+    folder = fs::read_symlink("/proc/self/exe", error).parent_path();
+    if (error) {
+      return absl::InternalError(
+          absl::StrCat("/proc/self/exe: ", error.message()));
+    }
+  }
+  NodePrograms programs;
+  REFRACT_ASSIGN_OR_RETURN(programs.cpu_node,
+                           FindProgram(folder, "refract-cpu-node"));
+  REFRACT_ASSIGN_OR_RETURN(programs.gpu_node,
+                           FindProgram(folder, "refract-gpu-node"));
+  return programs;
+}
+
+absl::StatusOr<std::unique_ptr<NodePair>> NodePair::Start(
+    const NodeOptions& options, const std::string& repository,
+    const std::string& folder) {
+  REFRACT_ASSIGN_OR_RETURN(const NodePrograms programs,
+                           FindNodePrograms(options));
+  const auto start = [&](const std::string& program,
+                         std::vector<std::string> arguments, const char* log) {
+    arguments.insert(arguments.begin(),
+                     {program, "--model-repository", repository, "--transport",
+                      options.transport});
+    for (const std::string& library : options.op_libraries) {
+      arguments.insert(arguments.end(), {"--op-library", library});
+    }
+    return ChildProcess::Start(arguments, absl::StrCat(folder, "/", log));
+  };
+  REFRACT_ASSIGN_OR_RETURN(
+      std::unique_ptr<ChildProcess> gpu_node,
+      start(programs.gpu_node,
+            // Plans are priced alone; here all are models of one HN, asked in
+            // turns, of which none may be held back for the others.
+            {"--device", "cpu", "--host", "127.0.0.1", "--port", "0",
+             "--no-isolation"},
+            "gpu_node.log"));
+  const absl::StatusOr<std::string> hn = gpu_node->AwaitAddress(kStartTimeout);
+  if (!hn.ok()) return WithLog(hn.status(), *gpu_node);
+  REFRACT_ASSIGN_OR_RETURN(std::unique_ptr<ChildProcess> cpu_node,
+                           start(programs.cpu_node,
+                                 {"--gpu-nodes", *hn, "--grpc-host",
+                                  "127.0.0.1", "--grpc-port", "0"},
+                                 "cpu_node.log"));
+  const absl::StatusOr<std::string> cn = cpu_node->AwaitAddress(kStartTimeout);
+  if (!cn.ok()) return WithLog(cn.status(), *cpu_node);
+  return std::make_unique<NodePairImpl>(std::move(gpu_node),
+                                        std::move(cpu_node), *cn);
+}
+
+}  // namespace refract::partitioner

@@ -1,0 +1,47 @@
+#ifndef REFRACT_PARTITIONER_VERIFY_PROBE_MODELS_H_
+#define REFRACT_PARTITIONER_VERIFY_PROBE_MODELS_H_
+
+// Models that do as little as can be, so that requests of them cost what any
+// request costs beside its operators. None has weights.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/tensor.h"
+#include "models/graph/graph.h"
+#include "models/repository/split_plan.h"
+
+namespace refract::partitioner {
+
+struct ProbeModel {
+  std::string name;
+  models::Graph graph;
+  bool idle = false;  // no operator that takes any time
+  // Stage of each node when it is split; empty: it is only served whole.
+  std::vector<models::Stage> stages;
+};
+
+// Items bring kProbeWidth numbers where they bring many.
+inline constexpr int64_t kProbeWidth = 256;
+// Inputs of a model that brings many tensors.
+inline constexpr int64_t kProbeTensors = 32;
+
+// in:      many bytes in, few out.
+// echo:    many bytes in and out.
+// up:      many bytes in, few out; split, many bytes go up.
+// down:    few bytes in and out; split, many bytes come down.
+// tensors: many inputs of few bytes; split, they all go up.
+//
+// What is made on one side is read in full on the other, as models do: the
+// caches of two processors change hands.
+std::vector<ProbeModel> ProbeModels();
+
+// A request of `batch` items: zeros.
+absl::StatusOr<std::vector<base::Tensor>> ProbeRequest(
+    const models::Graph& graph, int64_t batch);
+
+}  // namespace refract::partitioner
+
+#endif  // REFRACT_PARTITIONER_VERIFY_PROBE_MODELS_H_

@@ -1,0 +1,122 @@
+#include "partitioner/verify/requester.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
+#include "partitioner/verify/interrupt.h"
+
+namespace refract::partitioner {
+namespace {
+
+constexpr absl::Duration kConnectTimeout = absl::Seconds(30);
+// Compiling a large model, mapping large tables.
+constexpr absl::Duration kReadyTimeout = absl::Minutes(5);
+constexpr absl::Duration kRequestTimeout = absl::Minutes(1);
+// Between two looks at whether the nodes live and the user still wants it.
+constexpr absl::Duration kLook = absl::Milliseconds(200);
+
+// Where one answer is awaited.
+class OneAnswer : public loadgen::CompletionSink {
+ public:
+  void Done(size_t, absl::StatusCode code) override {
+    const absl::Time now = clock_.Now();
+    absl::MutexLock lock(&mu_);
+    at_ = now;
+    code_ = code;
+    done_ = true;
+  }
+  bool Await(absl::Time deadline) {
+    absl::MutexLock lock(&mu_);
+    return clock_.AwaitWithDeadline(mu_, absl::Condition(&done_), deadline);
+  }
+  // After Await() returned true.
+  absl::Time at() const { return at_; }
+  absl::StatusCode code() const { return code_; }
+
+ private:
+  base::Clock& clock_ = base::Clock::Real();
+  absl::Mutex mu_;
+  bool done_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Time at_;
+  absl::StatusCode code_ = absl::StatusCode::kUnknown;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Requester>> Requester::Connect(NodePair* nodes) {
+  REFRACT_ASSIGN_OR_RETURN(
+      std::unique_ptr<loadgen::GrpcTarget> target,
+      loadgen::GrpcTarget::Connect({.address = nodes->address(),
+                                    .connections = 1,
+                                    .connect_timeout = kConnectTimeout},
+                                   base::Clock::Real()));
+  return std::unique_ptr<Requester>(new Requester(nodes, std::move(target)));
+}
+
+absl::Status Requester::AwaitModel(const std::string& model) {
+  base::Clock& clock = base::Clock::Real();
+  const absl::Time deadline = clock.Now() + kReadyTimeout;
+  while (true) {
+    const absl::Status ready =
+        target_->DescribeModel(model, /*version=*/"", kLook).status();
+    if (!absl::IsUnavailable(ready)) return ready;
+    REFRACT_RETURN_IF_ERROR(InterruptGuard::Check());
+    REFRACT_RETURN_IF_ERROR(nodes_.CheckAlive());
+    if (clock.Now() > deadline) return ready;
+  }
+}
+
+size_t Requester::Prepare(const std::string& model,
+                          absl::Span<const std::string> names,
+                          absl::Span<const base::Tensor> inputs) {
+  loadgen::ServedModel served{.name = model};
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    served.inputs.push_back({names[i], inputs[i].dtype(), {}});
+  }
+  target_->Prepare(served, inputs);
+  models_.push_back(model);
+  return models_.size() - 1;
+}
+
+absl::StatusOr<double> Requester::Time(size_t request) {
+  REFRACT_RETURN_IF_ERROR(InterruptGuard::Check());
+  base::Clock& clock = base::Clock::Real();
+  OneAnswer answer;
+  const absl::Time begin = clock.Now();
+  target_->Issue(queries_++, request, begin + kRequestTimeout, answer);
+  // The target gives up by itself; `answer` must not go before.
+  absl::Status interrupted;
+  while (!answer.Await(clock.Now() + kLook)) {
+    interrupted.Update(InterruptGuard::Check());
+  }
+  REFRACT_RETURN_IF_ERROR(interrupted);
+  if (answer.code() == absl::StatusCode::kOk) {
+    return absl::ToDoubleSeconds(answer.at() - begin);
+  }
+  REFRACT_RETURN_IF_ERROR(nodes_.CheckAlive());
+  const auto errors = target_->TakeAnswers().first_errors;
+  const auto error = errors.find(answer.code());
+  return absl::Status(answer.code(),
+                      absl::StrCat("a request of ", models_[request], ": ",
+                                   error == errors.end() ? "" : error->second));
+}
+
+absl::StatusOr<loadgen::RecordedResponse> Requester::Ask(size_t request) {
+  target_->Record(request + 1);
+  const absl::Status status = Time(request).status();
+  absl::StatusOr<loadgen::RecordedResponse> response =
+      status.ok() ? target_->Recorded(request) : status;
+  target_->Record(0);
+  return response;
+}
+
+absl::StatusOr<loadgen::ServerTimes> Requester::Statistics(
+    const std::string& model) {
+  return target_->Statistics({.name = model});
+}
+
+}  // namespace refract::partitioner

@@ -1,0 +1,54 @@
+#ifndef REFRACT_PARTITIONER_VERIFY_REQUESTER_H_
+#define REFRACT_PARTITIONER_VERIFY_REQUESTER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/tensor.h"
+#include "partitioner/verify/node_pair.h"
+#include "tools/loadgen/grpc_target.h"
+
+namespace refract::partitioner {
+
+// A client of a NodePair's front end that has one request under way at a time.
+// Belongs to one thread.
+class Requester {
+ public:
+  // `nodes` must outlive it.
+  static absl::StatusOr<std::unique_ptr<Requester>> Connect(NodePair* nodes);
+
+  // Waits until the CN serves `model` (which, split, includes its HN).
+  // Cancelled: InterruptGuard; Unavailable: a node has ended, or it takes too
+  // long.
+  absl::Status AwaitModel(const std::string& model);
+
+  // Encodes a request of `model`; returns its number. `names` of the inputs.
+  size_t Prepare(const std::string& model, absl::Span<const std::string> names,
+                 absl::Span<const base::Tensor> inputs);
+
+  // Seconds from handing the request to gRPC until the answer was parsed. The
+  // server's error otherwise, naming the model.
+  absl::StatusOr<double> Time(size_t request);
+  // The answer's outputs instead.
+  absl::StatusOr<loadgen::RecordedResponse> Ask(size_t request);
+
+  // Sums over the requests of `model` that the CN has answered.
+  absl::StatusOr<loadgen::ServerTimes> Statistics(const std::string& model);
+
+ private:
+  Requester(NodePair* nodes, std::unique_ptr<loadgen::GrpcTarget> target)
+      : nodes_(*nodes), target_(std::move(target)) {}
+
+  NodePair& nodes_;
+  const std::unique_ptr<loadgen::GrpcTarget> target_;
+  std::vector<std::string> models_;  // of each request
+  size_t queries_ = 0;
+};
+
+}  // namespace refract::partitioner
+
+#endif  // REFRACT_PARTITIONER_VERIFY_REQUESTER_H_

@@ -1,0 +1,272 @@
+#include "partitioner/verify/verify.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "partitioner/verify/cut_repository.h"
+#include "partitioner/verify/other_load.h"
+#include "partitioner/verify/requester.h"
+#include "partitioner/verify/rounds.h"
+#include "partitioner/verify/scratch_folder.h"
+#include "partitioner/wire/meter.h"
+
+namespace refract::partitioner {
+namespace {
+
+// The name under which the nodes serve a cut.
+std::string ServedName(size_t cut) { return absl::StrCat("cut", cut); }
+
+// Answers of the CN alone and of a cut, whose errors grow by what they differ.
+absl::Status CheckSame(const loadgen::RecordedResponse& whole,
+                       const loadgen::RecordedResponse& split,
+                       VerifiedCut& cut) {
+  const std::string& name = cut.cut.name;
+  const auto differs = [&](const std::string& what) {
+    return absl::DataLossError(
+        absl::StrCat("cut '", name, "': ", what,
+                     " differs from what the CN alone answers; not timed"));
+  };
+  if (whole.names != split.names) return differs("the list of outputs");
+  for (size_t i = 0; i < whole.outputs.size(); ++i) {
+    const base::Tensor& a = whole.outputs[i];
+    const base::Tensor& b = split.outputs[i];
+    if (i < cut.errors.size()) {
+      const models::WireError found = ErrorBetween(b.view(), a.view());
+      models::WireError& worst = cut.errors[i];
+      worst.max_abs = std::max(worst.max_abs, found.max_abs);
+      worst.largest_value = std::max(worst.largest_value, found.largest_value);
+      if (!(worst.max_abs <= cut.cut.errors[i].max_abs)) {
+        return differs(absl::StrFormat(
+            "output %s: %.6g, expected at most %.6g,", whole.names[i],
+            worst.max_abs, cut.cut.errors[i].max_abs));
+      }
+      continue;
+    }
+    if (a.dtype() != b.dtype() || a.dims() != b.dims() ||
+        (a.bytes() > 0 && std::memcmp(a.data(), b.data(), a.bytes()) != 0)) {
+      return differs(absl::StrCat("output ", whole.names[i]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+class Verifier {
+ public:
+  Verifier(std::vector<Cut> cuts, const SampleRequests& samples,
+           const VerifyOptions& options, const ProgressFn& progress,
+           NodePair& nodes)
+      : samples_(samples),
+        options_(options),
+        progress_(progress),
+        nodes_(nodes),
+        requests_(cuts.size()) {
+    for (Cut& cut : cuts) {
+      VerifiedCut& verified = result_.cuts.emplace_back();
+      verified.cut = std::move(cut);
+      for (const models::WireError& error : verified.cut.errors) {
+        verified.errors.push_back({.output = error.output});
+      }
+    }
+  }
+
+  absl::StatusOr<Verification> Run() {
+    REFRACT_ASSIGN_OR_RETURN(requester_, Requester::Connect(&nodes_));
+    progress_("verifying: loading the cuts");
+    for (size_t c = 0; c < result_.cuts.size(); ++c) {
+      REFRACT_RETURN_IF_ERROR(requester_->AwaitModel(ServedName(c)));
+      for (const std::vector<base::Tensor>& inputs : samples_.requests) {
+        requests_[c].push_back(
+            requester_->Prepare(ServedName(c), samples_.names, inputs));
+      }
+    }
+    REFRACT_RETURN_IF_ERROR(CheckAnswers());
+    for (size_t c = 0; c < result_.cuts.size(); ++c) {
+      REFRACT_RETURN_IF_ERROR(CountBytes(c));
+    }
+    REFRACT_RETURN_IF_ERROR(Time());
+    result_.batch = samples_.batch;
+    result_.requests = static_cast<int>(samples_.requests.size());
+    result_.rounds = options_.rounds;
+    return std::move(result_);
+  }
+
+ private:
+  absl::Status CheckAnswers() {
+    const auto whole = std::find_if(
+        result_.cuts.begin(), result_.cuts.end(),
+        [](const VerifiedCut& cut) { return !cut.cut.plan.uses_hn(); });
+    if (whole == result_.cuts.end()) {
+      return absl::InternalError("no cut is without HN");
+    }
+    const size_t reference = static_cast<size_t>(whole - result_.cuts.begin());
+    for (size_t r = 0; r < samples_.requests.size(); ++r) {
+      progress_(absl::StrCat("verifying: comparing answers, request ", r + 1,
+                             " of ", samples_.requests.size()));
+      REFRACT_ASSIGN_OR_RETURN(const loadgen::RecordedResponse expected,
+                               requester_->Ask(requests_[reference][r]));
+      for (size_t c = 0; c < result_.cuts.size(); ++c) {
+        if (c == reference) continue;
+        REFRACT_ASSIGN_OR_RETURN(const loadgen::RecordedResponse answer,
+                                 requester_->Ask(requests_[c][r]));
+        REFRACT_RETURN_IF_ERROR(CheckSame(expected, answer, result_.cuts[c]));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // All requests of a cut have the same sizes, but for forms that depend on
+  // what is sent.
+  absl::Status CountBytes(size_t c) {
+    VerifiedCut& cut = result_.cuts[c];
+    const std::vector<models::WireForm>& forms = cut.cut.plan.up_forms;
+    const bool all = std::any_of(forms.begin(), forms.end(), [](auto form) {
+      return form.size_depends_on_data();
+    });
+    const size_t count = all ? requests_[c].size() : 1;
+    REFRACT_ASSIGN_OR_RETURN(const LinkCounts before, nodes_.Counts());
+    for (size_t r = 0; r < count; ++r) {
+      REFRACT_RETURN_IF_ERROR(requester_->Time(requests_[c][r]).status());
+    }
+    REFRACT_ASSIGN_OR_RETURN(const LinkCounts after, nodes_.Counts());
+    if (after.requests - before.requests !=
+        (cut.cut.plan.uses_hn() ? count : 0u)) {
+      return absl::InternalError(absl::StrCat(
+          "cut '", cut.cut.name, "': ", count, " request(s) of it sent ",
+          after.requests - before.requests, " to the HN"));
+    }
+    result_.transport = after.path;
+    cut.bytes_up = static_cast<double>(after.bytes_up - before.bytes_up) /
+                   static_cast<double>(count);
+    cut.bytes_down = static_cast<double>(after.bytes_down - before.bytes_down) /
+                     static_cast<double>(count);
+    return absl::OkStatus();
+  }
+
+  absl::Status Time() {
+    std::vector<loadgen::ServerTimes> before;
+    for (size_t c = 0; c < requests_.size(); ++c) {
+      REFRACT_ASSIGN_OR_RETURN(const loadgen::ServerTimes times,
+                               requester_->Statistics(ServedName(c)));
+      before.push_back(times);
+    }
+    const OtherLoad others(nodes_.Processes());
+    REFRACT_ASSIGN_OR_RETURN(
+        const std::vector<std::vector<double>> times,
+        TimeInRounds(*requester_, requests_, {.rounds = options_.rounds},
+                     [&](int round) {
+                       progress_(absl::StrCat("verifying: round ", round + 1,
+                                              " of ", options_.rounds));
+                     }));
+    result_.other_processors = others.Processors();
+    Rank(times);
+    for (size_t c = 0; c < requests_.size(); ++c) {
+      VerifiedCut& cut = result_.cuts[c];
+      cut.measured = base::QuartilesOf(times[c]);
+      cut.samples = times[c].size();
+      REFRACT_ASSIGN_OR_RETURN(const loadgen::ServerTimes after,
+                               requester_->Statistics(ServedName(c)));
+      const double n = static_cast<double>(after.requests - before[c].requests);
+      const auto mean = [n](absl::Duration a, absl::Duration b) {
+        return absl::ToDoubleSeconds(a - b) / n;
+      };
+      cut.stages = {.queue = mean(after.queue, before[c].queue),
+                    .cn_pre = mean(after.before, before[c].before),
+                    .remote = mean(after.remote, before[c].remote),
+                    .cn_post = mean(after.after, before[c].after)};
+    }
+    return absl::OkStatus();
+  }
+
+  // A turn takes what the median of its requests does.
+  void Rank(const std::vector<std::vector<double>>& times) {
+    std::vector<double> predicted;
+    std::vector<std::vector<double>> turns(times.size());
+    for (size_t c = 0; c < times.size(); ++c) {
+      predicted.push_back(result_.cuts[c].predicted_s());
+      const size_t timed = times[c].size() / options_.rounds;
+      for (int round = 0; round < options_.rounds; ++round) {
+        turns[c].push_back(
+            base::QuartilesOf({times[c].begin() + round * timed,
+                               times[c].begin() + (round + 1) * timed})
+                .median);
+      }
+    }
+    result_.ranking = RankCuts(predicted, turns);
+  }
+
+  const SampleRequests& samples_;
+  const VerifyOptions& options_;
+  const ProgressFn& progress_;
+  NodePair& nodes_;
+  std::unique_ptr<Requester> requester_;
+  std::vector<std::vector<size_t>> requests_;  // of each cut
+  Verification result_;
+};
+
+}  // namespace
+
+double WorstOf(const VerifiedCut& cut) {
+  double worst = 0;
+  for (const models::WireError& error : cut.errors) {
+    worst = std::max(worst, error.max_abs);
+  }
+  return worst;
+}
+
+bool IsLossy(const Verification& verification) {
+  return std::any_of(verification.cuts.begin(), verification.cuts.end(),
+                     [](const VerifiedCut& cut) { return WorstOf(cut) > 0; });
+}
+
+std::string Advice(const Verification& verification) {
+  std::vector<std::string> outside;
+  for (const VerifiedCut& cut : verification.cuts) {
+    if (!cut.reprofile()) continue;
+    outside.push_back(absl::StrFormat("%s (%.2f)", cut.cut.name, cut.ratio()));
+  }
+  if (outside.empty()) return "";
+  return absl::StrFormat(
+      "profile this model anew (refract profile) and calibrate (refract "
+      "calibrate): predicted / measured is outside [%g, %g] for %s",
+      kLeastRatio, kMostRatio, absl::StrJoin(outside, ", "));
+}
+
+std::optional<double> VerifiedCut::bytes_ratio() const {
+  const double predicted =
+      cut.prediction.message_bytes_up + cut.prediction.message_bytes_down;
+  if (predicted == 0) return std::nullopt;
+  return (bytes_up + bytes_down) / predicted;
+}
+
+absl::StatusOr<Verification> Verify(const models::LoadedModel& model,
+                                    std::vector<Cut> cuts,
+                                    const SampleRequests& samples,
+                                    const VerifyOptions& options,
+                                    const ProgressFn& progress,
+                                    std::ostream& err) {
+  REFRACT_ASSIGN_OR_RETURN(const ScratchFolder folder,
+                           ScratchFolder::Create("refract-verify"));
+  const std::string repository = folder / "models";
+  for (size_t c = 0; c < cuts.size(); ++c) {
+    REFRACT_RETURN_IF_ERROR(
+        AddCut(model, ServedName(c), cuts[c].plan, repository));
+  }
+  progress("verifying: starting nodes");
+  REFRACT_ASSIGN_OR_RETURN(
+      const std::unique_ptr<NodePair> nodes,
+      NodePair::Start(options.nodes, repository, folder.path()));
+  absl::StatusOr<Verification> result =
+      Verifier(std::move(cuts), samples, options, progress, *nodes).Run();
+  if (!result.ok() && !absl::IsCancelled(result.status())) {
+    err << nodes->Logs();
+  }
+  return result;
+}
+
+}  // namespace refract::partitioner

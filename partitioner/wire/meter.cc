@@ -1,0 +1,195 @@
+#include "partitioner/wire/meter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "models/repository/request_files.h"
+#include "runtime/wire/kernels.h"
+#include "transport/messages/wire.h"
+
+namespace refract::partitioner {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+template <typename T>
+double At(const base::TensorView& view, int64_t i) {
+  T value;
+  std::memcpy(&value, view.data + i * static_cast<int64_t>(sizeof(T)),
+              sizeof(T));
+  return static_cast<double>(value);
+}
+
+double Element(const base::TensorView& view, int64_t i) {
+  using base::DType;
+  switch (view.dtype) {
+    case DType::kFloat32:
+      return At<float>(view, i);
+    case DType::kFloat64:
+      return At<double>(view, i);
+    case DType::kInt64:
+      return At<int64_t>(view, i);
+    case DType::kInt32:
+      return At<int32_t>(view, i);
+    case DType::kInt16:
+      return At<int16_t>(view, i);
+    case DType::kInt8:
+      return At<int8_t>(view, i);
+    case DType::kUInt8:
+    case DType::kBool:
+      return At<uint8_t>(view, i);
+    case DType::kFloat16:
+    case DType::kBFloat16: {
+      uint16_t bits;
+      float value = 0;
+      std::memcpy(&bits, view.data + 2 * i, sizeof(bits));
+      const runtime::wire::Kernels& kernels = runtime::wire::BestKernels();
+      (view.dtype == DType::kFloat16
+           ? kernels.float_from_float16
+           : kernels.float_from_bfloat16)(&bits, 1, &value);
+      return value;
+    }
+    case DType::kUnknown:
+      break;
+  }
+  return 0;
+}
+
+double RoundUp(double bytes) {
+  constexpr double kAlign = transport::kPayloadAlign;
+  return std::ceil(bytes / kAlign) * kAlign;
+}
+
+// A message of these tensors, and what each value has of it.
+double AddMessage(const runtime::wire::Codec& codec,
+                  absl::Span<const base::TensorSpec> tensors,
+                  std::vector<double>& per_value) {
+  double head = transport::kHeaderBytes;
+  double payload = 0;
+  per_value.resize(codec.values().size(), 0);
+  size_t value = 0;
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    if (value + 1 < codec.values().size() &&
+        codec.values()[value + 1].tensor == t) {
+      ++value;
+    }
+    const auto bytes = static_cast<double>(
+        base::ByteSize(tensors[t].dtype, tensors[t].dims).value_or(0));
+    const double entry = static_cast<double>(
+        transport::kTableEntryBytes + sizeof(int64_t) * tensors[t].dims.size());
+    head += entry;
+    payload = RoundUp(payload) + bytes;
+    per_value[value] += entry + RoundUp(bytes);
+  }
+  return RoundUp(head) + payload;
+}
+
+}  // namespace
+
+models::WireError ErrorBetween(const base::TensorView& found,
+                               const base::TensorView& wanted) {
+  models::WireError error;
+  if (found.dtype != wanted.dtype || found.dims != wanted.dims) {
+    error.max_abs = kInfinity;
+    return error;
+  }
+  for (int64_t i = 0; i < wanted.num_elements(); ++i) {
+    const double a = Element(found, i);
+    const double b = Element(wanted, i);
+    if (std::isfinite(b)) {
+      error.largest_value = std::max(error.largest_value, std::fabs(b));
+    }
+    if (a == b || (std::isnan(a) && std::isnan(b))) continue;
+    const double difference = std::fabs(a - b);
+    error.max_abs = std::max(error.max_abs,
+                             std::isnan(difference) ? kInfinity : difference);
+  }
+  return error;
+}
+
+double WireReading::worst() const {
+  double worst = 0;
+  for (const models::WireError& error : errors) {
+    worst = std::max(worst, error.max_abs);
+  }
+  return worst;
+}
+
+absl::StatusOr<WireSamples> AnswerSamples(const models::LoadedModel& model,
+                                          std::string description,
+                                          std::vector<WireSample> requests) {
+  WireSamples samples;
+  samples.description = std::move(description);
+  runtime::CompileOptions compile;
+  compile.config = model.config;
+  REFRACT_ASSIGN_OR_RETURN(
+      const std::unique_ptr<runtime::RequestRunner> whole,
+      runtime::RequestRunner::Whole(model.graph, model.weights, compile));
+  for (const WireSample& sample : requests) {
+    auto outputs = whole->Run(models::ViewsOf(sample.inputs));
+    if (!outputs.ok()) return base::Annotate(outputs.status(), sample.name);
+    samples.wanted.push_back(*std::move(outputs));
+  }
+  samples.requests = std::move(requests);
+  return samples;
+}
+
+absl::StatusOr<std::unique_ptr<WireMeter>> WireMeter::Create(
+    const models::LoadedModel& model, const models::SplitPlan& plan,
+    const WireSamples& samples) {
+  std::unique_ptr<WireMeter> meter(new WireMeter(model, plan, samples));
+  runtime::CompileOptions compile;
+  compile.config = model.config;
+  REFRACT_ASSIGN_OR_RETURN(
+      meter->split_,
+      runtime::RequestRunner::Split(model.graph, plan, model.weights, compile));
+  return meter;
+}
+
+absl::StatusOr<WireReading> WireMeter::Measure(const WireForms& forms) {
+  plan_.up_forms = forms.up;
+  plan_.down_forms = forms.down;
+  split_->UseForms(model_.graph, plan_);
+  WireReading reading;
+  for (const std::string& name : model_.graph.output_names) {
+    reading.errors.push_back({.output = name});
+  }
+  reading.up_narrowed.assign(plan_.up.size(), true);
+  for (size_t s = 0; s < samples_.requests.size(); ++s) {
+    const WireSample& sample = samples_.requests[s];
+    auto outputs = split_->Run(models::ViewsOf(sample.inputs));
+    if (!outputs.ok()) return base::Annotate(outputs.status(), sample.name);
+    for (size_t i = 0; i < outputs->size(); ++i) {
+      const models::WireError error =
+          ErrorBetween((*outputs)[i].view(), samples_.wanted[s][i].view());
+      models::WireError& worst = reading.errors[i];
+      worst.max_abs = std::max(worst.max_abs, error.max_abs);
+      worst.largest_value = std::max(worst.largest_value, error.largest_value);
+    }
+    const runtime::RequestRunner::Sent up = split_->sent_up();
+    const runtime::RequestRunner::Sent down = split_->sent_down();
+    reading.message_bytes_up +=
+        AddMessage(*up.codec, up.tensors, reading.up_bytes);
+    reading.message_bytes_down +=
+        AddMessage(*down.codec, down.tensors, reading.down_bytes);
+    for (size_t i = 0; i < plan_.up.size(); ++i) {
+      const size_t tensor = up.codec->values()[i].tensor;
+      if (up.tensors[tensor].dtype != base::DType::kInt32) {
+        reading.up_narrowed[i] = false;
+      }
+    }
+  }
+  const auto count =
+      static_cast<double>(std::max<size_t>(1, samples_.requests.size()));
+  for (double& bytes : reading.up_bytes) bytes /= count;
+  for (double& bytes : reading.down_bytes) bytes /= count;
+  reading.message_bytes_up /= count;
+  reading.message_bytes_down /= count;
+  return reading;
+}
+
+}  // namespace refract::partitioner

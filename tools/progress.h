@@ -1,0 +1,24 @@
+#ifndef REFRACT_TOOLS_PROGRESS_H_
+#define REFRACT_TOOLS_PROGRESS_H_
+
+#include <ostream>
+#include <string>
+
+namespace refract::tools {
+
+// One line on a terminal that tells what goes on, replaced by the next and
+// wiped at the end. Nothing where standard error is no terminal.
+class Progress {
+ public:
+  explicit Progress(std::ostream& err);
+  ~Progress();
+  void Show(const std::string& text);
+
+ private:
+  std::ostream& err_;
+  const bool terminal_;
+};
+
+}  // namespace refract::tools
+
+#endif  // REFRACT_TOOLS_PROGRESS_H_
