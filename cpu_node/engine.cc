@@ -9,8 +9,8 @@
 #include "base/status_macros.h"
 #include "base/within_memory.h"
 #include "glog/logging.h"
-#include "runtime/torch/loop_limits.h"
 #include "runtime/stable_inputs.h"
+#include "runtime/torch/loop_limits.h"
 
 namespace refract::cpu_node {
 namespace {
@@ -218,7 +218,7 @@ void Engine::RunWhole(const TaskPtr& task) {
   std::optional<runtime::ContextPool::Lease> context;  // holds the outputs
   std::vector<base::TensorView> outputs;
   task->run_stats = runtime::RunStats();
-  const models::aten::ScopedLoopCheck check(
+  const runtime::aten::ScopedLoopCheck check(
       [this, &task = *task] { return CheckAlive(task, kInLoop); });
   const absl::Status status = base::WithinMemory([&] {
     const std::vector<base::TensorView> inputs =
@@ -317,7 +317,7 @@ absl::Status Engine::RunPre(Task& task, transport::OutgoingMessage& message) {
   if (!task.pre_context.has_value()) {
     task.pre_context.emplace(model.pre().Acquire());
   }
-  const models::aten::ScopedLoopCheck check(
+  const runtime::aten::ScopedLoopCheck check(
       [this, &task] { return CheckAlive(task, kInLoop); });
   REFRACT_RETURN_IF_ERROR(program.Run(inputs, destinations, **task.pre_context,
                                       task.pre_outputs, &task.run_stats));
@@ -396,7 +396,7 @@ void Engine::RunPost(const TaskPtr& task) {
   std::optional<runtime::ContextPool::Lease> context;
   std::vector<base::TensorView> outputs;
   runtime::RunStats post_stats;
-  const models::aten::ScopedLoopCheck check(
+  const runtime::aten::ScopedLoopCheck check(
       [this, &task = *task] { return CheckAlive(task, kInLoop); });
   const absl::Status status = base::WithinMemory([&] {
     REFRACT_RETURN_IF_ERROR(CheckAlive(*task, "after the GPU node"));

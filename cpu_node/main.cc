@@ -18,9 +18,9 @@
 #include "cpu_node/flags.h"
 #include "cpu_node/frontend/server.h"
 #include "glog/logging.h"
+#include "models/repository/repository.h"
 #include "runtime/torch/caller.h"
 #include "runtime/torch/op_library.h"
-#include "models/repository/repository.h"
 #include "transport/links/channel.h"
 
 namespace refract::cpu_node {
@@ -101,9 +101,9 @@ void LogCounts(const Engine& engine) {
 int Run(const Flags& flags) {
   // First, so that every thread started below leaves the signals to Wait().
   base::ShutdownSignal shutdown;
-  models::aten::UseOneThread();
+  runtime::aten::UseOneThread();
   for (const std::string& library : flags.op_libraries) {
-    const absl::Status status = models::aten::LoadOpLibrary(library);
+    const absl::Status status = runtime::aten::LoadOpLibrary(library);
     if (!status.ok()) {
       return Fail(base::Annotate(status, "--op-library"));
     }

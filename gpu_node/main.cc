@@ -14,12 +14,12 @@
 #include "glog/logging.h"
 #include "gpu_node/device/cuda_library.h"
 #include "gpu_node/device/cuda_setup.h"
-#include "gpu_node/model/device_model.h"
 #include "gpu_node/flags.h"
 #include "gpu_node/gpu_node.h"
+#include "gpu_node/model/device_model.h"
+#include "models/repository/repository.h"
 #include "runtime/torch/caller.h"
 #include "runtime/torch/op_library.h"
-#include "models/repository/repository.h"
 #include "transport/links/channel.h"
 
 namespace refract::gpu_node {
@@ -59,9 +59,9 @@ void LogSummary(const DeviceModels& models, const std::string& device,
 int Run(const Flags& flags) {
   // First, so that every thread started below leaves the signals to Wait().
   base::ShutdownSignal shutdown;
-  models::aten::UseOneThread();
+  runtime::aten::UseOneThread();
   for (const std::string& library : flags.op_libraries) {
-    const absl::Status status = models::aten::LoadOpLibrary(library);
+    const absl::Status status = runtime::aten::LoadOpLibrary(library);
     if (!status.ok()) {
       return Fail(base::Annotate(status, "--op-library"));
     }

@@ -14,7 +14,7 @@ namespace refract::runtime {
 namespace {
 
 using base::TensorView;
-using models::aten::Result;
+using runtime::aten::Result;
 using OperandKind = Operand::Kind;
 
 // An address for tensors without elements.

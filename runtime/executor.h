@@ -24,9 +24,9 @@ struct RunContext::State {
   // grows. ResourceExhausted.
   absl::StatusOr<std::byte*> Reserve(int index, size_t bytes);
 
-  const Program* owner;                       // null while compiling
-  std::vector<Operand> operands;              // per local
-  std::vector<models::aten::Result> results;  // per local: LibTorch's memory
+  const Program* owner;                        // null while compiling
+  std::vector<Operand> operands;               // per local
+  std::vector<runtime::aten::Result> results;  // per local: LibTorch's memory
   std::vector<int> held;  // locals whose result was set since the last run
   // Per local: where a kernel writes it instead of into its buffer.
   struct Target {
@@ -47,7 +47,7 @@ struct RunContext::State {
   // Reused by every step.
   std::vector<const Operand*> step_operands;
   std::vector<Operand> call_operands;
-  std::vector<models::aten::Result> call_results;
+  std::vector<runtime::aten::Result> call_results;
   std::vector<KernelOutput> kernel_outputs;
 };
 

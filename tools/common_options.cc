@@ -34,7 +34,7 @@ void AddOpLibraryOption(CLI::App& command,
 
 absl::Status LoadOpLibraries(const std::vector<std::string>& libraries) {
   for (const std::string& library : libraries) {
-    REFRACT_RETURN_IF_ERROR(models::aten::LoadOpLibrary(library));
+    REFRACT_RETURN_IF_ERROR(runtime::aten::LoadOpLibrary(library));
   }
   return absl::OkStatus();
 }

@@ -12,7 +12,7 @@
 int main(int argc, char** argv) {
   refract::base::StopMutexDeadlockChecks();
   // One thread per request, as the nodes run: numbers seen here hold there.
-  refract::models::aten::UseOneThread();
+  refract::runtime::aten::UseOneThread();
   return refract::tools::RunCommandLine(
       std::vector<std::string>(argv + 1, argv + argc), std::cout, std::cerr);
 }

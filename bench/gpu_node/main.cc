@@ -36,9 +36,9 @@
 #include "bench/gpu_node/dense_model.h"
 #include "bench/gpu_node/node_subject.h"
 #include "glog/logging.h"
-#include "runtime/torch/caller.h"
 #include "models/repository/repository.h"
 #include "nlohmann/json.hpp"
+#include "runtime/torch/caller.h"
 #include "tools/bench_json.h"
 #include "base/files.h"
 #include "tools/loadgen/max_rate.h"
@@ -320,7 +320,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
-  models::aten::UseOneThread();
+  runtime::aten::UseOneThread();
   Json json = tools::BenchJson("scheduler");
   const absl::Status status = Measure(options, json);
   if (!status.ok()) {

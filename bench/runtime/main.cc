@@ -34,11 +34,11 @@
 #include "bench/runtime/busy_processes.h"
 #include "bench/runtime/layers.h"
 #include "bench/runtime/timing.h"
-#include "runtime/torch/caller.h"
 #include "models/repository/repository.h"
 #include "models/repository/safetensors.h"
 #include "runtime/batch_padding.h"
 #include "runtime/program.h"
+#include "runtime/torch/caller.h"
 #include "tools/bench_json.h"
 #include "base/files.h"
 
@@ -364,7 +364,7 @@ int Main(int argc, char** argv) {
                  neighbours.count(), busy);
     return 1;
   }
-  models::aten::UseOneThread();
+  runtime::aten::UseOneThread();
   Json json = tools::BenchJson("runtime");
   const Clock clock = thread_time ? &ThreadSeconds : &ClockSeconds;
   if (thread_time) json["time"] = "of the thread";

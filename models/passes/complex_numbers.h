@@ -8,9 +8,9 @@
 // or sends tensors has to know of them. A complex tensor is one of floats with
 // a last dimension of two, real and imaginary part (torch.view_as_real), and an
 // operator that reads or gives one is "complex.mul.Tensor" for
-// "aten.mul.Tensor", with arguments that say which ones. aten::Caller
-// (runtime/torch/caller.h) makes LibTorch's tensors of the pairs, without copying
-// them. Such operators run on the CN.
+// "aten.mul.Tensor", with arguments that say which ones. runtime::aten::Caller
+// (runtime/torch/caller.h) makes LibTorch's tensors of the pairs, without
+// copying them. Such operators run on the CN.
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"

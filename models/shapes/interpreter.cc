@@ -8,7 +8,7 @@
 namespace refract::models {
 namespace {
 
-using aten::Operand;
+using runtime::aten::Operand;
 
 Observation Observe(const Operand& operand) {
   Observation seen;
@@ -38,11 +38,12 @@ absl::StatusOr<base::Tensor> CopyWeight(const WeightView& weight) {
   node.op = "aten.clone.default";
   node.args = {{"self", ValueRef{0}}};
   node.outputs = {1};
-  REFRACT_ASSIGN_OR_RETURN(const auto caller, aten::Caller::Create(node));
+  REFRACT_ASSIGN_OR_RETURN(const auto caller,
+                           runtime::aten::Caller::Create(node));
   Operand operand;
   operand.kind = Operand::Kind::kWeight;
   operand.weight = &weight;
-  std::vector<aten::Result> results;
+  std::vector<runtime::aten::Result> results;
   REFRACT_RETURN_IF_ERROR(caller->Call({operand}, results));
   return base::Tensor::CopyOf(results[0].operand.tensor);
 }
@@ -60,7 +61,7 @@ absl::StatusOr<std::unique_ptr<const Interpreter>> Interpreter::Create(
                              weights.Get(graph.values[id].weight));
   }
   REFRACT_ASSIGN_OR_RETURN(interpreter->nodes_,
-                           aten::NodeSequence::Create(graph));
+                           runtime::aten::NodeSequence::Create(graph));
   return interpreter;
 }
 
@@ -73,7 +74,7 @@ absl::Status Interpreter::Run(absl::Span<const base::TensorView> inputs,
         inputs.size(), " inputs where the model has ", graph.inputs.size()));
   }
   run.values.resize(graph.values.size());
-  std::vector<aten::HeldValue> slots(graph.values.size());
+  std::vector<runtime::aten::HeldValue> slots(graph.values.size());
   for (size_t id = 0; id < graph.values.size(); ++id) {
     if (!graph.values[id].is_weight()) continue;
     slots[id].operand.kind = Operand::Kind::kWeight;
@@ -81,7 +82,7 @@ absl::Status Interpreter::Run(absl::Span<const base::TensorView> inputs,
     run.values[id] = Observe(slots[id].operand);
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
-    aten::HeldValue& slot = slots[graph.inputs[i]];
+    runtime::aten::HeldValue& slot = slots[graph.inputs[i]];
     slot.operand.kind = Operand::Kind::kTensor;
     slot.operand.tensor = inputs[i];
     run.values[graph.inputs[i]] = Observe(slot.operand);

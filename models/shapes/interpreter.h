@@ -12,9 +12,9 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/tensor.h"
-#include "runtime/torch/node_sequence.h"
 #include "models/graph/graph.h"
 #include "models/repository/weights.h"
+#include "runtime/torch/node_sequence.h"
 
 namespace refract::models {
 
@@ -39,8 +39,8 @@ class Interpreter {
       const Graph& graph, const WeightStore& weights);
 
   // `inputs` in the graph's order. Each tensor lives until its last reader has
-  // run. Errors are the operator's own (aten::Caller), with `run.failed` set;
-  // what ran before is in `run.values`.
+  // run. Errors are the operator's own (runtime::aten::Caller), with
+  // `run.failed` set; what ran before is in `run.values`.
   absl::Status Run(absl::Span<const base::TensorView> inputs,
                    InterpreterRun& run) const;
 
@@ -49,7 +49,7 @@ class Interpreter {
 
   const Graph* graph_ = nullptr;
   std::vector<WeightView> weights_;  // by ValueId; empty for other values
-  aten::NodeSequence nodes_;
+  runtime::aten::NodeSequence nodes_;
 };
 
 }  // namespace refract::models

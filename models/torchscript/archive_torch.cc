@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/status_macros.h"
-#include "runtime/torch/convert_torch.h"
 #include "models/passes/complex_numbers.h"
+#include "runtime/torch/convert_torch.h"
 
 namespace refract::models::torchscript {
 namespace {
@@ -94,7 +94,7 @@ absl::StatusOr<Archive> Archive::Load(absl::string_view path) {
   REFRACT_ASSIGN_OR_RETURN(ZipArchive zip, ZipArchive::Open(path));
   const auto reader = std::make_shared<MappedReader>(zip);
   torch::jit::Module module;
-  const absl::Status status = aten::Guarded(path, [&] {
+  const absl::Status status = runtime::aten::Guarded(path, [&] {
     module = torch::jit::load(reader, at::Device(at::kCPU));
     module.eval();
     return absl::OkStatus();
@@ -124,7 +124,7 @@ const ZipEntry* Archive::Find(const at::Tensor& tensor) const {
 base::DType TypeOf(const at::Tensor& tensor) {
   if (tensor.scalar_type() == at::kComplexFloat) return kComplex64;
   if (tensor.scalar_type() == at::kComplexDouble) return kComplex128;
-  return aten::FromScalarType(tensor.scalar_type());
+  return runtime::aten::FromScalarType(tensor.scalar_type());
 }
 
 absl::StatusOr<WeightEntry> Archive::Locate(const at::Tensor& tensor) const {

@@ -1,12 +1,12 @@
 #ifndef REFRACT_MODELS_TORCHSCRIPT_CONVERTER_TORCH_H_
 #define REFRACT_MODELS_TORCHSCRIPT_CONVERTER_TORCH_H_
 
-// Walks a TorchScript graph, decides what can be decided now, and builds the IR
-// graph. One class over several files: nodes_torch.cc (what each node becomes),
-// operators_torch.cc (calls of ATen operators), control_torch.cc (branches and
-// loops), inputs_torch.cc (arguments and results of the model),
-// opaque_torch.cc (what cannot be converted) and region_torch.cc (what that
-// becomes). Includes LibTorch: for *_torch.cc only.
+// Walks a TorchScript graph, decides whatever constants and the sample decide,
+// and builds the IR graph. One class over several files: nodes_torch.cc (each
+// node: calls of ATen operators, branches, loops), inputs_torch.cc (arguments
+// and results of the model), regions_torch.cc (nodes without a form in the IR)
+// and region_torch.cc (the IR node that a region of them becomes). Includes
+// LibTorch: for *_torch.cc only.
 //
 // A model that has nodes without a form in the IR is walked twice:
 //
@@ -27,9 +27,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "models/torchscript/archive_torch.h"
-#include "models/torchscript/builder_torch.h"
-#include "models/torchscript/convert_torch.h"
-#include "models/torchscript/item_torch.h"
+#include "models/torchscript/import.h"
+#include "models/torchscript/items_torch.h"
 #include "models/torchscript/regions_torch.h"
 
 namespace refract::models::torchscript {
@@ -101,7 +100,7 @@ class Converter {
   absl::Status ConvertGetAttr(const JitNode& node);
   absl::Status ConvertUnpack(const JitNode& node);
 
-  // control_torch.cc
+  // nodes_torch.cc: branches and loops
   absl::Status ConvertIf(const JitNode& node);
   absl::Status TakeBlock(const JitNode& node, const JitBlock& block);
   // Inputs: the largest number of rounds, whether to begin, what is carried.
@@ -111,7 +110,7 @@ class Converter {
   absl::Status ConvertRange(const JitNode& node, bool length);
   absl::Status ConvertIs(const JitNode& node, bool is);
 
-  // operators_torch.cc
+  // nodes_torch.cc: calls of operators
   // All casts become to.dtype; moves between devices become nothing.
   absl::Status ConvertTo(const JitNode& node);
   absl::Status ConvertOperator(const JitNode& node, absl::string_view op);
@@ -124,7 +123,7 @@ class Converter {
   // it, or as its arguments say.
   absl::StatusOr<size_t> ListLength(const JitNode& node, const Node& out);
 
-  // opaque_torch.cc
+  // regions_torch.cc
   // Copies a node into the flat graph.
   JitNode* Copy(const JitNode& node);
   bool ReadsOpaque(const JitNode& node);
@@ -178,6 +177,18 @@ class Converter {
   std::unordered_map<const JitValue*, JitValue*> flat_of_;
   absl::flat_hash_set<const JitNode*>* whole_loops_ = nullptr;
 };
+
+// Makes such arguments of `graph` (as loaded, not inlined), and dictionaries of
+// them, in the graph: by the class's __init__(), from inputs of its own, one
+// per tensor that it takes. They are called as torch.export calls the parts of
+// a KeyedJaggedTensor: "features__values", "features__lengths", and
+// "features_user__values" for the key "user" of a dictionary. Optional tensors
+// are None where the sample lacks them, lists of texts come from `keys`, and
+// all else has to have a default. InvalidArgument: `keys` lacks an argument, or
+// names one that takes none; the sample lacks a tensor. Unimplemented: a class
+// that cannot be made so.
+absl::Status MakeClassInputs(const Examples& examples, const KeyLists& keys,
+                             torch::jit::Graph& graph);
 
 // "weights0.1" → "weights0": the number only tells versions of a name apart.
 absl::string_view NameWithoutVersion(absl::string_view name);

@@ -1,21 +1,171 @@
+#include <torch/csrc/jit/ir/ir.h>
+#include <torch/csrc/jit/passes/autocast.h>
+#include <torch/csrc/jit/passes/dead_code_elimination.h>
+#include <torch/csrc/jit/passes/inline_fork_wait.h>
+#include <torch/csrc/jit/passes/inliner.h>
+
+#include <memory>
+#include <set>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
 #include "base/status_macros.h"
-#include "runtime/torch/convert_torch.h"
-#include "models/passes/complex_numbers.h"
-#include "models/passes/functionalize.h"
 #include "models/graph/op_traits.h"
 #include "models/graph/script_region.h"
+#include "models/passes/complex_numbers.h"
+#include "models/passes/functionalize.h"
 #include "models/torchscript/archive_torch.h"
-#include "models/torchscript/convert_torch.h"
+#include "models/torchscript/converter_torch.h"
 #include "models/torchscript/import.h"
+#include "models/torchscript/items_torch.h"
+#include "models/torchscript/regions_torch.h"
+#include "runtime/torch/convert_torch.h"
 
 namespace refract::models {
+namespace torchscript {
+namespace {
+
+void Collect(torch::jit::Block& block, std::vector<torch::jit::Node*>& found) {
+  for (torch::jit::Node* node : block.nodes()) {
+    if (node->kind() == c10::prim::Enter || node->kind() == c10::prim::Exit) {
+      found.push_back(node);
+    }
+    for (torch::jit::Block* inner : node->blocks()) Collect(*inner, found);
+  }
+}
+
+std::string ClassName(const torch::jit::Value& object) {
+  const auto* type = object.type()->castRaw<c10::ClassType>();
+  return type != nullptr && type->name() ? type->name()->qualifiedName()
+                                         : object.type()->str();
+}
+
+// An object that nobody looks at any more.
+void RemoveObject(torch::jit::Value* object) {
+  std::vector<torch::jit::Node*> writers;
+  for (const torch::jit::Use& use : object->uses()) {
+    if (use.user->kind() != c10::prim::SetAttr || use.offset != 0) return;
+    writers.push_back(use.user);
+  }
+  for (torch::jit::Node* writer : writers) writer->destroy();
+  if (object->node()->kind() == c10::prim::CreateObject) {
+    object->node()->destroy();
+  }
+}
+
+// Python's `with` in scripted code: takes prim::Enter and prim::Exit out of an
+// inlined graph and of the graphs of its branches and loops. A server computes
+// no gradients, so torch.no_grad() and its kin change nothing; LibTorch's own
+// pass writes down the casts of torch.autocast(). Unimplemented names the class
+// of any other context.
+absl::Status ResolveContexts(const std::shared_ptr<torch::jit::Graph>& graph) {
+  std::vector<torch::jit::Node*> nodes;
+  Collect(*graph->block(), nodes);
+  if (nodes.empty()) return absl::OkStatus();
+  bool casts = false;
+  for (const torch::jit::Node* node : nodes) {
+    const std::string name = ClassName(*node->input(0));
+    if (absl::StrContains(name, "autocast_mode.")) {
+      casts = true;
+    } else if (!absl::StrContains(name, "torch.autograd.grad_mode.")) {
+      return absl::UnimplementedError(absl::StrCat("enters the context ", name,
+                                                   ", whose meaning is not "
+                                                   "known outside Python"));
+    }
+  }
+  if (casts) {
+    const absl::Status status = runtime::aten::Guarded("torch.autocast", [&] {
+      torch::jit::Autocast(graph);
+      return absl::OkStatus();
+    });
+    if (!status.ok()) return status;
+    nodes.clear();
+    Collect(*graph->block(), nodes);
+  }
+  std::set<torch::jit::Value*> objects;
+  for (torch::jit::Node* node : nodes) {
+    torch::jit::Value* object = node->input(0);
+    objects.insert(object);
+    for (torch::jit::Value* output : node->outputs()) {
+      output->replaceAllUsesWith(object);
+    }
+    node->destroy();
+  }
+  for (torch::jit::Value* object : objects) RemoveObject(object);
+  return absl::OkStatus();
+}
+
+// A trace has the Python number of `ids * 0.2` as a float64 tensor without
+// dimensions, and a saved file no longer says that it was a number, which
+// promotes `ids` to float32. LibTorch's executor takes it for one again in
+// these four operators (CanonicalizeOps() in
+// torch/csrc/jit/passes/canonicalize_graph_fuser_ops.cpp); so does this.
+void TakeNumbersForConstants(torch::jit::Block& block) {
+  for (torch::jit::Node* node : block.nodes()) {
+    for (torch::jit::Block* inner : node->blocks()) {
+      TakeNumbersForConstants(*inner);
+    }
+    const bool takes_number =
+        node->matches(
+            "aten::add(Tensor self, Tensor other, *, Scalar alpha) -> "
+            "Tensor") ||
+        node->matches(
+            "aten::sub(Tensor self, Tensor other, *, Scalar alpha) -> "
+            "Tensor") ||
+        node->matches("aten::mul(Tensor self, Tensor other) -> Tensor") ||
+        node->matches("aten::div(Tensor self, Tensor other) -> Tensor");
+    if (!takes_number) continue;
+    const auto other = node->get<at::Tensor>(c10::attr::other);
+    if (!other || !other->defined() || other->dim() != 0 ||
+        other->is_complex()) {
+      continue;
+    }
+    const torch::jit::WithInsertPoint before(node);
+    node->replaceInput(1, node->owningGraph()->insertConstant(other->item()));
+  }
+}
+
+// The module's forward() as IR. Everything that constants decide is decided
+// here: attributes, branches, loops, lists, arithmetic; with `examples` also
+// everything that ranks, dtypes and lengths of lists decide. Unimplemented
+// names the operator and the line of Python that it came from, or the input or
+// output that is no tensor. May throw what LibTorch throws.
+absl::StatusOr<Converted> Convert(const Archive& archive,
+                                  const Examples& examples,
+                                  const KeyLists& keys) {
+  const auto method = archive.module().find_method("forward");
+  if (!method) return absl::InvalidArgumentError("has no forward()");
+  const std::shared_ptr<torch::jit::Graph> source = method->graph()->copy();
+  REFRACT_RETURN_IF_ERROR(MakeClassInputs(examples, keys, *source));
+  torch::jit::Inline(*source);
+  torch::jit::InlineForkWait(source);
+  REFRACT_RETURN_IF_ERROR(ResolveContexts(source));
+  TakeNumbersForConstants(*source->block());
+  torch::jit::EliminateDeadCode(source);
+  absl::flat_hash_set<const JitNode*> whole_loops;
+  while (true) {
+    Converter tracer(archive, examples);
+    absl::StatusOr<Traced> traced = tracer.Trace(*source, whole_loops);
+    // One more loop is left whole each time.
+    if (absl::IsAborted(traced.status())) continue;
+    if (!traced.ok()) return traced.status();
+    if (traced->opaque.empty()) return tracer.Finish();
+    Converter converter(archive, examples);
+    REFRACT_RETURN_IF_ERROR(
+        converter.Emit(*traced, PlanRegions(traced->graph, traced->opaque)));
+    return converter.Finish();
+  }
+}
+
+}  // namespace
+}  // namespace torchscript
+
 namespace {
 
 // The weight that a value is, or shows through views; kNoValue for others.
@@ -59,13 +209,14 @@ absl::StatusOr<ImportedModel> Import(absl::string_view path,
   REFRACT_ASSIGN_OR_RETURN(const torchscript::Archive archive,
                            torchscript::Archive::Load(path));
   torchscript::Converted converted;
-  REFRACT_RETURN_IF_ERROR(aten::Guarded(path, [&]() -> absl::Status {
+  REFRACT_RETURN_IF_ERROR(runtime::aten::Guarded(path, [&]() -> absl::Status {
     torchscript::Examples examples;
     for (const NamedTensor& named : sample) {
-      aten::Operand operand;
-      operand.kind = aten::Operand::Kind::kTensor;
+      runtime::aten::Operand operand;
+      operand.kind = runtime::aten::Operand::Kind::kTensor;
       operand.tensor = named.tensor;
-      REFRACT_ASSIGN_OR_RETURN(examples[named.name], aten::ToTensor(operand));
+      REFRACT_ASSIGN_OR_RETURN(examples[named.name],
+                               runtime::aten::ToTensor(operand));
     }
     auto result = torchscript::Convert(archive, examples, keys);
     if (!result.ok()) return base::Annotate(result.status(), path);

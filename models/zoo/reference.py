@@ -7,9 +7,7 @@ It shares no code with Refract's own runtime. Works for any model file, not
 only for those of the zoo. Tables are mapped, never copied.
 """
 
-import ctypes
 import re
-import sys
 from pathlib import Path
 
 import torch
@@ -120,25 +118,6 @@ def run(program, inputs, outputs):
         raise cli.InputError(f"{outputs}: {error.strerror}")
 
 
-def guard_operators(library):
-    """Puts Refract's checks before the operators of this thread that trust
-    their arguments, where they would read or write outside their tensors.
-
-    `library` is built for one release of PyTorch; another's process goes
-    without.
-    """
-    try:
-        checks = ctypes.CDLL(library)
-        version = checks.refract_guards_torch_version
-        version.restype = ctypes.c_char_p
-        built_for = version().decode().split("+")[0]
-        if built_for != torch.__version__.split("+")[0]:
-            raise OSError(f"it is for PyTorch {built_for}")
-        checks.refract_guard_operators_1()
-    except (OSError, AttributeError) as error:
-        print(f"{library}: not loadable: {error}", file=sys.stderr)
-
-
 def main():
     parser = cli.Parser(
         prog="python -m models.zoo.reference",
@@ -172,12 +151,6 @@ def main():
         default=[],
         help="operators that the model needs; may be repeated",
     )
-    parser.add_argument(
-        "--guards",
-        metavar="FILE.so",
-        help="librefract_guards_module.so: refuse what would make an operator "
-        "leave its tensors",
-    )
     args = parser.parse_args()
     if len(args.inputs) != len(args.outputs):
         raise cli.InputError(
@@ -196,8 +169,6 @@ def main():
         program.bind(tables)
     except cli.InputError as error:
         raise cli.InputError(f"{args.model}: {error}")
-    if args.guards is not None:
-        guard_operators(args.guards)
     for inputs, outputs in zip(args.inputs, args.outputs):
         run(program, inputs, outputs)
 

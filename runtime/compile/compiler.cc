@@ -110,7 +110,7 @@ class Compiler {
         nodes.push_back(id);
       }
     }
-    return models::aten::CheckOpLibraries(graph_, nodes);
+    return runtime::aten::CheckOpLibraries(graph_, nodes);
   }
 
   int AddLocal(ValueId id) {
@@ -302,7 +302,7 @@ class Compiler {
       if (step.kernel != nullptr) return absl::OkStatus();
     }
     REFRACT_ASSIGN_OR_RETURN(step.guard, cpu::LookUpGuard::Create(request));
-    auto caller = models::aten::Caller::Create(request.node());
+    auto caller = runtime::aten::Caller::Create(request.node());
     if (absl::IsNotFound(caller.status())) {
       return absl::UnimplementedError(absl::StrCat(
           "operator ", step.op, " of node ", step.node,
@@ -565,7 +565,7 @@ class Compiler {
 
   struct Folded {
     base::AlignedBuffer buffer;
-    models::aten::Result result;
+    runtime::aten::Result result;
   };
 
   const Graph& graph_;

@@ -16,7 +16,7 @@
 
 namespace refract::runtime {
 
-using models::aten::Operand;
+using runtime::aten::Operand;
 
 // No operand: a literal, None, or an argument that was left out.
 inline constexpr int kNoOperand = -1;

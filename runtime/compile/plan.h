@@ -60,7 +60,7 @@ struct Step {
   std::unique_ptr<const ViewOp> view;
   std::unique_ptr<const SizeOp> size;
   std::unique_ptr<const Kernel> kernel;
-  std::unique_ptr<const models::aten::Caller> caller;
+  std::unique_ptr<const runtime::aten::Caller> caller;
   std::optional<cpu::LookUpGuard> guard;  // before `caller`
 };
 
@@ -85,7 +85,7 @@ struct Plan {
   std::vector<Operand> constants;
   // Memory of constants other than weights.
   std::vector<base::AlignedBuffer> constant_buffers;
-  std::vector<models::aten::Result> constant_results;
+  std::vector<runtime::aten::Result> constant_results;
   std::vector<std::unique_ptr<const models::WeightView>> weight_views;
   std::shared_ptr<const models::WeightStore> weights;
   // Memory of weights packed by kernels.

@@ -8,7 +8,7 @@
 namespace refract::runtime {
 
 std::unique_ptr<const SizeOp> SizeOp::Create(const models::Node& node) {
-  if (!models::aten::IsSizeOp(node.op) || node.outputs.size() != 1 ||
+  if (!runtime::aten::IsSizeOp(node.op) || node.outputs.size() != 1 ||
       node.args.empty()) {
     return nullptr;
   }
@@ -20,7 +20,8 @@ std::unique_ptr<const SizeOp> SizeOp::Create(const models::Node& node) {
     const models::Argument& value = node.args[a].value;
     if (std::holds_alternative<models::ValueRef>(value)) {
       op->sources_[a].operand = next++;
-    } else if (!models::aten::IsLiteralNumber(value, op->sources_[a].literal)) {
+    } else if (!runtime::aten::IsLiteralNumber(value,
+                                               op->sources_[a].literal)) {
       return nullptr;
     }
   }
@@ -34,7 +35,7 @@ absl::StatusOr<Operand> SizeOp::Evaluate(const Operands& operands) const {
                             ? source.literal
                             : operands[source.operand]);
   }
-  return models::aten::EvaluateSizeOp(op_, arguments);
+  return runtime::aten::EvaluateSizeOp(op_, arguments);
 }
 
 }  // namespace refract::runtime

@@ -15,12 +15,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
+#include "runtime/cuda_aten/indices.h"
+#include "runtime/cuda_aten/operators.h"
 #include "runtime/torch/bind_torch.h"
 #include "runtime/torch/convert_torch.h"
 #include "runtime/torch/guards/guards_torch.h"
-#include "runtime/torch/result_torch.h"
-#include "runtime/cuda_aten/indices.h"
-#include "runtime/cuda_aten/operators.h"
 
 namespace refract::runtime::cuda_aten {
 namespace {
@@ -30,8 +29,8 @@ using cuda::ForeignKind;
 using cuda::ForeignOperand;
 using cuda::ForeignTensor;
 using cuda_plan::ForeignOperandFacts;
-using models::aten::Operand;
-using models::aten::Slot;
+using runtime::aten::Operand;
+using runtime::aten::Slot;
 
 absl::Status No(const std::string& why) {
   return absl::UnimplementedError(why);
@@ -110,8 +109,8 @@ bool SaysDeviceFailed(absl::string_view message) {
 class AtenKernel final : public cuda::ForeignKernel {
  public:
   AtenKernel(std::string name, c10::OperatorHandle op,
-             models::aten::Bound bound, const IndexRule* rule,
-             models::aten::Guard guard, int gpu, Streams* streams)
+             runtime::aten::Bound bound, const IndexRule* rule,
+             runtime::aten::Guard guard, int gpu, Streams* streams)
       : name_(std::move(name)),
         op_(std::move(op)),
         bound_(std::move(bound)),
@@ -123,8 +122,8 @@ class AtenKernel final : public cuda::ForeignKernel {
   cuda::Status Run(const ForeignCall& call, void* stream) const override {
     absl::Status status;
     const auto body = [&] {
-      models::aten::UseOneThreadHere();
-      status = models::aten::Guarded(name_, [&] { return RunHere(call); });
+      runtime::aten::UseOneThreadHere();
+      status = runtime::aten::Guarded(name_, [&] { return RunHere(call); });
     };
     if (streams_ == nullptr) {
       body();
@@ -161,7 +160,7 @@ class AtenKernel final : public cuda::ForeignKernel {
 
   absl::StatusOr<at::Tensor> ToTensor(const ForeignOperand& operand) const {
     if (operand.kind == ForeignKind::kTensor) return View(operand.tensor);
-    return models::aten::ToTensor(NumberOf(operand));
+    return runtime::aten::ToTensor(NumberOf(operand));
   }
 
   absl::StatusOr<c10::IValue> Fill(
@@ -183,8 +182,8 @@ class AtenKernel final : public cuda::ForeignKernel {
       case Slot::Kind::kNumber: {
         REFRACT_ASSIGN_OR_RETURN(
             const c10::IValue number,
-            models::aten::ToNumber(NumberOf(operands[slot.operand])));
-        return models::aten::CastNumber(number, slot.number);
+            runtime::aten::ToNumber(NumberOf(operands[slot.operand])));
+        return runtime::aten::CastNumber(number, slot.number);
       }
       case Slot::Kind::kTensorList: {
         c10::List<at::Tensor> list;
@@ -333,9 +332,9 @@ class AtenKernel final : public cuda::ForeignKernel {
 
   const std::string name_;
   const c10::OperatorHandle op_;
-  const models::aten::Bound bound_;
+  const runtime::aten::Bound bound_;
   const IndexRule* const rule_;
-  const models::aten::Guard guard_;  // of sizes only; null for most
+  const runtime::aten::Guard guard_;  // of sizes only; null for most
   const int gpu_;
   Streams* const streams_;
 };
@@ -366,21 +365,22 @@ class AtenOperators final : public cuda_plan::ForeignOperators {
                                                  : c10::DispatchKey::CUDA)) {
       return No("LibTorch has no kernel of it for this device");
     }
-    models::aten::Bound bound;
+    runtime::aten::Bound bound;
     const std::string name = absl::StrCat(node.name, " (", node.op, ")");
-    REFRACT_RETURN_IF_ERROR(models::aten::Guarded(name, [&]() -> absl::Status {
+    REFRACT_RETURN_IF_ERROR(runtime::aten::Guarded(name, [&]() -> absl::Status {
       const c10::InferenceMode no_gradient;
-      REFRACT_ASSIGN_OR_RETURN(bound,
-                               models::aten::BindArguments(op->schema(), node));
+      REFRACT_ASSIGN_OR_RETURN(
+          bound, runtime::aten::BindArguments(op->schema(), node));
       return absl::OkStatus();
     }));
     REFRACT_RETURN_IF_ERROR(Place(op->schema(), operands, bound));
     const IndexRule* const rule = FindIndexRule(node.op);
-    const models::aten::OperatorRule sizes =
-        models::aten::RuleOf(op->operator_name());
+    const runtime::aten::OperatorRule sizes =
+        runtime::aten::RuleOf(op->operator_name());
     // A device does not trap at integers that a processor cannot divide.
-    const models::aten::Guard guard =
-        sizes.looks_at == models::aten::LooksAt::kSizes ? sizes.guard : nullptr;
+    const runtime::aten::Guard guard =
+        sizes.looks_at == runtime::aten::LooksAt::kSizes ? sizes.guard
+                                                         : nullptr;
     Made made;
     made.counts_faults = rule != nullptr;
     made.kernel = std::make_shared<AtenKernel>(
@@ -402,11 +402,11 @@ class AtenOperators final : public cuda_plan::ForeignOperators {
     if (op.hasTag(at::Tag::nondeterministic_seeded)) {
       return No("it draws random numbers");
     }
-    const models::aten::OperatorRule checks =
-        models::aten::RuleOf(op.operator_name());
+    const runtime::aten::OperatorRule checks =
+        runtime::aten::RuleOf(op.operator_name());
     if (!checks.why_not.empty()) return No(checks.why_not);
     // Those of the weights too: the check would wait for the device.
-    if (checks.looks_at == models::aten::LooksAt::kPlaces) {
+    if (checks.looks_at == runtime::aten::LooksAt::kPlaces) {
       return No("it trusts integers that are checked on the CPU only");
     }
     const IndexRule* const rule = FindIndexRule(node.op);
@@ -440,7 +440,7 @@ class AtenOperators final : public cuda_plan::ForeignOperators {
   // Results are made where the device is; numbers are known here.
   absl::Status Place(const c10::FunctionSchema& schema,
                      absl::Span<const ForeignOperandFacts> operands,
-                     models::aten::Bound& bound) const {
+                     runtime::aten::Bound& bound) const {
     const at::Device device =
         options_.gpu < 0
             ? at::Device(at::kCPU)

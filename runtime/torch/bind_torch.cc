@@ -1,16 +1,20 @@
 #include "runtime/torch/bind_torch.h"
 
+#include <ATen/Functions.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/jit_type.h>
 
 #include <optional>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "runtime/torch/convert_torch.h"
 #include "models/passes/complex_numbers.h"
+#include "runtime/torch/convert_torch.h"
 
-namespace refract::models::aten {
+namespace refract::runtime::aten {
 namespace {
 
 const c10::Type& Unwrap(const c10::Type& type) {
@@ -31,11 +35,11 @@ class Binder {
  public:
   explicit Binder(const c10::FunctionSchema& schema) : schema_(schema) {}
 
-  absl::StatusOr<std::vector<Slot>> Bind(const Node& node) {
+  absl::StatusOr<std::vector<Slot>> Bind(const models::Node& node) {
     const auto& arguments = schema_.arguments();
     std::vector<Slot> slots(arguments.size());
     std::vector<bool> given(arguments.size(), false);
-    for (const NamedArgument& arg : node.args) {
+    for (const models::NamedArgument& arg : node.args) {
       const auto index = schema_.argumentIndexWithName(arg.name);
       if (!index) {
         return absl::InvalidArgumentError(
@@ -82,12 +86,12 @@ class Binder {
   }
 
   absl::StatusOr<Slot> BindOne(const c10::Argument& argument,
-                               const Argument& value) {
+                               const models::Argument& value) {
     const bool optional =
         argument.type()->kind() == c10::TypeKind::OptionalType;
     const c10::Type& type = Unwrap(*argument.type());
     Slot slot;
-    if (std::holds_alternative<None>(value)) {
+    if (std::holds_alternative<models::None>(value)) {
       // FX writes None where the schema has a default, too.
       if (optional || argument.type()->kind() == c10::TypeKind::NoneType) {
         return slot;
@@ -123,7 +127,7 @@ class Binder {
         absl::StrCat("does not fit the type ", type.str()));
   }
 
-  static std::optional<c10::IValue> Number(const Argument& value) {
+  static std::optional<c10::IValue> Number(const models::Argument& value) {
     if (const auto* i = std::get_if<int64_t>(&value)) return c10::IValue(*i);
     if (const auto* f = std::get_if<double>(&value)) return c10::IValue(*f);
     if (const auto* b = std::get_if<bool>(&value)) return c10::IValue(*b);
@@ -133,10 +137,10 @@ class Binder {
       }
     }
     if (const auto* text = std::get_if<std::string>(&value)) {
-      if (*text == kComplex64Name) {
+      if (*text == models::kComplex64Name) {
         return c10::IValue(static_cast<int64_t>(at::kComplexFloat));
       }
-      if (*text == kComplex128Name) {
+      if (*text == models::kComplex128Name) {
         return c10::IValue(static_cast<int64_t>(at::kComplexDouble));
       }
     }
@@ -145,15 +149,15 @@ class Binder {
 
   // Real and imaginary part.
   static std::optional<c10::complex<double>> ComplexNumber(
-      const Argument& value) {
-    const auto* parts = std::get_if<FloatList>(&value);
+      const models::Argument& value) {
+    const auto* parts = std::get_if<models::FloatList>(&value);
     if (parts == nullptr || parts->size() != 2) return std::nullopt;
     return c10::complex<double>((*parts)[0], (*parts)[1]);
   }
 
-  absl::StatusOr<Slot> BindTensor(const Argument& value) {
+  absl::StatusOr<Slot> BindTensor(const models::Argument& value) {
     Slot slot;
-    if (std::holds_alternative<ValueRef>(value)) {
+    if (std::holds_alternative<models::ValueRef>(value)) {
       slot.kind = Slot::Kind::kTensor;
       slot.operand = next_operand_++;
       return slot;
@@ -172,9 +176,10 @@ class Binder {
     return absl::InvalidArgumentError("does not fit the type Tensor");
   }
 
-  absl::StatusOr<Slot> BindNumber(c10::TypeKind kind, const Argument& value) {
+  absl::StatusOr<Slot> BindNumber(c10::TypeKind kind,
+                                  const models::Argument& value) {
     Slot slot;
-    if (std::holds_alternative<ValueRef>(value)) {
+    if (std::holds_alternative<models::ValueRef>(value)) {
       slot.kind = Slot::Kind::kNumber;
       slot.number = kind;
       slot.operand = next_operand_++;
@@ -196,18 +201,18 @@ class Binder {
 
   absl::StatusOr<Slot> BindList(const c10::Argument& argument,
                                 const c10::Type& element,
-                                const Argument& value) {
+                                const models::Argument& value) {
     Slot slot;
     const c10::TypeKind kind = Unwrap(element).kind();
     if (kind == c10::TypeKind::TensorType) {
-      const auto* list = std::get_if<ValueList>(&value);
+      const auto* list = std::get_if<models::ValueList>(&value);
       if (list == nullptr) return Mismatch(*argument.type());
       slot.kind = element.kind() == c10::TypeKind::OptionalType
                       ? Slot::Kind::kOptionalTensorList
                       : Slot::Kind::kTensorList;
-      for (ValueId id : *list) {
+      for (models::ValueId id : *list) {
         Slot::Element item;
-        if (id != kNoValue) {
+        if (id != models::kNoValue) {
           item.operand = static_cast<int32_t>(next_operand_++);
         } else if (slot.kind == Slot::Kind::kTensorList) {
           return absl::InvalidArgumentError("None in a list of tensors");
@@ -216,12 +221,12 @@ class Binder {
       }
       return slot;
     }
-    if (const auto* ints = std::get_if<IntList>(&value)) {
+    if (const auto* ints = std::get_if<models::IntList>(&value)) {
       if (kind == c10::TypeKind::IntType) {
         slot.kind = Slot::Kind::kIntList;
-        for (const IntOrValue& i : *ints) {
+        for (const models::IntOrValue& i : *ints) {
           Slot::Element item{.literal = i.literal};
-          if (i.value != kNoValue) {
+          if (i.value != models::kNoValue) {
             item.operand = static_cast<int32_t>(next_operand_++);
           }
           slot.elements.push_back(item);
@@ -229,23 +234,23 @@ class Binder {
         return slot;
       }
       std::vector<double> numbers;
-      for (const IntOrValue& i : *ints) {
-        if (i.value != kNoValue) return Mismatch(*argument.type());
+      for (const models::IntOrValue& i : *ints) {
+        if (i.value != models::kNoValue) return Mismatch(*argument.type());
         numbers.push_back(static_cast<double>(i.literal));
       }
       return ConstantList(kind, numbers, /*integral=*/true, *argument.type());
     }
-    if (const auto* floats = std::get_if<FloatList>(&value)) {
+    if (const auto* floats = std::get_if<models::FloatList>(&value)) {
       return ConstantList(kind, *floats, /*integral=*/false, *argument.type());
     }
-    if (const auto* bools = std::get_if<BoolList>(&value)) {
+    if (const auto* bools = std::get_if<models::BoolList>(&value)) {
       if (kind != c10::TypeKind::BoolType) return Mismatch(*argument.type());
       c10::List<bool> list;
       for (bool b : *bools) list.push_back(b);
       slot.constant = c10::IValue(std::move(list));
       return slot;
     }
-    if (const auto* strings = std::get_if<StringList>(&value)) {
+    if (const auto* strings = std::get_if<models::StringList>(&value)) {
       if (kind != c10::TypeKind::StringType) return Mismatch(*argument.type());
       slot.constant = c10::IValue(*strings);
       return slot;
@@ -302,7 +307,7 @@ class Binder {
 }  // namespace
 
 absl::StatusOr<Bound> BindArguments(const c10::FunctionSchema& schema,
-                                    const Node& node) {
+                                    const models::Node& node) {
   Binder binder(schema);
   Bound bound;
   REFRACT_ASSIGN_OR_RETURN(bound.slots, binder.Bind(node));
@@ -376,4 +381,115 @@ absl::StatusOr<c10::IValue> Fill(const Slot& slot,
   return absl::InternalError("bad slot");
 }
 
-}  // namespace refract::models::aten
+namespace {
+
+at::Tensor Joined(const at::Tensor& pairs) {
+  return at::view_as_complex(pairs);
+}
+
+// Conjugates and negatives may be marks that whoever reads the memory misses.
+at::Tensor Split(const at::Tensor& tensor) {
+  if (!tensor.defined()) return tensor;
+  const at::Tensor plain = tensor.resolve_conj().resolve_neg();
+  return plain.is_complex() ? at::view_as_real(plain) : plain;
+}
+
+}  // namespace
+
+absl::StatusOr<Bound> BindComplexArguments(const c10::FunctionSchema& schema,
+                                           const models::Node& node,
+                                           ComplexArguments& arguments) {
+  models::Node plain = node;
+  std::erase_if(plain.args, [](const models::NamedArgument& arg) {
+    return arg.name == models::kComplexOperandsArg ||
+           arg.name == models::kComplexResultsArg;
+  });
+  const auto flags = [&](absl::string_view name, size_t count) {
+    const models::Argument* arg = node.FindArg(name);
+    const auto* list =
+        arg == nullptr ? nullptr : std::get_if<models::BoolList>(arg);
+    return list != nullptr && list->size() == count
+               ? std::optional<models::BoolList>(*list)
+               : std::nullopt;
+  };
+  auto operands =
+      flags(models::kComplexOperandsArg, models::InputsOf(node).size());
+  auto results = flags(models::kComplexResultsArg, node.outputs.size());
+  if (!operands || !results) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(node.op, " does not say what is complex"));
+  }
+  arguments.operands = *std::move(operands);
+  arguments.results = *std::move(results);
+  for (const models::ValueId id : node.outputs) {
+    arguments.unread.push_back(id == models::kNoValue);
+  }
+  return BindArguments(schema, plain);
+}
+
+void JoinPairs(const Slot& slot, const models::BoolList& complex,
+               c10::IValue& value) {
+  switch (slot.kind) {
+    case Slot::Kind::kTensor:
+      if (complex[slot.operand] && value.isTensor()) {
+        value = Joined(value.toTensor());
+      }
+      return;
+    case Slot::Kind::kTensorList: {
+      c10::List<at::Tensor> list = value.toTensorList();
+      for (size_t i = 0; i < slot.elements.size(); ++i) {
+        if (complex[slot.elements[i].operand]) list[i] = Joined(list.get(i));
+      }
+      return;
+    }
+    case Slot::Kind::kOptionalTensorList: {
+      c10::List<std::optional<at::Tensor>> list = value.toOptionalTensorList();
+      for (size_t i = 0; i < slot.elements.size(); ++i) {
+        const int32_t operand = slot.elements[i].operand;
+        const std::optional<at::Tensor> tensor = list.get(i);
+        if (operand >= 0 && complex[operand] && tensor) {
+          list.set(i, Joined(*tensor));
+        }
+      }
+      return;
+    }
+    case Slot::Kind::kConstant:
+    case Slot::Kind::kNumber:
+    case Slot::Kind::kIntList:
+      return;
+  }
+}
+
+absl::Status SplitPairs(const ComplexArguments& arguments,
+                        torch::jit::Stack& results) {
+  size_t next = 0;
+  bool expected = true;
+  const auto split = [&](const at::Tensor& tensor) {
+    // A count that differs is found by whoever called.
+    if (next < arguments.results.size() && tensor.defined() &&
+        !arguments.unread[next]) {
+      expected &= tensor.is_complex() == arguments.results[next];
+    }
+    ++next;
+    return Split(tensor);
+  };
+  for (c10::IValue& value : results) {
+    if (value.isTensor()) {
+      value = split(value.toTensor());
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& tensor : value.toTensorVector()) {
+        list.push_back(split(tensor));
+      }
+      value = std::move(list);
+    } else {
+      ++next;
+    }
+  }
+  if (expected) return absl::OkStatus();
+  return absl::UnimplementedError(
+      "gives complex numbers where the import expected real ones, or the "
+      "reverse");
+}
+
+}  // namespace refract::runtime::aten

@@ -1,20 +1,23 @@
 #ifndef REFRACT_RUNTIME_TORCH_BIND_TORCH_H_
 #define REFRACT_RUNTIME_TORCH_BIND_TORCH_H_
 
-// A node's arguments laid out as an operator's schema wants them. Includes
-// LibTorch: for *_torch.cc only.
+// A node's arguments laid out as an operator's schema wants them, and operators
+// of complex numbers, whose operands and results are pairs
+// (models/passes/complex_numbers.h). Includes LibTorch: for *_torch.cc only.
 
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
 
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "runtime/torch/caller.h"
 #include "models/graph/graph.h"
+#include "runtime/torch/caller.h"
 
-namespace refract::models::aten {
+namespace refract::runtime::aten {
 
 // One argument of the schema: a constant, or places among the operands.
 struct Slot {
@@ -47,12 +50,36 @@ struct Bound {
 // memory format, which the IR drops, are CPU, strided and contiguous.
 // InvalidArgument names the argument and the operator.
 absl::StatusOr<Bound> BindArguments(const c10::FunctionSchema& schema,
-                                    const Node& node);
+                                    const models::Node& node);
 
 // The slot's value for one call. May throw what LibTorch throws.
 absl::StatusOr<c10::IValue> Fill(const Slot& slot,
                                  absl::Span<const Operand> operands);
 
-}  // namespace refract::models::aten
+// Which operands and results are pairs.
+struct ComplexArguments {
+  models::BoolList operands;  // as InputsOf(node)
+  models::BoolList results;   // as node.outputs
+  models::BoolList unread;    // of the results: nothing knows what they are
+};
+
+// BindArguments() of a "complex.…" node. InvalidArgument also where the node
+// does not say for each operand and result what it is.
+absl::StatusOr<Bound> BindComplexArguments(const c10::FunctionSchema& schema,
+                                           const models::Node& node,
+                                           ComplexArguments& arguments);
+
+// `value`, which Fill() made for `slot`, with complex tensors over the memory
+// of the pairs among its operands. Throws what LibTorch throws: a tensor that
+// holds no pairs.
+void JoinPairs(const Slot& slot, const models::BoolList& complex,
+               c10::IValue& value);
+
+// Complex tensors of the results become pairs, over their memory where it can
+// be. Unimplemented: one is complex that should not be, or the reverse.
+absl::Status SplitPairs(const ComplexArguments& arguments,
+                        torch::jit::Stack& results);
+
+}  // namespace refract::runtime::aten
 
 #endif  // REFRACT_RUNTIME_TORCH_BIND_TORCH_H_

@@ -16,17 +16,17 @@
 #include "models/graph/graph.h"
 #include "models/repository/weights.h"
 
-namespace refract::models::aten {
+namespace refract::runtime::aten {
 
 // A value while a graph runs: what a ValueId stands for.
 struct Operand {
   enum class Kind : uint8_t { kNone, kTensor, kWeight, kInt, kFloat, kBool };
   Kind kind = Kind::kNone;
-  base::TensorView tensor;             // kTensor
-  const WeightView* weight = nullptr;  // kWeight (strided)
-  int64_t i = 0;                       // kInt
-  double f = 0;                        // kFloat
-  bool b = false;                      // kBool
+  base::TensorView tensor;                     // kTensor
+  const models::WeightView* weight = nullptr;  // kWeight (strided)
+  int64_t i = 0;                               // kInt
+  double f = 0;                                // kFloat
+  bool b = false;                              // kBool
 };
 
 // One result. Tensors are dense row-major and start at a multiple of
@@ -48,15 +48,17 @@ class Result {
 };
 
 // A node made ready to be called often: of ATen, of an operator library, of
-// complex numbers (models/passes/complex_numbers.h), or a region: schema looked up, literal arguments
-// boxed, operands' places noted. Immutable; Call() is thread-safe.
+// complex numbers (models/passes/complex_numbers.h), or a region: schema looked
+// up, literal arguments boxed, operands' places noted. Immutable; Call() is
+// thread-safe.
 class Caller {
  public:
   // NotFound: LibTorch has no such operator or overload (names it); so for
   // operators on sizes ("py.*"), which runtime/torch/size_ops.h computes.
   // InvalidArgument: an argument does not fit the schema, or the operator
   // writes into one.
-  static absl::StatusOr<std::unique_ptr<const Caller>> Create(const Node& node);
+  static absl::StatusOr<std::unique_ptr<const Caller>> Create(
+      const models::Node& node);
   virtual ~Caller() = default;
 
   // `operands[i]` belongs to InputsOf(node)[i]. Runs on the calling thread with
@@ -73,6 +75,6 @@ class Caller {
 // Sets LibTorch's process-wide thread counts to one. Call once from main().
 void UseOneThread();
 
-}  // namespace refract::models::aten
+}  // namespace refract::runtime::aten
 
 #endif  // REFRACT_RUNTIME_TORCH_CALLER_H_

@@ -11,24 +11,22 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
+#include "models/graph/script_region.h"
+#include "models/passes/complex_numbers.h"
 #include "runtime/torch/bind_torch.h"
 #include "runtime/torch/caller.h"
-#include "runtime/torch/complex_torch.h"
 #include "runtime/torch/control_caller.h"
 #include "runtime/torch/convert_torch.h"
 #include "runtime/torch/guards/guards_torch.h"
 #include "runtime/torch/region_caller_torch.h"
-#include "runtime/torch/result_torch.h"
-#include "models/passes/complex_numbers.h"
-#include "models/graph/script_region.h"
 
-namespace refract::models::aten {
+namespace refract::runtime::aten {
 
 namespace {
 
 class BoxedCaller final : public Caller {
  public:
-  BoxedCaller(const Node& node, c10::OperatorHandle op, Bound bound,
+  BoxedCaller(const models::Node& node, c10::OperatorHandle op, Bound bound,
               std::optional<ComplexArguments> complex)
       : name_(absl::StrCat(node.name, " (", node.op, ")")),
         op_(std::move(op)),
@@ -100,12 +98,13 @@ std::optional<c10::OperatorName> ToOperatorName(absl::string_view op) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<const Caller>> Caller::Create(const Node& node) {
-  if (IsScriptRegion(node)) return CreateRegionCaller(node);
-  if (IsControlRegion(node)) return CreateControlCaller(node);
+absl::StatusOr<std::unique_ptr<const Caller>> Caller::Create(
+    const models::Node& node) {
+  if (models::IsScriptRegion(node)) return CreateRegionCaller(node);
+  if (models::IsControlRegion(node)) return CreateControlCaller(node);
   const std::optional<c10::OperatorName> name = ToOperatorName(
-      IsComplexOp(node.op)
-          ? absl::StrCat("aten.", node.op.substr(kComplexSpace.size()))
+      models::IsComplexOp(node.op)
+          ? absl::StrCat("aten.", node.op.substr(models::kComplexSpace.size()))
           : node.op);
   std::optional<c10::OperatorHandle> op;
   if (name) op = c10::Dispatcher::singleton().findSchema(*name);
@@ -129,7 +128,7 @@ absl::StatusOr<std::unique_ptr<const Caller>> Caller::Create(const Node& node) {
   }
   Bound bound;
   std::optional<ComplexArguments> complex;
-  if (IsComplexOp(node.op)) complex.emplace();
+  if (models::IsComplexOp(node.op)) complex.emplace();
   REFRACT_RETURN_IF_ERROR(Guarded(node.name, [&]() -> absl::Status {
     const c10::InferenceMode no_gradient;
     absl::StatusOr<Bound> result =
@@ -152,4 +151,4 @@ void UseOneThread() {
   }
 }
 
-}  // namespace refract::models::aten
+}  // namespace refract::runtime::aten

@@ -6,20 +6,20 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/graph/control_region.h"
 #include "runtime/torch/loop_limits.h"
 #include "runtime/torch/node_sequence.h"
 #include "runtime/torch/size_ops.h"
-#include "models/graph/control_region.h"
 
-namespace refract::models::aten {
+namespace refract::runtime::aten {
 namespace {
 
 using HeldValues = std::vector<HeldValue>;
 
 // An operator on its own; the values it reads are its operands, in order.
 absl::StatusOr<std::unique_ptr<const Caller>> OneOperator(
-    absl::string_view op, std::vector<NamedArgument> args) {
-  Node node;
+    absl::string_view op, std::vector<models::NamedArgument> args) {
+  models::Node node;
   node.name = std::string(op);
   node.op = std::string(op);
   node.args = std::move(args);
@@ -41,37 +41,38 @@ absl::StatusOr<HeldValue> CallOne(const Caller& caller,
 class ControlCaller final : public Caller {
  public:
   static absl::StatusOr<std::unique_ptr<const Caller>> Create(
-      const Node& node) {
+      const models::Node& node) {
     auto caller = std::unique_ptr<ControlCaller>(new ControlCaller());
     caller->name_ = node.name;
-    REFRACT_ASSIGN_OR_RETURN(caller->region_, ReadControlRegion(node));
-    for (const Graph& graph : caller->region_.graphs) {
+    REFRACT_ASSIGN_OR_RETURN(caller->region_, models::ReadControlRegion(node));
+    for (const models::Graph& graph : caller->region_.graphs) {
       auto sequence = NodeSequence::Create(graph);
       if (!sequence.ok()) return base::Annotate(sequence.status(), node.name);
       caller->sequences_.push_back(*std::move(sequence));
     }
-    for (const Argument& input : caller->region_.inputs) {
-      if (std::holds_alternative<ValueRef>(input)) {
+    for (const models::Argument& input : caller->region_.inputs) {
+      if (std::holds_alternative<models::ValueRef>(input)) {
         ++caller->num_operands_;
       } else if (!LiteralOf(input)) {
         return absl::InvalidArgumentError(absl::StrCat(
             node.name, ": an input is neither a value nor a number"));
       }
     }
-    REFRACT_ASSIGN_OR_RETURN(
-        caller->is_true_,
-        OneOperator("aten.is_nonzero.default", {{"self", ValueRef{0}}}));
+    REFRACT_ASSIGN_OR_RETURN(caller->is_true_,
+                             OneOperator("aten.is_nonzero.default",
+                                         {{"self", models::ValueRef{0}}}));
     REFRACT_ASSIGN_OR_RETURN(
         caller->copy_,
-        OneOperator("aten.clone.default", {{"self", ValueRef{0}}}));
+        OneOperator("aten.clone.default", {{"self", models::ValueRef{0}}}));
     REFRACT_ASSIGN_OR_RETURN(
-        caller->size_, OneOperator("aten.size.int", {{"self", ValueRef{0}},
-                                                     {"dim", int64_t{0}}}));
+        caller->size_,
+        OneOperator("aten.size.int",
+                    {{"self", models::ValueRef{0}}, {"dim", int64_t{0}}}));
     REFRACT_ASSIGN_OR_RETURN(
         caller->select_,
-        OneOperator("aten.select.int", {{"self", ValueRef{0}},
+        OneOperator("aten.select.int", {{"self", models::ValueRef{0}},
                                         {"dim", int64_t{0}},
-                                        {"index", ValueRef{1}}}));
+                                        {"index", models::ValueRef{1}}}));
     return caller;
   }
 
@@ -89,7 +90,7 @@ class ControlCaller final : public Caller {
   }
 
  private:
-  static std::optional<Operand> LiteralOf(const Argument& argument) {
+  static std::optional<Operand> LiteralOf(const models::Argument& argument) {
     if (const auto* i = std::get_if<int64_t>(&argument)) return IntOperand(*i);
     if (const auto* f = std::get_if<double>(&argument)) return FloatOperand(*f);
     if (const auto* b = std::get_if<bool>(&argument)) return BoolOperand(*b);
@@ -99,9 +100,9 @@ class ControlCaller final : public Caller {
   HeldValues Inputs(absl::Span<const Operand> operands) const {
     HeldValues inputs;
     size_t next = 0;
-    for (const Argument& input : region_.inputs) {
+    for (const models::Argument& input : region_.inputs) {
       inputs.emplace_back();
-      inputs.back().operand = std::holds_alternative<ValueRef>(input)
+      inputs.back().operand = std::holds_alternative<models::ValueRef>(input)
                                   ? operands[next++]
                                   : *LiteralOf(input);
     }
@@ -111,19 +112,19 @@ class ControlCaller final : public Caller {
   absl::Status Run(HeldValues inputs, std::vector<Result>& results) const {
     HeldValues outputs;
     switch (region_.kind) {
-      case ControlKind::kCond: {
+      case models::ControlKind::kCond: {
         REFRACT_ASSIGN_OR_RETURN(const bool taken, IsTrue(inputs[0].operand));
         inputs.erase(inputs.begin());
         REFRACT_ASSIGN_OR_RETURN(outputs,
                                  RunGraph(taken ? 0 : 1, std::move(inputs)));
         break;
       }
-      case ControlKind::kWhileLoop: {
+      case models::ControlKind::kWhileLoop: {
         REFRACT_ASSIGN_OR_RETURN(outputs, RunWhile(std::move(inputs)));
         break;
       }
-      case ControlKind::kMap:
-      case ControlKind::kScan: {
+      case models::ControlKind::kMap:
+      case models::ControlKind::kScan: {
         REFRACT_ASSIGN_OR_RETURN(outputs, RunRounds(std::move(inputs)));
         break;
       }
@@ -142,16 +143,16 @@ class ControlCaller final : public Caller {
   }
 
   absl::StatusOr<HeldValues> RunGraph(size_t index, HeldValues inputs) const {
-    const Graph& graph = region_.graphs[index];
+    const models::Graph& graph = region_.graphs[index];
     HeldValues slots(graph.values.size());
     for (size_t i = 0; i < inputs.size(); ++i) {
       slots[graph.inputs[i]] = std::move(inputs[i]);
     }
-    NodeId failed = kNoNode;
+    models::NodeId failed = models::kNoNode;
     REFRACT_RETURN_IF_ERROR(sequences_[index].Run(
-        slots, [](ValueId, const Operand&) {}, failed));
+        slots, [](models::ValueId, const Operand&) {}, failed));
     HeldValues outputs;
-    for (ValueId id : graph.outputs) outputs.push_back(slots[id]);
+    for (models::ValueId id : graph.outputs) outputs.push_back(slots[id]);
     return outputs;
   }
 
@@ -216,10 +217,10 @@ class ControlCaller final : public Caller {
   }
 
   absl::StatusOr<HeldValue> Stack(const HeldValues& parts) const {
-    ValueList list;
+    models::ValueList list;
     std::vector<Operand> operands;
     for (const HeldValue& part : parts) {
-      list.push_back(static_cast<ValueId>(list.size()));
+      list.push_back(static_cast<models::ValueId>(list.size()));
       operands.push_back(part.operand);
     }
     REFRACT_ASSIGN_OR_RETURN(
@@ -245,7 +246,8 @@ class ControlCaller final : public Caller {
   }
 
   std::string name_;
-  ControlRegion region_;  // its graphs stay where they are: sequences_ refer
+  models::ControlRegion
+      region_;  // its graphs stay where they are: sequences_ refer
   std::vector<NodeSequence> sequences_;
   size_t num_operands_ = 0;
   std::unique_ptr<const Caller> is_true_;
@@ -257,8 +259,8 @@ class ControlCaller final : public Caller {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const Caller>> CreateControlCaller(
-    const Node& node) {
+    const models::Node& node) {
   return ControlCaller::Create(node);
 }
 
-}  // namespace refract::models::aten
+}  // namespace refract::runtime::aten

@@ -6,12 +6,12 @@
 #include "absl/status/statusor.h"
 #include "runtime/torch/caller.h"
 
-namespace refract::models::aten {
+namespace refract::runtime::aten {
 
 // Caller::Create() for a control region (models/graph/control_region.h).
 absl::StatusOr<std::unique_ptr<const Caller>> CreateControlCaller(
-    const Node& node);
+    const models::Node& node);
 
-}  // namespace refract::models::aten
+}  // namespace refract::runtime::aten
 
 #endif  // REFRACT_RUNTIME_TORCH_CONTROL_CALLER_H_

@@ -1,8 +1,8 @@
 #ifndef REFRACT_RUNTIME_TORCH_CONVERT_TORCH_H_
 #define REFRACT_RUNTIME_TORCH_CONVERT_TORCH_H_
 
-// Operands as LibTorch sees them, and its exceptions as Status. Includes
-// LibTorch: for *_torch.cc only.
+// Operands and results as LibTorch sees them, and LibTorch's exceptions as
+// Status. Includes LibTorch: for *_torch.cc only.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
@@ -12,6 +12,7 @@
 #include <exception>
 #include <new>
 #include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -20,7 +21,7 @@
 #include "base/dtype.h"
 #include "runtime/torch/caller.h"
 
-namespace refract::models::aten {
+namespace refract::runtime::aten {
 
 // nullopt for kUnknown; kUnknown for types that the IR lacks (complex, …).
 std::optional<at::ScalarType> ToScalarType(base::DType dtype);
@@ -66,6 +67,14 @@ absl::Status Guarded(absl::string_view name, const Body& body) {
   }
 }
 
-}  // namespace refract::models::aten
+// Appends a tensor, a number, None, or each tensor of a list. Unimplemented: a
+// result that the IR cannot hold. May throw what LibTorch throws.
+absl::Status AppendResult(const c10::IValue& value,
+                          std::vector<Result>& results);
+
+// Keeps LibTorch from running an operator of this thread on several.
+void UseOneThreadHere();
+
+}  // namespace refract::runtime::aten
 
 #endif  // REFRACT_RUNTIME_TORCH_CONVERT_TORCH_H_

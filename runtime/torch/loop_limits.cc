@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
-namespace refract::models::aten {
+namespace refract::runtime::aten {
 namespace {
 
 thread_local const ScopedLoopCheck* innermost = nullptr;
@@ -33,4 +33,4 @@ absl::Status CheckLoopRound(int64_t round) {
   return absl::OkStatus();
 }
 
-}  // namespace refract::models::aten
+}  // namespace refract::runtime::aten

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 
-namespace refract::models::aten {
+namespace refract::runtime::aten {
 
 // Rounds of one loop. Sequences and searches of models have thousands at most;
 // this many take seconds.
@@ -41,6 +41,6 @@ class ScopedLoopCheck {
 // of this thread says, or InvalidArgument for the round after the last allowed.
 absl::Status CheckLoopRound(int64_t round);
 
-}  // namespace refract::models::aten
+}  // namespace refract::runtime::aten
 
 #endif  // REFRACT_RUNTIME_TORCH_LOOP_LIMITS_H_

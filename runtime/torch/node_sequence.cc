@@ -5,7 +5,7 @@
 #include "base/status_macros.h"
 #include "runtime/torch/size_ops.h"
 
-namespace refract::models::aten {
+namespace refract::runtime::aten {
 
 bool LiesIn(const Operand& view, const Operand& base) {
   return view.kind == Operand::Kind::kTensor &&
@@ -14,37 +14,38 @@ bool LiesIn(const Operand& view, const Operand& base) {
          view.tensor.data < base.tensor.data + base.tensor.bytes;
 }
 
-absl::StatusOr<NodeSequence> NodeSequence::Create(const Graph& graph) {
+absl::StatusOr<NodeSequence> NodeSequence::Create(const models::Graph& graph) {
   NodeSequence sequence;
   sequence.graph_ = &graph;
-  std::vector<NodeId> last_reader(graph.values.size(), kNoNode);
+  std::vector<models::NodeId> last_reader(graph.values.size(), models::kNoNode);
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    const Node& node = graph.nodes[n];
+    const models::Node& node = graph.nodes[n];
     std::unique_ptr<const Caller> caller;
     if (!IsSizeOp(node.op)) {
       REFRACT_ASSIGN_OR_RETURN(caller, Caller::Create(node));
     }
     sequence.callers_.push_back(std::move(caller));
-    for (ValueId id : InputsOf(node)) last_reader[id] = static_cast<NodeId>(n);
+    for (models::ValueId id : models::InputsOf(node))
+      last_reader[id] = static_cast<models::NodeId>(n);
   }
-  for (ValueId id : graph.outputs) last_reader[id] = kNoNode;
+  for (models::ValueId id : graph.outputs) last_reader[id] = models::kNoNode;
   sequence.dies_.resize(graph.nodes.size());
   for (size_t id = 0; id < last_reader.size(); ++id) {
-    if (last_reader[id] == kNoNode) continue;
-    sequence.dies_[last_reader[id]].push_back(static_cast<ValueId>(id));
+    if (last_reader[id] == models::kNoNode) continue;
+    sequence.dies_[last_reader[id]].push_back(static_cast<models::ValueId>(id));
   }
   return sequence;
 }
 
 absl::Status NodeSequence::Run(
     std::vector<HeldValue>& slots,
-    absl::FunctionRef<void(ValueId, const Operand&)> seen,
-    NodeId& failed) const {
+    absl::FunctionRef<void(models::ValueId, const Operand&)> seen,
+    models::NodeId& failed) const {
   for (size_t n = 0; n < graph_->nodes.size(); ++n) {
-    const Node& node = graph_->nodes[n];
-    const std::vector<ValueId> reads = InputsOf(node);
+    const models::Node& node = graph_->nodes[n];
+    const std::vector<models::ValueId> reads = models::InputsOf(node);
     std::vector<Operand> operands;
-    for (ValueId id : reads) operands.push_back(slots[id].operand);
+    for (models::ValueId id : reads) operands.push_back(slots[id].operand);
     auto results = std::make_shared<std::vector<Result>>();
     absl::Status status;
     if (callers_[n] != nullptr) {
@@ -58,25 +59,25 @@ absl::Status NodeSequence::Run(
       }
     }
     if (!status.ok()) {
-      failed = static_cast<NodeId>(n);
+      failed = static_cast<models::NodeId>(n);
       return status;
     }
     for (size_t i = 0; i < node.outputs.size(); ++i) {
-      const ValueId id = node.outputs[i];
-      if (id == kNoValue) continue;
+      const models::ValueId id = node.outputs[i];
+      if (id == models::kNoValue) continue;
       HeldValue& slot = slots[id];
       slot.operand = (*results)[i].operand;
       slot.keep = {results};
-      for (ValueId read : reads) {
+      for (models::ValueId read : reads) {
         if (!LiesIn(slot.operand, slots[read].operand)) continue;
         slot.keep.insert(slot.keep.end(), slots[read].keep.begin(),
                          slots[read].keep.end());
       }
       seen(id, slot.operand);
     }
-    for (ValueId id : dies_[n]) slots[id] = {};
+    for (models::ValueId id : dies_[n]) slots[id] = {};
   }
   return absl::OkStatus();
 }
 
-}  // namespace refract::models::aten
+}  // namespace refract::runtime::aten

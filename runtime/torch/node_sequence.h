@@ -11,10 +11,10 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/torch/caller.h"
 #include "models/graph/graph.h"
+#include "runtime/torch/caller.h"
 
-namespace refract::models::aten {
+namespace refract::runtime::aten {
 
 // A value while the nodes run.
 struct HeldValue {
@@ -31,23 +31,24 @@ bool LiesIn(const Operand& view, const Operand& base);
 class NodeSequence {
  public:
   // `graph` must outlive it. NotFound names an operator that LibTorch lacks.
-  static absl::StatusOr<NodeSequence> Create(const Graph& graph);
+  static absl::StatusOr<NodeSequence> Create(const models::Graph& graph);
 
   // `slots` by ValueId: inputs and weights are filled in, and in the end the
   // graph's outputs; all others live until their last reader has run. `seen` is
   // told every result. Errors are the operator's own, with `failed` set to it.
-  absl::Status Run(std::vector<HeldValue>& slots,
-                   absl::FunctionRef<void(ValueId, const Operand&)> seen,
-                   NodeId& failed) const;
+  absl::Status Run(
+      std::vector<HeldValue>& slots,
+      absl::FunctionRef<void(models::ValueId, const Operand&)> seen,
+      models::NodeId& failed) const;
 
  private:
-  const Graph* graph_ = nullptr;
+  const models::Graph* graph_ = nullptr;
   // By NodeId; null for operators on sizes.
   std::vector<std::unique_ptr<const Caller>> callers_;
   // By NodeId: values whose last reader it is.
-  std::vector<std::vector<ValueId>> dies_;
+  std::vector<std::vector<models::ValueId>> dies_;
 };
 
-}  // namespace refract::models::aten
+}  // namespace refract::runtime::aten
 
 #endif  // REFRACT_RUNTIME_TORCH_NODE_SEQUENCE_H_

@@ -12,16 +12,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/status_macros.h"
+#include "models/graph/script_region.h"
 #include "models/passes/complex_numbers.h"
 #include "models/repository/copy_file.h"
-#include "models/graph/script_region.h"
 
-namespace refract::models::aten {
+namespace refract::runtime::aten {
 namespace {
 
 struct Registry {
   absl::Mutex mutex;
-  std::vector<OpLibrary> libraries ABSL_GUARDED_BY(mutex);
+  std::vector<models::OpLibrary> libraries ABSL_GUARDED_BY(mutex);
 };
 
 Registry& GlobalRegistry() {
@@ -85,13 +85,13 @@ absl::Status LoadOpLibrary(const std::string& path) {
   // A path without a slash would make dlopen search the system's folders.
   const std::string file =
       absl::StrContains(path, '/') ? path : absl::StrCat("./", path);
-  const auto content = DigestFile(file);
+  const auto content = models::DigestFile(file);
   if (!content.ok()) return Refused(path, content.status().message());
-  const OpLibrary library{std::filesystem::path(file).filename().string(),
-                          content->digest};
+  const models::OpLibrary library{
+      std::filesystem::path(file).filename().string(), content->digest};
   Registry& registry = GlobalRegistry();
   const absl::MutexLock lock(&registry.mutex);
-  for (const OpLibrary& loaded : registry.libraries) {
+  for (const models::OpLibrary& loaded : registry.libraries) {
     if (loaded == library) return absl::OkStatus();
   }
   try {
@@ -104,17 +104,18 @@ absl::Status LoadOpLibrary(const std::string& path) {
   return absl::OkStatus();
 }
 
-std::vector<OpLibrary> LoadedOpLibraries() {
+std::vector<models::OpLibrary> LoadedOpLibraries() {
   Registry& registry = GlobalRegistry();
   const absl::MutexLock lock(&registry.mutex);
   return registry.libraries;
 }
 
-std::string LibraryOperatorOf(const Node& node) {
-  if (IsRegion(node)) {
-    const Argument* operators = node.FindArg(kRegionOperatorsArg);
+std::string LibraryOperatorOf(const models::Node& node) {
+  if (models::IsRegion(node)) {
+    const models::Argument* operators =
+        node.FindArg(models::kRegionOperatorsArg);
     if (operators == nullptr) return "";
-    const auto* names = std::get_if<StringList>(operators);
+    const auto* names = std::get_if<models::StringList>(operators);
     if (names == nullptr || names->empty() ||
         absl::StartsWith(names->front(), "aten::") ||
         absl::StartsWith(names->front(), "prim::")) {
@@ -123,26 +124,26 @@ std::string LibraryOperatorOf(const Node& node) {
     return names->front();
   }
   if (absl::StartsWith(node.op, "aten.") || absl::StartsWith(node.op, "py.") ||
-      IsComplexOp(node.op)) {
+      models::IsComplexOp(node.op)) {
     return "";
   }
   return node.op;
 }
 
-absl::Status CheckOpLibraries(const Graph& graph,
-                              absl::Span<const NodeId> nodes) {
+absl::Status CheckOpLibraries(const models::Graph& graph,
+                              absl::Span<const models::NodeId> nodes) {
   if (graph.op_libraries.empty()) return absl::OkStatus();
   const auto needy =
-      std::find_if(nodes.begin(), nodes.end(), [&graph](NodeId id) {
+      std::find_if(nodes.begin(), nodes.end(), [&graph](models::NodeId id) {
         return !LibraryOperatorOf(graph.nodes[id]).empty();
       });
   if (needy == nodes.end()) return absl::OkStatus();
-  const Node& node = graph.nodes[*needy];
-  const std::vector<OpLibrary> loaded = LoadedOpLibraries();
-  for (const OpLibrary& library : graph.op_libraries) {
+  const models::Node& node = graph.nodes[*needy];
+  const std::vector<models::OpLibrary> loaded = LoadedOpLibraries();
+  for (const models::OpLibrary& library : graph.op_libraries) {
     bool found = false;
     bool other_build = false;
-    for (const OpLibrary& each : loaded) {
+    for (const models::OpLibrary& each : loaded) {
       found |= each.digest == library.digest;
       other_build |= each.name == library.name;
     }
@@ -159,4 +160,4 @@ absl::Status CheckOpLibraries(const Graph& graph,
   return absl::OkStatus();
 }
 
-}  // namespace refract::models::aten
+}  // namespace refract::runtime::aten

@@ -11,7 +11,7 @@
 #include "absl/types/span.h"
 #include "models/graph/graph.h"
 
-namespace refract::models::aten {
+namespace refract::runtime::aten {
 
 // torch.ops.load_library: for the whole process, for good. The library's own
 // dependencies are found as the system's loader finds them; LibTorch's umbrella
@@ -21,18 +21,18 @@ namespace refract::models::aten {
 absl::Status LoadOpLibrary(const std::string& path);
 
 // Those loaded so far, in order.
-std::vector<OpLibrary> LoadedOpLibraries();
+std::vector<models::OpLibrary> LoadedOpLibraries();
 
 // The operator of a node that may come from such a library; empty for
 // LibTorch's ATen operators, arithmetic on sizes, and TorchScript without any.
-std::string LibraryOperatorOf(const Node& node);
+std::string LibraryOperatorOf(const models::Node& node);
 
 // Whether what `nodes` call is at hand as it was at import. InvalidArgument
 // names the operator, the library and the flag when one of
 // graph.op_libraries is not loaded, or is another build.
-absl::Status CheckOpLibraries(const Graph& graph,
-                              absl::Span<const NodeId> nodes);
+absl::Status CheckOpLibraries(const models::Graph& graph,
+                              absl::Span<const models::NodeId> nodes);
 
-}  // namespace refract::models::aten
+}  // namespace refract::runtime::aten
 
 #endif  // REFRACT_RUNTIME_TORCH_OP_LIBRARY_H_

@@ -21,13 +21,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
+#include "models/graph/script_region.h"
 #include "runtime/torch/convert_torch.h"
 #include "runtime/torch/guards/guards_torch.h"
 #include "runtime/torch/loop_limits.h"
-#include "runtime/torch/result_torch.h"
-#include "models/graph/script_region.h"
 
-namespace refract::models::aten {
+namespace refract::runtime::aten {
 namespace {
 
 // The interpreter wraps what an operator says in a traceback of the script:
@@ -157,8 +156,8 @@ class RegionCaller final : public Caller {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const Caller>> CreateRegionCaller(
-    const Node& node) {
-  const Argument* script = node.FindArg(kRegionScriptArg);
+    const models::Node& node) {
+  const models::Argument* script = node.FindArg(models::kRegionScriptArg);
   std::string archive;
   if (script == nullptr || !std::holds_alternative<std::string>(*script) ||
       !absl::Base64Unescape(std::get<std::string>(*script), &archive)) {
@@ -175,7 +174,7 @@ absl::StatusOr<std::unique_ptr<const Caller>> CreateRegionCaller(
         module.get_method("forward").graph()->copy();
     torch::jit::Inline(*graph);
     GuardOperators(*graph->block());
-    if (graph->inputs().size() != InputsOf(node).size() + 1 ||
+    if (graph->inputs().size() != models::InputsOf(node).size() + 1 ||
         graph->inputs()[0]->hasUses()) {
       return absl::InvalidArgumentError(absl::StrCat(
           node.name, ": its TorchScript takes other inputs than the node"));
@@ -202,4 +201,4 @@ absl::StatusOr<std::unique_ptr<const Caller>> CreateRegionCaller(
   return caller;
 }
 
-}  // namespace refract::models::aten
+}  // namespace refract::runtime::aten

@@ -11,7 +11,7 @@
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 
-namespace refract::models::aten {
+namespace refract::runtime::aten {
 namespace {
 
 constexpr int64_t kMinInt = std::numeric_limits<int64_t>::min();
@@ -238,7 +238,7 @@ absl::StatusOr<Operand> EvaluateSizeOp(absl::string_view op,
       absl::StrCat(op, " has ", arguments.size(), " arguments"));
 }
 
-bool IsLiteralNumber(const Argument& argument, Operand& operand) {
+bool IsLiteralNumber(const models::Argument& argument, Operand& operand) {
   if (const auto* i = std::get_if<int64_t>(&argument)) {
     operand.kind = Operand::Kind::kInt;
     operand.i = *i;
@@ -254,12 +254,12 @@ bool IsLiteralNumber(const Argument& argument, Operand& operand) {
   return true;
 }
 
-absl::StatusOr<Operand> EvaluateSizeOp(const Node& node,
+absl::StatusOr<Operand> EvaluateSizeOp(const models::Node& node,
                                        absl::Span<const Operand> operands) {
   std::vector<Operand> arguments;
   size_t next = 0;
-  for (const NamedArgument& arg : node.args) {
-    if (std::holds_alternative<ValueRef>(arg.value)) {
+  for (const models::NamedArgument& arg : node.args) {
+    if (std::holds_alternative<models::ValueRef>(arg.value)) {
       if (next == operands.size()) {
         return absl::InternalError(
             absl::StrCat(node.name, ": too few operands"));
@@ -275,4 +275,4 @@ absl::StatusOr<Operand> EvaluateSizeOp(const Node& node,
   return result;
 }
 
-}  // namespace refract::models::aten
+}  // namespace refract::runtime::aten

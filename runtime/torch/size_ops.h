@@ -7,10 +7,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "runtime/torch/caller.h"
 #include "models/graph/graph.h"
+#include "runtime/torch/caller.h"
 
-namespace refract::models::aten {
+namespace refract::runtime::aten {
 
 // "py.*", aten.sym_size.int, aten.sym_numel.default: what Caller::Create does
 // not know.
@@ -24,15 +24,15 @@ absl::StatusOr<Operand> EvaluateSizeOp(absl::string_view op,
                                        absl::Span<const Operand> arguments);
 
 // As above for a node; `operands[i]` belongs to InputsOf(node)[i].
-absl::StatusOr<Operand> EvaluateSizeOp(const Node& node,
+absl::StatusOr<Operand> EvaluateSizeOp(const models::Node& node,
                                        absl::Span<const Operand> operands);
 
 Operand IntOperand(int64_t i);
 Operand FloatOperand(double f);
 Operand BoolOperand(bool b);
 // Sets `operand` to a literal number; false where the argument is none.
-bool IsLiteralNumber(const Argument& argument, Operand& operand);
+bool IsLiteralNumber(const models::Argument& argument, Operand& operand);
 
-}  // namespace refract::models::aten
+}  // namespace refract::runtime::aten
 
 #endif  // REFRACT_RUNTIME_TORCH_SIZE_OPS_H_

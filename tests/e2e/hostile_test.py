@@ -3,7 +3,7 @@
 A CPU node serves models whose operators trust what they are given: bags of ids,
 recurrent layers, attention, packed sequences in a scripted region. Every
 request is a good one with values, lengths or sizes changed at random; PyTorch,
-behind the same checks (librefract_guards_module.so, so that it survives too),
+behind the same checks (tests/lib/refract_guards_module.so, so that it survives too),
 says which of them have an answer, and which.
 """
 
@@ -138,7 +138,7 @@ class HostileRequests(unittest.TestCase):
                 "partition", cls.folder / "repo" / name, "--method", "all-cn"
             )
             cls.models[name] = (model, sample)
-        module = nodes.BUILD / "lib/refract/librefract_guards_module.so"
+        module = nodes.BUILD / "tests/lib/refract_guards_module.so"
         ctypes.CDLL(str(module)).refract_guard_operators_1()
         cls.hn = support.gpu_node(cls.folder / "repo")
         cls.addClassCleanup(cls.hn.close)

@@ -9,18 +9,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "runtime/torch/op_library.h"
-#include "models/passes/float_ids.h"
 #include "models/graph/op_traits.h"
-#include "models/rows/row_dependence.h"
-#include "models/repository/safetensors.h"
 #include "models/graph/script_region.h"
+#include "models/passes/float_ids.h"
+#include "models/repository/request_files.h"
+#include "models/repository/safetensors.h"
+#include "models/repository/weights.h"
+#include "models/rows/row_dependence.h"
 #include "models/shapes/infer.h"
 #include "models/torch_export/import.h"
 #include "models/torchscript/import.h"
-#include "models/repository/weights.h"
 #include "runtime/split_run.h"
-#include "models/repository/request_files.h"
+#include "runtime/torch/op_library.h"
 
 namespace refract::tools {
 namespace {
@@ -152,8 +152,8 @@ void FindRows(ImportedModel& model) {
 // A model that uses LibTorch's operators alone needs none.
 void RecordLibraries(Graph& graph) {
   for (const Node& node : graph.nodes) {
-    if (models::aten::LibraryOperatorOf(node).empty()) continue;
-    graph.op_libraries = models::aten::LoadedOpLibraries();
+    if (runtime::aten::LibraryOperatorOf(node).empty()) continue;
+    graph.op_libraries = runtime::aten::LoadedOpLibraries();
     return;
   }
 }
@@ -201,7 +201,8 @@ absl::StatusOr<ImportedModel> PrepareModel(const ImportRequest& request) {
   }
   std::vector<base::Tensor> sample;
   if (!sample_file.empty()) {
-    REFRACT_ASSIGN_OR_RETURN(sample, models::ReadInputs(sample_file, model.graph));
+    REFRACT_ASSIGN_OR_RETURN(sample,
+                             models::ReadInputs(sample_file, model.graph));
   }
   if (!scripted) {
     REFRACT_RETURN_IF_ERROR(

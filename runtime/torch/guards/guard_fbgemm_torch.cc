@@ -1,9 +1,482 @@
 #include "runtime/torch/guards/guard_fbgemm_torch.h"
 
+#include <cstdint>
+#include <limits>
 #include <map>
+#include <set>
+#include <string>
+#include <vector>
 
-namespace refract::models::aten {
+#include "runtime/torch/guards/guard_checks_torch.h"
+
+namespace refract::runtime::aten {
 namespace {
+
+// Jagged `values` and `offsets`, by their places among the arguments. Offsets
+// may be a list of levels; the bags of a level are the items of the next one.
+void CheckJagged(Arguments a, size_t values, size_t offsets) {
+  const at::Tensor& data = a[values].toTensor();
+  TORCH_CHECK(data.defined() && data.dim() > 0, "jagged values of ",
+              data.sizes());
+  if (a[offsets].isTensor()) {
+    TORCH_CHECK(a[offsets].toTensor().numel() > 0, "no offsets");
+    CheckRank(a[offsets].toTensor(), 1, "offsets");
+    CheckOffsets(a[offsets].toTensor(), data.size(0));
+    return;
+  }
+  const c10::ArrayRef<c10::IValue> list = a[offsets].toListRef();
+  TORCH_CHECK(!list.empty(), "a jagged tensor without offsets");
+  for (size_t i = 0; i < list.size(); ++i) {
+    const at::Tensor& each = list[i].toTensor();
+    CheckRank(each, 1, "offsets");
+    TORCH_CHECK(each.numel() > 0, "no offsets");
+    // All levels are read as the first one's integers.
+    TORCH_CHECK(each.scalar_type() == list[0].toTensor().scalar_type(),
+                "offsets of different types");
+    CheckOffsets(each, i + 1 < list.size() ? list[i + 1].toTensor().numel() - 1
+                                           : data.size(0));
+  }
+}
+
+// (values, offsets, max_lengths, padding_value)
+void GuardJaggedToPadded(Arguments a) {
+  CheckJagged(a, 0, 1);
+  const std::vector<int64_t> sizes = a[2].toIntVector();
+  TORCH_CHECK(sizes.size() == a[1].toListRef().size(), sizes.size(),
+              " sizes for jagged values of ", a[1].toListRef().size(),
+              " levels");
+  for (const int64_t size : sizes) {
+    TORCH_CHECK(size >= 0, "padding to a size of ", size);
+  }
+}
+
+// (values, offsets, max_sequence_length, …)
+void GuardJaggedToDense(Arguments a) {
+  CheckJagged(a, 0, 1);
+  TORCH_CHECK(a[2].toInt() >= 0, "padding to a size of ", a[2].toInt());
+}
+
+// (batch_size, csr_seg, values)
+void GuardSegmentSums(Arguments a) {
+  const int64_t batch = a[0].toInt();
+  const at::Tensor& values = a[2].toTensor();
+  TORCH_CHECK(batch > 0, "segments of batches of ", batch);
+  CheckRank(values, 1, "values");
+  CheckRank(a[1].toTensor(), 1, "segments");
+  TORCH_CHECK(a[1].toTensor().numel() > 0, "no offsets");
+  CheckOffsets(a[1].toTensor(), values.numel() / batch, "segments");
+}
+
+// (offsets, range_size)
+void GuardOffsetsRange(Arguments a) {
+  CheckRank(a[0].toTensor(), 1, "offsets");
+  CheckOffsets(a[0].toTensor(), a[1].toInt());
+}
+
+// Look-ups of `tables` tables: offsets of their bags, table after table.
+// Returns the bags of each.
+int64_t CheckBagsOfTables(int64_t tables, const at::Tensor& ids,
+                          const at::Tensor& offsets) {
+  TORCH_CHECK(tables > 0, "a look-up without a table");
+  CheckRank(ids, 1, "ids");
+  CheckRank(offsets, 1, "offsets");
+  TORCH_CHECK(offsets.numel() > 0 && (offsets.numel() - 1) % tables == 0,
+              offsets.numel(), " offsets for ", tables, " tables");
+  CheckOffsets(offsets, ids.numel());
+  return (offsets.numel() - 1) / tables;
+}
+
+// Tables of floating-point rows, one after the other in `weights`.
+struct Tables {
+  const at::Tensor& weights;
+  const at::Tensor& begins;    // where each begins, in elements
+  const at::Tensor& hash_sum;  // rows of all before it
+  // Columns of all before it, or the columns of each.
+  const at::Tensor* columns_sum = nullptr;
+  int64_t columns = 0;
+};
+
+// That each table is where the weights are and each id is one of its rows: it
+// is these numbers that fbgemm goes by.
+void CheckTables(const Tables& tables, const at::Tensor& ids,
+                 const at::Tensor& offsets) {
+  const int64_t count = tables.begins.numel();
+  CheckRank(tables.weights, 1, "weights");
+  const int64_t bags = CheckBagsOfTables(count, ids, offsets);
+  CheckCount(tables.hash_sum, count + 1, "sums of rows");
+  CheckOffsets(tables.hash_sum, tables.weights.numel(), "sums of rows");
+  const Integers begins(tables.begins, "weights_offsets");
+  const Integers rows(tables.hash_sum, "sums of rows");
+  const Integers bounds(offsets, "offsets");
+  const Integers all(ids, "ids");
+  for (int64_t t = 0; t < count; ++t) {
+    int64_t width = tables.columns;
+    if (tables.columns_sum != nullptr) {
+      const Integers sums(*tables.columns_sum, "D_offsets");
+      width = sums[t + 1] - sums[t];
+    }
+    // Features of one table have its begin each: it ends where the next does.
+    int64_t next = t + 1;
+    while (next < count && rows[next] == rows[t]) ++next;
+    const int64_t height = rows[next] - rows[t];
+    const int64_t size = tables.weights.numel();
+    TORCH_CHECK(width > 0 && width <= size && height > 0, "table ", t, " of ",
+                height, " rows of ", width);
+    TORCH_CHECK(begins[t] >= 0 && begins[t] <= size &&
+                    height <= (size - begins[t]) / width,
+                "table ", t, " of ", height, " rows of ", width, " at ",
+                begins[t], " of ", size, " weights");
+    for (int64_t i = bounds[t * bags]; i < bounds[(t + 1) * bags]; ++i) {
+      TORCH_CHECK(all[i] >= 0 && all[i] < height, "id ", all[i],
+                  " of a table of ", height, " rows");
+    }
+  }
+}
+
+void CheckPooledTables(const Tables& tables, const at::Tensor& ids,
+                       const at::Tensor& offsets, const c10::IValue& mode,
+                       const c10::IValue& total_columns) {
+  const at::Tensor& sums = *tables.columns_sum;
+  CheckCount(sums, tables.begins.numel() + 1, "D_offsets");
+  TORCH_CHECK(sums.scalar_type() == at::kInt, "D_offsets that are not int32");
+  const int64_t columns = total_columns.toInt();
+  TORCH_CHECK(Integers(sums, "D_offsets")[0] == 0 &&
+                  CheckOffsets(sums, columns, "D_offsets") == columns,
+              "D_offsets of other columns than ", columns);
+  TORCH_CHECK(mode.toInt() == 0 || mode.toInt() == 1, "bags pooled in mode ",
+              mode.toInt());
+  CheckTables(tables, ids, offsets);
+}
+
+// (dev_weights, uvm_weights, weights_placements, weights_offsets, weights_tys,
+// D_offsets, total_D, …, [12] indices, [13] offsets, pooling_mode,
+// [15] indice_weights, …): fbgemm checks the ids themselves, by the tables'
+// sizes.
+void GuardQuantizedTables(Arguments a) {
+  const at::Tensor& ids = a[12].toTensor();
+  const at::Tensor& offsets = a[13].toTensor();
+  const at::Tensor& begins = a[3].toTensor();
+  const int64_t tables = begins.numel();
+  CheckBagsOfTables(tables, ids, offsets);
+  TORCH_CHECK(ids.scalar_type() == offsets.scalar_type(),
+              "ids and offsets of different types");
+  CheckWeights(a[15], ids.numel());
+  const at::Tensor& weights = a[0].toTensor();
+  const at::Tensor& spare = a[1].toTensor();
+  CheckCount(a[2].toTensor(), tables, "placements");
+  CheckCount(a[4].toTensor(), tables, "types of weights");
+  const Integers at_bytes(begins, "weights_offsets");
+  const Integers types(a[4].toTensor(), "types of weights");
+  const Integers places(a[2].toTensor(), "placements");
+  for (int64_t t = 0; t < tables; ++t) {
+    // Numbers of fbgemm: memory that a device may share, or the host's own.
+    const bool shared = places[t] == 1 || places[t] == 2;
+    TORCH_CHECK(shared || places[t] == 3, "a table that is placed in memory ",
+                places[t]);
+    const int64_t bytes = shared ? spare.numel() : weights.numel();
+    TORCH_CHECK(at_bytes[t] >= 0 && at_bytes[t] < bytes &&
+                    (t == 0 || at_bytes[t] >= at_bytes[t - 1]),
+                "table ", t, " at ", at_bytes[t], " of ", bytes, " bytes");
+    // fp32, fp16, int8, int4, int2 and fp8; bf16 is none of its rows.
+    TORCH_CHECK(types[t] >= 0 && types[t] <= 6 && types[t] != 5,
+                "rows of type ", types[t]);
+  }
+  constexpr int64_t kLargestAlignment = 4096;
+  if (!a[19].isNone()) {
+    TORCH_CHECK(a[19].toInt() > 0 && a[19].toInt() <= kLargestAlignment,
+                "rows aligned to ", a[19].toInt(), " bytes");
+  }
+  const int64_t mode = a[14].toInt();
+  TORCH_CHECK(mode >= 0 && mode <= 2, "bags pooled in mode ", mode);
+  const at::Tensor& sums = a[5].toTensor();
+  TORCH_CHECK(sums.scalar_type() == at::kInt, "D_offsets that are not int32");
+  const int64_t columns = a[6].toInt();
+  // Without pooling there is one width for all.
+  if (mode == 2 && sums.numel() < 2) return;
+  CheckCount(sums, tables + 1, "D_offsets");
+  TORCH_CHECK(CheckOffsets(sums, columns, "D_offsets") == columns || mode == 2,
+              "D_offsets of other columns than ", columns);
+}
+
+// (weights, weights_offsets, D_offsets, total_D, hash_size_cumsum, indices,
+// offsets, pooling_mode, indice_weights, output_dtype)
+void GuardPooledTables(Arguments a) {
+  CheckPooledTables({.weights = a[0].toTensor(),
+                     .begins = a[1].toTensor(),
+                     .hash_sum = a[4].toTensor(),
+                     .columns_sum = &a[2].toTensor()},
+                    a[5].toTensor(), a[6].toTensor(), a[7], a[3]);
+  CheckWeights(a[8], a[5].toTensor().numel());
+}
+
+// (host_weights, dev_weights, uvm_weights, lxu_cache_weights,
+// weights_placements, weights_offsets, D_offsets, total_D, max_D,
+// hash_size_cumsum, indices, offsets, pooling_mode, indice_weights, …)
+void GuardPooledTablesWrapper(Arguments a) {
+  CheckPooledTables({.weights = a[0].toTensor(),
+                     .begins = a[5].toTensor(),
+                     .hash_sum = a[9].toTensor(),
+                     .columns_sum = &a[6].toTensor()},
+                    a[10].toTensor(), a[11].toTensor(), a[12], a[7]);
+  CheckWeights(a[13], a[10].toTensor().numel());
+}
+
+// Bags of one sum each, or the rows themselves, all of one width.
+void CheckLookup(const Tables& tables, const at::Tensor& ids,
+                 const at::Tensor& offsets, const c10::IValue& mode,
+                 const c10::IValue& total_columns,
+                 const c10::IValue& most_columns, const c10::IValue& weights) {
+  constexpr int64_t kNoPooling = 2;
+  if (mode.toInt() == kNoPooling) {
+    CheckTables({.weights = tables.weights,
+                 .begins = tables.begins,
+                 .hash_sum = tables.hash_sum,
+                 .columns = most_columns.toInt()},
+                ids, offsets);
+  } else {
+    CheckPooledTables(tables, ids, offsets, mode, total_columns);
+  }
+  CheckWeights(weights, ids.numel());
+}
+
+// (host_weights, weights_placements, weights_offsets, D_offsets, total_D,
+// max_D, hash_size_cumsum, total_hash_size_bits, indices, offsets,
+// pooling_mode, indice_weights, …)
+void GuardTrainedTables(Arguments a) {
+  CheckLookup({.weights = a[0].toTensor(),
+               .begins = a[2].toTensor(),
+               .hash_sum = a[6].toTensor(),
+               .columns_sum = &a[3].toTensor()},
+              a[8].toTensor(), a[9].toTensor(), a[10], a[4], a[5], a[11]);
+}
+
+// (placeholder, weights, D_offsets, total_D, max_D, hash_size_cumsum,
+// total_hash_size_bits, indices, offsets, pooling_mode, indice_weights, …):
+// on the CPU `weights` are host_weights, weights_placements, weights_offsets.
+void GuardTrainedTablesOfList(Arguments a) {
+  const c10::ArrayRef<c10::IValue> weights = a[1].toListRef();
+  TORCH_CHECK(weights.size() == 3, "tables of ", weights.size(),
+              " parts: they are not in host memory");
+  CheckLookup({.weights = weights[0].toTensor(),
+               .begins = weights[2].toTensor(),
+               .hash_sum = a[5].toTensor(),
+               .columns_sum = &a[2].toTensor()},
+              a[7].toTensor(), a[8].toTensor(), a[9], a[3], a[4], a[10]);
+}
+
+// (weights, weights_offsets, D, hash_size_cumsum, indices, offsets,
+// output_dtype)
+void GuardTables(Arguments a) {
+  CheckTables({.weights = a[0].toTensor(),
+               .begins = a[1].toTensor(),
+               .hash_sum = a[3].toTensor(),
+               .columns = a[2].toInt()},
+              a[4].toTensor(), a[5].toTensor());
+}
+
+// (host_weights, dev_weights, uvm_weights, lxu_cache_weights,
+// weights_placements, weights_offsets, D, hash_size_cumsum, indices, offsets,
+// …)
+void GuardTablesWrapper(Arguments a) {
+  CheckTables({.weights = a[0].toTensor(),
+               .begins = a[5].toTensor(),
+               .hash_sum = a[7].toTensor(),
+               .columns = a[6].toInt()},
+              a[8].toTensor(), a[9].toTensor());
+}
+
+// (rows_per_table, indices, offsets, bounds_check_mode, warning, weights,
+// B_offsets, …): puts ids and offsets right that are wrong.
+void GuardBoundsCheck(Arguments a) {
+  TORCH_CHECK(!IsGiven(a[6]), "tables with batches of their own");
+  const int64_t tables = a[0].toTensor().numel();
+  const at::Tensor& offsets = a[2].toTensor();
+  TORCH_CHECK(tables > 0, "a look-up without a table");
+  TORCH_CHECK(a[0].toTensor().scalar_type() == at::kLong,
+              "rows of tables that are not int64");
+  CheckRank(a[1].toTensor(), 1, "ids");
+  CheckRank(offsets, 1, "offsets");
+  TORCH_CHECK(offsets.numel() > 0 && (offsets.numel() - 1) % tables == 0,
+              offsets.numel(), " offsets for ", tables, " tables");
+  TORCH_CHECK(offsets.scalar_type() == a[1].toTensor().scalar_type(),
+              "ids and offsets of different types");
+  TORCH_CHECK(a[3].toInt() >= 0 && a[3].toInt() <= 2, "bounds checked in mode ",
+              a[3].toInt());
+  TORCH_CHECK(a[4].toTensor().numel() == 1 &&
+                  a[4].toTensor().scalar_type() == at::kLong,
+              "a count of warnings that is no int64");
+  // It reads ids by offsets before it has put right those that follow.
+  CheckOffsets(offsets, a[1].toTensor().numel());
+  CheckWeights(a[5], a[1].toTensor().numel());
+}
+
+// Lengths of `features` × bags, whose features are put in another order. The
+// permuted values' count where the model says it is `said`.
+void CheckPermuted(const at::Tensor& permute, const at::Tensor& lengths,
+                   int64_t features, const at::Tensor& values,
+                   const c10::IValue& weights, const c10::IValue& said) {
+  CheckRank(permute, 1, "a permutation");
+  TORCH_CHECK(permute.scalar_type() == at::kInt, "a permutation of ",
+              permute.scalar_type(), " where int32 is wanted");
+  TORCH_CHECK(values.dim() > 0, "values of ", values.sizes());
+  CheckLengths(lengths, values.size(0));
+  CheckIndices(permute, features, "a permutation");
+  const Integers all(lengths, "lengths");
+  const Integers order(permute, "a permutation");
+  const int64_t row = features == 0 ? 0 : lengths.numel() / features;
+  int64_t sum = 0;
+  for (int64_t i = 0; i < order.size(); ++i) {
+    for (int64_t bag = 0; bag < row; ++bag) sum += all[order[i] * row + bag];
+  }
+  TORCH_CHECK(said.isNone() || said.toInt() == sum, "lengths of ", sum,
+              " values where the model says ",
+              said.isNone() ? 0 : said.toInt());
+  if (!IsGiven(weights)) return;
+  const at::Tensor& each = weights.toTensor();
+  TORCH_CHECK(each.dim() > 0 && each.size(0) >= values.size(0), each.numel(),
+              " weights for ", values.size(0), " values");
+}
+
+void CheckSelection(const at::Tensor& table, const at::Tensor& indices) {
+  TORCH_CHECK(table.dim() > 0, "a selection from a number");
+  CheckRank(indices, 1, "indices");
+  CheckIndices(indices, table.size(0));
+}
+
+// (permute, lengths, values, weights, permuted_lengths_sum)
+void GuardPermutation(Arguments a) {
+  const at::Tensor& lengths = a[1].toTensor();
+  TORCH_CHECK(lengths.dim() > 0, "lengths of ", lengths.sizes());
+  CheckPermuted(a[0].toTensor(), lengths, lengths.size(0), a[2].toTensor(),
+                a[3], a[4]);
+}
+
+// (permute, lengths, values, stride, weights, permuted_lengths_sum)
+void GuardPermutationInRows(Arguments a) {
+  const at::Tensor& lengths = a[1].toTensor();
+  const int64_t stride = a[3].toInt();
+  CheckRank(lengths, 1, "lengths");
+  TORCH_CHECK(stride > 0 && lengths.numel() % stride == 0, lengths.numel(),
+              " lengths in rows of ", stride);
+  CheckPermuted(a[0].toTensor(), lengths, lengths.numel() / stride,
+                a[2].toTensor(), a[4], a[5]);
+}
+
+// (pooled_embs, permutes, in_shapes, out_shapes, out_lengths, …): rows of
+// `permutes` are (from, to, its column, its column, columns, next).
+void GuardMultiPermutation(Arguments a) {
+  const std::vector<at::Tensor> pooled = a[0].toTensorVector();
+  const at::Tensor& permutes = a[1].toTensor();
+  const std::vector<int64_t> widths = a[4].toIntVector();
+  TORCH_CHECK(a.size() < 6 || !a[5].toBool(), "a permutation in reverse");
+  TORCH_CHECK(!pooled.empty(), "no pooled embeddings");
+  for (const at::Tensor& each : pooled) {
+    CheckRank(each, 2, "pooled embeddings");
+    TORCH_CHECK(each.size(0) == pooled[0].size(0) &&
+                    each.scalar_type() == pooled[0].scalar_type(),
+                "pooled embeddings of different batches or types");
+  }
+  for (const int64_t width : widths) {
+    TORCH_CHECK(width >= 0, "embeddings of ", width, " columns");
+  }
+  for (const size_t i : {size_t{1}, size_t{2}, size_t{3}}) {
+    TORCH_CHECK(a[i].toTensor().scalar_type() == at::kInt &&
+                    a[i].toTensor().is_contiguous(),
+                "permutations and shapes that are not dense int32");
+  }
+  CheckRank(permutes, 2, "permutations");
+  TORCH_CHECK(permutes.size(1) == 6, "permutations of ", permutes.sizes());
+  CheckCount(a[2].toTensor(), static_cast<int64_t>(pooled.size()), "shapes");
+  CheckCount(a[3].toTensor(), static_cast<int64_t>(widths.size()), "shapes");
+  // Columns of each result that are written: each once, or what was in memory
+  // before would be an answer.
+  std::vector<int64_t> written(widths.size(), 0);
+  const Integers in(a[2].toTensor(), "shapes");
+  const Integers out(a[3].toTensor(), "shapes");
+  for (size_t i = 0; i < pooled.size(); ++i) {
+    TORCH_CHECK(in[static_cast<int64_t>(i)] == pooled[i].size(1),
+                "pooled embeddings of ", pooled[i].sizes(),
+                " where the model says ", in[static_cast<int64_t>(i)]);
+  }
+  for (size_t i = 0; i < widths.size(); ++i) {
+    TORCH_CHECK(out[static_cast<int64_t>(i)] == widths[i], "results of ",
+                widths[i], " columns where the model says ",
+                out[static_cast<int64_t>(i)]);
+  }
+  const Integers rows(permutes, "permutations");
+  for (int64_t row = 0; row < permutes.size(0); ++row) {
+    const int64_t from = rows[6 * row];
+    const int64_t to = rows[6 * row + 1];
+    const int64_t columns = rows[6 * row + 4];
+    TORCH_CHECK(from >= 0 && from < in.size() && to >= 0 && to < out.size(),
+                "a permutation from ", from, " to ", to);
+    const int64_t at = rows[6 * row + 2];
+    const int64_t goal = rows[6 * row + 3];
+    TORCH_CHECK(columns >= 0 && at >= 0 && at + columns <= in[from] &&
+                    goal >= 0 && goal + columns <= out[to],
+                "a permutation of columns ", at, " to ", at + columns, " of ",
+                in[from], " to ", goal, " of ", out[to]);
+    written[static_cast<size_t>(to)] += columns;
+  }
+  for (size_t i = 0; i < widths.size(); ++i) {
+    TORCH_CHECK(written[i] == widths[i], written[i],
+                " columns for a result of ", widths[i]);
+  }
+}
+
+// (pooled_embs or one of them, keys, lengths, groups)
+void GuardRegroupedTensors(Arguments a) {
+  const c10::ArrayRef<c10::IValue> keys = a[1].toListRef();
+  const c10::ArrayRef<c10::IValue> lengths = a[2].toListRef();
+  TORCH_CHECK(keys.size() == lengths.size(), "keys of ", keys.size(),
+              " tensors with lengths of ", lengths.size());
+  std::set<std::string> known;
+  std::vector<int64_t> columns;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const std::vector<int64_t> each = lengths[i].toIntVector();
+    TORCH_CHECK(keys[i].toListRef().size() == each.size(),
+                keys[i].toListRef().size(), " keys with ", each.size(),
+                " lengths");
+    columns.push_back(0);
+    for (const int64_t length : each) {
+      TORCH_CHECK(length >= 0 && length <= std::numeric_limits<int32_t>::max(),
+                  "lengths: a length of ", length);
+      columns.back() += length;
+    }
+    for (const c10::IValue& key : keys[i].toListRef()) {
+      known.insert(key.toStringRef());
+    }
+  }
+  for (const c10::IValue& group : a[3].toListRef()) {
+    for (const c10::IValue& key : group.toListRef()) {
+      TORCH_CHECK(known.count(key.toStringRef()) > 0, "no tensor has the key ",
+                  key.toStringRef());
+    }
+  }
+  if (!a[0].isTensorList()) return;
+  const std::vector<at::Tensor> pooled = a[0].toTensorVector();
+  TORCH_CHECK(pooled.size() == keys.size() && !pooled.empty(), pooled.size(),
+              " tensors with keys of ", keys.size());
+  for (size_t i = 0; i < pooled.size(); ++i) {
+    CheckRank(pooled[i], 2, "pooled embeddings");
+    TORCH_CHECK(pooled[i].size(1) == columns[i] &&
+                    pooled[i].size(0) == pooled[0].size(0) &&
+                    pooled[i].scalar_type() == pooled[0].scalar_type(),
+                "pooled embeddings of ", pooled[i].sizes(),
+                " where the lengths say ", columns[i]);
+  }
+}
+
+// (input_group, indices_group)
+void GuardGroupSelect(Arguments a) {
+  const c10::ArrayRef<c10::IValue> tables = a[0].toListRef();
+  const c10::ArrayRef<c10::IValue> indices = a[1].toListRef();
+  TORCH_CHECK(tables.size() == indices.size(), tables.size(), " tensors for ",
+              indices.size(), " lists of indices");
+  for (size_t i = 0; i < tables.size(); ++i) {
+    CheckSelection(tables[i].toTensor(), indices[i].toTensor());
+  }
+}
 
 struct Checked {
   const char* name;
@@ -15,70 +488,18 @@ constexpr Checked kChecked[] = {
     {"jagged_to_padded_dense_forward", GuardJaggedToPadded},
     {"jagged_1d_to_dense", GuardJaggedToDense},
     {"jagged_2d_to_dense", GuardJaggedToDense},
-    {"stacked_jagged_1d_to_dense", GuardStackedJagged},
-    {"stacked_jagged_2d_to_dense", GuardStackedJagged},
-    {"dense_to_jagged", GuardDenseToJagged},
-    {"dense_to_jagged_forward", GuardDenseToJagged},
-    {"jagged_softmax", GuardJaggedSoftmax},
-    {"jagged_softmax_forward", GuardJaggedSoftmax},
-    {"jagged_dense_elementwise_add", GuardJaggedDense},
-    {"jagged_dense_elementwise_mul", GuardJaggedDense},
-    {"jagged_dense_elementwise_mul_forward", GuardJaggedDense},
-    {"jagged_dense_elementwise_add_jagged_output", GuardJaggedDense},
-    {"jagged_dense_dense_elementwise_add_jagged_output", GuardJaggedDense},
-    {"jagged_dense_dense_elementwise_add_jagged_output_forward",
-     GuardJaggedDense},
-    {"jagged_dense_bmm", GuardJaggedDenseBmm},
-    {"jagged_dense_bmm_forward", GuardJaggedDenseBmm},
-    {"jagged_jagged_bmm", GuardJaggedJaggedBmm},
-    {"jagged_jagged_bmm_forward", GuardJaggedJaggedBmm},
-    {"batched_dense_vec_jagged_2d_mul", GuardVectorsTimesJagged},
-    {"batched_dense_vec_jagged_2d_mul_forward", GuardVectorsTimesJagged},
-    {"jagged_1d_to_truncated_values", GuardTruncatedValues},
-    {"masked_select_jagged_1d", GuardMaskedSelect},
-    {"jagged_acc_weights_and_counts", GuardWeightsAndCounts},
-    {"jagged_index_select", GuardJaggedSelect},
-    {"jagged_index_select_2d_forward", GuardJaggedSelectForward},
-    {"jagged_index_select_2d_forward_v2", GuardJaggedSelectForward},
-    {"jagged_slice", GuardJaggedSlice},
-    {"jagged_slice_forward", GuardJaggedSliceForward},
     {"segment_sum_csr", GuardSegmentSums},
     {"offsets_range", GuardOffsetsRange},
-    {"pack_segments", GuardPackSegments},
-    {"pack_segments_v2", GuardPackSegments},
-    {"repeat_arange", GuardRepeatArange},
-    {"get_source_mask", GuardSourceMask},
-
     {"permute_1D_sparse_data", GuardPermutation},
     {"permute_2D_sparse_data", GuardPermutation},
     {"permute_sparse_data", GuardPermutation},
     {"permute_2D_sparse_data_input1D", GuardPermutationInRows},
-    {"permute_sparse_features", GuardPermutedFeatures},
-    {"permute_sequence_embeddings", GuardPermutedSequences},
-    {"expand_into_jagged_permute", GuardExpandedPermutation},
-    {"invert_permute", GuardInvertedPermutation},
-    {"permute_pooled_embs", GuardPooledPermutation},
-    {"permute_pooled_embs_auto_grad", GuardPooledPermutation},
-    {"permute_pooled_embs_split", GuardPooledPermutation},
-    {"permute_pooled_embs_auto_grad_split", GuardPooledPermutation},
-    {"permute_duplicate_pooled_embs", GuardRepeatedPooledPermutation},
-    {"permute_duplicate_pooled_embs_auto_grad", GuardRepeatedPooledPermutation},
-    {"permute_duplicate_pooled_embs_split", GuardRepeatedPooledPermutation},
-    {"permute_duplicate_pooled_embs_auto_grad_split",
-     GuardRepeatedPooledPermutation},
     {"permute_multi_embedding", GuardMultiPermutation},
     {"permute_multi_embedding_function", GuardMultiPermutation},
     {"regroup_keyed_tensor", GuardRegroupedTensors},
     {"kt_regroup_arguments", GuardRegroupedTensors},
-    {"reorder_batched_ad_lengths", GuardReorderedLengths},
-    {"reorder_batched_ad_indices", GuardReorderedIndices},
-    {"reorder_batched_sequence_embeddings", GuardReorderedSequences},
     {"group_index_select_dim0", GuardGroupSelect},
-    {"group_index_select_dim0_gpu_impl", GuardGroupSelectForward},
-
     {"int_nbit_split_embedding_codegen_lookup_function", GuardQuantizedTables},
-    {"int_nbit_split_embedding_uvm_caching_codegen_lookup_function",
-     GuardQuantizedTables},
     {"split_embedding_codegen_forward_cpu", GuardPooledTables},
     {"split_embedding_codegen_forward_unweighted_pt2_wrapper",
      GuardPooledTablesWrapper},
@@ -87,27 +508,10 @@ constexpr Checked kChecked[] = {
     {"split_embedding_nobag_codegen_forward_cpu", GuardTables},
     {"split_embedding_nobag_codegen_forward_unweighted_pt2_wrapper",
      GuardTablesWrapper},
-    {"dense_embedding_codegen_lookup_function", GuardDenseTables},
-    {"batched_unary_embeddings", GuardUnaryTables},
-    {"pruned_array_lookup", GuardPrunedArrays},
-    {"pruned_hashmap_lookup", GuardPrunedHashes},
     {"bounds_check_indices", GuardBoundsCheck},
-
-    {"block_bucketize_sparse_features", GuardBlockBuckets},
-    {"block_bucketize_sparse_features_inference", GuardBlockBucketsInference},
-    {"bucketize_sparse_features", GuardBuckets},
-    {"populate_bucketized_permute", GuardBucketPermutation},
-    {"tbe_input_combine", GuardInputCombine},
-    {"FloatToFused8BitRowwiseQuantized", GuardFloatRows},
-    {"FloatOrHalfToFused8BitRowwiseQuantized", GuardFloatRows},
-    {"FloatToFusedNBitRowwiseQuantizedSBHalf", GuardRowsOfBits},
-    {"FloatOrHalfToFusedNBitRowwiseQuantizedSBHalf", GuardRowsOfBits},
-    {"FusedNBitRowwiseQuantizedSBHalfToFloat", GuardBitsOfRows},
-    {"FusedNBitRowwiseQuantizedSBHalfToHalf", GuardBitsOfRows},
-    {"FusedNBitRowwiseQuantizedSBHalfToFloatOrHalf", GuardBitsOfRows},
 };
 
-// They look at what they are given, or at nothing but shapes.
+// Operators that check their arguments themselves, or read shapes alone.
 constexpr const char* kCheckThemselves[] = {
     "Bfloat16QuantizedToFloat",
     "FloatToBfloat16Quantized",
@@ -141,25 +545,6 @@ constexpr const char* kCheckThemselves[] = {
     "uvm_to_cpu",
 };
 
-// For operators that somebody may look for; the rest are of training, of
-// caches or of other devices.
-struct Refused {
-  const char* name;
-  const char* why;
-};
-constexpr Refused kRefused[] = {
-    {"histogram_binning_calibration",
-     "it reads beside its bins where a score rounds to 0 or 1"},
-    {"histogram_binning_calibration_by_feature",
-     "it reads beside its bins where a score rounds to 0 or 1"},
-    {"generic_histogram_binning_calibration_by_feature",
-     "it trusts its lengths and segments"},
-    {"HalfToFused8BitRowwiseQuantized", "it reads past its last row"},
-    {"HalfToFusedNBitRowwiseQuantizedSBHalf", "it reads past its last row"},
-    {"zero_collision_hash", "it writes into its table"},
-    {"bottom_k_per_row", "it trusts its offsets"},
-};
-
 }  // namespace
 
 FbgemmRule RuleOfFbgemm(const std::string& name) {
@@ -171,14 +556,11 @@ FbgemmRule RuleOfFbgemm(const std::string& name) {
     for (const char* each : kCheckThemselves) {
       (*made)[each] = {.may_run = true};
     }
-    for (const Refused& each : kRefused) {
-      (*made)[each.name] = {.why_not = each.why};
-    }
     return made;
   }();
   const auto it = rules.find(name);
   if (it != rules.end()) return it->second;
-  // One for each optimiser: adagrad, sgd, …
+  // One look-up per optimiser: adagrad, sgd, …
   constexpr char kLookup[] = "split_embedding_codegen_lookup_";
   const auto ends_with = [&name](const std::string& end) {
     return name.size() > end.size() &&
@@ -194,7 +576,8 @@ FbgemmRule RuleOfFbgemm(const std::string& name) {
   }
   return {.why_not =
               "it may trust the offsets, lengths and ids that it is given, and "
-              "Refract has no check for them"};
+              "Refract has no check for them; compute the same with operators "
+              "of ATen"};
 }
 
-}  // namespace refract::models::aten
+}  // namespace refract::runtime::aten

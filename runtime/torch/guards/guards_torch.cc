@@ -14,7 +14,7 @@
 #include "runtime/torch/guards/guard_checks_torch.h"
 #include "runtime/torch/guards/guard_fbgemm_torch.h"
 
-namespace refract::models::aten {
+namespace refract::runtime::aten {
 namespace {
 
 struct GuardedOperator {
@@ -54,13 +54,9 @@ constexpr GuardedOperator kGuarded[] = {
     {"aten::_batch_norm_no_update", "", GuardBatchNorm},
     {"aten::_weight_norm", "", GuardWeightNorm},
     {"aten::_weight_norm_interface", "", GuardWeightNorm},
-    {"aten::lu_unpack", "", GuardUnpackedFactors, LooksAt::kPlaces},
     {"aten::_fft_r2c", "", GuardTransform},
     {"aten::_fft_c2r", "", GuardTransform},
     {"aten::_fft_c2c", "", GuardTransform},
-    {"aten::_upsample_bilinear2d_aa", "", GuardSmoothResize},
-    {"aten::_upsample_bicubic2d_aa", "", GuardSmoothResize},
-    {"aten::_unsafe_masked_index", "", GuardMaskedIndex},
     {"aten::div", "Tensor_mode", GuardRoundedDivision, LooksAt::kNumbers},
     {"aten::div", "Scalar_mode", GuardRoundedDivision, LooksAt::kNumbers},
     {"aten::div_", "Tensor_mode", GuardRoundedDivision, LooksAt::kNumbers},
@@ -73,35 +69,36 @@ constexpr GuardedOperator kGuarded[] = {
     {"aten::remainder", "int", GuardModulo, LooksAt::kNumbers},
     {"aten::remainder", "", GuardModulo, LooksAt::kNumbers},
     {"aten::divmod", "int", GuardDivision, LooksAt::kNumbers},
-    {"aten::gcd", "int", GuardCommonMultiple, LooksAt::kNumbers},
     {"aten::__round_to_zero_floordiv", "int", GuardModulo, LooksAt::kNumbers},
-    {"aten::lcm", "", GuardCommonMultiple, LooksAt::kNumbers},
     {"aten::embedding_bag", "", GuardBags, LooksAt::kPlaces},
     {"aten::embedding_bag", "padding_idx", GuardBags, LooksAt::kPlaces},
     {"aten::_embedding_bag", "", GuardBags, LooksAt::kPlaces},
     {"aten::_embedding_bag_forward_only", "", GuardBags, LooksAt::kPlaces},
-    {"aten::segment_reduce", "", GuardSegments, LooksAt::kPlaces},
-    {"quantized::embedding_bag_byte_rowwise_offsets", "", GuardQuantizedBags,
-     LooksAt::kPlaces},
-    {"quantized::embedding_bag_4bit_rowwise_offsets", "", GuardQuantizedBags,
-     LooksAt::kPlaces},
-    {"quantized::embedding_bag_2bit_rowwise_offsets", "", GuardQuantizedBags,
-     LooksAt::kPlaces},
 };
 
-// Operators that trust what others of their kind computed; no model that scores
-// needs one.
+// Operators that trust their arguments and that no model of the survey calls
+// (docs/models.md): a refusal by name costs less than a check.
 struct RefusedOperator {
   const char* name;
   const char* why;
 };
 constexpr RefusedOperator kRefused[] = {
+    {"aten::lu_unpack", "it trusts its pivots"},
     {"aten::linalg_ldl_solve", "it trusts its pivots"},
     {"aten::linalg_ldl_solve.out", "it trusts its pivots"},
     {"aten::max_pool2d_with_indices_backward", "it trusts its indices"},
     {"aten::max_pool3d_with_indices_backward", "it trusts its indices"},
+    {"aten::_unsafe_masked_index", "it trusts its indices"},
     {"aten::_unsafe_masked_index_put_accumulate", "it trusts its indices"},
+    {"aten::segment_reduce", "it trusts its lengths and offsets"},
+    {"aten::_upsample_bilinear2d_aa", "it trusts its scales"},
+    {"aten::_upsample_bicubic2d_aa", "it trusts its scales"},
+    {"aten::lcm", "the processor traps on the lowest integer"},
+    {"aten::gcd.int", "the processor traps on the lowest integer"},
     {"aten::from_file", "it reads any file of this machine"},
+    {"quantized::embedding_bag_byte_rowwise_offsets", "it trusts its ids"},
+    {"quantized::embedding_bag_4bit_rowwise_offsets", "it trusts its ids"},
+    {"quantized::embedding_bag_2bit_rowwise_offsets", "it trusts its ids"},
 };
 
 // The operator that a TorchScript graph calls instead: the guard, then `op`.
@@ -198,4 +195,4 @@ void GuardOperators(torch::jit::Block& block) {
   }
 }
 
-}  // namespace refract::models::aten
+}  // namespace refract::runtime::aten

@@ -15,7 +15,7 @@
 #include <span>
 #include <string>
 
-namespace refract::models::aten {
+namespace refract::runtime::aten {
 
 // Throws c10::Error, with a message for the operator's caller, where LibTorch
 // would leave its tensors. `arguments` are those of the schema, in its order;
@@ -45,6 +45,6 @@ OperatorRule RuleOf(const c10::OperatorName& op);
 // reached: scripts have branches for other devices.
 void GuardOperators(torch::jit::Block& block);
 
-}  // namespace refract::models::aten
+}  // namespace refract::runtime::aten
 
 #endif  // REFRACT_RUNTIME_TORCH_GUARDS_GUARDS_TORCH_H_

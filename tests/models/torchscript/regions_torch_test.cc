@@ -10,10 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/torch/loop_limits.h"
 #include "models/graph/op_traits.h"
 #include "models/graph/script_region.h"
 #include "models/torchscript/import.h"
+#include "runtime/torch/loop_limits.h"
 #include "tests/models/testing/script_module_torch.h"
 
 namespace refract::models::torchscript {
@@ -473,7 +473,7 @@ TEST_F(RegionsTest, LoopsEndWithTheRequestThatTheyRunFor) {
   const at::Tensor endless = torch::ones({3, 6});
   int asked = 0;
   {
-    const aten::ScopedLoopCheck check([&asked] {
+    const runtime::aten::ScopedLoopCheck check([&asked] {
       return ++asked == 50 ? absl::CancelledError("nobody waits")
                            : absl::OkStatus();
     });
@@ -487,8 +487,8 @@ TEST_F(RegionsTest, LoopsEndWithTheRequestThatTheyRunFor) {
   // Of another request nothing is left.
   const auto fine = RunImported(*model, {torch::full({3, 6}, -1.0)});
   ASSERT_TRUE(fine.ok()) << fine.status();
-  const aten::ScopedLoopCheck check([] { return absl::OkStatus(); },
-                                    /*max_rounds=*/100);
+  const runtime::aten::ScopedLoopCheck check([] { return absl::OkStatus(); },
+                                             /*max_rounds=*/100);
   const auto got = RunImported(*model, {endless});
   EXPECT_EQ(got.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(got.status().message(),
@@ -525,7 +525,7 @@ TEST_F(RegionsTest, ThreadsShareOneRegion) {
   const auto model = Import(module, Requests()[0]);
   ASSERT_TRUE(model.ok()) << model.status();
   const Node& region = *RegionsOf(model->graph)[0];
-  const auto caller = aten::Caller::Create(region);
+  const auto caller = runtime::aten::Caller::Create(region);
   ASSERT_TRUE(caller.ok()) << caller.status();
   std::vector<at::Tensor> inputs;
   std::vector<at::Tensor> wanted;
@@ -538,18 +538,18 @@ TEST_F(RegionsTest, ThreadsShareOneRegion) {
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
-      std::vector<aten::Operand> operands(reads.size());
+      std::vector<runtime::aten::Operand> operands(reads.size());
       for (size_t i = 0; i < reads.size(); ++i) {
         if (model->graph.value(reads[i]).kind == ValueKind::kSymInt) {
-          operands[i].kind = aten::Operand::Kind::kInt;
+          operands[i].kind = runtime::aten::Operand::Kind::kInt;
           operands[i].i = t + 2;
         } else {
-          operands[i].kind = aten::Operand::Kind::kTensor;
+          operands[i].kind = runtime::aten::Operand::Kind::kTensor;
           operands[i].tensor = ViewOf(inputs[t]);
         }
       }
       for (int round = 0; round < 100; ++round) {
-        std::vector<aten::Result> results;
+        std::vector<runtime::aten::Result> results;
         if (!(*caller)->Call(operands, results).ok()) {
           ++wrong[t];
           continue;

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "base/tensor.h"
-#include "runtime/torch/caller.h"
 #include "runtime/program.h"
 #include "runtime/split_run.h"
+#include "runtime/torch/caller.h"
 #include "tests/runtime/testing/graph_builder.h"
 
 namespace refract::runtime::testing {
@@ -50,7 +50,7 @@ inline std::vector<std::string> KernelsOf(GraphBuilder& builder,
 // The graph's nodes one by one by LibTorch alone. Tensors only.
 inline absl::StatusOr<std::vector<base::Tensor>> RunByLibTorch(
     GraphBuilder& builder, const std::vector<base::Tensor>& inputs) {
-  using models::aten::Operand;
+  using runtime::aten::Operand;
   const models::Graph& graph = builder.graph();
   const auto weights = builder.Weights();
   std::vector<Operand> values(graph.values.size());
@@ -65,9 +65,9 @@ inline absl::StatusOr<std::vector<base::Tensor>> RunByLibTorch(
     values[graph.inputs[i]].kind = Operand::Kind::kTensor;
     values[graph.inputs[i]].tensor = inputs[i].view();
   }
-  std::vector<std::vector<models::aten::Result>> alive;
+  std::vector<std::vector<runtime::aten::Result>> alive;
   for (const models::Node& node : graph.nodes) {
-    const auto caller = Must(models::aten::Caller::Create(node));
+    const auto caller = Must(runtime::aten::Caller::Create(node));
     std::vector<Operand> operands;
     for (ValueId id : models::InputsOf(node)) operands.push_back(values[id]);
     alive.emplace_back();

@@ -7,12 +7,12 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/torch/caller.h"
-#include "runtime/torch/loop_limits.h"
 #include "models/graph/control_region.h"
 #include "models/graph/script_region.h"
+#include "runtime/torch/caller.h"
+#include "runtime/torch/loop_limits.h"
 
-namespace refract::models::aten {
+namespace refract::runtime::aten {
 namespace {
 
 using ::testing::ElementsAre;
@@ -38,55 +38,58 @@ class GraphBuilder {
   explicit GraphBuilder(int inputs) {
     for (int i = 0; i < inputs; ++i) graph_.inputs.push_back(AddValue());
   }
-  ValueId input(int i) const { return graph_.inputs[i]; }
-  ValueId Add(const std::string& op, std::vector<NamedArgument> args) {
-    Node node;
+  models::ValueId input(int i) const { return graph_.inputs[i]; }
+  models::ValueId Add(const std::string& op,
+                      std::vector<models::NamedArgument> args) {
+    models::Node node;
     node.name = absl::StrCat("n", graph_.nodes.size());
     node.op = op;
     node.args = std::move(args);
-    const ValueId result = AddValue();
-    graph_.values[result].producer = static_cast<NodeId>(graph_.nodes.size());
+    const models::ValueId result = AddValue();
+    graph_.values[result].producer =
+        static_cast<models::NodeId>(graph_.nodes.size());
     node.outputs = {result};
     graph_.nodes.push_back(std::move(node));
     return result;
   }
-  std::string Pack(const std::vector<ValueId>& outputs) {
+  std::string Pack(const std::vector<models::ValueId>& outputs) {
     graph_.outputs = outputs;
     graph_.output_names.clear();
     for (size_t i = 0; i < outputs.size(); ++i) {
       graph_.output_names.push_back(absl::StrCat("o", i));
     }
-    return PackGraph(graph_);
+    return models::PackGraph(graph_);
   }
 
  private:
-  ValueId AddValue() {
-    Value value;
+  models::ValueId AddValue() {
+    models::Value value;
     value.name = absl::StrCat("v", graph_.values.size());
     return graph_.AddValue(std::move(value));
   }
-  Graph graph_;
+  models::Graph graph_;
 };
 
-Node Region(const std::string& kind, StringList graphs, int inputs, int outputs,
-            int64_t carried = 0, int64_t mapped = 0) {
-  Node node;
+models::Node Region(const std::string& kind, models::StringList graphs,
+                    int inputs, int outputs, int64_t carried = 0,
+                    int64_t mapped = 0) {
+  models::Node node;
   node.name = "region";
-  node.op = std::string(kControlRegionOp);
-  node.args = {{std::string(kControlKindArg), kind},
-               {std::string(kControlCarriedArg), carried},
-               {std::string(kControlMappedArg), mapped},
-               {std::string(kRegionOperatorsArg), StringList{}},
-               {std::string(kControlGraphsArg), std::move(graphs)}};
+  node.op = std::string(models::kControlRegionOp);
+  node.args = {{std::string(models::kControlKindArg), kind},
+               {std::string(models::kControlCarriedArg), carried},
+               {std::string(models::kControlMappedArg), mapped},
+               {std::string(models::kRegionOperatorsArg), models::StringList{}},
+               {std::string(models::kControlGraphsArg), std::move(graphs)}};
   for (int i = 0; i < inputs; ++i) {
-    node.args.push_back({absl::StrCat("input_", i), ValueRef{i}});
+    node.args.push_back({absl::StrCat("input_", i), models::ValueRef{i}});
   }
   for (int i = 0; i < outputs; ++i) node.outputs.push_back(100 + i);
   return node;
 }
 
 absl::StatusOr<std::vector<Result>> Execute(
-    const Node& node, const std::vector<Operand>& operands) {
+    const models::Node& node, const std::vector<Operand>& operands) {
   auto caller = Caller::Create(node);
   if (!caller.ok()) return caller.status();
   std::vector<Result> results;
@@ -102,14 +105,15 @@ std::vector<float> Values(const Result& result) {
 }
 
 // t + 1, or a view of u.
-Node Cond() {
+models::Node Cond() {
   GraphBuilder taken(2);
   GraphBuilder other(2);
-  const ValueId sum = taken.Add("aten.add.Tensor",
-                                {{"self", ValueRef{0}}, {"other", int64_t{1}}});
-  const ValueId view =
-      other.Add("aten.view.default",
-                {{"self", ValueRef{1}}, {"size", IntList{{.literal = -1}}}});
+  const models::ValueId sum =
+      taken.Add("aten.add.Tensor",
+                {{"self", models::ValueRef{0}}, {"other", int64_t{1}}});
+  const models::ValueId view = other.Add(
+      "aten.view.default", {{"self", models::ValueRef{1}},
+                            {"size", models::IntList{{.literal = -1}}}});
   return Region("cond", {taken.Pack({sum}), other.Pack({view})}, 3, 1);
 }
 
@@ -138,11 +142,11 @@ TEST(ControlCallerTest, CondTakesNumbers) {
   ASSERT_TRUE(results.ok()) << results.status();
   EXPECT_THAT(Values((*results)[0]), ElementsAre(7, 8));
   // As the export wrote it down.
-  Node node = Cond();
-  for (NamedArgument& arg : node.args) {
+  models::Node node = Cond();
+  for (models::NamedArgument& arg : node.args) {
     if (arg.name == "input_0") arg.value = true;
-    if (arg.name == "input_1") arg.value = ValueRef{0};
-    if (arg.name == "input_2") arg.value = ValueRef{1};
+    if (arg.name == "input_1") arg.value = models::ValueRef{0};
+    if (arg.name == "input_2") arg.value = models::ValueRef{1};
   }
   results = Execute(node, {Of(t), Of(u)});
   ASSERT_TRUE(results.ok()) << results.status();
@@ -150,17 +154,21 @@ TEST(ControlCallerTest, CondTakesNumbers) {
 }
 
 // while i < limit: i, t = i + 1, t * 2 + i
-Node While() {
+models::Node While() {
   GraphBuilder more(3);
   GraphBuilder body(3);
-  const ValueId less = more.Add(
-      "aten.lt.Tensor", {{"self", ValueRef{0}}, {"other", ValueRef{2}}});
-  const ValueId i = body.Add("aten.add.Tensor",
-                             {{"self", ValueRef{0}}, {"other", int64_t{1}}});
-  const ValueId twice = body.Add(
-      "aten.mul.Tensor", {{"self", ValueRef{1}}, {"other", int64_t{2}}});
-  const ValueId t = body.Add(
-      "aten.add.Tensor", {{"self", ValueRef{twice}}, {"other", ValueRef{0}}});
+  const models::ValueId less =
+      more.Add("aten.lt.Tensor",
+               {{"self", models::ValueRef{0}}, {"other", models::ValueRef{2}}});
+  const models::ValueId i =
+      body.Add("aten.add.Tensor",
+               {{"self", models::ValueRef{0}}, {"other", int64_t{1}}});
+  const models::ValueId twice =
+      body.Add("aten.mul.Tensor",
+               {{"self", models::ValueRef{1}}, {"other", int64_t{2}}});
+  const models::ValueId t = body.Add(
+      "aten.add.Tensor",
+      {{"self", models::ValueRef{twice}}, {"other", models::ValueRef{0}}});
   return Region("while_loop", {more.Pack({less}), body.Pack({i, t})}, 3, 2, 2);
 }
 
@@ -225,9 +233,11 @@ TEST(ControlCallerTest, RoundsEndWithTheRequestThatTheyRunFor) {
   EXPECT_EQ(asked, 0);
 
   GraphBuilder body(1);
-  const ValueId twice = body.Add(
-      "aten.mul.Tensor", {{"self", ValueRef{0}}, {"other", int64_t{2}}});
-  const Node map = Region("map", {body.Pack({twice})}, 1, 1, 0, /*mapped=*/1);
+  const models::ValueId twice =
+      body.Add("aten.mul.Tensor",
+               {{"self", models::ValueRef{0}}, {"other", int64_t{2}}});
+  const models::Node map =
+      Region("map", {body.Pack({twice})}, 1, 1, 0, /*mapped=*/1);
   const base::Tensor x = Floats({5}, {1, 2, 3, 4, 5});
   const ScopedLoopCheck check(late_at(3));
   EXPECT_EQ(Execute(map, {Of(x)}).status(),
@@ -236,12 +246,15 @@ TEST(ControlCallerTest, RoundsEndWithTheRequestThatTheyRunFor) {
 
 TEST(ControlCallerTest, MapStacksWhatEachElementGives) {
   GraphBuilder body(3);
-  const ValueId sum = body.Add("aten.add.Tensor",
-                               {{"self", ValueRef{0}}, {"other", ValueRef{1}}});
-  const ValueId scaled = body.Add(
-      "aten.mul.Tensor", {{"self", ValueRef{sum}}, {"other", ValueRef{2}}});
-  const ValueId total = body.Add("aten.sum.default", {{"self", ValueRef{0}}});
-  const Node node =
+  const models::ValueId sum =
+      body.Add("aten.add.Tensor",
+               {{"self", models::ValueRef{0}}, {"other", models::ValueRef{1}}});
+  const models::ValueId scaled = body.Add(
+      "aten.mul.Tensor",
+      {{"self", models::ValueRef{sum}}, {"other", models::ValueRef{2}}});
+  const models::ValueId total =
+      body.Add("aten.sum.default", {{"self", models::ValueRef{0}}});
+  const models::Node node =
       Region("map", {body.Pack({scaled, total})}, 3, 2, 0, /*mapped=*/2);
   const base::Tensor x = Floats({3, 2}, {1, 2, 3, 4, 5, 6});
   const base::Tensor y = Floats({3, 2}, {0, 0, 1, 1, 2, 2});
@@ -264,11 +277,13 @@ TEST(ControlCallerTest, MapStacksWhatEachElementGives) {
 
 TEST(ControlCallerTest, ScanCarriesAndStacks) {
   GraphBuilder body(2);
-  const ValueId sum = body.Add("aten.add.Tensor",
-                               {{"self", ValueRef{0}}, {"other", ValueRef{1}}});
-  const ValueId before = body.Add("aten.neg.default", {{"self", ValueRef{0}}});
-  const Node node = Region("scan", {body.Pack({sum, before})}, 2, 2,
-                           /*carried=*/1, /*mapped=*/1);
+  const models::ValueId sum =
+      body.Add("aten.add.Tensor",
+               {{"self", models::ValueRef{0}}, {"other", models::ValueRef{1}}});
+  const models::ValueId before =
+      body.Add("aten.neg.default", {{"self", models::ValueRef{0}}});
+  const models::Node node = Region("scan", {body.Pack({sum, before})}, 2, 2,
+                                   /*carried=*/1, /*mapped=*/1);
   const base::Tensor start = Floats({}, {100});
   const base::Tensor x = Floats({3}, {1, 2, 3});
   const auto results = Execute(node, {Of(start), Of(x)});
@@ -279,8 +294,9 @@ TEST(ControlCallerTest, ScanCarriesAndStacks) {
 
 TEST(ControlCallerTest, AnErrorNamesTheRegionAndTheOperator) {
   GraphBuilder taken(2);
-  const ValueId product = taken.Add(
-      "aten.mm.default", {{"self", ValueRef{0}}, {"mat2", ValueRef{1}}});
+  const models::ValueId product =
+      taken.Add("aten.mm.default",
+                {{"self", models::ValueRef{0}}, {"mat2", models::ValueRef{1}}});
   const std::string graph = taken.Pack({product});
   const base::Tensor t = Floats({2}, {1, 2});
   const auto results =
@@ -297,7 +313,7 @@ TEST(ControlCallerTest, AnErrorNamesTheRegionAndTheOperator) {
 
 TEST(ControlCallerTest, RefusesNodesThatNoImporterMakes) {
   const std::string graph = GraphBuilder(2).Pack({0});
-  const std::vector<std::pair<Node, std::string>> cases = {
+  const std::vector<std::pair<models::Node, std::string>> cases = {
       {Region("goto", {graph, graph}, 3, 1), "\"goto\" is not known"},
       {Region("cond", {graph}, 3, 1), "has 1 graphs"},
       {Region("cond", {graph, graph}, 2, 1), "2 inputs and 1 outputs, not 1"},
@@ -316,4 +332,4 @@ TEST(ControlCallerTest, RefusesNodesThatNoImporterMakes) {
 }
 
 }  // namespace
-}  // namespace refract::models::aten
+}  // namespace refract::runtime::aten

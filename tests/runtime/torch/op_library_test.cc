@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "runtime/torch/caller.h"
 
-namespace refract::models::aten {
+namespace refract::runtime::aten {
 namespace {
 
 using ::testing::AllOf;
@@ -19,17 +19,17 @@ using ::testing::Not;
 constexpr absl::string_view kOwn = REFRACT_TEST_OPS;
 constexpr absl::string_view kName = "refract_test_ops.so";
 
-Node ScaleNode() {
-  Node node;
+models::Node ScaleNode() {
+  models::Node node;
   node.name = "scaled";
   node.op = "refract_test.scale.default";
-  node.args = {{"x", ValueRef{0}}, {"by", 3.0}};
+  node.args = {{"x", models::ValueRef{0}}, {"by", 3.0}};
   node.outputs = {1};
   return node;
 }
 
-Graph ScaleGraph() {
-  Graph graph;
+models::Graph ScaleGraph() {
+  models::Graph graph;
   graph.AddValue({.name = "x"});
   graph.AddValue({.name = "scaled", .producer = 0});
   graph.inputs = {0};
@@ -49,7 +49,7 @@ TEST(OpLibraryTest, MissingOperatorNamesTheFlag) {
 }
 
 TEST(OpLibraryTest, MissingLibraryNamesOperatorFileAndFlag) {
-  Graph graph = ScaleGraph();
+  models::Graph graph = ScaleGraph();
   graph.op_libraries = {{std::string(kName), {1, 2}}};
   const absl::Status status = CheckOpLibraries(graph, {0});
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -85,7 +85,7 @@ TEST(OpLibraryTest, LoadedOperatorsAreCalled) {
 
 TEST(OpLibraryTest, OtherBuildOfTheLibraryIsRefused) {
   ASSERT_TRUE(LoadOpLibrary(std::string(kOwn)).ok());
-  Graph graph = ScaleGraph();
+  models::Graph graph = ScaleGraph();
   graph.op_libraries = LoadedOpLibraries();
   EXPECT_TRUE(CheckOpLibraries(graph, {0}).ok());
   graph.op_libraries[0].name = "renamed.so";  // content counts, not the name
@@ -107,4 +107,4 @@ TEST(OpLibraryTest, FileThatIsNoLibraryIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace refract::models::aten
+}  // namespace refract::runtime::aten

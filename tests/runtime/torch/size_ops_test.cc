@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace refract::models::aten {
+namespace refract::runtime::aten {
 namespace {
 
 using ::testing::HasSubstr;
@@ -80,7 +80,7 @@ TEST(SizeOpsTest, SizesOfTensorsAndWeights) {
   const auto bad = EvaluateSizeOp("aten.sym_size.int", {tensor, IntOperand(2)});
   EXPECT_EQ(bad.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(bad.status().message(), HasSubstr("[2, 3]"));
-  WeightView weight;
+  models::WeightView weight;
   weight.sizes = {5, 4};
   Operand operand;
   operand.kind = Operand::Kind::kWeight;
@@ -90,10 +90,10 @@ TEST(SizeOpsTest, SizesOfTensorsAndWeights) {
 }
 
 TEST(SizeOpsTest, NodeMixesLiteralsAndOperands) {
-  Node node;
+  models::Node node;
   node.name = "n";
   node.op = "py.sub";
-  node.args = {{"a", int64_t{10}}, {"b", ValueRef{3}}};
+  node.args = {{"a", int64_t{10}}, {"b", models::ValueRef{3}}};
   EXPECT_EQ(EvaluateSizeOp(node, {IntOperand(4)})->i, 6);
   EXPECT_FALSE(EvaluateSizeOp(node, {}).ok());
 }
@@ -120,4 +120,4 @@ TEST(SizeOpsTest, WhatHasNoAnswerIsAnError) {
 }
 
 }  // namespace
-}  // namespace refract::models::aten
+}  // namespace refract::runtime::aten

@@ -1,11 +1,10 @@
-// The checks of guards_torch.h for a Python process that runs a model with
-// PyTorch itself (models/zoo/reference.py): there nothing of Refract calls the
-// operators, so the checks are put in LibTorch's dispatcher.
+// The checks of guards_torch.h for a Python test that runs operators with
+// PyTorch itself: nothing of Refract calls the operators there, so the checks
+// are put in LibTorch's dispatcher.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
-#include <torch/version.h>
 
 #include <map>
 #include <memory>
@@ -13,7 +12,7 @@
 
 #include "runtime/torch/guards/guards_torch.h"
 
-namespace refract::models::aten {
+namespace refract::runtime::aten {
 namespace {
 
 // A key that precedes all others and is no kernel's own: threads that have it
@@ -63,21 +62,14 @@ class Registrations {
 };
 
 }  // namespace
-}  // namespace refract::models::aten
-
-// The release of PyTorch that this is for: others' classes differ.
-// NOLINTNEXTLINE: a name without a namespace, for ctypes.
-extern "C" __attribute__((visibility("default"))) const char*
-refract_guards_torch_version() {
-  return TORCH_VERSION;
-}
+}  // namespace refract::runtime::aten
 
 // Puts the checks in front of all operators that are called on this thread.
 // Once operator libraries are loaded; may be called again after more of them.
 // NOLINTNEXTLINE: a name without a namespace, for ctypes.
 extern "C" __attribute__((visibility("default"))) void
 refract_guard_operators_1() {
-  static auto& registrations = *new refract::models::aten::Registrations;
+  static auto& registrations = *new refract::runtime::aten::Registrations;
   registrations.AddAll();
-  c10::impl::tls_set_dispatch_key_included(refract::models::aten::kKey, true);
+  c10::impl::tls_set_dispatch_key_included(refract::runtime::aten::kKey, true);
 }

@@ -1,0 +1,72 @@
+#ifndef REFRACT_MODELS_TORCHSCRIPT_PYTHON_TORCH_H_
+#define REFRACT_MODELS_TORCHSCRIPT_PYTHON_TORCH_H_
+
+// Python's numbers, lists, tuples, dictionaries and texts in a TorchScript
+// graph. Containers exist only while a graph is converted. TorchScript computes
+// with Python numbers; a trace wraps them in tensors of no dimensions
+// (prim::NumToTensor), computes with those tensors and unwraps the result
+// (aten::Int). Both become sizes of the IR. Includes LibTorch: for *_torch.cc
+// only.
+//
+// `inputs` are the items of node.inputs().
+
+#include <torch/csrc/jit/ir/ir.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "models/torchscript/items_torch.h"
+
+namespace refract::models::torchscript {
+
+// A Python number, known or computed, or a tensor that a trace made of one.
+bool IsNumber(const Item& item);
+
+// Arithmetic whose operands are all such numbers. A constant tensor counts only
+// beside a tensor made of a number: alone it is the model's own arithmetic.
+bool IsArithmetic(const torch::jit::Node& node,
+                  const std::vector<Item>& inputs);
+absl::StatusOr<Item> Arithmetic(const torch::jit::Node& node,
+                                const std::vector<Item>& inputs,
+                                Builder& builder);
+
+// aten::Int and its kin.
+absl::StatusOr<Item> ToNumber(const torch::jit::Node& node,
+                              const std::vector<Item>& inputs,
+                              Builder& builder);
+
+// aten::size, aten::numel, aten::len.
+absl::StatusOr<Item> Size(const torch::jit::Node& node,
+                          const std::vector<Item>& inputs, Builder& builder);
+
+// list[index]
+absl::StatusOr<Item> Element(const std::vector<Item>& inputs, Builder& builder);
+
+// Makes lists of the sizes and of the constant lists among the inputs of an
+// operator on lists.
+void ListSizes(absl::string_view op, std::vector<Item>& inputs,
+               Builder& builder);
+
+// Whether two lists, texts or dtypes are equal, as a truth value; nullopt for
+// numbers, tensors and what is not known.
+std::optional<absl::StatusOr<Item>> SameContents(
+    const std::vector<Item>& inputs, Builder& builder);
+
+// Whether ContainerOp() does `node`, whose inputs are `inputs`.
+bool IsContainerOp(absl::string_view op, const std::vector<Item>& inputs);
+
+// One operator on containers. `inputs` share their contents with the items
+// that they are copies of: append() changes those. `add_input` makes a graph
+// input for a key of a dictionary that is an input itself.
+// InvalidArgument: a key or an index that is not there.
+absl::StatusOr<Item> ContainerOp(
+    absl::string_view op, const std::vector<Item>& inputs,
+    const std::function<Item(const std::string&)>& add_input);
+
+}  // namespace refract::models::torchscript
+
+#endif  // REFRACT_MODELS_TORCHSCRIPT_PYTHON_TORCH_H_
