@@ -41,8 +41,8 @@ absl::Time ManualClock::Now() {
 bool ManualClock::AwaitWithDeadline(absl::Mutex& mu,
                                     const absl::Condition& condition,
                                     absl::Time deadline) {
-  // Polls on the real clock in small steps: virtual time decides the outcome,
-  // real time only how soon the waiter notices.
+  // Polls on the real clock in small steps. Virtual time decides the outcome;
+  // real time only decides how soon the waiter notices.
   while (!mu.AwaitWithTimeout(condition, absl::Milliseconds(1))) {
     if (Now() >= deadline) return condition.Eval();
   }

@@ -9,9 +9,9 @@
 
 namespace refract::base {
 
-// What is wrong with a command line that `app` refused with `error`, one line.
-// CLI11 says that an option is missing before it looks at those that it does
-// not know, of which one may be the missing one with a slip of the pen.
+// The error of a command line that `app` refused with `error`, in one line.
+// CLI11 reports a missing option before it looks at unknown ones, so a misspelt
+// option would be reported as missing: this names the unknown option as well.
 inline std::string CommandLineError(const CLI::App& app,
                                     const CLI::ParseError& error) {
   if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {

@@ -29,6 +29,7 @@ void DigestBuilder::Add(absl::Span<const std::byte> bytes) {
 }
 
 void DigestBuilder::AddString(absl::string_view text) {
+  // The length first: see the header.
   AddInt(text.size());
   XXH3_128bits_update(State(state_), text.data(), text.size());
 }

@@ -11,8 +11,8 @@
 namespace refract::base {
 
 // Identity of content: XXH3-128 (xxhash, https://github.com/Cyan4973/xxHash).
-// Tells different models apart by accident-proof odds; it is no protection
-// against somebody who forges a model on purpose.
+// Accidental collisions are practically impossible; it does not protect against
+// deliberate forgery.
 struct Digest {
   uint64_t low = 0;
   uint64_t high = 0;
@@ -21,7 +21,8 @@ struct Digest {
   std::string ToHex() const;  // 32 characters
 };
 
-// Feeds bytes in pieces; same result as in one piece. Not thread-safe.
+// Digest of bytes given in pieces; the same as of all bytes at once. Not
+// thread-safe.
 class DigestBuilder {
  public:
   DigestBuilder();

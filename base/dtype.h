@@ -9,8 +9,8 @@
 
 namespace refract::base {
 
-// Element types. The numbers are part of the wire format (docs/wire_format.md)
-// and of graph.proto: never renumber.
+// Element types. The numbers are part of the message format
+// (docs/wire_format.md) and of graph.proto: never renumber.
 enum class DType : uint8_t {
   kUnknown = 0,
   kBool = 1,  // one byte, 0 or 1
@@ -56,8 +56,8 @@ constexpr bool IsInteger(DType dtype) {
   return dtype >= DType::kUInt8 && dtype <= DType::kInt64;
 }
 
-// True for numbers that name a dtype other than kUnknown; for bytes off the
-// wire.
+// True for numbers of a dtype other than kUnknown; for numbers that a peer
+// sent.
 constexpr bool IsKnownDType(uint8_t code) {
   return code > 0 && code < kNumDTypes;
 }

@@ -5,12 +5,12 @@
 namespace refract::base {
 namespace {
 
-// An exponent of ones says NaN or infinity in every IEEE format, and in
-// bfloat16.
+// In every IEEE format, and in bfloat16, an exponent of ones means NaN or
+// infinity.
 template <typename Word>
 bool AnyWithExponent(const TensorView& tensor, Word exponent) {
   const size_t count = tensor.bytes / sizeof(Word);
-  // Without a branch, so that the loop is vectorised.
+  // No branch, so that the loop vectorises.
   Word found = 0;
   for (size_t i = 0; i < count; ++i) {
     Word word;

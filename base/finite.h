@@ -5,8 +5,8 @@
 
 namespace refract::base {
 
-// Whether a tensor holds a NaN or an infinity; false for what has none. Looks
-// at exponents only, a few bytes per ns. Safe on memory of any alignment.
+// Whether a tensor holds a NaN or an infinity; false for dtypes without them.
+// Reads only exponents, a few bytes per ns. Works on memory of any alignment.
 bool HasNonFinite(const TensorView& tensor);
 
 }  // namespace refract::base

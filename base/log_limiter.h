@@ -11,14 +11,14 @@
 
 namespace refract::base {
 
-// Keeps a flood of failures out of the log: at most `lines_per_second` (≥ 1)
-// lines in each second, the others counted. Thread-safe.
+// Limits log lines about failures to `lines_per_second` (≥ 1) in each second
+// and counts the others. Thread-safe.
 class LogLimiter {
  public:
   LogLimiter(int lines_per_second, Clock& clock);
 
-  // Whether a line may be written now: how many were held back since the last
-  // one that was, or nullopt to hold this one back.
+  // The number of lines suppressed since the last written line, if a line may
+  // be written now; nullopt to suppress this one.
   std::optional<int64_t> Admit();
 
  private:

@@ -3,10 +3,10 @@
 
 namespace refract::base {
 
-// Turns off Abseil's search for lock-order cycles. Debian builds Abseil without
-// NDEBUG, where every Mutex::Lock updates one graph under one global spin lock:
-// a cost on the path of every request. For main() of programs; tests keep the
-// search.
+// Turns off Abseil's detection of lock-order cycles. Debian builds Abseil
+// without NDEBUG; then every Mutex::Lock updates one graph under one global
+// spin lock, on the path of every request. For main() of programs; tests keep
+// the detection.
 void StopMutexDeadlockChecks();
 
 }  // namespace refract::base

@@ -7,6 +7,7 @@ namespace refract::base {
 
 std::string CheckNumberIn(absl::string_view text, double least, double most) {
   double value = 0;
+  // Comparisons are false for NaN, so NaN is refused.
   if (absl::SimpleAtod(text, &value) && value >= least && value <= most) {
     return "";
   }

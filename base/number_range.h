@@ -1,7 +1,7 @@
 #ifndef REFRACT_BASE_NUMBER_RANGE_H_
 #define REFRACT_BASE_NUMBER_RANGE_H_
 
-// For numbers on command lines.
+// Range check of numbers on command lines.
 
 #include <string>
 
@@ -9,8 +9,8 @@
 
 namespace refract::base {
 
-// Empty if `text` is a number from `least` to `most`, else what is wrong, as
-// CLI11's check() takes it. CLI::Range() lets "nan" pass.
+// Empty if `text` is a number from `least` to `most`, else the error text, as
+// CLI11's check() takes it. CLI::Range() accepts "nan".
 std::string CheckNumberIn(absl::string_view text, double least, double most);
 
 }  // namespace refract::base

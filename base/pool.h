@@ -1,8 +1,8 @@
 #ifndef REFRACT_BASE_POOL_H_
 #define REFRACT_BASE_POOL_H_
 
-// Objects that are dear to make, or that keep memory which they have grown, one
-// for each use at a time.
+// A pool of objects that are expensive to create or keep grown memory; each is
+// used by one user at a time.
 
 #include <cstddef>
 #include <functional>
@@ -23,7 +23,7 @@ class Pool {
   explicit Pool(std::function<std::unique_ptr<T>()> make)
       : make_(std::move(make)) {}
 
-  // One to use alone; goes back when it is dropped.
+  // Exclusive use of an object, which returns to the pool on destruction.
   class Lease {
    public:
     Lease(Lease&&) noexcept = default;
@@ -54,11 +54,11 @@ class Pool {
     {
       absl::MutexLock lock(&mu_);
       if (!idle_.empty()) {
-        // The last one returned: its memory is the warmest.
+        // The last returned object, whose memory is most likely in caches.
         object = std::move(idle_.back());
         idle_.pop_back();
       } else {
-        // Room for it to come back: returning may not throw.
+        // Reserves room for its return, because Return() must not throw.
         idle_.reserve(++made_);
       }
     }

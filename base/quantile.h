@@ -9,8 +9,8 @@
 
 namespace refract::base {
 
-// The q-quantile, 0 ≤ q ≤ 1, between the two nearest ranks in proportion, as
-// R's type 7 and NumPy do. NaN of no values. `sorted` ascends.
+// The q-quantile, 0 ≤ q ≤ 1, interpolated between the two nearest ranks, as in
+// R's type 7 and NumPy. NaN if there are no values. `sorted` ascends.
 double Quantile(absl::Span<const double> sorted, double q);
 
 struct Quartiles {
@@ -20,7 +20,8 @@ struct Quartiles {
   double q3 = 0;
 };
 
-// In any order, no NaN among them. All 0 of no values.
+// Quartiles of `values` in any order, without NaN. All 0 if there are no
+// values.
 Quartiles QuartilesOf(std::vector<double> values);
 
 }  // namespace refract::base

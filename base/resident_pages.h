@@ -7,10 +7,10 @@
 
 namespace refract::base {
 
-// Gives back the memory of the pages that lie wholly in `part` of a
-// MappedFile's bytes(), and of nothing else: other memory would lose what it
-// holds. They stay in the page cache and are mapped again when somebody touches
-// them. For who has copied what is there and will not read it soon.
+// Releases the memory of pages that lie wholly in `part` of a MappedFile's
+// bytes(). Must not be used for other memory, which would lose its contents.
+// The pages stay in the page cache and are mapped again on the next access. For
+// callers that have copied the contents and will not read them soon.
 // Thread-safe.
 void DropResidentPages(absl::Span<const std::byte> part);
 

@@ -5,6 +5,7 @@
 namespace refract::base {
 
 ShutdownSignal::ShutdownSignal() {
+  // Blocked signals stay pending until sigwait() takes them.
   signal(SIGPIPE, SIG_IGN);
   sigemptyset(&signals_);
   sigaddset(&signals_, SIGTERM);

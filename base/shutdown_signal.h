@@ -6,10 +6,11 @@
 namespace refract::base {
 
 // Turns SIGTERM and SIGINT into a return value of Wait(), so that a daemon
-// stops in main() and not in a signal handler. Also ignores SIGPIPE: a closed
-// socket is an error of the write.
+// stops in main() and not in a signal handler. Also ignores SIGPIPE: writing to
+// a closed socket returns an error instead.
 //
-// Make it first thing in main(): only threads started later inherit the mask.
+// Construct it first in main(): only threads started later inherit the signal
+// mask.
 class ShutdownSignal {
  public:
   ShutdownSignal();

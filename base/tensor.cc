@@ -28,8 +28,8 @@ absl::StatusOr<int64_t> NumElements(absl::Span<const int64_t> dims) {
       return absl::InvalidArgumentError(
           absl::StrCat("negative dimension in shape ", DimsToString(dims)));
     }
-    // A zero does not excuse an overflow elsewhere: the shape is still
-    // nonsense.
+    // An overflow of the other dimensions is an error even if one dimension is
+    // zero.
     if (dim == 0) {
       zero = true;
     } else if (product > kMaxElements / dim) {
@@ -69,8 +69,8 @@ AlignedBuffer::AlignedBuffer(size_t bytes) : size_(bytes) {
                      rounded) != 0) {
     throw std::bad_alloc();
   }
-  // Whole pages only, so that no more memory is taken. A wish: where the
-  // kernel has no huge page at hand, everything works as before.
+  // Whole huge pages only, so that no memory is wasted. This is a hint: without
+  // huge pages the memory works as well.
   if (huge > 0) madvise(memory, huge, MADV_HUGEPAGE);
   data_.reset(static_cast<std::byte*>(memory));
 }

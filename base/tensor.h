@@ -1,8 +1,8 @@
 #ifndef REFRACT_BASE_TENSOR_H_
 #define REFRACT_BASE_TENSOR_H_
 
-// Host tensors: dense, row-major, little-endian. Strides never leave the files
-// that need them (weights, the LibTorch adapter).
+// Host tensors: dense, row-major, little-endian. Strides are used only in the
+// files that need them (weights, the LibTorch adapter).
 
 #include <cstddef>
 #include <cstdint>
@@ -16,10 +16,10 @@
 
 namespace refract::base {
 
-// Every buffer that holds tensor data starts at a multiple of this: a cache
-// line, an AVX-512 register, and what the wire format promises. It is part of
-// the numerics contract: MKL may round differently on differently aligned
-// inputs, so split and unsplit runs must agree on it.
+// Alignment of every buffer of tensor data: a cache line, an AVX-512 register,
+// and the alignment of the message format. It is part of the numerics contract:
+// MKL may round differently on differently aligned inputs, so split and unsplit
+// runs must use the same.
 inline constexpr size_t kTensorAlignBytes = 64;
 
 // Rows first. Empty = scalar.
@@ -33,14 +33,14 @@ absl::StatusOr<size_t> ByteSize(DType dtype, absl::Span<const int64_t> dims);
 // "[2, 128]"
 std::string DimsToString(absl::Span<const int64_t> dims);
 
-// dtype and dims of a tensor that is yet to be made.
+// Dtype and dims of a tensor before it is computed.
 struct TensorSpec {
   DType dtype = DType::kUnknown;
   Dims dims;
 };
 
-// A tensor in somebody else's memory. Copyable; the owner of `data` is named
-// where a view is returned.
+// A tensor in memory owned elsewhere. Copyable; functions that return a view
+// name the owner of `data`.
 struct TensorView {
   DType dtype = DType::kUnknown;
   Dims dims;

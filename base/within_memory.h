@@ -8,9 +8,9 @@
 
 namespace refract::base {
 
-// What `work` returns, or ResourceExhausted where it throws std::bad_alloc: for
-// what a request makes a node allocate in proportion to its size. The request
-// then fails alone. `work` is to leave nothing half-done that others see.
+// The result of `work`, or ResourceExhausted if it throws std::bad_alloc. For
+// allocations whose size a request determines: the request then fails alone.
+// `work` must leave no partial changes that others see.
 inline absl::Status WithinMemory(absl::FunctionRef<absl::Status()> work) {
   try {
     return work();

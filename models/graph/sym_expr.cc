@@ -8,9 +8,12 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 
-// An expression is kept as a sum of terms: integer coefficient × product of
-// atoms, where an atom is a symbol or one of the functions that do not
-// distribute over sums. Equal polynomials therefore have equal text.
+// An expression is stored as a sum of terms: integer coefficient × product of
+// atoms. An atom is a symbol or a function that does not distribute over sums.
+// Equal polynomials therefore have equal text, and equality is comparison of
+// text.
+//
+// Any overflow, and any expression beyond the bounds below, becomes unknown.
 
 namespace refract::models {
 namespace {
@@ -37,9 +40,9 @@ struct Term {
 // Terms by their text without the coefficient.
 using Terms = std::map<std::string, Term>;
 
-// What outside text can make an expression grow to. Real ones have a handful of
-// terms; past these bounds a size counts as unknown. The text bound also bounds
-// how deep expressions nest, hence the recursion of Evaluate().
+// Bounds on expressions from outside text. Real expressions have a handful of
+// terms; beyond these bounds a size is unknown. The bound on the text also
+// bounds the nesting depth, hence the recursion of Evaluate().
 constexpr size_t kMaxTerms = 256;
 constexpr size_t kMaxTextBytes = 8192;
 constexpr int kMaxPower = 64;
@@ -81,7 +84,7 @@ NodePtr MakeNode(Terms terms) {
     if (term.coefficient != 0) order.push_back({&text, &term});
   }
   if (order.size() > kMaxTerms) return nullptr;
-  // Higher powers first and the constant last, as people write polynomials.
+  // Higher powers first and the constant last, the usual order of polynomials.
   std::stable_sort(order.begin(), order.end(),
                    [](const auto& a, const auto& b) {
                      return DegreeOf(*a.second) > DegreeOf(*b.second);
@@ -145,6 +148,8 @@ std::optional<Term> Multiply(const Term& a, const Term& b) {
                              &product.coefficient)) {
     return std::nullopt;
   }
+  // A map by text keeps factors in canonical order and adds powers of equal
+  // atoms.
   std::map<absl::string_view, Factor> factors;
   for (const Term* term : {&a, &b}) {
     for (const Factor& factor : term->factors) {
@@ -157,8 +162,8 @@ std::optional<Term> Multiply(const Term& a, const Term& b) {
   return product;
 }
 
-// Python's: rounded down; the remainder has the sign of the divisor.
-// nullopt for a zero divisor and for INT64_MIN / -1.
+// Division as in Python: rounded down, the remainder has the sign of the
+// divisor. nullopt for a zero divisor and for INT64_MIN / -1.
 struct QuotientRemainder {
   int64_t quotient;
   int64_t remainder;
@@ -297,6 +302,7 @@ absl::StatusOr<int64_t> SymExpr::Evaluate(
 
 std::optional<SymExpr::Solution> SymExpr::Solve(int64_t value) const {
   if (node_ == nullptr) return std::nullopt;
+  // Accepts at most one constant and one linear term.
   const Term* slope = nullptr;
   int64_t constant = 0;
   for (const Term& term : node_->terms) {
@@ -410,8 +416,8 @@ SymExpr SymExpr::Mod(const SymExpr& a, const SymExpr& b) {
 
 namespace {
 
-// The arguments of a Max or Min of `a` and `b`: nested ones opened, constants
-// folded, duplicates dropped, in order of text.
+// The arguments of a Max or Min of `a` and `b`: nested functions of the same
+// kind flattened, constants folded, duplicates dropped, in order of text.
 std::vector<SymExpr> MergeExtremes(AtomKind kind, const SymExpr& a,
                                    const SymExpr& b,
                                    const std::vector<SymExpr>& a_args,
@@ -435,7 +441,7 @@ std::vector<SymExpr> MergeExtremes(AtomKind kind, const SymExpr& a,
   return merged;
 }
 
-// The arguments when `terms` is one atom of `kind`, else `self`.
+// The arguments if `terms` is a single atom of `kind`, else `self`.
 std::vector<SymExpr> OpenExtreme(AtomKind kind, const SymExpr& self,
                                  const std::vector<Term>& terms) {
   if (terms.size() == 1 && terms[0].coefficient == 1 &&

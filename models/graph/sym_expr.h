@@ -1,8 +1,8 @@
 #ifndef REFRACT_MODELS_GRAPH_SYM_EXPR_H_
 #define REFRACT_MODELS_GRAPH_SYM_EXPR_H_
 
-// Symbolic sizes: integers, symbols and the arithmetic that exporters write
-// between them ("26*s49", "s3 + 1", "(s0//4)", "Max(1, s0)").
+// Symbolic sizes: integers, symbols and the arithmetic of exporters ("26*s49",
+// "s3 + 1", "(s0//4)", "Max(1, s0)").
 
 #include <cstdint>
 #include <memory>
@@ -20,7 +20,7 @@ namespace refract::models {
 using SymbolBindings = absl::flat_hash_map<std::string, int64_t>;
 
 // An immutable integer expression. Cheap to copy (shared tree); thread-safe.
-// Default: unknown, the size of something that only running can tell.
+// The default is unknown: a size that only running shows.
 class SymExpr {
  public:
   SymExpr() = default;
@@ -34,7 +34,7 @@ class SymExpr {
 
   bool is_unknown() const { return node_ == nullptr; }
   std::optional<int64_t> constant() const;
-  // The name when the expression is one symbol and nothing else.
+  // The name if the expression is a single symbol.
   std::optional<std::string> symbol() const;
   // Distinct symbols, in order of first appearance.
   std::vector<std::string> Symbols() const;
@@ -43,17 +43,17 @@ class SymExpr {
   // it overflows int64 or divides by zero.
   absl::StatusOr<int64_t> Evaluate(const SymbolBindings& bindings) const;
 
-  // When the expression is a·s + b in exactly one symbol s, the value of s that
-  // gives `value` (nullopt if none is integral and non-negative, or it is not
-  // of that form). This is how a server learns N from a tensor sized N + 1.
+  // If the expression is a·s + b in exactly one symbol s: the value of s for
+  // which it equals `value`. nullopt for other forms, or if that value is not
+  // an integer ≥ 0. A server learns N from a tensor of size N + 1 this way.
   struct Solution {
     std::string symbol;
     int64_t value;
   };
   std::optional<Solution> Solve(int64_t value) const;
 
-  // Canonical for sums of products: "2*s0 + 1". "?" when unknown. Parse() takes
-  // it back ("?" excepted).
+  // Canonical for sums of products: "2*s0 + 1". "?" when unknown. Parse() reads
+  // it back, except "?".
   std::string ToString() const;
 
   friend SymExpr operator+(const SymExpr& a, const SymExpr& b);
@@ -71,7 +71,7 @@ class SymExpr {
 
  private:
   explicit SymExpr(std::shared_ptr<const Node> node) : node_(std::move(node)) {}
-  // Shared among all expressions built from this one; never written again.
+  // Immutable, shared among all expressions built from this one.
   std::shared_ptr<const Node> node_;
 };
 

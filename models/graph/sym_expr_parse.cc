@@ -1,5 +1,5 @@
-// SymExpr::Parse. Takes both texts that sympy writes: what people read
-// ("26*s49", "(s0//4)") and srepr, which torch.export stores
+// SymExpr::Parse: a recursive-descent parser for both forms of sympy's text,
+// the readable one ("26*s49", "(s0//4)") and srepr, which torch.export stores
 // ("Mul(Integer(26), Symbol('s49', positive=True, integer=True))").
 
 #include <charconv>
@@ -15,11 +15,11 @@
 namespace refract::models {
 namespace {
 
-// Bounds on outside text. The longest size seen in a real export is below 1 KiB
-// and nests 12 deep.
+// Bounds on outside text. The longest size of a real export is below 1 KiB and
+// nests 12 deep. The depth bounds the parser's recursion.
 constexpr size_t kMaxTextBytes = 8192;
 constexpr int kMaxDepth = 128;
-// Repeated products; a size is never of a higher power.
+// A power is computed by repeated products; sizes have small exponents.
 constexpr int64_t kMaxExponent = 32;
 
 class Parser {
@@ -103,7 +103,8 @@ class Parser {
         break;
       }
     }
-    // Together with its sign, so that the smallest int64 can be read back.
+    // An integer is parsed together with its sign, so that the least int64 can
+    // be read back.
     SkipSpace();
     if (pos_ < text_.size() && absl::ascii_isdigit(text_[pos_])) {
       const size_t start = pos_;
@@ -189,7 +190,7 @@ class Parser {
       if (!Take(")")) return Error("missing )");
     }
     const size_t end = pos_;
-    pos_ = start;  // what an error should point at
+    pos_ = start;  // errors point at the function's name
     REFRACT_ASSIGN_OR_RETURN(SymExpr result, Call(name, args));
     pos_ = end;
     return result;

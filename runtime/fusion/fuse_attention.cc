@@ -1,18 +1,20 @@
-// Attention that is written out, as one step.
+// Finds attention written as single operators. The match starts at a softmax
+// and follows single-reader values in both directions: a reader elsewhere would
+// need the scores or weights in memory.
 
 #include <algorithm>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "runtime/compile/node_args.h"
 #include "runtime/fusion/passes.h"
 #include "runtime/fusion/uses.h"
-#include "runtime/compile/node_args.h"
 
 namespace refract::runtime {
 namespace {
 
-// A product of two requests' values, nothing added.
+// A batched product without bias and relu; null otherwise.
 const MatMulOp* BareBatchedProduct(const Step& step) {
   const auto* const product =
       step.fused ? std::get_if<MatMulOp>(&*step.fused) : nullptr;
@@ -38,7 +40,8 @@ class AttentionPass {
   }
 
  private:
-  // The step that makes `local` for `reader` alone; -1 otherwise.
+  // The step that computes `local` if `reader` is the only reader; -1
+  // otherwise.
   int OwnProducer(int local, int reader) const {
     const int step = uses_.producer(local);
     return step >= 0 && uses_.OnlyReader(local) == reader ? step : -1;
@@ -59,7 +62,7 @@ class AttentionPass {
       return;
     }
     std::vector<int> members = {softmax};
-    // What the scores go through before it.
+    // The chain between scores and softmax, if any.
     int maker = OwnProducer(weigh.operands[0], softmax);
     if (maker < 0) return;
     int chain = -1;
@@ -80,7 +83,7 @@ class AttentionPass {
     const MatMulOp* const scores = BareBatchedProduct(plan_.steps[maker]);
     if (scores == nullptr) return;
     members.push_back(maker);
-    // Dropout that is off shows what it reads.
+    // Dropout that is off is a view of its operand.
     int weights = weigh.outputs[0];
     int last = uses_.OnlyReader(weights);
     while (last >= 0 && plan_.steps[last].view != nullptr &&

@@ -1,4 +1,7 @@
-// What goes before and after a product, as one step with it.
+// Fuses a product with constant weights with its neighbours, in four passes:
+// columns become rows, chains read the inputs of expansions, products absorb
+// cats, products absorb the following chain. Each pass builds its own Uses,
+// because the pass before changed readers.
 
 #include <algorithm>
 #include <optional>
@@ -6,9 +9,9 @@
 #include <variant>
 #include <vector>
 
+#include "runtime/compile/node_args.h"
 #include "runtime/fusion/passes.h"
 #include "runtime/fusion/uses.h"
-#include "runtime/compile/node_args.h"
 
 namespace refract::runtime {
 namespace {
@@ -26,7 +29,8 @@ bool IsExpansion(const Step& step) {
          IsKernelOf(step, "aten.expand_as.default");
 }
 
-// A product that DenseOp can take: one constant matrix on the right.
+// A product for DenseOp: the right operand is one constant matrix; null
+// otherwise.
 const MatMulOp* ConstantProduct(const Plan& plan, const Step& step) {
   if (!step.fused || step.outputs[0] == kNoLocal) return nullptr;
   const MatMulOp* const product = ProductOf(*step.fused);
@@ -62,8 +66,8 @@ class DensePass {
     Finish();
   }
   void GoOnAfterProducts() {
-    // From the back: of two products that one chain reads, the later one's
-    // operands are the more recent.
+    // From the back: when one chain reads two products, the later product's
+    // operands are all available at the chain.
     for (size_t i = plan_.steps.size(); i-- > 0;) {
       GoOnAfterProduct(static_cast<int>(i));
     }
@@ -71,7 +75,8 @@ class DensePass {
   }
 
  private:
-  // What `local` was expanded from; `local` itself where it was not.
+  // The input of the expansion that computes `local`; `local` itself if it is
+  // not expanded.
   int BeforeExpansion(int local) const {
     const int step = uses_.producer(local);
     if (step < 0 || !IsExpansion(plan_.steps[step])) return local;
@@ -79,7 +84,8 @@ class DensePass {
     return plan_.locals[from].rank <= plan_.locals[local].rank ? from : local;
   }
 
-  // Chains broadcast by themselves, as long as something keeps their shape.
+  // Chains broadcast their inputs, so a chain may read the input of an
+  // expansion if another operand has the full shape.
   void ReadBeforeExpansions(int index) {
     Step& step = plan_.steps[index];
     ElementChainOp* const chain =
@@ -103,8 +109,8 @@ class DensePass {
     }
   }
 
-  // A constant matrix times columns, [n, k] × […, k, 1], as the product of rows
-  // that it is.
+  // Turns a constant matrix times columns, [n, k] × […, k, 1], into the
+  // equivalent product of rows.
   void TurnColumn(Step& step) {
     if (!IsKernelOf(step, "aten.matmul.default") ||
         step.outputs[0] == kNoLocal) {
@@ -127,7 +133,7 @@ class DensePass {
     }
   }
 
-  // The sizes of the last dimension are known to be the same.
+  // Whether the graph shows the same size of the last dimension.
   bool SameWidth(int a, int b) const {
     const models::Value* const x = ValueOf(graph_, plan_, a);
     const models::Value* const y = ValueOf(graph_, plan_, b);
@@ -162,7 +168,7 @@ class DensePass {
     std::vector<int> operands;
     bool keeps_rows = false;
     int num_chains = 0;
-    std::vector<int> inside;  // steps that go into this one
+    std::vector<int> inside;  // steps merged into this one
     for (int local : joined.operands) {
       DenseColumns& piece = op.pieces.emplace_back();
       const int maker = uses_.producer(local);
@@ -192,7 +198,7 @@ class DensePass {
       piece.operand = static_cast<int>(operands.size());
       operands.push_back(local);
     }
-    // Where all are expanded none says how many rows there are.
+    // If all pieces are expanded, no operand has the number of rows.
     if (!keeps_rows) {
       expanded_.clear();
       return;
@@ -211,7 +217,7 @@ class DensePass {
     step.fused = std::move(op);
   }
 
-  // product → chain of its shape that alone reads it.
+  // product → chain of its shape that is its only reader.
   void GoOnAfterProduct(int index) {
     Step& step = plan_.steps[index];
     const MatMulOp* const product = ConstantProduct(plan_, step);
@@ -232,7 +238,7 @@ class DensePass {
     } else {
       op.product = *product;
     }
-    // The product's operands first, so that its numbers stay.
+    // The product's operands come first, so that their indexes stay.
     std::vector<int> operands = step.operands;
     op.after = ChainAfter(last, result, operands, op.given);
     TakeNodes(step, last);
@@ -250,7 +256,7 @@ class DensePass {
     return chain;
   }
 
-  // Appends the operands of `step`'s product but its left side.
+  // Appends the operands of `step`'s product except its left operand.
   static void TakeOperands(const Step& step, std::vector<int>& operands,
                            MatMulOp& product) {
     for (int* operand : {&product.b, &product.bias}) {
@@ -260,7 +266,7 @@ class DensePass {
     }
   }
 
-  // Removes what was merged, and expansions that nobody reads any more.
+  // Removes merged steps, and expansions without remaining readers.
   void Finish() {
     std::vector<bool> read(plan_.locals.size(), false);
     for (size_t i = 0; i < plan_.steps.size(); ++i) {
@@ -281,7 +287,7 @@ class DensePass {
   Plan& plan_;
   const Uses uses_;
   std::vector<bool> dropped_;
-  // Per expansion: a step that reads what was expanded instead.
+  // Per expansion: a step that reads its input instead; -1: none.
   std::vector<int> absorber_;
   std::vector<std::pair<int, int>> expanded_;
 };

@@ -1,4 +1,5 @@
-// stack → products of all pairs → the pairs that are wanted, as one step.
+// Matches DLRM's dot interaction backwards from its last step: index_select ←
+// flatten ← bmm ← transpose ← stack.
 
 #include <algorithm>
 #include <optional>
@@ -6,17 +7,17 @@
 #include <variant>
 #include <vector>
 
+#include "runtime/compile/node_args.h"
 #include "runtime/fusion/passes.h"
 #include "runtime/fusion/uses.h"
-#include "runtime/compile/node_args.h"
 
 namespace refract::runtime {
 namespace {
 
 using models::Graph;
 
-// transpose(x) or permute(x) that swaps the last two of at least two
-// dimensions.
+// Whether `step` is a transpose or permute that swaps the last two of at least
+// two dimensions.
 bool SwapsLastTwo(const Graph& graph, const Plan& plan, const Step& step) {
   if (step.kernel == nullptr || step.fused || step.operands.empty()) {
     return false;
@@ -60,16 +61,17 @@ class InteractionMatcher {
   }
 
  private:
-  // The maker of `local` when `reader` alone reads it; -1 otherwise.
+  // The step that computes `local` if `reader` is its only reader; -1
+  // otherwise.
   int OwnProducer(int local, int reader) const {
     const int step = uses_.producer(local);
     return step >= 0 && uses_.OnlyReader(local) == reader ? step : -1;
   }
 
-  // `last` selects columns of flattened products.
+  // Matches from `last`, which selects columns of flattened products.
   void Match(int last, std::vector<bool>& dropped) {
     const Step& select = plan_.steps[last];
-    // Several nodes where the model asks for the same more than once.
+    // select may stand for several equal nodes.
     if (select.op != "aten.index_select.default" || select.fused ||
         select.outputs[0] == kNoLocal) {
       return;
@@ -100,7 +102,7 @@ class InteractionMatcher {
         plan_.steps[turn].operands[0] != vectors) {
       return;
     }
-    // The vectors are stacked for this alone.
+    // Only the transpose and the bmm may read the stack.
     const int stack = uses_.producer(vectors);
     if (stack < 0 || plan_.steps[stack].op != "aten.stack.default" ||
         plan_.steps[stack].kernel == nullptr || uses_.is_output(vectors) ||
@@ -122,7 +124,7 @@ class InteractionMatcher {
     for (int64_t place : *places) {
       if (place < 0 || place >= count * count) return;
     }
-    // Not another view of the products.
+    // The view must be the flattened products and nothing else.
     const models::Value& flat =
         graph_.value(plan_.locals[select.operands[self]].id);
     if (!flat.has_shape || flat.shape[1].constant() != count * count) return;
@@ -157,7 +159,8 @@ void FuseInteractions(const Graph& graph, Plan& plan) {
 void FuseTransposes(const Graph& graph, Plan& plan) {
   const Uses uses(plan);
   std::vector<bool> dropped(plan.steps.size(), false);
-  // The product that reads `turned` on its right side, and nowhere else.
+  // The product of `reader` if it reads `turned` as its right operand only;
+  // null otherwise.
   const auto product_of = [&](int reader, int turned) -> MatMulOp* {
     Step& step = plan.steps[reader];
     auto* const matmul =
@@ -182,7 +185,7 @@ void FuseTransposes(const Graph& graph, Plan& plan) {
         })) {
       continue;
     }
-    // Where several read it, the last one stands for its nodes.
+    // With several readers, the last one takes over the transpose's nodes.
     for (const int reader : readers) {
       MatMulOp* const matmul = product_of(reader, turned);
       matmul->b_transposed = true;

@@ -1,5 +1,5 @@
-// Products of an item's vectors with each other → the pairs that are wanted,
-// where the vectors come as blocks of several.
+// Selected pairs of the products between an item's vectors, where the vectors
+// come in blocks of several. Matched backwards from the selection.
 
 #include <numeric>
 #include <optional>
@@ -7,9 +7,9 @@
 #include <variant>
 #include <vector>
 
+#include "runtime/compile/node_args.h"
 #include "runtime/fusion/passes.h"
 #include "runtime/fusion/uses.h"
-#include "runtime/compile/node_args.h"
 
 namespace refract::runtime {
 namespace {
@@ -30,7 +30,8 @@ class PairMatcher {
   }
 
  private:
-  // What a step chooses: columns of flattened products, or rows and columns.
+  // The selection of a step: columns of flattened products, or rows and
+  // columns.
   struct Choice {
     int products;         // local
     std::vector<int> at;  // locals: places, or rows and columns
@@ -66,8 +67,8 @@ class PairMatcher {
     return choice;
   }
 
-  // The places among `count` × `count` products; nullopt when they come with a
-  // request, lie outside or broadcast.
+  // The selected indexes among `count` × `count` products; nullopt if a request
+  // brings them, or they are out of range or broadcast.
   std::optional<std::vector<int64_t>> PlacesOf(const Choice& choice,
                                                int64_t count) const {
     std::vector<int64_t> places;
@@ -89,7 +90,8 @@ class PairMatcher {
     return places;
   }
 
-  // The maker of `local` when `reader` alone reads it; -1 otherwise.
+  // The step that computes `local` if `reader` is its only reader; -1
+  // otherwise.
   int OwnProducer(int local, int reader) const {
     const int step = uses_.producer(local);
     return step >= 0 && uses_.OnlyReader(local) == reader ? step : -1;
@@ -149,7 +151,7 @@ class PairMatcher {
     step.fused = std::move(op);
   }
 
-  // Size of a dimension as the graph promises it; nullopt when it does not.
+  // Size of a dimension if the graph shows it as a constant; nullopt otherwise.
   std::optional<int64_t> SizeAt(int local, size_t d) const {
     const models::ValueId id = plan_.locals[local].id;
     if (id == models::kNoValue) return std::nullopt;
@@ -158,7 +160,8 @@ class PairMatcher {
     return value.shape[d].constant();
   }
 
-  // Where `vectors` are put together for `bmm` alone, the parts instead.
+  // If `vectors` are joined for `bmm` alone, takes the joined parts as features
+  // instead. False: not joined, or read elsewhere.
   bool TakeParts(int vectors, int bmm, int64_t count, int64_t width,
                  InteractionOp& op, std::vector<int>& operands,
                  std::vector<int>& members) const {

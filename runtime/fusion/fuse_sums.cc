@@ -1,13 +1,13 @@
-// Element-wise chain → sum that alone reads it, as one step that never stores
-// what is summed.
+// Element-wise chain → sum that is its only reader, as one step that never
+// stores the chain's results.
 
 #include <utility>
 #include <vector>
 
+#include "runtime/compile/node_args.h"
 #include "runtime/fusion/passes.h"
 #include "runtime/fusion/sum_dims.h"
 #include "runtime/fusion/uses.h"
-#include "runtime/compile/node_args.h"
 
 namespace refract::runtime {
 

@@ -1,17 +1,17 @@
 #ifndef REFRACT_RUNTIME_FUSION_FUSED_OP_H_
 #define REFRACT_RUNTIME_FUSION_FUSED_OP_H_
 
-// What a step computes, in words that every device understands: made from one
-// node (lower.h), merged by passes (passes.h), and turned into a kernel by the
-// device (runtime/cpu/fused_kernels.h).
+// Fused operators: device-independent descriptions of steps. A step is lowered
+// from one node (lower.h), merged with other steps by passes (passes.h), and
+// turned into a kernel by the device (runtime/cpu/fused_kernels.h).
 //
-// Merging never changes a bit. A device computes each operator below by fixed
-// arithmetic per element, which is the same whether the operator stands alone
-// or in a group, and values between operators are float32 either way; so a cut
-// through a group, which leaves its operators in two parts, gives what the
-// whole gives. A pattern that would need other arithmetic is no group here.
+// Fusion never changes a bit. A device computes each operator below by fixed
+// arithmetic per element, the same alone and fused, and values between
+// operators are float32 in either case. So a cut through fused operators, which
+// separates them into two parts, gives the result of the whole. A pattern that
+// would need other arithmetic is not fused.
 //
-// Operands are places in Step::operands.
+// Operands are indexes into Step::operands.
 
 #include <algorithm>
 #include <cstddef>
@@ -30,7 +30,7 @@ struct MatMulOp {
   int b = 1;
   // b is [n, k], or [batch…, n, k], and read transposed.
   bool b_transposed = false;
-  // Leading dims of b match those of a (bmm); else b is one matrix and a's
+  // Leading dims of b match those of a (bmm). Otherwise b is one matrix and a's
   // leading dims are rows.
   bool batched = false;
   int bias = -1;  // [n]; -1: none
@@ -84,8 +84,8 @@ enum class ElementCode : uint8_t {
 
 struct ElementInstruction {
   ElementCode code;
-  // Where an argument comes from: an input (its index), or the result of an
-  // instruction before this one (num_inputs + its index).
+  // Source of an argument: an input (its index), or the result of an earlier
+  // instruction (num_inputs + its index).
   int a = -1;
   int b = -1;
   int c = -1;
@@ -99,7 +99,7 @@ struct ElementInput {
   float number = 0;
 };
 
-// Chains stay within this, so that devices need no heap for them.
+// Limits of a chain, so that devices need no heap for it.
 inline constexpr int kMaxChainInputs = 16;
 inline constexpr int kMaxChainInstructions = 24;
 
@@ -108,30 +108,31 @@ inline constexpr int kMaxChainInstructions = 24;
 struct ElementChainOp {
   std::vector<ElementInput> inputs;
   std::vector<ElementInstruction> code;
-  // Per output of the step the instruction that gives it, and whether it is
+  // Per output of the step: the instruction that computes it, and whether it is
   // stored as bool.
   struct Output {
     int instruction = 0;
     bool is_bool = false;
   };
   std::vector<Output> outputs;
-  // An operand that has the result's shape, where that is more than the
-  // broadcast says: an expansion to it was merged away. -1: none.
+  // An operand with the result's shape, if that is larger than the broadcast of
+  // the inputs because an expansion was merged away. -1: none.
   int like = -1;
 };
 
-// Which dimensions a sum goes over: [first, last], beside each other.
+// The dimensions of a sum: [first, last], adjacent.
 struct SumDims {
   size_t first = 0;
   size_t last = 0;
   bool keep = false;  // as dimensions of one element
   bool mean = false;  // the sum ÷ the number of its terms
-  // Terms lie side by side: the graph promises that every dimension after them
-  // is of one element. Not asked of a request: a batch of one would be summed
-  // in another order than the same row among others.
+  // The graph shows that every dimension after the summed ones has size 1, so
+  // terms are contiguous. Decided by the graph, not by a request: a batch of
+  // one would otherwise be summed in another order than the same row in a
+  // larger batch.
   bool rows = false;
 
-  // The dims of the result, of those of the operand.
+  // Changes the operand's dims to the result's.
   void Apply(base::Dims& dims) const {
     const auto begin = dims.begin() + static_cast<std::ptrdiff_t>(first);
     const auto end = dims.begin() + static_cast<std::ptrdiff_t>(last) + 1;
@@ -143,44 +144,41 @@ struct SumDims {
   }
 };
 
-// Sums of what a chain with one float32 output makes.
+// Sums of the results of a chain with one float32 output.
 struct ChainSumOp {
   ElementChainOp chain;
   SumDims sum;
 };
 
 // out[item, i] = sum_k f[p / F][item, k] × f[p % F][item, k], p = places[i]:
-// the wanted ones of all products between the F vectors of an item. Sums as
-// MatMulOp's.
+// the selected products between the F vectors of an item. Sums as in MatMulOp.
 struct InteractionOp {
-  // [batch, width] each; with `vectors`, per operand as many of an item's
-  // vectors, one after the other: [batch, vectors, width] or
-  // [batch, vectors × width].
+  // [batch, width] each. With `vectors`, operand i holds vectors[i] consecutive
+  // vectors of an item: [batch, vectors, width] or [batch, vectors × width].
   std::vector<int> features;
   std::vector<int64_t> vectors;  // empty: one each
   std::vector<int64_t> places;   // in [0, F × F)
 };
 
-// Columns of a left side: an operand as it is, or a chain with one float32
-// output.
+// A piece of the left operand's columns: an operand, or a chain with one
+// float32 output.
 struct DenseColumns {
-  int operand = -1;      // where there is no chain
+  int operand = -1;      // if there is no chain
   bool expands = false;  // broadcasts over the leading dimensions
   std::optional<ElementChainOp> chain;
 };
 
-// Pieces stay within this, so that devices need no heap for them.
+// Limits of a DenseOp, so that devices need no heap for it.
 inline constexpr int kMaxDensePieces = 64;
 inline constexpr int kMaxDenseChains = 6;
 
-// A product with what goes before and after it, neither of which is ever
-// stored whole:
+// A product with its fused neighbours, neither of which is ever stored whole:
 //   out = after(act([pieces side by side] × b + bias), …)
-// The right side is one matrix. A sum's terms keep their order, k ascending
-// over the pieces; so a piece at the front that broadcasts over rows has its
-// part of the sum computed once for all of them, and no bit tells.
+// The right operand is one matrix. A sum's terms keep their order, k ascending
+// over the pieces. So the part of a leading piece that broadcasts over rows can
+// be computed once for all of them, without changing a bit.
 struct DenseOp {
-  MatMulOp product;  // not batched; `a` means nothing when there are pieces
+  MatMulOp product;  // not batched; `a` is unused when there are pieces
   // b^T × a for a of […, k, 1]: the result is […, n, 1]. Without pieces.
   bool column = false;
   std::vector<DenseColumns> pieces;  // along the last dimension
@@ -189,39 +187,40 @@ struct DenseOp {
   int given = -1;
 };
 
-// Attention as it is written out: out = softmax(chain(a × b)) × v, the softmax
-// over the last dimension. Both products are batched, without bias or relu.
+// Attention written as single operators: out = softmax(chain(a × b)) × v, the
+// softmax over the last dimension. Both products are batched, without bias or
+// relu.
 struct AttentionOp {
   MatMulOp scores;
-  // Over the scores' shape; its input `given` is they.
+  // Over the scores' shape; its input `given` is the scores.
   std::optional<ElementChainOp> chain;
   int given = -1;
-  MatMulOp values;  // `a` means nothing: the weights
+  MatMulOp values;  // `a` is unused: the softmax's result
 };
 
 enum class RecurrentCell : uint8_t { kLstm, kGru, kTanh, kRelu };
 
-// Layers of a recurrence over the steps of a sequence, or one step of one.
-// With x a step's input, h and c the states before it, and per gate its rows of
+// Layers of a recurrence over the steps of a sequence, or a single step. With x
+// the input of a step, h and c the states before it, and per gate its rows of
 // the weights:
 //   s[gate] = ((x × w_ih[gate] + b_ih[gate]) + h × w_hh[gate]) + b_hh[gate]
 //   kLstm: gates i, f, g, o. c' = σ(s[f]) × c + σ(s[i]) × tanh(s[g]),
 //          h' = σ(s[o]) × tanh(c')
-//   kGru:  gates r, z, n. n = tanh(a + σ(s[r]) × b), h' = (h − n) × σ(s[z]) +
-//   n,
+//   kGru:  gates r, z, n. n = tanh(a + σ(s[r]) × b),
+//          h' = (h − n) × σ(s[z]) + n,
 //          with a = x × w_ih[n] + b_ih[n] and b = h × w_hh[n] + b_hh[n] apart
 //   kTanh, kRelu: h' = tanh(s), relu(s)
-// A sum is one chain, as MatMulOp's; that of h goes on from that of x and its
-// bias. Items do not meet.
+// Each sum is one chain as in MatMulOp: the chain of h continues that of x and
+// its bias. Items are independent.
 struct RecurrentOp {
   RecurrentCell cell = RecurrentCell::kGru;
-  // Of one step: input [batch, width], states [batch, units]; gives the new
-  // states. Else input [steps, batch, width], states
-  // [layers × directions, batch, units]; gives the last layer's h of every step
+  // A single step: input [batch, width], states [batch, units]; results are the
+  // new states. Otherwise input [steps, batch, width], states [layers ×
+  // directions, batch, units]; results are the last layer's h of every step
   // [steps, batch, directions × units], and all states after the last step.
   bool is_step = false;
   bool batch_first = false;    // input and output are [batch, steps, …]
-  bool bidirectional = false;  // the second direction goes from the last step
+  bool bidirectional = false;  // the second direction starts at the last step
   bool has_biases = true;
   int layers = 1;
   int64_t units = 0;
@@ -240,7 +239,7 @@ struct RecurrentOp {
 };
 
 // DenseOp, AttentionOp, ChainSumOp, RecurrentOp and InteractionOp with
-// `vectors` are made for devices that ask for them (see FuseDense).
+// `vectors` are built only for devices that support them (see FuseDense).
 using FusedOp = std::variant<MatMulOp, ElementChainOp, InteractionOp, DenseOp,
                              AttentionOp, ChainSumOp, RecurrentOp>;
 
@@ -250,8 +249,7 @@ inline const MatMulOp* ProductOf(const FusedOp& op) {
   return std::get_if<MatMulOp>(&op);
 }
 
-// Whether devices that rearrange weights do so with `operand`, where it is
-// constant.
+// Whether devices that pack weights pack `operand` of `op` if it is constant.
 inline bool RearrangesConstant(const FusedOp& op, int operand) {
   if (const auto* recurrent = std::get_if<RecurrentOp>(&op)) {
     return std::find(recurrent->params.begin(), recurrent->params.end(),

@@ -1,3 +1,6 @@
+// Grouping look-ups hides memory latency: the first rows of all tables are on
+// their way before the first table is read.
+
 #include "runtime/fusion/look_up_group.h"
 
 #include <utility>
@@ -68,7 +71,8 @@ class LookUpGroup final : public Kernel {
   const std::string name_;
 };
 
-// In the place of the last of `members`, ascending.
+// Merges `members` (ascending) at the position of the last, where the ids of
+// all are available.
 void Merge(const std::vector<int>& members, Plan& plan,
            std::vector<bool>& dropped) {
   if (members.size() < 2) return;
@@ -101,7 +105,7 @@ std::unique_ptr<const Kernel> CreateLookUpGroup(std::vector<LookUp> members) {
 
 void FuseLookUps(Plan& plan) {
   std::vector<bool> dropped(plan.steps.size(), false);
-  // The open group, and what its members make.
+  // The open group, and the locals that its members compute.
   std::vector<int> members;
   std::vector<bool> made(plan.locals.size(), false);
   const auto close = [&] {
@@ -112,7 +116,7 @@ void FuseLookUps(Plan& plan) {
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     const Step& step = plan.steps[i];
     for (int local : step.operands) {
-      // Views show what a member makes.
+      // A view of a member's result counts as that result.
       if (made[local] || made[plan.locals[local].root]) {
         close();
         break;

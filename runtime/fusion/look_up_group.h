@@ -9,7 +9,7 @@
 
 namespace refract::runtime {
 
-// A look-up with its share of a group's operands and results, which follow each
+// A member of a group of look-ups. Operands and results of members follow each
 // other in the members' order.
 struct LookUp {
   std::string node;  // for errors
@@ -18,8 +18,8 @@ struct LookUp {
   size_t num_outputs = 0;
 };
 
-// Independent look-ups as one kernel: starts to fetch for all of them, then
-// runs one after the other. Errors name the member's node.
+// Independent look-ups as one kernel: prefetches for all members, then runs
+// them one after the other. Errors name the member's node.
 std::unique_ptr<const Kernel> CreateLookUpGroup(std::vector<LookUp> members);
 
 }  // namespace refract::runtime

@@ -1,3 +1,5 @@
+// Tries each family of operators in turn.
+
 #include "runtime/fusion/lower.h"
 
 namespace refract::runtime {

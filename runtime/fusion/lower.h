@@ -9,21 +9,21 @@
 
 namespace refract::runtime {
 
-// The node as a fused operator of one; nullopt when it is none. Looks at the
-// graph alone, never at the part, so that a node is computed the same way
-// wherever it lands.
+// The node as a fused operator; nullopt if it is none. Depends on the graph
+// alone, never on the part, so that a node is computed the same way in every
+// part.
 std::optional<FusedOp> Lower(const KernelRequest& request);
 
-// Its families.
+// The operator families of Lower().
 std::optional<MatMulOp> LowerMatMul(const KernelRequest& request);
 std::optional<ElementChainOp> LowerElements(const KernelRequest& request);
 
 // aten.{gru,lstm,rnn_tanh,rnn_relu}.input without dropout and projections, and
-// their cells. Not one of Lower()'s: for devices that run RecurrentOp.
+// their cells. Not part of Lower(): only for devices that support RecurrentOp.
 std::optional<RecurrentOp> LowerRecurrent(const KernelRequest& request);
 
-// The equation of an aten.einsum of two operands that says its result, without
-// ellipses; nullopt for any other. Nothing is said of how often letters occur.
+// The equation of an aten.einsum of two operands with an explicit result and
+// without ellipses; nullopt for any other. Letters may repeat.
 struct EinsumEquation {
   int operands[2];
   std::string letters[2];
@@ -31,9 +31,9 @@ struct EinsumEquation {
 };
 std::optional<EinsumEquation> EinsumOfTwo(const KernelRequest& request);
 
-// Whether an operand of a product may be copied into the order in which kernels
-// read it: up to 2^28 elements, or as many as a request brings. Larger ones are
-// left to LibTorch, which reads them as they lie.
+// Whether an operand of a product may be copied into the kernels' layout: up to
+// 2^28 elements, or any size that a request brings. Larger operands are left to
+// LibTorch, which reads them in place.
 bool MayBePacked(const KernelRequest& request, int operand);
 
 }  // namespace refract::runtime

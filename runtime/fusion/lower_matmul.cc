@@ -1,3 +1,6 @@
+// Lowers linear, addmm, mm, bmm, matmul, and the einsum and tensordot that
+// equal one of them, to MatMulOp.
+
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -15,9 +18,9 @@ namespace {
 using base::DType;
 using models::SymExpr;
 
-// Larger second operands are left to LibTorch, which reads them as they lie:
-// a copy in panels would double what they take. Dense layers are far smaller;
-// a score against a whole table is not.
+// Larger right operands are left to LibTorch, which reads them in place:
+// packing would double their memory. Dense layers are far smaller; a score
+// against a whole table is not.
 constexpr int64_t kMaxPackedElements = int64_t{1} << 28;
 
 bool IsFloat(const KernelRequest& request, int operand) {
@@ -32,7 +35,7 @@ bool IsOne(const KernelRequest& request, absl::string_view name) {
   return false;
 }
 
-// All leading dims of both are known to be the same.
+// Whether the graph shows the same leading dims of both.
 bool SameBatch(const KernelRequest& request, int a, int b) {
   const auto& x = request.operand(a).shape;
   const auto& y = request.operand(b).shape;
@@ -44,7 +47,7 @@ bool SameBatch(const KernelRequest& request, int a, int b) {
 }
 
 // "…ik,kj->…ij" and "…ik,jk->…ij", or a batch of products where b has the
-// leading letters too. Other equations are no product as it lies.
+// leading letters as well. Other equations need a reordered operand.
 std::optional<MatMulOp> LowerEinsum(const KernelRequest& request) {
   const auto equation = EinsumOfTwo(request);
   if (!equation) return std::nullopt;
@@ -54,7 +57,7 @@ std::optional<MatMulOp> LowerEinsum(const KernelRequest& request) {
   if (a.size() < 2 || b.size() < 2 || out.size() != a.size()) {
     return std::nullopt;
   }
-  // An equation of other ranks than its operands is LibTorch's to refuse.
+  // LibTorch refuses an equation whose ranks differ from its operands'.
   for (int i : {0, 1}) {
     if (!IsFloat(request, equation->operands[i]) ||
         request.rank(equation->operands[i]) != equation->letters[i].size()) {
@@ -85,7 +88,7 @@ std::optional<MatMulOp> LowerEinsum(const KernelRequest& request) {
   return matmul;
 }
 
-// Over the last dimension of a and one of a matrix b.
+// tensordot over the last dimension of a and one dimension of a matrix b.
 std::optional<MatMulOp> LowerTensordot(const KernelRequest& request) {
   const NodeArgs& args = request.args;
   MatMulOp matmul;
@@ -109,8 +112,8 @@ std::optional<MatMulOp> LowerTensordot(const KernelRequest& request) {
   return matmul;
 }
 
-// Whether the sizes that are summed are promised to be the same: LibTorch would
-// broadcast 1.
+// Whether the graph shows equal sizes of the summed dimension. LibTorch would
+// broadcast a size of 1.
 bool SameSummed(const KernelRequest& request, const MatMulOp& matmul) {
   const auto& a = request.operand(matmul.a).shape;
   const auto& b = request.operand(matmul.b).shape;
@@ -128,12 +131,14 @@ std::optional<EinsumEquation> EinsumOfTwo(const KernelRequest& request) {
   std::string equation = *text;
   std::erase(equation, ' ');
   const size_t arrow = equation.find("->");
-  // Without one the letters are sorted; with ellipses ranks count.
+  // Without an arrow the result's letters are sorted; ellipses depend on ranks.
+  // Both are left to others.
   if (arrow == std::string::npos || absl::StrContains(equation, '.')) {
     return std::nullopt;
   }
   const std::string result = equation.substr(arrow + 2);
-  // Neither spaces in the arrow itself nor what is no letter.
+  // The arrow must be written without spaces, and all other characters must be
+  // letters.
   const auto letters = [](const std::string& part) {
     return std::all_of(part.begin(), part.end(), absl::ascii_isalpha);
   };
@@ -151,7 +156,7 @@ bool MayBePacked(const KernelRequest& request, int operand) {
   int64_t elements = 1;
   for (const SymExpr& dim : request.operand(operand).shape) {
     const auto size = dim.constant();
-    if (!size) return true;  // made by the request: its size bounds it
+    if (!size) return true;  // a request brings it and bounds its size
     if (*size > 0 && elements > kMaxPackedElements / *size) return false;
     elements *= *size;
   }
@@ -171,7 +176,7 @@ std::optional<MatMulOp> LowerMatMul(const KernelRequest& request) {
       if (!IsFloat(request, matmul.bias) || request.rank(matmul.bias) != 1) {
         return std::nullopt;
       }
-      // Broadcast, as below.
+      // A bias of one number is broadcast, which is left to LibTorch.
       if (request.operand(matmul.bias).shape[0].constant() == 1 &&
           matmul.b != kNoOperand && request.rank(matmul.b) > 0 &&
           request.operand(matmul.b).shape[0].constant() != 1) {
@@ -215,7 +220,7 @@ std::optional<MatMulOp> LowerMatMul(const KernelRequest& request) {
   const size_t a_rank = request.rank(matmul.a);
   const size_t b_rank = request.rank(matmul.b);
   if (a_rank < 2 || b_rank < 2) return std::nullopt;
-  // Of no other ranks.
+  // mm and bmm accept only these ranks.
   const size_t only = op == "aten.mm.default"    ? 2
                       : op == "aten.bmm.default" ? 3
                                                  : a_rank;

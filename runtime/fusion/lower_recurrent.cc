@@ -1,3 +1,6 @@
+// Reads recurrent layers and cells into RecurrentOp. Whatever differs from the
+// plain form (packed sequences, projections, dropout) is left to LibTorch.
+
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -69,18 +72,18 @@ bool ReadLayers(const KernelRequest& request, RecurrentOp& recurrent) {
   return true;
 }
 
-// The size of a weight's dimension, where the graph says it.
+// The size of a weight's dimension, if the graph shows it.
 std::optional<int64_t> SizeOf(const KernelRequest& request, int operand,
                               size_t dim) {
   return request.operand(operand).shape[dim].constant();
 }
 
-// Whether all weights are what one cell after the other wants; sets the units.
+// Whether the weights have the shapes of the cells, in order; sets `units`.
 bool ReadWeights(const KernelRequest& request, RecurrentOp& recurrent) {
   const auto each = static_cast<size_t>(recurrent.params_per_cell());
   const auto cells =
       static_cast<size_t>(recurrent.layers) * recurrent.directions();
-  // A projection would be one more for each.
+  // A projection would add one weight per cell.
   if (recurrent.params.size() != each * cells) return false;
   for (size_t i = 0; i < recurrent.params.size(); ++i) {
     const bool is_matrix = i % each < 2;

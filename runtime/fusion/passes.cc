@@ -13,12 +13,13 @@
 namespace refract::runtime {
 namespace {
 
-// The chains of `members`, ascending, as one step in the place of the last.
+// Merges the chains of `members` (ascending) into one step at the position of
+// the last member, where all operands are available.
 class ChainMerger {
  public:
   explicit ChainMerger(Plan& plan) : plan_(plan) {}
 
-  // Whether the merged chain is within limits; nothing changes otherwise.
+  // False, without any change, if the merged chain would exceed the limits.
   bool Merge(const std::vector<int>& members, const Uses& uses) {
     for (int member : members) {
       for (int local : plan_.steps[member].outputs) made_[local] = -1;
@@ -51,6 +52,7 @@ class ChainMerger {
   }
 
  private:
+  // Marks instruction indexes until the number of inputs is known (Renumber).
   static constexpr int kInstructions = 1 << 16;
 
   static bool LeavesGroup(int local, const std::vector<int>& members,
@@ -75,7 +77,7 @@ class ChainMerger {
   int InputOf(const ElementInput& input) {
     for (size_t i = 0; i < chain_.inputs.size(); ++i) {
       const ElementInput& known = chain_.inputs[i];
-      // 0 and −0 are not the same.
+      // Compared as bits, because 0 and −0 differ.
       if (known.operand == input.operand &&
           (input.operand != kNoOperand ||
            std::bit_cast<uint32_t>(known.number) ==
@@ -152,6 +154,7 @@ void FuseActivations(Plan& plan) {
         plan.steps[reader].outputs[0] == kNoLocal) {
       continue;
     }
+    // The product writes the relu's result; the relu step goes.
     matmul->relu = true;
     step.outputs = plan.steps[reader].outputs;
     TakeNodes(plan.steps[reader], step);
@@ -163,8 +166,8 @@ void FuseActivations(Plan& plan) {
 void FuseElementChains(const models::Graph& graph, Plan& plan) {
   const Uses uses(plan);
   const int count = static_cast<int>(plan.steps.size());
-  // The last member of each step's group: itself to begin with. From the back,
-  // so that all readers of a step have theirs.
+  // The last member of each step's group; initially the step itself. Steps are
+  // visited from the back, so that the groups of all readers are known.
   std::vector<int> group(count);
   std::vector<std::vector<int>> members(count);
   for (int i = count - 1; i >= 0; --i) {
@@ -184,8 +187,8 @@ void FuseElementChains(const models::Graph& graph, Plan& plan) {
     for (int reader : uses.readers(step.outputs[0])) {
       joins &= group[reader] == target;
     }
-    // Halves of the limits: instructions of one node are few, and what does
-    // not fit after all is left as it is.
+    // Half of the limit, because a node may have several instructions. A group
+    // that still does not fit stays unmerged.
     if (!joins || members[target].size() >= kMaxChainInstructions / 2) continue;
     group[i] = target;
     members[target].insert(members[target].begin(), i);

@@ -23,7 +23,7 @@ absl::StatusOr<std::optional<SumDims>> SumDimsOf(
                                         : std::optional<bool>(false);
   if (!keep || args.Has("dtype")) return std::nullopt;
   result.keep = *keep;
-  // No dimension, or none named, means all of them.
+  // No dim argument, or an empty list, means all dimensions.
   std::vector<bool> summed(rank, true);
   if (args.Has("dim")) {
     const auto dims = args.Ints("dim");
@@ -32,7 +32,7 @@ absl::StatusOr<std::optional<SumDims>> SumDimsOf(
     for (const IntSource& dim : *dims) {
       if (!dim.is_literal()) return std::nullopt;
       REFRACT_ASSIGN_OR_RETURN(const size_t d, WrapDim(dim.literal, rank));
-      if (summed[d]) return std::nullopt;  // LibTorch has a message for that
+      if (summed[d]) return std::nullopt;  // LibTorch reports the error
       summed[d] = true;
     }
   }
@@ -41,7 +41,7 @@ absl::StatusOr<std::optional<SumDims>> SumDimsOf(
   const auto count =
       static_cast<size_t>(std::count(summed.begin(), summed.end(), true));
   result.last = result.first + count - 1;
-  // With others between them they are left to LibTorch.
+  // Dimensions that are not adjacent are left to LibTorch.
   for (size_t d = result.first; d <= result.last; ++d) {
     if (!summed[d]) return std::nullopt;
   }

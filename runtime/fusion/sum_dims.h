@@ -6,15 +6,15 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "models/graph/sym_expr.h"
-#include "runtime/fusion/fused_op.h"
 #include "runtime/compile/node_args.h"
+#include "runtime/fusion/fused_op.h"
 
 namespace refract::runtime {
 
-// What aten.sum.{default,dim_IntList} or aten.mean.{default,dim} sums of a
-// tensor of `shape`, of rank 1 or more; nullopt where that is not known before
-// it runs, where other dimensions lie between those, and of another operator.
-// InvalidArgument for a dimension that does not exist.
+// The summed dimensions of aten.sum.{default,dim_IntList} or
+// aten.mean.{default,dim} for a tensor of `shape`, of rank 1 or more. nullopt
+// if they are not known at compile time, if they are not adjacent, and for
+// other operators. InvalidArgument for a dimension that does not exist.
 absl::StatusOr<std::optional<SumDims>> SumDimsOf(
     const NodeArgs& args, absl::Span<const models::SymExpr> shape);
 

@@ -1,3 +1,5 @@
+// Bookkeeping of the passes; each pass builds Uses anew after the plan changed.
+
 #include "runtime/fusion/uses.h"
 
 #include <algorithm>
@@ -74,7 +76,7 @@ ElementChainOp ChainAfter(const Step& reader, int result,
       given = self;
       continue;
     }
-    // The same value once more.
+    // A second input with the same value.
     for (ElementInstruction& instruction : chain.code) {
       for (int* argument : {&instruction.a, &instruction.b, &instruction.c}) {
         if (*argument == self) *argument = given;
