@@ -102,7 +102,7 @@ function(refract_test name)
   # Tests are half of what is compiled, and -O3 a quarter of their time. Some
   # compute for long themselves.
   set(level)
-  if(NOT name MATCHES "cuda/(kernels|map_wide|row_dots|tile_dots)_test|sim/")
+  if(NOT name MATCHES "cuda/(kernels|map_wide)_test|sim/")
     set(level -O1)
   endif()
   target_compile_options(${target} PRIVATE -pthread $<$<CONFIG:Release>:${level}>)

@@ -17,13 +17,10 @@
 #                 works; its figures mean nothing. Default --out and --build end
 #                 in _dry
 #
-# Whatever is wrong costs only its own figures (bench/cuda/run_parts.py): parts of
-# the check run in processes of their own, within time limits; where one fails, what
-# the backend can do without (runtime/cuda/program/switches.h, early starts) is switched off
-# until it passes, and named; a measurement that fails is named, and the others go
-# on. What REFRACT_CUDA_WITHOUT names, and early starts where REFRACT_EARLY_STARTS
-# is never, are off from the beginning. What runs ends with the script. In a copy
-# without git's history REFRACT_REVISION says what the results are of.
+# A failure costs only its own figures (bench/cuda/run_parts.py): a part of the check,
+# a measurement or a comparison that fails, hangs or dies is named, and a new process
+# goes on behind it. All processes end with the script. In a copy without git's history
+# REFRACT_REVISION names the revision for the results.
 #
 # Ends within 8 minutes (a dry run: 15), each part within its own share of them, the
 # comparison with PyTorch too, however long the build took: what does not fit is left

@@ -9,22 +9,18 @@
 
 namespace refract::bench {
 
-using runtime::cuda::ChainOp;
-using runtime::cuda::CrossOp;
 using runtime::cuda::DType;
-using runtime::cuda::ElementOp;
 using runtime::cuda::Epilogue;
-using runtime::cuda::GatherOp;
-using runtime::cuda::Instruction;
-using runtime::cuda::InteractionOp;
 using runtime::cuda::kNone;
 using runtime::cuda::LinearOp;
+using runtime::cuda::MapCode;
+using runtime::cuda::MapInput;
+using runtime::cuda::MapInstruction;
+using runtime::cuda::MapOp;
 using runtime::cuda::Op;
 using runtime::cuda::Program;
 using runtime::cuda::ProgramBuilder;
-using runtime::cuda::RowNormOp;
 using runtime::cuda::Rows;
-using runtime::cuda::Source;
 using runtime::cuda::Value;
 using runtime::cuda::ValueId;
 using runtime::cuda::WeightData;
@@ -71,6 +67,19 @@ DlrmShape MlperfV2() {
 
 namespace {
 
+// All of a matrix; with `one_row` its first row, again and again.
+MapInput MatrixOf(ValueId id, const Value& value, bool one_row = false) {
+  return {{id, {0, 0}, {{0, one_row ? 0 : value.ld}, {0, 1}}}};
+}
+// `code` over the elements of matrices of `out`'s size.
+MapOp MapOver(std::vector<MapInput> inputs, std::vector<MapInstruction> code,
+              ValueId out, const Value& value) {
+  return {.dims = {value.rows, {0, value.cols}},
+          .inputs = std::move(inputs),
+          .code = std::move(code),
+          .out = MatrixOf(out, value).tensor};
+}
+
 // Builds the program and draws its weights side by side.
 class DlrmMaker {
  public:
@@ -111,18 +120,19 @@ class DlrmMaker {
             Linear(prefix + "_u", low, width, Epilogue::kNone, kNone);
         const ValueId bias = Weight(prefix + "_bias", 1, width, 0.1);
         const ValueId out = builder_.Intermediate(prefix, dtype_, items, width);
-        builder_.Cross(
-            {.x0 = x0, .y = full, .bias = bias, .x = top, .out = out});
+        // x0 · (full + bias) + top: registers 4 to 6 are the instructions'.
+        Map({x0, full, bias, top},
+            {{MapCode::kAdd, 1, 2},
+             {MapCode::kMultiply, 0, 4},
+             {MapCode::kAdd, 5, 3}},
+            out);
         top = out;
       }
     }
     const ValueId logit = Mlp("top", top, shape.top, kNone, true);
     const ValueId score =
         builder_.Output("score", DType::kFloat32, items, shape.top.back());
-    builder_.Chain({.operands = {{logit}},
-                    .instructions = {{ElementOp::kLoad, Source::kOperand, 0},
-                                     {ElementOp::kSigmoid}},
-                    .out = score});
+    Map({logit}, {{MapCode::kSigmoid, 0}}, score);
     auto program = std::move(builder_).Build(max_batch);
     if (!program.ok()) {
       std::fprintf(stderr, "%s\n", program.status().ToString().c_str());
@@ -132,6 +142,19 @@ class DlrmMaker {
   }
 
  private:
+  // Inputs of one row are added to every row.
+  void Map(const std::vector<ValueId>& inputs, std::vector<MapInstruction> code,
+           ValueId out) {
+    std::vector<MapInput> matrices;
+    for (ValueId id : inputs) {
+      const Value& value = builder_.value(id);
+      matrices.push_back(
+          MatrixOf(id, value, value.rows == runtime::cuda::kOneRow));
+    }
+    builder_.Map(MapOver(std::move(matrices), std::move(code), out,
+                         builder_.value(out)));
+  }
+
   ValueId Weight(const std::string& name, int64_t rows, int64_t cols,
                  double scale) {
     std::normal_distribution<float> normal(0.0f, static_cast<float>(scale));
@@ -208,29 +231,30 @@ DenseModel SeparateEpilogues(const DenseModel& model) {
       program.values.push_back(value);
       return value.root;
     };
-    std::vector<std::vector<Instruction>> steps;
-    const bool bias = linear->bias != kNone;
-    if (bias) {
-      steps.push_back({{ElementOp::kLoad, Source::kOperand, 0},
-                       {ElementOp::kAdd, Source::kOperand, 1}});
-    }
-    if (linear->epilogue == Epilogue::kRelu ||
-        linear->epilogue == Epilogue::kReluBias) {
-      steps.push_back({{ElementOp::kLoad}, {ElementOp::kRelu}});
-    } else if (linear->epilogue == Epilogue::kGeluTanhBias) {
-      steps.push_back({{ElementOp::kLoad}, {ElementOp::kGeluTanh}});
-    }
     ValueId last = another("_product");
     program.ops.push_back({op.name + "_product",
                            LinearOp{linear->in, linear->weight, kNone, last}});
+    const bool bias = linear->bias != kNone;
+    std::vector<MapCode> steps;
+    if (bias) steps.push_back(MapCode::kAdd);
+    if (linear->epilogue == Epilogue::kRelu ||
+        linear->epilogue == Epilogue::kReluBias) {
+      steps.push_back(MapCode::kRelu);
+    } else if (linear->epilogue == Epilogue::kGeluTanhBias) {
+      steps.push_back(MapCode::kGeluTanh);
+    }
     for (size_t i = 0; i < steps.size(); ++i) {
-      ChainOp chain;
-      chain.operands = {{last}};
-      if (i == 0 && bias) chain.operands.push_back({linear->bias});
-      chain.instructions = steps[i];
-      chain.out = i + 1 == steps.size() ? linear->out : another("_biased");
-      last = chain.out;
-      program.ops.push_back({op.name, std::move(chain)});
+      const ValueId out =
+          i + 1 == steps.size() ? linear->out : another("_biased");
+      std::vector<MapInput> inputs = {MatrixOf(last, program.value(last))};
+      if (steps[i] == MapCode::kAdd) {
+        inputs.push_back(
+            MatrixOf(linear->bias, program.value(linear->bias), true));
+      }
+      program.ops.push_back(
+          {op.name, MapOver(std::move(inputs), {{steps[i], 0, 1}}, out,
+                            program.value(out))});
+      last = out;
     }
   }
   return separate;

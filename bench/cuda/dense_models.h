@@ -2,7 +2,7 @@
 #define REFRACT_BENCH_CUDA_DENSE_MODELS_H_
 
 // The dense parts of the models that recommender benchmarks use, as programs
-// for a device, with random weights; and a reference in plain loops.
+// for a device, with random weights.
 
 #include <cstdint>
 #include <random>
@@ -49,15 +49,6 @@ DenseModel MakeDlrm(const std::string& name, const DlrmShape& shape,
 // The same model with every product's bias and activation as kernels of their
 // own, as a framework launches them: what fused epilogues are compared with.
 DenseModel SeparateEpilogues(const DenseModel& model);
-
-// Computes `program` for `batch` items in double, one operator after another,
-// by loops that share nothing with the kernels. Values between operators are
-// not rounded; inputs and weights are taken as given. `inputs` and the results
-// are dense, in the program's order; integers as doubles.
-std::vector<std::vector<double>> RunReference(
-    const runtime::cuda::Program& program,
-    const std::vector<std::vector<float>>& weights,
-    const std::vector<std::vector<double>>& inputs, int64_t batch);
 
 }  // namespace refract::bench
 

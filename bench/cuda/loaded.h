@@ -11,7 +11,7 @@
 
 #include "bench/cuda/dense_models.h"
 #include "bench/cuda/measure.h"
-#include "runtime/cuda/device/cuda_device.h"
+#include "runtime/cuda/device/cuda_runtime.h"
 #include "runtime/cuda/instance/instance.h"
 
 namespace refract::bench {
@@ -19,17 +19,14 @@ namespace refract::bench {
 // An instance whose slots all hold a computed request of `batch` items.
 class Loaded {
  public:
-  Loaded(runtime::cuda::CudaDevice& device, const DenseModel& model,
-         int64_t batch, int num_slots, bool use_graphs,
-         runtime::cuda::EarlyStarts early_starts =
-             runtime::cuda::EarlyStarts::kWhereFaster)
+  Loaded(runtime::cuda::CudaRuntime& device, const DenseModel& model,
+         int64_t batch, int num_slots, bool use_graphs = true)
       : model_(model),
         instance_(Must(runtime::cuda::Instance::Create(
             device, model_.program, model_.weight_data(),
             {.max_batch = batch,
              .num_slots = num_slots,
-             .use_graphs = use_graphs,
-             .early_starts = early_starts}))) {
+             .use_graphs = use_graphs}))) {
     Must(instance_->Load());
     std::mt19937 random(3);
     for (int i = 0; i < num_slots; ++i) {
@@ -42,10 +39,6 @@ class Loaded {
   }
 
   runtime::cuda::Instance& instance() { return *instance_; }
-  // Whether its requests' kernels begin while the one before them ends.
-  bool starts_early() const {
-    return instance_->starts_early(instance_->buckets().size() - 1);
-  }
   const std::vector<runtime::cuda::SlotId>& slots() const { return slots_; }
   // `runs` computations, slot after slot, then waits.
   void Compute(int runs) {
@@ -85,7 +78,7 @@ class Loaded {
 };
 
 // Slots whose inputs together exceed the L2 cache.
-inline int SlotsFor(const runtime::cuda::CudaDevice& device, int64_t batch) {
+inline int SlotsFor(const runtime::cuda::CudaRuntime& device, int64_t batch) {
   const int64_t bytes_per_item = 27 * 128 * 2;
   const int64_t wanted = 2 * device.properties().l2_bytes;
   return static_cast<int>(

@@ -1,19 +1,18 @@
 // Measures the CUDA backend on a GPU: what graphs save, how far from the
-// device's limits, what fusion saves, whether copies overlap. Every figure is a
-// ratio of things measured in this run. Results are checked by device_check
+// device's limits it is, what fusion saves, whether copies overlap. Every
+// figure is a ratio of times of this run. Results are checked by device_check
 // first (scripts/gpu_check.sh runs both).
 //
-//   bench_cuda [--json FILE] [--repetitions N] [--quick | --dry-run]
-//              [--parts NAME,…] [--list]
+//   bench_cuda [--repetitions N] [--quick | --dry-run] [--parts NAME,…]
+//   [--list]
 //
-// --parts: these alone, of those that --list prints. A part announces itself
-// by a line "-- NAME", and FILE is written anew after each; one that fails ends
-// the program, for a device that it took along would spoil the others
-// (gpu_check.py starts it again with what is left).
+// --parts: these alone, of the parts that --list prints. A part begins with a
+// line "-- NAME"; its results are lines "= {JSON}". A part that fails ends the
+// program, because an error of the device would spoil the parts after it:
+// run_parts.py starts the program again behind it.
 //
-// --dry-run: everything once, at sizes that mean nothing, to see that it runs;
-// bench_cuda_emulated, which is the same on a GPU of this process, has no
-// other.
+// --dry-run: everything once, at sizes that mean nothing, to see that it runs.
+// bench_cuda_emulated, whose GPU is this process, has no other mode.
 //
 // Exit status 0 even where a bar is missed; 1: something failed; 2: bad usage;
 // 77: no GPU.
@@ -24,36 +23,27 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
-#include <iterator>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
-#include "bench/cuda/json.h"
+#include "bench/cuda/dense_models.h"
 #include "bench/cuda/loaded.h"
 #include "bench/cuda/measure.h"
-#include "bench/cuda/product_times.h"
-#include "bench/cuda/random_programs.h"
-#include "bench/cuda/recorded.h"
-#include "bench/cuda/short_kernels.h"
-#include "runtime/cuda/device/cuda_device.h"
 #include "runtime/cuda/calls/index_math.h"
+#include "runtime/cuda/device/cuda_runtime.h"
 #include "runtime/cuda/kernels/launch.h"
 
 namespace refract::bench {
 namespace {
 
-using runtime::cuda::CudaDevice;
+using runtime::cuda::CudaRuntime;
 using runtime::cuda::DType;
-using runtime::cuda::EarlyStarts;
 using runtime::cuda::GemmCall;
+using runtime::cuda::Graph;
 using runtime::cuda::Instance;
-using runtime::cuda::InstanceOptions;
 using runtime::cuda::InteractionCall;
-using runtime::cuda::Mechanism;
 using runtime::cuda::SlotId;
-using runtime::cuda::Start;
 using runtime::cuda::Stream;
 
 struct Limits {
@@ -63,7 +53,6 @@ struct Limits {
 };
 
 struct BenchOptions {
-  std::string json;
   std::string parts;  // "": all
   int repetitions = 21;
   bool quick = false;
@@ -73,17 +62,11 @@ struct BenchOptions {
 
 class Bench {
  public:
-  Bench(CudaDevice& device, const BenchOptions& options)
+  Bench(CudaRuntime& device, const BenchOptions& options)
       : device_(device),
         options_(options),
         repetitions_(options.dry_run ? 1 : options.repetitions),
         quick_(options.quick || options.dry_run) {
-    json_.Set("benchmark", "cuda");
-    json_.Set("device", device.properties().name);
-    json_.Set("repetitions", repetitions_);
-    json_.Set("quick", quick_);
-    json_.Set("dry_run", options.dry_run);
-    json_.Set("early_starts", Name(device.early_starts()));
     stream_ = Must(device_.CreateStream());
   }
   ~Bench() { (void)device_.DestroyStream(stream_); }
@@ -97,10 +80,6 @@ class Bench {
         {"limits", [this] { MeasureLimits(); }},
         {"graphs", [this] { GraphAgainstLaunches(); }},
     };
-    for (int steps : {8, 24}) {
-      parts.push_back({"chain_" + std::to_string(steps),
-                       [this, steps] { ShortKernels(steps); }});
-    }
     for (DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32}) {
       parts.push_back({std::string("interaction_") + runtime::cuda::Name(dtype),
                        [this, dtype] { Interaction(dtype); }});
@@ -123,17 +102,14 @@ class Bench {
                          [this, v2, batch] { Roofline(v2, batch); }});
       }
     }
-    std::vector<int64_t> batches = {1, 16, 64, 256, 1024};
-    if (quick_) batches = {64, 256};
-    if (options_.dry_run) batches = {2};
-    for (int64_t batch : batches) {
-      parts.push_back({"products_" + std::to_string(batch),
-                       [this, batch] { Products(batch); }});
-    }
     return parts;
   }
 
   void Run() {
+    std::printf(
+        "= {\"device\": \"%s\", \"repetitions\": %d, \"dry_run\": %s}\n",
+        device_.properties().name.c_str(), repetitions_,
+        options_.dry_run ? "true" : "false");
     const std::string wanted = "," + options_.parts + ",";
     for (const Part& part : Parts()) {
       if (!options_.parts.empty() &&
@@ -143,10 +119,6 @@ class Bench {
       std::printf("-- %s\n", part.name.c_str());
       std::fflush(stdout);
       part.measure();
-      Write();
-    }
-    for (const std::string& warning : device_.TakeWarnings()) {
-      std::fprintf(stderr, "%s\n", warning.c_str());
     }
   }
 
@@ -158,18 +130,6 @@ class Bench {
   int Runs(int runs) const { return options_.dry_run ? 1 : runs; }
   int Slots(int64_t batch) const {
     return options_.dry_run ? 2 : SlotsFor(device_, batch);
-  }
-
-  // What was measured stays, should the next figure end the program.
-  void Add(const Json& row) {
-    json_.Append("rows", row);
-    Write();
-  }
-  void Write() {
-    if (!options_.json.empty() && !json_.Write(options_.json)) {
-      std::fprintf(stderr, "cannot write %s\n", options_.json.c_str());
-      std::exit(1);
-    }
   }
 
   cudaStream_t raw() const { return static_cast<cudaStream_t>(stream_.handle); }
@@ -211,27 +171,20 @@ class Bench {
       call.out = c.get();
       call.workspace = workspace.get();
       call.workspace_bytes = workspace_bytes;
-      Must(device_.Prepare(call.shape, workspace_bytes,
-                           runtime::cuda::DeviceApi::Choice::kMeasured));
       const auto seconds =
           MeasureInTurn({[&] {
                           for (int i = 0; i < 5; ++i)
-                            Must(device_.Launch(call, stream_, Start::kAfter));
+                            Must(device_.Launch(call, stream_));
                           Wait();
                         }},
                         repetitions_);
       limits_.flops = 5 * 2 * std::pow(static_cast<double>(n), 3) /
                       QuartilesOf(seconds[0]).median;
     }
-    Json limits;
-    limits_.kernel_seconds = EmptyKernelSeconds(Start::kAfter);
-    if (device_.early_starts() != EarlyStarts::kNever) {
-      limits.Set("early_kernel_us", EmptyKernelSeconds(Start::kEarly) * 1e6);
-    }
-    limits.Set("fp16_tflops", limits_.flops * 1e-12);
-    limits.Set("copy_gb_per_s", limits_.bytes * 1e-9);
-    limits.Set("kernel_us", limits_.kernel_seconds * 1e6);
-    json_.Set("limits", limits);
+    limits_.kernel_seconds = EmptyKernelSeconds();
+    ReportDetails({{"fp16_tflops", limits_.flops * 1e-12},
+                   {"copy_gb_per_s", limits_.bytes * 1e-9},
+                   {"kernel_us", limits_.kernel_seconds * 1e6}});
     std::printf(
         "limits: %.0f TFLOP/s fp16, %.0f GB/s copied, %.2f us per "
         "kernel\n",
@@ -239,80 +192,41 @@ class Bench {
         limits_.kernel_seconds * 1e6);
   }
 
-  // One of many, launched as those of programs are.
-  double EmptyKernelSeconds(Start start) {
+  // Of one of many kernels in a graph, as programs launch theirs.
+  double EmptyKernelSeconds() {
     constexpr int kNodes = 200;
-    const Recorded kernels(device_, stream_, [&] {
-      for (int i = 0; i < kNodes; ++i) {
-        MustBeOk(
-            runtime::cuda::LaunchEmpty(raw(), i == 0 ? Start::kAfter : start),
-            "empty kernel");
-      }
-    });
-    const auto seconds = MeasureInTurn({[&] {
-                                         for (int i = 0; i < 10; ++i)
-                                           kernels.Launch();
-                                         Wait();
-                                       }},
-                                       repetitions_);
+    Must(device_.BeginCapture(stream_));
+    for (int i = 0; i < kNodes; ++i) {
+      MustBeOk(runtime::cuda::LaunchEmpty(raw()), "empty kernel");
+    }
+    const Graph kernels = Must(device_.EndCapture(stream_));
+    const auto seconds =
+        MeasureInTurn({[&] {
+                        for (int i = 0; i < 10; ++i)
+                          Must(device_.Launch(kernels, stream_));
+                        Wait();
+                      }},
+                      repetitions_);
+    Must(device_.DestroyGraph(kernels));
     return QuartilesOf(seconds[0]).median / (10.0 * kNodes);
   }
 
   void GraphAgainstLaunches() {
-    if (!device_.can_capture()) {
-      std::printf("graphs are switched off\n");
-      return;
-    }
     const DenseModel model =
         MakeDlrm("v1", MlperfV1(), Precision::kFloat16, Size(64, 2), 1);
     const int slots = Slots(64);
-    Loaded graphs(device_, model, Size(64, 2), slots, true);
-    // The same kernels, begun the same way.
-    Loaded launches(
-        device_, model, Size(64, 2), slots, false,
-        graphs.starts_early() ? EarlyStarts::kAlways : EarlyStarts::kNever);
+    Loaded graphs(device_, model, Size(64, 2), slots);
+    Loaded launches(device_, model, Size(64, 2), slots, /*use_graphs=*/false);
     // One request at a time, and many in a row.
     for (int runs : {1, Runs(49) + 1}) {
       const auto seconds = MeasureInTurn(
           {[&] { graphs.Compute(runs); }, [&] { launches.Compute(runs); }},
           runs == 1 ? Runs(20) * repetitions_ : repetitions_);
-      Json row =
-          Row("G1 graph / launches, v1, batch 64, " +
-                  std::string(runs == 1 ? "each waited for" : "50 in a row"),
-              PairedRatio(seconds[0], seconds[1]), 0.6, true);
-      row.Set("graph_us", QuartilesOf(seconds[0]).median / runs * 1e6);
-      row.Set("early_starts", graphs.starts_early());
-      Add(row);
+      Report("G1 graph / launches, v1, batch 64, " +
+                 std::string(runs == 1 ? "each waited for" : "50 in a row"),
+             PairedRatio(seconds[0], seconds[1]), Bar::kAtMost, 0.6,
+             {{"graph_us", QuartilesOf(seconds[0]).median / runs * 1e6}});
     }
-    EarlyAgainstPlain("G1 early / plain starts, v1, batch 64", model,
-                      Size(64, 2), slots);
-  }
-
-  void ShortKernels(int steps) {
-    EarlyAgainstPlain("early / plain starts, " + std::to_string(steps) +
-                          " short kernels, batch 64",
-                      MakeShortKernels(steps, 256, false, Size(64, 2), 1),
-                      Size(64, 2), 2);
-  }
-
-  // What starts that hide behind the kernel before give a graph, each of whose
-  // launches is waited for.
-  void EarlyAgainstPlain(const std::string& name, const DenseModel& model,
-                         int64_t items, int slots) {
-    if (device_.early_starts() == EarlyStarts::kNever) return;
-    Loaded early(device_, model, items, slots, true, EarlyStarts::kAlways);
-    if (!early.starts_early()) {
-      std::printf("%-52s no kernels of ours in a row\n", name.c_str());
-      return;
-    }
-    Loaded plain(device_, model, items, slots, true, EarlyStarts::kNever);
-    const auto seconds =
-        MeasureInTurn({[&] { early.Compute(1); }, [&] { plain.Compute(1); }},
-                      Runs(20) * repetitions_);
-    Json row = RowWithoutBar(name, PairedRatio(seconds[0], seconds[1]));
-    row.Set("early_us", QuartilesOf(seconds[0]).median * 1e6);
-    row.Set("plain_us", QuartilesOf(seconds[1]).median * 1e6);
-    Add(row);
   }
 
   void Roofline(bool v2, int64_t batch) {
@@ -320,7 +234,7 @@ class Bench {
     const int64_t items = Size(batch, 2);
     const DenseModel model = MakeDlrm("m", v2 ? MlperfV2() : MlperfV1(),
                                       Precision::kFloat16, items, 1);
-    Loaded loaded(device_, model, items, Slots(batch), true);
+    Loaded loaded(device_, model, items, Slots(batch));
     const int kRuns = Runs(20);
     const auto seconds =
         MeasureInTurn({[&] { loaded.Compute(kRuns); }}, repetitions_);
@@ -333,23 +247,17 @@ class Bench {
     for (double* q : {&ratio.q25, &ratio.median, &ratio.q75}) {
       *q /= kRuns * floor;
     }
-    Json row = Row("G2 measured / roofline, " + std::string(v2 ? "v2" : "v1") +
-                       ", batch " + std::to_string(batch),
-                   ratio, batch == 256 ? 2.0 : 1.6, true);
-    row.Set("measured_us", ratio.median * floor * 1e6);
-    row.Set("floor_us", floor * 1e6);
-    row.Set("early_starts", loaded.starts_early());
-    Add(row);
-    EarlyAgainstPlain("G2 early / plain starts, " +
-                          std::string(v2 ? "v2" : "v1") + ", batch " +
-                          std::to_string(batch),
-                      model, items, Slots(batch));
+    Report("G2 measured / roofline, " + std::string(v2 ? "v2" : "v1") +
+               ", batch " + std::to_string(batch),
+           ratio, Bar::kAtMost, batch == 256 ? 2.0 : 1.6,
+           {{"measured_us", ratio.median * floor * 1e6},
+            {"floor_us", floor * 1e6}});
   }
 
   // The first sample, the last and some between: what device_check's batches
   // are too small to show.
   void CheckInteraction(const InteractionCall& call) {
-    MustBeOk(runtime::cuda::LaunchKernel(call, raw(), Start::kAfter), "kernel");
+    MustBeOk(runtime::cuda::LaunchKernel(call, raw()), "kernel");
     Wait();
     const int64_t size = runtime::cuda::SizeOf(call.dtype);
     const auto row = [&](const void* data, int64_t ld, int64_t sample) {
@@ -405,27 +313,24 @@ class Bench {
     const int64_t bytes = samples * (27 * 128 + ld_out) * size;
     // A copy that moves as much.
     DeviceMemory from(bytes / 2), to(bytes / 2);
-    const InteractionCall call = {
-        .dense = dense.get(),
-        .embeddings = embeddings.get(),
-        .out = out.get(),
-        .ld_dense = 128,
-        .ld_embeddings = 26 * 128,
-        .ld_out = ld_out,
-        .samples = samples,
-        .features = 27,
-        .dim = 128,
-        .pad = static_cast<int32_t>(ld_out - 479),
-        .dtype = dtype,
-        .tf32 = true,
-        .plain = !device_.switches().has(Mechanism::kTensorInteraction)};
+    const InteractionCall call = {.dense = dense.get(),
+                                  .embeddings = embeddings.get(),
+                                  .out = out.get(),
+                                  .ld_dense = 128,
+                                  .ld_embeddings = 26 * 128,
+                                  .ld_out = ld_out,
+                                  .samples = samples,
+                                  .features = 27,
+                                  .dim = 128,
+                                  .pad = static_cast<int32_t>(ld_out - 479),
+                                  .dtype = dtype,
+                                  .tf32 = true};
     CheckInteraction(call);
     const int kRuns = Runs(10);
     const auto seconds = MeasureInTurn(
         {[&] {
            for (int i = 0; i < kRuns; ++i) {
-             MustBeOk(runtime::cuda::LaunchKernel(call, raw(), Start::kAfter),
-                      "kernel");
+             MustBeOk(runtime::cuda::LaunchKernel(call, raw()), "kernel");
            }
            Wait();
          },
@@ -439,31 +344,26 @@ class Bench {
            Wait();
          }},
         repetitions_);
-    Json row = Row("G3 interaction GB/s / copy GB/s, " +
-                       std::string(runtime::cuda::Name(dtype)),
-                   PairedRatio(seconds[1], seconds[0]), 0.6, false);
-    row.Set("gb_per_s", static_cast<double>(bytes) * kRuns * 1e-9 /
-                            QuartilesOf(seconds[0]).median);
-    Add(row);
+    Report("G3 interaction GB/s / copy GB/s, " +
+               std::string(runtime::cuda::Name(dtype)),
+           PairedRatio(seconds[1], seconds[0]), Bar::kAtLeast, 0.6,
+           {{"gb_per_s", static_cast<double>(bytes) * kRuns * 1e-9 /
+                             QuartilesOf(seconds[0]).median}});
   }
 
   void FusedAgainstSeparate(int64_t batch) {
-    if (!device_.switches().has(Mechanism::kEpilogues)) {
-      std::printf("fused epilogues are switched off\n");
-      return;
-    }
     const int64_t items = Size(batch, 2);
     const DenseModel model =
         MakeDlrm("v1", MlperfV1(), Precision::kFloat16, items, 1);
     const int slots = Slots(batch);
-    Loaded fused(device_, model, items, slots, true);
-    Loaded separate(device_, SeparateEpilogues(model), items, slots, true);
+    Loaded fused(device_, model, items, slots);
+    Loaded separate(device_, SeparateEpilogues(model), items, slots);
     const int runs = Runs(20);
     const auto seconds = MeasureInTurn(
         {[&] { fused.Compute(runs); }, [&] { separate.Compute(runs); }},
         repetitions_);
-    Add(Row("G4 fused / separate epilogues, v1, batch " + std::to_string(batch),
-            PairedRatio(seconds[0], seconds[1]), 0.85, true));
+    Report("G4 fused / separate epilogues, v1, batch " + std::to_string(batch),
+           PairedRatio(seconds[0], seconds[1]), Bar::kAtMost, 0.85);
   }
 
   void Overlap(int64_t batch) {
@@ -474,7 +374,7 @@ class Bench {
     // So many that the first upload and the last download, which overlap with
     // nothing, are a hundredth.
     const int kRuns = options_.dry_run ? 6 : 200;
-    Loaded loaded(device_, model, items, kSlots, true);
+    Loaded loaded(device_, model, items, kSlots);
     Instance& instance = loaded.instance();
     const int64_t bytes = loaded.bytes_up();
     DeviceMemory to(bytes);
@@ -509,37 +409,25 @@ class Bench {
     for (size_t i = 0; i < seconds[1].size(); ++i) {
       slower.push_back(std::max(seconds[1][i], seconds[2][i]));
     }
-    Json row = Row("G6 overlapped / slower of copy, compute, batch " +
-                       std::to_string(batch),
-                   PairedRatio(slower, seconds[0]), 0.85, false);
-    row.Set("items_per_s", static_cast<double>(items * kRuns) /
-                               QuartilesOf(seconds[0]).median);
-    const char* const names[] = {"overlapped_us", "copy_us", "compute_us"};
-    for (size_t i = 0; i < std::size(names); ++i) {
-      row.Set(names[i], QuartilesOf(seconds[i]).median / kRuns * 1e6);
-    }
-    Add(row);
+    const auto each_us = [&](size_t i) {
+      return QuartilesOf(seconds[i]).median / kRuns * 1e6;
+    };
+    Report("G6 overlapped / slower of copy, compute, batch " +
+               std::to_string(batch),
+           PairedRatio(slower, seconds[0]), Bar::kAtLeast, 0.85,
+           {{"items_per_s", static_cast<double>(items) / each_us(0) * 1e6},
+            {"overlapped_us", each_us(0)},
+            {"copy_us", each_us(1)},
+            {"compute_us", each_us(2)}});
     (void)device_.FreePinned(pinned);
   }
 
-  void Products(int64_t batch) {
-    if (!device_.switches().has(Mechanism::kTileProducts)) {
-      std::printf("our own products are switched off\n");
-      return;
-    }
-    for (const Json& row :
-         MeasureProducts(device_, stream_, {batch}, Runs(20), repetitions_)) {
-      json_.Append("products", row);
-    }
-  }
-
-  CudaDevice& device_;
+  CudaRuntime& device_;
   const BenchOptions options_;
   const int repetitions_;
   const bool quick_;
   Stream stream_;
   Limits limits_;
-  Json json_;
 };
 
 int Run(const BenchOptions& options) {
@@ -550,7 +438,7 @@ int Run(const BenchOptions& options) {
                            : count.status().message().c_str());
     return 77;
   }
-  const auto device = Must(CudaDevice::Create(0));
+  const auto device = Must(CudaRuntime::Create(0));
   Bench bench(*device, options);
   if (options.list) {
     for (const auto& part : bench.Parts()) std::puts(part.name.c_str());
@@ -575,8 +463,6 @@ int main(int argc, char** argv) {
       options.list = true;
     } else if (flag == "--parts" && i + 1 < argc) {
       options.parts = argv[++i];
-    } else if (flag == "--json" && i + 1 < argc) {
-      options.json = argv[++i];
     } else if (flag == "--repetitions" && i + 1 < argc) {
       options.repetitions = std::atoi(argv[++i]);
     } else {
@@ -585,8 +471,8 @@ int main(int argc, char** argv) {
   }
   if (options.repetitions < 1) {
     std::fprintf(stderr,
-                 "usage: bench_cuda [--json FILE] [--repetitions N] "
-                 "[--quick | --dry-run] [--parts NAME,...] [--list]\n");
+                 "usage: bench_cuda [--repetitions N] [--quick | --dry-run] "
+                 "[--parts NAME,...] [--list]\n");
     return 2;
   }
   return refract::bench::Run(options);

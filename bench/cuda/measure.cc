@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
@@ -61,35 +62,41 @@ Quartiles PairedRatio(const std::vector<double>& a,
 
 namespace {
 
-Json Figures(const std::string& name, const Quartiles& value) {
-  Json row;
-  row.Set("name", name);
-  row.Set("median", value.median);
-  row.Set("q25", value.q25);
-  row.Set("q75", value.q75);
-  return row;
+// `, "key": value`; JSON has no infinity and no NaN.
+std::string Member(const std::string& key, double value) {
+  char text[40] = "null";
+  if (std::isfinite(value)) std::snprintf(text, sizeof(text), "%.9g", value);
+  return ", \"" + key + "\": " + text;
+}
+
+std::string Members(const Details& details) {
+  std::string members;
+  for (const auto& [key, number] : details) members += Member(key, number);
+  return members;
 }
 
 }  // namespace
 
-Json RowWithoutBar(const std::string& name, const Quartiles& value) {
-  std::printf("%-52s %8.3f [%.3f, %.3f]\n", name.c_str(), value.median,
-              value.q25, value.q75);
-  std::fflush(stdout);
-  return Figures(name, value);
-}
-
-Json Row(const std::string& name, const Quartiles& value, double bar,
-         bool at_most) {
+void Report(const std::string& name, const Quartiles& value, Bar side,
+            double bar, const Details& details) {
+  const bool at_most = side == Bar::kAtMost;
   const bool reached = at_most ? value.q75 <= bar : value.q25 >= bar;
-  Json row = Figures(name, value);
-  row.Set(at_most ? "at_most" : "at_least", bar);
-  row.Set("reached", reached);
   std::printf("%-52s %8.3f [%.3f, %.3f]  %s %.2f  %s\n", name.c_str(),
               value.median, value.q25, value.q75, at_most ? "<=" : ">=", bar,
               reached ? "reached" : "MISSED");
+  // Names are ours: nothing in them needs an escape.
+  std::printf("= {\"name\": \"%s\", \"reached\": %s%s}\n", name.c_str(),
+              reached ? "true" : "false",
+              (Member("median", value.median) + Member("q25", value.q25) +
+               Member("q75", value.q75) +
+               Member(at_most ? "at_most" : "at_least", bar) + Members(details))
+                  .c_str());
   std::fflush(stdout);
-  return row;
+}
+
+void ReportDetails(const Details& details) {
+  std::printf("= {%s}\n", Members(details).substr(2).c_str());
+  std::fflush(stdout);
 }
 
 DeviceMemory::DeviceMemory(int64_t bytes) {

@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "bench/cuda/json.h"
 #include "runtime/cuda/status.h"
 
 namespace refract::bench {
@@ -46,13 +45,15 @@ std::vector<std::vector<double>> MeasureInTurn(
 Quartiles PairedRatio(const std::vector<double>& a,
                       const std::vector<double>& b);
 
-// One line of the result: a figure, its bar, whether it is reached. The bar is
-// on the side of the quartile that is worse for us.
-Json Row(const std::string& name, const Quartiles& value, double bar,
-         bool at_most);
-
-// One that no bar is set for.
-Json RowWithoutBar(const std::string& name, const Quartiles& value);
+// Prints a ratio and its bar for the reader, then a line "= {JSON}" with the
+// same and `details`, which run_parts.py collects. The bar is reached where the
+// quartile on its wrong side is within it.
+enum class Bar : uint8_t { kAtMost, kAtLeast };
+using Details = std::vector<std::pair<std::string, double>>;
+void Report(const std::string& name, const Quartiles& value, Bar side,
+            double bar, const Details& details = {});
+// `details` alone as a line "= {JSON}".
+void ReportDetails(const Details& details);
 
 // Memory of the device, filled with random bits that are finite numbers in all
 // of our types (small halves), freed at the end.

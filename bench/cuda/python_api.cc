@@ -8,14 +8,15 @@
 #include <string>
 #include <vector>
 
-#include "bench/cuda/random_programs.h"
-#include "runtime/cuda/device/cuda_device.h"
+#include "bench/cuda/dense_models.h"
+#include "runtime/cuda/device/cuda_runtime.h"
 
 namespace {
 
 using refract::bench::DenseModel;
 using refract::bench::Precision;
-using refract::runtime::cuda::CudaDevice;
+using refract::runtime::cuda::CudaRuntime;
+using refract::runtime::cuda::DType;
 using refract::runtime::cuda::Instance;
 using refract::runtime::cuda::SlotId;
 using refract::runtime::cuda::Status;
@@ -26,7 +27,7 @@ struct Model {
 };
 
 std::string error;
-std::unique_ptr<CudaDevice> device;
+std::unique_ptr<CudaRuntime> device;
 
 int Answer(const Status& status) {
   error = status.ok() ? "" : status.ToString();
@@ -48,7 +49,7 @@ const char* rc_error() { return error.c_str(); }
 // error.
 void* rc_create(int v2, int precision, int max_batch) {
   if (device == nullptr) {
-    auto created = CudaDevice::Create(0);
+    auto created = CudaRuntime::Create(0);
     if (!created.ok()) {
       Answer(created.status());
       return nullptr;
@@ -96,17 +97,25 @@ const float* rc_weight_data(void* model, int i) {
 int rc_run(void* model, int batch, const float* dense, const float* embeddings,
            float* scores) {
   Instance& instance = *static_cast<Model*>(model)->instance;
-  std::vector<std::vector<double>> inputs = {
-      {dense, dense + int64_t{batch} * 13},
-      {embeddings, embeddings + int64_t{batch} * 26 * 128}};
-  std::vector<std::vector<double>> outputs;
-  const Status status =
-      refract::bench::RunOnce(instance, batch, inputs, outputs);
-  if (status.ok()) {
-    for (int i = 0; i < batch; ++i) {
-      scores[i] = static_cast<float>(outputs[0][static_cast<size_t>(i)]);
+  auto slot = instance.Acquire(batch);
+  if (!slot.ok()) return Answer(slot.status());
+  const float* const inputs[] = {dense, embeddings};
+  for (size_t i = 0; i < 2; ++i) {
+    const DType dtype =
+        instance.program().value(instance.program().inputs[i]).dtype;
+    const int64_t count =
+        instance.input_bytes(*slot, i) / refract::runtime::cuda::SizeOf(dtype);
+    for (int64_t e = 0; e < count; ++e) {
+      Store(inputs[i][e], instance.input(*slot, i), dtype, e);
     }
   }
+  Status status = instance.Submit(*slot);
+  if (status.ok()) status = instance.Wait(*slot);
+  if (status.ok()) {
+    std::memcpy(scores, instance.output(*slot, 0),
+                static_cast<size_t>(batch) * sizeof(float));
+  }
+  instance.Release(*slot);
   return Answer(status);
 }
 

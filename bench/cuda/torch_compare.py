@@ -5,13 +5,13 @@ Scores against PyTorch in float64, time against PyTorch eager and against
 torch.compile with CUDA graphs, with the same weights and inputs, which lie on the
 GPU for all. What torch.compile makes is recorded as one CUDA graph on those very
 inputs and only replayed: mode="reduce-overhead" would also count PyTorch's
-guards and a copy of the inputs with every call. Exit status 0: scores agree; 1: they do not, or something failed; 2: bad usage; 77: there is no
-torch or no GPU, with the reason as the last line. The results so far are in
---json after every figure, whatever comes later.
+guards and a copy of the inputs with every call. Exit status 0: scores agree; 1: they
+do not, or something failed; 2: bad usage; 77: there is no torch or no GPU, with the
+reason as the last line.
 
---parts names the comparisons to make, of those that --list prints. Each is announced by
-a line "-- NAME"; an error that took the GPU along ends the process (run_parts.py
-starts it again behind it).
+--parts names the comparisons to make, of those that --list prints. A comparison begins
+with a line "-- NAME"; its results are lines "= {JSON}". An error that took the GPU
+along ends the process: run_parts.py starts it again behind that comparison.
 
 --dry-run runs all of it once on the CPU, at sizes that mean nothing, with the
 library that computes on a GPU of this process (scripts/gpu_check.sh --dry-run).
@@ -99,6 +99,11 @@ def quartiles(values):
     return {"q25": low, "median": middle, "q75": high}
 
 
+def report(facts):
+    """A line for run_parts.py."""
+    print(f"= {json.dumps(facts)}", flush=True)
+
+
 class TimeLeft:
     """Until `end`, for comparisons that all take about as long: `first_s` until one
     has shown how long, and some more than the longest so far from there on."""
@@ -126,12 +131,11 @@ class Comparison:
         self.library = library
         self.dry_run = options.dry_run
         self.device = "cpu" if options.dry_run else "cuda"
-        self.json = options.json
         self.time_left = TimeLeft(
             time.monotonic() + options.limit_s, 0 if options.dry_run else self.FIRST_S
         )
         self.repetitions = 2 if options.dry_run else 7 if options.quick else 21
-        self.rows, self.errors, self.left_out, self.failures = [], [], [], []
+        self.failures = []
         self.models = {}
 
     def check(self, ok, message):
@@ -146,32 +150,11 @@ class Comparison:
         except Exception as error:  # pylint: disable=broad-except
             traceback.print_exc()
             self.check(False, f"{what}: {error}")
-            self.write()
             # After most errors of a GPU nothing of this process works on it.
             try:
                 self.wait()
             except Exception:  # pylint: disable=broad-except
                 sys.exit(1)
-        self.write()
-
-    def write(self):
-        if not self.json:
-            return
-        result = {
-            "torch": self.torch.__version__,
-            "device": "a dry run"
-            if self.dry_run
-            else self.torch.cuda.get_device_name(0),
-            "dry_run": self.dry_run,
-            "rows": self.rows,
-            "errors": self.errors,
-            "left_out": self.left_out,
-            "failures": self.failures,
-        }
-        unfinished = f"{self.json}.new"
-        with open(unfinished, "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=2)
-        os.replace(unfinished, self.json)
 
     def wait(self):
         if not self.dry_run:
@@ -256,10 +239,7 @@ class Comparison:
                 )
             got = self.scores(handle, dense, embeddings)
             error = (want.cpu().view(-1).float() - got).abs().max().item()
-            self.errors.append(
-                {"model": name, "precision": precision, "batch": batch,
-                 "largest_score_error": error}
-            )  # fmt: skip
+            report({f"{name} {precision}, batch {batch}, score error": error})
             self.check(
                 error <= ALLOWED[precision],
                 f"{name} {precision}, batch {batch}: error {error}",
@@ -286,8 +266,8 @@ class Comparison:
         what = f"{name} {precision}, batch {batch}"
         begin = time.monotonic()
         if not self.time_left.is_enough():
-            self.left_out.append(what)
-            print(f"left out for time: {what}")
+            report({"left_out": what})
+            print(f"left out for time: {what}", flush=True)
             return
         dense, embeddings = (
             tensor.to(dtype).to(self.device) for tensor in self.inputs(batch, dtype)
@@ -341,7 +321,7 @@ class Comparison:
             row["reached"] = row["q75"] <= BARS[other]
             row["ours_us"] = statistics.median(times[0]) / runs * 1e6
             row["torch_us"] = statistics.median(times[index]) / runs * 1e6
-            self.rows.append(row)
+            report(row)
             print(
                 f"{row['name']:<52} {row['median']:8.3f} [{row['q25']:.3f}, "
                 f"{row['q75']:.3f}]  <= {BARS[other]:.2f}  "
@@ -364,7 +344,6 @@ def warm_up(torch):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--library", help="librefract_cuda_python.so")
-    parser.add_argument("--json", help="also write the results to this file")
     parser.add_argument(
         "--limit-s", type=float, default=300, help="leave out what would end later"
     )
@@ -408,13 +387,14 @@ def main():
         return 0
     torch.backends.cuda.matmul.allow_tf32 = False
     comparison = Comparison(torch, load(options.library), options)
+    device = "a dry run" if options.dry_run else torch.cuda.get_device_name(0)
+    report({"torch": torch.__version__, "device": device, "dry_run": options.dry_run})
     for name in options.parts.split(",") if options.parts else parts:
         v2, precision, batch = parts[name]
         print(f"-- {name}", flush=True)
         most = max(batches) if precision == "fp16" else batches[1]
         comparison.guarded(f"v{v2 + 1} {precision}, batch {batch}",
                            comparison.compare, v2, precision, batch, most)  # fmt: skip
-    comparison.write()
     return 1 if comparison.failures else 0
 
 

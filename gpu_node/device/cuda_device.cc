@@ -142,7 +142,6 @@ absl::StatusOr<CudaDevice::Loaded> CudaDevice::AddHere(
       return base::Annotate(ToAbsl(instance.status()), label);
     }
     const cuda::Status status = (*instance)->Load();
-    LogWarnings(label);
     if (!status.ok()) {
       return absl::Status(
           ToAbsl(status).code(),
@@ -276,7 +275,6 @@ absl::Status CudaDevice::LoadResident(int instance) {
     if (!entry->resident || model.state() == Instance::State::kReady) continue;
     model.Unload();
     const cuda::Status status = model.Load();
-    LogWarnings(absl::StrCat("model '", entry->model->name(), "'"));
     if (!status.ok()) return Lost(status);
   }
   return absl::OkStatus();
@@ -331,19 +329,12 @@ absl::Status CudaDevice::LoadHere(size_t model,
     if (instance->state() == Instance::State::kReady) continue;
     instance->Unload();
     const cuda::Status status = instance->Load();
-    LogWarnings(absl::StrCat("model '", entry.model->name(), "'"));
     if (status.ok()) continue;
     for (const auto& other : entry.instances) other->Unload();
     return Lost(status);
   }
   entry.resident = true;
   return absl::OkStatus();
-}
-
-void CudaDevice::LogWarnings(const std::string& model) {
-  for (const std::string& warning : api_->TakeWarnings()) {
-    LOG(WARNING) << model << " on " << options_.name << ": " << warning;
-  }
 }
 
 absl::Status CudaDevice::Lost(const cuda::Status& status) {

@@ -149,7 +149,6 @@ class CudaDevice final : public Device {
   // Ends the instance and everything that it holds, `done` first.
   void Fail(int instance, const absl::Status& status, Done done);
   // What loading found wrong with kernels and did without.
-  void LogWarnings(const std::string& model);
   // A status of the leaf that ends the instance; notes when the device is lost.
   absl::Status Lost(const runtime::cuda::Status& status);
   absl::Status Lost(const absl::Status& status);

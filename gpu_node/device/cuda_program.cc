@@ -150,11 +150,7 @@ class CudaProgram final : public runtime::Program {
         *device_, translation_.program, translation_.weights,
         {.max_batch = max_rows, .num_slots = 1});
     if (!instance.ok()) return ToAbsl(instance.status());
-    const cuda::Status loaded = (*instance)->Load();
-    for (const std::string& warning : device_->TakeWarnings()) {
-      LOG(WARNING) << translation_.program.name << ": " << warning;
-    }
-    REFRACT_RETURN_IF_ERROR(ToAbsl(loaded));
+    REFRACT_RETURN_IF_ERROR(ToAbsl((*instance)->Load()));
     instance_ = *std::move(instance);
     loaded_for_ = sizes;
     loaded_rows_ = max_rows;

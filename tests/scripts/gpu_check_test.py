@@ -64,8 +64,7 @@ class GpuCheck(unittest.TestCase):
         "device": "a GPU",
         "parts": {
             "random_programs": {"outcome": "ok", "random_programs": 3, "failures": 0},
-            "dlrm_v1": {"outcome": "ok", "precision_errors": [
-                {"model": "m", "precision": "fp16", "largest_score_error": 0.01}]},
+            "dlrm_v1": {"outcome": "ok", "m fp16 score error": 0.01},
         },
     }  # fmt: skip
 
@@ -83,7 +82,7 @@ class GpuCheck(unittest.TestCase):
         self.assertIn("| ≥ 0.6 | **missed** |", table)
         self.assertIn("G5 z", table)
         self.assertIn("Left out for time: v2, batch 8192.", table)
-        self.assertIn("m fp16: largest error of a score 0.01", table)
+        self.assertIn("- m fp16 score error: 0.010000", table)
 
     def test_what_was_not_measured_is_said(self):
         _, result, table = self.summarize(check=self.check)
@@ -96,13 +95,14 @@ class GpuCheck(unittest.TestCase):
     def test_what_a_failed_step_left_is_kept(self):
         _, result, table = self.summarize(
             torch={"device": "a GPU", "rows": [row("G5 z", 0.9, 1.0, True)],
-                   "left_out": [], "failures": ["v2 fp16: out of memory"]},
+                   "left_out": [], "parts": {"v2": {
+                       "outcome": "failed", "output": ["FAILED: out of memory"]}}},
         )  # fmt: skip
         self.assertEqual(result["device"], "a GPU")
         self.assertFalse(result["complete"])
         self.assertIn("G5 z", table)
         self.assertIn("No part of the check passed", table)
-        self.assertIn("**Failed**: v2 fp16: out of memory.", table)
+        self.assertIn("FAILED: out of memory", table)
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             (folder / "check.json").write_text(json.dumps(self.check))
@@ -111,22 +111,15 @@ class GpuCheck(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn("Not done: bench", (folder / "gpu_check.md").read_text())
 
-    def test_figures_without_a_bar_are_shown_as_such(self):
-        figure = {"name": "G1 early", "median": 0.9, "q25": 0.8, "q75": 1.0}
-        _, _, table = self.summarize(check=self.check, bench={"rows": [figure]})
-        self.assertIn("| G1 early | 0.900 [0.800, 1.000] | none | |", table)
-
     def test_what_is_no_number_costs_no_other_figure(self):
         nothing = {"name": "G2 x", "median": None, "q25": None, "q75": None,
                    "at_most": 2, "reached": False}  # fmt: skip
-        product = {"layer": "1 to 2", "rows": 4, "median": None}
         _, _, table = self.summarize(
             check=self.check,
-            bench={"rows": [nothing, row("G1 y", 0.5, 0.6, True)], "products": [product]},
+            bench={"rows": [nothing, row("G1 y", 0.5, 0.6, True)]},
         )
         self.assertIn("| G2 x | – [–, –] | ≤ 2 | **missed** |", table)
         self.assertIn("| G1 y | 0.500", table)
-        self.assertIn("| 1 to 2 | – |", table)
 
     def test_a_copy_without_history_can_be_told_its_revision(self):
         with tempfile.TemporaryDirectory() as name:
@@ -137,54 +130,43 @@ class GpuCheck(unittest.TestCase):
             result = json.loads((folder / "gpu_check.json").read_text())
             self.assertEqual(result["revision"], "abc123")
 
-    # Stands in for device_check and bench_cuda. FAULTS: "PART MECHANISM KIND", a
-    # line each; a part has the fault unless the mechanism is off. MECHANISM "any":
-    # whatever is off.
+    # Stands in for the three programs. FAULTS: "PART KIND", a line each.
     STAND_IN = """
-import json, os, pathlib, signal, sys, time
+import json, os, signal, sys, time
 me, arguments = sys.argv[1], sys.argv[2:]
-parts = {"check": ["row_products", "tile_products", "programs"],
-         "bench": ["limits", "graphs", "overlap"], "torch": ["eager"]}[me]
+parts = {"check": ["programs", "dlrm"], "bench": ["limits", "graphs", "overlap"],
+         "torch": ["eager"]}[me]
+faults = dict(fault.split() for fault in os.environ["FAULTS"].splitlines())
 if "--list" in arguments:
-    if f"{me}_list any hung" in os.environ["FAULTS"].splitlines():
+    if faults.get(f"{me}_list") == "hung":
         time.sleep(600)
     print("\\n".join(parts))
     sys.exit(0)
-options = dict(zip(arguments[::2], arguments[1::2]))
-parts = options.get("--parts", options.get("--part")).split(",")
-off = os.environ.get("REFRACT_CUDA_WITHOUT", "").split(",")
-if os.environ.get("REFRACT_EARLY_STARTS") == "never":
-    off.append("early_starts")
 with open(os.environ["TOLD"], "a") as told:
-    print(me, options.get("--part", "-"), os.environ.get("REFRACT_EARLY_STARTS", "-"),
-          ",".join(sorted(name for name in off if name)) or "-", file=told)
-result = {"device": "a GPU", "rows": []}
-for part in parts:
+    print(me, arguments[arguments.index("--parts") + 1], file=told)
+print('= {"device": "a GPU"}')
+for part in arguments[arguments.index("--parts") + 1].split(","):
     print("--", part, flush=True)
-    for fault in filter(None, os.environ["FAULTS"].splitlines()):
-        where, mechanism, kind = fault.split()
-        if where != part or mechanism in off:
-            continue
-        if kind == "slow":
-            for i in range(8):
-                print("..", i, "of 8", flush=True)
-                time.sleep(0.4)
-            continue
+    kind = faults.get(part)
+    if kind == "slow":
+        for i in range(8):
+            print("..", i, "of 8", flush=True)
+            time.sleep(0.4)
+    elif kind is not None:
         print("FAILED:", part, "is", kind, flush=True)
         if kind == "hung":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             time.sleep(600)
         if kind == "dead":
             os.kill(os.getpid(), signal.SIGSEGV)
-        sys.exit(77 if kind == "skipped" else 3 if kind == "imprecise" else 1)
-    result[part] = {"failures": 0}
-    result["rows"].append({"name": "row of " + part, "median": 1, "q25": 1, "q75": 1})
-    pathlib.Path(options["--json"]).write_text(json.dumps(result))
+        if kind != "wrong":
+            sys.exit(77 if kind == "skipped" else 3 if kind == "imprecise" else 1)
+    print("=", json.dumps({"facts": 1}))
+    print("=", json.dumps({"name": "row of " + part, "median": 1, "q25": 1, "q75": 1}))
+sys.exit(1 if "wrong" in [faults.get(part) for part in parts] else 0)
 """
 
-    def run_on_stand_ins(
-        self, *faults, limits=(), without="", early="faster", with_torch=False
-    ):
+    def run_on_stand_ins(self, *faults, limits=(), with_torch=False):
         """The script with programs that were "built"; with `limits`, its middle."""
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
@@ -205,8 +187,7 @@ for part in parts:
                 program.chmod(0o755)
             environment = {
                 **os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}",
-                "CUDA_VISIBLE_DEVICES": "", "REFRACT_EARLY_STARTS": early,
-                "REFRACT_CUDA_WITHOUT": without, "TOLD": str(told),
+                "CUDA_VISIBLE_DEVICES": "", "TOLD": str(told),
                 "FAULTS": "\n".join(faults),
             }  # fmt: skip
             out = folder / "out"
@@ -235,141 +216,85 @@ for part in parts:
 
     ALL_ROWS = ["row of limits", "row of graphs", "row of overlap"]
 
-    def test_the_check_forces_early_starts_and_figures_do_not(self):
+    def test_where_all_is_well_each_program_runs_once(self):
         done, told, result, table = self.run_on_stand_ins()
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertEqual(told, ["check row_products always -",
-                                "check tile_products always -",
-                                "check programs always -", "bench - - -"])  # fmt: skip
+        self.assertEqual(told, ["check programs,dlrm", "bench limits,graphs,overlap"])
         self.assertEqual(result["failed"], [])
-        self.assertEqual(result["switched_off"], {})
         self.assertEqual(self.rows(result), self.ALL_ROWS)
-        self.assertIn("3 of 3 parts of the check passed.", table)
-
-    def test_a_mechanism_that_is_wrong_is_found_and_switched_off(self):
-        for mechanism in ("early_starts", "wide_kernels", "product_trials", "row_copies"):
-            with self.subTest(mechanism):
-                done, told, result, table = self.run_on_stand_ins(
-                    f"programs {mechanism} wrong", f"overlap {mechanism} wrong"
-                )
-                self.assertEqual(done.returncode, 1)
-                self.assertEqual(list(result["switched_off"]), [mechanism])
-                self.assertEqual(
-                    result["switched_off"][mechanism]["output"],
-                    ["FAILED: programs is wrong"],
-                )
-                self.assertEqual(result["failed"], ["check of programs"])
-                self.assertEqual(self.rows(result), self.ALL_ROWS)
-                self.assertIn(f"**Switched off: {mechanism}**", table)
-                self.assertIn("3 of 3 parts", table)
-                self.assertEqual(
-                    told[-1],
-                    f"bench - {'never' if mechanism == 'early_starts' else '-'} {mechanism}",
-                )
-                self.assertLessEqual(len(told), 3 + 8 + 1)
-
-    def test_a_part_of_its_own_names_the_mechanism_at_once(self):
-        _, told, result, _ = self.run_on_stand_ins("tile_products tile_products wrong")
-        self.assertEqual(list(result["switched_off"]), ["tile_products"])
-        self.assertEqual(told[1:4], ["check tile_products always -",
-                                     "check tile_products always tile_products",
-                                     "check programs always tile_products"])  # fmt: skip
-
-    def test_several_that_are_wrong_together_are_all_switched_off(self):
-        _, _, result, _ = self.run_on_stand_ins(
-            "programs early_starts wrong", "programs row_copies wrong"
-        )
-        self.assertIn("early_starts", result["switched_off"])
-        self.assertIn("row_copies", result["switched_off"])
-        self.assertEqual(self.rows(result), self.ALL_ROWS)
+        self.assertEqual(result["device"], "a GPU")
+        self.assertEqual(result["check"]["parts"]["dlrm"]["facts"], 1)
+        self.assertIn("2 of 2 parts of the check passed.", table)
 
     def test_what_hangs_or_dies_costs_only_itself(self):
-        limits = ["--part-s", "1.5"]
-        done, _, result, table = self.run_on_stand_ins(
-            "tile_products tile_products hung", "programs any dead", "graphs any hung",
-            limits=limits,
-        )  # fmt: skip
+        done, told, result, table = self.run_on_stand_ins(
+            "programs dead", "graphs hung", limits=["--part-s", "1.5"]
+        )
         self.assertEqual(done.returncode, 1)
         parts = result["check"]["parts"]
-        self.assertIn("did not end within", parts["tile_products"]["outcome"])
         self.assertEqual(parts["programs"]["outcome"], "died of SIGSEGV")
-        self.assertEqual(list(result["switched_off"]), ["tile_products"])
+        self.assertEqual(parts["dlrm"]["outcome"], "ok")
+        self.assertEqual(told[1:], ["check dlrm", "bench limits,graphs,overlap",
+                                    "bench overlap"])  # fmt: skip
         self.assertEqual(self.rows(result), ["row of limits", "row of overlap"])
-        self.assertEqual([entry["part"] for entry in result["bench"]["failed"]],
-                         ["graphs"])  # fmt: skip
-        self.assertIn("did not end", result["bench"]["failed"][0]["outcome"])
-        self.assertEqual(result["failed"], ["check of tile_products",
-                                            "check of programs", "bench of graphs"])  # fmt: skip
-        self.assertIn("Failed whatever is switched off**: check of programs", table)
+        self.assertIn("did not end within", result["bench"]["parts"]["graphs"]["outcome"])
+        self.assertEqual(result["failed"], ["check of programs", "bench of graphs"])
+        self.assertIn("**Failed**: check of programs: died of SIGSEGV.", table)
+        self.assertIn("**Failed**: bench of graphs", table)
+
+    def test_a_part_that_fails_and_goes_on_is_named(self):
+        done, told, result, _ = self.run_on_stand_ins("graphs wrong")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(len(told), 2)
+        self.assertEqual(result["failed"], ["bench of graphs"])
+        self.assertEqual(result["bench"]["parts"]["overlap"]["outcome"], "ok")
+        self.assertEqual(self.rows(result), self.ALL_ROWS)
 
     def test_what_says_that_it_goes_on_is_waited_for(self):
         done, told, result, _ = self.run_on_stand_ins(
-            "programs any slow", limits=["--part-s", "2"]
+            "programs slow", limits=["--part-s", "2"]
         )
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertEqual(result["switched_off"], {})
-        self.assertEqual(len(told), 4)
+        self.assertEqual(len(told), 2)
         self.assertGreater(result["check"]["parts"]["programs"]["seconds"], 3)
 
     def test_a_measurement_that_fails_leaves_the_others(self):
-        done, told, result, table = self.run_on_stand_ins("limits any wrong")
+        done, told, result, table = self.run_on_stand_ins("limits failed")
         self.assertEqual(done.returncode, 1)
         self.assertEqual(self.rows(result), ["row of graphs", "row of overlap"])
-        self.assertEqual(told[-2:], ["bench - - -", "bench - - -"])
+        self.assertEqual(told[-1], "bench graphs,overlap")
         self.assertEqual(result["failed"], ["bench of limits"])
-        self.assertIn("**Failed**: bench of limits", table)
 
-    def test_small_excesses_of_a_tolerance_switch_nothing_off(self):
-        done, told, result, table = self.run_on_stand_ins("programs graphs imprecise")
+    def test_small_excesses_of_a_tolerance_are_said_to_be_small(self):
+        done, _, _, table = self.run_on_stand_ins("programs imprecise")
         self.assertEqual(done.returncode, 1)
-        self.assertEqual(result["switched_off"], {})
-        self.assertEqual(len(told), 4)
         self.assertIn("slightly larger errors than allowed", table)
+        self.assertNotIn("mean nothing", table)
 
     def test_figures_come_even_where_nothing_passes(self):
-        done, _, result, table = self.run_on_stand_ins(
-            *(f"{part} any wrong" for part in ("row_products", "tile_products", "programs"))
-        )
+        done, _, result, table = self.run_on_stand_ins("programs failed", "dlrm failed")
         self.assertEqual(done.returncode, 1)
         self.assertEqual(self.rows(result), self.ALL_ROWS)
         self.assertIn("No part of the check passed: no figure below means", table)
 
     def test_what_time_is_short_for_is_named(self):
         _, _, result, table = self.run_on_stand_ins(limits=["--limit-s", "1"])
-        self.assertEqual(result["check"]["left_out"],
-                         ["row_products", "tile_products", "programs"])  # fmt: skip
+        self.assertEqual(result["check"]["left_out"], ["programs", "dlrm"])
         self.assertFalse(result["complete"])
         self.assertIn("Left out for time: limits.", table)
 
-    def test_what_is_asked_for_is_off_from_the_beginning(self):
-        done, told, result, _ = self.run_on_stand_ins(without="graphs")
-        self.assertEqual(done.returncode, 0, done.stdout)
-        self.assertEqual(set(line.split()[-1] for line in told), {"graphs"})
-        self.assertIn("asked for", result["switched_off"]["graphs"]["why"])
-
-    def test_early_starts_that_are_not_wanted_are_off_from_the_beginning(self):
-        _, told, result, _ = self.run_on_stand_ins(early="never")
-        self.assertEqual(set(line.split()[-2] for line in told), {"never"})
-        self.assertEqual(list(result["switched_off"]), ["early_starts"])
-
     def test_a_gpu_that_is_gone_is_a_failure(self):
-        done, _, result, table = self.run_on_stand_ins("tile_products any skipped")
+        done, _, result, table = self.run_on_stand_ins("dlrm skipped")
         self.assertEqual(done.returncode, 1)
-        self.assertEqual(result["failed"], ["check of tile_products"])
-        self.assertEqual(list(result["check"]["parts"]),
-                         ["row_products", "tile_products", "programs"])  # fmt: skip
+        self.assertEqual(result["failed"], ["check of dlrm"])
         self.assertEqual(self.rows(result), self.ALL_ROWS)
-        self.assertIn("check of tile_products: saw no GPU", table)
-        done, _, result, _ = self.run_on_stand_ins("graphs any skipped")
-        self.assertEqual(done.returncode, 1)
-        self.assertEqual(result["failed"], ["bench of graphs"])
-        self.assertEqual(self.rows(result), ["row of limits", "row of overlap"])
+        self.assertIn("check of dlrm: saw no GPU", table)
 
     def test_a_program_that_cannot_even_list_its_parts_costs_only_itself(self):
         for program, other in (("check", "bench"), ("bench", "check")):
             with self.subTest(program):
                 done, _, result, table = self.run_on_stand_ins(
-                    f"{program}_list any hung", limits=["--part-s", "1.5"]
+                    f"{program}_list hung", limits=["--part-s", "1.5"]
                 )
                 self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
                 self.assertEqual(result["failed"], [program])
@@ -378,21 +303,19 @@ for part in parts:
                 self.assertIn(f"Not done: {program}", table)
 
     def test_a_part_that_the_share_ends_in_is_left_out(self):
-        done, _, result, _ = self.run_on_stand_ins(
-            "programs any hung", limits=["--check-s", "6"]
-        )
+        done, _, result, _ = self.run_on_stand_ins("dlrm hung", limits=["--check-s", "6"])
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertIn("programs", result["check"]["left_out"])
+        self.assertEqual(result["check"]["left_out"], ["dlrm"])
         self.assertEqual(result["failed"], [])
         self.assertEqual(self.rows(result), self.ALL_ROWS)
 
     def test_however_long_others_take_there_is_time_for_the_comparison(self):
         done, _, result, _ = self.run_on_stand_ins(
-            "programs any hung", "overlap any hung", with_torch=True,
+            "dlrm hung", "overlap hung", with_torch=True,
             limits=["--limit-s", "39", "--least-bench-s", "8", "--torch-s", "23"],
         )  # fmt: skip
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertEqual(result["check"]["left_out"], ["programs"])
+        self.assertEqual(result["check"]["left_out"], ["dlrm"])
         self.assertEqual(self.rows(result), ["row of limits", "row of graphs"])
         self.assertEqual(result["bench"]["left_out"], ["overlap"])
         self.assertEqual([row["name"] for row in result["torch"]["rows"]],
@@ -424,7 +347,7 @@ for part in parts:
             self.assertFalse(pathlib.Path(f"/proc/{children[0]}").exists())
 
     def test_without_a_gpu_the_status_is_77(self):
-        done, told, result, _ = self.run_on_stand_ins("row_products any skipped")
+        done, told, result, _ = self.run_on_stand_ins("programs skipped")
         self.assertEqual(done.returncode, 77)
         self.assertEqual(len(told), 1)
         self.assertIsNone(result)

@@ -56,7 +56,6 @@ struct BagsCall {
   int64_t rows = 0;
   int64_t rows_per_item = 0, fixed_rows = 0;
   int32_t num_tables = 0;
-  bool plain = false;  // as in calls.h
 };
 // What a kernel can be given before CUDA 12.1.
 static_assert(sizeof(BagsCall) <= 4096);

@@ -5,15 +5,12 @@
 // passed to the kernel as they are. Matrices are row-major; `ld…` counts
 // elements from one row to the next. "pad": that many columns after the last
 // are written as zero, so that a following matrix product may read them.
-// "plain": by the kernel that takes any such call, even where a faster one does
-// (switches.h).
 
 #include <cstdint>
 #include <tuple>
 #include <variant>
 
 #include "runtime/cuda/calls/bag_calls.h"
-#include "runtime/cuda/calls/element_ops.h"
 #include "runtime/cuda/calls/integer_calls.h"
 #include "runtime/cuda/calls/scalar.h"
 #include "runtime/cuda/calls/strided_calls.h"
@@ -38,77 +35,6 @@ struct InteractionCall {
   bool diagonal = false;
   bool copy_dense = true;
   bool tf32 = false;
-  bool plain = false;
-};
-
-struct ChainOperand {
-  const void* data = nullptr;
-  int64_t ld = 0;  // 0: one row for all
-  bool one_column = false;
-  DType dtype = DType::kFloat32;
-};
-
-// out[r][c] = the chain's result. A chain of a single kLoad copies or casts.
-struct ChainCall {
-  ChainOperand operands[kMaxOperands];
-  Instruction instructions[kMaxInstructions];
-  void* out = nullptr;
-  int64_t ld_out = 0;
-  int64_t rows = 0, cols = 0;
-  int32_t pad = 0;
-  int32_t num_operands = 0, num_instructions = 0;
-  DType dtype = DType::kFloat32;  // of out
-  bool plain = false;
-};
-
-// DCN-v2's cross layer after its matrix product(s):
-// out = x0 ⊙ (y + bias) + x. `bias` may be null. All of one type.
-struct CrossCall {
-  const void* x0 = nullptr;
-  const void* y = nullptr;
-  const void* bias = nullptr;  // [cols]
-  const void* x = nullptr;
-  void* out = nullptr;
-  int64_t ld_x0 = 0, ld_y = 0, ld_x = 0, ld_out = 0;
-  int64_t rows = 0, cols = 0;
-  int32_t pad = 0;
-  DType dtype = DType::kFloat32;
-  bool plain = false;
-};
-
-// Expands rows that a request sent once: out[r] = unique[index[r]] for
-// r < rows_per_item · *batch, zeros for the rows after (the bucket's padding).
-// An index outside [0, *num_unique) gives zeros and is counted in *faults.
-struct GatherCall {
-  const void* unique = nullptr;
-  const int32_t* index = nullptr;       // [rows], dense
-  const int32_t* num_unique = nullptr;  // at most `capacity` is believed
-  const int32_t* batch = nullptr;
-  int32_t* faults = nullptr;
-  void* out = nullptr;
-  int64_t ld_unique = 0, ld_out = 0;
-  int64_t rows = 0, cols = 0;
-  int64_t capacity = 0;  // rows that `unique` has room for
-  int64_t rows_per_item = 1;
-  int32_t pad = 0;
-  DType dtype = DType::kFloat32;
-  bool plain = false;
-};
-
-// Layer norm: (x - mean) / sqrt(variance + epsilon) · gamma + beta, the
-// variance divided by cols as PyTorch does. Softmax: over each row, shifted by
-// its maximum. Sums are fp32. gamma and beta (of `dtype`) may be null.
-struct RowNormCall {
-  bool softmax = false;
-  const void* in = nullptr;
-  const void* gamma = nullptr;
-  const void* beta = nullptr;
-  void* out = nullptr;
-  int64_t ld_in = 0, ld_out = 0;
-  int64_t rows = 0, cols = 0;
-  int32_t pad = 0;
-  float epsilon = 1e-5f;
-  DType dtype = DType::kFloat32;
 };
 
 enum class Epilogue : uint8_t { kNone, kBias, kRelu, kReluBias, kGeluTanhBias };
@@ -135,22 +61,8 @@ inline bool operator<(const GemmShape& a, const GemmShape& b) {
   return KeyOf(a) < KeyOf(b);
 }
 
-// Our own kernels for products (own_products.h): kernels/row_dots.h, and
-// kernels/tile_dots.h by the rows and columns that a block computes.
-enum class ProductKernel : uint8_t {
-  kRowDots,
-  kTiles16x16,
-  kTiles32x16,
-  kTiles32x32,
-  kTiles64x32,
-  kTiles64x64,
-};
-
 struct GemmCall {
   GemmShape shape;
-  // Where one of ours computes it; where it does not take the call, kRowDots.
-  ProductKernel kernel = ProductKernel::kRowDots;
-  bool plain = false;
   const void* in = nullptr;
   const void* weight = nullptr;
   const void* bias = nullptr;
@@ -159,15 +71,9 @@ struct GemmCall {
   int64_t workspace_bytes = 0;
 };
 
-// When a launch may begin: once all that its stream holds has ended; or as soon
-// as each block of the kernel before it has begun or ended, which hides what a
-// start costs. It waits for that kernel's end itself, then.
-enum class Start : uint8_t { kAfter, kEarly };
-
 using Call =
-    std::variant<GemmCall, InteractionCall, ChainCall, CrossCall, GatherCall,
-                 RowNormCall, MapCall, MatMulCall, ReduceCall, LookUpCall,
-                 IntegerCall, TakesCall, BagsCall>;
+    std::variant<GemmCall, InteractionCall, MapCall, MatMulCall, ReduceCall,
+                 LookUpCall, IntegerCall, TakesCall, BagsCall>;
 
 }  // namespace refract::runtime::cuda
 

@@ -97,7 +97,6 @@ struct MapCall {
   int32_t rank = 0;
   int32_t num_inputs = 0, num_instructions = 0;
   DType out_dtype = DType::kFloat32;
-  bool plain = false;  // as in calls.h
 };
 
 // out[i…, r, c] = Σ_k a[i…, r, k] · b[i…, k, c] + bias[c], then ReLU. The last
@@ -124,7 +123,9 @@ enum class ReduceKind : uint8_t {
   kLogSoftmax,
   // Softmax, and zeros where there is nothing but −∞: attention to no key.
   kMaskedSoftmax,
-  kLayerNorm,  // as RowNormCall's
+  // (x − mean) / √(variance + epsilon) · gamma + beta; the variance is divided
+  // by the number of elements, as PyTorch does.
+  kLayerNorm,
 };
 REFRACT_HOST_DEVICE bool KeepsElements(ReduceKind kind) {
   return static_cast<int>(kind) >= static_cast<int>(ReduceKind::kSoftmax);

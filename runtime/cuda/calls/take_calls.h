@@ -40,7 +40,6 @@ struct TakesCall {
   int64_t rows = 0;
   int64_t rows_per_item = 0, fixed_rows = 0;
   int32_t num_tables = 0;
-  bool plain = false;  // as in calls.h
 };
 static_assert(sizeof(TakesCall) <= 4096);
 

@@ -2,13 +2,13 @@
 
 #include <utility>
 
-#include "runtime/cuda/device/cuda_device.h"
+#include "runtime/cuda/device/cuda_runtime.h"
 
 // NOLINTNEXTLINE: the name is kOpenFunction.
 extern "C" __attribute__((visibility("default")))
 refract::runtime::cuda::DeviceApi*
-refract_cuda_open_3(int index, refract::runtime::cuda::Status* status) {
-  auto device = refract::runtime::cuda::CudaDevice::Create(index);
+refract_cuda_open_4(int index, refract::runtime::cuda::Status* status) {
+  auto device = refract::runtime::cuda::CudaRuntime::Create(index);
   *status = device.status();
   return device.ok() ? (*std::move(device)).release() : nullptr;
 }

@@ -11,10 +11,10 @@
 namespace refract::runtime::cuda {
 
 inline constexpr char kModuleFile[] = "librefract_cuda_module.so";
-inline constexpr char kOpenFunction[] = "refract_cuda_open_3";
+inline constexpr char kOpenFunction[] = "refract_cuda_open_4";
 
 // GPU `index`, owned by the caller; null with `*status` as
-// CudaDevice::Create().
+// CudaRuntime::Create().
 using OpenFunction = DeviceApi*(int index, Status* status);
 
 }  // namespace refract::runtime::cuda

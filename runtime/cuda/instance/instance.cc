@@ -1,7 +1,6 @@
 #include "runtime/cuda/instance/instance.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 #include <variant>
 
@@ -10,18 +9,6 @@
 #include "runtime/cuda/program/lowering.h"
 
 namespace refract::runtime::cuda {
-
-const char* Name(EarlyStarts starts) {
-  switch (starts) {
-    case EarlyStarts::kNever:
-      return "never";
-    case EarlyStarts::kWhereFaster:
-      return "faster";
-    case EarlyStarts::kAlways:
-      return "always";
-  }
-  return "unknown";
-}
 
 Result<std::unique_ptr<Instance>> Instance::Create(
     DeviceApi& device, Program program, std::vector<WeightData> weights,
@@ -52,10 +39,7 @@ Result<std::unique_ptr<Instance>> Instance::Create(
 Instance::Instance(DeviceApi& device, Program program,
                    std::shared_ptr<DeviceWeights> weights,
                    const InstanceOptions& options)
-    : device_(device),
-      weights_(std::move(weights)),
-      options_(options),
-      use_graphs_(options.use_graphs && device.can_capture()) {
+    : device_(device), weights_(std::move(weights)), options_(options) {
   variants_.push_back(std::make_unique<Variant>());
   Variant& first = *variants_[0];
   first.program = std::move(program);
@@ -144,7 +128,6 @@ Status Instance::Load() {
 
 Status Instance::LoadOrFail() {
   REFRACT_CUDA_RETURN_IF_ERROR(AllocateAll());
-  REFRACT_CUDA_RETURN_IF_ERROR(PrepareAll());
   auto before = device_.Memory();
   if (!before.ok()) return before.status();
   REFRACT_CUDA_RETURN_IF_ERROR(CaptureAll());
@@ -229,131 +212,34 @@ Status Instance::Name(const Status& status, const Program& program,
                     std::to_string(batch) + ": " + status.message());
 }
 
-Status Instance::PrepareProducts(const Segment& segment, const Place& place,
-                                 DeviceApi::Choice choice) {
-  const Program& program = place.variant.program;
-  for (size_t i = segment.begin; i < segment.end && !segment.foreign; ++i) {
-    const Op& op = program.ops[i];
-    if (!std::holds_alternative<LinearOp>(op.kind)) continue;
-    const Call call = MakeCall(op, place);
-    Status status = device_.Prepare(std::get<GemmCall>(call).shape,
-                                    memory_.workspace_bytes, choice);
-    if (!status.ok()) {
-      return Name(status, program, op, place.variant.buckets[place.bucket]);
-    }
-  }
-  return {};
-}
-
-Status Instance::PrepareAll() {
-  Variant& first = *variants_[0];
-  for (size_t bucket = 0; bucket < first.buckets.size(); ++bucket) {
-    for (const Segment& segment : first.segments) {
-      REFRACT_CUDA_RETURN_IF_ERROR(PrepareProducts(
-          segment, {first, bucket, *slots_[0]}, DeviceApi::Choice::kMeasured));
-    }
-  }
-  return {};
-}
-
 Status Instance::CaptureAll() {
   Variant& first = *variants_[0];
   first.captured.resize(slots_.size());
-  first.starts.resize(first.buckets.size(), Variant::Starts::kUnknown);
-  // The first run of a kernel may load its code, which no capture allows.
   for (auto& slot : slots_) {
     auto& captured = first.captured[slot->index];
     captured.resize(first.buckets.size());
     for (size_t bucket = 0; bucket < first.buckets.size(); ++bucket) {
       const Place place = {first, bucket, *slot};
-      const bool early = early_starts() == EarlyStarts::kAlways;
+      // The first run of a kernel may load its code, which no capture allows.
       for (const Segment& segment : first.segments) {
         REFRACT_CUDA_RETURN_IF_ERROR(
-            LaunchSegment(segment, place, first.buckets[bucket], early));
+            LaunchSegment(segment, place, first.buckets[bucket]));
       }
       REFRACT_CUDA_RETURN_IF_ERROR(device_.Synchronize(compute_));
-      if (!use_graphs_) {
-        first.starts[bucket] =
-            early ? Variant::Starts::kEarly : Variant::Starts::kAfter;
-        continue;
-      }
+      if (!options_.use_graphs) continue;
       REFRACT_CUDA_RETURN_IF_ERROR(
-          CaptureFaster(place, captured[bucket].graphs));
+          CaptureSegments(place, captured[bucket].graphs));
     }
   }
   return {};
 }
 
-EarlyStarts Instance::early_starts() const {
-  const EarlyStarts device = device_.early_starts();
-  return options_.early_starts == EarlyStarts::kWhereFaster ||
-                 device == EarlyStarts::kNever
-             ? device
-             : options_.early_starts;
-}
-
-bool Instance::starts_early(size_t bucket) const {
-  const auto& starts = variants_[0]->starts;
-  return bucket < starts.size() && starts[bucket] == Variant::Starts::kEarly;
-}
-
-bool Instance::HasEarlyStarts(const Place& place) const {
-  const Program& program = place.variant.program;
-  for (const Segment& segment : place.variant.segments) {
-    if (segment.foreign) continue;
-    Call before = MakeCall(program.ops[segment.begin], place);
-    for (size_t i = segment.begin + 1; i < segment.end; ++i) {
-      const Call call = MakeCall(program.ops[i], place);
-      if (device_.CanStartEarly(before, call)) return true;
-      before = call;
-    }
-  }
-  return false;
-}
-
-Status Instance::CaptureFaster(const Place& place, std::vector<Graph>& graphs) {
-  using Starts = Variant::Starts;
-  Starts& starts = place.variant.starts[place.bucket];
-  const EarlyStarts wanted = early_starts();
-  if (starts == Starts::kUnknown &&
-      (wanted == EarlyStarts::kNever || !HasEarlyStarts(place))) {
-    starts = Starts::kAfter;
-  }
-  if (starts != Starts::kAfter && wanted == EarlyStarts::kAlways) {
-    starts = Starts::kEarly;
-    return CaptureSegments(place, true, graphs);
-  }
-  // From here on: what a device refuses, short of being lost, is not used. The
-  // plain form is there.
-  if (starts == Starts::kEarly) {
-    Status status = CaptureSegments(place, true, graphs);
-    if (status.ok() || status.code() == Code::kUnavailable) return status;
-    Destroy(graphs);
-    graphs.clear();
-    starts = Starts::kAfter;
-  }
-  REFRACT_CUDA_RETURN_IF_ERROR(CaptureSegments(place, false, graphs));
-  if (starts == Starts::kAfter) return {};
-
-  std::vector<Graph> early;
-  Result<bool> faster = false;
-  Status status = CaptureSegments(place, true, early);
-  if (status.ok()) {
-    faster = device_.AreFaster(early, graphs, compute_);
-    status = faster.status();
-  }
-  starts = status.ok() && *faster ? Starts::kEarly : Starts::kAfter;
-  if (starts == Starts::kEarly) graphs.swap(early);
-  Destroy(early);
-  return status.code() == Code::kUnavailable ? status : Status();
-}
-
-Status Instance::CaptureSegments(const Place& place, bool early,
+Status Instance::CaptureSegments(const Place& place,
                                  std::vector<Graph>& graphs) {
   for (const Segment& segment : place.variant.segments) {
     graphs.emplace_back();
     if (segment.foreign) continue;
-    auto graph = Capture(segment, place, early);
+    auto graph = Capture(segment, place);
     if (!graph.ok()) return graph.status();
     graphs.back() = *graph;
   }
@@ -366,12 +252,11 @@ void Instance::Destroy(const std::vector<Graph>& graphs) {
   }
 }
 
-Result<Graph> Instance::Capture(const Segment& segment, const Place& place,
-                                bool early) {
+Result<Graph> Instance::Capture(const Segment& segment, const Place& place) {
   REFRACT_CUDA_RETURN_IF_ERROR(device_.BeginCapture(compute_));
   Status launched =
-      LaunchSegment(segment, place, place.variant.buckets[place.bucket], early);
-  // Always: a stream that keeps capturing is of no use to anybody.
+      LaunchSegment(segment, place, place.variant.buckets[place.bucket]);
+  // Also after an error: a stream that keeps capturing is of no use to anybody.
   auto graph = device_.EndCapture(compute_);
   if (launched.ok()) return graph;
   if (graph.ok()) (void)device_.DestroyGraph(*graph);
@@ -414,27 +299,19 @@ Call Instance::MakeCall(const Op& op, const Place& place) const {
 }
 
 Status Instance::LaunchSegment(const Segment& segment, const Place& place,
-                               int64_t items, bool early) {
+                               int64_t items) {
   const Program& program = place.variant.program;
-  // What was given to the stream last, if it is of this segment.
-  std::optional<Call> before;
   for (size_t i = segment.begin; i < segment.end; ++i) {
     const Op& op = program.ops[i];
-    Status status;
-    if (const auto* foreign = std::get_if<ForeignOp>(&op.kind)) {
-      before.reset();
-      status = device_.Run(
-          LowerForeign(*foreign, ContextOf(place), items,
-                       [&](ValueId id) -> void* { return Address(id, place); }),
-          compute_);
-    } else {
-      const Call call = MakeCall(op, place);
-      const bool starts_early =
-          early && before.has_value() && device_.CanStartEarly(*before, call);
-      status = device_.Launch(call, compute_,
-                              starts_early ? Start::kEarly : Start::kAfter);
-      before = call;
-    }
+    const auto* foreign = std::get_if<ForeignOp>(&op.kind);
+    const Status status =
+        foreign == nullptr
+            ? device_.Launch(MakeCall(op, place), compute_)
+            : device_.Run(LowerForeign(*foreign, ContextOf(place), items,
+                                       [&](ValueId id) -> void* {
+                                         return Address(id, place);
+                                       }),
+                          compute_);
     if (!status.ok()) return Name(status, program, op, items);
   }
   return {};

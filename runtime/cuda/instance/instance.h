@@ -44,8 +44,8 @@
 #include "runtime/cuda/program/lowering.h"
 #include "runtime/cuda/program/memory_plan.h"
 #include "runtime/cuda/program/program.h"
-#include "runtime/cuda/status.h"
 #include "runtime/cuda/program/weights.h"
+#include "runtime/cuda/status.h"
 
 namespace refract::runtime::cuda {
 
@@ -58,9 +58,6 @@ struct InstanceOptions {
   int64_t workspace_bytes = int64_t{32} << 20;
   // False: the same kernels, launched one by one (to measure what graphs save).
   bool use_graphs = true;
-  // kWhereFaster: as the device says, which may be any of the three. Without
-  // graphs nothing is measured: then it means kNever.
-  EarlyStarts early_starts = EarlyStarts::kWhereFaster;
   // Of weights that are the instance's own: WeightOptions::keep_pinned.
   bool keep_pinned_weights = false;
   // Programs that AddVariant() takes at a time, each with its graphs; and the
@@ -160,9 +157,6 @@ class Instance {
   const Program& program() const;
   const std::vector<int64_t>& buckets() const;
   const MemoryReport& memory() const { return memory_; }
-  // Of the first program, once it is loaded: whether kernels of buckets()[i]
-  // begin while the one before them ends, where that is possible.
-  bool starts_early(size_t bucket) const;
   const InstanceStats& stats() const { return stats_; }
 
   // A free slot for a request of `batch` items. InvalidArgument names the limit
@@ -239,23 +233,14 @@ class Instance {
 
   Status LoadOrFail();
   Status AllocateAll();
-  Status PrepareProducts(const Segment& segment, const Place& place,
-                         DeviceApi::Choice choice);
-  Status PrepareAll();
   Status CaptureAll();
-  // The bucket's graphs: with early starts where these were found to be faster,
-  // once, or are wanted anyhow.
-  Status CaptureFaster(const Place& place, std::vector<Graph>& graphs);
-  EarlyStarts early_starts() const;
-  bool HasEarlyStarts(const Place& place) const;
-  Status CaptureSegments(const Place& place, bool early,
-                         std::vector<Graph>& graphs);
-  Result<Graph> Capture(const Segment& segment, const Place& place, bool early);
+  // A graph per segment, none for a foreign operator.
+  Status CaptureSegments(const Place& place, std::vector<Graph>& graphs);
+  Result<Graph> Capture(const Segment& segment, const Place& place);
   void Destroy(const std::vector<Graph>& graphs);
-  // `items`: of the bucket's, those that operators of somebody else's see.
-  // `early`: starts that may be early are.
+  // `items`: how many items of the bucket a foreign operator sees.
   Status LaunchSegment(const Segment& segment, const Place& place,
-                       int64_t items, bool early);
+                       int64_t items);
   Place PlaceOf(Slot& slot) const;
   LoweringContext ContextOf(const Place& place) const;
   Call MakeCall(const Op& op, const Place& place) const;
@@ -274,7 +259,6 @@ class Instance {
   DeviceApi& device_;
   const std::shared_ptr<DeviceWeights> weights_;
   const InstanceOptions options_;
-  const bool use_graphs_;
   // By id; null: dropped. The first one is the instance's own.
   std::vector<std::unique_ptr<Variant>> variants_;
   uint64_t next_serial_ = 0;

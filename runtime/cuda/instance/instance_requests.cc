@@ -251,28 +251,23 @@ Status Instance::Compute(Slot& slot) {
   const Place place = PlaceOf(slot);
   Variant& variant = place.variant;
   Variant::Captured& captured = variant.captured[slot.index][slot.bucket];
-  const bool early = variant.starts[slot.bucket] == Variant::Starts::kEarly;
-  if (slot.variant != kFirstProgram && captured.graphs.empty()) {
-    for (const Segment& segment : variant.segments) {
-      REFRACT_CUDA_RETURN_IF_ERROR(
-          PrepareProducts(segment, place, DeviceApi::Choice::kFirst));
-    }
-    // What was launched has loaded its code.
-    if (use_graphs_ && captured.runs++ == kRunsBeforeCapture) {
-      Status status = CaptureSegments(place, early, captured.graphs);
-      if (!status.ok()) {
-        if (status.code() != Code::kResourceExhausted) return status;
-        // Without memory for a graph: launched one by one from here on.
-        Destroy(captured.graphs);
-        captured.graphs.clear();
-      }
+  // The first program was captured at load; an added one is once it has come
+  // often enough. By then its kernels' code is loaded, which no capture allows.
+  if (slot.variant != kFirstProgram && captured.graphs.empty() &&
+      options_.use_graphs && captured.runs++ == kRunsBeforeCapture) {
+    Status status = CaptureSegments(place, captured.graphs);
+    if (!status.ok()) {
+      if (status.code() != Code::kResourceExhausted) return status;
+      // Without memory for a graph: launched one by one from here on.
+      Destroy(captured.graphs);
+      captured.graphs.clear();
     }
   }
   for (size_t i = 0; i < variant.segments.size(); ++i) {
     const Segment& segment = variant.segments[i];
     Status status = !captured.graphs.empty() && !segment.foreign
                         ? device_.Launch(captured.graphs[i], compute_)
-                        : LaunchSegment(segment, place, slot.batch, early);
+                        : LaunchSegment(segment, place, slot.batch);
     if (segment.foreign && status.code() == Code::kInvalidArgument) {
       // Of this request: the device is none the worse for it.
       slot.refused = std::move(status);

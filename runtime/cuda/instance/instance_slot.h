@@ -47,9 +47,6 @@ struct Instance::Variant {
     std::vector<Graph> graphs;
   };
   std::vector<std::vector<Captured>> captured;  // per slot and bucket
-  // Per bucket. Measured once; a program that comes back to the device knows.
-  enum class Starts : uint8_t { kUnknown, kAfter, kEarly };
-  std::vector<Starts> starts;
 };
 
 // Memory of the slot on the host and on the device, laid out alike: roots of

@@ -126,15 +126,6 @@ Result<VariantId> Instance::AddVariant(Program program,
   variant->serial = ++next_serial_;
   variant->captured.assign(
       slots_.size(), std::vector<Variant::Captured>(variant->buckets.size()));
-  // As what was measured of the first program for as many rows; nothing is
-  // measured while requests wait.
-  for (int64_t bucket : variant->buckets) {
-    const int like = BucketOf(buckets(), bucket);
-    variant->starts.push_back(starts_early(like < 0 ? buckets().size() - 1
-                                                    : static_cast<size_t>(like))
-                                  ? Variant::Starts::kEarly
-                                  : Variant::Starts::kAfter);
-  }
   if (id == variants_.size()) variants_.emplace_back();
   variants_[id] = std::move(variant);
   return static_cast<VariantId>(id);

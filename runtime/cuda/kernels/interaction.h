@@ -1,19 +1,16 @@
 #ifndef REFRACT_RUNTIME_CUDA_KERNELS_INTERACTION_H_
 #define REFRACT_RUNTIME_CUDA_KERNELS_INTERACTION_H_
 
-// Bodies of the dot interaction kernels. A body is written for a `Thread`:
+// Bodies of the dot interaction kernels.
+//
+// A kernel is a struct with kMaxThreads (threads of a block), Shape(call) and
+// Run(call, thread), and Takes(call) where another kernel computes the rest.
+// launch.cu implements a `Thread` for a GPU, the tests (simt.h) for the CPU:
 //   lane(), warp(), thread(), threads(), block(), blocks()
 //   shared()                          the block's dynamic shared memory
 //   SyncWarp(), SyncBlock(), ShuffleXor(value, mask), AtomicAdd(address, value)
-//   Left<T>, Right<T>, Tile           16 × 16 products of a warp
-//   Factor<T>(word), MultiplyAdd<T>(sums, left, right)
-//                                     16 × 8 products of factors in registers,
-//                                     laid out as PTX's mma.m16n8k16 (16 bits)
-//                                     and m16n8k8 (TF32) say; words of 16-bit
-//                                     factors are pairs; Factor() rounds for it
-// and, for what precedes every body (dispatch.h), LetNextBegin() and
-// AwaitPrevious();
-// which launch.cu implements for a GPU and the tests for an emulated one.
+//   Left<T>, Right<T>, Tile<T>        16 × 16 products of a warp on tensor
+//                                     cores: Tile += Left · Rightᵀ
 
 #include <cstdint>
 

@@ -7,11 +7,11 @@
 #include <cmath>
 #include <cstdint>
 
-#include "runtime/cuda/calls/element_ops.h"
+#include "runtime/cuda/calls/strided_calls.h"
 #include "runtime/cuda/kernels/launch_shape.h"
 #include "runtime/cuda/kernels/register_file.h"
 #include "runtime/cuda/kernels/rows.h"
-#include "runtime/cuda/calls/strided_calls.h"
+#include "runtime/cuda/kernels/scalar_math.h"
 
 namespace refract::runtime::cuda {
 
@@ -54,13 +54,9 @@ REFRACT_DEVICE void Compute(const MapInstruction& instruction,
     case MapCode::kAbsolute:
       return each([](float a, float, float) { return fabsf(a); });
     case MapCode::kRelu:
-      return each([](float a, float, float) {
-        return ApplyUnary(ElementOp::kRelu, a);
-      });
+      return each([](float a, float, float) { return Relu(a); });
     case MapCode::kSigmoid:
-      return each([](float a, float, float) {
-        return ApplyUnary(ElementOp::kSigmoid, a);
-      });
+      return each([](float a, float, float) { return Sigmoid(a); });
     case MapCode::kTanh:
       return each([](float a, float, float) { return tanhf(a); });
     case MapCode::kExp:
@@ -80,17 +76,11 @@ REFRACT_DEVICE void Compute(const MapInstruction& instruction,
     case MapCode::kErf:
       return each([](float a, float, float) { return erff(a); });
     case MapCode::kGelu:
-      return each([](float a, float, float) {
-        return ApplyUnary(ElementOp::kGelu, a);
-      });
+      return each([](float a, float, float) { return Gelu(a); });
     case MapCode::kGeluTanh:
-      return each([](float a, float, float) {
-        return ApplyUnary(ElementOp::kGeluTanh, a);
-      });
+      return each([](float a, float, float) { return GeluTanh(a); });
     case MapCode::kSilu:
-      return each([](float a, float, float) {
-        return ApplyUnary(ElementOp::kSilu, a);
-      });
+      return each([](float a, float, float) { return Silu(a); });
     case MapCode::kNot:
       return each(
           [](float a, float, float) { return a == 0.0f ? 1.0f : 0.0f; });
@@ -118,13 +108,9 @@ REFRACT_DEVICE void Compute(const MapInstruction& instruction,
     case MapCode::kDivide:
       return each([](float a, float b, float) { return a / b; });
     case MapCode::kMinimum:
-      return each([](float a, float b, float) {
-        return ApplyBinary(ElementOp::kMinimum, a, b);
-      });
+      return each([](float a, float b, float) { return Minimum(a, b); });
     case MapCode::kMaximum:
-      return each([](float a, float b, float) {
-        return ApplyBinary(ElementOp::kMaximum, a, b);
-      });
+      return each([](float a, float b, float) { return Maximum(a, b); });
     case MapCode::kPower:
       return each([](float a, float b, float) { return powf(a, b); });
     case MapCode::kEqual:
@@ -272,7 +258,7 @@ struct MatMul {
       if (call.bias.data != nullptr) {
         sum += LoadAny(call.bias, col * call.bias.strides[0]);
       }
-      if (call.relu) sum = ApplyUnary(ElementOp::kRelu, sum);
+      if (call.relu) sum = Relu(sum);
       StoreAny(sum, call.out, call.out_dtype,
                OffsetOf(index, call.out_strides, call.rank) +
                    row * call.out_strides[call.rank] +
@@ -320,7 +306,7 @@ struct Reduce {
           for (int64_t j = t.lane(); j < call.cols; j += kWarp) {
             sum += element(j);
           }
-          sum = RowNorm::Sum(sum, t);
+          sum = WarpSum(sum, t);
           if (call.kind == ReduceKind::kMean) sum /= cols;
           if (t.lane() == 0) StoreAny(sum, call.out, call.out_dtype, out);
           break;
@@ -344,7 +330,7 @@ struct Reduce {
           for (int64_t j = t.lane(); j < call.cols; j += kWarp) {
             sum += expf(element(j) - largest);
           }
-          sum = RowNorm::Sum(sum, t);
+          sum = WarpSum(sum, t);
           if (zeros) sum = 1.0f;  // of weights that are 0 each
           const float log_sum = logf(sum);
           for (int64_t j = t.lane(); j < call.cols; j += kWarp) {
@@ -359,14 +345,14 @@ struct Reduce {
           for (int64_t j = t.lane(); j < call.cols; j += kWarp) {
             sum += element(j);
           }
-          const float mean = RowNorm::Sum(sum, t) / cols;
+          const float mean = WarpSum(sum, t) / cols;
           float squares = 0.0f;
           for (int64_t j = t.lane(); j < call.cols; j += kWarp) {
             const float d = element(j) - mean;
             squares += d * d;
           }
           const float scale =
-              1.0f / sqrtf(RowNorm::Sum(squares, t) / cols + call.epsilon);
+              1.0f / sqrtf(WarpSum(squares, t) / cols + call.epsilon);
           for (int64_t j = t.lane(); j < call.cols; j += kWarp) {
             float value = (element(j) - mean) * scale;
             if (call.gamma.data != nullptr) {
@@ -391,9 +377,9 @@ struct Reduce {
     float most = -INFINITY;
     for (int64_t j = t.lane(); j < call.cols; j += kWarp) {
       const float x = element(j);
-      most = ApplyBinary(ElementOp::kMaximum, most, negative ? -x : x);
+      most = Maximum(most, negative ? -x : x);
     }
-    return RowNorm::Max(most, t);
+    return WarpMaximum(most, t);
   }
 };
 

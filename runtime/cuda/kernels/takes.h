@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "runtime/cuda/calls/take_calls.h"
 #include "runtime/cuda/kernels/launch_shape.h"
 #include "runtime/cuda/kernels/vector.h"
-#include "runtime/cuda/calls/take_calls.h"
 
 namespace refract::runtime::cuda {
 
@@ -24,7 +24,7 @@ struct Takes {
     int64_t most = 0;
     for (int32_t i = 0; i < call.num_tables; ++i) {
       const TakeTable& table = call.tables[i];
-      const int64_t units = call.rows * table.inner * UnitsOf(call, table);
+      const int64_t units = call.rows * table.inner * UnitsOf(table);
       most = std::max(most, CeilDiv(units, kThreads));
     }
     const int64_t limit = kMaxBlocks / call.num_tables;
@@ -42,7 +42,7 @@ struct Takes {
     const uint32_t first =
         (block - which * blocks) * threads + static_cast<uint32_t>(t.thread());
     const uint32_t step = blocks * threads;
-    switch (FormOf(call, table)) {
+    switch (FormOf(table)) {
       case Form::kCopy16:
         return Copy<Vector16>(call, table, first, step, t);
       case Form::kCopy4:
@@ -64,8 +64,7 @@ struct Takes {
     kConvertWide,
     kConvert,
   };
-  REFRACT_HOST_DEVICE static Form FormOf(const TakesCall& call,
-                                         const TakeTable& table) {
+  REFRACT_HOST_DEVICE static Form FormOf(const TakeTable& table) {
     const int64_t size = SizeOf(table.dtype);
     const int64_t out_size = SizeOf(table.out_dtype);
     const auto distances =
@@ -75,8 +74,7 @@ struct Takes {
                              static_cast<uint32_t>(table.inner_out_stride));
     const auto from = reinterpret_cast<uintptr_t>(table.table);
     const auto to = reinterpret_cast<uintptr_t>(table.out);
-    const bool wide =
-        !call.plain && from % 16 == 0 && distances * size % 16 == 0;
+    const bool wide = from % 16 == 0 && distances * size % 16 == 0;
     if (table.dtype == table.out_dtype) {
       if (wide && to % 16 == 0) return Form::kCopy16;
       return size == 4 ? Form::kCopy4 : Form::kCopy2;
@@ -87,8 +85,8 @@ struct Takes {
 
  private:
   // Of a row.
-  static int64_t UnitsOf(const TakesCall& call, const TakeTable& table) {
-    switch (FormOf(call, table)) {
+  static int64_t UnitsOf(const TakeTable& table) {
+    switch (FormOf(table)) {
       case Form::kCopy16:
         return table.dim * SizeOf(table.dtype) / 16;
       case Form::kConvertWide:

@@ -62,21 +62,6 @@ struct InputLister {
     AddIf(op.bias, ids);
   }
   void operator()(const InteractionOp& op) { ids = {op.dense, op.embeddings}; }
-  void operator()(const ChainOp& op) {
-    for (const ChainInput& operand : op.operands) ids.push_back(operand.value);
-  }
-  void operator()(const CrossOp& op) {
-    ids = {op.x0, op.y, op.x};
-    AddIf(op.bias, ids);
-  }
-  void operator()(const GatherOp& op) {
-    ids = {op.unique, op.index, op.num_unique};
-  }
-  void operator()(const RowNormOp& op) {
-    ids = {op.in};
-    AddIf(op.gamma, ids);
-    AddIf(op.beta, ids);
-  }
   template <typename StridedOp>
   void operator()(const StridedOp& op) {
     ids = InputsOfStrided(op);
@@ -128,7 +113,6 @@ bool Program::counts_faults() const {
     const auto* takes = std::get_if<TakesOp>(&op.kind);
     const auto* foreign = std::get_if<ForeignOp>(&op.kind);
     return (foreign != nullptr && foreign->counts_faults) ||
-           std::holds_alternative<GatherOp>(op.kind) ||
            std::holds_alternative<BagsOp>(op.kind) ||
            (takes != nullptr &&
             std::any_of(takes->takes.begin(), takes->takes.end(), can_fail)) ||
@@ -138,8 +122,7 @@ bool Program::counts_faults() const {
 
 bool Program::reads_batch() const {
   return std::any_of(ops.begin(), ops.end(), [](const Op& op) {
-    return std::holds_alternative<GatherOp>(op.kind) ||
-           std::holds_alternative<LookUpOp>(op.kind) ||
+    return std::holds_alternative<LookUpOp>(op.kind) ||
            std::holds_alternative<TakesOp>(op.kind) ||
            std::holds_alternative<BagsOp>(op.kind);
   });
@@ -158,17 +141,12 @@ std::vector<bool> InSlot(const Program& program) {
 bool HasZeroPadding(const Program& program, ValueId root) {
   if (program.value(root).kind == ValueKind::kWeight) return true;
   if (InSlot(program)[static_cast<size_t>(root)]) return true;
-  // Written whole by one of our kernels that clear the padding.
-  return std::any_of(program.ops.begin(), program.ops.end(),
-                     [root](const Op& op) {
-                       // Those with several results are none of these.
-                       return OutputsOf(op)[0] == root &&
-                              (std::holds_alternative<InteractionOp>(op.kind) ||
-                               std::holds_alternative<ChainOp>(op.kind) ||
-                               std::holds_alternative<CrossOp>(op.kind) ||
-                               std::holds_alternative<GatherOp>(op.kind) ||
-                               std::holds_alternative<RowNormOp>(op.kind));
-                     });
+  // The interaction kernel clears the padding of its result.
+  return std::any_of(
+      program.ops.begin(), program.ops.end(), [root](const Op& op) {
+        const auto* interaction = std::get_if<InteractionOp>(&op.kind);
+        return interaction != nullptr && interaction->out == root;
+      });
 }
 
 ProgramBuilder::ProgramBuilder(std::string name, bool tf32) {
@@ -256,10 +234,6 @@ void ProgramBuilder::Linear(LinearOp op) { AddOp({"", std::move(op)}); }
 void ProgramBuilder::Interaction(InteractionOp op) {
   AddOp({"", std::move(op)});
 }
-void ProgramBuilder::Chain(ChainOp op) { AddOp({"", std::move(op)}); }
-void ProgramBuilder::Cross(CrossOp op) { AddOp({"", std::move(op)}); }
-void ProgramBuilder::Gather(GatherOp op) { AddOp({"", std::move(op)}); }
-void ProgramBuilder::RowNorm(RowNormOp op) { AddOp({"", std::move(op)}); }
 void ProgramBuilder::Map(MapOp op) { AddOp({"", std::move(op)}); }
 void ProgramBuilder::MatMul(MatMulOp op) { AddOp({"", std::move(op)}); }
 void ProgramBuilder::Reduce(ReduceOp op) { AddOp({"", std::move(op)}); }

@@ -19,8 +19,8 @@
 #include "runtime/cuda/calls/calls.h"
 #include "runtime/cuda/calls/rows.h"
 #include "runtime/cuda/calls/scalar.h"
-#include "runtime/cuda/status.h"
 #include "runtime/cuda/calls/strided.h"
+#include "runtime/cuda/status.h"
 
 namespace refract::runtime::cuda {
 
@@ -51,33 +51,10 @@ struct InteractionOp {
   bool diagonal = false;
   bool copy_dense = true;
 };
-struct ChainInput {
-  ValueId value;
-  bool one_column = false;  // [rows, 1] for all columns
-};
-struct ChainOp {
-  std::vector<ChainInput> operands;  // one row each, or as many as `out`
-  std::vector<Instruction> instructions;
-  ValueId out;
-};
-struct CrossOp {
-  ValueId x0, y, bias = kNone, x, out;
-};
-struct GatherOp {
-  // index [rows, 1] and num_unique [1, 1] are int32.
-  ValueId unique, index, num_unique, out;
-};
-struct RowNormOp {
-  bool softmax = false;
-  ValueId in, gamma = kNone, beta = kNone, out;
-  float epsilon = 1e-5f;
-};
-
 struct Op {
   std::string name;  // for errors
-  std::variant<LinearOp, InteractionOp, ChainOp, CrossOp, GatherOp, RowNormOp,
-               MapOp, MatMulOp, ReduceOp, LookUpOp, IntegerOp, TakesOp, BagsOp,
-               ForeignOp>
+  std::variant<LinearOp, InteractionOp, MapOp, MatMulOp, ReduceOp, LookUpOp,
+               IntegerOp, TakesOp, BagsOp, ForeignOp>
       kind;
 };
 std::vector<ValueId> InputsOf(const Op& op);
@@ -139,10 +116,6 @@ class ProgramBuilder {
 
   void Linear(LinearOp op);
   void Interaction(InteractionOp op);
-  void Chain(ChainOp op);
-  void Cross(CrossOp op);
-  void Gather(GatherOp op);
-  void RowNorm(RowNormOp op);
   void Map(MapOp op);
   void MatMul(MatMulOp op);
   void Reduce(ReduceOp op);

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "runtime/cuda/calls/index_math.h"
-#include "runtime/cuda/program/program.h"
 #include "runtime/cuda/calls/scalar.h"
+#include "runtime/cuda/program/program.h"
 #include "runtime/cuda/program/strided_ops.h"
 
 namespace refract::runtime::cuda {
@@ -236,90 +236,6 @@ class Validator {
     return Same(
         op.out, dense.dtype, dense.rows,
         (op.copy_dense ? dense.cols : 0) + NumPairs(features, op.diagonal));
-  }
-  Status Check(const ChainOp& op) const {
-    const Value& out = program_.value(op.out);
-    REFRACT_CUDA_RETURN_IF_ERROR(
-        Expect(Floating(op.out), op.out, "is not floating-point"));
-    if (op.operands.size() > kMaxOperands) {
-      return Error("has more than " + std::to_string(kMaxOperands) +
-                   " operands");
-    }
-    if (op.instructions.empty() || op.instructions.size() > kMaxInstructions) {
-      return Error("needs 1 to " + std::to_string(kMaxInstructions) +
-                   " instructions");
-    }
-    for (const ChainInput& operand : op.operands) {
-      const Value& value = program_.value(operand.value);
-      REFRACT_CUDA_RETURN_IF_ERROR(Expect(
-          Floating(operand.value), operand.value, "is not floating-point"));
-      REFRACT_CUDA_RETURN_IF_ERROR(
-          Expect(value.rows == out.rows || value.rows == kOneRow, operand.value,
-                 "has another number of rows"));
-      REFRACT_CUDA_RETURN_IF_ERROR(
-          Expect(value.cols == (operand.one_column ? 1 : out.cols),
-                 operand.value, "has another number of columns"));
-    }
-    bool loaded = false;
-    bool saved[kNumTemporaries] = {};
-    for (const Instruction& instruction : op.instructions) {
-      if (static_cast<int>(instruction.op) >= kNumElementOps) {
-        return Error("has an unknown instruction");
-      }
-      const bool reads =
-          !IsUnary(instruction.op) && instruction.op != ElementOp::kSave;
-      if (instruction.op == ElementOp::kSave) {
-        if (instruction.index >= kNumTemporaries) {
-          return Error("saves to a temporary that there is not");
-        }
-        saved[instruction.index] = true;
-      } else if (reads && instruction.source == Source::kOperand &&
-                 instruction.index >= op.operands.size()) {
-        return Error("reads an operand that there is not");
-      } else if (reads && instruction.source == Source::kTemporary &&
-                 (instruction.index >= kNumTemporaries ||
-                  !saved[instruction.index])) {
-        return Error("reads a temporary that was not saved");
-      }
-      if (!loaded && instruction.op != ElementOp::kLoad) {
-        return Error("does not begin with a load");
-      }
-      loaded = true;
-    }
-    return {};
-  }
-  Status Check(const CrossOp& op) const {
-    const Value& out = program_.value(op.out);
-    REFRACT_CUDA_RETURN_IF_ERROR(
-        Expect(Floating(op.out), op.out, "is not floating-point"));
-    for (ValueId id : {op.x0, op.y, op.x}) {
-      REFRACT_CUDA_RETURN_IF_ERROR(Same(id, out.dtype, out.rows, out.cols));
-    }
-    if (op.bias == kNone) return {};
-    return Same(op.bias, out.dtype, kOneRow, out.cols);
-  }
-  Status Check(const GatherOp& op) const {
-    const Value& out = program_.value(op.out);
-    const Value& unique = program_.value(op.unique);
-    REFRACT_CUDA_RETURN_IF_ERROR(
-        Same(op.unique, out.dtype, unique.rows, out.cols));
-    REFRACT_CUDA_RETURN_IF_ERROR(
-        Expect(out.rows.fixed == 0, op.out, "has rows beside the batch's"));
-    REFRACT_CUDA_RETURN_IF_ERROR(Same(op.index, DType::kInt32, out.rows, 1));
-    REFRACT_CUDA_RETURN_IF_ERROR(Expect(
-        program_.value(op.index).root == op.index, op.index, "is a view"));
-    return Same(op.num_unique, DType::kInt32, kOneRow, 1);
-  }
-  Status Check(const RowNormOp& op) const {
-    const Value& in = program_.value(op.in);
-    REFRACT_CUDA_RETURN_IF_ERROR(
-        Expect(Floating(op.in), op.in, "is not floating-point"));
-    for (ValueId id : {op.gamma, op.beta}) {
-      if (id == kNone) continue;
-      if (op.softmax) return Error("softmax takes no gamma or beta");
-      REFRACT_CUDA_RETURN_IF_ERROR(Same(id, in.dtype, kOneRow, in.cols));
-    }
-    return Same(op.out, in.dtype, in.rows, in.cols);
   }
   template <typename StridedOp>
   Status Check(const StridedOp& op) const {

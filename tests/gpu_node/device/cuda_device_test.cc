@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gpu_node/device/cuda_library.h"
 #include "gtest/gtest.h"
@@ -23,7 +22,6 @@ namespace {
 
 using runtime::cuda::Code;
 using ::testing::AllOf;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -45,38 +43,6 @@ TEST(CudaDeviceTest, RequestsAloneTogetherAndInPieces) {
     EXPECT_EQ(cuda.node().stats().succeeded, requests.size());
     EXPECT_THAT(cuda.api().violations(), IsEmpty());
   }
-}
-
-// Collects what is logged while it exists.
-class LoggedWarnings : public google::LogSink {
- public:
-  LoggedWarnings() { google::AddLogSink(this); }
-  ~LoggedWarnings() override { google::RemoveLogSink(this); }
-  void send(google::LogSeverity severity, const char*, const char*, int,
-            const struct ::tm*, const char* message, size_t length) override {
-    if (severity == google::GLOG_WARNING) lines_.emplace_back(message, length);
-  }
-  const std::vector<std::string>& lines() const { return lines_; }
-
- private:
-  std::vector<std::string> lines_;
-};
-
-TEST(CudaDeviceTest, KernelsThatLoadingDidWithoutAreLogged) {
-  auto api = std::make_unique<CheckedDevice>(1);
-  api->Warn("tiles of 16 x 16 is not used, its results differ");
-  const LoggedWarnings logged;
-  std::vector<std::unique_ptr<DeviceModel>> models;
-  models.push_back(*DeviceModel::Create(NewModel({.name = "m"})));
-  DeviceModels all(std::move(models));
-  CudaDevice::Options options;
-  options.max_rows = kMaxRows;
-  options.workspace_bytes = 256;
-  const CudaSetup setup = SetUpCuda(std::move(api), options, all);
-  ASSERT_EQ(all.size(), 1u);
-  EXPECT_THAT(logged.lines(),
-              ElementsAre(AllOf(HasSubstr("model 'm'"),
-                                HasSubstr("tiles of 16 x 16 is not used"))));
 }
 
 TEST(CudaDeviceTest, ManyThreadsOfRequestsOfSeveralModels) {

@@ -21,13 +21,12 @@
 #include "runtime/cuda/program/program.h"
 #include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/testing/checked_device.h"
-#include "tests/runtime/cuda/testing/simt.h"
+#include "tests/runtime/cuda/testing/emulated_kernels.h"
 
 namespace refract::runtime::cuda {
 namespace {
 
 using testing::CheckedDevice;
-using testing::EmulatedLauncher;
 using ::testing::HasSubstr;
 
 constexpr Rows kItems{1, 0};
@@ -138,7 +137,7 @@ TEST(LargeTablesTest, RowsBeyond32BitsAreFound) {
   const auto batch32 = static_cast<int32_t>(batch);
   for (size_t i = 0; i < 3; ++i) {
     int32_t faults = 0;
-    EmulatedLauncher launcher(seed);
+    testing::EmulatedKernels kernels(seed);
     const Call call =
         Lower(program->ops[i],
               {.program = *program,
@@ -154,7 +153,7 @@ TEST(LargeTablesTest, RowsBeyond32BitsAreFound) {
                                    model.outputs.begin())]
                     .data();
               });
-    std::visit([&](const auto& kind) { Dispatch(kind, launcher); }, call);
+    kernels.Run(call);
     EXPECT_EQ(faults, 2);
     for (size_t row = 0; row < ids.size(); ++row) {
       const bool found = ids[row] >= 0 && ids[row] < kRows;

@@ -13,11 +13,12 @@
 #include <utility>
 #include <vector>
 
-#include "bench/cuda/random_programs.h"
 #include "runtime/cuda/instance/instance.h"
 #include "runtime/cuda/kernels/dispatch.h"
 #include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/testing/checked_device.h"
+#include "tests/runtime/cuda/testing/random_programs.h"
+#include "tests/runtime/cuda/testing/reference.h"
 #include "tests/runtime/cuda/testing/simt.h"
 
 namespace refract::runtime::cuda {
@@ -180,7 +181,7 @@ TEST_F(MapWideTest, EveryInstructionAsInDouble) {
           Instance::Create(device, *program, std::vector<WeightData>{},
                            {.max_batch = kBatch, .num_slots = 1});
       ASSERT_TRUE((*instance)->Load().ok());
-      auto inputs = bench::RandomInputs(*program, kBatch, random_);
+      auto inputs = testing::RandomInputs(*program, kBatch, random_);
       for (auto& input : inputs) {
         for (double& value : input) {
           // Numbers that are equal, zero, and none at all.
@@ -191,8 +192,8 @@ TEST_F(MapWideTest, EveryInstructionAsInDouble) {
         }
       }
       std::vector<std::vector<double>> got;
-      ASSERT_TRUE(bench::RunOnce(**instance, kBatch, inputs, got).ok());
-      const auto want = bench::RunReference(*program, {}, inputs, kBatch);
+      ASSERT_TRUE(testing::RunOnce(**instance, kBatch, inputs, got).ok());
+      const auto want = testing::RunReference(*program, {}, inputs, kBatch);
       ASSERT_EQ(got[0].size(), want[0].size());
       for (size_t i = 0; i < want[0].size(); ++i) {
         if (std::isnan(want[0][i])) {

@@ -6,9 +6,11 @@
 
 #include <random>
 
-#include "bench/cuda/random_programs.h"
+#include "bench/cuda/dense_models.h"
 #include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/testing/checked_device.h"
+#include "tests/runtime/cuda/testing/random_programs.h"
+#include "tests/runtime/cuda/testing/reference.h"
 
 namespace refract::runtime::cuda {
 namespace {
@@ -20,19 +22,18 @@ void Check(const bench::DenseModel& model, int64_t batch,
            const std::vector<std::vector<double>>& inputs, double tolerance,
            unsigned seed) {
   CheckedDevice device(seed);
-  device.UseOwnProducts();
   auto instance = Instance::Create(device, model.program, model.weight_data(),
                                    {.max_batch = 40, .workspace_bytes = 256});
   ASSERT_TRUE(instance.ok()) << instance.status().ToString();
   const Status loaded = (*instance)->Load();
   ASSERT_TRUE(loaded.ok()) << loaded.ToString();
   std::vector<std::vector<double>> got;
-  const Status ran = bench::RunOnce(**instance, batch, inputs, got);
+  const Status ran = testing::RunOnce(**instance, batch, inputs, got);
   ASSERT_TRUE(ran.ok()) << ran.ToString();
-  EXPECT_LE(
-      bench::LargestError(got, bench::RunReference(model.program, model.weights,
-                                                   inputs, batch)),
-      tolerance);
+  EXPECT_LE(testing::LargestError(
+                got, testing::RunReference(model.program, model.weights, inputs,
+                                           batch)),
+            tolerance);
   EXPECT_THAT(device.violations(), IsEmpty());
 }
 
@@ -40,7 +41,7 @@ TEST(RandomProgramTest, EveryOperatorAgreesWithTheReference) {
   const unsigned seed = base::RandomSeed();
   std::mt19937 random(seed);
   for (int i = 0; i < 40; ++i) {
-    const bench::Case c = bench::RandomCase(random);
+    const testing::Case c = testing::RandomCase(random);
     SCOPED_TRACE(c.what);
     Check(c.model, c.batch, c.inputs, c.tolerance, seed);
     if (HasFailure()) return;
@@ -59,15 +60,15 @@ TEST(RandomProgramTest, SeparateEpiloguesComputeTheSame) {
   const bench::DenseModel separate = bench::SeparateEpilogues(fused);
   // Two products with bias and ReLU, one with a bias.
   EXPECT_EQ(separate.program.ops.size(), fused.program.ops.size() + 3 * 2 + 1);
-  const auto inputs = bench::RandomInputs(separate.program, 7, random);
+  const auto inputs = testing::RandomInputs(separate.program, 7, random);
   Check(separate, 7, inputs, 1e-5, 5);
 }
 
 TEST(RandomProgramTest, ErrorsAreSeen) {
-  EXPECT_EQ(bench::LargestError({{1, 2}}, {{1, 2.5}}), 0.5);
-  EXPECT_EQ(bench::LargestError({{NAN}}, {{NAN}}), 0);
-  EXPECT_TRUE(std::isinf(bench::LargestError({{NAN}}, {{1}})));
-  EXPECT_TRUE(std::isinf(bench::LargestError({{1}}, {{1, 2}})));
+  EXPECT_EQ(testing::LargestError({{1, 2}}, {{1, 2.5}}), 0.5);
+  EXPECT_EQ(testing::LargestError({{NAN}}, {{NAN}}), 0);
+  EXPECT_TRUE(std::isinf(testing::LargestError({{NAN}}, {{1}})));
+  EXPECT_TRUE(std::isinf(testing::LargestError({{1}}, {{1, 2}})));
 }
 
 }  // namespace

@@ -183,7 +183,6 @@ TEST_F(TakesKernelTest, AgreesWithLoopsAndWithOneTableAtATime) {
     call.rows_per_item = per_item;
     call.fixed_rows = fixed;
     call.num_tables = static_cast<int32_t>(Pick({1, 2, 7, kMaxTakeTables}));
-    call.plain = Coin(4);
     std::vector<Table> tables;
     for (int32_t i = 0; i < call.num_tables; ++i) {
       tables.push_back(Make(call.rows));
@@ -262,11 +261,11 @@ TEST(TakesShapeTest, WideAccessesOnlyWhereTheyAreAligned) {
   table.table = table.out = memory;
   table.dim = table.row_stride = table.out_stride = table.inner_out_stride = 8;
   using Form = Takes::Form;
-  EXPECT_EQ(Takes::FormOf(call, table), Form::kCopy16);
+  EXPECT_EQ(Takes::FormOf(table), Form::kCopy16);
   const auto changed = [&](auto... changes) {
     TakeTable other = table;
     (changes(other), ...);
-    return Takes::FormOf(call, other);
+    return Takes::FormOf(other);
   };
   EXPECT_EQ(changed([](TakeTable& t) { t.table = memory + 4; }), Form::kCopy4);
   EXPECT_EQ(changed([](TakeTable& t) { t.out = memory + 8; }), Form::kCopy4);
@@ -289,10 +288,6 @@ TEST(TakesShapeTest, WideAccessesOnlyWhereTheyAreAligned) {
   EXPECT_EQ(changed(narrows, [](TakeTable& t) { t.dim = 6; }), Form::kConvert);
   EXPECT_EQ(changed([](TakeTable& t) { t.dtype = DType::kFloat16; }),
             Form::kConvert);
-  call.plain = true;
-  EXPECT_EQ(Takes::FormOf(call, table), Form::kCopy4);
-  EXPECT_EQ(changed(halves), Form::kCopy2);
-  EXPECT_EQ(changed(narrows), Form::kConvert);
 }
 
 // --- Programs ----------------------------------------------------------------

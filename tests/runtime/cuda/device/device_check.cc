@@ -1,68 +1,57 @@
 // Correctness of the CUDA backend on a GPU, against references in plain loops.
 // Without GoogleTest: it also runs where only the CUDA toolkit is installed.
 //
-//   device_check [--cases N] [--seconds N] [--seed S] [--json FILE] [--batch N]
-//                [--large N] [--part NAME] [--list]
+//   device_check [--cases N] [--seconds N] [--seed S] [--batch N] [--large N]
+//                [--parts NAME,…] [--list]
 //
-// --part: that one alone, of those that --list prints; all, unless given.
-// --cases: random programs; half as many random products by our own kernels.
-// --seconds: that random cases of a part may take together (default: 20), so
-// that those that come first do not take the others' time. What is under way is
-// said by lines that begin with "..", about one a second.
-// REFRACT_EARLY_STARTS=always has kernels begin as early as they may;
-// REFRACT_CUDA_WITHOUT says what is not used, and so not checked either.
+// --parts: these alone, of the parts that --list prints. A part begins with a
+// line "-- NAME", its figures are lines "= {JSON}", lines that begin with ".."
+// say that it goes on. A part that fails ends the program: bench/cuda/
+// run_parts.py starts it again behind that part.
+// --cases: random programs. --seconds: that all of them may take (default: 20).
+// --batch, --large: sizes of the benchmarks' models (default: 33 and 8192; the
+// rows of a large batch repeat, so that the CPU has few of them to compute).
 //
-// --batch, --large: of the models of the benchmarks (default: 33 and 8192; the
-// rows of a large batch repeat, so that few have to be computed on the CPU).
-//
-// Exit status 0: everything agrees; 1: something does not; 3: no error is
-// larger than kSmallExcess of what it may be, so that a tolerance, rather than
-// a kernel, may be what is wrong; 2: bad usage; 77: skipped, with the reason as
-// the last line.
+// Exit status 0: everything agrees; 1: something does not; 3: the only errors
+// are at most kSmallExcess times the tolerance, which may be what is wrong; 2:
+// bad usage; 77: skipped, with the reason as the last line.
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <iterator>
-#include <limits>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "bench/cuda/json.h"
-#include "bench/cuda/products.h"
-#include "bench/cuda/random_programs.h"
-#include "bench/cuda/short_kernels.h"
-#include "runtime/cuda/device/cuda_device.h"
-#include "runtime/cuda/calls/index_math.h"
-#include "runtime/cuda/kernels/launch.h"
-#include "runtime/cuda/program/own_products.h"
+#include "bench/cuda/dense_models.h"
+#include "runtime/cuda/device/cuda_runtime.h"
+#include "tests/runtime/cuda/testing/random_programs.h"
+#include "tests/runtime/cuda/testing/reference.h"
 
-namespace refract::bench {
+namespace refract::runtime::cuda::testing {
 namespace {
 
-using runtime::cuda::Code;
-using runtime::cuda::CudaDevice;
-using runtime::cuda::DType;
-using runtime::cuda::Epilogue;
-using runtime::cuda::GemmCall;
-using runtime::cuda::GemmShape;
-using runtime::cuda::Instance;
-using runtime::cuda::Mechanism;
-using runtime::cuda::PaddedLd;
-using runtime::cuda::ProductKernel;
-using runtime::cuda::Status;
-using runtime::cuda::Stream;
+using bench::DenseModel;
+using bench::DlrmShape;
+using bench::MakeDlrm;
+using bench::MlperfV1;
+using bench::MlperfV2;
+using bench::Precision;
 
 constexpr double kSmallExcess = 4;
 
 int failures = 0;
 bool only_small_ones = true;
+
+// A line for run_parts.py; JSON has no infinity and no NaN.
+void Figure(const std::string& name, double value) {
+  char text[40] = "null";
+  if (std::isfinite(value)) std::snprintf(text, sizeof(text), "%.9g", value);
+  std::printf("= {\"%s\": %s}\n", name.c_str(), text);
+}
 
 void Fail(const std::string& what) {
   ++failures;
@@ -80,13 +69,12 @@ void Expect(double error, double allowed, const std::string& what) {
   only_small_ones = all_small;
 }
 
-// Random cases one after the other, as many as are asked for and there is time
-// for.
+// Says how many random cases to run: `cases`, or as many as `seconds` allow.
 class Pace {
  public:
   Pace(int cases, double seconds) : cases_(cases), seconds_(seconds) {}
 
-  // Whether there is to be one more: the first always.
+  // Whether another case is due. The first one always is.
   bool Next() {
     const Clock::time_point now = Clock::now();
     const auto since = [&](Clock::time_point then) {
@@ -115,7 +103,7 @@ class Pace {
 };
 
 // Largest error of `model`; below 0 when it does not run, which is said here.
-double ErrorOf(CudaDevice& device, const DenseModel& model, int64_t batch,
+double ErrorOf(CudaRuntime& device, const DenseModel& model, int64_t batch,
                const std::vector<std::vector<double>>& inputs,
                int64_t max_batch, bool use_graphs, const std::string& what) {
   constexpr double kDidNotRun = -1;
@@ -140,8 +128,7 @@ double ErrorOf(CudaDevice& device, const DenseModel& model, int64_t batch,
       got, RunReference(model.program, model.weights, inputs, batch));
 }
 
-void CheckRandomPrograms(CudaDevice& device, Pace pace, std::mt19937& random,
-                         Json& json) {
+void CheckRandomPrograms(CudaRuntime& device, Pace pace, std::mt19937& random) {
   double worst = 0;
   while (pace.Next()) {
     const Case c = RandomCase(random);
@@ -150,40 +137,13 @@ void CheckRandomPrograms(CudaDevice& device, Pace pace, std::mt19937& random,
     Expect(error, c.tolerance, c.what);
     if (c.tolerance > 0) worst = std::max(worst, error / c.tolerance);
   }
-  json.Set("random_programs", pace.begun());
-  json.Set("largest_error_over_tolerance", worst);
-}
-
-// Chains of short kernels, which show first where one begins or ends too early:
-// request after request through both slots, as graphs and one by one.
-void CheckShortKernels(CudaDevice& device, Pace pace, std::mt19937& random,
-                       Json& json) {
-  const double allowed = kShortKernelsTolerance;
-  double worst = 0;
-  while (pace.Next()) {
-    const int i = pace.begun() - 1;
-    const int64_t cols = 1 + static_cast<int64_t>(random() % 300);
-    const auto batch = static_cast<int64_t>(1 + random() % 64);
-    const bool products = i % 2 == 0;
-    const DenseModel model = MakeShortKernels(
-        static_cast<int>(2 + random() % 30), cols, products, batch, random());
-    const std::string what = "chain of " +
-                             std::to_string(model.program.ops.size()) +
-                             " short kernels, " + std::to_string(batch) +
-                             " x " + std::to_string(cols);
-    const auto inputs = RandomInputs(model.program, batch, random);
-    const double error =
-        ErrorOf(device, model, batch, inputs, batch, i % 3 != 0, what);
-    Expect(error, allowed, what);
-    worst = std::max(worst, error / allowed);
-  }
-  json.Set("short_kernel_chains", pace.begun());
-  json.Set("largest_chain_error_over_tolerance", worst);
+  Figure("random_programs", pace.begun());
+  Figure("largest_error_over_tolerance", worst);
 }
 
 // Scores of the benchmarks' models: how far each precision is from double.
-void CheckModels(CudaDevice& device, bool v2, int64_t batch,
-                 std::mt19937& random, Json& json) {
+void CheckModels(CudaRuntime& device, bool v2, int64_t batch,
+                 std::mt19937& random) {
   for (Precision precision : {Precision::kFloat32, Precision::kTf32,
                               Precision::kFloat16, Precision::kBFloat16}) {
     const std::string what =
@@ -201,19 +161,15 @@ void CheckModels(CudaDevice& device, bool v2, int64_t batch,
                            : precision == Precision::kBFloat16 ? 0.15
                                                                : 0.02;
     Expect(error, allowed, what);
-    Json entry;
-    entry.Set("model", v2 ? "dlrm_dcnv2" : "dlrm_v1");
-    entry.Set("precision", Name(precision));
-    entry.Set("largest_score_error", error);
-    json.Append("precision_errors", entry);
+    Figure(what + " score error", error);
   }
 }
 
 // A batch of which every thread has more than one piece of work, and sizes pass
 // what small ones reach: the same few rows again and again must give the same
 // few scores again and again.
-void CheckLargeBatch(CudaDevice& device, bool v2, int64_t batch,
-                     std::mt19937& random, Json& json) {
+void CheckLargeBatch(CudaRuntime& device, bool v2, int64_t batch,
+                     std::mt19937& random) {
   const std::string what =
       std::string(v2 ? "dlrm_dcnv2" : "dlrm_v1") + " fp16, large batch";
   const DenseModel model = MakeDlrm(what, v2 ? MlperfV2() : MlperfV1(),
@@ -248,170 +204,11 @@ void CheckLargeBatch(CudaDevice& device, bool v2, int64_t batch,
   }
   const double error = LargestError(got, want);
   Expect(error, 0.02, what);
-  json.Set("error", error);
-  json.Set("batch", static_cast<double>(batch));
-}
-
-// Those of a part.
-std::vector<ProductKernel> ProductKernels(bool tiles) {
-  if (!tiles) return {ProductKernel::kRowDots};
-  return {ProductKernel::kTiles16x16, ProductKernel::kTiles32x16,
-          ProductKernel::kTiles32x32, ProductKernel::kTiles64x32,
-          ProductKernel::kTiles64x64};
-}
-
-// Operands of a product in device memory.
-class DeviceProduct {
- public:
-  DeviceProduct(CudaDevice& device, ProductCase& product)
-      : device_(device), product_(product), call_(product.call()) {
-    call_.plain = !device.switches().has(Mechanism::kWideKernels);
-  }
-  ~DeviceProduct() {
-    if (stream_.handle != nullptr) {
-      (void)device_.Synchronize(stream_);
-      (void)device_.DestroyStream(stream_);
-    }
-    for (void* memory : memory_) (void)device_.Free(memory);
-  }
-
-  Status Open() {
-    auto stream = device_.CreateStream();
-    if (!stream.ok()) return stream.status();
-    stream_ = *stream;
-    REFRACT_CUDA_RETURN_IF_ERROR(Upload(product_.in_bytes(), call_.in));
-    REFRACT_CUDA_RETURN_IF_ERROR(Upload(product_.weight_bytes(), call_.weight));
-    if (call_.bias != nullptr) {
-      REFRACT_CUDA_RETURN_IF_ERROR(Upload(product_.bias_bytes(), call_.bias));
-    }
-    REFRACT_CUDA_RETURN_IF_ERROR(device_.Allocate(out_bytes(), &call_.out));
-    memory_.push_back(call_.out);
-    return {};
-  }
-
-  // The result of `kernel` in `out`, NaN where it wrote nothing.
-  Status Run(ProductKernel kernel, std::vector<std::byte>& out) {
-    out.assign(static_cast<size_t>(out_bytes()), std::byte{0xFF});
-    REFRACT_CUDA_RETURN_IF_ERROR(device_.CopyToDevice({.to = call_.out,
-                                                       .from = out.data(),
-                                                       .row_bytes = out_bytes(),
-                                                       .rows = 1},
-                                                      stream_));
-    call_.kernel = kernel;
-    const cudaError_t error = runtime::cuda::LaunchKernel(
-        call_, static_cast<cudaStream_t>(stream_.handle),
-        runtime::cuda::Start::kAfter);
-    if (error != cudaSuccess) {
-      return Status(Code::kInternal, cudaGetErrorString(error));
-    }
-    REFRACT_CUDA_RETURN_IF_ERROR(device_.CopyToHost({.to = out.data(),
-                                                     .from = call_.out,
-                                                     .row_bytes = out_bytes(),
-                                                     .rows = 1},
-                                                    stream_));
-    return device_.Synchronize(stream_);
-  }
-
- private:
-  int64_t out_bytes() const { return product_.out_bytes(); }
-  // Puts what is at `operand` there, and makes it the address on the device.
-  Status Upload(int64_t bytes, const void*& operand) {
-    void* memory = nullptr;
-    REFRACT_CUDA_RETURN_IF_ERROR(device_.Allocate(bytes, &memory));
-    memory_.push_back(memory);
-    REFRACT_CUDA_RETURN_IF_ERROR(device_.CopyToDevice(
-        {.to = memory, .from = operand, .row_bytes = bytes, .rows = 1},
-        stream_));
-    operand = memory;
-    return {};
-  }
-
-  CudaDevice& device_;
-  ProductCase& product_;
-  GemmCall call_;
-  Stream stream_;
-  std::vector<void*> memory_;
-};
-
-// `kernels` on random operands of `shape`. The largest error ÷ its tolerance.
-double CheckProduct(CudaDevice& device, const GemmShape& shape,
-                    const std::vector<ProductKernel>& kernels,
-                    std::mt19937& random) {
-  ProductCase product(shape, random);
-  DeviceProduct on_device(device, product);
-  Status status = on_device.Open();
-  double worst = 0;
-  for (ProductKernel kernel : kernels) {
-    const bool rounds = shape.tf32 && shape.dtype == DType::kFloat32 &&
-                        kernel != ProductKernel::kRowDots;
-    std::vector<std::byte> out;
-    if (status.ok()) status = on_device.Run(kernel, out);
-    const double error = status.ok() ? product.Error(out.data(), rounds)
-                                     : std::numeric_limits<double>::infinity();
-    worst = std::max(worst, error);
-    const std::string what =
-        std::string(Name(kernel)) + ", " + Name(shape.dtype) +
-        (rounds ? " as tf32, " : ", ") + std::to_string(shape.m) + " x " +
-        std::to_string(shape.n) + " x " + std::to_string(shape.k) + ", " +
-        Name(shape.epilogue);
-    if (!status.ok()) {
-      Fail(what + ": " + status.ToString());
-      break;  // nothing that comes after it would be its own
-    }
-    Expect(error, 1, what);
-  }
-  return worst;
-}
-
-// Our own kernels for products, whichever of them a trial chooses: random
-// shapes, and the layers of the benchmarks' models at `batch`.
-void CheckProducts(CudaDevice& device, bool tiles, Pace pace, int64_t batch,
-                   std::mt19937& random, Json& json) {
-  double worst = 0;
-  if (!device.switches().has(tiles ? Mechanism::kTileProducts
-                                   : Mechanism::kRowProducts)) {
-    return;
-  }
-  const std::vector<ProductKernel> kernels = ProductKernels(tiles);
-  const auto to = [&](int64_t most) {
-    return static_cast<int64_t>(random() % static_cast<uint64_t>(most)) + 1;
-  };
-  while (pace.Next()) {
-    GemmShape shape;
-    shape.dtype = static_cast<DType>(random() % 3);
-    shape.tf32 = random() % 2 == 0;
-    shape.epilogue = static_cast<Epilogue>(random() % 5);
-    // Up to 2^22 multiplications; the CPU computes them all.
-    shape.m = to(300);
-    shape.n = to(std::min<int64_t>(600, (1 << 22) / shape.m));
-    shape.k = to(std::min<int64_t>(1100, (1 << 22) / (shape.m * shape.n)));
-    shape.ld_in = PaddedLd(shape.k, shape.dtype);
-    shape.ld_weight = PaddedLd(shape.k, shape.dtype);
-    shape.ld_out = shape.n + to(9) - 1;
-    worst = std::max(worst, CheckProduct(device, shape, kernels, random));
-  }
-  for (bool v2 : {false, true}) {
-    for (Precision precision : {Precision::kFloat32, Precision::kTf32,
-                                Precision::kFloat16, Precision::kBFloat16}) {
-      const DenseModel model =
-          MakeDlrm("m", v2 ? MlperfV2() : MlperfV1(), precision, batch, 1);
-      for (const GemmShape& shape : ProductShapes(model.program, batch)) {
-        std::vector<ProductKernel> own;
-        for (ProductKernel kernel : OwnCandidates(shape)) {
-          if ((kernel != ProductKernel::kRowDots) == tiles) {
-            own.push_back(kernel);
-          }
-        }
-        worst = std::max(worst, CheckProduct(device, shape, own, random));
-      }
-    }
-  }
-  json.Set("products", pace.begun());
-  json.Set("largest_product_error_over_tolerance", worst);
+  Figure(what + " score error", error);
 }
 
 // Loads what cannot fit: the error is an error, and the device goes on.
-void CheckOutOfMemory(CudaDevice& device) {
+void CheckOutOfMemory(CudaRuntime& device) {
   DlrmShape shape;
   const DenseModel model =
       MakeDlrm("huge", shape, Precision::kFloat32, 400000, 1);
@@ -431,118 +228,85 @@ struct Options {
   int batch = 33;
   int large = 8192;
   unsigned seed = std::random_device()();
-  std::string json;
-  std::string part;  // "": all
+  std::string parts;  // "": all
+  bool list = false;
 };
 
-// One of `of` cases that are asked for, two at least.
-Pace PaceOf(const Options& options, int of) {
-  return {std::max(options.cases / of, 2), options.seconds};
-}
-
-using Check = void (*)(CudaDevice&, const Options&, std::mt19937&, Json&);
 struct Part {
   const char* name;
-  Check check;
+  void (*check)(CudaRuntime&, const Options&, std::mt19937&);
 };
-// In this order: what others are made of first.
 constexpr Part kParts[] = {
-    {"row_products",
-     [](CudaDevice& device, const Options& options, std::mt19937& random,
-        Json& json) {
-       CheckProducts(device, false, PaceOf(options, 2), options.batch, random,
-                     json);
-     }},
-    {"tile_products",
-     [](CudaDevice& device, const Options& options, std::mt19937& random,
-        Json& json) {
-       CheckProducts(device, true, PaceOf(options, 2), options.batch, random,
-                     json);
-     }},
     {"random_programs",
-     [](CudaDevice& device, const Options& options, std::mt19937& random,
-        Json& json) {
-       CheckRandomPrograms(device, PaceOf(options, 1), random, json);
-     }},
-    {"short_kernels",
-     [](CudaDevice& device, const Options& options, std::mt19937& random,
-        Json& json) {
-       CheckShortKernels(device, PaceOf(options, 10), random, json);
+     [](CudaRuntime& device, const Options& options, std::mt19937& random) {
+       CheckRandomPrograms(device, {options.cases, options.seconds}, random);
      }},
     {"dlrm_v1",
-     [](CudaDevice& device, const Options& options, std::mt19937& random,
-        Json& json) {
-       CheckModels(device, false, options.batch, random, json);
+     [](CudaRuntime& device, const Options& options, std::mt19937& random) {
+       CheckModels(device, false, options.batch, random);
      }},
     {"dlrm_dcnv2",
-     [](CudaDevice& device, const Options& options, std::mt19937& random,
-        Json& json) {
-       CheckModels(device, true, options.batch, random, json);
+     [](CudaRuntime& device, const Options& options, std::mt19937& random) {
+       CheckModels(device, true, options.batch, random);
      }},
     {"dlrm_v1_large",
-     [](CudaDevice& device, const Options& options, std::mt19937& random,
-        Json& json) {
-       CheckLargeBatch(device, false, options.large, random, json);
+     [](CudaRuntime& device, const Options& options, std::mt19937& random) {
+       CheckLargeBatch(device, false, options.large, random);
      }},
     {"dlrm_dcnv2_large",
-     [](CudaDevice& device, const Options& options, std::mt19937& random,
-        Json& json) {
-       CheckLargeBatch(device, true, options.large, random, json);
+     [](CudaRuntime& device, const Options& options, std::mt19937& random) {
+       CheckLargeBatch(device, true, options.large, random);
      }},
-    {"out_of_memory", [](CudaDevice& device, const Options&, std::mt19937&,
-                         Json&) { CheckOutOfMemory(device); }},
+    {"out_of_memory", [](CudaRuntime& device, const Options&,
+                         std::mt19937&) { CheckOutOfMemory(device); }},
 };
 
 int Run(const Options& options) {
-  auto count = runtime::cuda::CountDevices();
+  if (options.list) {
+    for (const Part& part : kParts) std::puts(part.name);
+    return 0;
+  }
+  auto count = CountDevices();
   if (!count.ok() || *count == 0) {
     std::printf("skipped: no GPU: %s\n",
                 count.ok() ? "the driver shows none"
                            : count.status().message().c_str());
     return 77;
   }
-  auto device = CudaDevice::Create(0);
+  auto device = CudaRuntime::Create(0);
   if (!device.ok()) {
     std::printf("%s\n", device.status().ToString().c_str());
     return 1;
   }
-  std::printf("%s, seed %u, early starts: %s\n",
-              (*device)->properties().name.c_str(), options.seed,
-              Name((*device)->early_starts()));
-  Json json;
-  json.Set("device", (*device)->properties().name);
-  json.Set("seed", static_cast<double>(options.seed));
-  json.Set("early_starts", Name((*device)->early_starts()));
+  std::printf("seed %u\n= {\"device\": \"%s\"}\n", options.seed,
+              (*device)->properties().name.c_str());
+  const std::string wanted = "," + options.parts + ",";
   for (const Part& part : kParts) {
-    if (!options.part.empty() && options.part != part.name) continue;
+    if (!options.parts.empty() &&
+        wanted.find("," + std::string(part.name) + ",") == std::string::npos) {
+      continue;
+    }
     std::printf("-- %s\n", part.name);
     std::fflush(stdout);
     // The same cases, whichever parts run.
     std::mt19937 random(options.seed);
-    Json one;
-    const int before = failures;
-    part.check(**device, options, random, one);
-    one.Set("failures", failures - before);
-    json.Set(part.name, one);
-    // Kernels whose results were not those of others: products do without, but
-    // something is wrong.
-    for (const std::string& warning : (*device)->TakeWarnings()) Fail(warning);
+    part.check(**device, options, random);
+    if (failures > 0) break;
   }
-  json.Set("failures", failures);
-  std::printf("%s\n%d failures\n", json.Text().c_str(), failures);
-  if (!options.json.empty() && !json.Write(options.json)) {
-    std::fprintf(stderr, "cannot write %s\n", options.json.c_str());
-    return 1;
-  }
+  std::printf("%d failures\n", failures);
   if (failures == 0) return 0;
   return only_small_ones ? 3 : 1;
 }
 
 bool Parse(int argc, char** argv, Options& options) {
-  for (int i = 1; i < argc; i += 2) {
+  for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
-    if (i + 1 == argc) return false;
-    const char* const value = argv[i + 1];
+    if (flag == "--list") {
+      options.list = true;
+      continue;
+    }
+    if (++i == argc) return false;
+    const char* const value = argv[i];
     if (flag == "--cases") {
       options.cases = std::atoi(value);
     } else if (flag == "--seconds") {
@@ -553,15 +317,8 @@ bool Parse(int argc, char** argv, Options& options) {
       options.large = std::atoi(value);
     } else if (flag == "--seed") {
       options.seed = static_cast<unsigned>(std::strtoul(value, nullptr, 10));
-    } else if (flag == "--json") {
-      options.json = value;
-    } else if (flag == "--part") {
-      options.part = value;
-      if (std::none_of(
-              std::begin(kParts), std::end(kParts),
-              [&](const Part& part) { return options.part == part.name; })) {
-        return false;
-      }
+    } else if (flag == "--parts") {
+      options.parts = value;
     } else {
       return false;
     }
@@ -570,20 +327,15 @@ bool Parse(int argc, char** argv, Options& options) {
 }
 
 }  // namespace
-}  // namespace refract::bench
+}  // namespace refract::runtime::cuda::testing
 
 int main(int argc, char** argv) {
-  refract::bench::Options options;
-  if (argc == 2 && std::string(argv[1]) == "--list") {
-    for (const auto& part : refract::bench::kParts) std::puts(part.name);
-    return 0;
-  }
-  if (!refract::bench::Parse(argc, argv, options)) {
+  refract::runtime::cuda::testing::Options options;
+  if (!refract::runtime::cuda::testing::Parse(argc, argv, options)) {
     std::fprintf(stderr,
                  "usage: device_check [--cases N] [--seconds N] [--seed S] "
-                 "[--json FILE] [--batch N] [--large N] [--part NAME] "
-                 "[--list]\n");
+                 "[--batch N] [--large N] [--parts NAME,...] [--list]\n");
     return 2;
   }
-  return refract::bench::Run(options);
+  return refract::runtime::cuda::testing::Run(options);
 }

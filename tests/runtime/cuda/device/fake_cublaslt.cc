@@ -2,13 +2,13 @@
 
 #include <cublasLt.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <utility>
 #include <vector>
 
+#include "runtime/cuda/calls/scalar.h"
 #include "tests/runtime/cuda/device/fake_streams.h"
 
 namespace refract::runtime::cuda::testing {
@@ -124,17 +124,13 @@ using refract::runtime::cuda::testing::Algorithm;
 using refract::runtime::cuda::testing::Algorithms;
 using refract::runtime::cuda::testing::Aligned;
 using refract::runtime::cuda::testing::Do;
-using refract::runtime::cuda::testing::FakeCuda;
 using refract::runtime::cuda::testing::Layout;
 using refract::runtime::cuda::testing::Multiply;
 using refract::runtime::cuda::testing::Operation;
 using refract::runtime::cuda::testing::Preference;
 using refract::runtime::cuda::testing::Read;
-using refract::runtime::cuda::testing::Spoil;
-using refract::runtime::cuda::testing::Taking;
 using refract::runtime::cuda::testing::TheFakeCuda;
 using refract::runtime::cuda::testing::Violation;
-using refract::runtime::cuda::testing::Work;
 using refract::runtime::cuda::testing::Write;
 
 extern "C" {
@@ -251,18 +247,16 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
   ++TheFakeCuda().heuristics;
   if (requested < 1) return CUBLAS_STATUS_INVALID_VALUE;
   const auto wanted = Read<Preference>(preference);
-  const auto known = static_cast<int>(TheFakeCuda().algorithm_ms.size());
-  *count = std::min(requested, known);
-  for (int i = 0; i < *count; ++i) {
-    // All the workspace that it may have.
-    Algorithms().push_back({Read<Layout>(a), Read<Layout>(b), Read<Layout>(d),
-                            wanted, wanted.workspace});
-    results[i] = {};
-    results[i].algo.data[0] = Algorithms().size();
-    results[i].algo.data[1] = static_cast<uint64_t>(i);
-    results[i].workspaceSize = wanted.workspace;
-    results[i].state = CUBLAS_STATUS_SUCCESS;
-  }
+  *count = 0;
+  if (!TheFakeCuda().has_algorithms) return CUBLAS_STATUS_NOT_SUPPORTED;
+  // All the workspace that it may have.
+  Algorithms().push_back({Read<Layout>(a), Read<Layout>(b), Read<Layout>(d),
+                          wanted, wanted.workspace});
+  *count = 1;
+  results[0] = {};
+  results[0].algo.data[0] = Algorithms().size();
+  results[0].workspaceSize = wanted.workspace;
+  results[0].state = CUBLAS_STATUS_SUCCESS;
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -275,9 +269,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
                               const cublasLtMatmulAlgo_t* algo, void* workspace,
                               size_t workspace_bytes, cudaStream_t stream) {
   ++TheFakeCuda().products;
-  if (TheFakeCuda().at_product) {
-    std::exchange(TheFakeCuda().at_product, nullptr)();
-  }
   const auto op = Read<Operation>(desc);
   if (op.scale != CUDA_R_32F || *static_cast<const float*>(alpha) != 1.0f ||
       *static_cast<const float*>(beta) != 0.0f || c != d) {
@@ -286,16 +277,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
   if (algo == nullptr || algo->data[0] < 1 ||
       algo->data[0] > Algorithms().size()) {
     return CUBLAS_STATUS_INVALID_VALUE;
-  }
-  FakeCuda& fake = TheFakeCuda();
-  const auto place = static_cast<size_t>(algo->data[1]);
-  float took = 0;
-  fake.algorithm_runs.resize(
-      std::max(fake.algorithm_runs.size(), fake.algorithm_ms.size()));
-  if (place < fake.algorithm_ms.size()) {
-    if (fake.algorithm_ms[place] < 0) return CUBLAS_STATUS_NOT_SUPPORTED;
-    took = fake.algorithm_ms[place];
-    if (fake.algorithm_runs[place]++ == 0) took += fake.load_ms;
   }
   const Algorithm& chosen = Algorithms()[algo->data[0] - 1];
   auto same = [](const Layout& x, const Layout& y) {
@@ -316,13 +297,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
   if (workspace_bytes < chosen.workspace || !Aligned(workspace, 256)) {
     Violation("too little workspace");
   }
-  Work work = [=] { Multiply(op, a, layout_a, b, layout_b, d, layout_d); };
-  if (op.epilogue != CUBLASLT_EPILOGUE_DEFAULT &&
-      Spoil("epilogues", &work) != cudaSuccess) {
-    return CUBLAS_STATUS_NOT_SUPPORTED;
-  }
-  if (static_cast<int>(place) == fake.wrong_algorithm) work = [] {};
-  return Do(stream, Taking(stream, took, std::move(work))) == cudaSuccess
+  return Do(stream,
+            [=] { Multiply(op, a, layout_a, b, layout_b, d, layout_d); }) ==
+                 cudaSuccess
              ? CUBLAS_STATUS_SUCCESS
              : CUBLAS_STATUS_INVALID_VALUE;
 }

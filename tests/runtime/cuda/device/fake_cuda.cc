@@ -1,8 +1,5 @@
 #include "tests/runtime/cuda/device/fake_cuda.h"
 
-#include <unistd.h>
-
-#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -15,12 +12,7 @@
 namespace refract::runtime::cuda::testing {
 
 FakeCuda& TheFakeCuda() {
-  static FakeCuda fake = [] {
-    FakeCuda first;
-    const char* const fault = std::getenv("REFRACT_FAKE_CUDA_FAULT");
-    if (fault != nullptr) first.fault = fault;
-    return first;
-  }();
+  static FakeCuda fake;
   return fake;
 }
 
@@ -35,32 +27,9 @@ int& Capturing() {
 
 cudaError_t Planted(const char* name) {
   FakeCuda& fake = TheFakeCuda();
-  if (fake.lost) return cudaErrorIllegalAddress;
-  if (fake.fail_call != name || fake.fail_after-- > 0) return cudaSuccess;
-  fake.fail_after = 0;
-  if (!fake.fail_always) fake.fail_call.clear();
+  if (fake.fail_call != name) return cudaSuccess;
+  fake.fail_call.clear();
   return fake.fail_error;
-}
-
-cudaError_t Spoil(const char* mechanism, Work* work) {
-  FakeCuda& fake = TheFakeCuda();
-  const std::string& fault = fake.fault;
-  const size_t colon = fault.find(':');
-  if (colon == std::string::npos || fault.compare(0, colon, mechanism) != 0) {
-    return cudaSuccess;
-  }
-  ++fake.faults;
-  const std::string kind = fault.substr(colon + 1);
-  if (kind == "refused") return cudaErrorInvalidConfiguration;
-  if (kind == "wrong") *work = [] {};
-  if (kind == "lost") *work = [&fake] { fake.lost = true; };
-  if (kind == "crash") *work = [] { std::abort(); };
-  if (kind == "hang") {
-    *work = [] {
-      while (true) pause();
-    };
-  }
-  return cudaSuccess;
 }
 
 cudaError_t Do(cudaStream_t stream, Work work) {
@@ -68,22 +37,12 @@ cudaError_t Do(cudaStream_t stream, Work work) {
     Violation("work on the default stream");
     return cudaErrorInvalidResourceHandle;
   }
-  Of(stream)->ours_is_last = false;
   if (Of(stream)->capturing) {
     Of(stream)->captured.push_back(std::move(work));
   } else {
     work();
   }
   return cudaSuccess;
-}
-
-Work Taking(cudaStream_t stream, float ms, Work work) {
-  const bool launched = stream != nullptr && !Of(stream)->capturing;
-  const float least = launched ? TheFakeCuda().launch_ms : 0.0f;
-  return [took = std::max(ms, least), work = std::move(work)] {
-    TheFakeCuda().now_ms += took;
-    work();
-  };
 }
 
 }  // namespace refract::runtime::cuda::testing
@@ -95,10 +54,8 @@ using refract::runtime::cuda::testing::FakeGraph;
 using refract::runtime::cuda::testing::FakeStream;
 using refract::runtime::cuda::testing::Of;
 using refract::runtime::cuda::testing::Planted;
-using refract::runtime::cuda::testing::Spoil;
 using refract::runtime::cuda::testing::TheFakeCuda;
 using refract::runtime::cuda::testing::Violation;
-using refract::runtime::cuda::testing::Work;
 
 #define RETURN_IF_PLANTED                                                  \
   do {                                                                     \
@@ -192,31 +149,23 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
                                 unsigned) {
   RETURN_IF_PLANTED;
-  Of(stream)->ours_is_last = false;
   return event == nullptr ? cudaErrorInvalidResourceHandle : cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   RETURN_IF_PLANTED;
-  *event = reinterpret_cast<cudaEvent_t>(new float);
+  *event = reinterpret_cast<cudaEvent_t>(new int);
   ++TheFakeCuda().live;
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  delete reinterpret_cast<float*>(event);
+  delete reinterpret_cast<int*>(event);
   --TheFakeCuda().live;
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   RETURN_IF_PLANTED;
-  Of(stream)->ours_is_last = false;
-  *reinterpret_cast<float*>(event) = TheFakeCuda().now_ms;
-  return cudaSuccess;
-}
-cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin,
-                                 cudaEvent_t end) {
-  RETURN_IF_PLANTED;
-  *ms = *reinterpret_cast<float*>(end) - *reinterpret_cast<float*>(begin);
-  return cudaSuccess;
+  return event == nullptr || stream == nullptr ? cudaErrorInvalidResourceHandle
+                                               : cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t) {
   RETURN_IF_PLANTED;
@@ -268,20 +217,16 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream,
   if (Of(stream)->capturing) return cudaErrorIllegalState;
   Of(stream)->capturing = true;
   ++Capturing();
-  Of(stream)->ours_is_last = false;
   Of(stream)->captured.clear();
-  Of(stream)->captured_ms = 0;
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   // Ends even when it fails.
   const bool capturing = std::exchange(Of(stream)->capturing, false);
   if (capturing) --Capturing();
-  Of(stream)->ours_is_last = false;
   RETURN_IF_PLANTED;
   if (!capturing) return cudaErrorIllegalState;
-  *graph = reinterpret_cast<cudaGraph_t>(
-      new FakeGraph{Of(stream)->captured, Of(stream)->captured_ms});
+  *graph = reinterpret_cast<cudaGraph_t>(new FakeGraph(Of(stream)->captured));
   ++TheFakeCuda().live;
   return cudaSuccess;
 }
@@ -305,14 +250,9 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
   RETURN_IF_PLANTED;
   ++TheFakeCuda().graph_launches;
-  TheFakeCuda().now_ms += reinterpret_cast<FakeGraph*>(graph)->ms;
-  Work all = [graph] {
-    for (const auto& work : reinterpret_cast<FakeGraph*>(graph)->work) work();
-  };
-  if (cudaError_t spoilt = Spoil("graphs", &all); spoilt != cudaSuccess) {
-    return spoilt;
-  }
-  return Do(stream, std::move(all));
+  return Do(stream, [graph] {
+    for (const auto& work : *reinterpret_cast<FakeGraph*>(graph)) work();
+  });
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
   delete reinterpret_cast<FakeGraph*>(graph);

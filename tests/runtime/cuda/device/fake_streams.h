@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/cuda/calls/calls.h"
 #include "tests/runtime/cuda/device/fake_cuda.h"
 
 namespace refract::runtime::cuda::testing {
@@ -21,14 +20,8 @@ using Work = std::function<void()>;
 struct FakeStream {
   bool capturing = false;
   std::vector<Work> captured;
-  float captured_ms = 0;
-  // What it was given last, since its capture began, is a kernel of ours.
-  bool ours_is_last = false;
 };
-struct FakeGraph {
-  std::vector<Work> work;
-  float ms = 0;
-};
+using FakeGraph = std::vector<Work>;
 
 inline FakeStream* Of(cudaStream_t stream) {
   return reinterpret_cast<FakeStream*>(stream);
@@ -42,13 +35,8 @@ int& Capturing();
 
 // The error that a call of this name is to give.
 cudaError_t Planted(const char* name);
-// The error of work that uses `mechanism`, or what becomes of it: see
-// FakeCuda::fault.
-cudaError_t Spoil(const char* mechanism, Work* work);
 
 cudaError_t Do(cudaStream_t stream, Work work);
-// As long as a product takes on the device.
-Work Taking(cudaStream_t stream, float ms, Work work);
 
 }  // namespace refract::runtime::cuda::testing
 

@@ -17,6 +17,7 @@
 #include "bench/cuda/dense_models.h"
 #include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/testing/checked_device.h"
+#include "tests/runtime/cuda/testing/reference.h"
 
 namespace refract::runtime::cuda {
 namespace {
@@ -101,7 +102,7 @@ struct Fixture {
   void Expect(SlotId slot, const Inputs& inputs, int64_t batch,
               double tolerance) {
     const auto want =
-        bench::RunReference(model.program, model.weights, inputs, batch);
+        testing::RunReference(model.program, model.weights, inputs, batch);
     for (size_t i = 0; i < want.size(); ++i) {
       const DType dtype = model.program.value(model.program.outputs[i]).dtype;
       device.HostAccess(instance->output(slot, i),
@@ -165,7 +166,6 @@ TEST_F(InstanceTest, GraphsAndSeparateLaunchesGiveTheSameBits) {
   for (bool graphs : {true, false}) {
     Fixture f(model, seed_,
               {.max_batch = 4, .workspace_bytes = 256, .use_graphs = graphs});
-    f.device.SetOwnProducts(false);  // nothing to start early
     ASSERT_TRUE(f.instance->Load().ok());
     const int captures = f.device.captures();
     EXPECT_EQ(captures, graphs ? 2 * 3 : 0) << "slots × buckets";
@@ -308,56 +308,79 @@ TEST_F(InstanceTest, PinnedWeightsStayUntilTheyAreDropped) {
   EXPECT_THAT(f.device.violations(), IsEmpty());
 }
 
-// Rows that repeat in a request are sent once: unique user rows, expanded to
-// the candidates, beside the candidates' own features, then attention-like
-// weights.
-DenseModel GatherModel(DType dtype, int64_t max_batch, unsigned seed) {
-  ProgramBuilder builder("expand");
+// Rows of a table beside what the request brings, then attention-like weights:
+// operators that read the number of items and count faults.
+DenseModel LookUpModel(DType dtype, int64_t max_batch, unsigned seed) {
+  constexpr int64_t kTableRows = 3, kDim = 12, kOwn = 5, kOut = 6;
+  ProgramBuilder builder("looks_up");
   const Rows items{1, 0};
-  const ValueId unique = builder.Input("unique", dtype, items, 12);
   const ValueId index = builder.Input("index", DType::kInt32, items, 1);
-  const ValueId count = builder.Input("count", DType::kInt32, kOneRow, 1);
-  const ValueId both = builder.Intermediate("both", dtype, items, 12 + 5);
-  builder.InputView(both, "own", 12, 5);
-  builder.Gather({unique, index, count, builder.View(both, "expanded", 0, 12)});
-  const ValueId gamma = builder.Weight("gamma", dtype, 1, 17);
-  const ValueId beta = builder.Weight("beta", dtype, 1, 17);
-  const ValueId normed = builder.Intermediate("normed", dtype, items, 17);
-  builder.RowNorm({.in = both, .gamma = gamma, .beta = beta, .out = normed});
-  const ValueId weight = builder.Weight("weight", dtype, 6, 17);
-  const ValueId logits = builder.Intermediate("logits", dtype, items, 6);
+  const ValueId table = builder.Weight("table", dtype, kTableRows, kDim);
+  const ValueId both = builder.Intermediate("both", dtype, items, kDim + kOwn);
+  builder.InputView(both, "own", kDim, kOwn);
+  const ValueId found = builder.View(both, "found", 0, kDim);
+  const auto matrix = [&](ValueId id) {
+    return TensorRef{id, {0, 0}, {{0, builder.value(id).ld}, {0, 1}}};
+  };
+  builder.LookUp({.dims = {items, {0, kDim}},
+                  .table = {table, {0, 0}, {{0, 0}, {0, 1}}},
+                  .index = {index, {0, 0}, {{0, 1}, {0, 0}}},
+                  .out = matrix(found),
+                  .row_stride = {0, builder.value(table).ld},
+                  .table_rows = kTableRows});
+  const ValueId gamma = builder.Weight("gamma", dtype, 1, kDim + kOwn);
+  const ValueId beta = builder.Weight("beta", dtype, 1, kDim + kOwn);
+  const ValueId normed =
+      builder.Intermediate("normed", dtype, items, kDim + kOwn);
+  builder.Reduce({.kind = ReduceKind::kLayerNorm,
+                  .dims = {items, {0, kDim + kOwn}},
+                  .in = matrix(both),
+                  .gamma = {gamma, {0, 0}, {{0, 1}}},
+                  .beta = {beta, {0, 0}, {{0, 1}}},
+                  .out = matrix(normed),
+                  .epsilon = 1e-5f});
+  const ValueId weight = builder.Weight("weight", dtype, kOut, kDim + kOwn);
+  const ValueId logits = builder.Intermediate("logits", dtype, items, kOut);
   builder.Linear({.in = normed, .weight = weight, .out = logits});
-  const ValueId out = builder.Output("probabilities", dtype, items, 6);
-  builder.RowNorm({.softmax = true, .in = logits, .out = out});
+  const ValueId out = builder.Output("probabilities", dtype, items, kOut);
+  builder.Reduce({.kind = ReduceKind::kSoftmax,
+                  .dims = {items, {0, kOut}},
+                  .in = matrix(logits),
+                  .gamma = {},
+                  .beta = {},
+                  .out = matrix(out)});
   DenseModel model;
   auto program = std::move(builder).Build(max_batch);
   EXPECT_TRUE(program.ok()) << program.status().ToString();
   model.program = *std::move(program);
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0, 0.3f);
-  for (size_t count : {17, 17, 6 * 17}) {
+  for (int64_t count :
+       {kTableRows * kDim, kDim + kOwn, kDim + kOwn, kOut * (kDim + kOwn)}) {
     auto& weights = model.weights.emplace_back(count);
-    for (float& w : weights) w = normal(random);
+    for (float& w : weights) {
+      // As the device sees it.
+      unsigned char memory[4];
+      Store(normal(random), memory, dtype, 0);
+      w = Load(memory, dtype, 0);
+    }
   }
   return model;
 }
 
-Inputs GatherInputs(Fixture& f, int64_t batch, int64_t num_unique) {
+Inputs LookUpInputs(Fixture& f, int64_t batch) {
   Inputs inputs = f.RandomInputs(batch);
-  for (double& index : inputs[1]) {
-    index = static_cast<double>(f.random() % static_cast<unsigned>(num_unique));
-  }
-  inputs[2] = {static_cast<double>(num_unique)};
+  for (double& index : inputs[0]) index = static_cast<double>(f.random() % 3);
   return inputs;
 }
 
-TEST_F(InstanceTest, UniqueRowsAreExpandedOnTheDevice) {
+TEST_F(InstanceTest, RowsOfTablesAreFound) {
   for (DType dtype : {DType::kFloat32, DType::kFloat16}) {
-    Fixture f(GatherModel(dtype, 8, seed_), seed_,
+    Fixture f(LookUpModel(dtype, 8, seed_), seed_,
               {.max_batch = 8, .workspace_bytes = 256});
     ASSERT_TRUE(f.instance->Load().ok());
     for (int64_t batch : {8, 1, 3, 5, 8}) {
-      const Inputs inputs = GatherInputs(f, batch, 1 + batch / 2);
+      const Inputs inputs = LookUpInputs(f, batch);
       const SlotId slot = *f.instance->Acquire(batch);
       f.Fill(slot, inputs);
       ASSERT_TRUE(f.instance->Submit(slot).ok());
@@ -373,12 +396,12 @@ TEST_F(InstanceTest, UniqueRowsAreExpandedOnTheDevice) {
 }
 
 TEST_F(InstanceTest, ABadIndexEndsItsRequestOnly) {
-  Fixture f(GatherModel(DType::kFloat32, 8, seed_), seed_,
+  Fixture f(LookUpModel(DType::kFloat32, 8, seed_), seed_,
             {.max_batch = 8, .workspace_bytes = 256});
   ASSERT_TRUE(f.instance->Load().ok());
   for (double bad : {3.0, -1.0, 2147483647.0}) {
-    Inputs inputs = GatherInputs(f, 5, 3);
-    inputs[1][2] = bad;
+    Inputs inputs = LookUpInputs(f, 5);
+    inputs[0][2] = bad;
     const SlotId slot = *f.instance->Acquire(5);
     f.Fill(slot, inputs);
     ASSERT_TRUE(f.instance->Submit(slot).ok());
@@ -417,7 +440,7 @@ TEST_F(InstanceTest, NaNAndInfinityPassThroughAndAreCounted) {
 TEST_F(InstanceTest, WhateverCallFailsAtLoadNothingIsLeft) {
   for (Code code :
        {Code::kInternal, Code::kResourceExhausted, Code::kUnavailable}) {
-    Fixture f(GatherModel(DType::kFloat32, 2, seed_), seed_,
+    Fixture f(LookUpModel(DType::kFloat32, 2, seed_), seed_,
               {.max_batch = 2, .workspace_bytes = 256});
     int failures = 0;
     for (int n = 1;; ++n) {
@@ -534,8 +557,6 @@ TEST_F(InstanceTest, MemoryOfGraphsIsReported) {
     }
   };
   Device device(seed_);
-  // Nothing is captured in two forms, to see which one is faster.
-  device.SetEarlyStarts(EarlyStarts::kNever);
   const DenseModel model =
       bench::MakeDlrm("m", SmallDlrm(0), Precision::kFloat32, 4, seed_);
   auto instance = Instance::Create(

@@ -21,6 +21,16 @@ std::string Why(ProgramBuilder builder) {
   return program.ok() ? "fine" : program.status().message();
 }
 
+TensorRef Matrix(const ProgramBuilder& builder, ValueId id) {
+  return {id, {0, 0}, {{0, builder.value(id).ld}, {0, 1}}};
+}
+void Copy(ProgramBuilder& builder, ValueId from, ValueId to) {
+  builder.Map({.dims = {builder.value(to).rows, {0, builder.value(to).cols}},
+               .inputs = {{Matrix(builder, from)}},
+               .code = {{MapCode::kCopy}},
+               .out = Matrix(builder, to)});
+}
+
 struct Parts {
   ProgramBuilder builder{"m"};
   ValueId in = builder.Input("x", DType::kFloat16, kItems, 8);
@@ -93,9 +103,7 @@ TEST(ProgramTest, ErrorsNameOperatorAndValue) {
   }
   {
     Parts p;
-    p.builder.Chain({.operands = {{p.weight}},
-                     .instructions = {{ElementOp::kLoad}},
-                     .out = p.in});
+    Copy(p.builder, p.weight, p.in);
     EXPECT_THAT(Why(std::move(p.builder)),
                 HasSubstr("writes x, which callers give"));
   }
@@ -115,10 +123,9 @@ TEST(ProgramTest, ViewsFillARootPieceByPiece) {
     const ValueId left = builder.View(both, "left", 0, 4);
     const ValueId right = builder.View(both, "right", 4, 4);
     const ValueId out = builder.Output("y", DType::kFloat32, kItems, 8);
-    const std::vector<Instruction> copy = {{ElementOp::kLoad}};
-    builder.Chain({{{in}}, copy, left});
-    if (whole) builder.Chain({{{left}}, copy, right});
-    builder.Chain({{{both}}, copy, out});
+    Copy(builder, in, left);
+    if (whole) Copy(builder, left, right);
+    Copy(builder, both, out);
     EXPECT_THAT(Why(std::move(builder)),
                 HasSubstr(whole ? "fine" : "cat is read before"));
   }
@@ -142,35 +149,35 @@ TEST(ProgramTest, OnlySomeOperatorsLookAtTheNumberOfItems) {
       bench::MakeDlrm("m", bench::MlperfV1(), bench::Precision::kFloat16, 4, 1)
           .program.reads_batch());
   ProgramBuilder builder("m");
-  const ValueId unique = builder.Input("x", DType::kFloat32, kItems, 4);
+  const ValueId table = builder.Weight("table", DType::kFloat32, 3, 4);
   const ValueId index = builder.Input("index", DType::kInt32, kItems, 1);
-  const ValueId count = builder.Input("count", DType::kInt32, kOneRow, 1);
   const ValueId out = builder.Output("y", DType::kFloat32, kItems, 4);
-  builder.Gather({unique, index, count, out});
+  builder.LookUp({.dims = {kItems, {0, 4}},
+                  .table = {table, {0, 0}, {{0, 0}, {0, 1}}},
+                  .index = {index, {0, 0}, {{0, 1}, {0, 0}}},
+                  .out = Matrix(builder, out),
+                  .row_stride = {0, 4},
+                  .table_rows = 3});
   auto program = std::move(builder).Build(4);
   ASSERT_TRUE(program.ok()) << program.status().ToString();
   EXPECT_TRUE(program->reads_batch());
 }
 
-TEST(ProgramTest, BadChains) {
-  auto why = [](std::vector<Instruction> instructions) {
+TEST(ProgramTest, BadInstructions) {
+  auto why = [](std::vector<MapInstruction> code) {
     Parts p;
     const ValueId in = p.builder.Input("z", DType::kFloat32, kItems, 4);
-    p.builder.Chain({{{in}}, std::move(instructions), p.out});
+    p.builder.Map({.dims = {kItems, {0, 4}},
+                   .inputs = {{Matrix(p.builder, in)}},
+                   .code = std::move(code),
+                   .out = Matrix(p.builder, p.out)});
     return Why(std::move(p.builder));
   };
-  EXPECT_EQ(why({{ElementOp::kLoad}, {ElementOp::kRelu}}), "fine");
+  EXPECT_EQ(why({{MapCode::kRelu, 0}, {MapCode::kAdd, 0, 1}}), "fine");
   EXPECT_THAT(why({}), HasSubstr("needs 1 to"));
-  EXPECT_THAT(why({{ElementOp::kRelu}}), HasSubstr("begin with a load"));
-  EXPECT_THAT(why({{ElementOp::kLoad, Source::kOperand, 1}}),
-              HasSubstr("reads an operand"));
-  EXPECT_THAT(
-      why({{ElementOp::kLoad}, {ElementOp::kAdd, Source::kTemporary, 0}}),
-      HasSubstr("was not saved"));
-  EXPECT_THAT(
-      why({{ElementOp::kLoad}, {ElementOp::kSave, Source::kOperand, 2}}),
-      HasSubstr("temporary that there is not"));
-  EXPECT_THAT(why(std::vector<Instruction>(kMaxInstructions + 1)),
+  EXPECT_THAT(why({{MapCode::kRelu, 1}}),
+              HasSubstr("reads a register that is not written"));
+  EXPECT_THAT(why(std::vector<MapInstruction>(kMaxMapInstructions + 1)),
               HasSubstr("needs 1 to"));
 }
 

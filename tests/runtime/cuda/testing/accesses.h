@@ -184,32 +184,6 @@ inline std::vector<Access> AccessesOf(const Call& call) {
             (c->copy_dense ? c->dim : 0) + NumPairs(c->features, c->diagonal) +
                 c->pad,
             c->ld_out, c->dtype, true, a);
-  } else if (const auto* c = std::get_if<ChainCall>(&call)) {
-    for (int i = 0; i < c->num_operands; ++i) {
-      const ChainOperand& operand = c->operands[i];
-      AddRows(operand.data, operand.ld == 0 ? 1 : c->rows,
-              operand.one_column ? 1 : c->cols, operand.ld, operand.dtype,
-              false, a);
-    }
-    AddRows(c->out, c->rows, c->cols + c->pad, c->ld_out, c->dtype, true, a);
-  } else if (const auto* c = std::get_if<CrossCall>(&call)) {
-    AddRows(c->x0, c->rows, c->cols, c->ld_x0, c->dtype, false, a);
-    AddRows(c->y, c->rows, c->cols, c->ld_y, c->dtype, false, a);
-    AddRows(c->x, c->rows, c->cols, c->ld_x, c->dtype, false, a);
-    AddRows(c->bias, 1, c->cols, c->cols, c->dtype, false, a);
-    AddRows(c->out, c->rows, c->cols + c->pad, c->ld_out, c->dtype, true, a);
-  } else if (const auto* c = std::get_if<GatherCall>(&call)) {
-    AddRows(c->unique, c->capacity, c->cols, c->ld_unique, c->dtype, false, a);
-    AddRows(c->index, c->rows, 1, 1, DType::kInt32, false, a);
-    AddRows(c->num_unique, 1, 1, 1, DType::kInt32, false, a);
-    AddRows(c->batch, 1, 1, 1, DType::kInt32, false, a);
-    AddRows(c->faults, 1, 1, 1, DType::kInt32, true, a);
-    AddRows(c->out, c->rows, c->cols + c->pad, c->ld_out, c->dtype, true, a);
-  } else if (const auto* c = std::get_if<RowNormCall>(&call)) {
-    AddRows(c->in, c->rows, c->cols, c->ld_in, c->dtype, false, a);
-    AddRows(c->gamma, 1, c->cols, c->cols, c->dtype, false, a);
-    AddRows(c->beta, 1, c->cols, c->cols, c->dtype, false, a);
-    AddRows(c->out, c->rows, c->cols + c->pad, c->ld_out, c->dtype, true, a);
   } else if (const auto* c = std::get_if<MapCall>(&call)) {
     AddAccesses(*c, a);
   } else if (const auto* c = std::get_if<MatMulCall>(&call)) {

@@ -7,19 +7,10 @@
 namespace refract::runtime::cuda::testing {
 
 CheckedDevice::CheckedDevice(unsigned seed, int64_t memory_bytes)
-    : memory_bytes_(memory_bytes), seed_(seed), random_(seed) {
-  for (int depth = 0; depth <= kMostAhead; ++depth) {
-    kernels_.push_back(
-        std::make_unique<EmulatedKernels>(seed + static_cast<unsigned>(depth)));
-  }
-}
+    : memory_bytes_(memory_bytes), random_(seed), kernels_(seed) {}
 
 CheckedDevice::~CheckedDevice() {
   for (auto& [begin, block] : blocks_) std::free(begin);
-}
-
-void CheckedDevice::ForgetWaits(int64_t every) {
-  for (auto& kernels : kernels_) kernels->ForgetWaits(every);
 }
 
 void CheckedDevice::HostAccess(const void* begin, int64_t bytes, bool write) {
@@ -87,7 +78,6 @@ Status CheckedDevice::Record(Event handle, Stream stream_handle) {
   EventState* event = Find(handle);
   if (stream == nullptr || event == nullptr) return Bad();
   if (stream->capturing) Violation("records an event in a capture");
-  stream->ours_is_last = false;
   event->clock = stream->clock;
   event->recorded = true;
   return {};
@@ -99,7 +89,6 @@ Status CheckedDevice::StreamWait(Stream stream_handle, Event handle) {
   EventState* event = Find(handle);
   if (stream == nullptr || event == nullptr) return Bad();
   if (!event->recorded) Violation("waits for an event never recorded");
-  stream->ours_is_last = false;
   Merge(event->clock, stream->clock);
   return {};
 }
@@ -146,43 +135,15 @@ Status CheckedDevice::CopyToHost(const CopyCall& copy, Stream stream) {
 
 Status CheckedDevice::Clear(void* memory, int64_t bytes, Stream stream) {
   REFRACT_CUDA_RETURN_IF_ERROR(Enter("Clear"));
-  return Give(stream, {{{static_cast<std::byte*>(memory), bytes, true, false}},
-                       [=](const auto&) {
-                         std::memset(memory, 0, static_cast<size_t>(bytes));
-                       }});
+  return Give(stream,
+              {{{static_cast<std::byte*>(memory), bytes, true, false}},
+               [=] { std::memset(memory, 0, static_cast<size_t>(bytes)); }});
 }
 
-Status CheckedDevice::Launch(const Call& call, Stream stream, Start start) {
+Status CheckedDevice::Launch(const Call& call, Stream stream) {
   REFRACT_CUDA_RETURN_IF_ERROR(Enter("Launch"));
-  if (const auto* gemm = std::get_if<GemmCall>(&call)) {
-    if (prepared_.count(gemm->shape) == 0) {
-      Violation("launches a product that was not prepared");
-      return Status(Code::kFailedPrecondition, "not prepared");
-    }
-  }
   ++kernel_launches_;
-  const bool ours = IsOurs(call);
-  if (start == Start::kEarly) {
-    ++early_launches_;
-    StreamState* state = Find(stream);
-    if (state == nullptr) return Bad();
-    if (!ours || !state->ours_is_last) {
-      Violation("starts early, but not from one kernel of ours to the next");
-    }
-  }
-  Task task;
-  task.accesses = AccessesOf(call);
-  task.run = [this, call](const Previous& previous) {
-    Execute(call, previous);
-  };
-  task.early = start == Start::kEarly;
-  Status status = Give(stream, std::move(task));
-  if (status.ok()) Find(stream)->ours_is_last = ours;
-  return status;
-}
-
-bool CheckedDevice::CanStartEarly(const Call& before, const Call& call) {
-  return early_starts_ != EarlyStarts::kNever && IsOurs(before) && IsOurs(call);
+  return Give(stream, {AccessesOf(call), [this, call] { kernels_.Run(call); }});
 }
 
 Status CheckedDevice::Run(const ForeignCall& call, Stream handle) {
@@ -190,26 +151,10 @@ Status CheckedDevice::Run(const ForeignCall& call, Stream handle) {
   ++foreign_runs_;
   // Somebody else's code may look at what it is given at once: the device has
   // done all before it.
-  REFRACT_CUDA_RETURN_IF_ERROR(
-      Give(handle, {AccessesOf(call), [](const auto&) {}}));
+  REFRACT_CUDA_RETURN_IF_ERROR(Give(handle, {AccessesOf(call), [] {}}));
   const Clock& clock = Find(handle)->clock;
   RunUntil([&] { return Reached(clock); });
   return call.kernel->Run(call, handle.handle);
-}
-
-Status CheckedDevice::Prepare(const GemmShape& shape, int64_t workspace_bytes,
-                              Choice choice) {
-  REFRACT_CUDA_RETURN_IF_ERROR(Enter("Prepare", kNotInCapture));
-  if (workspace_bytes < 0) Violation("prepares with negative workspace");
-  const bool fresh = prepared_.try_emplace(shape, ChooseProduct(shape)).second;
-  if (!fresh || choice == Choice::kMeasured) return {};
-  // As few as the rules allow.
-  quick_.push_back(shape);
-  if (quick_.size() > kQuickProducts) {
-    prepared_.erase(quick_.front());
-    quick_.pop_front();
-  }
-  return {};
 }
 
 Status CheckedDevice::BeginCapture(Stream handle) {
@@ -218,7 +163,6 @@ Status CheckedDevice::BeginCapture(Stream handle) {
   if (stream == nullptr) return Bad();
   if (stream->capturing) Violation("captures twice");
   stream->capturing = true;
-  stream->ours_is_last = false;
   stream->captured.clear();
   return {};
 }
@@ -226,7 +170,7 @@ Status CheckedDevice::BeginCapture(Stream handle) {
 Result<Graph> CheckedDevice::EndCapture(Stream handle) {
   StreamState* stream = Find(handle);
   const bool capturing = stream != nullptr && stream->capturing;
-  if (stream != nullptr) stream->capturing = stream->ours_is_last = false;
+  if (stream != nullptr) stream->capturing = false;
   REFRACT_CUDA_RETURN_IF_ERROR(Enter("EndCapture"));
   if (!capturing) {
     Violation("ends no capture");
@@ -247,30 +191,15 @@ Status CheckedDevice::Launch(Graph graph, Stream stream) {
     return Bad();
   }
   ++graph_launches_;
-  return GiveGraph(*it->second, stream);
-}
-
-Result<bool> CheckedDevice::AreFaster(const std::vector<Graph>& these,
-                                      const std::vector<Graph>& those,
-                                      Stream handle) {
-  REFRACT_CUDA_RETURN_IF_ERROR(Enter("AreFaster", kNotInCapture));
-  for (const auto* graphs : {&these, &those}) {
-    for (const Graph& graph : *graphs) {
-      if (graph.handle == nullptr) continue;
-      const auto it = graphs_.find(graph.handle);
-      if (it == graphs_.end()) {
-        Violation("measures no graph");
-        return Bad();
-      }
-      REFRACT_CUDA_RETURN_IF_ERROR(GiveGraph(*it->second, handle));
-    }
+  Task all;
+  for (const Task& task : *it->second) {
+    all.accesses.insert(all.accesses.end(), task.accesses.begin(),
+                        task.accesses.end());
   }
-  const StreamState* stream = Find(handle);
-  if (stream == nullptr) return Bad();
-  RunUntil([&] { return Reached(stream->clock); });
-  Merge(stream->clock, host_clock_);
-  Forget();
-  return early_is_faster_;
+  all.run = [tasks = *it->second] {
+    for (const Task& task : tasks) task.run();
+  };
+  return Give(stream, std::move(all));
 }
 
 Status CheckedDevice::DestroyGraph(Graph graph) {
@@ -290,8 +219,6 @@ Status CheckedDevice::Reset() {
   streams_.clear();
   events_.clear();
   graphs_.clear();
-  prepared_.clear();
-  quick_.clear();
   waiting_.clear();
   history_.clear();
   return {};

@@ -5,29 +5,21 @@
 //
 // Work runs as late as the rules of streams and events allow, and in a random
 // order among streams, by the real kernel bodies (simt.h) and plain products.
-// Half of the shapes of products count as kernels of our own. A kernel that is
-// launched to start early does, as often as not: in a chain it may run as far
-// as it waits for nothing before the two kernels ahead of it have begun. Every
-// access is checked: memory must be allocated and of the right kind, and two
-// accesses of which one writes must be ordered by a stream, an event or the
-// host. Calls that a capture forbids, handles that do not exist, products that
-// were not prepared, frees of memory in use and what is left at the end are
-// violations. A fault can be planted at any call.
+// Every access is checked: memory must be allocated and of the right kind, and
+// two accesses of which one writes must be ordered by a stream, an event or the
+// host. Calls that a capture forbids, handles that do not exist and frees of
+// memory in use are violations. A fault can be planted at any call.
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "runtime/cuda/instance/device_api.h"
-#include "runtime/cuda/program/own_products.h"
 #include "tests/runtime/cuda/testing/accesses.h"
 #include "tests/runtime/cuda/testing/emulated_kernels.h"
 
@@ -38,14 +30,6 @@ class CheckedDevice : public DeviceApi {
   explicit CheckedDevice(unsigned seed,
                          int64_t memory_bytes = int64_t{1} << 30);
   ~CheckedDevice() override;
-
-  // What the next TakeWarnings() gives.
-  void Warn(std::string warning) { warnings_.push_back(std::move(warning)); }
-  std::vector<std::string> TakeWarnings() override {
-    return std::exchange(warnings_, {});
-  }
-  // From now on products are computed by one of our own kernels, too.
-  void UseOwnProducts() { own_products_ = true; }
 
   // --- What tests look at -------------------------------------------------
   const std::vector<std::string>& violations() const { return violations_; }
@@ -60,16 +44,6 @@ class CheckedDevice : public DeviceApi {
   int foreign_runs() const { return foreign_runs_; }
   int allocations() const { return allocations_; }
   int captures() const { return captures_; }
-  // Launches that may start early, in captures too; and such that did.
-  int early_launches() const { return early_launches_; }
-  int early_runs() const { return early_runs_; }
-  // What it says it wants, what it finds faster, whether products count as
-  // ours. Half of them do at first.
-  void SetEarlyStarts(EarlyStarts wanted) { early_starts_ = wanted; }
-  void SetEarlyIsFaster(bool faster) { early_is_faster_ = faster; }
-  void SetOwnProducts(bool own) { count_own_products_ = own; }
-  // Every so many threads of our kernels do not wait for what is before them.
-  void ForgetWaits(int64_t every);
   // The test itself reads or writes pinned memory now.
   void HostAccess(const void* begin, int64_t bytes, bool write);
   // The `n`-th call from now (1 is the next, 0 none) fails with `code`.
@@ -100,31 +74,20 @@ class CheckedDevice : public DeviceApi {
   Status CopyToDevice(const CopyCall& copy, Stream stream) override;
   Status CopyToHost(const CopyCall& copy, Stream stream) override;
   Status Clear(void* memory, int64_t bytes, Stream stream) override;
-  Status Launch(const Call& call, Stream stream, Start start) override;
-  bool CanStartEarly(const Call& before, const Call& call) override;
-  EarlyStarts early_starts() const override { return early_starts_; }
+  Status Launch(const Call& call, Stream stream) override;
   Status Run(const ForeignCall& call, Stream handle) override;
-  Status Prepare(const GemmShape& shape, int64_t workspace_bytes,
-                 Choice choice) override;
-  static constexpr size_t kQuickProducts = 16;
   Status BeginCapture(Stream handle) override;
   Result<Graph> EndCapture(Stream handle) override;
   Status Launch(Graph graph, Stream stream) override;
-  Result<bool> AreFaster(const std::vector<Graph>& these,
-                         const std::vector<Graph>& those,
-                         Stream handle) override;
   Status DestroyGraph(Graph graph) override;
   Status Reset() override;
 
  private:
   // Per stream id: how many of its tasks.
   using Clock = std::map<int, int>;
-  // Runs what is before a kernel that has started early; null: it has run.
-  using Previous = std::function<void()>;
   struct Task {
     std::vector<Access> accesses;
-    std::function<void(const Previous&)> run;
-    bool early = false;
+    std::function<void()> run;
     int stream = 0;
     int number = 0;  // in its stream, from 1
     Clock after;     // what must have run
@@ -134,9 +97,6 @@ class CheckedDevice : public DeviceApi {
     Clock clock;
     bool capturing = false;
     std::vector<Task> captured;
-    // What it was given last, since the capture began if there is one, is the
-    // launch of a kernel of ours.
-    bool ours_is_last = false;
   };
   struct EventState {
     bool recorded = false;
@@ -168,13 +128,6 @@ class CheckedDevice : public DeviceApi {
 
   // Adds work to a stream, or to its capture.
   Status Give(Stream handle, Task task);
-  Status GiveGraph(const std::vector<Task>& tasks, Stream stream);
-  // The first `count` tasks of a graph. The last of them may begin before the
-  // others have.
-  void RunFirst(const std::vector<Task>& tasks, size_t count);
-  bool StartsNow() { return ahead_ < kMostAhead && random_() % 2 == 0; }
-  void RunEarly(const Task& task, const Previous& previous);
-
   void CheckMemory(const Access& access, const char* who);
   // `seen`: what is known to have run before.
   void CheckAccess(const Access& access, const Clock& seen, const char* who);
@@ -183,28 +136,11 @@ class CheckedDevice : public DeviceApi {
 
   // Runs waiting tasks in some legal order.
   void RunUntil(const std::function<bool()>& stop, size_t at_most = SIZE_MAX);
-  Task Take(size_t i);
-  // Runs `task` by `run`; or the one after it on its stream, which runs `task`
-  // when it waits for it.
-  void RunWithNext(const Task& task, const Previous& run);
-
-  bool IsOurs(const Call& call) const;
-  void Execute(const Call& call, const Previous& previous);
-  // What a trial might choose: one of our own kernels, or the library's.
-  std::optional<ProductKernel> ChooseProduct(const GemmShape& shape);
-  std::optional<ProductKernel> ChosenFor(const GemmShape& shape) const;
 
   const int64_t memory_bytes_;
   int64_t used_bytes_ = 0;
-  const unsigned seed_;
   std::mt19937 random_;
-  // By how many kernels behind it have begun before it.
-  static constexpr int kMostAhead = 2;
-  std::vector<std::unique_ptr<EmulatedKernels>> kernels_;
-  int ahead_ = 0;
-  EarlyStarts early_starts_ = EarlyStarts::kWhereFaster;
-  bool early_is_faster_ = true;
-  std::optional<bool> count_own_products_;
+  EmulatedKernels kernels_;
 
   const char* call_ = "";
   int calls_ = 0;
@@ -212,22 +148,17 @@ class CheckedDevice : public DeviceApi {
   Code fail_code_ = Code::kOk;
   bool lost_ = false;
   int graph_launches_ = 0, kernel_launches_ = 0, foreign_runs_ = 0,
-      allocations_ = 0, captures_ = 0, resets_ = 0, early_launches_ = 0,
-      early_runs_ = 0;
+      allocations_ = 0, captures_ = 0, resets_ = 0;
 
   std::map<std::byte*, Block> blocks_;
   std::map<void*, std::unique_ptr<StreamState>> streams_;
   std::map<void*, std::unique_ptr<EventState>> events_;
   std::map<void*, std::unique_ptr<std::vector<Task>>> graphs_;
-  bool own_products_ = false;
-  std::map<GemmShape, std::optional<ProductKernel>> prepared_;
-  std::deque<GemmShape> quick_;  // those not measured
   int next_stream_ = 0;
 
   std::vector<Task> waiting_;
   std::vector<Past> history_;
   Clock done_, host_clock_;
-  std::vector<std::string> warnings_;
   std::vector<std::string> violations_;
 };
 

@@ -5,10 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <utility>
-#include <variant>
 
 #include "tests/runtime/cuda/testing/checked_device.h"
-#include "tests/runtime/cuda/testing/plain_product.h"
 
 namespace refract::runtime::cuda::testing {
 
@@ -110,7 +108,7 @@ Status CheckedDevice::Copy(const char* name, const CopyCall& copy,
         {static_cast<const std::byte*>(copy.from) + row * copy.from_pitch,
          copy.row_bytes, false, to_device});
   }
-  task.run = [copy](const auto&) {
+  task.run = [copy] {
     for (int64_t row = 0; row < copy.rows; ++row) {
       std::memcpy(
           static_cast<std::byte*>(copy.to) + row * copy.to_pitch,
@@ -124,7 +122,6 @@ Status CheckedDevice::Copy(const char* name, const CopyCall& copy,
 Status CheckedDevice::Give(Stream handle, Task task) {
   StreamState* stream = Find(handle);
   if (stream == nullptr) return Bad();
-  stream->ours_is_last = false;
   if (stream->capturing) {
     for (const Access& access : task.accesses) CheckMemory(access, "captured");
     stream->captured.push_back(std::move(task));
@@ -142,36 +139,6 @@ Status CheckedDevice::Give(Stream handle, Task task) {
   }
   waiting_.push_back(std::move(task));
   return {};
-}
-
-Status CheckedDevice::GiveGraph(const std::vector<Task>& tasks, Stream stream) {
-  Task all;
-  for (const Task& task : tasks) {
-    all.accesses.insert(all.accesses.end(), task.accesses.begin(),
-                        task.accesses.end());
-  }
-  all.run = [this, tasks](const auto&) { RunFirst(tasks, tasks.size()); };
-  return Give(stream, std::move(all));
-}
-
-void CheckedDevice::RunFirst(const std::vector<Task>& tasks, size_t count) {
-  if (count == 0) return;
-  const Task& last = tasks[count - 1];
-  if (last.early && StartsNow()) {
-    RunEarly(last, [&] { RunFirst(tasks, count - 1); });
-  } else {
-    RunFirst(tasks, count - 1);
-    last.run(nullptr);
-  }
-}
-
-void CheckedDevice::RunEarly(const Task& task, const Previous& previous) {
-  ++early_runs_;
-  task.run([&] {
-    ++ahead_;
-    previous();
-    --ahead_;
-  });
 }
 
 void CheckedDevice::CheckMemory(const Access& access, const char* who) {
@@ -222,81 +189,13 @@ void CheckedDevice::RunUntil(const std::function<bool()>& stop,
       if (Reached(waiting_[i].after)) legal.push_back(i);
     }
     if (legal.empty()) return;
-    const Task task = Take(legal[random_() % legal.size()]);
-    RunWithNext(task, [&] { task.run(nullptr); });
-  }
-}
-
-CheckedDevice::Task CheckedDevice::Take(size_t i) {
-  Task task = std::move(waiting_[i]);
-  waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
-  return task;
-}
-
-void CheckedDevice::RunWithNext(const Task& task, const Previous& run) {
-  const auto finish = [&] {
-    run();
+    const auto next = waiting_.begin() + static_cast<std::ptrdiff_t>(
+                                             legal[random_() % legal.size()]);
+    const Task task = std::move(*next);
+    waiting_.erase(next);
+    task.run();
     done_[task.stream] = task.number;
-  };
-  for (size_t i = 0; i < waiting_.size(); ++i) {
-    const Task& next = waiting_[i];
-    if (next.stream != task.stream || next.number != task.number + 1) {
-      continue;
-    }
-    Clock others = next.after;
-    others[task.stream] = 0;
-    if (!next.early || !Reached(others) || !StartsNow()) break;
-    const Task taken = Take(i);
-    RunEarly(taken, finish);
-    done_[taken.stream] = taken.number;
-    return;
   }
-  finish();
-}
-
-bool CheckedDevice::IsOurs(const Call& call) const {
-  if (const auto* gemm = std::get_if<GemmCall>(&call)) {
-    const GemmShape& s = gemm->shape;
-    if (count_own_products_.has_value()) return *count_own_products_;
-    if (own_products_) return ChosenFor(s).has_value();
-    return (static_cast<unsigned>(s.n * 3 + s.k) / 2 + seed_) % 2 == 0;
-  }
-  return HasBlocks(call);
-}
-
-void CheckedDevice::Execute(const Call& call, const Previous& previous) {
-  Call chosen = call;
-  if (auto* gemm = std::get_if<GemmCall>(&chosen)) {
-    if (const auto kernel = ChosenFor(gemm->shape)) {
-      gemm->kernel = *kernel;
-    } else {
-      // Not a kernel, but where it counts as one of ours it behaves like one.
-      if (previous != nullptr) previous();
-      MultiplyPlainly(*gemm);
-      return;
-    }
-  }
-  if (!kernels_[static_cast<size_t>(ahead_)]->Run(chosen, previous)) {
-    violations_.emplace_back(
-        "a kernel that starts early does not wait in every thread");
-  }
-}
-
-std::optional<ProductKernel> CheckedDevice::ChooseProduct(
-    const GemmShape& shape) {
-  if (!own_products_) return {};
-  const std::vector<ProductKernel> own = OwnCandidates(shape);
-  // Fibers take too long for large ones.
-  if (own.empty() || shape.m * shape.n * shape.k > 1 << 18) return {};
-  const size_t i = random_() % (own.size() + 1);
-  if (i == own.size()) return {};
-  return own[i];
-}
-
-std::optional<ProductKernel> CheckedDevice::ChosenFor(
-    const GemmShape& shape) const {
-  const auto chosen = prepared_.find(shape);
-  return chosen == prepared_.end() ? std::nullopt : chosen->second;
 }
 
 }  // namespace refract::runtime::cuda::testing

@@ -1,8 +1,10 @@
 #include "tests/runtime/cuda/testing/emulated_kernels.h"
 
+#include <type_traits>
 #include <variant>
 
 #include "runtime/cuda/kernels/dispatch.h"
+#include "tests/runtime/cuda/testing/plain_product.h"
 #include "tests/runtime/cuda/testing/simt.h"
 
 namespace refract::runtime::cuda::testing {
@@ -17,27 +19,17 @@ EmulatedKernels::EmulatedKernels(unsigned seed)
 
 EmulatedKernels::~EmulatedKernels() = default;
 
-bool EmulatedKernels::Run(const Call& call,
-                          const std::function<void()>& previous) {
+void EmulatedKernels::Run(const Call& call) {
   EmulatedLauncher& launcher = *launcher_;
-  return std::visit(
-      [&](const auto& kernel) {
-        if (previous != nullptr) {
-          return launcher.DispatchEarly(kernel, previous);
+  std::visit(
+      [&](const auto& one) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(one)>, GemmCall>) {
+          MultiplyPlainly(one);
+        } else {
+          Dispatch(one, launcher);
         }
-        Dispatch(kernel, launcher);
-        return true;
       },
       call);
-}
-
-void EmulatedKernels::ForgetWaits(int64_t every) {
-  launcher_->ForgetWaits(every);
-}
-
-bool HasBlocks(const Call& call) {
-  return std::visit([](const auto& kernel) { return cuda::HasBlocks(kernel); },
-                    call);
 }
 
 }  // namespace refract::runtime::cuda::testing

@@ -28,16 +28,15 @@ namespace refract::runtime::cuda::testing {
 // call each time, and kernels with barriers do little else here.
 class Fibers {
  public:
-  enum class State : uint8_t { kReady, kAtWarp, kAtBlock, kAtPrevious, kDone };
+  enum class State : uint8_t { kReady, kAtWarp, kAtBlock, kDone };
 
   explicit Fibers(unsigned seed) : random_(seed) {}
   Fibers(const Fibers&) = delete;  // the fibers know their address
   Fibers& operator=(const Fibers&) = delete;
 
   // Runs `body(i)` for i < count. Aborts the program on a barrier that some
-  // thread can never reach. `previous` runs when nothing can go on without it.
-  void Run(int count, std::function<void(int)> body,
-           const std::function<void()>& previous) {
+  // thread can never reach.
+  void Run(int count, std::function<void(int)> body) {
     body_ = std::move(body);
     while (static_cast<int>(fibers_.size()) < count) {
       Prepare(*fibers_.emplace_back(std::make_unique<Fiber>()));
@@ -54,17 +53,7 @@ class Fibers {
         ran = true;
         Resume(i);
       }
-      if (ran) continue;
-      if (AnyAt(State::kAtPrevious)) {
-        previous();
-        for (int i = 0; i < count_; ++i) {
-          if (fiber(i).state == State::kAtPrevious) {
-            fiber(i).state = State::kReady;
-          }
-        }
-      } else if (!Release()) {
-        break;
-      }
+      if (!ran && !Release()) break;
     }
   }
 
@@ -74,14 +63,8 @@ class Fibers {
     Leave(fiber(i));
   }
 
-  // What a thread shows the others of its warp: the float of a shuffle, or the
-  // factors of a product.
-  struct Exchange {
-    float value = 0;
-    uint32_t left[4] = {};
-    uint32_t right[2] = {};
-  };
-  Exchange& exchange(int i) { return fiber(i).exchange; }
+  // What a thread shows the others of its warp in a shuffle.
+  float& exchange(int i) { return fiber(i).exchange; }
 
  private:
   // Where one goes on.
@@ -95,7 +78,7 @@ class Fibers {
     // Not cleared: most of it is never touched, nor given by the system then.
     std::unique_ptr<char[]> stack{new char[kStackBytes]};
     State state = State::kDone;
-    Exchange exchange;
+    float exchange = 0;
   };
 
   static constexpr size_t kStackBytes = 256 * 1024;
@@ -110,12 +93,6 @@ class Fibers {
 #endif
 
   Fiber& fiber(int i) { return *fibers_[static_cast<size_t>(i)]; }
-  bool AnyAt(State state) {
-    for (int i = 0; i < count_; ++i) {
-      if (fiber(i).state == state) return true;
-    }
-    return false;
-  }
 
   // Of a fiber: one body after the other, and never back.
   static void Enter() {

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "runtime/cuda/calls/calls.h"
-#include "runtime/cuda/calls/element_ops.h"
+#include "runtime/cuda/kernels/scalar_math.h"
 #include "tests/runtime/cuda/testing/simt.h"
 
 namespace refract::runtime::cuda::testing {
@@ -26,9 +26,9 @@ inline void MultiplyPlainly(const GemmCall& call) {
       }
       if (call.bias != nullptr) sum += Load(call.bias, s.dtype, n);
       if (s.epilogue == Epilogue::kRelu || s.epilogue == Epilogue::kReluBias) {
-        sum = ApplyUnary(ElementOp::kRelu, sum);
+        sum = Relu(sum);
       } else if (s.epilogue == Epilogue::kGeluTanhBias) {
-        sum = ApplyUnary(ElementOp::kGeluTanh, sum);
+        sum = GeluTanh(sum);
       }
       Store(sum, call.out, s.dtype, m * s.ld_out + n);
     }

@@ -7,9 +7,6 @@
 // result for some seed, and a barrier that not all threads reach as an error.
 // Shared memory begins as NaN and has a guard behind it.
 //
-// A launch that starts early runs one of its blocks as far as that block comes
-// without what is before it, which runs only then.
-//
 // What it cannot show: speed, memory coalescing, the numerics of real tensor
 // cores beyond "fp32 sums of rounded factors", and anything of the driver.
 
@@ -19,10 +16,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <numeric>
 #include <random>
-#include <utility>
 #include <vector>
 
 #include "runtime/cuda/kernels/dispatch.h"
@@ -40,21 +35,11 @@ inline float RoundToTf32(float value) {
   return value;
 }
 
-// What launches know of each other.
-struct LaunchOrder {
-  // What a launch that starts early has to wait for; once it has run, null.
-  std::function<void()> previous;
-  // Threads that waited, of those that should; planted: every so many does not.
-  int64_t waited = 0;
-  int64_t forget_every = 0;
-};
-
 class EmulatedThread {
  public:
-  EmulatedThread(Fibers& fibers, LaunchOrder& order, int thread, int threads,
-                 int64_t block, int64_t blocks, unsigned char* shared)
+  EmulatedThread(Fibers& fibers, int thread, int threads, int64_t block,
+                 int64_t blocks, unsigned char* shared)
       : fibers_(fibers),
-        order_(order),
         thread_(thread),
         threads_(threads),
         block_(block),
@@ -71,64 +56,13 @@ class EmulatedThread {
   void SyncWarp() { fibers_.Wait(thread_, Fibers::State::kAtWarp); }
   void SyncBlock() { fibers_.Wait(thread_, Fibers::State::kAtBlock); }
   float ShuffleXor(float value, int mask) {
-    fibers_.exchange(thread_).value = value;
+    fibers_.exchange(thread_) = value;
     SyncWarp();
-    const float other = fibers_.exchange(thread_ ^ mask).value;
+    const float other = fibers_.exchange(thread_ ^ mask);
     SyncWarp();
     return other;
   }
   void AtomicAdd(int32_t* address, int32_t value) { *address += value; }
-  void LetNextBegin() {}
-  void AwaitPrevious() {
-    if (order_.forget_every > 0 && thread_ % order_.forget_every == 0) return;
-    ++order_.waited;
-    if (order_.previous != nullptr) {
-      fibers_.Wait(thread_, Fibers::State::kAtPrevious);
-    }
-  }
-
-  template <typename T>
-  uint32_t Factor(uint32_t word) {
-    if constexpr (std::is_same_v<T, Tf32>) {
-      return scalar_internal::BitsOf(
-          RoundToTf32(scalar_internal::FloatOf(word)));
-    }
-    return word;
-  }
-  // As the PTX manual lays out mma.m16n8k16 and, for TF32, mma.m16n8k8: which
-  // lane and register hold an element of the factors and of the sums.
-  template <typename T>
-  void MultiplyAdd(float (&sums)[4], const uint32_t (&left)[4],
-                   const uint32_t (&right)[2]) {
-    auto& mine = fibers_.exchange(thread_);
-    std::copy(left, left + 4, mine.left);
-    std::copy(right, right + 2, mine.right);
-    SyncWarp();
-    const int first = thread_ - lane();
-    constexpr int kPerWord = std::is_same_v<T, Tf32> ? 1 : 2;
-    const auto of = [&](uint32_t word, int k) {
-      if constexpr (std::is_same_v<T, Tf32>) {
-        // The hardware drops the bits that are not rounded away before.
-        return scalar_internal::FloatOf(word & ~0x1FFFu);
-      } else {
-        return ToFloat(T{static_cast<uint16_t>(word >> (k % 2 * 16))});
-      }
-    };
-    for (int i = 0; i < 4; ++i) {
-      const int row = lane() / 4 + i / 2 * 8;
-      const int col = lane() % 4 * 2 + i % 2;
-      for (int k = 0; k < 8 * kPerWord; ++k) {
-        const int half = k / (4 * kPerWord);
-        const int in_group = k / kPerWord % 4;
-        sums[i] +=
-            of(fibers_.exchange(first + row % 8 * 4 + in_group)
-                   .left[row / 8 + 2 * half],
-               k) *
-            of(fibers_.exchange(first + col * 4 + in_group).right[half], k);
-      }
-    }
-    SyncWarp();
-  }
 
   // Each lane holds half a row of the result, and reads the memory that this
   // takes at once, without waiting for the others.
@@ -192,7 +126,6 @@ class EmulatedThread {
   }
 
   Fibers& fibers_;
-  LaunchOrder& order_;
   const int thread_, threads_;
   const int64_t block_, blocks_;
   unsigned char* const shared_;
@@ -221,17 +154,13 @@ class EmulatedLauncher {
     std::vector<int64_t> blocks(static_cast<size_t>(shape.blocks));
     std::iota(blocks.begin(), blocks.end(), int64_t{0});
     std::shuffle(blocks.begin(), blocks.end(), random_);
-    order_.waited = 0;
     for (int64_t block : blocks) {
       std::memset(shared, 0xFF, bytes + kGuard);
-      fibers_.Run(
-          shape.threads,
-          [&](int i) {
-            EmulatedThread thread(fibers_, order_, i, shape.threads, block,
-                                  shape.blocks, shared);
-            RunKernel<Kernel>(call, thread);
-          },
-          [this] { RunPrevious(); });
+      fibers_.Run(shape.threads, [&](int i) {
+        EmulatedThread thread(fibers_, i, shape.threads, block, shape.blocks,
+                              shared);
+        Kernel::Run(call, thread);
+      });
       for (size_t i = 0; i < kGuard; ++i) {
         if (shared[bytes + i] == 0xFF) continue;
         std::fprintf(stderr, "a kernel wrote beyond its shared memory\n");
@@ -240,32 +169,10 @@ class EmulatedLauncher {
     }
   }
 
-  // As Dispatch(call, *this), after `previous` or, as far as the kernel does
-  // not wait for it, before. False: some thread did not wait.
-  template <typename KernelCall>
-  bool DispatchEarly(const KernelCall& call, std::function<void()> previous) {
-    order_.previous = std::move(previous);
-    order_.waited = 0;
-    Dispatch(call, *this);
-    RunPrevious();
-    ShapeLauncher shapes;
-    const LaunchShape shape = Dispatch(call, shapes);
-    return order_.waited == shape.blocks * shape.threads;
-  }
-  // Every so many threads do not wait for what is before their launch. 0: all
-  // do.
-  void ForgetWaits(int64_t every) { order_.forget_every = every; }
-
   int launches() const { return launches_; }
 
  private:
-  void RunPrevious() {
-    if (order_.previous == nullptr) return;
-    std::exchange(order_.previous, nullptr)();
-  }
-
   Fibers fibers_;
-  LaunchOrder order_;
   std::mt19937 random_;
   int launches_ = 0;
 };

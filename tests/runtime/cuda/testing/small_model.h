@@ -66,13 +66,13 @@ struct SmallModel {
     ValueId h = builder.Intermediate("h", DType::kFloat32, rows, kNarrow);
     builder.Linear(
         {.in = x, .weight = w, .out = h, .epilogue = Epilogue::kRelu});
+    const auto tensor = [&](ValueId id) {
+      return TensorRef{id, {0, 0}, {{0, builder.value(id).ld}, {0, 1}}};
+    };
+    const std::vector<Rows> dims = {rows, {0, kNarrow}};
     if (sums != nullptr) {
       const ValueId s =
           builder.Intermediate("s", DType::kFloat32, rows, kNarrow);
-      const auto tensor = [&](ValueId id) {
-        return TensorRef{id, {0, 0}, {{0, builder.value(id).ld}, {0, 1}}};
-      };
-      const std::vector<Rows> dims = {rows, {0, kNarrow}};
       ForeignOp op;
       op.kernel = sums;
       op.arguments.push_back({ForeignKind::kTensor, tensor(h), dims});
@@ -81,10 +81,10 @@ struct SmallModel {
       h = s;
     }
     const ValueId out = builder.Output("out", DType::kFloat32, rows, kNarrow);
-    builder.Chain({.operands = {{h}},
-                   .instructions = {{ElementOp::kLoad},
-                                    {ElementOp::kMul, Source::kNumber, 0, 2}},
-                   .out = out});
+    builder.Map({.dims = dims,
+                 .inputs = {{tensor(h)}},
+                 .code = {{MapCode::kScale, 0, 0, 0, 2.0f}},
+                 .out = tensor(out)});
     auto built = std::move(builder).Build(max_batch);
     EXPECT_TRUE(built.ok()) << built.status().ToString();
     program = *std::move(built);

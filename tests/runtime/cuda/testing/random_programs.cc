@@ -1,4 +1,4 @@
-#include "bench/cuda/random_programs.h"
+#include "tests/runtime/cuda/testing/random_programs.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,45 +6,16 @@
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
-#include <limits>
+#include <iterator>
 #include <utility>
 
 #include "runtime/cuda/calls/index_math.h"
 
-namespace refract::bench {
-
-using runtime::cuda::Bag;
-using runtime::cuda::BagMode;
-using runtime::cuda::BagsOp;
-using runtime::cuda::ChainOp;
-using runtime::cuda::DType;
-using runtime::cuda::ElementOp;
-using runtime::cuda::Epilogue;
-using runtime::cuda::Instance;
-using runtime::cuda::Instruction;
-using runtime::cuda::IntegerCode;
-using runtime::cuda::IntegerFold;
-using runtime::cuda::IntegerOp;
-using runtime::cuda::kNone;
-using runtime::cuda::kOneRow;
-using runtime::cuda::MapCode;
-using runtime::cuda::MapOp;
-using runtime::cuda::NumPairs;
-using runtime::cuda::Outside;
-using runtime::cuda::Program;
-using runtime::cuda::ProgramBuilder;
-using runtime::cuda::ReduceKind;
-using runtime::cuda::Rows;
-using runtime::cuda::SlotId;
-using runtime::cuda::Source;
-using runtime::cuda::Status;
-using runtime::cuda::Take;
-using runtime::cuda::TakesOp;
-using runtime::cuda::TensorRef;
-using runtime::cuda::Value;
-using runtime::cuda::ValueId;
+namespace refract::runtime::cuda::testing {
 
 namespace {
+
+using bench::Precision;
 
 constexpr Rows kItems{1, 0};
 constexpr int64_t kMaxBatch = 40;
@@ -61,40 +32,11 @@ class Maker {
   }
 
   Case Make() {
-    switch (random_() % 11) {
-      case 0:
-        Linear();
-        break;
-      case 1:
-        Interaction();
-        break;
-      case 2:
-        Chain();
-        break;
-      case 3:
-        Cross();
-        break;
-      case 4:
-        Gather();
-        break;
-      case 5:
-        Attention();
-        break;
-      case 6:
-        LookUp();
-        break;
-      case 7:
-        Bags();
-        break;
-      case 8:
-        Takes();
-        break;
-      case 9:
-        Integers();
-        break;
-      default:
-        Norm();
-    }
+    constexpr void (Maker::*kMakers[])() = {
+        &Maker::Linear,    &Maker::Interaction, &Maker::Map,
+        &Maker::Attention, &Maker::LookUp,      &Maker::Bags,
+        &Maker::Takes,     &Maker::Integers,    &Maker::Norm};
+    (this->*kMakers[random_() % std::size(kMakers)])();
     auto program = std::move(builder_).Build(kMaxBatch);
     if (!program.ok()) {
       std::fprintf(stderr, "%s\n", program.status().ToString().c_str());
@@ -149,7 +91,7 @@ class Maker {
     const ValueId b = bias ? Weight("b", 1, n) : kNone;
     builder_.Linear({in, weight, b, Out(n), epilogue});
     result_.what = "linear " + std::to_string(k) + " -> " + std::to_string(n) +
-                   ", " + runtime::cuda::Name(epilogue);
+                   ", " + Name(epilogue);
     result_.tolerance = Tolerance(k, static_cast<double>(k + 1));
   }
   void Interaction() {
@@ -166,63 +108,43 @@ class Maker {
                    std::to_string(dim);
     result_.tolerance = Tolerance(dim, static_cast<double>(dim));
   }
-  void Chain() {
+  // A matrix, a column and a row, and instructions that read any register.
+  void Map() {
     const int64_t cols = Pick({1, 4, 7, 64, 200});
-    const ValueId a = In("a", cols);
-    const ValueId column = In("column", 1);
-    const ValueId row = Weight("row", 1, cols);
-    ChainOp op{.operands = {{a}, {column, true}, {row}}};
-    op.instructions = {{ElementOp::kLoad, Source::kOperand, 0},
-                       {ElementOp::kMul, Source::kOperand, 2},
-                       {ElementOp::kSave, Source::kTemporary, 0},
-                       {ElementOp::kSigmoid}};
-    constexpr ElementOp kOps[] = {
-        ElementOp::kAdd,  ElementOp::kSub,     ElementOp::kSubFrom,
-        ElementOp::kMul,  ElementOp::kMaximum, ElementOp::kMinimum,
-        ElementOp::kAbs,  ElementOp::kNeg,     ElementOp::kSquare,
-        ElementOp::kRelu, ElementOp::kSigmoid, ElementOp::kTanh,
-        ElementOp::kSilu, ElementOp::kGelu,    ElementOp::kGeluTanh};
+    const ValueId out = Out(cols);
+    const auto input = [&](ValueId id, bool one_row, bool one_column) {
+      const int64_t ld = one_row ? 0 : builder_.value(id).ld;
+      return MapInput{{id, {0, 0}, {{0, ld}, {0, one_column ? 0 : 1}}}};
+    };
+    MapOp op{.dims = {kItems, {0, cols}},
+             .inputs = {input(In("a", cols), false, false),
+                        input(In("column", 1), false, true),
+                        input(Weight("row", 1, cols), true, false),
+                        {{}, 0.5f}},
+             .code = {{MapCode::kMultiply, 0, 2}},
+             .out = input(out, false, false).tensor};
+    // Codes whose results stay small.
+    constexpr MapCode kCodes[] = {
+        MapCode::kAdd,     MapCode::kSubtract, MapCode::kMultiply,
+        MapCode::kMaximum, MapCode::kMinimum,  MapCode::kAbsolute,
+        MapCode::kNegate,  MapCode::kSquare,   MapCode::kRelu,
+        MapCode::kSigmoid, MapCode::kTanh,     MapCode::kSilu,
+        MapCode::kGelu,    MapCode::kGeluTanh};
+    const auto any = [&] {
+      return static_cast<uint8_t>(random_() %
+                                  (op.inputs.size() + op.code.size()));
+    };
     for (int i = 0; i < 6; ++i) {
-      op.instructions.push_back({kOps[random_() % std::size(kOps)],
-                                 static_cast<Source>(random_() % 3), 0, 0.5f});
-      if (op.instructions.back().source == Source::kOperand) {
-        op.instructions.back().index = static_cast<uint8_t>(random_() % 3);
-      }
+      const uint8_t a = any(), b = any(), c = any();
+      op.code.push_back({kCodes[random_() % std::size(kCodes)], a, b, c});
     }
     // Into (-1, 1), whatever came before.
-    op.instructions.push_back({ElementOp::kTanh});
-    op.out = Out(cols);
-    builder_.Chain(std::move(op));
-    result_.what = "chain over " + std::to_string(cols) + " columns";
+    op.code.push_back(
+        {MapCode::kTanh,
+         static_cast<uint8_t>(op.inputs.size() + op.code.size() - 1)});
+    builder_.Map(std::move(op));
+    result_.what = "element-wise over " + std::to_string(cols) + " columns";
     result_.tolerance = Tolerance(1, 1) + 1e-4;
-  }
-  void Cross() {
-    const int64_t cols = Pick({1, 5, 64, 3456});
-    const ValueId x0 = In("x0", cols);
-    const ValueId y = In("y", cols);
-    const ValueId x = In("x", cols);
-    const ValueId bias = Coin() ? Weight("b", 1, cols) : kNone;
-    builder_.Cross({x0, y, bias, x, Out(cols)});
-    result_.what = "cross layer of " + std::to_string(cols);
-    result_.tolerance = Tolerance(2, 3);
-  }
-  void Gather() {
-    const int64_t cols = Pick({1, 7, 16, 128});
-    const ValueId unique = In("unique", cols);
-    const ValueId index = builder_.Input("index", DType::kInt32, kItems, 1);
-    const ValueId count = builder_.Input("count", DType::kInt32, kOneRow, 1);
-    builder_.Gather({unique, index, count, Out(cols)});
-    const auto rows = static_cast<int64_t>(
-        1 + random_() % static_cast<unsigned>(result_.batch));
-    result_.inputs = {RandomValues(result_.batch * cols, dtype_, random_),
-                      {},
-                      {static_cast<double>(rows)}};
-    for (int64_t i = 0; i < result_.batch; ++i) {
-      result_.inputs[1].push_back(
-          static_cast<double>(random_() % static_cast<unsigned>(rows)));
-    }
-    result_.what = "gather of " + std::to_string(cols) + " columns";
-    result_.tolerance = 0;
   }
   // What is added to a square of scores: −∞, in the first line throughout.
   TensorRef Mask(int64_t length) {
@@ -346,15 +268,15 @@ class Maker {
   // folded.
   void Integers() {
     IntegerOp op;
-    op.code = static_cast<IntegerCode>(
-        random_() % static_cast<unsigned>(runtime::cuda::kNumIntegerCodes));
+    op.code = static_cast<IntegerCode>(random_() %
+                                       static_cast<unsigned>(kNumIntegerCodes));
     op.fold = static_cast<IntegerFold>(random_() % 3);
     const int64_t steps = Pick({1, 3, 7});
     const int64_t width = Pick({1, 2, 33});
     op.inner = Coin() ? 1 : 0;
     op.dims = {kItems, {0, width}, {0, steps}};
-    for (int n = 0; n < runtime::cuda::OperandsOf(op.code); ++n) {
-      runtime::cuda::IntegerInput& input = op.inputs.emplace_back();
+    for (int n = 0; n < OperandsOf(op.code); ++n) {
+      IntegerInput& input = op.inputs.emplace_back();
       // Some are 0, some negative.
       const auto draw = [&] {
         return static_cast<int64_t>(random_() % 41) - 20;
@@ -502,7 +424,21 @@ class Maker {
     const ValueId in = In("x", cols);
     const ValueId gamma = affine ? Weight("gamma", 1, cols) : kNone;
     const ValueId beta = affine ? Weight("beta", 1, cols) : kNone;
-    builder_.RowNorm({softmax, in, gamma, beta, Out(cols), 1e-2f});
+    const ValueId out = Out(cols);
+    const auto matrix = [&](ValueId id) {
+      return TensorRef{id, {0, 0}, {{0, builder_.value(id).ld}, {0, 1}}};
+    };
+    const auto row = [&](ValueId id) {
+      return id == kNone ? TensorRef{} : TensorRef{id, {0, 0}, {{0, 1}}};
+    };
+    builder_.Reduce(
+        {.kind = softmax ? ReduceKind::kSoftmax : ReduceKind::kLayerNorm,
+         .dims = {kItems, {0, cols}},
+         .in = matrix(in),
+         .gamma = row(gamma),
+         .beta = row(beta),
+         .out = matrix(out),
+         .epsilon = 1e-2f});
     result_.what = std::string(softmax ? "softmax" : "layer norm") + " of " +
                    std::to_string(cols);
     result_.tolerance =
@@ -527,8 +463,8 @@ std::vector<double> RandomValues(int64_t count, DType dtype,
   values.reserve(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
     unsigned char memory[4];
-    runtime::cuda::Store(distribution(random), memory, dtype, 0);
-    values.push_back(runtime::cuda::Load(memory, dtype, 0));
+    Store(distribution(random), memory, dtype, 0);
+    values.push_back(Load(memory, dtype, 0));
   }
   return values;
 }
@@ -561,9 +497,8 @@ Status RunOnce(Instance& instance, int64_t batch,
         const auto number = static_cast<int64_t>(inputs[i][e]);
         std::memcpy(instance.input(*slot, i) + 8 * e, &number, sizeof(number));
       } else {
-        runtime::cuda::Store(static_cast<float>(inputs[i][e]),
-                             instance.input(*slot, i), dtype,
-                             static_cast<int64_t>(e));
+        Store(static_cast<float>(inputs[i][e]), instance.input(*slot, i), dtype,
+              static_cast<int64_t>(e));
       }
     }
   }
@@ -573,8 +508,7 @@ Status RunOnce(Instance& instance, int64_t batch,
   for (size_t i = 0; status.ok() && i < program.outputs.size(); ++i) {
     const DType dtype = program.value(program.outputs[i]).dtype;
     auto& output = outputs.emplace_back();
-    const int64_t count =
-        instance.output_bytes(*slot, i) / runtime::cuda::SizeOf(dtype);
+    const int64_t count = instance.output_bytes(*slot, i) / SizeOf(dtype);
     const std::byte* const data = instance.output(*slot, i);
     for (int64_t e = 0; e < count; ++e) {
       const auto as = [&](auto number) {
@@ -584,33 +518,12 @@ Status RunOnce(Instance& instance, int64_t batch,
       };
       output.push_back(dtype == DType::kInt32   ? as(int32_t{})
                        : dtype == DType::kInt64 ? as(int64_t{})
-                       : dtype == DType::kBool
-                           ? as(uint8_t{})
-                           : runtime::cuda::Load(data, dtype, e));
+                       : dtype == DType::kBool  ? as(uint8_t{})
+                                                : Load(data, dtype, e));
     }
   }
   instance.Release(*slot);
   return status;
 }
 
-double LargestError(const std::vector<std::vector<double>>& got,
-                    const std::vector<std::vector<double>>& want) {
-  if (got.size() != want.size()) return std::numeric_limits<double>::infinity();
-  double largest = 0;
-  for (size_t i = 0; i < got.size(); ++i) {
-    if (got[i].size() != want[i].size()) {
-      return std::numeric_limits<double>::infinity();
-    }
-    for (size_t e = 0; e < got[i].size(); ++e) {
-      if (std::isnan(got[i][e]) != std::isnan(want[i][e])) {
-        return std::numeric_limits<double>::infinity();
-      }
-      if (!std::isnan(want[i][e])) {
-        largest = std::max(largest, std::abs(got[i][e] - want[i][e]));
-      }
-    }
-  }
-  return largest;
-}
-
-}  // namespace refract::bench
+}  // namespace refract::runtime::cuda::testing

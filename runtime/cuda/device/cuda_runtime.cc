@@ -1,18 +1,14 @@
-#include "runtime/cuda/device/cuda_device.h"
+#include "runtime/cuda/device/cuda_runtime.h"
 
 #include <cuda_runtime_api.h>
 
-#include <cstdlib>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "runtime/cuda/device/cuda_status.h"
 #include "runtime/cuda/device/gemm.h"
-#include "runtime/cuda/device/graph_trial.h"
-#include "runtime/cuda/kernels/dispatch.h"
 #include "runtime/cuda/kernels/launch.h"
 
 namespace refract::runtime::cuda {
@@ -38,32 +34,12 @@ cudaStream_t Raw(Stream stream) {
 }
 cudaEvent_t Raw(Event event) { return static_cast<cudaEvent_t>(event.handle); }
 
-// REFRACT_EARLY_STARTS, for who checks or measures them, or finds a GPU that
-// computes wrongly with them.
-Result<EarlyStarts> WantedEarlyStarts() {
-  const char* const text = std::getenv("REFRACT_EARLY_STARTS");
-  const std::string wanted = text == nullptr ? "" : text;
-  if (wanted.empty()) return EarlyStarts::kWhereFaster;
-  for (EarlyStarts starts :
-       {EarlyStarts::kNever, EarlyStarts::kWhereFaster, EarlyStarts::kAlways}) {
-    if (wanted == Name(starts)) return starts;
-  }
-  return InvalidArgument("REFRACT_EARLY_STARTS is " + wanted +
-                         ", not never, faster or always");
-}
-
-class Device final : public CudaDevice {
+class Device final : public CudaRuntime {
  public:
-  Device(int index, DeviceProperties properties, EarlyStarts early_starts,
-         const Switches& switches)
-      : index_(index),
-        properties_(std::move(properties)),
-        early_starts_(early_starts),
-        switches_(switches),
-        gemms_(GemmCache::Candidates::kAll, switches) {}
+  Device(int index, DeviceProperties properties)
+      : index_(index), properties_(std::move(properties)) {}
 
   const DeviceProperties& properties() const override { return properties_; }
-  const Switches& switches() const override { return switches_; }
 
   Status Allocate(int64_t bytes, void** memory) override {
     REFRACT_CUDA_RETURN_IF_ERROR(MakeCurrent());
@@ -154,36 +130,23 @@ class Device final : public CudaDevice {
   }
 
   // A launch goes to the thread's current device, whatever its stream.
-  Status Launch(const Call& call, Stream stream, Start start) override {
+  Status Launch(const Call& call, Stream stream) override {
     REFRACT_CUDA_RETURN_IF_ERROR(MakeCurrent());
-    if (const auto* gemm = std::get_if<GemmCall>(&call)) {
-      return gemms_.Launch(*gemm, Raw(stream), start);
-    }
     return std::visit(
-        [&](const auto& kernel) { return LaunchOwn(kernel, stream, start); },
+        [&](const auto& one) -> Status {
+          using OneCall = std::decay_t<decltype(one)>;
+          if constexpr (std::is_same_v<OneCall, GemmCall>) {
+            return gemms_.Launch(one, Raw(stream));
+          } else {
+            return FromCuda("kernel launch", LaunchKernel(one, Raw(stream)));
+          }
+        },
         call);
-  }
-  bool CanStartEarly(const Call& before, const Call& call) override {
-    return early_starts_ != EarlyStarts::kNever && IsOwnKernel(before) &&
-           IsOwnKernel(call);
-  }
-  EarlyStarts early_starts() const override { return early_starts_; }
-  bool can_capture() const override {
-    return switches_.has(Mechanism::kGraphs);
-  }
-  std::vector<std::string> TakeWarnings() override {
-    return gemms_.TakeWarnings();
   }
   Status Run(const ForeignCall& call, Stream stream) override {
     REFRACT_CUDA_RETURN_IF_ERROR(MakeCurrent());
     return call.kernel->Run(call, stream.handle);
   }
-  Status Prepare(const GemmShape& shape, int64_t workspace_bytes,
-                 Choice choice) override {
-    REFRACT_CUDA_RETURN_IF_ERROR(MakeCurrent());
-    return gemms_.Prepare(shape, workspace_bytes, choice == Choice::kMeasured);
-  }
-
   Status BeginCapture(Stream stream) override {
     REFRACT_CUDA_RETURN_IF_ERROR(MakeCurrent());
     // Thread-local: other instances' threads may allocate meanwhile.
@@ -214,12 +177,6 @@ class Device final : public CudaDevice {
                     cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph.handle),
                                     Raw(stream)));
   }
-  Result<bool> AreFaster(const std::vector<Graph>& these,
-                         const std::vector<Graph>& those,
-                         Stream stream) override {
-    REFRACT_CUDA_RETURN_IF_ERROR(MakeCurrent());
-    return FasterGraphs(RawOf(these), RawOf(those), Raw(stream));
-  }
   Status DestroyGraph(Graph graph) override {
     return FromCuda(
         "cudaGraphExecDestroy",
@@ -236,59 +193,6 @@ class Device final : public CudaDevice {
   Status MakeCurrent() const {
     return FromCuda("cudaSetDevice", cudaSetDevice(index_));
   }
-  template <typename KernelCall>
-  Status LaunchOwn(const KernelCall& call, Stream stream, Start start) const {
-    if constexpr (requires { call.plain; }) {
-      const bool tensor = std::is_same_v<KernelCall, InteractionCall>;
-      if (!switches_.has(tensor ? Mechanism::kTensorInteraction
-                                : Mechanism::kWideKernels)) {
-        KernelCall plain = call;
-        plain.plain = true;
-        return LaunchTables(plain, stream, start);
-      }
-    }
-    return LaunchTables(call, stream, start);
-  }
-  template <typename KernelCall>
-  Status LaunchTables(const KernelCall& call, Stream stream,
-                      Start start) const {
-    if constexpr (requires { call.num_tables; }) {
-      if (!switches_.has(Mechanism::kMergedTables)) {
-        KernelCall one = call;
-        one.num_tables = 1;
-        for (int32_t i = 0; i < call.num_tables; ++i) {
-          one.tables[0] = call.tables[i];
-          REFRACT_CUDA_RETURN_IF_ERROR(FromCuda(
-              "kernel launch",
-              LaunchKernel(one, Raw(stream), i == 0 ? start : Start::kAfter)));
-        }
-        return {};
-      }
-    }
-    return FromCuda("kernel launch", LaunchKernel(call, Raw(stream), start));
-  }
-  // What gives the device no kernel at all is not one either: what lies before
-  // it on the stream may be anything.
-  bool IsOwnKernel(const Call& call) {
-    return std::visit(
-        [this](const auto& kernel) {
-          if constexpr (std::is_same_v<std::decay_t<decltype(kernel)>,
-                                       GemmCall>) {
-            if (!gemms_.IsOwn(kernel.shape)) return false;
-          }
-          return HasBlocks(kernel);
-        },
-        call);
-  }
-  static std::vector<cudaGraphExec_t> RawOf(const std::vector<Graph>& graphs) {
-    std::vector<cudaGraphExec_t> raw;
-    for (const Graph& graph : graphs) {
-      if (graph.handle != nullptr) {
-        raw.push_back(static_cast<cudaGraphExec_t>(graph.handle));
-      }
-    }
-    return raw;
-  }
   Status Copy(const CopyCall& copy, cudaMemcpyKind kind, Stream stream) const {
     if (copy.rows == 0 || copy.row_bytes == 0) return {};
     const auto row = static_cast<size_t>(copy.row_bytes);
@@ -300,18 +204,6 @@ class Device final : public CudaDevice {
                                       row * static_cast<size_t>(copy.rows),
                                       kind, Raw(stream)));
     }
-    if (copy.row_bytes <= kNarrowBytes && copy.rows >= kManyRows &&
-        switches_.has(Mechanism::kRowCopies)) {
-      REFRACT_CUDA_RETURN_IF_ERROR(MakeCurrent());
-      return FromCuda("kernel launch",
-                      LaunchKernel(CopyRowsCall{.from = copy.from,
-                                                .to = copy.to,
-                                                .from_pitch = copy.from_pitch,
-                                                .to_pitch = copy.to_pitch,
-                                                .row_bytes = copy.row_bytes,
-                                                .rows = copy.rows},
-                                   Raw(stream), Start::kAfter));
-    }
     return FromCuda(
         "cudaMemcpy2DAsync",
         cudaMemcpy2DAsync(copy.to, static_cast<size_t>(copy.to_pitch),
@@ -319,21 +211,14 @@ class Device final : public CudaDevice {
                           static_cast<size_t>(copy.rows), kind, Raw(stream)));
   }
 
-  // Rows that a kernel copies instead of a copy engine (kernels/copy_rows.h),
-  // which pays off once they are more than a launch costs. Both by estimate.
-  static constexpr int64_t kNarrowBytes = 128;
-  static constexpr int64_t kManyRows = 256;
-
   const int index_;
   const DeviceProperties properties_;
-  const EarlyStarts early_starts_;
-  const Switches switches_;
   GemmCache gemms_;
 };
 
 }  // namespace
 
-CudaDevice::~CudaDevice() = default;
+CudaRuntime::~CudaRuntime() = default;
 
 Result<int> CountDevices() {
   int count = 0;
@@ -345,7 +230,7 @@ Result<int> CountDevices() {
                                         DriverFacts());
 }
 
-Result<std::unique_ptr<CudaDevice>> CudaDevice::Create(int index) {
+Result<std::unique_ptr<CudaRuntime>> CudaRuntime::Create(int index) {
   auto count = CountDevices();
   if (!count.ok()) return count.status();
   if (index < 0 || index >= *count) {
@@ -363,24 +248,10 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::Create(int index) {
                       std::to_string(raw.minor) +
                       "; this build has code for 8.0 and above");
   }
-  auto early_starts = WantedEarlyStarts();
-  if (!early_starts.ok()) return early_starts.status();
-  auto switches = SwitchesWithout(std::getenv(kWithoutVariable));
-  if (!switches.ok()) return switches.status();
-  // An error shows where it matters, at the first load.
-  bool can_start_early = false;
-  if (raw.major >= 9 && *early_starts != EarlyStarts::kNever &&
-      (cudaSetDevice(index) != cudaSuccess ||
-       KernelsCanStartEarly(&can_start_early) != cudaSuccess)) {
-    (void)cudaGetLastError();
-    can_start_early = false;
-  }
-  return std::unique_ptr<CudaDevice>(std::make_unique<Device>(
-      index,
-      DeviceProperties{raw.name, raw.major, raw.minor, raw.multiProcessorCount,
-                       static_cast<int64_t>(raw.totalGlobalMem),
-                       raw.l2CacheSize},
-      can_start_early ? *early_starts : EarlyStarts::kNever, *switches));
+  return std::unique_ptr<CudaRuntime>(std::make_unique<Device>(
+      index, DeviceProperties{
+                 raw.name, raw.major, raw.minor, raw.multiProcessorCount,
+                 static_cast<int64_t>(raw.totalGlobalMem), raw.l2CacheSize}));
 }
 
 }  // namespace refract::runtime::cuda

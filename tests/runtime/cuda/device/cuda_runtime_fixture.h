@@ -1,5 +1,5 @@
-#ifndef REFRACT_TESTS_RUNTIME_CUDA_DEVICE_DEVICE_FIXTURE_H_
-#define REFRACT_TESTS_RUNTIME_CUDA_DEVICE_DEVICE_FIXTURE_H_
+#ifndef REFRACT_TESTS_RUNTIME_CUDA_DEVICE_CUDA_RUNTIME_FIXTURE_H_
+#define REFRACT_TESTS_RUNTIME_CUDA_DEVICE_CUDA_RUNTIME_FIXTURE_H_
 
 // The real device interface on functions that stand in for CUDA's libraries
 // (fake_cuda.h), and a small model for it.
@@ -12,27 +12,19 @@
 #include <utility>
 
 #include "bench/cuda/dense_models.h"
-#include "runtime/cuda/device/cuda_device.h"
+#include "runtime/cuda/device/cuda_runtime.h"
 #include "tests/runtime/cuda/device/fake_cuda.h"
 
 namespace refract::runtime::cuda::testing {
 
-class CudaDeviceTest : public ::testing::Test {
+class CudaRuntimeTest : public ::testing::Test {
  protected:
-  CudaDeviceTest() {
-    TheFakeCuda() = FakeCuda{};
-    unsetenv("REFRACT_EARLY_STARTS");
-    unsetenv(kWithoutVariable);
-  }
-  ~CudaDeviceTest() override {
-    EXPECT_EQ(TheFakeCuda().violation, "");
-    unsetenv("REFRACT_EARLY_STARTS");
-    unsetenv(kWithoutVariable);
-  }
+  CudaRuntimeTest() { TheFakeCuda() = FakeCuda{}; }
+  ~CudaRuntimeTest() override { EXPECT_EQ(TheFakeCuda().violation, ""); }
 };
 
-inline std::unique_ptr<CudaDevice> MakeDevice() {
-  auto device = CudaDevice::Create(0);
+inline std::unique_ptr<CudaRuntime> MakeDevice() {
+  auto device = CudaRuntime::Create(0);
   EXPECT_TRUE(device.ok()) << device.status().ToString();
   return *std::move(device);
 }
@@ -51,4 +43,4 @@ inline bench::DenseModel SmallModel(int64_t cross_layers,
 
 }  // namespace refract::runtime::cuda::testing
 
-#endif  // REFRACT_TESTS_RUNTIME_CUDA_DEVICE_DEVICE_FIXTURE_H_
+#endif  // REFRACT_TESTS_RUNTIME_CUDA_DEVICE_CUDA_RUNTIME_FIXTURE_H_

@@ -1,109 +1,18 @@
+#include "tests/runtime/cuda/testing/reference.h"
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
+#include <limits>
+#include <variant>
 
-#include "bench/cuda/dense_models.h"
-
-namespace refract::bench {
+namespace refract::runtime::cuda::testing {
 namespace {
 
-using runtime::cuda::Bag;
-using runtime::cuda::BagMode;
-using runtime::cuda::BagsOp;
-using runtime::cuda::ChainOp;
-using runtime::cuda::CrossOp;
-using runtime::cuda::DType;
-using runtime::cuda::ElementOp;
-using runtime::cuda::Epilogue;
-using runtime::cuda::ForeignOp;
-using runtime::cuda::GatherOp;
-using runtime::cuda::Instruction;
-using runtime::cuda::IntegerCode;
-using runtime::cuda::IntegerFold;
-using runtime::cuda::IntegerOp;
-using runtime::cuda::InteractionOp;
-using runtime::cuda::kNone;
-using runtime::cuda::LinearOp;
-using runtime::cuda::LookUpOp;
-using runtime::cuda::MapCode;
-using runtime::cuda::MapInstruction;
-using runtime::cuda::MapOp;
-using runtime::cuda::MatMulOp;
-using runtime::cuda::Op;
-using runtime::cuda::Program;
-using runtime::cuda::ReduceKind;
-using runtime::cuda::ReduceOp;
-using runtime::cuda::RowNormOp;
-using runtime::cuda::Rows;
-using runtime::cuda::Source;
-using runtime::cuda::Take;
-using runtime::cuda::TakesOp;
-using runtime::cuda::TensorRef;
-using runtime::cuda::Value;
-using runtime::cuda::ValueId;
-
-double Unary(ElementOp op, double x) {
-  switch (op) {
-    case ElementOp::kNeg:
-      return -x;
-    case ElementOp::kAbs:
-      return std::fabs(x);
-    case ElementOp::kSquare:
-      return x * x;
-    case ElementOp::kSqrt:
-      return std::sqrt(x);
-    case ElementOp::kRsqrt:
-      return 1 / std::sqrt(x);
-    case ElementOp::kReciprocal:
-      return 1 / x;
-    case ElementOp::kExp:
-      return std::exp(x);
-    case ElementOp::kLog:
-      return std::log(x);
-    case ElementOp::kRelu:
-      return std::isnan(x) ? x : std::max(x, 0.0);
-    case ElementOp::kSigmoid:
-      return 1 / (1 + std::exp(-x));
-    case ElementOp::kTanh:
-      return std::tanh(x);
-    case ElementOp::kSilu:
-      return x / (1 + std::exp(-x));
-    case ElementOp::kGelu:
-      return x * 0.5 * std::erfc(-x / std::sqrt(2.0));
-    case ElementOp::kGeluTanh:
-      return 0.5 * x *
-             (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-    default:
-      std::fprintf(stderr, "no reference for an operator\n");
-      std::abort();
-  }
-}
-
-double Binary(ElementOp op, double a, double b) {
-  switch (op) {
-    case ElementOp::kLoad:
-      return b;
-    case ElementOp::kAdd:
-      return a + b;
-    case ElementOp::kSub:
-      return a - b;
-    case ElementOp::kSubFrom:
-      return b - a;
-    case ElementOp::kMul:
-      return a * b;
-    case ElementOp::kDiv:
-      return a / b;
-    case ElementOp::kDivInto:
-      return b / a;
-    case ElementOp::kMaximum:
-      return std::isnan(a) || std::isnan(b) ? NAN : std::max(a, b);
-    case ElementOp::kMinimum:
-      return std::isnan(a) || std::isnan(b) ? NAN : std::min(a, b);
-    default:
-      std::fprintf(stderr, "no reference for an operator\n");
-      std::abort();
-  }
+double Relu(double x) { return std::isnan(x) ? x : std::max(x, 0.0); }
+double GeluTanh(double x) {
+  return 0.5 * x *
+         (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
 }
 
 double Mapped(const MapInstruction& i, double a, double b, double c) {
@@ -113,9 +22,9 @@ double Mapped(const MapInstruction& i, double a, double b, double c) {
     case MapCode::kAbsolute:
       return std::fabs(a);
     case MapCode::kRelu:
-      return Unary(ElementOp::kRelu, a);
+      return Relu(a);
     case MapCode::kSigmoid:
-      return Unary(ElementOp::kSigmoid, a);
+      return 1 / (1 + std::exp(-a));
     case MapCode::kTanh:
       return std::tanh(a);
     case MapCode::kExp:
@@ -135,11 +44,11 @@ double Mapped(const MapInstruction& i, double a, double b, double c) {
     case MapCode::kErf:
       return std::erf(a);
     case MapCode::kGelu:
-      return Unary(ElementOp::kGelu, a);
+      return a * 0.5 * std::erfc(-a / std::sqrt(2.0));
     case MapCode::kGeluTanh:
-      return Unary(ElementOp::kGeluTanh, a);
+      return GeluTanh(a);
     case MapCode::kSilu:
-      return Unary(ElementOp::kSilu, a);
+      return a / (1 + std::exp(-a));
     case MapCode::kNot:
       return a == 0;
     case MapCode::kLeakyRelu:
@@ -161,9 +70,9 @@ double Mapped(const MapInstruction& i, double a, double b, double c) {
     case MapCode::kDivide:
       return a / b;
     case MapCode::kMinimum:
-      return Binary(ElementOp::kMinimum, a, b);
+      return std::isnan(a) || std::isnan(b) ? NAN : std::min(a, b);
     case MapCode::kMaximum:
-      return Binary(ElementOp::kMaximum, a, b);
+      return std::isnan(a) || std::isnan(b) ? NAN : std::max(a, b);
     case MapCode::kPower:
       return std::pow(a, b);
     case MapCode::kEqual:
@@ -302,9 +211,9 @@ class Reference {
         }
         if (op.epilogue == Epilogue::kRelu ||
             op.epilogue == Epilogue::kReluBias) {
-          sum = Unary(ElementOp::kRelu, sum);
+          sum = Relu(sum);
         } else if (op.epilogue == Epilogue::kGeluTanhBias) {
-          sum = Unary(ElementOp::kGeluTanh, sum);
+          sum = GeluTanh(sum);
         }
         at(op.out, m, n) = sum;
       }
@@ -333,78 +242,6 @@ class Reference {
       }
     }
   }
-  void operator()(const ChainOp& op) {
-    for (int64_t r = 0; r < rows(op.out); ++r) {
-      for (int64_t c = 0; c < cols(op.out); ++c) {
-        double acc = 0;
-        double saved[runtime::cuda::kNumTemporaries] = {};
-        for (const Instruction& i : op.instructions) {
-          if (i.op == ElementOp::kSave) {
-            saved[i.index] = acc;
-          } else if (runtime::cuda::IsUnary(i.op)) {
-            acc = Unary(i.op, acc);
-          } else {
-            double source = i.number;
-            if (i.source == Source::kTemporary) source = saved[i.index];
-            if (i.source == Source::kOperand) {
-              const auto& operand = op.operands[i.index];
-              source = at(operand.value,
-                          program_.value(operand.value).rows ==
-                                  program_.value(op.out).rows
-                              ? r
-                              : 0,
-                          operand.one_column ? 0 : c);
-            }
-            acc = Binary(i.op, acc, source);
-          }
-        }
-        at(op.out, r, c) = acc;
-      }
-    }
-  }
-  void operator()(const CrossOp& op) {
-    for (int64_t r = 0; r < rows(op.out); ++r) {
-      for (int64_t c = 0; c < cols(op.out); ++c) {
-        const double bias = op.bias == kNone ? 0 : at(op.bias, 0, c);
-        at(op.out, r, c) =
-            at(op.x0, r, c) * (at(op.y, r, c) + bias) + at(op.x, r, c);
-      }
-    }
-  }
-  void operator()(const GatherOp& op) {
-    for (int64_t r = 0; r < rows(op.out); ++r) {
-      const auto from = static_cast<int64_t>(at(op.index, r, 0));
-      const bool found = from >= 0 && from < at(op.num_unique, 0, 0);
-      for (int64_t c = 0; c < cols(op.out); ++c) {
-        at(op.out, r, c) = found ? at(op.unique, from, c) : 0;
-      }
-    }
-  }
-  void operator()(const RowNormOp& op) {
-    const auto width = static_cast<double>(cols(op.in));
-    for (int64_t r = 0; r < rows(op.in); ++r) {
-      double sum = 0, largest = -INFINITY;
-      for (int64_t c = 0; c < cols(op.in); ++c) {
-        sum += at(op.in, r, c);
-        largest = std::max(largest, at(op.in, r, c));
-      }
-      double squares = 0, exps = 0;
-      for (int64_t c = 0; c < cols(op.in); ++c) {
-        squares += std::pow(at(op.in, r, c) - sum / width, 2);
-        exps += std::exp(at(op.in, r, c) - largest);
-      }
-      for (int64_t c = 0; c < cols(op.in); ++c) {
-        const double x = at(op.in, r, c);
-        double y = op.softmax ? std::exp(x - largest) / exps
-                              : (x - sum / width) /
-                                    std::sqrt(squares / width + op.epsilon);
-        if (op.gamma != kNone) y *= at(op.gamma, 0, c);
-        if (op.beta != kNone) y += at(op.beta, 0, c);
-        at(op.out, r, c) = y;
-      }
-    }
-  }
-
   void operator()(const MapOp& op) {
     ForEach(op.dims, [&](const std::vector<int64_t>& index) {
       std::vector<double> registers;
@@ -436,7 +273,7 @@ class Reference {
           for (int64_t k = 0; k < op.k.At(batch_); ++k) {
             sum += element(op.a, m, k) * element(op.b, k, n);
           }
-          element(op.out, m, n) = op.relu ? Unary(ElementOp::kRelu, sum) : sum;
+          element(op.out, m, n) = op.relu ? Relu(sum) : sum;
         }
       }
     });
@@ -555,11 +392,10 @@ class Reference {
 
  private:
   // The row that an index names; negative: none.
-  static int64_t Found(double index, int64_t rows,
-                       runtime::cuda::Outside outside) {
+  static int64_t Found(double index, int64_t rows, Outside outside) {
     const auto row = static_cast<int64_t>(index);
     if (row >= 0 && row < rows) return row;
-    return outside == runtime::cuda::Outside::kFirstRow ? 0 : -1;
+    return outside == Outside::kFirstRow ? 0 : -1;
   }
   void Read(const BagsOp& op, const Bag& bag, int64_t row) {
     const bool has_next = bag.include_last || row + 1 < op.rows.At(batch_);
@@ -577,7 +413,7 @@ class Reference {
         auto id = static_cast<int64_t>(at(bag.ids, {i}));
         if (bag.padding_id >= 0 && id == bag.padding_id) continue;
         bool found = id >= 0 && id < bag.table_rows;
-        if (!found && bag.outside == runtime::cuda::Outside::kFirstRow) {
+        if (!found && bag.outside == Outside::kFirstRow) {
           id = 0;
           found = true;
         }
@@ -643,4 +479,24 @@ std::vector<std::vector<double>> RunReference(
   return outputs;
 }
 
-}  // namespace refract::bench
+double LargestError(const std::vector<std::vector<double>>& got,
+                    const std::vector<std::vector<double>>& want) {
+  if (got.size() != want.size()) return std::numeric_limits<double>::infinity();
+  double largest = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (got[i].size() != want[i].size()) {
+      return std::numeric_limits<double>::infinity();
+    }
+    for (size_t e = 0; e < got[i].size(); ++e) {
+      if (std::isnan(got[i][e]) != std::isnan(want[i][e])) {
+        return std::numeric_limits<double>::infinity();
+      }
+      if (!std::isnan(want[i][e])) {
+        largest = std::max(largest, std::abs(got[i][e] - want[i][e]));
+      }
+    }
+  }
+  return largest;
+}
+
+}  // namespace refract::runtime::cuda::testing
