@@ -1,3 +1,6 @@
+// Decoding trusts nothing in the message: counts and sizes are checked before
+// memory is allocated for them.
+
 #include "cpu_node/frontend/codec.h"
 
 #include <cstring>
@@ -16,7 +19,7 @@ using ::inference::InferTensorContents;
 using ::inference::ModelInferRequest;
 using InputMessage = ModelInferRequest::InferInputTensor;
 
-// Elements in all typed fields together.
+// Number of elements in all typed fields.
 int64_t CountTyped(const InferTensorContents& contents) {
   return int64_t{contents.bool_contents_size()} + contents.int_contents_size() +
          contents.int64_contents_size() + contents.uint_contents_size() +
@@ -24,9 +27,9 @@ int64_t CountTyped(const InferTensorContents& contents) {
          contents.fp64_contents_size() + contents.bytes_contents_size();
 }
 
-// Copies `field` into `tensor`, element by element. OutOfRange when a number
-// does not fit: protobuf has no 8 and 16 bit fields, and clients might rely on
-// wrapping that nobody promised.
+// Copies `field` into `tensor`, element by element. An error if a number does
+// not fit: protobuf has no 8 and 16 bit fields, and wrapping would change
+// values silently.
 template <typename To, typename Field>
 absl::Status CopyElements(const Field& field, base::Tensor& tensor) {
   absl::Span<To> out = tensor.as<To>();
@@ -45,7 +48,8 @@ absl::Status CopyElements(const Field& field, base::Tensor& tensor) {
   return absl::OkStatus();
 }
 
-// Elements in the field that goes with `dtype`; nullopt for a dtype without.
+// Number of elements in the field of `dtype`; nullopt for a dtype without a
+// typed field.
 std::optional<int64_t> CountMatching(base::DType dtype,
                                      const InferTensorContents& contents) {
   switch (dtype) {
@@ -92,8 +96,8 @@ absl::Status CopyTyped(const InferTensorContents& contents,
   }
 }
 
-// Before any memory is taken: a hostile shape must not be able to ask for more
-// than the message itself holds.
+// Runs before any allocation: a hostile shape must not allocate more than the
+// message itself holds.
 absl::Status CheckTypedCount(const InputMessage& input, base::DType dtype,
                              int64_t wanted) {
   const int64_t total = CountTyped(input.contents());
@@ -162,6 +166,7 @@ absl::StatusOr<base::Tensor> DecodeTensor(const InputMessage& input,
                            base::Tensor::Allocate(*dtype, dims));
   if (bytes > 0) std::memcpy(tensor.data(), raw->data(), bytes);
   if (*dtype == base::DType::kBool) {
+    // Kernels rely on 0 and 1.
     for (const uint8_t value : tensor.as<uint8_t>()) {
       if (value <= 1) continue;
       return absl::InvalidArgumentError(
@@ -171,8 +176,8 @@ absl::StatusOr<base::Tensor> DecodeTensor(const InputMessage& input,
   return tensor;
 }
 
-// Parameters that would change the answer if they were honoured: ignoring them
-// would be wrong without a word.
+// Refuses parameters that change the answer but are not supported, instead of
+// ignoring them.
 absl::Status CheckParameters(const ModelInferRequest& message) {
   for (const auto& [name, value] : message.parameters()) {
     const bool is_sequence = name == "sequence_id" ||
@@ -209,6 +214,7 @@ absl::StatusOr<absl::Time> DeadlineOf(const ModelInferRequest& message,
     return absl::InvalidArgumentError(
         "parameter 'timeout' must be an integer ≥ 0, in microseconds");
   }
+  // Triton's meaning of 0: no timeout.
   if (*timeout_us == 0) return absl::InfiniteFuture();
   return now + absl::Microseconds(*timeout_us);
 }

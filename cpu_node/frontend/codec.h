@@ -1,7 +1,7 @@
 #ifndef REFRACT_CPU_NODE_FRONTEND_CODEC_H_
 #define REFRACT_CPU_NODE_FRONTEND_CODEC_H_
 
-// KServe v2 messages ↔ plain C++. Knows Protobuf, not gRPC.
+// Conversion between KServe v2 messages and plain C++. Uses Protobuf, not gRPC.
 
 #include <string>
 #include <vector>
@@ -16,25 +16,25 @@
 
 namespace refract::cpu_node {
 
-// Copies tensors into aligned memory of their own. Checks what can be said
-// without the model: known datatypes, shapes that can exist, contents that are
-// given once and fill the shape exactly. InvalidArgument names the tensor.
-// `deadline` is left infinite unless the request's `timeout` parameter (µs)
-// sets it, counted from `now`.
+// Decodes a request and copies its tensors into aligned memory. Checks
+// everything that does not need the model: known datatypes, valid shapes,
+// contents that are given once and fill the shape exactly. InvalidArgument
+// names the tensor. `deadline` is infinite unless the request's `timeout`
+// parameter (µs) sets it, relative to `now`.
 absl::StatusOr<InferRequest> DecodeRequest(
     const inference::ModelInferRequest& message, absl::Time now);
 
-// All but the request's id. Outputs are always raw.
+// Encodes everything but the request's id. Outputs are always raw.
 void EncodeResponse(const InferResponse& response,
                     inference::ModelInferResponse& message);
 
-// `versions`: all that are served of this model.
+// `versions`: all served versions of this model.
 void EncodeMetadata(const ServedModel& model,
                     const std::vector<std::string>& versions,
                     inference::ModelMetadataResponse& message);
 
-// The model's config.pbtxt. Internal when it does not parse, which loading the
-// model should have found.
+// The model's config.pbtxt. Internal if it does not parse, although loading the
+// model checked it.
 absl::Status EncodeConfig(const ServedModel& model,
                           inference::ModelConfig& message);
 

@@ -15,7 +15,7 @@
 namespace refract::cpu_node {
 namespace {
 
-// For what a request has besides tensors: names, shapes, field headers.
+// Allowance for the other parts of a request: names, shapes, field headers.
 constexpr size_t kMessageOverheadBytes = size_t{1} << 20;
 
 }  // namespace
@@ -24,10 +24,10 @@ struct Frontend::Impl {
   explicit Impl(Engine* engine)
       : engine(engine), service(engine), status_service(engine) {}
 
-  // Takes the engine's readiness over into grpc.health.v1: "" for the server,
-  // and one service per model that could be loaded (its newest version).
+  // Copies the engine's readiness into grpc.health.v1: "" for the server, and
+  // one service per model that could be loaded (its newest version).
   void PublishHealth() {
-    // One at a time, so that an older state never overwrites a newer one.
+    // Under a lock, so that an older state never overwrites a newer one.
     absl::MutexLock lock(&health_mu);
     grpc::HealthCheckServiceInterface* health = server->GetHealthCheckService();
     health->SetServingStatus(engine->Ready());
@@ -52,7 +52,7 @@ Frontend::Frontend(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 absl::StatusOr<std::unique_ptr<Frontend>> Frontend::Create(
     const FrontendOptions& options, Engine* engine) {
-  // Both are process-wide switches that the next builder looks at.
+  // Both are process-wide switches that the next ServerBuilder reads.
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 
@@ -61,11 +61,12 @@ absl::StatusOr<std::unique_ptr<Frontend>> Frontend::Create(
   grpc::ServerBuilder builder;
   builder.AddListeningPort(address, grpc::InsecureServerCredentials(),
                            &impl->port);
-  // Else a second server on the same port would quietly get half the clients.
+  // Otherwise a second server on the same port would get half the clients
+  // without any error.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.SetMaxReceiveMessageSize(
       static_cast<int>(options.max_request_bytes + kMessageOverheadBytes));
-  builder.SetMaxSendMessageSize(-1);  // no bound: answers are our own
+  builder.SetMaxSendMessageSize(-1);  // no limit: answers are the server's own
   builder.RegisterService(&impl->service);
   builder.RegisterService(&impl->status_service);
   impl->server = builder.BuildAndStart();
@@ -86,7 +87,7 @@ bool Frontend::AwaitQuiet(absl::Duration quiet, absl::Duration longest) {
   const absl::Time give_up = clock.Now() + longest;
   while (true) {
     const uint64_t before = impl_->service.infer_calls();
-    // Nothing to wait for but time.
+    // Waits for time to pass, on the injected clock.
     absl::Mutex mu;
     absl::MutexLock lock(&mu);
     const bool never = false;

@@ -16,7 +16,7 @@ namespace refract::cpu_node {
 
 struct FrontendOptions {
   std::string host = "0.0.0.0";
-  int port = 8001;  // 0: any free one
+  int port = 8001;  // 0: any free port
   // Longest request, bytes. 64 MiB holds about 80 000 items of DLRM-DCNv2; the
   // transport's messages are as long (transport::Limits).
   size_t max_request_bytes = size_t{64} << 20;
@@ -25,9 +25,10 @@ struct FrontendOptions {
 // Thread-safe.
 class Frontend {
  public:
-  // Listens before it returns; registers for the engine's readiness changes.
-  // Unavailable names host:port when it is taken or no address of ours.
-  // `engine` must outlive the front end and be stopped before it is destroyed.
+  // Listens before it returns, and registers for the engine's readiness
+  // changes. Unavailable names host:port if the port is taken or the address is
+  // not of this machine. `engine` must outlive the front end and be stopped
+  // before it is destroyed.
   static absl::StatusOr<std::unique_ptr<Frontend>> Create(
       const FrontendOptions& options, Engine* engine);
   // Shuts down without waiting for calls in flight.
@@ -36,12 +37,12 @@ class Frontend {
   int port() const;
 
   // Waits until no ModelInfer call has come for `quiet`, at most for `longest`;
-  // whether it became quiet. Called between Engine::StopAdmitting() and
-  // Shutdown(), so that clients are told UNAVAILABLE and go elsewhere: calls
+  // returns whether that happened. Called between Engine::StopAdmitting() and
+  // Shutdown(), so that clients get UNAVAILABLE and go to another node. Calls
   // that meet gRPC's own shutdown are reset, which clients see as CANCELLED.
   bool AwaitQuiet(absl::Duration quiet, absl::Duration longest);
 
-  // Refuses new calls and waits for those in flight, which are cancelled after
+  // Refuses new calls and waits for calls in flight, which are cancelled after
   // `patience`. The engine must still answer, or be stopped.
   void Shutdown(absl::Duration patience);
 

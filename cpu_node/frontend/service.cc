@@ -23,7 +23,8 @@ grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* context,
   return reactor;
 }
 
-// gRPC gives calendar time; the engine counts on a steady clock of its own.
+// gRPC gives calendar time; the engine uses a steady clock, so only the
+// difference is carried over.
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context,
                       absl::Time now) {
   using SystemClock = std::chrono::system_clock;
@@ -32,14 +33,14 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context,
   return now + absl::FromChrono(deadline - SystemClock::now());
 }
 
-// Of a ModelInfer call; gRPC's own cannot be told that it is cancelled. Deletes
-// itself when gRPC is done with it.
+// Reactor of a ModelInfer call with a cancellation callback, which gRPC's
+// default reactor lacks. Deletes itself when gRPC is done with it.
 class InferReactor final : public grpc::ServerUnaryReactor {
  public:
   std::stop_token cancel() const { return cancel_.get_token(); }
 
  private:
-  // The client cancelled, or its connection or time ended.
+  // The client cancelled, its connection ended, or the deadline passed.
   void OnCancel() override { cancel_.request_stop(); }
   void OnDone() override { delete this; }
 
@@ -79,7 +80,7 @@ grpc::ServerUnaryReactor* InferenceService::ModelReady(
     inference::ModelReadyResponse* response) {
   const absl::StatusOr<const ServedModel*> model =
       engine_.catalog().Find(request->name(), request->version());
-  // Known, but not loadable: an answer, not an error.
+  // A known model that cannot be loaded is "not ready", not an error.
   if (!model.ok() && !absl::IsUnavailable(model.status())) {
     return Finish(context, model.status());
   }
@@ -93,7 +94,8 @@ grpc::ServerUnaryReactor* InferenceService::ServerMetadata(
     inference::ServerMetadataResponse* response) {
   response->set_name("refract");
   response->set_version(REFRACT_VERSION);
-  // Not "model_repository": models can be listed here, but not loaded.
+  // Without "model_repository": models can be listed, but not loaded, by
+  // clients.
   response->add_extensions("model_configuration");
   response->add_extensions("statistics");
   return Finish(context, absl::OkStatus());
@@ -131,6 +133,8 @@ grpc::ServerUnaryReactor* InferenceService::ModelInfer(
   engine_.Infer(*std::move(decoded),
                 [request, response,
                  reactor](const absl::StatusOr<InferResponse>& result) {
+                  // Encoding allocates in proportion to the answer; without
+                  // memory only this request fails.
                   const absl::Status status = base::WithinMemory([&] {
                     REFRACT_RETURN_IF_ERROR(result.status());
                     response->set_id(request->id());

@@ -9,9 +9,9 @@
 
 namespace refract::cpu_node {
 
-// KServe v2 over gRPC on top of an Engine. What is not overridden answers
-// UNIMPLEMENTED (the generated base does). Thread-safe. Methods run on gRPC's
-// threads and do not block; ModelInfer is answered by the engine's.
+// KServe v2 over gRPC on top of an Engine. Methods that are not overridden
+// answer UNIMPLEMENTED (in the generated base). Thread-safe. Methods run on
+// gRPC's threads and do not block; the engine's threads answer ModelInfer.
 class InferenceService final
     : public inference::GRPCInferenceService::CallbackService {
  public:

@@ -6,7 +6,7 @@
 
 namespace refract::cpu_node {
 
-// The two have the same codes with the same numbers (google.rpc.Code).
+// Both types have the same codes with the same numbers (google.rpc.Code).
 inline grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
