@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Fails when a component includes one that it may not see.
+"""Fails when a component includes a header of a component that it may not use.
 
 A shared include root cannot enforce the layering, so this reads every #include
 of the tree and compares it with ALLOWED, the table of docs/architecture.md.
-Also checks that LibTorch and Protobuf never meet in one file and that
-third-party headers stay where they belong.
+Also checks that no file includes both LibTorch and Protobuf, and that
+third-party headers are included only in their folders.
 """
 
 import argparse

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How well refract partition predicts what cuts of a model take.
+"""Compares predicted and measured times of cuts of models.
 
     python3 scripts/check_predictions.py --refract build/release/bin/refract \\
         --transport tcp --batch 256 --json predictions.json \\
@@ -7,18 +7,18 @@
 
 Per model, one after the other: refract calibrate, refract profile, refract
 partition --verify with at least five forced cuts, over a CPU node and a GPU
-node of this machine, which should have nothing else to do. All three come
-directly after one another, because the speed of most machines drifts within
-minutes. Prints a table and writes the figures as JSON.
+node of this machine, which should be idle otherwise. All three run directly
+after one another, because the speed of most machines drifts within minutes.
+Prints a table and writes the figures as JSON.
 
-A model passes where every forced cut's and every alternative's predicted
-latency is 0.8 to 1.25 of the measured one, the rank correlation is at least
-0.9, and no message has more than 1.02 times the predicted bytes. Exit status 1
-where one does not; --no-bars only reports.
+A model passes if every forced cut's and every alternative's predicted latency is
+0.8 to 1.25 of the measured latency, the rank correlation is at least 0.9, and no
+message has more than 1.02 times the predicted bytes. Exit status 1 if a model
+fails; --no-bars only reports.
 
-Where other programs kept more than --most-others processors busy while cuts were
+If other programs kept more than --most-others processors busy while cuts were
 timed, which refract counts, the model is measured again from its calibration on,
-up to --tries times; the quietest try is reported, with what others did.
+up to --tries times; the quietest try is reported, with the others' load.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def verify(arguments, model, folder):
         "--batch", ",".join(map(str, arguments.profile_batches)),
         "--repeat", arguments.repeat,
     )
-    # The plan of the model itself is written as it would be anyway.
+    # The model's own plan is overwritten, as by any run of refract partition.
     run(
         refract, "partition", model, "--method", "optimal",
         "--cn-profile", profile, "--calibration", calibration,
@@ -87,7 +87,7 @@ def quietest(arguments, model):
 
 
 def judge(found):
-    """What does not hold, as a list of lines."""
+    """The missed bars, as a list of lines."""
     wrong = []
     cuts = found["cuts"]
     forced = sum(cut["forced"] for cut in cuts)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How far costs from a hardware description are from measured ones.
+"""Compares costs from a hardware description with measured costs.
 
     python3 scripts/check_roofline.py --refract build/release/bin/refract \\
         --hardware FILE.textproto DIR/NAME…
@@ -7,7 +7,7 @@
 Profiles every model on this machine, prices it by the description, and prints
 estimated ÷ measured: of all operators together, and the quartiles over the
 operators that take at least 1 % of the time. The description should be of this
-machine (`refract profile --hardware`), which should have nothing else to do.
+machine (`refract profile --hardware`), which should be idle otherwise.
 Writes a split plan beside each model.
 """
 

@@ -6,16 +6,16 @@
 #   scripts/fuzz.sh --write-seeds
 #
 #   SECONDS        per target (default 60)
-#   --target NAME  only this one (tests/fuzz/NAME_fuzz.cc); may be repeated
+#   --target NAME  only this target (tests/fuzz/NAME_fuzz.cc); may be repeated
 #   --jobs N       targets that run side by side (default: one per core)
-#   --no-install   use what is there
-#   --write-seeds  make the seeds of tests/fuzz/corpus anew from the encoders,
+#   --no-install   use installed packages only
+#   --write-seeds  write the seeds of tests/fuzz/corpus again from the encoders,
 #                  after a format changed; needs no Clang
 #
 # New inputs are collected in artifacts/fuzz/corpus and used again by the next
 # run; an input that breaks a target is left in artifacts/fuzz/crashes, and the
 # command to repeat it is printed. Ends with one line per target. Exit status 0
-# when none broke.
+# when no target broke.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/lib/install.sh
@@ -90,7 +90,7 @@ mkdir -p "$out/crashes" "$out/corpus"
 run_target() {
   local target="$1" log="$out/$1.log"
   mkdir -p "$out/corpus/$target"
-  # -rss_limit_mb: what a peer can make a node hold is bounded far below.
+  # -rss_limit_mb: a peer can make a node hold far less than this.
   # -timeout: seconds for one input.
   if "build/fuzz/fuzz/fuzz_$target" -max_total_time="$seconds" -timeout=10 \
     -rss_limit_mb=1024 -max_len=4096 -print_final_stats=1 \

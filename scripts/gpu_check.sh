@@ -2,7 +2,7 @@
 # Builds the CUDA backend alone and runs its correctness tests and measurements
 # on a machine with a GPU. Needs nvcc with cuBLASLt (of the toolkit, or of the
 # wheels that python3's torch brings), CMake, ninja, a C++20 compiler and python3;
-# python3's torch, where it has one, is compared with. None of Debian's packages.
+# python3's torch, if present, is the baseline of a comparison. Needs no Debian package.
 #
 #   scripts/gpu_check.sh [--out DIR] [--build DIR] [--quick] [--build-only]
 #                        [--dry-run]
@@ -11,20 +11,19 @@
 #                 gpu_check.md (a table), logs
 #   --build DIR   build folder (default: build/gpu_check)
 #   --quick       fewer repetitions and sizes, about a minute of measuring
-#   --build-only  compiles and stops: where there is no GPU
-#   --dry-run     all of it, once, on stand-ins for CUDA's libraries whose GPU is
-#                 this process and with PyTorch on the CPU: shows that the script
-#                 works; its figures mean nothing. Default --out and --build end
-#                 in _dry
+#   --build-only  compiles and stops, for machines without a GPU
+#   --dry-run     runs everything once on stand-ins for CUDA's libraries, with this
+#                 process as the GPU and PyTorch on the CPU: tests the script; its
+#                 figures mean nothing. Default --out and --build end in _dry
 #
 # A failure costs only its own figures (bench/cuda/run_parts.py): a part of the check,
 # a measurement or a comparison that fails, hangs or dies is named, and a new process
 # goes on behind it. All processes end with the script. In a copy without git's history
 # REFRACT_REVISION names the revision for the results.
 #
-# Ends within 8 minutes (a dry run: 15), each part within its own share of them, the
-# comparison with PyTorch too, however long the build took: what does not fit is left
-# out and named, and results of the parts before it stay. Exit status
+# Ends within 8 minutes (a dry run: 15). Each part, the comparison with PyTorch
+# included, has its own share of the time, however long the build took: parts that do
+# not fit are left out and named, and earlier results stay. Exit status
 # 0: every check agreed (bars may be missed: the table says so); 1: a build, a
 # check or a measurement failed (gpu_check.json says which, beside the rest); 2:
 # bad usage, or a tool is missing; 77: no GPU.

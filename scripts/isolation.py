@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""How much a model feels of an overloaded one on the same GPU node.
+"""Measures how an overloaded model affects another model of the same GPU node.
 
 One GPU node (on its CPU unless --gpu-node-options says otherwise) with two
 models, real clients and a CPU node for each model. In every round the quiet
-model gets the same Poisson schedule twice, alone and while the other is asked
-for more than the node can do; the ratio of its p99 is taken within the round.
+model gets the same Poisson schedule twice: alone, and while the other model gets
+more requests than the node can execute. The ratio of its p99 is formed within the
+round.
 
-Where there are processors enough, the GPU node has some of its own, so that
-what is measured is its scheduler and not the operating system's.
+If there are enough processors, the GPU node has processors of its own, so that
+the ratio shows its scheduler and not the operating system's.
 """
 
 import argparse
@@ -27,10 +28,10 @@ sys.path.insert(0, str(ROOT))
 
 from tests.e2e import nodes  # noqa: E402
 
-# Of the GPU node's time that the quiet model asks for, and the other.
+# Shares of the GPU node's time that the quiet and the loud model ask for.
 QUIET_LOAD = 0.2
 LOUD_LOAD = 2.0
-# Until the node's rules know what comes.
+# Seconds until the node's rules have learnt the load.
 SETTLE_S = 2.0
 
 
@@ -72,7 +73,7 @@ def make_repository(folder):
 
 
 def share_processors(node, instances):
-    """The node and everything else on processors of their own, if there are.
+    """Processors for the node and for everything else, if there are enough.
 
     The node has one besides its instances: what serves its connections would
     else wait for what executes, for a time slice each.
@@ -129,8 +130,8 @@ class Client:
         while True:
             report = self.run(qps, 1.5, seed, timeout=1)
             answered = report["achieved_qps"]
-            # A stall alone does not end the search: it must be no more than
-            # was answered before, either, and twice.
+            # One stall must not end the search: the answered rate must stop
+            # growing, and twice.
             enough = answered < min(0.8 * report["offered_qps"], 1.25 * most)
             most = max(answered, most)
             if tried and most == 0:
@@ -146,7 +147,7 @@ class Client:
 
 
 def p99_of(report):
-    """Milliseconds, where a query without an answer is late without end."""
+    """p99 in milliseconds; infinite if too many queries have no answer."""
     if report["errors"] > 0.01 * report["queries"]:
         return math.inf
     return report["latency_ms"]["p99"]
@@ -162,7 +163,7 @@ def ratio_of(alone, beside):
 
 
 def quartiles(values):
-    """Those of `values` that are there: one may be infinite."""
+    """Quartiles among `values`, which may be infinite."""
     values, quarter = sorted(values), len(values) // 4
     return {
         "q25": values[quarter],

@@ -111,7 +111,7 @@ def refract(name, *arguments):
 
 
 def available_memory():
-    """Bytes that processes can get, page cache that can go included."""
+    """Available bytes, including page cache that can be dropped."""
     for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
@@ -119,7 +119,7 @@ def available_memory():
 
 
 def choose_tables_gib(wanted):
-    """2 GiB of tables where memory and disk have room for them."""
+    """2 GiB of tables, or less if memory or disk are short."""
     disk = shutil.disk_usage(WORK).free
     if wanted is not None:
         if wanted * GIB > disk:
@@ -127,8 +127,8 @@ def choose_tables_gib(wanted):
                 f"--tables-gib {wanted:g}: the disk has {disk / GIB:.1f} GiB"
             )
         return wanted
-    # The nodes map the same files, so memory holds them once: half of it
-    # leaves room for PyTorch. The latencies mean little when it does not.
+    # The nodes map the same files, so memory holds them once. Half of the
+    # memory is left for PyTorch. Latencies mean little when tables do not fit.
     gib = round(min(2.0, available_memory() / 2 / GIB, disk / 2 / GIB), 2)
     if gib < 0.1:
         raise Failure("memory or disk is too short for 0.1 GiB of tables")
@@ -151,7 +151,7 @@ def request_options(arguments, description):
         ]
         if sizes:
             options = ["--bag-sizes", "list:" + ",".join(map(str, sizes))]
-    # Where the columns of a matrix share one table, only the exporter knows
+    # When the columns of a matrix share one table, only the exporter knows
     # which ids belong to which column.
     for item in description["inputs"]:
         if len(item.get("rows", ())) > 1:
@@ -329,7 +329,7 @@ def check_parity(arguments, content, repositories, nodes):
             for key, scores in truth.items():
                 if answer[key].shape != scores.shape:
                     raise Failure(f"{system}: {key} has another shape")
-                # A NaN fails the comparison, as it should.
+                # Comparisons are false for NaN, so a NaN fails the check.
                 error = float(np.abs(answer[key] - scores).max())
                 worst[system] = max(worst[system], error)
                 if not error <= TOLERANCE:
@@ -354,7 +354,7 @@ def measure(arguments, content, nodes):
             arguments, content, "unloaded", nodes["unsplit"], "--qps", 3,
             "--duration", 6,
         )
-        # A third of one core: queueing stays visible, overload is far.
+        # A third of one core: queueing is visible, overload is far away.
         qps = 1 / 3 / (alone["latency_ms"]["mean"] / 1e3)
         qps = max(1.0, round(qps, 1))
     say(
@@ -365,8 +365,8 @@ def measure(arguments, content, nodes):
     for i in range(arguments.rounds):
         for system, node in nodes.items():
             name = f"round{i + 1}-" + system.replace(", ", "-")
-            # A round asks all systems the same and the next one asks for
-            # other rows, so that none finds its rows in a cache.
+            # All systems get the same requests in a round; the next round has
+            # other table rows, so that no system finds its rows in a cache.
             report = bench(
                 arguments, content, name, node, "--qps", qps,
                 "--duration", arguments.duration, "--warmup", 2,
@@ -464,7 +464,8 @@ def main():
     os.environ["PYTHONPATH"] = str(ROOT)
     LOGS.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    # Daemons are stopped on the way out, so every way out is an exception.
+    # Nodes are stopped by context managers, so every way out must be an
+    # exception.
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda n, _: sys.exit(128 + n))
     try:

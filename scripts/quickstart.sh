@@ -3,12 +3,12 @@
 #
 #   scripts/quickstart.sh [--no-install] [--jobs N] [OPTION…]
 #
-#   --no-install  use the packages and the .venv that are there
+#   --no-install  use the installed packages and the existing .venv
 #   --jobs N      compile jobs (default: one per core, fewer when memory is short)
 #   OPTION…       for scripts/quickstart.py: --model, --tables-gib, --criteo FILE,
 #                 --qps, --duration, … (see scripts/quickstart.py --help)
 #
-# Everything that it makes lies in artifacts/quickstart and build/release.
+# Writes only to artifacts/quickstart and build/release, and .venv unless --no-install.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/lib/install.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Counts what scripts/test.sh ran: one closing line, the reason of each skip.
+"""Summarises a run of scripts/test.sh: one closing line, the reason of each skip.
 
 Reads ctest's JUnit files in FOLDER (<preset>.xml) and, where a test is a
 GoogleTest program, the cases that it wrote into <preset>-cases/. Exit status 1
@@ -61,7 +61,8 @@ def preset_counts(folder, preset):
         run, failed, reasons = cases or (1, 0, [])
         skips += [f"{name}: {reason}" for reason in reasons]
         if status == "fail":
-            # A crash or time-out leaves no count of its own: at least one.
+            # A crash or time-out leaves no count of its own: count at least one
+            # failure.
             failed = max(failed, 1)
             run = max(run, failed)
             failures += [name] * failed

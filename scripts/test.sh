@@ -5,7 +5,7 @@
 #
 #   --sanitizers  also the unit tests under ASan + UBSan and under TSan, each in
 #                 a build of its own
-#   --no-install  use what is there
+#   --no-install  use installed packages only
 #   --jobs N      compile jobs (default: one per core, fewer when memory is short)
 #
 # Ends with "N passed, M failed, K skipped" and the reason of every skip. Exit
@@ -63,11 +63,8 @@ run_preset() {
   echo "== $preset: test"
   # Each program writes its cases here, so that the summary counts cases.
   export GTEST_OUTPUT="xml:$PWD/$results/$preset-cases/"
-  # --no-tests=error: a filter that matches nothing is a mistake, not a pass.
-  # Two at a time: what wants the machine for itself says so (RUN_SERIAL,
+  # Two tests at a time; tests that need the whole machine say so (RUN_SERIAL,
   # PROCESSORS).
-  # Whole output of up to 1 MB: the summary reads the counts at the end of
-  # Python's.
   ctest --test-dir "build/$preset" -j 2 --no-tests=error --output-on-failure \
     --test-output-size-passed 1000000 --test-output-size-failed 1000000 \
     --output-junit "$PWD/$results/$preset.xml" "$@" || true

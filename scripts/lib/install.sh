@@ -1,6 +1,5 @@
-# shellcheck shell=bash
-# What scripts/quickstart.sh and scripts/test.sh install: Debian packages and
-# the Python environment. Sourced, not run; every function is idempotent and
+# Installation for scripts/quickstart.sh and scripts/test.sh: Debian packages
+# and the Python environment. Sourced, not run; every function is idempotent and
 # needs no network when nothing is missing. Messages go to stderr.
 
 REFRACT_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
@@ -16,14 +15,15 @@ REFRACT_PACKAGES=(
   libc-ares-dev libre2-dev libssl-dev zlib1g-dev
 )
 
-# What the tests that need an RDMA device run on where there is none: an emulated
-# machine with soft-RoCE (tests/rdma_vm). Only scripts/test.sh installs these.
+# Packages of the emulated machine with soft-RoCE (tests/rdma_vm), on which
+# tests of verbs run without an RDMA device. Only scripts/test.sh installs
+# these.
 REFRACT_RDMA_VM_PACKAGES=(
   qemu-system-x86 busybox-static cpio kmod iproute2
   rdma-core ibverbs-providers ibverbs-utils perftest
 )
 
-# The wheel brings 4.7 GiB; pip holds the archives beside it meanwhile.
+# The wheel has 4.7 GiB unpacked; pip needs the archives at the same time.
 REFRACT_VENV_GIB=8
 
 # refract_die LINE: prints one line and exits with status 1.
@@ -36,8 +36,8 @@ refract_say() {
   echo "$(basename "$0"): $*" >&2
 }
 
-# refract_show_errors LOG: what a build's log says of its failure; its end when
-# no line speaks of an error, as when a process was killed. Never fails.
+# refract_show_errors LOG: prints the errors of a build's log, or its end when
+# no line reports an error (a process was killed). Never fails.
 refract_show_errors() {
   { grep -E -A 8 'error|FAILED' "$1" || tail -n 20 "$1"; } | head -n 40 >&2 ||
     true
@@ -53,8 +53,8 @@ refract_need_disk() {
   fi
 }
 
-# Number of compile jobs: one per core, but at most one per 1.5 GB of memory
-# that is available now (what a file with gRPC and Protobuf in it can take).
+# Number of compile jobs: one per core, but at most one per 1.5 GB of available
+# memory, the most that a file with gRPC and Protobuf needs.
 refract_build_jobs() {
   local cores memory_kib jobs
   cores="$(nproc)"
@@ -65,7 +65,7 @@ refract_build_jobs() {
   echo "$jobs"
 }
 
-# Settings under which clones in different folders share what is compiled.
+# ccache settings with which clones in different folders share compiled objects.
 refract_use_ccache() {
   export CCACHE_BASEDIR="$REFRACT_ROOT" CCACHE_NOHASHDIR=1
   export CCACHE_MAXSIZE="${CCACHE_MAXSIZE:-5G}"
@@ -83,8 +83,8 @@ _refract_apt() {
     apt-get -qq -o DPkg::Lock::Timeout=300 "$@"
 }
 
-# refract_install_packages [PACKAGE…]: installs those of REFRACT_PACKAGES, of
-# the arguments and, where python3 needs it, python3-venv that are absent.
+# refract_install_packages [PACKAGE…]: installs the missing packages among
+# REFRACT_PACKAGES, the arguments and, if python3 needs it, python3-venv.
 refract_install_packages() {
   command -v dpkg-query >/dev/null ||
     refract_die "needs Debian 12 or a relative of it (no dpkg here);" \
@@ -119,8 +119,9 @@ refract_install_packages() {
   rm -f "$log"
 }
 
-# refract_install_rdma_vm: what tests/rdma_vm needs. Where that cannot be had the
-# tests are skipped with the reason, so this says so and goes on.
+# refract_install_rdma_vm: installs the packages of tests/rdma_vm. If that
+# fails, the tests are skipped with the reason, so this prints the reason and
+# continues.
 refract_install_rdma_vm() {
   if ! { (refract_install_packages "${REFRACT_RDMA_VM_PACKAGES[@]}") &&
     _refract_fetch_guest_kernel; }; then
@@ -128,8 +129,8 @@ refract_install_rdma_vm() {
   fi
 }
 
-# A kernel for the guest. Only fetched, never installed: that would change what
-# this machine boots.
+# A kernel for the guest. Only fetched, not installed: installing would change
+# the kernel that this machine boots.
 _refract_fetch_guest_kernel() {
   local image="$REFRACT_ROOT/tests/rdma_vm/guest_image.py" cache package log
   python3 "$image" kernel >/dev/null 2>&1 && return
@@ -159,8 +160,8 @@ _refract_fetch_guest_kernel() {
   return 1
 }
 
-# refract_install_venv [PIP PACKAGE…]: .venv with torch, numpy, safetensors and
-# the arguments. A package that is there in the wanted version stays.
+# refract_install_venv [PIP PACKAGE…]: makes .venv with torch, numpy,
+# safetensors and the arguments. A package of the wanted version is kept.
 refract_install_venv() {
   local python="$REFRACT_VENV/bin/python"
   local wanted=("torch==$REFRACT_TORCH_VERSION" numpy safetensors "$@")
@@ -188,16 +189,16 @@ refract_install_venv() {
     refract_die ".venv is damaged: remove $REFRACT_VENV and run again"
 }
 
-# What tests/e2e/torchrec_test.py builds its models with. Without their own
-# dependencies, which are many and not needed for that.
+# Packages for the models of tests/e2e/torchrec_test.py, without their many
+# dependencies, which the test does not need.
 REFRACT_TORCHREC=(
   torchrec==1.6.1 fbgemm-gpu-cpu==1.6.0 tensordict==0.15.3
   pyre-extensions==0.0.32 typing-inspect==0.9.0 mypy-extensions==1.1.0
   pyvers==0.2.3 cloudpickle==3.1.2 tqdm==4.70.1
 )
 
-# refract_install_torchrec: where it cannot be had its test is skipped with the
-# reason, so this says so and goes on.
+# refract_install_torchrec: if the installation fails, the test is skipped with
+# the reason, so this prints the reason and continues.
 refract_install_torchrec() {
   _refract_venv_has "${REFRACT_TORCHREC[@]}" && return
   refract_say "installing ${REFRACT_TORCHREC[*]} into .venv (about 15 MB to fetch)"
@@ -210,8 +211,7 @@ refract_install_torchrec() {
   rm -f "$log"
 }
 
-# True when every NAME, NAME[extra] or NAME==VERSION is in the environment.
-# The file check finds an installation that was cut off half-way.
+# The file check detects an interrupted installation.
 _refract_venv_has() {
   "$REFRACT_VENV/bin/python" - "$@" <<'PYTHON'
 import importlib.metadata as metadata
@@ -233,7 +233,7 @@ for wanted in sys.argv[1:]:
 PYTHON
 }
 
-# The line of a log that says most: its last error, else its last line.
+# The most informative line of a log: its last error, else its last line.
 _refract_reason() {
   { grep -E '^(E:|ERROR|sudo:)' "$1" || tail -n 1 "$1"; } | tail -n 1
 }
