@@ -34,7 +34,6 @@ absl::StatusOr<std::shared_ptr<const MappedFile>> MappedFile::Open(
   file->path_ = name;
   file->size_ = static_cast<size_t>(info.st_size);
   if (file->size_ > 0) {
-    // A shared mapping, so that all nodes of a machine share the page cache.
     void* data = mmap(nullptr, file->size_, PROT_READ, MAP_SHARED, fd, 0);
     if (data == MAP_FAILED) {
       return absl::InternalError(

@@ -1,3 +1,7 @@
+// Choice of the branching node. Settling a node also settles the nodes before
+// it (if it leaves the HN) or after it (if it joins the HN), so a good node has
+// much weight on both sides.
+
 #include "partitioner/cut/divide.h"
 
 #include <algorithm>
@@ -72,6 +76,8 @@ int Divider::Undecided(
     for (const auto& [stages, share] : choices) {
       if ((*stages)[n] == kHn) on_hn += share;
     }
+    // 0.5 when half of the mixture has the node on the HN, 0 when all choices
+    // agree.
     const double undecided = std::min(on_hn, 1 - on_hn);
     // A weight above 0, so that nodes without cost are settled as well.
     if (undecided > 1e-6) {
@@ -79,6 +85,7 @@ int Divider::Undecided(
     }
   }
   if (candidates.size() > kCandidates) {
+    // Ties by node number keep the search deterministic.
     std::nth_element(
         candidates.begin(), candidates.begin() + kCandidates, candidates.end(),
         [](const Candidate& a, const Candidate& b) {
@@ -95,6 +102,8 @@ int Divider::Undecided(
   Bits on(words * problem_.allowed.size(), 0);
   size_t next = 0;
   for (int n = 0; n < problem_.num_nodes() && next < candidates.size(); ++n) {
+    // Dependencies of n: those of its producers, and n itself if it is a
+    // candidate.
     uint64_t* const bits = &on[words * n];
     for (const int producer : read_from_[n]) {
       for (size_t w = 0; w < words; ++w) bits[w] |= on[words * producer + w];
@@ -114,6 +123,7 @@ int Divider::Undecided(
   int node = -1;
   double most = -1;
   for (const Candidate& candidate : candidates) {
+    // The lesser of both branches counts, because both have to be examined.
     const double settles =
         candidate.undecided *
         std::min(candidate.with_producers, candidate.with_readers);

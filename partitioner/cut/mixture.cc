@@ -61,6 +61,8 @@ class Simplex {
 
   void Run() {
     for (int pivot = 0; pivot < kMaxPivots; ++pivot) {
+      // Duals from the transposed basis; a column with negative reduced cost
+      // enters.
       const std::optional<Vector> duals = Solve(Basis(true), BasisCosts());
       if (!duals) return;
       duals_ = *duals;
@@ -225,6 +227,7 @@ Mixture BestMixture(const std::vector<Point>& points, const Vector& limits,
   Simplex simplex(columns, right, basis);
   simplex.Run();
   Mixture mixture;
+  // Back to the units of the measures.
   mixture.value = simplex.Cost() * scale;
   for (size_t k = 0; k < num_points; ++k) {
     mixture.shares.push_back(simplex.ValueOf(k));

@@ -1,3 +1,7 @@
+// Definitions of cost and legality. They are written from the definition,
+// without the tricks of the networks, so that they can serve as the oracle of
+// the search.
+
 #include "partitioner/cut/problem.h"
 
 #include <algorithm>
@@ -12,12 +16,14 @@ bool Reads(const std::vector<int>& readers, const Stages& stages, bool hn) {
                      [&](int reader) { return (stages[reader] == kHn) == hn; });
 }
 
+// The tensor is on the CN and some reader is on the HN.
 bool GoesUp(const Tensor& tensor, const Stages& stages) {
   const bool made_on_hn =
       tensor.producer != Tensor::kRequest && stages[tensor.producer] == kHn;
   return !made_on_hn && Reads(tensor.readers, stages, /*hn=*/true);
 }
 
+// The tensor is made on the HN and the CN needs it.
 bool ComesDown(const Tensor& tensor, const Stages& stages) {
   const bool made_on_hn =
       tensor.producer != Tensor::kRequest && stages[tensor.producer] == kHn;
@@ -132,6 +138,7 @@ Cost Price(const Problem& problem, const Measure& measure,
     if (Reads(readers, stages, /*hn=*/true)) price += measure.shared_on_hn[s];
     if (Reads(readers, stages, /*hn=*/false)) price += measure.shared_on_cn[s];
   }
+  // Charged once, for the first use of the HN.
   return hn_used ? price + measure.hn_used : price;
 }
 
@@ -162,6 +169,7 @@ bool Propagate(const Problem& problem, Domains& domains) {
   const auto highest = [](StageSet set) {
     return set & kOnPost ? kPost : set & kOnHn ? kHn : kPre;
   };
+  // kFrom[s]: the stages from s on; kUpTo[s]: the stages up to s.
   constexpr StageSet kFrom[] = {kAnyStage, kOnHn | kOnPost, kOnPost};
   constexpr StageSet kUpTo[] = {kOnPre, kOnPre | kOnHn, kAnyStage};
 

@@ -1,3 +1,7 @@
+// Translation of a cut problem into networks. A vertex on the source's side
+// means "on the HN" (TwoLabels) or "at least this stage" (ThreeStages). The
+// topology depends only on the problem; each cut sets new capacities.
+
 #include "partitioner/cut/relaxation.h"
 
 #include <algorithm>
@@ -9,6 +13,8 @@ namespace {
 
 bool MayBe(StageSet domain, StageSet stages) { return (domain & stages) != 0; }
 
+// Without the order of CN stages, a node off the HN takes the cheaper of its CN
+// stages.
 Stage CheaperCnStage(const Measure& measure, const Domains& domains, int node) {
   if (!MayBe(domains[node], kOnPost)) return kPre;
   if (!MayBe(domains[node], kOnPre)) return kPost;
@@ -55,6 +61,7 @@ TwoLabels::TwoLabels(const Problem& problem)
     for (const int node : nodes) network_.AddArc(node, any, kInfinite);
     return any;
   };
+  // A vertex that is on the source's side only if all of `nodes` are.
   const auto all_of = [&](const std::vector<int>& nodes) {
     const int all = network_.AddVertex();
     for (const int node : nodes) network_.AddArc(all, node, kInfinite);
@@ -114,6 +121,7 @@ void TwoLabels::Price(const Measure& measure, const Domains& domains) {
       if (!arcs.readers.empty()) network_.PayOnSourceSide(arcs.any_on_hn, up);
       continue;
     }
+    // A result made on the HN comes down whoever else reads it.
     if (tensor.is_result) network_.PayOnSourceSide(tensor.producer, down);
     if (arcs.readers.empty()) continue;
     // A reader that cannot be in CN-post cannot be on the CN after an HN
@@ -244,6 +252,7 @@ void ThreeStages::Price(const Measure& measure, const Domains& domains) {
                     kInfinite);
     network_.PayOnSourceSide(AtLeastPost(n), cost(kPost));
   }
+  // Readers that cannot be on the HN do not make a tensor go up.
   const auto may_be_on_hn = [&](int reader) {
     return InfiniteIf(MayBe(domains[reader], kOnHn));
   };

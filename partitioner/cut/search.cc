@@ -109,6 +109,7 @@ class Search {
     while (!open_.empty() && found_.cuts < goal_.max_cuts) {
       Open open = open_.top();
       open_.pop();
+      // The best choice may have improved since this domain was queued.
       if (found_.best && open.lower_bound >= found_.best->cost) continue;
       ++found_.branches;
       REFRACT_RETURN_IF_ERROR(LookInto(std::move(open)));
@@ -267,6 +268,7 @@ class Search {
       WalkBetween(columns, mixture.shares);
       if (Beaten(open.lower_bound)) return absl::OkStatus();
     }
+    // Children start from these multipliers and columns, which are near theirs.
     open.multipliers = mixture.multipliers;
     open.columns = columns;
     return Divide(std::move(open), mixture.shares);

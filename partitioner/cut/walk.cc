@@ -1,3 +1,6 @@
+// Every move updates the totals of all measures incrementally, so that a step
+// costs only the tensors and weights of one node.
+
 #include "partitioner/cut/walk.h"
 
 #include <algorithm>
@@ -13,6 +16,7 @@ namespace {
 // (union-find with path halving).
 std::vector<std::vector<int>> Groups(const Problem& problem, const Stages& a,
                                      const Stages& b) {
+  // leader[n] is the parent of n in the union-find forest.
   std::vector<int> leader(a.size());
   std::iota(leader.begin(), leader.end(), 0);
   const auto find = [&](int node) {
@@ -91,6 +95,7 @@ void Walk::Start(const Stages& stages) {
   forbidden_ = 0;
   totals_.clear();
   for (const Measure* measure : measures_) {
+    // The only full pricing; moves keep the totals exact in integers.
     totals_.push_back(Price(problem_, *measure, stages_));
   }
 }
@@ -155,6 +160,7 @@ void Walk::Move(int node, Stage to) {
   for (const int t : near.made) AddTensor(t, -1);
   stages_[node] = to;
   for (const int t : near.made) AddTensor(t, 1);
+  // hn_used is charged once: when the first node joins, or the last leaves.
   const bool was_used = num_on_hn_ > 0;
   num_on_hn_ += onto_hn;
   if (was_used != (num_on_hn_ > 0)) {
@@ -190,6 +196,7 @@ Walk::Merit Walk::merit() const {
   for (size_t j = 0; j < at_most_.size(); ++j) {
     const Cost over = totals_[num_objectives_ + j] - at_most_[j];
     if (over <= 0) continue;
+    // Relative excess, so that limits of different units are comparable.
     merit.excess += static_cast<double>(over) /
                     static_cast<double>(std::max<Cost>(1, at_most_[j]));
   }
@@ -205,6 +212,7 @@ void Walk::GoTowards(const Stages& goal) {
     std::vector<int> nodes;
     double size = 0;
   };
+  // First pass: the order of nodes within each group, and how much it changes.
   std::vector<Group> groups;
   for (std::vector<int>& nodes : Groups(problem_, from, goal)) {
     Group group;
@@ -254,6 +262,8 @@ void Walk::Descend(int passes) {
     bool better = false;
     // Readers first, because their producers may then follow them.
     for (int n = problem_.num_nodes() - 1; n >= 0; --n) {
+      // Every stage is tried in turn; a move is kept only if it is strictly
+      // better, so that the descent ends.
       for (const Stage to : {kPre, kHn, kPost}) {
         const Stage from = stages_[n];
         if (to == from || !MayMove(n, to)) continue;

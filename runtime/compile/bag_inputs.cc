@@ -1,3 +1,7 @@
+// Finds bags by their readers: a vector of entries and a vector of offsets
+// belong together if embedding_bag operators read them together and nothing
+// else reads them.
+
 #include "runtime/compile/bag_inputs.h"
 
 #include <algorithm>

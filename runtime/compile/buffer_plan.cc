@@ -1,3 +1,6 @@
+// Greedy best fit. The number of buffers equals the largest number of values
+// alive at once, because a free buffer is always used before a new one.
+
 #include "runtime/compile/buffer_plan.h"
 
 #include <algorithm>

@@ -68,6 +68,7 @@ class Compiler {
     }
     REFRACT_RETURN_IF_ERROR(AddOutputs());
     REFRACT_RETURN_IF_ERROR(Fold());
+    // Passes for every device first: the CPU's passes build on their results.
     FuseSteps(graph_, plan_);
     if (target_ == Target::kCpu) {
       FusePairs(graph_, plan_);
@@ -77,6 +78,7 @@ class Compiler {
     }
     MakeFusedKernels();
     DropUnusedConstants();
+    // Only after the kernels are made, which read the weights to pack them.
     if (target_ == Target::kCpu) ReleaseUnreadWeights();
     PlanMemory(graph_, plan_);
     plan_.signature =
@@ -174,6 +176,7 @@ class Compiler {
     }
     REFRACT_ASSIGN_OR_RETURN(models::WeightView view,
                              plan_.weights->Get(value.weight));
+    // The weight file may contradict the graph; kernels trust the graph.
     const bool rank_differs =
         value.has_shape && value.shape.size() != view.sizes.size();
     if (rank_differs ||
@@ -278,6 +281,7 @@ class Compiler {
 
   absl::Status Choose(const KernelRequest& request, bool all_dense,
                       Step& step) {
+    // Cheapest first: sizes and views cost nothing at run time.
     step.size = SizeOp::Create(request.node());
     if (step.size != nullptr) return absl::OkStatus();
     if (all_dense) {
@@ -382,6 +386,8 @@ class Compiler {
     for (size_t i = 0; i < num_locals; ++i) {
       plan_.locals[i].buffer = static_cast<int>(i);
     }
+    // Every local gets a buffer of its own during folding, because results are
+    // kept.
     RunContext::State state(nullptr, plan_);
     RunStats stats;
     std::vector<Step> kept;
@@ -417,6 +423,7 @@ class Compiler {
       plan_.locals[local].is_constant = true;
       plan_.locals[local].root = local;
       plan_.constants[local] = state.operands[local];
+      // The memory is kept until it is known which constants are read.
       folded_.push_back(
           {std::move(state.buffers[local]), std::move(state.results[local])});
     }

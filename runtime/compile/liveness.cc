@@ -1,3 +1,6 @@
+// Values whose lifetimes do not overlap share buffers. Views extend the
+// lifetime of their root, and outputs live for ever.
+
 #include "runtime/compile/liveness.h"
 
 #include <algorithm>

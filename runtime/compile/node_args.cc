@@ -1,3 +1,6 @@
+// Arguments are found by name once; operands are counted in the order of
+// models::InputsOf().
+
 #include "runtime/compile/node_args.h"
 
 #include <variant>

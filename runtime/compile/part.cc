@@ -1,3 +1,5 @@
+// The three parts of a split plan, with inputs and outputs in message order.
+
 #include <set>
 
 #include "models/graph/constants.h"

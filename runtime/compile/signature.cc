@@ -1,3 +1,7 @@
+// Symbols are learnt from the inputs of a request: first from sizes that are a
+// plain symbol, then by solving affine expressions. All sizes are then checked
+// against the learnt values.
+
 #include "runtime/compile/signature.h"
 
 #include <algorithm>
@@ -121,6 +125,7 @@ absl::Status Signature::CheckTensor(const Tensor& tensor,
   }
   const auto bytes = base::ByteSize(view.dtype, view.dims);
   if (!bytes.ok()) return error(bytes.status().message());
+  // Kernels trust dims, so the bytes must cover them.
   if (*bytes != view.bytes) {
     return error("holds ", view.bytes, " bytes where shape ",
                  base::DimsToString(view.dims), " of ", base::Name(view.dtype),
@@ -134,6 +139,8 @@ void Signature::Learn(const Dim& dim, int64_t value, int input,
                       bool symbols_only, SymbolValues& symbols) const {
   if (dim.symbols.size() != 1 || (symbols_only && !dim.is_symbol)) return;
   const int index = dim.symbols[0];
+  // The first input that defines a symbol wins; CheckSizes() finds
+  // contradictions.
   if (symbols.source_[index] >= 0) return;
   int64_t learned = value;
   if (!dim.is_symbol) {
@@ -236,6 +243,7 @@ absl::Status Signature::Bind(absl::Span<const TensorView> inputs,
     return absl::InvalidArgumentError(absl::StrCat(
         inputs.size(), " inputs given, ", inputs_.size(), " expected"));
   }
+  // First use of `symbols`: allocates all entries once.
   if (symbols.source_.size() != symbols_.size()) {
     symbols.values_.clear();
     for (const Symbol& symbol : symbols_) symbols.values_[symbol.name] = 0;

@@ -1,3 +1,5 @@
+// Literals are converted at compile time, so that a run only copies operands.
+
 #include "runtime/compile/size_op.h"
 
 #include <variant>

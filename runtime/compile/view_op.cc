@@ -1,3 +1,6 @@
+// Recognises operators that keep the order of elements in a dense tensor, and
+// computes their dims.
+
 #include "runtime/compile/view_op.h"
 
 #include <algorithm>
@@ -43,6 +46,7 @@ bool ViewOp::IsCopy(const KernelRequest& request) {
   if (op == "aten.slice.Tensor") return IsWholeSlice(args);
   if (IsOneOf(op, {"aten.to.dtype", "aten.to.dtype_layout", "aten.to.device",
                    "aten._to_copy.default"})) {
+    // A conversion of device or layout alone is a copy here.
     if (!args.Has("dtype")) return true;
     return request.operand(0).dtype != base::DType::kUnknown &&
            args.DTypeLiteral("dtype") == request.operand(0).dtype;
@@ -142,6 +146,7 @@ absl::Status ViewOp::Infer(const Operands& operands, base::Dims& dims) const {
       uint64_t squeezed = 0;
       for (int64_t dim : dims_) {
         REFRACT_ASSIGN_OR_RETURN(const size_t d, WrapDim(dim, from.size()));
+        // A bit per dimension; ranks stay far below 64.
         squeezed |= uint64_t{1} << std::min<size_t>(d, 63);
       }
       dims.clear();
@@ -194,12 +199,14 @@ absl::Status ViewOp::Reshape(const Operands& operands, const base::Dims& from,
     const int64_t size = operands.Int(size_[d]);
     if (size == -1 && open == size_.size()) {
       open = d;
+      // A second −1, another negative size, or an overflow.
     } else if (size < 0 || __builtin_mul_overflow(known, size, &known)) {
       return mismatch();
     }
     dims.push_back(size);
   }
   if (open < size_.size()) {
+    // With a zero size, −1 would be ambiguous.
     if (known == 0 || count % known != 0) return mismatch();
     dims[open] = count / known;
   } else if (known != count) {

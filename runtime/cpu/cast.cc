@@ -44,6 +44,7 @@ void ConvertAll(const base::TensorView& from, std::byte* to) {
   }
 }
 
+// One function per pair of types, selected when the program is compiled.
 using Converter = void (*)(const base::TensorView&, std::byte*);
 
 template <typename From>

@@ -288,6 +288,7 @@ class SplitKernel final : public CopyKernel {
 
   bool PieceOfSizes(const Operands& operands, int64_t whole, size_t i,
                     size_t count, int64_t& start, int64_t& length) const {
+    // Literal sizes: their sums were computed at compile time.
     if (!starts_.empty()) {
       start = starts_[i];
       length = starts_[i + 1] - start;
@@ -349,6 +350,7 @@ class ExpandKernel final : public CopyKernel {
     view.offset = 0;
     for (size_t d = 0; d < size_.size(); ++d) {
       const int64_t wanted = operands.Int(size_[d]);
+      // New leading dimensions repeat the whole tensor (stride 0).
       if (d < added) {
         if (wanted < 0) return Mismatch(operands, dims);
         view.dims[d] = wanted;
@@ -525,6 +527,7 @@ absl::StatusOr<KernelPtr> MakePermute(const KernelRequest& request) {
     for (size_t d = 0; d < rank; ++d) {
       if (!(*dims)[d].is_literal()) return nullptr;
       REFRACT_ASSIGN_OR_RETURN(order[d], WrapDim((*dims)[d].literal, rank));
+      // A dimension named twice is left to LibTorch, which refuses it.
       if (seen[order[d]]) return nullptr;
       seen[order[d]] = true;
     }

@@ -48,6 +48,7 @@ class FillKernel final : public Kernel {
     if (outputs[0].data == nullptr) return absl::OkStatus();
     size_t count = 1;
     for (int64_t dim : outputs[0].spec.dims) count *= static_cast<size_t>(dim);
+    // By element size, since only bits are repeated.
     switch (base::SizeOf(dtype_)) {
       case 8:
         Fill<uint64_t>(outputs[0].data, count);

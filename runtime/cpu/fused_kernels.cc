@@ -7,6 +7,7 @@ namespace refract::runtime::cpu {
 std::unique_ptr<const Kernel> CreateFusedKernel(
     const FusedOp& op, absl::Span<const Operand* const> constants,
     const Packing& packing) {
+  // Element-wise chains are the remaining alternative at the end.
   if (const auto* matmul = std::get_if<MatMulOp>(&op)) {
     return CreateMatMulKernel(*matmul, constants, packing);
   }

@@ -238,6 +238,7 @@ class RangeKernel final : public Kernel {
     const uint64_t stride = step > 0
                                 ? static_cast<uint64_t>(step)
                                 : uint64_t{0} - static_cast<uint64_t>(step);
+    // ⌈distance / stride⌉ without overflow.
     const uint64_t count = distance / stride + (distance % stride != 0);
     if (count > uint64_t{1} << 60) {
       return absl::InvalidArgumentError(
@@ -302,6 +303,7 @@ absl::StatusOr<std::unique_ptr<const Kernel>> CreateIntegerKernel(
       !Gives(request, GivesTruth(code) ? DType::kBool : DType::kInt64)) {
     return nullptr;
   }
+  // A factor on `other` is left to LibTorch.
   if (args.Has("alpha") && args.IntLiteral("alpha") != 1) return nullptr;
   Source other;
   const int operand = args.OperandOf("other");

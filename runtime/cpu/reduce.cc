@@ -42,6 +42,8 @@ REFRACT_INLINE float SumOf(const float* x, int64_t count, F f) {
   for (; i + kLanes <= count; i += kLanes) {
     for (int64_t l = 0; l < kLanes; ++l) lanes[l] += f(x[i + l]);
   }
+  // The remainder goes to the first lanes, so the order depends on the length
+  // alone.
   for (int64_t l = 0; i + l < count; ++l) lanes[l] += f(x[i + l]);
   return AddLanes(lanes);
 }
@@ -145,10 +147,13 @@ REFRACT_CPU_CLONES void LayerNormRows(const float* x, int64_t rows,
   const auto n = static_cast<float>(count);
   for (int64_t r = 0; r < rows; ++r) {
     const float mean = SumOf(x, count, [](float v) { return v; }) / n;
+    // Two passes: the variance of differences from the mean is accurate where
+    // E[x²] − E[x]² would cancel.
     const float variance =
         SumOf(x, count, [mean](float v) { return (v - mean) * (v - mean); }) /
         n;
     const float scale = 1.0f / __builtin_sqrtf(variance + epsilon);
+    // The common case in one pass.
     if (weight != nullptr && bias != nullptr) {
       for (int64_t i = 0; i < count; ++i) {
         out[i] = (x[i] - mean) * scale * weight[i] + bias[i];
@@ -196,6 +201,7 @@ class SumKernel final : public Kernel {
     int64_t count = 1;
     int64_t inner = 1;
     for (size_t d = 0; d < dims.size(); ++d) {
+      // Dimensions before, within and after the sum.
       (d < sum_.first ? outer : d > sum_.last ? inner : count) *= dims[d];
     }
     float* const out = reinterpret_cast<float*>(outputs[0].data);

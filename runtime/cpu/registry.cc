@@ -18,8 +18,7 @@ namespace refract::runtime {
 
 absl::StatusOr<std::unique_ptr<const Kernel>> CreateCpuKernel(
     const KernelRequest& request) {
-  // The first kernel that accepts the node wins. Look-ups come first, because
-  // index_select and index of a table are look-ups.
+  // The first kernel that accepts the node wins.
   for (const auto create :
        {&cpu::CreateEmbeddingKernel, &cpu::CreateEmbeddingBagKernel,
         &cpu::CreateCopyKernel, &cpu::CreateCastKernel, &cpu::CreateCatKernel,

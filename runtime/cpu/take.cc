@@ -122,6 +122,7 @@ class TakeKernel final : public Kernel {
         if (at < 0 || at >= size) {
           return Outside(indices_[i], IntAt(index, j), j, first_ + i, dims);
         }
+        // Several index tensors combine to one row-major offset.
         offsets[j] = offsets[j] * size + at;
       }
     }
@@ -205,6 +206,7 @@ class GatherKernel final : public Kernel {
     const T* const from = reinterpret_cast<const T*>(self.data);
     base::Dims at(dims.size(), 0);
     for (int64_t i = 0; i < count;) {
+      // Offset of the row's first element, without the gathered dimension.
       int64_t base = 0;
       for (size_t d = 0; d + 1 < dims.size(); ++d) {
         if (d != dim_) base += at[d] * strides[d];

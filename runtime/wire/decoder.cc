@@ -57,6 +57,7 @@ absl::Status Decoder::ReadIndex(const Codec::Value& value,
   if (runs && tensor.dtype == base::DType::kInt32 && tensor.dims[1] == 2) {
     CopyIndex<int32_t>(tensor, job.index);
   } else if (tensor.dims.size() == 1 && tensor.dims[0] <= INT32_MAX) {
+    // Before the copy, which allocates.
     if (static_cast<size_t>(tensor.dims[0]) > max_rows) return too_long();
     switch (tensor.dtype) {
       case base::DType::kUInt8:

@@ -66,6 +66,7 @@ absl::StatusOr<absl::Span<const base::TensorSpec>> Encoder::Prepare(
       spec.dims.back() += models::kInt8RowExtra;
     }
     base::TensorSpec index{base::DType::kUInt8, {0}};
+    // Counts against the receiver's limit, so that it never refuses a message.
     const size_t grown =
         value.form.unique_rows
             ? view.bytes + static_cast<size_t>(view.dims[0]) * kExpandedRowExtra

@@ -199,6 +199,7 @@ REFRACT_INLINE void Int8RowOf(const float* from, size_t columns, uint8_t* to) {
   const float max = FloatOfKey(max_key);
   const float range = max - min;
   const float steps_per_one = kSteps / range;
+  // NaNs sort outside the infinities, so two comparisons find them all.
   const bool finite = min_key > KeyOf(-kInfinity) && max_key < KeyOf(kInfinity);
   if (finite && range == 0) {
     std::memset(to, 0, columns);

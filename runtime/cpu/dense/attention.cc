@@ -113,6 +113,7 @@ class AttentionKernel final : public Kernel {
     // Keys and values are packed once per item; scores of a block of queries
     // then stay in the cache between the two products.
     for (int64_t item = 0; item < items; ++item) {
+      // Packed transposed: keys are the columns of query × keyᵀ.
       PackPanels(k, width, keys, 1, width, key_panels);
       // With few queries (a user's state) the values are read once, and packing
       // them would take longer than the product.
@@ -131,6 +132,8 @@ class AttentionKernel final : public Kernel {
           mask.Apply(item, first + r, row);
           if (causal_) {
             for (int64_t s = first + r + 1; s < keys; ++s) {
+              // Adds −∞ instead of overwriting, so that NaN and +∞ stay
+              // visible.
               row[s] += kMinusInfinity;
             }
           }
@@ -165,6 +168,7 @@ class AttentionKernel final : public Kernel {
       data_ = mask.data;
       is_bool_ = mask.dtype == DType::kBool;
       const size_t rank = query.size();
+      // The mask's strides over the query's dimensions; 0 where it broadcasts.
       sizes_.assign(query.begin(), query.end() - 1);
       strides_.assign(rank - 1, 0);
       int64_t stride = 1;

@@ -204,6 +204,8 @@ class DenseKernel::Job {
         std::any_of(outputs_.begin(), outputs_.end(),
                     [](const auto& output) { return output.data != nullptr; });
     if (rows_ == 0 || n_ == 0 || !wanted) return;
+    // The order matters: scratch depends on the pieces, chains on the scratch,
+    // and blocks on the shared sums.
     FindPieces();
     PlanScratch();
     BeginChains();
@@ -344,6 +346,7 @@ class DenseKernel::Job {
     const size_t sums_at = reserve(block_rows_ * sums);
     size_t registers = 0;
     for (const ChainProgram& chain : kernel_.chains_) {
+      // Registers of chains lie behind the floats, in the same allocation.
       registers += chain.register_bytes();
     }
     if (kernel_.after_) registers += kernel_.after_->register_bytes();
@@ -403,6 +406,8 @@ class DenseKernel::Job {
   void Put(int p, int64_t rows, int64_t stride, float* to) {
     const int64_t width = pieces_[p].width;
     if (HasChain(p)) {
+      // A chain writes dense rows: directly if the target is dense, else
+      // through computed_.
       float* const values = stride == width ? to : computed_;
       std::byte* const output = reinterpret_cast<std::byte*>(values);
       runs_[run_of_[p]].Run(rows * width, &output);
@@ -424,6 +429,7 @@ class DenseKernel::Job {
     for (int p = 0; p < shared_; ++p) {
       Put(p, rows, width, shared_values_ + pieces_[p].first);
     }
+    // Sums without the epilogue: each row's other pieces continue them.
     Gemm(shared_values_, width, rows, kernel_.packed_, {0, width, false, false},
          epilogue_, shared_sums_, n_);
   }
@@ -461,6 +467,7 @@ class DenseKernel::Job {
                       ? nullptr
                       : data + static_cast<size_t>(top * n_) * bytes;
     }
+    // The chain reads the sums while they are in the cache.
     after_run_.Run(rows * n_, places.data(), sums);
   }
 

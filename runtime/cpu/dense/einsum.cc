@@ -312,6 +312,8 @@ class EinsumKernel final : public Kernel {
     for (char letter : layout_.batch) {
       if (Contains(product_.letters[left], letter)) own_batch += letter;
     }
+    // If the right operand is stored transposed, it is packed transposed
+    // instead of copied.
     const Letters turned =
         absl::StrCat(layout_.batch, layout_.columns, layout_.summed);
     const bool transposed = LiesAs(operands, right, turned);

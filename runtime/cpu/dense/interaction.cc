@@ -83,6 +83,7 @@ class InteractionKernel final : public Kernel {
           row += row_stride;
         }
       }
+      // The right operand is the transpose of the same rows.
       PackPanels(rows, width, count, 1, row_stride, panels);
       Multiply(rows, row_stride, panels, width, count, stride, products);
       for (size_t i = 0; i < op_.places.size(); ++i) {

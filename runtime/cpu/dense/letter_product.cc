@@ -76,6 +76,8 @@ std::optional<LetterProduct> Tensordot(const KernelRequest& request) {
   }
   for (int i : {0, 1}) {
     for (size_t d = 0; d < request.rank(product.operands[i]); ++d) {
+      // Distinct letters for both operands; summed dimensions then get one
+      // letter.
       product.letters[i] += static_cast<char>((i == 0 ? 'a' : 'A') + d);
     }
   }
@@ -157,6 +159,7 @@ std::optional<LetterProduct> Conv1d(const KernelRequest& request) {
   if (args.Has("groups") && args.IntLiteral("groups") != 1) {
     return std::nullopt;
   }
+  // The kernel dimension `k` has size 1 and drops out.
   LetterProduct product = {"conv1d", {weight, input}, {"ock", "bcl"}, "bol"};
   if (args.Has("bias")) {
     product.bias = args.OperandOf("bias");

@@ -19,8 +19,8 @@ const float* Floats(const base::TensorView& view) {
   return reinterpret_cast<const float*>(view.data);
 }
 
-// out[i, j] = fma(a[i], b[j], 0), a chain of one term. The fma keeps the sign
-// of zeros as a longer chain would.
+// out[i, j] = fma(a[i], b[j], 0): a chain of one term, which begins with 0 like
+// longer chains, so that zeros get the same sign.
 REFRACT_CPU_CLONES void MultiplyOuter(const float* a, int64_t m, const float* b,
                                       int64_t n, float* out) {
   if (n == 1) {
@@ -102,6 +102,7 @@ class MatMulKernel final : public Kernel {
     int64_t batch = 1;
     int64_t rows = 1;
     for (size_t d = 0; d + 1 < dims.size(); ++d) {
+      // Without a batch all leading dimensions are rows of one product.
       (op_.batched && d + 2 < dims.size() ? batch : rows) *= dims[d];
     }
     if (packed_) {
@@ -172,6 +173,7 @@ PackedMatrix PackRightSide(const MatMulOp& op, const base::TensorView& b,
   auto& known = packing.packed->matrices;
   const auto key =
       std::make_tuple(Floats(b), k, n, op.b_transposed, packing.form);
+  // Nodes that read the same weight share the packed form.
   const auto found = known.find(key);
   return found != known.end() ? found->second
                               : known.emplace(key, pack()).first->second;

@@ -128,6 +128,7 @@ class WrittenAttentionKernel final : public Kernel {
           std::byte* const to = reinterpret_cast<std::byte*>(weights);
           run.Run(rows * steps, &to, scores);
         }
+        // Same softmax as the operator alone, so fusing changes no bit.
         SoftmaxRows(chain_ ? weights : scores, rows, steps, weights);
         if (unpacked) {
           GemmUnpacked(weights, steps, rows, values.data, steps, out_width, {},
@@ -139,6 +140,7 @@ class WrittenAttentionKernel final : public Kernel {
         query += rows * width;
         out += rows * out_width;
       }
+      // The next item's matrices follow directly.
       keys.data += width * steps;
       values.data += steps * out_width;
     }

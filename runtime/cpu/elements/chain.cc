@@ -35,6 +35,8 @@ class ElementChainKernel final : public Kernel {
     int64_t total = 1;
     for (int64_t dim : dims) total *= dim;
     if (total == 0) return absl::OkStatus();
+    // A fixed array, so that a warm run allocates nothing. A chain has at most
+    // one output per instruction.
     std::array<std::byte*, kMaxChainInstructions> places;
     for (size_t i = 0; i < outputs.size(); ++i) places[i] = outputs[i].data;
     ChainRun run;

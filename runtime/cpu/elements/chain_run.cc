@@ -34,6 +34,7 @@ float ToFloat(DType dtype, const std::byte* data, int64_t i) {
   }
 }
 
+// The value of a number operand as float32; nullopt for tensors.
 std::optional<float> NumberOf(const Operand& operand) {
   switch (operand.kind) {
     case Operand::Kind::kInt:
@@ -104,6 +105,8 @@ BroadcastWalk::BroadcastWalk(const base::TensorView& from,
       ++rank_;
     }
   }
+  // A single element: one dimension of size 1, so that Take() has no special
+  // case.
   if (rank_ == 0) {
     size_[0] = 1;
     step_[0] = 0;
@@ -243,6 +246,7 @@ void ChainRun::Run(int64_t total, std::byte* const* outputs,
   const size_t num_inputs = op.inputs.size();
   float* const temporaries = registers_ + num_inputs * kTile;
   std::array<const float*, kMaxChainInputs + kMaxChainInstructions> values;
+  // One tile at a time through all instructions.
   for (int64_t start = 0; start < total; start += kTile) {
     const int64_t count = std::min(kTile, total - start);
     for (size_t i = 0; i < num_inputs; ++i) {
@@ -269,6 +273,7 @@ void ChainRun::Run(int64_t total, std::byte* const* outputs,
       const bool wanted = output >= 0 && outputs[output] != nullptr;
       const bool is_bool = wanted && op.outputs[output].is_bool;
       if (wanted && !is_bool) {
+        // An output is computed at its destination, without a copy.
         out = reinterpret_cast<float*>(outputs[output]) + start;
       }
       values[num_inputs + i] = out;
@@ -277,6 +282,7 @@ void ChainRun::Run(int64_t total, std::byte* const* outputs,
       };
       RunInstruction(instruction, at(instruction.a), at(instruction.b),
                      at(instruction.c), count, out);
+      // Registers hold truth as 0 and 1; bool outputs are narrowed to bytes.
       if (is_bool) {
         std::byte* const truths = outputs[output] + start;
         for (int64_t j = 0; j < count; ++j) {

@@ -34,6 +34,7 @@ REFRACT_CPU_CLONES void RunUnary(const ElementInstruction& instruction,
     case ElementCode::kAbsolute:
       return Map(a, count, out, [](float v) { return Abs(v); });
     case ElementCode::kRelu:
+      // NaN is not below 0 and stays.
       return Map(a, count, out, [](float v) { return v < 0 ? 0.0f : v; });
     case ElementCode::kSigmoid:
       return Map(a, count, out, [](float v) { return Sigmoid(v); });
@@ -127,6 +128,7 @@ REFRACT_CPU_CLONES void RunBinary(ElementCode code, const float* a,
                  [](float v, float w) { return Truth(v >= w); });
     case ElementCode::kAnd:
       return Map(a, b, count, out, [](float v, float w) {
+        // Arithmetic on 0 and 1 instead of branches.
         return Truth(v != 0) * Truth(w != 0);
       });
     case ElementCode::kOr:

@@ -82,6 +82,7 @@ REFRACT_INLINE void ReduceBlock(const Bags<Row, Id>& bags, int64_t begin,
   for (int64_t d = 0; d < width; ++d) sum[d] = 0;
   int64_t used = 0;
   for (int64_t i = begin; i < end; ++i) {
+    // Later column blocks of the bag find the rows in the cache.
     if (column == 0) Prefetch(bags, i);
     const int64_t row = bags.template RowOf<kFiltered>(i);
     if (kFiltered && row == kSkip) continue;
@@ -98,6 +99,7 @@ REFRACT_INLINE void ReduceBlock(const Bags<Row, Id>& bags, int64_t begin,
     if (mode == BagMode::kMax) {
       for (int64_t d = 0; d < width; ++d) {
         const Acc value = ToFloat(from[d]);
+        // The first row replaces the zero.
         sum[d] = used == 1 || value > sum[d] ? value : sum[d];
       }
     } else if (weights != nullptr) {
@@ -107,6 +109,7 @@ REFRACT_INLINE void ReduceBlock(const Bags<Row, Id>& bags, int64_t begin,
       for (int64_t d = 0; d < width; ++d) sum[d] += ToFloat(from[d]);
     }
   }
+  // An empty bag stays zero, and a division by 1 would change nothing.
   if (mode == BagMode::kMean && used > 1) {
     const auto count = static_cast<Acc>(used);
     for (int64_t d = 0; d < width; ++d) sum[d] /= count;

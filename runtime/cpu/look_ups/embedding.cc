@@ -101,6 +101,7 @@ class EmbeddingKernel final : public Kernel {
   template <typename Id>
   void Copy(const Rows& rows, absl::Span<const Id> ids, int64_t outside,
             std::byte* out) const {
+    // The usual case runs without a check per id.
     if (outside == 0) {
       CopyRows(rows, ids, out);
     } else {

@@ -85,6 +85,7 @@ class EmbeddingBagKernel final : public Kernel {
     REFRACT_ASSIGN_OR_RETURN(
         const int64_t outside,
         node_.use.Check(reduction.ids, reduction.rows, stats));
+    // Without ids out of range the kernel skips the filter.
     if (outside > 0) reduction.replace = node_.use.policy;
     if (node_.padding_id) {
       reduction.padding_id = *node_.padding_id;

@@ -108,6 +108,7 @@ absl::Status CheckOffsets(const std::string& name,
   }
   if (previous > num_ids) {
     int64_t first = count - 1;
+    // Names the first offset past the end, not the last.
     while (IntAt(offsets, first - 1) > num_ids) --first;
     return error(first, absl::StrCat(" is past the end of ", num_ids, " ids"));
   }
@@ -162,6 +163,7 @@ absl::Status LookUpGuard::Check(const Operands& operands,
                                 RunStats& stats) const {
   const Operand& weight = operands[weight_];
   int64_t rows = 0;
+  // A strided weight too large to copy.
   if (weight.kind == Operand::Kind::kWeight) {
     if (weight.weight->sizes.empty()) return absl::OkStatus();
     rows = weight.weight->sizes[0];

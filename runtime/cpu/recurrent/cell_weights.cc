@@ -15,6 +15,8 @@ size_t GatePanelBytes(int64_t gates, int64_t units, int64_t width) {
 void PackGatePanels(const float* weight, int64_t gates, int64_t units,
                     int64_t width, float* panels) {
   for (int64_t gate = 0; gate < gates; ++gate) {
+    // Transposed, because weights are [gates × units, width] and products need
+    // [width, columns].
     PackPanels(weight + gate * units * width, width, units, 1, width,
                panels + gate * PaddedUnits(units) * width);
   }

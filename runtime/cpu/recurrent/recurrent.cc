@@ -145,11 +145,13 @@ class RecurrentKernel final : public Kernel {
     const Sizes sizes = SizesOf(operands);
     if (sizes.rows == 0) return absl::OkStatus();
     const std::vector<CellWeights>* weights = &constant_;
+    // Thread-local, so that a warm thread allocates nothing.
     static thread_local std::vector<CellWeights> given;
     if (HasGivenWeights()) {
       Rearrange(operands, given);
       weights = &given;
     }
+    // Floats of one item between two layers.
     const int64_t sequence_row = sizes.steps * op_.directions() * op_.units;
     int64_t block = kBlockRows;
     if (op_.layers > 1) {
@@ -281,6 +283,8 @@ class RecurrentKernel final : public Kernel {
                 const Workspace& space) const {
     const int directions = op_.directions();
     const int64_t out_width = directions * op_.units;
+    // Strides of a [batch, steps, …] or [steps, batch, …] tensor, at the
+    // block's first item.
     const auto at = [&](auto* data, int64_t width) {
       Sequence<std::remove_reference_t<decltype(*data)>> sequence;
       sequence.row_stride = op_.batch_first ? sizes.steps * width : width;
@@ -363,6 +367,8 @@ class RecurrentKernel final : public Kernel {
     gates.c = space.c;
     for (int64_t done = 0; done < sizes.steps; done += at_once) {
       const int64_t count = std::min(at_once, sizes.steps - done);
+      // The backward direction takes groups of steps, and steps within a group,
+      // in reverse.
       const int64_t first = backward ? sizes.steps - done - count : done;
       const Sequence<float> sums = AddInputs(
           weights, source, first, {sizes.rows, count, sizes.width}, space.sums);
@@ -370,6 +376,8 @@ class RecurrentKernel final : public Kernel {
       for (int64_t i = 0; i < count; ++i) {
         const int64_t step = backward ? count - 1 - i : i;
         float* const s = sums.data + step * sums.step_stride;
+        // Continues the chains of the input sums: one chain per element, as in
+        // one long product.
         Gemm(space.h, h_stride, sizes.rows, weights.w_hh, op_.units, joint,
              {weights.b_hh}, s, sums.row_stride, /*resumes=*/true);
         if (joint < columns_) {
@@ -460,6 +468,7 @@ std::unique_ptr<const Kernel> CreateRecurrentKernel(
     const int64_t width = is_bias ? -1 : constant->tensor.dims[1];
     const float*& place =
         PlaceOf(weights[i / each], static_cast<int>(i % each));
+    // Steps written as single cells read the same weight: pack it once.
     const float*& packed = known[{from, width, op.gates(), op.units}];
     if (packed == nullptr) {
       const size_t bytes =
