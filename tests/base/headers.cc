@@ -1,2 +1,2 @@
-// Holds the precompiled headers of the tests: no test, and nothing runs it.
+// Compiled once for the tests' precompiled headers; no test.
 int main() { return 0; }

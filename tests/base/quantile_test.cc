@@ -21,8 +21,8 @@ TEST(QuantileTest, InterpolatesBetweenRanks) {
   EXPECT_TRUE(std::isnan(Quantile({}, 0.5)));
 }
 
-// Against counting: at least a share q of the values is not above the quantile,
-// and at least 1 - q not below.
+// Oracle by counting: at least a share q of the values is ≤ the quantile, and
+// at least 1 - q is ≥ it.
 TEST(QuantileTest, SplitsRandomValuesInProportion) {
   const unsigned seed = base::RandomSeed();
   SCOPED_TRACE(seed);

@@ -11,7 +11,7 @@
 namespace refract::base {
 namespace {
 
-// Kilobytes of the mappings of `path` that are in this process's memory.
+// Resident kilobytes of the mappings of `path` in this process.
 int64_t ResidentKilobytes(const std::string& path) {
   std::ifstream maps("/proc/self/smaps");
   std::string line;
@@ -45,12 +45,12 @@ TEST(ResidentPagesTest, PagesGoAndComeBackWhenTouched) {
   };
   ASSERT_TRUE(same());
   EXPECT_EQ(ResidentKilobytes(path), kBytes / 1024);
-  // A page at either end is only partly in it. More than asked for may go
-  // where the system maps large pages.
+  // The pages at both ends are only partly in the range. The system may drop
+  // more where it maps large pages.
   DropResidentPages(bytes.subspan(100, kBytes / 2));
   EXPECT_LE(ResidentKilobytes(path), kBytes / 2 / 1024 + 8);
   EXPECT_TRUE(same());
-  // Less than a page, and nothing.
+  // Less than a page, and an empty range.
   DropResidentPages(bytes.subspan(10, 4000));
   DropResidentPages({});
   EXPECT_EQ(ResidentKilobytes(path), kBytes / 1024);

@@ -53,7 +53,7 @@ TEST(BatchPaddingTest, LeavesLargeEnoughBatchesAlone) {
   SmallDlrm dlrm;
   const auto request = dlrm.Request(1);
   PaddedBatch batch;
-  // The graph is right for 1 …
+  // The graph supports a batch of 1 …
   MustBeOk(BatchPadding(dlrm.builder().graph()).Pad(Views(request), batch));
   EXPECT_FALSE(batch.rows().has_value());
   // … or the batch is 2.
@@ -91,7 +91,7 @@ TEST(BatchPaddingTest, OffsetsWithoutAnEndPointPastTheIds) {
 }
 
 TEST(BatchPaddingTest, OffsetsOfAColumnOfIdsCannotBePadded) {
-  // Where the ids of this column end is not what the input's size says.
+  // The size of the input does not show where the ids of this column end.
   GraphBuilder builder;
   const auto table = builder.Weight<float>("t", {2, 1}, {1, 10});
   const auto ids = builder.Input("ids", DType::kInt64, {Sym("n"), 2});

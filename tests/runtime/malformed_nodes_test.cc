@@ -1,5 +1,5 @@
-// Nodes of a model file whose arguments need not fit their operands, and sizes
-// of requests that mean nothing: refused, or computed as LibTorch does.
+// Nodes of a model file whose arguments do not fit their operands, and requests
+// with senseless sizes: refused, or computed as LibTorch does.
 
 #include <gtest/gtest.h>
 
@@ -102,7 +102,7 @@ TEST(MalformedNodesTest, RandomNodesAreRefusedOrLibTorchs) {
     GraphBuilder builder;
     node.AddTo(builder);
     const auto own = testing::RunWhole(builder, values);
-    // Where nothing is computed each looks at what the other does not.
+    // On empty tensors the two check different conditions.
     const bool empty = std::any_of(
         values.begin(), values.end(),
         [](const base::Tensor& value) { return value.bytes() == 0; });
@@ -113,11 +113,11 @@ TEST(MalformedNodesTest, RandomNodesAreRefusedOrLibTorchs) {
     testing::ExpectNear((*own)[0], (*torch)[0], 1e-5f);
     if (HasFatalFailure()) return;
   }
-  // Not all is refused.
+  // At least some nodes must be accepted.
   EXPECT_GE(right.size(), 10u);
 }
 
-// A request of no bytes may say that it has 2^40 rows: that is no work.
+// A request without bytes may claim 2^40 rows; it must cost no work.
 TEST(MalformedNodesTest, EmptyTensorsOfHugeSizes) {
   constexpr int64_t kHuge = int64_t{1} << 40;
   struct Case {
@@ -207,8 +207,8 @@ TEST(MalformedNodesTest, EmptyTensorsOfHugeSizes) {
   }
 }
 
-// Where only the request says how many there are: histories of no step, for
-// more users than could be counted.
+// Sizes that only the request shows: histories of no step, for more users than
+// an int64 can count.
 TEST(MalformedNodesTest, RequestsOfNoStepsAndHugeBatches) {
   constexpr int64_t kHuge = int64_t{1} << 40;
   const models::SymExpr b = testing::Sym("b");

@@ -107,7 +107,7 @@ TEST(PartTest, CnPreHandsWhatCnPostReadsBehindWhatCrosses) {
   const Part pre = Part::CnPre(graph, plan);
   EXPECT_THAT(names(pre.inputs),
               ElementsAre("dense", "ids_0", "ids_1", "offsets_0", "offsets_1"));
-  // Up: dense and both bags; kept: dense and the first bag again.
+  // Up: dense and both bags; kept on the CN: dense and the first bag.
   EXPECT_THAT(names(pre.outputs),
               ElementsAre("dense", "v0_0", "v1_0", "dense", "v0_0"));
   const Part hn = Part::Hn(graph, plan);
@@ -170,20 +170,21 @@ TEST(ProgramTest, MisalignedInputsGiveTheSameBits) {
   std::vector<TensorView> outputs;
   MustBeOk(program->Run(views, {}, context, outputs));
   EXPECT_EQ(std::memcmp(outputs[0].data, expected.data(), expected.bytes()), 0);
-  // An input that is an output lives in the context, not with the caller.
+  // An output that is an input is copied into the context's memory.
   EXPECT_NE(outputs[2].data, views[0].data);
 }
 
 TEST(ProgramTest, FoldsWhatDependsOnWeightsAlone) {
   SmallDlrm dlrm;
   const auto lines = CompileWhole(dlrm.builder())->Describe();
-  // Besides, addmm and relu are one step, as are both bags, bmm with the
-  // transpose that it reads, and the last layer with its cat and its sigmoid.
+  // addmm and relu are one step; so are both bags, bmm with the transpose that
+  // it reads, and the last layer with its cat and its sigmoid.
   EXPECT_EQ(lines.size(), dlrm.builder().graph().nodes.size() - 6);
   for (const std::string& line : lines) {
     EXPECT_THAT(line, ::testing::Not(HasSubstr("aten.permute")));
   }
-  // Too large to fold: addmm reads the weight as it lies, to the same bits.
+  // Too large to fold: addmm reads the weight with its strides, to the same
+  // bits.
   CompileOptions options;
   options.max_folded_bytes = 8;
   const auto request = dlrm.Request(3);
@@ -194,7 +195,7 @@ TEST(ProgramTest, FoldsWhatDependsOnWeightsAlone) {
       Must(testing::RunWhole(dlrm.builder(), request, options))[0]));
 }
 
-// Kilobytes of mapped weight files that are in this process's memory.
+// Resident kilobytes of mapped weight files in this process.
 int64_t ResidentWeightKilobytes() {
   std::ifstream maps("/proc/self/smaps");
   std::string line;
@@ -207,7 +208,7 @@ int64_t ResidentWeightKilobytes() {
   return total;
 }
 
-// A packed weight is held once; a table, which requests read, stays mapped.
+// A packed weight is held once; a table stays mapped, because requests read it.
 TEST(ProgramTest, WeightsThatArePackedAreNotHeldTwice) {
   GraphBuilder builder;
   std::mt19937 random(3);
@@ -243,8 +244,8 @@ TEST(ProgramTest, WeightsThatArePackedAreNotHeldTwice) {
   ASSERT_GE(ResidentWeightKilobytes(), all);
   const auto program =
       Must(Program::Compile(graph, Part::Whole(graph), weights, {}));
-  // The table is a 17th of it. The system may map 2 MiB at once, and so keep
-  // what lies beside the table, or drop the table, too, until it is read.
+  // The table is a 17th of the file. The system may map 2 MiB at once, and so
+  // keep the table's neighbours, or drop the table until it is read.
   EXPECT_LE(ResidentWeightKilobytes(), all / 4);
   EXPECT_GE(program->packed_weight_bytes(), (2048 * 64 + 2048 * 2048) * 4);
   std::vector<base::Tensor> inputs;
@@ -271,7 +272,7 @@ TEST(ProgramTest, NeverFoldsRandomNumbers) {
 }
 
 TEST(ProgramTest, ReadsStridedWeights) {
-  // A matrix stored by columns.
+  // A column-major matrix.
   GraphBuilder builder;
   const std::vector<float> stored = {1, 2, 3, 4, 5, 6};
   const auto weight = builder.RawWeight("w", DType::kFloat32, {2, 3},
@@ -326,7 +327,7 @@ TEST(ProgramTest, ComputesWithSizes) {
   EXPECT_THAT(testing::ValuesOf<float>(out[0].view()), ElementsAre(0, 1, 2, 3));
   EXPECT_EQ(out[1].dims(), base::Dims({4, 3}));
   EXPECT_THAT(testing::ValuesOf<int64_t>(out[2].view()), ElementsAre(1));
-  // A size that only running tells has no spec, and cannot be given a place.
+  // A size that depends on data has no spec and no preallocated output.
   const auto program = CompileWhole(builder);
   const auto specs = Must(program->OutputSpecs(Views(in)));
   EXPECT_FALSE(specs[0].has_value());
@@ -426,8 +427,8 @@ TEST(ProgramTest, SaysThatThereIsNoMemoryForItsWeights) {
 }
 
 TEST(ProgramTest, AliasesThatLibTorchReturnsSurviveReuse) {
-  // tensor_split is left to LibTorch and returns views of its operand, whose
-  // buffer a later step takes over.
+  // tensor_split is computed by LibTorch and returns views of its operand,
+  // whose buffer a later step reuses.
   GraphBuilder builder;
   const auto x = builder.Input("x", DType::kFloat32, {Sym("b"), 16});
   const GraphBuilder::Result like = {DType::kFloat32, {Sym("b"), 16}};

@@ -1,6 +1,6 @@
 // Random graphs of native, view and LibTorch operators, evaluated whole, in
-// random splits, and node by node by LibTorch. What goes wrong when buffers are
-// shared too early shows here.
+// random splits, and node by node by LibTorch. Finds buffers that are shared
+// too early.
 
 #include <gtest/gtest.h>
 
@@ -45,7 +45,7 @@ class RandomGraph {
     const size_t weight = flat_.size() - 1;
     for (int i = 0; i < 40; ++i) AddNode(weight);
     for (int i = 0; i < 4; ++i) {
-      // Not the weight: its rows are not the batch's.
+      // Not the weight, whose rows are not those of the batch.
       ValueId id = Flat();
       while (id == flat_[weight]) id = Flat();
       builder_.Output(id);
@@ -67,7 +67,7 @@ class RandomGraph {
     return inputs;
   }
 
-  // Stages that never fall along an edge.
+  // Random stages that never fall along an edge.
   std::vector<int> RandomStages() {
     const models::Graph& graph = builder_.graph();
     std::vector<int> stages;
@@ -79,7 +79,7 @@ class RandomGraph {
           least = std::max(least, stages[producer]);
         }
       }
-      // Climb rarely, so that all three stages get their share.
+      // Rises rarely, so that all three stages get nodes.
       stages.push_back(random_() % 8 == 0 ? std::min(2, least + 1) : least);
     }
     return stages;
@@ -123,7 +123,7 @@ class RandomGraph {
         break;
       }
       case 5: {
-        // Two halves, joined the other way round.
+        // Two halves, joined in reverse order.
         std::vector<ValueId> halves;
         for (int64_t half : {1, 0}) {
           halves.push_back(builder_.Node("aten.slice.Tensor",
@@ -149,7 +149,7 @@ class RandomGraph {
         break;
       }
       case 7:
-        // LibTorch gives views of its operand.
+        // LibTorch returns views of its operand.
         flat_.push_back(builder_.Node("aten.view_as.default",
                                       {Ref("self", self), Ref("other", self)},
                                       flat));
@@ -167,7 +167,7 @@ class RandomGraph {
   std::vector<ValueId> deep_;
 };
 
-// 40 operators on numbers below 2^20: what tanh's last bits become of it.
+// Tolerance: 40 operators on numbers below 2^20 amplify the last bits of tanh.
 void ExpectNear(const base::Tensor& ours, const base::Tensor& torch) {
   ASSERT_EQ(ours.dims(), torch.dims());
   const auto a = ours.view().as<float>();
@@ -191,7 +191,7 @@ TEST(RandomGraphTest, WholeSplitAndLibTorchAgree) {
     const models::Graph& graph = random_graph.builder().graph();
     auto whole = Must(RequestRunner::Whole(graph, weights, {}));
     auto plan = testing::PlanOf(graph, random_graph.RandomStages());
-    // Rows that are equal are sent once, or all are: no bit may tell.
+    // Equal rows are sent once, or all rows are sent: the bits are the same.
     for (size_t i = 0; i < plan.up.size(); ++i) {
       const bool unique = random_graph.random()() % 2 == 0;
       plan.up_forms.push_back({models::WireType::kAsIs, unique});
@@ -199,7 +199,8 @@ TEST(RandomGraphTest, WholeSplitAndLibTorchAgree) {
     auto split = Must(RequestRunner::Split(graph, plan, weights, {}));
     for (int64_t batch : {1, 33, 2}) {
       auto request = random_graph.Request(batch);
-      // One user for all rows, for what only the first input decides.
+      // The same user in all rows, for values that depend on the first input
+      // alone.
       for (int64_t row = 1; row < batch; ++row) {
         std::copy_n(request[0].as<float>().data(), kWidth,
                     request[0].as<float>().data() + row * kWidth);
@@ -209,7 +210,7 @@ TEST(RandomGraphTest, WholeSplitAndLibTorchAgree) {
       const auto one = Must(whole->Run(Views(request)));
       const auto three = Must(split->Run(Views(request)));
       for (size_t i = 0; i < one.size(); ++i) {
-        // Every operator here but tanh is bit-identical to LibTorch's.
+        // All operators here except tanh are bit-identical to LibTorch's.
         ExpectNear(one[i], torch[i]);
         ASSERT_TRUE(testing::SameBits(one[i], three[i])) << "output " << i;
       }

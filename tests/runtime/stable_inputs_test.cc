@@ -65,7 +65,7 @@ TEST_F(StableInputsTest, EverythingIsCopiedWhereItIsAskedFor) {
 TEST(SizesDependOnDataTest, ShapesThatTheInputsTellAreNoData) {
   models::Graph graph = testing_models::MakeGraph();
   EXPECT_FALSE(SizesDependOnData(graph, Part::Whole(graph)));
-  // A size of its own, as nonzero has one.
+  // A size that depends on data, as the result of nonzero.
   models::Graph counted = graph;
   models::Value& rows = counted.values[counted.nodes[0].outputs[0]];
   rows.shape[0] = SymExpr::Symbol("u0");

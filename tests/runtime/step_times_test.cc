@@ -21,7 +21,7 @@ using testing::SmallDlrm;
 using testing::Sym;
 using testing::Views;
 
-// The n-th look at the clock shows n².
+// The n-th reading of the clock is n².
 int64_t looks = 0;
 int64_t SquareClock() {
   const int64_t n = looks++;
@@ -37,7 +37,7 @@ TEST(StepTimesTest, EveryInstantIsInExactlyOneTime) {
   const auto request = dlrm.Request(7);
   std::vector<TensorView> outputs;
   StepTimes times;
-  // Twice: what an earlier run left is replaced.
+  // Twice: a second run replaces the times of the first.
   for (int run = 0; run < 2; ++run) {
     looks = 0;
     MustBeOk(program->RunTimed(Views(request), {}, context, outputs, times,
@@ -95,7 +95,7 @@ TEST(StepTimesTest, StepsTellTheirNodesAndLeaveOutWhatIsFolded) {
   GraphBuilder builder;
   const auto x = builder.Input("x", DType::kFloat32, {Sym("b"), 2});
   const auto w = builder.Weight<float>("w", {2, 2}, {1, 2, 3, 4});
-  // Node 0 is of weights alone.
+  // Node 0 depends on weights alone.
   const auto negated = builder.Node("aten.neg.default", {Ref("self", w)},
                                     {DType::kFloat32, {2, 2}});
   const auto y = builder.Node("aten.linear.default",

@@ -33,7 +33,7 @@ void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
 void* operator new[](std::size_t size, const std::nothrow_t&) noexcept {
   return Allocate(size);
 }
-// What aligned buffers come from.
+// The allocator of aligned buffers.
 extern "C" int posix_memalign(void** memory, std::size_t alignment,
                               std::size_t size) noexcept {
   if (counting) ++allocations;
@@ -109,8 +109,8 @@ void BuildNativeGraph(GraphBuilder& builder) {
   builder.Output(builder.Node("aten.relu.default", {Ref("self", scaled)},
                               {DType::kFloat32, {6, SymExpr(2) * b}}));
   builder.Output(twice);
-  // A product with what is around it: columns that are gathered and computed, a
-  // row for all, and a function of the sums.
+  // A product with fused neighbours: gathered and computed columns, a row
+  // shared by all, and a function of the sums.
   const auto columns = builder.Input("columns", DType::kFloat32, {b, 100});
   const auto all =
       builder.Weight<float>("all", {1, 3}, std::vector<float>(3, 0.25f));
@@ -165,7 +165,7 @@ void BuildNativeGraph(GraphBuilder& builder) {
        Bool("train", false), Bool("bidirectional", false),
        Bool("batch_first", true)},
       {{DType::kFloat32, {b, 25, 4}}, {DType::kFloat32, {1, b, 4}}})[0]);
-  // Batches that broadcast, one to a product and one of all rows.
+  // Batches that broadcast: one per product, and one over all rows.
   for (const int64_t batch : {1, 25}) {
     const auto matrices = builder.Weight<float>(
         absl::StrCat("matrices", batch), {batch, 4, 7},
@@ -238,7 +238,7 @@ TEST(WarmPathTest, AllocatesNothingForNativeKernels) {
   EXPECT_GT(context.buffer_growths(), growths);
 }
 
-// One item's product leaves zeros out, and how many there are changes.
+// A product of one item skips zeros, whose number changes.
 TEST(WarmPathTest, AllocatesNothingHoweverManyZerosThereAre) {
   constexpr int64_t kTerms = 4096;
   constexpr int64_t kColumns = 128;

@@ -15,7 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 
 TEST(BufferPlanTest, SharesOnlyAfterTheLastUse) {
-  // A chain: each value is read by the next step only.
+  // A chain: only the next step reads each value.
   const BufferPlan chain =
       PlanBuffers({{0, 1, 64}, {1, 2, 64}, {2, 3, 64}, {3, 4, 64}});
   EXPECT_THAT(chain.buffer_of, ElementsAre(0, 1, 0, 1));
@@ -33,7 +33,7 @@ TEST(BufferPlanTest, TakesTheBufferThatWastesLeast) {
   EXPECT_THAT(PlanBuffers({{0, 0, 100}, {0, 0, 10}, {0, 0, 1000}, {1, 1, 50}})
                   .buffer_of,
               ElementsAre(0, 1, 2, 0));
-  // Nothing is large enough: the largest grows.
+  // No buffer is large enough: the largest grows.
   EXPECT_THAT(PlanBuffers({{0, 0, 100}, {0, 0, 10}, {0, 0, 1000}, {1, 1, 5000}})
                   .buffer_of,
               ElementsAre(0, 1, 2, 2));
@@ -69,7 +69,7 @@ TEST(BufferPlanTest, OverlappingLifetimesNeverShare) {
       }
       most_alive = std::max(most_alive, alive);
     }
-    // Intervals can be coloured with as many buffers as are alive at once.
+    // Interval graphs need as many colours as intervals overlap.
     EXPECT_EQ(plan.num_buffers, most_alive);
   }
 }

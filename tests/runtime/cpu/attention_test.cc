@@ -1,5 +1,5 @@
-// scaled_dot_product_attention against LibTorch, and what its header says of
-// masks and of shapes that do not fit.
+// scaled_dot_product_attention against LibTorch, and the header's statements on
+// masks and on shapes that do not fit.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ using testing::RandomTensor;
 using testing::Ref;
 using testing::Sym;
 
-// Query, key, value and perhaps a mask; the first dimension is the batch.
+// Query, key, value and an optional mask; the first dimension is the batch.
 struct Attention {
   Attention(std::vector<base::Tensor> tensors,
             const std::vector<NamedArgument>& more)
@@ -103,7 +103,7 @@ TEST(AttentionTest, IsLibTorchs) {
       {{3, 7, 16}, 9, 16, {}},
       {{2, 4, 50, 32}, 50, 32, {}},
       {{2, 1, 1, 8}, 1, 8, {}},
-      // Values are read as they lie.
+      // Values are read unpacked.
       {{2, 3, 1, 8}, 11, 48, {}},
       {{4, 3, 16}, 9, 16, {}},
       {{1, 2, 70, 24}, 33, 5, {Float("scale", 0.3)}},
@@ -131,7 +131,7 @@ TEST(AttentionTest, MasksLikeLibTorch) {
     Attention(std::move(with_numbers), {}).ExpectLikeLibTorch();
     auto with_truths = Triple({3, 2, 6, 16}, 9, 16, random);
     with_truths.push_back(Must(base::Tensor::Allocate(DType::kBool, dims)));
-    // Some rows lose all of their keys.
+    // The mask hides all keys of some rows.
     for (size_t i = 0; i < with_truths[3].bytes(); ++i) {
       with_truths[3].data()[i] =
           std::byte{i >= 9 && random() % 3 != 0 ? uint8_t{1} : uint8_t{0}};

@@ -1,5 +1,5 @@
-// Kernels that move, join and count: LibTorch's bits over odd shapes, and what
-// their headers say of bad input.
+// Kernels that move, join and count elements: LibTorch's bits over odd shapes,
+// and the headers' statements on bad input.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -117,7 +117,7 @@ TEST(CopyKernelsTest, MoveElementsOfEverySize) {
   }
 }
 
-// Pieces of as many rows as another input has, and of 2.
+// Pieces with the number of rows of another input, and of 2 rows.
 TEST(CopyKernelsTest, SplitSizesMayComeWithARequest) {
   GraphBuilder builder;
   const auto shape = [](const char* rows) {

@@ -1,5 +1,5 @@
-// Products over named dimensions: each element against a chain of fused
-// multiply-adds written out here, bit for bit, and against LibTorch.
+// Products over named dimensions: each element bit for bit against an explicit
+// chain of fused multiply-adds, and against LibTorch.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -67,7 +67,7 @@ size_t Place(const std::string& letters, const Sizes& sizes, const Sizes& at) {
   return place;
 }
 
-// `sizes` with those of the tensor, which may be 1 where it broadcasts.
+// `sizes` with the tensor's sizes, which may be 1 where it broadcasts.
 Sizes OwnSizes(const std::string& letters, const Sizes& sizes,
                const base::Tensor& tensor) {
   Sizes own = sizes;
@@ -123,7 +123,7 @@ void ExpectBits(const base::Tensor& tensor, const std::vector<float>& wanted) {
 }
 
 struct OneProduct {
-  // `a_of_one`, `b_of_one`: letters that an operand has one element of.
+  // `a_of_one`, `b_of_one`: letters of size 1 in an operand.
   OneProduct(const Equation& equation, const Sizes& sizes, std::mt19937& random,
              const std::string& a_of_one = "",
              const std::string& b_of_one = "") {
@@ -149,7 +149,7 @@ struct OneProduct {
                                 {text, List("tensors", operands)},
                                 {DType::kFloat32, shape}));
   }
-  // The first letter is a size of the request's.
+  // The first letter's size comes with the request.
   static SymExpr Size(const Sizes& sizes, char letter) {
     if (letter == 'a') return Sym("s");
     return sizes.at(letter);
@@ -174,7 +174,7 @@ TEST(EinsumTest, RandomEquations) {
         all += letter;
         const int64_t choices[] = {1, 2, 3, 5, 16, 19};
         sizes[letter] = random() % 20 == 0 ? 0 : choices[random() % 6];
-        // What is written out by hand stays short.
+        // Small sizes, since the oracle is slow.
         if (terms * sizes[letter] > 100'000) sizes[letter] = 1;
         terms *= std::max<int64_t>(1, sizes[letter]);
         for (std::string* letters : where) *letters += letter;
@@ -259,7 +259,7 @@ TEST(EinsumTest, BroadcastsAndLeavesOtherEquationsToLibTorch) {
   testing::ExpectLibTorchs(builder, inputs, 1e-5f);
 }
 
-// Products with a whole table: LibTorch reads it as it lies.
+// Products with a whole table, which LibTorch reads in place.
 TEST(EinsumTest, LargeOperandsAreNotCopied) {
   for (const int64_t rows : {int64_t{1} << 22, (int64_t{1} << 22) + 1}) {
     for (const char* text : {"bd,nd->bn", "nd,bd->bn", "bd,nd->nb"}) {
@@ -282,7 +282,7 @@ TEST(EinsumTest, LargeOperandsAreNotCopied) {
   }
 }
 
-// One fused multiply-add to 0: −0 × 1 is 0, what is too small keeps its sign.
+// One fused multiply-add to 0: −0 × 1 gives 0, and an underflow keeps its sign.
 TEST(EinsumTest, ProductsOfOneTerm) {
   SCOPED_TRACE(absl::StrCat("seed ", base::ProgramSeed()));
   std::mt19937 random(base::ProgramSeed());
@@ -303,7 +303,7 @@ TEST(EinsumTest, ProductsOfOneTerm) {
   }
 }
 
-// A matrix times a batch, batches of which one is missing or of one element.
+// A matrix times a batch, and batches of which one is missing or of size 1.
 TEST(MatMulTest, LeadingDimensionsBroadcast) {
   SCOPED_TRACE(absl::StrCat("seed ", base::ProgramSeed()));
   std::mt19937 random(base::ProgramSeed());
@@ -339,8 +339,7 @@ TEST(MatMulTest, LeadingDimensionsBroadcast) {
     EXPECT_THAT(testing::KernelsOf(builder), ElementsAre("matmul"));
     for (const int64_t batch : {1, 2, 19}) {
       std::vector<base::Tensor> inputs;
-      // What is multiplied, as letters; where only one element is there is
-      // none.
+      // The product in letters; a dimension of size 1 has no letter.
       Sizes sizes = {{'k', 5}};
       std::string letters[2];
       const std::vector<int64_t>* const dims[] = {&c.a, &c.b};
@@ -375,8 +374,8 @@ TEST(MatMulTest, LeadingDimensionsBroadcast) {
   }
 }
 
-// Scores of many rows for each item: 1 GiB of copies for the 16 MiB that lie
-// there, which the thread would have kept.
+// Scores of many rows per item: expanding would copy 1 GiB instead of 16 MiB,
+// and the thread would keep that memory.
 TEST(MatMulTest, WhatBroadcastsIsNotCopiedForEachProduct) {
   constexpr int64_t kItems = 64;
   constexpr int64_t kRows = 65536;

@@ -1,5 +1,5 @@
 // Element-wise functions against double precision and against LibTorch, alone
-// and merged.
+// and fused.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -71,7 +71,7 @@ TEST(ElementFunctionTest, OnePlusExpIsOneAndExp) {
               std::bit_cast<uint32_t>(1.0f + cpu::Exp(x)))
         << x;
   }
-  // Where the result leaves the floats, each one.
+  // Every float near the overflow of the result.
   for (float x = 87.0f; x < 90.0f; x = std::nextafter(x, 100.0f)) {
     ASSERT_EQ(cpu::OnePlusExp(x), 1.0f + cpu::Exp(x)) << x;
     ASSERT_EQ(cpu::OnePlusExp(-x), 1.0f + cpu::Exp(-x)) << -x;
@@ -109,14 +109,14 @@ TEST(ElementFunctionTest, MatchDoublePrecision) {
       const bool product = function.code == ElementCode::kSilu ||
                            function.code == ElementCode::kGelu;
       if (std::isnan(exact) || (product && std::isinf(x))) {
-        // As LibTorch: −inf × 0.
+        // As in LibTorch: −inf × 0.
         if (!product) {
           ASSERT_TRUE(std::isnan(results[i])) << x << " " << results[i];
         }
         continue;
       }
       if (std::isinf(rounded) || std::isinf(results[i])) {
-        // Where it overflows is an ulp's matter too.
+        // The overflow may occur one ulp earlier or later.
         ASSERT_GE(std::abs(exact), 3.40282e38) << x;
         ASSERT_EQ(std::signbit(results[i]), std::signbit(rounded)) << x;
         continue;
@@ -125,7 +125,7 @@ TEST(ElementFunctionTest, MatchDoublePrecision) {
                   function.ulps * Ulp(exact) + function.absolute)
           << function.name << "(" << x << ")";
     }
-    // One element alone gives what it gives in company.
+    // An element alone has the bits that it has among others.
     for (size_t i = 0; i < values.size(); i += 501) {
       float alone;
       cpu::RunInstruction({function.code}, &values[i], nullptr, nullptr, 1,
@@ -151,7 +151,7 @@ TEST_P(ElementOperatorTest, IsLibTorchs) {
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 random(seed);
   static const char* const kNames[] = {"self", "other"};
-  // Plain, and broadcast in each way that models have.
+  // Without broadcast, and with each broadcast of real models.
   const std::vector<std::vector<int64_t>> shapes[] = {
       {{7, 40}, {7, 40}},  {{300, 3}, {3}},     {{5, 1}, {1, 9}},
       {{2, 3, 4}, {3, 1}}, {{4, 1, 6}, {2, 1}}, {{1}, {1}},
@@ -212,8 +212,8 @@ TEST_P(ElementOperatorTest, IsLibTorchs) {
       } else if (std::isinf(b[i])) {
         ASSERT_EQ(a[i], b[i]) << i;
       } else {
-        // In the 1 + erf of a GELU what is left of −4 · (1 − 1) has lost all
-        // but its first digits, LibTorch's too.
+        // In the 1 + erf of a GELU, −4 · (1 − 1) cancels all but the first
+        // digits, in LibTorch too.
         const double tolerance = absl::StrContains(op.op, "gelu") ? 4e-6 : 1e-6;
         ASSERT_NEAR(a[i], b[i], tolerance * std::max(1.0f, std::abs(b[i])))
             << i;

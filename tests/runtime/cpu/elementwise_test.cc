@@ -1,5 +1,5 @@
-// Element-wise kernels and casts: LibTorch's bits over odd shapes, and what
-// their headers say of bad input.
+// Element-wise kernels and casts: LibTorch's bits over odd shapes, and the
+// headers' statements on bad input.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -55,7 +55,8 @@ TEST(IntegerTest, IsLibTorchs) {
   const auto tensor = [&](const base::Dims& dims) {
     base::Tensor result = Must(base::Tensor::Allocate(DType::kInt64, dims));
     for (int64_t& value : result.as<int64_t>()) {
-      // Few values, so that some are equal; some so large that sums wrap.
+      // Few distinct values, so that some are equal; some so large that sums
+      // wrap.
       value = static_cast<int64_t>(random() % 5) - 2;
       if (random() % 4 == 0) value = static_cast<int64_t>(random());
     }
@@ -231,8 +232,8 @@ TEST(ElementwiseTest, KeepsSpecialValuesAsLibTorchDoes) {
   const float inf = std::numeric_limits<float>::infinity();
   std::vector<float> values = {0.0f, -0.0f, inf,    -inf,   std::nanf(""),
                                1.0f, -1.0f, 1e-40f, -1e-40f};
-  // Longer than a vector register, so that both the main loop and the rest of
-  // LibTorch's kernel are seen.
+  // Longer than a vector register, so that LibTorch's main loop and its
+  // remainder both run.
   for (int i = 0; i < 3; ++i) {
     const std::vector<float> copy = values;
     values.insert(values.end(), copy.begin(), copy.end());
@@ -255,7 +256,7 @@ TEST(ElementwiseTest, KeepsSpecialValuesAsLibTorchDoes) {
   for (int64_t i = 0; i < count; ++i) {
     const float x = own[0].view().as<float>()[i];
     const float y = torch[0].view().as<float>()[i];
-    // A NaN's sign is nobody's promise.
+    // The sign of a NaN is unspecified.
     if (std::isnan(y)) {
       EXPECT_TRUE(std::isnan(x)) << i;
     } else {

@@ -1,5 +1,5 @@
-// Tensors of one number, against LibTorch where the size is known and against
-// what was asked for where it comes with a request.
+// Constant tensors: against LibTorch where the size is known, and against the
+// request's size otherwise.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -100,7 +100,7 @@ TEST(FillTest, IsLibTorchs) {
       {"aten.full.default", DType::kBool, {Int("fill_value", 5)}},
       {"aten.full.default", DType::kInt64, {Bool("fill_value", true)}},
       {"aten.full.default", DType::kInt32, {Int("fill_value", -3)}},
-      // Left to LibTorch: another type, and a number that it rounds.
+      // Left to LibTorch: another type, and a number that LibTorch rounds.
       {"aten.full.default", DType::kFloat64, {Float("fill_value", 0.1)}},
       {"aten.full.default", DType::kInt64, {Float("fill_value", 2.5)}},
   };

@@ -1,6 +1,5 @@
 // Products against double precision, and bit for bit against each other: every
-// instruction set, every cut into rows or terms, every way to hand over the
-// weights.
+// instruction set, every division into rows or terms, every form of weights.
 
 #include "runtime/cpu/dense/gemm.h"
 
@@ -37,8 +36,8 @@ std::vector<float> Random(size_t count, std::mt19937& random) {
   return values;
 }
 
-// Rows as ReLU leaves them: half zeros, none, most, all, in turns. A product of
-// one row may leave zeros out (see gemm.h), one of more does not.
+// Rows as after a ReLU: half zeros, none, most, all, in turn. A product of one
+// row may skip zeros (see gemm.h), a product of several rows does not.
 std::vector<float> WithZeros(std::vector<float> a, int64_t m,
                              std::mt19937& random) {
   constexpr double kShares[] = {0.5, 0, 0.9, 1};
@@ -92,7 +91,7 @@ TEST_P(GemmTest, IsRightAndTheSameBitsHoweverItIsCut) {
       std::vector<float> first;
       for (const TileSet* set : TileSets()) {
         SCOPED_TRACE(set->name);
-        // Where nothing may be written: columns past n of a wider result.
+        // Columns past n of a wider result must not be written.
         std::vector<float> c(m * (n + 3), -7.0f);
         Gemm(*set, a.data(), k, m, packed, epilogue, c.data(), n + 3);
         if (first.empty()) {
@@ -160,24 +159,24 @@ TEST_P(GemmTest, IsRightAndTheSameBitsHoweverItIsCut) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, GemmTest,
-    ::testing::Values(Case{1, 13, 512}, Case{1, 1, 1}, Case{2, 7, 130},
-                      Case{3, 64, 48}, Case{2, 99, 16}, Case{1, 0, 16},
-                      Case{5, 33, 17}, Case{14, 5, 33}, Case{15, 40, 31},
-                      Case{16, 256, 200}, Case{29, 9, 1}, Case{64, 31, 16},
-                      Case{0, 4, 4}, Case{3, 0, 5},
-                      // Five panels, and four where three are a tile.
-                      Case{1, 40, 80}, Case{3, 12, 70}, Case{8, 21, 64},
-                      // Rows that are copied (see kAliasBytes), and several
-                      // blocks of rows.
-                      Case{20, 512, 144}, Case{150, 1024, 130},
-                      // One row's zeros, with panels in fours and in threes.
-                      Case{1, 300, 256}, Case{6, 67, 145}),
+    ::testing::Values(
+        Case{1, 13, 512}, Case{1, 1, 1}, Case{2, 7, 130}, Case{3, 64, 48},
+        Case{2, 99, 16}, Case{1, 0, 16}, Case{5, 33, 17}, Case{14, 5, 33},
+        Case{15, 40, 31}, Case{16, 256, 200}, Case{29, 9, 1}, Case{64, 31, 16},
+        Case{0, 4, 4}, Case{3, 0, 5},
+        // Five panels, and four where three are a tile.
+        Case{1, 40, 80}, Case{3, 12, 70}, Case{8, 21, 64},
+        // Rows that are copied (see kAliasBytes), and several
+        // blocks of rows.
+        Case{20, 512, 144}, Case{150, 1024, 130},
+        // Zeros of one row, with tiles of four and of three panels.
+        Case{1, 300, 256}, Case{6, 67, 145}),
     [](const auto& info) {
       return absl::StrCat(info.param.m, "x", info.param.k, "x", info.param.n);
     });
 
 TEST(GemmTest, NanAndInfinityGoWhereTheyShould) {
-  // 0 × inf is NaN: it may not be skipped, and padding may not bring it in.
+  // 0 × inf is NaN: it must not be skipped, and padding must not cause it.
   const std::vector<float> a = {kInf, 0.0f, kNan, 1.0f, -kInf, 1.0f};
   const std::vector<float> w = {1.0f, 0.0f, -1.0f, 2.0f};  // [2, 2]
   for (const TileSet* set : TileSets()) {

@@ -1,5 +1,6 @@
 // Recurrent layers and cells against their definition in double precision and
-// against LibTorch, and what runtime/fusion/fused_op.h promises of their bits.
+// against LibTorch, and the statements of runtime/fusion/fused_op.h on their
+// bits.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -54,7 +55,8 @@ TEST_F(RecurrentTest, IsItsDefinitionAndLibTorchs) {
     Layers layers(spec, random_);
     layers.OutputAll();
     const int64_t rows = RandomRows(random_);
-    // Enough for several turns of sums; what is computed in double stays short.
+    // Several groups of steps, but short enough for the oracle in double
+    // precision.
     const int64_t most_steps =
         std::clamp<int64_t>(400'000'000 / (rows * spec.terms()), 1, 40);
     const auto steps =
@@ -179,8 +181,8 @@ TEST_F(RecurrentTest, RefusesWhatDoesNotFit) {
   };
   EXPECT_THAT(message(layers.Request(2, 0, random_)),
               HasSubstr("input [2, 0, 5] has no step"));
-  // Whether states have the input's rows is the graph's promise, unless it
-  // makes none.
+  // The graph shows whether states have the input's rows, unless shapes are
+  // unknown.
   Layers given({.cell = "gru", .given_weights = true}, random_);
   for (ValueId id : given.builder().graph().inputs) {
     for (SymExpr& dim : given.builder().graph().values[id].shape) {
@@ -209,7 +211,7 @@ TEST_F(RecurrentTest, KeepsItsWeightsInPanels) {
             sizeof(float) * 64 * (5 + 6 + 6 + 6 + 4));
 }
 
-// As a recurrence that is written out does.
+// As a recurrence written as single cells does.
 TEST_F(RecurrentTest, NodesThatReadAWeightShareItsPanels) {
   GraphBuilder builder;
   const GraphBuilder::Result state = {DType::kFloat32, {Sym("b"), 6}};
@@ -246,7 +248,7 @@ TEST_F(RecurrentTest, NodesThatReadAWeightShareItsPanels) {
   testing::ExpectLibTorchs(builder, inputs, 2e-5f);
 }
 
-// The first gate's rows of a weight lie where the weight does.
+// The first gate's rows of a weight share its address.
 TEST_F(RecurrentTest, PartsOfAWeightHavePanelsOfTheirOwn) {
   for (const bool part_first : {true, false}) {
     GraphBuilder builder;
@@ -307,7 +309,7 @@ TEST_F(RecurrentTest, StaysWithLibTorchElsewhere) {
   EXPECT_NE(plan.steps[0].caller, nullptr);
 }
 
-// A projection is one more matrix for each cell, and h narrower than c.
+// A projection adds one matrix per cell, and h is narrower than c.
 TEST_F(RecurrentTest, LeavesProjectionsToLibTorch) {
   GraphBuilder builder;
   const SymExpr b = Sym("b");

@@ -32,7 +32,7 @@ struct Case {
   std::vector<NamedArgument> args;
   size_t result_rank;
   const char* self = "self";
-  // Operands of this name and of the last dimension's width.
+  // Operands with this name and the width of the last dimension.
   std::vector<const char*> vectors = {};
 };
 
@@ -108,7 +108,7 @@ TEST(ReduceTest, IsLibTorchs) {
       std::vector<SymExpr> shape;
       size_t count = 1;
       for (int64_t dim : test.dims) {
-        // What is of one element is so in every request.
+        // A dimension of size 1 has size 1 in every request.
         shape.push_back(dim == 1 ? SymExpr(1)
                                  : Sym(absl::StrCat("s", shape.size())));
         count *= static_cast<size_t>(dim);

@@ -1,4 +1,4 @@
-// What indices choose, against LibTorch bit for bit.
+// Selections by indices, against LibTorch bit for bit.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ using testing::Ref;
 base::Tensor Values(const base::Dims& dims, DType dtype, std::mt19937& random) {
   base::Tensor tensor = Must(base::Tensor::Allocate(dtype, dims));
   for (size_t i = 0; i < tensor.bytes(); ++i) {
-    // Truth values too are 0 or 1.
+    // bool elements are 0 or 1.
     tensor.data()[i] = std::byte{static_cast<unsigned char>(
         dtype == DType::kBool ? random() % 2 : random() % 127)};
   }
@@ -46,7 +46,7 @@ std::vector<SymExpr> Shape(const base::Dims& dims) {
   return {dims.begin(), dims.end()};
 }
 
-// What stands for an index where a dimension is taken whole.
+// Placeholder of an index for a dimension that is taken whole.
 const base::Dims kWhole = {-1};
 
 struct Taken {
@@ -103,7 +103,7 @@ TEST(TakeTest, IndicesOfOneShape) {
            {{3, 2, 4, 5}, {kWhole, kWhole, kWhole, {7}}, {3, 2, 4, 7}},
            {{3, 4}, {kWhole, {0}}, {3, 0}},
            {{3, 4}, {kWhole, base::Dims{}}, {3}},
-           // Apart, or broadcast.
+           // Not adjacent, or broadcast.
            {{3, 4, 5}, {{2}, kWhole, {2}}, {2, 4}, "libtorch"},
            {{3, 4, 5}, {kWhole, {2, 1}, {3}}, {3, 2, 3}, "libtorch"}}) {
     for (const DType dtype : {DType::kFloat32, DType::kInt64, DType::kBool}) {

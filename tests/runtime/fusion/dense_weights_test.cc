@@ -1,5 +1,5 @@
-// Dense layers whose weights are rounded: the values that the rounding
-// promises, and the same bits wherever a model is cut.
+// Dense layers with rounded weights: the specified values, and the same bits
+// wherever a model is cut.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ float ToBFloat16(float value) {
   return (bits & 0x10000u) == 0 ? below : above;
 }
 
-// Weights [outputs, inputs] as the form keeps them.
+// Weights [outputs, inputs] rounded to the form.
 std::vector<float> Rounded(std::vector<float> weights, int64_t inputs,
                            DenseWeights form) {
   const auto outputs = static_cast<int64_t>(weights.size()) / inputs;
@@ -64,7 +64,7 @@ std::vector<float> Rounded(std::vector<float> weights, int64_t inputs,
   return weights;
 }
 
-// A layer whose weight is transposed by a node of its own, and a usual one.
+// A layer whose weight is transposed by a separate node, and a usual layer.
 struct TwoLayers {
   TwoLayers() : seed(base::RandomSeed()) {
     std::mt19937 random(seed);
@@ -91,7 +91,7 @@ struct TwoLayers {
     inputs.push_back(testing::MakeTensor<float>({kRows, kInputs}, x));
   }
 
-  // In double precision with the weights of a form.
+  // In double precision with the rounded weights.
   std::vector<double> Expected(DenseWeights form) const {
     const auto w = Rounded(first, kInputs, form);
     const auto v = Rounded(second, kHidden, form);
@@ -155,8 +155,8 @@ TEST_P(DenseWeightsTest, GiveTheSameBitsWhereverTheModelIsCut) {
       Must(testing::RunWhole(model.builder, model.inputs, options));
   const models::Graph& graph = model.builder.graph();
   const int count = static_cast<int>(graph.nodes.size());
-  // The transpose alone on one side included: its result then comes with each
-  // request, and is rounded there.
+  // Includes the transpose alone on one node: its result then crosses with each
+  // request and is rounded there.
   for (int first = 0; first <= count; ++first) {
     for (int second = first; second <= count; ++second) {
       std::vector<int> stages(count, 0);
@@ -176,8 +176,8 @@ INSTANTIATE_TEST_SUITE_P(Forms, DenseWeightsTest,
                                            DenseWeights::kBFloat16,
                                            DenseWeights::kInt8));
 
-// However the layer is written: each spelling against linear, bit for bit, and
-// cut before and after the node that turns its weight.
+// Every spelling of the layer against linear, bit for bit, and cut before and
+// after the node that transposes its weight.
 TEST_P(DenseWeightsTest, AreThoseOfProductsThatAreWrittenOtherwise) {
   const unsigned seed = base::RandomSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));

@@ -12,7 +12,7 @@
 namespace refract::runtime::testing {
 
 // Bags of `tables` tables, their pairwise products with a dense vector, and a
-// layer over them. `copies`: how often the model writes the products.
+// layer over them. `copies`: number of times that the model has the products.
 struct Dlrm {
   Dlrm(int tables, int64_t width, bool permute, int copies = 1) {
     std::mt19937 random(base::ProgramSeed());

@@ -10,7 +10,7 @@
 
 namespace refract::runtime::testing {
 
-// Whole against LibTorch, and against every cut in two and in three.
+// Compares the whole with LibTorch, and with every cut in two and in three.
 inline void ExpectFused(GraphBuilder& builder,
                         const std::vector<base::Tensor>& inputs,
                         float tolerance) {

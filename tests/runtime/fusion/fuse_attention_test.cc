@@ -1,5 +1,5 @@
-// Attention as models write it out, in all the ways that are one step, against
-// LibTorch and against every cut.
+// Attention written as single operators, in all forms that become one step,
+// against LibTorch and against every cut.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -149,7 +149,7 @@ TEST(FuseAttentionTest, EveryFormIsOneStepAndLibTorchs) {
         const auto kernels = testing::KernelsOf(attention.builder);
         EXPECT_THAT(kernels, Contains(EndsWith("softmax+bmm")));
         EXPECT_LE(kernels.size(), mask == Mask::kFill ? 2u : 1u);
-        // More queries than are held at once; one; none.
+        // More queries than a block holds; one; none.
         for (const auto& [length, steps] :
              {std::pair<int64_t, int64_t>{70, 33}, {1, 5}, {3, 1}, {0, 4}}) {
           const auto request = attention.Request(3, length, steps, random);

@@ -1,5 +1,5 @@
-// Element-wise chains and the sums over them: that nothing between is stored,
-// that LibTorch agrees, and that a cut anywhere through them changes no bit.
+// Element-wise chains and sums over them: no intermediate result is stored,
+// LibTorch agrees, and no cut changes a bit.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ using testing::RandomTensor;
 using testing::Ref;
 using testing::Sym;
 
-// What a factorisation machine, attention and products of pairs sum: chains
+// The sums of factorisation machines, attention and products of pairs: chains
 // with operands that broadcast, over the last dimensions, others and all.
 TEST(FuseChainTest, ChainsAreSummedWithoutBeingStored) {
   SCOPED_TRACE(absl::StrCat("seed ", base::ProgramSeed()));
@@ -41,7 +41,7 @@ TEST(FuseChainTest, ChainsAreSummedWithoutBeingStored) {
       {{1}, false}, {{1}, true},  {{2}, false}, {{1, 2}, false},
       {{-1}, true}, {{0}, false}, {{}, false}};
   for (const auto& [dims, keep] : sums) {
-    // Some sums to a block, one, and parts of one.
+    // A block with several sums, with one, and with a part of a sum.
     for (const auto& [steps, width] : std::vector<std::pair<int64_t, int64_t>>{
              {5, 7}, {26, 16}, {1, 33}, {40, 150}, {3, 2500}, {9, 1}}) {
       SCOPED_TRACE(absl::StrCat(steps, " × ", width));
@@ -77,10 +77,12 @@ TEST(FuseChainTest, ChainsAreSummedWithoutBeingStored) {
           std::vector<base::Tensor> inputs;
           inputs.push_back(RandomTensor({batch, steps, width}, random));
           inputs.push_back(RandomTensor({batch, steps, 1}, random));
-          // Terms of one sign: what cancels leaves the rounding of the others.
+          // Terms of one sign, because cancellation would leave only rounding
+          // errors.
           for (float& each : inputs[1].as<float>()) each = std::abs(each);
           testing::ExpectLibTorchs(builder, inputs, 2e-5f);
-          // Sums over the batch are no rows of it, and so no part's.
+          // Sums over the batch have no rows, so parts cannot be compared by
+          // row.
           if (dims.empty() || dims[0] == 0) continue;
           testing::ExpectCutsChangeNothing(builder, inputs);
         }
@@ -89,7 +91,7 @@ TEST(FuseChainTest, ChainsAreSummedWithoutBeingStored) {
   }
 }
 
-// A 0 that one operator of a merged chain reads is not another's −0.
+// 0 and −0 as inputs of a fused chain stay distinct.
 TEST(FuseChainTest, NumbersOfAChainKeepTheirSign) {
   GraphBuilder builder;
   const SymExpr b = Sym("b");
@@ -108,8 +110,8 @@ TEST(FuseChainTest, NumbersOfAChainKeepTheirSign) {
   ExpectFused(builder, inputs, 0);
 }
 
-// A sum over anything but the last dimension takes its terms in one order,
-// whether one row or many lie after it.
+// A sum over a dimension other than the last adds its terms in one order,
+// whether one row or many follow the dimension.
 TEST(FuseChainTest, SumsOfOneRowAreThoseOfARowAmongOthers) {
   SCOPED_TRACE(absl::StrCat("seed ", base::ProgramSeed()));
   std::mt19937 random(base::ProgramSeed());

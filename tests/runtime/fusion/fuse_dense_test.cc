@@ -1,5 +1,5 @@
-// Products with what goes before and after them: random graphs against LibTorch
-// and against every cut, which leaves some of the operators to themselves.
+// Products with fused neighbours: random graphs against LibTorch and against
+// every cut, which leaves some of the operators unfused.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ class RandomDense {
     std::vector<ValueId> pieces;
     int64_t width = 0;
     for (int i = 0; i < count; ++i) {
-      // One in full, or nothing says how many rows there are.
+      // At least one full input, since expanded inputs do not show the rows.
       const int64_t piece = Width();
       pieces.push_back(i == count / 2 ? Full(piece) : Piece(piece));
       width += piece;
@@ -61,7 +61,7 @@ class RandomDense {
       const auto other = Chance() ? Weight({columns}) : Piece(columns);
       x = builder_.Node(Chance() ? "aten.mul.Tensor" : "aten.sub.Tensor",
                         {Ref("self", x), Ref("other", other)}, Like(columns));
-      // Twice the same operand.
+      // The same operand twice.
       x = builder_.Node("aten.add.Tensor", {Ref("self", x), Ref("other", x)},
                         Like(columns));
     }
@@ -92,7 +92,7 @@ class RandomDense {
 
  private:
   bool Chance() { return random_() % 2 == 0; }
-  // Of one panel and several, of both sides of what is read in place.
+  // One panel and several; widths below and above the in-place threshold.
   int64_t Width() {
     static constexpr int64_t kWidths[] = {1, 5, 16, 33, 97, 128};
     return kWidths[random_() % std::size(kWidths)];
@@ -122,7 +122,7 @@ class RandomDense {
     if (deep_ && random_() % 6 == 0) shape = {SymExpr(1), Sym("s")};
     shape.push_back(width);
     const auto from = Input(shape);
-    // As wide as any input in full.
+    // As wide as a full input.
     return builder_.Node("aten.expand_as.default",
                          {Ref("self", from), Ref("other", Full(width))},
                          Like(width));
@@ -193,8 +193,8 @@ TEST(FuseDenseTest, RandomGraphsAreLibTorchsHoweverTheyAreCut) {
   }
 }
 
-// Attention as DIN has it: (query, step, their difference, their product) of
-// every step of every user.
+// DIN's attention: (query, step, their difference, their product) of every step
+// of every user.
 struct Attention {
   Attention() {
     const SymExpr b = Sym("b");
@@ -264,7 +264,7 @@ TEST(FuseDenseTest, WhatOthersReadIsMadeAsWell) {
   testing::ExpectLibTorchs(attention.builder, request, 1e-5f);
 }
 
-// The steps of one user do not tell whose else there are.
+// The steps of one user do not show the number of users.
 TEST(FuseDenseTest, ARowsResultDoesNotDependOnItsBatch) {
   Attention attention;
   const auto request = Attention::Request(5, 11);
@@ -288,8 +288,8 @@ TEST(FuseDenseTest, ARowsResultDoesNotDependOnItsBatch) {
   }
 }
 
-// DCN-v2's cross layers as some write them, with items as columns. Their
-// matrices stay as they are where dense layers are rounded.
+// DCN-v2's cross layers in the form with items as columns. Their matrices are
+// not rounded by dense_weights.
 TEST(FuseDenseTest, MatrixTimesAColumnIsALayer) {
   const unsigned seed = base::RandomSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
@@ -351,7 +351,7 @@ TEST(FuseDenseTest, MatrixTimesAColumnIsALayer) {
   }
 }
 
-// The graph says that both have as many rows; what comes may still differ.
+// The graph shows the same number of rows for both; a request may still differ.
 TEST(FuseDenseTest, PiecesThatDoNotFitAreRefused) {
   GraphBuilder builder;
   const auto a = builder.Input("a", DType::kFloat32, {Sym("b"), Sym("x")});

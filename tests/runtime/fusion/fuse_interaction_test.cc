@@ -1,6 +1,5 @@
-// The pairwise products of an item's vectors, in the ways that models write
-// them: that they are one step, that LibTorch agrees, and that a cut anywhere
-// through it changes no bit.
+// The pairwise products of an item's vectors in all forms that models use: each
+// is one step, LibTorch agrees, and no cut changes a bit.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -69,11 +68,11 @@ TEST(FuseInteractionTest, ErrorsNameTheTableOfAMergedLookUp) {
                                ::testing::HasSubstr("50")));
 }
 
-// The ways in which models write the pairs of an item's vectors.
+// The forms in which models select the pairs of an item's vectors.
 enum class Pieces { kFlatCat, kStackedCat, kWhole };
 
 struct Pairs {
-  // `copies`: how often the model writes them.
+  // `copies`: number of times that the model has them.
   Pairs(Pieces pieces, bool upper, bool flatten, unsigned seed,
         int copies = 1) {
     std::mt19937 random(seed);
@@ -196,7 +195,8 @@ TEST(FuseInteractionTest, VectorsThatAreReadElsewhereAreReadAsTheyLie) {
   ExpectFused(pairs.builder, pairs.inputs, 1e-5f);
 }
 
-// Rows and columns that broadcast are LibTorch's, none with one as well.
+// Rows and columns that broadcast are left to LibTorch, also together with
+// plain ones.
 TEST(FuseInteractionTest, PairsThatBroadcastAreNoPairs) {
   std::mt19937 random(base::ProgramSeed());
   for (const int64_t rows : {0, 3}) {
@@ -229,7 +229,7 @@ TEST(FuseInteractionTest, PairsThatBroadcastAreNoPairs) {
   }
 }
 
-// Columns of products that are flattened otherwise are no pairs.
+// Columns of products in another flattening are not pairs.
 TEST(FuseInteractionTest, RowsOfProductsAreNoPairs) {
   std::mt19937 random(base::ProgramSeed());
   for (const bool block : {false, true}) {

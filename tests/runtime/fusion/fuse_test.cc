@@ -1,5 +1,5 @@
-// What is merged, that LibTorch agrees, and that a cut anywhere through a
-// merged group changes no bit.
+// Fusion: which nodes become one step, agreement with LibTorch, and no cut
+// through a fused group changes a bit.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -65,7 +65,7 @@ TEST(FuseTest, ATransposeMayBeReadBySeveralProducts) {
   }
 }
 
-// Models slice the columns of one matrix wherever they use them.
+// Models slice the columns of one matrix at every use.
 TEST(FuseTest, WhatIsAskedForTwiceIsMadeOnce) {
   std::mt19937 random(base::ProgramSeed());
   GraphBuilder builder;
@@ -110,7 +110,7 @@ TEST(FuseTest, WhatIsAskedForTwiceIsMadeOnce) {
   ExpectFused(builder, inputs, 0);
 }
 
-// A look-up whose ids are rows of another's: no group.
+// A look-up whose ids are the result of another look-up: no group.
 TEST(FuseTest, LookUpsThatNeedEachOtherStayApart) {
   GraphBuilder builder;
   const SymExpr b = Sym("b");
@@ -171,7 +171,7 @@ TEST(FuseTest, CrossLayer) {
   ExpectFused(builder, inputs, 1e-5f);
 }
 
-// Every form in which a product is written, over odd shapes.
+// Every spelling of a product, over odd shapes.
 TEST(FuseTest, ProductsAreLibTorchs) {
   std::mt19937 random(base::ProgramSeed());
   const struct {
@@ -253,8 +253,8 @@ TEST(FuseTest, ProductsThatDoNotFitAreRefused) {
                                ::testing::HasSubstr("[4, 5]")));
 }
 
-// Rows of one request do not change a row's result: it is that of the row
-// alone, bit for bit, where every step is native.
+// Where every step is native, a row's result has the same bits alone and among
+// other rows.
 TEST(FuseTest, ARowsResultDoesNotDependOnItsBatch) {
   Dlrm dlrm(5, 16, false);
   const auto all = Must(testing::RunWhole(dlrm.builder, dlrm.inputs));

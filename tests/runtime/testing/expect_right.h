@@ -1,7 +1,7 @@
 #ifndef REFRACT_TESTS_RUNTIME_TESTING_EXPECT_RIGHT_H_
 #define REFRACT_TESTS_RUNTIME_TESTING_EXPECT_RIGHT_H_
 
-// What every graph must hold: LibTorch agrees, and no cut changes a bit.
+// Properties of every graph: LibTorch agrees, and no cut changes a bit.
 
 #include <gtest/gtest.h>
 
@@ -14,9 +14,9 @@
 
 namespace refract::runtime::testing {
 
-// float32 within `tolerance` of what is larger, 1 or the tensor's largest
-// value: the rounding of a sum follows its addends, which the result does not
-// tell where they cancel. Other dtypes bit for bit.
+// float32 within `tolerance` × the larger of 1 and the tensor's largest value:
+// the rounding of a sum depends on its addends, which the result does not show
+// where they cancel. Other dtypes bit for bit.
 inline void ExpectNear(const base::Tensor& ours, const base::Tensor& torch,
                        float tolerance) {
   ASSERT_EQ(ours.dims(), torch.dims());
@@ -41,7 +41,7 @@ inline void ExpectNear(const base::Tensor& ours, const base::Tensor& torch,
   }
 }
 
-// The whole graph in one part against LibTorch, node by node.
+// Compares the whole graph in one part with LibTorch, node by node.
 inline void ExpectLibTorchs(GraphBuilder& builder,
                             const std::vector<base::Tensor>& inputs,
                             float tolerance) {
@@ -52,7 +52,7 @@ inline void ExpectLibTorchs(GraphBuilder& builder,
   }
 }
 
-// The whole against cuts in two and in three at every node.
+// Compares the whole with cuts in two and in three at every node.
 inline void ExpectCutsChangeNothing(GraphBuilder& builder,
                                     const std::vector<base::Tensor>& inputs,
                                     const CompileOptions& options = {}) {

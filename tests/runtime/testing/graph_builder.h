@@ -1,8 +1,8 @@
 #ifndef REFRACT_TESTS_RUNTIME_TESTING_GRAPH_BUILDER_H_
 #define REFRACT_TESTS_RUNTIME_TESTING_GRAPH_BUILDER_H_
 
-// Small graphs by hand, with weights in a file of their own, and what is needed
-// to run them. For tests: failures abort.
+// Builds small graphs with weights in a file, and runs them. For tests:
+// failures abort.
 
 #include <algorithm>
 #include <cstdio>
@@ -88,7 +88,7 @@ inline SymExpr Sym(const std::string& name) { return SymExpr::Symbol(name); }
 
 class GraphBuilder {
  public:
-  // What a node gives.
+  // Result of a node.
   struct Result {
     DType dtype = DType::kFloat32;
     std::vector<SymExpr> shape;
@@ -109,7 +109,7 @@ class GraphBuilder {
                      values.size() * sizeof(T));
   }
 
-  // Strides 0: those of a dense tensor.
+  // Empty strides: those of a dense tensor.
   ValueId RawWeight(const std::string& name, DType dtype,
                     std::vector<int64_t> dims, const void* data, size_t bytes,
                     std::vector<int64_t> strides = {}) {
@@ -186,7 +186,7 @@ class GraphBuilder {
         absl::StrCat("out", graph_.output_names.size()));
   }
 
-  // Writes the weights; call once all are there.
+  // Writes the weights; call it after the last weight is added.
   std::shared_ptr<const models::WeightStore> Weights() {
     folder_.Write("weights.bin", blob_);
     table_.files.clear();

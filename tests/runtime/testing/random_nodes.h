@@ -1,7 +1,7 @@
 #ifndef REFRACT_TESTS_RUNTIME_TESTING_RANDOM_NODES_H_
 #define REFRACT_TESTS_RUNTIME_TESTING_RANDOM_NODES_H_
 
-// Single nodes with arguments that need not fit their operands.
+// Single nodes with arguments that may not fit their operands.
 
 #include <algorithm>
 #include <cstdlib>
@@ -30,7 +30,7 @@ struct OneNode {
   std::vector<Input> inputs;
   // From the inputs' values.
   std::function<Args(const std::vector<ValueId>&)> args;
-  // What the graph says of the result.
+  // The graph's shape of the result.
   DType dtype = DType::kFloat32;
   base::Dims result;
 
@@ -55,7 +55,7 @@ struct OneNode {
           x = static_cast<float>(random() % 256) / 128 - 1;
         }
       } else {
-        // Some outside of what is indexed.
+        // Some out of range.
         for (int64_t& x : tensor.as<int64_t>()) {
           x = static_cast<int64_t>(random() % 7) - 2;
         }
@@ -70,8 +70,7 @@ inline Args Einsum(const std::string& equation,
   return {{"equation", equation}, List("tensors", ids)};
 }
 
-// Nodes of operators that have kernels of their own, right about as often as
-// not.
+// Nodes of operators with native kernels, valid about half of the time.
 class RandomNodes {
  public:
   explicit RandomNodes(std::mt19937& random) : random_(random) {}
@@ -125,7 +124,7 @@ class RandomNodes {
     }
     return dims;
   }
-  // Mostly such as there are.
+  // Mostly existing dimensions.
   int64_t Dim(const base::Dims& dims) {
     const auto rank = static_cast<int64_t>(dims.size());
     return Below(10) == 0 ? Below(20) - 10 : Below(2 * rank + 1) - rank;
@@ -136,7 +135,7 @@ class RandomNodes {
     return some;
   }
 
-  // Right as often as not: what is wrong is changed afterwards.
+  // Valid about half of the time: the arguments are changed afterwards.
   void MakeEinsum(OneNode& node) {
     node.op = "aten.einsum.default";
     std::string equation;
@@ -386,7 +385,7 @@ class RandomNodes {
         break;
       case 5:
         node.op = "aten.expand.default";
-        // For -1 in front of what there is LibTorch may give such a size.
+        // LibTorch may give such a size for a leading -1.
         for (size_t d = 0; d + dims.size() < sizes.size(); ++d) {
           sizes[d] = std::abs(sizes[d]);
         }

@@ -24,7 +24,7 @@ inline std::vector<base::TensorView> Views(
   return views;
 }
 
-// All of the graph on `inputs`, as a server would.
+// Runs the whole graph on `inputs`, as a server would.
 inline absl::StatusOr<std::vector<base::Tensor>> RunWhole(
     GraphBuilder& builder, const std::vector<base::Tensor>& inputs,
     const CompileOptions& options = {}, RunStats* stats = nullptr) {
@@ -34,7 +34,7 @@ inline absl::StatusOr<std::vector<base::Tensor>> RunWhole(
   return (*runner)->Run(Views(inputs), stats);
 }
 
-// How each node is computed, e.g. {"embedding_bag/sum", "libtorch"}.
+// The kernel of each step, e.g. {"embedding_bag/sum", "libtorch"}.
 inline std::vector<std::string> KernelsOf(GraphBuilder& builder,
                                           const CompileOptions& options = {}) {
   const models::Graph& graph = builder.graph();
@@ -47,7 +47,7 @@ inline std::vector<std::string> KernelsOf(GraphBuilder& builder,
   return kernels;
 }
 
-// The graph's nodes one by one by LibTorch alone. Tensors only.
+// Runs the graph's nodes one by one by LibTorch alone. Tensors only.
 inline absl::StatusOr<std::vector<base::Tensor>> RunByLibTorch(
     GraphBuilder& builder, const std::vector<base::Tensor>& inputs) {
   using runtime::aten::Operand;

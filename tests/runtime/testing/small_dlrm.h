@@ -1,8 +1,8 @@
 #ifndef REFRACT_TESTS_RUNTIME_TESTING_SMALL_DLRM_H_
 #define REFRACT_TESTS_RUNTIME_TESTING_SMALL_DLRM_H_
 
-// A DLRM of two tables by hand, with a pass-through around the HN: what a split
-// must get right in one small graph.
+// A DLRM of two tables with a by-pass of the HN: the cases of a split in one
+// small graph.
 
 #include <cmath>
 #include <random>
@@ -51,7 +51,7 @@ class SmallDlrm {
                                         Bool("include_last_offset", true),
                                         {"padding_idx", models::None{}}},
                                        {f32, {b, kDim}}));
-      // The other three results, which nobody reads.
+      // The other three results, which have no readers.
       auto& outputs = builder_.graph().nodes.back().outputs;
       outputs.resize(4, models::kNoValue);
     }
@@ -139,7 +139,7 @@ class SmallDlrm {
     return inputs;
   }
 
-  // What the graph computes, in double, from its definition.
+  // The expected result in double precision, from the model's definition.
   struct Scores {
     std::vector<double> squeezed;
     std::vector<double> scaled;

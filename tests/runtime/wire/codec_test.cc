@@ -24,7 +24,7 @@ using runtime::testing::Sym;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// A message on its way, in memory of the test.
+// A message in memory of the test.
 struct Message {
   std::vector<base::Tensor> tensors;
   std::vector<base::TensorView> views() const {
@@ -147,7 +147,7 @@ TEST(CodecTest, EveryFloatingDTypeComesBackInEveryForm) {
         if (dtype == DType::kFloat16) {
           back = std::bit_cast<_Float16>(values[0].as<uint16_t>()[i]);
         }
-        // Rows of two elements are exact as int8 but for roundings.
+        // Rows of two elements are exact as int8 apart from rounding.
         EXPECT_NEAR(back, wanted[i], std::fabs(wanted[i]) / 128)
             << models::Name(type) << " " << base::Name(dtype);
       }
@@ -219,8 +219,8 @@ TEST(CodecTest, ZerosOfEitherSignAndNansAreDifferentRows) {
   ExpectSame(Must(decoder.Decode(message.views()))[0], x.view());
 }
 
-// Random tensors, forms and patterns of repeats: what comes back is what the
-// same form gives without unique rows, and never in more bytes.
+// Random tensors, forms and patterns of repeated rows: decoding gives the same
+// values as without unique rows, and messages never get longer.
 TEST(CodecTest, RandomRowsComeBackTheSameInAnyForm) {
   const uint32_t seed = base::RandomSeed();
   std::mt19937 random(seed);
@@ -361,7 +361,7 @@ TEST(CodecTest, IndexesThatReachBeyondTheRowsAreRefused) {
               HasSubstr("index of float32[1]"));
   EXPECT_THAT(refusal(MakeTensor<int64_t>({1}, {0})),
               HasSubstr("index of int64[1]"));
-  // No rows at all, but an index into them.
+  // An index into zero rows.
   EXPECT_THAT(Refusal(codec, List(MakeTensor<float>({0, 1}, {}),
                                   MakeTensor<uint8_t>({1}, {0}))),
               HasSubstr("index 0 for 0 rows"));
@@ -377,7 +377,7 @@ TEST(CodecTest, AFewBytesCannotAskForMuchMemory) {
                           MakeTensor<int32_t>({3, 2}, {0, 30000000, 0, 30000000,
                                                        0, 30000000}))),
       HasSubstr("beyond"));
-  // Rows of nothing cost their index all the same.
+  // Empty rows still count with their index.
   EXPECT_THAT(Refusal(codec, List(MakeTensor<float>({1, 0}, {}),
                                   MakeTensor<int32_t>({1, 2}, {0, INT32_MAX}))),
               HasSubstr("beyond"));

@@ -25,7 +25,7 @@ const char* NameOf(Isa isa) {
                                : "avx512";
 }
 
-// Each instruction set that this processor has.
+// Each instruction set of this processor.
 class KernelsTest : public testing::TestWithParam<Isa> {
  protected:
   void SetUp() override {
@@ -41,7 +41,7 @@ INSTANTIATE_TEST_SUITE_P(Isas, KernelsTest,
                                          Isa::kAvx512),
                          [](const auto& info) { return NameOf(info.param); });
 
-// What 16 bits mean, from the definition of the formats: `exponent_bits` of
+// The value of 16 bits by the definition of the formats: `exponent_bits` of
 // exponent, the rest mantissa.
 double Meaning(uint16_t bits, int exponent_bits) {
   const int mantissa_bits = 15 - exponent_bits;
@@ -59,8 +59,8 @@ double Meaning(uint16_t bits, int exponent_bits) {
                            exponent - bias - mantissa_bits);
 }
 
-// The nearest of all finite numbers of the format, ties to the even one, found
-// by bisection over their order.
+// The nearest finite number of the format, ties to even, found by bisection
+// over all of them in order.
 uint16_t Nearest(float value, int exponent_bits) {
   const int mantissa_bits = 15 - exponent_bits;
   const auto infinity =
@@ -84,8 +84,8 @@ uint16_t Nearest(float value, int exponent_bits) {
   return sign | (up ? high : low);
 }
 
-// Random bit patterns (which hold every kind of float), and what lies on and
-// beside the borders of the formats.
+// Random bit patterns (all kinds of floats), and values on and next to the
+// limits of the formats.
 std::vector<float> HardFloats() {
   static const uint32_t seed = base::RandomSeed();
   std::mt19937 random(seed);
@@ -97,7 +97,8 @@ std::vector<float> HardFloats() {
   for (int i = 0; i < 20000; ++i) {
     floats.push_back(std::bit_cast<float>(static_cast<uint32_t>(random())));
   }
-  // Every number of float16 and the two floats beside each tie between them.
+  // Every float16 number, and the two floats next to each tie between
+  // neighbours.
   for (uint32_t bits = 0; bits < 0x7bff; ++bits) {
     const auto a = static_cast<float>(Meaning(bits, 5));
     const auto b = static_cast<float>(Meaning(bits + 1, 5));
@@ -183,8 +184,8 @@ Row RoundTrip(const Kernels& kernels, std::vector<float> values) {
   return row;
 }
 
-// Finite elements are half a step off at most, but for the roundings of the
-// two operations that read them; the others come back as they are.
+// Finite elements differ by at most half a step plus the roundings of the two
+// decoding operations; other elements are exact.
 void ExpectClose(const Row& row) {
   float largest = 0;
   for (const float value : row.values) {
@@ -210,7 +211,7 @@ TEST_P(KernelsTest, Int8RowsAreHalfAStepOffAtMost) {
   std::mt19937 random(seed);
   for (int round = 0; round < 2000; ++round) {
     const size_t columns = 1 + random() % 200;
-    // From subnormal numbers to the largest ones, far from zero or around it.
+    // From subnormal to the largest numbers, far from zero or around it.
     const int exponent = static_cast<int>(random() % 270) - 143;
     std::uniform_real_distribution<float> distribution(-1, 1);
     const float shift = round % 3 == 0 ? 100.0f : 0.0f;
@@ -291,7 +292,8 @@ TEST_P(KernelsTest, EveryInstructionSetGivesTheSameBits) {
     baseline.int8_row_from_float(&floats[begin], 67, a.data());
     kernels().int8_row_from_float(&floats[begin], 67, b.data());
     ASSERT_EQ(a, b) << begin;
-    // Ordinary rows too: the patterns above are mostly of extreme range.
+    // Ordinary rows as well, since the patterns above mostly have extreme
+    // ranges.
     std::vector<float> mild(67);
     for (size_t i = 0; i < 67; ++i) {
       mild[i] = std::sin(static_cast<float>(begin + i));

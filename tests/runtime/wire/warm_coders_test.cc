@@ -1,5 +1,5 @@
-// Encoders and decoders allocate nothing for a message like one that they have
-// had before: counted by replacing operator new of this program.
+// Encoders and decoders allocate nothing for a message like an earlier one:
+// counted by replacing operator new of this program.
 
 #include <gtest/gtest.h>
 
@@ -33,8 +33,8 @@ struct Sent {
   WireForm form;
 };
 
-// Every way through the encoder: dtypes that pass through floats, indexes of
-// single rows and of runs, beside tensors that are sent as they are.
+// Every path through the encoder: dtypes that pass through floats, indexes of
+// rows and of runs, and tensors sent unchanged.
 const std::vector<Sent>& Everything() {
   static const auto& all = *new std::vector<Sent>{
       {DType::kFloat32, {WireType::kAsIs, false}},
@@ -72,7 +72,7 @@ class WarmCodersTest : public testing::Test {
     codec_.emplace(graph_, graph_.inputs, forms);
   }
 
-  // Rows that repeat: in runs, or here and there. Small integers of any dtype.
+  // Repeated rows, in runs or scattered. Small integers of any dtype.
   std::vector<base::Tensor> Request(bool in_runs, std::mt19937_64& random) {
     std::vector<base::Tensor> values;
     for (const Sent& sent : Everything()) {
@@ -112,8 +112,7 @@ TEST_F(WarmCodersTest, AllocateNothing) {
   }
   EncoderPool encoders(*codec_);
   DecoderPool decoders(*codec_);
-  // Places of the longest message; a message's own tensors are the
-  // transport's.
+  // Memory for the longest message; the transport owns a message's tensors.
   std::vector<base::Tensor> places;
   for (size_t i = 0; i < codec_->num_tensors(); ++i) {
     places.push_back(
@@ -138,7 +137,7 @@ TEST_F(WarmCodersTest, AllocateNothing) {
         DecoderPool::Lease decoder = decoders.Acquire();
         const auto decoded = decoder->Decode(message);
         ASSERT_TRUE(decoded.ok()) << decoded.status();
-        // What is not narrowed comes back as it was.
+        // Values that are not narrowed are exact.
         const base::TensorView& exact = (*decoded)[7];
         ASSERT_EQ(exact.bytes, views[r][7].bytes);
         ASSERT_EQ(std::memcmp(exact.data, views[r][7].data, exact.bytes), 0);
@@ -152,12 +151,11 @@ TEST_F(WarmCodersTest, AllocateNothing) {
   }
   EXPECT_EQ(messages, 9);
   EXPECT_EQ(allocations, 0u) << AllocationCounter::Traces();
-  // Tensors with an index have one, of either kind.
+  // Both kinds of index occur.
   EXPECT_GT(codec_->num_tensors(), Everything().size());
 }
 
-// A decoder that has refused a message, half way through it, is as good as
-// before.
+// A decoder works as before after it refused a message half way through.
 TEST_F(WarmCodersTest, ABrokenMessageLeavesNothingBehind) {
   std::mt19937_64 random(1);
   const std::vector<base::Tensor> request = Request(false, random);

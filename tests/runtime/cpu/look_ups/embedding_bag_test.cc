@@ -30,7 +30,7 @@ using testing::Sym;
 
 enum Mode { kSum = 0, kMean = 1, kMax = 2 };
 
-// One look-up with everything that can be told about it.
+// One look-up with all its parameters.
 struct Bags {
   Mode mode = kSum;
   int64_t rows = 50;
@@ -277,7 +277,7 @@ TEST(EmbeddingBagTest, SumsSmallTypesInFloatAndRoundsOnce) {
     const auto expected = Reference(bags);
     const auto bits = out[0].view().as<uint16_t>();
     ASSERT_EQ(bits.size(), expected.size());
-    // Half a unit in the last place, and what the float sum is off by.
+    // Half a unit in the last place, plus the error of the float sum.
     const double unit = dtype == DType::kFloat16 ? 0x1p-11 : 0x1p-8;
     for (size_t i = 0; i < bits.size(); ++i) {
       const float value = dtype == DType::kFloat16
@@ -314,7 +314,7 @@ TEST(EmbeddingBagTest, FollowsThePolicyForIdsOutsideTheTable) {
   }
 }
 
-// The message of the error that a request with these ids and offsets gets.
+// The error message of a request with these ids and offsets.
 std::string ErrorOf(const std::vector<int64_t>& ids,
                     const std::vector<int64_t>& offsets, bool include_last) {
   Bags bags;
@@ -337,7 +337,7 @@ TEST(EmbeddingBagTest, NamesTableIdAndPosition) {
             "[0, 50)");
   EXPECT_EQ(ErrorOf({1, -2, 3}, {0, 1}, false),
             "table 'tables.3.weight': id -2 at position 1 is outside [0, 50)");
-  // Also what no bag reads.
+  // Also ids that no bag reads.
   EXPECT_THAT(ErrorOf({1, 2, 50}, {0, 2}, true), HasSubstr("id 50"));
 }
 
@@ -359,7 +359,7 @@ TEST(EmbeddingBagTest, LibTorchDoesOtherResultsButIdsAreStillChecked) {
   bags.ids = {1, 2, 50, 4};
   bags.starts = {0, 1, 2};
   BagGraph<int64_t> graph(bags);
-  // offset2bag is wanted, too.
+  // offset2bag is read, too.
   graph.builder.Output(graph.builder.graph().nodes[0].outputs[1]);
   EXPECT_THAT(testing::KernelsOf(graph.builder), ElementsAre("libtorch"));
   const auto out = testing::RunWhole(graph.builder, graph.inputs);

@@ -1,4 +1,4 @@
-// Rows of tables by id, and what a table's policy says of wrong ids.
+// Table rows by id, and the effect of a table's policy on wrong ids.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ using testing::RandomTensors;
 using testing::Ref;
 using testing::Sym;
 
-// A table of 6 rows of 3, read by ids of two dimensions.
+// A table of 6 rows of 3, read by two-dimensional ids.
 struct LookUp {
   explicit LookUp(std::vector<int64_t> values) {
     std::vector<float> table(18);
