@@ -207,6 +207,7 @@ absl::StatusOr<absl::Time> DeadlineOf(const ModelInferRequest& message,
   std::optional<int64_t> timeout_us;
   if (timeout.has_int64_param()) timeout_us = timeout.int64_param();
   if (timeout.has_uint64_param() &&
+      // Larger values do not fit into int64.
       timeout.uint64_param() <= uint64_t{INT64_MAX}) {
     timeout_us = static_cast<int64_t>(timeout.uint64_param());
   }
@@ -243,6 +244,7 @@ absl::StatusOr<InferRequest> DecodeRequest(const ModelInferRequest& message,
   REFRACT_RETURN_IF_ERROR(CheckParameters(message));
   REFRACT_ASSIGN_OR_RETURN(request.deadline, DeadlineOf(message, now));
   const int raw_count = message.raw_input_contents_size();
+  // Raw contents belong to inputs by position.
   if (raw_count > message.inputs_size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("raw_input_contents has ", raw_count, " elements for ",
@@ -279,6 +281,7 @@ void EncodeResponse(const InferResponse& response,
     tensor->set_name(std::string(output.name));
     tensor->set_datatype(std::string(base::KServeName(output.tensor.dtype)));
     for (const int64_t dim : output.tensor.dims) tensor->add_shape(dim);
+    // The only copy of an output on its way to the client.
     message.add_raw_output_contents(output.tensor.data, output.tensor.bytes);
   }
 }

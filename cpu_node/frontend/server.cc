@@ -73,6 +73,7 @@ absl::StatusOr<std::unique_ptr<Frontend>> Frontend::Create(
   if (impl->server == nullptr || impl->port == 0) {
     return absl::UnavailableError(absl::StrCat("cannot listen on ", address));
   }
+  // Registered before the first publication, so that no change is missed.
   engine->WatchReadiness([raw = impl.get()] { raw->PublishHealth(); });
   impl->PublishHealth();
   return std::unique_ptr<Frontend>(new Frontend(std::move(impl)));

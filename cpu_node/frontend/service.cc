@@ -118,6 +118,7 @@ grpc::ServerUnaryReactor* InferenceService::ModelInfer(
     grpc::CallbackServerContext* context,
     const inference::ModelInferRequest* request,
     inference::ModelInferResponse* response) {
+  // Counted before decoding: AwaitQuiet() waits for arrivals of any kind.
   infer_calls_.fetch_add(1, std::memory_order_relaxed);
   const absl::Time now = engine_.clock().Now();
   absl::StatusOr<InferRequest> decoded = DecodeRequest(*request, now);

@@ -106,6 +106,7 @@ NodePtr MakeNode(Terms terms) {
     if (text.size() > kMaxTextBytes) return nullptr;
     node->terms.push_back(std::move(*term));
   }
+  // No term left: the constant 0.
   if (text.empty()) text.push_back('0');
   return node;
 }
@@ -133,6 +134,7 @@ bool AddTerm(Terms& terms, const Term& term, int64_t scale) {
   if (__builtin_mul_overflow(term.coefficient, scale, &coefficient)) {
     return false;
   }
+  // Terms with equal factors add their coefficients.
   auto [it, inserted] = terms.try_emplace(TextOf(term.factors), term);
   if (inserted) {
     it->second.coefficient = coefficient;
@@ -287,6 +289,7 @@ absl::StatusOr<int64_t> SymExpr::Evaluate(
     for (const Factor& factor : term.factors) {
       REFRACT_ASSIGN_OR_RETURN(int64_t value,
                                EvaluateAtom(*factor.atom, bindings));
+      // Multiplied one by one, because each step may overflow.
       for (int i = 0; i < factor.power; ++i) {
         if (__builtin_mul_overflow(product, value, &product)) {
           return Overflow(node_->text);
@@ -308,6 +311,7 @@ std::optional<SymExpr::Solution> SymExpr::Solve(int64_t value) const {
   for (const Term& term : node_->terms) {
     if (term.factors.empty()) {
       constant = term.coefficient;
+      // A second symbol, a power or a function: not a·s + b.
     } else if (slope != nullptr || term.factors.size() != 1 ||
                term.factors[0].power != 1 ||
                term.factors[0].atom->kind != AtomKind::kSymbol) {
@@ -324,6 +328,7 @@ std::optional<SymExpr::Solution> SymExpr::Solve(int64_t value) const {
   if (!result || result->remainder != 0 || result->quotient < 0) {
     return std::nullopt;
   }
+  // (value − b) / a is an integer ≥ 0.
   return Solution{slope->factors[0].atom->text, result->quotient};
 }
 

@@ -109,6 +109,7 @@ class Parser {
     if (pos_ < text_.size() && absl::ascii_isdigit(text_[pos_])) {
       const size_t start = pos_;
       REFRACT_ASSIGN_OR_RETURN(SymExpr literal, ParseInteger(negative));
+      // A power binds tighter than the sign: parse again without the sign.
       if (!Take("**")) return literal;
       pos_ = start;
     }
@@ -180,6 +181,7 @@ class Parser {
     const size_t start = pos_;
     const absl::string_view name = TakeIdentifier();
     if (!Take("(")) return SymExpr::Symbol(name);
+    // srepr writes symbols as calls.
     if (name == "Symbol") return ParseSymbolCall();
     std::vector<SymExpr> args;
     if (!Take(")")) {

@@ -92,6 +92,7 @@ std::optional<std::vector<IntSource>> NodeArgs::Ints(
     absl::string_view name) const {
   const Place* place = Find(name);
   if (place == nullptr) return std::nullopt;
+  // PyTorch accepts one number where a list is expected.
   if (const auto single = IntOf(*place)) return std::vector<IntSource>{*single};
   const auto* list = std::get_if<models::IntList>(&place->argument->value);
   if (list == nullptr) return std::nullopt;

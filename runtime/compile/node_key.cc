@@ -77,6 +77,7 @@ std::string NodeKey(const models::Node& node,
   std::string key = node.op;
   KeyWriter writer(place, key);
   for (const models::NamedArgument& argument : node.args) {
+    // Names are part of the key, because arguments may be left out.
     absl::StrAppend(&key, "|", argument.name, "=");
     std::visit(writer, argument.value);
   }

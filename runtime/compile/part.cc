@@ -51,6 +51,7 @@ Part Part::CnPre(const models::Graph& graph, const models::SplitPlan& plan) {
   part.inputs = graph.inputs;
   part.outputs = plan.up;
   const std::vector<ValueId> kept = KeptOnCn(graph, plan);
+  // Values for the HN first, in message order; then values that stay.
   part.outputs.insert(part.outputs.end(), kept.begin(), kept.end());
   return part;
 }

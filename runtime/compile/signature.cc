@@ -57,6 +57,7 @@ Signature::Signature(const models::Graph& graph,
   for (models::ValueId id : inputs) inputs_.push_back(Describe(graph, id));
   for (models::ValueId id : outputs) outputs_.push_back(Describe(graph, id));
   for (Symbol& symbol : symbols_) {
+    // Ranges come from the graph; a symbol without a range has none.
     symbol.is_batch = symbol.name == graph.batch_symbol;
     for (const models::SymbolRange& range : graph.symbols) {
       if (range.symbol != symbol.name) continue;
@@ -194,6 +195,7 @@ absl::Status Signature::CheckSizes(absl::Span<const TensorView> inputs,
             "input '", tensor.name, "': dimension ", d, " is ", size,
             ", expected ", *expected, Explain(dim, symbols)));
       }
+      // No value of the symbol gives this size: Learn() found no solution.
       if (dim.solvable && symbols.source_[dim.symbols[0]] < 0) {
         return absl::InvalidArgumentError(absl::StrCat(
             "input '", tensor.name, "': dimension ", d, " is ", size,
@@ -280,6 +282,7 @@ std::optional<base::TensorSpec> Signature::OutputSpec(
   spec.dtype = tensor.dtype;
   for (const Dim& dim : tensor.dims) {
     const auto size = Evaluate(dim, symbols);
+    // An expression such as N − 1 may be negative for an empty input.
     if (!size || *size < 0) return std::nullopt;
     spec.dims.push_back(*size);
   }
@@ -305,6 +308,7 @@ std::optional<int64_t> Signature::Batch(
         if (!solve || !dim.solvable) continue;
         if (const auto solution = dim.expr.Solve(size)) return solution->value;
       }
+      // Inputs are unchecked here, so a size is read only if it is one.
       const bool readable = inputs[i].dtype == DType::kInt64 &&
                             inputs[i].bytes == sizeof(int64_t) &&
                             inputs[i].data != nullptr;

@@ -41,6 +41,7 @@ bool ViewOp::IsCopy(const KernelRequest& request) {
   }
   if (IsOneOf(op, {"aten.dropout.default", "aten.feature_dropout.default",
                    "aten.alpha_dropout.default"})) {
+    // Dropout in training is random.
     return args.BoolLiteral("train") == false;
   }
   if (op == "aten.slice.Tensor") return IsWholeSlice(args);
@@ -58,6 +59,7 @@ absl::StatusOr<std::unique_ptr<const ViewOp>> ViewOp::Create(
     const KernelRequest& request) {
   const absl::string_view op = request.node().op;
   const NodeArgs& args = request.args;
+  // The operand is the first one, and every later argument is a size.
   const bool tensor_first =
       !request.operands.empty() &&
       (args.OperandOf("self") == 0 || args.OperandOf("input") == 0) &&
@@ -137,6 +139,7 @@ absl::Status ViewOp::Infer(const Operands& operands, base::Dims& dims) const {
       for (size_t d = first; d <= last && d < from.size(); ++d) {
         merged *= from[d];
       }
+      // A scalar flattens to one dimension of size 1.
       dims.assign(from.begin(), from.begin() + std::min(first, from.size()));
       dims.push_back(merged);
       for (size_t d = last + 1; d < from.size(); ++d) dims.push_back(from[d]);

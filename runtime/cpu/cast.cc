@@ -115,6 +115,7 @@ absl::StatusOr<std::unique_ptr<const Kernel>> CreateCastKernel(
       op != "aten._to_copy.default") {
     return nullptr;
   }
+  // The source is operand 0; its dtype must be known at compile time.
   if (request.args.OperandOf("self") != 0 || !request.HasRank(0) ||
       request.node().outputs.size() != 1) {
     return nullptr;

@@ -31,6 +31,7 @@ class CatKernel final : public Kernel {
     for (int t = 0; t < count; ++t) {
       const base::Dims& dims = operands[t].tensor.dims;
       for (size_t d = 0; d < dims.size(); ++d) {
+        // Only the joined dimension of cat may differ.
         if (dims[d] == first.dims[d] || (!stack_ && d == dim_)) continue;
         return absl::InvalidArgumentError(absl::StrCat(
             name(), ": tensor ", t, " is ", base::DimsToString(dims),

@@ -108,6 +108,7 @@ class SliceKernel final : public CopyKernel {
     // Overflow-free form of ⌈(end − start) / step⌉.
     view.dims[d] = end == start ? 0 : (end - start - 1) / step + 1;
     view.offset = start * view.strides[d];
+    // After the offset, which counts single indexes.
     view.strides[d] *= step;
     return absl::OkStatus();
   }
@@ -176,6 +177,7 @@ class SelectKernel final : public CopyKernel {
           "select: index ", operands.Int(index_), " is outside dimension ", d,
           " of ", base::DimsToString(dims)));
     }
+    // The selected dimension goes; its index becomes the offset.
     view = Without(dims, d);
     view.offset = index * StrideOf(dims, d);
     return absl::OkStatus();
@@ -318,6 +320,7 @@ class SplitKernel final : public CopyKernel {
     }
     const int64_t size = counted ? (whole - 1) / given + 1 : given;
     if ((whole - 1) / size + 1 != count) return false;
+    // All pieces but the last are full.
     start = i * size;
     length = std::min(size, whole - start);
     return true;

@@ -62,6 +62,7 @@ void Row(const int64_t* a, int64_t a_step, const int64_t* b, int64_t b_step,
     const int64_t x = *a;
     for (int64_t i = 0; i < count; ++i) out[i] = f(x, b[i]);
   } else {
+    // Both repeat: one result for the row.
     std::fill_n(out, count, static_cast<Out>(f(*a, *b)));
   }
 }
@@ -109,6 +110,7 @@ Strides BroadcastStrides(const base::Dims& own, const base::Dims& dims) {
   int64_t stride = 1;
   for (size_t i = 1; i <= own.size(); ++i) {
     const int64_t size = own[own.size() - i];
+    // Dimensions are aligned at the end; size 1 keeps stride 0.
     if (size != 1) strides[dims.size() - i] = stride;
     stride *= size;
   }
@@ -200,6 +202,7 @@ class IntegerKernel final : public Kernel {
         x += x_strides[d];
         y += y_strides[d];
         if (++index[d] < dims[d]) break;
+        // Back to the start of this dimension, then carry.
         x -= x_strides[d] * dims[d];
         y -= y_strides[d] * dims[d];
         index[d] = 0;

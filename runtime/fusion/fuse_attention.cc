@@ -67,6 +67,7 @@ class AttentionPass {
     if (maker < 0) return;
     int chain = -1;
     if (ChainOf(plan_.steps[maker]) != nullptr) {
+      // The chain's operand that is a product has the scores' shape.
       chain = maker;
       if (plan_.steps[chain].outputs.size() != 1) return;
       members.push_back(chain);
@@ -96,6 +97,7 @@ class AttentionPass {
     if (last < 0) return;
     Step& step = plan_.steps[last];
     const MatMulOp* const values = BareBatchedProduct(step);
+    // The weights must be the left operand, and only that.
     if (values == nullptr || step.operands[values->a] != weights ||
         step.operands[values->b] == weights) {
       return;

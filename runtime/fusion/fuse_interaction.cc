@@ -41,6 +41,7 @@ bool SwapsLastTwo(const Graph& graph, const Plan& plan, const Step& step) {
     if (!(*dims)[d].is_literal()) return false;
     int64_t from = (*dims)[d].literal;
     if (from < 0) from += rank;
+    // All dimensions but the last two stay in place.
     const int wanted = d + 2 < rank ? d : (d + 1 == rank ? rank - 2 : rank - 1);
     if (from != wanted) return false;
   }
@@ -122,6 +123,7 @@ class InteractionMatcher {
     }
     const auto count = static_cast<int64_t>(features.size());
     for (int64_t place : *places) {
+      // Out of range: the unfused operators report it.
       if (place < 0 || place >= count * count) return;
     }
     // The view must be the flattened products and nothing else.

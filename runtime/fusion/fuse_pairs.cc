@@ -84,6 +84,7 @@ class PairMatcher {
         int64_t value = (*values)[i];
         if (value < 0) value += limit;  // as Python counts
         if (value < 0 || value >= limit) return std::nullopt;
+        // Rows and columns combine to one row-major index.
         places[i] = places[i] * count + value;
       }
     }
@@ -103,6 +104,7 @@ class PairMatcher {
     std::vector<int> members;
     int products = choice->products;
     int reader = last;
+    // Flattened products are selected by columns: the flatten goes, too.
     if (plan_.locals[products].rank == 2) {
       const int flatten = OwnProducer(products, last);
       if (flatten < 0 || plan_.steps[flatten].view == nullptr) return;
@@ -198,6 +200,7 @@ class PairMatcher {
     taken.push_back(maker);
     for (int local : join.operands) {
       const auto size = stack ? std::optional<int64_t>(1) : SizeAt(local, 1);
+      // Flat vectors are counted by their width.
       const int64_t unit = stack || rank == 3 ? 1 : width;
       if (!size || *size % unit != 0 || *size == 0 ||
           plan_.locals[local].dtype != base::DType::kFloat32) {

@@ -27,6 +27,7 @@ void FuseSums(const models::Graph& graph, Plan& plan) {
     }
     Step& from = plan.steps[maker];
     const ElementChainOp* const chain = ChainOf(from);
+    // Another reader of the chain would need its results in memory.
     if (chain == nullptr || chain->outputs.size() != 1 ||
         chain->outputs[0].is_bool) {
       continue;

@@ -89,6 +89,7 @@ void Merge(const std::vector<int>& members, Plan& plan,
                           step.outputs.end());
     dropped[member] = true;
   }
+  // For logs and errors, which name a node.
   merged.node = absl::StrCat(plan.steps[members.front()].node, " and ",
                              members.size() - 1, " more");
   merged.op = plan.steps[members.front()].op;
@@ -122,6 +123,7 @@ void FuseLookUps(Plan& plan) {
         break;
       }
     }
+    // Other steps may lie between the members of a group.
     if (step.kernel == nullptr || !step.kernel->is_look_up()) continue;
     members.push_back(static_cast<int>(i));
     for (int local : step.outputs) {

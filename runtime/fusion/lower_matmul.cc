@@ -231,6 +231,7 @@ std::optional<MatMulOp> LowerMatMul(const KernelRequest& request) {
     if (!SameBatch(request, matmul.a, matmul.b)) return std::nullopt;
     matmul.batched = true;
   }
+  // Anything else broadcasts and is a letter product (cpu/dense/einsum.h).
   if (!matmul.batched && b_rank != 2) return std::nullopt;
   return matmul;
 }

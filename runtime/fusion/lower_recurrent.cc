@@ -61,6 +61,7 @@ bool ReadLayers(const KernelRequest& request, RecurrentOp& recurrent) {
   const auto batch_first = args.BoolLiteral("batch_first");
   if (!params || !has_biases || !layers || !bidirectional || !batch_first ||
       *layers < 1 || *layers > static_cast<int64_t>(params->size()) ||
+      // Random means dropout in training.
       models::IsRandom(request.node())) {
     return false;
   }
@@ -93,6 +94,7 @@ bool ReadWeights(const KernelRequest& request, RecurrentOp& recurrent) {
       return false;
     }
   }
+  // w_hh is [gates × units, units].
   const auto units = SizeOf(request, recurrent.params[1], 1);
   if (!units || *units < 1) return false;
   recurrent.units = *units;

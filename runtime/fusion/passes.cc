@@ -1,3 +1,7 @@
+// The passes that every device runs. Chains are grouped backwards from their
+// last reader, because a step may join a group only if all its readers are in
+// it.
+
 #include "runtime/fusion/passes.h"
 
 #include <algorithm>
@@ -25,6 +29,7 @@ class ChainMerger {
       for (int local : plan_.steps[member].outputs) made_[local] = -1;
     }
     for (int member : members) Append(plan_.steps[member]);
+    // Checked after merging: common inputs of the members count once.
     if (chain_.inputs.size() > kMaxChainInputs ||
         chain_.code.size() > kMaxChainInstructions) {
       return false;
@@ -34,6 +39,7 @@ class ChainMerger {
     std::vector<int> outputs;
     for (int member : members) {
       const Step& step = plan_.steps[member];
+      // A member's result that is read outside the group stays an output.
       const bool leaves = member == members.back() ||
                           uses.is_output(step.outputs[0]) ||
                           LeavesGroup(step.outputs[0], members, uses);
@@ -116,6 +122,7 @@ class ChainMerger {
       }
       chain_.code.push_back(instruction);
     }
+    // Later members that read this result read the instruction instead.
     made_[step.outputs[0]] = first + chain.outputs[0].instruction;
   }
 
@@ -150,6 +157,7 @@ void FuseActivations(Plan& plan) {
     if (reader < 0) continue;
     const ElementChainOp* const chain = ChainOf(plan.steps[reader]);
     if (chain == nullptr || chain->code.size() != 1 ||
+        // Only a lone relu fits into a product's epilogue.
         chain->code[0].code != ElementCode::kRelu ||
         plan.steps[reader].outputs[0] == kNoLocal) {
       continue;

@@ -1,3 +1,5 @@
+// Reads which dimensions a sum or mean reduces.
+
 #include "runtime/fusion/sum_dims.h"
 
 #include <algorithm>
@@ -38,6 +40,7 @@ absl::StatusOr<std::optional<SumDims>> SumDimsOf(
   }
   result.first = static_cast<size_t>(
       std::find(summed.begin(), summed.end(), true) - summed.begin());
+  // Adjacent if no dimension between the first and the last is missing.
   const auto count =
       static_cast<size_t>(std::count(summed.begin(), summed.end(), true));
   result.last = result.first + count - 1;

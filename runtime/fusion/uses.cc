@@ -16,6 +16,7 @@ Uses::Uses(const Plan& plan)
     const int step = static_cast<int>(i);
     for (int local : plan.steps[i].operands) {
       std::vector<int>& readers = readers_[local];
+      // A step that reads a value twice is one reader.
       if (readers.empty() || readers.back() != step) readers.push_back(step);
     }
     for (int local : plan.steps[i].outputs) {
@@ -57,6 +58,7 @@ bool IsKernelOf(const Step& step, absl::string_view op) {
 
 ElementChainOp ChainAfter(const Step& reader, int result,
                           std::vector<int>& operands, int& given) {
+  // New index of each operand of the reader.
   std::vector<int> place(reader.operands.size(), kNoOperand);
   for (size_t i = 0; i < reader.operands.size(); ++i) {
     if (reader.operands[i] == result) continue;

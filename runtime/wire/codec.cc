@@ -27,6 +27,7 @@ Codec::Codec(const models::Graph& graph, absl::Span<const models::ValueId> ids,
     value.tensor = num_tensors_;
     num_tensors_ += value.form.unique_rows ? 2 : 1;
     plain_ = plain_ && value.form.is_plain();
+    // An int32 that may not fit, and unique rows, depend on data.
     sizes_known_ = sizes_known_ && !value.form.size_depends_on_data();
     values_.push_back(std::move(value));
   }
@@ -91,6 +92,7 @@ std::vector<base::TensorView> Codec::Peek(
       // An empty index means that every row was sent.
       if (index.dims != base::Dims{0}) view.dims[0] = RowsOfIndex(index);
     }
+    // Dims may be hostile or unknown (-1): then no bytes.
     const auto bytes = base::ByteSize(view.dtype, view.dims);
     view.bytes = bytes.ok() ? *bytes : 0;
   }

@@ -83,6 +83,7 @@ absl::Status Decoder::ReadIndex(const Codec::Value& value,
   };
   if (!runs) {
     for (const int32_t row : job.index) REFRACT_RETURN_IF_ERROR(check(row));
+    // The budget covers all values of the message together.
     budget -= job.index.size() * (row_bytes + kExpandedRowExtra);
     return absl::OkStatus();
   }

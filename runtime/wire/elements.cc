@@ -125,6 +125,7 @@ struct Block {
 template <typename Step>
 void ForEachBlock(DType dtype, WireType type, size_t count, size_t columns,
                   std::vector<float>& floats, const Step& step) {
+  // int8 needs the whole row for its scale.
   const size_t most = type == WireType::kInt8 ? columns : kBlock;
   if (floats.size() < std::min(most, count)) floats.resize(most);
   Block block;

@@ -58,6 +58,7 @@ absl::StatusOr<absl::Span<const base::TensorSpec>> Encoder::Prepare(
     choice.type = value.form.type;
     choice.unique = false;
     if (choice.type == WireType::kInt32 &&
+        // Decided per request: one element that does not fit keeps int64.
         !FitInt32(view.data, view.num_elements())) {
       choice.type = WireType::kAsIs;
     }

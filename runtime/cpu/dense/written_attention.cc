@@ -109,6 +109,7 @@ class WrittenAttentionKernel final : public Kernel {
     if (chain_) {
       base::Dims score_dims = dims;
       score_dims.back() = steps;
+      // The chain runs over all scores in order, one block at a time.
       run.Begin(*chain_, operands, score_dims,
                 weights + block_bytes / sizeof(float), op_.given);
     }

@@ -141,6 +141,7 @@ void BroadcastWalk::NextRow() {
   index_[0] = 0;
   for (int d = 1; d < rank_; ++d) {
     place_ += step_[d];
+    // Odometer: carries into the next outer dimension.
     if (++index_[d] < size_[d]) return;
     place_ -= step_[d] * size_[d];
     index_[d] = 0;
@@ -182,6 +183,7 @@ void ChainProgram::AssignRegisters() {
   std::vector<int> last(count, -1);
   for (int i = 0; i < count; ++i) {
     for (int argument : {op_.code[i].a, op_.code[i].b, op_.code[i].c}) {
+      // Inputs have registers of their own and are never freed.
       if (argument >= num_inputs) last[argument - num_inputs] = i;
     }
   }
@@ -225,6 +227,7 @@ void ChainRun::Begin(const ChainProgram& chain, const Operands& operands,
         BroadcastWalk& walk = walks_[i];
         walk = BroadcastWalk(operand.tensor, dims);
         if (walk.is_dense() && walk.dtype() == DType::kFloat32) {
+          // Dense float32 needs no copy into a register.
           how_[i] = How::kInPlace;
           continue;
         }

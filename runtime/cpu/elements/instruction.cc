@@ -75,6 +75,7 @@ REFRACT_CPU_CLONES void RunUnary(const ElementInstruction& instruction,
       });
     case ElementCode::kClamp:
       return Map(a, count, out, [x, y](float v) {
+        // Comparisons are false for NaN, which therefore stays.
         const float low = v < x ? x : v;
         return low > y ? y : low;
       });
@@ -152,6 +153,7 @@ REFRACT_CPU_CLONES void Select(const float* __restrict a,
 
 void RunInstruction(const ElementInstruction& instruction, const float* a,
                     const float* b, const float* c, int64_t count, float* out) {
+  // Codes are ordered by their number of arguments.
   if (instruction.code < ElementCode::kAdd) {
     RunUnary(instruction, a, count, out);
   } else if (instruction.code < ElementCode::kSelect) {

@@ -83,6 +83,7 @@ class EmbeddingKernel final : public Kernel {
     const base::TensorView& table = operands[table_].tensor;
     const base::TensorView& ids = operands[ids_].tensor;
     Rows rows = {table.data, table.dims[0], base::SizeOf(table.dtype)};
+    // Rows may have several dimensions.
     for (size_t d = 1; d < table.dims.size(); ++d) {
       rows.bytes *= static_cast<size_t>(table.dims[d]);
     }

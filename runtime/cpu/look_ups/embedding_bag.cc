@@ -95,6 +95,7 @@ class EmbeddingBagKernel final : public Kernel {
     }
     if (node_.weights != kNoOperand) {
       const base::TensorView& weights = operands[node_.weights].tensor;
+      // The graph may not show that both have the same length.
       if (weights.num_elements() != num_ids) {
         return absl::InvalidArgumentError(absl::StrCat(
             "table '", node_.use.table, "': ", weights.num_elements(),
@@ -134,6 +135,7 @@ absl::StatusOr<std::unique_ptr<const Kernel>> CreateEmbeddingBagKernel(
     const KernelRequest& request) {
   const absl::string_view op = request.node().op;
   if (!IsBag(op)) return nullptr;
+  // The other results serve training.
   for (size_t i = 1; i < request.output_used.size(); ++i) {
     if (request.output_used[i]) return nullptr;
   }

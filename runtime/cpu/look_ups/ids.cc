@@ -120,6 +120,7 @@ models::ValueId SourceOf(const models::Graph& graph, models::ValueId id) {
   while (graph.value(source).producer != models::kNoNode) {
     const models::Node& node = graph.nodes[graph.value(source).producer];
     const auto inputs = models::InputsOf(node);
+    // Computed ids are named by their own value.
     if (!PassesValuesOn(node) || inputs.empty()) return id;
     source = inputs.front();
   }
@@ -145,6 +146,7 @@ absl::StatusOr<std::optional<LookUpGuard>> LookUpGuard::Create(
   if (guard.weight_ == kNoOperand || guard.indices_ == kNoOperand) {
     return std::nullopt;
   }
+  // LibTorch can only refuse ids, not replace them.
   guard.use_ = TableUse::Of(request, guard.weight_);
   if (guard.use_.policy != models::IdPolicy::kError) {
     return absl::UnimplementedError(absl::StrCat(

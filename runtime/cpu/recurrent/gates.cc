@@ -36,6 +36,7 @@ REFRACT_INLINE void GruRow(const float* __restrict sums,
   }
   for (int64_t j = 0; j < count; ++j) {
     const float n = Tanh(apart[j]);
+    // PyTorch's form of (1 − z) × n + z × h.
     h[j] = (h[j] - n) * Sigmoid(sums[count + j]) + n;
   }
 }
