@@ -29,7 +29,7 @@ ValueId ArgumentOf(const models::Node& node, absl::string_view name) {
   return ref == nullptr ? models::kNoValue : ref->id;
 }
 
-// Number of elements; unknown when the shape is.
+// Number of elements; unknown if the shape is unknown.
 models::SymExpr ElementsOf(const models::Value& value) {
   if (!value.has_shape) return {};
   models::SymExpr count = 1;
@@ -37,8 +37,8 @@ models::SymExpr ElementsOf(const models::Value& value) {
   return count;
 }
 
-// The place among the graph's inputs of the ids that belong to the offsets
-// `offsets`; -1 when they are not a whole input.
+// Index among the graph's inputs of the ids that belong to the offsets
+// `offsets`; -1 if the ids are not a whole input.
 int IdsOf(const Graph& graph, ValueId offsets) {
   for (const models::Node& node : graph.nodes) {
     const models::EmbeddingArgs names = models::EmbeddingArgsOf(node.op);
@@ -60,7 +60,7 @@ int IdsOf(const Graph& graph, ValueId offsets) {
   return -1;
 }
 
-// Bytes of one entry of dimension 0; nullopt when the view is not sound.
+// Bytes of one entry of dimension 0; nullopt if the view is invalid.
 std::optional<size_t> EntryBytes(const TensorView& view) {
   if (view.dims.empty() || view.dims[0] <= 0 || view.data == nullptr) {
     return std::nullopt;

@@ -1,19 +1,19 @@
 #ifndef REFRACT_RUNTIME_BATCH_PADDING_H_
 #define REFRACT_RUNTIME_BATCH_PADDING_H_
 
-// Requests with fewer rows than a graph computes right (Graph::min_batch; many
-// exports refuse a batch of one) are made larger by rows that nobody asked for,
-// and their results smaller again. Both happen on the CN, around the whole
-// request: before CN-pre and after CN-post (or around the unsplit program), so
-// that all parts and the HN see the same, larger batch:
+// Pads requests with fewer rows than a graph supports (Graph::min_batch; many
+// exports refuse a batch of one), and removes the added rows from the results.
+// Both happen on the CN, around the whole request: before CN-pre and after
+// CN-post (or around the unsplit program), so that all parts and the HN see the
+// same, larger batch:
 //
 //   PaddedBatch batch;
 //   REFRACT_RETURN_IF_ERROR(padding.Pad(inputs, batch));
 //   … OutputSpecs, Run with batch.inputs() …
 //   padding.Trim(batch, outputs);
 //
-// For graphs with min_batch 1, and batches that are large enough, both do
-// nothing and cost a look at the shapes.
+// For graphs with min_batch 1, and for large enough batches, both only check
+// the shapes.
 
 #include <cstdint>
 #include <optional>
@@ -28,13 +28,13 @@
 
 namespace refract::runtime {
 
-// One request's inputs after padding. Owns what was added; reusable.
+// One request's inputs after padding. Owns the padded copies; reusable.
 class PaddedBatch {
  public:
-  // In the graph's order. Valid until the next Pad(); those that needed no
-  // padding are the request's own views.
+  // In the graph's order. Valid until the next Pad(); inputs without padding
+  // are the request's own views.
   absl::Span<const base::TensorView> inputs() const { return inputs_; }
-  // Rows that the request really has; nullopt when nothing was added.
+  // The request's own number of rows; nullopt when nothing was added.
   std::optional<int64_t> rows() const { return rows_; }
 
  private:
@@ -49,15 +49,14 @@ class BatchPadding {
  public:
   explicit BatchPadding(const models::Graph& graph);
 
-  // Row-wise inputs repeat their last row; bag offsets get empty bags. Inputs
-  // that are wrong in any way pass unchanged: the program refuses them.
-  // InvalidArgument names an input that depends on the batch in a way that
-  // cannot be padded.
+  // Row-wise inputs repeat their last row; bag offsets get empty bags. Invalid
+  // inputs pass unchanged: the program refuses them. InvalidArgument names an
+  // input that depends on the batch in a way that cannot be padded.
   absl::Status Pad(absl::Span<const base::TensorView> inputs,
                    PaddedBatch& batch) const;
 
-  // Drops the added rows of `outputs`, the graph's, in order. The views keep
-  // pointing where they did.
+  // Drops the added rows of `outputs`, the graph's outputs in order. The views
+  // keep their addresses.
   void Trim(const PaddedBatch& batch,
             absl::Span<base::TensorView> outputs) const;
 

@@ -66,7 +66,7 @@ absl::Status RunKernel(const Plan& plan, const Step& step,
   try {
     return step.kernel->Run(operands, outputs, stats);
   } catch (const std::bad_alloc&) {
-    // Scratch of the thread, which grows with what a request brings.
+    // Scratch memory of the thread grows with the request's sizes.
     return absl::ResourceExhaustedError(
         absl::StrCat(step.node, ": no memory to compute with"));
   }
@@ -86,8 +86,8 @@ absl::Status RunView(const Step& step, const Operands& operands,
   return absl::OkStatus();
 }
 
-// Whether `data` lies in memory that may be reused or go away before the
-// result does: an operand's, unless that is constant.
+// Whether `data` lies in memory that may be reused or freed before the result:
+// an operand's, unless it is constant.
 bool AliasesOperand(const Plan& plan, const Step& step,
                     const RunContext::State& state, const std::byte* data) {
   for (int local : step.operands) {
@@ -207,7 +207,7 @@ absl::Status SetTargets(const Plan& plan,
     }
     REFRACT_ASSIGN_OR_RETURN(const size_t bytes,
                              base::ByteSize(spec->dtype, spec->dims));
-    // Kept until the end, when the result must still be this.
+    // The pointer must still be valid at the end of the run.
     outputs[i].bytes = bytes;
     auto& target = state.targets[plan.locals[output.local].root];
     if (output.direct && target.data == nullptr && IsAligned(destinations[i])) {
@@ -217,7 +217,7 @@ absl::Status SetTargets(const Plan& plan,
   return absl::OkStatus();
 }
 
-// A size as the tensor that it is outside.
+// Presents a size as an int64 scalar tensor.
 TensorView SizeView(const Operand& operand, RunContext::State::Cell& cell) {
   TensorView view;
   switch (operand.kind) {
@@ -288,8 +288,8 @@ RunContext::State::State(const Program* program, const Plan& plan)
 absl::StatusOr<std::byte*> RunContext::State::Reserve(int index, size_t bytes) {
   base::AlignedBuffer& buffer = buffers[index];
   if (buffer.size() < bytes || buffer.data() == nullptr) [[unlikely]] {
-    // Room for a larger request of the same bucket; not past what a size_t, or
-    // any machine, can hold.
+    // Rounded up for a larger request of the same bucket, but not beyond size_t
+    // or any machine's memory.
     const size_t room = bytes > (size_t{1} << 40)
                             ? bytes
                             : std::bit_ceil(std::max<size_t>(bytes, 64));
@@ -329,7 +329,7 @@ absl::Status RunStep(const Plan& plan, const Step& step,
 
 namespace {
 
-// `on_step(n)` is called when n steps are done, from 0 on.
+// `on_step(n)` is called after n steps, from 0 on.
 template <typename OnStep>
 absl::Status RunSteps(const Plan& plan, absl::Span<const TensorView> inputs,
                       absl::Span<std::byte* const> destinations,

@@ -15,20 +15,19 @@
 namespace refract::runtime {
 
 // Memory of one run. Buffers keep their size between runs and grow to the next
-// power of two: the bucket of a buffer. A request that falls in the buckets
-// seen before allocates nothing here.
+// power of two. A request whose sizes fit allocates nothing here.
 struct RunContext::State {
   State(const Program* owner, const Plan& plan);
 
-  // At least `bytes` of buffer `index`; its former contents are lost if it
-  // grows. ResourceExhausted.
+  // At least `bytes` of buffer `index`; growing discards its contents.
+  // ResourceExhausted.
   absl::StatusOr<std::byte*> Reserve(int index, size_t bytes);
 
   const Program* owner;                        // null while compiling
   std::vector<Operand> operands;               // per local
   std::vector<runtime::aten::Result> results;  // per local: LibTorch's memory
   std::vector<int> held;  // locals whose result was set since the last run
-  // Per local: where a kernel writes it instead of into its buffer.
+  // Per local: the address to which a kernel writes it instead of its buffer.
   struct Target {
     std::byte* data = nullptr;
     size_t bytes = 0;
@@ -38,7 +37,7 @@ struct RunContext::State {
   uint64_t buffer_growths = 0;
   SymbolValues symbols;
 
-  // Sizes that are outputs, one cell each.
+  // Memory of outputs that are sizes.
   struct alignas(base::kTensorAlignBytes) Cell {
     std::byte bytes[sizeof(int64_t)];
   };
@@ -51,19 +50,19 @@ struct RunContext::State {
   std::vector<KernelOutput> kernel_outputs;
 };
 
-// Runs one step; operands stand in `state`, results go there. Errors of the
-// data's shapes name the node; errors of its contents name table or input.
+// Runs one step with operands and results in `state`. Errors of shapes name the
+// node; errors of contents name table or input.
 absl::Status RunStep(const Plan& plan, const Step& step,
                      RunContext::State& state, RunStats& stats);
 
-// As Program::Run.
+// See Program::Run.
 absl::Status RunPlan(const Plan& plan,
                      absl::Span<const base::TensorView> inputs,
                      absl::Span<std::byte* const> destinations,
                      RunContext::State& state,
                      std::vector<base::TensorView>& outputs, RunStats& stats);
 
-// As Program::RunTimed.
+// See Program::RunTimed.
 absl::Status RunPlanTimed(const Plan& plan,
                           absl::Span<const base::TensorView> inputs,
                           absl::Span<std::byte* const> destinations,

@@ -19,24 +19,25 @@
 
 namespace refract::runtime {
 
-// Ranks that native kernels take. Dims of this rank need no heap.
+// Largest rank of native kernels. Dims of this rank need no heap.
 inline constexpr size_t kMaxKernelRank = 6;
 
-// Where a kernel writes one result. `data` is null for a result nobody reads;
-// otherwise aligned to kTensorAlignBytes and disjoint from all operands.
+// Destination of one result. `data` is null for an unread result; otherwise it
+// is aligned to kTensorAlignBytes and disjoint from all operands.
 struct KernelOutput {
   base::TensorSpec spec;  // set by Infer()
   std::byte* data = nullptr;
 
-  // A request without a byte may have 2^40 empty rows: nothing to walk through.
+  // A request without bytes may have 2^40 empty rows, over which no kernel must
+  // loop.
   bool has_elements() const {
     return std::find(spec.dims.begin(), spec.dims.end(), 0) == spec.dims.end();
   }
 };
 
-// Immutable, thread-safe. All tensor operands are dense, and have the dtype and
-// rank that the graph declares (where it does); sizes are to be checked.
-// Neither call allocates.
+// Immutable, thread-safe. All tensor operands are dense and have the dtype and
+// rank of the graph (where it has them); kernels must check sizes. Neither call
+// allocates.
 class Kernel {
  public:
   virtual ~Kernel() = default;
@@ -49,10 +50,10 @@ class Kernel {
   virtual absl::Status Infer(const Operands& operands,
                              absl::Span<KernelOutput> outputs) const = 0;
 
-  // A look-up in a table: may be merged with others.
+  // A look-up in a table, which may be grouped with others.
   virtual bool is_look_up() const { return false; }
-  // Starts to fetch what Run() will read first. Checks what it must to do no
-  // harm; reports nothing.
+  // Prefetches the memory that Run() reads first. Checks ids as far as needed
+  // for safety, and reports no error.
   virtual void Prefetch(const Operands& operands) const {}
 
   // Computes what Infer() announced for the same operands.
@@ -61,8 +62,8 @@ class Kernel {
                            RunStats& stats) const = 0;
 };
 
-// What a factory may look at. The choice must not depend on the part that is
-// compiled, or split and unsplit runs could differ.
+// The information that a factory may use. Its choice must not depend on the
+// part, or split and unsplit runs could differ.
 struct KernelRequest {
   const models::Graph& graph;
   const NodeArgs& args;
@@ -84,8 +85,8 @@ struct KernelRequest {
   size_t rank(int i) const { return operand(i).shape.size(); }
 };
 
-// The native kernel for a node, or null when there is none and LibTorch must
-// do it. Fails only for what neither can do.
+// The native kernel for a node; null if LibTorch has to compute it. An error
+// only for nodes that neither can compute.
 absl::StatusOr<std::unique_ptr<const Kernel>> CreateCpuKernel(
     const KernelRequest& request);
 

@@ -13,7 +13,7 @@
 namespace refract::runtime {
 namespace {
 
-// What computes a step, for people.
+// Name of a step's kernel, for people.
 absl::string_view HowOf(const Step& step) {
   if (step.view != nullptr) return "view";
   if (step.size != nullptr) return "size";

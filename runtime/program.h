@@ -1,7 +1,7 @@
 #ifndef REFRACT_RUNTIME_PROGRAM_H_
 #define REFRACT_RUNTIME_PROGRAM_H_
 
-// A graph, or the part of one that a node runs, compiled for one device.
+// A graph, or one part of it, compiled for one device.
 
 #include <cstdint>
 #include <memory>
@@ -30,35 +30,35 @@ struct CompileOptions {
   size_t max_folded_bytes = size_t{64} << 20;
 };
 
-// What part of a graph to compile.
+// The part of a graph to compile.
 struct Part {
   std::vector<models::NodeId> nodes;     // ascending = execution order
   std::vector<models::ValueId> inputs;   // given to Run(), in this order
   std::vector<models::ValueId> outputs;  // produced by Run(), in this order
 
   static Part Whole(const models::Graph& graph);
-  // CN-pre: request inputs → `plan.up`, then whatever CN-post reads besides
-  // `plan.down`. CN-post: those same values and `plan.down` → graph outputs.
-  // HN: `plan.up` → `plan.down`.
+  // CN-pre: request inputs → `plan.up`, then the other values that CN-post
+  // reads. CN-post: those values and `plan.down` → graph outputs. HN: `plan.up`
+  // → `plan.down`.
   static Part CnPre(const models::Graph& graph, const models::SplitPlan& plan);
   static Part Hn(const models::Graph& graph, const models::SplitPlan& plan);
   static Part CnPost(const models::Graph& graph, const models::SplitPlan& plan);
 };
 
-// Counters of one Run(), for truthful accounting.
+// Counters of one Run().
 struct RunStats {
   uint64_t replaced_ids = 0;  // ids outside their table, zero/default policy
 };
 
-// What one step of a program computes. Nodes of a part that no step has were
-// computed at compile time, from weights alone: they cost a run nothing.
+// One step of a program. Nodes of the part without a step were computed at
+// compile time from weights alone and cost nothing per run.
 struct StepInfo {
   std::vector<models::NodeId> nodes;  // ascending; several when fused
   std::string kernel;                 // as in Describe(): "linear/f32", "view"
 };
 
-// Where a run's time goes, in the order of Program::steps(). Units: those of
-// the clock, nanoseconds by default.
+// Times of a run, in the order of Program::steps(). Units of the clock,
+// nanoseconds by default.
 struct StepTimes {
   std::vector<int64_t> steps;
   int64_t before = 0;  // checking and setting up inputs
@@ -67,16 +67,16 @@ struct StepTimes {
   int64_t total() const;
 };
 
-// A monotonic clock: nanoseconds, or whatever a test counts.
+// A monotonic clock: nanoseconds, or a test's counter.
 using TickClock = int64_t (*)();
 int64_t SteadyNanoseconds();
 
 class Program;
 
-// Scratch memory of one run at a time: intermediate tensors, in buffers that
-// grow to powers of two and stay. A request whose tensors fall in buckets that
-// the context has seen allocates nothing for native kernels. Not thread-safe:
-// one per request in flight (see ContextPool).
+// Memory of one run at a time: intermediate tensors, in buffers that grow to
+// powers of two and are kept. A request whose tensors fit into the buffers
+// allocates nothing for native kernels. Not thread-safe: one per request in
+// flight (see ContextPool).
 class RunContext {
  public:
   // `program` must outlive the context.
@@ -84,7 +84,7 @@ class RunContext {
   ~RunContext();
   RunContext(RunContext&&) noexcept;
 
-  // How often a buffer had to grow so far; stands still once warm.
+  // Number of buffer growths so far; constant once warm.
   uint64_t buffer_growths() const;
 
   struct State;  // internal, executor.h
@@ -97,16 +97,16 @@ class RunContext {
 // Immutable and thread-safe once compiled: many threads may Run() it, each with
 // its own RunContext. Runs entirely on the calling thread.
 //
-// Numerics: every value between operators is dense row-major, starts at a
+// Numerics: every value between operators is dense row-major and starts at a
 // multiple of base::kTensorAlignBytes, and each operator is computed by the
-// same kernel whatever part it is compiled in. Hence a split run is
-// bit-identical to an unsplit one on the same machine.
+// same kernel in every part. Hence a split run is bit-identical to an unsplit
+// one on the same machine.
 class Program {
  public:
   // Unimplemented names an operator that has neither a native kernel nor a
   // LibTorch implementation; InvalidArgument for a part that is not closed;
-  // ResourceExhausted where memory does not suffice for packed weights.
-  // The graph is copied as needed; `weights` is shared with the model.
+  // ResourceExhausted if memory does not suffice for packed weights. The graph
+  // is copied as needed; `weights` is shared with the model.
   static absl::StatusOr<std::unique_ptr<const Program>> Compile(
       const models::Graph& graph, const Part& part,
       std::shared_ptr<const models::WeightStore> weights,
@@ -116,35 +116,35 @@ class Program {
   virtual const Part& part() const = 0;
 
   // Checks inputs against the graph (dtype, rank, constant and symbolic
-  // dimensions, declared ranges), and gives the shape of every output, or
-  // nullopt for one that depends on data. InvalidArgument names the input.
+  // dimensions, declared ranges), and returns the shape of every output, or
+  // nullopt for an output whose shape depends on data. InvalidArgument names
+  // the input.
   virtual absl::StatusOr<std::vector<std::optional<base::TensorSpec>>>
   OutputSpecs(absl::Span<const base::TensorView> inputs) const = 0;
-  // The same, to `specs`, with memory of `context`: allocates nothing that the
-  // two have once had room for.
+  // The same, written to `specs`, with memory of `context`: allocates nothing
+  // once both are warm.
   virtual absl::Status OutputSpecs(
       absl::Span<const base::TensorView> inputs, RunContext& context,
       std::vector<std::optional<base::TensorSpec>>& specs) const = 0;
 
-  // Runs. `inputs` in Part order; sizes (kSymInt values) are int64 scalars. A
-  // batch below Graph::min_batch is refused: see batch_padding.h.
-  // `destinations[i]`, where not null, is where output i must be written: room
-  // for OutputSpecs()[i], aligned to kTensorAlignBytes. All other outputs live
-  // in `context` until its next Run, or in a destination when they are views of
-  // an output that was written there: copy what must outlive that memory.
-  // `outputs` is overwritten, one view each.
-  // InvalidArgument: bad inputs; ids outside a table (names table, position,
-  // id); offsets that fall or pass the end. Errors leave `context` reusable.
+  // Runs the program. `inputs` in Part order; sizes (kSymInt values) are int64
+  // scalars. A batch below Graph::min_batch is refused: see batch_padding.h.
+  // `destinations[i]`, if not null, is the address for output i: with room for
+  // OutputSpecs()[i], aligned to kTensorAlignBytes. All other outputs live in
+  // `context` until its next Run, or in a destination if they are views of an
+  // output there: copy what must outlive that memory. `outputs` is overwritten,
+  // one view each. InvalidArgument: bad inputs; ids outside a table (names
+  // table, position, id); offsets that fall or pass the end. `context` stays
+  // usable after an error.
   virtual absl::Status Run(absl::Span<const base::TensorView> inputs,
                            absl::Span<std::byte* const> destinations,
                            RunContext& context,
                            std::vector<base::TensorView>& outputs,
                            RunStats* stats = nullptr) const = 0;
 
-  // As Run(), and says how long each step took. Every instant of the run is in
-  // exactly one of the times. The clock is read once more than there are steps
-  // and twice around them, which is in the times as well; Run() reads none.
-  // `times` means nothing after an error.
+  // As Run(), and measures each step. Every instant of the run is in exactly
+  // one of the times, including the clock readings: one more than steps, and
+  // two around them. Run() reads no clock. `times` is undefined after an error.
   virtual absl::Status RunTimed(absl::Span<const base::TensorView> inputs,
                                 absl::Span<std::byte* const> destinations,
                                 RunContext& context,
@@ -152,10 +152,10 @@ class Program {
                                 StepTimes& times,
                                 TickClock clock = SteadyNanoseconds) const = 0;
 
-  // What a run consists of, in order.
+  // The steps of a run, in order.
   virtual std::vector<StepInfo> steps() const = 0;
 
-  // Rows (value of the batch symbol) that `inputs` hold; nullopt when the part
+  // Number of rows (value of the batch symbol) of `inputs`; nullopt if the part
   // has no batch symbol.
   virtual std::optional<int64_t> BatchOf(
       absl::Span<const base::TensorView> inputs) const = 0;
@@ -163,10 +163,11 @@ class Program {
   // One line per step, for `refract inspect --verbose` and logs: node, kernel.
   virtual std::vector<std::string> Describe() const = 0;
 
-  // Bytes of weights rearranged for matrix products, beside the model's own.
+  // Bytes of weights packed for matrix products, besides the model's own
+  // weights.
   virtual size_t packed_weight_bytes() const = 0;
 
-  // For RunContext.
+  // Used by RunContext.
   virtual std::unique_ptr<RunContext::State> NewState() const = 0;
 };
 

@@ -1,9 +1,8 @@
 #ifndef REFRACT_RUNTIME_SPLIT_RUN_H_
 #define REFRACT_RUNTIME_SPLIT_RUN_H_
 
-// A whole request in one process, with and without a split: what
-// `refract run --mode whole|split` and tests use. The nodes do the same over a
-// transport.
+// Runs a whole request in one process, with and without a split, for `refract
+// run --mode whole|split` and tests. The nodes do the same over a transport.
 
 #include <functional>
 #include <memory>
@@ -21,12 +20,12 @@
 
 namespace refract::runtime {
 
-// Request inputs in, the graph's outputs out, in the graph's orders; small
-// batches are padded. Not thread-safe: one per thread.
+// Takes request inputs and returns the graph's outputs, in the graph's orders;
+// pads small batches. Not thread-safe: one per thread.
 class RequestRunner {
  public:
-  // Makes the program of the whole graph, or of the HN part of a split: for
-  // another device, say.
+  // Compiles the program of the whole graph, or of the HN part of a split, for
+  // example for another device.
   using Compiler = std::function<decltype(Program::Compile)>;
 
   // Errors as Program::Compile.
@@ -35,9 +34,9 @@ class RequestRunner {
       std::shared_ptr<const models::WeightStore> weights,
       const CompileOptions& options,
       const Compiler& compile = Program::Compile);
-  // Runs CN-pre, HN and CN-post one after the other, with what crosses encoded
-  // and decoded in between as the nodes do it. `plan` must be valid for
-  // `graph`; one that leaves the HN idle is fine.
+  // Runs CN-pre, HN and CN-post one after the other, with crossing values
+  // encoded and decoded as the nodes do it. `plan` must be valid for `graph`;
+  // its HN part may be empty.
   static absl::StatusOr<std::unique_ptr<RequestRunner>> Split(
       const models::Graph& graph, const models::SplitPlan& plan,
       std::shared_ptr<const models::WeightStore> weights,
@@ -48,8 +47,8 @@ class RequestRunner {
   absl::StatusOr<std::vector<base::Tensor>> Run(
       absl::Span<const base::TensorView> inputs, RunStats* stats = nullptr);
 
-  // From now on what crosses does so in the forms of `plan`, which otherwise
-  // must be the one of Split().
+  // Uses the wire forms of `plan` from now on. Apart from its forms `plan` must
+  // be the plan of Split().
   void UseForms(const models::Graph& graph, const models::SplitPlan& plan);
 
   // The message that the last Run() of a split sent in one direction.
@@ -76,13 +75,13 @@ class RequestRunner {
   absl::Status RunSplit(absl::Span<const base::TensorView> inputs,
                         RunStats* stats);
 
-  // What crosses in one direction, and the memory of the message that it is in.
+  // The values that cross in one direction, and the memory of their message.
   struct Crossing {
     Crossing(const models::Graph& graph, absl::Span<const models::ValueId> ids,
              absl::Span<const models::WireForm> forms)
         : codec(graph, ids, forms), encoder(codec), decoder(codec) {}
     Crossing(const Crossing&) = delete;
-    // `values` as the other side sees them.
+    // Encodes and decodes `values`.
     absl::StatusOr<absl::Span<const base::TensorView>> Pass(
         absl::Span<const base::TensorView> values);
 

@@ -1,11 +1,10 @@
 #ifndef REFRACT_RUNTIME_STABLE_INPUTS_H_
 #define REFRACT_RUNTIME_STABLE_INPUTS_H_
 
-// Runs on inputs that lie in memory which somebody else may still write, such
-// as a slot lent to a peer. Ids, offsets and sizes are looked at more than
-// once, to check them and then to use them, so they must be copies. Numbers
-// that are only computed with stay where they are: changing them gives the one
-// who does it a wrong result and nothing else.
+// Safe use of inputs in memory that others may still write, such as a slot lent
+// to a peer. Ids, offsets and sizes are read more than once, first for checks
+// and then for use, so they must be copied. Numbers that are only computed with
+// need no copy: a peer that changes them gets a wrong result and nothing else.
 
 #include <vector>
 
@@ -16,24 +15,24 @@
 
 namespace refract::runtime {
 
-// Whether some result within `part` has a size that its inputs' shapes do not
-// tell (nonzero, masked_select, …; also where the importer could not tell).
-// Such operators look at their input twice, to count and to write, so no input
-// of theirs may change at all.
+// Whether a result within `part` has a size that its inputs' shapes do not
+// determine (nonzero, masked_select, …; also if the importer could not tell).
+// Such operators read their input twice, to count and to write, so none of
+// their inputs may change.
 bool SizesDependOnData(const models::Graph& graph, const Part& part);
 
 // Views of inputs that are safe to run on, and the copies behind them.
-// Move-only. May be used for one request after the other: its memory, which
-// grows to powers of two, stays.
+// Move-only. Reusable for one request after the other: its memory grows to
+// powers of two and is kept.
 class StableInputs {
  public:
-  StableInputs() = default;  // of none
+  StableInputs() = default;  // no inputs
   StableInputs(absl::Span<const base::TensorView> inputs, bool everything) {
     Hold(inputs, everything);
   }
 
-  // Copies what is not floating point, or everything. The rest of `inputs` must
-  // outlive the views, which are valid until the next call.
+  // Copies inputs that are not floating point, or all inputs. The other
+  // `inputs` must outlive the views, which are valid until the next call.
   absl::Span<const base::TensorView> Hold(
       absl::Span<const base::TensorView> inputs, bool everything);
 

@@ -1,5 +1,6 @@
-// Bags of table rows: the kernel on an emulated GPU against loops in double,
-// what is refused, and requests with any number of entries on a checked device.
+// Bags of table rows: the kernel on an emulated GPU against loops in double
+// precision, refusals, and requests with any number of entries on a checked
+// device.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -29,8 +30,9 @@ using testing::EmulatedLauncher;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Elements in memory of exactly their size, so that sanitizers see what is
-// touched outside; `shift` elements after 256 bytes. Floats begin as NaN.
+// Elements in memory of exactly their size, so that sanitizers see accesses
+// outside; `shift` elements after a 256-byte boundary. Floats are initialised
+// to NaN.
 class Memory {
  public:
   Memory(DType dtype, int64_t count, int64_t shift = 0)
@@ -106,8 +108,7 @@ class BagsKernelTest : public ::testing::Test {
   }
   DType Integer() { return Coin() ? DType::kInt32 : DType::kInt64; }
 
-  // `used` of `rows` bags are the request's, which has `batch` of `bucket`
-  // items.
+  // The request has `used` of `rows` bags and `batch` of `bucket` items.
   void Make(int64_t rows, int64_t used, int64_t batch, int64_t bucket,
             Table& t) {
     BagTable& call = t.call;
@@ -192,8 +193,8 @@ class BagsKernelTest : public ::testing::Test {
     for (int64_t row = 0; row < used; ++row) {
       offsets.push_back(offsets.back() + Pick({0, 0, 1, 2, 7, 40}));
     }
-    // Room beyond what the bags have, where the request says where that ends;
-    // and beyond what the request has, in a larger bucket.
+    // Room beyond the bags if the request marks their end, and beyond the
+    // request in a larger bucket.
     const int64_t brought =
         offsets.back() + (call.include_last ? Pick({0, 5}) : 0);
     const int64_t most = batch > 0 ? brought / batch : 5;
@@ -212,7 +213,7 @@ class BagsKernelTest : public ::testing::Test {
     Memory& memory = t.memory.emplace_back(
         call.offset_dtype,
         (rows + (call.include_last ? 1 : 0)) * call.offset_stride);
-    // What the bucket has beyond them is anything.
+    // The rest of the bucket has arbitrary contents.
     const int64_t given = used + (call.include_last && used > 0 ? 1 : 0);
     for (int64_t row = 0; row < given; ++row) {
       memory.Set(row * call.offset_stride,
@@ -234,7 +235,8 @@ class BagsKernelTest : public ::testing::Test {
     return static_cast<double>(random_() % 4096) / 2048.0 - 1.0;
   }
 
-  // What column `col` of a bag is; the sum of magnitudes for the tolerance.
+  // The expected column `col` of a bag, and the sum of magnitudes for the
+  // tolerance.
   double Want(const Table& t, int64_t row, int64_t col, double* magnitude,
               int64_t* faults) {
     const BagTable& call = t.call;
@@ -319,7 +321,7 @@ TEST_F(BagsKernelTest, AgreesWithLoops) {
   }
 }
 
-// As PyTorch: NaN stays where it comes first, and never replaces a number.
+// As in PyTorch: a NaN stays if it comes first, and never replaces a number.
 TEST_F(BagsKernelTest, TheLargestAndNaN) {
   constexpr int64_t kDim = 40;
   for (const bool aligned : {true, false}) {
@@ -477,8 +479,8 @@ TEST(BagsOpTest, ErrorsNameOperatorAndValue) {
               HasSubstr("value offsets: is counted, but no input of one row"));
 }
 
-// Requests with any number of entries, up to the capacity, by one graph per
-// bucket; what lies behind them from the request before is never read.
+// Requests with any number of entries up to the capacity use one graph per
+// bucket; entries left from the previous request are never read.
 TEST(BagsInstanceTest, AnyNumberOfEntries) {
   const unsigned seed = base::RandomSeed();
   std::mt19937 random(seed);
@@ -504,7 +506,7 @@ TEST(BagsInstanceTest, AnyNumberOfEntries) {
       const auto size = static_cast<int64_t>(random() % 9);
       offsets.push_back(std::min(offsets.back() + size, kCapacity));
     }
-    // Now and then all of it.
+    // Sometimes the whole capacity.
     if (random() % 5 == 0) offsets.back() = kCapacity;
     const int64_t entries = offsets.back();
     std::vector<int64_t> ids;

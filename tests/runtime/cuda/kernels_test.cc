@@ -33,9 +33,9 @@ double Rounding(DType dtype) {
   }
 }
 
-// Rows in memory of exactly the size they need, at `shift` elements from 256
-// bytes: sanitizers see what a kernel touches outside. Gaps between rows begin
-// as NaN.
+// Rows in memory of exactly the needed size, `shift` elements after a 256-byte
+// boundary, so that sanitizers see accesses outside. Gaps between rows are
+// initialised to NaN.
 class Matrix {
  public:
   Matrix(DType dtype, int64_t rows, int64_t cols, int64_t ld, int64_t shift = 0)
@@ -169,7 +169,7 @@ TEST_F(KernelsTest, InteractionOfTheUsualShapeTakesTiles) {
   }
 }
 
-// On a grid that is smaller than the work: threads go round.
+// On a grid smaller than the work, so that threads loop.
 struct TwoBlocks {
   EmulatedLauncher& launcher;
   template <typename Kernel, typename KernelCall>

@@ -1,5 +1,5 @@
 // Tables of more than 2^31 elements: look-ups of every kind count in 64 bits.
-// The table is address space alone, but for the pages that a test writes.
+// The table is reserved address space; only the written pages take memory.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ class SparseTable {
   SparseTable& operator=(const SparseTable&) = delete;
 
   float* data() const { return data_; }
-  // What element `col` of a row is once it was written; rows differ.
+  // The value of element `col` of a written row; rows differ.
   static float At(int64_t row, int64_t col) {
     return static_cast<float>(row % 1000003 + col);
   }
@@ -115,7 +115,7 @@ TEST(LargeTablesTest, RowsBeyond32BitsAreFound) {
   if (table.data() == nullptr) GTEST_SKIP() << "no address space for 20 GB";
   const unsigned seed = base::RandomSeed();
   std::mt19937_64 random(seed);
-  // Around what 31 and 32 bits of elements and of bytes reach, both ends, any.
+  // Rows around 2^31 and 2^32 elements and bytes, both ends, and random rows.
   std::vector<int64_t> ids = {0, kRows - 1, kRows, -1};
   for (const int bits : {29, 30, 31, 32}) {
     const int64_t row = (int64_t{1} << bits) / kDim;
@@ -168,12 +168,12 @@ TEST(LargeTablesTest, RowsBeyond32BitsAreFound) {
 
 TEST(LargeTablesTest, ErrorsNameTheTable) {
   EXPECT_EQ(Model().Why(), "fine");
-  // As many rows as there are bytes in any memory.
+  // More rows than any memory has bytes.
   EXPECT_THAT(Model(int64_t{1} << 48).Why(),
               HasSubstr("value table: is larger than any memory"));
   EXPECT_THAT(Model(std::numeric_limits<int64_t>::max()).Why(),
               HasSubstr("value table: is larger than any memory"));
-  // What is not looked up is counted in 32 bits.
+  // Operands other than tables are counted in 32 bits.
   const auto why = [](auto add) {
     Model model;
     add(model);
@@ -198,7 +198,8 @@ TEST(LargeTablesTest, ErrorsNameTheTable) {
       HasSubstr("operator linear: table has more than 2^31 elements"));
 }
 
-// Too large a one is refused by what it needs, before anything is touched.
+// A table that does not fit is refused with the bytes that it needs, before
+// anything is touched.
 TEST(LargeTablesTest, WhatDoesNotFitNamesItsBytes) {
   const SparseTable table;
   if (table.data() == nullptr) GTEST_SKIP() << "no address space for 20 GB";

@@ -1,5 +1,5 @@
-// The wide element-wise kernels give the bits of the general one, on the
-// emulated GPU; and are not chosen where they would read or write beside.
+// The wide element-wise kernels have the bits of the general kernel, on the
+// emulated GPU, and are not chosen where they would access memory outside.
 
 #include "runtime/cuda/kernels/map_wide.h"
 
@@ -58,7 +58,7 @@ class MapWideTest : public ::testing::Test {
     return from + static_cast<int64_t>(random_() % (to - from + 1));
   }
 
-  // A call over random dims, the last of them `inner` long.
+  // A call over random dims, the last of size `inner`.
   MapCall RandomCall(int64_t inner, std::vector<std::unique_ptr<Memory>>& all) {
     constexpr DType kTypes[] = {DType::kFloat32,  DType::kFloat16,
                                 DType::kBFloat16, DType::kInt32,
@@ -154,7 +154,7 @@ TEST_F(MapWideTest, GivesTheBitsOfTheGeneralKernel) {
   EXPECT_GT(neither, 20);
 }
 
-// One at a time, against the reference in double.
+// One instruction at a time, against the reference in double.
 TEST_F(MapWideTest, EveryInstructionAsInDouble) {
   constexpr int64_t kBatch = 40;
   for (int64_t cols : {3, 8}) {
@@ -184,7 +184,7 @@ TEST_F(MapWideTest, EveryInstructionAsInDouble) {
       auto inputs = testing::RandomInputs(*program, kBatch, random_);
       for (auto& input : inputs) {
         for (double& value : input) {
-          // Numbers that are equal, zero, and none at all.
+          // Equal numbers, zeros and NaNs.
           const int64_t kind = Draw(0, 9);
           if (kind == 0) value = 0;
           if (kind == 1) value = 0.5;
@@ -240,7 +240,7 @@ TEST_F(MapWideTest, TakesOnlyWhatIsAlignedAndDense) {
   // Offsets beyond 31 bits.
   EXPECT_TRUE(
       refuses([](MapCall& c) { c.inputs[0].strides[0] = int64_t{1} << 31; }));
-  // One number for all, or one per row, may lie anywhere.
+  // Broadcast operands need no alignment.
   EXPECT_FALSE(refuses([&](MapCall& c) {
     c.inputs[0].data = in.data() + 4;
     c.inputs[0].strides[0] = 5;

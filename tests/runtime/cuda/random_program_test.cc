@@ -1,5 +1,5 @@
-// The cases that a real device is checked with (device/device_check.cc), on the
-// emulated one.
+// The cases of the check of a real device (device/device_check.cc), on the
+// emulated device.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Rows of tables by ids: the kernel on an emulated GPU against loops and one
-// table at a time, what is refused, and which operators become one.
+// Table rows by ids: the kernel on an emulated GPU against loops and one table
+// at a time, refusals, and which operators are merged.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ class Bytes {
     return memory_.data() + (16 - at % 16) % 16 + shift_;
   }
   const std::vector<unsigned char>& all() const { return memory_; }
-  // As it was made; where the elements lie stays.
+  // Restores the initial contents at the same addresses.
   void Clear() { std::fill(memory_.begin(), memory_.end(), 0xA5); }
 
  private:
@@ -111,7 +111,7 @@ class TakesKernelTest : public ::testing::Test {
             Coin(6) ? Pick({-1, call.table_rows, 1000000, -1000000}) : inside;
         const int64_t at = row * call.id_stride + i * call.inner_id_stride;
         if (call.id_dtype == DType::kInt64) {
-          // What the low half alone would take for a row.
+          // Ids whose low half alone would be a valid row.
           const int64_t whole = Coin(20) ? (int64_t{1} << 32) + inside : id;
           reinterpret_cast<int64_t*>(ids.data())[at] = whole;
         } else {
@@ -126,8 +126,8 @@ class TakesKernelTest : public ::testing::Test {
     return made;
   }
 
-  // Writes what `call` should give to `out`, an image of its results; gives the
-  // number of wrong ids.
+  // Writes the expected results of `call` to `out`, an image of its results;
+  // returns the number of wrong ids.
   static int64_t Want(const TakeTable& call, int64_t rows, int64_t used,
                       unsigned char* out) {
     int64_t faults = 0;
@@ -188,7 +188,7 @@ TEST_F(TakesKernelTest, AgreesWithLoopsAndWithOneTableAtATime) {
       tables.push_back(Make(call.rows));
       call.tables[i] = tables.back().call;
     }
-    // What lies between results stays as it is.
+    // Memory between results stays unchanged.
     std::vector<std::vector<unsigned char>> want;
     int64_t want_faults = 0;
     for (Table& table : tables) {
@@ -218,7 +218,7 @@ TEST_F(TakesKernelTest, AgreesWithLoopsAndWithOneTableAtATime) {
   }
 }
 
-// More than the blocks of a launch take at once.
+// More work than the blocks of a launch process at once.
 TEST_F(TakesKernelTest, ManyRows) {
   constexpr int64_t kRows = 20000;
   std::vector<float> table(7), out(kRows);
@@ -234,7 +234,7 @@ TEST_F(TakesKernelTest, ManyRows) {
   call.rows_per_item = 1;
   call.num_tables = kMaxTakeTables;
   for (TakeTable& one : call.tables) {
-    // The others have next to nothing.
+    // The other tables are tiny.
     one.table = table.data();
     one.ids = ids.data();
     one.out = out.data();
@@ -322,7 +322,7 @@ struct Parts {
   void Add(Take take) {
     builder.Takes({.rows = kItems, .takes = {std::move(take)}});
   }
-  // A view of `of`'s columns as somebody else's ids.
+  // A view of `of`'s columns as ids of another table.
   TensorRef Computed(const TensorRef& from, const std::string& name) {
     MapOp map;
     map.dims = {kItems, {0, kDim}};
@@ -474,8 +474,8 @@ TEST(MergeTablesTest, AsManyBagsAsAreCounted) {
             (Strings{"bags 15", "bags 15", "bags 2"}));
 }
 
-// Whose table is computed, and whose ids are, wait for what computes them; the
-// next ones do not wait for these.
+// Look-ups with a computed table or computed ids wait for those values; later
+// look-ups do not wait for them.
 TEST(MergeTablesTest, NotBeforeWhatItReadsIsWritten) {
   Parts parts;
   const TensorRef ids = parts.Ids("ids");

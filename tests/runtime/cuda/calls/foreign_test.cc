@@ -1,4 +1,4 @@
-// Programs with an operator of somebody else's between captured pieces.
+// Programs with a foreign operator between captured pieces.
 
 #include "runtime/cuda/calls/foreign.h"
 
@@ -61,7 +61,7 @@ TEST_F(ForeignTest, IsCalledBetweenTwoGraphsForTheRequestsOwnRows) {
     Serve(batch);
     EXPECT_EQ(device_.graph_launches() - graphs, 2);
     graphs = device_.graph_launches();
-    // Not the bucket's: rows that nobody sent are not looked at.
+    // Only the request's rows, not the unused rows of the bucket.
     EXPECT_THAT(sums_->rows, Each(batch));
     EXPECT_THAT(sums_->rows, ::testing::SizeIs(1));
     sums_->rows.clear();

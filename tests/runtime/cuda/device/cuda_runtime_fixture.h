@@ -1,8 +1,8 @@
 #ifndef REFRACT_TESTS_RUNTIME_CUDA_DEVICE_CUDA_RUNTIME_FIXTURE_H_
 #define REFRACT_TESTS_RUNTIME_CUDA_DEVICE_CUDA_RUNTIME_FIXTURE_H_
 
-// The real device interface on functions that stand in for CUDA's libraries
-// (fake_cuda.h), and a small model for it.
+// The real device interface on stand-ins for CUDA's libraries (fake_cuda.h),
+// and a small model for it.
 
 #include <gtest/gtest.h>
 

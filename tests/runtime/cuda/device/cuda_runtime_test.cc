@@ -1,5 +1,4 @@
-// The real device interface, on functions that stand in for CUDA's libraries
-// (fake_cuda.h).
+// The real device interface, on stand-ins for CUDA's libraries (fake_cuda.h).
 
 #include "runtime/cuda/device/cuda_runtime.h"
 

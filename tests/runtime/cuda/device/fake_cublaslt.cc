@@ -1,4 +1,4 @@
-// cuBLASLt, as fake_cuda.h says.
+// Stand-in for cuBLASLt, see fake_cuda.h.
 
 #include <cublasLt.h>
 
@@ -249,7 +249,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
   const auto wanted = Read<Preference>(preference);
   *count = 0;
   if (!TheFakeCuda().has_algorithms) return CUBLAS_STATUS_NOT_SUPPORTED;
-  // All the workspace that it may have.
+  // Uses all the allowed workspace.
   Algorithms().push_back({Read<Layout>(a), Read<Layout>(b), Read<Layout>(d),
                           wanted, wanted.workspace});
   *count = 1;

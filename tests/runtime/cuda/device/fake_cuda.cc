@@ -64,7 +64,7 @@ using refract::runtime::cuda::testing::Violation;
     }                                                                      \
   } while (false)
 
-// Not allowed in a capture, which it ends.
+// Forbidden in a capture; ends the capture.
 #define RETURN_IF_CAPTURING                               \
   do {                                                    \
     if (Capturing() > 0) {                                \

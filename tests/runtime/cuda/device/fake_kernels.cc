@@ -1,4 +1,4 @@
-// The launches of our kernels, as fake_cuda.h says.
+// Launches of our kernels for the stand-ins of fake_cuda.h.
 
 #include "runtime/cuda/kernels/launch.h"
 #include "tests/runtime/cuda/device/fake_streams.h"
@@ -9,7 +9,7 @@ namespace refract::runtime::cuda {
 template <typename KernelCall>
 cudaError_t LaunchKernel(const KernelCall& call, cudaStream_t stream) {
   return testing::Do(stream, [call] {
-    // One for all: its fibers' stacks are large.
+    // Shared, because the stacks of its fibers are large.
     static testing::EmulatedLauncher launcher(7);
     Dispatch(call, launcher);
   });

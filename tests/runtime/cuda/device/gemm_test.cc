@@ -1,5 +1,4 @@
-// Matrix products by cuBLASLt, on functions that stand in for CUDA's libraries
-// (fake_cuda.h).
+// Matrix products by cuBLASLt, on stand-ins for CUDA's libraries (fake_cuda.h).
 
 #include "runtime/cuda/device/gemm.h"
 

@@ -98,7 +98,7 @@ struct Fixture {
       }
     }
   }
-  // The outputs of a slot that was waited for against the reference.
+  // Compares the outputs of a finished slot with the reference.
   void Expect(SlotId slot, const Inputs& inputs, int64_t batch,
               double tolerance) {
     const auto want =
@@ -221,7 +221,7 @@ TEST_F(InstanceTest, ManyRequestsInFlightNeverTouchEachOther) {
       pending.push_back(std::move(next));
       f.device.RunSome();
     }
-    // The rest is released without being waited for.
+    // The other slots are released without waiting.
     for (const Pending& p : pending) f.instance->Release(p.slot);
     EXPECT_EQ(f.device.allocations(), allocations) << "allocates per request";
     EXPECT_EQ(f.device.captures(), captures);
@@ -270,7 +270,7 @@ TEST_F(InstanceTest, AnUploadCanComeBeforeTheSubmit) {
   ASSERT_TRUE(f.instance->Wait(b).ok());
   f.Expect(b, second, 4, Tolerance(Precision::kFloat32));
   f.instance->Release(b);
-  // One that is given up before it is submitted.
+  // A request cancelled before Submit().
   const SlotId c = *f.instance->Acquire(1);
   f.Fill(c, f.RandomInputs(1));
   ASSERT_TRUE(f.instance->Upload(c).ok());
@@ -487,7 +487,7 @@ TEST_F(InstanceTest, ADeviceErrorEndsTheInstanceUntilItIsLoadedAgain) {
       EXPECT_EQ(status.code(), Code::kUnavailable);
       EXPECT_THAT(status.message(), HasSubstr("model m"));
       EXPECT_EQ(f.instance->state(), Instance::State::kFailed);
-      // Everything says so from now on.
+      // Every call fails with this error from now on.
       EXPECT_EQ(f.instance->Submit(*second).code(), Code::kUnavailable);
       EXPECT_EQ(f.instance->Wait(*first).code(), Code::kUnavailable);
       EXPECT_EQ(f.instance->Acquire(1).status().code(), Code::kUnavailable);
@@ -545,7 +545,7 @@ TEST_F(InstanceTest, BatchesOutsideTheCompiledRangeAreRefused) {
   EXPECT_THAT(f.device.violations(), IsEmpty());
 }
 
-// What no plan has is measured at load.
+// Memory outside the plan is measured at load.
 TEST_F(InstanceTest, MemoryOfGraphsIsReported) {
   class Device : public CheckedDevice {
    public:

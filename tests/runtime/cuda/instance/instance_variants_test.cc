@@ -307,7 +307,7 @@ TEST_F(VariantsTest, RefusalsNameWhatIsMissing) {
   EXPECT_EQ(refusal(1).code(), Code::kFailedPrecondition);
 }
 
-// Whatever call fails, the instance says so, and nothing is left of it.
+// Whichever call fails, the instance reports it and leaks nothing.
 TEST_F(VariantsTest, EveryCallMayFail) {
   for (const Code code : {Code::kInternal, Code::kUnavailable}) {
     for (int n = 1; n < 60; ++n) {
@@ -338,7 +338,7 @@ TEST_F(VariantsTest, EveryCallMayFail) {
   EXPECT_THAT(device_.violations(), IsEmpty());
 }
 
-// Adding, dropping and all that a request passes through, in random order.
+// Adding and dropping variants, and all calls of a request, in random order.
 TEST_F(VariantsTest, RandomWalks) {
   Make({.max_variants = 4});
   struct Known {

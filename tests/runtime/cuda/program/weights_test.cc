@@ -65,7 +65,7 @@ TEST_F(WeightsTest, AreOnTheDeviceOnceAndStayUntilTheLastInstanceGoes) {
   ASSERT_TRUE(instances_[2]->Load().ok());
   EXPECT_EQ(Used(), 3 * one - 2 * memory.weight_bytes);
   for (const auto& instance : instances_) Serve(*instance);
-  // Whoever loaded them may go first.
+  // The instance that loaded the weights may be destroyed first.
   instances_[0]->Unload();
   EXPECT_EQ(Used(), 2 * one - memory.weight_bytes);
   Serve(*instances_[1]);
@@ -91,7 +91,7 @@ TEST_F(WeightsTest, ComeBackAfterALostDevice) {
     for (const auto& instance : instances_) instance->Unload();
     weights_->DropPinned();
     ASSERT_TRUE(device_.Reset().ok());
-    // Nothing of before is left: they must be uploaded again.
+    // No earlier copy is left, so the weights must be uploaded again.
     for (const auto& instance : instances_) {
       ASSERT_TRUE(instance->Load().ok());
       Serve(*instance);

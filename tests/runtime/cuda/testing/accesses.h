@@ -1,7 +1,7 @@
 #ifndef REFRACT_TESTS_RUNTIME_CUDA_TESTING_ACCESSES_H_
 #define REFRACT_TESTS_RUNTIME_CUDA_TESTING_ACCESSES_H_
 
-// Which memory a launch reads and writes, from its plain values.
+// The memory that a launch reads and writes, from its arguments.
 
 #include <algorithm>
 #include <cstddef>
@@ -22,7 +22,7 @@ struct Access {
   bool host;  // pinned rather than device memory
 };
 
-// Row by row: columns beside a view belong to somebody else.
+// Row by row, because columns next to a view belong to other tensors.
 inline void AddRows(const void* data, int64_t rows, int64_t cols, int64_t ld,
                     DType dtype, bool write, std::vector<Access>& accesses) {
   if (data == nullptr || cols == 0) return;

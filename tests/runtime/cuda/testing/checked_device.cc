@@ -149,8 +149,8 @@ Status CheckedDevice::Launch(const Call& call, Stream stream) {
 Status CheckedDevice::Run(const ForeignCall& call, Stream handle) {
   REFRACT_CUDA_RETURN_IF_ERROR(Enter("Run", kNotInCapture));
   ++foreign_runs_;
-  // Somebody else's code may look at what it is given at once: the device has
-  // done all before it.
+  // A foreign operator may read its operands at once, so all earlier work has
+  // been run.
   REFRACT_CUDA_RETURN_IF_ERROR(Give(handle, {AccessesOf(call), [] {}}));
   const Clock& clock = Find(handle)->clock;
   RunUntil([&] { return Reached(clock); });

@@ -31,7 +31,7 @@ class CheckedDevice : public DeviceApi {
                          int64_t memory_bytes = int64_t{1} << 30);
   ~CheckedDevice() override;
 
-  // --- What tests look at -------------------------------------------------
+  // --- State for tests -----------------------------------------------------
   const std::vector<std::string>& violations() const { return violations_; }
   // Allocations, streams, events and graphs that exist.
   size_t live() const {
@@ -131,7 +131,7 @@ class CheckedDevice : public DeviceApi {
   void CheckMemory(const Access& access, const char* who);
   // `seen`: what is known to have run before.
   void CheckAccess(const Access& access, const Clock& seen, const char* who);
-  // What the host has waited for can race with nothing any more.
+  // Work that the host has waited for can no longer race.
   void Forget();
 
   // Runs waiting tasks in some legal order.

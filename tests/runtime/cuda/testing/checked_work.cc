@@ -1,5 +1,4 @@
-// What CheckedDevice does when it does it: memory, streams, the order of work,
-// its checks.
+// The work of CheckedDevice: memory, streams, order of execution, checks.
 
 #include <algorithm>
 #include <cstdlib>

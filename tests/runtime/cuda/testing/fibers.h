@@ -63,11 +63,11 @@ class Fibers {
     Leave(fiber(i));
   }
 
-  // What a thread shows the others of its warp in a shuffle.
+  // The value of a thread in a shuffle of its warp.
   float& exchange(int i) { return fiber(i).exchange; }
 
  private:
-  // Where one goes on.
+  // The point where a fiber continues.
   struct Place {
     ucontext_t context = {};
     jmp_buf jump = {};

@@ -1,7 +1,7 @@
 #ifndef REFRACT_TESTS_RUNTIME_CUDA_TESTING_PLAIN_PRODUCT_H_
 #define REFRACT_TESTS_RUNTIME_CUDA_TESTING_PLAIN_PRODUCT_H_
 
-// What a matrix product of the backend gives, by plain loops with fp32 sums.
+// The result of a matrix product of the backend, by plain loops with fp32 sums.
 
 #include <cstdint>
 

@@ -20,7 +20,7 @@ using bench::Precision;
 constexpr Rows kItems{1, 0};
 constexpr int64_t kMaxBatch = 40;
 
-// One program in the making.
+// Builder of one random program.
 class Maker {
  public:
   explicit Maker(std::mt19937& random)
@@ -146,7 +146,7 @@ class Maker {
     result_.what = "element-wise over " + std::to_string(cols) + " columns";
     result_.tolerance = Tolerance(1, 1) + 1e-4;
   }
-  // What is added to a square of scores: −∞, in the first line throughout.
+  // A mask for a square of scores: −∞, in the first row everywhere.
   TensorRef Mask(int64_t length) {
     const ValueId id = builder_.Weight("mask", dtype_, length, length);
     auto& values = result_.model.weights.emplace_back();

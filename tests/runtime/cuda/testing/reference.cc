@@ -387,7 +387,7 @@ class Reference {
       for (int64_t row = 0; row < op.rows.At(batch_); ++row) Read(op, bag, row);
     }
   }
-  // Only its maker knows what it computes.
+  // Only the test that made it knows what it computes.
   void operator()(const ForeignOp&) { std::abort(); }
 
  private:

@@ -115,7 +115,7 @@ class EmulatedThread {
     if constexpr (std::is_same_v<T, Tf32>) return RoundToTf32(value.value);
     return ToFloat(value);
   }
-  // What nvcuda::wmma asks of pointers and strides.
+  // Requirements of nvcuda::wmma on pointers and strides.
   void CheckTile(const void* rows, int ld, size_t size) const {
     if (reinterpret_cast<uintptr_t>(rows) % 32 != 0 ||
         static_cast<size_t>(ld) * size % 16 != 0) {

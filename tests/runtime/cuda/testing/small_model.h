@@ -135,7 +135,7 @@ inline SlotId Submit(Instance& instance, CheckedDevice& device,
   return *slot;
 }
 
-// Waits for what Submit() gave, and compares.
+// Waits for the result of Submit() and compares it.
 inline void Expect(Instance& instance, CheckedDevice& device,
                    const SmallModel& model, SlotId slot,
                    const std::vector<float>& x) {
