@@ -1,7 +1,7 @@
 #ifndef REFRACT_TESTS_RUNTIME_CUDA_PLAN_BAG_NODES_H_
 #define REFRACT_TESTS_RUNTIME_CUDA_PLAN_BAG_NODES_H_
 
-// Graphs' embedding_bag nodes and what requests give them, for tests.
+// embedding_bag nodes of graphs and their requests, for tests.
 
 #include <cstdint>
 #include <optional>

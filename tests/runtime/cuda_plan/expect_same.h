@@ -1,8 +1,8 @@
 #ifndef REFRACT_TESTS_RUNTIME_CUDA_PLAN_EXPECT_SAME_H_
 #define REFRACT_TESTS_RUNTIME_CUDA_PLAN_EXPECT_SAME_H_
 
-// Small models, and a translated part on the emulated GPU beside the CPU's
-// results.
+// Small models, and comparison of a translated part on the emulated GPU with
+// the CPU's results.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -47,7 +47,8 @@ inline TranslateOptions OptionsFor(Precision precision) {
           .compile = {}};
 }
 
-// Rounding of the data, relative to the largest value; a few operators add up.
+// Rounding error of the data relative to the largest value, for a few
+// operators.
 inline double Tolerance(Precision precision) {
   switch (precision) {
     case Precision::kFloat32:
@@ -85,7 +86,8 @@ inline base::Tensor Request(const models::Value& value, int64_t batch,
   return tensor;
 }
 
-// The part, translated, beside the CPU's at several batches. Gives the program.
+// Compares the translated part with the CPU at several batches. Returns the
+// program.
 inline void ExpectSame(GraphBuilder& builder, const Part& part,
                        Precision precision, cuda::Program* program = nullptr,
                        ForeignOperators* foreign = nullptr) {

@@ -1,5 +1,5 @@
-// Operators without a form of our own, by LibTorch on the checked device (whose
-// memory is the host's): the same code that runs on a GPU but for its streams.
+// Foreign operators, run by LibTorch on the checked device (whose memory is the
+// host's): the code of a GPU apart from its streams.
 
 #include "runtime/cuda_plan/foreign.h"
 
@@ -100,7 +100,7 @@ TEST(ForeignOperatorsTest, IntegersListsConstantsAndSizes) {
       m.Op("aten.cat.default", {List("tensors", {ids, sum}), Int("dim", 1)},
            {8}, DType::kInt64);
   m.Output(both);
-  // Strides of ours are views of LibTorch's.
+  // Strided operands are LibTorch views.
   const ValueId turned = m.Op(
       "aten.view.default", {Ref("self", x), Ints("size", {-1, 2, 2})}, {2, 2});
   const ValueId swapped =
@@ -128,7 +128,7 @@ TEST(ForeignOperatorsTest, MayLookAtAllRowsOfTheRequest) {
   ExpectSame(m, Precision::kFloat32, nullptr, operators.get());
 }
 
-// What comes of `ids`, at most 3 of 4 rows long, when they pick from `x`.
+// The result for `ids`, at most 3 of 4 rows long, that index `x`.
 absl::StatusOr<std::vector<std::vector<std::byte>>> Gathered(
     OnDevice& device, std::vector<int64_t> ids) {
   const auto batch = static_cast<int64_t>(ids.size()) / 2;
@@ -145,7 +145,7 @@ TEST(ForeignOperatorsTest, IndicesThatNameNothingFailTheirRequestAlone) {
   Model m;
   const ValueId x = m.In("x", {5});
   const ValueId ids = m.In("ids", {2}, DType::kInt64);
-  // Of integers: LibTorch's.
+  // On integers: computed by LibTorch.
   const ValueId whole =
       m.Op("aten.to.dtype", {Ref("self", x), {"dtype", DType::kInt64}}, {5},
            DType::kInt64);
@@ -173,7 +173,7 @@ TEST(ForeignOperatorsTest, IndicesThatNameNothingFailTheirRequestAlone) {
     EXPECT_EQ(bad.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(bad.status().message()),
                 HasSubstr("2 indices name no row"));
-    // The wrong ones lie in the bucket's spare rows now.
+    // Now the wrong ids are in unused rows of the bucket.
     EXPECT_TRUE(Gathered(*device, {4, 0}).ok());
     EXPECT_TRUE(Gathered(*device, {0, 1, 2, 3, 4, 0}).ok());
   }

@@ -1,4 +1,4 @@
-// Random parts with bags of ids on the emulated GPU beside the CPU.
+// Random parts with bags of ids on the emulated GPU, compared with the CPU.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -150,7 +150,7 @@ class RandomBags {
     }
     const SymExpr entries = Sym(absl::StrCat("n", i));
     if (group_ >= 0 && Draw(3) == 0) {
-      // Bags of two tables told by the same offsets.
+      // Bags of two tables with the same offsets.
       bag.offsets = offsets_;
       bag.include_last = include_last_;
     } else {
@@ -179,7 +179,7 @@ class RandomBags {
     return AddBag(m_, bag, dim);
   }
 
-  // As PyTorch writes bags of one size: [b, length] ids, counted offsets.
+  // PyTorch's form of bags of equal size: [b, length] ids, counted offsets.
   void AddMatrix(int64_t i, int64_t rows, DType type, BagArgs& bag) {
     const int64_t length = Pick({1, 4});
     const ValueId ids = m_.In(absl::StrCat("ids", i), {length}, type);

@@ -1,7 +1,7 @@
 #ifndef REFRACT_TESTS_RUNTIME_CUDA_PLAN_RUN_TRANSLATION_H_
 #define REFRACT_TESTS_RUNTIME_CUDA_PLAN_RUN_TRANSLATION_H_
 
-// A translated part on the checked device (emulated kernels), beside the same
+// Runs a translated part on the checked device (emulated kernels) and the same
 // part on the CPU.
 
 #include <algorithm>

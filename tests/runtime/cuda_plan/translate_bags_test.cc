@@ -36,7 +36,7 @@ using testing::SymExpr;
 using testing::ValueId;
 using testing::Views;
 
-// Tables that do not need each other are read together.
+// Independent tables are read together.
 TEST(TranslateBagsTest, ManyTablesAreFewOperators) {
   Model m;
   m.graph().batch_symbol = "b";
@@ -123,8 +123,8 @@ TEST(TranslateBagsTest, AgreesWithLibTorch) {
   }
 }
 
-// What is wrong with a request, in the CPU's words, and as the CPU sees it: ids
-// as the table's policy says, offsets never otherwise than in order.
+// The CPU's error for a wrong request: ids by the table's policy, offsets only
+// in order.
 TEST(TranslateBagsTest, WrongIdsAndOffsetsAreTheCpus) {
   struct Case {
     std::vector<int64_t> ids, offsets;
@@ -168,7 +168,7 @@ TEST(TranslateBagsTest, WrongIdsAndOffsetsAreTheCpus) {
             cpu->Run(Views(inputs), {nullptr}, context, want);
         EXPECT_EQ(device->Check(Views(inputs)), ran);
         const auto got = device->Run(Views(inputs), 2);
-        // Ids that no bag has are the host's to look at.
+        // The host checks ids that no bag has.
         if (ran.ok()) {
           ASSERT_TRUE(got.ok()) << got.status();
           EXPECT_LE(testing::Difference((*got)[0], want[0]), 1e-6);
@@ -191,7 +191,7 @@ TEST(TranslateBagsTest, RoomForEntries) {
         Must(Translate(graph, Part::Whole(graph), s.m.Weights(), options));
     EXPECT_EQ(translation.bags.size(), 1u);
     EXPECT_EQ(translation.bags[0].entries, "ids");
-    // Of the program's inputs, in the group's order.
+    // Indexes of the program's inputs, in the group's order.
     for (const size_t i : translation.bags[0].entry_inputs) {
       const cuda::Value& value =
           translation.program.value(translation.program.inputs[i]);
@@ -217,7 +217,8 @@ TEST(TranslateBagsTest, RoomForEntries) {
   EXPECT_EQ(room(9, options), std::pair(int64_t{9}, true));
 }
 
-// Several groups share the memory: those that want less leave it to others.
+// Several groups share the memory; groups with fewer entries leave it to the
+// others.
 TEST(TranslateBagsTest, RoomIsShared) {
   models::Graph graph;
   graph.batch_symbol = "b";
@@ -238,8 +239,8 @@ TEST(TranslateBagsTest, RoomIsShared) {
   EXPECT_EQ(rooms[2].capacity, 300);
 }
 
-// Ids that the part computes have a program for each number of them; their
-// offsets are looked at on the device.
+// Computed ids have a program per number of ids; the device checks their
+// offsets.
 TEST(TranslateBagsTest, ComputedIdsHaveAProgramForEachNumber) {
   Small s(false);
   const ValueId same = s.m.Node("aten.reshape.default",
@@ -277,8 +278,8 @@ TEST(TranslateBagsTest, ComputedIdsHaveAProgramForEachNumber) {
   EXPECT_THAT(device->violations(), IsEmpty());
 }
 
-// So many entries per row, told by offsets: what a bucket has beyond a request
-// is in no bag.
+// A fixed number of entries per row, with offsets: unused entries of a bucket
+// are in no bag.
 TEST(TranslateBagsTest, EntriesThatGrowWithTheBatch) {
   std::mt19937 random(base::RandomSeed());
   for (const int64_t mode : {0, 1, 2}) {
@@ -300,7 +301,8 @@ TEST(TranslateBagsTest, EntriesThatGrowWithTheBatch) {
         Must(Translate(graph, part, weights,
                        testing::OptionsFor(Precision::kFloat32))),
         kMaxBatch, random()));
-    // The largest first: its ids stay behind those of the others.
+    // The largest request first, so that its ids remain behind those of the
+    // others.
     for (const int64_t batch : {40, 33, 5, 4, 3, 1}) {
       for (const int64_t beyond : {0, 1}) {
         std::vector<int64_t> ids, offsets;

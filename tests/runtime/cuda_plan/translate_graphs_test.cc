@@ -1,4 +1,4 @@
-// Random graphs on the emulated GPU, and what is refused by name.
+// Random graphs on the emulated GPU, and operators that are refused by name.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Ids, lengths and masks: on the emulated GPU bit by bit what LibTorch computes
-// on a CPU, and what the CPU backend does.
+// Ids, lengths and masks: the emulated GPU has the bits of LibTorch on a CPU
+// and of the CPU backend.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ using testing::OnDevice;
 using testing::OptionsFor;
 using testing::Seed;
 
-// Values where widths, signs and roundings show.
+// Values that reveal widths, signs and roundings.
 int64_t AnyInteger(DType dtype, std::mt19937& random) {
   const bool narrow = dtype == DType::kInt32;
   switch (random() % 6) {
@@ -90,7 +90,8 @@ base::Tensor AnyTensor(const models::Value& value, int64_t batch,
   return tensor;
 }
 
-// All outputs, bit by bit, of LibTorch's operators and of the CPU backend.
+// Compares all outputs bit by bit with LibTorch's operators and the CPU
+// backend.
 void ExpectExact(Model& m, cuda::Program* program = nullptr) {
   m.graph().batch_symbol.assign(1, 'b');
   const Part part = Part::Whole(m.graph());
@@ -244,7 +245,8 @@ TEST(TranslateIntegersTest, CastsBetweenAllTypes) {
   ExpectExact(m);
 }
 
-// What no integer is: the least one, as our CPU backend makes of it.
+// Floats outside the range of integers become the least integer, as in the CPU
+// backend.
 TEST(TranslateIntegersTest, FloatsThatAreNoIntegers) {
   Model m;
   const ValueId x = m.In("x", {8});
@@ -271,8 +273,8 @@ TEST(TranslateIntegersTest, FloatsThatAreNoIntegers) {
   }
 }
 
-// Ids that come among floats, as DeepCTR's do, are none that 16 bits know: what
-// happens to them before they are cast is kept in float32.
+// Ids among floats, as in DeepCTR, do not fit 16-bit floats: operators before
+// their cast stay in float32.
 TEST(TranslateIntegersTest, IdsAmongFloatsKeepAllBitsInAnyPrecision) {
   for (const Precision precision : testing::kPrecisions) {
     SCOPED_TRACE(Name(precision));
@@ -420,7 +422,7 @@ TEST(TranslateIntegersTest, SumsAndExtremes) {
                     {Ref("self", of), Int("dim", 2), Bool("keepdim", true)},
                     {3, 1}, DType::kBool));
     }
-    // Of numbers whose sum is 0.
+    // Numbers whose sum is 0.
     const ValueId opposites = m.Op(
         "aten.cat.default",
         {List("tensors",
@@ -480,7 +482,7 @@ TEST(TranslateIntegersTest, Triangles) {
   ExpectExact(m);
 }
 
-// The vector of the last step, at what a request says is its place.
+// The vector of the last step, at an index from the request.
 TEST(TranslateIntegersTest, GathersAndIndices) {
   Model m;
   const ValueId x = m.In("x", {5, 4});
@@ -611,7 +613,7 @@ class RandomIntegers : public Model {
                    absl::StrCat("aten.", arithmetic[random_() % 3], ".Tensor"),
                    {Ref("self", x), Ref("other", Pick(type))});
       case 1:
-        // Of both widths: 64 bits.
+        // Operands of both widths are computed in 64 bits.
         return Put(0,
                    absl::StrCat("aten.", arithmetic[random_() % 3], ".Tensor"),
                    {Ref("self", Pick(0)), Ref("other", Pick(1))});

@@ -1,5 +1,5 @@
-// Single operators on the emulated GPU give what the CPU gives: views,
-// reductions, element-wise ones, look-ups.
+// Single operators on the emulated GPU against the CPU: views, reductions,
+// element-wise operators, look-ups.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ TEST(TranslateTest, ViewsSlicesPermutationsAndConcatenations) {
     const ValueId turned =
         m.Op("aten.permute.default",
              {Ref("self", deep), Ints("dims", {0, 2, 1})}, {8, 3});
-    // A copy: turned is not dense.
+    // A copy, because the transposed tensor is not dense.
     const ValueId flat =
         m.Op("aten.reshape.default",
              {Ref("self", turned), Ints("shape", {-1, 24})}, {24});
@@ -139,8 +139,8 @@ TEST(TranslateTest, ReductionsNormsAndAttention) {
              {Ref("self", causal), Int("dim0", 1), Int("dim1", 2)}, {3, 2, 6});
     m.Output(m.Op("aten.reshape.default",
                   {Ref("self", back), Ints("shape", {-1, 36})}, {36}));
-    // By hand, with a mask that hides nothing whole: scores of hidden places
-    // are small, not minus infinity.
+    // Written as single operators, with a mask of small numbers instead of −∞,
+    // so that no row is hidden completely.
     const ValueId scores = m.Op(
         "aten.matmul.default",
         {Ref("self", heads[0]),
@@ -163,7 +163,7 @@ TEST(TranslateTest, ReductionsNormsAndAttention) {
   }
 }
 
-// Histories that are wholly hidden give zeros; NaN is seen through a mask.
+// Completely hidden histories give zeros; NaN is visible through a mask.
 TEST(TranslateTest, AttentionToNothingAndToNan) {
   Model m;
   const ValueId query = m.In("query", {1, 3, 4});
@@ -283,7 +283,7 @@ TEST(TranslateTest, LookUpsAndTheirPolicies) {
   }
 }
 
-// What user features are: one row for all.
+// User features: one row for all items.
 TEST(TranslateTest, InputsWithoutRows) {
   Model m;
   const ValueId user = m.Input("user", DType::kFloat32, {1, 6});

@@ -1,4 +1,4 @@
-// Parts whose inputs have other sizes than the batch: a program for each.
+// Parts with sizes other than the batch: a program per combination of sizes.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -129,7 +129,7 @@ TEST(TranslateSizesTest, EachCombinationGivesWhatTheCpuGives) {
   }
 }
 
-// What makes it cheap to have many: nothing is on the device twice.
+// Many programs are cheap, because weights are on the device once.
 TEST(TranslateSizesTest, SmallerProgramsHaveTheWeightsOfTheLargest) {
   for (const Precision precision : kPrecisions) {
     Model m;

@@ -1,4 +1,4 @@
-// Rows of many tables by ids, on the emulated GPU as on the CPU, and by as few
+// Rows of many tables by ids, on the emulated GPU against the CPU, in as few
 // launches as the graph allows.
 
 #include <gmock/gmock.h>
@@ -55,9 +55,9 @@ ValueId Embedding(Model& m, const std::string& table, int64_t width,
               {out.begin(), out.end()});
 }
 
-// A random model of look-ups that do not need each other: ids of an item one or
-// several, of their own or columns of one input, results concatenated, pooled,
-// or looked at before the next look-up.
+// A random model of independent look-ups: one or several ids per item, separate
+// inputs or columns of one input; results concatenated, pooled, or read before
+// the next look-up.
 class Mix {
  public:
   explicit Mix(std::mt19937& random) : random_(random) {
@@ -146,7 +146,7 @@ TEST(TranslateTakesTest, RandomMixesAreOneLaunch) {
   }
 }
 
-// They would have too few of the launch's blocks.
+// Each would have too few blocks of the launch.
 TEST(TranslateTakesTest, HistoriesAreApartFromSingleIds) {
   Model m;
   const ValueId single = m.In("single", {}, DType::kInt64);
@@ -163,7 +163,7 @@ TEST(TranslateTakesTest, HistoriesAreApartFromSingleIds) {
   EXPECT_EQ(takes[1].takes.size(), 3u);
 }
 
-// Rows that are looked up, concatenated where they lie: no copy.
+// Looked-up rows are written directly into their concatenation: no copy.
 TEST(TranslateTakesTest, ConcatenationsAreWrittenInPlace) {
   Model m;
   std::vector<ValueId> parts;
@@ -180,8 +180,8 @@ TEST(TranslateTakesTest, ConcatenationsAreWrittenInPlace) {
   EXPECT_EQ(program.ops.size(), 2u);
 }
 
-// Histories whose ids do not lie one behind the other, and rows that are not
-// rows of memory: look-ups of any strides, beside the others.
+// Histories with strided ids, and rows that are not contiguous: look-ups with
+// any strides, together with others.
 TEST(TranslateTakesTest, OtherLookUpsStayAlone) {
   Model m;
   const ValueId deep = m.In("deep", {2, 3}, DType::kInt64);
@@ -203,7 +203,8 @@ TEST(TranslateTakesTest, OtherLookUpsStayAlone) {
   EXPECT_EQ(OpsOf<cuda::LookUpOp>(program).size(), 2u);
 }
 
-// All tables' wrong ids fail the request, in the words that one table's do.
+// A wrong id of any table fails the request, with the message for a single
+// table.
 TEST(TranslateTakesTest, WrongIdsOfAnyTableFailTheRequest) {
   std::mt19937 random(base::RandomSeed());
   Model m;

@@ -1,5 +1,5 @@
-// Merged steps on the emulated GPU give what the CPU gives: products,
-// interactions, cross layers.
+// Fused steps on the emulated GPU against the CPU: products, interactions,
+// cross layers.
 
 #include "runtime/cuda_plan/translate.h"
 
@@ -38,7 +38,7 @@ TEST(TranslateTest, TheHnPartOfASmallDlrmInEveryType) {
   }
 }
 
-// As DLRM writes it: bottom, vectors, all pairs below the diagonal, top.
+// DLRM's form: bottom, vectors, all pairs below the diagonal, top.
 TEST(TranslateTest, InteractionsAreWrittenWhereTheNextLayerReadsThem) {
   for (const Precision precision : kPrecisions) {
     SCOPED_TRACE(Name(precision));
@@ -72,7 +72,7 @@ TEST(TranslateTest, InteractionsAreWrittenWhereTheNextLayerReadsThem) {
     m.Output(m.Layer(joined, 26, 3, {}, "aten.sigmoid.default"));
     cuda::Program program;
     ExpectSame(m, precision, &program);
-    // Bottom, interaction, top, sigmoid; and casts of what comes as float32.
+    // Bottom, interaction, top, sigmoid; and casts of float32 inputs.
     EXPECT_EQ(program.ops.size(), precision == Precision::kFloat16 ||
                                           precision == Precision::kBFloat16
                                       ? 9u
@@ -124,7 +124,8 @@ TEST(TranslateTest, CrossLayers) {
   }
 }
 
-// Everything that is strides on the device: [b, 3, 8] cut, turned and merged.
+// Operators that are only strides on the device: [b, 3, 8] sliced, transposed
+// and merged.
 
 }  // namespace
 }  // namespace refract::runtime::cuda_plan

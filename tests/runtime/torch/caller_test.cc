@@ -53,7 +53,7 @@ Operand Of(int64_t i) {
   return operand;
 }
 
-// Values are numbered by hand: argument values are what InputsOf() would list.
+// Values are numbered explicitly: argument values are the values of InputsOf().
 models::Node MakeNode(const std::string& op,
                       std::vector<models::NamedArgument> args,
                       int outputs = 1) {
@@ -201,7 +201,7 @@ TEST(CallerTest, HolesInAListOfTensorsAreNone) {
 }
 
 TEST(CallerTest, WeightsKeepTheirStrides) {
-  // A stand-in: 3 rows of 2 out of one number.
+  // A stand-in: 3 rows of 2 that share one number.
   const base::Tensor one = Make<float>({1}, {7});
   models::WeightView weight;
   weight.dtype = base::DType::kFloat32;
@@ -323,7 +323,7 @@ TEST(CallerTest, ComplexNumbersArePairs) {
   ASSERT_TRUE(product.ok()) << product.status();
   EXPECT_THAT(Values<float>((*product)[0]), ElementsAre(-2, 1, 7, 1));
   EXPECT_THAT((*product)[0].operand.tensor.dims, ElementsAre(2, 2));
-  // A real operand beside a complex one is no pair.
+  // A real operand next to a complex one is not a pair.
   const base::Tensor real = Make<float>({2}, {10, 100});
   const auto scaled = Execute(ComplexNode("complex.mul.Tensor",
                                           {{"self", models::ValueRef{0}},

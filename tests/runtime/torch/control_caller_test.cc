@@ -141,7 +141,7 @@ TEST(ControlCallerTest, CondTakesNumbers) {
   auto results = Execute(Cond(), {size, Of(t), Of(u)});
   ASSERT_TRUE(results.ok()) << results.status();
   EXPECT_THAT(Values((*results)[0]), ElementsAre(7, 8));
-  // As the export wrote it down.
+  // As stored by the export.
   models::Node node = Cond();
   for (models::NamedArgument& arg : node.args) {
     if (arg.name == "input_0") arg.value = true;
@@ -301,7 +301,7 @@ TEST(ControlCallerTest, AnErrorNamesTheRegionAndTheOperator) {
   const base::Tensor t = Floats({2}, {1, 2});
   const auto results =
       Execute(Region("cond", {graph, graph}, 3, 1), {Of(t), Of(t), Of(t)});
-  // Two elements are no predicate.
+  // A predicate must have one element.
   EXPECT_EQ(results.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(results.status().message()), HasSubstr("region"));
   const base::Tensor yes = Floats({}, {1});

@@ -39,7 +39,7 @@ models::Graph ScaleGraph() {
   return graph;
 }
 
-// In the order of the file: a library stays loaded.
+// Tests run in file order, because a library stays loaded.
 TEST(OpLibraryTest, MissingOperatorNamesTheFlag) {
   const auto caller = Caller::Create(ScaleNode());
   EXPECT_EQ(caller.status().code(), absl::StatusCode::kNotFound);
@@ -57,7 +57,7 @@ TEST(OpLibraryTest, MissingLibraryNamesOperatorFileAndFlag) {
       status.message(),
       AllOf(HasSubstr("refract_test.scale.default"), HasSubstr(kName.data()),
             HasSubstr("--op-library"), Not(HasSubstr("another build"))));
-  // A part that calls none of its operators does without.
+  // A part without its operators does not need the library.
   EXPECT_TRUE(CheckOpLibraries(graph, {}).ok());
   graph.nodes[0].op = "aten.relu.default";
   EXPECT_TRUE(CheckOpLibraries(graph, {0}).ok());
@@ -65,7 +65,7 @@ TEST(OpLibraryTest, MissingLibraryNamesOperatorFileAndFlag) {
 
 TEST(OpLibraryTest, LoadedOperatorsAreCalled) {
   ASSERT_TRUE(LoadOpLibrary(std::string(kOwn)).ok());
-  // Twice is once.
+  // Loading it again has no effect.
   ASSERT_TRUE(LoadOpLibrary(std::string(kOwn)).ok());
   ASSERT_EQ(LoadedOpLibraries().size(), 1);
   EXPECT_EQ(LoadedOpLibraries()[0].name, kName);

@@ -1,6 +1,6 @@
-// Operators that LibTorch calls without checking sizes. Each bad call here read
-// or wrote past the end of a tensor before it had a guard: such calls are
-// refused, and good ones unchanged.
+// Operators that LibTorch calls without checking sizes. Before the guards, each
+// bad call here read or wrote past the end of a tensor; now such calls are
+// refused, and good calls are unchanged.
 
 #include <algorithm>
 #include <limits>
@@ -224,7 +224,7 @@ TEST(GuardsTest, OffsetsOfBagsMustBeWithinTheIds) {
     ExpectRefused(Bags({1, 2, 3, 4}, {1, 2}, mode, false), "begin with 0");
     ExpectRefused(Bags({1, 2, 3, 4}, {0, -9}, mode, false), "offset -9 after");
     ExpectRefused(Bags({1, 2, 3, 4}, {}, mode, true), "without an offset");
-    // Ids that no bag has are left alone in every mode.
+    // Ids outside all bags are ignored in every mode.
     const auto spare = Bags({1, 2, 3, 4}, {0, 2, 3}, mode, true).Run();
     ASSERT_TRUE(spare.ok()) << spare.status();
     EXPECT_THAT((*spare)[0], ElementsAre(2, 4));

@@ -1,6 +1,6 @@
 // The checks of guards_torch.h for a Python test that runs operators with
-// PyTorch itself: nothing of Refract calls the operators there, so the checks
-// are put in LibTorch's dispatcher.
+// PyTorch itself. Refract does not call the operators there, so the checks are
+// registered in LibTorch's dispatcher.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -15,9 +15,9 @@
 namespace refract::runtime::aten {
 namespace {
 
-// A key that precedes all others and is no kernel's own: threads that have it
-// call what is registered for it first, and so do operators that are made of
-// others.
+// A dispatch key that precedes all others and has no kernels of its own.
+// Threads that enable it call the functions registered for it first, and so do
+// composite operators.
 constexpr c10::DispatchKey kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 void CheckAndCall(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
@@ -38,7 +38,7 @@ class Registrations {
     others_.fallback(torch::CppFunction::makeFallthrough());
   }
 
-  // Operators that came with a library since the last time, too.
+  // Includes operators of libraries loaded since the last call.
   void AddAll() {
     for (const c10::OperatorName& op :
          c10::Dispatcher::singleton().getAllOpNames()) {
@@ -64,9 +64,8 @@ class Registrations {
 }  // namespace
 }  // namespace refract::runtime::aten
 
-// Puts the checks in front of all operators that are called on this thread.
-// Once operator libraries are loaded; may be called again after more of them.
-// NOLINTNEXTLINE: a name without a namespace, for ctypes.
+// Installs the checks for all operators called on this thread. Call it after
+// operator libraries are loaded; it may be called again after more libraries.
 extern "C" __attribute__((visibility("default"))) void
 refract_guard_operators_1() {
   static auto& registrations = *new refract::runtime::aten::Registrations;
