@@ -7,6 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "base/command_line_error.h"
 #include "base/number_range.h"
+#include "transport/links/channel.h"
 
 namespace refract::cpu_node {
 namespace {
@@ -71,7 +72,7 @@ void AddGpuNodes(CLI::App& app, Flags& flags) {
                  "Way to the GPU nodes: auto (shared memory on the same host, "
                  "else verbs where both have an RDMA device, else tcp), shm, "
                  "tcp or verbs")
-      ->check(CLI::IsMember({"auto", "shm", "tcp", "verbs"}))
+      ->check(CLI::IsMember(transport::PathPreferenceNames()))
       ->capture_default_str();
   app.add_option("--rdma-device", flags.rdma_device,
                  "RDMA device for verbs, with port and GID index if wanted; "

@@ -7,6 +7,7 @@
 #include "absl/strings/strip.h"
 #include "base/command_line_error.h"
 #include "base/number_range.h"
+#include "transport/links/channel.h"
 
 namespace refract::gpu_node {
 
@@ -57,7 +58,7 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
   app.add_option("--transport", flags.transport,
                  "Ways that are offered to CPU nodes: auto (all that this "
                  "machine has), shm, tcp or verbs")
-      ->check(CLI::IsMember({"auto", "shm", "tcp", "verbs"}))
+      ->check(CLI::IsMember(transport::PathPreferenceNames()))
       ->capture_default_str();
   app.add_option("--rdma-device", flags.rdma_device,
                  "RDMA device for verbs, with port and GID index if wanted; "

@@ -2,15 +2,18 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/node_status.grpc.pb.h"
+#include "transport/links/channel.h"
 
 namespace refract::partitioner {
 namespace {
@@ -116,12 +119,13 @@ absl::Status WithLog(const absl::Status& status, const ChildProcess& node) {
 }  // namespace
 
 absl::Status CheckTransport(absl::string_view transport) {
-  if (transport == "auto" || transport == "shm" || transport == "tcp" ||
-      transport == "verbs") {
+  const std::vector<std::string> names = transport::PathPreferenceNames();
+  if (std::find(names.begin(), names.end(), transport) != names.end()) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--transport ", transport, ": unknown; use auto, shm, tcp or verbs"));
+  return absl::InvalidArgumentError(absl::StrCat("--transport ", transport,
+                                                 ": unknown; use ",
+                                                 absl::StrJoin(names, ", ")));
 }
 
 absl::StatusOr<NodePrograms> FindNodePrograms(const NodeOptions& options) {

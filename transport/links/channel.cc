@@ -8,13 +8,6 @@
 
 namespace refract::transport {
 
-PathPreference PathPreferenceNamed(absl::string_view name) {
-  if (name == "shm") return PathPreference::kShm;
-  if (name == "tcp") return PathPreference::kTcp;
-  if (name == "verbs") return PathPreference::kVerbs;
-  return PathPreference::kAuto;
-}
-
 OutgoingMessage::OutgoingMessage() = default;
 OutgoingMessage::OutgoingMessage(ImplPtr impl) : impl_(std::move(impl)) {}
 OutgoingMessage::OutgoingMessage(OutgoingMessage&&) noexcept = default;

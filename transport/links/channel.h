@@ -39,9 +39,12 @@ struct ModelOffer {
       std::nullopt;
 };
 
-enum class PathPreference { kAuto, kShm, kTcp, kVerbs };
-// Of "auto", "shm", "tcp" and "verbs"; kAuto for any other text.
+// Which data path to use. The numbers are those of proto::TransportPath.
+enum class PathPreference { kAuto = 0, kVerbs = 1, kShm = 2, kTcp = 3 };
+// Of a name in PathPreferenceNames(); kAuto for any other text.
 PathPreference PathPreferenceNamed(absl::string_view name);
+// "auto" and the name of every data path, in alphabetical order.
+std::vector<std::string> PathPreferenceNames();
 
 struct Limits {
   // Larger messages are described and then pulled by the receiver; smaller ones

@@ -31,10 +31,10 @@ size_t TextArenaBytes(const proto::ReceiveLimits& own) {
          kTextBlockBytes;
 }
 
-// Devices pin what they may reach from the start on, so there it is memory that
-// is gone and not just address space; a quarter of what others may grow to.
+// Pinned memory is taken at once, and not just address space: a quarter of what
+// the arenas of other paths may grow to.
 size_t ArenaBytes(proto::TransportPath path, const Limits& limits) {
-  if (path != proto::TRANSPORT_PATH_VERBS) return limits.source_arena_bytes;
+  if (!PinsMemory(path)) return limits.source_arena_bytes;
   return std::max(limits.source_arena_bytes / 4, limits.max_message_bytes);
 }
 

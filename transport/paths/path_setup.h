@@ -10,12 +10,12 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "proto/session.pb.h"
-#include "transport/links/channel.h"
 #include "transport/datapath.h"
+#include "transport/links/channel.h"
 #include "transport/links/link.h"
+#include "transport/loop/waker.h"
 #include "transport/paths/path_choice.h"
 #include "transport/paths/path_resources.h"
-#include "transport/loop/waker.h"
 
 namespace refract::transport {
 

@@ -1,7 +1,7 @@
 #ifndef REFRACT_TRANSPORT_PATHS_PATHS_H_
 #define REFRACT_TRANSPORT_PATHS_PATHS_H_
 
-// The one place that knows which back-ends exist.
+// The registry of data paths: the one place that knows which kinds exist.
 
 #include <memory>
 #include <string>
@@ -11,37 +11,45 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "proto/session.pb.h"
-#include "transport/links/channel.h"
 #include "transport/datapath.h"
+#include "transport/links/channel.h"
 #include "transport/loop/fd.h"
 #include "transport/paths/path_choice.h"
 #include "transport/paths/path_resources.h"
 
 namespace refract::transport {
 
-// Back-ends that `preference` allows here, best first. `rdma_device` as in
-// ClientOptions. An error says why the one that is asked for cannot be had.
+// All kinds, best first.
+std::vector<proto::TransportPath> AllPaths();
+
+// The kinds that `preference` allows on this machine, best first. `rdma_device`
+// as in ClientOptions. An error says why the kind or device that was named
+// cannot be used.
 absl::StatusOr<std::vector<proto::TransportPath>> PathsFor(
     PathPreference preference, absl::string_view rdma_device);
 
 // "shm", "tcp", …
 absl::string_view PathName(proto::TransportPath path);
-// One way of such a path, as RailHealth names it: "verbs:mlx5_0:1"; "verbs"
-// when `rail` is empty.
+// A rail of such a path, as RailHealth names it: "verbs:mlx5_0:1"; "verbs" when
+// `rail` is empty.
 std::string RailName(proto::TransportPath path, absl::string_view rail);
 
 // What a path is made over, besides the session.
 enum class Attachment {
   kTcp,   // a further connection to the server's TCP port
-  kUnix,  // one to its abstract unix socket: both ends are on one machine
-  kNone,  // nothing: descriptors say all
+  kUnix,  // a connection to its abstract unix socket: one machine
+  kNone,  // nothing: the exported descriptors say all
 };
 Attachment AttachmentOf(proto::TransportPath path);
 
+// Regions take their memory when they are made, and not on first touch: a
+// device pins what it may reach.
+bool PinsMemory(proto::TransportPath path);
+
 // `socket` is of the kind that AttachmentOf says, invalid for kNone. `peer` is
 // a descriptor that the peer exported for its end, empty when none has come
-// yet. `resources` are of the polling thread that the path is for, and outlive
-// it. OutOfRange: `choice` skips every way there is.
+// yet. `resources` belong to the polling thread that the path is for, and
+// outlive the path. OutOfRange: `choice` skips every address.
 absl::StatusOr<std::unique_ptr<DataPath>> MakePath(
     proto::TransportPath path, UniqueFd socket, absl::string_view peer,
     PathResources* resources, const PathChoice& choice = {});
