@@ -61,7 +61,6 @@ THIRD_PARTY = {
     ),
     r"infiniband/|rdma/": (
         r"(transport/verbs|tests|bench)/.*",
-        r"tools/transport_bench/verbs_session\.(cc|h)$",
     ),
     r"cuda|cublas|mma\.h": (r"(runtime/cuda|tests|bench)/.*",),
     r"nlohmann/": (

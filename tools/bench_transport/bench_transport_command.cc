@@ -12,21 +12,21 @@ void AddWhatOptions(CLI::App& command, TransportOptions& options) {
   command.add_option("--paths", options.paths, "data paths: shm, tcp, verbs");
   command.add_option("--levels", options.levels,
                      "path: put_notify and get alone; message: headers, slots "
-                     "and credits over it; channel: client and server with "
-                     "their threads");
+                     "and credits over the path; channel: client and server "
+                     "with their threads");
   command.add_option("--ops", options.ops,
                      "pingpong: N bytes each way; pull: a descriptor, the "
                      "peer's get and an answer; get: N bytes of the peer's "
                      "memory; stream, get-stream: throughput; fan-in: 16 "
-                     "streams to one thread");
+                     "streams to one thread (incast)");
   command.add_option("--modes", options.modes,
                      "busy: both sides spin; event: both sleep until something "
-                     "comes; the channel has its own way");
+                     "comes; the channel chooses between the two itself");
   command.add_option("--sizes", options.sizes,
                      "payload bytes per message, K and M for 2^10 and 2^20");
   command.add_flag("--no-yardsticks", options.no_yardsticks,
-                   "leave out raw sockets, raw shared memory, raw verbs and "
-                   "perftest");
+                   "leave out the baselines: one flow, raw sockets, raw shared "
+                   "memory and perftest");
 }
 
 void AddHowOptions(CLI::App& command, TransportOptions& options) {
@@ -37,7 +37,7 @@ void AddHowOptions(CLI::App& command, TransportOptions& options) {
   command.add_option("--iterations", options.max_iterations,
                      "most operations of one measurement");
   command.add_option("--window", options.window_bytes,
-                     "bytes under way in streams, but 2 to 128 messages");
+                     "queue depth of streams in bytes, but 2 to 128 messages");
   command.add_option("--eager-bytes", options.eager_bytes,
                      "payloads above this are pulled at the levels message and "
                      "channel");
@@ -61,7 +61,8 @@ void AddBenchTransportCommand(CLI::App& bench, Context& context) {
   CLI::App* command = bench.add_subcommand(
       "transport",
       "Latency and throughput of the transport between two processes of this "
-      "machine, beside raw sockets and raw shared memory in the same rounds");
+      "machine, beside raw sockets, raw shared memory and perftest in the "
+      "same rounds");
   AddWhatOptions(*command, *options);
   AddHowOptions(*command, *options);
   command

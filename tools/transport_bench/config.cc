@@ -61,11 +61,11 @@ absl::StatusOr<std::vector<int>> UsableCpus() {
 
 absl::StatusOr<std::vector<proto::TransportPath>> ParsePaths(
     const std::string& text) {
-  return ParseWords<proto::TransportPath>(
-      "--paths", text,
-      {{"shm", proto::TRANSPORT_PATH_SHM},
-       {"tcp", proto::TRANSPORT_PATH_TCP},
-       {"verbs", proto::TRANSPORT_PATH_VERBS}});
+  std::vector<std::pair<std::string, proto::TransportPath>> choices;
+  for (const proto::TransportPath path : transport::AllPaths()) {
+    choices.emplace_back(transport::PathName(path), path);
+  }
+  return ParseWords<proto::TransportPath>("--paths", text, choices);
 }
 
 absl::StatusOr<std::vector<Level>> ParseLevels(const std::string& text) {
@@ -77,7 +77,9 @@ absl::StatusOr<std::vector<Level>> ParseLevels(const std::string& text) {
 
 absl::StatusOr<std::vector<Op>> ParseOps(const std::string& text) {
   std::vector<std::pair<std::string, Op>> choices;
-  for (const Op op : AllOps()) choices.emplace_back(OpName(op), op);
+  for (size_t i = 0; i < kOpNames.size(); ++i) {
+    choices.emplace_back(kOpNames[i], static_cast<Op>(i));
+  }
   return ParseWords<Op>("--ops", text, choices);
 }
 

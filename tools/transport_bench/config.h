@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/session.pb.h"
-#include "tools/transport_bench/work.h"
+#include "tools/transport_bench/subject.h"
 
 namespace refract::transport_bench {
 

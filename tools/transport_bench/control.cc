@@ -2,12 +2,19 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
+#include "transport/loop/socket.h"
+#include "transport/paths/paths.h"
+#include "transport/verbs/factory.h"
 
 namespace refract::transport_bench {
 namespace {
@@ -20,9 +27,35 @@ constexpr int kPatienceMs = 120'000;
 constexpr char kMessage = 'm';
 constexpr char kStatus = 's';
 
+using transport::UniqueFd;
+
 absl::Status StatusOf(absl::string_view packet) {
   return absl::Status(static_cast<absl::StatusCode>(packet[1]),
                       packet.substr(2));
+}
+
+constexpr int kAcceptTimeoutMs = 10'000;
+
+absl::StatusOr<UniqueFd> AcceptOne(int listener) {
+  pollfd fd = {listener, POLLIN, 0};
+  if (poll(&fd, 1, kAcceptTimeoutMs) != 1) {
+    return absl::DeadlineExceededError("the other process does not connect");
+  }
+  return transport::Accept(listener);
+}
+
+absl::StatusOr<UniqueFd> ConnectLocal(const Setup& setup) {
+  if (setup.side == Side::kInitiator) {
+    REFRACT_ASSIGN_OR_RETURN(const std::string name, setup.control->Receive());
+    return transport::ConnectUnix(name);
+  }
+  static std::atomic<int> count = 0;
+  const std::string name =
+      absl::StrCat("refract-bench-", getpid(), "-", count++);
+  REFRACT_ASSIGN_OR_RETURN(const UniqueFd listener,
+                           transport::ListenUnix(name));
+  REFRACT_RETURN_IF_ERROR(setup.control->Send(name));
+  return AcceptOne(listener.get());
 }
 
 }  // namespace
@@ -32,8 +65,8 @@ absl::StatusOr<std::pair<Control, Control>> Control::MakePair() {
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds.data()) != 0) {
     return transport::ErrnoStatus(errno, "socketpair");
   }
-  return std::pair<Control, Control>(Control(transport::UniqueFd(fds[0])),
-                                     Control(transport::UniqueFd(fds[1])));
+  return std::pair<Control, Control>(Control(UniqueFd(fds[0])),
+                                     Control(UniqueFd(fds[1])));
 }
 
 absl::Status Control::SendPacket(absl::string_view packet) {
@@ -108,6 +141,44 @@ absl::Status Control::ReceiveStatus() {
     REFRACT_RETURN_IF_ERROR(packet.status());
     if (packet->front() == kStatus) return StatusOf(*packet);
   }
+}
+
+absl::StatusOr<Connection> ConnectPath(const Setup& setup,
+                                       proto::TransportPath path,
+                                       const std::string& rdma_device) {
+  Connection connection;
+  REFRACT_ASSIGN_OR_RETURN(connection.waker, transport::ThreadWaker::Create());
+  connection.resources = std::make_unique<transport::PathResources>();
+  connection.resources->waker = connection.waker;
+  connection.resources->verbs = transport::verbs::MakePollGroup(rdma_device);
+  const transport::Attachment attachment = transport::AttachmentOf(path);
+  if (attachment != transport::Attachment::kNone) {
+    REFRACT_ASSIGN_OR_RETURN(
+        connection.socket,
+        Connect(setup, attachment == transport::Attachment::kUnix));
+  }
+  return connection;
+}
+
+absl::StatusOr<UniqueFd> Connect(const Setup& setup, bool local) {
+  if (local) return ConnectLocal(setup);
+  if (setup.side == Side::kResponder) {
+    REFRACT_ASSIGN_OR_RETURN(const transport::Listener listener,
+                             transport::ListenTcp({"127.0.0.1", 0}));
+    REFRACT_RETURN_IF_ERROR(setup.control->Send(absl::StrCat(listener.port)));
+    return AcceptOne(listener.fd.get());
+  }
+  REFRACT_ASSIGN_OR_RETURN(const std::string text, setup.control->Receive());
+  int port = 0;
+  if (!absl::SimpleAtoi(text, &port)) {
+    return absl::InternalError("not a port");
+  }
+  REFRACT_ASSIGN_OR_RETURN(const std::shared_ptr<transport::ThreadWaker> waker,
+                           transport::ThreadWaker::Create());
+  base::Clock& clock = base::Clock::Real();
+  const transport::Wait wait{*waker, clock, [] { return absl::OkStatus(); }};
+  return transport::ConnectTcp({"127.0.0.1", port}, wait,
+                               clock.Now() + absl::Seconds(10));
 }
 
 }  // namespace refract::transport_bench

@@ -1,6 +1,7 @@
 #ifndef REFRACT_TOOLS_TRANSPORT_BENCH_CONTROL_H_
 #define REFRACT_TOOLS_TRANSPORT_BENCH_CONTROL_H_
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -8,13 +9,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "proto/session.pb.h"
+#include "tools/transport_bench/subject.h"
 #include "transport/loop/fd.h"
+#include "transport/loop/waker.h"
+#include "transport/paths/path_resources.h"
 
 namespace refract::transport_bench {
 
-// The wire between the two processes of a run, beside what is measured: short
-// messages, whole and in order. Both ends are this program's, so what comes is
-// believed. Belongs to one thread per side.
+// The connection between the two processes of a run over which they agree what
+// to measure next: short messages, whole and in order. Both ends are this
+// program's, so messages are not validated. Belongs to one thread per side.
 class Control {
  public:
   explicit Control(transport::UniqueFd fd) : fd_(std::move(fd)) {}
@@ -42,6 +47,23 @@ class Control {
   transport::UniqueFd fd_;
   std::optional<absl::Status> ended_;  // came while a message was expected
 };
+
+// What paths are made over.
+struct Connection {
+  transport::UniqueFd socket;  // invalid where descriptors say all
+  // Of this side's one thread; outlives the path.
+  std::unique_ptr<transport::PathResources> resources;
+  std::shared_ptr<transport::ThreadWaker> waker;  // resources->waker
+};
+// As in transport::MakePath. Both sides call it.
+absl::StatusOr<Connection> ConnectPath(const Setup& setup,
+                                       proto::TransportPath path,
+                                       const std::string& rdma_device);
+
+// One end of a fresh connection between the processes, non-blocking: a unix
+// stream socket if `local`, else TCP over the loopback interface. Both sides
+// call it.
+absl::StatusOr<transport::UniqueFd> Connect(const Setup& setup, bool local);
 
 }  // namespace refract::transport_bench
 

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "tools/transport_bench/work.h"
+#include "tools/transport_bench/subject.h"
 
 namespace refract::transport_bench {
 

@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -22,8 +23,14 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
+#include "tools/transport_bench/control.h"
 #include "transport/loop/fd.h"
 #include "transport/loop/socket.h"
+
+#if REFRACT_HAVE_VERBS
+#include "transport/verbs/device/device_choice.h"
+#include "transport/verbs/device/ibv_library.h"
+#endif
 
 extern char** environ;
 
@@ -238,6 +245,34 @@ class PerftestSubject : public Subject {
 
 }  // namespace
 
+#if REFRACT_HAVE_VERBS
+absl::StatusOr<VerbsPort> ChooseVerbsPort(absl::string_view preference) {
+  namespace verbs = transport::verbs;
+  REFRACT_ASSIGN_OR_RETURN(const verbs::AddressPreference wanted,
+                           verbs::ParseAddressPreference(preference));
+  const verbs::Library& library = verbs::SystemLibrary();
+  REFRACT_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                           library.DeviceNames());
+  std::vector<verbs::DevicePorts> devices;
+  for (const std::string& name : names) {
+    REFRACT_ASSIGN_OR_RETURN(const std::unique_ptr<verbs::Device> device,
+                             library.Open(name));
+    REFRACT_ASSIGN_OR_RETURN(std::vector<verbs::PortInfo> ports,
+                             device->Ports());
+    devices.push_back({name, std::move(ports)});
+  }
+  REFRACT_ASSIGN_OR_RETURN(const std::vector<verbs::LocalAddress> addresses,
+                           verbs::RankAddresses(devices, wanted, std::nullopt));
+  const verbs::LocalAddress& best = addresses.front();
+  return VerbsPort{best.device, best.port, best.gid.index,
+                   128 << static_cast<int>(best.attributes.active_mtu)};
+}
+#else
+absl::StatusOr<VerbsPort> ChooseVerbsPort(absl::string_view) {
+  return absl::UnimplementedError("Refract was built without libibverbs");
+}
+#endif
+
 std::vector<std::string> InstalledPerftest() {
   const char* path = std::getenv("PATH");
   std::vector<std::string> found;
@@ -256,8 +291,8 @@ std::vector<std::string> InstalledPerftest() {
   return found;
 }
 
-std::unique_ptr<Subject> PerftestYardstick(const std::string& program,
-                                           const VerbsPort& port) {
+std::unique_ptr<Subject> PerftestBaseline(const std::string& program,
+                                          const VerbsPort& port) {
   return std::make_unique<PerftestSubject>(program, port);
 }
 

@@ -4,15 +4,8 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "tools/transport_bench/channel_subject.h"
-#include "tools/transport_bench/fan_in_subject.h"
-#include "tools/transport_bench/memory_yardstick.h"
-#include "tools/transport_bench/message_subject.h"
-#include "tools/transport_bench/path_subject.h"
+#include "tools/transport_bench/levels.h"
 #include "tools/transport_bench/perftest.h"
-#include "tools/transport_bench/socket_yardstick.h"
-#include "tools/transport_bench/verbs_port.h"
-#include "tools/transport_bench/verbs_yardstick.h"
 #include "transport/paths/paths.h"
 
 namespace refract::transport_bench {
@@ -21,39 +14,26 @@ namespace {
 constexpr size_t kMinOutstanding = 2;
 constexpr size_t kMaxOutstanding = 128;
 
-size_t LargestRing(const Config& config) {
-  size_t largest = 0;
-  for (const Point& point : MakePoints(config)) {
-    largest = std::max(
-        largest, Stride(point.bytes) *
-                     static_cast<size_t>(WorkFor(config, point).outstanding));
-  }
-  return largest;
-}
-
-absl::Status AddYardsticks(const Config& config, proto::TransportPath path,
-                           std::vector<Measured>* subjects) {
-  const std::string of(transport::PathName(path));
-  subjects->push_back(
-      {"one", "flow", of,
-       FanInSubject(path, config.rdma_device, config.eager_bytes, 1)});
-  switch (path) {
+absl::Status AddBaselines(const PathSpec& spec, size_t max_bytes,
+                          std::vector<Measured>* subjects) {
+  const std::string of(transport::PathName(spec.path));
+  subjects->push_back({"one", "flow", of, MessageLevel(spec, /*fan_in=*/true)});
+  switch (spec.path) {
     case proto::TRANSPORT_PATH_SHM: {
       REFRACT_ASSIGN_OR_RETURN(std::unique_ptr<Subject> memory,
-                               MemoryYardstick(LargestRing(config)));
+                               MemoryBaseline(max_bytes));
       subjects->push_back({"raw", "memory", of, std::move(memory)});
       break;
     }
     case proto::TRANSPORT_PATH_TCP:
-      subjects->push_back({"raw", "socket", of, SocketYardstick()});
+      subjects->push_back({"raw", "socket", of, SocketBaseline()});
       break;
     case proto::TRANSPORT_PATH_VERBS: {
       REFRACT_ASSIGN_OR_RETURN(const VerbsPort port,
-                               ChooseVerbsPort(config.rdma_device));
-      subjects->push_back({"raw", "verbs", of, VerbsYardstick(port)});
+                               ChooseVerbsPort(spec.rdma_device));
       for (const std::string& program : InstalledPerftest()) {
         subjects->push_back(
-            {"perftest", program, of, PerftestYardstick(program, port)});
+            {"perftest", program, of, PerftestBaseline(program, port)});
       }
       break;
     }
@@ -66,32 +46,31 @@ absl::Status AddYardsticks(const Config& config, proto::TransportPath path,
 }  // namespace
 
 absl::StatusOr<std::vector<Measured>> MakeSubjects(const Config& config) {
-  std::vector<Measured> subjects;
+  std::vector<PathSpec> specs;
   for (const proto::TransportPath path : config.paths) {
-    if (!config.yardsticks) break;
-    REFRACT_RETURN_IF_ERROR(AddYardsticks(config, path, &subjects));
+    specs.push_back({path, config.rdma_device, config.eager_bytes});
   }
-  for (const proto::TransportPath path : config.paths) {
-    const std::string name(transport::PathName(path));
+  std::vector<Measured> subjects;
+  for (const PathSpec& spec : specs) {
+    if (!config.yardsticks) break;
+    REFRACT_RETURN_IF_ERROR(AddBaselines(spec, config.sizes.back(), &subjects));
+  }
+  for (const PathSpec& spec : specs) {
+    const std::string name(transport::PathName(spec.path));
     for (const Level level : config.levels) {
       switch (level) {
         case Level::kPath:
-          subjects.push_back(
-              {"path", name, "", PathSubject(path, config.rdma_device)});
+          subjects.push_back({"path", name, "", PathLevel(spec)});
           break;
         case Level::kMessage:
+          subjects.push_back({"message", name, "", MessageLevel(spec)});
+          // Which of the two applies follows from the operation.
           subjects.push_back(
               {"message", name, "",
-               MessageSubject(path, config.rdma_device, config.eager_bytes)});
-          // Which of the two applies follows from the operation.
-          subjects.push_back({"message", name, "",
-                              FanInSubject(path, config.rdma_device,
-                                           config.eager_bytes, kFanInFlows)});
+               MessageLevel(spec, /*fan_in=*/true, kFanInFlows)});
           break;
         case Level::kChannel:
-          subjects.push_back(
-              {"channel", name, "",
-               ChannelSubject(path, config.rdma_device, config.eager_bytes)});
+          subjects.push_back({"channel", name, "", ChannelLevel(spec)});
           break;
       }
     }

@@ -11,7 +11,7 @@
 
 namespace refract::transport_bench {
 
-// Something to measure under the names that reports use (Row).
+// A subject under the names that reports use (Row).
 struct Measured {
   std::string level;
   std::string name;
@@ -19,7 +19,7 @@ struct Measured {
   std::unique_ptr<Subject> subject;
 };
 
-// Yardsticks first, then the levels of each path. To be made before the
+// Baselines first, then the levels of each path. To be made before the
 // processes part.
 absl::StatusOr<std::vector<Measured>> MakeSubjects(const Config& config);
 

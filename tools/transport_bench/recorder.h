@@ -1,14 +1,32 @@
 #ifndef REFRACT_TOOLS_TRANSPORT_BENCH_RECORDER_H_
 #define REFRACT_TOOLS_TRANSPORT_BENCH_RECORDER_H_
 
-#include <cstddef>
+// Time: the clock, the times of one measurement, and how loops wait.
+
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
-#include "tools/transport_bench/ticks.h"
+#include "absl/status/status.h"
 
 namespace refract::transport_bench {
+
+// A clock for intervals of a hundred nanoseconds: the processor's time stamp
+// counter where it runs at a constant rate, else the steady clock, whose read
+// alone would be a tenth of a shared-memory round trip.
+class Ticks {
+ public:
+  static uint64_t Now();
+  // Measured against the steady clock on first use, which takes 20 ms.
+  static double PerNanosecond();
+};
+
+// Steps of `ticks` per nanosecond of `nanoseconds`, both of which only rise.
+// Takes 20 ms. A thread that is preempted meanwhile makes it take longer but
+// does not change the result.
+double MeasureRate(const std::function<uint64_t()>& nanoseconds,
+                   const std::function<uint64_t()>& ticks);
 
 // One measurement. NaN where it failed or does not apply.
 struct Figures {
@@ -32,25 +50,50 @@ class Recorder {
     last_ = stopped_ = now;
   }
   void Stop() { stopped_ = Ticks::Now(); }
-  // Instead of all that: what another program measured.
+  // For figures that another program measured.
   void Report(const Figures& figures) { reported_ = figures; }
   const std::optional<Figures>& reported() const { return reported_; }
 
   // From Start to Stop, or to the last lap.
-  double elapsed_us() const { return Microseconds(stopped_ - started_); }
+  double elapsed_us() const;
   // Ascending.
   std::vector<double> SortedLapsUs() const;
 
  private:
-  static double Microseconds(uint64_t ticks) {
-    return static_cast<double>(ticks) / Ticks::PerNanosecond() / 1000;
-  }
-
   uint64_t started_ = 0;
   uint64_t last_ = 0;
   uint64_t stopped_ = 0;
   std::vector<uint64_t> laps_;
   std::optional<Figures> reported_;
+};
+
+// How every loop here waits, baselines included, so that ratios compare the
+// work and not the waiting. Belongs to one thread.
+class Waiter {
+ public:
+  // Longer than any honest operation takes, also on a busy emulated machine.
+  static constexpr int kPatienceSeconds = 20;
+
+  // Nothing was there: spins. DeadlineExceeded: for kPatienceSeconds.
+  absl::Status Idle() {
+    if (++idle_ % kLook == 0) return LookAtClock();
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+    return absl::OkStatus();
+  }
+  // Something was.
+  void Worked() { idle_ = 0; }
+  // Sleeps until `fd` is readable. DeadlineExceeded as above.
+  static absl::Status Sleep(int fd);
+
+ private:
+  // Rounds between two looks at the clock.
+  static constexpr uint64_t kLook = 64;
+  absl::Status LookAtClock();
+
+  uint64_t idle_ = 0;
+  uint64_t since_ = 0;
 };
 
 }  // namespace refract::transport_bench

@@ -2,21 +2,22 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/quantile.h"
 
 namespace refract::transport_bench {
 namespace {
+
+bool Usable(double value) { return std::isfinite(value) && value > 0; }
 
 std::vector<double> Column(const Row& row, double Figures::*member) {
   std::vector<double> values;
   for (const Figures& figures : row.rounds) values.push_back(figures.*member);
   return values;
-}
-
-bool SamePoint(const Point& a, const Point& b) {
-  return a.op == b.op && a.mode == b.mode && a.bytes == b.bytes;
 }
 
 std::string Number(double value) {
@@ -57,6 +58,27 @@ std::string TextOf(const Report& report, size_t index) {
 
 }  // namespace
 
+Quartiles QuartilesOf(absl::Span<const double> values) {
+  std::vector<double> usable;
+  std::copy_if(values.begin(), values.end(), std::back_inserter(usable),
+               Usable);
+  std::sort(usable.begin(), usable.end());
+  return {base::Quantile(usable, 0.5), base::Quantile(usable, 0.25),
+          base::Quantile(usable, 0.75), static_cast<int>(usable.size()),
+          static_cast<int>(values.size() - usable.size())};
+}
+
+Quartiles PairedRatios(absl::Span<const double> subject,
+                       absl::Span<const double> yardstick) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < subject.size(); ++i) {
+    ratios.push_back(Usable(subject[i]) && Usable(yardstick[i])
+                         ? subject[i] / yardstick[i]
+                         : std::numeric_limits<double>::quiet_NaN());
+  }
+  return QuartilesOf(ratios);
+}
+
 std::vector<double> Row::Primary() const {
   return Column(*this,
                 IsStream(point.op) ? &Figures::bytes_per_s : &Figures::p50_us);
@@ -68,8 +90,7 @@ void AddRatios(Report* report) {
     if (row.yardstick()) continue;
     for (size_t j = 0; j < report->rows.size(); ++j) {
       const Row& other = report->rows[j];
-      if (other.yardstick_of != row.name ||
-          !SamePoint(row.point, other.point)) {
+      if (other.yardstick_of != row.name || row.point != other.point) {
         continue;
       }
       report->ratios.push_back(

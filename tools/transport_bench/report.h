@@ -6,13 +6,32 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "tools/transport_bench/recorder.h"
-#include "tools/transport_bench/statistics.h"
-#include "tools/transport_bench/work.h"
+#include "tools/transport_bench/subject.h"
 
 namespace refract::transport_bench {
 
-// One thing measured at one point, in every round.
+// Quartiles of values that may not all be usable. (base/quantile.h: of values
+// that all are.)
+struct Quartiles {
+  double median = 0;
+  double q25 = 0;
+  double q75 = 0;
+  int used = 0;
+  int discarded = 0;  // not finite, or not above 0
+};
+
+// Over the usable ones of `values`; all NaN when there are none.
+Quartiles QuartilesOf(absl::Span<const double> values);
+
+// Of subject[i] ÷ yardstick[i]. A pair with an unusable half is discarded
+// whole: both were measured in the same round, and only then is drift of the
+// machine out of the ratio. The spans are of one length.
+Quartiles PairedRatios(absl::Span<const double> subject,
+                       absl::Span<const double> yardstick);
+
+// One subject at one point, in every round.
 struct Row {
   Point point;
   std::string level;  // "raw", "perftest", "path", "message" or "channel"

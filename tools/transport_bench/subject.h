@@ -1,30 +1,95 @@
 #ifndef REFRACT_TOOLS_TRANSPORT_BENCH_SUBJECT_H_
 #define REFRACT_TOOLS_TRANSPORT_BENCH_SUBJECT_H_
 
+// What is measured: an operation, a size and a way of waiting (Work), done by
+// a data path at one level or by a baseline (Subject).
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
-#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tools/transport_bench/control.h"
+#include "absl/strings/string_view.h"
 #include "tools/transport_bench/recorder.h"
-#include "tools/transport_bench/work.h"
 
 namespace refract::transport_bench {
 
-// One side of an open connection of what is measured. Belongs to one thread.
+class Control;
+
+// The two processes of a run.
+enum class Side : uint8_t {
+  kInitiator,  // starts every operation and takes the time
+  kResponder,
+};
+constexpr Side OtherSide(Side side) {
+  return side == Side::kInitiator ? Side::kResponder : Side::kInitiator;
+}
+
+enum class Op : uint8_t {
+  kPingPong,   // N bytes there, N bytes back
+  kPull,       // a descriptor there, the peer gets N bytes, an empty answer
+  kGet,        // N bytes from the peer's memory
+  kStream,     // many messages of N bytes, a bounded queue depth
+  kGetStream,  // the same with gets
+  kFanIn,  // incast: a stream over many connections that one thread receives
+};
+inline constexpr std::array<absl::string_view, 6> kOpNames = {
+    "pingpong", "pull", "get", "stream", "get-stream", "fan-in"};
+constexpr absl::string_view OpName(Op op) {
+  return kOpNames[static_cast<size_t>(op)];
+}
+constexpr bool IsStream(Op op) { return op >= Op::kStream; }
+
+enum class Mode : uint8_t {
+  kBusy,      // both sides spin
+  kEvent,     // both sides sleep until something comes
+  kAdaptive,  // the channel's own choice between the two
+};
+inline constexpr std::array<absl::string_view, 3> kModeNames = {"busy", "event",
+                                                                "adaptive"};
+constexpr absl::string_view ModeName(Mode mode) {
+  return kModeNames[static_cast<size_t>(mode)];
+}
+
+struct Point {
+  Op op = Op::kPingPong;
+  Mode mode = Mode::kBusy;
+  size_t bytes = 0;  // of payload per message; above 0
+
+  friend bool operator==(const Point&, const Point&) = default;
+};
+
+// One measurement. Both sides are given the same. Plain bytes: it crosses
+// between the processes as it lies in memory.
+struct Work {
+  Point point;
+  int iterations = 0;
+  // Queue depth: messages under way in streams; buffers per side in all other
+  // operations.
+  int outstanding = 2;
+  // Payloads are written and checked byte by byte. Such a run is never timed.
+  bool verify = false;
+  uint64_t seed = 0;  // of the payloads
+};
+
+// Room for one message of a ring, so that each begins on a cache line.
+constexpr size_t Stride(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// One side of an open connection. Belongs to one thread.
 class Session {
  public:
   virtual ~Session() = default;
 
-  // Before the other side is told that this one is ready for `work`.
+  // Called before the other side is told that this side is ready for `work`.
   virtual absl::Status Prepare(const Work& work) { return absl::OkStatus(); }
 
   // Does `work` together with the other side's Run, which is called with the
-  // same at about the same time. The initiator starts `recorder` when the other
-  // side is ready and laps it after every operation (streams: stops it when the
-  // last byte is known to be there). DataLoss: verification found wrong bytes.
-  // After an error the session is of no more use.
+  // same Work at about the same time. The initiator starts `recorder` when the
+  // other side is ready and laps it after every operation (streams: stops it
+  // when the last byte is known to be there). DataLoss: verification found
+  // wrong bytes. After an error the session is of no more use.
   virtual absl::Status Run(const Work& work, Recorder& recorder) = 0;
 };
 
@@ -35,8 +100,8 @@ struct Setup {
   Control* control;  // to the other side's Open, until Open returns
 };
 
-// Something to measure: a data path at one level, or a yardstick. Made before
-// the processes part, so both have the same ones. Opening may be repeated.
+// A data path at one level, or a baseline. Made before the processes part, so
+// both have the same subjects. Opening may be repeated.
 class Subject {
  public:
   virtual ~Subject() = default;

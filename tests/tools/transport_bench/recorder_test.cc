@@ -1,4 +1,4 @@
-#include "tools/transport_bench/ticks.h"
+#include "tools/transport_bench/recorder.h"
 
 #include "gtest/gtest.h"
 
