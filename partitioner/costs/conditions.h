@@ -1,7 +1,7 @@
 #ifndef REFRACT_PARTITIONER_COSTS_CONDITIONS_H_
 #define REFRACT_PARTITIONER_COSTS_CONDITIONS_H_
 
-// Under what a plan is judged.
+// The conditions under which plans are compared.
 
 #include <optional>
 #include <vector>
@@ -12,16 +12,16 @@
 
 namespace refract::partitioner {
 
-// Between a CN and an HN; both directions at once.
+// The network link between a CN and an HN, full duplex.
 struct Link {
   double bytes_per_s = 25e9 / 8;
-  double latency_s = 5e-6;  // one way, whatever the bytes
-  double tensor_s = 0;      // for each tensor that crosses, beside its bytes
+  double latency_s = 5e-6;  // one way, independent of the bytes
+  double tensor_s = 0;      // for each tensor that crosses, besides its bytes
 };
 
-// What a request takes on its CN outside the model, whatever the plan: from the
-// client and back, decoding, hand-overs between threads, encoding. Zero where
-// nobody measured it.
+// Time of a request on its CN outside the model, the same for every plan: from
+// the client and back, decoding, hand-overs between threads, encoding. Zero if
+// it was not measured.
 struct FrontEnd {
   double request_s = 0;
   double tensor_s = 0;  // for each input and output
@@ -29,18 +29,18 @@ struct FrontEnd {
   double output_byte_s = 0;
 };
 
-// A value's form on the wire and what that makes of it.
+// A value's wire form, with its bytes and coding times.
 struct WirePrice {
   models::WireForm form;
-  // Read only where the form is not plain. Bytes of the tensors that are sent
-  // for it, an index of rows included and the padding before that; seconds of
-  // the sending and of the receiving node.
+  // Read only if the form is not plain. Bytes of the tensors sent for the
+  // value, including an index of rows and the padding before it; seconds on the
+  // sending and on the receiving node.
   double bytes = 0;
   double encode_s = 0;
   double decode_s = 0;
 };
 
-// Per value of a graph, for either direction; empty: all as they are.
+// Per value of a graph and direction; empty: all values are plain.
 struct WirePrices {
   std::vector<WirePrice> up;
   std::vector<WirePrice> down;
@@ -59,15 +59,15 @@ struct Conditions {
   Link link;
   FrontEnd front_end;
   WirePrices wire;
-  // CN units that keep one HN unit busy, for throughput.
+  // Number of CN units per HN unit, for throughput.
   double cn_units_per_hn = 1;
   std::optional<Prices> prices;
-  // Per node: a look-up whose table may be placed on the HN, so that ids travel
-  // instead of rows. Empty: none. (HnLookUps)
+  // Per node: whether it is a look-up whose table may be placed on the HN, so
+  // that ids travel instead of rows. Empty: none (HnLookUps).
   std::vector<bool> hn_look_ups;
 };
 
-// What a request may take at most; absent: anything.
+// Limits of a plan; absent: no limit.
 struct Budget {
   std::optional<double> cn_memory_bytes;
   std::optional<double> hn_memory_bytes;

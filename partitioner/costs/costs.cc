@@ -7,8 +7,8 @@
 #include "models/graph/op_traits.h"
 #include "models/graph/script_region.h"
 #include "models/repository/split_plan.h"
-#include "partitioner/split/coloring.h"
 #include "partitioner/costs/step_shares.h"
+#include "partitioner/split/coloring.h"
 
 namespace refract::partitioner {
 
@@ -21,7 +21,7 @@ using models::ValueId;
 
 using Step = std::vector<NodeId>;
 
-// What the cost of a graph's operators is made of, whatever the hardware.
+// The inputs of operator costs, independent of the hardware.
 class Operators {
  public:
   Operators(const Graph& graph, const models::SymbolBindings& sizes)
@@ -60,7 +60,8 @@ class Operators {
                            CachedShare(hardware, touched_bytes_));
   }
 
-  // Of all operators of `step`, which has at least one that costs.
+  // Time of all operators of `step`, which has at least one operator with a
+  // cost.
   double Together(const Step& step, const Hardware& hardware) const {
     Work work;
     int launches = 0;
@@ -106,7 +107,7 @@ class Operators {
       id = *tensor;
     }
   }
-  // Whether somebody outside of `step` reads `id` or a view of it.
+  // Whether an operator outside of `step` reads `id` or a view of it.
   bool Leaves(ValueId id, const Step& step) const {
     if (is_result_[id]) return true;
     for (const NodeId user : users_[id]) {
@@ -118,8 +119,8 @@ class Operators {
     }
     return false;
   }
-  // What the works of `step` count and nobody reads or writes: values between
-  // its operators.
+  // Bytes that the separate works count but the fused step neither reads nor
+  // writes: values between its operators.
   double InnerBytes(const Step& step) const {
     double bytes = 0;
     for (const NodeId node : step) {
@@ -151,7 +152,7 @@ class Operators {
   double touched_bytes_ = 0;
 };
 
-// One kind of node.
+// Costs on one kind of node.
 void PriceSide(const Graph& graph, const models::SymbolBindings& sizes,
                const Operators& operators, absl::Span<const Step> steps,
                const Hardware& hardware, std::vector<double>& node_s,

@@ -5,9 +5,9 @@
 #include <optional>
 
 #include "models/graph/script_region.h"
-#include "partitioner/split/coloring.h"
 #include "partitioner/costs/step_shares.h"
 #include "partitioner/costs/work.h"
+#include "partitioner/split/coloring.h"
 
 namespace refract::partitioner {
 namespace {
@@ -15,7 +15,7 @@ namespace {
 using models::Graph;
 using models::NodeId;
 
-// What the hardware would have the operator take; 0 for views and sizes.
+// Estimated time of the operator on the hardware; 0 for views and sizes.
 double Estimate(const Graph& graph, NodeId node,
                 const models::SymbolBindings& sizes, const Hardware& hardware) {
   if (IsFree(graph, node)) return 0;
@@ -26,7 +26,7 @@ double Estimate(const Graph& graph, NodeId node,
   return RooflineSeconds(hardware, work.value_or(Work()));
 }
 
-// Work at `now` ÷ work at `then`, as time on `hardware`; 1 when not known.
+// Work at `now` ÷ work at `then`, as time on `hardware`; 1 if unknown.
 double WorkRatio(const Graph& graph, const std::vector<NodeId>& nodes,
                  const models::SymbolBindings& now,
                  const models::SymbolBindings& then, const Hardware& hardware) {

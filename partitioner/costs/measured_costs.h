@@ -16,7 +16,7 @@
 
 namespace refract::partitioner {
 
-// What a request is made of.
+// The sizes of a request.
 struct RequestSize {
   int64_t batch = 1;
   models::SymbolBindings sizes;  // of that batch (SizesForBatch)
@@ -28,28 +28,28 @@ struct MeasuredCosts {
   double run_s = 0;            // of a run besides its operators
   // Per value: OperatorCosts::cn_cut_s. All 0 where the profile has no pieces.
   std::vector<double> cut_s;
-  // Operators that the profile does not know: by `hardware`.
+  // Operators that the profile lacks, priced by `hardware`.
   std::vector<models::NodeId> estimated;
-  // Of `estimated`, those whose work is not known either.
+  // The operators of `estimated` with unknown work.
   std::vector<models::NodeId> unknown;
-  // The request has other sizes per item than the profile was measured with;
-  // what grows with the batch was scaled by the operators' work.
+  // The request has other sizes per item than the profile; costs that grow with
+  // the batch were scaled by the operators' work.
   bool rescaled = false;
 };
 
 // Seconds of every operator at `request`, from the profile of the same model.
 //
-// Operators that are computed as one are told apart by the pieces that the
-// profile has of them, within a piece and without pieces by `hardware`, in
-// proportion to what it would have each of them take: the shares add up to
-// what was measured, so a part with all of them takes what it takes. What the
-// pieces take more than the whole is shared among the values that are written
-// out between them, by their bytes; values that are views of one another are
-// one, and each of them costs what that one does.
+// Fused operators are separated by the pieces that the profile has of them;
+// within a piece, and without pieces, in proportion to the estimates of
+// `hardware`. The shares add up to the measured time, so a part with all
+// operators of the step takes the measured time. The difference between the
+// pieces and the step is shared among the values written between them, by their
+// bytes. Values that are views of one another count as one, and each of them
+// costs what that one does.
 //
-// `profiled` are the sizes, at the same batch, that the profile was measured
-// with (SizesForBatch of Profile::sizes). Where `request` has others, the time
-// beyond that of an empty batch is scaled by the work of either.
+// `profiled` are the sizes of the profile's measurement at the same batch
+// (SizesForBatch of Profile::sizes). If `request` has others, the time beyond
+// that of an empty batch is scaled by the ratio of the work.
 MeasuredCosts MeasuredSeconds(const models::Graph& graph,
                               const Profile& profile,
                               const RequestSize& request,

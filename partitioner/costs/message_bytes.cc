@@ -5,7 +5,8 @@
 namespace refract::partitioner {
 namespace {
 
-// The transport's, which partitioner may not include; a test compares.
+// Constants of the transport, which the partitioner may not include; a test
+// compares them.
 constexpr double kHeaderBytes = 64;
 constexpr double kTableEntryBytes = 24;
 constexpr double kDimensionBytes = 8;

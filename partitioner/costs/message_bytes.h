@@ -8,11 +8,11 @@
 
 namespace refract::partitioner {
 
-// Bytes of the message that carries `values` between a CN and an HN, as the
-// transport counts them: header, table of the tensors, each tensor at a
-// multiple of 64 (docs/wire_format.md). `bytes`: of every value of the graph,
-// as in ValueSizes; `wire`: of every value, or empty (WirePrices). A value of
-// unknown rank counts as a matrix. One with unique rows is two tensors.
+// Bytes of the message with `values` between a CN and an HN, as the transport
+// counts them: header, tensor table, each tensor at a multiple of 64
+// (docs/wire_format.md). `bytes`: of every value of the graph, as in
+// ValueSizes; `wire`: of every value, or empty (WirePrices). A value of unknown
+// rank counts as a matrix. A value with unique rows is two tensors.
 double MessageBytes(const models::Graph& graph,
                     const std::vector<models::ValueId>& values,
                     const std::vector<double>& bytes,

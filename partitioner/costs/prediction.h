@@ -10,8 +10,8 @@
 
 namespace refract::partitioner {
 
-// Bytes of each value of a graph, weights included. One that could cross but
-// whose size nobody knows counts as the largest that is known, and is listed.
+// Bytes of each value of a graph, weights included. A value that could cross
+// but has an unknown size counts as the largest known size, and is listed.
 struct ValueSizes {
   std::vector<double> bytes;
   std::vector<models::ValueId> unknown;
@@ -19,10 +19,10 @@ struct ValueSizes {
 ValueSizes SizesOf(const models::Graph& graph,
                    const models::SymbolBindings& sizes);
 
-// Where requests queue.
+// The resources at which requests queue.
 enum class Station { kCn, kLinkUp, kHn, kLinkDown };
 
-// What a plan is expected to do to one request.
+// The expected times and bytes of one request under a plan.
 struct Prediction {
   double cn_pre_s = 0;
   // Bytes and tensors; the link's latency is in round_trip_s.
@@ -31,12 +31,12 @@ struct Prediction {
   double down_s = 0;
   double cn_post_s = 0;
   double round_trip_s = 0;  // 0 without an HN
-  // On either side: encoding and decoding what crosses, and what operators take
-  // more that are computed as one where nothing is cut between them.
+  // On either node: encoding and decoding of crossing values, and the extra
+  // time of operators that the cut separates.
   double cn_crossing_s = 0;
   double hn_crossing_s = 0;
-  // As sent: in the forms of Conditions::wire, each in the order of
-  // SplitPlan::up and down, and all together.
+  // Bytes as sent, in the forms of Conditions::wire: each value in the order of
+  // SplitPlan::up and down, and in total.
   struct Sent {
     models::WireForm form;
     double bytes = 0;
@@ -45,23 +45,22 @@ struct Prediction {
   std::vector<Sent> sent_down;
   double bytes_up = 0;
   double bytes_down = 0;
-  // Of the messages, with what the transport adds (MessageBytes); 0 without an
-  // HN.
+  // Bytes of the messages with the transport's additions (MessageBytes); 0
+  // without an HN.
   double message_bytes_up = 0;
   double message_bytes_down = 0;
-  // Of Conditions::front_end: the same for every plan, so no part of the
-  // latency that plans are compared by. CN time all the same: it counts where
-  // CNs are kept busy and paid for.
+  // From Conditions::front_end. It is the same for every plan, so it is no part
+  // of the compared latency. It is CN time, though, for throughput and price.
   double front_end_s = 0;
-  // Weights that the operators of a side read, each once.
+  // Weights read by the operators of a node, each once.
   double cn_memory_bytes = 0;
   double hn_memory_bytes = 0;
-  // Of one HN unit with its CN units and link, in requests per second: what
-  // its slowest station lets through, and which one that is.
+  // Requests per second of one HN unit with its CN units and network link,
+  // limited by the slowest station.
   double requests_per_s = 0;
   Station slowest = Station::kCn;
-  // What the link alone lets through in its busier direction; absent when
-  // nothing crosses.
+  // Rate of the network link alone in its busier direction; absent if nothing
+  // crosses.
   std::optional<double> link_requests_per_s;
   std::optional<double> price;  // with Conditions::prices
 
@@ -69,15 +68,15 @@ struct Prediction {
     return cn_pre_s + up_s + hn_s + down_s + cn_post_s + round_trip_s +
            cn_crossing_s + hn_crossing_s;
   }
-  // As a client of an idle CN sees it.
+  // Latency for a client of an idle CN.
   double end_to_end_s() const { return front_end_s + latency_s(); }
 };
 
 double FrontEndSeconds(const models::Graph& graph, const ValueSizes& sizes,
                        const FrontEnd& front_end);
 
-// `plan` must have its crossings filled in (models::ComputeCrossings). Sums
-// straight over the plan, not by way of the cut.
+// `plan` must have its crossings (models::ComputeCrossings). Sums directly over
+// the plan, independent of the cut.
 Prediction Predict(const models::Graph& graph, const models::SplitPlan& plan,
                    const Conditions& conditions);
 

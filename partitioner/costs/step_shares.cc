@@ -21,8 +21,8 @@ bool IsFree(const Graph& graph, NodeId node) {
 
 namespace {
 
-// The values that some nodes of `step` make and others read, by the memory they
-// are in: views are no memory of their own.
+// The values that some nodes of `step` compute and others read, grouped by
+// memory: views have none of their own.
 std::vector<std::vector<models::ValueId>> InnerValues(
     const Graph& graph, const std::vector<NodeId>& step) {
   const auto inside = [&](NodeId node) {

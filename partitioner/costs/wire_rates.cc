@@ -33,7 +33,7 @@ WireSeconds SecondsToCross(const WireRates& rates, double bytes_per_s,
   WireSeconds seconds;
   const auto add = [&](absl::string_view name, double bytes) {
     const auto rate = rates.find(std::string(name));
-    // Read and written.
+    // One read and one write.
     const WireRate at = rate != rates.end()
                             ? rate->second
                             : WireRate{bytes_per_s / 2, bytes_per_s / 2};

@@ -1,7 +1,7 @@
 #ifndef REFRACT_PARTITIONER_COSTS_WIRE_RATES_H_
 #define REFRACT_PARTITIONER_COSTS_WIRE_RATES_H_
 
-// How quickly a kind of machine encodes and decodes what crosses.
+// Rates at which a kind of machine encodes and decodes wire forms.
 
 #include <map>
 #include <string>
@@ -12,20 +12,20 @@
 
 namespace refract::partitioner {
 
-// Plain bytes per second of one unit: of what is encoded, and of what decoding
-// gives. Above 0.
+// Plain bytes per second of one unit: encoder input, and decoder output. Above
+// 0.
 struct WireRate {
   double encode_bytes_per_s = 0;
   double decode_bytes_per_s = 0;
 };
 
-// By models::Name() of the type, or kUniqueRows: what finding equal rows and
-// their index, and repeating the rows, take beside the encoding.
+// Key: models::Name() of the type, or kUniqueRows for finding equal rows and
+// their index, and repeating the rows, besides the encoding.
 using WireRates = std::map<std::string, WireRate>;
 inline constexpr char kUniqueRows[] = "unique";
 
-// InvalidArgument: a form that there is none of or that is there already, a
-// rate that is no number above 0; names the form.
+// InvalidArgument names the form: unknown, present already, or with a rate that
+// is not above 0.
 absl::Status AddWireRate(absl::string_view form, const WireRate& rate,
                          WireRates& rates);
 
@@ -35,9 +35,9 @@ struct WireSeconds {
   bool assumed = false;  // a form without a rate
 };
 
-// Of a value of `plain_bytes` in `form`, of whose rows the part `distinct`
-// (0 to 1) is sent. A form without a rate reads and writes memory once, at
-// `bytes_per_s`.
+// Coding times of a value of `plain_bytes` in `form`, of whose rows the share
+// `distinct` (0 to 1) is sent. A form without a rate is priced as one read and
+// one write of memory at `bytes_per_s`.
 WireSeconds SecondsToCross(const WireRates& rates, double bytes_per_s,
                            models::WireForm form, double plain_bytes,
                            double distinct);

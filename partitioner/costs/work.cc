@@ -51,7 +51,7 @@ std::optional<double> ElementsOf(const Graph& graph, ValueId id,
   return Product(*dims);
 }
 
-// The first result that anybody reads, else the first; kNoValue without any.
+// The first result with a reader, else the first; kNoValue without results.
 ValueId MainOutput(const Node& node) {
   for (const ValueId id : node.outputs) {
     if (id != kNoValue) return id;
@@ -89,8 +89,8 @@ absl::string_view BaseName(absl::string_view op) {
   return parts.size() > 1 ? parts[1] : op;
 }
 
-// 2 · product of all extents that the equation names: one multiply-add for each
-// combination. Exact for two operands.
+// 2 · product of all extents in the equation: one multiply-add per combination.
+// Exact for two operands.
 std::optional<double> EinsumFlops(const Graph& graph, const Node& node,
                                   const SymbolBindings& sizes) {
   const Argument* equation = node.FindArg("equation");
@@ -121,7 +121,7 @@ std::optional<double> EinsumFlops(const Graph& graph, const Node& node,
 }
 
 // softmax(q·kᵀ)·v: two products over query × key positions. The softmax itself
-// is two orders of magnitude less and not counted.
+// is two orders of magnitude smaller and not counted.
 std::optional<double> AttentionFlops(const Graph& graph, const Node& node,
                                      const SymbolBindings& sizes) {
   const Value* query = ArgValue(graph, node, "query");
@@ -206,7 +206,7 @@ std::optional<double> DenseFlops(const Graph& graph, const Node& node,
     if (!dims || dims->empty() || (*dims)[0] <= 0) return std::nullopt;
     return 2 * *results * Product(*dims) / (*dims)[0];
   }
-  // The operand whose last dimension is summed over, by operator.
+  // By operator: the operand whose last dimension is summed over.
   static const auto& operands =
       *new absl::flat_hash_map<absl::string_view, absl::string_view>{
           {"linear", "input"},      {"mm", "self"},
@@ -353,8 +353,8 @@ absl::Status CheckSizes(const Graph& graph, const SymbolBindings& sizes) {
 
 namespace {
 
-// The least size from `size` on at which nothing that depends on `symbol` is
-// empty; `size` where there is none within reach.
+// The least size from `size` on at which no tensor that depends on `symbol` is
+// empty; `size` if there is none within the search limit.
 int64_t LeastSize(const Graph& graph, const std::string& symbol, int64_t size,
                   SymbolBindings sizes) {
   // Longer than any kernel of a sequence model.
@@ -403,7 +403,8 @@ SymbolBindings SizesForBatch(
     sizes[symbol] = size;
   };
   std::vector<std::string> steps;  // that nobody has said
-  // Rows first: a symbol that counts rows somewhere counts rows everywhere.
+  // Symbols of rows first: a symbol that counts rows somewhere counts rows
+  // everywhere.
   for (const bool rows : {true, false}) {
     for (const ValueId id : graph.inputs) {
       const Value& input = graph.value(id);

@@ -1,8 +1,8 @@
 #ifndef REFRACT_PARTITIONER_COSTS_WORK_H_
 #define REFRACT_PARTITIONER_COSTS_WORK_H_
 
-// How much an operator has to do, told from shapes alone. Counts, not times:
-// what they cost depends on the machine.
+// The work of an operator, from shapes alone. Counts, not times: costs depend
+// on the machine.
 
 #include <optional>
 #include <string>
@@ -22,14 +22,14 @@ struct Work {
   // rows they read; views and sizes move nothing.
   double bytes = 0;
   double weight_bytes = 0;  // of `bytes`: weights that are read in full
-  double rows = 0;          // of tables, each looked up by an id of its own
+  double rows = 0;          // looked-up table rows, one per id
 
   Work& operator+=(const Work& other);
 };
 
-// nullopt when a shape that matters is unknown or has a symbol without a value,
-// or for an operator whose arithmetic is not known (recurrent layers, operators
-// outside the table).
+// nullopt when a relevant shape is unknown or has a symbol without a value, or
+// for an operator of unknown arithmetic (recurrent layers, operators outside
+// the table).
 std::optional<Work> WorkOf(const models::Graph& graph, const models::Node& node,
                            const models::SymbolBindings& sizes);
 
@@ -37,24 +37,24 @@ std::optional<Work> WorkOf(const models::Graph& graph, const models::Node& node,
 std::optional<double> BytesOf(const models::Value& value,
                               const models::SymbolBindings& sizes);
 
-// Values for the symbols of the request inputs of a batch of `batch` items.
-// A symbol that counts rows of an input but is not the batch (look-ups of
-// ragged ids) is `per_item` × batch, others (steps of a sequence) are
-// `per_item` itself, both within the range the model declares. `per_item` of a
-// symbol that is not listed: 1, or the least that leaves every tensor an
-// element (a convolution needs as many steps as its kernel).
+// Values of the symbols of a request with `batch` items. A symbol that counts
+// rows of an input but is not the batch (look-ups of ragged ids) is `per_item`
+// × batch; other symbols (steps of a sequence) are `per_item` itself; both
+// within the declared range. Default of `per_item`: 1, or the least value for
+// which every tensor has an element (a convolution needs as many steps as its
+// kernel).
 models::SymbolBindings SizesForBatch(
     const models::Graph& graph, int64_t batch,
     const absl::flat_hash_map<std::string, int64_t>& per_item);
 
-// InvalidArgument where a tensor would have a negative size, naming the
-// operator that makes it: the model does not run at these sizes.
+// InvalidArgument if a tensor would have a negative size, naming the operator
+// that computes it: the model does not run at these sizes.
 absl::Status CheckSizes(const models::Graph& graph,
                         const models::SymbolBindings& sizes);
 
-// A quantity that grows with the batch: what each further item adds, and what a
-// request costs however many it has. Exact where the quantity is linear in the
-// batch, as it is for models whose rows do not depend on each other.
+// A quantity that grows with the batch: the increase per item, and the part
+// that is independent of the batch. Exact if the quantity is linear in the
+// batch, as it is for models whose rows are independent.
 struct PerItem {
   double per_item = 0;
   double per_request = 0;

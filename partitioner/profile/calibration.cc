@@ -19,8 +19,7 @@ namespace refract::partitioner {
 namespace {
 
 constexpr uint32_t kFormatVersion = 1;
-// A byte costs something; a fit that says otherwise met noise. Faster than any
-// memory.
+// Least time per byte, faster than any memory: a smaller fit is noise.
 constexpr double kLeastByteSeconds = 1e-13;
 
 const CalibrationSample* FindWhole(absl::Span<const CalibrationSample> samples,
@@ -43,7 +42,7 @@ double CrossingOf(const CalibrationSample& sample, const Link& link) {
          (sample.bytes_up + sample.bytes_down) / link.bytes_per_s;
 }
 
-// Reads figures and remembers the first that cannot be.
+// Reads figures and remembers the first invalid one.
 class FigureReader {
  public:
   explicit FigureReader(absl::string_view path) : path_(path) {}
@@ -122,7 +121,7 @@ absl::Status FitCalibration(std::vector<CalibrationSample> samples,
       .latency_s = of_link[0],
       .tensor_s = of_link[1]};
   for (CalibrationSample& sample : samples) {
-    // What the operators take is in the counterpart's time.
+    // The counterpart's time contains the operators.
     const CalibrationSample* whole = FindWhole(samples, sample.name);
     sample.fitted_s =
         sample.split ? whole->measured_s + CrossingOf(sample, calibration->link)

@@ -1,9 +1,9 @@
 #ifndef REFRACT_PARTITIONER_PROFILE_CALIBRATION_H_
 #define REFRACT_PARTITIONER_PROFILE_CALIBRATION_H_
 
-// What a request takes outside the operators of its model, on this machine:
-// figures that predictions of any model use, fitted to requests of models that
-// do nothing else.
+// Time of a request outside the operators of its model on this machine, for
+// predictions of any model; fitted to requests of models that do almost
+// nothing.
 
 #include <string>
 #include <vector>
@@ -16,11 +16,11 @@
 
 namespace refract::partitioner {
 
-// One kind of request, and what it took.
+// One kind of request and its measured time.
 struct CalibrationSample {
   std::string name;
   bool split = false;  // over an HN, or on the CN alone
-  // Its operators take next to nothing, so that all it takes is the front end.
+  // Its operators take almost no time, so its time is the front end's.
   bool idle = false;
   double tensors = 0;  // inputs and outputs
   double input_bytes = 0;
@@ -36,7 +36,7 @@ struct CalibrationSample {
 
 struct Calibration {
   std::string machine;    // for people
-  std::string transport;  // the path that was measured: shm, tcp, verbs
+  std::string transport;  // the measured data path: shm, tcp, verbs
   std::string revision;   // of the engine
   FrontEnd front_end;
   Link link;
@@ -46,20 +46,20 @@ struct Calibration {
   double TypicalError() const;
 };
 
-// Fits the front end to the idle samples that are not split, then the link to
-// what the split ones take more than the sample of the same name that is not:
+// Fits the front end to the idle unsplit samples. Then fits the link to the
+// extra time of each split sample over the unsplit sample of the same name:
 // both have the same operators on the same kind of processor, so only the
-// crossing differs. Relative errors count alike. Fills in front_end, link and
-// samples; whole samples that are not idle have no fitted time of their own.
+// crossing differs. Relative errors have equal weight. Fills in front_end, link
+// and samples; unsplit samples that are not idle get no fitted time.
 //
 // InvalidArgument names a split sample without its counterpart, or a time that
-// is no positive number; FailedPrecondition: too few kinds of samples.
+// is not a positive number; FailedPrecondition: too few kinds of samples.
 absl::Status FitCalibration(std::vector<CalibrationSample> samples,
                             Calibration* calibration);
 
 // Stored form (proto/calibration.proto, text). NotFound and InvalidArgument
-// name `path` and what is wrong: damaged, another version, a figure that is
-// negative or no number, a link without bytes.
+// name `path` and the defect: damaged, another version, a figure that is
+// negative or not a number, a link without bytes.
 std::string CalibrationToText(const Calibration& calibration);
 absl::StatusOr<Calibration> LoadCalibration(const std::string& path);
 absl::StatusOr<Calibration> ParseCalibration(absl::string_view text,

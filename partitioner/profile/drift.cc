@@ -10,8 +10,8 @@
 namespace refract::partitioner {
 namespace {
 
-// Products, not a quotient: nothing predicted is no case of its own. A little
-// more room than the bounds, which as binary fractions are not exact.
+// Products instead of a quotient, so that a prediction of 0 needs no special
+// case. The tolerance covers the bounds' inexact binary fractions.
 bool Holds(double predicted_s, double measured_s) {
   constexpr double kRounding = 1e-9;
   return measured_s >= kLeastRatio * predicted_s * (1 - kRounding) &&
@@ -61,7 +61,8 @@ std::string StepName(const models::Graph& graph, const Profile::Operator& op) {
 ProfileDrift CompareProfiles(const models::Graph& graph,
                              const Profile& old_profile,
                              const Profile& new_profile) {
-  // Steps by their nodes. What only one of the two has is one item.
+  // Steps are matched by their nodes. Nodes that only one profile has are one
+  // item.
   std::map<std::vector<models::NodeId>, const Timing*> before;
   for (const Profile::Operator& op : old_profile.operators) {
     before[op.nodes] = &op.timing;

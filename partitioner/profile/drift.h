@@ -1,7 +1,7 @@
 #ifndef REFRACT_PARTITIONER_PROFILE_DRIFT_H_
 #define REFRACT_PARTITIONER_PROFILE_DRIFT_H_
 
-// Whether predictions still hold.
+// Comparison of predictions with measurements.
 
 #include <cstdint>
 #include <string>
@@ -13,42 +13,41 @@
 
 namespace refract::partitioner {
 
-// An operator, or a part of a plan, that was predicted and then measured.
+// A predicted and measured operator, or part of a plan.
 struct Compared {
   std::string name;
   double predicted_s = 0;
   double measured_s = 0;
 };
 
-// A prediction holds while measured ÷ predicted is within these, both included.
+// A prediction holds if measured ÷ predicted is within these bounds, both
+// included.
 inline constexpr double kLeastRatio = 0.8;
 inline constexpr double kMostRatio = 1.25;
 
 struct Drift {
-  // Those that do not hold, the largest differences in seconds first. What
-  // takes less than `resolution_s` either way always holds.
+  // Predictions that do not hold, the largest differences in seconds first. If
+  // both times are below `resolution_s`, the prediction holds.
   std::vector<Compared> left;
-  // All of them together, measured ÷ predicted; 1 when nothing takes any time.
+  // Measured ÷ predicted of all together; 1 if nothing takes any time.
   double ratio = 1;
-  // The part of all measured or predicted time, whichever is more, that `left`
-  // makes up.
+  // Share of `left` in all measured or predicted time, whichever is larger.
   double share = 0;
-  // `ratio` does not hold, or `share` is more than kMostShare: time to measure
-  // again.
+  // `ratio` does not hold, or `share` is more than kMostShare: profile again.
   bool reprofile = false;
 };
 
-// Few operators out of range, that hardly take any time, change no plan.
+// Operators out of range with less than this share of the time change no plan.
 inline constexpr double kMostShare = 0.1;
 
-// Judges `parts`, which add up to a whole. `resolution_s`: what clocks and
-// noise cannot tell apart.
+// Compares `parts`, which add up to a whole. `resolution_s`: differences below
+// it are noise.
 Drift FindDrift(absl::Span<const Compared> parts, double resolution_s = 1e-7);
 
 // "linear_3", "linear_3 + 2 more".
 std::string StepName(const models::Graph& graph, const Profile::Operator& op);
 
-// An older profile of the same model against a new one.
+// Comparison of an older profile of a model with a new one.
 struct ProfileDrift {
   struct AtBatch {
     int64_t batch = 1;
@@ -58,9 +57,9 @@ struct ProfileDrift {
   bool reprofile = false;  // at some batch
 };
 
-// The old profile's predictions, against what was measured now, at every batch
-// size of the new one. Operators that were not computed in the same steps are
-// compared together.
+// Compares the old profile's predictions with the new measurements at every
+// batch size of the new profile. Operators in different steps are compared
+// together.
 ProfileDrift CompareProfiles(const models::Graph& graph,
                              const Profile& old_profile,
                              const Profile& new_profile);

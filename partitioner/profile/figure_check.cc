@@ -18,8 +18,8 @@ using models::NodeId;
 using models::Value;
 using models::ValueId;
 
-// What sums of a whole graph stay far below, so that they are exact in the
-// cut's integers: 4 PiB, and 30 years.
+// Upper limits of a single figure: 4 PiB, and 30 years. Sums of a whole graph
+// are then exact in the cut's integers.
 constexpr double kMostBytes = 0x1p52;
 constexpr double kMostSeconds = 1e9;
 
@@ -27,7 +27,7 @@ bool Plausible(double figure, double most) {
   return figure >= 0 && figure <= most;  // false for NaN
 }
 
-// "[3, -1]"; with symbols that no size is given for as they are.
+// "[3, -1]"; symbols without a value stay as names.
 std::string ShapeText(const Value& value, const models::SymbolBindings& sizes) {
   return absl::StrCat(
       "[",
@@ -60,7 +60,7 @@ std::string OperatorText(const Graph& graph, NodeId node) {
 
 absl::Status CheckFigures(const Graph& graph, const Conditions& conditions,
                           const ValueSizes& sizes) {
-  // The first of them is the cause of all that follow.
+  // The first invalid size causes all later ones.
   REFRACT_RETURN_IF_ERROR(CheckSizes(graph, conditions.sizes));
   for (size_t id = 0; id < graph.values.size(); ++id) {
     if (Plausible(sizes.bytes[id], kMostBytes)) continue;

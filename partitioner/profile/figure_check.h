@@ -8,13 +8,13 @@
 
 namespace refract::partitioner {
 
-// Whether every figure that a cut would add up is a number of at least 0. They
-// come from graphs, profiles and hardware descriptions that others wrote, and
-// from sizes that may not fit the model: a convolution over fewer steps than it
-// is wide has a result of negative size.
+// Checks that every figure that a cut would add is a number of at least 0.
+// Figures come from graphs, profiles and hardware descriptions of others, and
+// from sizes that may not fit the model: a convolution over fewer steps than
+// its width has a result of negative size.
 //
-// InvalidArgument names the operator or value, its shape at
-// `conditions.sizes`, and the figure.
+// InvalidArgument names the operator or value, its shape at `conditions.sizes`,
+// and the figure.
 absl::Status CheckFigures(const models::Graph& graph,
                           const Conditions& conditions,
                           const ValueSizes& sizes);

@@ -11,7 +11,7 @@
 
 namespace refract::partitioner {
 
-// What a kind of machine can do (proto/hardware.proto, one field each).
+// A hardware description (proto/hardware.proto, one field each).
 struct Hardware {
   std::string name;
   std::string description;
@@ -21,7 +21,7 @@ struct Hardware {
   double bytes_per_s = 0;
   std::optional<double> row_s;
   double memory_bytes = 0;
-  // Absent: everything comes from memory.
+  // Absent: all bytes come from memory.
   struct Cache {
     double bytes = 0;
     double bytes_per_s = 0;
@@ -32,7 +32,7 @@ struct Hardware {
 
 // `text` is a refract.proto.Hardware in Protobuf's text format; `file` appears
 // in errors. InvalidArgument names the figure that is missing, negative, zero
-// where that makes no sense, or without a source.
+// where it must not be, or without a source.
 absl::StatusOr<Hardware> ParseHardware(absl::string_view text,
                                        absl::string_view file);
 

@@ -7,14 +7,13 @@
 
 namespace refract::partitioner {
 
-// A description that is built into the library, so that it is found wherever
-// the program runs.
+// A description built into the library, so that every program finds it.
 struct HardwareFile {
   absl::string_view name;  // without ".textproto"
   absl::string_view text;
 };
 
-// Those of partitioner/hardware/, by name.
+// The descriptions of partitioner/hardware/, by name.
 const std::vector<HardwareFile>& HardwareFiles();
 
 }  // namespace refract::partitioner

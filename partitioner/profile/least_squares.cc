@@ -9,8 +9,8 @@ namespace refract::partitioner {
 namespace {
 
 constexpr size_t kMaxFigures = 10;
-// Of the largest pivot: below, columns are multiples of each other but for
-// rounding.
+// Share of the largest pivot below which columns are multiples of each other up
+// to rounding.
 constexpr double kSingular = 1e-12;
 
 // Solves A·x = b by elimination with pivots; nullopt when A is singular.
@@ -54,7 +54,8 @@ absl::StatusOr<std::vector<double>> FitNonNegative(
       return absl::InvalidArgumentError("equations of different lengths");
     }
   }
-  // Bytes and seconds differ by ten orders of magnitude.
+  // Scales columns, because bytes and seconds differ by ten orders of
+  // magnitude.
   std::vector<double> scale(figures, 0);
   for (const Equation& equation : equations) {
     for (size_t j = 0; j < figures; ++j) {

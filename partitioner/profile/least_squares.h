@@ -8,17 +8,17 @@
 
 namespace refract::partitioner {
 
-// Figures x ≥ 0 such that Σ_j counts[j]·x[j] comes close to `seconds`.
+// One equation for figures x ≥ 0: Σ_j counts[j]·x[j] ≈ `seconds`.
 struct Equation {
   std::vector<double> counts;
   double seconds = 0;
   double weight = 1;  // of its error, which is squared
 };
 
-// Least squares over x ≥ 0, exactly, by trying which of the figures are 0: for
-// at most 10 of them. InvalidArgument: no equations, or of different lengths,
-// or more figures. FailedPrecondition: the equations do not tell the figures
-// apart.
+// Least squares over x ≥ 0, exactly, by enumerating the subsets of figures that
+// are 0: for at most 10 figures. InvalidArgument: no equations, equations of
+// different lengths, or more figures. FailedPrecondition: the equations do not
+// determine the figures.
 absl::StatusOr<std::vector<double>> FitNonNegative(
     absl::Span<const Equation> equations);
 

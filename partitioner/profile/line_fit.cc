@@ -6,7 +6,7 @@
 namespace refract::partitioner {
 namespace {
 
-// Clocks do not tell less.
+// Resolution of clocks.
 constexpr double kLeastSeconds = 1e-9;
 
 double SumOfSquares(const Line& line, absl::Span<const BatchTime> times) {
@@ -39,12 +39,12 @@ Line FitLine(absl::Span<const BatchTime> times) {
   const Line flat = {wt / w, 0};
   const Line steep = {0, wbt / wbb};
   const double determinant = w * wbb - wb * wb;
-  // One batch size, or several that are one to within rounding.
+  // One batch size, or several that are equal up to rounding.
   if (determinant <= 1e-12 * w * wbb) return flat;
   const Line free = {(wbb * wt - wb * wbt) / determinant,
                      (w * wbt - wb * wt) / determinant};
   if (free.fixed_s >= 0 && free.item_s >= 0) return free;
-  // The sum of squares is convex, so the best line is on the border.
+  // The sum of squares is convex, so the constrained minimum is on the border.
   return SumOfSquares(flat, times) <= SumOfSquares(steep, times) ? flat : steep;
 }
 

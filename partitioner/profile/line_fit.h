@@ -21,10 +21,10 @@ struct BatchTime {
   double seconds = 0;
 };
 
-// The line with neither part negative whose relative errors have the least sum
-// of squares: what takes a microsecond at batch 1 counts as much as what takes
-// a millisecond at batch 256. Times below 1 ns count as 1 ns in that. With one
-// batch size all of it is fixed.
+// The line with non-negative parts and the least sum of squared relative
+// errors: a microsecond at batch 1 weighs as much as a millisecond at batch
+// 256. Times below 1 ns count as 1 ns. With one batch size the whole time is
+// fixed.
 Line FitLine(absl::Span<const BatchTime> times);
 
 }  // namespace refract::partitioner

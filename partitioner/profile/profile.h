@@ -1,8 +1,8 @@
 #ifndef REFRACT_PARTITIONER_PROFILE_PROFILE_H_
 #define REFRACT_PARTITIONER_PROFILE_PROFILE_H_
 
-// Measured times of a model's operators on one machine: what `refract profile`
-// writes and the partitioner prices plans with.
+// Measured times of a model's operators on one machine: the result of `refract
+// profile`, by which the partitioner prices plans.
 
 #include <cstdint>
 #include <map>
@@ -19,7 +19,7 @@
 
 namespace refract::partitioner {
 
-// Seconds that something takes, over the batch size.
+// Seconds as a function of the batch size.
 struct Timing {
   struct Sample {
     int64_t batch = 1;
@@ -31,15 +31,15 @@ struct Timing {
   // Fitted ÷ median − 1; 0 where the median is 0.
   double Residual(const Sample& sample) const;
 
-  // What it takes at `batch`: the line, corrected by how far it is off at the
-  // nearest measured sizes, in proportion to the distance in log(batch);
-  // beyond them by how far it is off at the last. Hence a measured size gives
-  // its median, and kernels that bend (their weights come from memory at small
-  // batches, their arithmetic binds at large ones) are not straightened.
+  // Time at `batch`: the line, corrected by its error at the nearest measured
+  // sizes, in proportion to the distance in log(batch), and beyond the measured
+  // sizes by its error at the last. So a measured size gives its median, and
+  // kernels with a bend (bound by memory at small batches, by arithmetic at
+  // large ones) keep it.
   double At(double batch) const;
 };
 
-// Sorts nothing: `samples` ascending by batch.
+// `samples` must ascend by batch.
 Timing MakeTiming(std::vector<Timing::Sample> samples);
 
 struct Profile {
@@ -53,7 +53,7 @@ struct Profile {
   std::string revision;
   std::string time;
   std::string inputs;
-  // Symbol → number per item; symbols that are not here: 1.
+  // Symbol → number per item; default 1.
   std::map<std::string, int64_t> sizes;
   std::vector<int64_t> batches;
   uint32_t repetitions = 0;
@@ -63,8 +63,8 @@ struct Profile {
     std::vector<models::NodeId> nodes;  // one, or several computed as one
     std::string kernel;
     Timing timing;
-    // Of several nodes: the same where the values between them are written
-    // out, in pieces that together have all the nodes. Empty: not measured.
+    // For several nodes: times of pieces with the values between them written
+    // to memory; together the pieces have all the nodes. Empty: not measured.
     struct Piece {
       std::vector<models::NodeId> nodes;
       Timing timing;
@@ -88,8 +88,8 @@ inline constexpr absl::string_view kProfileFile = "profile.textproto";
 std::string ProfileToText(const models::Graph& graph, const Profile& profile);
 
 // `file` appears in errors. InvalidArgument names the line, field or operator
-// of what is damaged, negative, no number or out of order, nodes that `graph`
-// lacks or that stand twice, and a profile of another model than `model`.
+// that is damaged, negative, not a number or out of order; nodes that `graph`
+// lacks or that occur twice; and a profile of another model than `model`.
 absl::StatusOr<Profile> ParseProfile(absl::string_view text,
                                      absl::string_view file,
                                      const models::Graph& graph,

@@ -172,7 +172,7 @@ class Reader {
     return found->second;
   }
 
-  // Of an operator whose nodes were read.
+  // For an operator whose nodes were read.
   absl::Status ReadPieces(const std::string& name,
                           const proto::Profile::Operator& entry,
                           const std::vector<int64_t>& batches,

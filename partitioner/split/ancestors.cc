@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "partitioner/cut/search.h"
 #include "partitioner/costs/prediction.h"
+#include "partitioner/cut/search.h"
 #include "partitioner/split/split_problem.h"
 
 namespace refract::partitioner {
@@ -17,7 +17,7 @@ absl::StatusOr<models::SplitPlan> SendSmallerAncestors(
   const cut::Stages stages = SplitProblem::StagesOf(plan);
   cut::Problem problem = split.problem();
   cut::Measure bytes = split.BytesCrossing({}, SizesOf(graph, sizes));
-  // A byte outweighs all moves together.
+  // One byte outweighs all moves together.
   const cut::Cost per_byte = problem.num_nodes() + 1;
   for (cut::Cost& cost : bytes.up) cost *= per_byte;
   for (cut::Cost& cost : bytes.down) cost *= per_byte;

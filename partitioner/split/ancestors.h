@@ -8,12 +8,12 @@
 
 namespace refract::partitioner {
 
-// Prism's size-aware transfer (NSDI '25 section 4.1), carried to its end: where
-// tensors that cross are made from something smaller, that crosses instead and
-// the HN computes them. Moves CN-pre operators to the HN, never back, such that
-// the fewest bytes cross that this can give, and of such choices the one that
-// moves the fewest operators; doing it again changes nothing. Looks at bytes
-// alone: SplitOptimally() weighs them against the time on either side.
+// Prism's size-aware transfer (NSDI '25 section 4.1), generalised: if crossing
+// tensors are computed from something smaller, that crosses instead and the HN
+// computes them. Moves CN-pre operators to the HN, never back, such that as few
+// bytes as possible cross, and among such plans as few operators as possible
+// move. Idempotent. Considers bytes alone: SplitOptimally() weighs them against
+// times.
 //
 // `plan` must be valid for `graph`. Errors: those of cut::FindBest.
 absl::StatusOr<models::SplitPlan> SendSmallerAncestors(

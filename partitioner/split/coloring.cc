@@ -123,7 +123,7 @@ NodeSet Topology::Grow(const NodeSet& seeds, const NodeSet& free) const {
 
 void ReleaseSharedSizes(const Graph& graph, const Topology& topology,
                         NodeSet& on_hn) {
-  // Sizes that depend on no HN node but such sizes.
+  // Sizes that depend on no HN nodes except such sizes.
   NodeSet movable(topology.size(), false);
   for (size_t n = 0; n < topology.size(); ++n) {
     if (!on_hn[n] || !IsSize(graph.nodes[n])) continue;
@@ -133,8 +133,8 @@ void ReleaseSharedSizes(const Graph& graph, const Topology& topology,
         producers.begin(), producers.end(),
         [&](NodeId producer) { return !on_hn[producer] || movable[producer]; });
   }
-  // From the last to the first, so that a size which another released one needs
-  // is released with it.
+  // From the last to the first, so that a size needed only by a released size
+  // is released, too.
   for (size_t n = topology.size(); n-- > 0;) {
     if (!movable[n]) continue;
     const std::vector<NodeId>& consumers =
@@ -167,7 +167,7 @@ void MakeConvex(const Topology& topology, const NodeSet& dense,
 }
 
 void KeepSizesNearTheirTensors(const Graph& graph, models::SplitPlan& plan) {
-  // Tensors that the HN has or gets for other operators than sizes.
+  // Tensors that the HN computes or receives for operators other than sizes.
   NodeSet on_hn_anyway(graph.values.size(), false);
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     if (plan.stages[n] != Stage::kHn) continue;

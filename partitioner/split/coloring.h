@@ -17,8 +17,8 @@ using NodeSet = std::vector<bool>;
 
 NodeSet NodesOfClass(const models::Graph& graph, models::OpClass op_class);
 
-// Who feeds whom. Relies on a graph's nodes being in topological order. Keeps
-// no reference to the graph. Immutable.
+// Producers and consumers of each node. Relies on the topological order of a
+// graph's nodes. Keeps no reference to the graph. Immutable.
 class Topology {
  public:
   explicit Topology(const models::Graph& graph);
@@ -34,13 +34,13 @@ class Topology {
   // `nodes` and everything before (after) them.
   NodeSet WithAncestors(NodeSet nodes) const;
   NodeSet WithDescendants(NodeSet nodes) const;
-  // Everything after `nodes`; a node of `nodes` only when after another one.
+  // All nodes after `nodes`; a node of `nodes` only if it is after another one.
   NodeSet Descendants(const NodeSet& nodes) const;
   // Nodes whose results differ between requests.
   NodeSet DependingOnInputs() const;
 
   // Colours from `seeds` upstream and downstream over `free` nodes; seeds that
-  // are not free do not count. (Prism section 4.1.)
+  // are not free are ignored. (Prism section 4.1.)
   NodeSet Grow(const NodeSet& seeds, const NodeSet& free) const;
 
  private:
@@ -50,21 +50,20 @@ class Topology {
   NodeSet reads_input_;
 };
 
-// Takes sizes off the HN that depend on no HN node and that the CN needs too:
-// computed on the HN they would order CN work after the HN for the sake of a
-// number that the CN has at hand.
+// Moves sizes to the CN that depend on no HN node and that the CN needs too.
+// Computed on the HN, they would order CN work after the HN for a number that
+// the CN has already.
 void ReleaseSharedSizes(const models::Graph& graph, const Topology& topology,
                         NodeSet& on_hn);
 
 // Removes nodes from `on_hn` until no path leads HN → CN → HN. At each
-// offending CN node, in order, either its HN ancestors go back before it or its
-// HN descendants are left after it: whichever gives up fewer `dense` nodes,
-// then fewer nodes, then the ancestors.
+// offending CN node, in order, either its HN ancestors move before it or its HN
+// descendants after it: the choice that gives up fewer `dense` nodes, then
+// fewer nodes, then the ancestors.
 void MakeConvex(const Topology& topology, const NodeSet& dense, NodeSet& on_hn);
 
-// Moves size operators from the HN to CN-pre where the tensor they measure
-// would cross for their sake alone. `plan.stages` must be monotone and stays
-// so.
+// Moves size operators from the HN to CN-pre if the tensor that they measure
+// would cross only for them. `plan.stages` must be monotone and stays so.
 void KeepSizesNearTheirTensors(const models::Graph& graph,
                                models::SplitPlan& plan);
 

@@ -1,8 +1,7 @@
 #ifndef REFRACT_PARTITIONER_SPLIT_CROSSING_H_
 #define REFRACT_PARTITIONER_SPLIT_CROSSING_H_
 
-// What a value takes to cross, as both the cut and predictions of plans count
-// it.
+// The cost of a crossing value, for both the cut and predictions.
 
 #include "models/graph/graph.h"
 #include "partitioner/costs/conditions.h"
@@ -17,8 +16,8 @@ struct Crossing {
   double hn_s = 0;    // the same on the HN
 };
 
-// Of value `id`, whose plain size is `bytes`, up or down. Constants, which
-// never cross, are the caller's affair.
+// The cost of value `id` of `bytes` plain bytes, up or down. The caller
+// excludes constants, which never cross.
 Crossing CrossingOf(const Conditions& conditions, models::ValueId id, bool up,
                     double bytes);
 

@@ -19,7 +19,7 @@ using models::Graph;
 using models::SplitPlan;
 using models::ValueId;
 
-// Searches for one requirement, when no single one decides it.
+// Limit on the searches for one requirement, when no single domain decides it.
 constexpr size_t kMaxCases = 64;
 
 struct Requirement {
@@ -29,7 +29,7 @@ struct Requirement {
   int64_t alike = 1;
 };
 
-// One of all that are alike, the largest values first.
+// One value per group of equivalent values, the largest first.
 std::vector<Requirement> RequirementsOf(const Graph& graph,
                                         const OptimalSplit& split,
                                         const ValueSizes& sizes) {
@@ -70,7 +70,7 @@ std::vector<Requirement> RequirementsOf(const Graph& graph,
   return requirements;
 }
 
-// The domains in which a requirement holds, together all of them.
+// The domains whose union is the set of choices that meet a requirement.
 using Cases = std::vector<cut::Domains>;
 
 class Forcing {
@@ -81,7 +81,7 @@ class Forcing {
   absl::StatusOr<std::optional<cut::Best>> Find(
       const Requirement& requirement) {
     const int t = search_.problem().TensorOf(requirement.value);
-    // A request's input that nobody reads, for one, crosses in no plan.
+    // For example an input without readers crosses in no plan.
     if (t < 0) return std::nullopt;
     const cut::Tensor& tensor = problem_.tensors[t];
     if (!requirement.crosses)
@@ -91,9 +91,9 @@ class Forcing {
     if (from.empty()) return std::nullopt;
     if (!requirement.up && tensor.is_result) return Best({from});
     const cut::StageSet to = requirement.up ? cut::kOnHn : cut::kOnPost;
-    // One more reader, which costs nothing, sits where the value has to go. No
-    // plan that meets the requirement costs less; and mostly a real reader
-    // joins it there, which settles the matter.
+    // An additional reader without cost is placed where the value has to go. No
+    // plan that meets the requirement is cheaper, and mostly a real reader
+    // joins it there, which settles the requirement.
     REFRACT_ASSIGN_OR_RETURN(std::optional<cut::Best> best,
                              WithReader(t, to, from));
     if (!best) return best;
@@ -113,8 +113,8 @@ class Forcing {
   }
 
  private:
-  // `domains` with the tensor's producer in `stages` only; empty when the
-  // request itself brings it and `stages` does not hold CN-pre.
+  // `domains` with the tensor's producer limited to `stages`; empty if the
+  // request brings the tensor and `stages` lacks CN-pre.
   static cut::Domains MadeIn(const cut::Tensor& tensor, cut::StageSet stages,
                              cut::Domains domains) {
     if (tensor.producer != cut::Tensor::kRequest) {
@@ -125,7 +125,7 @@ class Forcing {
     return domains;
   }
 
-  // It is made elsewhere, or nobody reads it over there.
+  // The tensor is computed on the other node, or has no reader there.
   Cases CasesOfStaying(const cut::Tensor& tensor, bool up) const {
     Cases cases;
     cut::Domains elsewhere = MadeIn(
@@ -179,8 +179,8 @@ class Forcing {
       return std::nullopt;
     }
     absl::StatusOr<cut::Found> found = cut::FindBest(problem, goal);
-    // The problem is one that was solved already, but for the requirement; what
-    // can be wrong with it is that nothing legal is left.
+    // The problem was solved before, without the requirement; its only possible
+    // error is that nothing legal is left.
     if (absl::IsInvalidArgument(found.status())) return std::nullopt;
     if (!found.ok()) return std::move(found).status();
     return std::move(found->best);

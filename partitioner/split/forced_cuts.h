@@ -1,8 +1,8 @@
 #ifndef REFRACT_PARTITIONER_SPLIT_FORCED_CUTS_H_
 #define REFRACT_PARTITIONER_SPLIT_FORCED_CUTS_H_
 
-// "What if this tensor were sent, or were not?": the best plans beside the
-// optimum, so that people see what each crossing of it is worth.
+// The best plans in which a given tensor is sent, or is not: they show the
+// value of each crossing of the optimum.
 
 #include <cstdint>
 #include <vector>
@@ -16,13 +16,13 @@
 namespace refract::partitioner {
 
 struct ForcedCut {
-  // The one requirement that the plan has to meet beside those of the optimum:
-  // `value` crosses, or does not.
+  // The additional requirement on the plan: `value` crosses, or does not.
   models::ValueId value = models::kNoValue;
   bool up = true;  // CN → HN; otherwise HN → CN
   bool crosses = true;
-  // So many values, this one included, are made by the same kind of operator,
-  // are as large, and cross or do not in the same way; this is the first.
+  // Number of equivalent values, this one included: computed by the same kind
+  // of operator, equally large, and crossing in the same way. This is the first
+  // of them.
   int64_t alike = 1;
 
   Alternative best;  // method "forced"
@@ -37,12 +37,12 @@ struct ForcedCut {
 };
 
 // For values that cross in `split.best`, the best plan in which they do not;
-// for others that cross in some of `split.others`, the best plan in which they
-// do; one of all that are alike. Requirements that no plan within the budget
-// meets are left out, as are those where the search would have to look at too
-// many operators one by one (a value that more than 64 read). At most
-// `at_most`, largest values first. `split` is what SplitOptimally() gave for
-// the same arguments; options.max_cuts holds for each search.
+// for values that cross in some of `split.others`, the best plan in which they
+// do; one value per group of equivalent ones. Requirements that no plan within
+// the budget meets are left out, as are requirements whose search would have to
+// try too many operators (values with more than 64 readers). At most `at_most`,
+// largest values first. `split` is the result of SplitOptimally() for the same
+// arguments; options.max_cuts applies to each search.
 //
 // Errors: those of cut::FindBest.
 absl::StatusOr<std::vector<ForcedCut>> FindForcedCuts(

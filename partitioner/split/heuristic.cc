@@ -27,7 +27,7 @@ SplitPlan MakePlan(const Graph& graph, const base::Digest& model,
   return plan;
 }
 
-// Stages from a repaired coloring: HN nodes, what hangs below them, the rest.
+// Stages from a repaired colouring: HN nodes, nodes after them, the rest.
 void AssignStages(const Topology& topology, const NodeSet& on_hn,
                   SplitPlan& plan) {
   const NodeSet below = topology.Descendants(on_hn);
@@ -38,8 +38,8 @@ void AssignStages(const Topology& topology, const NodeSet& on_hn,
   }
 }
 
-// HN nodes that read or write a crossing value which has no form on the wire.
-// Keeping such a node off the HN removes the crossing.
+// HN nodes that read or write a crossing value that cannot be sent (unknown
+// type or size). Keeping such a node off the HN removes the crossing.
 NodeSet NodesAtIllegalCrossings(const Graph& graph, const SplitPlan& plan) {
   NodeSet result(graph.nodes.size(), false);
   for (const ValueId id : plan.down) {
@@ -60,8 +60,8 @@ NodeSet NodesAtIllegalCrossings(const Graph& graph, const SplitPlan& plan) {
   return result;
 }
 
-// Calls `color` with the nodes that may be on the HN until no value without a
-// wire form crosses. Each round takes at least one node away, so it ends.
+// Calls `color` with the nodes that may be on the HN until every crossing value
+// can be sent. Each round removes at least one node, so it ends.
 template <typename Color>
 absl::StatusOr<SplitPlan> SplitUntilLegal(const Graph& graph,
                                           const Topology& topology,
@@ -83,7 +83,7 @@ absl::StatusOr<SplitPlan> SplitUntilLegal(const Graph& graph,
     }
     if (legal) break;
   }
-  // Constants alone are no reason to go to the HN.
+  // Constants alone do not justify using the HN.
   if (plan.up.empty() && plan.down.empty()) {
     plan.stages.assign(graph.nodes.size(), Stage::kCnPre);
   }
@@ -91,8 +91,8 @@ absl::StatusOr<SplitPlan> SplitUntilLegal(const Graph& graph,
   return plan;
 }
 
-// Everything on the HN that no operator barred from it waits for; those before
-// `first` are barred.
+// All nodes on the HN except those that a barred operator depends on; nodes
+// before `first` are barred.
 absl::StatusOr<SplitPlan> HnBehind(const Graph& graph, SplitPlan plan,
                                    models::NodeId first) {
   const Topology topology(graph);
@@ -116,7 +116,7 @@ absl::StatusOr<SplitPlan> SplitHeuristically(const Graph& graph,
       topology.WithAncestors(NodesOfClass(graph, OpClass::kEmbedding));
   const NodeSet varies = topology.DependingOnInputs();
   NodeSet dense = NodesOfClass(graph, OpClass::kDense);
-  // A product of weights alone is a constant, which no request waits for.
+  // A product of weights alone is a constant, computed at load.
   for (size_t n = 0; n < dense.size(); ++n) dense[n] = dense[n] && varies[n];
 
   return SplitUntilLegal(graph, topology, MakePlan(graph, model, "heuristic"),
@@ -151,7 +151,7 @@ absl::StatusOr<SplitPlan> HnFrom(const Graph& graph, const base::Digest& model,
 absl::StatusOr<SplitPlan> HnOnly(const Graph& graph, const base::Digest& model,
                                  models::NodeId node) {
   const Topology topology(graph);
-  // Look-ups do not come after the HN.
+  // Look-ups stay before the HN.
   const NodeSet feeds_embedding =
       topology.WithAncestors(NodesOfClass(graph, OpClass::kEmbedding));
   return SplitUntilLegal(

@@ -8,8 +8,7 @@
 namespace refract::partitioner {
 namespace {
 
-// The table that `node` looks up; nullptr for anything but a look-up of one
-// stored table.
+// The table of `node`; nullptr unless it is a look-up of one stored table.
 const models::Value* TableOf(const models::Graph& graph,
                              const models::Node& node) {
   const models::EmbeddingArgs args = models::EmbeddingArgsOf(node.op);

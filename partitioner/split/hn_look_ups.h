@@ -8,10 +8,10 @@
 
 namespace refract::partitioner {
 
-// Per node of `graph`: a look-up that may run on the HN because its table has
-// at most `max_table_bytes`. Look-ups of many tables at once stay on the CN,
-// and so do tables whose unknown ids are replaced rather than refused: the CN
-// counts what it replaces (`config`).
+// Per node of `graph`: whether it is a look-up that may run on the HN because
+// its table has at most `max_table_bytes`. Look-ups of many tables at once stay
+// on the CN. So do tables whose unknown ids are replaced rather than refused,
+// because the CN counts replacements (`config`).
 std::vector<bool> HnLookUps(const models::Graph& graph,
                             const models::ModelConfig& config,
                             double max_table_bytes);

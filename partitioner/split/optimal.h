@@ -20,7 +20,7 @@ struct OptimalOptions {
   int64_t max_cuts = 300;  // cut::Goal::max_cuts
 };
 
-// A plan and what it is expected to do.
+// A plan and its prediction.
 struct Alternative {
   models::SplitPlan plan;  // its method is the alternative's name
   Prediction prediction;
@@ -37,7 +37,7 @@ struct OptimalSplit {
   int64_t branches = 0;
   // heuristic (with SendSmallerAncestors), all-cn, all-hn.
   std::vector<Alternative> others;
-  // What the costs had to assume.
+  // Operators and values priced by assumption.
   std::vector<models::NodeId> unknown_operators;
   std::vector<models::ValueId> unknown_sizes;
 
@@ -48,11 +48,11 @@ struct OptimalSplit {
 };
 
 // The legal plan of least cost under `conditions`, by partitioner/cut; never
-// worse than the heuristic, all-cn and all-hn where those keep the budget. No
+// worse than the heuristic, all-cn and all-hn if those keep the budget. No
 // split at all is a valid answer. The plan passes models::ValidatePlan.
 //
 // FailedPrecondition: no plan keeps the budget; the message names the limit and
-// says by how much. ResourceExhausted: none was found within max_cuts.
+// the excess. ResourceExhausted: no plan was found within max_cuts.
 // InvalidArgument: kPrice without prices.
 absl::StatusOr<OptimalSplit> SplitOptimally(const models::Graph& graph,
                                             const base::Digest& model,

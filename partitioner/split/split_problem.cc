@@ -22,8 +22,8 @@ static_assert(static_cast<int>(Stage::kCnPre) == cut::kPre &&
               static_cast<int>(Stage::kHn) == cut::kHn &&
               static_cast<int>(Stage::kCnPost) == cut::kPost);
 
-// The costs of one measure add up to about this: enough that thousands of
-// roundings to whole numbers stay below 10^-9 of it, little enough that
+// The costs of one measure add up to about this value: large enough that
+// thousands of roundings to integers stay below 10^-9 of it, small enough that
 // weighted sums of several measures still fit (cut::kMaxTotal).
 constexpr double kTotal = 0x1p40;
 
@@ -41,8 +41,7 @@ struct SplitProblem::Real {
   std::vector<double> down;
   double hn_used = 0;
 
-  // What every plan costs: some node is in one of its stages whatever the plan
-  // is.
+  // Cost that every plan has, since every node is in one of its stages.
   void AddConstant(double cost) {
     if (stage.empty()) return;
     for (double& on_stage : stage.front()) on_stage += cost;
@@ -77,7 +76,7 @@ SplitProblem::SplitProblem(const Graph& graph,
         value.producer == kNoNode ? cut::Tensor::kRequest : value.producer;
     tensor.readers.assign(users[id].begin(), users[id].end());
     tensor.is_result = is_result[id];
-    // Whoever reads a constant computes it, on either side.
+    // Each node computes the constants that it reads.
     const bool free = value.producer != kNoNode && constant[value.producer];
     tensor.may_go_up = tensor.may_come_down = free || models::MayCross(value);
     crosses_.push_back(!free);
@@ -138,8 +137,8 @@ SplitProblem::Real SplitProblem::Zero() const {
 
 SplitProblem::Quantised SplitProblem::Quantise(
     std::vector<Real> measures) const {
-  // What no legal plan can choose does not count: it may be far larger than the
-  // rest, which would then be rounded coarsely.
+  // Stages that no legal plan can choose are excluded: their costs may be far
+  // larger than the rest, which would then be rounded coarsely.
   cut::Domains domains = problem_.allowed;
   cut::Propagate(problem_, domains);
   const auto may_be_on_hn = [&](int node) {

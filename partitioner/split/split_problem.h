@@ -1,7 +1,7 @@
 #ifndef REFRACT_PARTITIONER_SPLIT_SPLIT_PROBLEM_H_
 #define REFRACT_PARTITIONER_SPLIT_SPLIT_PROBLEM_H_
 
-// From a graph to the problem that partitioner/cut solves, and back.
+// Translation of a graph into the problem of partitioner/cut, and back.
 
 #include <vector>
 
@@ -14,10 +14,10 @@
 
 namespace refract::partitioner {
 
-// Where every operator may run and what crosses, by the rules of
-// models::ValidatePlan: nodes of the graph are nodes of the problem, its
-// tensors are the values that some operator makes or a request brings, its
-// shared things the weights. Keeps references to nothing.
+// The allowed stages of operators and the values that may cross, by the rules
+// of models::ValidatePlan. Nodes of the problem are nodes of the graph, its
+// tensors are values computed by operators or brought by a request, its shared
+// weights are the graph's weights. Keeps no references.
 class SplitProblem {
  public:
   // `hn_look_ups` as in Conditions: all other look-ups stay before the HN.
@@ -25,11 +25,11 @@ class SplitProblem {
                         const std::vector<bool>& hn_look_ups = {});
 
   const cut::Problem& problem() const { return problem_; }
-  // The problem's tensor that stands for `value`; -1 when none does.
+  // The problem's tensor of `value`; -1 if it has none.
   int TensorOf(models::ValueId value) const;
 
-  // Whole bytes that cross, in the forms of Conditions::wire, and of weights
-  // that a side holds.
+  // Integer bytes that cross, in the forms of Conditions::wire, and of weights
+  // on a node.
   cut::Measure BytesCrossing(const Conditions& conditions,
                              const ValueSizes& sizes) const;
   cut::Measure CnMemory(const ValueSizes& sizes) const;
@@ -39,13 +39,13 @@ class SplitProblem {
   // rounding loses less than 10^-9 of the whole.
   struct Quantised {
     std::vector<cut::Measure> measures;
-    double unit = 1;  // what 1 stands for
+    double unit = 1;  // value of 1
   };
   Quantised Latency(const Conditions& conditions,
                     const ValueSizes& sizes) const;
   // One measure per station: CN, link up, HN, link down. Their largest is the
-  // time between two requests. `front_end_s`: what every request takes on its
-  // CN beside the model (FrontEndSeconds).
+  // time between two requests. `front_end_s`: time of every request on its CN
+  // besides the model (FrontEndSeconds).
   Quantised Stations(const Conditions& conditions, const ValueSizes& sizes,
                      double front_end_s) const;
   // `conditions` must have prices.
@@ -60,7 +60,7 @@ class SplitProblem {
  private:
   struct Real;  // a measure in seconds or money
   Real Zero() const;
-  // Nothing for constants.
+  // Zero for constants.
   Crossing Cross(size_t tensor, bool up, const Conditions& conditions,
                  const ValueSizes& sizes) const;
   Quantised Quantise(std::vector<Real> measures) const;

@@ -142,8 +142,7 @@ absl::StatusOr<Alternative> SplitSearch::Judge(cut::Stages stages,
       !judged.plan.down.empty()) {
     return judged;
   }
-  // Nothing but constants on the HN: no request need go there, if it does not
-  // cost more.
+  // The HN would only compute constants: drop it if that is not more expensive.
   plan = judged.plan;
   plan.stages.assign(graph_.nodes.size(), models::Stage::kCnPre);
   models::ComputeCrossings(graph_, plan);

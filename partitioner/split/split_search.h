@@ -1,8 +1,8 @@
 #ifndef REFRACT_PARTITIONER_SPLIT_SPLIT_SEARCH_H_
 #define REFRACT_PARTITIONER_SPLIT_SPLIT_SEARCH_H_
 
-// One graph under given conditions, ready to be cut: what SplitOptimally and
-// FindForcedCuts share.
+// One graph under given conditions, prepared for cuts: shared by SplitOptimally
+// and FindForcedCuts.
 
 #include <string>
 #include <vector>
@@ -31,20 +31,21 @@ class SplitSearch {
   const SplitProblem& problem() const { return problem_; }
   const ValueSizes& sizes() const { return sizes_; }
 
-  // What to minimise within which limits, for problem(); no known choices.
+  // Objective and limits for problem(), without known choices.
   const cut::Goal& goal() const { return goal_; }
-  // What 1 in the objective stands for: seconds or money.
+  // Value of 1 in the objective: seconds or money.
   double unit() const { return unit_; }
 
   // `plan` must have its crossings filled in.
   Alternative Judge(models::SplitPlan plan) const;
-  // The plan that `stages` of problem()'s nodes are; nodes beyond them are
-  // dropped. Internal when it is not legal.
+  // The plan of `stages` of problem()'s nodes; additional nodes are dropped.
+  // Internal if it is not legal.
   absl::StatusOr<Alternative> Judge(cut::Stages stages,
                                     std::string method) const;
 
-  // Why there is no plan. FailedPrecondition names the limit and what it would
-  // take; ResourceExhausted when the search was stopped before it could tell.
+  // The reason why there is no plan. FailedPrecondition names the limit and the
+  // needed amount; ResourceExhausted if the search was stopped before it could
+  // tell.
   absl::Status NoPlan(const cut::Found& found) const;
 
  private:
@@ -73,8 +74,8 @@ class SplitSearch {
   double unit_ = 1;
 };
 
-// Which limit of `budget` a plan of `prediction` exceeds, and by how much, for
-// people; empty: none.
+// The limit of `budget` that a plan with `prediction` exceeds, and by how much,
+// as text for people; empty: none.
 std::string OverBudget(const Prediction& prediction, const Budget& budget);
 
 }  // namespace refract::partitioner
