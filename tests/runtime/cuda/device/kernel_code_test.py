@@ -40,8 +40,8 @@ LOCAL_MEMORY = {
     "Bags<8>": {80: 8},
     "InteractionPairs": {100: 8},
 }
-# Those that the table is right for. On others each kernel may have as much as any in
-# the table, and twice: an array in local memory, which is what must not be, is more.
+# Compute capabilities for which the table was recorded. On others each kernel may use
+# twice the table's largest value: an array in local memory, the fault to find, is larger.
 KNOWN = {80, 86, 89, 90, 100}
 ELSEWHERE_BYTES = 16
 
