@@ -1,10 +1,9 @@
 #ifndef REFRACT_TRANSPORT_DATAPATH_H_
 #define REFRACT_TRANSPORT_DATAPATH_H_
 
-// What moves bytes between two peers. The message layer uses only this and
-// never learns which back-end is below: shm and tcp now; verbs and a simulator
-// have their place here. Every back-end passes the same suite,
-// tests/transport/testing/datapath_conformance.h.
+// Moves bytes between two peers. The message layer uses this interface only and
+// never learns which data path is below (transport/shm, tcp, verbs). Every data
+// path passes the same suite, tests/transport/testing/datapath_conformance.h.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,7 +18,7 @@
 
 namespace refract::transport {
 
-// What the peer may do with a region. The owner may always read and write it.
+// Rights of the peer in a region. The owner may always read and write it.
 enum class Access : uint8_t {
   kLocal,        // nothing: a destination of the owner's gets
   kRemoteRead,   // get
@@ -27,8 +26,7 @@ enum class Access : uint8_t {
 };
 
 // Memory of this side that transfers start or end in. `memory` may outlive the
-// DataPath; once that is gone the peer no longer reaches it through a back-end
-// that obeys the interface.
+// DataPath; once the DataPath is gone, the peer no longer reaches `memory`.
 struct Region {
   uint32_t id = 0;
   std::shared_ptr<const Mapping> memory;
@@ -129,9 +127,9 @@ class DataPath {
   virtual absl::Status status() const = 0;
   virtual PathLimits limits() const = 0;
   virtual PathCapabilities capabilities() const = 0;
-  // Of several ways that paths of this kind can take, the one that this takes,
-  // such as a port of a device, "mlx5_0:1": it fails and recovers on its own.
-  // Empty: there is only one.
+  // The rail that this path takes, such as a port of a device, "mlx5_0:1". A
+  // rail fails and recovers on its own. Empty: paths of this kind have one rail
+  // only.
   virtual std::string rail() const { return {}; }
 };
 

@@ -125,7 +125,8 @@ void ServerImpl::Accept() {
         [](const auto& session) { return session->finished(); });
     if (shared_->draining && !told) {
       told = true;
-      // Refuses at once what nobody will accept any more.
+      // Connection attempts are refused from now on, and do not wait in the
+      // backlog.
       tcp_.Reset(-1);
       local_.Reset(-1);
     }

@@ -11,9 +11,9 @@
 
 namespace refract::transport {
 
-// The server of channel.h: one thread that accepts and buries, a short-lived
-// one per handshake (ServerSession), and the pollers, which own the
-// connections.
+// The server of channel.h: a thread that accepts connections and reaps finished
+// handshakes, a short-lived thread per handshake (ServerSession), and the
+// pollers, which own the connections.
 class ServerImpl final : public Server {
  public:
   // `local` may be invalid: no unix socket.

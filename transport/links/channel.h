@@ -133,8 +133,8 @@ struct ClientOptions {
   // Reconnect back-off: doubles from first to last, with ±50 % jitter.
   absl::Duration first_backoff = absl::Milliseconds(50);
   absl::Duration last_backoff = absl::Seconds(5);
-  // While connected over a path that is not the best one the peer offers, a
-  // better one is tried this often, and soon after one of its ports came up.
+  // While connected over a path that is not the best that the peer offers, a
+  // better path is tried this often, and soon after a port of it came up.
   absl::Duration probe_interval = absl::Seconds(30);
   base::Clock* clock = &base::Clock::Real();
 };
@@ -181,7 +181,7 @@ class Client {
   // share a call.
   static absl::StatusOr<std::unique_ptr<Client>> Create(
       const ClientOptions& options, std::function<void()> on_change);
-  // Fails what is in flight with kCancelled, then joins.
+  // Fails the requests in flight with kCancelled, then joins.
   virtual ~Client() = default;
 
   virtual ClientState state() const = 0;
@@ -199,13 +199,13 @@ class Client {
   // passes first, or Unavailable when the connection is lost: the request may
   // or may not have run ("unknown outcome"), re-sending is safe.
   //
-  // Cancelled: `cancel` said that nobody waits any more, from any thread,
-  // before there was an answer. The HN is told as well: it drops the request if
-  // it has not begun to execute it, else the answer. The same holds for one
-  // whose deadline passes.
+  // Cancelled: `cancel` was requested, from any thread, before there was an
+  // answer. The HN is told as well: it drops the request if it has not begun to
+  // execute it, else the answer. The same holds for a request whose deadline
+  // passes.
   virtual void Send(OutgoingMessage message, absl::Time deadline,
                     std::stop_token cancel, Callback done) = 0;
-  // The same for one that is never given up.
+  // The same for a request that the caller never cancels.
   void Send(OutgoingMessage message, absl::Time deadline, Callback done) {
     Send(std::move(message), deadline, std::stop_token(), std::move(done));
   }
@@ -252,17 +252,18 @@ class Handler {
   virtual ~Handler() = default;
   // A number that later calls carry, or why this HN does not serve the offer.
   virtual absl::StatusOr<size_t> OnOffer(const ModelOffer& offer) = 0;
-  // A request that is longer than eager_bytes was announced: OK to have it
-  // pulled when its turn comes, or what it is failed with at once, before any
-  // of its payload moves.
+  // A request that is longer than eager_bytes was announced. OK: it is pulled
+  // when its turn comes. Otherwise it fails with this status at once, before
+  // any of its payload moves.
   virtual absl::Status OnAnnounced(const RequestDescriptor& request) {
     return absl::OkStatus();
   }
   virtual void OnRequest(std::unique_ptr<ServerCall> call) = 0;
-  // Calls of `model` have just become abandoned, all those of a client that is
-  // gone. Each is to be answered all the same.
+  // Calls of `model` have just become abandoned: a cancelled one, or all calls
+  // of a client that is gone. The handler must answer them all the same.
   virtual void OnAbandoned(size_t model) {}
-  // A request was given up before it was here as a whole: no call comes of it.
+  // A request was cancelled before it had arrived as a whole: OnRequest is not
+  // called for it.
   virtual void OnWithdrawn(size_t model) {}
 };
 
@@ -308,10 +309,10 @@ class Server {
 
   virtual int port() const = 0;
   virtual ServerStats stats() const = 0;
-  // Tells the clients that have agreed on `model` (what Handler::OnOffer
-  // returned) whether it can be served now, and those that will: OK, as for
-  // models never named, or why not. Requests that come all the same still go to
-  // the handler. From any thread, but concurrent calls for one model may take
+  // Tells the present and later clients of `model` (a result of
+  // Handler::OnOffer) whether it can be served now: OK, which is the state of
+  // models never named, or why not. Requests that arrive all the same still go
+  // to the handler. From any thread, but concurrent calls for a model may take
   // effect in any order.
   virtual void SetModelStatus(size_t model, const absl::Status& status) = 0;
   // Tells clients to send no more here and refuses new connections; requests

@@ -45,8 +45,8 @@ absl::Status Link::RunEndpoint(absl::Time now, int* worked) {
   if (heard > 0) last_heard_ = now;
   if (status.ok() || path_->status().ok()) return status;
   if (!absl::IsUnavailable(status)) return status;
-  // A peer that is gone takes session and path with it, in any order. What the
-  // session says of it is the better reason.
+  // When the peer is gone, session and path fail in any order. The session's
+  // error names the better reason.
   REFRACT_RETURN_IF_ERROR(ReadSession(now));
   path_failed_ = true;
   return status;

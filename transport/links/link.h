@@ -17,7 +17,7 @@
 
 namespace refract::transport {
 
-// What a handshake ends with.
+// The result of a handshake.
 struct Established {
   SessionSocket session;
   std::unique_ptr<DataPath> path;
@@ -29,7 +29,7 @@ struct Established {
   std::string peer;                   // host name, for logs
   absl::Duration heartbeat_interval;  // to send at
   absl::Duration suspect_after;       // silence of the peer
-  // Server: which client this is, and what it said of its other connections.
+  // Server: the client's name, and the oldest epoch that it still uses.
   std::string client;
   uint64_t oldest_live_epoch = 0;
   int max_in_flight = 0;
@@ -43,7 +43,7 @@ struct Established {
 // thread; others reach it through the owner's queues and LinkMemory::waker.
 class Link {
  public:
-  // Frames that mean something only to one role. An error ends the link.
+  // Handles the frames of one role only. An error ends the link.
   using FrameHandler = std::function<absl::Status(const SessionFrame&)>;
 
   Link(Established established, base::Clock* clock,
@@ -55,7 +55,7 @@ class Link {
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
-  // One bounded round of everything; adds to `worked` what was done. An error
+  // One bounded round; adds the number of actions to `worked`. An error
   // says why the link is over: kInvalidArgument when the peer broke the
   // protocol, kUnavailable when it is gone, silent, or closed on purpose. The
   // owner then destroys the link.

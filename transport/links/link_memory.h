@@ -1,8 +1,8 @@
 #ifndef REFRACT_TRANSPORT_LINKS_LINK_MEMORY_H_
 #define REFRACT_TRANSPORT_LINKS_LINK_MEMORY_H_
 
-// What a connection shares with the messages and calls that were made on it and
-// may outlive it: memory, the way back for slots, and whether it still lives.
+// State that a connection shares with its messages and calls, which may outlive
+// the connection: memory, returned slots, and whether the connection is open.
 
 #include <atomic>
 #include <cstdint>
@@ -22,19 +22,19 @@
 
 namespace refract::transport {
 
-// Slots whose reader is done, on their way to the poller. Thread-safe.
+// Slots whose reader is done, until the poller takes them. Thread-safe.
 class SlotReturns {
  public:
-  // The poller is woken when `threshold` slots wait, not for each: the peer
-  // still has others, and the poller wakes for the next message anyway.
+  // The poller is woken when `threshold` slots wait, not for each slot: the
+  // peer still has credits, and the poller wakes for the next message anyway.
   SlotReturns(size_t threshold, std::shared_ptr<Waker> waker)
       : threshold_(threshold), waker_(std::move(waker)) {}
 
   void Push(uint16_t slot);
-  // The poller is woken for each slot from now on, or no longer. What waits
-  // already is its own to look for.
+  // Whether the poller is woken for each slot from now on. The caller must
+  // Drain itself: the setting does not cover slots that wait already.
   void WakeForEach(bool each);
-  // Appends what waits to `out`.
+  // Appends the slots that wait to `out`.
   void Drain(std::vector<uint16_t>* out);
 
  private:
@@ -48,7 +48,7 @@ class SlotReturns {
 
 struct LinkMemory;
 
-// One of LinkMemory::requests. Move-only.
+// Counts for one request in LinkMemory::requests. Move-only.
 class RequestToken {
  public:
   RequestToken() = default;
@@ -66,7 +66,7 @@ class RequestToken {
   std::shared_ptr<LinkMemory> memory_;
 };
 
-// Recycled, as incoming ones.
+// Recycled through LinkMemory, as incoming messages are.
 struct OutgoingMessage::Impl {
   std::shared_ptr<LinkMemory> memory;
   ArenaBlock block;
@@ -109,7 +109,7 @@ struct LinkMemory {
 
   const Region slots;                   // the peer puts messages here
   const std::shared_ptr<Arena> source;  // messages to send
-  // For failures, so that a full source arena can still be reported.
+  // For error responses, so that a full source arena can still be reported.
   const std::shared_ptr<Arena> texts;
   const std::shared_ptr<Arena> pulls;  // large messages received
   const std::shared_ptr<Waker> waker;

@@ -19,9 +19,9 @@ namespace refract::transport {
 
 class ServerCallImpl;
 
-// What a session and its calls share, which may outlive it: answers on their
-// way back, which calls nobody waits for any more, and the calls' own memory.
-// Thread-safe but for the session's part.
+// State that a connection shares with its calls, which may outlive it: answers
+// that it has not taken, which calls are abandoned, and the memory of the call
+// objects. Thread-safe but for the connection's part.
 class ServerCalls {
  public:
   struct Reply {
@@ -41,9 +41,9 @@ class ServerCalls {
   uint32_t Open();
   // Its answer was taken: the number may be used again.
   void Finish(uint32_t number) { free_numbers_.push_back(number); }
-  // Nobody waits for the answer of an open call any more.
+  // The client cancelled an open call.
   void Abandon(uint32_t number) { abandoned_[number].store(true); }
-  // Replaces what is in `replies` by the answers that have come.
+  // Replaces the contents of `replies` by the answers that have been given.
   void TakeReplies(std::vector<Reply>* replies) { replies_.Take(replies); }
   // The session is over: answers are dropped.
   void Close() { replies_.Close(); }

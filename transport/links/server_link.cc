@@ -38,7 +38,8 @@ ServerLink::ServerLink(ServerShared* shared, std::string host,
       link_(std::move(established), shared->options.clock,
             shared->options.liveness_timeout, this,
             [this](const SessionFrame& frame) { return OnFrame(frame); }) {
-  // Twice of what can be in it: else making room for the next may allocate.
+  // Twice the most entries there can be: a table that is fuller may rehash, and
+  // so allocate, on insertion.
   calls_.reserve(4 * max_calls_);
   replies_.reserve(2 * max_calls_);
 }
@@ -46,7 +47,7 @@ ServerLink::ServerLink(ServerShared* shared, std::string host,
 ServerLink::~ServerLink() {
   for (const auto& [id, call] : calls_) shared_calls_->Abandon(call.number);
   shared_calls_->Close();
-  // Now: what they say to that is dropped.
+  // Last: answers that the handler gives to this are dropped.
   absl::flat_hash_set<size_t> models;
   for (const auto& [id, call] : calls_) models.insert(call.model);
   for (const size_t model : models) shared_->handler->OnAbandoned(model);
@@ -96,7 +97,8 @@ absl::Status ServerLink::TryStep(absl::Time now, int* worked) {
 }
 
 absl::Status ServerLink::SendModelStates() {
-  // Before they are read: what is set meanwhile is looked at again.
+  // Read before the states: a state that is set meanwhile changes the version
+  // again, and the next step sends it.
   told_version_ = shared_->models.version();
   proto::ModelStates states;
   for (size_t i = 0; i < told_.size(); ++i) {
@@ -123,7 +125,7 @@ void ServerLink::SendReplies() {
                             absl::InfiniteFuture());
     }
   }
-  replies_.clear();  // and what nobody wants
+  replies_.clear();  // with the answers of abandoned calls
 }
 
 absl::Status ServerLink::CheckRequest(const MessageHeader& header) const {
@@ -146,7 +148,7 @@ absl::Status ServerLink::CheckRequest(const MessageHeader& header) const {
 absl::Status ServerLink::OnAnnounced(
     const MessageHeader& header, absl::Time deadline,
     absl::Span<const base::TensorView> tensors) {
-  // One that may not be made is refused when it is here.
+  // A request that breaks the protocol is refused when its payload is here.
   if (!CheckRequest(header).ok()) return absl::OkStatus();
   if (withdrawn_.Take(header.id)) {
     shared_->handler->OnWithdrawn(model_ids_[header.model]);
@@ -197,7 +199,7 @@ absl::Status ServerLink::OnMessage(const MessageHeader& header,
   return absl::OkStatus();
 }
 
-// One that is given up while it is pulled.
+// A request that is cancelled while it is pulled.
 void ServerLink::OnIgnored(const MessageHeader& header) {
   if (!CheckRequest(header).ok()) return;
   shared_->handler->OnWithdrawn(model_ids_[header.model]);

@@ -70,19 +70,19 @@ class ServerLink final : public PollTask, private MessageSink {
   const ClientRegistry::Entry client_;
   const std::vector<absl::Status> models_;
   const std::vector<size_t> model_ids_;
-  // What the client knows of the models that were agreed on; empty: it does not
-  // want to know.
+  // The state of each agreed model as the client was told last. Empty: the
+  // client takes no model states.
   std::vector<absl::Status> told_;
   uint64_t told_version_ = 0;  // ModelStates'
   const size_t max_calls_;
   const std::shared_ptr<ServerCalls> shared_calls_;
   bool said_goaway_ = false;
   bool suspect_ = false;
-  // Not answered yet, by message id.
+  // Calls that are not answered yet, by message id.
   absl::flat_hash_map<uint64_t, Call> calls_;
   std::vector<ServerCalls::Reply> replies_;  // in SendReplies
-  // Given up, but not here: the session may overtake the data path. Or they
-  // were answered just then.
+  // Ids of Cancel frames without a request here: the session may overtake the
+  // data path, or the request was answered just then.
   RecentIds withdrawn_;
   Link link_;
 };

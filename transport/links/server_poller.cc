@@ -87,7 +87,7 @@ void ServerPoller::Run() {
   loop_->Clear();
 }
 
-// What was answered before the server stopped still goes out.
+// Answers that were given before the server stopped are still sent.
 void ServerPoller::Flush() {
   // The server's own clock may stand still.
   base::Clock& clock = base::Clock::Real();

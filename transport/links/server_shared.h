@@ -21,8 +21,8 @@
 
 namespace refract::transport {
 
-// Tells of refused and broken peers without letting one of them fill the log:
-// one line per host, reason class and minute. Thread-safe.
+// Logs refused and broken peers, at most a line per host, kind of error and
+// minute, so that a peer cannot fill the log. Thread-safe.
 class PeerLog {
  public:
   void Warn(const std::string& host, absl::string_view what,
@@ -57,7 +57,7 @@ class ModelStates {
   std::atomic<uint64_t> version_ = 0;  // spares the pollers the lock
 };
 
-// What all threads of a server share. Outlives them. Thread-safe.
+// State that all threads of a server share. Outlives them. Thread-safe.
 struct ServerShared {
   ServerOptions options;
   Handler* handler = nullptr;
@@ -82,7 +82,7 @@ struct ServerShared {
   std::atomic<uint64_t> requests = 0;
 };
 
-// One of ServerShared::connections. Move-only.
+// Counts for one connection in ServerShared::connections. Move-only.
 class ConnectionCount {
  public:
   explicit ConnectionCount(ServerShared* shared)

@@ -11,9 +11,9 @@
 
 namespace refract::transport {
 
-// Values on their way from any thread to a polling one, in order. Two vectors
-// go round between the two sides, so that it allocates only to hold more than
-// ever before. Thread-safe; Take() is for one thread.
+// Passes values from any thread to a polling thread, in order. The two sides
+// swap two vectors, so that it allocates only to hold more values than ever
+// before. Thread-safe; Take() is for one thread.
 template <typename T>
 class Mailbox {
  public:
@@ -28,8 +28,8 @@ class Mailbox {
     any_.store(true, std::memory_order_release);
     return true;
   }
-  // Replaces what is in `taken` by all that has come, and keeps its memory for
-  // what comes next. Costs no lock when nothing has come.
+  // Replaces the contents of `taken` by all values pushed, and keeps its memory
+  // for what comes next. Costs no lock when nothing has come.
   void Take(std::vector<T>* taken) {
     taken->clear();
     if (!any_.load(std::memory_order_acquire)) return;
@@ -40,7 +40,7 @@ class Mailbox {
     }
     taken->swap(values_);
   }
-  // Drops what waits and what will come.
+  // Drops the values that wait and those pushed later.
   void Close() {
     std::vector<T> dropped;  // destroyed outside of the lock
     absl::MutexLock lock(&mu_);

@@ -17,14 +17,15 @@ namespace refract::transport {
 namespace {
 
 constexpr absl::Duration kMinSpin = absl::Microseconds(1);
-// While some tasks are hot the kernel is asked this often about the others:
-// small beside a wake-up, and one system call in so long is 1–2 % of a core.
+// While some tasks are hot, the kernel is asked this often about the armed
+// ones: short beside a wake-up, and a system call per interval takes 1–2 % of a
+// core.
 constexpr absl::Duration kEventInterval = absl::Microseconds(20);
 constexpr int kEventsPerLook = 64;
 // A clock that stands still cannot end a sleep, so it is looked at this often.
 constexpr absl::Duration kForeignClockSleep = absl::Milliseconds(1);
 
-// What an event belongs to: the seat and which of its descriptors.
+// The tag of an event: the seat and which of its file descriptors.
 enum class Source : uint64_t { kData = 0, kControl = 1, kWaker = 2 };
 constexpr uint64_t Tag(size_t seat, Source source) {
   return (static_cast<uint64_t>(seat) << 2) | static_cast<uint64_t>(source);
@@ -273,8 +274,8 @@ void PollLoop::Round(absl::Time wake_at) {
   HeatDue(now);
   const bool stepped = !hot_.empty();
   StepHot(now, real);
-  // The caller looks first at what steps have told it, or what a wake-up may
-  // have been meant for: either can change what it wants to be woken for.
+  // Returns before it sleeps: the caller first handles the results of steps and
+  // the reason of a wake-up, and either can change `wake_at`.
   if (!stepped && !woken) Sleep(std::min(wake_at, next_timer_));
 }
 

@@ -54,14 +54,14 @@ class PollTask {
 // Longest time that a loop looks for work before it sleeps, for a machine with
 // this many cores. A wake-up costs about 5–50 µs, so longer than 50 µs never
 // pays. With less than four cores every spin takes time from the model that
-// runs beside it, so there it is just enough to catch an answer that is already
-// on its way, and a look that costs a system call is not worth it at all.
+// runs beside it: there the spin is just long enough to catch an answer that is
+// already on its way, and a poll that costs a system call is not worth it.
 absl::Duration MaxSpin(unsigned cores, bool cheap_poll);
 
-// Runs many connections on one thread: each that has work takes a bounded step
-// per round, so none delays another by more than that; one that has had none
-// for a while is armed and left to the kernel; when all are, the thread sleeps.
-// docs/threading.md has the whole story.
+// Runs many connections on one thread. A task that has work takes a bounded
+// step per round, so it delays other tasks by no more than that. A task that
+// has had no work for a while is armed and left to the kernel; when all tasks
+// are armed, the thread sleeps. More: docs/threading.md.
 //
 // Round(), Add() and the other methods marked so belong to the loop's thread;
 // Reserve(), Wake() and the wakers of seats are for any thread.

@@ -32,7 +32,7 @@ class RingQueue {
     slot = std::move(value);
     return slot;
   }
-  // Also drops what the value owned.
+  // Destroys the value.
   void pop_front() {
     slots_[begin_] = T();
     begin_ = Wrap(begin_ + 1);

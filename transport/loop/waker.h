@@ -16,12 +16,11 @@
 
 namespace refract::transport {
 
-// Tells a polling thread that there is something for it to look at.
-// Thread-safe.
+// Tells a polling thread that there is work for it. Thread-safe.
 class Waker {
  public:
   virtual ~Waker() = default;
-  // What the caller wrote before is seen by the poller when it looks.
+  // The poller sees all writes that the caller made before.
   virtual void Wake() = 0;
 };
 
@@ -54,8 +53,8 @@ class ThreadWaker final : public Waker {
 // a poll(2), so then it is looked at every millisecond.
 bool PollUntil(absl::Span<pollfd> fds, base::Clock& clock, absl::Time deadline);
 
-// How a thread waits for a peer before its polling loop runs, without turning
-// deaf to its owner.
+// How a thread waits for a peer before its polling loop runs, and can still be
+// woken by its owner.
 struct Wait {
   ThreadWaker& waker;
   base::Clock& clock;

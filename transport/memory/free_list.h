@@ -10,13 +10,12 @@
 
 namespace refract::transport {
 
-// Objects that were used and will be again, with the capacity that their
-// members have grown to. Holds as many as were ever in use at once.
-// Thread-safe.
+// Recycles objects with the capacity that their members have grown to. Holds as
+// many objects as were ever in use at once. Thread-safe.
 template <typename T>
 class FreeList {
  public:
-  // One that was given, or a new one.
+  // An object that was given back, or a new object.
   std::unique_ptr<T> Take() {
     {
       absl::MutexLock lock(&mu_);

@@ -9,9 +9,9 @@
 
 namespace refract::transport {
 
-// Memory for objects of type T that come and go, one block each: allocates only
-// for more of them than ever before. What was taken must be back before this is
-// destroyed. Thread-safe.
+// Memory for objects of type T, a block each: allocates only for more objects
+// than ever before. Every block must be given back before this is destroyed.
+// Thread-safe.
 template <typename T>
 class StoragePool {
  public:

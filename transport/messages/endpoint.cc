@@ -23,7 +23,7 @@ absl::Status Endpoint::Progress(absl::Time now, int* worked, int* heard) {
   REFRACT_RETURN_IF_ERROR(receiver_.Resume());
   const size_t count = path_->Poll(absl::MakeSpan(completions_));
   for (size_t i = 0; i < count; ++i) {
-    // What the peer's hardware does on its own is no sign of its process.
+    // A get that the peer's hardware answers is no sign of life of its process.
     const bool by_peer = completions_[i].kind == Completion::Kind::kNotify ||
                          (completions_[i].kind == Completion::Kind::kGet &&
                           !path_->capabilities().one_sided);
@@ -34,13 +34,13 @@ absl::Status Endpoint::Progress(absl::Time now, int* worked, int* heard) {
   if (count == 0 && !path_->status().ok()) return path_->status();
 
   receiver_.TakeReturns();
-  // Each credit is an operation of its own for the path, so messages need not
-  // wait for those, nor do they bring about any that are not due.
+  // Messages before credits: each credit is an operation of its own, which a
+  // message need not wait for. Only due credits are posted.
   REFRACT_RETURN_IF_ERROR(sender_.Post(now));
   if (receiver_.credits_are_due()) {
     REFRACT_RETURN_IF_ERROR(receiver_.PostCredits());
   }
-  // Last, because bulk must not hold up what is short.
+  // Gets last: bulk must not delay short messages.
   REFRACT_ASSIGN_OR_RETURN(const int gets, receiver_.PostGets(now));
   *worked += gets;
   return absl::OkStatus();

@@ -8,8 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "transport/datapath.h"
-#include "transport/messages/endpoint_setup.h"
 #include "transport/links/link_memory.h"
+#include "transport/messages/endpoint_setup.h"
 #include "transport/messages/message_receiver.h"
 #include "transport/messages/message_sender.h"
 
@@ -39,10 +39,11 @@ class Endpoint {
   // Gives up on a message whose pull has not ended. False: there is no such.
   bool Ignore(uint64_t id) { return receiver_.Ignore(id); }
 
-  // One round: takes completions, tells the sink, posts what can be posted,
-  // also for other connections whose turn to pull it is. Those are woken.
-  // An error ends the connection: kInvalidArgument when the peer broke the
-  // protocol. Adds to `worked` what was done and to `heard` what the peer did.
+  // One round: takes completions, tells the sink, and posts messages, credits
+  // and gets; also gets of other connections whose turn to pull it is, which
+  // are then woken. An error ends the connection: kInvalidArgument when the
+  // peer broke the protocol. Adds the number of actions to `worked`, and the
+  // number of signs of life of the peer to `heard`.
   absl::Status Progress(absl::Time now, int* worked, int* heard);
 
   // Nothing waits to be sent or taken by the peer.

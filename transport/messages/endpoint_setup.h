@@ -14,7 +14,7 @@
 
 namespace refract::transport {
 
-// What the handshake agreed on for one direction and the other.
+// The result of the handshake for both directions.
 struct EndpointSetup {
   std::shared_ptr<LinkMemory> memory;
   RemoteRegion peer_slots;

@@ -18,11 +18,11 @@
 
 namespace refract::transport {
 
-// Of puts that nobody waits for: credits.
+// Context of puts whose completion is ignored: credits.
 inline constexpr uint64_t kNoContext = ~uint64_t{0};
 
-// Whom a MessageReceiver tells; on the polling thread, during a round of its
-// own connection. Errors end the connection.
+// Receives the events of a MessageReceiver, on the polling thread, during a
+// round of its own connection. Errors end the connection.
 class MessageSink {
  public:
   virtual ~MessageSink() = default;
@@ -31,12 +31,12 @@ class MessageSink {
   virtual absl::Status OnMessage(const MessageHeader& header,
                                  absl::string_view text,
                                  IncomingMessage::ImplPtr message) = 0;
-  // Until when a message that is to be pulled is of use; it came `now`.
-  // InfiniteFuture: always. As its sender says, unless the sink knows better.
+  // The deadline of a message that is to be pulled and arrived `now`;
+  // InfiniteFuture: none. By default as its header says.
   virtual absl::Time DeadlineOf(const MessageHeader& header,
                                 absl::Time now) const;
-  // A valid message is to be pulled some time: OK, or what it is refused with
-  // (OnRefused is called). `tensors` have no data yet.
+  // A valid message is announced and will be pulled. An error refuses it, and
+  // OnRefused is called with it. `tensors` have no data yet.
   virtual absl::Status OnAnnounced(const MessageHeader& header,
                                    absl::Time deadline,
                                    absl::Span<const base::TensorView> tensors) {
@@ -106,7 +106,7 @@ class MessageReceiver final : public PullConnection {
   uint16_t SlotOf(const PulledMessage& pull) const {
     return static_cast<uint16_t>(&pull - pulls_.data());
   }
-  // All of it is here, or nobody wants it any more.
+  // The payload is complete, or the pull was cancelled or refused.
   absl::Status EndPull(PulledMessage& pull);
   absl::Status Deliver(PulledMessage& pull);
   void WakeOwner();
@@ -126,7 +126,8 @@ class MessageReceiver final : public PullConnection {
   bool any_ended_ = false;
   absl::Status post_status_;  // of a get that PostChunk could not post
 
-  // Private copies of what is in a slot.
+  // Private copies of a slot's contents: the peer may go on writing to the
+  // slot.
   std::vector<std::byte> table_;
   std::string text_;
   std::vector<WireTensor> tensors_;
@@ -136,8 +137,7 @@ class MessageReceiver final : public PullConnection {
   RingQueue<SlotGrant> owed_;
   bool pay_now_ = false;
   bool sender_is_dry_ = false;  // as told to LinkMemory::returns
-  // By slot: the one with the description is the sender's again when its pull
-  // has ended.
+  // By the slot of the descriptor, which is returned when the pull has ended.
   std::vector<PulledMessage> pulls_;
 };
 

@@ -11,14 +11,15 @@ namespace {
 
 // Not an index of Sent.
 constexpr uint32_t kNone = ~uint32_t{0};
-// When slots are short, every 20th goes to a message without a deadline: the
-// same 5 % that the pull scheduler sets aside.
+// When slots are short, every 20th slot goes to a message without a deadline:
+// the same 5 % that the pull scheduler sets aside for such pulls.
 constexpr int kMostPassedOver = 19;
 
 uint32_t DeadlineField(absl::Time deadline, absl::Time now) {
   if (deadline == absl::InfiniteFuture()) return kNoDeadline;
   const int64_t us = absl::ToInt64Microseconds(deadline - now);
-  // Over an hour is as good as none: the sender enforces it anyway.
+  // A deadline over an hour away is sent as none: the sender enforces it
+  // anyway.
   if (us >= kNoDeadline) return kNoDeadline;
   return static_cast<uint32_t>(std::max<int64_t>(us, 0));
 }

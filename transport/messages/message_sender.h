@@ -8,16 +8,17 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "transport/datapath.h"
-#include "transport/messages/endpoint_setup.h"
-#include "transport/loop/intrusive_heap.h"
 #include "transport/links/link_memory.h"
+#include "transport/loop/intrusive_heap.h"
+#include "transport/messages/endpoint_setup.h"
 #include "transport/messages/slots.h"
 
 namespace refract::transport {
 
-// The sending half of an Endpoint: messages wait for a slot of the peer, the
-// earliest deadline first, are put there whole or, when they are long, only
-// described, and keep their memory until the peer has them. Not thread-safe.
+// The sending half of an Endpoint. Messages wait for a slot of the peer, the
+// earliest deadline first. An eager message is put into the slot as a whole; of
+// a long message only the descriptor is. A message keeps its memory until the
+// peer has all of it. Not thread-safe.
 class MessageSender {
  public:
   // All outlive the sender.
@@ -34,7 +35,7 @@ class MessageSender {
   absl::Status OnCredit(SlotGrant grant);
   // A put of Post's completed.
   absl::Status OnPut(uint64_t context);
-  // Puts what there are slots for.
+  // Puts messages while there are free slots.
   absl::Status Post(absl::Time now);
 
   size_t num_waiting() const { return urgent_.size() + background_.size(); }
@@ -65,7 +66,7 @@ class MessageSender {
   const EndpointSetup* const setup_;
   EndpointCounters* const counters_;
   SendSlots slots_;
-  // What waits, owned: with a deadline and without one.
+  // Messages that wait for a slot, owned: with a deadline, and without.
   Waiting urgent_;
   Waiting background_;
   uint64_t next_sequence_ = 0;

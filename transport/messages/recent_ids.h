@@ -9,13 +9,14 @@
 
 namespace refract::transport {
 
-// The latest message ids that a peer has named, so many and no more, whatever
-// it names. Not thread-safe.
+// The latest message ids that a peer has named, up to a fixed number. Not
+// thread-safe.
 class RecentIds {
  public:
   // `most` ≥ 1. Allocates now, for as many, and never again.
   explicit RecentIds(size_t most) : by_age_(most) {
-    // Twice of what can be in it: else making room for the next may allocate.
+    // Twice the most entries there can be: a table that is fuller may rehash,
+    // and so allocate, on insertion.
     ids_.reserve(2 * most);
   }
 

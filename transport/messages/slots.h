@@ -3,9 +3,9 @@
 
 // Position-based credits. A receiver owns numbered slots; each grant of a slot
 // has a generation, and the right to write a slot is the pair of both. Slots
-// come back in any order, so one that is held long blocks nobody else. A credit
-// is absolute ("slot s is granted with generation g"): a repeated one is
-// recognised instead of counted twice.
+// come back in any order, so a slot that is held long does not block the
+// others. A credit is absolute ("slot s is granted with generation g"): a
+// repeated credit is recognised instead of counted twice.
 
 #include <algorithm>
 #include <cstddef>

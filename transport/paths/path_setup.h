@@ -22,7 +22,8 @@ namespace refract::transport {
 // InvalidArgument names the limit that makes no sense.
 absl::Status CheckLimits(const Limits& limits);
 
-// What this side announces; `max_in_flight` may be lower than its own limit.
+// The limits that this side announces; `max_in_flight` may be lower than in
+// `limits`.
 proto::ReceiveLimits AnnouncedLimits(const Limits& limits, int max_in_flight);
 // InvalidArgument: numbers that no honest peer announces.
 absl::Status CheckPeerLimits(const proto::ReceiveLimits& limits);

@@ -11,17 +11,18 @@
 
 namespace refract::transport {
 
-// Which ways to one peer may be tried. A rail is a way that can fail on its
-// own: a data path, or one device of it ("tcp", "verbs", "verbs:mlx5_0"). One
-// that fails again and again is paused, so that reconnects do not lose their
-// time on it: each try of a dead fabric costs a probe time-out.
+// Which rails to one peer may be tried. A rail is a way to the peer that fails
+// on its own: a data path, or a port of a device ("tcp", "verbs",
+// "verbs:mlx5_0:1"). A rail that fails again and again is paused, so that
+// reconnections do not lose their time on it: each attempt over a dead fabric
+// takes a probe time-out.
 //
-// Policy only: no clock, no threads. Not thread-safe. Names that were never
-// heard of are healthy.
+// Policy only: no clock, no threads. Not thread-safe. Unknown names are
+// healthy.
 class RailHealth {
  public:
   struct Options {
-    // So many errors within `window` pause a rail. The figures are those of
+    // This many errors within `window` pause a rail. The figures are those of
     // Mooncake's transfer engine.
     int errors = 3;
     absl::Duration window = absl::Seconds(10);

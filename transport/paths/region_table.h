@@ -9,8 +9,8 @@
 
 namespace refract::transport {
 
-// The regions of one DataPath with what the peer may do to them, for back-ends
-// that check this in software. Not thread-safe.
+// The regions of one DataPath with the peer's rights in them, for data paths
+// that check rights in software. Not thread-safe.
 class RegionTable {
  public:
   struct Entry {

@@ -9,7 +9,8 @@ namespace refract::transport {
 bool ScheduledPull::Before::operator()(const ScheduledPull& a,
                                        const ScheduledPull& b) const {
   if (a.deadline_ != b.deadline_) return a.deadline_ < b.deadline_;
-  // By size, those without a deadline would starve behind smaller ones.
+  // Pulls without a deadline keep their order of arrival: by size, a large pull
+  // would starve behind smaller ones.
   if (a.deadline_ != absl::InfiniteFuture() && a.remaining_ != b.remaining_) {
     return a.remaining_ < b.remaining_;
   }

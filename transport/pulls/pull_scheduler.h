@@ -32,7 +32,7 @@ class ScheduledPull {
   struct Before {
     bool operator()(const ScheduledPull& a, const ScheduledPull& b) const;
   };
-  // By deadline; without one; those that will be late.
+  // With a deadline; without; with a deadline that cannot be met any more.
   enum Class : uint8_t { kUrgent, kBackground, kLate, kNumClasses };
 
   size_t remaining_ = 0;
@@ -51,7 +51,7 @@ class ScheduledPull {
   };
 };
 
-// What can post gets.
+// A connection as the scheduler sees it: it posts gets.
 class PullConnection {
  public:
   struct Post {
@@ -88,15 +88,15 @@ class PullConnection {
 //  - at most PullWindow::bytes() are outstanding in all;
 //  - of one connection at most `max_chunks_per_connection` chunks, or an equal
 //    share of the window where that is more;
-//  - the earliest deadline goes first, of equal ones the one with fewer bytes
-//    left, of those the one that came first;
-//  - a pull that can no longer make its deadline (bytes outstanding and its
-//  own,
-//    at the measured rate, take longer than the time left) steps behind all
-//    others for good: without this, earliest-deadline-first under overload
-//    serves what is about to be late and makes everything late;
-//  - pulls without a deadline go in order of arrival, after those with one, but
-//    get at least `background_share` of the bytes while they wait.
+//  - the earliest deadline goes first; with equal deadlines the pull with fewer
+//    bytes left; then the pull that came first;
+//  - a pull that cannot meet its deadline any more (the bytes outstanding and
+//    its own, at the measured rate, take longer than the time left) goes behind
+//    all others for good: without this rule, earliest deadline first under
+//    overload serves the pulls that are about to be late and makes all late;
+//  - pulls without a deadline go in order of arrival, after the pulls with a
+//    deadline, but get at least `background_share` of the bytes while they
+//    wait.
 //
 // Pure policy: no memory, no sockets, time is passed in. Not thread-safe: one
 // per polling thread.
@@ -104,7 +104,7 @@ class PullScheduler {
  public:
   struct Options {
     PullWindow::Options window;
-    // Two, so that the next one is on its way when one ends.
+    // Two, so that the next chunk is on its way when a chunk ends.
     size_t max_chunks_per_connection = 2;
     // Of all bytes, for pulls without a deadline. 0: nothing is set aside.
     double background_share = 0.05;
@@ -136,7 +136,7 @@ class PullScheduler {
   // allocation.
   void Attach(PullConnection* connection, size_t max_gets,
               size_t max_pulls = 0);
-  // Forgets its pulls and what it has outstanding.
+  // Forgets its pulls and its outstanding gets.
   void Detach(PullConnection* connection);
 
   // `pull` is new or done; `bytes` is above 0.

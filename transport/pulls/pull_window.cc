@@ -63,7 +63,7 @@ void PullWindow::Completed(const Get& get, absl::Time now) {
                absl::ToDoubleSeconds(took));
     }
     if (alone_) {
-      // What a whole chunk would have taken.
+      // The time that a whole chunk would have taken.
       const size_t rest =
           options_.chunk_bytes - std::min(get.bytes, options_.chunk_bytes);
       TakeDelay(took + TimeFor(rest), now);
@@ -87,7 +87,7 @@ void PullWindow::TakeRate(double rate) {
                         : average_rate_ + kWeight * (rate - average_rate_);
   }
   rate_.Take(rate);
-  // Rounds without demand must not make it forget what it saw with it.
+  // Rounds without demand must not displace the rate that was seen with demand.
   if (lacked_demand_ || ++rounds_ < options_.rate_span) return;
   rounds_ = 0;
   rate_.Turn();

@@ -10,8 +10,8 @@
 
 namespace refract::transport {
 
-// The largest of recent values, without a list of them: what is older than two
-// spans is forgotten, what is younger than one is not.
+// The largest of recent values, without a list of them: a value is remembered
+// for at least one span and at most two.
 template <typename T, typename Larger>
 class RecentBest {
  public:
@@ -35,7 +35,7 @@ class RecentBest {
 // together never fill a switch buffer. Pure policy: time and sizes in, a number
 // out. Not thread-safe.
 //
-// Without congestion marks the window follows what is seen of the path, as BBR
+// Without congestion marks the window follows measurements of the path, as BBR
 // does (Cardwell et al., ACM Queue 2016):
 //
 //   window = gain × rate × delay
@@ -86,8 +86,8 @@ class PullWindow {
     double low_marks = 0.1;
   };
 
-  // A get: the serial'th of a connection, counted from 0. Those of one complete
-  // in order.
+  // A get: number `serial` of a connection, counted from 0. The gets of a
+  // connection complete in order.
   struct Get {
     const void* connection = nullptr;
     uint64_t serial = 0;
@@ -97,11 +97,11 @@ class PullWindow {
   explicit PullWindow(const Options& options);
 
   const Options& options() const { return options_; }
-  // Now. Between its bounds, but for a single chunk while the pipe is drained.
+  // The window now: between its bounds, or one chunk while the pipe is drained.
   size_t bytes() const { return probing_ ? options_.chunk_bytes : Target(); }
   size_t outstanding() const { return outstanding_; }
-  // May one more get be posted? It may pass the window by its own bytes: else
-  // a window of two and a half chunks would be one of two.
+  // May one more get be posted? It may exceed the window by its own bytes:
+  // otherwise a window of two and a half chunks would hold only two.
   bool HasRoom() const {
     return outstanding_ == 0 || (!probing_ && outstanding_ < Target());
   }

@@ -5,10 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "transport/session/handshake.h"
-#include "transport/session/identity.h"
 #include "transport/paths/path_setup.h"
 #include "transport/paths/paths.h"
+#include "transport/session/handshake.h"
+#include "transport/session/identity.h"
 
 namespace refract::transport {
 namespace {
@@ -156,8 +156,8 @@ class Attempt {
     return socket.TakeFd();
   }
 
-  // From one address after the other while nothing is wrong but that there is
-  // no way between the two ends.
+  // From one address after the other, as long as the only failure is that there
+  // is no route between the two ends.
   absl::StatusOr<std::unique_ptr<PathSetup>> TryAddresses(
       proto::TransportPath path) {
     PathChoice choice;
@@ -168,7 +168,8 @@ class Attempt {
       no_way_ = false;
       absl::StatusOr<std::unique_ptr<PathSetup>> setup = TryPath(path, choice);
       if (setup.ok()) return setup;
-      // No further address is no reason of its own.
+      // Keeps the reason of the last address: running out of addresses explains
+      // nothing.
       if (choice.skip > 0 && absl::IsOutOfRange(setup.status())) return first;
       first.Update(setup.status());
       if (!session_status_.ok()) return setup.status();
@@ -249,7 +250,7 @@ class Attempt {
   proto::HelloReply reply_;
   int more_starts_ = 0;  // that the server takes
   std::string rail_;     // of the path that was tried last; empty: none
-  bool no_way_ = false;  // why it failed: another address may do
+  bool no_way_ = false;  // it failed for want of a route: try another address
 };
 
 }  // namespace

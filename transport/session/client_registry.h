@@ -14,11 +14,11 @@
 
 namespace refract::transport {
 
-// Which connections belong to the same client, so that those it gave up end at
-// once: a client that lost one, by its own judgement, comes back with a new
-// epoch while this side may still wait for the old one, with requests that the
-// client is about to send again. Thread-safe. Holds no more entries than there
-// are connections.
+// Which connections belong to the same client, so that a superseded connection
+// ends at once: a client that counts a connection as lost comes back with a new
+// epoch, while this side may still hold the old connection with requests that
+// the client is about to send again. Thread-safe. Holds no more entries than
+// there are connections.
 class ClientRegistry {
  public:
   // A registered connection. Ends with its destruction. Move-only.

@@ -8,16 +8,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "transport/session/handshake.h"
 #include "transport/links/link.h"
 #include "transport/loop/poll_loop.h"
 #include "transport/loop/waker.h"
+#include "transport/session/handshake.h"
 
 namespace refract::transport {
 
-// Makes one attempt after the other to connect, each on a short-lived thread of
-// its own, so that name look-ups, slow peers and probes of dead paths never
-// hold up the polling thread. Belongs to that thread.
+// Attempts to connect, one at a time, each on a short-lived thread of its own,
+// so that name look-ups, slow peers and probes of dead paths never delay the
+// polling thread. Belongs to that thread.
 class Dialer {
  public:
   struct Outcome {

@@ -28,10 +28,10 @@
 #include "proto/session.pb.h"
 #include "transport/links/channel.h"
 #include "transport/links/link.h"
-#include "transport/paths/path_resources.h"
-#include "transport/session/session_socket.h"
 #include "transport/loop/socket.h"
 #include "transport/loop/waker.h"
+#include "transport/paths/path_resources.h"
+#include "transport/session/session_socket.h"
 
 namespace refract::transport {
 
@@ -41,7 +41,7 @@ class AttachBroker {
  public:
   void Open(const std::string& token, std::shared_ptr<Waker> waker);
   void Close(const std::string& token);
-  // False: nobody waits for this token.
+  // False: no handshake waits for this token.
   bool Deliver(const std::string& token, proto::TransportPath path,
                UniqueFd socket);
   // Invalid when it has not come yet.
@@ -56,7 +56,7 @@ class AttachBroker {
   absl::flat_hash_map<std::string, Waiting> waiting_ ABSL_GUARDED_BY(mu_);
 };
 
-// What a client dials with.
+// The arguments of a client's attempts to connect.
 struct Dial {
   const ClientOptions& options;
   const HostPort& address;
@@ -72,7 +72,7 @@ struct Dial {
   std::vector<std::string> avoid_rails;
 };
 
-// What a client learned from an attempt, whether or not it succeeded.
+// The result of an attempt to connect, whether or not it succeeded.
 struct DialReport {
   // Of the server's process; empty when it gave no answer.
   std::string server_process;
@@ -89,8 +89,8 @@ struct DialReport {
 };
 
 // Connects and shakes hands; everything within options.handshake_timeout.
-// Errors: what `wait` says; Unavailable, DeadlineExceeded, InvalidArgument for
-// a peer that is not one; or the server's reason for refusing.
+// Errors: those of `wait`; Unavailable, DeadlineExceeded; InvalidArgument for a
+// peer that does not speak this protocol; or the server's reason for refusing.
 absl::StatusOr<Established> ClientHandshake(const Dial& dial, const Wait& wait,
                                             DialReport* report);
 
@@ -129,14 +129,14 @@ proto::WireStatus ToWire(const absl::Status& status, size_t max_text_bytes);
 // Codes that absl does not know become kUnknown.
 absl::Status FromWire(const proto::WireStatus& status);
 
-// What each side puts through a path to prove it. Different ones, so that an
-// echo is no proof.
+// The text that each side puts through a path to prove it. The texts differ, so
+// that an echo is no proof.
 std::string ClientProbe(absl::string_view token);
 std::string ServerProbe(absl::string_view token);
 
-// When heartbeats are sent and missed. `own` is what this side asks for; the
-// rest is the peer's announcement, of which nothing is trusted: intervals are
-// kept within 10 ms and 1 h.
+// When heartbeats are sent and missed. `own` is the interval that this side
+// asks for; the rest is the peer's announcement, which is not trusted:
+// intervals are clamped to 10 ms … 1 h.
 struct HeartbeatTimes {
   absl::Duration interval;  // to send at
   absl::Duration suspect_after;
@@ -146,7 +146,7 @@ HeartbeatTimes AgreeOnHeartbeats(absl::Duration own_interval,
                                  uint64_t peer_interval_us,
                                  uint64_t peer_liveness_us,
                                  uint64_t peer_features);
-// What this version can do: bits of proto::Feature.
+// The features of this version: bits of proto::Feature.
 inline constexpr uint64_t kFeatures = proto::FEATURE_HEARTBEAT_INTERVAL |
                                       proto::FEATURE_MORE_PATH_STARTS |
                                       proto::FEATURE_MODEL_STATES;

@@ -8,12 +8,12 @@ namespace refract::transport {
 
 // When a client tries again after a failed attempt or a lost connection:
 // exponential back-off with jitter, so that many clients of a node that
-// restarts do not come back at the same moment, and a circuit breaker, which is
-// open after kBreakerFailures failures in a row: single attempts are then made
-// at long intervals, and callers had better look elsewhere. A connection counts
-// as a success only after it lasted for kStable; one that is lost sooner is a
-// failure, or a peer that accepts and then fails would be dialled without end
-// at the shortest interval.
+// restarts do not come back at the same moment, and a circuit breaker. The
+// breaker is open after kBreakerFailures failures in a row: single attempts are
+// then made at long intervals, and callers had better choose another node. A
+// connection counts as a success only after it lasted for kStable. A connection
+// that is lost sooner counts as a failure: otherwise a peer that accepts and
+// then fails would be dialled without end at the shortest interval.
 //
 // Policy only: no clock, no threads. Not thread-safe.
 class ReconnectPolicy {

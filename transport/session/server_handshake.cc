@@ -9,10 +9,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "transport/session/handshake.h"
-#include "transport/session/identity.h"
 #include "transport/paths/path_setup.h"
 #include "transport/paths/paths.h"
+#include "transport/session/handshake.h"
+#include "transport/session/identity.h"
 
 namespace refract::transport {
 namespace {
@@ -192,7 +192,8 @@ class Attempt {
                          std::unique_ptr<PathSetup>* setup) {
     proto::PathStart start;
     REFRACT_RETURN_IF_ERROR(ParseBody(frame, "path start", &start));
-    // Only what needs no further connection can start from several addresses.
+    // Only a path without a connection of its own can start from several
+    // addresses.
     const int most = AttachmentOf(start.path()) == Attachment::kNone
                          ? 1 + kMorePathStarts
                          : 1;

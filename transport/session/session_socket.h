@@ -58,8 +58,8 @@ class SessionSocket {
   SessionSocket() = default;
   explicit SessionSocket(UniqueFd fd) : fd_(std::move(fd)) {}
 
-  // Queues a frame and sends what the socket takes. Unavailable: the peer is
-  // gone, or has not read for so long that kMaxQueuedBytes wait.
+  // Queues a frame and sends as many bytes as the socket takes. Unavailable:
+  // the peer is gone, or has not read, so that kMaxQueuedBytes wait.
   absl::Status Send(FrameKind kind,
                     const google::protobuf::MessageLite& message);
   absl::Status Flush();

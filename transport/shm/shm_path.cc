@@ -23,14 +23,14 @@ namespace {
 
 // Bounds the queues only; a put is done when it is posted.
 constexpr size_t kMaxOutstandingPuts = 4096;
-constexpr size_t kMaxOutstandingGets = 16;  // as the other back-ends
+constexpr size_t kMaxOutstandingGets = 16;  // as the other data paths
 constexpr size_t kMaxTransferBytes = size_t{1} << 30;
 constexpr size_t kMaxRegions = 16;
 // Completions that wait for a Poll without an allocation: a round of a large
 // connection.
 constexpr size_t kUsualCompletions = 128;
-// A caller that never sleeps still learns of the peer's death, at the price of
-// one system call in so many polls.
+// A caller that never sleeps asks for the peer's death once in this many polls,
+// because that takes a system call.
 constexpr int kPollsPerLook = 1024;
 
 RingMemory* AsRing(const Mapping& memory) {
@@ -53,8 +53,8 @@ absl::StatusOr<std::unique_ptr<ShmPath>> ShmPath::Create(UniqueFd socket) {
   if (!wake_me.valid()) return ErrnoStatus(errno, "eventfd");
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll.valid()) return ErrnoStatus(errno, "epoll_create1");
-  // Of the socket only the end matters: descriptors are read when Import asks
-  // for them, and bytes that nobody asked for must not keep us awake.
+  // Only the hang-up of the socket matters: file descriptors are read when
+  // Import asks for them, and unexpected bytes must not keep the poller awake.
   for (const auto& [fd, events] :
        {std::pair<int, uint32_t>{socket.get(), EPOLLRDHUP},
         std::pair<int, uint32_t>{wake_me.get(), EPOLLIN}}) {
@@ -271,7 +271,7 @@ size_t ShmPath::Poll(absl::Span<Completion> out) {
     Break(absl::InvalidArgumentError("the peer's ring position is impossible"));
   }
   if (reader_.Publish()) WakePeer();
-  // What it wrote before it died is still delivered.
+  // Messages that the peer wrote before it died are still delivered.
   if (peer_gone_ && count == 0) {
     Break(absl::UnavailableError("the peer process is gone"));
   }

@@ -230,7 +230,7 @@ void TcpPath::Send() {
     if (sent < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-      // What the peer sent before it went away is still read first.
+      // Bytes that the peer sent before it went away are read first.
       send_error_ = ErrnoStatus(errno, "write to the data socket");
       return;
     }
@@ -259,8 +259,8 @@ void TcpPath::Receive(size_t room) {
   }
 }
 
-// One read: first what the current payload still needs, to its place, then into
-// the staging buffer. False: nothing there, or broken.
+// One read: first the rest of the current payload, to its place, then into the
+// staging buffer. False: nothing there, or broken.
 bool TcpPath::ReadSome() {
   if (staged_begin_ > 0) {
     std::memmove(staging_.data(), staging_.data() + staged_begin_,

@@ -1,8 +1,8 @@
 #ifndef REFRACT_TRANSPORT_VERBS_FACTORY_H_
 #define REFRACT_TRANSPORT_VERBS_FACTORY_H_
 
-// What the rest of the transport knows of verbs. Needs no verbs header; in a
-// build without libibverbs, everything here says kUnimplemented.
+// The interface of verbs for the rest of the transport. Needs no verbs header;
+// in a build without libibverbs, everything here returns kUnimplemented.
 
 #include <cstddef>
 #include <memory>
@@ -21,7 +21,7 @@
 
 namespace refract::transport::verbs {
 
-// What the verbs paths of one polling thread share. Thread-safe.
+// State that the verbs paths of one polling thread share. Thread-safe.
 class PollGroup;
 
 // OK when verbs paths may work on this machine: there is an RDMA device that
@@ -34,15 +34,15 @@ absl::Status CheckDevice(absl::string_view device);
 // Opens nothing yet. Null when `device` is not of the form above.
 std::shared_ptr<PollGroup> MakePollGroup(absl::string_view device);
 
-// One end of a path, on the best address for it. `peer` is what the peer
-// exported; empty: it is not known yet. With it, the path is connected at once,
-// from the first address that the device connects to the peer's: which ones
-// have a way there, only trying shows. `choice` as in path_choice.h.
+// One end of a path, on its best address. `peer` is a descriptor that the peer
+// exported; empty: not known yet. With `peer`, the path is connected at once,
+// from the first address that the device connects to the peer's address: only
+// trying shows which addresses have a route. `choice` as in path_choice.h.
 //
 // FailedPrecondition: no port is usable now, or none that speaks to the peer.
-// Unavailable: there is no way to the peer's address from any. OutOfRange:
-// choice.skip leaves nothing. ResourceExhausted: a limit of the device or of
-// locked memory.
+// Unavailable: there is no route to the peer's address. OutOfRange: choice.skip
+// leaves no address. ResourceExhausted: a limit of the device or of locked
+// memory.
 absl::StatusOr<std::unique_ptr<DataPath>> CreateVerbsPath(
     const std::shared_ptr<PollGroup>& group, absl::string_view peer,
     const PathChoice& choice = {});
@@ -60,8 +60,8 @@ struct PortState {
 // From now on `waker` is told when a port comes up or goes down. Opens nothing:
 // devices are followed from the first path on. Once; no effect on null.
 void WatchPorts(PollGroup* group, std::shared_ptr<Waker> waker);
-// All ports that are followed, when there is news since the last call; those of
-// a broken device are not among them. Cheap when there is none.
+// All ports that are followed, when a state has changed since the last call;
+// ports of a broken device are left out. Cheap when nothing has changed.
 std::optional<std::vector<PortState>> TakePorts(PollGroup* group);
 
 }  // namespace refract::transport::verbs

@@ -17,8 +17,8 @@
 namespace refract::transport::verbs {
 namespace {
 
-// A thread that never sleeps still looks at the timer, for one system call in
-// so many polls.
+// A thread that never sleeps reads the timer once in this many polls, because
+// that takes a system call.
 constexpr int kPollsPerLook = 4096;
 
 uint32_t SendShare(const PathOptions& options) {
@@ -70,7 +70,8 @@ absl::Status CompletionHub::MakeQueues(const HubOptions& options,
                                        const PathOptions& typical) {
   Device& device = context_->device();
   const ibv_device_attr& limits = device.attributes();
-  // Requests are posted again in batches, so so many may be missing.
+  // Receive requests are posted again in batches, so up to a batch may be
+  // missing.
   const auto most_receives =
       static_cast<uint32_t>(std::min(limits.max_cqe, limits.max_srq_wr)) -
       kBatch;
@@ -150,8 +151,8 @@ absl::StatusOr<CompletionHub::Attached> CompletionHub::Attach(
 
 void CompletionHub::Detach(Attached attached, const PathOptions& options) {
   absl::MutexLock attach_lock(&attach_mu_);
-  // Outside of mu_: it takes long, and others poll meanwhile. What they find
-  // for the path still goes to its inbox.
+  // Outside of mu_: it takes long, and other threads poll meanwhile.
+  // Completions that they find for the path still go to its inbox.
   attached.pairs = {};
   free_sends_ += SendShare(options);
   free_receives_ += ReceiveShare(options);
@@ -171,8 +172,8 @@ void CompletionHub::Progress(Inbox& self) {
   if (self.armed || ++polls_since_look_ >= kPollsPerLook) {
     LookAtDescriptors(self);
   }
-  // Sends first: when one fails because the peer is gone, what the peer sent
-  // before is in the other queue by now.
+  // Sends first: when a send fails because the peer is gone, the peer's last
+  // notifications are in the other queue by then.
   DrainSends();
   DrainReceives();
 }
@@ -181,7 +182,7 @@ bool CompletionHub::Arm(Inbox& self, bool wants_sends) {
   if (self.news) return false;
   Disarm(self);
   ArmQueues(wants_sends || want_sends_ > 0);
-  // What came before the queues were armed makes no event.
+  // Completions from before the queues were armed make no event.
   while (DrainSends()) {
   }
   while (DrainReceives()) {
@@ -220,7 +221,7 @@ void CompletionHub::LookAtDescriptors(Inbox& self) {
     const int fd = events[i].data.fd;
     uint64_t ignored;
     if (fd == channel_->fd()) {
-      // Others may sleep on events that this takes away.
+      // Other threads may sleep on the events that this call takes.
       if (channel_->TakeEvents() > 0 && armed_ > 0) ArmQueues(want_sends_ > 0);
     } else if (fd == self.own_event.get()) {
       [[maybe_unused]] const ssize_t n = read(fd, &ignored, sizeof(ignored));
@@ -303,7 +304,7 @@ void CompletionHub::OnSent(const ibv_wc& completion) {
     inbox.finished[lane] = through;
     inbox.heard = inbox.met = true;
   } else if (!inbox.failed_request.has_value()) {
-    // Those before it on this queue pair went well.
+    // Earlier requests on this queue pair succeeded.
     inbox.finished[lane] = through - 1;
     inbox.failed_request = completion.status;
     inbox.failed_lane = target.lane;
@@ -312,7 +313,7 @@ void CompletionHub::OnSent(const ibv_wc& completion) {
 }
 
 void CompletionHub::OnReceived(const ibv_wc& completion) {
-  // Whatever became of it, a receive request was used.
+  // A receive request was used, also by a completion that is dropped.
   if (++used_requests_ == kBatch) Refill();
   const Target target = Find(completion.qp_num);
   if (target.inbox == nullptr) {
@@ -391,7 +392,8 @@ void CompletionHub::OnDeviceEvent(absl::string_view device,
     case IBV_EVENT_QP_ACCESS_ERR: {
       const Target target = Find(event.queue_pair);
       if (target.inbox == nullptr) break;
-      // The peer asked for what it may not have, or the device failed.
+      // The peer asked for memory without the right to it, or the device
+      // failed.
       Fail(*target.inbox, status(event.type == IBV_EVENT_QP_FATAL
                                      ? absl::StatusCode::kUnavailable
                                      : absl::StatusCode::kInvalidArgument));

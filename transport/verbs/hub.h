@@ -29,14 +29,14 @@ inline constexpr uint32_t kCreditsPerWindow = 4;
 // one channel for their events. Whoever polls takes the completions of all
 // paths and puts them in their inboxes.
 //
-// What the device may hold is counted here, because a device that runs over
-// loses completions or connections, and soft-RoCE says nothing at all: each
-// path has its share of the completion queues and of the receive requests, and
-// one that would not fit is refused.
+// The entries that the device holds are counted here, because a device whose
+// queue overflows loses completions or connections, soft-RoCE without any
+// error. Each path has its share of the completion queues and of the receive
+// requests, and a path that would not fit is refused.
 //
-// Threads: meant for one thread, which then never waits for the mutex; but
-// paths of one hub may be used by different threads (a handshake ends on its
-// own one), and a thread that polls wakes those whose completions it finds.
+// Threads: meant for one thread, which then never waits for the mutex. But
+// paths of one hub may be used by different threads (a handshake has its own),
+// and a thread that polls wakes the threads whose completions it finds.
 class CompletionHub final : public DeviceListener {
  public:
   // ResourceExhausted: not even one path fits on this device.
@@ -69,7 +69,7 @@ class CompletionHub final : public DeviceListener {
 
   absl::Mutex& mutex() ABSL_LOCK_RETURNED(mu_) { return mu_; }
 
-  // Moves what the device has into inboxes. `self` belongs to the caller.
+  // Moves the device's completions into inboxes. `self` belongs to the caller.
   void Progress(Inbox& self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Before the caller sleeps on self.epoll. False: self has news.
   // `wants_sends`: requests of its own are under way.

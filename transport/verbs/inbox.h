@@ -21,9 +21,9 @@ enum class Lane : uint8_t {
 };
 inline constexpr size_t kLanes = 2;
 
-// What a hub has found for one path, until the path takes it. Belongs to the
-// path, but everything from `notes` on is guarded by the hub's mutex, because
-// any thread that polls the hub writes here.
+// Completions that a hub has found for one path, until the path takes them.
+// Belongs to the path, but everything from `notes` on is guarded by the hub's
+// mutex, because any thread that polls the hub writes here.
 struct Inbox {
   // `window` notifications fit; a power of two. `channel_fd` and `timer_fd`
   // (negative: none) are the hub's.
@@ -35,8 +35,8 @@ struct Inbox {
   UniqueFd epoll;
   UniqueFd own_event;
   std::array<uint32_t, kLanes> queue_pairs = {};
-  // Tells completions of this path from those of an earlier one with the same
-  // queue pair number.
+  // Distinguishes completions of this path from completions of an earlier path
+  // with the same queue pair number.
   uint32_t generation = 0;
 
   // Immediates, in order of arrival; positions count from the start.

@@ -89,7 +89,7 @@ void MarkReader::Read() {
       const std::optional<uint64_t> value =
           device->device().HardwareCounter(counter.port, counter.name);
       if (!value.has_value()) continue;
-      // One that went back was reset.
+      // A counter that is lower than before was reset.
       if (*value > counter.last) marks += *value - counter.last;
       counter.last = *value;
     }

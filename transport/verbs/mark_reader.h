@@ -11,9 +11,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "transport/loop/waker.h"
 #include "transport/pulls/mark_source.h"
 #include "transport/verbs/device/device_context.h"
-#include "transport/loop/waker.h"
 
 namespace refract::transport::verbs {
 
@@ -34,8 +34,8 @@ class MarkReader final : public MarkSource {
   // some 100 µs.
   void Add(const std::shared_ptr<DeviceContext>& device);
 
-  // What came until the read that the last call asked for; asks for another.
-  // Costs no system call but the one that wakes the reader.
+  // The marks up to the read that the last call asked for; asks for another
+  // read. Makes no system call but the wake-up of the reader.
   std::optional<uint64_t> Take() override;
 
  private:

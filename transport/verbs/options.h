@@ -8,9 +8,8 @@
 
 namespace refract::transport::verbs {
 
-// Of one path: two queue pairs, and its share of the hub that it is on.
-// Where a number limits what the device or the peer may use, both ends need not
-// agree; they tell each other.
+// Options of one path: two queue pairs, and its share of its hub. The two ends
+// need not agree on limits; they tell each other.
 struct PathOptions {
   // Requests that the device holds, unfinished. Express carries puts and
   // notifications, bulk carries gets. Larger ones cost completion-queue
@@ -36,22 +35,23 @@ struct PathOptions {
 
   // Time-out of an unacknowledged packet: 4.096 µs · 2^n; 14 is 67 ms.
   uint8_t ack_timeout = 14;
-  // At most 6: soft-RoCE takes 7 for endless.
+  // At most 6: 7 means without end on soft-RoCE.
   uint8_t retries = 6;
-  // A peer without receive request is a bug here, not a state to wait in.
+  // The notification window keeps receive requests posted, so a peer without
+  // one is a bug, not a state to wait in.
   uint8_t receiver_not_ready_retries = 6;
   uint8_t receiver_not_ready_timer = 12;  // 0.64 ms
 
   uint8_t hop_limit = 64;
 };
 
-// Of the queues that several paths of one thread share.
+// Options of the queues that several paths of one thread share.
 struct HubOptions {
-  // Paths that fit. A poll group opens a further hub for more.
+  // Paths per hub. A poll group opens a further hub for more.
   int max_paths = 16;
-  // An idle path writes nothing, zero bytes, to the peer this often: that fails
-  // when the way there is broken or the peer's queue pair is gone, and costs
-  // the peer's processor nothing. Real time. Zero: never.
+  // An idle path posts a write of zero bytes this often: the write fails when
+  // the route is broken or the peer's queue pair is gone, and takes no time of
+  // the peer's processor. Real time. Zero: never.
   absl::Duration idle_probe_interval = absl::Milliseconds(200);
 };
 

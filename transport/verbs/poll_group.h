@@ -20,10 +20,10 @@
 
 namespace refract::transport::verbs {
 
-// The hubs of one polling thread: one per device, and a further one when the
-// first is full. A hub lives as long as paths use it, and so does what it has
-// of its device: one that is to be removed is let go as soon as its paths have
-// failed. Thread-safe, because paths are made by handshake threads.
+// The hubs of one polling thread: one per device, and a further hub when the
+// first is full. A hub lives as long as paths use it, and keeps its device open
+// no longer: a device that is to be removed is closed as soon as its paths have
+// failed. Thread-safe, because handshake threads make paths.
 class PollGroup {
  public:
   // `registry` outlives this and its paths.

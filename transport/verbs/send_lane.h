@@ -27,7 +27,7 @@ struct Operation {
 // requests (several when they are longer than a message may be), are posted in
 // lists of up to 16 with one doorbell, and are done when their last request is.
 // Only the last request of a list is signalled: on a reliable queue pair,
-// requests finish in the order posted, so it speaks for those before it.
+// requests finish in the order posted, so its completion covers the list.
 //
 // Positions of requests count from the start and wrap at 2^32. Belongs to the
 // path's thread. Allocates nothing after construction.

@@ -177,7 +177,7 @@ absl::Status VerbsPath::Connect(const EndpointDescription& peer) {
   if (connected.ok()) {
     connected = ConnectPair(*attached_.pairs.bulk, Lane::kBulk, peer);
   }
-  // Half of a connection is of no use.
+  // A path with one queue pair connected is of no use.
   if (!connected.ok()) {
     Break(connected);
     return connected;
@@ -221,8 +221,8 @@ absl::Status VerbsPath::ConnectPair(QueuePair& pair, Lane lane,
                                       IBV_QP_MAX_DEST_RD_ATOMIC |
                                       IBV_QP_MIN_RNR_TIMER);
   if (error != 0) {
-    // EINVAL, ETIMEDOUT, ENETUNREACH, …: from this address there is no way to
-    // the peer's. Another one may do.
+    // EINVAL, ETIMEDOUT, ENETUNREACH, …: there is no route from this address to
+    // the peer's. Another address may have a route.
     return absl::UnavailableError(absl::StrCat("modify_qp to RTR from ",
                                                Describe(address_), ": ",
                                                std::strerror(error)));
@@ -287,7 +287,7 @@ PostResult VerbsPath::PostPut(const RemoteRegion& to, uint64_t offset,
   operation.context = context;
   operation.notify = notify;
   operation.imm = imm;
-  // A put alone is followed by others, at the latest by one that notifies.
+  // A put without notification waits for the next put_notify, which follows.
   const bool at_once = notify && !express_.has_requests();
   express_.Push(operation);
   if (at_once) PostExpress();
@@ -335,7 +335,8 @@ void VerbsPath::PostBulk() {
 }
 
 void VerbsPath::OnDevice(int error) {
-  // The budgets leave no way to fill a queue, so this is ours or the device's.
+  // The budgets keep queues from filling, so this is a mistake of this side or
+  // of the device.
   if (error != 0 && failing_.ok()) {
     failing_ = ErrnoStatus(error, "posting to a verbs queue pair");
   }
@@ -387,7 +388,7 @@ size_t VerbsPath::Poll(absl::Span<Completion> out) {
   }
   acknowledged_notes_ = acknowledged;
   if (!failing_.ok()) [[unlikely]] {
-    // What arrived before is still delivered.
+    // Notifications that arrived before are still delivered.
     if (count == 0) Break(failing_);
     return count;
   }
@@ -396,7 +397,7 @@ size_t VerbsPath::Poll(absl::Span<Completion> out) {
   if (bulk_.has_waiting()) PostBulk();
   if (probe_due_) {
     probe_due_ = false;
-    // What is under way proves the same.
+    // Requests under way prove the same as a probe.
     if (!express_.has_requests()) OnDevice(express_.PostNothing());
   }
   return count;
@@ -414,7 +415,7 @@ bool VerbsPath::Arm() {
 
 absl::Status VerbsPath::FailureOf(const Inbox& inbox) const {
   if (!inbox.failed_request.has_value()) return inbox.failure;
-  // Whatever the status is: the first to fail may be a request that was under
+  // Whatever the status is: the first request that fails may have been under
   // way before, and is flushed or has used up its retries.
   const absl::StatusOr<std::vector<PortInfo>> ports =
       hub_->context().device().Ports();
@@ -429,7 +430,7 @@ absl::Status VerbsPath::FailureOf(const Inbox& inbox) const {
 void VerbsPath::Break(absl::Status why) {
   if (!status_.ok()) return;
   status_ = std::move(why);
-  // The peer's requests fail from now on, so it learns of this, too.
+  // The peer's requests fail from now on, which tells the peer.
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_ERR;
   for (QueuePair* pair :

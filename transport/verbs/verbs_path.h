@@ -18,17 +18,17 @@
 
 namespace refract::transport::verbs {
 
-// DataPath over two reliable connected queue pairs: puts are RDMA writes and
-// notifications their immediates, on one; gets are RDMA reads, on the other, so
-// that a long get stands in no put's way.
+// DataPath over two reliable connected queue pairs. On the express pair, puts
+// are RDMA writes and notifications their immediates. On the bulk pair, gets
+// are RDMA reads, so that a long get does not delay a put.
 //
 // The first Import, or Connect before it, connects the queue pairs with those
 // of the peer, which every descriptor names. Posts before it are kInvalid, and
-// the peer must not post before this side has done it: its packets would find
-// nobody.
+// the peer must not post before this side is connected: its packets would be
+// dropped.
 //
-// A lone put goes to the device at once; those that follow while it is under
-// way are collected for the next Poll or Arm.
+// A lone put goes to the device at once; puts that follow while it is under way
+// are collected for the next Poll or Arm.
 class VerbsPath final : public DataPath {
  public:
   // Errors: the device's, and ResourceExhausted when its limits are reached.
@@ -81,19 +81,19 @@ class VerbsPath final : public DataPath {
   absl::Status ConnectPair(QueuePair& pair, Lane lane,
                            const EndpointDescription& peer);
   const OwnRegion* Owner(const std::byte* begin, size_t bytes) const;
-  // What Put and Get have in common: fills `operation`, or says why not.
+  // The common part of Put and Get: fills `operation`, or says why not.
   PostResult Prepare(SendLane& lane, const RemoteRegion& region, Access access,
                      uint64_t offset, const std::byte* local, size_t bytes,
                      Operation* operation) const;
   PostResult PostPut(const RemoteRegion& to, uint64_t offset,
                      absl::Span<const std::byte> source, bool notify,
                      uint32_t imm, uint64_t context);
-  // Gives the device what it and the peer have room for.
+  // Posts as many operations as the device and the peer have room for.
   void PostExpress();
   void PostBulk();
   void ReturnCredits();
   void OnDevice(int error);
-  // What the inbox says is wrong. OK: nothing.
+  // The failure that the inbox reports, or OK.
   absl::Status FailureOf(const Inbox& inbox) const;
   void Break(absl::Status why);
 
@@ -109,7 +109,7 @@ class VerbsPath final : public DataPath {
   std::optional<EndpointDescription> peer_;
   std::vector<RegionDescription> peer_regions_;
   absl::Status status_;
-  // No more posts; what arrived is still to be taken.
+  // Not OK: no more posts, but notifications that arrived are still taken.
   absl::Status failing_;
 
   // Notifications, counted from the start; see PathOptions::notify_window.

@@ -53,7 +53,8 @@ class CompletionQueue {
   // is broken (an overrun, a dead device).
   virtual int Poll(int count, ibv_wc* out) = 0;
   // The next completion, or the next solicited one or error, makes one event.
-  // 0 or an errno. What is in the queue already makes none: poll once more.
+  // 0 or an errno. Completions that are in the queue already make no event:
+  // poll once more.
   virtual int Arm(bool solicited_only) = 0;
   virtual int capacity() const = 0;
 };

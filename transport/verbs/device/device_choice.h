@@ -7,8 +7,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "transport/verbs/device/api.h"
 #include "transport/verbs/descriptor.h"
+#include "transport/verbs/device/api.h"
 
 namespace refract::transport::verbs {
 
@@ -26,7 +26,7 @@ struct LocalAddress {
   GidEntry gid;
 };
 
-// What the user insists on; the rest is chosen.
+// The user's choice; the rest is automatic.
 struct AddressPreference {
   std::string device;  // empty: any
   int port = 0;        // 0: any

@@ -15,8 +15,8 @@
 namespace refract::transport::verbs {
 
 int AccessFlags(Access access) {
-  // Relaxed: packets of one transfer may land in any order, which nobody sees
-  // who looks at memory only after its completion.
+  // Relaxed ordering: packets of one transfer may reach memory in any order,
+  // because this side reads the memory only after the completion.
   constexpr int kAlways = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING;
   switch (access) {
     case Access::kLocal:
@@ -88,8 +88,8 @@ int DeviceContext::PumpEvents() {
 void DeviceContext::Tell(const AsyncEvent& event) {
   const std::thread::id self = std::this_thread::get_id();
   absl::MutexLock lock(&listeners_mu_);
-  // Listeners come and go during the calls: those that went are not called any
-  // more, and one that comes does not hear of an event from before it came.
+  // Listeners come and go during the calls. A listener that was removed is not
+  // called any more; a listener that was added does not get earlier events.
   const std::vector<DeviceListener*> told = listeners_;
   for (DeviceListener* listener : told) {
     if (std::find(listeners_.begin(), listeners_.end(), listener) ==

@@ -32,9 +32,8 @@ class DeviceListener {
                              const AsyncEvent& event) = 0;
 };
 
-// A device that is open once in this process, with what its users share: the
-// protection domain and one thread that waits for its asynchronous events.
-// Thread-safe.
+// A device that is open once in this process. Its users share the protection
+// domain and a thread that waits for its asynchronous events. Thread-safe.
 class DeviceContext {
  public:
   enum class Events {
@@ -51,7 +50,7 @@ class DeviceContext {
 
   // Hears of events that are found from now on.
   void AddListener(DeviceListener* listener);
-  // Returns when no call of `listener` runs any more, but for the one that this
+  // Returns when no call of `listener` runs any more, except a call that this
   // is called from.
   void RemoveListener(DeviceListener* listener);
 
@@ -100,8 +99,8 @@ class DeviceRegistry {
   absl::StatusOr<std::vector<std::string>> DeviceNames() const {
     return library_.DeviceNames();
   }
-  // The one that is open and not dead, or a new one. It closes with its last
-  // user.
+  // The context that is open and not dead, or a new context. It closes with its
+  // last user.
   absl::StatusOr<std::shared_ptr<DeviceContext>> Open(absl::string_view name);
 
  private:

@@ -49,8 +49,8 @@ class PortWatch::Follower final : public DeviceListener {
     absl::MutexLock lock(&mu_);
     std::vector<PortState> seen;
     const auto ports = context_->device().Ports();
-    // Who does not answer is as good as dead. Soft-RoCE tells nothing when it
-    // is removed, but its network interface goes down with it as a rule.
+    // A device that does not answer counts as dead. Soft-RoCE sends no event
+    // when it is removed, but its network interface usually goes down with it.
     gone_ = context_->dead() || !ports.ok() ||
             !watch_->IsListed(context_->device().name());
     if (!gone_) {
@@ -78,7 +78,8 @@ PortWatch::PortWatch(DeviceRegistry& registry,
     : registry_(registry), preference_(preference) {}
 
 PortWatch::~PortWatch() {
-  // They go after the lock, and before what their calls use.
+  // Followers are destroyed after the lock is released, and before the members
+  // that their calls use.
   std::vector<std::unique_ptr<Follower>> followers;
   {
     absl::MutexLock lock(&mu_);

@@ -10,10 +10,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "transport/loop/waker.h"
 #include "transport/verbs/device/device_choice.h"
 #include "transport/verbs/device/device_context.h"
 #include "transport/verbs/factory.h"
-#include "transport/loop/waker.h"
 
 namespace refract::transport::verbs {
 
@@ -32,7 +32,7 @@ class PortWatch {
 
   // `waker` is told of changes from now on. Once.
   void Start(std::shared_ptr<Waker> waker);
-  // No effect for one that is followed already.
+  // No effect for a device that is followed already.
   void Follow(const std::shared_ptr<DeviceContext>& context);
 
   // Every port of the devices that are followed and work, when something
@@ -45,9 +45,8 @@ class PortWatch {
 
   void OnChange();
   bool IsListed(absl::string_view device) const;
-  // Those that nobody hears from any more. To be destroyed without the lock,
-  // which their calls take, and not by one of these, which would wait for
-  // itself.
+  // Followers of dead devices. To be destroyed without the lock, which their
+  // calls take, and not by a call of a follower, which would wait for itself.
   std::vector<std::unique_ptr<Follower>> TakeGone()
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Follows(const DeviceContext& context) const

@@ -13,11 +13,11 @@ namespace refract::transport::verbs {
 //   Unavailable      the peer or the way to it is gone: time-outs, no receive
 //                    request at the peer, and flushes, which follow from
 //                    either;
-//   InvalidArgument  the peer refused the access or answered nonsense: what it
-//                    announced is not what it has. Trying again won't help;
+//   InvalidArgument  the peer refused the access or answered nonsense: its
+//                    descriptor was wrong, and trying again will not help;
 //   Internal         a mistake on this side.
 // Soft-RoCE reports IBV_WC_LOC_QP_OP_ERR when its own link is down, so with
-// `port_active` false that one is Unavailable too.
+// `port_active` false that status is Unavailable too.
 absl::Status StatusOfCompletion(ibv_wc_status status, absl::string_view where,
                                 bool port_active);
 
