@@ -63,6 +63,7 @@ std::optional<std::vector<int>> NodeArgs::OperandsOf(
   std::vector<int> operands;
   int next = place->first_operand;
   for (models::ValueId id : *list) {
+    // Operands are numbered in the order of arguments, absent ones left out.
     operands.push_back(id == models::kNoValue ? kNoOperand : next++);
   }
   return operands;

@@ -69,6 +69,8 @@ class KeyWriter {
 std::string NodeKey(const models::Node& node,
                     const std::function<int(ValueId)>& place) {
   const models::OpClass op_class = models::ClassOf(node.op);
+  // No key: two draws differ, what is unknown may have effects, and memory of
+  // empty() is written by others.
   if (models::IsRandom(node) || op_class == models::OpClass::kUnknown ||
       op_class == models::OpClass::kRandom ||
       absl::StrContains(node.op, "empty")) {

@@ -58,6 +58,8 @@ Signature::Signature(const models::Graph& graph,
   for (models::ValueId id : outputs) outputs_.push_back(Describe(graph, id));
   for (Symbol& symbol : symbols_) {
     // Ranges come from the graph; a symbol without a range has none.
+    // The batch has rules of its own: it may not be empty, and exporters
+    // specialise small ones.
     symbol.is_batch = symbol.name == graph.batch_symbol;
     for (const models::SymbolRange& range : graph.symbols) {
       if (range.symbol != symbol.name) continue;
@@ -120,6 +122,7 @@ absl::Status Signature::CheckTensor(const Tensor& tensor,
     return error("element type is ", base::Name(view.dtype), ", expected ",
                  base::Name(tensor.dtype));
   }
+  // CheckSizes() and Learn() index dims by the signature's rank.
   if (tensor.has_shape && view.dims.size() != tensor.dims.size()) {
     return error("shape is ", base::DimsToString(view.dims), ", expected ",
                  tensor.dims.size(), " dimensions");
@@ -150,6 +153,7 @@ void Signature::Learn(const Dim& dim, int64_t value, int input,
     if (!solution) return;  // CheckSizes() reports it
     learned = solution->value;
   }
+  // Bind() made an entry per symbol, so that a warm call allocates nothing.
   symbols.values_.find(symbols_[index].name)->second = learned;
   symbols.source_[index] = input;
 }
@@ -172,6 +176,8 @@ std::optional<int64_t> Signature::Evaluate(const Dim& dim,
 std::string Signature::Explain(const Dim& dim,
                                const SymbolValues& symbols) const {
   if (dim.symbols.empty()) return "";
+  // One symbol is named even where several occur: it tells the caller which
+  // input to look at.
   const int symbol = dim.symbols[0];
   const int source = symbols.source_[symbol];
   if (source < 0) return "";
@@ -189,6 +195,7 @@ absl::Status Signature::CheckSizes(absl::Span<const TensorView> inputs,
       const Dim& dim = tensor.dims[d];
       const int64_t size = inputs[i].dims[d];
       const auto expected = Evaluate(dim, symbols);
+      // Without an expected value the operators that use the size check it.
       if (expected == size) continue;
       if (expected) {
         return absl::InvalidArgumentError(absl::StrCat(
@@ -202,6 +209,7 @@ absl::Status Signature::CheckSizes(absl::Span<const TensorView> inputs,
             ", which no size gives as ", dim.expr.ToString()));
       }
     }
+    // Sizes that are passed as an input of their own, a scalar.
     if (!tensor.size) continue;
     const int64_t size = SizeIn(inputs[i]);
     const auto expected = Evaluate(*tensor.size, symbols);
@@ -252,6 +260,7 @@ absl::Status Signature::Bind(absl::Span<const TensorView> inputs,
   }
   symbols.source_.assign(symbols_.size(), -1);
   for (size_t i = 0; i < inputs_.size(); ++i) {
+    // All of them before any is read: Learn() reads data and dims unchecked.
     REFRACT_RETURN_IF_ERROR(CheckTensor(inputs_[i], inputs[i]));
   }
   // Sizes that are a plain symbol come first, because solving an expression

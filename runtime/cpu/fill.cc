@@ -123,6 +123,8 @@ absl::StatusOr<std::unique_ptr<const Kernel>> CreateFillKernel(
       !absl::ConsumeSuffix(&op, ".default")) {
     return nullptr;
   }
+  // new_zeros(self, …) differs from zeros(…) only in defaults, which the
+  // graph's value already has.
   absl::ConsumePrefix(&op, "new_");
   models::Argument number;
   if (op == "zeros") {
@@ -148,6 +150,8 @@ absl::StatusOr<std::unique_ptr<const Kernel>> CreateFillKernel(
       return nullptr;
     }
   }
+  // The exporter resolved defaults of the element type: the value has the right
+  // one.
   const DType dtype = request.graph.value(request.node().outputs[0]).dtype;
   const auto bits = ElementOf(number, dtype);
   if (!bits) return nullptr;

@@ -20,6 +20,7 @@ Walk Collapse(absl::Span<const int64_t> dims,
   Walk walk;
   for (size_t d = 0; d < dims.size(); ++d) {
     if (dims[d] == 1) continue;
+    // A step of the outer dimension is a whole inner dimension: both are one.
     if (!walk.dims.empty() && walk.strides.back() == strides[d] * dims[d]) {
       walk.dims.back() *= dims[d];
       walk.strides.back() = strides[d];
@@ -36,6 +37,7 @@ void CopyRow(const std::byte* from, int64_t count, int64_t stride,
              std::byte* to) {
   const T* source = reinterpret_cast<const T*>(from);
   T* target = reinterpret_cast<T*>(to);
+  // A broadcast dimension: the compiler turns this loop into vector stores.
   if (stride == 0) {
     const T value = *source;
     for (int64_t i = 0; i < count; ++i) target[i] = value;
@@ -46,6 +48,7 @@ void CopyRow(const std::byte* from, int64_t count, int64_t stride,
 
 using RowCopier = void (*)(const std::byte*, int64_t, int64_t, std::byte*);
 
+// By size alone, since elements are moved and not read.
 RowCopier RowCopierFor(size_t element_bytes) {
   switch (element_bytes) {
     case 1:
@@ -77,6 +80,7 @@ void CopyStrided(const std::byte* from, absl::Span<const int64_t> dims,
   }
   const auto bytes = static_cast<int64_t>(element_bytes);
   Walk walk = Collapse(dims, strides);
+  // All sizes are 1.
   if (walk.dims.empty()) {
     std::memcpy(to, from, element_bytes);
     return;

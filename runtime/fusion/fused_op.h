@@ -115,8 +115,9 @@ struct ElementChainOp {
     bool is_bool = false;
   };
   std::vector<Output> outputs;
-  // An operand with the result's shape, if that is larger than the broadcast of
-  // the inputs because an expansion was merged away. -1: none.
+  // An operand that has the result's shape, set where an expansion to that
+  // shape was merged away: it checks what the expansion would have checked. -1:
+  // none.
   int like = -1;
 };
 

@@ -35,6 +35,7 @@ struct Generic {
     return Map([&](int i) { return x.x[i] * y.x[i]; });
   }
   static Vector MultiplyAdd(Vector x, Vector y, Vector z) {
+    // One rounding, as the vector instructions of other tiles have it.
     return Map([&](int i) { return std::fma(x.x[i], y.x[i], z.x[i]); });
   }
   static Vector Relu(Vector x) {
@@ -43,6 +44,7 @@ struct Generic {
   static Vector LoadWeight(const float* from) { return Load(from); }
   static Vector LoadWeight(const uint16_t* from) {
     return Map([&](int i) {
+      // bfloat16 is the upper half of a float32.
       const uint32_t bits = static_cast<uint32_t>(from[i]) << 16;
       float value;
       std::memcpy(&value, &bits, sizeof(value));

@@ -68,6 +68,8 @@ std::string NameOf(const ElementChainOp& op) {
 
 }  // namespace
 
+// PyTorch's rule: dims are aligned at the last one, and a size of 1 takes any
+// size.
 absl::Status Broadcast(const base::Dims& more, base::Dims& dims) {
   if (more == dims) return absl::OkStatus();
   base::Dims merged(std::max(more.size(), dims.size()), 1);
@@ -94,6 +96,7 @@ BroadcastWalk::BroadcastWalk(const base::TensorView& from,
     const int64_t size = dims[dims.size() - i];
     const int64_t own =
         i <= from.dims.size() ? from.dims[from.dims.size() - i] : 1;
+    // A size of 1 is broadcast: the walk stays at the same element.
     const int64_t step = own == 1 ? 0 : stride;
     stride *= own;
     if (size == 1) continue;
@@ -167,6 +170,8 @@ absl::Status ChainProgram::InferDims(const Operands& operands,
     if (operand.kind != Operand::Kind::kTensor) continue;
     REFRACT_RETURN_IF_ERROR(Broadcast(operand.tensor.dims, dims));
   }
+  // The chain took in an expand() to the shape of `like`, which would have
+  // failed here.
   if (op_.like != kNoOperand && dims != operands[op_.like].tensor.dims) {
     return absl::InvalidArgumentError(
         absl::StrCat("shape ", base::DimsToString(dims), " does not expand to ",
@@ -200,6 +205,8 @@ void ChainProgram::AssignRegisters() {
     for (int j = 0; j < i; ++j) {
       if (last[j] == i) free.push_back(register_of_[j]);
     }
+    // Read by no instruction: an output, which has its own memory, or a result
+    // that a bool output is narrowed from at once.
     if (last[i] < 0) free.push_back(register_of_[i]);
   }
 }
@@ -235,6 +242,7 @@ void ChainRun::Begin(const ChainProgram& chain, const Operands& operands,
           how_[i] = How::kTaken;
           continue;
         }
+        // A tensor of one element is a number for the whole run.
         number = ToFloat(walk.dtype(), walk.data(), 0);
       }
     }
@@ -294,6 +302,8 @@ void ChainRun::Run(int64_t total, std::byte* const* outputs,
       }
     }
   }
+  // A caller may run a chain in several calls, each going on where the last one
+  // ended.
   position_ += total;
 }
 

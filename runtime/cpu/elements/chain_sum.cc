@@ -44,12 +44,14 @@ class ChainSumKernel final : public Kernel {
     int64_t outer = 1;
     int64_t count = 1;
     int64_t inner = 1;
+    // The summed dimensions are adjacent, so three sizes describe any shape.
     for (size_t d = 0; d < dims.size(); ++d) {
       (d < sum_.first ? outer : d > sum_.last ? inner : count) *= dims[d];
     }
     float* const out = reinterpret_cast<float*>(outputs[0].data);
     const int64_t results = outer * inner;
     if (outer * count * inner == 0) {
+      // The sum of nothing is 0; its mean is 0 / 0, NaN as in PyTorch.
       std::fill_n(out, results, 0.0f);
     } else {
       Sum(operands, dims, outer, count, inner, out);
@@ -70,6 +72,7 @@ class ChainSumKernel final : public Kernel {
     const bool in_parts = !sum_.rows && size > kBlock;
     const int64_t unit = in_parts ? inner : size;
     const int64_t units = std::max<int64_t>(1, kBlock / unit);
+    // Rounded to 64 bytes, so that the registers behind the block are aligned.
     const int64_t floats = (units * unit + 15) / 16 * 16;
     float* const values = ThreadScratch(
         ScratchUse::kKernel,
@@ -81,6 +84,8 @@ class ChainSumKernel final : public Kernel {
       for (int64_t o = 0; o < outer; o += units) {
         const int64_t now = std::min(units, outer - o);
         run.Run(now * size, &place);
+        // In the order of the kernel that sums alone: fusion does not change
+        // bits.
         SumDense(values, now, count, inner, sum_.rows, out + o * inner);
       }
       return;
@@ -90,6 +95,7 @@ class ChainSumKernel final : public Kernel {
       for (int64_t c = 0; c < count; c += units) {
         const int64_t now = std::min(units, count - c);
         run.Run(now * inner, &place);
+        // Parts are added in ascending order, as one pass would add them.
         AddRows(values, now, inner, out);
       }
       out += inner;

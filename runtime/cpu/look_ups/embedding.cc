@@ -32,6 +32,7 @@ void CopyRows(const Rows& rows, absl::Span<const Id> ids, std::byte* out) {
                          static_cast<size_t>(ids[i + kPrefetchDistance]) *
                              rows.bytes);
     }
+    // A look-up moves bytes only, so that one loop serves all element types.
     std::memcpy(out, rows.data + static_cast<size_t>(ids[i]) * rows.bytes,
                 rows.bytes);
     out += rows.bytes;
@@ -47,6 +48,7 @@ void CopyRowsReplacing(const Rows& rows, absl::Span<const Id> ids,
     if (!inside && policy == IdPolicy::kZeroRow) {
       std::memset(out, 0, rows.bytes);
     } else {
+      // kDefaultRow: row 0.
       const size_t row = inside ? static_cast<size_t>(id) : 0;
       std::memcpy(out, rows.data + row * rows.bytes, rows.bytes);
     }
@@ -128,6 +130,8 @@ absl::StatusOr<std::unique_ptr<const Kernel>> CreateEmbeddingKernel(
   } else if (request.node().op == "aten.index_select.default") {
     table = args.OperandOf("self");
     ids = args.OperandOf("index");
+    // Along the first dimension index_select is a look-up; along others rows
+    // are not contiguous.
     if (args.IntLiteral("dim") != 0 || !request.HasRank(ids) ||
         request.rank(ids) != 1) {
       return nullptr;

@@ -60,6 +60,7 @@ class EmbeddingBagKernel final : public Kernel {
                        "': empty, but the end of the last bag is wanted"));
     }
     outputs[0].spec.dtype = table.dtype;
+    // With include_last_offset the last offset only ends the last bag.
     outputs[0].spec.dims = {num_offsets - (node_.include_last_offset ? 1 : 0),
                             table.dims[1]};
     return absl::OkStatus();
@@ -79,6 +80,8 @@ class EmbeddingBagKernel final : public Kernel {
     reduction.offsets = operands[node_.offsets].tensor;
     reduction.num_bags = outputs[0].spec.dims[0];
     reduction.include_last_offset = node_.include_last_offset;
+    // Offsets and ids come from a request: the reduction trusts them only after
+    // these checks.
     const int64_t num_ids = reduction.ids.num_elements();
     REFRACT_RETURN_IF_ERROR(
         CheckOffsets(node_.offsets_name, reduction.offsets, num_ids));
@@ -101,6 +104,7 @@ class EmbeddingBagKernel final : public Kernel {
             "table '", node_.use.table, "': ", weights.num_elements(),
             " per_sample_weights for ", num_ids, " ids"));
       }
+      // Weights have the table's element type, which creation checked.
       reduction.weights = weights.data;
     }
     if (outputs[0].data != nullptr) ReduceBags(reduction, outputs[0].data);
@@ -118,6 +122,7 @@ bool IsBag(absl::string_view op) {
          op == "aten._embedding_bag_forward_only.default";
 }
 
+// Ids of other ranks stay with LibTorch.
 bool IsIds(const KernelRequest& request, int operand) {
   return (request.IsTensor(operand, base::DType::kInt64) ||
           request.IsTensor(operand, base::DType::kInt32)) &&
@@ -160,6 +165,7 @@ absl::StatusOr<std::unique_ptr<const Kernel>> CreateEmbeddingBagKernel(
   }
   if (args.Has("per_sample_weights")) {
     node.weights = args.OperandOf("per_sample_weights");
+    // PyTorch refuses weights for mean and max as well.
     if (node.mode != BagMode::kSum ||
         !request.IsTensor(node.weights, request.operand(node.table).dtype) ||
         request.rank(node.weights) != 1) {
