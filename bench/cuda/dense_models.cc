@@ -9,6 +9,8 @@
 
 namespace refract::bench {
 
+using runtime::cuda::DeviceProgram;
+using runtime::cuda::DeviceProgramBuilder;
 using runtime::cuda::DType;
 using runtime::cuda::Epilogue;
 using runtime::cuda::kNone;
@@ -18,8 +20,6 @@ using runtime::cuda::MapInput;
 using runtime::cuda::MapInstruction;
 using runtime::cuda::MapOp;
 using runtime::cuda::Op;
-using runtime::cuda::Program;
-using runtime::cuda::ProgramBuilder;
 using runtime::cuda::Rows;
 using runtime::cuda::Value;
 using runtime::cuda::ValueId;
@@ -196,7 +196,7 @@ class DlrmMaker {
     return in;
   }
 
-  ProgramBuilder builder_;
+  DeviceProgramBuilder builder_;
   const DType dtype_;
   std::mt19937 random_;
   std::vector<std::vector<float>> weights_;
@@ -212,7 +212,7 @@ DenseModel MakeDlrm(const std::string& name, const DlrmShape& shape,
 
 DenseModel SeparateEpilogues(const DenseModel& model) {
   DenseModel separate = model;
-  Program& program = separate.program;
+  DeviceProgram& program = separate.program;
   program.ops.clear();
   for (const Op& op : model.program.ops) {
     const auto* linear = std::get_if<LinearOp>(&op.kind);

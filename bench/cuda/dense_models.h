@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "runtime/cuda/instance/instance.h"
-#include "runtime/cuda/program/program.h"
+#include "runtime/cuda/program/device_program.h"
 
 namespace refract::bench {
 
 struct DenseModel {
-  runtime::cuda::Program program;
+  runtime::cuda::DeviceProgram program;
   // In the order of the program's weights, dense row-major, numbers that their
   // type represents exactly.
   std::vector<std::vector<float>> weights;
@@ -47,7 +47,7 @@ DenseModel MakeDlrm(const std::string& name, const DlrmShape& shape,
                     Precision precision, int64_t max_batch, unsigned seed);
 
 // The same model with every product's bias and activation as kernels of their
-// own, as a framework launches them: what fused epilogues are compared with.
+// own, as a framework launches them: the baseline of fused epilogues.
 DenseModel SeparateEpilogues(const DenseModel& model);
 
 }  // namespace refract::bench

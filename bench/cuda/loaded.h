@@ -87,7 +87,7 @@ inline int SlotsFor(const runtime::cuda::CudaRuntime& device, int64_t batch) {
 
 // Bytes that a run must move at least: weights, inputs and outputs once, and
 // each operator's result written and read.
-inline double MinimumBytes(const runtime::cuda::Program& program,
+inline double MinimumBytes(const runtime::cuda::DeviceProgram& program,
                            int64_t batch) {
   double bytes = 0;
   for (const auto& value : program.values) {

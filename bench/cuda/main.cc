@@ -123,7 +123,7 @@ class Bench {
   }
 
  private:
-  // What a size becomes where only the way matters.
+  // A size, or its small stand-in of a dry run.
   int64_t Size(int64_t size, int64_t dry) const {
     return options_.dry_run ? dry : size;
   }
@@ -192,7 +192,7 @@ class Bench {
         limits_.kernel_seconds * 1e6);
   }
 
-  // Of one of many kernels in a graph, as programs launch theirs.
+  // Time of an empty kernel among many in a CUDA graph, as in programs.
   double EmptyKernelSeconds() {
     constexpr int kNodes = 200;
     Must(device_.BeginCapture(stream_));

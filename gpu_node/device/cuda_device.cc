@@ -118,13 +118,13 @@ absl::StatusOr<CudaDevice::Loaded> CudaDevice::AddHere(
   translate.foreign = options_.foreign.get();
   REFRACT_ASSIGN_OR_RETURN(
       entry->programs,
-      CudaPrograms::Create(graph, model.program().part(), model.model().weights,
-                           translate,
-                           {.max_rows = max_rows,
-                            .instances = options_.instances,
-                            .num_slots = kCudaSlots,
-                            .workspace_bytes = options_.workspace_bytes,
-                            .sized_memory = options_.sized_memory}));
+      DevicePrograms::Create(graph, model.program().part(),
+                             model.model().weights, translate,
+                             {.max_rows = max_rows,
+                              .instances = options_.instances,
+                              .num_slots = kCudaSlots,
+                              .workspace_bytes = options_.workspace_bytes,
+                              .sized_memory = options_.sized_memory}));
   const cuda_plan::Translation& first = entry->programs->first();
   loaded.kernels = first.program.ops.size();
   loaded.foreign = CountForeign(first.program);
@@ -183,7 +183,7 @@ absl::Status CudaDevice::Measure(Entry& entry, Loaded& loaded) {
   }
   runtime::RunContext context(*cpu);
   const cuda_plan::SizeValues sizes = entry.programs->TypicalSizes();
-  REFRACT_ASSIGN_OR_RETURN(const CudaPrograms::Use use,
+  REFRACT_ASSIGN_OR_RETURN(const DevicePrograms::Use use,
                            entry.programs->At(sizes, 0, instance));
   int64_t rows = std::min(std::max<int64_t>(graph.min_batch, 1), use.max_rows);
   bool compared = false;

@@ -6,17 +6,17 @@
 // next batch are copied to the GPU while one computes. The rows of a batch are
 // written side by side straight into pinned memory; a request with more rows
 // than the largest bucket runs in several pieces. Requests of other sizes than
-// the batch have programs of their own (cuda_programs.h).
+// the batch have programs of their own (device_programs.h).
 //
 // All calls of the GPU's runtime are made by one thread per device, which polls
 // while anything is under way and sleeps otherwise.
 //
-// An error of the GPU ends the instance that met it, and with it what it holds.
+// An error of the GPU ends the instance that met it, and fails its batches.
 // Start() loads it again; after a lost GPU the first Start(), or LoadWeights()
-// while no instance holds anything, resets the GPU and loads all instances.
-// Where LibTorch computes operators of some model that
-// cannot be: Start() then fails for good, and says that the process must be
-// started again.
+// while no instance holds a batch, resets the GPU and loads all instances.
+// Where LibTorch computes operators of some model, its own memory does not
+// survive a reset: Start() then fails for good, and says that the process must
+// be restarted.
 
 #include <cstddef>
 #include <cstdint>
@@ -69,16 +69,16 @@ class CudaDevice final : public Device {
   // After its scheduler is gone.
   ~CudaDevice() override;
 
-  // What Add() found out.
+  // The result of Add().
   struct Loaded {
     runtime::cuda_plan::Precision precision{};
-    // In all instances together: what is planned, and by how much free memory
-    // fell while graphs were captured (MemoryReport::captured_bytes).
+    // In all instances together: planned memory, and the fall of free memory
+    // while graphs were captured (MemoryReport::captured_bytes).
     size_t device_bytes = 0;
     size_t captured_bytes = 0;
     size_t kernels = 0;  // per execution
     size_t foreign = 0;  // of these, LibTorch's, which no graph has
-    // CudaPrograms::Describe().
+    // DevicePrograms::Describe().
     std::string sizes;
     ExecutionTimes times;
     // Largest difference from the CPU's float32 results on made-up inputs,
@@ -92,7 +92,7 @@ class CudaDevice final : public Device {
   //   FailedPrecondition  its rows depend on each other, or results are wrong
   //   ResourceExhausted   names the model, the bytes needed and free
   absl::StatusOr<Loaded> Add(const DeviceModel& model);
-  // What the indexes mean in calls of the scheduler; all were added. Once.
+  // The models that the scheduler's indexes name; all were added. Call once.
   void SetOrder(const DeviceModels& models);
 
   const DeviceTraits& traits() const override { return traits_; }
@@ -108,7 +108,7 @@ class CudaDevice final : public Device {
   struct Work;
   struct Pending;
 
-  // What the device's thread is to do next: a step of a batch, or `other`.
+  // An order to the device's thread: a step of a batch, or `other`.
   struct Command {
     enum class Kind : uint8_t { kOther, kUpload, kExecute, kDownload };
     Kind kind = Kind::kOther;
@@ -127,7 +127,7 @@ class CudaDevice final : public Device {
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return stop_ || !queue_.empty();
   }
-  // Looks at what is under way; whether anything ended.
+  // Polls all pending steps; true if any ended.
   bool Poll();
 
   // On the device's thread.
@@ -135,20 +135,19 @@ class CudaDevice final : public Device {
   absl::StatusOr<Loaded> AddHere(const DeviceModel& model);
   absl::Status Measure(Entry& entry, Loaded& loaded);
   absl::Status StartHere(int instance);
-  // The models that are to be in memory, into one instance.
+  // Loads the resident models into an instance.
   absl::Status LoadResident(int instance);
-  // A lost GPU, and these models into all instances.
+  // Resets a lost GPU and loads the resident models into all instances.
   absl::Status ResetHere();
   absl::Status LoadHere(size_t model, const std::vector<size_t>& evicted);
   absl::Status UploadHere(int instance, Work& work, bool* waits);
   absl::Status ExecuteHere(int instance, Work& work, bool* waits);
   absl::Status FinishExecute(int instance, Work& work);
   void DownloadHere(int instance, Work& work);
-  // One member, whole or in pieces; an error of the device.
+  // Runs one member, whole or in pieces. Returns errors of the device alone.
   absl::Status RunAlone(int instance, Work& work, size_t member);
-  // Ends the instance and everything that it holds, `done` first.
+  // Ends the instance and fails its batches, `done` first.
   void Fail(int instance, const absl::Status& status, Done done);
-  // What loading found wrong with kernels and did without.
   // A status of the leaf that ends the instance; notes when the device is lost.
   absl::Status Lost(const runtime::cuda::Status& status);
   absl::Status Lost(const absl::Status& status);

@@ -82,7 +82,7 @@ absl::Status CudaDevice::UploadHere(int index, Work& work, bool* waits) {
   }
   // Otherwise one by one, when they are executed.
   if (total < 1 || !together) return absl::OkStatus();
-  const absl::StatusOr<CudaPrograms::Use> use =
+  const absl::StatusOr<DevicePrograms::Use> use =
       entry.programs->At(*sizes, static_cast<size_t>(index), instance);
   if (!use.ok()) {
     if (instance.state() == Instance::State::kFailed) {
@@ -120,7 +120,7 @@ absl::Status CudaDevice::UploadHere(int index, Work& work, bool* waits) {
         FillSlot(*work.translation, instance, work.slot, part.inputs->views,
                  first, 0, part.rows);
     if (!filled.ok()) {
-      // One of them is at fault; alone it will be told why.
+      // A single request is at fault: alone it gets its error.
       instance.Release(work.slot);
       work.slot = -1;
       work.translation = nullptr;
@@ -156,7 +156,7 @@ absl::Status CudaDevice::FinishExecute(int index, Work& work) {
   const cuda::Status status = instance.Wait(work.slot);
   if (status.ok()) return absl::OkStatus();
   if (status.code() != cuda::Code::kInvalidArgument) return Lost(status);
-  // One of them is at fault: the others are not to fail with it.
+  // A single request is at fault: the other requests must not fail with it.
   instance.Release(work.slot);
   work.slot = -1;
   for (size_t i = 0; i < work.parts.size(); ++i) {
@@ -176,7 +176,7 @@ absl::Status CudaDevice::RunAlone(int index, Work& work, size_t i) {
         base::Annotate(RunOnCpu(*entry.model, part), "on the GPU node");
     return absl::OkStatus();
   }
-  const absl::StatusOr<CudaPrograms::Use> use =
+  const absl::StatusOr<DevicePrograms::Use> use =
       entry.programs->At(part.sizes, static_cast<size_t>(index), instance);
   if (!use.ok()) {
     if (instance.state() == Instance::State::kFailed) {

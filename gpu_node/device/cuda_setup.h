@@ -5,20 +5,20 @@
 #include <string>
 
 #include "gpu_node/device/cuda_device.h"
-#include "gpu_node/model/device_model.h"
 #include "gpu_node/gpu_node.h"
+#include "gpu_node/model/device_model.h"
 #include "runtime/cuda/instance/device_api.h"
 
 namespace refract::gpu_node {
 
-// What GpuNode::Create() wants for a GPU.
+// The arguments of GpuNode::Create() that a GPU needs.
 struct CudaSetup {
   GpuNode::MakeDevice make_device;  // may be called once
   std::function<GpuNodeOptions::DeviceFacts(const DeviceModel&)> facts;
 };
 
-// Loads `models` onto the GPU. Those that cannot run there are left out, with
-// the reason logged and told to those who offer them.
+// Loads `models` onto the GPU. A model that cannot run there is left out; the
+// reason is logged and given to CPU nodes that offer the model.
 CudaSetup SetUpCuda(std::unique_ptr<runtime::cuda::DeviceApi> api,
                     const CudaDevice::Options& options, DeviceModels& models);
 

@@ -77,7 +77,7 @@ double WorstError(Precision precision) {
   return 2e-1;
 }
 
-size_t CountForeign(const cuda::Program& program) {
+size_t CountForeign(const cuda::DeviceProgram& program) {
   return static_cast<size_t>(std::count_if(
       program.ops.begin(), program.ops.end(), [](const cuda::Op& op) {
         return std::holds_alternative<cuda::ForeignOp>(op.kind);
@@ -85,7 +85,7 @@ size_t CountForeign(const cuda::Program& program) {
 }
 
 bool GoesByRows(const Translation& translation) {
-  const cuda::Program& program = translation.program;
+  const cuda::DeviceProgram& program = translation.program;
   // Offsets other than those that are moved count from a request's first entry.
   const auto moves = [&](cuda::ValueId offsets) {
     return std::any_of(translation.bags.begin(), translation.bags.end(),
@@ -171,7 +171,7 @@ absl::Status FillSlot(const Translation& translation, cuda::Instance& instance,
                       int64_t from, int64_t count) {
   REFRACT_RETURN_IF_ERROR(runtime::cuda_plan::FillBags(
       translation.bags, instance, slot, inputs, to, from, count));
-  const cuda::Program& program = translation.program;
+  const cuda::DeviceProgram& program = translation.program;
   for (size_t i = 0; i < program.inputs.size(); ++i) {
     if (translation.is_of_bags[i]) continue;
     const base::TensorView& input =

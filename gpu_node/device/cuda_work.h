@@ -1,8 +1,8 @@
 #ifndef REFRACT_GPU_NODE_DEVICE_CUDA_WORK_H_
 #define REFRACT_GPU_NODE_DEVICE_CUDA_WORK_H_
 
-// What a CudaDevice knows of a loaded model and of a batch in the works, and
-// how rows get into a slot and out of it. Internal to cuda_device.cc.
+// A loaded model of a CudaDevice, a batch in flight, and the copies of rows
+// into a slot and out of it. Internal to cuda_device.cc.
 
 #include <cstdint>
 #include <memory>
@@ -15,7 +15,7 @@
 #include "absl/types/span.h"
 #include "base/tensor.h"
 #include "gpu_node/device/cuda_device.h"
-#include "gpu_node/device/cuda_programs.h"
+#include "gpu_node/device/device_programs.h"
 #include "models/repository/repository.h"
 #include "runtime/cuda/instance/instance.h"
 #include "runtime/program.h"
@@ -28,12 +28,12 @@ inline constexpr int kCudaSlots = 2;
 absl::Status ToAbsl(const runtime::cuda::Status& status);
 runtime::cuda_plan::Precision PrecisionOf(models::GpuPrecision precision);
 
-// Beyond this a model is not served: relative to the largest result, far above
-// what rounding of the data does to a recommendation model, far below what a
-// wrong kernel does.
+// The largest error of a model that is served, relative to the largest result:
+// far above the effect of rounding on a recommendation model, far below the
+// effect of a wrong kernel.
 double WorstError(runtime::cuda_plan::Precision precision);
 
-// What the requests of a model are looked at with, one after the other.
+// Memory with which the requests of a model are decoded, one after the other.
 struct ReadMemory {
   explicit ReadMemory(const runtime::Program& program) : context(program) {}
   runtime::RunContext context;  // never run
@@ -43,7 +43,7 @@ struct ReadMemory {
 // A model in all instances.
 struct CudaDevice::Entry {
   const DeviceModel* model = nullptr;
-  std::unique_ptr<CudaPrograms> programs;
+  std::unique_ptr<DevicePrograms> programs;
   // Destroyed before the programs, whose weights they read. All instances hold
   // them: they are on the device once.
   std::shared_ptr<runtime::cuda::DeviceWeights> weights;
@@ -61,11 +61,11 @@ struct CudaPart {
   int64_t first = 0;  // its first row in the slot
   // Besides the batch's.
   runtime::cuda_plan::SizeValues sizes;
-  // Instead of the slot's, for one that was run alone.
+  // The results of a member that ran alone; otherwise they are in the slot.
   std::vector<base::Tensor> results;
 
-  // Of no request. Memory for the next one stays, but for what depends on the
-  // model.
+  // Forgets the request. Memory stays for the next request, unless it depends
+  // on the model.
   void Clear();
 };
 
@@ -75,10 +75,10 @@ struct CudaDevice::Work {
   absl::Span<CudaPart> parts;  // of `storage`, one per member
   std::vector<CudaPart> storage;
   runtime::cuda::SlotId slot = -1;
-  // That of the slot.
+  // The slot's program.
   const runtime::cuda_plan::Translation* translation = nullptr;
 
-  // Of no batch; memory for the next one stays.
+  // Forgets the batch; memory stays for the next batch.
   void Clear();
   void Resize(size_t members);
 };
@@ -91,7 +91,7 @@ struct CudaDevice::Pending {
 };
 
 // Operators that LibTorch computes.
-size_t CountForeign(const runtime::cuda::Program& program);
+size_t CountForeign(const runtime::cuda::DeviceProgram& program);
 
 // Whether every input and output has rows, or (an input) is the same for all.
 // (Of a program at certain sizes.)

@@ -18,11 +18,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "models/graph/sym_expr.h"
+#include "runtime/compile/plan.h"
 #include "runtime/cuda_plan/bags.h"
 #include "runtime/cuda_plan/constant_pool.h"
 #include "runtime/cuda_plan/sizes.h"
 #include "runtime/cuda_plan/translate.h"
-#include "runtime/compile/plan.h"
 
 namespace refract::runtime::cuda_plan {
 
@@ -206,7 +206,7 @@ class Emitter {
     return builder_.num_ops() + builder_.num_values_but_weights();
   }
 
-  cuda::ProgramBuilder& builder() { return builder_; }
+  cuda::DeviceProgramBuilder& builder() { return builder_; }
   size_t num_ops() const { return builder_.num_ops(); }
   // The operators from `first` on, for logs: "linear, map".
   std::string Describe(size_t first) const;
@@ -250,7 +250,7 @@ class Emitter {
   ConstantPool& pool_;
   const cuda::DType compute_type_;
   const std::vector<bool> counting_floats_;  // of each local: see KeptType()
-  cuda::ProgramBuilder builder_;
+  cuda::DeviceProgramBuilder builder_;
   std::map<int, Tensor> tensors_;
   std::map<int, Tensor> exact_;  // constants, by ExactConstant()
   // What AddNumber() found, at each of kProbes.

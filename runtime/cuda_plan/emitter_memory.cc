@@ -1,7 +1,9 @@
 // Where results are written, and the operators that every translation uses.
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -387,9 +389,10 @@ bool Emitter::IsOutputOnly(int local) const {
 std::string Emitter::Describe(size_t first) const {
   // In the order of cuda::Op's alternatives.
   constexpr const char* kNames[] = {
-      "linear",   "interaction", "chain",  "cross",   "gather",
-      "row norm", "map",         "matmul", "reduce",  "look-up",
-      "integers", "takes",       "bags",   "libtorch"};
+      "linear",  "interaction", "map",   "matmul", "reduce",
+      "look-up", "integers",    "takes", "bags",   "libtorch"};
+  static_assert(std::size(kNames) ==
+                std::variant_size_v<decltype(cuda::Op::kind)>);
   std::string text;
   for (size_t i = first; i < builder_.num_ops(); ++i) {
     const auto& kind = builder_.op(i).kind;
@@ -429,7 +432,7 @@ absl::StatusOr<Translation> Emitter::Finish() {
     REFRACT_RETURN_IF_ERROR(Copy(from, Laid(id, builder_.value(id), from.dims,
                                             layout.batch, layout.order)));
   }
-  cuda::Result<cuda::Program> program =
+  cuda::Result<cuda::DeviceProgram> program =
       std::move(builder_).Build(options_.max_batch);
   if (!program.ok()) {
     return No(program.status().message());

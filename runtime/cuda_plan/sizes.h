@@ -14,7 +14,7 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/cuda/program/program.h"
+#include "runtime/cuda/program/device_program.h"
 
 namespace refract::runtime::cuda_plan {
 

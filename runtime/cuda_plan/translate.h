@@ -34,7 +34,7 @@
 #include "models/graph/graph.h"
 #include "models/repository/weights.h"
 #include "runtime/cuda/instance/instance.h"
-#include "runtime/cuda/program/program.h"
+#include "runtime/cuda/program/device_program.h"
 #include "runtime/cuda_plan/bags.h"
 #include "runtime/cuda_plan/foreign.h"
 #include "runtime/cuda_plan/free_sizes.h"
@@ -73,7 +73,7 @@ struct TranslateOptions {
 };
 
 struct Translation {
-  cuda::Program program;
+  cuda::DeviceProgram program;
   // As the program's weights. Their memory is that of the model's weight files,
   // or of `owned`.
   std::vector<cuda::WeightData> weights;

@@ -26,7 +26,7 @@ struct BagTable {
   int64_t table_rows = 0;
   int32_t row_stride = 0, out_stride = 0, dim = 0;
   int32_t entries = 0, length = 0;
-  // Of `entries`, those of the request: so many per item of *batch, and these.
+  // The request has entries_per_item · *batch + fixed_entries of `entries`.
   int32_t entries_per_item = 0, fixed_entries = 0;
   int32_t id_stride = 1, offset_stride = 1, weight_stride = 1;
   BagMode mode = BagMode::kSum;
@@ -57,7 +57,7 @@ struct BagsCall {
   int64_t rows_per_item = 0, fixed_rows = 0;
   int32_t num_tables = 0;
 };
-// What a kernel can be given before CUDA 12.1.
+// The parameters of a kernel have 4 KiB before CUDA 12.1.
 static_assert(sizeof(BagsCall) <= 4096);
 
 }  // namespace refract::runtime::cuda

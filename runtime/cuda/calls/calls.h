@@ -1,10 +1,10 @@
 #ifndef REFRACT_RUNTIME_CUDA_CALLS_CALLS_H_
 #define REFRACT_RUNTIME_CUDA_CALLS_CALLS_H_
 
-// One kernel launch each: shapes and device addresses, plain values that are
-// passed to the kernel as they are. Matrices are row-major; `ld…` counts
-// elements from one row to the next. "pad": that many columns after the last
-// are written as zero, so that a following matrix product may read them.
+// A struct per kernel launch: shapes and device addresses, plain values that
+// are passed to the kernel as they are. Matrices are row-major; `ld…` counts
+// elements from one row to the next. "pad" columns after the last are written
+// as zero, so that a following matrix product may read them.
 
 #include <cstdint>
 #include <tuple>

@@ -1,12 +1,12 @@
 #ifndef REFRACT_RUNTIME_CUDA_CALLS_FOREIGN_H_
 #define REFRACT_RUNTIME_CUDA_CALLS_FOREIGN_H_
 
-// Operators that this folder has no kernel for: somebody else's code (LibTorch,
-// in refract-gpu-node) computes them between two captured pieces of a program.
+// Foreign operators: this folder has no kernel for them. LibTorch
+// (runtime/cuda_aten) computes them between two captured pieces of a program.
 //
 // Such code allocates, chooses algorithms and may wait for the device, which a
-// capture forbids; so it is called anew for every request, and sees the rows of
-// the request alone, without those that a bucket has to spare.
+// capture forbids; so it is called anew for every request, on the request's own
+// rows, without the unused rows of the bucket.
 
 #include <cstdint>
 #include <vector>
@@ -26,7 +26,7 @@ struct ForeignTensor {
 
 enum class ForeignKind : uint8_t { kNone, kTensor, kInteger, kReal, kTruth };
 
-// What stands at one place of the operator's arguments.
+// An argument of the operator.
 struct ForeignOperand {
   ForeignKind kind = ForeignKind::kNone;
   ForeignTensor tensor;
@@ -41,8 +41,8 @@ struct ForeignCall {
   std::vector<ForeignOperand> operands;
   // All of the operator's results, in its order.
   std::vector<ForeignTensor> results;
-  // Device memory: indices that name no element are added here; their results
-  // mean nothing then.
+  // Device memory: the number of indices that name no element is added here.
+  // The results mean nothing then.
   int32_t* faults = nullptr;
 };
 

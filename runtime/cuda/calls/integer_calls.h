@@ -39,7 +39,7 @@ enum class IntegerCode : uint8_t {
   kMultiply,
   kMinimum,
   kMaximum,
-  // Divisions by 0 give 0; whoever asks for them sees that there are none.
+  // A division by 0 gives 0; the translation refuses divisors that may be 0.
   kFloorDivide,
   kTruncDivide,
   kRemainder,  // of the floor: with b's sign
@@ -70,7 +70,7 @@ REFRACT_HOST_DEVICE int OperandsOf(IntegerCode code) {
   return static_cast<int>(code) >= static_cast<int>(IntegerCode::kAdd) ? 2 : 1;
 }
 
-// What is made of several results.
+// How several results are combined.
 enum class IntegerFold : uint8_t { kSum, kMinimum, kMaximum };
 
 // out[i] = fold of code(operands[…][i, j]) over all j < inner_dims; without

@@ -1,8 +1,8 @@
 #ifndef REFRACT_RUNTIME_CUDA_CALLS_STRIDED_H_
 #define REFRACT_RUNTIME_CUDA_CALLS_STRIDED_H_
 
-// Operators of a program over strided tensors: the general ones, beside those
-// over matrices in program.h. What they compute is written in strided_calls.h.
+// Operators of a program over strided tensors; device_program.h has those over
+// matrices. strided_calls.h and its neighbours define what each computes.
 
 #include <cstdint>
 #include <memory>
@@ -112,7 +112,7 @@ struct BagsOp {
   std::vector<Bag> bags;  // 1 to kMaxBagTables
 };
 
-// An operator of somebody else's (foreign.h), never part of a captured graph.
+// A foreign operator (foreign.h), never part of a captured graph.
 struct ForeignArgument {
   ForeignKind kind = ForeignKind::kNone;
   TensorRef tensor;
@@ -128,8 +128,7 @@ struct ForeignOp {
   std::shared_ptr<const ForeignKernel> kernel;
   std::vector<ForeignArgument> arguments;
   std::vector<ForeignResult> results;
-  // It looks at indices that requests bring, and counts those that name
-  // nothing.
+  // It counts the indices of a request that name no element.
   bool counts_faults = false;
 };
 

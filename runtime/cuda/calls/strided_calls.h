@@ -2,7 +2,7 @@
 #define REFRACT_RUNTIME_CUDA_CALLS_STRIDED_CALLS_H_
 
 // Launches over tensors of up to kMaxRank dimensions that lie in memory with
-// any strides: what matrices and their column views (calls.h) do not express.
+// any strides; calls.h has launches over matrices and their column views.
 // Slices, permutations and broadcasts cost nothing here, they are strides.
 //
 // Strides and offsets count elements. All arithmetic is float; sums are float.
@@ -145,7 +145,7 @@ struct ReduceCall {
   DType out_dtype = DType::kFloat32;
 };
 
-// What an index outside the table gives.
+// The result of an index outside the table.
 enum class Outside : uint8_t {
   kFault,  // zeros, and it is counted in *faults
   kZero,

@@ -26,7 +26,7 @@ struct TakeTable {
   Outside outside = Outside::kFault;
 };
 
-// As many as what a kernel can be given before CUDA 12.1 has room for.
+// The parameters of a kernel have 4 KiB before CUDA 12.1.
 inline constexpr int kMaxTakeTables = 60;
 
 // out[r, i] = table[ids[r, i]] for each r < rows and i < inner of each table:

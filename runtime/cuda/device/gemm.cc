@@ -20,7 +20,7 @@ Status FromCublas(const char* call, cublasStatus_t status) {
       status == CUBLAS_STATUS_ARCH_MISMATCH) {
     code = Code::kUnimplemented;
   }
-  // What a lost device answers.
+  // A lost device answers with these.
   if (status == CUBLAS_STATUS_EXECUTION_FAILED ||
       status == CUBLAS_STATUS_NOT_INITIALIZED) {
     code = Code::kUnavailable;

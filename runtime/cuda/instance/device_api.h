@@ -18,7 +18,7 @@
 
 namespace refract::runtime::cuda {
 
-// Handles belong to who created them. Null is none.
+// The creator of a handle destroys it. Null: no object.
 struct Stream {
   void* handle = nullptr;
 };

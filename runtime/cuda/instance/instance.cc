@@ -11,7 +11,7 @@
 namespace refract::runtime::cuda {
 
 Result<std::unique_ptr<Instance>> Instance::Create(
-    DeviceApi& device, Program program, std::vector<WeightData> weights,
+    DeviceApi& device, DeviceProgram program, std::vector<WeightData> weights,
     const InstanceOptions& options) {
   REFRACT_CUDA_RETURN_IF_ERROR(Validate(program, options.max_batch));
   auto on_device =
@@ -22,8 +22,8 @@ Result<std::unique_ptr<Instance>> Instance::Create(
 }
 
 Result<std::unique_ptr<Instance>> Instance::Create(
-    DeviceApi& device, Program program, std::shared_ptr<DeviceWeights> weights,
-    const InstanceOptions& options) {
+    DeviceApi& device, DeviceProgram program,
+    std::shared_ptr<DeviceWeights> weights, const InstanceOptions& options) {
   REFRACT_CUDA_RETURN_IF_ERROR(Validate(program, options.max_batch));
   const std::string model = "model " + program.name + ": ";
   if (options.num_slots < 1) {
@@ -36,7 +36,7 @@ Result<std::unique_ptr<Instance>> Instance::Create(
       new Instance(device, std::move(program), std::move(weights), options));
 }
 
-Instance::Instance(DeviceApi& device, Program program,
+Instance::Instance(DeviceApi& device, DeviceProgram program,
                    std::shared_ptr<DeviceWeights> weights,
                    const InstanceOptions& options)
     : device_(device), weights_(std::move(weights)), options_(options) {
@@ -67,7 +67,8 @@ Instance::Instance(DeviceApi& device, Program program,
   }
 }
 
-std::vector<Instance::Segment> Instance::SegmentsOf(const Program& program) {
+std::vector<Instance::Segment> Instance::SegmentsOf(
+    const DeviceProgram& program) {
   std::vector<Segment> segments;
   for (size_t i = 0; i < program.ops.size(); ++i) {
     const bool foreign = std::holds_alternative<ForeignOp>(program.ops[i].kind);
@@ -86,7 +87,7 @@ void Instance::PlanBuckets(int64_t max_batch, Variant& variant) {
   }
 }
 
-int64_t Instance::PlacePinned(const Program& program, int64_t max_batch,
+int64_t Instance::PlacePinned(const DeviceProgram& program, int64_t max_batch,
                               std::vector<int64_t>& inputs,
                               std::vector<int64_t>& outputs) {
   int64_t bytes = 0;
@@ -106,7 +107,7 @@ int64_t Instance::PlacePinned(const Program& program, int64_t max_batch,
 
 Instance::~Instance() { Unload(); }
 
-const Program& Instance::program() const { return variants_[0]->program; }
+const DeviceProgram& Instance::program() const { return variants_[0]->program; }
 const std::vector<int64_t>& Instance::buckets() const {
   return variants_[0]->buckets;
 }
@@ -205,7 +206,7 @@ Status Instance::AllocateAll() {
   return device_.Synchronize(compute_);
 }
 
-Status Instance::Name(const Status& status, const Program& program,
+Status Instance::Name(const Status& status, const DeviceProgram& program,
                       const Op& op, int64_t batch) const {
   return Status(status.code(),
                 "model " + program.name + ", operator " + op.name + ", batch " +
@@ -300,7 +301,7 @@ Call Instance::MakeCall(const Op& op, const Place& place) const {
 
 Status Instance::LaunchSegment(const Segment& segment, const Place& place,
                                int64_t items) {
-  const Program& program = place.variant.program;
+  const DeviceProgram& program = place.variant.program;
   for (size_t i = segment.begin; i < segment.end; ++i) {
     const Op& op = program.ops[i];
     const auto* foreign = std::get_if<ForeignOp>(&op.kind);

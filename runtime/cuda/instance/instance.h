@@ -7,21 +7,22 @@
 //
 // A slot is pinned host memory and device memory for the inputs and outputs of
 // one request. Three streams work at once: uploads, computation, downloads; so
-// with two or more slots the next request's copy overlaps this one's kernels.
+// with two or more slots the next request's copy overlaps the current kernels.
 // All addresses are fixed at load. A request allocates nothing (with graphs,
-// and as far as the program's operators are this folder's own). Operators of
-// somebody else's (foreign.h) run between captured pieces of the program.
+// and unless the program has foreign operators). Foreign operators
+// (foreign.h) run between captured pieces of the program.
 //
 //   Acquire(batch) ── fill input(slot, i) ── Submit(slot) ── Wait(slot)
 //       ── read output(slot, i) ── Release(slot)
 //
 // Upload(slot) may come before Submit(), while another slot computes.
 //
-// A program is for fixed sizes but the batch. Where others differ between
-// requests, the same model at other sizes is added while the instance serves
-// (AddVariant()): it uses the memory of the first program, which is for the
-// largest sizes, and as large batches as fit there. Its kernels are launched
-// one by one at first, and captured when a bucket has come again a few times.
+// Only the batch of a program varies. Where other sizes differ between
+// requests, a variant (the same model at other sizes) is added while the
+// instance serves (AddVariant()): it uses the memory of the first program,
+// which is for the largest sizes, and as large batches as fit there. Its
+// kernels are launched one by one at first, and captured when a bucket has come
+// again a few times.
 //
 // Requests compute in the order of Submit(). Rows of a bucket beyond the batch
 // are computed from whatever the slot held before, and never leave the device:
@@ -41,9 +42,9 @@
 #include <vector>
 
 #include "runtime/cuda/instance/device_api.h"
+#include "runtime/cuda/program/device_program.h"
 #include "runtime/cuda/program/lowering.h"
 #include "runtime/cuda/program/memory_plan.h"
-#include "runtime/cuda/program/program.h"
 #include "runtime/cuda/program/weights.h"
 #include "runtime/cuda/status.h"
 
@@ -53,7 +54,7 @@ struct InstanceOptions {
   int64_t max_batch = 1024;
   // Requests between Acquire() and Release(). 1 forbids overlap.
   int num_slots = 2;
-  // Scratch memory of matrix products: what cuBLAS itself takes on Hopper.
+  // Scratch memory of matrix products: cuBLAS's own default on Hopper.
   // Fewer bytes leave fewer algorithms to choose from.
   int64_t workspace_bytes = int64_t{32} << 20;
   // False: the same kernels, launched one by one (to measure what graphs save).
@@ -82,9 +83,9 @@ struct MemoryReport {
   int64_t device_bytes() const {
     return weight_bytes + arena_bytes + slot_bytes + workspace_bytes;
   }
-  // What is not. By how much the device's free memory fell while Load()
-  // launched and captured: graphs, code of kernels, and what others took
-  // meanwhile.
+  // Not planned: by how much the device's free memory fell while Load()
+  // launched and captured. CUDA graphs, code of kernels, and allocations of
+  // other processes meanwhile.
   int64_t captured_bytes = 0;
   // Weights that only added programs have; graphs of these are not known.
   int64_t added_weight_bytes = 0;
@@ -93,7 +94,7 @@ struct MemoryReport {
 struct InstanceStats {
   uint64_t requests = 0;
   uint64_t items = 0;
-  // Rows that buckets computed beyond what requests asked for.
+  // Unused rows that buckets computed beside the requests' rows.
   uint64_t padding_items = 0;
   // Requests with a NaN or infinity among their outputs.
   uint64_t non_finite_requests = 0;
@@ -113,11 +114,11 @@ class Instance {
   // Checks program, weights and options; does not touch the device. `weights`
   // in the program's order.
   static Result<std::unique_ptr<Instance>> Create(
-      DeviceApi& device, Program program, std::vector<WeightData> weights,
+      DeviceApi& device, DeviceProgram program, std::vector<WeightData> weights,
       const InstanceOptions& options);
   // With weights of this program that other instances use as well.
   static Result<std::unique_ptr<Instance>> Create(
-      DeviceApi& device, Program program,
+      DeviceApi& device, DeviceProgram program,
       std::shared_ptr<DeviceWeights> weights, const InstanceOptions& options);
   // Unloads.
   ~Instance();
@@ -128,9 +129,9 @@ class Instance {
   // ResourceExhausted names the model, the bytes needed and free. On any error
   // everything is released and the state is kUnloaded.
   Status Load();
-  // Waits for what runs, then releases everything; the weights' memory with the
-  // last instance that is loaded with them. Never fails: a device that is lost
-  // has nothing left to release. Added programs are gone.
+  // Waits for work in flight, then releases everything; the last instance that
+  // is loaded with shared weights frees their memory. Never fails: a device
+  // that is lost has nothing left to release. Added programs are gone.
   void Unload();
 
   // The same model at other sizes; `weights` as at Create(). Those that the
@@ -138,7 +139,7 @@ class Instance {
   // uploaded. ResourceExhausted, naming what is missing: not even a batch of
   // one fits, there are max_variants already, or no memory for weights of its
   // own.
-  Result<VariantId> AddVariant(Program program,
+  Result<VariantId> AddVariant(DeviceProgram program,
                                std::vector<WeightData> weights);
   // FailedPrecondition while a slot is in use with it, or if it is none.
   Status DropVariant(VariantId variant);
@@ -154,7 +155,7 @@ class Instance {
   // DeviceWeights::DropPinned(): before a Reset().
   void DropPinnedWeights() { weights_->DropPinned(); }
   // The first program, and its buckets.
-  const Program& program() const;
+  const DeviceProgram& program() const;
   const std::vector<int64_t>& buckets() const;
   const MemoryReport& memory() const { return memory_; }
   const InstanceStats& stats() const { return stats_; }
@@ -173,19 +174,19 @@ class Instance {
   // Starts the upload alone. The input memory must not change from here on,
   // until Wait() returned.
   Status Upload(SlotId slot);
-  // Whether what Upload() started has happened.
+  // Whether the upload has ended.
   Result<bool> Uploaded(SlotId slot);
   // Starts upload (unless it was), computation and download.
   Status Submit(SlotId slot);
   // Whether Wait() would return at once.
   Result<bool> Done(SlotId slot);
   // Blocks until the outputs are there. InvalidArgument when an index named no
-  // row, or an operator of somebody else's refused what it was given: the
-  // instance goes on, the outputs are not to be used.
+  // row, or a foreign operator refused its operands: the instance goes on, the
+  // outputs are not to be used.
   Status Wait(SlotId slot);
   const std::byte* output(SlotId slot, size_t i) const;
   int64_t output_bytes(SlotId slot, size_t i) const;
-  // For measurements: computes again what the slot holds, without copies, and
+  // For measurements: computes the slot's request again, without copies, and
   // does not wait. The slot was waited for and not released.
   Status ComputeAgain(SlotId slot);
   // Waits for all of ComputeAgain().
@@ -198,36 +199,36 @@ class Instance {
   enum class Phase : uint8_t { kFree, kFilling, kUploading, kSubmitted, kDone };
   struct Slot;
   struct Variant;
-  // What a launch is for.
+  // A launch belongs to a bucket of a program, in a slot.
   struct Place {
     Variant& variant;
     size_t bucket;
     Slot& slot;
   };
 
-  // Operators [begin, end): one graph, or one of somebody else's.
+  // Operators [begin, end): one CUDA graph, or one foreign operator.
   struct Segment {
     size_t begin = 0;
     size_t end = 0;
     bool foreign = false;
   };
 
-  Instance(DeviceApi& device, Program program,
+  Instance(DeviceApi& device, DeviceProgram program,
            std::shared_ptr<DeviceWeights> weights,
            const InstanceOptions& options);
   const std::string& name() const;
 
-  static std::vector<Segment> SegmentsOf(const Program& program);
+  static std::vector<Segment> SegmentsOf(const DeviceProgram& program);
   Variant* Find(VariantId variant) const;
   // The program's buckets up to `max_batch`, with where everything lies.
   static void PlanBuckets(int64_t max_batch, Variant& variant);
   // Offsets in a slot's pinned memory; gives its size.
-  static int64_t PlacePinned(const Program& program, int64_t max_batch,
+  static int64_t PlacePinned(const DeviceProgram& program, int64_t max_batch,
                              std::vector<int64_t>& inputs,
                              std::vector<int64_t>& outputs);
   // The largest batch up to which everything fits into the memory that there
   // is; 0, and why, if not even 1.
-  int64_t FittingBatch(const Program& program, std::string* why) const;
+  int64_t FittingBatch(const DeviceProgram& program, std::string* why) const;
   Status ShareWeights(std::vector<WeightData> weights, Variant& variant);
   void Discard(Variant& variant);
 
@@ -246,7 +247,7 @@ class Instance {
   Call MakeCall(const Op& op, const Place& place) const;
   std::byte* Address(ValueId id, const Place& place) const;
   std::byte* DeviceControl(const Slot& slot) const;
-  Status Name(const Status& status, const Program& program, const Op& op,
+  Status Name(const Status& status, const DeviceProgram& program, const Op& op,
               int64_t batch) const;
   Status StartUpload(Slot& slot);
   Status SubmitTo(Slot& slot);

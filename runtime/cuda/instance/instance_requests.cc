@@ -97,7 +97,7 @@ std::byte* Instance::input(SlotId id, size_t i) {
 }
 void Instance::SetCount(SlotId id, size_t i, int64_t count) {
   Slot& slot = *slots_[static_cast<size_t>(id)];
-  const Program& program = Find(slot.variant)->program;
+  const DeviceProgram& program = Find(slot.variant)->program;
   slot.counts[i] =
       std::clamp<int64_t>(count, 0, program.value(program.inputs[i]).cols);
 }
@@ -107,13 +107,13 @@ const std::byte* Instance::output(SlotId id, size_t i) const {
 }
 int64_t Instance::input_bytes(SlotId id, size_t i) const {
   const Slot& slot = *slots_[static_cast<size_t>(id)];
-  const Program& program = Find(slot.variant)->program;
+  const DeviceProgram& program = Find(slot.variant)->program;
   const Value& value = program.value(program.inputs[i]);
   return value.rows.At(slot.batch) * DenseRowBytes(value);
 }
 int64_t Instance::output_bytes(SlotId id, size_t i) const {
   const Slot& slot = *slots_[static_cast<size_t>(id)];
-  const Program& program = Find(slot.variant)->program;
+  const DeviceProgram& program = Find(slot.variant)->program;
   const Value& value = program.value(program.outputs[i]);
   return value.rows.At(slot.batch) * DenseRowBytes(value);
 }
@@ -154,10 +154,10 @@ Status Instance::Submit(SlotId id) {
 
 Status Instance::StartUpload(Slot& slot) {
   const Place place = PlaceOf(slot);
-  const Program& program = place.variant.program;
+  const DeviceProgram& program = place.variant.program;
   if (slot.cleared_for != place.variant.serial) {
-    // It held another layout: columns of padding are to be zero, ids of rows to
-    // spare ids.
+    // The slot held another layout. Padding columns must be zero, and unused
+    // rows must hold valid ids.
     if (slot_device_bytes_ > 0) {
       REFRACT_CUDA_RETURN_IF_ERROR(device_.Clear(
           slot.device, place.variant.plans[0].slot_bytes, upload_));
@@ -177,7 +177,8 @@ Status Instance::StartUpload(Slot& slot) {
          row_bytes, value.rows.At(slot.batch)},
         upload_));
   }
-  // A copy takes its microseconds whatever its size: only where it is read.
+  // Even a small copy takes microseconds, so only programs that read the
+  // numbers get them.
   if (program.reads_batch() || program.counts_faults()) {
     const auto control_bytes = static_cast<int64_t>(sizeof(Control));
     const Control control = {static_cast<int32_t>(slot.batch), 0};
@@ -197,7 +198,7 @@ Status Instance::SubmitTo(Slot& slot) {
   REFRACT_CUDA_RETURN_IF_ERROR(device_.Record(slot.computed, compute_));
 
   const Place place = PlaceOf(slot);
-  const Program& program = place.variant.program;
+  const DeviceProgram& program = place.variant.program;
   REFRACT_CUDA_RETURN_IF_ERROR(device_.StreamWait(download_, slot.computed));
   for (size_t i = 0; i < program.outputs.size(); ++i) {
     const ValueId id = program.outputs[i];
@@ -258,7 +259,7 @@ Status Instance::Compute(Slot& slot) {
     Status status = CaptureSegments(place, captured.graphs);
     if (!status.ok()) {
       if (status.code() != Code::kResourceExhausted) return status;
-      // Without memory for a graph: launched one by one from here on.
+      // No memory for graphs: this bucket launches its kernels one by one.
       Destroy(captured.graphs);
       captured.graphs.clear();
     }
@@ -269,7 +270,7 @@ Status Instance::Compute(Slot& slot) {
                         ? device_.Launch(captured.graphs[i], compute_)
                         : LaunchSegment(segment, place, slot.batch);
     if (segment.foreign && status.code() == Code::kInvalidArgument) {
-      // Of this request: the device is none the worse for it.
+      // The request's fault: the device goes on.
       slot.refused = std::move(status);
       return {};
     }
@@ -281,7 +282,7 @@ Status Instance::Compute(Slot& slot) {
 Status Instance::Finish(Slot& slot) {
   if (!slot.refused.ok()) return slot.refused;
   const Variant& variant = *Find(slot.variant);
-  const Program& program = variant.program;
+  const DeviceProgram& program = variant.program;
   bool finite = true;
   for (size_t i = 0; i < program.outputs.size(); ++i) {
     const Value& value = program.value(program.outputs[i]);

@@ -1,9 +1,9 @@
 #ifndef REFRACT_RUNTIME_CUDA_INSTANCE_INSTANCE_SLOT_H_
 #define REFRACT_RUNTIME_CUDA_INSTANCE_INSTANCE_SLOT_H_
 
-// What instance.cc, which loads, instance_variants.cc, which adds programs, and
-// instance_requests.cc, which serves, know of a slot and of a program. Internal
-// to the three.
+// A slot and a variant of an instance. Internal to instance.cc (loading),
+// instance_variants.cc (programs of other sizes) and instance_requests.cc
+// (serving).
 
 #include <cstddef>
 #include <cstdint>
@@ -25,7 +25,7 @@ inline int64_t DenseRowBytes(const Value& value) {
 
 // A program, and where everything of it lies.
 struct Instance::Variant {
-  Program program;
+  DeviceProgram program;
   std::vector<Segment> segments;
   std::vector<int64_t> buckets;
   std::vector<MemoryPlan> plans;  // per bucket
@@ -37,11 +37,11 @@ struct Instance::Variant {
   std::shared_ptr<DeviceWeights> own_weights;
   std::vector<int64_t> own_offsets;
   std::byte* own_memory = nullptr;
-  // Unlike ids, never used again.
+  // Unlike an id, a serial is never used again.
   uint64_t serial = 0;
 
-  // Of a bucket in a slot: one graph per segment, none for a segment that
-  // cannot be captured.
+  // The CUDA graphs of a bucket in a slot: one per segment, null for a foreign
+  // operator.
   struct Captured {
     int runs = 0;
     std::vector<Graph> graphs;
@@ -61,7 +61,7 @@ struct Instance::Slot {
   uint64_t cleared_for = 0;
   // Elements of counted inputs.
   std::vector<int64_t> counts;
-  Status refused;  // by an operator of somebody else's
+  Status refused;  // the error of a foreign operator about this request
 
   std::byte* device = nullptr;
   std::byte* host = nullptr;

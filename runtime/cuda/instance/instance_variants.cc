@@ -9,7 +9,8 @@
 
 namespace refract::runtime::cuda {
 
-int64_t Instance::FittingBatch(const Program& program, std::string* why) const {
+int64_t Instance::FittingBatch(const DeviceProgram& program,
+                               std::string* why) const {
   int64_t fitting = 0;
   std::vector<int64_t> inputs, outputs;
   for (int64_t bucket : Buckets(options_.max_variant_batch)) {
@@ -45,7 +46,7 @@ int64_t Instance::FittingBatch(const Program& program, std::string* why) const {
 
 Status Instance::ShareWeights(std::vector<WeightData> weights,
                               Variant& variant) {
-  const Program& program = variant.program;
+  const DeviceProgram& program = variant.program;
   if (weights.size() != program.weights.size()) {
     return InvalidArgument("model " + program.name + ": needs " +
                            std::to_string(program.weights.size()) +
@@ -53,8 +54,8 @@ Status Instance::ShareWeights(std::vector<WeightData> weights,
   }
   variant.shared_weights.assign(program.values.size(), -1);
   variant.own_offsets.assign(program.values.size(), -1);
-  // A program of nothing but the weights that are its own.
-  Program rest;
+  // A program that has no values but the variant's own weights.
+  DeviceProgram rest;
   rest.name = program.name;
   std::vector<ValueId> wanted;
   std::vector<WeightData> data;
@@ -78,7 +79,7 @@ Status Instance::ShareWeights(std::vector<WeightData> weights,
   }
   auto own = DeviceWeights::Create(device_, rest, std::move(data), {});
   if (!own.ok()) return own.status();
-  // By the stream that uploads: what computes is not waited for.
+  // By the upload stream, so that executions are not waited for.
   auto memory = (*own)->Hold(upload_);
   if (!memory.ok()) {
     return Status(
@@ -92,7 +93,7 @@ Status Instance::ShareWeights(std::vector<WeightData> weights,
   return {};
 }
 
-Result<VariantId> Instance::AddVariant(Program program,
+Result<VariantId> Instance::AddVariant(DeviceProgram program,
                                        std::vector<WeightData> weights) {
   if (state_ == State::kFailed) return failure_;
   if (state_ == State::kUnloaded) {

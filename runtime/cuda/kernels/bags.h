@@ -89,7 +89,7 @@ struct Bags {
               : entries;
   }
 
-  // The row that entry `i` names, or what stands for it.
+  // The row that entry `i` names, or the row that its id policy puts in place.
   template <typename Thread>
   REFRACT_DEVICE static int64_t RowOf(const BagsCall& call, const BagTable& bag,
                                       int64_t i, bool counts, Thread& t) {

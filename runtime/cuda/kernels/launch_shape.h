@@ -13,7 +13,7 @@ struct LaunchShape {
   int64_t shared_bytes = 0;
 };
 
-// What a block may ask for without raising its limit.
+// Dynamic shared memory that every GPU gives a block without a raised limit.
 inline constexpr int64_t kMaxSharedBytes = 48 * 1024;
 inline constexpr int kWarp = 32;
 inline constexpr int kThreads = 256;

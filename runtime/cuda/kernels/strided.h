@@ -37,8 +37,9 @@ REFRACT_DEVICE void StoreAny(float value, void* data, DType dtype, int64_t at) {
   }
 }
 
-// One look at the instruction for kWidth elements. `b` and `c` count where it
-// has so many arguments. `out` may not be any of them.
+// An instruction on kWidth elements, so that its code is tested once for all of
+// them. `b` and `c` are read where the code has so many arguments. `out` is a
+// different array.
 template <int kWidth>
 REFRACT_DEVICE void Compute(const MapInstruction& instruction,
                             const float (&a)[kWidth], const float (&b)[kWidth],
@@ -139,7 +140,7 @@ REFRACT_DEVICE void Compute(const MapInstruction& instruction,
 }
 
 // The index of each dimension of element `flat`. Counts fit in 31 bits
-// (Program checks that), which makes the divisions short.
+// (DeviceProgram checks that), which makes the divisions short.
 REFRACT_DEVICE void IndexOf(int64_t flat, const int64_t* dims, int rank,
                             uint32_t* index) {
   auto rest = static_cast<uint32_t>(flat);
@@ -173,13 +174,13 @@ REFRACT_DEVICE void ForEachElement(int64_t count, Thread& t, Body body) {
   }
 }
 
-// Those that a program fills: the last result is in none.
+// Registers that a program fills; the last result needs none.
 inline int RegistersOf(const MapCall& call) {
   return call.num_inputs + call.num_instructions - 1;
 }
 
-// All instructions, once the inputs are in their registers. `result`: the last
-// one's.
+// Executes all instructions; the inputs are in their registers. `result`: of
+// the last instruction.
 template <int kWidth>
 REFRACT_DEVICE void Interpret(const MapCall& call,
                               RegisterFile<kWidth>& registers,

@@ -56,7 +56,7 @@ struct Takes {
     }
   }
 
-  // What a unit is: so many bytes, or one or four elements of other types.
+  // The unit of a copy: 16, 4 or 2 bytes, or one or four converted elements.
   enum class Form : uint8_t {
     kCopy16,
     kCopy4,

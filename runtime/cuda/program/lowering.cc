@@ -18,8 +18,8 @@ struct Lowerer {
   const void* AddressOrNull(ValueId id) const {
     return id == kNone ? nullptr : address(id);
   }
-  // Columns after those of `id` that its kernel clears: a view's neighbours are
-  // somebody else's.
+  // Columns after `id` that its kernel clears. A view has none: the columns
+  // beside it belong to other values.
   int32_t PadOf(ValueId id) const {
     const Value& v = value(id);
     return v.root == id ? static_cast<int32_t>(v.ld - v.cols) : 0;
@@ -80,7 +80,7 @@ struct Lowerer {
         .tf32 = context.program.tf32};
   }
 
-  // Has no launch: LowerForeign().
+  // A foreign operator has no launch: LowerForeign() lowers it.
   Call operator()(const ForeignOp&) const { return MapCall{}; }
 
   template <typename StridedOp>

@@ -8,12 +8,12 @@
 #include <functional>
 
 #include "runtime/cuda/calls/calls.h"
-#include "runtime/cuda/program/program.h"
+#include "runtime/cuda/program/device_program.h"
 
 namespace refract::runtime::cuda {
 
 struct LoweringContext {
-  const Program& program;
+  const DeviceProgram& program;
   int64_t batch = 0;
   void* workspace = nullptr;
   int64_t workspace_bytes = 0;
@@ -23,12 +23,12 @@ struct LoweringContext {
   int32_t* faults = nullptr;
 };
 
-// `address` gives where a value starts. The program is valid. `op` is none of
-// somebody else's.
+// `address` gives where a value starts. The program is valid. `op` is no
+// ForeignOp.
 Call Lower(const Op& op, const LoweringContext& context,
            const std::function<void*(ValueId)>& address);
-// One that is, on the first `items` of the batch's items. Memory lies as the
-// batch says.
+// A foreign operator on the first `items` of the batch's items, in memory that
+// is laid out for the whole batch.
 ForeignCall LowerForeign(const ForeignOp& op, const LoweringContext& context,
                          int64_t items,
                          const std::function<void*(ValueId)>& address);

@@ -41,7 +41,7 @@ Arena PlanArena(const std::vector<Lifetime>& lifetimes) {
   return arena;
 }
 
-int64_t RootBytes(const Program& program, ValueId id, int64_t batch) {
+int64_t RootBytes(const DeviceProgram& program, ValueId id, int64_t batch) {
   const Value& value = program.value(id);
   return value.rows.At(batch) * value.ld * SizeOf(value.dtype);
 }
@@ -57,7 +57,7 @@ int64_t Append(int64_t bytes, int64_t& total) {
 
 }  // namespace
 
-MemoryPlan PlanMemory(const Program& program, int64_t batch,
+MemoryPlan PlanMemory(const DeviceProgram& program, int64_t batch,
                       int64_t max_batch) {
   const size_t count = program.values.size();
   MemoryPlan plan;

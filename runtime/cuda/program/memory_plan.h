@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/cuda/program/program.h"
+#include "runtime/cuda/program/device_program.h"
 
 namespace refract::runtime::cuda {
 
-// What cudaMalloc itself guarantees; enough for every vector access.
+// The alignment of cudaMalloc; enough for every vector access.
 inline constexpr int64_t kAllocationAlignBytes = 256;
 
 // A piece of memory that is needed from one step to another, both included.
@@ -31,7 +31,7 @@ struct Arena {
 Arena PlanArena(const std::vector<Lifetime>& lifetimes);
 
 // Bytes of root `id` at `batch`.
-int64_t RootBytes(const Program& program, ValueId id, int64_t batch);
+int64_t RootBytes(const DeviceProgram& program, ValueId id, int64_t batch);
 
 // Where the roots are. Offsets are -1 for values that are no roots or live
 // elsewhere.
@@ -47,7 +47,8 @@ struct MemoryPlan {
   std::vector<int64_t> weight_offsets;
   int64_t weight_bytes = 0;
 };
-MemoryPlan PlanMemory(const Program& program, int64_t batch, int64_t max_batch);
+MemoryPlan PlanMemory(const DeviceProgram& program, int64_t batch,
+                      int64_t max_batch);
 
 // Batch sizes to compile for: 1, 2, 4, …, and `max_batch` itself.
 std::vector<int64_t> Buckets(int64_t max_batch);

@@ -39,7 +39,7 @@ bool Join(Op& from, Op& to, std::vector<Table> TableOp::*tables, size_t most) {
 
 }  // namespace
 
-void MergeTables(Program& program, int64_t max_batch) {
+void MergeTables(DeviceProgram& program, int64_t max_batch) {
   std::vector<Op> merged;
   // Of each root: behind how many operators of `merged` all that was written to
   // it so far is there. Nothing is written twice, so reads hold up no writes.

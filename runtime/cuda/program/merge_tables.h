@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "runtime/cuda/program/program.h"
+#include "runtime/cuda/program/device_program.h"
 
 namespace refract::runtime::cuda {
 
@@ -12,8 +12,8 @@ namespace refract::runtime::cuda {
 // rows that has room and comes after all that it reads is written. Takes of
 // many ids per row stay apart from those of few. A program that is valid at
 // `max_batch` stays so, with the same results. The order of the operators alone
-// decides, so equal programs become equal ones.
-void MergeTables(Program& program, int64_t max_batch);
+// decides, so equal programs stay equal.
+void MergeTables(DeviceProgram& program, int64_t max_batch);
 
 }  // namespace refract::runtime::cuda
 

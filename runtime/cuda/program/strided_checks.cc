@@ -1,4 +1,4 @@
-// What may be wrong with operators over strided tensors.
+// Validation of operators over strided tensors.
 
 #include <algorithm>
 #include <limits>
@@ -11,10 +11,10 @@ namespace refract::runtime::cuda {
 namespace {
 
 constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
-// Elements from a value's first: beyond what any value has.
+// Offset in elements from a value's first: beyond the end of every value.
 constexpr int64_t kFarthest = int64_t{1} << 60;
 
-// Product of sizes; -1 beyond the limit, or where one is negative.
+// Product of sizes; -1 beyond the limit or for a negative size.
 int64_t Count(const std::vector<Rows>& dims, int64_t batch) {
   int64_t count = 1;
   for (const Rows& dim : dims) {
@@ -27,7 +27,7 @@ int64_t Count(const std::vector<Rows>& dims, int64_t batch) {
 
 class Checker {
  public:
-  Checker(const Program& program, int64_t max_batch)
+  Checker(const DeviceProgram& program, int64_t max_batch)
       : program_(program), max_batch_(max_batch) {}
 
   std::string Check(const MapOp& op) const {
@@ -346,25 +346,28 @@ class Checker {
     return "";
   }
 
-  const Program& program_;
+  const DeviceProgram& program_;
   const int64_t max_batch_;
 };
 
 }  // namespace
 
-#define REFRACT_CUDA_STRIDED(Op)                                \
-  std::string WhyNotValid(const Op& op, const Program& program, \
-                          int64_t max_batch) {                  \
-    return Checker(program, max_batch).Check(op);               \
-  }
-REFRACT_CUDA_STRIDED(MapOp)
-REFRACT_CUDA_STRIDED(MatMulOp)
-REFRACT_CUDA_STRIDED(ReduceOp)
-REFRACT_CUDA_STRIDED(LookUpOp)
-REFRACT_CUDA_STRIDED(IntegerOp)
-REFRACT_CUDA_STRIDED(TakesOp)
-REFRACT_CUDA_STRIDED(BagsOp)
-REFRACT_CUDA_STRIDED(ForeignOp)
+template <typename StridedOp>
+std::string WhyNotValid(const StridedOp& op, const DeviceProgram& program,
+                        int64_t max_batch) {
+  return Checker(program, max_batch).Check(op);
+}
+
+#define REFRACT_CUDA_STRIDED(Op) \
+  template std::string WhyNotValid(const Op&, const DeviceProgram&, int64_t)
+REFRACT_CUDA_STRIDED(MapOp);
+REFRACT_CUDA_STRIDED(MatMulOp);
+REFRACT_CUDA_STRIDED(ReduceOp);
+REFRACT_CUDA_STRIDED(LookUpOp);
+REFRACT_CUDA_STRIDED(IntegerOp);
+REFRACT_CUDA_STRIDED(TakesOp);
+REFRACT_CUDA_STRIDED(BagsOp);
+REFRACT_CUDA_STRIDED(ForeignOp);
 #undef REFRACT_CUDA_STRIDED
 
 }  // namespace refract::runtime::cuda

@@ -66,7 +66,7 @@ struct Lowerer {
     return call;
   }
 
-  // Dimensions that lie one behind the other in every operand are one: each
+  // Merges dimensions that adjoin in every operand, because each dimension
   // costs a division per element.
   static void MergeDims(MapCall& call) {
     const auto adjoins = [&](const int64_t* strides, int d) {
@@ -290,29 +290,33 @@ struct Lister {
   }
 };
 
+}  // namespace
+
 template <typename StridedOp>
-std::vector<ValueId> List(const StridedOp& op) {
+std::vector<ValueId> InputsOfStrided(const StridedOp& op) {
   Lister lister;
   lister(op);
   return std::move(lister.ids);
 }
 
-}  // namespace
+template <typename StridedOp>
+Call LowerStrided(const StridedOp& op, const LoweringContext& context,
+                  const std::function<void*(ValueId)>& address) {
+  return Lowerer{context, address}(op);
+}
 
-#define REFRACT_CUDA_STRIDED(Op)                                          \
-  std::vector<ValueId> InputsOfStrided(const Op& op) { return List(op); } \
-  Call LowerStrided(const Op& op, const LoweringContext& context,         \
-                    const std::function<void*(ValueId)>& address) {       \
-    return Lowerer{context, address}(op);                                 \
-  }
-std::vector<ValueId> InputsOfStrided(const ForeignOp& op) { return List(op); }
-REFRACT_CUDA_STRIDED(MapOp)
-REFRACT_CUDA_STRIDED(MatMulOp)
-REFRACT_CUDA_STRIDED(ReduceOp)
-REFRACT_CUDA_STRIDED(LookUpOp)
-REFRACT_CUDA_STRIDED(IntegerOp)
-REFRACT_CUDA_STRIDED(TakesOp)
-REFRACT_CUDA_STRIDED(BagsOp)
+template std::vector<ValueId> InputsOfStrided(const ForeignOp&);
+#define REFRACT_CUDA_STRIDED(Op)                                \
+  template std::vector<ValueId> InputsOfStrided(const Op&);     \
+  template Call LowerStrided(const Op&, const LoweringContext&, \
+                             const std::function<void*(ValueId)>&)
+REFRACT_CUDA_STRIDED(MapOp);
+REFRACT_CUDA_STRIDED(MatMulOp);
+REFRACT_CUDA_STRIDED(ReduceOp);
+REFRACT_CUDA_STRIDED(LookUpOp);
+REFRACT_CUDA_STRIDED(IntegerOp);
+REFRACT_CUDA_STRIDED(TakesOp);
+REFRACT_CUDA_STRIDED(BagsOp);
 #undef REFRACT_CUDA_STRIDED
 
 }  // namespace refract::runtime::cuda

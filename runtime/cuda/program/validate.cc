@@ -1,4 +1,4 @@
-// What a program must be before memory is planned and kernels run on it.
+// Validation of a program, before memory is planned and kernels run on it.
 
 #include <algorithm>
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 #include "runtime/cuda/calls/index_math.h"
 #include "runtime/cuda/calls/scalar.h"
-#include "runtime/cuda/program/program.h"
+#include "runtime/cuda/program/device_program.h"
 #include "runtime/cuda/program/strided_ops.h"
 
 namespace refract::runtime::cuda {
 namespace {
 
-// What kernels count in 32 bits: the elements of everything but tables.
+// Kernels count elements in 32 bits, except elements of tables.
 constexpr int64_t kMostElements = std::numeric_limits<int32_t>::max();
 // Of one value: more than the addresses of any GPU, and far from what sums of
 // them in 64 bits can be.
@@ -30,7 +30,7 @@ bool HasBias(Epilogue epilogue) {
 // Checks one program. Messages: "model m: operator o (linear): …".
 class Validator {
  public:
-  Validator(const Program& program, int64_t max_batch)
+  Validator(const DeviceProgram& program, int64_t max_batch)
       : program_(program), max_batch_(max_batch) {}
 
   Status Run() {
@@ -123,7 +123,7 @@ class Validator {
     const int64_t limit = kMostElements;
     if (value.kind == ValueKind::kWeight && value.rows.per_item == 0 &&
         value.ld <= limit) {
-      // Its readers say how large a one they take.
+      // Its readers check whether it may be as large as a table.
       if (value.rows.fixed <= kMostBytes / SizeOf(value.dtype) / value.ld) {
         where_.clear();
         return {};
@@ -243,7 +243,7 @@ class Validator {
     return wrong.empty() ? Status() : Error(wrong);
   }
 
-  const Program& program_;
+  const DeviceProgram& program_;
   const int64_t max_batch_;
   std::string where_;
   // Per root: ranges of columns.
@@ -252,7 +252,7 @@ class Validator {
 
 }  // namespace
 
-Status Validate(const Program& program, int64_t max_batch) {
+Status Validate(const DeviceProgram& program, int64_t max_batch) {
   return Validator(program, max_batch).Run();
 }
 

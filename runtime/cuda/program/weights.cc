@@ -23,8 +23,8 @@ const void* GivenAs(DType dtype, const WeightData& weight) {
 }  // namespace
 
 Result<std::shared_ptr<DeviceWeights>> DeviceWeights::Create(
-    DeviceApi& device, const Program& program, std::vector<WeightData> weights,
-    const WeightOptions& options) {
+    DeviceApi& device, const DeviceProgram& program,
+    std::vector<WeightData> weights, const WeightOptions& options) {
   const std::string model = "model " + program.name + ": ";
   if (weights.size() != program.weights.size()) {
     return InvalidArgument(model + "needs " +
@@ -46,7 +46,7 @@ Result<std::shared_ptr<DeviceWeights>> DeviceWeights::Create(
       new DeviceWeights(device, program, std::move(weights), options));
 }
 
-DeviceWeights::DeviceWeights(DeviceApi& device, const Program& program,
+DeviceWeights::DeviceWeights(DeviceApi& device, const DeviceProgram& program,
                              std::vector<WeightData> weights,
                              const WeightOptions& options)
     : device_(device), weights_(std::move(weights)), options_(options) {

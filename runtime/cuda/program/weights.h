@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "runtime/cuda/instance/device_api.h"
-#include "runtime/cuda/program/program.h"
+#include "runtime/cuda/program/device_program.h"
 #include "runtime/cuda/status.h"
 
 namespace refract::runtime::cuda {
@@ -31,15 +31,15 @@ struct WeightOptions {
   bool keep_pinned = false;
 };
 
-// Shared by the instances of one program. Thread-safe: an upload is waited for
-// by whoever asks meanwhile. The device and the memory of the values must
+// Shared by the instances of one program. Thread-safe: calls
+// during an upload wait for it. The device and the memory of the values must
 // outlive it.
 class DeviceWeights {
  public:
   // Checks the weights; does not touch the device. `weights` in the program's
   // order, of which only the weights matter here.
   static Result<std::shared_ptr<DeviceWeights>> Create(
-      DeviceApi& device, const Program& program,
+      DeviceApi& device, const DeviceProgram& program,
       std::vector<WeightData> weights, const WeightOptions& options);
   // All holds were released.
   ~DeviceWeights();
@@ -49,23 +49,23 @@ class DeviceWeights {
   int64_t bytes() const { return bytes_; }
   const std::vector<WeightData>& values() const { return weights_; }
   // Where, from Hold()'s address on, the weight lies that another program reads
-  // as `value` from the same `data`; -1: it is not among these. What the data
-  // points to must not have changed.
+  // as `value` from the same `data`; -1: these weights have none such. What the
+  // data points to must not have changed.
   int64_t OffsetOf(const Value& value, const WeightData& data) const;
-  // Bytes that the next Hold() allocates: none while somebody holds them.
+  // Bytes that the next Hold() allocates: 0 while another hold lasts.
   int64_t bytes_to_load() const;
 
   // Where they start, null without weights. The first hold allocates, uploads
   // by `stream` and waits for it. Every hold that succeeded wants a Drop().
   Result<std::byte*> Hold(Stream stream);
-  // The last one frees the device memory. Errors have no reader: the memory of
-  // a lost device is gone with it.
+  // The last Drop() frees the device memory. Errors have no reader: the memory
+  // of a lost device is gone with it.
   void Drop();
   // Gives up the pinned copy: before a Reset().
   void DropPinned();
 
  private:
-  DeviceWeights(DeviceApi& device, const Program& program,
+  DeviceWeights(DeviceApi& device, const DeviceProgram& program,
                 std::vector<WeightData> weights, const WeightOptions& options);
   Status Stage();                // mutex_ held
   Status Upload(Stream stream);  // mutex_ held

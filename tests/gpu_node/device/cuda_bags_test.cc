@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "gpu_node/device/cuda_program.h"
-#include "gpu_node/device/cuda_programs.h"
+#include "gpu_node/device/compile_for_cuda.h"
+#include "gpu_node/device/device_programs.h"
 #include "gtest/gtest.h"
 #include "tests/gpu_node/device/cuda_node.h"
 
@@ -380,7 +380,7 @@ TEST(CudaBagsTest, ErrorsOfTheDeviceEndTheInstanceWhichStartsAgain) {
 TEST(CudaBagsTest, OneProgramForAnyNumberOfEntries) {
   const auto model = BagModel(500);
   const auto part = runtime::Part::Hn(model->graph, *model->plan);
-  auto programs = CudaPrograms::Create(
+  auto programs = DevicePrograms::Create(
       model->graph, part, model->weights,
       {.model = "bags", .device = "cuda:0", .max_size = 100, .compile = {}},
       {.max_rows = kMaxRows, .workspace_bytes = 256});
@@ -397,7 +397,7 @@ TEST(CudaBagsTest, SingleRequests) {
   const auto model = BagModel();
   const auto part = runtime::Part::Hn(model->graph, *model->plan);
   auto device = std::make_shared<CheckedDevice>(1);
-  CudaProgramOptions options;
+  CompileForCudaOptions options;
   options.model = "bags";
   options.device = "cuda:0";
   options.max_rows = 8;

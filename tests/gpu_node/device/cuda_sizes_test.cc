@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "gpu_node/device/cuda_program.h"
-#include "gpu_node/device/cuda_programs.h"
+#include "gpu_node/device/compile_for_cuda.h"
+#include "gpu_node/device/device_programs.h"
 #include "gtest/gtest.h"
 #include "tests/base/random_seed.h"
 #include "tests/gpu_node/device/cuda_node.h"
@@ -230,12 +230,12 @@ TEST(CudaSizesTest, ErrorsOfTheDeviceEndTheInstanceWhichStartsAgain) {
 class CudaProgramsTest : public ::testing::Test {
  protected:
   CudaProgramsTest() : device_(seed_), random_(seed_) {}
-  void Make(CudaPrograms::Options options) {
+  void Make(DevicePrograms::Options options) {
     options.max_rows = kMaxRows;
     options.workspace_bytes = 256;
     model_ = StepModel();
     const auto part = runtime::Part::Hn(model_->graph, *model_->plan);
-    auto programs = CudaPrograms::Create(
+    auto programs = DevicePrograms::Create(
         model_->graph, part, model_->weights,
         {.model = "steps", .device = "cuda:0", .compile = {}}, options);
     ASSERT_TRUE(programs.ok()) << programs.status();
@@ -254,7 +254,7 @@ class CudaProgramsTest : public ::testing::Test {
   CheckedDevice device_;
   std::mt19937 random_;
   std::shared_ptr<models::LoadedModel> model_;
-  std::unique_ptr<CudaPrograms> programs_;
+  std::unique_ptr<DevicePrograms> programs_;
   std::vector<std::unique_ptr<Instance>> instances_;
 };
 
@@ -269,7 +269,7 @@ TEST_F(CudaProgramsTest, SoManyAreKeptThoseUsedLast) {
     ASSERT_TRUE(use.ok()) << use.status();
     EXPECT_GE(use->max_rows, 1);
     EXPECT_TRUE(use->by_rows);
-    const runtime::cuda::Program& program = use->translation->program;
+    const runtime::cuda::DeviceProgram& program = use->translation->program;
     EXPECT_EQ(program.value(program.inputs[0]).rows.per_item *
                   program.value(program.inputs[0]).cols,
               steps * kWidth);
@@ -334,7 +334,7 @@ TEST_F(CudaProgramsTest, SaysWhatItReserves) {
 }
 
 // `refract run`.
-TEST(CudaProgramTest, RunsWithWhateverSizesARequestHas) {
+TEST(CompileForCudaTest, RunsWithWhateverSizesARequestHas) {
   const auto model = StepModel(0);
   const auto part = runtime::Part::Hn(model->graph, *model->plan);
   auto device = std::make_shared<CheckedDevice>(1);

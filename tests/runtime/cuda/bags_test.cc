@@ -17,7 +17,7 @@
 
 #include "runtime/cuda/instance/instance.h"
 #include "runtime/cuda/kernels/dispatch.h"
-#include "runtime/cuda/program/program.h"
+#include "runtime/cuda/program/device_program.h"
 #include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/testing/checked_device.h"
 #include "tests/runtime/cuda/testing/simt.h"
@@ -398,7 +398,7 @@ constexpr int64_t kTableRows = 9;
 constexpr int64_t kDim = 4;
 
 struct Parts {
-  ProgramBuilder builder{"m"};
+  DeviceProgramBuilder builder{"m"};
   ValueId table = builder.Weight("table", DType::kFloat32, kTableRows, kDim);
   ValueId offsets = builder.Input("offsets", DType::kInt64, {1, 1}, 1);
   ValueId ids = builder.CountedInput("ids", DType::kInt64, kCapacity);
@@ -471,7 +471,7 @@ TEST(BagsOpTest, ErrorsNameOperatorAndValue) {
             "fine");
   Parts parts;
   parts.builder.Bags(parts.op);
-  Program program = *std::move(parts.builder).Build(16);
+  DeviceProgram program = *std::move(parts.builder).Build(16);
   EXPECT_TRUE(program.counts_faults());
   EXPECT_TRUE(program.reads_batch());
   program.values[static_cast<size_t>(program.inputs[0])].counted = true;

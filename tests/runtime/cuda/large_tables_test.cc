@@ -16,9 +16,9 @@
 
 #include "runtime/cuda/instance/instance.h"
 #include "runtime/cuda/kernels/dispatch.h"
+#include "runtime/cuda/program/device_program.h"
 #include "runtime/cuda/program/lowering.h"
 #include "runtime/cuda/program/memory_plan.h"
-#include "runtime/cuda/program/program.h"
 #include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/testing/checked_device.h"
 #include "tests/runtime/cuda/testing/emulated_kernels.h"
@@ -67,7 +67,7 @@ class SparseTable {
 
 // One look-up of each kind.
 struct Model {
-  ProgramBuilder builder{"large"};
+  DeviceProgramBuilder builder{"large"};
   ValueId table, ids;
   std::vector<ValueId> outputs;
 

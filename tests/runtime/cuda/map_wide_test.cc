@@ -160,7 +160,7 @@ TEST_F(MapWideTest, EveryInstructionAsInDouble) {
   for (int64_t cols : {3, 8}) {
     for (int code = 0; code < kNumMapCodes; ++code) {
       SCOPED_TRACE(::testing::Message() << "code " << code << ", " << cols);
-      ProgramBuilder builder("map");
+      DeviceProgramBuilder builder("map");
       const std::vector<Rows> dims = {{1, 0}, {0, cols}};
       const auto ref = [&](ValueId id) {
         return TensorRef{id, {0, 0}, {{0, builder.value(id).ld}, {0, 1}}};

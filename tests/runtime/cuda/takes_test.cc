@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "runtime/cuda/kernels/dispatch.h"
+#include "runtime/cuda/program/device_program.h"
 #include "runtime/cuda/program/merge_tables.h"
-#include "runtime/cuda/program/program.h"
 #include "tests/base/random_seed.h"
 #include "tests/runtime/cuda/testing/simt.h"
 
@@ -297,7 +297,7 @@ constexpr int64_t kTableRows = 9;
 constexpr int64_t kDim = 4;
 
 struct Parts {
-  ProgramBuilder builder{"m"};
+  DeviceProgramBuilder builder{"m"};
 
   TensorRef Ids(const std::string& name, DType dtype = DType::kInt64) {
     return {builder.Input(name, dtype, kItems, 1), {0, 0}, {{0, 1}, {0, 0}}};
@@ -392,14 +392,14 @@ TEST(TakesOpTest, WrongIdsCountUnlessThePolicySaysOtherwise) {
     Take take = parts.One(parts.Ids("ids"), "out");
     take.outside = outside;
     parts.Add(std::move(take));
-    const Program program = *std::move(parts.builder).Build(16);
+    const DeviceProgram program = *std::move(parts.builder).Build(16);
     EXPECT_EQ(program.counts_faults(), outside == Outside::kFault);
     EXPECT_TRUE(program.reads_batch());
   }
 }
 
 // "takes 3", "map": the operators and how many tables each reads.
-std::vector<std::string> Shown(const Program& program) {
+std::vector<std::string> Shown(const DeviceProgram& program) {
   std::vector<std::string> shown;
   for (const Op& op : program.ops) {
     if (const auto* takes = std::get_if<TakesOp>(&op.kind)) {

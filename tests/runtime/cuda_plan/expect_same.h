@@ -89,7 +89,8 @@ inline base::Tensor Request(const models::Value& value, int64_t batch,
 // Compares the translated part with the CPU at several batches. Returns the
 // program.
 inline void ExpectSame(GraphBuilder& builder, const Part& part,
-                       Precision precision, cuda::Program* program = nullptr,
+                       Precision precision,
+                       cuda::DeviceProgram* program = nullptr,
                        ForeignOperators* foreign = nullptr) {
   const models::Graph& graph = builder.graph();
   std::mt19937 random(Seed());
@@ -130,7 +131,7 @@ inline void ExpectSame(GraphBuilder& builder, const Part& part,
 
 inline void ExpectSame(GraphBuilder& builder,
                        Precision precision = Precision::kFloat32,
-                       cuda::Program* program = nullptr,
+                       cuda::DeviceProgram* program = nullptr,
                        ForeignOperators* foreign = nullptr) {
   // By count: GCC 12 warns of the other assignment where it is inlined.
   builder.graph().batch_symbol.assign(1, 'b');

@@ -42,7 +42,7 @@ std::unique_ptr<ForeignOperators> Host() {
   return cuda_aten::MakeOperators({});
 }
 
-int CountForeign(const cuda::Program& program) {
+int CountForeign(const cuda::DeviceProgram& program) {
   int count = 0;
   for (const cuda::Op& op : program.ops) {
     count += std::holds_alternative<cuda::ForeignOp>(op.kind);
@@ -61,7 +61,7 @@ TEST(ForeignOperatorsTest, StandBetweenOurOwnInEveryType) {
     m.Output(m.Layer(sums, 5, 3, {}, "aten.sigmoid.default"));
     m.Output(sums);
     const auto operators = Host();
-    cuda::Program program;
+    cuda::DeviceProgram program;
     ExpectSame(m, precision, &program, operators.get());
     EXPECT_EQ(CountForeign(program), 1);
   }
@@ -80,7 +80,7 @@ TEST(ForeignOperatorsTest, SeveralResultsSomeOfThemUnread) {
       {{DType::kFloat32, {Sym("b"), 7}}, {DType::kInt64, {Sym("b"), 7}}});
   m.Output(values[0]);
   const auto operators = Host();
-  cuda::Program program;
+  cuda::DeviceProgram program;
   ExpectSame(m, Precision::kFloat32, &program, operators.get());
   EXPECT_EQ(CountForeign(program), 2);
 }
@@ -111,7 +111,7 @@ TEST(ForeignOperatorsTest, IntegersListsConstantsAndSizes) {
   m.Output(m.Op("aten.constant_pad_nd.default",
                 {Ref("self", x), Ints("pad", {1, 2}), Float("value", 7)}, {7}));
   const auto operators = Host();
-  cuda::Program program;
+  cuda::DeviceProgram program;
   ExpectSame(m, Precision::kFloat32, &program, operators.get());
   EXPECT_EQ(CountForeign(program), 3);
 }

@@ -86,7 +86,7 @@ class OnDevice {
   const std::vector<std::string>& violations() const {
     return device_.violations();
   }
-  const cuda::Program& program() const { return instance_->program(); }
+  const cuda::DeviceProgram& program() const { return instance_->program(); }
   const std::vector<BagRoom>& bags() const { return bags_; }
   absl::Status Check(const std::vector<base::TensorView>& inputs) const {
     return CheckBags(bag_checks_, inputs);

@@ -92,7 +92,7 @@ base::Tensor AnyTensor(const models::Value& value, int64_t batch,
 
 // Compares all outputs bit by bit with LibTorch's operators and the CPU
 // backend.
-void ExpectExact(Model& m, cuda::Program* program = nullptr) {
+void ExpectExact(Model& m, cuda::DeviceProgram* program = nullptr) {
   m.graph().batch_symbol.assign(1, 'b');
   const Part part = Part::Whole(m.graph());
   const auto weights = m.Weights();

@@ -38,7 +38,7 @@ using testing::OnDevice;
 using testing::OptionsFor;
 
 template <typename Op>
-std::vector<Op> OpsOf(const cuda::Program& program) {
+std::vector<Op> OpsOf(const cuda::DeviceProgram& program) {
   std::vector<Op> found;
   for (const cuda::Op& op : program.ops) {
     if (const auto* one = std::get_if<Op>(&op.kind)) found.push_back(*one);
@@ -137,7 +137,7 @@ TEST(TranslateTakesTest, RandomMixesAreOneLaunch) {
     const auto precision = static_cast<Precision>(random() % 4);
     SCOPED_TRACE(Name(precision));
     Mix mix(random);
-    cuda::Program program;
+    cuda::DeviceProgram program;
     ExpectSame(mix.model(), precision, &program);
     const auto takes = OpsOf<cuda::TakesOp>(program);
     ASSERT_EQ(takes.size(), 1u);
@@ -155,7 +155,7 @@ TEST(TranslateTakesTest, HistoriesAreApartFromSingleIds) {
     m.Output(Embedding(m, absl::StrCat("single", i), 8, single, {}));
     m.Output(Embedding(m, absl::StrCat("history", i), 8, history, {20}));
   }
-  cuda::Program program;
+  cuda::DeviceProgram program;
   ExpectSame(m, Precision::kFloat32, &program);
   const auto takes = OpsOf<cuda::TakesOp>(program);
   ASSERT_EQ(takes.size(), 2u);
@@ -175,7 +175,7 @@ TEST(TranslateTakesTest, ConcatenationsAreWrittenInPlace) {
   const ValueId cat =
       m.Op("aten.cat.default", {List("tensors", parts), Int("dim", 1)}, {20});
   m.Output(m.Layer(cat, 20, 3, {}));
-  cuda::Program program;
+  cuda::DeviceProgram program;
   ExpectSame(m, Precision::kFloat32, &program);
   EXPECT_EQ(program.ops.size(), 2u);
 }
@@ -197,7 +197,7 @@ TEST(TranslateTakesTest, OtherLookUpsStayAlone) {
                                      std::vector<int64_t>{4, 1}.data(), 16))},
            {2});
   m.Output(columns);
-  cuda::Program program;
+  cuda::DeviceProgram program;
   ExpectSame(m, Precision::kFloat32, &program);
   EXPECT_EQ(OpsOf<cuda::TakesOp>(program).size(), 1u);
   EXPECT_EQ(OpsOf<cuda::LookUpOp>(program).size(), 2u);

@@ -70,7 +70,7 @@ TEST(TranslateTest, InteractionsAreWrittenWhereTheNextLayerReadsThem) {
         m.Op("aten.cat.default",
              {List("tensors", {vectors[0], pairs}), Int("dim", 1)}, {26});
     m.Output(m.Layer(joined, 26, 3, {}, "aten.sigmoid.default"));
-    cuda::Program program;
+    cuda::DeviceProgram program;
     ExpectSame(m, precision, &program);
     // Bottom, interaction, top, sigmoid; and casts of float32 inputs.
     EXPECT_EQ(program.ops.size(), precision == Precision::kFloat16 ||

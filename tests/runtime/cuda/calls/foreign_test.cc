@@ -147,7 +147,7 @@ TEST_F(ForeignTest, EveryCallThatFailsLeavesNothingBehind) {
 }
 
 TEST_F(ForeignTest, IsValidated) {
-  Program program = model_.program;
+  DeviceProgram program = model_.program;
   for (Op& op : program.ops) {
     if (auto* foreign = std::get_if<ForeignOp>(&op.kind)) {
       foreign->kernel = nullptr;

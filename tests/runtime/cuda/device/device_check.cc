@@ -207,7 +207,7 @@ void CheckLargeBatch(CudaRuntime& device, bool v2, int64_t batch,
   Figure(what + " score error", error);
 }
 
-// Loads what cannot fit: the error is an error, and the device goes on.
+// A program that does not fit is refused, and the device goes on.
 void CheckOutOfMemory(CudaRuntime& device) {
   DlrmShape shape;
   const DenseModel model =

@@ -312,7 +312,7 @@ TEST_F(InstanceTest, PinnedWeightsStayUntilTheyAreDropped) {
 // operators that read the number of items and count faults.
 DenseModel LookUpModel(DType dtype, int64_t max_batch, unsigned seed) {
   constexpr int64_t kTableRows = 3, kDim = 12, kOwn = 5, kOut = 6;
-  ProgramBuilder builder("looks_up");
+  DeviceProgramBuilder builder("looks_up");
   const Rows items{1, 0};
   const ValueId index = builder.Input("index", DType::kInt32, items, 1);
   const ValueId table = builder.Weight("table", dtype, kTableRows, kDim);

@@ -54,8 +54,8 @@ struct StepModel {
   static constexpr int64_t kTableRows = 3;
 
   // `owns`: has a weight that the first program lacks.
-  Program MakeProgram(int64_t steps, bool owns = false) const {
-    ProgramBuilder builder("m");
+  DeviceProgram MakeProgram(int64_t steps, bool owns = false) const {
+    DeviceProgramBuilder builder("m");
     const ValueId x = builder.Input("x", DType::kFloat32, {steps, 0}, kWidth);
     const ValueId id = builder.Input("id", DType::kInt64, {1, 0}, 1);
     const ValueId w = builder.Weight("w", DType::kFloat32, kHidden, kWidth);

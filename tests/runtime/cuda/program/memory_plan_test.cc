@@ -101,7 +101,7 @@ TEST(PlanMemoryTest, EveryRootLiesInOnePlace) {
                                           small.tables = 3;
                                           return small;
                                         }()}) {
-    const Program program =
+    const DeviceProgram program =
         bench::MakeDlrm("m", shape, bench::Precision::kFloat16, 64, 1).program;
     const MemoryPlan plan = PlanMemory(program, 16, 64);
     int64_t intermediates = 0;

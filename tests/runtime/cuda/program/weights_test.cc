@@ -135,7 +135,7 @@ TEST_F(WeightsTest, AreCheckedByName) {
 }
 
 TEST_F(WeightsTest, IntegersAndTruthValuesArriveAsTheyAre) {
-  ProgramBuilder builder("ids");
+  DeviceProgramBuilder builder("ids");
   const Rows rows{1, 0};
   const ValueId x = builder.Input("x", DType::kFloat32, rows, 2);
   const ValueId ids = builder.Weight("ids", DType::kInt64, 1, 2);

@@ -448,7 +448,7 @@ class Maker {
   std::mt19937& random_;
   const Precision precision_;
   const DType dtype_;
-  ProgramBuilder builder_;
+  DeviceProgramBuilder builder_;
   Case result_;
 };
 
@@ -469,7 +469,7 @@ std::vector<double> RandomValues(int64_t count, DType dtype,
   return values;
 }
 
-std::vector<std::vector<double>> RandomInputs(const Program& program,
+std::vector<std::vector<double>> RandomInputs(const DeviceProgram& program,
                                               int64_t batch,
                                               std::mt19937& random) {
   std::vector<std::vector<double>> inputs;
@@ -484,7 +484,7 @@ std::vector<std::vector<double>> RandomInputs(const Program& program,
 Status RunOnce(Instance& instance, int64_t batch,
                const std::vector<std::vector<double>>& inputs,
                std::vector<std::vector<double>>& outputs) {
-  const Program& program = instance.program();
+  const DeviceProgram& program = instance.program();
   auto slot = instance.Acquire(batch);
   if (!slot.ok()) return slot.status();
   for (size_t i = 0; i < inputs.size(); ++i) {

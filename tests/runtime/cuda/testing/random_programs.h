@@ -29,7 +29,7 @@ Case RandomCase(std::mt19937& random);
 std::vector<double> RandomValues(int64_t count, DType dtype,
                                  std::mt19937& random);
 // Inputs of a floating-point program.
-std::vector<std::vector<double>> RandomInputs(const Program& program,
+std::vector<std::vector<double>> RandomInputs(const DeviceProgram& program,
                                               int64_t batch,
                                               std::mt19937& random);
 

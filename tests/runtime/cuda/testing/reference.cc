@@ -170,7 +170,7 @@ double OfIntegers(IntegerCode code, double a, double b, double c) {
 
 class Reference {
  public:
-  Reference(const Program& program, int64_t batch)
+  Reference(const DeviceProgram& program, int64_t batch)
       : program_(program), batch_(batch), roots_(program.values.size()) {
     for (const Value& value : program.values) {
       const Value& root = program.value(value.root);
@@ -456,7 +456,7 @@ class Reference {
     }
   }
 
-  const Program& program_;
+  const DeviceProgram& program_;
   const int64_t batch_;
   std::vector<std::vector<double>> roots_;
 };
@@ -464,7 +464,8 @@ class Reference {
 }  // namespace
 
 std::vector<std::vector<double>> RunReference(
-    const Program& program, const std::vector<std::vector<float>>& weights,
+    const DeviceProgram& program,
+    const std::vector<std::vector<float>>& weights,
     const std::vector<std::vector<double>>& inputs, int64_t batch) {
   Reference reference(program, batch);
   for (size_t i = 0; i < weights.size(); ++i) {

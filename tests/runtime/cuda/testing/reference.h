@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/cuda/program/program.h"
+#include "runtime/cuda/program/device_program.h"
 
 namespace refract::runtime::cuda::testing {
 
@@ -13,7 +13,8 @@ namespace refract::runtime::cuda::testing {
 // not rounded; inputs and weights are taken as given. `inputs` and the results
 // are dense, in the program's order; integers as doubles.
 std::vector<std::vector<double>> RunReference(
-    const Program& program, const std::vector<std::vector<float>>& weights,
+    const DeviceProgram& program,
+    const std::vector<std::vector<float>>& weights,
     const std::vector<std::vector<double>>& inputs, int64_t batch);
 
 // Largest |got - want|; infinity where exactly one of two is no number.

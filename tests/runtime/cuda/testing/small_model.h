@@ -59,7 +59,7 @@ struct SmallModel {
     for (int64_t i = 0; i < kWide * kNarrow; ++i) {
       weight.push_back(values(random));
     }
-    ProgramBuilder builder("small");
+    DeviceProgramBuilder builder("small");
     const Rows rows{1, 0};
     const ValueId x = builder.Input("x", DType::kFloat32, rows, kWide);
     const ValueId w = builder.Weight("w", DType::kFloat32, kNarrow, kWide);
@@ -113,7 +113,7 @@ struct SmallModel {
 
   std::shared_ptr<const RunningSums> sums;
   std::vector<float> weight;
-  Program program;
+  DeviceProgram program;
 };
 
 inline std::vector<float> RandomRows(int64_t batch, std::mt19937& random) {

@@ -1,9 +1,9 @@
-#ifndef REFRACT_RUNTIME_CUDA_PROGRAM_PROGRAM_H_
-#define REFRACT_RUNTIME_CUDA_PROGRAM_PROGRAM_H_
+#ifndef REFRACT_RUNTIME_CUDA_PROGRAM_DEVICE_PROGRAM_H_
+#define REFRACT_RUNTIME_CUDA_PROGRAM_DEVICE_PROGRAM_H_
 
-// What a device instance executes: fused operators over matrices whose rows
+// The program of a device instance: fused operators over matrices whose rows
 // depend on the batch. A plain description, without device or memory: made by
-// ProgramBuilder, checked by Validate().
+// DeviceProgramBuilder, checked by Validate().
 //
 // Every value is a row-major matrix. A root owns memory, whose rows are padded
 // to 16 bytes; a view is a range of columns of a root, which is how values are
@@ -37,8 +37,8 @@ struct Value {
   int64_t first_col = 0;  // in the root
   // The root's memory as a matrix of other sizes. Both are dense.
   bool reshaped = false;
-  // An input of one row, of whose columns a request brings as many as it has:
-  // Instance::SetCount(). What reads it is told how many by another input.
+  // An input of one row. Each request brings its own number of columns
+  // (Instance::SetCount()); another input tells the readers that number.
   bool counted = false;
 };
 
@@ -58,10 +58,10 @@ struct Op {
       kind;
 };
 std::vector<ValueId> InputsOf(const Op& op);
-// At least one; only a TakesOp, a BagsOp and a ForeignOp have several.
+// At least one value; only a TakesOp, a BagsOp or a ForeignOp has several.
 std::vector<ValueId> OutputsOf(const Op& op);
 
-struct Program {
+struct DeviceProgram {
   std::string name;
   std::vector<Value> values;
   std::vector<Op> ops;
@@ -83,23 +83,23 @@ struct Program {
 // not fit: a value is read before it is written, written twice (overlapping
 // views too), a shape differs, a chain's instruction names no operand, sizes
 // pass 31 bits at `max_batch`.
-Status Validate(const Program& program, int64_t max_batch);
+Status Validate(const DeviceProgram& program, int64_t max_batch);
 
 // Whether the columns between cols and ld of root `id` are zero when operators
 // read it: true for weights, for memory of slots (cleared once) and for results
 // of our own kernels; a matrix product leaves them alone.
-bool HasZeroPadding(const Program& program, ValueId root);
+bool HasZeroPadding(const DeviceProgram& program, ValueId root);
 
 // Roots in memory of a slot rather than of the shared arena: what is uploaded
 // or downloaded while another request computes, wholly or in views.
-std::vector<bool> InSlot(const Program& program);
+std::vector<bool> InSlot(const DeviceProgram& program);
 
 // Adds values and operators in execution order. Ids stay valid. Mistakes show
 // in Build(). `out` of every Add…: a value made by Intermediate(), Output() or
 // View().
-class ProgramBuilder {
+class DeviceProgramBuilder {
  public:
-  explicit ProgramBuilder(std::string name, bool tf32 = false);
+  explicit DeviceProgramBuilder(std::string name, bool tf32 = false);
 
   ValueId Input(std::string name, DType dtype, Rows rows, int64_t cols);
   ValueId Weight(std::string name, DType dtype, int64_t rows, int64_t cols);
@@ -133,15 +133,15 @@ class ProgramBuilder {
   const Op& op(size_t i) const { return program_.ops[i]; }
 
   // Validated for `max_batch`.
-  Result<Program> Build(int64_t max_batch) &&;
+  Result<DeviceProgram> Build(int64_t max_batch) &&;
 
  private:
   ValueId Add(Value value);
   void AddOp(Op op);
 
-  Program program_;
+  DeviceProgram program_;
 };
 
 }  // namespace refract::runtime::cuda
 
-#endif  // REFRACT_RUNTIME_CUDA_PROGRAM_PROGRAM_H_
+#endif  // REFRACT_RUNTIME_CUDA_PROGRAM_DEVICE_PROGRAM_H_

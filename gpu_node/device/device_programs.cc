@@ -1,4 +1,4 @@
-#include "gpu_node/device/cuda_programs.h"
+#include "gpu_node/device/device_programs.h"
 
 #include <algorithm>
 #include <utility>
@@ -24,11 +24,11 @@ constexpr int64_t kTypicalSize = 32;
 
 }  // namespace
 
-CudaPrograms::CudaPrograms(std::unique_ptr<Translator> translator,
-                           const Options& options)
+DevicePrograms::DevicePrograms(std::unique_ptr<Translator> translator,
+                               const Options& options)
     : translator_(std::move(translator)), options_(options) {}
 
-absl::StatusOr<std::unique_ptr<CudaPrograms>> CudaPrograms::Create(
+absl::StatusOr<std::unique_ptr<DevicePrograms>> DevicePrograms::Create(
     const models::Graph& graph, const runtime::Part& part,
     std::shared_ptr<const models::WeightStore> weights,
     const runtime::cuda_plan::TranslateOptions& translate,
@@ -38,15 +38,15 @@ absl::StatusOr<std::unique_ptr<CudaPrograms>> CudaPrograms::Create(
   REFRACT_ASSIGN_OR_RETURN(
       std::unique_ptr<Translator> translator,
       Translator::Create(graph, part, std::move(weights), with_bags));
-  std::unique_ptr<CudaPrograms> programs(
-      new CudaPrograms(std::move(translator), options));
+  std::unique_ptr<DevicePrograms> programs(
+      new DevicePrograms(std::move(translator), options));
   programs->goes_whole_ = !runtime::FindBagInputs(graph, part).why_not.empty();
   REFRACT_ASSIGN_OR_RETURN(programs->first_,
                            programs->Make(programs->sizes().Largest()));
   programs->first_rows_ = options.max_rows;
   if (programs->sizes().empty()) return programs;
   // As many rows as fit into what such a model is given.
-  const cuda::Program& program = programs->first().program;
+  const cuda::DeviceProgram& program = programs->first().program;
   programs->first_rows_ = 1;
   for (const int64_t rows : cuda::Buckets(options.max_rows)) {
     if (!cuda::Validate(program, rows).ok()) break;
@@ -60,7 +60,7 @@ absl::StatusOr<std::unique_ptr<CudaPrograms>> CudaPrograms::Create(
   return programs;
 }
 
-absl::StatusOr<std::unique_ptr<CudaPrograms::One>> CudaPrograms::Make(
+absl::StatusOr<std::unique_ptr<DevicePrograms::One>> DevicePrograms::Make(
     const SizeValues& values) {
   auto one = std::make_unique<One>();
   REFRACT_ASSIGN_OR_RETURN(one->translation, translator_->Translate(values));
@@ -69,7 +69,7 @@ absl::StatusOr<std::unique_ptr<CudaPrograms::One>> CudaPrograms::Make(
   return one;
 }
 
-cuda::InstanceOptions CudaPrograms::instance_options() const {
+cuda::InstanceOptions DevicePrograms::instance_options() const {
   cuda::InstanceOptions options;
   options.max_batch = first_rows_;
   options.num_slots = options_.num_slots;
@@ -81,7 +81,7 @@ cuda::InstanceOptions CudaPrograms::instance_options() const {
   return options;
 }
 
-SizeValues CudaPrograms::TypicalSizes() const {
+SizeValues DevicePrograms::TypicalSizes() const {
   SizeValues values;
   for (const FreeSizes::One& one : sizes().all()) {
     values.push_back(std::clamp(kTypicalSize, std::max<int64_t>(one.min, 1),
@@ -90,7 +90,7 @@ SizeValues CudaPrograms::TypicalSizes() const {
   return values;
 }
 
-std::string CudaPrograms::Describe() const {
+std::string DevicePrograms::Describe() const {
   std::string text;
   for (const FreeSizes::One& one : sizes().all()) {
     absl::StrAppend(&text, one.symbol, " (of input '", one.input_name,
@@ -111,9 +111,8 @@ std::string CudaPrograms::Describe() const {
   return text;
 }
 
-absl::StatusOr<CudaPrograms::Use> CudaPrograms::At(const SizeValues& values,
-                                                   size_t index,
-                                                   cuda::Instance& instance) {
+absl::StatusOr<DevicePrograms::Use> DevicePrograms::At(
+    const SizeValues& values, size_t index, cuda::Instance& instance) {
   if (values.empty()) {
     return Use{&first_->translation, cuda::kFirstProgram, first_rows_,
                first_->by_rows};
@@ -150,7 +149,7 @@ absl::StatusOr<CudaPrograms::Use> CudaPrograms::At(const SizeValues& values,
              one.by_rows};
 }
 
-void CudaPrograms::DropOldest() {
+void DevicePrograms::DropOldest() {
   const auto in_use = [](const One& one) {
     return std::any_of(one.held.begin(), one.held.end(), [](const Held& held) {
       return held.there() && held.instance->InUse(held.id);

@@ -1,9 +1,10 @@
-#ifndef REFRACT_GPU_NODE_DEVICE_CUDA_PROGRAMS_H_
-#define REFRACT_GPU_NODE_DEVICE_CUDA_PROGRAMS_H_
+#ifndef REFRACT_GPU_NODE_DEVICE_DEVICE_PROGRAMS_H_
+#define REFRACT_GPU_NODE_DEVICE_DEVICE_PROGRAMS_H_
 
-// The programs of a model on a GPU: one, or, where sizes besides the batch
-// differ between requests, one per combination that requests bring, made when
-// it is first seen. So many are kept; the one that was used longest ago goes.
+// The device programs of a model on a GPU. A model whose requests differ in the
+// batch alone has one program. Otherwise each combination of sizes has its own,
+// which is translated when a request first brings the combination; beyond
+// Options::max_programs the least recently used program is dropped.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,16 +23,16 @@
 namespace refract::gpu_node {
 
 // Not thread-safe.
-class CudaPrograms {
+class DevicePrograms {
  public:
   struct Options {
     int64_t max_rows = 1024;
     int instances = 1;
     int num_slots = 2;
     int64_t workspace_bytes = int64_t{32} << 20;
-    // What an instance reserves for inputs, results and intermediates of a
-    // model with other sizes, at the largest of these: as many rows as fit, at
-    // least one. Of a model with bags half of it is for their entries. Bytes.
+    // Memory that an instance reserves for inputs, results and intermediates of
+    // a model with other sizes: as many rows of the largest sizes as fit, at
+    // least one. A model with bags uses half of it for their entries. Bytes.
     int64_t sized_memory = int64_t{256} << 20;
     // Programs of such a model, beside that of its largest sizes.
     size_t max_programs = 64;
@@ -39,13 +40,13 @@ class CudaPrograms {
 
   // Translates the part at its largest sizes. The graph must outlive it. Errors
   // as runtime::cuda_plan::Translator.
-  static absl::StatusOr<std::unique_ptr<CudaPrograms>> Create(
+  static absl::StatusOr<std::unique_ptr<DevicePrograms>> Create(
       const models::Graph& graph, const runtime::Part& part,
       std::shared_ptr<const models::WeightStore> weights,
       const runtime::cuda_plan::TranslateOptions& translate,
       const Options& options);
 
-  // Of the largest sizes: what instances are made with.
+  // The program of the largest sizes, with which instances are created.
   const runtime::cuda_plan::Translation& first() const {
     return first_->translation;
   }
@@ -53,28 +54,28 @@ class CudaPrograms {
   const runtime::cuda_plan::FreeSizes& sizes() const {
     return translator_->sizes();
   }
-  // Of requests that a warm-up makes.
+  // The sizes of warm-up requests.
   runtime::cuda_plan::SizeValues TypicalSizes() const;
   // For logs: "steps up to 1024 (not declared), 16 rows at that", "up to 900
   // entries in the bags of input 'ids'"; empty without other sizes and bags.
   std::string Describe() const;
 
-  // What a request executes with.
+  // The program of a request.
   struct Use {
     const runtime::cuda_plan::Translation* translation = nullptr;
     runtime::cuda::VariantId id = runtime::cuda::kFirstProgram;
     int64_t max_rows = 0;
     // Every input and output has rows, or (an input) is the same for all rows,
-    // so that requests may be put together and cut.
+    // so that requests may be merged and cut.
     bool by_rows = false;
   };
   // The program at `values` (of sizes()), in instance number `index`. Valid
-  // while a slot is in use with it, or until the next call. Of the request are
-  // Unimplemented and ResourceExhausted; an error of the device leaves the
-  // instance failed.
+  // while a slot is in use with it, or until the next call. Unimplemented and
+  // ResourceExhausted are errors of the request; an error of the device leaves
+  // the instance failed.
   absl::StatusOr<Use> At(const runtime::cuda_plan::SizeValues& values,
                          size_t index, runtime::cuda::Instance& instance);
-  // How many programs there are now, the first one included.
+  // Number of programs now, first() included.
   size_t size() const { return programs_.size() + 1; }
 
  private:
@@ -93,8 +94,8 @@ class CudaPrograms {
     std::vector<Held> held;  // per instance
   };
 
-  CudaPrograms(std::unique_ptr<runtime::cuda_plan::Translator> translator,
-               const Options& options);
+  DevicePrograms(std::unique_ptr<runtime::cuda_plan::Translator> translator,
+                 const Options& options);
   absl::StatusOr<std::unique_ptr<One>> Make(
       const runtime::cuda_plan::SizeValues& values);
   // Makes room for one more.
@@ -112,4 +113,4 @@ class CudaPrograms {
 
 }  // namespace refract::gpu_node
 
-#endif  // REFRACT_GPU_NODE_DEVICE_CUDA_PROGRAMS_H_
+#endif  // REFRACT_GPU_NODE_DEVICE_DEVICE_PROGRAMS_H_

@@ -1,4 +1,4 @@
-#include "runtime/cuda/program/program.h"
+#include "runtime/cuda/program/device_program.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,15 +16,15 @@ using ::testing::HasSubstr;
 
 constexpr Rows kItems{1, 0};
 
-std::string Why(ProgramBuilder builder) {
+std::string Why(DeviceProgramBuilder builder) {
   auto program = std::move(builder).Build(16);
   return program.ok() ? "fine" : program.status().message();
 }
 
-TensorRef Matrix(const ProgramBuilder& builder, ValueId id) {
+TensorRef Matrix(const DeviceProgramBuilder& builder, ValueId id) {
   return {id, {0, 0}, {{0, builder.value(id).ld}, {0, 1}}};
 }
-void Copy(ProgramBuilder& builder, ValueId from, ValueId to) {
+void Copy(DeviceProgramBuilder& builder, ValueId from, ValueId to) {
   builder.Map({.dims = {builder.value(to).rows, {0, builder.value(to).cols}},
                .inputs = {{Matrix(builder, from)}},
                .code = {{MapCode::kCopy}},
@@ -32,14 +32,14 @@ void Copy(ProgramBuilder& builder, ValueId from, ValueId to) {
 }
 
 struct Parts {
-  ProgramBuilder builder{"m"};
+  DeviceProgramBuilder builder{"m"};
   ValueId in = builder.Input("x", DType::kFloat16, kItems, 8);
   ValueId weight = builder.Weight("w", DType::kFloat16, 4, 8);
   ValueId bias = builder.Weight("b", DType::kFloat16, 1, 4);
   ValueId out = builder.Output("y", DType::kFloat16, kItems, 4);
 };
 
-TEST(ProgramTest, TheModelsOfTheBenchmarksAreValid) {
+TEST(DeviceProgramTest, TheModelsOfTheBenchmarksAreValid) {
   for (const auto& shape : {bench::MlperfV1(), bench::MlperfV2()}) {
     const auto model =
         bench::MakeDlrm("m", shape, bench::Precision::kFloat16, 8192, 1);
@@ -52,7 +52,7 @@ TEST(ProgramTest, TheModelsOfTheBenchmarksAreValid) {
       4.92e6, 0.1e6);
 }
 
-TEST(ProgramTest, ErrorsNameOperatorAndValue) {
+TEST(DeviceProgramTest, ErrorsNameOperatorAndValue) {
   {
     Parts p;
     EXPECT_THAT(Why(std::move(p.builder)),
@@ -114,9 +114,9 @@ TEST(ProgramTest, ErrorsNameOperatorAndValue) {
   }
 }
 
-TEST(ProgramTest, ViewsFillARootPieceByPiece) {
+TEST(DeviceProgramTest, ViewsFillARootPieceByPiece) {
   for (bool whole : {true, false}) {
-    ProgramBuilder builder("m");
+    DeviceProgramBuilder builder("m");
     const ValueId in = builder.Input("x", DType::kFloat32, kItems, 4);
     const ValueId both =
         builder.Intermediate("cat", DType::kFloat32, kItems, 8);
@@ -132,8 +132,8 @@ TEST(ProgramTest, ViewsFillARootPieceByPiece) {
 }
 
 // One copy instead of one per row; wide rows stay aligned for products.
-TEST(ProgramTest, NarrowOutputsLieDensely) {
-  ProgramBuilder builder("m");
+TEST(DeviceProgramTest, NarrowOutputsLieDensely) {
+  DeviceProgramBuilder builder("m");
   const auto ld = [&](DType dtype, int64_t cols) {
     return builder.value(builder.Output("y", dtype, kItems, cols)).ld;
   };
@@ -144,11 +144,11 @@ TEST(ProgramTest, NarrowOutputsLieDensely) {
   EXPECT_EQ(ld(DType::kFloat16, 479), 480);
 }
 
-TEST(ProgramTest, OnlySomeOperatorsLookAtTheNumberOfItems) {
+TEST(DeviceProgramTest, OnlySomeOperatorsLookAtTheNumberOfItems) {
   EXPECT_FALSE(
       bench::MakeDlrm("m", bench::MlperfV1(), bench::Precision::kFloat16, 4, 1)
           .program.reads_batch());
-  ProgramBuilder builder("m");
+  DeviceProgramBuilder builder("m");
   const ValueId table = builder.Weight("table", DType::kFloat32, 3, 4);
   const ValueId index = builder.Input("index", DType::kInt32, kItems, 1);
   const ValueId out = builder.Output("y", DType::kFloat32, kItems, 4);
@@ -163,7 +163,7 @@ TEST(ProgramTest, OnlySomeOperatorsLookAtTheNumberOfItems) {
   EXPECT_TRUE(program->reads_batch());
 }
 
-TEST(ProgramTest, BadInstructions) {
+TEST(DeviceProgramTest, BadInstructions) {
   auto why = [](std::vector<MapInstruction> code) {
     Parts p;
     const ValueId in = p.builder.Input("z", DType::kFloat32, kItems, 4);

@@ -1,4 +1,4 @@
-#include "gpu_node/device/cuda_program.h"
+#include "gpu_node/device/compile_for_cuda.h"
 
 #include <algorithm>
 #include <cstring>
@@ -34,15 +34,15 @@ class CudaProgram final : public runtime::Program {
   CudaProgram(std::shared_ptr<cuda::DeviceApi> device,
               std::unique_ptr<const Program> cpu,
               std::unique_ptr<Translator> translator, bool may_cut,
-              const CudaProgramOptions& options)
+              const CompileForCudaOptions& options)
       : options_(options),
         device_(std::move(device)),
         cpu_(std::move(cpu)),
         translator_(std::move(translator)),
         may_cut_(may_cut) {}
 
-  // What can be known before a request: whether the part can be translated, and
-  // where it has one program, whether that fits.
+  // Errors that are known before a request: a part that cannot be translated,
+  // or a single program that does not fit.
   absl::Status Load() const {
     absl::MutexLock lock(&mu_);
     if (translator_->sizes().empty()) return LoadFor({}, options_.max_rows);
@@ -63,7 +63,7 @@ class CudaProgram final : public runtime::Program {
       absl::Span<const TensorView> inputs) const override {
     return cpu_->BatchOf(inputs);
   }
-  // A kernel each; what part of the graph it stands for is not kept.
+  // A step per kernel; the nodes of the graph behind a kernel are not kept.
   std::vector<runtime::StepInfo> steps() const override {
     return std::vector<runtime::StepInfo>(1, {part().nodes, options_.device});
   }
@@ -177,7 +177,7 @@ class CudaProgram final : public runtime::Program {
     return ToAbsl(status);
   }
 
-  const CudaProgramOptions options_;
+  const CompileForCudaOptions options_;
   const std::shared_ptr<cuda::DeviceApi> device_;
   const std::unique_ptr<const Program> cpu_;
   const std::unique_ptr<Translator> translator_ ABSL_PT_GUARDED_BY(mu_);
@@ -186,7 +186,7 @@ class CudaProgram final : public runtime::Program {
   mutable runtime::cuda_plan::Translation translation_ ABSL_GUARDED_BY(mu_);
   mutable SizeValues loaded_for_ ABSL_GUARDED_BY(mu_);
   mutable int64_t loaded_rows_ ABSL_GUARDED_BY(mu_) = 0;
-  // Destroyed before what it reads from.
+  // Destroyed before the members that it reads from.
   mutable std::unique_ptr<cuda::Instance> instance_ ABSL_GUARDED_BY(mu_);
   mutable std::vector<base::Tensor> results_ ABSL_GUARDED_BY(mu_);
 };
@@ -197,8 +197,8 @@ absl::StatusOr<std::unique_ptr<const runtime::Program>> CompileForCuda(
     std::shared_ptr<cuda::DeviceApi> device, const models::Graph& graph,
     const runtime::Part& part,
     std::shared_ptr<const models::WeightStore> weights,
-    const CudaProgramOptions& options) {
-  CudaProgramOptions fitting = options;
+    const CompileForCudaOptions& options) {
+  CompileForCudaOptions fitting = options;
   for (const models::SymbolRange& range : graph.symbols) {
     if (range.symbol == graph.batch_symbol) {
       fitting.max_rows =

@@ -1,9 +1,9 @@
-#ifndef REFRACT_GPU_NODE_DEVICE_CUDA_PROGRAM_H_
-#define REFRACT_GPU_NODE_DEVICE_CUDA_PROGRAM_H_
+#ifndef REFRACT_GPU_NODE_DEVICE_COMPILE_FOR_CUDA_H_
+#define REFRACT_GPU_NODE_DEVICE_COMPILE_FOR_CUDA_H_
 
-// A part of a graph on a GPU behind the interface of one on the CPU: for
-// `refract run --device cuda`, which executes single requests, as the node does
-// but without its scheduler.
+// A part of a graph on a GPU behind the interface of runtime::Program, for
+// `refract run --device cuda`: it executes single requests as the node does,
+// but without the scheduler.
 
 #include <cstdint>
 #include <memory>
@@ -18,7 +18,7 @@
 
 namespace refract::gpu_node {
 
-struct CudaProgramOptions {
+struct CompileForCudaOptions {
   std::string model;            // for messages
   std::string device = "cuda";  // likewise
   // Rows of the largest bucket; requests with more run in pieces. ≥ 1.
@@ -32,15 +32,15 @@ struct CudaProgramOptions {
 };
 
 // Translates the part and loads it onto `device`; where sizes besides the batch
-// differ between requests, each time for those of the request. Errors as
-// CudaDevice::Add(). The program's runs take turns; outputs stay until the next
-// one. The graph must outlive it.
+// differ between requests, again for the sizes of each request. Errors as
+// CudaDevice::Add(). Runs of the program take turns; outputs stay until the
+// next run. The graph must outlive it.
 absl::StatusOr<std::unique_ptr<const runtime::Program>> CompileForCuda(
     std::shared_ptr<runtime::cuda::DeviceApi> device,
     const models::Graph& graph, const runtime::Part& part,
     std::shared_ptr<const models::WeightStore> weights,
-    const CudaProgramOptions& options);
+    const CompileForCudaOptions& options);
 
 }  // namespace refract::gpu_node
 
-#endif  // REFRACT_GPU_NODE_DEVICE_CUDA_PROGRAM_H_
+#endif  // REFRACT_GPU_NODE_DEVICE_COMPILE_FOR_CUDA_H_

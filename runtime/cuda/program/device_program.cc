@@ -1,4 +1,4 @@
-#include "runtime/cuda/program/program.h"
+#include "runtime/cuda/program/device_program.h"
 
 #include <algorithm>
 #include <utility>
@@ -104,7 +104,7 @@ std::vector<ValueId> OutputsOf(const Op& op) {
   return std::move(lister.ids);
 }
 
-bool Program::counts_faults() const {
+bool DeviceProgram::counts_faults() const {
   const auto can_fail = [](const Take& take) {
     return take.outside == Outside::kFault;
   };
@@ -120,7 +120,7 @@ bool Program::counts_faults() const {
   });
 }
 
-bool Program::reads_batch() const {
+bool DeviceProgram::reads_batch() const {
   return std::any_of(ops.begin(), ops.end(), [](const Op& op) {
     return std::holds_alternative<LookUpOp>(op.kind) ||
            std::holds_alternative<TakesOp>(op.kind) ||
@@ -128,7 +128,7 @@ bool Program::reads_batch() const {
   });
 }
 
-std::vector<bool> InSlot(const Program& program) {
+std::vector<bool> InSlot(const DeviceProgram& program) {
   std::vector<bool> in_slot(program.values.size(), false);
   for (const Value& value : program.values) {
     if (value.kind == ValueKind::kInput || value.kind == ValueKind::kOutput) {
@@ -138,7 +138,7 @@ std::vector<bool> InSlot(const Program& program) {
   return in_slot;
 }
 
-bool HasZeroPadding(const Program& program, ValueId root) {
+bool HasZeroPadding(const DeviceProgram& program, ValueId root) {
   if (program.value(root).kind == ValueKind::kWeight) return true;
   if (InSlot(program)[static_cast<size_t>(root)]) return true;
   // The interaction kernel clears the padding of its result.
@@ -149,12 +149,12 @@ bool HasZeroPadding(const Program& program, ValueId root) {
       });
 }
 
-ProgramBuilder::ProgramBuilder(std::string name, bool tf32) {
+DeviceProgramBuilder::DeviceProgramBuilder(std::string name, bool tf32) {
   program_.name = std::move(name);
   program_.tf32 = tf32;
 }
 
-ValueId ProgramBuilder::Add(Value value) {
+ValueId DeviceProgramBuilder::Add(Value value) {
   const auto id = static_cast<ValueId>(program_.values.size());
   if (value.root == kNone) {
     value.root = id;
@@ -166,32 +166,32 @@ ValueId ProgramBuilder::Add(Value value) {
   return id;
 }
 
-ValueId ProgramBuilder::Input(std::string name, DType dtype, Rows rows,
-                              int64_t cols) {
+ValueId DeviceProgramBuilder::Input(std::string name, DType dtype, Rows rows,
+                                    int64_t cols) {
   const ValueId id =
       Add({std::move(name), ValueKind::kInput, dtype, rows, cols});
   program_.inputs.push_back(id);
   return id;
 }
-ValueId ProgramBuilder::CountedInput(std::string name, DType dtype,
-                                     int64_t capacity) {
+ValueId DeviceProgramBuilder::CountedInput(std::string name, DType dtype,
+                                           int64_t capacity) {
   const ValueId id = Input(std::move(name), dtype, kOneRow, capacity);
   program_.values.back().counted = true;
   return id;
 }
-ValueId ProgramBuilder::Weight(std::string name, DType dtype, int64_t rows,
-                               int64_t cols) {
+ValueId DeviceProgramBuilder::Weight(std::string name, DType dtype,
+                                     int64_t rows, int64_t cols) {
   const ValueId id =
       Add({std::move(name), ValueKind::kWeight, dtype, Rows{0, rows}, cols});
   program_.weights.push_back(id);
   return id;
 }
-ValueId ProgramBuilder::Intermediate(std::string name, DType dtype, Rows rows,
-                                     int64_t cols) {
+ValueId DeviceProgramBuilder::Intermediate(std::string name, DType dtype,
+                                           Rows rows, int64_t cols) {
   return Add({std::move(name), ValueKind::kIntermediate, dtype, rows, cols});
 }
-ValueId ProgramBuilder::Output(std::string name, DType dtype, Rows rows,
-                               int64_t cols) {
+ValueId DeviceProgramBuilder::Output(std::string name, DType dtype, Rows rows,
+                                     int64_t cols) {
   const ValueId id =
       Add({std::move(name), ValueKind::kOutput, dtype, rows, cols});
   // One piece for the copy engine, which moves padded rows one by one. Wide
@@ -201,28 +201,28 @@ ValueId ProgramBuilder::Output(std::string name, DType dtype, Rows rows,
   program_.outputs.push_back(id);
   return id;
 }
-ValueId ProgramBuilder::View(ValueId of, std::string name, int64_t first_col,
-                             int64_t cols) {
+ValueId DeviceProgramBuilder::View(ValueId of, std::string name,
+                                   int64_t first_col, int64_t cols) {
   const Value& parent = program_.value(of);
   return Add({std::move(name), ValueKind::kIntermediate, parent.dtype,
               parent.rows, cols, parent.ld, parent.root,
               parent.first_col + first_col});
 }
-ValueId ProgramBuilder::Reshape(ValueId of, std::string name, Rows rows,
-                                int64_t cols) {
+ValueId DeviceProgramBuilder::Reshape(ValueId of, std::string name, Rows rows,
+                                      int64_t cols) {
   const Value& parent = program_.value(of);
   return Add({std::move(name), ValueKind::kIntermediate, parent.dtype, rows,
               cols, cols, parent.root, 0, true});
 }
-ValueId ProgramBuilder::InputView(ValueId of, std::string name,
-                                  int64_t first_col, int64_t cols) {
+ValueId DeviceProgramBuilder::InputView(ValueId of, std::string name,
+                                        int64_t first_col, int64_t cols) {
   const ValueId id = View(of, std::move(name), first_col, cols);
   program_.values.back().kind = ValueKind::kInput;
   program_.inputs.push_back(id);
   return id;
 }
 
-void ProgramBuilder::AddOp(Op op) {
+void DeviceProgramBuilder::AddOp(Op op) {
   const std::vector<ValueId> outputs = OutputsOf(op);
   const bool named = !outputs.empty() && outputs[0] >= 0 &&
                      static_cast<size_t>(outputs[0]) < program_.values.size();
@@ -230,20 +230,22 @@ void ProgramBuilder::AddOp(Op op) {
                   : std::to_string(program_.ops.size());
   program_.ops.push_back(std::move(op));
 }
-void ProgramBuilder::Linear(LinearOp op) { AddOp({"", std::move(op)}); }
-void ProgramBuilder::Interaction(InteractionOp op) {
+void DeviceProgramBuilder::Linear(LinearOp op) { AddOp({"", std::move(op)}); }
+void DeviceProgramBuilder::Interaction(InteractionOp op) {
   AddOp({"", std::move(op)});
 }
-void ProgramBuilder::Map(MapOp op) { AddOp({"", std::move(op)}); }
-void ProgramBuilder::MatMul(MatMulOp op) { AddOp({"", std::move(op)}); }
-void ProgramBuilder::Reduce(ReduceOp op) { AddOp({"", std::move(op)}); }
-void ProgramBuilder::LookUp(LookUpOp op) { AddOp({"", std::move(op)}); }
-void ProgramBuilder::Integers(IntegerOp op) { AddOp({"", std::move(op)}); }
-void ProgramBuilder::Takes(TakesOp op) { AddOp({"", std::move(op)}); }
-void ProgramBuilder::Bags(BagsOp op) { AddOp({"", std::move(op)}); }
-void ProgramBuilder::Foreign(ForeignOp op) { AddOp({"", std::move(op)}); }
+void DeviceProgramBuilder::Map(MapOp op) { AddOp({"", std::move(op)}); }
+void DeviceProgramBuilder::MatMul(MatMulOp op) { AddOp({"", std::move(op)}); }
+void DeviceProgramBuilder::Reduce(ReduceOp op) { AddOp({"", std::move(op)}); }
+void DeviceProgramBuilder::LookUp(LookUpOp op) { AddOp({"", std::move(op)}); }
+void DeviceProgramBuilder::Integers(IntegerOp op) {
+  AddOp({"", std::move(op)});
+}
+void DeviceProgramBuilder::Takes(TakesOp op) { AddOp({"", std::move(op)}); }
+void DeviceProgramBuilder::Bags(BagsOp op) { AddOp({"", std::move(op)}); }
+void DeviceProgramBuilder::Foreign(ForeignOp op) { AddOp({"", std::move(op)}); }
 
-Result<Program> ProgramBuilder::Build(int64_t max_batch) && {
+Result<DeviceProgram> DeviceProgramBuilder::Build(int64_t max_batch) && {
   REFRACT_CUDA_RETURN_IF_ERROR(Validate(program_, max_batch));
   return std::move(program_);
 }

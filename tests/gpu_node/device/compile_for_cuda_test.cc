@@ -1,7 +1,7 @@
 // Requests run whole and split with a GPU that exists in this process only,
 // beside the same on the CPU.
 
-#include "gpu_node/device/cuda_program.h"
+#include "gpu_node/device/compile_for_cuda.h"
 
 #include <memory>
 #include <random>
@@ -26,9 +26,9 @@ using ::testing::IsEmpty;
 using testing_models::kDense;
 using testing_models::kRows;
 
-class CudaProgramTest : public ::testing::Test {
+class CompileForCudaTest : public ::testing::Test {
  protected:
-  CudaProgramTest() : random_(seed_) {}
+  CompileForCudaTest() : random_(seed_) {}
 
   RequestRunner::Compiler OnGpu() {
     return [this](const models::Graph& graph, const runtime::Part& part,
@@ -85,7 +85,7 @@ class CudaProgramTest : public ::testing::Test {
   models::LoadedModel model_ = *testing_models::MakeSmallModel({});
 };
 
-TEST_F(CudaProgramTest, AWholeModelAndAnHnPart) {
+TEST_F(CompileForCudaTest, AWholeModelAndAnHnPart) {
   auto cpu = RequestRunner::Whole(model_.graph, model_.weights, {});
   auto gpu = RequestRunner::Whole(model_.graph, model_.weights, {}, OnGpu());
   ASSERT_TRUE(cpu.ok()) << cpu.status();
@@ -99,7 +99,7 @@ TEST_F(CudaProgramTest, AWholeModelAndAnHnPart) {
   ExpectSame(**cpu, **split);
 }
 
-TEST_F(CudaProgramTest, ABadIdIsTheRequestsFault) {
+TEST_F(CompileForCudaTest, ABadIdIsTheRequestsFault) {
   auto gpu = RequestRunner::Whole(model_.graph, model_.weights, {}, OnGpu());
   ASSERT_TRUE(gpu.ok()) << gpu.status();
   std::vector<base::Tensor> inputs = Request(20);
@@ -111,7 +111,7 @@ TEST_F(CudaProgramTest, ABadIdIsTheRequestsFault) {
   EXPECT_TRUE((*gpu)->Run(ViewsOf(Request(20))).ok());
 }
 
-TEST_F(CudaProgramTest, RowsThatDependOnEachOtherAreNotRunInPieces) {
+TEST_F(CompileForCudaTest, RowsThatDependOnEachOtherAreNotRunInPieces) {
   // The mean over all rows of the request, which LibTorch computes.
   models::Graph& graph = model_.graph;
   graph.nodes[5].op = "aten.mean.dim";
@@ -152,7 +152,7 @@ TEST_F(CudaProgramTest, RowsThatDependOnEachOtherAreNotRunInPieces) {
 
 // Entries that grow with the rows, in bags that count from a request's first
 // one and whose last end is the request's: such a request is not cut.
-TEST_F(CudaProgramTest, OffsetsThatCannotBeMoved) {
+TEST_F(CompileForCudaTest, OffsetsThatCannotBeMoved) {
   constexpr int64_t kEach = 2;
   const auto batch = models::SymExpr::Symbol("B");
   models::Graph graph;
@@ -209,7 +209,7 @@ TEST_F(CudaProgramTest, OffsetsThatCannotBeMoved) {
   EXPECT_THAT(device_->violations(), IsEmpty());
 }
 
-TEST_F(CudaProgramTest, WhatCannotRunThereIsNamed) {
+TEST_F(CompileForCudaTest, WhatCannotRunThereIsNamed) {
   model_.graph.nodes[3].op = "aten.sinc.default";
   const auto gpu =
       RequestRunner::Whole(model_.graph, model_.weights, {}, OnGpu());
