@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "gpu_node/device/cpu_device.h"
-#include "gpu_node/scheduler/resident_set.h"
 #include "gpu_node/model/warm_up.h"
+#include "gpu_node/scheduler/resident_set.h"
 
 namespace refract::gpu_node {
 namespace {
@@ -69,7 +69,6 @@ absl::StatusOr<std::unique_ptr<GpuNode>> GpuNode::Create(
           : std::make_unique<CpuDevice>(
                 &node->models_,
                 CpuDevice::Options{.instances = options.instances,
-                                   .max_rows = options.max_batch,
                                    .weight_memory = options.weight_memory});
   SchedulerOptions scheduler;
   scheduler.max_queue = options.max_queue;
@@ -123,8 +122,7 @@ ScheduledModel GpuNode::Describe(const DeviceModel& model) const {
   described.max_instances = serving.max_instances;
   described.max_queue = serving.max_queue;
   described.weight_bytes = model.weight_bytes();
-  std::string why_not = model.layout().why_not();
-  described.splittable = why_not.empty();
+  const std::string& why_not = model.layout().why_not();
   BatchingOptions& batching = described.batching;
   batching.max_rows = options_.max_batch;
   batching.enabled =
@@ -134,22 +132,14 @@ ScheduledModel GpuNode::Describe(const DeviceModel& model) const {
                         : options_.batching_window.value_or(absl::Duration());
   batching.preferred_rows = serving.preferred_batch_sizes;
   if (why_not.empty()) {
-    double difference = 0;
-    const absl::Status alone = CheckRowsAlone(model, &difference);
-    if (!alone.ok()) {
-      why_not = std::string(alone.message());
-      described.splittable = false;
-    } else {
-      // Without batching, what others ask for changes no bit of an answer.
-      described.stepwise = batching.enabled || difference == 0;
-      described.least_rows =
-          std::max<int64_t>(model.model().graph.min_batch, 1);
-      LOG(INFO) << described.label
-                << ": rows computed alone and among others differ by at most "
-                << difference;
-    }
-  }
-  if (batching.enabled && !why_not.empty()) {
+    described.splittable = true;
+    // Without batching, what others ask for changes no bit of an answer.
+    described.stepwise = batching.enabled || model.row_difference() == 0;
+    described.least_rows = std::max<int64_t>(model.model().graph.min_batch, 1);
+    LOG(INFO) << described.label
+              << ": rows computed alone and among others differ by at most "
+              << model.row_difference();
+  } else if (batching.enabled) {
     batching.enabled = false;
     LOG(WARNING) << described.label
                  << ": its requests are never executed together: " << why_not;
@@ -241,10 +231,9 @@ std::string Summary(const ModelStats& stats) {
       " refused by a full queue, ", stats.too_large, " too large, ",
       stats.unavailable, " unavailable; ", stats.batches,
       " executions of up to ", stats.largest_batch, " requests, ", stats.merged,
-      " requests shared one, ", stats.steps, " were of part of a request, ",
-      stats.held, " waited for other models; ", stats.non_finite,
-      " answers with NaN or infinity; ", stats.loads, " loads and ",
-      stats.evictions, " evictions of weights; ",
+      " requests shared one, ", stats.steps, " were of part of a request; ",
+      stats.non_finite, " answers with NaN or infinity; ", stats.loads,
+      " loads and ", stats.evictions, " evictions of weights; ",
       absl::FormatDuration(stats.device_time), " of device time, ",
       absl::FormatDuration(stats.queue_time), " in the queue");
 }

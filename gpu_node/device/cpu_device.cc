@@ -68,7 +68,7 @@ void CpuDevice::RunInstance(Worker<Execution>& worker) {
   RowBuffers buffers;  // the thread's
   worker.Run([&](const Execution& execution) {
     Batch& batch = *execution.batch;
-    (*models_)[batch.model].ExecuteBatch(batch, options_.max_rows, buffers);
+    (*models_)[batch.model].ExecuteBatch(batch, buffers);
     execution.done(absl::OkStatus());
   });
 }

@@ -24,8 +24,6 @@ class CpuDevice final : public Device {
  public:
   struct Options {
     int instances = 1;  // ≥ 1
-    // As the models' BatchingOptions: what is larger is executed in steps.
-    int64_t max_rows = 1;
     // Bytes of weights that may be resident at once; 0: no limit. Weights are
     // mapped files: to load is to read them once, so that they are in memory.
     size_t weight_memory = 0;

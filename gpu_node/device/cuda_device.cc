@@ -87,8 +87,7 @@ absl::StatusOr<CudaDevice::Loaded> CudaDevice::AddHere(
   const models::Graph& graph = model.model().graph;
   const std::string label =
       absl::StrCat("model '", model.name(), "' version ", model.version());
-  const models::RowDependence rows =
-      models::FindHnRowDependence(graph, *model.model().plan);
+  const models::RowDependence& rows = model.rows();
   if (rows.use != models::RowUse::kAlone) {
     return absl::FailedPreconditionError(absl::StrCat(
         label, " cannot run on ", options_.name,

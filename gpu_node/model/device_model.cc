@@ -15,9 +15,10 @@
 #include "base/within_memory.h"
 #include "glog/logging.h"
 #include "gpu_node/finite.h"
+#include "gpu_node/model/warm_up.h"
 #include "models/repository/result_settings.h"
-#include "models/rows/row_dependence.h"
 #include "models/repository/split_plan.h"
+#include "models/rows/row_dependence.h"
 #include "runtime/stable_inputs.h"
 
 namespace refract::gpu_node {
@@ -106,13 +107,24 @@ DeviceModel::DeviceModel(std::shared_ptr<const models::LoadedModel> model,
       decoders_(up_codec_),
       sizes_depend_on_data_(
           runtime::SizesDependOnData(model_->graph, program_->part())),
-      layout_(model_->graph, program_->part(),
-              models::FindHnRowDependence(model_->graph, *model_->plan)),
+      rows_(models::FindHnRowDependence(model_->graph, *model_->plan)),
+      layout_(model_->graph, program_->part(), rows_),
       weights_(WeightsOf(*model_, program_->part())),
       arrivals_([] { return std::make_unique<Arrival>(); }),
       memories_(
           [this] { return std::make_unique<Memory>(*program_, down_codec_); }) {
   for (const auto& weight : weights_) weight_bytes_ += weight.size();
+  if (layout_.why_not().empty()) {
+    const absl::Status verified =
+        VerifyRows(model_->graph, *program_, layout_, &row_difference_);
+    if (!verified.ok()) {
+      LOG(WARNING) << Label(name(), version())
+                   << ": its graph says that rows are independent, but "
+                   << verified.message() << "; they are kept together";
+      layout_.Withdraw(std::string(verified.message()));
+      row_difference_ = 0;
+    }
+  }
   merges_ = layout_.why_not().empty();
 }
 
@@ -377,21 +389,6 @@ absl::Status DeviceModel::RunStep(BatchMember& member, int64_t first,
   return absl::OkStatus();
 }
 
-absl::Status DeviceModel::RunInSteps(BatchMember& member, int64_t max_rows,
-                                     RowBuffers& buffers,
-                                     Memory& memory) const {
-  // About equal steps: a short last one might be below the graph's smallest
-  // batch.
-  const int64_t steps = (member.rows + max_rows - 1) / max_rows;
-  for (int64_t step = 0; step < steps; ++step) {
-    const int64_t first = member.rows * step / steps;
-    const int64_t end = member.rows * (step + 1) / steps;
-    REFRACT_RETURN_IF_ERROR(
-        RunStep(member, first, end - first, buffers, memory));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status DeviceModel::RunTogether(Batch& batch, RowBuffers& buffers,
                                       Memory& memory) const {
   if (memory.inputs.size() < batch.members.size()) {
@@ -402,10 +399,10 @@ absl::Status DeviceModel::RunTogether(Batch& batch, RowBuffers& buffers,
   for (size_t i = 0; i < batch.members.size(); ++i) {
     REFRACT_RETURN_IF_ERROR(Decode(*batch.members[i].call, memory.inputs[i]));
     requests.push_back(memory.inputs[i].views);
-    // Known for certain only now, where values are encoded.
-    if (layout_.Rows(requests[i]) != batch.members[i].rows ||
-        !layout_.SameButForRows(requests[0], requests[i])) {
-      return absl::InvalidArgumentError("requests that do not fit together");
+    // All else is in the merge key, but how many rows a run-length index stands
+    // for is known only now that it is decoded.
+    if (layout_.Rows(requests[i]) != batch.members[i].rows) {
+      return absl::InvalidArgumentError("values of another number of rows");
     }
   }
   // A copy, so no peer can change it.
@@ -436,8 +433,7 @@ absl::Status DeviceModel::RunTogether(Batch& batch, RowBuffers& buffers,
   return absl::OkStatus();
 }
 
-void DeviceModel::ExecuteBatch(Batch& batch, int64_t max_rows,
-                               RowBuffers& buffers) const {
+void DeviceModel::ExecuteBatch(Batch& batch, RowBuffers& buffers) const {
   std::optional<base::Pool<Memory>::Lease> memory;
   const absl::Status enough = WithinMemory([&] {
     memory.emplace(memories_.Acquire());
@@ -454,9 +450,6 @@ void DeviceModel::ExecuteBatch(Batch& batch, int64_t max_rows,
       REFRACT_RETURN_IF_ERROR(enough);
       if (batch.first_row > 0 || !batch.last_step()) {
         return RunStep(member, batch.first_row, batch.rows, buffers, **memory);
-      }
-      if (member.rows > max_rows && merges_) {
-        return RunInSteps(member, max_rows, buffers, **memory);
       }
       return Run(member, **memory);
     });

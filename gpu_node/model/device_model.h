@@ -32,7 +32,8 @@ namespace refract::gpu_node {
 // Immutable and thread-safe, but for the pool of scratch memory inside.
 class DeviceModel {
  public:
-  // FailedPrecondition when the version has no HN part; otherwise as
+  // Compiles the part, decides whether its rows are independent, and verifies
+  // that. FailedPrecondition when the version has no HN part; otherwise as
   // runtime::Program::Compile, annotated with the model's name and version.
   static absl::StatusOr<std::unique_ptr<DeviceModel>> Create(
       std::shared_ptr<const models::LoadedModel> model);
@@ -48,6 +49,11 @@ class DeviceModel {
 
   const runtime::Program& program() const { return *program_; }
   const RowLayout& layout() const { return layout_; }
+  // The rule that decided about rows, without what the layout demands besides.
+  const models::RowDependence& rows() const { return rows_; }
+  // Largest difference between results of rows computed alone and among others,
+  // on made-up inputs (VerifyRows()); 0 where rows are not independent.
+  double row_difference() const { return row_difference_; }
   // Of the weights that this part reads.
   size_t weight_bytes() const { return weight_bytes_; }
   // Reads them once, so that their pages are in memory, or gives the pages back
@@ -86,12 +92,11 @@ class DeviceModel {
 
   // Runs `batch` on the calling thread: status and reply of its members are set
   // and no call is answered. Several members, whose keys are equal, run as one;
-  // if that fails each runs alone, so that only those fail which are at fault.
-  // One with more than `max_rows` runs in steps. A batch that is a step itself
-  // (Batch::first_row) adds its rows to the reply of its member. A row's result
-  // may differ in its last bits with the number of rows that it is computed
-  // among.
-  void ExecuteBatch(Batch& batch, int64_t max_rows, RowBuffers& buffers) const;
+  // if that fails each member runs alone, so that only members fail which are
+  // at fault. A batch that is a step of a request (Batch::first_row) adds its
+  // rows to the reply of its member. A row's result may differ in its last bits
+  // with the number of rows that it is computed among.
+  void ExecuteBatch(Batch& batch, RowBuffers& buffers) const;
 
  private:
   DeviceModel(std::shared_ptr<const models::LoadedModel> model,
@@ -109,8 +114,6 @@ class DeviceModel {
   // The reply is complete after the last ones.
   absl::Status RunStep(BatchMember& member, int64_t first, int64_t count,
                        RowBuffers& buffers, Memory& memory) const;
-  absl::Status RunInSteps(BatchMember& member, int64_t max_rows,
-                          RowBuffers& buffers, Memory& memory) const;
   absl::Status RunTogether(Batch& batch, RowBuffers& buffers,
                            Memory& memory) const;
 
@@ -123,7 +126,9 @@ class DeviceModel {
   const runtime::wire::Codec down_codec_;
   mutable runtime::wire::DecoderPool decoders_;
   bool sizes_depend_on_data_;
+  models::RowDependence rows_;
   RowLayout layout_;
+  double row_difference_ = 0;
   std::vector<absl::Span<const std::byte>> weights_;  // that this part reads
   size_t weight_bytes_ = 0;
   bool merges_ = false;  // layout_.why_not() is empty

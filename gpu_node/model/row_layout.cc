@@ -265,21 +265,6 @@ std::string RowLayout::MergeKey(absl::Span<const TensorView> inputs,
   return key;
 }
 
-bool RowLayout::SameButForRows(absl::Span<const TensorView> a,
-                               absl::Span<const TensorView> b) const {
-  for (size_t i = 0; i < inputs_.size(); ++i) {
-    if (a[i].dtype != b[i].dtype || a[i].dims.size() != b[i].dims.size()) {
-      return false;
-    }
-    const size_t first = Varies(inputs_[i]) ? 1 : 0;
-    if (!std::equal(a[i].dims.begin() + first, a[i].dims.end(),
-                    b[i].dims.begin() + first)) {
-      return false;
-    }
-  }
-  return true;
-}
-
 absl::Status RowLayout::GatherBags(
     const runtime::BagInputs& bag,
     absl::Span<const absl::Span<const TensorView>> requests,

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -36,16 +37,19 @@ class RowBuffers {
   std::vector<base::AlignedBuffer> buffers_;
 };
 
-// Immutable, thread-safe.
+// Immutable but for Withdraw(), thread-safe.
 class RowLayout {
  public:
   // `rows`: of the part (models::FindHnRowDependence).
   RowLayout(const models::Graph& graph, const runtime::Part& part,
             const models::RowDependence& rows);
 
-  // Empty, or why requests are executed alone and whole: some operator mixes
-  // rows, or an input or output does not have one entry per row.
+  // Whether rows are independent, the one answer for the whole node. Empty:
+  // they are. Else why requests are executed alone and whole: some operator
+  // mixes rows, or an input or output does not have one entry per row.
   const std::string& why_not() const { return why_not_; }
+  // The decision did not stand its verification (VerifyRows()).
+  void Withdraw(std::string why) { why_not_ = std::move(why); }
 
   // A dimension 0 that is not known yet (runtime::wire::Codec::Peek).
   static constexpr int64_t kUnknownRows = -1;
@@ -67,12 +71,6 @@ class RowLayout {
   bool IsSameForAll(size_t input) const {
     return inputs_[input] == Rule::kSame;
   }
-
-  // Whether inputs that have the layout are of the same types and, but for the
-  // rows, sizes: for requests whose values had to be decoded after their keys
-  // were made.
-  bool SameButForRows(absl::Span<const base::TensorView> a,
-                      absl::Span<const base::TensorView> b) const;
 
   // The inputs of requests with equal keys one below the other, copied into
   // `buffers` and valid until their next use; what is the same in all is the

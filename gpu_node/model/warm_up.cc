@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "gpu_node/model/answers_apart.h"
+#include "gpu_node/model/device_model.h"
 #include "runtime/compile/bag_inputs.h"
 
 namespace refract::gpu_node {
@@ -20,7 +21,7 @@ using base::TensorView;
 
 constexpr int kRunsEach = 3;
 
-// Rows of the two requests that CheckRowsAlone() merges.
+// Rows of the two requests that VerifyRows() merges.
 constexpr int64_t kMoreRows[] = {2, 5};  // than the least
 
 // Entries of bags per row, on the mean.
@@ -260,10 +261,9 @@ ExecutionTimes WarmUp(const DeviceModel& model, const WarmUpOptions& options) {
   }
 }
 
-absl::Status CheckRowsAlone(const DeviceModel& model, double* difference) {
-  const models::Graph& graph = model.model().graph;
-  const runtime::Program& program = model.program();
-  const RowLayout& layout = model.layout();
+absl::Status VerifyRows(const models::Graph& graph,
+                        const runtime::Program& program,
+                        const RowLayout& layout, double* difference) {
   *difference = 0;
   const int64_t least = std::max<int64_t>(graph.min_batch, 1);
   const int64_t counts[] = {least + kMoreRows[0], least + kMoreRows[1]};

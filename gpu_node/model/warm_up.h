@@ -1,9 +1,8 @@
 #ifndef REFRACT_GPU_NODE_MODEL_WARM_UP_H_
 #define REFRACT_GPU_NODE_MODEL_WARM_UP_H_
 
-// What is found out about a model when it is loaded, by running it on made-up
-// inputs: how long it takes, and whether its rows may be computed beside those
-// of others.
+// What is learnt about a model when it is loaded, by running it on made-up
+// inputs: how long it takes, and whether the decision about its rows holds.
 
 #include <cstdint>
 #include <vector>
@@ -13,10 +12,12 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/tensor.h"
-#include "gpu_node/model/device_model.h"
+#include "gpu_node/model/row_layout.h"
 #include "gpu_node/scheduler/execution_times.h"
 
 namespace refract::gpu_node {
+
+class DeviceModel;
 
 // Inputs of a part with `rows` rows: floats in [-1, 1), integers 0 or 1 (ids
 // that every table has), `seed` tells which; bags of two entries on the mean,
@@ -39,10 +40,13 @@ struct WarmUpOptions {
 // times are learnt from requests.
 ExecutionTimes WarmUp(const DeviceModel& model, const WarmUpOptions& options);
 
-// Runs rows alone and among others, and compares what comes out: a check of
-// what RowLayout concludes from the graph. FailedPrecondition names the output
-// that differs and by how much. `*difference` is the largest absolute one.
-absl::Status CheckRowsAlone(const DeviceModel& model, double* difference);
+// Verifies that the rows of `program` are independent, as `layout` concludes
+// from the graph: runs rows alone and among others, and compares the results.
+// FailedPrecondition names the output that differs and by how much, or why
+// inputs cannot be made up. `*difference` is the largest absolute difference.
+absl::Status VerifyRows(const models::Graph& graph,
+                        const runtime::Program& program,
+                        const RowLayout& layout, double* difference);
 
 }  // namespace refract::gpu_node
 

@@ -1,12 +1,69 @@
 #include "gpu_node/scheduler/admission.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 
 namespace refract::gpu_node {
+namespace {
+
+std::optional<Refusal> FitsAnExecution(const AdmissionSnapshot& s) {
+  if (s.rows <= s.most_rows || s.divisible) return std::nullopt;
+  return Refusal{Refusal::Kind::kTooLarge,
+                 absl::InvalidArgumentError(absl::StrCat(
+                     "the batch has ", s.rows, " rows, the largest that ",
+                     s.label, " takes here is ", s.most_rows))};
+}
+
+std::optional<Refusal> HasAnInstance(const AdmissionSnapshot& s) {
+  if (s.available.ok()) return std::nullopt;
+  return Refusal{Refusal::Kind::kUnavailable, s.available};
+}
+
+std::optional<Refusal> HasRoom(const AdmissionSnapshot& s) {
+  // An overloaded model that fills the node leaves the others their part.
+  const bool node_full =
+      s.node_queue >= s.node_places && s.model_queue >= s.quota;
+  if (!node_full && s.model_queue < s.model_places) return std::nullopt;
+  return Refusal{
+      Refusal::Kind::kQueueFull,
+      absl::ResourceExhaustedError(absl::StrCat(
+          "HN queue is full, ", node_full ? s.node_queue : s.model_queue,
+          " requests wait"))};
+}
+
+std::optional<Refusal> EndsInTime(const AdmissionSnapshot& s) {
+  // The queue tells a request that is late already, where it counts as expired.
+  // Without an instance (the first is starting) nothing can be predicted.
+  if (s.deadline == absl::InfiniteFuture() || s.deadline <= s.now ||
+      s.free_at.empty()) {
+    return std::nullopt;
+  }
+  const absl::Time start = PredictStart(s.now, s.free_at, s.ahead);
+  if (start + s.own <= s.deadline) return std::nullopt;
+  // ResourceExhausted: another node may be in time. DeadlineExceeded: only a
+  // faster node could be, which CNs know by the times of its answers.
+  const absl::Duration left = s.deadline - s.now;
+  const absl::Status status =
+      s.own_at_best > left
+          ? absl::DeadlineExceededError(absl::StrCat(
+                "an idle HN could not finish in time: ",
+                absl::FormatDuration(s.own_at_best), " to execute, ",
+                absl::FormatDuration(left), " left"))
+          : absl::ResourceExhaustedError(absl::StrCat(
+                "the HN cannot finish in time: ",
+                absl::FormatDuration(start - s.now),
+                " until it could begin and ", absl::FormatDuration(s.own),
+                " to execute, ", absl::FormatDuration(left), " left"));
+  return Refusal{Refusal::Kind::kTooLate, status};
+}
+
+// In this order: a request that can never be executed is told so first.
+using Rule = std::optional<Refusal> (*)(const AdmissionSnapshot&);
+constexpr Rule kRules[] = {FitsAnExecution, HasAnInstance, HasRoom, EndsInTime};
+
+}  // namespace
 
 absl::Time PredictStart(absl::Time now, absl::Span<const absl::Time> free_at,
                         absl::Duration ahead) {
@@ -36,22 +93,38 @@ absl::Duration CompetingWork(absl::Duration own, double share,
   return sum;
 }
 
-absl::Status DecideAdmission(const AdmissionSnapshot& snapshot) {
-  if (snapshot.deadline == absl::InfiniteFuture()) return absl::OkStatus();
-  const absl::Time start =
-      PredictStart(snapshot.now, snapshot.free_at, snapshot.ahead);
-  if (start + snapshot.own <= snapshot.deadline) return absl::OkStatus();
-  if (snapshot.now + snapshot.own_at_best > snapshot.deadline) {
-    return absl::DeadlineExceededError(absl::StrCat(
-        "an idle HN could not finish in time: ",
-        absl::FormatDuration(snapshot.own_at_best), " to execute, ",
-        absl::FormatDuration(snapshot.deadline - snapshot.now), " left"));
+std::optional<Refusal> DecideAdmission(const AdmissionSnapshot& snapshot) {
+  for (const Rule rule : kRules) {
+    std::optional<Refusal> refusal = rule(snapshot);
+    if (refusal.has_value()) return refusal;
   }
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "the HN cannot finish in time: ",
-      absl::FormatDuration(start - snapshot.now), " until it could begin and ",
-      absl::FormatDuration(snapshot.own), " to execute, ",
-      absl::FormatDuration(snapshot.deadline - snapshot.now), " left"));
+  return std::nullopt;
+}
+
+Verdict Judge(absl::Time deadline, bool abandoned, absl::Duration time,
+              absl::Time now) {
+  if (abandoned) return Verdict::kDropAbandoned;
+  if (deadline <= now) return Verdict::kDropExpired;
+  if (now + time > deadline) return Verdict::kDropHopeless;
+  return Verdict::kRun;
+}
+
+absl::Status WhyDropped(Verdict verdict, absl::Time deadline,
+                        absl::Duration time, absl::Time now) {
+  switch (verdict) {
+    case Verdict::kDropAbandoned:
+      return absl::CancelledError("the client does not wait any more");
+    case Verdict::kDropHopeless:
+      return absl::DeadlineExceededError(absl::StrCat(
+          "deadline would pass at HN execution: ", absl::FormatDuration(time),
+          " to execute, ", absl::FormatDuration(deadline - now), " left"));
+    case Verdict::kDropExpired:
+    case Verdict::kRun:
+      break;
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat("deadline passed at HN queue, ",
+                   absl::FormatDuration(now - deadline), " ago"));
 }
 
 }  // namespace refract::gpu_node

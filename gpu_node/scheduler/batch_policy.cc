@@ -6,7 +6,7 @@
 namespace refract::gpu_node {
 namespace {
 
-// Far more than pays: each look at the queue stays short.
+// Far more members than pay; bounds the time of a decision.
 constexpr size_t kMostMembers = 256;
 
 absl::Duration Saving(const ExecutionTimes& times, int64_t a, int64_t b,
@@ -15,7 +15,30 @@ absl::Duration Saving(const ExecutionTimes& times, int64_t a, int64_t b,
          times.Typical(a + b, now);
 }
 
+// Weight of the latest request in the means: the latest requests tell best what
+// comes next.
+constexpr double kLatestWeight = 1.0 / 8;
+
+double Smooth(double mean, double latest) {
+  return mean + kLatestWeight * (latest - mean);
+}
+
 }  // namespace
+
+void ArrivalRate::Count(int64_t request_rows, absl::Time now) {
+  const auto latest = static_cast<double>(request_rows);
+  const absl::Duration pause = now - last;
+  rows = last == absl::InfinitePast() ? latest : Smooth(rows, latest);
+  if (last == absl::InfinitePast()) {
+    gap = absl::InfiniteDuration();
+  } else if (gap == absl::InfiniteDuration()) {
+    gap = pause;
+  } else {
+    gap = absl::Seconds(
+        Smooth(absl::ToDoubleSeconds(gap), absl::ToDoubleSeconds(pause)));
+  }
+  last = now;
+}
 
 BatchDecision DecideBatch(absl::Span<const BatchCandidate> candidates,
                           const BatchingOptions& options,
@@ -37,6 +60,7 @@ BatchDecision DecideBatch(absl::Span<const BatchCandidate> candidates,
   for (size_t i = 1;
        i < candidates.size() && decision.members.size() < kMostMembers; ++i) {
     const BatchCandidate& next = candidates[i];
+    // A candidate that does not fit is skipped: a later, smaller one may fit.
     if (next.rows > options.max_rows - rows) continue;
     const absl::Time deadline = std::min(tightest, next.deadline);
     if (now + times.High(rows + next.rows, now) > deadline) continue;
@@ -50,6 +74,7 @@ BatchDecision DecideBatch(absl::Span<const BatchCandidate> candidates,
     decision.members.push_back(i);
     if (preferred(rows)) preferred_members = decision.members.size();
   }
+  // The last preferred size that was met; requests beyond it wait for the next.
   if (preferred_members > 0) {
     decision.members.resize(preferred_members);
     return decision;

@@ -1,9 +1,9 @@
 #ifndef REFRACT_GPU_NODE_SCHEDULER_BATCH_POLICY_H_
 #define REFRACT_GPU_NODE_SCHEDULER_BATCH_POLICY_H_
 
-// Which waiting requests of a model are executed together, and whether it pays
-// to wait for more. Pure; scheduler.h asks each time that an instance could
-// begin.
+// Which waiting requests of a model share an execution, and whether it pays to
+// wait for more requests. Pure; the scheduler asks each time that an instance
+// could begin.
 
 #include <cstddef>
 #include <cstdint>
@@ -24,8 +24,8 @@ struct BatchingOptions {
   absl::Duration window;
   // Rows of one execution.
   int64_t max_rows = std::numeric_limits<int64_t>::max();
-  // Sizes that are executed at once when they can be made exactly; rows,
-  // ascending. May be empty.
+  // Batch sizes that are executed at once when requests add up to them exactly;
+  // rows, ascending. May be empty.
   std::vector<int64_t> preferred_rows;
 };
 
@@ -36,35 +36,36 @@ struct BatchCandidate {
   absl::Time arrival;
 };
 
-// How requests that can be merged come in.
+// How the requests of a model come in.
 struct ArrivalRate {
-  absl::Duration gap = absl::InfiniteDuration();  // mean time between two
-  double rows = 1;                                // mean rows of one
+  absl::Duration gap = absl::InfiniteDuration();  // mean, between two requests
+  double rows = 1;                                // mean, of a request
   absl::Time last = absl::InfinitePast();
-  // Longest time between two lately: fades with each that is shorter.
-  absl::Duration pause;
+
+  // A request came.
+  void Count(int64_t request_rows, absl::Time now);
 };
 
 struct BatchDecision {
   // Indexes into the candidates, ascending; the first is always 0.
   std::vector<size_t> members;
-  // In the past or now: execute the members. Else: look again then, or when
-  // another request has come.
+  // In the past or now: execute the members. Else decide again at that time, or
+  // when another request has come.
   absl::Time wait_until = absl::InfinitePast();
 };
 
 // `candidates`, one at least, in the order in which they would be executed. The
 // result is made in the memory of `decision`, whose contents are lost.
 //
-// Merging: one more is taken while the rows allow it, every member would still
-// be in time by the 90th percentile of the larger execution, and the larger
-// execution typically takes less than the two apart.
+// Merging: a candidate becomes a member while the rows allow it, every member
+// would still meet its deadline by the 90th percentile of the larger execution,
+// and the larger execution typically takes less than two executions.
 //
 // Waiting: never longer than the window, counted from the oldest member's
 // arrival, nor than the tightest deadline of the members allows with one more
-// request merged. And only while the device time that the next request saves by
-// being merged is more than the device is expected to stand idle for it: the
-// mean gap between requests, or the time since the last one if that is more.
+// request merged. And only while the device time that merging the next request
+// saves is more than the device is expected to stand idle for it: the mean gap
+// between requests, or the time since the last request if that is more.
 BatchDecision DecideBatch(absl::Span<const BatchCandidate> candidates,
                           const BatchingOptions& options,
                           const ExecutionTimes& times,

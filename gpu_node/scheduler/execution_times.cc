@@ -59,7 +59,7 @@ absl::Duration ExecutionTimes::Estimate(int64_t rows, Which which,
   const auto size = [](int bucket) {
     return static_cast<double>(RowsOfBucket(bucket));
   };
-  // The smallest one known bounds what is smaller.
+  // The smallest known bucket bounds all smaller ones.
   if (below < 0) return above < kNumBuckets ? time(above) : absl::Duration();
   const double ratio = size(wanted) / size(below);
   if (above == kNumBuckets) {

@@ -1,9 +1,8 @@
 #ifndef REFRACT_GPU_NODE_SCHEDULER_EXECUTION_TIMES_H_
 #define REFRACT_GPU_NODE_SCHEDULER_EXECUTION_TIMES_H_
 
-// How long a device needs for so many rows of a model, learnt from what it has
-// needed lately. Admission, batching windows and fair shares all predict with
-// it.
+// How long a device needs for a number of rows of a model, learnt from its
+// latest executions. Admission, batching and turns predict with it.
 
 #include <array>
 #include <cstddef>
@@ -23,25 +22,25 @@ int64_t RowsOfBucket(int bucket);  // the most that are in it
 // Of one model on one kind of device. Not thread-safe.
 class ExecutionTimes {
  public:
-  // Of the last so many executions of a bucket.
+  // Executions of a bucket that are remembered.
   static constexpr size_t kWindow = 32;
-  // What was measured longer ago says nothing any more. The value measured at
-  // load takes its place.
+  // Executions longer ago are forgotten. The value measured at load takes their
+  // place.
   static constexpr absl::Duration kMemory = absl::Seconds(10);
-  // After a pause of so long, one that takes less than half of the median shows
-  // that this was wrong: nothing before it is remembered. Requests may have
-  // been refused for that, and then few come that could show it.
+  // If the first execution after a pause of this length takes less than half of
+  // the median, the executions before the pause are forgotten: requests may
+  // have been refused for that median, so few more will come to correct it.
   static constexpr absl::Duration kPause = absl::Milliseconds(500);
 
-  // From a warm-up: used for its bucket as long as that has no execution of its
-  // own to tell.
+  // From a warm-up: used for its bucket while no execution of the bucket is
+  // remembered.
   void Prime(int64_t rows, absl::Duration time);
   void Record(int64_t rows, absl::Duration time, absl::Time now);
 
-  // The median of the bucket. For a bucket without any: interpolated between
-  // its neighbours; beyond the largest one known, along the line through the
-  // largest two, or growing with the square root of the rows where only one is
-  // known: hopeful enough for larger batches to be tried, and thus measured.
+  // The median of the bucket. A bucket without executions is interpolated
+  // between its neighbours. Beyond the largest known bucket the time follows
+  // the line through the largest two, or the square root of the rows where only
+  // one is known: low enough for larger batches to be tried, and thus measured.
   // Zero when nothing is known.
   absl::Duration Typical(int64_t rows, absl::Time now) const;
   // The 90th percentile, and in proportion to the rows beyond the largest
@@ -53,7 +52,7 @@ class ExecutionTimes {
  private:
   struct Bucket {
     std::array<absl::Duration, kWindow> window;  // a ring
-    size_t count = 0;                            // that are in it
+    size_t count = 0;                            // of times in the window
     size_t next = 0;
     absl::Duration median;
     absl::Duration high;

@@ -33,15 +33,15 @@ class ResidentSet {
   size_t used() const { return used_; }
   size_t free() const { return capacity_ == 0 ? SIZE_MAX : capacity_ - used_; }
 
-  // Which models must go for `model`, which is out, to come in: of those that
-  // `may_go` the ones used longest ago, and no more than needed. nullopt: even
-  // all of them are not enough now.
+  // The models to evict so that there is room for `model`, which is out: of the
+  // models that `may_go` those used longest ago, and no more than needed.
+  // nullopt: evicting all of them is not enough now.
   std::optional<std::vector<size_t>> PlanLoad(
       size_t model, const std::vector<bool>& may_go) const;
 
-  // There is room for it, from now on taken.
+  // Takes the room of `model`; there is enough.
   void BeginLoad(size_t model);
-  // Loaded, or failed to: its room is free again.
+  // `ok`: its weights are in. Else its room is free again.
   void FinishLoad(size_t model, bool ok);
   void Evict(size_t model);
   // An execution of `model`, which is in, begins.

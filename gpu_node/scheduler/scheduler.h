@@ -1,9 +1,18 @@
 #ifndef REFRACT_GPU_NODE_SCHEDULER_SCHEDULER_H_
 #define REFRACT_GPU_NODE_SCHEDULER_SCHEDULER_H_
 
-// Which requests a device executes when: admission, order, batches, shares of
-// several models, weights in device memory, instances that fail. The rules are
-// in the files that are included here; this one keeps the state and asks them.
+// Which requests a device executes when. docs/serving.md, "How a GPU node
+// decides", explains the whole. Each rule is a file of its own that knows
+// nothing of devices or locks:
+//
+//   admission.h             refuse what cannot be executed in time
+//   deadline_queue.h        earliest deadline first within a model
+//   deficit_round_robin.h   whose turn it is, and how long a turn may be
+//   batch_policy.h          what is executed together
+//   execution_times.h       predictions, from what was measured
+//   resident_set.h          whose weights are in device memory
+//
+// This class keeps the state, asks the rules, and drives the device.
 
 #include <algorithm>
 #include <array>
@@ -11,6 +20,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,38 +32,36 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/log_limiter.h"
+#include "gpu_node/device/device.h"
 #include "gpu_node/scheduler/admission.h"
 #include "gpu_node/scheduler/batch_policy.h"
-#include "gpu_node/device/device.h"
+#include "gpu_node/scheduler/deadline_queue.h"
+#include "gpu_node/scheduler/deficit_round_robin.h"
 #include "gpu_node/scheduler/execution_times.h"
-#include "gpu_node/scheduler/fair_share.h"
-#include "gpu_node/scheduler/isolation.h"
-#include "gpu_node/scheduler/model_queue.h"
 #include "gpu_node/scheduler/resident_set.h"
-#include "gpu_node/scheduler/standing.h"
 
 namespace refract::gpu_node {
 
 struct SchedulerOptions {
-  // Requests of all models that wait; more are refused, but those of a model
-  // that has less than its share of the places. ≥ 1.
+  // Requests of all models that wait. Once these places are taken, a model is
+  // still given its share of them. ≥ 1.
   size_t max_queue = 256;
   // Until a lost instance is started again; doubles with each loss until an
   // execution succeeds.
   absl::Duration first_backoff = absl::Milliseconds(100);
   absl::Duration last_backoff = absl::Seconds(10);
-  // A step of a batch that has taken so long, and kStuckTimes what it was
-  // expected to execute, may never end: until it does, its instance is not up.
-  // > 0.
+  // A step of a batch that has taken this long, and kStuckTimes its predicted
+  // execution, may never end: until it ends, its instance is not up. > 0.
   absl::Duration stuck_after = absl::Seconds(10);
-  // Whether executions are kept short beside quiet models (isolation.h).
+  // Whether turns are bounded where there are several models (Quantum()).
   bool isolation = true;
 };
 
 // One model as the scheduler sees it.
 struct ScheduledModel {
   std::string label;  // for messages: "model 'x' version 1"
-  // Of the device's time while others want it too, relative to theirs. > 0.
+  // Of the device's time while other models want it too, relative to their
+  // shares. > 0.
   double share = 1;
   // Batches in the works at once; 0: as many as there are instances.
   int max_instances = 0;
@@ -64,8 +72,8 @@ struct ScheduledModel {
   // A request with more rows than batching.max_rows is executed in several
   // steps; else it is refused.
   bool splittable = false;
-  // Its requests may be executed in steps of any size from least_rows on, for
-  // the sake of other models, where the device takes steps.
+  // Its requests may be executed in steps of any size from least_rows on, so
+  // that turns are short, where the device takes steps.
   bool stepwise = false;
   int64_t least_rows = 1;
   // Times measured at load.
@@ -77,40 +85,29 @@ struct ModelStats {
   uint64_t succeeded = 0;
   uint64_t failed = 0;     // executed, but with an error
   uint64_t expired = 0;    // deadline passed in the queue, or would have
-  uint64_t abandoned = 0;  // not executed: nobody waited any more
-  uint64_t refused = 0;    // predicted to be too late, when they came
+  uint64_t abandoned = 0;  // not executed: its client had given it up
+  uint64_t refused = 0;    // predicted to be too late, when it came
   uint64_t queue_full = 0;
   uint64_t too_large = 0;
   uint64_t unavailable = 0;    // no instance, or lost with one, or stopping
   uint64_t batches = 0;        // executions
-  uint64_t steps = 0;          // of these, of a part of a request
-  uint64_t held = 0;           // times that one waited for another model's sake
+  uint64_t steps = 0;          // of these, executions of a part of a request
   uint64_t merged = 0;         // requests that shared an execution
   uint64_t largest_batch = 0;  // requests in one execution
   uint64_t non_finite = 0;     // answers with a NaN or an infinity
   uint64_t loads = 0;          // of the weights
   uint64_t evictions = 0;
   absl::Duration device_time;
-  absl::Duration queue_time;  // of those executed, until their batch was formed
+  absl::Duration queue_time;  // of executed requests, until their batch began
 };
 
 // Thread-safe. Answers every request exactly once.
-//
-//  - Per model earliest deadline first; among models those that ask for less
-//    than their share (standing.h), then the one furthest behind its share of
-//    the device's time. Executions of a model that asks for more are kept
-//    short, or wait, for the sake of those that ask for less (isolation.h).
-//  - One batch executes per instance. Where the device can, the next one's
-//    inputs are uploaded meanwhile, as late as they will still be there in
-//    time: until then an urgent request can still go first, and others can
-//    join.
-//  - A request that is predicted to miss its deadline is refused. If a model
-//    has executed nothing for kProbeInterval, one request is let through all
-//    the same, so that a wrong prediction is found out. So is one of a size
-//    that it has not executed for so long, nor for kProbeRest times as long as
-//    it is predicted to take, if that alone is what makes it late.
 class Scheduler {
  public:
+  // A request that is predicted to be too late is let through all the same, as
+  // a probe, if nothing of about its size was executed for kProbeInterval and
+  // for kProbeRest times its predicted time: so a wrong prediction is found
+  // out, at a cost of at most 1 / kProbeRest of an instance's time.
   static constexpr absl::Duration kProbeInterval = absl::Seconds(1);
   static constexpr int64_t kProbeRest = 20;
   static constexpr int64_t kStuckTimes = 10;
@@ -124,12 +121,12 @@ class Scheduler {
   void Start();
 
   // Would a request with so many rows be queued now? Counts a refusal. For
-  // requests whose payload is still to be pulled.
+  // requests whose payload is still to be pulled: Submit() decides again.
   absl::Status Admit(size_t model, int64_t rows, absl::Time deadline);
 
   // Queues `call`, or fails it:
   //   InvalidArgument    more rows than the largest batch, and not divisible
-  //   ResourceExhausted  too many wait, or it cannot be executed in time
+  //   ResourceExhausted  too many requests wait, or it cannot end in time
   //   DeadlineExceeded   its deadline passed, or would, while it waited
   //   Unavailable        no instance is up, its instance was lost, or closed
   //   Cancelled          its client does not wait any more
@@ -152,11 +149,11 @@ class Scheduler {
   absl::Status ModelReady(size_t model) const;
   // `listener` is called after ModelReady() of any model may have changed,
   // under no lock, on any thread, also concurrently. A call may still be under
-  // way when it is replaced. Null: nobody is told.
+  // way when the listener is replaced. Null: none.
   void WatchReadiness(std::function<void()> listener);
 
-  // Something is to be done at next_timer(): OnTimer() does it. RunTimers()
-  // does that until StopTimers(); a thread of the owner's.
+  // When OnTimer() is to be called. RunTimers() does that until StopTimers(),
+  // on a thread of the owner's.
   absl::Time next_timer() const;
   void OnTimer() { Pump(); }
   void RunTimers();
@@ -166,46 +163,46 @@ class Scheduler {
   size_t pending() const;  // queued or in the works
 
  private:
+  // What a queued request is besides its place in the queue.
+  struct Waiting {
+    BatchMember member;
+    int64_t first_row = 0;  // > 0: earlier rows have been executed
+    bool is_probe = false;
+  };
+  using Queue = DeadlineQueue<Waiting>;
+
   struct Model {
     ScheduledModel config;
-    ModelQueue queue;
+    Queue queue;
     ExecutionTimes times;
     ExecutionTimes uploads;
-    ArrivalRate arrivals;  // of those that can be merged
-    ArrivalRate all_arrivals;
-    // Requests that have been executed in part and are in no slot.
-    std::vector<std::unique_ptr<Batch>> unfinished;  // oldest first
-    size_t guaranteed_places = 1;                    // in the queue
+    ArrivalRate arrivals;
+    size_t quota = 1;  // of the node's places
     ModelStats stats;
-    int in_works = 0;  // batches
-    bool ran_since_load = false;
-    absl::Time stays_until = absl::InfinitePast();  // while it has work
-    bool held_back = false;      // since it last ran beside no quiet model
+    int in_works = 0;            // batches
     bool any_abandoned = false;  // perhaps, in the queue
-    absl::Time last_run = absl::InfinitePast();
-    absl::Time last_probe = absl::InfinitePast();
-    // The same of requests of about as many rows.
-    struct Size {
-      absl::Time last_run = absl::InfinitePast();
-      absl::Time last_probe = absl::InfinitePast();
-    };
-    std::array<Size, kNumBuckets> sizes;
+    // Per size of requests: when an execution began, or a probe was queued.
+    std::array<absl::Time, kNumBuckets> last_tried;
+    absl::Status told;  // ModelReady() when the listener was last called
+
+    // Weights: whether they were of use since they came in, and until when they
+    // stay while the model has work.
+    bool ran_since_load = false;
+    absl::Time stays_until = absl::InfinitePast();
     // After a failed load, which is tried again without being asked for: until
     // it succeeds the model's requests are refused.
     absl::Status load_error;
     int load_failures = 0;  // since one succeeded
-    // To bring back in what went out for the load that is under way.
+    // Copies that bring back the models that went out for the load under way.
     absl::Duration eviction_time;
     // Earliest times for the next try after a failure: at all, and if others
     // must go out for it.
     absl::Time load_again = absl::InfinitePast();
     absl::Time evict_again = absl::InfinitePast();
-    absl::Status told;  // ModelReady() when the listener was last called
 
-    bool has_work() const { return !queue.empty() || !unfinished.empty(); }
-    // Of an execution of a request of so many rows.
-    Size& SizeOf(int64_t rows) {
-      return sizes[BucketOf(std::min(rows, config.batching.max_rows))];
+    // Of requests with so many rows.
+    absl::Time& LastTried(int64_t rows) {
+      return last_tried[BucketOf(std::min(rows, config.batching.max_rows))];
     }
   };
   enum class Step : uint8_t {
@@ -221,6 +218,9 @@ class Scheduler {
     uint64_t order = 0;  // in which batches came
     absl::Time step_began;
     absl::Duration estimate;  // of the execution
+    // Of the first member: where it goes on if this is a step of it.
+    QueueKey key;
+    bool is_probe = false;
   };
   enum class Health : uint8_t { kStarting, kUp, kFailing, kDown };
   struct Instance {
@@ -236,7 +236,7 @@ class Scheduler {
   // To be done without the lock, in this order.
   struct Actions {
     struct Answer {
-      std::unique_ptr<transport::ServerCall> call;
+      BatchMember member;
       absl::Status status;
       bool was_queued = true;
     };
@@ -246,8 +246,6 @@ class Scheduler {
       int slot;
       Batch* batch;
     };
-    // Destroyed first: their replies are memory of their calls.
-    std::vector<std::unique_ptr<Batch>> dropped;
     std::vector<Answer> answers;
     absl::InlinedVector<Call, 4> calls;
     int load = -1;  // model
@@ -260,113 +258,117 @@ class Scheduler {
     }
   };
 
-  // Decides and acts until there is nothing to do but wait.
+  // ---- scheduler.cc: requests come in, questions are answered.
+
+  // nullopt: the request is to be queued, `*probe` tells whether as a probe.
+  std::optional<absl::Status> Refuse(Model& model, size_t index, int64_t rows,
+                                     absl::Time deadline, absl::Time now,
+                                     bool* probe)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The part of the snapshot that predicts when the request would end.
+  void Predict(const Model& model, size_t index, AdmissionSnapshot& snapshot)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Drops requests that wait in vain, so that they keep no places.
+  void MakePlaces(Model& model, absl::Time now, Actions& actions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // How long a request of so many rows typically executes, in steps if need be.
+  absl::Duration TimeFor(const Model& model, int64_t rows, absl::Time now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return pending_ == 0; }
+  void WakeAt(absl::Time time) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // ---- scheduler_plan.cc: which instance executes which requests.
+
+  // Plans and acts until there is nothing to do but wait.
   void Pump();
-  void Perform(Actions& actions);
   void Plan(absl::Time now, Actions& actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void PlanInstance(int index, absl::Time now, Actions& actions)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Whether a step of the instance does not end.
-  void FindStuck(int index, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Gives the instance a batch, if it can take one and there is one.
   void Assign(int index, absl::Time now, Actions& actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // `*owed_is_held` is set if the model is owed time and held back; models that
-  // come after one then begin nothing that is felt.
+  // The same, of this model.
   bool AssignFrom(size_t model, int index, bool busy, absl::Time now,
-                  bool* owed_is_held, Actions& actions)
+                  Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The most rows of the model's next execution.
+  int64_t RowsOfTurn(size_t model, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Puts a batch into an empty slot of the instance.
-  void Begin(int index, std::unique_ptr<Batch> batch, absl::Time now,
-             Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Whose turn it is before others': all alike without isolation.
-  Standing StandingOf(size_t model) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return options_.isolation ? standings_.Of(model) : Standing::kOver;
-  }
-  void UpdateStandings(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Begin(int index, std::unique_ptr<Batch> batch, const QueueKey& key,
+             bool is_probe, absl::Time now, Actions& actions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Drops requests that have expired or were given up, and those at the front
+  // that would end too late.
+  void DropDead(Model& model, absl::Time now, Actions& actions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void FailQueued(Model& model, const absl::Status& why, Actions& actions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool AtOwnLimit(const Model& model) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return model.config.max_instances > 0 &&
            model.in_works >= model.config.max_instances;
   }
-  // A request was refused for want of room.
-  void CountRefused(size_t model, int64_t rows, absl::Time now)
+  // When the instance will have executed what it holds.
+  absl::Time FreeAt(const Instance& instance, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Models for whose sake `index` is to hold back: to `quiet`.
-  void QuietBeside(size_t index, absl::Time now,
-                   std::vector<QuietModel>& quiet) const
+  // A batch without members, and where it goes when they are gone.
+  std::unique_ptr<Batch> NewBatch(size_t model)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Whether an execution is under way, or about to, that those feel, of a model
-  // of `index`'s standing or worse.
-  bool FeltInWorks(size_t index, absl::Span<const QuietModel> quiet) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // When the instances other than `index` are free.
-  absl::InlinedVector<absl::Time, 16> OthersFreeAt(int index,
-                                                   absl::Time now) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void DropDead(Model& model, absl::Time now, Actions& actions)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Recycle(std::unique_ptr<Batch> batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // ---- scheduler_weights.cc: weights that come and go.
+
   void PlanLoad(size_t model, absl::Time now, Actions& actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Whether nothing but the room for its weights keeps a model, whose turn it
-  // is, from coming in. Models that are to go for it then begin nothing more:
-  // one that always has something in the works would keep its place for ever.
+  // is, from coming in. Models that are to go for it then begin nothing more: a
+  // model that always has something in the works would keep its place for ever.
   bool WaitsForRoom(size_t model, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Per model, whether its weights may go: now, or once nothing of it is in the
   // works.
   std::vector<bool> MayGo(bool at_once, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // A batch without members, and where it goes when they are gone.
-  std::unique_ptr<Batch> NewBatch(size_t model)
+  absl::Duration LoadTime(const Model& model) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Recycle(std::unique_ptr<Batch> batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void FailQueued(Model& model, const absl::Status& why, Actions& actions)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-
-  // A call of the device has been answered, and nothing comes of it any more.
-  void EndCall();
-  void OnStarted(int instance, const absl::Status& status);
-  void OnUploaded(int instance, int slot, const absl::Status& status);
-  void OnExecuted(int instance, int slot, const absl::Status& status);
-  void OnDownloaded(int instance, int slot, const absl::Status& status);
   void OnLoaded(size_t model, absl::Time began, const absl::Status& status);
-  // Takes a step's end in; false if the instance is lost, and with it the
-  // batch, which has then been answered.
-  bool EndStep(int instance, int slot, const absl::Status& status);
+
+  // ---- scheduler_instances.cc: instances that start, hang and are lost.
+
+  // Starts the instance again if it is time, or executes what it has uploaded.
+  void PlanInstance(int index, absl::Time now, Actions& actions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether a step of the instance does not end.
+  void FindStuck(int index, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Lose(int instance, const absl::Status& error)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // A lost instance is down once the device has let go of all that it held.
   static void Settle(Instance& instance);
-
-  void LogFailure(const std::string& label, const absl::Status& status);
-  absl::Status CheckAdmission(Model& model, size_t index, int64_t rows,
-                              absl::Time deadline, absl::Time now, bool* probe)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Whether one that is refused is to be let through, to find out.
-  bool MayProbe(Model& model, int64_t rows, const AdmissionSnapshot& snapshot)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Where the queue is full, those in it that nobody waits for go.
-  void MakePlaces(Model& model, absl::Time now, Actions& actions)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // In how long to try again what has failed `failures` times in a row.
   absl::Duration BackOff(int failures) const;
   absl::Status ReadyLocked(const Model& model) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Unready() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Why no instance takes requests of the model, though one is up: it may have
-  // no more than those that it is stuck on.
+  // no more instances than those that it is stuck on.
   absl::Status HeldUp(const Model& model) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // How long a request of so many rows typically executes, in steps if need be.
-  absl::Duration TimeFor(const Model& model, int64_t rows, absl::Time now) const
+
+  // ---- scheduler_events.cc: what is told to the device, and what it tells.
+
+  void Perform(Actions& actions);
+  // A call of the device has been answered, and nothing comes of it any more.
+  void EndCall();
+  void OnStarted(int instance, const absl::Status& status);
+  void OnUploaded(int instance, int slot, const absl::Status& status);
+  void OnExecuted(int instance, int slot, const absl::Status& status);
+  void OnDownloaded(int instance, int slot, const absl::Status& status);
+  // Takes a step's end in; false if the instance is lost, and with it the
+  // batch, which has then been answered.
+  bool EndStep(int instance, int slot, const absl::Status& status);
+  // Queues the rest of a request, of which `batch`, that was in `slot`, was an
+  // executed step.
+  void QueueNextStep(const Slot& slot, std::unique_ptr<Batch> batch)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Duration LoadTime(const Model& model) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Time FreeAt(const Instance& instance, absl::Time now) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void WakeAt(absl::Time time) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return pending_ == 0; }
+  void LogFailure(const std::string& label, const absl::Status& status);
   bool DeviceIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return in_calls_ == 0;
   }
@@ -380,14 +382,14 @@ class Scheduler {
   // Models are never added or removed; what they hold is guarded.
   std::vector<Model> models_ ABSL_GUARDED_BY(mu_);
   std::vector<Instance> instances_ ABSL_GUARDED_BY(mu_);
-  FairShare shares_ ABSL_GUARDED_BY(mu_);
-  Standings standings_ ABSL_GUARDED_BY(mu_);
-  absl::Time demands_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  DeficitRoundRobin turns_ ABSL_GUARDED_BY(mu_);
+  // Instances that had nothing to do since the last Plan().
+  int64_t idle_instances_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::Time planned_at_ ABSL_GUARDED_BY(mu_);
   ResidentSet residents_ ABSL_GUARDED_BY(mu_);
   double load_bytes_per_s_ ABSL_GUARDED_BY(mu_);
   bool loading_ ABSL_GUARDED_BY(mu_) = false;
   size_t queued_ ABSL_GUARDED_BY(mu_) = 0;
-  size_t unfinished_ ABSL_GUARDED_BY(mu_) = 0;
   size_t pending_ ABSL_GUARDED_BY(mu_) = 0;
   int in_calls_ ABSL_GUARDED_BY(mu_) = 0;  // `done`s that are still to come
   uint64_t batches_ ABSL_GUARDED_BY(mu_) = 0;
@@ -398,11 +400,10 @@ class Scheduler {
   // Memory that stays, so that a request of a warm node allocates nothing.
   std::vector<std::unique_ptr<Batch>> spare_batches_ ABSL_GUARDED_BY(mu_);
   struct Scratch {
-    std::vector<Demand> demands;
-    std::vector<QuietModel> quiet;
-    std::vector<const QueuedRequest*> queued;
+    std::vector<const Queue::Request*> queued;
     std::vector<BatchCandidate> candidates;
     std::vector<Competitor> competitors;
+    std::vector<absl::Time> free_at;
     BatchingOptions batching;
     BatchDecision decision;
   } scratch_ ABSL_GUARDED_BY(mu_);

@@ -8,21 +8,15 @@
 #include "gpu_node/scheduler/scheduler.h"
 
 namespace refract::gpu_node {
-namespace {
-
-// A load that fails may have sent others out for nothing: none are sent out for
-// it again sooner than after so many times what that cost them.
-constexpr int64_t kFailedLoadShare = 20;
-
-}  // namespace
-
 void Scheduler::Perform(Actions& actions) {
-  actions.dropped.clear();
   // Answered outside the lock: Fail() is the transport's code.
   size_t answered = 0;
   for (Actions::Answer& answer : actions.answers) {
-    answer.call->Fail(answer.status);
-    answer.call.reset();
+    // A reply that has been begun is memory of its call.
+    answer.member.between_steps.reset();
+    answer.member.reply = transport::OutgoingMessage();
+    answer.member.call->Fail(answer.status);
+    answer.member.call.reset();
     answered += answer.was_queued;
   }
   if (answered > 0) {
@@ -97,27 +91,6 @@ void Scheduler::OnStarted(int index, const absl::Status& status) {
   Pump();
 }
 
-void Scheduler::Lose(int index, const absl::Status& error) {
-  Instance& instance = instances_[index];
-  instance.health = Health::kFailing;
-  instance.error = absl::UnavailableError(
-      absl::StrCat("instance ", index, " of device ", device_->traits().name,
-                   " failed: ", error.ToString()));
-  const absl::Duration backoff = BackOff(++instance.failures);
-  instance.start_again = clock_.Now() + backoff;
-  LOG(ERROR) << instance.error.message() << "; it is started again in "
-             << absl::FormatDuration(backoff);
-  Settle(instance);
-}
-
-void Scheduler::Settle(Instance& instance) {
-  if (instance.health == Health::kFailing &&
-      std::all_of(instance.slots.begin(), instance.slots.end(),
-                  [](const Slot& slot) { return slot.step == Step::kEmpty; })) {
-    instance.health = Health::kDown;
-  }
-}
-
 bool Scheduler::EndStep(int index, int slot_index, const absl::Status& status) {
   std::vector<std::unique_ptr<Batch>> lost;
   absl::Status why;
@@ -187,20 +160,19 @@ void Scheduler::OnExecuted(int index, int slot_index,
     const bool all_ran =
         std::all_of(members.begin(), members.end(),
                     [](const BatchMember& m) { return m.status.ok(); });
-    // One that was refused half-way says nothing about the others.
+    // A request that failed half-way says nothing about the others' time.
     if (all_ran && slot.batch->rows <= model.config.batching.max_rows) {
       model.times.Record(slot.batch->rows, took, now);
     }
     model.stats.device_time += took;
-    shares_.Correct(slot.batch->model, took - slot.estimate);
-    standings_.Use(slot.batch->model, took - slot.estimate);
+    turns_.Correct(slot.batch->model, took - slot.estimate);
     instance.failures = 0;
     slot.step = Step::kDownloading;
     slot.step_began = now;
     actions.calls.push_back(
         {Actions::Call::kDownload, index, slot_index, slot.batch.get()});
     ++in_calls_;
-    // The next one is not to wait for that.
+    // The next batch does not wait for the download.
     PlanInstance(index, now, actions);
   }
   Perform(actions);
@@ -219,6 +191,23 @@ void Scheduler::LogFailure(const std::string& label,
   }
 }
 
+void Scheduler::QueueNextStep(const Slot& slot, std::unique_ptr<Batch> batch) {
+  Model& model = models_[batch->model];
+  const absl::Time now = clock_.Now();
+  Queue::Request rest;
+  rest.key = slot.key;
+  rest.payload.first_row = batch->first_row + batch->rows;
+  rest.payload.is_probe = slot.is_probe;
+  rest.payload.member = std::move(batch->members[0]);
+  rest.rows = rest.payload.member.rows - rest.payload.first_row;
+  rest.queued_at = now;
+  rest.estimate = TimeFor(model, rest.rows, now);
+  model.queue.Return(std::move(rest));
+  ++queued_;
+  batch->members.clear();
+  Recycle(std::move(batch));
+}
+
 void Scheduler::OnDownloaded(int index, int slot_index,
                              const absl::Status& status) {
   if (!EndStep(index, slot_index, status)) return;
@@ -235,9 +224,7 @@ void Scheduler::OnDownloaded(int index, int slot_index,
     label = &model.config.label;
     if (!batch->last_step() && batch->members[0].status.ok()) {
       unfinished = true;
-      batch->first_row += batch->rows;
-      model.unfinished.push_back(std::move(batch));
-      ++unfinished_;
+      QueueNextStep(slot, std::move(batch));
       --model.in_works;
       slot.step = Step::kEmpty;
       Settle(instance);
@@ -273,61 +260,6 @@ void Scheduler::OnDownloaded(int index, int slot_index,
     pending_ -= answered;
     Recycle(std::move(batch));
   }
-  Pump();
-}
-
-void Scheduler::OnLoaded(size_t index, absl::Time began,
-                         const absl::Status& status) {
-  Actions actions;
-  {
-    absl::MutexLock lock(&mu_);
-    Model& model = models_[index];
-    const absl::Time now = clock_.Now();
-    const absl::Duration took = now - began;
-    loading_ = false;
-    residents_.FinishLoad(index, status.ok());
-    if (status.ok()) {
-      ++model.stats.loads;
-      if (!model.load_error.ok()) {
-        LOG(INFO) << model.config.label << " could be loaded again";
-      }
-      model.load_error = absl::OkStatus();
-      model.load_failures = 0;
-      model.evict_again = absl::InfinitePast();
-      model.stays_until = now + took;
-      shares_.Correct(index, took - LoadTime(model));
-      standings_.Use(index, took - LoadTime(model));
-      if (took > absl::ZeroDuration() && model.config.weight_bytes > 0) {
-        const double rate = static_cast<double>(model.config.weight_bytes) /
-                            absl::ToDoubleSeconds(took);
-        load_bytes_per_s_ =
-            load_bytes_per_s_ <= 0 ? rate : (load_bytes_per_s_ + rate) / 2;
-      }
-    } else {
-      // Its queue is not kept waiting for the next try.
-      const absl::Status why = absl::UnavailableError(absl::StrCat(
-          model.config.label, " cannot be loaded into device ",
-          device_->traits().name, ", which needs ", model.config.weight_bytes,
-          " bytes of ", residents_.free(),
-          " that should be free: ", status.ToString()));
-      const absl::Duration backoff = BackOff(++model.load_failures);
-      model.load_again = now + backoff;
-      if (model.eviction_time > absl::ZeroDuration()) {
-        model.evict_again =
-            now + kFailedLoadShare * (took + model.eviction_time);
-      }
-      LOG(ERROR) << why.message() << "; it is tried again in "
-                 << absl::FormatDuration(backoff)
-                 << (model.evict_again > model.load_again
-                         ? absl::StrCat(
-                               ", while others are in its room in ",
-                               absl::FormatDuration(model.evict_again - now))
-                         : "");
-      model.load_error = why;
-      FailQueued(model, why, actions);
-    }
-  }
-  Perform(actions);
   Pump();
 }
 

@@ -124,7 +124,7 @@ class MoodyDevice : public gpu_node::Device {
   }
   void Execute(int, int, gpu_node::Batch* batch, Done done) override {
     if (!mood_->good) return done(absl::InternalError("moody"));
-    (*models_)[batch->model].ExecuteBatch(*batch, 1 << 20, buffers_);
+    (*models_)[batch->model].ExecuteBatch(*batch, buffers_);
     done(absl::OkStatus());
   }
   void Download(int, int, gpu_node::Batch*, Done done) override {

@@ -39,7 +39,7 @@ absl::Status Execute(const DeviceModel& model,
                                            /*settled=*/false);
   member.rows = rows;
   RowBuffers buffers;
-  model.ExecuteBatch(batch, max_rows, buffers);
+  ExecuteInSteps(model, batch, max_rows, buffers);
   return member.status;
 }
 

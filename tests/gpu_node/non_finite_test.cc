@@ -43,7 +43,7 @@ class NonFiniteBatchTest : public ::testing::Test {
       batch.rows += member.rows;
     }
     RowBuffers buffers;
-    model_->ExecuteBatch(batch, max_rows, buffers);
+    ExecuteInSteps(*model_, batch, max_rows, buffers);
     return batch;
   }
   static float Logit(const BatchMember& member, int64_t row) {

@@ -3,16 +3,19 @@
 
 // Requests to run a DeviceModel on, without a transport.
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "gpu_node/device/device.h"
+#include "gpu_node/model/device_model.h"
 #include "gtest/gtest.h"
-#include "transport/memory/arena.h"
 #include "transport/links/channel.h"
 #include "transport/links/link_memory.h"
-#include "transport/memory/mapping.h"
 #include "transport/loop/waker.h"
+#include "transport/memory/arena.h"
+#include "transport/memory/mapping.h"
 
 namespace refract::gpu_node {
 
@@ -63,6 +66,23 @@ inline std::shared_ptr<transport::LinkMemory> NewSlotMemory(
   };
   return std::make_shared<transport::LinkMemory>(
       transport::Region{}, arena(), arena(), arena(), waker, bytes, 1);
+}
+
+// Executes `batch` as the scheduler has a device of steps do it: a single
+// request of more than `most` rows in about equal steps.
+inline void ExecuteInSteps(const DeviceModel& model, Batch& batch, int64_t most,
+                           RowBuffers& buffers) {
+  if (batch.members.size() != 1 || batch.rows <= most) {
+    return model.ExecuteBatch(batch, buffers);
+  }
+  int64_t left = batch.rows;
+  while (left > 0) {
+    batch.rows = left / ((left - 1) / most + 1);
+    model.ExecuteBatch(batch, buffers);
+    if (!batch.members[0].status.ok()) return;
+    batch.first_row += batch.rows;
+    left -= batch.rows;
+  }
 }
 
 }  // namespace refract::gpu_node

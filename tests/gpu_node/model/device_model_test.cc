@@ -134,7 +134,7 @@ class Runner {
     batch.rows += member.rows;
   }
   void Run(Batch& batch, int64_t max_rows = 1 << 20) {
-    model_.ExecuteBatch(batch, max_rows, buffers_);
+    ExecuteInSteps(model_, batch, max_rows, buffers_);
   }
   // The bytes of a member's answer.
   static std::string Answer(const BatchMember& member) {

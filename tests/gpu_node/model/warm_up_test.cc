@@ -6,9 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "gpu_node/model/device_model.h"
 #include "gtest/gtest.h"
-#include "models/rows/row_dependence.h"
 #include "models/repository/split_plan.h"
+#include "models/rows/row_dependence.h"
 #include "tests/cpu_node/small_model.h"
 #include "tests/runtime/testing/graph_builder.h"
 
@@ -55,7 +56,9 @@ TEST(WarmUpTest, TheNumberOfRowsIsNoneOfWhatRequestsShare) {
   ASSERT_TRUE(model.ok()) << model.status();
   ASSERT_EQ((*model)->layout().why_not(), "");
   double difference = -1;
-  const absl::Status alone = CheckRowsAlone(**model, &difference);
+  const absl::Status alone =
+      VerifyRows((*model)->model().graph, (*model)->program(),
+                 (*model)->layout(), &difference);
   EXPECT_TRUE(alone.ok()) << alone;
   EXPECT_EQ(difference, 0);
 }

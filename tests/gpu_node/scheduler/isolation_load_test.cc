@@ -1,7 +1,7 @@
-// The bound of isolation.h under random loads, in virtual time: a quiet model,
-// whose requests come one by one or in bursts, beside several overloaded ones
-// of unequal shares, on one instance or several; and what the overloaded ones
-// keep.
+// The bound of deficit_round_robin.h under random loads, in virtual time: a
+// quiet model, whose requests come one by one or in bursts, beside several
+// overloaded ones of unequal shares, on one instance or several; and what the
+// overloaded ones keep.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -11,8 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
-#include "gpu_node/scheduler/isolation.h"
-#include "gpu_node/scheduler/standing.h"
+#include "gpu_node/scheduler/deficit_round_robin.h"
 #include "gtest/gtest.h"
 #include "tests/base/random_seed.h"
 #include "tests/gpu_node/scheduler/load_fixture.h"
@@ -117,8 +116,7 @@ absl::Duration Bound(const Situation& s, const LoadedModel& quiet) {
   for (const LoadedModel& loud : s.models) {
     if (loud.quiet) continue;
     // A request whose rows depend on each other cannot be made shorter.
-    const absl::Duration allowed =
-        LongestBeside({{t, absl::Seconds(1)}}, loud.cost.Of(1));
+    const absl::Duration allowed = Quantum(loud.cost.Of(1), t);
     const int64_t least = loud.stepwise ? 1 : loud.rows;
     longest = std::max({longest, allowed, loud.cost.Of(least)});
   }
@@ -150,8 +148,8 @@ class Draw {
 // a part of `due`, the instances that are its share.
 std::vector<absl::Duration> Bursts(Draw& draw, absl::Duration time, double due,
                                    int instances, absl::Duration duration) {
-  const double most =
-      std::min(due, instances - due) * absl::ToDoubleSeconds(Standings::kBurst);
+  const double most = std::min(due, instances - due) *
+                      absl::ToDoubleSeconds(DeficitRoundRobin::kMemory);
   const double work_s = draw.Between(0.3, 0.9) * most;
   const double period_s = work_s / (draw.Between(0.1, 0.35) * due);
   const double time_s = absl::ToDoubleSeconds(time);

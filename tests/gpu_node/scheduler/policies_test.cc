@@ -1,17 +1,18 @@
 // The scheduler's rules, by tables that were computed by hand.
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "gpu_node/finite.h"
 #include "gpu_node/scheduler/admission.h"
 #include "gpu_node/scheduler/batch_policy.h"
+#include "gpu_node/scheduler/deficit_round_robin.h"
 #include "gpu_node/scheduler/execution_times.h"
-#include "gpu_node/scheduler/fair_share.h"
-#include "gpu_node/finite.h"
-#include "gpu_node/scheduler/isolation.h"
 #include "gpu_node/scheduler/resident_set.h"
 #include "gtest/gtest.h"
 
@@ -112,6 +113,17 @@ TEST(AdmissionTest, OthersRunTheirShareMeanwhileAndNoMoreThanTheyHave) {
   EXPECT_EQ(CompetingWork(Us(10), 1, {{Us(100), 3}, {Us(4), 1}}), Us(34));
 }
 
+AdmissionSnapshot Snapshot(absl::Span<const absl::Time> free_at, int ahead,
+                           int own, absl::Time deadline) {
+  AdmissionSnapshot snapshot;
+  snapshot.now = kNow;
+  snapshot.deadline = deadline;
+  snapshot.free_at = free_at;
+  snapshot.ahead = Us(ahead);
+  snapshot.own = Us(own);
+  return snapshot;
+}
+
 TEST(AdmissionTest, RefusesWhatCannotBeDoneInTime) {
   struct Case {
     int busy, ahead, own, deadline;
@@ -123,26 +135,88 @@ TEST(AdmissionTest, RefusesWhatCannotBeDoneInTime) {
   };
   for (const Case& c : cases) {
     const absl::Time free_at[] = {At(c.busy)};
-    const absl::Status status = DecideAdmission(
-        {kNow, At(c.deadline), free_at, Us(c.ahead), Us(c.own)});
-    EXPECT_EQ(status.ok(), c.admitted) << c.busy << " " << c.deadline;
-    if (status.ok()) continue;
-    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-    EXPECT_THAT(std::string(status.message()),
+    const std::optional<Refusal> refusal =
+        DecideAdmission(Snapshot(free_at, c.ahead, c.own, At(c.deadline)));
+    EXPECT_EQ(!refusal.has_value(), c.admitted) << c.busy << " " << c.deadline;
+    if (!refusal.has_value()) continue;
+    EXPECT_EQ(refusal->kind, Refusal::Kind::kTooLate);
+    EXPECT_EQ(refusal->status.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(std::string(refusal->status.message()),
                 HasSubstr(absl::FormatDuration(Us(c.deadline))));
   }
   // No other node could be in time either.
   const absl::Time free_now[] = {At(0)};
-  EXPECT_EQ(
-      DecideAdmission({kNow, At(9), free_now, Us(0), Us(30), Us(10)}).code(),
-      absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(
-      DecideAdmission({kNow, At(10), free_now, Us(0), Us(30), Us(10)}).code(),
-      absl::StatusCode::kResourceExhausted);
-  const absl::Time free_at[] = {At(1 << 30)};
-  EXPECT_TRUE(DecideAdmission({kNow, absl::InfiniteFuture(), free_at,
-                               absl::Hours(1), absl::Hours(1)})
-                  .ok());
+  for (const bool possible : {false, true}) {
+    AdmissionSnapshot snapshot =
+        Snapshot(free_now, 0, 30, At(possible ? 10 : 9));
+    snapshot.own_at_best = Us(10);
+    EXPECT_EQ(DecideAdmission(snapshot)->status.code(),
+              possible ? absl::StatusCode::kResourceExhausted
+                       : absl::StatusCode::kDeadlineExceeded);
+  }
+  const absl::Time later[] = {At(1 << 30)};
+  for (const absl::Time deadline : {absl::InfiniteFuture(), At(-1)}) {
+    EXPECT_FALSE(DecideAdmission(Snapshot(later, 1 << 30, 1 << 30, deadline)));
+  }
+  EXPECT_FALSE(DecideAdmission(Snapshot({}, 10, 10, At(1))));
+}
+
+TEST(AdmissionTest, RefusesWhatHasNoRoomAndWhatNoInstanceTakes) {
+  using Kind = Refusal::Kind;
+  struct Case {
+    const char* what;
+    std::function<void(AdmissionSnapshot&)> change;
+    std::optional<Kind> kind;
+  } const cases[] = {
+      {"as it is", [](AdmissionSnapshot&) {}, std::nullopt},
+      {"the node is full", [](auto& s) { s.node_queue = 8; }, Kind::kQueueFull},
+      {"the node is full, but its part is not",
+       [](auto& s) { s.node_queue = 8, s.quota = 3; }, std::nullopt},
+      {"the model is full", [](auto& s) { s.model_queue = 4; },
+       Kind::kQueueFull},
+      {"too many rows", [](auto& s) { s.rows = 65, s.divisible = false; },
+       Kind::kTooLarge},
+      {"many rows", [](auto& s) { s.rows = 65; }, std::nullopt},
+      {"no instance",
+       [](auto& s) { s.available = absl::UnavailableError("lost"); },
+       Kind::kUnavailable},
+  };
+  for (const Case& c : cases) {
+    AdmissionSnapshot snapshot;
+    snapshot.now = kNow;
+    snapshot.most_rows = 64;
+    snapshot.node_places = 8;
+    snapshot.node_queue = 7;
+    snapshot.model_places = 4;
+    snapshot.model_queue = 2;
+    c.change(snapshot);
+    const std::optional<Refusal> refusal = DecideAdmission(snapshot);
+    EXPECT_EQ(refusal.has_value(), c.kind.has_value()) << c.what;
+    if (!refusal.has_value()) continue;
+    EXPECT_EQ(refusal->kind, *c.kind) << c.what;
+  }
+}
+
+TEST(JudgeTest, DropsWhatNobodyCanUse) {
+  struct Case {
+    absl::Time deadline;
+    bool abandoned;
+    int time_us;
+    Verdict verdict;
+  } const cases[] = {
+      {At(11), false, 0, Verdict::kRun},
+      {At(11), false, 1, Verdict::kRun},
+      {At(11), false, 2, Verdict::kDropHopeless},
+      {At(10), false, 0, Verdict::kDropExpired},
+      {At(9), false, 0, Verdict::kDropExpired},
+      {absl::InfiniteFuture(), false, 1000, Verdict::kRun},
+      {At(11), true, 0, Verdict::kDropAbandoned},
+      {At(9), true, 0, Verdict::kDropAbandoned},
+  };
+  for (const Case& c : cases) {
+    EXPECT_EQ(Judge(c.deadline, c.abandoned, Us(c.time_us), At(10)), c.verdict)
+        << c.deadline << " " << c.abandoned << " " << c.time_us;
+  }
 }
 
 // 100 µs + 1 µs a row.
@@ -257,47 +331,68 @@ TEST(BatchPolicyTest, WaitsOnlyWhileItPays) {
       kNow);
 }
 
-TEST(FairShareTest, TimeIsDividedByShares) {
-  FairShare shares({1, 3});
-  shares.Activate(0);
-  shares.Activate(1);
+// Names of the models that take `turns` of 10 µs each, all of which have work.
+std::string Turns(DeficitRoundRobin& robin, size_t models, int turns) {
   std::string order;
-  for (int i = 0; i < 12; ++i) {
-    const size_t next = shares.Before(0, 1) ? 0 : 1;
-    shares.Begin(next, Us(10));
+  for (int i = 0; i < turns; ++i) {
+    size_t next = 0;
+    for (size_t model = 1; model < models; ++model) {
+      if (robin.Before(model, next)) next = model;
+    }
+    robin.TakeTurn(next, Us(10));
     order += static_cast<char>('a' + next);
   }
-  // Three of b for one of a.
-  EXPECT_EQ(order, "abbbabbbabbb");
+  return order;
 }
 
-TEST(FairShareTest, WhoWasIdleMayCatchUpButNotWithoutEnd) {
-  FairShare shares({1, 2});
-  shares.Activate(0);
-  const absl::Duration turn = FairShare::kCredit / 10;
-  for (int i = 0; i < 1000; ++i) shares.Begin(0, turn);
-  shares.Activate(1);
-  int in_a_row = 0;
-  while (shares.Before(1, 0)) {
-    shares.Begin(1, turn);
-    ++in_a_row;
+TEST(DeficitRoundRobinTest, TurnsAreDividedByShares) {
+  DeficitRoundRobin robin({1, 3}, 1);
+  EXPECT_EQ(Turns(robin, 2, 12), "abbbabbbabbb");
+  DeficitRoundRobin equal({1, 1, 1}, 1);
+  EXPECT_EQ(Turns(equal, 3, 6), "abcabc");
+}
+
+TEST(DeficitRoundRobinTest, AModelThatUsesLessThanItsShareGoesFirst) {
+  DeficitRoundRobin robin({1, 1}, 1);
+  for (int i = 0; i < 1000; ++i) {
+    for (int k = 0; k < 3; ++k) robin.TakeTurn(0, Us(10));
+    EXPECT_FALSE(robin.BelowShare(0));
+    EXPECT_TRUE(robin.BelowShare(1)) << i;
+    EXPECT_TRUE(robin.Before(1, 0));
+    robin.TakeTurn(1, Us(10));
   }
-  // The ten of its credit, and two as the other one's last turn counts twice
-  // for a share of two; not a thousand.
-  EXPECT_GE(in_a_row, 11);
-  EXPECT_LE(in_a_row, 13);
 }
 
-TEST(FairShareTest, WhatTookLongerIsPaidFor) {
-  FairShare shares({1, 1});
-  shares.Activate(0);
-  shares.Activate(1);
-  shares.Begin(0, Us(10));
-  shares.Begin(1, Us(10));
-  shares.Correct(1, Us(25));
-  EXPECT_TRUE(shares.Before(0, 1));
-  shares.Correct(1, -Us(30));
-  EXPECT_TRUE(shares.Before(1, 0));
+TEST(DeficitRoundRobinTest, WhoWasIdleMayCatchUpButNotWithoutEnd) {
+  // Two of four instances are the share of each: 2 s of them in a second.
+  for (const bool idle : {false, true}) {
+    DeficitRoundRobin robin({1, 1}, 4);
+    const absl::Duration turn = DeficitRoundRobin::kMemory / 5;
+    if (idle) {
+      robin.PassIdle(absl::Hours(1));
+      for (int i = 0; i < 10; ++i) robin.TakeTurn(0, turn);
+    } else {
+      for (int i = 0; i < 1000; ++i) robin.TakeTurn(0, turn);
+    }
+    int in_a_row = 0;
+    while (robin.Before(1, 0)) {
+      robin.TakeTurn(1, turn);
+      ++in_a_row;
+    }
+    EXPECT_GE(in_a_row, 10);
+    EXPECT_LE(in_a_row, 12);  // sums are rounded
+    EXPECT_FALSE(robin.BelowShare(1));
+  }
+}
+
+TEST(DeficitRoundRobinTest, WhatTookLongerIsPaidFor) {
+  DeficitRoundRobin robin({1, 1}, 1);
+  robin.TakeTurn(0, Us(10));
+  robin.TakeTurn(1, Us(10));
+  robin.Correct(1, Us(25));
+  EXPECT_TRUE(robin.Before(0, 1));
+  robin.Correct(1, -Us(30));
+  EXPECT_TRUE(robin.Before(1, 0));
 }
 
 TEST(ResidentSetTest, EvictsTheLeastRecentlyUsedAndNoMoreThanNeeded) {
@@ -383,54 +478,22 @@ TEST(FiniteTest, FindsNansAndInfinitiesOfEveryType) {
   EXPECT_FALSE(HasNonFinite(view(base::DType::kInt64, ints)));
 }
 
-TEST(FairShareTest, WhoIsBehindByItsCreditIsOwed) {
-  FairShare shares({1, 2});
-  shares.Activate(0);
-  shares.Activate(1);
-  EXPECT_FALSE(shares.Owed(1));
-  // The start of what begins is where the others' lag is counted to. The credit
-  // is 50 ms of virtual time for a share of 2.
-  shares.Begin(0, absl::Milliseconds(49));
-  shares.Begin(0, absl::Milliseconds(11));
-  EXPECT_FALSE(shares.Owed(1));
-  shares.Begin(0, absl::Milliseconds(1));
-  EXPECT_TRUE(shares.Owed(1));
-  EXPECT_FALSE(shares.Owed(0));
-  // Held back: 10 ms of its lag are lost, and 50 are left.
-  shares.Activate(1);
-  EXPECT_TRUE(shares.Owed(1));
-  shares.Begin(1, absl::Milliseconds(60));  // 30 ms of virtual time
-  EXPECT_FALSE(shares.Owed(1));
-  shares.Begin(1, absl::Milliseconds(64));
-  EXPECT_TRUE(shares.Before(0, 1));
-}
-
-TEST(IsolationTest, ExecutionsBesideAQuietModelAreShort) {
+// 2 own, or 50 ms, or a fifth of the other's time.
+TEST(DeficitRoundRobinTest, TurnsAreShortBesideAQuickModel) {
   struct Case {
-    std::vector<double> quiet_us;
-    double own_us, longest_us;
+    double own_us, other_us, longest_us;
   } const cases[] = {
-      {{1000}, 10, 200},       // a fifth
-      {{1000}, 99, 200},       // two smallest ones are still shorter
-      {{1000}, 150, 300},      // two smallest ones
-      {{1000}, 300, 400},      // but no more than two fifths
-      {{1000}, 400, 400},      //
-      {{1000}, 500, 1000},     // felt anyway: not for less than half its rows
-      {{1000, 100}, 10, 20},   // the quickest counts
-      {{1000, 100}, 30, 40},   //
-      {{1000, 100}, 50, 100},  //
-      {{1000, 100}, 500, 1000},
+      {10, 1000, 200},   {99, 1000, 200},   {150, 1000, 300},
+      {500, 1000, 1000}, {10, 1e6, 50'000}, {30'000, 1e6, 60'000},
   };
   for (const Case& c : cases) {
-    std::vector<QuietModel> quiet;
-    for (const double us : c.quiet_us) quiet.push_back({Us(us), Us(1)});
-    EXPECT_EQ(LongestBeside(quiet, Us(c.own_us)), Us(c.longest_us))
-        << ::testing::PrintToString(c.quiet_us) << " " << c.own_us;
+    EXPECT_EQ(Quantum(Us(c.own_us), Us(c.other_us)), Us(c.longest_us))
+        << c.own_us << " " << c.other_us;
   }
-  EXPECT_EQ(LongestBeside({}, Us(5)), absl::InfiniteDuration());
+  EXPECT_EQ(Quantum(Us(5), absl::InfiniteDuration()), absl::Milliseconds(50));
 }
 
-TEST(IsolationTest, RowsThatAreExecutedInTime) {
+TEST(DeficitRoundRobinTest, RowsThatAreExecutedInTime) {
   const ExecutionTimes times = LaunchBound();  // 100 us + 1 us a row
   struct Case {
     double longest_us;
@@ -446,49 +509,6 @@ TEST(IsolationTest, RowsThatAreExecutedInTime) {
               c.rows)
         << c.longest_us << " " << c.least << " " << c.most;
   }
-}
-
-TEST(IsolationTest, AFifthOfAQuietModelsTimeIsNotFelt) {
-  const QuietModel quiet[] = {{Us(1000), Us(1)}, {Us(500), Us(1e6)}};
-  EXPECT_FALSE(IsFelt(quiet, Us(100)));
-  EXPECT_TRUE(IsFelt(quiet, Us(101)));
-  EXPECT_FALSE(IsFelt({}, absl::Hours(1)));
-}
-
-TEST(IsolationTest, BeginsUnlessRequestsOfTheQuietModelWouldFindNoInstance) {
-  struct Case {
-    double time_us, gap_us;  // of the quiet one, which takes 1000 us: the gap
-    std::vector<int> others;
-    bool may;
-  } const cases[] = {
-      // Not felt, however often it comes.
-      {200, 1, {}, true},
-      // The only instance: whoever comes in the first 300 us is late, and that
-      // is 300 of 500 of those who come.
-      {500, 10000, {}, false},
-      {500, 1e9, {}, false},
-      // Another is free, so two must come within 300 us: 0.03^2/2 = 0.00044 of
-      // 0.05 · 0.0025 = 0.000125; with gaps ten times as long a hundredth of
-      // that, and 0.0000125.
-      {500, 10000, {0}, false},
-      {500, 100000, {0}, true},
-      // Two are free, and three must come: 0.03^3/6 = 0.0000045.
-      {500, 10000, {0, 0}, true},
-      // The other is busy, but soon free; or as long as this one.
-      {500, 100000, {200}, true},
-      {500, 100000, {500}, false},
-      // In the past is now.
-      {500, 100000, {-50}, true},
-  };
-  for (const Case& c : cases) {
-    const QuietModel quiet[] = {{Us(1000), Us(c.gap_us)}};
-    std::vector<absl::Time> others;
-    for (const int us : c.others) others.push_back(At(us));
-    EXPECT_EQ(MayBeginBeside(quiet, Us(c.time_us), others, kNow), c.may)
-        << c.time_us << " " << c.gap_us << " "
-        << ::testing::PrintToString(c.others);
-  }
-  EXPECT_TRUE(MayBeginBeside({}, Us(500), {}, kNow));
 }
 
 }  // namespace

@@ -86,7 +86,8 @@ TEST(SchedulerBatchingTest, StepsEndAtTheDeadline) {
   sim.Drain();
   EXPECT_EQ(sim.outcomes()[late].answers, 1);
   EXPECT_TRUE(absl::IsDeadlineExceeded(sim.outcomes()[late].status));
-  EXPECT_EQ(sim.device().executions().size(), 2);
+  // The first step shows that the others would be too late.
+  EXPECT_EQ(sim.device().executions().size(), 1);
   EXPECT_EQ(sim.scheduler().stats(0).expired, 1);
   EXPECT_EQ(sim.scheduler().pending(), 0);
 }
@@ -117,11 +118,12 @@ TEST(SchedulerBatchingTest, TheFirstRequestOfAnotherModelFindsNoLongExecution) {
     const size_t first = alone ? 0 : sim.Submit({.model = 1});
     sim.Drain();
     EXPECT_EQ(sim.outcomes()[0].status, absl::OkStatus());
-    EXPECT_LE(sim.outcomes()[0].latency, Ms(3400));
+    // Short turns leave at least half of its rows per second.
+    EXPECT_LE(sim.outcomes()[0].latency, Ms(2 * 3300));
     if (alone) {
       EXPECT_EQ(sim.device().executions().size(), 1);
     } else {
-      EXPECT_LE(sim.outcomes()[first].latency, kLongestAtOnce + Ms(1));
+      EXPECT_LE(sim.outcomes()[first].latency, Ms(50 + 1));
     }
   };
   run(/*alone=*/false);

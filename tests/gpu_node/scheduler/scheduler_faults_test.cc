@@ -132,8 +132,7 @@ absl::Duration LongestWaitBeside(int requests, FakeDevice::Options options) {
 
 TEST(SchedulerFaultsTest, ABusyModelMakesRoomForOneThatIsOut) {
   // Until it is its turn, what executes, both copies, and its own execution.
-  const absl::Duration bound =
-      2 * FairShare::kCredit + Ms(17) + Ms(200 + 300) + Ms(17);
+  const absl::Duration bound = Ms(17) + Ms(200 + 300) + Ms(17);
   EXPECT_LE(LongestWaitBeside(4, Fixed(Ms(10), 2)), bound);
   FakeDevice::Options staging = Fixed(Ms(10), 1, 2);
   staging.upload = [](const Batch&) { return Ms(1); };
@@ -143,7 +142,7 @@ TEST(SchedulerFaultsTest, ABusyModelMakesRoomForOneThatIsOut) {
 TEST(SchedulerFaultsTest, SoDoesOneThatAsksForLittleOnManyInstances) {
   // One and a half of four.
   EXPECT_LE(LongestWaitBeside(1, Fixed(Ms(10), 4)),
-            Standings::kBurst + 2 * FairShare::kCredit + Ms(17 + 500 + 17));
+            DeficitRoundRobin::kMemory + Ms(17 + 500 + 17));
 }
 
 TEST(SchedulerFaultsTest, ALargeModelComesInBesideSmallOnesThatComeAndGo) {
@@ -167,8 +166,7 @@ TEST(SchedulerFaultsTest, ALargeModelComesInBesideSmallOnesThatComeAndGo) {
   ASSERT_EQ(sim.outcomes()[large].answers, 1);
   // Until it is its turn, a small one that is coming in and stays for as long,
   // what else executes, its own copy and execution.
-  EXPECT_LE(sim.outcomes()[large].latency,
-            2 * FairShare::kCredit + Ms(2 * 100 + 10 + 10 + 400 + 10));
+  EXPECT_LE(sim.outcomes()[large].latency, Ms(2 * 100 + 10 + 10 + 400 + 10));
   EXPECT_THAT(sim.device().violations(), IsEmpty());
 }
 

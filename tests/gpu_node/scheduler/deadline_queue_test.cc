@@ -1,13 +1,12 @@
-#include "gpu_node/scheduler/model_queue.h"
+#include "gpu_node/scheduler/deadline_queue.h"
 
-#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/gpu_node/fake_server_call.h"
 
 namespace refract::gpu_node {
 namespace {
@@ -19,7 +18,7 @@ absl::Time At(int ms) { return absl::UnixEpoch() + absl::Milliseconds(ms); }
 TEST(RunsBeforeTest, OrdersByDeadlineThenArrival) {
   const absl::Time none = absl::InfiniteFuture();
   struct Case {
-    ReadyKey a, b;
+    QueueKey a, b;
     bool a_first;
   } const cases[] = {
       {{At(1), 5}, {At(2), 1}, true},  {{At(2), 1}, {At(1), 5}, false},
@@ -34,55 +33,29 @@ TEST(RunsBeforeTest, OrdersByDeadlineThenArrival) {
   }
 }
 
-TEST(JudgeTest, DropsWhatNobodyCanUse) {
-  struct Case {
-    absl::Time deadline;
-    bool abandoned;
-    int time_ms;
-    Verdict verdict;
-  } const cases[] = {
-      {At(11), false, 0, Verdict::kRun},
-      {At(11), false, 1, Verdict::kRun},
-      {At(11), false, 2, Verdict::kDropHopeless},
-      {At(10), false, 0, Verdict::kDropExpired},
-      {At(9), false, 0, Verdict::kDropExpired},
-      {absl::InfiniteFuture(), false, 1000, Verdict::kRun},
-      {At(11), true, 0, Verdict::kDropAbandoned},
-      {At(9), true, 0, Verdict::kDropAbandoned},
-  };
-  for (const Case& c : cases) {
-    EXPECT_EQ(
-        Judge(c.deadline, c.abandoned, absl::Milliseconds(c.time_ms), At(10)),
-        c.verdict)
-        << c.deadline << " " << c.abandoned << " " << c.time_ms;
-  }
-}
-
-class ModelQueueTest : public ::testing::Test {
+class DeadlineQueueTest : public ::testing::Test {
  protected:
-  ~ModelQueueTest() override {
-    for (QueuedRequest& rest : queue_.TakeAll()) rest.call->Fail({});
-  }
+  using Request = DeadlineQueue<std::string>::Request;
+
   void Push(const std::string& name, absl::Time deadline,
             const std::string& key = "", int estimate_ms = 1) {
-    queue_.Push({std::make_unique<FakeServerCall>(name, deadline, &answers_),
-                 /*rows=*/2, key, At(0), absl::Milliseconds(estimate_ms)});
-  }
-  static std::string NameOf(const QueuedRequest& request) {
-    return static_cast<const FakeServerCall&>(*request.call).name();
+    queue_.Push(deadline,
+                {.rows = 2,
+                 .queued_at = At(0),
+                 .estimate = absl::Milliseconds(estimate_ms),
+                 .payload = name},
+                key);
   }
   std::string TakeNext() {
-    QueuedRequest request = queue_.Take(queue_.Next());
-    queue_.CountTurn(request.call->deadline() != absl::InfiniteFuture());
-    request.call->Fail({});
-    return NameOf(request);
+    const Request request = queue_.Take(queue_.Next());
+    queue_.CountTurn(request.key.deadline != absl::InfiniteFuture());
+    return request.payload;
   }
 
-  Answers answers_;
-  ModelQueue queue_;
+  DeadlineQueue<std::string> queue_;
 };
 
-TEST_F(ModelQueueTest, EarliestDeadlineFirst) {
+TEST_F(DeadlineQueueTest, EarliestDeadlineFirst) {
   Push("no deadline 1", absl::InfiniteFuture());
   Push("late", At(30));
   Push("early", At(10));
@@ -94,7 +67,7 @@ TEST_F(ModelQueueTest, EarliestDeadlineFirst) {
                                  "no deadline 2"));
 }
 
-TEST_F(ModelQueueTest, NoDeadlineMeansLastButNotNever) {
+TEST_F(DeadlineQueueTest, NoDeadlineMeansLastButNotNever) {
   Push("patient 1", absl::InfiniteFuture());
   Push("patient 2", absl::InfiniteFuture());
   for (int i = 0; i < 50; ++i) Push("urgent", At(10 + i));
@@ -106,15 +79,15 @@ TEST_F(ModelQueueTest, NoDeadlineMeansLastButNotNever) {
   }
 }
 
-TEST_F(ModelQueueTest, OnlyEqualKeysAreMerged) {
+TEST_F(DeadlineQueueTest, OnlyEqualKeysAreMerged) {
   Push("a1", At(1), "a");
   Push("b", At(2), "b");
   Push("alone", At(3), "");
   Push("a2", At(4), "a");
   Push("a3", absl::InfiniteFuture(), "a");
   std::vector<std::string> names;
-  for (const QueuedRequest* request : queue_.Candidates()) {
-    names.push_back(NameOf(*request));
+  for (const Request* request : queue_.Candidates()) {
+    names.push_back(request->payload);
   }
   EXPECT_THAT(names, ElementsAre("a1", "a2", "a3"));
   EXPECT_EQ(TakeNext(), "a1");
@@ -122,7 +95,7 @@ TEST_F(ModelQueueTest, OnlyEqualKeysAreMerged) {
   EXPECT_EQ(queue_.Candidates().size(), 1);  // "alone", with nobody
 }
 
-TEST_F(ModelQueueTest, KnowsTheWorkAheadOfADeadline) {
+TEST_F(DeadlineQueueTest, KnowsTheWorkAheadOfADeadline) {
   Push("a", At(10), "", 3);
   Push("b", At(20), "", 4);
   Push("c", absl::InfiniteFuture(), "", 50);
@@ -134,21 +107,48 @@ TEST_F(ModelQueueTest, KnowsTheWorkAheadOfADeadline) {
   EXPECT_EQ(before(At(20)).time, absl::Milliseconds(7));
   EXPECT_EQ(before(At(20)).rows, 4);
   EXPECT_EQ(before(At(20), 2).time, absl::Milliseconds(3));
-  EXPECT_EQ(queue_.work(), absl::Milliseconds(57));
+  EXPECT_EQ(queue_.work().time, absl::Milliseconds(57));
   TakeNext();
-  EXPECT_EQ(queue_.work(), absl::Milliseconds(54));
+  EXPECT_EQ(queue_.work().time, absl::Milliseconds(54));
+  EXPECT_EQ(queue_.work().rows, 4);
 }
 
-TEST_F(ModelQueueTest, GivesOutWhatHasExpired) {
+TEST_F(DeadlineQueueTest, GivesOutWhatHasExpired) {
   Push("a", At(10));
   Push("b", At(20));
   Push("c", absl::InfiniteFuture());
-  std::vector<QueuedRequest> expired = queue_.TakeExpired(At(20));
-  ASSERT_EQ(expired.size(), 2);
-  EXPECT_EQ(NameOf(expired[0]), "a");
-  EXPECT_EQ(NameOf(expired[1]), "b");
-  for (QueuedRequest& request : expired) request.call->Fail({});
+  std::vector<std::string> expired;
+  for (const Request& request : queue_.TakeExpired(At(20))) {
+    expired.push_back(request.payload);
+  }
+  EXPECT_THAT(expired, ElementsAre("a", "b"));
   EXPECT_EQ(queue_.size(), 1);
+}
+
+TEST_F(DeadlineQueueTest, GivesOutThoseThatAreNamed) {
+  Push("a", At(10));
+  Push("b", At(20));
+  Push("c", absl::InfiniteFuture());
+  const std::vector<Request> taken =
+      queue_.TakeIf([](const Request& r) { return r.payload != "b"; });
+  ASSERT_EQ(taken.size(), 2);
+  EXPECT_EQ(taken[0].payload, "a");
+  EXPECT_EQ(taken[1].payload, "c");
+  EXPECT_EQ(TakeNext(), "b");
+}
+
+// The rest of a request that has been executed in part.
+TEST_F(DeadlineQueueTest, WhatComesBackHasItsOldPlaceAndIsNotMerged) {
+  Push("a", absl::InfiniteFuture(), "key");
+  Push("b", absl::InfiniteFuture(), "key");
+  Request rest = queue_.Take(queue_.Next());
+  rest.rows = 1;
+  queue_.Return(std::move(rest));
+  EXPECT_EQ(queue_.work().rows, 3);
+  EXPECT_EQ(queue_.Candidates().size(), 1);
+  EXPECT_EQ(TakeNext(), "a");
+  EXPECT_EQ(TakeNext(), "b");
+  EXPECT_TRUE(queue_.empty());
 }
 
 }  // namespace

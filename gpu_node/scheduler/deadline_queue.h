@@ -1,0 +1,214 @@
+#ifndef REFRACT_GPU_NODE_SCHEDULER_DEADLINE_QUEUE_H_
+#define REFRACT_GPU_NODE_SCHEDULER_DEADLINE_QUEUE_H_
+
+// Requests of one model that wait, earliest deadline first (EDF). Requests
+// without a deadline come last, but still get a share under overload.
+//
+// A container only: it judges nobody and answers nobody. `Payload` is whatever
+// the owner needs to execute a request.
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "glog/logging.h"
+
+namespace refract::gpu_node {
+
+// What the order depends on.
+struct QueueKey {
+  absl::Time deadline = absl::InfiniteFuture();
+  uint64_t arrival = 0;  // counts requests; unique in a queue
+};
+
+// Earliest deadline first; equal deadlines in order of arrival, so that
+// requests without a deadline are served first come, first served.
+inline bool RunsBefore(const QueueKey& a, const QueueKey& b) {
+  if (a.deadline != b.deadline) return a.deadline < b.deadline;
+  return a.arrival < b.arrival;
+}
+
+// While both kinds wait, one turn in this many goes to a request without a
+// deadline: 5 % of the model's turns, the same part that payload pulls without
+// a deadline get of the link.
+inline constexpr int kTurnWithoutDeadline = 20;
+
+template <typename Payload>
+struct QueuedRequest {
+  QueueKey key;
+  int64_t rows = 1;  // still to be executed
+  // Requests with equal keys can share an execution; empty: never shared.
+  std::string merge_key;
+  absl::Time queued_at;
+  // Predicted time of its own execution, when it was queued.
+  absl::Duration estimate;
+  Payload payload;
+};
+
+// Not thread-safe. Allocates nothing while no more requests wait, with no
+// longer merge keys, than have waited before.
+template <typename Payload>
+class DeadlineQueue {
+ public:
+  using Request = QueuedRequest<Payload>;
+
+  bool empty() const { return entries_.empty(); }
+  size_t size() const { return entries_.size(); }
+
+  // Queues a new request; sets request.key. Copies `merge_key`.
+  void Push(absl::Time deadline, Request request, absl::string_view merge_key) {
+    request.key = {deadline, arrivals_++};
+    Insert(std::move(request), merge_key);
+  }
+  // Queues a request that Take() gave out at the place that it had, with the
+  // rows that are left. It is never merged again.
+  void Return(Request request) { Insert(std::move(request), ""); }
+
+  // The request whose turn it is: the first one, or the oldest one without a
+  // deadline when it is their turn. The queue is not empty.
+  const Request& Next() const { return *NextEntry(); }
+
+  // Next(), then the other requests with its merge key, in order; Next() alone
+  // if it cannot be merged. Valid until the queue changes. The result is made
+  // in the memory of `candidates`, whose contents are lost.
+  std::vector<const Request*> Candidates(
+      std::vector<const Request*> candidates = {}) const {
+    const Request& next = Next();
+    candidates.clear();
+    candidates.push_back(&next);
+    if (next.merge_key.empty()) return candidates;
+    for (const Request& request : entries_) {
+      if (candidates.size() >= kMostCandidates) break;
+      if (&request != &next && request.merge_key == next.merge_key) {
+        candidates.push_back(&request);
+      }
+    }
+    return candidates;
+  }
+
+  // Takes out what Next() or Candidates() gave. Its merge key is lost.
+  Request Take(const Request& request) {
+    const auto entry = entries_.find(request.key);
+    CHECK(entry != entries_.end()) << "a request that is not queued";
+    return Take(entry);
+  }
+  // An execution begins, with or without a deadline.
+  void CountTurn(bool with_deadline) {
+    run_with_deadline_ = with_deadline ? run_with_deadline_ + 1 : 0;
+  }
+
+  // All requests whose deadline has passed.
+  std::vector<Request> TakeExpired(absl::Time now) {
+    std::vector<Request> expired;
+    // The order is by deadline, so the expired requests are in front.
+    while (!entries_.empty() && entries_.begin()->key.deadline <= now) {
+      expired.push_back(Take(entries_.begin()));
+    }
+    return expired;
+  }
+  // All requests for which `predicate` holds. Looks at every request.
+  template <typename Predicate>
+  std::vector<Request> TakeIf(Predicate predicate) {
+    std::vector<Request> taken;
+    for (auto entry = entries_.begin(); entry != entries_.end();) {
+      const auto next = std::next(entry);
+      if (predicate(*entry)) taken.push_back(Take(entry));
+      entry = next;
+    }
+    return taken;
+  }
+
+  // The work that runs before a new request with this deadline, each request
+  // executed alone. The sum stops once its time exceeds `enough`.
+  struct Work {
+    absl::Duration time;
+    int64_t rows = 0;
+  };
+  Work WorkBefore(absl::Time deadline, absl::Duration enough) const {
+    Work work;
+    for (const Request& request : entries_) {
+      if (request.key.deadline > deadline || work.time > enough) break;
+      work.time += request.estimate;
+      work.rows += request.rows;
+    }
+    return work;
+  }
+  Work work() const { return work_; }
+
+ private:
+  // More requests than are ever merged; keeps a look at a long queue short.
+  static constexpr size_t kMostCandidates = 512;
+
+  struct Order {
+    using is_transparent = void;
+    bool operator()(const Request& a, const Request& b) const {
+      return RunsBefore(a.key, b.key);
+    }
+    bool operator()(const Request& a, const QueueKey& b) const {
+      return RunsBefore(a.key, b);
+    }
+    bool operator()(const QueueKey& a, const Request& b) const {
+      return RunsBefore(a, b.key);
+    }
+  };
+  using Entries = std::set<Request, Order>;
+
+  typename Entries::const_iterator NextEntry() const {
+    if (run_with_deadline_ + 1 >= kTurnWithoutDeadline) {
+      const auto oldest = entries_.lower_bound(QueueKey{});
+      if (oldest != entries_.end()) return oldest;
+    }
+    return entries_.begin();
+  }
+
+  // Set nodes and the memory of their merge keys are reused.
+  void Insert(Request request, absl::string_view merge_key) {
+    work_.time += request.estimate;
+    work_.rows += request.rows;
+    if (spare_.empty()) {
+      request.merge_key = std::string(merge_key);
+      entries_.insert(std::move(request));
+      // There is room for each entry's node when it is taken out.
+      if (spare_.capacity() < entries_.size()) {
+        spare_.reserve(std::bit_ceil(entries_.size()));
+      }
+      return;
+    }
+    typename Entries::node_type node = std::move(spare_.back());
+    spare_.pop_back();
+    std::string memory = std::move(node.value().merge_key);
+    memory.assign(merge_key.data(), merge_key.size());
+    node.value() = std::move(request);
+    node.value().merge_key = std::move(memory);
+    entries_.insert(std::move(node));
+  }
+
+  Request Take(typename Entries::const_iterator entry) {
+    typename Entries::node_type node = entries_.extract(entry);
+    std::string memory = std::move(node.value().merge_key);
+    Request request = std::move(node.value());
+    node.value().merge_key = std::move(memory);
+    spare_.push_back(std::move(node));
+    work_.time -= request.estimate;
+    work_.rows -= request.rows;
+    return request;
+  }
+
+  Entries entries_;
+  Work work_;  // of all entries
+  std::vector<typename Entries::node_type> spare_;
+  uint64_t arrivals_ = 0;
+  // Turns since the last one of a request without a deadline.
+  int run_with_deadline_ = 0;
+};
+
+}  // namespace refract::gpu_node
+
+#endif  // REFRACT_GPU_NODE_SCHEDULER_DEADLINE_QUEUE_H_

@@ -1,0 +1,81 @@
+#include "gpu_node/scheduler/deficit_round_robin.h"
+
+#include <algorithm>
+
+namespace refract::gpu_node {
+namespace {
+
+// Counters are sums of rounded numbers: what is closer to 0 counts as 0.
+constexpr double kZeroS = 1e-9;
+
+constexpr absl::Duration kQuantum = absl::Milliseconds(50);
+
+}  // namespace
+
+DeficitRoundRobin::DeficitRoundRobin(std::vector<double> shares,
+                                     int instances) {
+  for (const double share : shares) shares_ += share;
+  for (const double share : shares) {
+    models_.push_back({.share = share,
+                       .most_s = absl::ToDoubleSeconds(kMemory) * instances *
+                                 share / shares_});
+  }
+}
+
+bool DeficitRoundRobin::Before(size_t a, size_t b) const {
+  const Model& first = models_[a];
+  const Model& second = models_[b];
+  const double difference =
+      first.counter_s / first.share - second.counter_s / second.share;
+  if (difference != 0) return difference > 0;
+  if (first.last_turn != second.last_turn) {
+    return first.last_turn < second.last_turn;
+  }
+  return a < b;
+}
+
+bool DeficitRoundRobin::BelowShare(size_t model) const {
+  return models_[model].counter_s > kZeroS;
+}
+
+void DeficitRoundRobin::TakeTurn(size_t index, absl::Duration time) {
+  Model& model = models_[index];
+  if (model.counter_s < 0) PassRounds(-model.counter_s / model.share);
+  model.counter_s -= absl::ToDoubleSeconds(time);
+  model.last_turn = ++turns_;
+}
+
+void DeficitRoundRobin::Correct(size_t index, absl::Duration difference) {
+  Model& model = models_[index];
+  model.counter_s = std::min(
+      model.counter_s - absl::ToDoubleSeconds(difference), model.most_s);
+}
+
+void DeficitRoundRobin::PassIdle(absl::Duration time) {
+  PassRounds(absl::ToDoubleSeconds(time) / shares_);
+}
+
+void DeficitRoundRobin::PassRounds(double seconds_per_share) {
+  for (Model& model : models_) {
+    model.counter_s = std::min(
+        model.counter_s + seconds_per_share * model.share, model.most_s);
+  }
+}
+
+absl::Duration Quantum(absl::Duration own, absl::Duration other) {
+  return std::max(2 * own, std::min(kQuantum, other / 5));
+}
+
+int64_t RowsWithin(absl::Duration longest, const ExecutionTimes& times,
+                   int64_t least, int64_t most, absl::Time now) {
+  if (times.Typical(most, now) <= longest) return most;
+  int64_t rows = least;
+  for (int bucket = BucketOf(least); bucket < kNumBuckets; ++bucket) {
+    const int64_t next = RowsOfBucket(bucket);
+    if (next > most || times.Typical(next, now) > longest) break;
+    rows = std::max(rows, next);
+  }
+  return std::min(rows, most);
+}
+
+}  // namespace refract::gpu_node

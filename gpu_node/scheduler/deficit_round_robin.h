@@ -1,0 +1,90 @@
+#ifndef REFRACT_GPU_NODE_SCHEDULER_DEFICIT_ROUND_ROBIN_H_
+#define REFRACT_GPU_NODE_SCHEDULER_DEFICIT_ROUND_ROBIN_H_
+
+// Divides a device's time among models by their shares: deficit round robin
+// (Shreedhar, Varghese, "Efficient Fair Queuing using Deficit Round-Robin",
+// IEEE/ACM ToN 4(3), 1996) with device seconds in place of bytes.
+//
+// Each model has a deficit counter: device time that it may still use before
+// the others. A turn is one execution. The model with the largest counter per
+// share takes the next turn, and its counter falls by the time that the turn
+// takes. When the counter of the model that takes a turn is below 0, a round
+// passes: the counters of all models grow in proportion to their shares, by as
+// much as brings that counter to 0. So
+//
+//  - a model that always has work has a counter of at most 0;
+//  - a model that uses less than its share has a counter above 0, and goes
+//    first at the end of every turn.
+//
+// A counter is at most what the model's share of the device amounts to in
+// kMemory: a model that was idle for an hour does not take an hour afterwards.
+// Rounds pass, too, while the device is idle.
+//
+// The delay that a model below its share feels from all others is thus one turn
+// of theirs, and Quantum() bounds turns.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "gpu_node/scheduler/execution_times.h"
+
+namespace refract::gpu_node {
+
+// Not thread-safe.
+class DeficitRoundRobin {
+ public:
+  static constexpr absl::Duration kMemory = absl::Seconds(1);
+
+  // `shares`: one per model, each > 0. `instances`: executions of the device at
+  // once.
+  DeficitRoundRobin(std::vector<double> shares, int instances);
+
+  // Of two models that have work, does `a` take a turn before `b`? Of equal
+  // counters the model whose last turn is longer ago goes first.
+  bool Before(size_t a, size_t b) const;
+  // Whether the model has used less than its share: its counter is above 0.
+  bool BelowShare(size_t model) const;
+
+  // `model` takes a turn that will use `time`.
+  void TakeTurn(size_t model, absl::Duration time);
+  // The turn used so much more time than was said, or less (negative).
+  void Correct(size_t model, absl::Duration difference);
+  // Instances were idle: `time` is the sum of theirs.
+  void PassIdle(absl::Duration time);
+
+ private:
+  struct Model {
+    double share = 1;
+    double most_s = 0;     // bound of the counter
+    double counter_s = 0;  // device seconds
+    uint64_t last_turn = 0;
+  };
+  void PassRounds(double seconds_per_share);
+
+  std::vector<Model> models_;
+  double shares_ = 0;  // sum
+  uint64_t turns_ = 0;
+};
+
+// How long a turn of a model may take on a device of several models. `own` is
+// the time of its smallest execution, `other` that of a request of the quickest
+// model which is below its share and has asked lately; infinite if there is
+// none, or the model itself is below its share.
+//
+//   max(2 own, min(50 ms, other / 5))
+//
+// A fifth of its own time is what a model below its share may feel of others.
+// 50 ms is what the first request of a model may wait. Turns of 2 own leave a
+// model at least half of its rows per second where time is a + c · rows.
+absl::Duration Quantum(absl::Duration own, absl::Duration other);
+
+// The most rows, up to `most` and at least `least`, whose execution takes at
+// most `longest`; a full bucket where there is a choice.
+int64_t RowsWithin(absl::Duration longest, const ExecutionTimes& times,
+                   int64_t least, int64_t most, absl::Time now);
+
+}  // namespace refract::gpu_node
+
+#endif  // REFRACT_GPU_NODE_SCHEDULER_DEFICIT_ROUND_ROBIN_H_
