@@ -7,8 +7,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "runtime/cuda_plan/emitter.h"
 #include "runtime/compile/dims.h"
+#include "runtime/cuda_plan/emitter.h"
 
 namespace refract::runtime::cuda_plan {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "runtime/cuda_plan/emitter.h"
 #include "runtime/compile/dims.h"
+#include "runtime/cuda_plan/emitter.h"
 
 namespace refract::runtime::cuda_plan {
 namespace {
@@ -53,7 +53,7 @@ absl::Status EmitSlice(const NodeStep& node, const NodeArgs& args,
                            Argument(node, args, "step", 1, emitter));
   const std::optional<int64_t> first = start.constant();
   const std::optional<int64_t> stride = step.constant();
-  // All rows are no choice of rows.
+  // A slice of all rows is the operand itself.
   if (dims[dim] == self.dims[dim] && first == 0 && stride == 1) {
     emitter.Set(node.outputs[0], self);
     return absl::OkStatus();
@@ -323,7 +323,7 @@ std::optional<absl::Status> EmitView(const NodeStep& node, Emitter& emitter) {
         return absl::OkStatus();
       }
     }
-    // As the result wants it.
+    // Last choice: memory in the layout of the result.
     if (BatchDimOf(dims)) {
       REFRACT_ASSIGN_OR_RETURN(Tensor result,
                                emitter.New(name, dims, self.dtype));

@@ -44,6 +44,8 @@ std::vector<bool> CountingFloats(const models::Graph& graph, const Plan& plan) {
     return graph.value(known.id).kind == models::ValueKind::kTensor && dtype &&
            cuda::IsFloating(*dtype);
   };
+  // From the outputs back: a step that feeds a cast to integers passes the
+  // demand on to its operands.
   for (auto step = plan.steps.rbegin(); step != plan.steps.rend(); ++step) {
     bool counted = false;
     for (const int local : step->outputs) {
@@ -116,6 +118,8 @@ absl::StatusOr<Size> Emitter::SizeOf(const models::SymExpr& expr,
                            symbol, " differs from request to request"));
   }
   if (const auto constant = expr.constant()) return Size(*constant);
+  // Evaluated at several batches: a size that fits no line through them does
+  // not grow evenly.
   Size size;
   models::SymbolBindings bindings = sizes_;
   for (size_t p = 0; p < kProbes.size(); ++p) {
@@ -200,7 +204,7 @@ void Emitter::AddNumber(const Step& step) {
     std::vector<const Operand*> pointers;
     for (const Operand& operand : operands) pointers.push_back(&operand);
     absl::StatusOr<Operand> result = step.size->Evaluate(Operands(pointers));
-    // A reader will say what it misses.
+    // Not an error yet: a reader of the number reports that it is missing.
     if (!result.ok()) return;
     results[p] = *std::move(result);
   }
@@ -263,6 +267,8 @@ absl::Status Emitter::AddInputs() {
     if (!dims.ok()) return why(dims.status());
     const absl::Status lies = CheckDownloads(local, *dims);
     if (!lies.ok()) return why(lies);
+    // A dimension of the batch becomes the rows of a matrix, all others its
+    // columns.
     const bool has_rows = !dims->empty() && !(*dims)[0].constant();
     const Size rows = has_rows ? (*dims)[0] : Size(1);
     const Size cols = Product(*dims, has_rows ? 1 : 0, dims->size());

@@ -113,6 +113,7 @@ absl::StatusOr<Tensor> Emitter::NewResult(int local, const Sizes& dims,
   if (dtype == compute_type_ && cuda::IsFloating(dtype)) {
     dtype = KeptType(local);
   }
+  // First choice: the columns where a concatenation or interaction reads it.
   const auto place = places_.find(local);
   if (place != places_.end() && dtype == compute_type_ && dims.size() == 2) {
     REFRACT_ASSIGN_OR_RETURN(const cuda::ValueId root,
@@ -122,6 +123,7 @@ absl::StatusOr<Tensor> Emitter::NewResult(int local, const Sizes& dims,
     placed_[local] = true;
     return Laid(value, builder_.value(value), dims, 0, {1});
   }
+  // Second choice: the memory that is downloaded.
   if (const auto output = FreeOutput(local, dims, dtype)) {
     REFRACT_ASSIGN_OR_RETURN(const Layout layout, LayoutOf(name, dims, -1));
     const cuda::ValueId value =
@@ -271,7 +273,8 @@ absl::StatusOr<cuda::ValueId> Emitter::AsMatrix(const Tensor& tensor,
         absl::StrCat("several dimensions of ", name, " depend on the batch"));
   }
   REFRACT_ASSIGN_OR_RETURN(const Rows rows, OneOf(row_count, name));
-  // Rows at even distances?
+  // Without a copy where rows lie at even distances: a view of columns of the
+  // value, or the whole root with other sizes.
   const std::optional<Tensor> flat =
       Reshaped(tensor, {row_count, tensor.dims[last]});
   const std::optional<int64_t> offset = tensor.offset.constant();
@@ -396,7 +399,7 @@ std::string Emitter::Describe(size_t first) const {
   std::string text;
   for (size_t i = first; i < builder_.num_ops(); ++i) {
     const auto& kind = builder_.op(i).kind;
-    // One launch for all of them, or nearly.
+    // MergeTables() puts neighbours into one launch.
     const bool merges = std::holds_alternative<cuda::TakesOp>(kind) ||
                         std::holds_alternative<cuda::BagsOp>(kind);
     if (merges && i > first &&

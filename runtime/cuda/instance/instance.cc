@@ -46,6 +46,7 @@ Instance::Instance(DeviceApi& device, DeviceProgram program,
   first.segments = SegmentsOf(first.program);
   PlanBuckets(options_.max_batch, first);
   first.shared_weights = first.plans[0].weight_offsets;
+  // Buckets share the arena, because only one of them runs at a time.
   for (const MemoryPlan& plan : first.plans) {
     memory_.arena_bytes = std::max(memory_.arena_bytes, plan.arena_bytes);
   }
@@ -71,6 +72,8 @@ std::vector<Instance::Segment> Instance::SegmentsOf(
     const DeviceProgram& program) {
   std::vector<Segment> segments;
   for (size_t i = 0; i < program.ops.size(); ++i) {
+    // A foreign operator is a segment of its own; the operators between two of
+    // them are captured together.
     const bool foreign = std::holds_alternative<ForeignOp>(program.ops[i].kind);
     if (foreign || segments.empty() || segments.back().foreign) {
       segments.push_back({i, i, foreign});
@@ -129,6 +132,8 @@ Status Instance::Load() {
 
 Status Instance::LoadOrFail() {
   REFRACT_CUDA_RETURN_IF_ERROR(AllocateAll());
+  // CUDA graphs and code of kernels are in no plan: measured as the fall of
+  // free memory.
   auto before = device_.Memory();
   if (!before.ok()) return before.status();
   REFRACT_CUDA_RETURN_IF_ERROR(CaptureAll());
@@ -160,6 +165,7 @@ Status Instance::AllocateAll() {
             std::to_string(info->total_bytes) + " on the device are free" +
             (status.message().empty() ? "" : ": " + status.message()));
   };
+  // Before anything is allocated: other instances of the device keep serving.
   if (bytes > info->free_bytes) {
     return explain(Status(Code::kResourceExhausted, ""));
   }
@@ -323,6 +329,7 @@ void Instance::Unload() {
   for (Stream stream : {upload_, compute_, download_}) {
     if (stream.handle != nullptr) (void)device_.Synchronize(stream);
   }
+  // CUDA graphs name the memory below, so they go first.
   for (auto& variant : variants_) {
     if (variant != nullptr) Discard(*variant);
   }

@@ -193,6 +193,8 @@ Status Instance::StartUpload(Slot& slot) {
 }
 
 Status Instance::SubmitTo(Slot& slot) {
+  // Upload, computation and download are ordered by events between the three
+  // streams; nothing here waits.
   REFRACT_CUDA_RETURN_IF_ERROR(device_.StreamWait(compute_, slot.uploaded));
   REFRACT_CUDA_RETURN_IF_ERROR(Compute(slot));
   REFRACT_CUDA_RETURN_IF_ERROR(device_.Record(slot.computed, compute_));
@@ -292,6 +294,7 @@ Status Instance::Finish(Slot& slot) {
   if (!finite) ++stats_.non_finite_requests;
   if (!program.counts_faults()) return {};
   Control control;
+  // Behind the block that was sent.
   std::memcpy(&control, slot.host + slot_host_bytes_ + sizeof(Control),
               sizeof(control));
   if (control.faults == 0) return {};

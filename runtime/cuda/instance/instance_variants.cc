@@ -13,6 +13,7 @@ int64_t Instance::FittingBatch(const DeviceProgram& program,
                                std::string* why) const {
   int64_t fitting = 0;
   std::vector<int64_t> inputs, outputs;
+  // Memory grows with the bucket: the first that does not fit ends the search.
   for (int64_t bucket : Buckets(options_.max_variant_batch)) {
     const Status valid = Validate(program, bucket);
     if (!valid.ok()) {
@@ -100,6 +101,7 @@ Result<VariantId> Instance::AddVariant(DeviceProgram program,
     return Status(Code::kFailedPrecondition,
                   "model " + name() + " is not loaded");
   }
+  // The lowest free id; 0 is the first program.
   size_t id = 1;
   while (id < variants_.size() && variants_[id] != nullptr) ++id;
   if (id > static_cast<size_t>(std::max(options_.max_variants, 0))) {
@@ -119,6 +121,8 @@ Result<VariantId> Instance::AddVariant(DeviceProgram program,
                     variant->host_outputs);
   Status shared = ShareWeights(std::move(weights), *variant);
   if (!shared.ok()) {
+    // A model that does not fit leaves the instance as it was; any other error
+    // is the device's.
     const Code code = shared.code();
     return code == Code::kResourceExhausted || code == Code::kInvalidArgument
                ? shared

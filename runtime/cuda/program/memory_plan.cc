@@ -8,6 +8,7 @@
 namespace refract::runtime::cuda {
 
 Arena PlanArena(const std::vector<Lifetime>& lifetimes) {
+  // Large pieces first: a small piece fits into the gaps that they leave.
   std::vector<size_t> order(lifetimes.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
@@ -18,6 +19,7 @@ Arena PlanArena(const std::vector<Lifetime>& lifetimes) {
   std::vector<size_t> placed;  // by ascending offset
   for (size_t i : order) {
     const Lifetime& lifetime = lifetimes[i];
+    // The lowest gap between the neighbours in time, which come by offset.
     int64_t offset = 0;
     for (size_t other : placed) {
       const Lifetime& neighbour = lifetimes[other];
@@ -66,6 +68,8 @@ MemoryPlan PlanMemory(const DeviceProgram& program, int64_t batch,
   plan.weight_offsets.assign(count, -1);
   const std::vector<bool> in_slot = InSlot(program);
 
+  // A root lives from the first to the last operator that touches it or any of
+  // its views.
   std::vector<int> first(count, -1), last(count, -1);
   for (size_t step = 0; step < program.ops.size(); ++step) {
     std::vector<ValueId> touched = InputsOf(program.ops[step]);
@@ -83,6 +87,9 @@ MemoryPlan PlanMemory(const DeviceProgram& program, int64_t batch,
     const auto id = static_cast<ValueId>(i);
     const Value& value = program.value(id);
     if (value.root != id) continue;
+    // Weights and slots have one layout for all buckets: weights are shared,
+    // and a slot's copies do not depend on the bucket. Intermediates are
+    // planned for this batch. A root that no operator touches needs no memory.
     if (value.kind == ValueKind::kWeight) {
       plan.weight_offsets[i] =
           Append(RootBytes(program, id, 0), plan.weight_bytes);

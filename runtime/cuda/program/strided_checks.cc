@@ -111,7 +111,7 @@ class Checker {
         op.row_stride.fixed < 0) {
       return "has a table of negative size";
     }
-    // The table has one dimension more than the result shows of it.
+    // Its rows are a dimension of the table that the result does not have.
     std::vector<Rows> dims = op.dims;
     TensorRef table = op.table;
     dims.push_back({0, std::max<int64_t>(op.table_rows, 1)});
@@ -301,6 +301,7 @@ class Checker {
     }
     for (int64_t batch : {int64_t{1}, max_batch_}) {
       if (Count(dims, batch) == 0) continue;
+      // The farthest element, each sum checked against overflow.
       int64_t last = ref.offset.At(batch);
       bool outside = last < 0;
       for (size_t d = 0; d < dims.size(); ++d) {
@@ -334,6 +335,7 @@ class Checker {
     if (!wrong.empty()) return wrong;
     const Value& value = program_.value(ref.value);
     for (int64_t batch : {int64_t{1}, max_batch_}) {
+      // As many elements as the value has, no two at one place, are all of it.
       if (Count(dims, batch) != value.rows.At(batch) * value.cols) {
         return "does not write all of " + value.name;
       }

@@ -50,6 +50,7 @@ DeviceWeights::DeviceWeights(DeviceApi& device, const DeviceProgram& program,
                              std::vector<WeightData> weights,
                              const WeightOptions& options)
     : device_(device), weights_(std::move(weights)), options_(options) {
+  // The layout of weights does not depend on the batch.
   const MemoryPlan plan = PlanMemory(program, 1, 1);
   bytes_ = plan.weight_bytes;
   for (const ValueId id : program.weights) {
@@ -66,6 +67,7 @@ DeviceWeights::~DeviceWeights() {
 
 int64_t DeviceWeights::OffsetOf(const Value& value,
                                 const WeightData& data) const {
+  // By the address of the data: a variant is made from the same weight store.
   for (size_t i = 0; i < weights_.size(); ++i) {
     const Value& own = values_[i];
     if (own.dtype == value.dtype && own.rows == value.rows &&
@@ -83,6 +85,8 @@ int64_t DeviceWeights::bytes_to_load() const {
 }
 
 Result<std::byte*> DeviceWeights::Hold(Stream stream) {
+  // Held during the upload, so that a second instance waits for the weights
+  // instead of uploading them again.
   const std::lock_guard<std::mutex> lock(mutex_);
   if (holds_ == 0 && bytes_ > 0) {
     void* memory = nullptr;
@@ -118,6 +122,7 @@ void DeviceWeights::FreeStaging() {
 }
 
 Status DeviceWeights::Upload(Stream stream) {
+  // A pinned copy of an earlier load needs no conversion.
   if (!staged_) REFRACT_CUDA_RETURN_IF_ERROR(Stage());
   REFRACT_CUDA_RETURN_IF_ERROR(device_.CopyToDevice(
       {memory_, bytes_, staging_, bytes_, bytes_, 1}, stream));
@@ -131,12 +136,14 @@ Status DeviceWeights::Stage() {
   void* staging = nullptr;
   REFRACT_CUDA_RETURN_IF_ERROR(device_.AllocatePinned(bytes_, &staging));
   staging_ = static_cast<std::byte*>(staging);
+  // Products read the padding between rows, which must be zero.
   std::memset(staging, 0, static_cast<size_t>(bytes_));
   for (size_t i = 0; i < weights_.size(); ++i) {
     const Value& value = values_[i];
     std::byte* const to = staging_ + offsets_[i];
     const int64_t pitch = value.ld * SizeOf(value.dtype);
     for (int64_t row = 0; row < value.rows.fixed; ++row) {
+      // Integers keep their bits; floats are converted to the value's type.
       if (!IsFloating(value.dtype)) {
         const auto* from =
             static_cast<const std::byte*>(GivenAs(value.dtype, weights_[i]));
