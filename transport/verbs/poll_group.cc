@@ -30,8 +30,8 @@ absl::StatusOr<std::vector<LocalAddress>> PollGroup::Addresses(
   return RankAddresses(devices, preference_, peer);
 }
 
-absl::StatusOr<PollGroup::Place> PollGroup::Attach(absl::string_view device,
-                                                   const PathOptions& options) {
+absl::StatusOr<PollGroup::PathQueues> PollGroup::Attach(
+    absl::string_view device, const PathOptions& options) {
   absl::MutexLock lock(&mu_);
   std::erase_if(hubs_, [](const auto& hub) { return hub.expired(); });
   for (const std::weak_ptr<CompletionHub>& known : hubs_) {
@@ -39,7 +39,7 @@ absl::StatusOr<PollGroup::Place> PollGroup::Attach(absl::string_view device,
     if (hub == nullptr || hub->dead()) continue;
     if (hub->context().device().name() != device) continue;
     absl::StatusOr<CompletionHub::Attached> attached = hub->Attach(options);
-    if (attached.ok()) return Place{hub, *std::move(attached)};
+    if (attached.ok()) return PathQueues{hub, *std::move(attached)};
     if (!absl::IsResourceExhausted(attached.status())) {
       return attached.status();
     }
@@ -53,7 +53,7 @@ absl::StatusOr<PollGroup::Place> PollGroup::Attach(absl::string_view device,
                            hub->Attach(options));
   marks_.Add(hub->shared_context());
   hubs_.push_back(hub);
-  return Place{std::move(hub), std::move(attached)};
+  return PathQueues{std::move(hub), std::move(attached)};
 }
 
 uint32_t PollGroup::RandomPacketNumber() {

@@ -35,18 +35,19 @@ class PollGroup {
         ports_(registry, preference) {}
 
   // Where a path may start now, best first; RankAddresses says when there is
-  // none. Devices that do not answer are passed over while others do. Those
-  // that do are followed by ports() from then on.
+  // none. Devices that do not answer are passed over while other devices do.
+  // Devices that answer are followed by ports() from then on.
   absl::StatusOr<std::vector<LocalAddress>> Addresses(
       const std::optional<EndpointDescription>& peer);
 
-  struct Place {
+  // The queue pairs of a path and the hub that they are on.
+  struct PathQueues {
     std::shared_ptr<CompletionHub> hub;
     CompletionHub::Attached attached;
   };
-  // Queue pairs for a path on `device`.
-  absl::StatusOr<Place> Attach(absl::string_view device,
-                               const PathOptions& options);
+  // Makes the queue pairs of a path on `device`.
+  absl::StatusOr<PathQueues> Attach(absl::string_view device,
+                                    const PathOptions& options);
   // Where a queue pair starts to count its packets: 24 random bits, so that
   // packets of an earlier connection do not fit.
   uint32_t RandomPacketNumber();

@@ -69,23 +69,24 @@ absl::StatusOr<std::unique_ptr<VerbsPath>> VerbsPath::Create(
   if (address.attributes.max_msg_sz == 0) {
     return absl::InvalidArgumentError("a port that sends no messages");
   }
-  REFRACT_ASSIGN_OR_RETURN(PollGroup::Place place,
+  REFRACT_ASSIGN_OR_RETURN(PollGroup::PathQueues queues,
                            group->Attach(address.device, options));
-  const ibv_device_attr& limits = place.hub->context().device().attributes();
+  const ibv_device_attr& limits = queues.hub->context().device().attributes();
   EndpointDescription own;
   std::memcpy(own.gid.data(), address.gid.gid.raw, own.gid.size());
   own.gid_type = static_cast<uint8_t>(address.gid.type);
   own.lid = address.attributes.lid;
   own.mtu_bytes = MtuBytes(address.attributes.active_mtu);
-  own.express = {place.attached.inbox->queue_pairs[0],
+  own.express = {queues.attached.inbox->queue_pairs[0],
                  group->RandomPacketNumber()};
-  own.bulk = {place.attached.inbox->queue_pairs[1],
+  own.bulk = {queues.attached.inbox->queue_pairs[1],
               group->RandomPacketNumber()};
   own.max_reads = static_cast<uint32_t>(
       std::clamp<int>(limits.max_qp_rd_atom, 1, options.max_reads));
   own.notify_window = options.notify_window;
-  return std::unique_ptr<VerbsPath>(new VerbsPath(
-      std::move(place.hub), std::move(place.attached), address, options, own));
+  return std::unique_ptr<VerbsPath>(new VerbsPath(std::move(queues.hub),
+                                                  std::move(queues.attached),
+                                                  address, options, own));
 }
 
 VerbsPath::VerbsPath(std::shared_ptr<CompletionHub> hub,
