@@ -106,9 +106,9 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
       })
       ->capture_default_str();
   app.add_flag("--no-isolation", flags.no_isolation,
-               "Execute long requests at one go beside models that ask for "
-               "little, as a model alone is: for measurements of several "
-               "models that are asked in turns");
+               "Do not bound the length of executions on a node of several "
+               "models (docs/serving.md, How a GPU node decides): for "
+               "measurements of models that get requests in turns");
   app.add_option("--pollers", flags.pollers,
                  "Threads that run the connections of CPU nodes; one drives a "
                  "NIC")

@@ -33,9 +33,9 @@ struct GpuNodeOptions {
   int instances = 1;
   // Requests that wait for an instance; more are refused. ≥ 1.
   size_t max_queue = 256;
-  // How long a request may wait for others to be executed with, for models
-  // whose config.pbtxt has no dynamic_batching; nullopt: those are executed
-  // alone. Zero: with what waits already.
+  // Batching window of models whose config.pbtxt has no dynamic_batching.
+  // nullopt: their requests are executed alone. Zero: a request is merged with
+  // requests that wait already.
   std::optional<absl::Duration> batching_window;
   // Rows of one execution; a request with more is executed in several steps,
   // or refused where rows depend on each other. ≥ 1.
@@ -44,14 +44,14 @@ struct GpuNodeOptions {
   size_t weight_memory = 0;
   // Time per model to measure it at load; zero: do not.
   absl::Duration warm_up = absl::Milliseconds(200);
-  // How failed instances are started again.
+  // First and longest time until a failed instance is started again.
   absl::Duration first_backoff = absl::Milliseconds(100);
   absl::Duration last_backoff = absl::Seconds(10);
   // SchedulerOptions::isolation.
   bool isolation = true;
   base::Clock* clock = &base::Clock::Real();
-  // Of a model on the device that is not the CPU: its times there, and what it
-  // takes of the device's memory, bytes.
+  // Of a model on a device that is not the CPU: its execution times and the
+  // device memory that it takes, bytes.
   struct DeviceFacts {
     ExecutionTimes times;
     size_t device_bytes = 0;

@@ -28,19 +28,19 @@ struct BatchMember {
   transport::OutgoingMessage reply;
   // Whether the answer holds a NaN or an infinity.
   bool non_finite = false;
-  // The device's own, from the first step of a request to its last.
+  // The device's own state from the first step of a request to the last.
   std::shared_ptr<void> between_steps;
 };
 
-// Requests of one model that are executed together: side by side, as rows of
-// one input, or one request that is too large in several steps.
+// Requests of one model that are executed together, side by side as rows of one
+// input; or a step of one long request.
 struct Batch {
   size_t model = 0;
   int64_t rows = 0;  // to be executed now
-  // A batch of one member with more than `rows` rows, on a device that takes
-  // steps, is a step of it: the rows from here on. It comes again for the next
-  // ones, on whichever instance; its reply is to be complete after the last
-  // one, or its status to be an error after any.
+  // A batch of one member with more than `rows` rows is a step of that request
+  // (DeviceTraits::steps): the rows from here on. The request comes again for
+  // the next step, on any instance. Its reply is complete after the last step;
+  // after any step its status may be an error.
   int64_t first_row = 0;
   std::vector<BatchMember> members;
 
@@ -52,10 +52,10 @@ struct Batch {
 struct DeviceTraits {
   std::string name;  // for logs
   int instances = 1;
-  // Batches that an instance can hold: with 2 the next one's inputs are
-  // uploaded while one executes. 1 where there is nothing to upload.
+  // Batches that an instance can hold. With 2, the inputs of the next batch are
+  // uploaded during an execution. 1 where there is nothing to upload.
   int slots = 1;
-  // Whether a request may be given to it in steps: see Batch.
+  // Whether the device takes a request in steps (Batch::first_row).
   bool steps = false;
   // For weights; 0: not limited. Bytes.
   size_t weight_memory = 0;

@@ -72,7 +72,7 @@ std::string DifferentSetting(
 }
 
 // Copies of a peer's memory, decoded values and merged rows are allocated by
-// code that throws.
+// code that throws: WithinMemory() makes a status of it.
 using base::WithinMemory;
 
 bool AnyNonFinite(absl::Span<const base::TensorView> tensors) {
@@ -133,7 +133,7 @@ DeviceModel::~DeviceModel() = default;
 void DeviceModel::ReadWeights() const {
   for (const absl::Span<const std::byte> weight : weights_) {
     for (size_t i = 0; i < weight.size(); i += kPageBytes) {
-      // The compiler must not find out that nobody wants to know.
+      // volatile: the compiler must not drop a read without a use.
       static_cast<void>(
           *static_cast<const volatile std::byte*>(weight.data() + i));
     }
@@ -142,7 +142,7 @@ void DeviceModel::ReadWeights() const {
 
 void DeviceModel::DropWeights() const {
   for (const absl::Span<const std::byte> weight : weights_) {
-    // Pages at the ends may hold somebody else's bytes too.
+    // Pages at the ends may hold bytes of other weights too.
     const auto begin = reinterpret_cast<uintptr_t>(weight.data());
     const uintptr_t first = (begin + kPageBytes - 1) / kPageBytes * kPageBytes;
     const uintptr_t end = (begin + weight.size()) / kPageBytes * kPageBytes;
@@ -291,6 +291,8 @@ absl::Status DeviceModel::Run(BatchMember& member, Memory& memory) const {
     if (spec.has_value()) memory.known.push_back(*spec);
   }
   memory.destinations.assign(memory.specs.size(), nullptr);
+  // Where all sizes are known before the run, results are computed straight
+  // into the reply.
   const bool sizes_known =
       down_codec_.sizes_known() && memory.known.size() == memory.specs.size();
   if (sizes_known) {
@@ -307,7 +309,8 @@ absl::Status DeviceModel::Run(BatchMember& member, Memory& memory) const {
                                         memory.context, memory.outputs));
   member.non_finite = AnyNonFinite(memory.outputs);
   if (sizes_known && down_codec_.plain()) return absl::OkStatus();
-  // A size that depends on data is known only after the run: one copy.
+  // A size that depends on data is known only after the run: the reply is then
+  // allocated late, at the cost of one copy.
   if (!sizes_known) return Encode(call, memory.outputs, memory, member.reply);
   REFRACT_RETURN_IF_ERROR(memory.encoder.Prepare(memory.outputs).status());
   memory.encoder.WriteTo(
@@ -315,7 +318,7 @@ absl::Status DeviceModel::Run(BatchMember& member, Memory& memory) const {
   return absl::OkStatus();
 }
 
-// Of a request between its steps.
+// State of a request between its steps.
 struct DeviceModel::Steps {
   Inputs inputs;
   std::vector<base::TensorSpec> outputs;
@@ -411,11 +414,13 @@ absl::Status DeviceModel::RunTogether(Batch& batch, RowBuffers& buffers,
   memory.destinations.assign(program_->part().outputs.size(), nullptr);
   REFRACT_RETURN_IF_ERROR(program_->Run(inputs, memory.destinations,
                                         memory.context, memory.outputs));
+  // Rows are cut out below by these sizes: a wrong one would read past the end.
   for (const base::TensorView& output : memory.outputs) {
     if (output.dims.empty() || output.dims[0] != batch.rows) {
       return absl::InternalError("an output does not have one entry per row");
     }
   }
+  // Each member's reply is encoded from its rows of the outputs.
   int64_t first = 0;
   for (BatchMember& member : batch.members) {
     memory.rows = memory.outputs;
@@ -445,6 +450,7 @@ void DeviceModel::ExecuteBatch(Batch& batch, RowBuffers& buffers) const {
       }).ok()) {
     return;
   }
+  // A single request, or members that could not run together.
   for (BatchMember& member : batch.members) {
     const absl::Status status = WithinMemory([&]() -> absl::Status {
       REFRACT_RETURN_IF_ERROR(enough);

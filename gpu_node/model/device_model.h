@@ -54,19 +54,19 @@ class DeviceModel {
   // Largest difference between results of rows computed alone and among others,
   // on made-up inputs (VerifyRows()); 0 where rows are not independent.
   double row_difference() const { return row_difference_; }
-  // Of the weights that this part reads.
+  // Bytes of the weights that this part reads.
   size_t weight_bytes() const { return weight_bytes_; }
-  // Reads them once, so that their pages are in memory, or gives the pages back
-  // (they come again when read). While nothing executes.
+  // Reads the weights once, so that their pages are in memory, or gives the
+  // pages back (the next read maps them again). While nothing executes.
   void ReadWeights() const;
   void DropWeights() const;
 
-  // Rows of a request, by the sizes of its tensors, at least 1; 1 where they do
-  // not tell.
+  // Rows of a request, by the sizes of its tensors, at least 1; 1 where the
+  // sizes do not tell.
   int64_t RowsOf(absl::Span<const base::TensorView> tensors) const;
-  // RowLayout::MergeKey; empty for what cannot be merged.
+  // RowLayout::MergeKey; empty for a request that cannot be merged.
   std::string MergeKey(const transport::ServerCall& call) const;
-  // Both, of a request that has come.
+  // Rows and merge key of a request that has arrived.
   struct Arrival {
     int64_t rows = 1;
     std::string merge_key;
@@ -74,16 +74,17 @@ class DeviceModel {
   };
   base::Pool<Arrival>::Lease Look(const transport::ServerCall& call) const;
 
-  // For devices that execute by themselves. A request's inputs in the order of
-  // the part, with what they lie in. The call outlives them. May be used for
-  // one request of the model after the other, and keeps its memory then.
+  // For devices that execute by themselves: a request's inputs in the order of
+  // the part, and the memory that they lie in. The call outlives them. The same
+  // object may serve one request after the other, and keeps its memory then.
   struct Inputs {
     // The request's own memory, the decoder's, or a copy.
     absl::Span<const base::TensorView> views;
     std::optional<runtime::wire::DecoderPool::Lease> decoder;
     runtime::StableInputs stable;
   };
-  // Decodes, and copies what a peer may still change and must not.
+  // Decodes the inputs, and copies values that a peer could still change and
+  // that the program relies on (runtime::StableInputs).
   absl::Status Read(const transport::ServerCall& call, Inputs& inputs) const;
   // The part's results, encoded as the plan says, as the reply to `call`.
   absl::StatusOr<transport::OutgoingMessage> Answer(

@@ -57,9 +57,9 @@ int64_t RowsOf(const TensorView& offsets, bool include_last) {
   return offsets.dims[0] - (include_last ? 1 : 0);
 }
 
-// `offsets`, a copy that nobody else writes, tells `rows` bags one after the
-// other, of the entries from `begin` to `end`? Then they are made to begin with
-// `first`.
+// Checks that `offsets`, a copy that no peer writes, describe `rows` bags one
+// after the other, of the entries from `begin` to `end`, and moves them so that
+// the first bag begins at `first`.
 template <typename T>
 absl::Status CheckAndMove(T* offsets, int64_t rows, bool include_last,
                           int64_t begin, int64_t end, int64_t first) {
@@ -127,7 +127,8 @@ RowLayout::RowLayout(const models::Graph& graph, const runtime::Part& part,
   }
   runtime::FoundBags found = runtime::FindBagInputs(graph, part);
   bags_ = std::move(found.bags);
-  // Bags are rows to us, and not to those who ask whether it may be split.
+  // Bags of ids count as rows here: Gather() and Slice() move their offsets.
+  // For others who ask whether requests may be split they do not.
   if (rows.use != models::RowUse::kAlone ||
       (!rows.may_split && bags_.empty())) {
     why_not_ =

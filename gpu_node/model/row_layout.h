@@ -1,8 +1,9 @@
 #ifndef REFRACT_GPU_NODE_MODEL_ROW_LAYOUT_H_
 #define REFRACT_GPU_NODE_MODEL_ROW_LAYOUT_H_
 
-// How the rows (items to score) of requests lie in a part's inputs and outputs:
-// what is needed to execute several requests as one, and one in several steps.
+// How the rows (items to score) of requests lie in a part's inputs and outputs.
+// By this layout several requests are executed as one batch, and a long request
+// in several steps.
 // An input has one entry per row, or a bag of entries per row with offsets
 // beside it (bag_inputs.h), or is the same for all rows.
 
@@ -55,8 +56,8 @@ class RowLayout {
   static constexpr int64_t kUnknownRows = -1;
 
   // Rows of inputs that have the layout, by their sizes alone; nullopt for
-  // others, and if none of them is known. Only if why_not() is empty, as all
-  // below.
+  // other inputs, and if no number of rows is known yet. This and all methods
+  // below: only if why_not() is empty.
   std::optional<int64_t> Rows(absl::Span<const base::TensorView> inputs) const;
 
   // Requests with equal keys can be executed together: their inputs differ in

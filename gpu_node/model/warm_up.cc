@@ -252,7 +252,7 @@ ExecutionTimes WarmUp(const DeviceModel& model, const WarmUpOptions& options) {
     }
     if (fastest < absl::InfiniteDuration()) times.Prime(rows, fastest);
     const absl::Duration spent = options.clock->Now() - begin;
-    // The next one takes about four times as long, each time.
+    // Four times the rows take about four times as long, in each run.
     if (rows >= most || fastest == absl::InfiniteDuration() ||
         spent + 4 * (kRunsEach + 1) * fastest > options.budget) {
       return times;
@@ -278,13 +278,14 @@ absl::Status VerifyRows(const models::Graph& graph,
     requests.push_back(std::move(inputs));
     views.push_back(ViewsOf(requests.back()));
     if (i == 0) continue;
-    // What is the same for all rows must be.
+    // Inputs without rows must be equal in requests that are merged.
     if (layout.MergeKey(views[0], true) != layout.MergeKey(views[1], true)) {
       for (size_t k = 0; k < views[1].size(); ++k) {
         if (layout.IsSameForAll(k)) views[1][k] = views[0][k];
       }
     }
   }
+  // Two requests alone, then both as one batch: the same rows, row by row.
   for (int i = 0; i < 2; ++i) {
     REFRACT_ASSIGN_OR_RETURN(std::vector<Tensor> outputs,
                              RunOnce(program, context, views[i]));

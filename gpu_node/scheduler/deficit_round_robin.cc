@@ -25,6 +25,8 @@ DeficitRoundRobin::DeficitRoundRobin(std::vector<double> shares,
 bool DeficitRoundRobin::Before(size_t a, size_t b) const {
   const Model& first = models_[a];
   const Model& second = models_[b];
+  // Counters are compared per share: the model that is furthest below its share
+  // goes first, however large the share is.
   const double difference =
       first.counter_s / first.share - second.counter_s / second.share;
   if (difference != 0) return difference > 0;
@@ -40,6 +42,8 @@ bool DeficitRoundRobin::BelowShare(size_t model) const {
 
 void DeficitRoundRobin::TakeTurn(size_t index, absl::Duration time) {
   Model& model = models_[index];
+  // As many rounds as bring this model back to 0, all at once. Turns taken
+  // before stay owed: only the level that all counters are measured from moves.
   if (model.counter_s < 0) PassRounds(-model.counter_s / model.share);
   model.counter_s -= absl::ToDoubleSeconds(time);
   model.last_turn = ++turns_;
@@ -52,6 +56,7 @@ void DeficitRoundRobin::Correct(size_t index, absl::Duration difference) {
 }
 
 void DeficitRoundRobin::PassIdle(absl::Duration time) {
+  // Idle time is divided among all models like time that was used.
   PassRounds(absl::ToDoubleSeconds(time) / shares_);
 }
 

@@ -32,6 +32,7 @@ std::optional<std::vector<size_t>> ResidentSet::PlanLoad(
       order.push_back(i);
     }
   }
+  // Least recently used first.
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     return models_[a].last_use < models_[b].last_use;
   });

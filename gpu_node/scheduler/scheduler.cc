@@ -29,7 +29,7 @@ std::vector<size_t> BytesOf(const std::vector<ScheduledModel>& models) {
   return bytes;
 }
 
-// Enough to see what goes wrong, few enough not to be what goes wrong.
+// Enough lines to see a fault, too few to fill a disk or slow the node down.
 constexpr int kFailureLinesPerSecond = 10;
 
 }  // namespace
@@ -54,6 +54,7 @@ Scheduler::Scheduler(const SchedulerOptions& options,
         added.times.known(clock.Now()) ? clock.Now() : absl::InfinitePast());
     added.config = std::move(model);
   }
+  // Quotas: each model's share of the node's places.
   double shares = 0;
   for (const Model& model : models_) shares += model.config.share;
   for (Model& model : models_) {
@@ -84,6 +85,7 @@ Scheduler::~Scheduler() {
     }
   }
   Perform(actions);
+  // The device still calls back into this object for what it holds.
   absl::MutexLock lock(&mu_);
   mu_.Await(absl::Condition(this, &Scheduler::DeviceIdle));
 }
@@ -104,6 +106,7 @@ void Scheduler::Start() {
 absl::Duration Scheduler::TimeFor(const Model& model, int64_t rows,
                                   absl::Time now) const {
   const int64_t most = model.config.batching.max_rows;
+  // Full steps and a rest; the steps' own overhead is in their measured times.
   if (rows <= most) return model.times.Typical(rows, now);
   const absl::Duration full = model.times.Typical(most, now) * (rows / most);
   return rows % most == 0 ? full : full + model.times.Typical(rows % most, now);
@@ -154,6 +157,8 @@ std::optional<absl::Status> Scheduler::Refuse(Model& model, size_t index,
       ++model.stats.queue_full;
       break;
     case Refusal::Kind::kTooLate: {
+      // A probe is of use only if it is late by its own time: behind a long
+      // queue it would miss its deadline even if the prediction were wrong.
       const absl::Duration rest =
           std::max(kProbeInterval, kProbeRest * snapshot.own_at_best);
       *probe = now - model.LastTried(rows) >= rest &&
@@ -246,6 +251,7 @@ void Scheduler::Submit(size_t index,
     absl::MutexLock lock(&mu_);
     const absl::Time now = clock_.Now();
     Model& model = models_[index];
+    // First, so that requests that wait in vain refuse none that could run.
     MakePlaces(model, now, actions);
     const absl::Time deadline = call->deadline();
     BatchMember member;

@@ -98,6 +98,8 @@ bool Scheduler::EndStep(int index, int slot_index, const absl::Status& status) {
     absl::MutexLock lock(&mu_);
     Instance& instance = instances_[index];
     if (status.ok() && instance.health == Health::kUp) return true;
+    // The first error loses the instance. Further slots end here, too, each
+    // with its own call of the device, whatever their status is.
     if (instance.health == Health::kUp) Lose(index, status);
     why = instance.error;
     for (size_t i = 0; i < instance.slots.size(); ++i) {
@@ -138,6 +140,7 @@ void Scheduler::OnUploaded(int index, int slot_index,
     absl::MutexLock lock(&mu_);
     Slot& slot = instances_[index].slots[slot_index];
     const absl::Time now = clock_.Now();
+    // Tells how early the next upload has to begin.
     models_[slot.batch->model].uploads.Record(slot.batch->rows,
                                               now - slot.step_began, now);
     slot.step = Step::kUploaded;
@@ -231,6 +234,7 @@ void Scheduler::OnDownloaded(int index, int slot_index,
     }
   }
   if (unfinished) return Pump();
+  // Answered outside the lock, like all calls into the transport.
   ModelStats seen;
   for (BatchMember& member : batch->members) {
     seen.non_finite += member.non_finite;

@@ -59,6 +59,7 @@ void Scheduler::PlanInstance(int index, absl::Time now, Actions& actions) {
     return;
   }
   if (instance.health != Health::kUp) return;
+  // Batches execute in the order in which they were assigned, one at a time.
   Slot* next = nullptr;
   for (Slot& slot : instance.slots) {
     if (slot.step == Step::kExecuting) return;
@@ -102,6 +103,7 @@ void Scheduler::Settle(Instance& instance) {
 }
 
 absl::Duration Scheduler::BackOff(int failures) const {
+  // Bounded, so that the shift does not overflow.
   const int doublings = std::clamp(failures - 1, 0, 20);
   return std::min(options_.first_backoff * (int64_t{1} << doublings),
                   options_.last_backoff);
@@ -124,6 +126,7 @@ absl::Status Scheduler::Unready() const {
 
 absl::Status Scheduler::HeldUp(const Model& model) const {
   if (!AtOwnLimit(model)) return absl::OkStatus();
+  // The model has all the instances that it may have: are all of them stuck?
   int stuck = 0;
   const absl::Status* why = nullptr;
   for (const Instance& instance : instances_) {

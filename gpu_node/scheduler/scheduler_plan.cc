@@ -20,6 +20,8 @@ constexpr absl::Duration kAsksMemory = absl::Seconds(10);
 }  // namespace
 
 void Scheduler::Pump() {
+  // What is done outside the lock may make more possible: a device may answer
+  // before its method returns.
   while (true) {
     Actions actions;
     {
@@ -70,6 +72,7 @@ void Scheduler::Plan(absl::Time now, Actions& actions) {
     if (queued_ == 0) break;
     Assign(index, now, actions);
   }
+  // For the time until the next Plan(), in which nothing new is assigned.
   idle_instances_ = 0;
   for (const int index : order) {
     const std::vector<Slot>& slots = instances_[index].slots;
@@ -157,6 +160,9 @@ bool Scheduler::AssignFrom(size_t index, int instance_index, bool busy,
                  2 * model.config.least_rows - 1);
     rows /= (rows - 1) / step + 1;
   }
+  // Behind an execution the batch is uploaded, as late as it will still be
+  // there in time; on a free instance it may wait for others by the batching
+  // window.
   if (busy) {
     const absl::Time begin = FreeAt(instances_[instance_index], now) -
                              kUploadLead * model.uploads.Typical(rows, now);

@@ -50,6 +50,7 @@ void Scheduler::PlanLoad(size_t index, absl::Time now, Actions& actions) {
   std::optional<std::vector<size_t>> evicted =
       residents_.PlanLoad(index, MayGo(true, now));
   if (!evicted.has_value()) {
+    // Executions that end plan again by themselves; minimum stays need a timer.
     for (const Model& other : models_) {
       if (other.stays_until > now) WakeAt(other.stays_until);
     }
@@ -97,6 +98,7 @@ void Scheduler::OnLoaded(size_t index, absl::Time began,
       if (took > absl::ZeroDuration() && model.config.weight_bytes > 0) {
         const double rate = static_cast<double>(model.config.weight_bytes) /
                             absl::ToDoubleSeconds(took);
+        // The copy's rate is a property of the machine, not of the model.
         load_bytes_per_s_ =
             load_bytes_per_s_ <= 0 ? rate : (load_bytes_per_s_ + rate) / 2;
       }

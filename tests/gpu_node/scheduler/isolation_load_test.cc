@@ -296,10 +296,9 @@ TEST_F(RandomIsolationTest, ABurstThatWasSavedUpForIsExecutedAlmostAsIfAlone) {
   }
 }
 
-// Overloaded models, two of whose executions are so long that they are held
-// back beside a quiet one: none is overtaken for ever, neither by the shorter
-// one of them nor by one whose executions are so short that they never are.
-TEST(IsolationLoadTest, WhoIsHeldBackKeepsItsTurn) {
+// Overloaded models of long, short and very short executions beside a quiet one
+// on several instances: none is overtaken for ever.
+TEST(IsolationLoadTest, OverloadedModelsOfUnequalExecutionsAllTakeTurns) {
   for (const bool with_short : {false, true}) {
     SCOPED_TRACE(with_short);
     Situation s;
@@ -325,9 +324,9 @@ TEST(IsolationLoadTest, WhoIsHeldBackKeepsItsTurn) {
   }
 }
 
-// A loud model of 10 ms beside one that comes twenty at a time, once a second:
-// without a memory of its pauses, the first of each twenty, more than one in a
-// hundred, would wait for 10 ms.
+// A loud model of 10 ms beside a model with twenty requests in a burst, once a
+// second: if turns were not kept short during the pauses, the first request of
+// each burst, more than one request in a hundred, would wait for 10 ms.
 TEST(IsolationLoadTest, ABurstDoesNotFindALongExecution) {
   Situation s;
   s.duration = absl::Seconds(60);
