@@ -1,5 +1,7 @@
 #include "cpu_node/engine.h"
 
+#include <bit>
+#include <cstring>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -50,8 +52,8 @@ absl::Status CheckOptions(const EngineOptions& options) {
 
 }  // namespace
 
-// A request on its way. One stage works on it at a time; the hand-over between
-// threads (queue, transport) orders their accesses.
+// Used for one request after the other: what it has grown for one, stays for
+// the next, so that a warm request allocates nothing here.
 struct Engine::Task {
   InferRequest request;  // owns the input tensors
   InferCallback done;
@@ -62,16 +64,16 @@ struct Engine::Task {
   runtime::PaddedBatch padded;
 
   // CN-pre's results, of which CN-post reads some; they live in `pre_context`
-  // or, where the context has none of its own, in `kept`.
+  // or, where they were written into the message, as copies in `kept`.
   std::optional<runtime::ContextPool::Lease> pre_context;
   std::vector<base::TensorView> pre_outputs;
-  std::vector<base::Tensor> kept;
+  base::AlignedBuffer kept;
   std::optional<transport::IncomingMessage> response;
 
   int attempts = 0;
   std::optional<NodePool::Lease> node;  // while at one
   std::optional<size_t> avoid;          // the node that failed it
-  // It said that it would be too late; another may be faster.
+  // That node said that it would be too late; another may be faster.
   bool only_in_time = false;
   absl::Status last_failure;
 
@@ -79,6 +81,33 @@ struct Engine::Task {
   absl::Time sent;
   StageTimes times;
   runtime::RunStats run_stats;
+
+  // Within one stage: what its part reads and writes.
+  std::vector<base::TensorView> inputs;
+  std::vector<base::TensorView> outputs;
+  std::vector<std::optional<base::TensorSpec>> specs;
+  std::vector<base::TensorSpec> up_specs;
+  std::vector<base::TensorSpec> message_specs;
+  std::vector<std::byte*> destinations;
+  runtime::StableInputs stable;
+  // Always OK; its outputs are filled in by Succeed().
+  absl::StatusOr<InferResponse> answer{InferResponse()};
+
+  // Gives back what belongs to the request; memory of the lists stays.
+  void Clear() {
+    request = InferRequest();
+    done = nullptr;
+    model = nullptr;
+    pre_context.reset();
+    response.reset();
+    attempts = 0;
+    node.reset();
+    avoid.reset();
+    only_in_time = false;
+    last_failure = absl::OkStatus();
+    times = StageTimes();
+    run_stats = runtime::RunStats();
+  }
 };
 
 Engine::Engine(Catalog catalog, EngineOptions options)
@@ -117,10 +146,13 @@ Engine::~Engine() { Stop(); }
 // ------------------------------------------------------------------ admission
 
 void Engine::Infer(InferRequest request, InferCallback done) {
-  const std::string model = request.model_name;
-  const absl::Status status = Admit(std::move(request), done);
+  const absl::Time arrived = options_.clock->Now();
+  const absl::StatusOr<const ServedModel*> model =
+      catalog_.Find(request.model_name, request.model_version);
+  const absl::Status status =
+      model.ok() ? Admit(**model, arrived, request, done) : model.status();
   if (status.ok()) return;
-  LogFailure(model, status);
+  LogFailure(model.ok() ? (*model)->name() : request.model_name, status);
   done(status);
 }
 
@@ -132,26 +164,22 @@ absl::Status Engine::Refuse(absl::string_view model, absl::string_view version,
   if (found.ok()) {
     (*found)->statistics().RecordFailure(absl::ZeroDuration(), absl::Now());
   }
-  LogFailure(std::string(model), answer);
+  LogFailure(model, answer);
   return answer;
 }
 
-absl::Status Engine::Admit(InferRequest request, InferCallback& done) {
-  const absl::Time arrived = options_.clock->Now();
-  REFRACT_ASSIGN_OR_RETURN(
-      const ServedModel* model,
-      catalog_.Find(request.model_name, request.model_version));
-  auto task = std::make_shared<Task>();
+// Takes over `request` and `done` only if it returns OK.
+absl::Status Engine::Admit(const ServedModel& model, absl::Time arrived,
+                           InferRequest& request, InferCallback& done) {
+  Task* const task = tasks_.Take().release();
   task->arrived = arrived;
-  task->model = model;
+  task->model = &model;
   task->request = std::move(request);
   if (task->request.deadline == absl::InfiniteFuture()) {
     task->request.deadline = arrived + options_.default_timeout;
   }
-  absl::Status status;
-  absl::StatusOr<BoundRequest> bound = model->signature().Bind(task->request);
-  if (bound.ok()) {
-    task->bound = *std::move(bound);
+  absl::Status status = model.interface().Bind(task->request, task->bound);
+  if (status.ok()) {
     absl::MutexLock lock(&mu_);
     if (!admitting_) {
       status = Stopping();
@@ -161,8 +189,6 @@ absl::Status Engine::Admit(InferRequest request, InferCallback& done) {
     } else {
       ++in_flight_;
     }
-  } else {
-    status = bound.status();
   }
   if (status.ok()) {
     task->done = std::move(done);
@@ -170,21 +196,27 @@ absl::Status Engine::Admit(InferRequest request, InferCallback& done) {
       return absl::OkStatus();
     }
     done = std::move(task->done);
-    Leave();
+    Leave(task);
     status = absl::ResourceExhaustedError(
         absl::StrCat(options_.max_queue, " requests wait on the CPU node"));
+  } else {
+    task->Clear();
+    tasks_.Give(std::unique_ptr<Task>(task));
   }
-  model->statistics().RecordFailure(options_.clock->Now() - arrived,
-                                    absl::Now());
+  model.statistics().RecordFailure(options_.clock->Now() - arrived,
+                                   absl::Now());
   return status;
 }
 
-void Engine::Leave() {
+void Engine::Leave(Task* task) {
+  task->Clear();
+  tasks_.Give(std::unique_ptr<Task>(task));
+  // Last: who drains may end the engine as soon as nothing is in flight.
   absl::MutexLock lock(&mu_);
   --in_flight_;
 }
 
-absl::Status Engine::CheckAlive(const Task& task, const char* place) const {
+absl::Status Engine::CheckAlive(const Task& task, const char* where) const {
   if (aborting_.load(std::memory_order_relaxed)) return Stopping();
   if (task.request.cancel.stop_requested()) {
     return absl::CancelledError("the client does not wait any more");
@@ -192,7 +224,7 @@ absl::Status Engine::CheckAlive(const Task& task, const char* place) const {
   const absl::Time now = options_.clock->Now();
   if (task.request.deadline <= now) {
     return absl::DeadlineExceededError(absl::StrCat(
-        "deadline passed ", place, ", ",
+        "deadline passed ", where, ", ",
         absl::FormatDuration(now - task.request.deadline), " ago"));
   }
   return absl::OkStatus();
@@ -200,7 +232,7 @@ absl::Status Engine::CheckAlive(const Task& task, const char* place) const {
 
 // --------------------------------------------------------------------- stages
 
-void Engine::Start(const TaskPtr& task) {
+void Engine::Start(Task* task) {
   task->times.queue = options_.clock->Now() - task->arrived;
   const absl::Status status = base::WithinMemory([&] {
     REFRACT_RETURN_IF_ERROR(CheckAlive(*task, "at CN queue"));
@@ -211,27 +243,26 @@ void Engine::Start(const TaskPtr& task) {
   RunWhole(task);
 }
 
-void Engine::RunWhole(const TaskPtr& task) {
+void Engine::RunWhole(Task* task) {
   const ServedModel& model = *task->model;
   const CompiledPart& part = model.whole();
   const absl::Time begin = options_.clock->Now();
   std::optional<runtime::ContextPool::Lease> context;  // holds the outputs
-  std::vector<base::TensorView> outputs;
   task->run_stats = runtime::RunStats();
   const runtime::aten::ScopedLoopCheck check(
       [this, &task = *task] { return CheckAlive(task, kInLoop); });
   const absl::Status status = base::WithinMemory([&] {
-    const std::vector<base::TensorView> inputs =
-        model.WholeInputs(task->padded.inputs());
+    model.WholeInputs(task->padded.inputs(), task->inputs);
     context.emplace(part.Acquire());
-    return part.program().Run(inputs, {}, **context, outputs, &task->run_stats);
+    return part.program().Run(task->inputs, {}, **context, task->outputs,
+                              &task->run_stats);
   });
   if (!status.ok()) return Fail(task, status);
   task->times.compute_infer = options_.clock->Now() - begin;
-  Succeed(task, outputs);
+  Succeed(task);
 }
 
-void Engine::Dispatch(const TaskPtr& task) {
+void Engine::Dispatch(Task* task) {
   const size_t offer = offers_.at(task->model);
   while (task->attempts < kMaxAttempts) {
     const absl::Status alive = CheckAlive(*task, "before the GPU node");
@@ -250,7 +281,7 @@ void Engine::Dispatch(const TaskPtr& task) {
       }
       task->last_failure = nodes_->WhyUnusable(offer);
       if (task->last_failure.ok()) {
-        task->last_failure = nodes_->WhyNoPlace(offer);
+        task->last_failure = nodes_->WhyNoRoom(offer);
       }
       break;
     }
@@ -270,7 +301,7 @@ void Engine::Dispatch(const TaskPtr& task) {
   Fail(task, task->last_failure);
 }
 
-absl::Status Engine::RunPreAndSend(const TaskPtr& task) {
+absl::Status Engine::RunPreAndSend(Task* task) {
   const absl::Time begin = options_.clock->Now();
   transport::OutgoingMessage message;
   task->run_stats = runtime::RunStats();
@@ -295,32 +326,36 @@ absl::Status Engine::RunPre(Task& task, transport::OutgoingMessage& message) {
   transport::Client& client = task.node->client();
   const size_t offer = offers_.at(task.model);
 
-  const std::vector<base::TensorView> inputs =
-      model.PreInputs(task.padded.inputs());
-  REFRACT_ASSIGN_OR_RETURN(
-      const std::vector<std::optional<base::TensorSpec>> specs,
-      program.OutputSpecs(inputs));
-  std::vector<base::TensorSpec> up_specs;
-  for (size_t i = 0; i < num_up; ++i) {
-    if (specs[i].has_value()) up_specs.push_back(*specs[i]);
-  }
-  const bool sizes_known = codec.sizes_known() && up_specs.size() == num_up;
-  std::vector<std::byte*> destinations(specs.size(), nullptr);
-  if (sizes_known) {
-    REFRACT_ASSIGN_OR_RETURN(
-        message, client.Allocate(offer, codec.MessageSpecs(up_specs)));
-    for (size_t i = 0; i < num_up; ++i) {
-      const runtime::wire::Codec::Value& value = codec.values()[i];
-      if (value.form.is_plain()) destinations[i] = message.data(value.tensor);
-    }
-  }
+  model.PreInputs(task.padded.inputs(), task.inputs);
   if (!task.pre_context.has_value()) {
     task.pre_context.emplace(model.pre().Acquire());
   }
+  REFRACT_RETURN_IF_ERROR(
+      program.OutputSpecs(task.inputs, **task.pre_context, task.specs));
+  task.up_specs.clear();
+  for (size_t i = 0; i < num_up; ++i) {
+    if (task.specs[i].has_value()) task.up_specs.push_back(*task.specs[i]);
+  }
+  const bool sizes_known =
+      codec.sizes_known() && task.up_specs.size() == num_up;
+  task.destinations.assign(task.specs.size(), nullptr);
+  if (sizes_known) {
+    task.message_specs =
+        codec.MessageSpecs(task.up_specs, std::move(task.message_specs));
+    REFRACT_ASSIGN_OR_RETURN(message,
+                             client.Allocate(offer, task.message_specs));
+    for (size_t i = 0; i < num_up; ++i) {
+      const runtime::wire::Codec::Value& value = codec.values()[i];
+      if (value.form.is_plain()) {
+        task.destinations[i] = message.data(value.tensor);
+      }
+    }
+  }
   const runtime::aten::ScopedLoopCheck check(
       [this, &task] { return CheckAlive(task, kInLoop); });
-  REFRACT_RETURN_IF_ERROR(program.Run(inputs, destinations, **task.pre_context,
-                                      task.pre_outputs, &task.run_stats));
+  REFRACT_RETURN_IF_ERROR(program.Run(task.inputs, task.destinations,
+                                      **task.pre_context, task.pre_outputs,
+                                      &task.run_stats));
   if (!sizes_known || !codec.plain()) {
     runtime::wire::EncoderPool::Lease encoder = model.encoders().Acquire();
     REFRACT_ASSIGN_OR_RETURN(
@@ -334,38 +369,50 @@ absl::Status Engine::RunPre(Task& task, transport::OutgoingMessage& message) {
     }
     encoder->WriteTo([&](size_t tensor) { return message.data(tensor); });
   }
-  return KeepFromMessage(num_up, destinations, task);
+  KeepFromMessage(num_up, task);
+  return absl::OkStatus();
 }
 
 // A value that crosses and is also read by CN-post may have been written once,
 // into the message. That memory is the transport's as soon as it is sent, so
 // such values are copied out of it before.
-absl::Status Engine::KeepFromMessage(size_t num_up,
-                                     absl::Span<std::byte* const> destinations,
-                                     Task& task) {
-  const std::less<const std::byte*> before;
-  task.kept.clear();
-  for (size_t i = num_up; i < task.pre_outputs.size(); ++i) {
-    base::TensorView& kept = task.pre_outputs[i];
-    for (size_t j = 0; j < num_up; ++j) {
-      const base::TensorView& sent = task.pre_outputs[j];
-      if (destinations[j] == nullptr || before(kept.data, sent.data) ||
-          !before(kept.data, sent.data + sent.bytes)) {
-        continue;
+void Engine::KeepFromMessage(size_t num_up, Task& task) {
+  const absl::Span<base::TensorView> kept =
+      absl::MakeSpan(task.pre_outputs).subspan(num_up);
+  const auto in_message = [&](const base::TensorView& value) {
+    const std::less<const std::byte*> before;
+    for (size_t i = 0; i < num_up; ++i) {
+      const base::TensorView& sent = task.pre_outputs[i];
+      if (task.destinations[i] != nullptr && !before(value.data, sent.data) &&
+          before(value.data, sent.data + sent.bytes)) {
+        return true;
       }
-      REFRACT_ASSIGN_OR_RETURN(base::Tensor copy, base::Tensor::CopyOf(kept));
-      kept.data = copy.data();
-      task.kept.push_back(std::move(copy));
-      break;
     }
+    return false;
+  };
+  const auto room_for = [](const base::TensorView& value) {
+    return (value.bytes + base::kTensorAlignBytes - 1) /
+           base::kTensorAlignBytes * base::kTensorAlignBytes;
+  };
+  size_t bytes = 0;
+  for (const base::TensorView& value : kept) {
+    if (in_message(value)) bytes += room_for(value);
   }
-  return absl::OkStatus();
+  if (bytes > task.kept.size()) {
+    task.kept = base::AlignedBuffer(std::bit_ceil(bytes));
+  }
+  std::byte* to = task.kept.data();
+  for (base::TensorView& value : kept) {
+    if (!in_message(value)) continue;
+    std::memcpy(to, value.data, value.bytes);
+    value.data = to;
+    to += room_for(value);
+  }
 }
 
-void Engine::OnResponse(const TaskPtr& task,
+void Engine::OnResponse(Task* task,
                         absl::StatusOr<transport::IncomingMessage> response) {
   task->times.compute_infer = options_.clock->Now() - task->sent;
-  const std::string address = task->node->address();
   const size_t node = task->node->node();
   task->node->Finish(response.status(), task->times.compute_infer);
   task->node.reset();
@@ -374,8 +421,8 @@ void Engine::OnResponse(const TaskPtr& task,
     workers_.Continue([this, task] { RunPost(task); });
     return;
   }
-  const absl::Status status =
-      base::Annotate(response.status(), absl::StrCat("GPU node ", address));
+  const absl::Status status = base::Annotate(
+      response.status(), absl::StrCat("GPU node ", nodes_->AddressOf(node)));
   if (aborting_.load(std::memory_order_relaxed)) return Fail(task, Stopping());
   // Before its time: predicted by that node, from its own times.
   task->only_in_time = absl::IsDeadlineExceeded(status) &&
@@ -386,15 +433,13 @@ void Engine::OnResponse(const TaskPtr& task,
   workers_.Continue([this, task] { Dispatch(task); });
 }
 
-void Engine::RunPost(const TaskPtr& task) {
+void Engine::RunPost(Task* task) {
   const ServedModel& model = *task->model;
   const CompiledPart& part = model.post();
   const absl::Time begin = options_.clock->Now();
   // What the outputs may be views of.
   runtime::wire::DecoderPool::Lease decoder = model.decoders().Acquire();
-  std::optional<runtime::StableInputs> stable;
   std::optional<runtime::ContextPool::Lease> context;
-  std::vector<base::TensorView> outputs;
   runtime::RunStats post_stats;
   const runtime::aten::ScopedLoopCheck check(
       [this, &task = *task] { return CheckAlive(task, kInLoop); });
@@ -408,52 +453,56 @@ void Engine::RunPost(const TaskPtr& task) {
     }
     absl::Span<const base::TensorView> response = *decoded;
     if (!task->response->settled()) {
-      response = stable.emplace(response, part.sizes_depend_on_data()).views();
+      response = task->stable.Hold(response, part.sizes_depend_on_data());
     }
     REFRACT_RETURN_IF_ERROR(model.CheckResponse(response));
-    const std::vector<base::TensorView> inputs =
-        model.PostInputs(task->padded.inputs(), task->pre_outputs, response);
+    model.PostInputs(task->padded.inputs(), task->pre_outputs, response,
+                     task->inputs);
     context.emplace(part.Acquire());
-    return part.program().Run(inputs, {}, **context, outputs, &post_stats);
+    return part.program().Run(task->inputs, {}, **context, task->outputs,
+                              &post_stats);
   });
   if (!status.ok()) return Fail(task, status);
   task->run_stats.replaced_ids += post_stats.replaced_ids;
   task->times.compute_output = options_.clock->Now() - begin;
-  Succeed(task, outputs);
+  Succeed(task);
 }
 
 // -------------------------------------------------------------------- answers
 
-void Engine::Succeed(const TaskPtr& task,
-                     std::vector<base::TensorView>& outputs) {
+void Engine::Succeed(Task* task) {
   const ServedModel& model = *task->model;
+  std::vector<base::TensorView>& outputs = task->outputs;
   model.padding().Trim(task->padded, absl::MakeSpan(outputs));
-  InferResponse response;
+  InferResponse& response = *task->answer;
   response.model_name = model.name();
   response.model_version = model.version();
+  response.outputs.clear();
   bool non_finite = false;
   for (const size_t index : task->bound.outputs) {
     non_finite |= base::HasNonFinite(outputs[index]);
     response.outputs.push_back(
-        {model.signature().outputs()[index].name, outputs[index]});
+        {model.interface().outputs()[index].name, outputs[index]});
   }
   model.statistics().RecordSuccess(
       options_.clock->Now() - task->arrived, task->times, task->bound.batch,
       task->run_stats.replaced_ids, non_finite, absl::Now());
-  task->done(response);
-  Leave();
+  task->done(task->answer);
+  Leave(task);
 }
 
-void Engine::Fail(const TaskPtr& task, const absl::Status& status) {
+void Engine::Fail(Task* task, const absl::Status& status) {
+  // `status` may be the task's own.
+  const absl::Status reason = status;
   const ServedModel& model = *task->model;
   model.statistics().RecordFailure(options_.clock->Now() - task->arrived,
                                    absl::Now());
-  LogFailure(model.name(), status);
-  task->done(status);
-  Leave();
+  LogFailure(model.name(), reason);
+  task->done(reason);
+  Leave(task);
 }
 
-void Engine::LogFailure(const std::string& model, const absl::Status& status) {
+void Engine::LogFailure(absl::string_view model, const absl::Status& status) {
   const std::optional<int64_t> held_back = failure_log_.Admit();
   if (!held_back.has_value()) return;
   LOG(WARNING) << "a request of model '" << model << "' failed: " << status

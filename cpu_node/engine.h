@@ -25,6 +25,7 @@
 #include "cpu_node/node_pool.h"
 #include "cpu_node/request.h"
 #include "cpu_node/worker_pool.h"
+#include "transport/memory/free_list.h"
 
 namespace refract::cpu_node {
 
@@ -99,33 +100,34 @@ class Engine {
   void Stop();
 
  private:
+  // A request on its way. One stage has it at a time and hands it to the next:
+  // a worker, the transport's callback, a worker again.
   struct Task;
-  // Shared by the stage that runs and the callback that will start the next.
-  using TaskPtr = std::shared_ptr<Task>;
 
   Engine(Catalog catalog, EngineOptions options);
   absl::Status CreateNodePool();
 
-  absl::Status Admit(InferRequest request, InferCallback& done);
-  // Stages, in order. Each ends in the next or in Finish*().
-  void Start(const TaskPtr& task);
-  void RunWhole(const TaskPtr& task);
-  void Dispatch(const TaskPtr& task);
-  absl::Status RunPreAndSend(const TaskPtr& task);
+  absl::Status Admit(const ServedModel& model, absl::Time arrived,
+                     InferRequest& request, InferCallback& done);
+  // Stages, in order. Each ends in the next, in Succeed() or in Fail().
+  void Start(Task* task);
+  void RunWhole(Task* task);
+  void Dispatch(Task* task);
+  absl::Status RunPreAndSend(Task* task);
   absl::Status RunPre(Task& task, transport::OutgoingMessage& message);
-  static absl::Status KeepFromMessage(size_t num_up,
-                                      absl::Span<std::byte* const> destinations,
-                                      Task& task);
-  void OnResponse(const TaskPtr& task,
+  static void KeepFromMessage(size_t num_up, Task& task);
+  void OnResponse(Task* task,
                   absl::StatusOr<transport::IncomingMessage> response);
-  void RunPost(const TaskPtr& task);
-  // Why `task` should not go on: stopping, cancelled or too late at `place`.
-  absl::Status CheckAlive(const Task& task, const char* place) const;
+  void RunPost(Task* task);
+  // Why `task` should not go on: stopping, cancelled or too late; `where` says
+  // at what point of its way.
+  absl::Status CheckAlive(const Task& task, const char* where) const;
 
-  void Succeed(const TaskPtr& task, std::vector<base::TensorView>& outputs);
-  void Fail(const TaskPtr& task, const absl::Status& status);
-  void LogFailure(const std::string& model, const absl::Status& status);
-  void Leave();
+  // End the request with its outputs, or with an error, and the task with it.
+  void Succeed(Task* task);
+  void Fail(Task* task, const absl::Status& status);
+  void LogFailure(absl::string_view model, const absl::Status& status);
+  void Leave(Task* task);
   void NotifyReadiness();
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return in_flight_ == 0;
@@ -135,6 +137,8 @@ class Engine {
   const Catalog catalog_;
   absl::flat_hash_map<const ServedModel*, size_t> offers_;
   base::LogLimiter failure_log_;
+  // Those not in use, with the memory that they have grown.
+  transport::FreeList<Task> tasks_;
 
   mutable absl::Mutex mu_;
   bool admitting_ ABSL_GUARDED_BY(mu_) = true;

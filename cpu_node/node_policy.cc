@@ -1,18 +1,23 @@
 #include "cpu_node/node_policy.h"
 
-#include <algorithm>
-
-#include "absl/container/inlined_vector.h"
-
 namespace refract::cpu_node {
 namespace {
 
-// Best first.
-enum class Standing { kGood, kSuspect, kEjected };
+// How good a choice a node is for its state; lower is better.
+enum class Rank { kReady, kSuspect, kEjected, kNone };
 
-Standing StandingOf(const NodeSnapshot& node) {
-  if (node.ejected) return Standing::kEjected;
-  return node.suspect ? Standing::kSuspect : Standing::kGood;
+Rank RankOf(const NodeSnapshot& node) {
+  if (!node.serves) return Rank::kNone;
+  switch (node.health) {
+    case transport::PeerState::kReady:
+      return Rank::kReady;
+    case transport::PeerState::kSuspect:
+      return Rank::kSuspect;
+    case transport::PeerState::kEjected:
+      return Rank::kEjected;
+    default:
+      return Rank::kNone;
+  }
 }
 
 bool IsMeasured(const NodeSnapshot& node) {
@@ -32,56 +37,42 @@ bool IsBetter(const NodeSnapshot& a, const NodeSnapshot& b) {
 std::optional<size_t> ChooseNode(absl::Span<const NodeSnapshot> nodes,
                                  std::optional<size_t> avoid, uint64_t draw_a,
                                  uint64_t draw_b) {
-  absl::InlinedVector<size_t, 16> candidates;
-  Standing best = Standing::kEjected;
+  Rank best = Rank::kNone;
+  size_t count = 0;  // candidates of that rank
+  const auto counts = [&](size_t i) { return i != avoid || nodes[i].full; };
   for (size_t i = 0; i < nodes.size(); ++i) {
-    if (!nodes[i].usable || (i == avoid && !nodes[i].full)) continue;
-    const Standing standing = StandingOf(nodes[i]);
-    if (standing > best) continue;
-    if (standing < best) candidates.clear();
-    best = standing;
-    if (!nodes[i].full) candidates.push_back(i);
+    const Rank rank = RankOf(nodes[i]);
+    if (rank == Rank::kNone || rank > best || !counts(i)) continue;
+    if (rank < best) count = 0;
+    best = rank;
+    count += !nodes[i].full;
   }
-  if (candidates.empty()) {
+  if (count == 0) {
     const bool again = avoid.has_value() && *avoid < nodes.size() &&
-                       nodes[*avoid].usable && !nodes[*avoid].full &&
-                       StandingOf(nodes[*avoid]) <= best;
+                       RankOf(nodes[*avoid]) != Rank::kNone &&
+                       !nodes[*avoid].full && RankOf(nodes[*avoid]) <= best;
     return again ? avoid : std::nullopt;
   }
-  const size_t a = draw_a % candidates.size();
-  if (candidates.size() == 1) return candidates[a];
+  // Found by counting, so that a choice among any number allocates nothing.
+  const auto candidate = [&](size_t number) {
+    for (size_t i = 0;; ++i) {
+      if (RankOf(nodes[i]) != best || nodes[i].full || !counts(i)) continue;
+      if (number-- == 0) return i;
+    }
+  };
+  const size_t a = draw_a % count;
+  if (count == 1) return candidate(a);
   // Drawn from the others: shifts the numbers from `a` on up by one.
-  size_t b = draw_b % (candidates.size() - 1);
+  size_t b = draw_b % (count - 1);
   if (b >= a) ++b;
-  const bool b_wins = IsBetter(nodes[candidates[b]], nodes[candidates[a]]);
-  return b_wins ? candidates[b] : candidates[a];
+  const size_t first = candidate(a);
+  const size_t second = candidate(b);
+  return IsBetter(nodes[second], nodes[first]) ? second : first;
 }
 
 absl::Duration SmoothedLatency(absl::Duration mean, absl::Duration sample) {
   if (mean == absl::ZeroDuration()) return sample;
   return mean + (sample - mean) / 8;
-}
-
-bool IsLeftAlone(const NodeHealth& health, int in_flight, absl::Time now) {
-  return IsEjected(health, now) ||
-         (health.ejections_in_row > 0 && in_flight > 0);
-}
-
-NodeHealth AfterResult(NodeHealth health, bool succeeded, absl::Time now,
-                       const EjectionOptions& options) {
-  if (succeeded) return NodeHealth();
-  if (IsEjected(health, now)) return health;
-  ++health.failures_in_row;
-  if (health.failures_in_row < options.failures) return health;
-  absl::Duration length = options.first;
-  for (int i = 0; i < health.ejections_in_row && length < options.longest;
-       ++i) {
-    length *= 2;
-  }
-  health.ejected_until = now + std::min(length, options.longest);
-  ++health.ejections_in_row;
-  health.failures_in_row = options.failures - 1;
-  return health;
 }
 
 }  // namespace refract::cpu_node

@@ -3,34 +3,13 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
-#include "absl/container/inlined_vector.h"
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "glog/logging.h"
+#include "transport/client_hub.h"
 
 namespace refract::cpu_node {
-namespace {
-
-// A model without a request for so long keeps no places: it may have gone.
-constexpr absl::Duration kAskedLately = absl::Seconds(10);
-
-// Errors that are the node's doing. A late or refused request is not: the
-// deadline may have been too short, the queue honestly full.
-bool IsNodeFault(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kInternal:
-    case absl::StatusCode::kUnknown:
-    case absl::StatusCode::kDataLoss:
-      return true;
-    default:
-      return false;
-  }
-}
-
-}  // namespace
-
 NodePool::Lease::Lease(Lease&& other) noexcept
     : pool_(std::exchange(other.pool_, nullptr)),
       node_(other.node_),
@@ -62,11 +41,11 @@ void NodePool::Lease::Finish(const absl::Status& status,
   const absl::Time now = pool->options_.clock->Now();
   absl::MutexLock lock(&pool->mu_);
   Node& node = pool->nodes_[node_];
-  node.places.GiveBack(offer_);
+  node.quota.Release(offer_);
   // A request that ran into its deadline, or was given up before, took at least
-  // this long. One that was
-  // refused at once, because it would, must not make the node look faster than
-  // its answers did; of a node that never answered it is all that is known.
+  // this long. A request that was refused at once, because it would be late,
+  // must not make the node look faster than its answers did; of a node that
+  // never answered it is all that is known.
   if (status.ok() ||
       ((absl::IsDeadlineExceeded(status) || absl::IsCancelled(status)) &&
        latency > node.latency)) {
@@ -76,25 +55,20 @@ void NodePool::Lease::Finish(const absl::Status& status,
     absl::Duration& of_offer = node.offer_latency[offer_];
     of_offer = SmoothedLatency(of_offer, latency);
   }
-  if (status.ok() || IsNodeFault(status)) {
-    node.health =
-        AfterResult(node.health, status.ok(), now, pool->options_.ejection);
-  }
+  if (node.client != nullptr) node.client->health().OnResult(status, now);
 }
 
 NodePool::NodePool(NodePoolOptions options) : options_(std::move(options)) {
-  for (size_t i = 0; i < options_.offers.size(); ++i) {
-    asked_.push_back({absl::InfinitePast(), silent_.insert(silent_.end(), i)});
-  }
   for (const std::string& address : options_.addresses) {
     Node node{.address = address,
-              .places = Places(options_.offers.size(),
-                               options_.limits.max_in_flight)};
+              .quota = RequestQuota(options_.offers.size(),
+                                    options_.limits.max_in_flight)};
     node.offers.assign(options_.offers.size(),
                        absl::UnavailableError("not connected yet"));
     node.offer_latency.resize(options_.offers.size());
     nodes_.push_back(std::move(node));
   }
+  snapshot_.resize(nodes_.size());
 }
 
 NodePool::~NodePool() { Close(); }
@@ -108,6 +82,19 @@ absl::StatusOr<std::unique_ptr<NodePool>> NodePool::Create(
           absl::StrCat("GPU node ", address, " is listed twice"));
     }
   }
+  if (options.connect == nullptr && !options.addresses.empty()) {
+    transport::ClientHub::Options hub_options;
+    hub_options.max_clients = options.addresses.size();
+    hub_options.rdma_device = options.rdma_device;
+    hub_options.clock = options.clock;
+    REFRACT_ASSIGN_OR_RETURN(const std::shared_ptr<transport::ClientHub> hub,
+                             transport::ClientHub::Create(hub_options));
+    options.connect = [hub](const transport::ClientOptions& client_options,
+                            std::function<void()> on_change) {
+      return transport::Client::Create(client_options, std::move(on_change),
+                                       hub);
+    };
+  }
   std::unique_ptr<NodePool> pool(new NodePool(std::move(options)));
   for (size_t i = 0; i < pool->nodes_.size(); ++i) {
     transport::ClientOptions client_options;
@@ -116,6 +103,7 @@ absl::StatusOr<std::unique_ptr<NodePool>> NodePool::Create(
     client_options.rdma_device = pool->options_.rdma_device;
     client_options.models = pool->options_.offers;
     client_options.limits = pool->options_.limits;
+    client_options.ejection = pool->options_.ejection;
     client_options.clock = pool->options_.clock;
     absl::StatusOr<std::unique_ptr<transport::Client>> client =
         pool->options_.connect(client_options,
@@ -125,7 +113,8 @@ absl::StatusOr<std::unique_ptr<NodePool>> NodePool::Create(
                             absl::StrCat("GPU node ", client_options.address));
     }
     {
-      absl::MutexLock lock(&pool->refresh_mu_);
+      absl::MutexLock refresh_lock(&pool->refresh_mu_);
+      absl::MutexLock lock(&pool->mu_);
       pool->nodes_[i].client = *std::move(client);
     }
     // Changes before the client was stored went unseen.
@@ -148,13 +137,12 @@ void NodePool::Refresh(size_t index) {
     }
     if (state.epoch != node.epoch) {
       // Another process perhaps: what is known of the old one means nothing.
-      node.health = NodeHealth();
       node.latency = absl::ZeroDuration();
       node.offer_latency.assign(node.offers.size(), absl::ZeroDuration());
     }
     node.connected = state.connected;
-    node.suspect = state.suspect;
     node.epoch = state.epoch;
+    size_t served = 0;
     for (size_t i = 0; i < node.offers.size(); ++i) {
       if (!state.connected) {
         node.offers[i] = state.last_error.ok()
@@ -165,8 +153,9 @@ void NodePool::Refresh(size_t index) {
       } else {
         node.offers[i] = absl::UnavailableError("gave no answer to the offer");
       }
-      node.places.SetServed(i, node.offers[i].ok());
+      served += node.offers[i].ok();
     }
+    node.quota.SetServed(served);
   }
   if (options_.on_change != nullptr) options_.on_change();
 }
@@ -208,23 +197,6 @@ void NodePool::LogModels(const Node& node,
   }
 }
 
-void NodePool::CountAsked(size_t offer, absl::Time now) {
-  const auto count = [&](size_t i, bool asks) {
-    for (Node& node : nodes_) node.places.SetAsks(i, asks);
-  };
-  Asked& asked = asked_[offer];
-  const bool asked_before = asked.last != absl::InfinitePast();
-  asking_.splice(asking_.end(), asked_before ? asking_ : silent_, asked.place);
-  asked.last = now;
-  if (!asked_before) count(offer, true);
-  while (now - asked_[asking_.front()].last > kAskedLately) {
-    const size_t gone = asking_.front();
-    asked_[gone].last = absl::InfinitePast();
-    silent_.splice(silent_.end(), asking_, asking_.begin());
-    count(gone, false);
-  }
-}
-
 std::optional<NodePool::Lease> NodePool::Acquire(size_t offer,
                                                  std::optional<size_t> avoid,
                                                  bool avoid_is_full) {
@@ -237,8 +209,8 @@ std::optional<NodePool::Lease> NodePool::AcquireWithin(size_t offer,
                                                        absl::Duration time) {
   return AcquireIf(offer, avoid, false, [&](const Node& node, absl::Time now) {
     const absl::Duration seen = node.offer_latency[offer];
-    return &node != &nodes_[avoid] && !node.suspect &&
-           !IsLeftAlone(node.health, node.places.taken(offer), now) &&
+    return &node != &nodes_[avoid] &&
+           node.HealthFor(offer, now) == transport::PeerState::kReady &&
            seen > absl::ZeroDuration() && seen <= time;
   });
 }
@@ -252,35 +224,33 @@ std::optional<NodePool::Lease> NodePool::AcquireIf(
   const absl::Time now = options_.clock->Now();
   absl::MutexLock lock(&mu_);
   if (closed_) return std::nullopt;
-  CountAsked(offer, now);
-  absl::InlinedVector<NodeSnapshot, 16> snapshot;
   for (size_t i = 0; i < nodes_.size(); ++i) {
     const Node& node = nodes_[i];
-    snapshot.push_back(
-        {.usable = node.connected && node.offers[offer].ok() && may(node, now),
-         .full = !node.places.MayTake(offer) || (avoid_is_full && i == avoid),
-         .ejected = IsLeftAlone(node.health, node.places.taken(offer), now),
-         .suspect = node.suspect,
-         .latency = node.latency,
-         .in_flight = node.places.taken()});
+    snapshot_[i] = {
+        .serves = node.offers[offer].ok() && may(node, now),
+        .full = !node.quota.HasRoom(offer) || (avoid_is_full && i == avoid),
+        .health = node.HealthFor(offer, now),
+        .latency = node.latency,
+        .in_flight = node.quota.in_flight()};
   }
   const std::optional<size_t> choice =
-      ChooseNode(snapshot, avoid, draw_a, draw_b);
+      ChooseNode(snapshot_, avoid, draw_a, draw_b);
   if (!choice.has_value()) return std::nullopt;
-  nodes_[*choice].places.Take(offer);
+  nodes_[*choice].quota.Take(offer);
   return Lease(this, *choice, offer);
 }
 
 void NodePool::Release(size_t node, size_t offer) {
   absl::MutexLock lock(&mu_);
-  nodes_[node].places.GiveBack(offer);
+  nodes_[node].quota.Release(offer);
 }
 
 bool NodePool::Usable(size_t offer) const {
+  const absl::Time now = options_.clock->Now();
   absl::MutexLock lock(&mu_);
   if (closed_) return false;
   for (const Node& node : nodes_) {
-    if (node.connected && node.offers[offer].ok()) return true;
+    if (node.Serves(offer, now)) return true;
   }
   return false;
 }
@@ -290,50 +260,47 @@ absl::Status NodePool::WhyUnusable(size_t offer) const {
   if (closed_) return absl::UnavailableError("the CPU node is stopping");
   if (nodes_.empty())
     return absl::UnavailableError("no GPU node is configured");
+  const absl::Time now = options_.clock->Now();
   std::string reasons;
   for (const Node& node : nodes_) {
-    if (node.connected && node.offers[offer].ok()) return absl::OkStatus();
+    if (node.Serves(offer, now)) return absl::OkStatus();
+    // A node that is about to be noticed as lost has accepted the offer still.
     absl::StrAppend(&reasons, reasons.empty() ? "" : "; ", node.address, ": ",
-                    node.offers[offer].message());
+                    node.offers[offer].ok() ? Name(node.HealthFor(offer, now))
+                                            : node.offers[offer].message());
   }
   return absl::UnavailableError(
       absl::StrCat("no GPU node serves the model (", reasons, ")"));
 }
 
-absl::Status NodePool::WhyNoPlace(size_t offer) const {
+absl::Status NodePool::WhyNoRoom(size_t offer) const {
   absl::MutexLock lock(&mu_);
   const absl::Time now = options_.clock->Now();
   std::string reasons;
   bool some_full = false;
   for (const Node& node : nodes_) {
-    if (!node.connected || !node.offers[offer].ok()) continue;
-    const char* left_alone = nullptr;
-    if (IsLeftAlone(node.health, node.places.taken(offer), now)) {
-      left_alone = "left alone after failures";
-    } else if (node.suspect) {
-      left_alone = "silent";
-    }
-    absl::StrAppend(&reasons, reasons.empty() ? "" : "; ", node.address, ": ");
-    const bool full = !node.places.MayTake(offer);
-    if (!full && left_alone == nullptr) {
+    if (!node.Serves(offer, now)) continue;
+    const transport::PeerState health = node.HealthFor(offer, now);
+    const bool ready = health == transport::PeerState::kReady;
+    const bool full = !node.quota.HasRoom(offer);
+    if (!full && ready) {
       some_full = false;
       break;
     }
+    absl::StrAppend(&reasons, reasons.empty() ? "" : "; ", node.address, ": ");
     if (full) {
       some_full = true;
-      absl::StrAppend(&reasons, node.places.taken(), ", ",
-                      node.places.taken(offer), " of this model");
+      absl::StrAppend(&reasons, node.quota.in_flight(), " in flight, ",
+                      node.quota.in_flight(offer), " of this model");
     }
-    if (left_alone != nullptr) {
-      absl::StrAppend(&reasons, full ? ", " : "", left_alone);
-    }
+    if (!ready) absl::StrAppend(&reasons, full ? ", " : "", Name(health));
   }
-  // It became usable since, or is being lost: an answer all the same.
+  // A node got room since, or is being lost: an answer all the same.
   if (!some_full) return absl::UnavailableError("no GPU node is free");
   return absl::ResourceExhaustedError(absl::StrCat(
-      "as many requests are in flight to GPU nodes as the model may have (",
-      reasons, "; of ", options_.limits.max_in_flight,
-      ", some are kept for other models)"));
+      "no GPU node has room for a request of the model (", reasons,
+      "; at most ", options_.limits.max_in_flight,
+      " in flight to each, and of a model fewer where others are served)"));
 }
 
 transport::ClientState NodePool::StateOf(size_t node) const {

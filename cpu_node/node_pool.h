@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,7 +19,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "cpu_node/node_policy.h"
-#include "cpu_node/places.h"
+#include "cpu_node/request_quota.h"
 #include "transport/links/channel.h"
 
 namespace refract::cpu_node {
@@ -32,15 +31,16 @@ struct NodePoolOptions {
   transport::PathPreference path = transport::PathPreference::kAuto;
   std::string rdma_device;  // as transport::ClientOptions
   transport::Limits limits;
-  EjectionOptions ejection;
+  transport::EjectionOptions ejection;
   base::Clock* clock = &base::Clock::Real();
   // Called after a node became usable or ceased to be, as a whole or for a
   // model, under no lock, on a transport thread. May be null.
   std::function<void()> on_change;
-  // Replaced by tests.
+  // Null: transport clients that share one hub, and so its threads and pull
+  // window. Replaced by tests.
   std::function<absl::StatusOr<std::unique_ptr<transport::Client>>(
       const transport::ClientOptions&, std::function<void()>)>
-      connect = &transport::Client::Create;
+      connect;
 };
 
 // Thread-safe.
@@ -78,13 +78,13 @@ class NodePool {
   };
 
   // The node for a request of offer `offer`, as ChooseNode() says; nullopt when
-  // no node serves it now, or none of those that are best has a place for it
-  // (places.h). `avoid_is_full`: that node said that it has no room.
+  // no node serves it now, or the best ones have no room for it
+  // (request_quota.h). `avoid_is_full`: that node said that it has no room.
   std::optional<Lease> Acquire(size_t offer, std::optional<size_t> avoid,
                                bool avoid_is_full = false);
 
   // The same among the nodes whose answers to requests of this offer have
-  // lately taken no more than `time`, other than `avoid` and in good standing.
+  // lately taken no more than `time`, other than `avoid` and ready.
   std::optional<Lease> AcquireWithin(size_t offer, size_t avoid,
                                      absl::Duration time);
 
@@ -92,7 +92,7 @@ class NodePool {
   bool Usable(size_t offer) const;
   absl::Status WhyUnusable(size_t offer) const;
   // ResourceExhausted, with the numbers: nodes serve it, none may be asked.
-  absl::Status WhyNoPlace(size_t offer) const;
+  absl::Status WhyNoRoom(size_t offer) const;
 
   size_t size() const { return nodes_.size(); }
   const std::vector<transport::ModelOffer>& offers() const {
@@ -115,14 +115,23 @@ class NodePool {
     std::unique_ptr<transport::Client> client;
     // One per offer: OK, or why not.
     std::vector<absl::Status> offers;
+    // As the client last said; for logs, and to see that it connected again.
     bool connected = false;
-    bool suspect = false;
     uint64_t epoch = 0;
-    NodeHealth health;
     absl::Duration latency;
-    // The same per offer; zero until one was answered.
+    // The same per offer; zero until a request of it was answered.
     std::vector<absl::Duration> offer_latency;
-    Places places;
+    RequestQuota quota;
+
+    // For a request of `offer`; how the node is doing is the client's to know.
+    transport::PeerState HealthFor(size_t offer, absl::Time now) const {
+      return client == nullptr
+                 ? transport::PeerState::kConnecting
+                 : client->health().state(now, quota.in_flight(offer));
+    }
+    bool Serves(size_t offer, absl::Time now) const {
+      return offers[offer].ok() && IsConnected(HealthFor(offer, now));
+    }
   };
 
   explicit NodePool(NodePoolOptions options);
@@ -135,9 +144,6 @@ class NodePool {
       size_t offer, std::optional<size_t> avoid, bool avoid_is_full,
       absl::FunctionRef<bool(const Node&, absl::Time now)> may);
   void Release(size_t node, size_t offer);
-  // A node is wanted for the offer; others have not been for long.
-  void CountAsked(size_t offer, absl::Time now)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const NodePoolOptions options_;
   // Held while a client's state is read and stored, so that an older state
@@ -145,19 +151,10 @@ class NodePool {
   mutable absl::Mutex refresh_mu_ ABSL_ACQUIRED_BEFORE(mu_);
   mutable absl::Mutex mu_;
   // The vector's length is fixed by Create(); the nodes change under mu_.
-  // `client` is set by Create(), reset by Close(), else constant.
+  // `client` is set by Create() and reset by Close(), under both mutexes.
   std::vector<Node> nodes_;
-  // Per offer, when a node was last wanted for it, and where it is in the
-  // lists.
-  struct Asked {
-    absl::Time last;
-    std::list<size_t>::iterator place;
-  };
-  std::vector<Asked> asked_ ABSL_GUARDED_BY(mu_);
-  // Offers that a node was wanted for lately, longest ago first, and the
-  // others. Elements only move between them.
-  std::list<size_t> asking_ ABSL_GUARDED_BY(mu_);
-  std::list<size_t> silent_ ABSL_GUARDED_BY(mu_);
+  // In AcquireIf(): one per node, so that a request allocates nothing.
+  std::vector<NodeSnapshot> snapshot_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
 };
 

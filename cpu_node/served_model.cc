@@ -49,9 +49,9 @@ absl::StatusOr<CompiledPart> CompiledPart::Create(
 }
 
 ServedModel::ServedModel(std::shared_ptr<const models::LoadedModel> model,
-                         Signature signature)
+                         ModelInterface interface)
     : model_(std::move(model)),
-      signature_(std::move(signature)),
+      interface_(std::move(interface)),
       padding_(model_->graph) {}
 
 absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Create(
@@ -59,12 +59,12 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Create(
     const ServedModelOptions& options) {
   const std::string label =
       absl::StrCat("model '", model->name, "' version ", model->version);
-  absl::StatusOr<Signature> signature = Signature::Of(model->graph);
-  if (!signature.ok()) return base::Annotate(signature.status(), label);
+  absl::StatusOr<ModelInterface> interface = ModelInterface::Of(model->graph);
+  if (!interface.ok()) return base::Annotate(interface.status(), label);
   const bool split = model->plan.has_value() && model->plan->uses_hn();
 
   std::unique_ptr<ServedModel> result(
-      new ServedModel(std::move(model), *std::move(signature)));
+      new ServedModel(std::move(model), *std::move(interface)));
   absl::Status status;
   if (split) status = result->CompileSplit();
   if (status.ok() && (!split || options.local_fallback)) {
@@ -140,13 +140,12 @@ transport::ModelOffer ServedModel::offer() const {
   return offer;
 }
 
-std::vector<base::TensorView> ServedModel::Gather(
-    absl::Span<const Source> sources,
-    absl::Span<const base::TensorView> request,
-    absl::Span<const base::TensorView> pre_outputs,
-    absl::Span<const base::TensorView> response) {
-  std::vector<base::TensorView> views;
-  views.reserve(sources.size());
+void ServedModel::Gather(absl::Span<const Source> sources,
+                         absl::Span<const base::TensorView> request,
+                         absl::Span<const base::TensorView> pre_outputs,
+                         absl::Span<const base::TensorView> response,
+                         std::vector<base::TensorView>& views) {
+  views.clear();
   for (const Source& source : sources) {
     switch (source.kind) {
       case Source::Kind::kRequest:
@@ -160,24 +159,23 @@ std::vector<base::TensorView> ServedModel::Gather(
         break;
     }
   }
-  return views;
 }
 
-std::vector<base::TensorView> ServedModel::WholeInputs(
-    absl::Span<const base::TensorView> request) const {
-  return Gather(whole_sources_, request, {}, {});
+void ServedModel::WholeInputs(absl::Span<const base::TensorView> request,
+                              std::vector<base::TensorView>& inputs) const {
+  Gather(whole_sources_, request, {}, {}, inputs);
 }
 
-std::vector<base::TensorView> ServedModel::PreInputs(
-    absl::Span<const base::TensorView> request) const {
-  return Gather(pre_sources_, request, {}, {});
+void ServedModel::PreInputs(absl::Span<const base::TensorView> request,
+                            std::vector<base::TensorView>& inputs) const {
+  Gather(pre_sources_, request, {}, {}, inputs);
 }
 
-std::vector<base::TensorView> ServedModel::PostInputs(
-    absl::Span<const base::TensorView> request,
-    absl::Span<const base::TensorView> pre_outputs,
-    absl::Span<const base::TensorView> response) const {
-  return Gather(post_sources_, request, pre_outputs, response);
+void ServedModel::PostInputs(absl::Span<const base::TensorView> request,
+                             absl::Span<const base::TensorView> pre_outputs,
+                             absl::Span<const base::TensorView> response,
+                             std::vector<base::TensorView>& inputs) const {
+  Gather(post_sources_, request, pre_outputs, response, inputs);
 }
 
 absl::Status ServedModel::CheckResponse(

@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/tensor.h"
-#include "cpu_node/signature.h"
+#include "cpu_node/model_interface.h"
 #include "cpu_node/statistics.h"
 #include "models/repository/repository.h"
 #include "runtime/batch_padding.h"
@@ -51,8 +51,8 @@ class CompiledPart {
 // Immutable once created and thread-safe; the statistics are counters.
 class ServedModel {
  public:
-  // What Program::Compile and Signature::Of report, annotated with the model's
-  // name and version. Internal when the parts do not fit together.
+  // What Program::Compile and ModelInterface::Of report, annotated with the
+  // model's name and version. Internal when the parts do not fit together.
   static absl::StatusOr<std::unique_ptr<ServedModel>> Create(
       std::shared_ptr<const models::LoadedModel> model,
       const ServedModelOptions& options);
@@ -60,7 +60,7 @@ class ServedModel {
   const std::string& name() const { return model_->name; }
   int64_t version() const { return model_->version; }
   const models::LoadedModel& model() const { return *model_; }
-  const Signature& signature() const { return signature_; }
+  const ModelInterface& interface() const { return interface_; }
   ModelStatistics& statistics() const { return statistics_; }
 
   // Whether a GPU node has a part in it.
@@ -81,15 +81,15 @@ class ServedModel {
 
   // Arguments of each part, in its order, from what there is at that point: the
   // request's inputs, padded, in the graph's order, all outputs of CN-pre, the
-  // response.
-  std::vector<base::TensorView> WholeInputs(
-      absl::Span<const base::TensorView> request) const;
-  std::vector<base::TensorView> PreInputs(
-      absl::Span<const base::TensorView> request) const;
-  std::vector<base::TensorView> PostInputs(
-      absl::Span<const base::TensorView> request,
-      absl::Span<const base::TensorView> pre_outputs,
-      absl::Span<const base::TensorView> response) const;
+  // response. `inputs` is overwritten and keeps its memory.
+  void WholeInputs(absl::Span<const base::TensorView> request,
+                   std::vector<base::TensorView>& inputs) const;
+  void PreInputs(absl::Span<const base::TensorView> request,
+                 std::vector<base::TensorView>& inputs) const;
+  void PostInputs(absl::Span<const base::TensorView> request,
+                  absl::Span<const base::TensorView> pre_outputs,
+                  absl::Span<const base::TensorView> response,
+                  std::vector<base::TensorView>& inputs) const;
 
   // Tensors that cross to the GPU node: the first outputs of CN-pre.
   size_t num_up() const { return model_->plan->up.size(); }
@@ -114,7 +114,7 @@ class ServedModel {
   };
 
   ServedModel(std::shared_ptr<const models::LoadedModel> model,
-              Signature signature);
+              ModelInterface interface);
   absl::Status CompileWhole();
   absl::Status CompileSplit();
   // Where each input of `part` comes from. `pre_outputs`: all of CN-pre's, of
@@ -124,15 +124,15 @@ class ServedModel {
   absl::StatusOr<std::vector<Source>> Resolve(
       const runtime::Part& part, absl::Span<const models::ValueId> pre_outputs,
       absl::Span<const models::ValueId> response) const;
-  static std::vector<base::TensorView> Gather(
-      absl::Span<const Source> sources,
-      absl::Span<const base::TensorView> request,
-      absl::Span<const base::TensorView> pre_outputs,
-      absl::Span<const base::TensorView> response);
+  static void Gather(absl::Span<const Source> sources,
+                     absl::Span<const base::TensorView> request,
+                     absl::Span<const base::TensorView> pre_outputs,
+                     absl::Span<const base::TensorView> response,
+                     std::vector<base::TensorView>& views);
 
   // Shared with whoever loaded it; keeps the mapped weights alive.
   std::shared_ptr<const models::LoadedModel> model_;
-  Signature signature_;
+  ModelInterface interface_;
   runtime::BatchPadding padding_;
   std::optional<CompiledPart> whole_;
   std::optional<CompiledPart> pre_;

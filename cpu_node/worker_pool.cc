@@ -41,13 +41,13 @@ void WorkerPool::Stop() {
     if (thread.joinable()) thread.join();
   }
   // What came between a worker's last look and its end.
-  std::deque<Task> left;
+  transport::RingQueue<Task> left;
   {
     absl::MutexLock lock(&mu_);
     joined_ = true;
-    left.swap(continuing_);
+    std::swap(left, continuing_);
   }
-  for (Task& task : left) task();
+  for (; !left.empty(); left.pop_front()) left.front()();
 }
 
 void WorkerPool::Work() {
@@ -56,7 +56,8 @@ void WorkerPool::Work() {
     {
       absl::MutexLock lock(&mu_);
       mu_.Await(absl::Condition(this, &WorkerPool::HasTaskOrStopping));
-      std::deque<Task>& lane = continuing_.empty() ? starting_ : continuing_;
+      transport::RingQueue<Task>& lane =
+          continuing_.empty() ? starting_ : continuing_;
       if (lane.empty()) return;  // stopping, and nothing waits
       task = std::move(lane.front());
       lane.pop_front();

@@ -2,13 +2,13 @@
 #define REFRACT_CPU_NODE_WORKER_POOL_H_
 
 #include <cstddef>
-#include <deque>
 #include <functional>
 #include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "transport/loop/ring_queue.h"
 
 namespace refract::cpu_node {
 
@@ -16,7 +16,7 @@ namespace refract::cpu_node {
 //
 // Two lanes: starting a request may be refused, going on with one may not.
 // Going on comes first, because it frees memory and a client already waits for
-// it. Thread-safe.
+// it. Allocates only to hold more tasks than ever before. Thread-safe.
 class WorkerPool {
  public:
   using Task = std::function<void()>;
@@ -31,8 +31,8 @@ class WorkerPool {
   // Stop().
   bool TryStart(Task&& task);
 
-  // The number of waiting ones is bounded by the requests in flight, which
-  // TryStart() bounds. After Stop() the task runs on the calling thread.
+  // As many wait as there are requests in flight at most, which the engine
+  // bounds. After Stop() the task runs on the calling thread.
   void Continue(Task task);
 
   // Runs what waits, then joins. Not from a task. May be called again.
@@ -46,8 +46,8 @@ class WorkerPool {
 
   const size_t max_waiting_;
   absl::Mutex mu_;
-  std::deque<Task> starting_ ABSL_GUARDED_BY(mu_);
-  std::deque<Task> continuing_ ABSL_GUARDED_BY(mu_);
+  transport::RingQueue<Task> starting_ ABSL_GUARDED_BY(mu_);
+  transport::RingQueue<Task> continuing_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool joined_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<std::thread> threads_;

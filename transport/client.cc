@@ -14,10 +14,6 @@
 namespace refract::transport {
 namespace {
 
-// The present one, one that is being made, and old ones that wait for their
-// last answers. While there is no room for a new one, no better path is tried.
-constexpr size_t kMaxLinks = 8;
-
 // Of an offer besides texts: tags, lengths, version and two digests; and of a
 // setting.
 constexpr size_t kMaxOfferNumbersBytes = 64;
@@ -73,61 +69,71 @@ absl::Status CheckOptions(const ClientOptions& options) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(
-    const ClientOptions& options, std::function<void()> on_change) {
+    const ClientOptions& options, std::function<void()> on_change,
+    std::shared_ptr<ClientHub> hub) {
   REFRACT_RETURN_IF_ERROR(CheckOptions(options));
   REFRACT_ASSIGN_OR_RETURN(HostPort address, ParseHostPort(options.address));
   REFRACT_ASSIGN_OR_RETURN(auto paths,
                            PathsFor(options.path, options.rdma_device));
-  REFRACT_ASSIGN_OR_RETURN(auto loop,
-                           PollLoop::Create(options.clock, kMaxLinks));
-  REFRACT_ASSIGN_OR_RETURN(auto dialer, Dialer::Create(loop->waker()));
-  return std::make_unique<ClientImpl>(options, std::move(address),
-                                      std::move(paths), std::move(loop),
-                                      std::move(dialer), std::move(on_change));
+  if (hub == nullptr) {
+    REFRACT_ASSIGN_OR_RETURN(hub,
+                             ClientHub::Create(ClientHub::OptionsFor(options)));
+  } else if (!hub->Suits(options)) {
+    return absl::InvalidArgumentError(
+        "clients of one hub have one clock and one RDMA device");
+  }
+  return ClientImpl::Start(std::move(hub), options, std::move(address),
+                           std::move(paths), std::move(on_change));
 }
 
-ClientImpl::ClientImpl(const ClientOptions& options, HostPort address,
+absl::StatusOr<std::unique_ptr<Client>> ClientImpl::Start(
+    std::shared_ptr<ClientHub> hub, const ClientOptions& options,
+    HostPort address, std::vector<proto::TransportPath> paths,
+    std::function<void()> on_change) {
+  REFRACT_ASSIGN_OR_RETURN(auto dialer, Dialer::Create(hub->attention()));
+  std::unique_ptr<ClientImpl> client(new ClientImpl(
+      std::move(hub), options, std::move(address), std::move(paths),
+      std::move(dialer), std::move(on_change)));
+  // Only now: the polling thread may use it before this returns.
+  absl::Status joined = client->hub_->Join(client.get());
+  client->joined_ = joined.ok();
+  REFRACT_RETURN_IF_ERROR(joined);
+  return client;
+}
+
+ClientImpl::ClientImpl(std::shared_ptr<ClientHub> hub,
+                       const ClientOptions& options, HostPort address,
                        std::vector<proto::TransportPath> paths,
-                       std::unique_ptr<PollLoop> loop,
                        std::unique_ptr<Dialer> dialer,
                        std::function<void()> on_change)
-    : options_(options),
+    : hub_(std::move(hub)),
+      options_(options),
       address_(std::move(address)),
       paths_(std::move(paths)),
       client_id_(RandomToken(kClientBytes)),
       on_change_(std::move(on_change)),
-      inbox_(static_cast<size_t>(options.limits.max_in_flight)),
-      reconnect_(options.first_backoff, options.last_backoff),
+      health_(options.first_backoff, options.last_backoff, options.ejection),
       probe_interval_(options.probe_interval),
-      resources_{loop->waker(),
-                 std::make_unique<PullScheduler>(PullScheduler::Options()),
-                 verbs::MakePollGroup(options.rdma_device)},
-      loop_(std::move(loop)),
       dialer_(std::move(dialer)) {
   state_.last_error = absl::UnavailableError("not connected yet");
   state_.models.assign(options_.models.size(), state_.last_error);
-  if (on_change_ != nullptr) {
-    notifier_ = std::thread([this] { Notify(); });
-  }
-  verbs::WatchPorts(resources_.verbs.get(), loop_->waker());
-  resources_.pulls->WatchMarks(verbs::Marks(resources_.verbs.get()));
-  poller_ = std::thread([this] { Run(); });
 }
 
 ClientImpl::~ClientImpl() {
-  stopping_ = true;
-  loop_->Wake();
-  poller_.join();
-  {
-    absl::MutexLock lock(&mu_);
-    notifier_stop_ = true;
-  }
-  if (notifier_.joinable()) notifier_.join();
+  if (joined_) hub_->Leave(this);
+  // Cancels and joins, here and not on the polling thread: a name look-up, say,
+  // cannot be cut short.
+  const bool dialling = dialer_->busy();
+  dialer_.reset();
+  if (dialling) hub_->OnDialEnded();
 }
 
 ClientState ClientImpl::state() const {
+  const PeerState health = health_.state(options_.clock->Now());
   absl::MutexLock lock(&mu_);
   ClientState state = state_;
+  state.connected = memory_ != nullptr;
+  state.health = health;
   state.in_flight = counters_.in_flight.load();
   state.bytes_sent = counters_.bytes_sent.load();
   state.bytes_received = counters_.bytes_received.load();
@@ -151,7 +157,7 @@ absl::StatusOr<OutgoingMessage> ClientImpl::Allocate(
       return absl::InvalidArgumentError(
           absl::StrCat("model ", model, " of ", state_.models.size()));
     }
-    if (!state_.connected) {
+    if (memory_ == nullptr) {
       return absl::UnavailableError(absl::StrCat("not connected to ",
                                                  options_.address, ": ",
                                                  state_.last_error.message()));
@@ -181,85 +187,66 @@ absl::StatusOr<OutgoingMessage> ClientImpl::Allocate(
 void ClientImpl::Send(OutgoingMessage message, absl::Time deadline,
                       std::stop_token cancel, Callback done) {
   ++counters_.in_flight;
-  inbox_.Push(
-      {message.TakeImpl(), deadline, std::move(cancel), std::move(done)});
-  loop_->Wake();
+  hub_->Submit(
+      this, {message.TakeImpl(), deadline, std::move(cancel), std::move(done)});
 }
 
 // ------------------------------------------------ the polling thread from here
-
-void ClientImpl::Run() {
-  while (!stopping_) {
-    const absl::Time now = options_.clock->Now();
-    if (std::optional<Dialer::Outcome> outcome = dialer_->Take()) {
-      OnDialled(*std::move(outcome), now);
-    }
-    if (const auto ports = verbs::TakePorts(resources_.verbs.get())) {
-      OnPorts(*ports, now);
-    }
-    MaybeDial(now);
-    if (now >= breaker_check_) UpdateBreaker(now);
-    StartRequests();
-    loop_->Round(std::min(NextDial(), breaker_check_));
-  }
-  Shutdown();
-}
 
 void ClientImpl::Shutdown() {
   const absl::Status status =
       absl::CancelledError("the client is being destroyed");
   SetDisconnected(status);
-  if (current_ != nullptr)
+  if (current_ != nullptr) {
     draining_.push_back(std::exchange(current_, nullptr));
-  for (ClientLink* link : draining_) link->Close(status);
+  }
+  for (ClientLink* link : draining_) {
+    link->Close(status);
+    hub_->loop().Remove(link);
+  }
   draining_.clear();
-  loop_->Clear();
-  inbox_.Take(&starting_);
-  for (ClientRequest& request : starting_) request.Finish(&counters_, status);
-  starting_.clear();
 }
 
-void ClientImpl::StartRequests() {
-  inbox_.Take(&starting_);
-  if (starting_.empty()) return;
-  for (ClientRequest& request : starting_) {
-    const LinkMemory* const memory =
-        request.message == nullptr ? nullptr : request.message->memory.get();
-    ClientLink* link = nullptr;
-    if (current_ != nullptr && current_->memory().get() == memory) {
-      link = current_;
-    }
-    for (ClientLink* draining : draining_) {
-      if (draining->memory().get() == memory) link = draining;
-    }
-    if (link == nullptr || link->goaway()) {
-      request.Finish(&counters_,
-                     absl::UnavailableError(
-                         link == nullptr
-                             ? "the connection was lost before the request left"
-                             : "the server is stopping"));
-      continue;
-    }
-    link->Start(std::move(request));
+void ClientImpl::Start(ClientRequest request) {
+  // The link whose memory the message lies in; it may be an old one.
+  const LinkMemory* const memory =
+      request.message == nullptr ? nullptr : request.message->memory.get();
+  ClientLink* link = nullptr;
+  if (current_ != nullptr && current_->memory().get() == memory) {
+    link = current_;
   }
-  starting_.clear();
-  loop_->WakeAll();
+  for (ClientLink* draining : draining_) {
+    if (draining->memory().get() == memory) link = draining;
+  }
+  if (link == nullptr || link->goaway()) {
+    request.Finish(
+        &counters_,
+        absl::UnavailableError(
+            link == nullptr ? "the connection was lost before the request left"
+                            : "the server is stopping"));
+    return;
+  }
+  link->Start(std::move(request));
+  // Only this link takes a step for it.
+  link->memory()->waker->Wake();
 }
 
 void ClientImpl::OnGoaway(ClientLink& link) {
   if (&link != current_) return;
   draining_.push_back(std::exchange(current_, nullptr));
   const absl::Status status = absl::UnavailableError("the server is stopping");
-  SetDisconnected(status);
   const absl::Time now = options_.clock->Now();
-  next_attempt_ = now + reconnect_.OnLost(status, now, Draw());
+  next_attempt_ = now + health_.OnStopping(now, Draw());
+  SetDisconnected(status);
 }
 
 void ClientImpl::OnModels(ClientLink& link) {
   if (&link != current_) return;
-  absl::MutexLock lock(&mu_);
-  state_.models = link.models();
-  ++changes_;
+  {
+    absl::MutexLock lock(&mu_);
+    state_.models = link.models();
+  }
+  NoteChange();
 }
 
 void ClientImpl::OnSuspect(ClientLink& link) {
@@ -267,9 +254,8 @@ void ClientImpl::OnSuspect(ClientLink& link) {
   LOG(INFO) << options_.address
             << (link.suspect() ? " is suspect: no sign of life"
                                : " gives signs of life again");
-  absl::MutexLock lock(&mu_);
-  state_.suspect = link.suspect();
-  ++changes_;
+  health_.OnSilence(link.suspect());
+  NoteChange();
 }
 
 void ClientImpl::OnEnd(ClientLink& link, const absl::Status& why) {
@@ -287,9 +273,8 @@ void ClientImpl::OnEnd(ClientLink& link, const absl::Status& why) {
   }
   current_ = nullptr;
   ++counters_.losses;
+  next_attempt_ = now + health_.OnLost(why, now, Draw());
   SetDisconnected(why);
-  next_attempt_ = now + reconnect_.OnLost(why, now, Draw());
-  UpdateBreaker(now);
 }
 
 void ClientImpl::SetConnected(const ClientLink& link, bool switched) {
@@ -297,59 +282,41 @@ void ClientImpl::SetConnected(const ClientLink& link, bool switched) {
   LOG(INFO) << (switched ? "switched to " : "connected to ") << options_.address
             << " (" << facts.peer << ") over "
             << RailName(facts.path, facts.rail) << ", epoch " << facts.epoch;
-  absl::MutexLock lock(&mu_);
-  state_.connected = true;
-  state_.suspect = false;
-  state_.path = facts.path_name;
-  state_.rail = facts.rail;
-  ++state_.epoch;
-  state_.last_error = absl::OkStatus();
-  state_.models = link.models();
-  memory_ = link.memory();
-  max_in_flight_ = facts.max_in_flight;
-  ++changes_;
+  {
+    absl::MutexLock lock(&mu_);
+    state_.path = facts.path_name;
+    state_.rail = facts.rail;
+    ++state_.epoch;
+    state_.last_error = absl::OkStatus();
+    state_.models = link.models();
+    memory_ = link.memory();
+    max_in_flight_ = facts.max_in_flight;
+  }
+  NoteChange();
 }
 
+// After `health_` has heard of it: the hub then looks when to dial next.
 void ClientImpl::SetDisconnected(const absl::Status& why) {
-  absl::MutexLock lock(&mu_);
-  const bool was = std::exchange(state_.connected, false);
-  if (was || state_.last_error != why) {
-    LOG(INFO) << (was ? "disconnected from " : "cannot connect to ")
-              << options_.address << ": " << why;
-  }
-  state_.suspect = false;
-  state_.path.clear();
-  state_.rail.clear();
-  state_.last_error = why;
-  state_.models.assign(options_.models.size(), why);
-  memory_.reset();
-  if (was) ++changes_;
-}
-
-void ClientImpl::UpdateBreaker(absl::Time now) {
-  const bool open = reconnect_.open(now);
-  breaker_check_ = open && current_ != nullptr ? now + ReconnectPolicy::kStable
-                                               : absl::InfiniteFuture();
-  absl::MutexLock lock(&mu_);
-  state_.breaker_open = open;
-}
-
-// --------------------------------------------------------- the notifier thread
-
-void ClientImpl::Notify() {
-  uint64_t seen = 0;
-  while (true) {
-    {
-      absl::MutexLock lock(&mu_);
-      const auto changed = [this, &seen]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-        return notifier_stop_ || changes_ != seen;
-      };
-      mu_.Await(absl::Condition(&changed));
-      if (notifier_stop_) return;
-      seen = changes_;
+  bool was_connected = false;
+  {
+    absl::MutexLock lock(&mu_);
+    was_connected = memory_ != nullptr;
+    if (was_connected || state_.last_error != why) {
+      LOG(INFO) << (was_connected ? "disconnected from " : "cannot connect to ")
+                << options_.address << ": " << why;
     }
-    on_change_();
+    state_.path.clear();
+    state_.rail.clear();
+    state_.last_error = why;
+    state_.models.assign(options_.models.size(), why);
+    memory_.reset();
   }
+  if (was_connected) NoteChange();
+  hub_->Attend();
+}
+
+void ClientImpl::NoteChange() {
+  if (on_change_ != nullptr) hub_->NoteChange(this);
 }
 
 }  // namespace refract::transport

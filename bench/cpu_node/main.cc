@@ -31,8 +31,10 @@ class ConnectedClient final : public transport::Client {
     state_.connected = true;
     state_.epoch = 1;
     state_.models.resize(models);
+    health_.OnConnected(absl::Now());
   }
   transport::ClientState state() const override { return state_; }
+  transport::PeerHealth& health() override { return health_; }
   absl::StatusOr<transport::OutgoingMessage> Allocate(
       size_t, absl::Span<const base::TensorSpec>) override {
     return absl::UnimplementedError("carries no messages");
@@ -42,6 +44,7 @@ class ConnectedClient final : public transport::Client {
 
  private:
   transport::ClientState state_;
+  transport::PeerHealth health_{absl::Seconds(1), absl::Seconds(1)};
 };
 
 // Nanoseconds per lease.

@@ -227,7 +227,7 @@ void Set(const ModelStatistics::Sum& sum,
 }
 
 void EncodeTensorMetadata(
-    const TensorSignature& tensor,
+    const TensorInfo& tensor,
     inference::ModelMetadataResponse::TensorMetadata* message) {
   message->set_name(tensor.name);
   message->set_datatype(std::string(base::KServeName(tensor.dtype)));
@@ -250,22 +250,27 @@ absl::StatusOr<InferRequest> DecodeRequest(const ModelInferRequest& message,
         absl::StrCat("raw_input_contents has ", raw_count, " elements for ",
                      message.inputs_size(), " inputs"));
   }
+  request.inputs.reserve(static_cast<size_t>(message.inputs_size()));
   for (int i = 0; i < message.inputs_size(); ++i) {
     const InputMessage& input = message.inputs(i);
-    const std::string label = absl::StrCat("input '", input.name(), "'");
+    const auto label = [&] {
+      return absl::StrCat("input '", input.name(), "'");
+    };
     if (raw_count > 0 && i >= raw_count) {
       return absl::InvalidArgumentError(absl::StrCat(
-          label, " has no element in raw_input_contents, which has ", raw_count,
-          " for ", message.inputs_size(), " inputs"));
+          label(), " has no element in raw_input_contents, which has ",
+          raw_count, " for ", message.inputs_size(), " inputs"));
     }
     absl::StatusOr<base::Tensor> tensor = DecodeTensor(
         input, raw_count > 0 ? &message.raw_input_contents(i) : nullptr);
     if (!tensor.ok()) {
-      return absl::Status(tensor.status().code(),
-                          absl::StrCat(label, " ", tensor.status().message()));
+      return absl::Status(
+          tensor.status().code(),
+          absl::StrCat(label(), " ", tensor.status().message()));
     }
     request.inputs.push_back({input.name(), *std::move(tensor)});
   }
+  request.outputs.reserve(static_cast<size_t>(message.outputs_size()));
   for (const auto& output : message.outputs()) {
     request.outputs.push_back(output.name());
   }
@@ -292,10 +297,10 @@ void EncodeMetadata(const ServedModel& model,
   message.set_name(model.name());
   message.set_platform("refract");
   for (const std::string& version : versions) message.add_versions(version);
-  for (const TensorSignature& input : model.signature().inputs()) {
+  for (const TensorInfo& input : model.interface().inputs()) {
     EncodeTensorMetadata(input, message.add_inputs());
   }
-  for (const TensorSignature& output : model.signature().outputs()) {
+  for (const TensorInfo& output : model.interface().outputs()) {
     EncodeTensorMetadata(output, message.add_outputs());
   }
 }

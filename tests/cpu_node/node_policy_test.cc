@@ -11,29 +11,38 @@
 namespace refract::cpu_node {
 namespace {
 
+using transport::PeerState;
+
 constexpr std::optional<size_t> kNone = std::nullopt;
 
 NodeSnapshot Node(int latency_ms, int in_flight) {
-  return {.usable = true,
+  return {.serves = true,
+          .health = PeerState::kReady,
           .latency = absl::Milliseconds(latency_ms),
           .in_flight = in_flight};
 }
-NodeSnapshot Ejected(int latency_ms) {
+NodeSnapshot InState(PeerState health, int latency_ms) {
   NodeSnapshot node = Node(latency_ms, 0);
-  node.ejected = true;
+  node.health = health;
   return node;
 }
-NodeSnapshot Suspect(int latency_ms, bool ejected = false) {
-  NodeSnapshot node = Node(latency_ms, 0);
-  node.suspect = true;
-  node.ejected = ejected;
-  return node;
+NodeSnapshot Ejected(int latency_ms) {
+  return InState(PeerState::kEjected, latency_ms);
+}
+NodeSnapshot Suspect(int latency_ms) {
+  return InState(PeerState::kSuspect, latency_ms);
 }
 NodeSnapshot Full(NodeSnapshot node) {
   node.full = true;
   return node;
 }
 NodeSnapshot Down() { return {}; }
+// Connected, but does not serve the model.
+NodeSnapshot Refusing() {
+  NodeSnapshot node = Node(1, 0);
+  node.serves = false;
+  return node;
+}
 
 TEST(ChooseNodeTest, FollowsTheTable) {
   struct Case {
@@ -79,12 +88,20 @@ TEST(ChooseNodeTest, FollowsTheTable) {
        0,
        0},
       {"suspect before ejected", {Ejected(1), Suspect(9)}, kNone, 0, 0, 1},
-      {"ejected and suspect is ejected",
-       {Suspect(1, true), Suspect(9)},
+      {"serves another model only", {Refusing(), Node(9, 9)}, kNone, 0, 0, 1},
+      {"is stopping, not here yet, or down",
+       {InState(PeerState::kDraining, 1), InState(PeerState::kConnecting, 1),
+        InState(PeerState::kDown, 1)},
        kNone,
        0,
        0,
-       1},
+       kNone},
+      {"the failed one is stopping",
+       {InState(PeerState::kDraining, 1)},
+       0,
+       0,
+       0,
+       kNone},
       {"all suspect: the better of two",
        {Suspect(2), Suspect(1)},
        kNone,
@@ -142,7 +159,7 @@ TEST(ChooseNodeTest, FollowsTheTable) {
        0,
        0,
        kNone},
-      {"the failed one was full: others in good standing only",
+      {"the failed one was full: ready others only",
        {Full(Node(1, 0)), Suspect(1), Node(9, 9)},
        0,
        0,
@@ -195,77 +212,6 @@ TEST(SmoothedLatencyTest, StartsWithTheFirstSampleAndMovesByAnEighth) {
             absl::Milliseconds(9));
   EXPECT_EQ(SmoothedLatency(first, absl::ZeroDuration()),
             absl::Milliseconds(7));
-}
-
-class EjectionTest : public ::testing::Test {
- protected:
-  void Fail() { health_ = AfterResult(health_, false, now_, options_); }
-  void Succeed() { health_ = AfterResult(health_, true, now_, options_); }
-  bool ejected() const { return IsEjected(health_, now_); }
-  absl::Duration left() const { return health_.ejected_until - now_; }
-
-  EjectionOptions options_{
-      .failures = 3, .first = absl::Seconds(1), .longest = absl::Seconds(5)};
-  NodeHealth health_;
-  absl::Time now_ = absl::UnixEpoch();
-};
-
-TEST_F(EjectionTest, EjectsAfterFailuresInARowOnly) {
-  Fail();
-  Fail();
-  Succeed();
-  Fail();
-  Fail();
-  EXPECT_FALSE(ejected());
-  Fail();
-  EXPECT_TRUE(ejected());
-  EXPECT_EQ(left(), absl::Seconds(1));
-}
-
-TEST_F(EjectionTest, ComesBackAndIsEjectedForLongerByOneMoreFailure) {
-  for (int i = 0; i < 3; ++i) Fail();
-  const absl::Duration lengths[] = {absl::Seconds(1), absl::Seconds(2),
-                                    absl::Seconds(4), absl::Seconds(5),
-                                    absl::Seconds(5)};
-  for (const absl::Duration length : lengths) {
-    EXPECT_TRUE(ejected());
-    EXPECT_EQ(left(), length);
-    now_ += length;
-    EXPECT_FALSE(ejected());
-    Fail();
-  }
-}
-
-TEST_F(EjectionTest, LateFailuresDoNotLengthenIt) {
-  for (int i = 0; i < 3; ++i) Fail();
-  now_ += absl::Milliseconds(500);
-  for (int i = 0; i < 10; ++i) Fail();
-  EXPECT_EQ(left(), absl::Milliseconds(500));
-}
-
-TEST_F(EjectionTest, IsTriedByOneRequestAtATimeUntilOneSucceeds) {
-  EXPECT_FALSE(IsLeftAlone(health_, 9, now_));
-  for (int i = 0; i < 3; ++i) Fail();
-  EXPECT_TRUE(IsLeftAlone(health_, 0, now_));
-  now_ += absl::Seconds(1);
-  EXPECT_FALSE(IsLeftAlone(health_, 0, now_));
-  EXPECT_TRUE(IsLeftAlone(health_, 1, now_));
-  Fail();
-  now_ += absl::Seconds(2);
-  EXPECT_TRUE(IsLeftAlone(health_, 1, now_));
-  Succeed();
-  EXPECT_FALSE(IsLeftAlone(health_, 1, now_));
-}
-
-TEST_F(EjectionTest, ASuccessForgivesAll) {
-  for (int i = 0; i < 3; ++i) Fail();
-  now_ += absl::Seconds(1);
-  Succeed();
-  Fail();
-  Fail();
-  EXPECT_FALSE(ejected());
-  Fail();
-  EXPECT_EQ(left(), absl::Seconds(1));
 }
 
 }  // namespace

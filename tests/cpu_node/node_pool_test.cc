@@ -24,30 +24,29 @@ using ::testing::HasSubstr;
 // A link whose state the test sets. Carries no messages.
 class FakeClient : public transport::Client {
  public:
-  FakeClient(std::string address, std::function<void()> on_change)
-      : address(std::move(address)), on_change_(std::move(on_change)) {}
-
-  void Set(transport::ClientState state) {
-    {
-      absl::MutexLock lock(&mu_);
-      state_ = std::move(state);
-    }
-    on_change_();
+  FakeClient(const transport::ClientOptions& options,
+             std::function<void()> on_change)
+      : address(options.address),
+        clock_(*options.clock),
+        on_change_(std::move(on_change)),
+        health_(options.first_backoff, options.last_backoff, options.ejection) {
   }
+
   void Connect(uint64_t epoch, std::vector<absl::Status> models) {
     transport::ClientState state;
     state.connected = true;
     state.path = "fake";
     state.epoch = epoch;
     state.models = std::move(models);
+    health_.OnConnected(clock_.Now());
     Set(std::move(state));
   }
   void Suspect(bool suspect) {
-    transport::ClientState state = this->state();
-    state.suspect = suspect;
-    Set(std::move(state));
+    health_.OnSilence(suspect);
+    on_change_();
   }
   void Disconnect(absl::Status why) {
+    health_.OnLost(why, clock_.Now(), 0.5);
     transport::ClientState state;
     state.last_error = std::move(why);
     Set(std::move(state));
@@ -57,6 +56,7 @@ class FakeClient : public transport::Client {
     absl::MutexLock lock(&mu_);
     return state_;
   }
+  transport::PeerHealth& health() override { return health_; }
   absl::StatusOr<transport::OutgoingMessage> Allocate(
       size_t, absl::Span<const base::TensorSpec>) override {
     return absl::UnimplementedError("carries no messages");
@@ -67,7 +67,17 @@ class FakeClient : public transport::Client {
   const std::string address;
 
  private:
+  void Set(transport::ClientState state) {
+    {
+      absl::MutexLock lock(&mu_);
+      state_ = std::move(state);
+    }
+    on_change_();
+  }
+
+  base::Clock& clock_;
   const std::function<void()> on_change_;
+  transport::PeerHealth health_;
   mutable absl::Mutex mu_;
   transport::ClientState state_ ABSL_GUARDED_BY(mu_);
 };
@@ -87,8 +97,8 @@ class NodePoolTest : public ::testing::Test {
     options.connect = [this](const transport::ClientOptions& client_options,
                              std::function<void()> on_change)
         -> absl::StatusOr<std::unique_ptr<transport::Client>> {
-      auto client = std::make_unique<FakeClient>(client_options.address,
-                                                 std::move(on_change));
+      auto client =
+          std::make_unique<FakeClient>(client_options, std::move(on_change));
       clients_.push_back(client.get());
       return client;
     };
@@ -139,8 +149,8 @@ TEST_F(NodePoolTest, SeesAConnectionMadeBeforeTheClientWasReturned) {
   options.connect = [](const transport::ClientOptions& client_options,
                        std::function<void()> on_change)
       -> absl::StatusOr<std::unique_ptr<transport::Client>> {
-    auto client = std::make_unique<FakeClient>(client_options.address,
-                                               std::move(on_change));
+    auto client =
+        std::make_unique<FakeClient>(client_options, std::move(on_change));
     client->Connect(1, {absl::OkStatus()});
     return client;
   };
@@ -218,39 +228,31 @@ TEST_F(NodePoolTest, OneThatIsInTimeIsKnownByItsAnswersToThatModel) {
 TEST_F(NodePoolTest, AModelThatAsksForTooMuchLeavesRoomForOthers) {
   const auto pool = MakePool({"x:1"});
   clients_[0]->Connect(1, {ok_, ok_});
-  std::vector<NodePool::Lease> loud;
-  const auto take = [&] {
-    while (auto lease = pool->Acquire(0, std::nullopt)) {
-      loud.push_back(*std::move(lease));
+  const auto take = [&](size_t offer, std::vector<NodePool::Lease>& leases) {
+    while (auto lease = pool->Acquire(offer, std::nullopt)) {
+      leases.push_back(*std::move(lease));
     }
-    return loud.size();
+    return leases.size();
   };
-  EXPECT_EQ(take(), 63);
-  const absl::Status why = pool->WhyNoPlace(0);
+  std::vector<NodePool::Lease> loud;
+  EXPECT_EQ(take(0, loud), 48);
+  const absl::Status why = pool->WhyNoRoom(0);
   EXPECT_TRUE(absl::IsResourceExhausted(why)) << why;
   EXPECT_THAT(std::string(why.message()),
-              HasSubstr("x:1: 63, 63 of this model; of 64,"));
-  // The first request of another finds a place, and from then on some are kept.
-  EXPECT_TRUE(pool->Acquire(1, std::nullopt).has_value());
-  loud.clear();
-  EXPECT_EQ(take(), 48);
+              AllOf(HasSubstr("x:1: 48 in flight, 48 of this model;"),
+                    HasSubstr("at most 64 in flight")));
+  // The first requests of another find room.
   std::vector<NodePool::Lease> quiet;
-  for (int i = 0; i < 16; ++i) {
-    std::optional<NodePool::Lease> lease = pool->Acquire(1, std::nullopt);
-    ASSERT_TRUE(lease.has_value()) << i;
-    quiet.push_back(*std::move(lease));
-  }
-  EXPECT_FALSE(pool->Acquire(1, std::nullopt).has_value());
+  EXPECT_EQ(take(1, quiet), 12);
+  // Room that the other gives back is the first one's again.
   quiet.clear();
-  loud.clear();
-  // It has gone.
-  clock_.Advance(absl::Seconds(11));
-  EXPECT_EQ(take(), 63);
+  EXPECT_FALSE(pool->Acquire(0, std::nullopt).has_value());
+  loud.pop_back();
+  EXPECT_TRUE(pool->Acquire(0, std::nullopt).has_value());
   // A node that does not serve the other keeps nothing for it.
   loud.clear();
-  pool->Acquire(1, std::nullopt);
   clients_[0]->Connect(2, {ok_, absl::FailedPreconditionError("no")});
-  EXPECT_EQ(take(), 64);
+  EXPECT_EQ(take(0, loud), 64);
 }
 
 TEST_F(NodePoolTest, RefusesByNameRatherThanUseASilentOrFailingNode) {
@@ -269,15 +271,15 @@ TEST_F(NodePoolTest, RefusesByNameRatherThanUseASilentOrFailingNode) {
     leases.push_back(*std::move(lease));
   }
   EXPECT_EQ(leases.size(), 64);
-  const absl::Status why = pool->WhyNoPlace(0);
+  const absl::Status why = pool->WhyNoRoom(0);
   EXPECT_TRUE(absl::IsResourceExhausted(why)) << why;
-  EXPECT_THAT(
-      std::string(why.message()),
-      AllOf(HasSubstr("x:1: left alone after failures"),
-            HasSubstr("y:1: 64, 64 of this model"), HasSubstr("z:1: silent")));
+  EXPECT_THAT(std::string(why.message()),
+              AllOf(HasSubstr("x:1: left alone after failures"),
+                    HasSubstr("y:1: 64 in flight, 64 of this model"),
+                    HasSubstr("z:1: silent")));
   clients_[1]->Suspect(true);
-  EXPECT_THAT(std::string(pool->WhyNoPlace(0).message()),
-              HasSubstr("y:1: 64, 64 of this model, silent"));
+  EXPECT_THAT(std::string(pool->WhyNoRoom(0).message()),
+              HasSubstr("y:1: 64 in flight, 64 of this model, silent"));
   clients_[1]->Suspect(false);
   // Where they are all there is, they are asked.
   clients_[1]->Disconnect(absl::UnavailableError("gone"));

@@ -23,6 +23,7 @@
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/tensor.h"
+#include "transport/session/peer_health.h"
 
 namespace refract::transport {
 
@@ -136,17 +137,13 @@ struct ClientOptions {
   // While connected over a path that is not the best that the peer offers, a
   // better path is tried this often, and soon after a port of it came up.
   absl::Duration probe_interval = absl::Seconds(30);
+  EjectionOptions ejection;
   base::Clock* clock = &base::Clock::Real();
 };
 
 struct ClientState {
   bool connected = false;
-  // Connected, but three heartbeats did not come. Requests may still be sent;
-  // another node is the better choice.
-  bool suspect = false;
-  // The peer failed so often in a row that attempts are made at last_backoff
-  // only; false again once a connection has lasted.
-  bool breaker_open = false;
+  PeerState health = PeerState::kConnecting;
   std::string path;    // "shm", "tcp", … empty when not connected
   std::string rail;    // the device's port, "mlx5_0:1", where the path has one
   uint64_t epoch = 0;  // counts successful handshakes
@@ -167,6 +164,8 @@ struct ClientState {
   uint64_t rail_pauses = 0;    // paths given up for a while (rail_health.h)
 };
 
+class ClientHub;
+
 // The lasting link to one HN: connects, watches, reconnects by itself until
 // destroyed. Thread-safe.
 class Client {
@@ -178,13 +177,18 @@ class Client {
   // options. `on_change` (may be null) is called on an own thread, under no
   // lock, after connects and disconnects, changes of path or of models that the
   // peer can serve, and when it becomes suspect or ceases to be; quick ones may
-  // share a call.
+  // share a call. Clients of one `hub` share its threads (client_hub.h); null:
+  // the client has a hub of its own. ResourceExhausted: the hub is full.
   static absl::StatusOr<std::unique_ptr<Client>> Create(
-      const ClientOptions& options, std::function<void()> on_change);
-  // Fails the requests in flight with kCancelled, then joins.
+      const ClientOptions& options, std::function<void()> on_change,
+      std::shared_ptr<ClientHub> hub = nullptr);
+  // Fails the requests in flight with kCancelled. Not on a thread of the hub.
   virtual ~Client() = default;
 
   virtual ClientState state() const = 0;
+  // The state machine of the peer. The client tells it of connections; whoever
+  // sends requests tells it how they ended.
+  virtual PeerHealth& health() = 0;
 
   // Registered memory for a request of offer `model` with these tensors.
   // Unavailable: not connected, or the model is not served there.

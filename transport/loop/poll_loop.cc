@@ -220,6 +220,15 @@ void PollLoop::Remove(size_t index) {
   --num_tasks_;
 }
 
+void PollLoop::Remove(const PollTask* task) {
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    if (entries_[i].task.get() != task) continue;
+    std::erase(hot_, i);
+    Remove(i);
+    return;
+  }
+}
+
 void PollLoop::Clear() {
   for (size_t i = 0; i < entries_.size(); ++i) {
     if (entries_[i].task != nullptr) Remove(i);

@@ -115,6 +115,8 @@ class PollLoop {
   // `visit` must neither add nor remove tasks.
   void ForEach(const std::function<void(PollTask&)>& visit);
   size_t num_tasks() const { return num_tasks_; }
+  // Destroys a task; outside of Round() only. Linear in the capacity.
+  void Remove(const PollTask* task);
   // Destroys all tasks.
   void Clear();
 

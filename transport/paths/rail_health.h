@@ -17,6 +17,10 @@ namespace refract::transport {
 // reconnections do not lose their time on it: each attempt over a dead fabric
 // takes a probe time-out.
 //
+// Not part of the peer's state (PeerHealth): a rail may be paused while the
+// peer is ready over another one, and the port of a device that goes down says
+// nothing about the peer. A peer has one state and several rails.
+//
 // Policy only: no clock, no threads. Not thread-safe. Unknown names are
 // healthy.
 class RailHealth {

@@ -54,26 +54,26 @@ bool ClientImpl::current_is_down() const {
          rails_.down(RailName(current_->facts().path, current_->facts().rail));
 }
 
-absl::Time ClientImpl::NextDial() const {
-  // The dialler wakes the loop.
+absl::Time ClientImpl::next_dial() const {
+  // The end of an attempt calls for the hub's attention.
   if (dialer_->busy()) return absl::InfiniteFuture();
   return current_ == nullptr ? next_attempt_ : next_probe_;
 }
 
-void ClientImpl::MaybeDial(absl::Time now) {
-  if (now < NextDial()) return;
+void ClientImpl::Dial(absl::Time now) {
   std::vector<proto::TransportPath> paths = PathsToOffer(now);
   if (current_ != nullptr) {
     ScheduleProbe(now);
     if (paths.empty()) return;
   }
-  absl::StatusOr<PollLoop::Seat> seat = loop_->Reserve();
-  if (!seat.ok()) {
-    // Old links are still at work. One of them ends, or this is tried again.
+  const size_t links = draining_.size() + (current_ != nullptr);
+  absl::StatusOr<PollLoop::Seat> seat = hub_->loop().Reserve();
+  if (links + 1 > ClientHub::kMaxLinksPerClient || !seat.ok()) {
+    // Old links are still at work. Later some of them have ended.
     next_attempt_ = now + options_.last_backoff;
     return;
   }
-  Dial dial{options_, address_, std::move(paths), client_id_};
+  transport::Dial dial{options_, address_, std::move(paths), client_id_};
   dial.epoch = ++attempts_;
   dial.oldest_live_epoch = dial.epoch;
   const auto note = [&dial](const ClientLink& link) {
@@ -82,13 +82,21 @@ void ClientImpl::MaybeDial(absl::Time now) {
   };
   if (current_ != nullptr) note(*current_);
   for (const ClientLink* link : draining_) note(*link);
-  dial.resources = &resources_;
+  dial.resources = hub_->resources();
   for (const std::string& rail : ports_) {
     if (!rails_.usable(RailName(proto::TRANSPORT_PATH_VERBS, rail), now)) {
       dial.avoid_rails.push_back(rail);
     }
   }
+  hub_->OnDialStarted();
   dialer_->Start(std::move(dial), *std::move(seat));
+}
+
+void ClientImpl::TakeDialled(absl::Time now) {
+  std::optional<Dialer::Outcome> outcome = dialer_->Take();
+  if (!outcome.has_value()) return;
+  hub_->OnDialEnded();
+  OnDialled(*std::move(outcome), now);
 }
 
 void ClientImpl::ScheduleProbe(absl::Time now) {
@@ -138,6 +146,7 @@ void ClientImpl::OnPorts(const std::vector<verbs::PortState>& ports,
 void ClientImpl::DialWithin(absl::Duration delay, absl::Time now) {
   absl::Time& next = current_ == nullptr ? next_attempt_ : next_probe_;
   next = std::min(next, now + delay);
+  hub_->Attend();
 }
 
 void ClientImpl::OnDialled(Dialer::Outcome outcome, absl::Time now) {
@@ -151,9 +160,8 @@ void ClientImpl::OnDialled(Dialer::Outcome outcome, absl::Time now) {
     VLOG(1) << "no better path to " << options_.address << ": " << status;
     return;
   }
+  next_attempt_ = now + health_.OnAttemptFailed(status, Draw());
   SetDisconnected(status);
-  next_attempt_ = now + reconnect_.OnFailed(status, Draw());
-  UpdateBreaker(now);
 }
 
 void ClientImpl::LearnFromReport(const DialReport& report, absl::Time now) {
@@ -200,19 +208,20 @@ absl::Status ClientImpl::Adopt(Dialer::Outcome outcome, absl::Time now) {
       options_, *std::move(outcome.established),
       std::move(outcome.report.server_process), &counters_, &next_id_, this);
   ClientLink* const raw = link.get();
-  REFRACT_RETURN_IF_ERROR(loop_->Add(std::move(outcome.seat), std::move(link)));
+  REFRACT_RETURN_IF_ERROR(
+      hub_->loop().Add(std::move(outcome.seat), std::move(link)));
   const bool switched = current_ != nullptr;
   if (switched) {
     ++counters_.path_switches;
     draining_.push_back(current_);
     current_->Drain();
-    loop_->WakeAll();
+    current_->memory()->waker->Wake();
   }
   current_ = raw;
+  // Before anybody is told, who then looks at the state.
+  health_.OnConnected(now);
   // Only now: what is allocated from here on belongs to the new link.
   SetConnected(*raw, switched);
-  reconnect_.OnConnected(now);
-  UpdateBreaker(now);
   probe_interval_ = options_.probe_interval;
   ScheduleProbe(now);
   // The port may have gone down while this was dialled.

@@ -200,14 +200,15 @@ TEST_P(FailureTest, StoppedServerIsSuspectAndResumesWithoutCorruption) {
   std::atomic<int> changes = 0;
   ASSERT_NO_FATAL_FAILURE(Connect(port_));
   ASSERT_NO_FATAL_FAILURE(ExpectEcho(1));
-  EXPECT_FALSE(client_->state().suspect);
+  EXPECT_EQ(client_->state().health, PeerState::kReady);
   std::vector<Call> calls(12);
   for (uint32_t i = 0; i < calls.size(); ++i) {
     if (i == 6) server->Stop();
     ASSERT_NO_FATAL_FAILURE(Send(calls[i], i, i % 3 == 0 ? 1'500'000 : 1'000));
   }
   const absl::Time stopped = absl::Now();
-  ASSERT_TRUE(Eventually([&] { return client_->state().suspect; }));
+  ASSERT_TRUE(Eventually(
+      [&] { return client_->state().health == PeerState::kSuspect; }));
   EXPECT_TRUE(client_->state().connected);
   EXPECT_EQ(client_->state().suspicions, 1u);
   absl::SleepFor(absl::Seconds(2) - (absl::Now() - stopped));
@@ -215,7 +216,8 @@ TEST_P(FailureTest, StoppedServerIsSuspectAndResumesWithoutCorruption) {
   for (uint32_t i = 0; i < calls.size(); ++i) {
     ASSERT_NO_FATAL_FAILURE(Check(calls[i], i, i % 3 == 0 ? 1'500'000 : 1'000));
   }
-  ASSERT_TRUE(Eventually([&] { return !client_->state().suspect; }));
+  ASSERT_TRUE(
+      Eventually([&] { return client_->state().health == PeerState::kReady; }));
   const ClientState state = client_->state();
   EXPECT_EQ(state.epoch, 1u) << "the same connection";
   EXPECT_EQ(state.losses, 0u);

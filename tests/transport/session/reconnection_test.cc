@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/transport/testing/channel_fixture.h"
-#include "transport/session/session_socket.h"
 #include "transport/loop/socket.h"
 #include "transport/loop/waker.h"
+#include "transport/session/session_socket.h"
 
 namespace refract::transport {
 namespace {
@@ -59,7 +59,7 @@ TEST(ReconnectStorm, ManyClientsFindARestartedServerSoon) {
   clients.clear();
 }
 
-TEST(Breaker, OpensAfterRepeatedFailuresAndClosesOnceAConnectionLasts) {
+TEST(PeerState, IsDownAfterRepeatedFailuresUntilAConnectionLasts) {
   FunctionHandler handler(Echo);
   ServerOptions options;
   options.host = "127.0.0.1";
@@ -76,10 +76,10 @@ TEST(Breaker, OpensAfterRepeatedFailuresAndClosesOnceAConnectionLasts) {
   client_options.liveness_timeout = absl::Hours(1);  // time is moved in leaps
   auto client = Client::Create(client_options, nullptr);
   ASSERT_TRUE(client.ok());
-  EXPECT_FALSE((*client)->state().breaker_open);
+  EXPECT_EQ((*client)->state().health, PeerState::kConnecting);
   ASSERT_TRUE(Eventually([&] {
     clock.Advance(absl::Milliseconds(500));
-    return (*client)->state().breaker_open;
+    return (*client)->state().health == PeerState::kDown;
   }));
   options.port = port;
   auto server = Server::Create(options, &handler);
@@ -88,12 +88,21 @@ TEST(Breaker, OpensAfterRepeatedFailuresAndClosesOnceAConnectionLasts) {
     clock.Advance(absl::Milliseconds(500));
     return (*client)->state().connected;
   }));
-  EXPECT_TRUE((*client)->state().breaker_open) << "not proven yet";
+  EXPECT_EQ((*client)->state().health, PeerState::kReady);
+  // Lost at once: it has proven nothing.
+  server->reset();
+  ASSERT_TRUE(Eventually([&] { return !(*client)->state().connected; }));
+  EXPECT_EQ((*client)->state().health, PeerState::kDown);
+  server = Server::Create(options, &handler);
+  ASSERT_TRUE(server.ok()) << server.status();
   ASSERT_TRUE(Eventually([&] {
-    clock.Advance(absl::Milliseconds(100));
-    return !(*client)->state().breaker_open;
+    clock.Advance(absl::Milliseconds(500));
+    return (*client)->state().connected;
   }));
-  EXPECT_TRUE((*client)->state().connected);
+  clock.Advance(PeerHealth::kStable);
+  server->reset();
+  ASSERT_TRUE(Eventually([&] { return !(*client)->state().connected; }));
+  EXPECT_EQ((*client)->state().health, PeerState::kConnecting);
 }
 
 TEST(SessionSocketTuning, UnacknowledgedBytesFailTheConnectionSoon) {

@@ -88,13 +88,13 @@ class SimNodeTest : public testing::Test {
     options.last_backoff = absl::Milliseconds(200);
     // Never, as far as these tests go.
     options.probe_interval = absl::Hours(10);
-    auto loop = PollLoop::Create(options.clock, 8);
-    ASSERT_TRUE(loop.ok()) << loop.status();
-    auto dialer = Dialer::Create((*loop)->waker());
-    ASSERT_TRUE(dialer.ok()) << dialer.status();
-    client_ = std::make_unique<ClientImpl>(
-        options, HostPort{"127.0.0.1", server_->port()}, std::move(paths),
-        *std::move(loop), *std::move(dialer), nullptr);
+    auto hub = ClientHub::Create(ClientHub::OptionsFor(options));
+    ASSERT_TRUE(hub.ok()) << hub.status();
+    auto client = ClientImpl::Start(*std::move(hub), options,
+                                    HostPort{"127.0.0.1", server_->port()},
+                                    std::move(paths), nullptr);
+    ASSERT_TRUE(client.ok()) << client.status();
+    client_ = *std::move(client);
   }
 
   bool AwaitPath(const std::string& path, const std::string& rail) {

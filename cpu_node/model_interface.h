@@ -1,5 +1,5 @@
-#ifndef REFRACT_CPU_NODE_SIGNATURE_H_
-#define REFRACT_CPU_NODE_SIGNATURE_H_
+#ifndef REFRACT_CPU_NODE_MODEL_INTERFACE_H_
+#define REFRACT_CPU_NODE_MODEL_INTERFACE_H_
 
 // What a model takes and gives, as clients see it, and the check of a request
 // against it.
@@ -20,13 +20,14 @@
 
 namespace refract::cpu_node {
 
-struct TensorSignature {
+struct TensorInfo {
   std::string name;
   base::DType dtype = base::DType::kUnknown;
   base::Dims dims;  // −1: differs between requests
 };
 
-// A request that fits its model's signature. Views point into the request.
+// A request that fits its model's interface. Views point into the request.
+// May be used for one request after the other: its memory stays.
 struct BoundRequest {
   std::vector<base::TensorView> inputs;  // in the graph's order
   std::vector<size_t> outputs;           // indices into the graph's outputs
@@ -34,37 +35,42 @@ struct BoundRequest {
 };
 
 // Immutable; thread-safe.
-class Signature {
+class ModelInterface {
  public:
   // InvalidArgument names an input that requests cannot be checked against
   // (unknown dtype or rank, or not a tensor).
-  static absl::StatusOr<Signature> Of(const models::Graph& graph);
+  static absl::StatusOr<ModelInterface> Of(const models::Graph& graph);
 
   // Names, dtypes, ranks and fixed dimensions; batch ≥ 1. InvalidArgument names
   // the tensor. Relations between sizes (a shared batch, N + 1 offsets) are
   // runtime::Program::OutputSpecs's to check.
-  absl::StatusOr<BoundRequest> Bind(const InferRequest& request) const;
+  // `bound` is overwritten.
+  absl::Status Bind(const InferRequest& request, BoundRequest& bound) const;
 
-  const std::vector<TensorSignature>& inputs() const { return inputs_; }
-  const std::vector<TensorSignature>& outputs() const { return outputs_; }
+  const std::vector<TensorInfo>& inputs() const { return inputs_; }
+  const std::vector<TensorInfo>& outputs() const { return outputs_; }
 
  private:
-  Signature() = default;
-  absl::Status CheckInput(const TensorSignature& expected,
+  ModelInterface() = default;
+  absl::Status BindInputs(const InferRequest& request,
+                          BoundRequest& bound) const;
+  absl::Status BindOutputs(const InferRequest& request,
+                           BoundRequest& bound) const;
+  absl::Status CheckInput(const TensorInfo& expected,
                           const base::TensorView& given) const;
 
-  std::vector<TensorSignature> inputs_;
-  std::vector<TensorSignature> outputs_;
+  std::vector<TensorInfo> inputs_;
+  std::vector<TensorInfo> outputs_;
   absl::flat_hash_map<std::string, size_t> input_index_;
   absl::flat_hash_map<std::string, size_t> output_index_;
   // Where the number of rows can be read off: dimension `dim` of input `input`.
-  struct BatchPlace {
+  struct BatchDim {
     size_t input = 0;
     size_t dim = 0;
   };
-  std::optional<BatchPlace> batch_;
+  std::optional<BatchDim> batch_;
 };
 
 }  // namespace refract::cpu_node
 
-#endif  // REFRACT_CPU_NODE_SIGNATURE_H_
+#endif  // REFRACT_CPU_NODE_MODEL_INTERFACE_H_

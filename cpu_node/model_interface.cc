@@ -1,4 +1,6 @@
-#include "cpu_node/signature.h"
+#include "cpu_node/model_interface.h"
+
+#include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -15,9 +17,9 @@ base::Dims FixedDims(const models::Value& value) {
   return dims;
 }
 
-std::string Names(const std::vector<TensorSignature>& tensors) {
+std::string Names(const std::vector<TensorInfo>& tensors) {
   return absl::StrJoin(tensors, ", ",
-                       [](std::string* out, const TensorSignature& tensor) {
+                       [](std::string* out, const TensorInfo& tensor) {
                          absl::StrAppend(out, "'", tensor.name, "'");
                        });
 }
@@ -32,8 +34,8 @@ bool Fits(absl::Span<const int64_t> expected, absl::Span<const int64_t> given) {
 
 }  // namespace
 
-absl::StatusOr<Signature> Signature::Of(const models::Graph& graph) {
-  Signature result;
+absl::StatusOr<ModelInterface> ModelInterface::Of(const models::Graph& graph) {
+  ModelInterface result;
   for (const models::ValueId id : graph.inputs) {
     const models::Value& value = graph.value(id);
     if (value.kind != models::ValueKind::kTensor || !value.has_shape ||
@@ -47,7 +49,7 @@ absl::StatusOr<Signature> Signature::Of(const models::Graph& graph) {
     for (size_t dim = 0; dim < value.shape.size(); ++dim) {
       if (result.batch_.has_value() || graph.batch_symbol.empty()) break;
       if (value.shape[dim].symbol() == graph.batch_symbol) {
-        result.batch_ = BatchPlace{index, dim};
+        result.batch_ = BatchDim{index, dim};
       }
     }
   }
@@ -62,7 +64,7 @@ absl::StatusOr<Signature> Signature::Of(const models::Graph& graph) {
   return result;
 }
 
-absl::Status Signature::CheckInput(const TensorSignature& expected,
+absl::Status ModelInterface::CheckInput(const TensorInfo& expected,
                                    const base::TensorView& given) const {
   if (given.dtype != expected.dtype) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -78,11 +80,24 @@ absl::Status Signature::CheckInput(const TensorSignature& expected,
   return absl::OkStatus();
 }
 
-absl::StatusOr<BoundRequest> Signature::Bind(
-    const InferRequest& request) const {
-  BoundRequest bound;
-  bound.inputs.resize(inputs_.size());
-  std::vector<bool> given(inputs_.size(), false);
+absl::Status ModelInterface::Bind(const InferRequest& request,
+                                  BoundRequest& bound) const {
+  REFRACT_RETURN_IF_ERROR(BindInputs(request, bound));
+  bound.batch = 1;
+  if (batch_.has_value()) {
+    bound.batch = bound.inputs[batch_->input].dims[batch_->dim];
+    if (bound.batch == 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "input '", inputs_[batch_->input].name, "' holds a batch of 0"));
+    }
+  }
+  return BindOutputs(request, bound);
+}
+
+absl::Status ModelInterface::BindInputs(const InferRequest& request,
+                                        BoundRequest& bound) const {
+  // An unknown dtype marks an input that was not given: none has it.
+  bound.inputs.assign(inputs_.size(), base::TensorView());
   for (const InputTensor& input : request.inputs) {
     const auto found = input_index_.find(input.name);
     if (found == input_index_.end()) {
@@ -91,45 +106,45 @@ absl::StatusOr<BoundRequest> Signature::Bind(
                                                      Names(inputs_)));
     }
     const size_t index = found->second;
-    if (given[index]) {
+    base::TensorView& view = bound.inputs[index];
+    if (view.dtype != base::DType::kUnknown) {
       return absl::InvalidArgumentError(
           absl::StrCat("input '", input.name, "' is given twice"));
     }
-    given[index] = true;
-    bound.inputs[index] = input.tensor.view();
-    REFRACT_RETURN_IF_ERROR(CheckInput(inputs_[index], bound.inputs[index]));
+    view = input.tensor.view();
+    REFRACT_RETURN_IF_ERROR(CheckInput(inputs_[index], view));
   }
   for (size_t i = 0; i < inputs_.size(); ++i) {
-    if (!given[i]) {
+    if (bound.inputs[i].dtype == base::DType::kUnknown) {
       return absl::InvalidArgumentError(
           absl::StrCat("input '", inputs_[i].name, "' is missing"));
     }
   }
-  if (batch_.has_value()) {
-    bound.batch = bound.inputs[batch_->input].dims[batch_->dim];
-    if (bound.batch == 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "input '", inputs_[batch_->input].name, "' holds a batch of 0"));
-    }
-  }
-  std::vector<bool> wanted(outputs_.size(), false);
+  return absl::OkStatus();
+}
+
+absl::Status ModelInterface::BindOutputs(const InferRequest& request,
+                                         BoundRequest& bound) const {
+  bound.outputs.clear();
   for (const std::string& name : request.outputs) {
     const auto found = output_index_.find(name);
     if (found == output_index_.end()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "the model has no output '", name, "'; it has ", Names(outputs_)));
     }
-    if (wanted[found->second]) {
+    // Quadratic in the model's outputs at most: a name that comes again ends
+    // the search.
+    if (std::find(bound.outputs.begin(), bound.outputs.end(), found->second) !=
+        bound.outputs.end()) {
       return absl::InvalidArgumentError(
           absl::StrCat("output '", name, "' is requested twice"));
     }
-    wanted[found->second] = true;
     bound.outputs.push_back(found->second);
   }
   if (request.outputs.empty()) {
     for (size_t i = 0; i < outputs_.size(); ++i) bound.outputs.push_back(i);
   }
-  return bound;
+  return absl::OkStatus();
 }
 
 }  // namespace refract::cpu_node
