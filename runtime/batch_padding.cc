@@ -1,6 +1,7 @@
 #include "runtime/batch_padding.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 #include <variant>
@@ -132,7 +133,6 @@ BatchPadding::BatchPadding(const Graph& graph)
 absl::Status BatchPadding::Pad(absl::Span<const TensorView> inputs,
                                PaddedBatch& batch) const {
   batch.inputs_.assign(inputs.begin(), inputs.end());
-  batch.owned_.clear();
   batch.rows_.reset();
   if (min_batch_ <= 1 || inputs.size() != inputs_.size()) {
     return absl::OkStatus();
@@ -140,6 +140,7 @@ absl::Status BatchPadding::Pad(absl::Span<const TensorView> inputs,
   const auto rows = signature_.Batch(inputs);
   if (!rows || *rows <= 0 || *rows >= min_batch_) return absl::OkStatus();
   const int64_t added = min_batch_ - *rows;
+  batch.memory_.resize(inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Input& rule = inputs_[i];
     if (rule.rule == Rule::kKeep) continue;
@@ -151,22 +152,24 @@ absl::Status BatchPadding::Pad(absl::Span<const TensorView> inputs,
     const TensorView& view = inputs[i];
     const auto entry = EntryBytes(view);
     if (!entry || view.dims[0] != *rows + rule.extra) continue;
-    base::Dims dims = view.dims;
-    dims[0] += added;
-    REFRACT_ASSIGN_OR_RETURN(base::Tensor padded,
-                             base::Tensor::Allocate(view.dtype, dims));
-    std::memcpy(padded.data(), view.data, view.bytes);
+    const size_t bytes = view.bytes + static_cast<size_t>(added) * *entry;
+    base::AlignedBuffer& memory = batch.memory_[i];
+    if (bytes > memory.size())
+      memory = base::AlignedBuffer(std::bit_ceil(bytes));
+    std::memcpy(memory.data(), view.data, view.bytes);
     for (int64_t row = 0; row < added; ++row) {
       std::byte* const to =
-          padded.data() + view.bytes + static_cast<size_t>(row) * *entry;
+          memory.data() + view.bytes + static_cast<size_t>(row) * *entry;
       if (rule.rule == Rule::kAppendCount) {
         StoreInt(view.dtype, inputs[rule.ids].num_elements(), to);
       } else {
         std::memcpy(to, view.data + view.bytes - *entry, *entry);
       }
     }
-    batch.inputs_[i] = padded.view();
-    batch.owned_.push_back(std::move(padded));
+    TensorView& padded = batch.inputs_[i];
+    padded.dims[0] += added;
+    padded.data = memory.data();
+    padded.bytes = bytes;
   }
   batch.rows_ = rows;
   return absl::OkStatus();

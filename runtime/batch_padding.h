@@ -28,7 +28,8 @@
 
 namespace refract::runtime {
 
-// One request's inputs after padding. Owns the padded copies; reusable.
+// One request's inputs after padding. Owns the padded copies, in memory that
+// stays from one request to the next.
 class PaddedBatch {
  public:
   // In the graph's order. Valid until the next Pad(); inputs without padding
@@ -40,7 +41,7 @@ class PaddedBatch {
  private:
   friend class BatchPadding;
   std::vector<base::TensorView> inputs_;
-  std::vector<base::Tensor> owned_;
+  std::vector<base::AlignedBuffer> memory_;  // per input, where it was padded
   std::optional<int64_t> rows_;
 };
 

@@ -4,6 +4,7 @@
 // A CPU node's engine and GPU nodes in one process, joined by the real
 // transport over loopback.
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -18,8 +19,8 @@
 #include "absl/synchronization/notification.h"
 #include "cpu_node/catalog.h"
 #include "cpu_node/engine.h"
-#include "gpu_node/model/device_model.h"
 #include "gpu_node/gpu_node.h"
+#include "gpu_node/model/device_model.h"
 #include "gtest/gtest.h"
 #include "tests/cpu_node/small_model.h"
 #include "transport/links/channel.h"
@@ -53,13 +54,18 @@ class TestGpuNode : public transport::Handler {
   explicit TestGpuNode(const ModelList& models, int port = 0,
                        OnRequestFunction on_request = nullptr,
                        const gpu_node::GpuNodeOptions& node_options = {},
-                       const gpu_node::GpuNode::MakeDevice& device = nullptr)
+                       const gpu_node::GpuNode::MakeDevice& device = nullptr,
+                       absl::Duration heartbeat_interval =
+                           transport::ServerOptions().heartbeat_interval)
       : on_request_(std::move(on_request)) {
     node_ = *gpu_node::GpuNode::Create(DeviceModelsOf(models), node_options,
                                        device);
     transport::ServerOptions options;
     options.host = "127.0.0.1";
     options.port = port;
+    options.heartbeat_interval = heartbeat_interval;
+    options.liveness_timeout =
+        std::max(options.liveness_timeout, 10 * heartbeat_interval);
     auto server = transport::Server::Create(options, this);
     EXPECT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
