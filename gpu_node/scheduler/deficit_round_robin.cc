@@ -42,8 +42,8 @@ bool DeficitRoundRobin::BelowShare(size_t model) const {
 
 void DeficitRoundRobin::TakeTurn(size_t index, absl::Duration time) {
   Model& model = models_[index];
-  // As many rounds as bring this model back to 0, all at once. Turns taken
-  // before stay owed: only the level that all counters are measured from moves.
+  // As many rounds as bring this counter back to 0, all at once. They change no
+  // counter's place in the order, except that full counters stay full.
   if (model.counter_s < 0) PassRounds(-model.counter_s / model.share);
   model.counter_s -= absl::ToDoubleSeconds(time);
   model.last_turn = ++turns_;
