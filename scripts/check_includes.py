@@ -65,7 +65,6 @@ THIRD_PARTY = {
     r"cuda|cublas|mma\.h": (r"(runtime/cuda|tests|bench)/.*",),
     r"nlohmann/": (
         r"(models|tools|partitioner|cpu_node)/.*\.cc$",
-        r"models/torch_export/json\.h$",
         # Forward declarations alone.
         r"tools/(bench_json|profile/profile_report)\.h$",
         r"partitioner/report/split_report\.h$",
@@ -120,8 +119,6 @@ def problems(root):
             if re.match(r"(torch|ATen|c10)/", name):
                 torch = name
             if name.endswith(".pb.h") or name.startswith("google/protobuf"):
-                protobuf = name
-            if name == "models/graph/graph_proto.h":
                 protobuf = name
             for pattern, places in THIRD_PARTY.items():
                 if re.match(pattern, name) and not any(

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/graph/graph_proto.h"
+#include "proto/graph.pb.h"
 
 namespace refract::models {
 namespace {

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "proto/graph.pb.h"
 
 namespace refract::models {
 namespace {

@@ -1,13 +1,18 @@
 #ifndef REFRACT_MODELS_GRAPH_GRAPH_PROTO_H_
 #define REFRACT_MODELS_GRAPH_GRAPH_PROTO_H_
 
-// Graph and WeightTable ↔ proto/graph.proto. Includes Protobuf: never include
-// this beside LibTorch.
+// Graph and WeightTable ↔ proto/graph.proto. Callers include proto/graph.pb.h
+// themselves.
 
 #include "absl/status/statusor.h"
 #include "models/graph/graph.h"
 #include "models/repository/weights.h"
-#include "proto/graph.pb.h"
+
+namespace refract::proto {
+class Graph;
+class RowDependence;
+class WeightTable;
+}  // namespace refract::proto
 
 namespace refract::models {
 

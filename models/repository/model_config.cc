@@ -14,6 +14,7 @@
 #include "google/protobuf/text_format.h"
 #include "models/graph/op_traits.h"
 #include "models/repository/text_proto.h"
+#include "proto/inference/model_config.pb.h"
 
 namespace refract::models {
 namespace {

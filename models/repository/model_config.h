@@ -2,7 +2,6 @@
 #define REFRACT_MODELS_REPOSITORY_MODEL_CONFIG_H_
 
 // config.pbtxt: Triton's text format (proto/inference/model_config.proto).
-// Includes Protobuf: never include this beside LibTorch.
 //
 // Parameters, all of them text:
 //   out_of_range_ids           "error" (default), "zero" or "default": what an
@@ -12,7 +11,8 @@
 //                              too, relative to theirs; default "1"
 //   dense_weights              "fp32" (default), "bf16" or "int8": how dense
 //                              layers keep their weights on CPUs
-//   gpu_precision              in what a GPU computes: "fp32" (default), "tf32",
+//   gpu_precision              in what a GPU computes: "fp32" (default),
+//   "tf32",
 //                              "fp16" or "bf16"
 //
 // Written by import for clients that make requests, not read back (another
@@ -34,7 +34,10 @@
 #include "absl/strings/string_view.h"
 #include "models/graph/graph.h"
 #include "models/repository/repository.h"
-#include "proto/inference/model_config.pb.h"
+
+namespace inference {
+class ModelConfig;
+}  // namespace inference
 
 namespace refract::models {
 

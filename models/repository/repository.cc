@@ -24,9 +24,11 @@
 #include "base/status_macros.h"
 #include "base/tensor.h"
 #include "google/protobuf/stubs/logging.h"
-#include "models/repository/copy_file.h"
 #include "models/graph/graph_proto.h"
+#include "models/repository/copy_file.h"
 #include "models/repository/model_config.h"
+#include "proto/graph.pb.h"
+#include "proto/inference/model_config.pb.h"
 
 namespace refract::models {
 namespace {

@@ -17,6 +17,7 @@
 #include "models/graph/graph_proto.h"
 #include "models/graph/op_traits.h"
 #include "models/rows/row_dependence.h"
+#include "proto/graph.pb.h"
 #include "proto/split_plan.pb.h"
 
 namespace refract::models {

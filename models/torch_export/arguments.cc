@@ -222,12 +222,10 @@ absl::StatusOr<SymExpr> ParseSize(const Json& size) {
   return parsed.ok() ? *parsed : SymExpr();
 }
 
-absl::StatusOr<std::optional<Argument>> ParseArgument(const Json& argument,
+absl::StatusOr<std::optional<Argument>> ParseArgument(const Tagged& argument,
                                                       const Scope& scope) {
-  const auto item = Union(&argument);
-  if (!item) return Malformed("argument");
-  const std::string& tag = *item->tag;
-  const Json& value = *item->value;
+  const std::string& tag = *argument.tag;
+  const Json& value = *argument.value;
   if (tag == "as_none") return Argument(None{});
   if (tag == "as_device" || tag == "as_memory_format") {
     return std::optional<Argument>();

@@ -30,7 +30,7 @@ absl::StatusOr<SymExpr> ParseSize(const Json& size);
 // InvalidArgument: malformed, or reads a name that is not in `scope`.
 // Unimplemented: complex numbers, sparse layouts, subgraphs, custom objects and
 // tags of newer writers.
-absl::StatusOr<std::optional<Argument>> ParseArgument(const Json& argument,
+absl::StatusOr<std::optional<Argument>> ParseArgument(const Tagged& argument,
                                                       const Scope& scope);
 
 }  // namespace refract::models::torch_export

@@ -199,7 +199,7 @@ absl::Status ReadRanges(const Json& ranges, Graph& graph) {
   if (!ranges.is_object()) {
     return absl::InvalidArgumentError("range_constraints is malformed");
   }
-  for (const auto& [symbol, json] : ranges.items()) {
+  for (const auto& [symbol, json] : ranges.entries()) {
     SymbolRange range;
     range.symbol = symbol;
     const Json* min = Member(json, "min_val");

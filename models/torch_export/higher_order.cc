@@ -10,10 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
-#include "models/passes/complex_numbers.h"
 #include "models/graph/control_region.h"
-#include "models/passes/functionalize.h"
 #include "models/graph/script_region.h"
+#include "models/passes/complex_numbers.h"
+#include "models/passes/functionalize.h"
 #include "models/torch_export/nodes.h"
 
 namespace refract::models::torch_export {
@@ -99,9 +99,8 @@ const std::string* NameOf(const Json& json) {
 
 // The value of an argument outside the subgraph: a reference or a number.
 absl::StatusOr<Argument> ValueOf(const Tagged& item, const Scope& scope) {
-  const Json json = {{*item.tag, *item.value}};
   REFRACT_ASSIGN_OR_RETURN(const std::optional<Argument> argument,
-                           ParseArgument(json, scope));
+                           ParseArgument(item, scope));
   if (argument && (std::holds_alternative<ValueRef>(*argument) ||
                    std::holds_alternative<int64_t>(*argument) ||
                    std::holds_alternative<double>(*argument) ||
@@ -169,7 +168,7 @@ absl::Status NodeReader::EnterAutocast(const Json& json) {
     if (tensors == nullptr || !tensors->is_object() || !*enabled) {
       return absl::OkStatus();
     }
-    for (const Json& tensor : *tensors) {
+    for (const auto& [name, tensor] : tensors->entries()) {
       const Json* at = Member(tensor, "device");
       const std::string* type =
           at == nullptr ? nullptr : String(Member(*at, "type"));

@@ -12,10 +12,10 @@
 #include "base/status_macros.h"
 #include "models/passes/complex_numbers.h"
 #include "models/passes/functionalize.h"
+#include "models/repository/zip.h"
 #include "models/torch_export/arguments.h"
 #include "models/torch_export/json.h"
 #include "models/torch_export/program.h"
-#include "models/repository/zip.h"
 
 namespace refract::models {
 namespace {
@@ -81,8 +81,7 @@ class Payloads {
     if (entry == nullptr) return payloads;
     REFRACT_ASSIGN_OR_RETURN(const absl::string_view text,
                              archive.CheckedText(*entry));
-    payloads.json_ = Json::parse(text.data(), text.data() + text.size(),
-                                 nullptr, /*allow_exceptions=*/false);
+    payloads.json_ = Json::Parse(text).value_or(Json());
     const Json* config = Member(payloads.json_, "config");
     if (config == nullptr || !config->is_object()) {
       return absl::InvalidArgumentError(

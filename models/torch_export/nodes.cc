@@ -144,7 +144,12 @@ absl::Status NodeReader::ReadNode(const Json& section, const Json& json,
     const std::string* arg_name = String(Member(input, "name"));
     const Json* arg = Member(input, "arg");
     if (arg_name == nullptr || arg == nullptr) return Malformed("argument");
-    auto parsed = ParseArgument(*arg, scope);
+    const auto item = Union(arg);
+    if (!item) {
+      return base::Annotate(Malformed("argument"),
+                            absl::StrCat("argument ", *arg_name));
+    }
+    auto parsed = ParseArgument(*item, scope);
     if (!parsed.ok()) {
       return base::Annotate(parsed.status(),
                             absl::StrCat("argument ", *arg_name));

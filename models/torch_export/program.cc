@@ -62,7 +62,7 @@ class SignatureReader {
         if (!item) return Malformed(absl::StrCat("input ", *name));
         program_.notes.push_back(absl::StrCat(
             "input ", *name, " is no tensor; the export fixed it at ",
-            item->value->dump(-1, ' ', false, Json::error_handler_t::replace)));
+            item->value->Text()));
       }
       return absl::OkStatus();
     }
@@ -224,20 +224,13 @@ class OutputNamer {
   std::optional<std::vector<std::string>> names_;
 };
 
-// The model's call stacks make up most of a file and are not used.
-bool KeepMember(int depth, Json::parse_event_t event, Json& parsed) {
-  return event != Json::parse_event_t::key || parsed != "metadata";
-}
-
 }  // namespace
 
 absl::StatusOr<Program> ParseProgram(absl::string_view text) {
-  const Json json =
-      Json::parse(text.data(), text.data() + text.size(), KeepMember,
-                  /*allow_exceptions=*/false);
-  if (json.is_discarded()) {
-    return absl::InvalidArgumentError("is not valid JSON");
-  }
+  // The model's call stacks are most of a file, and nothing reads them.
+  const std::optional<Json> parsed = Json::Parse(text, "metadata");
+  if (!parsed) return absl::InvalidArgumentError("is not valid JSON");
+  const Json& json = *parsed;
   REFRACT_RETURN_IF_ERROR(CheckSchema(json));
   const Json* module = Member(json, "graph_module");
   const Json* section = module ? Member(*module, "graph") : nullptr;

@@ -60,12 +60,12 @@ std::optional<std::vector<std::string>> KeysOf(const Json& node) {
   const std::string* context = String(Member(node, "context"));
   const Json* children = Array(Member(node, "children_spec"));
   if (context == nullptr || children == nullptr) return std::nullopt;
-  const Json parsed = Json::parse(*context, nullptr, false);
-  if (!parsed.is_array() || parsed.size() != children->size()) {
+  const std::optional<Json> parsed = Json::Parse(*context);
+  if (!parsed || !parsed->is_array() || parsed->size() != children->size()) {
     return std::nullopt;
   }
   std::vector<std::string> keys;
-  for (const Json& key : parsed) {
+  for (const Json& key : *parsed) {
     if (String(&key) == nullptr) return std::nullopt;
     keys.push_back(*String(&key));
   }
@@ -118,9 +118,9 @@ std::optional<Json> RootOf(const Json* signature, absl::string_view member) {
   const std::string* text =
       signature == nullptr ? nullptr : String(Member(*signature, member));
   if (text == nullptr) return std::nullopt;
-  Json spec = Json::parse(*text, nullptr, false);
-  if (!spec.is_array() || spec.size() != 2) return std::nullopt;
-  return std::move(spec[1]);
+  const std::optional<Json> spec = Json::Parse(*text);
+  if (!spec || !spec->is_array() || spec->size() != 2) return std::nullopt;
+  return (*spec)[1];
 }
 
 // Leaves of ((arguments…), {keyword: argument}), named after the arguments.

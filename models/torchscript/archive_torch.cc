@@ -18,10 +18,10 @@
 namespace refract::models::torchscript {
 namespace {
 
-// Larger payloads of attributes stay unread: loading looks into pickles and
-// code only. Constants are read whatever their size, because LibTorch compares
-// them while it loads and merges those that are equal: two unread ones of one
-// shape would become one.
+// Payloads of attributes of at least this size stay unread: LibTorch's loader
+// looks only into pickles and code. Constants are read at any size, because the
+// loader compares constants and merges equal ones: two unread constants of one
+// shape would become one constant.
 constexpr size_t kMaxReadBytes = size_t{1} << 20;
 
 bool IsConstant(absl::string_view name) {
@@ -41,9 +41,9 @@ bool IsPayload(absl::string_view name) {
                      [](char c) { return c >= '0' && c <= '9'; });
 }
 
-// Gives LibTorch the mapped file, and notes which payload it reads to which
-// address: a stored entry is read in one piece, straight into the storage that
-// a tensor then keeps.
+// Gives LibTorch the mapped file and records which payload the loader reads to
+// which address. The loader reads a stored entry in one piece, straight into
+// the storage that a tensor keeps, so that the address later finds the entry.
 class MappedReader final : public caffe2::serialize::ReadAdapterInterface {
  public:
   explicit MappedReader(const ZipArchive& zip) : bytes_(zip.file()->bytes()) {
@@ -100,7 +100,7 @@ absl::StatusOr<Archive> Archive::Load(absl::string_view path) {
     return absl::OkStatus();
   });
   if (!status.ok()) {
-    // Whatever the loader throws, the file is at fault.
+    // Any exception of the loader is the file's fault, hence InvalidArgument.
     const absl::string_view why = status.message().substr(path.size() + 2);
     return absl::InvalidArgumentError(absl::StrCat(
         path, ": LibTorch cannot load it: ", why,

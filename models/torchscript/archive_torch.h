@@ -46,8 +46,8 @@ class Archive {
   absl::flat_hash_map<const void*, size_t> places_;
 };
 
-// Complex types as models/passes/complex_numbers.h has them; kUnknown for others that
-// the IR lacks.
+// Complex types as models/passes/complex_numbers.h has them; kUnknown for
+// others that the IR lacks.
 base::DType TypeOf(const at::Tensor& tensor);
 
 }  // namespace refract::models::torchscript

@@ -69,25 +69,26 @@ class Converter {
   // inputs_torch.cc
   absl::Status AddInputs(const torch::jit::Graph& source);
   Item AddInput(const std::string& name);
-  // Of the input, or of one in it.
+  // Whether the sample has the input or an element of it.
   bool HasExample(const std::string& name) const;
-  // Finds arguments that have the name of another one's key: see renamed_.
+  // Finds arguments whose name is also the name of a key's input: see renamed_.
   // InvalidArgument: the sample does not tell them apart.
   absl::Status ShareNames(const torch::jit::Graph& source);
-  // Does the graph itself look `key` up?
+  // Whether the graph itself looks `key` up.
   static bool IsLookedUp(const JitValue& dict, absl::string_view key);
   // A tensor, or a dictionary, list or tuple of inputs: "features" with the
   // key "user" is the input "features_user", "xs" has "xs_0", "xs_1", ….
   absl::StatusOr<Item> InputOf(const c10::Type& type, const std::string& name);
-  // Keys come from the sample; those that it lacks from the graph's look-ups.
+  // Keys come from the sample, or where it has none from the graph's look-ups.
   absl::StatusOr<Item> DictInput(const c10::DictType& type,
                                  const std::string& name);
-  // `type`: of the value in the source, nullptr where that is not known. What
-  // is no tensor is left out, with a note.
+  // `type`: of the value in the source, nullptr where it is not known. A result
+  // that is no tensor is left out, with a note.
   absl::Status AddOutput(const Item& item, const c10::TypePtr& type);
-  // [] for a number.
+  // A tensor without dimensions that holds a number.
   ValueId TensorOfNumber(const Item& item);
-  // What the graph does not read may still have a file in the tables folder.
+  // Adds weights that the graph does not read, too: the tables folder may have
+  // a file for them.
   absl::Status AddAttributes();
 
   // nodes_torch.cc
@@ -103,15 +104,16 @@ class Converter {
   // nodes_torch.cc: branches and loops
   absl::Status ConvertIf(const JitNode& node);
   absl::Status TakeBlock(const JitNode& node, const JitBlock& block);
-  // Inputs: the largest number of rounds, whether to begin, what is carried.
-  // The body takes the round and what is carried, and gives whether to go on.
+  // Inputs of a loop: the largest number of rounds, whether to begin, carried
+  // values. The body takes the round's number and the carried values, and gives
+  // whether to go on and the carried values.
   absl::Status ConvertLoop(const JitNode& node);
-  // How long a range is, or its element at a place.
+  // The length of a range, or its element at an index.
   absl::Status ConvertRange(const JitNode& node, bool length);
   absl::Status ConvertIs(const JitNode& node, bool is);
 
   // nodes_torch.cc: calls of operators
-  // All casts become to.dtype; moves between devices become nothing.
+  // All casts become to.dtype; moves between devices are dropped.
   absl::Status ConvertTo(const JitNode& node);
   absl::Status ConvertOperator(const JitNode& node, absl::string_view op);
   absl::Status AddResults(const JitNode& node,
@@ -119,22 +121,23 @@ class Converter {
                           const std::string& name, Node out,
                           const std::vector<c10::IValue>& examples);
   void MarkComplex(const Item& item);
-  // How many tensors a list result holds: as many as the model takes out of
-  // it, or as its arguments say.
+  // Number of tensors in a list result: from prim::ListUnpack, or from the
+  // sizes among its arguments.
   absl::StatusOr<size_t> ListLength(const JitNode& node, const Node& out);
 
   // regions_torch.cc
   // Copies a node into the flat graph.
   JitNode* Copy(const JitNode& node);
   bool ReadsOpaque(const JitNode& node);
-  // Takes note that a node has no form in the IR because of `why`, and runs it
-  // on the sample. InvalidArgument: it must not be served at all.
+  // Records that a node has no form in the IR because of `why`, and runs it on
+  // the sample. InvalidArgument: no request may run the node.
   absl::Status MakeOpaque(const JitNode& node, JitNode* copy,
                           const absl::Status& why);
-  // A node may have changed lists that it was given.
+  // Forgets the contents of lists and dictionaries that a node may have
+  // changed.
   void ForgetContainers(const std::vector<JitValue*>& read,
                         const std::vector<c10::IValue>& after);
-  // Takes tensors out of what the model returns.
+  // Adds nodes that take the tensors out of a container that the model returns.
   absl::Status ReturnFrom(const JitValue* source, JitValue* value,
                           const Item& item);
   void AppendOpaque(JitNode* node, const c10::IValue& example);
@@ -142,7 +145,7 @@ class Converter {
   // region_torch.cc
   absl::Status EmitRegion(const Traced& traced,
                           const std::vector<JitNode*>& nodes);
-  // No result may depend on what a region writes into a buffer.
+  // InvalidArgument: a result depends on a buffer that a region writes into.
   absl::Status CheckWrittenWeights() const;
 
   const Item& ItemOf(const JitValue* value) { return items_[value]; }
@@ -159,14 +162,14 @@ class Converter {
   const Examples& examples_;
   absl::flat_hash_set<std::string> arguments_;  // of forward()
   // forward(features: Dict[str, Tensor], features_x) with a key "x" has two
-  // inputs of one name. As for torch.export the first keeps it and the second
-  // is "features_x_1": the argument (argument → input), or the key (input →
-  // key, whichever of the two it is).
+  // inputs called "features_x". As in torch.export the first input keeps the
+  // name and the second becomes "features_x_1". renamed_: argument → input,
+  // where the argument is second. shared_keys_: input → key, in both cases.
   absl::flat_hash_map<std::string, std::string> renamed_;
   absl::flat_hash_map<std::string, std::string> shared_keys_;
   size_t num_results_ = 0;  // that the model returns, tensors or not
   Builder build_;
-  // References stay valid while others are added.
+  // std::unordered_map: references stay valid while items are added.
   std::unordered_map<const JitValue*, Item> items_;
 
   // Weights that a region writes into, once per region.
@@ -178,19 +181,21 @@ class Converter {
   absl::flat_hash_set<const JitNode*>* whole_loops_ = nullptr;
 };
 
-// Makes such arguments of `graph` (as loaded, not inlined), and dictionaries of
-// them, in the graph: by the class's __init__(), from inputs of its own, one
-// per tensor that it takes. They are called as torch.export calls the parts of
-// a KeyedJaggedTensor: "features__values", "features__lengths", and
-// "features_user__values" for the key "user" of a dictionary. Optional tensors
-// are None where the sample lacks them, lists of texts come from `keys`, and
-// all else has to have a default. InvalidArgument: `keys` lacks an argument, or
-// names one that takes none; the sample lacks a tensor. Unimplemented: a class
-// that cannot be made so.
+// Replaces arguments of `graph` (as loaded, not inlined) that are objects of a
+// class, or dictionaries of objects: TorchRec's KeyedJaggedTensor and
+// JaggedTensor, and users' own. The graph makes the object with the class's
+// __init__() from new inputs, one per tensor that __init__() takes. Inputs have
+// torch.export's names for the parts of a KeyedJaggedTensor:
+// "features__values", "features__lengths", and "features_user__values" for the
+// key "user" of a dictionary. An optional tensor that the sample lacks is None,
+// a list of texts comes from `keys`, and any other argument takes its default.
+// InvalidArgument: `keys` lacks an argument or names an argument that takes no
+// keys; the sample lacks a tensor. Unimplemented: __init__() takes something
+// else without a default.
 absl::Status MakeClassInputs(const Examples& examples, const KeyLists& keys,
                              torch::jit::Graph& graph);
 
-// "weights0.1" → "weights0": the number only tells versions of a name apart.
+// "weights0.1" → "weights0": TorchScript numbers the versions of a name.
 absl::string_view NameWithoutVersion(absl::string_view name);
 // A short name for a node, from the Python variable where there is one.
 std::string NameOf(const JitNode& node, absl::string_view otherwise);

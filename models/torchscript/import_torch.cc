@@ -46,7 +46,7 @@ std::string ClassName(const torch::jit::Value& object) {
                                          : object.type()->str();
 }
 
-// An object that nobody looks at any more.
+// Removes a context object whose only uses left are writes to its attributes.
 void RemoveObject(torch::jit::Value* object) {
   std::vector<torch::jit::Node*> writers;
   for (const torch::jit::Use& use : object->uses()) {
@@ -101,11 +101,13 @@ absl::Status ResolveContexts(const std::shared_ptr<torch::jit::Graph>& graph) {
   return absl::OkStatus();
 }
 
-// A trace has the Python number of `ids * 0.2` as a float64 tensor without
-// dimensions, and a saved file no longer says that it was a number, which
-// promotes `ids` to float32. LibTorch's executor takes it for one again in
-// these four operators (CanonicalizeOps() in
-// torch/csrc/jit/passes/canonicalize_graph_fuser_ops.cpp); so does this.
+// A trace holds the Python number of `ids * 0.2` as a float64 tensor without
+// dimensions. A saved file no longer says that the tensor was a number, and a
+// number promotes `ids` to float32, a float64 tensor to float64. In these four
+// operators LibTorch's executor takes the tensor for a number again
+// (CanonicalizeOps() in
+// torch/csrc/jit/passes/canonicalize_graph_fuser_ops.cpp); so does this
+// function.
 void TakeNumbersForConstants(torch::jit::Block& block) {
   for (torch::jit::Node* node : block.nodes()) {
     for (torch::jit::Block* inner : node->blocks()) {
@@ -152,7 +154,7 @@ absl::StatusOr<Converted> Convert(const Archive& archive,
   while (true) {
     Converter tracer(archive, examples);
     absl::StatusOr<Traced> traced = tracer.Trace(*source, whole_loops);
-    // One more loop is left whole each time.
+    // Each aborted walk adds a loop to `whole_loops`, so this ends.
     if (absl::IsAborted(traced.status())) continue;
     if (!traced.ok()) return traced.status();
     if (traced->opaque.empty()) return tracer.Finish();
@@ -168,7 +170,8 @@ absl::StatusOr<Converted> Convert(const Archive& archive,
 
 namespace {
 
-// The weight that a value is, or shows through views; kNoValue for others.
+// The weight behind a value: the value itself, or the source of its views.
+// kNoValue where there is none.
 ValueId WeightBehind(const Graph& graph, ValueId id) {
   while (id != kNoValue && !graph.value(id).is_weight()) {
     const NodeId producer = graph.value(id).producer;
@@ -181,8 +184,8 @@ ValueId WeightBehind(const Graph& graph, ValueId id) {
   return id;
 }
 
-// Names of the weights that may be tables: what look-ups read, and matrices
-// that go into regions, which may look up in them.
+// Names of the weights that may be tables: weights that look-ups read, and
+// matrices that enter regions, because a region may look up in them.
 absl::flat_hash_set<std::string> TablesOf(const Graph& graph) {
   absl::flat_hash_set<std::string> names;
   const auto add = [&](ValueId id) {
@@ -235,8 +238,8 @@ absl::StatusOr<ImportedModel> Import(absl::string_view path,
   REFRACT_RETURN_IF_ERROR(base::Annotate(Functionalize(model.graph), path));
   REFRACT_RETURN_IF_ERROR(base::Annotate(ComplexToPairs(model.graph), path));
   REFRACT_RETURN_IF_ERROR(base::Annotate(CheckRunnable(model.graph), path));
-  // A frozen parameter is a constant like any other: only look-ups tell that it
-  // was a table.
+  // Freezing makes a parameter a constant like any other. Only a look-up shows
+  // that it was a table.
   const absl::flat_hash_set<std::string> tables = TablesOf(model.graph);
   for (const std::string& name : converted.constants) {
     if (!tables.contains(name)) model.buffers.insert(name);
@@ -245,7 +248,7 @@ absl::StatusOr<ImportedModel> Import(absl::string_view path,
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": the model returns no tensor"));
   }
-  // Bounds of every weight, before anyone reads one.
+  // Checks the bounds of every weight before any weight is read.
   REFRACT_RETURN_IF_ERROR(
       WeightStore::Open(/*folder=*/"", model.weights).status());
   return model;

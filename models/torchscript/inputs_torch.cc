@@ -22,7 +22,7 @@ absl::Status Converter::AddInputs(const torch::jit::Graph& source) {
     arguments_.insert(std::string(NameWithoutVersion(input->debugName())));
   }
   REFRACT_RETURN_IF_ERROR(ShareNames(source));
-  // The first is the module itself.
+  // The first input is the module itself.
   for (size_t i = 0; i < source.inputs().size(); ++i) {
     const JitValue* input = source.inputs()[i];
     if (i == 0) {
@@ -68,7 +68,7 @@ absl::Status Converter::ShareNames(const torch::jit::Graph& source) {
             " are both called ", name,
             "; the sample has to name the second of them ", second));
       }
-      // As torch.export: the first in forward() has the name.
+      // torch.export gives the name to the first argument of forward(), too.
       shared_keys_[a < d ? second : name] = key;
       if (d < a) renamed_[name] = second;
     }
@@ -91,7 +91,7 @@ bool Converter::IsLookedUp(const JitValue& dict, absl::string_view key) {
 Item Converter::AddInput(const std::string& name) {
   Item item = Item::Tensor(build_.AddValue(name));
   const auto example = examples_.find(name);
-  // Some operators write into their inputs.
+  // A copy, because some operators write into their inputs.
   if (example != examples_.end()) item.example = example->second.clone();
   build_.graph().inputs.push_back(item.value);
   return item;
@@ -99,7 +99,7 @@ Item Converter::AddInput(const std::string& name) {
 
 bool Converter::HasExample(const std::string& name) const {
   if (examples_.contains(name)) return true;
-  // A container's; not another argument's that begins alike.
+  // An element of the container, and no other argument whose name begins alike.
   const std::string prefix = absl::StrCat(name, "_");
   return std::any_of(examples_.begin(), examples_.end(),
                      [&](const auto& example) {
@@ -112,7 +112,7 @@ absl::StatusOr<Item> Converter::InputOf(const c10::Type& type,
                                         const std::string& name) {
   if (type.kind() == c10::TypeKind::TensorType) return AddInput(name);
   if (const auto* optional = type.castRaw<c10::OptionalType>()) {
-    // Left out when the sample leaves it out.
+    // An optional input that the sample lacks is None.
     if (!HasExample(name)) return Item();
     return InputOf(*optional->getElementType(), name);
   }
@@ -157,7 +157,7 @@ absl::StatusOr<Item> Converter::DictInput(const c10::DictType& type,
     others.erase(argument);
     others.insert(input);
   }
-  // By key, so that their order does not depend on the sample's.
+  // Sorted by key: the order of inputs does not depend on the sample.
   std::map<std::string, std::string> inputs;
   for (const auto& [input, tensor] : examples_) {
     if (!absl::StartsWith(input, prefix)) continue;
@@ -168,7 +168,7 @@ absl::StatusOr<Item> Converter::DictInput(const c10::DictType& type,
       inputs[input.substr(prefix.size())] = input;
     }
   }
-  // Then these are all.
+  // The sample has keys, so the graph's look-ups add none.
   if (!inputs.empty()) dict.path.clear();
   for (const auto& [key, input] : inputs) {
     dict.keys->push_back(key);
@@ -179,7 +179,7 @@ absl::StatusOr<Item> Converter::DictInput(const c10::DictType& type,
 
 namespace {
 
-// Of the `i`th element of a container; nullptr where that is not known.
+// Type of element `i` of a container; nullptr where it is not known.
 c10::TypePtr ElementType(const c10::TypePtr& type, size_t i) {
   if (type == nullptr) return nullptr;
   if (const auto* optional = type->castRaw<c10::OptionalType>()) {
@@ -265,7 +265,7 @@ absl::Status Converter::AddAttributes() {
 
 namespace {
 
-// A class whose objects no graph can be given: not a module.
+// The class of a type; nullptr for other types and for modules.
 std::shared_ptr<c10::ClassType> ClassOf(const c10::TypePtr& type) {
   auto result = type->cast<c10::ClassType>();
   return result != nullptr && !result->is_module() ? result : nullptr;
@@ -314,7 +314,7 @@ class Maker {
   }
 
  private:
-  // nullptr: an argument of another type.
+  // nullptr: the argument is no object of a class.
   absl::StatusOr<JitValue*> Make(const c10::TypePtr& type,
                                  const std::string& name) {
     if (const auto object = ClassOf(type)) return MakeObject(object, name);
@@ -421,8 +421,7 @@ class Maker {
                                    argument.type()->str()));
       }
     }
-    // The converter looks at graphs without calls; Inline() would see to this
-    // one as well, were it written as a call.
+    // Inlined here, because the converter reads graphs without calls.
     torch::jit::insertGraph(graph_, *torch::jit::toGraphFunction(*init).graph(),
                             arguments);
     return arguments[0];

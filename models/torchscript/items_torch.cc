@@ -25,7 +25,8 @@ const c10::Type& Unwrap(const c10::Type& type) {
   return type;
 }
 
-// Every tensor of the IR is dense, contiguous and on the executing device.
+// The IR drops these arguments: each of its tensors is dense, contiguous and on
+// the executing device.
 bool IsDropped(const c10::Argument& argument) {
   switch (Unwrap(*argument.real_type()).kind()) {
     case c10::TypeKind::DeviceObjType:
@@ -71,7 +72,7 @@ absl::StatusOr<Argument> FromLiteral(const c10::Argument& argument,
     return Argument(BoolList(list.begin(), list.end()));
   }
   if (literal.isList() && literal.toListRef().empty()) {
-    // An empty list may be of any type.
+    // TorchScript may give an empty list any type; the schema decides.
     const auto* list = Unwrap(*argument.type()).castRaw<c10::ListType>();
     if (list != nullptr &&
         list->getElementType()->kind() == c10::TypeKind::IntType) {
@@ -82,7 +83,7 @@ absl::StatusOr<Argument> FromLiteral(const c10::Argument& argument,
   return NoForm(absl::StrCat("a ", literal.tagKind()));
 }
 
-// A list whose elements have all the kind of the schema's element type.
+// A list as an argument. All elements must have the schema's element type.
 absl::StatusOr<Argument> FromList(const c10::Argument& argument,
                                   const std::vector<Item>& elements) {
   const auto* type = Unwrap(*argument.type()).castRaw<c10::ListType>();
@@ -305,8 +306,8 @@ std::optional<c10::IValue> ExampleOfList(const c10::Type& type,
   }
 }
 
-// A traced size stands where an operator wants a tensor, and the other way
-// round.
+// A trace gives a size where an operator wants a tensor, and a tensor where it
+// wants a number.
 std::optional<c10::IValue> Fitted(const c10::Type& type,
                                   const c10::IValue& value) {
   const c10::TypeKind kind = Unwrap(type).kind();
@@ -337,7 +338,7 @@ std::optional<c10::IValue> ExampleOf(const c10::Type& type, const Item& item) {
   }
 }
 
-// Of any elements.
+// Example of a container whose element type has no list of its own.
 std::optional<c10::IValue> ExampleOfContents(const c10::TypePtr& type,
                                              const Item& item) {
   std::vector<c10::IValue> elements;
@@ -407,8 +408,8 @@ std::vector<c10::IValue> RunOnExamples(const c10::FunctionSchema& schema,
   const auto op =
       c10::Dispatcher::singleton().findSchema(schema.operator_name());
   if (!op || arguments.size() != schema.arguments().size()) return {};
-  // LibTorch's refusals say nothing of the model: tensors that were not read
-  // from the file have undefined contents.
+  // A refusal by LibTorch is no error of the model: tensors that the loader
+  // left unread have undefined contents.
   try {
     const c10::InferenceMode no_gradient;
     std::vector<c10::IValue> stack;

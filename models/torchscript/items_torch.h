@@ -27,6 +27,7 @@
 
 namespace refract::models::torchscript {
 
+// One value of the TorchScript graph.
 struct Item {
   enum class Kind : uint8_t {
     kLiteral,  // known now: a number, string, dtype, device, None, …
@@ -36,7 +37,7 @@ struct Item {
     kSizes,    // x.size(): its length is not known before shapes are
     kDTypeOf,  // x.dtype
     kModule,   // a submodule, or the module itself
-    kOpaque,   // made by a node without a form in the IR, and no plain value
+    kOpaque,   // a container or object that a region makes
   };
   Kind kind = Kind::kLiteral;
   c10::IValue literal;       // kLiteral; kModule: the object
@@ -50,9 +51,9 @@ struct Item {
   // kValue: contents of a constant tensor without dimensions. Traces compute
   // sizes with such tensors.
   std::optional<at::Scalar> constant;
-  // kValue, kSizes, kDTypeOf, kOpaque: what the tensor or number is for the
-  // sample request; None where that is not known. Only what no request changes
-  // may be concluded from it: rank, dtype, how many tensors a list has.
+  // kValue, kSizes, kDTypeOf, kOpaque: the tensor or number for the sample
+  // request; None where it is not known. Only properties that no request
+  // changes may be read from it: rank, dtype, the number of tensors in a list.
   c10::IValue example;
 
   static Item Literal(c10::IValue literal);
@@ -72,7 +73,7 @@ struct Item {
 };
 
 // A number known now, as an operand; nullopt for anything else. With
-// `constants` also what a constant tensor holds.
+// `constants` also the contents of a constant tensor.
 std::optional<runtime::aten::Operand> KnownNumber(const Item& item,
                                                   bool constants);
 Item LiteralOf(const runtime::aten::Operand& number);
@@ -103,8 +104,8 @@ struct Converted {
   Graph graph;  // as written: in-place operators and views are still in it
   // Every parameter and buffer, read or not, and the constants that are read.
   std::vector<WeightEntry> weights;
-  // Those of them that are registered buffers, and those that are constants of
-  // the code: what freezing makes of both parameters and buffers.
+  // Names of weights that are registered buffers, and of weights that are
+  // constants of the code. Freezing makes constants of parameters and buffers.
   absl::flat_hash_set<std::string> buffers;
   absl::flat_hash_set<std::string> constants;
   std::vector<std::string> notes;  // as ImportedModel::notes
@@ -113,7 +114,8 @@ struct Converted {
 // One request by input name, or empty.
 using Examples = absl::flat_hash_map<std::string, at::Tensor>;
 
-// Names are made unique by a number at their end. `archive` must outlive it.
+// Puts the IR graph together. Makes names unique by a number at their end.
+// `archive` must outlive it.
 class Builder {
  public:
   explicit Builder(const Archive& archive) : archive_(archive) {
@@ -133,15 +135,15 @@ class Builder {
                ValueKind kind = ValueKind::kTensor);
   Item SizeOf(const Item& tensor, int64_t dim);
 
-  // The value of a parameter, buffer or constant; the same for the same name.
-  // Unimplemented as Archive::Locate(), naming it.
+  // The value of a parameter, buffer or constant: one value per name.
+  // Unimplemented as Archive::Locate(), with the name.
   absl::StatusOr<ValueId> WeightOf(const std::string& name,
                                    const at::Tensor& tensor);
   void AddNote(std::string note) {
     converted_.notes.push_back(std::move(note));
   }
   void MarkBuffer(const std::string& name) { converted_.buffers.insert(name); }
-  // Two views of one stored constant have two names; the same view has one.
+  // Two views of one stored constant get two names, equal views get one.
   std::string ConstantName(const std::string& wanted, const at::Tensor& tensor);
 
   // "py.*" over numbers: a literal when all are known, else a node.

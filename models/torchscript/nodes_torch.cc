@@ -70,7 +70,7 @@ absl::Status Converter::ConvertBlock(const JitBlock& block) {
       if (copy == nullptr) copy = Copy(*node);
       status = MakeOpaque(*node, copy, status);
     }
-    // Without a place when the walk begins again.
+    // Aborted begins the walk again; it is no error and needs no location.
     if (absl::IsAborted(status)) return status;
     if (!status.ok()) {
       return base::Annotate(
@@ -146,7 +146,7 @@ absl::Status Converter::ConvertNode(const JitNode& node) {
   }
   if (op == "aten::warn" || op == "prim::Print") return absl::OkStatus();
   if (op == "prim::Uninitialized") return Set(node, Item());
-  // Texts are for exceptions, and say by being empty that there is none.
+  // Texts serve exceptions, and only whether a text is empty is ever asked.
   if (op == "aten::format" || op == "aten::str") {
     return Set(node, Item::Literal(std::string("(text)")));
   }
@@ -273,7 +273,7 @@ absl::StatusOr<Item> Converter::FromIValue(const c10::IValue& value,
     return Item::List(std::move(elements));
   }
   if (value.isObject()) {
-    // Packed weights of a quantised layer: constants, as freezing makes them.
+    // Packed weights of a quantised layer, which freezing makes constants.
     if (absl::StartsWith(value.type()->str(), "__torch__.torch.classes.")) {
       return Item::Literal(value.toObject()->copy_to_weak_compilation_ref());
     }
@@ -308,7 +308,7 @@ absl::Status Converter::ConvertGetAttr(const JitNode& node) {
 absl::Status Converter::ConvertUnpack(const JitNode& node) {
   Item list = Input(node, 0);
   if (list.kind == Item::Kind::kSizes) {
-    // The number of names tells the rank.
+    // Unpacking to as many names fixes the rank.
     std::vector<Item> sizes;
     for (size_t i = 0; i < node.outputs().size(); ++i) {
       sizes.push_back(build_.SizeOf(list, static_cast<int64_t>(i)));
@@ -334,10 +334,11 @@ absl::Status Converter::ConvertUnpack(const JitNode& node) {
 
 namespace {
 
-// Loops of a model count layers, fields or steps.
+// Loops of a model count layers, fields or steps: hundreds at most. A longer
+// loop becomes a region, so that the flat graph stays small.
 constexpr int64_t kMaxIterations = 10'000;
 
-// A branch that does nothing but raise an exception.
+// Whether a branch raises an exception.
 bool Raises(const JitBlock& block) {
   for (const JitNode* node : block.nodes()) {
     if (node->kind() == c10::prim::RaiseException) return true;
@@ -350,7 +351,7 @@ bool Raises(const JitBlock& block) {
 absl::Status Converter::ConvertIf(const JitNode& node) {
   const Item& condition = Input(node, 0);
   if (condition.kind != Item::Kind::kLiteral || !condition.literal.isBool()) {
-    // Checks hold for the requests that the model serves.
+    // A check that raises is assumed to pass for every request.
     const bool first_raises = Raises(*node.blocks()[0]);
     if (first_raises != Raises(*node.blocks()[1])) {
       return TakeBlock(node, *node.blocks()[first_raises ? 1 : 0]);
@@ -375,7 +376,7 @@ absl::Status Converter::TakeBlock(const JitNode& node, const JitBlock& block) {
 absl::Status Converter::ConvertLoop(const JitNode& node) {
   const absl::Status no_form = absl::UnimplementedError(
       "a loop whose rounds data decides has no form in the graph IR");
-  // Only Trace() unrolls; what is left of loops for Emit() is in regions.
+  // Only Trace() unrolls loops. In the flat graph, loops are in regions.
   if (traced_.graph == nullptr || whole_loops_->contains(&node)) {
     return no_form;
   }
@@ -394,7 +395,7 @@ absl::Status Converter::ConvertLoop(const JitNode& node) {
         goes_on.kind == Item::Kind::kLiteral && goes_on.literal.isBool();
     if (!decided || (i == kMaxIterations && i < rounds->i)) {
       if (i == 0) return no_form;
-      // Some rounds are in the flat graph already.
+      // The flat graph has the first rounds already: walk again without them.
       whole_loops_->insert(&node);
       return absl::AbortedError("begin again");
     }
@@ -442,7 +443,7 @@ absl::Status Converter::ConvertRange(const JitNode& node, bool length) {
 absl::Status Converter::ConvertIs(const JitNode& node, bool is) {
   const bool both_none = Input(node, 0).is_none() && Input(node, 1).is_none();
   if (!Input(node, 0).is_none() && !Input(node, 1).is_none()) {
-    // Attention asks whether query, key and value are one tensor.
+    // nn.MultiheadAttention asks whether query, key and value are one tensor.
     if (Input(node, 0).kind != Item::Kind::kValue ||
         Input(node, 1).kind != Item::Kind::kValue) {
       return absl::UnimplementedError("compares objects");
@@ -530,7 +531,7 @@ absl::Status Converter::ConvertOperator(const JitNode& node,
     const c10::Argument& argument = schema->arguments()[i];
     const bool writes =
         argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-    // Functionalize() tells writes by the name alone.
+    // Functionalize() recognises writes by the operator's name: "add_".
     if (writes && (i != 0 || !absl::EndsWith(name, "_")) &&
         !absl::StartsWith(name, "__i")) {
       return absl::UnimplementedError(
@@ -544,7 +545,7 @@ absl::Status Converter::ConvertOperator(const JitNode& node,
                     RunOnExamples(*schema, inputs));
 }
 
-// Complex tensors are told from others while a model is imported
+// Records the dtype of a complex tensor: ComplexToPairs() needs it
 // (models/passes/complex_numbers.h).
 void Converter::MarkComplex(const Item& item) {
   const at::Tensor* example = item.example_tensor();

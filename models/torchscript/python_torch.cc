@@ -16,8 +16,8 @@
 namespace refract::models::torchscript {
 namespace {
 
-// Python's name for TorchScript's arithmetic on numbers, and on tensors that
-// stand for numbers in a trace.
+// The "py.*" operator for TorchScript's arithmetic on numbers, and for
+// arithmetic of a trace on tensors that stand for numbers.
 std::string PythonName(absl::string_view op) {
   static const auto& names =
       *new absl::flat_hash_map<absl::string_view, absl::string_view>{
@@ -54,7 +54,7 @@ std::string PythonName(absl::string_view op) {
   return it == names.end() ? "" : absl::StrCat("py.", it->second);
 }
 
-// Without alpha and rounding_mode.
+// The operands alone, without alpha and rounding_mode.
 size_t NumOperands(const std::vector<Item>& inputs) {
   return std::min<size_t>(inputs.size(), 2);
 }
@@ -417,7 +417,7 @@ absl::StatusOr<Item> ListOp(absl::string_view op,
   return taken;
 }
 
-// The item as a list where it is one in another guise.
+// Sizes and constant lists as a list of items; other items unchanged.
 Item AsList(const Item& item, Builder& builder) {
   const Item resolved = Resolved(item, builder);
   if (resolved.kind != Item::Kind::kLiteral || !resolved.literal.isList()) {

@@ -26,15 +26,15 @@ namespace refract::models::torchscript {
 // A Python number, known or computed, or a tensor that a trace made of one.
 bool IsNumber(const Item& item);
 
-// Arithmetic whose operands are all such numbers. A constant tensor counts only
-// beside a tensor made of a number: alone it is the model's own arithmetic.
+// Arithmetic on such numbers alone. A constant tensor counts as a number only
+// beside a tensor made of a number; otherwise it is arithmetic of the model.
 bool IsArithmetic(const torch::jit::Node& node,
                   const std::vector<Item>& inputs);
 absl::StatusOr<Item> Arithmetic(const torch::jit::Node& node,
                                 const std::vector<Item>& inputs,
                                 Builder& builder);
 
-// aten::Int and its kin.
+// aten::Int, aten::Float, aten::Bool, aten::ScalarImplicit and the like.
 absl::StatusOr<Item> ToNumber(const torch::jit::Node& node,
                               const std::vector<Item>& inputs,
                               Builder& builder);
@@ -52,7 +52,7 @@ void ListSizes(absl::string_view op, std::vector<Item>& inputs,
                Builder& builder);
 
 // Whether two lists, texts or dtypes are equal, as a truth value; nullopt for
-// numbers, tensors and what is not known.
+// numbers, tensors and values that are not known.
 std::optional<absl::StatusOr<Item>> SameContents(
     const std::vector<Item>& inputs, Builder& builder);
 
@@ -60,7 +60,7 @@ std::optional<absl::StatusOr<Item>> SameContents(
 bool IsContainerOp(absl::string_view op, const std::vector<Item>& inputs);
 
 // One operator on containers. `inputs` share their contents with the items
-// that they are copies of: append() changes those. `add_input` makes a graph
+// that they are copies of, so append() changes both. `add_input` makes a graph
 // input for a key of a dictionary that is an input itself.
 // InvalidArgument: a key or an index that is not there.
 absl::StatusOr<Item> ContainerOp(

@@ -15,8 +15,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/passes/complex_numbers.h"
 #include "models/graph/script_region.h"
+#include "models/passes/complex_numbers.h"
 #include "models/torchscript/converter_torch.h"
 
 namespace refract::models::torchscript {
@@ -26,7 +26,7 @@ bool IsTensor(const JitValue& value) {
   return value.type()->kind() == c10::TypeKind::TensorType;
 }
 
-// The node of the flat graph, not of a block in it, that a use is part of.
+// The node of the top block that contains `node`.
 const JitNode* TopNode(const JitNode* node, const JitBlock* top) {
   while (node->owningBlock() != top) node = node->owningBlock()->owningNode();
   return node;
@@ -57,7 +57,7 @@ class RegionBuilder {
 
   absl::Status Build() {
     for (JitNode* node : nodes_) {
-      // createClone() has no way to fail.
+      // Values are made before createClone(), whose callback cannot fail.
       absl::Status status;
       for (JitValue* value : ReadsOf(*node)) {
         if (values_.contains(value)) continue;
@@ -152,7 +152,7 @@ class RegionBuilder {
     return std::any_of(
         value.uses().begin(), value.uses().end(), [&](const auto& use) {
           const JitNode* user = TopNode(use.user, top);
-          // A reader before the region reads what was there before it.
+          // A reader before the region reads the value before the write.
           return !members_.contains(user) && (!written_.contains(&value) ||
                                               !user->isBefore(nodes_.front()));
         });
@@ -165,7 +165,8 @@ class RegionBuilder {
     return {};
   }
 
-  // Complex tensors come and go as pairs (models/passes/complex_numbers.h).
+  // Complex tensors enter and leave regions as pairs of floats
+  // (models/passes/complex_numbers.h).
   void JoinComplexInputs() {
     for (const auto& [id, input] : input_of_) {
       if (!IsComplex(converter_.build_.graph().value(id).dtype)) continue;
@@ -200,9 +201,9 @@ class RegionBuilder {
     return it->second;
   }
 
-  // A value of the outside in here.
+  // The value of this graph that stands for a value outside the region.
   absl::StatusOr<JitValue*> Bring(const JitValue* value) {
-    // A branch that is left early has no value.
+    // prim::Uninitialized: the value of a branch that is left early.
     if (value->node()->kind() == c10::prim::Uninitialized ||
         (value->node()->kind() == c10::prim::Constant && !IsTensor(*value))) {
       JitNode* copy = graph_->insertNode(graph_->createClone(
@@ -245,7 +246,8 @@ class RegionBuilder {
       case Item::Kind::kDict:
         return FromContents(item, type);
       case Item::Kind::kModule: {
-        // ResolveBlock() reads its attributes; it is no input in the end.
+        // ResolveBlock() replaces reads of its attributes by inputs. The
+        // module itself becomes no input.
         JitValue* self =
             graph_->insertNode(graph_->create(c10::prim::Uninitialized))
                 ->output()
@@ -261,7 +263,7 @@ class RegionBuilder {
                      " has no way into a part that LibTorch interprets"));
   }
 
-  // Traces hold numbers in tensors.
+  // A trace holds numbers in tensors.
   absl::StatusOr<JitValue*> FromNumber(const Item& item,
                                        const c10::TypePtr& type) {
     c10::TypePtr number = c10::IntType::get();
@@ -345,8 +347,8 @@ class RegionBuilder {
     return absl::OkStatus();
   }
 
-  // Requests, tables and results of other operators are not to be written into:
-  // copies are.
+  // A region must not write into requests, tables or results of other
+  // operators: it writes into copies.
   void CopyWhatIsWritten() {
     absl::flat_hash_set<const JitValue*> written;
     FindWrites(*graph_->block(), written);
@@ -366,7 +368,7 @@ class RegionBuilder {
     }
   }
 
-  // Inputs that a write reaches, through views if need be.
+  // Inputs that a write reaches, directly or through views.
   void FindWrites(const JitBlock& block,
                   absl::flat_hash_set<const JitValue*>& written) {
     for (const JitNode* node : block.nodes()) {
@@ -382,13 +384,14 @@ class RegionBuilder {
     }
   }
 
-  // The value and what it may be a view or an element of.
+  // The value, and all values whose view or element it may be.
   void MarkSources(const JitValue* value,
                    absl::flat_hash_set<const JitValue*>& written) {
     if (!written.insert(value).second) return;
     const JitNode* node = value->node();
     if (node->kind() == c10::prim::Param) {
-      // What a loop carries comes from before it and from its last round.
+      // A value that a loop carries comes from before the loop and from its
+      // last round.
       const JitNode* owner = node->owningBlock()->owningNode();
       if (owner == nullptr || value->offset() == 0) return;
       MarkSources(owner->input(value->offset() + 1), written);
@@ -411,14 +414,16 @@ class RegionBuilder {
     }
   }
 
-  // Whether what is written in here could be seen in another way outside.
+  // InvalidArgument: a write of this region is visible outside by another way
+  // than the region's outputs.
   absl::Status CheckWrites() {
     const Graph& graph = converter_.build_.graph();
     for (const auto& [id, input] : input_of_) {
       const auto copy = copies_.find(input);
       if (copy == copies_.end() || !graph.value(id).is_weight()) continue;
-      // A buffer that is only ever written, such as a count of warnings, is no
-      // state: no result can depend on it. Emit() looks at other nodes.
+      // A buffer that is written but never read, such as a count of warnings,
+      // is no state: no result can depend on it. CheckWrittenWeights() checks
+      // the other nodes.
       if (IsReadInside(*copy->second)) return WritesBuffer(graph.value(id));
       converter_.written_weights_.push_back(id);
     }
@@ -450,7 +455,8 @@ class RegionBuilder {
     return absl::OkStatus();
   }
 
-  // By anything but operators that write into it and whose results are unused.
+  // Whether a node reads the value: any use except a write whose result is
+  // unused.
   bool IsReadInside(const JitValue& value) const {
     return std::any_of(
         value.uses().begin(), value.uses().end(), [](const auto& use) {
@@ -502,11 +508,11 @@ class RegionBuilder {
   const std::vector<JitNode*>& nodes_;
   const absl::flat_hash_set<const JitNode*> members_;
   std::shared_ptr<torch::jit::Graph> graph_;
-  // Of the flat graph → in here.
+  // Value of the flat graph → value of this graph.
   absl::flat_hash_map<const JitValue*, JitValue*> values_;
-  // Of the flat graph and not made here → the copy that is written into.
+  // Value of the flat graph from outside the region → the copy written into.
   absl::flat_hash_map<const JitValue*, JitValue*> written_;
-  // Inputs in here → the same copies.
+  // Input of this graph → the same copy.
   absl::flat_hash_map<const JitValue*, JitValue*> copies_;
   absl::flat_hash_map<const JitValue*, Item> modules_;
   std::vector<ValueId> inputs_;
@@ -524,7 +530,7 @@ absl::Status Converter::CheckWrittenWeights() const {
       }
     }
   }
-  // A region that reads it and is not among those that only write it.
+  // A region that reads the weight, and not only writes it.
   for (ValueId id : written_weights_) {
     const auto regions = std::count_if(
         graph.nodes.begin(), graph.nodes.end(), [id](const Node& node) {

@@ -31,7 +31,7 @@ void CollectReads(const JitNode& node, const JitNode& top,
                   std::vector<Value*>& reads,
                   absl::flat_hash_set<const Value*>& seen) {
   const auto add = [&](Value* value) {
-    // Made inside?
+    // Values made inside the node are no reads.
     for (const JitNode* at = value->node(); at != nullptr;
          at = at->owningBlock()->owningNode()) {
       if (at == &top) return;
@@ -105,7 +105,7 @@ class Planner {
     return node;
   }
 
-  // Makes both part of one region.
+  // Puts both nodes into one region.
   void Join(size_t a, size_t b) {
     changed_ |= !opaque_[a] || !opaque_[b] || GroupOf(a) != GroupOf(b);
     opaque_[a] = opaque_[b] = true;
@@ -117,8 +117,8 @@ class Planner {
     return place_.count(value->node()) == 0 ? nullptr : value->node();
   }
 
-  // What comes before each node: what it reads, what writes into what it
-  // touches, and what touches what it writes into.
+  // Predecessors of each node: producers of its inputs, writers into values
+  // that it touches, and nodes that touch a value that it writes into.
   void FindDependencies() {
     before_.resize(nodes_.size());
     std::vector<torch::jit::ValueSet> touched(nodes_.size());
@@ -172,9 +172,9 @@ class Planner {
     }
   }
 
-  // A result of a region may be what went into it: of two branches one may
-  // return its argument. Who writes into either then belongs to the region,
-  // whose results are no aliases of anything outside.
+  // A result of a region may be one of its arguments: one of two branches may
+  // return its argument. A node that writes into either belongs to the region,
+  // so that the region's results alias nothing outside.
   void JoinWrittenResults() {
     for (size_t o = 0; o < nodes_.size(); ++o) {
       if (!opaque_[o]) continue;
@@ -189,8 +189,8 @@ class Planner {
     }
   }
 
-  // A view of what a region writes into shows what was written: the region must
-  // see the two as one, and to those who read it later it must come out of it.
+  // A view of a value that a region writes into shows the write. The view must
+  // be made inside the region, and later readers must get it from the region.
   void JoinViewsOfWhatIsWritten() {
     for (size_t w = 0; w < nodes_.size(); ++w) {
       if (!opaque_[w] || !writes_[w]) continue;
@@ -215,7 +215,7 @@ class Planner {
                        });
   }
 
-  // After `node`, or in its region.
+  // Whether a node comes after `node` or is in its region.
   bool IsReadLater(const Value& value, size_t node) {
     for (size_t i = 0; i < nodes_.size(); ++i) {
       if (i <= node && (!opaque_[i] || GroupOf(i) != GroupOf(node))) continue;
@@ -298,7 +298,8 @@ class Planner {
     }
   }
 
-  // Topological; of what may come next, what comes first in the graph.
+  // Topological order; of several units that may come next, the unit whose
+  // first node comes first in the graph.
   std::vector<Unit> Order() {
     const size_t count = nodes_.size();
     std::vector<size_t> first(count, count);
@@ -375,8 +376,8 @@ std::vector<Unit> PlanRegions(
 
 namespace {
 
-// Whether an operator that may drop values at random is told not to: by a
-// probability of 0, or because the module is in evaluation mode.
+// Whether an operator that drops values at random is switched off: by a
+// probability of 0, or by evaluation mode.
 bool DropsNothing(const JitNode& node) {
   const c10::FunctionSchema* schema = node.maybeSchema();
   if (schema == nullptr) return false;
@@ -401,7 +402,8 @@ bool DropsNothing(const JitNode& node) {
   return false;
 }
 
-// What no request may run, a region's neither.
+// Refuses nodes that no request may run, not even in a region: random
+// operators, writes into the module, Python.
 absl::Status CheckServable(const JitNode& node) {
   const absl::string_view op = node.kind().toQualString();
   if (node.isNondeterministic() && !DropsNothing(node)) {
@@ -422,7 +424,7 @@ absl::Status CheckServable(const JitNode& node) {
     for (const JitNode* inner : block->nodes()) {
       const absl::Status status = CheckServable(*inner);
       if (!status.ok()) {
-        // The outermost node's name comes with its own annotation.
+        // The caller adds the name of the outermost node.
         return base::Annotate(
             status, absl::StrCat("in it ", inner->kind().toQualString(),
                                  Location(*inner)));
@@ -432,8 +434,8 @@ absl::Status CheckServable(const JitNode& node) {
   return absl::OkStatus();
 }
 
-// Results of one node on the values that it reads from outside; empty when it
-// refuses them.
+// Results of one node for `values` of the values that it reads; empty where the
+// node throws.
 std::vector<c10::IValue> RunNode(const JitNode& node,
                                  const std::vector<JitValue*>& reads,
                                  std::vector<c10::IValue> values) {
@@ -478,8 +480,8 @@ bool Converter::ReadsOpaque(const JitNode& node) {
 
 absl::Status Converter::MakeOpaque(const JitNode& node, JitNode* copy,
                                    const absl::Status& why) {
-  // Without a sample, what such a node gives is not known, and the reason to
-  // refuse it may be just that.
+  // Without a sample the results of such a node are not known, and the missing
+  // sample may be the very reason why the node has no form.
   if (examples_.empty()) {
     return absl::UnimplementedError(absl::StrCat(
         why.message(), "; LibTorch can interpret it, which takes a --sample"));
@@ -504,7 +506,8 @@ absl::Status Converter::MakeOpaque(const JitNode& node, JitNode* copy,
     const JitValue* output = node.output(i);
     Item item;
     if (IsPlain(*output->type())) {
-      // Only Emit() knows the value: nothing of this walk is kept.
+      // A placeholder: Emit() makes the real value, and nothing of this walk is
+      // kept.
       const ValueId id = build_.AddValue("opaque");
       item = output->type()->kind() == c10::TypeKind::TensorType
                  ? Item::Tensor(id)
@@ -528,8 +531,8 @@ void Converter::ForgetContainers(const std::vector<JitValue*>& read,
     }
     const auto contents = ItemOf(read[i]).contents;
     if (contents == nullptr) continue;
-    // Whoever looks at it next joins the region if it was written, and is told
-    // what it then holds in any case.
+    // The next node that reads the container joins the region if the container
+    // was written; its example is the contents after the node in any case.
     for (auto& [value, item] : items_) {
       if (item.contents != contents) continue;
       item = Item();
@@ -592,7 +595,7 @@ absl::Status Converter::ReturnFrom(const JitValue* source, JitValue* value,
   };
   if (const auto* type = value->type()->castRaw<c10::ListType>()) {
     if (example.isList()) {
-      // Unpacking checks that there are as many for every request.
+      // prim::ListUnpack fails for a request whose list has another length.
       const auto list = example.toListRef();
       JitNode* unpack =
           flat.insertNode(flat.createListUnpack(value, list.size()));

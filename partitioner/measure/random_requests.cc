@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/repository/model_config.h"
+#include "proto/inference/model_config.pb.h"
 #include "partitioner/costs/work.h"
 #include "partitioner/measure/request_source.h"
 #include "tools/loadgen/request_maker.h"

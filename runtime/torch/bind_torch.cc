@@ -1,8 +1,9 @@
 #include "runtime/torch/bind_torch.h"
 
-#include <ATen/Functions.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/jit_type.h>
+#include <ATen/ops/view_as_complex.h>
+#include <ATen/ops/view_as_real.h>
 
 #include <optional>
 #include <utility>

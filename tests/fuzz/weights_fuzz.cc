@@ -7,6 +7,7 @@
 
 #include "models/graph/graph_proto.h"
 #include "models/repository/weights.h"
+#include "proto/graph.pb.h"
 #include "tests/fuzz/memory_file.h"
 #include "tests/fuzz/target.h"
 

@@ -239,8 +239,8 @@ void GuardBatchNorm(Arguments a) {
   CheckChannels(a[4], channels, "a variance");
 }
 
-// (query, key, value, …): keys and values of different counts are read past
-// their ends; LibTorch checks the rest.
+// (query, key, value, …): where keys and values differ in count, LibTorch reads
+// past the end of the shorter tensor. It checks everything else.
 void GuardAttention(Arguments a) {
   const at::Tensor& key = a[1].toTensor();
   const at::Tensor& value = a[2].toTensor();
@@ -249,8 +249,8 @@ void GuardAttention(Arguments a) {
               key.sizes(), " and values of ", value.sizes());
 }
 
-// What scaled_dot_product_attention promises it. (query, key, value,
-// dropout_p, is_causal, *, attn_mask, scale)
+// (query, key, value, dropout_p, is_causal, *, attn_mask, scale): the sizes
+// that scaled_dot_product_attention has checked before it calls this operator.
 void GuardFlashAttention(Arguments a) {
   const at::Tensor& query = a[0].toTensor();
   const at::Tensor& key = a[1].toTensor();
@@ -279,7 +279,7 @@ void GuardWeightNorm(Arguments a) {
   const at::Tensor& v = a[0].toTensor();
   const at::Tensor& g = a[1].toTensor();
   const int64_t dim = a[2].toInt();
-  // Elsewhere LibTorch multiplies, and checks.
+  // Along other dimensions LibTorch uses a product that checks sizes.
   if (dim != 0 && dim != v.dim() - 1) return;
   TORCH_CHECK(v.dim() > 0 && g.numel() == v.size(dim), "weight_norm of ",
               v.sizes(), " along dimension ", dim, " with lengths of ",
@@ -303,7 +303,7 @@ bool HasLowest(const c10::IValue& value) {
   if (!value.isTensor() || !value.toTensor().defined()) return false;
   const at::Tensor& tensor = value.toTensor();
   const at::ScalarType type = tensor.scalar_type();
-  // Narrower ones are divided as int32.
+  // Narrower integers are divided as int32, which holds their quotient.
   if (type != at::kLong && type != at::kInt) return false;
   const int64_t lowest = type == at::kLong
                              ? std::numeric_limits<int64_t>::min()
@@ -329,28 +329,28 @@ bool HasMinusOne(const c10::IValue& value) {
 
 }  // namespace
 
-// (self, other, …): the lowest integer has no counterpart, and the processor
-// traps where it is divided by -1.
+// (self, other, …): the quotient of the lowest integer and -1 is no integer of
+// that width, and the processor traps.
 void GuardDivision(Arguments a) {
   TORCH_CHECK(!HasMinusOne(a[1]) || !HasLowest(a[0]),
               "the lowest integer divided by -1");
 }
 
-// (a, b) of Python's integers, which are not asked for 0 either.
+// (a, b): Python's integers. LibTorch does not check for a divisor of 0.
 void GuardModulo(Arguments a) {
   TORCH_CHECK(!a[1].isInt() || a[1].toInt() != 0, "integer modulo by zero");
   GuardDivision(a);
 }
 
-// (self, other, *, rounding_mode): others do not divide integers.
+// (self, other, *, rounding_mode): only "trunc" divides integers as such.
 void GuardRoundedDivision(Arguments a) {
   if (a[2].isString() && a[2].toStringRef() == "trunc") GuardDivision(a);
 }
 
 namespace {
 
-// Bags of ids whose offsets begin with 0. Where the last offset is the end of
-// the last bag, what comes after it.
+// Offsets of bags begin with 0. With `include_last` the last offset is the end
+// of the last bag.
 void CheckBags(const at::Tensor& ids, const at::Tensor& offsets,
                bool include_last) {
   CheckOffsets(offsets, ids.numel());
@@ -380,8 +380,8 @@ void GuardBags(Arguments a) {
   const bool include_last = a[7].toBool();
   CheckBags(ids, offsets, include_last);
   if (!include_last) return;
-  // LibTorch's quick kernels leave ids after the last bag alone, its other ones
-  // add them to a bag that is not there.
+  // LibTorch's fast kernels ignore ids after the last bag; its other kernels
+  // add them to a bag that does not exist.
   const int64_t count = ids.numel();
   const int64_t last = Integers(offsets, "offsets").back();
   if (last == count) return;

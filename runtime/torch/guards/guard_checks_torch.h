@@ -15,11 +15,11 @@
 
 namespace refract::runtime::aten {
 
-// The integers of a tensor, whatever their width, in the order of its elements.
-// Borrows its memory where it can: the tensor must outlive this.
+// The elements of an integer tensor of any width, in row-major order. Borrows
+// the tensor's memory where it is contiguous: the tensor must outlive this.
 class Integers {
  public:
-  // `what` is their name in messages: "offsets".
+  // `what` names the tensor in messages: "offsets".
   Integers(const at::Tensor& tensor, const char* what);
 
   int64_t size() const { return size_; }
@@ -29,7 +29,7 @@ class Integers {
   int64_t back() const { return (*this)[size_ - 1]; }
 
  private:
-  at::Tensor copy_;  // of others than dense int32 and int64
+  at::Tensor copy_;  // of tensors that are not contiguous int32 or int64
   const int32_t* narrow_ = nullptr;
   const int64_t* wide_ = nullptr;
   int64_t size_ = 0;
@@ -37,36 +37,38 @@ class Integers {
 
 bool IsGiven(const c10::IValue& value);
 
-// That they rise from 0 or more to `count` at most. Returns the last one, 0 if
-// there is none.
+// Offsets must rise from 0 or more to `count` at most. Returns the last offset,
+// 0 if there is none.
 int64_t CheckOffsets(const at::Tensor& offsets, int64_t count,
                      const char* what = "offsets");
 
-// That none is negative and that they are `count` at most. Returns their sum.
+// No length may be negative, and their sum may be `count` at most. Returns the
+// sum.
 int64_t CheckLengths(const at::Tensor& lengths, int64_t count,
                      const char* what = "lengths");
 
-// That each is at least 0 and less than `count`.
+// Each index must be at least 0 and less than `count`.
 void CheckIndices(const at::Tensor& indices, int64_t count,
                   const char* what = "indices");
 
-// That it has `dims` dimensions.
+// The tensor must have `dims` dimensions.
 void CheckRank(const at::Tensor& tensor, int64_t dims, const char* what);
 
-// That it has `count` elements.
+// The tensor must have `count` elements.
 void CheckCount(const at::Tensor& tensor, int64_t count, const char* what);
 
-// That it has one weight for each of `count` values, where it is given.
+// Weights, where they are given, must be one per value of `count` values.
 void CheckWeights(const c10::IValue& weights, int64_t count);
 
 using Arguments = std::span<c10::IValue>;
 
 // aten.{lstm,gru,rnn_tanh,rnn_relu}.{input,data}: sizes of states and weights
-// against the input. `gates` per unit: 4 of an LSTM, 3 of a GRU, 1.
+// must fit the input. `gates` per unit: 4 of an LSTM, 3 of a GRU, 1 of an RNN.
 void CheckRecurrentLayer(Arguments arguments, int64_t gates);
 void CheckRecurrentPacked(Arguments arguments, int64_t gates);
 
-// aten.scaled_dot_product_attention.default and the operator it becomes.
+// aten.scaled_dot_product_attention.default, and the operator that
+// run_decompositions() makes of it.
 void GuardAttention(Arguments arguments);
 void GuardFlashAttention(Arguments arguments);
 void GuardBatchNorm(Arguments arguments);
@@ -75,12 +77,13 @@ void GuardWeightNorm(Arguments arguments);
 // aten._fft_{r2c,c2r,c2c}
 void GuardTransform(Arguments arguments);
 
-// Integers that the processor cannot divide.
+// The processor traps on the lowest integer divided by -1.
 void GuardDivision(Arguments arguments);
 void GuardModulo(Arguments arguments);
 void GuardRoundedDivision(Arguments arguments);
 
-// aten.embedding_bag and its kin; ids after the last bag are cut off.
+// aten.embedding_bag, _embedding_bag and _embedding_bag_forward_only. Cuts off
+// ids after the last bag.
 void GuardBags(Arguments arguments);
 
 }  // namespace refract::runtime::aten

@@ -73,8 +73,8 @@ void GuardOffsetsRange(Arguments a) {
   CheckOffsets(a[0].toTensor(), a[1].toInt());
 }
 
-// Look-ups of `tables` tables: offsets of their bags, table after table.
-// Returns the bags of each.
+// Offsets of the bags of `tables` tables, table after table. Returns the number
+// of bags per table.
 int64_t CheckBagsOfTables(int64_t tables, const at::Tensor& ids,
                           const at::Tensor& offsets) {
   TORCH_CHECK(tables > 0, "a look-up without a table");
@@ -96,8 +96,8 @@ struct Tables {
   int64_t columns = 0;
 };
 
-// That each table is where the weights are and each id is one of its rows: it
-// is these numbers that fbgemm goes by.
+// Each table must lie within the weights, and each id must be a row of its
+// table: fbgemm computes addresses from these numbers.
 void CheckTables(const Tables& tables, const at::Tensor& ids,
                  const at::Tensor& offsets) {
   const int64_t count = tables.begins.numel();
@@ -115,7 +115,8 @@ void CheckTables(const Tables& tables, const at::Tensor& ids,
       const Integers sums(*tables.columns_sum, "D_offsets");
       width = sums[t + 1] - sums[t];
     }
-    // Features of one table have its begin each: it ends where the next does.
+    // Features that share a table repeat its begin: the table ends where the
+    // next different sum of rows begins.
     int64_t next = t + 1;
     while (next < count && rows[next] == rows[t]) ++next;
     const int64_t height = rows[next] - rows[t];
@@ -169,7 +170,8 @@ void GuardQuantizedTables(Arguments a) {
   const Integers types(a[4].toTensor(), "types of weights");
   const Integers places(a[2].toTensor(), "placements");
   for (int64_t t = 0; t < tables; ++t) {
-    // Numbers of fbgemm: memory that a device may share, or the host's own.
+    // fbgemm's codes: 1 and 2 are memory that a device may share, 3 is host
+    // memory.
     const bool shared = places[t] == 1 || places[t] == 2;
     TORCH_CHECK(shared || places[t] == 3, "a table that is placed in memory ",
                 places[t]);
@@ -177,7 +179,8 @@ void GuardQuantizedTables(Arguments a) {
     TORCH_CHECK(at_bytes[t] >= 0 && at_bytes[t] < bytes &&
                     (t == 0 || at_bytes[t] >= at_bytes[t - 1]),
                 "table ", t, " at ", at_bytes[t], " of ", bytes, " bytes");
-    // fp32, fp16, int8, int4, int2 and fp8; bf16 is none of its rows.
+    // fbgemm's codes of row types: fp32, fp16, int8, int4, int2, fp8. It has no
+    // rows of bf16 (5).
     TORCH_CHECK(types[t] >= 0 && types[t] <= 6 && types[t] != 5,
                 "rows of type ", types[t]);
   }
@@ -191,7 +194,7 @@ void GuardQuantizedTables(Arguments a) {
   const at::Tensor& sums = a[5].toTensor();
   TORCH_CHECK(sums.scalar_type() == at::kInt, "D_offsets that are not int32");
   const int64_t columns = a[6].toInt();
-  // Without pooling there is one width for all.
+  // Without pooling all tables have one width, and D_offsets may be empty.
   if (mode == 2 && sums.numel() < 2) return;
   CheckCount(sums, tables + 1, "D_offsets");
   TORCH_CHECK(CheckOffsets(sums, columns, "D_offsets") == columns || mode == 2,
@@ -221,7 +224,7 @@ void GuardPooledTablesWrapper(Arguments a) {
   CheckWeights(a[13], a[10].toTensor().numel());
 }
 
-// Bags of one sum each, or the rows themselves, all of one width.
+// Pooled bags, or without pooling the rows themselves, all of one width.
 void CheckLookup(const Tables& tables, const at::Tensor& ids,
                  const at::Tensor& offsets, const c10::IValue& mode,
                  const c10::IValue& total_columns,
@@ -286,7 +289,7 @@ void GuardTablesWrapper(Arguments a) {
 }
 
 // (rows_per_table, indices, offsets, bounds_check_mode, warning, weights,
-// B_offsets, …): puts ids and offsets right that are wrong.
+// B_offsets, …): the operator repairs ids and offsets that are out of range.
 void GuardBoundsCheck(Arguments a) {
   TORCH_CHECK(!IsGiven(a[6]), "tables with batches of their own");
   const int64_t tables = a[0].toTensor().numel();
@@ -305,13 +308,13 @@ void GuardBoundsCheck(Arguments a) {
   TORCH_CHECK(a[4].toTensor().numel() == 1 &&
                   a[4].toTensor().scalar_type() == at::kLong,
               "a count of warnings that is no int64");
-  // It reads ids by offsets before it has put right those that follow.
+  // fbgemm reads ids by offsets before it has repaired the later offsets.
   CheckOffsets(offsets, a[1].toTensor().numel());
   CheckWeights(a[5], a[1].toTensor().numel());
 }
 
-// Lengths of `features` × bags, whose features are put in another order. The
-// permuted values' count where the model says it is `said`.
+// `lengths` of features × bags, whose features `permute` puts in another order.
+// `said`: the count of permuted values where the model gives it.
 void CheckPermuted(const at::Tensor& permute, const at::Tensor& lengths,
                    int64_t features, const at::Tensor& values,
                    const c10::IValue& weights, const c10::IValue& said) {
@@ -388,8 +391,8 @@ void GuardMultiPermutation(Arguments a) {
   TORCH_CHECK(permutes.size(1) == 6, "permutations of ", permutes.sizes());
   CheckCount(a[2].toTensor(), static_cast<int64_t>(pooled.size()), "shapes");
   CheckCount(a[3].toTensor(), static_cast<int64_t>(widths.size()), "shapes");
-  // Columns of each result that are written: each once, or what was in memory
-  // before would be an answer.
+  // Each column of each result must be written once: a column that is not would
+  // show memory of an earlier request.
   std::vector<int64_t> written(widths.size(), 0);
   const Integers in(a[2].toTensor(), "shapes");
   const Integers out(a[3].toTensor(), "shapes");

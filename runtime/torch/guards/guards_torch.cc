@@ -64,7 +64,7 @@ constexpr GuardedOperator kGuarded[] = {
     {"aten::divide", "Tensor_mode", GuardRoundedDivision, LooksAt::kNumbers},
     {"aten::divide", "Scalar_mode", GuardRoundedDivision, LooksAt::kNumbers},
     {"aten::floordiv", "int", GuardDivision, LooksAt::kNumbers},
-    // Without an overload's name: of TorchScript's numbers.
+    // TorchScript's operators on two numbers have no overload name.
     {"aten::floordiv", "", GuardDivision, LooksAt::kNumbers},
     {"aten::remainder", "int", GuardModulo, LooksAt::kNumbers},
     {"aten::remainder", "", GuardModulo, LooksAt::kNumbers},
@@ -101,7 +101,8 @@ constexpr RefusedOperator kRefused[] = {
     {"quantized::embedding_bag_2bit_rowwise_offsets", "it trusts its ids"},
 };
 
-// The operator that a TorchScript graph calls instead: the guard, then `op`.
+// Name of the operator that a TorchScript graph calls in place of `op`: it runs
+// the guard, then `op`.
 std::string GuardedName(const c10::OperatorName& op) {
   const size_t space = op.name.find("::");
   std::string name = "refract_guarded::";
@@ -125,7 +126,7 @@ void Register(const torch::jit::Node& node, const c10::FunctionSchema& schema,
   const size_t count = schema.arguments().size();
   const auto op =
       c10::Dispatcher::singleton().findSchema(schema.operator_name());
-  // Operators on Python's numbers are TorchScript's own.
+  // The dispatcher lacks operators on Python's numbers: TorchScript has them.
   torch::jit::Operation call =
       op ? torch::jit::Operation(
                [op = *op](torch::jit::Stack& stack) { op.callBoxed(stack); })

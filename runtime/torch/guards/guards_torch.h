@@ -1,11 +1,11 @@
 #ifndef REFRACT_RUNTIME_TORCH_GUARDS_GUARDS_TORCH_H_
 #define REFRACT_RUNTIME_TORCH_GUARDS_GUARDS_TORCH_H_
 
-// Checks for the operators of LibTorch that do not check sizes themselves.
-// torch.nn's Python classes do it for them, which a served model does not run:
-// states of another batch than their input, or offsets past the last id, would
-// be read and written beyond the end of a tensor. Includes LibTorch: for
-// *_torch.cc only.
+// Checks before operators of LibTorch that do not check sizes themselves.
+// PyTorch leaves these checks to Python classes of torch.nn, which a served
+// model does not run. Unchecked, states of another batch than their input, or
+// offsets past the last id, make an operator read or write beyond the end of a
+// tensor. Includes LibTorch: for *_torch.cc only.
 
 #include <ATen/core/ivalue.h>
 #include <ATen/core/operator_name.h>
@@ -17,32 +17,34 @@
 
 namespace refract::runtime::aten {
 
-// Throws c10::Error, with a message for the operator's caller, where LibTorch
-// would leave its tensors. `arguments` are those of the schema, in its order;
-// ids that no bag reads are cut off them.
+// Throws c10::Error, with a message for the operator's caller, where the
+// operator would leave its tensors. `arguments` are in the order of the schema.
+// A guard of bags cuts off ids that no bag reads.
 using Guard = void (*)(std::span<c10::IValue> arguments);
 
-// What a guard reads, which on a device is not at hand.
+// Which arguments a guard reads. Contents of tensors in a device's memory are
+// not at hand, so a guard there may read sizes alone.
 enum class LooksAt : uint8_t {
   kSizes,    // shapes and numbers among the arguments
   kPlaces,   // also integers that say where to read and write
   kNumbers,  // also integers that the processor cannot compute with
 };
 
-// Found by calling each operator with sizes and values changed at random, every
-// tensor between pages of memory that cannot be read.
+// The operators that need a rule were found by calling each operator of
+// LibTorch with sizes and values changed at random, every tensor between memory
+// pages that cannot be read.
 struct OperatorRule {
-  Guard guard = nullptr;  // null: it checks its arguments itself
+  Guard guard = nullptr;  // null: the operator checks its arguments itself
   LooksAt looks_at = LooksAt::kSizes;
-  // Not empty: it would leave its tensors, and nothing here can tell when. Such
-  // an operator is not run, for this reason.
+  // Not empty: the operator may leave its tensors and has no guard. It is
+  // refused with this reason.
   std::string why_not;
 };
 OperatorRule RuleOf(const c10::OperatorName& op);
 
-// Puts the guards in front of a TorchScript graph's operators, in the graphs
-// of its branches and loops too. An operator that is not run throws when it is
-// reached: scripts have branches for other devices.
+// Puts the guards in front of the operators of a TorchScript graph, of its
+// branches and of its loops. A refused operator throws only when it is reached,
+// because scripts have branches for other devices.
 void GuardOperators(torch::jit::Block& block);
 
 }  // namespace refract::runtime::aten

@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "google/protobuf/stubs/logging.h"
 #include "gtest/gtest.h"
+#include "proto/graph.pb.h"
 
 namespace refract::models {
 namespace {

@@ -6,6 +6,7 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/inference/model_config.pb.h"
 
 namespace refract::models {
 namespace {

@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/graph/graph_proto.h"
+#include "proto/graph.pb.h"
 
 namespace refract::models {
 namespace {
@@ -82,7 +83,9 @@ class Maker {
   }
 
  private:
-  std::string Name(absl::string_view prefix) { return absl::StrCat(prefix, next_++); }
+  std::string Name(absl::string_view prefix) {
+    return absl::StrCat(prefix, next_++);
+  }
   ValueId Add(std::string_view shape, base::DType dtype) {
     Value value;
     value.name = Name("v");

@@ -1,8 +1,8 @@
 // Models are written in TorchScript, as a trace would leave them: with sizes
 // computed, or written in as literals.
 
+#include <ATen/ATen.h>
 #include <torch/csrc/jit/api/module.h>
-#include <torch/torch.h>
 
 #include <string>
 #include <utility>

@@ -4,8 +4,8 @@
 // TorchScript modules written in tests, and their imported graphs run operator
 // by operator.
 
+#include <ATen/ATen.h>
 #include <torch/csrc/jit/api/module.h>
-#include <torch/torch.h>
 
 #include <string>
 #include <utility>

@@ -274,7 +274,8 @@ TEST(TorchExportTest, NamesOfInputsFollowContainersAndClasses) {
                           {{{"signature",
                              {{"in_spec", in_spec.dump()},
                               {"forward_arg_names", arguments}}}}}}};
-    return torch_export::InputNames(module, exported);
+    return torch_export::InputNames(*torch_export::Json::Parse(module.dump()),
+                                    exported);
   };
   const std::vector<std::string> arguments = {"X", "Features", "Sparse", "x"};
   const std::vector<std::string> exported = {"x",

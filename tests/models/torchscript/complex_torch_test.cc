@@ -20,13 +20,13 @@ using ::testing::HasSubstr;
 
 class ComplexTest : public testing::Test {
  protected:
-  ComplexTest() { torch::manual_seed(seed_); }
+  ComplexTest() { at::manual_seed(seed_); }
 
   absl::StatusOr<ImportedModel> Import(torch::jit::Module module) {
     module.eval();
     module.save(path_);
     return ImportTorchScript(path_,
-                             SampleOf({{"x", torch::randn({3, 6, 4})}}));
+                             SampleOf({{"x", at::randn({3, 6, 4})}}));
   }
 
   // Imports and compares at several numbers of rows.
@@ -37,7 +37,7 @@ class ComplexTest : public testing::Test {
     EXPECT_TRUE(ValidateGraph(model->graph).ok());
     for (const int64_t rows : {3, 1, 2, 33}) {
       for (const double scale : {1.0, -1.0}) {
-        const at::Tensor x = torch::rand({rows, 6, 4}) * scale;
+        const at::Tensor x = at::rand({rows, 6, 4}) * scale;
         const at::Tensor before = x.clone();
         const auto got = RunImported(*model, {x});
         EXPECT_TRUE(got.ok()) << got.status();
@@ -68,7 +68,7 @@ class ComplexTest : public testing::Test {
 
 TEST_F(ComplexTest, FilterIsAGraph) {
   torch::jit::Module module("test");
-  const auto filter = torch::randn({4, 4}, at::kComplexFloat);
+  const auto filter = at::randn({4, 4}, at::kComplexFloat);
   module.register_buffer("filter", filter);
   module.define(R"(
     def forward(self, x):

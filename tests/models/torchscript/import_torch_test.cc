@@ -1,12 +1,12 @@
 // The oracle is LibTorch: modules are written in TorchScript, saved, imported,
 // run operator by operator, and compared with forward().
 
+#include <ATen/ATen.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/ir/ir.h>
 #include <torch/csrc/jit/ir/irparser.h>
 #include <torch/csrc/jit/passes/freeze_module.h>
 #include <torch/csrc/jit/serialization/import.h>
-#include <torch/torch.h>
 
 #include <filesystem>
 #include <fstream>

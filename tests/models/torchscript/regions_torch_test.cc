@@ -27,13 +27,13 @@ using ::testing::Not;
 
 class RegionsTest : public testing::Test {
  protected:
-  RegionsTest() { torch::manual_seed(seed_); }
+  RegionsTest() { at::manual_seed(seed_); }
 
   // Of one argument x [rows, 6]; what happens depends on signs.
   static std::vector<at::Tensor> Requests() {
     std::vector<at::Tensor> all;
     for (int64_t rows : {3, 1, 2, 33}) {
-      const at::Tensor x = torch::randn({rows, 6});
+      const at::Tensor x = at::randn({rows, 6});
       all.push_back(x);
       all.push_back(x.abs());
       all.push_back(-x.abs());
@@ -286,7 +286,7 @@ TEST_F(RegionsTest, TwoRegionsWithDenseWorkBetween) {
 
 TEST_F(RegionsTest, WeightsAndAttributesEnterARegion) {
   torch::jit::Module module("test");
-  const at::Tensor weight = torch::randn({6, 6});
+  const at::Tensor weight = at::randn({6, 6});
   module.register_parameter("weight", weight, false);
   module.register_attribute("scale", c10::FloatType::get(), 3.0);
   module.define(R"(
@@ -322,7 +322,7 @@ TEST_F(RegionsTest, RandomAndStatefulAreRefusedByName) {
   )"),
               HasSubstr("aten::rand_like"));
   torch::jit::Module counter("test");
-  counter.register_buffer("calls", torch::zeros({1}));
+  counter.register_buffer("calls", at::zeros({1}));
   counter.define(R"(
     def forward(self, x):
       if bool(x.sum() > -1000.0):
@@ -361,10 +361,10 @@ TEST_F(RegionsTest, OperatorsThatTrustTheirSizesAreChecked) {
         x = torch.scaled_dot_product_attention(q, q, q[:, :, :3])
       return x
   )"),
-                            torch::randn({3, 6}));
+                            at::randn({3, 6}));
   ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_TRUE(RunImported(*model, {torch::randn({3, 6})}).ok());
-  const auto got = RunImported(*model, {torch::randn({64, 6})});
+  EXPECT_TRUE(RunImported(*model, {at::randn({3, 6})}).ok());
+  const auto got = RunImported(*model, {at::randn({64, 6})});
   ASSERT_FALSE(got.ok());
   EXPECT_EQ(got.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(got.status().message(), HasSubstr("attention with keys of"));
@@ -430,9 +430,9 @@ TEST_F(RegionsTest, NumbersThatCannotBeDividedAreRefused) {
                                                   c.expression, R"()
       return x
   )")),
-                              torch::full({3, 6}, 2.0));
+                              at::full({3, 6}, 2.0));
     ASSERT_TRUE(model.ok()) << model.status();
-    at::Tensor x = torch::full({3, 6}, 2.0);
+    at::Tensor x = at::full({3, 6}, 2.0);
     EXPECT_TRUE(RunImported(*model, {x}).ok());
     x[0][0] = c.m;
     x[0][1] = c.n;
@@ -450,9 +450,9 @@ TEST_F(RegionsTest, ErrorsOfTheScriptNameNodeAndReason) {
         x = x.view(3, 6) + i
       return x
   )"),
-                            torch::randn({3, 6}));
+                            at::randn({3, 6}));
   ASSERT_TRUE(model.ok()) << model.status();
-  const auto got = RunImported(*model, {torch::randn({4, 6})});
+  const auto got = RunImported(*model, {at::randn({4, 6})});
   ASSERT_FALSE(got.ok());
   EXPECT_EQ(got.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(got.status().message(),
@@ -468,9 +468,9 @@ TEST_F(RegionsTest, LoopsEndWithTheRequestThatTheyRunFor) {
           x = x + 1.0
       return x
   )"),
-                            torch::full({2, 6}, -1.0));
+                            at::full({2, 6}, -1.0));
   ASSERT_TRUE(model.ok()) << model.status();
-  const at::Tensor endless = torch::ones({3, 6});
+  const at::Tensor endless = at::ones({3, 6});
   int asked = 0;
   {
     const runtime::aten::ScopedLoopCheck check([&asked] {
@@ -485,7 +485,7 @@ TEST_F(RegionsTest, LoopsEndWithTheRequestThatTheyRunFor) {
     EXPECT_EQ(asked, 50);
   }
   // Of another request nothing is left.
-  const auto fine = RunImported(*model, {torch::full({3, 6}, -1.0)});
+  const auto fine = RunImported(*model, {at::full({3, 6}, -1.0)});
   ASSERT_TRUE(fine.ok()) << fine.status();
   const runtime::aten::ScopedLoopCheck check([] { return absl::OkStatus(); },
                                              /*max_rounds=*/100);
@@ -530,7 +530,7 @@ TEST_F(RegionsTest, ThreadsShareOneRegion) {
   std::vector<at::Tensor> inputs;
   std::vector<at::Tensor> wanted;
   for (int t = 0; t < 4; ++t) {
-    inputs.push_back(torch::randn({t + 2, 6}));
+    inputs.push_back(at::randn({t + 2, 6}));
     wanted.push_back(module.forward({inputs.back()}).toTensor());
   }
   const std::vector<ValueId> reads = InputsOf(region);
