@@ -470,6 +470,20 @@ void GuardRegroupedTensors(Arguments a) {
   }
 }
 
+// (inputs, group_size): the indices, then the tensors. GuardGroupSelect()'s
+// operator calls this operator.
+void GuardGroupSelectForward(Arguments a) {
+  const c10::ArrayRef<c10::IValue> inputs = a[0].toListRef();
+  const int64_t count = a[1].toInt();
+  TORCH_CHECK(count > 0 && static_cast<int64_t>(inputs.size()) == 2 * count,
+              inputs.size(), " tensors and lists of indices in groups of ",
+              count);
+  const auto half = static_cast<size_t>(count);
+  for (size_t i = 0; i < half; ++i) {
+    CheckSelection(inputs[half + i].toTensor(), inputs[i].toTensor());
+  }
+}
+
 // (input_group, indices_group)
 void GuardGroupSelect(Arguments a) {
   const c10::ArrayRef<c10::IValue> tables = a[0].toListRef();
@@ -502,6 +516,7 @@ constexpr Checked kChecked[] = {
     {"regroup_keyed_tensor", GuardRegroupedTensors},
     {"kt_regroup_arguments", GuardRegroupedTensors},
     {"group_index_select_dim0", GuardGroupSelect},
+    {"group_index_select_dim0_gpu_impl", GuardGroupSelectForward},
     {"int_nbit_split_embedding_codegen_lookup_function", GuardQuantizedTables},
     {"split_embedding_codegen_forward_cpu", GuardPooledTables},
     {"split_embedding_codegen_forward_unweighted_pt2_wrapper",
