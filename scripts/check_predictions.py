@@ -15,10 +15,6 @@ A model passes if every forced cut's and every alternative's predicted latency i
 0.8 to 1.25 of the measured latency, the rank correlation is at least 0.9, and no
 message has more than 1.02 times the predicted bytes. Exit status 1 if a model
 fails; --no-bars only reports.
-
-If other programs kept more than --most-others processors busy while cuts were
-timed, which refract counts, the model is measured again from its calibration on,
-up to --tries times; the quietest try is reported, with the others' load.
 """
 
 import argparse
@@ -73,19 +69,6 @@ def verify(arguments, model, folder):
     return json.loads(report.read_text())["partition"]["verification"]
 
 
-def quietest(arguments, model):
-    best = None
-    for _ in range(arguments.tries):
-        with tempfile.TemporaryDirectory() as folder:
-            found = verify(arguments, model, pathlib.Path(folder))
-        others = found["other_processors"]
-        if best is None or (others or 0) < (best["other_processors"] or 0):
-            best = found
-        if others is None or others <= arguments.most_others:
-            break
-    return best
-
-
 def judge(found):
     """The missed bars, as a list of lines."""
     wrong = []
@@ -126,8 +109,6 @@ def main():
     parser.add_argument("--repeat", type=int, default=9)
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--cuts", type=int, default=6)
-    parser.add_argument("--tries", type=int, default=3)
-    parser.add_argument("--most-others", type=float, default=0.1)
     parser.add_argument("--json")
     parser.add_argument("--no-bars", action="store_true")
     parser.add_argument(
@@ -140,11 +121,11 @@ def main():
     failed = False
     print(
         f"{'model':12} {'cuts':>4} {'predicted / measured':>22} "
-        f"{'rank':>6} {'of medians':>10} {'told apart':>10} {'in order':>8} "
-        f"{'bytes':>7} {'others':>6}"
+        f"{'rank':>6} {'bytes':>7}"
     )
     for model in arguments.models:
-        found = quietest(arguments, model)
+        with tempfile.TemporaryDirectory() as folder:
+            found = verify(arguments, model, pathlib.Path(folder))
         name = pathlib.Path(model).name
         results[name] = found
         ratios = [cut["predicted_over_measured"] for cut in found["cuts"]]
@@ -153,14 +134,10 @@ def main():
             for cut in found["cuts"]
             if cut["bytes_over_predicted"] is not None
         ]
-        pairs = found["pairs"]
-        apart = f"{pairs['told_apart']}/{pairs['all']}"
         print(
             f"{name:12} {len(ratios):4} {min(ratios):12.2f} to "
             f"{max(ratios):6.2f} {found['rank_correlation'] or 0:6.3f} "
-            f"{found['rank_correlation_of_medians'] or 0:10.3f} {apart:>10} "
-            f"{pairs['in_predicted_order']:8} {max(sent, default=1):7.4f} "
-            f"{found['other_processors'] or 0:6.2f}",
+            f"{max(sent, default=1):7.4f}",
             flush=True,
         )
         for line in judge(found):

@@ -3,8 +3,8 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"
-#include "tools/loadgen/revision.h"
 #include "tools/doctor/machine.h"
+#include "tools/loadgen/revision.h"
 
 namespace refract::tools {
 

@@ -7,7 +7,7 @@
 
 namespace refract::tools {
 
-// What the JSON of every benchmark begins with: its name, the version and
+// The first fields of every benchmark's JSON: its name, the version and
 // revision of this program, the time, and this machine.
 nlohmann::ordered_json BenchJson(const std::string& benchmark);
 

@@ -1,10 +1,10 @@
 #ifndef REFRACT_TOOLS_COMMAND_H_
 #define REFRACT_TOOLS_COMMAND_H_
 
-// What every subcommand of `refract` shares. Each lives in a file of its own
-// with one function AddXxxCommand(), listed here and in command_line.cc: it
-// declares options and, when chosen, sets Context::action. Nothing runs while
-// the command line is being parsed.
+// Shared by all subcommands of `refract`. Each subcommand has a folder with one
+// function AddXxxCommand(), listed here and in command_line.cc. It declares
+// options and, when chosen, sets Context::action. Nothing runs while the
+// command line is being parsed.
 
 #include <functional>
 #include <ostream>
@@ -24,11 +24,12 @@ inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailure = 1;
 inline constexpr int kExitBadInput = 2;
 
-// Bad usage and bad input are 2: what the user can put right. All else is 1.
+// 2 for bad usage and bad input, which the user can correct; 1 for all other
+// errors.
 int ExitStatusOf(const absl::Status& status);
 
-// `text` with line breaks and runs of blanks made single blanks: errors are one
-// line, whatever a library had to say.
+// `text` with line breaks and runs of blanks made single blanks, since errors
+// of libraries may have several lines.
 std::string OneLine(absl::string_view text);
 
 // One invocation. Used by one thread.

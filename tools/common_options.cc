@@ -92,7 +92,8 @@ absl::Status CheckGivenSizes(
                                    partitioner::SizesForBatch(graph, 1, given));
   };
   for (const auto& [symbol, size] : sizes) {
-    // What counts rows is given per item, and the model's limits are not.
+    // Sizes that count rows are given per item, but the model's limits are per
+    // request.
     const bool counts_rows = std::any_of(
         graph.inputs.begin(), graph.inputs.end(), [&](models::ValueId id) {
           const auto& shape = graph.value(id).shape;
@@ -131,8 +132,8 @@ absl::Status CheckGivenSizes(
 void AddNodeOptions(CLI::App& command, partitioner::NodeOptions& options) {
   command
       .add_option("--transport", options.transport,
-                  "way between the CN and the HN that are started: auto (the "
-                  "best there is), shm, tcp or verbs")
+                  "data path between the started CN and HN: auto (the best "
+                  "available), shm, tcp or verbs")
       ->type_name("auto|shm|tcp|verbs")
       ->capture_default_str();
   command

@@ -34,8 +34,8 @@ void AddSizeOption(CLI::App& command, std::vector<std::string>& sizes);
 // no input of `graph` has.
 absl::StatusOr<absl::flat_hash_map<std::string, int64_t>> ParseSizes(
     const std::vector<std::string>& sizes, const models::Graph& graph);
-// InvalidArgument where the model does not run at these sizes: names the
-// symbol and what it may be, and the operator that limits it.
+// InvalidArgument if the model does not run at these sizes: names the symbol,
+// its range and the operator that limits it.
 absl::Status CheckGivenSizes(
     const models::Graph& graph,
     const absl::flat_hash_map<std::string, int64_t>& sizes);

@@ -6,8 +6,8 @@
 
 namespace refract::tools {
 
-// One line on a terminal that tells what goes on, replaced by the next and
-// wiped at the end. Nothing where standard error is no terminal.
+// Shows progress in one line of a terminal, replaced by the next line and wiped
+// at the end. Prints nothing if standard error is no terminal.
 class Progress {
  public:
   explicit Progress(std::ostream& err);

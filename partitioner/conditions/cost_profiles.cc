@@ -31,7 +31,8 @@ absl::StatusOr<std::optional<CostProfile>> Load(
                                             profile.status().message(),
                                             "; refract profile writes one"));
   }
-  // One that was found, not asked for, can be done without.
+  // The user did not ask for this profile, so the message says how to go on
+  // without it.
   if (!profile.ok() && said.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         profile.status().message(), "; measure again with refract profile, or ",

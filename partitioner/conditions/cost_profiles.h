@@ -25,20 +25,20 @@ struct CostProfile {
 struct CostProfiles {
   std::optional<CostProfile> cn;
   std::optional<CostProfile> hn;
-  // For a side without a profile: operators that the engine computes as one
-  // (EngineSteps). Empty where unknown, and why.
+  // For a node without a profile: the groups of operators that the engine
+  // computes in one step. Empty where unknown; `no_steps` then says why.
   std::vector<std::vector<models::NodeId>> steps;
   std::string no_steps;
 };
 
-// What an option may say: "" (the default), "none", "model" (the profile
-// beside the version) or a file.
+// The value of --cn-profile or --hn-profile: "" (the default), "none", "model"
+// (the profile beside the version) or a file.
 struct ProfileChoice {
   std::string cn;
   std::string hn;
-  // The default for the CN is the profile beside the version, where there is
-  // one, unless the CN's hardware is given: that of this very machine may not
-  // be meant then. The HN's default is none.
+  // By default the CN uses the profile beside the version, if it exists and no
+  // CN hardware is given: other hardware means another machine than the
+  // profiled machine. The HN has no profile by default.
   bool cn_hardware_given = false;
 };
 
@@ -46,18 +46,19 @@ struct ProfileChoice {
 absl::StatusOr<CostProfiles> LoadCostProfiles(const ProfileChoice& choice,
                                               const models::LoadedModel& model);
 
-// Fills `profiles.steps` where a side has no profile: from the other side's, or
-// by compiling `model` as a node does, which reads its dense weights. What
-// cannot be compiled here is priced operator by operator, with a note.
+// Fills `profiles.steps` if the CN or the HN has no profile: from the profile
+// of the other, or by compiling `model` as a node does, which reads its dense
+// weights. A model that cannot be compiled here is priced operator by operator,
+// with a note.
 void FindSteps(const models::LoadedModel& model, CostProfiles& profiles);
 
-// Adds the numbers per item that the CN's profile (or else the HN's) was
-// measured with to those that the user gave.
+// Adds to the sizes that the user gave the numbers per item with which the CN's
+// profile (or else the HN's) was measured.
 void AddProfiledSizes(const CostProfiles& profiles,
                       absl::flat_hash_map<std::string, int64_t>& per_item);
 
-// The machine that was profiled: its name, units and memory; for operators
-// that were not measured the figures of `figures`.
+// The profiled machine: its name, units and memory. Operators that the profile
+// lacks are priced by `figures`.
 Hardware ProfiledHardware(const Profile& profile, const Hardware& figures);
 
 }  // namespace refract::partitioner

@@ -225,7 +225,7 @@ absl::StatusOr<SplitConditions> MakeConditions(
                                    result.hn, profiles.steps);
   if (!profiles.no_steps.empty()) {
     result.notes.push_back(
-        absl::StrCat("costs: operators are taken to be computed one by one: ",
+        absl::StrCat("costs: every operator is priced as a step of its own: ",
                      profiles.no_steps));
   }
   // They never leave the CN.

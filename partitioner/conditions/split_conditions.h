@@ -1,7 +1,8 @@
 #ifndef REFRACT_PARTITIONER_CONDITIONS_SPLIT_CONDITIONS_H_
 #define REFRACT_PARTITIONER_CONDITIONS_SPLIT_CONDITIONS_H_
 
-// The options of `refract partition` that say for what a plan is made.
+// Conditions of a plan (batch, hardware, network link, limits, prices), made
+// from the options of `refract partition`.
 
 #include <cstdint>
 #include <optional>
@@ -42,17 +43,17 @@ struct ConditionOptions {
   std::optional<double> hn_price;
   std::optional<double> gb_price;
   std::optional<int64_t> max_cuts;  // default: cut::CutsWorthWaitingFor()
-  // File of a calibration; empty: none. Its link stands for the two figures
-  // above.
+  // File of a calibration; empty: none. Its link replaces `link_gbps` and
+  // `link_latency_us`.
   std::string calibration;
-  // One that was just made, in place of a file.
+  // A calibration made in this process, in place of a file.
   std::optional<Calibration> measured;
-  // What a request really brings, in place of SizesForBatch.
+  // Sizes of the sample requests, in place of SizesForBatch.
   std::optional<models::SymbolBindings> request_sizes;
 };
 
-// Figures that no model or link can have; for methods that look at none of them
-// as well. InvalidArgument names the option.
+// Refuses figures that no model or link can have, also for methods that do not
+// use them. InvalidArgument names the option.
 absl::Status CheckConditionOptions(const ConditionOptions& options,
                                    const models::Graph& graph);
 
@@ -62,7 +63,7 @@ struct SplitConditions {
   Hardware hn;
   Conditions conditions;
   OptimalOptions goal;
-  // Where costs come from, and what that leaves open, for people.
+  // Where costs come from and what they assume, for people.
   std::vector<std::string> notes;
   std::optional<Calibration> calibration;
 };

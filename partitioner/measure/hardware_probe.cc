@@ -1,7 +1,5 @@
 #include "partitioner/measure/hardware_probe.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -11,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/quantile.h"
@@ -21,6 +18,7 @@
 #include "models/repository/safetensors.h"
 #include "models/repository/weights.h"
 #include "partitioner/measure/profiler.h"
+#include "partitioner/measure/scratch_folder.h"
 #include "partitioner/measure/wire_probe.h"
 #include "partitioner/report/text.h"
 #include "proto/hardware.pb.h"
@@ -270,22 +268,13 @@ absl::StatusOr<proto::Figure> CachedBytesPerSecond(Probe& probe, uint64_t bytes,
 }  // namespace
 
 absl::StatusOr<std::string> ProbeHardware(const ProbeOptions& options) {
-  std::error_code error;
-  const std::string folder =
-      absl::StrCat(options.scratch_folder, "/refract_hardware.", getpid());
-  std::filesystem::create_directories(folder, error);
-  if (error) {
-    return absl::InternalError(
-        absl::StrCat(folder, ": cannot be made: ", error.message()));
-  }
-  const absl::Cleanup remove = [&] {
-    std::filesystem::remove_all(folder, error);
-  };
+  REFRACT_ASSIGN_OR_RETURN(const ScratchFolder folder,
+                           ScratchFolder::Create("refract-hardware"));
   const auto tell = [&](absl::string_view what) {
     if (options.progress) options.progress(what);
   };
   std::mt19937_64 random(1);
-  Probe probe(options, folder);
+  Probe probe(options, folder.path());
   const MachineFacts& machine = options.machine;
   const int repetitions = options.repetitions;
   // Made once: nothing here depends on the values.

@@ -27,10 +27,8 @@ struct MachineFacts {
 struct ProbeOptions {
   std::string name;  // of the description
   MachineFacts machine;
-  // Where a folder with the measured models is made and removed again.
-  std::string scratch_folder;
-  // Of the table that rows are looked up in. Rows of a table that fits a cache
-  // are far quicker than those of a real one.
+  // Size of the table whose rows are looked up. Rows of a table that fits a
+  // cache are read far faster than rows of a real table.
   uint64_t table_bytes = uint64_t{1} << 30;
   int repetitions = 21;
   std::function<void(absl::string_view what)> progress;
@@ -38,7 +36,7 @@ struct ProbeOptions {
 
 // The description in Protobuf's text format. Measures on the calling thread,
 // which should be all that the machine does. Internal or ResourceExhausted:
-// the scratch folder cannot be written, or memory is short.
+// the folder for temporary files cannot be written, or memory is short.
 absl::StatusOr<std::string> ProbeHardware(const ProbeOptions& options);
 
 }  // namespace refract::partitioner

@@ -22,7 +22,7 @@ namespace {
 
 constexpr double kNanosecond = 1e-9;
 
-// What a look at the clock adds to what is between two.
+// The time that reading the clock adds to an interval.
 int64_t ClockTicks(runtime::TickClock clock) {
   constexpr int kLooks = 2001;
   std::vector<int64_t> ticks;

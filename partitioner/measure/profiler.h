@@ -1,7 +1,7 @@
 #ifndef REFRACT_PARTITIONER_MEASURE_PROFILER_H_
 #define REFRACT_PARTITIONER_MEASURE_PROFILER_H_
 
-// Runs a model as a node does and measures what each of its operators takes.
+// Runs a model as a node does and measures the time of each operator.
 
 #include <cstdint>
 #include <functional>
@@ -24,8 +24,8 @@ struct ProfilerOptions {
   std::vector<int64_t> batches;  // ascending, ≥ 1
   int repetitions = 21;          // per batch, after one that does not count
   runtime::TickClock clock = runtime::SteadyNanoseconds;  // nanoseconds
-  // How often this thread had to make room for another so far. A run in which
-  // that grows is measured again, at most kMostTries times in all, and the
+  // Number of times that this thread was preempted so far. A run in which the
+  // number grows is measured again, at most kMostTries times in all, and the
   // quickest try counts: time-sharing is no cost of an operator.
   int64_t (*interruptions)() = ThreadInterruptions;
   // Called before every measured run, when its request is ready. A node's
@@ -33,11 +33,11 @@ struct ProfilerOptions {
   // caches, predictors and clock as others left them: small dense layers take
   // an eighth longer than in a loop. Null: run in a loop.
   void (*wait)() = nullptr;
-  // Called after every run with how many are done, of how many.
+  // Called after every run with the runs done and the total.
   std::function<void(int done, int of)> progress;
 };
 
-// Measures on the calling thread, which should be all that the machine does.
+// Measures on the calling thread; the machine should be idle otherwise.
 //
 // Batches take turns, so that a slow spell hits all of them. Every repetition
 // is three runs with fresh requests, made outside the measurement: one that

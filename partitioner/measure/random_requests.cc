@@ -15,7 +15,7 @@ namespace {
 
 using models::Graph;
 
-// What a server would tell of the model.
+// The metadata that a server would report of the model.
 loadgen::ServedModel Describe(const Graph& graph) {
   loadgen::ServedModel served;
   served.name = "model";

@@ -1,7 +1,7 @@
 #ifndef REFRACT_PARTITIONER_MEASURE_REQUEST_SOURCE_H_
 #define REFRACT_PARTITIONER_MEASURE_REQUEST_SOURCE_H_
 
-// Requests to measure a model with: a fresh one every time, since rows that
+// Sources of requests for measurements. Every request is fresh, since rows that
 // were just read are in the caches and several times faster to read again.
 
 #include <cstdint>

@@ -1,8 +1,10 @@
 #include "partitioner/measure/sample_requests.h"
 
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "models/repository/request_files.h"
 #include "partitioner/measure/request_source.h"
@@ -11,30 +13,8 @@ namespace refract::partitioner {
 namespace {
 
 constexpr size_t kMaxBytes = size_t{256} << 20;
-// Whoever repeats a measurement wants the same requests.
-constexpr uint64_t kSeed = 1;
 
-std::vector<std::string> NamesOf(const models::Graph& graph) {
-  std::vector<std::string> names;
-  for (const models::ValueId id : graph.inputs) {
-    names.push_back(graph.value(id).name);
-  }
-  return names;
-}
-
-absl::StatusOr<SampleRequests> Start(const models::Graph& graph,
-                                     std::vector<base::Tensor> first) {
-  SampleRequests result;
-  result.names = NamesOf(graph);
-  REFRACT_ASSIGN_OR_RETURN(result.sizes, BindSizes(graph, first));
-  const auto batch = result.sizes.find(graph.batch_symbol);
-  result.batch = batch == result.sizes.end() ? 1 : batch->second;
-  result.requests.push_back(std::move(first));
-  return result;
-}
-
-}  // namespace
-
+// The symbols of one request.
 absl::StatusOr<models::SymbolBindings> BindSizes(
     const models::Graph& graph, absl::Span<const base::Tensor> inputs) {
   models::SymbolBindings sizes;
@@ -66,32 +46,59 @@ absl::StatusOr<models::SymbolBindings> BindSizes(
   return sizes;
 }
 
-absl::StatusOr<SampleRequests> ReadSample(const std::string& path,
-                                          const models::LoadedModel& model) {
-  REFRACT_ASSIGN_OR_RETURN(std::vector<base::Tensor> inputs,
-                           models::ReadInputs(path, model.graph));
-  absl::StatusOr<SampleRequests> result = Start(model.graph, std::move(inputs));
-  if (!result.ok()) return base::Annotate(result.status(), path);
-  return result;
+}  // namespace
+
+absl::StatusOr<SampleRequests> ReadSamples(
+    const std::vector<std::string>& paths, const models::Graph& graph) {
+  SampleRequests samples{.description = absl::StrJoin(paths, ", ")};
+  for (const std::string& path : paths) {
+    auto inputs = models::ReadInputs(path, graph);
+    if (!inputs.ok()) return base::Annotate(inputs.status(), "--sample");
+    samples.requests.push_back({path, *std::move(inputs)});
+  }
+  return samples;
 }
 
 absl::StatusOr<SampleRequests> DrawRequests(
-    const models::LoadedModel& model, int64_t batch,
-    const absl::flat_hash_map<std::string, int64_t>& per_item, int count) {
-  REFRACT_ASSIGN_OR_RETURN(const std::unique_ptr<RequestSource> source,
-                           RandomRequests(model.graph, per_item, kSeed));
-  REFRACT_ASSIGN_OR_RETURN(std::vector<base::Tensor> first,
-                           source->Make(batch));
-  size_t bytes = 0;
-  for (const base::Tensor& tensor : first) bytes += tensor.bytes();
-  REFRACT_ASSIGN_OR_RETURN(SampleRequests result,
-                           Start(model.graph, std::move(first)));
-  for (int i = 1; i < count && bytes * (i + 1) <= kMaxBytes; ++i) {
-    REFRACT_ASSIGN_OR_RETURN(std::vector<base::Tensor> next,
-                             source->Make(batch));
-    result.requests.push_back(std::move(next));
+    const models::Graph& graph, int64_t batch,
+    const absl::flat_hash_map<std::string, int64_t>& per_item, int count,
+    uint64_t seed) {
+  const auto source = RandomRequests(graph, per_item, seed);
+  if (!source.ok()) {
+    return absl::Status(source.status().code(),
+                        absl::StrCat("--sample: needed, since requests cannot "
+                                     "be drawn: ",
+                                     source.status().message()));
   }
-  return result;
+  SampleRequests samples{.description = absl::StrCat(
+                             "drawn, ", batch, " items each, seed ", seed)};
+  size_t bytes = 0;  // of one request
+  for (int i = 0; i < count && bytes * (i + 1) <= kMaxBytes; ++i) {
+    REFRACT_ASSIGN_OR_RETURN(std::vector<base::Tensor> inputs,
+                             (*source)->Make(batch));
+    bytes = 0;
+    for (const base::Tensor& input : inputs) bytes += input.bytes();
+    samples.requests.push_back(
+        {absl::StrCat("drawn request ", i), std::move(inputs)});
+  }
+  return samples;
+}
+
+absl::StatusOr<models::SymbolBindings> CommonSizes(
+    const models::Graph& graph, const SampleRequests& samples) {
+  models::SymbolBindings common;
+  for (const SampleRequest& request : samples.requests) {
+    const auto sizes = BindSizes(graph, request.inputs);
+    if (!sizes.ok()) return base::Annotate(sizes.status(), request.name);
+    if (&request == &samples.requests.front()) common = *sizes;
+    if (*sizes != common) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--sample ", request.name, ": has other sizes than ",
+                       samples.requests.front().name,
+                       "; with --verify all samples must have the same sizes"));
+    }
+  }
+  return common;
 }
 
 }  // namespace refract::partitioner

@@ -1,7 +1,7 @@
 #ifndef REFRACT_PARTITIONER_MEASURE_SAMPLE_REQUESTS_H_
 #define REFRACT_PARTITIONER_MEASURE_SAMPLE_REQUESTS_H_
 
-// Requests of a model that no server has yet: from a file, or drawn.
+// Requests of a model on which wire forms are chosen and cuts are verified.
 
 #include <cstdint>
 #include <string>
@@ -10,38 +10,40 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "base/tensor.h"
+#include "models/graph/graph.h"
 #include "models/graph/sym_expr.h"
-#include "models/repository/repository.h"
 
 namespace refract::partitioner {
 
-struct SampleRequests {
-  std::vector<std::string> names;                   // of the model's inputs
-  std::vector<std::vector<base::Tensor>> requests;  // in the order of `names`
-  // What the sizes of the inputs are, the same for all.
-  models::SymbolBindings sizes;
-  int64_t batch = 0;  // items; 1 for a model without a batch
+struct SampleRequest {
+  std::string name;                  // a file, or "drawn request 3"
+  std::vector<base::Tensor> inputs;  // in the graph's order
 };
 
-// One request, from a safetensors file. InvalidArgument names the file and the
-// input that is missing, surplus, or of a shape that does not fit the model.
-absl::StatusOr<SampleRequests> ReadSample(const std::string& path,
-                                          const models::LoadedModel& model);
+struct SampleRequests {
+  std::string description;  // the files, or "drawn, 256 items each, seed 1"
+  std::vector<SampleRequest> requests;
+};
+
+// One request per safetensors file. InvalidArgument names the file and the
+// input that is missing, surplus or of another dtype or rank.
+absl::StatusOr<SampleRequests> ReadSamples(
+    const std::vector<std::string>& paths, const models::Graph& graph);
 
 // `count` requests of `batch` items, each with fresh values, as `refract bench
-// serving` draws them: ids uniformly from their whole tables, `per_item` ids
-// per bag (SizesForBatch), sizes that do not grow with the batch
-// at `per_item` too. Fewer when they would take more than 256 MiB, at least
-// one. InvalidArgument names an input that cannot be drawn: give a sample.
+// serving` draws them: ids uniform over their whole tables, `per_item` ids per
+// bag (SizesForBatch). Fewer when the requests would take more than 256 MiB, at
+// least one. InvalidArgument names an input that cannot be drawn.
 absl::StatusOr<SampleRequests> DrawRequests(
-    const models::LoadedModel& model, int64_t batch,
-    const absl::flat_hash_map<std::string, int64_t>& per_item, int count);
+    const models::Graph& graph, int64_t batch,
+    const absl::flat_hash_map<std::string, int64_t>& per_item, int count,
+    uint64_t seed);
 
-// The symbols of the inputs' shapes, from tensors in the order of
-// `graph.inputs`. InvalidArgument names the input whose shape contradicts the
-// model or another input.
-absl::StatusOr<models::SymbolBindings> BindSizes(
-    const models::Graph& graph, absl::Span<const base::Tensor> inputs);
+// The symbols of the inputs' shapes, which must be the same in all requests.
+// InvalidArgument names the request that differs from the first, or whose
+// shapes contradict the model or each other.
+absl::StatusOr<models::SymbolBindings> CommonSizes(
+    const models::Graph& graph, const SampleRequests& samples);
 
 }  // namespace refract::partitioner
 

@@ -1,7 +1,7 @@
 #ifndef REFRACT_PARTITIONER_MEASURE_WIRE_PROBE_H_
 #define REFRACT_PARTITIONER_MEASURE_WIRE_PROBE_H_
 
-// How quickly this machine encodes and decodes what crosses.
+// Measures the rates at which this machine encodes and decodes wire forms.
 
 #include "absl/status/statusor.h"
 #include "partitioner/costs/wire_rates.h"

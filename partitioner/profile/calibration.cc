@@ -50,7 +50,7 @@ class FigureReader {
   double Read(const char* name, double value) {
     if (status_.ok() && !(value >= 0 && std::isfinite(value))) {
       status_ = absl::InvalidArgumentError(absl::StrCat(
-          path_, ": ", name, ": ", value, " is no number of at least 0"));
+          path_, ": ", name, ": ", value, " is not a number of at least 0"));
     }
     return value;
   }
@@ -79,8 +79,9 @@ absl::Status FitCalibration(std::vector<CalibrationSample> samples,
   std::vector<Equation> crossing;
   for (const CalibrationSample& sample : samples) {
     if (!(sample.measured_s > 0 && std::isfinite(sample.measured_s))) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          sample.name, ": took ", sample.measured_s, " s, which cannot be"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(sample.name, ": took ", sample.measured_s,
+                       " s, which is impossible"));
     }
     const double weight = 1 / sample.measured_s;
     if (!sample.split) {

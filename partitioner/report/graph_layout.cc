@@ -169,7 +169,7 @@ std::vector<Place> LayOut(const std::vector<DrawnNode>& nodes) {
       rows.Settle(c, neighbours.right, /*reorder=*/true);
     }
   }
-  // Straightens what is in order.
+  // Straightens edges without changing the order within columns.
   std::vector<std::vector<int>> both = neighbours.left;
   for (size_t n = 0; n < nodes.size(); ++n) {
     both[n].insert(both[n].end(), neighbours.right[n].begin(),

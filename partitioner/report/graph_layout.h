@@ -11,10 +11,11 @@
 namespace refract::partitioner {
 
 struct DrawnNode {
-  // Bands follow each other from left to right; every column belongs to one.
+  // Bands follow each other from left to right; every column belongs to one
+  // band.
   int band = 0;
-  // Nodes of earlier bands, and such of its own that come before it in the
-  // list.
+  // Its predecessors: nodes of earlier bands, and earlier nodes of its own
+  // band.
   std::vector<int> after;
 };
 
@@ -23,9 +24,9 @@ struct Place {
   double row = 0;  // ≥ 0; nodes of a column are at least 1 apart
 };
 
-// Every node is right of those it is after; no column has more than
-// ColumnRoom(nodes.size()) nodes. The first band leans to the right, towards
-// what reads it, the others to the left.
+// Every node is right of its predecessors; no column has more than
+// ColumnRoom(nodes.size()) nodes. Nodes of the first band lie as far right as
+// possible, near their readers; nodes of other bands as far left as possible.
 std::vector<Place> LayOut(const std::vector<DrawnNode>& nodes);
 
 // Keeps the drawing of a wide graph about as wide as high.

@@ -13,7 +13,7 @@ struct SplitPageFile {
   absl::string_view text;
 };
 
-// Those of partitioner/report/page/, by name.
+// The files of partitioner/report/page/, by name.
 const std::vector<SplitPageFile>& SplitPageFiles();
 
 }  // namespace refract::partitioner

@@ -39,7 +39,8 @@ int BandOf(Stage stage) {
   return kPre;
 }
 
-// What the request brings and something reads or gives back, in id order.
+// Inputs of the request that an operator reads or that are outputs, in id
+// order.
 std::vector<ValueId> DrawnInputs(const Graph& graph) {
   const std::vector<std::vector<NodeId>> users = models::UsersOf(graph);
   std::vector<ValueId> result;
@@ -112,7 +113,7 @@ std::vector<DrawnNode> Drawing(const Graph& graph, const SplitPlan& plan) {
   return drawn;
 }
 
-// Column and row × 10 of everything that is drawn, one after the other.
+// Column and row × 10 of every drawn node, in the order of Drawing().
 ordered_json PlacesToJson(const Graph& graph, const SplitPlan& plan) {
   ordered_json places = ordered_json::array();
   for (const Place& place : LayOut(Drawing(graph, plan))) {
@@ -194,8 +195,8 @@ std::string SplitToHtml(const models::LoadedModel& model,
   };
   data["wire"] = report.wire ? WireToJson(model.graph, written, *report.wire)
                              : ordered_json();
-  // "{{style.css}}" stands for that file, "{{data}}" for the JSON. What is put
-  // in is not looked through again.
+  // "{{style.css}}" stands for that file, "{{data}}" for the JSON. Inserted
+  // text is not searched for marks.
   std::string page;
   absl::string_view rest = PageFile("page.html");
   while (true) {

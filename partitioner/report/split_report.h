@@ -1,8 +1,8 @@
 #ifndef REFRACT_PARTITIONER_REPORT_SPLIT_REPORT_H_
 #define REFRACT_PARTITIONER_REPORT_SPLIT_REPORT_H_
 
-// What `refract partition` tells about an optimal split and what it was
-// compared with: JSON (docs/partitioning.md lists the fields) and a page.
+// The report on an optimal split and its alternatives: JSON
+// (docs/partitioning.md lists the fields) and an HTML page.
 
 #include <optional>
 #include <string>
@@ -28,14 +28,15 @@ struct SplitReport {
   std::optional<Verification> verification;
   // Which alternative's plan is the model's now, by its method.
   std::string written;
-  // Of that plan: what may be done with the rows of requests (MarkRows()).
+  // Row dependence of that plan: whether requests may be split and merged
+  // (MarkRows()).
   models::RowDependence rows;
   models::RowDependence hn_rows;
-  // The forms in which it sends what crosses, if it has any.
+  // Its wire forms, if it has any.
   std::optional<WireReport> wire;
 };
 
-// The optimum, then what it was compared with.
+// The optimum, then the heuristic, all-cn and all-hn.
 std::vector<const Alternative*> AlternativesOf(const OptimalSplit& split);
 
 // One JSON object, with the costs of every operator, the bytes of
@@ -51,8 +52,8 @@ nlohmann::ordered_json VerificationToJson(const models::Graph& graph,
                                           const Verification& verification,
                                           const Calibration& calibration);
 
-// One HTML page that needs nothing else, neither files nor network: the JSON
-// and the drawn graph of every alternative. `written`: the model's plan now.
+// One HTML page that needs neither other files nor a network: the JSON and the
+// drawn graph of every alternative. `written`: the model's plan now.
 std::string SplitToHtml(const models::LoadedModel& model,
                         const models::SplitPlan& written,
                         const SplitReport& report);

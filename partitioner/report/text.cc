@@ -44,11 +44,11 @@ std::string ShapeText(const Value& value) {
 }
 
 std::string RowsText(const models::RowDependence& rows) {
-  if (rows.may_coalesce) return "requests may be cut and put together";
+  if (rows.may_coalesce) return "requests may be split and merged";
   return absl::StrCat(
-      rows.may_split ? "requests may be cut, not put together: "
-                     : "requests are neither cut nor put together: ",
-      rows.why.empty() ? "not known to be scored alone" : rows.why);
+      rows.may_split ? "requests may be split, not merged: "
+                     : "requests are neither split nor merged: ",
+      rows.why.empty() ? "no proof that each row is scored alone" : rows.why);
 }
 
 }  // namespace refract::partitioner

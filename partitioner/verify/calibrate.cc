@@ -11,19 +11,19 @@
 #include "models/import.h"
 #include "models/repository/repository.h"
 #include "partitioner/costs/message_bytes.h"
+#include "partitioner/measure/scratch_folder.h"
 #include "partitioner/verify/probe_models.h"
 #include "partitioner/verify/requester.h"
-#include "partitioner/verify/rounds.h"
-#include "partitioner/verify/scratch_folder.h"
 #include "tools/loadgen/revision.h"
 
 namespace refract::partitioner {
 namespace {
 
-// 1 KiB to 4 MiB where an item has kProbeWidth numbers: both sides of what is
-// put (64 KiB) and what is pulled, and of what allocators take from the kernel.
+// 1 KiB to 4 MiB where an item has kProbeWidth numbers: below and above the
+// limit between eager writes and pulls (64 KiB), and below and above the size
+// at which allocators map memory.
 constexpr int64_t kBatches[] = {1, 16, 64, 256, 1024, 4096};
-// Tensors cost; their bytes are the other models' affair.
+// This model measures the cost per tensor; the other models measure bytes.
 constexpr int64_t kTensorBatches[] = {1, 64, 256};
 
 struct Subject {
@@ -85,7 +85,7 @@ CalibrationSample Describe(const ProbeModel& probe, bool split, int64_t batch) {
   return sample;
 }
 
-// All answers are zeros, as the requests are.
+// All answers are zeros, because the requests are zeros.
 absl::Status CheckAnswer(const CalibrationSample& sample,
                          const loadgen::RecordedResponse& answer) {
   double bytes = 0;
@@ -109,10 +109,6 @@ absl::Status Measure(const CalibrateOptions& options, NodePair& nodes,
                            Requester::Connect(&nodes));
   std::vector<Subject> subjects;
   for (const ProbeModel& probe : probes) {
-    std::vector<std::string> names;
-    for (const models::ValueId id : probe.graph.inputs) {
-      names.push_back(probe.graph.value(id).name);
-    }
     for (const bool split : {false, true}) {
       if (split && probe.stages.empty()) continue;
       const std::string model =
@@ -126,7 +122,7 @@ absl::Status Measure(const CalibrateOptions& options, NodePair& nodes,
         subject.sample = Describe(probe, split, batch);
         REFRACT_ASSIGN_OR_RETURN(const std::vector<base::Tensor> inputs,
                                  ProbeRequest(probe.graph, batch));
-        subject.requests = {requester->Prepare(model, names, inputs)};
+        subject.requests = {requester->Prepare(model, probe.graph, inputs)};
         REFRACT_ASSIGN_OR_RETURN(const loadgen::RecordedResponse answer,
                                  requester->Ask(subject.requests[0]));
         REFRACT_RETURN_IF_ERROR(CheckAnswer(subject.sample, answer));
@@ -136,13 +132,9 @@ absl::Status Measure(const CalibrateOptions& options, NodePair& nodes,
   }
   std::vector<std::vector<size_t>> requests;
   for (const Subject& subject : subjects) requests.push_back(subject.requests);
-  REFRACT_ASSIGN_OR_RETURN(
-      const std::vector<std::vector<double>> times,
-      TimeInRounds(*requester, requests, {.rounds = options.rounds},
-                   [&](int round) {
-                     progress(absl::StrCat("calibrating, round ", round + 1,
-                                           " of ", options.rounds));
-                   }));
+  REFRACT_ASSIGN_OR_RETURN(const std::vector<std::vector<double>> times,
+                           requester->TimeInRounds(requests, options.rounds,
+                                                   "calibrating", progress));
   for (size_t s = 0; s < subjects.size(); ++s) {
     subjects[s].sample.measured_s = base::QuartilesOf(times[s]).median;
     samples.push_back(std::move(subjects[s].sample));
@@ -159,7 +151,7 @@ absl::StatusOr<Calibration> Calibrate(const CalibrateOptions& options,
   REFRACT_ASSIGN_OR_RETURN(const ScratchFolder folder,
                            ScratchFolder::Create("refract-calibrate"));
   const models::Repository repository(folder / "models");
-  // A version has an original file; these have none.
+  // A version needs an original file; probe models get a text file.
   const std::string source = folder / "probe.txt";
   REFRACT_RETURN_IF_ERROR(
       base::WriteText(source, "made by refract calibrate\n"));

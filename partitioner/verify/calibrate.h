@@ -16,9 +16,9 @@ struct CalibrateOptions {
   std::string machine;  // its name in the result
 };
 
-// Serves models without work (ProbeModels) by a CN and an HN of this machine
-// and fits what their requests take: answers are checked before they are timed.
-// Takes about ten seconds. On failure the nodes' logs go to `err`.
+// Serves models that compute almost nothing (ProbeModels) by a CN and an HN of
+// this machine and fits the times of their requests. Checks answers before it
+// times them. Takes about ten seconds. On failure the nodes' logs go to `err`.
 //
 // Errors: NodePair's and FitCalibration's; Cancelled: InterruptGuard;
 // DataLoss: an answer is wrong.

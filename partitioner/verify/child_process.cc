@@ -23,7 +23,7 @@ namespace {
 
 // Between two looks at whether the child lives and the user still wants it.
 constexpr int kPollMs = 50;
-// What a shell says of a program that cannot be run.
+// Exit status of a program that cannot be run, as shells use it.
 constexpr int kExecFailed = 127;
 
 // The child's part: nothing here may take a lock or memory, because other
@@ -85,7 +85,7 @@ ChildProcess::ChildProcess(pid_t pid, std::string program, std::string log,
 
 ChildProcess::~ChildProcess() {
   if (ended_) return;
-  // It serves nobody else, and leaves nothing behind.
+  // SIGKILL is safe: the daemon has no other client and no files of its own.
   kill(pid_, SIGKILL);
   int status;
   while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {

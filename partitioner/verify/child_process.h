@@ -36,8 +36,7 @@ class ChildProcess {
   absl::Status CheckAlive();
 
   pid_t pid() const { return pid_; }
-  const std::string& program() const { return program_; }
-  // What it wrote to its log so far.
+  // The text of its log so far.
   std::string Log() const;
 
  private:

@@ -93,8 +93,8 @@ absl::StatusOr<std::vector<Cut>> ChooseCuts(
            .prediction = cut.best.prediction});
   }
   for (const models::NodeId start : Starts(graph, conditions)) {
-    // What crosses for one operator alone is mostly far more than it is worth:
-    // cuts that differ even where crossing is cheap.
+    // An HN part of one operator mostly sends far more bytes than it is worth,
+    // so these cuts differ from the others even over a fast network link.
     for (const auto& make : {HnFrom, HnOnly}) {
       REFRACT_ASSIGN_OR_RETURN(SplitPlan plan, make(graph, model, start));
       if (!plan.uses_hn()) continue;
@@ -105,9 +105,8 @@ absl::StatusOr<std::vector<Cut>> ChooseCuts(
     }
   }
 
-  // Always the one whose prediction lies farthest from those of all that are
-  // chosen: where cuts are predicted alike, measuring them in order shows
-  // nothing.
+  // Chooses next the candidate whose prediction is farthest from all chosen
+  // cuts: the measured order of cuts with equal predictions shows nothing.
   for (size_t i = 0; i < count && !candidates.empty(); ++i) {
     const auto nearest = [&](const Cut& candidate) {
       double distance = std::numeric_limits<double>::infinity();

@@ -1,7 +1,7 @@
 #ifndef REFRACT_PARTITIONER_VERIFY_CUT_CHOICE_H_
 #define REFRACT_PARTITIONER_VERIFY_CUT_CHOICE_H_
 
-// Which plans of a model are worth measuring.
+// Chooses the plans of a model that are worth measuring.
 
 #include <cstddef>
 #include <string>
@@ -17,21 +17,22 @@
 namespace refract::partitioner {
 
 struct Cut {
-  // What people call it: "optimal = all-hn", "without VALUE up", "from NODE".
+  // Name for people: "optimal = all-hn", "without VALUE up", "from NODE".
   std::string name;
   bool forced = false;
   models::SplitPlan plan;
   Prediction prediction;
-  // With forms on the wire: how far each output may be off, as measured in this
-  // process on the requests that are served. Empty: not at all.
+  // With lossy wire forms: the largest error of each output, measured in this
+  // process on the requests that are served. Empty: outputs must be equal.
   std::vector<models::WireError> errors;
 };
 
-// The optimum, heuristic, all-cn and all-hn (those with equal stages as one),
-// then at most `count` forced cuts of which each differs from all others in
-// what crosses: taken from `forced` and from plans whose HN part begins at ever
-// later operators (HnFrom), so that the predicted latencies of all
-// lie far apart. Fewer where the model has no more.
+// The optimum, heuristic, all-cn and all-hn (plans with equal stages become one
+// cut), then at most `count` forced cuts, each with other crossing values than
+// all the others. Candidates are `forced`, and plans whose HN part begins at,
+// or is, one of up to 32 operators (HnFrom, HnOnly). The predicted latencies of
+// the chosen cuts lie as far apart as possible. Fewer cuts where the model has
+// no more.
 absl::StatusOr<std::vector<Cut>> ChooseCuts(
     const models::Graph& graph, const base::Digest& model,
     const Conditions& conditions, const OptimalSplit& split,

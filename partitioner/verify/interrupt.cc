@@ -14,13 +14,7 @@ constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
 std::atomic<int> received = 0;
 static_assert(std::atomic<int>::is_always_lock_free);
 
-void Remember(int number) {
-  // Patience is not for ever.
-  if (received.exchange(number) != 0) {
-    signal(number, SIG_DFL);
-    raise(number);
-  }
-}
+void Remember(int number) { received = number; }
 
 }  // namespace
 
@@ -28,6 +22,8 @@ InterruptGuard::InterruptGuard() {
   received = 0;
   struct sigaction action = {};
   action.sa_handler = Remember;
+  // A second signal of the same number ends the process.
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
   sigemptyset(&action.sa_mask);
   for (size_t i = 0; i < before_.size(); ++i) {
     sigaction(kSignals[i], &action, &before_[i]);

@@ -9,10 +9,10 @@
 
 namespace refract::partitioner {
 
-// While one lives, SIGINT, SIGTERM and SIGHUP do not end the process but are
-// remembered, so that whoever started processes and made files can clean up. A
-// second signal of them ends it as ever. At most one at a time; the
-// constructor forgets signals of before.
+// While an object lives, SIGINT, SIGTERM and SIGHUP are recorded and do not end
+// the process, so that destructors stop child processes and remove files. The
+// same signal a second time ends the process. At most one object at a time; the
+// constructor forgets earlier signals.
 class InterruptGuard {
  public:
   InterruptGuard();
@@ -20,8 +20,8 @@ class InterruptGuard {
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 
-  // Cancelled, naming the signal, once one came. Call in every loop that waits.
-  // Any thread.
+  // Cancelled, naming the signal, after a signal. Call in every loop that
+  // waits. Any thread.
   static absl::Status Check();
 
  private:

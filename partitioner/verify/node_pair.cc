@@ -20,12 +20,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Models of many GB on a slow disk. Whoever waits sees the nodes' end at once.
+// Long enough for models of many GB on a slow disk. AwaitAddress() returns at
+// once when a node ends.
 constexpr absl::Duration kStartTimeout = absl::Minutes(5);
 constexpr std::chrono::seconds kCallTimeout(30);
 
-// Counters follow a request by at most a round of the CN's poller; looked at
-// until they stand still.
+// Counters lag a request by at most a round of the CN's poller; they are read
+// until two readings are equal.
 constexpr int kMaxLooks = 50;
 
 absl::StatusOr<std::string> FindProgram(const fs::path& folder,
@@ -40,73 +41,25 @@ absl::StatusOr<std::string> FindProgram(const fs::path& folder,
   return path.string();
 }
 
-class NodePairImpl final : public NodePair {
- public:
-  NodePairImpl(std::unique_ptr<ChildProcess> gpu_node,
-               std::unique_ptr<ChildProcess> cpu_node, std::string address)
-      : gpu_node_(std::move(gpu_node)),
-        cpu_node_(std::move(cpu_node)),
-        address_(std::move(address)),
-        status_(proto::NodeStatus::NewStub(grpc::CreateChannel(
-            address_, grpc::InsecureChannelCredentials()))) {}
-
-  const std::string& address() const override { return address_; }
-
-  absl::Status CheckAlive() override {
-    REFRACT_RETURN_IF_ERROR(gpu_node_->CheckAlive());
-    return cpu_node_->CheckAlive();
+absl::StatusOr<LinkCounts> CountOnce(proto::NodeStatus::Stub& stub) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
+  proto::GpuNodesResponse response;
+  const grpc::Status status =
+      stub.GpuNodes(&context, proto::GpuNodesRequest(), &response);
+  if (!status.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat("NodeStatus of the CN: ", status.error_message()));
   }
-
-  absl::StatusOr<LinkCounts> Counts() override {
-    REFRACT_ASSIGN_OR_RETURN(LinkCounts last, CountOnce());
-    for (int look = 0; look < kMaxLooks; ++look) {
-      REFRACT_ASSIGN_OR_RETURN(LinkCounts now, CountOnce());
-      if (now.bytes_up == last.bytes_up && now.bytes_down == last.bytes_down) {
-        return now;
-      }
-      last = std::move(now);
-    }
-    return absl::InternalError(
-        "the CN's counters move though no request is under way");
+  LinkCounts counts;
+  for (const proto::GpuNodeLink& link : response.nodes()) {
+    counts.path = link.path();
+    counts.requests += link.requests_sent();
+    counts.bytes_up += link.bytes_sent();
+    counts.bytes_down += link.bytes_received();
   }
-
-  std::string Logs() const override { return LogsOf(*gpu_node_, *cpu_node_); }
-  std::vector<pid_t> Processes() const override {
-    return {gpu_node_->pid(), cpu_node_->pid()};
-  }
-
-  static std::string LogsOf(const ChildProcess& gpu_node,
-                            const ChildProcess& cpu_node) {
-    return absl::StrCat("--- log of refract-gpu-node\n", gpu_node.Log(),
-                        "--- log of refract-cpu-node\n", cpu_node.Log());
-  }
-
- private:
-  absl::StatusOr<LinkCounts> CountOnce() {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
-    proto::GpuNodesResponse response;
-    const grpc::Status status =
-        status_->GpuNodes(&context, proto::GpuNodesRequest(), &response);
-    if (!status.ok()) {
-      return absl::UnavailableError(
-          absl::StrCat("NodeStatus of the CN: ", status.error_message()));
-    }
-    LinkCounts counts;
-    for (const proto::GpuNodeLink& link : response.nodes()) {
-      counts.path = link.path();
-      counts.requests += link.requests_sent();
-      counts.bytes_up += link.bytes_sent();
-      counts.bytes_down += link.bytes_received();
-    }
-    return counts;
-  }
-
-  const std::unique_ptr<ChildProcess> gpu_node_;
-  const std::unique_ptr<ChildProcess> cpu_node_;
-  const std::string address_;
-  const std::unique_ptr<proto::NodeStatus::Stub> status_;
-};
+  return counts;
+}
 
 // The log of a node that did not start, in the message: there is no NodePair to
 // ask.
@@ -146,6 +99,31 @@ absl::StatusOr<NodePrograms> FindNodePrograms(const NodeOptions& options) {
   return programs;
 }
 
+absl::Status NodePair::CheckAlive() {
+  REFRACT_RETURN_IF_ERROR(gpu_node_->CheckAlive());
+  return cpu_node_->CheckAlive();
+}
+
+absl::StatusOr<LinkCounts> NodePair::Counts() {
+  const auto stub = proto::NodeStatus::NewStub(
+      grpc::CreateChannel(address_, grpc::InsecureChannelCredentials()));
+  REFRACT_ASSIGN_OR_RETURN(LinkCounts last, CountOnce(*stub));
+  for (int look = 0; look < kMaxLooks; ++look) {
+    REFRACT_ASSIGN_OR_RETURN(LinkCounts now, CountOnce(*stub));
+    if (now.bytes_up == last.bytes_up && now.bytes_down == last.bytes_down) {
+      return now;
+    }
+    last = std::move(now);
+  }
+  return absl::InternalError(
+      "the CN's counters move though no request is under way");
+}
+
+std::string NodePair::Logs() const {
+  return absl::StrCat("--- log of refract-gpu-node\n", gpu_node_->Log(),
+                      "--- log of refract-cpu-node\n", cpu_node_->Log());
+}
+
 absl::StatusOr<std::unique_ptr<NodePair>> NodePair::Start(
     const NodeOptions& options, const std::string& repository,
     const std::string& folder) {
@@ -164,8 +142,8 @@ absl::StatusOr<std::unique_ptr<NodePair>> NodePair::Start(
   REFRACT_ASSIGN_OR_RETURN(
       std::unique_ptr<ChildProcess> gpu_node,
       start(programs.gpu_node,
-            // Plans are priced alone; here all are models of one HN, asked in
-            // turns, of which none may be held back for the others.
+            // Each plan is priced alone. Here all plans are models of one HN,
+            // and the quotas of isolation would delay their requests.
             {"--device", "cpu", "--host", "127.0.0.1", "--port", "0",
              "--no-isolation"},
             "gpu_node.log"));
@@ -178,8 +156,8 @@ absl::StatusOr<std::unique_ptr<NodePair>> NodePair::Start(
                                  "cpu_node.log"));
   const absl::StatusOr<std::string> cn = cpu_node->AwaitAddress(kStartTimeout);
   if (!cn.ok()) return WithLog(cn.status(), *cpu_node);
-  return std::make_unique<NodePairImpl>(std::move(gpu_node),
-                                        std::move(cpu_node), *cn);
+  return std::unique_ptr<NodePair>(
+      new NodePair(std::move(gpu_node), std::move(cpu_node), *cn));
 }
 
 }  // namespace refract::partitioner

@@ -1,14 +1,13 @@
 #ifndef REFRACT_PARTITIONER_VERIFY_NODE_PAIR_H_
 #define REFRACT_PARTITIONER_VERIFY_NODE_PAIR_H_
 
-// One CN and one HN on this machine, as processes of their own.
-
-#include <sys/types.h>
+// A CN and an HN on this machine, as processes of their own.
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -18,7 +17,7 @@
 
 namespace refract::partitioner {
 
-// Told of each step of a measurement, in words for a terminal.
+// Receives a line for the terminal at each step of a measurement.
 using ProgressFn = std::function<void(const std::string&)>;
 
 struct NodeOptions {
@@ -32,15 +31,14 @@ struct NodeOptions {
 // InvalidArgument unless `transport` is auto, shm, tcp or verbs.
 absl::Status CheckTransport(absl::string_view transport);
 
-// Where the programs of both nodes are. NotFound names the one that is missing.
+// Paths of both nodes' programs. NotFound names the missing program.
 struct NodePrograms {
   std::string cpu_node;
   std::string gpu_node;
 };
 absl::StatusOr<NodePrograms> FindNodePrograms(const NodeOptions& options);
 
-// What the CN's transport has counted since the start
-// (proto/node_status.proto).
+// Counters of the CN's transport since its start (proto/node_status.proto).
 struct LinkCounts {
   std::string path;
   uint64_t requests = 0;
@@ -57,17 +55,25 @@ class NodePair {
   static absl::StatusOr<std::unique_ptr<NodePair>> Start(
       const NodeOptions& options, const std::string& repository,
       const std::string& folder);
-  virtual ~NodePair() = default;
 
   // HOST:PORT of the CN's front end.
-  virtual const std::string& address() const = 0;
+  const std::string& address() const { return address_; }
   // Unavailable, naming the node that has ended.
-  virtual absl::Status CheckAlive() = 0;
-  virtual absl::StatusOr<LinkCounts> Counts() = 0;
+  absl::Status CheckAlive();
+  absl::StatusOr<LinkCounts> Counts();
   // Of both nodes, for people.
-  virtual std::string Logs() const = 0;
-  // Of both nodes.
-  virtual std::vector<pid_t> Processes() const = 0;
+  std::string Logs() const;
+
+ private:
+  NodePair(std::unique_ptr<ChildProcess> gpu_node,
+           std::unique_ptr<ChildProcess> cpu_node, std::string address)
+      : gpu_node_(std::move(gpu_node)),
+        cpu_node_(std::move(cpu_node)),
+        address_(std::move(address)) {}
+
+  const std::unique_ptr<ChildProcess> gpu_node_;
+  const std::unique_ptr<ChildProcess> cpu_node_;
+  const std::string address_;
 };
 
 }  // namespace refract::partitioner

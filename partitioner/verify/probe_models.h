@@ -1,8 +1,8 @@
 #ifndef REFRACT_PARTITIONER_VERIFY_PROBE_MODELS_H_
 #define REFRACT_PARTITIONER_VERIFY_PROBE_MODELS_H_
 
-// Models that do as little as can be, so that requests of them cost what any
-// request costs beside its operators. None has weights.
+// Models that compute almost nothing, so that their requests show the time of a
+// request outside operators. They have no weights.
 
 #include <cstdint>
 #include <string>
@@ -34,8 +34,8 @@ inline constexpr int64_t kProbeTensors = 32;
 // down:    few bytes in and out; split, many bytes come down.
 // tensors: many inputs of few bytes; split, they all go up.
 //
-// What is made on one side is read in full on the other, as models do: the
-// caches of two processors change hands.
+// A tensor that one node computes is read in full by the other node, as in real
+// models, so that its bytes move between two processors' caches.
 std::vector<ProbeModel> ProbeModels();
 
 // A request of `batch` items: zeros.

@@ -19,7 +19,9 @@ constexpr absl::Duration kRequestTimeout = absl::Minutes(1);
 // Between two looks at whether the nodes live and the user still wants it.
 constexpr absl::Duration kLook = absl::Milliseconds(200);
 
-// Where one answer is awaited.
+constexpr int kTimedPerTurn = 4;
+
+// Waits for the answer of one request.
 class OneAnswer : public loadgen::CompletionSink {
  public:
   void Done(size_t, absl::StatusCode code) override {
@@ -70,12 +72,12 @@ absl::Status Requester::AwaitModel(const std::string& model) {
   }
 }
 
-size_t Requester::Prepare(const std::string& model,
-                          absl::Span<const std::string> names,
+size_t Requester::Prepare(const std::string& model, const models::Graph& graph,
                           absl::Span<const base::Tensor> inputs) {
   loadgen::ServedModel served{.name = model};
   for (size_t i = 0; i < inputs.size(); ++i) {
-    served.inputs.push_back({names[i], inputs[i].dtype(), {}});
+    served.inputs.push_back(
+        {graph.value(graph.inputs[i]).name, inputs[i].dtype(), {}});
   }
   target_->Prepare(served, inputs);
   models_.push_back(model);
@@ -103,6 +105,25 @@ absl::StatusOr<double> Requester::Time(size_t request) {
   return absl::Status(answer.code(),
                       absl::StrCat("a request of ", models_[request], ": ",
                                    error == errors.end() ? "" : error->second));
+}
+
+absl::StatusOr<std::vector<std::vector<double>>> Requester::TimeInRounds(
+    absl::Span<const std::vector<size_t>> subjects, int rounds,
+    absl::string_view what, const ProgressFn& progress) {
+  std::vector<std::vector<double>> times(subjects.size());
+  std::vector<size_t> next(subjects.size(), 0);
+  for (int round = 0; round < rounds; ++round) {
+    progress(absl::StrCat(what, ": round ", round + 1, " of ", rounds));
+    for (size_t turn = 0; turn < subjects.size(); ++turn) {
+      const size_t s = (turn + static_cast<size_t>(round)) % subjects.size();
+      for (int i = 0; i < 1 + kTimedPerTurn; ++i) {
+        const size_t request = subjects[s][next[s]++ % subjects[s].size()];
+        REFRACT_ASSIGN_OR_RETURN(const double seconds, Time(request));
+        if (i > 0) times[s].push_back(seconds);
+      }
+    }
+  }
+  return times;
 }
 
 absl::StatusOr<loadgen::RecordedResponse> Requester::Ask(size_t request) {

@@ -7,8 +7,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/tensor.h"
+#include "models/graph/graph.h"
 #include "partitioner/verify/node_pair.h"
 #include "tools/loadgen/grpc_target.h"
 
@@ -26,13 +28,22 @@ class Requester {
   // long.
   absl::Status AwaitModel(const std::string& model);
 
-  // Encodes a request of `model`; returns its number. `names` of the inputs.
-  size_t Prepare(const std::string& model, absl::Span<const std::string> names,
+  // Encodes a request of `model`, whose inputs are those of `graph`; returns
+  // its number.
+  size_t Prepare(const std::string& model, const models::Graph& graph,
                  absl::Span<const base::Tensor> inputs);
 
   // Seconds from handing the request to gRPC until the answer was parsed. The
   // server's error otherwise, naming the model.
   absl::StatusOr<double> Time(size_t request);
+  // The times of each subject, in seconds. A subject is a list of prepared
+  // requests, sent in turn. In each round each subject has its turn of one
+  // untimed request, because another subject has just had the caches, and four
+  // timed ones. Each round begins with another subject, so that the drift of
+  // the machine meets all alike. `progress` is told the rounds of `what`.
+  absl::StatusOr<std::vector<std::vector<double>>> TimeInRounds(
+      absl::Span<const std::vector<size_t>> subjects, int rounds,
+      absl::string_view what, const ProgressFn& progress);
   // The answer's outputs instead.
   absl::StatusOr<loadgen::RecordedResponse> Ask(size_t request);
 

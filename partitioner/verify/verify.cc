@@ -9,11 +9,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "partitioner/measure/scratch_folder.h"
 #include "partitioner/verify/cut_repository.h"
-#include "partitioner/verify/other_load.h"
+#include "partitioner/verify/ranking.h"
 #include "partitioner/verify/requester.h"
-#include "partitioner/verify/rounds.h"
-#include "partitioner/verify/scratch_folder.h"
 #include "partitioner/wire/meter.h"
 
 namespace refract::partitioner {
@@ -22,7 +21,8 @@ namespace {
 // The name under which the nodes serve a cut.
 std::string ServedName(size_t cut) { return absl::StrCat("cut", cut); }
 
-// Answers of the CN alone and of a cut, whose errors grow by what they differ.
+// Compares the answers of the CN alone and of a cut, and raises the cut's
+// errors to the largest difference.
 absl::Status CheckSame(const loadgen::RecordedResponse& whole,
                        const loadgen::RecordedResponse& split,
                        VerifiedCut& cut) {
@@ -58,10 +58,11 @@ absl::Status CheckSame(const loadgen::RecordedResponse& whole,
 
 class Verifier {
  public:
-  Verifier(std::vector<Cut> cuts, const SampleRequests& samples,
-           const VerifyOptions& options, const ProgressFn& progress,
-           NodePair& nodes)
-      : samples_(samples),
+  Verifier(const models::Graph& graph, std::vector<Cut> cuts,
+           const SampleRequests& samples, const VerifyOptions& options,
+           const ProgressFn& progress, NodePair& nodes)
+      : graph_(graph),
+        samples_(samples),
         options_(options),
         progress_(progress),
         nodes_(nodes),
@@ -80,9 +81,9 @@ class Verifier {
     progress_("verifying: loading the cuts");
     for (size_t c = 0; c < result_.cuts.size(); ++c) {
       REFRACT_RETURN_IF_ERROR(requester_->AwaitModel(ServedName(c)));
-      for (const std::vector<base::Tensor>& inputs : samples_.requests) {
+      for (const SampleRequest& request : samples_.requests) {
         requests_[c].push_back(
-            requester_->Prepare(ServedName(c), samples_.names, inputs));
+            requester_->Prepare(ServedName(c), graph_, request.inputs));
       }
     }
     REFRACT_RETURN_IF_ERROR(CheckAnswers());
@@ -90,7 +91,6 @@ class Verifier {
       REFRACT_RETURN_IF_ERROR(CountBytes(c));
     }
     REFRACT_RETURN_IF_ERROR(Time());
-    result_.batch = samples_.batch;
     result_.requests = static_cast<int>(samples_.requests.size());
     result_.rounds = options_.rounds;
     return std::move(result_);
@@ -120,8 +120,8 @@ class Verifier {
     return absl::OkStatus();
   }
 
-  // All requests of a cut have the same sizes, but for forms that depend on
-  // what is sent.
+  // All requests of a cut have the same sizes, except in forms whose size
+  // depends on the data.
   absl::Status CountBytes(size_t c) {
     VerifiedCut& cut = result_.cuts[c];
     const std::vector<models::WireForm>& forms = cut.cut.plan.up_forms;
@@ -155,15 +155,10 @@ class Verifier {
                                requester_->Statistics(ServedName(c)));
       before.push_back(times);
     }
-    const OtherLoad others(nodes_.Processes());
     REFRACT_ASSIGN_OR_RETURN(
         const std::vector<std::vector<double>> times,
-        TimeInRounds(*requester_, requests_, {.rounds = options_.rounds},
-                     [&](int round) {
-                       progress_(absl::StrCat("verifying: round ", round + 1,
-                                              " of ", options_.rounds));
-                     }));
-    result_.other_processors = others.Processors();
+        requester_->TimeInRounds(requests_, options_.rounds, "verifying",
+                                 progress_));
     Rank(times);
     for (size_t c = 0; c < requests_.size(); ++c) {
       VerifiedCut& cut = result_.cuts[c];
@@ -183,7 +178,7 @@ class Verifier {
     return absl::OkStatus();
   }
 
-  // A turn takes what the median of its requests does.
+  // The time of a turn is the median of its requests.
   void Rank(const std::vector<std::vector<double>>& times) {
     std::vector<double> predicted;
     std::vector<std::vector<double>> turns(times.size());
@@ -197,9 +192,10 @@ class Verifier {
                 .median);
       }
     }
-    result_.ranking = RankCuts(predicted, turns);
+    result_.rank_correlation = RankCorrelation(predicted, RelativeTimes(turns));
   }
 
+  const models::Graph& graph_;
   const SampleRequests& samples_;
   const VerifyOptions& options_;
   const ProgressFn& progress_;
@@ -262,7 +258,8 @@ absl::StatusOr<Verification> Verify(const models::LoadedModel& model,
       const std::unique_ptr<NodePair> nodes,
       NodePair::Start(options.nodes, repository, folder.path()));
   absl::StatusOr<Verification> result =
-      Verifier(std::move(cuts), samples, options, progress, *nodes).Run();
+      Verifier(model.graph, std::move(cuts), samples, options, progress, *nodes)
+          .Run();
   if (!result.ok() && !absl::IsCancelled(result.status())) {
     err << nodes->Logs();
   }

@@ -1,8 +1,8 @@
 #ifndef REFRACT_PARTITIONER_VERIFY_VERIFY_H_
 #define REFRACT_PARTITIONER_VERIFY_VERIFY_H_
 
-// Prediction against measurement: plans of a model, run by a CN and an HN of
-// this machine, beside what the partitioner said of them.
+// Compares prediction with measurement: runs plans of a model by a CN and an HN
+// of this machine.
 
 #include <optional>
 #include <ostream>
@@ -16,7 +16,6 @@
 #include "partitioner/profile/drift.h"
 #include "partitioner/verify/cut_choice.h"
 #include "partitioner/verify/node_pair.h"
-#include "partitioner/verify/ranking.h"
 
 namespace refract::partitioner {
 
@@ -24,10 +23,6 @@ struct VerifyOptions {
   NodeOptions nodes;
   int rounds = 25;  // ≥ 1
 };
-
-// Measurements beside more than this are not to be relied on: each round of a
-// cut may meet others' work or not.
-inline constexpr double kMostOtherProcessors = 0.1;
 
 // Seconds that a stage of the CN took per request, as the CN counts them.
 struct StageSeconds {
@@ -42,12 +37,12 @@ struct VerifiedCut {
   base::Quartiles measured;  // seconds, from client to client
   size_t samples = 0;        // timed requests
   StageSeconds stages;       // means
-  // Per request, as the CN's transport counted; 0 without an HN. Where sizes
-  // depend on what is sent, the mean over the requests.
+  // Per request, as the CN's transport counted; 0 without an HN. Mean over the
+  // requests if a form's size depends on the data.
   double bytes_up = 0;
   double bytes_down = 0;
-  // With forms on the wire, in the order of Cut::errors: how far the nodes'
-  // answers were off, over all requests.
+  // With lossy wire forms, in the order of Cut::errors: the largest errors of
+  // the nodes' answers over all requests.
   std::vector<models::WireError> errors;
 
   double predicted_s() const { return cut.prediction.end_to_end_s(); }
@@ -65,26 +60,25 @@ struct Verification {
   int64_t batch = 0;
   int requests = 0;  // distinct ones
   int rounds = 0;
-  // How many processors other programs (or other guests of this machine's host)
-  // kept busy while requests were timed; nullopt: unknown.
-  std::optional<double> other_processors;
   std::vector<VerifiedCut> cuts;
-  Ranking ranking;  // in the order of `cuts`
+  // Spearman's, of the predicted times and the measured ones without the drift
+  // of the machine between rounds; nullopt: too few cuts.
+  std::optional<double> rank_correlation;
 };
 
 // The largest error of any output.
 double WorstOf(const VerifiedCut& cut);
 // Whether some cut answers with errors.
 bool IsLossy(const Verification& verification);
-// One line: what to do about cuts whose ratio is outside; empty when none is.
+// One line of advice that names the cuts whose ratio is outside the bounds;
+// empty when all are inside.
 std::string Advice(const Verification& verification);
 
-// Runs `cuts`, of which one must have everything on the CN, over real
-// processes: first every cut answers every request, and answers have to equal
-// those of the cut without HN bit for bit, or with lossy forms on the wire be
-// no further off than Cut::errors says; then bytes are counted; then
-// requests are timed one at a time, in rounds. On failure the nodes' logs go to
-// `err`.
+// Runs `cuts` over real processes; one cut must have all operators on the CN.
+// First every cut answers every request: the answers must equal those of the
+// cut without HN bit for bit, or with lossy forms have at most the errors of
+// Cut::errors. Then bytes are counted. Then requests are timed one at a time,
+// in rounds. On failure the nodes' logs go to `err`.
 //
 // DataLoss names the cut and the output that differ: nothing is timed then.
 // Cancelled: InterruptGuard. Errors of NodePair and of the nodes.

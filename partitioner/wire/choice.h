@@ -1,8 +1,8 @@
 #ifndef REFRACT_PARTITIONER_WIRE_CHOICE_H_
 #define REFRACT_PARTITIONER_WIRE_CHOICE_H_
 
-// Which tensor crosses in which form, when scores may be so far off and no
-// further. A policy: knows errors and bytes, no models.
+// Chooses the wire form of each tensor under a bound on the error of the
+// outputs. A policy: knows errors and bytes, no models.
 
 #include <functional>
 #include <vector>
@@ -12,7 +12,8 @@
 
 namespace refract::partitioner {
 
-// A tensor that crosses: its size as it is, and in the forms that it can have.
+// A tensor that crosses: its size without a form and in each form that it can
+// have.
 struct WireCandidate {
   double plain_bytes = 0;
   struct Option {
@@ -28,12 +29,13 @@ using MeasureError = std::function<absl::StatusOr<double>(
     const std::vector<models::WireType>& types)>;
 
 // One type per candidate, such that the error of all together is at most
-// `bound`. If the smallest forms of all keep it, those; else one tensor after
-// the other, the one with the most bytes to save first, gets its smallest form
-// that keeps the bound together with all that were given before. Greedy: no
-// tensor can have a smaller form beside the others, but another choice may save
-// more. Measures at most one time per option and once more. Errors are
-// `measure`'s.
+// `bound`. First all tensors are tried in their smallest forms. If these exceed
+// the bound, the tensors choose in turn, beginning with the tensor that can
+// save the most bytes: each takes the smallest form that keeps the bound
+// together with the forms chosen before. The choice is greedy: no tensor can
+// have a smaller form beside the others, but another combination may save more.
+// Measures at most once per option and once more. Errors are those of
+// `measure`.
 absl::StatusOr<std::vector<models::WireType>> ChooseWireTypes(
     const std::vector<WireCandidate>& candidates, double bound,
     const MeasureError& measure);

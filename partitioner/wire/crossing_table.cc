@@ -53,7 +53,8 @@ CrossingTable::Seen CrossingTable::Look(const base::TensorView& view) {
 }
 
 absl::StatusOr<CrossingTable> CrossingTable::Measure(
-    const models::LoadedModel& model, const std::vector<WireSample>& requests) {
+    const models::LoadedModel& model,
+    const std::vector<SampleRequest>& requests) {
   const models::Graph& graph = model.graph;
   const std::vector<bool> constant = models::ConstantNodes(graph);
   runtime::Part part = runtime::Part::Whole(graph);
@@ -75,7 +76,7 @@ absl::StatusOr<CrossingTable> CrossingTable::Measure(
   CrossingTable table;
   table.values_.resize(graph.values.size());
   std::vector<base::TensorView> outputs;
-  for (const WireSample& request : requests) {
+  for (const SampleRequest& request : requests) {
     runtime::PaddedBatch padded;
     const std::vector<base::TensorView> views = models::ViewsOf(request.inputs);
     REFRACT_RETURN_IF_ERROR(padding.Pad(views, padded));
@@ -100,7 +101,7 @@ CrossingTable::Size CrossingTable::Of(ValueId value, WireForm form) const {
   for (const Seen& seen : all) {
     const size_t plain = BytesOf(seen.spec);
     WireType type = form.type;
-    // What does not fit goes as it is.
+    // Ids that do not fit int32 are sent without a form.
     if (type == WireType::kInt32 && !seen.fits_int32) type = WireType::kAsIs;
     const auto count =
         seen.spec.dims.empty() ? int64_t{1} : seen.spec.dims.front();

@@ -1,9 +1,9 @@
 #ifndef REFRACT_PARTITIONER_WIRE_CROSSING_TABLE_H_
 #define REFRACT_PARTITIONER_WIRE_CROSSING_TABLE_H_
 
-// What every value of a model would be on the wire, in every form that it may
-// have, before there is a plan: sizes of unique rows and of ids depend on what
-// requests bring.
+// Bytes of every value of a model in every wire form that it may have, measured
+// on sample requests before there is a plan: the sizes of unique rows and of
+// ids depend on the requests.
 
 #include <cstdint>
 #include <vector>
@@ -12,7 +12,7 @@
 #include "base/tensor.h"
 #include "models/repository/repository.h"
 #include "models/repository/wire_form.h"
-#include "partitioner/wire/meter.h"
+#include "partitioner/measure/sample_requests.h"
 
 namespace refract::partitioner {
 
@@ -22,7 +22,7 @@ class CrossingTable {
   // so it needs memory for all of them at once. Errors as RequestRunner.
   static absl::StatusOr<CrossingTable> Measure(
       const models::LoadedModel& model,
-      const std::vector<WireSample>& requests);
+      const std::vector<SampleRequest>& requests);
 
   // Means over the requests.
   struct Size {

@@ -7,22 +7,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "models/repository/request_files.h"
-#include "partitioner/measure/request_source.h"
 #include "partitioner/wire/choice.h"
 
 namespace refract::partitioner {
 namespace {
 
 using models::SplitPlan;
+using models::ValueId;
 using models::WireForm;
 using models::WireType;
 
 constexpr double kDefaultBound = 1e-3;
-// Drawn requests: errors of 256 items each differ little between more.
-constexpr int kDrawnRequests = 4;
 
 constexpr WireType kLossyTypes[] = {WireType::kFloat16, WireType::kBFloat16,
                                     WireType::kInt8};
@@ -35,12 +31,10 @@ class Crossing {
 
   size_t size() const { return num_up_ + plan_.down.size(); }
   bool is_up(size_t i) const { return i < num_up_; }
-  const models::Value& value(size_t i) const {
-    return graph_.value(is_up(i) ? plan_.up[i] : plan_.down[i - num_up_]);
+  ValueId id(size_t i) const {
+    return is_up(i) ? plan_.up[i] : plan_.down[i - num_up_];
   }
-  bool may_be(size_t i, WireForm form) const {
-    return models::CheckWireForm(value(i), form).ok();
-  }
+  const models::Value& value(size_t i) const { return graph_.value(id(i)); }
   WireForm& form(WireForms& forms, size_t i) const {
     return is_up(i) ? forms.up[i] : forms.down[i - num_up_];
   }
@@ -65,73 +59,52 @@ class Crossing {
   const size_t num_up_;
 };
 
-// Ids as int32 and equal rows once, where the samples are shorter for it. The
-// rows are compared as they are, so one measurement holds for all types.
-absl::StatusOr<WireForms> LosslessForms(const Crossing& crossing,
-                                        const WireReading& plain,
-                                        WireMeter& meter) {
-  WireForms narrow = crossing.Plain();
-  WireForms unique = crossing.Plain();
-  for (size_t i = 0; i < crossing.size(); ++i) {
-    if (!crossing.is_up(i)) continue;
-    if (crossing.may_be(i, {WireType::kInt32, false})) {
-      crossing.form(narrow, i).type = WireType::kInt32;
+// The value's form without loss: ids as int32 where all of them fit, and equal
+// rows once, each where the samples are shorter for it.
+WireForm LosslessForm(const models::Value& value, const CrossingTable& table,
+                      ValueId id) {
+  WireForm best;
+  const auto offer = [&](WireForm form) {
+    if (models::CheckWireForm(value, form).ok() &&
+        table.Of(id, form).message_bytes < table.Of(id, best).message_bytes) {
+      best = form;
     }
-  }
-  REFRACT_ASSIGN_OR_RETURN(const WireReading narrowed, meter.Measure(narrow));
-  WireForms result = crossing.Plain();
-  for (size_t i = 0; i < crossing.size(); ++i) {
-    if (crossing.is_up(i) && narrowed.up_narrowed[i] &&
-        crossing.form(narrow, i).type == WireType::kInt32 &&
-        crossing.bytes(narrowed, i) < crossing.bytes(plain, i)) {
-      crossing.form(result, i).type = WireType::kInt32;
-    }
-  }
-  unique = result;
+  };
+  if (table.Narrows(id)) offer({WireType::kInt32, false});
+  offer({best.type, true});
+  return best;
+}
+
+WireForms LosslessForms(const Crossing& crossing, const CrossingTable& table) {
+  WireForms forms = crossing.Plain();
+  // A value with unique rows is two tensors of the message.
   size_t tensors = crossing.size();
-  for (size_t i = 0; i < crossing.size(); ++i) {
-    WireForm form = crossing.form(unique, i);
-    form.unique_rows = true;
-    if (!crossing.is_up(i) || !crossing.may_be(i, form) ||
-        tensors == models::kMaxMessageTensors) {
-      continue;
+  for (size_t i = 0; i < crossing.size() && crossing.is_up(i); ++i) {
+    WireForm form = LosslessForm(crossing.value(i), table, crossing.id(i));
+    if (form.unique_rows && ++tensors > models::kMaxMessageTensors) {
+      form.unique_rows = false;
     }
-    crossing.form(unique, i) = form;
-    ++tensors;
+    crossing.form(forms, i) = form;
   }
-  REFRACT_ASSIGN_OR_RETURN(const WireReading once, meter.Measure(unique));
-  REFRACT_ASSIGN_OR_RETURN(const WireReading all, meter.Measure(result));
-  for (size_t i = 0; i < crossing.size(); ++i) {
-    if (crossing.form(unique, i).unique_rows &&
-        crossing.bytes(once, i) < crossing.bytes(all, i)) {
-      crossing.form(result, i).unique_rows = true;
-    }
-  }
-  return result;
+  return forms;
 }
 
 // Bytes of every value in every lossy type that it can have.
-absl::StatusOr<std::vector<WireCandidate>> CandidatesFor(
-    const Crossing& crossing, const WireForms& lossless, WireMeter& meter,
-    absl::Span<const WireType> types) {
-  REFRACT_ASSIGN_OR_RETURN(const WireReading base, meter.Measure(lossless));
+std::vector<WireCandidate> CandidatesFor(const Crossing& crossing,
+                                         WireForms lossless,
+                                         const CrossingTable& table,
+                                         absl::Span<const WireType> types) {
   std::vector<WireCandidate> candidates(crossing.size());
   for (size_t i = 0; i < crossing.size(); ++i) {
-    candidates[i].plain_bytes = crossing.bytes(base, i);
-  }
-  for (const WireType type : types) {
-    std::vector<WireType> wanted(crossing.size(), WireType::kAsIs);
-    for (size_t i = 0; i < crossing.size(); ++i) {
-      WireForms forms = lossless;
-      WireForm form = crossing.form(forms, i);
+    WireForm form = crossing.form(lossless, i);
+    const auto bytes = [&] {
+      return table.Of(crossing.id(i), form).message_bytes;
+    };
+    candidates[i].plain_bytes = bytes();
+    for (const WireType type : types) {
       form.type = type;
-      if (crossing.may_be(i, form)) wanted[i] = type;
-    }
-    REFRACT_ASSIGN_OR_RETURN(const WireReading reading,
-                             meter.Measure(crossing.With(lossless, wanted)));
-    for (size_t i = 0; i < crossing.size(); ++i) {
-      if (wanted[i] == WireType::kAsIs) continue;
-      candidates[i].options.push_back({type, crossing.bytes(reading, i)});
+      if (!models::CheckWireForm(crossing.value(i), form).ok()) continue;
+      candidates[i].options.push_back({type, bytes()});
     }
   }
   return candidates;
@@ -167,7 +140,7 @@ absl::StatusOr<std::string> WhatIsTooFarOff(const Crossing& crossing,
       std::max(most, 0.0), tensor);
 }
 
-// What MeasureEachForm runs at most: tensors × samples.
+// Most runs of MeasureEachForm: tensors × samples.
 constexpr size_t kMostRunsAlone = 256;
 
 }  // namespace
@@ -188,41 +161,28 @@ absl::Status CheckWireOptions(const WireOptions& options) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<WireSamples> WireSamplesFor(
-    const WireOptions& options, const models::LoadedModel& model, int64_t batch,
-    const absl::flat_hash_map<std::string, int64_t>& per_item) {
-  std::vector<WireSample> samples;
-  for (const std::string& path : options.samples) {
-    REFRACT_ASSIGN_OR_RETURN(std::vector<base::Tensor> inputs,
-                             models::ReadInputs(path, model.graph));
-    samples.push_back({path, std::move(inputs)});
-  }
-  if (!samples.empty()) {
-    return AnswerSamples(model, absl::StrJoin(options.samples, ", "),
-                         std::move(samples));
-  }
-  auto source = RandomRequests(model.graph, per_item, options.seed);
-  if (!source.ok()) {
-    return absl::Status(source.status().code(),
-                        absl::StrCat("--sample: needed to measure errors: ",
-                                     source.status().message()));
-  }
-  for (int i = 0; i < kDrawnRequests; ++i) {
-    REFRACT_ASSIGN_OR_RETURN(std::vector<base::Tensor> inputs,
-                             (*source)->Make(batch));
-    samples.push_back({absl::StrCat("drawn request ", i), std::move(inputs)});
-  }
-  return AnswerSamples(
-      model, absl::StrCat("drawn, ", batch, " items each, seed ", options.seed),
-      std::move(samples));
-}
-
 std::vector<WireType> LossyTypesOf(const WireOptions& options) {
   if (options.dtype == "auto") {
     return {std::begin(kLossyTypes), std::end(kLossyTypes)};
   }
   if (options.dtype == "fp32") return {};
   return {*models::WireTypeFromName(options.dtype)};
+}
+
+WireForm SmallestForm(const WireOptions& options, const models::Graph& graph,
+                      const CrossingTable& table, ValueId id, bool up) {
+  const models::Value& value = graph.value(id);
+  WireForm best;
+  if (!models::MayCross(value)) return best;
+  if (up && !options.samples.empty()) best = LosslessForm(value, table, id);
+  for (const WireType type : LossyTypesOf(options)) {
+    const WireForm form{type, best.unique_rows};
+    if (models::CheckWireForm(value, form).ok() &&
+        table.Of(id, form).message_bytes < table.Of(id, best).message_bytes) {
+      best = form;
+    }
+  }
+  return best;
 }
 
 absl::StatusOr<std::optional<WireReport>> ChooseWireForms(
@@ -238,23 +198,23 @@ absl::StatusOr<std::optional<WireReport>> ChooseWireForms(
   WireForms lossless = crossing.Plain();
   // Drawn requests have no users, and auto may do whatever saves bytes.
   if (!options.samples.empty()) {
-    REFRACT_ASSIGN_OR_RETURN(lossless,
-                             LosslessForms(crossing, report.plain, *meter));
+    lossless = LosslessForms(crossing, samples.table);
   }
 
   const bool automatic = options.dtype == "auto";
   const std::vector<WireType> allowed = LossyTypesOf(options);
   std::optional<double> bound = options.error_bound;
   if (automatic && !bound) bound = kDefaultBound;
-  REFRACT_ASSIGN_OR_RETURN(const std::vector<WireCandidate> candidates,
-                           CandidatesFor(crossing, lossless, *meter, allowed));
+  const std::vector<WireCandidate> candidates =
+      CandidatesFor(crossing, lossless, samples.table, allowed);
   const auto measure =
       [&](const std::vector<WireType>& types) -> absl::StatusOr<double> {
     REFRACT_ASSIGN_OR_RETURN(const WireReading reading,
                              meter->Measure(crossing.With(lossless, types)));
     return reading.worst();
   };
-  // Without a choice to make, any error will do: what it is is said below.
+  // A fixed form has no choice to make, so its error is not bounded here; the
+  // check below names the tensor that exceeds the bound.
   REFRACT_ASSIGN_OR_RETURN(
       const std::vector<WireType> types,
       ChooseWireTypes(
@@ -273,8 +233,8 @@ absl::StatusOr<std::optional<WireReport>> ChooseWireForms(
   plan.up_forms = report.forms.up;
   plan.down_forms = report.forms.down;
   plan.measured = models::WireMeasurement{
-      .sample = samples.description,
-      .requests = static_cast<int64_t>(samples.requests.size()),
+      .sample = samples.requests->description,
+      .requests = static_cast<int64_t>(samples.requests->requests.size()),
       .bound = bound,
       .errors = report.chosen.errors};
   REFRACT_RETURN_IF_ERROR(models::ValidatePlan(graph, model.digest, plan));
@@ -303,9 +263,9 @@ absl::Status MeasureEachForm(const models::LoadedModel& model,
   std::stable_sort(lossy.begin(), lossy.end(), [&](size_t a, size_t b) {
     return crossing.bytes(report.plain, a) > crossing.bytes(report.plain, b);
   });
-  lossy.resize(
-      std::min(lossy.size(),
-               kMostRunsAlone / std::max<size_t>(1, samples.requests.size())));
+  lossy.resize(std::min(
+      lossy.size(),
+      kMostRunsAlone / std::max<size_t>(1, samples.requests->requests.size())));
   for (const size_t i : lossy) {
     WireForms alone = exact;
     crossing.form(alone, i) = crossing.form(report.forms, i);

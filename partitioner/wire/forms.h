@@ -1,15 +1,14 @@
 #ifndef REFRACT_PARTITIONER_WIRE_FORMS_H_
 #define REFRACT_PARTITIONER_WIRE_FORMS_H_
 
-// The options of `refract partition` that say in which form tensors cross, and
-// what becomes of them.
+// Chooses the wire forms of a plan under the options --wire-dtype,
+// --wire-error-bound and --sample.
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "models/repository/repository.h"
@@ -31,17 +30,15 @@ struct WireOptions {
 // InvalidArgument names the option.
 absl::Status CheckWireOptions(const WireOptions& options);
 
-// The samples of the options, or drawn requests of `batch` items, `per_item` as
-// SizesForBatch. InvalidArgument names a sample that does not fit
-// the model, or an input that cannot be drawn.
-absl::StatusOr<WireSamples> WireSamplesFor(
-    const WireOptions& options, const models::LoadedModel& model, int64_t batch,
-    const absl::flat_hash_map<std::string, int64_t>& per_item);
+// The form of the fewest bytes that `options` allow for a value, whatever its
+// error; for values that go up and samples of the user also the forms without
+// loss that save bytes.
+models::WireForm SmallestForm(const WireOptions& options,
+                              const models::Graph& graph,
+                              const CrossingTable& table, models::ValueId id,
+                              bool up);
 
-// The lossy types that a tensor may have under the options.
-std::vector<models::WireType> LossyTypesOf(const WireOptions& options);
-
-// What was chosen, on what, and what it costs.
+// The chosen forms, their errors and their bytes.
 struct WireReport {
   WireForms forms;
   WireReading chosen;
@@ -53,10 +50,10 @@ struct WireReport {
 };
 
 // Gives `plan` its forms and measured errors: `options.dtype` wherever that
-// saves bytes, or with auto the smallest that keep the bound (ChooseWireTypes;
-// 0.001 without one); int64 as int32 and equal rows once where the samples say
-// that it saves bytes. A plan that sends nothing is left as it is, and nullopt
-// returned.
+// saves bytes, or with auto the smallest forms that keep the bound
+// (ChooseWireTypes; 0.001 by default). int64 is sent as int32 and equal rows
+// once if that saves bytes on the samples. Returns nullopt for a plan that
+// sends nothing.
 //
 // FailedPrecondition: the error of an output is above the bound; names output,
 // error, bound and the tensor that adds the most.
@@ -65,7 +62,7 @@ absl::StatusOr<std::optional<WireReport>> ChooseWireForms(
     const WireSamples& samples, models::SplitPlan& plan);
 
 // Fills the errors of single tensors in `report`, which ChooseWireForms made
-// for `plan`; of many tensors only those of the most bytes.
+// for `plan`; of many tensors only the largest.
 absl::Status MeasureEachForm(const models::LoadedModel& model,
                              const WireSamples& samples,
                              const models::SplitPlan& plan, WireReport& report);

@@ -64,7 +64,8 @@ double RoundUp(double bytes) {
   return std::ceil(bytes / kAlign) * kAlign;
 }
 
-// A message of these tensors, and what each value has of it.
+// Bytes of a message of these tensors; adds the share of each value to
+// `per_value`.
 double AddMessage(const runtime::wire::Codec& codec,
                   absl::Span<const base::TensorSpec> tensors,
                   std::vector<double>& per_value) {
@@ -120,21 +121,20 @@ double WireReading::worst() const {
 }
 
 absl::StatusOr<WireSamples> AnswerSamples(const models::LoadedModel& model,
-                                          std::string description,
-                                          std::vector<WireSample> requests) {
-  WireSamples samples;
-  samples.description = std::move(description);
+                                          const SampleRequests& requests) {
+  WireSamples samples{.requests = &requests};
   runtime::CompileOptions compile;
   compile.config = model.config;
   REFRACT_ASSIGN_OR_RETURN(
       const std::unique_ptr<runtime::RequestRunner> whole,
       runtime::RequestRunner::Whole(model.graph, model.weights, compile));
-  for (const WireSample& sample : requests) {
-    auto outputs = whole->Run(models::ViewsOf(sample.inputs));
-    if (!outputs.ok()) return base::Annotate(outputs.status(), sample.name);
+  for (const SampleRequest& request : requests.requests) {
+    auto outputs = whole->Run(models::ViewsOf(request.inputs));
+    if (!outputs.ok()) return base::Annotate(outputs.status(), request.name);
     samples.wanted.push_back(*std::move(outputs));
   }
-  samples.requests = std::move(requests);
+  REFRACT_ASSIGN_OR_RETURN(samples.table,
+                           CrossingTable::Measure(model, requests.requests));
   return samples;
 }
 
@@ -158,11 +158,11 @@ absl::StatusOr<WireReading> WireMeter::Measure(const WireForms& forms) {
   for (const std::string& name : model_.graph.output_names) {
     reading.errors.push_back({.output = name});
   }
-  reading.up_narrowed.assign(plan_.up.size(), true);
-  for (size_t s = 0; s < samples_.requests.size(); ++s) {
-    const WireSample& sample = samples_.requests[s];
-    auto outputs = split_->Run(models::ViewsOf(sample.inputs));
-    if (!outputs.ok()) return base::Annotate(outputs.status(), sample.name);
+  const std::vector<SampleRequest>& requests = samples_.requests->requests;
+  for (size_t s = 0; s < requests.size(); ++s) {
+    auto outputs = split_->Run(models::ViewsOf(requests[s].inputs));
+    if (!outputs.ok())
+      return base::Annotate(outputs.status(), requests[s].name);
     for (size_t i = 0; i < outputs->size(); ++i) {
       const models::WireError error =
           ErrorBetween((*outputs)[i].view(), samples_.wanted[s][i].view());
@@ -176,15 +176,8 @@ absl::StatusOr<WireReading> WireMeter::Measure(const WireForms& forms) {
         AddMessage(*up.codec, up.tensors, reading.up_bytes);
     reading.message_bytes_down +=
         AddMessage(*down.codec, down.tensors, reading.down_bytes);
-    for (size_t i = 0; i < plan_.up.size(); ++i) {
-      const size_t tensor = up.codec->values()[i].tensor;
-      if (up.tensors[tensor].dtype != base::DType::kInt32) {
-        reading.up_narrowed[i] = false;
-      }
-    }
   }
-  const auto count =
-      static_cast<double>(std::max<size_t>(1, samples_.requests.size()));
+  const auto count = static_cast<double>(std::max<size_t>(1, requests.size()));
   for (double& bytes : reading.up_bytes) bytes /= count;
   for (double& bytes : reading.down_bytes) bytes /= count;
   reading.message_bytes_up /= count;

@@ -1,8 +1,9 @@
 #ifndef REFRACT_PARTITIONER_WIRE_METER_H_
 #define REFRACT_PARTITIONER_WIRE_METER_H_
 
-// Runs sample requests through a split model in this process, with what
-// crosses encoded and decoded as the nodes do it, against the model as a whole.
+// Runs sample requests through a split model in this process, encoding and
+// decoding the tensors that cross as the nodes do, and compares the outputs
+// with the model as a whole.
 
 #include <memory>
 #include <string>
@@ -13,29 +14,25 @@
 #include "base/tensor.h"
 #include "models/repository/repository.h"
 #include "models/repository/split_plan.h"
+#include "partitioner/measure/sample_requests.h"
+#include "partitioner/wire/crossing_table.h"
 #include "runtime/split_run.h"
 
 namespace refract::partitioner {
 
-// A request, and what to call it in errors.
-struct WireSample {
-  std::string name;
-  std::vector<base::Tensor> inputs;  // in the graph's order
-};
-
-// Requests, and what the model as a whole answers to each: many plans are
-// measured against the same.
+// Requests, the answers of the model as a whole, and the sizes of all values
+// that may cross: shared by all plans that are measured.
 struct WireSamples {
-  std::string description;  // the files, or "drawn, …": for people
-  std::vector<WireSample> requests;
+  const SampleRequests* requests = nullptr;
   std::vector<std::vector<base::Tensor>> wanted;  // the graph's outputs
+  CrossingTable table;
 };
 
-// Runs `model` as a whole on each request. InvalidArgument names the one that
-// does not fit; other errors as RequestRunner.
+// Runs `model` on each of `requests`, which must outlive the result.
+// InvalidArgument names the request that does not fit; other errors as
+// RequestRunner.
 absl::StatusOr<WireSamples> AnswerSamples(const models::LoadedModel& model,
-                                          std::string description,
-                                          std::vector<WireSample> requests);
+                                          const SampleRequests& requests);
 
 // Forms of the values that cross, as in SplitPlan.
 struct WireForms {
@@ -51,8 +48,6 @@ struct WireReading {
   std::vector<double> down_bytes;
   double message_bytes_up = 0;
   double message_bytes_down = 0;
-  // Per value: whether it went as int32 in every sample.
-  std::vector<bool> up_narrowed;
 
   double worst() const;
 };
@@ -65,8 +60,8 @@ class WireMeter {
       const models::LoadedModel& model, const models::SplitPlan& plan,
       const WireSamples& samples);
 
-  // An element that is a NaN or an infinity on one side only is infinitely far
-  // off.
+  // The error is infinite if an element is a NaN or an infinity in only one of
+  // the two outputs.
   absl::StatusOr<WireReading> Measure(const WireForms& forms);
 
  private:
@@ -81,7 +76,7 @@ class WireMeter {
 };
 
 // The largest difference of two elements, and the largest finite element of
-// `wanted`. Outputs of one model: same dtype and dims, else infinitely far off.
+// `wanted`. The error is infinite if dtypes or dims differ.
 models::WireError ErrorBetween(const base::TensorView& found,
                                const base::TensorView& wanted);
 

@@ -38,13 +38,11 @@ absl::StatusOr<PricedSplit> SplitWithForms(const WireOptions& options,
                                            const models::LoadedModel& model,
                                            const WireSamples& samples,
                                            SplitConditions& conditions) {
-  REFRACT_ASSIGN_OR_RETURN(
-      WirePricing pricing,
-      WirePricing::Create(options, model, samples, conditions));
+  WirePricing pricing(options, model, samples, conditions);
   const auto assumed = [&](const char* side, const std::string& hardware) {
     conditions.notes.push_back(
         absl::StrCat("encoding on the ", side, ": not measured on ", hardware,
-                     "; taken to read and write memory once"));
+                     "; priced as reading and writing memory once"));
   };
   if (pricing.assumed_cn()) assumed("CN", conditions.cn.name);
   if (pricing.assumed_hn()) assumed("HN", conditions.hn.name);

@@ -1,7 +1,7 @@
 #ifndef REFRACT_PARTITIONER_WIRE_PRICED_SPLIT_H_
 #define REFRACT_PARTITIONER_WIRE_PRICED_SPLIT_H_
 
-// The optimal split where tensors cross in forms of their own.
+// The optimal split when tensors cross in wire forms.
 
 #include "absl/status/statusor.h"
 #include "models/repository/repository.h"

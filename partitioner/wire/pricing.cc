@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "base/status_macros.h"
 #include "partitioner/costs/prediction.h"
 #include "partitioner/costs/wire_rates.h"
 
@@ -11,56 +10,24 @@ namespace refract::partitioner {
 using models::SplitPlan;
 using models::ValueId;
 using models::WireForm;
-using models::WireType;
 
-WirePricing::WirePricing(const models::LoadedModel& model, CrossingTable table,
+WirePricing::WirePricing(const WireOptions& options,
+                         const models::LoadedModel& model,
+                         const WireSamples& samples,
                          const SplitConditions& conditions)
-    : model_(model),
-      table_(std::move(table)),
+    : table_(samples.table),
       cn_(conditions.cn),
       hn_(conditions.hn),
-      plain_bytes_(SizesOf(model.graph, conditions.conditions.sizes).bytes) {}
-
-absl::StatusOr<WirePricing> WirePricing::Create(
-    const WireOptions& options, const models::LoadedModel& model,
-    const WireSamples& samples, const SplitConditions& conditions) {
-  REFRACT_ASSIGN_OR_RETURN(CrossingTable table,
-                           CrossingTable::Measure(model, samples.requests));
-  WirePricing pricing(model, std::move(table), conditions);
-  const std::vector<WireType> lossy = LossyTypesOf(options);
+      plain_bytes_(SizesOf(model.graph, conditions.conditions.sizes).bytes) {
   for (size_t id = 0; id < model.graph.values.size(); ++id) {
     const auto value = static_cast<ValueId>(id);
     for (const bool up : {true, false}) {
-      (up ? pricing.prices_.up : pricing.prices_.down)
-          .push_back(pricing.PriceOf(
-              value, up, pricing.SmallestForm(options, lossy, value, up)));
+      (up ? prices_.up : prices_.down)
+          .push_back(
+              PriceOf(value, up,
+                      SmallestForm(options, model.graph, table_, value, up)));
     }
   }
-  return pricing;
-}
-
-// The rules of ChooseWireForms, for one value alone.
-WireForm WirePricing::SmallestForm(const WireOptions& options,
-                                   const std::vector<WireType>& lossy,
-                                   ValueId id, bool up) const {
-  const models::Value& value = model_.graph.value(id);
-  const auto may_be = [&](WireForm form) {
-    return models::MayCross(value) && models::CheckWireForm(value, form).ok();
-  };
-  const auto size = [&](WireForm form) {
-    return table_.Of(id, form).message_bytes;
-  };
-  WireForm best;
-  const auto offer = [&](WireForm form) {
-    if (may_be(form) && size(form) < size(best)) best = form;
-  };
-  if (up && !options.samples.empty()) {
-    if (table_.Narrows(id)) offer({WireType::kInt32, false});
-    offer({best.type, true});
-  }
-  const bool unique = best.unique_rows;
-  for (const WireType type : lossy) offer({type, unique});
-  return best;
 }
 
 WirePrice WirePricing::PriceOf(ValueId value, bool up, WireForm form) {

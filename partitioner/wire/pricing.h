@@ -1,8 +1,9 @@
 #ifndef REFRACT_PARTITIONER_WIRE_PRICING_H_
 #define REFRACT_PARTITIONER_WIRE_PRICING_H_
 
-// What values cost in their forms, for the cut: forms depend on the cut (an
-// error bound holds for all that crosses together) and the cut on the forms.
+// Prices of values in their wire forms, for the cut search. Forms depend on the
+// cut, because an error bound holds for all crossing tensors together, and the
+// cut depends on the prices of the forms.
 
 #include <vector>
 
@@ -17,38 +18,31 @@
 
 namespace refract::partitioner {
 
-// Begins with every value in the smallest form that the options let it have.
-// Learn() then takes in the forms that a cut really got; prices only rise, so
-// cutting and learning in turns ends.
+// Begins with every value in its smallest form. Learn() then adds the forms
+// that a cut really got. Prices only rise, so cutting and learning in turns
+// ends.
 class WirePricing {
  public:
-  // Errors as CrossingTable. `model` must outlive it.
-  static absl::StatusOr<WirePricing> Create(const WireOptions& options,
-                                            const models::LoadedModel& model,
-                                            const WireSamples& samples,
-                                            const SplitConditions& conditions);
+  // `model` and `samples` must outlive the result.
+  WirePricing(const WireOptions& options, const models::LoadedModel& model,
+              const WireSamples& samples, const SplitConditions& conditions);
 
   const WirePrices& prices() const { return prices_; }
-  // Of a plan with forms: those of what it sends, as prices() for the rest.
+  // Prices of the forms of `plan` for the values that it sends, prices() for
+  // all others.
   WirePrices PricesOf(const models::SplitPlan& plan) const;
-  // Takes the forms of what `plan` sends for known where they are larger than
-  // was thought. Whether some were.
+  // Takes over the forms of the values that `plan` sends if they are larger
+  // than priced so far. Returns whether a price has changed.
   bool Learn(const models::SplitPlan& plan);
-  // Forms whose encoding nobody measured on the CN or the HN were priced by its
-  // memory bandwidth.
+  // Whether a form without a measured encoding rate was priced by the memory
+  // bandwidth of the CN, or of the HN.
   bool assumed_cn() const { return assumed_cn_; }
   bool assumed_hn() const { return assumed_hn_; }
 
  private:
-  WirePricing(const models::LoadedModel& model, CrossingTable table,
-              const SplitConditions& conditions);
-  models::WireForm SmallestForm(const WireOptions& options,
-                                const std::vector<models::WireType>& lossy,
-                                models::ValueId value, bool up) const;
   WirePrice PriceOf(models::ValueId value, bool up, models::WireForm form);
 
-  const models::LoadedModel& model_;
-  CrossingTable table_;
+  const CrossingTable& table_;
   Hardware cn_;
   Hardware hn_;
   std::vector<double> plain_bytes_;  // per value, at the sizes of the cut

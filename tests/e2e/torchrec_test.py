@@ -324,7 +324,7 @@ class Arguments(unittest.TestCase):
     def test_rows_of_the_dense_part_are_known(self):
         for name in ("keyed", "exported"):
             out = support.refract("inspect", self.repository / name, *LIBRARIES).stdout
-            self.assertIn("rows on the HN: requests may be cut and put together", out)
+            self.assertIn("rows on the HN: requests may be split and merged", out)
         # A size that the export knows by a name of its own.
         self.assertRegex(out, r"Features__lengths +int64 +\[3\*\w+\]")
 

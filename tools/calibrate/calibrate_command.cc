@@ -56,10 +56,10 @@ absl::Status Run(Options options, std::ostream& out, std::ostream& err) {
 
 void AddCalibrateCommand(CLI::App& app, Context& context) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand(
-      "calibrate",
-      "Measures what requests take outside their model, with a CN and an HN on "
-      "this machine");
+  CLI::App* command =
+      app.add_subcommand("calibrate",
+                         "Measures the time of requests outside their model, "
+                         "with a CN and an HN on this machine");
   command
       ->add_option("--output", options->output,
                    "file to write, for refract partition --calibration")
@@ -68,7 +68,7 @@ void AddCalibrateCommand(CLI::App& app, Context& context) {
       ->required();
   command
       ->add_option("--rounds", options->calibrate.rounds,
-                   "how often everything is measured, interleaved")
+                   "rounds; in each, every kind of request is measured")
       ->type_name("N")
       ->capture_default_str();
   AddNodeOptions(*command, options->calibrate.nodes);

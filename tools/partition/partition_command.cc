@@ -74,7 +74,8 @@ bool NeedsCosts(const PartitionOptions& options) {
          options.verify.verify;
 }
 
-// The measured costs that were asked for or, where costs matter, are there.
+// The profiles that the options name, or if costs matter the profile beside the
+// version.
 absl::StatusOr<CostProfiles> FindProfiles(const PartitionOptions& options,
                                           const models::LoadedModel& model) {
   partitioner::ProfileChoice choice = {
@@ -92,8 +93,8 @@ absl::StatusOr<CostProfiles> FindProfiles(const PartitionOptions& options,
   return profiles;
 }
 
-// The optimum, its rivals and, for who wants to see them, forced cuts.
-// `samples`: what forms are chosen on, or null.
+// The optimum, its alternatives and, if the report or JSON shows them, forced
+// cuts. `samples`: requests on which forms are chosen, or null.
 absl::Status MakeReport(const PartitionOptions& options,
                         const models::LoadedModel& model,
                         const absl::flat_hash_map<std::string, int64_t>& sizes,
@@ -130,8 +131,8 @@ absl::Status MakeReport(const PartitionOptions& options,
   return absl::OkStatus();
 }
 
-// Other methods than optimal know no limits. Their plans must keep those that
-// were asked for all the same.
+// Methods other than optimal do not search within limits, but their plans must
+// keep the given limits too.
 absl::Status CheckLimits(const PartitionOptions& options,
                          const models::LoadedModel& model,
                          const absl::flat_hash_map<std::string, int64_t>& sizes,
@@ -202,35 +203,53 @@ absl::StatusOr<partitioner::Calibration> Calibrate(
       [&](const std::string& text) { progress.Show(text); }, err);
 }
 
-// What --verify needs before there is a plan: requests, and what they take
-// outside the model.
-absl::StatusOr<SampleRequests> PrepareToVerify(
-    const models::LoadedModel& model,
+// The requests that forms are chosen on and that --verify sends.
+absl::StatusOr<SampleRequests> RequestsFor(
+    const PartitionOptions& options, const models::Graph& graph,
+    const absl::flat_hash_map<std::string, int64_t>& sizes) {
+  if (!options.wire.samples.empty()) {
+    return partitioner::ReadSamples(options.wire.samples, graph);
+  }
+  // Errors of 256 items each differ little between four requests. With
+  // --verify no request may find its rows in a cache because it just came.
+  const int count = options.verify.verify ? 24 : 4;
+  return partitioner::DrawRequests(graph, options.conditions.batch, sizes,
+                                   count, options.wire.seed);
+}
+
+// Prepares --verify before there is a plan: sizes of the requests and the
+// calibration of their time outside the model.
+absl::Status PrepareToVerify(
+    const models::LoadedModel& model, const SampleRequests& requests,
     const absl::flat_hash_map<std::string, int64_t>& sizes,
     const CostProfiles& profiles, PartitionOptions& options,
     std::ostream& err) {
   ConditionOptions& conditions = options.conditions;
-  REFRACT_ASSIGN_OR_RETURN(
-      SampleRequests samples,
-      partitioner::SamplesFor(
-          options.verify, model,
-          options.batch_given || options.verify.samples.empty()
-              ? std::optional(conditions.batch)
-              : std::nullopt,
-          sizes));
-  conditions.batch = samples.batch;
-  conditions.request_sizes = samples.sizes;
+  const models::Graph& graph = model.graph;
+  REFRACT_ASSIGN_OR_RETURN(conditions.request_sizes,
+                           partitioner::CommonSizes(graph, requests));
+  if (!options.wire.samples.empty()) {
+    const auto found = conditions.request_sizes->find(graph.batch_symbol);
+    const int64_t batch =
+        found == conditions.request_sizes->end() ? 1 : found->second;
+    if (options.batch_given && batch != conditions.batch &&
+        !graph.batch_symbol.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--sample ", options.wire.samples.front(), ": has ",
+                       batch, " items, --batch says ", conditions.batch));
+    }
+    conditions.batch = batch;
+  }
   if (!conditions.hn_given) conditions.hn = conditions.cn;
-  // What is wrong with the options shows before any process is started.
-  REFRACT_RETURN_IF_ERROR(partitioner::MakeConditions(conditions, model.graph,
-                                                      model.config, sizes,
-                                                      profiles)
+  // Wrong options are found before any process is started.
+  REFRACT_RETURN_IF_ERROR(partitioner::MakeConditions(
+                              conditions, graph, model.config, sizes, profiles)
                               .status());
   if (conditions.calibration.empty()) {
     REFRACT_ASSIGN_OR_RETURN(conditions.measured,
                              Calibrate(options.verify.run.nodes, err));
   }
-  return samples;
+  return absl::OkStatus();
 }
 
 absl::Status Partition(PartitionOptions options, std::ostream& out,
@@ -243,7 +262,7 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
   }
   REFRACT_RETURN_IF_ERROR(partitioner::CheckWireOptions(options.wire));
   REFRACT_RETURN_IF_ERROR(LoadOpLibraries(options.op_libraries));
-  // A plan of an earlier run, even a damaged one, is about to be replaced.
+  // The plan of an earlier run will be replaced, so it may be damaged.
   REFRACT_ASSIGN_OR_RETURN(const auto model,
                            LoadModel(options.model, {.with_plan = false}));
   REFRACT_RETURN_IF_ERROR(
@@ -253,22 +272,20 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
                            FindProfiles(options, *model));
   partitioner::AddProfiledSizes(profiles, sizes);
   std::optional<partitioner::InterruptGuard> guard;
-  std::optional<SampleRequests> samples;
+  SampleRequests requests;
+  if (options.verify.verify || options.wire.given) {
+    REFRACT_ASSIGN_OR_RETURN(requests,
+                             RequestsFor(options, model->graph, sizes));
+  }
   if (options.verify.verify) {
     guard.emplace();
-    REFRACT_ASSIGN_OR_RETURN(
-        samples, PrepareToVerify(*model, sizes, profiles, options, err));
+    REFRACT_RETURN_IF_ERROR(
+        PrepareToVerify(*model, requests, sizes, profiles, options, err));
   }
   std::optional<WireSamples> wire_samples;
-  if (options.wire.given && samples) {
-    REFRACT_ASSIGN_OR_RETURN(
-        wire_samples,
-        partitioner::ServedSamples(options.verify, *model, *samples));
-  } else if (options.wire.given) {
-    REFRACT_ASSIGN_OR_RETURN(
-        wire_samples,
-        partitioner::WireSamplesFor(options.wire, *model,
-                                    options.conditions.batch, sizes));
+  if (options.wire.given) {
+    REFRACT_ASSIGN_OR_RETURN(wire_samples,
+                             partitioner::AnswerSamples(*model, requests));
   }
   REFRACT_ASSIGN_OR_RETURN(Planned planned,
                            MakePlan(options, *model, sizes, profiles,
@@ -308,7 +325,7 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
     REFRACT_ASSIGN_OR_RETURN(
         planned.report->verification,
         partitioner::VerifySplit(
-            options.verify, *model, planned.plan, *planned.report, *samples,
+            options.verify, *model, planned.plan, *planned.report, requests,
             forms ? &*forms : nullptr,
             [&](const std::string& text) { progress.Show(text); }, out, err));
     PrintCalibration(*planned.report->conditions.calibration, out);
@@ -344,9 +361,10 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
 
 void AddPartitionCommand(CLI::App& app, Context& context) {
   auto options = std::make_shared<PartitionOptions>();
-  CLI::App* command = app.add_subcommand(
-      "partition",
-      "Cuts a model into its CN and HN parts and writes the plan beside it");
+  CLI::App* command =
+      app.add_subcommand("partition",
+                         "Cuts a model into its CN and HN parts and writes the "
+                         "plan into the version folder");
   command
       ->add_option("model", options->model,
                    "DIR/NAME or DIR/NAME/VERSION (without: the newest)")
@@ -356,7 +374,8 @@ void AddPartitionCommand(CLI::App& app, Context& context) {
       ->add_option("--method", options->method,
                    "optimal: the least cost under the conditions below; "
                    "heuristic: grow the HN part from the dense operators; "
-                   "all-cn: no split; all-hn: as much on the HN as may be")
+                   "all-cn: no split; all-hn: every operator on the HN that "
+                   "may run there")
       ->type_name("optimal|heuristic|all-cn|all-hn");
   command
       ->add_option("--json", options->json,
@@ -366,15 +385,15 @@ void AddPartitionCommand(CLI::App& app, Context& context) {
       ->check(base::CheckOutputFile);
   command
       ->add_option("--report", options->report,
-                   "also write the optimum, what it was compared with and the "
-                   "graph of each to this file, as one HTML page")
+                   "also write the optimum, its alternatives and the graph of "
+                   "each plan to this file, as one HTML page")
       ->type_name("FILE")
       ->check(base::CheckOutputFile);
   command
-      ->add_option("--forced-cuts", options->forced_cuts,
-                   "for --json and --report: the best plans that send a tensor "
-                   "which the optimum does not, or do not send one that it "
-                   "does, for so many tensors, largest first")
+      ->add_option(
+          "--forced-cuts", options->forced_cuts,
+          "for --json and --report: number of forced cuts, each the best plan "
+          "that sends a given tensor or does not; largest tensors first")
       ->type_name("N")
       ->capture_default_str();
   AddConditionOptions(*command, options->conditions);
@@ -384,14 +403,12 @@ void AddPartitionCommand(CLI::App& app, Context& context) {
   AddWireOptions(*command, options->wire);
   command->callback([&context, options, command] {
     options->batch_given = command->count("--batch") > 0;
-    // Requests for --verify alone are no reason to change what crosses.
+    // With --verify, --sample alone only names the requests to send and changes
+    // no forms.
     options->wire.given =
         command->count("--wire-dtype") > 0 ||
         command->count("--wire-error-bound") > 0 ||
         (!options->wire.samples.empty() && !options->verify.verify);
-    if (options->verify.verify && !options->wire.samples.empty()) {
-      options->verify.samples = options->wire.samples;
-    }
     context.action = [&context, options] {
       return Partition(*options, context.out, context.err);
     };

@@ -32,21 +32,22 @@ void AddConditionOptions(CLI::App& command,
       ->capture_default_str()
       ->each([&options](const std::string&) { options.hn_given = true; });
   command
-      .add_option("--cn-profile", options.cn_profile,
-                  "measured costs of the CN: a file of refract profile, model "
-                  "(the one beside the version) or none; default: model, where "
-                  "there is one and no --cn")
+      .add_option(
+          "--cn-profile", options.cn_profile,
+          "measured costs of the CN: a file of refract profile, model "
+          "(the file beside the version) or none; default: model, where "
+          "there is one and no --cn")
       ->type_name("FILE|model|none");
   command
       .add_option("--hn-profile", options.hn_profile,
-                  "the same of the HN, such as one without a GPU; default: "
+                  "measured costs of the HN, for an HN without a GPU; default: "
                   "none, with --verify the CN's unless --hn is given")
       ->type_name("FILE|model|none");
   CLI::Option* calibration =
       command
           .add_option("--calibration", options.calibration,
-                      "what refract calibrate measured: the link between a CN "
-                      "and an HN, and the front end")
+                      "file of refract calibrate: the link between a CN and an "
+                      "HN, and the front end")
           ->type_name("FILE");
   command
       .add_option("--link-gbps", options.link_gbps,
@@ -56,8 +57,7 @@ void AddConditionOptions(CLI::App& command,
       ->excludes(calibration);
   command
       .add_option("--link-latency-us", options.link_latency_us,
-                  "microseconds that a crossing takes beside its bytes, one "
-                  "way")
+                  "latency of the link one way, microseconds")
       ->type_name("L")
       ->capture_default_str()
       ->excludes(calibration);
@@ -78,14 +78,13 @@ void AddConditionOptions(CLI::App& command,
       ->type_name("GIB");
   command
       .add_option("--request-kib", options.request_kib,
-                  "limit on what one request sends and gets back, KiB; "
+                  "limit on the bytes of one request in both directions, KiB; "
                   "default: none")
       ->type_name("KIB");
   command
-      .add_option(
-          "--hn-table-mib", options.hn_table_mib,
-          "tables of at most so many MiB may be placed on the HN, where "
-          "that is cheaper: ids travel instead of rows; 0: none")
+      .add_option("--hn-table-mib", options.hn_table_mib,
+                  "largest table, MiB, that may be placed on the HN where that "
+                  "is cheaper: ids cross instead of rows; 0: none")
       ->type_name("MIB")
       ->capture_default_str();
   command
@@ -98,12 +97,12 @@ void AddConditionOptions(CLI::App& command,
       ->type_name("MONEY");
   command
       .add_option("--gb-price", options.gb_price,
-                  "price of 10^9 bytes between them, for cost; default: 0")
+                  "price of 10^9 bytes between CN and HN, for cost; default: 0")
       ->type_name("MONEY");
   command
       .add_option("--max-cuts", options.max_cuts,
-                  "minimum cuts after which optimal stops and reports the gap "
-                  "that is left; default: 160,000 divided by the number of "
+                  "minimum cuts after which optimal stops and reports the "
+                  "remaining gap; default: 160,000 divided by the number of "
                   "operators, from 80 to 1,000")
       ->type_name("N");
 }
@@ -111,9 +110,9 @@ void AddConditionOptions(CLI::App& command,
 void AddWireOptions(CLI::App& command, partitioner::WireOptions& options) {
   command
       .add_option("--wire-dtype", options.dtype,
-                  "how floating tensors cross: as they are, in one form "
-                  "wherever that saves bytes, or auto: each in the smallest "
-                  "that keeps --wire-error-bound")
+                  "wire form of float tensors: fp32 none, fp16, bf16 or int8 "
+                  "wherever that saves bytes, auto per tensor the smallest "
+                  "form that keeps --wire-error-bound")
       ->type_name("fp32|fp16|bf16|int8|auto")
       ->capture_default_str();
   command
@@ -133,7 +132,7 @@ void AddWireOptions(CLI::App& command, partitioner::WireOptions& options) {
       ->allow_extra_args(false);
   command
       .add_option("--wire-seed", options.seed,
-                  "of the requests that are drawn without --sample")
+                  "seed of the requests that are drawn without --sample")
       ->type_name("N")
       ->capture_default_str();
 }
@@ -142,8 +141,8 @@ void AddVerifyOptions(CLI::App& command,
                       partitioner::VerifySplitOptions& options) {
   command.add_flag("--verify", options.verify,
                    "run the plan, its alternatives and forced cuts with a CN "
-                   "and an HN on this machine, and compare with what was "
-                   "predicted; the HN's hardware is then --cn's unless --hn "
+                   "and an HN on this machine, and compare with the "
+                   "prediction; the HN's hardware is then --cn's unless --hn "
                    "says otherwise");
   command
       .add_option("--verify-cuts", options.forced_cuts,
@@ -152,8 +151,8 @@ void AddVerifyOptions(CLI::App& command,
       ->capture_default_str();
   command
       .add_option("--verify-rounds", options.run.rounds,
-                  "for --verify: how often every cut has its turn, of one "
-                  "request that does not count and four that do")
+                  "for --verify: rounds; in each, every cut serves one untimed "
+                  "and four timed requests")
       ->type_name("N")
       ->capture_default_str();
   AddNodeOptions(command, options.run.nodes);

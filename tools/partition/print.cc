@@ -26,7 +26,6 @@ using partitioner::Calibration;
 using partitioner::Objective;
 using partitioner::OptimalSplit;
 using partitioner::Prediction;
-using partitioner::Ranking;
 using partitioner::SecondsText;
 using partitioner::SplitConditions;
 using partitioner::Verification;
@@ -118,8 +117,8 @@ std::string FormText(WireForm form) {
       form.unique_rows ? ", equal rows once" : "");
 }
 
-// One line each: form, bytes with and without it, the error that it alone
-// makes.
+// One line per tensor: form, bytes with and without it, error of this form
+// alone.
 void PrintLargest(const models::Graph& graph, const SplitPlan& plan,
                   const WireReport& report, std::ostream& out) {
   constexpr size_t kShown = 10;
@@ -225,11 +224,11 @@ void PrintSplit(const Graph& graph, const SplitConditions& conditions,
   } else {
     out << absl::StreamFormat(
         "stopped after %d minimum cuts: no plan costs less than %s, so this "
-        "one is at most %.3g %% above the optimum\n",
+        "plan is at most %.3g %% above the optimum\n",
         split.cuts, Cost(objective, split.lower_bound), 100 * split.gap());
   }
   if (!split.unknown_operators.empty()) {
-    out << "operators of unknown work, taken for free but for their launch: "
+    out << "operators of unknown work, priced as one launch: "
         << Names(split.unknown_operators,
                  [&](models::NodeId id) {
                    return absl::StrCat(graph.nodes[id].name, " (",
@@ -238,7 +237,7 @@ void PrintSplit(const Graph& graph, const SplitConditions& conditions,
         << "\n";
   }
   if (!split.unknown_sizes.empty()) {
-    out << "values of unknown size, taken for as large as the largest known: "
+    out << "values of unknown size, priced as the largest known value: "
         << Names(split.unknown_sizes,
                  [&](models::ValueId id) { return graph.value(id).name; })
         << "\n";
@@ -253,7 +252,7 @@ void PrintWire(const models::Graph& graph, const SplitPlan& plan,
   out << absl::StrFormat("  a request: %.0f bytes up, %.0f down",
                          report.chosen.message_bytes_up,
                          report.chosen.message_bytes_down)
-      << absl::StrFormat("; %.0f and %.0f with all tensors as they are\n",
+      << absl::StrFormat("; %.0f and %.0f without wire forms\n",
                          report.plain.message_bytes_up,
                          report.plain.message_bytes_down);
   // Tensors of one form together: there may be hundreds.
@@ -301,7 +300,7 @@ void PrintCalibration(const Calibration& calibration, std::ostream& out) {
       link.bytes_per_s / 1e9);
   if (calibration.samples.empty()) return;
   out << absl::StreamFormat(
-      "half of the %d kinds of requests lie within %.2g %% of this\n",
+      "half of the %d kinds of requests are within %.2g %% of this fit\n",
       calibration.samples.size(), 100 * calibration.TypicalError());
 }
 
@@ -313,7 +312,7 @@ void PrintVerification(const Verification& verification,
       verification.transport.empty() ? "no link" : verification.transport,
       verification.requests, verification.batch, verification.rounds,
       partitioner::IsLossy(verification)
-          ? "as far off as stands there, as expected"
+          ? "off by the errors below, as expected"
           : "the same bytes");
   size_t width = 3;
   for (const VerifiedCut& cut : verification.cuts) {
@@ -338,24 +337,11 @@ void PrintVerification(const Verification& verification,
             ? ""
             : absl::StrFormat("  error %.3g", partitioner::WorstOf(cut)));
   }
-  const Ranking& ranking = verification.ranking;
-  if (ranking.rank_correlation && ranking.rank_correlation_of_medians) {
+  if (verification.rank_correlation) {
     out << absl::StreamFormat(
-        "rank correlation (Spearman) %.3f, the rounds' drift taken out; %.3f "
-        "of the medians above\n",
-        *ranking.rank_correlation, *ranking.rank_correlation_of_medians);
-    out << absl::StreamFormat(
-        "%d of %d pairs of cuts can be told apart (95 %%), %d of them are in "
-        "the predicted order\n",
-        ranking.told_apart, ranking.pairs, ranking.in_order);
-  }
-  if (verification.other_processors.value_or(0) >
-      partitioner::kMostOtherProcessors) {
-    out << absl::StreamFormat(
-        "other programs kept %.2f processors busy meanwhile: verify again "
-        "where "
-        "nothing else runs\n",
-        *verification.other_processors);
+        "rank correlation (Spearman) of predicted and measured times %.3f, "
+        "without the drift between rounds\n",
+        *verification.rank_correlation);
   }
   if (!verification.transport.empty() &&
       calibration.transport != verification.transport) {

@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -27,6 +25,7 @@
 #include "tools/doctor/machine.h"
 #include "tools/loadgen/revision.h"
 #include "tools/profile/profile_report.h"
+#include "tools/progress.h"
 
 namespace refract::tools {
 namespace {
@@ -111,16 +110,7 @@ void DescribeMachine(partitioner::Profile& profile) {
   profile.time = absl::FormatTime(absl::Now(), absl::UTCTimeZone());
 }
 
-// One line on a terminal, written over and over.
-std::function<void(int, int)> Progress(std::ostream& err) {
-  if (isatty(STDERR_FILENO) != 1) return nullptr;
-  return [&err](int done, int of) {
-    err << "\rmeasured " << done << " of " << of << " requests"
-        << (done == of ? "\n" : "") << std::flush;
-  };
-}
-
-// The profile that stands at `path`, if there is one that can be read.
+// The profile at `path`, if it can be read.
 std::optional<partitioner::Profile> FormerProfile(
     const std::string& path, const models::LoadedModel& model,
     std::ostream& out) {
@@ -146,7 +136,10 @@ absl::Status MeasureModel(ProfileOptions options, Context& context) {
   partitioner::ProfilerOptions measure;
   measure.batches = options.batches;
   measure.repetitions = options.repetitions;
-  measure.progress = Progress(context.err);
+  Progress progress(context.err);
+  measure.progress = [&](int done, int of) {
+    progress.Show(absl::StrCat("measured ", done, " of ", of, " requests"));
+  };
   // Long enough for the processor to turn to others or to idle.
   measure.wait = +[] { absl::SleepFor(absl::Milliseconds(1)); };
   REFRACT_ASSIGN_OR_RETURN(
@@ -199,7 +192,6 @@ absl::Status MeasureMachine(const ProfileOptions& options, Context& context) {
         absl::StrCat("--table-mib ", options.table_mib, ": must be from 1 to ",
                      kMaxTableMib));
   }
-  std::error_code error;
   partitioner::ProbeOptions probe;
   probe.name = std::filesystem::path(options.hardware).stem().string();
   const Machine machine = ReadMachine("/");
@@ -209,14 +201,12 @@ absl::Status MeasureMachine(const ProfileOptions& options, Context& context) {
                    .cache_bytes = machine.cache_bytes,
                    .memory_bytes = machine.memory_bytes,
                    .available_bytes = machine.available_bytes};
-  probe.scratch_folder = std::filesystem::temp_directory_path(error).string();
   probe.repetitions = options.repetitions;
   probe.table_bytes = options.table_mib << 20;
-  if (isatty(STDERR_FILENO) == 1) {
-    probe.progress = [&context](absl::string_view what) {
-      context.err << "measuring " << what << "\n" << std::flush;
-    };
-  }
+  Progress progress(context.err);
+  probe.progress = [&](absl::string_view what) {
+    progress.Show(absl::StrCat("measuring ", what));
+  };
   REFRACT_ASSIGN_OR_RETURN(const std::string text,
                            partitioner::ProbeHardware(probe));
   REFRACT_RETURN_IF_ERROR(base::WriteText(options.hardware, text));
@@ -240,32 +230,33 @@ absl::Status Profile(const ProfileOptions& options, Context& context) {
 
 void AddProfileCommand(CLI::App& app, Context& context) {
   auto options = std::make_shared<ProfileOptions>();
-  CLI::App* command = app.add_subcommand(
-      "profile",
-      "Measures what a model's operators take on this machine, for refract "
-      "partition");
+  CLI::App* command =
+      app.add_subcommand("profile",
+                         "Measures the times of a model's operators on this "
+                         "machine, for refract partition");
   command
       ->add_option("model", options->model,
                    "DIR/NAME or DIR/NAME/VERSION (without: the newest)")
       ->type_name("MODEL");
   command
       ->add_option("--batch", options->batches,
-                   "items of a request; at least three sizes, in turns")
+                   "batch sizes to measure, at least three; they take turns")
       ->type_name("N,N,N…")
       ->delimiter(',')
       ->allow_extra_args(false);
   command
       ->add_option("--repeat", options->repetitions,
-                   "requests per size, at least 9, each a fresh one")
+                   "requests per batch size, at least 9, each fresh")
       ->type_name("N");
   command
-      ->add_option("--inputs", options->inputs,
-                   "a request to draw items from; may be repeated; default: "
-                   "random ids, uniform over whole tables")
+      ->add_option(
+          "--inputs", options->inputs,
+          "file with a request to draw items from; may be repeated; default: "
+          "random ids, uniform over whole tables")
       ->type_name("X.safetensors")
       ->default_str("")
       ->allow_extra_args(false);
-  command->add_option("--seed", options->seed, "of what is drawn")
+  command->add_option("--seed", options->seed, "seed of the random requests")
       ->type_name("N");
   AddSizeOption(*command, options->sizes);
   command
@@ -286,10 +277,10 @@ void AddProfileCommand(CLI::App& app, Context& context) {
       ->type_name("OUT.textproto")
       ->check(base::CheckOutputFile);
   command
-      ->add_option("--table-mib", options->table_mib,
-                   "for --hardware: size of the table that rows are looked up "
-                   "in; far more than the caches hold; at most a sixteenth of "
-                   "the free memory is used")
+      ->add_option(
+          "--table-mib", options->table_mib,
+          "for --hardware: size of the table for row look-ups; should far "
+          "exceed the caches; at most a sixteenth of the free memory is used")
       ->type_name("MIB");
   AddOpLibraryOption(*command, options->op_libraries);
   command->callback([&context, options] {

@@ -1,7 +1,7 @@
 #ifndef REFRACT_TOOLS_PROFILE_PROFILE_REPORT_H_
 #define REFRACT_TOOLS_PROFILE_PROFILE_REPORT_H_
 
-// What `refract profile` tells: text, and JSON (docs/partitioning.md).
+// The text and JSON output of `refract profile` (docs/partitioning.md).
 
 #include <ostream>
 
@@ -14,8 +14,8 @@ namespace refract::tools {
 
 using partitioner::ProfileDrift;
 
-// The operators that take most, how far lines are off, and how the sum of the
-// operators compares with the run as a whole.
+// Prints the slowest operators, the residuals of their fitted lines, and the
+// sum of the operators beside the run as a whole.
 void PrintProfile(const models::Graph& graph,
                   const partitioner::Profile& profile, std::ostream& out);
 void PrintDrift(const ProfileDrift& drift, std::ostream& out);

@@ -1,5 +1,5 @@
 // The drawn graph of one plan: inputs, operators, gates where values cross.
-// Places come with the page (tools/graph_layout.h); here they become SVG.
+// Places come with the page (partitioner/report/graph_layout.h); here they become SVG.
 
 const CELL_W = 150, CELL_H = 26, NODE_W = 108, NODE_H = 19;
 const READABLE = 0.42;  // scale below which letters are left out
@@ -13,7 +13,7 @@ function svgElement(name, attributes, parent) {
   return element;
 }
 
-// The order of tools/split_html.cc: inputs, operators, gates up, gates down.
+// The order of partitioner/report/split_html.cc: inputs, operators, gates up, gates down.
 function drawnOf(plan) {
   const drawn = data.drawing.inputs.map((name) => ({
     kind: "input", value: values.get(name), label: name, title: name, stage: 0,

@@ -153,14 +153,11 @@ function fillVerification() {
   section.hidden = !found;
   if (!found) return;
   element("h2", "Predicted and measured", section);
-  const rank = (value) => value === null ? "none" : value.toFixed(3);
+  const rank = found.rank_correlation;
   element("p", `Real nodes over ${found.transport || "no link"}, batch ` +
-      `${found.batch}, ${found.rounds} rounds. Rank correlation ` +
-      `${rank(found.rank_correlation)} (${rank(
-          found.rank_correlation_of_medians)} of the medians); ` +
-      `${found.pairs.told_apart} of ${found.pairs.all} pairs of cuts told ` +
-      `apart, ${found.pairs.in_predicted_order} of them in the predicted ` +
-      `order.`, section, "soft");
+      `${found.batch}, ${found.rounds} rounds. Rank correlation of predicted ` +
+      `and measured times ${rank === null ? "none" : rank.toFixed(3)}.`,
+      section, "soft");
   if (found.advice) element("p", found.advice, section, "advice");
   const table = element("table", null, section);
   const head = element("tr", null, element("thead", null, table));
@@ -196,9 +193,9 @@ function fillAssumptions() {
     element("h2", title, box);
     element("p", names.join(", "), box, "soft");
   };
-  list("Operators of unknown work, taken for free but for their launch",
+  list("Operators of unknown work, priced as one launch",
        partition.unknown_operators);
-  list("Values of unknown size, taken for as large as the largest known",
+  list("Values of unknown size, priced as the largest known value",
        partition.unknown_sizes);
 }
 
@@ -248,7 +245,7 @@ function fillDetails(item) {
         node.allowed.map((stage) => STAGES[stage]).join(", "));
     line(table, "on the CN", seconds(node.cn_s));
     line(table, "on the HN", node.allowed.includes(1)
-        ? seconds(node.hn_s) : "must not run there");
+        ? seconds(node.hn_s) : "may not run there");
     listValues(table, "reads", node.inputs);
     listValues(table, "makes", node.outputs);
     for (const name of node.outputs) listReaders(table, values.get(name));
@@ -296,7 +293,7 @@ function fillHeader() {
           ? `proven optimal for these costs with ${partition.minimum_cuts} ` +
             `minimum cut${partition.minimum_cuts === 1 ? "" : "s"}.`
           : `no plan costs less than ${cost(partition.lower_bound)}, so this ` +
-            `one is at most ${(100 * partition.gap).toPrecision(3)} % above ` +
+            `plan is at most ${(100 * partition.gap).toPrecision(3)} % above ` +
             `the optimum (stopped after ${partition.minimum_cuts} minimum cuts).`);
   const given = partition.conditions;
   const all = Object.entries(given.sizes)
@@ -310,7 +307,7 @@ function fillHeader() {
       `link ${significant(given.link.bytes_per_s * 8 / 1e9)} Gbit/s + ` +
       `${significant(given.link.latency_s * 1e6)} µs one way; ` +
       `${partition.nodes.length} operators. Estimates, not measurements` +
-      (partition.verification ? ", but for the last table." : ".");
+      (partition.verification ? ", except the last table." : ".");
   document.getElementById("rows").textContent =
       `Rows: ${partition.rows}; on the HN: ${partition.hn_rows}.`;
   const wire = document.getElementById("wire");

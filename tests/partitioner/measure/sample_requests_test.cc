@@ -40,26 +40,39 @@ class SampleRequestsTest : public testing::Test {
 };
 
 TEST_F(SampleRequestsTest, ASampleTellsItsSizes) {
-  const auto sample = ReadSample(Write(3, 3), model_);
-  ASSERT_TRUE(sample.ok()) << sample.status();
-  EXPECT_EQ(sample->batch, 3);
-  EXPECT_EQ(sample->sizes.at(model_.graph.batch_symbol), 3);
-  EXPECT_EQ(sample->requests.size(), 1u);
+  const auto samples = ReadSamples({Write(3, 3)}, model_.graph);
+  ASSERT_TRUE(samples.ok()) << samples.status();
+  EXPECT_EQ(samples->requests.size(), 1u);
+  const auto sizes = CommonSizes(model_.graph, *samples);
+  ASSERT_TRUE(sizes.ok()) << sizes.status();
+  EXPECT_EQ(sizes->at(model_.graph.batch_symbol), 3);
 }
 
 TEST_F(SampleRequestsTest, ASampleThatContradictsItselfIsRefused) {
-  const auto sample = ReadSample(Write(3, 4), model_);
-  EXPECT_EQ(sample.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(sample.status().ToString(), HasSubstr("sample.safetensors"));
+  const auto samples = ReadSamples({Write(3, 4)}, model_.graph);
+  ASSERT_TRUE(samples.ok()) << samples.status();
+  const auto sizes = CommonSizes(model_.graph, *samples);
+  EXPECT_EQ(sizes.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(sizes.status().ToString(), HasSubstr("sample.safetensors"));
+}
+
+TEST_F(SampleRequestsTest, SamplesOfOtherSizesThanTheFirstAreRefused) {
+  auto samples = ReadSamples({Write(3, 3)}, model_.graph);
+  auto other = ReadSamples({Write(4, 4)}, model_.graph);
+  ASSERT_TRUE(samples.ok() && other.ok());
+  samples->requests.push_back(std::move(other->requests[0]));
+  EXPECT_THAT(CommonSizes(model_.graph, *samples).status().ToString(),
+              HasSubstr("has other sizes than"));
 }
 
 TEST_F(SampleRequestsTest, DrawnRequestsHaveTheAskedSizeAndFreshValues) {
-  const auto drawn = DrawRequests(model_, 16, {}, 3);
+  const auto drawn = DrawRequests(model_.graph, 16, {}, 3, /*seed=*/1);
   ASSERT_TRUE(drawn.ok()) << drawn.status();
-  EXPECT_EQ(drawn->batch, 16);
+  EXPECT_EQ(CommonSizes(model_.graph, *drawn)->at(model_.graph.batch_symbol),
+            16);
   ASSERT_EQ(drawn->requests.size(), 3u);
-  const base::Tensor& a = drawn->requests[0][0];
-  const base::Tensor& b = drawn->requests[1][0];
+  const base::Tensor& a = drawn->requests[0].inputs[0];
+  const base::Tensor& b = drawn->requests[1].inputs[0];
   ASSERT_EQ(a.bytes(), b.bytes());
   EXPECT_NE(std::memcmp(a.data(), b.data(), a.bytes()), 0);
 }

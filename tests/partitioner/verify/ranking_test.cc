@@ -4,33 +4,54 @@
 #include <string>
 #include <vector>
 
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/base/random_seed.h"
 
 namespace refract::partitioner {
 namespace {
 
-using testing::DoubleNear;
-using testing::ElementsAre;
+struct Case {
+  std::vector<double> a;
+  std::vector<double> b;
+  double expected;
+};
 
-TEST(RankingTest, DriftOfWholeRoundsIsTakenOut) {
-  // The machine is thrice as slow in the fourth round; the first cut missed
-  // that round's worst moment, so its median alone would be too small.
-  const Ranking ranking =
-      RankCuts(std::vector<double>{1, 2, 3},
-               std::vector<std::vector<double>>{
-                   {1, 1, 1, 3}, {2, 2, 2, 6}, {4, 4, 4, 12}});
-  EXPECT_THAT(ranking.steady_s,
-              ElementsAre(DoubleNear(1, 1e-6), DoubleNear(2, 1e-6),
-                          DoubleNear(4, 1e-6)));
-  EXPECT_DOUBLE_EQ(*ranking.rank_correlation, 1);
-  EXPECT_EQ(ranking.pairs, 3);
-  // Four rounds: heads four times is chance once in eight.
-  EXPECT_EQ(ranking.told_apart, 0);
+TEST(RankCorrelationTest, IsSpearmans) {
+  // The fourth is the textbook's 1 - 6·Σd²/(n(n²-1)) with d = 0, 1, -1, 0, 0;
+  // the fifth has ranks 0, 1.5, 1.5, 3 and 0, 2, 1, 3: 4.5 / sqrt(4.5·5).
+  const std::vector<Case> cases = {
+      {{1, 2, 3}, {10, 200, 3000}, 1},
+      {{1, 2, 3}, {3, 2, 1}, -1},
+      {{3, 1, 2}, {9, 7, 8}, 1},
+      {{1, 2, 3, 4, 5}, {1, 3, 2, 4, 5}, 0.9},
+      {{1, 2, 2, 3}, {1, 3, 2, 4}, 0.9486832980505138},
+  };
+  for (const Case& c : cases) {
+    const auto found = RankCorrelation(c.a, c.b);
+    ASSERT_TRUE(found.has_value());
+    EXPECT_NEAR(*found, c.expected, 1e-12);
+  }
 }
 
-TEST(RankingTest, OrderIsSeenThroughNoiseThatAllCutsShare) {
+TEST(RankCorrelationTest, NeedsSomethingToRank) {
+  EXPECT_FALSE(RankCorrelation({}, {}).has_value());
+  EXPECT_FALSE(RankCorrelation({1.0}, {2.0}).has_value());
+  EXPECT_FALSE(RankCorrelation({1.0, 1.0}, {2.0, 3.0}).has_value());
+}
+
+TEST(RelativeTimesTest, DriftOfWholeRoundsCancels) {
+  // The machine is thrice as slow in the fourth round. Geometric mean of 1, 2
+  // and 4: 2.
+  const std::vector<double> times =
+      RelativeTimes(std::vector<std::vector<double>>{
+          {1, 1, 1, 3}, {2, 2, 2, 6}, {4, 4, 4, 12}});
+  ASSERT_EQ(times.size(), 3u);
+  EXPECT_NEAR(times[0], 0.5, 1e-12);
+  EXPECT_NEAR(times[1], 1, 1e-12);
+  EXPECT_NEAR(times[2], 2, 1e-12);
+}
+
+TEST(RelativeTimesTest, OrderIsSeenThroughNoiseThatAllCutsShare) {
   const unsigned seed = base::RandomSeed();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
@@ -46,43 +67,18 @@ TEST(RankingTest, OrderIsSeenThroughNoiseThatAllCutsShare) {
                          (1 + 0.01 * static_cast<double>(c)));
     }
   }
-  const Ranking ranking =
-      RankCuts(std::vector<double>{10, 20, 30, 40, 50}, turns);
-  EXPECT_DOUBLE_EQ(*ranking.rank_correlation, 1);
-  EXPECT_EQ(ranking.told_apart, 10);
-  EXPECT_EQ(ranking.in_order, 10);
+  const std::vector<double> times = RelativeTimes(turns);
+  EXPECT_DOUBLE_EQ(
+      *RankCorrelation(std::vector<double>{10, 20, 30, 40, 50}, times), 1);
+  EXPECT_DOUBLE_EQ(
+      *RankCorrelation(std::vector<double>{50, 40, 30, 20, 10}, times), -1);
   for (size_t c = 0; c < turns.size(); ++c) {
-    EXPECT_NEAR(ranking.steady_s[c] / ranking.steady_s[0],
-                1 + 0.01 * static_cast<double>(c), 2e-3);
+    EXPECT_NEAR(times[c] / times[0], 1 + 0.01 * static_cast<double>(c), 2e-3);
   }
-  // The same against a prediction that has it backwards.
-  const Ranking backwards =
-      RankCuts(std::vector<double>{50, 40, 30, 20, 10}, turns);
-  EXPECT_DOUBLE_EQ(*backwards.rank_correlation, -1);
-  EXPECT_EQ(backwards.told_apart, 10);
-  EXPECT_EQ(backwards.in_order, 0);
 }
 
-TEST(RankingTest, CutsThatAreAlikeAreNotToldApart) {
-  // Now one is quicker, now the other.
-  const Ranking ranking = RankCuts(
-      std::vector<double>{1, 2},
-      std::vector<std::vector<double>>{{1, 2, 1, 2, 1, 2, 1, 2, 1, 2},
-                                       {2, 1, 2, 1, 2, 1, 2, 1, 2, 1}});
-  EXPECT_EQ(ranking.pairs, 1);
-  EXPECT_EQ(ranking.told_apart, 0);
-  // Equal times are no evidence either.
-  EXPECT_EQ(
-      RankCuts(std::vector<double>{1, 2},
-               std::vector<std::vector<double>>(2, std::vector<double>(20, 1)))
-          .told_apart,
-      0);
-}
-
-TEST(RankingTest, NothingMeasuredIsNothingRanked) {
-  const Ranking ranking = RankCuts({}, {});
-  EXPECT_FALSE(ranking.rank_correlation);
-  EXPECT_EQ(ranking.pairs, 0);
+TEST(RelativeTimesTest, NothingMeasuredIsNothingRanked) {
+  EXPECT_TRUE(RelativeTimes({}).empty());
 }
 
 }  // namespace

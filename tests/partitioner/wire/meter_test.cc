@@ -48,14 +48,14 @@ TEST(ErrorBetweenTest, OtherShapesAreInfinitelyFarOff) {
 class WireMeterTest : public testing::Test {
  protected:
   WireMeterTest() : model_(testing_models::MakeSmallModel({})) {
-    std::vector<WireSample> samples(1);
-    samples[0].name = "sample";
-    samples[0].inputs.push_back(testing_models::MakeDense(100));
-    samples[0].inputs.push_back(testing_models::MakeIds(100));
-    samples_ = *AnswerSamples(*model_, "a test's", std::move(samples));
+    SampleRequest& request = requests_.requests.emplace_back();
+    request.inputs.push_back(testing_models::MakeDense(100));
+    request.inputs.push_back(testing_models::MakeIds(100));
+    samples_ = *AnswerSamples(*model_, requests_);
     meter_ = *WireMeter::Create(*model_, *model_->plan, samples_);
   }
   std::shared_ptr<const models::LoadedModel> model_;
+  SampleRequests requests_;
   WireSamples samples_;
   std::unique_ptr<WireMeter> meter_;
 };
@@ -98,11 +98,12 @@ TEST_F(WireMeterTest, UniqueRowsAreExactAndCounted) {
 
 TEST(AnswerSamplesTest, NamesTheSampleThatDoesNotFit) {
   const auto model = testing_models::MakeSmallModel({});
-  std::vector<WireSample> samples(1);
-  samples[0].name = "bad.safetensors";
-  samples[0].inputs.push_back(testing_models::MakeDense(3));
-  samples[0].inputs.push_back(testing_models::MakeIds(4));
-  const auto answered = AnswerSamples(*model, "bad", std::move(samples));
+  SampleRequests samples;
+  SampleRequest& request = samples.requests.emplace_back();
+  request.name = "bad.safetensors";
+  request.inputs.push_back(testing_models::MakeDense(3));
+  request.inputs.push_back(testing_models::MakeIds(4));
+  const auto answered = AnswerSamples(*model, samples);
   ASSERT_FALSE(answered.ok());
   EXPECT_EQ(answered.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(answered.status().message().find("bad.safetensors"),

@@ -25,11 +25,10 @@ constexpr int64_t kItems = 100;
 class PricedSplitTest : public testing::Test {
  protected:
   PricedSplitTest() : model_(testing_models::MakeSmallModel({})) {
-    std::vector<WireSample> requests(1);
-    requests[0].name = "sample";
-    requests[0].inputs.push_back(testing_models::MakeDense(kItems));
-    requests[0].inputs.push_back(testing_models::MakeIds(kItems));
-    samples_ = *AnswerSamples(*model_, "a test's", std::move(requests));
+    SampleRequest& request = requests_.requests.emplace_back();
+    request.inputs.push_back(testing_models::MakeDense(kItems));
+    request.inputs.push_back(testing_models::MakeIds(kItems));
+    samples_ = *AnswerSamples(*model_, requests_);
     conditions_.cn.name = conditions_.hn.name = "toy";
     conditions_.cn.bytes_per_s = 1e9;
     conditions_.hn.bytes_per_s = 4e9;
@@ -69,12 +68,13 @@ class PricedSplitTest : public testing::Test {
   }
 
   std::shared_ptr<const models::LoadedModel> model_;
+  SampleRequests requests_;
   WireSamples samples_;
   SplitConditions conditions_;
 };
 
 TEST_F(PricedSplitTest, TheTableSaysWhatTheEncodersDo) {
-  const auto table = CrossingTable::Measure(*model_, samples_.requests);
+  const auto table = CrossingTable::Measure(*model_, requests_.requests);
   ASSERT_TRUE(table.ok()) << table.status();
   int compared = 0;
   for (models::SplitPlan& plan : EveryPlan()) {

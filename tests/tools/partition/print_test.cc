@@ -45,10 +45,7 @@ TEST(AdviceTest, NamesTheCutsOutsideTheBounds) {
 TEST(VerificationTest, TextAndJsonHoldEveryCut) {
   Verification verification;
   verification.transport = "shm";
-  verification.ranking = {.steady_s = {0.01, 0.011},
-                          .rank_correlation = 0.75,
-                          .rank_correlation_of_medians = 0.5,
-                          .pairs = 1};
+  verification.rank_correlation = 0.75;
   verification.cuts = {Took("all-cn", 10, 10), Took("with h up", 6, 10)};
   VerifiedCut& split = verification.cuts[1];
   split.cut.forced = true;
@@ -65,7 +62,6 @@ TEST(VerificationTest, TextAndJsonHoldEveryCut) {
   EXPECT_THAT(text.str(), HasSubstr("1.0200"));
   EXPECT_THAT(text.str(), HasSubstr("0.750"));
   EXPECT_THAT(text.str(), HasSubstr("refract profile"));
-  EXPECT_THAT(text.str(), Not(HasSubstr("other programs")));
 
   const nlohmann::ordered_json json =
       VerificationToJson(models::Graph(), verification, Calibration());
@@ -75,26 +71,6 @@ TEST(VerificationTest, TextAndJsonHoldEveryCut) {
   EXPECT_EQ(json["cuts"][1]["bytes_over_predicted"], 1.02);
   EXPECT_TRUE(json["cuts"][0]["bytes_over_predicted"].is_null());
   EXPECT_EQ(json["rank_correlation"], 0.75);
-  EXPECT_EQ(json["rank_correlation_of_medians"], 0.5);
-  EXPECT_EQ(json["pairs"]["all"], 1);
-  EXPECT_EQ(json["cuts"][1]["steady_s"], 0.011);
-  EXPECT_TRUE(json["other_processors"].is_null());
-}
-
-TEST(VerificationTest, SaysThatTheMachineDidOtherWork) {
-  Verification verification;
-  verification.cuts = {Took("all-cn", 10, 10)};
-  const auto text = [&](double others) {
-    verification.other_processors = others;
-    std::ostringstream out;
-    PrintVerification(verification, Calibration(), out);
-    return out.str();
-  };
-  EXPECT_THAT(text(0.04), Not(HasSubstr("other programs")));
-  EXPECT_THAT(text(0.63), HasSubstr("kept 0.63 processors busy"));
-  EXPECT_EQ(VerificationToJson(models::Graph(), verification,
-                               Calibration())["other_processors"],
-            0.63);
 }
 
 }  // namespace

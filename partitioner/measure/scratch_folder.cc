@@ -1,4 +1,4 @@
-#include "partitioner/verify/scratch_folder.h"
+#include "partitioner/measure/scratch_folder.h"
 
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-#include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,6 +13,9 @@
 namespace refract::partitioner {
 namespace {
 
+using models::SplitPlan;
+using models::ValueId;
+using models::WireForm;
 using nlohmann::ordered_json;
 
 ordered_json NamesOf(const models::Graph& graph,
@@ -38,8 +41,7 @@ ordered_json VerificationToJson(const models::Graph& graph,
                                 const Verification& verification,
                                 const Calibration& calibration) {
   ordered_json cuts = ordered_json::array();
-  for (size_t c = 0; c < verification.cuts.size(); ++c) {
-    const VerifiedCut& cut = verification.cuts[c];
+  for (const VerifiedCut& cut : verification.cuts) {
     const Prediction& prediction = cut.cut.prediction;
     const std::optional<double> bytes = cut.bytes_ratio();
     ordered_json json = {
@@ -51,9 +53,6 @@ ordered_json VerificationToJson(const models::Graph& graph,
           {"q25", cut.measured.q1},
           {"q75", cut.measured.q3},
           {"samples", cut.samples}}},
-        {"steady_s", verification.ranking.steady_s.empty()
-                         ? ordered_json()
-                         : ordered_json(verification.ranking.steady_s[c])},
         {"predicted_over_measured", cut.ratio()},
         {"bytes_up", cut.bytes_up},
         {"bytes_down", cut.bytes_down},
@@ -112,18 +111,64 @@ ordered_json VerificationToJson(const models::Graph& graph,
         {"link_tensor_s", calibration.link.tensor_s},
         {"link_bytes_per_s", calibration.link.bytes_per_s}}},
   };
-  const Ranking& ranking = verification.ranking;
-  const auto or_null = [](const std::optional<double>& value) {
-    return value ? ordered_json(*value) : ordered_json();
-  };
-  result["other_processors"] = or_null(verification.other_processors);
-  result["rank_correlation"] = or_null(ranking.rank_correlation);
-  result["rank_correlation_of_medians"] =
-      or_null(ranking.rank_correlation_of_medians);
-  result["pairs"] = {{"all", ranking.pairs},
-                     {"told_apart", ranking.told_apart},
-                     {"in_predicted_order", ranking.in_order}};
+  result["rank_correlation"] =
+      verification.rank_correlation
+          ? ordered_json(*verification.rank_correlation)
+          : ordered_json();
   return result;
+}
+
+ordered_json WireToJson(const models::Graph& graph, const SplitPlan& plan,
+                        const WireReport& report) {
+  const models::WireMeasurement& measured = *plan.measured;
+  const auto values = [&](const std::vector<ValueId>& ids,
+                          const std::vector<WireForm>& forms,
+                          const std::vector<double>& bytes,
+                          const std::vector<double>& plain_bytes,
+                          const std::vector<std::optional<double>>& errors) {
+    ordered_json list = ordered_json::array();
+    for (size_t i = 0; i < ids.size(); ++i) {
+      list.push_back({{"name", graph.value(ids[i]).name},
+                      {"type", models::Name(forms[i].type)},
+                      {"unique_rows", forms[i].unique_rows},
+                      {"bytes", bytes[i]},
+                      {"plain_bytes", plain_bytes[i]},
+                      {"max_abs_error_alone", i < errors.size() && errors[i] &&
+                                                      std::isfinite(*errors[i])
+                                                  ? ordered_json(*errors[i])
+                                                  : ordered_json()}});
+    }
+    return list;
+  };
+  // JSON has no infinity: null.
+  const auto number = [](double value) {
+    return std::isfinite(value) ? ordered_json(value) : ordered_json();
+  };
+  ordered_json outputs = ordered_json::array();
+  for (const models::WireError& error : measured.errors) {
+    outputs.push_back(
+        {{"output", error.output},
+         {"max_abs_error", number(error.max_abs)},
+         {"largest_value", number(error.largest_value)},
+         {"max_relative_error",
+          error.largest_value > 0 ? number(error.max_abs / error.largest_value)
+                                  : ordered_json()}});
+  }
+  return {
+      {"sample", measured.sample},
+      {"requests", measured.requests},
+      {"error_bound",
+       measured.bound ? ordered_json(*measured.bound) : ordered_json()},
+      {"outputs", std::move(outputs)},
+      {"message_bytes_up", report.chosen.message_bytes_up},
+      {"message_bytes_down", report.chosen.message_bytes_down},
+      {"plain_message_bytes_up", report.plain.message_bytes_up},
+      {"plain_message_bytes_down", report.plain.message_bytes_down},
+      {"up", values(plan.up, report.forms.up, report.chosen.up_bytes,
+                    report.plain.up_bytes, report.up_errors)},
+      {"down", values(plan.down, report.forms.down, report.chosen.down_bytes,
+                      report.plain.down_bytes, report.down_errors)},
+  };
 }
 
 }  // namespace refract::partitioner
