@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "base/tensor.h"
 #include "models/graph/graph.h"
+#include "models/operators/operator.h"
 #include "models/repository/repository.h"
 #include "runtime/compile/node_args.h"
 #include "runtime/program.h"
@@ -72,6 +73,7 @@ struct KernelRequest {
   const models::ModelConfig& config;
 
   const models::Node& node() const { return args.node(); }
+  models::Lowering lowering() const { return models::LoweringOf(node().op); }
   const models::Value& operand(int i) const { return graph.value(operands[i]); }
   // Dtype of operand i is `dtype`, and its rank known and within limits.
   bool IsTensor(int i, base::DType dtype) const {

@@ -12,10 +12,10 @@ namespace refract::bench {
 using runtime::cuda::DeviceProgram;
 using runtime::cuda::DeviceProgramBuilder;
 using runtime::cuda::DType;
+using runtime::cuda::ElementCode;
 using runtime::cuda::Epilogue;
 using runtime::cuda::kNone;
 using runtime::cuda::LinearOp;
-using runtime::cuda::MapCode;
 using runtime::cuda::MapInput;
 using runtime::cuda::MapInstruction;
 using runtime::cuda::MapOp;
@@ -122,9 +122,9 @@ class DlrmMaker {
         const ValueId out = builder_.Intermediate(prefix, dtype_, items, width);
         // x0 · (full + bias) + top: registers 4 to 6 are the instructions'.
         Map({x0, full, bias, top},
-            {{MapCode::kAdd, 1, 2},
-             {MapCode::kMultiply, 0, 4},
-             {MapCode::kAdd, 5, 3}},
+            {{ElementCode::kAdd, 1, 2},
+             {ElementCode::kMultiply, 0, 4},
+             {ElementCode::kAdd, 5, 3}},
             out);
         top = out;
       }
@@ -132,7 +132,7 @@ class DlrmMaker {
     const ValueId logit = Mlp("top", top, shape.top, kNone, true);
     const ValueId score =
         builder_.Output("score", DType::kFloat32, items, shape.top.back());
-    Map({logit}, {{MapCode::kSigmoid, 0}}, score);
+    Map({logit}, {{ElementCode::kSigmoid, 0}}, score);
     auto program = std::move(builder_).Build(max_batch);
     if (!program.ok()) {
       std::fprintf(stderr, "%s\n", program.status().ToString().c_str());
@@ -235,19 +235,19 @@ DenseModel SeparateEpilogues(const DenseModel& model) {
     program.ops.push_back({op.name + "_product",
                            LinearOp{linear->in, linear->weight, kNone, last}});
     const bool bias = linear->bias != kNone;
-    std::vector<MapCode> steps;
-    if (bias) steps.push_back(MapCode::kAdd);
+    std::vector<ElementCode> steps;
+    if (bias) steps.push_back(ElementCode::kAdd);
     if (linear->epilogue == Epilogue::kRelu ||
         linear->epilogue == Epilogue::kReluBias) {
-      steps.push_back(MapCode::kRelu);
+      steps.push_back(ElementCode::kRelu);
     } else if (linear->epilogue == Epilogue::kGeluTanhBias) {
-      steps.push_back(MapCode::kGeluTanh);
+      steps.push_back(ElementCode::kGeluTanh);
     }
     for (size_t i = 0; i < steps.size(); ++i) {
       const ValueId out =
           i + 1 == steps.size() ? linear->out : another("_biased");
       std::vector<MapInput> inputs = {MatrixOf(last, program.value(last))};
-      if (steps[i] == MapCode::kAdd) {
+      if (steps[i] == ElementCode::kAdd) {
         inputs.push_back(
             MatrixOf(linear->bias, program.value(linear->bias), true));
       }

@@ -10,45 +10,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
 #include "models/passes/complex_numbers.h"
-#include "models/graph/op_traits_table.h"
 
 namespace refract::models {
 namespace {
-
-// "aten.linear.default" → {"aten", "linear", "default"}. The overload is empty
-// when the name has none.
-struct OpName {
-  absl::string_view space;
-  absl::string_view name;
-  absl::string_view overload;
-};
-
-OpName SplitOpName(absl::string_view op) {
-  OpName result;
-  const size_t first = op.find('.');
-  if (first == absl::string_view::npos) return {{}, op, {}};
-  result.space = op.substr(0, first);
-  op.remove_prefix(first + 1);
-  const size_t last = op.rfind('.');
-  if (last == absl::string_view::npos) {
-    result.name = op;
-  } else {
-    result.name = op.substr(0, last);
-    result.overload = op.substr(last + 1);
-  }
-  return result;
-}
-
-// Overloads of aten.add, aten.mul, … whose operands are all Python numbers:
-// TorchScript computes sizes with them.
-bool IsScalarOverload(absl::string_view overload) {
-  static const auto& overloads = *new absl::flat_hash_set<absl::string_view>{
-      "int",      "float",      "int_float",  "float_int",
-      "bool",     "int_to_int", "Scalar_int", "int_complex",
-      "int_bool", "bool_int",   "int_list",
-  };
-  return overloads.contains(overload);
-}
 
 // Operators of fbgemm_gpu and TorchRec that look rows up or rearrange ragged
 // ids: https://docs.pytorch.org/FBGEMM, "fbgemm_gpu operators".
@@ -64,6 +28,14 @@ OpClass ClassOfFbgemm(absl::string_view name) {
     if (absl::StrContains(name, part)) return OpClass::kCpuOnly;
   }
   return OpClass::kUnknown;
+}
+
+// The record of the operator, that of its parts for one of complex numbers.
+const Operator& RecordOf(const Node& node) {
+  static const Operator& none = *new Operator;
+  if (!IsComplexOp(node.op)) return OperatorOf(node.op);
+  const Operator* const found = FindOperator(SplitOpName(node.op).name);
+  return found == nullptr ? none : *found;
 }
 
 std::optional<bool> BoolArg(const Node& node, absl::string_view name) {
@@ -113,10 +85,9 @@ struct Gather {
 
 // The operands of a gather-like node; `source` is kNoValue for other nodes.
 Gather GatherOf(const Node& node) {
-  const OpName op = SplitOpName(node.op);
-  if (op.space != "aten") return {};
+  const RowRule rule = OperatorOf(node.op).rows;
   Gather gather;
-  if (op.name == "index" || op.name == "_unsafe_index") {
+  if (rule == RowRule::kIndex) {
     const Argument* indices = node.FindArg("indices");
     if (indices == nullptr) return {};
     const ValueList* list = std::get_if<ValueList>(indices);
@@ -124,8 +95,8 @@ Gather GatherOf(const Node& node) {
     for (const ValueId id : *list) {
       if (id != kNoValue) gather.indices.push_back(id);
     }
-  } else if (op.name == "index_select" || op.name == "gather" ||
-             op.name == "take") {
+  } else if (rule == RowRule::kIndexSelect || rule == RowRule::kGather ||
+             rule == RowRule::kTake) {
     const ValueId id = RefArg(node, "index");
     if (id == kNoValue) return {};
     gather.indices.push_back(id);
@@ -162,21 +133,12 @@ std::optional<LookUp> LookUpOf(const Graph& graph, const Node& node) {
 // Operators that hand ids on unchanged, perhaps fewer or in another order. The
 // first operand carries the ids; for cat and stack every operand does.
 bool KeepsIds(const Node& node) {
-  const OpClass op_class = ClassOf(node.op);
-  if (op_class == OpClass::kView) return true;
-  static const auto& names = *new absl::flat_hash_set<absl::string_view>{
-      "to",     "_to_copy", "type_as",         "clone",  "contiguous",
-      "copy",   "cat",      "stack",           "concat", "repeat",
-      "tile",   "roll",     "lift_fresh_copy", "flip",   "index_select",
-      "expand", "index",
-  };
-  const OpName op = SplitOpName(node.op);
-  return op.space == "aten" && names.contains(op.name);
+  const Operator& op = OperatorOf(node.op);
+  return op.op_class == OpClass::kView || op.Has(kKeepsIds);
 }
 
 bool JoinsOperands(const Node& node) {
-  const absl::string_view name = SplitOpName(node.op).name;
-  return name == "cat" || name == "stack" || name == "concat";
+  return OperatorOf(node.op).rows == RowRule::kJoin;
 }
 
 // `missing` when the argument is left out; nullopt when it is no literal.
@@ -260,10 +222,6 @@ std::vector<Source> SourcesOf(const Graph& graph, ValueId id) {
 }  // namespace
 
 OpClass ClassOf(absl::string_view op) {
-  const OpTable& exceptions = OverloadExceptions();
-  if (const auto it = exceptions.find(op); it != exceptions.end()) {
-    return it->second;
-  }
   const OpName name = SplitOpName(op);
   // Python built-ins and math functions only ever see sizes.
   if (name.space == "py" || name.space == "math") return OpClass::kSize;
@@ -277,20 +235,13 @@ OpClass ClassOf(absl::string_view op) {
   }
   // TorchScript that LibTorch interprets (models/graph/script_region.h).
   if (name.space == "refract") return OpClass::kCpuOnly;
-  const OpTable& table = AtenOperators();
   if (IsComplexOp(op)) {
-    const auto it = table.find(name.name);
-    return it != table.end() && it->second == OpClass::kRandom
+    const Operator* const parts = FindOperator(name.name);
+    return parts != nullptr && parts->op_class == OpClass::kRandom
                ? OpClass::kRandom
                : OpClass::kCpuOnly;
   }
-  if (name.space != "aten") return OpClass::kUnknown;
-  const auto it = table.find(name.name);
-  if (it == table.end()) return OpClass::kUnknown;
-  if (it->second == OpClass::kElementwise && IsScalarOverload(name.overload)) {
-    return OpClass::kSize;
-  }
-  return it->second;
+  return OperatorOf(op).op_class;
 }
 
 OpClass ClassOf(const Graph& graph, const Node& node) {
@@ -358,53 +309,41 @@ bool MayRunOnHn(OpClass op_class) {
 
 bool IsRandom(const Node& node) {
   if (ClassOf(node.op) == OpClass::kRandom) return true;
-  const OpName op = SplitOpName(node.op);
-  if (op.space != "aten" && !IsComplexOp(node.op)) return false;
-  if (op.name == "dropout" || op.name == "native_dropout" ||
-      op.name == "feature_dropout" || op.name == "alpha_dropout" ||
-      op.name == "feature_alpha_dropout") {
+  const Operator& op = RecordOf(node);
+  if (op.Has(kDropsOut)) {
     // native_dropout takes a missing `train` as true; for the others it has no
     // default. A probability of 0 drops nothing.
     return BoolArg(node, "train").value_or(true) &&
            NumberArg(node, "p").value_or(1.0) != 0.0;
   }
-  if (absl::StartsWith(op.name, "rrelu"))
+  if (op.Has(kRandomInTraining)) {
     return BoolArg(node, "training").value_or(false);
-  if (absl::StrContains(op.name, "scaled_dot_product")) {
+  }
+  if (op.Has(kDropsWeights)) {
     return NumberArg(node, "dropout_p").value_or(0.0) != 0.0;
   }
-  if (op.name == "gru" || op.name == "lstm" || op.name == "rnn_tanh" ||
-      op.name == "rnn_relu") {
-    return BoolArg(node, "train").value_or(true) &&
-           NumberArg(node, "dropout").value_or(1.0) != 0.0;
-  }
-  return false;
+  return op.Has(kDropsLayers) && BoolArg(node, "train").value_or(true) &&
+         NumberArg(node, "dropout").value_or(1.0) != 0.0;
 }
 
 bool MixesRows(const Node& node) {
   if (ClassOf(node.op) == OpClass::kRowMixing) return true;
-  const OpName op = SplitOpName(node.op);
-  if (op.space != "aten") return false;
-  if (op.name == "batch_norm" || op.name == "native_batch_norm" ||
-      op.name == "_native_batch_norm_legit" ||
-      op.name == "_batch_norm_impl_index") {
-    if (BoolArg(node, "training").value_or(true)) return true;
-    // Without running statistics the batch's own are used.
-    return op.overload == "no_stats" ||
-           RefArg(node, "running_mean") == kNoValue;
-  }
-  return false;
+  if (!OperatorOf(node.op).Has(kBatchStatistics)) return false;
+  if (BoolArg(node, "training").value_or(true)) return true;
+  // Without running statistics the batch's own are used.
+  return SplitOpName(node.op).overload == "no_stats" ||
+         RefArg(node, "running_mean") == kNoValue;
 }
 
 EmbeddingArgs EmbeddingArgsOf(absl::string_view op) {
-  const OpName name = SplitOpName(op);
-  if (name.space != "aten") return {};
-  if (name.name == "embedding") return {"weight", "indices", ""};
-  if (name.name == "embedding_bag" || name.name == "_embedding_bag" ||
-      name.name == "_embedding_bag_forward_only") {
-    return {"weight", "indices", "offsets"};
+  switch (OperatorOf(op).rows) {
+    case RowRule::kEmbedding:
+      return {"weight", "indices", ""};
+    case RowRule::kEmbeddingBag:
+      return {"weight", "indices", "offsets"};
+    default:
+      return {};
   }
-  return {};
 }
 
 std::vector<IdInput> FindIdInputs(const Graph& graph) {

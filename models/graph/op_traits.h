@@ -1,32 +1,17 @@
 #ifndef REFRACT_MODELS_GRAPH_OP_TRAITS_H_
 #define REFRACT_MODELS_GRAPH_OP_TRAITS_H_
 
-// What is known of an operator without running it. One table that the
-// partitioner, the plan validator, `refract inspect` and the importers share.
+// What the operator table (models/operators) says of a node of a graph, for the
+// partitioner, the plan validator, `refract inspect` and the importers.
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "models/graph/graph.h"
+#include "models/operators/operator.h"
 
 namespace refract::models {
-
-enum class OpClass : uint8_t {
-  kUnknown,      // not in the table: pinned to the CN
-  kEmbedding,    // table look-ups: bound by memory, so on the CN
-  kDense,        // matrix products, attention: GPU-efficient, the seeds
-  kElementwise,  // pointwise arithmetic
-  kReduction,
-  kView,          // shape only, no arithmetic
-  kDataMovement,  // cat, expand, index with dense indices, pad, …
-  kNormalization,
-  kSize,       // computes sizes (sym_size, py.*): free
-  kCpuOnly,    // sort, top-k, unique, hashing: pinned to the CN
-  kRandom,     // other values on every call: refused at import
-  kRowMixing,  // e.g. batch_norm in training: refused or marked
-};
 
 // By name alone: "aten.linear.default", "py.mul", "fbgemm.…". Overloads of one
 // operator share a class but where they mean different things.

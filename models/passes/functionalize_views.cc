@@ -8,75 +8,16 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "models/operators/operator.h"
 
 namespace refract::models {
 namespace {
 
 using NameSet = absl::flat_hash_set<absl::string_view>;
 
-struct OpName {
-  absl::string_view space;
-  absl::string_view name;
-  absl::string_view overload;
-};
-
-OpName SplitName(absl::string_view op) {
-  const std::pair<absl::string_view, absl::string_view> head =
-      absl::StrSplit(op, absl::MaxSplits('.', 1));
-  const std::pair<absl::string_view, absl::string_view> tail =
-      absl::StrSplit(head.second, absl::MaxSplits('.', 1));
-  return {head.first, tail.first, tail.second};
-}
-
-// The same elements in the same order under another shape.
-bool IsReshape(absl::string_view name) {
-  static const auto& names =
-      *new NameSet{"view",    "_unsafe_view", "reshape",       "reshape_as",
-                   "view_as", "flatten",      "unflatten",     "unsqueeze",
-                   "squeeze", "ravel",        "_reshape_alias"};
-  return names.contains(name);
-}
-
-// Swapping two dimensions once more undoes it.
-bool IsSwap(absl::string_view name) {
-  static const auto& names =
-      *new NameSet{"t",       "transpose", "swapaxes", "swapdims",
-                   "numpy_T", "mT",        "mH",       "adjoint"};
-  return names.contains(name);
-}
-
-bool IsOtherView(absl::string_view name) {
-  static const auto& names = *new NameSet{
-      "permute",      "select",       "slice",    "narrow",
-      "unbind",       "split",        "chunk",    "split_with_sizes",
-      "unsafe_split", "unsafe_chunk", "diagonal", "unsafe_split_with_sizes",
-      "expand",       "expand_as",    "unfold",   "broadcast_to",
-      "movedim",      "moveaxis",     "hsplit",   "tensor_split",
-      "vsplit",       "dsplit",       "real",     "as_strided",
-      "imag",         "view_as_real", "meshgrid", "view_as_complex",
-      "atleast_1d",   "atleast_2d",   "H",        "broadcast_tensors",
-      "atleast_3d",   "_neg_view",    "_conj",
-  };
-  return names.contains(name);
-}
-
-bool IsIdentity(absl::string_view name) {
-  static const auto& names =
-      *new NameSet{"detach",        "alias",        "lift_fresh",
-                   "requires_grad", "resolve_conj", "resolve_neg"};
-  return names.contains(name);
-}
-
-// Dropout whose arguments switch it off returns its input.
-bool IsDroppedDropout(const OpName& op, const Node& node) {
-  static const auto& names = *new NameSet{
-      "dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"};
-  if (!names.contains(op.name)) return false;
-  const Argument* train = node.FindArg("train");
-  return train != nullptr && std::holds_alternative<bool>(*train) &&
-         !std::get<bool>(*train);
+bool IsReshape(Aliasing aliasing) {
+  return aliasing == Aliasing::kReshape || aliasing == Aliasing::kMayReshape;
 }
 
 bool IsTrue(const Node& node, absl::string_view name) {
@@ -150,6 +91,22 @@ bool SplitRange(const Node& view, size_t output, int64_t& start, int64_t& end) {
   return true;
 }
 
+Sharing SharingOfCast(const Graph& graph, const Node& node) {
+  const Argument* source = SourceArg(node);
+  if (source == nullptr || !std::holds_alternative<ValueRef>(*source) ||
+      node.outputs.empty() || node.outputs[0] == kNoValue) {
+    return Sharing::kNone;
+  }
+  const base::DType from = graph.value(std::get<ValueRef>(*source).id).dtype;
+  const base::DType to = graph.value(node.outputs[0]).dtype;
+  if (from == base::DType::kUnknown || to == base::DType::kUnknown) {
+    // The cast stays; whether it shares memory is open.
+    return Sharing::kMaybeView;
+  }
+  if (from != to) return Sharing::kNone;
+  return IsTrue(node, "copy") ? Sharing::kCopy : Sharing::kSame;
+}
+
 }  // namespace
 
 const Argument* SourceArg(const Node& node) {
@@ -158,58 +115,51 @@ const Argument* SourceArg(const Node& node) {
 
 Sharing SharingOf(const Graph& graph, const Node& node,
                   bool source_is_contiguous) {
-  const OpName op = SplitName(node.op);
-  if (op.space != "aten" || node.args.empty()) return Sharing::kNone;
-  if (IsIdentity(op.name) || IsDroppedDropout(op, node)) return Sharing::kSame;
-  if (op.name == "clone" || op.name == "lift_fresh_copy") {
-    return Sharing::kCopy;
-  }
-  if (op.name == "contiguous") {
-    return source_is_contiguous ? Sharing::kSame : Sharing::kMaybeSame;
-  }
-  if (op.name == "to" || op.name == "type_as") {
-    const Argument* source = SourceArg(node);
-    if (source == nullptr || !std::holds_alternative<ValueRef>(*source) ||
-        node.outputs.empty() || node.outputs[0] == kNoValue) {
+  if (node.args.empty()) return Sharing::kNone;
+  switch (OperatorOf(node.op).aliasing) {
+    case Aliasing::kNone:
       return Sharing::kNone;
+    case Aliasing::kCopy:
+      return Sharing::kCopy;
+    case Aliasing::kIdentity:
+      return Sharing::kSame;
+    case Aliasing::kDropout: {
+      const Argument* train = node.FindArg("train");
+      const bool* on = train == nullptr ? nullptr : std::get_if<bool>(train);
+      return on != nullptr && !*on ? Sharing::kSame : Sharing::kNone;
     }
-    const base::DType from = graph.value(std::get<ValueRef>(*source).id).dtype;
-    const base::DType to = graph.value(node.outputs[0]).dtype;
-    if (from == base::DType::kUnknown || to == base::DType::kUnknown) {
-      // The cast stays; whether it shares memory is open.
-      return Sharing::kMaybeView;
-    }
-    if (from != to) return Sharing::kNone;
-    return IsTrue(node, "copy") ? Sharing::kCopy : Sharing::kSame;
+    case Aliasing::kContiguous:
+      return source_is_contiguous ? Sharing::kSame : Sharing::kMaybeSame;
+    case Aliasing::kCast:
+      return SharingOfCast(graph, node);
+    case Aliasing::kMayReshape:
+      return source_is_contiguous ? Sharing::kView : Sharing::kMaybeView;
+    case Aliasing::kReshape:
+    case Aliasing::kSwap:
+    case Aliasing::kView:
+    case Aliasing::kDisjointViews:
+    case Aliasing::kOverlapping:
+      return Sharing::kView;
   }
-  if (op.name == "view" && op.overload == "dtype") return Sharing::kView;
-  if (IsReshape(op.name)) {
-    static const auto& may_copy =
-        *new NameSet{"reshape", "reshape_as", "flatten", "ravel"};
-    return may_copy.contains(op.name) && !source_is_contiguous
-               ? Sharing::kMaybeView
-               : Sharing::kView;
-  }
-  if (IsSwap(op.name) || IsOtherView(op.name)) return Sharing::kView;
   return Sharing::kNone;
 }
 
 bool KeepsContiguous(const Node& view) {
-  const absl::string_view name = SplitName(view.op).name;
-  return IsReshape(name) || name == "to" || name == "type_as";
+  const Aliasing aliasing = OperatorOf(view.op).aliasing;
+  return IsReshape(aliasing) || aliasing == Aliasing::kCast;
 }
 
 absl::StatusOr<Node> InverseOf(const Node& view, size_t output, ValueId base,
                                ValueId contents) {
-  const OpName op = SplitName(view.op);
-  const bool by_dtype = op.name == "view" && op.overload == "dtype";
-  if (IsReshape(op.name) && !by_dtype) {
+  const OpName op = SplitOpName(view.op);
+  const Aliasing aliasing = OperatorOf(view.op).aliasing;
+  if (IsReshape(aliasing) && view.op != "aten.view.dtype") {
     Node node;
     node.op = "aten.reshape_as.default";
     node.args = {{"self", ValueRef{contents}}, {"other", ValueRef{base}}};
     return node;
   }
-  if (IsSwap(op.name)) {
+  if (aliasing == Aliasing::kSwap) {
     Node node;
     node.op = view.op;
     node.args = ArgsOver(view, contents);
@@ -279,7 +229,7 @@ absl::StatusOr<Node> InverseOf(const Node& view, size_t output, ValueId base,
 }
 
 absl::StatusOr<std::string> FunctionalForm(absl::string_view op) {
-  const OpName name = SplitName(op);
+  const OpName name = SplitOpName(op);
   if (name.space == "py") return std::string();  // "py.and_" is Python's name
   static const auto& dunders =
       *new absl::flat_hash_map<absl::string_view, absl::string_view>{
@@ -297,8 +247,9 @@ absl::StatusOr<std::string> FunctionalForm(absl::string_view op) {
     return std::string();
   }
   static const auto& changes_shape =
-      *new NameSet{"set_",    "resize_", "resize_as_", "as_strided_", "swap_",
-                   "rename_", "apply_",  "map_",       "map2_"};
+      *new absl::flat_hash_set<absl::string_view>{
+          "set_",    "resize_", "resize_as_", "as_strided_", "swap_",
+          "rename_", "apply_",  "map_",       "map2_"};
   if (changes_shape.contains(name.name)) {
     return absl::UnimplementedError("changes a shape or a storage in place");
   }
@@ -307,48 +258,21 @@ absl::StatusOr<std::string> FunctionalForm(absl::string_view op) {
 }
 
 bool GivesDisjointParts(const Node& view) {
-  static const auto& names = *new NameSet{
-      "split",        "split_with_sizes", "chunk",  "unsafe_chunk",
-      "unsafe_split", "tensor_split",     "unbind", "unsafe_split_with_sizes",
-      "hsplit",       "vsplit",           "dsplit"};
-  return names.contains(SplitName(view.op).name);
+  return OperatorOf(view.op).aliasing == Aliasing::kDisjointViews;
 }
 
 bool MayOverlap(const Node& view) {
-  static const auto& names =
-      *new NameSet{"expand",       "expand_as", "as_strided",       "unfold",
-                   "broadcast_to", "meshgrid",  "broadcast_tensors"};
-  return names.contains(SplitName(view.op).name);
+  return OperatorOf(view.op).aliasing == Aliasing::kOverlapping;
 }
 
 bool ReshapesInPlace(absl::string_view functional) {
-  static const auto& names = *new NameSet{"squeeze",   "unsqueeze", "t",
-                                          "transpose", "swapaxes",  "swapdims"};
-  return names.contains(SplitName(functional).name);
+  return OperatorOf(functional).Has(kReshapesInPlace);
 }
 
 bool KeepsDtype(const Graph& graph, const Node& functional) {
-  const absl::string_view name = SplitName(functional.op).name;
-  static const auto& keeps = *new NameSet{"copy",
-                                          "fill",
-                                          "zero",
-                                          "masked_fill",
-                                          "index_put",
-                                          "scatter",
-                                          "_index_put_impl",
-                                          "scatter_add",
-                                          "index_fill",
-                                          "index_add",
-                                          "scatter_reduce",
-                                          "index_copy",
-                                          "masked_scatter"};
-  if (keeps.contains(name)) return true;
-  static const auto& gives_bool =
-      *new NameSet{"eq",          "ne",          "lt",           "le",
-                   "gt",          "ge",          "not_equal",    "less",
-                   "less_equal",  "greater",     "logical_and",  "logical_or",
-                   "logical_xor", "logical_not", "greater_equal"};
-  if (gives_bool.contains(name)) return false;
+  const Operator& op = OperatorOf(functional.op);
+  if (op.Has(models::kKeepsDtype)) return true;
+  if (op.Has(kGivesTruth)) return false;
   const Argument* source = SourceArg(functional);
   if (source == nullptr || !std::holds_alternative<ValueRef>(*source)) {
     return false;
@@ -366,7 +290,7 @@ bool KeepsDtype(const Graph& graph, const Node& functional) {
 }
 
 bool IsCheck(absl::string_view op) {
-  const OpName name = SplitName(op);
+  const OpName name = SplitOpName(op);
   if (name.space == "aten") {
     return absl::StrContains(name.name, "_assert_") ||
            absl::StartsWith(name.name, "sym_constrain_range") ||

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
-#include "models/passes/complex_numbers.h"
 #include "models/graph/op_traits.h"
+#include "models/passes/complex_numbers.h"
 
 namespace refract::models::rows {
 namespace {
@@ -21,30 +21,6 @@ bool IsPrime(int64_t n) {
 // A product that stays a number: shapes are other people's.
 bool Multiply(int64_t& product, int64_t factor) {
   return !__builtin_mul_overflow(product, factor, &product);
-}
-
-// Operators that give each entry of the result from the entries at the same
-// place of their operands, under another class than kElementwise.
-bool IsPointwise(const NodeView& view, OpClass op_class) {
-  static const auto& others = *new absl::flat_hash_set<absl::string_view>{
-      "clone",          "contiguous",    "copy",         "lift_fresh_copy",
-      "alias",          "detach",        "detach_copy",  "alias_copy",
-      "bucketize",      "searchsorted",  "fill",         "zero",
-      "real",           "imag",          "conj",         "_conj",
-      "_conj_physical", "conj_physical", "resolve_conj", "resolve_neg"};
-  static const auto& not_pointwise =
-      *new absl::flat_hash_set<absl::string_view>{
-          "addr",
-          "outer",
-          "ger",
-          "cross",
-          "dist",
-          "glu",
-          "quantize_per_channel",
-          "fake_quantize_per_channel_affine"};
-  if (others.contains(view.name)) return true;
-  return op_class == OpClass::kElementwise &&
-         !not_pointwise.contains(view.name);
 }
 
 // The first operand that mixes, whatever the operator.
@@ -132,19 +108,13 @@ std::vector<int> Sizes::BatchAxes(const Value& value) const {
 
 NodeView::NodeView(const Graph& graph_in, const Sizes& sizes_in,
                    const Node& node_in, const std::vector<Flow>& flows)
-    : graph(graph_in), sizes(sizes_in), node(node_in), flows_(flows) {
-  const absl::string_view op = node.op;
-  const size_t first = op.find('.');
-  const size_t last = op.rfind('.');
-  if (first == absl::string_view::npos) {
-    name = op;
-  } else {
-    space = op.substr(0, first);
-    name = op.substr(first + 1,
-                     last > first ? last - first - 1 : absl::string_view::npos);
-    if (last > first) overload = op.substr(last + 1);
-  }
-}
+    : name(SplitOpName(node_in.op).name),
+      overload(SplitOpName(node_in.op).overload),
+      op(OperatorOf(node_in.op)),
+      graph(graph_in),
+      sizes(sizes_in),
+      node(node_in),
+      flows_(flows) {}
 
 ValueId NodeView::Ref(absl::string_view arg) const {
   const Argument* found = node.FindArg(arg);
@@ -368,11 +338,108 @@ int AxisWithout(int axis, const std::vector<int>& dims) {
                     dims.begin(), dims.end(), [&](int d) { return d < axis; }));
 }
 
-std::vector<Flow> Apply(const NodeView& view) {
+namespace {
+
+Flow Unproven(const NodeView&) { return Flow::Unproven(); }
+Flow Self(const NodeView& view) { return view.FlowOf("self"); }
+
+// One flow for all results, or one for each.
+struct Rule {
+  constexpr Rule(RowRule name, Flow (*rule)(const NodeView&))
+      : name(name), of_all(rule) {}
+  constexpr Rule(RowRule name, Flows (*rule)(const NodeView&))
+      : name(name), of_each(rule) {}
+  RowRule name;
+  Flow (*of_all)(const NodeView&) = nullptr;
+  Flows (*of_each)(const NodeView&) = nullptr;
+};
+
+// In the order of RowRule.
+constexpr Rule kRules[] = {
+    {RowRule::kNone, &Unproven},
+    {RowRule::kPointwise, &BroadcastInputs},
+    {RowRule::kSelf, &Self},
+    {RowRule::kArange, &Arange},
+    {RowRule::kMade, &Made},
+    {RowRule::kMadeLike, &MadeLike},
+    {RowRule::kReshape, &ViewRows},
+    {RowRule::kPermute, &ViewRows},
+    {RowRule::kExpand, &ViewRows},
+    {RowRule::kBroadcastTensors, &BroadcastTensorsRows},
+    {RowRule::kSlice, &ViewRows},
+    {RowRule::kDrop, &ViewRows},
+    {RowRule::kSplit, &ViewRows},
+    {RowRule::kUnfold, &ViewRows},
+    {RowRule::kDiagonal, &ViewRows},
+    {RowRule::kJoin, &JoinTensors},
+    {RowRule::kRepeat, &Repeat},
+    {RowRule::kRepeatInterleave, &RepeatInterleave},
+    {RowRule::kMoveWithin, &MoveWithin},
+    {RowRule::kDiagEmbed, &DiagEmbed},
+    {RowRule::kIndex, &Index},
+    {RowRule::kIndexPut, &IndexPut},
+    {RowRule::kGather, &Gather},
+    {RowRule::kTake, &Take},
+    {RowRule::kIndexSelect, &IndexSelect},
+    {RowRule::kIndexWrite, &IndexWrite},
+    {RowRule::kScatter, &Scatter},
+    {RowRule::kViewScatter, &ViewScatter},
+    {RowRule::kEmbedding, &Embedding},
+    {RowRule::kEmbeddingBag, &EmbeddingBag},
+    {RowRule::kReduce, &ReduceAll},
+    {RowRule::kScan, &Scan},
+    {RowRule::kOrder, &Order},
+    {RowRule::kSortFirst, &SortFirst},
+    {RowRule::kKthValue, &KthValue},
+    {RowRule::kPool1d, &Pool1d},
+    {RowRule::kPool2d, &Pool2d},
+    {RowRule::kNormalizeLast, &NormalizeLast},
+    {RowRule::kGroupNorm, &GroupNorm},
+    {RowRule::kBatchNorm, &BatchNorm},
+    {RowRule::kDistance, &Distance},
+    {RowRule::kLinear, &Linear},
+    {RowRule::kMatmul, &MatmulRows},
+    {RowRule::kAddMatmul, &AddMatmulRows},
+    {RowRule::kOuter, &Outer},
+    {RowRule::kInner, &Inner},
+    {RowRule::kBilinear, &Bilinear},
+    {RowRule::kPairwise, &Pairwise},
+    {RowRule::kEinsum, &Einsum},
+    {RowRule::kTensordot, &Tensordot},
+    {RowRule::kConvolution, &Convolution},
+    {RowRule::kAttention, &Attention},
+    {RowRule::kRecurrent, &Recurrent},
+    {RowRule::kRecurrentCell, &RecurrentCell},
+    {RowRule::kFusedAttention, &FusedAttention},
+};
+static_assert(std::size(kRules) ==
+              static_cast<size_t>(RowRule::kFusedAttention) + 1);
+constexpr bool InOrder() {
+  for (size_t i = 0; i < std::size(kRules); ++i) {
+    if (kRules[i].name != static_cast<RowRule>(i)) return false;
+  }
+  return true;
+}
+static_assert(InOrder());
+
+// Of a node whose operands differ between rows, none of which mixes them.
+Flows ApplyRule(const NodeView& view) {
+  const Rule& rule = kRules[static_cast<size_t>(view.op.rows)];
+  return rule.of_each != nullptr ? rule.of_each(view)
+                                 : ForAll(view, rule.of_all(view));
+}
+
+}  // namespace
+
+Flows Apply(const NodeView& view) {
   if (const auto mixed = MixedInput(view)) return ForAll(view, *mixed);
   if (MixesRows(view.node)) return ForAll(view, Flow::Mixed());
-  if (MaybeFlows flows = ApplySizeRules(view)) return *std::move(flows);
-  if (AllShared(view)) {
+  if (auto flows = NumberRows(view)) return *std::move(flows);
+  // Their results may count the rows although their operands are shared.
+  const bool of_sizes = view.op.rows == RowRule::kArange ||
+                        view.op.rows == RowRule::kMade ||
+                        view.op.rows == RowRule::kMadeLike;
+  if (!of_sizes && AllShared(view)) {
     // Made of nothing that rows have: the rows' number alone can't be in it.
     for (const ValueId id : view.node.outputs) {
       if (id != kNoValue &&
@@ -383,19 +450,7 @@ std::vector<Flow> Apply(const NodeView& view) {
     return ForAll(view, JoinShared(view));
   }
   if (IsComplexOp(view.node.op)) return ApplyComplexRules(view);
-  if (view.space != "aten") return ForAll(view, Flow::Unproven());
-  const OpClass op_class = ClassOf(view.node.op);
-  // One more dimension behind the others, or one less.
-  if (view.name == "one_hot" || view.name == "view_as_real" ||
-      view.name == "view_as_complex") {
-    return ForAll(view, view.FlowOf("self"));
-  }
-  if (IsPointwise(view, op_class)) return ForAll(view, BroadcastInputs(view));
-  for (const auto rules : {ApplyViewRules, ApplyMoveRules, ApplyIndexRules,
-                           ApplyReduceRules, ApplyProductRules}) {
-    if (MaybeFlows flows = rules(view)) return *std::move(flows);
-  }
-  return ForAll(view, Flow::Unproven());
+  return ApplyRule(view);
 }
 
 }  // namespace refract::models::rows

@@ -11,6 +11,7 @@
 
 #include "absl/strings/string_view.h"
 #include "models/graph/graph.h"
+#include "models/operators/operator.h"
 
 namespace refract::models::rows {
 
@@ -92,8 +93,9 @@ class NodeView {
   NodeView(const Graph& graph, const Sizes& sizes, const Node& node,
            const std::vector<Flow>& flows);
 
-  // "softmax", "int" of "aten.softmax.int"; `space` is "aten".
-  absl::string_view space, name, overload;
+  // "softmax", "int" of "aten.softmax.int".
+  absl::string_view name, overload;
+  const Operator& op;  // its record
   const Graph& graph;
   const Sizes& sizes;
   const Node& node;
@@ -122,17 +124,67 @@ class NodeView {
 // Flows of the node's outputs, in order.
 std::vector<Flow> Apply(const NodeView& view);
 
-// ---- The rules, by file. nullopt: the operator is not one of theirs. ----
+// ---- The rules, by file. Apply() says which RowRule is which. ----
 
-using MaybeFlows = std::optional<std::vector<Flow>>;
-MaybeFlows ApplySizeRules(const NodeView& view);     // sizes, bags
-MaybeFlows ApplyViewRules(const NodeView& view);     // rules_views.cc
-MaybeFlows ApplyMoveRules(const NodeView& view);     // rules_moves.cc
-MaybeFlows ApplyIndexRules(const NodeView& view);    // rules_index.cc
-MaybeFlows ApplyReduceRules(const NodeView& view);   // rules_reduce.cc
-MaybeFlows ApplyProductRules(const NodeView& view);  // rules_products.cc
-// Of "complex.…" operators; kMixed, uncertain, for those without a rule.
-std::vector<Flow> ApplyComplexRules(const NodeView& view);  // rules_complex.cc
+using Flows = std::vector<Flow>;
+
+// rules_sizes.cc. NumberRows: of nodes whose results are all numbers; nullopt
+// for others.
+std::optional<Flows> NumberRows(const NodeView& view);
+Flow Arange(const NodeView& view);
+Flow Made(const NodeView& view);
+Flow MadeLike(const NodeView& view);
+// rules_views.cc. ViewRows: of every rule from kReshape to kDiagonal but
+// kBroadcastTensors.
+Flows ViewRows(const NodeView& view);
+Flows BroadcastTensorsRows(const NodeView& view);
+// rules_moves.cc
+Flow JoinTensors(const NodeView& view);
+Flow Repeat(const NodeView& view);
+Flow RepeatInterleave(const NodeView& view);
+Flow MoveWithin(const NodeView& view);
+Flow DiagEmbed(const NodeView& view);
+// rules_index.cc
+Flow Index(const NodeView& view);
+Flow IndexPut(const NodeView& view);
+Flow Gather(const NodeView& view);
+Flow Take(const NodeView& view);
+Flow IndexSelect(const NodeView& view);
+Flow IndexWrite(const NodeView& view);
+Flow Scatter(const NodeView& view);
+Flow ViewScatter(const NodeView& view);
+Flow Embedding(const NodeView& view);
+Flows EmbeddingBag(const NodeView& view);
+// rules_reduce.cc
+Flows ReduceAll(const NodeView& view);
+Flow Scan(const NodeView& view);
+Flow Order(const NodeView& view);
+Flow SortFirst(const NodeView& view);
+Flows KthValue(const NodeView& view);
+Flow Pool1d(const NodeView& view);
+Flow Pool2d(const NodeView& view);
+Flow NormalizeLast(const NodeView& view);
+Flow GroupNorm(const NodeView& view);
+Flow BatchNorm(const NodeView& view);
+Flow Distance(const NodeView& view);
+// rules_products.cc
+Flow Linear(const NodeView& view);
+Flow MatmulRows(const NodeView& view);
+Flow AddMatmulRows(const NodeView& view);
+Flow Outer(const NodeView& view);
+Flow Inner(const NodeView& view);
+Flow Bilinear(const NodeView& view);
+Flow Pairwise(const NodeView& view);
+Flow Einsum(const NodeView& view);
+Flow Tensordot(const NodeView& view);
+Flow Convolution(const NodeView& view);
+Flow Attention(const NodeView& view);
+Flows Recurrent(const NodeView& view);
+Flow RecurrentCell(const NodeView& view);
+Flow FusedAttention(const NodeView& view);
+// rules_complex.cc: of "complex.…" operators; Unproven for those without a
+// rule.
+Flows ApplyComplexRules(const NodeView& view);
 
 // ---- Shared by the rules ----
 

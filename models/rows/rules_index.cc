@@ -100,28 +100,6 @@ bool IsMaskOfRows(const NodeView& view) {
          view.FlowOf(indices[0]).rows();
 }
 
-Flow IndexPut(const NodeView& view) {
-  const Flow self = view.FlowOf("self");
-  const Flow values = view.FlowOf("values");
-  const int value_rank = view.Rank(view.Ref("values"));
-  if (!self.rows()) return Flow::Unproven();
-  if (IsMaskOfRows(view)) {
-    const Flow mask = view.FlowOf(view.List("indices")[0]);
-    const bool fits = mask.axis == self.axis && mask.outer == self.outer &&
-                      mask.inner == self.inner;
-    return fits && values.shared() && value_rank == 0 ? self : Flow::Mixed();
-  }
-  const Indexed place = IndexFlow(view);
-  if (!place.flow.rows()) {
-    return place.flow.mixed() ? place.flow : Flow::Mixed();
-  }
-  const Flow written =
-      Broadcast({{place.flow, place.rank},
-                 {values, value_rank, view.ShapeOf(view.Ref("values"))}},
-                place.rank);
-  return written.rows() ? self : Flow::Mixed();
-}
-
 // Along `dim`, every operand with its rows in the same other dimension.
 Flow Along(const NodeView& view, std::vector<ValueId> operands) {
   const int rank = view.Rank(operands[0]);
@@ -157,10 +135,36 @@ Flow Along(const NodeView& view, std::vector<ValueId> operands) {
   return rows->axis == dims->front() ? Flow::Mixed() : *rows;
 }
 
+}  // namespace
+
+Flow Index(const NodeView& view) { return IndexFlow(view).flow; }
+
+Flow IndexPut(const NodeView& view) {
+  const Flow self = view.FlowOf("self");
+  const Flow values = view.FlowOf("values");
+  const int value_rank = view.Rank(view.Ref("values"));
+  if (!self.rows()) return Flow::Unproven();
+  if (IsMaskOfRows(view)) {
+    const Flow mask = view.FlowOf(view.List("indices")[0]);
+    const bool fits = mask.axis == self.axis && mask.outer == self.outer &&
+                      mask.inner == self.inner;
+    return fits && values.shared() && value_rank == 0 ? self : Flow::Mixed();
+  }
+  const Indexed place = IndexFlow(view);
+  if (!place.flow.rows()) {
+    return place.flow.mixed() ? place.flow : Flow::Mixed();
+  }
+  const Flow written =
+      Broadcast({{place.flow, place.rank},
+                 {values, value_rank, view.ShapeOf(view.Ref("values"))}},
+                place.rank);
+  return written.rows() ? self : Flow::Mixed();
+}
+
 Flow Gather(const NodeView& view) {
   const Flow self = view.FlowOf("self");
   const ValueId index_id =
-      view.Ref(view.name == "take_along_dim" ? "indices" : "index");
+      view.Ref(view.node.FindArg("indices") ? "indices" : "index");
   const Flow index = view.FlowOf(index_id);
   const auto dims = view.Dims("dim", view.Rank(index_id));
   if (!dims) return Flow::Unproven();
@@ -196,7 +200,7 @@ Flow IndexWrite(const NodeView& view) {
   return Along(view, operands);
 }
 
-Flow ScatterSelect(const NodeView& view) {
+Flow ViewScatter(const NodeView& view) {
   const Flow self = view.FlowOf("self");
   const ValueId src = view.Ref("src");
   const int rank = view.Rank(view.Ref("self"));
@@ -265,46 +269,18 @@ std::vector<Flow> EmbeddingBag(const NodeView& view) {
   return flows;
 }
 
-}  // namespace
+Flow Take(const NodeView& view) {
+  const Flow index = view.FlowOf("index");
+  return view.FlowOf("self").shared() && index.rows() ? index : Flow::Mixed();
+}
 
-MaybeFlows ApplyIndexRules(const NodeView& view) {
-  const absl::string_view name = view.name;
-  if (name == "index" || name == "_unsafe_index") {
-    return ForAll(view, IndexFlow(view).flow);
+Flow Scatter(const NodeView& view) {
+  std::vector<ValueId> operands = {view.Ref("self"), view.Ref("index")};
+  if (const ValueId src = view.Ref("src"); src != kNoValue) {
+    operands.push_back(src);
   }
-  if (name == "index_put" || name == "_unsafe_index_put") {
-    return ForAll(view, IndexPut(view));
-  }
-  if (name == "gather" || name == "take_along_dim") {
-    return ForAll(view, Gather(view));
-  }
-  if (name == "take") {
-    const Flow index = view.FlowOf("index");
-    const bool fine = view.FlowOf("self").shared() && index.rows();
-    return ForAll(view, fine ? index : Flow::Mixed());
-  }
-  if (name == "index_select") return ForAll(view, IndexSelect(view));
-  if (name == "index_add" || name == "index_copy" || name == "index_fill" ||
-      name == "index_reduce") {
-    return ForAll(view, IndexWrite(view));
-  }
-  if (name == "scatter" || name == "scatter_add" || name == "scatter_reduce") {
-    std::vector<ValueId> operands = {view.Ref("self"), view.Ref("index")};
-    if (const ValueId src = view.Ref("src"); src != kNoValue) {
-      operands.push_back(src);
-    }
-    if (!view.FlowOf("value").shared()) return ForAll(view, Flow::Mixed());
-    return ForAll(view, Along(view, operands));
-  }
-  if (name == "select_scatter" || name == "slice_scatter") {
-    return ForAll(view, ScatterSelect(view));
-  }
-  if (name == "embedding") return ForAll(view, Embedding(view));
-  if (name == "embedding_bag" || name == "_embedding_bag" ||
-      name == "_embedding_bag_forward_only") {
-    return EmbeddingBag(view);
-  }
-  return std::nullopt;
+  if (!view.FlowOf("value").shared()) return Flow::Mixed();
+  return Along(view, operands);
 }
 
 }  // namespace refract::models::rows

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "absl/container/flat_hash_set.h"
 #include "models/rows/flow.h"
 
 namespace refract::models::rows {
@@ -48,66 +47,6 @@ Flow Join(const NodeView& view, const std::vector<ValueId>& operands, int axis,
   return rows->inner == 1 ? Flow::Rows(axis, outer) : Flow::Mixed();
 }
 
-Flow JoinNode(const NodeView& view) {
-  const std::vector<ValueId> operands = view.List("tensors");
-  const absl::string_view name = view.name;
-  if (operands.empty()) return Flow::Unproven();
-  const int rank = view.Rank(operands[0]);
-  if (rank < 0) return Flow::Unproven();
-  if (name == "stack") {
-    const auto dims = view.Dims("dim", rank + 1).value_or(std::vector<int>{0});
-    return Join(view, operands, dims[0], true);
-  }
-  if (name == "hstack") return Join(view, operands, rank > 1 ? 1 : 0, false);
-  if (name == "column_stack") return Join(view, operands, 1, rank < 2);
-  if (name == "vstack" || name == "row_stack") {
-    return Join(view, operands, 0, rank < 2);
-  }
-  const auto dims = view.Dims("dim", rank).value_or(std::vector<int>{0});
-  return Join(view, operands, dims[0], false);
-}
-
-// repeat, tile: whole copies of each dimension, side by side.
-Flow Repeat(const NodeView& view, const Flow& flow) {
-  const ValueId output = view.first_output();
-  if (flow.shared()) return Spread(flow, view, output);
-  if (!flow.rows()) return Flow::Mixed();
-  const auto from = view.ShapeOf(view.Ref("self"));
-  const auto to = view.ShapeOf(output);
-  if (!from || !to || to->size() < from->size()) return Flow::Unproven();
-  Flow result =
-      flow.At(flow.axis + static_cast<int>(to->size() - from->size()));
-  for (int i = 0; i < static_cast<int>(to->size()); ++i) {
-    if (i != result.axis && view.sizes.HasBatch((*to)[i])) return Flow::Mixed();
-  }
-  const int64_t copies = (*to)[result.axis] / (*from)[flow.axis];
-  if (view.sizes.HasBatch(copies)) return Flow::Mixed();
-  result.outer *= copies;
-  return result;
-}
-
-Flow RepeatInterleave(const NodeView& view, Flow flow) {
-  if (view.overload != "self_int") return Flow::Unproven();
-  const ValueId self = view.Ref("self");
-  const ValueId output = view.first_output();
-  auto from = view.ShapeOf(self);
-  const auto to = view.ShapeOf(output);
-  if (!flow.rows() || !from || !to) return Flow::Unproven();
-  const auto dims = view.Dims("dim", view.Rank(self));
-  if (!dims) {  // flattened first
-    int64_t count = 1;
-    for (const int64_t size : *from) count *= size;
-    flow = Reshape(flow, *from, {count}, view.sizes);
-    if (!flow.rows()) return flow;
-    from = Shape{count};
-  }
-  const int dim = dims ? dims->front() : 0;
-  const int64_t copies = (*from)[dim] == 0 ? 1 : (*to)[dim] / (*from)[dim];
-  if (view.sizes.HasBatch(copies)) return Flow::Mixed();
-  if (dim == flow.axis) flow.inner *= copies;
-  return flow;
-}
-
 // Moves entries within dimensions other than the rows'.
 Flow Within(const NodeView& view, const Flow& flow) {
   const ValueId self = view.Ref("self");
@@ -135,41 +74,79 @@ Flow Within(const NodeView& view, const Flow& flow) {
 
 }  // namespace
 
-MaybeFlows ApplyMoveRules(const NodeView& view) {
-  using NameSet = absl::flat_hash_set<absl::string_view>;
-  static const auto& joins =
-      *new NameSet{"cat",    "concat", "concatenate",  "stack",
-                   "hstack", "vstack", "column_stack", "row_stack"};
-  static const auto& within = *new NameSet{"roll",
-                                           "flip",
-                                           "fliplr",
-                                           "flipud",
-                                           "tril",
-                                           "triu",
-                                           "pad",
-                                           "constant_pad_nd",
-                                           "reflection_pad1d",
-                                           "replication_pad1d"};
+Flow JoinTensors(const NodeView& view) {
+  const std::vector<ValueId> operands = view.List("tensors");
+  const absl::string_view name = view.name;
+  if (operands.empty()) return Flow::Unproven();
+  const int rank = view.Rank(operands[0]);
+  if (rank < 0) return Flow::Unproven();
+  if (name == "stack") {
+    const auto dims = view.Dims("dim", rank + 1).value_or(std::vector<int>{0});
+    return Join(view, operands, dims[0], true);
+  }
+  if (name == "hstack") return Join(view, operands, rank > 1 ? 1 : 0, false);
+  if (name == "column_stack") return Join(view, operands, 1, rank < 2);
+  if (name == "vstack" || name == "row_stack") {
+    return Join(view, operands, 0, rank < 2);
+  }
+  const auto dims = view.Dims("dim", rank).value_or(std::vector<int>{0});
+  return Join(view, operands, dims[0], false);
+}
+
+// repeat, tile: whole copies of each dimension, side by side.
+Flow Repeat(const NodeView& view) {
+  const Flow flow = view.FlowOf("self");
+  const ValueId output = view.first_output();
+  if (flow.shared()) return Spread(flow, view, output);
+  if (!flow.rows()) return Flow::Mixed();
+  const auto from = view.ShapeOf(view.Ref("self"));
+  const auto to = view.ShapeOf(output);
+  if (!from || !to || to->size() < from->size()) return Flow::Unproven();
+  Flow result =
+      flow.At(flow.axis + static_cast<int>(to->size() - from->size()));
+  for (int i = 0; i < static_cast<int>(to->size()); ++i) {
+    if (i != result.axis && view.sizes.HasBatch((*to)[i])) return Flow::Mixed();
+  }
+  const int64_t copies = (*to)[result.axis] / (*from)[flow.axis];
+  if (view.sizes.HasBatch(copies)) return Flow::Mixed();
+  result.outer *= copies;
+  return result;
+}
+
+Flow RepeatInterleave(const NodeView& view) {
+  Flow flow = view.FlowOf("self");
+  if (view.overload != "self_int") return Flow::Unproven();
+  const ValueId self = view.Ref("self");
+  const ValueId output = view.first_output();
+  auto from = view.ShapeOf(self);
+  const auto to = view.ShapeOf(output);
+  if (!flow.rows() || !from || !to) return Flow::Unproven();
+  const auto dims = view.Dims("dim", view.Rank(self));
+  if (!dims) {  // flattened first
+    int64_t count = 1;
+    for (const int64_t size : *from) count *= size;
+    flow = Reshape(flow, *from, {count}, view.sizes);
+    if (!flow.rows()) return flow;
+    from = Shape{count};
+  }
+  const int dim = dims ? dims->front() : 0;
+  const int64_t copies = (*from)[dim] == 0 ? 1 : (*to)[dim] / (*from)[dim];
+  if (view.sizes.HasBatch(copies)) return Flow::Mixed();
+  if (dim == flow.axis) flow.inner *= copies;
+  return flow;
+}
+
+Flow MoveWithin(const NodeView& view) {
   const Flow self = view.FlowOf("self");
-  if (joins.contains(view.name)) return ForAll(view, JoinNode(view));
-  if (view.name == "repeat" || view.name == "tile") {
-    return ForAll(view, Repeat(view, self));
-  }
-  if (view.name == "repeat_interleave") {
-    return ForAll(view, RepeatInterleave(view, self));
-  }
-  if (within.contains(view.name)) {
-    // Offsets with a zero in front are offsets.
-    if (self.kind == Kind::kBags) return ForAll(view, self);
-    return ForAll(view, Within(view, self));
-  }
-  if (view.name == "diag_embed") {
-    const int rank = view.Rank(view.Ref("self"));
-    const bool last = view.Int("dim1", -2) == -2 && view.Int("dim2", -1) == -1;
-    const bool fine = self.rows() && last && self.axis < rank - 1;
-    return ForAll(view, fine ? self : Flow::Unproven());
-  }
-  return std::nullopt;
+  // Offsets with a zero in front are offsets.
+  return self.kind == Kind::kBags ? self : Within(view, self);
+}
+
+Flow DiagEmbed(const NodeView& view) {
+  const Flow self = view.FlowOf("self");
+  const int rank = view.Rank(view.Ref("self"));
+  const bool last = view.Int("dim1", -2) == -2 && view.Int("dim2", -1) == -1;
+  return self.rows() && last && self.axis < rank - 1 ? self : Flow::Unproven();
 }
 
 }  // namespace refract::models::rows

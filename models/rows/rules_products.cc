@@ -8,7 +8,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
@@ -16,8 +15,6 @@
 
 namespace refract::models::rows {
 namespace {
-
-using NameSet = absl::flat_hash_set<absl::string_view>;
 
 struct Term {
   ValueId id = kNoValue;
@@ -95,16 +92,13 @@ Flow Matmul(const NodeView& view, ValueId a, ValueId b) {
   return Product(view, {{a, left}, {b, right}}, result);
 }
 
-Flow Linear(const NodeView& view) {
-  const ValueId input = view.Ref("input");
-  const ValueId weight = view.Ref("weight");
-  const int rank = view.Rank(input);
-  if (rank < 1 || view.Rank(weight) != 2) return Flow::Unproven();
-  const std::string leading = Leading(rank - 1);
-  return Product(
-      view, {{input, leading + "i"}, {weight, "oi"}, {view.Ref("bias"), "o"}},
-      leading + "o");
+// The two factors that the operator's record names. The first one of a few
+// goes by the name of "input", too.
+ValueId Left(const NodeView& view) {
+  const absl::string_view name = view.op.factors[0];
+  return view.Ref(view.node.FindArg(name) ? name : "input");
 }
+ValueId Right(const NodeView& view) { return view.Ref(view.op.factors[1]); }
 
 // alpha · product + beta · self
 Flow Plus(const NodeView& view, const Flow& product) {
@@ -114,6 +108,19 @@ Flow Plus(const NodeView& view, const Flow& product) {
   return Broadcast({{product, rank},
                     {view.FlowOf(self), view.Rank(self), view.ShapeOf(self)}},
                    rank);
+}
+
+}  // namespace
+
+Flow Linear(const NodeView& view) {
+  const ValueId input = view.Ref("input");
+  const ValueId weight = view.Ref("weight");
+  const int rank = view.Rank(input);
+  if (rank < 1 || view.Rank(weight) != 2) return Flow::Unproven();
+  const std::string leading = Leading(rank - 1);
+  return Product(
+      view, {{input, leading + "i"}, {weight, "oi"}, {view.Ref("bias"), "o"}},
+      leading + "o");
 }
 
 Flow Einsum(const NodeView& view) {
@@ -251,7 +258,7 @@ std::vector<Flow> Recurrent(const NodeView& view) {
   return flows;
 }
 
-Flow Cell(const NodeView& view) {
+Flow RecurrentCell(const NodeView& view) {
   std::optional<Flow> rows;
   for (const ValueId id : view.inputs()) {
     const Flow flow = view.FlowOf(id);
@@ -279,96 +286,49 @@ Flow FusedAttention(const NodeView& view) {
   return rows.value_or(Flow::Unproven());
 }
 
-}  // namespace
+Flow MatmulRows(const NodeView& view) {
+  return Matmul(view, Left(view), Right(view));
+}
 
-MaybeFlows ApplyProductRules(const NodeView& view) {
-  static const auto& convolutions = *new NameSet{
-      "conv1d",           "conv2d",           "conv3d",      "conv_transpose1d",
-      "conv_transpose2d", "conv_transpose3d", "convolution", "_convolution"};
-  static const auto& attentions = *new NameSet{
-      "scaled_dot_product_attention", "_scaled_dot_product_attention_math",
-      "_scaled_dot_product_flash_attention_for_cpu",
-      "_scaled_dot_product_efficient_attention",
-      "_scaled_dot_product_flash_attention"};
-  const absl::string_view name = view.name;
-  const auto one = [&](const Flow& flow) { return ForAll(view, flow); };
-  if (name == "linear") return one(Linear(view));
-  if (name == "mm" || name == "bmm") {
-    return one(Matmul(view, view.Ref("self"), view.Ref("mat2")));
-  }
-  if (name == "matmul" || name == "linalg_matmul") {
-    return one(Matmul(view,
-                      view.Ref(view.node.FindArg("self") ? "self" : "input"),
-                      view.Ref("other")));
-  }
-  if (name == "mv") return one(Matmul(view, view.Ref("self"), view.Ref("vec")));
-  if (name == "dot" || name == "vdot") {
-    return one(Matmul(view, view.Ref("self"),
-                      view.Ref(name == "dot" ? "tensor" : "other")));
-  }
-  if (name == "addmm" || name == "_addmm_activation") {
-    return one(Plus(view, Matmul(view, view.Ref("mat1"), view.Ref("mat2"))));
-  }
-  if (name == "addmv") {
-    return one(Plus(view, Matmul(view, view.Ref("mat"), view.Ref("vec"))));
-  }
-  if (name == "baddbmm") {
-    return one(
-        Plus(view, Matmul(view, view.Ref("batch1"), view.Ref("batch2"))));
-  }
-  if (name == "outer" || name == "ger") {
-    return one(Product(view,
-                       {{view.Ref("self"), "a"},
-                        {view.Ref(name == "outer" ? "vec2" : "vec2"), "b"}},
-                       "ab"));
-  }
-  if (name == "inner") {
-    const int m = view.Rank(view.Ref("self"));
-    const int n = view.Rank(view.Ref("other"));
-    if (m < 1 || n < 1) return one(Flow::Unproven());
-    std::string left = Leading(m - 1);
-    std::string right;
-    for (int i = 1; i < n; ++i) right.push_back(static_cast<char>('a' + i));
-    return one(Product(
-        view,
-        {{view.Ref("self"), left + "z"}, {view.Ref("other"), right + "z"}},
-        left + right));
-  }
-  if (name == "bilinear") {
-    const int rank = view.Rank(view.Ref("input1"));
-    if (rank < 1) return one(Flow::Unproven());
-    const std::string leading = Leading(rank - 1);
-    return one(Product(view,
-                       {{view.Ref("input1"), leading + "i"},
-                        {view.Ref("input2"), leading + "j"},
-                        {view.Ref("weight"), "oij"},
-                        {view.Ref("bias"), "o"}},
-                       leading + "o"));
-  }
-  if (name == "cdist" || name == "_cdist_forward") {
-    const ValueId a = view.Ref("x1");
-    const ValueId b = view.Ref("x2");
-    const int m = view.Rank(a);
-    const int n = view.Rank(b);
-    if (m < 2 || n < 2) return one(Flow::Unproven());
-    return one(Product(view,
-                       {{a, Leading(m - 2) + "pe"}, {b, Leading(n - 2) + "re"}},
-                       Leading(std::max(m, n) - 2) + "pr"));
-  }
-  if (name == "einsum") return one(Einsum(view));
-  if (name == "tensordot") return one(Tensordot(view));
-  if (convolutions.contains(name)) return one(Convolution(view));
-  if (attentions.contains(name)) return one(Attention(view));
-  if (name == "gru" || name == "lstm" || name == "rnn_tanh" ||
-      name == "rnn_relu") {
-    return Recurrent(view);
-  }
-  if (absl::EndsWith(name, "_cell")) return one(Cell(view));
-  if (name == "_native_multi_head_attention" ||
-      name == "_transformer_encoder_layer_fwd") {
-    return one(FusedAttention(view));
-  }
-  return std::nullopt;
+Flow AddMatmulRows(const NodeView& view) {
+  return Plus(view, Matmul(view, Left(view), Right(view)));
+}
+
+Flow Outer(const NodeView& view) {
+  return Product(view, {{Left(view), "a"}, {Right(view), "b"}}, "ab");
+}
+
+Flow Inner(const NodeView& view) {
+  const int m = view.Rank(Left(view));
+  const int n = view.Rank(Right(view));
+  if (m < 1 || n < 1) return Flow::Unproven();
+  const std::string left = Leading(m - 1);
+  std::string right;
+  for (int i = 1; i < n; ++i) right.push_back(static_cast<char>('a' + i));
+  return Product(view, {{Left(view), left + "z"}, {Right(view), right + "z"}},
+                 left + right);
+}
+
+Flow Bilinear(const NodeView& view) {
+  const int rank = view.Rank(view.Ref("input1"));
+  if (rank < 1) return Flow::Unproven();
+  const std::string leading = Leading(rank - 1);
+  return Product(view,
+                 {{view.Ref("input1"), leading + "i"},
+                  {view.Ref("input2"), leading + "j"},
+                  {view.Ref("weight"), "oij"},
+                  {view.Ref("bias"), "o"}},
+                 leading + "o");
+}
+
+Flow Pairwise(const NodeView& view) {
+  const ValueId a = view.Ref("x1");
+  const ValueId b = view.Ref("x2");
+  const int m = view.Rank(a);
+  const int n = view.Rank(b);
+  if (m < 2 || n < 2) return Flow::Unproven();
+  return Product(view, {{a, Leading(m - 2) + "pe"}, {b, Leading(n - 2) + "re"}},
+                 Leading(std::max(m, n) - 2) + "pr");
 }
 
 }  // namespace refract::models::rows

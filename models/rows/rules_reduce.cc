@@ -2,14 +2,10 @@
 
 #include <algorithm>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "models/rows/flow.h"
 
 namespace refract::models::rows {
 namespace {
-
-using NameSet = absl::flat_hash_set<absl::string_view>;
 
 // Along dimensions, which then are gone (or 1).
 Flow Reduce(const NodeView& view, const Flow& flow, int rank, ValueId output) {
@@ -25,8 +21,7 @@ Flow Reduce(const NodeView& view, const Flow& flow, int rank, ValueId output) {
     if (inside) return flow;
     return integers ? Flow::Bags() : Flow::Mixed();
   }
-  std::optional<std::vector<int>> dims = view.Dims("dim", rank);
-  if (!dims && (view.name == "cosine_similarity")) dims = std::vector<int>{1};
+  const std::optional<std::vector<int>> dims = view.Dims("dim", rank);
   const bool none = !dims || dims->empty();
   if (none || std::count(dims->begin(), dims->end(), flow.axis) > 0) {
     // Counts: how many ids there are in all.
@@ -38,7 +33,7 @@ Flow Reduce(const NodeView& view, const Flow& flow, int rank, ValueId output) {
 }
 
 // Along one dimension that stays; `last`: it is the last where none is named.
-Flow Scan(const NodeView& view, const Flow& flow, int rank, bool last) {
+Flow ScanDim(const NodeView& view, const Flow& flow, int rank, bool last) {
   auto dims = view.Dims("dim", rank);
   if (!dims && last) dims = std::vector<int>{std::max(rank - 1, 0)};
   if (flow.kind == Kind::kRagged) {
@@ -68,113 +63,94 @@ Flow NormalizeLast(const NodeView& view, const Flow& flow, int rank) {
                                                             : Flow::Mixed();
 }
 
+// The last `count` dimensions are pooled; rows are in front of them.
+Flow Pool(const NodeView& view, int count) {
+  const Flow flow = view.FlowOf("self");
+  const int rank = view.Rank(view.Ref("self"));
+  return flow.rows() && flow.axis < rank - count ? flow : Flow::Mixed();
+}
+
+// Of nodes that work along dimensions of "self"; Unproven for row numbers.
+Flow Checked(const NodeView& view, bool& known) {
+  const Flow flow = view.FlowOf("self");
+  known = view.Rank(view.Ref("self")) >= 0 && flow.kind != Kind::kRowIndex;
+  return flow;
+}
+
+Flow ScanAlong(const NodeView& view, bool last) {
+  bool known;
+  const Flow flow = Checked(view, known);
+  if (!known) return Flow::Unproven();
+  return ScanDim(view, flow, view.Rank(view.Ref("self")), last);
+}
+
 }  // namespace
 
-MaybeFlows ApplyReduceRules(const NodeView& view) {
-  static const auto& reductions = *new NameSet{
-      "sum",       "nansum",      "mean",      "nanmean",
-      "prod",      "amax",        "amin",      "aminmax",
-      "max",       "min",         "argmax",    "argmin",
-      "all",       "any",         "norm",      "linalg_vector_norm",
-      "logsumexp", "var",         "std",       "var_mean",
-      "std_mean",  "median",      "nanmedian", "count_nonzero",
-      "quantile",  "nanquantile", "mode"};
-  static const auto& scans = *new NameSet{
-      "cumsum",  "cumprod",  "logcumsumexp", "cummax",       "cummin",
-      "softmax", "_softmax", "log_softmax",  "_log_softmax", "_safe_softmax"};
-  static const auto& orders = *new NameSet{"sort", "argsort", "glu"};
-  const absl::string_view name = view.name;
-  const ValueId self = view.Ref("self");
-  const Flow flow = view.FlowOf(self);
-  const int rank = view.Rank(self);
+Flow Scan(const NodeView& view) { return ScanAlong(view, false); }
+Flow Order(const NodeView& view) { return ScanAlong(view, true); }
 
-  if (name == "layer_norm" || name == "native_layer_norm" ||
-      name == "rms_norm" || name == "_fused_rms_norm") {
-    const ValueId input = view.Ref("input");
-    return ForAll(view,
-                  NormalizeLast(view, view.FlowOf(input), view.Rank(input)));
-  }
-  if (name == "group_norm" || name == "native_group_norm" ||
-      name == "instance_norm") {
-    const Flow input = view.FlowOf("input");
-    return ForAll(view,
-                  input.rows() && input.axis == 0 ? input : Flow::Mixed());
-  }
-  static const auto& batch_norms =
-      *new NameSet{"batch_norm",
-                   "native_batch_norm",
-                   "_native_batch_norm_legit",
-                   "_native_batch_norm_legit_no_training",
-                   "_batch_norm_no_update",
-                   "_batch_norm_impl_index"};
-  if (batch_norms.contains(name)) {  // by stored statistics
-    const Flow input = view.FlowOf("input");
-    return ForAll(view, input.rows() ? input : Flow::Unproven());
-  }
-  if (name == "cosine_similarity" || name == "pairwise_distance") {
-    const ValueId a = view.Ref("x1");
-    const ValueId b = view.Ref("x2");
-    const int joint = std::max(view.Rank(a), view.Rank(b));
-    if (view.Rank(a) < 0 || view.Rank(b) < 0) {
-      return ForAll(view, Flow::Unproven());
-    }
-    const Flow both =
-        Broadcast({{view.FlowOf(a), view.Rank(a), view.ShapeOf(a)},
-                   {view.FlowOf(b), view.Rank(b), view.ShapeOf(b)}},
-                  joint);
-    if (!both.rows()) return ForAll(view, Flow::Mixed());
-    const int dim =
-        name == "pairwise_distance"
-            ? joint - 1
-            : view.Dims("dim", joint).value_or(std::vector<int>{1}).front();
-    if (dim == both.axis) return ForAll(view, Flow::Mixed());
-    const bool keep = view.Bool("keepdim", false);
-    return ForAll(view, keep ? both : both.At(AxisWithout(both.axis, {dim})));
-  }
-  // The last one or two dimensions are pooled; rows are in front of them.
-  static const auto& pools = *new absl::flat_hash_map<absl::string_view, int>{
-      {"avg_pool1d", 1},
-      {"max_pool1d", 1},
-      {"max_pool1d_with_indices", 1},
-      {"adaptive_avg_pool1d", 1},
-      {"adaptive_max_pool1d", 1},
-      {"avg_pool2d", 2},
-      {"max_pool2d", 2},
-      {"max_pool2d_with_indices", 2},
-      {"adaptive_avg_pool2d", 2},
-      {"_adaptive_avg_pool2d", 2},
-      {"upsample_nearest1d", 1},
-      {"upsample_linear1d", 1}};
-  if (const auto it = pools.find(name); it != pools.end()) {
-    const bool fine = flow.rows() && flow.axis < rank - it->second;
-    return ForAll(view, fine ? flow : Flow::Mixed());
-  }
-
-  const bool known = reductions.contains(name) || scans.contains(name) ||
-                     orders.contains(name) || name == "topk" ||
-                     name == "kthvalue" || name == "msort";
-  if (!known) return std::nullopt;
-  if (rank < 0 || flow.kind == Kind::kRowIndex) {
-    return ForAll(view, Flow::Unproven());
-  }
-  if (scans.contains(name)) return ForAll(view, Scan(view, flow, rank, false));
-  if (orders.contains(name) || name == "topk") {
-    return ForAll(view, Scan(view, flow, rank, true));
-  }
-  if (name == "msort") {
-    return ForAll(view, flow.rows() && flow.axis != 0 ? flow : Flow::Mixed());
-  }
-  if (name == "kthvalue" && view.node.FindArg("dim") == nullptr) {
-    if (!flow.rows() || flow.axis == rank - 1) {
-      return ForAll(view, Flow::Mixed());
-    }
-    return ForAll(view, flow);
-  }
+std::vector<Flow> ReduceAll(const NodeView& view) {
+  bool known;
+  const Flow flow = Checked(view, known);
+  if (!known) return ForAll(view, Flow::Unproven());
   std::vector<Flow> flows;
   for (const ValueId id : view.node.outputs) {
-    flows.push_back(Reduce(view, flow, rank, id));
+    flows.push_back(Reduce(view, flow, view.Rank(view.Ref("self")), id));
   }
   return flows;
+}
+
+Flow SortFirst(const NodeView& view) {
+  bool known;
+  const Flow flow = Checked(view, known);
+  if (!known) return Flow::Unproven();
+  return flow.rows() && flow.axis != 0 ? flow : Flow::Mixed();
+}
+
+std::vector<Flow> KthValue(const NodeView& view) {
+  bool known;
+  const Flow flow = Checked(view, known);
+  if (!known || view.node.FindArg("dim") != nullptr) return ReduceAll(view);
+  // Along the last dimension where none is named.
+  const bool mixes =
+      !flow.rows() || flow.axis == view.Rank(view.Ref("self")) - 1;
+  return ForAll(view, mixes ? Flow::Mixed() : flow);
+}
+
+Flow Pool1d(const NodeView& view) { return Pool(view, 1); }
+Flow Pool2d(const NodeView& view) { return Pool(view, 2); }
+
+Flow NormalizeLast(const NodeView& view) {
+  const ValueId input = view.Ref("input");
+  return NormalizeLast(view, view.FlowOf(input), view.Rank(input));
+}
+
+Flow GroupNorm(const NodeView& view) {
+  const Flow input = view.FlowOf("input");
+  return input.rows() && input.axis == 0 ? input : Flow::Mixed();
+}
+
+Flow BatchNorm(const NodeView& view) {  // by stored statistics
+  const Flow input = view.FlowOf("input");
+  return input.rows() ? input : Flow::Unproven();
+}
+
+Flow Distance(const NodeView& view) {
+  const ValueId a = view.Ref("x1");
+  const ValueId b = view.Ref("x2");
+  const int joint = std::max(view.Rank(a), view.Rank(b));
+  if (view.Rank(a) < 0 || view.Rank(b) < 0) return Flow::Unproven();
+  const Flow both = Broadcast({{view.FlowOf(a), view.Rank(a), view.ShapeOf(a)},
+                               {view.FlowOf(b), view.Rank(b), view.ShapeOf(b)}},
+                              joint);
+  if (!both.rows()) return Flow::Mixed();
+  const int dim =
+      view.name == "pairwise_distance"
+          ? joint - 1
+          : view.Dims("dim", joint).value_or(std::vector<int>{1}).front();
+  if (dim == both.axis) return Flow::Mixed();
+  return view.Bool("keepdim", false) ? both
+                                     : both.At(AxisWithout(both.axis, {dim}));
 }
 
 }  // namespace refract::models::rows

@@ -1,12 +1,9 @@
 // Sizes, tensors made of sizes, and the places of bags.
 
-#include "absl/container/flat_hash_set.h"
 #include "models/rows/flow.h"
 
 namespace refract::models::rows {
 namespace {
-
-using NameSet = absl::flat_hash_set<absl::string_view>;
 
 bool AllNumbers(const NodeView& view) {
   bool any = false;
@@ -40,6 +37,26 @@ Flow NumberFlow(const NodeView& view, ValueId id) {
   return result;
 }
 
+// A tensor that all rows share, or that is made of `fill`.
+std::optional<Flow> Fill(const NodeView& view, const Flow& fill) {
+  if (fill.kind == Kind::kBags) {
+    return view.IsInteger(view.first_output()) ? Flow::Bags() : Flow::Mixed();
+  }
+  if (!fill.shared()) return Flow::Unproven();
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::vector<Flow>> NumberRows(const NodeView& view) {
+  if (!AllNumbers(view)) return std::nullopt;
+  std::vector<Flow> flows;
+  for (const ValueId id : view.node.outputs) {
+    flows.push_back(id == kNoValue ? Flow::Constant() : NumberFlow(view, id));
+  }
+  return flows;
+}
+
 Flow Arange(const NodeView& view) {
   const ValueId output = view.first_output();
   const Value& value = view.graph.value(output);
@@ -61,37 +78,17 @@ Flow Arange(const NodeView& view) {
   return Flow::Bags();
 }
 
-}  // namespace
+Flow Made(const NodeView& view) {
+  const Flow fill = view.FlowOf(view.node.FindArg("s") ? "s" : "fill_value");
+  if (const auto flow = Fill(view, fill)) return *flow;
+  return Spread(fill, view, view.first_output());
+}
 
-MaybeFlows ApplySizeRules(const NodeView& view) {
-  if (AllNumbers(view)) {
-    std::vector<Flow> flows;
-    for (const ValueId id : view.node.outputs) {
-      flows.push_back(id == kNoValue ? Flow::Constant() : NumberFlow(view, id));
-    }
-    return flows;
-  }
-  if (view.space != "aten") return std::nullopt;
-  if (view.name == "arange") return ForAll(view, Arange(view));
-  static const auto& made = *new NameSet{
-      "zeros",         "ones",          "full",           "empty",
-      "new_zeros",     "new_ones",      "new_full",       "new_empty",
-      "empty_strided", "scalar_tensor", "empty_permuted", "new_empty_strided"};
-  static const auto& alike =
-      *new NameSet{"zeros_like", "ones_like", "full_like", "empty_like"};
-  const bool is_made = made.contains(view.name);
-  if (!is_made && !alike.contains(view.name)) return std::nullopt;
-  const Flow fill =
-      view.FlowOf(view.name == "scalar_tensor" ? "s" : "fill_value");
-  const ValueId output = view.first_output();
-  if (fill.kind == Kind::kBags) {
-    return ForAll(view, view.IsInteger(output) ? Flow::Bags() : Flow::Mixed());
-  }
-  if (!fill.shared()) return ForAll(view, Flow::Unproven());
-  if (is_made) return ForAll(view, Spread(fill, view, output));
+Flow MadeLike(const NodeView& view) {
+  if (const auto flow = Fill(view, view.FlowOf("fill_value"))) return *flow;
   Flow self = view.FlowOf("self");
   if (self.kind == Kind::kRowIndex) self.kind = Kind::kRows;
-  return ForAll(view, self);
+  return self;
 }
 
 }  // namespace refract::models::rows

@@ -2,13 +2,23 @@
 
 #include <algorithm>
 
-#include "absl/container/flat_hash_set.h"
 #include "models/rows/flow.h"
 
 namespace refract::models::rows {
 namespace {
 
-using NameSet = absl::flat_hash_set<absl::string_view>;
+// Pieces of offsets are offsets, pieces of bags are bags; a piece of what all
+// rows share is shared, unless its size counts rows.
+std::vector<Flow> WithoutAxis(const NodeView& view, const Flow& flow) {
+  if (!flow.shared()) return ForAll(view, flow);
+  std::vector<Flow> flows;
+  for (const ValueId id : view.node.outputs) {
+    const bool counts =
+        id != kNoValue && !view.sizes.BatchAxes(view.graph.value(id)).empty();
+    flows.push_back(counts ? Flow::Mixed() : flow);
+  }
+  return flows;
+}
 
 Flow ReshapeNode(const NodeView& view, const Flow& flow) {
   const ValueId output = view.first_output();
@@ -164,73 +174,43 @@ Flow Diagonal(const NodeView& view, const Flow& flow, int rank) {
 
 }  // namespace
 
-MaybeFlows ApplyViewRules(const NodeView& view) {
-  static const auto& reshapes = *new NameSet{
-      "view",         "_unsafe_view", "view_as",        "view_copy",
-      "reshape",      "reshape_as",   "_reshape_copy",  "_reshape_alias",
-      "flatten",      "unflatten",    "ravel",          "squeeze",
-      "squeeze_copy", "unsqueeze",    "unsqueeze_copy", "atleast_1d",
-      "atleast_2d",   "atleast_3d"};
-  static const auto& permutes =
-      *new NameSet{"permute",  "permute_copy", "transpose", "transpose_copy",
-                   "t",        "t_copy",       "numpy_T",   "mT",
-                   "mH",       "adjoint",      "movedim",   "moveaxis",
-                   "swapaxes", "swapdims"};
-  static const auto& expands =
-      *new NameSet{"expand", "expand_as", "expand_copy", "broadcast_to"};
-  static const auto& slices =
-      *new NameSet{"slice", "slice_copy", "narrow", "narrow_copy"};
-  static const auto& drops =
-      *new NameSet{"select", "select_copy", "unbind", "unbind_copy"};
-  static const auto& splits =
-      *new NameSet{"split",        "split_copy",   "split_with_sizes",
-                   "chunk",        "unsafe_split", "split_with_sizes_copy",
-                   "tensor_split", "unsafe_chunk", "unsafe_split_with_sizes"};
-  const absl::string_view name = view.name;
+std::vector<Flow> ViewRows(const NodeView& view) {
   const ValueId self = view.Ref("self");
   const Flow flow = view.FlowOf(self);
   const int rank = view.Rank(self);
-  if (reshapes.contains(name)) return ForAll(view, ReshapeNode(view, flow));
-  if (expands.contains(name)) {
+  const RowRule rule = view.op.rows;
+  if (rule == RowRule::kReshape) return ForAll(view, ReshapeNode(view, flow));
+  if (rule == RowRule::kExpand) {
     return ForAll(view, Expand(view, flow, self, view.first_output()));
   }
-  if (name == "broadcast_tensors") {
-    std::vector<Flow> flows;
-    const std::vector<ValueId> operands = view.List("tensors");
-    for (size_t i = 0; i < view.node.outputs.size(); ++i) {
-      flows.push_back(i < operands.size()
-                          ? Expand(view, view.FlowOf(operands[i]), operands[i],
-                                   view.node.outputs[i])
-                          : Flow::Unproven());
-    }
-    return flows;
-  }
-  const bool known = permutes.contains(name) || slices.contains(name) ||
-                     drops.contains(name) || splits.contains(name) ||
-                     name == "unfold" || name == "unfold_copy" ||
-                     name == "diagonal" || name == "diagonal_copy";
-  if (!known) return std::nullopt;
-  if (!flow.has_axis()) {
-    // Pieces of offsets are offsets, pieces of bags are bags; a piece of what
-    // rows share is shared, unless its size counts rows.
-    if (!flow.shared()) return ForAll(view, flow);
-    std::vector<Flow> flows;
-    for (const ValueId id : view.node.outputs) {
-      const bool counts =
-          id != kNoValue && !view.sizes.BatchAxes(view.graph.value(id)).empty();
-      flows.push_back(counts ? Flow::Mixed() : flow);
-    }
-    return flows;
-  }
+  if (!flow.has_axis()) return WithoutAxis(view, flow);
   if (rank < 0) return ForAll(view, Flow::Unproven());
-  if (permutes.contains(name)) return ForAll(view, Permute(view, flow, rank));
-  if (slices.contains(name)) return ForAll(view, Slice(view, flow, rank));
-  if (drops.contains(name)) return ForAll(view, Drop(view, flow, rank));
-  if (splits.contains(name)) return Split(view, flow, rank);
-  if (name == "unfold" || name == "unfold_copy") {
-    return ForAll(view, Unfold(view, flow, rank));
+  switch (rule) {
+    case RowRule::kPermute:
+      return ForAll(view, Permute(view, flow, rank));
+    case RowRule::kSlice:
+      return ForAll(view, Slice(view, flow, rank));
+    case RowRule::kDrop:
+      return ForAll(view, Drop(view, flow, rank));
+    case RowRule::kSplit:
+      return Split(view, flow, rank);
+    case RowRule::kUnfold:
+      return ForAll(view, Unfold(view, flow, rank));
+    default:
+      return ForAll(view, Diagonal(view, flow, rank));
   }
-  return ForAll(view, Diagonal(view, flow, rank));
+}
+
+std::vector<Flow> BroadcastTensorsRows(const NodeView& view) {
+  std::vector<Flow> flows;
+  const std::vector<ValueId> operands = view.List("tensors");
+  for (size_t i = 0; i < view.node.outputs.size(); ++i) {
+    flows.push_back(i < operands.size()
+                        ? Expand(view, view.FlowOf(operands[i]), operands[i],
+                                 view.node.outputs[i])
+                        : Flow::Unproven());
+  }
+  return flows;
 }
 
 }  // namespace refract::models::rows

@@ -14,6 +14,7 @@ namespace refract::partitioner {
 namespace {
 
 using models::Argument;
+using models::CostRule;
 using models::Graph;
 using models::kNoValue;
 using models::Node;
@@ -82,11 +83,6 @@ bool IsWeight(const Graph& graph, ValueId id) {
     id = inputs.front();
   }
   return true;
-}
-
-absl::string_view BaseName(absl::string_view op) {
-  const std::vector<absl::string_view> parts = absl::StrSplit(op, '.');
-  return parts.size() > 1 ? parts[1] : op;
 }
 
 // 2 · product of all extents in the equation: one multiply-add per combination.
@@ -182,47 +178,56 @@ std::optional<double> RecurrentFlops(const Graph& graph, const Node& node,
 }
 
 // 2 · results · length of the dot product behind each.
-std::optional<double> DenseFlops(const Graph& graph, const Node& node,
-                                 const SymbolBindings& sizes) {
-  const absl::string_view name = BaseName(node.op);
-  if (name == "einsum") return EinsumFlops(graph, node, sizes);
-  if (absl::StrContains(name, "scaled_dot_product")) {
-    return AttentionFlops(graph, node, sizes);
-  }
-  const ValueId output = MainOutput(node);
-  if (output == kNoValue) return std::nullopt;
-  const std::optional<double> results = ElementsOf(graph, output, sizes);
-  if (!results) return std::nullopt;
-  if (name == "tensordot") return TensordotFlops(graph, node, *results, sizes);
-  if (absl::StartsWith(name, "gru") || absl::StartsWith(name, "lstm") ||
-      absl::StartsWith(name, "rnn_")) {
-    return RecurrentFlops(graph, node, sizes);
-  }
-
-  if (absl::StartsWith(name, "conv") || name == "_convolution") {
-    const Value* weight = ArgValue(graph, node, "weight");
-    if (weight == nullptr) return std::nullopt;
-    const std::optional<Dims> dims = DimsOf(*weight, sizes);
-    if (!dims || dims->empty() || (*dims)[0] <= 0) return std::nullopt;
-    return 2 * *results * Product(*dims) / (*dims)[0];
-  }
-  // By operator: the operand whose last dimension is summed over.
-  static const auto& operands =
-      *new absl::flat_hash_map<absl::string_view, absl::string_view>{
-          {"linear", "input"},      {"mm", "self"},
-          {"bmm", "self"},          {"matmul", "self"},
-          {"mv", "self"},           {"dot", "self"},
-          {"inner", "self"},        {"addmm", "mat1"},
-          {"addmv", "mat"},         {"baddbmm", "batch1"},
-          {"_int_mm", "self"},      {"_addmm_activation", "mat1"},
-          {"linalg_matmul", "self"}};
-  const auto it = operands.find(name);
-  if (it == operands.end()) return std::nullopt;
-  const Value* operand = ArgValue(graph, node, it->second);
+std::optional<double> DotProductFlops(const Graph& graph, const Node& node,
+                                      double results,
+                                      const SymbolBindings& sizes) {
+  const Value* operand =
+      ArgValue(graph, node, models::OperatorOf(node.op).factors[0]);
   if (operand == nullptr) return std::nullopt;
   const std::optional<Dims> dims = DimsOf(*operand, sizes);
   if (!dims || dims->empty()) return std::nullopt;
-  return 2 * *results * dims->back();
+  return 2 * results * dims->back();
+}
+
+// Every result meets the weights of one output channel.
+std::optional<double> ConvolutionFlops(const Graph& graph, const Node& node,
+                                       double results,
+                                       const SymbolBindings& sizes) {
+  const Value* weight = ArgValue(graph, node, "weight");
+  if (weight == nullptr) return std::nullopt;
+  const std::optional<Dims> dims = DimsOf(*weight, sizes);
+  if (!dims || dims->empty() || (*dims)[0] <= 0) return std::nullopt;
+  return 2 * results * Product(*dims) / (*dims)[0];
+}
+
+std::optional<double> DenseFlops(const Graph& graph, const Node& node,
+                                 const SymbolBindings& sizes) {
+  const CostRule rule = models::OperatorOf(node.op).cost;
+  const ValueId output = MainOutput(node);
+  const std::optional<double> results =
+      output == kNoValue ? std::nullopt : ElementsOf(graph, output, sizes);
+  switch (rule) {
+    case CostRule::kEinsum:
+      return EinsumFlops(graph, node, sizes);
+    case CostRule::kAttention:
+      return AttentionFlops(graph, node, sizes);
+    case CostRule::kTensordot:
+      if (!results) return std::nullopt;
+      return TensordotFlops(graph, node, *results, sizes);
+    case CostRule::kRecurrent:
+      if (!results) return std::nullopt;
+      return RecurrentFlops(graph, node, sizes);
+    case CostRule::kConvolution:
+      if (!results) return std::nullopt;
+      return ConvolutionFlops(graph, node, *results, sizes);
+    case CostRule::kDotProducts:
+      if (!results) return std::nullopt;
+      return DotProductFlops(graph, node, *results, sizes);
+    case CostRule::kOfClass:
+    case CostRule::kUnknown:
+      return std::nullopt;
+  }
+  return std::nullopt;
 }
 
 // Rows looked up, each added once to its bag.
@@ -246,7 +251,10 @@ std::optional<Work> LookUpWork(const Graph& graph, const Node& node,
   const double row_elements = Product(*rows) / std::max(1.0, (*rows)[0]);
   const double elements = Product(*count) * row_elements;
   Work work;
-  work.flops = absl::StrContains(node.op, "embedding_bag") ? elements : 0;
+  work.flops =
+      models::OperatorOf(node.op).rows == models::RowRule::kEmbeddingBag
+          ? elements
+          : 0;
   work.rows = Product(*count);
   work.bytes = elements * static_cast<double>(base::SizeOf(table->dtype)) +
                *id_bytes + *written;

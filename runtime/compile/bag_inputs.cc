@@ -11,8 +11,8 @@
 #include <utility>
 #include <variant>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "models/operators/operator.h"
 
 namespace refract::runtime {
 namespace {
@@ -62,9 +62,7 @@ bool IsOffsets(const models::Value& value, const std::string& batch,
 }  // namespace
 
 bool IsBag(const models::Node& node) {
-  return absl::StartsWith(node.op, "aten.embedding_bag.") ||
-         absl::StartsWith(node.op, "aten._embedding_bag.") ||
-         absl::StartsWith(node.op, "aten._embedding_bag_forward_only.");
+  return models::OperatorOf(node.op).rows == models::RowRule::kEmbeddingBag;
 }
 
 FoundBags FindBagInputs(const models::Graph& graph, const Part& part) {

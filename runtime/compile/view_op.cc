@@ -14,10 +14,7 @@
 namespace refract::runtime {
 namespace {
 
-bool IsOneOf(absl::string_view op,
-             std::initializer_list<absl::string_view> names) {
-  return std::find(names.begin(), names.end(), op) != names.end();
-}
+using models::Lowering;
 
 // A slice of everything, which exporters write for x[:, …].
 bool IsWholeSlice(const NodeArgs& args) {
@@ -31,33 +28,27 @@ bool IsWholeSlice(const NodeArgs& args) {
 }  // namespace
 
 bool ViewOp::IsCopy(const KernelRequest& request) {
-  const absl::string_view op = request.node().op;
   const NodeArgs& args = request.args;
-  if (IsOneOf(op, {"aten.alias.default", "aten.detach.default",
-                   "aten.contiguous.default", "aten.clone.default",
-                   "aten.lift_fresh_copy.default", "aten.lift_fresh.default",
-                   "aten.positive.default"})) {
-    return true;
+  switch (request.lowering()) {
+    case Lowering::kAlias:
+      return true;
+    case Lowering::kDropout:
+      // Dropout in training is random.
+      return args.BoolLiteral("train") == false;
+    case Lowering::kSlice:
+      return IsWholeSlice(args);
+    case Lowering::kCast:
+      // A conversion of device or layout alone is a copy here.
+      if (!args.Has("dtype")) return true;
+      return request.operand(0).dtype != base::DType::kUnknown &&
+             args.DTypeLiteral("dtype") == request.operand(0).dtype;
+    default:
+      return false;
   }
-  if (IsOneOf(op, {"aten.dropout.default", "aten.feature_dropout.default",
-                   "aten.alpha_dropout.default"})) {
-    // Dropout in training is random.
-    return args.BoolLiteral("train") == false;
-  }
-  if (op == "aten.slice.Tensor") return IsWholeSlice(args);
-  if (IsOneOf(op, {"aten.to.dtype", "aten.to.dtype_layout", "aten.to.device",
-                   "aten._to_copy.default"})) {
-    // A conversion of device or layout alone is a copy here.
-    if (!args.Has("dtype")) return true;
-    return request.operand(0).dtype != base::DType::kUnknown &&
-           args.DTypeLiteral("dtype") == request.operand(0).dtype;
-  }
-  return false;
 }
 
 absl::StatusOr<std::unique_ptr<const ViewOp>> ViewOp::Create(
     const KernelRequest& request) {
-  const absl::string_view op = request.node().op;
   const NodeArgs& args = request.args;
   // The operand is the first one, and every later argument is a size.
   const bool tensor_first =
@@ -67,56 +58,55 @@ absl::StatusOr<std::unique_ptr<const ViewOp>> ViewOp::Create(
   if (!tensor_first || request.node().outputs.size() != 1) return nullptr;
   auto view = std::unique_ptr<ViewOp>(new ViewOp());
   if (IsCopy(request)) return view;
-  if (IsOneOf(op, {"aten.view.default", "aten._unsafe_view.default",
-                   "aten.reshape.default"})) {
-    view->kind_ = Kind::kReshape;
-    auto size = args.Ints(args.Has("shape") ? "shape" : "size");
-    if (!size) return nullptr;
-    view->size_ = *std::move(size);
-    return view;
-  }
-  if (op == "aten.flatten.using_ints") {
-    view->kind_ = Kind::kFlatten;
-    const auto start = args.Has("start_dim") ? args.IntLiteral("start_dim")
-                                             : std::optional<int64_t>(0);
-    const auto end = args.Has("end_dim") ? args.IntLiteral("end_dim")
-                                         : std::optional<int64_t>(-1);
-    if (!start || !end) return nullptr;
-    view->dims_ = {*start, *end};
-    return view;
-  }
-  if (op == "aten.unflatten.int") {
-    view->kind_ = Kind::kUnflatten;
-    const auto dim = args.IntLiteral("dim");
-    auto sizes = args.Ints("sizes");
-    if (!dim || !sizes || sizes->empty()) return nullptr;
-    view->dims_ = {*dim};
-    view->size_ = *std::move(sizes);
-    return view;
-  }
-  if (op == "aten.unsqueeze.default") {
-    view->kind_ = Kind::kUnsqueeze;
-    const auto dim = args.IntLiteral("dim");
-    if (!dim) return nullptr;
-    view->dims_ = {*dim};
-    return view;
-  }
-  if (op == "aten.squeeze.default") {
-    view->kind_ = Kind::kSqueeze;
-    view->squeeze_all_ = true;
-    return view;
-  }
-  if (op == "aten.squeeze.dim" || op == "aten.squeeze.dims") {
-    view->kind_ = Kind::kSqueeze;
-    const auto dims = args.Ints("dim");
-    if (!dims) return nullptr;
-    for (const IntSource& dim : *dims) {
-      if (!dim.is_literal()) return nullptr;
-      view->dims_.push_back(dim.literal);
+  switch (request.lowering()) {
+    case Lowering::kReshape: {
+      view->kind_ = Kind::kReshape;
+      auto size = args.Ints(args.Has("shape") ? "shape" : "size");
+      if (!size) return nullptr;
+      view->size_ = *std::move(size);
+      return view;
     }
-    return view;
+    case Lowering::kFlatten: {
+      view->kind_ = Kind::kFlatten;
+      const auto start = args.Has("start_dim") ? args.IntLiteral("start_dim")
+                                               : std::optional<int64_t>(0);
+      const auto end = args.Has("end_dim") ? args.IntLiteral("end_dim")
+                                           : std::optional<int64_t>(-1);
+      if (!start || !end) return nullptr;
+      view->dims_ = {*start, *end};
+      return view;
+    }
+    case Lowering::kUnflatten: {
+      view->kind_ = Kind::kUnflatten;
+      const auto dim = args.IntLiteral("dim");
+      auto sizes = args.Ints("sizes");
+      if (!dim || !sizes || sizes->empty()) return nullptr;
+      view->dims_ = {*dim};
+      view->size_ = *std::move(sizes);
+      return view;
+    }
+    case Lowering::kUnsqueeze: {
+      view->kind_ = Kind::kUnsqueeze;
+      const auto dim = args.IntLiteral("dim");
+      if (!dim) return nullptr;
+      view->dims_ = {*dim};
+      return view;
+    }
+    case Lowering::kSqueeze: {
+      view->kind_ = Kind::kSqueeze;
+      view->squeeze_all_ = request.node().FindArg("dim") == nullptr;
+      if (view->squeeze_all_) return view;
+      const auto dims = args.Ints("dim");
+      if (!dims) return nullptr;
+      for (const IntSource& dim : *dims) {
+        if (!dim.is_literal()) return nullptr;
+        view->dims_.push_back(dim.literal);
+      }
+      return view;
+    }
+    default:
+      return nullptr;  // no view
   }
-  return nullptr;
 }
 
 absl::Status ViewOp::Infer(const Operands& operands, base::Dims& dims) const {

@@ -109,12 +109,7 @@ class CastKernel final : public Kernel {
 
 absl::StatusOr<std::unique_ptr<const Kernel>> CreateCastKernel(
     const KernelRequest& request) {
-  const absl::string_view op = request.node().op;
-  const bool like = op == "aten.type_as.default";
-  if (!like && op != "aten.to.dtype" && op != "aten.to.dtype_layout" &&
-      op != "aten._to_copy.default") {
-    return nullptr;
-  }
+  const bool like = request.lowering() == models::Lowering::kCastLike;
   // The source is operand 0; its dtype must be known at compile time.
   if (request.args.OperandOf("self") != 0 || !request.HasRank(0) ||
       request.node().outputs.size() != 1) {

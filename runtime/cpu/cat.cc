@@ -80,10 +80,8 @@ class CatKernel final : public Kernel {
 
 absl::StatusOr<std::unique_ptr<const Kernel>> CreateCatKernel(
     const KernelRequest& request) {
-  const absl::string_view op = request.node().op;
-  const bool stack = op == "aten.stack.default";
-  const bool columns = op == "aten.hstack.default";
-  if (!stack && !columns && op != "aten.cat.default") return nullptr;
+  const bool stack = request.lowering() == models::Lowering::kStack;
+  const bool columns = request.lowering() == models::Lowering::kHstack;
   const NodeArgs& args = request.args;
   const auto tensors = args.OperandsOf("tensors");
   if (!tensors || tensors->empty() ||

@@ -17,6 +17,8 @@
 namespace refract::runtime::cpu {
 namespace {
 
+using models::Lowering;
+
 // One strided view of the operand per result.
 struct StridedView {
   base::Dims dims;
@@ -486,7 +488,7 @@ KernelPtr MakeSplit(const KernelRequest& request) {
   if (!Readable(args, "dim")) return nullptr;
   const IntSource dim = args.Int("dim").value_or(kZero);
   using How = SplitKernel::How;
-  if (request.node().op == "aten.chunk.default") {
+  if (request.lowering() == Lowering::kChunk) {
     const auto chunks = args.Int("chunks");
     if (!chunks) return nullptr;
     return std::make_unique<SplitKernel>(dim, std::vector<IntSource>{*chunks},
@@ -522,8 +524,7 @@ absl::StatusOr<KernelPtr> MakePermute(const KernelRequest& request) {
   const NodeArgs& args = request.args;
   std::vector<size_t> order(rank);
   for (size_t d = 0; d < rank; ++d) order[d] = d;
-  const absl::string_view op = request.node().op;
-  if (op == "aten.permute.default") {
+  if (request.lowering() == Lowering::kPermute) {
     const auto dims = args.Ints("dims");
     if (!dims || dims->size() != rank) return nullptr;
     std::vector<bool> seen(rank, false);
@@ -534,14 +535,14 @@ absl::StatusOr<KernelPtr> MakePermute(const KernelRequest& request) {
       if (seen[order[d]]) return nullptr;
       seen[order[d]] = true;
     }
-  } else if (op == "aten.transpose.int") {
+  } else if (request.lowering() == Lowering::kTranspose) {
     const auto first = args.IntLiteral("dim0");
     const auto second = args.IntLiteral("dim1");
     if (!first || !second) return nullptr;
     REFRACT_ASSIGN_OR_RETURN(const size_t a, WrapDim(*first, rank));
     REFRACT_ASSIGN_OR_RETURN(const size_t b, WrapDim(*second, rank));
     if (rank > 0) std::swap(order[a], order[b]);
-  } else {  // aten.t.default
+  } else {  // kMatrixTranspose
     if (rank > 2) return nullptr;
     if (rank == 2) std::swap(order[0], order[1]);
   }
@@ -551,28 +552,35 @@ absl::StatusOr<KernelPtr> MakePermute(const KernelRequest& request) {
 }  // namespace
 
 absl::StatusOr<KernelPtr> CreateCopyKernel(const KernelRequest& request) {
-  const absl::string_view op = request.node().op;
   if (request.operands.empty() || request.args.OperandOf("self") != 0 ||
       !request.HasRank(0)) {
     return nullptr;
   }
-  if (op == "aten.expand.default") return MakeExpand(request);
-  if (op == "aten.expand_as.default") return MakeExpandAs(request);
-  if (op == "aten.permute.default" || op == "aten.transpose.int" ||
-      op == "aten.t.default") {
-    return MakePermute(request);
+  const bool is_number = request.rank(0) == 0;
+  switch (request.lowering()) {
+    case Lowering::kExpand:
+      return MakeExpand(request);
+    case Lowering::kExpandAs:
+      return MakeExpandAs(request);
+    case Lowering::kPermute:
+    case Lowering::kTranspose:
+    case Lowering::kMatrixTranspose:
+      return MakePermute(request);
+    // The operators below name a dimension, which a scalar lacks.
+    case Lowering::kSlice:
+      return is_number ? nullptr : MakeSlice(request);
+    case Lowering::kSelectIndex:
+      return is_number ? nullptr : MakeSelect(request);
+    case Lowering::kNarrow:
+      return is_number ? nullptr : MakeNarrow(request);
+    case Lowering::kUnbind:
+      return is_number ? nullptr : MakeUnbind(request);
+    case Lowering::kSplit:
+    case Lowering::kChunk:
+      return is_number ? nullptr : MakeSplit(request);
+    default:
+      return nullptr;
   }
-  // The operators below name a dimension, which a scalar lacks.
-  if (request.rank(0) == 0) return nullptr;
-  if (op == "aten.slice.Tensor") return MakeSlice(request);
-  if (op == "aten.select.int") return MakeSelect(request);
-  if (op == "aten.narrow.default") return MakeNarrow(request);
-  if (op == "aten.unbind.int") return MakeUnbind(request);
-  if (op == "aten.split.Tensor" || op == "aten.split.sizes" ||
-      op == "aten.split_with_sizes.default" || op == "aten.chunk.default") {
-    return MakeSplit(request);
-  }
-  return nullptr;
 }
 
 }  // namespace refract::runtime::cpu

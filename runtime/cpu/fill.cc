@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 
 namespace refract::runtime::cpu {
 namespace {
@@ -118,25 +117,22 @@ std::optional<uint64_t> ElementOf(const models::Argument& number, DType dtype) {
 
 absl::StatusOr<std::unique_ptr<const Kernel>> CreateFillKernel(
     const KernelRequest& request) {
-  absl::string_view op = request.node().op;
-  if (!absl::ConsumePrefix(&op, "aten.") ||
-      !absl::ConsumeSuffix(&op, ".default")) {
-    return nullptr;
-  }
   // new_zeros(self, …) differs from zeros(…) only in defaults, which the
   // graph's value already has.
-  absl::ConsumePrefix(&op, "new_");
   models::Argument number;
-  if (op == "zeros") {
-    number = int64_t{0};
-  } else if (op == "ones") {
-    number = int64_t{1};
-  } else if (op == "full") {
-    const models::Argument* const given = request.node().FindArg("fill_value");
-    if (given == nullptr) return nullptr;
-    number = *given;
-  } else {
-    return nullptr;
+  switch (request.lowering()) {
+    case models::Lowering::kZeros:
+      number = int64_t{0};
+      break;
+    case models::Lowering::kOnes:
+      number = int64_t{1};
+      break;
+    default: {  // kFull
+      const models::Argument* const given =
+          request.node().FindArg("fill_value");
+      if (given == nullptr) return nullptr;
+      number = *given;
+    }
   }
   const auto size = request.args.Ints("size");
   if (!size || size->size() > kMaxKernelRank ||

@@ -7,10 +7,10 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "runtime/cpu/strided_copy.h"
 
 namespace refract::runtime::cpu {
@@ -18,26 +18,11 @@ namespace {
 
 using base::DType;
 
-enum class Code : uint8_t {
-  kAdd,
-  kSubtract,
-  kMultiply,
-  kMinimum,
-  kMaximum,
-  kEqual,
-  kNotEqual,
-  kLess,
-  kLessEqual,
-  kGreater,
-  kGreaterEqual,
-};
-constexpr absl::string_view kNames[] = {"add",     "sub", "mul", "minimum",
-                                        "maximum", "eq",  "ne",  "lt",
-                                        "le",      "gt",  "ge"};
-static_assert(std::size(kNames) ==
-              static_cast<size_t>(Code::kGreaterEqual) + 1);
+using Code = models::IntegerCode;
 
-bool GivesTruth(Code code) { return code >= Code::kEqual; }
+bool GivesTruth(Code code) {
+  return code >= Code::kEqual && code <= Code::kGreaterEqual;
+}
 
 // Arithmetic in unsigned numbers, whose overflow wraps by definition.
 int64_t Wrap(uint64_t value) { return static_cast<int64_t>(value); }
@@ -67,14 +52,17 @@ void Row(const int64_t* a, int64_t a_step, const int64_t* b, int64_t b_step,
   }
 }
 
-void RunRow(Code code, const int64_t* a, int64_t a_step, const int64_t* b,
+// False, and nothing done, for codes that are LibTorch's on the CPU.
+bool RunRow(Code code, const int64_t* a, int64_t a_step, const int64_t* b,
             int64_t b_step, int64_t count, std::byte* to) {
   const auto number = [&](auto f) {
     Row(a, a_step, b, b_step, count, reinterpret_cast<int64_t*>(to), f);
+    return true;
   };
   const auto truth = [&](auto f) {
     Row(a, a_step, b, b_step, count, reinterpret_cast<uint8_t*>(to),
         [f](int64_t x, int64_t y) { return static_cast<uint8_t>(f(x, y)); });
+    return true;
   };
   using U = uint64_t;
   switch (code) {
@@ -100,7 +88,28 @@ void RunRow(Code code, const int64_t* a, int64_t a_step, const int64_t* b,
       return truth([](int64_t x, int64_t y) { return x > y; });
     case Code::kGreaterEqual:
       return truth([](int64_t x, int64_t y) { return x >= y; });
+    case Code::kCopy:
+    case Code::kNegate:
+    case Code::kAbsolute:
+    case Code::kInvert:
+    case Code::kNot:
+    case Code::kTruth:
+    case Code::kFloorDivide:
+    case Code::kTruncDivide:
+    case Code::kRemainder:
+    case Code::kModulo:
+    case Code::kBitAnd:
+    case Code::kBitOr:
+    case Code::kBitXor:
+    case Code::kAnd:
+    case Code::kOr:
+    case Code::kXor:
+    case Code::kFromEnd:
+    case Code::kClamp:
+    case Code::kSelect:
+      return false;
   }
+  return false;
 }
 
 // Strides with which a dense tensor of `own` dims broadcasts to `dims`; 0 where
@@ -119,15 +128,10 @@ Strides BroadcastStrides(const base::Dims& own, const base::Dims& dims) {
 
 class IntegerKernel final : public Kernel {
  public:
-  IntegerKernel(Code code, Source a, Source b) : code_(code), a_(a), b_(b) {}
+  IntegerKernel(absl::string_view name, Code code, Source a, Source b)
+      : name_(absl::StrCat("int_", name)), code_(code), a_(a), b_(b) {}
 
-  absl::string_view name() const override {
-    static constexpr absl::string_view kLong[] = {
-        "int_add", "int_sub", "int_mul", "int_minimum", "int_maximum", "int_eq",
-        "int_ne",  "int_lt",  "int_le",  "int_gt",      "int_ge"};
-    static_assert(std::size(kLong) == std::size(kNames));
-    return kLong[static_cast<size_t>(code_)];
-  }
+  absl::string_view name() const override { return name_; }
 
   absl::Status Infer(const Operands& operands,
                      absl::Span<KernelOutput> outputs) const override {
@@ -212,6 +216,7 @@ class IntegerKernel final : public Kernel {
   }
 
  private:
+  const std::string name_;
   const Code code_;
   const Source a_;  // a tensor
   const Source b_;
@@ -293,13 +298,11 @@ bool Gives(const KernelRequest& request, DType dtype) {
 
 absl::StatusOr<std::unique_ptr<const Kernel>> CreateIntegerKernel(
     const KernelRequest& request) {
-  absl::string_view op = request.node().op;
-  if (!absl::ConsumePrefix(&op, "aten.")) return nullptr;
-  const absl::string_view name = op.substr(0, op.find('.'));
-  const auto* const found =
-      std::find(std::begin(kNames), std::end(kNames), name);
-  if (found == std::end(kNames)) return nullptr;
-  const auto code = static_cast<Code>(found - std::begin(kNames));
+  const models::Operator& op = models::OperatorOf(request.node().op);
+  if (!op.integer) return nullptr;
+  const Code code = *op.integer;
+  const int64_t none = 0;
+  if (!RunRow(code, &none, 0, &none, 0, 0, nullptr)) return nullptr;
   const NodeArgs& args = request.args;
   const int self = args.OperandOf("self");
   if (self == kNoOperand || !request.IsTensor(self, DType::kInt64) ||
@@ -319,16 +322,12 @@ absl::StatusOr<std::unique_ptr<const Kernel>> CreateIntegerKernel(
     if (!number) return nullptr;
     other.number = *number;
   }
-  return std::make_unique<IntegerKernel>(code, Source{self, {}}, other);
+  return std::make_unique<IntegerKernel>(op.name, code, Source{self, {}},
+                                         other);
 }
 
 absl::StatusOr<std::unique_ptr<const Kernel>> CreateRangeKernel(
     const KernelRequest& request) {
-  const absl::string_view op = request.node().op;
-  if (op != "aten.arange.default" && op != "aten.arange.start" &&
-      op != "aten.arange.start_step") {
-    return nullptr;
-  }
   const NodeArgs& args = request.args;
   if (!Gives(request, DType::kInt64)) return nullptr;
   IntSource start;

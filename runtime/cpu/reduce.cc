@@ -386,17 +386,21 @@ absl::StatusOr<KernelPtr> CreateReduceKernel(const KernelRequest& request) {
       request.args.Has("dtype")) {
     return nullptr;
   }
-  const absl::string_view op = request.node().op;
-  if (absl::StartsWith(op, "aten.sum.") || absl::StartsWith(op, "aten.mean.")) {
-    return CreateSum(request);
+  switch (request.lowering()) {
+    case models::Lowering::kSum:
+    case models::Lowering::kMean:
+      return CreateSum(request);
+    case models::Lowering::kSoftmax:
+      if (request.args.Has("half_to_float") &&
+          request.args.BoolLiteral("half_to_float") != false) {
+        return nullptr;
+      }
+      return CreateSoftmax(request);
+    case models::Lowering::kLayerNorm:
+      return CreateLayerNorm(request);
+    default:
+      return nullptr;
   }
-  if (op == "aten.softmax.int") return CreateSoftmax(request);
-  if (op == "aten._softmax.default" &&
-      request.args.BoolLiteral("half_to_float") == false) {
-    return CreateSoftmax(request);
-  }
-  if (op == "aten.layer_norm.default") return CreateLayerNorm(request);
-  return nullptr;
 }
 
 }  // namespace refract::runtime::cpu

@@ -278,11 +278,9 @@ KernelPtr MakeIndex(const KernelRequest& request, int self) {
 }  // namespace
 
 absl::StatusOr<KernelPtr> CreateTakeKernel(const KernelRequest& request) {
-  const absl::string_view op = request.node().op;
   const NodeArgs& args = request.args;
-  const bool select = op == "aten.index_select.default";
-  const bool gather = op == "aten.gather.default";
-  if (!select && !gather && op != "aten.index.Tensor") return nullptr;
+  const bool select = request.lowering() == models::Lowering::kIndexSelect;
+  const bool gather = request.lowering() == models::Lowering::kGather;
   const int self = args.OperandOf("self");
   if (self == kNoOperand || !request.HasRank(self) || request.rank(self) == 0) {
     return nullptr;

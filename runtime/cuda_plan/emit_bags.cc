@@ -24,14 +24,21 @@ bool IsInteger(const Tensor& tensor) {
          (tensor.dtype == DType::kInt32 || tensor.dtype == DType::kInt64);
 }
 
+bool KeepsOrder(const models::Node& node) {
+  switch (models::LoweringOf(node.op)) {
+    case models::Lowering::kReshape:
+    case models::Lowering::kFlatten:
+    case models::Lowering::kUnsqueeze:
+    case models::Lowering::kSqueeze:
+    case models::Lowering::kAlias:
+      return true;
+    default:
+      return false;
+  }
+}
+
 // The part's input whose elements `id` shows, in the same order; -1: none.
 int InputOf(const models::Graph& graph, const Part& part, models::ValueId id) {
-  constexpr absl::string_view kSameOrder[] = {
-      "aten.view.default",         "aten.reshape.default",
-      "aten._unsafe_view.default", "aten.flatten.using_ints",
-      "aten.unsqueeze.default",    "aten.squeeze.dim",
-      "aten.squeeze.default",      "aten.contiguous.default",
-      "aten.clone.default"};
   while (true) {
     const auto input = std::find(part.inputs.begin(), part.inputs.end(), id);
     if (input != part.inputs.end()) {
@@ -40,11 +47,7 @@ int InputOf(const models::Graph& graph, const Part& part, models::ValueId id) {
     if (graph.value(id).producer == models::kNoNode) return -1;
     const models::Node& node = graph.nodes[graph.value(id).producer];
     const auto inputs = models::InputsOf(node);
-    if (inputs.empty() ||
-        std::find(std::begin(kSameOrder), std::end(kSameOrder), node.op) ==
-            std::end(kSameOrder)) {
-      return -1;
-    }
+    if (inputs.empty() || !KeepsOrder(node)) return -1;
     id = inputs.front();
   }
 }
@@ -189,9 +192,7 @@ absl::Status Place(const Emitter& emitter, const Tensor& out, BagNode& node) {
 }  // namespace
 
 std::optional<int64_t> EvenOffsets(const NodeStep& node, Emitter& emitter) {
-  if (node.node.op != "aten.arange.default" &&
-      node.node.op != "aten.arange.start" &&
-      node.node.op != "aten.arange.start_step") {
+  if (models::LoweringOf(node.node.op) != models::Lowering::kArange) {
     return std::nullopt;
   }
   const NodeArgs args(node.node);

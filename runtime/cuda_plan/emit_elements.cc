@@ -3,12 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
 #include "runtime/cuda_plan/emitter.h"
 
@@ -16,7 +13,8 @@ namespace refract::runtime::cuda_plan {
 namespace {
 
 using cuda::DType;
-using cuda::MapCode;
+using models::ElementCode;
+using models::Lowering;
 
 absl::Status No(const std::string& why) {
   return absl::UnimplementedError(why);
@@ -59,26 +57,16 @@ absl::Status EmitMap(const NodeStep& node,
   return emitter.Map(inputs, std::move(code), out);
 }
 
-struct BinaryName {
-  absl::string_view op;
-  MapCode code;
-};
-constexpr BinaryName kBinary[] = {
-    {"aten.add", MapCode::kAdd},         {"aten.sub", MapCode::kSubtract},
-    {"aten.rsub", MapCode::kSubtract},   {"aten.mul", MapCode::kMultiply},
-    {"aten.div", MapCode::kDivide},      {"aten.minimum", MapCode::kMinimum},
-    {"aten.maximum", MapCode::kMaximum}, {"aten.pow", MapCode::kPower},
-};
-
 // Of tensors that are not both float32: a mask, lengths, or a number as
 // exporters write it, a constant of another type without dimensions.
 std::optional<absl::Status> EmitBinary(const NodeStep& node, Emitter& emitter) {
-  const auto* const known = std::find_if(
-      std::begin(kBinary), std::end(kBinary), [&](const BinaryName& b) {
-        const absl::string_view op = node.node.op;
-        return op.substr(0, op.rfind('.')) == b.op;
-      });
-  if (known == std::end(kBinary)) return std::nullopt;
+  const Lowering lowering = models::LoweringOf(node.node.op);
+  const std::optional<ElementCode> code =
+      lowering == Lowering::kReverseSubtract ? ElementCode::kSubtract
+      : lowering == Lowering::kPow           ? ElementCode::kPower
+      : lowering == Lowering::kBinary ? models::OperatorOf(node.node.op).element
+                                      : std::nullopt;
+  if (!code) return std::nullopt;
   const NodeArgs args(node.node);
   if (args.Has("rounding_mode") ||
       NumberArgument(node.node, "alpha", 1) != 1.0) {
@@ -92,19 +80,16 @@ std::optional<absl::Status> EmitBinary(const NodeStep& node, Emitter& emitter) {
       REFRACT_ASSIGN_OR_RETURN(inputs[i],
                                ElementArgument(node, names[i], emitter));
     }
-    if (absl::StartsWith(node.node.op, "aten.rsub.")) {
-      std::swap(inputs[0], inputs[1]);
-    }
-    return EmitMap(node, inputs, {{known->code, 0, 1}}, emitter);
+    if (lowering == Lowering::kReverseSubtract) std::swap(inputs[0], inputs[1]);
+    return EmitMap(node, inputs, {{*code, 0, 1}}, emitter);
   }();
 }
 
 // where and masked_fill, of numbers and tensors.
 std::optional<absl::Status> EmitSelect(const NodeStep& node, Emitter& emitter) {
-  const bool where = absl::StartsWith(node.node.op, "aten.where.");
-  if (!where && !absl::StartsWith(node.node.op, "aten.masked_fill.")) {
-    return std::nullopt;
-  }
+  const Lowering lowering = models::LoweringOf(node.node.op);
+  const bool where = lowering == Lowering::kWhere;
+  if (!where && lowering != Lowering::kMaskedFill) return std::nullopt;
   return [&]() -> absl::Status {
     std::vector<Emitter::Input> inputs(3);
     const char* const names[3] = {where ? "condition" : "mask",
@@ -114,43 +99,43 @@ std::optional<absl::Status> EmitSelect(const NodeStep& node, Emitter& emitter) {
       REFRACT_ASSIGN_OR_RETURN(inputs[i],
                                ElementArgument(node, names[i], emitter));
     }
-    return EmitMap(node, inputs, {{MapCode::kSelect, 0, 1, 2}}, emitter);
+    return EmitMap(node, inputs, {{ElementCode::kSelect, 0, 1, 2}}, emitter);
   }();
 }
 
 // One-operand functions that the fused forms lack.
 std::optional<absl::Status> EmitFunction(const NodeStep& node,
                                          Emitter& emitter) {
-  const std::string& op = node.node.op;
+  const Lowering lowering = models::LoweringOf(node.node.op);
   const NodeArgs args(node.node);
   std::vector<Emitter::Input> inputs(1);
   std::vector<cuda::MapInstruction> code;
   const auto number = [&](float value) {
     inputs.push_back({std::nullopt, value});
   };
-  if (op == "aten.pow.Tensor_Scalar") {
+  if (lowering == Lowering::kPow) {
     const auto exponent = NumberArgument(node.node, "exponent", NAN);
     if (!exponent) return std::nullopt;
     number(static_cast<float>(*exponent));
-    code = {{MapCode::kPower, 0, 1}};
-  } else if (op == "aten.hardsigmoid.default") {
+    code = {{ElementCode::kPower, 0, 1}};
+  } else if (lowering == Lowering::kHardsigmoid) {
     number(3.0f);
-    code = {{MapCode::kAdd, 0, 1},
-            {MapCode::kClamp, 2, 0, 0, 0.0f, 6.0f},
-            {MapCode::kScale, 3, 0, 0, 1.0f / 6.0f}};
-  } else if (op == "aten.softplus.default") {
+    code = {{ElementCode::kAdd, 0, 1},
+            {ElementCode::kClamp, 2, 0, 0, 0.0f, 6.0f},
+            {ElementCode::kScale, 3, 0, 0, 1.0f / 6.0f}};
+  } else if (lowering == Lowering::kSoftplus) {
     const auto beta = NumberArgument(node.node, "beta", 1);
     const auto threshold = NumberArgument(node.node, "threshold", 20);
     if (!beta || !threshold || *beta == 0) return std::nullopt;
     number(static_cast<float>(*threshold));
     // Beyond the threshold x itself: exp(x) would overflow.
-    code = {{MapCode::kScale, 0, 0, 0, static_cast<float>(*beta)},
-            {MapCode::kExp, 2},
-            {MapCode::kLog1p, 3},
-            {MapCode::kScale, 4, 0, 0, static_cast<float>(1 / *beta)},
-            {MapCode::kGreater, 2, 1},
-            {MapCode::kSelect, 6, 0, 5}};
-  } else if (op == "aten.prelu.default") {
+    code = {{ElementCode::kScale, 0, 0, 0, static_cast<float>(*beta)},
+            {ElementCode::kExp, 2},
+            {ElementCode::kLog1p, 3},
+            {ElementCode::kScale, 4, 0, 0, static_cast<float>(1 / *beta)},
+            {ElementCode::kGreater, 2, 1},
+            {ElementCode::kSelect, 6, 0, 5}};
+  } else if (lowering == Lowering::kPrelu) {
     const int weight = args.OperandOf("weight");
     if (weight == kNoOperand) return std::nullopt;
     inputs.resize(2);
@@ -166,10 +151,10 @@ std::optional<absl::Status> EmitFunction(const NodeStep& node,
             Unsqueezed(*inputs[1].tensor, inputs[1].tensor->rank());
       }
     }
-    code = {{MapCode::kMultiply, 0, 1},
-            {MapCode::kScale, 0, 0, 0, 0.0f},
-            {MapCode::kLess, 0, 3},
-            {MapCode::kSelect, 4, 2, 0}};
+    code = {{ElementCode::kMultiply, 0, 1},
+            {ElementCode::kScale, 0, 0, 0, 0.0f},
+            {ElementCode::kLess, 0, 3},
+            {ElementCode::kSelect, 4, 2, 0}};
   } else {
     return std::nullopt;
   }
@@ -187,16 +172,19 @@ std::optional<absl::Status> EmitFunction(const NodeStep& node,
 
 // zeros, ones, full, and what makes one like a tensor: a number everywhere.
 std::optional<double> FilledWith(const models::Node& node) {
-  const absl::string_view op = node.op;
-  for (const char* const form : {"aten.%s.", "aten.%s_like.", "aten.new_%s."}) {
-    const auto is = [&](absl::string_view name) {
-      return absl::StartsWith(op, absl::StrReplaceAll(form, {{"%s", name}}));
-    };
-    if (is("zeros")) return 0.0;
-    if (is("ones")) return 1.0;
-    if (is("full")) return NumberArgument(node, "fill_value", NAN);
+  switch (models::LoweringOf(node.op)) {
+    case Lowering::kZeros:
+    case Lowering::kZerosLike:
+      return 0.0;
+    case Lowering::kOnes:
+    case Lowering::kOnesLike:
+      return 1.0;
+    case Lowering::kFull:
+    case Lowering::kFullLike:
+      return NumberArgument(node, "fill_value", NAN);
+    default:
+      return std::nullopt;
   }
-  return std::nullopt;
 }
 
 std::optional<absl::Status> EmitFilled(const NodeStep& node, Emitter& emitter) {
@@ -209,7 +197,7 @@ std::optional<absl::Status> EmitFilled(const NodeStep& node, Emitter& emitter) {
   return [&]() -> absl::Status {
     if (cuda::IsFloating(*dtype)) {
       return EmitMap(node, {{std::nullopt, static_cast<float>(*number)}},
-                     {{MapCode::kCopy, 0}}, emitter);
+                     {{ElementCode::kCopy, 0}}, emitter);
     }
     // Beyond that the argument was no double.
     if (!(std::abs(*number) <= 0x1p53))

@@ -12,7 +12,6 @@ namespace refract::runtime::cuda_plan {
 namespace {
 
 using cuda::DType;
-using cuda::MapCode;
 
 absl::Status No(const std::string& why) {
   return absl::UnimplementedError(why);
@@ -71,52 +70,6 @@ absl::Status EmitMatMul(const MatMulOp& op, const Step& step,
 
 // --- Chains -----------------------------------------------------------------
 
-MapCode CodeOf(ElementCode code) {
-  switch (code) {
-#define REFRACT_SAME(name) \
-  case ElementCode::name:  \
-    return MapCode::name;
-    REFRACT_SAME(kNegate)
-    REFRACT_SAME(kAbsolute)
-    REFRACT_SAME(kRelu)
-    REFRACT_SAME(kSigmoid)
-    REFRACT_SAME(kTanh)
-    REFRACT_SAME(kExp)
-    REFRACT_SAME(kLog)
-    REFRACT_SAME(kLog1p)
-    REFRACT_SAME(kSqrt)
-    REFRACT_SAME(kReciprocalSqrt)
-    REFRACT_SAME(kReciprocal)
-    REFRACT_SAME(kSquare)
-    REFRACT_SAME(kErf)
-    REFRACT_SAME(kGelu)
-    REFRACT_SAME(kGeluTanh)
-    REFRACT_SAME(kSilu)
-    REFRACT_SAME(kNot)
-    REFRACT_SAME(kLeakyRelu)
-    REFRACT_SAME(kElu)
-    REFRACT_SAME(kClamp)
-    REFRACT_SAME(kScale)
-    REFRACT_SAME(kAdd)
-    REFRACT_SAME(kSubtract)
-    REFRACT_SAME(kMultiply)
-    REFRACT_SAME(kDivide)
-    REFRACT_SAME(kMinimum)
-    REFRACT_SAME(kMaximum)
-    REFRACT_SAME(kEqual)
-    REFRACT_SAME(kNotEqual)
-    REFRACT_SAME(kLess)
-    REFRACT_SAME(kLessEqual)
-    REFRACT_SAME(kGreater)
-    REFRACT_SAME(kGreaterEqual)
-    REFRACT_SAME(kAnd)
-    REFRACT_SAME(kOr)
-    REFRACT_SAME(kSelect)
-#undef REFRACT_SAME
-  }
-  return MapCode::kCopy;
-}
-
 static_assert(kMaxChainInputs <= cuda::kMaxMapInputs);
 static_assert(kMaxChainInstructions <= cuda::kMaxMapInstructions);
 
@@ -143,8 +96,8 @@ std::vector<cuda::MapInstruction> CodeFor(const ElementChainOp& op,
           argument < num_inputs ? argument : place[argument - num_inputs]);
     };
     const ElementInstruction& from = op.code[i];
-    code.push_back({CodeOf(from.code), at(from.a), at(from.b), at(from.c),
-                    from.x, from.y});
+    code.push_back(
+        {from.code, at(from.a), at(from.b), at(from.c), from.x, from.y});
   }
   return code;
 }

@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <iterator>
 #include <limits>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "runtime/compile/dims.h"
@@ -17,8 +15,9 @@ namespace refract::runtime::cuda_plan {
 namespace {
 
 using cuda::DType;
-using cuda::IntegerCode;
 using cuda::IntegerFold;
+using models::IntegerCode;
+using models::Lowering;
 using Integer = Emitter::Integer;
 
 absl::Status No(const std::string& why) {
@@ -167,53 +166,6 @@ absl::Status Emit(const NodeStep& node, IntegerCode code,
 
 // --- Operators --------------------------------------------------------------
 
-struct IntegerName {
-  absl::string_view op;
-  IntegerCode code;
-};
-constexpr IntegerName kUnary[] = {
-    {"aten.neg", IntegerCode::kNegate},
-    {"aten.abs", IntegerCode::kAbsolute},
-    {"aten.bitwise_not", IntegerCode::kInvert},
-    {"aten.logical_not", IntegerCode::kNot},
-};
-constexpr IntegerName kBinary[] = {
-    {"aten.add", IntegerCode::kAdd},
-    {"aten.sub", IntegerCode::kSubtract},
-    {"aten.rsub", IntegerCode::kSubtract},
-    {"aten.mul", IntegerCode::kMultiply},
-    {"aten.minimum", IntegerCode::kMinimum},
-    {"aten.maximum", IntegerCode::kMaximum},
-    {"aten.floor_divide", IntegerCode::kFloorDivide},
-    {"aten.div", IntegerCode::kTruncDivide},
-    {"aten.remainder", IntegerCode::kRemainder},
-    {"aten.fmod", IntegerCode::kModulo},
-    {"aten.bitwise_and", IntegerCode::kBitAnd},
-    {"aten.bitwise_or", IntegerCode::kBitOr},
-    {"aten.bitwise_xor", IntegerCode::kBitXor},
-    {"aten.__and__", IntegerCode::kBitAnd},
-    {"aten.__or__", IntegerCode::kBitOr},
-    {"aten.__xor__", IntegerCode::kBitXor},
-    {"aten.logical_and", IntegerCode::kAnd},
-    {"aten.logical_or", IntegerCode::kOr},
-    {"aten.logical_xor", IntegerCode::kXor},
-    {"aten.eq", IntegerCode::kEqual},
-    {"aten.ne", IntegerCode::kNotEqual},
-    {"aten.lt", IntegerCode::kLess},
-    {"aten.le", IntegerCode::kLessEqual},
-    {"aten.gt", IntegerCode::kGreater},
-    {"aten.ge", IntegerCode::kGreaterEqual},
-};
-template <size_t kSize>
-std::optional<IntegerCode> Find(const IntegerName (&names)[kSize],
-                                absl::string_view op) {
-  const auto* const known =
-      std::find_if(std::begin(names), std::end(names),
-                   [&](const IntegerName& name) { return name.op == op; });
-  if (known == std::end(names)) return std::nullopt;
-  return known->code;
-}
-
 absl::Status EmitUnary(const NodeStep& node, IntegerCode code,
                        Emitter& emitter) {
   REFRACT_ASSIGN_OR_RETURN(const Integer self,
@@ -253,7 +205,9 @@ absl::Status EmitBinary(const NodeStep& node, IntegerCode code,
     default:
       break;
   }
-  if (absl::StartsWith(node.node.op, "aten.rsub.")) std::swap(self, other);
+  if (models::LoweringOf(node.node.op) == Lowering::kReverseSubtract) {
+    std::swap(self, other);
+  }
   return Emit(node, code, {std::move(self), std::move(other)}, emitter);
 }
 
@@ -361,59 +315,63 @@ absl::Status EmitTriangle(const NodeStep& node, bool lower, Emitter& emitter) {
       const Tensor out,
       emitter.NewResult(local, self.dims, emitter.compute_type()));
   emitter.Set(local, out);
-  return emitter.Map({{kept}, {self}, {}}, {{cuda::MapCode::kSelect, 0, 1, 2}},
-                     out);
+  return emitter.Map({{kept}, {self}, {}},
+                     {{models::ElementCode::kSelect, 0, 1, 2}}, out);
 }
 
 }  // namespace
 
 std::optional<absl::Status> EmitIntegers(const NodeStep& node,
                                          Emitter& emitter) {
-  const std::string& op = node.node.op;
-  if (op == "aten.arange.default" || op == "aten.arange.start" ||
-      op == "aten.arange.start_step") {
-    return EmitArange(node, emitter);
-  }
-  const absl::string_view name = absl::string_view(op).substr(0, op.rfind('.'));
-  if (name == "aten.tril" || name == "aten.triu") {
-    return EmitTriangle(node, name == "aten.tril", emitter);
+  const models::Operator& op = models::OperatorOf(node.node.op);
+  const Lowering lowering = models::LoweringOf(node.node.op);
+  if (lowering == Lowering::kArange) return EmitArange(node, emitter);
+  if (lowering == Lowering::kTril || lowering == Lowering::kTriu) {
+    return EmitTriangle(node, lowering == Lowering::kTril, emitter);
   }
   if (!GivesIntegers(node, emitter)) return std::nullopt;
-  if (const auto code = Find(kUnary, name)) {
-    return EmitUnary(node, *code, emitter);
+  switch (lowering) {
+    case Lowering::kUnary:
+      if (!op.integer) return std::nullopt;
+      return EmitUnary(node, *op.integer, emitter);
+    case Lowering::kBinary:
+    case Lowering::kReverseSubtract:
+      if (!op.integer) return std::nullopt;
+      return EmitBinary(node, *op.integer, emitter);
+    case Lowering::kLogical:
+      return NodeArgs(node.node).Has("other")
+                 ? EmitBinary(node, *op.integer, emitter)
+                 : EmitUnary(node, *op.integer, emitter);
+    case Lowering::kClamp:
+    case Lowering::kClampMin:
+    case Lowering::kClampMax:
+      return EmitClamp(node, emitter);
+    case Lowering::kWhere:
+      return EmitSelect(node, "condition", "self", "other", emitter);
+    case Lowering::kMaskedFill:
+      return EmitSelect(node, "mask", "value", "self", emitter);
+    case Lowering::kSum: {
+      // 1 and -1 add up to 0, but sum(dtype=torch.bool) makes truths of them
+      // first.
+      const bool truths =
+          emitter.plan().locals[node.outputs[0]].dtype == base::DType::kBool;
+      return EmitFold(node, IntegerFold::kSum,
+                      truths ? IntegerCode::kTruth : IntegerCode::kCopy,
+                      emitter);
+    }
+    case Lowering::kAmax:
+      return EmitFold(node, IntegerFold::kMaximum, IntegerCode::kCopy, emitter);
+    case Lowering::kAny:
+      return EmitFold(node, IntegerFold::kMaximum, IntegerCode::kTruth,
+                      emitter);
+    case Lowering::kAmin:
+      return EmitFold(node, IntegerFold::kMinimum, IntegerCode::kCopy, emitter);
+    case Lowering::kAll:
+      return EmitFold(node, IntegerFold::kMinimum, IntegerCode::kTruth,
+                      emitter);
+    default:
+      return std::nullopt;
   }
-  if (const auto code = Find(kBinary, name)) {
-    return EmitBinary(node, *code, emitter);
-  }
-  if (name == "aten.clamp" || name == "aten.clamp_min" ||
-      name == "aten.clamp_max") {
-    return EmitClamp(node, emitter);
-  }
-  if (name == "aten.where") {
-    return EmitSelect(node, "condition", "self", "other", emitter);
-  }
-  if (name == "aten.masked_fill") {
-    return EmitSelect(node, "mask", "value", "self", emitter);
-  }
-  if (name == "aten.sum") {
-    // 1 and -1 add up to 0, but sum(dtype=torch.bool) makes truths of them
-    // first.
-    const bool truths =
-        emitter.plan().locals[node.outputs[0]].dtype == base::DType::kBool;
-    return EmitFold(node, IntegerFold::kSum,
-                    truths ? IntegerCode::kTruth : IntegerCode::kCopy, emitter);
-  }
-  if (name == "aten.amax" || name == "aten.any") {
-    return EmitFold(
-        node, IntegerFold::kMaximum,
-        name == "aten.any" ? IntegerCode::kTruth : IntegerCode::kCopy, emitter);
-  }
-  if (name == "aten.amin" || name == "aten.all") {
-    return EmitFold(
-        node, IntegerFold::kMinimum,
-        name == "aten.all" ? IntegerCode::kTruth : IntegerCode::kCopy, emitter);
-  }
-  return std::nullopt;
 }
 
 }  // namespace refract::runtime::cuda_plan

@@ -14,8 +14,9 @@ namespace refract::runtime::cuda_plan {
 namespace {
 
 using cuda::DType;
-using cuda::MapCode;
 using cuda::ReduceKind;
+using models::ElementCode;
+using models::Lowering;
 
 absl::Status No(const std::string& why) {
   return absl::UnimplementedError(why);
@@ -121,7 +122,7 @@ absl::Status EmitLayerNorm(const NodeStep& node, Emitter& emitter) {
 }
 
 // softmax(q · kᵀ · scale + mask) · v.
-absl::Status EmitAttentionOf(const NodeStep& node, Emitter& emitter) {
+absl::Status EmitAttention(const NodeStep& node, Emitter& emitter) {
   const NodeArgs args(node.node);
   const int local = node.outputs[0];
   const std::string& name = emitter.plan().locals[local].name;
@@ -163,11 +164,11 @@ absl::Status EmitAttentionOf(const NodeStep& node, Emitter& emitter) {
       emitter.MatMul(query, Permuted(key, turn), std::nullopt, false, scores));
   std::vector<Emitter::Input> inputs = {{scores}};
   std::vector<cuda::MapInstruction> code = {
-      {MapCode::kScale, 0, 0, 0, static_cast<float>(*scale)}};
+      {ElementCode::kScale, 0, 0, 0, static_cast<float>(*scale)}};
   if (args.BoolLiteral("is_causal") == true) {
     inputs.push_back({emitter.CausalMask(*queries, *keys)});
-    code = {{MapCode::kScale, 0, 0, 0, static_cast<float>(*scale)},
-            {MapCode::kAdd, 2, 1}};
+    code = {{ElementCode::kScale, 0, 0, 0, static_cast<float>(*scale)},
+            {ElementCode::kAdd, 2, 1}};
   } else if (args.Has("attn_mask")) {
     const int operand = args.OperandOf("attn_mask");
     if (operand == kNoOperand) return No("its mask is unclear");
@@ -179,12 +180,12 @@ absl::Status EmitAttentionOf(const NodeStep& node, Emitter& emitter) {
       // Added rather than chosen: NaN stays what it is behind a mask, too.
       inputs.push_back({std::nullopt, -INFINITY});
       inputs.push_back({std::nullopt, 0.0f});
-      code = {{MapCode::kScale, 0, 0, 0, static_cast<float>(*scale)},
-              {MapCode::kSelect, 1, 3, 2},
-              {MapCode::kAdd, 4, 5}};
+      code = {{ElementCode::kScale, 0, 0, 0, static_cast<float>(*scale)},
+              {ElementCode::kSelect, 1, 3, 2},
+              {ElementCode::kAdd, 4, 5}};
     } else {
-      code = {{MapCode::kScale, 0, 0, 0, static_cast<float>(*scale)},
-              {MapCode::kAdd, 2, 1}};
+      code = {{ElementCode::kScale, 0, 0, 0, static_cast<float>(*scale)},
+              {ElementCode::kAdd, 2, 1}};
     }
   }
   REFRACT_ASSIGN_OR_RETURN(
@@ -344,55 +345,53 @@ cuda::Outside OutsideOf(const Emitter& emitter, int table_local,
 
 std::optional<absl::Status> EmitReduction(const NodeStep& node,
                                           Emitter& emitter) {
-  const std::string& op = node.node.op;
   if (node.operands.empty() || NodeArgs(node.node).Has("dtype") ||
       GivesIntegers(node, emitter)) {
     return std::nullopt;
   }
-  if (op == "aten.sum.dim_IntList") {
-    return EmitSum(node, ReduceKind::kSum, emitter);
+  switch (models::LoweringOf(node.node.op)) {
+    // Sums without dimensions are of the batch, too.
+    case Lowering::kSum:
+      if (node.node.FindArg("dim") == nullptr) return std::nullopt;
+      return EmitSum(node, ReduceKind::kSum, emitter);
+    case Lowering::kMean:
+      if (node.node.FindArg("dim") == nullptr) return std::nullopt;
+      return EmitSum(node, ReduceKind::kMean, emitter);
+    case Lowering::kAmax:
+      return EmitSum(node, ReduceKind::kMaximum, emitter);
+    case Lowering::kAmin:
+      return EmitSum(node, ReduceKind::kMinimum, emitter);
+    case Lowering::kSoftmax:
+      return EmitSoftmax(node, ReduceKind::kSoftmax, emitter);
+    case Lowering::kLogSoftmax:
+      return EmitSoftmax(node, ReduceKind::kLogSoftmax, emitter);
+    case Lowering::kLayerNorm:
+      return EmitLayerNorm(node, emitter);
+    default:
+      return std::nullopt;
   }
-  if (op == "aten.mean.dim") return EmitSum(node, ReduceKind::kMean, emitter);
-  if (op == "aten.amax.default") {
-    return EmitSum(node, ReduceKind::kMaximum, emitter);
-  }
-  if (op == "aten.amin.default") {
-    return EmitSum(node, ReduceKind::kMinimum, emitter);
-  }
-  if (op == "aten.softmax.int" || op == "aten._softmax.default") {
-    return EmitSoftmax(node, ReduceKind::kSoftmax, emitter);
-  }
-  if (op == "aten.log_softmax.int" || op == "aten._log_softmax.default") {
-    return EmitSoftmax(node, ReduceKind::kLogSoftmax, emitter);
-  }
-  if (op == "aten.layer_norm.default" ||
-      op == "aten.native_layer_norm.default") {
-    return EmitLayerNorm(node, emitter);
-  }
-  return std::nullopt;
 }
 
 std::optional<absl::Status> EmitLookUp(const NodeStep& node,
                                        const CompileOptions& options,
                                        Emitter& emitter) {
-  const std::string& op = node.node.op;
+  const Lowering lowering = models::LoweringOf(node.node.op);
   const NodeArgs args(node.node);
   int table = kNoOperand;
   int index = kNoOperand;
   int64_t dim = 0;
   bool from_end = false;
-  if (op == "aten.gather.default") return EmitGather(node, emitter);
-  if (op == "aten.embedding.default") {
+  if (lowering == Lowering::kGather) return EmitGather(node, emitter);
+  if (lowering == Lowering::kEmbedding) {
     table = args.OperandOf("weight");
     index = args.OperandOf("indices");
-  } else if (op == "aten.index_select.default") {
+  } else if (lowering == Lowering::kIndexSelect) {
     table = args.OperandOf("self");
     index = args.OperandOf("index");
     const auto literal = args.IntLiteral("dim");
     if (!literal) return std::nullopt;
     dim = *literal;
-  } else if (op == "aten.index.Tensor") {
-    // By one of the dimensions.
+  } else {  // kIndex: by one of the dimensions
     const auto indices = args.OperandsOf("indices");
     if (!indices) return std::nullopt;
     table = args.OperandOf("self");
@@ -412,26 +411,90 @@ std::optional<absl::Status> EmitLookUp(const NodeStep& node,
   return EmitEmbedding(node, table, index, *d, from_end, options, emitter);
 }
 
-std::optional<absl::Status> EmitAttention(const NodeStep& node,
-                                          Emitter& emitter) {
-  if (node.node.op != "aten.scaled_dot_product_attention.default") {
-    return std::nullopt;
-  }
-  return EmitAttentionOf(node, emitter);
-}
-
 namespace {
 
 absl::Status EmitOwn(const NodeStep& node, const CompileOptions& options,
                      Emitter& emitter) {
   if (auto emitted = EmitView(node, emitter)) return *emitted;
-  if (auto emitted = EmitCopy(node, emitter)) return *emitted;
-  if (auto emitted = EmitReduction(node, emitter)) return *emitted;
-  if (auto emitted = EmitLookUp(node, options, emitter)) return *emitted;
-  if (auto emitted = EmitAttention(node, emitter)) return *emitted;
-  if (auto emitted = EmitElements(node, emitter)) return *emitted;
-  if (auto emitted = EmitIntegers(node, emitter)) return *emitted;
-  return No("it has no form on the device");
+  std::optional<absl::Status> emitted;
+  switch (models::LoweringOf(node.node.op)) {
+    case Lowering::kCat:
+    case Lowering::kStack:
+    case Lowering::kSlice:
+    case Lowering::kSelectIndex:
+    case Lowering::kUnbind:
+    case Lowering::kNarrow:
+    case Lowering::kSplit:
+    case Lowering::kChunk:
+    case Lowering::kPermute:
+    case Lowering::kTranspose:
+    case Lowering::kMatrixTranspose:
+    case Lowering::kExpand:
+    case Lowering::kExpandAs:
+    case Lowering::kBroadcastTo:
+    case Lowering::kRepeat:
+    case Lowering::kCast:
+    case Lowering::kCastLike:
+      emitted = EmitCopy(node, emitter);
+      break;
+    case Lowering::kMean:
+    case Lowering::kSoftmax:
+    case Lowering::kLogSoftmax:
+    case Lowering::kLayerNorm:
+      emitted = EmitReduction(node, emitter);
+      break;
+    case Lowering::kSum:
+    case Lowering::kAmax:
+    case Lowering::kAmin:
+      emitted = EmitReduction(node, emitter);
+      if (!emitted) emitted = EmitIntegers(node, emitter);
+      break;
+    case Lowering::kEmbedding:
+    case Lowering::kIndexSelect:
+    case Lowering::kIndex:
+    case Lowering::kGather:
+      emitted = EmitLookUp(node, options, emitter);
+      break;
+    case Lowering::kAttention:
+      emitted = EmitAttention(node, emitter);
+      break;
+    case Lowering::kZeros:
+    case Lowering::kOnes:
+    case Lowering::kFull:
+    case Lowering::kZerosLike:
+    case Lowering::kOnesLike:
+    case Lowering::kFullLike:
+    case Lowering::kHardsigmoid:
+    case Lowering::kSoftplus:
+    case Lowering::kPrelu:
+      emitted = EmitElements(node, emitter);
+      break;
+    case Lowering::kBinary:
+    case Lowering::kReverseSubtract:
+    case Lowering::kPow:
+    case Lowering::kWhere:
+    case Lowering::kMaskedFill:
+      emitted = EmitElements(node, emitter);
+      if (!emitted) emitted = EmitIntegers(node, emitter);
+      break;
+    case Lowering::kUnary:
+    case Lowering::kLogical:
+    case Lowering::kClamp:
+    case Lowering::kClampMin:
+    case Lowering::kClampMax:
+    case Lowering::kArange:
+    case Lowering::kTril:
+    case Lowering::kTriu:
+    case Lowering::kAny:
+    case Lowering::kAll:
+      emitted = EmitIntegers(node, emitter);
+      break;
+    default:
+      // Views, bags and fused steps have been tried; the others have no form on
+      // the device: see operator_lowerings_test.cc.
+      break;
+  }
+  return emitted ? *emitted : No("it has no form on the device");
 }
 
 }  // namespace

@@ -128,7 +128,8 @@ absl::Status EmitPermute(const NodeStep& node, const NodeArgs& args,
                          const Tensor& self, Emitter& emitter) {
   std::vector<size_t> order(self.rank());
   for (size_t d = 0; d < order.size(); ++d) order[d] = d;
-  if (node.node.op == "aten.permute.default") {
+  const models::Lowering lowering = models::LoweringOf(node.node.op);
+  if (lowering == models::Lowering::kPermute) {
     const auto dims = args.Ints("dims");
     if (!dims || dims->size() != self.rank()) return No("its order is unclear");
     for (size_t d = 0; d < order.size(); ++d) {
@@ -136,13 +137,13 @@ absl::Status EmitPermute(const NodeStep& node, const NodeArgs& args,
       REFRACT_ASSIGN_OR_RETURN(order[d],
                                WrapDim((*dims)[d].literal, self.rank()));
     }
-  } else if (node.node.op == "aten.transpose.int") {
+  } else if (lowering == models::Lowering::kTranspose) {
     REFRACT_ASSIGN_OR_RETURN(const size_t a,
                              DimArgument(args, "dim0", 0, self.rank()));
     REFRACT_ASSIGN_OR_RETURN(const size_t b,
                              DimArgument(args, "dim1", 0, self.rank()));
     std::swap(order[a], order[b]);
-  } else if (self.rank() == 2) {  // aten.t
+  } else if (self.rank() == 2) {  // kMatrixTranspose
     std::swap(order[0], order[1]);
   }
   emitter.Set(node.outputs[0], Permuted(self, order));
@@ -338,47 +339,42 @@ std::optional<absl::Status> EmitView(const NodeStep& node, Emitter& emitter) {
 }
 
 std::optional<absl::Status> EmitCopy(const NodeStep& node, Emitter& emitter) {
-  const std::string& op = node.node.op;
+  using models::Lowering;
+  const Lowering lowering = models::LoweringOf(node.node.op);
   const NodeArgs args(node.node);
-  if (op == "aten.cat.default") return EmitCat(node, args, false, emitter);
-  if (op == "aten.stack.default") return EmitCat(node, args, true, emitter);
+  if (lowering == Lowering::kCat || lowering == Lowering::kStack) {
+    return EmitCat(node, args, lowering == Lowering::kStack, emitter);
+  }
   if (node.operands.empty() || args.OperandOf("self") != 0) return std::nullopt;
-  const auto with = [&](auto emit) -> absl::Status {
-    REFRACT_ASSIGN_OR_RETURN(const Tensor self, emitter.Get(node.operands[0]));
-    return emit(self);
-  };
-  if (op == "aten.slice.Tensor") {
-    return with(
-        [&](const Tensor& t) { return EmitSlice(node, args, t, emitter); });
+  const absl::StatusOr<Tensor> self = emitter.Get(node.operands[0]);
+  if (!self.ok()) return self.status();
+  switch (lowering) {
+    case Lowering::kSlice:
+      return EmitSlice(node, args, *self, emitter);
+    case Lowering::kSelectIndex:
+    case Lowering::kUnbind:
+      return EmitSelect(node, args, *self, lowering == Lowering::kUnbind,
+                        emitter);
+    case Lowering::kNarrow:
+    case Lowering::kSplit:
+    case Lowering::kChunk:
+      return EmitPieces(node, args, *self, emitter);
+    case Lowering::kPermute:
+    case Lowering::kTranspose:
+    case Lowering::kMatrixTranspose:
+      return EmitPermute(node, args, *self, emitter);
+    case Lowering::kExpand:
+    case Lowering::kExpandAs:
+    case Lowering::kBroadcastTo:
+      return EmitExpand(node, *self, emitter);
+    case Lowering::kRepeat:
+      return EmitRepeat(node, *self, emitter);
+    case Lowering::kCast:
+    case Lowering::kCastLike:
+      return EmitCast(node, *self, emitter);
+    default:
+      return std::nullopt;
   }
-  if (op == "aten.select.int" || op == "aten.unbind.int") {
-    return with([&](const Tensor& t) {
-      return EmitSelect(node, args, t, op == "aten.unbind.int", emitter);
-    });
-  }
-  if (op == "aten.narrow.default" || op == "aten.split.Tensor" ||
-      op == "aten.split.sizes" || op == "aten.split_with_sizes.default" ||
-      op == "aten.chunk.default") {
-    return with(
-        [&](const Tensor& t) { return EmitPieces(node, args, t, emitter); });
-  }
-  if (op == "aten.permute.default" || op == "aten.transpose.int" ||
-      op == "aten.t.default") {
-    return with(
-        [&](const Tensor& t) { return EmitPermute(node, args, t, emitter); });
-  }
-  if (op == "aten.expand.default" || op == "aten.expand_as.default" ||
-      op == "aten.broadcast_to.default") {
-    return with([&](const Tensor& t) { return EmitExpand(node, t, emitter); });
-  }
-  if (op == "aten.repeat.default" || op == "aten.tile.default") {
-    return with([&](const Tensor& t) { return EmitRepeat(node, t, emitter); });
-  }
-  if (op == "aten.to.dtype" || op == "aten._to_copy.default" ||
-      op == "aten.to.dtype_layout" || op == "aten.type_as.default") {
-    return with([&](const Tensor& t) { return EmitCast(node, t, emitter); });
-  }
-  return std::nullopt;
 }
 
 }  // namespace refract::runtime::cuda_plan

@@ -31,8 +31,9 @@ absl::Status No(const std::string& why) {
 }
 
 bool IsCast(const Step& step) {
-  return step.op == "aten.to.dtype" || step.op == "aten._to_copy.default" ||
-         step.op == "aten.to.dtype_layout" || step.op == "aten.type_as.default";
+  const models::Lowering lowering = models::LoweringOf(step.op);
+  return lowering == models::Lowering::kCast ||
+         lowering == models::Lowering::kCastLike;
 }
 
 // Of each local whether it holds floats that the part makes integers of.

@@ -324,8 +324,6 @@ absl::Status EmitBag(const NodeStep& node, const CompileOptions& options,
                      Emitter& emitter);
 // The step of an arange from 0 on that only bags of equal sizes look at.
 std::optional<int64_t> EvenOffsets(const NodeStep& node, Emitter& emitter);
-std::optional<absl::Status> EmitAttention(const NodeStep& node,
-                                          Emitter& emitter);
 std::optional<absl::Status> EmitElements(const NodeStep& node,
                                          Emitter& emitter);
 std::optional<absl::Status> EmitIntegers(const NodeStep& node,

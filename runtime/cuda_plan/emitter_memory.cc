@@ -249,7 +249,7 @@ absl::Status Emitter::Copy(const Tensor& from, const Tensor& to) {
   if (to.dtype == DType::kInt32 || to.dtype == DType::kInt64) {
     return Integers(cuda::IntegerCode::kCopy, {{from}}, to);
   }
-  return Map({{from}}, {{cuda::MapCode::kCopy, 0}}, to);
+  return Map({{from}}, {{cuda::ElementCode::kCopy, 0}}, to);
 }
 
 absl::StatusOr<Tensor> Emitter::Dense(const Tensor& tensor,

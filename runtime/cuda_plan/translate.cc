@@ -10,8 +10,8 @@
 #include "base/status_macros.h"
 #include "runtime/compile/bag_inputs.h"
 #include "runtime/compile/compiler.h"
-#include "runtime/cuda_plan/emitter.h"
 #include "runtime/compile/dims.h"
+#include "runtime/cuda_plan/emitter.h"
 
 namespace refract::runtime::cuda_plan {
 namespace {
@@ -33,8 +33,9 @@ class Groups {
         continue;
       }
       const models::Node& node = emitter_.graph().nodes[step.nodes[0]];
-      const bool stack = node.op == "aten.stack.default";
-      if (!stack && node.op != "aten.cat.default") continue;
+      const models::Lowering lowering = models::LoweringOf(node.op);
+      const bool stack = lowering == models::Lowering::kStack;
+      if (!stack && lowering != models::Lowering::kCat) continue;
       if (plan_.locals[step.outputs[0]].dtype != base::DType::kFloat32) {
         continue;
       }

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "base/tensor.h"
+#include "models/operators/element_code.h"
 
 namespace refract::runtime {
 
@@ -37,51 +38,10 @@ struct MatMulOp {
   bool relu = false;
 };
 
-// One instruction of an element-wise chain: registers[index of this
-// instruction] = code(registers a, b, c; numbers x, y). All float32; truth
-// values are 0 and 1.
-enum class ElementCode : uint8_t {
-  // Of a.
-  kNegate,
-  kAbsolute,
-  kRelu,
-  kSigmoid,
-  kTanh,
-  kExp,
-  kLog,
-  kLog1p,
-  kSqrt,
-  kReciprocalSqrt,
-  kReciprocal,
-  kSquare,
-  kErf,
-  kGelu,      // x/2 × (1 + erf(x/√2))
-  kGeluTanh,  // its approximation by tanh
-  kSilu,
-  kNot,
-  kLeakyRelu,  // a < 0 ? a × x : a
-  kElu,        // a < 0 ? x × (exp(a) − 1) : a
-  kClamp,      // to [x, y]; NaN stays
-  kScale,      // a × x
-  // Of a and b.
-  kAdd,
-  kSubtract,
-  kMultiply,
-  kDivide,
-  kMinimum,  // NaN if either is
-  kMaximum,
-  kEqual,
-  kNotEqual,
-  kLess,
-  kLessEqual,
-  kGreater,
-  kGreaterEqual,
-  kAnd,
-  kOr,
-  // Of a, b and c: a != 0 ? b : c.
-  kSelect,
-};
+using models::ElementCode;
 
+// One instruction of an element-wise chain: registers[index of this
+// instruction] = code(registers a, b, c; numbers x, y). All float32.
 struct ElementInstruction {
   ElementCode code;
   // Source of an argument: an input (its index), or the result of an earlier

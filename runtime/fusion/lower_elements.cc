@@ -3,62 +3,15 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/strip.h"
 #include "runtime/fusion/lower.h"
 
 namespace refract::runtime {
 namespace {
 
 using base::DType;
+using models::Lowering;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-// "aten.add.Tensor" → {"add", "Tensor"}; empty for other namespaces.
-std::pair<absl::string_view, absl::string_view> NameOf(absl::string_view op) {
-  if (!absl::ConsumePrefix(&op, "aten.")) return {};
-  const size_t dot = op.find('.');
-  if (dot == absl::string_view::npos) return {};
-  return {op.substr(0, dot), op.substr(dot + 1)};
-}
-
-template <typename Value>
-struct Entry {
-  absl::string_view name;
-  Value value;
-};
-
-constexpr Entry<ElementCode> kUnary[] = {
-    {"neg", ElementCode::kNegate},
-    {"abs", ElementCode::kAbsolute},
-    {"relu", ElementCode::kRelu},
-    {"sigmoid", ElementCode::kSigmoid},
-    {"tanh", ElementCode::kTanh},
-    {"exp", ElementCode::kExp},
-    {"log", ElementCode::kLog},
-    {"log1p", ElementCode::kLog1p},
-    {"sqrt", ElementCode::kSqrt},
-    {"rsqrt", ElementCode::kReciprocalSqrt},
-    {"reciprocal", ElementCode::kReciprocal},
-    {"square", ElementCode::kSquare},
-    {"erf", ElementCode::kErf},
-    {"silu", ElementCode::kSilu},
-};
-constexpr Entry<ElementCode> kBinary[] = {
-    {"add", ElementCode::kAdd},         {"sub", ElementCode::kSubtract},
-    {"mul", ElementCode::kMultiply},    {"div", ElementCode::kDivide},
-    {"minimum", ElementCode::kMinimum}, {"maximum", ElementCode::kMaximum},
-    {"eq", ElementCode::kEqual},        {"ne", ElementCode::kNotEqual},
-    {"lt", ElementCode::kLess},         {"le", ElementCode::kLessEqual},
-    {"gt", ElementCode::kGreater},      {"ge", ElementCode::kGreaterEqual},
-};
-
-template <typename Value, size_t kSize>
-const Value* Find(const Entry<Value> (&table)[kSize], absl::string_view name) {
-  for (const auto& entry : table) {
-    if (entry.name == name) return &entry.value;
-  }
-  return nullptr;
-}
 
 bool GivesTruth(ElementCode code) {
   return code == ElementCode::kNot ||
@@ -210,10 +163,9 @@ Chain Power(Reader& reader) {
   return Unary(reader, {code});
 }
 
-Chain Clamp(Reader& reader, absl::string_view low_name,
-            absl::string_view high_name) {
-  const auto low = reader.NumberOr(low_name, -kInfinity);
-  const auto high = reader.NumberOr(high_name, kInfinity);
+// NaN as a bound would make everything NaN.
+Chain Clamp(Reader& reader, std::optional<float> low,
+            std::optional<float> high) {
   if (!low || !high || std::isnan(*low) || std::isnan(*high)) {
     return std::nullopt;
   }
@@ -241,7 +193,8 @@ Chain Select(Reader& reader, absl::string_view condition,
   return reader.Finish();
 }
 
-Chain Logical(Reader& reader, ElementCode code) {
+Chain Logical(const KernelRequest& request, Reader& reader, ElementCode code) {
+  if (!request.args.Has("other")) return Unary(reader, {code}, DType::kBool);
   if (!reader.IsTensor("self", DType::kBool) ||
       !reader.IsTensor("other", DType::kBool)) {
     return std::nullopt;
@@ -278,13 +231,11 @@ Chain Cast(const KernelRequest& request, Reader& reader) {
 
 // Batch norm with given statistics, over the last of two dimensions:
 // (x − mean) × 1/√(var + eps) × weight + bias.
-Chain BatchNorm(const KernelRequest& request, Reader& reader,
-                absl::string_view training) {
+Chain BatchNorm(const KernelRequest& request, Reader& reader) {
   const NodeArgs& args = request.args;
   const int input = args.OperandOf("input");
   if (input == kNoOperand || !request.IsTensor(input, DType::kFloat32) ||
-      request.rank(input) != 2 ||
-      (!training.empty() && args.BoolLiteral(training) != false)) {
+      request.rank(input) != 2 || args.BoolLiteral("training") != false) {
     return std::nullopt;
   }
   const auto epsilon = reader.Number("eps");
@@ -362,71 +313,73 @@ bool RanksAreKnown(const KernelRequest& request) {
 }  // namespace
 
 std::optional<ElementChainOp> LowerElements(const KernelRequest& request) {
-  const auto [name, overload] = NameOf(request.node().op);
-  if (name.empty() || !RanksAreKnown(request)) return std::nullopt;
+  const models::Operator& op = models::OperatorOf(request.node().op);
+  const models::Lowering lowering = request.lowering();
+  if (lowering == Lowering::kNone || !RanksAreKnown(request)) {
+    return std::nullopt;
+  }
   Reader reader(request);
-  if (const auto* code = Find(kUnary, name)) return Unary(reader, {*code});
-  if (const auto* code = Find(kBinary, name)) {
-    return Binary(request, reader, *code);
-  }
-  if (name == "rsub") return ReverseSubtract(reader);
-  if (name == "pow" && overload == "Tensor_Scalar") return Power(reader);
-  if (name == "clamp" && overload == "default") {
-    return Clamp(reader, "min", "max");
-  }
-  if (name == "clamp_min" && overload == "default") {
-    return Clamp(reader, "min", "");
-  }
-  if (name == "clamp_max" && overload == "default") {
-    return Clamp(reader, "", "max");
-  }
-  if (name == "hardtanh") {
-    const auto low = reader.NumberOr("min_val", -1.0f);
-    const auto high = reader.NumberOr("max_val", 1.0f);
-    if (!low || !high) return std::nullopt;
-    return Unary(reader, {ElementCode::kClamp, -1, -1, -1, *low, *high});
-  }
-  if (name == "relu6") {
-    return Unary(reader, {ElementCode::kClamp, -1, -1, -1, 0.0f, 6.0f});
-  }
-  if (name == "leaky_relu") {
-    const auto slope = reader.NumberOr("negative_slope", 0.01f);
-    if (!slope) return std::nullopt;
-    return Unary(reader, {ElementCode::kLeakyRelu, -1, -1, -1, *slope});
-  }
-  if (name == "elu") {
-    const auto alpha = reader.NumberOr("alpha", 1.0f);
-    if (!alpha || reader.NumberOr("scale", 1.0f) != 1.0f ||
-        reader.NumberOr("input_scale", 1.0f) != 1.0f) {
-      return std::nullopt;
+  switch (lowering) {
+    case Lowering::kUnary:
+      return op.element ? Unary(reader, {*op.element}) : std::nullopt;
+    case Lowering::kBinary:
+      return op.element ? Binary(request, reader, *op.element) : std::nullopt;
+    case Lowering::kReverseSubtract:
+      return ReverseSubtract(reader);
+    case Lowering::kAddProduct:
+      return AddProduct(reader, *op.element);
+    case Lowering::kLogical:
+      return Logical(request, reader, *op.element);
+    case Lowering::kPow:
+      return Power(reader);
+    case Lowering::kClamp:
+      return Clamp(reader, reader.NumberOr("min", -kInfinity),
+                   reader.NumberOr("max", kInfinity));
+    case Lowering::kClampMin:
+      return Clamp(reader, reader.NumberOr("min", -kInfinity), kInfinity);
+    case Lowering::kClampMax:
+      return Clamp(reader, -kInfinity, reader.NumberOr("max", kInfinity));
+    case Lowering::kHardtanh:
+      return Clamp(reader, reader.NumberOr("min_val", -1.0f),
+                   reader.NumberOr("max_val", 1.0f));
+    case Lowering::kRelu6:
+      return Clamp(reader, 0.0f, 6.0f);
+    case Lowering::kLeakyRelu: {
+      const auto slope = reader.NumberOr("negative_slope", 0.01f);
+      if (!slope) return std::nullopt;
+      return Unary(reader, {ElementCode::kLeakyRelu, -1, -1, -1, *slope});
     }
-    return Unary(reader, {ElementCode::kElu, -1, -1, -1, *alpha});
+    case Lowering::kElu: {
+      const auto alpha = reader.NumberOr("alpha", 1.0f);
+      if (!alpha || reader.NumberOr("scale", 1.0f) != 1.0f ||
+          reader.NumberOr("input_scale", 1.0f) != 1.0f) {
+        return std::nullopt;
+      }
+      return Unary(reader, {ElementCode::kElu, -1, -1, -1, *alpha});
+    }
+    case Lowering::kPrelu:
+      return Prelu(request, reader);
+    case Lowering::kGelu:
+      return Gelu(request, reader);
+    case Lowering::kBatchNorm:
+      return BatchNorm(request, reader);
+    case Lowering::kWhere:
+      return Select(reader, "condition", "self", "other");
+    case Lowering::kMaskedFill:
+      return Select(reader, "mask", "value", "self");
+    case Lowering::kZerosLike:
+      return Filled(reader, 0.0f);
+    case Lowering::kOnesLike:
+      return Filled(reader, 1.0f);
+    case Lowering::kFullLike:
+      return Filled(reader, reader.Number("fill_value"));
+    case Lowering::kCast:
+      return Cast(request, reader);
+    default:
+      // Not element by element, or (kHardsigmoid, kSoftplus) LibTorch's on the
+      // CPU: the table's test knows which.
+      return std::nullopt;
   }
-  if (name == "batch_norm" && overload == "default") {
-    return BatchNorm(request, reader, "training");
-  }
-  if (name == "prelu" || name == "_prelu_kernel") return Prelu(request, reader);
-  if (name == "gelu") return Gelu(request, reader);
-  if (name == "where" && overload == "self") {
-    return Select(reader, "condition", "self", "other");
-  }
-  if (name == "masked_fill" && overload == "Scalar") {
-    return Select(reader, "mask", "value", "self");
-  }
-  if (name == "zeros_like") return Filled(reader, 0.0f);
-  if (name == "ones_like") return Filled(reader, 1.0f);
-  if (name == "full_like") return Filled(reader, reader.Number("fill_value"));
-  if (name == "logical_not") {
-    return Unary(reader, {ElementCode::kNot}, DType::kBool);
-  }
-  if (name == "logical_and") return Logical(reader, ElementCode::kAnd);
-  if (name == "logical_or") return Logical(reader, ElementCode::kOr);
-  if (name == "addcmul") return AddProduct(reader, ElementCode::kMultiply);
-  if (name == "addcdiv") return AddProduct(reader, ElementCode::kDivide);
-  if ((name == "to" && overload == "dtype") || name == "_to_copy") {
-    return Cast(request, reader);
-  }
-  return std::nullopt;
 }
 
 }  // namespace refract::runtime

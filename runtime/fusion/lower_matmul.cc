@@ -16,6 +16,7 @@ namespace refract::runtime {
 namespace {
 
 using base::DType;
+using models::Lowering;
 using models::SymExpr;
 
 // Larger right operands are left to LibTorch, which reads them in place:
@@ -164,10 +165,10 @@ bool MayBePacked(const KernelRequest& request, int operand) {
 }
 
 std::optional<MatMulOp> LowerMatMul(const KernelRequest& request) {
-  const absl::string_view op = request.node().op;
+  const models::Lowering lowering = request.lowering();
   const NodeArgs& args = request.args;
   MatMulOp matmul;
-  if (op == "aten.linear.default") {
+  if (lowering == Lowering::kLinear) {
     matmul.a = args.OperandOf("input");
     matmul.b = args.OperandOf("weight");
     matmul.b_transposed = true;
@@ -183,7 +184,7 @@ std::optional<MatMulOp> LowerMatMul(const KernelRequest& request) {
         return std::nullopt;
       }
     }
-  } else if (op == "aten.addmm.default") {
+  } else if (lowering == Lowering::kAddmm) {
     matmul.a = args.OperandOf("mat1");
     matmul.b = args.OperandOf("mat2");
     matmul.bias = args.OperandOf("self");
@@ -194,16 +195,18 @@ std::optional<MatMulOp> LowerMatMul(const KernelRequest& request) {
     // A bias of one number is broadcast, which is left to LibTorch.
     const auto size = request.operand(matmul.bias).shape[0].constant();
     if (!size || *size == 1) return std::nullopt;
-  } else if (op == "aten.mm.default" || op == "aten.bmm.default") {
+  } else if (lowering == Lowering::kMm || lowering == Lowering::kBmm) {
     matmul.a = args.OperandOf("self");
     matmul.b = args.OperandOf("mat2");
-    matmul.batched = op == "aten.bmm.default";
-  } else if (op == "aten.matmul.default") {
+    matmul.batched = lowering == Lowering::kBmm;
+  } else if (lowering == Lowering::kMatmul) {
     matmul.a = args.OperandOf("self");
     matmul.b = args.OperandOf("other");
-  } else if (op == "aten.einsum.default" || op == "aten.tensordot.default") {
-    const auto lowered = op == "aten.einsum.default" ? LowerEinsum(request)
-                                                     : LowerTensordot(request);
+  } else if (lowering == Lowering::kEinsum ||
+             lowering == Lowering::kTensordot) {
+    const auto lowered = lowering == Lowering::kEinsum
+                             ? LowerEinsum(request)
+                             : LowerTensordot(request);
     if (!lowered || !IsFloat(request, lowered->a) ||
         !IsFloat(request, lowered->b) || !SameSummed(request, *lowered) ||
         (lowered->batched && !SameBatch(request, lowered->a, lowered->b))) {
@@ -221,13 +224,13 @@ std::optional<MatMulOp> LowerMatMul(const KernelRequest& request) {
   const size_t b_rank = request.rank(matmul.b);
   if (a_rank < 2 || b_rank < 2) return std::nullopt;
   // mm and bmm accept only these ranks.
-  const size_t only = op == "aten.mm.default"    ? 2
-                      : op == "aten.bmm.default" ? 3
-                                                 : a_rank;
+  const size_t only = lowering == Lowering::kMm    ? 2
+                      : lowering == Lowering::kBmm ? 3
+                                                   : a_rank;
   if (a_rank != only || (matmul.batched && b_rank != a_rank)) {
     return std::nullopt;
   }
-  if (op == "aten.matmul.default" && b_rank > 2) {
+  if (lowering == Lowering::kMatmul && b_rank > 2) {
     if (!SameBatch(request, matmul.a, matmul.b)) return std::nullopt;
     matmul.batched = true;
   }

@@ -6,8 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
-#include "absl/strings/strip.h"
 #include "models/graph/op_traits.h"
 #include "runtime/fusion/lower.h"
 
@@ -15,6 +13,7 @@ namespace refract::runtime {
 namespace {
 
 using base::DType;
+using models::Lowering;
 
 bool IsFloat(const KernelRequest& request, int operand, size_t rank) {
   return operand != kNoOperand && request.IsTensor(operand, DType::kFloat32) &&
@@ -22,23 +21,30 @@ bool IsFloat(const KernelRequest& request, int operand, size_t rank) {
 }
 
 // Sets the family and whether it is a single step; false for other operators.
-bool ReadName(absl::string_view op, RecurrentOp& recurrent) {
-  if (!absl::ConsumePrefix(&op, "aten.")) return false;
-  recurrent.is_step = absl::ConsumeSuffix(&op, "_cell.default");
-  // The overload for packed sequences is "data".
-  if (!recurrent.is_step && !absl::ConsumeSuffix(&op, ".input")) return false;
-  if (op == "gru") {
-    recurrent.cell = RecurrentCell::kGru;
-  } else if (op == "lstm") {
-    recurrent.cell = RecurrentCell::kLstm;
-  } else if (op == "rnn_tanh") {
-    recurrent.cell = RecurrentCell::kTanh;
-  } else if (op == "rnn_relu") {
-    recurrent.cell = RecurrentCell::kRelu;
-  } else {
-    return false;
+bool ReadName(Lowering lowering, RecurrentOp& recurrent) {
+  recurrent.is_step =
+      lowering == Lowering::kGruCell || lowering == Lowering::kLstmCell ||
+      lowering == Lowering::kRnnTanhCell || lowering == Lowering::kRnnReluCell;
+  switch (lowering) {
+    case Lowering::kGru:
+    case Lowering::kGruCell:
+      recurrent.cell = RecurrentCell::kGru;
+      return true;
+    case Lowering::kLstm:
+    case Lowering::kLstmCell:
+      recurrent.cell = RecurrentCell::kLstm;
+      return true;
+    case Lowering::kRnnTanh:
+    case Lowering::kRnnTanhCell:
+      recurrent.cell = RecurrentCell::kTanh;
+      return true;
+    case Lowering::kRnnRelu:
+    case Lowering::kRnnReluCell:
+      recurrent.cell = RecurrentCell::kRelu;
+      return true;
+    default:
+      return false;
   }
-  return true;
 }
 
 bool ReadStep(const NodeArgs& args, RecurrentOp& recurrent) {
@@ -115,7 +121,7 @@ bool ReadWeights(const KernelRequest& request, RecurrentOp& recurrent) {
 
 std::optional<RecurrentOp> LowerRecurrent(const KernelRequest& request) {
   RecurrentOp recurrent;
-  if (!ReadName(request.node().op, recurrent)) return std::nullopt;
+  if (!ReadName(request.lowering(), recurrent)) return std::nullopt;
   const NodeArgs& args = request.args;
   recurrent.input = args.OperandOf("input");
   if (recurrent.cell == RecurrentCell::kLstm) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "models/operators/operator.h"
 #include "runtime/compile/dims.h"
 
 namespace refract::runtime {
@@ -14,11 +15,10 @@ namespace refract::runtime {
 absl::StatusOr<std::optional<SumDims>> SumDimsOf(
     const NodeArgs& args, absl::Span<const models::SymExpr> shape) {
   const size_t rank = shape.size();
-  const absl::string_view op = args.node().op;
+  const models::Lowering lowering = models::LoweringOf(args.node().op);
   SumDims result;
-  result.mean = op == "aten.mean.dim" || op == "aten.mean.default";
-  if (rank == 0 || (!result.mean && op != "aten.sum.dim_IntList" &&
-                    op != "aten.sum.default")) {
+  result.mean = lowering == models::Lowering::kMean;
+  if (rank == 0 || (!result.mean && lowering != models::Lowering::kSum)) {
     return std::nullopt;
   }
   const auto keep = args.Has("keepdim") ? args.BoolLiteral("keepdim")

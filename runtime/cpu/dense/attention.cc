@@ -247,9 +247,6 @@ std::optional<bool> Flag(const KernelRequest& request, absl::string_view name) {
 
 absl::StatusOr<std::unique_ptr<const Kernel>> CreateAttentionKernel(
     const KernelRequest& request) {
-  if (request.node().op != "aten.scaled_dot_product_attention.default") {
-    return nullptr;
-  }
   const NodeArgs& args = request.args;
   const auto dropout = Number(request, "dropout_p");
   const auto scale = Number(request, "scale");

@@ -175,14 +175,21 @@ std::optional<LetterProduct> Conv1d(const KernelRequest& request) {
 
 std::optional<LetterProduct> ReadLetterProduct(const KernelRequest& request) {
   std::optional<LetterProduct> product;
-  if (request.node().op == "aten.einsum.default") {
-    product = Einsum(request);
-  } else if (request.node().op == "aten.tensordot.default") {
-    product = Tensordot(request);
-  } else if (request.node().op == "aten.matmul.default") {
-    product = MatMul(request);
-  } else if (request.node().op == "aten.conv1d.default") {
-    product = Conv1d(request);
+  switch (request.lowering()) {
+    case models::Lowering::kEinsum:
+      product = Einsum(request);
+      break;
+    case models::Lowering::kTensordot:
+      product = Tensordot(request);
+      break;
+    case models::Lowering::kMatmul:
+      product = MatMul(request);
+      break;
+    case models::Lowering::kConv1d:
+      product = Conv1d(request);
+      break;
+    default:
+      break;
   }
   if (!product || !IsFloat(request, product->operands[0]) ||
       !IsFloat(request, product->operands[1]) || !IsSound(request, *product)) {

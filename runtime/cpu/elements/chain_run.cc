@@ -49,19 +49,11 @@ std::optional<float> NumberOf(const Operand& operand) {
 }
 
 std::string NameOf(const ElementChainOp& op) {
-  static constexpr const char* kNames[] = {
-      "neg", "abs",     "relu",      "sigmoid",     "tanh",        "exp",
-      "log", "log1p",   "sqrt",      "rsqrt",       "reciprocal",  "square",
-      "erf", "gelu",    "gelu_tanh", "silu",        "logical_not", "leaky_relu",
-      "elu", "clamp",   "scale",     "add",         "sub",         "mul",
-      "div", "minimum", "maximum",   "eq",          "ne",          "lt",
-      "le",  "gt",      "ge",        "logical_and", "logical_or",  "where"};
-  static_assert(std::size(kNames) ==
-                static_cast<size_t>(ElementCode::kSelect) + 1);
   std::string name;
   for (const ElementInstruction& instruction : op.code) {
-    absl::StrAppend(&name, name.empty() ? "" : "+",
-                    kNames[static_cast<size_t>(instruction.code)]);
+    absl::StrAppend(
+        &name, name.empty() ? "" : "+",
+        models::kElementNames[static_cast<size_t>(instruction.code)]);
   }
   return name;
 }

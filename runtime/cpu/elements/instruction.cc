@@ -81,8 +81,12 @@ REFRACT_CPU_CLONES void RunUnary(const ElementInstruction& instruction,
       });
     case ElementCode::kScale:
       return Map(a, count, out, [x](float v) { return v * x; });
-    default:
-      return;
+    case ElementCode::kCopy:
+      return Map(a, count, out, [](float v) { return v; });
+#define REFRACT_CASE(code, name) case ElementCode::code:
+      REFRACT_BINARY_ELEMENT_CODES(REFRACT_CASE)
+      REFRACT_TERNARY_ELEMENT_CODES(REFRACT_CASE)
+      return;  // of more arguments: see RunInstruction()
   }
 }
 
@@ -137,7 +141,12 @@ REFRACT_CPU_CLONES void RunBinary(ElementCode code, const float* a,
         const float both = Truth(v != 0) + Truth(w != 0);
         return both > 0 ? 1.0f : 0.0f;
       });
-    default:
+    case ElementCode::kPower:
+      return Map(a, b, count, out,
+                 [](float v, float w) { return __builtin_powf(v, w); });
+      REFRACT_UNARY_ELEMENT_CODES(REFRACT_CASE)
+      REFRACT_TERNARY_ELEMENT_CODES(REFRACT_CASE)
+#undef REFRACT_CASE
       return;
   }
 }
@@ -154,7 +163,7 @@ REFRACT_CPU_CLONES void Select(const float* __restrict a,
 void RunInstruction(const ElementInstruction& instruction, const float* a,
                     const float* b, const float* c, int64_t count, float* out) {
   // Codes are ordered by their number of arguments.
-  if (instruction.code < ElementCode::kAdd) {
+  if (instruction.code < models::kFirstBinaryCode) {
     RunUnary(instruction, a, count, out);
   } else if (instruction.code < ElementCode::kSelect) {
     RunBinary(instruction.code, a, b, count, out);

@@ -124,10 +124,10 @@ absl::StatusOr<std::unique_ptr<const Kernel>> CreateEmbeddingKernel(
   const NodeArgs& args = request.args;
   int table = kNoOperand;
   int ids = kNoOperand;
-  if (request.node().op == "aten.embedding.default") {
+  if (request.lowering() == models::Lowering::kEmbedding) {
     table = args.OperandOf("weight");
     ids = args.OperandOf("indices");
-  } else if (request.node().op == "aten.index_select.default") {
+  } else {  // kIndexSelect
     table = args.OperandOf("self");
     ids = args.OperandOf("index");
     // Along the first dimension index_select is a look-up; along others rows

@@ -115,13 +115,6 @@ class EmbeddingBagKernel final : public Kernel {
   const BagNode node_;
 };
 
-bool IsBag(absl::string_view op) {
-  return op == "aten.embedding_bag.default" ||
-         op == "aten.embedding_bag.padding_idx" ||
-         op == "aten._embedding_bag.default" ||
-         op == "aten._embedding_bag_forward_only.default";
-}
-
 // Ids of other ranks stay with LibTorch.
 bool IsIds(const KernelRequest& request, int operand) {
   return (request.IsTensor(operand, base::DType::kInt64) ||
@@ -138,8 +131,6 @@ bool IsTable(const KernelRequest& request, int operand) {
 
 absl::StatusOr<std::unique_ptr<const Kernel>> CreateEmbeddingBagKernel(
     const KernelRequest& request) {
-  const absl::string_view op = request.node().op;
-  if (!IsBag(op)) return nullptr;
   // The other results serve training.
   for (size_t i = 1; i < request.output_used.size(); ++i) {
     if (request.output_used[i]) return nullptr;
@@ -177,7 +168,7 @@ absl::StatusOr<std::unique_ptr<const Kernel>> CreateEmbeddingBagKernel(
     if (!node.padding_id) return nullptr;
     // A negative padding_idx counts from the end in the public overload and
     // means "none" in the internal ones.
-    node.padding_wraps = op == "aten.embedding_bag.padding_idx";
+    node.padding_wraps = request.node().op == "aten.embedding_bag.padding_idx";
     if (!node.padding_wraps && *node.padding_id < 0) node.padding_id.reset();
   }
   node.use = TableUse::Of(request, node.table);

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "models/operators/element_code.h"
 #include "runtime/cuda/calls/annotations.h"
 #include "runtime/cuda/calls/scalar.h"
 #include "runtime/cuda/calls/strided_calls.h"
@@ -22,47 +23,8 @@ struct IntegerOperand {
   DType dtype = DType::kInt64;
 };
 
-// Truth values are 0 and 1.
-enum class IntegerCode : uint8_t {
-  // Of a. Floating-point numbers lose their fraction; what an integer of the
-  // result's width cannot be, NaN too, becomes the least one, as on x86. The
-  // other codes take none.
-  kCopy,
-  kNegate,
-  kAbsolute,
-  kInvert,  // all bits
-  kNot,     // a == 0
-  kTruth,   // a != 0
-  // Of a and b.
-  kAdd,
-  kSubtract,
-  kMultiply,
-  kMinimum,
-  kMaximum,
-  // A division by 0 gives 0; the translation refuses divisors that may be 0.
-  kFloorDivide,
-  kTruncDivide,
-  kRemainder,  // of the floor: with b's sign
-  kModulo,     // C's: with a's sign
-  kBitAnd,
-  kBitOr,
-  kBitXor,
-  kAnd,  // a != 0 && b != 0
-  kOr,
-  kXor,
-  kEqual,
-  kNotEqual,
-  kLess,
-  kLessEqual,
-  kGreater,
-  kGreaterEqual,
-  kFromEnd,  // a < 0 ? a + b : a
-  // Of a, b and c.
-  kClamp,   // min(max(a, b), c)
-  kSelect,  // a != 0 ? b : c
-};
-inline constexpr int kNumIntegerCodes =
-    static_cast<int>(IntegerCode::kSelect) + 1;
+using models::IntegerCode;
+using models::kNumIntegerCodes;
 
 // How many of a, b and c it reads.
 REFRACT_HOST_DEVICE int OperandsOf(IntegerCode code) {

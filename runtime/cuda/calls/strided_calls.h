@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "models/operators/element_code.h"
 #include "runtime/cuda/calls/annotations.h"
 #include "runtime/cuda/calls/scalar.h"
 
@@ -23,62 +24,20 @@ struct StridedOperand {
   DType dtype = DType::kFloat32;
 };
 
-// One instruction: register[inputs + its index] = code(registers a, b, c;
-// numbers x, y), where the first registers hold the inputs. Truth values are 0
-// and 1. Arithmetic as PyTorch's on float32, NaN included.
-enum class MapCode : uint8_t {
-  // Of a.
-  kNegate,
-  kAbsolute,
-  kRelu,
-  kSigmoid,
-  kTanh,
-  kExp,
-  kLog,
-  kLog1p,
-  kSqrt,
-  kReciprocalSqrt,
-  kReciprocal,
-  kSquare,
-  kErf,
-  kGelu,      // x/2 · (1 + erf(x/√2))
-  kGeluTanh,  // its approximation by tanh
-  kSilu,
-  kNot,
-  kLeakyRelu,  // a < 0 ? a · x : a
-  kElu,        // a < 0 ? x · (exp(a) − 1) : a
-  kClamp,      // to [x, y]; NaN stays
-  kScale,      // a · x
-  kCopy,
-  // Of a and b.
-  kAdd,
-  kSubtract,
-  kMultiply,
-  kDivide,
-  kMinimum,  // NaN if either is
-  kMaximum,
-  kPower,
-  kEqual,
-  kNotEqual,
-  kLess,
-  kLessEqual,
-  kGreater,
-  kGreaterEqual,
-  kAnd,
-  kOr,
-  // Of a, b and c: a != 0 ? b : c.
-  kSelect,
-};
-inline constexpr int kNumMapCodes = static_cast<int>(MapCode::kSelect) + 1;
+using models::ElementCode;
+using models::kNumElementCodes;
 
 // How many of a, b and c an instruction reads.
-REFRACT_HOST_DEVICE int ArgumentsOf(MapCode code) {
-  if (code == MapCode::kSelect) return 3;
-  return static_cast<int>(code) >= static_cast<int>(MapCode::kAdd) ? 2 : 1;
+REFRACT_HOST_DEVICE int ArgumentsOf(ElementCode code) {
+  if (code == ElementCode::kSelect) return 3;
+  return code >= models::kFirstBinaryCode ? 2 : 1;
 }
 
+// register[inputs + its index] = code(registers a, b, c; numbers x, y), where
+// the first registers hold the inputs. Arithmetic as PyTorch's on float32, NaN
+// included.
 struct MapInstruction {
-  MapCode code = MapCode::kCopy;
+  ElementCode code = ElementCode::kCopy;
   uint8_t a = 0, b = 0, c = 0;
   float x = 0.0f, y = 0.0f;
 };

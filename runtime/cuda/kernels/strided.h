@@ -50,91 +50,91 @@ REFRACT_DEVICE void Compute(const MapInstruction& instruction,
   const float x = instruction.x;
   const float y = instruction.y;
   switch (instruction.code) {
-    case MapCode::kNegate:
+    case ElementCode::kNegate:
       return each([](float a, float, float) { return -a; });
-    case MapCode::kAbsolute:
+    case ElementCode::kAbsolute:
       return each([](float a, float, float) { return fabsf(a); });
-    case MapCode::kRelu:
+    case ElementCode::kRelu:
       return each([](float a, float, float) { return Relu(a); });
-    case MapCode::kSigmoid:
+    case ElementCode::kSigmoid:
       return each([](float a, float, float) { return Sigmoid(a); });
-    case MapCode::kTanh:
+    case ElementCode::kTanh:
       return each([](float a, float, float) { return tanhf(a); });
-    case MapCode::kExp:
+    case ElementCode::kExp:
       return each([](float a, float, float) { return expf(a); });
-    case MapCode::kLog:
+    case ElementCode::kLog:
       return each([](float a, float, float) { return logf(a); });
-    case MapCode::kLog1p:
+    case ElementCode::kLog1p:
       return each([](float a, float, float) { return log1pf(a); });
-    case MapCode::kSqrt:
+    case ElementCode::kSqrt:
       return each([](float a, float, float) { return sqrtf(a); });
-    case MapCode::kReciprocalSqrt:
+    case ElementCode::kReciprocalSqrt:
       return each([](float a, float, float) { return 1.0f / sqrtf(a); });
-    case MapCode::kReciprocal:
+    case ElementCode::kReciprocal:
       return each([](float a, float, float) { return 1.0f / a; });
-    case MapCode::kSquare:
+    case ElementCode::kSquare:
       return each([](float a, float, float) { return a * a; });
-    case MapCode::kErf:
+    case ElementCode::kErf:
       return each([](float a, float, float) { return erff(a); });
-    case MapCode::kGelu:
+    case ElementCode::kGelu:
       return each([](float a, float, float) { return Gelu(a); });
-    case MapCode::kGeluTanh:
+    case ElementCode::kGeluTanh:
       return each([](float a, float, float) { return GeluTanh(a); });
-    case MapCode::kSilu:
+    case ElementCode::kSilu:
       return each([](float a, float, float) { return Silu(a); });
-    case MapCode::kNot:
+    case ElementCode::kNot:
       return each(
           [](float a, float, float) { return a == 0.0f ? 1.0f : 0.0f; });
-    case MapCode::kLeakyRelu:
+    case ElementCode::kLeakyRelu:
       return each([x](float a, float, float) { return a < 0.0f ? a * x : a; });
-    case MapCode::kElu:
+    case ElementCode::kElu:
       return each([x](float a, float, float) {
         return a < 0.0f ? x * (expf(a) - 1.0f) : a;
       });
-    case MapCode::kClamp:
+    case ElementCode::kClamp:
       return each([x, y](float a, float, float) {
         const float low = a < x ? x : a;
         return low > y ? y : low;
       });
-    case MapCode::kScale:
+    case ElementCode::kScale:
       return each([x](float a, float, float) { return a * x; });
-    case MapCode::kCopy:
+    case ElementCode::kCopy:
       return each([](float a, float, float) { return a; });
-    case MapCode::kAdd:
+    case ElementCode::kAdd:
       return each([](float a, float b, float) { return a + b; });
-    case MapCode::kSubtract:
+    case ElementCode::kSubtract:
       return each([](float a, float b, float) { return a - b; });
-    case MapCode::kMultiply:
+    case ElementCode::kMultiply:
       return each([](float a, float b, float) { return a * b; });
-    case MapCode::kDivide:
+    case ElementCode::kDivide:
       return each([](float a, float b, float) { return a / b; });
-    case MapCode::kMinimum:
+    case ElementCode::kMinimum:
       return each([](float a, float b, float) { return Minimum(a, b); });
-    case MapCode::kMaximum:
+    case ElementCode::kMaximum:
       return each([](float a, float b, float) { return Maximum(a, b); });
-    case MapCode::kPower:
+    case ElementCode::kPower:
       return each([](float a, float b, float) { return powf(a, b); });
-    case MapCode::kEqual:
+    case ElementCode::kEqual:
       return each([](float a, float b, float) { return a == b ? 1.0f : 0.0f; });
-    case MapCode::kNotEqual:
+    case ElementCode::kNotEqual:
       return each([](float a, float b, float) { return a != b ? 1.0f : 0.0f; });
-    case MapCode::kLess:
+    case ElementCode::kLess:
       return each([](float a, float b, float) { return a < b ? 1.0f : 0.0f; });
-    case MapCode::kLessEqual:
+    case ElementCode::kLessEqual:
       return each([](float a, float b, float) { return a <= b ? 1.0f : 0.0f; });
-    case MapCode::kGreater:
+    case ElementCode::kGreater:
       return each([](float a, float b, float) { return a > b ? 1.0f : 0.0f; });
-    case MapCode::kGreaterEqual:
+    case ElementCode::kGreaterEqual:
       return each([](float a, float b, float) { return a >= b ? 1.0f : 0.0f; });
-    case MapCode::kAnd:
+    case ElementCode::kAnd:
       return each([](float a, float b, float) {
         return a != 0.0f && b != 0.0f ? 1.0f : 0.0f;
       });
-    case MapCode::kOr:
+    case ElementCode::kOr:
       return each([](float a, float b, float) {
         return a != 0.0f || b != 0.0f ? 1.0f : 0.0f;
       });
-    case MapCode::kSelect:
+    case ElementCode::kSelect:
       return each([](float a, float b, float c) { return a != 0.0f ? b : c; });
   }
 }

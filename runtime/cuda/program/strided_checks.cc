@@ -40,7 +40,7 @@ class Checker {
     }
     for (size_t i = 0; i < op.code.size(); ++i) {
       const MapInstruction& instruction = op.code[i];
-      if (static_cast<int>(instruction.code) >= kNumMapCodes) {
+      if (static_cast<int>(instruction.code) >= kNumElementCodes) {
         return "has an unknown instruction";
       }
       const uint8_t arguments[] = {instruction.a, instruction.b, instruction.c};

@@ -184,7 +184,7 @@ TEST(LargeTablesTest, ErrorsNameTheTable) {
                 map.dims = {kItems, {0, kDim}};
                 const std::vector<Rows> strides = {{0, kDim}, {0, 1}};
                 map.inputs = {{{m.table, {0, 0}, strides}}};
-                map.code = {{MapCode::kCopy, 0}};
+                map.code = {{ElementCode::kCopy, 0}};
                 map.out = {m.Out("map"), {0, 0}, strides};
                 m.builder.Map(map);
               }),

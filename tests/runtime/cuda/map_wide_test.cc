@@ -104,7 +104,7 @@ class MapWideTest : public ::testing::Test {
       const auto reg = [&] {
         return static_cast<uint8_t>(Draw(0, call.num_inputs + i - 1));
       };
-      call.code[i] = {static_cast<MapCode>(Draw(0, kNumMapCodes - 1)),
+      call.code[i] = {static_cast<ElementCode>(Draw(0, kNumElementCodes - 1)),
                       reg(),
                       reg(),
                       reg(),
@@ -158,7 +158,7 @@ TEST_F(MapWideTest, GivesTheBitsOfTheGeneralKernel) {
 TEST_F(MapWideTest, EveryInstructionAsInDouble) {
   constexpr int64_t kBatch = 40;
   for (int64_t cols : {3, 8}) {
-    for (int code = 0; code < kNumMapCodes; ++code) {
+    for (int code = 0; code < kNumElementCodes; ++code) {
       SCOPED_TRACE(::testing::Message() << "code " << code << ", " << cols);
       DeviceProgramBuilder builder("map");
       const std::vector<Rows> dims = {{1, 0}, {0, cols}};
@@ -171,7 +171,7 @@ TEST_F(MapWideTest, EveryInstructionAsInDouble) {
         op.inputs.push_back(
             {ref(builder.Input(name, DType::kFloat32, {1, 0}, cols))});
       }
-      op.code = {{static_cast<MapCode>(code), 0, 1, 2, 0.5f, 0.75f}};
+      op.code = {{static_cast<ElementCode>(code), 0, 1, 2, 0.5f, 0.75f}};
       op.out = ref(builder.Output("out", DType::kFloat32, {1, 0}, cols));
       builder.Map(std::move(op));
       auto program = std::move(builder).Build(kBatch);
@@ -215,7 +215,7 @@ TEST_F(MapWideTest, TakesOnlyWhatIsAlignedAndDense) {
   MapCall call;
   call.inputs[0] = {in.data(), {32, 1}};
   call.num_inputs = 1;
-  call.code[0] = {MapCode::kRelu, 0};
+  call.code[0] = {ElementCode::kRelu, 0};
   call.num_instructions = 1;
   call.out = out.data();
   call.out_strides[0] = 16;

@@ -328,7 +328,7 @@ struct Parts {
     map.dims = {kItems, {0, kDim}};
     const std::vector<Rows> strides = {{0, kDim}, {0, 1}};
     map.inputs = {{{from.value, {0, 0}, strides}}};
-    map.code = {{MapCode::kSquare, 0}};
+    map.code = {{ElementCode::kSquare, 0}};
     const TensorRef out = Out(name, false);
     map.out = {out.value, {0, 0}, strides};
     builder.Map(std::move(map));

@@ -77,7 +77,7 @@ struct StepModel {
     scales.dims = dims;
     scales.inputs = {{{hidden, {0, 0}, strides}},
                      {{factors, {0, 0}, {{0, 0}, {0, 1}, {0, 0}}}}};
-    scales.code = {{MapCode::kMultiply, 0, 1}};
+    scales.code = {{ElementCode::kMultiply, 0, 1}};
     scales.out = all;
     builder.Map(std::move(scales));
     const ValueId sum =
@@ -103,7 +103,7 @@ struct StepModel {
     MapOp adds;
     adds.dims = {{1, 0}, {0, kHidden}};
     adds.inputs = {{per_row}, {found}};
-    adds.code = {{MapCode::kAdd, 0, 1}};
+    adds.code = {{ElementCode::kAdd, 0, 1}};
     adds.out = {out, {0, 0}, {{0, builder.value(out).ld}, {0, 1}}};
     builder.Map(std::move(adds));
     auto program = std::move(builder).Build(1);

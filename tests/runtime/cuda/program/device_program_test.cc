@@ -27,7 +27,7 @@ TensorRef Matrix(const DeviceProgramBuilder& builder, ValueId id) {
 void Copy(DeviceProgramBuilder& builder, ValueId from, ValueId to) {
   builder.Map({.dims = {builder.value(to).rows, {0, builder.value(to).cols}},
                .inputs = {{Matrix(builder, from)}},
-               .code = {{MapCode::kCopy}},
+               .code = {{ElementCode::kCopy}},
                .out = Matrix(builder, to)});
 }
 
@@ -173,9 +173,9 @@ TEST(DeviceProgramTest, BadInstructions) {
                    .out = Matrix(p.builder, p.out)});
     return Why(std::move(p.builder));
   };
-  EXPECT_EQ(why({{MapCode::kRelu, 0}, {MapCode::kAdd, 0, 1}}), "fine");
+  EXPECT_EQ(why({{ElementCode::kRelu, 0}, {ElementCode::kAdd, 0, 1}}), "fine");
   EXPECT_THAT(why({}), HasSubstr("needs 1 to"));
-  EXPECT_THAT(why({{MapCode::kRelu, 1}}),
+  EXPECT_THAT(why({{ElementCode::kRelu, 1}}),
               HasSubstr("reads a register that is not written"));
   EXPECT_THAT(why(std::vector<MapInstruction>(kMaxMapInstructions + 1)),
               HasSubstr("needs 1 to"));

@@ -147,10 +147,11 @@ TEST_F(WeightsTest, IntegersAndTruthValuesArriveAsTheyAre) {
   const auto matrix = [&](ValueId id) {
     return TensorRef{id, {0, 0}, {{0, builder.value(id).ld}, {0, 1}}};
   };
-  builder.Map({.dims = {rows, {0, 2}},
-               .inputs = {{matrix(x)}, {row(ids)}, {row(mask)}},
-               .code = {{MapCode::kAdd, 0, 1}, {MapCode::kSelect, 2, 3, 0}},
-               .out = matrix(out)});
+  builder.Map(
+      {.dims = {rows, {0, 2}},
+       .inputs = {{matrix(x)}, {row(ids)}, {row(mask)}},
+       .code = {{ElementCode::kAdd, 0, 1}, {ElementCode::kSelect, 2, 3, 0}},
+       .out = matrix(out)});
   auto program = std::move(builder).Build(4);
   ASSERT_TRUE(program.ok()) << program.status().ToString();
   const int64_t numbers[] = {100, 200};

@@ -121,15 +121,15 @@ class Maker {
                         input(In("column", 1), false, true),
                         input(Weight("row", 1, cols), true, false),
                         {{}, 0.5f}},
-             .code = {{MapCode::kMultiply, 0, 2}},
+             .code = {{ElementCode::kMultiply, 0, 2}},
              .out = input(out, false, false).tensor};
     // Codes whose results stay small.
-    constexpr MapCode kCodes[] = {
-        MapCode::kAdd,     MapCode::kSubtract, MapCode::kMultiply,
-        MapCode::kMaximum, MapCode::kMinimum,  MapCode::kAbsolute,
-        MapCode::kNegate,  MapCode::kSquare,   MapCode::kRelu,
-        MapCode::kSigmoid, MapCode::kTanh,     MapCode::kSilu,
-        MapCode::kGelu,    MapCode::kGeluTanh};
+    constexpr ElementCode kCodes[] = {
+        ElementCode::kAdd,     ElementCode::kSubtract, ElementCode::kMultiply,
+        ElementCode::kMaximum, ElementCode::kMinimum,  ElementCode::kAbsolute,
+        ElementCode::kNegate,  ElementCode::kSquare,   ElementCode::kRelu,
+        ElementCode::kSigmoid, ElementCode::kTanh,     ElementCode::kSilu,
+        ElementCode::kGelu,    ElementCode::kGeluTanh};
     const auto any = [&] {
       return static_cast<uint8_t>(random_() %
                                   (op.inputs.size() + op.code.size()));
@@ -140,7 +140,7 @@ class Maker {
     }
     // Into (-1, 1), whatever came before.
     op.code.push_back(
-        {MapCode::kTanh,
+        {ElementCode::kTanh,
          static_cast<uint8_t>(op.inputs.size() + op.code.size() - 1)});
     builder_.Map(std::move(op));
     result_.what = "element-wise over " + std::to_string(cols) + " columns";
@@ -202,7 +202,7 @@ class Maker {
     const ReduceKind kind = kKinds[random_() % 3];
     MapOp sum = {.dims = all,
                  .inputs = {{scores}, {{}, 1.0f}},
-                 .code = {{MapCode::kAdd, 0, 1}},
+                 .code = {{ElementCode::kAdd, 0, 1}},
                  .out = moved};
     if (kind == ReduceKind::kMaskedSoftmax) sum.inputs[1] = {Mask(length)};
     builder_.Map(std::move(sum));

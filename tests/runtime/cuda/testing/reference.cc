@@ -17,81 +17,81 @@ double GeluTanh(double x) {
 
 double Mapped(const MapInstruction& i, double a, double b, double c) {
   switch (i.code) {
-    case MapCode::kNegate:
+    case ElementCode::kNegate:
       return -a;
-    case MapCode::kAbsolute:
+    case ElementCode::kAbsolute:
       return std::fabs(a);
-    case MapCode::kRelu:
+    case ElementCode::kRelu:
       return Relu(a);
-    case MapCode::kSigmoid:
+    case ElementCode::kSigmoid:
       return 1 / (1 + std::exp(-a));
-    case MapCode::kTanh:
+    case ElementCode::kTanh:
       return std::tanh(a);
-    case MapCode::kExp:
+    case ElementCode::kExp:
       return std::exp(a);
-    case MapCode::kLog:
+    case ElementCode::kLog:
       return std::log(a);
-    case MapCode::kLog1p:
+    case ElementCode::kLog1p:
       return std::log1p(a);
-    case MapCode::kSqrt:
+    case ElementCode::kSqrt:
       return std::sqrt(a);
-    case MapCode::kReciprocalSqrt:
+    case ElementCode::kReciprocalSqrt:
       return 1 / std::sqrt(a);
-    case MapCode::kReciprocal:
+    case ElementCode::kReciprocal:
       return 1 / a;
-    case MapCode::kSquare:
+    case ElementCode::kSquare:
       return a * a;
-    case MapCode::kErf:
+    case ElementCode::kErf:
       return std::erf(a);
-    case MapCode::kGelu:
+    case ElementCode::kGelu:
       return a * 0.5 * std::erfc(-a / std::sqrt(2.0));
-    case MapCode::kGeluTanh:
+    case ElementCode::kGeluTanh:
       return GeluTanh(a);
-    case MapCode::kSilu:
+    case ElementCode::kSilu:
       return a / (1 + std::exp(-a));
-    case MapCode::kNot:
+    case ElementCode::kNot:
       return a == 0;
-    case MapCode::kLeakyRelu:
+    case ElementCode::kLeakyRelu:
       return a < 0 ? a * i.x : a;
-    case MapCode::kElu:
+    case ElementCode::kElu:
       return a < 0 ? i.x * std::expm1(a) : a;
-    case MapCode::kClamp:
+    case ElementCode::kClamp:
       return std::isnan(a) ? a : std::clamp<double>(a, i.x, i.y);
-    case MapCode::kScale:
+    case ElementCode::kScale:
       return a * i.x;
-    case MapCode::kCopy:
+    case ElementCode::kCopy:
       return a;
-    case MapCode::kAdd:
+    case ElementCode::kAdd:
       return a + b;
-    case MapCode::kSubtract:
+    case ElementCode::kSubtract:
       return a - b;
-    case MapCode::kMultiply:
+    case ElementCode::kMultiply:
       return a * b;
-    case MapCode::kDivide:
+    case ElementCode::kDivide:
       return a / b;
-    case MapCode::kMinimum:
+    case ElementCode::kMinimum:
       return std::isnan(a) || std::isnan(b) ? NAN : std::min(a, b);
-    case MapCode::kMaximum:
+    case ElementCode::kMaximum:
       return std::isnan(a) || std::isnan(b) ? NAN : std::max(a, b);
-    case MapCode::kPower:
+    case ElementCode::kPower:
       return std::pow(a, b);
-    case MapCode::kEqual:
+    case ElementCode::kEqual:
       return a == b;
-    case MapCode::kNotEqual:
+    case ElementCode::kNotEqual:
       return a != b;
-    case MapCode::kLess:
+    case ElementCode::kLess:
       return a < b;
-    case MapCode::kLessEqual:
+    case ElementCode::kLessEqual:
       return a <= b;
-    case MapCode::kGreater:
+    case ElementCode::kGreater:
       return a > b;
-    case MapCode::kGreaterEqual:
+    case ElementCode::kGreaterEqual:
       return a >= b;
-    case MapCode::kAnd:
+    case ElementCode::kAnd:
       return a != 0 && b != 0;
-    case MapCode::kOr:
+    case ElementCode::kOr:
       return a != 0 || b != 0;
-    case MapCode::kSelect:
+    case ElementCode::kSelect:
       return a != 0 ? b : c;
   }
   return NAN;

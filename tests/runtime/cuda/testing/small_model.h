@@ -83,7 +83,7 @@ struct SmallModel {
     const ValueId out = builder.Output("out", DType::kFloat32, rows, kNarrow);
     builder.Map({.dims = dims,
                  .inputs = {{tensor(h)}},
-                 .code = {{MapCode::kScale, 0, 0, 0, 2.0f}},
+                 .code = {{ElementCode::kScale, 0, 0, 0, 2.0f}},
                  .out = tensor(out)});
     auto built = std::move(builder).Build(max_batch);
     EXPECT_TRUE(built.ok()) << built.status().ToString();
