@@ -31,7 +31,8 @@ namespace refract::models {
   F(kReciprocal, "reciprocal") F(kSquare, "square") F(kErf, "erf")          \
   F(kGelu, "gelu") F(kGeluTanh, "gelu_tanh") F(kSilu, "silu")               \
   F(kNot, "logical_not") F(kLeakyRelu, "leaky_relu") F(kElu, "elu")         \
-  F(kClamp, "clamp") F(kScale, "scale") F(kCopy, "copy")
+  F(kClamp, "clamp") F(kScale, "scale") F(kCopy, "copy")         \
+  F(kSign, "sign")
 // Of a and b; minimum and maximum are NaN where either operand is.
 #define REFRACT_BINARY_ELEMENT_CODES(F)                                     \
   F(kAdd, "add") F(kSubtract, "sub") F(kMultiply, "mul") F(kDivide, "div")  \

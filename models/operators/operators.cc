@@ -166,7 +166,7 @@ constexpr Op kTable[] = {
     // Arithmetic.
     Binary("add", E::kAdd, I::kAdd),
     Binary("sub", E::kSubtract, I::kSubtract),
-    Elementwise("subtract multiply divide true_divide negative absolute sign "
+    Elementwise("subtract multiply divide true_divide negative absolute "
                 "sgn signbit float_power lerp hypot copysign ldexp heaviside "
                 "nan_to_num gcd lcm"),
     Elementwise("rsub").Lowers(L::kReverseSubtract, kAnyOverload)
@@ -180,6 +180,7 @@ constexpr Op kTable[] = {
     Elementwise("positive").Lowers(L::kAlias),
     Unary("abs", E::kAbsolute, I::kAbsolute),
     Unary("square", E::kSquare),
+    Unary("sign", E::kSign),
     Unary("sqrt", E::kSqrt),
     Unary("rsqrt", E::kReciprocalSqrt),
     Unary("reciprocal", E::kReciprocal),

@@ -83,6 +83,9 @@ REFRACT_CPU_CLONES void RunUnary(const ElementInstruction& instruction,
       return Map(a, count, out, [x](float v) { return v * x; });
     case ElementCode::kCopy:
       return Map(a, count, out, [](float v) { return v; });
+    case ElementCode::kSign:
+      return Map(a, count, out,
+                 [](float v) { return Truth(v > 0) - Truth(v < 0); });
 #define REFRACT_CASE(code, name) case ElementCode::code:
       REFRACT_BINARY_ELEMENT_CODES(REFRACT_CASE)
       REFRACT_TERNARY_ELEMENT_CODES(REFRACT_CASE)

@@ -100,6 +100,10 @@ REFRACT_DEVICE void Compute(const MapInstruction& instruction,
       return each([x](float a, float, float) { return a * x; });
     case ElementCode::kCopy:
       return each([](float a, float, float) { return a; });
+    case ElementCode::kSign:
+      return each([](float a, float, float) {
+        return a > 0.0f ? 1.0f : a < 0.0f ? -1.0f : 0.0f;
+      });
     case ElementCode::kAdd:
       return each([](float a, float b, float) { return a + b; });
     case ElementCode::kSubtract:

@@ -227,6 +227,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Operator{"aten.neg.default", 1, {}},
         Operator{"aten.abs.default", 1, {}},
+        Operator{"aten.sign.default", 1, {}},
         Operator{"aten.relu.default", 1, {}},
         Operator{"aten.sigmoid.default", 1, {}},
         Operator{"aten.tanh.default", 1, {}},

@@ -61,6 +61,8 @@ double Mapped(const MapInstruction& i, double a, double b, double c) {
       return a * i.x;
     case ElementCode::kCopy:
       return a;
+    case ElementCode::kSign:
+      return (a > 0) - (a < 0);
     case ElementCode::kAdd:
       return a + b;
     case ElementCode::kSubtract:
