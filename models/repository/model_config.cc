@@ -34,32 +34,12 @@ constexpr double kLeastShare = 0.001;
 constexpr double kMostShare = 1000;
 constexpr int kMostInstances = 1024;
 
+// Triton's names are KServe's behind a prefix.
 inference::DataType ToDataType(base::DType dtype) {
-  switch (dtype) {
-    case base::DType::kBool:
-      return inference::TYPE_BOOL;
-    case base::DType::kUInt8:
-      return inference::TYPE_UINT8;
-    case base::DType::kInt8:
-      return inference::TYPE_INT8;
-    case base::DType::kInt16:
-      return inference::TYPE_INT16;
-    case base::DType::kInt32:
-      return inference::TYPE_INT32;
-    case base::DType::kInt64:
-      return inference::TYPE_INT64;
-    case base::DType::kFloat16:
-      return inference::TYPE_FP16;
-    case base::DType::kBFloat16:
-      return inference::TYPE_BF16;
-    case base::DType::kFloat32:
-      return inference::TYPE_FP32;
-    case base::DType::kFloat64:
-      return inference::TYPE_FP64;
-    case base::DType::kUnknown:
-      break;
-  }
-  return inference::TYPE_INVALID;
+  inference::DataType type = inference::TYPE_INVALID;
+  inference::DataType_Parse(absl::StrCat("TYPE_", base::KServeName(dtype)),
+                            &type);
+  return type;
 }
 
 // Constants as they are, everything else -1.

@@ -168,44 +168,32 @@ absl::StatusOr<base::DType> ParseDType(const Json& code) {
   using base::DType;
   const std::optional<int64_t> number = Int(&code);
   if (!number) return Malformed("dtype");
-  switch (*number) {
-    case 1:
-      return DType::kUInt8;
-    case 2:
-      return DType::kInt8;
-    case 3:
-      return DType::kInt16;
-    case 4:
-      return DType::kInt32;
-    case 5:
-      return DType::kInt64;
-    case 6:
-      return DType::kFloat16;
-    case 7:
-      return DType::kFloat32;
-    case 8:
-      return DType::kFloat64;
-    case 12:
-      return DType::kBool;
-    case 13:
-      return DType::kBFloat16;
-    case 9:
-      return absl::UnimplementedError("dtype complex32 is not supported");
-    case 10:
-      return kComplex64;
-    case 11:
-      return kComplex128;
-    case 28:
-      return absl::UnimplementedError("dtype uint16 is not supported");
-    case 29:
-    case 30:
-    case 31:
-    case 32:
-      return absl::UnimplementedError("8-bit floats are not supported");
-    default:
-      return absl::UnimplementedError(
-          absl::StrCat("dtype code ", *number, " is not known"));
+  // torch/_export/serde/schema.py, ScalarType.
+  constexpr absl::string_view kNames[] = {
+      "unknown",   "uint8",      "int8",    "int16",   "int32",
+      "int64",     "float16",    "float32", "float64", "complex32",
+      "complex64", "complex128", "bool",    "bfloat16"};
+  constexpr absl::string_view kLaterNames[] = {"uint16", "float8_e4m3fn",
+                                               "float8_e5m2", "float8_e4m3fnuz",
+                                               "float8_e5m2fnuz"};
+  constexpr int64_t kFirstLater = 28;
+  absl::string_view name;
+  if (*number > 0 && *number < static_cast<int64_t>(std::size(kNames))) {
+    name = kNames[*number];
+  } else if (*number >= kFirstLater &&
+             *number - kFirstLater <
+                 static_cast<int64_t>(std::size(kLaterNames))) {
+    name = kLaterNames[*number - kFirstLater];
+  } else {
+    return absl::UnimplementedError(
+        absl::StrCat("dtype code ", *number, " is not known"));
   }
+  if (name == "complex64") return kComplex64;
+  if (name == "complex128") return kComplex128;
+  const std::optional<DType> dtype = base::DTypeFromName(name);
+  if (dtype) return *dtype;
+  return absl::UnimplementedError(
+      absl::StrCat("dtype ", name, " is not supported"));
 }
 
 absl::StatusOr<SymExpr> ParseSize(const Json& size) {

@@ -7,6 +7,8 @@
 #include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
+#include <array>
+#include <string>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -39,31 +41,18 @@ at::Tensor WrapTensor(const base::TensorView& view) {
 }  // namespace
 
 std::optional<at::ScalarType> ToScalarType(base::DType dtype) {
-  switch (dtype) {
-    case base::DType::kBool:
-      return at::kBool;
-    case base::DType::kUInt8:
-      return at::kByte;
-    case base::DType::kInt8:
-      return at::kChar;
-    case base::DType::kInt16:
-      return at::kShort;
-    case base::DType::kInt32:
-      return at::kInt;
-    case base::DType::kInt64:
-      return at::kLong;
-    case base::DType::kFloat16:
-      return at::kHalf;
-    case base::DType::kBFloat16:
-      return at::kBFloat16;
-    case base::DType::kFloat32:
-      return at::kFloat;
-    case base::DType::kFloat64:
-      return at::kDouble;
-    case base::DType::kUnknown:
-      return std::nullopt;
-  }
-  return std::nullopt;
+  // By name, so that base/dtype.cc alone lists the types.
+  static const auto& types = *[] {
+    auto* all = new std::array<std::optional<at::ScalarType>, base::kNumDTypes>;
+    const auto& by_name = c10::getStringToDtypeMap();
+    for (int code = 1; code < base::kNumDTypes; ++code) {
+      const absl::string_view name = base::Name(static_cast<base::DType>(code));
+      const auto found = by_name.find(std::string(name));
+      if (found != by_name.end()) (*all)[code] = found->second;
+    }
+    return all;
+  }();
+  return types[static_cast<size_t>(dtype)];
 }
 
 base::DType FromScalarType(at::ScalarType type) {
