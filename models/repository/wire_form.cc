@@ -1,14 +1,20 @@
 #include "models/repository/wire_form.h"
 
-#include <array>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 
 namespace refract::models {
 namespace {
 
-constexpr std::array<absl::string_view, kNumWireTypes> kNames = {
-    "fp32", "fp16", "bf16", "int8", "int32"};
+constexpr WireTypeRecord kRecords[] = {
+    {.name = "fp32"},
+    {.name = "fp16", .lossy = true},
+    {.name = "bf16", .lossy = true},
+    {.name = "int8", .lossy = true, .row_extra = kInt8RowExtra},
+    {.name = "int32", .may_not_fit = true},
+};
+static_assert(std::size(kRecords) == kNumWireTypes);
 
 bool Fits(base::DType dtype, WireType type) {
   switch (type) {
@@ -27,15 +33,31 @@ bool Fits(base::DType dtype, WireType type) {
 
 }  // namespace
 
-absl::string_view Name(WireType type) {
-  return kNames[static_cast<size_t>(type)];
+const WireTypeRecord& RecordOf(WireType type) {
+  return kRecords[static_cast<size_t>(type)];
 }
 
 std::optional<WireType> WireTypeFromName(absl::string_view name) {
-  for (size_t i = 0; i < kNames.size(); ++i) {
-    if (kNames[i] == name) return static_cast<WireType>(i);
+  for (size_t i = 0; i < std::size(kRecords); ++i) {
+    if (kRecords[i].name == name) return static_cast<WireType>(i);
   }
   return std::nullopt;
+}
+
+std::vector<WireType> LossyWireTypes() {
+  std::vector<WireType> lossy;
+  for (size_t i = 0; i < std::size(kRecords); ++i) {
+    if (kRecords[i].lossy) lossy.push_back(static_cast<WireType>(i));
+  }
+  return lossy;
+}
+
+std::vector<absl::string_view> LossyWireNames() {
+  std::vector<absl::string_view> names;
+  for (const WireTypeRecord& record : kRecords) {
+    if (record.lossy) names.push_back(record.name);
+  }
+  return names;
 }
 
 absl::Status CheckWireForm(const Value& value, WireForm form) {
@@ -49,12 +71,12 @@ absl::Status CheckWireForm(const Value& value, WireForm form) {
   if (!Fits(value.dtype, form.type)) {
     return refusal(absl::StrCat("it is ", base::Name(value.dtype)));
   }
-  const bool has_rows = form.unique_rows || form.type == WireType::kInt8;
+  const bool in_rows = RecordOf(form.type).row_extra > 0;
+  const bool has_rows = form.unique_rows || in_rows;
   if (has_rows && (!value.has_shape || value.shape.empty())) {
     return refusal("it has no known rows");
   }
-  if (form.unique_rows && form.type == WireType::kInt8 &&
-      value.shape.size() < 2) {
+  if (form.unique_rows && in_rows && value.shape.size() < 2) {
     return refusal("its rows are single elements");
   }
   return absl::OkStatus();

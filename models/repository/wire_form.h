@@ -27,9 +27,22 @@ enum class WireType : uint8_t {
 };
 inline constexpr int kNumWireTypes = 5;
 
-// "fp32" for kAsIs (what most tensors are), "fp16", "bf16", "int8", "int32".
-absl::string_view Name(WireType type);
+// What is known of a wire type besides its encoding (runtime/wire/elements.cc).
+struct WireTypeRecord {
+  absl::string_view name;  // "fp32" for kAsIs: most tensors are float32
+  bool lossy = false;
+  // Not 0: elements are encoded in rows of the last dimension, and this many
+  // bytes follow each row.
+  int64_t row_extra = 0;
+  // The type cannot hold each value of its dtypes. A tensor with a value that
+  // does not fit is sent as it is.
+  bool may_not_fit = false;
+};
+const WireTypeRecord& RecordOf(WireType type);
+inline absl::string_view Name(WireType type) { return RecordOf(type).name; }
 std::optional<WireType> WireTypeFromName(absl::string_view name);
+std::vector<WireType> LossyWireTypes();
+std::vector<absl::string_view> LossyWireNames();
 
 struct WireForm {
   WireType type = WireType::kAsIs;
@@ -40,7 +53,7 @@ struct WireForm {
   bool is_plain() const { return type == WireType::kAsIs && !unique_rows; }
   // How many bytes a tensor takes depends on what is in it.
   bool size_depends_on_data() const {
-    return unique_rows || type == WireType::kInt32;
+    return unique_rows || RecordOf(type).may_not_fit;
   }
   friend bool operator==(const WireForm&, const WireForm&) = default;
 };
@@ -48,8 +61,9 @@ struct WireForm {
 // Scale and offset behind each row of WireType::kInt8, float32 both.
 inline constexpr int64_t kInt8RowExtra = 8;
 
-// OK, or why `value` cannot cross in `form`: InvalidArgument names it. kInt8
-// and unique rows need a known rank of at least 1, both together of 2.
+// OK, or why `value` cannot cross in `form`: InvalidArgument names it. Types
+// that are encoded in rows and unique rows need a known rank of at least 1,
+// both together of 2.
 absl::Status CheckWireForm(const Value& value, WireForm form);
 
 }  // namespace refract::models

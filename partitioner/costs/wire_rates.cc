@@ -10,9 +10,13 @@ absl::Status AddWireRate(absl::string_view form, const WireRate& rate,
                          WireRates& rates) {
   const auto type = models::WireTypeFromName(form);
   if (form != kUniqueRows && (!type || *type == models::WireType::kAsIs)) {
+    std::string known;
+    for (int i = 1; i < models::kNumWireTypes; ++i) {
+      absl::StrAppend(&known, i > 1 ? ", " : "",
+                      models::Name(static_cast<models::WireType>(i)));
+    }
     return absl::InvalidArgumentError(absl::StrCat(
-        "wire ", form, ": no form; known are fp16, bf16, int8, int32 and ",
-        kUniqueRows));
+        "wire ", form, ": no form; known are ", known, " and ", kUniqueRows));
   }
   for (const double value :
        {rate.encode_bytes_per_s, rate.decode_bytes_per_s}) {

@@ -25,18 +25,23 @@ constexpr int64_t kRepeats = 8;
 constexpr double kNanosecond = 1e-9;
 
 struct Probe {
-  const char* name;
+  std::string name;
   DType dtype;
   WireForm form;
 };
 
-constexpr Probe kProbes[] = {
-    {"fp16", DType::kFloat32, {WireType::kFloat16, false}},
-    {"bf16", DType::kFloat32, {WireType::kBFloat16, false}},
-    {"int8", DType::kFloat32, {WireType::kInt8, false}},
-    {"int32", DType::kInt64, {WireType::kInt32, false}},
-    {kUniqueRows, DType::kFloat32, {WireType::kAsIs, true}},
-};
+std::vector<Probe> Probes() {
+  std::vector<Probe> probes;
+  for (int i = 1; i < models::kNumWireTypes; ++i) {  // all but kAsIs
+    const auto type = static_cast<WireType>(i);
+    probes.push_back(
+        {std::string(models::Name(type)),
+         models::RecordOf(type).lossy ? DType::kFloat32 : DType::kInt64,
+         {type, false}});
+  }
+  probes.push_back({kUniqueRows, DType::kFloat32, {WireType::kAsIs, true}});
+  return probes;
+}
 
 absl::StatusOr<base::Tensor> Fill(const Probe& probe) {
   const auto element = static_cast<int64_t>(base::SizeOf(probe.dtype));
@@ -125,7 +130,7 @@ absl::StatusOr<WireRate> Measure(const Probe& probe, int repetitions,
 absl::StatusOr<WireRates> MeasureWireRates(int repetitions,
                                            runtime::TickClock clock) {
   WireRates rates;
-  for (const Probe& probe : kProbes) {
+  for (const Probe& probe : Probes()) {
     REFRACT_ASSIGN_OR_RETURN(const WireRate rate,
                              Measure(probe, repetitions, clock));
     REFRACT_RETURN_IF_ERROR(AddWireRate(probe.name, rate, rates));

@@ -40,9 +40,10 @@ size_t BytesOf(const base::TensorSpec& tensor) {
 
 CrossingTable::Seen CrossingTable::Look(const base::TensorView& view) {
   Seen seen{.spec = {view.dtype, view.dims}};
-  seen.fits_int32 = view.dtype == DType::kInt64 &&
-                    runtime::wire::FitInt32(
-                        view.data, static_cast<size_t>(view.num_elements()));
+  seen.fits_int32 =
+      view.dtype == DType::kInt64 &&
+      runtime::wire::Fit(WireType::kInt32, view.data,
+                         static_cast<size_t>(view.num_elements()));
   if (!view.dims.empty() && view.bytes > 0 && view.dims[0] > 1 &&
       view.dims[0] <= INT32_MAX) {
     const runtime::wire::UniqueRows rows = runtime::wire::FindUniqueRows(view);

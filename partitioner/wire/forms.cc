@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "partitioner/wire/choice.h"
 
@@ -19,9 +20,6 @@ using models::WireForm;
 using models::WireType;
 
 constexpr double kDefaultBound = 1e-3;
-
-constexpr WireType kLossyTypes[] = {WireType::kFloat16, WireType::kBFloat16,
-                                    WireType::kInt8};
 
 // The values that cross in both directions, as one list.
 class Crossing {
@@ -147,10 +145,11 @@ constexpr size_t kMostRunsAlone = 256;
 
 absl::Status CheckWireOptions(const WireOptions& options) {
   const std::optional<WireType> type = models::WireTypeFromName(options.dtype);
-  if (options.dtype != "auto" && (!type || *type == WireType::kInt32)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--wire-dtype ", options.dtype,
-                     ": unknown; use fp32, fp16, bf16, int8 or auto"));
+  if (options.dtype != "auto" &&
+      (!type || models::RecordOf(*type).may_not_fit)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--wire-dtype ", options.dtype, ": unknown; use fp32, ",
+        absl::StrJoin(models::LossyWireNames(), ", "), " or auto"));
   }
   if (options.error_bound &&
       !(std::isfinite(*options.error_bound) && *options.error_bound >= 0)) {
@@ -163,7 +162,7 @@ absl::Status CheckWireOptions(const WireOptions& options) {
 
 std::vector<WireType> LossyTypesOf(const WireOptions& options) {
   if (options.dtype == "auto") {
-    return {std::begin(kLossyTypes), std::end(kLossyTypes)};
+    return models::LossyWireTypes();
   }
   if (options.dtype == "fp32") return {};
   return {*models::WireTypeFromName(options.dtype)};
@@ -252,8 +251,7 @@ absl::Status MeasureEachForm(const models::LoadedModel& model,
   WireForms exact = report.forms;
   for (size_t i = 0; i < crossing.size(); ++i) {
     WireForm& form = crossing.form(exact, i);
-    if (std::find(std::begin(kLossyTypes), std::end(kLossyTypes), form.type) ==
-        std::end(kLossyTypes)) {
+    if (!models::RecordOf(form.type).lossy) {
       errors[i] = 0;
       continue;
     }

@@ -37,7 +37,8 @@ namespace {
 
 base::TensorSpec Carried(base::TensorSpec spec, WireType type) {
   spec.dtype = CarrierOf(spec.dtype, type);
-  if (type == WireType::kInt8) spec.dims.back() += models::kInt8RowExtra;
+  const int64_t extra = models::RecordOf(type).row_extra;
+  if (extra > 0) spec.dims.back() += extra;
   return spec;
 }
 
@@ -84,8 +85,8 @@ std::vector<base::TensorView> Codec::Peek(
     if (value.form.is_plain()) continue;
     view.dtype = value.dtype;
     view.data = nullptr;
-    if (value.form.type == WireType::kInt8 && !view.dims.empty()) {
-      view.dims.back() -= models::kInt8RowExtra;
+    if (!view.dims.empty()) {
+      view.dims.back() -= models::RecordOf(value.form.type).row_extra;
     }
     if (value.form.unique_rows && !view.dims.empty()) {
       const base::TensorView& index = message[value.tensor + 1];

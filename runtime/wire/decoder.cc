@@ -117,7 +117,7 @@ absl::Status Decoder::Check(const Codec::Value& value,
   job.indexed = false;
   if (value.form.is_plain()) return absl::OkStatus();
   // The sender kept int64 because an element did not fit (see WireType).
-  if (job.type == WireType::kInt32 && sent.dtype == value.dtype) {
+  if (models::RecordOf(job.type).may_not_fit && sent.dtype == value.dtype) {
     job.type = WireType::kAsIs;
   }
   if (sent.dtype != CarrierOf(value.dtype, job.type)) {
@@ -126,12 +126,12 @@ absl::Status Decoder::Check(const Codec::Value& value,
                                base::Name(CarrierOf(value.dtype, job.type))));
   }
   job.sent = sent.dims;
-  if (job.type == WireType::kInt8) {
-    if (job.sent.empty() || job.sent.back() < models::kInt8RowExtra) {
+  if (const int64_t extra = models::RecordOf(job.type).row_extra) {
+    if (job.sent.empty() || job.sent.back() < extra) {
       return Broken(value, absl::StrCat("is ", Describe(sent),
                                         ", rows without scale and offset"));
     }
-    job.sent.back() -= models::kInt8RowExtra;
+    job.sent.back() -= extra;
   }
   view.dtype = value.dtype;
   view.dims = job.sent;
@@ -155,8 +155,8 @@ void Decoder::Write(const Codec::Value& value, const base::TensorView& sent,
   std::byte* to = buffer_.data() + job.offset;
   view.data = to;
   if (view.bytes == 0) return;
-  const size_t columns =
-      job.type == WireType::kInt8 ? static_cast<size_t>(job.sent.back()) : 1;
+  const bool in_rows = models::RecordOf(job.type).row_extra > 0;
+  const size_t columns = in_rows ? static_cast<size_t>(job.sent.back()) : 1;
   if (!job.indexed) {
     return DecodeElements(value.dtype, job.type, sent.data, view.num_elements(),
                           columns, to, floats_);

@@ -73,39 +73,50 @@ void FromFloats(DType dtype, const float* from, size_t count, std::byte* to) {
 void EncodeFloats(WireType type, const float* from, size_t count,
                   size_t columns, std::byte* to) {
   auto* halves = reinterpret_cast<uint16_t*>(to);
-  if (type == WireType::kFloat16) {
-    return BestKernels().float16_from_float(from, count, halves);
-  }
-  if (type == WireType::kBFloat16) {
-    return BestKernels().bfloat16_from_float(from, count, halves);
-  }
   auto* row = reinterpret_cast<uint8_t*>(to);
-  for (size_t begin = 0; begin < count; begin += columns) {
-    BestKernels().int8_row_from_float(from + begin, columns, row);
-    row += columns + kExtra;
+  switch (type) {
+    case WireType::kFloat16:
+      return BestKernels().float16_from_float(from, count, halves);
+    case WireType::kBFloat16:
+      return BestKernels().bfloat16_from_float(from, count, halves);
+    case WireType::kInt8:
+      for (size_t begin = 0; begin < count; begin += columns) {
+        BestKernels().int8_row_from_float(from + begin, columns, row);
+        row += columns + kExtra;
+      }
+      return;
+    case WireType::kAsIs:
+    case WireType::kInt32:
+      return;  // not of floats: see EncodeElements()
   }
 }
 
 void DecodeFloats(WireType type, const std::byte* from, size_t count,
                   size_t columns, float* to) {
   const auto* halves = reinterpret_cast<const uint16_t*>(from);
-  if (type == WireType::kFloat16) {
-    return BestKernels().float_from_float16(halves, count, to);
-  }
-  if (type == WireType::kBFloat16) {
-    return BestKernels().float_from_bfloat16(halves, count, to);
-  }
   const auto* row = reinterpret_cast<const uint8_t*>(from);
-  for (size_t begin = 0; begin < count; begin += columns) {
-    BestKernels().float_from_int8_row(row, columns, to + begin);
-    row += columns + kExtra;
+  switch (type) {
+    case WireType::kFloat16:
+      return BestKernels().float_from_float16(halves, count, to);
+    case WireType::kBFloat16:
+      return BestKernels().float_from_bfloat16(halves, count, to);
+    case WireType::kInt8:
+      for (size_t begin = 0; begin < count; begin += columns) {
+        BestKernels().float_from_int8_row(row, columns, to + begin);
+        row += columns + kExtra;
+      }
+      return;
+    case WireType::kAsIs:
+    case WireType::kInt32:
+      return;  // not of floats: see DecodeElements()
   }
 }
 
 // Encoded bytes of `count` elements, whole rows.
 size_t CodedBytes(DType dtype, WireType type, size_t count, size_t columns) {
   const size_t bytes = count * base::SizeOf(CarrierOf(dtype, type));
-  return type == WireType::kInt8 ? bytes + count / columns * kExtra : bytes;
+  const auto extra = static_cast<size_t>(models::RecordOf(type).row_extra);
+  return bytes + count / columns * extra;
 }
 
 void CopyElements(DType dtype, const std::byte* from, size_t count,
@@ -125,8 +136,8 @@ struct Block {
 template <typename Step>
 void ForEachBlock(DType dtype, WireType type, size_t count, size_t columns,
                   std::vector<float>& floats, const Step& step) {
-  // int8 needs the whole row for its scale.
-  const size_t most = type == WireType::kInt8 ? columns : kBlock;
+  // A row is encoded whole, as its scale needs all elements.
+  const size_t most = models::RecordOf(type).row_extra > 0 ? columns : kBlock;
   if (floats.size() < std::min(most, count)) floats.resize(most);
   Block block;
   for (size_t begin = 0; begin < count; begin += block.count) {
@@ -194,7 +205,8 @@ void DecodeElements(DType dtype, WireType type, const std::byte* from,
   });
 }
 
-bool FitInt32(const std::byte* from, size_t count) {
+bool Fit(WireType type, const std::byte* from, size_t count) {
+  if (!models::RecordOf(type).may_not_fit) return true;
   std::array<int32_t, kBlock> narrowed;
   const auto* values = reinterpret_cast<const int64_t*>(from);
   for (size_t begin = 0; begin < count; begin += kBlock) {

@@ -16,8 +16,8 @@ namespace refract::runtime::wire {
 base::DType CarrierOf(base::DType dtype, models::WireType type);
 
 // Encodes `count` elements of `dtype` in rows of `columns` (`count` is a
-// multiple of it; 1 if `type` has no rows). `to` has room for CarrierOf(), for
-// kInt8 with kInt8RowExtra more bytes per row. `floats` is scratch memory that
+// multiple of it; 1 if `type` has no rows). `to` has room for CarrierOf(), with
+// WireTypeRecord::row_extra more bytes per row. `floats` is scratch memory that
 // grows as needed.
 void EncodeElements(base::DType dtype, models::WireType type,
                     const std::byte* from, size_t count, size_t columns,
@@ -27,8 +27,8 @@ void DecodeElements(base::DType dtype, models::WireType type,
                     const std::byte* from, size_t count, size_t columns,
                     std::byte* to, std::vector<float>& floats);
 
-// Whether all of `count` int64 fit into int32.
-bool FitInt32(const std::byte* from, size_t count);
+// Whether `type` can hold all elements, which are of a dtype that it takes.
+bool Fit(models::WireType type, const std::byte* from, size_t count);
 
 }  // namespace refract::runtime::wire
 

@@ -20,7 +20,8 @@ constexpr size_t RoundUp(size_t bytes) {
 
 // Elements of a row of the last dimension.
 size_t ColumnsOf(const base::TensorView& value, WireType type) {
-  return type == WireType::kInt8 ? static_cast<size_t>(value.dims.back()) : 1;
+  const bool in_rows = models::RecordOf(type).row_extra > 0;
+  return in_rows ? static_cast<size_t>(value.dims.back()) : 1;
 }
 
 template <typename T>
@@ -46,8 +47,8 @@ absl::StatusOr<absl::Span<const base::TensorSpec>> Encoder::Prepare(
   for (size_t i = 0; i < values.size(); ++i) {
     const base::TensorView& view = values[i];
     const Codec::Value& value = codec_.values()[i];
-    const bool needs_rows =
-        value.form.unique_rows || value.form.type == WireType::kInt8;
+    const bool needs_rows = value.form.unique_rows ||
+                            models::RecordOf(value.form.type).row_extra > 0;
     if ((!value.form.is_plain() && view.dtype != value.dtype) ||
         (needs_rows && view.dims.empty())) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -57,15 +58,13 @@ absl::StatusOr<absl::Span<const base::TensorSpec>> Encoder::Prepare(
     Choice& choice = choices_[i];
     choice.type = value.form.type;
     choice.unique = false;
-    if (choice.type == WireType::kInt32 &&
-        // Decided per request: one element that does not fit keeps int64.
-        !FitInt32(view.data, view.num_elements())) {
+    // Decided per request: one element that does not fit keeps the dtype.
+    if (!Fit(choice.type, view.data, view.num_elements())) {
       choice.type = WireType::kAsIs;
     }
     base::TensorSpec spec{CarrierOf(view.dtype, choice.type), view.dims};
-    if (choice.type == WireType::kInt8) {
-      spec.dims.back() += models::kInt8RowExtra;
-    }
+    const int64_t extra = models::RecordOf(choice.type).row_extra;
+    if (extra > 0) spec.dims.back() += extra;
     base::TensorSpec index{base::DType::kUInt8, {0}};
     // Counts against the receiver's limit, so that it never refuses a message.
     const size_t grown =
@@ -101,10 +100,10 @@ void Encoder::WriteValue(const base::TensorView& value, const Choice& choice,
                          std::byte* to) {
   if (value.bytes == 0) {
     // Rows without elements still have a scale and an offset.
-    if (choice.type == WireType::kInt8) {
+    if (const int64_t extra = models::RecordOf(choice.type).row_extra) {
       size_t rows = 1;
       for (size_t d = 0; d + 1 < value.dims.size(); ++d) rows *= value.dims[d];
-      std::memset(to, 0, rows * models::kInt8RowExtra);
+      std::memset(to, 0, rows * static_cast<size_t>(extra));
     }
     return;
   }

@@ -4,6 +4,8 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "models/repository/wire_form.h"
 #include "partitioner/profile/hardware.h"
 #include "tools/common_options.h"
 
@@ -110,10 +112,11 @@ void AddConditionOptions(CLI::App& command,
 void AddWireOptions(CLI::App& command, partitioner::WireOptions& options) {
   command
       .add_option("--wire-dtype", options.dtype,
-                  "wire form of float tensors: fp32 none, fp16, bf16 or int8 "
+                  "wire form of float tensors: fp32 none, another one "
                   "wherever that saves bytes, auto per tensor the smallest "
                   "form that keeps --wire-error-bound")
-      ->type_name("fp32|fp16|bf16|int8|auto")
+      ->type_name(absl::StrCat(
+          "fp32|", absl::StrJoin(models::LossyWireNames(), "|"), "|auto"))
       ->capture_default_str();
   command
       .add_option("--wire-error-bound", options.error_bound,
