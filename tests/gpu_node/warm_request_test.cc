@@ -45,7 +45,6 @@ using runtime::cuda::CopyCall;
 using runtime::cuda::Event;
 using runtime::cuda::Graph;
 using runtime::cuda::Result;
-using runtime::cuda::Start;
 using runtime::cuda::Status;
 using runtime::cuda::Stream;
 using transport::AllocationCounter;
@@ -142,9 +141,9 @@ class UncountedDevice final : public CheckedDevice {
     const AllocationCounter::Pause pause;
     return CheckedDevice::Clear(memory, bytes, stream);
   }
-  Status Launch(const Call& call, Stream stream, Start start) override {
+  Status Launch(const Call& call, Stream stream) override {
     const AllocationCounter::Pause pause;
-    return CheckedDevice::Launch(call, stream, start);
+    return CheckedDevice::Launch(call, stream);
   }
   Status Launch(Graph graph, Stream stream) override {
     const AllocationCounter::Pause pause;

@@ -280,10 +280,12 @@ int Run(const Options& options) {
   }
   std::printf("seed %u\n= {\"device\": \"%s\"}\n", options.seed,
               (*device)->properties().name.c_str());
-  const std::string wanted = "," + options.parts + ",";
+  std::string wanted = ",";
+  wanted.append(options.parts).append(",");
   for (const Part& part : kParts) {
-    if (!options.parts.empty() &&
-        wanted.find("," + std::string(part.name) + ",") == std::string::npos) {
+    std::string name = ",";
+    name.append(part.name).append(",");
+    if (!options.parts.empty() && wanted.find(name) == std::string::npos) {
       continue;
     }
     std::printf("-- %s\n", part.name);
