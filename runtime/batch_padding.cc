@@ -23,13 +23,6 @@ bool Mentions(const models::SymExpr& expr, const std::string& symbol) {
   return std::find(symbols.begin(), symbols.end(), symbol) != symbols.end();
 }
 
-ValueId ArgumentOf(const models::Node& node, absl::string_view name) {
-  const models::Argument* argument = node.FindArg(name);
-  if (argument == nullptr) return models::kNoValue;
-  const auto* ref = std::get_if<models::ValueRef>(argument);
-  return ref == nullptr ? models::kNoValue : ref->id;
-}
-
 // Number of elements; unknown if the shape is unknown.
 models::SymExpr ElementsOf(const models::Value& value) {
   if (!value.has_shape) return {};
@@ -44,8 +37,8 @@ int IdsOf(const Graph& graph, ValueId offsets) {
   for (const models::Node& node : graph.nodes) {
     const models::EmbeddingArgs names = models::EmbeddingArgsOf(node.op);
     if (names.offsets.empty()) continue;
-    const ValueId read = ArgumentOf(node, names.offsets);
-    const ValueId ids = ArgumentOf(node, names.indices);
+    const ValueId read = node.ValueArg(names.offsets);
+    const ValueId ids = node.ValueArg(names.indices);
     if (read == models::kNoValue || ids == models::kNoValue ||
         cpu::SourceOf(graph, read) != offsets) {
       continue;

@@ -93,12 +93,8 @@ void FillOtherOffsets(const models::Graph& graph, const runtime::Part& part,
                       std::vector<Tensor>& inputs, std::mt19937& random) {
   const auto input = [&](const models::Node& node,
                          const char* name) -> Tensor* {
-    const models::Argument* const argument = node.FindArg(name);
-    const auto* const value =
-        argument == nullptr ? nullptr : std::get_if<models::ValueRef>(argument);
-    if (value == nullptr) return nullptr;
     const auto found =
-        std::find(part.inputs.begin(), part.inputs.end(), value->id);
+        std::find(part.inputs.begin(), part.inputs.end(), node.ValueArg(name));
     return found == part.inputs.end()
                ? nullptr
                : &inputs[static_cast<size_t>(found - part.inputs.begin())];

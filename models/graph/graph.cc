@@ -131,6 +131,12 @@ const Argument* Node::FindArg(absl::string_view name) const {
   return nullptr;
 }
 
+ValueId Node::ValueArg(absl::string_view name) const {
+  const Argument* const arg = FindArg(name);
+  const auto* const ref = arg == nullptr ? nullptr : std::get_if<ValueRef>(arg);
+  return ref == nullptr ? kNoValue : ref->id;
+}
+
 ValueId Graph::AddValue(Value value) {
   values.push_back(std::move(value));
   return static_cast<ValueId>(values.size() - 1);

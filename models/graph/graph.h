@@ -99,6 +99,9 @@ struct Node {
   bool output_is_list = false;
 
   const Argument* FindArg(absl::string_view name) const;
+  // The value that the argument `name` reads; kNoValue when the argument is
+  // absent or no single value.
+  ValueId ValueArg(absl::string_view name) const;
 };
 
 // A symbol's range as the model declares it, both ends included.

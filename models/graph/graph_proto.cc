@@ -56,7 +56,7 @@ void SetArgument(const Argument& from, proto::Argument& to) {
 }
 
 template <typename... Parts>
-absl::Status Invalid(const Parts&... parts) {
+absl::Status InvalidProto(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat("graph: ", parts...));
 }
 
@@ -76,13 +76,14 @@ absl::StatusOr<Argument> ArgumentFromProto(const proto::Argument& from) {
       return Argument(from.string_value());
     case proto::Argument::kDtype:
       if (from.dtype() >= base::kNumDTypes) {
-        return Invalid("dtype ", from.dtype(), " is not known");
+        return InvalidProto("dtype ", from.dtype(), " is not known");
       }
       return Argument(static_cast<base::DType>(from.dtype()));
     case proto::Argument::kValues: {
       ValueList list(from.values().ids().begin(), from.values().ids().end());
       for (ValueId id : list) {
-        if (id < kNoValue) return Invalid("value ", id, " is out of range");
+        if (id < kNoValue)
+          return InvalidProto("value ", id, " is out of range");
       }
       return Argument(std::move(list));
     }
@@ -90,7 +91,7 @@ absl::StatusOr<Argument> ArgumentFromProto(const proto::Argument& from) {
       IntList list;
       for (const proto::IntOrValue& item : from.ints().items()) {
         if (item.value() < 0) {
-          return Invalid("value ", item.value(), " is out of range");
+          return InvalidProto("value ", item.value(), " is out of range");
         }
         list.push_back({item.literal(), item.value() - 1});
       }
@@ -108,7 +109,7 @@ absl::StatusOr<Argument> ArgumentFromProto(const proto::Argument& from) {
     case proto::Argument::VALUE_NOT_SET:
       break;
   }
-  return Invalid("argument ", from.name(), " has no value");
+  return InvalidProto("argument ", from.name(), " has no value");
 }
 
 absl::StatusOr<base::DType> DTypeFromProto(uint32_t code) {
@@ -162,12 +163,12 @@ absl::Status NodesFromProto(const proto::Graph& from, Graph& graph) {
       node.outputs.push_back(output);
       if (output == kNoValue) continue;
       if (output < 0 || static_cast<size_t>(output) >= graph.values.size()) {
-        return Invalid("node ", node.name, ": output ", output,
-                       " is out of range");
+        return InvalidProto("node ", node.name, ": output ", output,
+                            " is out of range");
       }
       if (graph.values[output].producer != kNoNode) {
-        return Invalid("value ", graph.values[output].name,
-                       " is computed twice");
+        return InvalidProto("value ", graph.values[output].name,
+                            " is computed twice");
       }
       graph.values[output].producer = id;
     }
@@ -281,7 +282,7 @@ absl::StatusOr<Graph> FromProto(const proto::Graph& stored) {
   graph.batch_symbol = stored.batch_symbol();
   graph.min_batch = stored.min_batch();
   if (stored.source() > static_cast<uint32_t>(SourceFormat::kTorchScript)) {
-    return Invalid("source ", stored.source(), " is not known");
+    return InvalidProto("source ", stored.source(), " is not known");
   }
   graph.source = static_cast<SourceFormat>(stored.source());
   for (const proto::OpLibrary& library : stored.op_libraries()) {

@@ -56,13 +56,6 @@ std::optional<double> NumberArg(const Node& node, absl::string_view name) {
   return std::nullopt;
 }
 
-ValueId RefArg(const Node& node, absl::string_view name) {
-  const Argument* arg = node.FindArg(name);
-  if (arg == nullptr) return kNoValue;
-  const ValueRef* ref = std::get_if<ValueRef>(arg);
-  return ref == nullptr ? kNoValue : ref->id;
-}
-
 // A weight, or a weight seen through views only.
 bool IsTable(const Graph& graph, ValueId id) {
   while (id != kNoValue) {
@@ -97,13 +90,13 @@ Gather GatherOf(const Node& node) {
     }
   } else if (rule == RowRule::kIndexSelect || rule == RowRule::kGather ||
              rule == RowRule::kTake) {
-    const ValueId id = RefArg(node, "index");
+    const ValueId id = node.ValueArg("index");
     if (id == kNoValue) return {};
     gather.indices.push_back(id);
   } else {
     return {};
   }
-  gather.source = RefArg(node, "self");
+  gather.source = node.ValueArg("self");
   return gather;
 }
 
@@ -117,9 +110,9 @@ struct LookUp {
 std::optional<LookUp> LookUpOf(const Graph& graph, const Node& node) {
   const EmbeddingArgs args = EmbeddingArgsOf(node.op);
   if (!args.weight.empty()) {
-    LookUp result{.weight = RefArg(node, args.weight),
-                  .indices = RefArg(node, args.indices)};
-    if (!args.offsets.empty()) result.offsets = RefArg(node, args.offsets);
+    LookUp result{.weight = node.ValueArg(args.weight),
+                  .indices = node.ValueArg(args.indices)};
+    if (!args.offsets.empty()) result.offsets = node.ValueArg(args.offsets);
     return result;
   }
   if (ClassOf(graph, node) != OpClass::kEmbedding) return std::nullopt;
@@ -163,7 +156,7 @@ struct Source {
 std::optional<Source> ColumnOfInput(const Graph& graph, const Node& node,
                                     ValueId id) {
   const OpName op = SplitOpName(node.op);
-  const ValueId input = RefArg(node, "self");
+  const ValueId input = node.ValueArg("self");
   if (op.space != "aten" || input == kNoValue) return std::nullopt;
   const Value& matrix = graph.value(input);
   if (matrix.producer != kNoNode || matrix.is_weight()) return std::nullopt;
@@ -332,7 +325,7 @@ bool MixesRows(const Node& node) {
   if (BoolArg(node, "training").value_or(true)) return true;
   // Without running statistics the batch's own are used.
   return SplitOpName(node.op).overload == "no_stats" ||
-         RefArg(node, "running_mean") == kNoValue;
+         node.ValueArg("running_mean") == kNoValue;
 }
 
 EmbeddingArgs EmbeddingArgsOf(absl::string_view op) {

@@ -16,7 +16,8 @@
 // Any overflow, and any expression beyond the bounds below, becomes unknown.
 
 namespace refract::models {
-namespace {
+// Named, since SymExpr::Node below holds terms.
+namespace sym_expr_internal {
 
 enum class AtomKind : uint8_t { kSymbol, kFloorDiv, kMod, kMax, kMin };
 
@@ -39,6 +40,12 @@ struct Term {
 
 // Terms by their text without the coefficient.
 using Terms = std::map<std::string, Term>;
+
+}  // namespace sym_expr_internal
+
+namespace {
+
+using namespace sym_expr_internal;  // NOLINT
 
 // Bounds on expressions from outside text. Real expressions have a handful of
 // terms; beyond these bounds a size is unknown. The bound on the text also
@@ -63,7 +70,8 @@ int DegreeOf(const Term& term) {
 }  // namespace
 
 struct SymExpr::Node {
-  std::vector<Term> terms;  // in the order of the text; empty = 0
+  std::vector<sym_expr_internal::Term>
+      terms;  // in the order of the text; empty = 0
   std::string text;
 
   bool is_constant() const {

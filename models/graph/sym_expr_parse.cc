@@ -17,7 +17,7 @@ namespace {
 
 // Bounds on outside text. The longest size of a real export is below 1 KiB and
 // nests 12 deep. The depth bounds the parser's recursion.
-constexpr size_t kMaxTextBytes = 8192;
+constexpr size_t kMaxParsedBytes = 8192;
 constexpr int kMaxDepth = 128;
 // A power is computed by repeated products; sizes have small exponents.
 constexpr int64_t kMaxExponent = 32;
@@ -27,7 +27,7 @@ class Parser {
   explicit Parser(absl::string_view text) : text_(text) {}
 
   absl::StatusOr<SymExpr> Run() {
-    if (text_.size() > kMaxTextBytes) {
+    if (text_.size() > kMaxParsedBytes) {
       return absl::InvalidArgumentError(absl::StrCat(
           "size expression of ", text_.size(), " bytes: too long"));
     }

@@ -43,12 +43,6 @@ const Argument* Find(const Node& node, absl::string_view name) {
   return node.FindArg(name);
 }
 
-ValueId Ref(const Node& node, absl::string_view name) {
-  const Argument* arg = Find(node, name);
-  const auto* ref = arg ? std::get_if<ValueRef>(arg) : nullptr;
-  return ref == nullptr ? kNoValue : ref->id;
-}
-
 struct LookUp {
   ValueId table = kNoValue;
   std::vector<ValueId> ids;
@@ -58,10 +52,10 @@ std::optional<LookUp> LookUpOf(const Graph& graph, const Node& node) {
   if (ClassOf(graph, node) != OpClass::kEmbedding) return std::nullopt;
   const EmbeddingArgs args = EmbeddingArgsOf(node.op);
   if (!args.weight.empty()) {
-    return LookUp{Ref(node, args.weight), {Ref(node, args.indices)}};
+    return LookUp{node.ValueArg(args.weight), {node.ValueArg(args.indices)}};
   }
-  LookUp gather{Ref(node, "self"), {}};
-  if (const ValueId index = Ref(node, "index"); index != kNoValue) {
+  LookUp gather{node.ValueArg("self"), {}};
+  if (const ValueId index = node.ValueArg("index"); index != kNoValue) {
     gather.ids.push_back(index);
   }
   const Argument* list = Find(node, "indices");
@@ -101,7 +95,7 @@ std::optional<int64_t> ColumnOf(const Graph& graph, const Node& node,
     const auto* value = std::get_if<int64_t>(arg);
     return value ? std::optional<int64_t>(*value) : std::nullopt;
   };
-  const ValueId self = Ref(node, "self");
+  const ValueId self = node.ValueArg("self");
   if (self == kNoValue) return std::nullopt;
   const Value& matrix = graph.value(self);
   std::optional<int64_t> dim = integer("dim", 0);
@@ -157,7 +151,8 @@ class Tracer {
       const Node& node = graph_.nodes[value.producer];
       if (JoinsValues(node)) {
         for (const ValueId input : InputsOf(node)) {
-          if (input != Ref(node, "condition")) pending.push_back({input, here});
+          if (input != node.ValueArg("condition"))
+            pending.push_back({input, here});
         }
         continue;
       }

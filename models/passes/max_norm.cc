@@ -32,12 +32,6 @@ bool IsAlias(const Node& node) {
          absl::StartsWith(node.op, "aten.contiguous.");
 }
 
-ValueId Ref(const Node& node, absl::string_view name) {
-  const Argument* arg = node.FindArg(name);
-  const auto* ref = arg == nullptr ? nullptr : std::get_if<ValueRef>(arg);
-  return ref == nullptr ? kNoValue : ref->id;
-}
-
 std::optional<double> Number(const Node& node, absl::string_view name,
                              std::optional<double> missing) {
   const Argument* arg = node.FindArg(name);
@@ -131,8 +125,9 @@ class Rewriter {
       if (!renorm && !IsAlias(node)) continue;
       const std::vector<ValueId> inputs = InputsOf(node);
       const ValueId table =
-          inputs.empty() ? kNoValue
-                         : Table(renorm ? Ref(node, "self") : inputs.front());
+          inputs.empty()
+              ? kNoValue
+              : Table(renorm ? node.ValueArg("self") : inputs.front());
       if (table == kNoValue) continue;
       for (const ValueId output : node.outputs) {
         if (output != kNoValue) alias_of_[output] = table;
@@ -140,7 +135,7 @@ class Rewriter {
       if (!renorm) continue;
       renorms_[table].push_back(
           {.node = static_cast<NodeId>(n),
-           .indices = Source(Ref(node, "indices")),
+           .indices = Source(node.ValueArg("indices")),
            .max_norm = Number(node, "max_norm", std::nullopt).value_or(-1),
            .norm_type = Number(node, "norm_type", std::nullopt).value_or(-1)});
     }
@@ -183,13 +178,13 @@ class Rewriter {
     if (args.weight.empty()) return false;
     const std::vector<ValueId> inputs = InputsOf(node);
     for (const ValueId id : inputs) {
-      if (renorms_.contains(Table(id)) && id != Ref(node, args.weight)) {
+      if (renorms_.contains(Table(id)) && id != node.ValueArg(args.weight)) {
         return false;
       }
     }
     const bool bag = !args.offsets.empty();
     if (bag && Number(node, "padding_idx", -1) != -1) return false;
-    const ValueId ids = Source(Ref(node, args.indices));
+    const ValueId ids = Source(node.ValueArg(args.indices));
     for (const Renorm& renorm : renorms) {
       if (renorm.node < at && renorm.indices == ids && ids != kNoValue) {
         return true;
@@ -279,7 +274,7 @@ class Rewriter {
       return;
     }
     // Bags add up rows that are scaled already: a table of one row per id.
-    const ValueId ids = Ref(node, names.indices);
+    const ValueId ids = node.ValueArg(names.indices);
     const Value& weight = graph_.value(table);
     const Value& indices = graph_.value(ids);
     Value row;

@@ -25,7 +25,7 @@ namespace {
 
 // The newest that this program reads. Plans without wire forms are written as
 // version 1, which older programs read too.
-constexpr uint32_t kFormatVersion = 2;
+constexpr uint32_t kPlanFormatVersion = 2;
 
 int Number(Stage stage) { return static_cast<int>(stage); }
 
@@ -349,7 +349,7 @@ absl::Status SavePlan(const Graph& graph, const SplitPlan& plan,
     return Malformed(path, "the plan to save is for another graph");
   }
   proto::SplitPlan stored;
-  stored.set_format_version(plan.has_wire_forms() ? kFormatVersion : 1);
+  stored.set_format_version(plan.has_wire_forms() ? kPlanFormatVersion : 1);
   stored.mutable_model()->set_low(plan.model.low);
   stored.mutable_model()->set_high(plan.model.high);
   stored.set_method(plan.method);
@@ -401,11 +401,12 @@ absl::StatusOr<SplitPlan> LoadPlan(const Graph& graph, absl::string_view path) {
   if (!stored.ParseFromIstream(&file)) {
     return Malformed(path, "is no split plan, or is truncated");
   }
-  if (stored.format_version() < 1 || stored.format_version() > kFormatVersion) {
+  if (stored.format_version() < 1 ||
+      stored.format_version() > kPlanFormatVersion) {
     return Malformed(
-        path,
-        absl::StrCat("has format version ", stored.format_version(),
-                     "; this program reads versions 1 to ", kFormatVersion));
+        path, absl::StrCat("has format version ", stored.format_version(),
+                           "; this program reads versions 1 to ",
+                           kPlanFormatVersion));
   }
   SplitPlan plan;
   plan.model = {stored.model().low(), stored.model().high()};

@@ -117,9 +117,7 @@ NodeView::NodeView(const Graph& graph_in, const Sizes& sizes_in,
       flows_(flows) {}
 
 ValueId NodeView::Ref(absl::string_view arg) const {
-  const Argument* found = node.FindArg(arg);
-  const auto* ref = found ? std::get_if<ValueRef>(found) : nullptr;
-  return ref == nullptr ? kNoValue : ref->id;
+  return node.ValueArg(arg);
 }
 
 std::vector<ValueId> NodeView::List(absl::string_view arg) const {

@@ -12,12 +12,6 @@
 #include "models/graph/op_traits.h"
 
 namespace refract::models {
-namespace {
-
-bool IsIndex(base::DType dtype) {
-  return dtype == base::DType::kInt32 || dtype == base::DType::kInt64;
-}
-
 int64_t IndexAt(const base::TensorView& tensor, int64_t i) {
   return tensor.dtype == base::DType::kInt32 ? tensor.as<int32_t>()[i]
                                              : tensor.as<int64_t>()[i];
@@ -29,6 +23,12 @@ void SetIndex(base::Tensor& tensor, int64_t i, int64_t value) {
   } else {
     tensor.as<int64_t>()[i] = value;
   }
+}
+
+namespace {
+
+bool IsIndex(base::DType dtype) {
+  return dtype == base::DType::kInt32 || dtype == base::DType::kInt64;
 }
 
 // `total` ids over `bags` bags: where bag `i` begins.

@@ -22,19 +22,6 @@ namespace {
 constexpr double kRelative = 1e-3;
 constexpr double kAbsolute = 1e-4;
 
-int64_t IndexAt(const base::TensorView& tensor, int64_t i) {
-  return tensor.dtype == base::DType::kInt32 ? tensor.as<int32_t>()[i]
-                                             : tensor.as<int64_t>()[i];
-}
-
-void SetIndex(base::Tensor& tensor, int64_t i, int64_t value) {
-  if (tensor.dtype() == base::DType::kInt32) {
-    tensor.as<int32_t>()[i] = static_cast<int32_t>(value);
-  } else {
-    tensor.as<int64_t>()[i] = value;
-  }
-}
-
 // What an input's leading size has to do with the batch.
 enum class Role : uint8_t {
   kFixed,    // nothing

@@ -23,7 +23,7 @@ namespace {
 constexpr int64_t kExportersMin = 2;
 // What the sizes are while one of them is small: different, so that no two
 // are taken for one.
-constexpr int64_t kFirstSize = 4;
+constexpr int64_t kFirstSmallSize = 4;
 
 // "dimension 0 of ids", the first one that `symbol` is or is in.
 std::string PlaceOf(const Graph& graph, const std::string& symbol) {
@@ -169,7 +169,7 @@ absl::Status RelaxSmallSizes(absl::Span<const NamedTensor> sample,
                              std::vector<std::string>& notes) {
   SymbolBindings distinct;
   std::vector<SymbolRange*> limited;
-  int64_t next = kFirstSize;
+  int64_t next = kFirstSmallSize;
   for (SymbolRange& range : graph.symbols) {
     if (PlaceOf(graph, range.symbol).empty()) continue;
     distinct[range.symbol] = std::clamp(next++, range.min, range.max);

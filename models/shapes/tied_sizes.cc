@@ -30,12 +30,6 @@ struct Tie {
 // Two sizes of one dimension of an operator's operands.
 using Equal = std::pair<SymExpr, SymExpr>;
 
-ValueId Ref(const Node& node, absl::string_view name) {
-  const Argument* arg = node.FindArg(name);
-  const auto* ref = arg == nullptr ? nullptr : std::get_if<ValueRef>(arg);
-  return ref == nullptr ? kNoValue : ref->id;
-}
-
 // Dimensions of `operands`, all of one rank, but `skipped`.
 void AddEqual(const Graph& graph, const std::vector<ValueId>& operands,
               std::optional<int64_t> skipped, std::vector<Equal>& equal) {
@@ -75,8 +69,8 @@ std::vector<Equal> EqualSizes(const Graph& graph) {
       if (node.op == "aten.cat.default") skipped = axis ? *axis : 0;
       AddEqual(graph, *list, skipped, equal);
     } else if (node.op == "aten.bmm.default") {
-      const ValueId a = Ref(node, "self");
-      const ValueId b = Ref(node, "mat2");
+      const ValueId a = node.ValueArg("self");
+      const ValueId b = node.ValueArg("mat2");
       if (a == kNoValue || b == kNoValue) continue;
       const Value& left = graph.value(a);
       const Value& right = graph.value(b);
@@ -239,9 +233,9 @@ std::vector<Equal> IndexedSizes(const Graph& graph) {
     const Argument* dim = node.FindArg("dim");
     const auto* axis = dim == nullptr ? nullptr : std::get_if<int64_t>(dim);
     if (axis == nullptr) continue;
-    const ValueId index = Ref(node, "index");
+    const ValueId index = node.ValueArg("index");
     for (const absl::string_view operand : {"self", "src"}) {
-      const ValueId other = Ref(node, operand);
+      const ValueId other = node.ValueArg(operand);
       if (other != kNoValue) AddEqual(graph, {index, other}, *axis, pairs);
     }
   }

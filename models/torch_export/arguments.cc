@@ -13,10 +13,6 @@ using MaybeArgument = absl::StatusOr<std::optional<Argument>>;
 
 constexpr int64_t kLayoutStrided = 7;
 
-absl::Status Malformed(absl::string_view tag) {
-  return absl::InvalidArgumentError(absl::StrCat(tag, " is malformed"));
-}
-
 absl::StatusOr<ValueId> Lookup(const Scope& scope, const std::string* name,
                                absl::string_view tag) {
   if (name == nullptr) return Malformed(tag);

@@ -10,6 +10,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "models/graph/graph.h"
 #include "models/torch_export/json.h"
 
@@ -17,6 +19,11 @@ namespace refract::models::torch_export {
 
 // Names that may be read at one point of the program.
 using Scope = absl::flat_hash_map<std::string, ValueId>;
+
+// The error of an export that has something else where `what` belongs.
+inline absl::Status Malformed(absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat(what, " is malformed"));
+}
 
 // Unimplemented names a dtype that Refract does not have (float8, …). Complex
 // types are those of models/passes/complex_numbers.h.

@@ -31,10 +31,6 @@ constexpr absl::string_view kInlined[] = {"hints_wrapper",
                                           "wrap_activation_checkpoint",
                                           "wrap_with_set_grad_enabled"};
 
-absl::Status Malformed(absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat(what, " is malformed"));
-}
-
 // The arguments of such an operator in order: subgraphs, and beside them what
 // is no subgraph, lists taken apart.
 struct Arguments {

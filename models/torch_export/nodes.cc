@@ -12,11 +12,7 @@ namespace {
 
 constexpr absl::string_view kHigherOrder = "torch.ops.higher_order.";
 // How deep subgraphs may lie in one another; the recursion of ReadNodes().
-constexpr int kMaxDepth = 32;
-
-absl::Status Malformed(absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat(what, " is malformed"));
-}
+constexpr int kMaxSubgraphDepth = 32;
 
 }  // namespace
 
@@ -105,7 +101,7 @@ absl::StatusOr<ValueId> NodeReader::AddSize(const Json& section,
 absl::Status NodeReader::ReadNodes(const Json& section, Scope& scope) {
   const Json* nodes = Array(Member(section, "nodes"));
   if (nodes == nullptr) return Malformed("list of nodes");
-  if (++depth_ > kMaxDepth) {
+  if (++depth_ > kMaxSubgraphDepth) {
     return absl::UnimplementedError("subgraphs nest too deep");
   }
   for (size_t i = 0; i < nodes->size(); ++i) {

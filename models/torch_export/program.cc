@@ -20,10 +20,6 @@ namespace {
 // new minor does not.
 constexpr int64_t kSchemaMajor = 8;
 
-absl::Status Malformed(absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat(what, " is malformed"));
-}
-
 absl::Status CheckSchema(const Json& program) {
   const Json* version = Member(program, "schema_version");
   const std::optional<int64_t> major =

@@ -13,7 +13,7 @@ namespace {
 
 // A tree specification is a node {"type", "context", "children_spec"}; type is
 // null at a leaf (torch/utils/_pytree.py, treespec_dumps, version 1).
-constexpr int kMaxDepth = 64;
+constexpr int kMaxTreeDepth = 64;
 
 bool IsDict(const Json& node) {
   const std::string* type = String(Member(node, "type"));
@@ -76,7 +76,8 @@ bool CollectLeaves(const Json& node, const Leaf& above, bool parts, int depth,
                    std::vector<Leaf>& leaves) {
   const Json* type = Member(node, "type");
   const Json* children = Array(Member(node, "children_spec"));
-  if (type == nullptr || children == nullptr || depth > kMaxDepth) return false;
+  if (type == nullptr || children == nullptr || depth > kMaxTreeDepth)
+    return false;
   if (type->is_null()) {
     leaves.push_back(above);
     return true;

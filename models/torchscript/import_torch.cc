@@ -194,9 +194,7 @@ absl::flat_hash_set<std::string> TablesOf(const Graph& graph) {
   };
   for (const Node& node : graph.nodes) {
     const absl::string_view arg = EmbeddingArgsOf(node.op).weight;
-    const Argument* table = arg.empty() ? nullptr : node.FindArg(arg);
-    const auto* ref = table ? std::get_if<ValueRef>(table) : nullptr;
-    if (ref != nullptr) add(ref->id);
+    if (!arg.empty()) add(node.ValueArg(arg));
     if (!IsRegion(node)) continue;
     for (const ValueId id : InputsOf(node)) {
       const Value& value = graph.value(id);

@@ -62,11 +62,8 @@ ValueId MainOutput(const Node& node) {
 
 const Value* ArgValue(const Graph& graph, const Node& node,
                       absl::string_view name) {
-  const Argument* arg = node.FindArg(name);
-  if (arg == nullptr) return nullptr;
-  const auto* ref = std::get_if<models::ValueRef>(arg);
-  if (ref == nullptr || ref->id == kNoValue) return nullptr;
-  return &graph.value(ref->id);
+  const models::ValueId id = node.ValueArg(name);
+  return id == kNoValue ? nullptr : &graph.value(id);
 }
 
 // A weight, or a weight seen through views: decomposed exports transpose the

@@ -18,7 +18,7 @@ constexpr int kMaxPivots = 2000;
 
 using Vector = std::vector<double>;
 
-struct Column {
+struct MixtureColumn {
   Vector rows;
   double cost = 0;
 };
@@ -54,7 +54,8 @@ std::optional<Vector> Solve(std::vector<Vector> matrix, Vector right) {
 // accumulate errors. Bland's rule avoids cycles among ties.
 class Simplex {
  public:
-  Simplex(std::vector<Column> columns, Vector right, std::vector<size_t> basis)
+  Simplex(std::vector<MixtureColumn> columns, Vector right,
+          std::vector<size_t> basis)
       : columns_(std::move(columns)),
         right_(std::move(right)),
         basis_(std::move(basis)) {}
@@ -137,7 +138,7 @@ class Simplex {
     return std::nullopt;
   }
 
-  const std::vector<Column> columns_;
+  const std::vector<MixtureColumn> columns_;
   const Vector right_;
   std::vector<size_t> basis_;
   Vector duals_;
@@ -177,9 +178,9 @@ Mixture BestMixture(const std::vector<Point>& points, const Vector& limits,
 
   // Columns in the order shares, t, surplus per objective, excess per limit,
   // slack per limit.
-  std::vector<Column> columns;
+  std::vector<MixtureColumn> columns;
   for (const Point& point : points) {
-    Column column{Vector(num_rows, 0.0)};
+    MixtureColumn column{Vector(num_rows, 0.0)};
     for (size_t i = 0; i < num_objectives; ++i) {
       column.rows[i] = -point.objectives[i] / scale;
     }
@@ -191,7 +192,7 @@ Mixture BestMixture(const std::vector<Point>& points, const Vector& limits,
     columns.push_back(std::move(column));
   }
   const auto add_unit = [&](size_t row, double entry, double cost) {
-    Column column{Vector(num_rows, 0.0), cost};
+    MixtureColumn column{Vector(num_rows, 0.0), cost};
     column.rows[row] = entry;
     columns.push_back(std::move(column));
     return columns.size() - 1;
@@ -207,7 +208,7 @@ Mixture BestMixture(const std::vector<Point>& points, const Vector& limits,
 
   // The first point alone is feasible. Its largest objective determines t; the
   // other objectives have a surplus, and each limit an excess or a slack.
-  const Column& first = columns[0];
+  const MixtureColumn& first = columns[0];
   std::vector<size_t> basis;
   size_t tight = 0;
   for (size_t i = 0; i < num_objectives; ++i) {

@@ -22,16 +22,16 @@ constexpr size_t kBytes = size_t{1} << 20;
 constexpr int64_t kRowBytes = 512;  // an embedding of 128 floats
 // Of a request's rows that are looked for in the others.
 constexpr int64_t kRepeats = 8;
-constexpr double kNanosecond = 1e-9;
+constexpr double kSecondsPerNanosecond = 1e-9;
 
-struct Probe {
+struct CoderProbe {
   std::string name;
   DType dtype;
   WireForm form;
 };
 
-std::vector<Probe> Probes() {
-  std::vector<Probe> probes;
+std::vector<CoderProbe> Probes() {
+  std::vector<CoderProbe> probes;
   for (int i = 1; i < models::kNumWireTypes; ++i) {  // all but kAsIs
     const auto type = static_cast<WireType>(i);
     probes.push_back(
@@ -43,7 +43,7 @@ std::vector<Probe> Probes() {
   return probes;
 }
 
-absl::StatusOr<base::Tensor> Fill(const Probe& probe) {
+absl::StatusOr<base::Tensor> Fill(const CoderProbe& probe) {
   const auto element = static_cast<int64_t>(base::SizeOf(probe.dtype));
   const auto rows = static_cast<int64_t>(kBytes) / kRowBytes;
   REFRACT_ASSIGN_OR_RETURN(
@@ -81,7 +81,7 @@ models::Graph GraphOf(const base::Tensor& tensor) {
   return graph;
 }
 
-absl::StatusOr<WireRate> Measure(const Probe& probe, int repetitions,
+absl::StatusOr<WireRate> Measure(const CoderProbe& probe, int repetitions,
                                  runtime::TickClock clock) {
   REFRACT_ASSIGN_OR_RETURN(const base::Tensor tensor, Fill(probe));
   const models::Graph graph = GraphOf(tensor);
@@ -94,7 +94,8 @@ absl::StatusOr<WireRate> Measure(const Probe& probe, int repetitions,
   std::vector<double> encode;
   std::vector<double> decode;
   const auto seconds = [](int64_t from, int64_t to) {
-    return static_cast<double>(std::max<int64_t>(1, to - from)) * kNanosecond;
+    return static_cast<double>(std::max<int64_t>(1, to - from)) *
+           kSecondsPerNanosecond;
   };
   for (int i = 0; i <= repetitions; ++i) {  // the first does not count
     const int64_t begin = clock();
@@ -130,7 +131,7 @@ absl::StatusOr<WireRate> Measure(const Probe& probe, int repetitions,
 absl::StatusOr<WireRates> MeasureWireRates(int repetitions,
                                            runtime::TickClock clock) {
   WireRates rates;
-  for (const Probe& probe : Probes()) {
+  for (const CoderProbe& probe : Probes()) {
     REFRACT_ASSIGN_OR_RETURN(const WireRate rate,
                              Measure(probe, repetitions, clock));
     REFRACT_RETURN_IF_ERROR(AddWireRate(probe.name, rate, rates));

@@ -20,7 +20,7 @@ namespace {
 using models::Graph;
 using models::NodeId;
 
-constexpr uint32_t kFormatVersion = 1;
+constexpr uint32_t kProfileFormatVersion = 1;
 // Batches and numbers per item beyond this would overflow sizes.
 constexpr int64_t kMaxCount = int64_t{1} << 40;
 
@@ -38,9 +38,9 @@ void Store(const Timing& timing, proto::Timing& stored) {
   }
 }
 
-class Reader {
+class ProfileReader {
  public:
-  Reader(absl::string_view file, const Graph& graph)
+  ProfileReader(absl::string_view file, const Graph& graph)
       : file_(file), graph_(graph) {
     for (size_t n = 0; n < graph.nodes.size(); ++n) {
       nodes_.emplace(graph.nodes[n].name, static_cast<NodeId>(n));
@@ -109,10 +109,10 @@ class Reader {
 
   absl::Status ReadHead(const proto::Profile& stored, const base::Digest& model,
                         Profile& profile) const {
-    if (stored.format_version() != kFormatVersion) {
-      return Wrong("format_version",
-                   absl::StrCat(stored.format_version(),
-                                "; this program reads ", kFormatVersion));
+    if (stored.format_version() != kProfileFormatVersion) {
+      return Wrong("format_version", absl::StrCat(stored.format_version(),
+                                                  "; this program reads ",
+                                                  kProfileFormatVersion));
     }
     profile.model = {stored.model().low(), stored.model().high()};
     if (!(profile.model == model)) {
@@ -254,7 +254,7 @@ class Reader {
 
 std::string ProfileToText(const Graph& graph, const Profile& profile) {
   proto::Profile stored;
-  stored.set_format_version(kFormatVersion);
+  stored.set_format_version(kProfileFormatVersion);
   stored.mutable_model()->set_low(profile.model.low);
   stored.mutable_model()->set_high(profile.model.high);
   stored.set_model_name(profile.model_name);
@@ -311,7 +311,7 @@ absl::StatusOr<Profile> ParseProfile(absl::string_view text,
                                      const base::Digest& model) {
   proto::Profile stored;
   REFRACT_RETURN_IF_ERROR(models::ParseText(text, file, stored));
-  return Reader(file, graph).Read(stored, model);
+  return ProfileReader(file, graph).Read(stored, model);
 }
 
 absl::StatusOr<Profile> LoadProfile(absl::string_view path, const Graph& graph,

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
 #include "partitioner/report/split_report.h"
+#include "partitioner/report/text.h"
 
 namespace refract::partitioner {
 namespace {
@@ -17,13 +18,6 @@ using models::SplitPlan;
 using models::ValueId;
 using models::WireForm;
 using nlohmann::ordered_json;
-
-ordered_json NamesOf(const models::Graph& graph,
-                     const std::vector<models::ValueId>& ids) {
-  ordered_json names = ordered_json::array();
-  for (const models::ValueId id : ids) names.push_back(graph.value(id).name);
-  return names;
-}
 
 ordered_json FormsToJson(absl::Span<const Prediction::Sent> sent) {
   ordered_json forms = ordered_json::array();

@@ -20,12 +20,6 @@ using models::Value;
 using models::ValueId;
 using nlohmann::ordered_json;
 
-ordered_json NamesOf(const Graph& graph, const std::vector<ValueId>& ids) {
-  ordered_json names = ordered_json::array();
-  for (const ValueId id : ids) names.push_back(graph.value(id).name);
-  return names;
-}
-
 absl::string_view Name(Station station) {
   switch (station) {
     case Station::kCn:

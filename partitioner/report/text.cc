@@ -51,4 +51,11 @@ std::string RowsText(const models::RowDependence& rows) {
       rows.why.empty() ? "no proof that each row is scored alone" : rows.why);
 }
 
+std::vector<std::string> NamesOf(const models::Graph& graph,
+                                 const std::vector<models::ValueId>& ids) {
+  std::vector<std::string> names;
+  for (const models::ValueId id : ids) names.push_back(graph.value(id).name);
+  return names;
+}
+
 }  // namespace refract::partitioner

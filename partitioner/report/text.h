@@ -4,6 +4,7 @@
 // Values, shapes and times as people read them.
 
 #include <string>
+#include <vector>
 
 #include "models/graph/graph.h"
 
@@ -15,6 +16,8 @@ std::string SecondsText(double seconds);
 std::string TypeText(const models::Value& value);
 // "[s0, 13]"; "?" where the shape is unknown.
 std::string ShapeText(const models::Value& value);
+std::vector<std::string> NamesOf(const models::Graph& graph,
+                                 const std::vector<models::ValueId>& ids);
 // Whether requests may be split and merged by rows; otherwise the reason.
 std::string RowsText(const models::RowDependence& rows);
 

@@ -13,11 +13,9 @@ const models::Value* TableOf(const models::Graph& graph,
                              const models::Node& node) {
   const models::EmbeddingArgs args = models::EmbeddingArgsOf(node.op);
   if (args.weight.empty()) return nullptr;
-  const models::Argument* argument = node.FindArg(args.weight);
-  if (argument == nullptr) return nullptr;
-  const auto* ref = std::get_if<models::ValueRef>(argument);
-  if (ref == nullptr || ref->id == models::kNoValue) return nullptr;
-  const models::Value& value = graph.value(ref->id);
+  const models::ValueId table = node.ValueArg(args.weight);
+  if (table == models::kNoValue) return nullptr;
+  const models::Value& value = graph.value(table);
   return value.is_weight() ? &value : nullptr;
 }
 

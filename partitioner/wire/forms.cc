@@ -22,9 +22,9 @@ using models::WireType;
 constexpr double kDefaultBound = 1e-3;
 
 // The values that cross in both directions, as one list.
-class Crossing {
+class CrossingValues {
  public:
-  Crossing(const models::Graph& graph, const SplitPlan& plan)
+  CrossingValues(const models::Graph& graph, const SplitPlan& plan)
       : graph_(graph), plan_(plan), num_up_(plan.up.size()) {}
 
   size_t size() const { return num_up_ + plan_.down.size(); }
@@ -73,7 +73,8 @@ WireForm LosslessForm(const models::Value& value, const CrossingTable& table,
   return best;
 }
 
-WireForms LosslessForms(const Crossing& crossing, const CrossingTable& table) {
+WireForms LosslessForms(const CrossingValues& crossing,
+                        const CrossingTable& table) {
   WireForms forms = crossing.Plain();
   // A value with unique rows is two tensors of the message.
   size_t tensors = crossing.size();
@@ -88,7 +89,7 @@ WireForms LosslessForms(const Crossing& crossing, const CrossingTable& table) {
 }
 
 // Bytes of every value in every lossy type that it can have.
-std::vector<WireCandidate> CandidatesFor(const Crossing& crossing,
+std::vector<WireCandidate> CandidatesFor(const CrossingValues& crossing,
                                          WireForms lossless,
                                          const CrossingTable& table,
                                          absl::Span<const WireType> types) {
@@ -109,7 +110,7 @@ std::vector<WireCandidate> CandidatesFor(const Crossing& crossing,
 }
 
 // Which output is too far off, and the tensor that alone makes it worst.
-absl::StatusOr<std::string> WhatIsTooFarOff(const Crossing& crossing,
+absl::StatusOr<std::string> WhatIsTooFarOff(const CrossingValues& crossing,
                                             const WireForms& lossless,
                                             const std::vector<WireType>& types,
                                             const WireReading& reading,
@@ -191,7 +192,7 @@ absl::StatusOr<std::optional<WireReport>> ChooseWireForms(
   if (plan.up.empty() && plan.down.empty()) return std::nullopt;
   REFRACT_ASSIGN_OR_RETURN(const std::unique_ptr<WireMeter> meter,
                            WireMeter::Create(model, plan, samples));
-  const Crossing crossing(graph, plan);
+  const CrossingValues crossing(graph, plan);
   WireReport report;
   REFRACT_ASSIGN_OR_RETURN(report.plain, meter->Measure(crossing.Plain()));
   WireForms lossless = crossing.Plain();
@@ -243,7 +244,7 @@ absl::StatusOr<std::optional<WireReport>> ChooseWireForms(
 absl::Status MeasureEachForm(const models::LoadedModel& model,
                              const WireSamples& samples, const SplitPlan& plan,
                              WireReport& report) {
-  const Crossing crossing(model.graph, plan);
+  const CrossingValues crossing(model.graph, plan);
   REFRACT_ASSIGN_OR_RETURN(const std::unique_ptr<WireMeter> meter,
                            WireMeter::Create(model, plan, samples));
   std::vector<size_t> lossy;

@@ -19,13 +19,6 @@ namespace {
 
 using models::ValueId;
 
-ValueId Operand(const models::Node& node, absl::string_view name) {
-  const models::Argument* const argument = node.FindArg(name);
-  const auto* const value =
-      argument == nullptr ? nullptr : std::get_if<models::ValueRef>(argument);
-  return value == nullptr ? models::kNoValue : value->id;
-}
-
 // The value of include_last_offset; nullopt: not a literal.
 std::optional<bool> IncludesLast(const models::Node& node) {
   const models::Argument* const argument = node.FindArg("include_last_offset");
@@ -78,9 +71,9 @@ FoundBags FindBagInputs(const models::Graph& graph, const Part& part) {
   for (const models::NodeId n : part.nodes) {
     const models::Node& node = graph.nodes[n];
     if (!IsBag(node)) continue;
-    const ValueId ids = Operand(node, "indices");
-    const ValueId offsets = Operand(node, "offsets");
-    const ValueId weights = Operand(node, "per_sample_weights");
+    const ValueId ids = node.ValueArg("indices");
+    const ValueId offsets = node.ValueArg("offsets");
+    const ValueId weights = node.ValueArg("per_sample_weights");
     // One id per row, or a matrix of ids: rows as in other tensors. The row
     // rules judge values computed within the part.
     if (!inputs.contains(ids) ||
@@ -120,9 +113,9 @@ FoundBags FindBagInputs(const models::Graph& graph, const Part& part) {
       const bool is_entry = offsets_of.contains(id);
       if (!is_entry && !groups.contains(id)) continue;
       const bool as_entry =
-          IsBag(node) && (id == Operand(node, "indices") ||
-                          id == Operand(node, "per_sample_weights"));
-      const bool as_offsets = IsBag(node) && id == Operand(node, "offsets");
+          IsBag(node) && (id == node.ValueArg("indices") ||
+                          id == node.ValueArg("per_sample_weights"));
+      const bool as_offsets = IsBag(node) && id == node.ValueArg("offsets");
       if (is_entry ? as_entry && !as_offsets : as_offsets && !as_entry) {
         continue;
       }

@@ -15,10 +15,6 @@ namespace {
 
 using cuda::DType;
 
-absl::Status No(const std::string& why) {
-  return absl::UnimplementedError(why);
-}
-
 bool IsInteger(const Tensor& tensor) {
   return tensor.rank() == 1 &&
          (tensor.dtype == DType::kInt32 || tensor.dtype == DType::kInt64);
@@ -67,7 +63,8 @@ absl::StatusOr<BagNode> Understand(const NodeStep& node,
   const NodeArgs args(node.node);
   BagNode found;
   for (size_t i = 1; i < node.outputs.size(); ++i) {
-    if (node.outputs[i] != kNoLocal) return No("its bookkeeping is read");
+    if (node.outputs[i] != kNoLocal)
+      return absl::UnimplementedError("its bookkeeping is read");
   }
   const int local = node.outputs[0];
   const auto operand = [&](absl::string_view name) {
@@ -78,35 +75,38 @@ absl::StatusOr<BagNode> Understand(const NodeStep& node,
   const int ids = operand("indices");
   const int offsets = operand("offsets");
   if (table == kNoLocal || ids == kNoLocal || offsets == kNoLocal) {
-    return No("its operands are unclear");
+    return absl::UnimplementedError("its operands are unclear");
   }
   if (emitter.plan().locals[local].dtype == base::DType::kFloat64) {
-    return No("it gives float64");
+    return absl::UnimplementedError("it gives float64");
   }
   const int64_t mode =
       args.Has("mode") ? args.IntLiteral("mode").value_or(-1) : 0;
-  if (mode < 0 || mode > 2) return No("its mode is no literal");
+  if (mode < 0 || mode > 2)
+    return absl::UnimplementedError("its mode is no literal");
   found.bag.mode = static_cast<cuda::BagMode>(mode);
   if (args.Has("include_last_offset")) {
     const auto flag = args.BoolLiteral("include_last_offset");
-    if (!flag) return No("whether it is given the last offset is no literal");
+    if (!flag)
+      return absl::UnimplementedError(
+          "whether it is given the last offset is no literal");
     found.bag.include_last = *flag;
   }
   REFRACT_ASSIGN_OR_RETURN(found.dims, emitter.DimsOfLocal(local));
   if (found.dims.size() != 2 || !found.dims[1].constant()) {
-    return No("its result has no rows");
+    return absl::UnimplementedError("its result has no rows");
   }
   REFRACT_ASSIGN_OR_RETURN(found.table, emitter.Get(table));
   if (found.table.rank() != 2 || !found.table.dims[0].constant() ||
       !(found.table.dims[1] == found.dims[1]) ||
       !cuda::IsFloating(found.table.dtype)) {
-    return No("its table is no matrix of numbers");
+    return absl::UnimplementedError("its table is no matrix of numbers");
   }
   found.bag.dim = *found.dims[1].constant();
   found.bag.table_rows = *found.table.dims[0].constant();
   if (args.Has("padding_idx")) {
     const auto padding = args.IntLiteral("padding_idx");
-    if (!padding) return No("its padding is no literal");
+    if (!padding) return absl::UnimplementedError("its padding is no literal");
     // The public overload counts from the end; the internal ones mean "none".
     const bool wraps = node.node.op == "aten.embedding_bag.padding_idx";
     found.bag.padding_id =
@@ -117,19 +117,21 @@ absl::StatusOr<BagNode> Understand(const NodeStep& node,
   const int weights = operand("per_sample_weights");
   if (args.Has("per_sample_weights")) {
     if (weights == kNoLocal || found.bag.mode != cuda::BagMode::kSum) {
-      return No("it weights other than sums");
+      return absl::UnimplementedError("it weights other than sums");
     }
     REFRACT_ASSIGN_OR_RETURN(found.weights, emitter.Get(weights));
     if (found.weights->rank() != 1 || !cuda::IsFloating(found.weights->dtype)) {
-      return No("its weights are no vector of numbers");
+      return absl::UnimplementedError("its weights are no vector of numbers");
     }
   }
   REFRACT_ASSIGN_OR_RETURN(found.ids, emitter.Get(ids));
   if (!IsInteger(*found.ids)) {
-    return No(absl::StrCat("its indices are ", cuda::Name(found.ids->dtype)));
+    return absl::UnimplementedError(
+        absl::StrCat("its indices are ", cuda::Name(found.ids->dtype)));
   }
   if (found.weights && !(found.weights->dims == found.ids->dims)) {
-    return No("its weights are not as many as its indices");
+    return absl::UnimplementedError(
+        "its weights are not as many as its indices");
   }
 
   const models::Graph& graph = emitter.graph();
@@ -147,7 +149,7 @@ absl::StatusOr<BagNode> Understand(const NodeStep& node,
   if (const std::optional<int64_t> step = emitter.EvenSteps(offsets)) {
     const Size rows = found.dims[0];
     if (!(found.ids->dims[0] == rows * Size(*step))) {
-      return No("its last bag is of another size");
+      return absl::UnimplementedError("its last bag is of another size");
     }
     found.bag.length = *step;
     found.bag.include_last = false;
@@ -155,7 +157,7 @@ absl::StatusOr<BagNode> Understand(const NodeStep& node,
   }
   REFRACT_ASSIGN_OR_RETURN(found.offsets, emitter.Get(offsets));
   if (!IsInteger(*found.offsets)) {
-    return No(
+    return absl::UnimplementedError(
         absl::StrCat("its offsets are ", cuda::Name(found.offsets->dtype)));
   }
   if (const BagRoom* const room = emitter.RoomOf(offsets)) {
@@ -164,7 +166,8 @@ absl::StatusOr<BagNode> Understand(const NodeStep& node,
     if (std::none_of(entries.begin(), entries.end(), [&](size_t i) {
           return emitter.plan().inputs[i] == ids;
         })) {
-      return No("its offsets are those of other bags, too");
+      return absl::UnimplementedError(
+          "its offsets are those of other bags, too");
     }
     found.bag.include_last = true;
   }
@@ -184,7 +187,9 @@ absl::Status Place(const Emitter& emitter, const Tensor& out, BagNode& node) {
   }
   REFRACT_ASSIGN_OR_RETURN(bag.out, emitter.RefTo(out));
   const std::optional<cuda::Rows> entries = node.ids->dims[0].rows();
-  if (!entries) return No("its ids do not grow evenly with the batch");
+  if (!entries)
+    return absl::UnimplementedError(
+        "its ids do not grow evenly with the batch");
   bag.entries = *entries;
   return absl::OkStatus();
 }
@@ -243,7 +248,9 @@ absl::Status EmitBag(const NodeStep& node, const CompileOptions& options,
   REFRACT_RETURN_IF_ERROR(Place(emitter, out, *understood));
   emitter.AddBagCheck(std::move(understood->check));
   const std::optional<cuda::Rows> rows = understood->dims[0].rows();
-  if (!rows) return No("its bags do not grow evenly with the batch");
+  if (!rows)
+    return absl::UnimplementedError(
+        "its bags do not grow evenly with the batch");
   emitter.builder().Bags({.rows = *rows, .bags = {std::move(understood->bag)}});
   return absl::OkStatus();
 }

@@ -16,10 +16,6 @@ using cuda::DType;
 using models::ElementCode;
 using models::Lowering;
 
-absl::Status No(const std::string& why) {
-  return absl::UnimplementedError(why);
-}
-
 // A tensor of any type, a literal, or a size that is known.
 absl::StatusOr<Emitter::Input> ElementArgument(const NodeStep& node,
                                                const char* name,
@@ -29,7 +25,8 @@ absl::StatusOr<Emitter::Input> ElementArgument(const NodeStep& node,
   if (operand == kNoOperand) {
     const auto number = NumberArgument(node.node, name, NAN);
     if (!number || !node.node.FindArg(name)) {
-      return No(absl::StrCat("its ", name, " is no number"));
+      return absl::UnimplementedError(
+          absl::StrCat("its ", name, " is no number"));
     }
     input.number = static_cast<float>(*number);
     return input;
@@ -41,7 +38,8 @@ absl::StatusOr<Emitter::Input> ElementArgument(const NodeStep& node,
   } else if (const auto number = emitter.NumberOf(local)) {
     input.number = *number;
   } else {
-    return No(absl::StrCat("its ", name, " differs between requests"));
+    return absl::UnimplementedError(
+        absl::StrCat("its ", name, " differs between requests"));
   }
   return input;
 }
@@ -201,7 +199,7 @@ std::optional<absl::Status> EmitFilled(const NodeStep& node, Emitter& emitter) {
     }
     // Beyond that the argument was no double.
     if (!(std::abs(*number) <= 0x1p53))
-      return No("it is filled with no integer");
+      return absl::UnimplementedError("it is filled with no integer");
     REFRACT_ASSIGN_OR_RETURN(const Sizes dims, emitter.DimsOfLocal(local));
     REFRACT_ASSIGN_OR_RETURN(const Tensor out,
                              emitter.NewResult(local, dims, *dtype));

@@ -11,13 +11,9 @@
 namespace refract::runtime::cuda_plan {
 namespace {
 
-absl::Status No(const std::string& why) {
-  return absl::UnimplementedError(why);
-}
-
 // A number, if the local is one that is known before the program runs.
-absl::StatusOr<cuda::ForeignArgument> NumberArgument(int local,
-                                                     const Emitter& emitter) {
+absl::StatusOr<cuda::ForeignArgument> LocalNumber(int local,
+                                                  const Emitter& emitter) {
   cuda::ForeignArgument argument;
   const Local& known = emitter.plan().locals[local];
   if (known.is_constant) {
@@ -38,14 +34,16 @@ absl::StatusOr<cuda::ForeignArgument> NumberArgument(int local,
       case Operand::Kind::kNone:
         return argument;
       default:
-        return No(absl::StrCat(known.name, " is no number"));
+        return absl::UnimplementedError(
+            absl::StrCat(known.name, " is no number"));
     }
   }
   const IntSource source{.operand = 0};
   REFRACT_ASSIGN_OR_RETURN(const Size size, emitter.SizeOf(source, {local}));
   const std::optional<cuda::Rows> rows = size.rows();
   if (!rows) {
-    return No(absl::StrCat(known.name, " does not grow evenly with the batch"));
+    return absl::UnimplementedError(
+        absl::StrCat(known.name, " does not grow evenly with the batch"));
   }
   argument.kind = cuda::ForeignKind::kInteger;
   argument.integer = *rows;
@@ -59,7 +57,8 @@ absl::StatusOr<Tensor> InGraphType(int local, Emitter& emitter) {
   if (known.is_constant) return emitter.ExactConstant(local);
   const std::optional<cuda::DType> wanted = Emitter::TypeOf(known.dtype);
   if (!wanted) {
-    return No(absl::StrCat(known.name, " is ", base::Name(known.dtype)));
+    return absl::UnimplementedError(
+        absl::StrCat(known.name, " is ", base::Name(known.dtype)));
   }
   REFRACT_ASSIGN_OR_RETURN(const Tensor tensor, emitter.Get(local));
   if (tensor.dtype == *wanted) return tensor;
@@ -98,7 +97,8 @@ absl::Status EmitForeign(const NodeStep& node, ForeignOperators& operators,
     const Local& known = emitter.plan().locals[local];
     const std::optional<cuda::DType> dtype = Emitter::TypeOf(known.dtype);
     if (!dtype) {
-      return No(absl::StrCat("it gives ", base::Name(known.dtype)));
+      return absl::UnimplementedError(
+          absl::StrCat("it gives ", base::Name(known.dtype)));
     }
     REFRACT_ASSIGN_OR_RETURN(Sizes dims, emitter.DimsOfLocal(local));
     wanted.push_back({local, std::move(dims), *dtype});
@@ -112,7 +112,7 @@ absl::Status EmitForeign(const NodeStep& node, ForeignOperators& operators,
     const int local = node.operands[i];
     if (!facts[i].is_tensor) {
       REFRACT_ASSIGN_OR_RETURN(cuda::ForeignArgument argument,
-                               NumberArgument(local, emitter));
+                               LocalNumber(local, emitter));
       op.arguments.push_back(std::move(argument));
       continue;
     }

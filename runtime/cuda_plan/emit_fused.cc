@@ -13,10 +13,6 @@ namespace {
 
 using cuda::DType;
 
-absl::Status No(const std::string& why) {
-  return absl::UnimplementedError(why);
-}
-
 // --- Products ---------------------------------------------------------------
 
 absl::Status EmitMatMul(const MatMulOp& op, const Step& step,
@@ -49,7 +45,8 @@ absl::Status EmitMatMul(const MatMulOp& op, const Step& step,
     emitter.Set(out_local, std::move(out));
     return absl::OkStatus();
   }
-  if (!a.dims.back().constant()) return No("it sums over the batch");
+  if (!a.dims.back().constant())
+    return absl::UnimplementedError("it sums over the batch");
   REFRACT_ASSIGN_OR_RETURN(Tensor b, emitter.Get(b_local));
   if (op.b_transposed) {
     std::vector<size_t> order(b.rank());
@@ -117,8 +114,8 @@ absl::Status EmitChain(const ElementChainOp& op, const Step& step,
       } else if (const auto number = emitter.NumberOf(local)) {
         operand.number = *number;
       } else {
-        return No(absl::StrCat(value.name,
-                               " is a number that differs between requests"));
+        return absl::UnimplementedError(absl::StrCat(
+            value.name, " is a number that differs between requests"));
       }
     }
     inputs.push_back(std::move(operand));
@@ -183,7 +180,8 @@ absl::Status EmitInteraction(const InteractionOp& op, const Step& step,
   }
   REFRACT_ASSIGN_OR_RETURN(const Sizes dims, emitter.DimsOfLocal(out_local));
   const std::optional<int> group = emitter.GroupOf(step);
-  if (!group) return No("its vectors are no rows of the batch");
+  if (!group)
+    return absl::UnimplementedError("its vectors are no rows of the batch");
   if (IsLowerTriangle(op)) {
     const std::vector<int> rest(locals.begin() + 1, locals.end());
     REFRACT_ASSIGN_OR_RETURN(
@@ -266,7 +264,8 @@ absl::Status EmitFused(const Step& step, Emitter& emitter) {
     if (step.outputs[0] == kNoLocal) return absl::OkStatus();
     return EmitInteraction(*interaction, step, emitter);
   }
-  return No("its merged form has no counterpart on the device");
+  return absl::UnimplementedError(
+      "its merged form has no counterpart on the device");
 }
 
 }  // namespace refract::runtime::cuda_plan

@@ -20,10 +20,6 @@ using models::IntegerCode;
 using models::Lowering;
 using Integer = Emitter::Integer;
 
-absl::Status No(const std::string& why) {
-  return absl::UnimplementedError(why);
-}
-
 absl::Status EmitArange(const NodeStep& node, Emitter& emitter) {
   const NodeArgs args(node.node);
   const int local = node.outputs[0];
@@ -35,17 +31,20 @@ absl::Status EmitArange(const NodeStep& node, Emitter& emitter) {
                           int64_t missing) -> absl::StatusOr<int64_t> {
     if (!args.Has(name)) return missing;
     const std::optional<IntSource> source = args.Int(name);
-    if (!source) return No(absl::StrCat("its argument ", name, " is no size"));
+    if (!source)
+      return absl::UnimplementedError(
+          absl::StrCat("its argument ", name, " is no size"));
     REFRACT_ASSIGN_OR_RETURN(const Size size,
                              emitter.SizeOf(*source, node.operands));
-    if (!size.constant()) return No("it counts the batch");
+    if (!size.constant())
+      return absl::UnimplementedError("it counts the batch");
     return *size.constant();
   };
   REFRACT_ASSIGN_OR_RETURN(const int64_t start, number("start", 0));
   REFRACT_ASSIGN_OR_RETURN(const int64_t end, number("end", 0));
   REFRACT_ASSIGN_OR_RETURN(const int64_t step, number("step", 1));
   if (step < 1 || start < 0 || end <= start || end > Emitter::kMaxRange) {
-    return No(
+    return absl::UnimplementedError(
         absl::StrCat("it counts from ", start, " to ", end, " by ", step));
   }
   Tensor range = emitter.Range(start, step, (end - start + step - 1) / step);
@@ -56,8 +55,8 @@ absl::Status EmitArange(const NodeStep& node, Emitter& emitter) {
     return absl::OkStatus();
   }
   if (!dtype || !cuda::IsFloating(*dtype)) {
-    return No(absl::StrCat("it gives ",
-                           base::Name(emitter.plan().locals[local].dtype)));
+    return absl::UnimplementedError(absl::StrCat(
+        "it gives ", base::Name(emitter.plan().locals[local].dtype)));
   }
   REFRACT_ASSIGN_OR_RETURN(
       Tensor out, emitter.NewResult(local, range.dims, emitter.compute_type()));
@@ -85,8 +84,9 @@ absl::StatusOr<Integer> IntegerArgument(const NodeStep& node,
     const int local = node.operands[operand];
     REFRACT_ASSIGN_OR_RETURN(integer.tensor, emitter.Get(local));
     if (cuda::IsFloating(integer.tensor->dtype)) {
-      return No(absl::StrCat("its ", name, " is ",
-                             base::Name(emitter.plan().locals[local].dtype)));
+      return absl::UnimplementedError(
+          absl::StrCat("its ", name, " is ",
+                       base::Name(emitter.plan().locals[local].dtype)));
     }
     return integer;
   }
@@ -97,11 +97,14 @@ absl::StatusOr<Integer> IntegerArgument(const NodeStep& node,
     return integer;
   }
   const std::optional<IntSource> source = args.Int(name);
-  if (!source) return No(absl::StrCat("its ", name, " is no whole number"));
+  if (!source)
+    return absl::UnimplementedError(
+        absl::StrCat("its ", name, " is no whole number"));
   REFRACT_ASSIGN_OR_RETURN(const Size size,
                            emitter.SizeOf(*source, node.operands));
   if (!size.constant()) {
-    return No(absl::StrCat("its ", name, " grows with the batch"));
+    return absl::UnimplementedError(
+        absl::StrCat("its ", name, " grows with the batch"));
   }
   integer.number = *size.constant();
   return integer;
@@ -123,7 +126,7 @@ absl::Status CheckWidth(const std::vector<Integer>& operands) {
                   operand.tensor->dtype == DType::kInt64
             : operand.number < std::numeric_limits<int32_t>::min() ||
                   operand.number > std::numeric_limits<int32_t>::max()) {
-      return No("an operand may be too large for int32");
+      return absl::UnimplementedError("an operand may be too large for int32");
     }
   }
   return absl::OkStatus();
@@ -134,14 +137,16 @@ absl::Status CheckWidth(const std::vector<Integer>& operands) {
 absl::Status CheckDivisor(const NodeStep& node, const Integer& divisor,
                           const Emitter& emitter) {
   if (!divisor.tensor) {
-    return divisor.number != 0 ? absl::OkStatus() : No("it divides by 0");
+    return divisor.number != 0 ? absl::OkStatus()
+                               : absl::UnimplementedError("it divides by 0");
   }
   const int operand = NodeArgs(node.node).OperandOf("other");
   const auto values = emitter.IntegersOf(node.operands[operand]);
-  if (!values) return No("requests may make it divide by 0");
+  if (!values)
+    return absl::UnimplementedError("requests may make it divide by 0");
   return std::find(values->begin(), values->end(), 0) == values->end()
              ? absl::OkStatus()
-             : No("it divides by 0");
+             : absl::UnimplementedError("it divides by 0");
 }
 
 // The result, of the graph's type, which has to be none of floats.
@@ -149,7 +154,8 @@ absl::StatusOr<Tensor> IntegerResult(int local, Emitter& emitter) {
   const base::DType wanted = emitter.plan().locals[local].dtype;
   const std::optional<DType> dtype = Emitter::TypeOf(wanted);
   if (!dtype || cuda::IsFloating(*dtype)) {
-    return No(absl::StrCat("it gives ", base::Name(wanted)));
+    return absl::UnimplementedError(
+        absl::StrCat("it gives ", base::Name(wanted)));
   }
   REFRACT_ASSIGN_OR_RETURN(const Sizes dims, emitter.DimsOfLocal(local));
   return emitter.NewResult(local, dims, *dtype);
@@ -170,24 +176,24 @@ absl::Status EmitUnary(const NodeStep& node, IntegerCode code,
                        Emitter& emitter) {
   REFRACT_ASSIGN_OR_RETURN(const Integer self,
                            IntegerArgument(node, "self", emitter));
-  if (!self.tensor) return No("its operand is no tensor");
+  if (!self.tensor) return absl::UnimplementedError("its operand is no tensor");
   if (code == IntegerCode::kInvert && self.tensor->dtype == DType::kBool) {
     code = IntegerCode::kNot;
   }
   return Emit(node, code, {self}, emitter);
 }
 
-absl::Status EmitBinary(const NodeStep& node, IntegerCode code,
-                        Emitter& emitter) {
+absl::Status EmitBinaryInteger(const NodeStep& node, IntegerCode code,
+                               Emitter& emitter) {
   const NodeArgs args(node.node);
   if (args.Has("alpha") && args.IntLiteral("alpha") != 1) {
-    return No("it scales an operand");
+    return absl::UnimplementedError("it scales an operand");
   }
   if (args.Has("rounding_mode")) {
     const auto* const mode =
         std::get_if<std::string>(node.node.FindArg("rounding_mode"));
     if (mode == nullptr || (*mode != "floor" && *mode != "trunc")) {
-      return No("its rounding is unclear");
+      return absl::UnimplementedError("its rounding is unclear");
     }
     if (*mode == "floor") code = IntegerCode::kFloorDivide;
   }
@@ -222,7 +228,7 @@ absl::Status EmitClamp(const NodeStep& node, Emitter& emitter) {
     REFRACT_ASSIGN_OR_RETURN(operands.back(),
                              IntegerArgument(node, name, emitter));
   }
-  if (operands.size() < 2) return No("it has no bounds");
+  if (operands.size() < 2) return absl::UnimplementedError("it has no bounds");
   const IntegerCode code = operands.size() == 3 ? IntegerCode::kClamp
                            : args.Has("min")    ? IntegerCode::kMaximum
                                                 : IntegerCode::kMinimum;
@@ -257,13 +263,14 @@ absl::Status EmitFold(const NodeStep& node, IntegerFold fold, IntegerCode code,
   const NodeArgs args(node.node);
   REFRACT_ASSIGN_OR_RETURN(const Integer self,
                            IntegerArgument(node, "self", emitter));
-  if (!self.tensor) return No("its operand is no tensor");
+  if (!self.tensor) return absl::UnimplementedError("its operand is no tensor");
   const size_t rank = self.tensor->rank();
   const auto listed = args.Ints("dim");
   std::vector<bool> folded(rank, !listed || listed->empty());
   if (listed) {
     for (const IntSource& source : *listed) {
-      if (!source.is_literal()) return No("its dimensions are no literals");
+      if (!source.is_literal())
+        return absl::UnimplementedError("its dimensions are no literals");
       REFRACT_ASSIGN_OR_RETURN(const size_t dim, WrapDim(source.literal, rank));
       if (dim < rank) folded[dim] = true;
     }
@@ -271,7 +278,8 @@ absl::Status EmitFold(const NodeStep& node, IntegerFold fold, IntegerCode code,
   std::vector<size_t> dims;
   for (size_t d = 0; d < rank; ++d) {
     if (!folded[d]) continue;
-    if (!self.tensor->dims[d].constant()) return No("it works along the batch");
+    if (!self.tensor->dims[d].constant())
+      return absl::UnimplementedError("it works along the batch");
     dims.push_back(d);
   }
   REFRACT_ASSIGN_OR_RETURN(Tensor out, IntegerResult(node.outputs[0], emitter));
@@ -290,12 +298,13 @@ absl::Status EmitTriangle(const NodeStep& node, bool lower, Emitter& emitter) {
   const auto diagonal = args.Has("diagonal") ? args.IntLiteral("diagonal")
                                              : std::optional<int64_t>(0);
   REFRACT_ASSIGN_OR_RETURN(const Tensor self, emitter.Get(node.operands[0]));
-  if (!diagonal || self.rank() < 2) return No("its diagonal is no literal");
+  if (!diagonal || self.rank() < 2)
+    return absl::UnimplementedError("its diagonal is no literal");
   const auto rows = self.dims[self.rank() - 2].constant();
   const auto cols = self.dims[self.rank() - 1].constant();
   if (!rows || !cols || *rows < 1 || *cols < 1 ||
       std::abs(*diagonal) > Emitter::kMaxRange - std::max(*rows, *cols)) {
-    return No("its matrices depend on the batch");
+    return absl::UnimplementedError("its matrices depend on the batch");
   }
   // Column c belongs to the lower half of row r where c ≤ r + diagonal.
   const Tensor row =
@@ -337,10 +346,10 @@ std::optional<absl::Status> EmitIntegers(const NodeStep& node,
     case Lowering::kBinary:
     case Lowering::kReverseSubtract:
       if (!op.integer) return std::nullopt;
-      return EmitBinary(node, *op.integer, emitter);
+      return EmitBinaryInteger(node, *op.integer, emitter);
     case Lowering::kLogical:
       return NodeArgs(node.node).Has("other")
-                 ? EmitBinary(node, *op.integer, emitter)
+                 ? EmitBinaryInteger(node, *op.integer, emitter)
                  : EmitUnary(node, *op.integer, emitter);
     case Lowering::kClamp:
     case Lowering::kClampMin:

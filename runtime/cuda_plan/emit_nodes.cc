@@ -18,15 +18,12 @@ using cuda::ReduceKind;
 using models::ElementCode;
 using models::Lowering;
 
-absl::Status No(const std::string& why) {
-  return absl::UnimplementedError(why);
-}
-
 // Before anything is emitted: others may still do it.
 absl::Status NotAlongBatch(const Tensor& tensor,
                            const std::vector<size_t>& dims) {
   for (const size_t d : dims) {
-    if (!tensor.dims[d].constant()) return No("it works along the batch");
+    if (!tensor.dims[d].constant())
+      return absl::UnimplementedError("it works along the batch");
   }
   return absl::OkStatus();
 }
@@ -37,17 +34,19 @@ absl::Status EmitSum(const NodeStep& node, ReduceKind kind, Emitter& emitter) {
   const int local = node.outputs[0];
   REFRACT_ASSIGN_OR_RETURN(const Tensor self, emitter.Get(node.operands[0]));
   if (!cuda::IsFloating(self.dtype) && self.dtype != DType::kBool) {
-    return No(absl::StrCat("its operand is ", cuda::Name(self.dtype)));
+    return absl::UnimplementedError(
+        absl::StrCat("its operand is ", cuda::Name(self.dtype)));
   }
   if (emitter.plan().locals[local].dtype != base::DType::kFloat32) {
-    return No(absl::StrCat("it gives ",
-                           base::Name(emitter.plan().locals[local].dtype)));
+    return absl::UnimplementedError(absl::StrCat(
+        "it gives ", base::Name(emitter.plan().locals[local].dtype)));
   }
   const auto listed = args.Ints("dim");
   std::vector<bool> reduced(self.rank(), !listed || listed->empty());
   if (listed) {
     for (const IntSource& source : *listed) {
-      if (!source.is_literal()) return No("its dimensions are no literals");
+      if (!source.is_literal())
+        return absl::UnimplementedError("its dimensions are no literals");
       REFRACT_ASSIGN_OR_RETURN(const size_t dim,
                                WrapDim(source.literal, self.rank()));
       if (dim < reduced.size()) reduced[dim] = true;
@@ -77,7 +76,8 @@ absl::Status EmitSoftmax(const NodeStep& node, ReduceKind kind,
   REFRACT_ASSIGN_OR_RETURN(const Tensor self, emitter.Get(node.operands[0]));
   REFRACT_RETURN_IF_ERROR(FloatingOnly(self));
   const auto dim = args.IntLiteral("dim");
-  if (!dim || self.rank() == 0) return No("its dimension is no literal");
+  if (!dim || self.rank() == 0)
+    return absl::UnimplementedError("its dimension is no literal");
   REFRACT_ASSIGN_OR_RETURN(const size_t d, WrapDim(*dim, self.rank()));
   REFRACT_RETURN_IF_ERROR(NotAlongBatch(self, {d}));
   REFRACT_ASSIGN_OR_RETURN(
@@ -91,7 +91,8 @@ absl::Status EmitLayerNorm(const NodeStep& node, Emitter& emitter) {
   const NodeArgs args(node.node);
   // Mean and deviation are for training.
   for (size_t i = 1; i < node.outputs.size(); ++i) {
-    if (node.outputs[i] != kNoLocal) return No("its statistics are read");
+    if (node.outputs[i] != kNoLocal)
+      return absl::UnimplementedError("its statistics are read");
   }
   if (node.outputs[0] == kNoLocal) return absl::OkStatus();
   REFRACT_ASSIGN_OR_RETURN(const Tensor self, emitter.Get(node.operands[0]));
@@ -99,7 +100,7 @@ absl::Status EmitLayerNorm(const NodeStep& node, Emitter& emitter) {
   const auto shape = args.Ints("normalized_shape");
   const auto epsilon = NumberArgument(node.node, "eps", 1e-5);
   if (!shape || shape->empty() || shape->size() > self.rank() || !epsilon) {
-    return No("its arguments are no literals");
+    return absl::UnimplementedError("its arguments are no literals");
   }
   std::vector<size_t> dims;
   for (size_t d = self.rank() - shape->size(); d < self.rank(); ++d) {
@@ -110,7 +111,8 @@ absl::Status EmitLayerNorm(const NodeStep& node, Emitter& emitter) {
   for (int i = 0; i < 2; ++i) {
     if (!args.Has(names[i])) continue;
     const int operand = args.OperandOf(names[i]);
-    if (operand == kNoOperand) return No("its weights are unclear");
+    if (operand == kNoOperand)
+      return absl::UnimplementedError("its weights are unclear");
     REFRACT_ASSIGN_OR_RETURN(affine[i], emitter.Get(node.operands[operand]));
   }
   REFRACT_ASSIGN_OR_RETURN(
@@ -127,16 +129,20 @@ absl::Status EmitAttention(const NodeStep& node, Emitter& emitter) {
   const int local = node.outputs[0];
   const std::string& name = emitter.plan().locals[local].name;
   const auto dropout = NumberArgument(node.node, "dropout_p", 0);
-  if (!dropout || *dropout != 0) return No("it drops out");
-  if (args.BoolLiteral("enable_gqa") == true) return No("it groups queries");
+  if (!dropout || *dropout != 0)
+    return absl::UnimplementedError("it drops out");
+  if (args.BoolLiteral("enable_gqa") == true)
+    return absl::UnimplementedError("it groups queries");
   Tensor factors[3];
   const char* const names[3] = {"query", "key", "value"};
   for (int i = 0; i < 3; ++i) {
     const int operand = args.OperandOf(names[i]);
-    if (operand == kNoOperand) return No("its operands are unclear");
+    if (operand == kNoOperand)
+      return absl::UnimplementedError("its operands are unclear");
     REFRACT_ASSIGN_OR_RETURN(factors[i], emitter.Get(node.operands[operand]));
     REFRACT_RETURN_IF_ERROR(FloatingOnly(factors[i]));
-    if (factors[i].rank() < 2) return No("its operands are no matrices");
+    if (factors[i].rank() < 2)
+      return absl::UnimplementedError("its operands are no matrices");
   }
   const auto& [query, key, value] = factors;
   REFRACT_ASSIGN_OR_RETURN(const Sizes out_dims, emitter.DimsOfLocal(local));
@@ -146,11 +152,11 @@ absl::Status EmitAttention(const NodeStep& node, Emitter& emitter) {
   const std::optional<int64_t> queries =
       query.dims[query.rank() - 2].constant();
   if (!width || !keys || !queries || *width < 1) {
-    return No("it attends to other rows of the batch");
+    return absl::UnimplementedError("it attends to other rows of the batch");
   }
   const auto scale = NumberArgument(
       node.node, "scale", 1.0 / std::sqrt(static_cast<double>(*width)));
-  if (!scale) return No("its scale is no literal");
+  if (!scale) return absl::UnimplementedError("its scale is no literal");
   Sizes score_dims = out_dims;
   score_dims[rank - 1] = *keys;
   // In float32: 16 bits would lose small differences before the exponential.
@@ -171,7 +177,8 @@ absl::Status EmitAttention(const NodeStep& node, Emitter& emitter) {
             {ElementCode::kAdd, 2, 1}};
   } else if (args.Has("attn_mask")) {
     const int operand = args.OperandOf("attn_mask");
-    if (operand == kNoOperand) return No("its mask is unclear");
+    if (operand == kNoOperand)
+      return absl::UnimplementedError("its mask is unclear");
     REFRACT_ASSIGN_OR_RETURN(const Tensor mask,
                              emitter.Get(node.operands[operand]));
     inputs.push_back({mask});
@@ -215,7 +222,7 @@ absl::Status EmitEmbedding(const NodeStep& node, int table_operand,
   REFRACT_ASSIGN_OR_RETURN(const Tensor table, emitter.Get(table_local));
   REFRACT_RETURN_IF_ERROR(FloatingOnly(table));
   const std::optional<int64_t> rows = table.dims[dim].constant();
-  if (!rows) return No("it looks up rows of the batch");
+  if (!rows) return absl::UnimplementedError("it looks up rows of the batch");
   Tensor index;
   if (auto values = emitter.IntegersOf(index_local)) {
     for (int64_t& value : *values) {
@@ -233,7 +240,8 @@ absl::Status EmitEmbedding(const NodeStep& node, int table_operand,
     REFRACT_ASSIGN_OR_RETURN(index, emitter.Get(index_local));
   }
   if (index.dtype != DType::kInt32 && index.dtype != DType::kInt64) {
-    return No(absl::StrCat("its indices are ", cuda::Name(index.dtype)));
+    return absl::UnimplementedError(
+        absl::StrCat("its indices are ", cuda::Name(index.dtype)));
   }
   if (from_end && !emitter.IsConstant(index_local)) {
     REFRACT_ASSIGN_OR_RETURN(
@@ -264,7 +272,7 @@ absl::Status EmitGather(const NodeStep& node, Emitter& emitter) {
   const int operands[2] = {args.OperandOf("self"), args.OperandOf("index")};
   const std::optional<int64_t> literal = args.IntLiteral("dim");
   if (operands[0] == kNoOperand || operands[1] == kNoOperand || !literal) {
-    return No("its operands are unclear");
+    return absl::UnimplementedError("its operands are unclear");
   }
   REFRACT_ASSIGN_OR_RETURN(const Tensor self,
                            emitter.Get(node.operands[operands[0]]));
@@ -272,20 +280,22 @@ absl::Status EmitGather(const NodeStep& node, Emitter& emitter) {
   REFRACT_ASSIGN_OR_RETURN(const Tensor index,
                            emitter.Get(node.operands[operands[1]]));
   if (index.dtype != DType::kInt32 && index.dtype != DType::kInt64) {
-    return No(absl::StrCat("its indices are ", cuda::Name(index.dtype)));
+    return absl::UnimplementedError(
+        absl::StrCat("its indices are ", cuda::Name(index.dtype)));
   }
   if (self.rank() == 0 || index.rank() != self.rank()) {
-    return No("its index has other dimensions");
+    return absl::UnimplementedError("its index has other dimensions");
   }
   REFRACT_ASSIGN_OR_RETURN(const size_t dim, WrapDim(*literal, self.rank()));
   const std::optional<int64_t> rows = self.dims[dim].constant();
-  if (!rows) return No("it looks up rows of the batch");
+  if (!rows) return absl::UnimplementedError("it looks up rows of the batch");
   for (size_t d = 0; d < self.rank(); ++d) {
     const auto from = self.dims[d].constant();
     const auto taken = index.dims[d].constant();
     const bool lies =
         from && taken ? *taken <= *from : self.dims[d] == index.dims[d];
-    if (d != dim && !lies) return No("it picks some rows of the batch");
+    if (d != dim && !lies)
+      return absl::UnimplementedError("it picks some rows of the batch");
   }
   REFRACT_ASSIGN_OR_RETURN(
       const Tensor out,
@@ -316,7 +326,8 @@ bool GivesIntegers(const NodeStep& node, const Emitter& emitter) {
 
 absl::Status FloatingOnly(const Tensor& tensor) {
   if (cuda::IsFloating(tensor.dtype)) return absl::OkStatus();
-  return No(absl::StrCat("its operand is ", cuda::Name(tensor.dtype)));
+  return absl::UnimplementedError(
+      absl::StrCat("its operand is ", cuda::Name(tensor.dtype)));
 }
 
 models::IdPolicy PolicyOf(const Emitter& emitter, int table_local,
@@ -398,7 +409,8 @@ std::optional<absl::Status> EmitLookUp(const NodeStep& node,
     from_end = true;
     for (size_t d = 0; d < indices->size(); ++d) {
       if ((*indices)[d] == kNoOperand) continue;
-      if (index != kNoOperand) return No("it looks up several dimensions");
+      if (index != kNoOperand)
+        return absl::UnimplementedError("it looks up several dimensions");
       index = (*indices)[d];
       dim = static_cast<int64_t>(d);
     }
@@ -494,7 +506,8 @@ absl::Status EmitOwn(const NodeStep& node, const CompileOptions& options,
       // the device: see operator_lowerings_test.cc.
       break;
   }
-  return emitted ? *emitted : No("it has no form on the device");
+  return emitted ? *emitted
+                 : absl::UnimplementedError("it has no form on the device");
 }
 
 }  // namespace

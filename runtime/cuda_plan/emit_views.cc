@@ -14,17 +14,15 @@ namespace {
 
 using cuda::DType;
 
-absl::Status No(const std::string& why) {
-  return absl::UnimplementedError(why);
-}
-
 // A size among the arguments; `missing` where it is left out.
 absl::StatusOr<Size> Argument(const NodeStep& node, const NodeArgs& args,
                               absl::string_view name, const Size& missing,
                               const Emitter& emitter) {
   if (!args.Has(name)) return missing;
   const std::optional<IntSource> source = args.Int(name);
-  if (!source) return No(absl::StrCat("its argument ", name, " is no number"));
+  if (!source)
+    return absl::UnimplementedError(
+        absl::StrCat("its argument ", name, " is no number"));
   return emitter.SizeOf(*source, node.operands);
 }
 
@@ -32,13 +30,15 @@ absl::StatusOr<size_t> DimArgument(const NodeArgs& args, absl::string_view name,
                                    int64_t missing, size_t rank) {
   const std::optional<int64_t> dim =
       args.Has(name) ? args.IntLiteral(name) : std::optional(missing);
-  if (!dim) return No(absl::StrCat("its argument ", name, " is no literal"));
+  if (!dim)
+    return absl::UnimplementedError(
+        absl::StrCat("its argument ", name, " is no literal"));
   return WrapDim(*dim, rank);
 }
 
 absl::Status OnRows(const Tensor& tensor, size_t dim) {
   if (tensor.dims[dim].constant()) return absl::OkStatus();
-  return No("it picks some rows of the batch");
+  return absl::UnimplementedError("it picks some rows of the batch");
 }
 
 absl::Status EmitSlice(const NodeStep& node, const NodeArgs& args,
@@ -60,14 +60,14 @@ absl::Status EmitSlice(const NodeStep& node, const NodeArgs& args,
   }
   REFRACT_RETURN_IF_ERROR(OnRows(self, dim));
   if (!first || !stride || *stride < 1) {
-    return No("where it begins depends on the batch");
+    return absl::UnimplementedError("where it begins depends on the batch");
   }
   const int64_t size = *self.dims[dim].constant();
   const int64_t from =
       std::clamp<int64_t>(*first < 0 ? *first + size : *first, 0, size);
   const std::optional<int64_t> count = dims[dim].constant();
   if (!count || *count < 0 || from + (*count - 1) * *stride >= size) {
-    return No("its result does not lie in its operand");
+    return absl::UnimplementedError("its result does not lie in its operand");
   }
   emitter.Set(node.outputs[0], Sliced(self, dim, from, *stride, dims[dim]));
   return absl::OkStatus();
@@ -82,19 +82,21 @@ absl::Status EmitPieces(const NodeStep& node, const NodeArgs& args,
   REFRACT_RETURN_IF_ERROR(OnRows(self, dim));
   REFRACT_ASSIGN_OR_RETURN(const Size first,
                            Argument(node, args, "start", 0, emitter));
-  if (!first.constant()) return No("where it begins depends on the batch");
+  if (!first.constant())
+    return absl::UnimplementedError("where it begins depends on the batch");
   const int64_t size = *self.dims[dim].constant();
   int64_t start = *first.constant();
   if (start < 0) start += size;
   for (size_t i = 0; i < node.outputs.size(); ++i) {
     const models::ValueId id = node.node.outputs[i];
     if (id == models::kNoValue) {
-      return No("the size of a result that nobody reads is not known");
+      return absl::UnimplementedError(
+          "the size of a result that nobody reads is not known");
     }
     REFRACT_ASSIGN_OR_RETURN(const Sizes dims, emitter.DimsOf(id));
     const std::optional<int64_t> count = dims[dim].constant();
     if (!count || start < 0 || *count > size - start) {
-      return No("its results do not lie in its operand");
+      return absl::UnimplementedError("its results do not lie in its operand");
     }
     if (node.outputs[i] != kNoLocal) {
       emitter.Set(node.outputs[i], Sliced(self, dim, start, 1, *count));
@@ -112,11 +114,13 @@ absl::Status EmitSelect(const NodeStep& node, const NodeArgs& args,
   const int64_t size = *self.dims[dim].constant();
   REFRACT_ASSIGN_OR_RETURN(const Size index,
                            Argument(node, args, "index", 0, emitter));
-  if (!index.constant()) return No("its index depends on the batch");
+  if (!index.constant())
+    return absl::UnimplementedError("its index depends on the batch");
   for (size_t i = 0; i < node.outputs.size(); ++i) {
     int64_t at = all ? static_cast<int64_t>(i) : *index.constant();
     if (at < 0) at += size;
-    if (at < 0 || at >= size) return No("its index is outside its operand");
+    if (at < 0 || at >= size)
+      return absl::UnimplementedError("its index is outside its operand");
     if (node.outputs[i] != kNoLocal) {
       emitter.Set(node.outputs[i], Selected(self, dim, at));
     }
@@ -131,9 +135,11 @@ absl::Status EmitPermute(const NodeStep& node, const NodeArgs& args,
   const models::Lowering lowering = models::LoweringOf(node.node.op);
   if (lowering == models::Lowering::kPermute) {
     const auto dims = args.Ints("dims");
-    if (!dims || dims->size() != self.rank()) return No("its order is unclear");
+    if (!dims || dims->size() != self.rank())
+      return absl::UnimplementedError("its order is unclear");
     for (size_t d = 0; d < order.size(); ++d) {
-      if (!(*dims)[d].is_literal()) return No("its order is no literal");
+      if (!(*dims)[d].is_literal())
+        return absl::UnimplementedError("its order is no literal");
       REFRACT_ASSIGN_OR_RETURN(order[d],
                                WrapDim((*dims)[d].literal, self.rank()));
     }
@@ -155,7 +161,9 @@ absl::Status EmitExpand(const NodeStep& node, const Tensor& self,
   REFRACT_ASSIGN_OR_RETURN(const Sizes dims,
                            emitter.DimsOfLocal(node.outputs[0]));
   std::optional<Tensor> whole = Expanded(self, dims);
-  if (!whole) return No("its operand does not expand to its result");
+  if (!whole)
+    return absl::UnimplementedError(
+        "its operand does not expand to its result");
   emitter.Set(node.outputs[0], *std::move(whole));
   return absl::OkStatus();
 }
@@ -180,14 +188,15 @@ absl::Status EmitRepeat(const NodeStep& node, const Tensor& self,
     const std::optional<int64_t> size = padded.dims[d].constant();
     const std::optional<int64_t> wanted = dims[d].constant();
     if (!size || !wanted || *size < 1 || *wanted % *size != 0) {
-      return No("it repeats the batch");
+      return absl::UnimplementedError("it repeats the batch");
     }
     spread.dims.push_back(*wanted / *size);
     spread.strides.push_back(0);
     spread.dims.push_back(*size);
     spread.strides.push_back(padded.strides[d]);
   }
-  if (spread.rank() > cuda::kMaxRank) return No("it has too many dimensions");
+  if (spread.rank() > cuda::kMaxRank)
+    return absl::UnimplementedError("it has too many dimensions");
   const std::string& name = emitter.plan().locals[node.outputs[0]].name;
   if (std::optional<Tensor> same = Reshaped(spread, dims)) {
     emitter.Set(node.outputs[0], *std::move(same));
@@ -196,7 +205,8 @@ absl::Status EmitRepeat(const NodeStep& node, const Tensor& self,
   REFRACT_ASSIGN_OR_RETURN(const Tensor dense,
                            emitter.Dense(spread, name, spread.dtype));
   std::optional<Tensor> result = Reshaped(dense, dims);
-  if (!result) return No("its result does not lie as a matrix");
+  if (!result)
+    return absl::UnimplementedError("its result does not lie as a matrix");
   emitter.Set(node.outputs[0], *std::move(result));
   return absl::OkStatus();
 }
@@ -204,18 +214,19 @@ absl::Status EmitRepeat(const NodeStep& node, const Tensor& self,
 absl::Status EmitCat(const NodeStep& node, const NodeArgs& args, bool stack,
                      Emitter& emitter) {
   const auto operands = args.OperandsOf("tensors");
-  if (!operands) return No("its operands are no list");
+  if (!operands) return absl::UnimplementedError("its operands are no list");
   const int out_local = node.outputs[0];
   const std::string& name = emitter.plan().locals[out_local].name;
   REFRACT_ASSIGN_OR_RETURN(const Sizes dims, emitter.DimsOfLocal(out_local));
   REFRACT_ASSIGN_OR_RETURN(const size_t dim,
                            DimArgument(args, "dim", 0, dims.size()));
-  if (!dims[dim].constant()) return No("it puts batches one after another");
+  if (!dims[dim].constant())
+    return absl::UnimplementedError("it puts batches one after another");
   const std::optional<DType> dtype =
       Emitter::TypeOf(emitter.plan().locals[out_local].dtype);
   if (!dtype) {
-    return No(absl::StrCat("it gives ",
-                           base::Name(emitter.plan().locals[out_local].dtype)));
+    return absl::UnimplementedError(absl::StrCat(
+        "it gives ", base::Name(emitter.plan().locals[out_local].dtype)));
   }
   std::optional<int> group = emitter.GroupOf(node.step);
   if (cuda::IsFloating(*dtype) &&
@@ -245,14 +256,16 @@ absl::Status EmitCat(const NodeStep& node, const NodeArgs& args, bool stack,
   }
   int64_t start = 0;
   for (const int operand : *operands) {
-    if (operand == kNoOperand) return No("one of its operands is missing");
+    if (operand == kNoOperand)
+      return absl::UnimplementedError("one of its operands is missing");
     const int local = node.operands[operand];
     REFRACT_ASSIGN_OR_RETURN(const Sizes own, emitter.DimsOfLocal(local));
     // PyTorch takes an empty tensor of one dimension for nothing at all.
     if (!stack && own.size() == 1 && own[0].constant() == 0) continue;
     const std::optional<int64_t> count =
         stack ? std::optional<int64_t>(1) : own[dim].constant();
-    if (!count) return No("it puts batches one after another");
+    if (!count)
+      return absl::UnimplementedError("it puts batches one after another");
     if (*count == 0) continue;
     if (!group || !emitter.IsInGroup(local, *group, start * inner)) {
       REFRACT_ASSIGN_OR_RETURN(Tensor from, emitter.Get(local));
@@ -266,7 +279,7 @@ absl::Status EmitCat(const NodeStep& node, const NodeArgs& args, bool stack,
     start += *count;
   }
   if (start != dims[dim].constant()) {
-    return No("its operands do not fill its result");
+    return absl::UnimplementedError("its operands do not fill its result");
   }
   emitter.Set(out_local, std::move(out));
   return absl::OkStatus();
@@ -277,7 +290,8 @@ absl::Status EmitCast(const NodeStep& node, const Tensor& self,
   const int local = node.outputs[0];
   const std::optional<DType> to =
       Emitter::TypeOf(emitter.plan().locals[local].dtype);
-  if (!to) return No("its result has no type on the device");
+  if (!to)
+    return absl::UnimplementedError("its result has no type on the device");
   if (*to == self.dtype) {
     emitter.Set(local, self);
     return absl::OkStatus();
@@ -334,7 +348,7 @@ std::optional<absl::Status> EmitView(const NodeStep& node, Emitter& emitter) {
         return absl::OkStatus();
       }
     }
-    return No("its result does not lie as a matrix");
+    return absl::UnimplementedError("its result does not lie as a matrix");
   }();
 }
 

@@ -26,10 +26,6 @@ DType ComputeType(Precision precision) {
   return DType::kFloat32;
 }
 
-absl::Status No(const std::string& why) {
-  return absl::UnimplementedError(why);
-}
-
 bool IsCast(const Step& step) {
   const models::Lowering lowering = models::LoweringOf(step.op);
   return lowering == models::Lowering::kCast ||
@@ -111,12 +107,14 @@ std::optional<DType> Emitter::TypeOf(base::DType dtype) {
 absl::StatusOr<Size> Emitter::SizeOf(const models::SymExpr& expr,
                                      const std::string& of) const {
   if (expr.is_unknown()) {
-    return No(absl::StrCat("a size of ", of, " is known only while it runs"));
+    return absl::UnimplementedError(
+        absl::StrCat("a size of ", of, " is known only while it runs"));
   }
   for (const std::string& symbol : expr.Symbols()) {
     if (symbol == graph_.batch_symbol || sizes_.contains(symbol)) continue;
-    return No(absl::StrCat("a size of ", of, " is ", expr.ToString(), ", and ",
-                           symbol, " differs from request to request"));
+    return absl::UnimplementedError(
+        absl::StrCat("a size of ", of, " is ", expr.ToString(), ", and ",
+                     symbol, " differs from request to request"));
   }
   if (const auto constant = expr.constant()) return Size(*constant);
   // Evaluated at several batches: a size that fits no line through them does
@@ -127,14 +125,16 @@ absl::StatusOr<Size> Emitter::SizeOf(const models::SymExpr& expr,
     bindings[graph_.batch_symbol] = kProbes[p];
     const auto value = expr.Evaluate(bindings);
     if (!value.ok()) {
-      return No(absl::StrCat("a size of ", of, " is ", expr.ToString(), ": ",
-                             value.status().message()));
+      return absl::UnimplementedError(absl::StrCat("a size of ", of, " is ",
+                                                   expr.ToString(), ": ",
+                                                   value.status().message()));
     }
     size.at[p] = *value;
   }
   if (!size.rows()) {
-    return No(absl::StrCat("a size of ", of, " is ", expr.ToString(),
-                           ", which does not grow evenly with the batch"));
+    return absl::UnimplementedError(
+        absl::StrCat("a size of ", of, " is ", expr.ToString(),
+                     ", which does not grow evenly with the batch"));
   }
   return size;
 }
@@ -142,7 +142,8 @@ absl::StatusOr<Size> Emitter::SizeOf(const models::SymExpr& expr,
 absl::StatusOr<Sizes> Emitter::DimsOf(models::ValueId id) const {
   const models::Value& value = graph_.value(id);
   if (!value.has_shape) {
-    return No(absl::StrCat("the shape of ", value.name, " is not known"));
+    return absl::UnimplementedError(
+        absl::StrCat("the shape of ", value.name, " is not known"));
   }
   Sizes dims;
   for (const models::SymExpr& expr : value.shape) {
@@ -150,7 +151,8 @@ absl::StatusOr<Sizes> Emitter::DimsOf(models::ValueId id) const {
     dims.push_back(size);
   }
   if (dims.size() > cuda::kMaxRank) {
-    return No(absl::StrCat(value.name, " has ", dims.size(), " dimensions"));
+    return absl::UnimplementedError(
+        absl::StrCat(value.name, " has ", dims.size(), " dimensions"));
   }
   return dims;
 }
@@ -253,11 +255,13 @@ absl::Status Emitter::AddInputs() {
     const models::Value& value = graph_.value(plan_.locals[local].id);
     if (value.kind != models::ValueKind::kTensor) continue;  // a size
     const auto why = [&](const absl::Status& status) {
-      return No(absl::StrCat("input ", value.name, ": ", status.message()));
+      return absl::UnimplementedError(
+          absl::StrCat("input ", value.name, ": ", status.message()));
     };
     const std::optional<DType> dtype = TypeOf(value.dtype);
     if (!dtype) {
-      return why(No(absl::StrCat("its type is ", base::Name(value.dtype))));
+      return why(absl::UnimplementedError(
+          absl::StrCat("its type is ", base::Name(value.dtype))));
     }
     if (std::optional<Tensor> bags = AddBagInput(i, value, *dtype)) {
       inputs_.push_back(static_cast<int>(i));
@@ -273,7 +277,8 @@ absl::Status Emitter::AddInputs() {
     const bool has_rows = !dims->empty() && !(*dims)[0].constant();
     const Size rows = has_rows ? (*dims)[0] : Size(1);
     const Size cols = Product(*dims, has_rows ? 1 : 0, dims->size());
-    if (*cols.constant() < 1) return why(No("it has no elements"));
+    if (*cols.constant() < 1)
+      return why(absl::UnimplementedError("it has no elements"));
     Tensor tensor;
     tensor.dtype = *dtype;
     tensor.dims = *dims;
@@ -303,9 +308,11 @@ absl::Status Emitter::AddInputs() {
 
 absl::Status Emitter::CheckDownloads(int local, const Sizes& dims) const {
   const std::optional<int> batch = BatchDimOf(dims);
-  if (!batch) return No("several of its dimensions depend on the batch");
+  if (!batch)
+    return absl::UnimplementedError(
+        "several of its dimensions depend on the batch");
   if (*batch > 0) {
-    return No(
+    return absl::UnimplementedError(
         absl::StrCat("the batch is its dimension ", *batch, ", not the first"));
   }
   return absl::OkStatus();

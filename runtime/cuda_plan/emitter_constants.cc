@@ -13,10 +13,6 @@ namespace {
 
 using cuda::DType;
 
-absl::Status No(const std::string& why) {
-  return absl::UnimplementedError(why);
-}
-
 Sizes SizesOf(const base::Dims& dims) {
   Sizes sizes;
   for (const int64_t dim : dims) sizes.push_back(dim);
@@ -29,11 +25,11 @@ absl::StatusOr<std::vector<float>> Emitter::FloatsOf(int local) const {
   const Operand& operand = plan_.constants[local];
   const std::string& name = plan_.locals[local].name;
   if (operand.kind == Operand::Kind::kWeight) {
-    return No(absl::StrCat("weight ", name,
-                           " is strided and too large to be copied"));
+    return absl::UnimplementedError(absl::StrCat(
+        "weight ", name, " is strided and too large to be copied"));
   }
   if (operand.kind != Operand::Kind::kTensor) {
-    return No(absl::StrCat(name, " is no tensor"));
+    return absl::UnimplementedError(absl::StrCat(name, " is no tensor"));
   }
   const base::TensorView& tensor = operand.tensor;
   std::vector<float> values(static_cast<size_t>(tensor.num_elements()));
@@ -72,14 +68,15 @@ absl::StatusOr<std::vector<float>> Emitter::FloatsOf(int local) const {
         values[i] = static_cast<float>((*integers)[i]);
         // 2^63 as float cannot be turned back.
         if (std::abs(values[i]) > 16777216.0f) {
-          return No(absl::StrCat("constant ", name, " has ", (*integers)[i],
-                                 ", which float32 may not represent"));
+          return absl::UnimplementedError(
+              absl::StrCat("constant ", name, " has ", (*integers)[i],
+                           ", which float32 may not represent"));
         }
       }
       return values;
     }
     default:
-      return No(
+      return absl::UnimplementedError(
           absl::StrCat("constant ", name, " is ", base::Name(tensor.dtype)));
   }
 }
@@ -115,10 +112,11 @@ absl::StatusOr<Tensor> Emitter::AddConstant(int local) {
   }
   const base::Dims& dims = operand.tensor.dims;
   if (operand.tensor.num_elements() < 1) {
-    return No(absl::StrCat("constant ", name, " has no elements"));
+    return absl::UnimplementedError(
+        absl::StrCat("constant ", name, " has no elements"));
   }
   if (dims.size() > cuda::kMaxRank) {
-    return No(
+    return absl::UnimplementedError(
         absl::StrCat("constant ", name, " has ", dims.size(), " dimensions"));
   }
   const int64_t cols = dims.empty() ? 1 : dims.back();
@@ -142,12 +140,14 @@ absl::StatusOr<Tensor> Emitter::ExactConstant(int local) {
   }
   const std::optional<DType> dtype = TypeOf(operand.tensor.dtype);
   if (operand.kind != Operand::Kind::kTensor || !dtype) {
-    return No(absl::StrCat("constant ", name, " is ",
-                           base::Name(operand.tensor.dtype)));
+    return absl::UnimplementedError(absl::StrCat(
+        "constant ", name, " is ", base::Name(operand.tensor.dtype)));
   }
   const base::Dims& dims = operand.tensor.dims;
   const int64_t count = operand.tensor.num_elements();
-  if (count < 1) return No(absl::StrCat("constant ", name, " is empty"));
+  if (count < 1)
+    return absl::UnimplementedError(
+        absl::StrCat("constant ", name, " is empty"));
   const int64_t cols = dims.empty() ? 1 : dims.back();
   cuda::WeightData data{.count = count};
   if (cuda::IsFloating(*dtype)) {
@@ -224,12 +224,14 @@ absl::StatusOr<Tensor> Emitter::Indices(const std::string& name,
   std::vector<int32_t> narrow;
   for (const int64_t value : values) {
     if (value < INT32_MIN || value > INT32_MAX) {
-      return No(absl::StrCat("index ", value, " of ", name, " is beyond 2^31"));
+      return absl::UnimplementedError(
+          absl::StrCat("index ", value, " of ", name, " is beyond 2^31"));
     }
     narrow.push_back(static_cast<int32_t>(value));
   }
   const auto cols = static_cast<int64_t>(values.size());
-  if (cols == 0) return No(absl::StrCat(name, " has no elements"));
+  if (cols == 0)
+    return absl::UnimplementedError(absl::StrCat(name, " has no elements"));
   weights_.push_back({nullptr, cols, pool_.Integers(std::move(narrow)).data()});
   Tensor tensor;
   tensor.dtype = DType::kInt32;

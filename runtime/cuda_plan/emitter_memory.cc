@@ -16,14 +16,10 @@ namespace {
 using cuda::DType;
 using cuda::Rows;
 
-absl::Status No(const std::string& why) {
-  return absl::UnimplementedError(why);
-}
-
 absl::StatusOr<Rows> OneOf(const Size& size, const std::string& of) {
   const std::optional<Rows> rows = size.rows();
   if (!rows) {
-    return No(
+    return absl::UnimplementedError(
         absl::StrCat("a size of ", of, " does not grow evenly with the batch"));
   }
   return *rows;
@@ -59,7 +55,7 @@ absl::StatusOr<Layout> LayoutOf(const std::string& name, const Sizes& dims,
   Layout layout;
   const std::optional<int> batch = BatchDimOf(dims);
   if (!batch) {
-    return No(
+    return absl::UnimplementedError(
         absl::StrCat("several dimensions of ", name, " depend on the batch"));
   }
   layout.batch = *batch;
@@ -72,7 +68,8 @@ absl::StatusOr<Layout> LayoutOf(const std::string& name, const Sizes& dims,
     layout.cols *= *dims[d].constant();
     if (static_cast<int>(d) != first) layout.order.push_back(d);
   }
-  if (layout.cols < 1) return No(absl::StrCat(name, " has no elements"));
+  if (layout.cols < 1)
+    return absl::UnimplementedError(absl::StrCat(name, " has no elements"));
   return layout;
 }
 
@@ -139,7 +136,7 @@ absl::StatusOr<Tensor> Emitter::NewRows(int local, const Sizes& dims,
   if (dims.size() == 2) return NewResult(local, dims, dtype);
   const std::string& name = plan_.locals[local].name;
   if (!BatchDimOf(dims)) {
-    return No(
+    return absl::UnimplementedError(
         absl::StrCat("several dimensions of ", name, " depend on the batch"));
   }
   return NewMatrix(name, dims, dtype);
@@ -150,7 +147,8 @@ absl::StatusOr<Tensor> Emitter::NewMatrix(const std::string& name,
   if (dims.empty()) return New(name, dims, dtype);
   const size_t last = dims.size() - 1;
   if (!dims[last].constant()) {
-    return No(absl::StrCat("the last dimension of ", name, " is the batch's"));
+    return absl::UnimplementedError(
+        absl::StrCat("the last dimension of ", name, " is the batch's"));
   }
   REFRACT_ASSIGN_OR_RETURN(const Rows rows,
                            OneOf(Product(dims, 0, last), name));
@@ -232,8 +230,9 @@ absl::Status Emitter::Map(const std::vector<Input>& inputs,
     if (input.tensor) {
       const std::optional<Tensor> whole = Expanded(*input.tensor, out.dims);
       if (!whole) {
-        return No(absl::StrCat(builder_.value(input.tensor->value).name,
-                               " does not broadcast to ", name));
+        return absl::UnimplementedError(
+            absl::StrCat(builder_.value(input.tensor->value).name,
+                         " does not broadcast to ", name));
       }
       REFRACT_ASSIGN_OR_RETURN(operand.tensor, RefTo(*whole));
     }
@@ -266,10 +265,11 @@ absl::StatusOr<cuda::ValueId> Emitter::AsMatrix(const Tensor& tensor,
   const Size row_count = Product(tensor.dims, 0, last);
   const std::optional<int64_t> cols = tensor.dims[last].constant();
   if (!cols) {
-    return No(absl::StrCat("the last dimension of ", name, " is the batch's"));
+    return absl::UnimplementedError(
+        absl::StrCat("the last dimension of ", name, " is the batch's"));
   }
   if (!BatchDimOf(tensor.dims)) {
-    return No(
+    return absl::UnimplementedError(
         absl::StrCat("several dimensions of ", name, " depend on the batch"));
   }
   REFRACT_ASSIGN_OR_RETURN(const Rows rows, OneOf(row_count, name));
@@ -314,7 +314,7 @@ absl::Status Emitter::MatMul(const Tensor& a, const Tensor& b,
   const std::string& name = builder_.value(out.value).name;
   const size_t rank = out.rank();
   if (!a.dims[a.rank() - 1].constant()) {
-    return No("it sums over the batch");
+    return absl::UnimplementedError("it sums over the batch");
   }
   REFRACT_ASSIGN_OR_RETURN(std::vector<Rows> dims, RowsOf(out.dims, name));
   op.m = dims[rank - 2];
@@ -330,7 +330,7 @@ absl::Status Emitter::MatMul(const Tensor& a, const Tensor& b,
   const std::optional<Tensor> left = whole(a);
   const std::optional<Tensor> right = whole(b);
   if (!left || !right || !(left->dims.back() == right->dims[rank - 2])) {
-    return No("its factors do not fit together");
+    return absl::UnimplementedError("its factors do not fit together");
   }
   REFRACT_ASSIGN_OR_RETURN(op.a, RefTo(*left));
   REFRACT_ASSIGN_OR_RETURN(op.b, RefTo(*right));
@@ -356,7 +356,7 @@ absl::Status Emitter::Reduce(cuda::ReduceKind kind, const Tensor& in,
     if (std::find(dims.begin(), dims.end(), d) == dims.end()) {
       order.push_back(d);
     } else if (!in.dims[d].constant()) {
-      return No("it works along the batch");
+      return absl::UnimplementedError("it works along the batch");
     }
   }
   order.insert(order.end(), dims.begin(), dims.end());
@@ -417,7 +417,8 @@ absl::StatusOr<Translation> Emitter::Finish() {
     const int local = plan_.outputs[i].local;
     const std::string& name = plan_.locals[local].name;
     const auto why = [&](const std::string& what) {
-      return No(absl::StrCat("output ", name, ": ", what));
+      return absl::UnimplementedError(
+          absl::StrCat("output ", name, ": ", what));
     };
     const models::Value& value = graph_.value(plan_.locals[local].id);
     const std::optional<DType> dtype = TypeOf(value.dtype);
@@ -438,7 +439,7 @@ absl::StatusOr<Translation> Emitter::Finish() {
   cuda::Result<cuda::DeviceProgram> program =
       std::move(builder_).Build(options_.max_batch);
   if (!program.ok()) {
-    return No(program.status().message());
+    return absl::UnimplementedError(program.status().message());
   }
   Translation result;
   result.program = *std::move(program);

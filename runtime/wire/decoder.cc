@@ -15,11 +15,6 @@ namespace {
 
 using models::WireType;
 
-constexpr size_t RoundUp(size_t bytes) {
-  return (bytes + base::kTensorAlignBytes - 1) / base::kTensorAlignBytes *
-         base::kTensorAlignBytes;
-}
-
 absl::Status Broken(const Codec::Value& value, absl::string_view what) {
   return absl::InvalidArgumentError(
       absl::StrCat("value '", value.name, "' of the message ", what));

@@ -8,9 +8,16 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/tensor.h"
 #include "models/repository/wire_form.h"
 
 namespace refract::runtime::wire {
+
+// `bytes` up to the alignment of tensors in a message.
+constexpr size_t RoundUp(size_t bytes) {
+  return (bytes + base::kTensorAlignBytes - 1) / base::kTensorAlignBytes *
+         base::kTensorAlignBytes;
+}
 
 // Dtype of the tensor that carries elements of `dtype` in wire form `type`.
 base::DType CarrierOf(base::DType dtype, models::WireType type);

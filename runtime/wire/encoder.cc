@@ -13,11 +13,6 @@ namespace {
 
 using models::WireType;
 
-constexpr size_t RoundUp(size_t bytes) {
-  return (bytes + base::kTensorAlignBytes - 1) / base::kTensorAlignBytes *
-         base::kTensorAlignBytes;
-}
-
 // Elements of a row of the last dimension.
 size_t ColumnsOf(const base::TensorView& value, WireType type) {
   const bool in_rows = models::RecordOf(type).row_extra > 0;

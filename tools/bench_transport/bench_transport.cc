@@ -43,14 +43,14 @@ absl::StatusOr<transport_bench::Config> ParseOptions(
 }
 
 // One line on a terminal that is written over; nothing when piped.
-class Progress {
+class RunProgress {
  public:
   void Show(const std::string& what) {
     if (!terminal_) return;
     std::fprintf(stderr, "\r\033[K%s", what.c_str());
     std::fflush(stderr);
   }
-  ~Progress() { Show(""); }
+  ~RunProgress() { Show(""); }
 
  private:
   const bool terminal_ = isatty(STDERR_FILENO) == 1;
@@ -86,7 +86,7 @@ absl::Status RunTransport(const TransportOptions& options, std::ostream& out) {
                            ParseOptions(options));
   absl::StatusOr<transport_bench::Report> report = [&] {
     const QuietLog quiet;
-    Progress progress;
+    RunProgress progress;
     return transport_bench::RunBench(
         config, [&](const std::string& what) { progress.Show(what); });
   }();

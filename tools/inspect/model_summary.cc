@@ -111,11 +111,9 @@ absl::flat_hash_set<std::string> TableNames(const Graph& graph) {
     if (models::ClassOf(graph, node) != models::OpClass::kEmbedding) continue;
     absl::string_view arg = models::EmbeddingArgsOf(node.op).weight;
     if (arg.empty()) arg = "self";
-    const models::Argument* table = node.FindArg(arg);
-    if (table == nullptr) continue;
-    const auto* ref = std::get_if<models::ValueRef>(table);
-    if (ref == nullptr || ref->id == models::kNoValue) continue;
-    const Value& value = graph.value(ref->id);
+    const models::ValueId table = node.ValueArg(arg);
+    if (table == models::kNoValue) continue;
+    const Value& value = graph.value(table);
     if (value.is_weight()) names.insert(value.weight);
   }
   return names;

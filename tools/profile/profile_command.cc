@@ -217,7 +217,7 @@ absl::Status MeasureMachine(const ProfileOptions& options, Context& context) {
   return absl::OkStatus();
 }
 
-absl::Status Profile(const ProfileOptions& options, Context& context) {
+absl::Status RunProfile(const ProfileOptions& options, Context& context) {
   if (!options.hardware.empty()) return MeasureMachine(options, context);
   if (options.model.empty()) {
     return absl::InvalidArgumentError(
@@ -284,7 +284,9 @@ void AddProfileCommand(CLI::App& app, Context& context) {
       ->type_name("MIB");
   AddOpLibraryOption(*command, options->op_libraries);
   command->callback([&context, options] {
-    context.action = [&context, options] { return Profile(*options, context); };
+    context.action = [&context, options] {
+      return RunProfile(*options, context);
+    };
   });
 }
 

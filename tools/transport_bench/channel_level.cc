@@ -226,9 +226,9 @@ class ServerSession : public Session, public transport::Handler {
   std::unique_ptr<transport::Server> server_;
 };
 
-class Level : public Subject {
+class ChannelSubject : public Subject {
  public:
-  explicit Level(const PathSpec& spec) : spec_(spec) {}
+  explicit ChannelSubject(const PathSpec& spec) : spec_(spec) {}
 
   bool Supports(const Point& point) const override {
     return point.mode == Mode::kAdaptive &&
@@ -272,7 +272,7 @@ class Level : public Subject {
 }  // namespace
 
 std::unique_ptr<Subject> ChannelLevel(const PathSpec& spec) {
-  return std::make_unique<Level>(spec);
+  return std::make_unique<ChannelSubject>(spec);
 }
 
 }  // namespace refract::transport_bench

@@ -233,9 +233,9 @@ class MessageSession : public Session {
   Waiter waiter_;
 };
 
-class Level : public Subject {
+class MessageSubject : public Subject {
  public:
-  Level(const PathSpec& spec, bool fan_in, int flows)
+  MessageSubject(const PathSpec& spec, bool fan_in, int flows)
       : spec_(spec), fan_in_(fan_in), flows_(flows) {}
 
   bool Supports(const Point& point) const override {
@@ -298,7 +298,7 @@ std::vector<base::TensorSpec> MessageSpecs(size_t bytes) {
 
 std::unique_ptr<Subject> MessageLevel(const PathSpec& spec, bool fan_in,
                                       int flows) {
-  return std::make_unique<Level>(spec, fan_in, flows);
+  return std::make_unique<MessageSubject>(spec, fan_in, flows);
 }
 
 }  // namespace refract::transport_bench

@@ -303,9 +303,9 @@ class PathSession : public Session {
   std::array<Completion, 64> completions_;
 };
 
-class Level : public Subject {
+class PathSubject : public Subject {
  public:
-  explicit Level(const PathSpec& spec) : spec_(spec) {}
+  explicit PathSubject(const PathSpec& spec) : spec_(spec) {}
 
   bool Supports(const Point& point) const override {
     return point.mode != Mode::kAdaptive && point.op != Op::kFanIn;
@@ -331,7 +331,7 @@ class Level : public Subject {
 }  // namespace
 
 std::unique_ptr<Subject> PathLevel(const PathSpec& spec) {
-  return std::make_unique<Level>(spec);
+  return std::make_unique<PathSubject>(spec);
 }
 
 }  // namespace refract::transport_bench

@@ -41,7 +41,7 @@ using transport::UniqueFd;
 
 constexpr double kMegabyte = 1 << 20;
 // Longer than a measurement in an emulated machine takes.
-constexpr absl::Duration kPatience = absl::Seconds(100);
+constexpr absl::Duration kPerftestPatience = absl::Seconds(100);
 // The client gives up at once when its server does not listen yet, which takes
 // a second in an emulated machine.
 constexpr int kConnectTries = 60;
@@ -95,7 +95,7 @@ class Program {
   // line; DeadlineExceeded: it did not end.
   absl::StatusOr<std::string> Finish() {
     std::string text;
-    const absl::Time deadline = base::Clock::Real().Now() + kPatience;
+    const absl::Time deadline = base::Clock::Real().Now() + kPerftestPatience;
     std::array<char, 4096> buffer;
     while (true) {
       const absl::Duration left = deadline - base::Clock::Real().Now();

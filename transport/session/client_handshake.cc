@@ -13,9 +13,6 @@
 namespace refract::transport {
 namespace {
 
-// A path that works answers within milliseconds; the next one should get its
-// turn well before the handshake times out.
-constexpr absl::Duration kProbeTimeout = absl::Seconds(1);
 
 proto::Hello MakeHello(const Dial& dial) {
   const ClientOptions& options = dial.options;
@@ -52,9 +49,9 @@ proto::Hello MakeHello(const Dial& dial) {
 }
 
 // The state of one client handshake.
-class Attempt {
+class ClientAttempt {
  public:
-  Attempt(const Dial& dial, const Wait& wait, DialReport* report)
+  ClientAttempt(const Dial& dial, const Wait& wait, DialReport* report)
       : dial_(dial),
         options_(dial.options),
         wait_(wait),
@@ -259,7 +256,7 @@ absl::StatusOr<Established> ClientHandshake(const Dial& dial, const Wait& wait,
                                             DialReport* report) {
   *report = DialReport();
   report->asked = dial.paths;
-  return Attempt(dial, wait, report).Run();
+  return ClientAttempt(dial, wait, report).Run();
 }
 
 }  // namespace refract::transport

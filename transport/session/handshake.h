@@ -35,6 +35,10 @@
 
 namespace refract::transport {
 
+// A path that works answers a probe within milliseconds. The next path must get
+// its turn well before the handshake times out.
+inline constexpr absl::Duration kProbeTimeout = absl::Seconds(1);
+
 // Brings connections that begin with Attach to the handshake that waits for
 // them. Thread-safe.
 class AttachBroker {

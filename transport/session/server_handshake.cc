@@ -18,7 +18,6 @@ namespace refract::transport {
 namespace {
 
 constexpr size_t kTokenBytes = 16;
-constexpr absl::Duration kProbeTimeout = absl::Seconds(1);
 
 absl::Status CheckHello(const proto::Hello& hello) {
   REFRACT_RETURN_IF_ERROR(CheckPeerLimits(hello.limits()));
@@ -45,11 +44,11 @@ absl::Status CheckHello(const proto::Hello& hello) {
 }
 
 // The state of one server handshake.
-class Attempt {
+class ServerAttempt {
  public:
-  Attempt(const ServerHandshakeContext& context, SessionSocket session,
-          absl::Time deadline, std::shared_ptr<ThreadWaker> waker,
-          const Wait& wait)
+  ServerAttempt(const ServerHandshakeContext& context, SessionSocket session,
+                absl::Time deadline, std::shared_ptr<ThreadWaker> waker,
+                const Wait& wait)
       : context_(context),
         options_(context.options),
         session_(std::move(session)),
@@ -280,7 +279,8 @@ absl::StatusOr<Established> ServerHandshake(
     const ServerHandshakeContext& context, SessionSocket session,
     const SessionFrame& hello, absl::Time deadline,
     std::shared_ptr<ThreadWaker> waker, const Wait& wait) {
-  return Attempt(context, std::move(session), deadline, std::move(waker), wait)
+  return ServerAttempt(context, std::move(session), deadline, std::move(waker),
+                       wait)
       .Run(hello);
 }
 

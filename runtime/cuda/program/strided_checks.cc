@@ -15,7 +15,7 @@ constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
 constexpr int64_t kFarthest = int64_t{1} << 60;
 
 // Product of sizes; -1 beyond the limit or for a negative size.
-int64_t Count(const std::vector<Rows>& dims, int64_t batch) {
+int64_t CheckedCount(const std::vector<Rows>& dims, int64_t batch) {
   int64_t count = 1;
   for (const Rows& dim : dims) {
     const int64_t size = dim.At(batch);
@@ -88,7 +88,7 @@ class Checker {
     }
     const std::vector<Rows> inner(op.dims.end() - op.inner, op.dims.end());
     for (int64_t batch : {int64_t{1}, max_batch_}) {
-      if (Count(inner, batch) < 1) return "reduces no elements";
+      if (CheckedCount(inner, batch) < 1) return "reduces no elements";
     }
     wrong = FloatingReads(op.in, op.dims);
     if (!wrong.empty()) return wrong;
@@ -136,7 +136,8 @@ class Checker {
     }
     const auto split = op.dims.end() - op.inner;
     for (int64_t batch : {int64_t{1}, max_batch_}) {
-      if (Count({split, op.dims.end()}, batch) < 1) return "folds no elements";
+      if (CheckedCount({split, op.dims.end()}, batch) < 1)
+        return "folds no elements";
     }
     for (const IntegerInput& input : op.inputs) {
       if (input.tensor.value == kNone) continue;
@@ -272,7 +273,7 @@ class Checker {
       if (dim.per_item < 0) return "has a size that falls with the batch";
     }
     for (int64_t batch : {int64_t{1}, max_batch_}) {
-      if (Count(dims, batch) < 0) {
+      if (CheckedCount(dims, batch) < 0) {
         return "has more than 2^31 elements at batch " + std::to_string(batch);
       }
     }
@@ -300,7 +301,7 @@ class Checker {
              " strides for " + std::to_string(dims.size()) + " dimensions";
     }
     for (int64_t batch : {int64_t{1}, max_batch_}) {
-      if (Count(dims, batch) == 0) continue;
+      if (CheckedCount(dims, batch) == 0) continue;
       // The farthest element, each sum checked against overflow.
       int64_t last = ref.offset.At(batch);
       bool outside = last < 0;
@@ -336,7 +337,7 @@ class Checker {
     const Value& value = program_.value(ref.value);
     for (int64_t batch : {int64_t{1}, max_batch_}) {
       // As many elements as the value has, no two at one place, are all of it.
-      if (Count(dims, batch) != value.rows.At(batch) * value.cols) {
+      if (CheckedCount(dims, batch) != value.rows.At(batch) * value.cols) {
         return "does not write all of " + value.name;
       }
       for (size_t d = 0; d < dims.size(); ++d) {

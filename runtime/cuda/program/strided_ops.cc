@@ -14,7 +14,7 @@ int64_t Count(const std::vector<Rows>& dims, int64_t batch) {
 }
 
 // Sizes and strides at one batch.
-struct Lowerer {
+struct StridedLowerer {
   const LoweringContext& context;
   const std::function<void*(ValueId)>& address;
 
@@ -302,7 +302,7 @@ std::vector<ValueId> InputsOfStrided(const StridedOp& op) {
 template <typename StridedOp>
 Call LowerStrided(const StridedOp& op, const LoweringContext& context,
                   const std::function<void*(ValueId)>& address) {
-  return Lowerer{context, address}(op);
+  return StridedLowerer{context, address}(op);
 }
 
 template std::vector<ValueId> InputsOfStrided(const ForeignOp&);
