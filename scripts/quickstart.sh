@@ -44,8 +44,9 @@ cmake --preset release >"$logs/configure.log" 2>&1 || {
   tail -n 20 "$logs/configure.log" >&2
   refract_die "cmake --preset release failed"
 }
-cmake --build --preset release --target refract_program refract_cpu_node_program \
-  refract_gpu_node_program -- -j "$jobs" >"$logs/build.log" 2>&1 || {
+refract_build "$logs/build.log" cmake --build --preset release --target \
+  refract_program refract_cpu_node_program refract_gpu_node_program \
+  -- -j "$jobs" || {
   refract_show_errors "$logs/build.log"
   refract_die "the build failed (whole log: $logs/build.log)"
 }

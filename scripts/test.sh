@@ -55,8 +55,8 @@ run_preset() {
     tail -n 20 "$results/$preset-configure.log" >&2
     refract_die "cmake --preset $preset failed"
   }
-  cmake --build --preset "$preset" -- -j "$jobs" \
-    >"$results/$preset-build.log" 2>&1 || {
+  refract_build "$results/$preset-build.log" \
+    cmake --build --preset "$preset" -- -j "$jobs" || {
     refract_show_errors "$results/$preset-build.log"
     refract_die "the $preset build failed (whole log: $results/$preset-build.log)"
   }

@@ -43,6 +43,25 @@ refract_show_errors() {
     true
 }
 
+# refract_build LOG COMMAND…: runs a build into LOG and shows how far it is: one
+# line that counts up on a terminal, else a line for each tenth.
+refract_build() {
+  local log="$1" line done total tenth=0
+  shift
+  "$@" 2>&1 | tee "$log" | while IFS= read -r line; do
+    [[ $line =~ ^\[([0-9]+)/([0-9]+)\] ]] || continue
+    done=${BASH_REMATCH[1]} total=${BASH_REMATCH[2]}
+    if [[ -t 2 ]]; then
+      printf '\r%s: %d of %d files built' "$(basename "$0")" "$done" "$total" >&2
+      ((done == total)) && echo >&2
+    elif ((done * 10 / total > tenth)); then
+      tenth=$((done * 10 / total))
+      refract_say "$done of $total files built after $SECONDS s"
+    fi
+  done
+  return "${PIPESTATUS[0]}"
+}
+
 # refract_need_disk FOLDER GIB WHAT: stops unless the disk has room.
 refract_need_disk() {
   local free_kib
