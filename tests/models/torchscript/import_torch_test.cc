@@ -273,9 +273,9 @@ graph(%self, %x.1 : Tensor):
   %columns.t : Tensor = prim::NumToTensor(%columns)
   %two : Tensor = prim::NumToTensor(%one)
   %twice : Tensor = aten::mul(%rows.t, %two)
-  %twice.i : int = runtime::aten::Int(%twice)
+  %twice.i : int = aten::Int(%twice)
   %half : Tensor = aten::floor_divide(%columns.t, %two)
-  %half.i : int = runtime::aten::Int(%half)
+  %half.i : int = aten::Int(%half)
   %shape : int[] = prim::ListConstruct(%twice.i, %half.i)
   %y : Tensor = aten::view(%x.1, %shape)
   return (%y))IR",
