@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/finite.h"
 #include "base/status_macros.h"
-#include "base/within_memory.h"
+#include "base/process/within_memory.h"
 #include "glog/logging.h"
 #include "runtime/stable_inputs.h"
 #include "runtime/torch/loop_limits.h"

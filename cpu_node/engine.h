@@ -20,7 +20,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
-#include "base/log_limiter.h"
+#include "base/process/log_limiter.h"
 #include "cpu_node/catalog.h"
 #include "cpu_node/node_pool.h"
 #include "cpu_node/request.h"

@@ -5,7 +5,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
 #include "absl/strings/string_view.h"
-#include "base/command_line_error.h"
+#include "base/process/command_line_error.h"
 #include "base/number_range.h"
 #include "transport/links/channel.h"
 

@@ -10,8 +10,8 @@
 #include <variant>
 
 #include "absl/time/time.h"
-#include "base/mutex_checks.h"
-#include "base/shutdown_signal.h"
+#include "base/process/mutex_checks.h"
+#include "base/process/shutdown_signal.h"
 #include "base/status_macros.h"
 #include "cpu_node/catalog.h"
 #include "cpu_node/engine.h"

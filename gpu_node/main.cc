@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/mutex_checks.h"
-#include "base/shutdown_signal.h"
+#include "base/process/mutex_checks.h"
+#include "base/process/shutdown_signal.h"
 #include "base/status_macros.h"
 #include "glog/logging.h"
 #include "gpu_node/device/cuda_library.h"

@@ -73,7 +73,7 @@ THIRD_PARTY = {
     r"CLI/": (
         r"tools/.*_(command|options)\.cc$",
         r"tools/command(_line)?\.cc$",
-        r"base/command_line_error\.h$",
+        r"base/process/command_line_error\.h$",
         r"(cpu_node|gpu_node|tests|bench)/.*",
     ),
     r"gtest/|gmock/": (r"tests/.*",),

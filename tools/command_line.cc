@@ -7,7 +7,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
-#include "base/command_line_error.h"
+#include "base/process/command_line_error.h"
 #include "tools/command.h"
 
 namespace refract::tools {

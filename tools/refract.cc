@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/mutex_checks.h"
+#include "base/process/mutex_checks.h"
 #include "runtime/torch/caller.h"
 #include "tools/command_line.h"
 

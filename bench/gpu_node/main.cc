@@ -40,7 +40,7 @@
 #include "nlohmann/json.hpp"
 #include "runtime/torch/caller.h"
 #include "tools/bench_json.h"
-#include "base/files.h"
+#include "base/process/files.h"
 #include "tools/loadgen/max_rate.h"
 #include "tools/loadgen/open_loop.h"
 #include "tools/loadgen/random.h"

@@ -40,7 +40,7 @@
 #include "runtime/program.h"
 #include "runtime/torch/caller.h"
 #include "tools/bench_json.h"
-#include "base/files.h"
+#include "base/process/files.h"
 
 namespace refract::bench {
 namespace {

@@ -4,7 +4,7 @@
 #include <iostream>
 
 #include "CLI/CLI.hpp"
-#include "base/mutex_checks.h"
+#include "base/process/mutex_checks.h"
 #include "tools/command.h"
 
 int main(int argc, char** argv) {

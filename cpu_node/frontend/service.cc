@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "base/within_memory.h"
+#include "base/process/within_memory.h"
 #include "cpu_node/frontend/codec.h"
 #include "cpu_node/frontend/status.h"
 

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/tensor.h"
-#include "base/within_memory.h"
+#include "base/process/within_memory.h"
 #include "glog/logging.h"
 #include "gpu_node/finite.h"
 #include "gpu_node/model/warm_up.h"

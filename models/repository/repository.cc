@@ -20,7 +20,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/mapped_file.h"
+#include "base/process/mapped_file.h"
 #include "base/status_macros.h"
 #include "base/tensor.h"
 #include "google/protobuf/stubs/logging.h"

@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "base/mapped_file.h"
+#include "base/process/mapped_file.h"
 
 namespace refract::models {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/files.h"
+#include "base/process/files.h"
 #include "base/quantile.h"
 #include "base/status_macros.h"
 #include "models/import.h"

@@ -4,7 +4,7 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
-#include "base/files.h"
+#include "base/process/files.h"
 #include "base/status_macros.h"
 #include "google/protobuf/text_format.h"
 #include "models/rows/row_dependence.h"

@@ -12,7 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/resident_pages.h"
+#include "base/process/resident_pages.h"
 #include "base/status_macros.h"
 #include "models/graph/op_traits.h"
 #include "runtime/compile/liveness.h"

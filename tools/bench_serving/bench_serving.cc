@@ -12,7 +12,7 @@
 #include "base/status_macros.h"
 #include "models/repository/safetensors.h"
 #include "tools/bench_serving/bench_serving_json.h"
-#include "base/files.h"
+#include "base/process/files.h"
 #include "tools/loadgen/grpc_target.h"
 #include "tools/loadgen/max_rate.h"
 #include "tools/loadgen/open_loop.h"

@@ -3,7 +3,7 @@
 #include "CLI/CLI.hpp"
 #include "tools/bench_serving/bench_serving.h"
 #include "tools/command.h"
-#include "base/files.h"
+#include "base/process/files.h"
 
 namespace refract::tools {
 namespace {

@@ -8,7 +8,7 @@
 #include "base/status_macros.h"
 #include "glog/logging.h"
 #include "tools/bench_transport/bench_transport_json.h"
-#include "base/files.h"
+#include "base/process/files.h"
 #include "tools/transport_bench/config.h"
 #include "tools/transport_bench/report.h"
 #include "tools/transport_bench/runner.h"

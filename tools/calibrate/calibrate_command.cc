@@ -4,7 +4,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/files.h"
+#include "base/process/files.h"
 #include "base/status_macros.h"
 #include "partitioner/verify/calibrate.h"
 #include "partitioner/verify/interrupt.h"

@@ -9,7 +9,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_format.h"
-#include "base/files.h"
+#include "base/process/files.h"
 #include "nlohmann/json.hpp"
 #include "tools/command.h"
 #include "tools/doctor/cuda_driver.h"

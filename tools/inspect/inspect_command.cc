@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "base/files.h"
+#include "base/process/files.h"
 #include "base/status_macros.h"
 #include "models/repository/repository.h"
 #include "runtime/program.h"

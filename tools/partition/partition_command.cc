@@ -6,7 +6,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
-#include "base/files.h"
+#include "base/process/files.h"
 #include "base/status_macros.h"
 #include "models/repository/repository.h"
 #include "models/repository/split_plan.h"

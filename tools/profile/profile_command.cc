@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "base/files.h"
+#include "base/process/files.h"
 #include "base/status_macros.h"
 #include "models/repository/request_files.h"
 #include "nlohmann/json.hpp"

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
-#include "base/files.h"
+#include "base/process/files.h"
 #include "base/status_macros.h"
 #include "gpu_node/device/compile_for_cuda.h"
 #include "gpu_node/device/cuda_library.h"

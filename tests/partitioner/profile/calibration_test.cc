@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "base/files.h"
+#include "base/process/files.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/tools/tiny_model.h"

@@ -1,5 +1,5 @@
-#ifndef REFRACT_BASE_WITHIN_MEMORY_H_
-#define REFRACT_BASE_WITHIN_MEMORY_H_
+#ifndef REFRACT_BASE_PROCESS_WITHIN_MEMORY_H_
+#define REFRACT_BASE_PROCESS_WITHIN_MEMORY_H_
 
 #include <new>
 
@@ -21,4 +21,4 @@ inline absl::Status WithinMemory(absl::FunctionRef<absl::Status()> work) {
 
 }  // namespace refract::base
 
-#endif  // REFRACT_BASE_WITHIN_MEMORY_H_
+#endif  // REFRACT_BASE_PROCESS_WITHIN_MEMORY_H_

@@ -1,5 +1,5 @@
-#ifndef REFRACT_BASE_MAPPED_FILE_H_
-#define REFRACT_BASE_MAPPED_FILE_H_
+#ifndef REFRACT_BASE_PROCESS_MAPPED_FILE_H_
+#define REFRACT_BASE_PROCESS_MAPPED_FILE_H_
 
 #include <cstddef>
 #include <memory>
@@ -40,4 +40,4 @@ class MappedFile {
 
 }  // namespace refract::base
 
-#endif  // REFRACT_BASE_MAPPED_FILE_H_
+#endif  // REFRACT_BASE_PROCESS_MAPPED_FILE_H_

@@ -1,5 +1,5 @@
-#ifndef REFRACT_BASE_MUTEX_CHECKS_H_
-#define REFRACT_BASE_MUTEX_CHECKS_H_
+#ifndef REFRACT_BASE_PROCESS_MUTEX_CHECKS_H_
+#define REFRACT_BASE_PROCESS_MUTEX_CHECKS_H_
 
 namespace refract::base {
 
@@ -11,4 +11,4 @@ void StopMutexDeadlockChecks();
 
 }  // namespace refract::base
 
-#endif  // REFRACT_BASE_MUTEX_CHECKS_H_
+#endif  // REFRACT_BASE_PROCESS_MUTEX_CHECKS_H_

@@ -1,4 +1,4 @@
-#include "base/mutex_checks.h"
+#include "base/process/mutex_checks.h"
 
 #include "absl/synchronization/mutex.h"
 

@@ -1,5 +1,5 @@
-#ifndef REFRACT_BASE_FILES_H_
-#define REFRACT_BASE_FILES_H_
+#ifndef REFRACT_BASE_PROCESS_FILES_H_
+#define REFRACT_BASE_PROCESS_FILES_H_
 
 // Text files that commands write.
 
@@ -20,4 +20,4 @@ absl::Status WriteText(absl::string_view path, absl::string_view text);
 
 }  // namespace refract::base
 
-#endif  // REFRACT_BASE_FILES_H_
+#endif  // REFRACT_BASE_PROCESS_FILES_H_

@@ -1,4 +1,4 @@
-#include "base/shutdown_signal.h"
+#include "base/process/shutdown_signal.h"
 
 #include <cerrno>
 

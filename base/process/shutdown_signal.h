@@ -1,5 +1,5 @@
-#ifndef REFRACT_BASE_SHUTDOWN_SIGNAL_H_
-#define REFRACT_BASE_SHUTDOWN_SIGNAL_H_
+#ifndef REFRACT_BASE_PROCESS_SHUTDOWN_SIGNAL_H_
+#define REFRACT_BASE_PROCESS_SHUTDOWN_SIGNAL_H_
 
 #include <signal.h>
 
@@ -26,4 +26,4 @@ class ShutdownSignal {
 
 }  // namespace refract::base
 
-#endif  // REFRACT_BASE_SHUTDOWN_SIGNAL_H_
+#endif  // REFRACT_BASE_PROCESS_SHUTDOWN_SIGNAL_H_

@@ -1,4 +1,4 @@
-#include "base/log_limiter.h"
+#include "base/process/log_limiter.h"
 
 #include <utility>
 

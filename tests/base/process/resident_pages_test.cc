@@ -1,4 +1,4 @@
-#include "base/resident_pages.h"
+#include "base/process/resident_pages.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <fstream>
 #include <string>
 
-#include "base/mapped_file.h"
+#include "base/process/mapped_file.h"
 
 namespace refract::base {
 namespace {

@@ -1,4 +1,4 @@
-#include "base/files.h"
+#include "base/process/files.h"
 
 #include <cerrno>
 #include <cstring>
@@ -14,14 +14,14 @@ std::string CheckOutputFile(const std::string& path) {
   if (path.empty()) return "";
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
-  // Its reader would take the end of this look for the end of all.
+  // A pipe is not opened: its reader would take the close for the end of data.
   if (std::filesystem::is_fifo(status)) return "";
   const bool existed = std::filesystem::exists(status);
   errno = 0;
   const bool opened = std::ofstream(path, std::ios::app).is_open();
   const int why = errno;
   if (opened && !existed) {
-    // What was made, not a link to it.
+    // canonical() follows a link: the file made here is removed, the link stays.
     std::filesystem::remove(std::filesystem::canonical(path, error), error);
   }
   return opened
