@@ -1,7 +1,8 @@
 """The daemons as processes; needs nothing but Python's own library.
 
 Environment: REFRACT_BUILD_DIR (the build tree; its bin/ holds the programs) and
-REFRACT_SOURCE_DIR, both set by ctest; REFRACT_START_TIMEOUT_S.
+REFRACT_SOURCE_DIR, both set by ctest; REFRACT_START_TIMEOUT_S; REFRACT_TEST_GPU=N
+has GPU nodes compute on GPU N unless a test names a device.
 """
 
 import contextlib
@@ -105,6 +106,9 @@ class Node:
 
 
 def gpu_node(repository, *arguments, port=0):
+    gpu = os.environ.get("REFRACT_TEST_GPU")
+    if gpu and "--device" not in arguments:
+        arguments += ("--device", f"cuda:{gpu}")
     return Node(
         "refract-gpu-node", "--model-repository", repository,
         "--host", "127.0.0.1", "--port", port, *arguments,

@@ -392,13 +392,14 @@ class WarmRequestTest : public testing::TestWithParam<Case> {
     node_->OnRequest(std::move(call));
   }
 
-  // All instances are kept busy meanwhile, and then so many requests execute on
-  // number `instance`. Whether they did so in as few executions as can be.
-  bool Fill(size_t model, int instance) {
+  // Requests of `rows` rows keep all instances busy, and then more of the same
+  // execute on the instance whose request was taken at place `instance`.
+  // Whether these took as few executions as can be.
+  bool Fill(size_t model, int64_t rows, int instance) {
     answers_.Reset();
     const int instances = GetParam().instances;
     for (int i = 0; i < instances; ++i) {
-      Send(model, kLargest, true);
+      Send(model, rows, true);
       answers_.AwaitHeld(i + 1);
     }
     const uint64_t before = node_->stats(model).batches;
@@ -407,7 +408,7 @@ class WarmRequestTest : public testing::TestWithParam<Case> {
     // each slot is filled.
     const int sent =
         GetParam().cuda ? 1 + kCudaSlots * kMostTogether : kMostTogether;
-    for (int i = 0; i < sent; ++i) Send(model, kLargest);
+    for (int i = 0; i < sent; ++i) Send(model, rows);
     answers_.Release(instance);
     answers_.AwaitAnswered(answered + 1 + sent);
     for (int i = 0; i < instances; ++i) answers_.Release(i);
@@ -420,15 +421,18 @@ class WarmRequestTest : public testing::TestWithParam<Case> {
 
   void WarmUp() {
     for (size_t model = 0; model < GetParam().models; ++model) {
-      // Twice on each instance: what was used last is used first, so that the
-      // second time another batch, and what an execution needs, are filled.
-      int full = 0;
-      for (int round = 0; round < 400 && full < 8; ++round) {
-        full += Fill(model, round / 2 % GetParam().instances);
+      // Every instance executes every size, as an instance allocates at the
+      // first execution of a size. Twice on each instance: the batch that was
+      // used last is used first, so that the second time fills another batch.
+      for (int64_t rows = 1; rows <= kLargest; ++rows) {
+        int full = 0;
+        for (int round = 0; round < 400 && full < 8; ++round) {
+          full += Fill(model, rows, round / 2 % GetParam().instances);
+        }
+        ASSERT_EQ(full, 8);
       }
-      ASSERT_EQ(full, 8);
     }
-    // Of each size, and as many as the node remembers the times of.
+    // As many requests as the node remembers the times of.
     for (int i = 0; i < 100; ++i) SendSome(1);
   }
 

@@ -1,5 +1,6 @@
 // Foreign operators, run by LibTorch on the checked device (whose memory is the
-// host's): the code of a GPU apart from its streams.
+// host's): the code of a GPU apart from its streams. With REFRACT_TEST_GPU=N
+// LibTorch's CUDA kernels run on GPU N.
 
 #include "runtime/cuda_plan/foreign.h"
 
@@ -38,8 +39,23 @@ using testing::Model;
 using testing::OnDevice;
 using testing::OptionsFor;
 
-std::unique_ptr<ForeignOperators> Host() {
-  return cuda_aten::MakeOperators({});
+#ifdef REFRACT_CUDA_ATEN_MODULE
+absl::StatusOr<cuda_aten::Streams*> LoadStreams() {
+  void* const library = dlopen(REFRACT_CUDA_ATEN_MODULE, RTLD_NOW | RTLD_LOCAL);
+  void* const streams = library == nullptr
+                            ? nullptr
+                            : dlsym(library, cuda_aten::kStreamsFunction);
+  if (streams == nullptr) return absl::UnavailableError(dlerror());
+  return reinterpret_cast<cuda_aten::StreamsFunction*>(streams)();
+}
+#endif
+
+std::unique_ptr<ForeignOperators> Operators() {
+  cuda_aten::Options options;
+#ifdef REFRACT_CUDA_ATEN_MODULE
+  options = {.gpu = cuda::testing::TestGpu(), .load = LoadStreams};
+#endif
+  return cuda_aten::MakeOperators(std::move(options));
 }
 
 int CountForeign(const cuda::DeviceProgram& program) {
@@ -60,7 +76,7 @@ TEST(ForeignOperatorsTest, StandBetweenOurOwnInEveryType) {
         m.Op("aten.cumsum.default", {Ref("self", h), Int("dim", 1)}, {5});
     m.Output(m.Layer(sums, 5, 3, {}, "aten.sigmoid.default"));
     m.Output(sums);
-    const auto operators = Host();
+    const auto operators = Operators();
     cuda::DeviceProgram program;
     ExpectSame(m, precision, &program, operators.get());
     EXPECT_EQ(CountForeign(program), 1);
@@ -79,7 +95,7 @@ TEST(ForeignOperatorsTest, SeveralResultsSomeOfThemUnread) {
       "aten.sort.default", {Ref("self", x), Int("dim", 1)},
       {{DType::kFloat32, {Sym("b"), 7}}, {DType::kInt64, {Sym("b"), 7}}});
   m.Output(values[0]);
-  const auto operators = Host();
+  const auto operators = Operators();
   cuda::DeviceProgram program;
   ExpectSame(m, Precision::kFloat32, &program, operators.get());
   EXPECT_EQ(CountForeign(program), 2);
@@ -110,7 +126,7 @@ TEST(ForeignOperatorsTest, IntegersListsConstantsAndSizes) {
                 {2, 2}));
   m.Output(m.Op("aten.constant_pad_nd.default",
                 {Ref("self", x), Ints("pad", {1, 2}), Float("value", 7)}, {7}));
-  const auto operators = Host();
+  const auto operators = Operators();
   cuda::DeviceProgram program;
   ExpectSame(m, Precision::kFloat32, &program, operators.get());
   EXPECT_EQ(CountForeign(program), 3);
@@ -124,7 +140,7 @@ TEST(ForeignOperatorsTest, MayLookAtAllRowsOfTheRequest) {
              {Ref("self", x), Ints("dim", {0}), Bool("keepdim", true)},
              {DType::kFloat32, {1, 4}});
   m.Output(m.Op("aten.sub.Tensor", {Ref("self", x), Ref("other", mean)}, {4}));
-  const auto operators = Host();
+  const auto operators = Operators();
   ExpectSame(m, Precision::kFloat32, nullptr, operators.get());
 }
 
@@ -156,7 +172,7 @@ TEST(ForeignOperatorsTest, IndicesThatNameNothingFailTheirRequestAlone) {
   m.Output(m.Op("aten.to.dtype",
                 {Ref("self", gathered), {"dtype", DType::kFloat32}}, {2}));
   m.graph().batch_symbol = "b";
-  const auto operators = Host();
+  const auto operators = Operators();
   TranslateOptions options = OptionsFor(Precision::kFloat32);
   options.foreign = operators.get();
   auto translation =
@@ -212,7 +228,7 @@ TEST(ForeignOperatorsTest, EveryKindOfIndexIsChecked) {
         }
       }
       m.graph().batch_symbol = "b";
-      const auto operators = Host();
+      const auto operators = Operators();
       TranslateOptions options = OptionsFor(Precision::kFloat32);
       options.foreign = operators.get();
       auto translation =
@@ -233,7 +249,7 @@ TEST(ForeignOperatorsTest, EveryKindOfIndexIsChecked) {
 }
 
 TEST(ForeignOperatorsTest, RefuseByNameWhatMayHarmTheDevice) {
-  const auto operators = Host();
+  const auto operators = Operators();
   {
     Model m;
     const ValueId ids = m.In("ids", {2}, DType::kInt64);
@@ -274,7 +290,7 @@ TEST(ForeignOperatorsTest, SizesThatLibTorchDoesNotCheckAreChecked) {
                    Ref("g", m.Floats("g", {1, lengths})), Int("dim", 1)},
                   {4}));
     m.graph().batch_symbol = "b";
-    const auto operators = Host();
+    const auto operators = Operators();
     TranslateOptions options = OptionsFor(Precision::kFloat32);
     options.foreign = operators.get();
     auto translation = Must(
@@ -310,13 +326,7 @@ TEST(ForeignOperatorsTest, TheModuleBringsLibTorchsCudaKernels) {
   const auto operators = cuda_aten::MakeOperators(
       {.gpu = 0, .load = [&]() -> absl::StatusOr<cuda_aten::Streams*> {
          ++loaded;
-         void* const library =
-             dlopen(REFRACT_CUDA_ATEN_MODULE, RTLD_NOW | RTLD_LOCAL);
-         if (library == nullptr) return absl::UnavailableError(dlerror());
-         const auto streams = reinterpret_cast<cuda_aten::StreamsFunction*>(
-             dlsym(library, cuda_aten::kStreamsFunction));
-         if (streams == nullptr) return absl::UnavailableError(dlerror());
-         return streams();
+         return LoadStreams();
        }});
   TranslateOptions options = OptionsFor(Precision::kFloat32);
   options.foreign = operators.get();

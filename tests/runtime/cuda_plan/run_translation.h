@@ -1,8 +1,8 @@
 #ifndef REFRACT_TESTS_RUNTIME_CUDA_PLAN_RUN_TRANSLATION_H_
 #define REFRACT_TESTS_RUNTIME_CUDA_PLAN_RUN_TRANSLATION_H_
 
-// Runs a translated part on the checked device (emulated kernels) and the same
-// part on the CPU.
+// Runs a translated part on the checked device (emulated kernels), or on a GPU
+// with REFRACT_TEST_GPU=N in the environment.
 
 #include <algorithm>
 #include <cmath>
@@ -17,6 +17,7 @@
 #include "base/tensor.h"
 #include "runtime/cuda_plan/translate.h"
 #include "tests/runtime/cuda/testing/checked_device.h"
+#include "tests/runtime/cuda/testing/gpu.h"
 
 namespace refract::runtime::cuda_plan::testing {
 
@@ -34,9 +35,11 @@ class OnDevice {
     loaded->is_of_bags_ = translation.is_of_bags;
     loaded->bag_checks_ = translation.bag_checks;
     auto instance = cuda::Instance::Create(
-        loaded->device_, std::move(translation.program),
+        *loaded->device_, std::move(translation.program),
         std::move(translation.weights),
-        {.max_batch = max_batch, .num_slots = 1, .workspace_bytes = 256});
+        {.max_batch = max_batch,
+         .num_slots = 1,
+         .workspace_bytes = loaded->checked_ == nullptr ? 32 << 20 : 256});
     if (!instance.ok()) {
       return absl::InternalError(instance.status().ToString());
     }
@@ -83,8 +86,10 @@ class OnDevice {
     return outputs;
   }
 
-  const std::vector<std::string>& violations() const {
-    return device_.violations();
+  // None on a GPU.
+  std::vector<std::string> violations() const {
+    return checked_ == nullptr ? std::vector<std::string>()
+                               : checked_->violations();
   }
   const cuda::DeviceProgram& program() const { return instance_->program(); }
   const std::vector<BagRoom>& bags() const { return bags_; }
@@ -93,9 +98,19 @@ class OnDevice {
   }
 
  private:
-  explicit OnDevice(unsigned seed) : device_(seed, int64_t{4} << 30) {}
+  explicit OnDevice(unsigned seed) {
+    if (const int gpu = cuda::testing::TestGpu(); gpu >= 0) {
+      device_ = cuda::testing::OpenTestGpu(gpu);
+      return;
+    }
+    auto checked =
+        std::make_unique<cuda::testing::CheckedDevice>(seed, int64_t{4} << 30);
+    checked_ = checked.get();
+    device_ = std::move(checked);
+  }
 
-  cuda::testing::CheckedDevice device_;
+  std::unique_ptr<cuda::DeviceApi> device_;
+  const cuda::testing::CheckedDevice* checked_ = nullptr;
   std::shared_ptr<const void> owned_;
   std::vector<int> inputs_, outputs_;
   std::vector<BagRoom> bags_;
