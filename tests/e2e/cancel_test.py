@@ -155,10 +155,12 @@ class Cancelling:
         self.check_rest(SLOW)
 
 
+@unittest.skipIf(support.GPU, "a GPU executes the slow model in milliseconds")
 class CancellingOverShm(Cancelling, unittest.TestCase):
     transport = "shm"
 
 
+@unittest.skipIf(support.GPU, "a GPU executes the slow model in milliseconds")
 class CancellingOverTcp(Cancelling, unittest.TestCase):
     transport = "tcp"
 

@@ -25,6 +25,8 @@ BUILD = pathlib.Path(
     os.environ.get("REFRACT_BUILD_DIR", SOURCE / "build" / "release")
 )
 # Generous: sanitizers and two busy cores. Nothing waits this long in a pass.
+# The GPU that GPU nodes compute on; None: the CPU.
+GPU = os.environ.get("REFRACT_TEST_GPU") or None
 START_TIMEOUT_S = float(os.environ.get("REFRACT_START_TIMEOUT_S", "60"))
 
 
@@ -106,9 +108,8 @@ class Node:
 
 
 def gpu_node(repository, *arguments, port=0):
-    gpu = os.environ.get("REFRACT_TEST_GPU")
-    if gpu and "--device" not in arguments:
-        arguments += ("--device", f"cuda:{gpu}")
+    if GPU and "--device" not in arguments:
+        arguments += ("--device", f"cuda:{GPU}")
     return Node(
         "refract-gpu-node", "--model-repository", repository,
         "--host", "127.0.0.1", "--port", port, *arguments,

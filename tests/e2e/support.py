@@ -6,7 +6,7 @@ import sys
 
 from models.zoo import inputs as zoo_inputs
 from models.zoo import safetensors_io
-from tests.e2e.nodes import SOURCE, cpu_node, gpu_node, program, wait_until
+from tests.e2e.nodes import GPU, SOURCE, cpu_node, gpu_node, program, wait_until
 
 MODELS = ("dlrm", "dlrm_dcnv2", "wide_deep", "deepfm", "din", "two_tower")
 

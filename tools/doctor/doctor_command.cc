@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/process/files.h"
 #include "nlohmann/json.hpp"
@@ -37,19 +38,21 @@ uint64_t ShmBytes() {
 
 absl::Status Doctor(const DoctorOptions& options, std::ostream& out) {
   const Machine machine = ReadMachine("/");
+  const Build build{.verbs = REFRACT_HAVE_VERBS != 0,
+                    .cuda = REFRACT_CUDA_VERSION != 0};
   std::vector<Finding> findings =
-      Judge(machine, Build{.verbs = REFRACT_HAVE_VERBS != 0}, MemlockBytes(),
-            ShmBytes());
+      Judge(machine, build, MemlockBytes(), ShmBytes());
   if (auto cuda = JudgeCuda(machine, AskCudaDriver(), REFRACT_CUDA_VERSION);
       cuda.has_value()) {
     findings.push_back(*std::move(cuda));
   }
-  findings.insert(findings.begin(),
-                  {.topic = "Refract",
-                   .fact = REFRACT_VERSION ", LibTorch " REFRACT_TORCH_VERSION
-                                           ", transports " +
-                           std::string(REFRACT_HAVE_VERBS ? "verbs, " : "") +
-                           "shm and tcp, device cpu"});
+  findings.insert(
+      findings.begin(),
+      {.topic = "Refract",
+       .fact = absl::StrCat(
+           REFRACT_VERSION ", LibTorch " REFRACT_TORCH_VERSION ", transports ",
+           build.verbs ? "verbs, " : "", "shm and tcp, devices cpu",
+           build.cuda ? " and cuda" : "")});
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   for (const Finding& finding : findings) {
     out << absl::StreamFormat("%-4s %-10s %s\n", finding.ok ? "ok" : "lack",

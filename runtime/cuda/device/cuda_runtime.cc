@@ -185,7 +185,8 @@ class Device final : public CudaRuntime {
 
   Status Reset() override {
     gemms_.Clear();
-    REFRACT_CUDA_RETURN_IF_ERROR(MakeCurrent());
+    // On a lost device every call gives the error that lost it, this one too.
+    (void)cudaSetDevice(index_);
     return FromCuda("cudaDeviceReset", cudaDeviceReset());
   }
 

@@ -301,7 +301,7 @@ Status Instance::Finish(Slot& slot) {
   stats_.bad_indices += static_cast<uint64_t>(control.faults);
   return InvalidArgument("model " + name() + ": " +
                          std::to_string(control.faults) +
-                         " indices name no row");
+                         " ids are outside their tables");
 }
 
 void Instance::Release(SlotId id) {

@@ -107,7 +107,7 @@ TEST_F(CompileForCudaTest, ABadIdIsTheRequestsFault) {
   const auto result = (*gpu)->Run(ViewsOf(inputs));
   EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(result.status().message()),
-              HasSubstr("1 indices name no row"));
+              HasSubstr("1 ids are outside their tables"));
   EXPECT_TRUE((*gpu)->Run(ViewsOf(Request(20))).ok());
 }
 

@@ -105,7 +105,7 @@ TEST(CudaDeviceTest, OneBadIdFailsItsRequestAlone) {
     requests[i]->done.WaitForNotification();
     EXPECT_EQ(requests[i]->status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(requests[i]->status.message()),
-                HasSubstr("1 indices name no row"));
+                HasSubstr("1 ids are outside their tables"));
   }
   EXPECT_THAT(cuda.api().violations(), IsEmpty());
 }

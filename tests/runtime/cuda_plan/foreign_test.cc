@@ -14,6 +14,7 @@
 
 #include "runtime/cuda_aten/indices.h"
 #include "runtime/cuda_aten/operators.h"
+#include "runtime/cuda_aten/streams.h"
 #include "tests/runtime/cuda_plan/expect_same.h"
 
 namespace refract::runtime::cuda_plan {
@@ -188,7 +189,7 @@ TEST(ForeignOperatorsTest, IndicesThatNameNothingFailTheirRequestAlone) {
     const auto bad = Gathered(*device, {4, 0, wrong, 1, 2, wrong});
     EXPECT_EQ(bad.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(bad.status().message()),
-                HasSubstr("2 indices name no row"));
+                HasSubstr("2 ids are outside their tables"));
     // Now the wrong ids are in unused rows of the bucket.
     EXPECT_TRUE(Gathered(*device, {4, 0}).ok());
     EXPECT_TRUE(Gathered(*device, {0, 1, 2, 3, 4, 0}).ok());

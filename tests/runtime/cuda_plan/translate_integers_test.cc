@@ -534,7 +534,7 @@ TEST(TranslateIntegersTest, PlacesThatAreNoneFailTheirRequest) {
   EXPECT_TRUE(run({0, 2, 1, 1}).ok());
   for (const int64_t wrong : {int64_t{3}, int64_t{-1}, INT64_MAX, INT64_MIN}) {
     EXPECT_THAT(std::string(run({0, wrong, wrong, 1}).status().message()),
-                HasSubstr("2 indices name no row"));
+                HasSubstr("2 ids are outside their tables"));
     EXPECT_TRUE(run({0, 2, 1, 1}).ok());
   }
 }

@@ -277,7 +277,7 @@ TEST(TranslateTest, LookUpsAndTheirPolicies) {
         EXPECT_EQ(testing::Difference((*got)[0], want[0]), 0);
       } else {
         EXPECT_THAT(std::string(got.status().message()),
-                    HasSubstr("2 indices name no row"));
+                    HasSubstr("2 ids are outside their tables"));
       }
     }
   }

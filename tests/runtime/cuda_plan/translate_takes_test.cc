@@ -227,7 +227,7 @@ TEST(TranslateTakesTest, WrongIdsOfAnyTableFailTheRequest) {
   };
   EXPECT_TRUE(run({{0, 1}, {6, 2}, {3, 4}}).ok());
   EXPECT_THAT(std::string(run({{0, 7}, {6, 2}, {-1, 4}}).message()),
-              HasSubstr("2 indices name no row"));
+              HasSubstr("2 ids are outside their tables"));
   EXPECT_TRUE(run({{0, 1}, {6, 2}, {3, 4}}).ok());
 }
 

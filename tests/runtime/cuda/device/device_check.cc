@@ -222,6 +222,37 @@ void CheckOutOfMemory(CudaRuntime& device) {
   }
 }
 
+#ifndef REFRACT_EMULATED_GPU
+// After an access to memory that nobody allocated, the device fails every call
+// until it is reset; then it computes again, in the same process.
+void CheckReset(CudaRuntime& device, std::mt19937& random) {
+  auto stream = device.CreateStream();
+  if (!stream.ok()) return Fail(stream.status().ToString());
+  MapCall wild;
+  wild.inputs[0].data = reinterpret_cast<const void*>(uintptr_t{1} << 40);
+  wild.inputs[0].strides[0] = 1;
+  wild.out = reinterpret_cast<void*>(uintptr_t{1} << 41);
+  wild.out_strides[0] = 1;
+  wild.dims[0] = wild.count = 1;
+  wild.rank = wild.num_inputs = wild.num_instructions = 1;
+  wild.code[0] = {models::ElementCode::kRelu, 0};
+  Status status = device.Launch(wild, *stream);
+  if (status.ok()) status = device.Synchronize(*stream);
+  if (status.code() != Code::kUnavailable) {
+    return Fail("an illegal access gives: " + status.ToString());
+  }
+  status = device.Memory().status();
+  if (status.code() != Code::kUnavailable) {
+    return Fail("a call after an illegal access gives: " + status.ToString());
+  }
+  status = device.Reset();
+  if (!status.ok()) return Fail("a reset gives: " + status.ToString());
+  const Case c = RandomCase(random);
+  Expect(ErrorOf(device, c.model, c.batch, c.inputs, 40, true, c.what),
+         c.tolerance, "after a reset: " + c.what);
+}
+#endif
+
 struct Options {
   int cases = 300;
   double seconds = 20;
@@ -259,6 +290,11 @@ constexpr Part kParts[] = {
      }},
     {"out_of_memory", [](CudaRuntime& device, const Options&,
                          std::mt19937&) { CheckOutOfMemory(device); }},
+#ifndef REFRACT_EMULATED_GPU  // an illegal access would end this process
+    // The last part: where a reset fails, nothing after it would work.
+    {"reset", [](CudaRuntime& device, const Options&,
+                 std::mt19937& random) { CheckReset(device, random); }},
+#endif
 };
 
 int Run(const Options& options) {

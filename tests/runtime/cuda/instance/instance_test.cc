@@ -407,7 +407,7 @@ TEST_F(InstanceTest, ABadIndexEndsItsRequestOnly) {
     ASSERT_TRUE(f.instance->Submit(slot).ok());
     const Status status = f.instance->Wait(slot);
     EXPECT_EQ(status.code(), Code::kInvalidArgument);
-    EXPECT_THAT(status.message(), HasSubstr("1 indices name no row"));
+    EXPECT_THAT(status.message(), HasSubstr("1 ids are outside their tables"));
     f.instance->Release(slot);
   }
   EXPECT_EQ(f.instance->stats().bad_indices, 3u);
