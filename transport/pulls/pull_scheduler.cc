@@ -38,7 +38,8 @@ void PullScheduler::Attach(PullConnection* connection, size_t max_gets,
 
 void PullScheduler::Detach(PullConnection* connection) {
   Hold(connection);
-  window_.Lost(connection, connection->outstanding_);
+  window_.Lost(connection, connection->outstanding_ - connection->overdue_);
+  if (connection->overdue_ > 0) --stalled_;
   if (connection->pulls_ > 0) --active_;
   std::erase(connections_, connection);
 }
@@ -67,7 +68,16 @@ void PullScheduler::Completed(PullConnection* connection, ScheduledPull* pull,
                               size_t bytes, absl::Time now) {
   --pull->outstanding_;
   connection->outstanding_ -= bytes;
-  window_.Completed({connection, connection->completed_++, bytes}, now);
+  const PullWindow::Get get{connection, connection->completed_++, bytes};
+  if (connection->overdue_ > 0) {
+    window_.CompletedLate(get, now - connection->progress_, now);
+    connection->overdue_ -= bytes;
+    if (connection->overdue_ == 0) --stalled_;
+  } else {
+    window_.Completed(get, now);
+    connection->slow_ = false;
+  }
+  connection->progress_ = now;
   if (connection->at_cap_) {
     connection->at_cap_ = false;
     RefreshAll(connection);
@@ -139,6 +149,7 @@ int PullScheduler::Dispatch(absl::Time now) {
   }
   // While nothing is pulled, marks are somebody else's.
   if (marks_ != nullptr && now >= next_marks_) TakeMarks(now);
+  TakeOutOverdue(now);
   int posted = 0;
   while (const std::optional<Turn> turn = Next(now)) {
     const PullConnection::Post post =
@@ -158,6 +169,43 @@ int PullScheduler::Dispatch(absl::Time now) {
     }
   }
   return posted;
+}
+
+absl::Duration PullScheduler::OverdueAfter() const {
+  return std::clamp(
+      options_.overdue_factor *
+          (window_.delay() + window_.TimeFor(window_.outstanding())),
+      options_.overdue_least, options_.overdue_most);
+}
+
+absl::Time PullScheduler::OverdueAt(const PullConnection& connection,
+                                    absl::Duration after) const {
+  return connection.outstanding_ == connection.overdue_
+             ? absl::InfiniteFuture()
+             : connection.progress_ + after;
+}
+
+absl::Time PullScheduler::OverdueAt(const PullConnection& connection) const {
+  return OverdueAt(connection, OverdueAfter());
+}
+
+void PullScheduler::TakeOutOverdue(absl::Time now) {
+  if (now < next_overdue_) return;
+  next_overdue_ = absl::InfiniteFuture();
+  // Before any bytes leave the window: all of them were in each other's way.
+  const absl::Duration after = OverdueAfter();
+  for (PullConnection* const connection : connections_) {
+    const absl::Time at = OverdueAt(*connection, after);
+    if (now < at) {
+      next_overdue_ = std::min(next_overdue_, at);
+      continue;
+    }
+    ++counters_.overdue;
+    if (connection->overdue_ == 0) ++stalled_;
+    window_.Lost(connection, connection->outstanding_ - connection->overdue_);
+    connection->overdue_ = connection->outstanding_;
+    connection->slow_ = true;
+  }
 }
 
 std::optional<PullScheduler::Turn> PullScheduler::Next(absl::Time now) {
@@ -201,12 +249,12 @@ bool PullScheduler::AtCap(const PullConnection& connection,
                           size_t bytes) const {
   const uint64_t gets = connection.posted_ - connection.completed_;
   if (gets == 0) return false;
-  if (gets >= connection.max_gets_) return true;
+  if (connection.slow_ || gets >= connection.max_gets_) return true;
   // The share may be passed by one get, as the window.
   return connection.outstanding_ + bytes >
              options_.max_chunks_per_connection * chunk_bytes() &&
          connection.outstanding_ >=
-             window_.bytes() / std::max<size_t>(active_, 1);
+             window_.bytes() / std::max<size_t>(active_ - stalled_, 1);
 }
 
 bool PullScheduler::IsLate(const ScheduledPull& pull, absl::Time now) const {
@@ -240,6 +288,10 @@ void PullScheduler::Posted(const Turn& turn, size_t bytes, absl::Time now) {
   ++counters_.gets;
   counters_.bytes += bytes;
   ++pull.outstanding_;
+  if (connection.outstanding_ == 0) {
+    connection.progress_ = now;
+    next_overdue_ = std::min(next_overdue_, now + OverdueAfter());
+  }
   connection.outstanding_ += bytes;
   window_.Posted({&connection, connection.posted_++, bytes}, now);
   if (bytes == pull.remaining_) {

@@ -76,7 +76,15 @@ class PullConnection {
   uint64_t posted_ = 0;     // gets, ever
   uint64_t completed_ = 0;  // of those
   size_t outstanding_ = 0;  // bytes
-  size_t pulls_ = 0;        // not done
+  // Of these, bytes of overdue gets, which the window no longer counts. Gets
+  // complete in order, so they are the next to complete.
+  size_t overdue_ = 0;
+  // The latest get to complete was overdue, or the oldest outstanding get is.
+  bool slow_ = false;
+  // When the last get completed, or when the first was posted after none had
+  // been outstanding.
+  absl::Time progress_ = absl::InfiniteFuture();
+  size_t pulls_ = 0;  // not done
   bool held_ = false;
   bool at_cap_ = false;
 };
@@ -94,6 +102,10 @@ class PullConnection {
 //    its own, at the measured rate, take longer than the time left) goes behind
 //    all others for good: without this rule, earliest deadline first under
 //    overload serves the pulls that are about to be late and makes all late;
+//  - a get that takes far longer than the path explains is overdue: its sender
+//    is stalled, not the receiver's port. Its bytes leave the window, so that
+//    other connections go on, and its connection has one get at a time until a
+//    get completes in time. Endpoint ends a connection that stays stalled;
 //  - pulls without a deadline go in order of arrival, after the pulls with a
 //    deadline, but get at least `background_share` of the bytes while they
 //    wait.
@@ -114,6 +126,15 @@ class PullScheduler {
     // Marks are taken this often, while there is something to dispatch: NICs
     // refresh their counters no faster.
     absl::Duration marks_interval = absl::Milliseconds(10);
+    // A get is overdue when none of its connection has completed for this many
+    // times what the window says: shortest delay, plus the time that all
+    // outstanding bytes take.
+    double overdue_factor = 4;
+    // Within these bounds. Shorter: senders whose thread loses its core for a
+    // moment would count as slow. Longer: other connections wait so long for a
+    // window that a stalled connection has filled.
+    absl::Duration overdue_least = absl::Milliseconds(5);
+    absl::Duration overdue_most = absl::Milliseconds(100);
   };
 
   struct Turn {
@@ -126,7 +147,8 @@ class PullScheduler {
     uint64_t pulls = 0;  // added
     uint64_t gets = 0;
     uint64_t bytes = 0;
-    uint64_t late = 0;  // could not make their deadline any more
+    uint64_t late = 0;     // could not make their deadline any more
+    uint64_t overdue = 0;  // times that gets of a connection became overdue
   };
 
   explicit PullScheduler(const Options& options);
@@ -155,10 +177,15 @@ class PullScheduler {
   // Lets connections post until no more may be asked for. Returns how many gets
   // were posted.
   int Dispatch(absl::Time now);
-  // The steps of Dispatch: whose turn it is, if anyone's, and that a get of
-  // `bytes`, at most the turn's, was posted.
+  // The steps of Dispatch: overdue gets leave the window; whose turn it is, if
+  // anyone's; and that a get of `bytes`, at most the turn's, was posted.
+  void TakeOutOverdue(absl::Time now);
   std::optional<Turn> Next(absl::Time now);
   void Posted(const Turn& turn, size_t bytes, absl::Time now);
+
+  // When Dispatch is to be called because a get of `connection` is overdue by
+  // then. InfiniteFuture: none is outstanding, or they are overdue already.
+  absl::Time OverdueAt(const PullConnection& connection) const;
 
   // Marks of `source`, which outlives this, move the window from now on. Null:
   // the rate that is achieved alone does.
@@ -181,6 +208,9 @@ class PullScheduler {
   bool AtCap(const PullConnection& connection, size_t bytes) const;
   bool IsLate(const ScheduledPull& pull, absl::Time now) const;
   bool BackgroundIsOwed() const;
+  absl::Duration OverdueAfter() const;
+  absl::Time OverdueAt(const PullConnection& connection,
+                       absl::Duration after) const;
   void Enqueue(PullConnection* connection, Class which, ScheduledPull* pull);
   void Dequeue(PullConnection* connection, ScheduledPull* pull);
   // Puts a queue where it belongs among the ready ones.
@@ -194,7 +224,10 @@ class PullScheduler {
   Counters counters_;
   std::array<QueueHeap, ScheduledPull::kNumClasses> ready_;
   std::vector<PullConnection*> connections_;
-  size_t active_ = 0;  // connections with pulls that are not done
+  size_t active_ = 0;   // connections with pulls that are not done
+  size_t stalled_ = 0;  // of these, with overdue gets
+  // No get becomes overdue before this.
+  absl::Time next_overdue_ = absl::InfiniteFuture();
   MarkSource* marks_ = nullptr;
   absl::Time next_marks_ = absl::InfinitePast();
   uint64_t next_sequence_ = 0;

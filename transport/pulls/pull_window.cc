@@ -33,6 +33,11 @@ size_t PullWindow::Target() const {
   return std::max(static_cast<size_t>(limited), min_bytes());
 }
 
+absl::Duration PullWindow::delay() const {
+  const absl::Duration delay = delay_.best();
+  return delay == absl::InfiniteDuration() ? absl::ZeroDuration() : delay;
+}
+
 absl::Duration PullWindow::TimeFor(size_t bytes) const {
   if (average_rate_ == 0) return absl::ZeroDuration();
   return absl::Seconds(static_cast<double>(bytes) / average_rate_);
@@ -80,6 +85,12 @@ void PullWindow::Lost(const void* connection, size_t bytes) {
   if (round_.connection == connection) round_.connection = nullptr;
 }
 
+void PullWindow::CompletedLate(const Get& get, absl::Duration took,
+                               absl::Time now) {
+  delivered_ += get.bytes;  // they took their time of the port
+  NoteDelay(took, now);
+}
+
 void PullWindow::TakeRate(double rate) {
   if (!lacked_demand_ || rate > average_rate_) {
     average_rate_ = average_rate_ == 0
@@ -96,6 +107,10 @@ void PullWindow::TakeRate(double rate) {
 void PullWindow::TakeDelay(absl::Duration delay, absl::Time now) {
   last_delay_ = now;
   probing_ = false;
+  NoteDelay(delay, now);
+}
+
+void PullWindow::NoteDelay(absl::Duration delay, absl::Time now) {
   if (now - delay_turned_ >= options_.delay_span) {
     delay_turned_ = now;
     delay_.Turn();

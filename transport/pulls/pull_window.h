@@ -108,8 +108,12 @@ class PullWindow {
 
   void Posted(const Get& get, absl::Time now);
   void Completed(const Get& get, absl::Time now);
-  // `bytes` of a connection will never complete, because it is gone.
+  // `bytes` of a connection will never complete, because it is gone, or no
+  // longer count, because its sender is stalled.
   void Lost(const void* connection, size_t bytes);
+  // A get that no longer counted completed, after `took`. The shortest delay
+  // must still hear of it: a path whose gets all come late would stay unknown.
+  void CompletedLate(const Get& get, absl::Duration took, absl::Time now);
   void PullFinished() { ++pulls_since_marks_; }
   // There was room, but nothing to ask for.
   void LackedDemand() { lacked_demand_ = true; }
@@ -117,6 +121,8 @@ class PullWindow {
   // moves, some 10 ms apart.
   void CountMarks(uint64_t marks);
 
+  // The shortest delay; zero while it is not known.
+  absl::Duration delay() const;
   // An average over rounds, for predictions. 0: not known yet.
   double bytes_per_second() const { return average_rate_; }
   // How long `bytes` take at that rate; zero while it is not known.
@@ -129,6 +135,7 @@ class PullWindow {
   size_t Target() const;
   void TakeRate(double rate);
   void TakeDelay(absl::Duration delay, absl::Time now);
+  void NoteDelay(absl::Duration delay, absl::Time now);
 
   const Options options_;
   size_t outstanding_ = 0;

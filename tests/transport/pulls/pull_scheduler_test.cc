@@ -72,6 +72,10 @@ class PullSchedulerTest : public testing::Test {
     ASSERT_EQ(scheduler_->window().bytes(), 4 * kChunk);
   }
 
+  struct Named : ScheduledPull {
+    char name = '?';
+    size_t connection = 0;
+  };
   PullConnection* connection(size_t i) { return connections_[i].get(); }
   // `left` infinite: no deadline.
   void Add(size_t which, char name, size_t chunks, absl::Duration left) {
@@ -94,10 +98,17 @@ class PullSchedulerTest : public testing::Test {
     return order;
   }
   // The link passes a chunk per millisecond.
-  void CompleteOldest() {
+  void CompleteOldest() { Complete(under_way_.begin()); }
+  // The oldest of the pull `name`.
+  void Complete(char name) {
+    Complete(std::find_if(
+        under_way_.begin(), under_way_.end(),
+        [name](const auto& get) { return get.first->name == name; }));
+  }
+  void Complete(std::vector<std::pair<Named*, size_t>>::iterator get) {
     now_ += kMs;
-    const auto [pull, bytes] = under_way_.front();
-    under_way_.erase(under_way_.begin());
+    const auto [pull, bytes] = *get;
+    under_way_.erase(get);
     scheduler_->Completed(connection(pull->connection), pull, bytes, now_);
   }
   // Completes one at a time, 1 ms each, and fills again, until all is done.
@@ -110,10 +121,6 @@ class PullSchedulerTest : public testing::Test {
     return order;
   }
 
-  struct Named : ScheduledPull {
-    char name = '?';
-    size_t connection = 0;
-  };
   std::unique_ptr<PullScheduler> scheduler_;
   std::vector<std::unique_ptr<FakeConnection>> connections_;
   std::vector<std::unique_ptr<Named>> pulls_;
@@ -264,6 +271,78 @@ TEST_F(PullSchedulerTest, ALostConnectionLeavesTheWindowToOthers) {
   under_way_.erase(under_way_.begin(), under_way_.begin() + 2);
   CompleteOldest();
   EXPECT_EQ(Fill(), "bbb") << "alone now";
+}
+
+TEST_F(PullSchedulerTest, OverdueGetsLeaveTheWindowToOthers) {
+  ASSERT_NO_FATAL_FAILURE(Make(SmallOptions()));
+  Add(0, 'a', 8, 100 * kMs);
+  Add(1, 'b', 30, 200 * kMs);
+  EXPECT_EQ(Fill(), "aabb");
+  // A get takes 1 ms, and 4 of them 4 ms: overdue after four times the sum.
+  EXPECT_EQ(scheduler_->OverdueAt(*connection(0)), now_ + 20 * kMs);
+  for (int i = 0; i < 19; ++i) {
+    Complete('b');
+    EXPECT_EQ(Fill(), "b") << "a has its share, and the window is full";
+    scheduler_->TakeOutOverdue(now_);
+    ASSERT_EQ(scheduler_->window().outstanding(), 4 * kChunk);
+  }
+  Complete('b');
+  EXPECT_EQ(Fill(), "b");
+  scheduler_->TakeOutOverdue(now_);
+  EXPECT_EQ(scheduler_->window().outstanding(), 2 * kChunk);
+  EXPECT_EQ(scheduler_->OverdueAt(*connection(0)), absl::InfiniteFuture());
+  EXPECT_EQ(scheduler_->counters().overdue, 1u);
+  Complete('b');
+  EXPECT_EQ(Fill(), "bbb") << "a may not post, b has the window alone";
+  Complete('a');
+  EXPECT_EQ(scheduler_->window().outstanding(), 4 * kChunk) << "left it before";
+  Complete('b');
+  EXPECT_EQ(Fill(), "b") << "the other of a's is still overdue";
+  scheduler_->Detach(connection(0));
+  EXPECT_EQ(scheduler_->window().outstanding(), 4 * kChunk);
+}
+
+TEST_F(PullSchedulerTest, SlowConnectionHasOneGetUntilOneComesInTime) {
+  ASSERT_NO_FATAL_FAILURE(Make(SmallOptions()));
+  Add(0, 'a', 8, 100 * kMs);
+  EXPECT_EQ(Fill(), "aaaa");
+  now_ += 50 * kMs;
+  scheduler_->TakeOutOverdue(now_);
+  for (int i = 0; i < 3; ++i) {
+    CompleteOldest();
+    EXPECT_EQ(Fill(), "");
+  }
+  CompleteOldest();
+  EXPECT_EQ(Fill(), "a") << "one at a time";
+  now_ += 50 * kMs;
+  scheduler_->TakeOutOverdue(now_);
+  CompleteOldest();
+  EXPECT_EQ(Fill(), "a") << "late again";
+  CompleteOldest();
+  EXPECT_EQ(Fill(), "aa") << "in time";
+}
+
+// The receiver asks for one get alone now and then, to learn the path's delay.
+// It must not wait for a get that never comes.
+TEST_F(PullSchedulerTest, AStalledConnectionDoesNotHoldUpTheProbe) {
+  PullScheduler::Options options = SmallOptions();
+  options.window.probe_interval = kMs;
+  options.window.delay_span = absl::Hours(1);
+  ASSERT_NO_FATAL_FAILURE(Make(options));
+  Add(0, 'a', 1, 100 * kMs);
+  EXPECT_EQ(Fill(), "a");
+  under_way_.clear();
+  // 1000 times the delay after the last, a probe is due.
+  Add(1, 'b', 2, absl::InfiniteDuration());
+  EXPECT_EQ(Fill(), "bb");
+  now_ += 1000 * kMs;
+  CompleteOldest();
+  ASSERT_EQ(scheduler_->window().bytes(), kChunk) << "a probe is due";
+  while (!under_way_.empty()) CompleteOldest();
+  Add(1, 'c', 1, absl::InfiniteDuration());
+  EXPECT_EQ(Fill(), "");
+  scheduler_->TakeOutOverdue(now_);
+  EXPECT_EQ(Fill(), "c");
 }
 
 TEST_F(PullSchedulerTest, DispatchAsksConnectionsToPost) {

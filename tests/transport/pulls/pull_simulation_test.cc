@@ -108,5 +108,76 @@ TEST(PullSimulationTest, BackgroundIsNotStarvedByOverload) {
   EXPECT_LT(background.finished, last);
 }
 
+// Requests of 1 MiB from sender 0, every 5 ms for 2 s, beside sender 1, which
+// answers each get after `delay` (zero: sender 1 sends nothing).
+std::vector<absl::Duration> LatenciesBeside(absl::Duration delay) {
+  PullSimulation simulation({1.25e9, absl::Microseconds(50)}, {}, 2);
+  simulation.SetDelay(1, delay);
+  const absl::Time start = absl::FromUnixSeconds(1000);
+  for (int i = 0; i < 400; ++i) {
+    const absl::Time at = start + i * absl::Milliseconds(5);
+    // First, so that it has the window when the requests of sender 0 come.
+    if (delay > absl::ZeroDuration() && i % 20 == 0) {
+      simulation.Add(1, size_t{1} << 20, at, absl::InfiniteFuture(),
+                     at + absl::Milliseconds(1));
+    }
+    simulation.Add(0, size_t{1} << 20, at, absl::InfiniteFuture(),
+                   at + absl::Milliseconds(100));
+  }
+  simulation.Run(false);
+  std::vector<absl::Duration> latencies;
+  for (const auto& request : simulation.requests()) {
+    if (request->connection == 0) {
+      latencies.push_back(request->finished - request->arrival);
+    }
+  }
+  std::sort(latencies.begin(), latencies.end());
+  return latencies;
+}
+
+TEST(PullSimulationTest, SlowAndStalledSendersDelayOthersLittle) {
+  const std::vector<absl::Duration> alone =
+      LatenciesBeside(absl::ZeroDuration());
+  for (const absl::Duration delay :
+       {absl::Milliseconds(200), absl::InfiniteDuration()}) {
+    const std::vector<absl::Duration> beside = LatenciesBeside(delay);
+    std::cout << "beside a sender that takes " << delay << ": median "
+              << beside[200] << " (alone " << alone[200] << "), p99 "
+              << beside[396] << " (" << alone[396] << "), longest "
+              << beside[399] << " (" << alone[399] << ")\n";
+    EXPECT_LE(beside[200], alone[200] * 1.1);
+    // A get is overdue after 5 ms. Twice: the probe may be the slow sender's.
+    EXPECT_LE(beside[396], alone[396] + absl::Milliseconds(11));
+    EXPECT_LE(beside[399], alone[399] + absl::Milliseconds(20));
+  }
+}
+
+// All senders are far away: nothing is overdue, and the link is filled.
+TEST(PullSimulationTest, LongPathsAreNotSlowSenders) {
+  PullSimulation simulation({1.25e9, absl::Milliseconds(2)}, {}, 4);
+  const absl::Time start = absl::FromUnixSeconds(1000);
+  for (size_t i = 0; i < 100; ++i) {
+    simulation.Add(i % 4, size_t{8} << 20, start, absl::InfiniteFuture(),
+                   absl::InfiniteFuture());
+  }
+  simulation.Run(false);
+  EXPECT_EQ(simulation.scheduler().counters().overdue, 0u);
+  EXPECT_GE(Gigabytes(simulation, start), 0.9 * 1.25);
+}
+
+// Longer than the time after which a get counts as overdue on an unknown path.
+TEST(PullSimulationTest, PathsLongerThanExpectedAreLearnt) {
+  PullSimulation simulation({1.25e8, absl::Milliseconds(20)}, {}, 2);
+  const absl::Time start = absl::FromUnixSeconds(1000);
+  for (size_t i = 0; i < 20; ++i) {
+    simulation.Add(i % 2, size_t{8} << 20, start, absl::InfiniteFuture(),
+                   absl::InfiniteFuture());
+  }
+  simulation.Run(false);
+  EXPECT_LE(simulation.scheduler().counters().overdue, 2u);
+  // 16 gets of each sender, 2 MiB in all, per round trip and their own time.
+  EXPECT_GE(Gigabytes(simulation, start), 0.078);
+}
+
 }  // namespace
 }  // namespace refract::transport

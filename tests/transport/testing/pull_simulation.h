@@ -2,7 +2,8 @@
 #define REFRACT_TESTS_TRANSPORT_TESTING_PULL_SIMULATION_H_
 
 // A receiver's port as the scheduler sees it: gets of all senders arrive after
-// a round trip and then share the port in the order they came. Virtual time.
+// a round trip and then share the port in the order they came. Senders may be
+// slow to answer, or never answer. Virtual time.
 
 #include <algorithm>
 #include <cstddef>
@@ -55,6 +56,11 @@ class PullSimulation {
     return *requests_.back();
   }
 
+  // `connection` answers each get so much later; infinite: never.
+  void SetDelay(size_t connection, absl::Duration delay) {
+    connections_[connection]->delay = delay;
+  }
+
   // Until everything is finished or cancelled. Requests are cancelled by their
   // senders when their deadline passes, if `cancel`.
   void Run(bool cancel) {
@@ -65,6 +71,9 @@ class PullSimulation {
       absl::Time at = absl::InfiniteFuture();
       if (next < requests_.size()) at = requests_[next]->arrival;
       if (!under_way_.empty()) at = std::min(at, under_way_.front().done);
+      for (const auto& connection : connections_) {
+        at = std::min(at, scheduler_.OverdueAt(*connection));
+      }
       if (cancel) {
         for (const Request* request : open)
           at = std::min(at, request->deadline);
@@ -126,20 +135,29 @@ class PullSimulation {
    public:
     explicit Connection(PullSimulation* simulation) : simulation_(simulation) {}
     Post PostChunk(ScheduledPull& pull, size_t bytes, absl::Time now) override {
-      simulation_->Start(pull, bytes, now);
+      simulation_->Start(pull, bytes, now, delay);
       return {Post::Result::kPosted, bytes};
     }
+    absl::Duration delay = absl::ZeroDuration();
 
    private:
     PullSimulation* const simulation_;
   };
 
-  void Start(ScheduledPull& pull, size_t bytes, absl::Time now) {
-    const absl::Time arrives = now + link_.round_trip;
-    port_free_ =
-        std::max(port_free_, arrives) +
+  void Start(ScheduledPull& pull, size_t bytes, absl::Time now,
+             absl::Duration delay) {
+    if (delay == absl::InfiniteDuration()) return;
+    const absl::Duration takes =
         absl::Seconds(static_cast<double>(bytes) / link_.bytes_per_second);
-    under_way_.push_back({static_cast<Request*>(&pull), bytes, port_free_});
+    absl::Time done = now + link_.round_trip + delay + takes;
+    if (delay == absl::ZeroDuration()) {
+      port_free_ = std::max(port_free_, now + link_.round_trip) + takes;
+      done = port_free_;
+    }
+    const auto place = std::upper_bound(
+        under_way_.begin(), under_way_.end(), done,
+        [](absl::Time time, const Get& get) { return time < get.done; });
+    under_way_.insert(place, {static_cast<Request*>(&pull), bytes, done});
   }
   const Link link_;
   PullScheduler scheduler_;
