@@ -67,6 +67,12 @@ struct PathLimits {
   size_t max_regions = 0;
 };
 
+// Operations that were posted and did not complete yet.
+struct Outstanding {
+  size_t puts = 0;
+  size_t gets = 0;
+};
+
 struct PathCapabilities {
   // Poll costs no system call, so spinning on it makes sense.
   bool cheap_poll = false;
@@ -124,6 +130,7 @@ class DataPath {
   virtual bool Arm() = 0;
   virtual int fd() const = 0;
 
+  virtual Outstanding outstanding() const = 0;
   virtual absl::Status status() const = 0;
   virtual PathLimits limits() const = 0;
   virtual PathCapabilities capabilities() const = 0;

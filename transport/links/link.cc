@@ -13,6 +13,11 @@ namespace {
 // Frames per round; the rest keeps the socket readable.
 constexpr int kFramesPerRead = 64;
 
+EndpointSetup WithProgressTimeout(EndpointSetup setup, absl::Duration timeout) {
+  setup.progress_timeout = timeout;
+  return setup;
+}
+
 }  // namespace
 
 Link::Link(Established established, base::Clock* clock,
@@ -24,7 +29,10 @@ Link::Link(Established established, base::Clock* clock,
       session_(std::move(established.session)),
       memory_(established.setup.memory),
       on_frame_(std::move(on_frame)),
-      endpoint_(established.path.get(), std::move(established.setup), sink),
+      endpoint_(
+          established.path.get(),
+          WithProgressTimeout(std::move(established.setup), liveness_timeout),
+          sink),
       path_(std::move(established.path)),
       last_heard_(clock->Now()),
       next_heartbeat_(last_heard_) {}
@@ -43,7 +51,8 @@ absl::Status Link::RunEndpoint(absl::Time now, int* worked) {
   int heard = 0;
   const absl::Status status = endpoint_.Progress(now, worked, &heard);
   if (heard > 0) last_heard_ = now;
-  if (status.ok() || path_->status().ok()) return status;
+  if (status.ok()) return status;
+  if (path_->status().ok() && !endpoint_.stalled(now)) return status;
   if (!absl::IsUnavailable(status)) return status;
   // When the peer is gone, session and path fail in any order. The session's
   // error names the better reason.
@@ -53,8 +62,10 @@ absl::Status Link::RunEndpoint(absl::Time now, int* worked) {
 }
 
 absl::Time Link::next_timer() const {
-  return std::min(next_heartbeat_, last_heard_ + (suspect_ ? liveness_timeout_
-                                                           : suspect_after_));
+  return std::min(
+      {next_heartbeat_,
+       last_heard_ + (suspect_ ? liveness_timeout_ : suspect_after_),
+       endpoint_.next_timer()});
 }
 
 absl::Status Link::CheckTimers(absl::Time now) {

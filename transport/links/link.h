@@ -60,7 +60,8 @@ class Link {
   // protocol, kUnavailable when it is gone, silent, or closed on purpose. The
   // owner then destroys the link.
   absl::Status Step(absl::Time now, int* worked);
-  // When the next heartbeat is to be sent or missed.
+  // When the next heartbeat is to be sent or missed, or the endpoint wants a
+  // step.
   absl::Time next_timer() const;
 
   // Nothing was heard for longer than an honest peer stays silent.

@@ -179,7 +179,7 @@ absl::StatusOr<UniqueFd> Accept(int listener) {
   }
 }
 
-void TuneSession(int fd, absl::Duration ack_timeout) {
+void TuneSocket(int fd, absl::Duration ack_timeout) {
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   // 0 would mean the kernel's default, which is many minutes.

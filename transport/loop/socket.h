@@ -37,10 +37,11 @@ absl::StatusOr<UniqueFd> ListenUnix(absl::string_view name);
 // out of descriptors or memory, try later.
 absl::StatusOr<UniqueFd> Accept(int listener);
 
-// For connections that must notice a dead machine soon: data that is not
-// acknowledged fails the socket after `ack_timeout`, the kernel asks an idle
-// peer every second, and small packets are not sent late.
-void TuneSession(int fd, absl::Duration ack_timeout);
+// For connections that must notice a dead machine or network soon: data that is
+// not acknowledged, or not taken for want of room, fails the socket after
+// `ack_timeout`; the kernel asks an idle peer every second; and small packets
+// are not sent late.
+void TuneSocket(int fd, absl::Duration ack_timeout);
 
 // "10.0.0.7" or "local" for a unix socket.
 std::string PeerHost(int fd);

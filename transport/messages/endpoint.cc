@@ -1,7 +1,9 @@
 #include "transport/messages/endpoint.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
 namespace refract::transport {
@@ -17,12 +19,21 @@ Endpoint::Endpoint(DataPath* path, EndpointSetup setup, MessageSink* sink)
       setup_(std::move(setup)),
       completions_(kCompletionsPerRound),
       sender_(path, &setup_, &counters_),
-      receiver_(path, &setup_, &counters_, sink) {}
+      receiver_(path, &setup_, &counters_, sink),
+      puts_(setup_.progress_timeout),
+      gets_(setup_.progress_timeout),
+      next_probe_(setup_.progress_timeout == absl::InfiniteDuration()
+                      ? absl::InfiniteFuture()
+                      : absl::InfinitePast()) {}
 
 absl::Status Endpoint::Progress(absl::Time now, int* worked, int* heard) {
   REFRACT_RETURN_IF_ERROR(receiver_.Resume());
   const size_t count = path_->Poll(absl::MakeSpan(completions_));
+  bool put_completed = false;
+  bool get_completed = false;
   for (size_t i = 0; i < count; ++i) {
+    put_completed |= completions_[i].kind == Completion::Kind::kPut;
+    get_completed |= completions_[i].kind == Completion::Kind::kGet;
     // A get that the peer's hardware answers is no sign of life of its process.
     const bool by_peer = completions_[i].kind == Completion::Kind::kNotify ||
                          (completions_[i].kind == Completion::Kind::kGet &&
@@ -43,7 +54,36 @@ absl::Status Endpoint::Progress(absl::Time now, int* worked, int* heard) {
   // Gets last: bulk must not delay short messages.
   REFRACT_ASSIGN_OR_RETURN(const int gets, receiver_.PostGets(now));
   *worked += gets;
-  return absl::OkStatus();
+  return WatchPath(put_completed, get_completed, now);
+}
+
+absl::Status Endpoint::WatchPath(bool put_completed, bool get_completed,
+                                 absl::Time now) {
+  const absl::Duration timeout = setup_.progress_timeout;
+  if (timeout == absl::InfiniteDuration()) return absl::OkStatus();
+  Outstanding outstanding = path_->outstanding();
+  if (outstanding.gets > 0) {
+    next_probe_ = now + timeout / 4;
+  } else if (now >= next_probe_) {
+    // Through the peer's data path and back, which neither the session nor a
+    // put shows to work.
+    next_probe_ = now + timeout / 4;
+    if (path_->Get(setup_.peer_source, 0, {}, kNoContext) ==
+        PostResult::kPosted) {
+      ++outstanding.gets;
+    }
+  }
+  puts_.OnRound(put_completed, outstanding.puts > 0, now);
+  gets_.OnRound(get_completed, outstanding.gets > 0, now);
+  if (!stalled(now)) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      "the data path completed none of ", outstanding.puts, " puts and ",
+      outstanding.gets, " gets for ", absl::FormatDuration(timeout)));
+}
+
+absl::Time Endpoint::next_timer() const {
+  return std::min({next_probe_, puts_.expires_at(), gets_.expires_at(),
+                   receiver_.next_timer()});
 }
 
 absl::Status Endpoint::OnCompletion(const Completion& completion,
@@ -53,6 +93,7 @@ absl::Status Endpoint::OnCompletion(const Completion& completion,
       if (completion.context == kNoContext) return absl::OkStatus();
       return sender_.OnPut(completion.context);
     case Completion::Kind::kGet:
+      if (completion.context == kNoContext) return absl::OkStatus();
       return receiver_.OnGet(completion.context, now);
     case Completion::Kind::kNotify:
       return OnNotify(completion.imm, now);

@@ -12,6 +12,7 @@
 #include "transport/messages/endpoint_setup.h"
 #include "transport/messages/message_receiver.h"
 #include "transport/messages/message_sender.h"
+#include "transport/messages/progress_timer.h"
 
 namespace refract::transport {
 
@@ -42,9 +43,17 @@ class Endpoint {
   // One round: takes completions, tells the sink, and posts messages, credits
   // and gets; also gets of other connections whose turn to pull it is, which
   // are then woken. An error ends the connection: kInvalidArgument when the
-  // peer broke the protocol. Adds the number of actions to `worked`, and the
-  // number of signs of life of the peer to `heard`.
+  // peer broke the protocol, kUnavailable when the path failed or stalled. Adds
+  // the number of actions to `worked`, and the number of signs of life of the
+  // peer to `heard`.
   absl::Status Progress(absl::Time now, int* worked, int* heard);
+  // When Progress is to be called although nothing happened. At least twice per
+  // EndpointSetup::progress_timeout it must be called in any case.
+  absl::Time next_timer() const;
+  // The path has completed nothing for EndpointSetup::progress_timeout.
+  bool stalled(absl::Time now) const {
+    return puts_.expired(now) || gets_.expired(now);
+  }
 
   // Nothing waits to be sent or taken by the peer.
   bool all_sent() const { return sender_.all_sent(); }
@@ -54,6 +63,10 @@ class Endpoint {
  private:
   absl::Status OnCompletion(const Completion& completion, absl::Time now);
   absl::Status OnNotify(uint32_t imm_bits, absl::Time now);
+  // Ends the connection when its path stalls, and asks an idle path for an
+  // answer now and then.
+  absl::Status WatchPath(bool put_completed, bool get_completed,
+                         absl::Time now);
 
   DataPath* const path_;
   const EndpointSetup setup_;
@@ -61,6 +74,9 @@ class Endpoint {
   std::vector<Completion> completions_;
   MessageSender sender_;
   MessageReceiver receiver_;
+  ProgressTimer puts_;
+  ProgressTimer gets_;
+  absl::Time next_probe_;  // a get of zero bytes; put off by any other get
 };
 
 }  // namespace refract::transport

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "transport/datapath.h"
 #include "transport/links/link_memory.h"
 #include "transport/messages/wire.h"
@@ -27,6 +28,10 @@ struct EndpointSetup {
   size_t max_receive_bytes = 0;  // of a message
   uint32_t epoch = 0;
   MessageKind receives = MessageKind::kRequest;
+  // Longest time without a completed get while gets are outstanding, and the
+  // same for puts; a quarter of it between gets of zero bytes that ask an idle
+  // path for an answer. Infinite: there are no such gets, and no limit.
+  absl::Duration progress_timeout = absl::InfiniteDuration();
   // Of the polling thread; outlives the endpoint. Null: it gets its own.
   PullScheduler* pulls = nullptr;
 };

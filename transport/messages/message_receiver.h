@@ -18,7 +18,8 @@
 
 namespace refract::transport {
 
-// Context of puts whose completion is ignored: credits.
+// Context of operations whose completion is ignored: puts of credits, and gets
+// of zero bytes.
 inline constexpr uint64_t kNoContext = ~uint64_t{0};
 
 // Receives the events of a MessageReceiver, on the polling thread, during a
@@ -81,6 +82,8 @@ class MessageReceiver final : public PullConnection {
   // Enough are owed to send them together, or the sender needs them now.
   bool credits_are_due() const { return pay_now_; }
   absl::Status PostCredits();
+  // When PostGets is due although nothing happened: a get is overdue.
+  absl::Time next_timer() const { return scheduler_->OverdueAt(*this); }
   // Has the scheduler post gets, for whichever connection's turn it is. Returns
   // how many.
   absl::StatusOr<int> PostGets(absl::Time now);

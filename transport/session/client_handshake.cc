@@ -13,7 +13,6 @@
 namespace refract::transport {
 namespace {
 
-
 proto::Hello MakeHello(const Dial& dial) {
   const ClientOptions& options = dial.options;
   proto::Hello hello;
@@ -61,7 +60,7 @@ class ClientAttempt {
   absl::StatusOr<Established> Run() {
     REFRACT_ASSIGN_OR_RETURN(UniqueFd fd,
                              ConnectTcp(dial_.address, wait_, deadline_));
-    TuneSession(fd.get(), options_.ack_timeout);
+    TuneSocket(fd.get(), options_.ack_timeout);
     session_ = SessionSocket(std::move(fd));
     REFRACT_RETURN_IF_ERROR(session_.Send(FrameKind::kHello, MakeHello(dial_)));
     REFRACT_RETURN_IF_ERROR(ReadReply());
@@ -141,6 +140,9 @@ class ClientAttempt {
             ? ConnectUnix(reply_.unix_socket())
             : ConnectTcp(dial_.address, wait_, deadline);
     REFRACT_RETURN_IF_ERROR(fd.status());
+    if (attachment == Attachment::kTcp) {
+      TuneSocket(fd->get(), options_.liveness_timeout);
+    }
     proto::Attach attach;
     attach.set_token(reply_.token());
     attach.set_path(path);

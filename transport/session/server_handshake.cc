@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "transport/loop/socket.h"
 #include "transport/paths/path_setup.h"
 #include "transport/paths/paths.h"
 #include "transport/session/handshake.h"
@@ -225,6 +226,9 @@ class ServerAttempt {
       if (hang_up.revents != 0) {
         return absl::UnavailableError("the client is gone");
       }
+    }
+    if (AttachmentOf(start.path()) == Attachment::kTcp) {
+      TuneSocket(socket.get(), options_.liveness_timeout);
     }
     REFRACT_ASSIGN_OR_RETURN(
         std::unique_ptr<PathSetup> setup,

@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "transport/session/handshake.h"
 #include "transport/loop/socket.h"
+#include "transport/session/handshake.h"
 
 namespace refract::transport {
 
@@ -85,9 +85,9 @@ absl::Status ServerSession::Handshake(SessionSocket session,
                                       absl::Time deadline) {
   ConnectionCount count(shared_);
   const ServerOptions& options = shared_->options;
-  // Not before the hello: data sockets come this way too, and a receiver that
-  // is slow to make room must not cost them their connection.
-  TuneSession(session.fd(), options.ack_timeout);
+  // Not before the hello: data sockets come this way too, and have longer to be
+  // acknowledged, because a receiver may be slow to make room.
+  TuneSocket(session.fd(), options.ack_timeout);
   const bool crowded = count.number() > options.max_connections;
   if (crowded || shared_->draining) {
     const absl::Status why =

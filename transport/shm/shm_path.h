@@ -35,6 +35,9 @@ class ShmPath final : public DataPath {
   size_t Poll(absl::Span<Completion> out) override;
   bool Arm() override;
   int fd() const override { return epoll_.get(); }
+  Outstanding outstanding() const override {
+    return {outstanding_puts_, outstanding_gets_};
+  }
   absl::Status status() const override { return status_; }
   PathLimits limits() const override;
   PathCapabilities capabilities() const override { return {true, true}; }

@@ -45,8 +45,9 @@ class SendLane {
   // `pair` outlives this.
   SendLane(QueuePair* pair, const Options& options);
 
-  // Outstanding operations: those not yet popped count.
-  bool full() const { return accepted_ - popped_ == ring_.size(); }
+  // Operations that were accepted and not popped yet.
+  size_t num_outstanding() const { return accepted_ - popped_; }
+  bool full() const { return num_outstanding() == ring_.size(); }
   void Push(const Operation& operation) {
     ring_[accepted_++ & mask_] = operation;
   }

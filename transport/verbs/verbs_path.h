@@ -57,6 +57,9 @@ class VerbsPath final : public DataPath {
   size_t Poll(absl::Span<Completion> out) override;
   bool Arm() override;
   int fd() const override { return attached_.inbox->epoll.get(); }
+  Outstanding outstanding() const override {
+    return {express_.num_outstanding(), bulk_.num_outstanding()};
+  }
   absl::Status status() const override { return status_; }
   PathLimits limits() const override;
   PathCapabilities capabilities() const override { return {true, true}; }

@@ -75,6 +75,8 @@ class LinkTest : public testing::Test {
     link_->endpoint().Send(*std::move(message), 1, absl::InfiniteFuture());
   }
 
+  absl::Duration TimeToFailure(absl::Status* why);
+
   base::ManualClock clock_{absl::FromUnixSeconds(1'000'000)};
   FunctionSink sink_{[](const MessageHeader&, absl::string_view,
                         IncomingMessage::ImplPtr) { return absl::OkStatus(); }};
@@ -161,6 +163,71 @@ TEST_F(LinkTest, HeartbeatsAreSentAtTheInterval) {
     ASSERT_TRUE(StepAfterFrame().ok());
     EXPECT_EQ(received(), 1);
   }
+}
+
+// Steps every 100 ms, with heartbeats of the peer, until the link fails or 10 s
+// have passed. Returns after how long.
+absl::Duration LinkTest::TimeToFailure(absl::Status* why) {
+  const absl::Time begin = clock_.Now();
+  while (clock_.Now() - begin < absl::Seconds(10)) {
+    clock_.Advance(absl::Milliseconds(100));
+    EXPECT_TRUE(peer_.Send(FrameKind::kHeartbeat, proto::Heartbeat()).ok());
+    *why = StepAfterFrame();
+    if (!why->ok()) break;
+  }
+  return clock_.Now() - begin;
+}
+
+TEST_F(LinkTest, PathThatAnswersNoGetEndsTheLinkWhateverTheSessionSays) {
+  ASSERT_TRUE(Step().ok());
+  ASSERT_EQ(path_->gets.size(), 1u) << "of no bytes, to hear from the peer";
+  EXPECT_TRUE(path_->gets[0].destination.empty());
+  // Puts complete all the time: they show that this side can send.
+  absl::Status why;
+  ASSERT_NO_FATAL_FAILURE(SendMessage(100));
+  EXPECT_EQ(TimeToFailure(&why), absl::Seconds(2));
+  EXPECT_TRUE(absl::IsUnavailable(why)) << why;
+  EXPECT_TRUE(link_->path_failed());
+}
+
+TEST_F(LinkTest, PathThatCompletesNoPutEndsTheLinkWhateverElseItDoes) {
+  const auto answer = [&](const FakePath::PendingGet&) {};
+  ASSERT_NO_FATAL_FAILURE(SendMessage(100));
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(Step().ok());
+    path_->CompleteGets(1, answer);
+    ASSERT_TRUE(peer_.Send(FrameKind::kHeartbeat, proto::Heartbeat()).ok());
+    link_->OnSessionEvent();
+    clock_.Advance(absl::Milliseconds(100));
+  }
+  EXPECT_TRUE(absl::IsUnavailable(Step()));
+  EXPECT_TRUE(link_->path_failed());
+}
+
+TEST_F(LinkTest, PathThatAnswersKeepsTheLink) {
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_TRUE(Step().ok());
+    // As late as it may be.
+    if (i % 19 == 18) {
+      path_->CompleteGets(16, [](const FakePath::PendingGet&) {});
+      path_->CompletePuts(16);
+    }
+    EXPECT_LE(path_->gets.size(), 1u);
+    ASSERT_TRUE(peer_.Send(FrameKind::kHeartbeat, proto::Heartbeat()).ok());
+    link_->OnSessionEvent();
+    EXPECT_LE(link_->next_timer(), clock_.Now() + absl::Milliseconds(100));
+    clock_.Advance(absl::Milliseconds(100));
+  }
+}
+
+// The answer may lie unread.
+TEST_F(LinkTest, TimeWithoutStepsDoesNotCountAgainstThePath) {
+  ASSERT_TRUE(Step().ok());
+  ASSERT_TRUE(peer_.Send(FrameKind::kHeartbeat, proto::Heartbeat()).ok());
+  clock_.Advance(absl::Seconds(10));
+  ASSERT_TRUE(StepAfterFrame().ok());
+  absl::Status why;
+  EXPECT_EQ(TimeToFailure(&why), absl::Seconds(2));
 }
 
 TEST_F(LinkTest, BrokenPathUnderALiveSessionIsThePathsFault) {

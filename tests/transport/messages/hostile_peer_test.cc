@@ -188,8 +188,11 @@ TEST_F(HostilePeer, HeartbeatsKeepAnIdleConnection) {
   StartServer();
   absl::StatusOr<Established> peer = Handshake();
   ASSERT_TRUE(peer.ok()) << peer.status();
-  // Five liveness timeouts with nothing but heartbeats, one per quarter.
+  // Five liveness timeouts with nothing but heartbeats, one per quarter, and
+  // answers of the data path.
+  std::array<Completion, 4> none;
   for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(peer->path->Poll(absl::MakeSpan(none)), 0u);
     clock_.Advance(options_.liveness_timeout / 4);
     absl::StatusOr<SessionFrame> beat =
         AwaitFrame(peer->session, wait(), patience());

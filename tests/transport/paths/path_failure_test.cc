@@ -1,6 +1,10 @@
 // Paths that fail while their peers live: connections that are lost on the
 // way, and the ladder of lesser and better paths.
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
 #include "absl/strings/str_cat.h"
 #include "tests/transport/testing/channel_fixture.h"
 #include "tests/transport/testing/tcp_proxy.h"
@@ -36,10 +40,11 @@ class ProxyTest : public testing::Test {
     ASSERT_TRUE(Eventually([&] { return client_->state().connected; }))
         << client_->state().last_error;
   }
-  void Send(Call& call) {
-    auto request = client_->Allocate(0, Floats(10));
+  void Send(Call& call, int64_t count = 10) { Send(*client_, call, count); }
+  static void Send(Client& client, Call& call, int64_t count) {
+    auto request = client.Allocate(0, Floats(count));
     ASSERT_TRUE(request.ok()) << request.status();
-    client_->Send(*std::move(request), absl::InfiniteFuture(), call.callback());
+    client.Send(*std::move(request), absl::InfiniteFuture(), call.callback());
   }
   void AwaitEpoch(uint64_t epoch) {
     ASSERT_TRUE(Eventually([&] {
@@ -114,6 +119,99 @@ TEST_F(ProxyTest, CutPathIsTakenForThePathsFault) {
   }
   EXPECT_EQ(client_->state().losses, 4u);
   EXPECT_TRUE(Eventually([&] { return server_->stats().path_failures == 4; }));
+}
+
+// Only the data connection drops everything; both kernels acknowledge, and the
+// session's heartbeats go on.
+TEST_F(ProxyTest, SwallowedDataEndsTheConnectionIdleOrBusy) {
+  for (const int64_t count : {0, 10, 300'000}) {
+    SCOPED_TRACE(testing::Message() << count << " floats in flight");
+    ASSERT_NO_FATAL_FAILURE(StartServer(Echo));
+    client_options_.liveness_timeout = absl::Milliseconds(500);
+    ASSERT_NO_FATAL_FAILURE(StartClient());
+    proxy_->FreezeData();
+    Call lost;
+    if (count > 0) {
+      ASSERT_NO_FATAL_FAILURE(Send(lost, count));
+      EXPECT_TRUE(absl::IsUnavailable(lost.Await().status()))
+          << lost.Await().status();
+    }
+    ASSERT_NO_FATAL_FAILURE(AwaitEpoch(2));
+    EXPECT_GE(client_->state().path_failures, 1u);
+    EXPECT_GE(server_->stats().path_failures, 1u) << "the client said so";
+    Call call;
+    ASSERT_NO_FATAL_FAILURE(Send(call, 300'000));
+    EXPECT_TRUE(call.Await().ok()) << call.Await().status();
+    client_.reset();
+    proxy_.reset();
+    server_.reset();
+  }
+}
+
+TEST_F(ProxyTest, StalledClientHoldsUpNoOther) {
+  // So that the server's judgement counts.
+  client_options_.liveness_timeout = absl::Hours(1);
+  ASSERT_NO_FATAL_FAILURE(StartServer(Echo));
+  ASSERT_NO_FATAL_FAILURE(StartClient());
+  ClientOptions options = client_options_;
+  options.address = absl::StrCat("127.0.0.1:", server_->port());
+  auto other = Client::Create(options, nullptr);
+  ASSERT_TRUE(other.ok()) << other.status();
+  ASSERT_TRUE(Eventually([&] { return (*other)->state().connected; }));
+  proxy_->FreezeData();
+  // Announced before the freeze or not: what the server asks for never comes.
+  const absl::Time begin = absl::Now();
+  Call lost;
+  ASSERT_NO_FATAL_FAILURE(Send(lost, 3'000'000));
+  int answered = 0;
+  // Until the server ends the stalled connection: several probes of the window.
+  do {
+    Call call;
+    ASSERT_NO_FATAL_FAILURE(Send(**other, call, 300'000));
+    ASSERT_TRUE(call.Await().ok()) << call.Await().status();
+    ++answered;
+  } while (server_->stats().path_failures == 0 &&
+           absl::Now() - begin < kPatience);
+  EXPECT_EQ(server_->stats().path_failures, 1u);
+  EXPECT_GE(answered, 20);
+  EXPECT_TRUE(absl::IsUnavailable(lost.Await().status()));
+  EXPECT_EQ((*other)->state().losses, 0u);
+  ASSERT_NO_FATAL_FAILURE(AwaitEpoch(2));
+}
+
+// Without this the kernel keeps bytes for a lost data connection for minutes.
+TEST_F(ProxyTest, EveryTcpSocketNoticesALostPeer) {
+  ASSERT_NO_FATAL_FAILURE(StartServer(Echo));
+  ASSERT_NO_FATAL_FAILURE(StartClient());
+  int ends = 0;
+  for (int fd = 0; fd < 1024; ++fd) {
+    sockaddr_in own = {};
+    sockaddr_in peer = {};
+    socklen_t length = sizeof(own);
+    if (getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) != 0 ||
+        own.sin_family != AF_INET) {
+      continue;
+    }
+    length = sizeof(peer);
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0) {
+      continue;
+    }
+    // The server's ends, and the client's. The others are the proxy's.
+    if (own.sin_port != htons(server_->port()) &&
+        peer.sin_port != htons(proxy_->port())) {
+      continue;
+    }
+    ++ends;
+    int timeout = 0;
+    int keepalive = 0;
+    length = sizeof(int);
+    getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, &length);
+    getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &keepalive, &length);
+    EXPECT_GT(timeout, 0);
+    EXPECT_LE(timeout, 2000);
+    EXPECT_EQ(keepalive, 1);
+  }
+  EXPECT_EQ(ends, 4) << "session and data, at both ends";
 }
 
 TEST_F(ProxyTest, DeadServerIsNoFaultOfThePath) {

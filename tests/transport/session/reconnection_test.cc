@@ -115,7 +115,7 @@ TEST(SessionSocketTuning, UnacknowledgedBytesFailTheConnectionSoon) {
   auto fd = ConnectTcp({"127.0.0.1", listener->port}, wait,
                        base::Clock::Real().Now() + kPatience);
   ASSERT_TRUE(fd.ok()) << fd.status();
-  TuneSession(fd->get(), absl::Milliseconds(500));
+  TuneSocket(fd->get(), absl::Milliseconds(500));
   const auto option = [&](int level, int name) {
     int value = -1;
     socklen_t size = sizeof(value);

@@ -111,6 +111,9 @@ class FakePath final : public DataPath {
   bool idle() const { return done_.empty() && puts.empty() && gets.empty(); }
   bool Arm() override { return false; }
   int fd() const override { return -1; }
+  Outstanding outstanding() const override {
+    return {puts.size(), gets.size()};
+  }
   absl::Status status() const override { return status_; }
   PathLimits limits() const override { return {64, 16, size_t{1} << 30, 16}; }
   PathCapabilities capabilities() const override { return caps; }

@@ -51,13 +51,15 @@ class TcpProxy {
   // From now on nothing comes through on the connections that exist; new ones
   // work. Kernels at both ends go on acknowledging.
   void Freeze() { Command(kFreeze); }
+  // The same for data connections only: their sessions go on.
+  void FreezeData() { Command(kFreezeData); }
   // Closes the data connections that exist, and leaves their sessions.
   void CutData() { Command(kCutData); }
   // Data connections made so far.
   int data_connections() const { return data_connections_; }
 
  private:
-  enum CommandKind { kNone, kFreeze, kCutData };
+  enum CommandKind { kNone, kFreeze, kFreezeData, kCutData };
   struct Direction {
     std::string partial;  // session: of a frame that is not complete
     std::string out;
@@ -113,10 +115,11 @@ class TcpProxy {
   void DoCommand() {
     const CommandKind kind = command_;
     for (Connection& connection : connections_) {
-      if (kind == kFreeze) connection.frozen = true;
-      if (kind == kCutData && connection.kind == Connection::kData) {
-        connection.over = true;
+      const bool data = connection.kind == Connection::kData;
+      if (kind == kFreeze || (kind == kFreezeData && data)) {
+        connection.frozen = true;
       }
+      if (kind == kCutData && data) connection.over = true;
     }
     connections_.remove_if([](const Connection& c) { return c.over; });
     if (kind != kNone) command_ = kNone;

@@ -1,0 +1,45 @@
+#ifndef REFRACT_TRANSPORT_MESSAGES_PROGRESS_TIMER_H_
+#define REFRACT_TRANSPORT_MESSAGES_PROGRESS_TIMER_H_
+
+#include "absl/time/time.h"
+
+namespace refract::transport {
+
+// How long the oldest operation of one kind has been without an answer, on a
+// path that completes operations in order. A path can stop working without an
+// error: a connection that a firewall has forgotten, one of several routes that
+// drops everything, a peer that reads its session and nothing else. Time is an
+// argument. Not thread-safe.
+class ProgressTimer {
+ public:
+  // `timeout` infinite: never expires.
+  explicit ProgressTimer(absl::Duration timeout) : timeout_(timeout) {}
+
+  // After a polling round: whether operations completed in it, and whether some
+  // are outstanding now.
+  void OnRound(bool completed, bool outstanding, absl::Time now) {
+    // Rounds come several times per timeout. When they did not, the polling
+    // thread was kept from running, and may find answers only in later rounds.
+    const bool paused = now - last_round_ > timeout_ / 2;
+    last_round_ = now;
+    if (!outstanding) {
+      waiting_since_ = absl::InfiniteFuture();
+    } else if (completed || paused ||
+               waiting_since_ == absl::InfiniteFuture()) {
+      waiting_since_ = now;
+    }
+  }
+
+  bool expired(absl::Time now) const { return now >= expires_at(); }
+  // InfiniteFuture: nothing is outstanding.
+  absl::Time expires_at() const { return waiting_since_ + timeout_; }
+
+ private:
+  const absl::Duration timeout_;
+  absl::Time waiting_since_ = absl::InfiniteFuture();
+  absl::Time last_round_ = absl::InfinitePast();
+};
+
+}  // namespace refract::transport
+
+#endif  // REFRACT_TRANSPORT_MESSAGES_PROGRESS_TIMER_H_
