@@ -41,8 +41,9 @@ int EpollWait(int epoll, absl::Span<epoll_event> events,
   const timespec limit = absl::ToTimespec(timeout);
   const int count = epoll_pwait2(epoll, events.data(), room,
                                  forever ? nullptr : &limit, nullptr);
-  if (count >= 0 || errno != ENOSYS) return count;
-  // Kernels before 5.11: up to 1 ms late instead.
+  // Kernels before 5.11 do not have the call, and seccomp profiles that are
+  // older than it forbid it: up to 1 ms late instead.
+  if (count >= 0 || (errno != ENOSYS && errno != EPERM)) return count;
   const int64_t ms =
       forever ? -1
               : std::min<int64_t>(1 + absl::ToInt64Milliseconds(timeout),
