@@ -37,10 +37,22 @@ auto Dispatch(const InteractionCall& call, Launcher& launcher) {
 
 template <typename Launcher>
 auto Dispatch(const MapCall& call, Launcher& launcher) {
-  if (SizeOf(call.out_dtype) == 2 && MapWide8::Takes(call)) {
-    return LaunchAs<MapWide8>(call, launcher);
+  // The type of the first input that has one, or of the result.
+  DType dtype = call.out_dtype;
+  for (int i = 0; i < call.num_inputs; ++i) {
+    if (call.inputs[i].data == nullptr) continue;
+    dtype = call.inputs[i].dtype;
+    break;
   }
-  if (MapWide4::Takes(call)) return LaunchAs<MapWide4>(call, launcher);
+  if (dtype == DType::kFloat16 && MapWideHalf::Takes(call)) {
+    return LaunchAs<MapWideHalf>(call, launcher);
+  }
+  if (dtype == DType::kBFloat16 && MapWideBFloat16::Takes(call)) {
+    return LaunchAs<MapWideBFloat16>(call, launcher);
+  }
+  if (MapWideFloat::Takes(call)) {
+    return LaunchAs<MapWideFloat>(call, launcher);
+  }
   return LaunchAs<Map>(call, launcher);
 }
 

@@ -16,14 +16,25 @@ namespace refract::runtime::cuda {
 
 // As Map, bit for bit, but kWidth neighbours per thread: one access of up to 16
 // bytes, one division per dimension and one look at each instruction for all of
-// them; offsets in 32 bits. kRegisters: inputs and instructions together.
-template <int kWidth, int kRegisters>
+// them; offsets in 32 bits.
+//
+// Up to kMaxPacked leading inputs of type T are packed: they stay in a thread's
+// own registers as they were loaded, all loads are under way before the first
+// is waited for, and instructions convert them. Other inputs and results lie in
+// the register file, except that an instruction finds the result of the one
+// before it in the thread's registers.
+template <typename T, int kWidth>
 struct MapWide {
   static constexpr int kMaxThreads = kThreads;
+  static constexpr int kMaxPacked = 4;
+  // Slots of the register file beyond which blocks become small. Programs with
+  // more take a smaller width.
+  static constexpr int kMaxSlots =
+      kWidth > 4 ? 8 : kMaxMapInputs + kMaxMapInstructions;
 
   static bool Takes(const MapCall& call) {
     if (call.rank < 1 || call.count < 1 ||
-        call.num_inputs + call.num_instructions > kRegisters ||
+        RegistersOf(call) - PackedInputs(call) > kMaxSlots ||
         call.dims[call.rank - 1] % kWidth != 0 ||
         call.out_strides[call.rank - 1] != 1 ||
         !Fits(call, call.out, call.out_strides, call.out_dtype)) {
@@ -40,34 +51,98 @@ struct MapWide {
     return true;
   }
   static LaunchShape Shape(const MapCall& call) {
-    return RegisterFile<kWidth>::Shape(call.count / kWidth, RegistersOf(call));
+    const int64_t groups = call.count / kWidth;
+    LaunchShape shape = RegisterFile<kWidth>::Shape(
+        groups, RegistersOf(call) - PackedInputs(call));
+    // A thread per group: a loop would take registers that hold inputs.
+    shape.blocks = CeilDiv(groups, shape.threads);
+    return shape;
   }
 
   template <typename Thread>
   REFRACT_DEVICE static void Run(const MapCall& call, Thread& t) {
-    RegisterFile<kWidth> registers(t);
-    ForEachElement(call.count / kWidth, t, [&](int64_t group) {
-      uint32_t index[kMaxRank] = {};
-      IndexOf(group * kWidth, call.dims, call.rank, index);
-      for (int n = 0; n < call.num_inputs; ++n) {
-        float input[kWidth];
-        LoadInput(call.inputs[n], index, call.rank, input);
-        registers.Write(n, input);
-      }
-      float result[kWidth] = {};
-      Interpret(call, registers, result);
-      const uint32_t at = Offset(index, call.out_strides, call.rank);
-      if (IsFloating(call.out_dtype)) {
-        StoreWide<kWidth>(result, call.out, call.out_dtype, at);
-      } else {
-        for (int i = 0; i < kWidth; ++i) {
-          StoreAny(result[i], call.out, call.out_dtype, at + i);
+    RegisterFile<kWidth> slots(t);
+    const int packed = PackedInputs(call);
+    const int64_t group = t.block() * t.threads() + t.thread();
+    if (group >= call.count / kWidth) return;
+    uint32_t index[kMaxRank] = {};
+    IndexOf(group * kWidth, call.dims, call.rank, index);
+    Packed inputs[kMaxPacked];
+    // By numbers known when it is compiled: else `inputs` lies in local
+    // memory.
+    REFRACT_UNROLL
+    for (int n = 0; n < kMaxPacked; ++n) {
+      if (n < packed) LoadPacked(call.inputs[n], index, call.rank, inputs[n]);
+    }
+    for (int n = packed; n < call.num_inputs; ++n) {
+      float input[kWidth];
+      LoadInput(call.inputs[n], index, call.rank, input);
+      slots.Write(n - packed, input);
+    }
+    const uint32_t at = Offset(index, call.out_strides, call.rank);
+    float result[kWidth] = {};
+    for (int n = 0; n < call.num_instructions; ++n) {
+      const int next = call.num_inputs + n;
+      const auto read = [&](int number, float(&out)[kWidth]) {
+        if (number < packed) {
+          Unpack(inputs, number, out);
+        } else if (number == next - 1 && n > 0) {
+          for (int i = 0; i < kWidth; ++i) out[i] = result[i];
+        } else {
+          slots.Read(number - packed, out);
         }
+      };
+      const MapInstruction& instruction = call.code[n];
+      const int arguments = ArgumentsOf(instruction.code);
+      float a[kWidth], b[kWidth] = {}, c[kWidth] = {};
+      read(instruction.a, a);
+      if (arguments > 1) read(instruction.b, b);
+      if (arguments > 2) read(instruction.c, c);
+      Compute(instruction, a, b, c, result);
+      if (n + 1 < call.num_instructions) slots.Write(next - packed, result);
+    }
+    if (IsFloating(call.out_dtype)) {
+      StoreWide<kWidth>(result, call.out, call.out_dtype, at);
+    } else {
+      for (int i = 0; i < kWidth; ++i) {
+        StoreAny(result[i], call.out, call.out_dtype, at + i);
       }
-    });
+    }
   }
 
  private:
+  using Packed = Pack<T, kWidth>;
+
+  REFRACT_HOST_DEVICE static int PackedInputs(const MapCall& call) {
+    int packed = 0;
+    while (packed < kMaxPacked && packed < call.num_inputs &&
+           call.inputs[packed].data != nullptr &&
+           call.inputs[packed].dtype == kDTypeOf<T>) {
+      ++packed;
+    }
+    return packed;
+  }
+  REFRACT_DEVICE static void LoadPacked(const StridedOperand& input,
+                                        const uint32_t* index, int rank,
+                                        Packed& out) {
+    const T* const from =
+        static_cast<const T*>(input.data) + Offset(index, input.strides, rank);
+    if (input.strides[rank - 1] != 0) {
+      out = *reinterpret_cast<const Packed*>(from);
+    } else {
+      const T one = *from;
+      for (int i = 0; i < kWidth; ++i) out.values[i] = one;
+    }
+  }
+  REFRACT_DEVICE static void Unpack(const Packed (&inputs)[kMaxPacked],
+                                    int number, float (&out)[kWidth]) {
+    Packed input = inputs[0];
+    REFRACT_UNROLL
+    for (int n = 1; n < kMaxPacked; ++n) {
+      if (n == number) input = inputs[n];
+    }
+    for (int i = 0; i < kWidth; ++i) out[i] = ToFloat(input.values[i]);
+  }
   // All its elements are within 32 bits of the first, and what a thread takes
   // of the dense ones is aligned.
   static bool Fits(const MapCall& call, const void* data,
@@ -115,9 +190,10 @@ struct MapWide {
   }
 };
 
-// 16 bytes of 16-bit numbers: where there are few registers to hold.
-using MapWide8 = MapWide<8, 8>;
-using MapWide4 = MapWide<4, kMaxMapInputs + kMaxMapInstructions>;
+// 16 bytes of each type.
+using MapWideHalf = MapWide<Half, 8>;
+using MapWideBFloat16 = MapWide<BFloat16, 8>;
+using MapWideFloat = MapWide<float, 4>;
 
 }  // namespace refract::runtime::cuda
 
