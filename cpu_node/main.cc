@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "absl/time/time.h"
+#include "base/process/descriptor_limit.h"
 #include "base/process/mutex_checks.h"
 #include "base/process/shutdown_signal.h"
 #include "base/status_macros.h"
@@ -152,6 +153,7 @@ int main(int argc, char** argv) {
   FLAGS_logtostderr = true;
   google::InitGoogleLogging(argv[0]);
   refract::base::StopMutexDeadlockChecks();
+  refract::base::RaiseDescriptorLimit();
   const auto flags = refract::cpu_node::ParseFlags(argc, argv);
   if (const int* status = std::get_if<int>(&flags)) return *status;
   return refract::cpu_node::Run(std::get<refract::cpu_node::Flags>(flags));

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/process/descriptor_limit.h"
 #include "base/process/mutex_checks.h"
 #include "base/process/shutdown_signal.h"
 #include "base/status_macros.h"
@@ -161,6 +162,7 @@ int main(int argc, char** argv) {
   FLAGS_logtostderr = true;
   google::InitGoogleLogging(argv[0]);
   refract::base::StopMutexDeadlockChecks();
+  refract::base::RaiseDescriptorLimit();
   const auto flags = refract::gpu_node::ParseFlags(argc, argv);
   if (const int* status = std::get_if<int>(&flags)) return *status;
   return refract::gpu_node::Run(std::get<refract::gpu_node::Flags>(flags));

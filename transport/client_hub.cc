@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "base/process/thread.h"
 #include "base/status_macros.h"
 #include "transport/client.h"
 
@@ -24,7 +25,12 @@ absl::StatusOr<std::shared_ptr<ClientHub>> ClientHub::Create(
   REFRACT_ASSIGN_OR_RETURN(
       auto loop, PollLoop::Create(options.clock,
                                   kMaxLinksPerClient * options.max_clients));
-  return std::shared_ptr<ClientHub>(new ClientHub(options, std::move(loop)));
+  std::shared_ptr<ClientHub> hub(new ClientHub(options, std::move(loop)));
+  REFRACT_ASSIGN_OR_RETURN(
+      hub->notifier_, base::StartThread([raw = hub.get()] { raw->Notify(); }));
+  REFRACT_ASSIGN_OR_RETURN(
+      hub->poller_, base::StartThread([raw = hub.get()] { raw->Run(); }));
+  return hub;
 }
 
 ClientHub::ClientHub(const Options& options, std::unique_ptr<PollLoop> loop)
@@ -39,19 +45,17 @@ ClientHub::ClientHub(const Options& options, std::unique_ptr<PollLoop> loop)
                 verbs::MakePollGroup(options.rdma_device)};
   verbs::WatchPorts(resources_.verbs.get(), attention_);
   resources_.pulls->WatchMarks(verbs::Marks(resources_.verbs.get()));
-  notifier_ = std::thread([this] { Notify(); });
-  poller_ = std::thread([this] { Run(); });
 }
 
 ClientHub::~ClientHub() {
   stopping_ = true;
   loop_->Wake();
-  poller_.join();
+  if (poller_.joinable()) poller_.join();
   {
     absl::MutexLock lock(&mu_);
     notifier_stops_ = true;
   }
-  notifier_.join();
+  if (notifier_.joinable()) notifier_.join();
 }
 
 absl::Status ClientHub::Join(ClientImpl* client) {

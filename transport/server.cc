@@ -3,11 +3,11 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/process/thread.h"
 #include "base/status_macros.h"
 #include "transport/loop/socket.h"
 #include "transport/paths/path_setup.h"
@@ -17,13 +17,19 @@
 namespace refract::transport {
 namespace {
 
-// While it shakes hands each client holds one thread and, while it attaches, a
-// second for a moment. The rest is for peers that have not said hello yet.
-constexpr size_t kExtraThreads = 64;
+// A handshake waits for its client most of the time, but registering memory
+// with a device blocks its thread for milliseconds.
+constexpr size_t kHandshakeThreads = 4;
 // More than any NIC has use for; a guard against a slip of the operator's hand.
 constexpr int kMaxPollers = 64;
 // Pause after running out of descriptors, so that accepting does not spin.
 constexpr absl::Duration kAcceptPause = absl::Milliseconds(20);
+
+Lobby::Options LobbyOptions(const ServerOptions& server) {
+  Lobby::Options options;
+  options.timeout = std::min(options.timeout, server.handshake_timeout);
+  return options;
+}
 
 }  // namespace
 
@@ -37,58 +43,74 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(
     return absl::InvalidArgumentError(
         absl::StrCat(options.pollers, " pollers; 1 to ", kMaxPollers));
   }
-  if (options.max_connections < 1 ||
+  if (options.max_connections < 1 || options.max_connections_per_host < 1 ||
       options.heartbeat_interval <= absl::ZeroDuration() ||
       options.liveness_timeout <= absl::ZeroDuration() ||
       options.ack_timeout <= absl::ZeroDuration() ||
       options.handshake_timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(
-        "max_connections and transport timeouts must be positive");
+        "max_connections, max_connections_per_host and transport timeouts must "
+        "be "
+        "positive");
   }
   auto shared = std::make_unique<ServerShared>();
   shared->options = options;
   shared->handler = handler;
   REFRACT_ASSIGN_OR_RETURN(shared->paths,
                            PathsFor(options.path, options.rdma_device));
-  REFRACT_ASSIGN_OR_RETURN(shared->acceptor, ThreadWaker::Create());
+  return ServerImpl::Start(std::move(shared));
+}
+
+absl::StatusOr<std::unique_ptr<ServerImpl>> ServerImpl::Start(
+    std::unique_ptr<ServerShared> shared) {
+  std::unique_ptr<ServerImpl> server(new ServerImpl(std::move(shared)));
+  REFRACT_RETURN_IF_ERROR(server->StartAll());
+  return server;
+}
+
+ServerImpl::ServerImpl(std::unique_ptr<ServerShared> shared)
+    : shared_(std::move(shared)),
+      lobby_(
+          LobbyOptions(shared_->options),
+          [this](Lobby::Visitor visitor, absl::StatusOr<SessionFrame> frame) {
+            OnFirstFrame(std::move(visitor), std::move(frame));
+          }) {}
+
+absl::Status ServerImpl::StartAll() {
+  const ServerOptions& options = shared_->options;
+  REFRACT_ASSIGN_OR_RETURN(waker_, ThreadWaker::Create());
   REFRACT_ASSIGN_OR_RETURN(Listener tcp,
                            ListenTcp({options.host, options.port}));
-  UniqueFd local;
-  if (std::any_of(shared->paths.begin(), shared->paths.end(),
+  tcp_ = std::move(tcp.fd);
+  port_ = tcp.port;
+  if (std::any_of(shared_->paths.begin(), shared_->paths.end(),
                   [](proto::TransportPath path) {
                     return AttachmentOf(path) == Attachment::kUnix;
                   })) {
-    shared->unix_socket =
+    shared_->unix_socket =
         absl::StrCat("refract-", absl::BytesToHexString(RandomToken(16)));
-    REFRACT_ASSIGN_OR_RETURN(local, ListenUnix(shared->unix_socket));
+    REFRACT_ASSIGN_OR_RETURN(local_, ListenUnix(shared_->unix_socket));
   }
-  ServerSession::Pollers pollers(static_cast<size_t>(options.pollers));
-  for (std::unique_ptr<ServerPoller>& poller : pollers) {
-    REFRACT_ASSIGN_OR_RETURN(poller, ServerPoller::Create(shared.get()));
+  for (int i = 0; i < options.pollers; ++i) {
+    REFRACT_ASSIGN_OR_RETURN(pollers_.emplace_back(),
+                             ServerPoller::Create(shared_.get()));
   }
-  return std::make_unique<ServerImpl>(std::move(shared), std::move(pollers),
-                                      std::move(tcp.fd), std::move(local),
-                                      tcp.port);
-}
-
-ServerImpl::ServerImpl(std::unique_ptr<ServerShared> shared,
-                       ServerSession::Pollers pollers, UniqueFd tcp,
-                       UniqueFd local, int port)
-    : port_(port),
-      shared_(std::move(shared)),
-      pollers_(std::move(pollers)),
-      tcp_(std::move(tcp)),
-      local_(std::move(local)),
-      acceptor_([this] { Accept(); }) {
-  for (const auto& poller : pollers_) poller->Start();
+  for (const auto& poller : pollers_) REFRACT_RETURN_IF_ERROR(poller->Start());
+  for (size_t i = 0; i < kHandshakeThreads; ++i) {
+    REFRACT_ASSIGN_OR_RETURN(handshakes_.emplace_back(),
+                             HandshakeThread::Create(shared_.get()));
+  }
+  REFRACT_ASSIGN_OR_RETURN(acceptor_, base::StartThread([this] { Accept(); }));
+  return absl::OkStatus();
 }
 
 ServerImpl::~ServerImpl() {
   shared_->stopping = true;
-  shared_->acceptor->Wake();
+  // Null, or not started: the start failed.
+  if (waker_ != nullptr) waker_->Wake();
   // In parallel, because each may have to wait for clients.
   for (const auto& poller : pollers_) poller->Wake();
-  acceptor_.join();
+  if (acceptor_.joinable()) acceptor_.join();
 }
 
 void ServerImpl::SetModelStatus(size_t model, const absl::Status& status) {
@@ -98,7 +120,7 @@ void ServerImpl::SetModelStatus(size_t model, const absl::Status& status) {
 
 void ServerImpl::StopAdmitting() {
   shared_->draining = true;
-  shared_->acceptor->Wake();
+  waker_->Wake();
   for (const auto& poller : pollers_) poller->Wake();
 }
 
@@ -117,55 +139,91 @@ ServerStats ServerImpl::stats() const {
 }
 
 void ServerImpl::Accept() {
-  const Wait wait{*shared_->acceptor, base::Clock::Real(),
-                  [] { return absl::OkStatus(); }};
-  bool told = false;
+  base::Clock& clock = *shared_->options.clock;
+  const auto no_reason = [] { return absl::OkStatus(); };
+  const Wait wait{*waker_, clock, no_reason};
+  const Wait pause{*waker_, base::Clock::Real(), no_reason};
+  std::vector<pollfd> fds;
   while (!shared_->stopping) {
-    sessions_.remove_if(
-        [](const auto& session) { return session->finished(); });
-    if (shared_->draining && !told) {
-      told = true;
+    if (shared_->draining) {
       // Connection attempts are refused from now on, and do not wait in the
       // backlog.
       tcp_.Reset(-1);
       local_.Reset(-1);
     }
     // poll(2) skips the negative descriptors of closed listeners.
-    std::array<pollfd, 2> fds = {
-        {{tcp_.get(), POLLIN, 0}, {local_.get(), POLLIN, 0}}};
-    wait.For(absl::MakeSpan(fds), absl::InfiniteFuture()).IgnoreError();
+    fds = {{tcp_.get(), POLLIN, 0}, {local_.get(), POLLIN, 0}};
+    lobby_.Arm(&fds);
+    wait.For(absl::MakeSpan(fds), lobby_.next_timer()).IgnoreError();
     if (shared_->stopping) break;
-    for (const pollfd& fd : fds) {
-      if (fd.revents == 0 || fd.fd < 0) continue;
-      if (const absl::Status status = AcceptOne(fd.fd, fd.fd == local_.get());
-          !status.ok()) {
+    const absl::Time now = clock.Now();
+    // First, so that no connection loses its place with an unread frame.
+    lobby_.Step(absl::MakeSpan(fds).subspan(2), now);
+    for (size_t i = 0; i < 2; ++i) {
+      if (fds[i].revents == 0) continue;
+      if (const absl::Status status = AcceptOne(fds[i].fd, now); !status.ok()) {
         shared_->log.Warn("acceptor", "cannot accept", status);
+        lobby_.DropOldest();
         pollfd none = {-1, 0, 0};
-        wait.For(absl::MakeSpan(&none, 1),
+        pause
+            .For(absl::MakeSpan(&none, 1),
                  base::Clock::Real().Now() + kAcceptPause)
             .IgnoreError();
       }
     }
   }
-  for (const auto& session : sessions_) session->Wake();
-  sessions_.clear();
 }
 
-absl::Status ServerImpl::AcceptOne(int listener, bool local) {
+absl::Status ServerImpl::AcceptOne(int listener, absl::Time now) {
   REFRACT_ASSIGN_OR_RETURN(UniqueFd socket, transport::Accept(listener));
-  if (!socket.valid()) return absl::OkStatus();
-  const size_t limit =
-      2 * static_cast<size_t>(shared_->options.max_connections) + kExtraThreads;
-  if (sessions_.size() >= limit) {
-    ++shared_->refused;
-    shared_->log.Warn(PeerHost(socket.get()), "connection refused",
-                      absl::ResourceExhaustedError("too many connections"));
+  if (socket.valid()) {
+    lobby_.Add(std::move(socket), listener == local_.get(), now);
+  }
+  return absl::OkStatus();
+}
+
+void ServerImpl::OnFirstFrame(Lobby::Visitor visitor,
+                              absl::StatusOr<SessionFrame> frame) {
+  const std::string host = visitor.host;
+  const absl::Status status =
+      TakeFirstFrame(std::move(visitor), std::move(frame));
+  if (status.ok()) return;
+  ++shared_->refused;
+  shared_->log.Warn(host, "connection refused", status);
+}
+
+absl::Status ServerImpl::TakeFirstFrame(Lobby::Visitor visitor,
+                                        absl::StatusOr<SessionFrame> frame) {
+  if (visitor.local && !SameUser(visitor.session.fd())) {
+    return absl::PermissionDeniedError(
+        "a process of another user on the unix socket");
+  }
+  if (absl::IsFailedPrecondition(frame.status())) {
+    // Another protocol version: the header is the same in all of them, so the
+    // peer can be told.
+    proto::HelloReply refusal;
+    *refusal.mutable_status() = ToWire(frame.status(), kMaxStatusTextBytes);
+    visitor.session.Send(FrameKind::kHelloReply, refusal).IgnoreError();
+  }
+  REFRACT_RETURN_IF_ERROR(frame.status());
+  if (frame->kind == FrameKind::kAttach) {
+    proto::Attach attach;
+    REFRACT_RETURN_IF_ERROR(ParseBody(*frame, "attach frame", &attach));
+    if (!shared_->broker.Deliver(attach.token(), attach.path(),
+                                 visitor.session.TakeFd())) {
+      return absl::InvalidArgumentError("attach to no session");
+    }
     return absl::OkStatus();
   }
-  REFRACT_ASSIGN_OR_RETURN(
-      std::unique_ptr<ServerSession> session,
-      ServerSession::Start(shared_.get(), pollers_, std::move(socket), local));
-  sessions_.push_back(std::move(session));
+  if (frame->kind != FrameKind::kHello || visitor.local) {
+    return absl::InvalidArgumentError("the first frame is not a hello");
+  }
+  HandshakeThread& thread = **std::min_element(
+      handshakes_.begin(), handshakes_.end(),
+      [](const auto& a, const auto& b) { return a->load() < b->load(); });
+  thread.Add(std::make_unique<ServerSession>(
+      shared_.get(), pollers_, std::move(visitor.session), *std::move(frame),
+      std::move(visitor.host)));
   return absl::OkStatus();
 }
 

@@ -1,25 +1,27 @@
 #ifndef REFRACT_TRANSPORT_SERVER_H_
 #define REFRACT_TRANSPORT_SERVER_H_
 
-#include <list>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "transport/links/channel.h"
 #include "transport/loop/fd.h"
+#include "transport/loop/waker.h"
+#include "transport/session/handshake_thread.h"
+#include "transport/session/lobby.h"
 #include "transport/session/server_session.h"
 
 namespace refract::transport {
 
-// The server of channel.h: a thread that accepts connections and reaps finished
-// handshakes, a short-lived thread per handshake (ServerSession), and the
-// pollers, which own the connections.
+// The server of channel.h: a thread that accepts connections and reads their
+// first frames, a few threads that shake hands, and the pollers, which own the
+// connections.
 class ServerImpl final : public Server {
  public:
-  // `local` may be invalid: no unix socket.
-  ServerImpl(std::unique_ptr<ServerShared> shared,
-             ServerSession::Pollers pollers, UniqueFd tcp, UniqueFd local,
-             int port);
+  // The options are checked.
+  static absl::StatusOr<std::unique_ptr<ServerImpl>> Start(
+      std::unique_ptr<ServerShared> shared);
   ~ServerImpl() override;
 
   int port() const override { return port_; }
@@ -28,16 +30,25 @@ class ServerImpl final : public Server {
   void StopAdmitting() override;
 
  private:
-  void Accept();
-  absl::Status AcceptOne(int listener, bool local);
+  explicit ServerImpl(std::unique_ptr<ServerShared> shared);
+  absl::Status StartAll();
 
-  const int port_;
-  const std::unique_ptr<ServerShared> shared_;
-  const ServerSession::Pollers pollers_;
   // The acceptor's.
+  void Accept();
+  absl::Status AcceptOne(int listener, absl::Time now);
+  void OnFirstFrame(Lobby::Visitor visitor, absl::StatusOr<SessionFrame> frame);
+  absl::Status TakeFirstFrame(Lobby::Visitor visitor,
+                              absl::StatusOr<SessionFrame> frame);
+
+  int port_ = 0;
+  const std::unique_ptr<ServerShared> shared_;
+  ServerSession::Pollers pollers_;
+  // Their seats are back before the pollers end.
+  std::vector<std::unique_ptr<HandshakeThread>> handshakes_;
+  std::shared_ptr<ThreadWaker> waker_;  // of the acceptor
   UniqueFd tcp_;
-  UniqueFd local_;
-  std::list<std::unique_ptr<ServerSession>> sessions_;
+  UniqueFd local_;  // invalid: no unix socket
+  Lobby lobby_;
   std::thread acceptor_;
 };
 

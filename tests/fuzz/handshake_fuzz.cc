@@ -13,11 +13,13 @@
 
 #include <array>
 #include <optional>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/fuzz/target.h"
-#include "transport/session/handshake.h"
 #include "transport/paths/path_setup.h"
+#include "transport/session/handshake.h"
+#include "transport/session/server_handshake.h"
 #include "transport/tcp/frame.h"
 
 namespace refract::fuzz {
@@ -250,13 +252,25 @@ void FuzzServer(Input input) {
   const ServerHandshakeContext context{
       options,          &handler,           &broker, paths,
       "no-such-socket", "a server's 16 B.", waker,   &resources};
-  const Wait wait{*waker, peer, [] { return absl::OkStatus(); }};
-  const auto established = ServerHandshake(
+  ServerHandshake handshake(
       context, std::move(session), {FrameKind::kHello, hello},
-      absl::UnixEpoch() + options.handshake_timeout, waker, wait);
-  if (!established.ok()) return;
-  CheckEstablished(*established);
-  CHECK_EQ(established->models.size(), established->model_ids.size());
+      absl::UnixEpoch() + options.handshake_timeout, waker);
+  std::vector<pollfd> events;
+  while (true) {
+    const auto established = handshake.Step(peer.Now());
+    if (!established.ok()) return;
+    if (established->has_value()) {
+      CheckEstablished(**established);
+      CHECK_EQ((*established)->models.size(), (*established)->model_ids.size());
+      return;
+    }
+    // Whether it would sleep or not, it is the peer's turn.
+    events.clear();
+    handshake.Arm(&events);
+    CHECK_LE(events.size(), 2u);
+    CHECK(handshake.next_timer() <=
+          absl::UnixEpoch() + options.handshake_timeout);
+  }
 }
 
 void FuzzClient(Input input) {

@@ -110,7 +110,7 @@ class Harness final : private Handler {
     established.models = {absl::OkStatus(), absl::NotFoundError("none")};
     established.model_ids = {kModel, 0};
     established.takes_model_states = true;
-    link_.emplace(&shared_, "client", ConnectionCount(&shared_),
+    link_.emplace(&shared_, "client", ConnectionCount(&shared_, "client"),
                   shared_.clients.Add("client", 1, 1, *waker),
                   std::move(established));
     waker_ = *waker;

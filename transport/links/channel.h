@@ -278,6 +278,9 @@ struct ServerOptions {
   std::string rdma_device;  // as in ClientOptions
   Limits limits;
   int max_connections = 1024;
+  // Of these, from one address, so that no machine can take all places. Nodes
+  // behind one address translation share it.
+  int max_connections_per_host = 512;
   // Threads that run the connections, each its own share of them. One drives a
   // NIC; more help when small messages of many clients fill a core. 1 to 64.
   int pollers = 1;

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "base/process/thread.h"
 #include "base/status_macros.h"
 
 namespace refract::transport {
@@ -35,8 +36,9 @@ ServerPoller::ServerPoller(ServerShared* shared, std::unique_ptr<PollLoop> loop)
   resources_.pulls->WatchMarks(verbs::Marks(resources_.verbs.get()));
 }
 
-void ServerPoller::Start() {
-  thread_ = std::thread([this] { Run(); });
+absl::Status ServerPoller::Start() {
+  REFRACT_ASSIGN_OR_RETURN(thread_, base::StartThread([this] { Run(); }));
+  return absl::OkStatus();
 }
 
 ServerPoller::~ServerPoller() {

@@ -24,7 +24,7 @@ class ServerPoller {
   // `shared` outlives the poller.
   static absl::StatusOr<std::unique_ptr<ServerPoller>> Create(
       ServerShared* shared);
-  void Start();  // the thread; once
+  absl::Status Start();  // the thread; once
   // Before it ServerShared::stopping is set and every seat is back. Answers
   // that were given are still sent, to clients that take them within half a
   // second; then every client is told.

@@ -57,6 +57,25 @@ class ModelStates {
   std::atomic<uint64_t> version_ = 0;  // spares the pollers the lock
 };
 
+// How many connections each host has. Thread-safe.
+class HostCounts {
+ public:
+  // Returns the number, this connection included.
+  int Add(const std::string& host) {
+    absl::MutexLock lock(&mu_);
+    return ++counts_[host];
+  }
+  void Remove(const std::string& host) {
+    absl::MutexLock lock(&mu_);
+    const auto count = counts_.find(host);
+    if (--count->second == 0) counts_.erase(count);
+  }
+
+ private:
+  absl::Mutex mu_;
+  absl::flat_hash_map<std::string, int> counts_ ABSL_GUARDED_BY(mu_);
+};
+
 // State that all threads of a server share. Outlives them. Thread-safe.
 struct ServerShared {
   ServerOptions options;
@@ -68,7 +87,7 @@ struct ServerShared {
   ClientRegistry clients;
   ModelStates models;
   PeerLog log;
-  std::shared_ptr<ThreadWaker> acceptor;  // woken when a session ends
+  HostCounts hosts;  // of the connections below
   std::atomic<bool> stopping = false;
   std::atomic<bool> draining = false;  // StopAdmitting was called
   std::atomic<int> connections = 0;    // from hello to the end
@@ -82,24 +101,35 @@ struct ServerShared {
   std::atomic<uint64_t> requests = 0;
 };
 
-// Counts for one connection in ServerShared::connections. Move-only.
+// Counts for one connection in ServerShared::connections and ::hosts.
+// Move-only.
 class ConnectionCount {
  public:
-  explicit ConnectionCount(ServerShared* shared)
-      : shared_(shared), number_(++shared->connections) {}
+  ConnectionCount(ServerShared* shared, std::string host)
+      : shared_(shared),
+        host_(std::move(host)),
+        number_(++shared->connections),
+        number_of_host_(shared->hosts.Add(host_)) {}
   ConnectionCount(ConnectionCount&& other) noexcept
       : shared_(std::exchange(other.shared_, nullptr)),
-        number_(other.number_) {}
+        host_(std::move(other.host_)),
+        number_(other.number_),
+        number_of_host_(other.number_of_host_) {}
   ConnectionCount& operator=(ConnectionCount&&) = delete;
   ~ConnectionCount() {
-    if (shared_ != nullptr) --shared_->connections;
+    if (shared_ == nullptr) return;
+    --shared_->connections;
+    shared_->hosts.Remove(host_);
   }
-  // Connections when this one came, itself included.
+  // Connections when this one came, itself included; and of its host.
   int number() const { return number_; }
+  int number_of_host() const { return number_of_host_; }
 
  private:
   ServerShared* shared_;
+  std::string host_;
   int number_;
+  int number_of_host_;
 };
 
 }  // namespace refract::transport

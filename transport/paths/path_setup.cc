@@ -171,20 +171,14 @@ void PathSetup::AnswerProbe(absl::string_view text) {
   if (failure_.ok() && probe_came_) failure_ = PostProbe(text);
 }
 
-absl::Status PathSetup::AwaitProbe(absl::string_view text, const Wait& wait,
-                                   absl::Time deadline) {
+absl::StatusOr<bool> PathSetup::TakeProbe(absl::string_view text) {
   REFRACT_RETURN_IF_ERROR(failure_);
   if (!probe_.has_value()) {
     return absl::InvalidArgumentError("the peer is ready before its probe is");
   }
-  while (!probe_sent_ || !probe_came_) {
-    if (path_->Arm()) {
-      const absl::Status waited = wait.For(path_->fd(), POLLIN, deadline);
-      if (!waited.ok()) {
-        return base::Annotate(waited, absl::StrCat(PathName(kind_), " probe"));
-      }
-    }
+  if (!probe_sent_ || !probe_came_) {
     REFRACT_RETURN_IF_ERROR(TakeCompletions());
+    if (!probe_sent_ || !probe_came_) return false;
   }
   std::array<char, kProbeBytes> expected = {};
   std::memcpy(expected.data(), text.data(), std::min(text.size(), kProbeBytes));
@@ -193,7 +187,20 @@ absl::Status PathSetup::AwaitProbe(absl::string_view text, const Wait& wait,
   }
   std::memset(slots_.data(), 0, kProbeBytes);
   probe_.reset();
-  return absl::OkStatus();
+  return true;
+}
+
+absl::Status PathSetup::AwaitProbe(absl::string_view text, const Wait& wait,
+                                   absl::Time deadline) {
+  while (true) {
+    REFRACT_ASSIGN_OR_RETURN(const bool taken, TakeProbe(text));
+    if (taken) return absl::OkStatus();
+    if (!path_->Arm()) continue;
+    const absl::Status waited = wait.For(path_->fd(), POLLIN, deadline);
+    if (!waited.ok()) {
+      return base::Annotate(waited, absl::StrCat(PathName(kind_), " probe"));
+    }
+  }
 }
 
 void PathSetup::Finish(uint64_t epoch, MessageKind receives,

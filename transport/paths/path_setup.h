@@ -61,8 +61,10 @@ class PathSetup {
   // Posts `text` as own probe once the peer's is here, which proves that the
   // peer's end can receive. Errors are kept for AwaitProbe.
   void AnswerProbe(absl::string_view text);
-  // Waits until the peer's probe is here and equals `text`, and the own one has
-  // left. DeadlineExceeded: it did not come.
+  // True: the peer's probe is here and equals `text`, and the own one has left.
+  // False: not yet.
+  absl::StatusOr<bool> TakeProbe(absl::string_view text);
+  // Waits for that. DeadlineExceeded: it did not come.
   absl::Status AwaitProbe(absl::string_view text, const Wait& wait,
                           absl::Time deadline);
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/process/thread.h"
 #include "base/status_macros.h"
 
 namespace refract::transport {
@@ -20,25 +21,37 @@ Dialer::~Dialer() {
 }
 
 void Dialer::Start(Dial dial, PollLoop::Seat seat) {
+  busy_ = true;
   ready_ = false;
   dial.link_waker = seat.waker();
   outcome_.emplace(
       Outcome{absl::UnknownError("not dialled yet"), {}, std::move(seat)});
-  thread_ = std::thread([this, dial = std::move(dial)] {
-    const Wait wait{*waker_, *dial.options.clock, [this] {
-                      return stopping_ ? absl::CancelledError(
-                                             "the client is being destroyed")
-                                       : absl::OkStatus();
-                    }};
-    outcome_->established = ClientHandshake(dial, wait, &outcome_->report);
-    ready_ = true;
-    done_->Wake();
-  });
+  absl::StatusOr<std::thread> thread =
+      base::StartThread([this, dial = std::move(dial)] {
+        const Wait wait{
+            *waker_, *dial.options.clock, [this] {
+              return stopping_
+                         ? absl::CancelledError("the client is being destroyed")
+                         : absl::OkStatus();
+            }};
+        outcome_->established = ClientHandshake(dial, wait, &outcome_->report);
+        ready_ = true;
+        done_->Wake();
+      });
+  if (thread.ok()) {
+    thread_ = *std::move(thread);
+    return;
+  }
+  // An attempt that failed: the next comes after a back-off.
+  outcome_->established = thread.status();
+  ready_ = true;
+  done_->Wake();
 }
 
 std::optional<Dialer::Outcome> Dialer::Take() {
   if (!ready_) return std::nullopt;
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
+  busy_ = false;
   ready_ = false;
   return std::exchange(outcome_, std::nullopt);
 }

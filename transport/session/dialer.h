@@ -36,7 +36,7 @@ class Dialer {
   // dial.link_waker is taken from `seat`.
   void Start(Dial dial, PollLoop::Seat seat);
   // Until Take() has given the outcome.
-  bool busy() const { return thread_.joinable(); }
+  bool busy() const { return busy_; }
   // nullopt: none is ready.
   std::optional<Outcome> Take();
 
@@ -47,6 +47,7 @@ class Dialer {
   const std::shared_ptr<ThreadWaker> waker_;  // of the dialling thread
   const std::shared_ptr<Waker> done_;
   std::atomic<bool> stopping_ = false;
+  bool busy_ = false;
   std::atomic<bool> ready_ = false;
   std::optional<Outcome> outcome_;  // the thread's until ready_
   std::thread thread_;

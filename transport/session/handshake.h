@@ -98,26 +98,6 @@ struct DialReport {
 absl::StatusOr<Established> ClientHandshake(const Dial& dial, const Wait& wait,
                                             DialReport* report);
 
-struct ServerHandshakeContext {
-  const ServerOptions& options;
-  Handler* handler;
-  AttachBroker* broker;
-  const std::vector<proto::TransportPath>& paths;  // that the server allows
-  const std::string& unix_socket;  // empty: none, so no local paths
-  const std::string& process;      // PeerIdentity's, of this server
-  // The polling thread that the link is for: what wakes it for this link, and
-  // what its links share.
-  std::shared_ptr<Waker> link_waker;
-  PathResources* resources;
-};
-
-// Continues after `hello` was read from `session`, until `deadline`. A refusal
-// is told to the client and is the error returned. `waker` ends `wait`.
-absl::StatusOr<Established> ServerHandshake(
-    const ServerHandshakeContext& context, SessionSocket session,
-    const SessionFrame& hello, absl::Time deadline,
-    std::shared_ptr<ThreadWaker> waker, const Wait& wait);
-
 // A frame that has arrived; nullopt: none yet. Sends what waits to be sent.
 // A frame that closes the session is the error that it carries.
 absl::StatusOr<std::optional<SessionFrame>> TryFrame(SessionSocket& session);

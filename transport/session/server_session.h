@@ -1,60 +1,52 @@
 #ifndef REFRACT_TRANSPORT_SESSION_SERVER_SESSION_H_
 #define REFRACT_TRANSPORT_SESSION_SERVER_SESSION_H_
 
-#include <atomic>
+#include <poll.h>
+
 #include <memory>
+#include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "transport/loop/fd.h"
+#include "absl/time/time.h"
 #include "transport/links/server_poller.h"
 #include "transport/links/server_shared.h"
-#include "transport/session/session_socket.h"
 #include "transport/loop/waker.h"
+#include "transport/session/server_handshake.h"
+#include "transport/session/session_socket.h"
 
 namespace refract::transport {
 
-// One accepted connection until its link is established, and the short-lived
-// thread that shakes hands: then the link goes to a poller, or an attached data
-// socket goes to the session that waits for it.
+// A client from its hello until its link goes to a poller: counts it, finds it
+// a place, and shakes hands. Belongs to one thread, but may be made on another.
 class ServerSession {
  public:
   using Pollers = std::vector<std::unique_ptr<ServerPoller>>;
 
-  // Starts the thread. `local`: came through the unix socket. `shared` and
-  // `pollers` outlive the session.
-  static absl::StatusOr<std::unique_ptr<ServerSession>> Start(
-      ServerShared* shared, const Pollers& pollers, UniqueFd socket,
-      bool local);
-  // Joins; ServerShared::stopping is set or finished() is true.
-  ~ServerSession();
+  // `hello` was read from `session`. `shared` and `pollers` outlive this.
+  ServerSession(ServerShared* shared, const Pollers& pollers,
+                SessionSocket session, SessionFrame hello, std::string host);
 
-  bool finished() const { return finished_.load(); }
-  void Wake() { waker_->Wake(); }
+  // As far as it goes; `waker` is of the thread. True: it is over.
+  bool Step(absl::Time now, const std::shared_ptr<Waker>& waker);
+  // As ServerHandshake's, after the first Step.
+  bool Arm(std::vector<pollfd>* fds) { return handshake_->Arm(fds); }
+  absl::Time next_timer() const { return handshake_->next_timer(); }
 
  private:
-  ServerSession(ServerShared* shared, const Pollers& pollers, UniqueFd socket,
-                bool local, std::shared_ptr<ThreadWaker> waker);
-
-  void Run();
-  absl::Status Serve();
-  absl::Status Attach(SessionSocket socket, const SessionFrame& frame);
-  absl::Status Handshake(SessionSocket session, const SessionFrame& hello,
-                         absl::Time deadline);
-  absl::Status CheckStopping() const;
+  absl::Status Begin(absl::Time now, const std::shared_ptr<Waker>& waker);
+  void Established(transport::Established established);
 
   ServerShared* const shared_;
   const Pollers& pollers_;
-  UniqueFd socket_;
-  const bool local_;
-  const std::shared_ptr<ThreadWaker> waker_;
-  const Wait wait_;
+  SessionSocket session_;  // until Begin
+  SessionFrame hello_;
   const std::string host_;
-  std::atomic<bool> finished_ = false;
-  std::thread thread_;
+  std::optional<ConnectionCount> count_;
+  ServerPoller* poller_ = nullptr;
+  PollLoop::Seat seat_;
+  std::optional<ServerHandshake> handshake_;  // from Begin on
 };
 
 }  // namespace refract::transport

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/process/thread.h"
 
 namespace refract::transport::verbs {
 namespace {
@@ -55,7 +56,13 @@ void MarkReader::Add(const std::shared_ptr<DeviceContext>& device) {
     return;
   }
   waker_ = *std::move(waker);
-  thread_ = std::thread([this] { Run(); });
+  absl::StatusOr<std::thread> thread = base::StartThread([this] { Run(); });
+  if (!thread.ok()) {
+    LOG(WARNING) << "congestion notifications are not read: "
+                 << thread.status();
+    return;
+  }
+  thread_ = *std::move(thread);
   running_ = true;
 }
 

@@ -5,9 +5,11 @@
 #include <array>
 #include <atomic>
 #include <csignal>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "tests/base/forbidden_call.h"
 #include "tests/transport/testing/channel_fixture.h"
 
 namespace refract::transport {
@@ -432,6 +434,24 @@ TEST_P(ChannelLifecycle, PortInUseIsNamed) {
 
 INSTANTIATE_TEST_SUITE_P(Paths, ChannelLifecycle,
                          testing::ValuesIn(PathsUnderTest()), PathParamName);
+
+// As on a machine without process ids: an error, not the end of the process.
+TEST(ChannelThreads, WithoutRoomForThreadsNothingStarts) {
+  bool forbidden = false;
+  absl::Status server;
+  absl::Status client;
+  std::thread([&] {
+    forbidden = base::ForbidThreads();
+    FunctionHandler handler(Echo);
+    server = Server::Create({.host = "127.0.0.1"}, &handler).status();
+    ClientOptions options;
+    options.address = "127.0.0.1:1";
+    client = Client::Create(options, nullptr).status();
+  }).join();
+  if (!forbidden) GTEST_SKIP() << "no seccomp filters on this machine";
+  EXPECT_TRUE(absl::IsResourceExhausted(server)) << server;
+  EXPECT_TRUE(absl::IsResourceExhausted(client)) << client;
+}
 
 TEST(ChannelOptions, BadOnesAreRefused) {
   ClientOptions good;

@@ -1,17 +1,12 @@
 #include "transport/loop/poll_loop.h"
 
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sys/eventfd.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <cerrno>
-#include <cstddef>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -19,6 +14,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "tests/base/forbidden_call.h"
 
 namespace refract::transport {
 namespace {
@@ -375,27 +371,13 @@ TEST_F(PollLoopTest, NoWakeUpOfTheOwnerIsLost) {
   }
 }
 
-// From now on the calling thread's epoll_pwait2 fails with `error`. False: this
-// machine allows no filters.
-bool ForbidPwait2(int error) {
-  std::array filter = {
-      sock_filter{BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
-      sock_filter{BPF_JMP | BPF_JEQ | BPF_K, 0, 1, SYS_epoll_pwait2},
-      sock_filter{BPF_RET | BPF_K, 0, 0,
-                  SECCOMP_RET_ERRNO | static_cast<unsigned>(error)},
-      sock_filter{BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW}};
-  const sock_fprog program = {filter.size(), filter.data()};
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-}
-
 TEST(PollLoopSleep, NeedsNoPwait2) {
-  for (const int error : {ENOSYS, EPERM}) {
+  for (const unsigned error : {ENOSYS, EPERM}) {
     bool forbidden = false;
     absl::Duration slept;
     // Filters are the thread's own.
     std::thread thread([&] {
-      forbidden = ForbidPwait2(error);
+      forbidden = base::ForbidCall(SYS_epoll_pwait2, error);
       auto loop = PollLoop::Create(&base::Clock::Real(), 1);
       ASSERT_TRUE(loop.ok()) << loop.status();
       const absl::Time begin = base::Clock::Real().Now();

@@ -1,6 +1,8 @@
 // What comes to an HN's port that is not a good client: garbage, other
 // versions, half hellos, silence. After each, the server must go on serving the
 // others.
+#include <filesystem>
+
 #include "tests/base/random_seed.h"
 #include "tests/transport/testing/hostile_peer_fixture.h"
 
@@ -149,12 +151,73 @@ TEST_F(HostilePeer, SlowLorisIsCutOffByTheClock) {
   // They hold up nobody.
   ExpectServes();
   EXPECT_EQ(server_->stats().refused, 0u);
-  // Again and again, because a connection's time starts when its thread does.
+  // Again and again, because a connection's time starts when it is accepted.
   EXPECT_TRUE(Eventually([&] {
     clock_.Advance(options_.handshake_timeout + absl::Milliseconds(1));
     return server_->stats().refused == 8;
   }));
   for (const UniqueFd& fd : slow) EXPECT_EQ(ReadToEnd(fd.get()), "");
+}
+
+int NumThreads() {
+  int count = 0;
+  for ([[maybe_unused]] const auto& task :
+       std::filesystem::directory_iterator("/proc/self/task")) {
+    ++count;
+  }
+  return count;
+}
+
+// A connection costs nothing but itself before its hello, and not for long.
+TEST_F(HostilePeer, SilentConnectionsTakeNoThreadsAndHoldUpNobody) {
+  options_.clock = &clock_;
+  options_.liveness_timeout = absl::Hours(1);
+  StartServer();
+  const int threads = NumThreads();
+  std::vector<UniqueFd> silent;
+  for (size_t i = 0; i < 200; ++i) silent.push_back(Connect());
+  // A host may have 128; the oldest went.
+  EXPECT_TRUE(EventuallyRefused(200 - 128));
+  EXPECT_EQ(ReadToEnd(silent[200 - 128 - 1].get()), "");
+  EXPECT_EQ(NumThreads(), threads);
+  ExpectServes();
+  EXPECT_TRUE(Eventually([&] {
+    clock_.Advance(absl::Seconds(2));
+    return server_->stats().refused == 200;
+  })) << server_->stats().refused;
+  for (const UniqueFd& fd : silent) EXPECT_EQ(ReadToEnd(fd.get()), "");
+}
+
+// Nor do those that say hello and nothing else.
+TEST_F(HostilePeer, StalledHandshakesTakeNoThreadsAndHoldUpNobody) {
+  options_.clock = &clock_;
+  options_.liveness_timeout = absl::Hours(1);
+  options_.max_connections_per_host = 60;
+  StartServer();
+  const int threads = NumThreads();
+  const std::string hello = EncodeSessionFrame(FrameKind::kHello, GoodHello());
+  std::vector<UniqueFd> stalled;
+  for (int i = 0; i < 59; ++i) {
+    stalled.push_back(Connect());
+    Write(stalled.back().get(), hello);
+  }
+  ASSERT_TRUE(Eventually([&] { return server_->stats().connections == 59; }));
+  EXPECT_EQ(NumThreads(), threads);
+  ExpectServes();
+  // One place of this host is left, which the good client has given back.
+  ASSERT_TRUE(Eventually([&] { return server_->stats().connections == 59; }));
+  const UniqueFd last = Connect();
+  Write(last.get(), hello);
+  ASSERT_TRUE(Eventually([&] { return server_->stats().connections == 60; }));
+  const UniqueFd beyond = Connect();
+  Write(beyond.get(), hello);
+  const std::string answer = ReadToEnd(beyond.get());
+  EXPECT_TRUE(absl::StrContains(answer, "maximum of 60 connections of 127."))
+      << answer;
+  EXPECT_TRUE(Eventually([&] {
+    clock_.Advance(options_.handshake_timeout);
+    return server_->stats().connections == 0;
+  }));
 }
 
 TEST_F(HostilePeer, SilenceInTheMiddleOfTheHandshakeIsCutOff) {

@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 
+#include "base/process/thread.h"
 #include "base/status_macros.h"
 #include "transport/verbs/device/ibv_library.h"
 
@@ -39,8 +40,9 @@ absl::StatusOr<std::shared_ptr<DeviceContext>> DeviceContext::Create(
   std::shared_ptr<DeviceContext> context(
       new DeviceContext(std::move(device), std::move(stop)));
   if (events == Events::kWatched) {
-    context->watcher_ =
-        std::thread([watched = context.get()] { watched->Watch(); });
+    REFRACT_ASSIGN_OR_RETURN(
+        context->watcher_,
+        base::StartThread([watched = context.get()] { watched->Watch(); }));
   }
   return context;
 }

@@ -1,0 +1,16 @@
+#ifndef REFRACT_BASE_PROCESS_DESCRIPTOR_LIMIT_H_
+#define REFRACT_BASE_PROCESS_DESCRIPTOR_LIMIT_H_
+
+#include <cstdint>
+
+namespace refract::base {
+
+// Raises the limit of open file descriptors (RLIMIT_NOFILE) from its soft to
+// its hard value, and returns the limit that holds now. The soft value is often
+// 1024, for programs that use select(2); a node has several descriptors per
+// connection. At the start of main().
+uint64_t RaiseDescriptorLimit();
+
+}  // namespace refract::base
+
+#endif  // REFRACT_BASE_PROCESS_DESCRIPTOR_LIMIT_H_
