@@ -35,8 +35,8 @@ function(refract_component name)
   set_property(GLOBAL APPEND PROPERTY REFRACT_COMPONENTS ${target})
 endfunction()
 
-# Compiles the sources of `target` a folder at a time (REFRACT_UNITY): headers are
-# two thirds of what a file takes to compile, and a folder's files share them.
+# Compiles the sources of `target` a folder at a time (REFRACT_UNITY): headers take
+# more than half of a file's compile time, and a folder's files share them.
 # Small folders join their parent's; a unit has ten files at most, so that both
 # cores have work and memory suffices. CMake leaves files with compile options
 # of their own, such as kernels, alone.
@@ -105,8 +105,9 @@ function(refract_program name)
   install(TARGETS ${target} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endfunction()
 
-# What most tests include, parsed once for all that are compiled alike: a fifth
-# to a half of each one's compile time. `level` is -O1 or empty.
+# Precompiles the headers that most tests include, once per set of compile flags.
+# Parsing them takes a fifth to a half of a test's compile time. `level` is -O1 or
+# empty.
 function(refract_precompile_test_headers target level)
   set(holder "refract_test_headers${level}")
   if(NOT TARGET ${holder})

@@ -143,9 +143,10 @@ case $mode in
     limits=(--part-s 120 --check-s 300 --bench-s 240)
     ;;
 esac
-# Nothing runs beside what is checked and measured; exec forgets the trap.
+# No other process of this script runs beside the checks and measurements; exec
+# forgets the trap.
 end_warm_up
-# What comes later keeps some of the time, were the build to take most of it.
+# The steps after the build keep some of the time even when the build takes most.
 left_s=$((limit_s - SECONDS + start))
 torch_s=$((left_s * 2 / 5)) least_bench_s=$((left_s / 5))
 exec python3 bench/cuda/run_parts.py --out "$out" --check "$check" --bench "$bench" \

@@ -1,5 +1,5 @@
-// What most tests include, precompiled (cmake/RefractComponent.cmake). Tests
-// still include what they use: nothing is to be found in here.
+// Precompiled headers of most tests (cmake/RefractComponent.cmake). Each test
+// still includes the headers that it uses.
 #ifndef REFRACT_TESTS_BASE_HEADERS_H_
 #define REFRACT_TESTS_BASE_HEADERS_H_
 
