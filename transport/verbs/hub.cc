@@ -125,6 +125,7 @@ absl::StatusOr<CompletionHub::Attached> CompletionHub::Attach(
   REFRACT_ASSIGN_OR_RETURN(attached.inbox,
                            Inbox::Create(options.notify_window, channel_->fd(),
                                          timer_.valid() ? timer_.get() : -1));
+  REFRACT_ASSIGN_OR_RETURN(attached.domain, context_->device().CreateDomain());
   QueuePairOptions pair;
   pair.send_queue = sends_.get();
   pair.receive_queue = receives_.get();
@@ -132,11 +133,11 @@ absl::StatusOr<CompletionHub::Attached> CompletionHub::Attach(
   pair.max_send_requests = options.express_requests;
   pair.wanted_inline = options.inline_bytes;
   REFRACT_ASSIGN_OR_RETURN(attached.pairs.express,
-                           context_->device().CreateQueuePair(pair));
+                           attached.domain->CreateQueuePair(pair));
   pair.max_send_requests = options.bulk_requests;
   pair.wanted_inline = 0;
   REFRACT_ASSIGN_OR_RETURN(attached.pairs.bulk,
-                           context_->device().CreateQueuePair(pair));
+                           attached.domain->CreateQueuePair(pair));
   free_sends_ -= SendShare(options);
   free_receives_ -= ReceiveShare(options);
   Inbox& inbox = *attached.inbox;

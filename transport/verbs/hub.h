@@ -58,13 +58,16 @@ class CompletionHub final : public DeviceListener {
   };
   struct Attached {
     std::unique_ptr<Inbox> inbox;
+    // Of this path alone, so that its peer reaches the memory of no other path.
+    std::unique_ptr<ProtectionDomain> domain;
     Pairs pairs;
   };
-  // Makes the queue pairs of a path, in the reset state. ResourceExhausted:
-  // no room for one more. Milliseconds.
+  // Makes the queue pairs of a path, in the reset state, and their domain.
+  // ResourceExhausted: no room for one more. Milliseconds.
   absl::StatusOr<Attached> Attach(const PathOptions& options);
   // Ends what Attach began: when this returns, the device touches nothing on
-  // behalf of the path.
+  // behalf of the path. The caller may have taken the domain, which must go
+  // after what is registered there.
   void Detach(Attached attached, const PathOptions& options);
 
   absl::Mutex& mutex() ABSL_LOCK_RETURNED(mu_) { return mu_; }

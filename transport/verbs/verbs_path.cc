@@ -97,6 +97,7 @@ VerbsPath::VerbsPath(std::shared_ptr<CompletionHub> hub,
       address_(address),
       options_(options),
       own_(own),
+      domain_(std::move(attached.domain)),
       attached_(std::move(attached)),
       express_(attached_.pairs.express.get(),
                LaneOptions(attached_, Lane::kExpress, address, options)),
@@ -128,9 +129,8 @@ absl::StatusOr<Region> VerbsPath::Register(
   own.region.id = static_cast<uint32_t>(regions_.size());
   own.region.memory = std::move(memory);
   REFRACT_ASSIGN_OR_RETURN(
-      own.registration,
-      hub_->context().device().Register(own.region.data(), own.region.size(),
-                                        AccessFlags(access)));
+      own.registration, domain_->Register(own.region.data(), own.region.size(),
+                                          AccessFlags(access)));
   own.local_key = own.registration->local_key();
   regions_.push_back(std::move(own));
   return regions_.back().region;

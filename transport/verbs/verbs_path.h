@@ -104,7 +104,9 @@ class VerbsPath final : public DataPath {
   const LocalAddress address_;
   const PathOptions options_;
   const EndpointDescription own_;
-  // Registrations outlive the queue pairs, which the destructor ends first.
+  // Registrations outlive the queue pairs, which the destructor ends first, and
+  // the domain outlives both.
+  const std::unique_ptr<ProtectionDomain> domain_;
   std::vector<OwnRegion> regions_;
   CompletionHub::Attached attached_;
   SendLane express_;

@@ -399,7 +399,7 @@ TEST(SimFaultTest, ABrokenDeviceRefusesEverything) {
   ibv_wc wc;
   EXPECT_LT(pair.a.send_queue->Poll(1, &wc), 0);
   EXPECT_FALSE(pair.a.device->Ports().ok());
-  EXPECT_FALSE(pair.a.device->Register(pair.a.memory.data(), 1, 0).ok());
+  EXPECT_FALSE(pair.a.domain->Register(pair.a.memory.data(), 1, 0).ok());
   ASSERT_EQ(Post(pair.b, pair.a, {.bytes = 10}), 0);
   pair.fabric.RunUntilIdle();
   const auto sent = pair.b.PollSends();
@@ -412,10 +412,10 @@ TEST(SimFaultTest, RegistrationFailsWhenAsked) {
   pair.fabric.FailRegistration(0, 0, 1,
                                absl::ResourceExhaustedError("memlock"));
   std::byte bytes[8];
-  EXPECT_TRUE(pair.a.device->Register(bytes, 8, 0).ok());
-  EXPECT_EQ(pair.a.device->Register(bytes, 8, 0).status(),
+  EXPECT_TRUE(pair.a.domain->Register(bytes, 8, 0).ok());
+  EXPECT_EQ(pair.a.domain->Register(bytes, 8, 0).status(),
             absl::ResourceExhaustedError("memlock"));
-  EXPECT_TRUE(pair.a.device->Register(bytes, 8, 0).ok());
+  EXPECT_TRUE(pair.a.domain->Register(bytes, 8, 0).ok());
 }
 
 TEST(SimFaultTest, GidsChange) {

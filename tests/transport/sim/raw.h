@@ -44,7 +44,8 @@ struct End {
       : options(options), host(host), memory(options.memory_bytes) {
     auto& library = fabric.library(host);
     device = *library.Open(library.DeviceNames()->front());
-    region = *device->Register(memory.data(), memory.size(), options.access);
+    domain = *device->CreateDomain();
+    region = *domain->Register(memory.data(), memory.size(), options.access);
     channel = *device->CreateChannel();
     send_queue =
         *device->CreateCompletionQueue(options.send_entries, channel.get());
@@ -59,7 +60,7 @@ struct End {
     qp.max_send_requests = options.send_requests;
     qp.max_send_segments = options.segments;
     qp.wanted_inline = 220;
-    queue_pair = *device->CreateQueuePair(qp);
+    queue_pair = *domain->CreateQueuePair(qp);
   }
 
   int PostReceive(uint64_t id) {
@@ -131,6 +132,7 @@ struct End {
   // In order of creation.
   std::vector<std::byte> memory;
   std::unique_ptr<verbs::Device> device;
+  std::unique_ptr<verbs::ProtectionDomain> domain;
   std::unique_ptr<verbs::MemoryRegion> region;
   std::unique_ptr<verbs::CompletionChannel> channel;
   std::unique_ptr<verbs::CompletionQueue> send_queue;

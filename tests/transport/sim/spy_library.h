@@ -94,6 +94,34 @@ class SpyQueuePair final : public verbs::QueuePair {
   SpyNotes* const notes_;
 };
 
+class SpyDomain final : public verbs::ProtectionDomain {
+ public:
+  SpyDomain(std::unique_ptr<verbs::ProtectionDomain> inner, SpyNotes* notes)
+      : inner_(std::move(inner)), notes_(notes) {}
+
+  absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> Register(
+      void* data, size_t bytes, int access) override {
+    ++notes_->registrations;
+    return inner_->Register(data, bytes, access);
+  }
+  absl::StatusOr<std::unique_ptr<verbs::QueuePair>> CreateQueuePair(
+      const verbs::QueuePairOptions& options) override {
+    verbs::QueuePairOptions own = options;
+    own.send_queue =
+        static_cast<SpyCompletionQueue*>(options.send_queue)->inner();
+    own.receive_queue =
+        static_cast<SpyCompletionQueue*>(options.receive_queue)->inner();
+    own.shared_receive_queue =
+        static_cast<SpyReceiveQueue*>(options.shared_receive_queue)->inner();
+    REFRACT_ASSIGN_OR_RETURN(auto pair, inner_->CreateQueuePair(own));
+    return std::make_unique<SpyQueuePair>(std::move(pair), notes_);
+  }
+
+ private:
+  const std::unique_ptr<verbs::ProtectionDomain> inner_;
+  SpyNotes* const notes_;
+};
+
 class SpyDevice final : public verbs::Device {
  public:
   SpyDevice(std::unique_ptr<verbs::Device> inner, SpyNotes* notes)
@@ -106,10 +134,10 @@ class SpyDevice final : public verbs::Device {
   absl::StatusOr<std::vector<verbs::PortInfo>> Ports() const override {
     return inner_->Ports();
   }
-  absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> Register(
-      void* data, size_t bytes, int access) override {
-    ++notes_->registrations;
-    return inner_->Register(data, bytes, access);
+  absl::StatusOr<std::unique_ptr<verbs::ProtectionDomain>> CreateDomain()
+      override {
+    REFRACT_ASSIGN_OR_RETURN(auto domain, inner_->CreateDomain());
+    return std::make_unique<SpyDomain>(std::move(domain), notes_);
   }
   absl::StatusOr<std::unique_ptr<verbs::CompletionChannel>> CreateChannel()
       override {
@@ -126,18 +154,6 @@ class SpyDevice final : public verbs::Device {
     REFRACT_ASSIGN_OR_RETURN(auto queue,
                              inner_->CreateSharedReceiveQueue(entries));
     return std::make_unique<SpyReceiveQueue>(std::move(queue));
-  }
-  absl::StatusOr<std::unique_ptr<verbs::QueuePair>> CreateQueuePair(
-      const verbs::QueuePairOptions& options) override {
-    verbs::QueuePairOptions own = options;
-    own.send_queue =
-        static_cast<SpyCompletionQueue*>(options.send_queue)->inner();
-    own.receive_queue =
-        static_cast<SpyCompletionQueue*>(options.receive_queue)->inner();
-    own.shared_receive_queue =
-        static_cast<SpyReceiveQueue*>(options.shared_receive_queue)->inner();
-    REFRACT_ASSIGN_OR_RETURN(auto pair, inner_->CreateQueuePair(own));
-    return std::make_unique<SpyQueuePair>(std::move(pair), notes_);
   }
   int async_fd() const override { return inner_->async_fd(); }
   std::optional<verbs::AsyncEvent> TakeAsyncEvent() override {

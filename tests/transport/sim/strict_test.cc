@@ -348,19 +348,19 @@ TEST(SimStrictTest, RegistrationChecksItsArguments) {
   nic.max_regions = 2;
   End a(fabric, AddPlainHost(fabric, nic));
   std::byte bytes[64];
-  EXPECT_EQ(a.device->Register(bytes, 0, 0).status().code(),
+  EXPECT_EQ(a.domain->Register(bytes, 0, 0).status().code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(a.device->Register(nullptr, 64, 0).status().code(),
+  EXPECT_EQ(a.domain->Register(nullptr, 64, 0).status().code(),
             absl::StatusCode::kInvalidArgument);
   // Who may write from afar may write at home.
   EXPECT_EQ(
-      a.device->Register(bytes, 64, IBV_ACCESS_REMOTE_WRITE).status().code(),
+      a.domain->Register(bytes, 64, IBV_ACCESS_REMOTE_WRITE).status().code(),
       absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(a.device->Register(bytes, 64, IBV_ACCESS_ON_DEMAND).status().code(),
+  EXPECT_EQ(a.domain->Register(bytes, 64, IBV_ACCESS_ON_DEMAND).status().code(),
             absl::StatusCode::kInvalidArgument);
-  auto second = a.device->Register(bytes, 64, IBV_ACCESS_RELAXED_ORDERING);
+  auto second = a.domain->Register(bytes, 64, IBV_ACCESS_RELAXED_ORDERING);
   ASSERT_TRUE(second.ok());
-  EXPECT_EQ(a.device->Register(bytes, 64, 0).status().code(),
+  EXPECT_EQ(a.domain->Register(bytes, 64, 0).status().code(),
             absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(fabric.violations(), IsEmpty());
 }
@@ -381,7 +381,11 @@ TEST(SimStrictTest, ObjectsAreDestroyedBeforeWhatTheyUse) {
                   HasSubstr("shared receive queue destroyed with")));
   End second(fabric, host);
   second.device.reset();
-  EXPECT_THAT(fabric.violations().back(), HasSubstr("closed with 6 objects"));
+  EXPECT_THAT(fabric.violations().back(), HasSubstr("closed with 7 objects"));
+  End third(fabric, host);
+  third.domain.reset();
+  EXPECT_THAT(fabric.violations().back(),
+              HasSubstr("protection domain destroyed with 2 objects"));
 }
 
 TEST(SimStrictTest, QueuesAreExactlyAsDeepAsAskedAndBounded) {
@@ -408,10 +412,10 @@ TEST(SimStrictTest, QueuesAreExactlyAsDeepAsAskedAndBounded) {
   verbs::QueuePairOptions qp;
   qp.send_queue = end.send_queue.get();
   qp.receive_queue = end.receive_queue.get();
-  EXPECT_EQ(end.device->CreateQueuePair(qp).status().code(),
+  EXPECT_EQ(end.domain->CreateQueuePair(qp).status().code(),
             absl::StatusCode::kInvalidArgument);  // of no requests
   qp.max_send_requests = 1;
-  EXPECT_EQ(end.device->CreateQueuePair(qp).status().code(),
+  EXPECT_EQ(end.domain->CreateQueuePair(qp).status().code(),
             absl::StatusCode::kResourceExhausted);
 }
 

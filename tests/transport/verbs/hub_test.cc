@@ -25,7 +25,6 @@ PathOptions SmallPath() {
 // Host 0 has the hub; raw queue pairs on host 1 play the peers.
 class HubTest : public testing::Test {
  protected:
-  static constexpr size_t kBytes = 4096;
 
   // An attached path, and the raw end that its express pair is connected to.
   struct Path {
@@ -45,10 +44,6 @@ class HubTest : public testing::Test {
     auto hub = CompletionHub::Create(context_, options, SmallPath());
     EXPECT_TRUE(hub.ok()) << hub.status();
     hub_ = *std::move(hub);
-    memory_.resize(kBytes);
-    region_ = *context_->device().Register(
-        memory_.data(), kBytes,
-        IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
   }
   ~HubTest() override { EXPECT_TRUE(fabric_.violations().empty()); }
 
@@ -113,8 +108,6 @@ class HubTest : public testing::Test {
   sim::Fabric fabric_;
   std::unique_ptr<DeviceRegistry> registry_;
   std::shared_ptr<DeviceContext> context_;
-  std::vector<std::byte> memory_;
-  std::unique_ptr<MemoryRegion> region_;
   std::shared_ptr<CompletionHub> hub_;
 };
 

@@ -115,8 +115,23 @@ struct AsyncEvent {
   uint8_t port = 0;         // for events of one
 };
 
-// An open device with one protection domain: memory registered here can be
-// reached only through queue pairs made here.
+// Memory that is registered here can be reached only through queue pairs that
+// are made here, whatever key a peer guesses.
+class ProtectionDomain {
+ public:
+  virtual ~ProtectionDomain() = default;
+
+  // `access` of ibv_access_flags. ResourceExhausted names RLIMIT_MEMLOCK when
+  // that is what stands in the way.
+  virtual absl::StatusOr<std::unique_ptr<MemoryRegion>> Register(
+      void* data, size_t bytes, int access) = 0;
+  // Reliable connected, in the reset state. The queues may be shared with queue
+  // pairs of other domains.
+  virtual absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(
+      const QueuePairOptions& options) = 0;
+};
+
+// An open device.
 class Device {
  public:
   virtual ~Device() = default;
@@ -126,22 +141,16 @@ class Device {
   // As of now; ports go up and down and their GIDs change.
   virtual absl::StatusOr<std::vector<PortInfo>> Ports() const = 0;
 
-  // `access` of ibv_access_flags. ResourceExhausted names RLIMIT_MEMLOCK when
-  // that is what stands in the way.
-  virtual absl::StatusOr<std::unique_ptr<MemoryRegion>> Register(
-      void* data, size_t bytes, int access) = 0;
-
+  virtual absl::StatusOr<std::unique_ptr<ProtectionDomain>> CreateDomain() = 0;
   virtual absl::StatusOr<std::unique_ptr<CompletionChannel>>
   CreateChannel() = 0;
   // `channel` outlives the queue. At least `entries` deep.
   virtual absl::StatusOr<std::unique_ptr<CompletionQueue>>
   CreateCompletionQueue(int entries, CompletionChannel* channel) = 0;
-  // Receive requests without a buffer: enough for writes with immediate.
+  // Receive requests without a buffer: enough for writes with immediate. They
+  // reach no memory, so they belong to no domain of a queue pair.
   virtual absl::StatusOr<std::unique_ptr<SharedReceiveQueue>>
   CreateSharedReceiveQueue(uint32_t entries) = 0;
-  // Reliable connected, in the reset state.
-  virtual absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(
-      const QueuePairOptions& options) = 0;
 
   // Readable while an asynchronous event waits. Non-blocking.
   virtual int async_fd() const = 0;

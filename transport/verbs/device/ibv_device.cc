@@ -236,7 +236,13 @@ absl::StatusOr<std::vector<PortInfo>> IbvDevice::Ports() const {
   return ports;
 }
 
-absl::StatusOr<std::unique_ptr<MemoryRegion>> IbvDevice::Register(void* data,
+absl::StatusOr<std::unique_ptr<ProtectionDomain>> IbvDevice::CreateDomain() {
+  ibv_pd* domain = ibv_alloc_pd(context_.get());
+  if (domain == nullptr) return ErrorOf("ibv_alloc_pd");
+  return std::make_unique<IbvDomain>(domain, name_);
+}
+
+absl::StatusOr<std::unique_ptr<MemoryRegion>> IbvDomain::Register(void* data,
                                                                   size_t bytes,
                                                                   int access) {
   ibv_mr* region = ibv_reg_mr(domain_.get(), data, bytes, access);
@@ -286,7 +292,7 @@ IbvDevice::CreateSharedReceiveQueue(uint32_t entries) {
   return std::make_unique<IbvSharedReceiveQueue>(queue, attributes.attr.max_wr);
 }
 
-absl::StatusOr<std::unique_ptr<QueuePair>> IbvDevice::CreateQueuePair(
+absl::StatusOr<std::unique_ptr<QueuePair>> IbvDomain::CreateQueuePair(
     const QueuePairOptions& options) {
   ibv_qp_init_attr attributes = {};
   attributes.send_cq =
@@ -307,7 +313,9 @@ absl::StatusOr<std::unique_ptr<QueuePair>> IbvDevice::CreateQueuePair(
     attributes.cap.max_inline_data /= 2;
     pair = ibv_create_qp(domain_.get(), &attributes);
   }
-  if (pair == nullptr) return ErrorOf("ibv_create_qp");
+  if (pair == nullptr) {
+    return ErrnoStatus(errno, absl::StrCat("ibv_create_qp on ", name_));
+  }
   return std::make_unique<IbvQueuePair>(pair, attributes.cap.max_inline_data);
 }
 

@@ -17,6 +17,23 @@ struct DomainFreer {
   void operator()(ibv_pd* domain) const { ibv_dealloc_pd(domain); }
 };
 
+class IbvDomain final : public ProtectionDomain {
+ public:
+  // Takes over `domain` of the device `name`, which outlives this.
+  IbvDomain(ibv_pd* domain, absl::string_view name)
+      : domain_(domain), name_(name) {}
+
+  absl::StatusOr<std::unique_ptr<MemoryRegion>> Register(void* data,
+                                                         size_t bytes,
+                                                         int access) override;
+  absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(
+      const QueuePairOptions& options) override;
+
+ private:
+  const std::unique_ptr<ibv_pd, DomainFreer> domain_;
+  const absl::string_view name_;
+};
+
 // A device of libibverbs.
 class IbvDevice final : public Device {
  public:
@@ -26,16 +43,12 @@ class IbvDevice final : public Device {
   absl::string_view name() const override { return name_; }
   const ibv_device_attr& attributes() const override { return attributes_; }
   absl::StatusOr<std::vector<PortInfo>> Ports() const override;
-  absl::StatusOr<std::unique_ptr<MemoryRegion>> Register(void* data,
-                                                         size_t bytes,
-                                                         int access) override;
+  absl::StatusOr<std::unique_ptr<ProtectionDomain>> CreateDomain() override;
   absl::StatusOr<std::unique_ptr<CompletionChannel>> CreateChannel() override;
   absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(
       int entries, CompletionChannel* channel) override;
   absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> CreateSharedReceiveQueue(
       uint32_t entries) override;
-  absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(
-      const QueuePairOptions& options) override;
   int async_fd() const override { return context_->async_fd; }
   std::optional<AsyncEvent> TakeAsyncEvent() override;
   std::optional<uint64_t> HardwareCounter(
@@ -48,6 +61,7 @@ class IbvDevice final : public Device {
   const std::unique_ptr<ibv_context, ContextCloser> context_;
   const std::string name_;
   ibv_device_attr attributes_ = {};
+  // Of the shared receive queues.
   std::unique_ptr<ibv_pd, DomainFreer> domain_;
 };
 

@@ -35,6 +35,7 @@ struct NicOptions {
   uint64_t max_message_bytes = uint64_t{1} << 30;
   uint64_t max_region_bytes = uint64_t{1} << 40;
   int max_regions = 1 << 20;
+  int max_domains = 1 << 16;
   int max_queue_pairs = 1 << 17;
   int max_completion_queues = 1 << 16;
   int max_completion_entries = (1 << 22) - 1;

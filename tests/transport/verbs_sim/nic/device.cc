@@ -39,15 +39,6 @@ constexpr Rate kRates[] = {{10, 2, 1},   {20, 2, 2},   {25, 1, 32},
                            {40, 2, 4},   {56, 2, 16},  {100, 2, 32},
                            {200, 2, 64}, {400, 2, 128}};
 
-constexpr int kKnownAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-                             IBV_ACCESS_REMOTE_READ |
-                             IBV_ACCESS_RELAXED_ORDERING | IBV_ACCESS_HUGETLB;
-
-absl::Status TooMany(absl::string_view what, uint64_t limit) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the device has no more than ", limit, " ", what));
-}
-
 class SimDevice final : public verbs::Device {
  public:
   SimDevice(std::shared_ptr<Simulation> simulation, Nic& nic, UniqueFd event_fd)
@@ -66,7 +57,7 @@ class SimDevice final : public verbs::Device {
     attributes_.max_cqe = limits.max_completion_entries;
     attributes_.max_srq = limits.max_shared_queues;
     attributes_.max_srq_wr = limits.max_shared_entries;
-    attributes_.max_pd = 1 << 16;
+    attributes_.max_pd = limits.max_domains;
     attributes_.max_qp_rd_atom = limits.max_reads;
     attributes_.max_qp_init_rd_atom = limits.max_reads;
     attributes_.page_size_cap = 4096;
@@ -74,7 +65,6 @@ class SimDevice final : public verbs::Device {
     absl::MutexLock lock(&simulation_->mu);
     static_assert(sizeof(attributes_.node_guid) == sizeof(uint64_t));
     attributes_.node_guid = nic.id + 1;
-    context_->domain = static_cast<uint32_t>(simulation_->random.Next());
     nic_.contexts.push_back(context_.get());
   }
   ~SimDevice() override {
@@ -116,35 +106,14 @@ class SimDevice final : public verbs::Device {
     return std::vector<verbs::PortInfo>{port};
   }
 
-  absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> Register(
-      void* data, size_t bytes, int access) override {
-    // Before the lock, so that a failure destroys it after: it takes the lock.
-    std::unique_ptr<SimMemoryRegion> region;
+  absl::StatusOr<std::unique_ptr<verbs::ProtectionDomain>> CreateDomain()
+      override {
     absl::MutexLock lock(&simulation_->mu);
-    region = std::make_unique<SimMemoryRegion>(simulation_, nic_, context_);
-    if (nic_.registrations_until_failure >= 0 &&
-        nic_.registrations_until_failure-- == 0) {
-      return nic_.registration_failure;
-    }
-    if (data == nullptr || bytes == 0 ||
-        bytes > nic_.options.max_region_bytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a region of ", bytes, " bytes"));
-    }
-    // Who may write from afar may write at home (IBTA 1.4, 10.6.3.1).
-    if ((access & ~kKnownAccess) != 0 ||
-        ((access & IBV_ACCESS_REMOTE_WRITE) != 0 &&
-         (access & IBV_ACCESS_LOCAL_WRITE) == 0)) {
-      return absl::InvalidArgumentError(absl::StrCat("access flags ", access));
-    }
-    if (nic_.memory.size() >= static_cast<size_t>(nic_.options.max_regions)) {
-      return TooMany("memory regions", nic_.options.max_regions);
+    if (nic_.domains >= nic_.options.max_domains) {
+      return TooMany("protection domains", nic_.options.max_domains);
     }
     if (nic_.broken) return absl::UnavailableError("the device is broken");
-    region->Set(nic_.memory.Add(reinterpret_cast<uint64_t>(data),
-                                static_cast<std::byte*>(data), bytes, access,
-                                context_->domain));
-    return region;
+    return std::make_unique<SimDomain>(simulation_, nic_, context_);
   }
 
   absl::StatusOr<std::unique_ptr<verbs::CompletionChannel>> CreateChannel()
@@ -195,42 +164,6 @@ class SimDevice final : public verbs::Device {
     return std::make_unique<SimSharedReceiveQueue>(
         simulation_, nic_, context_,
         std::make_shared<ReceiveQueueState>(nic_, context_, entries));
-  }
-
-  absl::StatusOr<std::unique_ptr<verbs::QueuePair>> CreateQueuePair(
-      const verbs::QueuePairOptions& options) override {
-    absl::MutexLock lock(&simulation_->mu);
-    const NicOptions& limits = nic_.options;
-    if (options.send_queue == nullptr || options.receive_queue == nullptr ||
-        options.max_send_requests == 0 ||
-        options.max_send_requests >
-            static_cast<uint32_t>(limits.max_send_requests) ||
-        options.max_send_segments == 0 ||
-        options.max_send_segments >
-            static_cast<uint32_t>(limits.max_segments)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "a queue pair of ", options.max_send_requests, " requests with ",
-          options.max_send_segments, " segments; limits ",
-          limits.max_send_requests, " and ", limits.max_segments));
-    }
-    if (nic_.queue_pairs() >= static_cast<size_t>(limits.max_queue_pairs)) {
-      return TooMany("queue pairs", limits.max_queue_pairs);
-    }
-    if (nic_.broken) return absl::UnavailableError("the device is broken");
-    const QueuePairState::Limits granted = {
-        options.max_send_requests, options.max_send_segments,
-        std::min(options.wanted_inline, limits.max_inline)};
-    return std::make_unique<SimQueuePair>(
-        simulation_, nic_, context_,
-        std::make_shared<QueuePairState>(
-            nic_, context_, granted,
-            static_cast<SimCompletionQueue*>(options.send_queue)->state(),
-            static_cast<SimCompletionQueue*>(options.receive_queue)->state(),
-            options.shared_receive_queue == nullptr
-                ? nullptr
-                : static_cast<SimSharedReceiveQueue*>(
-                      options.shared_receive_queue)
-                      ->state()));
   }
 
   int async_fd() const override { return context_->event_fd.get(); }

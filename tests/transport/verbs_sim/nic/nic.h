@@ -13,12 +13,12 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "transport/loop/fd.h"
-#include "tests/transport/verbs_sim/nic/counters.h"
-#include "tests/transport/verbs_sim/nic/memory_table.h"
 #include "tests/transport/verbs_sim/fabric/options.h"
 #include "tests/transport/verbs_sim/fabric/packet.h"
 #include "tests/transport/verbs_sim/fabric/simulation.h"
+#include "tests/transport/verbs_sim/nic/counters.h"
+#include "tests/transport/verbs_sim/nic/memory_table.h"
+#include "transport/loop/fd.h"
 #include "transport/verbs/device/api.h"
 
 namespace refract::transport::sim {
@@ -41,10 +41,15 @@ class PacketSource {
   bool waits_for_transmitter_ = false;
 };
 
-// One opening of a device: a protection domain, and asynchronous events. What
-// was made with it shares it, so that it outlives a device closed too early.
+// A protection domain. What was made in it shares it.
+struct Domain {
+  uint32_t number = 0;
+  int objects = 0;  // that are not destroyed
+};
+
+// One opening of a device, and its asynchronous events. What was made with it
+// shares it, so that it outlives a device closed too early.
 struct Context {
-  uint32_t domain = 0;
   std::deque<verbs::AsyncEvent> events;
   UniqueFd event_fd;
   int objects = 0;  // that are not destroyed
@@ -103,6 +108,8 @@ class Nic {
   size_t queue_pairs() const { return queue_pairs_.size(); }
   size_t completion_queues() const { return completion_queues_.size(); }
   int shared_queues = 0;
+  int domains = 0;
+  uint32_t next_domain = 1;
 
   // Acknowledgements and such, which go before everything else.
   void SendControl(Packet* packet);

@@ -41,12 +41,13 @@ uint32_t MtuBytes(ibv_mtu mtu) { return 128u << mtu; }
 }  // namespace
 
 QueuePairState::QueuePairState(
-    Nic& nic, std::shared_ptr<Context> context, const Limits& limits,
-    std::shared_ptr<CompletionQueueState> send_queue,
+    Nic& nic, std::shared_ptr<Context> context, uint32_t domain,
+    const Limits& limits, std::shared_ptr<CompletionQueueState> send_queue,
     std::shared_ptr<CompletionQueueState> receive_queue,
     std::shared_ptr<ReceiveQueueState> shared_receive_queue)
     : nic(nic),
       context(std::move(context)),
+      domain(domain),
       limits(limits),
       send_queue(std::move(send_queue)),
       receive_queue(std::move(receive_queue)),

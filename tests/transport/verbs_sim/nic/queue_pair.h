@@ -38,7 +38,7 @@ class QueuePairState {
     uint8_t min_rnr_timer = 0;
   };
 
-  QueuePairState(Nic& nic, std::shared_ptr<Context> context,
+  QueuePairState(Nic& nic, std::shared_ptr<Context> context, uint32_t domain,
                  const Limits& limits,
                  std::shared_ptr<CompletionQueueState> send_queue,
                  std::shared_ptr<CompletionQueueState> receive_queue,
@@ -47,6 +47,7 @@ class QueuePairState {
 
   Nic& nic;
   const std::shared_ptr<Context> context;
+  const uint32_t domain;
   const Limits limits;
   const std::shared_ptr<CompletionQueueState> send_queue;
   const std::shared_ptr<CompletionQueueState> receive_queue;

@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "tests/transport/verbs_sim/nic/queue_pair.h"
 #include "tests/transport/verbs_sim/fabric/simulation.h"
+#include "tests/transport/verbs_sim/nic/queue_pair.h"
 
 namespace refract::transport::sim {
 namespace {
@@ -159,8 +159,8 @@ bool Requester::Fill(Packet& packet) {
       MemoryError error;
       if (segment.length > 0 &&
           owner_.nic.memory.Local(segment.lkey, segment.addr, segment.length,
-                                  IBV_ACCESS_LOCAL_WRITE,
-                                  owner_.context->domain, error) == nullptr) {
+                                  IBV_ACCESS_LOCAL_WRITE, owner_.domain,
+                                  error) == nullptr) {
         FoundError(request, IBV_WC_LOC_PROT_ERR, MemoryErrorText(error));
         return false;
       }

@@ -38,9 +38,8 @@ bool Requester::Gather(const Request& request, uint64_t offset, uint64_t bytes,
       continue;
     }
     const uint64_t piece = std::min(bytes, segment.length - offset);
-    const std::byte* from =
-        owner_.nic.memory.Local(segment.lkey, segment.addr + offset, piece, 0,
-                                owner_.context->domain, error);
+    const std::byte* from = owner_.nic.memory.Local(
+        segment.lkey, segment.addr + offset, piece, 0, owner_.domain, error);
     if (from == nullptr) return false;
     std::memcpy(out, from, piece);
     out += piece;
@@ -60,9 +59,9 @@ bool Requester::Scatter(const Request& request, uint64_t offset,
       continue;
     }
     const uint64_t piece = std::min(bytes, segment.length - offset);
-    std::byte* to = owner_.nic.memory.Local(segment.lkey, segment.addr + offset,
-                                            piece, IBV_ACCESS_LOCAL_WRITE,
-                                            owner_.context->domain, error);
+    std::byte* to =
+        owner_.nic.memory.Local(segment.lkey, segment.addr + offset, piece,
+                                IBV_ACCESS_LOCAL_WRITE, owner_.domain, error);
     if (to == nullptr) return false;
     std::memcpy(to, data, piece);
     data += piece;

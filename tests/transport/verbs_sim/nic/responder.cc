@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "tests/transport/verbs_sim/nic/queue_pair.h"
 #include "tests/transport/verbs_sim/fabric/simulation.h"
+#include "tests/transport/verbs_sim/nic/queue_pair.h"
 
 namespace refract::transport::sim {
 
@@ -103,7 +103,7 @@ void Responder::PushRead(const PacketHeader& header) {
   if (header.message_bytes > 0 &&
       owner_.nic.memory.Remote(header.remote_key, header.remote_address,
                                header.message_bytes, IBV_ACCESS_REMOTE_READ,
-                               owner_.context->domain, error) == nullptr) {
+                               owner_.domain, error) == nullptr) {
     AddMemoryViolation("read", error, header.remote_address,
                        header.message_bytes);
     Refuse(header.psn, NakCode::kRemoteAccess);
@@ -148,8 +148,8 @@ void Responder::ExecuteWrite(const Packet& packet) {
     // The whole message first: nothing of a bad one is written.
     if (write_bytes_ > 0 &&
         owner_.nic.memory.Remote(write_key_, write_address_, write_bytes_,
-                                 IBV_ACCESS_REMOTE_WRITE,
-                                 owner_.context->domain, error) == nullptr) {
+                                 IBV_ACCESS_REMOTE_WRITE, owner_.domain,
+                                 error) == nullptr) {
       AddMemoryViolation("write", error, write_address_, write_bytes_);
       Refuse(header.psn, NakCode::kRemoteAccess);
       return;
@@ -165,9 +165,9 @@ void Responder::ExecuteWrite(const Packet& packet) {
   std::byte* to = nullptr;
   if (bytes > 0) {
     // It may be gone since the first packet.
-    to = owner_.nic.memory.Remote(write_key_, write_address_, bytes,
-                                  IBV_ACCESS_REMOTE_WRITE,
-                                  owner_.context->domain, error);
+    to =
+        owner_.nic.memory.Remote(write_key_, write_address_, bytes,
+                                 IBV_ACCESS_REMOTE_WRITE, owner_.domain, error);
     if (to == nullptr) {
       AddMemoryViolation("write", error, write_address_, bytes);
       Refuse(header.psn, NakCode::kRemoteAccess);
@@ -291,9 +291,9 @@ bool Responder::Fill(Packet& packet) {
   header.psn = reply.psn + reply.next;
   if (bytes > 0) {
     MemoryError error;
-    const std::byte* from = owner_.nic.memory.Remote(
-        reply.key, reply.address + offset, bytes, IBV_ACCESS_REMOTE_READ,
-        owner_.context->domain, error);
+    const std::byte* from =
+        owner_.nic.memory.Remote(reply.key, reply.address + offset, bytes,
+                                 IBV_ACCESS_REMOTE_READ, owner_.domain, error);
     if (from == nullptr) {
       AddMemoryViolation("read", error, reply.address + offset, bytes);
       header.kind = PacketKind::kNak;

@@ -6,7 +6,7 @@ namespace refract::transport::sim {
 
 SimMemoryRegion::~SimMemoryRegion() {
   absl::MutexLock lock(&simulation_->mu);
-  --context_->objects;
+  Leave();
   if (keys_.local == 0) return;
   nic_.memory.Remove(keys_.local);
   if (nic_.AnyRequestUses(keys_.local)) {
@@ -91,7 +91,7 @@ int SimSharedReceiveQueue::SetLimit(uint32_t limit) {
 
 SimQueuePair::~SimQueuePair() {
   absl::MutexLock lock(&simulation_->mu);
-  --context_->objects;
+  Leave();
   state_.reset();
 }
 

@@ -12,6 +12,9 @@
 #include <memory>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "tests/transport/verbs_sim/fabric/simulation.h"
 #include "tests/transport/verbs_sim/nic/completion_queue.h"
 #include "tests/transport/verbs_sim/nic/nic.h"
@@ -20,6 +23,11 @@
 #include "transport/verbs/device/api.h"
 
 namespace refract::transport::sim {
+
+inline absl::Status TooMany(absl::string_view what, uint64_t limit) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the device has no more than ", limit, " ", what));
+}
 
 // What they have in common. Created with the lock held, destroyed without.
 class SimObject {
@@ -37,11 +45,49 @@ class SimObject {
   const std::shared_ptr<Context> context_;
 };
 
-class SimMemoryRegion final : public verbs::MemoryRegion, SimObject {
+// What is made in a protection domain.
+class SimDomainObject : SimObject {
+ protected:
+  SimDomainObject(std::shared_ptr<Simulation> simulation, Nic& nic,
+                  std::shared_ptr<Context> context,
+                  std::shared_ptr<Domain> domain)
+      : SimObject(std::move(simulation), nic, std::move(context)),
+        domain_(std::move(domain)) {
+    ++domain_->objects;
+  }
+  // With the lock held.
+  void Leave() {
+    --context_->objects;
+    --domain_->objects;
+  }
+
+  using SimObject::nic_;
+  using SimObject::simulation_;
+  const std::shared_ptr<Domain> domain_;
+};
+
+class SimDomain final : public verbs::ProtectionDomain, SimObject {
+ public:
+  SimDomain(std::shared_ptr<Simulation> simulation, Nic& nic,
+            std::shared_ptr<Context> context);
+  ~SimDomain() override;
+
+  absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> Register(
+      void* data, size_t bytes, int access) override;
+  absl::StatusOr<std::unique_ptr<verbs::QueuePair>> CreateQueuePair(
+      const verbs::QueuePairOptions& options) override;
+
+ private:
+  const std::shared_ptr<Domain> domain_ = std::make_shared<Domain>();
+};
+
+class SimMemoryRegion final : public verbs::MemoryRegion, SimDomainObject {
  public:
   SimMemoryRegion(std::shared_ptr<Simulation> simulation, Nic& nic,
-                  std::shared_ptr<Context> context)
-      : SimObject(std::move(simulation), nic, std::move(context)) {}
+                  std::shared_ptr<Context> context,
+                  std::shared_ptr<Domain> domain)
+      : SimDomainObject(std::move(simulation), nic, std::move(context),
+                        std::move(domain)) {}
   ~SimMemoryRegion() override;
 
   void Set(const MemoryKeys& keys) { keys_ = keys; }
@@ -103,12 +149,13 @@ class SimSharedReceiveQueue final : public verbs::SharedReceiveQueue,
   std::shared_ptr<ReceiveQueueState> state_;
 };
 
-class SimQueuePair final : public verbs::QueuePair, SimObject {
+class SimQueuePair final : public verbs::QueuePair, SimDomainObject {
  public:
   SimQueuePair(std::shared_ptr<Simulation> simulation, Nic& nic,
-               std::shared_ptr<Context> context,
+               std::shared_ptr<Context> context, std::shared_ptr<Domain> domain,
                std::shared_ptr<QueuePairState> state)
-      : SimObject(std::move(simulation), nic, std::move(context)),
+      : SimDomainObject(std::move(simulation), nic, std::move(context),
+                        std::move(domain)),
         state_(std::move(state)) {}
   ~SimQueuePair() override;
 
