@@ -56,6 +56,8 @@ struct MapCall {
   int32_t rank = 0;
   int32_t num_inputs = 0, num_instructions = 0;
   DType out_dtype = DType::kFloat32;
+  // Leading inputs that MapWide::Prepared() found to be dense and of its type.
+  int32_t packed = 0;
 };
 
 // out[i…, r, c] = Σ_k a[i…, r, k] · b[i…, k, c] + bias[c], then ReLU. The last

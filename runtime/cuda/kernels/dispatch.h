@@ -44,14 +44,21 @@ auto Dispatch(const MapCall& call, Launcher& launcher) {
     dtype = call.inputs[i].dtype;
     break;
   }
-  if (dtype == DType::kFloat16 && MapWideHalf::Takes(call)) {
-    return LaunchAs<MapWideHalf>(call, launcher);
+  if (dtype == DType::kFloat16) {
+    const MapCall prepared = MapWideHalf::Prepared(call);
+    if (MapWideHalf::Takes(prepared)) {
+      return LaunchAs<MapWideHalf>(prepared, launcher);
+    }
   }
-  if (dtype == DType::kBFloat16 && MapWideBFloat16::Takes(call)) {
-    return LaunchAs<MapWideBFloat16>(call, launcher);
+  if (dtype == DType::kBFloat16) {
+    const MapCall prepared = MapWideBFloat16::Prepared(call);
+    if (MapWideBFloat16::Takes(prepared)) {
+      return LaunchAs<MapWideBFloat16>(prepared, launcher);
+    }
   }
-  if (MapWideFloat::Takes(call)) {
-    return LaunchAs<MapWideFloat>(call, launcher);
+  const MapCall prepared = MapWideFloat::Prepared(call);
+  if (MapWideFloat::Takes(prepared)) {
+    return LaunchAs<MapWideFloat>(prepared, launcher);
   }
   return LaunchAs<Map>(call, launcher);
 }

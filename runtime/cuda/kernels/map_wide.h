@@ -18,23 +18,38 @@ namespace refract::runtime::cuda {
 // bytes, one division per dimension and one look at each instruction for all of
 // them; offsets in 32 bits.
 //
-// Up to kMaxPacked leading inputs of type T are packed: they stay in a thread's
-// own registers as they were loaded, all loads are under way before the first
-// is waited for, and instructions convert them. Other inputs and results lie in
-// the register file, except that an instruction finds the result of the one
-// before it in the thread's registers.
+// Up to kMaxPacked leading inputs that lie densely in type T are packed: they
+// stay in a thread's own registers as they were loaded, all loads are under way
+// before the first is waited for, and instructions convert them. Other inputs
+// and results lie in the register file, except that an instruction finds the
+// result of the one before it in the thread's registers.
 template <typename T, int kWidth>
 struct MapWide {
-  static constexpr int kMaxThreads = kThreads;
+  // Small blocks: with some 70 registers per thread, more threads fit on an SM
+  // in blocks of 128 than in blocks of 256.
+  static constexpr int kMaxThreads = 128;
   static constexpr int kMaxPacked = 4;
   // Slots of the register file beyond which blocks become small. Programs with
   // more take a smaller width.
   static constexpr int kMaxSlots =
       kWidth > 4 ? 8 : kMaxMapInputs + kMaxMapInstructions;
 
+  // The call with its packed inputs counted: fewer look-ups by every thread.
+  static MapCall Prepared(MapCall call) {
+    call.packed = 0;
+    while (call.rank > 0 && call.packed < kMaxPacked &&
+           call.packed < call.num_inputs &&
+           call.inputs[call.packed].data != nullptr &&
+           call.inputs[call.packed].strides[call.rank - 1] == 1 &&
+           call.inputs[call.packed].dtype == kDTypeOf<T>) {
+      ++call.packed;
+    }
+    return call;
+  }
+  // Of a prepared call.
   static bool Takes(const MapCall& call) {
     if (call.rank < 1 || call.count < 1 ||
-        RegistersOf(call) - PackedInputs(call) > kMaxSlots ||
+        RegistersOf(call) - call.packed > kMaxSlots ||
         call.dims[call.rank - 1] % kWidth != 0 ||
         call.out_strides[call.rank - 1] != 1 ||
         !Fits(call, call.out, call.out_strides, call.out_dtype)) {
@@ -52,9 +67,13 @@ struct MapWide {
   }
   static LaunchShape Shape(const MapCall& call) {
     const int64_t groups = call.count / kWidth;
-    LaunchShape shape = RegisterFile<kWidth>::Shape(
-        groups, RegistersOf(call) - PackedInputs(call));
-    // A thread per group: a loop would take registers that hold inputs.
+    LaunchShape shape =
+        RegisterFile<kWidth>::Shape(groups, RegistersOf(call) - call.packed);
+    if (shape.threads > kMaxThreads) {
+      shape.shared_bytes = shape.shared_bytes * kMaxThreads / shape.threads;
+      shape.threads = kMaxThreads;
+    }
+    // No loop over groups: its counters would take registers from inputs.
     shape.blocks = CeilDiv(groups, shape.threads);
     return shape;
   }
@@ -62,17 +81,20 @@ struct MapWide {
   template <typename Thread>
   REFRACT_DEVICE static void Run(const MapCall& call, Thread& t) {
     RegisterFile<kWidth> slots(t);
-    const int packed = PackedInputs(call);
-    const int64_t group = t.block() * t.threads() + t.thread();
-    if (group >= call.count / kWidth) return;
+    const int packed = call.packed;
+    const auto group =
+        static_cast<uint32_t>(t.block() * t.threads() + t.thread());
+    if (group >= static_cast<uint32_t>(call.count / kWidth)) return;
     uint32_t index[kMaxRank] = {};
     IndexOf(group * kWidth, call.dims, call.rank, index);
-    Packed inputs[kMaxPacked];
-    // By numbers known when it is compiled: else `inputs` lies in local
-    // memory.
+    Vector16 inputs[kMaxPacked] = {};
+    // By numbers known when it is compiled: else `inputs` lies in local memory.
     REFRACT_UNROLL
     for (int n = 0; n < kMaxPacked; ++n) {
-      if (n < packed) LoadPacked(call.inputs[n], index, call.rank, inputs[n]);
+      if (n >= packed) continue;
+      inputs[n] = *reinterpret_cast<const Vector16*>(
+          static_cast<const T*>(call.inputs[n].data) +
+          Offset(index, call.inputs[n].strides, call.rank));
     }
     for (int n = packed; n < call.num_inputs; ++n) {
       float input[kWidth];
@@ -111,37 +133,18 @@ struct MapWide {
   }
 
  private:
-  using Packed = Pack<T, kWidth>;
+  static_assert(kWidth * sizeof(T) == sizeof(Vector16));
 
-  REFRACT_HOST_DEVICE static int PackedInputs(const MapCall& call) {
-    int packed = 0;
-    while (packed < kMaxPacked && packed < call.num_inputs &&
-           call.inputs[packed].data != nullptr &&
-           call.inputs[packed].dtype == kDTypeOf<T>) {
-      ++packed;
-    }
-    return packed;
-  }
-  REFRACT_DEVICE static void LoadPacked(const StridedOperand& input,
-                                        const uint32_t* index, int rank,
-                                        Packed& out) {
-    const T* const from =
-        static_cast<const T*>(input.data) + Offset(index, input.strides, rank);
-    if (input.strides[rank - 1] != 0) {
-      out = *reinterpret_cast<const Packed*>(from);
-    } else {
-      const T one = *from;
-      for (int i = 0; i < kWidth; ++i) out.values[i] = one;
-    }
-  }
-  REFRACT_DEVICE static void Unpack(const Packed (&inputs)[kMaxPacked],
+  REFRACT_DEVICE static void Unpack(const Vector16 (&inputs)[kMaxPacked],
                                     int number, float (&out)[kWidth]) {
-    Packed input = inputs[0];
+    Vector16 input = inputs[0];
     REFRACT_UNROLL
     for (int n = 1; n < kMaxPacked; ++n) {
       if (n == number) input = inputs[n];
     }
-    for (int i = 0; i < kWidth; ++i) out[i] = ToFloat(input.values[i]);
+    T values[kWidth];
+    memcpy(values, &input, sizeof(values));
+    for (int i = 0; i < kWidth; ++i) out[i] = ToFloat(values[i]);
   }
   // All its elements are within 32 bits of the first, and what a thread takes
   // of the dense ones is aligned.

@@ -121,8 +121,10 @@ class MapWideTest : public ::testing::Test {
   }
 
   template <typename Kernel>
-  bool ExpectTheBitsOfMap(const MapCall& call, const Memory& out) {
+  bool ExpectTheBitsOfMap(const MapCall& raw, const Memory& out) {
+    const MapCall call = Kernel::Prepared(raw);
     if (!Kernel::Takes(call)) return false;
+    packed_ += call.packed;
     launcher_.Launch<Map>(Map::Shape(call), call);
     const std::vector<unsigned char> want = out.Bytes();
     std::memset(call.out, 0x55, want.size());
@@ -134,6 +136,7 @@ class MapWideTest : public ::testing::Test {
   const unsigned seed_ = base::RandomSeed();
   std::mt19937 random_;
   EmulatedLauncher launcher_;
+  int packed_ = 0;
 };
 
 TEST_F(MapWideTest, GivesTheBitsOfTheGeneralKernel) {
@@ -158,6 +161,7 @@ TEST_F(MapWideTest, GivesTheBitsOfTheGeneralKernel) {
   EXPECT_GT(floats, 20);
   EXPECT_GT(halves, 10);
   EXPECT_GT(none, 20);
+  EXPECT_GT(packed_, 20);
 }
 
 // One instruction at a time, against the reference in double.

@@ -224,7 +224,9 @@ void CheckOutOfMemory(CudaRuntime& device) {
 
 #ifndef REFRACT_EMULATED_GPU
 // After an access to memory that nobody allocated, the device fails every call
-// until it is reset; then it computes again, in the same process.
+// with Unavailable, on which a node's recovery rests. Whether a reset brings
+// the device back to the same process is a figure, no check: on an H100 it does
+// not.
 void CheckReset(CudaRuntime& device, std::mt19937& random) {
   auto stream = device.CreateStream();
   if (!stream.ok()) return Fail(stream.status().ToString());
@@ -246,7 +248,14 @@ void CheckReset(CudaRuntime& device, std::mt19937& random) {
     return Fail("a call after an illegal access gives: " + status.ToString());
   }
   status = device.Reset();
-  if (!status.ok()) return Fail("a reset gives: " + status.ToString());
+  if (status.ok()) status = device.CreateStream().status();
+  Figure("works after an illegal access and a reset", status.ok() ? 1 : 0);
+  if (!status.ok()) {
+    if (status.code() != Code::kUnavailable) {
+      Fail("a call after a reset gives: " + status.ToString());
+    }
+    return;
+  }
   const Case c = RandomCase(random);
   Expect(ErrorOf(device, c.model, c.batch, c.inputs, 40, true, c.what),
          c.tolerance, "after a reset: " + c.what);

@@ -93,6 +93,9 @@ class Maker {
     result_.what = "linear " + std::to_string(k) + " -> " + std::to_string(n) +
                    ", " + Name(epilogue);
     result_.tolerance = Tolerance(k, static_cast<double>(k + 1));
+    // cuBLASLt approximates the tangent and documents no bound. On an H100 two
+    // runs of 300 random programs showed errors of up to 5e-6 in fp32.
+    if (epilogue == Epilogue::kGeluTanhBias) result_.tolerance += 2e-5;
   }
   void Interaction() {
     const int64_t features = Pick({2, 5, 16, 17, 27, 32, 40});
