@@ -26,6 +26,9 @@ ALLOWED = {
     },
     # Pure: values in, a plan out.
     "partitioner": {"partitioner", "models", "proto", "base"},
+    # Pure: nodes and instances in, decisions out. Its topology and fabric rooms
+    # read this machine and label files.
+    "placement": {"placement", "base"},
     "runtime": {"runtime", "runtime/torch", "models", "proto", "base"},
     "transport": {"transport", "proto", "base"},
     "cpu_node": {
