@@ -37,6 +37,9 @@ absl::StatusOr<Catalog> Catalog::Load(const models::Repository& repository,
           repository.Load(name, version);
       entry.status = loaded.status();
       if (loaded.ok()) {
+        for (const std::string& warning : (*loaded)->warnings) {
+          LOG(WARNING) << warning;
+        }
         absl::StatusOr<std::unique_ptr<ServedModel>> model =
             ServedModel::Create(*std::move(loaded), options);
         entry.status = model.status();

@@ -52,6 +52,7 @@ void AddBenchCommand(CLI::App& app, Context& context);
 // Under `bench`.
 void AddBenchTransportCommand(CLI::App& bench, Context& context);
 void AddDoctorCommand(CLI::App& app, Context& context);
+void AddVerifyRepositoryCommand(CLI::App& app, Context& context);
 
 }  // namespace refract::tools
 

@@ -60,6 +60,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, std::ostream& out,
   AddPartitionCommand(app, context);
   AddRunCommand(app, context);
   AddBenchCommand(app, context);
+  AddVerifyRepositoryCommand(app, context);
   AddDoctorCommand(app, context);
 
   // CLI11 takes the arguments from the back.

@@ -1,6 +1,11 @@
 #include "base/process/files.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cerrno>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -21,7 +26,8 @@ std::string CheckOutputFile(const std::string& path) {
   const bool opened = std::ofstream(path, std::ios::app).is_open();
   const int why = errno;
   if (opened && !existed) {
-    // canonical() follows a link: the file made here is removed, the link stays.
+    // canonical() follows a link: the file made here is removed, the link
+    // stays.
     std::filesystem::remove(std::filesystem::canonical(path, error), error);
   }
   return opened
@@ -37,6 +43,27 @@ absl::Status WriteText(absl::string_view path, absl::string_view text) {
         absl::StrCat(path, ": cannot be written: ", std::strerror(errno)));
   }
   return absl::OkStatus();
+}
+
+absl::Status ReplaceText(absl::string_view path, absl::string_view text) {
+  // Beside `path`, so that the rename stays within the file system.
+  std::string aside = absl::StrCat(path, ".XXXXXX");
+  const int fd = mkstemp(aside.data());
+  absl::Status written = absl::UnavailableError(
+      absl::StrCat(path, ": cannot be written: ", std::strerror(errno)));
+  if (fd < 0) return written;
+  // mkstemp() makes files for the owner alone; nodes may run as other users.
+  fchmod(fd, S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH);
+  close(fd);
+  written = WriteText(aside, text);
+  if (written.ok() &&
+      std::rename(aside.c_str(), std::string(path).c_str()) == 0) {
+    return absl::OkStatus();
+  }
+  const int error = errno;
+  unlink(aside.c_str());
+  return absl::UnavailableError(
+      absl::StrCat(path, ": cannot be written: ", std::strerror(error)));
 }
 
 }  // namespace refract::base

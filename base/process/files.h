@@ -1,7 +1,7 @@
 #ifndef REFRACT_BASE_PROCESS_FILES_H_
 #define REFRACT_BASE_PROCESS_FILES_H_
 
-// Text files that commands write.
+// Text files that commands and nodes write.
 
 #include <string>
 
@@ -17,6 +17,11 @@ std::string CheckOutputFile(const std::string& path);
 
 // Replaces the file `path` by `text`. InvalidArgument names `path`.
 absl::Status WriteText(absl::string_view path, absl::string_view text);
+
+// The same by rename: a reader, on this host or another one, sees the old file
+// or the new one. Of several writers the last one wins. Unavailable names the
+// file that cannot be written.
+absl::Status ReplaceText(absl::string_view path, absl::string_view text);
 
 }  // namespace refract::base
 

@@ -481,6 +481,9 @@ absl::StatusOr<DeviceModels> DeviceModels::Load(
           repository.Load(name, version);
       absl::Status why_not = loaded.status();
       if (loaded.ok()) {
+        for (const std::string& warning : (*loaded)->warnings) {
+          LOG(WARNING) << warning;
+        }
         absl::StatusOr<std::unique_ptr<DeviceModel>> model =
             DeviceModel::Create(*std::move(loaded));
         why_not = model.status();

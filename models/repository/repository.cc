@@ -214,8 +214,9 @@ absl::Status CheckWeights(const Graph& graph, const WeightStore& weights) {
   return absl::OkStatus();
 }
 
-// graph.pb of a version into `model`.
-absl::Status LoadGraph(const std::string& path, LoadedModel& model) {
+// graph.pb of a version, and the weight files that it lists, into `model`.
+absl::Status LoadGraph(const std::string& path, Verification verification,
+                       LoadedModel& model) {
   REFRACT_ASSIGN_OR_RETURN(const std::shared_ptr<const base::MappedFile> file,
                            base::MappedFile::Open(path));
   proto::StoredModel stored;
@@ -256,6 +257,11 @@ absl::Status LoadGraph(const std::string& path, LoadedModel& model) {
                ? store.status()
                : base::Annotate(store.status(), path);
   }
+  // After the cheap checks of sizes and ranges, whose messages tell more.
+  REFRACT_ASSIGN_OR_RETURN(VerifiedFiles verified,
+                           VerifyFiles(model.folder, *weights, verification));
+  model.verified_bytes = verified.read_bytes;
+  model.warnings = std::move(verified.warnings);
   model.digest = ModelDigest(*graph, *weights);
   model.graph = *std::move(graph);
   model.weights = *std::move(store);
@@ -331,7 +337,9 @@ absl::StatusOr<int64_t> Repository::AddVersion(
   // As a server will load it.
   LoadedModel check;
   check.folder = temporary;
-  REFRACT_RETURN_IF_ERROR(LoadGraph(Join(temporary, kGraphFile), check));
+  REFRACT_RETURN_IF_ERROR(
+      LoadGraph(Join(temporary, kGraphFile), Verification::kNone, check));
+  NoteFiles(temporary, weights);
 
   // mkdtemp() makes folders for the owner alone; servers run as others.
   fs::permissions(temporary,
@@ -409,7 +417,8 @@ absl::StatusOr<std::shared_ptr<const LoadedModel>> Repository::Load(
   model->name = std::string(name);
   model->version = version;
   model->folder = Join(Join(path_, name), absl::StrCat(version));
-  REFRACT_RETURN_IF_ERROR(LoadGraph(Join(model->folder, kGraphFile), *model));
+  REFRACT_RETURN_IF_ERROR(
+      LoadGraph(Join(model->folder, kGraphFile), options.verification, *model));
   const std::string config_path = Join(Join(path_, name), kConfigFile);
   REFRACT_ASSIGN_OR_RETURN(model->config_text, ReadText(config_path));
   REFRACT_ASSIGN_OR_RETURN(const inference::ModelConfig config,

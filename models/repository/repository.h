@@ -8,9 +8,11 @@
 //   <repo>/<model>/<version>/model.pt2|pt  the original file, untouched
 //   <repo>/<model>/<version>/tables/*.safetensors
 //   <repo>/<model>/<version>/split_plan.pb written by `refract partition`
+//   <repo>/<model>/<version>/.verified.json files whose digests were checked
 //
 // A version appears complete or not at all (written aside, then renamed) and is
-// never rewritten, but for its split plan, which is replaced by rename.
+// never rewritten, but for its split plan and hidden files, which are replaced
+// by rename.
 
 #include <cstdint>
 #include <memory>
@@ -25,6 +27,7 @@
 #include "models/graph/graph.h"
 #include "models/import.h"
 #include "models/repository/split_plan.h"
+#include "models/repository/verified_files.h"
 #include "models/repository/weights.h"
 
 namespace refract::models {
@@ -84,12 +87,15 @@ struct LoadedModel {
   std::string folder;       // of the version
   std::string source_file;  // the original .pt2/.pt
   Graph graph;
-  base::Digest digest;      // ModelDigest()
+  base::Digest digest;  // ModelDigest()
   ModelConfig config;
   std::string config_text;  // config.pbtxt as it stands on disk
   std::shared_ptr<const WeightStore> weights;
   // Absent when `refract partition` has not run yet.
   std::optional<SplitPlan> plan;
+  // For the log of the process that loads the version: VerifiedFiles.
+  std::vector<std::string> warnings;
+  uint64_t verified_bytes = 0;  // read for digests
 };
 
 // Identity of a model: graph (names of nodes and notes excluded from nothing:
@@ -106,6 +112,7 @@ struct LoadOptions {
   // False: the version's split plan is left alone, good or bad. For whoever is
   // about to replace it.
   bool with_plan = true;
+  Verification verification = Verification::kNoted;
 };
 
 // Stateless: every call reads the disk. Errors name the file; NotFound for
@@ -125,7 +132,8 @@ class Repository {
   absl::StatusOr<std::vector<int64_t>> ListVersions(
       absl::string_view name) const;  // ascending
 
-  // version 0 = the newest. Validates graph, weights and plan.
+  // version 0 = the newest. Validates graph, weights and plan; weight files
+  // that differ from what import saw are InvalidArgument.
   absl::StatusOr<std::shared_ptr<const LoadedModel>> Load(
       absl::string_view name, int64_t version = 0,
       const LoadOptions& options = {}) const;

@@ -128,25 +128,23 @@ inline models::Graph MakeGraph() {
   return graph;
 }
 
-// Writes the weights into a file of their own and maps it; the file's name goes
-// at once, the mapping stays.
-inline std::shared_ptr<const models::WeightStore> MakeWeights(int variant) {
+inline void WriteWeights(const std::string& path, int variant) {
   std::vector<float> values(kNumWeights);
   for (size_t i = 0; i < values.size(); ++i)
     values[i] = WeightValue(i, variant);
-  std::string folder =
-      (std::filesystem::temp_directory_path() / "refract_small_XXXXXX")
-          .string();
-  if (mkdtemp(folder.data()) == nullptr) std::abort();
-  std::ofstream(folder + "/weights", std::ios::binary)
+  std::ofstream(path, std::ios::binary)
       .write(reinterpret_cast<const char*>(values.data()),
              static_cast<std::streamsize>(values.size() * sizeof(float)));
+}
+
+// Of the weights in `file`.
+inline models::WeightTable MakeWeightTable(const std::string& file) {
   models::WeightTable table;
   const auto add = [&](std::string name, size_t begin, size_t count,
                        std::vector<int64_t> sizes,
                        std::vector<int64_t> strides) {
     table.entries.push_back({.name = std::move(name),
-                             .file = "weights",
+                             .file = file,
                              .offset = begin * sizeof(float),
                              .bytes = count * sizeof(float),
                              .dtype = base::DType::kFloat32,
@@ -156,15 +154,43 @@ inline std::shared_ptr<const models::WeightStore> MakeWeights(int variant) {
   add("table", 0, kFcBegin, {kRows, kDim}, {kDim, 1});
   add("fc", kFcBegin, kDense + kDim, {1, kDense + kDim}, {kDense + kDim, 1});
   add("bias", kBiasBegin, 1, {1}, {1});
-  table.files.push_back(
-      {.file = "weights", .bytes = kNumWeights * sizeof(float)});
-  auto store = models::WeightStore::Open(folder, table);
+  table.files.push_back({.file = file, .bytes = kNumWeights * sizeof(float)});
+  return table;
+}
+
+// Writes the weights into a file of their own and maps it; the file's name goes
+// at once, the mapping stays.
+inline std::shared_ptr<const models::WeightStore> MakeWeights(int variant) {
+  std::string folder =
+      (std::filesystem::temp_directory_path() / "refract_small_XXXXXX")
+          .string();
+  if (mkdtemp(folder.data()) == nullptr) std::abort();
+  WriteWeights(folder + "/weights", variant);
+  auto store = models::WeightStore::Open(folder, MakeWeightTable("weights"));
   std::filesystem::remove_all(folder);
   if (!store.ok()) {
     std::fprintf(stderr, "%s\n", store.status().ToString().c_str());
     std::abort();
   }
   return *std::move(store);
+}
+
+// Cat and linear on the HN, the rest on the CN.
+inline models::SplitPlan MakePlan(const models::Graph& graph,
+                                  const base::Digest& digest) {
+  using models::Stage;
+  models::SplitPlan plan;
+  plan.model = digest;
+  plan.method = "by hand";
+  plan.stages = {Stage::kCnPre,  Stage::kHn,     Stage::kHn,
+                 Stage::kCnPost, Stage::kCnPost, Stage::kCnPost};
+  models::ComputeCrossings(graph, plan);
+  const absl::Status valid = models::ValidatePlan(graph, digest, plan);
+  if (!valid.ok()) {
+    std::fprintf(stderr, "%s\n", valid.ToString().c_str());
+    std::abort();
+  }
+  return plan;
 }
 
 struct SmallModelOptions {
@@ -186,22 +212,7 @@ inline std::shared_ptr<const models::LoadedModel> MakeSmallModel(
   model->config.name = options.name;
   model->config_text = "name: \"" + options.name + "\" platform: \"refract\"";
   model->weights = MakeWeights(options.variant);
-  if (options.split) {
-    using models::Stage;
-    models::SplitPlan plan;
-    plan.model = model->digest;
-    plan.method = "by hand";
-    plan.stages = {Stage::kCnPre,  Stage::kHn,     Stage::kHn,
-                   Stage::kCnPost, Stage::kCnPost, Stage::kCnPost};
-    models::ComputeCrossings(model->graph, plan);
-    const absl::Status valid =
-        models::ValidatePlan(model->graph, model->digest, plan);
-    if (!valid.ok()) {
-      std::fprintf(stderr, "%s\n", valid.ToString().c_str());
-      std::abort();
-    }
-    model->plan = std::move(plan);
-  }
+  if (options.split) model->plan = MakePlan(model->graph, model->digest);
   return model;
 }
 

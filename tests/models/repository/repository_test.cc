@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -289,6 +290,110 @@ TEST_F(RepositoryTest, NamesTheDamagedFile) {
   EXPECT_THAT(message(kInvalid), HasSubstr("config.pbtxt: line 2"));
   fs::remove(File("config.pbtxt"));
   EXPECT_THAT(message(absl::StatusCode::kNotFound), HasSubstr("config.pbtxt"));
+}
+
+// Writes `text` over the file's bytes, in place: same inode, same size.
+void Overwrite(const std::string& path, size_t offset, absl::string_view text) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(static_cast<std::streamoff>(offset));
+  file << text;
+  ASSERT_TRUE(file.flush().good());
+}
+
+// As a later edit has it; a test is too quick for clocks of file systems.
+void Age(const std::string& path) {
+  fs::last_write_time(path,
+                      fs::last_write_time(path) + std::chrono::seconds(2));
+}
+
+TEST_F(RepositoryTest, RefusesAWeightFileThatWasReplacedInPlace) {
+  Add(Import());
+  const std::string table = File("1/tables/e.safetensors");
+  const size_t last = fs::file_size(table) - 1;
+  const std::string before = ReadFile(table);
+  Overwrite(table, last, std::string(1, static_cast<char>(before[last] ^ 1)));
+  Age(table);
+  for (int start = 0; start < 2; ++start) {
+    const auto status = repository_.Load("ctr").status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("1/tables/e.safetensors: differs from the file"));
+  }
+  Overwrite(table, last, before.substr(last));
+  Age(table);
+  const auto loaded = repository_.Load("ctr");
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_THAT((*loaded)->warnings, IsEmpty());
+}
+
+TEST_F(RepositoryTest, ReadsAFileForItsDigestOnlyOnce) {
+  Add(Import());
+  const std::string table = File("1/tables/e.safetensors");
+  const auto read = [&](Verification verification) {
+    const auto loaded =
+        repository_.Load("ctr", 0, {.verification = verification});
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+    return loaded.ok() ? (*loaded)->verified_bytes : 0;
+  };
+  // Import has noted its files.
+  EXPECT_EQ(read(Verification::kNoted), 0);
+  Age(table);
+  EXPECT_EQ(read(Verification::kNoted), fs::file_size(table));
+  EXPECT_EQ(read(Verification::kNoted), 0);
+  // A copy is another inode.
+  fs::copy_file(table, table + ".copy");
+  fs::last_write_time(table + ".copy", fs::last_write_time(table));
+  fs::rename(table + ".copy", table);
+  EXPECT_EQ(read(Verification::kNoted), fs::file_size(table));
+  EXPECT_EQ(read(Verification::kNoted), 0);
+  const uint64_t all =
+      fs::file_size(table) + fs::file_size(File("1/model.pt2"));
+  EXPECT_EQ(read(Verification::kFull), all);
+  // Notes that make no sense are as good as none.
+  for (const char* notes : {"", "{", "[]", "{\"tables/e.safetensors\":3}",
+                            "{\"tables/e.safetensors\":{\"inode\":\"x\"}}"}) {
+    dir_.Write("repo/ctr/1/.verified.json", notes);
+    EXPECT_EQ(read(Verification::kNoted), all) << notes;
+  }
+}
+
+TEST_F(RepositoryTest, SaysWhenNotesCannotBeKept) {
+  Add(Import());
+  fs::remove(File("1/.verified.json"));
+  fs::create_directories(File("1/.verified.json"));  // as good as read-only
+  const auto loaded = repository_.Load("ctr");
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_THAT((*loaded)->warnings,
+              ElementsAre(HasSubstr("1/.verified.json: cannot be written")));
+}
+
+TEST_F(RepositoryTest, NotesVouchForNoOtherDigest) {
+  Add(Import());
+  // graph.pb of a version whose table had other values.
+  proto::StoredModel stored;
+  ASSERT_TRUE(stored.ParseFromString(ReadFile(File("1/graph.pb"))));
+  for (proto::WeightFile& file : *stored.mutable_weights()->mutable_files()) {
+    if (file.file() == "tables/e.safetensors") {
+      file.mutable_digest()->set_low(file.digest().low() ^ 1);
+    }
+  }
+  dir_.Write("repo/ctr/1/graph.pb", stored.SerializeAsString());
+  EXPECT_THAT(std::string(repository_.Load("ctr").status().message()),
+              HasSubstr("e.safetensors: differs"));
+}
+
+TEST_F(RepositoryTest, VersionsWithoutDigestsLoadWithOneWarning) {
+  Add(Import());
+  proto::StoredModel stored;
+  ASSERT_TRUE(stored.ParseFromString(ReadFile(File("1/graph.pb"))));
+  for (proto::WeightFile& file : *stored.mutable_weights()->mutable_files()) {
+    file.clear_digest();
+  }
+  dir_.Write("repo/ctr/1/graph.pb", stored.SerializeAsString());
+  const auto loaded = repository_.Load("ctr");
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_THAT((*loaded)->warnings,
+              ElementsAre(HasSubstr("imported without digests")));
 }
 
 TEST_F(RepositoryTest, RefusesThePlanOfAnotherModel) {

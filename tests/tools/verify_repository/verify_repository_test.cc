@@ -1,0 +1,59 @@
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/tools/command_line_fixture.h"
+
+namespace refract::tools {
+namespace {
+
+using ::testing::HasSubstr;
+using VerifyRepositoryTest = CommandLineTest;
+
+TEST_F(VerifyRepositoryTest, NamesTheFileThatDiffers) {
+  AddModel();
+  AddModel(/*first_weight=*/0.75f);
+  const std::string json = folder_ / "found.json";
+  const std::vector<std::string> command = {"verify-repository",
+                                            folder_ / "repo", "--json", json};
+  const Ran fine = Refract(command);
+  EXPECT_EQ(fine.exit_status, 0) << fine.err;
+  EXPECT_EQ(std::count(fine.out.begin(), fine.out.end(), '\n'), 2) << fine.out;
+  EXPECT_THAT(fine.out, HasSubstr("ok   tiny/1"));
+  EXPECT_THAT(fine.out, HasSubstr("ok   tiny/2"));
+  EXPECT_EQ(ReadJson(json).size(), 2);
+  EXPECT_GT(ReadJson(json)[0]["verified_bytes"], 0);
+
+  // In place, and with the size and the times that it had: notes would not
+  // show it.
+  const std::string file = folder_ / "repo/tiny/2/tables/weights.safetensors";
+  const auto modified = std::filesystem::last_write_time(file);
+  {
+    std::fstream out(file, std::ios::in | std::ios::out | std::ios::binary);
+    out.seekp(-1, std::ios::end);
+    out.put('\x7f');
+  }
+  std::filesystem::last_write_time(file, modified);
+  const Ran bad = Refract(command);
+  EXPECT_EQ(bad.exit_status, 2);
+  EXPECT_THAT(bad.out, HasSubstr("ok   tiny/1"));
+  EXPECT_THAT(bad.out, HasSubstr("bad  tiny/2"));
+  EXPECT_THAT(bad.err, HasSubstr("1 of 2 versions: " + file + ": differs"));
+  EXPECT_EQ(std::count(bad.err.begin(), bad.err.end(), '\n'), 1) << bad.err;
+  const nlohmann::json found = ReadJson(json);
+  EXPECT_TRUE(found[0]["ok"]);
+  EXPECT_FALSE(found[1]["ok"]);
+  EXPECT_THAT(found[1]["error"].get<std::string>(), HasSubstr(file));
+}
+
+TEST_F(VerifyRepositoryTest, BadArguments) {
+  EXPECT_THAT(Refused({"verify-repository", folder_ / "absent"}),
+              HasSubstr("absent"));
+  EXPECT_THAT(Refused({"verify-repository"}), HasSubstr("repository"));
+}
+
+}  // namespace
+}  // namespace refract::tools
