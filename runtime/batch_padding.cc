@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/graph/op_traits.h"
+#include "models/rows/row_dependence.h"
 #include "runtime/cpu/look_ups/ids.h"
 
 namespace refract::runtime {
@@ -73,7 +74,19 @@ void StoreInt(base::DType dtype, int64_t value, std::byte* to) {
   }
 }
 
+// As import found it, or as the graph shows it where import was a version that
+// did not look.
+models::RowDependence RowsOf(const Graph& graph) {
+  if (graph.rows.use != models::RowUse::kUnknown) return graph.rows;
+  return models::FindRowDependence(graph);
+}
+
 }  // namespace
+
+int64_t SmallestBatch(const Graph& graph) {
+  if (graph.batch_symbol.empty() || graph.min_batch <= 1) return 1;
+  return RowsOf(graph).use == models::RowUse::kAlone ? 1 : graph.min_batch;
+}
 
 BatchPadding::Input BatchPadding::Classify(const Graph& graph, ValueId id,
                                            bool is_offsets) {
@@ -109,6 +122,9 @@ BatchPadding::BatchPadding(const Graph& graph)
     : signature_(graph, graph.inputs, {}),
       min_batch_(graph.batch_symbol.empty() ? 1 : graph.min_batch) {
   if (min_batch_ <= 1) return;
+  const models::RowDependence rows = RowsOf(graph);
+  may_pad_ = rows.use == models::RowUse::kAlone;
+  why_not_ = rows.why;
   const std::vector<models::IdInput> id_inputs = models::FindIdInputs(graph);
   for (ValueId id : graph.inputs) {
     const bool is_offsets = std::any_of(
@@ -132,6 +148,16 @@ absl::Status BatchPadding::Pad(absl::Span<const TensorView> inputs,
   }
   const auto rows = signature_.Batch(inputs);
   if (!rows || *rows <= 0 || *rows >= min_batch_) return absl::OkStatus();
+  if (!may_pad_) {
+    const auto input = std::find_if(
+        inputs_.begin(), inputs_.end(),
+        [](const Input& each) { return each.rule != Rule::kKeep; });
+    return absl::InvalidArgumentError(absl::StrCat(
+        "input '", input == inputs_.end() ? "" : input->name,
+        "': the batch is ", *rows, "; the model needs ", min_batch_,
+        " or more, and added rows could change the results of the others",
+        why_not_.empty() ? "" : ": ", why_not_));
+  }
   const int64_t added = min_batch_ - *rows;
   batch.memory_.resize(inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {

@@ -14,6 +14,10 @@
 //
 // For graphs with min_batch 1, and for large enough batches, both only check
 // the shapes.
+//
+// An added row is a copy of the last one. It would change the results of the
+// other rows where rows depend on each other (a mean over the batch), so a
+// small batch is refused unless rows are known to be independent.
 
 #include <cstdint>
 #include <optional>
@@ -45,6 +49,10 @@ class PaddedBatch {
   std::optional<int64_t> rows_;
 };
 
+// The smallest batch that can be served: Graph::min_batch, or 1 where smaller
+// batches may be padded to that.
+int64_t SmallestBatch(const models::Graph& graph);
+
 // Immutable, thread-safe.
 class BatchPadding {
  public:
@@ -52,7 +60,8 @@ class BatchPadding {
 
   // Row-wise inputs repeat their last row; bag offsets get empty bags. Invalid
   // inputs pass unchanged: the program refuses them. InvalidArgument names an
-  // input that depends on the batch in a way that cannot be padded.
+  // input that depends on the batch in a way that cannot be padded, and the
+  // batch and the minimum where rows depend on each other.
   absl::Status Pad(absl::Span<const base::TensorView> inputs,
                    PaddedBatch& batch) const;
 
@@ -81,6 +90,8 @@ class BatchPadding {
 
   const Signature signature_;
   const int64_t min_batch_;
+  bool may_pad_ = true;
+  std::string why_not_;  // unless may_pad_
   std::vector<Input> inputs_;
   std::vector<bool> output_has_rows_;
 };

@@ -403,7 +403,7 @@ absl::Status CheckRows(absl::Span<const NamedTensor> sample,
   if (problem.empty()) picker->LowerLimits(single, graph);
   if (!problem.empty()) {
     graph.min_batch = 2;
-    notes.push_back(absl::StrCat("a batch of 1 is padded to 2: ", problem));
+    notes.push_back(absl::StrCat("the graph needs a batch of 2: ", problem));
   } else if (graph.min_batch == 2) {
     graph.min_batch = 1;
     notes.push_back(

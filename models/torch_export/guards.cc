@@ -277,9 +277,9 @@ void SetMinBatch(Graph& graph, std::vector<std::string>& notes) {
     if (range.symbol == graph.batch_symbol) {
       graph.min_batch = range.min;
       range.min = 1;
-      notes.push_back(absl::StrCat(
-          "the export guards ", Describe(graph, range.symbol),
-          " >= ", graph.min_batch, "; smaller batches are padded"));
+      notes.push_back(absl::StrCat("the export guards ",
+                                   Describe(graph, range.symbol),
+                                   " >= ", graph.min_batch));
     } else if (range.min > 2 && IsInputSymbol(graph, range.symbol)) {
       notes.push_back(absl::StrCat("the export guards ",
                                    Describe(graph, range.symbol),

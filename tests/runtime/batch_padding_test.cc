@@ -28,9 +28,16 @@ using testing::Sym;
 using testing::ValuesOf;
 using testing::Views;
 
+// The output that is divided by the batch depends on other rows; no test here
+// reads it where rows are added.
+void SetMinBatch(SmallDlrm& dlrm, int64_t min_batch) {
+  dlrm.builder().graph().min_batch = min_batch;
+  dlrm.builder().graph().rows.use = models::RowUse::kAlone;
+}
+
 TEST(BatchPaddingTest, AddsARowAndAnEmptyBag) {
   SmallDlrm dlrm;
-  dlrm.builder().graph().min_batch = 2;
+  SetMinBatch(dlrm, 2);
   const BatchPadding padding(dlrm.builder().graph());
   std::vector<base::Tensor> request;
   request.push_back(MakeTensor<float>({1, 3}, {1, 2, 3}));
@@ -57,7 +64,7 @@ TEST(BatchPaddingTest, LeavesLargeEnoughBatchesAlone) {
   MustBeOk(BatchPadding(dlrm.builder().graph()).Pad(Views(request), batch));
   EXPECT_FALSE(batch.rows().has_value());
   // … or the batch is 2.
-  dlrm.builder().graph().min_batch = 2;
+  SetMinBatch(dlrm, 2);
   const auto two = dlrm.Request(2);
   MustBeOk(BatchPadding(dlrm.builder().graph()).Pad(Views(two), batch));
   EXPECT_FALSE(batch.rows().has_value());
@@ -116,7 +123,7 @@ TEST(BatchPaddingTest, OffsetsOfAColumnOfIdsCannotBePadded) {
 
 TEST(BatchPaddingTest, SmallBatchesGetTheirOwnScoresSplitAndUnsplit) {
   SmallDlrm dlrm;
-  dlrm.builder().graph().min_batch = 4;
+  SetMinBatch(dlrm, 4);
   const auto weights = dlrm.builder().Weights();
   const models::Graph& graph = dlrm.builder().graph();
   auto whole = Must(RequestRunner::Whole(graph, weights, {}));
@@ -139,6 +146,51 @@ TEST(BatchPaddingTest, SmallBatchesGetTheirOwnScoresSplitAndUnsplit) {
   }
 }
 
+// x − mean(x) over the batch, exported with Dim("b", min=4).
+void BuildCentred(GraphBuilder& builder) {
+  const auto x = builder.Input("x", DType::kFloat32, {Sym("b"), 2});
+  const auto mean = builder.Node("aten.mean.dim",
+                                 {Ref("self", x), testing::Ints("dim", {0}),
+                                  testing::Bool("keepdim", true)},
+                                 {DType::kFloat32, {1, 2}});
+  builder.Output(builder.Node("aten.sub.Tensor",
+                              {Ref("self", x), Ref("other", mean)},
+                              {DType::kFloat32, {Sym("b"), 2}}));
+  builder.graph().batch_symbol = "b";
+  builder.graph().min_batch = 4;
+}
+
+TEST(BatchPaddingTest, RefusesSmallBatchesWhereRowsDependOnEachOther) {
+  for (const bool known : {false, true}) {
+    SCOPED_TRACE(known ? "found by import" : "found from the graph");
+    GraphBuilder builder;
+    BuildCentred(builder);
+    if (known) {
+      builder.graph().rows = {.use = models::RowUse::kTogether,
+                              .why = "by a mean"};
+    }
+    EXPECT_EQ(SmallestBatch(builder.graph()), 4);
+    std::vector<base::Tensor> three;
+    three.push_back(MakeTensor<float>({3, 2}, {1, 2, 3, 4, 5, 6}));
+    const auto status = testing::RunWhole(builder, three).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("input 'x': the batch is 3; the model needs 4 or "
+                          "more"));
+    if (known) {
+      EXPECT_THAT(std::string(status.message()), HasSubstr("by a mean"));
+    }
+    std::vector<base::Tensor> four;
+    four.push_back(MakeTensor<float>({4, 2}, {1, 0, 3, 0, 5, 0, 7, 4}));
+    const auto out = Must(testing::RunWhole(builder, four));
+    EXPECT_THAT(ValuesOf<float>(out[0].view()),
+                ElementsAre(-3, -1, -1, -1, 1, -1, 3, 3));
+  }
+  SmallDlrm dlrm;
+  SetMinBatch(dlrm, 4);
+  EXPECT_EQ(SmallestBatch(dlrm.builder().graph()), 1);
+}
+
 TEST(BatchPaddingTest, NamesAnInputThatCannotBePadded) {
   GraphBuilder builder;
   const auto x =
@@ -158,7 +210,7 @@ TEST(BatchPaddingTest, NamesAnInputThatCannotBePadded) {
 
 TEST(BatchPaddingTest, WrongInputsAreLeftToTheProgramToRefuse) {
   SmallDlrm dlrm;
-  dlrm.builder().graph().min_batch = 2;
+  SetMinBatch(dlrm, 2);
   auto request = dlrm.Request(1);
   request[3] = MakeTensor<int64_t>({0}, {});
   const auto status = testing::RunWhole(dlrm.builder(), request).status();

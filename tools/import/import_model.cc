@@ -19,6 +19,7 @@
 #include "models/shapes/infer.h"
 #include "models/torch_export/import.h"
 #include "models/torchscript/import.h"
+#include "runtime/batch_padding.h"
 #include "runtime/split_run.h"
 #include "runtime/torch/op_library.h"
 
@@ -140,9 +141,18 @@ void FindRows(ImportedModel& model) {
   const models::RowDependence found = models::FindRowDependence(graph);
   const bool seen = graph.rows.use == models::RowUse::kTogether;
   if (!seen || found.use == models::RowUse::kTogether) graph.rows = found;
-  if (graph.rows.use != models::RowUse::kTogether) return;
-  // A copied row would change the others' results.
-  if (graph.min_batch == 2) graph.min_batch = 1;
+  // A copied row would change the others' results. A minimum of 2 is mostly
+  // PyTorch's special case of a batch of 1.
+  const bool together = graph.rows.use == models::RowUse::kTogether;
+  if (together && graph.min_batch == 2) graph.min_batch = 1;
+  if (graph.min_batch > 1) {
+    model.notes.push_back(absl::StrCat(
+        "batches below ", graph.min_batch,
+        runtime::SmallestBatch(graph) == 1
+            ? " are padded"
+            : " are refused: added rows could change the results of others"));
+  }
+  if (!together) return;
   model.notes.push_back(
       absl::StrCat("an item's result depends on the other items of its "
                    "request: ",

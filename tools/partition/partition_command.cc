@@ -26,6 +26,7 @@
 #include "partitioner/verify/verify_split.h"
 #include "partitioner/wire/forms.h"
 #include "partitioner/wire/priced_split.h"
+#include "runtime/batch_padding.h"
 #include "tools/command.h"
 #include "tools/common_options.h"
 #include "tools/doctor/machine.h"
@@ -267,6 +268,15 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
                            LoadModel(options.model, {.with_plan = false}));
   REFRACT_RETURN_IF_ERROR(
       partitioner::CheckConditionOptions(options.conditions, model->graph));
+  if (const int64_t least = runtime::SmallestBatch(model->graph);
+      options.conditions.batch < least) {
+    if (options.batch_given) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--batch ", options.conditions.batch, ": the model needs ", least,
+          " or more, as its rows depend on each other"));
+    }
+    options.conditions.batch = least;
+  }
   REFRACT_ASSIGN_OR_RETURN(auto sizes, ParseSizes(options.sizes, model->graph));
   REFRACT_ASSIGN_OR_RETURN(const CostProfiles profiles,
                            FindProfiles(options, *model));

@@ -19,6 +19,7 @@
 #include "partitioner/measure/wire_probe.h"
 #include "partitioner/profile/hardware.h"
 #include "partitioner/profile/profile.h"
+#include "runtime/batch_padding.h"
 #include "tools/bench_json.h"
 #include "tools/command.h"
 #include "tools/common_options.h"
@@ -39,6 +40,7 @@ constexpr int64_t kMaxBatch = int64_t{1} << 24;
 struct ProfileOptions {
   std::string model;
   std::vector<int64_t> batches = {1, 16, 64, 256};
+  bool batches_given = false;
   int repetitions = 21;
   std::vector<std::string> inputs;
   std::vector<std::string> sizes;
@@ -55,14 +57,18 @@ absl::Status CheckOptions(ProfileOptions& options, const models::Graph& graph) {
   for (const models::SymbolRange& range : graph.symbols) {
     if (range.symbol == graph.batch_symbol) most = std::min(most, range.max);
   }
+  const int64_t least = runtime::SmallestBatch(graph);
+  if (!options.batches_given) {
+    for (int64_t& batch : options.batches) batch = std::max(batch, least);
+  }
   std::sort(options.batches.begin(), options.batches.end());
   options.batches.erase(
       std::unique(options.batches.begin(), options.batches.end()),
       options.batches.end());
   for (const int64_t batch : options.batches) {
-    if (batch < 1 || batch > most) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--batch ", batch, ": must be from 1 to ", most));
+    if (batch < least || batch > most) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--batch ", batch, ": must be from ", least, " to ", most));
     }
   }
   if (options.batches.size() < kLeastBatches) {
@@ -283,7 +289,8 @@ void AddProfileCommand(CLI::App& app, Context& context) {
           "exceed the caches; at most a sixteenth of the free memory is used")
       ->type_name("MIB");
   AddOpLibraryOption(*command, options->op_libraries);
-  command->callback([&context, options] {
+  command->callback([&context, options, command] {
+    options->batches_given = command->count("--batch") > 0;
     context.action = [&context, options] {
       return RunProfile(*options, context);
     };

@@ -460,7 +460,7 @@ TEST(CheckRowsTest, SqueezeThatTakesTheBatchAwayIsPadded) {
   ASSERT_TRUE(model.Check().ok());
   EXPECT_EQ(model.graph().min_batch, 2);
   ASSERT_EQ(model.notes.size(), 1u);
-  EXPECT_THAT(model.notes[0], HasSubstr("padded to 2"));
+  EXPECT_THAT(model.notes[0], HasSubstr("needs a batch of 2"));
 }
 
 TEST(CheckRowsTest, FailureForOneRowIsPadded) {

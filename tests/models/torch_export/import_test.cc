@@ -324,7 +324,7 @@ TEST(TorchExportTest, TurnsGuardsIntoBoundsAndNotes) {
       model->notes,
       ElementsAre(HasSubstr("L['ids'].size()[0] % 2 == 0"),
                   HasSubstr("dimension 0 of ids >= 3"),
-                  HasSubstr("dimension 0 of dense >= 2; smaller batches")));
+                  HasSubstr("dimension 0 of dense >= 2")));
 }
 
 TEST(TorchExportTest, NotesInputsAndResultsThatAreNoTensors) {
