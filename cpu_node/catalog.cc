@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "glog/logging.h"
+#include "transport/session/session_socket.h"
 
 namespace refract::cpu_node {
 
@@ -16,6 +17,84 @@ Catalog::Catalog(std::vector<Entry> entries) : entries_(std::move(entries)) {
             [](const Entry& a, const Entry& b) {
               return std::tie(a.name, a.version) < std::tie(b.name, b.version);
             });
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    std::unique_ptr<Versions>& versions = models_[entries_[i].name];
+    if (versions == nullptr) {
+      versions = std::make_unique<Versions>();
+      versions->begin = i;
+    }
+    versions->end = i + 1;
+  }
+  LimitOffers();
+  ChooseDefaults([](const ServedModel&) { return false; });
+}
+
+void Catalog::LimitOffers() {
+  // (age within its model, entry): 0 is the newest split version.
+  std::vector<std::pair<size_t, size_t>> split;
+  size_t age = 0;
+  for (size_t i = entries_.size(); i-- > 0;) {
+    if (i + 1 < entries_.size() && entries_[i].name != entries_[i + 1].name) {
+      age = 0;
+    }
+    const ServedModel* const model = entries_[i].model.get();
+    if (model != nullptr && model->split()) split.emplace_back(age++, i);
+  }
+  if (split.size() <= transport::kMaxModelOffers) return;
+  std::sort(split.begin(), split.end());
+  for (size_t i = transport::kMaxModelOffers; i < split.size(); ++i) {
+    Entry& entry = entries_[split[i].second];
+    entry.model = nullptr;
+    entry.status = absl::UnavailableError(absl::StrCat(
+        "there are ", split.size(), " split versions and at most ",
+        transport::kMaxModelOffers,
+        " can be offered to GPU nodes; version_policy in config.pbtxt chooses "
+        "versions"));
+    LOG(ERROR) << "model '" << entry.name << "' version " << entry.version
+               << " is left out: " << entry.status.message();
+  }
+}
+
+void Catalog::ChooseDefaults(
+    absl::FunctionRef<bool(const ServedModel&)> ready) {
+  absl::MutexLock lock(choice_mu_.get());
+  for (const auto& [name, versions] : models_) {
+    const auto first =
+        entries_.begin() + static_cast<ptrdiff_t>(versions->begin);
+    const auto last = entries_.begin() + static_cast<ptrdiff_t>(versions->end);
+    const auto has_plan = [](const Entry& entry) {
+      return entry.model != nullptr && entry.model->model().plan.has_value();
+    };
+    // A version without a plan is one that `refract partition` has still to
+    // prepare, unless the model is served without plans.
+    const bool planned = std::any_of(first, last, has_plan);
+    const ServedModel* newest = nullptr;
+    const ServedModel* chosen = nullptr;
+    for (auto entry = last; entry != first && chosen == nullptr;) {
+      --entry;
+      if (entry->model == nullptr || (planned && !has_plan(*entry))) continue;
+      if (newest == nullptr) newest = entry->model.get();
+      if (ready(*entry->model)) chosen = entry->model.get();
+    }
+    if (chosen == nullptr) chosen = newest;
+    const ServedModel* const before =
+        versions->chosen.exchange(chosen, std::memory_order_acq_rel);
+    if (before != nullptr && before != chosen) {
+      LOG(INFO) << "model '" << name << "': requests without a version go to "
+                << "version " << chosen->version() << " instead of "
+                << before->version();
+    }
+  }
+}
+
+std::vector<std::string> Catalog::LoadedModels() const {
+  std::vector<std::string> names;
+  for (const Entry& entry : entries_) {
+    if (entry.model == nullptr) continue;
+    if (names.empty() || names.back() != entry.name)
+      names.push_back(entry.name);
+  }
+  return names;
 }
 
 absl::StatusOr<Catalog> Catalog::Load(const models::Repository& repository,
@@ -25,7 +104,7 @@ absl::StatusOr<Catalog> Catalog::Load(const models::Repository& repository,
   std::vector<Entry> entries;
   for (const std::string& name : names) {
     const absl::StatusOr<std::vector<int64_t>> versions =
-        repository.ListVersions(name);
+        repository.ListServedVersions(name);
     if (!versions.ok()) {
       LOG(ERROR) << "model '" << name << "' is left out: " << versions.status();
       entries.push_back({name, 0, nullptr, versions.status()});
@@ -57,20 +136,23 @@ absl::StatusOr<Catalog> Catalog::Load(const models::Repository& repository,
 
 absl::StatusOr<const ServedModel*> Catalog::Find(
     absl::string_view name, absl::string_view version) const {
-  int64_t number = 0;
-  const bool any = version.empty();
-  const bool is_number = absl::SimpleAtoi(version, &number) && number > 0;
-  const Entry* found = nullptr;
-  bool known = false;
-  for (const Entry& entry : entries_) {
-    if (entry.name != name) continue;
-    known = true;
-    // Ascending versions: the last match is the newest.
-    if (any && (found == nullptr || entry.model != nullptr)) found = &entry;
-    if (!any && is_number && entry.version == number) found = &entry;
-  }
-  if (!known) {
+  const auto model = models_.find(name);
+  if (model == models_.end()) {
     return absl::NotFoundError(absl::StrCat("unknown model '", name, "'"));
+  }
+  const Versions& versions = *model->second;
+  const Entry* found = nullptr;
+  if (version.empty()) {
+    const ServedModel* const chosen =
+        versions.chosen.load(std::memory_order_acquire);
+    if (chosen != nullptr) return chosen;
+    found = &entries_[versions.end - 1];  // its status says why
+  }
+  int64_t number = 0;
+  if (found == nullptr && absl::SimpleAtoi(version, &number) && number > 0) {
+    for (size_t i = versions.begin; i < versions.end; ++i) {
+      if (entries_[i].version == number) found = &entries_[i];
+    }
   }
   if (found == nullptr) {
     return absl::NotFoundError(
@@ -79,7 +161,7 @@ absl::StatusOr<const ServedModel*> Catalog::Find(
   if (found->model == nullptr) {
     return absl::UnavailableError(
         absl::StrCat("model '", name, "' version ", found->version,
-                     " could not be loaded: ", found->status.message()));
+                     " is not served: ", found->status.message()));
   }
   return found->model.get();
 }

@@ -3,48 +3,77 @@
 
 // Which models this node serves, by name and version.
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "cpu_node/served_model.h"
 #include "models/repository/repository.h"
 
 namespace refract::cpu_node {
 
-// Immutable once loaded; thread-safe.
+// Thread-safe once loaded. Only the choice of default versions changes.
 class Catalog {
  public:
   struct Entry {
     std::string name;
     int64_t version = 0;  // 0: not even the versions could be listed
-    std::unique_ptr<ServedModel> model;  // null when it could not be loaded
+    std::unique_ptr<ServedModel> model;  // null when it cannot be served
     absl::Status status;                 // why
   };
 
-  // Loads all versions of all models. A version that fails is logged and kept
-  // as an entry with its status; the others serve. An error only when
-  // `repository` itself cannot be read.
+  // Loads the versions of all models that version_policy allows. A version that
+  // fails is logged and kept as an entry with its status; the others serve. An
+  // error only when `repository` itself cannot be read.
   static absl::StatusOr<Catalog> Load(const models::Repository& repository,
                                       const ServedModelOptions& options);
 
-  // Ordered by name, then version, whatever the order given.
+  // Ordered by name, then version, whatever the order given. Split versions
+  // beyond the number that can be offered to GPU nodes
+  // (transport::kMaxModelOffers) are logged and left out, the oldest of the
+  // models with the most versions first.
   explicit Catalog(std::vector<Entry> entries);
 
-  // `version` is decimal; empty means the newest that could be loaded.
-  // NotFound names the unknown model or version; Unavailable says why a known
-  // one could not be loaded.
+  // `version` is decimal; empty means the default version. NotFound names the
+  // unknown model or version; Unavailable says why a known one cannot be
+  // served.
   absl::StatusOr<const ServedModel*> Find(absl::string_view name,
                                           absl::string_view version) const;
 
+  // Makes the newest version of each model that is servable its default: a
+  // version that was loaded, has a split plan (unless no version of the model
+  // has one) and is `ready`. Where none is ready, the newest of the others
+  // serves as the reason why. Before the first call none counts as ready.
+  void ChooseDefaults(absl::FunctionRef<bool(const ServedModel&)> ready);
+
   const std::vector<Entry>& entries() const { return entries_; }
+  // Names of models with at least one version that was loaded, sorted.
+  std::vector<std::string> LoadedModels() const;
 
  private:
+  // The versions of one model: entries [begin, end).
+  struct Versions {
+    size_t begin = 0;
+    size_t end = 0;
+    // Null when no version could be loaded. Read by requests without a lock.
+    std::atomic<const ServedModel*> chosen = nullptr;
+  };
+
+  void LimitOffers();
+
   std::vector<Entry> entries_;
+  // Held while defaults are chosen, so that an older choice never overwrites a
+  // newer one.
+  std::unique_ptr<absl::Mutex> choice_mu_ = std::make_unique<absl::Mutex>();
+  absl::flat_hash_map<std::string, std::unique_ptr<Versions>> models_;
 };
 
 }  // namespace refract::cpu_node

@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/finite.h"
-#include "base/status_macros.h"
 #include "base/process/within_memory.h"
+#include "base/status_macros.h"
 #include "glog/logging.h"
 #include "runtime/stable_inputs.h"
 #include "runtime/torch/loop_limits.h"
@@ -121,6 +121,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Catalog catalog,
   REFRACT_RETURN_IF_ERROR(CheckOptions(options));
   std::unique_ptr<Engine> engine(
       new Engine(std::move(catalog), std::move(options)));
+  REFRACT_RETURN_IF_ERROR(
+      CheckReadinessRule(engine->options_.readiness, engine->catalog_));
   REFRACT_RETURN_IF_ERROR(engine->CreateNodePool());
   return engine;
 }
@@ -138,7 +140,17 @@ absl::Status Engine::CreateNodePool() {
   // Without a split model there is nothing to ask a GPU node for.
   if (nodes.offers.empty()) nodes.addresses.clear();
   REFRACT_ASSIGN_OR_RETURN(nodes_, NodePool::Create(std::move(nodes)));
+  has_nodes_.store(true, std::memory_order_release);
+  ChooseDefaults();
   return absl::OkStatus();
+}
+
+void Engine::ChooseDefaults() {
+  // A change while the pool is created; CreateNodePool() looks afterwards.
+  if (!has_nodes_.load(std::memory_order_acquire)) return;
+  catalog_.ChooseDefaults([this](const ServedModel& model) {
+    return model.can_run_whole() || nodes_->Usable(offers_.at(&model));
+  });
 }
 
 Engine::~Engine() { Stop(); }
@@ -528,10 +540,9 @@ bool Engine::Ready() const {
     absl::MutexLock lock(&mu_);
     if (!admitting_) return false;
   }
-  for (const Catalog::Entry& entry : catalog_.entries()) {
-    if (entry.model != nullptr && !ModelReady(*entry.model).ok()) return false;
-  }
-  return true;
+  return NodeReady(
+      options_.readiness, catalog_,
+      [this](const ServedModel& model) { return ModelReady(model).ok(); });
 }
 
 void Engine::WatchReadiness(std::function<void()> listener) {
@@ -541,6 +552,7 @@ void Engine::WatchReadiness(std::function<void()> listener) {
 }
 
 void Engine::NotifyReadiness() {
+  ChooseDefaults();
   std::shared_ptr<const std::function<void()>> listener;
   {
     absl::MutexLock lock(&mu_);

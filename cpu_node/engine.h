@@ -23,6 +23,7 @@
 #include "base/process/log_limiter.h"
 #include "cpu_node/catalog.h"
 #include "cpu_node/node_pool.h"
+#include "cpu_node/readiness.h"
 #include "cpu_node/request.h"
 #include "cpu_node/worker_pool.h"
 #include "transport/memory/free_list.h"
@@ -40,6 +41,7 @@ struct EngineOptions {
   // Deadline of a request that brings none, from its arrival; infinite = none.
   absl::Duration default_timeout = absl::InfiniteDuration();
   base::Clock* clock = &base::Clock::Real();
+  ReadinessRule readiness;
   // GPU nodes. `offers`, `clock` and `on_change` are the engine's to fill in.
   NodePoolOptions nodes;
 };
@@ -80,7 +82,7 @@ class Engine {
   // that serves it, unless it needs none or may run here as a whole.
   // Unavailable says why not.
   absl::Status ModelReady(const ServedModel& model) const;
-  // Whether every model that could be loaded is ready.
+  // Whether this node counts as ready by EngineOptions::readiness.
   bool Ready() const;
 
   // `listener` is called after each change of readiness from now on, under no
@@ -106,6 +108,8 @@ class Engine {
 
   Engine(Catalog catalog, EngineOptions options);
   absl::Status CreateNodePool();
+  // Requests without a version go to versions that are ready.
+  void ChooseDefaults();
 
   absl::Status Admit(const ServedModel& model, absl::Time arrived,
                      InferRequest& request, InferCallback& done);
@@ -134,7 +138,7 @@ class Engine {
   }
 
   const EngineOptions options_;
-  const Catalog catalog_;
+  Catalog catalog_;
   absl::flat_hash_map<const ServedModel*, size_t> offers_;
   base::LogLimiter failure_log_;
   // Those not in use, with the memory that they have grown.
@@ -150,6 +154,7 @@ class Engine {
   std::atomic<bool> aborting_ = false;
 
   std::unique_ptr<NodePool> nodes_;
+  std::atomic<bool> has_nodes_ = false;  // nodes_ is set
   WorkerPool workers_;
 };
 

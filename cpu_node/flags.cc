@@ -5,8 +5,8 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
 #include "absl/strings/string_view.h"
-#include "base/process/command_line_error.h"
 #include "base/number_range.h"
+#include "base/process/command_line_error.h"
 #include "transport/links/channel.h"
 
 namespace refract::cpu_node {
@@ -61,6 +61,19 @@ void AddServing(CLI::App& app, Flags& flags) {
       ->capture_default_str();
 }
 
+void AddReadiness(CLI::App& app, Flags& flags) {
+  app.add_option("--ready-when", flags.ready_when,
+                 "When this node reports itself ready: all (each model is "
+                 "ready), listed (those of --ready-models are) or any (at "
+                 "least one model is)")
+      ->check(CLI::IsMember({"all", "listed", "any"}))
+      ->capture_default_str();
+  app.add_option("--ready-models", flags.ready_models,
+                 "Models for --ready-when listed, separated by commas")
+      ->delimiter(',')
+      ->type_name("NAME");
+}
+
 void AddGpuNodes(CLI::App& app, Flags& flags) {
   app.add_option("--gpu-nodes", flags.gpu_nodes,
                  "GPU nodes, separated by commas; without any, only models "
@@ -103,12 +116,19 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
       ->allow_extra_args(false);
   AddGpuNodes(app, flags);
   AddServing(app, flags);
+  AddReadiness(app, flags);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
     std::fprintf(stderr, "refract-cpu-node: %s (see --help)\n",
                  base::CommandLineError(app, error).c_str());
+    return 2;
+  }
+  if (!flags.ready_models.empty() != (flags.ready_when == "listed")) {
+    std::fprintf(stderr,
+                 "refract-cpu-node: --ready-when listed and --ready-models "
+                 "belong together (see --help)\n");
     return 2;
   }
   return flags;

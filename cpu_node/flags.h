@@ -11,9 +11,9 @@ namespace refract::cpu_node {
 struct Flags {
   std::string model_repository;
   std::vector<std::string> op_libraries;  // loaded first
-  std::vector<std::string> gpu_nodes;  // "host:port"
-  std::string transport = "auto";      // auto, shm, tcp or verbs
-  std::string rdma_device;             // empty: any
+  std::vector<std::string> gpu_nodes;     // "host:port"
+  std::string transport = "auto";         // auto, shm, tcp or verbs
+  std::string rdma_device;                // empty: any
   std::string grpc_host = "0.0.0.0";
   int grpc_port = 8001;
   int workers = 0;  // 0: one per CPU that this process may use
@@ -22,6 +22,8 @@ struct Flags {
   double default_deadline_ms = 0;  // 0: none
   double drain_timeout_s = 30;
   bool local_fallback = false;
+  std::string ready_when = "all";         // all, listed or any
+  std::vector<std::string> ready_models;  // for "listed"
 };
 
 // The flags, or the exit status of a run that ends here: 0 after --help or

@@ -61,6 +61,12 @@ EngineOptions ToEngineOptions(const Flags& flags) {
   if (flags.default_deadline_ms > 0) {
     options.default_timeout = absl::Milliseconds(flags.default_deadline_ms);
   }
+  options.readiness.models = flags.ready_models;
+  if (flags.ready_when == "listed") {
+    options.readiness.when = ReadinessRule::When::kListed;
+  } else if (flags.ready_when == "any") {
+    options.readiness.when = ReadinessRule::When::kAny;
+  }
   options.nodes.addresses = flags.gpu_nodes;
   options.nodes.path = transport::PathPreferenceNamed(flags.transport);
   options.nodes.rdma_device = flags.rdma_device;

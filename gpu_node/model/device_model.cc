@@ -10,9 +10,9 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/process/within_memory.h"
 #include "base/status_macros.h"
 #include "base/tensor.h"
-#include "base/process/within_memory.h"
 #include "glog/logging.h"
 #include "gpu_node/finite.h"
 #include "gpu_node/model/warm_up.h"
@@ -471,7 +471,7 @@ absl::StatusOr<DeviceModels> DeviceModels::Load(
                            repository.ListModels());
   for (const std::string& name : names) {
     const absl::StatusOr<std::vector<int64_t>> versions =
-        repository.ListVersions(name);
+        repository.ListServedVersions(name);
     if (!versions.ok()) {
       LOG(ERROR) << "model '" << name << "' is left out: " << versions.status();
       continue;

@@ -298,6 +298,32 @@ absl::StatusOr<inference::ModelConfig> ParseConfigText(absl::string_view text,
   return config;
 }
 
+absl::StatusOr<std::vector<int64_t>> ServedVersions(
+    const inference::ModelConfig& config, std::vector<int64_t> versions,
+    absl::string_view path) {
+  const inference::ModelVersionPolicy& policy = config.version_policy();
+  if (policy.has_specific()) {
+    versions.assign(policy.specific().versions().begin(),
+                    policy.specific().versions().end());
+    std::sort(versions.begin(), versions.end());
+    versions.erase(std::unique(versions.begin(), versions.end()),
+                   versions.end());
+    if (versions.empty() || versions.front() < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path,
+                       ": version_policy: specific needs versions of 1 "
+                       "and more"));
+    }
+  } else if (policy.has_latest()) {
+    const size_t count = std::max<size_t>(1, policy.latest().num_versions());
+    if (versions.size() > count) {
+      versions.erase(versions.begin(),
+                     versions.end() - static_cast<ptrdiff_t>(count));
+    }
+  }
+  return versions;
+}
+
 absl::StatusOr<ModelConfig> CheckConfig(const inference::ModelConfig& config,
                                         absl::string_view name,
                                         const Graph& graph,

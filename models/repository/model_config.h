@@ -26,8 +26,10 @@
 //                              ";": "s0 + 1", "s0;13"
 //   batch_symbol               which symbol of these counts the items to score
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -52,6 +54,13 @@ std::string ConfigToText(const inference::ModelConfig& config);
 // that does not parse or has a field that Refract does not know.
 absl::StatusOr<inference::ModelConfig> ParseConfigText(absl::string_view text,
                                                        absl::string_view path);
+
+// Those of `versions` (ascending) that nodes load by `config.version_policy`,
+// ascending. `specific` gives what it lists, whether or not it is among
+// `versions`. InvalidArgument names `path` and the field.
+absl::StatusOr<std::vector<int64_t>> ServedVersions(
+    const inference::ModelConfig& config, std::vector<int64_t> versions,
+    absl::string_view path);
 
 // Checks `config` against the model and its folder's name: inputs and outputs,
 // where they are listed, agree with the graph; parameters are known and name

@@ -400,6 +400,16 @@ absl::StatusOr<std::vector<int64_t>> Repository::ListVersions(
   return versions;
 }
 
+absl::StatusOr<std::vector<int64_t>> Repository::ListServedVersions(
+    absl::string_view name) const {
+  REFRACT_ASSIGN_OR_RETURN(std::vector<int64_t> versions, ListVersions(name));
+  const std::string path = Join(Join(path_, name), kConfigFile);
+  REFRACT_ASSIGN_OR_RETURN(const std::string text, ReadText(path));
+  REFRACT_ASSIGN_OR_RETURN(const inference::ModelConfig config,
+                           ParseConfigText(text, path));
+  return ServedVersions(config, std::move(versions), path);
+}
+
 absl::StatusOr<std::shared_ptr<const LoadedModel>> Repository::Load(
     absl::string_view name, int64_t version, const LoadOptions& options) const {
   REFRACT_ASSIGN_OR_RETURN(const std::vector<int64_t> versions,

@@ -131,6 +131,9 @@ class Repository {
   absl::StatusOr<std::vector<std::string>> ListModels() const;
   absl::StatusOr<std::vector<int64_t>> ListVersions(
       absl::string_view name) const;  // ascending
+  // Those that nodes load: version_policy of config.pbtxt.
+  absl::StatusOr<std::vector<int64_t>> ListServedVersions(
+      absl::string_view name) const;  // ascending
 
   // version 0 = the newest. Validates graph, weights and plan; weight files
   // that differ from what import saw are InvalidArgument.

@@ -1,0 +1,49 @@
+#include "cpu_node/readiness.h"
+
+#include <algorithm>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+
+namespace refract::cpu_node {
+
+absl::Status CheckReadinessRule(const ReadinessRule& rule,
+                                const Catalog& catalog) {
+  if (rule.when != ReadinessRule::When::kListed) return absl::OkStatus();
+  if (rule.models.empty()) {
+    return absl::InvalidArgumentError(
+        "readiness of listed models, but none is listed");
+  }
+  for (const std::string& name : rule.models) {
+    // A model that is known but could not be loaded may be listed: the node is
+    // not ready then.
+    if (absl::IsNotFound(catalog.Find(name, "").status())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("readiness of model '", name, "', which is unknown"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool NodeReady(const ReadinessRule& rule, const Catalog& catalog,
+               absl::FunctionRef<bool(const ServedModel&)> ready) {
+  const auto model_ready = [&](const std::string& name) {
+    const absl::StatusOr<const ServedModel*> model = catalog.Find(name, "");
+    return model.ok() && ready(**model);
+  };
+  switch (rule.when) {
+    case ReadinessRule::When::kListed:
+      return std::all_of(rule.models.begin(), rule.models.end(), model_ready);
+    case ReadinessRule::When::kAny: {
+      const std::vector<std::string> names = catalog.LoadedModels();
+      return std::any_of(names.begin(), names.end(), model_ready);
+    }
+    case ReadinessRule::When::kAll: {
+      const std::vector<std::string> names = catalog.LoadedModels();
+      return std::all_of(names.begin(), names.end(), model_ready);
+    }
+  }
+  return false;
+}
+
+}  // namespace refract::cpu_node
