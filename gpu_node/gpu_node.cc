@@ -4,8 +4,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/process/thread.h"
+#include "base/process/within_memory.h"
 #include "glog/logging.h"
 #include "gpu_node/device/cpu_device.h"
+#include "gpu_node/model/measured_times.h"
 #include "gpu_node/model/warm_up.h"
 #include "gpu_node/scheduler/resident_set.h"
 
@@ -38,6 +41,14 @@ std::string LabelOf(const DeviceModel& model) {
   return absl::StrCat("model '", model.name(), "' version ", model.version());
 }
 
+std::string TimesText(const ExecutionTimes& times) {
+  const absl::Time now = absl::UnixEpoch();  // times of a warm-up do not age
+  if (!times.known(now)) return "its times are not known yet";
+  return absl::StrCat("1 row takes ",
+                      absl::FormatDuration(times.Typical(1, now)), ", 64 take ",
+                      absl::FormatDuration(times.Typical(64, now)));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GpuNode>> GpuNode::Create(
@@ -48,20 +59,18 @@ absl::StatusOr<std::unique_ptr<GpuNode>> GpuNode::Create(
   std::unique_ptr<GpuNode> node(new GpuNode(std::move(models), options));
   for (size_t i = node->models_.size(); i > 0; --i) {
     const DeviceModel& model = node->models_[i - 1];
-    const absl::Status fits =
-        ResidentSet(options.weight_memory,
-                    {options.facts ? options.facts(model).device_bytes
-                                   : model.weight_bytes()})
-            .CheckFits(0);
+    const absl::Status fits = node->CheckFits(model);
     if (fits.ok()) continue;
     const auto why = absl::StrCat(LabelOf(model), ": ", fits.message());
     LOG(ERROR) << why << "; it is left out";
     node->models_.LeaveOut(i - 1, absl::FailedPreconditionError(why));
   }
   std::vector<ScheduledModel> described;
+  std::vector<size_t> unmeasured;
   for (size_t i = 0; i < node->models_.size(); ++i) {
     described.push_back(node->Describe(node->models_[i]));
     node->merges_.push_back(described.back().batching.enabled);
+    if (described.back().measuring) unmeasured.push_back(i);
   }
   node->device_ =
       make_device != nullptr
@@ -82,13 +91,87 @@ absl::StatusOr<std::unique_ptr<GpuNode>> GpuNode::Create(
   node->scheduler_->Start();
   node->timers_ =
       std::thread([raw = node->scheduler_.get()] { raw->RunTimers(); });
+  node->StartWarmUps(std::move(unmeasured));
+  if (!options.warm_up_in_background) node->AwaitWarmUps();
   return node;
 }
 
 GpuNode::GpuNode(DeviceModels models, const GpuNodeOptions& options)
     : options_(options),
       models_(std::move(models)),
-      refusal_log_(kFailureLinesPerSecond, *options.clock) {}
+      refusal_log_(kFailureLinesPerSecond, *options.clock),
+      machine_(ThisMachine()) {}
+
+absl::Status GpuNode::CheckFits(const DeviceModel& model) const {
+  const int64_t least = model.model().graph.min_batch;
+  if (!model.model().graph.batch_symbol.empty() && least > options_.max_batch) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("it needs batches of ", least,
+                     " rows or more, executions have at most ",
+                     options_.max_batch, " (--max-batch)"));
+  }
+  return ResidentSet(options_.weight_memory,
+                     {options_.facts ? options_.facts(model).device_bytes
+                                     : model.weight_bytes()})
+      .CheckFits(0);
+}
+
+void GpuNode::StartWarmUps(std::vector<size_t> models) {
+  if (models.empty()) return;
+  unmeasured_ = std::move(models);
+  // One model per CPU: with more, models would measure each other's load.
+  const size_t cpus = std::max(1u, std::thread::hardware_concurrency());
+  const size_t threads =
+      std::min(options_.warm_up_threads > 0
+                   ? static_cast<size_t>(options_.warm_up_threads)
+                   : cpus,
+               unmeasured_.size());
+  for (size_t i = 0; i < threads; ++i) {
+    absl::StatusOr<std::thread> thread =
+        base::StartThread([this] { WarmUpSome(); });
+    if (thread.ok()) {
+      warm_ups_.push_back(*std::move(thread));
+      continue;
+    }
+    // Fewer threads take longer; without any, this one does it all.
+    LOG(WARNING) << "warm-up: " << thread.status().message();
+    if (warm_ups_.empty()) WarmUpSome();
+    break;
+  }
+}
+
+void GpuNode::AwaitWarmUps() {
+  for (std::thread& thread : warm_ups_) thread.join();
+  warm_ups_.clear();
+}
+
+void GpuNode::WarmUpSome() {
+  while (!stop_warm_ups_.load(std::memory_order_relaxed)) {
+    const size_t next = next_unmeasured_.fetch_add(1);
+    if (next >= unmeasured_.size()) return;
+    WarmUpOne(unmeasured_[next]);
+  }
+}
+
+void GpuNode::WarmUpOne(size_t index) {
+  const DeviceModel& model = models_[index];
+  WarmUpOptions warm_up;
+  warm_up.max_rows = options_.max_batch;
+  warm_up.budget = options_.warm_up;
+  warm_up.clock = options_.clock;
+  MeasuredTimes measured;
+  const absl::Status enough = base::WithinMemory([&] {
+    measured = WarmUp(model, warm_up);
+    return absl::OkStatus();
+  });
+  const absl::Status kept =
+      measured.empty()
+          ? enough
+          : TimesFile(model, machine_, options_.max_batch).Write(measured);
+  LOG(INFO) << LabelOf(model) << ": " << TimesText(TimesOf(measured))
+            << (kept.ok() ? "" : "; ") << kept.message();
+  scheduler_->SetTimes(index, TimesOf(measured));
+}
 
 void GpuNode::WatchReadiness(ReadinessListener listener) {
   {
@@ -109,6 +192,8 @@ void GpuNode::TellReadiness() {
 GpuNode::~GpuNode() {
   if (scheduler_ == nullptr) return;
   WatchReadiness(nullptr);
+  stop_warm_ups_.store(true, std::memory_order_relaxed);
+  AwaitWarmUps();
   scheduler_->StopTimers();
   timers_.join();
   scheduler_.reset();
@@ -149,27 +234,19 @@ ScheduledModel GpuNode::Describe(const DeviceModel& model) const {
     described.times = facts.times;
     described.weight_bytes = facts.device_bytes;
   } else if (options_.warm_up > absl::ZeroDuration()) {
-    WarmUpOptions warm_up;
-    warm_up.max_rows = options_.max_batch;
-    warm_up.budget = options_.warm_up;
-    warm_up.clock = options_.clock;
-    described.times = WarmUp(model, warm_up);
+    const auto measured = TimesFile(model, machine_, options_.max_batch).Read();
+    described.measuring = !measured.has_value();
+    if (measured.has_value()) described.times = TimesOf(*measured);
   }
-  const absl::Time now = options_.clock->Now();
-  LOG(INFO)
-      << described.label << ": share " << described.share << ", "
-      << described.weight_bytes << " bytes of weights, "
-      << (described.times.known(now)
-              ? absl::StrCat(
-                    "1 row takes ",
-                    absl::FormatDuration(described.times.Typical(1, now)),
-                    ", 64 take ",
-                    absl::FormatDuration(described.times.Typical(64, now)))
-              : "its times are not known yet")
-      << ", "
-      << (batching.enabled ? absl::StrCat("batching window ",
-                                          absl::FormatDuration(batching.window))
-                           : "no batching");
+  LOG(INFO) << described.label << ": share " << described.share << ", "
+            << described.weight_bytes << " bytes of weights, "
+            << (described.measuring ? "to be measured"
+                                    : TimesText(described.times))
+            << ", "
+            << (batching.enabled
+                    ? absl::StrCat("batching window ",
+                                   absl::FormatDuration(batching.window))
+                    : "no batching");
   return described;
 }
 

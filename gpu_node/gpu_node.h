@@ -4,6 +4,7 @@
 // Everything of a GPU node (HN) but flags and signals: answers the offers of
 // CNs, and has a Scheduler execute their requests on a Device.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -44,6 +45,11 @@ struct GpuNodeOptions {
   size_t weight_memory = 0;
   // Time per model to measure it at load; zero: do not.
   absl::Duration warm_up = absl::Milliseconds(200);
+  // Models measured at once; 0: one per CPU.
+  int warm_up_threads = 0;
+  // True: Create() returns at once, and each model becomes ready when it has
+  // been measured. False: Create() returns when all have been.
+  bool warm_up_in_background = false;
   // First and longest time until a failed instance is started again.
   absl::Duration first_backoff = absl::Milliseconds(100);
   absl::Duration last_backoff = absl::Seconds(10);
@@ -68,8 +74,10 @@ class GpuNode : public transport::Handler {
   using MakeDevice =
       std::function<std::unique_ptr<Device>(const DeviceModels& models)>;
 
-  // Measures the models and starts the instances. InvalidArgument for options
-  // out of range. Models whose weights do not fit into the device's memory are
+  // Measures the models and starts the instances. Models that were measured
+  // before on such a machine are not measured again (measured_times.h).
+  // InvalidArgument for options out of range. Models whose weights do not fit
+  // into the device's memory, or that need larger batches than max_batch, are
   // left out, as those that fail to load. Without `make_device`: the CPU.
   static absl::StatusOr<std::unique_ptr<GpuNode>> Create(
       DeviceModels models, const GpuNodeOptions& options,
@@ -117,8 +125,15 @@ class GpuNode : public transport::Handler {
  private:
   GpuNode(DeviceModels models, const GpuNodeOptions& options);
   void TellReadiness();
-  // What the scheduler is to know of a model; runs it.
+  // Why the node cannot serve the model at all.
+  absl::Status CheckFits(const DeviceModel& model) const;
+  // What the scheduler is to know of a model.
   ScheduledModel Describe(const DeviceModel& model) const;
+  // Measures the models that have no times yet, on threads of their own.
+  void StartWarmUps(std::vector<size_t> models);
+  void AwaitWarmUps();
+  void WarmUpSome();
+  void WarmUpOne(size_t model);
 
   const GpuNodeOptions options_;
   DeviceModels models_;  // constant once the device is there
@@ -130,6 +145,12 @@ class GpuNode : public transport::Handler {
   std::unique_ptr<Device> device_;
   std::unique_ptr<Scheduler> scheduler_;
   std::thread timers_;
+
+  const std::string machine_;
+  std::vector<size_t> unmeasured_;  // constant while warm_ups_ run
+  std::atomic<size_t> next_unmeasured_ = 0;
+  std::atomic<bool> stop_warm_ups_ = false;
+  std::vector<std::thread> warm_ups_;
 };
 
 // One line of sums for logs.

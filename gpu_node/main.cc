@@ -80,6 +80,7 @@ int Run(const Flags& flags) {
     options.batching_window = absl::Microseconds(*flags.batching_window_us);
   }
   options.max_batch = flags.max_batch;
+  options.warm_up_in_background = true;
   options.weight_memory =
       static_cast<size_t>(flags.weight_memory_mib * (size_t{1} << 20));
   std::string device = "cpu";

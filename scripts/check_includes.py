@@ -67,7 +67,7 @@ THIRD_PARTY = {
     ),
     r"cuda|cublas|mma\.h": (r"(runtime/cuda|tests|bench)/.*",),
     r"nlohmann/": (
-        r"(models|tools|partitioner|cpu_node)/.*\.cc$",
+        r"(models|tools|partitioner|cpu_node|gpu_node)/.*\.cc$",
         # Forward declarations alone.
         r"tools/(bench_json|profile/profile_report)\.h$",
         r"partitioner/report/split_report\.h$",

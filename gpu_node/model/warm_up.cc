@@ -222,8 +222,8 @@ absl::StatusOr<std::vector<Tensor>> MakeInputs(
   return inputs;
 }
 
-ExecutionTimes WarmUp(const DeviceModel& model, const WarmUpOptions& options) {
-  ExecutionTimes times;
+MeasuredTimes WarmUp(const DeviceModel& model, const WarmUpOptions& options) {
+  MeasuredTimes times;
   const models::Graph& graph = model.model().graph;
   const runtime::Program& program = model.program();
   if (graph.batch_symbol.empty()) return times;
@@ -246,7 +246,7 @@ ExecutionTimes WarmUp(const DeviceModel& model, const WarmUpOptions& options) {
       if (run > 0) fastest = std::min(fastest, to - from);
       if (to - begin > options.budget) break;
     }
-    if (fastest < absl::InfiniteDuration()) times.Prime(rows, fastest);
+    if (fastest < absl::InfiniteDuration()) times.push_back({rows, fastest});
     const absl::Duration spent = options.clock->Now() - begin;
     // Four times the rows take about four times as long, in each run.
     if (rows >= most || fastest == absl::InfiniteDuration() ||

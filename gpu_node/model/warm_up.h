@@ -12,8 +12,8 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/tensor.h"
+#include "gpu_node/model/measured_times.h"
 #include "gpu_node/model/row_layout.h"
-#include "gpu_node/scheduler/execution_times.h"
 
 namespace refract::gpu_node {
 
@@ -38,7 +38,7 @@ struct WarmUpOptions {
 // The fastest of a few runs at 1, 4, 16, … and max_rows rows, as far as the
 // budget goes. Empty for models that cannot be run on made-up inputs: their
 // times are learnt from requests.
-ExecutionTimes WarmUp(const DeviceModel& model, const WarmUpOptions& options);
+MeasuredTimes WarmUp(const DeviceModel& model, const WarmUpOptions& options);
 
 // Verifies that the rows of `program` are independent, as `layout` concludes
 // from the graph: runs rows alone and among others, and compares the results.

@@ -112,6 +112,17 @@ absl::Duration Scheduler::TimeFor(const Model& model, int64_t rows,
   return rows % most == 0 ? full : full + model.times.Typical(rows % most, now);
 }
 
+void Scheduler::SetTimes(size_t index, const ExecutionTimes& times) {
+  {
+    absl::MutexLock lock(&mu_);
+    Model& model = models_[index];
+    model.times = times;
+    model.config.measuring = false;
+    if (times.known(clock_.Now())) model.last_tried.fill(clock_.Now());
+  }
+  Pump();  // tells the listener
+}
+
 absl::Status Scheduler::ModelReady(size_t index) const {
   absl::MutexLock lock(&mu_);
   return ReadyLocked(models_[index]);

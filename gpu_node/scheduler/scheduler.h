@@ -78,6 +78,8 @@ struct ScheduledModel {
   int64_t least_rows = 1;
   // Times measured at load.
   ExecutionTimes times;
+  // They are still being measured: requests are refused until SetTimes().
+  bool measuring = false;
 };
 
 // Sums since the start.
@@ -119,6 +121,10 @@ class Scheduler {
   ~Scheduler();
 
   void Start();
+
+  // The times of a model that was given as `measuring`, which is ready from now
+  // on as far as it depends on that.
+  void SetTimes(size_t model, const ExecutionTimes& times);
 
   // Would a request with so many rows be queued now? Counts a refusal. For
   // requests whose payload is still to be pulled: Submit() decides again.

@@ -146,6 +146,10 @@ absl::Status Scheduler::ReadyLocked(const Model& model) const {
   if (closed_) return absl::UnavailableError("the HN is stopping");
   const absl::Status unready = Unready();
   if (!unready.ok()) return unready;
+  if (model.config.measuring) {
+    return absl::UnavailableError(
+        absl::StrCat(model.config.label, " is still being measured"));
+  }
   return model.load_error.ok() ? HeldUp(model) : model.load_error;
 }
 

@@ -2,8 +2,6 @@
 
 #include <sys/stat.h>
 
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <utility>
@@ -11,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/process/files.h"
+#include "base/process/mapped_file.h"
 #include "base/status_macros.h"
 #include "models/repository/copy_file.h"
 #include "nlohmann/json.hpp"
@@ -48,11 +47,15 @@ std::optional<Note> Stand(const std::string& path) {
 
 // Notes that cannot be read are as good as none: the files are read again.
 Notes ReadNotes(const std::string& folder) {
-  std::ifstream in(absl::StrCat(folder, "/", kNotesFile));
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  const Json json = Json::parse(text, /*cb=*/nullptr,
-                                /*allow_exceptions=*/false);
   Notes notes;
+  const auto file =
+      base::MappedFile::Open(absl::StrCat(folder, "/", kNotesFile));
+  if (!file.ok()) return notes;
+  const char* const text =
+      reinterpret_cast<const char*>((*file)->bytes().data());
+  const Json json =
+      Json::parse(text, text + (*file)->bytes().size(), /*cb=*/nullptr,
+                  /*allow_exceptions=*/false);
   if (!json.is_object()) return notes;
   for (const auto& [file, fields] : json.items()) {
     const auto number = [&fields = fields](const char* name) {

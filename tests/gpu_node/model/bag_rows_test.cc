@@ -263,7 +263,7 @@ TEST_P(BagRowsTest, TheCheckAtLoadMergesThem) {
             absl::OkStatus());
   EXPECT_LT(difference, 1e-6);
   EXPECT_EQ(model_->row_difference(), difference);
-  EXPECT_TRUE(WarmUp(*model_, {.max_rows = 16}).known(absl::Now()));
+  EXPECT_FALSE(WarmUp(*model_, {.max_rows = 16}).empty());
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -1,0 +1,194 @@
+#include "gpu_node/model/measured_times.h"
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "base/clock.h"
+#include "gmock/gmock.h"
+#include "gpu_node/gpu_node.h"
+#include "gpu_node/model/device_model.h"
+#include "gtest/gtest.h"
+#include "tests/cpu_node/stored_model.h"
+
+namespace refract::gpu_node {
+namespace {
+
+using ::testing::HasSubstr;
+using testing_models::StoredModels;
+
+constexpr int64_t kMost = 64;
+
+std::unique_ptr<DeviceModel> Load(const StoredModels& stored,
+                                  const std::string& name) {
+  auto loaded = stored.repository().Load(name);
+  EXPECT_TRUE(loaded.ok()) << loaded.status();
+  auto model = DeviceModel::Create(*std::move(loaded));
+  EXPECT_TRUE(model.ok()) << model.status();
+  return *std::move(model);
+}
+
+TEST(TimesFileTest, KeepsTheTimesOfEachCondition) {
+  StoredModels stored;
+  stored.Add("m");
+  const auto model = Load(stored, "m");
+  const TimesFile here(*model, "this machine", kMost);
+  EXPECT_EQ(here.Read(), std::nullopt);
+  const MeasuredTimes times = {{1, absl::Microseconds(3)},
+                               {64, absl::Microseconds(70)}};
+  ASSERT_TRUE(here.Write(times).ok());
+  EXPECT_EQ(here.Read(), times);
+  // Other machines, batches, settings and weights were not measured.
+  EXPECT_EQ(TimesFile(*model, "another", kMost).Read(), std::nullopt);
+  EXPECT_EQ(TimesFile(*model, "this machine", 2 * kMost).Read(), std::nullopt);
+  std::ofstream(stored.File("m/config.pbtxt"), std::ios::app)
+      << "parameters { key: 'dense_weights' value { string_value: 'bf16' } }";
+  EXPECT_EQ(TimesFile(*Load(stored, "m"), "this machine", kMost).Read(),
+            std::nullopt);
+  stored.Add("other", /*split=*/true, /*variant=*/1);
+  std::filesystem::copy_file(stored.File("m/1/.execution_times.json"),
+                             stored.File("other/1/.execution_times.json"));
+  EXPECT_EQ(TimesFile(*Load(stored, "other"), "this machine", kMost).Read(),
+            std::nullopt);
+  // Machines that share the repository keep each other's times, the latest of
+  // them where there are many.
+  for (size_t i = 1; i < TimesFile::kMostEntries; ++i) {
+    const TimesFile there(*model, absl::StrCat("machine ", i), kMost);
+    ASSERT_TRUE(there.Write({{1, absl::Microseconds(i)}}).ok());
+  }
+  EXPECT_EQ(here.Read(), times);
+  ASSERT_TRUE(TimesFile(*model, "one more", kMost).Write(times).ok());
+  EXPECT_EQ(here.Read(), std::nullopt);
+  EXPECT_EQ(TimesFile(*model, "machine 7", kMost).Read(),
+            (MeasuredTimes{{1, absl::Microseconds(7)}}));
+}
+
+TEST(TimesFileTest, DamagedFilesCountAsNone) {
+  StoredModels stored;
+  stored.Add("m");
+  const auto model = Load(stored, "m");
+  const TimesFile file(*model, "this machine", kMost);
+  ASSERT_TRUE(file.Write({{1, absl::Microseconds(3)}}).ok());
+  const std::string path = stored.File("m/1/.execution_times.json");
+  std::string text;
+  std::getline(std::ifstream(path), text, '\0');
+  for (const char* bad : {"[[0", "[[\"x\"", "[[1,1", "7", "{", "[[1.5"}) {
+    std::string damaged = text;
+    const size_t at = damaged.find("\"times_ns\": ") + 12;
+    damaged.replace(at, std::string::npos, absl::StrCat(bad, ", 5]]}]"));
+    std::ofstream(path) << damaged;
+    EXPECT_EQ(file.Read(), std::nullopt) << damaged;
+  }
+  std::filesystem::remove(path);
+  std::filesystem::create_directories(path);  // as good as read-only
+  EXPECT_EQ(file.Read(), std::nullopt);
+  EXPECT_THAT(std::string(file.Write({{1, absl::Microseconds(3)}}).message()),
+              HasSubstr(path));
+}
+
+// Waits until every model is ready.
+void AwaitReady(GpuNode& node) {
+  struct {
+    absl::Mutex mu;
+    std::vector<bool> ready;
+  } seen;
+  seen.ready.resize(node.models().size());
+  node.WatchReadiness([&](size_t model, const absl::Status& status) {
+    absl::MutexLock lock(&seen.mu);
+    seen.ready[model] = status.ok();
+  });
+  const auto all = [&] {
+    for (const bool ready : seen.ready) {
+      if (!ready) return false;
+    }
+    return true;
+  };
+  {
+    absl::MutexLock lock(&seen.mu);
+    EXPECT_TRUE(
+        seen.mu.AwaitWithTimeout(absl::Condition(&all), absl::Seconds(60)));
+  }
+  node.WatchReadiness(nullptr);
+}
+
+TEST(GpuNodeWarmUpTest, MeasuresEachModelOnceForAllStarts) {
+  StoredModels stored;
+  for (const char* name : {"a", "b", "c", "d", "e"}) stored.Add(name);
+  GpuNodeOptions options;
+  options.warm_up = absl::Milliseconds(20);
+  options.max_batch = kMost;
+  options.warm_up_threads = 2;
+  options.warm_up_in_background = true;
+  {
+    const auto node =
+        *GpuNode::Create(*DeviceModels::Load(stored.repository()), options);
+    AwaitReady(*node);
+  }
+  for (const char* name : {"a", "b", "c", "d", "e"}) {
+    const auto times =
+        TimesFile(*Load(stored, name), ThisMachine(), kMost).Read();
+    ASSERT_TRUE(times.has_value()) << name;
+    EXPECT_EQ(times->front().rows, 1);
+    EXPECT_GT(times->front().time, absl::ZeroDuration());
+  }
+  // The times of an earlier start are believed: an hour for a row.
+  ASSERT_TRUE(TimesFile(*Load(stored, "a"), ThisMachine(), kMost)
+                  .Write({{1, absl::Hours(1)}})
+                  .ok());
+  const auto node =
+      *GpuNode::Create(*DeviceModels::Load(stored.repository()), options);
+  for (size_t i = 0; i < node->models().size(); ++i) {
+    EXPECT_TRUE(node->ModelReady(i).ok()) << "without waiting";
+  }
+  transport::RequestDescriptor request;
+  request.model = 0;
+  base::Clock& clock = base::Clock::Real();
+  request.deadline = clock.Now() + absl::Seconds(60);
+  // Nothing is predicted before an instance has started.
+  absl::Status refused = node->OnAnnounced(request);
+  while (refused.ok() && clock.Now() < request.deadline) {
+    absl::SleepFor(absl::Milliseconds(1));
+    refused = node->OnAnnounced(request);
+  }
+  EXPECT_EQ(refused.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("1h to execute"));
+  request.model = 1;
+  EXPECT_TRUE(node->OnAnnounced(request).ok());
+}
+
+TEST(GpuNodeWarmUpTest, EndsWithTheNode) {
+  StoredModels stored;
+  for (int i = 0; i < 20; ++i) stored.Add(absl::StrCat("m", i));
+  GpuNodeOptions options;
+  options.warm_up = absl::Seconds(5);
+  options.max_batch = int64_t{1} << 20;
+  options.warm_up_threads = 1;
+  options.warm_up_in_background = true;
+  const absl::Time begin = absl::Now();
+  GpuNode::Create(*DeviceModels::Load(stored.repository()), options)->reset();
+  // Not the 100 s of all models.
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(50));
+}
+
+TEST(GpuNodeWarmUpTest, LeavesOutAModelThatNeedsLargerBatches) {
+  auto model = std::make_shared<models::LoadedModel>(
+      *testing_models::MakeSmallModel({.min_batch = 4}));
+  std::vector<std::unique_ptr<DeviceModel>> models;
+  models.push_back(*DeviceModel::Create(model));
+  GpuNodeOptions options;
+  options.max_batch = 3;
+  const auto node = *GpuNode::Create(DeviceModels(std::move(models)), options);
+  const transport::ModelOffer offer = {.name = "small", .version = 1};
+  const absl::Status status = node->OnOffer(offer).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(
+      std::string(status.message()),
+      HasSubstr("batches of 4 rows or more, executions have at most 3"));
+}
+
+}  // namespace
+}  // namespace refract::gpu_node
