@@ -76,7 +76,7 @@ THIRD_PARTY = {
     r"CLI/": (
         r"tools/.*_(command|options)\.cc$",
         r"tools/command(_line)?\.cc$",
-        r"base/process/command_line_error\.h$",
+        r"base/process/(command_line_error|request_memory_flag)\.h$",
         r"(cpu_node|gpu_node|tests|bench)/.*",
     ),
     r"gtest/|gmock/": (r"tests/.*",),

@@ -13,4 +13,10 @@ uint64_t RaiseDescriptorLimit() {
                                                 : limit.rlim_cur;
 }
 
+uint64_t DescriptorLimit() {
+  rlimit limit = {};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  return limit.rlim_cur;
+}
+
 }  // namespace refract::base

@@ -11,6 +11,9 @@ namespace refract::base {
 // connection. At the start of main().
 uint64_t RaiseDescriptorLimit();
 
+// The limit that holds now.
+uint64_t DescriptorLimit();
+
 }  // namespace refract::base
 
 #endif  // REFRACT_BASE_PROCESS_DESCRIPTOR_LIMIT_H_

@@ -1,6 +1,9 @@
 #include "base/process/shutdown_signal.h"
 
+#include <algorithm>
 #include <cerrno>
+
+#include "absl/time/clock.h"
 
 namespace refract::base {
 
@@ -18,6 +21,17 @@ int ShutdownSignal::Wait() {
   while (sigwait(&signals_, &number) == EINTR) {
   }
   return number;
+}
+
+int ShutdownSignal::WaitFor(absl::Duration longest) {
+  const absl::Time end = absl::Now() + longest;
+  while (true) {
+    const timespec left =
+        absl::ToTimespec(std::max(end - absl::Now(), absl::ZeroDuration()));
+    const int number = sigtimedwait(&signals_, nullptr, &left);
+    if (number >= 0) return number;
+    if (errno != EINTR) return 0;
+  }
 }
 
 }  // namespace refract::base

@@ -3,6 +3,8 @@
 
 #include <signal.h>
 
+#include "absl/time/time.h"
+
 namespace refract::base {
 
 // Turns SIGTERM and SIGINT into a return value of Wait(), so that a daemon
@@ -19,6 +21,8 @@ class ShutdownSignal {
 
   // Waits for one of the two signals and returns its number.
   int Wait();
+  // The same for `longest` at most; 0 if none came.
+  int WaitFor(absl::Duration longest);
 
  private:
   sigset_t signals_;

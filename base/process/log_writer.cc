@@ -1,0 +1,149 @@
+#include "base/process/log_writer.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "base/shorten.h"
+#include "glog/logging.h"
+
+namespace refract::base {
+namespace {
+
+// An error ends the attempt: there is nowhere to report it.
+void WriteAll(int fd, absl::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = write(fd, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return;
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+}  // namespace
+
+// Shared with the writing thread, which may outlive the LogWriter: it cannot be
+// joined while write(2) blocks.
+struct LogWriter::Queue {
+  absl::Mutex mu;
+  std::string lines ABSL_GUARDED_BY(mu);
+  int64_t dropped ABSL_GUARDED_BY(mu) = 0;
+  bool writing ABSL_GUARDED_BY(mu) = false;  // the thread has taken lines
+  bool closed ABSL_GUARDED_BY(mu) = false;
+
+  // Writes lines until the queue is closed.
+  void WriteTo(int fd);
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    return closed || !lines.empty();
+  }
+  bool AllWritten() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    return lines.empty() && !writing;
+  }
+};
+
+void LogWriter::Queue::WriteTo(int fd) {
+  std::string taken;
+  while (true) {
+    {
+      absl::MutexLock lock(&mu);
+      writing = false;
+      mu.Await(absl::Condition(this, &Queue::HasWork));
+      if (lines.empty()) return;  // closed
+      taken.clear();
+      taken.swap(lines);
+      if (dropped > 0) {
+        absl::StrAppend(&taken, "refract: ", dropped,
+                        " lines of the log are missing here: they came faster "
+                        "than they were read\n");
+        dropped = 0;
+      }
+      writing = true;
+    }
+    WriteAll(fd, taken);
+  }
+}
+
+class LogWriter::Sink final : public google::LogSink {
+ public:
+  explicit Sink(int fd)
+      : fd_(fd), thread_([fd, queue = queue_] { queue->WriteTo(fd); }) {}
+
+  ~Sink() override {
+    const bool flushed = Flush(kLastLines);
+    {
+      absl::MutexLock lock(&queue_->mu);
+      queue_->closed = true;
+    }
+    if (flushed) {
+      thread_.join();
+    } else {
+      thread_.detach();
+    }
+  }
+
+  bool Flush(absl::Duration longest) {
+    absl::MutexLock lock(&queue_->mu);
+    return queue_->mu.AwaitWithTimeout(
+        absl::Condition(queue_.get(), &Queue::AllWritten), longest);
+  }
+
+  void send(google::LogSeverity severity, const char*, const char* file,
+            int line, const google::LogMessageTime& time, const char* message,
+            size_t length) override {
+    const std::string text =
+        Shorten(ToString(severity, file, line, time, message, length),
+                kMaxLogLineBytes);
+    absl::MutexLock lock(&queue_->mu);
+    if (queue_->lines.size() + text.size() >= kMaxWaitingBytes) {
+      ++queue_->dropped;
+    } else {
+      absl::StrAppend(&queue_->lines, text, "\n");
+    }
+    if (severity == google::GLOG_FATAL) fatal_ = true;
+  }
+
+  // Called after each line, under no lock of glog's. Only the line that ends
+  // the process is worth waiting for.
+  void WaitTillSent() override {
+    if (!fatal_ || Flush(kLastLines)) return;
+    // Nobody reads: what glog writes itself while it aborts must not block.
+    const int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    if (null >= 0) dup2(null, fd_);
+  }
+
+ private:
+  const int fd_;
+  const std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
+  std::atomic<bool> fatal_ = false;
+  std::thread thread_;
+};
+
+LogWriter::LogWriter(int fd) : sink_(std::make_unique<Sink>(fd)) {
+  google::AddLogSink(sink_.get());
+  // Neither log files nor glog's own, blocking, writing to stderr.
+  for (int i = 0; i < google::NUM_SEVERITIES; ++i) {
+    google::SetLogDestination(i, "");
+  }
+  FLAGS_logtostderr = false;
+  FLAGS_alsologtostderr = false;
+  FLAGS_stderrthreshold = google::NUM_SEVERITIES;
+}
+
+LogWriter::~LogWriter() {
+  google::RemoveLogSink(sink_.get());
+  FLAGS_logtostderr = true;
+}
+
+bool LogWriter::Flush(absl::Duration longest) { return sink_->Flush(longest); }
+
+}  // namespace refract::base

@@ -1,0 +1,44 @@
+#ifndef REFRACT_BASE_PROCESS_LOG_WRITER_H_
+#define REFRACT_BASE_PROCESS_LOG_WRITER_H_
+
+#include <cstddef>
+#include <memory>
+
+#include "absl/time/time.h"
+
+namespace refract::base {
+
+// Writes glog's lines to a file descriptor on a thread of its own, so that a
+// thread that logs never waits for whoever reads them. At most kMaxWaitingBytes
+// of lines wait; later lines are dropped, and a line with their number follows
+// when there is room. Lines are cut to kMaxLogLineBytes (base/shorten.h).
+//
+// Made in main() after google::InitGoogleLogging(), before which glog heeds no
+// flags; while it exists, glog writes nowhere else. One per process. A line of LOG(FATAL) is waited for, but
+// not longer than kLastLines.
+class LogWriter {
+ public:
+  // Lines of a busy second or two; a reader that is slower does not keep up.
+  static constexpr size_t kMaxWaitingBytes = size_t{1} << 20;
+  // Long enough for a reader that reads at all.
+  static constexpr absl::Duration kLastLines = absl::Seconds(1);
+
+  explicit LogWriter(int fd = 2);
+  // Flush(kLastLines). Later lines go where glog's flags say.
+  ~LogWriter();
+  LogWriter(const LogWriter&) = delete;
+  LogWriter& operator=(const LogWriter&) = delete;
+
+  // Waits until all lines logged before are written, at most for `longest`;
+  // returns whether they are.
+  bool Flush(absl::Duration longest);
+
+ private:
+  struct Queue;
+  class Sink;
+  std::unique_ptr<Sink> sink_;
+};
+
+}  // namespace refract::base
+
+#endif  // REFRACT_BASE_PROCESS_LOG_WRITER_H_

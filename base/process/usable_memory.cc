@@ -1,0 +1,74 @@
+#include "base/process/usable_memory.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+
+namespace refract::base {
+namespace {
+
+constexpr uint64_t kNone = std::numeric_limits<uint64_t>::max();
+
+uint64_t MachineMemory(const std::string& root) {
+  std::ifstream file(absl::StrCat(root, "/proc/meminfo"));
+  std::string name, unit;
+  uint64_t kib = 0;
+  while (file >> name >> kib >> unit) {
+    if (name == "MemTotal:") return kib * 1024;
+  }
+  return kNone;
+}
+
+// "max" and a missing file are no limit.
+uint64_t LimitIn(const std::string& file) {
+  std::ifstream stream(file);
+  std::string text;
+  uint64_t bytes = 0;
+  return stream >> text && absl::SimpleAtoi(text, &bytes) ? bytes : kNone;
+}
+
+// The smallest limit of `group` ("/a/b") and of the groups above it, because
+// each of them binds. Inside a container's namespace the group's path may be
+// the host's and missing under `mount`; then the mount's own files count.
+uint64_t LimitOf(const std::string& mount, absl::string_view group,
+                 absl::string_view file) {
+  uint64_t limit = kNone;
+  while (true) {
+    limit = std::min(limit, LimitIn(absl::StrCat(mount, group, "/", file)));
+    const size_t slash = group.rfind('/');
+    if (slash == absl::string_view::npos) break;
+    group = group.substr(0, slash);
+  }
+  return std::min(limit, LimitIn(absl::StrCat(mount, "/", file)));
+}
+
+}  // namespace
+
+uint64_t UsableMemory(const std::string& root) {
+  uint64_t bytes = MachineMemory(root);
+  // Lines "hierarchy:controllers:path"; v2 is "0::path".
+  std::ifstream groups(absl::StrCat(root, "/proc/self/cgroup"));
+  for (std::string line; std::getline(groups, line);) {
+    const std::vector<std::string> fields =
+        absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (fields.size() != 3) continue;
+    const std::string mount = absl::StrCat(root, "/sys/fs/cgroup");
+    if (fields[1].empty()) {
+      bytes = std::min(bytes, LimitOf(mount, fields[2], "memory.max"));
+    } else if (absl::StrContains(absl::StrCat(",", fields[1], ","),
+                                 ",memory,")) {
+      bytes = std::min(bytes, LimitOf(absl::StrCat(mount, "/memory"), fields[2],
+                                      "memory.limit_in_bytes"));
+    }
+  }
+  return bytes == kNone ? 0 : bytes;
+}
+
+}  // namespace refract::base

@@ -1,0 +1,17 @@
+#ifndef REFRACT_BASE_PROCESS_USABLE_MEMORY_H_
+#define REFRACT_BASE_PROCESS_USABLE_MEMORY_H_
+
+#include <cstdint>
+#include <string>
+
+namespace refract::base {
+
+// Bytes of memory that this process may use: the machine's, or the smallest
+// limit of its control groups (v2 memory.max, v1 memory.limit_in_bytes) where
+// that is less, as in a container. `root` stands for "/" and has proc/meminfo,
+// proc/self/cgroup and sys/fs/cgroup. 0: nothing there says.
+uint64_t UsableMemory(const std::string& root = "/");
+
+}  // namespace refract::base
+
+#endif  // REFRACT_BASE_PROCESS_USABLE_MEMORY_H_

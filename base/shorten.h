@@ -1,0 +1,35 @@
+#ifndef REFRACT_BASE_SHORTEN_H_
+#define REFRACT_BASE_SHORTEN_H_
+
+// Text from peers and clients, cut to a bounded length before it goes into
+// status messages and logs.
+
+#include <cstddef>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace refract::base {
+
+// Names of inputs, models, parameters and the like. Names of a model's own
+// inputs are shorter; a longer name is a client's mistake, whose beginning is
+// enough to find it.
+inline constexpr size_t kMaxNameTextBytes = 128;
+
+// Status messages. gRPC carries them as metadata, percent-encoded (up to three
+// bytes for one), and its clients refuse metadata from 8 KiB on: then the
+// client would see their complaint instead of the status.
+inline constexpr size_t kMaxStatusTextBytes = 2000;
+
+// A line of the log.
+inline constexpr size_t kMaxLogLineBytes = 4000;
+
+// `text`, or where it is longer than `max_bytes` its beginning and
+// "…(N bytes)". The cut does not fall inside a UTF-8 character. The result has
+// at most `max_bytes` + 32 bytes.
+std::string Shorten(absl::string_view text,
+                    size_t max_bytes = kMaxNameTextBytes);
+
+}  // namespace refract::base
+
+#endif  // REFRACT_BASE_SHORTEN_H_

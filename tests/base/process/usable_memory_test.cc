@@ -1,0 +1,76 @@
+#include "base/process/usable_memory.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+
+namespace refract::base {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+class UsableMemoryTest : public ::testing::Test {
+ protected:
+  ~UsableMemoryTest() override { std::filesystem::remove_all(root_); }
+
+  void Write(const std::string& path, const std::string& text) {
+    const std::filesystem::path file = root_ + path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  }
+
+  const std::string root_ = absl::StrCat(
+      ::testing::TempDir(), "usable_memory_", getpid(), "_",
+      ::testing::UnitTest::GetInstance()->current_test_info()->name());
+};
+
+TEST_F(UsableMemoryTest, IsTheMachinesWithoutControlGroups) {
+  EXPECT_EQ(UsableMemory(root_), 0);
+  Write("/proc/meminfo", "MemTotal:       2048 kB\nMemFree:        12 kB\n");
+  EXPECT_EQ(UsableMemory(root_), 2 * kMiB);
+}
+
+TEST_F(UsableMemoryTest, IsTheSmallestLimitOfTheGroupsAbove) {
+  Write("/proc/meminfo", "MemTotal: 1048576 kB\n");
+  Write("/proc/self/cgroup", "0::/pods/a/main\n");
+  Write("/sys/fs/cgroup/pods/a/main/memory.max", "max\n");
+  EXPECT_EQ(UsableMemory(root_), 1024 * kMiB);
+  Write("/sys/fs/cgroup/pods/a/memory.max", absl::StrCat(300 * kMiB, "\n"));
+  EXPECT_EQ(UsableMemory(root_), 300 * kMiB);
+  Write("/sys/fs/cgroup/pods/a/main/memory.max", absl::StrCat(500 * kMiB));
+  EXPECT_EQ(UsableMemory(root_), 300 * kMiB);
+  // More than the machine has.
+  Write("/sys/fs/cgroup/pods/a/memory.max", absl::StrCat(4096 * kMiB));
+  EXPECT_EQ(UsableMemory(root_), 500 * kMiB);
+}
+
+TEST_F(UsableMemoryTest, ReadsTheMountsOwnLimitInAContainer) {
+  Write("/proc/meminfo", "MemTotal: 1048576 kB\n");
+  // The path is the host's; the container sees only its own group.
+  Write("/proc/self/cgroup", "0::/../../host/path\n");
+  Write("/sys/fs/cgroup/memory.max", absl::StrCat(64 * kMiB));
+  EXPECT_EQ(UsableMemory(root_), 64 * kMiB);
+}
+
+TEST_F(UsableMemoryTest, ReadsVersion1) {
+  Write("/proc/meminfo", "MemTotal: 1048576 kB\n");
+  Write("/proc/self/cgroup", "5:cpu,cpuacct:/docker/x\n4:memory:/docker/x\n");
+  // Version 1 writes "no limit" as a number near 2^63.
+  Write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  EXPECT_EQ(UsableMemory(root_), 1024 * kMiB);
+  Write("/sys/fs/cgroup/memory/docker/x/memory.limit_in_bytes",
+        absl::StrCat(128 * kMiB));
+  EXPECT_EQ(UsableMemory(root_), 128 * kMiB);
+}
+
+TEST_F(UsableMemoryTest, ThisMachineHasSome) {
+  EXPECT_GT(UsableMemory(), 64 * kMiB);
+}
+
+}  // namespace
+}  // namespace refract::base
