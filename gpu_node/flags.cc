@@ -5,8 +5,9 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"
-#include "base/process/command_line_error.h"
 #include "base/number_range.h"
+#include "base/process/command_line_error.h"
+#include "base/process/request_memory_flag.h"
 #include "transport/links/channel.h"
 
 namespace refract::gpu_node {
@@ -114,9 +115,21 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
                  "NIC")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
+  base::AddRequestMemoryFlag(
+      app, flags.request_memory,
+      "Memory of long requests (above 64 KiB) from their announcement to their "
+      "answer, for example 4GiB; more are refused with RESOURCE_EXHAUSTED");
+  app.add_option("--lame-duck", flags.lame_duck_s,
+                 "After SIGTERM or SIGINT: how long the node tells CPU nodes "
+                 "to send no more and still serves what comes; a second "
+                 "signal ends it")
+      ->type_name("SECONDS")
+      ->check([](const std::string& text) {
+        return base::CheckNumberIn(text, 0, 86400);
+      })
+      ->capture_default_str();
   app.add_option("--drain-timeout-s", flags.drain_timeout_s,
-                 "After SIGTERM or SIGINT: longest wait for requests in "
-                 "flight, seconds")
+                 "After that: longest wait for requests in flight, seconds")
       ->check([](const std::string& text) {
         return base::CheckNumberIn(text, 0, 86400);
       })

@@ -1,6 +1,7 @@
 #ifndef REFRACT_GPU_NODE_FLAGS_H_
 #define REFRACT_GPU_NODE_FLAGS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -27,6 +28,8 @@ struct Flags {
   double weight_memory_mib = 0;
   bool no_isolation = false;
   int pollers = 1;
+  size_t request_memory = 0;  // bytes; always given
+  double lame_duck_s = 1;
   double drain_timeout_s = 30;
 };
 

@@ -8,7 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/process/byte_budget.h"
 #include "base/process/descriptor_limit.h"
+#include "base/process/log_writer.h"
 #include "base/process/mutex_checks.h"
 #include "base/process/shutdown_signal.h"
 #include "base/status_macros.h"
@@ -57,20 +59,18 @@ void LogSummary(const DeviceModels& models, const std::string& device,
   }
 }
 
-int Run(const Flags& flags) {
-  // First, so that every thread started below leaves the signals to Wait().
-  base::ShutdownSignal shutdown;
+absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   runtime::aten::UseOneThread();
   for (const std::string& library : flags.op_libraries) {
     const absl::Status status = runtime::aten::LoadOpLibrary(library);
     if (!status.ok()) {
-      return Fail(base::Annotate(status, "--op-library"));
+      return base::Annotate(status, "--op-library");
     }
   }
 
   absl::StatusOr<DeviceModels> models =
       DeviceModels::Load(models::Repository(flags.model_repository));
-  if (!models.ok()) return Fail(models.status());
+  if (!models.ok()) return models.status();
 
   GpuNodeOptions options;
   options.instances = flags.instances;
@@ -89,8 +89,8 @@ int Run(const Flags& flags) {
     const int index = CudaIndexOf(flags.device).value_or(0);
     auto gpu = OpenCudaDevice(index);
     if (!gpu.ok() && flags.device != "auto") {
-      return Fail(base::Annotate(gpu.status(),
-                                 absl::StrCat("--device ", flags.device)));
+      return base::Annotate(gpu.status(),
+                            absl::StrCat("--device ", flags.device));
     }
     if (gpu.ok()) {
       device = absl::StrCat("cuda:", index);
@@ -110,9 +110,11 @@ int Run(const Flags& flags) {
     }
   }
   LogSummary(*models, device, flags);
+  base::ByteBudget request_memory(flags.request_memory,
+                                  base::kRequestMemoryFlag);
   absl::StatusOr<std::unique_ptr<GpuNode>> node =
       GpuNode::Create(*std::move(models), options, make_device);
-  if (!node.ok()) return Fail(node.status());
+  if (!node.ok()) return node.status();
 
   transport::ServerOptions server_options;
   server_options.host = flags.host;
@@ -120,9 +122,10 @@ int Run(const Flags& flags) {
   server_options.path = transport::PathPreferenceNamed(flags.transport);
   server_options.rdma_device = flags.rdma_device;
   server_options.pollers = flags.pollers;
+  server_options.request_memory = &request_memory;
   absl::StatusOr<std::unique_ptr<transport::Server>> server =
       transport::Server::Create(server_options, node->get());
-  if (!server.ok()) return Fail(server.status());
+  if (!server.ok()) return server.status();
   // So that CNs send nothing that cannot be executed.
   (*node)->WatchReadiness([&server](size_t model, const absl::Status& ready) {
     (*server)->SetModelStatus(model, ready);
@@ -132,7 +135,12 @@ int Run(const Flags& flags) {
   std::fflush(stdout);
 
   const int signal_number = shutdown.Wait();
-  LOG(INFO) << "signal " << signal_number << ": stopping";
+  LOG(INFO) << "signal " << signal_number
+            << ": CPU nodes are told, stopping in " << flags.lame_duck_s
+            << " s";
+  (*server)->AnnounceStop();
+  shutdown.WaitFor(absl::Seconds(flags.lame_duck_s));
+  LOG(INFO) << "stopping";
   (*server)->StopAdmitting();
   if (!(*node)->Drain(absl::Seconds(flags.drain_timeout_s))) {
     LOG(WARNING) << "requests were still in flight after "
@@ -153,7 +161,17 @@ int Run(const Flags& flags) {
     LOG(INFO) << "model '" << model.name() << "' version " << model.version()
               << ": " << Summary((*node)->stats(i));
   }
-  return 0;
+  return absl::OkStatus();
+}
+
+int Run(const Flags& flags) {
+  // First, so that every thread started below leaves the signals to Wait().
+  base::ShutdownSignal shutdown;
+  base::LogWriter log;
+  const absl::Status status = Serve(flags, shutdown);
+  // The error is the last line.
+  log.Flush(base::LogWriter::kLastLines);
+  return status.ok() ? 0 : Fail(status);
 }
 
 }  // namespace

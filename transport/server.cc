@@ -118,10 +118,15 @@ void ServerImpl::SetModelStatus(size_t model, const absl::Status& status) {
   for (const auto& poller : pollers_) poller->WakeLinks();
 }
 
-void ServerImpl::StopAdmitting() {
+void ServerImpl::AnnounceStop() {
   shared_->draining = true;
   waker_->Wake();
   for (const auto& poller : pollers_) poller->Wake();
+}
+
+void ServerImpl::StopAdmitting() {
+  shared_->refusing = true;
+  AnnounceStop();
 }
 
 ServerStats ServerImpl::stats() const {

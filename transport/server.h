@@ -27,6 +27,7 @@ class ServerImpl final : public Server {
   int port() const override { return port_; }
   ServerStats stats() const override;
   void SetModelStatus(size_t model, const absl::Status& status) override;
+  void AnnounceStop() override;
   void StopAdmitting() override;
 
  private:

@@ -22,6 +22,7 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/digest.h"
+#include "base/process/byte_budget.h"
 #include "base/tensor.h"
 #include "transport/session/peer_health.h"
 
@@ -289,6 +290,10 @@ struct ServerOptions {
   absl::Duration liveness_timeout = absl::Seconds(2);
   absl::Duration ack_timeout = absl::Milliseconds(500);
   absl::Duration handshake_timeout = absl::Seconds(5);
+  // Of all connections: bytes of payloads that were announced, until their call
+  // has ended; further requests are refused. Outlives the server and its calls.
+  // Null: only each connection's own memory bounds them.
+  base::ByteBudget* request_memory = nullptr;
   base::Clock* clock = &base::Clock::Real();
 };
 
@@ -322,8 +327,11 @@ class Server {
   // to the handler. From any thread, but concurrent calls for a model may take
   // effect in any order.
   virtual void SetModelStatus(size_t model, const absl::Status& status) = 0;
-  // Tells clients to send no more here and refuses new connections; requests
-  // that already arrived are still answered.
+  // Tells clients to send no more here and refuses new connections. Requests
+  // that still arrive are served, because clients hear of it later.
+  virtual void AnnounceStop() = 0;
+  // AnnounceStop(); also fails requests that arrive from now on. Those that
+  // arrived before are still answered.
   virtual void StopAdmitting() = 0;
 };
 

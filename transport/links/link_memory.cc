@@ -88,6 +88,7 @@ void IncomingMessage::Recycle::operator()(Impl* impl) const {
   if (impl->slot.has_value()) memory->returns.Push(*impl->slot);
   impl->slot.reset();
   impl->pulled.Reset();
+  impl->held.Reset();
   impl->tensors.clear();
   impl->offsets.clear();
   memory->incoming.Give(std::unique_ptr<Impl>(impl));

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
+#include "base/process/byte_budget.h"
 #include "transport/links/channel.h"
 #include "transport/loop/intrusive_heap.h"
 #include "transport/memory/arena.h"
@@ -88,6 +89,7 @@ struct IncomingMessage::Impl {
   std::shared_ptr<LinkMemory> memory;  // null while it is not in use
   std::optional<uint16_t> slot;        // to give back
   ArenaBlock pulled;
+  base::ByteBudget::Hold held;  // for `pulled`
   std::vector<base::TensorView> tensors;
   std::vector<size_t> offsets;  // of pulled ones, from the payload's begin
 };

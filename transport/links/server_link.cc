@@ -180,7 +180,7 @@ absl::Status ServerLink::OnMessage(const MessageHeader& header,
   std::unique_ptr<ServerCallImpl> call = ServerCallImpl::Create(
       shared_calls_, header.id, number, model_ids_[header.model], deadline,
       std::move(message));
-  if (shared_->draining || shared_->stopping) {
+  if (shared_->refusing || shared_->stopping) {
     call->Fail(absl::UnavailableError("this node is stopping"));
     return absl::OkStatus();
   }

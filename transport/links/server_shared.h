@@ -89,7 +89,8 @@ struct ServerShared {
   PeerLog log;
   HostCounts hosts;  // of the connections below
   std::atomic<bool> stopping = false;
-  std::atomic<bool> draining = false;  // StopAdmitting was called
+  std::atomic<bool> draining = false;  // AnnounceStop was called
+  std::atomic<bool> refusing = false;  // StopAdmitting was called
   std::atomic<int> connections = 0;    // from hello to the end
   std::atomic<uint64_t> accepted = 0;
   std::atomic<uint64_t> refused = 0;

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/process/byte_budget.h"
 #include "transport/datapath.h"
 #include "transport/links/link_memory.h"
 #include "transport/messages/wire.h"
@@ -32,6 +33,9 @@ struct EndpointSetup {
   // same for puts; a quarter of it between gets of zero bytes that ask an idle
   // path for an answer. Infinite: there are no such gets, and no limit.
   absl::Duration progress_timeout = absl::InfiniteDuration();
+  // Bounds the payloads of all connections, from their announcement to the end
+  // of their message; outlives the messages. Null: no such bound.
+  base::ByteBudget* budget = nullptr;
   // Of the polling thread; outlives the endpoint. Null: it gets its own.
   PullScheduler* pulls = nullptr;
 };

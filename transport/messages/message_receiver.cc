@@ -118,8 +118,11 @@ absl::Status MessageReceiver::StartPull(uint16_t slot,
     pull.message->offsets.push_back(tensor.offset);
   }
   pull.requested = 0;
-  const absl::Status admitted =
-      sink_->OnAnnounced(header, deadline, pull.message->tensors);
+  // Before the sink admits it: admission may count the request as coming.
+  absl::Status admitted = HoldMemory(pull);
+  if (admitted.ok()) {
+    admitted = sink_->OnAnnounced(header, deadline, pull.message->tensors);
+  }
   if (!admitted.ok()) {
     pull.in_use = false;
     pull.message.reset();
@@ -128,6 +131,13 @@ absl::Status MessageReceiver::StartPull(uint16_t slot,
   }
   if (bytes == 0) return EndPull(pull);
   scheduler_->Add(this, &pull, bytes, deadline);
+  return absl::OkStatus();
+}
+
+absl::Status MessageReceiver::HoldMemory(PulledMessage& pull) const {
+  if (setup_->budget == nullptr) return absl::OkStatus();
+  REFRACT_ASSIGN_OR_RETURN(pull.message->held,
+                           setup_->budget->Take(pull.header.payload_bytes()));
   return absl::OkStatus();
 }
 

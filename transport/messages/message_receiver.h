@@ -105,6 +105,7 @@ class MessageReceiver final : public PullConnection {
 
   absl::Status StartPull(uint16_t slot, const MessageHeader& header,
                          absl::string_view text, absl::Time now);
+  absl::Status HoldMemory(PulledMessage& pull) const;
   PullConnection::Post EndEarly(PulledMessage& pull, absl::Status refusal);
   uint16_t SlotOf(const PulledMessage& pull) const {
     return static_cast<uint16_t>(&pull - pulls_.data());

@@ -79,6 +79,7 @@ void ServerSession::Established(transport::Established established) {
   ++shared_->accepted;
   LOG(INFO) << "client " << host_ << " (" << established.peer
             << ") connected over " << established.path_name;
+  established.setup.budget = shared_->options.request_memory;
   ClientRegistry::Entry entry =
       shared_->clients.Add(established.client, established.epoch,
                            established.oldest_live_epoch, seat_.waker());

@@ -338,6 +338,72 @@ TEST_P(ChannelLifecycle, StopAdmittingLetsWhatArrivedFinish) {
   server_.reset();
 }
 
+// A request that its client sent before it heard of the stop.
+TEST_P(ChannelLifecycle, RequestsOnTheirWayAreServedUntilStopAdmitting) {
+  struct Stopping : FunctionHandler {
+    using FunctionHandler::FunctionHandler;
+    absl::Status OnAnnounced(const RequestDescriptor&) override {
+      on_announced();
+      return absl::OkStatus();
+    }
+    std::function<void()> on_announced;
+  };
+  Stopping handler(Echo);
+  handler.on_announced = [this] { server_->AnnounceStop(); };
+  ASSERT_NO_FATAL_FAILURE(Start(&handler));
+  Call call;
+  ASSERT_NO_FATAL_FAILURE(Send(call, absl::InfiniteFuture(), 300'000));
+  EXPECT_TRUE(call.Await().ok()) << call.Await().status();
+  ASSERT_TRUE(AwaitConnected(false));
+  const int port = server_->port();
+  server_.reset();
+  handler.on_announced = [this] { server_->StopAdmitting(); };
+  ASSERT_NO_FATAL_FAILURE(StartServer(&handler, port));
+  ASSERT_TRUE(AwaitConnected());
+  Call late;
+  ASSERT_NO_FATAL_FAILURE(Send(late, absl::InfiniteFuture(), 300'000));
+  EXPECT_EQ(late.Await().status().code(), absl::StatusCode::kUnavailable);
+  client_.reset();
+  server_.reset();
+}
+
+TEST_P(ChannelLifecycle, PayloadsOfAllConnectionsShareABudget) {
+  base::ByteBudget budget(3'000'000, "--some-memory");
+  server_options_.request_memory = &budget;
+  ASSERT_NO_FATAL_FAILURE(Start(&holding_));
+  // 1.2 MB each, held by the handler.
+  Call first, second, third;
+  ASSERT_NO_FATAL_FAILURE(Send(first, absl::InfiniteFuture(), 300'000));
+  ASSERT_NO_FATAL_FAILURE(Send(second, absl::InfiniteFuture(), 300'000));
+  std::unique_ptr<ServerCall> held = holder_.Pop();
+  std::unique_ptr<ServerCall> other = holder_.Pop();
+  ASSERT_NE(held, nullptr);
+  ASSERT_NE(other, nullptr);
+  EXPECT_GE(budget.held(), 2'400'000);
+  ASSERT_NO_FATAL_FAILURE(Send(third, absl::InfiniteFuture(), 300'000));
+  EXPECT_EQ(third.Await().status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(
+      absl::StrContains(third.Await().status().message(), "--some-memory"));
+  // Short ones lie in slots, which are there anyway.
+  Call small;
+  ASSERT_NO_FATAL_FAILURE(Send(small));
+  Echo(holder_.Pop());
+  EXPECT_TRUE(small.Await().ok()) << small.Await().status();
+  Echo(std::move(held));
+  EXPECT_TRUE(first.Await().ok()) << first.Await().status();
+  Call fourth;
+  ASSERT_NO_FATAL_FAILURE(Send(fourth, absl::InfiniteFuture(), 300'000));
+  Echo(holder_.Pop());
+  EXPECT_TRUE(fourth.Await().ok()) << fourth.Await().status();
+  // A connection that ends gives its requests' memory back when their calls
+  // end, too.
+  client_.reset();
+  other.reset();
+  server_.reset();
+  EXPECT_EQ(budget.held(), 0);
+}
+
 TEST_P(ChannelLifecycle, LargeAnswerGetsOutBeforeTheServerIsGone) {
   ASSERT_NO_FATAL_FAILURE(Start(&holding_));
   Call call;
