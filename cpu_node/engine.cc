@@ -529,7 +529,7 @@ void Engine::LogFailure(absl::string_view model, const absl::Status& status) {
 absl::Status Engine::ModelReady(const ServedModel& model) const {
   {
     absl::MutexLock lock(&mu_);
-    if (!admitting_) return Stopping();
+    if (leaving_) return Stopping();
   }
   if (model.can_run_whole()) return absl::OkStatus();
   return nodes_->WhyUnusable(offers_.at(&model));
@@ -538,7 +538,7 @@ absl::Status Engine::ModelReady(const ServedModel& model) const {
 bool Engine::Ready() const {
   {
     absl::MutexLock lock(&mu_);
-    if (!admitting_) return false;
+    if (leaving_) return false;
   }
   return NodeReady(
       options_.readiness, catalog_,
@@ -561,13 +561,21 @@ void Engine::NotifyReadiness() {
   if (listener != nullptr) (*listener)();
 }
 
+void Engine::AnnounceStop() {
+  {
+    absl::MutexLock lock(&mu_);
+    if (leaving_) return;
+    leaving_ = true;
+  }
+  NotifyReadiness();
+}
+
 void Engine::StopAdmitting() {
   {
     absl::MutexLock lock(&mu_);
-    if (!admitting_) return;
     admitting_ = false;
   }
-  NotifyReadiness();
+  AnnounceStop();
 }
 
 bool Engine::Drain(absl::Duration timeout) {

@@ -92,7 +92,10 @@ class Engine {
 
   const NodePool& nodes() const { return *nodes_; }
 
-  // New requests are refused and nothing is ready from now on.
+  // Nothing is ready from now on; requests are served as before. For the time
+  // in which load balancers notice.
+  void AnnounceStop();
+  // New requests are refused, too.
   void StopAdmitting();
   // Waits until all admitted requests are answered, or for `timeout`; whether
   // it is so.
@@ -145,6 +148,7 @@ class Engine {
   transport::FreeList<Task> tasks_;
 
   mutable absl::Mutex mu_;
+  bool leaving_ ABSL_GUARDED_BY(mu_) = false;  // AnnounceStop was called
   bool admitting_ ABSL_GUARDED_BY(mu_) = true;
   size_t in_flight_ ABSL_GUARDED_BY(mu_) = 0;
   // Shared with calls under way, so that none runs under the lock.

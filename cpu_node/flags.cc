@@ -7,6 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "base/number_range.h"
 #include "base/process/command_line_error.h"
+#include "base/process/request_memory_flag.h"
 #include "transport/links/channel.h"
 
 namespace refract::cpu_node {
@@ -52,9 +53,22 @@ void AddServing(CLI::App& app, Flags& flags) {
         return base::CheckNumberIn(text, 0, 86400e3);
       })
       ->capture_default_str();
+  base::AddRequestMemoryFlag(
+      app, flags.request_memory,
+      "Memory of requests, for example 4GiB: half of it for messages as they "
+      "arrive, half for requests that are decoded and not yet answered; more "
+      "are refused with RESOURCE_EXHAUSTED");
+  app.add_option("--lame-duck", flags.lame_duck_s,
+                 "After SIGTERM or SIGINT: how long the node says that it is "
+                 "not ready and still serves, so that load balancers go "
+                 "elsewhere; a second signal ends it")
+      ->type_name("SECONDS")
+      ->check([](const std::string& text) {
+        return base::CheckNumberIn(text, 0, 86400);
+      })
+      ->capture_default_str();
   app.add_option("--drain-timeout-s", flags.drain_timeout_s,
-                 "After SIGTERM or SIGINT: longest wait for requests in "
-                 "flight, seconds")
+                 "After that: longest wait for requests in flight, seconds")
       ->check([](const std::string& text) {
         return base::CheckNumberIn(text, 0, 86400);
       })

@@ -1,6 +1,7 @@
 #ifndef REFRACT_CPU_NODE_FLAGS_H_
 #define REFRACT_CPU_NODE_FLAGS_H_
 
+#include <cstddef>
 #include <string>
 #include <variant>
 #include <vector>
@@ -20,6 +21,8 @@ struct Flags {
   int max_queue = 1024;
   int max_in_flight = 4096;
   double default_deadline_ms = 0;  // 0: none
+  size_t request_memory = 0;       // bytes; always given
+  double lame_duck_s = 5;
   double drain_timeout_s = 30;
   bool local_fallback = false;
   std::string ready_when = "all";         // all, listed or any

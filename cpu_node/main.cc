@@ -11,6 +11,7 @@
 
 #include "absl/time/time.h"
 #include "base/process/descriptor_limit.h"
+#include "base/process/log_writer.h"
 #include "base/process/mutex_checks.h"
 #include "base/process/shutdown_signal.h"
 #include "base/status_macros.h"
@@ -105,14 +106,12 @@ void LogCounts(const Engine& engine) {
   }
 }
 
-int Run(const Flags& flags) {
-  // First, so that every thread started below leaves the signals to Wait().
-  base::ShutdownSignal shutdown;
+absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   runtime::aten::UseOneThread();
   for (const std::string& library : flags.op_libraries) {
     const absl::Status status = runtime::aten::LoadOpLibrary(library);
     if (!status.ok()) {
-      return Fail(base::Annotate(status, "--op-library"));
+      return base::Annotate(status, "--op-library");
     }
   }
 
@@ -120,25 +119,30 @@ int Run(const Flags& flags) {
   model_options.local_fallback = flags.local_fallback;
   absl::StatusOr<Catalog> catalog =
       Catalog::Load(models::Repository(flags.model_repository), model_options);
-  if (!catalog.ok()) return Fail(catalog.status());
+  if (!catalog.ok()) return catalog.status();
   const EngineOptions options = ToEngineOptions(flags);
   LogSummary(*catalog, options);
 
   absl::StatusOr<std::unique_ptr<Engine>> engine =
       Engine::Create(*std::move(catalog), options);
-  if (!engine.ok()) return Fail(engine.status());
+  if (!engine.ok()) return engine.status();
   FrontendOptions frontend_options;
   frontend_options.host = flags.grpc_host;
   frontend_options.port = flags.grpc_port;
+  frontend_options.request_memory = flags.request_memory;
   absl::StatusOr<std::unique_ptr<Frontend>> frontend =
       Frontend::Create(frontend_options, engine->get());
-  if (!frontend.ok()) return Fail(frontend.status());
+  if (!frontend.ok()) return frontend.status();
   std::printf("refract-cpu-node listening on %s:%d\n", flags.grpc_host.c_str(),
               (*frontend)->port());
   std::fflush(stdout);
 
   const int signal_number = shutdown.Wait();
-  LOG(INFO) << "signal " << signal_number << ": stopping";
+  LOG(INFO) << "signal " << signal_number << ": not ready, stopping in "
+            << flags.lame_duck_s << " s";
+  (*engine)->AnnounceStop();
+  shutdown.WaitFor(absl::Seconds(flags.lame_duck_s));
+  LOG(INFO) << "stopping";
   (*engine)->StopAdmitting();
   if (!(*engine)->Drain(absl::Seconds(flags.drain_timeout_s))) {
     LOG(WARNING) << "requests were still in flight after "
@@ -149,7 +153,17 @@ int Run(const Flags& flags) {
   (*frontend)->Shutdown(kLastAnswers);
   LogCounts(**engine);
   LOG(INFO) << "stopped";
-  return 0;
+  return absl::OkStatus();
+}
+
+int Run(const Flags& flags) {
+  // First, so that every thread started below leaves the signals to Wait().
+  base::ShutdownSignal shutdown;
+  base::LogWriter log;
+  const absl::Status status = Serve(flags, shutdown);
+  // The error is the last line.
+  log.Flush(base::LogWriter::kLastLines);
+  return status.ok() ? 0 : Fail(status);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/shorten.h"
 #include "base/status_macros.h"
 
 namespace refract::cpu_node {
@@ -101,9 +102,9 @@ absl::Status ModelInterface::BindInputs(const InferRequest& request,
   for (const InputTensor& input : request.inputs) {
     const auto found = input_index_.find(input.name);
     if (found == input_index_.end()) {
-      return absl::InvalidArgumentError(absl::StrCat("the model has no input '",
-                                                     input.name, "'; it has ",
-                                                     Names(inputs_)));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the model has no input '", base::Shorten(input.name),
+                       "'; it has ", Names(inputs_)));
     }
     const size_t index = found->second;
     base::TensorView& view = bound.inputs[index];
@@ -130,7 +131,8 @@ absl::Status ModelInterface::BindOutputs(const InferRequest& request,
     const auto found = output_index_.find(name);
     if (found == output_index_.end()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "the model has no output '", name, "'; it has ", Names(outputs_)));
+          "the model has no output '", base::Shorten(name), "'; it has ",
+          Names(outputs_)));
     }
     // Quadratic in the model's outputs at most: a name that comes again ends
     // the search.

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/process/byte_budget.h"
 #include "base/tensor.h"
 
 namespace refract::cpu_node {
@@ -33,6 +34,8 @@ struct InferRequest {
   // the request then ends with Cancelled soon, and the GPU node is told if it
   // has it. Empty: it never will.
   std::stop_token cancel;
+  // The bytes of `inputs` in the node's budget, given back with them.
+  base::ByteBudget::Hold memory;
 };
 
 // Valid during the callback that brings it.

@@ -208,7 +208,8 @@ class Daemon:
         self.log_path = LOGS / f"{name}.log"
         self.log = open(self.log_path, "w")
         self.process = subprocess.Popen(
-            [str(BIN / program), *map(str, arguments)],
+            # No balancer waits to be told.
+            [str(BIN / program), "--lame-duck", "0", *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=self.log,
             text=True,

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/shorten.h"
 #include "base/status_macros.h"
 #include "google/protobuf/text_format.h"
 
@@ -133,8 +134,9 @@ absl::StatusOr<base::Tensor> DecodeTensor(const InputMessage& input,
   const std::optional<base::DType> dtype =
       base::DTypeFromKServeName(input.datatype());
   if (!dtype.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "has datatype '", input.datatype(), "', which is not supported"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("has datatype '", base::Shorten(input.datatype()),
+                     "', which is not supported"));
   }
   const base::Dims dims(input.shape().begin(), input.shape().end());
   const absl::StatusOr<size_t> byte_size = base::ByteSize(*dtype, dims);
@@ -191,9 +193,9 @@ absl::Status CheckParameters(const ModelInferRequest& message) {
   for (const auto& output : message.outputs()) {
     for (const char* name : {"classification", "shared_memory_region"}) {
       if (!output.parameters().contains(name)) continue;
-      return absl::InvalidArgumentError(absl::StrCat("output '", output.name(),
-                                                     "': parameter '", name,
-                                                     "' is not supported"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("output '", base::Shorten(output.name()),
+                       "': parameter '", name, "' is not supported"));
     }
   }
   return absl::OkStatus();
@@ -254,7 +256,7 @@ absl::StatusOr<InferRequest> DecodeRequest(const ModelInferRequest& message,
   for (int i = 0; i < message.inputs_size(); ++i) {
     const InputMessage& input = message.inputs(i);
     const auto label = [&] {
-      return absl::StrCat("input '", input.name(), "'");
+      return absl::StrCat("input '", base::Shorten(input.name()), "'");
     };
     if (raw_count > 0 && i >= raw_count) {
       return absl::InvalidArgumentError(absl::StrCat(

@@ -1,14 +1,18 @@
 #include "cpu_node/frontend/node_status.h"
 
+#include "cpu_node/frontend/message.h"
+
 namespace refract::cpu_node {
 
 grpc::ServerUnaryReactor* NodeStatusService::GpuNodes(
-    grpc::CallbackServerContext* context, const proto::GpuNodesRequest*,
-    proto::GpuNodesResponse* response) {
+    grpc::CallbackServerContext* context,
+    const grpc::ByteBuffer*,  // has no fields
+    grpc::ByteBuffer* answer) {
+  proto::GpuNodesResponse response;
   const NodePool& nodes = engine_.nodes();
   for (size_t i = 0; i < nodes.size(); ++i) {
     const transport::ClientState state = nodes.StateOf(i);
-    proto::GpuNodeLink& link = *response->add_nodes();
+    proto::GpuNodeLink& link = *response.add_nodes();
     link.set_address(nodes.AddressOf(i));
     link.set_connected(state.connected);
     link.set_path(state.path);
@@ -27,6 +31,7 @@ grpc::ServerUnaryReactor* NodeStatusService::GpuNodes(
       if (!model.ready()) model.set_why(std::string(status.message()));
     }
   }
+  WriteMessage(response, *answer);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
   return reactor;

@@ -7,15 +7,16 @@
 namespace refract::cpu_node {
 
 // proto/node_status.proto on top of an Engine. Thread-safe.
-class NodeStatusService final : public proto::NodeStatus::CallbackService {
+class NodeStatusService final
+    : public proto::NodeStatus::WithRawCallbackMethod_GpuNodes<
+          proto::NodeStatus::Service> {
  public:
   // `engine` must outlive every call.
   explicit NodeStatusService(const Engine* engine) : engine_(*engine) {}
 
-  grpc::ServerUnaryReactor* GpuNodes(
-      grpc::CallbackServerContext* context,
-      const proto::GpuNodesRequest* request,
-      proto::GpuNodesResponse* response) override;
+  grpc::ServerUnaryReactor* GpuNodes(grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* answer) override;
 
  private:
   const Engine& engine_;

@@ -1,14 +1,23 @@
 #include "cpu_node/frontend/server.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "base/process/byte_budget.h"
+#include "base/process/log_limiter.h"
+#include "base/status_macros.h"
+#include "cpu_node/frontend/acceptor.h"
 #include "cpu_node/frontend/node_status.h"
 #include "cpu_node/frontend/service.h"
+#include "glog/logging.h"
+#include "google/protobuf/stubs/logging.h"
+#include "grpc/support/log.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/resource_quota.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 
@@ -18,11 +27,64 @@ namespace {
 // Allowance for the other parts of a request: names, shapes, field headers.
 constexpr size_t kMessageOverheadBytes = size_t{1} << 20;
 
+// gRPC and Protobuf write errors that clients can cause to stderr themselves,
+// where the writing thread would wait for the reader.
+constexpr int kLibraryLinesPerSecond = 10;
+
+void LogOfLibrary(absl::string_view library, const char* file, int line,
+                  absl::string_view message) {
+  static base::LogLimiter& limiter =
+      *new base::LogLimiter(kLibraryLinesPerSecond, base::Clock::Real());
+  if (!limiter.Admit().has_value()) return;
+  LOG(WARNING) << library << ", " << file << ":" << line << ": " << message;
+}
+
+void TakeLogsOfLibraries() {
+  gpr_set_log_function([](gpr_log_func_args* args) {
+    LogOfLibrary("gRPC", args->file, args->line, args->message);
+  });
+  google::protobuf::SetLogHandler([](google::protobuf::LogLevel,
+                                     const char* file, int line,
+                                     const std::string& message) {
+    LogOfLibrary("Protobuf", file, line, message);
+  });
+}
+
+int Milliseconds(absl::Duration duration) {
+  return static_cast<int>(absl::ToInt64Milliseconds(duration));
+}
+
+// Bounds what clients can make the server hold: bytes, calls, connections.
+void SetLimits(const FrontendOptions& options, size_t max_message_bytes,
+               grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(static_cast<int>(max_message_bytes));
+  builder.SetMaxSendMessageSize(-1);  // no limit: answers are the server's own
+  grpc::ResourceQuota quota("requests");
+  quota.Resize(options.request_memory / 2);
+  builder.SetResourceQuota(quota);
+  // frontend/message.h decompresses, with a limit.
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
+                             options.max_streams);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+                             Milliseconds(options.max_idle));
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                             Milliseconds(options.handshake_timeout));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS,
+                             Milliseconds(options.keepalive_interval));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                             Milliseconds(options.keepalive_timeout));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+}
+
 }  // namespace
 
 struct Frontend::Impl {
-  explicit Impl(Engine* engine)
-      : engine(engine), service(engine), status_service(engine) {}
+  Impl(Engine* engine, size_t request_memory, size_t max_message_bytes)
+      : engine(engine),
+        memory(request_memory, base::kRequestMemoryFlag),
+        service(engine, &memory, max_message_bytes),
+        status_service(engine) {}
 
   // Copies the engine's readiness into grpc.health.v1: "" for the server, and
   // one service per model that could be loaded (its newest version).
@@ -41,10 +103,12 @@ struct Frontend::Impl {
   }
 
   Engine* const engine;
+  base::ByteBudget memory;
   InferenceService service;
   NodeStatusService status_service;
+  std::unique_ptr<Acceptor> acceptor;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> connections;
   std::unique_ptr<grpc::Server> server;
-  int port = 0;
   absl::Mutex health_mu;
 };
 
@@ -52,27 +116,34 @@ Frontend::Frontend(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 absl::StatusOr<std::unique_ptr<Frontend>> Frontend::Create(
     const FrontendOptions& options, Engine* engine) {
-  // Both are process-wide switches that the next ServerBuilder reads.
+  // Process-wide switches, the first two for the next ServerBuilder.
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 
-  auto impl = std::make_unique<Impl>(engine);
-  const std::string address = absl::StrCat(options.host, ":", options.port);
+  TakeLogsOfLibraries();
+  const size_t max_message_bytes =
+      options.max_request_bytes + kMessageOverheadBytes;
+  auto impl = std::make_unique<Impl>(engine, options.request_memory / 2,
+                                     max_message_bytes);
+  REFRACT_ASSIGN_OR_RETURN(impl->acceptor,
+                           Acceptor::Create(options.host, options.port));
   grpc::ServerBuilder builder;
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials(),
-                           &impl->port);
-  // Otherwise a second server on the same port would get half the clients
-  // without any error.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder.SetMaxReceiveMessageSize(
-      static_cast<int>(options.max_request_bytes + kMessageOverheadBytes));
-  builder.SetMaxSendMessageSize(-1);  // no limit: answers are the server's own
+  impl->connections = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      grpc::InsecureServerCredentials());
+  SetLimits(options, max_message_bytes, builder);
   builder.RegisterService(&impl->service);
   builder.RegisterService(&impl->status_service);
   impl->server = builder.BuildAndStart();
-  if (impl->server == nullptr || impl->port == 0) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", address));
+  if (impl->server == nullptr) {
+    return absl::UnavailableError("gRPC's server does not start");
   }
+  REFRACT_RETURN_IF_ERROR(impl->acceptor->Start([raw = impl.get()](int fd) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters
+        connection;
+    connection.fd = fd;
+    raw->connections->HandleNewConnection(&connection);
+  }));
   // Registered before the first publication, so that no change is missed.
   engine->WatchReadiness([raw = impl.get()] { raw->PublishHealth(); });
   impl->PublishHealth();
@@ -81,7 +152,7 @@ absl::StatusOr<std::unique_ptr<Frontend>> Frontend::Create(
 
 Frontend::~Frontend() { Shutdown(absl::ZeroDuration()); }
 
-int Frontend::port() const { return impl_->port; }
+int Frontend::port() const { return impl_->acceptor->port(); }
 
 bool Frontend::AwaitQuiet(absl::Duration quiet, absl::Duration longest) {
   base::Clock& clock = impl_->engine->clock();
@@ -99,6 +170,8 @@ bool Frontend::AwaitQuiet(absl::Duration quiet, absl::Duration longest) {
 }
 
 void Frontend::Shutdown(absl::Duration patience) {
+  // First: gRPC takes no connections once it shuts down.
+  impl_->acceptor->Stop();
   impl_->server->Shutdown(std::chrono::system_clock::now() +
                           absl::ToChronoMilliseconds(patience));
 }

@@ -20,6 +20,21 @@ struct FrontendOptions {
   // Longest request, bytes. 64 MiB holds about 80 000 items of DLRM-DCNv2; the
   // transport's messages are as long (transport::Limits).
   size_t max_request_bytes = size_t{64} << 20;
+  // Memory of requests, bytes: half of it for messages that are being received
+  // (gRPC cancels calls where they take more), half for requests that are
+  // decoded and not yet answered (refused where they do not fit).
+  size_t request_memory = size_t{1} << 30;
+  // Calls at a time on a connection; a client that follows the protocol lets
+  // further calls wait.
+  int max_streams = 1024;
+  // A connection that has no call for so long is closed; clients reconnect by
+  // themselves with the next call.
+  absl::Duration max_idle = absl::Minutes(1);
+  // Longest time for a new connection to speak HTTP/2.
+  absl::Duration handshake_timeout = absl::Seconds(10);
+  // A client that is gone without a word is noticed after the sum of the two.
+  absl::Duration keepalive_interval = absl::Seconds(60);
+  absl::Duration keepalive_timeout = absl::Seconds(20);
 };
 
 // Thread-safe.

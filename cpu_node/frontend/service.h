@@ -2,66 +2,112 @@
 #define REFRACT_CPU_NODE_FRONTEND_SERVICE_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <string>
 
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/process/byte_budget.h"
 #include "cpu_node/engine.h"
 #include "proto/inference/grpc_service.grpc.pb.h"
 
 namespace refract::cpu_node {
 
-// KServe v2 over gRPC on top of an Engine. Methods that are not overridden
-// answer UNIMPLEMENTED (in the generated base). Thread-safe. Methods run on
-// gRPC's threads and do not block; the engine's threads answer ModelInfer.
-class InferenceService final
-    : public inference::GRPCInferenceService::CallbackService {
+// The generated service with `Methods` taken as bytes.
+template <typename Base, template <typename> class... Methods>
+struct TakingBytes {
+  using Type = Base;
+};
+template <typename Base, template <typename> class First,
+          template <typename> class... Rest>
+struct TakingBytes<Base, First, Rest...> {
+  using Type = First<typename TakingBytes<Base, Rest...>::Type>;
+};
+
+using KServe = inference::GRPCInferenceService;
+// All methods whose requests gRPC would decode before anybody can look at them.
+// Without an override a method answers UNIMPLEMENTED and decodes nothing.
+using KServeBytes =
+    TakingBytes<KServe::WithCallbackMethod_ModelStreamInfer<KServe::Service>,
+                KServe::WithRawCallbackMethod_ServerLive,
+                KServe::WithRawCallbackMethod_ServerReady,
+                KServe::WithRawCallbackMethod_ModelReady,
+                KServe::WithRawCallbackMethod_ServerMetadata,
+                KServe::WithRawCallbackMethod_ModelMetadata,
+                KServe::WithRawCallbackMethod_ModelInfer,
+                KServe::WithRawCallbackMethod_ModelConfig,
+                KServe::WithRawCallbackMethod_ModelStatistics,
+                KServe::WithRawCallbackMethod_RepositoryIndex,
+                KServe::WithRawCallbackMethod_RepositoryModelLoad,
+                KServe::WithRawCallbackMethod_RepositoryModelUnload,
+                KServe::WithRawCallbackMethod_SystemSharedMemoryStatus,
+                KServe::WithRawCallbackMethod_SystemSharedMemoryRegister,
+                KServe::WithRawCallbackMethod_SystemSharedMemoryUnregister,
+                KServe::WithRawCallbackMethod_CudaSharedMemoryStatus,
+                KServe::WithRawCallbackMethod_CudaSharedMemoryRegister,
+                KServe::WithRawCallbackMethod_CudaSharedMemoryUnregister,
+                KServe::WithRawCallbackMethod_TraceSetting,
+                KServe::WithRawCallbackMethod_LogSettings>::Type;
+
+// KServe v2 over gRPC on top of an Engine. Thread-safe. Methods run on gRPC's
+// threads and do not block; the engine's threads answer ModelInfer.
+class InferenceService final : public KServeBytes {
  public:
-  // `engine` must outlive every call.
-  explicit InferenceService(Engine* engine) : engine_(*engine) {}
+  // `engine` and `memory` must outlive every call. A ModelInfer request is
+  // decoded if its memory fits into `memory` and its message is not longer than
+  // `max_request_bytes`.
+  InferenceService(Engine* engine, base::ByteBudget* memory,
+                   size_t max_request_bytes)
+      : engine_(*engine),
+        memory_(*memory),
+        max_request_bytes_(max_request_bytes) {}
 
   // ModelInfer calls that have arrived so far.
   uint64_t infer_calls() const {
     return infer_calls_.load(std::memory_order_relaxed);
   }
 
-  grpc::ServerUnaryReactor* ServerLive(
-      grpc::CallbackServerContext* context,
-      const inference::ServerLiveRequest* request,
-      inference::ServerLiveResponse* response) override;
-  grpc::ServerUnaryReactor* ServerReady(
-      grpc::CallbackServerContext* context,
-      const inference::ServerReadyRequest* request,
-      inference::ServerReadyResponse* response) override;
-  grpc::ServerUnaryReactor* ModelReady(
-      grpc::CallbackServerContext* context,
-      const inference::ModelReadyRequest* request,
-      inference::ModelReadyResponse* response) override;
-  grpc::ServerUnaryReactor* ServerMetadata(
-      grpc::CallbackServerContext* context,
-      const inference::ServerMetadataRequest* request,
-      inference::ServerMetadataResponse* response) override;
-  grpc::ServerUnaryReactor* ModelMetadata(
-      grpc::CallbackServerContext* context,
-      const inference::ModelMetadataRequest* request,
-      inference::ModelMetadataResponse* response) override;
-  grpc::ServerUnaryReactor* ModelInfer(
-      grpc::CallbackServerContext* context,
-      const inference::ModelInferRequest* request,
-      inference::ModelInferResponse* response) override;
-  grpc::ServerUnaryReactor* ModelConfig(
-      grpc::CallbackServerContext* context,
-      const inference::ModelConfigRequest* request,
-      inference::ModelConfigResponse* response) override;
+  grpc::ServerUnaryReactor* ServerLive(grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer* bytes,
+                                       grpc::ByteBuffer* answer) override;
+  grpc::ServerUnaryReactor* ServerReady(grpc::CallbackServerContext* context,
+                                        const grpc::ByteBuffer* bytes,
+                                        grpc::ByteBuffer* answer) override;
+  grpc::ServerUnaryReactor* ModelReady(grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer* bytes,
+                                       grpc::ByteBuffer* answer) override;
+  grpc::ServerUnaryReactor* ServerMetadata(grpc::CallbackServerContext* context,
+                                           const grpc::ByteBuffer* bytes,
+                                           grpc::ByteBuffer* answer) override;
+  grpc::ServerUnaryReactor* ModelMetadata(grpc::CallbackServerContext* context,
+                                          const grpc::ByteBuffer* bytes,
+                                          grpc::ByteBuffer* answer) override;
+  grpc::ServerUnaryReactor* ModelInfer(grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer* bytes,
+                                       grpc::ByteBuffer* answer) override;
+  grpc::ServerUnaryReactor* ModelConfig(grpc::CallbackServerContext* context,
+                                        const grpc::ByteBuffer* bytes,
+                                        grpc::ByteBuffer* answer) override;
   grpc::ServerUnaryReactor* ModelStatistics(
-      grpc::CallbackServerContext* context,
-      const inference::ModelStatisticsRequest* request,
-      inference::ModelStatisticsResponse* response) override;
+      grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
+      grpc::ByteBuffer* answer) override;
   grpc::ServerUnaryReactor* RepositoryIndex(
-      grpc::CallbackServerContext* context,
-      const inference::RepositoryIndexRequest* request,
-      inference::RepositoryIndexResponse* response) override;
+      grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
+      grpc::ByteBuffer* answer) override;
 
  private:
+  // What a request becomes: the engine's form of it, and what its answer needs.
+  struct Received {
+    InferRequest request;
+    std::string id;
+  };
+  absl::StatusOr<Received> Receive(const grpc::ByteBuffer& bytes,
+                                   absl::Time now) const;
+
   Engine& engine_;
+  base::ByteBudget& memory_;
+  const size_t max_request_bytes_;
   std::atomic<uint64_t> infer_calls_ = 0;
 };
 

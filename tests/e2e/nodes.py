@@ -107,12 +107,19 @@ class Node:
         return status
 
 
+def without_lame_duck(arguments):
+    """Tests do not wait for balancers, unless they say so."""
+    if "--lame-duck" in arguments:
+        return arguments
+    return ("--lame-duck", 0, *arguments)
+
+
 def gpu_node(repository, *arguments, port=0):
     if GPU and "--device" not in arguments:
         arguments += ("--device", f"cuda:{GPU}")
     return Node(
         "refract-gpu-node", "--model-repository", repository,
-        "--host", "127.0.0.1", "--port", port, *arguments,
+        "--host", "127.0.0.1", "--port", port, *without_lame_duck(arguments),
     )
 
 
@@ -120,7 +127,8 @@ def cpu_node(repository, gpu_nodes, *arguments):
     return Node(
         "refract-cpu-node", "--model-repository", repository,
         "--gpu-nodes", ",".join(gpu_nodes),
-        "--grpc-host", "127.0.0.1", "--grpc-port", 0, *arguments,
+        "--grpc-host", "127.0.0.1", "--grpc-port", 0,
+        *without_lame_duck(arguments),
     )
 
 

@@ -1,6 +1,11 @@
 #include "cpu_node/frontend/server.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -69,7 +74,8 @@ class HealthClient {
 class FrontendTest : public ::testing::Test {
  protected:
   void Start(std::vector<Catalog::Entry> more = {},
-             std::vector<std::string> gpu_nodes = {}) {
+             std::vector<std::string> gpu_nodes = {},
+             FrontendOptions frontend_options = {}) {
     std::vector<Catalog::Entry> entries = std::move(more);
     const auto model =
         testing_models::MakeSmallModel({.name = "whole", .split = false});
@@ -78,7 +84,6 @@ class FrontendTest : public ::testing::Test {
     options.workers = 2;
     options.nodes.addresses = std::move(gpu_nodes);
     engine_ = *Engine::Create(Catalog(std::move(entries)), options);
-    FrontendOptions frontend_options;
     frontend_options.host = "127.0.0.1";
     frontend_options.port = 0;
     auto frontend = Frontend::Create(frontend_options, engine_.get());
@@ -481,6 +486,90 @@ TEST_F(FrontendTest, BecomesQuietOnceClientsHaveGone) {
   stop = true;
   client.join();
   EXPECT_TRUE(frontend_->AwaitQuiet(absl::Milliseconds(1), kPatience));
+}
+
+TEST_F(FrontendTest, StillServesBetweenAnnouncementAndStop) {
+  Start();
+  HealthClient health(channel_);
+  EXPECT_EQ(health.Check(""), 1);
+  engine_->AnnounceStop();
+  EXPECT_EQ(health.Check(""), 2);
+  EXPECT_EQ(health.Check("whole"), 2);
+  inference::ServerReadyResponse ready;
+  EXPECT_TRUE(Call(&GRPCInferenceService::Stub::ServerReady,
+                   inference::ServerReadyRequest(), &ready)
+                  .ok());
+  EXPECT_FALSE(ready.ready());
+  inference::ModelInferResponse response;
+  EXPECT_TRUE(Infer(Request(2), &response).ok());
+  engine_->StopAdmitting();
+  EXPECT_EQ(Infer(Request(2), &response).error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(FrontendTest, RequestsThatDoNotFitAreRefusedAndOthersGiveTheirsBack) {
+  FrontendOptions options;
+  options.request_memory = 4 << 20;  // half of it for decoded requests
+  Start({}, {}, options);
+  inference::ModelInferResponse response;
+  // 20 bytes a row; its message and its tensors at the same time.
+  const grpc::Status status = Infer(Request(60000), &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("--request-memory"));
+  for (int i = 0; i < 50; ++i) {
+    const grpc::Status fits = Infer(Request(5000), &response);
+    ASSERT_TRUE(fits.ok()) << i << ": " << fits.error_message();
+  }
+}
+
+// A client that connects and says `greeting`; whether the server closes the
+// connection.
+bool IsClosed(int port, absl::string_view greeting) {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(
+      connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
+      0);
+  const timeval patience = {absl::ToInt64Seconds(kPatience), 0};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  EXPECT_EQ(send(fd, greeting.data(), greeting.size(), 0), greeting.size());
+  char buffer[256];
+  ssize_t bytes;
+  do {
+    bytes = recv(fd, buffer, sizeof(buffer), 0);
+  } while (bytes > 0);
+  const bool closed = bytes == 0 || errno == ECONNRESET;
+  close(fd);
+  return closed;
+}
+
+constexpr char kPreface[] =
+    "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    "\0\0\0\4\0\0\0\0";  // and an empty SETTINGS frame
+
+TEST_F(FrontendTest, ClosesConnectionsThatDoNotSpeakHttp2) {
+  FrontendOptions options;
+  options.handshake_timeout = absl::Milliseconds(100);
+  options.max_idle = absl::Hours(1);
+  Start({}, {}, options);
+  EXPECT_TRUE(IsClosed(frontend_->port(), ""));
+}
+
+TEST_F(FrontendTest, ClosesConnectionsWithoutCalls) {
+  FrontendOptions options;
+  options.handshake_timeout = absl::Hours(1);
+  options.max_idle = absl::Milliseconds(100);
+  Start({}, {}, options);
+  // With the final zero of the literal: a frame has nine bytes.
+  EXPECT_TRUE(IsClosed(frontend_->port(), {kPreface, sizeof(kPreface)}));
+  // A client whose connection is closed in between does not notice.
+  inference::ModelInferResponse response;
+  EXPECT_TRUE(Infer(Request(2), &response).ok());
+  absl::SleepFor(absl::Milliseconds(300));
+  EXPECT_TRUE(Infer(Request(2), &response).ok());
 }
 
 TEST_F(FrontendTest, APortThatIsTakenIsAnError) {

@@ -1,0 +1,55 @@
+#ifndef REFRACT_CPU_NODE_FRONTEND_ACCEPTOR_H_
+#define REFRACT_CPU_NODE_FRONTEND_ACCEPTOR_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/status/statusor.h"
+#include "base/process/log_limiter.h"
+#include "transport/loop/socket.h"
+#include "transport/loop/waker.h"
+
+namespace refract::cpu_node {
+
+// Listens for clients in gRPC's place. gRPC 1.51 stops accepting for good when
+// accept(2) fails once for want of descriptors. This one tries again, and
+// keeps an eighth of the descriptors back for the node itself: a connection
+// beyond that is closed at once, and its client tries again later.
+class Acceptor {
+ public:
+  // Takes a connected, non-blocking socket and owns it.
+  using Take = std::function<void(int fd)>;
+
+  // Listens before it returns. Clients wait until Start(). "0.0.0.0" includes
+  // IPv6, as with gRPC. Unavailable names host:port.
+  static absl::StatusOr<std::unique_ptr<Acceptor>> Create(
+      const std::string& host, int port);
+  ~Acceptor();
+
+  int port() const { return listener_.port; }
+  // `take` is called on a thread of the acceptor's. Once.
+  absl::Status Start(Take take);
+  // Refuses connections from now on; `take` is not called any more. May be
+  // called again.
+  void Stop();
+
+ private:
+  Acceptor(transport::Listener listener,
+           std::shared_ptr<transport::ThreadWaker> waker);
+  void Accept(const Take& take);
+
+  transport::Listener listener_;
+  const std::shared_ptr<transport::ThreadWaker> waker_;
+  const uint64_t max_descriptors_;  // in use
+  base::LogLimiter log_;
+  std::atomic<bool> stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace refract::cpu_node
+
+#endif  // REFRACT_CPU_NODE_FRONTEND_ACCEPTOR_H_
