@@ -116,6 +116,11 @@ absl::StatusOr<Catalog> Catalog::Load(const models::Repository& repository,
           repository.Load(name, version);
       entry.status = loaded.status();
       if (loaded.ok()) {
+        if ((*loaded)->verified_bytes > 0) {
+          LOG(INFO) << "model '" << name << "' version " << version << ": "
+                    << (*loaded)->verified_bytes
+                    << " bytes of weights read to verify them";
+        }
         for (const std::string& warning : (*loaded)->warnings) {
           LOG(WARNING) << warning;
         }

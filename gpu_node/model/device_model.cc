@@ -481,6 +481,10 @@ absl::StatusOr<DeviceModels> DeviceModels::Load(
           repository.Load(name, version);
       absl::Status why_not = loaded.status();
       if (loaded.ok()) {
+        if ((*loaded)->verified_bytes > 0) {
+          LOG(INFO) << Label(name, version) << ": " << (*loaded)->verified_bytes
+                    << " bytes of weights read to verify them";
+        }
         for (const std::string& warning : (*loaded)->warnings) {
           LOG(WARNING) << warning;
         }

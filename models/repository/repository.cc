@@ -214,6 +214,13 @@ absl::Status CheckWeights(const Graph& graph, const WeightStore& weights) {
   return absl::OkStatus();
 }
 
+// Of all that graph.pb holds but its own digest. The message is free of maps,
+// hence serialised in one way only.
+base::Digest StoredDigest(proto::StoredModel stored) {
+  stored.clear_digest();
+  return base::DigestOf(stored.SerializeAsString());
+}
+
 // graph.pb of a version, and the weight files that it lists, into `model`.
 absl::Status LoadGraph(const std::string& path, Verification verification,
                        LoadedModel& model) {
@@ -257,7 +264,13 @@ absl::Status LoadGraph(const std::string& path, Verification verification,
                ? store.status()
                : base::Annotate(store.status(), path);
   }
-  // After the cheap checks of sizes and ranges, whose messages tell more.
+  // After the checks of structure, sizes and ranges, whose messages tell more.
+  if (stored.has_digest() &&
+      !(StoredDigest(stored) == base::Digest{.low = stored.digest().low(),
+                                             .high = stored.digest().high()})) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": differs from what was imported; import the model again"));
+  }
   REFRACT_ASSIGN_OR_RETURN(VerifiedFiles verified,
                            VerifyFiles(model.folder, *weights, verification));
   model.verified_bytes = verified.read_bytes;
@@ -332,6 +345,9 @@ absl::StatusOr<int64_t> Repository::AddVersion(
   *stored.mutable_graph() = ToProto(model.graph);
   *stored.mutable_weights() = ToProto(weights);
   stored.set_source_file(placer.source_name());
+  const base::Digest digest = StoredDigest(stored);
+  stored.mutable_digest()->set_low(digest.low);
+  stored.mutable_digest()->set_high(digest.high);
   REFRACT_RETURN_IF_ERROR(
       WriteText(Join(temporary, kGraphFile), stored.SerializeAsString()));
   // As a server will load it.

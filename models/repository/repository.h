@@ -135,8 +135,8 @@ class Repository {
   absl::StatusOr<std::vector<int64_t>> ListServedVersions(
       absl::string_view name) const;  // ascending
 
-  // version 0 = the newest. Validates graph, weights and plan; weight files
-  // that differ from what import saw are InvalidArgument.
+  // version 0 = the newest. Validates graph, weights and plan; a graph or
+  // weight files that differ from what import wrote are InvalidArgument.
   absl::StatusOr<std::shared_ptr<const LoadedModel>> Load(
       absl::string_view name, int64_t version = 0,
       const LoadOptions& options = {}) const;

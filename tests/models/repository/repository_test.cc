@@ -249,6 +249,7 @@ TEST_F(RepositoryTest, NamesTheDamagedFile) {
   auto edit = [&](const std::function<void(proto::StoredModel&)>& change) {
     proto::StoredModel stored;
     ASSERT_TRUE(stored.ParseFromString(graph));
+    stored.clear_digest();
     change(stored);
     dir_.Write("repo/ctr/1/graph.pb", stored.SerializeAsString());
   };
@@ -326,6 +327,22 @@ TEST_F(RepositoryTest, RefusesAWeightFileThatWasReplacedInPlace) {
   EXPECT_THAT((*loaded)->warnings, IsEmpty());
 }
 
+TEST_F(RepositoryTest, RefusesAGraphThatIsValidButAnother) {
+  Add(Import());
+  const std::string bytes = ReadFile(File("1/graph.pb"));
+  proto::StoredModel stored;
+  ASSERT_TRUE(stored.ParseFromString(bytes));
+  proto::Node& node = *stored.mutable_graph()->mutable_nodes(0);
+  node.set_name(node.name() + "x");
+  dir_.Write("repo/ctr/1/graph.pb", stored.SerializeAsString());
+  EXPECT_THAT(std::string(repository_.Load("ctr").status().message()),
+              HasSubstr("1/graph.pb: differs from what was imported"));
+  // Older imports wrote no digest.
+  stored.clear_digest();
+  dir_.Write("repo/ctr/1/graph.pb", stored.SerializeAsString());
+  EXPECT_TRUE(repository_.Load("ctr").ok());
+}
+
 TEST_F(RepositoryTest, ReadsAFileForItsDigestOnlyOnce) {
   Add(Import());
   const std::string table = File("1/tables/e.safetensors");
@@ -372,6 +389,7 @@ TEST_F(RepositoryTest, NotesVouchForNoOtherDigest) {
   // graph.pb of a version whose table had other values.
   proto::StoredModel stored;
   ASSERT_TRUE(stored.ParseFromString(ReadFile(File("1/graph.pb"))));
+  stored.clear_digest();
   for (proto::WeightFile& file : *stored.mutable_weights()->mutable_files()) {
     if (file.file() == "tables/e.safetensors") {
       file.mutable_digest()->set_low(file.digest().low() ^ 1);
@@ -386,6 +404,7 @@ TEST_F(RepositoryTest, VersionsWithoutDigestsLoadWithOneWarning) {
   Add(Import());
   proto::StoredModel stored;
   ASSERT_TRUE(stored.ParseFromString(ReadFile(File("1/graph.pb"))));
+  stored.clear_digest();
   for (proto::WeightFile& file : *stored.mutable_weights()->mutable_files()) {
     file.clear_digest();
   }
