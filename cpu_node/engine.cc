@@ -26,10 +26,6 @@ constexpr char kInLoop[] = "in a loop of the model";
 // Enough to see what goes wrong, few enough not to be what goes wrong.
 constexpr int kFailureLinesPerSecond = 10;
 
-absl::Status Stopping() {
-  return absl::UnavailableError("the CPU node is stopping");
-}
-
 // Worth another try: the node is gone, or has no room while another may have.
 bool IsRetryable(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
@@ -54,7 +50,13 @@ absl::Status CheckOptions(const EngineOptions& options) {
 
 // Used for one request after the other: what it has grown for one, stays for
 // the next, so that a warm request allocates nothing here.
-struct Engine::Task {
+struct Engine::Task final : public WorkerPool::Job {
+  bool Reserve() override { return engine->Reserve(*this); }
+  bool abandoned() const override { return request.cancel.stop_requested(); }
+  void Start() override { engine->Start(this); }
+  void Refuse(const absl::Status& why) override { engine->Fail(this, why); }
+
+  Engine* engine = nullptr;
   InferRequest request;  // owns the input tensors
   InferCallback done;
   const ServedModel* model = nullptr;
@@ -78,8 +80,11 @@ struct Engine::Task {
   absl::Status last_failure;
 
   absl::Time arrived;
+  absl::Time began;  // the part that a worker runs; InfinitePast: none runs
   absl::Time sent;
+  bool started = false;
   StageTimes times;
+  PartTimes parts;
   runtime::RunStats run_stats;
 
   // Within one stage: what its part reads and writes.
@@ -105,7 +110,9 @@ struct Engine::Task {
     avoid.reset();
     only_in_time = false;
     last_failure = absl::OkStatus();
+    started = false;
     times = StageTimes();
+    parts = PartTimes();
     run_stats = runtime::RunStats();
   }
 };
@@ -114,7 +121,21 @@ Engine::Engine(Catalog catalog, EngineOptions options)
     : options_(std::move(options)),
       catalog_(std::move(catalog)),
       failure_log_(kFailureLinesPerSecond, *options_.clock),
-      workers_(options_.workers, options_.max_queue) {}
+      workers_(QueueOptions(), options_.clock) {}
+
+StartQueue::Options Engine::QueueOptions() {
+  StartQueue::Options queue;
+  queue.workers = options_.workers;
+  queue.max_queue = options_.max_queue;
+  for (const Catalog::Entry& entry : catalog_.entries()) {
+    if (entry.model == nullptr) continue;
+    queued_models_[entry.model.get()] = queue.models.size();
+    queue.models.push_back(
+        {absl::StrCat("model '", entry.name, "' version ", entry.version),
+         entry.model->model().config.serving.share});
+  }
+  return queue;
+}
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Catalog catalog,
                                                        EngineOptions options) {
@@ -203,14 +224,13 @@ absl::Status Engine::Admit(const ServedModel& model, absl::Time arrived,
     }
   }
   if (status.ok()) {
+    task->engine = this;
     task->done = std::move(done);
-    if (workers_.TryStart([this, task] { Start(task); })) {
-      return absl::OkStatus();
-    }
+    status = workers_.Admit(*task, queued_models_.at(&model), task->bound.batch,
+                            task->request.deadline);
+    if (status.ok()) return status;
     done = std::move(task->done);
     Leave(task);
-    status = absl::ResourceExhaustedError(
-        absl::StrCat(options_.max_queue, " requests wait on the CPU node"));
   } else {
     task->Clear();
     tasks_.Give(std::unique_ptr<Task>(task));
@@ -220,7 +240,29 @@ absl::Status Engine::Admit(const ServedModel& model, absl::Time arrived,
   return status;
 }
 
-void Engine::Leave(Task* task) {
+// Called under the lock of the workers: it must not wait for anything.
+bool Engine::Reserve(Task& task) {
+  const ServedModel& model = *task.model;
+  if (!model.split()) return true;
+  const size_t offer = offers_.at(&model);
+  task.node = nodes_->Acquire(offer, std::nullopt);
+  // Waiting helps only where a node serves the model. Dispatch() finds out why
+  // there is none, and what may be done instead.
+  return task.node.has_value() || model.can_run_whole() ||
+         !nodes_->Usable(offer);
+}
+
+void Engine::Leave(Task* task, bool answered) {
+  if (task->started) {
+    if (task->began != absl::InfinitePast()) {
+      absl::Duration& part =
+          task->response.has_value() ? task->parts.finish : task->parts.start;
+      part += options_.clock->Now() - task->began;
+    }
+    // Before the task: room for the next request.
+    task->node.reset();
+    workers_.End(*task, task->parts, answered);
+  }
   task->Clear();
   tasks_.Give(std::unique_ptr<Task>(task));
   // Last: who drains may end the engine as soon as nothing is in flight.
@@ -245,7 +287,9 @@ absl::Status Engine::CheckAlive(const Task& task, const char* where) const {
 // --------------------------------------------------------------------- stages
 
 void Engine::Start(Task* task) {
-  task->times.queue = options_.clock->Now() - task->arrived;
+  task->started = true;
+  task->began = options_.clock->Now();
+  task->times.queue = task->began - task->arrived;
   const absl::Status status = base::WithinMemory([&] {
     REFRACT_RETURN_IF_ERROR(CheckAlive(*task, "at CN queue"));
     return task->model->padding().Pad(task->bound.inputs, task->padded);
@@ -279,13 +323,13 @@ void Engine::Dispatch(Task* task) {
   while (task->attempts < kMaxAttempts) {
     const absl::Status alive = CheckAlive(*task, "before the GPU node");
     if (!alive.ok()) return Fail(task, alive);
-    task->node =
-        task->only_in_time
-            ? nodes_->AcquireWithin(
-                  offer, *task->avoid,
-                  task->request.deadline - options_.clock->Now())
-            : nodes_->Acquire(offer, task->avoid,
-                              absl::IsResourceExhausted(task->last_failure));
+    if (task->only_in_time) {
+      task->node = nodes_->AcquireWithin(
+          offer, *task->avoid, task->request.deadline - options_.clock->Now());
+    } else if (!task->node.has_value()) {  // else reserved before the start
+      task->node = nodes_->Acquire(
+          offer, task->avoid, absl::IsResourceExhausted(task->last_failure));
+    }
     if (!task->node.has_value()) {
       // What the node that has just refused it said is the reason.
       if (task->only_in_time || absl::IsResourceExhausted(task->last_failure)) {
@@ -321,6 +365,8 @@ absl::Status Engine::RunPreAndSend(Task* task) {
       base::WithinMemory([&] { return RunPre(*task, message); }));
   task->sent = options_.clock->Now();
   task->times.compute_input = task->sent - begin;
+  task->parts.start += task->sent - task->began;
+  task->began = absl::InfinitePast();
   transport::Client& client = task->node->client();
   client.Send(
       std::move(message), task->request.deadline, task->request.cancel,
@@ -425,6 +471,7 @@ void Engine::KeepFromMessage(size_t num_up, Task& task) {
 void Engine::OnResponse(Task* task,
                         absl::StatusOr<transport::IncomingMessage> response) {
   task->times.compute_infer = options_.clock->Now() - task->sent;
+  task->parts.away = task->times.compute_infer;
   const size_t node = task->node->node();
   task->node->Finish(response.status(), task->times.compute_infer);
   task->node.reset();
@@ -442,13 +489,17 @@ void Engine::OnResponse(Task* task,
   if (!IsRetryable(status) && !task->only_in_time) return Fail(task, status);
   task->last_failure = status;
   task->avoid = node;
-  workers_.Continue([this, task] { Dispatch(task); });
+  workers_.Continue([this, task] {
+    task->began = options_.clock->Now();
+    Dispatch(task);
+  });
 }
 
 void Engine::RunPost(Task* task) {
   const ServedModel& model = *task->model;
   const CompiledPart& part = model.post();
   const absl::Time begin = options_.clock->Now();
+  task->began = begin;
   // What the outputs may be views of.
   runtime::wire::DecoderPool::Lease decoder = model.decoders().Acquire();
   std::optional<runtime::ContextPool::Lease> context;
@@ -500,7 +551,7 @@ void Engine::Succeed(Task* task) {
       options_.clock->Now() - task->arrived, task->times, task->bound.batch,
       task->run_stats.replaced_ids, non_finite, absl::Now());
   task->done(task->answer);
-  Leave(task);
+  Leave(task, /*answered=*/true);
 }
 
 void Engine::Fail(Task* task, const absl::Status& status) {
@@ -559,6 +610,8 @@ void Engine::NotifyReadiness() {
     listener = readiness_listener_;
   }
   if (listener != nullptr) (*listener)();
+  // Jobs may wait for a node that is lost, or have a new node to go to.
+  workers_.Wake();
 }
 
 void Engine::AnnounceStop() {

@@ -33,7 +33,8 @@ namespace refract::cpu_node {
 struct EngineOptions {
   // Threads that run CN-pre and CN-post. ≥ 1.
   int workers = 1;
-  // Requests that wait for a worker; more are refused. ≥ 1.
+  // Requests that wait for a worker or for room at a GPU node; more are
+  // refused. ≥ 1.
   size_t max_queue = 1024;
   // Requests admitted and not yet answered; more are refused. ≥ 1. Bounds the
   // memory that requests hold while they are at a GPU node.
@@ -60,8 +61,10 @@ class Engine {
   //   NotFound           unknown model or version
   //   InvalidArgument    inputs or outputs do not fit the model, or the ids in
   //                      them do not fit its tables
-  //   DeadlineExceeded   the deadline passed, here or at the GPU node
-  //   ResourceExhausted  too many requests wait, here or at the GPU node
+  //   DeadlineExceeded   the deadline passed or would pass, here or at the GPU
+  //                      node
+  //   ResourceExhausted  too many requests wait, here or at the GPU node, for
+  //                      this request to be answered in time
   //   Unavailable        no GPU node, or it was lost (after one retry
   //                      elsewhere; execution has no side effects), or stopping
   //   Cancelled          `request.cancel` said so
@@ -116,6 +119,8 @@ class Engine {
 
   absl::Status Admit(const ServedModel& model, absl::Time arrived,
                      InferRequest& request, InferCallback& done);
+  StartQueue::Options QueueOptions();
+  bool Reserve(Task& task);
   // Stages, in order. Each ends in the next, in Succeed() or in Fail().
   void Start(Task* task);
   void RunWhole(Task* task);
@@ -134,7 +139,8 @@ class Engine {
   void Succeed(Task* task);
   void Fail(Task* task, const absl::Status& status);
   void LogFailure(absl::string_view model, const absl::Status& status);
-  void Leave(Task* task);
+  // `answered`: the request's times tell about those of others.
+  void Leave(Task* task, bool answered = false);
   void NotifyReadiness();
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return in_flight_ == 0;
@@ -142,7 +148,10 @@ class Engine {
 
   const EngineOptions options_;
   Catalog catalog_;
+  // Of split models, in NodePoolOptions::offers.
   absl::flat_hash_map<const ServedModel*, size_t> offers_;
+  // Of all models, in StartQueue::Options::models.
+  absl::flat_hash_map<const ServedModel*, size_t> queued_models_;
   base::LogLimiter failure_log_;
   // Those not in use, with the memory that they have grown.
   transport::FreeList<Task> tasks_;

@@ -37,9 +37,11 @@ void AddServing(CLI::App& app, Flags& flags) {
                  "Threads that run the CPU parts of requests; 0 = one per CPU")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  app.add_option("--max-queue", flags.max_queue,
-                 "Requests that may wait for a worker; more are refused with "
-                 "RESOURCE_EXHAUSTED")
+  app.add_option(
+         "--max-queue", flags.max_queue,
+         "Requests that may wait for a worker or for room at a GPU node; "
+         "more are refused with "
+         "RESOURCE_EXHAUSTED")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--max-in-flight", flags.max_in_flight,

@@ -66,7 +66,7 @@ absl::StatusOr<ModelInterface> ModelInterface::Of(const models::Graph& graph) {
 }
 
 absl::Status ModelInterface::CheckInput(const TensorInfo& expected,
-                                   const base::TensorView& given) const {
+                                        const base::TensorView& given) const {
   if (given.dtype != expected.dtype) {
     return absl::InvalidArgumentError(absl::StrCat(
         "input '", expected.name, "' is ", base::KServeName(given.dtype),

@@ -1,35 +1,58 @@
 #include "cpu_node/worker_pool.h"
 
+#include <optional>
 #include <utility>
 
 namespace refract::cpu_node {
 
-WorkerPool::WorkerPool(int threads, size_t max_waiting)
-    : max_waiting_(max_waiting) {
-  threads_.reserve(threads);
-  for (int i = 0; i < threads; ++i) {
-    threads_.emplace_back([this] { Work(); });
+absl::Status Stopping() {
+  return absl::UnavailableError("the CPU node is stopping");
+}
+
+WorkerPool::WorkerPool(StartQueue::Options options, base::Clock* clock)
+    : clock_(*clock),
+      starting_(options),
+      free_at_(options.workers, absl::InfinitePast()) {
+  threads_.reserve(options.workers);
+  for (int i = 0; i < options.workers; ++i) {
+    threads_.emplace_back([this, i] { Work(i); });
   }
 }
 
 WorkerPool::~WorkerPool() { Stop(); }
 
-bool WorkerPool::TryStart(Task&& task) {
+absl::Status WorkerPool::Admit(Job& job, size_t model, int64_t rows,
+                               absl::Time deadline) {
   absl::MutexLock lock(&mu_);
-  if (stopping_ || starting_.size() >= max_waiting_) return false;
-  starting_.push_back(std::move(task));
-  return true;
+  if (stopping_) return Stopping();
+  const absl::Status status =
+      starting_.Admit(job, model, rows, deadline, clock_.Now(), free_at_);
+  look_ |= status.ok();
+  return status;
+}
+
+void WorkerPool::End(const Job& job, const PartTimes& times, bool typical) {
+  absl::MutexLock lock(&mu_);
+  starting_.End(job, times, typical, clock_.Now());
+  look_ = true;
 }
 
 void WorkerPool::Continue(Task task) {
   {
     absl::MutexLock lock(&mu_);
+    // The GPU node has room for another request now.
+    look_ = true;
     if (!joined_) {
       continuing_.push_back(std::move(task));
       return;
     }
   }
   task();
+}
+
+void WorkerPool::Wake() {
+  absl::MutexLock lock(&mu_);
+  look_ = true;
 }
 
 void WorkerPool::Stop() {
@@ -50,19 +73,45 @@ void WorkerPool::Stop() {
   for (; !left.empty(); left.pop_front()) left.front()();
 }
 
-void WorkerPool::Work() {
+void WorkerPool::Work(int worker) {
   while (true) {
     Task task;
+    StartQueue::Turn turn;
     {
       absl::MutexLock lock(&mu_);
-      mu_.Await(absl::Condition(this, &WorkerPool::HasTaskOrStopping));
-      transport::RingQueue<Task>& lane =
-          continuing_.empty() ? starting_ : continuing_;
-      if (lane.empty()) return;  // stopping, and nothing waits
-      task = std::move(lane.front());
-      lane.pop_front();
+      free_at_[worker] = absl::InfinitePast();
+      while (true) {
+        if (!continuing_.empty()) {
+          task = std::move(continuing_.front());
+          continuing_.pop_front();
+          break;
+        }
+        if (stopping_) {
+          turn.job = starting_.TakeAny();
+          if (turn.job == nullptr) return;
+          turn.refused = Stopping();
+          break;
+        }
+        const absl::Time now = clock_.Now();
+        if (std::optional<StartQueue::Turn> next = starting_.Next(now)) {
+          turn = *std::move(next);
+          free_at_[worker] = now + turn.time;
+          break;
+        }
+        look_ = false;
+        // Jobs that wait for room are refused at their deadlines.
+        clock_.AwaitWithDeadline(mu_,
+                                 absl::Condition(this, &WorkerPool::HasWork),
+                                 starting_.NextExpiry());
+      }
     }
-    task();
+    if (turn.job == nullptr) {
+      task();
+    } else if (Job& job = static_cast<Job&>(*turn.job); turn.refused.ok()) {
+      job.Start();
+    } else {
+      job.Refuse(turn.refused);
+    }
   }
 }
 

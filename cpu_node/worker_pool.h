@@ -1,53 +1,79 @@
 #ifndef REFRACT_CPU_NODE_WORKER_POOL_H_
 #define REFRACT_CPU_NODE_WORKER_POOL_H_
 
-#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "cpu_node/start_queue.h"
 #include "transport/loop/ring_queue.h"
 
 namespace refract::cpu_node {
 
+// The answer to requests once the node stops.
+absl::Status Stopping();
+
 // Threads that run the CPU parts of requests, one part at a time each.
 //
-// Two lanes: starting a request may be refused, going on with one may not.
-// Going on comes first, because it frees memory and a client already waits for
-// it. Allocates only to hold more tasks than ever before. Thread-safe.
+// Two lanes: a request that starts may be refused and waits for its turn
+// (start_queue.h), a request that goes on may not. Going on comes first,
+// because it frees memory and a client already waits for it. Allocates only to
+// hold more requests than ever before. Thread-safe.
 class WorkerPool {
  public:
   using Task = std::function<void()>;
 
-  // `threads` ≥ 1. At most `max_waiting` (≥ 1) requests wait to be started.
-  WorkerPool(int threads, size_t max_waiting);
+  class Job : public StartQueue::Job {
+   public:
+    // Exactly one of the two is called for an admitted job, on a worker.
+    virtual void Start() = 0;
+    virtual void Refuse(const absl::Status& why) = 0;
+  };
+
+  // `clock` must outlive the pool.
+  WorkerPool(StartQueue::Options options, base::Clock* clock);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // False, with `task` untouched, when `max_waiting` tasks wait or after
-  // Stop().
-  bool TryStart(Task&& task);
+  // As StartQueue::Admit(), or Unavailable after Stop(). After OK the job may
+  // have run before this returns.
+  absl::Status Admit(Job& job, size_t model, int64_t rows, absl::Time deadline);
+
+  // The end of a job that was started (StartQueue::End).
+  void End(const Job& job, const PartTimes& times, bool typical);
 
   // As many wait as there are requests in flight at most, which the engine
   // bounds. After Stop() the task runs on the calling thread.
   void Continue(Task task);
 
-  // Runs what waits, then joins. Not from a task. May be called again.
+  // Jobs that wait for room may find it now.
+  void Wake();
+
+  // Runs tasks that go on and refuses jobs that wait, then joins. Not from a
+  // task. May be called again.
   void Stop();
 
  private:
-  void Work();
-  bool HasTaskOrStopping() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return stopping_ || !starting_.empty() || !continuing_.empty();
+  void Work(int worker);
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return stopping_ || look_ || !continuing_.empty();
   }
 
-  const size_t max_waiting_;
+  base::Clock& clock_;
   absl::Mutex mu_;
-  transport::RingQueue<Task> starting_ ABSL_GUARDED_BY(mu_);
+  StartQueue starting_ ABSL_GUARDED_BY(mu_);
   transport::RingQueue<Task> continuing_ ABSL_GUARDED_BY(mu_);
+  // Whether a job may have a turn: something changed since none had one.
+  bool look_ ABSL_GUARDED_BY(mu_) = false;
+  // When each worker ends the start that it runs, as predicted.
+  std::vector<absl::Time> free_at_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool joined_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<std::thread> threads_;

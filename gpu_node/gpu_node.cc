@@ -41,7 +41,7 @@ std::string LabelOf(const DeviceModel& model) {
   return absl::StrCat("model '", model.name(), "' version ", model.version());
 }
 
-std::string TimesText(const ExecutionTimes& times) {
+std::string TimesText(const scheduling::ExecutionTimes& times) {
   const absl::Time now = absl::UnixEpoch();  // times of a warm-up do not age
   if (!times.known(now)) return "its times are not known yet";
   return absl::StrCat("1 row takes ",

@@ -23,8 +23,8 @@
 #include "base/process/log_limiter.h"
 #include "gpu_node/device/device.h"
 #include "gpu_node/model/device_model.h"
-#include "gpu_node/scheduler/execution_times.h"
 #include "gpu_node/scheduler/scheduler.h"
+#include "scheduling/execution_times.h"
 #include "transport/links/channel.h"
 
 namespace refract::gpu_node {
@@ -59,7 +59,7 @@ struct GpuNodeOptions {
   // Of a model on a device that is not the CPU: its execution times and the
   // device memory that it takes, bytes.
   struct DeviceFacts {
-    ExecutionTimes times;
+    scheduling::ExecutionTimes times;
     size_t device_bytes = 0;
   };
   // Null: the CPU, where models are measured.

@@ -31,11 +31,12 @@ ALLOWED = {
     "placement": {"placement", "base"},
     "runtime": {"runtime", "runtime/torch", "models", "proto", "base"},
     "transport": {"transport", "proto", "base"},
+    "scheduling": {"scheduling"},
     "cpu_node": {
-        "cpu_node", "runtime", "runtime/torch", "transport", "models", "proto", "base",
+        "cpu_node", "scheduling", "runtime", "runtime/torch", "transport", "models", "proto", "base",
     },
     "gpu_node": {
-        "gpu_node", "runtime", "runtime/torch", "transport", "models", "proto", "base",
+        "gpu_node", "scheduling", "runtime", "runtime/torch", "transport", "models", "proto", "base",
     },
 }
 # Rooms of the partitioner that execute models or start nodes, and the reports.

@@ -35,9 +35,9 @@
 #include "base/clock.h"
 #include "gpu_node/device/device.h"
 #include "gpu_node/model/device_model.h"
-#include "gpu_node/scheduler/execution_times.h"
 #include "runtime/cuda/instance/device_api.h"
 #include "runtime/cuda_plan/translate.h"
+#include "scheduling/execution_times.h"
 
 namespace refract::gpu_node {
 
@@ -80,7 +80,7 @@ class CudaDevice final : public Device {
     size_t foreign = 0;  // of these, LibTorch's, which no graph has
     // DevicePrograms::Describe().
     std::string sizes;
-    ExecutionTimes times;
+    scheduling::ExecutionTimes times;
     // Largest difference from the CPU's float32 results on made-up inputs,
     // relative to the largest result; negative where none could be made.
     double error = -1;

@@ -42,8 +42,8 @@ bool HasKey(const Json& entry, const std::string& key) {
 
 }  // namespace
 
-ExecutionTimes TimesOf(const MeasuredTimes& measured) {
-  ExecutionTimes times;
+scheduling::ExecutionTimes TimesOf(const MeasuredTimes& measured) {
+  scheduling::ExecutionTimes times;
   for (const MeasuredTime& each : measured) times.Prime(each.rows, each.time);
   return times;
 }

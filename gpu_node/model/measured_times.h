@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "gpu_node/scheduler/execution_times.h"
+#include "scheduling/execution_times.h"
 
 namespace refract::gpu_node {
 
@@ -31,7 +31,7 @@ struct MeasuredTime {
 };
 using MeasuredTimes = std::vector<MeasuredTime>;  // ascending rows
 
-ExecutionTimes TimesOf(const MeasuredTimes& measured);
+scheduling::ExecutionTimes TimesOf(const MeasuredTimes& measured);
 
 // "Intel(R) Xeon(R) … x 2": what the times of a CPU depend on.
 std::string ThisMachine();

@@ -12,7 +12,7 @@
 
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "gpu_node/scheduler/execution_times.h"
+#include "scheduling/execution_times.h"
 
 namespace refract::gpu_node {
 
@@ -68,7 +68,7 @@ struct BatchDecision {
 // between requests, or the time since the last request if that is more.
 BatchDecision DecideBatch(absl::Span<const BatchCandidate> candidates,
                           const BatchingOptions& options,
-                          const ExecutionTimes& times,
+                          const scheduling::ExecutionTimes& times,
                           const ArrivalRate& arrivals, absl::Time now,
                           BatchDecision decision = {});
 

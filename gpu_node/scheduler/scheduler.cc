@@ -112,7 +112,8 @@ absl::Duration Scheduler::TimeFor(const Model& model, int64_t rows,
   return rows % most == 0 ? full : full + model.times.Typical(rows % most, now);
 }
 
-void Scheduler::SetTimes(size_t index, const ExecutionTimes& times) {
+void Scheduler::SetTimes(size_t index,
+                         const scheduling::ExecutionTimes& times) {
   {
     absl::MutexLock lock(&mu_);
     Model& model = models_[index];
@@ -140,7 +141,7 @@ std::optional<absl::Status> Scheduler::Refuse(Model& model, size_t index,
                                               int64_t rows, absl::Time deadline,
                                               absl::Time now, bool* probe) {
   *probe = false;
-  AdmissionSnapshot snapshot;
+  scheduling::AdmissionSnapshot snapshot;
   snapshot.now = now;
   snapshot.deadline = deadline;
   snapshot.rows = rows;
@@ -155,25 +156,27 @@ std::optional<absl::Status> Scheduler::Refuse(Model& model, size_t index,
     snapshot.model_places = model.config.max_queue;
   snapshot.quota = model.quota;
   if (deadline != absl::InfiniteFuture()) Predict(model, index, snapshot);
-  std::optional<Refusal> refusal = DecideAdmission(snapshot);
+  std::optional<scheduling::Refusal> refusal =
+      scheduling::DecideAdmission(snapshot);
   if (!refusal.has_value()) return std::nullopt;
   switch (refusal->kind) {
-    case Refusal::Kind::kTooLarge:
+    case scheduling::Refusal::Kind::kTooLarge:
       ++model.stats.too_large;
       break;
-    case Refusal::Kind::kUnavailable:
+    case scheduling::Refusal::Kind::kUnavailable:
       ++model.stats.unavailable;
       break;
-    case Refusal::Kind::kQueueFull:
+    case scheduling::Refusal::Kind::kQueueFull:
       ++model.stats.queue_full;
       break;
-    case Refusal::Kind::kTooLate: {
+    case scheduling::Refusal::Kind::kTooLate: {
       // A probe is of use only if it is late by its own time: behind a long
       // queue it would miss its deadline even if the prediction were wrong.
       const absl::Duration rest =
           std::max(kProbeInterval, kProbeRest * snapshot.own_at_best);
       *probe = now - model.LastTried(rows) >= rest &&
-               PredictStart(now, snapshot.free_at, snapshot.ahead) < deadline;
+               scheduling::PredictStart(now, snapshot.free_at, snapshot.ahead) <
+                   deadline;
       if (*probe) return std::nullopt;
       ++model.stats.refused;
       break;
@@ -183,7 +186,7 @@ std::optional<absl::Status> Scheduler::Refuse(Model& model, size_t index,
 }
 
 void Scheduler::Predict(const Model& model, size_t index,
-                        AdmissionSnapshot& snapshot) {
+                        scheduling::AdmissionSnapshot& snapshot) {
   const absl::Time now = snapshot.now;
   std::vector<absl::Time>& free_at = scratch_.free_at;
   free_at.clear();
@@ -207,7 +210,7 @@ void Scheduler::Predict(const Model& model, size_t index,
   // Other models: all that a model below its share has goes before a model that
   // is not, and none the other way round. Else they take turns by their shares.
   const bool below_share = turns_.BelowShare(index);
-  std::vector<Competitor>& others = scratch_.competitors;
+  std::vector<scheduling::Competitor>& others = scratch_.competitors;
   others.clear();
   for (size_t i = 0; i < models_.size(); ++i) {
     const Model& other = models_[i];
@@ -223,8 +226,8 @@ void Scheduler::Predict(const Model& model, size_t index,
       snapshot.ahead += queued;
     }
   }
-  snapshot.ahead +=
-      CompetingWork(snapshot.ahead + snapshot.own, model.config.share, others);
+  snapshot.ahead += scheduling::CompetingWork(snapshot.ahead + snapshot.own,
+                                              model.config.share, others);
   if (residents_.state(index) != ResidentSet::State::kIn) {
     snapshot.own += LoadTime(model);
   }

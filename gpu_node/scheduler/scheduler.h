@@ -33,12 +33,12 @@
 #include "base/clock.h"
 #include "base/process/log_limiter.h"
 #include "gpu_node/device/device.h"
-#include "gpu_node/scheduler/admission.h"
 #include "gpu_node/scheduler/batch_policy.h"
-#include "gpu_node/scheduler/deadline_queue.h"
-#include "gpu_node/scheduler/deficit_round_robin.h"
-#include "gpu_node/scheduler/execution_times.h"
 #include "gpu_node/scheduler/resident_set.h"
+#include "scheduling/admission.h"
+#include "scheduling/deadline_queue.h"
+#include "scheduling/deficit_round_robin.h"
+#include "scheduling/execution_times.h"
 
 namespace refract::gpu_node {
 
@@ -77,7 +77,7 @@ struct ScheduledModel {
   bool stepwise = false;
   int64_t least_rows = 1;
   // Times measured at load.
-  ExecutionTimes times;
+  scheduling::ExecutionTimes times;
   // They are still being measured: requests are refused until SetTimes().
   bool measuring = false;
 };
@@ -124,7 +124,7 @@ class Scheduler {
 
   // The times of a model that was given as `measuring`, which is ready from now
   // on as far as it depends on that.
-  void SetTimes(size_t model, const ExecutionTimes& times);
+  void SetTimes(size_t model, const scheduling::ExecutionTimes& times);
 
   // Would a request with so many rows be queued now? Counts a refusal. For
   // requests whose payload is still to be pulled: Submit() decides again.
@@ -175,20 +175,20 @@ class Scheduler {
     int64_t first_row = 0;  // > 0: earlier rows have been executed
     bool is_probe = false;
   };
-  using Queue = DeadlineQueue<Waiting>;
+  using Queue = scheduling::DeadlineQueue<Waiting>;
 
   struct Model {
     ScheduledModel config;
     Queue queue;
-    ExecutionTimes times;
-    ExecutionTimes uploads;
+    scheduling::ExecutionTimes times;
+    scheduling::ExecutionTimes uploads;
     ArrivalRate arrivals;
     size_t quota = 1;  // of the node's places
     ModelStats stats;
     int in_works = 0;            // batches
     bool any_abandoned = false;  // perhaps, in the queue
     // Per size of requests: when an execution began, or a probe was queued.
-    std::array<absl::Time, kNumBuckets> last_tried;
+    std::array<absl::Time, scheduling::kNumBuckets> last_tried;
     absl::Status told;  // ModelReady() when the listener was last called
 
     // Weights: whether they were of use since they came in, and until when they
@@ -208,7 +208,8 @@ class Scheduler {
 
     // Of requests with so many rows.
     absl::Time& LastTried(int64_t rows) {
-      return last_tried[BucketOf(std::min(rows, config.batching.max_rows))];
+      return last_tried[scheduling::BucketOf(
+          std::min(rows, config.batching.max_rows))];
     }
   };
   enum class Step : uint8_t {
@@ -225,7 +226,7 @@ class Scheduler {
     absl::Time step_began;
     absl::Duration estimate;  // of the execution
     // Of the first member: where it goes on if this is a step of it.
-    QueueKey key;
+    scheduling::QueueKey key;
     bool is_probe = false;
   };
   enum class Health : uint8_t { kStarting, kUp, kFailing, kDown };
@@ -272,7 +273,8 @@ class Scheduler {
                                      bool* probe)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The part of the snapshot that predicts when the request would end.
-  void Predict(const Model& model, size_t index, AdmissionSnapshot& snapshot)
+  void Predict(const Model& model, size_t index,
+               scheduling::AdmissionSnapshot& snapshot)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Drops requests that wait in vain, so that they keep no places.
   void MakePlaces(Model& model, absl::Time now, Actions& actions)
@@ -299,9 +301,9 @@ class Scheduler {
   int64_t RowsOfTurn(size_t model, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Puts a batch into an empty slot of the instance.
-  void Begin(int index, std::unique_ptr<Batch> batch, const QueueKey& key,
-             bool is_probe, absl::Time now, Actions& actions)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Begin(int index, std::unique_ptr<Batch> batch,
+             const scheduling::QueueKey& key, bool is_probe, absl::Time now,
+             Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Drops requests that have expired or were given up, and those at the front
   // that would end too late.
   void DropDead(Model& model, absl::Time now, Actions& actions)
@@ -388,7 +390,7 @@ class Scheduler {
   // Models are never added or removed; what they hold is guarded.
   std::vector<Model> models_ ABSL_GUARDED_BY(mu_);
   std::vector<Instance> instances_ ABSL_GUARDED_BY(mu_);
-  DeficitRoundRobin turns_ ABSL_GUARDED_BY(mu_);
+  scheduling::DeficitRoundRobin turns_ ABSL_GUARDED_BY(mu_);
   // Instances that had nothing to do since the last Plan().
   int64_t idle_instances_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Time planned_at_ ABSL_GUARDED_BY(mu_);
@@ -408,7 +410,7 @@ class Scheduler {
   struct Scratch {
     std::vector<const Queue::Request*> queued;
     std::vector<BatchCandidate> candidates;
-    std::vector<Competitor> competitors;
+    std::vector<scheduling::Competitor> competitors;
     std::vector<absl::Time> free_at;
     BatchingOptions batching;
     BatchDecision decision;

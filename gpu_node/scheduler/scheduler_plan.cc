@@ -177,7 +177,7 @@ bool Scheduler::AssignFrom(size_t index, int instance_index, bool busy,
   std::unique_ptr<Batch> batch = NewBatch(index);
   batch->rows = rows;
   batch->first_row = first.first_row;
-  const QueueKey key = queued[0]->key;
+  const scheduling::QueueKey key = queued[0]->key;
   const bool is_probe = first.is_probe;
   model.queue.CountTurn(key.deadline != absl::InfiniteFuture());
   for (const size_t i : decision.members) {
@@ -207,13 +207,14 @@ int64_t Scheduler::RowsOfTurn(size_t index, absl::Time now) const {
     if (time > absl::ZeroDuration()) quickest = std::min(quickest, time);
   }
   const int64_t least = std::min(model.config.least_rows, most);
-  return RowsWithin(Quantum(model.times.Typical(least, now), quickest),
-                    model.times, least, most, now);
+  return scheduling::RowsWithin(
+      scheduling::Quantum(model.times.Typical(least, now), quickest),
+      model.times, least, most, now);
 }
 
 void Scheduler::Begin(int index, std::unique_ptr<Batch> batch,
-                      const QueueKey& key, bool is_probe, absl::Time now,
-                      Actions& actions) {
+                      const scheduling::QueueKey& key, bool is_probe,
+                      absl::Time now, Actions& actions) {
   Instance& instance = instances_[index];
   Model& model = models_[batch->model];
   Slot& slot =
@@ -245,17 +246,19 @@ void Scheduler::Begin(int index, std::unique_ptr<Batch> batch,
 }
 
 void Scheduler::DropDead(Model& model, absl::Time now, Actions& actions) {
-  const auto drop = [&](Queue::Request request, Verdict verdict,
+  const auto drop = [&](Queue::Request request, scheduling::Verdict verdict,
                         absl::Duration time) {
-    ++(verdict == Verdict::kDropAbandoned ? model.stats.abandoned
-                                          : model.stats.expired);
+    ++(verdict == scheduling::Verdict::kDropAbandoned ? model.stats.abandoned
+                                                      : model.stats.expired);
     actions.answers.push_back(
         {std::move(request.payload.member),
-         WhyDropped(verdict, request.key.deadline, time, now)});
+         scheduling::WhyDropped(verdict, "HN", request.key.deadline, time,
+                                now)});
     --queued_;
   };
   for (Queue::Request& request : model.queue.TakeExpired(now)) {
-    drop(std::move(request), Verdict::kDropExpired, absl::ZeroDuration());
+    drop(std::move(request), scheduling::Verdict::kDropExpired,
+         absl::ZeroDuration());
   }
   // Wherever in the order they are: else they would be merged with the next.
   if (std::exchange(model.any_abandoned, false)) {
@@ -263,7 +266,8 @@ void Scheduler::DropDead(Model& model, absl::Time now, Actions& actions) {
          model.queue.TakeIf([](const Queue::Request& r) {
            return r.payload.member.call->abandoned();
          })) {
-      drop(std::move(request), Verdict::kDropAbandoned, absl::ZeroDuration());
+      drop(std::move(request), scheduling::Verdict::kDropAbandoned,
+           absl::ZeroDuration());
     }
   }
   while (!model.queue.empty()) {
@@ -272,9 +276,9 @@ void Scheduler::DropDead(Model& model, absl::Time now, Actions& actions) {
     const absl::Duration time = next.payload.is_probe
                                     ? absl::ZeroDuration()
                                     : TimeFor(model, next.rows, now);
-    const Verdict verdict = Judge(
+    const scheduling::Verdict verdict = scheduling::Judge(
         next.key.deadline, next.payload.member.call->abandoned(), time, now);
-    if (verdict == Verdict::kRun) return;
+    if (verdict == scheduling::Verdict::kRun) return;
     drop(model.queue.Take(next), verdict, time);
   }
 }

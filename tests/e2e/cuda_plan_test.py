@@ -11,7 +11,7 @@ import tempfile
 import unittest
 
 from tests.e2e import support
-from tests.e2e.nodes import BUILD
+from scripts.lib.nodes import BUILD
 
 CHECK = BUILD / "tests" / "cuda_plan_model_check"
 BATCHES = (1, 2, 33, 40)

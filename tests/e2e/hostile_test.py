@@ -17,7 +17,8 @@ import unittest
 
 import torch
 
-from tests.e2e import nodes, support
+from scripts.lib import nodes
+from tests.e2e import support
 
 try:
     import grpc

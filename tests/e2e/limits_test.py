@@ -15,7 +15,8 @@ import time
 import unittest
 import unittest.mock
 
-from tests.e2e import nodes, raw_http2, support
+from scripts.lib import nodes
+from tests.e2e import raw_http2, support
 
 try:
     import grpc

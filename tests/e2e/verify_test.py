@@ -13,7 +13,7 @@ import tempfile
 import unittest
 
 from tests.e2e import chromium, support
-from tests.e2e.nodes import program, wait_until
+from scripts.lib.nodes import program, wait_until
 
 ALTERNATIVES = ("optimal", "heuristic", "all-cn", "all-hn")
 

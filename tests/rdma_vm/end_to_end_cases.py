@@ -17,7 +17,7 @@ import unittest
 
 import numpy as np
 
-from tests.e2e import nodes
+from scripts.lib import nodes
 
 MODEL = "dlrm"
 # Absolute, after the sigmoid: kernels sum in another order than PyTorch.

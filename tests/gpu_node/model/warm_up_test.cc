@@ -68,7 +68,7 @@ TEST(WarmUpTest, TimesOfSomeSizesAreKnownBeforeTheFirstRequest) {
   ASSERT_TRUE(model.ok()) << model.status();
   WarmUpOptions options;
   options.max_rows = 16;
-  const ExecutionTimes times = TimesOf(WarmUp(**model, options));
+  const scheduling::ExecutionTimes times = TimesOf(WarmUp(**model, options));
   EXPECT_TRUE(times.known(absl::Now()));
 }
 

@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
-#include "gpu_node/scheduler/deficit_round_robin.h"
 #include "gtest/gtest.h"
+#include "scheduling/deficit_round_robin.h"
 #include "tests/base/random_seed.h"
 #include "tests/gpu_node/scheduler/load_fixture.h"
 #include "tests/gpu_node/scheduler/simulation.h"
@@ -116,7 +116,7 @@ absl::Duration Bound(const Situation& s, const LoadedModel& quiet) {
   for (const LoadedModel& loud : s.models) {
     if (loud.quiet) continue;
     // A request whose rows depend on each other cannot be made shorter.
-    const absl::Duration allowed = Quantum(loud.cost.Of(1), t);
+    const absl::Duration allowed = scheduling::Quantum(loud.cost.Of(1), t);
     const int64_t least = loud.stepwise ? 1 : loud.rows;
     longest = std::max({longest, allowed, loud.cost.Of(least)});
   }
@@ -148,8 +148,9 @@ class Draw {
 // a part of `due`, the instances that are its share.
 std::vector<absl::Duration> Bursts(Draw& draw, absl::Duration time, double due,
                                    int instances, absl::Duration duration) {
-  const double most = std::min(due, instances - due) *
-                      absl::ToDoubleSeconds(DeficitRoundRobin::kMemory);
+  const double most =
+      std::min(due, instances - due) *
+      absl::ToDoubleSeconds(scheduling::DeficitRoundRobin::kMemory);
   const double work_s = draw.Between(0.3, 0.9) * most;
   const double period_s = work_s / (draw.Between(0.1, 0.35) * due);
   const double time_s = absl::ToDoubleSeconds(time);

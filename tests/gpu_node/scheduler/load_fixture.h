@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "absl/time/time.h"
-#include "gpu_node/scheduler/execution_times.h"
 #include "gpu_node/scheduler/scheduler.h"
+#include "scheduling/execution_times.h"
 
 namespace refract::gpu_node {
 
@@ -17,7 +17,8 @@ struct Cost {
   double row_us = 0;
   absl::Duration Of(int64_t rows) const {
     return absl::Microseconds(
-        launch_us + row_us * static_cast<double>(RowsOfBucket(BucketOf(rows))));
+        launch_us + row_us * static_cast<double>(scheduling::RowsOfBucket(
+                                 scheduling::BucketOf(rows))));
   }
 };
 
@@ -26,8 +27,9 @@ inline ScheduledModel ModelOf(const Cost& cost, int64_t max_rows = 1024) {
   ScheduledModel model;
   model.label = "model";
   model.batching.max_rows = max_rows;
-  for (int bucket = 0; RowsOfBucket(bucket) <= max_rows; ++bucket) {
-    model.times.Prime(RowsOfBucket(bucket), cost.Of(RowsOfBucket(bucket)));
+  for (int bucket = 0; scheduling::RowsOfBucket(bucket) <= max_rows; ++bucket) {
+    model.times.Prime(scheduling::RowsOfBucket(bucket),
+                      cost.Of(scheduling::RowsOfBucket(bucket)));
   }
   return model;
 }

@@ -34,7 +34,7 @@ TEST(MeasuringTest, OneModelServesWhileAnotherIsMeasured) {
   EXPECT_EQ(sim.outcomes()[refused].status, why);
 
   told = 0;
-  ExecutionTimes times;
+  scheduling::ExecutionTimes times;
   times.Prime(1, Ms(20));
   sim.scheduler().SetTimes(1, times);
   EXPECT_EQ(told, 1);
@@ -50,7 +50,7 @@ TEST(MeasuringTest, OneModelServesWhileAnotherIsMeasured) {
 // A model that cannot be run on made-up inputs has no times at all.
 TEST(MeasuringTest, AModelWithoutTimesServes) {
   Simulation sim(Fixed(Ms(10)), {Unmeasured("a")});
-  sim.scheduler().SetTimes(0, ExecutionTimes());
+  sim.scheduler().SetTimes(0, scheduling::ExecutionTimes());
   sim.Submit({.time_left = Ms(50)});
   sim.Drain();
   EXPECT_EQ(sim.outcomes()[0].status, absl::OkStatus());

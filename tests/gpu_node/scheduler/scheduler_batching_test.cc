@@ -102,8 +102,9 @@ TEST(SchedulerBatchingTest, TheFirstRequestOfAnotherModelFindsNoLongExecution) {
     large.batching.max_rows = 16384;
     large.splittable = true;
     large.stepwise = true;
-    for (int bucket = 0; RowsOfBucket(bucket) <= 16384; ++bucket) {
-      large.times.Prime(RowsOfBucket(bucket), cost(RowsOfBucket(bucket)));
+    for (int bucket = 0; scheduling::RowsOfBucket(bucket) <= 16384; ++bucket) {
+      large.times.Prime(scheduling::RowsOfBucket(bucket),
+                        cost(scheduling::RowsOfBucket(bucket)));
     }
     FakeDevice::Options device;
     device.traits.steps = true;

@@ -142,7 +142,7 @@ TEST(SchedulerFaultsTest, ABusyModelMakesRoomForOneThatIsOut) {
 TEST(SchedulerFaultsTest, SoDoesOneThatAsksForLittleOnManyInstances) {
   // One and a half of four.
   EXPECT_LE(LongestWaitBeside(1, Fixed(Ms(10), 4)),
-            DeficitRoundRobin::kMemory + Ms(17 + 500 + 17));
+            scheduling::DeficitRoundRobin::kMemory + Ms(17 + 500 + 17));
 }
 
 TEST(SchedulerFaultsTest, ALargeModelComesInBesideSmallOnesThatComeAndGo) {

@@ -36,7 +36,7 @@ inline ScheduledModel Merging(absl::Duration window) {
   model.label = "model 'm'";
   model.batching = {.enabled = true, .window = window, .max_rows = 64};
   for (int bucket = 0; bucket <= 6; ++bucket) {
-    const int64_t rows = RowsOfBucket(bucket);
+    const int64_t rows = scheduling::RowsOfBucket(bucket);
     model.times.Prime(rows, Ms(10 + 0.1 * static_cast<double>(rows)));
   }
   return model;
@@ -45,8 +45,8 @@ inline FakeDevice::Options LaunchBound(int instances = 1) {
   FakeDevice::Options options;
   options.traits.instances = instances;
   options.execute = [](const Batch& batch) {
-    return Ms(10 +
-              0.1 * static_cast<double>(RowsOfBucket(BucketOf(batch.rows))));
+    return Ms(10 + 0.1 * static_cast<double>(scheduling::RowsOfBucket(
+                             scheduling::BucketOf(batch.rows))));
   };
   return options;
 }

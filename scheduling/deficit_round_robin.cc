@@ -1,8 +1,8 @@
-#include "gpu_node/scheduler/deficit_round_robin.h"
+#include "scheduling/deficit_round_robin.h"
 
 #include <algorithm>
 
-namespace refract::gpu_node {
+namespace refract::scheduling {
 namespace {
 
 // Counters are sums of rounded numbers: what is closer to 0 counts as 0.
@@ -83,4 +83,4 @@ int64_t RowsWithin(absl::Duration longest, const ExecutionTimes& times,
   return std::min(rows, most);
 }
 
-}  // namespace refract::gpu_node
+}  // namespace refract::scheduling

@@ -1,4 +1,4 @@
-#include "gpu_node/scheduler/deadline_queue.h"
+#include "scheduling/deadline_queue.h"
 
 #include <string>
 #include <utility>
@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace refract::gpu_node {
+namespace refract::scheduling {
 namespace {
 
 using ::testing::ElementsAre;
@@ -152,4 +152,4 @@ TEST_F(DeadlineQueueTest, WhatComesBackHasItsOldPlaceAndIsNotMerged) {
 }
 
 }  // namespace
-}  // namespace refract::gpu_node
+}  // namespace refract::scheduling

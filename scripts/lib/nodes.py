@@ -1,4 +1,4 @@
-"""The daemons as processes; needs nothing but Python's own library.
+"""The programs as processes; needs nothing but Python's own library.
 
 Environment: REFRACT_BUILD_DIR (the build tree; its bin/ holds the programs) and
 REFRACT_SOURCE_DIR, both set by ctest; REFRACT_START_TIMEOUT_S; REFRACT_TEST_GPU=N
@@ -14,7 +14,6 @@ import subprocess
 import tempfile
 import threading
 import time
-import unittest
 
 SOURCE = pathlib.Path(
     os.environ.get(
@@ -24,16 +23,16 @@ SOURCE = pathlib.Path(
 BUILD = pathlib.Path(
     os.environ.get("REFRACT_BUILD_DIR", SOURCE / "build" / "release")
 )
-# Generous: sanitizers and two busy cores. Nothing waits this long in a pass.
 # The GPU that GPU nodes compute on; None: the CPU.
 GPU = os.environ.get("REFRACT_TEST_GPU") or None
+# Generous: sanitizers and two busy cores. Nothing waits this long in a pass.
 START_TIMEOUT_S = float(os.environ.get("REFRACT_START_TIMEOUT_S", "60"))
 
 
 def program(name):
     path = BUILD / "bin" / name
     if not path.exists():
-        raise unittest.SkipTest(f"{name} is not built in {BUILD}")
+        raise FileNotFoundError(f"{name} is not built in {BUILD}")
     return str(path)
 
 

@@ -1,5 +1,5 @@
-#ifndef REFRACT_GPU_NODE_SCHEDULER_EXECUTION_TIMES_H_
-#define REFRACT_GPU_NODE_SCHEDULER_EXECUTION_TIMES_H_
+#ifndef REFRACT_SCHEDULING_EXECUTION_TIMES_H_
+#define REFRACT_SCHEDULING_EXECUTION_TIMES_H_
 
 // How long a device needs for a number of rows of a model, learnt from its
 // latest executions. Admission, batching and turns predict with it.
@@ -11,7 +11,7 @@
 
 #include "absl/time/time.h"
 
-namespace refract::gpu_node {
+namespace refract::scheduling {
 
 // Executions of about as many rows are one bucket: 1, 2, 3–4, 5–8, … rows. A
 // device that pads batches pads them to RowsOfBucket().
@@ -47,6 +47,10 @@ class ExecutionTimes {
   // bucket known: what a deadline is held against. At least Typical().
   absl::Duration High(int64_t rows, absl::Time now) const;
 
+  // The mean: what many executions add up to. Executions that the operating
+  // system interrupts are long and few, which the median does not see.
+  absl::Duration Mean(int64_t rows, absl::Time now) const;
+
   bool known(absl::Time now) const;
 
  private:
@@ -55,11 +59,12 @@ class ExecutionTimes {
     size_t count = 0;                            // of times in the window
     size_t next = 0;
     absl::Duration median;
+    absl::Duration mean;
     absl::Duration high;
     absl::Time last = absl::InfinitePast();
     std::optional<absl::Duration> primed;
   };
-  enum class Which : uint8_t { kTypical, kHigh };
+  enum class Which : uint8_t { kTypical, kMean, kHigh };
   static std::optional<absl::Duration> Of(const Bucket& bucket, Which which,
                                           absl::Time now);
   absl::Duration Estimate(int64_t rows, Which which, absl::Time now) const;
@@ -67,6 +72,6 @@ class ExecutionTimes {
   std::array<Bucket, kNumBuckets> buckets_;
 };
 
-}  // namespace refract::gpu_node
+}  // namespace refract::scheduling
 
-#endif  // REFRACT_GPU_NODE_SCHEDULER_EXECUTION_TIMES_H_
+#endif  // REFRACT_SCHEDULING_EXECUTION_TIMES_H_

@@ -1,5 +1,5 @@
-#ifndef REFRACT_GPU_NODE_SCHEDULER_DEFICIT_ROUND_ROBIN_H_
-#define REFRACT_GPU_NODE_SCHEDULER_DEFICIT_ROUND_ROBIN_H_
+#ifndef REFRACT_SCHEDULING_DEFICIT_ROUND_ROBIN_H_
+#define REFRACT_SCHEDULING_DEFICIT_ROUND_ROBIN_H_
 
 // Divides a device's time among models by their shares: deficit round robin
 // (Shreedhar, Varghese, "Efficient Fair Queuing using Deficit Round-Robin",
@@ -28,9 +28,9 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "gpu_node/scheduler/execution_times.h"
+#include "scheduling/execution_times.h"
 
-namespace refract::gpu_node {
+namespace refract::scheduling {
 
 // Not thread-safe.
 class DeficitRoundRobin {
@@ -85,6 +85,6 @@ absl::Duration Quantum(absl::Duration own, absl::Duration other);
 int64_t RowsWithin(absl::Duration longest, const ExecutionTimes& times,
                    int64_t least, int64_t most, absl::Time now);
 
-}  // namespace refract::gpu_node
+}  // namespace refract::scheduling
 
-#endif  // REFRACT_GPU_NODE_SCHEDULER_DEFICIT_ROUND_ROBIN_H_
+#endif  // REFRACT_SCHEDULING_DEFICIT_ROUND_ROBIN_H_

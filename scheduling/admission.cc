@@ -1,11 +1,11 @@
-#include "gpu_node/scheduler/admission.h"
+#include "scheduling/admission.h"
 
 #include <algorithm>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 
-namespace refract::gpu_node {
+namespace refract::scheduling {
 namespace {
 
 std::optional<Refusal> FitsAnExecution(const AdmissionSnapshot& s) {
@@ -29,7 +29,7 @@ std::optional<Refusal> HasRoom(const AdmissionSnapshot& s) {
   return Refusal{
       Refusal::Kind::kQueueFull,
       absl::ResourceExhaustedError(absl::StrCat(
-          "HN queue is full, ", node_full ? s.node_queue : s.model_queue,
+          s.node, " queue is full, ", node_full ? s.node_queue : s.model_queue,
           " requests wait"))};
 }
 
@@ -48,12 +48,12 @@ std::optional<Refusal> EndsInTime(const AdmissionSnapshot& s) {
   const absl::Status status =
       s.own_at_best > left
           ? absl::DeadlineExceededError(absl::StrCat(
-                "an idle HN could not finish in time: ",
+                "an idle ", s.node, " could not finish in time: ",
                 absl::FormatDuration(s.own_at_best), " to execute, ",
                 absl::FormatDuration(left), " left"))
           : absl::ResourceExhaustedError(absl::StrCat(
-                "the HN cannot finish in time: ",
-                absl::FormatDuration(start - s.now),
+                "the ", s.node,
+                " cannot finish in time: ", absl::FormatDuration(start - s.now),
                 " until it could begin and ", absl::FormatDuration(s.own),
                 " to execute, ", absl::FormatDuration(left), " left"));
   return Refusal{Refusal::Kind::kTooLate, status};
@@ -109,22 +109,24 @@ Verdict Judge(absl::Time deadline, bool abandoned, absl::Duration time,
   return Verdict::kRun;
 }
 
-absl::Status WhyDropped(Verdict verdict, absl::Time deadline,
-                        absl::Duration time, absl::Time now) {
+absl::Status WhyDropped(Verdict verdict, absl::string_view node,
+                        absl::Time deadline, absl::Duration time,
+                        absl::Time now) {
   switch (verdict) {
     case Verdict::kDropAbandoned:
       return absl::CancelledError("the client does not wait any more");
     case Verdict::kDropHopeless:
       return absl::DeadlineExceededError(absl::StrCat(
-          "deadline would pass at HN execution: ", absl::FormatDuration(time),
-          " to execute, ", absl::FormatDuration(deadline - now), " left"));
+          "deadline would pass at ", node,
+          " execution: ", absl::FormatDuration(time), " to execute, ",
+          absl::FormatDuration(deadline - now), " left"));
     case Verdict::kDropExpired:
     case Verdict::kRun:
       break;
   }
   return absl::DeadlineExceededError(
-      absl::StrCat("deadline passed at HN queue, ",
+      absl::StrCat("deadline passed at ", node, " queue, ",
                    absl::FormatDuration(now - deadline), " ago"));
 }
 
-}  // namespace refract::gpu_node
+}  // namespace refract::scheduling

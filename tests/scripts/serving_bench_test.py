@@ -1,4 +1,4 @@
-"""What scripts/isolation.py makes of the reports of its clients."""
+"""What bench/serving/isolation.py makes of the reports of its clients."""
 
 import importlib.util
 import math
@@ -7,7 +7,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SPEC = importlib.util.spec_from_file_location(
-    "isolation", ROOT / "scripts" / "isolation.py"
+    "isolation", ROOT / "bench" / "serving" / "isolation.py"
 )
 isolation = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(isolation)

@@ -1,5 +1,5 @@
-#ifndef REFRACT_GPU_NODE_SCHEDULER_DEADLINE_QUEUE_H_
-#define REFRACT_GPU_NODE_SCHEDULER_DEADLINE_QUEUE_H_
+#ifndef REFRACT_SCHEDULING_DEADLINE_QUEUE_H_
+#define REFRACT_SCHEDULING_DEADLINE_QUEUE_H_
 
 // Requests of one model that wait, earliest deadline first (EDF). Requests
 // without a deadline come last, but still get a share under overload.
@@ -20,7 +20,7 @@
 #include "absl/time/time.h"
 #include "glog/logging.h"
 
-namespace refract::gpu_node {
+namespace refract::scheduling {
 
 // What the order depends on.
 struct QueueKey {
@@ -61,6 +61,10 @@ class DeadlineQueue {
 
   bool empty() const { return entries_.empty(); }
   size_t size() const { return entries_.size(); }
+  // The queue is not empty.
+  absl::Time earliest_deadline() const {
+    return entries_.begin()->key.deadline;
+  }
 
   // Queues a new request; sets request.key. Copies `merge_key`.
   void Push(absl::Time deadline, Request request, absl::string_view merge_key) {
@@ -209,6 +213,6 @@ class DeadlineQueue {
   int run_with_deadline_ = 0;
 };
 
-}  // namespace refract::gpu_node
+}  // namespace refract::scheduling
 
-#endif  // REFRACT_GPU_NODE_SCHEDULER_DEADLINE_QUEUE_H_
+#endif  // REFRACT_SCHEDULING_DEADLINE_QUEUE_H_

@@ -1,10 +1,11 @@
-#include "gpu_node/scheduler/execution_times.h"
+#include "scheduling/execution_times.h"
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <numeric>
 
-namespace refract::gpu_node {
+namespace refract::scheduling {
 
 int BucketOf(int64_t rows) {
   if (rows <= 1) return 0;
@@ -38,13 +39,23 @@ void ExecutionTimes::Record(int64_t rows, absl::Duration time, absl::Time now) {
   std::copy_n(bucket.window.begin(), count, sorted.begin());
   std::sort(sorted.begin(), sorted.begin() + count);
   bucket.median = sorted[(count - 1) / 2];
+  bucket.mean = std::accumulate(sorted.begin(), sorted.begin() + count,
+                                absl::Duration()) /
+                static_cast<int64_t>(count);
   bucket.high = sorted[(count * 9 + 9) / 10 - 1];
 }
 
 std::optional<absl::Duration> ExecutionTimes::Of(const Bucket& bucket,
                                                  Which which, absl::Time now) {
   if (bucket.count > 0 && now - bucket.last <= kMemory) {
-    return which == Which::kTypical ? bucket.median : bucket.high;
+    switch (which) {
+      case Which::kTypical:
+        return bucket.median;
+      case Which::kMean:
+        return bucket.mean;
+      case Which::kHigh:
+        return bucket.high;
+    }
   }
   return bucket.primed;
 }
@@ -92,10 +103,14 @@ absl::Duration ExecutionTimes::High(int64_t rows, absl::Time now) const {
                   Estimate(rows, Which::kTypical, now));
 }
 
+absl::Duration ExecutionTimes::Mean(int64_t rows, absl::Time now) const {
+  return Estimate(rows, Which::kMean, now);
+}
+
 bool ExecutionTimes::known(absl::Time now) const {
   return std::any_of(buckets_.begin(), buckets_.end(), [&](const Bucket& b) {
     return Of(b, Which::kTypical, now).has_value();
   });
 }
 
-}  // namespace refract::gpu_node
+}  // namespace refract::scheduling

@@ -1,8 +1,9 @@
-#ifndef REFRACT_GPU_NODE_SCHEDULER_ADMISSION_H_
-#define REFRACT_GPU_NODE_SCHEDULER_ADMISSION_H_
+#ifndef REFRACT_SCHEDULING_ADMISSION_H_
+#define REFRACT_SCHEDULING_ADMISSION_H_
 
 // Whether a request is queued or refused, and with which reason. Pure functions
-// of a snapshot, which the scheduler takes. A refusal comes as early as it can,
+// of a snapshot, which the scheduler of a GPU node or the work queue of a CPU
+// node takes. A refusal comes as early as it can,
 // for a long request before its payload is pulled: the CN has then the most
 // time left to go elsewhere, and the device does no work that nobody can use.
 //
@@ -17,7 +18,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 
-namespace refract::gpu_node {
+namespace refract::scheduling {
 
 // When work that comes after `ahead` can begin on the first of several
 // instances that becomes free, each of which is busy until `free_at` (before
@@ -39,6 +40,7 @@ absl::Duration CompetingWork(absl::Duration own, double share,
 
 struct AdmissionSnapshot {
   absl::Time now;
+  absl::string_view node = "HN";  // for messages: "HN" or "CN"
   // The request.
   absl::Time deadline = absl::InfiniteFuture();
   int64_t rows = 1;
@@ -80,10 +82,11 @@ enum class Verdict : uint8_t {
 // `time`: its predicted execution; zero when unknown.
 Verdict Judge(absl::Time deadline, bool abandoned, absl::Duration time,
               absl::Time now);
-// The error that a dropped request is answered with.
-absl::Status WhyDropped(Verdict verdict, absl::Time deadline,
-                        absl::Duration time, absl::Time now);
+// The error that a dropped request is answered with; `node`: "HN" or "CN".
+absl::Status WhyDropped(Verdict verdict, absl::string_view node,
+                        absl::Time deadline, absl::Duration time,
+                        absl::Time now);
 
-}  // namespace refract::gpu_node
+}  // namespace refract::scheduling
 
-#endif  // REFRACT_GPU_NODE_SCHEDULER_ADMISSION_H_
+#endif  // REFRACT_SCHEDULING_ADMISSION_H_

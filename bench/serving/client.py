@@ -1,0 +1,75 @@
+"""Clients of the benchmarks of serving, and sums over their reports."""
+
+import json
+import subprocess
+import sys
+
+from scripts.lib import nodes
+
+
+class Client:
+    """`refract bench serving` of one model."""
+
+    def __init__(self, folder, node, model, items):
+        self.folder, self.node = folder, node
+        self.model, self.items = model, items
+        self.count = 0
+
+    def start(self, qps, duration, seed, timeout=10):
+        self.count += 1
+        self.report = self.folder / f"{self.model}-{self.count}.json"
+        self.process = subprocess.Popen(
+            [
+                nodes.program("refract"), "bench", "serving",
+                "--target", self.node.address, "--model", self.model,
+                "--query-sizes", f"fixed:{self.items}", "--qps", f"{qps:g}",
+                "--duration", f"{duration:g}", "--warmup", "0.5",
+                "--timeout", f"{timeout:g}", "--seed", str(seed),
+                "--json", str(self.report),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait(self):
+        error = self.process.communicate()[1]
+        # 1: no query succeeded.
+        if self.process.returncode not in (0, 1):
+            sys.exit(f"refract bench serving: {error.strip()}")
+        return json.loads(self.report.read_text())
+
+    def run(self, *arguments, **options):
+        self.start(*arguments, **options)
+        return self.wait()
+
+    def capacity(self, seed):
+        """Answers per second under more load than the node can take."""
+        qps, most, tried = 50.0, 0.0, False
+        while True:
+            report = self.run(qps, 1.5, seed, timeout=1)
+            answered = report["achieved_qps"]
+            # One stall must not end the search: the answered rate must stop
+            # growing, and twice.
+            enough = answered < min(0.8 * report["offered_qps"], 1.25 * most)
+            most = max(answered, most)
+            if tried and most == 0:
+                sys.exit(
+                    f"model '{self.model}' answers no request of "
+                    f"{self.items} items within 1 s"
+                )
+            if enough and tried:
+                return most
+            tried = enough or most == 0
+            if not tried:
+                qps *= 2
+
+
+def quartiles(values):
+    """Quartiles among `values`, which may be infinite."""
+    values, quarter = sorted(values), len(values) // 4
+    return {
+        "q25": values[quarter],
+        "median": values[len(values) // 2],
+        "q75": values[-1 - quarter],
+    }

@@ -1,0 +1,212 @@
+#include "cpu_node/start_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace refract::cpu_node {
+namespace {
+
+// A predicted wait counts as 1 + 1/kWaitMargin times its length.
+constexpr int kWaitMargin = 4;
+
+std::vector<double> SharesOf(const std::vector<QueuedModel>& models) {
+  std::vector<double> shares;
+  shares.reserve(models.size());
+  for (const QueuedModel& model : models) shares.push_back(model.share);
+  return shares;
+}
+
+}  // namespace
+
+StartQueue::StartQueue(Options options)
+    : options_(std::move(options)),
+      turns_(SharesOf(options_.models), options_.workers) {
+  double shares = 0;
+  for (const QueuedModel& model : options_.models) shares += model.share;
+  models_.reserve(options_.models.size());
+  for (const QueuedModel& model : options_.models) {
+    Model& added = models_.emplace_back();
+    added.config = model;
+    added.places = std::max<size_t>(
+        1, static_cast<size_t>(static_cast<double>(options_.max_queue) *
+                               model.share / shares));
+  }
+  competitors_.reserve(models_.size());
+  order_.reserve(models_.size());
+}
+
+// ------------------------------------------------------------------ admission
+
+absl::Duration StartQueue::WorkerTime(const Model& model, int64_t rows,
+                                      absl::Time now) const {
+  return model.start.Mean(rows, now) + model.finish.Mean(rows, now);
+}
+
+absl::Duration StartQueue::OwnTime(const Model& model, int64_t rows,
+                                   int64_t in_flight, absl::Time now) const {
+  return model.start.Typical(rows, now) +
+         model.away.High(in_flight + rows, now) + model.finish.High(rows, now);
+}
+
+bool StartQueue::Probes(const Model& model, absl::Time now) const {
+  // Predictions are corrected only by requests that run. A model that has
+  // nothing in flight and was not started for a while may try a request that is
+  // predicted to be late.
+  return model.in_flight == 0 && model.queue.empty() &&
+         now - model.last_started >= scheduling::ExecutionTimes::kPause;
+}
+
+absl::Duration StartQueue::WorkOfOthers(size_t index, absl::Duration own) {
+  // As on a GPU node: all that a model below its share has goes before a model
+  // that is not, and none the other way round. Else they take turns by shares.
+  const bool below_share = turns_.BelowShare(index);
+  absl::Duration first;
+  competitors_.clear();
+  for (size_t i = 0; i < models_.size(); ++i) {
+    const Model& other = models_[i];
+    if (i == index || other.queue.empty()) continue;
+    if (turns_.BelowShare(i) == below_share) {
+      competitors_.push_back({other.queue.work().time, other.config.share});
+    } else if (!below_share) {
+      first += other.queue.work().time;
+    }
+  }
+  return first + scheduling::CompetingWork(
+                     first + own, models_[index].config.share, competitors_);
+}
+
+absl::Status StartQueue::Admit(Job& job, size_t index, int64_t rows,
+                               absl::Time deadline, absl::Time now,
+                               const std::vector<absl::Time>& free_at) {
+  Model& model = models_[index];
+  job.model_ = index;
+  job.rows_ = rows;
+  job.probe_ = Probes(model, now);
+  const absl::Duration worker_time = WorkerTime(model, rows, now);
+  scheduling::AdmissionSnapshot snapshot;
+  snapshot.node = "CN";
+  snapshot.now = now;
+  // A probe is admitted whatever was predicted for it.
+  snapshot.deadline = job.probe_ ? absl::InfiniteFuture() : deadline;
+  snapshot.rows = snapshot.most_rows = rows;
+  snapshot.label = model.config.label;
+  snapshot.node_queue = waiting_;
+  snapshot.node_places = options_.max_queue;
+  snapshot.model_queue = model.queue.size();
+  snapshot.quota = model.places;
+  if (snapshot.deadline != absl::InfiniteFuture()) {
+    snapshot.own = OwnTime(model, rows, model.rows_in_flight, now);
+    snapshot.own_at_best = OwnTime(model, rows, 0, now);
+    const Queue::Work before =
+        model.queue.WorkBefore(deadline, (deadline - now) * options_.workers);
+    snapshot.ahead = before.time + to_finish_;
+    snapshot.ahead += WorkOfOthers(index, snapshot.ahead + worker_time);
+    // Where GPU nodes are the bottleneck, the requests ahead are at the GPU
+    // nodes before this request is. PredictStart() divides by the workers.
+    const absl::Duration gpu_ahead =
+        OwnTime(model, rows, model.rows_in_flight + before.rows, now) -
+        snapshot.own;
+    snapshot.ahead = std::max(snapshot.ahead, gpu_ahead * options_.workers);
+    // Under overload the queue grows until requests are refused, so the answers
+    // of all others come as late as this allows. What is not measured here (the
+    // client's way to the node and back, other processes) must fit into the
+    // rest.
+    snapshot.ahead += snapshot.ahead / kWaitMargin;
+    snapshot.free_at = free_at;
+  } else if (deadline <= now) {
+    snapshot.deadline = deadline;
+  }
+  if (auto refusal = scheduling::DecideAdmission(snapshot)) {
+    return std::move(refusal->status);
+  }
+  model.queue.Push(deadline,
+                   {.rows = rows,
+                    .queued_at = now,
+                    .estimate = worker_time,
+                    .payload = &job},
+                   "");
+  ++waiting_;
+  return absl::OkStatus();
+}
+
+// ---------------------------------------------------------------------- turns
+
+std::optional<StartQueue::Turn> StartQueue::Next(absl::Time now) {
+  order_.clear();
+  for (size_t i = 0; i < models_.size(); ++i) {
+    if (!models_[i].queue.empty()) order_.push_back(i);
+  }
+  std::sort(order_.begin(), order_.end(),
+            [&](size_t a, size_t b) { return turns_.Before(a, b); });
+  for (const size_t index : order_) {
+    if (std::optional<Turn> turn = TurnOf(index, now)) return turn;
+  }
+  return std::nullopt;
+}
+
+std::optional<StartQueue::Turn> StartQueue::TurnOf(size_t index,
+                                                   absl::Time now) {
+  Model& model = models_[index];
+  const Queue::Request& next = model.queue.Next();
+  Job& job = *next.payload;
+  const absl::Duration own =
+      job.probe_ ? absl::ZeroDuration()
+                 : OwnTime(model, next.rows, model.rows_in_flight, now);
+  const scheduling::Verdict verdict =
+      scheduling::Judge(next.key.deadline, job.abandoned(), own, now);
+  if (verdict == scheduling::Verdict::kRun && !job.Reserve()) {
+    return std::nullopt;
+  }
+  const Queue::Request taken = model.queue.Take(next);
+  --waiting_;
+  Turn turn{.job = &job, .queued_at = taken.queued_at};
+  if (verdict != scheduling::Verdict::kRun) {
+    turn.refused =
+        scheduling::WhyDropped(verdict, "CN", taken.key.deadline, own, now);
+    return turn;
+  }
+  model.queue.CountTurn(taken.key.deadline != absl::InfiniteFuture());
+  job.start_ = turn.time = model.start.Typical(job.rows_, now);
+  job.finish_ = model.finish.Mean(job.rows_, now);
+  to_finish_ += job.finish_;
+  ++model.in_flight;
+  model.rows_in_flight += job.rows_;
+  job.rows_in_flight_ = model.rows_in_flight;
+  model.last_started = now;
+  turns_.TakeTurn(index, job.start_ + job.finish_);
+  return turn;
+}
+
+StartQueue::Job* StartQueue::TakeAny() {
+  for (Model& model : models_) {
+    if (model.queue.empty()) continue;
+    --waiting_;
+    return model.queue.Take(model.queue.Next()).payload;
+  }
+  return nullptr;
+}
+
+absl::Time StartQueue::NextExpiry() const {
+  absl::Time earliest = absl::InfiniteFuture();
+  for (const Model& model : models_) {
+    if (model.queue.empty()) continue;
+    earliest = std::min(earliest, model.queue.earliest_deadline());
+  }
+  return earliest;
+}
+
+void StartQueue::End(const Job& job, const PartTimes& times, bool typical,
+                     absl::Time now) {
+  Model& model = models_[job.model_];
+  --model.in_flight;
+  model.rows_in_flight -= job.rows_;
+  to_finish_ -= job.finish_;
+  turns_.Correct(job.model_,
+                 times.start + times.finish - job.start_ - job.finish_);
+  if (!typical) return;
+  model.start.Record(job.rows_, times.start, now);
+  model.away.Record(job.rows_in_flight_, times.away, now);
+  model.finish.Record(job.rows_, times.finish, now);
+}
+
+}  // namespace refract::cpu_node

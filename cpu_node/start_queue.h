@@ -1,0 +1,147 @@
+#ifndef REFRACT_CPU_NODE_START_QUEUE_H_
+#define REFRACT_CPU_NODE_START_QUEUE_H_
+
+// Which request a CPU node starts next, and which requests it refuses.
+//
+// Requests of a model wait in the order of their deadlines. Models take turns
+// by their shares of the workers' time (deficit round robin). A request is
+// refused when it comes if it would end too late behind the requests that wait,
+// and dropped when its turn comes if the time that is left is too short. Both
+// compare with the times of the model's latest requests: the CPU part before
+// the GPU node (start), the GPU node with transport and its queue (away), and
+// the CPU part after it (finish). Without this, an overloaded node spends its
+// time on requests that miss their deadlines (docs/serving.md).
+//
+// A state machine without threads and without a clock: WorkerPool drives it,
+// tests drive it in virtual time.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "scheduling/admission.h"
+#include "scheduling/deadline_queue.h"
+#include "scheduling/deficit_round_robin.h"
+#include "scheduling/execution_times.h"
+
+namespace refract::cpu_node {
+
+// A model as the queue sees it.
+struct QueuedModel {
+  std::string label;  // for messages: "model 'x' version 1"
+  double share = 1;   // of the workers' time, relative to the other models; > 0
+};
+
+// How long the parts of one request took. Zero: the request had no such part.
+struct PartTimes {
+  absl::Duration start;   // on a worker, until the GPU node has the request
+  absl::Duration away;    // at the GPU node, transport included
+  absl::Duration finish;  // on a worker, after the GPU node
+};
+
+// Not thread-safe.
+class StartQueue {
+ public:
+  // A request from admission to its end. The queue owns nothing: a job lives
+  // until End() or until Next() has refused it.
+  class Job {
+   public:
+    virtual ~Job() = default;
+    // Takes what the request needs besides a worker: room at a GPU node. False:
+    // there is none now, try again after a change. Called once per turn.
+    virtual bool Reserve() = 0;
+    // Whether nobody waits for the answer any more.
+    virtual bool abandoned() const = 0;
+
+   private:
+    friend class StartQueue;
+    size_t model_ = 0;
+    int64_t rows_ = 1;
+    bool probe_ = false;
+    // When the job was started:
+    absl::Duration start_, finish_;  // predicted
+    int64_t rows_in_flight_ = 0;     // its own included
+  };
+
+  struct Options {
+    int workers = 1;          // ≥ 1
+    size_t max_queue = 1024;  // jobs that wait; ≥ 1
+    std::vector<QueuedModel> models;
+  };
+  explicit StartQueue(Options options);
+
+  // Queues the job, or says why not:
+  //   ResourceExhausted  `max_queue` jobs wait and the model has its share of
+  //                      them, or the job would end after its deadline
+  //   DeadlineExceeded   an idle node would be too slow for the deadline
+  // `free_at`: when each worker ends what it runs.
+  absl::Status Admit(Job& job, size_t model, int64_t rows, absl::Time deadline,
+                     absl::Time now, const std::vector<absl::Time>& free_at);
+
+  // The job that a free worker has to deal with.
+  struct Turn {
+    Job* job = nullptr;
+    absl::Status refused;  // OK: start the job; else answer it with this
+    absl::Time queued_at;
+    absl::Duration time;  // predicted, of its start
+  };
+  // Nullopt: no job can be started now. A job with a turn counts as in flight
+  // until End(), a refused job is forgotten.
+  std::optional<Turn> Next(absl::Time now);
+  // Any job that waits, to be refused; null: none waits.
+  Job* TakeAny();
+
+  // The next time at which Next() has a job to refuse if nothing else happens.
+  absl::Time NextExpiry() const;
+
+  // The job's end. `times`: of the parts that it got through. `typical`: the
+  // request was answered, so its times tell about those of others.
+  void End(const Job& job, const PartTimes& times, bool typical,
+           absl::Time now);
+
+  size_t waiting() const { return waiting_; }
+
+ private:
+  using Queue = scheduling::DeadlineQueue<Job*>;
+  struct Model {
+    QueuedModel config;
+    size_t places = 1;  // of max_queue, also while other models fill the rest
+    Queue queue;
+    size_t in_flight = 0;  // started and not ended
+    int64_t rows_in_flight = 0;
+    absl::Time last_started = absl::InfinitePast();
+    // Of the parts: start and finish by the rows of a request, away by the rows
+    // that are in flight with it. GPU nodes that are busy need longer for the
+    // same request, by as much as they have before it.
+    scheduling::ExecutionTimes start, away, finish;
+  };
+
+  bool Probes(const Model& model, absl::Time now) const;
+  absl::Duration WorkerTime(const Model& model, int64_t rows,
+                            absl::Time now) const;
+  // From the start of the request to its answer while `in_flight` rows of other
+  // requests are at GPU nodes.
+  absl::Duration OwnTime(const Model& model, int64_t rows, int64_t in_flight,
+                         absl::Time now) const;
+  absl::Duration WorkOfOthers(size_t index, absl::Duration own);
+  std::optional<Turn> TurnOf(size_t index, absl::Time now);
+
+  const Options options_;
+  std::vector<Model> models_;
+  scheduling::DeficitRoundRobin turns_;
+  size_t waiting_ = 0;
+  // Predicted finishing work of all jobs in flight.
+  absl::Duration to_finish_;
+  // Reused by Admit() and Next().
+  std::vector<scheduling::Competitor> competitors_;
+  std::vector<size_t> order_;
+};
+
+}  // namespace refract::cpu_node
+
+#endif  // REFRACT_CPU_NODE_START_QUEUE_H_

@@ -1,0 +1,111 @@
+"""More requests at once than a GPU node takes: they wait at the CPU node."""
+
+import pathlib
+import shutil
+import tempfile
+import unittest
+
+import torch
+
+from tests.e2e import support
+
+try:
+    import grpc
+    from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+    from tests.e2e.kserve_requests import request_of
+except ImportError as error:
+    raise unittest.SkipTest(f"tritonclient[grpc] is missing: {error}")
+
+# One request takes about 10 ms of the GPU node, so that most of them wait.
+WIDTH, LAYERS, ROWS = 512, 8, 128
+CLIENTS = 256
+DEADLINE_S = 60
+
+
+class Deep(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        layers = [torch.nn.Linear(2, WIDTH), torch.nn.ReLU()]
+        for _ in range(LAYERS):
+            layers += [torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU()]
+        self.layers = torch.nn.Sequential(*layers, torch.nn.Linear(WIDTH, 1))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+class Overload(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="refract-overload-"))
+        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        cls.repository = cls.folder / "repo"
+        cls.model = Deep().eval()
+        sample = {"x": torch.randn(ROWS, 2)}
+        torch.jit.trace(cls.model, sample["x"]).save(str(cls.folder / "deep.pt"))
+        support.write_tensors(cls.folder / "sample.safetensors", sample)
+        for name in ("deep", "other"):
+            support.refract(
+                "import", cls.folder / "deep.pt", "--repo", cls.repository,
+                "--name", name, "--sample", cls.folder / "sample.safetensors",
+            )
+            support.refract("partition", cls.repository / name, "--method", "all-hn")
+
+    def setUp(self):
+        self.hn = support.gpu_node(self.repository)
+        self.addCleanup(self.hn.close)
+        self.cn = support.cpu_node(self.repository, [self.hn.address])
+        self.addCleanup(self.cn.close)
+        channel = grpc.insecure_channel(self.cn.address)
+        self.addCleanup(channel.close)
+        self.stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        support.wait_until(
+            lambda: self.stub.ServerReady(service_pb2.ServerReadyRequest()).ready,
+            "the CN is ready",
+        )
+
+    def send(self, model, rows=ROWS, timeout=DEADLINE_S):
+        x = torch.randn(rows, 2)
+        call = self.stub.ModelInfer.future(
+            request_of(model, {"x": x}), timeout=timeout
+        )
+        return x, call
+
+    def check(self, x, call):
+        scores = torch.frombuffer(
+            bytearray(call.result().raw_output_contents[0]), dtype=torch.float32
+        )
+        with torch.no_grad():
+            torch.testing.assert_close(
+                scores, self.model(x).reshape(-1), atol=1e-5, rtol=0
+            )
+
+    def test_many_clients_at_once_are_all_answered(self):
+        # Beside another model, so that each has a quota at the GPU node.
+        sent = [
+            self.send("deep" if i % 4 else "other") for i in range(CLIENTS)
+        ]
+        for x, call in sent:
+            self.check(x, call)
+
+    def test_a_request_that_waits_is_dropped_at_its_deadline(self):
+        # Fills the room at the GPU node for seconds.
+        long = [self.send("deep", rows=64 * ROWS) for _ in range(80)]
+        late = [self.send("deep", timeout=0.3)[1] for _ in range(10)]
+        for call in late:
+            self.assertIn(
+                call.code(),
+                (
+                    grpc.StatusCode.DEADLINE_EXCEEDED,
+                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                ),
+            )
+        for _, call in long:
+            call.cancel()
+        self.check(*self.send("deep"))
+        self.assertEqual(self.cn.stop(), 0, self.cn.output())
+
+
+if __name__ == "__main__":
+    unittest.main()
