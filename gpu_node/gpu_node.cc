@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/process/thread.h"
 #include "base/process/within_memory.h"
 #include "glog/logging.h"
@@ -119,6 +121,19 @@ absl::Status GpuNode::CheckFits(const DeviceModel& model) const {
 void GpuNode::StartWarmUps(std::vector<size_t> models) {
   if (models.empty()) return;
   unmeasured_ = std::move(models);
+  // CPU nodes give requests to the newest version that is ready. If an older
+  // one were ready first, it would get them for a moment.
+  absl::flat_hash_map<absl::string_view, int64_t> newest;
+  for (const size_t i : unmeasured_) {
+    int64_t& version = newest[models_[i].name()];
+    version = std::max(version, models_[i].version());
+  }
+  const auto older = std::stable_partition(
+      unmeasured_.begin(), unmeasured_.end(), [&](size_t i) {
+        return models_[i].version() == newest[models_[i].name()];
+      });
+  num_newest_ = static_cast<size_t>(older - unmeasured_.begin());
+  newest_left_.store(num_newest_);
   // One model per CPU: with more, models would measure each other's load.
   const size_t cpus = std::max(1u, std::thread::hardware_concurrency());
   const size_t threads =
@@ -149,7 +164,17 @@ void GpuNode::WarmUpSome() {
   while (!stop_warm_ups_.load(std::memory_order_relaxed)) {
     const size_t next = next_unmeasured_.fetch_add(1);
     if (next >= unmeasured_.size()) return;
+    // The last of the newest versions are with other threads.
+    size_t left = newest_left_.load();
+    while (next >= num_newest_ && left > 0) {
+      newest_left_.wait(left);
+      left = newest_left_.load();
+    }
     WarmUpOne(unmeasured_[next]);
+    if (next < num_newest_) {
+      --newest_left_;
+      newest_left_.notify_all();
+    }
   }
 }
 

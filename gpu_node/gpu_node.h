@@ -147,8 +147,12 @@ class GpuNode : public transport::Handler {
   std::thread timers_;
 
   const std::string machine_;
-  std::vector<size_t> unmeasured_;  // constant while warm_ups_ run
+  // Constant while warm_ups_ run: the newest version of each model, then all
+  // older ones.
+  std::vector<size_t> unmeasured_;
+  size_t num_newest_ = 0;
   std::atomic<size_t> next_unmeasured_ = 0;
+  std::atomic<size_t> newest_left_ = 0;  // that are not measured yet
   std::atomic<bool> stop_warm_ups_ = false;
   std::vector<std::thread> warm_ups_;
 };

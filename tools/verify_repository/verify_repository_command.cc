@@ -73,6 +73,10 @@ absl::Status VerifyRepository(const VerifyOptions& options, std::ostream& out) {
                       nlohmann::ordered_json::error_handler_t::replace) +
             "\n"));
   }
+  if (versions.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat(options.repository, ": has no version of any model"));
+  }
   if (bad == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(bad, " of ", versions.size(), " versions: ", first_bad));

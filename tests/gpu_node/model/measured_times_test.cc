@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -158,6 +159,47 @@ TEST(GpuNodeWarmUpTest, MeasuresEachModelOnceForAllStarts) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("1h to execute"));
   request.model = 1;
   EXPECT_TRUE(node->OnAnnounced(request).ok());
+}
+
+// Otherwise requests without a version would go to an older one for a moment.
+TEST(GpuNodeWarmUpTest, OlderVersionsAreReadyAfterTheNewest) {
+  for (const int threads : {1, 3}) {
+    StoredModels stored;
+    for (int version = 1; version <= 3; ++version) {
+      for (const char* name : {"a", "b"}) stored.Add(name);
+    }
+    GpuNodeOptions options;
+    options.max_batch = int64_t{1} << 16;
+    options.warm_up_threads = threads;
+    options.warm_up_in_background = true;
+    const auto node =
+        *GpuNode::Create(*DeviceModels::Load(stored.repository()), options);
+    // Told in the order of versions, so that a newer one is looked at later.
+    absl::Mutex mu;
+    std::map<std::string, bool> older_ready;
+    size_t ready = 0;
+    node->WatchReadiness([&](size_t model, const absl::Status& status) {
+      const DeviceModel& each = node->models()[model];
+      absl::MutexLock lock(&mu);
+      if (model == 0) {
+        ready = 0;
+        older_ready.clear();
+      }
+      ready += status.ok();
+      if (each.version() < 3) {
+        older_ready[each.name()] |= status.ok();
+      } else if (older_ready[each.name()]) {
+        EXPECT_TRUE(status.ok()) << each.name();
+      }
+    });
+    const auto all = [&] { return ready == 6; };
+    {
+      absl::MutexLock lock(&mu);
+      EXPECT_TRUE(
+          mu.AwaitWithTimeout(absl::Condition(&all), absl::Seconds(60)));
+    }
+    node->WatchReadiness(nullptr);
+  }
 }
 
 TEST(GpuNodeWarmUpTest, EndsWithTheNode) {

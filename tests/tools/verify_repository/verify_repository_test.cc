@@ -53,6 +53,9 @@ TEST_F(VerifyRepositoryTest, BadArguments) {
   EXPECT_THAT(Refused({"verify-repository", folder_ / "absent"}),
               HasSubstr("absent"));
   EXPECT_THAT(Refused({"verify-repository"}), HasSubstr("repository"));
+  // A model's folder in place of the repository.
+  EXPECT_THAT(Refused({"verify-repository", AddModel()}),
+              HasSubstr("tiny: has no version of any model"));
 }
 
 }  // namespace
