@@ -8,6 +8,7 @@
 #include "base/number_range.h"
 #include "base/process/command_line_error.h"
 #include "base/process/request_memory_flag.h"
+#include "placement/binding/daemon_binding.h"
 #include "transport/links/channel.h"
 
 namespace refract::cpu_node {
@@ -107,6 +108,28 @@ void AddGpuNodes(CLI::App& app, Flags& flags) {
                  "RDMA device for verbs, with port and GID index if wanted; "
                  "without this flag the best for each connection")
       ->type_name("DEVICE[:PORT[:GID]]");
+  app.add_option("--topology", flags.topology, placement::kTopologyHelp)
+      ->type_name("auto|off|FILE")
+      ->capture_default_str();
+  CLI::Option* const fabric =
+      app.add_option("--fabric", flags.fabric,
+                     "Where hosts stand in the network (kubectl get nodes -o "
+                     "json, Slurm's topology.conf, or a text file: docs/"
+                     "topology.md); near GPU nodes are preferred")
+          ->type_name("FILE");
+  app.add_option("--fabric-host", flags.fabric_host,
+                 "Name or address of this host in that file; without this flag "
+                 "its host name")
+      ->needs(fabric)
+      ->type_name("NAME");
+  app.add_option("--fabric-load-ratio", flags.fabric_load_ratio,
+                 "Use a farther GPU node when the near one is so many times as "
+                 "loaded, by latency x (requests in flight + 1)")
+      ->needs(fabric)
+      ->check([](const std::string& text) {
+        return base::CheckNumberIn(text, 1, 1e6);
+      })
+      ->capture_default_str();
   app.add_flag("--local-fallback", flags.local_fallback,
                "Run a split model here as a whole while no GPU node serves it "
                "(off by default: the dense part is slow on a CPU)");

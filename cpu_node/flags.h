@@ -6,6 +6,8 @@
 #include <variant>
 #include <vector>
 
+#include "cpu_node/node_policy.h"
+
 namespace refract::cpu_node {
 
 // What the command line of refract-cpu-node says.
@@ -15,6 +17,10 @@ struct Flags {
   std::vector<std::string> gpu_nodes;     // "host:port"
   std::string transport = "auto";         // auto, shm, tcp or verbs
   std::string rdma_device;                // empty: any
+  std::string topology = "auto";          // auto, off or an override file
+  std::string fabric;                     // file with hosts; empty: none
+  std::string fabric_host;                // empty: the host's name
+  double fabric_load_ratio = kDefaultSpillRatio;
   std::string grpc_host = "0.0.0.0";
   int grpc_port = 8001;
   int workers = 0;  // 0: one per CPU that this process may use

@@ -21,6 +21,8 @@
 #include "cpu_node/frontend/server.h"
 #include "glog/logging.h"
 #include "models/repository/repository.h"
+#include "placement/binding/daemon_binding.h"
+#include "placement/fabric/fabric_view.h"
 #include "runtime/torch/caller.h"
 #include "runtime/torch/op_library.h"
 #include "transport/links/channel.h"
@@ -74,6 +76,28 @@ EngineOptions ToEngineOptions(const Flags& flags) {
   return options;
 }
 
+// Takes --topology and --fabric into account.
+absl::Status Locate(const Flags& flags, NodePoolOptions* nodes) {
+  REFRACT_ASSIGN_OR_RETURN(
+      nodes->locality,
+      placement::BindDaemon(
+          {.topology = flags.topology, .rdma_device = flags.rdma_device}));
+  if (flags.fabric.empty()) return absl::OkStatus();
+  REFRACT_ASSIGN_OR_RETURN(
+      const auto view,
+      placement::FabricView::Load(flags.fabric, flags.fabric_host));
+  for (const std::string& address : nodes->addresses) {
+    LOG(INFO) << "fabric: GPU node " << address << " is at tier "
+              << Name(view.TierTo(address)) << " from host "
+              << view.self().name;
+  }
+  nodes->tier_of = [view](absl::string_view address) {
+    return static_cast<int>(view.TierTo(address));
+  };
+  nodes->spill_ratio = flags.fabric_load_ratio;
+  return absl::OkStatus();
+}
+
 void LogSummary(const Catalog& catalog, const EngineOptions& options) {
   LOG(INFO) << options.workers << " worker(s), queue of " << options.max_queue
             << ", " << options.nodes.addresses.size() << " GPU node(s), "
@@ -120,7 +144,8 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   absl::StatusOr<Catalog> catalog =
       Catalog::Load(models::Repository(flags.model_repository), model_options);
   if (!catalog.ok()) return catalog.status();
-  const EngineOptions options = ToEngineOptions(flags);
+  EngineOptions options = ToEngineOptions(flags);
+  REFRACT_RETURN_IF_ERROR(Locate(flags, &options.nodes));
   LogSummary(*catalog, options);
 
   absl::StatusOr<std::unique_ptr<Engine>> engine =

@@ -1,5 +1,8 @@
 #include "cpu_node/node_policy.h"
 
+#include <algorithm>
+#include <array>
+
 namespace refract::cpu_node {
 namespace {
 
@@ -32,20 +35,38 @@ bool IsBetter(const NodeSnapshot& a, const NodeSnapshot& b) {
   return !IsMeasured(a) && IsMeasured(b);
 }
 
+// `near` is so loaded that `far` gets the request in its place.
+bool Spills(const NodeSnapshot& near, const NodeSnapshot& far, double ratio) {
+  if (IsMeasured(near) && IsMeasured(far)) {
+    return near.latency * (near.in_flight + 1) >
+           ratio * (far.latency * (far.in_flight + 1));
+  }
+  return near.in_flight + 1 > ratio * (far.in_flight + 1);
+}
+
+size_t TierOf(const NodeSnapshot& node) {
+  return static_cast<size_t>(std::clamp(node.tier, 0, kMaxTier));
+}
+
 }  // namespace
 
 std::optional<size_t> ChooseNode(absl::Span<const NodeSnapshot> nodes,
                                  std::optional<size_t> avoid, uint64_t draw_a,
-                                 uint64_t draw_b) {
+                                 uint64_t draw_b, double spill_ratio) {
   Rank best = Rank::kNone;
-  size_t count = 0;  // candidates of that rank
+  size_t count = 0;                                 // candidates of that rank
+  std::array<size_t, kMaxTier + 1> counts_of = {};  // the same per tier
   const auto counts = [&](size_t i) { return i != avoid || nodes[i].full; };
   for (size_t i = 0; i < nodes.size(); ++i) {
     const Rank rank = RankOf(nodes[i]);
     if (rank == Rank::kNone || rank > best || !counts(i)) continue;
-    if (rank < best) count = 0;
+    if (rank < best) {
+      count = 0;
+      counts_of.fill(0);
+    }
     best = rank;
     count += !nodes[i].full;
+    counts_of[TierOf(nodes[i])] += !nodes[i].full;
   }
   if (count == 0) {
     const bool again = avoid.has_value() && *avoid < nodes.size() &&
@@ -54,20 +75,35 @@ std::optional<size_t> ChooseNode(absl::Span<const NodeSnapshot> nodes,
     return again ? avoid : std::nullopt;
   }
   // Found by counting, so that a choice among any number allocates nothing.
-  const auto candidate = [&](size_t number) {
+  const auto candidate = [&](size_t tier, size_t number) {
     for (size_t i = 0;; ++i) {
-      if (RankOf(nodes[i]) != best || nodes[i].full || !counts(i)) continue;
+      if (RankOf(nodes[i]) != best || nodes[i].full || !counts(i) ||
+          TierOf(nodes[i]) != tier) {
+        continue;
+      }
       if (number-- == 0) return i;
     }
   };
-  const size_t a = draw_a % count;
-  if (count == 1) return candidate(a);
-  // Drawn from the others: shifts the numbers from `a` on up by one.
-  size_t b = draw_b % (count - 1);
-  if (b >= a) ++b;
-  const size_t first = candidate(a);
-  const size_t second = candidate(b);
-  return IsBetter(nodes[second], nodes[first]) ? second : first;
+  const auto best_of_two = [&](size_t tier) {
+    const size_t a = draw_a % counts_of[tier];
+    if (counts_of[tier] == 1) return candidate(tier, a);
+    // Drawn from the others: shifts the numbers from `a` on up by one.
+    size_t b = draw_b % (counts_of[tier] - 1);
+    if (b >= a) ++b;
+    const size_t first = candidate(tier, a);
+    const size_t second = candidate(tier, b);
+    return IsBetter(nodes[second], nodes[first]) ? second : first;
+  };
+  std::optional<size_t> choice;
+  for (size_t tier = 0; tier < counts_of.size(); ++tier) {
+    if (counts_of[tier] == 0) continue;
+    const size_t found = best_of_two(tier);
+    if (!choice.has_value() ||
+        Spills(nodes[*choice], nodes[found], spill_ratio)) {
+      choice = found;
+    }
+  }
+  return choice;
 }
 
 absl::Duration SmoothedLatency(absl::Duration mean, absl::Duration sample) {

@@ -61,6 +61,7 @@ void NodePool::Lease::Finish(const absl::Status& status,
 NodePool::NodePool(NodePoolOptions options) : options_(std::move(options)) {
   for (const std::string& address : options_.addresses) {
     Node node{.address = address,
+              .tier = options_.tier_of ? options_.tier_of(address) : 0,
               .quota = RequestQuota(options_.offers.size(),
                                     options_.limits.max_in_flight)};
     node.offers.assign(options_.offers.size(),
@@ -86,6 +87,7 @@ absl::StatusOr<std::unique_ptr<NodePool>> NodePool::Create(
     transport::ClientHub::Options hub_options;
     hub_options.max_clients = options.addresses.size();
     hub_options.rdma_device = options.rdma_device;
+    hub_options.locality = options.locality;
     hub_options.clock = options.clock;
     REFRACT_ASSIGN_OR_RETURN(const std::shared_ptr<transport::ClientHub> hub,
                              transport::ClientHub::Create(hub_options));
@@ -101,6 +103,7 @@ absl::StatusOr<std::unique_ptr<NodePool>> NodePool::Create(
     client_options.address = pool->nodes_[i].address;
     client_options.path = pool->options_.path;
     client_options.rdma_device = pool->options_.rdma_device;
+    client_options.locality = pool->options_.locality;
     client_options.models = pool->options_.offers;
     client_options.limits = pool->options_.limits;
     client_options.ejection = pool->options_.ejection;
@@ -231,10 +234,11 @@ std::optional<NodePool::Lease> NodePool::AcquireIf(
         .full = !node.quota.HasRoom(offer) || (avoid_is_full && i == avoid),
         .health = node.HealthFor(offer, now),
         .latency = node.latency,
-        .in_flight = node.quota.in_flight()};
+        .in_flight = node.quota.in_flight(),
+        .tier = node.tier};
   }
   const std::optional<size_t> choice =
-      ChooseNode(snapshot_, avoid, draw_a, draw_b);
+      ChooseNode(snapshot_, avoid, draw_a, draw_b, options_.spill_ratio);
   if (!choice.has_value()) return std::nullopt;
   nodes_[*choice].quota.Take(offer);
   return Lease(this, *choice, offer);

@@ -15,12 +15,14 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "cpu_node/node_policy.h"
 #include "cpu_node/request_quota.h"
 #include "transport/links/channel.h"
+#include "transport/paths/locality.h"
 
 namespace refract::cpu_node {
 
@@ -29,9 +31,13 @@ struct NodePoolOptions {
   // What is offered to every node; requests name an offer by its index.
   std::vector<transport::ModelOffer> offers;
   transport::PathPreference path = transport::PathPreference::kAuto;
-  std::string rdma_device;  // as transport::ClientOptions
+  std::string rdma_device;       // as transport::ClientOptions
+  transport::Locality locality;  // the same
   transport::Limits limits;
   transport::EjectionOptions ejection;
+  // Distance of an address in the fabric (NodeSnapshot::tier). Null: all equal.
+  std::function<int(absl::string_view address)> tier_of;
+  double spill_ratio = kDefaultSpillRatio;  // as ChooseNode()
   base::Clock* clock = &base::Clock::Real();
   // Called after a node became usable or ceased to be, as a whole or for a
   // model, under no lock, on a transport thread. May be null.
@@ -112,6 +118,7 @@ class NodePool {
  private:
   struct Node {
     std::string address;
+    int tier = 0;
     std::unique_ptr<transport::Client> client;
     // One per offer: OK, or why not.
     std::vector<absl::Status> offers;

@@ -8,6 +8,7 @@
 #include "base/number_range.h"
 #include "base/process/command_line_error.h"
 #include "base/process/request_memory_flag.h"
+#include "placement/binding/daemon_binding.h"
 #include "transport/links/channel.h"
 
 namespace refract::gpu_node {
@@ -65,6 +66,9 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
                  "RDMA device for verbs, with port and GID index if wanted; "
                  "without this flag the best for each connection")
       ->type_name("DEVICE[:PORT[:GID]]");
+  app.add_option("--topology", flags.topology, placement::kTopologyHelp)
+      ->type_name("auto|off|FILE")
+      ->capture_default_str();
   app.add_option("--instances", flags.instances,
                  "Requests executed at once: one thread each, or so many "
                  "copies of every model on a GPU")

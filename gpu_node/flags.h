@@ -18,6 +18,7 @@ struct Flags {
   std::string host = "0.0.0.0";
   std::string transport = "auto";  // auto, shm, tcp or verbs
   std::string rdma_device;         // empty: any
+  std::string topology = "auto";   // auto, off or an override file
   int port = 8100;
   int instances = 1;
   int max_queue = 256;

@@ -21,6 +21,7 @@
 #include "gpu_node/gpu_node.h"
 #include "gpu_node/model/device_model.h"
 #include "models/repository/repository.h"
+#include "placement/binding/daemon_binding.h"
 #include "runtime/torch/caller.h"
 #include "runtime/torch/op_library.h"
 #include "transport/links/channel.h"
@@ -85,9 +86,17 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
       static_cast<size_t>(flags.weight_memory_mib * (size_t{1} << 20));
   std::string device = "cpu";
   GpuNode::MakeDevice make_device;
+  const int index = CudaIndexOf(flags.device).value_or(0);
+  absl::StatusOr<std::unique_ptr<runtime::cuda::DeviceApi>> gpu =
+      absl::UnavailableError("not asked for");
+  if (flags.device != "cpu") gpu = OpenCudaDevice(index);
+  // Before the node's memory is taken and its threads start.
+  REFRACT_ASSIGN_OR_RETURN(
+      transport::Locality locality,
+      placement::BindDaemon({.topology = flags.topology,
+                             .rdma_device = flags.rdma_device,
+                             .gpu = gpu.ok() ? CudaPciAddress(index) : ""}));
   if (flags.device != "cpu") {
-    const int index = CudaIndexOf(flags.device).value_or(0);
-    auto gpu = OpenCudaDevice(index);
     if (!gpu.ok() && flags.device != "auto") {
       return base::Annotate(gpu.status(),
                             absl::StrCat("--device ", flags.device));
@@ -123,6 +132,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   server_options.rdma_device = flags.rdma_device;
   server_options.pollers = flags.pollers;
   server_options.request_memory = &request_memory;
+  server_options.locality = std::move(locality);
   absl::StatusOr<std::unique_ptr<transport::Server>> server =
       transport::Server::Create(server_options, node->get());
   if (!server.ok()) return server.status();

@@ -29,14 +29,18 @@ ALLOWED = {
     # Pure: nodes and instances in, decisions out. Its topology and fabric rooms
     # read this machine and label files.
     "placement": {"placement", "base"},
+    # Daemons: what the topology says, for the transport.
+    "placement/binding": {"placement/binding", "placement", "transport", "base"},
     "runtime": {"runtime", "runtime/torch", "models", "proto", "base"},
     "transport": {"transport", "proto", "base"},
     "scheduling": {"scheduling"},
     "cpu_node": {
-        "cpu_node", "scheduling", "runtime", "runtime/torch", "transport", "models", "proto", "base",
+        "cpu_node", "scheduling", "placement", "placement/binding", "runtime",
+        "runtime/torch", "transport", "models", "proto", "base",
     },
     "gpu_node": {
-        "gpu_node", "scheduling", "runtime", "runtime/torch", "transport", "models", "proto", "base",
+        "gpu_node", "scheduling", "placement", "placement/binding", "runtime",
+        "runtime/torch", "transport", "models", "proto", "base",
     },
 }
 # Rooms of the partitioner that execute models or start nodes, and the reports.
@@ -66,9 +70,10 @@ THIRD_PARTY = {
     r"infiniband/|rdma/": (
         r"(transport/verbs|tests|bench)/.*",
     ),
+    r"hwloc": (r"placement/topology/hwloc_source\.cc$",),
     r"cuda|cublas|mma\.h": (r"(runtime/cuda|tests|bench)/.*",),
     r"nlohmann/": (
-        r"(models|tools|partitioner|cpu_node|gpu_node)/.*\.cc$",
+        r"(models|tools|partitioner|placement|cpu_node|gpu_node)/.*\.cc$",
         # Forward declarations alone.
         r"tools/(bench_json|profile/profile_report)\.h$",
         r"partitioner/report/split_report\.h$",

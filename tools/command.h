@@ -53,6 +53,7 @@ void AddBenchCommand(CLI::App& app, Context& context);
 void AddBenchTransportCommand(CLI::App& bench, Context& context);
 void AddDoctorCommand(CLI::App& app, Context& context);
 void AddVerifyRepositoryCommand(CLI::App& app, Context& context);
+void AddTopologyCommand(CLI::App& app, Context& context);
 
 }  // namespace refract::tools
 

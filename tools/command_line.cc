@@ -62,6 +62,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, std::ostream& out,
   AddBenchCommand(app, context);
   AddVerifyRepositoryCommand(app, context);
   AddDoctorCommand(app, context);
+  AddTopologyCommand(app, context);
 
   // CLI11 takes the arguments from the back.
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());

@@ -6,18 +6,20 @@
 #include "base/process/thread.h"
 #include "base/status_macros.h"
 #include "transport/client.h"
+#include "transport/paths/locality.h"
 
 namespace refract::transport {
 
 ClientHub::Options ClientHub::OptionsFor(const ClientOptions& client) {
   return {.max_clients = 1,
           .rdma_device = client.rdma_device,
+          .locality = client.locality,
           .clock = client.clock};
 }
 
 bool ClientHub::Suits(const ClientOptions& client) const {
   return client.rdma_device == options_.rdma_device &&
-         client.clock == options_.clock;
+         client.locality == options_.locality && client.clock == options_.clock;
 }
 
 absl::StatusOr<std::shared_ptr<ClientHub>> ClientHub::Create(
@@ -42,7 +44,7 @@ ClientHub::ClientHub(const Options& options, std::unique_ptr<PollLoop> loop)
                  options.max_clients) {
   resources_ = {loop_->waker(),
                 std::make_unique<PullScheduler>(PullScheduler::Options()),
-                verbs::MakePollGroup(options.rdma_device)};
+                verbs::MakePollGroup(options.rdma_device, options.locality)};
   verbs::WatchPorts(resources_.verbs.get(), attention_);
   resources_.pulls->WatchMarks(verbs::Marks(resources_.verbs.get()));
 }
@@ -108,6 +110,7 @@ void ClientHub::NoteChange(ClientImpl* client) {
 // ------------------------------------------------ the polling thread from here
 
 void ClientHub::Run() {
+  BindPollingThread(options_.locality);
   while (!stopping_) {
     StartRequests();
     const absl::Time now = options_.clock->Now();

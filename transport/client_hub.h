@@ -47,6 +47,7 @@ class ClientHub {
     size_t max_clients = 1;
     // The following hold for every client of the hub: as in ClientOptions.
     std::string rdma_device;
+    Locality locality;
     base::Clock* clock = &base::Clock::Real();
   };
 

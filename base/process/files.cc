@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -33,6 +34,30 @@ std::string CheckOutputFile(const std::string& path) {
   return opened
              ? ""
              : absl::StrCat(path, " cannot be written: ", std::strerror(why));
+}
+
+absl::StatusOr<std::string> ReadText(absl::string_view path) {
+  constexpr size_t kMaxBytes = size_t{1} << 30;
+  const auto failed = [path](int error) {
+    const std::string text =
+        absl::StrCat(path, ": cannot be read: ", std::strerror(error));
+    if (error == ENOENT) return absl::NotFoundError(text);
+    return absl::InvalidArgumentError(text);
+  };
+  std::FILE* const file = std::fopen(std::string(path).c_str(), "re");
+  if (file == nullptr) return failed(errno);
+  std::string text;
+  std::array<char, 1 << 16> buffer;
+  size_t count = 0;
+  while (text.size() <= kMaxBytes &&
+         (count = std::fread(buffer.data(), 1, buffer.size(), file)) > 0) {
+    text.append(buffer.data(), count);
+  }
+  const int error = std::ferror(file) != 0 ? errno : 0;
+  std::fclose(file);
+  if (error != 0) return failed(error);
+  if (text.size() > kMaxBytes) return failed(EFBIG);
+  return text;
 }
 
 absl::Status WriteText(absl::string_view path, absl::string_view text) {

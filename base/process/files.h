@@ -1,11 +1,12 @@
 #ifndef REFRACT_BASE_PROCESS_FILES_H_
 #define REFRACT_BASE_PROCESS_FILES_H_
 
-// Text files that commands and nodes write.
+// Text files that commands and nodes read and write.
 
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace refract::base {
@@ -14,6 +15,10 @@ namespace refract::base {
 // check their output files with it, so that a wrong path is found before
 // minutes of work. An existing file stays unchanged; pipes are not opened.
 std::string CheckOutputFile(const std::string& path);
+
+// All of the file `path`, a pipe included. NotFound or InvalidArgument (not
+// readable, a folder, more than 1 GiB) name `path`.
+absl::StatusOr<std::string> ReadText(absl::string_view path);
 
 // Replaces the file `path` by `text`. InvalidArgument names `path`.
 absl::Status WriteText(absl::string_view path, absl::string_view text);

@@ -2,10 +2,12 @@
 
 #include <dlfcn.h>
 
+#include <array>
 #include <filesystem>
 #include <string>
 #include <system_error>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "gpu_node/device/cuda_work.h"
 #include "runtime/cuda/device/module.h"
@@ -95,6 +97,25 @@ absl::StatusOr<std::unique_ptr<cuda::DeviceApi>> OpenCudaDevice(int index) {
   std::unique_ptr<cuda::DeviceApi> device(open(index, &status));
   if (device == nullptr) return ToAbsl(status);
   return device;
+}
+
+std::string CudaPciAddress(int index) {
+  // Of the driver's interface (cuda.h), which a build without the toolkit does
+  // not have. Loaded by OpenCudaDevice().
+  void* const driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  if (driver == nullptr) return "";
+  using Get = int(int* device, int ordinal);
+  using GetAddress = int(char* address, int bytes, int device);
+  const auto get = reinterpret_cast<Get*>(dlsym(driver, "cuDeviceGet"));
+  const auto get_address =
+      reinterpret_cast<GetAddress*>(dlsym(driver, "cuDeviceGetPCIBusId"));
+  int device = 0;
+  std::array<char, 32> address = {};
+  if (get == nullptr || get_address == nullptr || get(&device, index) != 0 ||
+      get_address(address.data(), address.size(), device) != 0) {
+    return "";
+  }
+  return absl::AsciiStrToLower(address.data());  // sysfs has lower case
 }
 
 std::shared_ptr<runtime::cuda_plan::ForeignOperators> AtenOperatorsOn(

@@ -6,6 +6,7 @@
 // have neither driver nor toolkit, and says what is missing.
 
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "runtime/cuda/instance/device_api.h"
@@ -19,6 +20,10 @@ namespace refract::gpu_node {
 // are fewer GPUs. The library stays loaded.
 absl::StatusOr<std::unique_ptr<runtime::cuda::DeviceApi>> OpenCudaDevice(
     int index);
+
+// "0000:3b:00.0" of GPU `index`, which was opened; empty: the driver does not
+// say.
+std::string CudaPciAddress(int index);
 
 // ATen's operators on GPU `index`, by LibTorch's CUDA library, which is loaded
 // from beside LibTorch when a model first needs it: half a gigabyte of device

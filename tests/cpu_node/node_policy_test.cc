@@ -36,6 +36,10 @@ NodeSnapshot Full(NodeSnapshot node) {
   node.full = true;
   return node;
 }
+NodeSnapshot At(int tier, NodeSnapshot node) {
+  node.tier = tier;
+  return node;
+}
 NodeSnapshot Down() { return {}; }
 // Connected, but does not serve the model.
 NodeSnapshot Refusing() {
@@ -181,6 +185,97 @@ TEST(ChooseNodeTest, FollowsTheTable) {
   for (const Case& c : cases) {
     EXPECT_EQ(ChooseNode(c.nodes, c.avoid, c.draw_a, c.draw_b), c.choice)
         << c.what;
+  }
+}
+
+TEST(ChooseNodeTest, PrefersNearTiersUntilTheLoadRatio) {
+  struct Case {
+    const char* what;
+    std::vector<NodeSnapshot> nodes;
+    double ratio;
+    std::optional<size_t> avoid;
+    std::optional<size_t> choice;
+  };
+  // Draws 0 and 0: candidates 0 and 1 of every tier.
+  const Case cases[] = {
+      {"near, though slower",
+       {At(4, Node(5, 0)), At(1, Node(9, 0))},
+       2,
+       kNone,
+       1},
+      {"ratio reached, not passed: 5×2 = 2×5×1",
+       {At(0, Node(5, 1)), At(2, Node(5, 0))},
+       2,
+       kNone,
+       0},
+      {"ratio passed: 5×3 > 2×5×1",
+       {At(0, Node(5, 2)), At(2, Node(5, 0))},
+       2,
+       kNone,
+       1},
+      {"the ratio is the caller's: 5×3 < 4×5×1",
+       {At(0, Node(5, 2)), At(2, Node(5, 0))},
+       4,
+       kNone,
+       0},
+      {"the better of two near ones decides",
+       {At(0, Node(5, 9)), At(0, Node(5, 1)), At(2, Node(5, 0))},
+       2,
+       kNone,
+       1},
+      {"the better of two far ones takes over",
+       {At(0, Node(5, 9)), At(3, Node(5, 2)), At(3, Node(5, 1))},
+       2,
+       kNone,
+       2},
+      {"of two overloaded tiers the third takes over",
+       {At(0, Node(5, 9)), At(1, Node(5, 8)), At(2, Node(5, 0))},
+       2,
+       kNone,
+       2},
+      {"the second tier before the third",
+       {At(0, Node(5, 9)), At(1, Node(5, 1)), At(2, Node(5, 0))},
+       2,
+       kNone,
+       1},
+      {"an unmeasured far one: by requests in flight, 3 > 2×1",
+       {At(0, Node(5, 2)), At(1, Node(0, 0))},
+       2,
+       kNone,
+       1},
+      {"an unmeasured far one is not asked without need",
+       {At(0, Node(5, 1)), At(1, Node(0, 0))},
+       2,
+       kNone,
+       0},
+      {"an unmeasured near one: by requests in flight",
+       {At(0, Node(0, 3)), At(1, Node(9, 0))},
+       2,
+       kNone,
+       1},
+      {"far and ready before near and suspect",
+       {At(0, Suspect(1)), At(5, Node(9, 9))},
+       2,
+       kNone,
+       1},
+      {"near ones are full",
+       {At(0, Full(Node(1, 0))), At(5, Node(9, 9))},
+       2,
+       kNone,
+       1},
+      {"the near one has failed",
+       {At(0, Node(1, 0)), At(5, Node(9, 9))},
+       2,
+       0,
+       1},
+      {"tiers out of range count as the last",
+       {At(99, Node(1, 0)), At(kMaxTier, Node(2, 0))},
+       2,
+       kNone,
+       0},
+  };
+  for (const Case& c : cases) {
+    EXPECT_EQ(ChooseNode(c.nodes, c.avoid, 0, 0, c.ratio), c.choice) << c.what;
   }
 }
 

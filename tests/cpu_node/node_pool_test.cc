@@ -94,6 +94,7 @@ class NodePoolTest : public ::testing::Test {
     options.ejection.first = absl::Seconds(1);
     options.clock = &clock_;
     options.on_change = [this] { ++changes_; };
+    options.tier_of = tier_of_;
     options.connect = [this](const transport::ClientOptions& client_options,
                              std::function<void()> on_change)
         -> absl::StatusOr<std::unique_ptr<transport::Client>> {
@@ -115,6 +116,7 @@ class NodePoolTest : public ::testing::Test {
   }
 
   base::ManualClock clock_;
+  std::function<int(absl::string_view address)> tier_of_;
   std::vector<FakeClient*> clients_;
   std::atomic<int> changes_ = 0;
   const absl::Status ok_;
@@ -179,6 +181,21 @@ TEST_F(NodePoolTest, PrefersTheFasterNode) {
   pool->Acquire(0, 1)->Finish(ok_, absl::Milliseconds(9));
   pool->Acquire(0, 0)->Finish(ok_, absl::Milliseconds(3));
   for (int i = 0; i < 20; ++i) EXPECT_EQ(NodeOf(*pool), 1);
+}
+
+TEST_F(NodePoolTest, PrefersTheNearerNodeUntilItIsLoaded) {
+  tier_of_ = [](absl::string_view address) {
+    return address == "near:1" ? 1 : 2;
+  };
+  const auto pool = MakePool({"far:1", "near:1"});
+  for (FakeClient* client : clients_) client->Connect(1, {ok_, ok_});
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(NodeOf(*pool), 1u);
+  // The third goes far: 3 > 2 × 1, with nothing measured.
+  std::vector<NodePool::Lease> held;
+  for (const size_t node : {1, 1, 0}) {
+    held.push_back(*pool->Acquire(0, std::nullopt));
+    EXPECT_EQ(held.back().node(), node);
+  }
 }
 
 TEST_F(NodePoolTest, WhatWasGivenUpTookAtLeastThatLong) {

@@ -24,6 +24,7 @@
 #include "base/digest.h"
 #include "base/process/byte_budget.h"
 #include "base/tensor.h"
+#include "transport/paths/locality.h"
 #include "transport/session/peer_health.h"
 
 namespace refract::transport {
@@ -121,6 +122,8 @@ struct ClientOptions {
   // The RDMA device of verbs paths: "DEVICE", "DEVICE:PORT" or
   // "DEVICE:PORT:GID" (index). Empty: the best for each connection.
   std::string rdma_device;
+  // Devices that are near, and CPUs of the polling thread.
+  Locality locality;
   std::vector<ModelOffer> models;
   Limits limits;
   // How often the peer is asked to give a sign of life. After three that did
@@ -277,6 +280,7 @@ struct ServerOptions {
   int port = 0;  // 0: any free one
   PathPreference path = PathPreference::kAuto;
   std::string rdma_device;  // as in ClientOptions
+  Locality locality;        // as in ClientOptions
   Limits limits;
   int max_connections = 1024;
   // Of these, from one address, so that no machine can take all places. Nodes

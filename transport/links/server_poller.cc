@@ -6,6 +6,7 @@
 
 #include "base/process/thread.h"
 #include "base/status_macros.h"
+#include "transport/paths/locality.h"
 
 namespace refract::transport {
 namespace {
@@ -31,7 +32,8 @@ ServerPoller::ServerPoller(ServerShared* shared, std::unique_ptr<PollLoop> loop)
     : shared_(shared),
       resources_{loop->waker(),
                  std::make_unique<PullScheduler>(PullScheduler::Options()),
-                 verbs::MakePollGroup(shared->options.rdma_device)},
+                 verbs::MakePollGroup(shared->options.rdma_device,
+                                      shared->options.locality)},
       loop_(std::move(loop)) {
   resources_.pulls->WatchMarks(verbs::Marks(resources_.verbs.get()));
 }
@@ -70,6 +72,7 @@ void ServerPoller::Adopt() {
 }
 
 void ServerPoller::Run() {
+  BindPollingThread(shared_->options.locality);
   bool draining = false;
   while (!shared_->stopping) {
     Adopt();

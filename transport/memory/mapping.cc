@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/process/affinity.h"
 #include "base/status_macros.h"
 #include "transport/loop/fd.h"
 
@@ -36,7 +37,7 @@ absl::StatusOr<std::shared_ptr<const Mapping>> Mapping::Anonymous(
 }
 
 absl::StatusOr<std::shared_ptr<const Mapping>> Mapping::ForDevices(
-    size_t bytes) {
+    size_t bytes, int numa_node) {
   constexpr int kProtection = PROT_READ | PROT_WRITE;
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS;
   const bool huge = bytes >= kHugePageBytes;
@@ -69,6 +70,11 @@ absl::StatusOr<std::shared_ptr<const Mapping>> Mapping::ForDevices(
     }
   }
   madvise(data, rounded, MADV_DONTFORK);
+  // Before the first touch, which a device's registration is. Advice, too: the
+  // daemons have said at start whether the kernel takes it.
+  if (numa_node >= 0) {
+    base::PreferMemoryOf(numa_node, data, rounded).IgnoreError();
+  }
   return std::shared_ptr<const Mapping>(
       new Mapping(static_cast<std::byte*>(data), bytes, rounded));
 }

@@ -17,9 +17,11 @@ class Mapping {
   // Memory that devices will pin: on 2 MiB pages where the system has some set
   // aside, else where it can make them, else on small ones; not inherited by
   // forked children, which could otherwise take over the pages that a device
-  // writes to. Zeroed. ResourceExhausted as above.
+  // writes to. Zeroed. Pages come from NUMA node `numa_node` while that has
+  // some, as far as the kernel allows it; negative: from any. ResourceExhausted
+  // as above.
   static absl::StatusOr<std::shared_ptr<const Mapping>> ForDevices(
-      size_t bytes);
+      size_t bytes, int numa_node = -1);
   // The first `bytes` of `fd`, shared. The caller has made sure that the file
   // is that long and stays so (an access past its end would kill the process).
   static absl::StatusOr<std::shared_ptr<const Mapping>> Shared(int fd,

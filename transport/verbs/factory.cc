@@ -45,10 +45,11 @@ absl::Status CheckDevice(absl::string_view device) {
   return absl::OkStatus();
 }
 
-std::shared_ptr<PollGroup> MakePollGroup(absl::string_view device) {
-  const absl::StatusOr<AddressPreference> preference =
-      ParseAddressPreference(device);
+std::shared_ptr<PollGroup> MakePollGroup(absl::string_view device,
+                                         const Locality& locality) {
+  absl::StatusOr<AddressPreference> preference = ParseAddressPreference(device);
   if (!preference.ok()) return nullptr;
+  preference->locality = locality;
   return std::make_shared<PollGroup>(DeviceRegistry::System(), HubOptions(),
                                      *preference);
 }

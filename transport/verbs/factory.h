@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "transport/datapath.h"
 #include "transport/loop/waker.h"
+#include "transport/paths/locality.h"
 #include "transport/paths/path_choice.h"
 #include "transport/pulls/mark_source.h"
 
@@ -32,7 +33,8 @@ class PollGroup;
 absl::Status CheckDevice(absl::string_view device);
 
 // Opens nothing yet. Null when `device` is not of the form above.
-std::shared_ptr<PollGroup> MakePollGroup(absl::string_view device);
+std::shared_ptr<PollGroup> MakePollGroup(absl::string_view device,
+                                         const Locality& locality = {});
 
 // One end of a path, on its best address. `peer` is a descriptor that the peer
 // exported; empty: not known yet. With `peer`, the path is connected at once,

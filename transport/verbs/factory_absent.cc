@@ -16,7 +16,8 @@ absl::Status CheckDevice(absl::string_view device) {
   return absl::InvalidArgumentError(Absent().message());
 }
 
-std::shared_ptr<PollGroup> MakePollGroup(absl::string_view /*device*/) {
+std::shared_ptr<PollGroup> MakePollGroup(absl::string_view /*device*/,
+                                         const Locality& /*locality*/) {
   return nullptr;
 }
 

@@ -52,6 +52,12 @@ class PollGroup {
   // packets of an earlier connection do not fit.
   uint32_t RandomPacketNumber();
 
+  // Where the memory of paths over `device` should be; -1: anywhere.
+  int NumaNodeOf(absl::string_view device) const {
+    const Locality::Device* const known = preference_.locality.Find(device);
+    return known == nullptr ? -1 : known->numa_node;
+  }
+
   PortWatch& ports() { return ports_; }
   // Of the devices that have paths. For the polling thread.
   MarkSource& marks() { return marks_; }

@@ -84,17 +84,18 @@ absl::StatusOr<std::unique_ptr<VerbsPath>> VerbsPath::Create(
   own.max_reads = static_cast<uint32_t>(
       std::clamp<int>(limits.max_qp_rd_atom, 1, options.max_reads));
   own.notify_window = options.notify_window;
-  return std::unique_ptr<VerbsPath>(new VerbsPath(std::move(queues.hub),
-                                                  std::move(queues.attached),
-                                                  address, options, own));
+  return std::unique_ptr<VerbsPath>(
+      new VerbsPath(std::move(queues.hub), std::move(queues.attached), address,
+                    group->NumaNodeOf(address.device), options, own));
 }
 
 VerbsPath::VerbsPath(std::shared_ptr<CompletionHub> hub,
                      CompletionHub::Attached attached,
-                     const LocalAddress& address, const PathOptions& options,
-                     const EndpointDescription& own)
+                     const LocalAddress& address, int numa_node,
+                     const PathOptions& options, const EndpointDescription& own)
     : hub_(std::move(hub)),
       address_(address),
+      numa_node_(numa_node),
       options_(options),
       own_(own),
       domain_(std::move(attached.domain)),
@@ -118,7 +119,7 @@ absl::StatusOr<Region> VerbsPath::CreateRegion(size_t bytes, Access access) {
     return absl::ResourceExhaustedError(
         absl::StrCat("more than ", kMaxRegions, " regions"));
   }
-  REFRACT_ASSIGN_OR_RETURN(auto memory, Mapping::ForDevices(bytes));
+  REFRACT_ASSIGN_OR_RETURN(auto memory, Mapping::ForDevices(bytes, numa_node_));
   return Register(std::move(memory), access);
 }
 

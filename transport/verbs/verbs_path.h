@@ -77,7 +77,8 @@ class VerbsPath final : public DataPath {
 
   VerbsPath(std::shared_ptr<CompletionHub> hub,
             CompletionHub::Attached attached, const LocalAddress& address,
-            const PathOptions& options, const EndpointDescription& own);
+            int numa_node, const PathOptions& options,
+            const EndpointDescription& own);
 
   absl::StatusOr<Region> Register(std::shared_ptr<const Mapping> memory,
                                   Access access);
@@ -102,6 +103,7 @@ class VerbsPath final : public DataPath {
 
   const std::shared_ptr<CompletionHub> hub_;
   const LocalAddress address_;
+  const int numa_node_;  // of the memory; -1: any
   const PathOptions options_;
   const EndpointDescription own_;
   // Registrations outlive the queue pairs, which the destructor ends first, and

@@ -1,12 +1,17 @@
 // Memory that cannot be had or registered: what fails says why, what was done
 // before is undone, and what can do without goes on.
+#include <linux/mempolicy.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 
 #include "absl/strings/match.h"
+#include "base/process/affinity.h"
 #include "gtest/gtest.h"
 #include "tests/transport/verbs_sim/fabric/fabric.h"
 #include "transport/memory/mapping.h"
@@ -140,6 +145,33 @@ TEST(MappingForDevicesTest, DoesWithoutHugePages) {
     EXPECT_EQ(data[0], std::byte{0});
     EXPECT_EQ(data[bytes - 1], std::byte{0});
     (*memory)->data()[bytes - 1] = std::byte{1};
+  }
+}
+
+// Pages come from the NUMA node that is asked for, where the kernel lets this
+// process say so; a node that is not there changes nothing.
+TEST(MappingForDevicesTest, PrefersTheMemoryOfANumaNode) {
+  const auto policy_of = [](const std::byte* data) {
+    int policy = -1;
+    EXPECT_EQ(
+        syscall(SYS_get_mempolicy, &policy, nullptr, 0, data, MPOL_F_ADDR), 0)
+        << std::strerror(errno);
+    return policy;
+  };
+  const auto probe = Mapping::ForDevices(4096);
+  ASSERT_TRUE(probe.ok());
+  const absl::Status allowed = base::PreferMemoryOf(0, (*probe)->data(), 4096);
+  if (!allowed.ok()) GTEST_SKIP() << allowed.message();
+  for (const size_t bytes : {size_t{4096}, 2 * kHuge}) {
+    const auto memory = Mapping::ForDevices(bytes, 0);
+    ASSERT_TRUE(memory.ok());
+    EXPECT_EQ(policy_of((*memory)->data()), MPOL_PREFERRED);
+    EXPECT_EQ(policy_of((*memory)->data() + bytes - 1), MPOL_PREFERRED);
+    const auto anywhere = Mapping::ForDevices(bytes);
+    EXPECT_EQ(policy_of((*anywhere)->data()), MPOL_DEFAULT);
+    const auto absent = Mapping::ForDevices(bytes, 1000);
+    ASSERT_TRUE(absent.ok());
+    EXPECT_EQ((*absent)->data()[bytes - 1], std::byte{0});
   }
 }
 

@@ -72,6 +72,15 @@ bool CanReach(const GidEntry& entry, const EndpointDescription& peer) {
           IsIpv4(entry.gid.raw) == IsIpv4(peer.gid.data()));
 }
 
+// Rule 6: bits per second to expect of the port.
+double ExpectedRate(const ibv_port_attr& attributes,
+                    const Locality::Device* device) {
+  double rate = PortRate(attributes);
+  if (device == nullptr) return rate;
+  if (device->path_gbps > 0) rate = std::min(rate, device->path_gbps * 1e9);
+  return rate * device->factor;
+}
+
 struct Candidate {
   LocalAddress address;
   // By rule; larger is better.
@@ -182,7 +191,8 @@ absl::StatusOr<std::vector<LocalAddress>> RankAddresses(
              {gid.type != GidType::kRoceV1, reach,
               !IsOverlay(gid.network_device),
               peer.has_value() ? CommonBits(gid, *peer) : 0,
-              PortRate(port.attributes)}});
+              ExpectedRate(port.attributes,
+                           preference.locality.Find(device.device))}});
       }
       if (usable == 0) {
         refused.push_back(absl::StrCat(

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "transport/paths/locality.h"
 #include "transport/verbs/descriptor.h"
 #include "transport/verbs/device/api.h"
 
@@ -31,6 +32,7 @@ struct AddressPreference {
   std::string device;  // empty: any
   int port = 0;        // 0: any
   int gid_index = -1;  // negative: any
+  Locality locality;   // of the devices, for rule 6
 };
 
 // "DEVICE", "DEVICE:PORT" or "DEVICE:PORT:GID"; empty: no preference.
@@ -45,7 +47,8 @@ absl::StatusOr<AddressPreference> ParseAddressPreference(
 //      before those of the loopback interface;
 //   4. interfaces of bridges, tunnels and containers last;
 //   5. the network of the peer (/24 of IPv4, /64 of IPv6);
-//   6. the faster port; 7. the order of the system.
+//   6. the higher rate: of the port, or of the path to it where that is slower,
+//      times its factor (Locality::Device); 7. the order of the system.
 // FailedPrecondition when none is left, with what was seen.
 absl::StatusOr<std::vector<LocalAddress>> RankAddresses(
     const std::vector<DevicePorts>& devices,

@@ -109,6 +109,43 @@ TEST(DeviceChoiceTest, FasterPortsBreakTiesAndThenTheOrderOfTheSystem) {
       (Names{"fast/1/0", "fast_too/1/0", "slow/1/0"}));
 }
 
+TEST(DeviceChoiceTest, NearDevicesComeBeforeEquallyFastOnes) {
+  const std::vector<DevicePorts> devices = {{"a", {Port({Gid(0, kIpv4)})}},
+                                            {"b", {Port({Gid(0, kIpv4)})}},
+                                            {"c", {Port({Gid(0, kIpv4)})}}};
+  AddressPreference preference;
+  preference.locality.devices = {
+      {.name = "a", .path_gbps = 400, .factor = 0.63},
+      {.name = "b", .path_gbps = 400, .factor = 0.8},
+      {.name = "c", .path_gbps = 400, .factor = 1}};
+  EXPECT_EQ(Ranked(devices, preference), (Names{"c/1/0", "b/1/0", "a/1/0"}));
+  // 100 Gb/s × 0.63 is more than the 50 Gb/s of the near device's path; a
+  // device of which nothing is known counts with its port.
+  preference.locality.devices = {
+      {.name = "a", .path_gbps = 400, .factor = 0.63},
+      {.name = "b", .path_gbps = 50, .factor = 1}};
+  EXPECT_EQ(Ranked(devices, preference), (Names{"c/1/0", "a/1/0", "b/1/0"}));
+  // A path of unknown rate.
+  preference.locality.devices = {{.name = "a", .path_gbps = 0, .factor = 1},
+                                 {.name = "c", .path_gbps = 0, .factor = 0.5}};
+  EXPECT_EQ(Ranked(devices, preference), (Names{"a/1/0", "b/1/0", "c/1/0"}));
+}
+
+TEST(DeviceChoiceTest, NearnessDoesNotBeatSpeedOrThePeersNetwork) {
+  const std::vector<DevicePorts> devices = {
+      {"near", {Port({Gid(0, kIpv4)}, IBV_PORT_ACTIVE, 1, 4)}},  // 40 Gb/s
+      {"far", {Port({Gid(0, kIpv4)})}}};
+  AddressPreference preference;
+  preference.locality.devices = {{.name = "near", .factor = 1},
+                                 {.name = "far", .factor = 0.63}};
+  EXPECT_EQ(Ranked(devices, preference), (Names{"far/1/0", "near/1/0"}));
+  const std::vector<DevicePorts> networks = {
+      {"near", {Port({Gid(0, "::ffff:10.7.0.1")})}},
+      {"far", {Port({Gid(0, kIpv4)})}}};
+  EXPECT_EQ(Ranked(networks, preference, Peer("::ffff:10.0.0.2")),
+            (Names{"far/1/0", "near/1/0"}));
+}
+
 TEST(DeviceChoiceTest, TheNetworkOfThePeerComesBeforeSpeed) {
   const std::vector<DevicePorts> devices = {
       {"far", {Port({Gid(0, "::ffff:192.168.5.1")}, IBV_PORT_ACTIVE, 1, 64)}},

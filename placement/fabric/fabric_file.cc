@@ -1,0 +1,187 @@
+#include "placement/fabric/fabric_file.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/process/files.h"
+#include "base/status_macros.h"
+#include "nlohmann/json.hpp"
+#include "placement/fabric/slurm.h"
+
+namespace refract::placement {
+namespace {
+
+using Json = nlohmann::json;
+
+absl::StatusOr<Fabric> ParsePlain(absl::string_view text) {
+  Fabric fabric;
+  int line = 0;
+  for (absl::string_view part : absl::StrSplit(text, '\n')) {
+    ++line;
+    const auto bad = [line](absl::string_view what) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("line ", line, ": ", what));
+    };
+    part = part.substr(0, part.find('#'));
+    const std::vector<absl::string_view> words =
+        absl::StrSplit(part, absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
+    if (words.empty()) continue;
+    FabricHost host;
+    host.name = std::string(words[0]);
+    if (absl::StrContains(host.name, "=")) {
+      return bad(absl::StrCat("begins with ", host.name,
+                              " in place of a host's name"));
+    }
+    for (size_t i = 1; i < words.size(); ++i) {
+      const std::pair<std::string, std::string> field =
+          absl::StrSplit(words[i], absl::MaxSplits('=', 1));
+      if (field.second.empty()) {
+        return bad(absl::StrCat(words[i], " is no KEY=VALUE"));
+      }
+      if (field.first == "address") {
+        host.addresses = absl::StrSplit(field.second, ',', absl::SkipEmpty());
+        continue;
+      }
+      std::string* const domain = field.first == "leaf"     ? &host.leaf
+                                  : field.first == "pod"    ? &host.pod
+                                  : field.first == "zone"   ? &host.zone
+                                  : field.first == "region" ? &host.region
+                                                            : nullptr;
+      if (domain == nullptr) {
+        return bad(absl::StrCat(field.first,
+                                " is none of leaf, pod, zone, "
+                                "region, address"));
+      }
+      if (!domain->empty()) {
+        return bad(absl::StrCat(field.first, " is there twice"));
+      }
+      *domain = field.second;
+    }
+    const absl::Status status = fabric.Add(std::move(host));
+    if (!status.ok()) return bad(status.message());
+  }
+  return fabric;
+}
+
+// The text `name` of an object; empty when it is absent or no text.
+std::string TextOf(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_string() ? found->get<std::string>()
+                                                     : "";
+}
+
+// The label that one of two generations of labels gives. InvalidArgument where
+// both do and differ.
+absl::StatusOr<std::string> Label(const Json& labels, const char* newer,
+                                  const char* older) {
+  const std::string a = TextOf(labels, newer);
+  const std::string b = TextOf(labels, older);
+  if (!a.empty() && !b.empty() && a != b) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "contradictory labels: ", newer, " is ", a, ", ", older, " is ", b));
+  }
+  return a.empty() ? b : a;
+}
+
+absl::Status AddKubernetesNode(const Json& node, Fabric* fabric) {
+  const Json empty = Json::object();
+  // Absent members and members of other types count as empty.
+  const auto member = [&empty](const Json& object,
+                               const char* name) -> const Json& {
+    const auto found = object.find(name);
+    return found != object.end() && found->is_object() ? *found : empty;
+  };
+  if (!node.is_object()) return absl::InvalidArgumentError("is no object");
+  const Json& metadata = member(node, "metadata");
+  const Json& labels = member(metadata, "labels");
+  FabricHost host;
+  host.name = TextOf(metadata, "name");
+  if (host.name.empty()) {
+    return absl::InvalidArgumentError("metadata.name: is missing");
+  }
+  REFRACT_ASSIGN_OR_RETURN(host.leaf,
+                           Label(labels, "fabric.topograph.run/tier-0",
+                                 "network.topology.nvidia.com/leaf"));
+  REFRACT_ASSIGN_OR_RETURN(host.pod,
+                           Label(labels, "fabric.topograph.run/tier-1",
+                                 "network.topology.nvidia.com/spine"));
+  host.zone = TextOf(labels, "topology.kubernetes.io/zone");
+  if (host.zone.empty()) {
+    REFRACT_ASSIGN_OR_RETURN(host.zone,
+                             Label(labels, "fabric.topograph.run/tier-2",
+                                   "network.topology.nvidia.com/core"));
+  }
+  host.region = TextOf(labels, "topology.kubernetes.io/region");
+  const Json& status = member(node, "status");
+  const auto addresses = status.find("addresses");
+  if (addresses != status.end() && addresses->is_array()) {
+    for (const Json& address : *addresses) {
+      if (!address.is_object()) continue;
+      const std::string text = TextOf(address, "address");
+      // The host name is an address, too, and mostly the node's name.
+      if (!text.empty() && text != host.name &&
+          std::find(host.addresses.begin(), host.addresses.end(), text) ==
+              host.addresses.end()) {
+        host.addresses.push_back(text);
+      }
+    }
+  }
+  return fabric->Add(std::move(host));
+}
+
+absl::StatusOr<Fabric> ParseKubernetes(absl::string_view text) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) return absl::InvalidArgumentError("is no JSON");
+  const auto items = json.find("items");
+  if (items == json.end() || !items->is_array()) {
+    return absl::InvalidArgumentError(
+        "items: is no list; expected is the output of kubectl get nodes -o "
+        "json");
+  }
+  Fabric fabric;
+  for (size_t i = 0; i < items->size(); ++i) {
+    const absl::Status status = AddKubernetesNode((*items)[i], &fabric);
+    if (!status.ok()) {
+      return base::Annotate(status, absl::StrCat("items[", i, "]"));
+    }
+  }
+  return fabric;
+}
+
+absl::StatusOr<Fabric> ParseAny(absl::string_view text) {
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    line = absl::StripAsciiWhitespace(line.substr(0, line.find('#')));
+    if (line.empty()) continue;
+    if (line[0] == '{') return ParseKubernetes(text);
+    if (absl::StartsWithIgnoreCase(line, "SwitchName=") ||
+        absl::StartsWithIgnoreCase(line, "BlockName=") ||
+        absl::StartsWithIgnoreCase(line, "BlockSizes=")) {
+      return ParseSlurmTopology(text);
+    }
+    return ParsePlain(text);
+  }
+  return Fabric();
+}
+
+}  // namespace
+
+absl::StatusOr<Fabric> ParseFabric(absl::string_view text) {
+  REFRACT_ASSIGN_OR_RETURN(Fabric fabric, ParseAny(text));
+  if (fabric.hosts().empty()) {
+    return absl::InvalidArgumentError("names no host");
+  }
+  return fabric;
+}
+
+absl::StatusOr<Fabric> LoadFabric(absl::string_view path) {
+  REFRACT_ASSIGN_OR_RETURN(const std::string text, base::ReadText(path));
+  absl::StatusOr<Fabric> fabric = ParseFabric(text);
+  if (!fabric.ok()) return base::Annotate(fabric.status(), path);
+  return fabric;
+}
+
+}  // namespace refract::placement

@@ -1,0 +1,132 @@
+#include "placement/fabric/slurm.h"
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+#include "placement/fabric/fabric_file.h"
+
+namespace refract::placement {
+namespace {
+
+struct Switch {
+  int line = 0;
+  std::vector<std::string> nodes;
+  std::vector<std::string> switches;
+  std::string above;  // empty: the top
+};
+
+absl::Status BadLine(int line, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("line ", line, ": ", what));
+}
+
+absl::Status ParseLine(absl::string_view text, int line,
+                       std::map<std::string, Switch>* switches) {
+  std::string name;
+  Switch parsed;
+  parsed.line = line;
+  for (const absl::string_view word :
+       absl::StrSplit(text, absl::ByAnyChar(" \t"), absl::SkipEmpty())) {
+    const std::pair<absl::string_view, absl::string_view> field =
+        absl::StrSplit(word, absl::MaxSplits('=', 1));
+    const std::string key = absl::AsciiStrToLower(field.first);
+    if (key == "switchname" || key == "blockname") {
+      name = std::string(field.second);
+    } else if (key == "nodes" || key == "switches") {
+      absl::StatusOr<std::vector<std::string>> names =
+          ExpandHostList(field.second);
+      if (!names.ok()) return BadLine(line, names.status().message());
+      (key == "nodes" ? parsed.nodes : parsed.switches) = *std::move(names);
+    } else if (key == "blocksizes") {
+      return absl::OkStatus();
+    } else if (key != "linkspeed") {
+      return BadLine(line,
+                     absl::StrCat(field.first, " is no key of topology.conf"));
+    }
+  }
+  if (name.empty()) return BadLine(line, "SwitchName or BlockName is missing");
+  const auto [at, is_new] = switches->try_emplace(name, std::move(parsed));
+  if (!is_new) {
+    return BadLine(line, absl::StrCat("switch ", name, " is there twice (line ",
+                                      at->second.line, ")"));
+  }
+  return absl::OkStatus();
+}
+
+// Tells each switch what is above.
+absl::Status Connect(std::map<std::string, Switch>* switches) {
+  for (const auto& [name, one] : *switches) {
+    for (const std::string& below : one.switches) {
+      const auto found = switches->find(below);
+      if (found == switches->end()) {
+        return BadLine(one.line, absl::StrCat("there is no switch ", below));
+      }
+      if (!found->second.above.empty()) {
+        return BadLine(one.line,
+                       absl::StrCat("switch ", below, " is already below ",
+                                    found->second.above));
+      }
+      found->second.above = name;
+    }
+  }
+  for (const auto& [name, one] : *switches) {
+    // A walk of more steps than there are switches has met one twice.
+    size_t steps = 0;
+    for (std::string at = name; !at.empty(); at = switches->at(at).above) {
+      if (++steps > switches->size()) {
+        return BadLine(one.line, absl::StrCat("the switches above ", name,
+                                              " form a cycle"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Fabric> ParseSlurmTopology(absl::string_view text) {
+  std::map<std::string, Switch> switches;
+  int line = 0;
+  int first_line = 0;
+  std::string joined;
+  for (absl::string_view part : absl::StrSplit(text, '\n')) {
+    ++line;
+    part = part.substr(0, part.find('#'));
+    part = absl::StripTrailingAsciiWhitespace(part);
+    if (joined.empty()) first_line = line;
+    const bool goes_on = absl::ConsumeSuffix(&part, "\\");
+    absl::StrAppend(&joined, part, " ");
+    if (goes_on) continue;
+    const std::string whole(absl::StripAsciiWhitespace(joined));
+    joined.clear();
+    if (whole.empty()) continue;
+    REFRACT_RETURN_IF_ERROR(ParseLine(whole, first_line, &switches));
+  }
+  REFRACT_RETURN_IF_ERROR(Connect(&switches));
+  Fabric fabric;
+  for (const auto& [name, leaf] : switches) {
+    const auto above = [&](const std::string& below) {
+      return below.empty() ? std::string() : switches.at(below).above;
+    };
+    for (const std::string& node : leaf.nodes) {
+      FabricHost host;
+      host.name = node;
+      host.leaf = name;
+      host.pod = above(host.leaf);
+      host.zone = above(host.pod);
+      host.region = above(host.zone);
+      const absl::Status status = fabric.Add(std::move(host));
+      if (!status.ok()) return BadLine(leaf.line, status.message());
+    }
+  }
+  return fabric;
+}
+
+}  // namespace refract::placement

@@ -1,0 +1,93 @@
+#include <memory>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "base/process/files.h"
+#include "base/status_macros.h"
+#include "placement/topology/read_topology.h"
+#include "placement/topology/topology_file.h"
+#include "placement/topology/topology_text.h"
+#include "tools/command.h"
+
+namespace refract::tools {
+namespace {
+
+struct TopologyOptions {
+  placement::TopologySources sources;
+  std::string source = "sysfs";
+  std::string dump;
+  std::string json;
+};
+
+absl::Status Topology(const TopologyOptions& options, std::ostream& out) {
+  placement::SysfsDump dump;
+  absl::StatusOr<placement::NodeTopology> topology =
+      placement::ReadTopology(options.sources, &dump);
+  if (!topology.ok()) {
+    // A file of sysfs that cannot be read is the user's to correct, too.
+    return absl::IsUnavailable(topology.status())
+               ? absl::FailedPreconditionError(topology.status().message())
+               : topology.status();
+  }
+  const std::string matrix = placement::MatrixText(*topology);
+  out << placement::TreeText(*topology);
+  if (!matrix.empty()) out << "\n" << matrix;
+  if (!options.dump.empty()) {
+    REFRACT_RETURN_IF_ERROR(base::WriteText(options.dump, dump.ToJson()));
+  }
+  if (options.json.empty()) return absl::OkStatus();
+  return base::WriteText(options.json, placement::TopologyJson(*topology));
+}
+
+}  // namespace
+
+void AddTopologyCommand(CLI::App& app, Context& context) {
+  auto options = std::make_shared<TopologyOptions>();
+  CLI::App* command = app.add_subcommand(
+      "topology",
+      "Shows the NUMA nodes, NICs and GPUs of a machine and the paths between "
+      "them");
+  CLI::Option* const root =
+      command
+          ->add_option("--sysfs-root", options->sources.sysfs_root,
+                       "sysfs, or a copy of it with its symbolic links")
+          ->type_name("DIR");
+  CLI::Option* const source =
+      command
+          ->add_option("--source", options->source,
+                       "who looks at the machine: sysfs (this program), or "
+                       "hwloc as a second opinion")
+          ->check(CLI::IsMember({"sysfs", "hwloc"}));
+  command
+      ->add_option("--load", options->sources.dump_file,
+                   "read a dump of another machine instead of sysfs")
+      ->type_name("FILE")
+      ->excludes(root)
+      ->excludes(source);
+  command
+      ->add_option("--dump", options->dump,
+                   "write what was read from sysfs to this file (JSON), for "
+                   "--load elsewhere; it holds MAC-derived addresses and "
+                   "interface names, nothing else that identifies the machine")
+      ->type_name("FILE")
+      ->excludes(source)
+      ->check(base::CheckOutputFile);
+  command
+      ->add_option("--override", options->sources.override_file,
+                   "correct what was discovered by this file (JSON, the fields "
+                   "of --json)")
+      ->type_name("FILE");
+  command
+      ->add_option("--json", options->json,
+                   "also write the topology to this file as JSON")
+      ->type_name("FILE")
+      ->check(base::CheckOutputFile);
+  command->callback([&context, options] {
+    context.action = [&context, options] {
+      options->sources.hwloc = options->source == "hwloc";
+      return Topology(*options, context.out);
+    };
+  });
+}
+
+}  // namespace refract::tools
