@@ -1,13 +1,18 @@
 #include "cpu_node/frontend/acceptor.h"
 
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/clock.h"
 #include "base/process/descriptor_limit.h"
 #include "base/process/thread.h"
@@ -25,29 +30,79 @@ constexpr absl::Duration kPause = absl::Milliseconds(20);
 
 constexpr int kLinesPerSecond = 1;
 
-absl::StatusOr<transport::Listener> Listen(const std::string& host, int port) {
-  if (host == "0.0.0.0") {
-    absl::StatusOr<transport::Listener> both =
-        transport::ListenTcp({"::", port});
-    if (both.ok()) return both;  // else: this machine has no IPv6
+// The addresses of `host` as numbers.
+absl::StatusOr<std::vector<std::string>> AddressesOf(absl::string_view host) {
+  if (host == "0.0.0.0") return std::vector<std::string>{"::"};
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
   }
-  return transport::ListenTcp({host, port});
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* list = nullptr;
+  const int error =
+      getaddrinfo(std::string(host).c_str(), nullptr, &hints, &list);
+  if (error != 0) return absl::UnavailableError(gai_strerror(error));
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list,
+                                                                 &freeaddrinfo);
+  std::vector<std::string> addresses;
+  for (const addrinfo* at = list; at != nullptr; at = at->ai_next) {
+    std::array<char, NI_MAXHOST> text = {};
+    if (getnameinfo(at->ai_addr, at->ai_addrlen, text.data(), text.size(),
+                    nullptr, 0, NI_NUMERICHOST) == 0) {
+      addresses.push_back(text.data());
+    }
+  }
+  return addresses;
+}
+
+absl::StatusOr<std::vector<transport::Listener>> Listen(const std::string& host,
+                                                        int port) {
+  REFRACT_ASSIGN_OR_RETURN(const std::vector<std::string> addresses,
+                           AddressesOf(host));
+  std::vector<transport::Listener> listeners;
+  absl::Status missing = absl::UnavailableError("the host has no address");
+  for (const std::string& address : addresses) {
+    // All at the port that the first one got.
+    if (!listeners.empty()) port = listeners.front().port;
+    absl::StatusOr<transport::Listener> listener =
+        transport::ListenTcp({address, port});
+    if (listener.ok()) {
+      listeners.push_back(*std::move(listener));
+    } else if (absl::StrContains(address, ':')) {
+      missing = listener.status();  // machines without IPv6
+    } else {
+      return listener.status();
+    }
+  }
+  if (listeners.empty() && host == "0.0.0.0") {
+    REFRACT_ASSIGN_OR_RETURN(listeners.emplace_back(),
+                             transport::ListenTcp({host, port}));
+  }
+  if (listeners.empty()) return missing;
+  return listeners;
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Create(
     const std::string& host, int port) {
-  REFRACT_ASSIGN_OR_RETURN(transport::Listener listener, Listen(host, port));
+  absl::StatusOr<std::vector<transport::Listener>> listeners =
+      Listen(host, port);
+  if (!listeners.ok()) {
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", host, ":",
+                                               port, ": ",
+                                               listeners.status().message()));
+  }
   REFRACT_ASSIGN_OR_RETURN(std::shared_ptr<transport::ThreadWaker> waker,
                            transport::ThreadWaker::Create());
   return std::unique_ptr<Acceptor>(
-      new Acceptor(std::move(listener), std::move(waker)));
+      new Acceptor(*std::move(listeners), std::move(waker)));
 }
 
-Acceptor::Acceptor(transport::Listener listener,
+Acceptor::Acceptor(std::vector<transport::Listener> listeners,
                    std::shared_ptr<transport::ThreadWaker> waker)
-    : listener_(std::move(listener)),
+    : listeners_(std::move(listeners)),
       waker_(std::move(waker)),
       max_descriptors_([] {
         const uint64_t limit = base::DescriptorLimit();
@@ -60,7 +115,7 @@ Acceptor::~Acceptor() { Stop(); }
 absl::Status Acceptor::Start(Take take) {
   REFRACT_ASSIGN_OR_RETURN(
       thread_,
-      base::StartThread([this, take = std::move(take)] { Accept(take); }));
+      base::StartThread([this, take = std::move(take)] { Run(take); }));
   return absl::OkStatus();
 }
 
@@ -68,42 +123,48 @@ void Acceptor::Stop() {
   stopping_ = true;
   waker_->Wake();
   if (thread_.joinable()) thread_.join();
-  listener_.fd.Reset(-1);
+  for (transport::Listener& listener : listeners_) listener.fd.Reset(-1);
 }
 
-void Acceptor::Accept(const Take& take) {
+void Acceptor::Run(const Take& take) {
   const transport::Wait wait{*waker_, base::Clock::Real(),
                              [] { return absl::OkStatus(); }};
+  std::vector<pollfd> fds;
   while (!stopping_) {
-    wait.For(listener_.fd.get(), POLLIN, absl::InfiniteFuture()).IgnoreError();
-    if (stopping_) return;
-    absl::StatusOr<transport::UniqueFd> fd =
-        transport::Accept(listener_.fd.get());
-    // The kernel gives the lowest free number, so the number of a descriptor
-    // tells how many are in use.
-    const bool full =
-        !fd.ok() ||
-        (fd->valid() && static_cast<uint64_t>(fd->get()) >= max_descriptors_);
-    if (full) {
-      if (const std::optional<int64_t> held_back = log_.Admit()) {
-        LOG(WARNING) << "a client's connection is refused: "
-                     << (fd.ok() ? "too many descriptors are open"
-                                 : std::string(fd.status().message()))
-                     << " (" << *held_back << " earlier lines not logged)";
-      }
-      pollfd none = {-1, 0, 0};
-      // A connection that could not be accepted keeps the listener readable.
-      if (!fd.ok()) {
-        wait.For(absl::MakeSpan(&none, 1), base::Clock::Real().Now() + kPause)
-            .IgnoreError();
-      }
-      continue;
+    fds.clear();
+    for (const transport::Listener& listener : listeners_) {
+      fds.push_back({listener.fd.get(), POLLIN, 0});
     }
-    if (!fd->valid()) continue;
+    wait.For(absl::MakeSpan(fds), absl::InfiniteFuture()).IgnoreError();
+    for (const pollfd& each : fds) {
+      if (stopping_) return;
+      if (each.revents == 0 || AcceptOne(each.fd, take)) continue;
+      // The connection that could not be accepted keeps the listener readable.
+      pollfd none = {-1, 0, 0};
+      wait.For(absl::MakeSpan(&none, 1), base::Clock::Real().Now() + kPause)
+          .IgnoreError();
+    }
+  }
+}
+
+bool Acceptor::AcceptOne(int listener, const Take& take) {
+  absl::StatusOr<transport::UniqueFd> fd = transport::Accept(listener);
+  if (fd.ok() && !fd->valid()) return true;
+  // The kernel gives the lowest free number, so the number of a descriptor
+  // tells how many are in use.
+  if (fd.ok() && static_cast<uint64_t>(fd->get()) < max_descriptors_) {
     const int on = 1;
     setsockopt(fd->get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     take(fd->Release());
+    return true;
   }
+  if (const std::optional<int64_t> held_back = log_.Admit()) {
+    LOG(WARNING) << "a client's connection is refused: "
+                 << (fd.ok() ? "too many descriptors are open"
+                             : std::string(fd.status().message()))
+                 << " (" << *held_back << " earlier lines not logged)";
+  }
+  return fd.ok();
 }
 
 }  // namespace refract::cpu_node

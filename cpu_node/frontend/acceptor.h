@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/process/log_limiter.h"
@@ -24,13 +25,14 @@ class Acceptor {
   // Takes a connected, non-blocking socket and owns it.
   using Take = std::function<void(int fd)>;
 
-  // Listens before it returns. Clients wait until Start(). "0.0.0.0" includes
-  // IPv6, as with gRPC. Unavailable names host:port.
+  // Listens before it returns, on every address of `host`, whose IPv6 ones may
+  // be missing. Clients wait until Start(). "0.0.0.0" includes IPv6 and "[::1]"
+  // may have brackets, as with gRPC. Unavailable names host:port.
   static absl::StatusOr<std::unique_ptr<Acceptor>> Create(
       const std::string& host, int port);
   ~Acceptor();
 
-  int port() const { return listener_.port; }
+  int port() const { return listeners_.front().port; }
   // `take` is called on a thread of the acceptor's. Once.
   absl::Status Start(Take take);
   // Refuses connections from now on; `take` is not called any more. May be
@@ -38,11 +40,13 @@ class Acceptor {
   void Stop();
 
  private:
-  Acceptor(transport::Listener listener,
+  Acceptor(std::vector<transport::Listener> listeners,
            std::shared_ptr<transport::ThreadWaker> waker);
-  void Accept(const Take& take);
+  void Run(const Take& take);
+  // False: out of descriptors or memory.
+  bool AcceptOne(int listener, const Take& take);
 
-  transport::Listener listener_;
+  std::vector<transport::Listener> listeners_;
   const std::shared_ptr<transport::ThreadWaker> waker_;
   const uint64_t max_descriptors_;  // in use
   base::LogLimiter log_;

@@ -30,6 +30,11 @@ struct FrontendOptions {
   // A connection that has no call for so long is closed; clients reconnect by
   // themselves with the next call.
   absl::Duration max_idle = absl::Minutes(1);
+  // A connection that is older is told to take no further calls, and closed
+  // after `age_grace` although it has some: calls that never end would keep it
+  // for good.
+  absl::Duration max_age = absl::Hours(1);
+  absl::Duration age_grace = absl::Minutes(10);
   // Longest time for a new connection to speak HTTP/2.
   absl::Duration handshake_timeout = absl::Seconds(10);
   // A client that is gone without a word is noticed after the sum of the two.

@@ -1,5 +1,6 @@
 """What clients can make a CPU node hold is bounded: bytes, connections, log."""
 
+import concurrent.futures
 import contextlib
 import fcntl
 import os
@@ -11,6 +12,7 @@ import socket
 import struct
 import subprocess
 import tempfile
+import threading
 import time
 import unittest
 import unittest.mock
@@ -104,6 +106,7 @@ class Limits(unittest.TestCase):
         connection = raw_http2.Connection(cn.port)
         self.addCleanup(connection.close)
         connection.poll(1)
+        self.assertEqual(connection.settings[3], 1024)  # streams at a time
         left = {}
         for stream in streams:
             connection.call(stream)
@@ -305,6 +308,67 @@ class Limits(unittest.TestCase):
         stub.ModelInfer(request_of("m", self.tensors), timeout=20)
         process.send_signal(signal.SIGTERM)
         self.assertEqual(process.wait(30), 0)
+
+    # --------------------------------------------------------------- GPU nodes
+
+    def split_repository(self):
+        repository = self.folder / "split"
+        if not repository.exists():
+            support.add_model(
+                repository, "m", self.folder / "wide_deep" / "wide_deep.pt2"
+            )
+        return repository
+
+    def test_a_gpu_node_refuses_payloads_beyond_its_budget(self):
+        repository = self.split_repository()
+        hn = support.gpu_node(repository, "--request-memory", "1MiB")
+        self.addCleanup(hn.close)
+        cn = support.cpu_node(repository, [hn.address])
+        self.addCleanup(cn.close)
+        support.wait_until(lambda: self.infer(cn), "the CN serves")
+        large = request_of(
+            "m",
+            support.make_inputs(
+                self.folder / "wide_deep" / "wide_deep.json", 20_000, 7
+            ),
+        )
+        with self.assertRaises(grpc.RpcError) as caught:
+            self.infer(cn, large)
+        self.refused(
+            caught.exception, grpc.StatusCode.RESOURCE_EXHAUSTED,
+            "--request-memory", hn.address,
+        )
+        self.infer(cn)
+
+    def test_a_gpu_node_that_stops_costs_no_request(self):
+        repository = self.split_repository()
+        hns = [
+            support.gpu_node(repository, "--lame-duck", 1) for _ in range(2)
+        ]
+        for hn in hns:
+            self.addCleanup(hn.close)
+        cn = support.cpu_node(repository, [hn.address for hn in hns])
+        self.addCleanup(cn.close)
+        support.wait_until(lambda: self.infer(cn), "the CN serves")
+        stop = threading.Event()
+
+        def drive():
+            stub = self.stub(cn)
+            served = 0
+            while not stop.is_set():
+                stub.ModelInfer(request_of("m", self.tensors), timeout=60)
+                served += 1
+            return served
+
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            clients = [pool.submit(drive) for _ in range(4)]
+            time.sleep(0.5)
+            try:
+                self.assertEqual(hns[0].stop(), 0)
+            finally:
+                stop.set()
+            for client in clients:
+                self.assertGreater(client.result(), 0)
 
     # --------------------------------------------------------------- shutdown
 

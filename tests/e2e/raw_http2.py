@@ -37,6 +37,7 @@ class Connection:
         self.stream_window = 65535  # of a new stream
         self.windows = {}
         self.ended = set()  # streams that the server has ended or reset
+        self.settings = {}
         self.data = {}  # by stream: bytes of its messages
         self.closed = False
 
@@ -100,6 +101,7 @@ class Connection:
         if kind == SETTINGS and not flags & ACK:
             for at in range(0, len(payload), 6):
                 key, value = struct.unpack("!HI", payload[at : at + 6])
+                self.settings[key] = value
                 if key == 4:  # SETTINGS_INITIAL_WINDOW_SIZE
                     for each in self.windows:
                         self.windows[each] += value - self.stream_window

@@ -20,6 +20,7 @@
 #include "proto/inference/grpc_service.grpc.pb.h"
 #include "proto/node_status.grpc.pb.h"
 #include "tests/cpu_node/serving_fixture.h"
+#include "transport/loop/socket.h"
 
 namespace refract::cpu_node {
 namespace {
@@ -570,6 +571,67 @@ TEST_F(FrontendTest, ClosesConnectionsWithoutCalls) {
   EXPECT_TRUE(Infer(Request(2), &response).ok());
   absl::SleepFor(absl::Milliseconds(300));
   EXPECT_TRUE(Infer(Request(2), &response).ok());
+}
+
+// A header field that enters no table (RFC 7541, 6.2.2).
+std::string HeaderField(absl::string_view name, absl::string_view value) {
+  return absl::StrCat(std::string(1, '\0'),
+                      std::string(1, static_cast<char>(name.size())), name,
+                      std::string(1, static_cast<char>(value.size())), value);
+}
+
+TEST_F(FrontendTest, ClosesOldConnectionsWhoseCallsDoNotEnd) {
+  FrontendOptions options;
+  options.max_age = absl::Milliseconds(100);
+  options.age_grace = absl::Milliseconds(100);
+  Start({}, {}, options);
+  const std::string headers = absl::StrCat(
+      HeaderField(":method", "POST"), HeaderField(":scheme", "http"),
+      HeaderField(":path", "/inference.GRPCInferenceService/ModelInfer"),
+      HeaderField(":authority", "localhost"),
+      HeaderField("content-type", "application/grpc"),
+      HeaderField("te", "trailers"));
+  // HEADERS of stream 1 with END_HEADERS; its message never comes.
+  ASSERT_LT(headers.size(), 256);
+  const std::string frame = absl::StrCat(
+      std::string("\0\0", 2), std::string(1, static_cast<char>(headers.size())),
+      std::string("\1\4\0\0\0\1", 6), headers);
+  EXPECT_TRUE(IsClosed(
+      frontend_->port(),
+      absl::StrCat(absl::string_view(kPreface, sizeof(kPreface)), frame)));
+}
+
+TEST(FrontendAddressTest, ListensOnEveryAddressOfAName) {
+  struct Case {
+    const char* host;
+    const char* reached_at;
+  };
+  const bool has_ipv6 = transport::ListenTcp({"::1", 0}).ok();
+  for (const Case& each :
+       {Case{"0.0.0.0", "127.0.0.1"}, Case{"localhost", "127.0.0.1"},
+        Case{"127.0.0.1", "127.0.0.1"}, Case{"0.0.0.0", "[::1]"},
+        Case{"[::1]", "[::1]"}}) {
+    if (each.reached_at[0] == '[' && !has_ipv6) continue;
+    const std::unique_ptr<Engine> engine = *Engine::Create(Catalog({}), {});
+    FrontendOptions options;
+    options.host = each.host;
+    options.port = 0;
+    const auto frontend = Frontend::Create(options, engine.get());
+    ASSERT_TRUE(frontend.ok()) << frontend.status();
+    const auto channel = grpc::CreateChannel(
+        absl::StrCat(each.reached_at, ":", (*frontend)->port()),
+        grpc::InsecureChannelCredentials());
+    EXPECT_TRUE(channel->WaitForConnected(std::chrono::system_clock::now() +
+                                          std::chrono::seconds(30)))
+        << each.host << ", " << each.reached_at;
+    engine->Stop();  // before its front end ends
+  }
+  const std::unique_ptr<Engine> engine = *Engine::Create(Catalog({}), {});
+  FrontendOptions options;
+  options.host = "no.such.host.invalid";
+  EXPECT_THAT(
+      std::string(Frontend::Create(options, engine.get()).status().message()),
+      HasSubstr("no.such.host.invalid:8001"));
 }
 
 TEST_F(FrontendTest, APortThatIsTakenIsAnError) {
