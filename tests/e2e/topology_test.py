@@ -7,7 +7,8 @@ import subprocess
 import tempfile
 import unittest
 
-from tests.e2e import nodes, support
+from scripts.lib import nodes
+from tests.e2e import support
 
 
 def allowed_cpus(pid):
