@@ -10,10 +10,6 @@
 namespace refract::placement {
 namespace {
 
-// Larger amounts are slips of units: 100,000 cores, 1 EiB.
-constexpr int64_t kMostCpuMilli = 100'000'000;
-constexpr int64_t kMostMib = int64_t{1} << 40;
-
 absl::Status Bad(const Node& node, absl::string_view what) {
   return absl::InvalidArgumentError(
       absl::StrCat("node ", node.name, ": ", what));

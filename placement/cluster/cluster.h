@@ -26,6 +26,10 @@ inline constexpr int kWholeGpu = 1000;
 inline constexpr int kWholeNic = 100;
 // Capacity of a resource that a node list does not state: never binds.
 inline constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max() / 4;
+// Larger amounts of one node or instance are slips of units: 10,000 cores, 1
+// PiB.
+inline constexpr int64_t kMostCpuMilli = 10'000'000;
+inline constexpr int64_t kMostMib = int64_t{1} << 30;
 // Sets of GPU models are bit masks.
 inline constexpr int kMaxGpuModels = 64;
 
@@ -66,6 +70,7 @@ struct Cluster {
   std::vector<std::string> gpu_models;
   std::vector<Leaf> leaves;
   std::vector<std::string> pods;
+  bool fabric_known = false;  // leaves and pods are the node list's
 
   int64_t TotalGpus() const;
   int64_t TotalCpuMilli() const;

@@ -1,0 +1,354 @@
+#include "placement/policy/placer.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+namespace refract::placement {
+namespace {
+
+// A cache has 40 bytes for each node. Beyond so many demands, the caches start
+// anew: 256 × 10,000 nodes are 100 MB.
+constexpr size_t kMostCaches = 256;
+
+// Bandwidths are sums of many terms.
+constexpr double kGbpsSlack = 1e-6;
+
+// Amounts that pods are compared by.
+struct PodLoad {
+  double cpu_milli = 0;
+  double memory_mib = 0;
+  double gpu_milli = 0;
+  double nic_percent = 0;
+
+  void Add(const Demand& demand, double count) {
+    cpu_milli += count * static_cast<double>(demand.cpu_milli);
+    memory_mib += count * static_cast<double>(demand.memory_mib);
+    gpu_milli += count * static_cast<double>(demand.TotalGpuMilli());
+    nic_percent += count * demand.nic_percent;
+  }
+};
+
+// Part of the scarcest resource of `capacity` that `load` takes.
+double Fullness(const PodLoad& load, const PodLoad& capacity) {
+  const auto part = [](double load, double capacity) {
+    if (load <= 0) return 0.0;
+    return capacity > 0 ? load / capacity
+                        : std::numeric_limits<double>::infinity();
+  };
+  return std::max({part(load.cpu_milli, capacity.cpu_milli),
+                   part(load.memory_mib, capacity.memory_mib),
+                   part(load.gpu_milli, capacity.gpu_milli),
+                   part(load.nic_percent, capacity.nic_percent)});
+}
+
+}  // namespace
+
+Placer::Placer(const State& state, const FragmentMeter* meter,
+               absl::Span<const AppTarget> targets,
+               const PlacerOptions& options)
+    : state_(state),
+      meter_(meter),
+      options_(options),
+      random_(options.seed),
+      targets_(targets),
+      pod_nodes_(state.cluster().pods.size()),
+      all_nodes_(state.cluster().nodes.size()),
+      fragments_(state.cluster().nodes.size(), {~0u, 0}) {
+  std::iota(all_nodes_.begin(), all_nodes_.end(), 0);
+  for (const int node : all_nodes_) {
+    const int leaf = state.cluster().nodes[node].leaf;
+    pod_nodes_[state.cluster().leaves[leaf].pod].push_back(node);
+  }
+}
+
+Decision Placer::Decide(const Instance& instance) {
+  CachedNodes& cache = CacheFor(instance.demand);
+  Decision decision;
+  if (options_.policy == Policy::kRandom) {
+    decision.node = RandomNode(instance, cache);
+  } else if (options_.keep_pod && instance.app >= 0) {
+    const int pod = state_.PodOf(instance.app);
+    const std::vector<int> pods =
+        pod >= 0 ? std::vector<int>{pod} : PodsByRoom(instance.app);
+    for (const int candidate : pods) {
+      decision.node = Choose(pod_nodes_[candidate], instance, cache);
+      if (decision.node >= 0) break;
+    }
+  } else {
+    decision.node = Choose(all_nodes_, instance, cache);
+  }
+  if (decision.node >= 0) {
+    decision.choice =
+        ScoreNode(options_.policy, InputsOf(decision.node, instance.demand));
+  }
+  return decision;
+}
+
+int Placer::Choose(absl::Span<const int> nodes, const Instance& instance,
+                   CachedNodes& cache) {
+  const int best = BestOf(nodes, instance, cache);
+  if (best < 0 || !options_.pack_leaves) return best;
+  const Score& best_score = cache[best].score;
+  const std::vector<Leaf>& leaves = state_.cluster().leaves;
+  const int pod = leaves[state_.cluster().nodes[best].leaf].pod;
+  std::vector<std::pair<int, int>> order;  // −instances, leaf
+  for (const auto& [leaf, count] : state_.LeavesOf(instance.app)) {
+    if (leaves[leaf].pod == pod) order.push_back({-count, leaf});
+  }
+  std::sort(order.begin(), order.end());
+  for (const auto& [count, leaf] : order) {
+    // Where the leaf's best node is too far from the best of all, so are its
+    // others.
+    const int node = BestOf(state_.nodes_of_leaf(leaf), instance, cache);
+    if (node < 0) continue;
+    const Score& score = cache[node].score;
+    if (score.topology >= best_score.topology &&
+        score.primary >= best_score.primary &&
+        score.secondary >= best_score.secondary - options_.leaf_slack) {
+      return node;
+    }
+  }
+  return best;
+}
+
+Placer::CachedNodes& Placer::CacheFor(Demand demand) {
+  demand.memory_mib = 0;
+  demand.disk_mib = 0;
+  const auto found = caches_.find(demand);
+  if (found != caches_.end()) return found->second;
+  if (caches_.size() >= kMostCaches) caches_.clear();
+  return caches_.emplace(demand, CachedNodes(all_nodes_.size())).first->second;
+}
+
+ScoreInputs Placer::InputsOf(int node, const Demand& demand) {
+  ScoreInputs in{.node = state_.cluster().nodes[node],
+                 .free = state_.free(node),
+                 .kinds = state_.kinds(node),
+                 .demand = demand,
+                 .meter = meter_,
+                 .nic_rule = options_.nic_rule};
+  if (meter_ != nullptr) {
+    auto& [version, fragment] = fragments_[node];
+    if (version != state_.version(node)) {
+      fragment = meter_->Measure(in.node, in.free).gpu_milli;
+      version = state_.version(node);
+    }
+    in.gpu_fragment = fragment;
+  }
+  return in;
+}
+
+const Placer::Cached& Placer::Lookup(CachedNodes& cache, int node,
+                                     const Demand& demand) {
+  Cached& cached = cache[node];
+  if (cached.version != state_.version(node)) {
+    cached.version = state_.version(node);
+    // Memory and disk are not part of the cache's key: the caller checks them,
+    // and no score depends on them.
+    Demand key = demand;
+    key.memory_mib = 0;
+    key.disk_mib = 0;
+    cached.fits = ObstacleOf(state_.cluster().nodes[node], state_.free(node),
+                             key) == Obstacle::kNothing;
+    if (cached.fits) {
+      cached.score = ScoreNode(options_.policy, InputsOf(node, demand)).score;
+    }
+  }
+  return cached;
+}
+
+Obstacle Placer::RuleObstacle(int node, const Instance& instance) const {
+  if (instance.max_per_node >= 0 &&
+      state_.OnNode(instance.app, instance.role, node) >=
+          instance.max_per_node) {
+    return Obstacle::kDensity;
+  }
+  if (options_.leaf_quota > 0 && instance.demand.nic_percent > 0) {
+    const Node& at = state_.cluster().nodes[node];
+    const double gbps = state_.leaf_gbps(at.leaf) +
+                        instance.demand.nic_percent * at.nic_gbps / kWholeNic;
+    if (gbps >
+        options_.leaf_quota * state_.cluster().leaves[at.leaf].uplink_gbps +
+            kGbpsSlack) {
+      return Obstacle::kLeafQuota;
+    }
+  }
+  return Obstacle::kNothing;
+}
+
+int Placer::BestOf(absl::Span<const int> nodes, const Instance& instance,
+                   CachedNodes& cache) {
+  int best = -1;
+  Score best_score;
+  for (const int node : nodes) {
+    const NodeFree& free = state_.free(node);
+    if (instance.demand.memory_mib > free.memory_mib ||
+        instance.demand.disk_mib > free.disk_mib) {
+      continue;
+    }
+    const Cached& cached = Lookup(cache, node, instance.demand);
+    if (!cached.fits) continue;
+    if (best >= 0 && !cached.score.BetterThan(best_score) &&
+        (best_score.BetterThan(cached.score) ||
+         state_.name_rank(node) > state_.name_rank(best))) {
+      continue;
+    }
+    // The rules look into hash tables, so only would-be winners are asked.
+    if (RuleObstacle(node, instance) != Obstacle::kNothing) continue;
+    best = node;
+    best_score = cached.score;
+  }
+  return best;
+}
+
+int Placer::RandomNode(const Instance& instance, CachedNodes& cache) {
+  const int pod = options_.keep_pod ? state_.PodOf(instance.app) : -1;
+  int chosen = -1;
+  uint64_t count = 0;
+  for (const int node : pod >= 0 ? pod_nodes_[pod] : all_nodes_) {
+    const NodeFree& free = state_.free(node);
+    if (instance.demand.memory_mib > free.memory_mib ||
+        instance.demand.disk_mib > free.disk_mib ||
+        !Lookup(cache, node, instance.demand).fits ||
+        RuleObstacle(node, instance) != Obstacle::kNothing) {
+      continue;
+    }
+    // Each of the nodes so far has been chosen with the same probability.
+    if (random_.Below(++count) == 0) chosen = node;
+  }
+  return chosen;
+}
+
+std::vector<int> Placer::PodsByRoom(int app) const {
+  const Cluster& cluster = state_.cluster();
+  std::vector<std::pair<double, int>> order;  // fullness, pod
+  for (size_t pod = 0; pod < pod_nodes_.size(); ++pod) {
+    // Apps count with what they declared, since most of it may be still to
+    // come, and with what they use where that is more.
+    PodLoad capacity;
+    PodLoad used;
+    PodLoad declared;
+    for (const int node : pod_nodes_[pod]) {
+      const Node& at = cluster.nodes[node];
+      const NodeFree& free = state_.free(node);
+      const auto gpus = static_cast<double>(at.gpus * kWholeGpu);
+      const auto nics = static_cast<double>(at.nics * kWholeNic);
+      capacity.cpu_milli += static_cast<double>(at.cpu_milli);
+      capacity.memory_mib += static_cast<double>(at.memory_mib);
+      capacity.gpu_milli += gpus;
+      capacity.nic_percent += nics;
+      used.cpu_milli += static_cast<double>(at.cpu_milli - free.cpu_milli);
+      used.memory_mib += static_cast<double>(at.memory_mib - free.memory_mib);
+      used.gpu_milli += gpus - static_cast<double>(FreeGpuMilli(at, free));
+      used.nic_percent +=
+          nics - std::accumulate(free.nic_percent.begin(),
+                                 free.nic_percent.begin() + at.nics, 0.0);
+    }
+    for (size_t other = 0; other < targets_.size(); ++other) {
+      if (static_cast<int>(other) != app &&
+          state_.PodOf(static_cast<int>(other)) != static_cast<int>(pod)) {
+        continue;
+      }
+      for (const AppTarget::Part& part : targets_[other].by_role) {
+        declared.Add(part.demand, part.count);
+      }
+    }
+    order.push_back(
+        {std::max(Fullness(used, capacity), Fullness(declared, capacity)),
+         static_cast<int>(pod)});
+  }
+  std::sort(order.begin(), order.end());
+  std::vector<int> pods;
+  for (const auto& [fullness, pod] : order) pods.push_back(pod);
+  return pods;
+}
+
+Obstacle Placer::ObstacleAt(int node, const Instance& instance) const {
+  const Node& at = state_.cluster().nodes[node];
+  const int pod = state_.PodOf(instance.app);
+  if (options_.keep_pod && pod >= 0 &&
+      state_.cluster().leaves[at.leaf].pod != pod) {
+    return Obstacle::kPod;
+  }
+  const Obstacle obstacle = ObstacleOf(at, state_.free(node), instance.demand);
+  return obstacle != Obstacle::kNothing ? obstacle
+                                        : RuleObstacle(node, instance);
+}
+
+Obstacle Placer::MainObstacle(const Instance& instance) const {
+  Obstacles counts{};
+  for (const int node : all_nodes_) {
+    ++counts[static_cast<int>(ObstacleAt(node, instance))];
+  }
+  counts[static_cast<int>(Obstacle::kPod)] = 0;
+  return static_cast<Obstacle>(
+      std::max_element(counts.begin() + 1, counts.end()) - counts.begin());
+}
+
+std::vector<Verdict> Placer::Explain(const Instance& instance,
+                                     const Decision& decision) {
+  std::vector<Verdict> verdicts;
+  const Score& chosen = decision.choice.score;
+  const auto leaf_of = [&](int node) {
+    return state_.cluster().nodes[node].leaf;
+  };
+  for (const int node : all_nodes_) {
+    Verdict verdict{.node = node, .obstacle = ObstacleAt(node, instance)};
+    verdict.under_leaf = state_.UnderLeaf(instance.app, leaf_of(node));
+    if (verdict.obstacle == Obstacle::kNothing) {
+      verdict.choice =
+          ScoreNode(options_.policy, InputsOf(node, instance.demand));
+      const Score& score = verdict.choice.score;
+      if (node == decision.node) {
+        verdict.loses_by = Criterion::kChosen;
+      } else if (score.topology < chosen.topology) {
+        verdict.loses_by = Criterion::kPath;
+      } else if (score.BetterThan(chosen)) {
+        // Only the leaf is preferred to a better score.
+        verdict.loses_by = Criterion::kLeaf;
+      } else if (score.primary < chosen.primary) {
+        verdict.loses_by = Criterion::kScore;
+      } else if (score.secondary < chosen.secondary) {
+        verdict.loses_by = Criterion::kFit;
+      } else {
+        verdict.loses_by = Criterion::kName;
+      }
+    }
+    verdicts.push_back(verdict);
+  }
+  std::sort(verdicts.begin(), verdicts.end(),
+            [&](const Verdict& a, const Verdict& b) {
+              if ((a.node == decision.node) != (b.node == decision.node)) {
+                return a.node == decision.node;
+              }
+              if (a.obstacle != b.obstacle) return a.obstacle < b.obstacle;
+              if (!(a.choice.score == b.choice.score)) {
+                return a.choice.score.BetterThan(b.choice.score);
+              }
+              return state_.name_rank(a.node) < state_.name_rank(b.node);
+            });
+  return verdicts;
+}
+
+absl::string_view Name(Criterion criterion) {
+  switch (criterion) {
+    case Criterion::kChosen:
+      return "chosen";
+    case Criterion::kPath:
+      return "longer path to the NIC";
+    case Criterion::kScore:
+      return "score";
+    case Criterion::kLeaf:
+      return "fewer of the app under its leaf";
+    case Criterion::kFit:
+      return "fit";
+    case Criterion::kName:
+      return "name";
+  }
+  return "";
+}
+
+}  // namespace refract::placement
