@@ -75,7 +75,7 @@ THIRD_PARTY = {
     r"nlohmann/": (
         r"(models|tools|partitioner|placement|cpu_node|gpu_node)/.*\.cc$",
         # Forward declarations alone.
-        r"tools/(bench_json|profile/profile_report)\.h$",
+        r"tools/(bench_json|profile/profile_report|place/placement_options|simulate/simulate)\.h$",
         r"partitioner/report/split_report\.h$",
         r"(tests|bench)/.*",
     ),

@@ -52,6 +52,12 @@ void AddBenchCommand(CLI::App& app, Context& context);
 // Under `bench`.
 void AddBenchTransportCommand(CLI::App& bench, Context& context);
 void AddDoctorCommand(CLI::App& app, Context& context);
+void AddPlaceCommand(CLI::App& app, Context& context);
+void AddSimulateCommand(CLI::App& app, Context& context);
+// Under `simulate`.
+void AddSimulateFillCommand(CLI::App& simulate, Context& context);
+void AddSimulateReplayCommand(CLI::App& simulate, Context& context);
+void AddSimulateDisaggregationCommand(CLI::App& simulate, Context& context);
 void AddVerifyRepositoryCommand(CLI::App& app, Context& context);
 void AddTopologyCommand(CLI::App& app, Context& context);
 

@@ -61,6 +61,8 @@ int RunCommandLine(const std::vector<std::string>& arguments, std::ostream& out,
   AddRunCommand(app, context);
   AddBenchCommand(app, context);
   AddVerifyRepositoryCommand(app, context);
+  AddPlaceCommand(app, context);
+  AddSimulateCommand(app, context);
   AddDoctorCommand(app, context);
   AddTopologyCommand(app, context);
 
