@@ -31,6 +31,13 @@ bool IsRetryable(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
 }
 
+absl::Status InQuarantine() {
+  return absl::UnavailableError(absl::StrCat(
+      "GPU nodes ended ", Quarantine::kLosses,
+      " times while they had a request of this content; it is refused for ",
+      absl::FormatDuration(Quarantine::kTime)));
+}
+
 absl::Status CheckOptions(const EngineOptions& options) {
   if (options.workers < 1) {
     return absl::InvalidArgumentError(
@@ -212,6 +219,10 @@ absl::Status Engine::Admit(const ServedModel& model, absl::Time arrived,
     task->request.deadline = arrived + options_.default_timeout;
   }
   absl::Status status = model.interface().Bind(task->request, task->bound);
+  if (status.ok() && !quarantine_.empty() &&
+      quarantine_.Holds(Quarantine::Fingerprint(task->request), arrived)) {
+    status = InQuarantine();
+  }
   if (status.ok()) {
     absl::MutexLock lock(&mu_);
     if (!admitting_) {
@@ -228,7 +239,10 @@ absl::Status Engine::Admit(const ServedModel& model, absl::Time arrived,
     task->done = std::move(done);
     status = workers_.Admit(*task, queued_models_.at(&model), task->bound.batch,
                             task->request.deadline);
-    if (status.ok()) return status;
+    if (status.ok()) {
+      retry_budget_.OnAdmitted();
+      return status;
+    }
     done = std::move(task->done);
     Leave(task);
   } else {
@@ -473,7 +487,9 @@ void Engine::OnResponse(Task* task,
   task->times.compute_infer = options_.clock->Now() - task->sent;
   task->parts.away = task->times.compute_infer;
   const size_t node = task->node->node();
-  task->node->Finish(response.status(), task->times.compute_infer);
+  const absl::Time now = options_.clock->Now();
+  task->node->Finish(response.status(), task->times.compute_infer,
+                     /*in_time=*/now < task->request.deadline);
   task->node.reset();
   if (response.ok()) {
     task->response = *std::move(response);
@@ -484,15 +500,33 @@ void Engine::OnResponse(Task* task,
       response.status(), absl::StrCat("GPU node ", nodes_->AddressOf(node)));
   if (aborting_.load(std::memory_order_relaxed)) return Fail(task, Stopping());
   // Before its time: predicted by that node, from its own times.
-  task->only_in_time = absl::IsDeadlineExceeded(status) &&
-                       options_.clock->Now() < task->request.deadline;
+  task->only_in_time =
+      absl::IsDeadlineExceeded(status) && now < task->request.deadline;
   if (!IsRetryable(status) && !task->only_in_time) return Fail(task, status);
+  const absl::Status repeat = MayRepeat(*task, response.status());
+  if (!repeat.ok()) return Fail(task, base::Annotate(status, repeat.message()));
   task->last_failure = status;
   task->avoid = node;
   workers_.Continue([this, task] {
     task->began = options_.clock->Now();
     Dispatch(task);
   });
+}
+
+absl::Status Engine::MayRepeat(const Task& task, const absl::Status& failure) {
+  // A refusal costs the GPU nodes nothing: no work is repeated.
+  if (!absl::IsUnavailable(failure)) return absl::OkStatus();
+  if (transport::PeerEndedWithRequest(failure)) {
+    const base::Digest content = Quarantine::Fingerprint(task.request);
+    const absl::Time now = options_.clock->Now();
+    quarantine_.OnLoss(content, now);
+    if (quarantine_.Holds(content, now)) return InQuarantine();
+  }
+  if (task.attempts < kMaxAttempts && !retry_budget_.Take()) {
+    return absl::UnavailableError(
+        "not sent again, as more than a tenth of the requests were");
+  }
+  return absl::OkStatus();
 }
 
 void Engine::RunPost(Task* task) {
@@ -535,6 +569,9 @@ void Engine::RunPost(Task* task) {
 
 void Engine::Succeed(Task* task) {
   const ServedModel& model = *task->model;
+  if (!quarantine_.empty()) {
+    quarantine_.OnAnswer(Quarantine::Fingerprint(task->request));
+  }
   std::vector<base::TensorView>& outputs = task->outputs;
   model.padding().Trim(task->padded, absl::MakeSpan(outputs));
   InferResponse& response = *task->answer;

@@ -25,6 +25,7 @@
 #include "cpu_node/node_pool.h"
 #include "cpu_node/readiness.h"
 #include "cpu_node/request.h"
+#include "cpu_node/retries.h"
 #include "cpu_node/worker_pool.h"
 #include "transport/memory/free_list.h"
 
@@ -139,6 +140,8 @@ class Engine {
   void Succeed(Task* task);
   void Fail(Task* task, const absl::Status& status);
   void LogFailure(absl::string_view model, const absl::Status& status);
+  // Whether a request that failed at a GPU node may be sent once more.
+  absl::Status MayRepeat(const Task& task, const absl::Status& failure);
   // `answered`: the request's times tell about those of others.
   void Leave(Task* task, bool answered = false);
   void NotifyReadiness();
@@ -166,6 +169,8 @@ class Engine {
   // Set by Stop(): stages that have not begun do not begin.
   std::atomic<bool> aborting_ = false;
 
+  RetryBudget retry_budget_;
+  Quarantine quarantine_;
   std::unique_ptr<NodePool> nodes_;
   std::atomic<bool> has_nodes_ = false;  // nodes_ is set
   WorkerPool workers_;

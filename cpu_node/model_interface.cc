@@ -130,9 +130,9 @@ absl::Status ModelInterface::BindOutputs(const InferRequest& request,
   for (const std::string& name : request.outputs) {
     const auto found = output_index_.find(name);
     if (found == output_index_.end()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "the model has no output '", base::Shorten(name), "'; it has ",
-          Names(outputs_)));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the model has no output '", base::Shorten(name),
+                       "'; it has ", Names(outputs_)));
     }
     // Quadratic in the model's outputs at most: a name that comes again ends
     // the search.

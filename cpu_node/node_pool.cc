@@ -10,6 +10,15 @@
 #include "transport/client_hub.h"
 
 namespace refract::cpu_node {
+namespace {
+
+// A request without an answer after so many times the usual latency of its
+// model counts as failed; after the duration below where that is not known.
+constexpr int kStalledFactor = 4;
+constexpr absl::Duration kStalledUnknown = absl::Milliseconds(100);
+
+}  // namespace
+
 NodePool::Lease::Lease(Lease&& other) noexcept
     : pool_(std::exchange(other.pool_, nullptr)),
       node_(other.node_),
@@ -35,8 +44,8 @@ const std::string& NodePool::Lease::address() const {
   return pool_->nodes_[node_].address;
 }
 
-void NodePool::Lease::Finish(const absl::Status& status,
-                             absl::Duration latency) {
+void NodePool::Lease::Finish(const absl::Status& status, absl::Duration latency,
+                             bool in_time) {
   NodePool* const pool = std::exchange(pool_, nullptr);
   const absl::Time now = pool->options_.clock->Now();
   absl::MutexLock lock(&pool->mu_);
@@ -55,7 +64,16 @@ void NodePool::Lease::Finish(const absl::Status& status,
     absl::Duration& of_offer = node.offer_latency[offer_];
     of_offer = SmoothedLatency(of_offer, latency);
   }
-  if (node.client != nullptr) node.client->health().OnResult(status, now);
+  if (node.client == nullptr) return;
+  // A node that answers nothing in several times its usual time is failing. Of
+  // a node that was asked with little time left nothing can be said.
+  const absl::Duration usual = node.offer_latency[offer_];
+  const bool stalled =
+      !in_time && !status.ok() &&
+      latency >= (usual > absl::ZeroDuration() ? kStalledFactor * usual
+                                               : kStalledUnknown);
+  node.client->health().OnResult(
+      stalled ? absl::UnavailableError("no answer in time") : status, now);
 }
 
 NodePool::NodePool(NodePoolOptions options) : options_(std::move(options)) {

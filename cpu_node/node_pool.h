@@ -70,9 +70,11 @@ class NodePool {
     size_t node() const { return node_; }
     const std::string& address() const;
 
-    // How the request ended, `latency` after it was sent. Ends the lease.
-    // Dropping a lease instead says nothing about the node.
-    void Finish(const absl::Status& status, absl::Duration latency);
+    // How the request ended, `latency` after it was sent and before its
+    // deadline or not. Ends the lease. Dropping a lease instead says nothing
+    // about the node.
+    void Finish(const absl::Status& status, absl::Duration latency,
+                bool in_time = true);
 
    private:
     friend class NodePool;

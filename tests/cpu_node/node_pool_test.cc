@@ -359,6 +359,29 @@ TEST_F(NodePoolTest, AnotherModelsLateRequestsKeepNobodyFromTryingANodeAgain) {
   EXPECT_THAT(nodes, ::testing::Contains(0u));
 }
 
+TEST_F(NodePoolTest, ANodeThatAnswersNothingInTimeIsLeftAlone) {
+  const auto pool = MakePool({"x:1", "y:1"});
+  for (FakeClient* client : clients_) client->Connect(1, {ok_, ok_});
+  pool->Acquire(0, 1)->Finish(ok_, absl::Milliseconds(3));
+  pool->Acquire(0, 0)->Finish(ok_, absl::Milliseconds(9));
+  const absl::Status late = absl::DeadlineExceededError("no answer");
+  const auto time_out = [&](double ms, bool in_time) {
+    pool->Acquire(0, 1)->Finish(late, absl::Milliseconds(ms), in_time);
+  };
+  // With little time from the start, and refused before the deadline.
+  for (int i = 0; i < 10; ++i) {
+    time_out(11, false);
+    time_out(100, true);
+    EXPECT_EQ(clients_[0]->health().state(clock_.Now()),
+              transport::PeerState::kReady);
+  }
+  time_out(12, false);
+  time_out(12, false);
+  EXPECT_EQ(clients_[0]->health().state(clock_.Now()),
+            transport::PeerState::kEjected);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(NodeOf(*pool), 1u);
+}
+
 TEST_F(NodePoolTest, QuickRefusalsDoNotMakeANodeFast) {
   const auto pool = MakePool({"x:1", "y:1"});
   for (FakeClient* client : clients_) client->Connect(1, {ok_, ok_});

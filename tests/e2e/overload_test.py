@@ -1,7 +1,11 @@
-"""More requests at once than a GPU node takes: they wait at the CPU node."""
+"""More requests at once than a GPU node takes wait at the CPU node; a request
+at which GPU nodes end is not handed to the next ones.
+"""
 
+import os
 import pathlib
 import shutil
+import socket
 import tempfile
 import unittest
 
@@ -35,7 +39,9 @@ class Deep(torch.nn.Module):
         return self.layers(x)
 
 
-class Overload(unittest.TestCase):
+class Deployment:
+    """The model, and requests to a CPU node (`stub`)."""
+
     @classmethod
     def setUpClass(cls):
         cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="refract-overload-"))
@@ -51,19 +57,6 @@ class Overload(unittest.TestCase):
                 "--name", name, "--sample", cls.folder / "sample.safetensors",
             )
             support.refract("partition", cls.repository / name, "--method", "all-hn")
-
-    def setUp(self):
-        self.hn = support.gpu_node(self.repository)
-        self.addCleanup(self.hn.close)
-        self.cn = support.cpu_node(self.repository, [self.hn.address])
-        self.addCleanup(self.cn.close)
-        channel = grpc.insecure_channel(self.cn.address)
-        self.addCleanup(channel.close)
-        self.stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        support.wait_until(
-            lambda: self.stub.ServerReady(service_pb2.ServerReadyRequest()).ready,
-            "the CN is ready",
-        )
 
     def send(self, model, rows=ROWS, timeout=DEADLINE_S):
         x = torch.randn(rows, 2)
@@ -81,6 +74,21 @@ class Overload(unittest.TestCase):
                 scores, self.model(x).reshape(-1), atol=1e-5, rtol=0
             )
 
+
+class Overload(Deployment, unittest.TestCase):
+    def setUp(self):
+        self.hn = support.gpu_node(self.repository)
+        self.addCleanup(self.hn.close)
+        self.cn = support.cpu_node(self.repository, [self.hn.address])
+        self.addCleanup(self.cn.close)
+        channel = grpc.insecure_channel(self.cn.address)
+        self.addCleanup(channel.close)
+        self.stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        support.wait_until(
+            lambda: self.stub.ServerReady(service_pb2.ServerReadyRequest()).ready,
+            "the CN is ready",
+        )
+
     def test_many_clients_at_once_are_all_answered(self):
         # Beside another model, so that each has a quota at the GPU node.
         sent = [
@@ -90,8 +98,8 @@ class Overload(unittest.TestCase):
             self.check(x, call)
 
     def test_a_request_that_waits_is_dropped_at_its_deadline(self):
-        # Fills the room at the GPU node for seconds.
-        long = [self.send("deep", rows=64 * ROWS) for _ in range(80)]
+        # Each takes seconds: no room at the GPU node within the deadline.
+        long = [self.send("deep", rows=512 * ROWS) for _ in range(80)]
         late = [self.send("deep", timeout=0.3)[1] for _ in range(10)]
         for call in late:
             self.assertIn(
@@ -105,6 +113,67 @@ class Overload(unittest.TestCase):
             call.cancel()
         self.check(*self.send("deep"))
         self.assertEqual(self.cn.stop(), 0, self.cn.output())
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def cpu_seconds(node):
+    fields = pathlib.Path(f"/proc/{node.process.pid}/stat").read_text()
+    ticks = fields.rpartition(")")[2].split()[11:13]
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+
+class Quarantine(Deployment, unittest.TestCase):
+    """Each GPU node is killed while it executes the same request."""
+
+    def setUp(self):
+        self.ports = [free_port(), free_port()]
+        self.cn = support.cpu_node(
+            self.repository, [f"127.0.0.1:{port}" for port in self.ports]
+        )
+        self.addCleanup(self.cn.close)
+        channel = grpc.insecure_channel(self.cn.address)
+        self.addCleanup(channel.close)
+        self.stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+    def start_node(self, port):
+        node = support.gpu_node(self.repository, port=port)
+        self.addCleanup(node.close)
+        support.wait_until(
+            lambda: self.stub.ServerReady(service_pb2.ServerReadyRequest()).ready,
+            "the CN is ready",
+        )
+        return node
+
+    def test_a_request_at_which_gpu_nodes_end_is_refused(self):
+        # Seconds of execution.
+        poison = torch.randn(512 * ROWS, 2)
+        request = request_of("deep", {"x": poison})
+        messages = []
+        for port in self.ports:
+            node = self.start_node(port)
+            idle = cpu_seconds(node)
+            call = self.stub.ModelInfer.future(request, timeout=DEADLINE_S)
+            support.wait_until(
+                lambda: cpu_seconds(node) > idle + 0.3, "the request executes"
+            )
+            self.assertFalse(call.done())
+            node.kill()
+            self.assertEqual(call.code(), grpc.StatusCode.UNAVAILABLE)
+            messages.append(call.details())
+        self.assertNotIn("ended", messages[0])
+        self.assertIn("GPU nodes ended 2 times", messages[1])
+        node = self.start_node(self.ports[0])
+        call = self.stub.ModelInfer.future(request, timeout=DEADLINE_S)
+        self.assertEqual(call.code(), grpc.StatusCode.UNAVAILABLE)
+        self.assertIn("refused for 1m", call.details())
+        # Other contents are served, by a node that goes on.
+        self.check(*self.send("deep"))
+        self.assertIsNone(node.process.poll())
 
 
 if __name__ == "__main__":

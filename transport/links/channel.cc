@@ -5,8 +5,13 @@
 #include <utility>
 
 #include "transport/links/link_memory.h"
+#include "transport/loop/fd.h"
 
 namespace refract::transport {
+
+bool PeerEndedWithRequest(const absl::Status& status) {
+  return IsPeerEnd(status);
+}
 
 OutgoingMessage::OutgoingMessage() = default;
 OutgoingMessage::OutgoingMessage(ImplPtr impl) : impl_(std::move(impl)) {}

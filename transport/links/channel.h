@@ -170,6 +170,11 @@ struct ClientState {
 
 class ClientHub;
 
+// Whether a request failed because the process of the peer ended while it had
+// the request: its sockets were closed or reset without a message. False for a
+// peer that was silent, stopped in order or closed the connection with a reason.
+bool PeerEndedWithRequest(const absl::Status& status);
+
 // The lasting link to one HN: connects, watches, reconnects by itself until
 // destroyed. Thread-safe.
 class Client {

@@ -211,11 +211,13 @@ absl::Status ClientLink::OnModelStates(const SessionFrame& frame) {
 
 void ClientLink::Close(const absl::Status& why) {
   link_.SayClose(why);
-  const absl::Status status =
-      absl::IsCancelled(why) ? why
-                             : absl::UnavailableError(absl::StrCat(
-                                   "connection to ", options_.address,
-                                   " lost, outcome unknown: ", why.message()));
+  absl::Status status = why;
+  if (!absl::IsCancelled(why)) {
+    const std::string lost =
+        absl::StrCat("connection to ", options_.address,
+                     " lost, outcome unknown: ", why.message());
+    status = IsPeerEnd(why) ? PeerEnded(lost) : absl::UnavailableError(lost);
+  }
   for (Pending& pending : pending_) {
     if (pending.id != 0) Finish(Take(pending), status);
   }

@@ -14,14 +14,29 @@ void UniqueFd::Reset(int fd) {
   fd_ = fd;
 }
 
+namespace {
+constexpr char kPeerEnded[] = "refract/peer-ended";
+}  // namespace
+
+absl::Status PeerEnded(absl::string_view what) {
+  absl::Status status = absl::UnavailableError(what);
+  status.SetPayload(kPeerEnded, absl::Cord());
+  return status;
+}
+
+bool IsPeerEnd(const absl::Status& status) {
+  return status.GetPayload(kPeerEnded).has_value();
+}
+
 absl::Status ErrnoStatus(int error, absl::string_view what) {
   const std::string message =
       absl::StrCat(what, ": ", std::generic_category().message(error));
   switch (error) {
-    case ECONNREFUSED:
     case ECONNRESET:
-    case ECONNABORTED:
     case EPIPE:
+      return PeerEnded(message);
+    case ECONNREFUSED:
+    case ECONNABORTED:
     case EHOSTUNREACH:
     case ENETUNREACH:
     case ETIMEDOUT:

@@ -35,6 +35,11 @@ class UniqueFd {
 // and memory kResourceExhausted, the rest kInternal.
 absl::Status ErrnoStatus(int error, absl::string_view what);
 
+// Unavailable: the process at the other end of a connection has ended, as its
+// socket was closed or reset (ErrnoStatus of ECONNRESET and EPIPE, too).
+absl::Status PeerEnded(absl::string_view what);
+bool IsPeerEnd(const absl::Status& status);
+
 }  // namespace refract::transport
 
 #endif  // REFRACT_TRANSPORT_LOOP_FD_H_

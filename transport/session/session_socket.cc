@@ -131,7 +131,7 @@ absl::StatusOr<std::optional<SessionFrame>> SessionSocket::Receive() {
       if (errno == EAGAIN || errno == EWOULDBLOCK) return std::nullopt;
       return ErrnoStatus(errno, "read from the session socket");
     }
-    if (n == 0) return absl::UnavailableError("the peer closed the connection");
+    if (n == 0) return PeerEnded("the peer closed the connection");
   }
 }
 

@@ -273,7 +273,7 @@ size_t ShmPath::Poll(absl::Span<Completion> out) {
   if (reader_.Publish()) WakePeer();
   // Messages that the peer wrote before it died are still delivered.
   if (peer_gone_ && count == 0) {
-    Break(absl::UnavailableError("the peer process is gone"));
+    Break(PeerEnded("the peer process is gone"));
   }
   return count;
 }

@@ -288,7 +288,7 @@ bool TcpPath::ReadSome() {
     return false;
   }
   if (got == 0) {
-    Break(absl::UnavailableError("the peer closed the data socket"));
+    Break(PeerEnded("the peer closed the data socket"));
     return false;
   }
   auto bytes = static_cast<size_t>(got);
