@@ -196,6 +196,14 @@ void Engine::Infer(InferRequest request, InferCallback done) {
   done(status);
 }
 
+absl::Status Engine::Foresee(absl::string_view model, absl::string_view version,
+                             absl::Time deadline) {
+  const absl::StatusOr<const ServedModel*> found =
+      catalog_.Find(model, version);
+  if (!found.ok()) return absl::OkStatus();
+  return workers_.Foresee(queued_models_.at(*found), deadline);
+}
+
 absl::Status Engine::Refuse(absl::string_view model, absl::string_view version,
                             const absl::Status& status) {
   const absl::StatusOr<const ServedModel*> found =

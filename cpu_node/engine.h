@@ -73,7 +73,12 @@ class Engine {
   // Refusals may run `done` before this returns.
   void Infer(InferRequest request, InferCallback done);
 
-  // For a request that a front end could not even decode: counts and logs it as
+  // The refusal that every request of the model would get now, so that a front
+  // end need not decode it. OK: Infer() decides, also for unknown models.
+  absl::Status Foresee(absl::string_view model, absl::string_view version,
+                       absl::Time deadline);
+
+  // For a request that a front end did not decode: counts and logs it as
   // failed. Returns what to answer: `status`, or NotFound / Unavailable when
   // the model is the first thing wrong with it.
   absl::Status Refuse(absl::string_view model, absl::string_view version,

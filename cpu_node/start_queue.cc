@@ -1,6 +1,7 @@
 #include "cpu_node/start_queue.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace refract::cpu_node {
@@ -75,32 +76,29 @@ absl::Duration StartQueue::WorkOfOthers(size_t index, absl::Duration own) {
                      first + own, models_[index].config.share, competitors_);
 }
 
-absl::Status StartQueue::Admit(Job& job, size_t index, int64_t rows,
-                               absl::Time deadline, absl::Time now,
-                               const std::vector<absl::Time>& free_at) {
-  Model& model = models_[index];
-  job.model_ = index;
-  job.rows_ = rows;
-  job.probe_ = Probes(model, now);
-  const absl::Duration worker_time = WorkerTime(model, rows, now);
+absl::Status StartQueue::Foresee(size_t index, int64_t rows,
+                                 absl::Time deadline, absl::Time now,
+                                 const std::vector<absl::Time>& free_at) {
+  const Model& model = models_[index];
   scheduling::AdmissionSnapshot snapshot;
   snapshot.node = "CN";
   snapshot.now = now;
-  // A probe is admitted whatever was predicted for it.
-  snapshot.deadline = job.probe_ ? absl::InfiniteFuture() : deadline;
+  snapshot.deadline = deadline;
   snapshot.rows = snapshot.most_rows = rows;
   snapshot.label = model.config.label;
   snapshot.node_queue = waiting_;
   snapshot.node_places = options_.max_queue;
   snapshot.model_queue = model.queue.size();
   snapshot.quota = model.places;
-  if (snapshot.deadline != absl::InfiniteFuture()) {
+  // A probe is admitted whatever was predicted for it.
+  if (deadline != absl::InfiniteFuture() && !Probes(model, now)) {
     snapshot.own = OwnTime(model, rows, model.rows_in_flight, now);
     snapshot.own_at_best = OwnTime(model, rows, 0, now);
     const Queue::Work before =
         model.queue.WorkBefore(deadline, (deadline - now) * options_.workers);
     snapshot.ahead = before.time + to_finish_;
-    snapshot.ahead += WorkOfOthers(index, snapshot.ahead + worker_time);
+    snapshot.ahead +=
+        WorkOfOthers(index, snapshot.ahead + WorkerTime(model, rows, now));
     // Where GPU nodes are the bottleneck, the requests ahead are at the GPU
     // nodes before this request is. PredictStart() divides by the workers.
     const absl::Duration gpu_ahead =
@@ -113,16 +111,25 @@ absl::Status StartQueue::Admit(Job& job, size_t index, int64_t rows,
     // rest.
     snapshot.ahead += snapshot.ahead / kWaitMargin;
     snapshot.free_at = free_at;
-  } else if (deadline <= now) {
-    snapshot.deadline = deadline;
   }
-  if (auto refusal = scheduling::DecideAdmission(snapshot)) {
-    return std::move(refusal->status);
-  }
+  std::optional<scheduling::Refusal> refusal =
+      scheduling::DecideAdmission(snapshot);
+  return refusal.has_value() ? std::move(refusal->status) : absl::OkStatus();
+}
+
+absl::Status StartQueue::Admit(Job& job, size_t index, int64_t rows,
+                               absl::Time deadline, absl::Time now,
+                               const std::vector<absl::Time>& free_at) {
+  const absl::Status status = Foresee(index, rows, deadline, now, free_at);
+  if (!status.ok()) return status;
+  Model& model = models_[index];
+  job.model_ = index;
+  job.rows_ = rows;
+  job.probe_ = Probes(model, now);
   model.queue.Push(deadline,
                    {.rows = rows,
                     .queued_at = now,
-                    .estimate = worker_time,
+                    .estimate = WorkerTime(model, rows, now),
                     .payload = &job},
                    "");
   ++waiting_;

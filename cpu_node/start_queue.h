@@ -75,6 +75,11 @@ class StartQueue {
   };
   explicit StartQueue(Options options);
 
+  // What Admit() would say to a job of `rows` rows: with 1 row a lower bound
+  // for a request whose rows are not known yet.
+  absl::Status Foresee(size_t model, int64_t rows, absl::Time deadline,
+                       absl::Time now, const std::vector<absl::Time>& free_at);
+
   // Queues the job, or says why not:
   //   ResourceExhausted  `max_queue` jobs wait and the model has its share of
   //                      them, or the job would end after its deadline

@@ -31,6 +31,11 @@ absl::Status WorkerPool::Admit(Job& job, size_t model, int64_t rows,
   return status;
 }
 
+absl::Status WorkerPool::Foresee(size_t model, absl::Time deadline) {
+  absl::MutexLock lock(&mu_);
+  return starting_.Foresee(model, /*rows=*/1, deadline, clock_.Now(), free_at_);
+}
+
 void WorkerPool::End(const Job& job, const PartTimes& times, bool typical) {
   absl::MutexLock lock(&mu_);
   starting_.End(job, times, typical, clock_.Now());

@@ -46,6 +46,9 @@ class WorkerPool {
   // have run before this returns.
   absl::Status Admit(Job& job, size_t model, int64_t rows, absl::Time deadline);
 
+  // What Admit() would say to a job of one row (StartQueue::Foresee).
+  absl::Status Foresee(size_t model, absl::Time deadline);
+
   // The end of a job that was started (StartQueue::End).
   void End(const Job& job, const PartTimes& times, bool typical);
 

@@ -175,13 +175,16 @@ grpc::ServerUnaryReactor* InferenceService::ModelMetadata(
 }
 
 absl::StatusOr<InferenceService::Received> InferenceService::Receive(
-    const grpc::ByteBuffer& bytes, absl::Time now) const {
+    const grpc::ByteBuffer& bytes, absl::Time now, absl::Time deadline) const {
   RequestSize size;
   absl::StatusOr<Received> result = Received();
   const auto receive = [&]() -> absl::Status {
     REFRACT_RETURN_IF_ERROR(ReadMessage(bytes, [&](auto& stream) {
       return MeasureRequest(stream, max_request_bytes_, size);
     }));
+    // An overloaded node would spend its time on decoding.
+    REFRACT_RETURN_IF_ERROR(
+        engine_.Foresee(size.model_name, size.model_version, deadline));
     REFRACT_ASSIGN_OR_RETURN(
         base::ByteBudget::Hold memory,
         memory_.Take(size.decoded_bytes + size.tensor_bytes));
@@ -214,13 +217,14 @@ grpc::ServerUnaryReactor* InferenceService::ModelInfer(
   // Counted before decoding: AwaitQuiet() waits for arrivals of any kind.
   infer_calls_.fetch_add(1, std::memory_order_relaxed);
   const absl::Time now = engine_.clock().Now();
-  absl::StatusOr<Received> received = Receive(*bytes, now);
+  const absl::Time deadline = DeadlineOf(*context, now);
+  absl::StatusOr<Received> received = Receive(*bytes, now, deadline);
   // The call owns the buffer and would keep it until its end. It is not a const
   // object: gRPC has just filled it.
   const_cast<grpc::ByteBuffer*>(bytes)->Clear();
   if (!received.ok()) return Finish(context, received.status());
   InferRequest& request = received->request;
-  request.deadline = std::min(request.deadline, DeadlineOf(*context, now));
+  request.deadline = std::min(request.deadline, deadline);
   auto* const reactor = new InferReactor;
   request.cancel = reactor->cancel();
   // `answer` lives until the reactor is finished.

@@ -103,7 +103,7 @@ class InferenceService final : public KServeBytes {
     std::string id;
   };
   absl::StatusOr<Received> Receive(const grpc::ByteBuffer& bytes,
-                                   absl::Time now) const;
+                                   absl::Time now, absl::Time deadline) const;
 
   Engine& engine_;
   base::ByteBudget& memory_;

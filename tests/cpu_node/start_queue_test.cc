@@ -352,6 +352,29 @@ TEST(StartQueueTest, ATooLongRequestIsRefusedButTriedNowAndThen) {
   EXPECT_TRUE(run(Ms(1)).ok());
 }
 
+TEST(StartQueueTest, ForeseesRefusalsOfEveryRequest) {
+  StartQueue queue({.workers = 1, .models = {{"a"}}});
+  const absl::Time deadline = kBegin + Ms(100);
+  const auto foresee = [&] {
+    return queue.Foresee(0, 1, deadline, kBegin, kIdle).code();
+  };
+  EXPECT_EQ(foresee(), absl::StatusCode::kOk);
+  PlainJob measured;
+  EXPECT_TRUE(queue.Admit(measured, 0, 1, deadline, kBegin, kIdle).ok());
+  EXPECT_TRUE(queue.Next(kBegin)->refused.ok());
+  queue.End(measured, {.start = Ms(20)}, true, kBegin);
+  std::vector<PlainJob> jobs(8);
+  size_t admitted = 0;
+  // Waits count 1.25 times: 20 + 1.25 · 60 = 95 ms for the fourth.
+  while (foresee() == absl::StatusCode::kOk && admitted < jobs.size()) {
+    EXPECT_TRUE(
+        queue.Admit(jobs[admitted++], 0, 1, deadline, kBegin, kIdle).ok());
+  }
+  EXPECT_EQ(admitted, 4);
+  EXPECT_EQ(foresee(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(queue.waiting(), 4);
+}
+
 TEST(StartQueueTest, AModelHasItsPlacesBesideAModelThatFillsTheQueue) {
   StartQueue queue({.workers = 1, .max_queue = 4, .models = {{"a"}, {"b"}}});
   std::vector<PlainJob> jobs(8);
