@@ -67,8 +67,8 @@ void AddTopologyCommand(CLI::App& app, Context& context) {
   command
       ->add_option("--dump", options->dump,
                    "write what was read from sysfs to this file (JSON), for "
-                   "--load elsewhere; it holds MAC-derived addresses and "
-                   "interface names, nothing else that identifies the machine")
+                   "--load elsewhere; it holds names and addresses (IP, MAC) "
+                   "of network interfaces, and no serial numbers")
       ->type_name("FILE")
       ->excludes(source)
       ->check(base::CheckOutputFile);

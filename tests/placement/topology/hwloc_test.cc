@@ -75,8 +75,11 @@ class HwlocTest : public testing::TestWithParam<const char*> {
     for (const auto& [path, target] : dump.links) {
       fs::create_directories(sys / target);
       fs::create_directories((sys / path).parent_path());
-      fs::create_symlink(fs::relative(sys / target, (sys / path).parent_path()),
-                         sys / path);
+      // hwloc looks at what follows the last address of a link: in sysfs the
+      // class of the device, here a dot.
+      fs::create_symlink(
+          fs::relative(sys / target, (sys / path).parent_path()) / ".",
+          sys / path);
     }
     for (const auto& [path, text] : dump.files) Put(path, text + "\n");
     for (const auto& [path, names] : dump.folders) {
