@@ -5,32 +5,25 @@
 #include "runtime/cpu/look_ups/bag_reduce.h"
 
 #include <algorithm>
-#include <type_traits>
 
 #include "runtime/cpu/clones.h"
 #include "runtime/cpu/half.h"
 #include "runtime/cpu/look_ups/ids.h"
+#include "runtime/cpu/look_ups/row_reader.h"
 
 namespace refract::runtime::cpu {
 namespace {
 
-// Columns whose sums stay in registers while a bag's rows are added: 64 floats
-// are 4 AVX-512 or 8 AVX registers.
-constexpr int64_t kBlock = 64;
 constexpr int64_t kLineBytes = 64;
 
 constexpr int64_t kSkip = -1;     // padding: skipped and not counted
 constexpr int64_t kZeroRow = -2;  // counts as a row of zeros
 
-template <typename Row>
-using Accumulator =
-    std::conditional_t<std::is_same_v<Row, double>, double, float>;
-
-template <typename Row, typename Id>
+template <typename Reader, typename Out, typename Id>
 struct Bags {
   const BagReduction& reduction;
-  const Row* table;
-  const Row* weights;
+  Reader reader;
+  const Out* weights;
   const Id* ids;
   int64_t num_ids;
 
@@ -49,36 +42,33 @@ struct Bags {
   }
 };
 
-template <typename Row, typename Id>
-REFRACT_INLINE void Prefetch(const Bags<Row, Id>& bags, int64_t i) {
+template <typename Reader, typename Out, typename Id>
+REFRACT_INLINE void Prefetch(const Bags<Reader, Out, Id>& bags, int64_t i) {
   if (i + kPrefetchDistance >= bags.num_ids) return;
   const auto id = static_cast<int64_t>(bags.ids[i + kPrefetchDistance]);
   // Prefetching a wild address is harmless, but computing it must not overflow.
   if (static_cast<uint64_t>(id) >= static_cast<uint64_t>(bags.reduction.rows)) {
     return;
   }
-  const auto* row =
-      reinterpret_cast<const char*>(bags.table + id * bags.reduction.dim);
-  const int64_t bytes = std::min<int64_t>(
-      bags.reduction.dim * static_cast<int64_t>(sizeof(Row)), 8 * kLineBytes);
+  const std::byte* const row = bags.reader.RowAt(id);
+  const int64_t bytes = std::min<int64_t>(bags.reader.stride(), 8 * kLineBytes);
   for (int64_t at = 0; at < bytes; at += kLineBytes) {
     __builtin_prefetch(row + at);
   }
 }
 
-// Reduces columns [column, column + width) of one bag; width ≤ kBlock. `width`
-// is the constant kBlock for all blocks but the last, so that the loops unroll.
-template <bool kFiltered, typename Row, typename Id>
-REFRACT_INLINE void ReduceBlock(const Bags<Row, Id>& bags, int64_t begin,
-                                int64_t end, int64_t column, int64_t width,
-                                Row* out) {
-  using Acc = Accumulator<Row>;
+// Reduces columns [column, column + width) of one bag; width ≤ kRowBlock.
+// `width` is the constant kRowBlock for all blocks but the last, so that the
+// loops unroll.
+template <bool kFiltered, typename Reader, typename Out, typename Id>
+REFRACT_INLINE void ReduceBlock(const Bags<Reader, Out, Id>& bags,
+                                int64_t begin, int64_t end, int64_t column,
+                                int64_t width, Out* out) {
+  using Acc = typename Reader::Accumulator;
   const BagReduction& reduction = bags.reduction;
   const BagMode mode = reduction.mode;
-  const int64_t dim = reduction.dim;
-  const Row* const table = bags.table + column;
-  const Row* const weights = bags.weights;
-  Acc sum[kBlock];
+  const Out* const weights = bags.weights;
+  Acc sum[kRowBlock];
   for (int64_t d = 0; d < width; ++d) sum[d] = 0;
   int64_t used = 0;
   for (int64_t i = begin; i < end; ++i) {
@@ -95,18 +85,19 @@ REFRACT_INLINE void ReduceBlock(const Bags<Row, Id>& bags, int64_t begin,
       }
       continue;
     }
-    const Row* const from = table + row * dim;
+    typename Reader::Block from;
+    bags.reader.Load(row, column, width, from);
     if (mode == BagMode::kMax) {
       for (int64_t d = 0; d < width; ++d) {
-        const Acc value = ToFloat(from[d]);
+        const Acc value = from[d];
         // The first row replaces the zero.
         sum[d] = used == 1 || value > sum[d] ? value : sum[d];
       }
     } else if (weights != nullptr) {
       const Acc weight = ToFloat(weights[i]);
-      for (int64_t d = 0; d < width; ++d) sum[d] += weight * ToFloat(from[d]);
+      for (int64_t d = 0; d < width; ++d) sum[d] += weight * from[d];
     } else {
-      for (int64_t d = 0; d < width; ++d) sum[d] += ToFloat(from[d]);
+      for (int64_t d = 0; d < width; ++d) sum[d] += from[d];
     }
   }
   // An empty bag stays zero, and a division by 1 would change nothing.
@@ -117,18 +108,20 @@ REFRACT_INLINE void ReduceBlock(const Bags<Row, Id>& bags, int64_t begin,
   for (int64_t d = 0; d < width; ++d) FromFloat(sum[d], out[column + d]);
 }
 
-template <bool kFiltered, typename Row, typename Id>
-REFRACT_INLINE void ReduceAll(const Bags<Row, Id>& bags, Row* out) {
+template <bool kFiltered, typename Reader, typename Out, typename Id>
+REFRACT_INLINE void ReduceAll(const Bags<Reader, Out, Id>& bags, Out* out) {
   const BagReduction& reduction = bags.reduction;
+  const bool bags_of_one = reduction.offsets.data == nullptr;
   for (int64_t b = 0; b < reduction.num_bags; ++b) {
-    const int64_t begin = IntAt(reduction.offsets, b);
+    const int64_t begin = bags_of_one ? b : IntAt(reduction.offsets, b);
     const bool to_the_end =
         b + 1 == reduction.num_bags && !reduction.include_last_offset;
-    const int64_t end =
-        to_the_end ? bags.num_ids : IntAt(reduction.offsets, b + 1);
+    const int64_t end = bags_of_one  ? b + 1
+                        : to_the_end ? bags.num_ids
+                                     : IntAt(reduction.offsets, b + 1);
     int64_t column = 0;
-    for (; column + kBlock <= reduction.dim; column += kBlock) {
-      ReduceBlock<kFiltered>(bags, begin, end, column, kBlock, out);
+    for (; column + kRowBlock <= reduction.dim; column += kRowBlock) {
+      ReduceBlock<kFiltered>(bags, begin, end, column, kRowBlock, out);
     }
     if (column < reduction.dim) {
       ReduceBlock<kFiltered>(bags, begin, end, column, reduction.dim - column,
@@ -138,14 +131,14 @@ REFRACT_INLINE void ReduceAll(const Bags<Row, Id>& bags, Row* out) {
   }
 }
 
-template <typename Row, typename Id>
-REFRACT_INLINE void Reduce(const BagReduction& reduction, std::byte* out) {
-  const Bags<Row, Id> bags = {reduction,
-                              reinterpret_cast<const Row*>(reduction.table),
-                              reinterpret_cast<const Row*>(reduction.weights),
-                              reinterpret_cast<const Id*>(reduction.ids.data),
-                              reduction.ids.num_elements()};
-  Row* rows = reinterpret_cast<Row*>(out);
+template <typename Out, typename Id, typename Reader>
+REFRACT_INLINE void Reduce(const BagReduction& reduction, const Reader& reader,
+                           std::byte* out) {
+  const Bags<Reader, Out, Id> bags = {
+      reduction, reader, reinterpret_cast<const Out*>(reduction.weights),
+      reinterpret_cast<const Id*>(reduction.ids.data),
+      reduction.ids.num_elements()};
+  Out* rows = reinterpret_cast<Out*>(out);
   if (reduction.padding_id >= 0 ||
       reduction.replace != models::IdPolicy::kError) {
     ReduceAll<true>(bags, rows);
@@ -154,35 +147,91 @@ REFRACT_INLINE void Reduce(const BagReduction& reduction, std::byte* out) {
   }
 }
 
+template <typename Out, typename Reader>
+REFRACT_INLINE void ReduceIds(const BagReduction& reduction,
+                              const Reader& reader, std::byte* out) {
+  reduction.ids.dtype == base::DType::kInt32
+      ? Reduce<Out, int32_t>(reduction, reader, out)
+      : Reduce<Out, int64_t>(reduction, reader, out);
+}
+
+// Rows of T without padding.
+template <typename T>
+REFRACT_INLINE PlainReader<T> Dense(const BagReduction& reduction) {
+  return {reduction.table, reduction.dim * static_cast<int64_t>(sizeof(T))};
+}
+
 // REFRACT_CPU_CLONES applies to functions, not to templates.
 REFRACT_CPU_CLONES void ReduceFloat(const BagReduction& reduction,
                                     std::byte* out) {
-  reduction.ids.dtype == base::DType::kInt32
-      ? Reduce<float, int32_t>(reduction, out)
-      : Reduce<float, int64_t>(reduction, out);
+  ReduceIds<float>(reduction, Dense<float>(reduction), out);
 }
 REFRACT_CPU_CLONES void ReduceFloat16(const BagReduction& reduction,
                                       std::byte* out) {
-  reduction.ids.dtype == base::DType::kInt32
-      ? Reduce<Float16, int32_t>(reduction, out)
-      : Reduce<Float16, int64_t>(reduction, out);
+  ReduceIds<Float16>(reduction, Dense<Float16>(reduction), out);
 }
 REFRACT_CPU_CLONES void ReduceBFloat16(const BagReduction& reduction,
                                        std::byte* out) {
-  reduction.ids.dtype == base::DType::kInt32
-      ? Reduce<BFloat16, int32_t>(reduction, out)
-      : Reduce<BFloat16, int64_t>(reduction, out);
+  ReduceIds<BFloat16>(reduction, Dense<BFloat16>(reduction), out);
 }
 REFRACT_CPU_CLONES void ReduceDouble(const BagReduction& reduction,
                                      std::byte* out) {
-  reduction.ids.dtype == base::DType::kInt32
-      ? Reduce<double, int32_t>(reduction, out)
-      : Reduce<double, int64_t>(reduction, out);
+  ReduceIds<double>(reduction, Dense<double>(reduction), out);
+}
+
+// Rows of a declared format, decoded to float32.
+REFRACT_CPU_CLONES void DecodeFloat(const BagReduction& reduction,
+                                    std::byte* out) {
+  const PlainReader<float> reader(reduction.table, reduction.layout->stride);
+  ReduceIds<float>(reduction, reader, out);
+}
+REFRACT_CPU_CLONES void DecodeFloat16(const BagReduction& reduction,
+                                      std::byte* out) {
+  const PlainReader<Float16> reader(reduction.table, reduction.layout->stride);
+  ReduceIds<float>(reduction, reader, out);
+}
+REFRACT_CPU_CLONES void DecodeBFloat16(const BagReduction& reduction,
+                                       std::byte* out) {
+  const PlainReader<BFloat16> reader(reduction.table, reduction.layout->stride);
+  ReduceIds<float>(reduction, reader, out);
+}
+REFRACT_CPU_CLONES void DecodeInt8(const BagReduction& reduction,
+                                   std::byte* out) {
+  const QuantisedReader<8> reader(reduction.table, *reduction.layout);
+  ReduceIds<float>(reduction, reader, out);
+}
+REFRACT_CPU_CLONES void DecodeInt4(const BagReduction& reduction,
+                                   std::byte* out) {
+  const QuantisedReader<4> reader(reduction.table, *reduction.layout);
+  ReduceIds<float>(reduction, reader, out);
+}
+REFRACT_CPU_CLONES void DecodeInt2(const BagReduction& reduction,
+                                   std::byte* out) {
+  const QuantisedReader<2> reader(reduction.table, *reduction.layout);
+  ReduceIds<float>(reduction, reader, out);
+}
+
+void ReduceDecoded(const BagReduction& reduction, std::byte* out) {
+  switch (reduction.layout->format.element) {
+    case models::RowElement::kFloat32:
+      return DecodeFloat(reduction, out);
+    case models::RowElement::kFloat16:
+      return DecodeFloat16(reduction, out);
+    case models::RowElement::kBFloat16:
+      return DecodeBFloat16(reduction, out);
+    case models::RowElement::kInt8:
+      return DecodeInt8(reduction, out);
+    case models::RowElement::kInt4:
+      return DecodeInt4(reduction, out);
+    case models::RowElement::kInt2:
+      return DecodeInt2(reduction, out);
+  }
 }
 
 }  // namespace
 
 void ReduceBags(const BagReduction& reduction, std::byte* out) {
+  if (reduction.layout) return ReduceDecoded(reduction, out);
   switch (reduction.table_dtype) {
     case base::DType::kFloat16:
       return ReduceFloat16(reduction, out);
