@@ -58,6 +58,7 @@ void AddSimulateCommand(CLI::App& app, Context& context);
 void AddSimulateFillCommand(CLI::App& simulate, Context& context);
 void AddSimulateReplayCommand(CLI::App& simulate, Context& context);
 void AddSimulateDisaggregationCommand(CLI::App& simulate, Context& context);
+void AddQuantizeCommand(CLI::App& app, Context& context);
 void AddVerifyRepositoryCommand(CLI::App& app, Context& context);
 void AddTopologyCommand(CLI::App& app, Context& context);
 

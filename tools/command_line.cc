@@ -60,6 +60,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, std::ostream& out,
   AddPartitionCommand(app, context);
   AddRunCommand(app, context);
   AddBenchCommand(app, context);
+  AddQuantizeCommand(app, context);
   AddVerifyRepositoryCommand(app, context);
   AddPlaceCommand(app, context);
   AddSimulateCommand(app, context);

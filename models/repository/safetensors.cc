@@ -81,7 +81,8 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name,
 }
 
 absl::StatusOr<std::vector<SafetensorsEntry>> ParseFile(
-    absl::Span<const std::byte> file) {
+    absl::Span<const std::byte> file,
+    absl::btree_map<std::string, std::string>& metadata) {
   if (file.size() < kLengthBytes) {
     return absl::InvalidArgumentError("too short for a safetensors file");
   }
@@ -107,7 +108,13 @@ absl::StatusOr<std::vector<SafetensorsEntry>> ParseFile(
   const uint64_t size = file.size() - begin;
   std::vector<SafetensorsEntry> entries;
   for (const auto& [name, description] : header.items()) {
-    if (name == "__metadata__") continue;
+    if (name == "__metadata__") {
+      if (!description.is_object()) continue;
+      for (const auto& [key, value] : description.items()) {
+        if (value.is_string()) metadata[key] = value.get<std::string>();
+      }
+      continue;
+    }
     REFRACT_ASSIGN_OR_RETURN(SafetensorsEntry entry,
                              ParseEntry(name, description, begin, size));
     entries.push_back(std::move(entry));
@@ -140,7 +147,7 @@ absl::StatusOr<std::vector<SafetensorsEntry>> ParseFile(
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(absl::string_view path) {
   SafetensorsFile result;
   REFRACT_ASSIGN_OR_RETURN(result.file_, base::MappedFile::Open(path));
-  auto entries = ParseFile(result.file_->bytes());
+  auto entries = ParseFile(result.file_->bytes(), result.metadata_);
   if (!entries.ok()) return base::Annotate(entries.status(), path);
   result.entries_ = *std::move(entries);
   return result;
@@ -162,13 +169,18 @@ base::TensorView SafetensorsFile::View(const SafetensorsEntry& entry) const {
   return view;
 }
 
-absl::Status WriteSafetensors(
+absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(
     absl::string_view path,
-    absl::Span<const std::pair<std::string, base::TensorView>> tensors) {
+    absl::Span<const std::pair<std::string, base::TensorSpec>> tensors,
+    const absl::btree_map<std::string, std::string>& metadata) {
+  SafetensorsWriter writer;
+  writer.path_ = std::string(path);
   // Insertion order is the order of the bytes, as readers like it.
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  for (const auto& [key, value] : metadata) {
+    header["__metadata__"][key] = value;
+  }
   absl::flat_hash_set<absl::string_view> names;
-  uint64_t offset = 0;
   for (const auto& [name, tensor] : tensors) {
     if (tensor.dtype == base::DType::kUnknown || name == "__metadata__" ||
         !names.insert(name).second) {
@@ -178,17 +190,12 @@ absl::Status WriteSafetensors(
     }
     REFRACT_ASSIGN_OR_RETURN(const size_t bytes,
                              base::ByteSize(tensor.dtype, tensor.dims));
-    if (bytes != tensor.bytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": tensor ", name, " has ", tensor.bytes,
-                       " bytes, its shape takes ", bytes));
-    }
     auto& entry = header[name];
     entry["dtype"] = std::string(base::SafetensorsName(tensor.dtype));
     entry["shape"] =
         std::vector<int64_t>(tensor.dims.begin(), tensor.dims.end());
-    entry["data_offsets"] = {offset, offset + bytes};
-    offset += bytes;
+    entry["data_offsets"] = {writer.missing_, writer.missing_ + bytes};
+    writer.missing_ += bytes;
   }
   // Names come from models; bytes that are no UTF-8 would make dump() throw.
   std::string text = header.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false,
@@ -196,21 +203,50 @@ absl::Status WriteSafetensors(
   const size_t used = (kLengthBytes + text.size()) % base::kTensorAlignBytes;
   if (used != 0) text.append(base::kTensorAlignBytes - used, ' ');
   const uint64_t header_bytes = text.size();
+  writer.out_.open(writer.path_, std::ios::binary | std::ios::trunc);
+  writer.out_.write(reinterpret_cast<const char*>(&header_bytes), kLengthBytes);
+  writer.out_ << text;
+  return writer;
+}
 
-  const std::string name(path);
-  std::ofstream out(name, std::ios::binary | std::ios::trunc);
-  out.write(reinterpret_cast<const char*>(&header_bytes), kLengthBytes);
-  out << text;
-  for (const auto& [tensor_name, tensor] : tensors) {
-    out.write(reinterpret_cast<const char*>(tensor.data),
-              static_cast<std::streamsize>(tensor.bytes));
-  }
-  out.close();
-  if (!out) {
+void SafetensorsWriter::Append(absl::Span<const std::byte> bytes) {
+  out_.write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
+  missing_ -= bytes.size();
+}
+
+absl::Status SafetensorsWriter::Finish() {
+  out_.close();
+  if (!out_) {
     return absl::InternalError(
-        absl::StrCat(name, ": write failed: ", std::strerror(errno)));
+        absl::StrCat(path_, ": write failed: ", std::strerror(errno)));
+  }
+  if (missing_ != 0) {
+    return absl::InternalError(absl::StrCat(
+        path_, ": ", static_cast<int64_t>(missing_), " bytes are missing"));
   }
   return absl::OkStatus();
+}
+
+absl::Status WriteSafetensors(
+    absl::string_view path,
+    absl::Span<const std::pair<std::string, base::TensorView>> tensors) {
+  std::vector<std::pair<std::string, base::TensorSpec>> specs;
+  for (const auto& [name, tensor] : tensors) {
+    specs.push_back({name, {tensor.dtype, tensor.dims}});
+    const auto bytes = base::ByteSize(tensor.dtype, tensor.dims);
+    if (bytes.ok() && *bytes != tensor.bytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": tensor ", name, " has ", tensor.bytes,
+                       " bytes, its shape takes ", *bytes));
+    }
+  }
+  REFRACT_ASSIGN_OR_RETURN(SafetensorsWriter writer,
+                           SafetensorsWriter::Create(path, specs));
+  for (const auto& [name, tensor] : tensors) {
+    writer.Append({tensor.data, tensor.bytes});
+  }
+  return writer.Finish();
 }
 
 }  // namespace refract::models

@@ -6,11 +6,14 @@
 // (https://huggingface.co/docs/safetensors/index, "Format").
 
 #include <cstdint>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/container/btree_map.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -37,6 +40,10 @@ class SafetensorsFile {
 
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
   const SafetensorsEntry* Find(absl::string_view name) const;
+  // The text values of "__metadata__".
+  const absl::btree_map<std::string, std::string>& metadata() const {
+    return metadata_;
+  }
   // Valid while this object (or a copy of file()) lives. Not necessarily
   // aligned to kTensorAlignBytes.
   base::TensorView View(const SafetensorsEntry& entry) const;
@@ -45,6 +52,31 @@ class SafetensorsFile {
  private:
   std::shared_ptr<const base::MappedFile> file_;
   std::vector<SafetensorsEntry> entries_;
+  absl::btree_map<std::string, std::string> metadata_;
+};
+
+// Writes a file piece by piece, so that a table larger than memory needs a
+// buffer only. Data begins at a multiple of kTensorAlignBytes. One thread.
+class SafetensorsWriter {
+ public:
+  // Replaces the file `path`. `tensors`: names and what they hold, in the order
+  // of their bytes. InvalidArgument: a name that is taken, an unknown dtype.
+  static absl::StatusOr<SafetensorsWriter> Create(
+      absl::string_view path,
+      absl::Span<const std::pair<std::string, base::TensorSpec>> tensors,
+      const absl::btree_map<std::string, std::string>& metadata = {});
+
+  // The next bytes of the tensors.
+  void Append(absl::Span<const std::byte> bytes);
+  // Internal names `path`: the disk refused bytes, or their number differs from
+  // what Create() was told.
+  absl::Status Finish();
+
+ private:
+  SafetensorsWriter() = default;
+  std::string path_;
+  std::ofstream out_;
+  uint64_t missing_ = 0;  // bytes; wraps if there are too many
 };
 
 // Data begins at a multiple of kTensorAlignBytes.
