@@ -7,13 +7,14 @@ find_package(gRPC CONFIG REQUIRED)
 find_package(glog REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
+find_package(Boost 1.74 REQUIRED)  # headers: Beast; in tests a second solver
 find_package(TorchCpu REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(prometheus REQUIRED IMPORTED_TARGET prometheus-cpp-core)
 find_program(REFRACT_GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
 if(REFRACT_BUILD_TESTS)
   find_package(GTest REQUIRED)
-  find_package(Boost 1.74 REQUIRED)  # headers: a second solver to compare with
 endif()
 
 refract_report("LibTorch" "${TorchCpu_VERSION} in ${TorchCpu_ROOT}")

@@ -189,6 +189,7 @@ void Engine::Infer(InferRequest request, InferCallback done) {
   const absl::Time arrived = options_.clock->Now();
   const absl::StatusOr<const ServedModel*> model =
       catalog_.Find(request.model_name, request.model_version);
+  if (!model.ok()) unknown_models_.fetch_add(1, std::memory_order_relaxed);
   const absl::Status status =
       model.ok() ? Admit(**model, arrived, request, done) : model.status();
   if (status.ok()) return;
@@ -209,8 +210,11 @@ absl::Status Engine::Refuse(absl::string_view model, absl::string_view version,
   const absl::StatusOr<const ServedModel*> found =
       catalog_.Find(model, version);
   const absl::Status& answer = found.ok() ? status : found.status();
-  if (found.ok()) {
-    (*found)->statistics().RecordFailure(absl::ZeroDuration(), absl::Now());
+  if (!found.ok()) {
+    unknown_models_.fetch_add(1, std::memory_order_relaxed);
+  } else {
+    (*found)->statistics().RecordFailure(absl::ZeroDuration(), answer,
+                                         absl::Now());
   }
   LogFailure(model, answer);
   return answer;
@@ -257,7 +261,7 @@ absl::Status Engine::Admit(const ServedModel& model, absl::Time arrived,
     task->Clear();
     tasks_.Give(std::unique_ptr<Task>(task));
   }
-  model.statistics().RecordFailure(options_.clock->Now() - arrived,
+  model.statistics().RecordFailure(options_.clock->Now() - arrived, status,
                                    absl::Now());
   return status;
 }
@@ -592,11 +596,35 @@ void Engine::Succeed(Task* task) {
     response.outputs.push_back(
         {model.interface().outputs()[index].name, outputs[index]});
   }
+  const absl::Time computed = options_.clock->Now();
   model.statistics().RecordSuccess(
-      options_.clock->Now() - task->arrived, task->times, task->bound.batch,
+      computed - task->arrived, task->times, task->bound.batch,
       task->run_stats.replaced_ids, non_finite, absl::Now());
+  RecordStages(*task, computed);
   task->done(task->answer);
+  model.statistics().RecordStage(Stage::kEncode,
+                                 options_.clock->Now() - computed);
   Leave(task, /*answered=*/true);
+}
+
+void Engine::RecordStages(const Task& task, absl::Time computed) {
+  ModelStatistics& statistics = task.model->statistics();
+  statistics.RecordAttempts(task.attempts);
+  if (task.request.received != absl::InfinitePast()) {
+    statistics.RecordStage(Stage::kDecode,
+                           task.arrived - task.request.received);
+  }
+  statistics.RecordStage(Stage::kQueue, task.times.queue);
+  if (!task.response.has_value()) {
+    if (task.model->split()) statistics.RecordLocalRun();
+    statistics.RecordStage(Stage::kWhole, computed - task.began);
+    return;
+  }
+  statistics.RecordStage(Stage::kPre, task.parts.start);
+  statistics.RecordStage(Stage::kGpuNode, task.times.compute_infer);
+  statistics.RecordStage(Stage::kResume,
+                         task.began - task.sent - task.times.compute_infer);
+  statistics.RecordStage(Stage::kPost, computed - task.began);
 }
 
 void Engine::Fail(Task* task, const absl::Status& status) {
@@ -604,7 +632,8 @@ void Engine::Fail(Task* task, const absl::Status& status) {
   const absl::Status reason = status;
   const ServedModel& model = *task->model;
   model.statistics().RecordFailure(options_.clock->Now() - task->arrived,
-                                   absl::Now());
+                                   reason, absl::Now());
+  model.statistics().RecordAttempts(task->attempts);
   LogFailure(model.name(), reason);
   task->done(reason);
   Leave(task);
@@ -674,6 +703,11 @@ void Engine::StopAdmitting() {
     admitting_ = false;
   }
   AnnounceStop();
+}
+
+size_t Engine::in_flight() const {
+  absl::MutexLock lock(&mu_);
+  return in_flight_;
 }
 
 bool Engine::Drain(absl::Duration timeout) {

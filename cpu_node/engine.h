@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -101,6 +102,13 @@ class Engine {
 
   const NodePool& nodes() const { return *nodes_; }
 
+  // Requests admitted and not yet answered.
+  size_t in_flight() const;
+  // Requests so far that named no model or version that is served.
+  uint64_t unknown_models() const {
+    return unknown_models_.load(std::memory_order_relaxed);
+  }
+
   // Nothing is ready from now on; requests are served as before. For the time
   // in which load balancers notice.
   void AnnounceStop();
@@ -144,6 +152,8 @@ class Engine {
   // End the request with its outputs, or with an error, and the task with it.
   void Succeed(Task* task);
   void Fail(Task* task, const absl::Status& status);
+  // Of a task that has its outputs since `computed`.
+  static void RecordStages(const Task& task, absl::Time computed);
   void LogFailure(absl::string_view model, const absl::Status& status);
   // Whether a request that failed at a GPU node may be sent once more.
   absl::Status MayRepeat(const Task& task, const absl::Status& failure);
@@ -161,6 +171,7 @@ class Engine {
   // Of all models, in StartQueue::Options::models.
   absl::flat_hash_map<const ServedModel*, size_t> queued_models_;
   base::LogLimiter failure_log_;
+  std::atomic<uint64_t> unknown_models_ = 0;
   // Those not in use, with the memory that they have grown.
   transport::FreeList<Task> tasks_;
 

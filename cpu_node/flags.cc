@@ -61,6 +61,7 @@ void AddServing(CLI::App& app, Flags& flags) {
       "Memory of requests, for example 4GiB: half of it for messages as they "
       "arrive, half for requests that are decoded and not yet answered; more "
       "are refused with RESOURCE_EXHAUSTED");
+  metrics::AddFlags(app, flags.metrics, /*default_port=*/8002);
   app.add_option("--lame-duck", flags.lame_duck_s,
                  "After SIGTERM or SIGINT: how long the node says that it is "
                  "not ready and still serves, so that load balancers go "

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cpu_node/node_policy.h"
+#include "metrics/flags.h"
 
 namespace refract::cpu_node {
 
@@ -28,6 +29,7 @@ struct Flags {
   int max_in_flight = 4096;
   double default_deadline_ms = 0;  // 0: none
   size_t request_memory = 0;       // bytes; always given
+  metrics::Flags metrics;
   double lame_duck_s = 5;
   double drain_timeout_s = 30;
   bool local_fallback = false;

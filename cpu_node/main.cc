@@ -19,7 +19,9 @@
 #include "cpu_node/engine.h"
 #include "cpu_node/flags.h"
 #include "cpu_node/frontend/server.h"
+#include "cpu_node/metrics.h"
 #include "glog/logging.h"
+#include "metrics/server.h"
 #include "models/repository/repository.h"
 #include "placement/binding/daemon_binding.h"
 #include "placement/fabric/fabric_view.h"
@@ -158,6 +160,16 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   absl::StatusOr<std::unique_ptr<Frontend>> frontend =
       Frontend::Create(frontend_options, engine->get());
   if (!frontend.ok()) return frontend.status();
+  // Ends first, while there is something to collect.
+  const absl::StatusOr<std::unique_ptr<metrics::Server>> metrics =
+      metrics::Serve("refract-cpu-node", flags.metrics,
+                     [&](metrics::Exposition& exposition) {
+                       CollectMetrics(**engine, **frontend, exposition);
+                     });
+  if (!metrics.ok()) {
+    (*engine)->Stop();
+    return metrics.status();
+  }
   std::printf("refract-cpu-node listening on %s:%d\n", flags.grpc_host.c_str(),
               (*frontend)->port());
   std::fflush(stdout);

@@ -30,6 +30,9 @@ struct InferRequest {
   std::vector<std::string> outputs;  // wanted, in this order; empty: all
   // On the engine's clock.
   absl::Time deadline = absl::InfiniteFuture();
+  // When its bytes were there, on the engine's clock; for the time of decoding.
+  // InfinitePast: it was not decoded.
+  absl::Time received = absl::InfinitePast();
   // Says, from any thread and at any time, that nobody waits for the answer:
   // the request then ends with Cancelled soon, and the GPU node is told if it
   // has it. Empty: it never will.

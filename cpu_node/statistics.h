@@ -3,9 +3,12 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "metrics/histogram.h"
 
 namespace refract::cpu_node {
 
@@ -16,6 +19,32 @@ struct StageTimes {
   absl::Duration compute_infer;   // HN and the way there and back, or the whole
   absl::Duration compute_output;  // CN-post; zero when the model is not split
 };
+
+// The way of an answered request, in stages that follow each other without a
+// gap (cpu_node/metrics.cc shows their names).
+enum class Stage : uint8_t {
+  kDecode,   // from the bytes of the request to its tensors
+  kQueue,    // until a worker has it
+  kPre,      // CN-pre, choice of GPU node and message included
+  kGpuNode,  // from sending to the answer, transport included
+  kResume,   // until a worker has the answer
+  kPost,     // CN-post
+  kWhole,    // instead of the last four: the whole model on this node
+  kEncode,   // from the tensors of the answer to its bytes
+};
+inline constexpr size_t kNumStages = 8;
+
+// Why requests failed, by status.
+enum class FailureReason : uint8_t {
+  kInvalid,  // the request does not fit the model
+  kExpired,  // DEADLINE_EXCEEDED: late, or predicted to be late anywhere
+  kShed,  // RESOURCE_EXHAUSTED: no room, or predicted to be late behind others
+  kCancelled,  // by the client
+  kNoNode,     // UNAVAILABLE: no GPU node, or lost with one, or stopping
+  kInternal,
+};
+inline constexpr size_t kNumFailureReasons = 6;
+FailureReason ReasonOf(const absl::Status& status);
 
 // Sums over the requests of one model version. Thread-safe and wait-free;
 // a snapshot taken while requests end may be torn between its fields.
@@ -32,6 +61,9 @@ class ModelStatistics {
     uint64_t executions = 0;    // successful requests: there is no batching
     uint64_t replaced_ids = 0;  // outside their table, zero or default row
     uint64_t non_finite = 0;    // answers with a NaN or an infinity
+    uint64_t retries = 0;       // further attempts at GPU nodes
+    uint64_t local_runs = 0;    // of a split model as a whole on this node
+    std::array<uint64_t, kNumFailureReasons> failures = {};  // by FailureReason
     absl::Time last = absl::UnixEpoch();  // end of the last request
   };
 
@@ -40,8 +72,26 @@ class ModelStatistics {
   void RecordSuccess(absl::Duration total, const StageTimes& times,
                      int64_t batch, uint64_t replaced_ids, bool non_finite,
                      absl::Time wall);
-  void RecordFailure(absl::Duration total, absl::Time wall);
+  void RecordFailure(absl::Duration total, const absl::Status& status,
+                     absl::Time wall);
+  // Of a request that is answered, once each.
+  void RecordStage(Stage stage, absl::Duration time) {
+    stages_[static_cast<size_t>(stage)].Record(time);
+  }
+  void RecordLocalRun() { local_runs_.fetch_add(1, std::memory_order_relaxed); }
+  // At the end of a request with so many attempts at GPU nodes.
+  void RecordAttempts(int attempts);
   Snapshot snapshot() const;
+
+  // Of successful requests. As StageTimes.
+  struct Durations {
+    metrics::Histogram request, queue, compute_input, compute_infer,
+        compute_output;
+  };
+  const Durations& durations() const { return durations_; }
+  const metrics::Histogram& stage(Stage stage) const {
+    return stages_[static_cast<size_t>(stage)];
+  }
 
  private:
   struct AtomicSum {
@@ -55,7 +105,12 @@ class ModelStatistics {
   std::atomic<uint64_t> rows_ = 0;
   std::atomic<uint64_t> replaced_ids_ = 0;
   std::atomic<uint64_t> non_finite_ = 0;
+  std::atomic<uint64_t> retries_ = 0;
+  std::atomic<uint64_t> local_runs_ = 0;
+  std::array<std::atomic<uint64_t>, kNumFailureReasons> failures_ = {};
   std::atomic<int64_t> last_ms_ = 0;
+  Durations durations_;
+  std::array<metrics::Histogram, kNumStages> stages_;
 };
 
 }  // namespace refract::cpu_node

@@ -8,6 +8,8 @@
 #include <variant>
 #include <vector>
 
+#include "metrics/flags.h"
+
 namespace refract::gpu_node {
 
 // What the command line of refract-gpu-node says.
@@ -30,6 +32,7 @@ struct Flags {
   bool no_isolation = false;
   int pollers = 1;
   size_t request_memory = 0;  // bytes; always given
+  metrics::Flags metrics;
   double lame_duck_s = 1;
   double drain_timeout_s = 30;
 };

@@ -121,6 +121,11 @@ class GpuNode : public transport::Handler {
   };
   Stats stats() const;
   ModelStats stats(size_t model) const { return scheduler_->stats(model); }
+  const ModelHistograms& histograms(size_t model) const {
+    return scheduler_->histograms(model);
+  }
+  // Requests that wait or are executed.
+  size_t pending() const { return scheduler_->pending(); }
 
  private:
   GpuNode(DeviceModels models, const GpuNodeOptions& options);

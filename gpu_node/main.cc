@@ -19,7 +19,9 @@
 #include "gpu_node/device/cuda_setup.h"
 #include "gpu_node/flags.h"
 #include "gpu_node/gpu_node.h"
+#include "gpu_node/metrics.h"
 #include "gpu_node/model/device_model.h"
+#include "metrics/server.h"
 #include "models/repository/repository.h"
 #include "placement/binding/daemon_binding.h"
 #include "runtime/torch/caller.h"
@@ -140,6 +142,14 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   (*node)->WatchReadiness([&server](size_t model, const absl::Status& ready) {
     (*server)->SetModelStatus(model, ready);
   });
+  absl::StatusOr<std::unique_ptr<metrics::Server>> metrics = metrics::Serve(
+      "refract-gpu-node", flags.metrics, [&](metrics::Exposition& exposition) {
+        CollectMetrics(**node, **server, request_memory, device, exposition);
+      });
+  if (!metrics.ok()) {
+    (*node)->WatchReadiness(nullptr);
+    return metrics.status();
+  }
   std::printf("refract-gpu-node listening on %s:%d\n", flags.host.c_str(),
               (*server)->port());
   std::fflush(stdout);
@@ -158,6 +168,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   }
   (*node)->WatchReadiness(nullptr);
   const transport::ServerStats link = (*server)->stats();
+  metrics->reset();  // it asks the server
   server->reset();
   const GpuNode::Stats stats = (*node)->stats();
   LOG(INFO) << "stopped: " << stats.succeeded << " requests succeeded, "

@@ -34,12 +34,13 @@ ALLOWED = {
     "runtime": {"runtime", "runtime/torch", "models", "proto", "base"},
     "transport": {"transport", "proto", "base"},
     "scheduling": {"scheduling"},
+    "metrics": {"metrics", "base"},
     "cpu_node": {
-        "cpu_node", "scheduling", "placement", "placement/binding", "runtime",
+        "cpu_node", "scheduling", "metrics", "placement", "placement/binding", "runtime",
         "runtime/torch", "transport", "models", "proto", "base",
     },
     "gpu_node": {
-        "gpu_node", "scheduling", "placement", "placement/binding", "runtime",
+        "gpu_node", "scheduling", "metrics", "placement", "placement/binding", "runtime",
         "runtime/torch", "transport", "models", "proto", "base",
     },
 }
@@ -83,10 +84,15 @@ THIRD_PARTY = {
         r"tools/.*_(command|options)\.cc$",
         r"tools/command(_line)?\.cc$",
         r"base/process/(command_line_error|request_memory_flag)\.h$",
+        r"metrics/flags\.h$",
         r"(cpu_node|gpu_node|tests|bench)/.*",
     ),
     r"gtest/|gmock/": (r"tests/.*",),
-    r"boost/": (r"tests/partitioner/cut/max_flow_test\.cc$",),
+    r"prometheus/": (r"metrics/exposition\.cc$",),
+    r"boost/": (
+        r"tests/partitioner/cut/max_flow_test\.cc$",
+        r"metrics/server\.cc$",
+    ),
 }
 # Folders that stand alone: their files include each other and headers of the
 # system or of the CUDA toolkit.

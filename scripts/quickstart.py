@@ -209,7 +209,10 @@ class Daemon:
         self.log = open(self.log_path, "w")
         self.process = subprocess.Popen(
             # No balancer waits to be told.
-            [str(BIN / program), "--lame-duck", "0", *map(str, arguments)],
+            [
+                str(BIN / program), "--lame-duck", "0", "--metrics-port", "0",
+                *map(str, arguments),
+            ],
             stdout=subprocess.PIPE,
             stderr=self.log,
             text=True,

@@ -41,7 +41,7 @@ def start(program, repository, copies, extra):
     began = time.monotonic()
     process = subprocess.Popen(
         [program, "--model-repository", repository, "--host", "127.0.0.1",
-         "--port", "0", *extra],
+         "--port", "0", "--metrics-port", "0", *extra],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )
     measured = {}

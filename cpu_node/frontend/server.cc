@@ -158,6 +158,10 @@ Frontend::~Frontend() { Shutdown(absl::ZeroDuration()); }
 
 int Frontend::port() const { return impl_->acceptor->port(); }
 
+Frontend::Memory Frontend::request_memory() const {
+  return {impl_->memory.held(), impl_->memory.bytes()};
+}
+
 bool Frontend::AwaitQuiet(absl::Duration quiet, absl::Duration longest) {
   base::Clock& clock = impl_->engine->clock();
   const absl::Time give_up = clock.Now() + longest;

@@ -56,6 +56,13 @@ class Frontend {
 
   int port() const;
 
+  // Of decoded requests and answers: bytes that are held and allowed.
+  struct Memory {
+    size_t held = 0;
+    size_t limit = 0;
+  };
+  Memory request_memory() const;
+
   // Waits until no ModelInfer call has come for `quiet`, at most for `longest`;
   // returns whether that happened. Called between Engine::StopAdmitting() and
   // Shutdown(), so that clients get UNAVAILABLE and go to another node. Calls

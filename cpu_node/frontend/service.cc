@@ -224,6 +224,7 @@ grpc::ServerUnaryReactor* InferenceService::ModelInfer(
   const_cast<grpc::ByteBuffer*>(bytes)->Clear();
   if (!received.ok()) return Finish(context, received.status());
   InferRequest& request = received->request;
+  request.received = now;
   request.deadline = std::min(request.deadline, deadline);
   auto* const reactor = new InferReactor;
   request.cancel = reactor->cancel();

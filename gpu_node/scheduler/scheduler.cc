@@ -361,6 +361,11 @@ void Scheduler::StopTimers() {
   stop_timers_ = true;
 }
 
+const ModelHistograms& Scheduler::histograms(size_t model) const {
+  absl::MutexLock lock(&mu_);
+  return *models_[model].histograms;
+}
+
 ModelStats Scheduler::stats(size_t model) const {
   absl::MutexLock lock(&mu_);
   return models_[model].stats;

@@ -35,6 +35,7 @@
 #include "gpu_node/device/device.h"
 #include "gpu_node/scheduler/batch_policy.h"
 #include "gpu_node/scheduler/resident_set.h"
+#include "metrics/histogram.h"
 #include "scheduling/admission.h"
 #include "scheduling/deadline_queue.h"
 #include "scheduling/deficit_round_robin.h"
@@ -103,6 +104,14 @@ struct ModelStats {
   absl::Duration queue_time;  // of executed requests, until their batch began
 };
 
+// Of the executions of a model. Thread-safe.
+struct ModelHistograms {
+  metrics::Histogram queue_time;      // of requests, until their batch began
+  metrics::Histogram execution_time;  // of executions
+  metrics::Histogram batch_requests{metrics::kSizeBounds};  // per execution
+  metrics::Histogram batch_rows{metrics::kSizeBounds};      // per execution
+};
+
 // Thread-safe. Answers every request exactly once.
 class Scheduler {
  public:
@@ -166,6 +175,7 @@ class Scheduler {
   void StopTimers();
 
   ModelStats stats(size_t model) const;
+  const ModelHistograms& histograms(size_t model) const;
   size_t pending() const;  // queued or in the works
 
  private:
@@ -185,6 +195,9 @@ class Scheduler {
     ArrivalRate arrivals;
     size_t quota = 1;  // of the node's places
     ModelStats stats;
+    // Does not move when the list of models grows.
+    std::unique_ptr<ModelHistograms> histograms =
+        std::make_unique<ModelHistograms>();
     int in_works = 0;            // batches
     bool any_abandoned = false;  // perhaps, in the queue
     // Per size of requests: when an execution began, or a probe was queued.

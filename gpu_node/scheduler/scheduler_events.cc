@@ -168,6 +168,7 @@ void Scheduler::OnExecuted(int index, int slot_index,
       model.times.Record(slot.batch->rows, took, now);
     }
     model.stats.device_time += took;
+    model.histograms->execution_time.Record(took);
     turns_.Correct(slot.batch->model, took - slot.estimate);
     instance.failures = 0;
     slot.step = Step::kDownloading;

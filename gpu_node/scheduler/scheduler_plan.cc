@@ -183,6 +183,7 @@ bool Scheduler::AssignFrom(size_t index, int instance_index, bool busy,
   for (const size_t i : decision.members) {
     Queue::Request request = model.queue.Take(*queued[i]);
     model.stats.queue_time += now - request.queued_at;
+    model.histograms->queue_time.Record(now - request.queued_at);
     batch->members.push_back(std::move(request.payload.member));
     --queued_;
   }
@@ -229,6 +230,8 @@ void Scheduler::Begin(int index, std::unique_ptr<Batch> batch,
   slot.batch = std::move(batch);
   const size_t members = slot.batch->members.size();
   ++model.stats.batches;
+  model.histograms->batch_requests.Record(members);
+  model.histograms->batch_rows.Record(slot.batch->rows);
   if (members > 1) model.stats.merged += members;
   if (slot.batch->first_row > 0 || !slot.batch->last_step()) {
     ++model.stats.steps;

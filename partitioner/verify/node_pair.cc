@@ -133,7 +133,7 @@ absl::StatusOr<std::unique_ptr<NodePair>> NodePair::Start(
                          std::vector<std::string> arguments, const char* log) {
     arguments.insert(arguments.begin(),
                      {program, "--model-repository", repository, "--transport",
-                      options.transport});
+                      options.transport, "--metrics-port", "off"});
     for (const std::string& library : options.op_libraries) {
       arguments.insert(arguments.end(), {"--op-library", library});
     }

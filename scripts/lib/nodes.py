@@ -50,10 +50,14 @@ class Node:
             text=True,
         )
         self.address = None
+        self.metrics_url = None
         ready = threading.Event()
 
         def read():
             for line in self.process.stdout:
+                found = re.search(r"metrics on (http://\S+)", line)
+                if found:
+                    self.metrics_url = found.group(1)
                 found = re.search(r"listening on (\S+:\d+)", line)
                 if found and self.address is None:
                     self.address = found.group(1).replace(
@@ -106,11 +110,13 @@ class Node:
         return status
 
 
-def without_lame_duck(arguments):
-    """Tests do not wait for balancers, unless they say so."""
-    if "--lame-duck" in arguments:
-        return arguments
-    return ("--lame-duck", 0, *arguments)
+def for_tests(arguments):
+    """Tests do not wait for balancers and share no ports, unless they say so."""
+    if "--lame-duck" not in arguments:
+        arguments = ("--lame-duck", 0, *arguments)
+    if "--metrics-port" not in arguments:
+        arguments = ("--metrics-port", 0, *arguments)
+    return arguments
 
 
 def gpu_node(repository, *arguments, port=0):
@@ -118,7 +124,7 @@ def gpu_node(repository, *arguments, port=0):
         arguments += ("--device", f"cuda:{GPU}")
     return Node(
         "refract-gpu-node", "--model-repository", repository,
-        "--host", "127.0.0.1", "--port", port, *without_lame_duck(arguments),
+        "--host", "127.0.0.1", "--port", port, *for_tests(arguments),
     )
 
 
@@ -127,7 +133,7 @@ def cpu_node(repository, gpu_nodes, *arguments):
         "refract-cpu-node", "--model-repository", repository,
         "--gpu-nodes", ",".join(gpu_nodes),
         "--grpc-host", "127.0.0.1", "--grpc-port", 0,
-        *without_lame_duck(arguments),
+        *for_tests(arguments),
     )
 
 

@@ -1,0 +1,192 @@
+#include "cpu_node/metrics.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace refract::cpu_node {
+namespace {
+
+using metrics::Exposition;
+using metrics::Labels;
+
+constexpr double kNsAsS = 1e-9;
+constexpr double kNsAsUs = 1e-3;
+
+// In the order of Stage.
+constexpr const char* kStageNames[kNumStages] = {
+    "decode", "cn_queue", "cn_pre", "gpu_node",
+    "resume", "cn_post",  "whole",  "encode"};
+
+// In the order of FailureReason.
+constexpr const char* kReasonNames[kNumFailureReasons] = {
+    "invalid", "expired", "shed", "cancelled", "no_node", "internal"};
+
+Labels With(Labels labels, const char* name, absl::string_view value) {
+  labels.emplace_back(name, std::string(value));
+  return labels;
+}
+
+// Names and meaning as on the page on metrics of Triton's user guide.
+void AddTritonFailures(const ModelStatistics::Snapshot& sums,
+                       const Labels& model, Exposition& out) {
+  const auto count = [&](FailureReason reason) {
+    return static_cast<double>(sums.failures[static_cast<size_t>(reason)]);
+  };
+  const auto add = [&](const char* reason, double value) {
+    out.AddCounter("nv_inference_request_failure",
+                   "Number of failed inference requests, by reason",
+                   With(model, "reason", reason), value);
+  };
+  add("REJECTED", count(FailureReason::kExpired) + count(FailureReason::kShed));
+  add("CANCELED", count(FailureReason::kCancelled));
+  add("BACKEND",
+      count(FailureReason::kInternal) + count(FailureReason::kNoNode));
+  add("OTHER", count(FailureReason::kInvalid));
+}
+
+void AddTriton(const ModelStatistics& statistics,
+               const ModelStatistics::Snapshot& sums, const Labels& model,
+               Exposition& out) {
+  out.AddCounter("nv_inference_request_success",
+                 "Number of successful inference requests", model,
+                 sums.success.count);
+  AddTritonFailures(sums, model, out);
+  out.AddCounter("nv_inference_count", "Number of inferences: rows", model,
+                 sums.rows);
+  out.AddCounter("nv_inference_exec_count",
+                 "Number of executions; a CPU node executes requests alone",
+                 model, sums.executions);
+  const auto add = [&](const std::string& name, const char* what,
+                       const ModelStatistics::Sum& sum,
+                       const metrics::Histogram& histogram) {
+    out.AddCounter(absl::StrCat("nv_inference_", name, "_duration_us"),
+                   absl::StrCat("Cumulative ", what, " in microseconds"), model,
+                   static_cast<double>(sum.ns / 1000));
+    out.AddHistogram(
+        absl::StrCat("nv_inference_", name, "_duration_histogram_us"),
+        absl::StrCat("Histogram of the ", what, " in microseconds"), model,
+        histogram.snapshot(), kNsAsUs);
+  };
+  const ModelStatistics::Durations& durations = statistics.durations();
+  add("request", "time of successful requests", sums.success,
+      durations.request);
+  add("queue", "time of requests in the queue of the CPU node", sums.queue,
+      durations.queue);
+  add("compute_input", "time of the CPU part before the GPU node",
+      sums.compute_input, durations.compute_input);
+  add("compute_infer", "time at the GPU node, or of the whole model here",
+      sums.compute_infer, durations.compute_infer);
+  add("compute_output", "time of the CPU part after the GPU node",
+      sums.compute_output, durations.compute_output);
+}
+
+void AddModel(const ServedModel& served, const Labels& model, Exposition& out) {
+  const ModelStatistics& statistics = served.statistics();
+  const ModelStatistics::Snapshot sums = statistics.snapshot();
+  AddTriton(statistics, sums, model, out);
+  for (size_t i = 0; i < kNumStages; ++i) {
+    const auto stage = static_cast<Stage>(i);
+    const bool of_split = stage == Stage::kPre || stage == Stage::kGpuNode ||
+                          stage == Stage::kResume || stage == Stage::kPost;
+    if (of_split && !served.split()) continue;
+    if (stage == Stage::kWhole && !served.can_run_whole()) continue;
+    out.AddHistogram("refract_stage_duration_seconds",
+                     "Time of answered requests, by stage",
+                     With(model, "stage", kStageNames[i]),
+                     statistics.stage(stage).snapshot(), kNsAsS);
+  }
+  for (size_t i = 0; i < kNumFailureReasons; ++i) {
+    out.AddCounter("refract_request_failures_total",
+                   "Requests that failed, by reason",
+                   With(model, "reason", kReasonNames[i]), sums.failures[i]);
+  }
+  out.AddCounter("refract_retries_total",
+                 "Further attempts of requests at GPU nodes", model,
+                 sums.retries);
+  out.AddCounter("refract_local_runs_total",
+                 "Requests of a split model that ran as a whole on the CPU "
+                 "node",
+                 model, sums.local_runs);
+  out.AddCounter("refract_replaced_ids_total",
+                 "Ids outside their table that the id policy replaced", model,
+                 sums.replaced_ids);
+  out.AddCounter("refract_non_finite_answers_total",
+                 "Answers with a NaN or an infinity", model, sums.non_finite);
+}
+
+void AddLink(const NodePool& nodes, size_t index, Exposition& out) {
+  const transport::ClientState state = nodes.StateOf(index);
+  const Labels node = {{"gpu_node", nodes.AddressOf(index)}};
+  out.AddGauge("refract_link_connected",
+               "1 while the GPU node is connected, by data path",
+               With(node, "path", state.connected ? state.path : "none"),
+               state.connected);
+  out.AddGauge("refract_link_in_flight",
+               "Requests at the GPU node, by data path",
+               With(node, "path", state.connected ? state.path : "none"),
+               state.in_flight);
+  for (size_t m = 0; m < nodes.offers().size(); ++m) {
+    const transport::ModelOffer& offer = nodes.offers()[m];
+    out.AddGauge(
+        "refract_link_model_ready",
+        "1 while the GPU node can execute the model",
+        {{"gpu_node", nodes.AddressOf(index)},
+         {"model", offer.name},
+         {"version", absl::StrCat(offer.version)}},
+        state.connected && m < state.models.size() && state.models[m].ok());
+  }
+  const auto add = [&](const char* name, const char* help, uint64_t value) {
+    out.AddCounter(absl::StrCat("refract_link_", name, "_total"), help, node,
+                   static_cast<double>(value));
+  };
+  add("requests_sent", "Requests sent to the GPU node", state.messages_sent);
+  add("sent_bytes", "Bytes sent to the GPU node", state.bytes_sent);
+  add("received_bytes", "Bytes received from the GPU node",
+      state.bytes_received);
+  add("connects", "Connections made to the GPU node", state.epoch);
+  add("losses", "Connections that ended in failure", state.losses);
+  add("suspicions", "Times that the GPU node became suspect", state.suspicions);
+  add("path_switches", "Changes of data path without a loss",
+      state.path_switches);
+  add("path_failures", "Data paths that failed in set-up or in use",
+      state.path_failures);
+  add("rail_pauses", "Data paths or ports given up for a while",
+      state.rail_pauses);
+}
+
+}  // namespace
+
+void CollectMetrics(const Engine& engine, const Frontend& frontend,
+                    Exposition& out) {
+  out.AddGauge("refract_build_info", "1, with the build as labels",
+               {{"version", REFRACT_VERSION}, {"role", "cpu_node"}}, 1);
+  out.AddGauge("refract_ready", "1 while the node reports itself ready", {},
+               engine.Ready());
+  out.AddGauge("refract_requests_in_flight",
+               "Requests admitted and not yet answered", {},
+               static_cast<double>(engine.in_flight()));
+  out.AddCounter("refract_requests_unknown_model_total",
+                 "Requests that named no model or version that is served", {},
+                 static_cast<double>(engine.unknown_models()));
+  const Frontend::Memory memory = frontend.request_memory();
+  out.AddGauge("refract_request_memory_bytes",
+               "Memory of decoded requests and answers", {},
+               static_cast<double>(memory.held));
+  out.AddGauge("refract_request_memory_limit_bytes",
+               "Above that, requests are refused", {},
+               static_cast<double>(memory.limit));
+  for (const Catalog::Entry& entry : engine.catalog().entries()) {
+    const Labels model = {{"model", entry.name},
+                          {"version", absl::StrCat(entry.version)}};
+    out.AddGauge(
+        "refract_model_ready",
+        "1 while requests of the model version can be answered", model,
+        entry.model != nullptr && engine.ModelReady(*entry.model).ok());
+    if (entry.model != nullptr) AddModel(*entry.model, model, out);
+  }
+  const NodePool& nodes = engine.nodes();
+  for (size_t i = 0; i < nodes.size(); ++i) AddLink(nodes, i, out);
+}
+
+}  // namespace refract::cpu_node

@@ -1,0 +1,17 @@
+#ifndef REFRACT_CPU_NODE_METRICS_H_
+#define REFRACT_CPU_NODE_METRICS_H_
+
+#include "cpu_node/engine.h"
+#include "cpu_node/frontend/server.h"
+#include "metrics/exposition.h"
+
+namespace refract::cpu_node {
+
+// All metrics of a CPU node, as docs/monitoring.md lists them. Their number is
+// bounded by models × GPU nodes: no label has a value that a client chose.
+void CollectMetrics(const Engine& engine, const Frontend& frontend,
+                    metrics::Exposition& exposition);
+
+}  // namespace refract::cpu_node
+
+#endif  // REFRACT_CPU_NODE_METRICS_H_

@@ -1,0 +1,205 @@
+#include "metrics/server.h"
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "boost/asio/io_context.hpp"
+#include "boost/asio/ip/tcp.hpp"
+#include "boost/beast/core.hpp"
+#include "boost/beast/http.hpp"
+#include "glog/logging.h"
+
+namespace refract::metrics {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+// For a request, and for an answer to be taken. A connection that says nothing
+// for so long is closed.
+constexpr std::chrono::seconds kPatience(30);
+
+// Bytes of a request's head. Prometheus sends about 300.
+constexpr uint32_t kMaxHead = 8192;
+
+// More than all Prometheus servers, people and probes that scrape one node.
+constexpr int kMaxConnections = 64;
+
+std::string Address(const std::string& host, int port) {
+  const bool is_ipv6 = host.find(':') != std::string::npos;
+  return is_ipv6 ? absl::StrCat("[", host, "]:", port)
+                 : absl::StrCat(host, ":", port);
+}
+
+// One client. Owned by the operation that is under way.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(tcp::socket socket, const Server::Collect& collect,
+             std::shared_ptr<int> connections)
+      : stream_(std::move(socket)),
+        collect_(collect),
+        connections_(std::move(connections)) {
+    ++*connections_;
+  }
+  ~Connection() { --*connections_; }
+
+  void Read() {
+    // A request may have no body.
+    parser_.emplace();
+    parser_->header_limit(kMaxHead);
+    parser_->body_limit(0);
+    stream_.expires_after(kPatience);
+    http::async_read(stream_, buffer_, *parser_,
+                     [self = shared_from_this()](error_code error, size_t) {
+                       self->OnRead(error);
+                     });
+  }
+
+ private:
+  void OnRead(error_code error) {
+    answer_ = {};
+    answer_.set(http::field::content_type, "text/plain; charset=utf-8");
+    if (!error) {
+      Answer();
+    } else if (error.category() ==
+                   http::make_error_code(http::error::bad_method).category() &&
+               error != http::error::end_of_stream &&
+               error != http::error::partial_message) {
+      answer_.result(http::status::bad_request);
+      answer_.body() = "bad request\n";
+      answer_.keep_alive(false);
+    } else {
+      return;  // gone, or silent for too long
+    }
+    answer_.prepare_payload();
+    stream_.expires_after(kPatience);
+    http::async_write(stream_, answer_,
+                      [self = shared_from_this()](error_code error, size_t) {
+                        self->OnWritten(error);
+                      });
+  }
+
+  void Answer() {
+    const http::request<http::empty_body>& request = parser_->get();
+    answer_.keep_alive(request.keep_alive());
+    if (request.target() != "/metrics") {
+      answer_.result(http::status::not_found);
+      answer_.body() = "metrics are at /metrics\n";
+    } else if (request.method() != http::verb::get) {
+      answer_.result(http::status::method_not_allowed);
+      answer_.set(http::field::allow, "GET");
+      answer_.body() = "only GET\n";
+    } else {
+      Exposition exposition;
+      collect_(exposition);
+      answer_.set(http::field::content_type,
+                  "text/plain; version=0.0.4; charset=utf-8");
+      answer_.body() = exposition.Text();
+    }
+  }
+
+  void OnWritten(error_code error) {
+    if (error) return;
+    if (answer_.keep_alive()) return Read();
+    stream_.socket().shutdown(tcp::socket::shutdown_send, error);
+  }
+
+  beast::tcp_stream stream_;
+  const Server::Collect& collect_;
+  const std::shared_ptr<int> connections_;  // shared by all connections
+  beast::flat_buffer buffer_{kMaxHead};
+  std::optional<http::request_parser<http::empty_body>> parser_;
+  http::response<http::string_body> answer_;
+};
+
+}  // namespace
+
+// All on one thread, but for Create() and the end.
+struct Server::Impl {
+  void Accept() {
+    acceptor.async_accept([this](error_code error, tcp::socket socket) {
+      // Beyond the limit the socket is closed here.
+      if (!error && *connections < kMaxConnections) {
+        std::make_shared<Connection>(std::move(socket), collect, connections)
+            ->Read();
+      }
+      Accept();
+    });
+  }
+
+  Collect collect;
+  std::shared_ptr<int> connections = std::make_shared<int>(0);
+  asio::io_context context{1};
+  tcp::acceptor acceptor{context};
+  int port = 0;
+  std::thread thread;
+};
+
+Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Server::~Server() {
+  impl_->context.stop();
+  impl_->thread.join();
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Create(const std::string& host,
+                                                       int port,
+                                                       Collect collect) {
+  auto impl = std::make_unique<Impl>();
+  impl->collect = std::move(collect);
+  error_code error;
+  const asio::ip::address address = asio::ip::make_address(host, error);
+  if (error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--metrics-host: '", host, "' is no IP address"));
+  }
+  const tcp::endpoint endpoint(address, static_cast<uint16_t>(port));
+  tcp::acceptor& acceptor = impl->acceptor;
+  acceptor.open(endpoint.protocol(), error);
+  if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error) acceptor.bind(endpoint, error);
+  if (!error) acceptor.listen(tcp::acceptor::max_listen_connections, error);
+  if (!error) impl->port = acceptor.local_endpoint(error).port();
+  if (error) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", Address(host, port),
+                     " for metrics: ", error.message()));
+  }
+  impl->Accept();
+  impl->thread = std::thread([raw = impl.get()] { raw->context.run(); });
+  return std::unique_ptr<Server>(new Server(std::move(impl)));
+}
+
+int Server::port() const { return impl_->port; }
+
+absl::StatusOr<std::unique_ptr<Server>> Serve(absl::string_view program,
+                                              const Flags& flags,
+                                              Server::Collect collect) {
+  int port = 0;
+  if (!flags.on() || !absl::SimpleAtoi(flags.port, &port)) return nullptr;
+  absl::StatusOr<std::unique_ptr<Server>> server =
+      Server::Create(flags.host, port, std::move(collect));
+  if (server.ok()) {
+    std::printf("%s: metrics on http://%s/metrics\n",
+                std::string(program).c_str(),
+                Address(flags.host, (*server)->port()).c_str());
+    std::fflush(stdout);
+    return server;
+  }
+  if (flags.port_given) return server.status();
+  LOG(WARNING) << server.status().message()
+               << "; no metrics are served, --metrics-port chooses another";
+  return nullptr;
+}
+
+}  // namespace refract::metrics

@@ -1,0 +1,152 @@
+#include "metrics/server.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace refract::metrics {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+// Connected to the port on loopback, or -1.
+int Connect(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) ==
+      0) {
+    return fd;
+  }
+  close(fd);
+  return -1;
+}
+
+// What the server says to `request`, until it closes the connection.
+std::string Ask(int port, const std::string& request) {
+  const int fd = Connect(port);
+  if (fd < 0) return "no connection";
+  EXPECT_EQ(send(fd, request.data(), request.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(request.size()));
+  std::string answer;
+  char part[4096];
+  ssize_t count;
+  while ((count = recv(fd, part, sizeof(part), 0)) > 0) {
+    answer.append(part, static_cast<size_t>(count));
+  }
+  close(fd);
+  return answer;
+}
+
+std::string Get(int port, const std::string& path) {
+  return Ask(port, "GET " + path +
+                       " HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n");
+}
+
+TEST(ExpositionTest, WritesFamiliesWithEscapedLabelsAndShortBounds) {
+  static constexpr uint64_t kBounds[] = {50'000, 1'500'000};
+  Histogram histogram(kBounds);
+  histogram.Record(absl::Microseconds(60));
+  histogram.Record(absl::Microseconds(40));
+  histogram.Record(absl::Milliseconds(2));
+  Exposition exposition;
+  const Labels model = {{"model", "a\"b\\c\nd"}};
+  exposition.AddCounter("requests_total", "Requests", model, 3);
+  exposition.AddGauge("ready", "Ready", {}, 1);
+  exposition.AddHistogram("time_seconds", "Time", {}, histogram.snapshot(),
+                          1e-9);
+  // Joins its family, which has its help already.
+  exposition.AddCounter("requests_total", "", {{"model", "z"}}, 1e15);
+  EXPECT_EQ(exposition.Text(),
+            "# HELP requests_total Requests\n"
+            "# TYPE requests_total counter\n"
+            "requests_total{model=\"a\\\"b\\\\c\\nd\"} 3\n"
+            "requests_total{model=\"z\"} 1000000000000000\n"
+            "# HELP ready Ready\n"
+            "# TYPE ready gauge\n"
+            "ready 1\n"
+            "# HELP time_seconds Time\n"
+            "# TYPE time_seconds histogram\n"
+            "time_seconds_count 3\n"
+            "time_seconds_sum 0.0021\n"
+            "time_seconds_bucket{le=\"5e-05\"} 1\n"
+            "time_seconds_bucket{le=\"0.0015\"} 2\n"
+            "time_seconds_bucket{le=\"+Inf\"} 3\n");
+}
+
+TEST(MetricsServerTest, CollectsForEachScrapeAndNothingElse) {
+  int collected = 0;
+  auto server = Server::Create("127.0.0.1", 0, [&](Exposition& exposition) {
+    exposition.AddCounter("scrapes_total", "Scrapes", {}, ++collected);
+  });
+  ASSERT_TRUE(server.ok()) << server.status();
+  const int port = (*server)->port();
+  EXPECT_THAT(Get(port, "/metrics"), HasSubstr("\nscrapes_total 1\n"));
+  EXPECT_THAT(Get(port, "/metrics"), HasSubstr("\nscrapes_total 2\n"));
+  EXPECT_THAT(Get(port, "/"), StartsWith("HTTP/1.1 404"));
+  EXPECT_THAT(Get(port, "/etc/passwd"), StartsWith("HTTP/1.1 404"));
+  EXPECT_THAT(Get(port, "/metrics/../../etc/passwd"), Not(HasSubstr("root:")));
+  EXPECT_THAT(Ask(port,
+                  "POST /metrics HTTP/1.1\r\nContent-Length: 0\r\n"
+                  "Connection: close\r\n\r\n"),
+              StartsWith("HTTP/1.1 405"));
+  EXPECT_THAT(Ask(port, "no request\r\n\r\n"), StartsWith("HTTP/1.1 400"));
+  EXPECT_THAT(Ask(port, "GET /" + std::string(9000, 'a') + " HTTP/1.1\r\n\r\n"),
+              StartsWith("HTTP/1.1 400"));
+  EXPECT_EQ(collected, 2);
+}
+
+TEST(MetricsServerTest, AnswersBesideClientsThatSayNothing) {
+  auto server = Server::Create("127.0.0.1", 0, [](Exposition& exposition) {
+    exposition.AddGauge("up", "Up", {}, 1);
+  });
+  ASSERT_TRUE(server.ok()) << server.status();
+  std::vector<int> silent;
+  for (int i = 0; i < 20; ++i) silent.push_back(Connect((*server)->port()));
+  EXPECT_THAT(Get((*server)->port(), "/metrics"), HasSubstr("\nup 1\n"));
+  for (const int fd : silent) close(fd);
+}
+
+TEST(MetricsServerTest, NamesATakenAddressAndOneOfAnotherMachine) {
+  auto first = Server::Create("127.0.0.1", 0, [](Exposition&) {});
+  ASSERT_TRUE(first.ok()) << first.status();
+  const int port = (*first)->port();
+  auto second = Server::Create("127.0.0.1", port, [](Exposition&) {});
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(second.status().message()),
+              HasSubstr("127.0.0.1:" + std::to_string(port)));
+  EXPECT_EQ(Server::Create("here", 0, [](Exposition&) {}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Server::Create("192.0.2.1", 0, [](Exposition&) {}).status().code(),
+            absl::StatusCode::kUnavailable);
+}
+
+TEST(MetricsServerTest, FailsForATakenPortOnlyIfItWasAskedFor) {
+  auto first = Server::Create("127.0.0.1", 0, [](Exposition&) {});
+  ASSERT_TRUE(first.ok()) << first.status();
+  Flags flags;
+  flags.port = std::to_string((*first)->port());
+  auto by_default = Serve("test", flags, [](Exposition&) {});
+  ASSERT_TRUE(by_default.ok()) << by_default.status();
+  EXPECT_EQ(*by_default, nullptr);
+  flags.port_given = true;
+  EXPECT_FALSE(Serve("test", flags, [](Exposition&) {}).ok());
+  flags.port = "off";
+  auto off = Serve("test", flags, [](Exposition&) {});
+  ASSERT_TRUE(off.ok());
+  EXPECT_EQ(*off, nullptr);
+}
+
+}  // namespace
+}  // namespace refract::metrics
