@@ -162,10 +162,9 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   if (!frontend.ok()) return frontend.status();
   // Ends first, while there is something to collect.
   const absl::StatusOr<std::unique_ptr<metrics::Server>> metrics =
-      metrics::Serve("refract-cpu-node", flags.metrics,
-                     [&](metrics::Exposition& exposition) {
-                       CollectMetrics(**engine, **frontend, exposition);
-                     });
+      metrics::Serve(flags.metrics, [&](metrics::Exposition& exposition) {
+        CollectMetrics(**engine, **frontend, exposition);
+      });
   if (!metrics.ok()) {
     (*engine)->Stop();
     return metrics.status();
@@ -173,6 +172,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   std::printf("refract-cpu-node listening on %s:%d\n", flags.grpc_host.c_str(),
               (*frontend)->port());
   std::fflush(stdout);
+  metrics::PrintAddress("refract-cpu-node", flags.metrics, metrics->get());
 
   const int signal_number = shutdown.Wait();
   LOG(INFO) << "signal " << signal_number << ": not ready, stopping in "

@@ -142,8 +142,8 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   (*node)->WatchReadiness([&server](size_t model, const absl::Status& ready) {
     (*server)->SetModelStatus(model, ready);
   });
-  absl::StatusOr<std::unique_ptr<metrics::Server>> metrics = metrics::Serve(
-      "refract-gpu-node", flags.metrics, [&](metrics::Exposition& exposition) {
+  absl::StatusOr<std::unique_ptr<metrics::Server>> metrics =
+      metrics::Serve(flags.metrics, [&](metrics::Exposition& exposition) {
         CollectMetrics(**node, **server, request_memory, device, exposition);
       });
   if (!metrics.ok()) {
@@ -153,6 +153,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   std::printf("refract-gpu-node listening on %s:%d\n", flags.host.c_str(),
               (*server)->port());
   std::fflush(stdout);
+  metrics::PrintAddress("refract-gpu-node", flags.metrics, metrics->get());
 
   const int signal_number = shutdown.Wait();
   LOG(INFO) << "signal " << signal_number

@@ -182,24 +182,26 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const std::string& host,
 
 int Server::port() const { return impl_->port; }
 
-absl::StatusOr<std::unique_ptr<Server>> Serve(absl::string_view program,
-                                              const Flags& flags,
+absl::StatusOr<std::unique_ptr<Server>> Serve(const Flags& flags,
                                               Server::Collect collect) {
   int port = 0;
   if (!flags.on() || !absl::SimpleAtoi(flags.port, &port)) return nullptr;
   absl::StatusOr<std::unique_ptr<Server>> server =
       Server::Create(flags.host, port, std::move(collect));
-  if (server.ok()) {
-    std::printf("%s: metrics on http://%s/metrics\n",
-                std::string(program).c_str(),
-                Address(flags.host, (*server)->port()).c_str());
-    std::fflush(stdout);
-    return server;
-  }
+  if (server.ok()) return server;
   if (flags.port_given) return server.status();
   LOG(WARNING) << server.status().message()
                << "; no metrics are served, --metrics-port chooses another";
   return nullptr;
+}
+
+void PrintAddress(absl::string_view program, const Flags& flags,
+                  const Server* server) {
+  if (server == nullptr) return;
+  std::printf("%s: metrics on http://%s/metrics\n",
+              std::string(program).c_str(),
+              Address(flags.host, server->port()).c_str());
+  std::fflush(stdout);
 }
 
 }  // namespace refract::metrics

@@ -36,13 +36,17 @@ class Server {
   std::unique_ptr<Impl> impl_;
 };
 
-// The server that the flags of a daemon ask for, after a line on stdout with
-// its address; null if they ask for none. A taken port is an error if it was
-// asked for, and a warning in the log, without a server, if it is the default:
-// several nodes of one machine then serve all the same.
-absl::StatusOr<std::unique_ptr<Server>> Serve(absl::string_view program,
-                                              const Flags& flags,
+// The server that the flags of a daemon ask for; null if they ask for none. A
+// taken port is an error if it was asked for, and a warning in the log, without
+// a server, if it is the default: several nodes of one machine then serve all
+// the same.
+absl::StatusOr<std::unique_ptr<Server>> Serve(const Flags& flags,
                                               Server::Collect collect);
+
+// A line on stdout with the address of `server`, which may be null. After the
+// line with the address for requests: programs read that from the first line.
+void PrintAddress(absl::string_view program, const Flags& flags,
+                  const Server* server);
 
 }  // namespace refract::metrics
 

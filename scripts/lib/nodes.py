@@ -50,14 +50,16 @@ class Node:
             text=True,
         )
         self.address = None
-        self.metrics_url = None
+        self._metrics_url = None
+        self._metrics_ready = threading.Event()
         ready = threading.Event()
 
         def read():
             for line in self.process.stdout:
                 found = re.search(r"metrics on (http://\S+)", line)
                 if found:
-                    self.metrics_url = found.group(1)
+                    self._metrics_url = found.group(1)
+                    self._metrics_ready.set()
                 found = re.search(r"listening on (\S+:\d+)", line)
                 if found and self.address is None:
                     self.address = found.group(1).replace(
@@ -65,12 +67,20 @@ class Node:
                     )
                     ready.set()
             ready.set()
+            self._metrics_ready.set()
 
         threading.Thread(target=read, daemon=True).start()
         ready.wait(START_TIMEOUT_S)
         if self.address is None:
             self.kill()
             raise AssertionError(f"{name} did not start:\n{self.output()}")
+
+    @property
+    def metrics_url(self):
+        """None: the node serves no metrics."""
+        if "off" not in self.arguments:  # of --metrics-port
+            self._metrics_ready.wait(START_TIMEOUT_S)
+        return self._metrics_url
 
     @property
     def port(self):
