@@ -137,13 +137,13 @@ TEST(MetricsServerTest, FailsForATakenPortOnlyIfItWasAskedFor) {
   ASSERT_TRUE(first.ok()) << first.status();
   Flags flags;
   flags.port = std::to_string((*first)->port());
-  auto by_default = Serve("test", flags, [](Exposition&) {});
+  auto by_default = Serve(flags, [](Exposition&) {});
   ASSERT_TRUE(by_default.ok()) << by_default.status();
   EXPECT_EQ(*by_default, nullptr);
   flags.port_given = true;
-  EXPECT_FALSE(Serve("test", flags, [](Exposition&) {}).ok());
+  EXPECT_FALSE(Serve(flags, [](Exposition&) {}).ok());
   flags.port = "off";
-  auto off = Serve("test", flags, [](Exposition&) {});
+  auto off = Serve(flags, [](Exposition&) {});
   ASSERT_TRUE(off.ok());
   EXPECT_EQ(*off, nullptr);
 }
