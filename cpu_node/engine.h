@@ -21,13 +21,13 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
-#include "base/process/log_limiter.h"
+#include "base/log/log_limiter.h"
 #include "cpu_node/catalog.h"
-#include "cpu_node/node_pool.h"
+#include "cpu_node/dispatch/node_pool.h"
+#include "cpu_node/dispatch/retries.h"
+#include "cpu_node/dispatch/worker_pool.h"
 #include "cpu_node/readiness.h"
 #include "cpu_node/request.h"
-#include "cpu_node/retries.h"
-#include "cpu_node/worker_pool.h"
 #include "transport/memory/free_list.h"
 
 namespace refract::cpu_node {

@@ -6,7 +6,7 @@
 #include <variant>
 #include <vector>
 
-#include "cpu_node/node_policy.h"
+#include "cpu_node/dispatch/node_policy.h"
 #include "metrics/flags.h"
 
 namespace refract::cpu_node {

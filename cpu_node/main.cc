@@ -10,8 +10,8 @@
 #include <variant>
 
 #include "absl/time/time.h"
+#include "base/log/log_writer.h"
 #include "base/process/descriptor_limit.h"
-#include "base/process/log_writer.h"
 #include "base/process/mutex_checks.h"
 #include "base/process/shutdown_signal.h"
 #include "base/status_macros.h"

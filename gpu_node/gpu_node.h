@@ -20,7 +20,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "base/process/log_limiter.h"
+#include "base/log/log_limiter.h"
 #include "gpu_node/device/device.h"
 #include "gpu_node/model/device_model.h"
 #include "gpu_node/scheduler/scheduler.h"

@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/log/log_writer.h"
 #include "base/process/byte_budget.h"
 #include "base/process/descriptor_limit.h"
-#include "base/process/log_writer.h"
 #include "base/process/mutex_checks.h"
 #include "base/process/shutdown_signal.h"
 #include "base/status_macros.h"

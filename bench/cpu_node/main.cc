@@ -1,6 +1,6 @@
-// What choosing a GPU node costs a request (cpu_node/node_pool.h): a lease is
-// taken and given back, by one thread, of pools of several sizes, while every
-// model asks in turn. No connection behind it.
+// What choosing a GPU node costs a request (cpu_node/dispatch/node_pool.h): a
+// lease is taken and given back, by one thread, of pools of several sizes,
+// while every model asks in turn. No connection behind it.
 
 #include <cstddef>
 #include <cstdio>
@@ -15,7 +15,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/quantile.h"
-#include "cpu_node/node_pool.h"
+#include "cpu_node/dispatch/node_pool.h"
 #include "glog/logging.h"
 
 namespace refract::cpu_node {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/process/log_limiter.h"
+#include "base/log/log_limiter.h"
 #include "transport/loop/socket.h"
 #include "transport/loop/waker.h"
 

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "base/log/log_limiter.h"
 #include "base/process/byte_budget.h"
-#include "base/process/log_limiter.h"
 #include "base/status_macros.h"
 #include "cpu_node/frontend/acceptor.h"
 #include "cpu_node/frontend/node_status.h"

@@ -31,7 +31,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "base/process/log_limiter.h"
+#include "base/log/log_limiter.h"
 #include "gpu_node/device/device.h"
 #include "gpu_node/scheduler/batch_policy.h"
 #include "gpu_node/scheduler/resident_set.h"

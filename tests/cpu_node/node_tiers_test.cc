@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "cpu_node/node_policy.h"
+#include "cpu_node/dispatch/node_policy.h"
 #include "gtest/gtest.h"
 #include "tests/base/random_seed.h"
 

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "cpu_node/node_pool.h"
+#include "cpu_node/dispatch/node_pool.h"
 #include "gtest/gtest.h"
 #include "tests/transport/testing/channel_fixture.h"
 

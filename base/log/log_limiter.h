@@ -1,5 +1,5 @@
-#ifndef REFRACT_BASE_PROCESS_LOG_LIMITER_H_
-#define REFRACT_BASE_PROCESS_LOG_LIMITER_H_
+#ifndef REFRACT_BASE_LOG_LOG_LIMITER_H_
+#define REFRACT_BASE_LOG_LOG_LIMITER_H_
 
 #include <cstdint>
 #include <optional>
@@ -32,4 +32,4 @@ class LogLimiter {
 
 }  // namespace refract::base
 
-#endif  // REFRACT_BASE_PROCESS_LOG_LIMITER_H_
+#endif  // REFRACT_BASE_LOG_LOG_LIMITER_H_

@@ -1,5 +1,5 @@
-#ifndef REFRACT_CPU_NODE_NODE_POOL_H_
-#define REFRACT_CPU_NODE_NODE_POOL_H_
+#ifndef REFRACT_CPU_NODE_DISPATCH_NODE_POOL_H_
+#define REFRACT_CPU_NODE_DISPATCH_NODE_POOL_H_
 
 // The GPU nodes that this CPU node knows, and how each of them is doing.
 
@@ -19,8 +19,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "cpu_node/node_policy.h"
-#include "cpu_node/request_quota.h"
+#include "cpu_node/dispatch/node_policy.h"
+#include "cpu_node/dispatch/request_quota.h"
 #include "transport/links/channel.h"
 #include "transport/paths/locality.h"
 
@@ -169,4 +169,4 @@ class NodePool {
 
 }  // namespace refract::cpu_node
 
-#endif  // REFRACT_CPU_NODE_NODE_POOL_H_
+#endif  // REFRACT_CPU_NODE_DISPATCH_NODE_POOL_H_

@@ -1,5 +1,5 @@
 // Each test logs through a pipe whose other end it reads, or does not read.
-#include "base/process/log_writer.h"
+#include "base/log/log_writer.h"
 
 #include <fcntl.h>
 #include <signal.h>

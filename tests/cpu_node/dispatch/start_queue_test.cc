@@ -1,6 +1,6 @@
 // The start queue in virtual time: workers and GPU nodes of known speed, load
 // of known rate, and the requests that are answered within their deadlines.
-#include "cpu_node/start_queue.h"
+#include "cpu_node/dispatch/start_queue.h"
 
 #include <algorithm>
 #include <deque>

@@ -1,4 +1,4 @@
-#include "base/process/log_writer.h"
+#include "base/log/log_writer.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "cpu_node/node_pool.h"
+#include "cpu_node/dispatch/node_pool.h"
 
 #include <utility>
 

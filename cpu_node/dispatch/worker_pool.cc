@@ -1,4 +1,4 @@
-#include "cpu_node/worker_pool.h"
+#include "cpu_node/dispatch/worker_pool.h"
 
 #include <optional>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "base/process/log_limiter.h"
+#include "base/log/log_limiter.h"
 
 #include <optional>
 

@@ -1,4 +1,4 @@
-#include "cpu_node/request_quota.h"
+#include "cpu_node/dispatch/request_quota.h"
 
 #include <cstddef>
 #include <random>

@@ -1,5 +1,5 @@
-#ifndef REFRACT_CPU_NODE_REQUEST_QUOTA_H_
-#define REFRACT_CPU_NODE_REQUEST_QUOTA_H_
+#ifndef REFRACT_CPU_NODE_DISPATCH_REQUEST_QUOTA_H_
+#define REFRACT_CPU_NODE_DISPATCH_REQUEST_QUOTA_H_
 
 #include <cstddef>
 #include <vector>
@@ -58,4 +58,4 @@ class RequestQuota {
 
 }  // namespace refract::cpu_node
 
-#endif  // REFRACT_CPU_NODE_REQUEST_QUOTA_H_
+#endif  // REFRACT_CPU_NODE_DISPATCH_REQUEST_QUOTA_H_

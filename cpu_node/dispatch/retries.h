@@ -1,5 +1,5 @@
-#ifndef REFRACT_CPU_NODE_RETRIES_H_
-#define REFRACT_CPU_NODE_RETRIES_H_
+#ifndef REFRACT_CPU_NODE_DISPATCH_RETRIES_H_
+#define REFRACT_CPU_NODE_DISPATCH_RETRIES_H_
 
 // What keeps repeated requests from doing harm. A request that failed at a GPU
 // node is sent once more, to another node. Two things could then go wrong: the
@@ -91,4 +91,4 @@ class Quarantine {
 
 }  // namespace refract::cpu_node
 
-#endif  // REFRACT_CPU_NODE_RETRIES_H_
+#endif  // REFRACT_CPU_NODE_DISPATCH_RETRIES_H_

@@ -1,4 +1,4 @@
-#include "cpu_node/node_policy.h"
+#include "cpu_node/dispatch/node_policy.h"
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
-#ifndef REFRACT_CPU_NODE_WORKER_POOL_H_
-#define REFRACT_CPU_NODE_WORKER_POOL_H_
+#ifndef REFRACT_CPU_NODE_DISPATCH_WORKER_POOL_H_
+#define REFRACT_CPU_NODE_DISPATCH_WORKER_POOL_H_
 
 #include <cstdint>
 #include <functional>
@@ -11,7 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "cpu_node/start_queue.h"
+#include "cpu_node/dispatch/start_queue.h"
 #include "transport/loop/ring_queue.h"
 
 namespace refract::cpu_node {
@@ -84,4 +84,4 @@ class WorkerPool {
 
 }  // namespace refract::cpu_node
 
-#endif  // REFRACT_CPU_NODE_WORKER_POOL_H_
+#endif  // REFRACT_CPU_NODE_DISPATCH_WORKER_POOL_H_

@@ -1,4 +1,4 @@
-#include "cpu_node/start_queue.h"
+#include "cpu_node/dispatch/start_queue.h"
 
 #include <algorithm>
 #include <optional>

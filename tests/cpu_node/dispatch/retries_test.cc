@@ -1,4 +1,4 @@
-#include "cpu_node/retries.h"
+#include "cpu_node/dispatch/retries.h"
 
 #include <string>
 #include <utility>

@@ -1,5 +1,5 @@
-#ifndef REFRACT_BASE_PROCESS_LOG_WRITER_H_
-#define REFRACT_BASE_PROCESS_LOG_WRITER_H_
+#ifndef REFRACT_BASE_LOG_LOG_WRITER_H_
+#define REFRACT_BASE_LOG_LOG_WRITER_H_
 
 #include <cstddef>
 #include <memory>
@@ -14,8 +14,8 @@ namespace refract::base {
 // when there is room. Lines are cut to kMaxLogLineBytes (base/shorten.h).
 //
 // Made in main() after google::InitGoogleLogging(), before which glog heeds no
-// flags; while it exists, glog writes nowhere else. One per process. A line of LOG(FATAL) is waited for, but
-// not longer than kLastLines.
+// flags; while it exists, glog writes nowhere else. One per process. A line of
+// LOG(FATAL) is waited for, but not longer than kLastLines.
 class LogWriter {
  public:
   // Lines of a busy second or two; a reader that is slower does not keep up.
@@ -41,4 +41,4 @@ class LogWriter {
 
 }  // namespace refract::base
 
-#endif  // REFRACT_BASE_PROCESS_LOG_WRITER_H_
+#endif  // REFRACT_BASE_LOG_LOG_WRITER_H_

@@ -1,5 +1,5 @@
-#ifndef REFRACT_CPU_NODE_NODE_POLICY_H_
-#define REFRACT_CPU_NODE_NODE_POLICY_H_
+#ifndef REFRACT_CPU_NODE_DISPATCH_NODE_POLICY_H_
+#define REFRACT_CPU_NODE_DISPATCH_NODE_POLICY_H_
 
 // Which GPU node gets a request. Pure functions of a snapshot; node_pool.h
 // keeps the state.
@@ -71,4 +71,4 @@ absl::Duration SmoothedLatency(absl::Duration mean, absl::Duration sample);
 
 }  // namespace refract::cpu_node
 
-#endif  // REFRACT_CPU_NODE_NODE_POLICY_H_
+#endif  // REFRACT_CPU_NODE_DISPATCH_NODE_POLICY_H_

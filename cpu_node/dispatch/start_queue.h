@@ -1,5 +1,5 @@
-#ifndef REFRACT_CPU_NODE_START_QUEUE_H_
-#define REFRACT_CPU_NODE_START_QUEUE_H_
+#ifndef REFRACT_CPU_NODE_DISPATCH_START_QUEUE_H_
+#define REFRACT_CPU_NODE_DISPATCH_START_QUEUE_H_
 
 // Which request a CPU node starts next, and which requests it refuses.
 //
@@ -149,4 +149,4 @@ class StartQueue {
 
 }  // namespace refract::cpu_node
 
-#endif  // REFRACT_CPU_NODE_START_QUEUE_H_
+#endif  // REFRACT_CPU_NODE_DISPATCH_START_QUEUE_H_
