@@ -21,15 +21,15 @@ constexpr size_t kMaxSettingNumbersBytes = 6;
 // The rest of a frame is for identity, limits and paths.
 constexpr size_t kMaxOffersBytes = kMaxSessionBodyBytes - 4096;
 
-absl::Status CheckOptions(const ClientOptions& options) {
+// Whether they fit into one frame.
+absl::Status CheckOffers(absl::Span<const ModelOffer> models) {
   size_t offers_bytes = 0;
-  REFRACT_RETURN_IF_ERROR(CheckLimits(options.limits));
-  if (options.models.size() > kMaxModelOffers) {
+  if (models.size() > kMaxModelOffers) {
     return absl::InvalidArgumentError(
-        absl::StrCat(options.models.size(), " model offers; at most ",
-                     kMaxModelOffers, " are allowed"));
+        absl::StrCat(models.size(), " model offers; at most ", kMaxModelOffers,
+                     " are allowed"));
   }
-  for (const ModelOffer& model : options.models) {
+  for (const ModelOffer& model : models) {
     if (model.name.size() > kMaxModelNameBytes) {
       return absl::InvalidArgumentError(
           absl::StrCat("model name \"", model.name, "\" is longer than ",
@@ -48,10 +48,16 @@ absl::Status CheckOptions(const ClientOptions& options) {
   }
   if (offers_bytes > kMaxOffersBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the offers of ", options.models.size(), " models take ",
+        absl::StrCat("the offers of ", models.size(), " models take ",
                      offers_bytes, " B, at most ", kMaxOffersBytes,
                      " fit: shorten names, or serve fewer models per node"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOptions(const ClientOptions& options) {
+  REFRACT_RETURN_IF_ERROR(CheckLimits(options.limits));
+  REFRACT_RETURN_IF_ERROR(CheckOffers(options.models));
   if (options.heartbeat_interval <= absl::ZeroDuration() ||
       options.liveness_timeout <= absl::ZeroDuration() ||
       options.ack_timeout <= absl::ZeroDuration() ||
@@ -117,6 +123,9 @@ ClientImpl::ClientImpl(std::shared_ptr<ClientHub> hub,
       dialer_(std::move(dialer)) {
   state_.last_error = absl::UnavailableError("not connected yet");
   state_.models.assign(options_.models.size(), state_.last_error);
+  for (const ModelOffer& offer : options_.models) {
+    places_.push_back({offer, next_key_++});
+  }
 }
 
 ClientImpl::~ClientImpl() {
@@ -150,6 +159,7 @@ absl::StatusOr<OutgoingMessage> ClientImpl::Allocate(
     size_t model, absl::Span<const base::TensorSpec> tensors) {
   std::shared_ptr<LinkMemory> memory;
   std::optional<RequestToken> token;
+  uint16_t number = 0;
   int limit = 0;
   {
     absl::MutexLock lock(&mu_);
@@ -165,9 +175,12 @@ absl::StatusOr<OutgoingMessage> ClientImpl::Allocate(
     if (!state_.models[model].ok()) {
       return absl::UnavailableError(absl::StrCat(
           options_.address, " does not serve model ",
-          options_.models[model].name, ": ", state_.models[model].message()));
+          places_[model].offer.has_value() ? places_[model].offer->name
+                                           : absl::StrCat(model),
+          ": ", state_.models[model].message()));
     }
     memory = memory_;
+    number = places_[model].number;
     limit = max_in_flight_;
     // Under the lock: a link that is replaced lives until its tokens are back.
     token = RequestToken::Take(memory, limit);
@@ -179,9 +192,64 @@ absl::StatusOr<OutgoingMessage> ClientImpl::Allocate(
   REFRACT_ASSIGN_OR_RETURN(
       OutgoingMessage::ImplPtr message,
       NewMessage(std::move(memory), MessageKind::kRequest, tensors));
-  message->header.model = static_cast<uint16_t>(model);
+  message->header.model = number;
   message->token = *std::move(token);
   return OutgoingMessage(std::move(message));
+}
+
+absl::Status ClientImpl::SetOffer(size_t model,
+                                  std::optional<ModelOffer> offer) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (model > places_.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("offer ", model, " after ", places_.size()));
+    }
+    std::vector<ModelOffer> all;
+    for (size_t i = 0; i < places_.size(); ++i) {
+      if (i != model && places_[i].offer.has_value()) {
+        all.push_back(*places_[i].offer);
+      }
+    }
+    if (offer.has_value()) all.push_back(*offer);
+    REFRACT_RETURN_IF_ERROR(CheckOffers(all));
+    if (model == places_.size()) {
+      places_.emplace_back();
+      state_.models.emplace_back();
+    }
+    state_.models[model] = memory_ == nullptr ? state_.last_error
+                           : offer.has_value()
+                               ? absl::UnavailableError("was not asked yet")
+                               : absl::NotFoundError("not offered");
+    places_[model] = {std::move(offer), next_key_++};
+    ++offers_version_;
+    if (memory_ != nullptr) memory_->waker->Wake();
+  }
+  return absl::OkStatus();
+}
+
+std::vector<ClientOffer> ClientImpl::offers() const {
+  absl::MutexLock lock(&mu_);
+  std::vector<ClientOffer> offers;
+  for (const Place& place : places_) {
+    if (place.offer.has_value()) offers.push_back({place.key, *place.offer});
+  }
+  return offers;
+}
+
+void ClientImpl::TakeModels(const ClientLink& link) {
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const ClientLink::Offered* const offered = link.offer(places_[i].key);
+    if (offered == nullptr) {
+      // The link's next step tells the server of it.
+      state_.models[i] = places_[i].offer.has_value()
+                             ? absl::UnavailableError("was not asked yet")
+                             : absl::NotFoundError("not offered");
+      continue;
+    }
+    places_[i].number = offered->number;
+    state_.models[i] = offered->status;
+  }
 }
 
 void ClientImpl::Send(OutgoingMessage message, absl::Time deadline,
@@ -244,7 +312,7 @@ void ClientImpl::OnModels(ClientLink& link) {
   if (&link != current_) return;
   {
     absl::MutexLock lock(&mu_);
-    state_.models = link.models();
+    TakeModels(link);
   }
   NoteChange();
 }
@@ -288,7 +356,7 @@ void ClientImpl::SetConnected(const ClientLink& link, bool switched) {
     state_.rail = facts.rail;
     ++state_.epoch;
     state_.last_error = absl::OkStatus();
-    state_.models = link.models();
+    TakeModels(link);
     memory_ = link.memory();
     max_in_flight_ = facts.max_in_flight;
   }
@@ -308,7 +376,7 @@ void ClientImpl::SetDisconnected(const absl::Status& why) {
     state_.path.clear();
     state_.rail.clear();
     state_.last_error = why;
-    state_.models.assign(options_.models.size(), why);
+    state_.models.assign(places_.size(), why);
     memory_.reset();
   }
   if (was_connected) NoteChange();

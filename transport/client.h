@@ -1,6 +1,7 @@
 #ifndef REFRACT_TRANSPORT_CLIENT_H_
 #define REFRACT_TRANSPORT_CLIENT_H_
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -47,6 +48,7 @@ class ClientImpl final : public Client, public ClientLink::Owner {
 
   ClientState state() const override;
   PeerHealth& health() override { return health_; }
+  absl::Status SetOffer(size_t model, std::optional<ModelOffer> offer) override;
   absl::StatusOr<OutgoingMessage> Allocate(
       size_t model, absl::Span<const base::TensorSpec> tensors) override;
   void Send(OutgoingMessage message, absl::Time deadline,
@@ -102,12 +104,16 @@ class ClientImpl final : public Client, public ClientLink::Owner {
 
   void OnGoaway(ClientLink& link) override;
   void OnModels(ClientLink& link) override;
+  std::vector<ClientOffer> offers() const override;
+  uint64_t offers_version() const override { return offers_version_; }
   void OnSuspect(ClientLink& link) override;
   void OnEnd(ClientLink& link, const absl::Status& why) override;
 
   void SetConnected(const ClientLink& link, bool switched);
   void SetDisconnected(const absl::Status& why);
   void NoteChange();
+  // Of every offer, in `link`.
+  void TakeModels(const ClientLink& link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // First, because it has to outlive what is made for its polling thread.
   const std::shared_ptr<ClientHub> hub_;
@@ -121,6 +127,15 @@ class ClientImpl final : public Client, public ClientLink::Owner {
   PeerHealth health_;
 
   mutable absl::Mutex mu_;
+  // By number; null: none. Keys are never used twice.
+  struct Place {
+    std::optional<ModelOffer> offer;
+    uint64_t key = 0;
+    uint16_t number = 0;  // in headers of the present link
+  };
+  std::vector<Place> places_ ABSL_GUARDED_BY(mu_);
+  uint64_t next_key_ ABSL_GUARDED_BY(mu_) = 1;
+  std::atomic<uint64_t> offers_version_ = 0;  // changes after places_
   ClientState state_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<LinkMemory> memory_ ABSL_GUARDED_BY(mu_);  // while connected
   int max_in_flight_ ABSL_GUARDED_BY(mu_) = 0;

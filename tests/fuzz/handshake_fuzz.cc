@@ -296,6 +296,7 @@ void FuzzClient(Input input) {
       .address = address,
       .paths = {proto::TRANSPORT_PATH_SHM, proto::TRANSPORT_PATH_TCP},
       .epoch = 1,
+      .offers = {{1, options.models[0]}},
       .link_waker = waker,
       .resources = &resources};
   DialReport report;

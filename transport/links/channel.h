@@ -124,6 +124,7 @@ struct ClientOptions {
   std::string rdma_device;
   // Devices that are near, and CPUs of the polling thread.
   Locality locality;
+  // Offers 0, 1, …; SetOffer() changes them.
   std::vector<ModelOffer> models;
   Limits limits;
   // How often the peer is asked to give a sign of life. After three that did
@@ -154,7 +155,7 @@ struct ClientState {
   int in_flight = 0;
   absl::Status last_error;  // why not connected
   // One per offer, in order: OK, or why the HN refused it, or cannot serve it
-  // now.
+  // now. Of a place without an offer: why it has none.
   std::vector<absl::Status> models;
   // Sums over all epochs. Bytes: headers, tables and padding included.
   uint64_t bytes_sent = 0;
@@ -172,7 +173,8 @@ class ClientHub;
 
 // Whether a request failed because the process of the peer ended while it had
 // the request: its sockets were closed or reset without a message. False for a
-// peer that was silent, stopped in order or closed the connection with a reason.
+// peer that was silent, stopped in order or closed the connection with a
+// reason.
 bool PeerEndedWithRequest(const absl::Status& status);
 
 // The lasting link to one HN: connects, watches, reconnects by itself until
@@ -198,6 +200,15 @@ class Client {
   // The state machine of the peer. The client tells it of connections; whoever
   // sends requests tells it how they ended.
   virtual PeerHealth& health() = 0;
+
+  // Makes `offer` the offer number `model`, which is at most one more than the
+  // largest number so far, or withdraws that offer. The HN is told at once, and
+  // by every later connection; until its answer the model is not served there.
+  // Requests of an offer that is replaced or withdrawn have all ended, and none
+  // is allocated for it meanwhile. InvalidArgument: over 256 offers, or their
+  // texts are too long for a frame; then nothing changes.
+  virtual absl::Status SetOffer(size_t model,
+                                std::optional<ModelOffer> offer) = 0;
 
   // Registered memory for a request of offer `model` with these tensors.
   // Unavailable: not connected, or the model is not served there.
@@ -264,7 +275,13 @@ class Handler {
  public:
   virtual ~Handler() = default;
   // A number that later calls carry, or why this HN does not serve the offer.
+  // Below 2^32.
   virtual absl::StatusOr<size_t> OnOffer(const ModelOffer& offer) = 0;
+  // An offer that was given the number `model` is over, once for each such
+  // OnOffer(): its client withdrew it (`withdrawn`), or the connection ended
+  // while the server lives. Calls that are open then stay open until they are
+  // answered.
+  virtual void OnOfferEnd(size_t model, bool withdrawn) {}
   // A request that is longer than eager_bytes was announced. OK: it is pulled
   // when its turn comes. Otherwise it fails with this status at once, before
   // any of its payload moves.

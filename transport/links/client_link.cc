@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "proto/session.pb.h"
@@ -17,6 +18,20 @@ namespace {
 // used twice.
 constexpr int kPlaceBits = 13;
 static_assert(kMaxSlots == 1 << kPlaceBits);  // and so more than max_in_flight
+
+// A frame of offers is sent when it is this long: one more offer then fits into
+// kMaxSessionBodyBytes, whatever its settings are.
+constexpr size_t kLongOffersBytes = kMaxSessionBodyBytes / 2;
+
+absl::flat_hash_map<uint64_t, ClientLink::Offered> OffersOf(
+    const Established& established) {
+  absl::flat_hash_map<uint64_t, ClientLink::Offered> offered;
+  for (size_t i = 0; i < established.offered_keys.size(); ++i) {
+    offered[established.offered_keys[i]] = {static_cast<uint16_t>(i),
+                                            established.models[i]};
+  }
+  return offered;
+}
 
 }  // namespace
 
@@ -36,16 +51,18 @@ ClientLink::ClientLink(const ClientOptions& options, Established established,
              established.epoch,
              std::move(established.peer),
              std::move(server_process),
-             std::move(established.models),
              established.max_in_flight},
       counters_(counters),
       next_id_(next_id),
       owner_(owner),
       cancelled_(static_cast<size_t>(facts_.max_in_flight)),
+      takes_offers_(established.takes_offers),
+      offered_(OffersOf(established)),
       link_(std::move(established), options.clock, options.liveness_timeout,
             this,
             [this](const SessionFrame& frame) { return OnFrame(frame); }) {
-  models_ = facts_.models;
+  for (const auto& [key, offered] : offered_) key_of_[offered.number] = key;
+  next_number_ = static_cast<uint16_t>(offered_.size());
   pending_ = std::vector<Pending>(static_cast<size_t>(facts_.max_in_flight));
   free_.reserve(pending_.size());
   for (size_t i = pending_.size(); i > 0; --i) {
@@ -108,6 +125,9 @@ PollTask::Result ClientLink::Step(absl::Time now) {
 }
 
 absl::Status ClientLink::TryStep(absl::Time now, int* worked) {
+  if (owner_->offers_version() != told_version_) {
+    REFRACT_RETURN_IF_ERROR(SendOffers());
+  }
   ExpireRequests(now);
   EndCancelled();
   const bool any_pending = free_.size() < pending_.size();
@@ -199,12 +219,60 @@ absl::Status ClientLink::OnModelStates(const SessionFrame& frame) {
   proto::ModelStates states;
   REFRACT_RETURN_IF_ERROR(ParseBody(frame, "model states", &states));
   for (const proto::ModelState& state : states.states()) {
-    if (state.model() >= models_.size() || !facts_.models[state.model()].ok()) {
+    const auto key = key_of_.find(state.model());
+    // Of an offer that was withdrawn meanwhile.
+    if (key == key_of_.end() && takes_offers_) continue;
+    if (key == key_of_.end()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "the state of model ", state.model(), ", which was not agreed on"));
+          "the state of model ", state.model(), ", which was not offered"));
     }
-    models_[state.model()] = FromWire(state.status());
+    offered_[key->second].status = FromWire(state.status());
   }
+  owner_->OnModels(*this);
+  return absl::OkStatus();
+}
+
+absl::Status ClientLink::SendIfLong(proto::Offers& offers, size_t most_bytes) {
+  if (offers.ByteSizeLong() <= most_bytes) return absl::OkStatus();
+  const absl::Status sent = link_.SendFrame(FrameKind::kOffers, offers);
+  offers.Clear();
+  return sent;
+}
+
+absl::Status ClientLink::SendOffers() {
+  // Read before the offers: a change meanwhile changes the version again.
+  told_version_ = owner_->offers_version();
+  const std::vector<ClientOffer> now = owner_->offers();
+  absl::flat_hash_set<uint64_t> live;
+  for (const ClientOffer& offer : now) live.insert(offer.key);
+  proto::Offers frame;
+  for (auto it = offered_.begin(); it != offered_.end();) {
+    const auto offered = it++;
+    if (live.contains(offered->first)) continue;
+    frame.add_withdrawn(offered->second.number);
+    key_of_.erase(offered->second.number);
+    offered_.erase(offered);
+  }
+  for (const ClientOffer& offer : now) {
+    if (offered_.contains(offer.key)) continue;
+    // Numbers in use are few among 65536, and a number that has become free is
+    // the last to be used again: its late requests have gone by then.
+    while (key_of_.contains(next_number_)) ++next_number_;
+    const uint16_t number = next_number_++;
+    offered_[offer.key] = {
+        number, absl::UnavailableError(
+                    takes_offers_ ? "was asked and has not answered yet"
+                                  : "takes offers of models only when it "
+                                    "connects: its release is too old")};
+    key_of_[number] = offer.key;
+    proto::NewOffer& added = *frame.add_offers();
+    added.set_number(number);
+    *added.mutable_model() = ToProto(offer.offer);
+    if (takes_offers_) {
+      REFRACT_RETURN_IF_ERROR(SendIfLong(frame, kLongOffersBytes));
+    }
+  }
+  if (takes_offers_) REFRACT_RETURN_IF_ERROR(SendIfLong(frame, 0));
   owner_->OnModels(*this);
   return absl::OkStatus();
 }

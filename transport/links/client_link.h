@@ -9,11 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "proto/session.pb.h"
 #include "transport/links/channel.h"
-#include "transport/loop/intrusive_heap.h"
 #include "transport/links/link.h"
 #include "transport/links/link_memory.h"
+#include "transport/loop/intrusive_heap.h"
 #include "transport/loop/mailbox.h"
 #include "transport/loop/poll_loop.h"
 
@@ -41,7 +42,6 @@ struct LinkFacts {
   uint64_t epoch = 0;
   std::string peer;            // host name
   std::string server_process;  // DialReport's
-  std::vector<absl::Status> models;
   int max_in_flight = 0;
 };
 
@@ -68,8 +68,11 @@ class ClientLink final : public PollTask, private MessageSink {
     virtual ~Owner() = default;
     // The server takes no more requests.
     virtual void OnGoaway(ClientLink& link) = 0;
-    // link.models() changed.
+    // What link.offer() says changed.
     virtual void OnModels(ClientLink& link) = 0;
+    // The offers as they are now, and a number that changes with them.
+    virtual std::vector<ClientOffer> offers() const = 0;
+    virtual uint64_t offers_version() const = 0;
     // link.suspect() changed.
     virtual void OnSuspect(ClientLink& link) = 0;
     // The link is over: its requests fail next, and then it is destroyed.
@@ -92,8 +95,17 @@ class ClientLink final : public PollTask, private MessageSink {
   void Close(const absl::Status& why);
   const std::shared_ptr<LinkMemory>& memory() const { return link_.memory(); }
   const LinkFacts& facts() const { return facts_; }
-  // As ClientState's: the verdicts of the handshake, and what came after.
-  const std::vector<absl::Status>& models() const { return models_; }
+  // An offer as the server knows it.
+  struct Offered {
+    uint16_t number = 0;  // in headers
+    // OK: it may be asked for. From the handshake, and what came after.
+    absl::Status status;
+  };
+  // Null: the server was not told of it.
+  const Offered* offer(uint64_t key) const {
+    const auto found = offered_.find(key);
+    return found == offered_.end() ? nullptr : &found->second;
+  }
   bool suspect() const { return suspect_; }
   bool goaway() const { return goaway_; }
   bool path_failed() const { return link_.path_failed(); }
@@ -153,6 +165,9 @@ class ClientLink final : public PollTask, private MessageSink {
   }
   absl::Status OnFrame(const SessionFrame& frame);
   absl::Status OnModelStates(const SessionFrame& frame);
+  // Tells the server of offers that changed since it was told.
+  absl::Status SendOffers();
+  absl::Status SendIfLong(proto::Offers& offers, size_t most_bytes);
   void Finish(Client::Callback done, absl::StatusOr<IncomingMessage> response);
   void Count();
 
@@ -168,7 +183,11 @@ class ClientLink final : public PollTask, private MessageSink {
   IntrusiveHeap<Pending, &Pending::in_deadlines, Earlier> deadlines_;
   Mailbox<uint64_t> cancelled_;          // message ids
   std::vector<uint64_t> now_cancelled_;  // in EndCancelled
-  std::vector<absl::Status> models_;
+  const bool takes_offers_;
+  absl::flat_hash_map<uint64_t, Offered> offered_;  // by key
+  absl::flat_hash_map<uint32_t, uint64_t> key_of_;  // by number
+  uint16_t next_number_ = 0;
+  uint64_t told_version_ = 0;  // Owner::offers_version()
   bool goaway_ = false;
   bool draining_ = false;
   bool suspect_ = false;

@@ -1,10 +1,12 @@
 #ifndef REFRACT_TRANSPORT_LINKS_LINK_H_
 #define REFRACT_TRANSPORT_LINKS_LINK_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -12,10 +14,48 @@
 #include "base/clock.h"
 #include "proto/session.pb.h"
 #include "transport/datapath.h"
+#include "transport/links/channel.h"
 #include "transport/messages/endpoint.h"
 #include "transport/session/session_socket.h"
 
 namespace refract::transport {
+
+// An offer of a client. `key` is never used for another offer of that client.
+struct ClientOffer {
+  uint64_t key = 0;
+  ModelOffer offer;
+};
+
+// Offers of one client that a handler has accepted. Ends those that are left:
+// their connection is over.
+class HeldOffers {
+ public:
+  explicit HeldOffers(Handler* handler) : handler_(handler) {}
+  HeldOffers(HeldOffers&& other) noexcept
+      : handler_(other.handler_), models_(std::exchange(other.models_, {})) {}
+  HeldOffers& operator=(HeldOffers&& other) noexcept {
+    std::swap(handler_, other.handler_);
+    std::swap(models_, other.models_);
+    return *this;
+  }
+  ~HeldOffers() {
+    for (const size_t model : models_) handler_->OnOfferEnd(model, false);
+  }
+  // `model`: what OnOffer() has just returned.
+  void Add(size_t model) { models_.push_back(model); }
+  // Ends none of them: the server itself is being destroyed.
+  void Forget() { models_.clear(); }
+  void Withdraw(size_t model) {
+    const auto held = std::find(models_.begin(), models_.end(), model);
+    if (held == models_.end()) return;
+    models_.erase(held);
+    handler_->OnOfferEnd(model, true);
+  }
+
+ private:
+  Handler* handler_;
+  std::vector<size_t> models_;
+};
 
 // The result of a handshake.
 struct Established {
@@ -35,7 +75,12 @@ struct Established {
   int max_in_flight = 0;
   std::vector<absl::Status> models;  // per offer
   std::vector<size_t> model_ids;     // server: the handler's, per offer
+  std::vector<absl::Status> told;    // server: per offer, as the reply said
   bool takes_model_states = false;   // server: whether the client does
+  // Whether the peer has FEATURE_OFFERS.
+  bool takes_offers = false;
+  HeldOffers held{nullptr};            // server
+  std::vector<uint64_t> offered_keys;  // client: per offer
 };
 
 // An established connection: message layer, control frames and heartbeats, in

@@ -12,8 +12,16 @@
 namespace refract::transport {
 namespace {
 
+// Withdrawn offers whose late requests are told from requests for models that
+// were never offered.
+constexpr size_t kMaxWithdrawnOffers = kMaxModelOffers;
+
 absl::Status Withdrawn() {
   return absl::CancelledError("given up by its client before it came");
+}
+
+absl::Status OfferWithdrawn() {
+  return absl::UnavailableError("the offer of its model was withdrawn");
 }
 
 }  // namespace
@@ -25,9 +33,9 @@ ServerLink::ServerLink(ServerShared* shared, std::string host,
       host_(std::move(host)),
       count_(std::move(count)),
       client_(std::move(client)),
-      models_(std::move(established.models)),
-      model_ids_(std::move(established.model_ids)),
-      told_(established.takes_model_states ? models_.size() : 0),
+      held_(std::move(established.held)),
+      takes_model_states_(established.takes_model_states),
+      takes_offers_(established.takes_offers),
       // A client forgets a request at its deadline while we may still work on
       // it, so more than it may have in flight can be open here, but not
       // without end.
@@ -35,6 +43,7 @@ ServerLink::ServerLink(ServerShared* shared, std::string host,
       shared_calls_(std::make_shared<ServerCalls>(established.setup.memory,
                                                   2 * max_calls_)),
       withdrawn_(2 * max_calls_),
+      offered_(OffersOf(established)),
       link_(std::move(established), shared->options.clock,
             shared->options.liveness_timeout, this,
             [this](const SessionFrame& frame) { return OnFrame(frame); }) {
@@ -51,6 +60,7 @@ ServerLink::~ServerLink() {
   absl::flat_hash_set<size_t> models;
   for (const auto& [id, call] : calls_) models.insert(call.model);
   for (const size_t model : models) shared_->handler->OnAbandoned(model);
+  if (shared_->stopping) held_.Forget();
 }
 
 PollTask::Result ServerLink::Step(absl::Time now) {
@@ -89,7 +99,7 @@ absl::Status ServerLink::TryStep(absl::Time now, int* worked) {
     REFRACT_RETURN_IF_ERROR(
         link_.SendFrame(FrameKind::kGoaway, proto::Goaway()));
   }
-  if (shared_->models.version() != told_version_ && !told_.empty()) {
+  if (shared_->models.version() != told_version_ && takes_model_states_) {
     REFRACT_RETURN_IF_ERROR(SendModelStates());
   }
   SendReplies();
@@ -101,13 +111,13 @@ absl::Status ServerLink::SendModelStates() {
   // again, and the next step sends it.
   told_version_ = shared_->models.version();
   proto::ModelStates states;
-  for (size_t i = 0; i < told_.size(); ++i) {
-    if (!models_[i].ok()) continue;
-    const absl::Status status = shared_->models.Of(model_ids_[i]);
-    if (status == told_[i]) continue;
-    told_[i] = status;
+  for (auto& [number, offered] : offered_) {
+    if (!offered.verdict.ok()) continue;
+    const absl::Status status = shared_->models.Of(offered.id);
+    if (status == offered.told) continue;
+    offered.told = status;
     proto::ModelState& state = *states.add_states();
-    state.set_model(static_cast<uint32_t>(i));
+    state.set_model(number);
     *state.mutable_status() = ToWire(status, kMaxVerdictTextBytes);
   }
   if (states.states().empty()) return absl::OkStatus();
@@ -129,7 +139,9 @@ void ServerLink::SendReplies() {
 }
 
 absl::Status ServerLink::CheckRequest(const MessageHeader& header) const {
-  if (header.model >= models_.size() || !models_[header.model].ok()) {
+  const auto offered = offered_.find(header.model);
+  if (offered == offered_.end() ||
+      (!offered->second.verdict.ok() && !offered->second.withdrawn)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "request for model ", header.model, ", which was not agreed on"));
   }
@@ -150,12 +162,14 @@ absl::Status ServerLink::OnAnnounced(
     absl::Span<const base::TensorView> tensors) {
   // A request that breaks the protocol is refused when its payload is here.
   if (!CheckRequest(header).ok()) return absl::OkStatus();
+  const Offered* const offered = Agreed(header.model);
+  if (offered == nullptr) return OfferWithdrawn();
   if (withdrawn_.Take(header.id)) {
-    shared_->handler->OnWithdrawn(model_ids_[header.model]);
+    shared_->handler->OnWithdrawn(offered->id);
     return Withdrawn();
   }
   return shared_->handler->OnAnnounced(
-      {model_ids_[header.model], deadline, header.payload_bytes(), tensors});
+      {offered->id, deadline, header.payload_bytes(), tensors});
 }
 
 absl::Status ServerLink::OnRefused(const MessageHeader& header,
@@ -171,15 +185,17 @@ absl::Status ServerLink::OnMessage(const MessageHeader& header,
                                    absl::string_view,
                                    IncomingMessage::ImplPtr message) {
   REFRACT_RETURN_IF_ERROR(CheckRequest(header));
+  const Offered* const offered = Agreed(header.model);
+  if (offered == nullptr) return OnRefused(header, OfferWithdrawn());
   const uint32_t number = shared_calls_->Open();
-  calls_.emplace(header.id, Call{number, model_ids_[header.model]});
+  calls_.emplace(header.id, Call{number, offered->id});
   const absl::Time deadline = header.deadline_us == kNoDeadline
                                   ? absl::InfiniteFuture()
                                   : shared_->options.clock->Now() +
                                         absl::Microseconds(header.deadline_us);
-  std::unique_ptr<ServerCallImpl> call = ServerCallImpl::Create(
-      shared_calls_, header.id, number, model_ids_[header.model], deadline,
-      std::move(message));
+  std::unique_ptr<ServerCallImpl> call =
+      ServerCallImpl::Create(shared_calls_, header.id, number, offered->id,
+                             deadline, std::move(message));
   if (shared_->refusing || shared_->stopping) {
     call->Fail(absl::UnavailableError("this node is stopping"));
     return absl::OkStatus();
@@ -202,13 +218,76 @@ absl::Status ServerLink::OnMessage(const MessageHeader& header,
 // A request that is cancelled while it is pulled.
 void ServerLink::OnIgnored(const MessageHeader& header) {
   if (!CheckRequest(header).ok()) return;
-  shared_->handler->OnWithdrawn(model_ids_[header.model]);
+  const Offered* const offered = Agreed(header.model);
+  if (offered != nullptr) shared_->handler->OnWithdrawn(offered->id);
 }
 
 absl::Status ServerLink::OnFrame(const SessionFrame& frame) {
   if (frame.kind == FrameKind::kCancel) return OnCancel(frame);
+  if (frame.kind == FrameKind::kOffers && takes_offers_) return OnOffers(frame);
   return absl::InvalidArgumentError(
       absl::StrCat("unexpected frame of kind ", static_cast<int>(frame.kind)));
+}
+
+absl::flat_hash_map<uint32_t, ServerLink::Offered> ServerLink::OffersOf(
+    const Established& established) {
+  absl::flat_hash_map<uint32_t, Offered> offered;
+  for (size_t i = 0; i < established.models.size(); ++i) {
+    const absl::Status& verdict = established.models[i];
+    offered[static_cast<uint32_t>(i)] = {
+        verdict, established.model_ids[i],
+        i < established.told.size() ? established.told[i] : verdict};
+  }
+  return offered;
+}
+
+absl::Status ServerLink::OnOffers(const SessionFrame& frame) {
+  proto::Offers offers;
+  REFRACT_RETURN_IF_ERROR(ParseBody(frame, "offers", &offers));
+  for (const uint32_t number : offers.withdrawn()) {
+    const auto found = offered_.find(number);
+    if (found == offered_.end() || found->second.withdrawn) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the end of offer ", number, ", which was not made"));
+    }
+    Offered& offered = found->second;
+    if (offered.verdict.ok()) held_.Withdraw(offered.id);
+    offered.verdict = OfferWithdrawn();
+    offered.withdrawn = true;
+    withdrawn_offers_.push_back(number);
+    if (withdrawn_offers_.size() > kMaxWithdrawnOffers) {
+      offered_.erase(withdrawn_offers_.front());
+      withdrawn_offers_.pop_front();
+    }
+  }
+  proto::ModelStates states;
+  for (const proto::NewOffer& offer : offers.offers()) {
+    REFRACT_RETURN_IF_ERROR(CheckOfferedModel(offer.model()));
+    if (offered_.size() - withdrawn_offers_.size() >= kMaxModelOffers) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("more than ", kMaxModelOffers, " model offers"));
+    }
+    const uint32_t number = offer.number();
+    if (number > UINT16_MAX || offered_.contains(number)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a new offer with the number ", number,
+                       ", which is too large or in use"));
+    }
+    const absl::StatusOr<size_t> id =
+        shared_->handler->OnOffer(FromProto(offer.model()));
+    Offered& offered = offered_[number];
+    offered.verdict = id.status();
+    if (id.ok()) {
+      held_.Add(*id);
+      offered.id = *id;
+    }
+    offered.told = id.ok() ? shared_->models.Of(*id) : id.status();
+    proto::ModelState& state = *states.add_states();
+    state.set_model(number);
+    *state.mutable_status() = ToWire(offered.told, kMaxVerdictTextBytes);
+  }
+  if (states.states().empty()) return absl::OkStatus();
+  return link_.SendFrame(FrameKind::kModelStates, states);
 }
 
 absl::Status ServerLink::OnCancel(const SessionFrame& frame) {

@@ -1,6 +1,8 @@
 #ifndef REFRACT_TRANSPORT_LINKS_SERVER_LINK_H_
 #define REFRACT_TRANSPORT_LINKS_SERVER_LINK_H_
 
+#include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -52,6 +54,7 @@ class ServerLink final : public PollTask, private MessageSink {
   void OnEnd(const absl::Status& status);
   void SendReplies();
   absl::Status SendModelStates();
+  absl::Status OnOffers(const SessionFrame& frame);
   absl::Status OnMessage(const MessageHeader& header, absl::string_view text,
                          IncomingMessage::ImplPtr message) override;
   absl::Status OnAnnounced(const MessageHeader& header, absl::Time deadline,
@@ -68,11 +71,28 @@ class ServerLink final : public PollTask, private MessageSink {
   const std::string host_;
   const ConnectionCount count_;
   const ClientRegistry::Entry client_;
-  const std::vector<absl::Status> models_;
-  const std::vector<size_t> model_ids_;
-  // The state of each agreed model as the client was told last. Empty: the
-  // client takes no model states.
-  std::vector<absl::Status> told_;
+  // An offer of this client.
+  struct Offered {
+    absl::Status verdict;  // OK: agreed on
+    size_t id = 0;         // the handler's number
+    absl::Status told;     // the state that the client knows
+    // A request that its client gave up may come after the end of its offer,
+    // because the session may overtake the data path: it breaks no rule.
+    bool withdrawn = false;
+  };
+  // Null: not offered, not agreed on, or withdrawn.
+  const Offered* Agreed(uint32_t number) const {
+    const auto found = offered_.find(number);
+    return found == offered_.end() || !found->second.verdict.ok()
+               ? nullptr
+               : &found->second;
+  }
+  static absl::flat_hash_map<uint32_t, Offered> OffersOf(
+      const Established& established);
+  std::deque<uint32_t> withdrawn_offers_;  // the latest
+  HeldOffers held_;
+  const bool takes_model_states_;
+  const bool takes_offers_;
   uint64_t told_version_ = 0;  // ModelStates'
   const size_t max_calls_;
   const std::shared_ptr<ServerCalls> shared_calls_;
@@ -84,6 +104,8 @@ class ServerLink final : public PollTask, private MessageSink {
   // Ids of Cancel frames without a request here: the session may overtake the
   // data path, or the request was answered just then.
   RecentIds withdrawn_;
+  // By the number in headers. Those of withdrawn_offers_ as well.
+  absl::flat_hash_map<uint32_t, Offered> offered_;
   Link link_;
 };
 

@@ -18,6 +18,7 @@
 #include "transport/session/client_registry.h"
 #include "transport/session/handshake.h"
 #include "transport/session/identity.h"
+#include "transport/session/model_states.h"
 
 namespace refract::transport {
 
@@ -33,28 +34,6 @@ class PeerLog {
   static constexpr size_t kMaxEntries = 1024;
   absl::Mutex mu_;
   absl::flat_hash_map<std::string, absl::Time> last_ ABSL_GUARDED_BY(mu_);
-};
-
-// Which models can be served now, by the handler's numbers. Thread-safe.
-class ModelStates {
- public:
-  void Set(size_t model, const absl::Status& status) {
-    absl::MutexLock lock(&mu_);
-    states_[model] = status;
-    ++version_;
-  }
-  absl::Status Of(size_t model) const {
-    absl::MutexLock lock(&mu_);
-    const auto state = states_.find(model);
-    return state == states_.end() ? absl::OkStatus() : state->second;
-  }
-  // Changes with each Set(), after it. 0: there was none.
-  uint64_t version() const { return version_; }
-
- private:
-  mutable absl::Mutex mu_;
-  absl::flat_hash_map<size_t, absl::Status> states_ ABSL_GUARDED_BY(mu_);
-  std::atomic<uint64_t> version_ = 0;  // spares the pollers the lock
 };
 
 // How many connections each host has. Thread-safe.

@@ -82,6 +82,7 @@ void ClientImpl::Dial(absl::Time now) {
   };
   if (current_ != nullptr) note(*current_);
   for (const ClientLink* link : draining_) note(*link);
+  dial.offers = offers();
   dial.resources = hub_->resources();
   for (const std::string& rail : ports_) {
     if (!rails_.usable(RailName(proto::TRANSPORT_PATH_VERBS, rail), now)) {

@@ -21,21 +21,8 @@ proto::Hello MakeHello(const Dial& dial) {
   for (const proto::TransportPath path : dial.paths) hello.add_paths(path);
   *hello.mutable_limits() =
       AnnouncedLimits(options.limits, options.limits.max_in_flight);
-  for (const ModelOffer& offer : options.models) {
-    proto::OfferedModel* model = hello.add_models();
-    model->set_name(offer.name);
-    model->set_version(offer.version);
-    model->mutable_model()->set_low(offer.model.low);
-    model->mutable_model()->set_high(offer.model.high);
-    model->mutable_schema()->set_low(offer.schema.low);
-    model->mutable_schema()->set_high(offer.schema.high);
-    if (!offer.settings.has_value()) continue;
-    proto::ModelSettings* settings = model->mutable_settings();
-    for (const auto& [name, value] : *offer.settings) {
-      proto::ModelSetting* setting = settings->add_settings();
-      setting->set_name(name);
-      setting->set_value(value);
-    }
+  for (const ClientOffer& offered : dial.offers) {
+    *hello.add_models() = ToProto(offered.offer);
   }
   hello.set_epoch(dial.epoch);
   hello.set_client(dial.client);
@@ -90,10 +77,10 @@ class ClientAttempt {
     REFRACT_RETURN_IF_ERROR(ParseBody(frame, "hello reply", &reply_));
     REFRACT_RETURN_IF_ERROR(FromWire(reply_.status()));
     REFRACT_RETURN_IF_ERROR(CheckPeerLimits(reply_.limits()));
-    if (reply_.models_size() != static_cast<int>(options_.models.size())) {
+    if (reply_.models_size() != static_cast<int>(dial_.offers.size())) {
       return absl::InvalidArgumentError(
           absl::StrCat("the server answered ", reply_.models_size(), " of ",
-                       options_.models.size(), " model offers"));
+                       dial_.offers.size(), " model offers"));
     }
     report_->server_process = reply_.identity().process();
     for (const int offered : reply_.paths()) {
@@ -236,6 +223,10 @@ class ClientAttempt {
     for (const proto::WireStatus& model : reply_.models()) {
       established.models.push_back(FromWire(model));
     }
+    for (const ClientOffer& offered : dial_.offers) {
+      established.offered_keys.push_back(offered.key);
+    }
+    established.takes_offers = (reply_.features() & proto::FEATURE_OFFERS) != 0;
     return established;
   }
 

@@ -117,6 +117,52 @@ proto::WireStatus ToWire(const absl::Status& status, size_t max_text_bytes) {
   return wire;
 }
 
+proto::OfferedModel ToProto(const ModelOffer& offer) {
+  proto::OfferedModel model;
+  model.set_name(offer.name);
+  model.set_version(offer.version);
+  model.mutable_model()->set_low(offer.model.low);
+  model.mutable_model()->set_high(offer.model.high);
+  model.mutable_schema()->set_low(offer.schema.low);
+  model.mutable_schema()->set_high(offer.schema.high);
+  if (!offer.settings.has_value()) return model;
+  proto::ModelSettings* const settings = model.mutable_settings();
+  for (const auto& [name, value] : *offer.settings) {
+    proto::ModelSetting* const setting = settings->add_settings();
+    setting->set_name(name);
+    setting->set_value(value);
+  }
+  return model;
+}
+
+ModelOffer FromProto(const proto::OfferedModel& model) {
+  ModelOffer offer;
+  offer.name = model.name();
+  offer.version = model.version();
+  offer.model = {model.model().low(), model.model().high()};
+  offer.schema = {model.schema().low(), model.schema().high()};
+  if (!model.has_settings()) return offer;
+  offer.settings.emplace();
+  for (const proto::ModelSetting& setting : model.settings().settings()) {
+    offer.settings->emplace_back(setting.name(), setting.value());
+  }
+  return offer;
+}
+
+absl::Status CheckOfferedModel(const proto::OfferedModel& model) {
+  if (model.name().size() > kMaxModelNameBytes) {
+    return absl::InvalidArgumentError("an offer with an overlong model name");
+  }
+  for (const proto::ModelSetting& setting : model.settings().settings()) {
+    if (setting.name().size() > kMaxSettingBytes ||
+        setting.value().size() > kMaxSettingBytes) {
+      return absl::InvalidArgumentError(
+          "an offer with an overlong setting of a model");
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status FromWire(const proto::WireStatus& status) {
   if (status.code() == 0) return absl::OkStatus();
   const auto code = status.code() > 16

@@ -68,6 +68,7 @@ struct Dial {
   std::string client;                       // Hello.client
   uint64_t epoch = 0;                       // of this attempt
   uint64_t oldest_live_epoch = 0;           // Hello.oldest_live_epoch
+  std::vector<ClientOffer> offers;          // Hello.models
   // The polling thread that the link is for: what wakes it for this link, and
   // what its links share.
   std::shared_ptr<Waker> link_waker;
@@ -131,11 +132,16 @@ HeartbeatTimes AgreeOnHeartbeats(absl::Duration own_interval,
                                  uint64_t peer_liveness_us,
                                  uint64_t peer_features);
 // The features of this version: bits of proto::Feature.
-inline constexpr uint64_t kFeatures = proto::FEATURE_HEARTBEAT_INTERVAL |
-                                      proto::FEATURE_MORE_PATH_STARTS |
-                                      proto::FEATURE_MODEL_STATES;
+inline constexpr uint64_t kFeatures =
+    proto::FEATURE_HEARTBEAT_INTERVAL | proto::FEATURE_MORE_PATH_STARTS |
+    proto::FEATURE_MODEL_STATES | proto::FEATURE_OFFERS;
 // PathStarts in one handshake besides one for each path: addresses to try.
 inline constexpr int kMorePathStarts = 3;
+
+proto::OfferedModel ToProto(const ModelOffer& offer);
+ModelOffer FromProto(const proto::OfferedModel& model);
+// InvalidArgument: texts longer than below.
+absl::Status CheckOfferedModel(const proto::OfferedModel& model);
 
 // Longest model name in an offer, and longest reason why one is refused: with
 // them kMaxModelOffers fit in a frame.

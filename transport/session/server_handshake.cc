@@ -21,16 +21,7 @@ absl::Status CheckHello(const proto::Hello& hello) {
         absl::StrCat("hello with ", hello.models_size(), " model offers"));
   }
   for (const proto::OfferedModel& model : hello.models()) {
-    if (model.name().size() > kMaxModelNameBytes) {
-      return absl::InvalidArgumentError("hello with an overlong model name");
-    }
-    for (const proto::ModelSetting& setting : model.settings().settings()) {
-      if (setting.name().size() > kMaxSettingBytes ||
-          setting.value().size() > kMaxSettingBytes) {
-        return absl::InvalidArgumentError(
-            "hello with an overlong setting of a model");
-      }
-    }
+    REFRACT_RETURN_IF_ERROR(CheckOfferedModel(model));
   }
   if (!hello.client().empty() && hello.client().size() != kClientBytes) {
     return absl::InvalidArgumentError("hello with a client id of bad length");
@@ -54,7 +45,8 @@ ServerHandshake::ServerHandshake(const ServerHandshakeContext& context,
       session_(std::move(session)),
       deadline_(deadline),
       token_(RandomToken(kTokenBytes)),
-      hello_frame_(std::move(hello)) {
+      hello_frame_(std::move(hello)),
+      held_(context.handler) {
   context_.broker->Open(token_, std::move(waker));
 }
 
@@ -156,22 +148,18 @@ absl::Status ServerHandshake::Answer(const SessionFrame& frame) {
         "no transport is common to client and server"));
   }
   *reply_.mutable_limits() = AnnouncedLimits(options_.limits, in_flight_);
+  const bool takes_offers = (hello_.features() & proto::FEATURE_OFFERS) != 0;
   for (const proto::OfferedModel& model : hello_.models()) {
-    ModelOffer offer;
-    offer.name = model.name();
-    offer.version = model.version();
-    offer.model = {model.model().low(), model.model().high()};
-    offer.schema = {model.schema().low(), model.schema().high()};
-    if (model.has_settings()) {
-      offer.settings.emplace();
-      for (const proto::ModelSetting& setting : model.settings().settings()) {
-        offer.settings->emplace_back(setting.name(), setting.value());
-      }
-    }
-    const absl::StatusOr<size_t> id = context_.handler->OnOffer(offer);
+    const absl::StatusOr<size_t> id =
+        context_.handler->OnOffer(FromProto(model));
+    if (id.ok()) held_.Add(*id);
     verdicts_.push_back(id.status());
     model_ids_.push_back(id.ok() ? *id : 0);
-    *reply_.add_models() = ToWire(id.status(), kMaxVerdictTextBytes);
+    // A client that takes a verdict for final hears of states later.
+    told_.push_back(id.ok() && takes_offers && context_.models != nullptr
+                        ? context_.models->Of(*id)
+                        : id.status());
+    *reply_.add_models() = ToWire(told_.back(), kMaxVerdictTextBytes);
   }
   reply_.set_liveness_timeout_us(
       absl::ToInt64Microseconds(options_.liveness_timeout));
@@ -299,6 +287,9 @@ absl::StatusOr<Established> ServerHandshake::Finish() {
   established.max_in_flight = in_flight_;
   established.models = std::move(verdicts_);
   established.model_ids = std::move(model_ids_);
+  established.told = std::move(told_);
+  established.held = std::move(held_);
+  established.takes_offers = (hello_.features() & proto::FEATURE_OFFERS) != 0;
   established.takes_model_states =
       (hello_.features() & proto::FEATURE_MODEL_STATES) != 0;
   return established;

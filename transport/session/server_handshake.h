@@ -20,6 +20,7 @@
 #include "transport/paths/path_resources.h"
 #include "transport/paths/path_setup.h"
 #include "transport/session/handshake.h"
+#include "transport/session/model_states.h"
 #include "transport/session/session_socket.h"
 
 namespace refract::transport {
@@ -35,6 +36,8 @@ struct ServerHandshakeContext {
   // what its links share.
   std::shared_ptr<Waker> link_waker;
   PathResources* resources;
+  // Null: all that the handler accepts can be served.
+  const ModelStates* models = nullptr;
 };
 
 // The server's side of one handshake (handshake.h), in steps that never wait
@@ -86,6 +89,8 @@ class ServerHandshake {
   int in_flight_ = 1;
   std::vector<absl::Status> verdicts_;
   std::vector<size_t> model_ids_;
+  std::vector<absl::Status> told_;
+  HeldOffers held_;
 
   int starts_left_ = 0;
   absl::flat_hash_map<int, int> starts_;  // by path

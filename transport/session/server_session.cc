@@ -69,7 +69,7 @@ absl::Status ServerSession::Begin(absl::Time now,
   const ServerHandshakeContext context{
       options,        shared_->handler,     &shared_->broker,
       shared_->paths, shared_->unix_socket, shared_->process,
-      seat_.waker(),  poller_->resources()};
+      seat_.waker(),  poller_->resources(), &shared_->models};
   handshake_.emplace(context, std::move(session_), std::move(hello_),
                      now + options.handshake_timeout, waker);
   return absl::OkStatus();

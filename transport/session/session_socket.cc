@@ -57,7 +57,7 @@ absl::StatusOr<std::optional<SessionFrame>> DecodeSessionFrame(
                      kProtocolMajor, ".", kProtocolMinor));
   }
   const auto kind = LoadLittle<uint16_t>(in + 8);
-  if (kind < 1 || kind > static_cast<uint16_t>(FrameKind::kModelStates)) {
+  if (kind < 1 || kind > static_cast<uint16_t>(FrameKind::kOffers)) {
     return absl::InvalidArgumentError(
         absl::StrCat("session frame of kind ", kind));
   }

@@ -35,6 +35,7 @@ enum class FrameKind : uint16_t {
   kCancel = 9,
   kClose = 10,
   kModelStates = 11,
+  kOffers = 12,
 };
 
 struct SessionFrame {

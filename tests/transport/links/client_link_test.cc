@@ -184,6 +184,8 @@ class ClientLinkTest : public testing::Test, public ClientLink::Owner {
  private:
   void OnGoaway(ClientLink&) override {}
   void OnModels(ClientLink&) override {}
+  std::vector<ClientOffer> offers() const override { return {}; }
+  uint64_t offers_version() const override { return 0; }
   void OnSuspect(ClientLink&) override {}
   void OnEnd(ClientLink&, const absl::Status& why) override {
     ADD_FAILURE() << why;

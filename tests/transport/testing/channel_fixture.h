@@ -193,6 +193,27 @@ class Call {
   absl::Notification done_;
 };
 
+// Hands everything on but the ends of offers, which come when the handler of a
+// test may be gone already.
+class HandlerUntilRequests : public Handler {
+ public:
+  explicit HandlerUntilRequests(Handler* to) : to_(to) {}
+  absl::StatusOr<size_t> OnOffer(const ModelOffer& offer) override {
+    return to_->OnOffer(offer);
+  }
+  absl::Status OnAnnounced(const RequestDescriptor& request) override {
+    return to_->OnAnnounced(request);
+  }
+  void OnRequest(std::unique_ptr<ServerCall> call) override {
+    to_->OnRequest(std::move(call));
+  }
+  void OnAbandoned(size_t model) override { to_->OnAbandoned(model); }
+  void OnWithdrawn(size_t model) override { to_->OnWithdrawn(model); }
+
+ private:
+  Handler* const to_;
+};
+
 // A server and a client over one path. Tests may replace either.
 class ChannelTest : public testing::TestWithParam<PathPreference> {
  protected:
@@ -200,7 +221,8 @@ class ChannelTest : public testing::TestWithParam<PathPreference> {
     server_options_.host = "127.0.0.1";
     server_options_.port = port;
     server_options_.path = GetParam();
-    auto server = Server::Create(server_options_, handler);
+    relays_.push_back(std::make_unique<HandlerUntilRequests>(handler));
+    auto server = Server::Create(server_options_, relays_.back().get());
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
   }
@@ -244,6 +266,7 @@ class ChannelTest : public testing::TestWithParam<PathPreference> {
   ServerOptions server_options_;
   ClientOptions client_options_;
   std::unique_ptr<Handler> handler_;
+  std::vector<std::unique_ptr<Handler>> relays_;
   // Clients go first: they outlive no server in these tests but survive it.
   std::unique_ptr<Server> server_;
   std::unique_ptr<Client> client_;

@@ -17,10 +17,10 @@
 #include "tests/transport/testing/channel_fixture.h"
 #include "transport/messages/byte_order.h"
 #include "transport/messages/crc32c.h"
-#include "transport/session/handshake.h"
-#include "transport/session/identity.h"
 #include "transport/paths/path_setup.h"
 #include "transport/paths/paths.h"
+#include "transport/session/handshake.h"
+#include "transport/session/identity.h"
 
 namespace refract::transport {
 
@@ -110,6 +110,7 @@ class HostilePeer : public testing::Test {
                     .address = address,
                     .paths = {proto::TRANSPORT_PATH_TCP},
                     .epoch = 1,
+                    .offers = {{1, options.models[0]}},
                     .link_waker = waker_,
                     .resources = &resources_};
     DialReport report;
