@@ -1,0 +1,94 @@
+#include "placement/planner/deployment.h"
+
+#include <set>
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace refract::placement {
+namespace {
+
+constexpr size_t kLongestLabel = 63;  // RFC 1123
+constexpr int kMostReplicas = 1'000'000;
+constexpr int kMostPort = 65535;
+
+bool IsDnsLabel(absl::string_view name) {
+  if (name.empty() || name.size() > kLongestLabel) return false;
+  for (const char c : name) {
+    if (!absl::ascii_islower(c) && !absl::ascii_isdigit(c) && c != '-') {
+      return false;
+    }
+  }
+  return name.front() != '-' && name.back() != '-';
+}
+
+absl::Status Wrong(const Service& service, absl::string_view what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("service '", service.name, "': ", what));
+}
+
+absl::Status CheckService(const Service& service) {
+  if (!IsDnsLabel(service.name)) {
+    return Wrong(service,
+                 "name: is no DNS label (a-z, 0-9, '-', 63 at the most)");
+  }
+  if (!IsDnsLabel(service.app)) {
+    return Wrong(service,
+                 absl::StrCat("app: '", service.app, "' is no DNS label"));
+  }
+  if (service.replicas < 1 || service.replicas > kMostReplicas) {
+    return Wrong(service, absl::StrCat("replicas: ", service.replicas,
+                                       ", must be 1 to ", kMostReplicas));
+  }
+  if (service.least_replicas < 1 || service.least_replicas > service.replicas) {
+    return Wrong(service,
+                 absl::StrCat("least_replicas: ", service.least_replicas,
+                              ", must be 1 to replicas, ", service.replicas));
+  }
+  if (service.parallel < 1) {
+    return Wrong(service, absl::StrCat("parallel: ", service.parallel,
+                                       ", must be at least 1"));
+  }
+  if (service.role == Role::kCn && service.demand.gpus > 0) {
+    return Wrong(service, absl::StrCat("gpus: ", service.demand.gpus,
+                                       ", a CN has no GPU"));
+  }
+  const absl::Status demand = Check(service.demand);
+  if (!demand.ok()) return Wrong(service, demand.message());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Check(const Deployment& deployment) {
+  if (!IsDnsLabel(deployment.name)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "deployment '", deployment.name,
+        "': name: is no DNS label (a-z, 0-9, '-', 63 at the most)"));
+  }
+  if (deployment.services.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "deployment '", deployment.name, "': services: there are none"));
+  }
+  for (const int port : {deployment.grpc_port, deployment.cn_metrics_port,
+                         deployment.hn_port, deployment.hn_metrics_port}) {
+    if (port < 0 || port > kMostPort) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("deployment '", deployment.name, "': port ", port,
+                       ", must be 0 to ", kMostPort));
+    }
+  }
+  std::set<std::string> names;
+  for (const Service& service : deployment.services) {
+    const absl::Status status = CheckService(service);
+    if (!status.ok()) return status;
+    if (!names.insert(service.name).second) {
+      return Wrong(service, "name: occurs twice");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace refract::placement
