@@ -11,6 +11,7 @@ find_package(Boost 1.74 REQUIRED)  # headers: Beast; in tests a second solver
 find_package(TorchCpu REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(cares REQUIRED IMPORTED_TARGET libcares)
 pkg_check_modules(prometheus REQUIRED IMPORTED_TARGET prometheus-cpp-core)
 find_program(REFRACT_GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
 if(REFRACT_BUILD_TESTS)

@@ -165,8 +165,6 @@ absl::Status Engine::CreateNodePool() {
     offers_[entry.model.get()] = nodes.offers.size();
     nodes.offers.push_back(entry.model->offer());
   }
-  // Without a split model there is nothing to ask a GPU node for.
-  if (nodes.offers.empty()) nodes.addresses.clear();
   REFRACT_ASSIGN_OR_RETURN(nodes_, NodePool::Create(std::move(nodes)));
   has_nodes_.store(true, std::memory_order_release);
   ChooseDefaults();
@@ -499,6 +497,7 @@ void Engine::OnResponse(Task* task,
   task->times.compute_infer = options_.clock->Now() - task->sent;
   task->parts.away = task->times.compute_infer;
   const size_t node = task->node->node();
+  const std::string address = response.ok() ? "" : task->node->address();
   const absl::Time now = options_.clock->Now();
   task->node->Finish(response.status(), task->times.compute_infer,
                      /*in_time=*/now < task->request.deadline);
@@ -508,8 +507,8 @@ void Engine::OnResponse(Task* task,
     workers_.Continue([this, task] { RunPost(task); });
     return;
   }
-  const absl::Status status = base::Annotate(
-      response.status(), absl::StrCat("GPU node ", nodes_->AddressOf(node)));
+  const absl::Status status =
+      base::Annotate(response.status(), absl::StrCat("GPU node ", address));
   if (aborting_.load(std::memory_order_relaxed)) return Fail(task, Stopping());
   // Before its time: predicted by that node, from its own times.
   task->only_in_time =

@@ -101,6 +101,7 @@ class Engine {
   void WatchReadiness(std::function<void()> listener);
 
   const NodePool& nodes() const { return *nodes_; }
+  NodePool& nodes() { return *nodes_; }
 
   // Requests admitted and not yet answered.
   size_t in_flight() const;

@@ -3,7 +3,6 @@
 #include <cstdio>
 
 #include "CLI/CLI.hpp"
-#include "absl/strings/numbers.h"
 #include "absl/strings/string_view.h"
 #include "base/number_range.h"
 #include "base/process/command_line_error.h"
@@ -15,15 +14,8 @@ namespace refract::cpu_node {
 namespace {
 
 // CLI11's validators return what is wrong, or nothing.
-std::string CheckAddress(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  int port = 0;
-  if (colon == std::string::npos || colon == 0 ||
-      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 ||
-      port > 65535) {
-    return "'" + address + "' is not HOST:PORT";
-  }
-  return "";
+std::string CheckSource(const std::string& text) {
+  return std::string(ParseNodeSource(text).status().message());
 }
 
 void AddServing(CLI::App& app, Flags& flags) {
@@ -93,12 +85,33 @@ void AddReadiness(CLI::App& app, Flags& flags) {
 }
 
 void AddGpuNodes(CLI::App& app, Flags& flags) {
-  app.add_option("--gpu-nodes", flags.gpu_nodes,
-                 "GPU nodes, separated by commas; without any, only models "
-                 "that need none are ready")
+  app.add_option_function<std::vector<std::string>>(
+         "--gpu-nodes",
+         [&flags](const std::vector<std::string>& texts) {
+           for (const std::string& text : texts) {
+             flags.gpu_nodes.push_back(*ParseNodeSource(text));
+           }
+         },
+         "GPU nodes, separated by commas: addresses; dns:NAME:PORT, all "
+         "addresses of a name; srv:NAME, its SRV records; or file:PATH, an "
+         "address per line. Names and files are read again, and nodes come "
+         "and go with them (docs/discovery.md). Without any, only models that "
+         "need none are ready")
       ->delimiter(',')
-      ->type_name("HOST:PORT")
-      ->check(CheckAddress);
+      ->type_name("HOST:PORT|dns:NAME:PORT|srv:NAME|file:PATH")
+      ->check(CheckSource);
+  app.add_option("--gpu-nodes-refresh", flags.gpu_nodes_refresh_s,
+                 "How often DNS names of --gpu-nodes are resolved again; files "
+                 "are read every second, or as often if that is more often")
+      ->type_name("SECONDS")
+      ->check([](const std::string& text) {
+        return base::CheckNumberIn(text, 0.05, 86400);
+      })
+      ->capture_default_str();
+  app.add_option("--dns-servers", flags.dns_servers,
+                 "DNS servers for --gpu-nodes, separated by commas; without "
+                 "this flag those of /etc/resolv.conf")
+      ->type_name("IP[:PORT]");
   app.add_option("--transport", flags.transport,
                  "Way to the GPU nodes: auto (shared memory on the same host, "
                  "else verbs where both have an RDMA device, else tcp), shm, "

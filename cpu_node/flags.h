@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "cpu_node/discovery/node_source.h"
 #include "cpu_node/dispatch/node_policy.h"
 #include "metrics/flags.h"
 
@@ -15,12 +16,14 @@ namespace refract::cpu_node {
 struct Flags {
   std::string model_repository;
   std::vector<std::string> op_libraries;  // loaded first
-  std::vector<std::string> gpu_nodes;     // "host:port"
-  std::string transport = "auto";         // auto, shm, tcp or verbs
-  std::string rdma_device;                // empty: any
-  std::string topology = "auto";          // auto, off or an override file
-  std::string fabric;                     // file with hosts; empty: none
-  std::string fabric_host;                // empty: the host's name
+  std::vector<NodeSource> gpu_nodes;
+  double gpu_nodes_refresh_s = 5;
+  std::string dns_servers;         // empty: those of the system
+  std::string transport = "auto";  // auto, shm, tcp or verbs
+  std::string rdma_device;         // empty: any
+  std::string topology = "auto";   // auto, off or an override file
+  std::string fabric;              // file with hosts; empty: none
+  std::string fabric_host;         // empty: the host's name
   double fabric_load_ratio = kDefaultSpillRatio;
   std::string grpc_host = "0.0.0.0";
   int grpc_port = 8001;

@@ -16,6 +16,8 @@
 #include "base/process/shutdown_signal.h"
 #include "base/status_macros.h"
 #include "cpu_node/catalog.h"
+#include "cpu_node/discovery/node_watch.h"
+#include "cpu_node/discovery/resolver.h"
 #include "cpu_node/engine.h"
 #include "cpu_node/flags.h"
 #include "cpu_node/frontend/server.h"
@@ -72,7 +74,13 @@ EngineOptions ToEngineOptions(const Flags& flags) {
   } else if (flags.ready_when == "any") {
     options.readiness.when = ReadinessRule::When::kAny;
   }
-  options.nodes.addresses = flags.gpu_nodes;
+  for (const NodeSource& source : flags.gpu_nodes) {
+    if (source.kind == NodeSource::Kind::kFixed) {
+      options.nodes.addresses.push_back(source.name);
+    } else {
+      options.nodes.max_nodes = kMaxFoundNodes;
+    }
+  }
   options.nodes.path = transport::PathPreferenceNamed(flags.transport);
   options.nodes.rdma_device = flags.rdma_device;
   return options;
@@ -88,13 +96,11 @@ absl::Status Locate(const Flags& flags, NodePoolOptions* nodes) {
   REFRACT_ASSIGN_OR_RETURN(
       const auto view,
       placement::FabricView::Load(flags.fabric, flags.fabric_host));
-  for (const std::string& address : nodes->addresses) {
-    LOG(INFO) << "fabric: GPU node " << address << " is at tier "
-              << Name(view.TierTo(address)) << " from host "
-              << view.self().name;
-  }
   nodes->tier_of = [view](absl::string_view address) {
-    return static_cast<int>(view.TierTo(address));
+    const placement::Tier tier = view.TierTo(address);
+    LOG(INFO) << "fabric: GPU node " << address << " is at tier " << Name(tier)
+              << " from host " << view.self().name;
+    return static_cast<int>(tier);
   };
   nodes->spill_ratio = flags.fabric_load_ratio;
   return absl::OkStatus();
@@ -102,7 +108,8 @@ absl::Status Locate(const Flags& flags, NodePoolOptions* nodes) {
 
 void LogSummary(const Catalog& catalog, const EngineOptions& options) {
   LOG(INFO) << options.workers << " worker(s), queue of " << options.max_queue
-            << ", " << options.nodes.addresses.size() << " GPU node(s), "
+            << ", " << options.nodes.addresses.size()
+            << (options.nodes.max_nodes > 0 ? " fixed" : "") << " GPU node(s), "
             << catalog.entries().size() << " model version(s)";
   bool split = false;
   for (const Catalog::Entry& entry : catalog.entries()) {
@@ -115,7 +122,8 @@ void LogSummary(const Catalog& catalog, const EngineOptions& options) {
                                          : std::string("no split plan"))
               << (entry.model->split() ? ", split" : ", whole on this node");
   }
-  if (split && options.nodes.addresses.empty()) {
+  if (split && options.nodes.addresses.empty() &&
+      options.nodes.max_nodes == 0) {
     LOG(WARNING) << "there are split models, but --gpu-nodes is not given";
   }
 }
@@ -150,9 +158,20 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   REFRACT_RETURN_IF_ERROR(Locate(flags, &options.nodes));
   LogSummary(*catalog, options);
 
+  absl::StatusOr<std::unique_ptr<Resolver>> resolver =
+      MakeDnsResolver(flags.dns_servers);
+  if (!resolver.ok()) return base::Annotate(resolver.status(), "--dns-servers");
   absl::StatusOr<std::unique_ptr<Engine>> engine =
       Engine::Create(*std::move(catalog), options);
   if (!engine.ok()) return engine.status();
+  // Ends before the engine and its nodes do.
+  std::unique_ptr<NodeWatch> watch;
+  if (options.nodes.max_nodes > 0) {
+    REFRACT_ASSIGN_OR_RETURN(
+        watch, NodeWatch::Start(flags.gpu_nodes,
+                                absl::Seconds(flags.gpu_nodes_refresh_s),
+                                *std::move(resolver), &(*engine)->nodes()));
+  }
   FrontendOptions frontend_options;
   frontend_options.host = flags.grpc_host;
   frontend_options.port = flags.grpc_port;
@@ -164,6 +183,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   const absl::StatusOr<std::unique_ptr<metrics::Server>> metrics =
       metrics::Serve(flags.metrics, [&](metrics::Exposition& exposition) {
         CollectMetrics(**engine, **frontend, exposition);
+        if (watch != nullptr) watch->Collect(exposition);
       });
   if (!metrics.ok()) {
     (*engine)->Stop();

@@ -1,6 +1,7 @@
 #include "cpu_node/metrics.h"
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -115,9 +116,11 @@ void AddModel(const ServedModel& served, const Labels& model, Exposition& out) {
                  "Answers with a NaN or an infinity", model, sums.non_finite);
 }
 
-void AddLink(const NodePool& nodes, size_t index, Exposition& out) {
-  const transport::ClientState state = nodes.StateOf(index);
-  const Labels node = {{"gpu_node", nodes.AddressOf(index)}};
+void AddLink(const NodePool::Member& member,
+             const std::vector<transport::ModelOffer>& offers,
+             Exposition& out) {
+  const transport::ClientState& state = member.state;
+  const Labels node = {{"gpu_node", member.address}};
   out.AddGauge("refract_link_connected",
                "1 while the GPU node is connected, by data path",
                With(node, "path", state.connected ? state.path : "none"),
@@ -126,12 +129,12 @@ void AddLink(const NodePool& nodes, size_t index, Exposition& out) {
                "Requests at the GPU node, by data path",
                With(node, "path", state.connected ? state.path : "none"),
                state.in_flight);
-  for (size_t m = 0; m < nodes.offers().size(); ++m) {
-    const transport::ModelOffer& offer = nodes.offers()[m];
+  for (size_t m = 0; m < offers.size(); ++m) {
+    const transport::ModelOffer& offer = offers[m];
     out.AddGauge(
         "refract_link_model_ready",
         "1 while the GPU node can execute the model",
-        {{"gpu_node", nodes.AddressOf(index)},
+        {{"gpu_node", member.address},
          {"model", offer.name},
          {"version", absl::StrCat(offer.version)}},
         state.connected && m < state.models.size() && state.models[m].ok());
@@ -186,7 +189,9 @@ void CollectMetrics(const Engine& engine, const Frontend& frontend,
     if (entry.model != nullptr) AddModel(*entry.model, model, out);
   }
   const NodePool& nodes = engine.nodes();
-  for (size_t i = 0; i < nodes.size(); ++i) AddLink(nodes, i, out);
+  for (const NodePool::Member& member : nodes.Members()) {
+    AddLink(member, nodes.offers(), out);
+  }
 }
 
 }  // namespace refract::cpu_node

@@ -88,6 +88,7 @@ THIRD_PARTY = {
         r"(cpu_node|gpu_node|tests|bench)/.*",
     ),
     r"gtest/|gmock/": (r"tests/.*",),
+    r"ares(_nameser)?\.h": (r"cpu_node/discovery/dns_resolver\.cc$",),
     r"prometheus/": (r"metrics/exposition\.cc$",),
     r"boost/": (
         r"tests/partitioner/cut/max_flow_test\.cc$",

@@ -35,6 +35,9 @@ class ConnectedClient final : public transport::Client {
   }
   transport::ClientState state() const override { return state_; }
   transport::PeerHealth& health() override { return health_; }
+  absl::Status SetOffer(size_t, std::optional<transport::ModelOffer>) override {
+    return absl::OkStatus();
+  }
   absl::StatusOr<transport::OutgoingMessage> Allocate(
       size_t, absl::Span<const base::TensorSpec>) override {
     return absl::UnimplementedError("carries no messages");

@@ -1,5 +1,6 @@
 #include "cpu_node/dispatch/node_pool.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -21,35 +22,33 @@ constexpr absl::Duration kStalledUnknown = absl::Milliseconds(100);
 
 NodePool::Lease::Lease(Lease&& other) noexcept
     : pool_(std::exchange(other.pool_, nullptr)),
+      at_(other.at_),
       node_(other.node_),
       offer_(other.offer_) {}
 
 NodePool::Lease& NodePool::Lease::operator=(Lease&& other) noexcept {
   // What this one held is released by `other`.
   std::swap(pool_, other.pool_);
+  std::swap(at_, other.at_);
   std::swap(node_, other.node_);
   std::swap(offer_, other.offer_);
   return *this;
 }
 
 NodePool::Lease::~Lease() {
-  if (pool_ != nullptr) pool_->Release(node_, offer_);
+  if (pool_ != nullptr) pool_->Release(*at_, offer_);
 }
 
-transport::Client& NodePool::Lease::client() const {
-  return *pool_->nodes_[node_].client;
-}
+transport::Client& NodePool::Lease::client() const { return *at_->client; }
 
-const std::string& NodePool::Lease::address() const {
-  return pool_->nodes_[node_].address;
-}
+const std::string& NodePool::Lease::address() const { return at_->address; }
 
 void NodePool::Lease::Finish(const absl::Status& status, absl::Duration latency,
                              bool in_time) {
   NodePool* const pool = std::exchange(pool_, nullptr);
   const absl::Time now = pool->options_.clock->Now();
   absl::MutexLock lock(&pool->mu_);
-  Node& node = pool->nodes_[node_];
+  Node& node = *at_;
   node.quota.Release(offer_);
   // A request that ran into its deadline, or was given up before, took at least
   // this long. A request that was refused at once, because it would be late,
@@ -76,19 +75,7 @@ void NodePool::Lease::Finish(const absl::Status& status, absl::Duration latency,
       stalled ? absl::UnavailableError("no answer in time") : status, now);
 }
 
-NodePool::NodePool(NodePoolOptions options) : options_(std::move(options)) {
-  for (const std::string& address : options_.addresses) {
-    Node node{.address = address,
-              .tier = options_.tier_of ? options_.tier_of(address) : 0,
-              .quota = RequestQuota(options_.offers.size(),
-                                    options_.limits.max_in_flight)};
-    node.offers.assign(options_.offers.size(),
-                       absl::UnavailableError("not connected yet"));
-    node.offer_latency.resize(options_.offers.size());
-    nodes_.push_back(std::move(node));
-  }
-  snapshot_.resize(nodes_.size());
-}
+NodePool::NodePool(NodePoolOptions options) : options_(std::move(options)) {}
 
 NodePool::~NodePool() { Close(); }
 
@@ -101,9 +88,12 @@ absl::StatusOr<std::unique_ptr<NodePool>> NodePool::Create(
           absl::StrCat("GPU node ", address, " is listed twice"));
     }
   }
-  if (options.connect == nullptr && !options.addresses.empty()) {
+  options.max_nodes = std::max(options.max_nodes, options.addresses.size());
+  // Without a model that is offered there is nothing to ask a node for.
+  if (options.offers.empty()) options.max_nodes = 0;
+  if (options.connect == nullptr && options.max_nodes > 0) {
     transport::ClientHub::Options hub_options;
-    hub_options.max_clients = options.addresses.size();
+    hub_options.max_clients = options.max_nodes;
     hub_options.rdma_device = options.rdma_device;
     hub_options.locality = options.locality;
     hub_options.clock = options.clock;
@@ -116,39 +106,138 @@ absl::StatusOr<std::unique_ptr<NodePool>> NodePool::Create(
     };
   }
   std::unique_ptr<NodePool> pool(new NodePool(std::move(options)));
-  for (size_t i = 0; i < pool->nodes_.size(); ++i) {
-    transport::ClientOptions client_options;
-    client_options.address = pool->nodes_[i].address;
-    client_options.path = pool->options_.path;
-    client_options.rdma_device = pool->options_.rdma_device;
-    client_options.locality = pool->options_.locality;
-    client_options.models = pool->options_.offers;
-    client_options.limits = pool->options_.limits;
-    client_options.ejection = pool->options_.ejection;
-    client_options.clock = pool->options_.clock;
-    absl::StatusOr<std::unique_ptr<transport::Client>> client =
-        pool->options_.connect(client_options,
-                               [raw = pool.get(), i] { raw->Refresh(i); });
-    if (!client.ok()) {
-      return base::Annotate(client.status(),
-                            absl::StrCat("GPU node ", client_options.address));
-    }
-    {
-      absl::MutexLock refresh_lock(&pool->refresh_mu_);
-      absl::MutexLock lock(&pool->mu_);
-      pool->nodes_[i].client = *std::move(client);
-    }
-    // Changes before the client was stored went unseen.
-    pool->Refresh(i);
-  }
+  REFRACT_RETURN_IF_ERROR(pool->SetAddresses(pool->options_.addresses));
   return pool;
+}
+
+absl::Status NodePool::SetAddresses(const std::vector<std::string>& addresses) {
+  if (options_.offers.empty()) return absl::OkStatus();
+  const absl::flat_hash_set<absl::string_view> listed(addresses.begin(),
+                                                      addresses.end());
+  absl::flat_hash_set<std::string> known;
+  absl::Status status;
+  bool changed = false;
+  {
+    absl::MutexLock members_lock(&members_mu_);
+    {
+      absl::MutexLock lock(&mu_);
+      if (closed_) return absl::OkStatus();
+      for (const std::unique_ptr<Node>& node : nodes_) {
+        if (node == nullptr) continue;
+        known.insert(node->address);
+        const bool leaves = !listed.contains(node->address);
+        if (leaves == node->left.has_value()) continue;
+        LOG(INFO) << "GPU node " << node->address
+                  << (leaves ? " leaves: it is not listed any more"
+                             : " stays: it is listed again");
+        node->left =
+            leaves ? std::make_optional(options_.clock->Now()) : std::nullopt;
+        leaves ? ++num_leaving_ : --num_leaving_;
+        changed = true;
+      }
+    }
+    for (const std::string& address : addresses) {
+      if (!known.insert(address).second) continue;
+      status.Update(Add(address));
+      changed = true;
+    }
+  }
+  if (changed && options_.on_change != nullptr) options_.on_change();
+  return status;
+}
+
+// Under members_mu_.
+absl::Status NodePool::Add(const std::string& address) {
+  size_t index = 0;
+  {
+    absl::MutexLock refresh_lock(&refresh_mu_);
+    absl::MutexLock lock(&mu_);
+    while (index < nodes_.size() && nodes_[index] != nullptr) ++index;
+    if (index == options_.max_nodes) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("GPU node ", address, " is left out: there are ", index,
+                       " already, the most that a CPU node connects to"));
+    }
+    auto node = std::make_unique<Node>(
+        Node{.address = address,
+             .tier = options_.tier_of ? options_.tier_of(address) : 0,
+             .quota = RequestQuota(options_.offers.size(),
+                                   options_.limits.max_in_flight)});
+    node->offers.assign(options_.offers.size(),
+                        absl::UnavailableError("not connected yet"));
+    node->offer_latency.resize(options_.offers.size());
+    if (index == nodes_.size()) {
+      nodes_.emplace_back();
+      snapshot_.emplace_back();
+    }
+    nodes_[index] = std::move(node);
+  }
+  transport::ClientOptions client_options;
+  client_options.address = address;
+  client_options.path = options_.path;
+  client_options.rdma_device = options_.rdma_device;
+  client_options.locality = options_.locality;
+  client_options.models = options_.offers;
+  client_options.limits = options_.limits;
+  client_options.ejection = options_.ejection;
+  client_options.clock = options_.clock;
+  absl::StatusOr<std::unique_ptr<transport::Client>> client =
+      options_.connect(client_options, [this, index] { Refresh(index); });
+  {
+    absl::MutexLock refresh_lock(&refresh_mu_);
+    absl::MutexLock lock(&mu_);
+    if (!client.ok()) {
+      nodes_[index].reset();
+      return base::Annotate(client.status(),
+                            absl::StrCat("GPU node ", address));
+    }
+    nodes_[index]->client = *std::move(client);
+  }
+  // Changes before the client was stored went unseen.
+  Refresh(index);
+  return absl::OkStatus();
+}
+
+bool NodePool::MayEnd(const Node& node, absl::Time now) const {
+  if (!node.left.has_value() || node.quota.in_flight() > 0) return false;
+  if (now - *node.left >= kHandOver) return true;
+  for (size_t i = 0; i < node.offers.size(); ++i) {
+    if (node.Serves(i, now) && !AnyListedServes(i, now)) return false;
+  }
+  return true;
+}
+
+bool NodePool::EndLeft() {
+  absl::MutexLock members_lock(&members_mu_);
+  std::vector<std::unique_ptr<Node>> ended;
+  bool more = false;
+  {
+    absl::MutexLock refresh_lock(&refresh_mu_);
+    absl::MutexLock lock(&mu_);
+    if (num_leaving_ == 0 || closed_) return false;
+    const absl::Time now = options_.clock->Now();
+    for (std::unique_ptr<Node>& node : nodes_) {
+      if (node == nullptr || !MayEnd(*node, now)) continue;
+      --num_leaving_;
+      LogTraffic(*node);
+      ended.push_back(std::move(node));
+    }
+    more = num_leaving_ > 0;
+  }
+  for (const std::unique_ptr<Node>& node : ended) {
+    // Outside the locks: a client waits for threads that may be in Refresh().
+    node->client.reset();
+    LOG(INFO) << "GPU node " << node->address << " has left";
+  }
+  return more;
 }
 
 void NodePool::Refresh(size_t index) {
   {
     absl::MutexLock refresh_lock(&refresh_mu_);
-    Node& node = nodes_[index];
-    if (node.client == nullptr) return;  // not stored yet, or closing
+    // Its client is not stored yet, or it has left, or the pool closes.
+    if (nodes_[index] == nullptr || nodes_[index]->client == nullptr) return;
+    Node& node = *nodes_[index];
     const transport::ClientState state = node.client->state();
     absl::MutexLock lock(&mu_);
     if (state.connected != node.connected || state.epoch != node.epoch) {
@@ -230,7 +319,7 @@ std::optional<NodePool::Lease> NodePool::AcquireWithin(size_t offer,
                                                        absl::Duration time) {
   return AcquireIf(offer, avoid, false, [&](const Node& node, absl::Time now) {
     const absl::Duration seen = node.offer_latency[offer];
-    return &node != &nodes_[avoid] &&
+    return &node != nodes_[avoid].get() &&
            node.HealthFor(offer, now) == transport::PeerState::kReady &&
            seen > absl::ZeroDuration() && seen <= time;
   });
@@ -245,34 +334,52 @@ std::optional<NodePool::Lease> NodePool::AcquireIf(
   const absl::Time now = options_.clock->Now();
   absl::MutexLock lock(&mu_);
   if (closed_) return std::nullopt;
-  for (size_t i = 0; i < nodes_.size(); ++i) {
-    const Node& node = nodes_[i];
-    snapshot_[i] = {
-        .serves = node.offers[offer].ok() && may(node, now),
-        .full = !node.quota.HasRoom(offer) || (avoid_is_full && i == avoid),
-        .health = node.HealthFor(offer, now),
-        .latency = node.latency,
-        .in_flight = node.quota.in_flight(),
-        .tier = node.tier};
+  const auto choose = [&](bool leaving) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      if (nodes_[i] == nullptr || nodes_[i]->left.has_value() != leaving) {
+        snapshot_[i] = NodeSnapshot();
+        continue;
+      }
+      const Node& node = *nodes_[i];
+      snapshot_[i] = {
+          .serves = node.offers[offer].ok() && may(node, now),
+          .full = !node.quota.HasRoom(offer) || (avoid_is_full && i == avoid),
+          .health = node.HealthFor(offer, now),
+          .latency = node.latency,
+          .in_flight = node.quota.in_flight(),
+          .tier = node.tier};
+    }
+    return ChooseNode(snapshot_, avoid, draw_a, draw_b, options_.spill_ratio);
+  };
+  std::optional<size_t> choice = choose(/*leaving=*/false);
+  if (!choice.has_value() && num_leaving_ > 0 && !AnyListedServes(offer, now)) {
+    choice = choose(/*leaving=*/true);
   }
-  const std::optional<size_t> choice =
-      ChooseNode(snapshot_, avoid, draw_a, draw_b, options_.spill_ratio);
   if (!choice.has_value()) return std::nullopt;
-  nodes_[*choice].quota.Take(offer);
-  return Lease(this, *choice, offer);
+  Node& node = *nodes_[*choice];
+  node.quota.Take(offer);
+  return Lease(this, &node, *choice, offer);
 }
 
-void NodePool::Release(size_t node, size_t offer) {
+void NodePool::Release(Node& node, size_t offer) {
   absl::MutexLock lock(&mu_);
-  nodes_[node].quota.Release(offer);
+  node.quota.Release(offer);
+}
+
+bool NodePool::AnyListedServes(size_t offer, absl::Time now) const {
+  for (const std::unique_ptr<Node>& node : nodes_) {
+    if (node != nullptr && !node->left.has_value() && node->Serves(offer, now))
+      return true;
+  }
+  return false;
 }
 
 bool NodePool::Usable(size_t offer) const {
   const absl::Time now = options_.clock->Now();
   absl::MutexLock lock(&mu_);
   if (closed_) return false;
-  for (const Node& node : nodes_) {
-    if (node.Serves(offer, now)) return true;
+  for (const std::unique_ptr<Node>& node : nodes_) {
+    if (node != nullptr && node->Serves(offer, now)) return true;
   }
   return false;
 }
@@ -280,16 +387,20 @@ bool NodePool::Usable(size_t offer) const {
 absl::Status NodePool::WhyUnusable(size_t offer) const {
   absl::MutexLock lock(&mu_);
   if (closed_) return absl::UnavailableError("the CPU node is stopping");
-  if (nodes_.empty())
-    return absl::UnavailableError("no GPU node is configured");
   const absl::Time now = options_.clock->Now();
   std::string reasons;
-  for (const Node& node : nodes_) {
-    if (node.Serves(offer, now)) return absl::OkStatus();
+  for (const std::unique_ptr<Node>& node : nodes_) {
+    if (node == nullptr) continue;
+    if (node->Serves(offer, now)) return absl::OkStatus();
     // A node that is about to be noticed as lost has accepted the offer still.
-    absl::StrAppend(&reasons, reasons.empty() ? "" : "; ", node.address, ": ",
-                    node.offers[offer].ok() ? Name(node.HealthFor(offer, now))
-                                            : node.offers[offer].message());
+    absl::StrAppend(&reasons, reasons.empty() ? "" : "; ", node->address, ": ",
+                    node->offers[offer].ok() ? Name(node->HealthFor(offer, now))
+                                             : node->offers[offer].message());
+  }
+  if (reasons.empty()) {
+    return absl::UnavailableError(options_.max_nodes == 0
+                                      ? "no GPU node is configured"
+                                      : "no GPU node has been found yet");
   }
   return absl::UnavailableError(
       absl::StrCat("no GPU node serves the model (", reasons, ")"));
@@ -300,8 +411,9 @@ absl::Status NodePool::WhyNoRoom(size_t offer) const {
   const absl::Time now = options_.clock->Now();
   std::string reasons;
   bool some_full = false;
-  for (const Node& node : nodes_) {
-    if (!node.Serves(offer, now)) continue;
+  for (const std::unique_ptr<Node>& place : nodes_) {
+    if (place == nullptr || !place->Serves(offer, now)) continue;
+    const Node& node = *place;
     const transport::PeerState health = node.HealthFor(offer, now);
     const bool ready = health == transport::PeerState::kReady;
     const bool full = !node.quota.HasRoom(offer);
@@ -325,26 +437,52 @@ absl::Status NodePool::WhyNoRoom(size_t offer) const {
       " in flight to each, and of a model fewer where others are served)"));
 }
 
+size_t NodePool::size() const {
+  absl::MutexLock lock(&mu_);
+  return nodes_.size();
+}
+
 transport::ClientState NodePool::StateOf(size_t node) const {
   absl::MutexLock lock(&refresh_mu_);
-  if (nodes_[node].client == nullptr) return transport::ClientState();
-  return nodes_[node].client->state();
+  if (nodes_[node] == nullptr || nodes_[node]->client == nullptr) {
+    return transport::ClientState();
+  }
+  return nodes_[node]->client->state();
+}
+
+std::vector<NodePool::Member> NodePool::Members() const {
+  std::vector<Member> members;
+  absl::MutexLock refresh_lock(&refresh_mu_);
+  absl::MutexLock lock(&mu_);
+  for (const std::unique_ptr<Node>& node : nodes_) {
+    if (node == nullptr) continue;
+    members.push_back({node->address, node->left.has_value(),
+                       node->client == nullptr ? transport::ClientState()
+                                               : node->client->state()});
+  }
+  return members;
+}
+
+// What the crossing cost on the wire; scripts/quickstart.py reads it.
+void NodePool::LogTraffic(const Node& node) {
+  const transport::ClientState state = node.client->state();
+  LOG(INFO) << "GPU node " << node.address << ": " << state.messages_sent
+            << " requests sent, " << state.bytes_sent << " bytes up, "
+            << state.bytes_received << " bytes down";
 }
 
 void NodePool::Close() {
+  absl::MutexLock members_lock(&members_mu_);
   std::vector<std::unique_ptr<transport::Client>> clients;
   {
     absl::MutexLock refresh_lock(&refresh_mu_);
     absl::MutexLock lock(&mu_);
     closed_ = true;
-    for (Node& node : nodes_) {
-      if (node.client == nullptr) continue;  // closed before
-      // What the crossing cost on the wire; scripts/quickstart.py reads it.
-      const transport::ClientState state = node.client->state();
-      LOG(INFO) << "GPU node " << node.address << ": " << state.messages_sent
-                << " requests sent, " << state.bytes_sent << " bytes up, "
-                << state.bytes_received << " bytes down";
-      clients.push_back(std::move(node.client));
+    for (const std::unique_ptr<Node>& node : nodes_) {
+      // Empty place, or closed before.
+      if (node == nullptr || node->client == nullptr) continue;
+      LogTraffic(*node);
+      clients.push_back(std::move(node->client));
     }
   }
   // Outside the locks: a client joins threads that may be in Refresh().

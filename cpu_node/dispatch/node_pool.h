@@ -1,7 +1,8 @@
 #ifndef REFRACT_CPU_NODE_DISPATCH_NODE_POOL_H_
 #define REFRACT_CPU_NODE_DISPATCH_NODE_POOL_H_
 
-// The GPU nodes that this CPU node knows, and how each of them is doing.
+// The GPU nodes that this CPU node knows, and how each of them is doing. Nodes
+// may come and go while requests are under way.
 
 #include <cstddef>
 #include <cstdint>
@@ -28,6 +29,8 @@ namespace refract::cpu_node {
 
 struct NodePoolOptions {
   std::vector<std::string> addresses;  // "host:port", each once
+  // Nodes at a time, those that leave included. 0: as many as `addresses`.
+  size_t max_nodes = 0;
   // What is offered to every node; requests name an offer by its index.
   std::vector<transport::ModelOffer> offers;
   transport::PathPreference path = transport::PathPreference::kAuto;
@@ -51,12 +54,29 @@ struct NodePoolOptions {
 
 // Thread-safe.
 class NodePool {
+  struct Node;
+
  public:
+  // A node that leaves still gets requests for this long while no other node
+  // serves their model: the nodes that take its place have to connect first.
+  static constexpr absl::Duration kHandOver = absl::Seconds(10);
+
   // Starts connecting; an absent node is no error. InvalidArgument names a bad
   // or repeated address.
   static absl::StatusOr<std::unique_ptr<NodePool>> Create(
       NodePoolOptions options);
   ~NodePool();
+
+  // Makes `addresses`, each once, the nodes of the pool: connects to new ones,
+  // and has those that are not listed any more leave. A leaving node gets no
+  // requests (but see kHandOver); those under way finish; EndLeft() disconnects
+  // it. A leaving node that is listed again stays. InvalidArgument names a bad
+  // address, ResourceExhausted says that max_nodes was reached: the other
+  // addresses take effect all the same. Nothing happens after Close().
+  absl::Status SetAddresses(const std::vector<std::string>& addresses);
+  // Disconnects the leaving nodes that may go. True: some still leave, call
+  // again soon. Not on a transport thread.
+  bool EndLeft();
 
   // One request under way at one node. Move-only; may be finished or dropped on
   // any thread. Must not outlive the pool.
@@ -78,9 +98,10 @@ class NodePool {
 
    private:
     friend class NodePool;
-    Lease(NodePool* pool, size_t node, size_t offer)
-        : pool_(pool), node_(node), offer_(offer) {}
+    Lease(NodePool* pool, Node* at, size_t node, size_t offer)
+        : pool_(pool), at_(at), node_(node), offer_(offer) {}
     NodePool* pool_;
+    Node* at_;  // stays while requests are in flight there
     size_t node_;
     size_t offer_;
   };
@@ -102,14 +123,17 @@ class NodePool {
   // ResourceExhausted, with the numbers: nodes serve it, none may be asked.
   absl::Status WhyNoRoom(size_t offer) const;
 
-  size_t size() const { return nodes_.size(); }
   const std::vector<transport::ModelOffer>& offers() const {
     return options_.offers;
   }
-  // HOST:PORT, as it was given.
-  const std::string& AddressOf(size_t node) const {
-    return nodes_[node].address;
-  }
+  struct Member {
+    std::string address;   // HOST:PORT, as it was given
+    bool leaving = false;  // not listed any more
+    transport::ClientState state;
+  };
+  std::vector<Member> Members() const;
+  // Places of nodes, of which some may be empty.
+  size_t size() const;
   transport::ClientState StateOf(size_t node) const;
 
   // Closes the connections: requests in flight fail with kCancelled on
@@ -121,7 +145,10 @@ class NodePool {
   struct Node {
     std::string address;
     int tier = 0;
+    // Set before the first request, reset after the last one.
     std::unique_ptr<transport::Client> client;
+    // Since when it is not listed any more.
+    std::optional<absl::Time> left;
     // One per offer: OK, or why not.
     std::vector<absl::Status> offers;
     // As the client last said; for logs, and to see that it connected again.
@@ -144,6 +171,13 @@ class NodePool {
   };
 
   explicit NodePool(NodePoolOptions options);
+  absl::Status Add(const std::string& address);
+  bool AnyListedServes(size_t offer, absl::Time now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static void LogTraffic(const Node& node);
+  // Leaving, and needed by nobody.
+  bool MayEnd(const Node& node, absl::Time now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Takes over the client's state after it changed.
   void Refresh(size_t node);
   void LogChange(const Node& node, const transport::ClientState& state) const;
@@ -152,17 +186,20 @@ class NodePool {
   std::optional<Lease> AcquireIf(
       size_t offer, std::optional<size_t> avoid, bool avoid_is_full,
       absl::FunctionRef<bool(const Node&, absl::Time now)> may);
-  void Release(size_t node, size_t offer);
+  void Release(Node& node, size_t offer);
 
   const NodePoolOptions options_;
+  // Held while nodes are added or removed. First.
+  absl::Mutex members_mu_ ABSL_ACQUIRED_BEFORE(refresh_mu_);
   // Held while a client's state is read and stored, so that an older state
   // never overwrites a newer one. Before mu_.
   mutable absl::Mutex refresh_mu_ ABSL_ACQUIRED_BEFORE(mu_);
   mutable absl::Mutex mu_;
-  // The vector's length is fixed by Create(); the nodes change under mu_.
-  // `client` is set by Create() and reset by Close(), under both mutexes.
-  std::vector<Node> nodes_;
-  // In AcquireIf(): one per node, so that a request allocates nothing.
+  // Places are used again, and null between. Places and clients change under
+  // both mutexes, what else is in a node under mu_.
+  std::vector<std::unique_ptr<Node>> nodes_;
+  size_t num_leaving_ ABSL_GUARDED_BY(mu_) = 0;
+  // In AcquireIf(): one per place, so that a request allocates nothing.
   std::vector<NodeSnapshot> snapshot_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
 };

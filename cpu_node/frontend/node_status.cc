@@ -10,10 +10,11 @@ grpc::ServerUnaryReactor* NodeStatusService::GpuNodes(
     grpc::ByteBuffer* answer) {
   proto::GpuNodesResponse response;
   const NodePool& nodes = engine_.nodes();
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    const transport::ClientState state = nodes.StateOf(i);
+  for (const NodePool::Member& member : nodes.Members()) {
+    const transport::ClientState& state = member.state;
     proto::GpuNodeLink& link = *response.add_nodes();
-    link.set_address(nodes.AddressOf(i));
+    link.set_address(member.address);
+    link.set_leaving(member.leaving);
     link.set_connected(state.connected);
     link.set_path(state.path);
     link.set_requests_sent(state.messages_sent);
