@@ -4,6 +4,7 @@
 // A request and its answer in plain C++: what a front end decodes into and
 // encodes from.
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <stop_token>
@@ -51,6 +52,22 @@ struct InferResponse {
   int64_t model_version = 0;
   std::vector<Output> outputs;
 };
+
+// Of their tensors.
+inline size_t BytesOf(const InferRequest& request) {
+  size_t bytes = 0;
+  for (const InputTensor& input : request.inputs) {
+    bytes += input.tensor.bytes();
+  }
+  return bytes;
+}
+inline size_t BytesOf(const InferResponse& response) {
+  size_t bytes = 0;
+  for (const InferResponse::Output& output : response.outputs) {
+    bytes += output.tensor.bytes;
+  }
+  return bytes;
+}
 
 // Runs exactly once, on a thread of the engine's, and must not block.
 using InferCallback =

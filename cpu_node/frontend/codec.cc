@@ -127,53 +127,20 @@ absl::Status CheckTypedCount(const InputMessage& input, base::DType dtype,
 // `raw` is null when the request uses typed contents.
 absl::StatusOr<base::Tensor> DecodeTensor(const InputMessage& input,
                                           const std::string* raw) {
-  if (input.parameters().contains("shared_memory_region")) {
-    return absl::InvalidArgumentError(
-        "is in shared memory, which this server does not support");
-  }
-  const std::optional<base::DType> dtype =
-      base::DTypeFromKServeName(input.datatype());
-  if (!dtype.has_value()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("has datatype '", base::Shorten(input.datatype()),
-                     "', which is not supported"));
-  }
-  const base::Dims dims(input.shape().begin(), input.shape().end());
-  const absl::StatusOr<size_t> byte_size = base::ByteSize(*dtype, dims);
-  if (!byte_size.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("has a bad shape: ", byte_size.status().message()));
-  }
-  const size_t bytes = *byte_size;
-  if (raw == nullptr) {
-    REFRACT_RETURN_IF_ERROR(
-        CheckTypedCount(input, *dtype, bytes / base::SizeOf(*dtype)));
-    REFRACT_ASSIGN_OR_RETURN(base::Tensor tensor,
-                             base::Tensor::Allocate(*dtype, dims));
-    if (bytes > 0) {
-      REFRACT_RETURN_IF_ERROR(CopyTyped(input.contents(), tensor));
-    }
-    return tensor;
-  }
-  if (CountTyped(input.contents()) > 0) {
-    return absl::InvalidArgumentError(
-        "has typed contents, but the request also has raw_input_contents");
-  }
-  if (raw->size() != bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("has ", raw->size(), " raw bytes, ", input.datatype(),
-                     base::DimsToString(dims), " needs ", bytes));
-  }
-  REFRACT_ASSIGN_OR_RETURN(base::Tensor tensor,
-                           base::Tensor::Allocate(*dtype, dims));
-  if (bytes > 0) std::memcpy(tensor.data(), raw->data(), bytes);
-  if (*dtype == base::DType::kBool) {
-    // Kernels rely on 0 and 1.
-    for (const uint8_t value : tensor.as<uint8_t>()) {
-      if (value <= 1) continue;
+  REFRACT_ASSIGN_OR_RETURN(const base::TensorSpec spec, SpecOf(input));
+  if (raw != nullptr) {
+    if (CountTyped(input.contents()) > 0) {
       return absl::InvalidArgumentError(
-          absl::StrCat("is BOOL, but holds the byte ", int{value}));
+          "has typed contents, but the request also has raw_input_contents");
     }
+    return TensorFromRaw(spec, *raw);
+  }
+  REFRACT_ASSIGN_OR_RETURN(const int64_t wanted, base::NumElements(spec.dims));
+  REFRACT_RETURN_IF_ERROR(CheckTypedCount(input, spec.dtype, wanted));
+  REFRACT_ASSIGN_OR_RETURN(base::Tensor tensor,
+                           base::Tensor::Allocate(spec.dtype, spec.dims));
+  if (wanted > 0) {
+    REFRACT_RETURN_IF_ERROR(CopyTyped(input.contents(), tensor));
   }
   return tensor;
 }
@@ -238,13 +205,52 @@ void EncodeTensorMetadata(
 
 }  // namespace
 
+absl::StatusOr<base::TensorSpec> SpecOf(const InputMessage& input) {
+  if (input.parameters().contains("shared_memory_region")) {
+    return absl::InvalidArgumentError(
+        "is in shared memory, which this server does not support");
+  }
+  const std::optional<base::DType> dtype =
+      base::DTypeFromKServeName(input.datatype());
+  if (!dtype.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("has datatype '", base::Shorten(input.datatype()),
+                     "', which is not supported"));
+  }
+  base::TensorSpec spec{*dtype, {input.shape().begin(), input.shape().end()}};
+  const absl::StatusOr<size_t> bytes = base::ByteSize(spec.dtype, spec.dims);
+  if (!bytes.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("has a bad shape: ", bytes.status().message()));
+  }
+  return spec;
+}
+
+absl::StatusOr<base::Tensor> TensorFromRaw(const base::TensorSpec& spec,
+                                           absl::string_view raw) {
+  REFRACT_ASSIGN_OR_RETURN(const size_t bytes,
+                           base::ByteSize(spec.dtype, spec.dims));
+  if (raw.size() != bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "has ", raw.size(), " raw bytes, ", base::KServeName(spec.dtype),
+        base::DimsToString(spec.dims), " needs ", bytes));
+  }
+  REFRACT_ASSIGN_OR_RETURN(base::Tensor tensor,
+                           base::Tensor::Allocate(spec.dtype, spec.dims));
+  if (bytes > 0) std::memcpy(tensor.data(), raw.data(), bytes);
+  if (spec.dtype == base::DType::kBool) {
+    // Kernels rely on 0 and 1.
+    for (const uint8_t value : tensor.as<uint8_t>()) {
+      if (value <= 1) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("is BOOL, but holds the byte ", int{value}));
+    }
+  }
+  return tensor;
+}
+
 absl::StatusOr<InferRequest> DecodeRequest(const ModelInferRequest& message,
                                            absl::Time now) {
-  InferRequest request;
-  request.model_name = message.model_name();
-  request.model_version = message.model_version();
-  REFRACT_RETURN_IF_ERROR(CheckParameters(message));
-  REFRACT_ASSIGN_OR_RETURN(request.deadline, DeadlineOf(message, now));
   const int raw_count = message.raw_input_contents_size();
   // Raw contents belong to inputs by position.
   if (raw_count > message.inputs_size()) {
@@ -252,23 +258,35 @@ absl::StatusOr<InferRequest> DecodeRequest(const ModelInferRequest& message,
         absl::StrCat("raw_input_contents has ", raw_count, " elements for ",
                      message.inputs_size(), " inputs"));
   }
+  return DecodeRequest(
+      message, now, [&](int i) -> absl::StatusOr<base::Tensor> {
+        if (raw_count > 0 && i >= raw_count) {
+          return absl::InvalidArgumentError(absl::StrCat(
+              "has no element in raw_input_contents, which has ", raw_count,
+              " for ", message.inputs_size(), " inputs"));
+        }
+        return DecodeTensor(
+            message.inputs(i),
+            raw_count > 0 ? &message.raw_input_contents(i) : nullptr);
+      });
+}
+
+absl::StatusOr<InferRequest> DecodeRequest(
+    const ModelInferRequest& message, absl::Time now,
+    absl::FunctionRef<absl::StatusOr<base::Tensor>(int input)> tensor_of) {
+  InferRequest request;
+  request.model_name = message.model_name();
+  request.model_version = message.model_version();
+  REFRACT_RETURN_IF_ERROR(CheckParameters(message));
+  REFRACT_ASSIGN_OR_RETURN(request.deadline, DeadlineOf(message, now));
   request.inputs.reserve(static_cast<size_t>(message.inputs_size()));
   for (int i = 0; i < message.inputs_size(); ++i) {
     const InputMessage& input = message.inputs(i);
-    const auto label = [&] {
-      return absl::StrCat("input '", base::Shorten(input.name()), "'");
-    };
-    if (raw_count > 0 && i >= raw_count) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          label(), " has no element in raw_input_contents, which has ",
-          raw_count, " for ", message.inputs_size(), " inputs"));
-    }
-    absl::StatusOr<base::Tensor> tensor = DecodeTensor(
-        input, raw_count > 0 ? &message.raw_input_contents(i) : nullptr);
+    absl::StatusOr<base::Tensor> tensor = tensor_of(i);
     if (!tensor.ok()) {
-      return absl::Status(
-          tensor.status().code(),
-          absl::StrCat(label(), " ", tensor.status().message()));
+      return absl::Status(tensor.status().code(),
+                          absl::StrCat("input '", base::Shorten(input.name()),
+                                       "' ", tensor.status().message()));
     }
     request.inputs.push_back({input.name(), *std::move(tensor)});
   }

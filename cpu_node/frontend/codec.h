@@ -6,9 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/tensor.h"
 #include "cpu_node/request.h"
 #include "cpu_node/served_model.h"
 #include "cpu_node/statistics.h"
@@ -23,6 +26,20 @@ namespace refract::cpu_node {
 // parameter (µs) sets it, relative to `now`.
 absl::StatusOr<InferRequest> DecodeRequest(
     const inference::ModelInferRequest& message, absl::Time now);
+
+// The same for messages whose tensors are elsewhere: `tensor_of` decodes an
+// input; its errors get the input's name in front.
+absl::StatusOr<InferRequest> DecodeRequest(
+    const inference::ModelInferRequest& message, absl::Time now,
+    absl::FunctionRef<absl::StatusOr<base::Tensor>(int input)> tensor_of);
+
+// For `tensor_of`: the dtype and shape that an input says it has, whose bytes
+// fit into size_t; and a tensor whose elements came as they lie in memory.
+// Errors continue a sentence that begins with the input.
+absl::StatusOr<base::TensorSpec> SpecOf(
+    const inference::ModelInferRequest::InferInputTensor& input);
+absl::StatusOr<base::Tensor> TensorFromRaw(const base::TensorSpec& spec,
+                                           absl::string_view raw);
 
 // Encodes everything but the request's id. Outputs are always raw.
 void EncodeResponse(const InferResponse& response,

@@ -4,14 +4,12 @@
 #include <stop_token>
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "base/process/within_memory.h"
-#include "base/shorten.h"
 #include "base/status_macros.h"
 #include "cpu_node/frontend/codec.h"
 #include "cpu_node/frontend/message.h"
+#include "cpu_node/frontend/methods.h"
 #include "cpu_node/frontend/request_size.h"
 #include "cpu_node/frontend/status.h"
 #include "grpc/support/time.h"
@@ -26,17 +24,17 @@ grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* context,
   return reactor;
 }
 
-// Answers a method whose request is short: `fill(request, response)` returns a
-// status. Without memory only this call fails.
-template <typename Request, typename Response, typename Fill>
-grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
-                                 const grpc::ByteBuffer& bytes,
-                                 grpc::ByteBuffer* answer, const Fill& fill) {
+// Answers a method whose request is short. Without memory only this call fails.
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* AnswerShort(grpc::CallbackServerContext* context,
+                                      Engine& engine,
+                                      const grpc::ByteBuffer& bytes,
+                                      grpc::ByteBuffer* answer) {
   return Finish(context, base::WithinMemory([&] {
                   Request request;
                   Response response;
                   REFRACT_RETURN_IF_ERROR(ParseShort(bytes, request));
-                  REFRACT_RETURN_IF_ERROR(fill(request, response));
+                  REFRACT_RETURN_IF_ERROR(Answer(engine, request, response));
                   WriteMessage(response, *answer);
                   return absl::OkStatus();
                 }));
@@ -73,105 +71,46 @@ class InferReactor final : public grpc::ServerUnaryReactor {
   base::ByteBudget::Hold answer_;
 };
 
-// Bytes that the answer will have.
-size_t BytesOf(const InferResponse& response) {
-  size_t bytes = 0;
-  for (const InferResponse::Output& output : response.outputs) {
-    bytes += output.tensor.bytes;
-  }
-  return bytes;
-}
-
-size_t BytesOf(const InferRequest& request) {
-  size_t bytes = 0;
-  for (const InputTensor& input : request.inputs) {
-    bytes += input.tensor.bytes();
-  }
-  return bytes;
-}
-
-std::vector<std::string> ServedVersions(const Catalog& catalog,
-                                        absl::string_view name) {
-  std::vector<std::string> versions;
-  for (const Catalog::Entry& entry : catalog.entries()) {
-    if (entry.name == name && entry.model != nullptr) {
-      versions.push_back(absl::StrCat(entry.version));
-    }
-  }
-  return versions;
-}
-
 }  // namespace
 
 grpc::ServerUnaryReactor* InferenceService::ServerLive(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
     grpc::ByteBuffer* answer) {
-  return Answer<inference::ServerLiveRequest, inference::ServerLiveResponse>(
-      context, *bytes, answer, [](const auto&, auto& response) -> absl::Status {
-        response.set_live(true);
-        return absl::OkStatus();
-      });
+  return AnswerShort<inference::ServerLiveRequest,
+                     inference::ServerLiveResponse>(context, engine_, *bytes,
+                                                    answer);
 }
 
 grpc::ServerUnaryReactor* InferenceService::ServerReady(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
     grpc::ByteBuffer* answer) {
-  return Answer<inference::ServerReadyRequest, inference::ServerReadyResponse>(
-      context, *bytes, answer,
-      [this](const auto&, auto& response) -> absl::Status {
-        response.set_ready(engine_.Ready());
-        return absl::OkStatus();
-      });
+  return AnswerShort<inference::ServerReadyRequest,
+                     inference::ServerReadyResponse>(context, engine_, *bytes,
+                                                     answer);
 }
 
 grpc::ServerUnaryReactor* InferenceService::ModelReady(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
     grpc::ByteBuffer* answer) {
-  return Answer<inference::ModelReadyRequest, inference::ModelReadyResponse>(
-      context, *bytes, answer,
-      [this](const auto& request, auto& response) -> absl::Status {
-        const absl::StatusOr<const ServedModel*> model =
-            engine_.catalog().Find(request.name(), request.version());
-        // A known model that cannot be loaded is "not ready", not an error.
-        if (!model.ok() && !absl::IsUnavailable(model.status())) {
-          return model.status();
-        }
-        response.set_ready(model.ok() && engine_.ModelReady(**model).ok());
-        return absl::OkStatus();
-      });
+  return AnswerShort<inference::ModelReadyRequest,
+                     inference::ModelReadyResponse>(context, engine_, *bytes,
+                                                    answer);
 }
 
 grpc::ServerUnaryReactor* InferenceService::ServerMetadata(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
     grpc::ByteBuffer* answer) {
-  return Answer<inference::ServerMetadataRequest,
-                inference::ServerMetadataResponse>(
-      context, *bytes, answer, [](const auto&, auto& response) -> absl::Status {
-        response.set_name("refract");
-        response.set_version(REFRACT_VERSION);
-        // Without "model_repository": models can be listed, but not loaded, by
-        // clients.
-        response.add_extensions("model_configuration");
-        response.add_extensions("statistics");
-        return absl::OkStatus();
-      });
+  return AnswerShort<inference::ServerMetadataRequest,
+                     inference::ServerMetadataResponse>(context, engine_,
+                                                        *bytes, answer);
 }
 
 grpc::ServerUnaryReactor* InferenceService::ModelMetadata(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
     grpc::ByteBuffer* answer) {
-  return Answer<inference::ModelMetadataRequest,
-                inference::ModelMetadataResponse>(
-      context, *bytes, answer,
-      [this](const auto& request, auto& response) -> absl::Status {
-        REFRACT_ASSIGN_OR_RETURN(
-            const ServedModel* const model,
-            engine_.catalog().Find(request.name(), request.version()));
-        EncodeMetadata(*model,
-                       ServedVersions(engine_.catalog(), request.name()),
-                       response);
-        return absl::OkStatus();
-      });
+  return AnswerShort<inference::ModelMetadataRequest,
+                     inference::ModelMetadataResponse>(context, engine_, *bytes,
+                                                       answer);
 }
 
 absl::StatusOr<InferenceService::Received> InferenceService::Receive(
@@ -255,63 +194,41 @@ grpc::ServerUnaryReactor* InferenceService::ModelInfer(
 grpc::ServerUnaryReactor* InferenceService::ModelConfig(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
     grpc::ByteBuffer* answer) {
-  return Answer<inference::ModelConfigRequest, inference::ModelConfigResponse>(
-      context, *bytes, answer,
-      [this](const auto& request, auto& response) -> absl::Status {
-        REFRACT_ASSIGN_OR_RETURN(
-            const ServedModel* const model,
-            engine_.catalog().Find(request.name(), request.version()));
-        return EncodeConfig(*model, *response.mutable_config());
-      });
+  return AnswerShort<inference::ModelConfigRequest,
+                     inference::ModelConfigResponse>(context, engine_, *bytes,
+                                                     answer);
 }
 
 grpc::ServerUnaryReactor* InferenceService::ModelStatistics(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
     grpc::ByteBuffer* answer) {
-  return Answer<inference::ModelStatisticsRequest,
-                inference::ModelStatisticsResponse>(
-      context, *bytes, answer,
-      [this](const auto& request, auto& response) -> absl::Status {
-        if (!request.name().empty() && !request.version().empty()) {
-          REFRACT_ASSIGN_OR_RETURN(
-              const ServedModel* const model,
-              engine_.catalog().Find(request.name(), request.version()));
-          EncodeStatistics(*model, *response.add_model_stats());
-          return absl::OkStatus();
-        }
-        bool known = request.name().empty();
-        for (const Catalog::Entry& entry : engine_.catalog().entries()) {
-          if (!request.name().empty() && entry.name != request.name()) continue;
-          known = true;
-          if (entry.model == nullptr) continue;
-          EncodeStatistics(*entry.model, *response.add_model_stats());
-        }
-        if (known) return absl::OkStatus();
-        return absl::NotFoundError(absl::StrCat(
-            "unknown model '", base::Shorten(request.name()), "'"));
-      });
+  return AnswerShort<inference::ModelStatisticsRequest,
+                     inference::ModelStatisticsResponse>(context, engine_,
+                                                         *bytes, answer);
 }
 
 grpc::ServerUnaryReactor* InferenceService::RepositoryIndex(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
     grpc::ByteBuffer* answer) {
-  return Answer<inference::RepositoryIndexRequest,
-                inference::RepositoryIndexResponse>(
-      context, *bytes, answer,
-      [this](const auto& request, auto& response) -> absl::Status {
-        for (const Catalog::Entry& entry : engine_.catalog().entries()) {
-          const absl::Status ready = entry.model != nullptr
-                                         ? engine_.ModelReady(*entry.model)
-                                         : entry.status;
-          if (request.ready() && !ready.ok()) continue;
-          auto* index = response.add_models();
-          index->set_name(entry.name);
-          index->set_version(absl::StrCat(entry.version));
-          index->set_state(ready.ok() ? "READY" : "UNAVAILABLE");
-          index->set_reason(std::string(ready.message()));
-        }
-        return absl::OkStatus();
-      });
+  return AnswerShort<inference::RepositoryIndexRequest,
+                     inference::RepositoryIndexResponse>(context, engine_,
+                                                         *bytes, answer);
+}
+
+grpc::ServerUnaryReactor* InferenceService::RepositoryModelLoad(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
+    grpc::ByteBuffer* answer) {
+  return AnswerShort<inference::RepositoryModelLoadRequest,
+                     inference::RepositoryModelLoadResponse>(context, engine_,
+                                                             *bytes, answer);
+}
+
+grpc::ServerUnaryReactor* InferenceService::RepositoryModelUnload(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
+    grpc::ByteBuffer* answer) {
+  return AnswerShort<inference::RepositoryModelUnloadRequest,
+                     inference::RepositoryModelUnloadResponse>(context, engine_,
+                                                               *bytes, answer);
 }
 
 }  // namespace refract::cpu_node

@@ -95,6 +95,12 @@ class InferenceService final : public KServeBytes {
   grpc::ServerUnaryReactor* RepositoryIndex(
       grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
       grpc::ByteBuffer* answer) override;
+  grpc::ServerUnaryReactor* RepositoryModelLoad(
+      grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
+      grpc::ByteBuffer* answer) override;
+  grpc::ServerUnaryReactor* RepositoryModelUnload(
+      grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
+      grpc::ByteBuffer* answer) override;
 
  private:
   // What a request becomes: the engine's form of it, and what its answer needs.

@@ -1,0 +1,48 @@
+#ifndef REFRACT_CPU_NODE_FRONTEND_METHODS_H_
+#define REFRACT_CPU_NODE_FRONTEND_METHODS_H_
+
+// The methods of KServe v2 but inference, the same for gRPC and HTTP: message
+// in, message out. Each answers at once.
+
+#include "absl/status/status.h"
+#include "cpu_node/engine.h"
+#include "proto/inference/grpc_service.pb.h"
+
+namespace refract::cpu_node {
+
+// NotFound names an unknown model or version, Unavailable says why a known
+// version cannot be served.
+absl::Status Answer(Engine& engine, const inference::ServerLiveRequest& request,
+                    inference::ServerLiveResponse& response);
+absl::Status Answer(Engine& engine,
+                    const inference::ServerReadyRequest& request,
+                    inference::ServerReadyResponse& response);
+// A known version that cannot be served is "not ready", not an error.
+absl::Status Answer(Engine& engine, const inference::ModelReadyRequest& request,
+                    inference::ModelReadyResponse& response);
+// Without the extension of a front end's own encodings (binary_tensor_data).
+absl::Status Answer(Engine& engine,
+                    const inference::ServerMetadataRequest& request,
+                    inference::ServerMetadataResponse& response);
+absl::Status Answer(Engine& engine,
+                    const inference::ModelMetadataRequest& request,
+                    inference::ModelMetadataResponse& response);
+absl::Status Answer(Engine& engine,
+                    const inference::ModelConfigRequest& request,
+                    inference::ModelConfigResponse& response);
+absl::Status Answer(Engine& engine,
+                    const inference::ModelStatisticsRequest& request,
+                    inference::ModelStatisticsResponse& response);
+absl::Status Answer(Engine& engine,
+                    const inference::RepositoryIndexRequest& request,
+                    inference::RepositoryIndexResponse& response);
+absl::Status Answer(Engine& engine,
+                    const inference::RepositoryModelLoadRequest& request,
+                    inference::RepositoryModelLoadResponse& response);
+absl::Status Answer(Engine& engine,
+                    const inference::RepositoryModelUnloadRequest& request,
+                    inference::RepositoryModelUnloadResponse& response);
+
+}  // namespace refract::cpu_node
+
+#endif  // REFRACT_CPU_NODE_FRONTEND_METHODS_H_
