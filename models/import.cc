@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "base/tensor.h"
 #include "models/repository/safetensors.h"
 #include "models/repository/zip.h"
+#include "models/tables/row_format.h"
 
 namespace refract::models {
 namespace {
@@ -81,8 +83,19 @@ class TableBinder {
   absl::Status BindFile(const std::string& path) {
     REFRACT_ASSIGN_OR_RETURN(const SafetensorsFile file,
                              SafetensorsFile::Open(path));
+    for (const auto& [key, text] : file.metadata()) {
+      absl::string_view name = key;
+      if (absl::ConsumePrefix(&name, kRowsKeyPrefix) &&
+          file.Find(name) == nullptr) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            path, ": metadata ", key, ": the file has no such tensor"));
+      }
+    }
     for (const SafetensorsEntry& tensor : file.entries()) {
-      absl::Status status = BindTensor(path, tensor);
+      const auto rows =
+          file.metadata().find(absl::StrCat(kRowsKeyPrefix, tensor.name));
+      absl::Status status = BindTensor(
+          path, tensor, rows == file.metadata().end() ? "" : rows->second);
       if (!status.ok()) {
         return base::Annotate(status,
                               absl::StrCat(path, ": tensor ", tensor.name));
@@ -94,8 +107,10 @@ class TableBinder {
   }
 
  private:
+  // `rows`: RowsText() of the file's metadata; empty: the tensor has elements.
   absl::Status BindTensor(const std::string& path,
-                          const SafetensorsEntry& tensor) {
+                          const SafetensorsEntry& tensor,
+                          absl::string_view rows) {
     const auto it = entries_.find(tensor.name);
     if (it == entries_.end()) {
       return absl::InvalidArgumentError(
@@ -107,24 +122,77 @@ class TableBinder {
           absl::StrCat("is also in ", bound->second));
     }
     WeightEntry& entry = model_.weights.entries[it->second];
-    if (entry.dtype != tensor.dtype || entry.sizes != tensor.dims) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "is ", base::Name(tensor.dtype), base::DimsToString(tensor.dims),
-          ", the model's parameter is ", base::Name(entry.dtype),
-          base::DimsToString(entry.sizes)));
-    }
-    if (tensor.offset % base::SizeOf(tensor.dtype) != 0) {
+    REFRACT_ASSIGN_OR_RETURN(const std::optional<RowLayout> layout,
+                             LayoutOfTable(tensor, rows, entry));
+    const size_t alignment =
+        layout ? AlignmentOf(layout->format) : base::SizeOf(tensor.dtype);
+    if (tensor.offset % alignment != 0) {
       return absl::InvalidArgumentError(absl::StrCat(
           "begins at byte ", tensor.offset, ", which is no multiple of its ",
-          base::SizeOf(tensor.dtype),
-          " byte elements; write the file with a padded header"));
+          alignment, " byte elements; write the file with a padded header"));
     }
+    SetRows(layout, entry);
     entry.file = path;
     entry.offset = tensor.offset;
     entry.bytes = tensor.bytes;
     entry.strides = ContiguousStrides(entry.sizes);
     entry.storage_offset = 0;
     return absl::OkStatus();
+  }
+
+  // What a tensor holds for a parameter; nullopt: its elements. Rows decode to
+  // float32, so that they suit parameters of float32 only.
+  static absl::StatusOr<std::optional<RowLayout>> LayoutOfTable(
+      const SafetensorsEntry& tensor, absl::string_view rows,
+      const WeightEntry& entry) {
+    const bool is_float_table =
+        entry.dtype == base::DType::kFloat32 && entry.sizes.size() == 2;
+    const std::string is = absl::StrCat(
+        "is ", base::Name(tensor.dtype), base::DimsToString(tensor.dims),
+        rows.empty() ? "" : absl::StrCat(" of rows '", rows, "'"),
+        ", the model's parameter is ", base::Name(entry.dtype),
+        base::DimsToString(entry.sizes));
+    if (!rows.empty()) {
+      if (tensor.dtype != base::DType::kUInt8 || tensor.dims.size() != 2) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(is, "; rows of a format are uint8 [rows, bytes]"));
+      }
+      REFRACT_ASSIGN_OR_RETURN(const RowLayout layout,
+                               ParseRowsText(rows, tensor.dims[1]));
+      if (!is_float_table || layout.dim != entry.sizes[1] ||
+          tensor.dims[0] != entry.sizes[0]) {
+        return absl::InvalidArgumentError(is);
+      }
+      const bool has_elements =
+          layout.format.element == RowElement::kFloat32 &&
+          layout.stride == RowBytes(layout.format, layout.dim);
+      return has_elements ? std::nullopt : std::optional(layout);
+    }
+    const bool same = entry.dtype == tensor.dtype;
+    if (entry.sizes == tensor.dims && same) return std::nullopt;
+    if (entry.sizes == tensor.dims && is_float_table &&
+        (tensor.dtype == base::DType::kFloat16 ||
+         tensor.dtype == base::DType::kBFloat16)) {
+      return LayoutOf(
+          {tensor.dtype == base::DType::kFloat16 ? RowElement::kFloat16
+                                                 : RowElement::kBFloat16},
+          entry.sizes[1]);
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        is,
+        tensor.dtype == base::DType::kUInt8 && !same
+            ? absl::StrCat("; rows of a format need metadata ", kRowsKeyPrefix,
+                           tensor.name, " in the file (docs/models.md)")
+            : ""));
+  }
+
+  void SetRows(const std::optional<RowLayout>& layout, WeightEntry& entry) {
+    entry.rows = layout;
+    for (Value& value : model_.graph.values) {
+      if (value.weight == entry.name) {
+        value.row_bytes = layout ? layout->stride : 0;
+      }
+    }
   }
 
   ImportedModel& model_;

@@ -33,7 +33,9 @@ struct ImportedModel {
 struct ImportOptions {
   // Folder whose *.safetensors give real values to parameters that were
   // exported as stand-ins. A tensor binds to the parameter of the same name;
-  // dtype and shape must agree. Empty: none.
+  // dtype and shape must agree. A parameter of float32 [rows, dim] also takes
+  // float16 and bfloat16, and uint8 [rows, bytes] with rows of the format that
+  // the file's metadata names (models/tables/row_format.h). Empty: none.
   std::string tables_dir;
 };
 

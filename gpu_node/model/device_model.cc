@@ -42,11 +42,9 @@ std::vector<absl::Span<const std::byte>> WeightsOf(
   }
   std::vector<absl::Span<const std::byte>> weights;
   for (const std::string& name : names) {
-    const auto view = model.weights->Get(name);
+    const auto view = model.weights->GetAsStored(name);
     if (!view.ok() || !view->is_contiguous()) continue;
-    const auto size = base::ByteSize(
-        view->dtype, base::Dims(view->sizes.begin(), view->sizes.end()));
-    if (size.ok()) weights.push_back({view->data, *size});
+    weights.push_back({view->data, view->bytes()});
   }
   return weights;
 }

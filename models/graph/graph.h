@@ -53,6 +53,10 @@ struct Value {
   NodeId producer = kNoNode;  // kNoNode for inputs and weights
   // Name in the weight table when this is a parameter, buffer or constant.
   std::string weight;
+  // Of a weight: bytes of a row in its file where the file has rows in a format
+  // of models/tables, which only look-ups on a CPU read; dtype and shape are
+  // those of the decoded table. 0: the file has elements of `dtype`.
+  int64_t row_bytes = 0;
   bool is_weight() const { return !weight.empty(); }
 };
 
@@ -164,7 +168,7 @@ struct Graph {
   // not LibTorch's own. A process that runs such a node must load the same.
   std::vector<OpLibrary> op_libraries;
 
-  ValueId AddValue(Value value);  // returns its id
+  ValueId AddValue(Value value);                    // returns its id
   ValueId FindValue(absl::string_view name) const;  // kNoValue if absent
   const Value& value(ValueId id) const { return values[id]; }
 };

@@ -142,6 +142,11 @@ absl::StatusOr<Value> ValueFromProto(const proto::Value& from) {
     REFRACT_ASSIGN_OR_RETURN(value.sym_value, SymExpr::Parse(from.sym_value()));
   }
   value.weight = from.weight();
+  value.row_bytes = from.row_bytes();
+  if (value.row_bytes < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rows of ", value.row_bytes, " bytes"));
+  }
   return value;
 }
 
@@ -178,6 +183,17 @@ absl::Status NodesFromProto(const proto::Graph& from, Graph& graph) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<RowLayout> RowsOf(const proto::WeightEntry& from) {
+  REFRACT_ASSIGN_OR_RETURN(const RowFormat format,
+                           RowFormatNamed(from.row_format()));
+  if (from.sizes_size() != 2 || from.row_bytes() <= 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rows of ", from.row_bytes(), " bytes in ",
+                     from.sizes_size(), " dimensions"));
+  }
+  return LayoutOf(format, from.sizes(1), from.row_bytes());
+}
+
 }  // namespace
 
 proto::Graph ToProto(const Graph& graph) {
@@ -193,6 +209,7 @@ proto::Graph ToProto(const Graph& graph) {
       to.set_sym_value(value.sym_value.ToString());
     }
     to.set_weight(value.weight);
+    to.set_row_bytes(value.row_bytes);
   }
   for (const Node& node : graph.nodes) {
     proto::Node& to = *stored.add_nodes();
@@ -306,6 +323,10 @@ proto::WeightTable ToProto(const WeightTable& weights) {
     for (int64_t size : entry.sizes) to.add_sizes(size);
     for (int64_t stride : entry.strides) to.add_strides(stride);
     to.set_storage_offset(entry.storage_offset);
+    if (entry.rows) {
+      to.set_row_format(std::string(NameOf(entry.rows->format)));
+      to.set_row_bytes(entry.rows->stride);
+    }
   }
   for (const WeightFile& file : weights.files) {
     proto::WeightFile& to = *stored.add_files();
@@ -334,6 +355,14 @@ absl::StatusOr<WeightTable> FromProto(const proto::WeightTable& stored) {
     entry.sizes.assign(from.sizes().begin(), from.sizes().end());
     entry.strides.assign(from.strides().begin(), from.strides().end());
     entry.storage_offset = from.storage_offset();
+    if (!from.row_format().empty()) {
+      auto rows = RowsOf(from);
+      if (!rows.ok()) {
+        return base::Annotate(rows.status(),
+                              absl::StrCat("weight ", from.name()));
+      }
+      entry.rows = *rows;
+    }
     if (entry.name.empty() || entry.file.empty() ||
         entry.sizes.size() != entry.strides.size()) {
       return absl::InvalidArgumentError(

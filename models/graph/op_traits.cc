@@ -280,6 +280,13 @@ absl::string_view Name(OpClass op_class) {
   return "unknown";
 }
 
+bool ReadsRowFormat(const Graph& graph, const Node& node) {
+  const std::vector<ValueId> inputs = InputsOf(node);
+  return std::any_of(inputs.begin(), inputs.end(), [&](ValueId id) {
+    return graph.value(id).row_bytes != 0;
+  });
+}
+
 bool MayRunOnHn(OpClass op_class) {
   switch (op_class) {
     case OpClass::kUnknown:

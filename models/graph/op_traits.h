@@ -29,6 +29,9 @@ bool IsRandom(const Node& node);
 // are: batch normalisation that uses the batch's own statistics.
 bool MixesRows(const Node& node);
 
+// Reads a table in a row format, which GPUs do not (Value::row_bytes).
+bool ReadsRowFormat(const Graph& graph, const Node& node);
+
 // May the HN run it? False for kEmbedding, kCpuOnly, kUnknown, kRandom.
 bool MayRunOnHn(OpClass op_class);
 

@@ -194,9 +194,11 @@ absl::StatusOr<WeightTable> PlaceFiles(const ImportedModel& model,
 absl::Status CheckWeights(const Graph& graph, const WeightStore& weights) {
   for (const Value& value : graph.values) {
     if (!value.is_weight()) continue;
-    REFRACT_ASSIGN_OR_RETURN(const WeightView view, weights.Get(value.weight));
+    REFRACT_ASSIGN_OR_RETURN(const WeightView view,
+                             weights.GetAsStored(value.weight));
     bool agrees =
         value.dtype == base::DType::kUnknown || value.dtype == view.dtype;
+    agrees &= value.row_bytes == (view.rows ? view.rows->stride : 0);
     if (value.has_shape) {
       agrees &= value.shape.size() == view.sizes.size();
       for (size_t i = 0; agrees && i < view.sizes.size(); ++i) {

@@ -109,6 +109,12 @@ absl::Status CheckPlacement(const Graph& graph, const SplitPlan& plan) {
           absl::StrCat("node ", node.name, " (", node.op, ", ", Name(op_class),
                        ") must not run on the HN"));
     }
+    if (stage == Stage::kHn && ReadsRowFormat(graph, node)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "node ", node.name, " (", node.op,
+          ") must not run on the HN: it reads a table in a row format, which "
+          "only CPUs read; run refract partition again"));
+    }
     if (is_look_up && stage == Stage::kCnPost) {
       return absl::InvalidArgumentError(
           absl::StrCat("node ", node.name, " (", node.op,

@@ -47,6 +47,28 @@ absl::StatusOr<unsigned __int128> SpannedElements(const WeightEntry& entry) {
   return elements == 0 ? 0 : last + 1;
 }
 
+// Rows of a format are dense: no offset, no strides of their own.
+absl::Status CheckRows(const WeightEntry& entry) {
+  const RowLayout& rows = *entry.rows;
+  if (entry.dtype != base::DType::kFloat32 || entry.sizes.size() != 2 ||
+      entry.sizes[0] < 0 || entry.sizes[1] != rows.dim ||
+      entry.storage_offset != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rows of ", RowsText(rows), " for ",
+                     base::Name(entry.dtype), base::DimsToString(entry.sizes),
+                     " from element ", entry.storage_offset));
+  }
+  const unsigned __int128 bytes =
+      static_cast<unsigned __int128>(entry.sizes[0]) *
+      static_cast<uint64_t>(rows.stride);
+  if (bytes != entry.bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(entry.sizes[0], " rows of ", rows.stride, " bytes (",
+                     RowsText(rows), ") in ", entry.bytes, " bytes"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<WeightView> MakeView(const WeightEntry& entry,
                                     const base::MappedFile& file) {
   const size_t element = base::SizeOf(entry.dtype);
@@ -60,21 +82,26 @@ absl::StatusOr<WeightView> MakeView(const WeightEntry& entry,
   }
   REFRACT_ASSIGN_OR_RETURN(const unsigned __int128 elements,
                            SpannedElements(entry));
-  if (elements * element > entry.bytes) {
+  if (entry.rows) {
+    REFRACT_RETURN_IF_ERROR(CheckRows(entry));
+  } else if (elements * element > entry.bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("sizes ", base::DimsToString(entry.sizes), " and strides ",
                      base::DimsToString(entry.strides), " reach outside its ",
                      entry.bytes, " bytes"));
   }
-  if (entry.offset % element != 0) {
+  const size_t alignment =
+      entry.rows ? AlignmentOf(entry.rows->format) : element;
+  if (entry.offset % alignment != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "begins at byte ", entry.offset, " of ", file.path(),
-        ", which is no multiple of its ", element, " byte elements"));
+        ", which is no multiple of its ", alignment, " byte elements"));
   }
   WeightView view;
   view.dtype = entry.dtype;
   view.sizes = entry.sizes;
   view.strides = entry.strides;
+  view.rows = entry.rows;
   view.data = bytes.data() + entry.offset;
   if (elements != 0) {
     view.data += static_cast<uint64_t>(entry.storage_offset) * element;
@@ -94,6 +121,13 @@ bool WeightView::is_contiguous() const {
     expected *= sizes[i];
   }
   return true;
+}
+
+size_t WeightView::bytes() const {
+  if (rows) return static_cast<size_t>(sizes[0] * rows->stride);
+  size_t bytes = base::SizeOf(dtype);
+  for (const int64_t size : sizes) bytes *= static_cast<size_t>(size);
+  return bytes;
 }
 
 absl::StatusOr<std::shared_ptr<const WeightStore>> WeightStore::Open(
@@ -135,6 +169,18 @@ absl::StatusOr<std::shared_ptr<const WeightStore>> WeightStore::Open(
 }
 
 absl::StatusOr<WeightView> WeightStore::Get(absl::string_view name) const {
+  auto view = GetAsStored(name);
+  if (view.ok() && view->rows) {
+    return absl::UnimplementedError(
+        absl::StrCat("table ", name, " has rows of ", RowsText(*view->rows),
+                     ", which only look-ups on a CPU read; import it as ",
+                     base::Name(view->dtype), " for other uses"));
+  }
+  return view;
+}
+
+absl::StatusOr<WeightView> WeightStore::GetAsStored(
+    absl::string_view name) const {
   const auto it = views_.find(name);
   if (it == views_.end()) {
     return absl::NotFoundError(absl::StrCat("no weight is named ", name));

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,8 +14,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/digest.h"
-#include "base/process/mapped_file.h"
 #include "base/dtype.h"
+#include "base/process/mapped_file.h"
+#include "models/tables/row_format.h"
 
 namespace refract::models {
 
@@ -26,8 +28,11 @@ struct WeightEntry {
   uint64_t bytes = 0;   // of the storage
   base::DType dtype = base::DType::kUnknown;
   std::vector<int64_t> sizes;
-  std::vector<int64_t> strides;    // elements, as PyTorch counts
-  int64_t storage_offset = 0;      // elements
+  std::vector<int64_t> strides;  // elements, as PyTorch counts
+  int64_t storage_offset = 0;    // elements
+  // A table whose file has rows in a format: sizes[0] rows of rows->stride
+  // bytes. dtype (float32), sizes and strides are those of the decoded table.
+  std::optional<RowLayout> rows = std::nullopt;
 };
 
 struct WeightFile {
@@ -48,7 +53,13 @@ struct WeightView {
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
   const std::byte* data = nullptr;  // element [0, …, 0]
+  // Of a table in a row format: `data` is its first row, and dtype, sizes and
+  // strides are those of the decoded table.
+  std::optional<RowLayout> rows = std::nullopt;
+
   bool is_contiguous() const;
+  // Of a contiguous weight, or of all rows.
+  size_t bytes() const;
 };
 
 // Thread-safe once opened. Views live as long as the store.
@@ -60,8 +71,11 @@ class WeightStore {
   static absl::StatusOr<std::shared_ptr<const WeightStore>> Open(
       absl::string_view folder, const WeightTable& table);
 
-  // NotFound names the weight.
+  // Elements of a weight. NotFound names the weight; Unimplemented, a table in
+  // a row format, which only look-ups on a CPU read.
   absl::StatusOr<WeightView> Get(absl::string_view name) const;
+  // The same, or a table in a row format: callers must look at `rows`.
+  absl::StatusOr<WeightView> GetAsStored(absl::string_view name) const;
   const WeightTable& table() const { return table_; }
 
  private:

@@ -58,8 +58,10 @@ absl::StatusOr<std::unique_ptr<const Interpreter>> Interpreter::Create(
   for (size_t id = 0; id < graph.values.size(); ++id) {
     if (!graph.values[id].is_weight()) continue;
     REFRACT_ASSIGN_OR_RETURN(interpreter->weights_[id],
-                             weights.Get(graph.values[id].weight));
+                             weights.GetAsStored(graph.values[id].weight));
   }
+  REFRACT_RETURN_IF_ERROR(
+      interpreter->tables_.Replace(graph, interpreter->weights_));
   REFRACT_ASSIGN_OR_RETURN(interpreter->nodes_,
                            runtime::aten::NodeSequence::Create(graph));
   return interpreter;
@@ -86,11 +88,15 @@ absl::Status Interpreter::Run(absl::Span<const base::TensorView> inputs,
     slot.operand.kind = Operand::Kind::kTensor;
     slot.operand.tensor = inputs[i];
     run.values[graph.inputs[i]] = Observe(slot.operand);
+    tables_.Read(graph.inputs[i], inputs[i]);
   }
   REFRACT_RETURN_IF_ERROR(nodes_.Run(
       slots,
-      [&run](ValueId id, const Operand& operand) {
+      [this, &run](ValueId id, const Operand& operand) {
         run.values[id] = Observe(operand);
+        if (operand.kind == Operand::Kind::kTensor) {
+          tables_.Read(id, operand.tensor);
+        }
       },
       run.failed));
   for (ValueId id : graph.outputs) {

@@ -14,6 +14,7 @@
 #include "base/tensor.h"
 #include "models/graph/graph.h"
 #include "models/repository/weights.h"
+#include "models/shapes/decoded_tables.h"
 #include "runtime/torch/node_sequence.h"
 
 namespace refract::models {
@@ -31,7 +32,7 @@ struct InterpreterRun {
   NodeId failed = kNoNode;            // the node that an error is about
 };
 
-// Thread-safe once created. `graph` and `weights` must outlive it.
+// For one thread at a time. `graph` and `weights` must outlive it.
 class Interpreter {
  public:
   // NotFound names an operator that LibTorch lacks, or a weight.
@@ -49,6 +50,7 @@ class Interpreter {
 
   const Graph* graph_ = nullptr;
   std::vector<WeightView> weights_;  // by ValueId; empty for other values
+  DecodedTables tables_;
   runtime::aten::NodeSequence nodes_;
 };
 

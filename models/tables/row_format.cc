@@ -85,6 +85,10 @@ std::string RowFormatNames() {
   return text;
 }
 
+int64_t AlignmentOf(const RowFormat& format) {
+  return std::max(1, BitsOf(format.element) / 8);
+}
+
 int64_t RowBytes(const RowFormat& format, int64_t dim) {
   const int64_t payload = (dim * BitsOf(format.element) + 7) / 8;
   const auto parameter =
@@ -121,7 +125,7 @@ absl::StatusOr<RowLayout> LayoutOf(const RowFormat& format, int64_t dim,
                      " bytes, the table's rows have ", stride));
   }
   // Elements are read in place.
-  if (bits > 8 && stride % (bits / 8) != 0) {
+  if (stride % AlignmentOf(format) != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("rows of ", name, ": a stride of ", stride,
                      " bytes is no multiple of ", bits / 8));

@@ -98,6 +98,10 @@ struct RowLayout {
   bool operator==(const RowLayout&) const = default;
 };
 
+// Address of a table must be a multiple of this: floating-point elements are
+// read in place.
+int64_t AlignmentOf(const RowFormat& format);
+
 // Bytes of a row without padding.
 int64_t RowBytes(const RowFormat& format, int64_t dim);
 

@@ -28,6 +28,9 @@ from models.zoo.cli import InputError
 AGREE = {"rtol": 1e-4, "atol": 1e-5}
 
 
+HALVES = (torch.float16, torch.bfloat16)
+
+
 @dataclass
 class Slot:
     """One leaf of a program's inputs.
@@ -90,11 +93,16 @@ def _is_stand_in(tensor):
 
 
 def _check_bindings(parameters, values):
-    """Refuses values that fit no parameter, and stand-ins left without one."""
-    for name, value in values.items():
+    """Refuses values that fit no parameter, and stand-ins left without one.
+
+    Halves of a float32 parameter are widened in `values`.
+    """
+    for name, value in list(values.items()):
         if name not in parameters:
             raise InputError(f"tables: the model has no parameter {name}")
         wanted = parameters[name]
+        if wanted.dtype == torch.float32 and value.dtype in HALVES:
+            value = values[name] = value.float()
         if value.shape != wanted.shape or value.dtype != wanted.dtype:
             raise InputError(
                 f"tables: {name} is {value.dtype} {list(value.shape)}, the "

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
+from models.zoo import row_formats
 from models.zoo.cli import InputError
 
 ALIGN_BYTES = 64
@@ -91,15 +92,34 @@ def read(path):
         raise InputError(f"{path}: not a readable safetensors file: {error}")
 
 
+def _row_formats(path):
+    """Returns {name: format} of the file's metadata."""
+    with safe_open(str(path), framework="pt") as file:
+        metadata = file.metadata() or {}
+    prefix = row_formats.KEY_PREFIX
+    return {
+        key.removeprefix(prefix): text
+        for key, text in metadata.items()
+        if key.startswith(prefix)
+    }
+
+
 def read_folder(folder):
-    """Returns {name: tensor} of every *.safetensors file in `folder`."""
+    """Returns {name: tensor} of every *.safetensors file in `folder`.
+
+    Tables in row formats come decoded.
+    """
     files = sorted(Path(folder).glob("*.safetensors"))
     if not files:
         raise InputError(f"{folder}: no *.safetensors file in this folder")
     tensors = {}
     for path in files:
-        for name, tensor in read(path).items():
+        contents = read(path)  # names a damaged file
+        formats = _row_formats(path)
+        for name, tensor in contents.items():
             if name in tensors:
                 raise InputError(f"{path}: {name} is already in another file")
+            if name in formats:
+                tensor = row_formats.decode(path, name, tensor, formats[name])
             tensors[name] = tensor
     return tensors

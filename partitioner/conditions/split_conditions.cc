@@ -18,6 +18,16 @@ namespace {
 // The largest batch that a request may bring; sizes stay far from overflow.
 constexpr int64_t kMaxBatch = int64_t{1} << 24;
 
+// "t.weight, u.weight": weights that GPUs do not read.
+std::string TablesInRowFormats(const models::Graph& graph) {
+  std::string names;
+  for (const models::Value& value : graph.values) {
+    if (value.row_bytes == 0) continue;
+    absl::StrAppend(&names, names.empty() ? "" : ", ", value.weight);
+  }
+  return names;
+}
+
 absl::Status CheckNumber(absl::string_view option, double value, double least,
                          bool or_equal) {
   if (std::isfinite(value) && (value > least || (or_equal && value == least))) {
@@ -217,6 +227,14 @@ absl::StatusOr<SplitConditions> MakeConditions(
   Conditions& conditions = result.conditions;
   conditions.hn_look_ups =
       HnLookUps(graph, config, options.hn_table_mib * 0x1p20);
+  if (options.hn_table_mib > 0) {
+    const std::string encoded = TablesInRowFormats(graph);
+    if (!encoded.empty()) {
+      result.notes.push_back(absl::StrCat(
+          "tables in row formats, which only CPUs read, stay on the CN: ",
+          encoded));
+    }
+  }
   conditions.sizes = options.request_sizes
                          ? *options.request_sizes
                          : SizesForBatch(graph, options.batch, per_item);

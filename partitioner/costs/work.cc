@@ -253,8 +253,11 @@ std::optional<Work> LookUpWork(const Graph& graph, const Node& node,
           ? elements
           : 0;
   work.rows = Product(*count);
-  work.bytes = elements * static_cast<double>(base::SizeOf(table->dtype)) +
-               *id_bytes + *written;
+  const double row_bytes =
+      table->row_bytes != 0
+          ? static_cast<double>(table->row_bytes)
+          : row_elements * static_cast<double>(base::SizeOf(table->dtype));
+  work.bytes = work.rows * row_bytes + *id_bytes + *written;
   return work;
 }
 
@@ -273,6 +276,9 @@ std::optional<double> BytesOf(const Value& value, const SymbolBindings& sizes) {
   if (value.dtype == base::DType::kUnknown) return std::nullopt;
   const std::optional<Dims> dims = DimsOf(value, sizes);
   if (!dims) return std::nullopt;
+  if (value.row_bytes != 0 && !dims->empty()) {
+    return (*dims)[0] * static_cast<double>(value.row_bytes);
+  }
   return Product(*dims) * static_cast<double>(base::SizeOf(value.dtype));
 }
 

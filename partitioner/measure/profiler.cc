@@ -40,10 +40,9 @@ int64_t TouchWeights(const models::LoadedModel& model) {
   constexpr size_t kPage = 4096;
   int64_t sum = 0;
   for (const models::WeightEntry& entry : model.weights->table().entries) {
-    const auto view = model.weights->Get(entry.name);
+    const auto view = model.weights->GetAsStored(entry.name);
     if (!view.ok() || !view->is_contiguous()) continue;
-    size_t bytes = base::SizeOf(view->dtype);
-    for (const int64_t size : view->sizes) bytes *= static_cast<size_t>(size);
+    const size_t bytes = view->bytes();
     const volatile std::byte* const data = view->data;
     for (size_t at = 0; at < bytes; at += kPage) {
       sum += static_cast<int64_t>(data[at]);

@@ -27,7 +27,7 @@ std::vector<bool> HnLookUps(const models::Graph& graph,
   std::vector<bool> result(graph.nodes.size(), false);
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const models::Value* table = TableOf(graph, graph.nodes[n]);
-    if (table == nullptr) continue;
+    if (table == nullptr || table->row_bytes != 0) continue;
     const auto policy = config.id_policies.find(table->weight);
     const models::IdPolicy unknown_ids = policy == config.id_policies.end()
                                              ? config.default_id_policy

@@ -175,7 +175,14 @@ class Compiler {
                        "were given"));
     }
     REFRACT_ASSIGN_OR_RETURN(models::WeightView view,
-                             plan_.weights->Get(value.weight));
+                             plan_.weights->GetAsStored(value.weight));
+    if (view.rows && target_ != Target::kCpu) {
+      return absl::UnimplementedError(absl::StrCat(
+          "table '", value.weight, "' has rows of ",
+          models::RowsText(*view.rows),
+          ", which only CPUs read; refract partition leaves its look-ups on "
+          "the CPU node"));
+    }
     // The weight file may contradict the graph; kernels trust the graph.
     const bool rank_differs =
         value.has_shape && value.shape.size() != view.sizes.size();
@@ -195,8 +202,8 @@ class Compiler {
     operand.tensor = {view.dtype,
                       base::Dims(view.sizes.begin(), view.sizes.end()),
                       view.data, bytes};
-    if (view.is_contiguous()) return local;
-    if (bytes <= options_.max_folded_bytes) {
+    if (view.is_contiguous() && !view.rows) return local;
+    if (bytes <= options_.max_folded_bytes && !view.rows) {
       base::AlignedBuffer dense(bytes);
       cpu::CopyStrided(view.data, view.sizes, view.strides,
                        base::SizeOf(view.dtype), dense.data());
@@ -204,7 +211,8 @@ class Compiler {
       plan_.constant_buffers.push_back(std::move(dense));
       return local;
     }
-    // Too large to copy: LibTorch reads it with its strides.
+    // Too large to copy: LibTorch reads it with its strides. Or a table in a
+    // row format, which look-ups decode.
     plan_.weight_views.push_back(
         std::make_unique<const models::WeightView>(std::move(view)));
     operand.kind = OperandKind::kWeight;
@@ -230,11 +238,15 @@ class Compiler {
     const NodeArgs args(node);
     const std::vector<ValueId> operands = models::InputsOf(node);
     bool all_dense = true;
+    const models::Value* encoded = nullptr;  // table in a row format
     for (ValueId operand : operands) {
       REFRACT_ASSIGN_OR_RETURN(const int local,
                                Read(operand, absl::StrCat("node ", node.name)));
       step.operands.push_back(local);
-      all_dense &= plan_.constants[local].kind != OperandKind::kWeight;
+      const Operand& constant = plan_.constants[local];
+      if (constant.kind != OperandKind::kWeight) continue;
+      all_dense = false;
+      if (constant.weight->rows) encoded = &graph_.value(operand);
     }
     std::vector<bool> used;
     for (ValueId output : node.outputs) {
@@ -243,7 +255,11 @@ class Compiler {
     if (IsMadeBefore(node, id, used)) return absl::OkStatus();
     const KernelRequest request = {graph_, args, operands, used,
                                    options_.config};
-    REFRACT_RETURN_IF_ERROR(Choose(request, all_dense, step));
+    if (encoded != nullptr) {
+      REFRACT_RETURN_IF_ERROR(ChooseLookUp(request, *encoded, step));
+    } else {
+      REFRACT_RETURN_IF_ERROR(Choose(request, all_dense, step));
+    }
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       step.outputs.push_back(used[i] ? AddLocal(node.outputs[i]) : kNoLocal);
     }
@@ -317,6 +333,27 @@ class Compiler {
     return absl::OkStatus();
   }
 
+  // Of a table in a row format only look-ups, and operators on sizes, know what
+  // its bytes are.
+  absl::Status ChooseLookUp(const KernelRequest& request,
+                            const models::Value& table, Step& step) {
+    step.size = SizeOp::Create(request.node());
+    if (step.size != nullptr) return absl::OkStatus();
+    auto kernel = CreateCpuKernel(request);
+    if (!kernel.ok()) return base::Annotate(kernel.status(), step.node);
+    if (*kernel == nullptr || !(*kernel)->is_look_up()) {
+      REFRACT_ASSIGN_OR_RETURN(const models::WeightView view,
+                               plan_.weights->GetAsStored(table.weight));
+      return absl::UnimplementedError(absl::StrCat(
+          "node ", step.node, " (", step.op, ") reads table '", table.weight,
+          "', which has rows of ", models::RowsText(*view.rows),
+          "; only embedding, embedding_bag and index_select of dimension 0 "
+          "do; import the table as float32"));
+    }
+    step.kernel = *std::move(kernel);
+    return absl::OkStatus();
+  }
+
   absl::Status AddOutputs() {
     for (ValueId id : part_.outputs) {
       PlanOutput output;
@@ -324,7 +361,8 @@ class Compiler {
       if (plan_.constants[output.local].kind == OperandKind::kWeight) {
         return absl::UnimplementedError(
             absl::StrCat("output '", graph_.value(id).name,
-                         "' is a strided weight too large to be copied"));
+                         "' is a strided weight too large to be copied, or a "
+                         "table in a row format"));
       }
       plan_.outputs.push_back(output);
     }
@@ -553,8 +591,8 @@ class Compiler {
       if (local.id == models::kNoValue) continue;
       const Value& value = graph_.value(local.id);
       if (!value.is_weight()) continue;
-      const auto view = plan_.weights->Get(value.weight);
-      if (!view.ok()) continue;
+      const auto view = plan_.weights->GetAsStored(value.weight);
+      if (!view.ok() || view->rows) continue;
       // The address range from the first to the last element, gaps included.
       int64_t last = view->data == nullptr ? -1 : 0;
       for (size_t d = 0; d < view->sizes.size() && last >= 0; ++d) {

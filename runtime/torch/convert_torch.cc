@@ -99,6 +99,10 @@ absl::StatusOr<at::Tensor> ToTensor(const Operand& operand) {
       if (!ToScalarType(operand.weight->dtype)) {
         return absl::InvalidArgumentError("weight of unknown element type");
       }
+      if (operand.weight->rows) {
+        return absl::UnimplementedError(
+            "LibTorch reads no table in a row format");
+      }
       return WrapBytes(operand.weight->data, operand.weight->dtype,
                        operand.weight->sizes, operand.weight->strides);
     case Operand::Kind::kInt:

@@ -98,12 +98,32 @@ TEST_F(BindTablesTest, PointsStandInsAtTheFile) {
   EXPECT_TRUE(WeightStore::Open("", {{entry}, {model_.weights.files[1]}}).ok());
 }
 
+TEST_F(BindTablesTest, TakesHalvesForFloats) {
+  Value value;
+  value.weight = "t";
+  model_.graph.values = {value};
+  WriteTable("t.safetensors", "t", base::DType::kBFloat16, {3, 2});
+  ASSERT_TRUE(BindTables(options_, model_).ok());
+  const WeightEntry& entry = model_.weights.entries[0];
+  EXPECT_EQ(entry.dtype, base::DType::kFloat32);
+  EXPECT_EQ(entry.bytes, 12);
+  ASSERT_TRUE(entry.rows);
+  EXPECT_EQ(entry.rows->format.element, RowElement::kBFloat16);
+  EXPECT_EQ(entry.rows->stride, 4);
+  EXPECT_EQ(model_.graph.values[0].row_bytes, 4);
+}
+
 TEST_F(BindTablesTest, NamesWhatDoesNotFit) {
   WriteTable("t.safetensors", "t", base::DType::kFloat32, {4, 2});
   EXPECT_THAT(Message(), HasSubstr("t.safetensors: tensor t: is float32[4, 2], "
                                    "the model's parameter is float32[3, 2]"));
+  WriteTable("t.safetensors", "t", base::DType::kInt32, {3, 2});
+  EXPECT_THAT(Message(), HasSubstr("is int32[3, 2]"));
+  // Rows decode to float32, which is not what a float64 parameter gives.
+  model_.weights.entries[0].dtype = base::DType::kFloat64;
   WriteTable("t.safetensors", "t", base::DType::kFloat16, {3, 2});
   EXPECT_THAT(Message(), HasSubstr("is float16[3, 2]"));
+  model_.weights.entries[0].dtype = base::DType::kFloat32;
   WriteTable("t.safetensors", "other", base::DType::kFloat32, {3, 2});
   EXPECT_THAT(Message(), HasSubstr("tensor other: the model has no parameter"));
 }

@@ -20,9 +20,9 @@ using models::SymExpr;
 using models::Value;
 using models::ValueId;
 using models::ValueKind;
+using partitioner::PerItem;
 using partitioner::ShapeText;
 using partitioner::TypeText;
-using partitioner::PerItem;
 using partitioner::Work;
 
 // Two batches of usual size (MLPerf's mean is 270 items) between which the
@@ -124,8 +124,9 @@ void SummarizeWeights(const models::LoadedModel& model, ModelSummary& summary) {
   for (const models::WeightEntry& entry : model.weights->table().entries) {
     int64_t elements = 1;
     for (const int64_t size : entry.sizes) elements *= size;
-    const uint64_t bytes =
-        static_cast<uint64_t>(elements) * base::SizeOf(entry.dtype);
+    const uint64_t bytes = entry.rows ? entry.bytes
+                                      : static_cast<uint64_t>(elements) *
+                                            base::SizeOf(entry.dtype);
     if (!tables.contains(entry.name)) {
       summary.other_weight_bytes += bytes;
       continue;
@@ -135,6 +136,10 @@ void SummarizeWeights(const models::LoadedModel& model, ModelSummary& summary) {
     table.rows = entry.sizes.empty() ? 0 : entry.sizes[0];
     table.dim = table.rows == 0 ? 0 : elements / table.rows;
     table.dtype = std::string(base::Name(entry.dtype));
+    if (entry.rows) {
+      table.format = std::string(models::NameOf(entry.rows->format));
+      table.row_bytes = entry.rows->stride;
+    }
     table.bytes = bytes;
     table.file = entry.file;
     summary.table_bytes += bytes;

@@ -37,7 +37,10 @@ struct TableSummary {
   int64_t rows = 0;
   int64_t dim = 0;  // elements per row
   std::string dtype;
-  uint64_t bytes = 0;
+  // Of a table in a row format: "tbe-int8" and bytes of a row.
+  std::string format;
+  int64_t row_bytes = 0;
+  uint64_t bytes = 0;  // in the file
   std::string file;
 };
 

@@ -213,7 +213,10 @@ void PrintSummary(const ModelSummary& summary, std::ostream& out) {
   for (const TableSummary& table : summary.tables) {
     out << absl::StreamFormat(
         "  %-*s  %d rows x %d %s = %s  %s\n", static_cast<int>(width),
-        table.name, table.rows, table.dim, table.dtype,
+        table.name, table.rows, table.dim,
+        table.format.empty()
+            ? table.dtype
+            : absl::StrCat(table.format, " (", table.row_bytes, " bytes)"),
         BytesText(static_cast<double>(table.bytes)), table.file);
   }
   out << "work: ";
@@ -240,6 +243,8 @@ std::string ToJson(const ModelSummary& summary) {
                       {"rows", table.rows},
                       {"dim", table.dim},
                       {"dtype", table.dtype},
+                      {"format", table.format},
+                      {"row_bytes", table.row_bytes},
                       {"bytes", table.bytes},
                       {"file", table.file}});
   }

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "runtime/cpu/look_ups/bag_reduce.h"
 #include "runtime/cpu/look_ups/ids.h"
 
 namespace refract::runtime::cpu {
@@ -66,7 +67,7 @@ class EmbeddingKernel final : public Kernel {
   bool is_look_up() const override { return true; }
 
   void Prefetch(const Operands& operands) const override {
-    PrefetchRows(operands[table_].tensor, operands[ids_].tensor);
+    PrefetchRows(TableRows::Of(operands[table_]), operands[ids_].tensor);
   }
 
   absl::Status Infer(const Operands& operands,
@@ -82,16 +83,16 @@ class EmbeddingKernel final : public Kernel {
   absl::Status Run(const Operands& operands,
                    absl::Span<const KernelOutput> outputs,
                    RunStats& stats) const override {
-    const base::TensorView& table = operands[table_].tensor;
     const base::TensorView& ids = operands[ids_].tensor;
-    Rows rows = {table.data, table.dims[0], base::SizeOf(table.dtype)};
-    // Rows may have several dimensions.
-    for (size_t d = 1; d < table.dims.size(); ++d) {
-      rows.bytes *= static_cast<size_t>(table.dims[d]);
-    }
+    const TableRows table = TableRows::Of(operands[table_]);
+    const Rows rows = {table.data, table.rows, table.row_bytes};
     REFRACT_ASSIGN_OR_RETURN(const int64_t outside,
                              use_.Check(ids, rows.count, stats));
     if (outputs[0].data == nullptr) return absl::OkStatus();
+    if (table.layout != nullptr) {
+      Decode(table, ids, outside, outputs[0].data);
+      return absl::OkStatus();
+    }
     if (ids.dtype == base::DType::kInt32) {
       Copy(rows, ids.as<int32_t>(), outside, outputs[0].data);
     } else {
@@ -110,6 +111,20 @@ class EmbeddingKernel final : public Kernel {
     } else {
       CopyRowsReplacing(rows, ids, use_.policy, out);
     }
+  }
+
+  // Each id is a bag of its own.
+  void Decode(const TableRows& table, const base::TensorView& ids,
+              int64_t outside, std::byte* out) const {
+    BagReduction look_up;
+    look_up.table = table.data;
+    look_up.layout = *table.layout;
+    look_up.rows = table.rows;
+    look_up.dim = table.layout->dim;
+    look_up.ids = ids;
+    look_up.num_bags = ids.num_elements();
+    if (outside > 0) look_up.replace = use_.policy;
+    ReduceBags(look_up, out);
   }
 
   const int table_;

@@ -47,7 +47,8 @@ class EmbeddingBagKernel final : public Kernel {
   bool is_look_up() const override { return true; }
 
   void Prefetch(const Operands& operands) const override {
-    PrefetchRows(operands[node_.table].tensor, operands[node_.ids].tensor);
+    PrefetchRows(TableRows::Of(operands[node_.table]),
+                 operands[node_.ids].tensor);
   }
 
   absl::Status Infer(const Operands& operands,
@@ -72,9 +73,11 @@ class EmbeddingBagKernel final : public Kernel {
     const base::TensorView& table = operands[node_.table].tensor;
     BagReduction reduction;
     reduction.mode = node_.mode;
-    reduction.table = table.data;
+    const TableRows rows = TableRows::Of(operands[node_.table]);
+    reduction.table = rows.data;
     reduction.table_dtype = table.dtype;
-    reduction.rows = table.dims[0];
+    if (rows.layout != nullptr) reduction.layout = *rows.layout;
+    reduction.rows = rows.rows;
     reduction.dim = table.dims[1];
     reduction.ids = operands[node_.ids].tensor;
     reduction.offsets = operands[node_.offsets].tensor;

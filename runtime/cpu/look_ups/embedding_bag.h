@@ -17,7 +17,8 @@ namespace refract::runtime::cpu {
 //     max:  out[b] = max_i table[ids[i]]
 //   an empty bag gives zeros.
 //
-// Tables are float32, float16, bfloat16 (summed in float32 in order of the ids,
+// Tables are float32, in a row format (decoded to float32: row_reader.h),
+// float16, bfloat16 (summed in float32 in order of the ids,
 // rounded once) or float64 (summed in float64). Tolerance against LibTorch:
 // 1e-6 relative to the sum of magnitudes for float32, one unit in the last
 // place for the small types. Ids and offsets are int32 or int64.

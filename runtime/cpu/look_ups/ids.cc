@@ -72,10 +72,29 @@ absl::StatusOr<int64_t> TableUse::Check(const base::TensorView& ids,
                    " at position ", position, " is outside [0, ", rows, ")"));
 }
 
-void PrefetchRows(const base::TensorView& table, const base::TensorView& ids) {
-  if (table.dims.empty() || table.dims[0] <= 0) return;
-  const auto rows = static_cast<uint64_t>(table.dims[0]);
-  const size_t row_bytes = table.bytes / static_cast<size_t>(rows);
+TableRows TableRows::Of(const Operand& table) {
+  TableRows rows;
+  const base::Dims& dims = table.tensor.dims;
+  rows.rows = dims.empty() ? 0 : dims[0];
+  if (table.kind == Operand::Kind::kWeight) {
+    rows.data = table.weight->data;
+    rows.layout = &*table.weight->rows;
+    rows.row_bytes = static_cast<size_t>(rows.layout->stride);
+    return rows;
+  }
+  rows.data = table.tensor.data;
+  // Rows may have several dimensions.
+  rows.row_bytes = base::SizeOf(table.tensor.dtype);
+  for (size_t d = 1; d < dims.size(); ++d) {
+    rows.row_bytes *= static_cast<size_t>(dims[d]);
+  }
+  return rows;
+}
+
+void PrefetchRows(const TableRows& table, const base::TensorView& ids) {
+  if (table.rows <= 0) return;
+  const auto rows = static_cast<uint64_t>(table.rows);
+  const size_t row_bytes = table.row_bytes;
   const int64_t count = std::min(ids.num_elements(), kPrefetchDistance);
   // Of long rows the first lines; hardware prefetchers fetch the rest.
   constexpr size_t kLine = 64;

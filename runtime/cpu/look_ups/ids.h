@@ -14,6 +14,7 @@
 #include "base/tensor.h"
 #include "models/graph/graph.h"
 #include "models/repository/repository.h"
+#include "models/tables/row_format.h"
 #include "runtime/kernel.h"
 
 namespace refract::runtime::cpu {
@@ -47,9 +48,21 @@ inline int64_t IntAt(const base::TensorView& tensor, int64_t i) {
              : reinterpret_cast<const int64_t*>(tensor.data)[i];
 }
 
-// Prefetches the rows of `table` for the first kPrefetchDistance ids. Ids
-// outside the table are skipped.
-void PrefetchRows(const base::TensorView& table, const base::TensorView& ids);
+// A look-up's table as it lies in memory.
+struct TableRows {
+  const std::byte* data = nullptr;
+  int64_t rows = 0;
+  size_t row_bytes = 0;  // from a row to the next
+  // The format of the rows; null: elements of the operand's dtype.
+  const models::RowLayout* layout = nullptr;
+
+  // `table` is a tensor, or a weight in a row format.
+  static TableRows Of(const Operand& table);
+};
+
+// Prefetches the rows for the first kPrefetchDistance ids. Ids outside the
+// table are skipped.
+void PrefetchRows(const TableRows& table, const base::TensorView& ids);
 
 // Bag offsets must begin with 0, never fall, and end at or before `num_ids`.
 // InvalidArgument names `name` and the position.

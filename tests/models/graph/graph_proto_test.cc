@@ -117,9 +117,16 @@ TEST(GraphProtoTest, KeepsWeightTables) {
   table.entries = {
       {"w", "model.pt2", 64, 96, base::DType::kInt8, {4, 3}, {1, 4}, 5}};
   table.files = {{"model.pt2", UINT64_MAX, {1, UINT64_MAX}}};
-  const auto parsed = FromProto(ToProto(table));
+  WeightEntry rows = table.entries[0];
+  rows.rows = *LayoutOf(*RowFormatNamed("tbe-int4"), 4, 16);
+  rows.sizes = {6, 4};
+  table.entries.push_back(rows);
+  proto::WeightTable stored = ToProto(table);
+  const auto parsed = FromProto(stored);
   ASSERT_TRUE(parsed.ok()) << parsed.status();
-  ASSERT_EQ(parsed->entries.size(), 1);
+  ASSERT_EQ(parsed->entries.size(), 2);
+  EXPECT_FALSE(parsed->entries[0].rows);
+  EXPECT_EQ(parsed->entries[1].rows, rows.rows);
   const WeightEntry& entry = parsed->entries[0];
   EXPECT_EQ(entry.name, "w");
   EXPECT_EQ(entry.file, "model.pt2");
@@ -132,6 +139,9 @@ TEST(GraphProtoTest, KeepsWeightTables) {
   ASSERT_EQ(parsed->files.size(), 1);
   EXPECT_EQ(parsed->files[0].bytes, UINT64_MAX);
   EXPECT_EQ(parsed->files[0].digest, table.files[0].digest);
+  stored.mutable_entries(1)->set_row_bytes(5);
+  EXPECT_THAT(std::string(FromProto(stored).status().message()),
+              HasSubstr("weight w: rows of tbe-int4"));
 }
 
 struct BadCase {

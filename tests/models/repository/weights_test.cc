@@ -45,6 +45,13 @@ class WeightStoreTest : public ::testing::Test {
   TempDir dir_;
 };
 
+// 16 rows of 6 bytes: 2 columns of 8 bits behind fp16 parameters.
+WeightEntry RowEntry() {
+  WeightEntry entry = FloatEntry({16, 2}, {2, 1}, 0);
+  entry.rows = *LayoutOf(*RowFormatNamed("tbe-int8"), 2);
+  return entry;
+}
+
 float At(const WeightView& view, int64_t offset) {
   float value;
   std::memcpy(&value, view.data + offset * 4, sizeof(value));
@@ -142,6 +149,40 @@ TEST(WeightViewTest, KnowsContiguousLayouts) {
   EXPECT_TRUE(contiguous({0, 3}, {9, 9}));
   EXPECT_FALSE(contiguous({2, 3}, {1, 2}));
   EXPECT_FALSE(contiguous({5, 3}, {0, 1}));
+}
+
+TEST_F(WeightStoreTest, GivesRowsOfAFormatOnlyToCallersThatKnowThem) {
+  const auto store = Open(RowEntry());
+  ASSERT_TRUE(store.ok()) << store.status();
+  const auto stored = (*store)->GetAsStored("w");
+  ASSERT_TRUE(stored.ok());
+  EXPECT_EQ(stored->rows->stride, 6);
+  EXPECT_EQ(stored->bytes(), 96);
+  const auto elements = (*store)->Get("w");
+  EXPECT_EQ(elements.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(elements.status().message()),
+              HasSubstr("table w has rows of tbe-int8 dim=2"));
+}
+
+TEST_F(WeightStoreTest, RefusesRowsThatDoNotFillTheirBytes) {
+  const auto message = [&](const WeightEntry& entry) {
+    return std::string(Open(entry).status().message());
+  };
+  WeightEntry entry = RowEntry();
+  entry.bytes = 95;
+  EXPECT_THAT(message(entry), HasSubstr("16 rows of 6 bytes"));
+  entry = RowEntry();
+  entry.sizes = {17, 2};
+  EXPECT_THAT(message(entry), HasSubstr("17 rows of 6 bytes"));
+  entry = RowEntry();
+  entry.sizes = {16, 3};
+  EXPECT_THAT(message(entry), HasSubstr("tbe-int8 dim=2 for float32[16, 3]"));
+  entry = RowEntry();
+  entry.dtype = base::DType::kFloat16;
+  EXPECT_THAT(message(entry), HasSubstr("for float16"));
+  entry = RowEntry();
+  entry.storage_offset = 1;
+  EXPECT_THAT(message(entry), HasSubstr("from element 1"));
 }
 
 }  // namespace

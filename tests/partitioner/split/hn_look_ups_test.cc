@@ -79,6 +79,13 @@ TEST_F(HnLookUpsTest, WhatTheCnMustDoItselfStays) {
               ElementsAre(false, false, false));
 }
 
+TEST_F(HnLookUpsTest, TablesInRowFormatsStay) {
+  const ValueId table = Table("encoded", 1);
+  graph_.values[table].row_bytes = 32;
+  LookUp("aten.embedding.default", table);
+  EXPECT_THAT(HnLookUps(graph_, config_, 1e9), ElementsAre(false));
+}
+
 TEST_F(HnLookUpsTest, TablesWhoseUnknownIdsAreReplacedStay) {
   LookUp("aten.embedding.default", Table("strict", 1));
   LookUp("aten.embedding.default", Table("lenient", 1));

@@ -139,6 +139,17 @@ class GraphBuilder {
     return graph_.AddValue(std::move(value));
   }
 
+  // A table of `rows` rows of `layout`, as float32 to the graph.
+  ValueId Rows(const std::string& name, int64_t rows,
+               const models::RowLayout& layout, const void* data) {
+    const ValueId id =
+        RawWeight(name, DType::kFloat32, {rows, layout.dim}, data,
+                  static_cast<size_t>(rows * layout.stride));
+    table_.entries.back().rows = layout;
+    graph_.values[id].row_bytes = layout.stride;
+    return id;
+  }
+
   // The first `rows` rows of the weight `of`, in its memory.
   ValueId FirstRows(const std::string& name, ValueId of, int64_t rows) {
     models::Value value = graph_.value(of);

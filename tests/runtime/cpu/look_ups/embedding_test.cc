@@ -77,6 +77,57 @@ TEST(EmbeddingTest, FollowsThePolicyOfItsTable) {
   EXPECT_EQ(stats.replaced_ids, 4);
 }
 
+// Four rows of two columns; the column's number in the high bits of its byte.
+struct EncodedTable {
+  EncodedTable() {
+    layout = *models::LayoutOf(*models::RowFormatNamed("tbe-int8"), 2);
+    for (uint8_t r = 0; r < 4; ++r) {
+      // fp16 scale 0.5, fp16 bias −1, two bytes.
+      for (const int byte : {0x00, 0x38, 0x00, 0xbc, int{r}, 10 + r}) {
+        bytes.push_back(static_cast<uint8_t>(byte));
+      }
+    }
+    weight = builder.Rows("items", 4, layout, bytes.data());
+  }
+  models::RowLayout layout;
+  std::vector<uint8_t> bytes;
+  GraphBuilder builder;
+  models::ValueId weight;
+};
+
+TEST(EmbeddingTest, DecodesRowsOfAFormat) {
+  EncodedTable table;
+  const auto ids = table.builder.Input("ids", DType::kInt32, {Sym("b")});
+  table.builder.Output(
+      table.builder.Node("aten.embedding.default",
+                         {Ref("weight", table.weight), Ref("indices", ids)},
+                         {DType::kFloat32, {Sym("b"), 2}}));
+  std::vector<base::Tensor> in;
+  in.push_back(MakeTensor<int32_t>({3}, {3, 4, 0}));
+  EXPECT_EQ(testing::RunWhole(table.builder, in).status().message(),
+            "table 'items': id 4 at position 1 is outside [0, 4)");
+  CompileOptions options;
+  options.config.id_policies["items"] = IdPolicy::kZeroRow;
+  const auto out = Must(testing::RunWhole(table.builder, in, options));
+  EXPECT_THAT(testing::ValuesOf<float>(out[0].view()),
+              ElementsAre(0.5, 5.5, 0, 0, -1, 4));
+}
+
+TEST(EmbeddingTest, OtherReadersOfRowsAreRefusedByName) {
+  EncodedTable table;
+  const auto left = table.builder.Input("x", DType::kFloat32, {Sym("b"), 4});
+  table.builder.Output(table.builder.Node(
+      "aten.mm.default", {Ref("self", left), Ref("mat2", table.weight)},
+      {DType::kFloat32, {Sym("b"), 2}}));
+  const models::Graph& graph = table.builder.graph();
+  const auto program =
+      Program::Compile(graph, Part::Whole(graph), table.builder.Weights(), {});
+  EXPECT_EQ(program.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(program.status().message()),
+              ::testing::HasSubstr("node n0 (aten.mm.default) reads table "
+                                   "'items', which has rows of tbe-int8"));
+}
+
 TEST(EmbeddingTest, SelectsRowsByIndex) {
   std::mt19937 random(6);
   std::vector<base::Tensor> in = RandomTensors({{5, 3}}, random);
