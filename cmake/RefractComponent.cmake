@@ -64,6 +64,12 @@ function(refract_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
 endfunction()
 
+# For a target that runs once per command or start. -O1 compiles a third faster
+# than -O3.
+function(refract_compile_fast target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+endfunction()
+
 # Sources that include LibTorch become an object library beside `target`, since
 # its include path is for these files only: the wheel carries old Protobuf
 # headers that must never meet ours in one translation unit.

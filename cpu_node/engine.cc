@@ -10,6 +10,7 @@
 #include "base/finite.h"
 #include "base/process/within_memory.h"
 #include "base/status_macros.h"
+#include "cpu_node/engine_task.h"
 #include "glog/logging.h"
 #include "runtime/stable_inputs.h"
 #include "runtime/torch/loop_limits.h"
@@ -54,75 +55,6 @@ absl::Status CheckOptions(const EngineOptions& options) {
 }
 
 }  // namespace
-
-// Used for one request after the other: what it has grown for one, stays for
-// the next, so that a warm request allocates nothing here.
-struct Engine::Task final : public WorkerPool::Job {
-  bool Reserve() override { return engine->Reserve(*this); }
-  bool abandoned() const override { return request.cancel.stop_requested(); }
-  void Start() override { engine->Start(this); }
-  void Refuse(const absl::Status& why) override { engine->Fail(this, why); }
-
-  Engine* engine = nullptr;
-  InferRequest request;  // owns the input tensors
-  InferCallback done;
-  const ServedModel* model = nullptr;
-  BoundRequest bound;
-
-  // What the parts work on: `bound.inputs`, with rows added where needed.
-  runtime::PaddedBatch padded;
-
-  // CN-pre's results, of which CN-post reads some; they live in `pre_context`
-  // or, where they were written into the message, as copies in `kept`.
-  std::optional<runtime::ContextPool::Lease> pre_context;
-  std::vector<base::TensorView> pre_outputs;
-  base::AlignedBuffer kept;
-  std::optional<transport::IncomingMessage> response;
-
-  int attempts = 0;
-  std::optional<NodePool::Lease> node;  // while at one
-  std::optional<size_t> avoid;          // the node that failed it
-  // That node said that it would be too late; another may be faster.
-  bool only_in_time = false;
-  absl::Status last_failure;
-
-  absl::Time arrived;
-  absl::Time began;  // the part that a worker runs; InfinitePast: none runs
-  absl::Time sent;
-  bool started = false;
-  StageTimes times;
-  PartTimes parts;
-  runtime::RunStats run_stats;
-
-  // Within one stage: what its part reads and writes.
-  std::vector<base::TensorView> inputs;
-  std::vector<base::TensorView> outputs;
-  std::vector<std::optional<base::TensorSpec>> specs;
-  std::vector<base::TensorSpec> up_specs;
-  std::vector<base::TensorSpec> message_specs;
-  std::vector<std::byte*> destinations;
-  runtime::StableInputs stable;
-  // Always OK; its outputs are filled in by Succeed().
-  absl::StatusOr<InferResponse> answer{InferResponse()};
-
-  // Gives back what belongs to the request; memory of the lists stays.
-  void Clear() {
-    request = InferRequest();
-    done = nullptr;
-    model = nullptr;
-    pre_context.reset();
-    response.reset();
-    attempts = 0;
-    node.reset();
-    avoid.reset();
-    only_in_time = false;
-    last_failure = absl::OkStatus();
-    started = false;
-    times = StageTimes();
-    parts = PartTimes();
-    run_stats = runtime::RunStats();
-  }
-};
 
 Engine::Engine(Catalog catalog, EngineOptions options)
     : options_(std::move(options)),
@@ -370,6 +302,7 @@ void Engine::Dispatch(Task* task) {
     const absl::Status status = RunPreAndSend(task);
     // Sent: the transport's callback owns the task from here on.
     if (status.ok()) return;
+    if (absl::IsOutOfRange(status)) return SendInPieces(task, status);
     task->node.reset();
     if (!IsRetryable(status)) return Fail(task, status);
     task->last_failure = status;
@@ -400,13 +333,20 @@ absl::Status Engine::RunPreAndSend(Task* task) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<transport::OutgoingMessage> Engine::Allocate(
+    Task& task, absl::Span<const base::TensorSpec> tensors) {
+  task.message_bytes = 0;
+  for (const base::TensorSpec& tensor : tensors) {
+    task.message_bytes += base::ByteSize(tensor.dtype, tensor.dims).value_or(0);
+  }
+  return task.node->client().Allocate(offers_.at(task.model), tensors);
+}
+
 absl::Status Engine::RunPre(Task& task, transport::OutgoingMessage& message) {
   const ServedModel& model = *task.model;
   const runtime::Program& program = model.pre().program();
   const runtime::wire::Codec& codec = model.up_codec();
   const size_t num_up = model.num_up();
-  transport::Client& client = task.node->client();
-  const size_t offer = offers_.at(task.model);
 
   model.PreInputs(task.padded.inputs(), task.inputs);
   if (!task.pre_context.has_value()) {
@@ -424,8 +364,7 @@ absl::Status Engine::RunPre(Task& task, transport::OutgoingMessage& message) {
   if (sizes_known) {
     task.message_specs =
         codec.MessageSpecs(task.up_specs, std::move(task.message_specs));
-    REFRACT_ASSIGN_OR_RETURN(message,
-                             client.Allocate(offer, task.message_specs));
+    REFRACT_ASSIGN_OR_RETURN(message, Allocate(task, task.message_specs));
     for (size_t i = 0; i < num_up; ++i) {
       const runtime::wire::Codec::Value& value = codec.values()[i];
       if (value.form.is_plain()) {
@@ -447,7 +386,7 @@ absl::Status Engine::RunPre(Task& task, transport::OutgoingMessage& message) {
     // Sizes that depend on data are known only after the run; values that are
     // sent as they are cost a copy then.
     if (!sizes_known) {
-      REFRACT_ASSIGN_OR_RETURN(message, client.Allocate(offer, tensors));
+      REFRACT_ASSIGN_OR_RETURN(message, Allocate(task, tensors));
     }
     encoder->WriteTo([&](size_t tensor) { return message.data(tensor); });
   }
@@ -509,6 +448,14 @@ void Engine::OnResponse(Task* task,
   }
   const absl::Status status =
       base::Annotate(response.status(), absl::StrCat("GPU node ", address));
+  if (absl::IsOutOfRange(status)) {  // the answer would be too long
+    task->message_bytes = 0;
+    workers_.Continue([this, task, status] {
+      task->began = options_.clock->Now();
+      SendInPieces(task, status);
+    });
+    return;
+  }
   if (aborting_.load(std::memory_order_relaxed)) return Fail(task, Stopping());
   // Before its time: predicted by that node, from its own times.
   task->only_in_time =
@@ -528,7 +475,7 @@ absl::Status Engine::MayRepeat(const Task& task, const absl::Status& failure) {
   // A refusal costs the GPU nodes nothing: no work is repeated.
   if (!absl::IsUnavailable(failure)) return absl::OkStatus();
   if (transport::PeerEndedWithRequest(failure)) {
-    const base::Digest content = Quarantine::Fingerprint(task.request);
+    const base::Digest content = Quarantine::Fingerprint(task.client_request());
     const absl::Time now = options_.clock->Now();
     quarantine_.OnLoss(content, now);
     if (quarantine_.Holds(content, now)) return InQuarantine();
@@ -580,11 +527,14 @@ void Engine::RunPost(Task* task) {
 
 void Engine::Succeed(Task* task) {
   const ServedModel& model = *task->model;
+  if (!task->gathered.has_value()) {  // whose pieces were padded themselves
+    model.padding().Trim(task->padded, absl::MakeSpan(task->outputs));
+  }
+  if (task->whole != nullptr) return EndPiece(task, KeepPiece(*task));
   if (!quarantine_.empty()) {
     quarantine_.OnAnswer(Quarantine::Fingerprint(task->request));
   }
   std::vector<base::TensorView>& outputs = task->outputs;
-  model.padding().Trim(task->padded, absl::MakeSpan(outputs));
   InferResponse& response = *task->answer;
   response.model_name = model.name();
   response.model_version = model.version();
@@ -614,6 +564,11 @@ void Engine::RecordStages(const Task& task, absl::Time computed) {
                            task.arrived - task.request.received);
   }
   statistics.RecordStage(Stage::kQueue, task.times.queue);
+  if (task.gathered.has_value()) {
+    statistics.RecordStage(Stage::kPre, task.parts.start);
+    statistics.RecordStage(Stage::kGpuNode, computed - task.sent);
+    return;
+  }
   if (!task.response.has_value()) {
     if (task.model->split()) statistics.RecordLocalRun();
     statistics.RecordStage(Stage::kWhole, computed - task.began);
@@ -629,6 +584,7 @@ void Engine::RecordStages(const Task& task, absl::Time computed) {
 void Engine::Fail(Task* task, const absl::Status& status) {
   // `status` may be the task's own.
   const absl::Status reason = status;
+  if (task->whole != nullptr) return EndPiece(task, reason);
   const ServedModel& model = *task->model;
   model.statistics().RecordFailure(options_.clock->Now() - task->arrived,
                                    reason, absl::Now());

@@ -22,6 +22,7 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/log/log_limiter.h"
+#include "base/tensor.h"
 #include "cpu_node/catalog.h"
 #include "cpu_node/dispatch/node_pool.h"
 #include "cpu_node/dispatch/retries.h"
@@ -141,11 +142,20 @@ class Engine {
   void RunWhole(Task* task);
   void Dispatch(Task* task);
   absl::Status RunPreAndSend(Task* task);
+  absl::StatusOr<transport::OutgoingMessage> Allocate(
+      Task& task, absl::Span<const base::TensorSpec> tensors);
   absl::Status RunPre(Task& task, transport::OutgoingMessage& message);
   static void KeepFromMessage(size_t num_up, Task& task);
   void OnResponse(Task* task,
                   absl::StatusOr<transport::IncomingMessage> response);
   void RunPost(Task* task);
+
+  // A request whose message is too long, in pieces (engine_pieces.cc).
+  void SendInPieces(Task* task, const absl::Status& too_long);
+  void StartPiece(Task* whole);
+  static absl::Status KeepPiece(const Task& piece);
+  void EndPiece(Task* piece, const absl::Status& status);
+
   // Why `task` should not go on: stopping, cancelled or too late; `where` says
   // at what point of its way.
   absl::Status CheckAlive(const Task& task, const char* where) const;

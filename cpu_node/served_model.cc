@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "models/repository/result_settings.h"
 #include "models/repository/split_plan.h"
+#include "models/rows/row_dependence.h"
 #include "runtime/stable_inputs.h"
 
 namespace refract::cpu_node {
@@ -52,7 +53,9 @@ ServedModel::ServedModel(std::shared_ptr<const models::LoadedModel> model,
                          ModelInterface interface)
     : model_(std::move(model)),
       interface_(std::move(interface)),
-      padding_(model_->graph) {}
+      padding_(model_->graph),
+      layout_(model_->graph, runtime::Part::Whole(model_->graph),
+              models::RowDependenceOf(model_->graph)) {}
 
 absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Create(
     std::shared_ptr<const models::LoadedModel> model,

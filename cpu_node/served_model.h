@@ -18,6 +18,7 @@
 #include "cpu_node/statistics.h"
 #include "models/repository/repository.h"
 #include "runtime/batch_padding.h"
+#include "runtime/compile/batch_layout.h"
 #include "runtime/program.h"
 #include "runtime/wire/coder_pool.h"
 #include "transport/links/channel.h"
@@ -78,6 +79,8 @@ class ServedModel {
   // Makes small batches large enough before the first part and small again
   // after the last.
   const runtime::BatchPadding& padding() const { return padding_; }
+  // How a request is cut by rows: of the graph's inputs, not padded.
+  const runtime::BatchLayout& layout() const { return layout_; }
 
   // Arguments of each part, in its order, from what there is at that point: the
   // request's inputs, padded, in the graph's order, all outputs of CN-pre, the
@@ -134,6 +137,7 @@ class ServedModel {
   std::shared_ptr<const models::LoadedModel> model_;
   ModelInterface interface_;
   runtime::BatchPadding padding_;
+  runtime::BatchLayout layout_;
   std::optional<CompiledPart> whole_;
   std::optional<CompiledPart> pre_;
   std::optional<CompiledPart> post_;

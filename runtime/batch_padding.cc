@@ -74,18 +74,13 @@ void StoreInt(base::DType dtype, int64_t value, std::byte* to) {
   }
 }
 
-// As import found it, or as the graph shows it where import was a version that
-// did not look.
-models::RowDependence RowsOf(const Graph& graph) {
-  if (graph.rows.use != models::RowUse::kUnknown) return graph.rows;
-  return models::FindRowDependence(graph);
-}
-
 }  // namespace
 
 int64_t SmallestBatch(const Graph& graph) {
   if (graph.batch_symbol.empty() || graph.min_batch <= 1) return 1;
-  return RowsOf(graph).use == models::RowUse::kAlone ? 1 : graph.min_batch;
+  return models::RowDependenceOf(graph).use == models::RowUse::kAlone
+             ? 1
+             : graph.min_batch;
 }
 
 BatchPadding::Input BatchPadding::Classify(const Graph& graph, ValueId id,
@@ -122,7 +117,7 @@ BatchPadding::BatchPadding(const Graph& graph)
     : signature_(graph, graph.inputs, {}),
       min_batch_(graph.batch_symbol.empty() ? 1 : graph.min_batch) {
   if (min_batch_ <= 1) return;
-  const models::RowDependence rows = RowsOf(graph);
+  const models::RowDependence rows = models::RowDependenceOf(graph);
   may_pad_ = rows.use == models::RowUse::kAlone;
   why_not_ = rows.why;
   const std::vector<models::IdInput> id_inputs = models::FindIdInputs(graph);

@@ -65,7 +65,7 @@ void CpuDevice::Worker<Task>::Stop() {
 }
 
 void CpuDevice::RunInstance(Worker<Execution>& worker) {
-  RowBuffers buffers;  // the thread's
+  runtime::RowBuffers buffers;  // the thread's
   worker.Run([&](const Execution& execution) {
     Batch& batch = *execution.batch;
     (*models_)[batch.model].ExecuteBatch(batch, buffers);

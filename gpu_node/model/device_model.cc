@@ -354,7 +354,7 @@ absl::Status DeviceModel::BeginSteps(BatchMember& member, Steps& steps) const {
 }
 
 absl::Status DeviceModel::RunStep(BatchMember& member, int64_t first,
-                                  int64_t count, RowBuffers& buffers,
+                                  int64_t count, runtime::RowBuffers& buffers,
                                   Memory& memory) const {
   if (first == 0) {
     auto begun = std::make_shared<Steps>();
@@ -390,7 +390,8 @@ absl::Status DeviceModel::RunStep(BatchMember& member, int64_t first,
   return absl::OkStatus();
 }
 
-absl::Status DeviceModel::RunTogether(Batch& batch, RowBuffers& buffers,
+absl::Status DeviceModel::RunTogether(Batch& batch,
+                                      runtime::RowBuffers& buffers,
                                       Memory& memory) const {
   if (memory.inputs.size() < batch.members.size()) {
     memory.inputs.resize(batch.members.size());
@@ -423,7 +424,8 @@ absl::Status DeviceModel::RunTogether(Batch& batch, RowBuffers& buffers,
   for (BatchMember& member : batch.members) {
     memory.rows = memory.outputs;
     for (base::TensorView& view : memory.rows) {
-      const RowRange range = RangeOfRows(view, first, member.rows);
+      const runtime::RowRange range =
+          runtime::RangeOfRows(view, first, member.rows);
       view.data += range.offset;
       view.bytes = range.bytes;
       view.dims[0] = member.rows;
@@ -436,7 +438,8 @@ absl::Status DeviceModel::RunTogether(Batch& batch, RowBuffers& buffers,
   return absl::OkStatus();
 }
 
-void DeviceModel::ExecuteBatch(Batch& batch, RowBuffers& buffers) const {
+void DeviceModel::ExecuteBatch(Batch& batch,
+                               runtime::RowBuffers& buffers) const {
   std::optional<base::Pool<Memory>::Lease> memory;
   const absl::Status enough = WithinMemory([&] {
     memory.emplace(memories_.Acquire());

@@ -19,8 +19,8 @@
 #include "base/digest.h"
 #include "base/pool.h"
 #include "gpu_node/device/device.h"
-#include "gpu_node/model/row_layout.h"
 #include "models/repository/repository.h"
+#include "runtime/compile/batch_layout.h"
 #include "runtime/program.h"
 #include "runtime/stable_inputs.h"
 #include "runtime/wire/codec.h"
@@ -48,7 +48,7 @@ class DeviceModel {
   absl::Status CheckOffer(const transport::ModelOffer& offer) const;
 
   const runtime::Program& program() const { return *program_; }
-  const RowLayout& layout() const { return layout_; }
+  const runtime::BatchLayout& layout() const { return layout_; }
   // The rule that decided about rows, without what the layout demands besides.
   const models::RowDependence& rows() const { return rows_; }
   // Largest difference between results of rows computed alone and among others,
@@ -64,7 +64,7 @@ class DeviceModel {
   // Rows of a request, by the sizes of its tensors, at least 1; 1 where the
   // sizes do not tell.
   int64_t RowsOf(absl::Span<const base::TensorView> tensors) const;
-  // RowLayout::MergeKey; empty for a request that cannot be merged.
+  // runtime::BatchLayout::MergeKey; empty for a request that cannot be merged.
   std::string MergeKey(const transport::ServerCall& call) const;
   // Rows and merge key of a request that has arrived.
   struct Arrival {
@@ -97,7 +97,7 @@ class DeviceModel {
   // at fault. A batch that is a step of a request (Batch::first_row) adds its
   // rows to the reply of its member. A row's result may differ in its last bits
   // with the number of rows that it is computed among.
-  void ExecuteBatch(Batch& batch, RowBuffers& buffers) const;
+  void ExecuteBatch(Batch& batch, runtime::RowBuffers& buffers) const;
 
  private:
   DeviceModel(std::shared_ptr<const models::LoadedModel> model,
@@ -114,8 +114,8 @@ class DeviceModel {
   // `count` rows of a request from `first` on: one after the other from 0 on.
   // The reply is complete after the last ones.
   absl::Status RunStep(BatchMember& member, int64_t first, int64_t count,
-                       RowBuffers& buffers, Memory& memory) const;
-  absl::Status RunTogether(Batch& batch, RowBuffers& buffers,
+                       runtime::RowBuffers& buffers, Memory& memory) const;
+  absl::Status RunTogether(Batch& batch, runtime::RowBuffers& buffers,
                            Memory& memory) const;
 
   // Shared with whoever loaded it; keeps the mapped weights alive.
@@ -128,7 +128,7 @@ class DeviceModel {
   mutable runtime::wire::DecoderPool decoders_;
   bool sizes_depend_on_data_;
   models::RowDependence rows_;
-  RowLayout layout_;
+  runtime::BatchLayout layout_;
   double row_difference_ = 0;
   std::vector<absl::Span<const std::byte>> weights_;  // that this part reads
   size_t weight_bytes_ = 0;

@@ -259,7 +259,8 @@ MeasuredTimes WarmUp(const DeviceModel& model, const WarmUpOptions& options) {
 
 absl::Status VerifyRows(const models::Graph& graph,
                         const runtime::Program& program,
-                        const RowLayout& layout, double* difference) {
+                        const runtime::BatchLayout& layout,
+                        double* difference) {
   *difference = 0;
   const int64_t least = std::max<int64_t>(graph.min_batch, 1);
   const int64_t counts[] = {least + kMoreRows[0], least + kMoreRows[1]};
@@ -287,7 +288,7 @@ absl::Status VerifyRows(const models::Graph& graph,
                              RunOnce(program, context, views[i]));
     alone.push_back(std::move(outputs));
   }
-  RowBuffers buffers;
+  runtime::RowBuffers buffers;
   REFRACT_ASSIGN_OR_RETURN(const absl::Span<const TensorView> merged,
                            layout.Gather({views[0], views[1]}, buffers));
   REFRACT_ASSIGN_OR_RETURN(const std::vector<Tensor> together,
@@ -302,7 +303,8 @@ absl::Status VerifyRows(const models::Graph& graph,
             absl::StrCat("output ", k, " does not have one entry per row"));
       }
       TensorView part = together[k].view();
-      const RowRange range = RangeOfRows(part, first, counts[i]);
+      const runtime::RowRange range =
+          runtime::RangeOfRows(part, first, counts[i]);
       part.data += range.offset;
       part.bytes = range.bytes;
       first += counts[i];

@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/tensor.h"
 #include "gpu_node/model/measured_times.h"
-#include "gpu_node/model/row_layout.h"
+#include "runtime/compile/batch_layout.h"
 
 namespace refract::gpu_node {
 
@@ -46,7 +46,7 @@ MeasuredTimes WarmUp(const DeviceModel& model, const WarmUpOptions& options);
 // inputs cannot be made up. `*difference` is the largest absolute difference.
 absl::Status VerifyRows(const models::Graph& graph,
                         const runtime::Program& program,
-                        const RowLayout& layout, double* difference);
+                        const runtime::BatchLayout& layout, double* difference);
 
 }  // namespace refract::gpu_node
 

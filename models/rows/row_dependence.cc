@@ -183,6 +183,11 @@ RowDependence FindRowDependence(const Graph& graph) {
   return walk.Judge(graph.inputs, graph.outputs);
 }
 
+RowDependence RowDependenceOf(const Graph& graph) {
+  if (graph.rows.use != RowUse::kUnknown) return graph.rows;
+  return FindRowDependence(graph);
+}
+
 RowDependence FindHnRowDependence(const Graph& graph, const SplitPlan& plan) {
   if (!plan.uses_hn()) return {.why = "nothing runs on the HN"};
   if (graph.batch_symbol.empty()) {

@@ -21,6 +21,10 @@ namespace refract::models {
 // Of the whole model. Never reads graph.rows.
 RowDependence FindRowDependence(const Graph& graph);
 
+// graph.rows, or what the graph shows if import was a version that did not
+// look.
+RowDependence RowDependenceOf(const Graph& graph);
+
 // Of the HN part alone: what an HN asks before it puts requests together. What
 // happens on the CN does not count, but what crosses has to have rows. A
 // dependence that only running the model showed (graph.rows) counts as the

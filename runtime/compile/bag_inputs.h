@@ -4,8 +4,8 @@
 // Inputs of a part that hold bags: a vector with the entries of all bags, and a
 // vector of offsets with the begin of each row's bag. The number of entries is
 // not a multiple of the batch, so such requests are merged and cut at bags
-// (gpu_node/model/row_layout.h), and a device has room for a limited number of
-// entries (cuda_plan/bags.h).
+// (runtime/compile/batch_layout.h), and a device has room for a limited number
+// of entries (cuda_plan/bags.h).
 
 #include <cstddef>
 #include <string>

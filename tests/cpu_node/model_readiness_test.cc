@@ -138,7 +138,7 @@ class MoodyDevice : public gpu_node::Device {
   const gpu_node::DeviceTraits traits_{.name = "moody"};
   const gpu_node::DeviceModels* const models_;
   Mood* const mood_;
-  gpu_node::RowBuffers buffers_;
+  runtime::RowBuffers buffers_;
 };
 
 TEST(ModelReadinessTest, FollowsADeviceThatFailsAndRecovers) {

@@ -31,6 +31,7 @@ MODELS = ("deepfm", "two_tower")
 ITEMS = 270
 USERS = 3
 REQUESTS = 3
+MESSAGE_BYTES = 64 << 20  # transport::Limits
 
 
 def infer_inputs(tensors):
@@ -250,6 +251,39 @@ class WireTest(unittest.TestCase):
             )
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(words, done.stderr)
+
+    def test_a_request_longer_than_a_message_goes_in_pieces(self):
+        wire = self.partition("deepfm", "distinct", "--wire-dtype", "fp32")
+        items = int(1.5 * MESSAGE_BYTES / (wire["message_bytes_up"] / ITEMS))
+        path = self.folder / "long.safetensors"
+        tensors = support.make_inputs(
+            self.folder / "deepfm" / "deepfm.json", items, 1
+        )
+        safetensors_io.write(path, tensors)
+        support.refract(
+            "run", self.repository / "deepfm", "--mode", "whole",
+            "--inputs", path, "--outputs", f"{path}.out",
+        )
+        hn = support.gpu_node(self.repository)
+        self.addCleanup(hn.close)
+        cn = support.cpu_node(self.repository, [hn.address])
+        self.addCleanup(cn.close)
+        with triton.InferenceServerClient(cn.address) as client:
+            support.wait_until(
+                lambda: client.is_model_ready("deepfm"), "the model is ready"
+            )
+            answer = client.infer("deepfm", infer_inputs(tensors))
+        for name, wanted in load_file(f"{path}.out").items():
+            # A piece has another batch: its products may be summed otherwise.
+            np.testing.assert_allclose(
+                answer.as_numpy(name), wanted.numpy(), rtol=0, atol=1e-6
+            )
+        self.assertEqual(cn.stop(), 0)
+        sent, up = map(int, re.search(
+            r"(\d+) requests sent, (\d+) bytes up", cn.output()
+        ).groups())
+        self.assertGreater(up, MESSAGE_BYTES)
+        self.assertIn(sent, (2, 3))
 
     def test_without_samples_requests_are_drawn_by_the_seed(self):
         lines = []

@@ -38,7 +38,7 @@ absl::Status Execute(const DeviceModel& model,
   member.call = std::make_unique<SlotCall>(std::move(tensors), memory,
                                            /*settled=*/false);
   member.rows = rows;
-  RowBuffers buffers;
+  runtime::RowBuffers buffers;
   ExecuteInSteps(model, batch, max_rows, buffers);
   return member.status;
 }

@@ -42,7 +42,7 @@ class NonFiniteBatchTest : public ::testing::Test {
       member.call = std::make_unique<SlotCall>(request->views(), memory_, true);
       batch.rows += member.rows;
     }
-    RowBuffers buffers;
+    runtime::RowBuffers buffers;
     ExecuteInSteps(*model_, batch, max_rows, buffers);
     return batch;
   }

@@ -71,7 +71,7 @@ inline std::shared_ptr<transport::LinkMemory> NewSlotMemory(
 // Executes `batch` as the scheduler has a device of steps do it: a single
 // request of more than `most` rows in about equal steps.
 inline void ExecuteInSteps(const DeviceModel& model, Batch& batch, int64_t most,
-                           RowBuffers& buffers) {
+                           runtime::RowBuffers& buffers) {
   if (batch.members.size() != 1 || batch.rows <= most) {
     return model.ExecuteBatch(batch, buffers);
   }

@@ -213,7 +213,8 @@ class Client {
   // Registered memory for a request of offer `model` with these tensors.
   // Unavailable: not connected, or the model is not served there.
   // ResourceExhausted: too many in flight or the arena is full.
-  // InvalidArgument: longer than max_message_bytes or over 256 tensors.
+  // OutOfRange: longer than the max_message_bytes of either end.
+  // InvalidArgument: over 256 tensors.
   virtual absl::StatusOr<OutgoingMessage> Allocate(
       size_t model, absl::Span<const base::TensorSpec> tensors) = 0;
 

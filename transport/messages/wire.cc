@@ -180,7 +180,7 @@ absl::Status LayoutMessage(absl::Span<const base::TensorSpec> tensors,
       AlignUp(kHeaderBytes + layout.table_bytes + text_bytes, kPayloadAlign);
   layout.total_bytes = layout.payload_begin + payload;
   if (layout.total_bytes > max_total_bytes) {
-    return absl::InvalidArgumentError(
+    return absl::OutOfRangeError(
         absl::StrCat("a message of at least ", layout.total_bytes,
                      " B; at most ", max_total_bytes, " B are allowed"));
   }

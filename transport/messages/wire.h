@@ -85,8 +85,8 @@ struct MessageLayout {
   size_t total_bytes = 0;
 };
 
-// InvalidArgument: more than kMaxTensors, rank above kMaxRank, unknown dtype,
-// bad dims, or more than `max_total_bytes` in all.
+// InvalidArgument: more than kMaxTensors, rank above kMaxRank, unknown dtype or
+// bad dims. OutOfRange: more than `max_total_bytes` in all.
 // Allocates only what `layout` never held so much of before.
 absl::Status LayoutMessage(absl::Span<const base::TensorSpec> tensors,
                            size_t text_bytes, size_t max_total_bytes,

@@ -140,7 +140,7 @@ class BagRowsTest : public ::testing::TestWithParam<BagModel> {
       member.call = std::make_unique<SlotCall>(request->views, memory_, true);
       batch.rows += member.rows;
     }
-    RowBuffers buffers;
+    runtime::RowBuffers buffers;
     ExecuteInSteps(*model_, batch, max_rows, buffers);
     return batch;
   }

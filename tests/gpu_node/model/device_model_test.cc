@@ -160,7 +160,7 @@ class Runner {
  private:
   const DeviceModel& model_;
   const std::shared_ptr<transport::LinkMemory> memory_ = NewSlotMemory(4 << 20);
-  RowBuffers buffers_;
+  runtime::RowBuffers buffers_;
 };
 
 // Every step of the model is native, so not a bit may differ.

@@ -1,4 +1,4 @@
-#include "gpu_node/model/row_layout.h"
+#include "runtime/compile/batch_layout.h"
 
 #include <algorithm>
 #include <bit>
@@ -10,7 +10,7 @@
 #include "base/status_macros.h"
 #include "runtime/stable_inputs.h"
 
-namespace refract::gpu_node {
+namespace refract::runtime {
 namespace {
 
 using base::TensorView;
@@ -118,14 +118,14 @@ std::byte* RowBuffers::Get(size_t input, size_t bytes) {
   return buffer.data();
 }
 
-RowLayout::RowLayout(const models::Graph& graph, const runtime::Part& part,
-                     const models::RowDependence& rows) {
+BatchLayout::BatchLayout(const models::Graph& graph, const Part& part,
+                         const models::RowDependence& rows) {
   const std::string& batch = graph.batch_symbol;
   if (batch.empty()) {
     why_not_ = "the model has no batch dimension";
     return;
   }
-  runtime::FoundBags found = runtime::FindBagInputs(graph, part);
+  FoundBags found = FindBagInputs(graph, part);
   bags_ = std::move(found.bags);
   // Bags of ids count as rows here: Gather() and Slice() move their offsets.
   // For others who ask whether requests may be split they do not.
@@ -136,17 +136,17 @@ RowLayout::RowLayout(const models::Graph& graph, const runtime::Part& part,
   } else {
     why_not_ = std::move(found.why_not);
   }
-  if (why_not_.empty() && runtime::SizesDependOnData(graph, part)) {
+  if (why_not_.empty() && SizesDependOnData(graph, part)) {
     why_not_ = "sizes depend on data";
   }
   if (!why_not_.empty()) return;
   bool any_rows = !bags_.empty();
   for (size_t i = 0; i < part.inputs.size(); ++i) {
     const models::Value& value = graph.value(part.inputs[i]);
-    const auto is_offsets = [i](const runtime::BagInputs& bag) {
+    const auto is_offsets = [i](const BagInputs& bag) {
       return bag.offsets == i;
     };
-    const auto is_entry = [i](const runtime::BagInputs& bag) {
+    const auto is_entry = [i](const BagInputs& bag) {
       return std::find(bag.entries.begin(), bag.entries.end(), i) !=
              bag.entries.end();
     };
@@ -182,7 +182,7 @@ RowLayout::RowLayout(const models::Graph& graph, const runtime::Part& part,
   }
 }
 
-std::optional<int64_t> RowLayout::Rows(
+std::optional<int64_t> BatchLayout::Rows(
     absl::Span<const TensorView> inputs) const {
   if (inputs.size() != inputs_.size()) return std::nullopt;
   std::optional<int64_t> rows;
@@ -196,7 +196,7 @@ std::optional<int64_t> RowLayout::Rows(
     const auto bytes = base::ByteSize(inputs[i].dtype, dims);
     if (!bytes.ok() || *bytes != inputs[i].bytes) return std::nullopt;
   }
-  for (const runtime::BagInputs& bag : bags_) {
+  for (const BagInputs& bag : bags_) {
     const TensorView& offsets = inputs[bag.offsets];
     if (offsets.dims.size() != 1 || (offsets.dtype != base::DType::kInt64 &&
                                      offsets.dtype != base::DType::kInt32)) {
@@ -222,8 +222,8 @@ std::optional<int64_t> RowLayout::Rows(
   return rows;
 }
 
-std::string RowLayout::MergeKey(absl::Span<const TensorView> inputs,
-                                bool settled, std::string key) const {
+std::string BatchLayout::MergeKey(absl::Span<const TensorView> inputs,
+                                  bool settled, std::string key) const {
   key.clear();
   if (!Rows(inputs).has_value()) return key;
   const auto none = [&key] {
@@ -266,8 +266,8 @@ std::string RowLayout::MergeKey(absl::Span<const TensorView> inputs,
   return key;
 }
 
-absl::Status RowLayout::GatherBags(
-    const runtime::BagInputs& bag,
+absl::Status BatchLayout::GatherBags(
+    const BagInputs& bag,
     absl::Span<const absl::Span<const TensorView>> requests,
     RowBuffers& buffers, std::vector<TensorView>& gathered) const {
   TensorView& offsets = gathered[bag.offsets];
@@ -307,9 +307,9 @@ absl::Status RowLayout::GatherBags(
   return absl::OkStatus();
 }
 
-absl::Status RowLayout::SliceBags(const runtime::BagInputs& bag, int64_t first,
-                                  int64_t count, RowBuffers& buffers,
-                                  std::vector<TensorView>& slice) const {
+absl::Status BatchLayout::SliceBags(const BagInputs& bag, int64_t first,
+                                    int64_t count, RowBuffers& buffers,
+                                    std::vector<TensorView>& slice) const {
   TensorView& offsets = slice[bag.offsets];
   const size_t width = base::SizeOf(offsets.dtype);
   const int64_t rows = RowsOf(offsets, bag.include_last);
@@ -341,7 +341,7 @@ absl::Status RowLayout::SliceBags(const runtime::BagInputs& bag, int64_t first,
   return absl::OkStatus();
 }
 
-absl::StatusOr<absl::Span<const TensorView>> RowLayout::Gather(
+absl::StatusOr<absl::Span<const TensorView>> BatchLayout::Gather(
     absl::Span<const absl::Span<const TensorView>> requests,
     RowBuffers& buffers) const {
   std::vector<TensorView>& gathered = buffers.views();
@@ -372,13 +372,13 @@ absl::StatusOr<absl::Span<const TensorView>> RowLayout::Gather(
       place += inputs[i].bytes;
     }
   }
-  for (const runtime::BagInputs& bag : bags_) {
+  for (const BagInputs& bag : bags_) {
     REFRACT_RETURN_IF_ERROR(GatherBags(bag, requests, buffers, gathered));
   }
   return absl::MakeConstSpan(gathered);
 }
 
-absl::StatusOr<absl::Span<const TensorView>> RowLayout::Slice(
+absl::StatusOr<absl::Span<const TensorView>> BatchLayout::Slice(
     absl::Span<const TensorView> inputs, int64_t first, int64_t count,
     RowBuffers& buffers) const {
   std::vector<TensorView>& slice = buffers.views();
@@ -396,7 +396,7 @@ absl::StatusOr<absl::Span<const TensorView>> RowLayout::Slice(
       view.dims[0] = count;
     }
   }
-  for (const runtime::BagInputs& bag : bags_) {
+  for (const BagInputs& bag : bags_) {
     REFRACT_RETURN_IF_ERROR(SliceBags(bag, first, count, buffers, slice));
   }
   return absl::MakeConstSpan(slice);
@@ -408,4 +408,4 @@ RowRange RangeOfRows(const TensorView& output, int64_t first, int64_t rows) {
           row_bytes * static_cast<size_t>(rows)};
 }
 
-}  // namespace refract::gpu_node
+}  // namespace refract::runtime

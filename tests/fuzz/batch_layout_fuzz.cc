@@ -10,7 +10,7 @@
 #include <memory>
 #include <optional>
 
-#include "gpu_node/model/row_layout.h"
+#include "runtime/compile/batch_layout.h"
 #include "tests/fuzz/target.h"
 
 namespace refract::fuzz {
@@ -18,11 +18,11 @@ namespace {
 
 using base::DType;
 using base::TensorView;
-using gpu_node::RowBuffers;
-using gpu_node::RowLayout;
 using models::SymExpr;
 using models::ValueId;
 using models::ValueRef;
+using runtime::BatchLayout;
+using runtime::RowBuffers;
 using Views = std::vector<TensorView>;
 
 // A part's inputs, in their order.
@@ -53,7 +53,7 @@ ValueId Add(models::Graph& graph, std::string name, DType dtype,
 
 // sums[b] = Σ of a bag's weighted rows of a table; the other inputs are read by
 // nothing, which is all the same to the layout.
-RowLayout MakeLayout(uint8_t how) {
+BatchLayout MakeLayout(uint8_t how) {
   models::Graph graph;
   graph.batch_symbol = std::string(1, 'B');
   const SymExpr batch = SymExpr::Symbol("B");
@@ -90,14 +90,14 @@ RowLayout MakeLayout(uint8_t how) {
   graph.nodes.push_back(std::move(node));
   part.nodes = {0};
   part.outputs = {sums};
-  RowLayout layout(graph, part,
-                   {.use = models::RowUse::kAlone, .may_split = true});
+  BatchLayout layout(graph, part,
+                     {.use = models::RowUse::kAlone, .may_split = true});
   CHECK_EQ(layout.why_not(), "");
   return layout;
 }
 
-const RowLayout& Layout(uint8_t how) {
-  static auto* const layouts = new std::map<uint8_t, RowLayout>;
+const BatchLayout& Layout(uint8_t how) {
+  static auto* const layouts = new std::map<uint8_t, BatchLayout>;
   how &= kIncludeLast | kNarrow;
   const auto found = layouts->find(how);
   if (found != layouts->end()) return found->second;
@@ -259,7 +259,7 @@ void CheckSizes(absl::Span<const TensorView> got, int64_t rows,
   CHECK_EQ(got[kCount].as<int64_t>()[0], rows);
 }
 
-void CheckSteps(const RowLayout& layout, const Request& request, int64_t step,
+void CheckSteps(const BatchLayout& layout, const Request& request, int64_t step,
                 bool include_last) {
   RowBuffers buffers;
   for (int64_t first = 0; first < request.rows(); first += step) {
@@ -277,7 +277,7 @@ void CheckSteps(const RowLayout& layout, const Request& request, int64_t step,
   }
 }
 
-void CheckTogether(const RowLayout& layout,
+void CheckTogether(const BatchLayout& layout,
                    const std::vector<const Request*>& requests,
                    bool include_last) {
   std::vector<absl::Span<const TensorView>> views;
@@ -356,7 +356,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const uint8_t how = input.U8();
   const int64_t step = 1 + input.U8() % 32;
   const bool include_last = (how & kIncludeLast) != 0;
-  const RowLayout& layout = Layout(how);
+  const BatchLayout& layout = Layout(how);
   std::vector<Request> requests;
   for (int left = 1 + input.U8() % 4; left > 0; --left) {
     std::optional<Request> request = ReadRequest(input, how);

@@ -1,5 +1,5 @@
-#ifndef REFRACT_GPU_NODE_MODEL_ROW_LAYOUT_H_
-#define REFRACT_GPU_NODE_MODEL_ROW_LAYOUT_H_
+#ifndef REFRACT_RUNTIME_COMPILE_BATCH_LAYOUT_H_
+#define REFRACT_RUNTIME_COMPILE_BATCH_LAYOUT_H_
 
 // How the rows (items to score) of requests lie in a part's inputs and outputs.
 // By this layout several requests are executed as one batch, and a long request
@@ -22,7 +22,7 @@
 #include "runtime/compile/bag_inputs.h"
 #include "runtime/program.h"
 
-namespace refract::gpu_node {
+namespace refract::runtime {
 
 // Memory for gathered inputs, which stays. Not thread-safe: one per instance.
 class RowBuffers {
@@ -39,11 +39,11 @@ class RowBuffers {
 };
 
 // Immutable but for Withdraw(), thread-safe.
-class RowLayout {
+class BatchLayout {
  public:
   // `rows`: of the part (models::FindHnRowDependence).
-  RowLayout(const models::Graph& graph, const runtime::Part& part,
-            const models::RowDependence& rows);
+  BatchLayout(const models::Graph& graph, const Part& part,
+              const models::RowDependence& rows);
 
   // Whether rows are independent, the one answer for the whole node. Empty:
   // they are. Else why requests are executed alone and whole: some operator
@@ -52,7 +52,7 @@ class RowLayout {
   // The decision did not stand its verification (VerifyRows()).
   void Withdraw(std::string why) { why_not_ = std::move(why); }
 
-  // A dimension 0 that is not known yet (runtime::wire::Codec::Peek).
+  // A dimension 0 that is not known yet (wire::Codec::Peek).
   static constexpr int64_t kUnknownRows = -1;
 
   // Rows of inputs that have the layout, by their sizes alone; nullopt for
@@ -103,15 +103,15 @@ class RowLayout {
            rule == Rule::kEntries;
   }
   absl::Status GatherBags(
-      const runtime::BagInputs& bag,
+      const BagInputs& bag,
       absl::Span<const absl::Span<const base::TensorView>> requests,
       RowBuffers& buffers, std::vector<base::TensorView>& gathered) const;
-  absl::Status SliceBags(const runtime::BagInputs& bag, int64_t first,
-                         int64_t count, RowBuffers& buffers,
+  absl::Status SliceBags(const BagInputs& bag, int64_t first, int64_t count,
+                         RowBuffers& buffers,
                          std::vector<base::TensorView>& slice) const;
 
   std::vector<Rule> inputs_;
-  std::vector<runtime::BagInputs> bags_;
+  std::vector<BagInputs> bags_;
   std::string why_not_;
 };
 
@@ -123,6 +123,6 @@ struct RowRange {
 RowRange RangeOfRows(const base::TensorView& output, int64_t first,
                      int64_t rows);
 
-}  // namespace refract::gpu_node
+}  // namespace refract::runtime
 
-#endif  // REFRACT_GPU_NODE_MODEL_ROW_LAYOUT_H_
+#endif  // REFRACT_RUNTIME_COMPILE_BATCH_LAYOUT_H_

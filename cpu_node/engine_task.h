@@ -1,0 +1,123 @@
+#ifndef REFRACT_CPU_NODE_ENGINE_TASK_H_
+#define REFRACT_CPU_NODE_ENGINE_TASK_H_
+
+// The state of one request in the engine. For engine.cc and engine_pieces.cc.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/tensor.h"
+#include "cpu_node/dispatch/node_pool.h"
+#include "cpu_node/dispatch/worker_pool.h"
+#include "cpu_node/engine.h"
+#include "cpu_node/model_interface.h"
+#include "cpu_node/request.h"
+#include "cpu_node/served_model.h"
+#include "cpu_node/statistics.h"
+#include "runtime/batch_padding.h"
+#include "runtime/compile/batch_layout.h"
+#include "runtime/program.h"
+#include "runtime/stable_inputs.h"
+#include "transport/links/channel.h"
+
+namespace refract::cpu_node {
+
+// The outputs of a request that is executed in pieces, as far as pieces have
+// answered.
+struct Gathered {
+  int64_t rows = 0;                   // of the request
+  int64_t rows_each = 0;              // of a piece; the last may have fewer
+  int64_t next = 0;                   // the first row of the piece under way
+  std::vector<base::Tensor> outputs;  // in the graph's order; wanted ones
+};
+
+// Used for one request after the other: what it has grown for one, stays for
+// the next, so that a warm request allocates nothing here.
+struct Engine::Task final : public WorkerPool::Job {
+  bool Reserve() override { return engine->Reserve(*this); }
+  bool abandoned() const override { return request.cancel.stop_requested(); }
+  void Start() override { engine->Start(this); }
+  void Refuse(const absl::Status& why) override { engine->Fail(this, why); }
+
+  Engine* engine = nullptr;
+  InferRequest request;  // owns the input tensors
+  InferCallback done;
+  const ServedModel* model = nullptr;
+  BoundRequest bound;
+
+  // What the parts work on: `bound.inputs`, with rows added where needed.
+  runtime::PaddedBatch padded;
+
+  // CN-pre's results, of which CN-post reads some; they live in `pre_context`
+  // or, where they were written into the message, as copies in `kept`.
+  std::optional<runtime::ContextPool::Lease> pre_context;
+  std::vector<base::TensorView> pre_outputs;
+  base::AlignedBuffer kept;
+  std::optional<transport::IncomingMessage> response;
+
+  int attempts = 0;
+  std::optional<NodePool::Lease> node;  // while at one
+  std::optional<size_t> avoid;          // the node that failed it
+  // That node said that it would be too late; another may be faster.
+  bool only_in_time = false;
+  absl::Status last_failure;
+
+  absl::Time arrived;
+  absl::Time began;  // the part that a worker runs; InfinitePast: none runs
+  absl::Time sent;
+  bool started = false;
+  StageTimes times;
+  PartTimes parts;
+  runtime::RunStats run_stats;
+
+  // Of a request that is executed in pieces (engine_pieces.cc):
+  Task* whole = nullptr;      // of a piece: the request that it belongs to
+  size_t message_bytes = 0;   // of the message that was too long
+  runtime::RowBuffers slice;  // of a piece: its inputs
+  std::optional<Gathered> gathered;  // of such a request: its outputs so far
+
+  // Within one stage: what its part reads and writes.
+  std::vector<base::TensorView> inputs;
+  std::vector<base::TensorView> outputs;
+  std::vector<std::optional<base::TensorSpec>> specs;
+  std::vector<base::TensorSpec> up_specs;
+  std::vector<base::TensorSpec> message_specs;
+  std::vector<std::byte*> destinations;
+  runtime::StableInputs stable;
+  // Always OK; its outputs are filled in by Succeed().
+  absl::StatusOr<InferResponse> answer{InferResponse()};
+
+  // What the client sent, of a piece as well.
+  const InferRequest& client_request() const {
+    return whole == nullptr ? request : whole->client_request();
+  }
+
+  // Gives back what belongs to the request; memory of the lists stays.
+  void Clear() {
+    request = InferRequest();
+    done = nullptr;
+    model = nullptr;
+    pre_context.reset();
+    response.reset();
+    attempts = 0;
+    node.reset();
+    avoid.reset();
+    only_in_time = false;
+    last_failure = absl::OkStatus();
+    started = false;
+    times = StageTimes();
+    parts = PartTimes();
+    run_stats = runtime::RunStats();
+    whole = nullptr;
+    gathered.reset();
+  }
+};
+
+}  // namespace refract::cpu_node
+
+#endif  // REFRACT_CPU_NODE_ENGINE_TASK_H_
