@@ -36,6 +36,7 @@ if [[ $install == yes ]]; then
   refract_install_venv "tritonclient[grpc]" grpcio-health-checking \
     grpcio-reflection
   refract_install_torchrec
+  refract_install_schemas
 fi
 jobs="${jobs:-$(refract_build_jobs)}"
 refract_use_ccache

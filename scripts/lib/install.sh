@@ -230,6 +230,23 @@ refract_install_torchrec() {
   rm -f "$log"
 }
 
+# JSON schemas of Kubernetes for tests/placement/manifests/schema_test.py.
+REFRACT_SCHEMAS=(kubernetes-validate==1.37.0)
+
+# refract_install_schemas: if the installation fails, the test is skipped with
+# the reason, so this prints the reason and continues.
+refract_install_schemas() {
+  _refract_venv_has "${REFRACT_SCHEMAS[@]}" && return
+  refract_say "installing ${REFRACT_SCHEMAS[*]} into .venv (about 10 MB to fetch)"
+  local log
+  log="$(mktemp)"
+  "$REFRACT_VENV/bin/python" -m pip install --quiet --no-cache-dir \
+    --disable-pip-version-check --no-input "${REFRACT_SCHEMAS[@]}" \
+    >"$log" 2>&1 ||
+    refract_say "the test of manifests will be skipped: $(_refract_reason "$log")"
+  rm -f "$log"
+}
+
 # The file check detects an interrupted installation.
 _refract_venv_has() {
   "$REFRACT_VENV/bin/python" - "$@" <<'PYTHON'

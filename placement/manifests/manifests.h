@@ -1,0 +1,65 @@
+#ifndef REFRACT_PLACEMENT_MANIFESTS_MANIFESTS_H_
+#define REFRACT_PLACEMENT_MANIFESTS_MANIFESTS_H_
+
+// Kubernetes objects for a deployment. Pure: values in, the text of files out.
+//
+// The planner decides how many instances there are and what each asks for; the
+// cluster's own schedulers decide where they run. A manifest therefore carries
+// what a scheduler can use: claims that join GPU and NIC of one PCIe root,
+// affinity and spread over the labels of the fabric, counts and their bounds.
+// docs/kubernetes.md says what is written and why.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "placement/planner/deployment.h"
+
+namespace refract::placement {
+
+// Who places the pods.
+enum class Flavour : uint8_t {
+  kPlain,  // kube-scheduler, with generally available fields alone
+  kKueue,  // admission and topology by Kueue
+  kKai,    // KAI scheduler
+  kGrove,  // Grove's PodCliqueSet, placed by the KAI scheduler
+};
+absl::string_view Name(Flavour flavour);  // "plain", "kueue", "kai", "grove"
+std::optional<Flavour> FlavourFromName(absl::string_view name);
+
+// Keys of the node labels that Topograph writes, nearest domain first, and the
+// zone. nullopt: neither "topograph" (1.1 on: fabric.topograph.run/tier-N) nor
+// "topograph-legacy" (network.topology.nvidia.com/leaf and so on).
+std::optional<std::vector<std::string>> TierKeysOf(absl::string_view labels);
+
+struct ManifestOptions {
+  Flavour flavour = Flavour::kPlain;
+  std::string name_space = "default";
+  // DeviceClasses of the cluster's DRA drivers.
+  std::string gpu_class = "gpu.nvidia.com";
+  std::string mig_class = "mig.nvidia.com";
+  std::string nic_class = "rdma-nic";
+  // Of a driver that publishes CPUs; empty: there is none, and the CPU node
+  // binds itself to the NUMA node of its NIC.
+  std::string cpu_class;
+  std::string queue = "default";     // of Kueue (LocalQueue) or KAI
+  std::string topology = "refract";  // Topology or ClusterTopologyBinding
+  std::string monitoring_namespace = "monitoring";  // of Prometheus
+};
+
+struct ManifestFile {
+  std::string name;  // without a folder; kubectl applies them in this order
+  std::string text;
+};
+
+// Files for `kubectl apply -f DIR`. InvalidArgument names the service and the
+// field: what Check() refuses, or what the flavour has no words for.
+absl::StatusOr<std::vector<ManifestFile>> WriteManifests(
+    const Deployment& deployment, const ManifestOptions& options);
+
+}  // namespace refract::placement
+
+#endif  // REFRACT_PLACEMENT_MANIFESTS_MANIFESTS_H_
