@@ -124,6 +124,9 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
       "Memory of long requests (above 64 KiB) from their announcement to their "
       "answer, for example 4GiB; more are refused with RESOURCE_EXHAUSTED");
   metrics::AddFlags(app, flags.metrics, /*default_port=*/8102);
+  app.add_flag("--remote-drain", flags.remote_drain,
+               "Take POST /drain and /undrain on the port of metrics from "
+               "other machines, too");
   app.add_option("--lame-duck", flags.lame_duck_s,
                  "After SIGTERM or SIGINT: how long the node tells CPU nodes "
                  "to send no more and still serves what comes; a second "

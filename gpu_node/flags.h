@@ -33,6 +33,7 @@ struct Flags {
   int pollers = 1;
   size_t request_memory = 0;  // bytes; always given
   metrics::Flags metrics;
+  bool remote_drain = false;
   double lame_duck_s = 1;
   double drain_timeout_s = 30;
 };

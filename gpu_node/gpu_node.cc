@@ -20,6 +20,8 @@ namespace {
 // Enough to see what goes wrong, few enough not to be what goes wrong.
 constexpr int kFailureLinesPerSecond = 10;
 
+constexpr char kDrained[] = "the GPU node is drained by command";
+
 absl::Status CheckOptions(const GpuNodeOptions& options) {
   if (options.instances < 1) {
     return absl::InvalidArgumentError(
@@ -210,8 +212,17 @@ void GpuNode::TellReadiness() {
   absl::MutexLock lock(&readiness_mu_);
   if (readiness_listener_ == nullptr) return;
   for (size_t i = 0; i < models_.size(); ++i) {
-    readiness_listener_(i, scheduler_->ModelReady(i));
+    readiness_listener_(i, drained() ? absl::UnavailableError(kDrained)
+                                     : scheduler_->ModelReady(i));
   }
+}
+
+void GpuNode::SetDrained(bool drained) {
+  if (drained_.exchange(drained) == drained) return;
+  LOG(INFO) << (drained ? "drained by command: CPU nodes are told to send no "
+                          "more"
+                        : "no longer drained: CPU nodes may send again");
+  TellReadiness();
 }
 
 GpuNode::~GpuNode() {

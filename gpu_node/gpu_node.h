@@ -102,6 +102,11 @@ class GpuNode : public transport::Handler {
     return scheduler_->ModelReady(model);
   }
 
+  // True: no model is ready from now on, so that CPU nodes send no more;
+  // requests that still arrive are served. False: as before.
+  void SetDrained(bool drained);
+  bool drained() const { return drained_.load(std::memory_order_relaxed); }
+
   // `listener` is told of each model now, and later of each whose readiness may
   // have changed; never by two threads at once, so that what it was told last
   // is how things are. Must not block. Null: after this returns nobody is told.
@@ -147,6 +152,7 @@ class GpuNode : public transport::Handler {
   // Held while the listener is called: it is quick, and calls are in order.
   absl::Mutex readiness_mu_;
   ReadinessListener readiness_listener_ ABSL_GUARDED_BY(readiness_mu_);
+  std::atomic<bool> drained_ = false;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Scheduler> scheduler_;
   std::thread timers_;

@@ -15,6 +15,7 @@
 #include "base/process/shutdown_signal.h"
 #include "base/status_macros.h"
 #include "glog/logging.h"
+#include "gpu_node/admin.h"
 #include "gpu_node/device/cuda_library.h"
 #include "gpu_node/device/cuda_setup.h"
 #include "gpu_node/flags.h"
@@ -142,10 +143,13 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   (*node)->WatchReadiness([&server](size_t model, const absl::Status& ready) {
     (*server)->SetModelStatus(model, ready);
   });
-  absl::StatusOr<std::unique_ptr<metrics::Server>> metrics =
-      metrics::Serve(flags.metrics, [&](metrics::Exposition& exposition) {
+  AdminEndpoint admin(node->get(), server->get(), &request_memory, device);
+  absl::StatusOr<std::unique_ptr<metrics::Server>> metrics = metrics::Serve(
+      flags.metrics,
+      [&](metrics::Exposition& exposition) {
         CollectMetrics(**node, **server, request_memory, device, exposition);
-      });
+      },
+      admin.routes(flags.remote_drain));
   if (!metrics.ok()) {
     (*node)->WatchReadiness(nullptr);
     return metrics.status();
@@ -159,6 +163,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   LOG(INFO) << "signal " << signal_number
             << ": CPU nodes are told, stopping in " << flags.lame_duck_s
             << " s";
+  admin.OnStop();
   (*server)->AnnounceStop();
   shutdown.WaitFor(absl::Seconds(flags.lame_duck_s));
   LOG(INFO) << "stopping";

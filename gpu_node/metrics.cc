@@ -74,6 +74,8 @@ void CollectMetrics(const GpuNode& node, const transport::Server& server,
       "refract_build_info", "1, with the build as labels",
       {{"version", REFRACT_VERSION}, {"role", "gpu_node"}, {"device", device}},
       1);
+  out.AddGauge("refract_gpu_node_drained",
+               "1 while the node is drained by command", {}, node.drained());
   out.AddGauge("refract_gpu_node_requests_pending",
                "Requests that wait or are executed", {},
                static_cast<double>(node.pending()));

@@ -45,9 +45,10 @@ std::string Address(const std::string& host, int port) {
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(tcp::socket socket, const Server::Collect& collect,
-             std::shared_ptr<int> connections)
+             const Routes& routes, std::shared_ptr<int> connections)
       : stream_(std::move(socket)),
         collect_(collect),
+        routes_(routes),
         connections_(std::move(connections)) {
     ++*connections_;
   }
@@ -92,20 +93,56 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Answer() {
     const http::request<http::empty_body>& request = parser_->get();
     answer_.keep_alive(request.keep_alive());
+    for (const Route& route : routes_.routes) {
+      if (request.target() == beast::string_view(route.target)) {
+        return AnswerRoute(route);
+      }
+    }
     if (request.target() != "/metrics") {
       answer_.result(http::status::not_found);
       answer_.body() = "metrics are at /metrics\n";
-    } else if (request.method() != http::verb::get) {
-      answer_.result(http::status::method_not_allowed);
-      answer_.set(http::field::allow, "GET");
-      answer_.body() = "only GET\n";
-    } else {
+    } else if (Allows("GET", request.method() == http::verb::get)) {
       Exposition exposition;
       collect_(exposition);
       answer_.set(http::field::content_type,
                   "text/plain; version=0.0.4; charset=utf-8");
       answer_.body() = exposition.Text();
     }
+  }
+
+  void AnswerRoute(const Route& route) {
+    const http::request<http::empty_body>& request = parser_->get();
+    const http::verb verb = route.changes ? http::verb::post : http::verb::get;
+    if (!Allows(route.changes ? "POST" : "GET", request.method() == verb)) {
+      return;
+    }
+    if (route.changes) {
+      error_code error;
+      const tcp::endpoint peer = stream_.socket().remote_endpoint(error);
+      // A page in a browser can send a POST to this machine, too.
+      const bool page = request.find(http::field::origin) != request.end();
+      const bool local = !error && peer.address().is_loopback();
+      if (page || (!local && !routes_.remote_changes)) {
+        answer_.result(http::status::forbidden);
+        answer_.body() = page
+                             ? "not for pages in a browser\n"
+                             : absl::StrCat("only from this machine, unless ",
+                                            routes_.remote_flag, " is given\n");
+        return;
+      }
+    }
+    const Route::Answer answer = route.answer();
+    answer_.result(static_cast<unsigned>(answer.status));
+    answer_.set(http::field::content_type, answer.type);
+    answer_.body() = answer.body;
+  }
+
+  bool Allows(const char* method, bool allowed) {
+    if (allowed) return true;
+    answer_.result(http::status::method_not_allowed);
+    answer_.set(http::field::allow, method);
+    answer_.body() = absl::StrCat("only ", method, "\n");
+    return false;
   }
 
   void OnWritten(error_code error) {
@@ -116,6 +153,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   beast::tcp_stream stream_;
   const Server::Collect& collect_;
+  const Routes& routes_;
   const std::shared_ptr<int> connections_;  // shared by all connections
   beast::flat_buffer buffer_{kMaxHead};
   std::optional<http::request_parser<http::empty_body>> parser_;
@@ -130,7 +168,8 @@ struct Server::Impl {
     acceptor.async_accept([this](error_code error, tcp::socket socket) {
       // Beyond the limit the socket is closed here.
       if (!error && *connections < kMaxConnections) {
-        std::make_shared<Connection>(std::move(socket), collect, connections)
+        std::make_shared<Connection>(std::move(socket), collect, routes,
+                                     connections)
             ->Read();
       }
       Accept();
@@ -138,6 +177,7 @@ struct Server::Impl {
   }
 
   Collect collect;
+  Routes routes;
   std::shared_ptr<int> connections = std::make_shared<int>(0);
   asio::io_context context{1};
   tcp::acceptor acceptor{context};
@@ -154,8 +194,10 @@ Server::~Server() {
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Create(const std::string& host,
                                                        int port,
-                                                       Collect collect) {
+                                                       Collect collect,
+                                                       Routes routes) {
   auto impl = std::make_unique<Impl>();
+  impl->routes = std::move(routes);
   impl->collect = std::move(collect);
   error_code error;
   const asio::ip::address address = asio::ip::make_address(host, error);
@@ -183,11 +225,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const std::string& host,
 int Server::port() const { return impl_->port; }
 
 absl::StatusOr<std::unique_ptr<Server>> Serve(const Flags& flags,
-                                              Server::Collect collect) {
+                                              Server::Collect collect,
+                                              Routes routes) {
   int port = 0;
   if (!flags.on() || !absl::SimpleAtoi(flags.port, &port)) return nullptr;
   absl::StatusOr<std::unique_ptr<Server>> server =
-      Server::Create(flags.host, port, std::move(collect));
+      Server::Create(flags.host, port, std::move(collect), std::move(routes));
   if (server.ok()) return server;
   if (flags.port_given) return server.status();
   LOG(WARNING) << server.status().message()

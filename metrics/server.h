@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -12,8 +13,30 @@
 
 namespace refract::metrics {
 
-// Answers GET /metrics in Prometheus's text format, on a thread of its own:
-// scrapes come one after another. Thread-safe.
+// A target besides /metrics, for probes and operators.
+struct Route {
+  struct Answer {
+    int status = 200;  // of HTTP
+    std::string type = "application/json";
+    std::string body;
+  };
+  std::string target;  // "/status"
+  // True: changes something, by POST; else answers GET.
+  bool changes = false;
+  // Called on the server's thread, must be quick.
+  std::function<Answer()> answer;
+};
+
+struct Routes {
+  std::vector<Route> routes;
+  // Routes that change something answer clients on other machines, too. Never
+  // pages in a browser: requests with an Origin are refused.
+  bool remote_changes = false;
+  std::string remote_flag;  // the flag that allows it, for the refusal
+};
+
+// Answers GET /metrics in Prometheus's text format, and other routes, on a
+// thread of its own: requests come one after another. Thread-safe.
 class Server {
  public:
   // Adds all metrics of the process. Called on the server's thread.
@@ -24,7 +47,8 @@ class Server {
   // address. `port` 0: any free one.
   static absl::StatusOr<std::unique_ptr<Server>> Create(const std::string& host,
                                                         int port,
-                                                        Collect collect);
+                                                        Collect collect,
+                                                        Routes routes = {});
   // Waits for a scrape under way; nothing is collected afterwards.
   ~Server();
 
@@ -41,7 +65,8 @@ class Server {
 // a server, if it is the default: several nodes of one machine then serve all
 // the same.
 absl::StatusOr<std::unique_ptr<Server>> Serve(const Flags& flags,
-                                              Server::Collect collect);
+                                              Server::Collect collect,
+                                              Routes routes = {});
 
 // A line on stdout with the address of `server`, which may be null. After the
 // line with the address for requests: programs read that from the first line.

@@ -92,7 +92,7 @@ THIRD_PARTY = {
     r"prometheus/": (r"metrics/exposition\.cc$",),
     r"boost/": (
         r"tests/partitioner/cut/max_flow_test\.cc$",
-        r"metrics/server\.cc$",
+        r"metrics/(client|server)\.cc$",
     ),
 }
 # Folders that stand alone: their files include each other and headers of the

@@ -51,6 +51,8 @@ void AddRunCommand(CLI::App& app, Context& context);
 void AddBenchCommand(CLI::App& app, Context& context);
 // Under `bench`.
 void AddBenchTransportCommand(CLI::App& bench, Context& context);
+void AddDrainCommand(CLI::App& app, Context& context);
+void AddUndrainCommand(CLI::App& app, Context& context);
 void AddDoctorCommand(CLI::App& app, Context& context);
 void AddPlaceCommand(CLI::App& app, Context& context);
 void AddSimulateCommand(CLI::App& app, Context& context);

@@ -65,6 +65,8 @@ int RunCommandLine(const std::vector<std::string>& arguments, std::ostream& out,
   AddPlaceCommand(app, context);
   AddSimulateCommand(app, context);
   AddDoctorCommand(app, context);
+  AddDrainCommand(app, context);
+  AddUndrainCommand(app, context);
   AddTopologyCommand(app, context);
 
   // CLI11 takes the arguments from the back.

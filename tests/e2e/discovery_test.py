@@ -1,5 +1,7 @@
-"""GPU nodes come and go under load: found by DNS names and by a file."""
+"""GPU nodes come and go under load: found by DNS names and by a file, drained
+by command."""
 
+import json
 import pathlib
 import shutil
 import socket
@@ -7,6 +9,7 @@ import tempfile
 import threading
 import time
 import unittest
+import urllib.error
 import urllib.request
 
 import torch
@@ -111,11 +114,11 @@ class DiscoveryTest(unittest.TestCase):
             "partition", cls.repository / "layers", "--method", "all-hn"
         )
 
-    def start_hn(self, host="127.0.0.1", port=0):
+    def start_hn(self, host="127.0.0.1", port=0, metrics_port="off"):
         node = nodes.Node(
             "refract-gpu-node", "--model-repository", self.repository,
             "--host", host, "--port", port, "--lame-duck", 1,
-            "--metrics-port", "off",
+            "--metrics-port", metrics_port,
         )
         self.addCleanup(node.close)
         return node
@@ -302,6 +305,78 @@ class DiscoveryTest(unittest.TestCase):
         self.assertEqual(self.connected(), set(places))
         self.assertEqual(len(self.lines("of the last answer stay")), 1)
         self.check_load()
+
+    def test_drain_by_command(self):
+        hns = [self.start_hn(metrics_port=0) for _ in range(2)]
+        self.start_cn(",".join(hn.address for hn in hns))
+        self.start_load()
+        self.wait_for([hn.address for hn in hns])
+        admin = [hn.metrics_url.split("/")[2] for hn in hns]
+
+        def status(i):
+            with urllib.request.urlopen(f"http://{admin[i]}/status") as answer:
+                return json.load(answer)
+
+        def ready(i):
+            try:
+                url = f"http://{admin[i]}/v2/health/ready"
+                with urllib.request.urlopen(url) as answer:
+                    return answer.status, answer.read().decode()
+            except urllib.error.HTTPError as error:
+                return error.code, error.read().decode()
+
+        def sent(i):
+            name = "refract_link_requests_sent_total"
+            return self.metric(name)[hns[i].address]
+
+        self.assertEqual(ready(0), (200, "ready\n"))
+        for i in (0, 1, 0):
+            done = support.refract("drain", admin[i])
+            self.assertIn(f"{admin[i]} is drained after", done.stdout)
+            self.assertEqual(
+                ready(i), (503, "the node is drained by command\n")
+            )
+            drained = status(i)
+            self.assertEqual(drained["state"], "drained")
+            self.assertEqual(drained["requests_pending"], 0)
+            # None is sent there any more, and the other has them all.
+            before = sent(i)
+            self.wait_used(hns[1 - i].address)
+            self.assertEqual(sent(i), before)
+            support.refract("undrain", admin[i])
+            self.wait_used(hns[i].address)
+            self.assertEqual(status(i)["state"], "serving")
+            (model,) = status(i)["models"]
+            self.assertEqual((model["name"], model["ready"]), ("layers", True))
+        # Drained for good, then stopped: as an operator replaces a machine.
+        support.refract("drain", admin[0])
+        self.assertEqual(hns[0].stop(), 0)
+        self.wait_used(hns[1].address)
+        self.check_load()
+        # All are drained: the CPU node says why it is not ready.
+        support.refract("drain", admin[1])
+        with grpc.insecure_channel(self.cn.address) as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            request = request_of("layers", {"x": torch.zeros(1, 2)})
+            with self.assertRaises(grpc.RpcError) as caught:
+                stub.ModelInfer(request, timeout=30)
+        self.assertEqual(caught.exception.code(), grpc.StatusCode.UNAVAILABLE)
+        self.assertIn("is drained by command", caught.exception.details())
+
+    def test_drain_says_what_is_wrong(self):
+        hn = self.start_hn(metrics_port=0)
+        cn = support.cpu_node(self.repository, [hn.address])
+        self.addCleanup(cn.close)
+        for address, code, said in (
+            (hn.address, 1, f"refract drain: {hn.address}: "),  # for CPU nodes
+            (cn.metrics_url.split("/")[2], 1, "/drain: 404, metrics are at"),
+            (f"127.0.0.1:{free_port()}", 1, "Connection refused"),
+            ("nowhere", 2, "'nowhere' is not HOST:PORT"),
+        ):
+            done = support.refract("drain", address, check=False)
+            self.assertEqual(done.returncode, code, done.stderr)
+            (line,) = done.stderr.splitlines()
+            self.assertIn(said, line)
 
     def test_bad_flags(self):
         for arguments, said in (

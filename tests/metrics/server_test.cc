@@ -11,9 +11,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/time.h"
+#include "metrics/client.h"
+
 namespace refract::metrics {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
@@ -146,6 +150,96 @@ TEST(MetricsServerTest, FailsForATakenPortOnlyIfItWasAskedFor) {
   auto off = Serve(flags, [](Exposition&) {});
   ASSERT_TRUE(off.ok());
   EXPECT_EQ(*off, nullptr);
+}
+
+Routes TestRoutes(int* changes, bool remote) {
+  Routes routes;
+  routes.remote_changes = remote;
+  routes.remote_flag = "--remote";
+  routes.routes = {
+      {"/status", false, [] { return Route::Answer{.body = "{}\n"}; }},
+      {"/ready", false,
+       [] {
+         return Route::Answer{
+             .status = 503, .type = "text/plain", .body = "no\n"};
+       }},
+      {"/change", true, [changes] {
+         ++*changes;
+         return Route::Answer{.body = "changed\n"};
+       }}};
+  return routes;
+}
+
+TEST(ServerTest, AnswersOtherRoutes) {
+  int changes = 0;
+  auto server = Server::Create(
+      "127.0.0.1", 0, [](Exposition&) {}, TestRoutes(&changes, false));
+  ASSERT_TRUE(server.ok()) << server.status();
+  const int port = (*server)->port();
+  EXPECT_THAT(Get(port, "/status"),
+              AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("application/json"),
+                    HasSubstr("\r\n\r\n{}\n")));
+  EXPECT_THAT(Get(port, "/ready"),
+              AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("text/plain")));
+  EXPECT_THAT(Get(port, "/metrics"), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(Get(port, "/change"),
+              AllOf(StartsWith("HTTP/1.1 405"), HasSubstr("Allow: POST")));
+  EXPECT_EQ(changes, 0);
+  const std::string post = "POST /change HTTP/1.1\r\nHost: here\r\n";
+  EXPECT_THAT(Ask(port, post + "Connection: close\r\n\r\n"),
+              AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("changed")));
+  EXPECT_EQ(changes, 1);
+  // A page in a browser on this machine.
+  EXPECT_THAT(
+      Ask(port, post + "Origin: http://evil\r\nConnection: close\r\n\r\n"),
+      StartsWith("HTTP/1.1 403"));
+  // A body is more than any route takes.
+  EXPECT_THAT(Ask(port, post + "Content-Length: 3\r\n\r\nabc"),
+              StartsWith("HTTP/1.1 400"));
+  EXPECT_EQ(changes, 1);
+}
+
+TEST(ClientTest, AsksAServer) {
+  int changes = 0;
+  auto server = Server::Create(
+      "127.0.0.1", 0, [](Exposition&) {}, TestRoutes(&changes, false));
+  ASSERT_TRUE(server.ok()) << server.status();
+  const std::string address = "127.0.0.1:" + std::to_string((*server)->port());
+  const auto ask = [&](bool change, const char* target) {
+    return Request(address, change, target, absl::Seconds(10));
+  };
+  EXPECT_EQ(ask(false, "/status")->body, "{}\n");
+  EXPECT_EQ(ask(false, "/ready")->status, 503);
+  EXPECT_EQ(ask(true, "/change")->status, 200);
+  EXPECT_EQ(changes, 1);
+  server->reset();
+  const absl::Status gone = ask(false, "/status").status();
+  EXPECT_EQ(gone.code(), absl::StatusCode::kUnavailable) << gone;
+  EXPECT_THAT(std::string(gone.message()), HasSubstr(address));
+  for (const char* bad : {"", "here", "here:", ":1", "here:0", "here:70000"}) {
+    EXPECT_EQ(Request(bad, false, "/", absl::Seconds(1)).status().code(),
+              absl::StatusCode::kInvalidArgument)
+        << bad;
+  }
+}
+
+TEST(ClientTest, GivesUpOnASilentServer) {
+  // Listens and accepts nothing.
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)),
+            0);
+  ASSERT_EQ(listen(fd, 1), 0);
+  socklen_t length = sizeof(address);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  EXPECT_EQ(Request("127.0.0.1:" + std::to_string(ntohs(address.sin_port)),
+                    false, "/status", absl::Milliseconds(100))
+                .status()
+                .code(),
+            absl::StatusCode::kDeadlineExceeded);
+  close(fd);
 }
 
 }  // namespace

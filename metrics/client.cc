@@ -1,0 +1,85 @@
+#include "metrics/client.h"
+
+#include <chrono>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "boost/asio/io_context.hpp"
+#include "boost/asio/ip/tcp.hpp"
+#include "boost/beast/core.hpp"
+#include "boost/beast/http.hpp"
+
+namespace refract::metrics {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+// Bytes of an answer. The metrics of a node with hundreds of models have about
+// a megabyte.
+constexpr uint64_t kMaxBody = uint64_t{64} << 20;
+
+absl::Status ToStatus(error_code error, const std::string& address) {
+  const std::string text = absl::StrCat(address, ": ", error.message());
+  if (error == beast::error::timeout) {
+    return absl::DeadlineExceededError(absl::StrCat(address, ": no answer"));
+  }
+  return absl::UnavailableError(text);
+}
+
+}  // namespace
+
+absl::StatusOr<Reply> Request(const std::string& address, bool changes,
+                              absl::string_view target,
+                              absl::Duration timeout) {
+  const size_t colon = address.rfind(':');
+  int port = 0;
+  if (colon == std::string::npos || colon == 0 ||
+      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 ||
+      port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", address, "' is not HOST:PORT"));
+  }
+  std::string host = address.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  asio::io_context context{1};
+  error_code error;
+  const auto endpoints =
+      tcp::resolver(context).resolve(host, absl::StrCat(port), error);
+  if (error) return ToStatus(error, address);
+  beast::tcp_stream stream(context);
+  stream.expires_after(absl::ToChronoMilliseconds(timeout));
+  // Of the asynchronous calls alone the stream keeps the time.
+  const auto wait = [&] {
+    context.restart();
+    context.run();
+    return !error;
+  };
+  stream.async_connect(endpoints,
+                       [&](error_code e, const tcp::endpoint&) { error = e; });
+  if (!wait()) return ToStatus(error, address);
+  http::request<http::empty_body> request(
+      changes ? http::verb::post : http::verb::get,
+      beast::string_view(target.data(), target.size()), 11);
+  request.set(http::field::host, address);
+  request.set(http::field::connection, "close");
+  if (changes) request.set(http::field::content_length, "0");
+  http::async_write(stream, request, [&](error_code e, size_t) { error = e; });
+  if (!wait()) return ToStatus(error, address);
+  beast::flat_buffer buffer;
+  http::response_parser<http::string_body> parser;
+  parser.body_limit(kMaxBody);
+  http::async_read(stream, buffer, parser,
+                   [&](error_code e, size_t) { error = e; });
+  if (!wait()) return ToStatus(error, address);
+  return Reply{static_cast<int>(parser.get().result_int()),
+               std::move(parser.get().body())};
+}
+
+}  // namespace refract::metrics

@@ -1,0 +1,27 @@
+#ifndef REFRACT_METRICS_CLIENT_H_
+#define REFRACT_METRICS_CLIENT_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace refract::metrics {
+
+// What a Server answered.
+struct Reply {
+  int status = 0;  // of HTTP
+  std::string body;
+};
+
+// Asks for `target` of the HTTP server at `address` (HOST:PORT) by GET, or by
+// POST if `changes`. Takes `timeout` at most. Unavailable: not reached, or no
+// proper answer; DeadlineExceeded: no answer in time; both name the address.
+// InvalidArgument: `address` is no HOST:PORT.
+absl::StatusOr<Reply> Request(const std::string& address, bool changes,
+                              absl::string_view target, absl::Duration timeout);
+
+}  // namespace refract::metrics
+
+#endif  // REFRACT_METRICS_CLIENT_H_

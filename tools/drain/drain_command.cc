@@ -1,0 +1,135 @@
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/clock.h"
+#include "base/number_range.h"
+#include "base/shorten.h"
+#include "base/status_macros.h"
+#include "metrics/client.h"
+#include "nlohmann/json.hpp"
+#include "tools/command.h"
+
+namespace refract::tools {
+namespace {
+
+// Of one HTTP request.
+constexpr absl::Duration kTimeout = absl::Seconds(5);
+// CPU nodes hear of it within milliseconds. A request that they had sent before
+// may arrive after a look that saw none, hence the second look.
+constexpr absl::Duration kLook = absl::Milliseconds(200);
+
+struct DrainOptions {
+  std::string address;
+  double timeout_s = 30;
+};
+
+// The status in the answer of a GPU node.
+absl::StatusOr<nlohmann::json> Ask(const std::string& address, bool changes,
+                                   absl::string_view target) {
+  REFRACT_ASSIGN_OR_RETURN(
+      const metrics::Reply reply,
+      metrics::Request(address, changes, target, kTimeout));
+  if (reply.status != 200) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(address, target, ": ", reply.status, ", ",
+                     base::Shorten(absl::StripAsciiWhitespace(reply.body))));
+  }
+  nlohmann::json status =
+      nlohmann::json::parse(reply.body, nullptr, /*allow_exceptions=*/false);
+  if (!status.is_object() || !status.contains("state") ||
+      !status["state"].is_string() || !status.contains("requests_pending") ||
+      !status["requests_pending"].is_number_unsigned()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(address, target, ": is no status of a GPU node"));
+  }
+  return status;
+}
+
+absl::Status Drain(const DrainOptions& options, std::ostream& out) {
+  REFRACT_RETURN_IF_ERROR(Ask(options.address, true, "/drain").status());
+  base::Clock& clock = base::Clock::Real();
+  const absl::Time begin = clock.Now();
+  int idle_looks = 0;
+  while (true) {
+    std::this_thread::sleep_for(absl::ToChronoMilliseconds(kLook));
+    REFRACT_ASSIGN_OR_RETURN(const nlohmann::json status,
+                             Ask(options.address, false, "/status"));
+    if (status["state"] == "serving") {
+      return absl::FailedPreconditionError(
+          absl::StrCat(options.address, ": serves again, by another command"));
+    }
+    const auto pending = status["requests_pending"].get<uint64_t>();
+    idle_looks = pending == 0 ? idle_looks + 1 : 0;
+    const absl::Duration taken = clock.Now() - begin;
+    if (idle_looks == 2) {
+      out << absl::StreamFormat("%s is drained after %.1f s\n", options.address,
+                                absl::ToDoubleSeconds(taken));
+      return absl::OkStatus();
+    }
+    if (taken >= absl::Seconds(options.timeout_s)) {
+      return absl::DeadlineExceededError(
+          absl::StrCat(options.address, ": ", pending,
+                       " request(s) are under way still; it stays drained"));
+    }
+  }
+}
+
+absl::Status Undrain(const DrainOptions& options, std::ostream& out) {
+  REFRACT_RETURN_IF_ERROR(Ask(options.address, true, "/undrain").status());
+  out << options.address << " serves again\n";
+  return absl::OkStatus();
+}
+
+CLI::App* AddCommand(CLI::App& app, const char* name, const char* what,
+                     DrainOptions& options) {
+  CLI::App* const command = app.add_subcommand(name, what);
+  command
+      ->add_option("address", options.address,
+                   "its port of metrics; from another machine the node needs "
+                   "--metrics-host and --remote-drain")
+      ->type_name("HOST:PORT")
+      ->required();
+  return command;
+}
+
+}  // namespace
+
+void AddDrainCommand(CLI::App& app, Context& context) {
+  auto options = std::make_shared<DrainOptions>();
+  CLI::App* const command = AddCommand(
+      app, "drain",
+      "Takes a GPU node out of service: CPU nodes send no more; returns when "
+      "the requests under way have ended",
+      *options);
+  command
+      ->add_option("--timeout", options->timeout_s,
+                   "longest wait for them; the node stays drained")
+      ->type_name("SECONDS")
+      ->check([](const std::string& text) {
+        return base::CheckNumberIn(text, 0, 86400);
+      })
+      ->capture_default_str();
+  command->callback([&context, options] {
+    context.action = [&context, options] {
+      return Drain(*options, context.out);
+    };
+  });
+}
+
+void AddUndrainCommand(CLI::App& app, Context& context) {
+  auto options = std::make_shared<DrainOptions>();
+  AddCommand(app, "undrain", "Puts a drained GPU node into service again",
+             *options)
+      ->callback([&context, options] {
+        context.action = [&context, options] {
+          return Undrain(*options, context.out);
+        };
+      });
+}
+
+}  // namespace refract::tools
