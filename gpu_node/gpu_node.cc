@@ -244,7 +244,7 @@ ScheduledModel GpuNode::Describe(const DeviceModel& model) const {
   described.max_queue = serving.max_queue;
   described.weight_bytes = model.weight_bytes();
   const std::string& why_not = model.layout().why_not();
-  BatchingOptions& batching = described.batching;
+  scheduling::BatchingOptions& batching = described.batching;
   batching.max_rows = options_.max_batch;
   batching.enabled =
       serving.dynamic_batching || options_.batching_window.has_value();

@@ -33,10 +33,10 @@
 #include "base/clock.h"
 #include "base/log/log_limiter.h"
 #include "gpu_node/device/device.h"
-#include "gpu_node/scheduler/batch_policy.h"
 #include "gpu_node/scheduler/resident_set.h"
 #include "metrics/histogram.h"
 #include "scheduling/admission.h"
+#include "scheduling/batch_policy.h"
 #include "scheduling/deadline_queue.h"
 #include "scheduling/deficit_round_robin.h"
 #include "scheduling/execution_times.h"
@@ -69,7 +69,7 @@ struct ScheduledModel {
   // Requests that wait; 0: no limit but SchedulerOptions::max_queue.
   size_t max_queue = 0;
   size_t weight_bytes = 0;
-  BatchingOptions batching;
+  scheduling::BatchingOptions batching;
   // A request with more rows than batching.max_rows is executed in several
   // steps; else it is refused.
   bool splittable = false;
@@ -192,7 +192,7 @@ class Scheduler {
     Queue queue;
     scheduling::ExecutionTimes times;
     scheduling::ExecutionTimes uploads;
-    ArrivalRate arrivals;
+    scheduling::ArrivalRate arrivals;
     size_t quota = 1;  // of the node's places
     ModelStats stats;
     // Does not move when the list of models grows.
@@ -422,11 +422,11 @@ class Scheduler {
   std::vector<std::unique_ptr<Batch>> spare_batches_ ABSL_GUARDED_BY(mu_);
   struct Scratch {
     std::vector<const Queue::Request*> queued;
-    std::vector<BatchCandidate> candidates;
+    std::vector<scheduling::BatchCandidate> candidates;
     std::vector<scheduling::Competitor> competitors;
     std::vector<absl::Time> free_at;
-    BatchingOptions batching;
-    BatchDecision decision;
+    scheduling::BatchingOptions batching;
+    scheduling::BatchDecision decision;
   } scratch_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -137,7 +137,7 @@ bool Scheduler::AssignFrom(size_t index, int instance_index, bool busy,
   std::vector<const Queue::Request*>& queued = scratch_.queued;
   queued = model.queue.Candidates(std::move(queued));
   const Waiting& first = queued[0]->payload;
-  std::vector<BatchCandidate>& candidates = scratch_.candidates;
+  std::vector<scheduling::BatchCandidate>& candidates = scratch_.candidates;
   candidates.clear();
   for (const Queue::Request* request : queued) {
     candidates.push_back(
@@ -147,9 +147,9 @@ bool Scheduler::AssignFrom(size_t index, int instance_index, bool busy,
   scratch_.batching.max_rows = most;
   // The rest of a request that has begun waits for no others.
   scratch_.batching.enabled &= first.first_row == 0;
-  BatchDecision& decision = scratch_.decision;
-  decision = DecideBatch(candidates, scratch_.batching, model.times,
-                         model.arrivals, now, std::move(decision));
+  scheduling::BatchDecision& decision = scratch_.decision;
+  decision = scheduling::DecideBatch(candidates, scratch_.batching, model.times,
+                                     model.arrivals, now, std::move(decision));
   int64_t rows = 0;
   for (const size_t i : decision.members) rows += candidates[i].rows;
   if (device_->traits().steps) {

@@ -6,14 +6,18 @@
 
 #include "gmock/gmock.h"
 #include "gpu_node/finite.h"
-#include "gpu_node/scheduler/batch_policy.h"
 #include "gpu_node/scheduler/resident_set.h"
 #include "gtest/gtest.h"
+#include "scheduling/batch_policy.h"
 #include "scheduling/execution_times.h"
 
 namespace refract::gpu_node {
 namespace {
 
+using scheduling::ArrivalRate;
+using scheduling::BatchCandidate;
+using scheduling::BatchDecision;
+using scheduling::BatchingOptions;
 using scheduling::ExecutionTimes;
 using scheduling::kNumBuckets;
 using scheduling::RowsOfBucket;

@@ -31,7 +31,8 @@ struct Load {
 
 // p99 of the same schedule at `per_second`; what is not answered counts as
 // never.
-absl::Duration P99(const Load& load, const BatchingOptions& batching,
+absl::Duration P99(const Load& load,
+                   const scheduling::BatchingOptions& batching,
                    double per_second) {
   constexpr int kRequests = 2500;
   std::mt19937 random(kSeed);
@@ -62,7 +63,8 @@ absl::Duration P99(const Load& load, const BatchingOptions& batching,
 }
 
 // Highest rate that holds the SLO, to 3 %.
-double HighestRate(const Load& load, const BatchingOptions& batching) {
+double HighestRate(const Load& load,
+                   const scheduling::BatchingOptions& batching) {
   double low = 100;
   double high = 200;
   while (P99(load, batching, high) <= load.slo) {

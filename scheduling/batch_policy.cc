@@ -1,16 +1,16 @@
-#include "gpu_node/scheduler/batch_policy.h"
+#include "scheduling/batch_policy.h"
 
 #include <algorithm>
 #include <cmath>
 
-namespace refract::gpu_node {
+namespace refract::scheduling {
 namespace {
 
 // Far more members than pay; bounds the time of a decision.
 constexpr size_t kMostMembers = 256;
 
-absl::Duration Saving(const scheduling::ExecutionTimes& times, int64_t a,
-                      int64_t b, absl::Time now) {
+absl::Duration Saving(const ExecutionTimes& times, int64_t a, int64_t b,
+                      absl::Time now) {
   return times.Typical(a, now) + times.Typical(b, now) -
          times.Typical(a + b, now);
 }
@@ -42,7 +42,7 @@ void ArrivalRate::Count(int64_t request_rows, absl::Time now) {
 
 BatchDecision DecideBatch(absl::Span<const BatchCandidate> candidates,
                           const BatchingOptions& options,
-                          const scheduling::ExecutionTimes& times,
+                          const ExecutionTimes& times,
                           const ArrivalRate& arrivals, absl::Time now,
                           BatchDecision decision) {
   decision.wait_until = absl::InfinitePast();
@@ -92,4 +92,4 @@ BatchDecision DecideBatch(absl::Span<const BatchCandidate> candidates,
   return decision;
 }
 
-}  // namespace refract::gpu_node
+}  // namespace refract::scheduling

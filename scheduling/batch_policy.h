@@ -1,5 +1,5 @@
-#ifndef REFRACT_GPU_NODE_SCHEDULER_BATCH_POLICY_H_
-#define REFRACT_GPU_NODE_SCHEDULER_BATCH_POLICY_H_
+#ifndef REFRACT_SCHEDULING_BATCH_POLICY_H_
+#define REFRACT_SCHEDULING_BATCH_POLICY_H_
 
 // Which waiting requests of a model share an execution, and whether it pays to
 // wait for more requests. Pure; the scheduler asks each time that an instance
@@ -14,7 +14,7 @@
 #include "absl/types/span.h"
 #include "scheduling/execution_times.h"
 
-namespace refract::gpu_node {
+namespace refract::scheduling {
 
 struct BatchingOptions {
   // False: every request is executed alone.
@@ -68,10 +68,10 @@ struct BatchDecision {
 // between requests, or the time since the last request if that is more.
 BatchDecision DecideBatch(absl::Span<const BatchCandidate> candidates,
                           const BatchingOptions& options,
-                          const scheduling::ExecutionTimes& times,
+                          const ExecutionTimes& times,
                           const ArrivalRate& arrivals, absl::Time now,
                           BatchDecision decision = {});
 
-}  // namespace refract::gpu_node
+}  // namespace refract::scheduling
 
-#endif  // REFRACT_GPU_NODE_SCHEDULER_BATCH_POLICY_H_
+#endif  // REFRACT_SCHEDULING_BATCH_POLICY_H_
