@@ -161,3 +161,27 @@ function(refract_test name)
   set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT}
     ENVIRONMENT "REFRACT_SOURCE_DIR=${PROJECT_SOURCE_DIR};REFRACT_BUILD_DIR=${PROJECT_BINARY_DIR};REFRACT_PYTHON=${TorchCpu_PYTHON}")
 endfunction()
+
+# refract_page_files(OUTPUT FOLDER FUNCTION HEADER NAMESPACE)
+#
+# Writes the C++ source OUTPUT with FUNCTION() of HEADER, which returns the files of
+# FOLDER (*.html, *.css, *.js) as string literals: the page of a report, built into
+# the library.
+function(refract_page_files output folder function header namespace)
+  file(GLOB files CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}"
+    ${folder}/*.html ${folder}/*.css ${folder}/*.js)
+  list(SORT files)
+  set(REFRACT_PAGE_FILES "")
+  foreach(file IN LISTS files)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${file}")
+    cmake_path(GET file FILENAME name)
+    file(READ "${file}" text)
+    string(APPEND REFRACT_PAGE_FILES
+      "      {\"${name}\", R\"refractpage(${text})refractpage\"},\n")
+  endforeach()
+  set(REFRACT_PAGE_FUNCTION ${function})
+  set(REFRACT_PAGE_HEADER ${header})
+  set(REFRACT_PAGE_NAMESPACE ${namespace})
+  set(REFRACT_PAGE_FOLDER ${folder})
+  configure_file("${PROJECT_SOURCE_DIR}/cmake/page_files.cc.in" "${output}" @ONLY)
+endfunction()

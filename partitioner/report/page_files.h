@@ -3,18 +3,12 @@
 
 #include <vector>
 
-#include "absl/strings/string_view.h"
+#include "base/html_page.h"
 
 namespace refract::partitioner {
 
-// A piece of the report's page, built into the library.
-struct SplitPageFile {
-  absl::string_view name;  // "page.html"
-  absl::string_view text;
-};
-
 // The files of partitioner/report/page/, by name.
-const std::vector<SplitPageFile>& SplitPageFiles();
+const std::vector<base::PageFile>& SplitPageFiles();
 
 }  // namespace refract::partitioner
 

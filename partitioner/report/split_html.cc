@@ -5,9 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "glog/logging.h"
+#include "base/html_page.h"
 #include "nlohmann/json.hpp"
 #include "partitioner/report/graph_layout.h"
 #include "partitioner/report/page_files.h"
@@ -150,36 +148,6 @@ ordered_json DrawingsToJson(const Graph& graph, const SplitReport& report) {
           {"of_plan", std::move(of_plan)}};
 }
 
-// For a <script> element: no name can end it or open a comment in it.
-std::string ForScript(absl::string_view json) {
-  std::string text;
-  text.reserve(json.size());
-  for (const char c : json) {
-    switch (c) {
-      case '<':
-        text += "\\u003c";
-        break;
-      case '>':
-        text += "\\u003e";
-        break;
-      case '&':
-        text += "\\u0026";
-        break;
-      default:
-        text += c;
-    }
-  }
-  return text;
-}
-
-absl::string_view PageFile(absl::string_view name) {
-  for (const SplitPageFile& file : SplitPageFiles()) {
-    if (file.name == name) return file.text;
-  }
-  LOG(FATAL) << "no file " << name << " in partitioner/report/page";
-  return "";
-}
-
 }  // namespace
 
 std::string SplitToHtml(const models::LoadedModel& model,
@@ -195,29 +163,9 @@ std::string SplitToHtml(const models::LoadedModel& model,
   };
   data["wire"] = report.wire ? WireToJson(model.graph, written, *report.wire)
                              : ordered_json();
-  // "{{style.css}}" stands for that file, "{{data}}" for the JSON. Inserted
-  // text is not searched for marks.
-  std::string page;
-  absl::string_view rest = PageFile("page.html");
-  while (true) {
-    const size_t open = rest.find("{{");
-    const size_t close = rest.find("}}", open);
-    if (open == absl::string_view::npos || close == absl::string_view::npos) {
-      break;
-    }
-    const absl::string_view name = rest.substr(open + 2, close - open - 2);
-    absl::StrAppend(&page, rest.substr(0, open));
-    if (name == "data") {
-      absl::StrAppend(
-          &page, ForScript(data.dump(-1, ' ', false,
-                                     ordered_json::error_handler_t::replace)));
-    } else {
-      absl::StrAppend(&page, PageFile(name));
-    }
-    rest.remove_prefix(close + 2);
-  }
-  absl::StrAppend(&page, rest);
-  return page;
+  return base::FillPage(
+      SplitPageFiles(),
+      data.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
 }
 
 }  // namespace refract::partitioner
