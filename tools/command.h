@@ -55,6 +55,9 @@ void AddDrainCommand(CLI::App& app, Context& context);
 void AddUndrainCommand(CLI::App& app, Context& context);
 void AddDoctorCommand(CLI::App& app, Context& context);
 void AddPlaceCommand(CLI::App& app, Context& context);
+void AddPlanCommand(CLI::App& app, Context& context);
+// Under `plan`.
+void AddPlanLoanCommand(CLI::App& plan, Context& context);
 void AddSimulateCommand(CLI::App& app, Context& context);
 // Under `simulate`.
 void AddSimulateFillCommand(CLI::App& simulate, Context& context);

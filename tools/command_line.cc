@@ -63,6 +63,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, std::ostream& out,
   AddQuantizeCommand(app, context);
   AddVerifyRepositoryCommand(app, context);
   AddPlaceCommand(app, context);
+  AddPlanCommand(app, context);
   AddSimulateCommand(app, context);
   AddDoctorCommand(app, context);
   AddDrainCommand(app, context);

@@ -14,10 +14,12 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "placement/topology/json_fields.h"
 
 namespace refract::placement {
 namespace {
 
+using Fields = JsonFields;
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
@@ -50,117 +52,6 @@ OrderedJson PathJson(const NodeTopology& topology, const Endpoint& from,
           {"to", to.name},
           {"class", std::string(Name(path.path_class))},
           {"gbps", Rounded(path.gbps)}};
-}
-
-// The fields of one JSON object. Remembers which were asked for, and the first
-// error, after which every answer is nullopt.
-class Fields {
- public:
-  Fields(const Json& json, std::string where, absl::Status* status)
-      : json_(json), where_(std::move(where)), status_(*status) {
-    if (!json_.is_object()) Fail("", "is no object");
-  }
-
-  std::optional<std::string> Text(const char* name) {
-    const Json* const value = Find(name);
-    if (value == nullptr) return std::nullopt;
-    if (!value->is_string()) return Fail(name, "is no text");
-    return value->get<std::string>();
-  }
-  std::optional<bool> Bool(const char* name) {
-    const Json* const value = Find(name);
-    if (value == nullptr) return std::nullopt;
-    if (!value->is_boolean()) return Fail(name, "is neither true nor false");
-    return value->get<bool>();
-  }
-  std::optional<int64_t> Whole(const char* name, int64_t least, int64_t most) {
-    const Json* const value = Find(name);
-    if (value == nullptr) return std::nullopt;
-    if (!value->is_number_integer() || value->get<double>() < least ||
-        value->get<double>() > most) {
-      return Fail(
-          name, absl::StrCat("is no whole number from ", least, " to ", most));
-    }
-    return value->get<int64_t>();
-  }
-  std::optional<double> Rate(const char* name) {
-    const Json* const value = Find(name);
-    if (value == nullptr) return std::nullopt;
-    if (!value->is_number() || value->get<double>() < 0 ||
-        value->get<double>() > 1e6) {
-      return Fail(name, "is no number from 0 to 1000000");
-    }
-    return value->get<double>();
-  }
-  std::optional<std::vector<std::string>> Texts(const char* name) {
-    const Json* const value = Find(name);
-    if (value == nullptr) return std::nullopt;
-    if (!value->is_array() ||
-        !std::all_of(value->begin(), value->end(),
-                     [](const Json& text) { return text.is_string(); })) {
-      return Fail(name, "is no list of texts");
-    }
-    return value->get<std::vector<std::string>>();
-  }
-  // Calls `entry` with the fields of each object of a list.
-  template <typename Function>
-  void Each(const char* name, const Function& entry) {
-    const Json* const list = Find(name);
-    if (list == nullptr) return;
-    if (!list->is_array()) {
-      Fail(name, "is no list");
-      return;
-    }
-    for (size_t i = 0; i < list->size() && status_.ok(); ++i) {
-      Fields fields(
-          (*list)[i],
-          absl::StrCat(where_.empty() ? "" : where_ + ".", name, "[", i, "]"),
-          &status_);
-      if (!status_.ok()) return;
-      entry(fields);
-      fields.RefuseOthers();
-    }
-  }
-  // Accepts a field that is not used.
-  void Skip(const char* name) { asked_.insert(name); }
-  // Errors on fields that nobody asked for: most likely misspelt.
-  void RefuseOthers() {
-    if (!status_.ok()) return;
-    for (const auto& [name, value] : json_.items()) {
-      if (!asked_.contains(name)) {
-        Fail(name, absl::StrCat("is no field here; there is ",
-                                absl::StrJoin(asked_, ", ")));
-        return;
-      }
-    }
-  }
-  std::nullopt_t Fail(absl::string_view name, absl::string_view what) {
-    if (status_.ok()) {
-      const bool dot = !where_.empty() && !name.empty();
-      const std::string field = absl::StrCat(where_, dot ? "." : "", name);
-      status_ = absl::InvalidArgumentError(
-          absl::StrCat(field, field.empty() ? "" : ": ", what));
-    }
-    return std::nullopt;
-  }
-
- private:
-  const Json* Find(const char* name) {
-    asked_.insert(name);
-    if (!status_.ok()) return nullptr;
-    const auto found = json_.find(name);
-    return found == json_.end() ? nullptr : &*found;
-  }
-
-  const Json& json_;
-  const std::string where_;
-  absl::Status& status_;
-  std::set<std::string> asked_;
-};
-
-template <typename T, typename U>
-void Assign(const std::optional<T>& value, U* target) {
-  if (value.has_value()) *target = static_cast<U>(*value);
 }
 
 class Override {

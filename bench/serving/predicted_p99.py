@@ -1,0 +1,252 @@
+#!/usr/bin/env python3
+"""Compares the p99 that `refract plan` predicts with the p99 of real processes.
+
+A CPU node with one worker on one processor, a GPU node on its CPU on another
+(the client shares that one), and an open-loop client. A run at a fifth of the
+capacity measures what one request costs in each part; `refract plan` predicts
+from these figures the latency of one CN and one HN by load, and its knee. Then
+the nodes get those loads, and each measured p99 stands beside its prediction.
+
+Prints predicted ÷ measured per load. Other processes on the machine appear in
+the measured p99 and in nothing else.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import re
+import statistics
+import sys
+import tempfile
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from bench.serving.client import Client  # noqa: E402
+from scripts.lib import nodes, repository as repositories  # noqa: E402
+
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99,
+             "p99.9": 0.999, "max": 1.0}
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--repository", type=pathlib.Path,
+                        help="with the model; without: a DLRM, exported here")
+    parser.add_argument("--model", default="dlrm", metavar="NAME")
+    parser.add_argument("--items", type=int, default=256, metavar="N")
+    parser.add_argument("--loads", default="0.2,0.3,0.4,0.5,0.6,0.7,0.8",
+                        metavar="LIST", help="parts of the predicted knee")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--duration", type=float, default=8, metavar="S")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=pathlib.Path)
+    arguments = parser.parse_args()
+    arguments.loads = [float(load) for load in arguments.loads.split(",")]
+    return arguments
+
+
+def make_repository(arguments, folder):
+    exported = repositories.export(
+        "dlrm", folder / "dlrm", "--tables-gib", "0.05", preset="default"
+    )
+    repositories.add_model(folder / "repository", arguments.model,
+                           exported / "dlrm.pt2", method="heuristic")
+    return folder / "repository"
+
+
+def cpu_seconds(process):
+    """User and system time of a process and its threads."""
+    text = pathlib.Path(f"/proc/{process.pid}/stat").read_text()
+    fields = text.rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def sums(node, metric):
+    """Sum and count of a histogram over all its labels but `stage`."""
+    text = urllib.request.urlopen(node.metrics_url, timeout=10).read().decode()
+    found = {}
+    for name, labels, value in re.findall(
+        rf"^({metric}_(?:sum|count))\{{(.*)\}} (\S+)$", text, re.M
+    ):
+        stage = re.search(r'stage="([^"]*)"', labels)
+        key = (stage.group(1) if stage else "", name.rpartition("_")[2])
+        found[key] = found.get(key, 0.0) + float(value)
+    return found
+
+
+class Costs:
+    """What one request costs, from a run at low load."""
+
+    def __init__(self, client, cn, hn, qps, duration, seed):
+        cpu, executed = cpu_seconds(cn.process), self.executions(hn)
+        report = client.run(qps, duration, seed)
+        cpu = cpu_seconds(cn.process) - cpu
+        seconds, count = (
+            b - a for a, b in zip(executed, self.executions(hn))
+        )
+        server, latency = report["server_ms"], report["latency_ms"]
+        requests = server["requests"]
+        self.hn = 1e3 * seconds / max(count, 1)
+        # All of the CN's processor time per request: the worker's parts and
+        # the front end's, which share the processor.
+        self.cn = max(1e3 * cpu / requests,
+                      server["cpu_before"] + server["cpu_after"])
+        self.post = server["cpu_after"]
+        self.pre = self.cn - self.post
+        self.rest = max(
+            0.0, latency["p50"] - self.cn - self.hn
+        )
+        self.factors = self.spread(latency)
+        self.latency = latency
+
+    @staticmethod
+    def executions(hn):
+        found = sums(hn, "refract_gpu_node_execution_duration_seconds")
+        return found.get(("", "sum"), 0.0), found.get(("", "count"), 0.0)
+
+    def spread(self, latency):
+        """Factors of the busy time, equally likely, with the quantiles of the
+        latency at low load."""
+        median = latency["p50"]
+        busy = self.cn + self.hn
+        points = [(0.0, median * 0.97)] + [
+            (q, latency[name]) for name, q in QUANTILES.items()
+        ]
+        factors = []
+        for i in range(1000):
+            at = (i + 0.5) / 1000
+            for (q1, a), (q2, b) in zip(points, points[1:]):
+                if q1 <= at <= q2:
+                    value = a + (b - a) * (at - q1) / (q2 - q1)
+                    break
+            factors.append(max(0.2, 1 + (value - median) / busy))
+        return factors
+
+
+def spec(arguments, costs, slo_ms):
+    part = {"node": "here", "memory_gib": 0}
+    return {
+        "name": "here",
+        "nodes": [{"name": "here", "cores": 1, "memory_gib": 1, "gpus": 1,
+                   "nic_gbps": 1e6, "price_per_h": 1}],
+        "services": [{
+            "name": arguments.model,
+            "model": {
+                "profile": [{
+                    "rows": arguments.items, "cn_pre_ms": costs.pre,
+                    "cn_post_ms": costs.post, "hn_ms": costs.hn,
+                    "up_kib": 0, "down_kib": 0,
+                }],
+                "round_trip_us": 1e3 * costs.rest,
+                # Both parts of a request are slow together: halves of the
+                # spread would cancel each other.
+                "variation": {"cn": costs.factors, "hn": costs.factors},
+            },
+            "slo": {"p99_ms": slo_ms},
+            "traffic": {"queries_per_s": 0.1,
+                        "query_sizes": f"fixed:{arguments.items}"},
+            "cn": part | {"cores": 1},
+            "hn": part | {"cores": 1},
+        }],
+    }
+
+
+def predict(arguments, costs, folder):
+    slo_ms = 8 * costs.latency["p50"]
+    path, answer = folder / "spec.json", folder / "plan.json"
+    path.write_text(json.dumps(spec(arguments, costs, slo_ms), indent=1))
+    repositories.refract("plan", path, "--json", answer, "--no-sensitivity",
+                         "--requests", 50000, timeout=600)
+    found = json.loads(answer.read_text())["services"][0]["answer"]
+    if (found["cns"], found["hns"]) != (1, 1):
+        sys.exit(f"the plan has {found['cns']} CN and {found['hns']} HN")
+    return found["knee"], {
+        round(point["requests_per_s"] / found["knee"], 2): point
+        for point in found["sweep"]
+    }
+
+
+def main():
+    arguments = parse_arguments()
+    with contextlib.ExitStack() as stack:
+        folder = pathlib.Path(
+            stack.enter_context(tempfile.TemporaryDirectory())
+        )
+        repository = arguments.repository or make_repository(arguments, folder)
+        processors = sorted(os.sched_getaffinity(0))
+        if len(processors) < 2:
+            sys.exit("needs two processors")
+        os.sched_setaffinity(0, processors[1:])  # inherited by the HN
+        hn = nodes.gpu_node(repository)
+        stack.callback(hn.close)
+        os.sched_setaffinity(0, processors[:1])
+        cn = nodes.cpu_node(repository, [hn.address], "--workers", 1)
+        stack.callback(cn.close)
+        os.sched_setaffinity(0, processors[1:])
+        client = Client(folder, cn, arguments.model, arguments.items)
+        capacity = client.capacity(arguments.seed)
+        rounds = []
+        for number in range(arguments.rounds):
+            seed = arguments.seed + 100 * number
+            costs = Costs(client, cn, hn, 0.2 * capacity, arguments.duration,
+                          seed)
+            knee, sweep = predict(arguments, costs, folder)
+            print(
+                f"round {number + 1}: a request takes {costs.cn:.2f} ms of the "
+                f"CN, {costs.hn:.2f} ms of the HN, {costs.rest:.2f} ms besides;"
+                f" capacity {capacity:.0f}/s, predicted knee {knee:.0f}/s",
+                flush=True,
+            )
+            for load in arguments.loads:
+                point = sweep[load]
+                report = client.run(point["requests_per_s"],
+                                    arguments.duration, seed + 1)
+                measured = report["latency_ms"]["p99"]
+                predicted = point["p99_ms"]["mean"]
+                rounds.append({
+                    "round": number, "load": load,
+                    "qps": point["requests_per_s"],
+                    "predicted_p50_ms": point["p50_ms"]["mean"],
+                    "measured_p50_ms": report["latency_ms"]["p50"],
+                    "predicted_p99_ms": predicted,
+                    "measured_p99_ms": measured,
+                    "ratio": predicted / measured,
+                    "client_was_late": report["client_was_late"],
+                    "failed": report["errors"],
+                })
+                print(
+                    f"  {load:g} × knee, {point['requests_per_s']:.0f}/s: p50 "
+                    f"{point['p50_ms']['mean']:.2f} / "
+                    f"{report['latency_ms']['p50']:.2f} ms, p99 "
+                    f"{predicted:.2f} / {measured:.2f} ms: "
+                    f"{predicted / measured:.2f}"
+                    + (" (the client was late)"
+                       if report["client_was_late"] else ""),
+                    flush=True,
+                )
+    print("predicted ÷ measured p99, median of the rounds:")
+    within = True
+    for load in arguments.loads:
+        ratios = [r["ratio"] for r in rounds if r["load"] == load]
+        median = statistics.median(ratios)
+        within &= 0.75 <= median <= 1.33
+        print(f"  {load:g} × knee: {median:.2f} "
+              f"[{min(ratios):.2f}, {max(ratios):.2f}]")
+    print("all within [0.75, 1.33]" if within else
+          "not all within [0.75, 1.33]")
+    if arguments.json:
+        arguments.json.write_text(
+            json.dumps({"benchmark": "predicted_p99", "model": arguments.model,
+                        "items": arguments.items, "points": rounds}, indent=2)
+            + "\n")
+
+
+if __name__ == "__main__":
+    main()

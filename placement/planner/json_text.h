@@ -1,0 +1,16 @@
+#ifndef REFRACT_PLACEMENT_PLANNER_JSON_TEXT_H_
+#define REFRACT_PLACEMENT_PLANNER_JSON_TEXT_H_
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "nlohmann/json.hpp"
+
+namespace refract::placement {
+
+// JSON with // and /* */ comments. InvalidArgument: "PATH: line N: …".
+absl::StatusOr<nlohmann::json> ParseJsonText(absl::string_view text,
+                                             absl::string_view path);
+
+}  // namespace refract::placement
+
+#endif  // REFRACT_PLACEMENT_PLANNER_JSON_TEXT_H_

@@ -1,0 +1,460 @@
+#include "placement/planner/sizing.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "placement/planner/queueing.h"
+
+namespace refract::placement {
+namespace {
+
+constexpr double kBytesPerGbit = 1e9 / 8;
+constexpr int kMostInstances = 1'000'000;
+
+class Least {
+ public:
+  void Allow(double amount, const char* resource) {
+    const int whole =
+        static_cast<int>(std::min<double>(std::floor(amount + 1e-9), 1 << 20));
+    if (whole < packing.per_node) {
+      packing.per_node = whole;
+      packing.bound_by = resource;
+    }
+  }
+  Packing packing{.per_node = 1 << 20, .bound_by = "nothing"};
+};
+
+// The share of the NICs of each instance, where it is not given all of them are
+// shared evenly.
+Packing WithNic(Least least, const NodeType& node, std::optional<int> percent) {
+  if (percent.has_value()) {
+    least.Allow(std::floor(100.0 / *percent) * node.nics, "NICs");
+  }
+  Packing packing = least.packing;
+  packing.nic_percent =
+      percent.value_or(std::clamp(100 * node.nics / packing.per_node, 1, 100));
+  packing.nic_bytes_per_s =
+      packing.nic_percent / 100.0 * node.nic_gbps * kBytesPerGbit;
+  return packing;
+}
+
+// Squared coefficient of variation of service times: of the requests' sizes,
+// and of the variation around them.
+double Scv(const ModelCosts& costs, const std::vector<double>& rows,
+           const Variation& variation, double RequestCost::*first,
+           double RequestCost::*second) {
+  double sum = 0;
+  double squares = 0;
+  for (const double one : rows) {
+    const RequestCost cost = costs.At(one);
+    const double time = cost.*first + (second == nullptr ? 0.0 : cost.*second);
+    sum += time;
+    squares += time * time;
+  }
+  if (sum == 0) return 0;
+  const auto count = static_cast<double>(rows.size());
+  double spread = std::exp(variation.sigma * variation.sigma);  // E[f²]/E[f]²
+  if (!variation.factors.empty()) {
+    const double mean = variation.Mean();
+    double of_squares = 0;
+    for (const double factor : variation.factors) of_squares += factor * factor;
+    spread = of_squares / static_cast<double>(variation.factors.size()) /
+             (mean * mean);
+  }
+  return squares * count / (sum * sum) * spread - 1;
+}
+
+// HN seconds of a request of average size where batches are as large as they
+// may be.
+double BatchedHnSeconds(const SizingInput& input, const RequestCost& mean) {
+  const ModelCosts& costs = input.service->costs;
+  if (input.configuration.batching_window_us < 0) return mean.hn_s;
+  const auto most = static_cast<double>(input.service->hn.max_batch_rows);
+  double best = mean.hn_s;
+  for (double rows = mean.rows; rows <= most; rows *= 2) {
+    best = std::min(best,
+                    costs.At(rows).hn_s * costs.hn.Mean() * mean.rows / rows);
+  }
+  return best;
+}
+
+class Sizer {
+ public:
+  Sizer(const SizingInput& input, const SizingOptions& options)
+      : input_(input),
+        options_(options),
+        load_(LoadOf(*input.service, DesignRate(*input.service), options)) {}
+
+  Sizing Run(std::optional<std::pair<int, int>> start) {
+    sizing_.idle_p99_s =
+        IdleP99(input_.service->costs, SystemOf(input_, 1, 1), load_);
+    ++sizing_.simulations;
+    sizing_.analytic = SizeByFormula(input_, sizing_.idle_p99_s);
+    if (input_.cn.per_node == 0 ||
+        (input_.hn.per_node == 0 && !input_.configuration.whole)) {
+      sizing_.why_not = absl::StrFormat(
+          "no instance fits a node: %s",
+          input_.cn.per_node == 0 ? input_.cn.bound_by : input_.hn.bound_by);
+      return sizing_;
+    }
+    if (sizing_.idle_p99_s > input_.service->slo_p99_s) {
+      const RequestCost& mean = sizing_.analytic.mean;
+      sizing_.why_not = absl::StrFormat(
+          "an idle deployment has p99 %.3g ms (on average CN %.3g ms, HN %.3g "
+          "ms)",
+          sizing_.idle_p99_s * 1e3, (mean.cn_pre_s + mean.cn_post_s) * 1e3,
+          mean.hn_s * 1e3);
+      return sizing_;
+    }
+    int cns = start ? start->first : sizing_.analytic.cns;
+    int hns = start ? start->second : sizing_.analytic.hns;
+    cns = std::max(cns, LeastOf(sizing_.analytic.least_cns));
+    hns = std::max(hns, LeastOf(sizing_.analytic.least_hns));
+    if (input_.configuration.whole) cns = hns = std::max(cns, hns);
+    while (!Meets(cns, hns)) {
+      if (std::max(cns, hns) > kMostInstances) {
+        sizing_.why_not = "more than a million instances";
+        return sizing_;
+      }
+      cns += std::max(1, cns / 3);
+      hns += std::max(1, hns / 3);
+      if (input_.configuration.whole) hns = cns;
+    }
+    if (input_.configuration.whole) {
+      cns = hns = LeastThat(LeastOf(sizing_.analytic.least_cns), cns,
+                            [&](int n) { return Meets(n, n); });
+      while (cns > 1 && Meets(cns - 1, cns - 1)) cns = --hns;
+    } else {
+      std::tie(cns, hns) = Reduce(cns, hns);
+      std::tie(cns, hns) = Trade(cns, hns);
+    }
+    sizing_.met = true;
+    sizing_.cns = cns;
+    sizing_.hns = hns;
+    sizing_.price = Price(cns, hns);
+    sizing_.result = Result(cns, hns);
+    if (input_.configuration.whole) {
+      if (cns > 1) sizing_.one_cn_less = Result(cns - 1, hns - 1);
+    } else {
+      if (cns > 1) sizing_.one_cn_less = Result(cns - 1, hns);
+      if (hns > 1) sizing_.one_hn_less = Result(cns, hns - 1);
+    }
+    return sizing_;
+  }
+
+ private:
+  static int LeastOf(double amount) {
+    return std::max(
+        1, static_cast<int>(std::ceil(std::min(amount, 2.0 * kMostInstances))));
+  }
+  double Price(int cns, int hns) const {
+    return cns * input_.cn_price +
+           (input_.configuration.whole ? 0 : hns * input_.hn_price);
+  }
+
+  const RepeatedResult& Result(int cns, int hns) {
+    const auto [at, is_new] = results_.try_emplace({cns, hns});
+    if (is_new) {
+      at->second =
+          SimulateRepeatedly(input_.service->costs, SystemOf(input_, cns, hns),
+                             load_, options_.seeds);
+      ++sizing_.simulations;
+    }
+    return at->second;
+  }
+  bool Meets(int cns, int hns) {
+    return Result(cns, hns).p99_s.mean <= input_.service->slo_p99_s;
+  }
+
+  // The least n in [least, met] that `meets`, which `met` does, by bisection.
+  template <typename Predicate>
+  static int LeastThat(int least, int met, const Predicate& meets) {
+    while (least < met) {
+      const int middle = least + (met - least) / 2;
+      if (meets(middle)) {
+        met = middle;
+      } else {
+        least = middle + 1;
+      }
+    }
+    return met;
+  }
+
+  // Fewer of either kind until one less of either does not do.
+  std::pair<int, int> Reduce(int cns, int hns) {
+    cns = LeastThat(std::min(cns, LeastOf(sizing_.analytic.least_cns)), cns,
+                    [&](int n) { return Meets(n, hns); });
+    hns = LeastThat(std::min(hns, LeastOf(sizing_.analytic.least_hns)), hns,
+                    [&](int n) { return Meets(cns, n); });
+    // Bisection takes it for granted that more is better, which noise may
+    // contradict.
+    while (true) {
+      if (cns > 1 && Meets(cns - 1, hns)) {
+        --cns;
+      } else if (hns > 1 && Meets(cns, hns - 1)) {
+        --hns;
+      } else {
+        return {cns, hns};
+      }
+    }
+  }
+
+  // A few more of one kind may save some of the other: both parts of the
+  // latency have to fit under one objective.
+  std::pair<int, int> Trade(int cns, int hns) {
+    bool better = true;
+    while (better) {
+      better = false;
+      for (const double part : {0.02, 0.05, 0.1, 0.2}) {
+        for (const bool more_cns : {true, false}) {
+          const int step =
+              std::max(1, static_cast<int>((more_cns ? cns : hns) * part));
+          const int c = more_cns ? cns + step : cns;
+          const int h = more_cns ? hns : hns + step;
+          const auto [fewer_c, fewer_h] = Reduce(c, h);
+          if (Price(fewer_c, fewer_h) < Price(cns, hns) - 1e-9) {
+            cns = fewer_c;
+            hns = fewer_h;
+            better = true;
+          }
+        }
+      }
+    }
+    return {cns, hns};
+  }
+
+  const SizingInput& input_;
+  const SizingOptions& options_;
+  const SimulatedLoad load_;
+  std::map<std::pair<int, int>, RepeatedResult> results_;
+  Sizing sizing_;
+};
+
+}  // namespace
+
+int PartsPerGpu(MigProfile part) {
+  if (part == MigProfile::kNone) return 1;
+  int parts = 0;
+  uint8_t used = 0;
+  while (const uint8_t slices = ChooseMigSlices(part, used)) {
+    used |= slices;
+    ++parts;
+  }
+  return parts;
+}
+
+Packing PackCn(const NodeType& node, const CnOptions& options, double cores) {
+  Least least;
+  least.Allow(node.cores / cores, "cores");
+  if (options.memory_gib > 0) {
+    least.Allow(node.memory_gib / options.memory_gib, "memory");
+  }
+  if (options.max_per_node > 0) {
+    least.Allow(options.max_per_node, "max_per_node");
+  }
+  return WithNic(least, node, options.nic_percent);
+}
+
+Packing PackHn(const NodeType& node, const HnOptions& options,
+               MigProfile part) {
+  Least least;
+  least.Allow(node.gpus * PartsPerGpu(part), "GPUs");
+  least.Allow(node.cores / options.cores, "cores");
+  if (options.memory_gib > 0) {
+    least.Allow(node.memory_gib / options.memory_gib, "memory");
+  }
+  if (options.max_per_node > 0) {
+    least.Allow(options.max_per_node, "max_per_node");
+  }
+  return WithNic(least, node, options.nic_percent);
+}
+
+Packing PackWhole(const NodeType& node, const MonolithOptions& options) {
+  Least least;
+  least.Allow(node.gpus, "GPUs");
+  least.Allow(node.cores / options.cores, "cores");
+  if (options.memory_gib > 0) {
+    least.Allow(node.memory_gib / options.memory_gib, "memory");
+  }
+  return WithNic(least, node, std::nullopt);
+}
+
+std::vector<Configuration> ConfigurationsOf(const ServiceSpec& service) {
+  std::vector<Configuration> all;
+  for (const double cores : service.cn.cores) {
+    for (const GpuPart& part : service.hn.parts) {
+      for (const double window : service.hn.batching_window_us) {
+        all.push_back({cores, part, window});
+      }
+    }
+  }
+  return all;
+}
+
+SizingInput MakeInput(const PlanSpec& spec, const ServiceSpec& service,
+                      const Configuration& configuration) {
+  SizingInput input{.service = &service, .configuration = configuration};
+  const auto price = [](const NodeType& node, const Packing& packing) {
+    return packing.per_node == 0 ? std::numeric_limits<double>::infinity()
+                                 : node.price_per_h / packing.per_node;
+  };
+  if (configuration.whole) {
+    const NodeType& node = *spec.FindNode(service.monolith->node);
+    input.cn = PackWhole(node, *service.monolith);
+    input.cn_price = price(node, input.cn);
+    return input;
+  }
+  const NodeType& cn = *spec.FindNode(service.cn.node);
+  const NodeType& hn = *spec.FindNode(service.hn.node);
+  input.cn = PackCn(cn, service.cn, configuration.cn_cores);
+  input.hn = PackHn(hn, service.hn, configuration.part.mig);
+  input.cn_price = price(cn, input.cn);
+  input.hn_price = price(hn, input.hn);
+  return input;
+}
+
+double DesignRate(const ServiceSpec& service) {
+  return service.traffic.queries_per_s * service.traffic.burst;
+}
+
+SimulatedSystem SystemOf(const SizingInput& input, int cns, int hns) {
+  const Configuration& configuration = input.configuration;
+  SimulatedSystem system;
+  system.cns = cns;
+  system.hns = hns;
+  system.cn_workers = static_cast<int>(configuration.cn_cores);
+  system.hn_parallel = input.service->hn.parallel;
+  system.hn_slowdown = configuration.part.slowdown;
+  system.whole = configuration.whole;
+  if (!configuration.whole) {
+    system.cn_nic_bytes_per_s = input.cn.nic_bytes_per_s;
+    system.hn_nic_bytes_per_s = input.hn.nic_bytes_per_s;
+  }
+  system.batching.enabled = configuration.batching_window_us >= 0;
+  system.batching.window =
+      absl::Microseconds(std::max(0.0, configuration.batching_window_us));
+  system.batching.max_rows = input.service->hn.max_batch_rows;
+  return system;
+}
+
+SimulatedLoad LoadOf(const ServiceSpec& service, double requests_per_s,
+                     const SizingOptions& options) {
+  SimulatedLoad load;
+  load.requests_per_s = requests_per_s;
+  load.rows = service.traffic.rows;
+  load.deadline_s = service.slo_p99_s;
+  load.seed = options.first_seed;
+  // A run must be many times as long as a request takes, or queues of a large
+  // system never fill.
+  constexpr double kLengthInDeadlines = 20;
+  load.requests = static_cast<int>(std::clamp(
+      requests_per_s * service.slo_p99_s * kLengthInDeadlines,
+      static_cast<double>(options.requests), 50.0 * options.requests));
+  return load;
+}
+
+AnalyticSizing SizeByFormula(const SizingInput& input, double idle_p99_s) {
+  const ServiceSpec& service = *input.service;
+  const Configuration& configuration = input.configuration;
+  const std::vector<double>& rows = service.traffic.rows;
+  const double rate = DesignRate(service);
+  AnalyticSizing sizing;
+  sizing.mean = MeanOf(service.costs, rows);
+  const double slowdown = configuration.part.slowdown;
+  sizing.mean.hn_s *= slowdown;
+  const double cn_s = sizing.mean.cn_pre_s + sizing.mean.cn_post_s;
+  RequestCost whole_gpu = sizing.mean;
+  whole_gpu.hn_s /= slowdown;
+  sizing.hn_s = BatchedHnSeconds(input, whole_gpu) * slowdown;
+  const int workers = static_cast<int>(configuration.cn_cores);
+  const int parallel = service.hn.parallel;
+  const double bytes = configuration.whole ? 0
+                                           : std::max(sizing.mean.up_bytes,
+                                                      sizing.mean.down_bytes);
+  const auto larger = [&](double compute, double nic, const char* name,
+                          std::string* bound) {
+    *bound = nic > compute ? "NIC" : name;
+    return std::max(compute, nic);
+  };
+  sizing.least_cns =
+      larger(rate * cn_s / workers,
+             bytes == 0 ? 0 : rate * bytes / input.cn.nic_bytes_per_s, "cores",
+             &sizing.cn_bound_by);
+  sizing.least_hns =
+      larger(rate * sizing.hn_s / parallel,
+             bytes == 0 ? 0 : rate * bytes / input.hn.nic_bytes_per_s, "GPU",
+             &sizing.hn_bound_by);
+  if (configuration.whole) {
+    sizing.least_cns = sizing.least_hns =
+        std::max(sizing.least_cns, sizing.least_hns);
+  }
+  const double cn_scv = Scv(service.costs, rows, service.costs.cn,
+                            &RequestCost::cn_pre_s, &RequestCost::cn_post_s);
+  const double hn_scv =
+      Scv(service.costs, rows, service.costs.hn, &RequestCost::hn_s, nullptr);
+  const double hn_typical_s = std::sqrt(sizing.hn_s * sizing.mean.hn_s);
+  const auto wait_cn = [&](int cns) {
+    return WaitQuantile({workers, rate / cns, cn_s, cn_scv}, 0.99);
+  };
+  const auto wait_hn = [&](int hns) {
+    return WaitQuantile({parallel, rate / hns, hn_typical_s, hn_scv}, 0.99);
+  };
+  // Both waits get half of what the objective leaves.
+  const double room = std::max(0.0, service.slo_p99_s - idle_p99_s) / 2;
+  const auto fewest = [&](double least, const auto& wait) {
+    int n = std::max(1, static_cast<int>(std::ceil(least)));
+    int step = 1;
+    while (wait(n) > room && n < kMostInstances) {
+      n += step;
+      step = std::max(1, n / 50);
+    }
+    return n;
+  };
+  sizing.cns = fewest(sizing.least_cns, wait_cn);
+  sizing.hns = fewest(sizing.least_hns, wait_hn);
+  if (configuration.whole) {
+    sizing.cns = sizing.hns = std::max(sizing.cns, sizing.hns);
+  }
+  sizing.p99_s = idle_p99_s + wait_cn(sizing.cns) + wait_hn(sizing.hns);
+  const auto price = [&](double cns, double hns) {
+    return cns * input.cn_price +
+           (configuration.whole ? 0 : hns * input.hn_price);
+  };
+  sizing.price = price(sizing.cns, sizing.hns);
+  sizing.least_price = price(std::max(1.0, std::ceil(sizing.least_cns)),
+                             std::max(1.0, std::ceil(sizing.least_hns)));
+  return sizing;
+}
+
+Sizing Size(const SizingInput& input, const SizingOptions& options,
+            std::optional<std::pair<int, int>> start) {
+  return Sizer(input, options).Run(start);
+}
+
+double FindKnee(const SizingInput& input, int cns, int hns, double meets,
+                const SizingOptions& options) {
+  const SimulatedSystem system = SystemOf(input, cns, hns);
+  const auto good = [&](double rate) {
+    return SimulateRepeatedly(input.service->costs, system,
+                              LoadOf(*input.service, rate, options),
+                              options.seeds)
+               .p99_s.mean <= input.service->slo_p99_s;
+  };
+  double low = meets;
+  double high = low * 1.1;
+  while (good(high) && high < meets * 1e3) {
+    low = high;
+    high *= 1.3;
+  }
+  while (high / low > 1.02) {
+    const double middle = std::sqrt(low * high);
+    (good(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+}  // namespace refract::placement

@@ -1,0 +1,302 @@
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "nlohmann/json.hpp"
+#include "placement/planner/json_text.h"
+#include "placement/planner/spec.h"
+#include "placement/topology/json_fields.h"
+
+namespace refract::placement {
+namespace {
+
+using Fields = JsonFields;
+
+// Larger figures are slips of units.
+constexpr double kMostCores = 10'000;
+constexpr double kMostGib = 1 << 20;
+constexpr double kMostGbps = 1e6;
+constexpr double kMostPrice = 1e9;
+constexpr double kMostMs = 1e6;
+constexpr double kMostQps = 1e9;
+constexpr double kMostRows = 1e7;
+constexpr int64_t kMostCount = 10'000'000;
+
+// Fails where the field is not there.
+template <typename T>
+void Need(Fields& fields, const char* name, const std::optional<T>& value,
+          T* target) {
+  if (value.has_value()) {
+    *target = *value;
+  } else {
+    fields.Fail(name, "is missing");
+  }
+}
+
+NodeType ReadNodeType(Fields& fields) {
+  NodeType node;
+  Need(fields, "name", fields.Text("name"), &node.name);
+  Need(fields, "cores", fields.Number("cores", 1, kMostCores), &node.cores);
+  Need(fields, "memory_gib", fields.Number("memory_gib", 1, kMostGib),
+       &node.memory_gib);
+  Assign(fields.Whole("gpus", 0, 16), &node.gpus);
+  Assign(fields.Text("gpu_model"), &node.gpu_model);
+  Assign(fields.Whole("nics", 1, 16), &node.nics);
+  Assign(fields.Number("nic_gbps", 0.001, kMostGbps), &node.nic_gbps);
+  Need(fields, "price_per_h", fields.Number("price_per_h", 0, kMostPrice),
+       &node.price_per_h);
+  Assign(fields.Whole("count", 0, kMostCount), &node.count);
+  fields.Object("labels", [&](Fields& labels) {
+    for (const std::string& key : labels.Names()) {
+      std::string value;
+      Assign(labels.Text(key.c_str()), &value);
+      node.labels.emplace_back(key, value);
+    }
+  });
+  return node;
+}
+
+// A number (sigma), or a list of factors.
+Variation ReadVariation(Fields& fields, const char* name) {
+  Variation variation;
+  if (fields.IsList(name)) {
+    Assign(fields.Numbers(name, 1e-6, 1e6), &variation.factors);
+  } else {
+    Assign(fields.Number(name, 0, 3), &variation.sigma);
+  }
+  return variation;
+}
+
+ModelCosts ReadCosts(Fields& fields) {
+  ModelCosts costs;
+  costs.source = "figures of the file";
+  fields.Each("profile", [&](Fields& point) {
+    RequestCost cost;
+    Need(point, "rows", point.Number("rows", 1, kMostRows), &cost.rows);
+    const auto milliseconds = [&](const char* name, double* target) {
+      double value = 0;
+      Need(point, name, point.Number(name, 0, kMostMs), &value);
+      *target = value / 1e3;
+    };
+    const auto kib = [&](const char* name, double* target) {
+      double value = 0;
+      Need(point, name, point.Number(name, 0, 1e9), &value);
+      *target = value * 1024;
+    };
+    milliseconds("cn_pre_ms", &cost.cn_pre_s);
+    milliseconds("cn_post_ms", &cost.cn_post_s);
+    milliseconds("hn_ms", &cost.hn_s);
+    kib("up_kib", &cost.up_bytes);
+    kib("down_kib", &cost.down_bytes);
+    costs.points.push_back(cost);
+  });
+  return costs;
+}
+
+ModelSource ReadSource(Fields& fields) {
+  ModelSource source;
+  Need(fields, "path", fields.Text("path"), &source.path);
+  Assign(fields.Text("calibration"), &source.calibration);
+  Assign(fields.Text("cn"), &source.cn);
+  Assign(fields.Text("hn"), &source.hn);
+  if (const auto batches = fields.Numbers("batches", 1, kMostRows)) {
+    source.batches.clear();
+    for (const double batch : *batches) {
+      source.batches.push_back(std::llround(batch));
+    }
+    if (!std::is_sorted(source.batches.begin(), source.batches.end(),
+                        std::less_equal<>())) {
+      fields.Fail("batches", "do not ascend");
+    }
+  }
+  return source;
+}
+
+void ReadModel(Fields& fields, const SpecReaders& readers,
+               ServiceSpec& service) {
+  const bool has_path = fields.Has("path");
+  if (has_path == fields.Has("profile")) {
+    fields.Fail("", has_path ? "has both path and profile: give one of them"
+                             : "has neither path nor profile");
+    return;
+  }
+  double cn_memory_gib = 0;
+  double hn_memory_gib = 0;
+  if (has_path) {
+    service.source = ReadSource(fields);
+    if (!fields.ok()) return;
+    absl::StatusOr<ModelCosts> costs = readers.model(*service.source);
+    if (!costs.ok()) {
+      fields.Fail("path", costs.status().message());
+      return;
+    }
+    service.costs = *std::move(costs);
+  } else {
+    service.costs = ReadCosts(fields);
+  }
+  if (const auto us = fields.Number("round_trip_us", 0, 1e9)) {
+    service.costs.round_trip_s = *us / 1e6;
+  }
+  if (const auto gib = fields.Number("cn_memory_gib", 0, kMostGib)) {
+    cn_memory_gib = *gib;
+    service.costs.cn_memory_bytes = cn_memory_gib * 0x1p30;
+  }
+  if (const auto gib = fields.Number("hn_memory_gib", 0, kMostGib)) {
+    hn_memory_gib = *gib;
+    service.costs.hn_memory_bytes = hn_memory_gib * 0x1p30;
+  }
+  fields.Object("variation", [&](Fields& variation) {
+    if (variation.Has("cn")) {
+      service.costs.cn = ReadVariation(variation, "cn");
+    }
+    if (variation.Has("hn")) {
+      service.costs.hn = ReadVariation(variation, "hn");
+    }
+  });
+}
+
+Traffic ReadTraffic(Fields& fields, const SpecReaders& readers) {
+  Traffic traffic;
+  Need(fields, "queries_per_s", fields.Number("queries_per_s", 1e-3, kMostQps),
+       &traffic.queries_per_s);
+  Assign(fields.Number("burst", 1, 1000), &traffic.burst);
+  Assign(fields.Numbers("curve", 0, 1), &traffic.curve);
+  std::string sizes = "fixed:1";
+  Assign(fields.Text("query_sizes"), &sizes);
+  if (!fields.ok()) return traffic;
+  absl::StatusOr<std::vector<double>> rows = readers.rows(sizes);
+  if (rows.ok()) {
+    traffic.rows = *std::move(rows);
+  } else {
+    fields.Fail("query_sizes", rows.status().message());
+  }
+  return traffic;
+}
+
+CnOptions ReadCn(Fields& fields) {
+  CnOptions cn;
+  Need(fields, "node", fields.Text("node"), &cn.node);
+  Need(fields, "cores", fields.Numbers("cores", 1, kMostCores), &cn.cores);
+  for (const double cores : cn.cores) {
+    if (cores != std::floor(cores)) {
+      fields.Fail("cores", absl::StrCat(cores, " is no whole number"));
+    }
+  }
+  Assign(fields.Number("memory_gib", 0, kMostGib), &cn.memory_gib);
+  if (const auto percent = fields.Whole("nic_percent", 1, 100)) {
+    cn.nic_percent = static_cast<int>(*percent);
+  }
+  Assign(fields.Whole("max_per_node", 1, kMostCount), &cn.max_per_node);
+  return cn;
+}
+
+HnOptions ReadHn(Fields& fields) {
+  HnOptions hn;
+  Need(fields, "node", fields.Text("node"), &hn.node);
+  Assign(fields.Number("cores", 0.1, kMostCores), &hn.cores);
+  Assign(fields.Number("memory_gib", 0, kMostGib), &hn.memory_gib);
+  if (const auto percent = fields.Whole("nic_percent", 1, 100)) {
+    hn.nic_percent = static_cast<int>(*percent);
+  }
+  Assign(fields.Whole("max_per_node", 1, kMostCount), &hn.max_per_node);
+  Assign(fields.Whole("parallel", 1, 64), &hn.parallel);
+  Assign(fields.Whole("max_batch_rows", 1, 1 << 20), &hn.max_batch_rows);
+  if (fields.Has("batching_window_us")) {
+    hn.batching_window_us.clear();
+    // "off" in place of a number: requests are not merged.
+    const auto windows =
+        fields.NumbersOr("batching_window_us", 0, 1e6, "off", -1);
+    Assign(windows, &hn.batching_window_us);
+  }
+  fields.Each("gpu_parts", [&](Fields& entry) {
+    GpuPart part;
+    std::string mig = "whole";
+    Need(entry, "part", entry.Text("part"), &mig);
+    if (mig != "whole") {
+      const auto profile = MigProfileFromName(mig);
+      if (!profile.has_value()) {
+        entry.Fail("part", absl::StrCat("'", mig,
+                                        "' is neither 'whole' nor a MIG "
+                                        "profile such as 2g.20gb"));
+        return;
+      }
+      part.mig = *profile;
+    }
+    part.slowdown = AssumedSlowdown(part.mig);
+    if (const auto slowdown = entry.Number("slowdown", 0.1, 1000)) {
+      part.slowdown = *slowdown;
+      part.slowdown_given = true;
+    }
+    hn.parts.push_back(part);
+  });
+  if (hn.parts.empty()) hn.parts.push_back({});
+  return hn;
+}
+
+ServiceSpec ReadService(Fields& fields, const SpecReaders& readers) {
+  ServiceSpec service;
+  Need(fields, "name", fields.Text("name"), &service.name);
+  const auto need = [&](const char* name, const auto& read) {
+    if (!fields.Object(name, read)) fields.Fail(name, "is missing");
+  };
+  need("slo", [&](Fields& slo) {
+    double ms = 0;
+    Need(slo, "p99_ms", slo.Number("p99_ms", 0.001, kMostMs), &ms);
+    service.slo_p99_s = ms / 1e3;
+  });
+  need("traffic", [&](Fields& traffic) {
+    service.traffic = ReadTraffic(traffic, readers);
+  });
+  need("cn", [&](Fields& cn) { service.cn = ReadCn(cn); });
+  need("hn", [&](Fields& hn) { service.hn = ReadHn(hn); });
+  fields.Object("monolith", [&](Fields& monolith) {
+    MonolithOptions options;
+    Need(monolith, "node", monolith.Text("node"), &options.node);
+    Assign(monolith.Number("cores", 1, kMostCores), &options.cores);
+    Assign(monolith.Number("memory_gib", 0, kMostGib), &options.memory_gib);
+    service.monolith = options;
+  });
+  // Last: it may take a while.
+  need("model", [&](Fields& model) { ReadModel(model, readers, service); });
+  return service;
+}
+
+}  // namespace
+
+absl::StatusOr<PlanSpec> ParsePlanSpec(absl::string_view text,
+                                       absl::string_view path,
+                                       const SpecReaders& readers) {
+  const absl::StatusOr<nlohmann::json> json = ParseJsonText(text, path);
+  if (!json.ok()) return json.status();
+  PlanSpec spec;
+  absl::Status status;
+  Fields root(*json, "", &status);
+  if (status.ok()) {
+    Assign(root.Text("name"), &spec.name);
+    Assign(root.Text("currency"), &spec.currency);
+    root.Each("nodes", [&](Fields& fields) {
+      spec.nodes.push_back(ReadNodeType(fields));
+    });
+    root.Each("services", [&](Fields& fields) {
+      spec.services.push_back(ReadService(fields, readers));
+    });
+    root.Object("deployment", [&](Fields& fields) {
+      Assign(fields.Text("image"), &spec.image);
+      Assign(fields.Text("model_repository"), &spec.model_repository);
+      Assign(fields.Texts("tier_keys"), &spec.tier_keys);
+    });
+    root.RefuseOthers();
+  }
+  if (status.ok()) status = Check(spec);
+  if (!status.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": ", status.message()));
+  }
+  return spec;
+}
+
+}  // namespace refract::placement

@@ -1,0 +1,31 @@
+#ifndef REFRACT_PLACEMENT_REPORT_PLAN_REPORT_H_
+#define REFRACT_PLACEMENT_REPORT_PLAN_REPORT_H_
+
+// A capacity plan for people and programs. docs/planning.md explains the
+// fields.
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "placement/planner/plan.h"
+
+namespace refract::placement {
+
+// One JSON object with everything that the plan knows.
+std::string PlanToJson(const PlanSpec& spec, const Plan& plan);
+
+// One HTML page that needs neither other files nor a network.
+std::string PlanToHtml(const PlanSpec& spec, const Plan& plan);
+
+// Tables as comma-separated values: file name, text. load.csv (p50 and p99 by
+// rate), search.csv (configurations), sensitivity.csv, day.csv.
+std::vector<std::pair<std::string, std::string>> PlanToCsv(const PlanSpec& spec,
+                                                           const Plan& plan);
+
+// What a planner reads on a terminal.
+std::string PlanToText(const PlanSpec& spec, const Plan& plan);
+
+}  // namespace refract::placement
+
+#endif  // REFRACT_PLACEMENT_REPORT_PLAN_REPORT_H_

@@ -1,0 +1,88 @@
+"""`refract plan`: the examples of docs/examples, and the page of a plan.
+
+What the page holds is checked everywhere, that it draws itself where there is a
+browser. REFRACT_REPORT_SCREENSHOTS=FOLDER keeps a picture.
+"""
+
+import json
+import os
+import pathlib
+import re
+import tempfile
+import unittest
+
+from scripts.lib.nodes import SOURCE
+from tests.e2e import chromium, support
+
+EXAMPLES = SOURCE / "docs" / "examples"
+DATA = re.compile(
+    r'(<script type="application/json" id="data">)(.*?)(</script>)', re.DOTALL
+)
+
+
+class Planned(unittest.TestCase):
+    """The plan of the documented example, with few requests."""
+
+    @classmethod
+    def setUpClass(cls):
+        temporary = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(temporary.cleanup)
+        folder = pathlib.Path(temporary.name)
+        cls.page, report = folder / "plan.html", folder / "plan.json"
+        cls.out = support.refract(
+            "plan", EXAMPLES / "ranker.json", "--seeds", 2, "--requests", 2000,
+            "--no-sensitivity", "--report", cls.page, "--json", report,
+        ).stdout
+        cls.json = json.loads(report.read_text(encoding="utf-8"))
+        cls.html = cls.page.read_text(encoding="utf-8")
+
+
+class PlanTest(Planned):
+    def test_the_answer_holds_and_nothing_can_be_left_out(self):
+        service = self.json["services"][0]
+        answer, slo = service["answer"], service["slo_p99_ms"]
+        self.assertLessEqual(answer["at_design_rate"]["p99_ms"]["mean"], slo)
+        for less in ("one_cn_less", "one_hn_less"):
+            self.assertGreater(answer[less]["p99_ms"]["mean"], slo)
+        # The demand on CN cores, from the file: 14.4 ms × 26,800/s.
+        cores = answer["cns"] * answer["configuration"]["cn_cores"]
+        self.assertGreater(cores, 14.4e-3 * 20000 * 1.34)
+        self.assertLess(cores, 1.5 * 14.4e-3 * 20000 * 1.34)
+
+    def test_the_page_needs_nothing_else(self):
+        self.assertEqual(json.loads(DATA.search(self.html).group(2)), self.json)
+        around_data = DATA.sub("", self.html)
+        for mark in ("src=", "href=", "url(", "@import", "fetch(", "{{"):
+            self.assertNotIn(mark, around_data)
+
+    def test_the_documented_loan(self):
+        out = support.refract(
+            "plan", "loan", EXAMPLES / "promotion.json"
+        ).stdout
+        self.assertIn("borrow 6 of 12 training nodes for 140 HNs", out)
+        self.assertIn("whole models would take 70 nodes: 91.4 % fewer", out)
+
+
+@unittest.skipUnless(
+    chromium.find(), "no browser: Debian package chromium is not installed"
+)
+class BrowserTest(Planned):
+    def test_the_page_draws_itself(self):
+        browser = chromium.Page()
+        self.addCleanup(browser.close)
+        browser.open(self.page.as_uri())
+        self.assertEqual(browser.happened("Runtime.exceptionThrown"), [])
+        self.assertEqual(
+            browser.evaluate("document.documentElement.dataset.ready"), "yes"
+        )
+        # Latency, parts, price, day.
+        self.assertEqual(
+            browser.evaluate("document.querySelectorAll('svg').length"), 4
+        )
+        folder = os.environ.get("REFRACT_REPORT_SCREENSHOTS")
+        if folder:
+            browser.screenshot(pathlib.Path(folder) / "plan.png")
+
+
+if __name__ == "__main__":
+    unittest.main()

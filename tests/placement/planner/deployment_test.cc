@@ -1,0 +1,56 @@
+#include "placement/planner/deployment.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace refract::placement {
+namespace {
+
+Deployment Good() {
+  Deployment deployment;
+  deployment.name = "demo";
+  Service cn;
+  cn.name = "ranker-cn";
+  cn.app = "ranker";
+  cn.replicas = 3;
+  cn.demand.cpu_milli = 8000;
+  Service hn = cn;
+  hn.name = "ranker-hn";
+  hn.role = Role::kHn;
+  hn.demand.gpus = 1;
+  hn.demand.gpu_milli = 1000;
+  deployment.services = {cn, hn};
+  return deployment;
+}
+
+TEST(Deployment, IsCheckedFieldByField) {
+  EXPECT_TRUE(Check(Good()).ok()) << Check(Good());
+  const auto refused = [](auto change) {
+    Deployment deployment = Good();
+    change(deployment);
+    return std::string(Check(deployment).message());
+  };
+  using D = Deployment;
+  using testing::HasSubstr;
+  EXPECT_THAT(refused([](D& d) { d.services[0].name = "Ranker_CN"; }),
+              HasSubstr("service 'Ranker_CN': name: is no DNS label"));
+  EXPECT_THAT(refused([](D& d) { d.services[1].name = "ranker-cn"; }),
+              HasSubstr("name: occurs twice"));
+  EXPECT_THAT(refused([](D& d) { d.services[0].replicas = 0; }),
+              HasSubstr("replicas: 0"));
+  EXPECT_THAT(refused([](D& d) { d.services[0].least_replicas = 4; }),
+              HasSubstr("least_replicas: 4"));
+  EXPECT_THAT(refused([](D& d) { d.services[1].role = Role::kCn; }),
+              HasSubstr("gpus: 1, a CN has no GPU"));
+  EXPECT_THAT(refused([](D& d) { d.hn_port = 70000; }),
+              HasSubstr("port 70000"));
+  EXPECT_THAT(refused([](D& d) { d.name = "-x"; }),
+              HasSubstr("deployment '-x'"));
+  EXPECT_THAT(refused([](D& d) { d.services.clear(); }),
+              HasSubstr("services: there are none"));
+}
+
+}  // namespace
+}  // namespace refract::placement

@@ -1,0 +1,194 @@
+#include "placement/planner/sizing.h"
+
+#include <iostream>
+#include <utility>
+
+#include "gtest/gtest.h"
+#include "placement/cluster/random.h"
+#include "placement/planner/plan.h"
+#include "tests/placement/planner/specs.h"
+
+namespace refract::placement {
+namespace {
+
+const SizingOptions kQuick = {.seeds = 2, .requests = 4000};
+
+PlanSpec ReadSpec() {
+  return *ParsePlanSpec(kSpecText, "spec.json", TestReaders());
+}
+
+TEST(Packing, CountsByHand) {
+  const PlanSpec spec = ReadSpec();
+  const ServiceSpec& service = spec.services[0];
+  // 64 cores ÷ 16 = 4, and 512 GiB ÷ 120 = 4: cores come first.
+  const Packing cn = PackCn(spec.nodes[0], service.cn, 16);
+  EXPECT_EQ(cn.per_node, 4);
+  EXPECT_EQ(cn.bound_by, "cores");
+  EXPECT_EQ(cn.nic_percent, 25);
+  EXPECT_DOUBLE_EQ(cn.nic_bytes_per_s, 0.25 * 100e9 / 8);
+  EXPECT_EQ(PackCn(spec.nodes[0], service.cn, 8).bound_by, "memory");
+  // 3 slices of 2g on each of 8 GPUs; 4 NICs for 24 of them.
+  const Packing hn = PackHn(spec.nodes[1], service.hn, MigProfile::k2g);
+  EXPECT_EQ(hn.per_node, 24);
+  EXPECT_EQ(hn.bound_by, "GPUs");
+  EXPECT_EQ(hn.nic_percent, 16);
+  EXPECT_EQ(PackWhole(spec.nodes[1], *service.monolith).per_node, 8);
+  for (const auto& [part, parts] : {std::pair(MigProfile::k1g, 7),
+                                    {MigProfile::k2g, 3},
+                                    {MigProfile::k3g, 2},
+                                    {MigProfile::k4g, 1},
+                                    {MigProfile::k7g, 1}}) {
+    EXPECT_EQ(PartsPerGpu(part), parts);
+  }
+}
+
+// The answer meets the objective, and one instance less of either kind does
+// not: on random services.
+TEST(Sizing, NothingCanBeLeftOut) {
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Random random(seed);
+    PlanSpec spec = ReadSpec();
+    ServiceSpec& service = spec.services[0];
+    service.traffic.queries_per_s = 200 + 4000 * random.Unit();
+    service.slo_p99_s = 0.012 + 0.03 * random.Unit();
+    service.costs.points[1].cn_pre_s = 0.001 + 0.006 * random.Unit();
+    service.costs.points[1].hn_s = 0.0006 + 0.004 * random.Unit();
+    service.costs.cn.sigma = 0.5 * random.Unit();
+    const std::vector<Configuration> all = ConfigurationsOf(service);
+    const SizingInput input =
+        MakeInput(spec, service, all[random.Below(all.size())]);
+    const Sizing sizing = Size(input, kQuick);
+    if (!sizing.met) {
+      EXPECT_GT(sizing.idle_p99_s, service.slo_p99_s) << sizing.why_not;
+      continue;
+    }
+    EXPECT_LE(sizing.result.p99_s.mean, service.slo_p99_s);
+    EXPECT_EQ(sizing.cns > 1, sizing.one_cn_less.has_value());
+    EXPECT_EQ(sizing.hns > 1, sizing.one_hn_less.has_value());
+    if (sizing.one_cn_less) {
+      EXPECT_GT(sizing.one_cn_less->p99_s.mean, service.slo_p99_s);
+    }
+    if (sizing.one_hn_less) {
+      EXPECT_GT(sizing.one_hn_less->p99_s.mean, service.slo_p99_s);
+    }
+    // Not below what keeps every resource busy all the time.
+    EXPECT_GE(sizing.cns, 0.97 * sizing.analytic.least_cns);
+    EXPECT_GE(sizing.hns, 0.97 * sizing.analytic.least_hns);
+    std::cout << "seed " << seed << ": " << sizing.cns << " CN, " << sizing.hns
+              << " HN, formulas " << sizing.analytic.cns << ", "
+              << sizing.analytic.hns << ", " << sizing.simulations
+              << " simulations\n";
+  }
+}
+
+// Against every pair of numbers up to a bound.
+TEST(Sizing, FindsTheCheapestPairOfASmallService) {
+  PlanSpec spec = ReadSpec();
+  ServiceSpec& service = spec.services[0];
+  service.traffic.queries_per_s = 1500;
+  service.traffic.burst = 1;
+  for (const double slo_ms : {14.0, 20.0, 40.0}) {
+    service.slo_p99_s = slo_ms / 1e3;
+    const SizingInput input =
+        MakeInput(spec, service, {.cn_cores = 8, .part = {}});
+    const Sizing sizing = Size(input, kQuick);
+    ASSERT_TRUE(sizing.met) << sizing.why_not;
+    double cheapest = 1e9;
+    for (int cns = 1; cns <= 6; ++cns) {
+      for (int hns = 1; hns <= 8; ++hns) {
+        const double p99 =
+            SimulateRepeatedly(service.costs, SystemOf(input, cns, hns),
+                               LoadOf(service, 1500, kQuick), kQuick.seeds)
+                .p99_s.mean;
+        if (p99 > service.slo_p99_s) continue;
+        cheapest =
+            std::min(cheapest, cns * input.cn_price + hns * input.hn_price);
+      }
+    }
+    EXPECT_NEAR(sizing.price, cheapest, 1e-9) << slo_ms;
+  }
+}
+
+TEST(Sizing, SaysThatAnIdleDeploymentIsTooSlow) {
+  PlanSpec spec = ReadSpec();
+  spec.services[0].slo_p99_s = 0.004;
+  const Sizing sizing =
+      Size(MakeInput(spec, spec.services[0], {.cn_cores = 8}), kQuick);
+  EXPECT_FALSE(sizing.met);
+  EXPECT_NE(sizing.why_not.find("idle"), std::string::npos);
+}
+
+TEST(Knee, IsWhereTheObjectiveIsLeft) {
+  const PlanSpec spec = ReadSpec();
+  const ServiceSpec& service = spec.services[0];
+  const SizingInput input = MakeInput(spec, service, {.cn_cores = 16});
+  const Sizing sizing = Size(input, kQuick);
+  ASSERT_TRUE(sizing.met);
+  const double knee =
+      FindKnee(input, sizing.cns, sizing.hns, DesignRate(service), kQuick);
+  EXPECT_GE(knee, DesignRate(service));
+  const auto p99 = [&](double rate) {
+    return SimulateRepeatedly(service.costs,
+                              SystemOf(input, sizing.cns, sizing.hns),
+                              LoadOf(service, rate, kQuick), kQuick.seeds)
+        .p99_s.mean;
+  };
+  EXPECT_LE(p99(knee), service.slo_p99_s);
+  EXPECT_GT(p99(knee * 1.05), service.slo_p99_s);
+}
+
+// The search leaves out configurations, but not the cheapest.
+TEST(Plan, SearchFindsWhatTryingAllFinds) {
+  const PlanSpec spec = ReadSpec();
+  const ServiceSpec& service = spec.services[0];
+  PlanOptions options{.sizing = kQuick, .samples = 100, .sensitivity = false};
+  const absl::StatusOr<Plan> plan = MakePlan(spec, options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const ServicePlan& found = plan->services[0];
+  EXPECT_TRUE(found.proven);
+  double cheapest = 1e9;
+  for (const Configuration& configuration : ConfigurationsOf(service)) {
+    const Sizing sizing = Size(MakeInput(spec, service, configuration), kQuick);
+    if (sizing.met) cheapest = std::min(cheapest, sizing.price);
+  }
+  EXPECT_DOUBLE_EQ(found.answer.sizing.price, cheapest);
+  // Nodes, knee, day and monolith are there and consistent.
+  const Answer& answer = found.answer;
+  EXPECT_EQ(answer.cn_nodes,
+            (answer.sizing.cns + answer.input.cn.per_node - 1) /
+                answer.input.cn.per_node);
+  EXPECT_GE(answer.knee, DesignRate(service));
+  ASSERT_EQ(found.day.size(), 4u);
+  EXPECT_EQ(found.day[2].cns, answer.sizing.cns);
+  EXPECT_LT(found.day[0].cns, answer.sizing.cns);
+  ASSERT_TRUE(found.monolith.has_value()) << found.why_no_monolith;
+  EXPECT_LE(found.monolith->sizing.result.p99_s.mean, service.slo_p99_s);
+  EXPECT_GT(found.monolith->sizing.one_cn_less->p99_s.mean, service.slo_p99_s);
+  const Deployment deployment = DeploymentOf(spec, *plan);
+  EXPECT_TRUE(Check(deployment).ok()) << Check(deployment);
+  ASSERT_EQ(deployment.services.size(), 2u);
+  EXPECT_EQ(deployment.services[0].replicas, answer.sizing.cns);
+  EXPECT_EQ(deployment.services[0].node_labels[0].first, "pool");
+}
+
+TEST(Plan, SaysWhichResourceBinds) {
+  PlanSpec spec = ReadSpec();
+  spec.nodes[1].count = 0;
+  PlanOptions options{.sizing = kQuick, .sensitivity = false};
+  absl::Status status = MakePlan(spec, options).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_NE(status.message().find("nodes 'gpu', there are 0; GPUs bind"),
+            std::string::npos)
+      << status;
+  spec = ReadSpec();
+  spec.services[0].slo_p99_s = 0.004;
+  status = MakePlan(spec, options).status();
+  EXPECT_NE(status.message().find("'ranker': slo.p99_ms: 4: no number of nodes "
+                                  "meets it: an idle deployment has p99"),
+            std::string::npos)
+      << status;
+}
+
+}  // namespace
+}  // namespace refract::placement

@@ -1,0 +1,131 @@
+#include <filesystem>
+#include <string>
+
+#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/placement/planner/specs.h"
+#include "tests/tools/command_line_fixture.h"
+
+namespace refract::tools {
+namespace {
+
+using testing::HasSubstr;
+
+class PlanCommandTest : public CommandLineTest {
+ protected:
+  std::string Write(const std::string& name, const std::string& text) {
+    std::ofstream(std::string(folder_ / name)) << text;
+    return folder_ / name;
+  }
+  std::string Read(const std::string& path) {
+    std::ifstream file(path);
+    std::stringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+};
+
+TEST_F(PlanCommandTest, PlansFromAFileAndWritesEveryForm) {
+  const std::string spec = Write("spec.json", placement::kSpecText);
+  const std::string json = folder_ / "plan.json";
+  const std::string page = folder_ / "plan.html";
+  const std::string csv = folder_ / "csv";
+  const Ran ran = Refract({"plan", spec, "--seeds", "2", "--requests", "2000",
+                           "--json", json, "--csv", csv, "--report", page});
+  ASSERT_EQ(ran.exit_status, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("ranker: 4800 queries/s"));
+  EXPECT_THAT(ran.out, HasSubstr("one CN less: p99"));
+  EXPECT_THAT(ran.out, HasSubstr("monolith"));
+  EXPECT_TRUE(ran.err.empty()) << ran.err;  // no terminal, no progress
+  const nlohmann::json service = ReadJson(json)["services"][0];
+  const nlohmann::json& answer = service["answer"];
+  EXPECT_LE(answer["at_design_rate"]["p99_ms"]["mean"], 25);
+  EXPECT_GT(answer["one_cn_less"]["p99_ms"]["mean"], 25);
+  EXPECT_GE(answer["knee"], 4800);
+  EXPECT_EQ(service["sensitivity"].size(), 12u);
+  EXPECT_EQ(service["day"].size(), 4u);
+  EXPECT_GT(service["monolith"]["efficiency"]["knee_per_core"], 0);
+  // A line per point and deployment, and the header.
+  const std::string load = Read(csv + "/load.csv");
+  EXPECT_EQ(std::count(load.begin(), load.end(), '\n'), 1 + 2 * 13);
+  for (const char* name : {"search.csv", "sensitivity.csv", "day.csv"}) {
+    EXPECT_TRUE(std::filesystem::exists(csv + "/" + name)) << name;
+  }
+  const std::string html = Read(page);
+  EXPECT_THAT(html, HasSubstr("</html>"));
+  EXPECT_THAT(html, HasSubstr("\"cns_per_hn\""));
+  EXPECT_EQ(html.find("{{"), std::string::npos);
+  EXPECT_EQ(html.find("http://www.w3.org"), html.rfind("http://"))
+      << "the page loads something";
+  // The same seeds give the same answer.
+  const std::string again = folder_ / "again.json";
+  ASSERT_EQ(Refract({"plan", spec, "--seeds", "2", "--requests", "2000",
+                     "--json", again})
+                .exit_status,
+            0);
+  EXPECT_EQ(ReadJson(again)["services"], ReadJson(json)["services"]);
+}
+
+// A version of a repository: its costs are the partitioner's predictions.
+TEST_F(PlanCommandTest, TakesCostsFromAVersion) {
+  const std::string model = AddModel();
+  ASSERT_EQ(Refract({"partition", model, "--method", "heuristic"}).exit_status,
+            0);
+  std::string text = placement::kSpecText;
+  const size_t begin = text.find("\"profile\"");
+  const size_t end = text.find("\"round_trip_us\"");
+  text.replace(begin, end - begin,
+               "\"path\": \"" + model +
+                   "\", \"cn\": \"cpu-2s\", \"batches\": [1, 16, 256], ");
+  const std::string spec = Write("spec.json", text);
+  const std::string json = folder_ / "plan.json";
+  const Ran ran = Refract({"plan", spec, "--seeds", "1", "--requests", "2000",
+                           "--no-sensitivity", "--json", json});
+  ASSERT_EQ(ran.exit_status, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("by the description cpu-2s"));
+  const nlohmann::json service = ReadJson(json)["services"][0];
+  EXPECT_GT(service["answer"]["formulas"]["cn_core_ms_per_request"], 0);
+}
+
+TEST_F(PlanCommandTest, RefusesBadInputInOneLine) {
+  EXPECT_THAT(Refused({"plan"}), HasSubstr("which SPEC?"));
+  EXPECT_THAT(Refused({"plan", "/no/such/file"}), HasSubstr("/no/such/file"));
+  EXPECT_THAT(Refused({"plan", Write("a.json", "{")}), HasSubstr("line 1"));
+  const std::string slow = absl::StrReplaceAll(
+      placement::kSpecText, {{"\"p99_ms\": 25", "\"p99_ms\": 2"}});
+  EXPECT_THAT(Refused({"plan", Write("b.json", slow), "--requests", "1000"}),
+              HasSubstr("slo.p99_ms: 2: no number of nodes meets it"));
+  const std::string few = absl::StrReplaceAll(
+      placement::kSpecText,
+      {{"\"price_per_h\": 3,", "\"price_per_h\": 3, \"count\": 1,"}});
+  EXPECT_THAT(Refused({"plan", Write("c.json", few), "--requests", "1000"}),
+              HasSubstr("nodes 'cpu', there are 1; "));
+  EXPECT_THAT(Refused({"plan", "x.json", "--seeds", "0"}),
+              HasSubstr("--seeds"));
+  EXPECT_THAT(Refused({"plan", "loan"}), HasSubstr("spec"));
+}
+
+TEST_F(PlanCommandTest, PlansALoan) {
+  const std::string spec = Write("loan.json", R"({
+    "services": [{"name": "a", "hn": {"instances": 3, "cores": 2,
+                                      "gpu_part": "2g"}}],
+    "training_nodes": [{"name": "t", "count": 3, "cores": 8, "gpus": 1,
+                        "gpu_model": "A100"}],
+    "jobs": [{"name": "x", "nodes": ["t-0", "t-1"], "last_checkpoint_s": 0},
+             {"name": "y", "nodes": ["t-2"], "last_checkpoint_s": 100}],
+    "peak": {"start_s": 1000, "end_s": 2000}})");
+  const std::string json = folder_ / "loan.json";
+  const std::string out = folder_ / "plan.json";
+  const std::string csv = folder_ / "plan.csv";
+  const Ran ran = Refract({"plan", "loan", spec, "--json", out, "--csv", csv});
+  ASSERT_EQ(ran.exit_status, 0) << ran.err;
+  EXPECT_EQ(ReadJson(out)["leases"][0]["node"], "t-2");
+  EXPECT_EQ(ReadJson(out)["cost_gpu_s"], 600);
+  EXPECT_THAT(Read(csv), HasSubstr("700,stop jobs,t-2,y"));
+  EXPECT_THAT(Refused({"plan", "loan", Write("bad.json", "{\"peek\": 1}")}),
+              HasSubstr("bad.json: "));
+}
+
+}  // namespace
+}  // namespace refract::tools

@@ -1,0 +1,17 @@
+#ifndef REFRACT_TOOLS_PLAN_MODEL_COSTS_H_
+#define REFRACT_TOOLS_PLAN_MODEL_COSTS_H_
+
+#include "absl/status/statusor.h"
+#include "placement/planner/spec.h"
+
+namespace refract::tools {
+
+// The costs of a version under its split plan, by the predictions of `refract
+// partition`: measured times where there is a profile, hardware descriptions
+// elsewhere. NotFound and InvalidArgument name the file or the field.
+absl::StatusOr<placement::ModelCosts> CostsOfVersion(
+    const placement::ModelSource& source);
+
+}  // namespace refract::tools
+
+#endif  // REFRACT_TOOLS_PLAN_MODEL_COSTS_H_

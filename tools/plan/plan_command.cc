@@ -1,0 +1,152 @@
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "base/number_range.h"
+#include "base/process/files.h"
+#include "base/status_macros.h"
+#include "placement/planner/plan.h"
+#include "placement/report/plan_report.h"
+#include "tools/command.h"
+#include "tools/loadgen/schedule.h"
+#include "tools/plan/model_costs.h"
+#include "tools/progress.h"
+
+namespace refract::tools {
+namespace {
+
+struct PlanCommand {
+  std::string spec;
+  placement::PlanOptions plan;
+  bool no_sensitivity = false;
+  std::string json;
+  std::string csv;
+  std::string report;
+};
+
+absl::StatusOr<std::vector<double>> RowsOf(absl::string_view text) {
+  REFRACT_ASSIGN_OR_RETURN(const loadgen::QuerySizes sizes,
+                           loadgen::QuerySizes::Parse(text));
+  return std::vector<double>(sizes.values().begin(), sizes.values().end());
+}
+
+absl::Status WriteCsv(const std::string& folder,
+                      const placement::PlanSpec& spec,
+                      const placement::Plan& plan) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--csv ", folder, ": ", error.message()));
+  }
+  for (const auto& [name, text] : placement::PlanToCsv(spec, plan)) {
+    REFRACT_RETURN_IF_ERROR(
+        base::WriteText(absl::StrCat(folder, "/", name), text));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunPlan(PlanCommand options, std::ostream& out,
+                     std::ostream& err) {
+  if (options.spec.empty()) {
+    return absl::InvalidArgumentError(
+        "which SPEC? (docs/planning.md has its fields)");
+  }
+  Progress progress(err);
+  options.plan.sensitivity = !options.no_sensitivity;
+  options.plan.progress = [&](const std::string& text) { progress.Show(text); };
+  REFRACT_ASSIGN_OR_RETURN(const std::string text,
+                           base::ReadText(options.spec));
+  REFRACT_ASSIGN_OR_RETURN(
+      const placement::PlanSpec spec,
+      placement::ParsePlanSpec(text, options.spec,
+                               {.model = CostsOfVersion, .rows = RowsOf}));
+  const absl::StatusOr<placement::Plan> plan =
+      placement::MakePlan(spec, options.plan);
+  if (!plan.ok()) {
+    return absl::Status(
+        plan.status().code(),
+        absl::StrCat(options.spec, ": ", plan.status().message()));
+  }
+  out << placement::PlanToText(spec, *plan);
+  if (!options.json.empty()) {
+    REFRACT_RETURN_IF_ERROR(
+        base::WriteText(options.json, placement::PlanToJson(spec, *plan)));
+  }
+  if (!options.csv.empty()) {
+    REFRACT_RETURN_IF_ERROR(WriteCsv(options.csv, spec, *plan));
+  }
+  if (!options.report.empty()) {
+    REFRACT_RETURN_IF_ERROR(
+        base::WriteText(options.report, placement::PlanToHtml(spec, *plan)));
+    out << "report: " << options.report << "\n";
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddPlanCommand(CLI::App& app, Context& context) {
+  auto options = std::make_shared<PlanCommand>();
+  CLI::App* command = app.add_subcommand(
+      "plan",
+      "How many CNs, HNs and NICs serve a rate within a latency objective, and "
+      "what they cost");
+  command
+      ->add_option("spec", options->spec,
+                   "node types, services, traffic: JSON (docs/planning.md)")
+      ->type_name("SPEC");
+  const auto between = [](double least, double most) {
+    return [least, most](const std::string& text) {
+      return base::CheckNumberIn(text, least, most);
+    };
+  };
+  command
+      ->add_option("--seeds", options->plan.sizing.seeds,
+                   "simulations of each deployment; figures are their mean")
+      ->type_name("N")
+      ->check(between(1, 1000))
+      ->capture_default_str();
+  command
+      ->add_option("--seed", options->plan.sizing.first_seed, "the first seed")
+      ->type_name("N")
+      ->capture_default_str();
+  command
+      ->add_option("--requests", options->plan.sizing.requests,
+                   "requests counted in each simulation, at least")
+      ->type_name("N")
+      ->check(between(1000, 1e7))
+      ->capture_default_str();
+  command
+      ->add_option("--samples", options->plan.samples,
+                   "configurations sized by simulation, per service, at most")
+      ->type_name("N")
+      ->check(between(1, 10'000))
+      ->capture_default_str();
+  command->add_flag("--no-sensitivity", options->no_sensitivity,
+                    "leave out the answers to changed inputs");
+  command->add_option("--json", options->json, "write everything as JSON")
+      ->type_name("FILE")
+      ->check(base::CheckOutputFile);
+  command
+      ->add_option("--csv", options->csv,
+                   "write load.csv, search.csv, sensitivity.csv and day.csv "
+                   "into this folder")
+      ->type_name("DIR");
+  command->add_option("--report", options->report, "write an HTML page")
+      ->type_name("FILE")
+      ->check(base::CheckOutputFile);
+  command->callback([&context, command, options] {
+    if (!command->get_subcommands().empty()) return;
+    context.action = [&context, options] {
+      return RunPlan(*options, context.out, context.err);
+    };
+  });
+  AddPlanLoanCommand(*command, context);
+}
+
+}  // namespace refract::tools
