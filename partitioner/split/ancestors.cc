@@ -1,5 +1,6 @@
 #include "partitioner/split/ancestors.h"
 
+#include <cmath>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -16,11 +17,16 @@ absl::StatusOr<models::SplitPlan> SendSmallerAncestors(
   const SplitProblem split(graph);
   const cut::Stages stages = SplitProblem::StagesOf(plan);
   cut::Problem problem = split.problem();
-  cut::Measure bytes = split.BytesCrossing({}, SizesOf(graph, sizes));
+  const SplitProblem::Quantised crossing =
+      split.BytesCrossing({}, SizesOf(graph, sizes));
+  cut::Measure bytes = crossing.measures[0];
   // One byte outweighs all moves together.
   const cut::Cost per_byte = problem.num_nodes() + 1;
-  for (cut::Cost& cost : bytes.up) cost *= per_byte;
-  for (cut::Cost& cost : bytes.down) cost *= per_byte;
+  const auto weigh = [&](cut::Cost& cost) {
+    cost = std::llround(static_cast<double>(cost) * crossing.unit) * per_byte;
+  };
+  for (cut::Cost& cost : bytes.up) weigh(cost);
+  for (cut::Cost& cost : bytes.down) weigh(cost);
   for (int n = 0; n < problem.num_nodes(); ++n) {
     if (stages[n] == cut::kPre) {
       problem.allowed[n] &= cut::kOnPre | cut::kOnHn;

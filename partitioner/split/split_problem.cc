@@ -101,16 +101,6 @@ Crossing SplitProblem::Cross(size_t tensor, bool up,
   return CrossingOf(conditions, id, up, sizes.bytes[id]);
 }
 
-cut::Measure SplitProblem::BytesCrossing(const Conditions& conditions,
-                                         const ValueSizes& sizes) const {
-  cut::Measure measure(problem_);
-  for (size_t t = 0; t < tensors_.size(); ++t) {
-    measure.up[t] = std::llround(Cross(t, true, conditions, sizes).bytes);
-    measure.down[t] = std::llround(Cross(t, false, conditions, sizes).bytes);
-  }
-  return measure;
-}
-
 cut::Measure SplitProblem::CnMemory(const ValueSizes& sizes) const {
   cut::Measure measure(problem_);
   for (size_t s = 0; s < shared_.size(); ++s) {
@@ -189,6 +179,16 @@ SplitProblem::Quantised SplitProblem::Quantise(
     result.measures.push_back(std::move(measure));
   }
   return result;
+}
+
+SplitProblem::Quantised SplitProblem::BytesCrossing(
+    const Conditions& conditions, const ValueSizes& sizes) const {
+  Real real = Zero();
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    real.up[t] = Cross(t, true, conditions, sizes).bytes;
+    real.down[t] = Cross(t, false, conditions, sizes).bytes;
+  }
+  return Quantise({real});
 }
 
 SplitProblem::Quantised SplitProblem::Latency(const Conditions& conditions,

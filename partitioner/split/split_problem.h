@@ -28,19 +28,20 @@ class SplitProblem {
   // The problem's tensor of `value`; -1 if it has none.
   int TensorOf(models::ValueId value) const;
 
-  // Integer bytes that cross, in the forms of Conditions::wire, and of weights
-  // on a node.
-  cut::Measure BytesCrossing(const Conditions& conditions,
-                             const ValueSizes& sizes) const;
+  // Integer bytes of weights on a node.
   cut::Measure CnMemory(const ValueSizes& sizes) const;
   cut::Measure HnMemory(const ValueSizes& sizes) const;
 
-  // Measures in fractions of a second or of money, chosen fine enough that
-  // rounding loses less than 10^-9 of the whole.
+  // Measures in fractions of a second, of money or of a byte, chosen fine
+  // enough that rounding loses less than 10^-9 of the whole.
   struct Quantised {
     std::vector<cut::Measure> measures;
     double unit = 1;  // value of 1
   };
+  // Bytes that cross, in the forms of Conditions::wire. Forms whose size
+  // depends on the data have mean bytes, which are not integers.
+  Quantised BytesCrossing(const Conditions& conditions,
+                          const ValueSizes& sizes) const;
   Quantised Latency(const Conditions& conditions,
                     const ValueSizes& sizes) const;
   // One measure per station: CN, link up, HN, link down. Their largest is the
@@ -58,7 +59,7 @@ class SplitProblem {
                      models::SplitPlan& plan);
 
  private:
-  struct Real;  // a measure in seconds or money
+  struct Real;  // a measure in seconds, money or bytes
   Real Zero() const;
   // Zero for constants.
   Crossing Cross(size_t tensor, bool up, const Conditions& conditions,

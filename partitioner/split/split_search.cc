@@ -59,18 +59,19 @@ std::vector<SplitSearch::BudgetLine> SplitSearch::Lines(
   std::vector<BudgetLine> lines;
   if (budget.hn_memory_bytes) {
     lines.push_back({"HN memory", *budget.hn_memory_bytes,
-                     problem.HnMemory(sizes),
+                     problem.HnMemory(sizes), 1,
                      [](const Prediction& p) { return p.hn_memory_bytes; }});
   }
   if (budget.cn_memory_bytes) {
     lines.push_back({"CN memory", *budget.cn_memory_bytes,
-                     problem.CnMemory(sizes),
+                     problem.CnMemory(sizes), 1,
                      [](const Prediction& p) { return p.cn_memory_bytes; }});
   }
   if (budget.bytes_per_request) {
+    SplitProblem::Quantised bytes = problem.BytesCrossing(conditions, sizes);
     lines.push_back(
         {"bytes per request", *budget.bytes_per_request,
-         problem.BytesCrossing(conditions, sizes),
+         std::move(bytes.measures[0]), bytes.unit,
          [](const Prediction& p) { return p.bytes_up + p.bytes_down; }});
   }
   return lines;
@@ -105,10 +106,14 @@ SplitSearch::SplitSearch(const Graph& graph, const base::Digest& model,
   goal_.objectives = std::move(objective.measures);
   goal_.max_cuts = options.max_cuts;
   for (const BudgetLine& line : lines_) {
+    // Whole bytes are exact. Of fractions, each tensor is rounded by half a
+    // unit: a plan that takes just the limit must not be lost by that.
+    const double rounding =
+        line.unit == 1 ? 0 : static_cast<double>(line.measure.up.size());
     goal_.limits.push_back({line.name, line.measure,
                             static_cast<cut::Cost>(std::clamp(
-                                std::floor(line.at_most), 0.0,
-                                static_cast<double>(cut::kMaxTotal)))});
+                                std::floor(line.at_most / line.unit + rounding),
+                                0.0, static_cast<double>(cut::kMaxTotal)))});
   }
 }
 
@@ -179,7 +184,9 @@ absl::Status SplitSearch::NoPlan(const cut::Found& found) const {
                      " minimum cuts, and no proof that there is none"));
   }
   const BudgetLine& line = lines_[found.shortfall->limit];
-  const double least = static_cast<double>(found.shortfall->least);
+  // Bytes are told whole.
+  const double least =
+      std::ceil(static_cast<double>(found.shortfall->least) * line.unit - 1e-6);
   std::string others;
   for (size_t j = 0; !found.shortfall->alone && j < found.shortfall->limit;
        ++j) {

@@ -52,8 +52,9 @@ class SplitSearch {
   // One line of the budget, for the cut and for people.
   struct BudgetLine {
     std::string name;
-    double at_most;
+    double at_most;  // bytes
     cut::Measure measure;
+    double unit;  // bytes of a cost of 1 in `measure`
     double (*used)(const Prediction&);
   };
   SplitSearch(const models::Graph& graph, const base::Digest& model,
