@@ -2,14 +2,28 @@
 """Summarises a run of scripts/test.sh: one closing line, the reason of each skip.
 
 Reads ctest's JUnit files in FOLDER (<preset>.xml) and, where a test is a
-GoogleTest program, the cases that it wrote into <preset>-cases/. Exit status 1
-when a test failed, when a preset left no result, or when nothing ran.
+GoogleTest program, the cases that it wrote into <preset>-cases/.
+
+A test counts as skipped if it said so (by the skip code, or case by case) and
+tests/permitted_skips.txt allows the reason. Any other test that did not run has
+failed: its executable is missing, a file that it needs is missing, or nobody
+allowed the skip. Exit status 1 when a test failed, when a preset left no
+result, or when nothing ran.
 """
 
 import pathlib
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
+
+
+PERMITTED = pathlib.Path(__file__).resolve().parents[1] / "tests/permitted_skips.txt"
+
+
+def permitted_skips(path):
+    """One regular expression per line; # begins a comment."""
+    lines = (line.split("#")[0].strip() for line in path.read_text().splitlines())
+    return [re.compile(line) for line in lines if line]
 
 
 def unittest_cases(output):
@@ -41,8 +55,15 @@ def gtest_cases(path):
     return run, failed, reasons
 
 
-def preset_counts(folder, preset):
+def preset_counts(folder, preset, permitted):
     passed, failures, skips = 0, [], []
+
+    def skip(name, reason):
+        if any(pattern.search(reason) for pattern in permitted):
+            skips.append(f"{name}: {reason}")
+        else:
+            failures.append(f"{name}: skipped without permission: {reason}")
+
     root = ElementTree.parse(folder / f"{preset}.xml").getroot()
     for test in root.iter("testcase"):
         name = f"{preset}: {test.get('name')}"
@@ -56,10 +77,17 @@ def preset_counts(folder, preset):
             cases = unittest_cases(output)
         if status in ("notrun", "disabled"):
             last = [line for line in output.splitlines() if line.strip()]
-            skips.append(f"{name}: {last[-1] if last else 'not run'}")
+            reason = last[-1] if last else "not run"
+            skipped = test.find("skipped")
+            message = skipped.get("message", "") if skipped is not None else ""
+            if message.startswith("SKIP_"):
+                skip(name, reason)
+            else:
+                failures.append(f"{name}: did not run: {reason}")
             continue
         run, failed, reasons = cases or (1, 0, [])
-        skips += [f"{name}: {reason}" for reason in reasons]
+        for reason in reasons:
+            skip(name, reason)
         if status == "fail":
             # A crash or time-out leaves no count of its own: count at least one
             # failure.
@@ -72,11 +100,12 @@ def preset_counts(folder, preset):
 
 def main():
     folder = pathlib.Path(sys.argv[1])
+    permitted = permitted_skips(PERMITTED)
     presets = sorted(path.stem for path in folder.glob("*.xml"))
     built = sorted(p.name[: -len("-build.log")] for p in folder.glob("*-build.log"))
     passed, failures, skips = 0, [], []
     for preset in presets:
-        counts = preset_counts(folder, preset)
+        counts = preset_counts(folder, preset, permitted)
         print(f"{preset}: {counts[0]} passed, {len(counts[1])} failed, "
               f"{len(counts[2])} skipped")
         passed += counts[0]

@@ -33,6 +33,7 @@ done
 if [[ $install == yes ]]; then
   refract_install_packages
   refract_install_rdma_vm
+  refract_install_browser
   refract_install_venv "tritonclient[grpc]" grpcio-health-checking \
     grpcio-reflection
   refract_install_torchrec

@@ -23,6 +23,9 @@ REFRACT_RDMA_VM_PACKAGES=(
   rdma-core ibverbs-providers ibverbs-utils perftest
 )
 
+# The tests of pages draw them in a browser. Only scripts/test.sh installs it.
+REFRACT_PAGE_PACKAGES=(chromium)
+
 # The wheel has 4.7 GiB unpacked; pip needs the archives at the same time.
 REFRACT_VENV_GIB=8
 
@@ -146,6 +149,13 @@ refract_install_rdma_vm() {
     _refract_fetch_guest_kernel; }; then
     refract_say "tests on soft-RoCE will be skipped"
   fi
+}
+
+# refract_install_browser: installs the browser that draws pages in tests, or
+# prints that these tests will be skipped.
+refract_install_browser() {
+  (refract_install_packages "${REFRACT_PAGE_PACKAGES[@]}") ||
+    refract_say "tests of pages in a browser will be skipped"
 }
 
 # A kernel for the guest. Only fetched, not installed: installing would change
