@@ -369,7 +369,7 @@ class DiscoveryTest(unittest.TestCase):
         self.addCleanup(cn.close)
         for address, code, said in (
             (hn.address, 1, f"refract drain: {hn.address}: "),  # for CPU nodes
-            (cn.metrics_url.split("/")[2], 1, "/drain: 404, metrics are at"),
+            (cn.metrics_url.split("/")[2], 2, "/drain: 404, metrics are at"),
             (f"127.0.0.1:{free_port()}", 1, "Connection refused"),
             ("nowhere", 2, "'nowhere' is not HOST:PORT"),
         ):

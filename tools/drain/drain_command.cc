@@ -60,7 +60,7 @@ absl::Status Drain(const DrainOptions& options, std::ostream& out) {
     REFRACT_ASSIGN_OR_RETURN(const nlohmann::json status,
                              Ask(options.address, false, "/status"));
     if (status["state"] == "serving") {
-      return absl::FailedPreconditionError(
+      return absl::AbortedError(
           absl::StrCat(options.address, ": serves again, by another command"));
     }
     const auto pending = status["requests_pending"].get<uint64_t>();
