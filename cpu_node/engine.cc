@@ -24,9 +24,6 @@ constexpr int kMaxAttempts = 2;
 
 constexpr char kInLoop[] = "in a loop of the model";
 
-// Enough to see what goes wrong, few enough not to be what goes wrong.
-constexpr int kFailureLinesPerSecond = 10;
-
 // Worth another try: the node is gone, or has no room while another may have.
 bool IsRetryable(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
@@ -59,7 +56,7 @@ absl::Status CheckOptions(const EngineOptions& options) {
 Engine::Engine(Catalog catalog, EngineOptions options)
     : options_(std::move(options)),
       catalog_(std::move(catalog)),
-      failure_log_(kFailureLinesPerSecond, *options_.clock),
+      log_(options_.slow_after, *options_.clock),
       workers_(QueueOptions(), options_.clock) {}
 
 StartQueue::Options Engine::QueueOptions() {
@@ -123,7 +120,8 @@ void Engine::Infer(InferRequest request, InferCallback done) {
   const absl::Status status =
       model.ok() ? Admit(**model, arrived, request, done) : model.status();
   if (status.ok()) return;
-  LogFailure(model.ok() ? (*model)->name() : request.model_name, status);
+  log_.OnFailure(model.ok() ? (*model)->name() : request.model_name, request.id,
+                 status);
   done(status);
 }
 
@@ -146,11 +144,11 @@ absl::Status Engine::Refuse(absl::string_view model, absl::string_view version,
     (*found)->statistics().RecordFailure(absl::ZeroDuration(), answer,
                                          absl::Now());
   }
-  LogFailure(model, answer);
+  log_.OnFailure(model, /*id=*/"", answer);
   return answer;
 }
 
-// Takes over `request` and `done` only if it returns OK.
+// Takes over `done`, and `request` with its id, only if it returns OK.
 absl::Status Engine::Admit(const ServedModel& model, absl::Time arrived,
                            InferRequest& request, InferCallback& done) {
   Task* const task = tasks_.Take().release();
@@ -186,8 +184,10 @@ absl::Status Engine::Admit(const ServedModel& model, absl::Time arrived,
       return status;
     }
     done = std::move(task->done);
+    request.id = std::move(task->request.id);  // for the log
     Leave(task);
   } else {
+    request.id = std::move(task->request.id);
     task->Clear();
     tasks_.Give(std::unique_ptr<Task>(task));
   }
@@ -339,7 +339,8 @@ absl::StatusOr<transport::OutgoingMessage> Engine::Allocate(
   for (const base::TensorSpec& tensor : tensors) {
     task.message_bytes += base::ByteSize(tensor.dtype, tensor.dims).value_or(0);
   }
-  return task.node->client().Allocate(offers_.at(task.model), tensors);
+  return task.node->client().Allocate(offers_.at(task.model), tensors,
+                                      task.request.id);
 }
 
 absl::Status Engine::RunPre(Task& task, transport::OutgoingMessage& message) {
@@ -438,6 +439,7 @@ void Engine::OnResponse(Task* task,
   const size_t node = task->node->node();
   const std::string address = response.ok() ? "" : task->node->address();
   const absl::Time now = options_.clock->Now();
+  if (log_.IsSlow(now - task->arrived)) task->gpu_node = task->node->address();
   task->node->Finish(response.status(), task->times.compute_infer,
                      /*in_time=*/now < task->request.deadline);
   task->node.reset();
@@ -550,6 +552,7 @@ void Engine::Succeed(Task* task) {
       computed - task->arrived, task->times, task->bound.batch,
       task->run_stats.replaced_ids, non_finite, absl::Now());
   RecordStages(*task, computed);
+  LogEnd(*task, absl::OkStatus());
   task->done(task->answer);
   model.statistics().RecordStage(Stage::kEncode,
                                  options_.clock->Now() - computed);
@@ -589,19 +592,20 @@ void Engine::Fail(Task* task, const absl::Status& status) {
   model.statistics().RecordFailure(options_.clock->Now() - task->arrived,
                                    reason, absl::Now());
   model.statistics().RecordAttempts(task->attempts);
-  LogFailure(model.name(), reason);
+  log_.OnFailure(model.name(), task->request.id, reason);
+  LogEnd(*task, reason);
   task->done(reason);
   Leave(task);
 }
 
-void Engine::LogFailure(absl::string_view model, const absl::Status& status) {
-  const std::optional<int64_t> held_back = failure_log_.Admit();
-  if (!held_back.has_value()) return;
-  LOG(WARNING) << "a request of model '" << model << "' failed: " << status
-               << (*held_back > 0
-                       ? absl::StrCat(" (", *held_back,
-                                      " earlier failures not logged)")
-                       : "");
+void Engine::LogEnd(const Task& task, const absl::Status& status) {
+  log_.OnEnd({.model = task.model->name(),
+              .id = task.request.id,
+              .gpu_node = task.gpu_node,
+              .took = options_.clock->Now() - task.arrived,
+              .times = task.times,
+              .attempts = task.attempts},
+             status);
 }
 
 // ----------------------------------------------------------- readiness, stop

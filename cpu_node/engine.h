@@ -21,10 +21,10 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
-#include "base/log/log_limiter.h"
 #include "base/tensor.h"
 #include "cpu_node/catalog.h"
 #include "cpu_node/dispatch/node_pool.h"
+#include "cpu_node/dispatch/request_log.h"
 #include "cpu_node/dispatch/retries.h"
 #include "cpu_node/dispatch/worker_pool.h"
 #include "cpu_node/readiness.h"
@@ -44,6 +44,8 @@ struct EngineOptions {
   size_t max_in_flight = 4096;
   // Deadline of a request that brings none, from its arrival; infinite = none.
   absl::Duration default_timeout = absl::InfiniteDuration();
+  // A request that takes longer is logged with its stages; infinite: none is.
+  absl::Duration slow_after = absl::InfiniteDuration();
   base::Clock* clock = &base::Clock::Real();
   ReadinessRule readiness;
   // GPU nodes. `offers`, `clock` and `on_change` are the engine's to fill in.
@@ -165,7 +167,8 @@ class Engine {
   void Fail(Task* task, const absl::Status& status);
   // Of a task that has its outputs since `computed`.
   static void RecordStages(const Task& task, absl::Time computed);
-  void LogFailure(absl::string_view model, const absl::Status& status);
+  // Of a task that ends now with `status`.
+  void LogEnd(const Task& task, const absl::Status& status);
   // Whether a request that failed at a GPU node may be sent once more.
   absl::Status MayRepeat(const Task& task, const absl::Status& failure);
   // `answered`: the request's times tell about those of others.
@@ -181,7 +184,7 @@ class Engine {
   absl::flat_hash_map<const ServedModel*, size_t> offers_;
   // Of all models, in StartQueue::Options::models.
   absl::flat_hash_map<const ServedModel*, size_t> queued_models_;
-  base::LogLimiter failure_log_;
+  RequestLog log_;
   std::atomic<uint64_t> unknown_models_ = 0;
   // Those not in use, with the memory that they have grown.
   transport::FreeList<Task> tasks_;

@@ -65,6 +65,8 @@ struct Engine::Task final : public WorkerPool::Job {
   std::optional<size_t> avoid;          // the node that failed it
   // That node said that it would be too late; another may be faster.
   bool only_in_time = false;
+  // Of a slow request: where its last answer came from.
+  std::string gpu_node;
   absl::Status last_failure;
 
   absl::Time arrived;
@@ -109,6 +111,7 @@ struct Engine::Task final : public WorkerPool::Job {
     avoid.reset();
     only_in_time = false;
     last_failure = absl::OkStatus();
+    gpu_node.clear();
     started = false;
     times = StageTimes();
     parts = PartTimes();

@@ -48,6 +48,13 @@ void AddServing(CLI::App& app, Flags& flags) {
         return base::CheckNumberIn(text, 0, 86400e3);
       })
       ->capture_default_str();
+  app.add_option("--slow-request-ms", flags.slow_request_ms,
+                 "Log requests that take longer, with their ids and stages, "
+                 "milliseconds; 0 = none")
+      ->check([](const std::string& text) {
+        return base::CheckNumberIn(text, 0, 86400e3);
+      })
+      ->capture_default_str();
   base::AddRequestMemoryFlag(
       app, flags.request_memory,
       "Memory of requests, for example 4GiB: half of it for messages as they "

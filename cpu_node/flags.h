@@ -31,6 +31,7 @@ struct Flags {
   int max_queue = 1024;
   int max_in_flight = 4096;
   double default_deadline_ms = 0;  // 0: none
+  double slow_request_ms = 0;      // 0: none is logged
   size_t request_memory = 0;       // bytes; always given
   metrics::Flags metrics;
   double lame_duck_s = 5;

@@ -68,6 +68,9 @@ EngineOptions ToEngineOptions(const Flags& flags) {
   if (flags.default_deadline_ms > 0) {
     options.default_timeout = absl::Milliseconds(flags.default_deadline_ms);
   }
+  if (flags.slow_request_ms > 0) {
+    options.slow_after = absl::Milliseconds(flags.slow_request_ms);
+  }
   options.readiness.models = flags.ready_models;
   if (flags.ready_when == "listed") {
     options.readiness.when = ReadinessRule::When::kListed;

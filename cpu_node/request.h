@@ -25,9 +25,15 @@ struct InputTensor {
 };
 
 struct InferRequest {
+  // Of `id`; a UUID has 36. Front ends cut longer ones.
+  static constexpr size_t kMaxIdBytes = 64;
+
   std::string model_name;
-  std::string model_version;        // decimal; empty: the newest that is served
-  std::vector<InputTensor> inputs;  // in any order
+  std::string model_version;  // decimal; empty: the newest that is served
+  // What the client calls it, for logs of this node and of GPU nodes; empty:
+  // nothing. At most kMaxIdBytes.
+  std::string id;
+  std::vector<InputTensor> inputs;   // in any order
   std::vector<std::string> outputs;  // wanted, in this order; empty: all
   // On the engine's clock.
   absl::Time deadline = absl::InfiniteFuture();

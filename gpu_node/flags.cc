@@ -124,6 +124,13 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
       "Memory of long requests (above 64 KiB) from their announcement to their "
       "answer, for example 4GiB; more are refused with RESOURCE_EXHAUSTED");
   metrics::AddFlags(app, flags.metrics, /*default_port=*/8102);
+  app.add_option("--slow-request-ms", flags.slow_request_ms,
+                 "Log requests that take longer, with their ids and stages, "
+                 "milliseconds; 0 = none")
+      ->check([](const std::string& text) {
+        return base::CheckNumberIn(text, 0, 86400e3);
+      })
+      ->capture_default_str();
   app.add_flag("--remote-drain", flags.remote_drain,
                "Take POST /drain and /undrain on the port of metrics from "
                "other machines, too");

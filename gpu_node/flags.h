@@ -34,6 +34,7 @@ struct Flags {
   size_t request_memory = 0;  // bytes; always given
   metrics::Flags metrics;
   bool remote_drain = false;
+  double slow_request_ms = 0;  // 0: none is logged
   double lame_duck_s = 1;
   double drain_timeout_s = 30;
 };

@@ -88,6 +88,7 @@ absl::StatusOr<std::unique_ptr<GpuNode>> GpuNode::Create(
   scheduler.first_backoff = options.first_backoff;
   scheduler.last_backoff = options.last_backoff;
   scheduler.isolation = options.isolation;
+  scheduler.slow_after = options.slow_after;
   node->scheduler_ = std::make_unique<Scheduler>(
       scheduler, std::move(described), node->device_.get(), *options.clock);
   node->scheduler_->WatchReadiness(

@@ -55,6 +55,7 @@ struct GpuNodeOptions {
   absl::Duration last_backoff = absl::Seconds(10);
   // SchedulerOptions::isolation.
   bool isolation = true;
+  absl::Duration slow_after = absl::InfiniteDuration();  // the same
   base::Clock* clock = &base::Clock::Real();
   // Of a model on a device that is not the CPU: its execution times and the
   // device memory that it takes, bytes.

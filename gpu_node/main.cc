@@ -80,6 +80,9 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   options.instances = flags.instances;
   options.max_queue = flags.max_queue;
   options.isolation = !flags.no_isolation;
+  if (flags.slow_request_ms > 0) {
+    options.slow_after = absl::Milliseconds(flags.slow_request_ms);
+  }
   if (flags.batching_window_us.has_value()) {
     options.batching_window = absl::Microseconds(*flags.batching_window_us);
   }

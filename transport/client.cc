@@ -156,7 +156,8 @@ ClientState ClientImpl::state() const {
 }
 
 absl::StatusOr<OutgoingMessage> ClientImpl::Allocate(
-    size_t model, absl::Span<const base::TensorSpec> tensors) {
+    size_t model, absl::Span<const base::TensorSpec> tensors,
+    absl::string_view request_id) {
   std::shared_ptr<LinkMemory> memory;
   std::optional<RequestToken> token;
   uint16_t number = 0;
@@ -182,6 +183,7 @@ absl::StatusOr<OutgoingMessage> ClientImpl::Allocate(
     memory = memory_;
     number = places_[model].number;
     limit = max_in_flight_;
+    if (!takes_request_ids_) request_id = {};
     // Under the lock: a link that is replaced lives until its tokens are back.
     token = RequestToken::Take(memory, limit);
   }
@@ -191,7 +193,8 @@ absl::StatusOr<OutgoingMessage> ClientImpl::Allocate(
   }
   REFRACT_ASSIGN_OR_RETURN(
       OutgoingMessage::ImplPtr message,
-      NewMessage(std::move(memory), MessageKind::kRequest, tensors));
+      NewMessage(std::move(memory), MessageKind::kRequest, tensors,
+                 request_id.substr(0, kMaxRequestIdBytes)));
   message->header.model = number;
   message->token = *std::move(token);
   return OutgoingMessage(std::move(message));
@@ -359,6 +362,7 @@ void ClientImpl::SetConnected(const ClientLink& link, bool switched) {
     TakeModels(link);
     memory_ = link.memory();
     max_in_flight_ = facts.max_in_flight;
+    takes_request_ids_ = facts.takes_request_ids;
   }
   NoteChange();
 }

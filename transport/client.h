@@ -49,8 +49,10 @@ class ClientImpl final : public Client, public ClientLink::Owner {
   ClientState state() const override;
   PeerHealth& health() override { return health_; }
   absl::Status SetOffer(size_t model, std::optional<ModelOffer> offer) override;
+  using Client::Allocate;
   absl::StatusOr<OutgoingMessage> Allocate(
-      size_t model, absl::Span<const base::TensorSpec> tensors) override;
+      size_t model, absl::Span<const base::TensorSpec> tensors,
+      absl::string_view request_id) override;
   void Send(OutgoingMessage message, absl::Time deadline,
             std::stop_token cancel, Callback done) override;
 
@@ -139,6 +141,7 @@ class ClientImpl final : public Client, public ClientLink::Owner {
   ClientState state_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<LinkMemory> memory_ ABSL_GUARDED_BY(mu_);  // while connected
   int max_in_flight_ ABSL_GUARDED_BY(mu_) = 0;
+  bool takes_request_ids_ ABSL_GUARDED_BY(mu_) = false;
 
   // The polling thread's.
   absl::BitGen random_;

@@ -277,6 +277,7 @@ absl::StatusOr<InferRequest> DecodeRequest(
   InferRequest request;
   request.model_name = message.model_name();
   request.model_version = message.model_version();
+  request.id = message.id().substr(0, InferRequest::kMaxIdBytes);
   REFRACT_RETURN_IF_ERROR(CheckParameters(message));
   REFRACT_ASSIGN_OR_RETURN(request.deadline, DeadlineOf(message, now));
   request.inputs.reserve(static_cast<size_t>(message.inputs_size()));

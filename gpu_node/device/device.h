@@ -23,6 +23,10 @@ namespace refract::gpu_node {
 struct BatchMember {
   std::unique_ptr<transport::ServerCall> call;
   int64_t rows = 1;
+  // For the log of slow requests: when it came, and when its first execution
+  // was planned. On the scheduler's clock.
+  absl::Time arrived;
+  absl::Time started = absl::InfinitePast();
   // Set by the device: whether this request was executed, and its answer.
   absl::Status status;
   transport::OutgoingMessage reply;

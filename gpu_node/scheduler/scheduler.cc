@@ -41,6 +41,7 @@ Scheduler::Scheduler(const SchedulerOptions& options,
       device_(device),
       clock_(clock),
       failure_log_(kFailureLinesPerSecond, clock),
+      slow_log_(kFailureLinesPerSecond, clock),
       instances_(device->traits().instances),
       turns_(SharesOf(models), device->traits().instances),
       planned_at_(clock.Now()),
@@ -271,6 +272,7 @@ void Scheduler::Submit(size_t index,
     BatchMember member;
     member.call = std::move(call);
     member.rows = rows;
+    member.arrived = now;
     bool probe = false;
     const std::optional<absl::Status> refused =
         Refuse(model, index, rows, deadline, now, &probe);

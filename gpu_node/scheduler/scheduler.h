@@ -56,6 +56,9 @@ struct SchedulerOptions {
   absl::Duration stuck_after = absl::Seconds(10);
   // Whether turns are bounded where there are several models (Quantum()).
   bool isolation = true;
+  // An executed request whose answer took longer than this is logged; infinite:
+  // none is.
+  absl::Duration slow_after = absl::InfiniteDuration();
 };
 
 // One model as the scheduler sees it.
@@ -389,7 +392,9 @@ class Scheduler {
   // executed step.
   void QueueNextStep(const Slot& slot, std::unique_ptr<Batch> batch)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void LogFailure(const std::string& label, const absl::Status& status);
+  void LogFailure(const std::string& label, const BatchMember& member);
+  void LogIfSlow(const std::string& label, const Batch& batch,
+                 const BatchMember& member, absl::Time now);
   bool DeviceIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return in_calls_ == 0;
   }
@@ -398,6 +403,7 @@ class Scheduler {
   Device* const device_;
   base::Clock& clock_;
   base::LogLimiter failure_log_;
+  base::LogLimiter slow_log_;
 
   mutable absl::Mutex mu_;
   // Models are never added or removed; what they hold is guarded.

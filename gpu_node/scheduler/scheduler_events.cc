@@ -3,11 +3,23 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "gpu_node/scheduler/scheduler.h"
 
 namespace refract::gpu_node {
+namespace {
+
+// Ids come from clients: a line break in one must not begin a line of the log.
+std::string RequestText(const BatchMember& member) {
+  const absl::string_view id = member.call->request_id();
+  if (id.empty()) return "a request";
+  return absl::StrCat("request '", absl::Utf8SafeCEscape(id), "'");
+}
+
+}  // namespace
+
 void Scheduler::Perform(Actions& actions) {
   // Answered outside the lock: Fail() is the transport's code.
   size_t answered = 0;
@@ -185,14 +197,33 @@ void Scheduler::OnExecuted(int index, int slot_index,
 }
 
 void Scheduler::LogFailure(const std::string& label,
-                           const absl::Status& status) {
+                           const BatchMember& member) {
   if (const std::optional<int64_t> held_back = failure_log_.Admit()) {
-    LOG(WARNING) << "a request of " << label << " failed: " << status
+    LOG(WARNING) << RequestText(member) << " of " << label
+                 << " failed: " << member.status
                  << (*held_back > 0
                          ? absl::StrCat(" (", *held_back,
                                         " earlier failures not logged)")
                          : "");
   }
+}
+
+void Scheduler::LogIfSlow(const std::string& label, const Batch& batch,
+                          const BatchMember& member, absl::Time now) {
+  const absl::Duration took = now - member.arrived;
+  if (took < options_.slow_after) return;
+  const std::optional<int64_t> held_back = slow_log_.Admit();
+  if (!held_back.has_value()) return;
+  LOG(WARNING) << "slow: " << RequestText(member) << " of " << label << " took "
+               << absl::FormatDuration(took) << ": "
+               << absl::FormatDuration(member.started - member.arrived)
+               << " in the queue, "
+               << absl::FormatDuration(now - member.started)
+               << " until its answer; " << member.rows << " row(s), beside "
+               << batch.members.size() - 1 << " other request(s)"
+               << (*held_back > 0 ? absl::StrCat(" (", *held_back,
+                                                 " earlier ones not logged)")
+                                  : "");
 }
 
 void Scheduler::QueueNextStep(const Slot& slot, std::unique_ptr<Batch> batch) {
@@ -237,14 +268,16 @@ void Scheduler::OnDownloaded(int index, int slot_index,
   if (unfinished) return Pump();
   // Answered outside the lock, like all calls into the transport.
   ModelStats seen;
+  const absl::Time now = clock_.Now();
   for (BatchMember& member : batch->members) {
     seen.non_finite += member.non_finite;
+    LogIfSlow(*label, *batch, member, now);
     if (member.status.ok()) {
       ++seen.succeeded;
       member.call->Reply(std::move(member.reply));
     } else {
       ++seen.failed;
-      LogFailure(*label, member.status);
+      LogFailure(*label, member);
       member.call->Fail(member.status);
     }
     // Gives the request's memory back to the CN before it counts as answered.

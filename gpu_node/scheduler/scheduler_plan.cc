@@ -185,6 +185,8 @@ bool Scheduler::AssignFrom(size_t index, int instance_index, bool busy,
     model.stats.queue_time += now - request.queued_at;
     model.histograms->queue_time.Record(now - request.queued_at);
     batch->members.push_back(std::move(request.payload.member));
+    BatchMember& member = batch->members.back();
+    if (member.started == absl::InfinitePast()) member.started = now;
     --queued_;
   }
   Begin(instance_index, std::move(batch), key, is_probe, now, actions);

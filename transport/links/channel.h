@@ -215,8 +215,17 @@ class Client {
   // ResourceExhausted: too many in flight or the arena is full.
   // OutOfRange: longer than the max_message_bytes of either end.
   // InvalidArgument: over 256 tensors.
+  //
+  // `request_id` is what the request is called in the HN's log
+  // (ServerCall::request_id()), up to 64 bytes of it; empty: nothing. Older HNs
+  // are not told.
   virtual absl::StatusOr<OutgoingMessage> Allocate(
-      size_t model, absl::Span<const base::TensorSpec> tensors) = 0;
+      size_t model, absl::Span<const base::TensorSpec> tensors,
+      absl::string_view request_id) = 0;
+  absl::StatusOr<OutgoingMessage> Allocate(
+      size_t model, absl::Span<const base::TensorSpec> tensors) {
+    return Allocate(model, tensors, {});
+  }
 
   // Sends and returns at once. `done` runs exactly once, on the transport's
   // thread and under no lock; it must not block. Its status is the HN's own
@@ -250,6 +259,8 @@ class ServerCall {
   virtual absl::Time deadline() const = 0;
   virtual absl::Span<const base::TensorView> tensors() const = 0;
   virtual bool settled() const = 0;  // as IncomingMessage's
+  // What the client calls the request, any bytes; empty: nothing.
+  virtual absl::string_view request_id() const { return {}; }
   // True when the client is gone or has cancelled: work may be dropped.
   virtual bool abandoned() const = 0;
 

@@ -43,6 +43,7 @@ struct LinkFacts {
   std::string peer;            // host name
   std::string server_process;  // DialReport's
   int max_in_flight = 0;
+  bool takes_request_ids = false;
 };
 
 // A request on its way from Client::Send to a link.

@@ -79,6 +79,7 @@ struct Established {
   bool takes_model_states = false;   // server: whether the client does
   // Whether the peer has FEATURE_OFFERS.
   bool takes_offers = false;
+  bool takes_request_ids = false;      // client: whether the server does
   HeldOffers held{nullptr};            // server
   std::vector<uint64_t> offered_keys;  // client: per offer
 };

@@ -96,11 +96,11 @@ void IncomingMessage::Recycle::operator()(Impl* impl) const {
 
 absl::StatusOr<OutgoingMessage::ImplPtr> NewMessage(
     std::shared_ptr<LinkMemory> memory, MessageKind kind,
-    absl::Span<const base::TensorSpec> tensors) {
+    absl::Span<const base::TensorSpec> tensors, absl::string_view text) {
   OutgoingMessage::ImplPtr message = TakeOutgoing(memory);
   MessageLayout& layout = message->layout;
   REFRACT_RETURN_IF_ERROR(
-      LayoutMessage(tensors, 0, memory->max_message_bytes, &layout));
+      LayoutMessage(tensors, text.size(), memory->max_message_bytes, &layout));
   std::optional<ArenaBlock> block =
       memory->source->Allocate(layout.total_bytes);
   if (!block.has_value()) {
@@ -112,12 +112,15 @@ absl::StatusOr<OutgoingMessage::ImplPtr> NewMessage(
   message->header.kind = kind;
   message->header.tensor_count = static_cast<uint16_t>(tensors.size());
   message->header.table_bytes = static_cast<uint32_t>(layout.table_bytes);
+  message->header.text_bytes = static_cast<uint32_t>(text.size());
   message->header.total_bytes = layout.total_bytes;
   // The rest up to the payload goes over the wire as well, and so do the gaps
   // between tensors: nothing of earlier messages may be read from them.
   std::byte* data = block->data();
   std::memset(data, 0, layout.payload_begin);
   EncodeTable(tensors, layout, data + kHeaderBytes);
+  std::copy_n(reinterpret_cast<const std::byte*>(text.data()), text.size(),
+              data + kHeaderBytes + layout.table_bytes);
   const size_t payload = layout.total_bytes - layout.payload_begin;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const size_t next =

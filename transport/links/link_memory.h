@@ -123,11 +123,11 @@ struct LinkMemory {
   std::atomic<int> requests = 0;  // allocated, sent or being answered
 };
 
-// A message with room for `tensors` in the source arena; the tensor table is
-// written. ResourceExhausted: arena full; else as LayoutMessage.
+// A message with room for `tensors` in the source arena; the tensor table and
+// `text` are written. ResourceExhausted: arena full; else as LayoutMessage.
 absl::StatusOr<OutgoingMessage::ImplPtr> NewMessage(
     std::shared_ptr<LinkMemory> memory, MessageKind kind,
-    absl::Span<const base::TensorSpec> tensors);
+    absl::Span<const base::TensorSpec> tensors, absl::string_view text = {});
 
 // A response that carries only `status`, which is not OK. Null when even the
 // text arena is full: the peer has more requests open than it may.

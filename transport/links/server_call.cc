@@ -2,6 +2,7 @@
 
 #include <glog/logging.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -32,22 +33,28 @@ void ServerCalls::Push(Reply reply) {
 
 std::unique_ptr<ServerCallImpl> ServerCallImpl::Create(
     std::shared_ptr<ServerCalls> calls, uint64_t id, uint32_t number,
-    size_t model, absl::Time deadline, IncomingMessage::ImplPtr message) {
+    size_t model, absl::Time deadline, absl::string_view request_id,
+    IncomingMessage::ImplPtr message) {
   void* const place = calls->storage().Take();
-  return std::unique_ptr<ServerCallImpl>(::new (place) ServerCallImpl(
-      std::move(calls), id, number, model, deadline, std::move(message)));
+  return std::unique_ptr<ServerCallImpl>(
+      ::new (place) ServerCallImpl(std::move(calls), id, number, model,
+                                   deadline, request_id, std::move(message)));
 }
 
 ServerCallImpl::ServerCallImpl(std::shared_ptr<ServerCalls> calls, uint64_t id,
                                uint32_t number, size_t model,
                                absl::Time deadline,
+                               absl::string_view request_id,
                                IncomingMessage::ImplPtr message)
     : calls_(std::move(calls)),
       id_(id),
       number_(number),
       model_(model),
       deadline_(deadline),
-      message_(std::move(message)) {}
+      message_(std::move(message)) {
+  request_id_bytes_ = std::min(request_id.size(), request_id_.size());
+  std::copy_n(request_id.data(), request_id_bytes_, request_id_.data());
+}
 
 void ServerCallImpl::operator delete(ServerCallImpl* call,
                                      std::destroying_delete_t) {

@@ -1,6 +1,7 @@
 #ifndef REFRACT_TRANSPORT_LINKS_SERVER_CALL_H_
 #define REFRACT_TRANSPORT_LINKS_SERVER_CALL_H_
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -8,12 +9,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "transport/links/channel.h"
 #include "transport/links/link_memory.h"
 #include "transport/loop/mailbox.h"
 #include "transport/memory/storage_pool.h"
+#include "transport/messages/wire.h"
 
 namespace refract::transport {
 
@@ -70,7 +73,8 @@ class ServerCallImpl final : public ServerCall {
   // `number` is `calls`'s.
   static std::unique_ptr<ServerCallImpl> Create(
       std::shared_ptr<ServerCalls> calls, uint64_t id, uint32_t number,
-      size_t model, absl::Time deadline, IncomingMessage::ImplPtr message);
+      size_t model, absl::Time deadline, absl::string_view request_id,
+      IncomingMessage::ImplPtr message);
   ~ServerCallImpl() override;
   // Runs the destructor itself, because afterwards nothing would know any more
   // where the memory belongs.
@@ -80,6 +84,9 @@ class ServerCallImpl final : public ServerCall {
   absl::Time deadline() const override { return deadline_; }
   absl::Span<const base::TensorView> tensors() const override;
   bool settled() const override;
+  absl::string_view request_id() const override {
+    return {request_id_.data(), request_id_bytes_};
+  }
   bool abandoned() const override;
   absl::StatusOr<OutgoingMessage> AllocateReply(
       absl::Span<const base::TensorSpec> tensors) override;
@@ -89,6 +96,7 @@ class ServerCallImpl final : public ServerCall {
  private:
   ServerCallImpl(std::shared_ptr<ServerCalls> calls, uint64_t id,
                  uint32_t number, size_t model, absl::Time deadline,
+                 absl::string_view request_id,
                  IncomingMessage::ImplPtr message);
 
   const std::shared_ptr<ServerCalls> calls_;
@@ -97,6 +105,9 @@ class ServerCallImpl final : public ServerCall {
   const size_t model_;
   const absl::Time deadline_;
   const IncomingMessage::ImplPtr message_;
+  // No string, which would cost a request with an id an allocation.
+  size_t request_id_bytes_ = 0;
+  std::array<char, kMaxRequestIdBytes> request_id_;
   std::atomic<bool> answered_ = false;  // number_ may be another call's by now
 };
 

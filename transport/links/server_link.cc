@@ -182,7 +182,7 @@ absl::Status ServerLink::OnRefused(const MessageHeader& header,
 }
 
 absl::Status ServerLink::OnMessage(const MessageHeader& header,
-                                   absl::string_view,
+                                   absl::string_view text,
                                    IncomingMessage::ImplPtr message) {
   REFRACT_RETURN_IF_ERROR(CheckRequest(header));
   const Offered* const offered = Agreed(header.model);
@@ -195,7 +195,7 @@ absl::Status ServerLink::OnMessage(const MessageHeader& header,
                                         absl::Microseconds(header.deadline_us);
   std::unique_ptr<ServerCallImpl> call =
       ServerCallImpl::Create(shared_calls_, header.id, number, offered->id,
-                             deadline, std::move(message));
+                             deadline, text, std::move(message));
   if (shared_->refusing || shared_->stopping) {
     call->Fail(absl::UnavailableError("this node is stopping"));
     return absl::OkStatus();

@@ -129,9 +129,13 @@ absl::StatusOr<MessageHeader> DecodeHeader(absl::Span<const std::byte> bytes,
   if (header.status_code > kMaxStatusCode) {
     return Bad("status code", header.status_code);
   }
-  if (header.kind == MessageKind::kRequest &&
-      (header.status_code != 0 || header.text_bytes != 0)) {
-    return Bad("status of a request", header.status_code);
+  if (header.kind == MessageKind::kRequest) {
+    if (header.status_code != 0) {
+      return Bad("status of a request", header.status_code);
+    }
+    if (header.text_bytes > kMaxRequestIdBytes) {
+      return Bad("id length of a request", header.text_bytes);
+    }
   }
   if (header.total_bytes < header.payload_begin() ||
       header.total_bytes > max_total_bytes) {

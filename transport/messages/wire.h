@@ -30,6 +30,9 @@ inline constexpr size_t kMaxTableBytes =
     kMaxTensors * (kTableEntryBytes + 8 * kMaxRank);
 // Longer status texts are cut by the sender.
 inline constexpr size_t kMaxStatusTextBytes = 1024;
+// The text of a request is the id that the client of the CN gave it, for logs:
+// a UUID has 36 bytes. Longer ids are cut by the sender.
+inline constexpr size_t kMaxRequestIdBytes = 64;
 // A slot holds at least any header with any table and text: descriptors of
 // pulled messages always go through a slot.
 inline constexpr size_t kMinSlotBytes = 24 << 10;
@@ -57,7 +60,7 @@ struct MessageHeader {
   uint64_t id = 0;           // a response carries its request's
   uint64_t total_bytes = 0;  // header, table, text, padding and payload
   uint32_t table_bytes = 0;
-  uint32_t text_bytes = 0;     // of the status text
+  uint32_t text_bytes = 0;     // of the status text; requests: of their id
   uint64_t source_offset = 0;  // pulled: of the payload in the source arena
   uint32_t deadline_us = kNoDeadline;  // time left when it was sent
   uint32_t epoch = 0;                  // low bits of the session's epoch

@@ -227,6 +227,8 @@ class ClientAttempt {
       established.offered_keys.push_back(offered.key);
     }
     established.takes_offers = (reply_.features() & proto::FEATURE_OFFERS) != 0;
+    established.takes_request_ids =
+        (reply_.features() & proto::FEATURE_REQUEST_IDS) != 0;
     return established;
   }
 

@@ -134,7 +134,8 @@ HeartbeatTimes AgreeOnHeartbeats(absl::Duration own_interval,
 // The features of this version: bits of proto::Feature.
 inline constexpr uint64_t kFeatures =
     proto::FEATURE_HEARTBEAT_INTERVAL | proto::FEATURE_MORE_PATH_STARTS |
-    proto::FEATURE_MODEL_STATES | proto::FEATURE_OFFERS;
+    proto::FEATURE_MODEL_STATES | proto::FEATURE_OFFERS |
+    proto::FEATURE_REQUEST_IDS;
 // PathStarts in one handshake besides one for each path: addresses to try.
 inline constexpr int kMorePathStarts = 3;
 

@@ -61,7 +61,8 @@ class FakeClient : public transport::Client {
     return absl::OkStatus();
   }
   absl::StatusOr<transport::OutgoingMessage> Allocate(
-      size_t, absl::Span<const base::TensorSpec>) override {
+      size_t, absl::Span<const base::TensorSpec>,
+      absl::string_view) override {
     return absl::UnimplementedError("carries no messages");
   }
   void Send(transport::OutgoingMessage, absl::Time, std::stop_token,

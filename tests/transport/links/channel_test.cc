@@ -49,6 +49,40 @@ TEST_P(ChannelTest, EchoesRandomTensors) {
   EXPECT_EQ(state.in_flight, 0);
 }
 
+TEST_P(ChannelTest, TheServerIsToldWhatARequestIsCalled) {
+  absl::Mutex mu;
+  std::vector<std::string> told;
+  FunctionHandler handler([&](std::unique_ptr<ServerCall> call) {
+    {
+      absl::MutexLock lock(&mu);
+      told.emplace_back(call->request_id());
+    }
+    Echo(std::move(call));
+  });
+  ASSERT_NO_FATAL_FAILURE(Start(&handler));
+  const std::string longest(64, 'x');
+  std::vector<std::string> expected;
+  // In a slot, and pulled.
+  for (const int64_t count : {3, 100'000}) {
+    for (const std::string& id : {std::string(), std::string("a\0b\n\xff", 5),
+                                  longest, longest + "y"}) {
+      const std::vector<base::TensorSpec> specs = Floats(count);
+      const std::vector<std::string> contents = Contents(7, specs);
+      absl::StatusOr<OutgoingMessage> request = client_->Allocate(0, specs, id);
+      ASSERT_TRUE(request.ok()) << request.status();
+      Fill(*request, contents);
+      Call call;
+      client_->Send(*std::move(request), absl::InfiniteFuture(),
+                    call.callback());
+      ASSERT_TRUE(call.Await().ok()) << call.Await().status();
+      ExpectTensors(call.Await()->tensors(), specs, contents);
+      expected.push_back(id.substr(0, 64));
+    }
+  }
+  absl::MutexLock lock(&mu);
+  EXPECT_EQ(told, expected);
+}
+
 TEST_P(ChannelTest, ManyTensorsAndLongestMessage) {
   FunctionHandler handler(Echo);
   client_options_.limits.max_message_bytes = 8 << 20;
@@ -70,7 +104,7 @@ TEST_P(ChannelTest, ManyTensorsAndLongestMessage) {
 
   specs.back().dims[0] += 1;
   EXPECT_EQ(client_->Allocate(0, specs).status().code(),
-            absl::StatusCode::kInvalidArgument);
+            absl::StatusCode::kOutOfRange);
   specs.back().dims[0] = 1;
   specs.push_back({base::DType::kInt8, {1}});
   EXPECT_EQ(client_->Allocate(0, specs).status().code(),

@@ -142,7 +142,7 @@ TEST(HeaderTest, ForgedFieldsAreRefusedByName) {
            {32, 4, kMaxTableBytes + 1, "table length"},
            {32, 4, 0xffffffff, "table length"},
            {36, 4, 1025, "text length"},
-           {36, 4, 1, "status of a request"},
+           {36, 4, kMaxRequestIdBytes + 1, "id length of a request"},
            {56, 4, 1, "reserved"},
        }) {
     std::array<std::byte, kHeaderBytes> bytes;
