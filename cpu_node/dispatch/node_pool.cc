@@ -208,27 +208,31 @@ bool NodePool::MayEnd(const Node& node, absl::Time now) const {
 }
 
 bool NodePool::EndLeft() {
-  absl::MutexLock members_lock(&members_mu_);
   std::vector<std::unique_ptr<Node>> ended;
   bool more = false;
   {
-    absl::MutexLock refresh_lock(&refresh_mu_);
-    absl::MutexLock lock(&mu_);
-    if (num_leaving_ == 0 || closed_) return false;
-    const absl::Time now = options_.clock->Now();
-    for (std::unique_ptr<Node>& node : nodes_) {
-      if (node == nullptr || !MayEnd(*node, now)) continue;
-      --num_leaving_;
-      LogTraffic(*node);
-      ended.push_back(std::move(node));
+    absl::MutexLock members_lock(&members_mu_);
+    {
+      absl::MutexLock refresh_lock(&refresh_mu_);
+      absl::MutexLock lock(&mu_);
+      if (num_leaving_ == 0 || closed_) return false;
+      const absl::Time now = options_.clock->Now();
+      for (std::unique_ptr<Node>& node : nodes_) {
+        if (node == nullptr || !MayEnd(*node, now)) continue;
+        --num_leaving_;
+        LogTraffic(*node);
+        ended.push_back(std::move(node));
+      }
+      more = num_leaving_ > 0;
     }
-    more = num_leaving_ > 0;
+    for (const std::unique_ptr<Node>& node : ended) {
+      // Outside the locks: a client waits for threads that may be in Refresh().
+      node->client.reset();
+      LOG(INFO) << "GPU node " << node->address << " has left";
+    }
   }
-  for (const std::unique_ptr<Node>& node : ended) {
-    // Outside the locks: a client waits for threads that may be in Refresh().
-    node->client.reset();
-    LOG(INFO) << "GPU node " << node->address << " has left";
-  }
+  // A model that nobody else serves is not ready any more.
+  if (!ended.empty() && options_.on_change != nullptr) options_.on_change();
   return more;
 }
 

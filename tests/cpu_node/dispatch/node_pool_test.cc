@@ -61,8 +61,7 @@ class FakeClient : public transport::Client {
     return absl::OkStatus();
   }
   absl::StatusOr<transport::OutgoingMessage> Allocate(
-      size_t, absl::Span<const base::TensorSpec>,
-      absl::string_view) override {
+      size_t, absl::Span<const base::TensorSpec>, absl::string_view) override {
     return absl::UnimplementedError("carries no messages");
   }
   void Send(transport::OutgoingMessage, absl::Time, std::stop_token,
@@ -563,8 +562,12 @@ TEST_F(NodePoolTest, ANodeWithoutASuccessorGoesAfterTheHandOver) {
   clock_.Advance(NodePool::kHandOver - absl::Milliseconds(1));
   EXPECT_TRUE(pool->EndLeft());
   clock_.Advance(absl::Milliseconds(1));
+  const int changes = changes_;
   EXPECT_FALSE(pool->EndLeft());
   EXPECT_THAT(ended_, ::testing::ElementsAre("x:1"));
+  // Nobody serves the models now, and whoever watches is told.
+  EXPECT_FALSE(pool->Usable(0));
+  EXPECT_GT(changes_, changes);
 }
 
 TEST_F(NodePoolTest, ALostNodeThatIsListedNoMoreGoesAtOnce) {
