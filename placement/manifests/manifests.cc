@@ -214,7 +214,8 @@ std::optional<ManifestFile> ClusterFile(const Deployment& deployment,
       object.Set("spec", Yaml::Map({{"levels", DomainLevels(deployment)}}));
       break;
   }
-  std::string comment = Comment(
+  std::string comment = absl::StrCat(kManifestMark, ".\n");
+  comment += Comment(
       "The fabric as its node labels tell it. One per cluster: leave this file "
       "out where the cluster's administrator has such an object.");
   if (options.flavour == Flavour::kKueue) {
@@ -304,11 +305,9 @@ absl::StatusOr<std::vector<ManifestFile>> WriteManifests(
   if (auto cluster = ClusterFile(deployment, options)) {
     files.push_back(*std::move(cluster));
   }
-  const std::string head =
-      absl::StrCat(Comment(absl::StrCat("Written by refract plan, flavour ",
-                                        Name(options.flavour), ": deployment '",
-                                        deployment.name, "'.")),
-                   Comment(NoteOf(options.flavour)));
+  const std::string head = absl::StrCat(
+      kManifestMark, ", flavour ", Name(options.flavour), ": deployment '",
+      deployment.name, "'.\n", Comment(NoteOf(options.flavour)));
   std::vector<std::string> apps;
   for (const Service& service : deployment.services) {
     const ManifestOf of{deployment, service, options};

@@ -50,6 +50,9 @@ struct ManifestOptions {
   std::string monitoring_namespace = "monitoring";  // of Prometheus
 };
 
+// How every file begins, so that files of an earlier plan are known.
+inline constexpr absl::string_view kManifestMark = "# Written by refract plan";
+
 struct ManifestFile {
   std::string name;  // without a folder; kubectl applies them in this order
   std::string text;

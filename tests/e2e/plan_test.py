@@ -29,9 +29,17 @@ class Planned(unittest.TestCase):
         cls.addClassCleanup(temporary.cleanup)
         folder = pathlib.Path(temporary.name)
         cls.page, report = folder / "plan.html", folder / "plan.json"
+        cls.manifests = folder / "manifests"
+        cls.manifests.mkdir()
+        (cls.manifests / "20-old-cn.yaml").write_text(
+            "# Written by refract plan, flavour kai: deployment 'old'.\n"
+        )
+        (cls.manifests / "mine.yaml").write_text("kind: ConfigMap\n")
         cls.out = support.refract(
             "plan", EXAMPLES / "ranker.json", "--seeds", 2, "--requests", 2000,
             "--no-sensitivity", "--report", cls.page, "--json", report,
+            "--manifests", cls.manifests, "--image", "registry/refract:7",
+            "--fabric-labels", "topograph", "--namespace", "serving",
         ).stdout
         cls.json = json.loads(report.read_text(encoding="utf-8"))
         cls.html = cls.page.read_text(encoding="utf-8")
@@ -54,6 +62,36 @@ class PlanTest(Planned):
         around_data = DATA.sub("", self.html)
         for mark in ("src=", "href=", "url(", "@import", "fetch(", "{{"):
             self.assertNotIn(mark, around_data)
+
+    def test_the_manifests_have_the_counts_of_the_answer(self):
+        service = self.json["services"][0]
+        name, answer = service["name"], service["answer"]
+        files = {path.name: path.read_text() for path in self.manifests.iterdir()}
+        # What an earlier plan left is gone, other files are not.
+        self.assertEqual(
+            set(files), {f"10-{name}-hn.yaml", f"20-{name}-cn.yaml", "mine.yaml"}
+        )
+        for role, count in (("10", answer["hns"]), ("20", answer["cns"])):
+            (text,) = (t for f, t in files.items() if f.startswith(role))
+            self.assertRegex(text, rf"(maxReplicas|  replicas): {count}\n")
+            self.assertIn("image: registry/refract:7\n", text)
+            self.assertIn("namespace: serving\n", text)
+            self.assertIn("topologyKey: fabric.topograph.run/tier-1\n", text)
+        cn = files[f"20-{name}-cn.yaml"]
+        self.assertIn(f"srv:_refract._tcp.{name}-hn.serving.svc", cn)
+
+    def test_bad_flags_of_manifests(self):
+        for arguments, said in (
+            (["--flavour", "kai"], "--flavour requires --manifests"),
+            (["--manifests", "x", "--flavour", "helm"], "helm not in"),
+            (["--manifests", self.page / "x"], "--manifests "),
+        ):
+            done = support.refract(
+                "plan", EXAMPLES / "ranker.json", "--seeds", 1, "--requests",
+                1000, "--no-sensitivity", *arguments, check=False,
+            )
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(said, done.stderr.splitlines()[-1])
 
     def test_the_documented_loan(self):
         out = support.refract(

@@ -13,6 +13,7 @@
 #include "placement/report/plan_report.h"
 #include "tools/command.h"
 #include "tools/loadgen/schedule.h"
+#include "tools/plan/manifest_options.h"
 #include "tools/plan/model_costs.h"
 #include "tools/progress.h"
 
@@ -26,6 +27,7 @@ struct PlanCommand {
   std::string json;
   std::string csv;
   std::string report;
+  ManifestFlags manifests;
 };
 
 absl::StatusOr<std::vector<double>> RowsOf(absl::string_view text) {
@@ -85,6 +87,11 @@ absl::Status RunPlan(PlanCommand options, std::ostream& out,
         base::WriteText(options.report, placement::PlanToHtml(spec, *plan)));
     out << "report: " << options.report << "\n";
   }
+  if (!options.manifests.folder.empty()) {
+    REFRACT_RETURN_IF_ERROR(WriteManifestFiles(
+        options.manifests, placement::DeploymentOf(spec, *plan)));
+    out << "manifests: " << options.manifests.folder << "\n";
+  }
   return absl::OkStatus();
 }
 
@@ -140,6 +147,7 @@ void AddPlanCommand(CLI::App& app, Context& context) {
   command->add_option("--report", options->report, "write an HTML page")
       ->type_name("FILE")
       ->check(base::CheckOutputFile);
+  AddManifestFlags(*command, options->manifests);
   command->callback([&context, command, options] {
     if (!command->get_subcommands().empty()) return;
     context.action = [&context, options] {

@@ -1,0 +1,99 @@
+#include "tools/plan/manifest_options.h"
+
+#include <filesystem>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/process/files.h"
+#include "base/status_macros.h"
+
+namespace refract::tools {
+
+void AddManifestFlags(CLI::App& command, ManifestFlags& flags) {
+  CLI::Option* const folder =
+      command
+          .add_option("--manifests", flags.folder,
+                      "write Kubernetes objects into this folder "
+                      "(docs/kubernetes.md)")
+          ->type_name("DIR");
+  const auto add = [&](const char* name, std::string& value, const char* what,
+                       const char* type) {
+    return command.add_option(name, value, what)
+        ->needs(folder)
+        ->type_name(type)
+        ->capture_default_str();
+  };
+  placement::ManifestOptions& options = flags.options;
+  add("--flavour", flags.flavour,
+      "whose objects: plain (generally available fields alone), kueue, kai or "
+      "grove",
+      "NAME")
+      ->check(CLI::IsMember({"plain", "kueue", "kai", "grove"}));
+  add("--image", flags.image, "container image; replaces the spec's", "IMAGE");
+  add("--namespace", options.name_space, "namespace of the objects", "NAME");
+  add("--fabric-labels", flags.fabric_labels,
+      "node labels of the fabric: topograph, topograph-legacy, or keys from "
+      "the leaf up, separated by commas; replaces the spec's",
+      "LABELS");
+  add("--gpu-class", options.gpu_class, "DeviceClass of GPUs", "NAME");
+  add("--mig-class", options.mig_class, "DeviceClass of MIG slices", "NAME");
+  add("--nic-class", options.nic_class, "DeviceClass of RDMA NICs", "NAME");
+  add("--cpu-class", options.cpu_class,
+      "DeviceClass of CPUs, where a driver publishes them", "NAME");
+  add("--queue", options.queue, "queue of flavours kueue, kai and grove",
+      "NAME");
+  add("--topology-name", options.topology,
+      "Topology or ClusterTopologyBinding of those flavours", "NAME");
+  add("--monitoring-namespace", options.monitoring_namespace,
+      "namespace of Prometheus, which may read metrics", "NAME");
+}
+
+absl::Status WriteManifestFiles(const ManifestFlags& flags,
+                                placement::Deployment deployment) {
+  placement::ManifestOptions options = flags.options;
+  options.flavour = placement::FlavourFromName(flags.flavour)
+                        .value_or(placement::Flavour::kPlain);
+  if (!flags.image.empty()) deployment.image = flags.image;
+  if (!flags.fabric_labels.empty()) {
+    const auto known = placement::TierKeysOf(flags.fabric_labels);
+    deployment.tier_keys =
+        known.has_value()
+            ? *known
+            : std::vector<std::string>(absl::StrSplit(flags.fabric_labels, ',',
+                                                      absl::SkipWhitespace()));
+  }
+  REFRACT_ASSIGN_OR_RETURN(const auto files,
+                           WriteManifests(deployment, options));
+  const std::filesystem::path folder(flags.folder);
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  std::vector<std::filesystem::path> stale;
+  for (auto at = std::filesystem::directory_iterator(folder, error);
+       !error && at != std::filesystem::directory_iterator();
+       at.increment(error)) {
+    if (at->path().extension() != ".yaml") continue;
+    const auto text = base::ReadText(at->path().string());
+    if (text.ok() && absl::StartsWith(*text, placement::kManifestMark)) {
+      stale.push_back(at->path());
+    }
+  }
+  if (error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--manifests ", flags.folder, ": ", error.message()));
+  }
+  for (const std::filesystem::path& path : stale) {
+    std::filesystem::remove(path, error);
+  }
+  for (const placement::ManifestFile& file : files) {
+    REFRACT_RETURN_IF_ERROR(
+        base::WriteText((folder / file.name).string(), file.text));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace refract::tools

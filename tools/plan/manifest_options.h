@@ -1,0 +1,38 @@
+#ifndef REFRACT_TOOLS_PLAN_MANIFEST_OPTIONS_H_
+#define REFRACT_TOOLS_PLAN_MANIFEST_OPTIONS_H_
+
+// --manifests of `refract plan` and the options that belong to it.
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "placement/manifests/manifests.h"
+#include "placement/planner/deployment.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace refract::tools {
+
+struct ManifestFlags {
+  std::string folder;  // empty: none are written
+  placement::ManifestOptions options;
+  std::string flavour = "plain";
+  // Replace what the spec says; empty: the spec's.
+  std::string image;
+  std::string fabric_labels;
+};
+
+// `flags` outlives parsing.
+void AddManifestFlags(CLI::App& command, ManifestFlags& flags);
+
+// Writes the files of `deployment` into the folder, which is made, and removes
+// files that an earlier plan has left there. InvalidArgument names the folder,
+// or the service and the field.
+absl::Status WriteManifestFiles(const ManifestFlags& flags,
+                                placement::Deployment deployment);
+
+}  // namespace refract::tools
+
+#endif  // REFRACT_TOOLS_PLAN_MANIFEST_OPTIONS_H_
