@@ -84,7 +84,10 @@ class Metrics(unittest.TestCase):
     def setUp(self):
         self.hn = support.gpu_node(self.repository)
         self.addCleanup(self.hn.close)
-        self.cn = support.cpu_node(self.repository, [self.hn.address])
+        # Found in a file: that has metrics of its own.
+        listed = self.folder / "nodes"
+        listed.write_text(self.hn.address + "\n")
+        self.cn = support.cpu_node(self.repository, [f"file:{listed}"])
         self.addCleanup(self.cn.close)
         channel = grpc.insecure_channel(self.cn.address)
         self.addCleanup(channel.close)
