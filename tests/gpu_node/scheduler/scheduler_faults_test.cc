@@ -302,6 +302,34 @@ TEST(SchedulerFaultsTest, ALostInstanceFailsWhatItHoldsAndIsStartedAgain) {
   EXPECT_EQ(sim.scheduler().stats(0).unavailable, 5);
 }
 
+// A request that is refused half-way, for an id outside its table, is quicker
+// than the model.
+TEST(SchedulerFaultsTest, TimesOfRefusedRequestsAreNotLearnt) {
+  bool bad = false;
+  FakeDevice::Options options;
+  options.execute = [&](const Batch&) { return bad ? Ms(0.1) : Ms(10); };
+  options.on_execute = [&](Batch& batch) {
+    for (BatchMember& member : batch.members) {
+      member.status =
+          bad ? absl::InvalidArgumentError("id 7 of 5 rows") : absl::OkStatus();
+    }
+  };
+  Simulation sim(std::move(options), {Model("a", Ms(10))});
+  sim.Submit({});
+  sim.Drain();
+  bad = true;
+  for (int i = 0; i < 50; ++i) {
+    const size_t refused = sim.Submit({});
+    sim.Drain();
+    ASSERT_TRUE(absl::IsInvalidArgument(sim.outcomes()[refused].status));
+  }
+  bad = false;
+  const size_t late = sim.Submit({.time_left = Ms(5)});
+  sim.Drain();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(sim.outcomes()[late].status))
+      << sim.outcomes()[late].status;
+}
+
 TEST(SchedulerFaultsTest, AnExecutionThatDoesNotEndIsNoReasonToWait) {
   for (const int instances : {1, 2}) {
     FakeDevice::Options options = Fixed(Ms(10), instances);

@@ -135,6 +135,8 @@ TEST(RowDependenceTest, OperatorsAlongTheBatchBringRowsTogether) {
   for (const Case& given : std::vector<Case>{
            {"softmax.int", {Dim(0)}},
            {"_softmax.default", {Dim(-2)}},
+           {"_log_softmax.default", {Dim(0)}},
+           {"_safe_softmax.default", {Dim(0)}},
            {"mean.dim", {Dims("dim", {0})}, "4"},
            {"mean.default", {}, ""},
            {"sum.dim_IntList", {Dims("dim", {1, 0})}, ""},
@@ -163,6 +165,7 @@ TEST(RowDependenceTest, OperatorsAlongTheBatchBringRowsTogether) {
 TEST(RowDependenceTest, OperatorsWithinRowsKeepThemApart) {
   for (const Case& given : std::vector<Case>{
            {"softmax.int", {Dim(1)}},
+           {"_safe_softmax.default", {Dim(-1)}},
            {"mean.dim", {Dims("dim", {-1})}, "B"},
            {"mean.dim", {Dims("dim", {-1}), {"keepdim", true}}, "B,1"},
            {"topk.default", {{"k", int64_t{2}}}, "B,2"},

@@ -111,6 +111,35 @@ TEST_P(ChannelTest, ManyTensorsAndLongestMessage) {
             absl::StatusCode::kInvalidArgument);
 }
 
+// The gaps between tensors go over the wire as well: nothing of an earlier
+// message may be read from them.
+TEST_P(ChannelTest, GapsOfMessagesHoldNoEarlierBytes) {
+  FunctionHandler handler(Echo);
+  ASSERT_NO_FATAL_FAILURE(Start(&handler));
+  constexpr size_t kBytes = 32 << 10;
+  const base::TensorSpec whole = {base::DType::kInt8, {kBytes}};
+  const base::TensorSpec odd = {base::DType::kInt8, {65}};
+  const std::byte* earlier = nullptr;
+  {
+    auto message = client_->Allocate(0, {whole});
+    ASSERT_TRUE(message.ok()) << message.status();
+    earlier = message->data(0);
+    std::memset(message->data(0), 0xab, kBytes);
+  }  // gives the memory back
+  auto message = client_->Allocate(0, {odd, odd, odd});
+  ASSERT_TRUE(message.ok()) << message.status();
+  int gaps = 0;
+  for (size_t i = 0; i < 2; ++i) {
+    const std::byte* const end = message->data(i) + 65;
+    ASSERT_GE(end, earlier) << "memory of another message";
+    ASSERT_LT(message->data(i + 1), earlier + kBytes);
+    for (const std::byte* at = end; at < message->data(i + 1); ++at, ++gaps) {
+      ASSERT_EQ(*at, std::byte{0}) << "after tensor " << i;
+    }
+  }
+  EXPECT_EQ(gaps, 2 * 63);
+}
+
 TEST_P(ChannelTest, ConcurrentSendersGetTheirOwnAnswers) {
   FunctionHandler handler(Echo);
   client_options_.limits.max_in_flight = 8;

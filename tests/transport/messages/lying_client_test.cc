@@ -286,6 +286,27 @@ TEST_F(LyingClient, CancelFramesAtTheWrongTimeHurtNobody) {
   EXPECT_EQ(server_->stats().violations, 0u);
 }
 
+TEST_F(LyingClient, ARequestIdThatIsInUse) {
+  KeepingHandler keeping;
+  server_.reset();
+  auto server = Server::Create(options_, &keeping);
+  ASSERT_TRUE(server.ok()) << server.status();
+  server_ = *std::move(server);
+  auto peer = NewPeer();
+  ASSERT_NE(peer, nullptr);
+  MessageHeader header;
+  const size_t bytes = WriteGood(*peer, &header);
+  Put(*peer, bytes, Message());
+  EXPECT_TRUE(Eventually([&] {
+    Poll(*peer);
+    return keeping.size() == 1;
+  }));
+  // The same id in a message that is good otherwise.
+  Put(*peer, bytes, Message(1), peer->link.setup.peer_slot_bytes);
+  ExpectViolation(*peer, "request id in use");
+  EXPECT_EQ(keeping.size(), 1u);
+}
+
 TEST_F(LyingClient, ACancelFrameThatOvertakesItsRequestIsRemembered) {
   KeepingHandler keeping;
   server_.reset();
