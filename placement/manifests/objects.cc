@@ -15,6 +15,17 @@ namespace {
 // where the planner names no rate, and of CPUs.
 constexpr int kTargetPercent = 70;
 
+// An autoscaler acts after a minute or two: it must not aim for the very load
+// at which p99 leaves the SLO.
+constexpr double kMostOfLimit = 0.8;
+
+// Requests per second of an instance that an autoscaler aims for; 0: unknown.
+double TargetRate(const Service& service) {
+  if (service.most_requests_per_s <= 0) return service.requests_per_s;
+  return std::min(service.requests_per_s,
+                  kMostOfLimit * service.most_requests_per_s);
+}
+
 // A fraction of a GPU is an annotation of KAI's, not a device.
 bool NeedsGpuDevice(const Demand& demand) {
   return demand.gpus > 0 &&
@@ -226,11 +237,10 @@ Yaml DisruptionBudget(const ManifestOf& of) {
 
 Yaml ScaleMetrics(const ManifestOf& of) {
   Yaml metrics = Yaml::List();
-  if (of.service.requests_per_s > 0) {
-    metrics.Add(PodsMetric(
-        of.is_hn() ? "refract_hn_requests_per_second"
-                   : "refract_cn_requests_per_second",
-        std::max<int64_t>(1, std::llround(of.service.requests_per_s * 1000))));
+  if (const double rate = TargetRate(of.service); rate > 0) {
+    metrics.Add(PodsMetric(of.is_hn() ? "refract_hn_requests_per_second"
+                                      : "refract_cn_requests_per_second",
+                           std::max<int64_t>(1, std::llround(rate * 1000))));
   } else if (of.is_hn()) {
     metrics.Add(PodsMetric("refract_hn_busy_instances",
                            int64_t{10} * kTargetPercent * of.service.parallel));
