@@ -26,6 +26,7 @@
 #include "placement/cluster/cluster.h"
 #include "placement/cluster/csv.h"
 #include "placement/cluster/instance.h"
+#include "placement/fabric/fabric.h"
 
 namespace refract::placement {
 
@@ -61,6 +62,13 @@ struct FabricShape {
   uint64_t seed = 0;
 };
 void BuildFabric(const FabricShape& shape, Cluster& cluster);
+
+// The leaves and pods of a label file (fabric/fabric_file.h), found by the
+// names of nodes, in place of a made-up fabric; a leaf without a pod is a pod
+// of its own. InvalidArgument: a node that the file lacks or gives no leaf; a
+// node list that has leaves itself.
+absl::Status TakeFabric(const Fabric& fabric, double oversubscription,
+                        Cluster& cluster);
 
 }  // namespace refract::placement
 

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -178,6 +180,64 @@ absl::StatusOr<Cluster> NodesFromTable(const CsvTable& table,
   return cluster;
 }
 
+namespace {
+
+// Uplinks that carry a part of what the NICs under them could send.
+void SetUplinks(double oversubscription, Cluster& cluster) {
+  if (oversubscription <= 0) return;
+  std::vector<double> gbps(cluster.leaves.size(), 0);
+  for (const Node& node : cluster.nodes) {
+    gbps[node.leaf] += node.nics * node.nic_gbps;
+  }
+  for (size_t leaf = 0; leaf < gbps.size(); ++leaf) {
+    // A leaf without NICs has no traffic, either.
+    if (gbps[leaf] > 0) {
+      cluster.leaves[leaf].uplink_gbps = gbps[leaf] / oversubscription;
+    }
+  }
+}
+
+// The number of `name`; `add` is called where it is new.
+template <typename Add>
+int IndexOf(const std::string& name, std::map<std::string, int>& known,
+            const Add& add) {
+  const auto [at, is_new] =
+      known.try_emplace(name, static_cast<int>(known.size()));
+  if (is_new) add();
+  return at->second;
+}
+
+}  // namespace
+
+absl::Status TakeFabric(const Fabric& fabric, double oversubscription,
+                        Cluster& cluster) {
+  if (cluster.fabric_known) {
+    return absl::InvalidArgumentError(
+        "the node list has leaves of its own (column leaf); give one of both");
+  }
+  cluster.leaves.clear();
+  cluster.pods.clear();
+  std::map<std::string, int> leaves;
+  std::map<std::string, int> pods;
+  for (Node& node : cluster.nodes) {
+    const FabricHost* const host = fabric.Find(node.name);
+    if (host == nullptr || host->leaf.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("node ", node.name,
+                       host == nullptr ? " is not in it" : " has no leaf"));
+    }
+    const std::string& pod_name = host->pod.empty() ? host->leaf : host->pod;
+    const int pod =
+        IndexOf(pod_name, pods, [&] { cluster.pods.push_back(pod_name); });
+    node.leaf = IndexOf(host->leaf, leaves, [&] {
+      cluster.leaves.push_back({.name = host->leaf, .pod = pod});
+    });
+  }
+  cluster.fabric_known = true;
+  SetUplinks(oversubscription, cluster);
+  return absl::OkStatus();
+}
+
 void BuildFabric(const FabricShape& shape, Cluster& cluster) {
   std::vector<int> order(cluster.nodes.size());
   std::iota(order.begin(), order.end(), 0);
@@ -195,19 +255,10 @@ void BuildFabric(const FabricShape& shape, Cluster& cluster) {
         {.name = absl::StrCat("leaf-", leaf),
          .pod = static_cast<int>(int64_t{leaf} * shape.pods / leaves)});
   }
-  std::vector<double> gbps(leaves, 0);
   for (size_t i = 0; i < order.size(); ++i) {
-    Node& node = cluster.nodes[order[i]];
-    node.leaf = static_cast<int>(i) / shape.nodes_per_leaf;
-    gbps[node.leaf] += node.nics * node.nic_gbps;
+    cluster.nodes[order[i]].leaf = static_cast<int>(i) / shape.nodes_per_leaf;
   }
-  if (shape.oversubscription <= 0) return;
-  for (int leaf = 0; leaf < leaves; ++leaf) {
-    // A leaf without NICs has no traffic, either.
-    if (gbps[leaf] > 0) {
-      cluster.leaves[leaf].uplink_gbps = gbps[leaf] / shape.oversubscription;
-    }
-  }
+  SetUplinks(shape.oversubscription, cluster);
 }
 
 }  // namespace refract::placement

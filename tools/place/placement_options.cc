@@ -7,6 +7,7 @@
 #include "base/number_range.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "placement/fabric/fabric_file.h"
 
 namespace refract::tools {
 namespace {
@@ -73,6 +74,11 @@ void AddClusterOptions(CLI::App& command, ClusterOptions& options) {
       ->check(InRange(0, 1e4))
       ->capture_default_str();
   command
+      .add_option("--fabric", options.fabric_file,
+                  "leaves and pods of the nodes by name: `kubectl get nodes -o "
+                  "json`, Slurm's topology.conf, or text (docs/topology.md)")
+      ->type_name("FILE");
+  command
       .add_option("--fabric-seed", options.fabric.seed,
                   "seed of the made-up fabric")
       ->type_name("N")
@@ -96,7 +102,13 @@ absl::StatusOr<placement::Cluster> LoadCluster(const ClusterOptions& options) {
     REFRACT_RETURN_IF_ERROR(
         base::Annotate(placement::Check(cluster), options.nodes));
   }
-  if (!cluster.fabric_known) {
+  if (!options.fabric_file.empty()) {
+    REFRACT_ASSIGN_OR_RETURN(const placement::Fabric fabric,
+                             placement::LoadFabric(options.fabric_file));
+    REFRACT_RETURN_IF_ERROR(base::Annotate(
+        placement::TakeFabric(fabric, options.fabric.oversubscription, cluster),
+        options.fabric_file));
+  } else if (!cluster.fabric_known) {
     placement::BuildFabric(options.fabric, cluster);
   }
   return cluster;

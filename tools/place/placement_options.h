@@ -22,6 +22,7 @@ struct ClusterOptions {
   std::string nodes;
   placement::NodeDefaults defaults;
   placement::FabricShape fabric;
+  std::string fabric_file;  // in place of a made-up fabric
   // 0 = those of the list; else the list repeated or cut to so many.
   int node_count = 0;
 };

@@ -119,5 +119,46 @@ TEST_F(PlaceCommandTest, RefusesBadRunningLists) {
               HasSubstr("no list of placements"));
 }
 
+// Pods and leaves from Slurm's file: an app stays in the pod of its first
+// instance, although another node is free.
+TEST_F(PlaceCommandTest, TakesTheFabricFromAFile) {
+  const std::string nodes =
+      Write("plain.csv",
+            "name,cpu_milli,memory_mib,gpus,gpu_model\n"
+            "gpu-0,96000,524288,1,A100\ngpu-1,96000,524288,1,A100\n"
+            "gpu-2,96000,524288,1,A100\n");
+  const std::string apps =
+      Write("apps.csv",
+            "name,cpu_milli,memory_mib,gpus,app,role,max_per_node\n"
+            "a,8000,1024,1,shop,HN,1\nb,8000,1024,1,shop,HN,1\n");
+  const std::string slurm =
+      Write("topology.conf",
+            "SwitchName=leaf1 Nodes=gpu-[0-1]\nSwitchName=leaf2 Nodes=gpu-2\n"
+            "SwitchName=pod1 Switches=leaf1\nSwitchName=pod2 Switches=leaf2\n");
+  const Ran ran = Refract(
+      {"place", "--nodes", nodes, "--instances", apps, "--fabric", slurm});
+  ASSERT_EQ(ran.exit_status, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("a: gpu-0"));
+  EXPECT_THAT(ran.out, HasSubstr("b: gpu-1"));
+  const auto refused = [&](const std::string& list, const std::string& text) {
+    return Refused({"place", "--nodes", list, "--instances", apps, "--fabric",
+                    Write("bad.conf", text)});
+  };
+  // Switches above each other.
+  EXPECT_THAT(refused(nodes,
+                      "SwitchName=leaf1 Nodes=gpu-[0-2]\n"
+                      "SwitchName=x Switches=leaf1,y\n"
+                      "SwitchName=y Switches=x\n"),
+              testing::AllOf(HasSubstr("bad.conf"), HasSubstr("cycle")));
+  EXPECT_THAT(refused(nodes, "SwitchName=leaf1 Nodes=gpu-[0-1]\n"),
+              HasSubstr("bad.conf: node gpu-2 is not in it"));
+  EXPECT_THAT(refused(nodes_, "SwitchName=leaf1 Nodes=gpu-[0-1]\n"),
+              HasSubstr("the node list has leaves of its own"));
+  const std::string twice = Write(
+      "twice.csv", "name,cpu_milli,memory_mib,gpus\nn,1000,1,0\nn,1000,1,0\n");
+  EXPECT_THAT(Refused({"place", "--nodes", twice, "--instances", apps}),
+              HasSubstr("twice.csv"));
+}
+
 }  // namespace
 }  // namespace refract::tools
