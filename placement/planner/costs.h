@@ -45,6 +45,8 @@ struct ModelCosts {
   Variation hn;
   double cn_memory_bytes = 0;  // of an instance
   double hn_memory_bytes = 0;
+  // Why requests cannot share an execution of the HN; empty: they can.
+  std::string never_merged;
   std::string source;  // for people: where the figures come from
 
   // Linear between points; beyond them along the nearest two, at least 0. One

@@ -50,6 +50,15 @@ absl::Status CheckHn(const std::string& field, const ServiceSpec& service,
                                node.cores, " cores", node));
   REFRACT_RETURN_IF_ERROR(Fits(absl::StrCat(field, ".memory_gib"),
                                hn.memory_gib, node.memory_gib, " GiB", node));
+  for (const double window : hn.batching_window_us) {
+    if (window >= 0 && !service.costs.never_merged.empty()) {
+      return Wrong(absl::StrCat(field, ".batching_window_us"),
+                   absl::StrCat(window,
+                                ": requests of this model do not share an "
+                                "execution: ",
+                                service.costs.never_merged, "; say \"off\""));
+    }
+  }
   std::set<MigProfile> parts;
   for (size_t i = 0; i < hn.parts.size(); ++i) {
     const std::string entry = absl::StrCat(field, ".gpu_parts[", i, "]");

@@ -58,6 +58,11 @@ absl::StatusOr<placement::ModelCosts> CostsOfVersion(
   options.hn_given = !hn_is_profiled;
   options.calibration = source.calibration;
   placement::ModelCosts costs;
+  const models::RowDependence& rows = model->plan->hn_rows;
+  if (!rows.may_coalesce) {
+    costs.never_merged =
+        rows.why.empty() ? "no proof that each row is scored alone" : rows.why;
+  }
   const int64_t least = runtime::SmallestBatch(model->graph);
   for (const int64_t batch : source.batches) {
     if (batch < least) continue;

@@ -105,6 +105,18 @@ TEST(PlanSpec, RefusesBadFieldsByName) {
   }
 }
 
+TEST(PlanSpec, RefusesBatchesOfAModelThatCannotBeMerged) {
+  absl::StatusOr<PlanSpec> spec =
+      ParsePlanSpec(kSpecText, "spec.json", TestReaders());
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  spec->services[0].costs.never_merged = "a mean over the batch";
+  EXPECT_THAT(std::string(Check(*spec).message()),
+              HasSubstr("services[0].hn.batching_window_us: 200: requests of "
+                        "this model do not share an execution: a mean"));
+  spec->services[0].hn.batching_window_us = {-1};
+  EXPECT_TRUE(Check(*spec).ok()) << Check(*spec);
+}
+
 TEST(ModelCosts, NeverFallBelowZeroBeyondTheirPoints) {
   ModelCosts costs;
   costs.points = {{.rows = 100, .hn_s = 0.001}, {.rows = 200, .hn_s = 0.003}};
