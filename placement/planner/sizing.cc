@@ -14,6 +14,7 @@ namespace {
 
 constexpr double kBytesPerGbit = 1e9 / 8;
 constexpr int kMostInstances = 1'000'000;
+constexpr double kMostRate = 1e12;
 
 class Least {
  public:
@@ -445,10 +446,14 @@ double FindKnee(const SizingInput& input, int cns, int hns, double meets,
                .p99_s.mean <= input.service->slo_p99_s;
   };
   double low = meets;
-  double high = low * 1.1;
-  while (good(high) && high < meets * 1e3) {
+  // Near the plan's rate in small steps; a deployment that is far from its knee
+  // (the least there is, for a small rate) is approached in ever larger steps.
+  double step = 1.1;
+  double high = low * step;
+  while (good(high) && high < kMostRate) {
     low = high;
-    high *= 1.3;
+    step *= 1.2;
+    high *= step;
   }
   while (high / low > 1.02) {
     const double middle = std::sqrt(low * high);

@@ -138,6 +138,19 @@ TEST(Knee, IsWhereTheObjectiveIsLeft) {
   EXPECT_GT(p99(knee * 1.05), service.slo_p99_s);
 }
 
+// A thousandth of what one CN and one HN carry is still no bound for the knee.
+TEST(Knee, IsFoundFarFromThePlan) {
+  PlanSpec spec = ReadSpec();
+  ServiceSpec& service = spec.services[0];
+  service.traffic.queries_per_s = 0.01;
+  service.traffic.burst = 1;
+  const SizingInput input = MakeInput(spec, service, {.cn_cores = 8});
+  // 8 workers at 5.3 ms, and an HN at 2 ms.
+  const double knee = FindKnee(input, 1, 1, 0.01, kQuick);
+  EXPECT_GT(knee, 300);
+  EXPECT_LT(knee, 500);
+}
+
 // The search leaves out configurations, but not the cheapest.
 TEST(Plan, SearchFindsWhatTryingAllFinds) {
   const PlanSpec spec = ReadSpec();
