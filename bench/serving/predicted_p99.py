@@ -164,7 +164,7 @@ def spec(arguments, costs, slo_ms):
 
 
 def predict(arguments, costs, folder):
-    slo_ms = 8 * costs.latency["p50"]
+    slo_ms = max(8 * costs.latency["p50"], 3 * costs.latency["p99"])
     path, answer = folder / "spec.json", folder / "plan.json"
     path.write_text(json.dumps(spec(arguments, costs, slo_ms), indent=1))
     repositories.refract("plan", path, "--json", answer, "--no-sensitivity",
