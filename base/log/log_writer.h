@@ -10,8 +10,9 @@ namespace refract::base {
 
 // Writes glog's lines to a file descriptor on a thread of its own, so that a
 // thread that logs never waits for whoever reads them. At most kMaxWaitingBytes
-// of lines wait; later lines are dropped, and a line with their number follows
-// when there is room. Lines are cut to kMaxLogLineBytes (base/shorten.h).
+// of lines wait, beside as many that are being written; later lines are
+// dropped, and a line with their number follows when there is room. Lines are
+// cut to kMaxLogLineBytes (base/shorten.h).
 //
 // Made in main() after google::InitGoogleLogging(), before which glog heeds no
 // flags; while it exists, glog writes nowhere else. One per process. A line of
