@@ -56,7 +56,7 @@ void Catalog::LimitOffers() {
 }
 
 void Catalog::ChooseDefaults(
-    absl::FunctionRef<bool(const ServedModel&)> ready) {
+    absl::FunctionRef<bool(const ServedModel&)> ready) const {
   absl::MutexLock lock(choice_mu_.get());
   for (const auto& [name, versions] : models_) {
     const auto first =
@@ -68,21 +68,38 @@ void Catalog::ChooseDefaults(
     // A version without a plan is one that `refract partition` has still to
     // prepare, unless the model is served without plans.
     const bool planned = std::any_of(first, last, has_plan);
-    const ServedModel* newest = nullptr;
-    const ServedModel* chosen = nullptr;
+    const Entry* newest = nullptr;
+    const Entry* chosen = nullptr;
     for (auto entry = last; entry != first && chosen == nullptr;) {
       --entry;
       if (entry->model == nullptr || (planned && !has_plan(*entry))) continue;
-      if (newest == nullptr) newest = entry->model.get();
-      if (ready(*entry->model)) chosen = entry->model.get();
+      if (newest == nullptr) newest = &*entry;
+      if (ready(*entry->model)) chosen = &*entry;
     }
     if (chosen == nullptr) chosen = newest;
-    const ServedModel* const before =
+    const Entry* const before =
         versions->chosen.exchange(chosen, std::memory_order_acq_rel);
     if (before != nullptr && before != chosen) {
       LOG(INFO) << "model '" << name << "': requests without a version go to "
-                << "version " << chosen->version() << " instead of "
-                << before->version();
+                << "version " << chosen->version << " instead of "
+                << before->version;
+    }
+  }
+}
+
+void Catalog::KeepDefaults(const Catalog& before) const {
+  absl::MutexLock lock(choice_mu_.get());
+  for (const auto& [name, versions] : models_) {
+    const auto old = before.models_.find(name);
+    if (old == before.models_.end()) continue;
+    const Entry* const chosen =
+        old->second->chosen.load(std::memory_order_acquire);
+    for (size_t i = versions->begin; i < versions->end; ++i) {
+      if (chosen == nullptr || entries_[i].model == nullptr ||
+          entries_[i].model != chosen->model) {
+        continue;
+      }
+      versions->chosen.store(&entries_[i], std::memory_order_release);
     }
   }
 }
@@ -97,8 +114,23 @@ std::vector<std::string> Catalog::LoadedModels() const {
   return names;
 }
 
-absl::StatusOr<Catalog> Catalog::Load(const models::Repository& repository,
-                                      const ServedModelOptions& options) {
+absl::StatusOr<std::shared_ptr<ServedModel>> LoadServed(
+    const models::Repository& repository, const std::string& name,
+    int64_t version, const ServedModelOptions& options) {
+  REFRACT_ASSIGN_OR_RETURN(std::shared_ptr<const models::LoadedModel> loaded,
+                           repository.Load(name, version));
+  if (loaded->verified_bytes > 0) {
+    LOG(INFO) << "model '" << name << "' version " << version << ": "
+              << loaded->verified_bytes
+              << " bytes of weights read to verify them";
+  }
+  for (const std::string& warning : loaded->warnings) LOG(WARNING) << warning;
+  return ServedModel::Create(std::move(loaded), options);
+}
+
+absl::StatusOr<Catalog> Catalog::Load(
+    const models::Repository& repository, const ServedModelOptions& options,
+    const std::function<bool(absl::string_view name)>& wanted) {
   REFRACT_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                            repository.ListModels());
   std::vector<Entry> entries;
@@ -112,23 +144,15 @@ absl::StatusOr<Catalog> Catalog::Load(const models::Repository& repository,
     }
     for (const int64_t version : *versions) {
       Entry entry{name, version, nullptr, absl::OkStatus()};
-      absl::StatusOr<std::shared_ptr<const models::LoadedModel>> loaded =
-          repository.Load(name, version);
-      entry.status = loaded.status();
-      if (loaded.ok()) {
-        if ((*loaded)->verified_bytes > 0) {
-          LOG(INFO) << "model '" << name << "' version " << version << ": "
-                    << (*loaded)->verified_bytes
-                    << " bytes of weights read to verify them";
-        }
-        for (const std::string& warning : (*loaded)->warnings) {
-          LOG(WARNING) << warning;
-        }
-        absl::StatusOr<std::unique_ptr<ServedModel>> model =
-            ServedModel::Create(*std::move(loaded), options);
-        entry.status = model.status();
-        if (model.ok()) entry.model = *std::move(model);
+      if (wanted != nullptr && !wanted(name)) {
+        entry.status = absl::UnavailableError("not loaded");
+        entries.push_back(std::move(entry));
+        continue;
       }
+      absl::StatusOr<std::shared_ptr<ServedModel>> model =
+          LoadServed(repository, name, version, options);
+      entry.status = model.status();
+      if (model.ok()) entry.model = *std::move(model);
       if (!entry.status.ok()) {
         LOG(ERROR) << "model '" << name << "' version " << version
                    << " is left out: " << entry.status;
@@ -139,7 +163,7 @@ absl::StatusOr<Catalog> Catalog::Load(const models::Repository& repository,
   return Catalog(std::move(entries));
 }
 
-absl::StatusOr<const ServedModel*> Catalog::Find(
+absl::StatusOr<std::shared_ptr<const ServedModel>> Catalog::Find(
     absl::string_view name, absl::string_view version) const {
   const auto model = models_.find(name);
   if (model == models_.end()) {
@@ -148,9 +172,8 @@ absl::StatusOr<const ServedModel*> Catalog::Find(
   const Versions& versions = *model->second;
   const Entry* found = nullptr;
   if (version.empty()) {
-    const ServedModel* const chosen =
-        versions.chosen.load(std::memory_order_acquire);
-    if (chosen != nullptr) return chosen;
+    const Entry* const chosen = versions.chosen.load(std::memory_order_acquire);
+    if (chosen != nullptr) return chosen->model;
     found = &entries_[versions.end - 1];  // its status says why
   }
   int64_t number = 0;
@@ -168,7 +191,7 @@ absl::StatusOr<const ServedModel*> Catalog::Find(
         absl::StrCat("model '", name, "' version ", found->version,
                      " is not served: ", found->status.message()));
   }
-  return found->model.get();
+  return found->model;
 }
 
 }  // namespace refract::cpu_node

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,39 +21,55 @@
 
 namespace refract::cpu_node {
 
-// Thread-safe once loaded. Only the choice of default versions changes.
+// Loads one version, with log lines about what was read. Errors as
+// Repository::Load() and ServedModel::Create().
+absl::StatusOr<std::shared_ptr<ServedModel>> LoadServed(
+    const models::Repository& repository, const std::string& name,
+    int64_t version, const ServedModelOptions& options);
+
+// Thread-safe. Only the choice of default versions changes; other changes make
+// a new catalog (Engine::Publish).
 class Catalog {
  public:
   struct Entry {
     std::string name;
     int64_t version = 0;  // 0: not even the versions could be listed
-    std::unique_ptr<ServedModel> model;  // null when it cannot be served
-    absl::Status status;                 // why
+    // Null when it cannot be served. Shared by catalogs, by requests under way
+    // and by whoever loaded it.
+    std::shared_ptr<ServedModel> model;
+    absl::Status status;  // why
   };
 
   // Loads the versions of all models that version_policy allows. A version that
   // fails is logged and kept as an entry with its status; the others serve. An
   // error only when `repository` itself cannot be read.
-  static absl::StatusOr<Catalog> Load(const models::Repository& repository,
-                                      const ServedModelOptions& options);
+  // `wanted`: says which models are loaded, null for all; the others are
+  // entries that say so.
+  static absl::StatusOr<Catalog> Load(
+      const models::Repository& repository, const ServedModelOptions& options,
+      const std::function<bool(absl::string_view name)>& wanted = nullptr);
 
   // Ordered by name, then version, whatever the order given. Split versions
   // beyond the number that can be offered to GPU nodes
   // (transport::kMaxModelOffers) are logged and left out, the oldest of the
   // models with the most versions first.
   explicit Catalog(std::vector<Entry> entries);
+  Catalog(Catalog&&) = default;
 
   // `version` is decimal; empty means the default version. NotFound names the
   // unknown model or version; Unavailable says why a known one cannot be
   // served.
-  absl::StatusOr<const ServedModel*> Find(absl::string_view name,
-                                          absl::string_view version) const;
+  absl::StatusOr<std::shared_ptr<const ServedModel>> Find(
+      absl::string_view name, absl::string_view version) const;
 
   // Makes the newest version of each model that is servable its default: a
   // version that was loaded, has a split plan (unless no version of the model
   // has one) and is `ready`. Where none is ready, the newest of the others
   // serves as the reason why. Before the first call none counts as ready.
-  void ChooseDefaults(absl::FunctionRef<bool(const ServedModel&)> ready);
+  void ChooseDefaults(absl::FunctionRef<bool(const ServedModel&)> ready) const;
+  // Takes the choices of `before` for models whose chosen version is still
+  // here, so that only ChooseDefaults() changes them.
+  void KeepDefaults(const Catalog& before) const;
 
   const std::vector<Entry>& entries() const { return entries_; }
   // Names of models with at least one version that was loaded, sorted.
@@ -64,7 +81,7 @@ class Catalog {
     size_t begin = 0;
     size_t end = 0;
     // Null when no version could be loaded. Read by requests without a lock.
-    std::atomic<const ServedModel*> chosen = nullptr;
+    std::atomic<const Entry*> chosen = nullptr;
   };
 
   void LimitOffers();

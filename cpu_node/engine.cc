@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/finite.h"
 #include "base/process/within_memory.h"
 #include "base/status_macros.h"
@@ -55,7 +56,7 @@ absl::Status CheckOptions(const EngineOptions& options) {
 
 Engine::Engine(Catalog catalog, EngineOptions options)
     : options_(std::move(options)),
-      catalog_(std::move(catalog)),
+      catalog_(std::make_shared<const Catalog>(std::move(catalog))),
       log_(options_.slow_after, *options_.clock),
       workers_(QueueOptions(), options_.clock) {}
 
@@ -63,14 +64,12 @@ StartQueue::Options Engine::QueueOptions() {
   StartQueue::Options queue;
   queue.workers = options_.workers;
   queue.max_queue = options_.max_queue;
-  for (const Catalog::Entry& entry : catalog_.entries()) {
-    if (entry.model == nullptr) continue;
-    queued_models_[entry.model.get()] = queue.models.size();
-    queue.models.push_back(
-        {absl::StrCat("model '", entry.name, "' version ", entry.version),
-         entry.model->model().config.serving.share});
-  }
   return queue;
+}
+
+QueuedModel Engine::Queued(const ServedModel& model) const {
+  return {absl::StrCat("model '", model.name(), "' version ", model.version()),
+          model.model().config.serving.share};
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Catalog catalog,
@@ -79,7 +78,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Catalog catalog,
   std::unique_ptr<Engine> engine(
       new Engine(std::move(catalog), std::move(options)));
   REFRACT_RETURN_IF_ERROR(
-      CheckReadinessRule(engine->options_.readiness, engine->catalog_));
+      CheckReadinessRule(engine->options_.readiness, *engine->catalog()));
   REFRACT_RETURN_IF_ERROR(engine->CreateNodePool());
   return engine;
 }
@@ -89,10 +88,16 @@ absl::Status Engine::CreateNodePool() {
   nodes.clock = options_.clock;
   nodes.on_change = [this] { NotifyReadiness(); };
   nodes.offers.clear();
-  for (const Catalog::Entry& entry : catalog_.entries()) {
-    if (entry.model == nullptr || !entry.model->split()) continue;
-    offers_[entry.model.get()] = nodes.offers.size();
-    nodes.offers.push_back(entry.model->offer());
+  const std::shared_ptr<const Catalog> catalog = this->catalog();
+  for (const Catalog::Entry& entry : catalog->entries()) {
+    if (entry.model == nullptr) continue;
+    ServedModel::Places places;
+    places.queue = workers_.AddModel(Queued(*entry.model), std::nullopt);
+    if (entry.model->split()) {
+      places.offer = nodes.offers.size();
+      nodes.offers.push_back(entry.model->offer());
+    }
+    entry.model->set_places(places);
   }
   REFRACT_ASSIGN_OR_RETURN(nodes_, NodePool::Create(std::move(nodes)));
   has_nodes_.store(true, std::memory_order_release);
@@ -103,9 +108,54 @@ absl::Status Engine::CreateNodePool() {
 void Engine::ChooseDefaults() {
   // A change while the pool is created; CreateNodePool() looks afterwards.
   if (!has_nodes_.load(std::memory_order_acquire)) return;
-  catalog_.ChooseDefaults([this](const ServedModel& model) {
-    return model.can_run_whole() || nodes_->Usable(offers_.at(&model));
+  const std::shared_ptr<const Catalog> catalog = this->catalog();
+  catalog->ChooseDefaults([this](const ServedModel& model) {
+    return model.can_run_whole() || nodes_->Usable(model.places().offer);
   });
+}
+
+std::shared_ptr<const Catalog> Engine::catalog() const {
+  absl::ReaderMutexLock lock(&catalog_mu_);
+  return catalog_;
+}
+
+// -------------------------------------------------------------- model control
+
+absl::Status Engine::Adopt(ServedModel& model) {
+  ServedModel::Places places;
+  if (model.split()) {
+    REFRACT_ASSIGN_OR_RETURN(places.offer, nodes_->AddOffer(model.offer()));
+  }
+  // Another version of it, as far as there is one.
+  const auto alike = catalog()->Find(model.name(), "");
+  places.queue = workers_.AddModel(
+      Queued(model),
+      alike.ok() ? std::make_optional((*alike)->places().queue) : std::nullopt);
+  model.set_places(places);
+  return absl::OkStatus();
+}
+
+void Engine::Publish(std::vector<Catalog::Entry> entries) {
+  auto next = std::make_shared<const Catalog>(std::move(entries));
+  next->KeepDefaults(*catalog());
+  next->ChooseDefaults([this](const ServedModel& model) {
+    return model.can_run_whole() || nodes_->Usable(model.places().offer);
+  });
+  {
+    absl::MutexLock lock(&catalog_mu_);
+    // The old one ends with its last reader.
+    catalog_.swap(next);
+  }
+  // Chooses once more: a node may have become ready meanwhile.
+  NotifyReadiness();
+}
+
+void Engine::Retire(std::shared_ptr<ServedModel> model) {
+  // Requests that have it end by their deadlines; nobody else can get it.
+  constexpr absl::Duration kLook = absl::Milliseconds(2);
+  while (model.use_count() > 1) absl::SleepFor(kLook);
+  if (model->split()) nodes_->RemoveOffer(model->places().offer);
+  workers_.RemoveModel(model->places().queue);
 }
 
 Engine::~Engine() { Stop(); }
@@ -114,11 +164,10 @@ Engine::~Engine() { Stop(); }
 
 void Engine::Infer(InferRequest request, InferCallback done) {
   const absl::Time arrived = options_.clock->Now();
-  const absl::StatusOr<const ServedModel*> model =
-      catalog_.Find(request.model_name, request.model_version);
+  const auto model = catalog()->Find(request.model_name, request.model_version);
   if (!model.ok()) unknown_models_.fetch_add(1, std::memory_order_relaxed);
   const absl::Status status =
-      model.ok() ? Admit(**model, arrived, request, done) : model.status();
+      model.ok() ? Admit(*model, arrived, request, done) : model.status();
   if (status.ok()) return;
   log_.OnFailure(model.ok() ? (*model)->name() : request.model_name, request.id,
                  status);
@@ -127,16 +176,14 @@ void Engine::Infer(InferRequest request, InferCallback done) {
 
 absl::Status Engine::Foresee(absl::string_view model, absl::string_view version,
                              absl::Time deadline) {
-  const absl::StatusOr<const ServedModel*> found =
-      catalog_.Find(model, version);
+  const auto found = catalog()->Find(model, version);
   if (!found.ok()) return absl::OkStatus();
-  return workers_.Foresee(queued_models_.at(*found), deadline);
+  return workers_.Foresee((*found)->places().queue, deadline);
 }
 
 absl::Status Engine::Refuse(absl::string_view model, absl::string_view version,
                             const absl::Status& status) {
-  const absl::StatusOr<const ServedModel*> found =
-      catalog_.Find(model, version);
+  const auto found = catalog()->Find(model, version);
   const absl::Status& answer = found.ok() ? status : found.status();
   if (!found.ok()) {
     unknown_models_.fetch_add(1, std::memory_order_relaxed);
@@ -149,11 +196,13 @@ absl::Status Engine::Refuse(absl::string_view model, absl::string_view version,
 }
 
 // Takes over `done`, and `request` with its id, only if it returns OK.
-absl::Status Engine::Admit(const ServedModel& model, absl::Time arrived,
-                           InferRequest& request, InferCallback& done) {
+absl::Status Engine::Admit(const std::shared_ptr<const ServedModel>& pinned,
+                           absl::Time arrived, InferRequest& request,
+                           InferCallback& done) {
+  const ServedModel& model = *pinned;
   Task* const task = tasks_.Take().release();
   task->arrived = arrived;
-  task->model = &model;
+  task->model = pinned;
   task->request = std::move(request);
   if (task->request.deadline == absl::InfiniteFuture()) {
     task->request.deadline = arrived + options_.default_timeout;
@@ -177,7 +226,7 @@ absl::Status Engine::Admit(const ServedModel& model, absl::Time arrived,
   if (status.ok()) {
     task->engine = this;
     task->done = std::move(done);
-    status = workers_.Admit(*task, queued_models_.at(&model), task->bound.batch,
+    status = workers_.Admit(*task, model.places().queue, task->bound.batch,
                             task->request.deadline);
     if (status.ok()) {
       retry_budget_.OnAdmitted();
@@ -200,7 +249,7 @@ absl::Status Engine::Admit(const ServedModel& model, absl::Time arrived,
 bool Engine::Reserve(Task& task) {
   const ServedModel& model = *task.model;
   if (!model.split()) return true;
-  const size_t offer = offers_.at(&model);
+  const size_t offer = model.places().offer;
   task.node = nodes_->Acquire(offer, std::nullopt);
   // Waiting helps only where a node serves the model. Dispatch() finds out why
   // there is none, and what may be done instead.
@@ -256,7 +305,9 @@ void Engine::Start(Task* task) {
 }
 
 void Engine::RunWhole(Task* task) {
-  const ServedModel& model = *task->model;
+  // What is leased below goes back to it after the task has ended.
+  const std::shared_ptr<const ServedModel> pinned = task->model;
+  const ServedModel& model = *pinned;
   const CompiledPart& part = model.whole();
   const absl::Time begin = options_.clock->Now();
   std::optional<runtime::ContextPool::Lease> context;  // holds the outputs
@@ -275,7 +326,7 @@ void Engine::RunWhole(Task* task) {
 }
 
 void Engine::Dispatch(Task* task) {
-  const size_t offer = offers_.at(task->model);
+  const size_t offer = task->model->places().offer;
   while (task->attempts < kMaxAttempts) {
     const absl::Status alive = CheckAlive(*task, "before the GPU node");
     if (!alive.ok()) return Fail(task, alive);
@@ -339,7 +390,7 @@ absl::StatusOr<transport::OutgoingMessage> Engine::Allocate(
   for (const base::TensorSpec& tensor : tensors) {
     task.message_bytes += base::ByteSize(tensor.dtype, tensor.dims).value_or(0);
   }
-  return task.node->client().Allocate(offers_.at(task.model), tensors,
+  return task.node->client().Allocate(task.model->places().offer, tensors,
                                       task.request.id);
 }
 
@@ -490,7 +541,9 @@ absl::Status Engine::MayRepeat(const Task& task, const absl::Status& failure) {
 }
 
 void Engine::RunPost(Task* task) {
-  const ServedModel& model = *task->model;
+  // What is leased below goes back to it after the task has ended.
+  const std::shared_ptr<const ServedModel> pinned = task->model;
+  const ServedModel& model = *pinned;
   const CompiledPart& part = model.post();
   const absl::Time begin = options_.clock->Now();
   task->began = begin;
@@ -616,7 +669,7 @@ absl::Status Engine::ModelReady(const ServedModel& model) const {
     if (leaving_) return Stopping();
   }
   if (model.can_run_whole()) return absl::OkStatus();
-  return nodes_->WhyUnusable(offers_.at(&model));
+  return nodes_->WhyUnusable(model.places().offer);
 }
 
 bool Engine::Ready() const {
@@ -625,7 +678,7 @@ bool Engine::Ready() const {
     if (leaving_) return false;
   }
   return NodeReady(
-      options_.readiness, catalog_,
+      options_.readiness, *catalog(),
       [this](const ServedModel& model) { return ModelReady(model).ok(); });
 }
 

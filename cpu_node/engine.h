@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -48,6 +47,8 @@ struct EngineOptions {
   absl::Duration slow_after = absl::InfiniteDuration();
   base::Clock* clock = &base::Clock::Real();
   ReadinessRule readiness;
+  // Whether clients may load and unload models; for the server's metadata.
+  bool loads_by_request = false;
   // GPU nodes. `offers`, `clock` and `on_change` are the engine's to fill in.
   NodePoolOptions nodes;
 };
@@ -88,7 +89,23 @@ class Engine {
   absl::Status Refuse(absl::string_view model, absl::string_view version,
                       const absl::Status& status);
 
-  const Catalog& catalog() const { return catalog_; }
+  // The catalog as it is now. Never null.
+  std::shared_ptr<const Catalog> catalog() const;
+
+  // Model control; one caller at a time (control/model_control.h).
+  //
+  // Makes `model` known to the queue and to the GPU nodes, which are asked for
+  // it from now on; ModelReady() says when they have it. For Publish(). Errors:
+  // as NodePool::AddOffer().
+  absl::Status Adopt(ServedModel& model);
+  // Makes a catalog of `entries`, whose models were adopted, the catalog of all
+  // requests that come from now on: in one step. Requests under way end on the
+  // versions that they have begun with.
+  void Publish(std::vector<Catalog::Entry> entries);
+  // For a model that is in no catalog any more: waits until no request uses it,
+  // then ends what Adopt() began and destroys it.
+  void Retire(std::shared_ptr<ServedModel> model);
+  bool loads_by_request() const { return options_.loads_by_request; }
   base::Clock& clock() const { return *options_.clock; }
 
   // Whether a request of `model` would find everything it needs: a GPU node
@@ -132,11 +149,13 @@ class Engine {
 
   Engine(Catalog catalog, EngineOptions options);
   absl::Status CreateNodePool();
+  QueuedModel Queued(const ServedModel& model) const;
   // Requests without a version go to versions that are ready.
   void ChooseDefaults();
 
-  absl::Status Admit(const ServedModel& model, absl::Time arrived,
-                     InferRequest& request, InferCallback& done);
+  absl::Status Admit(const std::shared_ptr<const ServedModel>& pinned,
+                     absl::Time arrived, InferRequest& request,
+                     InferCallback& done);
   StartQueue::Options QueueOptions();
   bool Reserve(Task& task);
   // Stages, in order. Each ends in the next, in Succeed() or in Fail().
@@ -179,11 +198,9 @@ class Engine {
   }
 
   const EngineOptions options_;
-  Catalog catalog_;
-  // Of split models, in NodePoolOptions::offers.
-  absl::flat_hash_map<const ServedModel*, size_t> offers_;
-  // Of all models, in StartQueue::Options::models.
-  absl::flat_hash_map<const ServedModel*, size_t> queued_models_;
+  mutable absl::Mutex catalog_mu_;
+  // Each request pins the version that it runs on.
+  std::shared_ptr<const Catalog> catalog_ ABSL_GUARDED_BY(catalog_mu_);
   RequestLog log_;
   std::atomic<uint64_t> unknown_models_ = 0;
   // Those not in use, with the memory that they have grown.

@@ -71,7 +71,7 @@ void Engine::StartPiece(Task* whole) {
   Task* const piece = tasks_.Take().release();
   piece->engine = this;
   piece->whole = whole;
-  piece->model = &model;
+  piece->model = whole->model;
   piece->arrived = options_.clock->Now();
   piece->request.deadline = whole->request.deadline;
   piece->request.cancel = whole->request.cancel;
@@ -88,7 +88,7 @@ void Engine::StartPiece(Task* whole) {
         model.layout().Slice(whole->bound.inputs, gathered.next, count,
                              piece->slice));
     piece->bound.inputs.assign(inputs.begin(), inputs.end());
-    return workers_.Admit(*piece, queued_models_.at(&model), count,
+    return workers_.Admit(*piece, model.places().queue, count,
                           piece->request.deadline);
   });
   if (!status.ok()) EndPiece(piece, status);

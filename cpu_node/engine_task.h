@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -47,7 +48,8 @@ struct Engine::Task final : public WorkerPool::Job {
   Engine* engine = nullptr;
   InferRequest request;  // owns the input tensors
   InferCallback done;
-  const ServedModel* model = nullptr;
+  // Pinned until the end of the request.
+  std::shared_ptr<const ServedModel> model;
   BoundRequest bound;
 
   // What the parts work on: `bound.inputs`, with rows added where needed.
@@ -103,9 +105,9 @@ struct Engine::Task final : public WorkerPool::Job {
   void Clear() {
     request = InferRequest();
     done = nullptr;
-    model = nullptr;
     pre_context.reset();
     response.reset();
+    model.reset();  // after what may lie in it
     attempts = 0;
     node.reset();
     avoid.reset();

@@ -91,6 +91,26 @@ void AddReadiness(CLI::App& app, Flags& flags) {
       ->type_name("NAME");
 }
 
+void AddControl(CLI::App& app, Flags& flags) {
+  base::AddModelControlFlags(app, flags.control,
+                             "those of --load-model, and what clients load and "
+                             "unload: RepositoryModelLoad");
+  app.add_option("--keep-versions", flags.keep_versions,
+                 "With poll or explicit: versions of each model that stay in "
+                 "memory when others take their place, to go back to them at "
+                 "once")
+      ->check(CLI::Range(0, 100))
+      ->capture_default_str();
+  app.add_option("--model-load-timeout", flags.load_timeout_s,
+                 "How long a new version may take to become ready at a GPU "
+                 "node; then its load has failed")
+      ->type_name("SECONDS")
+      ->check([](const std::string& text) {
+        return base::CheckNumberIn(text, 0.1, 86400);
+      })
+      ->capture_default_str();
+}
+
 void AddGpuNodes(CLI::App& app, Flags& flags) {
   app.add_option_function<std::vector<std::string>>(
          "--gpu-nodes",
@@ -177,6 +197,7 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
   AddGpuNodes(app, flags);
   AddServing(app, flags);
   AddReadiness(app, flags);
+  AddControl(app, flags);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -189,6 +210,11 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
     std::fprintf(stderr,
                  "refract-cpu-node: --ready-when listed and --ready-models "
                  "belong together (see --help)\n");
+    return 2;
+  }
+  if (const std::string wrong = base::CheckModelControlFlags(flags.control);
+      !wrong.empty()) {
+    std::fprintf(stderr, "refract-cpu-node: %s (see --help)\n", wrong.c_str());
     return 2;
   }
   return flags;

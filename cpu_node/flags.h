@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/process/model_control_flags.h"
 #include "cpu_node/discovery/node_source.h"
 #include "cpu_node/dispatch/node_policy.h"
 #include "metrics/flags.h"
@@ -37,6 +38,9 @@ struct Flags {
   double lame_duck_s = 5;
   double drain_timeout_s = 30;
   bool local_fallback = false;
+  base::ModelControlFlags control;
+  size_t keep_versions = 1;
+  double load_timeout_s = 60;
   std::string ready_when = "all";         // all, listed or any
   std::vector<std::string> ready_models;  // for "listed"
 };

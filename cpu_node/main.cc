@@ -16,6 +16,7 @@
 #include "base/process/shutdown_signal.h"
 #include "base/status_macros.h"
 #include "cpu_node/catalog.h"
+#include "cpu_node/control/model_control.h"
 #include "cpu_node/discovery/node_watch.h"
 #include "cpu_node/discovery/resolver.h"
 #include "cpu_node/engine.h"
@@ -132,7 +133,8 @@ void LogSummary(const Catalog& catalog, const EngineOptions& options) {
 }
 
 void LogCounts(const Engine& engine) {
-  for (const Catalog::Entry& entry : engine.catalog().entries()) {
+  const std::shared_ptr<const Catalog> catalog = engine.catalog();
+  for (const Catalog::Entry& entry : catalog->entries()) {
     if (entry.model == nullptr) continue;
     const ModelStatistics::Snapshot sums = entry.model->statistics().snapshot();
     LOG(INFO) << "model '" << entry.name << "' version " << entry.version
@@ -154,10 +156,16 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
 
   ServedModelOptions model_options;
   model_options.local_fallback = flags.local_fallback;
-  absl::StatusOr<Catalog> catalog =
-      Catalog::Load(models::Repository(flags.model_repository), model_options);
+  const models::Repository repository(flags.model_repository);
+  absl::StatusOr<Catalog> catalog = Catalog::Load(
+      repository, model_options, [&flags](absl::string_view name) {
+        return flags.control.LoadsAtStart(name);
+      });
   if (!catalog.ok()) return catalog.status();
   EngineOptions options = ToEngineOptions(flags);
+  const bool controlled = flags.control.poll() || flags.control.by_request();
+  options.nodes.offers_may_come = controlled;
+  options.loads_by_request = flags.control.by_request();
   REFRACT_RETURN_IF_ERROR(Locate(flags, &options.nodes));
   LogSummary(*catalog, options);
 
@@ -175,7 +183,20 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
                                 absl::Seconds(flags.gpu_nodes_refresh_s),
                                 *std::move(resolver), &(*engine)->nodes()));
   }
+  std::unique_ptr<ModelControl> control;
+  if (controlled) {
+    ModelControlOptions control_options;
+    control_options.by_request = flags.control.by_request();
+    control_options.poll = flags.control.poll();
+    control_options.poll_interval = absl::Seconds(flags.control.poll_s);
+    control_options.keep_versions = flags.keep_versions;
+    control_options.ready_timeout = absl::Seconds(flags.load_timeout_s);
+    control_options.served = model_options;
+    control = std::make_unique<ModelControl>(repository, engine->get(),
+                                             control_options);
+  }
   FrontendOptions frontend_options;
+  frontend_options.control = control.get();
   frontend_options.host = flags.grpc_host;
   frontend_options.port = flags.grpc_port;
   frontend_options.request_memory = flags.request_memory;
@@ -183,10 +204,11 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
       Frontend::Create(frontend_options, engine->get());
   if (!frontend.ok()) return frontend.status();
   // Ends first, while there is something to collect.
-  const absl::StatusOr<std::unique_ptr<metrics::Server>> metrics =
+  absl::StatusOr<std::unique_ptr<metrics::Server>> metrics =
       metrics::Serve(flags.metrics, [&](metrics::Exposition& exposition) {
         CollectMetrics(**engine, **frontend, exposition);
         if (watch != nullptr) watch->Collect(exposition);
+        if (control != nullptr) CollectChanges(*control, exposition);
       });
   if (!metrics.ok()) {
     (*engine)->Stop();
@@ -210,6 +232,8 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   }
   (*frontend)->AwaitQuiet(kQuiet, kLongestWaitForQuiet);
   (*engine)->Stop();
+  metrics->reset();  // it asks the control
+  if (control != nullptr) control->Stop();
   (*frontend)->Shutdown(kLastAnswers);
   LogCounts(**engine);
   LOG(INFO) << "stopped";

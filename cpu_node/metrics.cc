@@ -1,5 +1,7 @@
 #include "cpu_node/metrics.h"
 
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -117,7 +119,7 @@ void AddModel(const ServedModel& served, const Labels& model, Exposition& out) {
 }
 
 void AddLink(const NodePool::Member& member,
-             const std::vector<transport::ModelOffer>& offers,
+             const std::vector<std::optional<transport::ModelOffer>>& offers,
              Exposition& out) {
   const transport::ClientState& state = member.state;
   const Labels node = {{"gpu_node", member.address}};
@@ -130,7 +132,8 @@ void AddLink(const NodePool::Member& member,
                With(node, "path", state.connected ? state.path : "none"),
                state.in_flight);
   for (size_t m = 0; m < offers.size(); ++m) {
-    const transport::ModelOffer& offer = offers[m];
+    if (!offers[m].has_value()) continue;
+    const transport::ModelOffer& offer = *offers[m];
     out.AddGauge(
         "refract_link_model_ready",
         "1 while the GPU node can execute the model",
@@ -179,7 +182,8 @@ void CollectMetrics(const Engine& engine, const Frontend& frontend,
   out.AddGauge("refract_request_memory_limit_bytes",
                "Above that, requests are refused", {},
                static_cast<double>(memory.limit));
-  for (const Catalog::Entry& entry : engine.catalog().entries()) {
+  const std::shared_ptr<const Catalog> catalog = engine.catalog();
+  for (const Catalog::Entry& entry : catalog->entries()) {
     const Labels model = {{"model", entry.name},
                           {"version", absl::StrCat(entry.version)}};
     out.AddGauge(
@@ -189,9 +193,24 @@ void CollectMetrics(const Engine& engine, const Frontend& frontend,
     if (entry.model != nullptr) AddModel(*entry.model, model, out);
   }
   const NodePool& nodes = engine.nodes();
+  const auto offers = nodes.offers();
   for (const NodePool::Member& member : nodes.Members()) {
-    AddLink(member, nodes.offers(), out);
+    AddLink(member, offers, out);
   }
+}
+
+void CollectChanges(const ModelControl& control, Exposition& out) {
+  const ModelControl::Counts counts = control.counts();
+  const auto add = [&](const char* change, uint64_t count) {
+    out.AddCounter("refract_version_changes_total",
+                   "Changes of models while serving: versions loaded and "
+                   "unloaded, switches of the served versions, and failures",
+                   {{"change", change}}, static_cast<double>(count));
+  };
+  add("loaded", counts.loads);
+  add("unloaded", counts.unloads);
+  add("switched", counts.switches);
+  add("failed", counts.failures);
 }
 
 }  // namespace refract::cpu_node

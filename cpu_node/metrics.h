@@ -1,6 +1,7 @@
 #ifndef REFRACT_CPU_NODE_METRICS_H_
 #define REFRACT_CPU_NODE_METRICS_H_
 
+#include "cpu_node/control/model_control.h"
 #include "cpu_node/engine.h"
 #include "cpu_node/frontend/server.h"
 #include "metrics/exposition.h"
@@ -11,6 +12,9 @@ namespace refract::cpu_node {
 // bounded by models × GPU nodes: no label has a value that a client chose.
 void CollectMetrics(const Engine& engine, const Frontend& frontend,
                     metrics::Exposition& exposition);
+
+// Of model control.
+void CollectChanges(const ModelControl& control, metrics::Exposition& out);
 
 }  // namespace refract::cpu_node
 

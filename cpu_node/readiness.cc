@@ -28,7 +28,7 @@ absl::Status CheckReadinessRule(const ReadinessRule& rule,
 bool NodeReady(const ReadinessRule& rule, const Catalog& catalog,
                absl::FunctionRef<bool(const ServedModel&)> ready) {
   const auto model_ready = [&](const std::string& name) {
-    const absl::StatusOr<const ServedModel*> model = catalog.Find(name, "");
+    const auto model = catalog.Find(name, "");
     return model.ok() && ready(**model);
   };
   switch (rule.when) {

@@ -64,6 +64,15 @@ class ServedModel {
   const ModelInterface& interface() const { return interface_; }
   ModelStatistics& statistics() const { return statistics_; }
 
+  // Where the engine's parts keep what they know of it. Set by the engine
+  // before anybody else has the model.
+  struct Places {
+    size_t queue = 0;  // of WorkerPool
+    size_t offer = 0;  // of NodePool; only if split()
+  };
+  const Places& places() const { return places_; }
+  void set_places(const Places& places) { places_ = places; }
+
   // Whether a GPU node has a part in it.
   bool split() const { return pre_.has_value(); }
   // Whether it can run here as a whole: not split, or local_fallback.
@@ -149,6 +158,7 @@ class ServedModel {
   std::vector<Source> pre_sources_;
   std::vector<Source> post_sources_;
   mutable ModelStatistics statistics_;
+  Places places_;
 };
 
 }  // namespace refract::cpu_node

@@ -17,11 +17,11 @@ Json Counts(const GpuNode::Stats& stats) {
           {"refused", stats.refused},     {"unavailable", stats.unavailable}};
 }
 
-Json ModelJson(const GpuNode& node, size_t index) {
-  const absl::Status ready = node.ModelReady(index);
-  const ModelStats stats = node.stats(index);
-  Json model = {{"name", node.models()[index].name()},
-                {"version", node.models()[index].version()},
+Json ModelJson(const GpuNode& node, const GpuNode::Served& served) {
+  const absl::Status ready = node.ModelReady(served.number);
+  const ModelStats stats = node.stats(served.number);
+  Json model = {{"name", served.model->name()},
+                {"version", served.model->version()},
                 {"ready", ready.ok()}};
   if (!ready.ok()) model["why"] = std::string(ready.message());
   model["succeeded"] = stats.succeeded;
@@ -49,10 +49,11 @@ absl::Status AdminEndpoint::Ready() const {
     return absl::UnavailableError("the node is drained by command");
   }
   absl::Status why = absl::UnavailableError("the node has no model");
-  for (size_t i = 0; i < node_->models().size(); ++i) {
-    const absl::Status ready = node_->ModelReady(i);
+  bool first = true;
+  for (const GpuNode::Served& served : node_->served()) {
+    const absl::Status ready = node_->ModelReady(served.number);
     if (ready.ok()) return ready;
-    if (i == 0) why = ready;
+    if (std::exchange(first, false)) why = ready;
   }
   return why;
 }
@@ -80,8 +81,8 @@ std::string AdminEndpoint::StatusText() const {
   status["request_memory_bytes"] = request_memory_->held();
   status["request_memory_limit_bytes"] = request_memory_->bytes();
   status["models"] = Json::array();
-  for (size_t i = 0; i < node_->models().size(); ++i) {
-    status["models"].push_back(ModelJson(*node_, i));
+  for (const GpuNode::Served& served : node_->served()) {
+    status["models"].push_back(ModelJson(*node_, served));
   }
   // Names of models may be any bytes.
   return status.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -34,6 +34,8 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
                  "runs here")
       ->required()
       ->type_name("DIR");
+  base::AddModelControlFlags(app, flags.control,
+                             "those of --load-model, and what CPU nodes offer");
   app.add_option("--op-library", flags.op_libraries,
                  "Shared library of operators to load first, as given to "
                  "refract import; may be repeated")
@@ -155,6 +157,11 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
     if (error.get_exit_code() == 0) return app.exit(error);
     std::fprintf(stderr, "refract-gpu-node: %s (see --help)\n",
                  base::CommandLineError(app, error).c_str());
+    return 2;
+  }
+  if (const std::string wrong = base::CheckModelControlFlags(flags.control);
+      !wrong.empty()) {
+    std::fprintf(stderr, "refract-gpu-node: %s (see --help)\n", wrong.c_str());
     return 2;
   }
   flags.max_batch_given = max_batch->count() > 0;

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/process/model_control_flags.h"
 #include "metrics/flags.h"
 
 namespace refract::gpu_node {
@@ -32,6 +33,7 @@ struct Flags {
   bool no_isolation = false;
   int pollers = 1;
   size_t request_memory = 0;  // bytes; always given
+  base::ModelControlFlags control;
   metrics::Flags metrics;
   bool remote_drain = false;
   double slow_request_ms = 0;  // 0: none is logged

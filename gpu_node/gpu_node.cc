@@ -45,6 +45,10 @@ std::string LabelOf(const DeviceModel& model) {
   return absl::StrCat("model '", model.name(), "' version ", model.version());
 }
 
+absl::Status Unloaded() {
+  return absl::UnavailableError("the model was unloaded on this GPU node");
+}
+
 std::string TimesText(const scheduling::ExecutionTimes& times) {
   const absl::Time now = absl::UnixEpoch();  // times of a warm-up do not age
   if (!times.known(now)) return "its times are not known yet";
@@ -63,26 +67,41 @@ absl::StatusOr<std::unique_ptr<GpuNode>> GpuNode::Create(
   std::unique_ptr<GpuNode> node(new GpuNode(std::move(models), options));
   for (size_t i = node->models_.size(); i > 0; --i) {
     const DeviceModel& model = node->models_[i - 1];
-    const absl::Status fits = node->CheckFits(model);
+    const absl::Status fits =
+        node->CheckFits(model, options.facts ? options.facts(model).device_bytes
+                                             : model.weight_bytes());
     if (fits.ok()) continue;
     const auto why = absl::StrCat(LabelOf(model), ": ", fits.message());
     LOG(ERROR) << why << "; it is left out";
     node->models_.LeaveOut(i - 1, absl::FailedPreconditionError(why));
   }
   std::vector<ScheduledModel> described;
-  std::vector<size_t> unmeasured;
   for (size_t i = 0; i < node->models_.size(); ++i) {
-    described.push_back(node->Describe(node->models_[i]));
-    node->merges_.push_back(described.back().batching.enabled);
-    if (described.back().measuring) unmeasured.push_back(i);
+    const DeviceModel& model = node->models_[i];
+    described.push_back(node->Describe(
+        model, options.facts ? std::make_optional(options.facts(model))
+                             : std::nullopt));
   }
   node->device_ =
       make_device != nullptr
           ? make_device(node->models_)
           : std::make_unique<CpuDevice>(
-                &node->models_,
+                node->models_,
                 CpuDevice::Options{.instances = options.instances,
                                    .weight_memory = options.weight_memory});
+  std::vector<Served> unmeasured;
+  std::vector<std::shared_ptr<const DeviceModel>> all = node->models_.TakeAll();
+  {
+    absl::MutexLock lock(&node->models_mu_);
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (described[i].measuring) unmeasured.push_back({i, all[i]});
+      Version& version = node->versions_[i];
+      version.name = all[i]->name();
+      version.version = all[i]->version();
+      version.model = std::move(all[i]);
+      version.merges = described[i].batching.enabled;
+    }
+  }
   SchedulerOptions scheduler;
   scheduler.max_queue = options.max_queue;
   scheduler.first_backoff = options.first_backoff;
@@ -98,6 +117,9 @@ absl::StatusOr<std::unique_ptr<GpuNode>> GpuNode::Create(
       std::thread([raw = node->scheduler_.get()] { raw->RunTimers(); });
   node->StartWarmUps(std::move(unmeasured));
   if (!options.warm_up_in_background) node->AwaitWarmUps();
+  if (options.load != nullptr) {
+    node->keeper_ = std::thread([raw = node.get()] { raw->KeepModels(); });
+  }
   return node;
 }
 
@@ -107,7 +129,8 @@ GpuNode::GpuNode(DeviceModels models, const GpuNodeOptions& options)
       refusal_log_(kFailureLinesPerSecond, *options.clock),
       machine_(ThisMachine()) {}
 
-absl::Status GpuNode::CheckFits(const DeviceModel& model) const {
+absl::Status GpuNode::CheckFits(const DeviceModel& model,
+                                size_t device_bytes) const {
   const int64_t least = model.model().graph.min_batch;
   if (!model.model().graph.batch_symbol.empty() && least > options_.max_batch) {
     return absl::FailedPreconditionError(
@@ -115,25 +138,22 @@ absl::Status GpuNode::CheckFits(const DeviceModel& model) const {
                      " rows or more, executions have at most ",
                      options_.max_batch, " (--max-batch)"));
   }
-  return ResidentSet(options_.weight_memory,
-                     {options_.facts ? options_.facts(model).device_bytes
-                                     : model.weight_bytes()})
-      .CheckFits(0);
+  return ResidentSet(options_.weight_memory, {device_bytes}).CheckFits(0);
 }
 
-void GpuNode::StartWarmUps(std::vector<size_t> models) {
+void GpuNode::StartWarmUps(std::vector<Served> models) {
   if (models.empty()) return;
   unmeasured_ = std::move(models);
   // CPU nodes give requests to the newest version that is ready. If an older
   // one were ready first, it would get them for a moment.
   absl::flat_hash_map<absl::string_view, int64_t> newest;
-  for (const size_t i : unmeasured_) {
-    int64_t& version = newest[models_[i].name()];
-    version = std::max(version, models_[i].version());
+  for (const auto& [number, model] : unmeasured_) {
+    int64_t& version = newest[model->name()];
+    version = std::max(version, model->version());
   }
   const auto older = std::stable_partition(
-      unmeasured_.begin(), unmeasured_.end(), [&](size_t i) {
-        return models_[i].version() == newest[models_[i].name()];
+      unmeasured_.begin(), unmeasured_.end(), [&](const Served& served) {
+        return served.model->version() == newest[served.model->name()];
       });
   num_newest_ = static_cast<size_t>(older - unmeasured_.begin());
   newest_left_.store(num_newest_);
@@ -173,7 +193,9 @@ void GpuNode::WarmUpSome() {
       newest_left_.wait(left);
       left = newest_left_.load();
     }
-    WarmUpOne(unmeasured_[next]);
+    // Let go of, so that it may be unloaded.
+    const Served served = std::exchange(unmeasured_[next], {});
+    scheduler_->SetTimes(served.number, Measure(*served.model));
     if (next < num_newest_) {
       --newest_left_;
       newest_left_.notify_all();
@@ -181,8 +203,7 @@ void GpuNode::WarmUpSome() {
   }
 }
 
-void GpuNode::WarmUpOne(size_t index) {
-  const DeviceModel& model = models_[index];
+scheduling::ExecutionTimes GpuNode::Measure(const DeviceModel& model) const {
   WarmUpOptions warm_up;
   warm_up.max_rows = options_.max_batch;
   warm_up.budget = options_.warm_up;
@@ -198,7 +219,7 @@ void GpuNode::WarmUpOne(size_t index) {
           : TimesFile(model, machine_, options_.max_batch).Write(measured);
   LOG(INFO) << LabelOf(model) << ": " << TimesText(TimesOf(measured))
             << (kept.ok() ? "" : "; ") << kept.message();
-  scheduler_->SetTimes(index, TimesOf(measured));
+  return TimesOf(measured);
 }
 
 void GpuNode::WatchReadiness(ReadinessListener listener) {
@@ -212,9 +233,15 @@ void GpuNode::WatchReadiness(ReadinessListener listener) {
 void GpuNode::TellReadiness() {
   absl::MutexLock lock(&readiness_mu_);
   if (readiness_listener_ == nullptr) return;
-  for (size_t i = 0; i < models_.size(); ++i) {
-    readiness_listener_(i, drained() ? absl::UnavailableError(kDrained)
-                                     : scheduler_->ModelReady(i));
+  std::vector<size_t> numbers;
+  {
+    absl::ReaderMutexLock models_lock(&models_mu_);
+    for (const auto& [number, version] : versions_) numbers.push_back(number);
+  }
+  std::sort(numbers.begin(), numbers.end());
+  for (const size_t number : numbers) {
+    readiness_listener_(number, drained() ? absl::UnavailableError(kDrained)
+                                          : scheduler_->ModelReady(number));
   }
 }
 
@@ -229,6 +256,11 @@ void GpuNode::SetDrained(bool drained) {
 GpuNode::~GpuNode() {
   if (scheduler_ == nullptr) return;
   WatchReadiness(nullptr);
+  {
+    absl::MutexLock lock(&models_mu_);
+    stop_keeper_ = true;
+  }
+  if (keeper_.joinable()) keeper_.join();
   stop_warm_ups_.store(true, std::memory_order_relaxed);
   AwaitWarmUps();
   scheduler_->StopTimers();
@@ -236,7 +268,8 @@ GpuNode::~GpuNode() {
   scheduler_.reset();
 }
 
-ScheduledModel GpuNode::Describe(const DeviceModel& model) const {
+ScheduledModel GpuNode::Describe(
+    const DeviceModel& model, const std::optional<ModelOnDevice>& facts) const {
   const models::ServingConfig& serving = model.model().config.serving;
   ScheduledModel described;
   described.label = LabelOf(model);
@@ -266,10 +299,9 @@ ScheduledModel GpuNode::Describe(const DeviceModel& model) const {
     LOG(WARNING) << described.label
                  << ": its requests are never executed together: " << why_not;
   }
-  if (options_.facts) {
-    const GpuNodeOptions::DeviceFacts facts = options_.facts(model);
-    described.times = facts.times;
-    described.weight_bytes = facts.device_bytes;
+  if (facts.has_value()) {
+    described.times = facts->times;
+    described.weight_bytes = facts->device_bytes;
   } else if (options_.warm_up > absl::ZeroDuration()) {
     const auto measured = TimesFile(model, machine_, options_.max_batch).Read();
     described.measuring = !measured.has_value();
@@ -287,36 +319,26 @@ ScheduledModel GpuNode::Describe(const DeviceModel& model) const {
   return described;
 }
 
-absl::StatusOr<size_t> GpuNode::OnOffer(const transport::ModelOffer& offer) {
-  absl::StatusOr<size_t> match = models_.Match(offer);
-  // Once per connection: a CN offers its models in the handshake only.
-  if (!match.ok()) {
-    if (const std::optional<int64_t> held_back = refusal_log_.Admit()) {
-      LOG(WARNING) << "refused: " << match.status().message()
-                   << (*held_back > 0
-                           ? absl::StrCat(" (", *held_back,
-                                          " earlier refusals not logged)")
-                           : "");
-    }
-  }
-  return match;
-}
-
 absl::Status GpuNode::OnAnnounced(const transport::RequestDescriptor& request) {
-  return scheduler_->Admit(request.model,
-                           models_[request.model].RowsOf(request.tensors),
+  bool merges = false;
+  const auto model = ModelOf(request.model, &merges);
+  if (model == nullptr) return Unloaded();
+  return scheduler_->Admit(request.model, model->RowsOf(request.tensors),
                            request.deadline);
 }
 
 void GpuNode::OnRequest(std::unique_ptr<transport::ServerCall> call) {
-  const size_t index = call->model();
-  const DeviceModel& model = models_[index];
-  if (!merges_[index]) {
-    const int64_t rows = model.RowsOf(call->tensors());
-    return scheduler_->Submit(index, std::move(call), rows, "");
+  const size_t number = call->model();
+  bool merges = false;
+  const auto model = ModelOf(number, &merges);
+  if (model == nullptr) return call->Fail(Unloaded());
+  if (!merges) {
+    const int64_t rows = model->RowsOf(call->tensors());
+    return scheduler_->Submit(number, std::move(call), rows, "");
   }
-  const base::Pool<DeviceModel::Arrival>::Lease arrival = model.Look(*call);
-  scheduler_->Submit(index, std::move(call), arrival->rows, arrival->merge_key);
+  const base::Pool<DeviceModel::Arrival>::Lease arrival = model->Look(*call);
+  scheduler_->Submit(number, std::move(call), arrival->rows,
+                     arrival->merge_key);
 }
 
 void GpuNode::OnAbandoned(size_t model) { scheduler_->OnAbandoned(model); }
@@ -325,8 +347,15 @@ void GpuNode::OnWithdrawn(size_t model) { scheduler_->OnWithdrawn(model); }
 
 GpuNode::Stats GpuNode::stats() const {
   Stats sum;
-  for (size_t i = 0; i < models_.size(); ++i) {
-    const ModelStats model = scheduler_->stats(i);
+  std::vector<ModelStats> all;
+  for (const Served& served : served()) {
+    all.push_back(scheduler_->stats(served.number));
+  }
+  {
+    absl::ReaderMutexLock lock(&models_mu_);
+    all.push_back(unloaded_);
+  }
+  for (const ModelStats& model : all) {
     sum.succeeded += model.succeeded;
     sum.failed += model.failed;
     sum.expired += model.expired;

@@ -12,9 +12,12 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -57,14 +60,28 @@ struct GpuNodeOptions {
   bool isolation = true;
   absl::Duration slow_after = absl::InfiniteDuration();  // the same
   base::Clock* clock = &base::Clock::Real();
-  // Of a model on a device that is not the CPU: its execution times and the
-  // device memory that it takes, bytes.
-  struct DeviceFacts {
-    scheduling::ExecutionTimes times;
-    size_t device_bytes = 0;
-  };
+  // Of a model on a device that is not the CPU.
+  using DeviceFacts = ModelOnDevice;
   // Null: the CPU, where models are measured.
   std::function<DeviceFacts(const DeviceModel&)> facts;
+
+  // Model control (docs/model_control.md). Loads a version that a CN offers and
+  // that this node does not have. Null: the node keeps the models that it was
+  // given.
+  std::function<absl::StatusOr<std::unique_ptr<DeviceModel>>(
+      const std::string& name, int64_t version)>
+      load;
+  // Names and versions that the node loads by itself, and keeps although no CN
+  // offers them; asked for every `poll_interval`. Null: none.
+  std::function<absl::StatusOr<std::vector<std::pair<std::string, int64_t>>>()>
+      wanted;
+  absl::Duration poll_interval = absl::Seconds(15);
+  // How long a version stays that no CN offers any more because their
+  // connections ended; withdrawn versions go at once.
+  absl::Duration keep_unoffered = absl::Minutes(1);
+  // How soon a version is looked for again that a CN offers and that was not in
+  // the repository.
+  absl::Duration retry_interval = absl::Seconds(1);
 };
 
 // Thread-safe. A transport::Server that uses it as its handler must be
@@ -86,6 +103,7 @@ class GpuNode : public transport::Handler {
   ~GpuNode() override;
 
   absl::StatusOr<size_t> OnOffer(const transport::ModelOffer& offer) override;
+  void OnOfferEnd(size_t model, bool withdrawn) override;
   absl::Status OnAnnounced(
       const transport::RequestDescriptor& request) override;
   void OnRequest(std::unique_ptr<transport::ServerCall> call) override;
@@ -96,7 +114,12 @@ class GpuNode : public transport::Handler {
   // whether it is so. Call the transport's StopAdmitting() before.
   bool Drain(absl::Duration timeout) { return scheduler_->AwaitIdle(timeout); }
 
-  const DeviceModels& models() const { return models_; }
+  // What is served now, by number, ordered by name and version.
+  struct Served {
+    size_t number = 0;
+    std::shared_ptr<const DeviceModel> model;
+  };
+  std::vector<Served> served() const;
   const DeviceTraits& device() const { return device_->traits(); }
   // OK, or why a model cannot be executed now.
   absl::Status ModelReady(size_t model) const {
@@ -127,9 +150,18 @@ class GpuNode : public transport::Handler {
   };
   Stats stats() const;
   ModelStats stats(size_t model) const { return scheduler_->stats(model); }
-  const ModelHistograms& histograms(size_t model) const {
+  // Null: it was unloaded.
+  std::shared_ptr<const ModelHistograms> histograms(size_t model) const {
     return scheduler_->histograms(model);
   }
+  // Versions that were loaded, failed to load and were unloaded since the
+  // start.
+  struct Changes {
+    uint64_t loads = 0;
+    uint64_t failures = 0;
+    uint64_t unloads = 0;
+  };
+  Changes changes() const;
   // Requests that wait or are executed.
   size_t pending() const { return scheduler_->pending(); }
 
@@ -137,19 +169,69 @@ class GpuNode : public transport::Handler {
   GpuNode(DeviceModels models, const GpuNodeOptions& options);
   void TellReadiness();
   // Why the node cannot serve the model at all.
-  absl::Status CheckFits(const DeviceModel& model) const;
-  // What the scheduler is to know of a model.
-  ScheduledModel Describe(const DeviceModel& model) const;
+  absl::Status CheckFits(const DeviceModel& model, size_t device_bytes) const;
+  // What the scheduler is to know of a model. `facts`: what its device
+  // measured.
+  ScheduledModel Describe(const DeviceModel& model,
+                          const std::optional<ModelOnDevice>& facts) const;
   // Measures the models that have no times yet, on threads of their own.
-  void StartWarmUps(std::vector<size_t> models);
+  void StartWarmUps(std::vector<Served> models);
   void AwaitWarmUps();
   void WarmUpSome();
-  void WarmUpOne(size_t model);
+  // Measures the model and keeps what was measured.
+  scheduling::ExecutionTimes Measure(const DeviceModel& model) const;
+
+  // ---- gpu_node_models.cc: versions that come and go.
+
+  // A version that is served, is being loaded, or could not be loaded.
+  struct Version {
+    std::string name;
+    int64_t version = 0;
+    // Null: not loaded. Shared with requests that have just arrived.
+    std::shared_ptr<const DeviceModel> model;
+    bool merges = false;
+    // What it was loaded for; nullopt: loaded by the node itself.
+    std::optional<transport::ModelOffer> offer;
+    int offers = 0;          // of connections
+    bool withdrawn = false;  // the last offer was
+    bool ever_offered = false;
+    absl::Time unoffered_since = absl::InfinitePast();
+    // When to load it (again); InfiniteFuture: it is loaded, or for good.
+    absl::Time load_at = absl::InfiniteFuture();
+  };
+  Version* Find(size_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_mu_);
+  // What a request needs of its version. Null: it was unloaded.
+  std::shared_ptr<const DeviceModel> ModelOf(size_t number, bool* merges) const;
+  // The version that is to be loaded, of no number of the map before.
+  absl::StatusOr<size_t> AddVersion(Version version);
+  void KeepModels();
+  // One step of it; when the next one is due.
+  absl::Time KeepModelsOnce();
+  void Poll();
+  void LoadVersion(size_t number);
+  void UnloadVersion(size_t number);
+  // As they are now, of another version that is computed alike.
+  std::optional<scheduling::ExecutionTimes> TimesOfOther(
+      const DeviceModel& model) const;
+  bool Wanted(const Version& version) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_mu_);
 
   const GpuNodeOptions options_;
-  DeviceModels models_;  // constant once the device is there
+  DeviceModels models_;  // reasons alone once the device is there
   base::LogLimiter refusal_log_;
-  std::vector<bool> merges_;  // per model
+  // Held while an offer is answered: before models_mu_.
+  absl::Mutex offers_mu_ ABSL_ACQUIRED_BEFORE(models_mu_);
+  mutable absl::Mutex models_mu_;
+  // By the scheduler's number.
+  absl::flat_hash_map<size_t, Version> versions_ ABSL_GUARDED_BY(models_mu_);
+  absl::flat_hash_set<std::pair<std::string, int64_t>> wanted_
+      ABSL_GUARDED_BY(models_mu_);
+  absl::Time next_poll_ ABSL_GUARDED_BY(models_mu_) = absl::InfiniteFuture();
+  bool changed_ ABSL_GUARDED_BY(models_mu_) = false;
+  bool stop_keeper_ ABSL_GUARDED_BY(models_mu_) = false;
+  Changes changes_ ABSL_GUARDED_BY(models_mu_);
+  ModelStats unloaded_ ABSL_GUARDED_BY(models_mu_);  // sums of unloaded ones
+  std::thread keeper_;
   // Held while the listener is called: it is quick, and calls are in order.
   absl::Mutex readiness_mu_;
   ReadinessListener readiness_listener_ ABSL_GUARDED_BY(readiness_mu_);
@@ -161,7 +243,7 @@ class GpuNode : public transport::Handler {
   const std::string machine_;
   // Constant while warm_ups_ run: the newest version of each model, then all
   // older ones.
-  std::vector<size_t> unmeasured_;
+  std::vector<Served> unmeasured_;
   size_t num_newest_ = 0;
   std::atomic<size_t> next_unmeasured_ = 0;
   std::atomic<size_t> newest_left_ = 0;  // that are not measured yet

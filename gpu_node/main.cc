@@ -63,6 +63,30 @@ void LogSummary(const DeviceModels& models, const std::string& device,
   }
 }
 
+void ControlModels(const base::ModelControlFlags& flags,
+                   const models::Repository& repository,
+                   GpuNodeOptions& options) {
+  if (!flags.poll() && !flags.by_request()) return;
+  options.load = [repository](const std::string& name, int64_t version) {
+    return LoadPart(repository, name, version);
+  };
+  if (!flags.poll()) return;
+  options.poll_interval = absl::Seconds(flags.poll_s);
+  options.wanted = [repository]()
+      -> absl::StatusOr<std::vector<std::pair<std::string, int64_t>>> {
+    REFRACT_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                             repository.ListModels());
+    std::vector<std::pair<std::string, int64_t>> wanted;
+    for (const std::string& name : names) {
+      const auto versions = repository.ListServedVersions(name);
+      if (!versions.ok()) return base::Annotate(versions.status(), name);
+      for (const int64_t version : *versions)
+        wanted.emplace_back(name, version);
+    }
+    return wanted;
+  };
+}
+
 absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   runtime::aten::UseOneThread();
   for (const std::string& library : flags.op_libraries) {
@@ -72,11 +96,16 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
     }
   }
 
+  const models::Repository repository(flags.model_repository);
+  const auto at_start = [&flags](absl::string_view name) {
+    return flags.control.LoadsAtStart(name);
+  };
   absl::StatusOr<DeviceModels> models =
-      DeviceModels::Load(models::Repository(flags.model_repository));
+      DeviceModels::Load(repository, at_start);
   if (!models.ok()) return models.status();
 
   GpuNodeOptions options;
+  ControlModels(flags.control, repository, options);
   options.instances = flags.instances;
   options.max_queue = flags.max_queue;
   options.isolation = !flags.no_isolation;
@@ -186,10 +215,9 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
             << " given up by their clients, " << stats.refused << " refused, "
             << stats.unavailable << " unavailable; " << link.accepted
             << " connections accepted, " << link.refused << " refused";
-  for (size_t i = 0; i < (*node)->models().size(); ++i) {
-    const DeviceModel& model = (*node)->models()[i];
-    LOG(INFO) << "model '" << model.name() << "' version " << model.version()
-              << ": " << Summary((*node)->stats(i));
+  for (const auto& [number, model] : (*node)->served()) {
+    LOG(INFO) << "model '" << model->name() << "' version " << model->version()
+              << ": " << Summary((*node)->stats(number));
   }
   return absl::OkStatus();
 }

@@ -86,14 +86,26 @@ void CollectMetrics(const GpuNode& node, const transport::Server& server,
                "Above that, requests are refused", {},
                static_cast<double>(request_memory.bytes()));
   AddServer(server.stats(), out);
-  for (size_t i = 0; i < node.models().size(); ++i) {
-    const Labels model = {
-        {"model", node.models()[i].name()},
-        {"version", absl::StrCat(node.models()[i].version())}};
+  const GpuNode::Changes changes = node.changes();
+  const auto add_change = [&](const char* change, uint64_t count) {
+    out.AddCounter("refract_gpu_node_version_changes_total",
+                   "Model versions that were loaded, could not be loaded or "
+                   "were unloaded while serving",
+                   {{"change", change}}, static_cast<double>(count));
+  };
+  add_change("loaded", changes.loads);
+  add_change("failed", changes.failures);
+  add_change("unloaded", changes.unloads);
+  for (const auto& [number, served] : node.served()) {
+    const std::shared_ptr<const ModelHistograms> histograms =
+        node.histograms(number);
+    if (histograms == nullptr) continue;  // unloaded meanwhile
+    const Labels model = {{"model", served->name()},
+                          {"version", absl::StrCat(served->version())}};
     out.AddGauge("refract_model_ready",
                  "1 while the device can execute the model version", model,
-                 node.ModelReady(i).ok());
-    AddModel(node.stats(i), node.histograms(i), model, out);
+                 node.ModelReady(number).ok());
+    AddModel(node.stats(number), *histograms, model, out);
   }
 }
 

@@ -12,13 +12,26 @@ constexpr absl::Duration kQuantum = absl::Milliseconds(50);
 
 }  // namespace
 
-DeficitRoundRobin::DeficitRoundRobin(std::vector<double> shares,
-                                     int instances) {
-  for (const double share : shares) shares_ += share;
-  for (const double share : shares) {
-    models_.push_back({.share = share,
-                       .most_s = absl::ToDoubleSeconds(kMemory) * instances *
-                                 share / shares_});
+DeficitRoundRobin::DeficitRoundRobin(std::vector<double> shares, int instances)
+    : instances_(instances) {
+  for (const double share : shares) models_.push_back({.share = share});
+  BoundCounters();
+}
+
+void DeficitRoundRobin::SetShare(size_t model, double share) {
+  if (model == models_.size()) models_.emplace_back();
+  models_[model] = {.share = share, .last_turn = turns_};
+  BoundCounters();
+}
+
+void DeficitRoundRobin::BoundCounters() {
+  shares_ = 0;
+  for (const Model& model : models_) shares_ += model.share;
+  for (Model& model : models_) {
+    if (model.share == 0) continue;
+    model.most_s =
+        absl::ToDoubleSeconds(kMemory) * instances_ * model.share / shares_;
+    model.counter_s = std::min(model.counter_s, model.most_s);
   }
 }
 
@@ -57,6 +70,7 @@ void DeficitRoundRobin::Correct(size_t index, absl::Duration difference) {
 
 void DeficitRoundRobin::PassIdle(absl::Duration time) {
   // Idle time is divided among all models like time that was used.
+  if (shares_ == 0) return;
   PassRounds(absl::ToDoubleSeconds(time) / shares_);
 }
 

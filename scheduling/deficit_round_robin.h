@@ -41,6 +41,10 @@ class DeficitRoundRobin {
   // once.
   DeficitRoundRobin(std::vector<double> shares, int instances);
 
+  // Changes the share of `model`, which is at most one more than the last one.
+  // 0: there is no such model for now. Its counter starts anew.
+  void SetShare(size_t model, double share);
+
   // Of two models that have work, does `a` take a turn before `b`? Of equal
   // counters the model whose last turn is longer ago goes first.
   bool Before(size_t a, size_t b) const;
@@ -62,7 +66,10 @@ class DeficitRoundRobin {
     uint64_t last_turn = 0;
   };
   void PassRounds(double seconds_per_share);
+  // After a change of shares.
+  void BoundCounters();
 
+  const int instances_;
   std::vector<Model> models_;
   double shares_ = 0;  // sum
   uint64_t turns_ = 0;

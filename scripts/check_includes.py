@@ -85,7 +85,7 @@ THIRD_PARTY = {
     r"CLI/": (
         r"tools/.*_(command|options)\.cc$",
         r"tools/command(_line)?\.cc$",
-        r"base/process/(command_line_error|request_memory_flag)\.h$",
+        r"base/process/(command_line_error|model_control_flags|request_memory_flag)\.h$",
         r"metrics/flags\.h$",
         r"(cpu_node|gpu_node|tests|bench)/.*",
     ),

@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "glog/logging.h"
 #include "transport/client_hub.h"
+#include "transport/session/session_socket.h"
 
 namespace refract::cpu_node {
 namespace {
@@ -75,7 +76,9 @@ void NodePool::Lease::Finish(const absl::Status& status, absl::Duration latency,
       stalled ? absl::UnavailableError("no answer in time") : status, now);
 }
 
-NodePool::NodePool(NodePoolOptions options) : options_(std::move(options)) {}
+NodePool::NodePool(NodePoolOptions options)
+    : options_(std::move(options)),
+      offers_(options_.offers.begin(), options_.offers.end()) {}
 
 NodePool::~NodePool() { Close(); }
 
@@ -90,7 +93,7 @@ absl::StatusOr<std::unique_ptr<NodePool>> NodePool::Create(
   }
   options.max_nodes = std::max(options.max_nodes, options.addresses.size());
   // Without a model that is offered there is nothing to ask a node for.
-  if (options.offers.empty()) options.max_nodes = 0;
+  if (options.offers.empty() && !options.offers_may_come) options.max_nodes = 0;
   if (options.connect == nullptr && options.max_nodes > 0) {
     transport::ClientHub::Options hub_options;
     hub_options.max_clients = options.max_nodes;
@@ -111,7 +114,7 @@ absl::StatusOr<std::unique_ptr<NodePool>> NodePool::Create(
 }
 
 absl::Status NodePool::SetAddresses(const std::vector<std::string>& addresses) {
-  if (options_.offers.empty()) return absl::OkStatus();
+  if (!connects()) return absl::OkStatus();
   const absl::flat_hash_set<absl::string_view> listed(addresses.begin(),
                                                       addresses.end());
   absl::flat_hash_set<std::string> known;
@@ -148,6 +151,7 @@ absl::Status NodePool::SetAddresses(const std::vector<std::string>& addresses) {
 
 // Under members_mu_.
 absl::Status NodePool::Add(const std::string& address) {
+  std::vector<std::optional<transport::ModelOffer>> offers;
   size_t index = 0;
   {
     absl::MutexLock refresh_lock(&refresh_mu_);
@@ -158,14 +162,14 @@ absl::Status NodePool::Add(const std::string& address) {
           absl::StrCat("GPU node ", address, " is left out: there are ", index,
                        " already, the most that a CPU node connects to"));
     }
-    auto node = std::make_unique<Node>(
-        Node{.address = address,
-             .tier = options_.tier_of ? options_.tier_of(address) : 0,
-             .quota = RequestQuota(options_.offers.size(),
-                                   options_.limits.max_in_flight)});
-    node->offers.assign(options_.offers.size(),
+    auto node = std::make_unique<Node>(Node{
+        .address = address,
+        .tier = options_.tier_of ? options_.tier_of(address) : 0,
+        .quota = RequestQuota(offers_.size(), options_.limits.max_in_flight)});
+    node->offers.assign(offers_.size(),
                         absl::UnavailableError("not connected yet"));
-    node->offer_latency.resize(options_.offers.size());
+    node->offer_latency.resize(offers_.size());
+    offers = offers_;
     if (index == nodes_.size()) {
       nodes_.emplace_back();
       snapshot_.emplace_back();
@@ -177,7 +181,11 @@ absl::Status NodePool::Add(const std::string& address) {
   client_options.path = options_.path;
   client_options.rdma_device = options_.rdma_device;
   client_options.locality = options_.locality;
-  client_options.models = options_.offers;
+  // Those behind a removed offer follow below.
+  const auto hole = std::find(offers.begin(), offers.end(), std::nullopt);
+  for (auto offer = offers.begin(); offer != hole; ++offer) {
+    client_options.models.push_back(**offer);
+  }
   client_options.limits = options_.limits;
   client_options.ejection = options_.ejection;
   client_options.clock = options_.clock;
@@ -191,11 +199,68 @@ absl::Status NodePool::Add(const std::string& address) {
       return base::Annotate(client.status(),
                             absl::StrCat("GPU node ", address));
     }
+    for (auto offer = hole; offer != offers.end(); ++offer) {
+      REFRACT_RETURN_IF_ERROR(
+          (*client)->SetOffer(offer - offers.begin(), *offer));
+    }
     nodes_[index]->client = *std::move(client);
   }
   // Changes before the client was stored went unseen.
   Refresh(index);
   return absl::OkStatus();
+}
+
+absl::StatusOr<size_t> NodePool::AddOffer(const transport::ModelOffer& offer) {
+  absl::MutexLock members_lock(&members_mu_);
+  absl::MutexLock refresh_lock(&refresh_mu_);
+  absl::MutexLock lock(&mu_);
+  const auto place = std::find(offers_.begin(), offers_.end(), std::nullopt);
+  const size_t index = place - offers_.begin();
+  if (std::count(offers_.begin(), offers_.end(), std::nullopt) == 0 &&
+      offers_.size() >= transport::kMaxModelOffers) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("there are ", offers_.size(),
+                     " split versions, the most that can be offered to GPU "
+                     "nodes"));
+  }
+  if (place == offers_.end()) offers_.emplace_back();
+  for (const std::unique_ptr<Node>& node : nodes_) {
+    if (node == nullptr) continue;
+    node->offers.resize(offers_.size());
+    node->offers[index] = absl::UnavailableError("was not asked yet");
+    node->offer_latency.resize(offers_.size());
+    node->offer_latency[index] = absl::ZeroDuration();
+    node->quota.Resize(offers_.size());
+    if (node->client == nullptr) continue;  // closed
+    const absl::Status status = node->client->SetOffer(index, offer);
+    if (status.ok()) continue;
+    for (const std::unique_ptr<Node>& told : nodes_) {
+      if (told == node) break;
+      if (told == nullptr || told->client == nullptr) continue;
+      told->client->SetOffer(index, std::nullopt).IgnoreError();
+    }
+    return status;
+  }
+  offers_[index] = offer;
+  return index;
+}
+
+void NodePool::RemoveOffer(size_t offer) {
+  absl::MutexLock members_lock(&members_mu_);
+  absl::MutexLock refresh_lock(&refresh_mu_);
+  absl::MutexLock lock(&mu_);
+  offers_[offer].reset();
+  for (const std::unique_ptr<Node>& node : nodes_) {
+    if (node == nullptr) continue;
+    node->offers[offer] = absl::NotFoundError("not offered");
+    if (node->client == nullptr) continue;  // closed
+    node->client->SetOffer(offer, std::nullopt).IgnoreError();
+  }
+}
+
+std::vector<std::optional<transport::ModelOffer>> NodePool::offers() const {
+  absl::MutexLock lock(&mu_);
+  return offers_;
 }
 
 bool NodePool::MayEnd(const Node& node, absl::Time now) const {
@@ -285,24 +350,22 @@ void NodePool::LogChange(const Node& node,
   }
   LOG(INFO) << "GPU node " << node.address << " is connected over "
             << state.path << ", epoch " << state.epoch;
-  for (size_t i = 0; i < state.models.size() && i < options_.offers.size();
-       ++i) {
-    if (state.models[i].ok()) continue;
+  for (size_t i = 0; i < state.models.size() && i < offers_.size(); ++i) {
+    if (state.models[i].ok() || !offers_[i].has_value()) continue;
     LOG(WARNING) << "GPU node " << node.address << " refuses model '"
-                 << options_.offers[i].name << "' version "
-                 << options_.offers[i].version << ": "
-                 << state.models[i].message();
+                 << offers_[i]->name << "' version " << offers_[i]->version
+                 << ": " << state.models[i].message();
   }
 }
 
 void NodePool::LogModels(const Node& node,
                          const transport::ClientState& state) const {
   for (size_t i = 0; i < state.models.size() && i < node.offers.size(); ++i) {
-    if (state.models[i].ok() == node.offers[i].ok()) continue;
-    const transport::ModelOffer& offer = options_.offers[i];
+    if (!offers_[i].has_value() || state.models[i] == node.offers[i]) continue;
+    const transport::ModelOffer& offer = *offers_[i];
     if (state.models[i].ok()) {
       LOG(INFO) << "GPU node " << node.address << " serves model '"
-                << offer.name << "' version " << offer.version << " again";
+                << offer.name << "' version " << offer.version << " now";
     } else {
       LOG(WARNING) << "GPU node " << node.address << " cannot serve model '"
                    << offer.name << "' version " << offer.version

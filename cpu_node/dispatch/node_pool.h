@@ -33,6 +33,9 @@ struct NodePoolOptions {
   size_t max_nodes = 0;
   // What is offered to every node; requests name an offer by its index.
   std::vector<transport::ModelOffer> offers;
+  // Whether AddOffer() may come: nodes are connected also while there is no
+  // offer to ask them for.
+  bool offers_may_come = false;
   transport::PathPreference path = transport::PathPreference::kAuto;
   std::string rdma_device;       // as transport::ClientOptions
   transport::Locality locality;  // the same
@@ -77,6 +80,13 @@ class NodePool {
   // Disconnects the leaving nodes that may go. True: some still leave, call
   // again soon. Not on a transport thread.
   bool EndLeft();
+
+  // Offers a further model to every node, also to those that come later, and
+  // returns its index, which may be that of a removed offer. ResourceExhausted
+  // or InvalidArgument: too many, or too long for a hello.
+  absl::StatusOr<size_t> AddOffer(const transport::ModelOffer& offer);
+  // No request of the offer is under way, and none comes.
+  void RemoveOffer(size_t offer);
 
   // One request under way at one node. Move-only; may be finished or dropped on
   // any thread. Must not outlive the pool.
@@ -123,9 +133,8 @@ class NodePool {
   // ResourceExhausted, with the numbers: nodes serve it, none may be asked.
   absl::Status WhyNoRoom(size_t offer) const;
 
-  const std::vector<transport::ModelOffer>& offers() const {
-    return options_.offers;
-  }
+  // By index; null: removed.
+  std::vector<std::optional<transport::ModelOffer>> offers() const;
   struct Member {
     std::string address;   // HOST:PORT, as it was given
     bool leaving = false;  // not listed any more
@@ -180,8 +189,13 @@ class NodePool {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Takes over the client's state after it changed.
   void Refresh(size_t node);
-  void LogChange(const Node& node, const transport::ClientState& state) const;
-  void LogModels(const Node& node, const transport::ClientState& state) const;
+  void LogChange(const Node& node, const transport::ClientState& state) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void LogModels(const Node& node, const transport::ClientState& state) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool connects() const {
+    return options_.offers_may_come || !options_.offers.empty();
+  }
   // Chooses among the nodes that serve the offer and for which `may` holds.
   std::optional<Lease> AcquireIf(
       size_t offer, std::optional<size_t> avoid, bool avoid_is_full,
@@ -189,7 +203,7 @@ class NodePool {
   void Release(Node& node, size_t offer);
 
   const NodePoolOptions options_;
-  // Held while nodes are added or removed. First.
+  // Held while nodes or offers are added or removed. First.
   absl::Mutex members_mu_ ABSL_ACQUIRED_BEFORE(refresh_mu_);
   // Held while a client's state is read and stored, so that an older state
   // never overwrites a newer one. Before mu_.
@@ -199,6 +213,9 @@ class NodePool {
   // both mutexes, what else is in a node under mu_.
   std::vector<std::unique_ptr<Node>> nodes_;
   size_t num_leaving_ ABSL_GUARDED_BY(mu_) = 0;
+  // Changes under all three mutexes.
+  std::vector<std::optional<transport::ModelOffer>> offers_
+      ABSL_GUARDED_BY(mu_);
   // In AcquireIf(): one per place, so that a request allocates nothing.
   std::vector<NodeSnapshot> snapshot_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;

@@ -28,6 +28,10 @@ class RequestQuota {
   // `limit` ≥ 1: requests in flight at the node.
   RequestQuota(size_t models, int limit) : limit_(limit), models_(models) {}
 
+  // There are `models` models from now on; none is taken away that has requests
+  // in flight.
+  void Resize(size_t models) { models_.resize(models); }
+
   // How many of the models the node serves now: where it is one, that model may
   // use all of `limit`.
   void SetServed(size_t models) { shared_ = models > 1; }

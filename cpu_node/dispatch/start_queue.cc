@@ -22,18 +22,48 @@ std::vector<double> SharesOf(const std::vector<QueuedModel>& models) {
 StartQueue::StartQueue(Options options)
     : options_(std::move(options)),
       turns_(SharesOf(options_.models), options_.workers) {
-  double shares = 0;
-  for (const QueuedModel& model : options_.models) shares += model.share;
   models_.reserve(options_.models.size());
   for (const QueuedModel& model : options_.models) {
-    Model& added = models_.emplace_back();
-    added.config = model;
-    added.places = std::max<size_t>(
+    models_.emplace_back().config = model;
+  }
+  SetPlaces();
+}
+
+void StartQueue::SetPlaces() {
+  double shares = 0;
+  for (const Model& model : models_) {
+    if (model.present) shares += model.config.share;
+  }
+  for (Model& model : models_) {
+    model.places = std::max<size_t>(
         1, static_cast<size_t>(static_cast<double>(options_.max_queue) *
-                               model.share / shares));
+                               model.config.share / shares));
   }
   competitors_.reserve(models_.size());
   order_.reserve(models_.size());
+}
+
+size_t StartQueue::AddModel(QueuedModel model, std::optional<size_t> alike) {
+  size_t index = 0;
+  while (index < models_.size() && models_[index].present) ++index;
+  if (index == models_.size()) models_.emplace_back();
+  Model added;
+  added.config = std::move(model);
+  if (alike.has_value()) {
+    added.start = models_[*alike].start;
+    added.away = models_[*alike].away;
+    added.finish = models_[*alike].finish;
+  }
+  turns_.SetShare(index, added.config.share);
+  models_[index] = std::move(added);
+  SetPlaces();
+  return index;
+}
+
+void StartQueue::RemoveModel(size_t model) {
+  models_[model].present = false;
+  turns_.SetShare(model, 0);
+  SetPlaces();
 }
 
 // ------------------------------------------------------------------ admission

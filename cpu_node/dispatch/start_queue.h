@@ -75,6 +75,12 @@ class StartQueue {
   };
   explicit StartQueue(Options options);
 
+  // Adds a model and returns its number, which may be that of a removed model.
+  // `alike`: a model whose times are believed to be those of the new one.
+  size_t AddModel(QueuedModel model, std::optional<size_t> alike);
+  // Nothing of the model waits or is in flight.
+  void RemoveModel(size_t model);
+
   // What Admit() would say to a job of `rows` rows: with 1 row a lower bound
   // for a request whose rows are not known yet.
   absl::Status Foresee(size_t model, int64_t rows, absl::Time deadline,
@@ -115,7 +121,8 @@ class StartQueue {
   using Queue = scheduling::DeadlineQueue<Job*>;
   struct Model {
     QueuedModel config;
-    size_t places = 1;  // of max_queue, also while other models fill the rest
+    bool present = true;  // else the number is free
+    size_t places = 1;    // of max_queue, also while other models fill the rest
     Queue queue;
     size_t in_flight = 0;  // started and not ended
     int64_t rows_in_flight = 0;
@@ -126,6 +133,7 @@ class StartQueue {
     scheduling::ExecutionTimes start, away, finish;
   };
 
+  void SetPlaces();
   bool Probes(const Model& model, absl::Time now) const;
   absl::Duration WorkerTime(const Model& model, int64_t rows,
                             absl::Time now) const;

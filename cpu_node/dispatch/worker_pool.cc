@@ -21,6 +21,16 @@ WorkerPool::WorkerPool(StartQueue::Options options, base::Clock* clock)
 
 WorkerPool::~WorkerPool() { Stop(); }
 
+size_t WorkerPool::AddModel(QueuedModel model, std::optional<size_t> alike) {
+  absl::MutexLock lock(&mu_);
+  return starting_.AddModel(std::move(model), alike);
+}
+
+void WorkerPool::RemoveModel(size_t model) {
+  absl::MutexLock lock(&mu_);
+  starting_.RemoveModel(model);
+}
+
 absl::Status WorkerPool::Admit(Job& job, size_t model, int64_t rows,
                                absl::Time deadline) {
   absl::MutexLock lock(&mu_);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -41,6 +42,10 @@ class WorkerPool {
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
+
+  // As StartQueue's.
+  size_t AddModel(QueuedModel model, std::optional<size_t> alike);
+  void RemoveModel(size_t model);
 
   // As StartQueue::Admit(), or Unavailable after Stop(). After OK the job may
   // have run before this returns.

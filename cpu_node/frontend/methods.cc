@@ -1,6 +1,8 @@
 #include "cpu_node/frontend/methods.h"
 
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -22,9 +24,27 @@ std::vector<std::string> ServedVersions(const Catalog& catalog,
   return versions;
 }
 
-// Models are loaded at start alone.
-absl::Status NoModelControl() {
-  return absl::UnimplementedError("this server does not load or unload models");
+absl::Status NoControl() {
+  return absl::UnavailableError(
+      "models are loaded and unloaded by request only with "
+      "--model-control-mode explicit");
+}
+
+// The parameter "config" of a load request, which alone is known.
+absl::StatusOr<std::string> ConfigOf(
+    const inference::RepositoryModelLoadRequest& request) {
+  std::string config;
+  for (const auto& [name, value] : request.parameters()) {
+    if (name != "config" ||
+        value.parameter_choice_case() !=
+            inference::ModelRepositoryParameter::kStringParam) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "parameter '", base::Shorten(name),
+          "': only 'config' is known, a model configuration as JSON text"));
+    }
+    config = value.string_param();
+  }
+  return config;
 }
 
 }  // namespace
@@ -43,8 +63,7 @@ absl::Status Answer(Engine& engine, const inference::ServerReadyRequest&,
 
 absl::Status Answer(Engine& engine, const inference::ModelReadyRequest& request,
                     inference::ModelReadyResponse& response) {
-  const absl::StatusOr<const ServedModel*> model =
-      engine.catalog().Find(request.name(), request.version());
+  const auto model = engine.catalog()->Find(request.name(), request.version());
   if (!model.ok() && !absl::IsUnavailable(model.status())) {
     return model.status();
   }
@@ -52,12 +71,14 @@ absl::Status Answer(Engine& engine, const inference::ModelReadyRequest& request,
   return absl::OkStatus();
 }
 
-absl::Status Answer(Engine&, const inference::ServerMetadataRequest&,
+absl::Status Answer(Engine& engine, const inference::ServerMetadataRequest&,
                     inference::ServerMetadataResponse& response) {
   response.set_name("refract");
   response.set_version(REFRACT_VERSION);
-  // Without "model_repository": models can be listed, but not loaded, by
-  // clients.
+  if (engine.loads_by_request()) {
+    response.add_extensions("model_repository");
+    response.add_extensions("model_repository(unload_dependents)");
+  }
   response.add_extensions("model_configuration");
   response.add_extensions("statistics");
   return absl::OkStatus();
@@ -67,9 +88,9 @@ absl::Status Answer(Engine& engine,
                     const inference::ModelMetadataRequest& request,
                     inference::ModelMetadataResponse& response) {
   REFRACT_ASSIGN_OR_RETURN(
-      const ServedModel* const model,
-      engine.catalog().Find(request.name(), request.version()));
-  EncodeMetadata(*model, ServedVersions(engine.catalog(), request.name()),
+      const std::shared_ptr<const ServedModel> model,
+      engine.catalog()->Find(request.name(), request.version()));
+  EncodeMetadata(*model, ServedVersions(*engine.catalog(), request.name()),
                  response);
   return absl::OkStatus();
 }
@@ -78,8 +99,8 @@ absl::Status Answer(Engine& engine,
                     const inference::ModelConfigRequest& request,
                     inference::ModelConfigResponse& response) {
   REFRACT_ASSIGN_OR_RETURN(
-      const ServedModel* const model,
-      engine.catalog().Find(request.name(), request.version()));
+      const std::shared_ptr<const ServedModel> model,
+      engine.catalog()->Find(request.name(), request.version()));
   return EncodeConfig(*model, *response.mutable_config());
 }
 
@@ -88,13 +109,14 @@ absl::Status Answer(Engine& engine,
                     inference::ModelStatisticsResponse& response) {
   if (!request.name().empty() && !request.version().empty()) {
     REFRACT_ASSIGN_OR_RETURN(
-        const ServedModel* const model,
-        engine.catalog().Find(request.name(), request.version()));
+        const std::shared_ptr<const ServedModel> model,
+        engine.catalog()->Find(request.name(), request.version()));
     EncodeStatistics(*model, *response.add_model_stats());
     return absl::OkStatus();
   }
   bool known = request.name().empty();
-  for (const Catalog::Entry& entry : engine.catalog().entries()) {
+  const std::shared_ptr<const Catalog> catalog = engine.catalog();
+  for (const Catalog::Entry& entry : catalog->entries()) {
     if (!request.name().empty() && entry.name != request.name()) continue;
     known = true;
     if (entry.model == nullptr) continue;
@@ -108,7 +130,8 @@ absl::Status Answer(Engine& engine,
 absl::Status Answer(Engine& engine,
                     const inference::RepositoryIndexRequest& request,
                     inference::RepositoryIndexResponse& response) {
-  for (const Catalog::Entry& entry : engine.catalog().entries()) {
+  const std::shared_ptr<const Catalog> catalog = engine.catalog();
+  for (const Catalog::Entry& entry : catalog->entries()) {
     const absl::Status ready =
         entry.model != nullptr ? engine.ModelReady(*entry.model) : entry.status;
     if (request.ready() && !ready.ok()) continue;
@@ -121,14 +144,22 @@ absl::Status Answer(Engine& engine,
   return absl::OkStatus();
 }
 
-absl::Status Answer(Engine&, const inference::RepositoryModelLoadRequest&,
-                    inference::RepositoryModelLoadResponse&) {
-  return NoModelControl();
+void AnswerLater(ModelControl* control,
+                 const inference::RepositoryModelLoadRequest& request,
+                 ModelControl::Done done) {
+  absl::StatusOr<std::string> config = ConfigOf(request);
+  if (!config.ok()) return done(config.status());
+  if (control == nullptr) return done(NoControl());
+  control->Load(request.model_name(), *std::move(config), std::move(done));
 }
 
-absl::Status Answer(Engine&, const inference::RepositoryModelUnloadRequest&,
-                    inference::RepositoryModelUnloadResponse&) {
-  return NoModelControl();
+// Triton's only parameter, unload_dependents, is about ensembles: there are
+// none.
+void AnswerLater(ModelControl* control,
+                 const inference::RepositoryModelUnloadRequest& request,
+                 ModelControl::Done done) {
+  if (control == nullptr) return done(NoControl());
+  control->Unload(request.model_name(), std::move(done));
 }
 
 }  // namespace refract::cpu_node

@@ -2,9 +2,10 @@
 #define REFRACT_CPU_NODE_FRONTEND_METHODS_H_
 
 // The methods of KServe v2 but inference, the same for gRPC and HTTP: message
-// in, message out. Each answers at once.
+// in, message out. Answer() answers at once.
 
 #include "absl/status/status.h"
+#include "cpu_node/control/model_control.h"
 #include "cpu_node/engine.h"
 #include "proto/inference/grpc_service.pb.h"
 
@@ -36,12 +37,14 @@ absl::Status Answer(Engine& engine,
 absl::Status Answer(Engine& engine,
                     const inference::RepositoryIndexRequest& request,
                     inference::RepositoryIndexResponse& response);
-absl::Status Answer(Engine& engine,
-                    const inference::RepositoryModelLoadRequest& request,
-                    inference::RepositoryModelLoadResponse& response);
-absl::Status Answer(Engine& engine,
-                    const inference::RepositoryModelUnloadRequest& request,
-                    inference::RepositoryModelUnloadResponse& response);
+// Changes of models: `done` is called when they are made, or have failed
+// (ModelControl). Null: models are not changed by request.
+void AnswerLater(ModelControl* control,
+                 const inference::RepositoryModelLoadRequest& request,
+                 ModelControl::Done done);
+void AnswerLater(ModelControl* control,
+                 const inference::RepositoryModelUnloadRequest& request,
+                 ModelControl::Done done);
 
 }  // namespace refract::cpu_node
 

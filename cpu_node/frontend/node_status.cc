@@ -10,6 +10,7 @@ grpc::ServerUnaryReactor* NodeStatusService::GpuNodes(
     grpc::ByteBuffer* answer) {
   proto::GpuNodesResponse response;
   const NodePool& nodes = engine_.nodes();
+  const auto offers = nodes.offers();
   for (const NodePool::Member& member : nodes.Members()) {
     const transport::ClientState& state = member.state;
     proto::GpuNodeLink& link = *response.add_nodes();
@@ -20,14 +21,14 @@ grpc::ServerUnaryReactor* NodeStatusService::GpuNodes(
     link.set_requests_sent(state.messages_sent);
     link.set_bytes_sent(state.bytes_sent);
     link.set_bytes_received(state.bytes_received);
-    for (size_t m = 0; m < nodes.offers().size(); ++m) {
+    for (size_t m = 0; m < offers.size(); ++m) {
       const absl::Status status =
           m < state.models.size()
               ? state.models[m]
               : absl::UnavailableError("the CPU node is stopping");
       proto::GpuNodeModel& model = *link.add_models();
-      model.set_name(nodes.offers()[m].name);
-      model.set_version(nodes.offers()[m].version);
+      model.set_name(offers[m]->name);
+      model.set_version(offers[m]->version);
       model.set_ready(state.connected && status.ok());
       if (!model.ready()) model.set_why(std::string(status.message()));
     }

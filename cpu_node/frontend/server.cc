@@ -84,10 +84,11 @@ void SetLimits(const FrontendOptions& options, size_t max_message_bytes,
 }  // namespace
 
 struct Frontend::Impl {
-  Impl(Engine* engine, size_t request_memory, size_t max_message_bytes)
+  Impl(Engine* engine, ModelControl* control, size_t request_memory,
+       size_t max_message_bytes)
       : engine(engine),
         memory(request_memory, base::kRequestMemoryFlag),
-        service(engine, &memory, max_message_bytes),
+        service(engine, control, &memory, max_message_bytes),
         status_service(engine) {}
 
   // Copies the engine's readiness into grpc.health.v1: "" for the server, and
@@ -97,9 +98,9 @@ struct Frontend::Impl {
     absl::MutexLock lock(&health_mu);
     grpc::HealthCheckServiceInterface* health = server->GetHealthCheckService();
     health->SetServingStatus(engine->Ready());
-    for (const Catalog::Entry& entry : engine->catalog().entries()) {
-      const absl::StatusOr<const ServedModel*> newest =
-          engine->catalog().Find(entry.name, "");
+    const std::shared_ptr<const Catalog> catalog = engine->catalog();
+    for (const Catalog::Entry& entry : catalog->entries()) {
+      const auto newest = catalog->Find(entry.name, "");
       const bool ready = newest.ok() && engine->ModelReady(**newest).ok();
       health->SetServingStatus(entry.name, ready);
     }
@@ -127,8 +128,8 @@ absl::StatusOr<std::unique_ptr<Frontend>> Frontend::Create(
   TakeLogsOfLibraries();
   const size_t max_message_bytes =
       options.max_request_bytes + kMessageOverheadBytes;
-  auto impl = std::make_unique<Impl>(engine, options.request_memory / 2,
-                                     max_message_bytes);
+  auto impl = std::make_unique<Impl>(
+      engine, options.control, options.request_memory / 2, max_message_bytes);
   REFRACT_ASSIGN_OR_RETURN(impl->acceptor,
                            Acceptor::Create(options.host, options.port));
   grpc::ServerBuilder builder;

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "cpu_node/control/model_control.h"
 #include "cpu_node/engine.h"
 
 namespace refract::cpu_node {
@@ -40,6 +41,9 @@ struct FrontendOptions {
   // A client that is gone without a word is noticed after the sum of the two.
   absl::Duration keepalive_interval = absl::Seconds(60);
   absl::Duration keepalive_timeout = absl::Seconds(20);
+  // Who loads and unloads models by request; null: nobody. Outlives the front
+  // end; stopped before Shutdown(), so that its calls are answered.
+  ModelControl* control = nullptr;
 };
 
 // Thread-safe.

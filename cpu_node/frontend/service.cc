@@ -40,6 +40,23 @@ grpc::ServerUnaryReactor* AnswerShort(grpc::CallbackServerContext* context,
                 }));
 }
 
+// The same for a method that takes its time.
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* AnswerWhenDone(grpc::CallbackServerContext* context,
+                                         ModelControl* control,
+                                         const grpc::ByteBuffer& bytes,
+                                         grpc::ByteBuffer* answer) {
+  Request request;
+  const absl::Status status = ParseShort(bytes, request);
+  if (!status.ok()) return Finish(context, status);
+  WriteMessage(Response(), *answer);
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  AnswerLater(control, request, [reactor](const absl::Status& result) {
+    reactor->Finish(ToGrpcStatus(result));
+  });
+  return reactor;
+}
+
 // On gRPC's clock, so only the difference is carried over. Not
 // context.deadline(): std::chrono's system clock ends in the year 2262, and a
 // deadline beyond that would wrap into the past.
@@ -218,17 +235,17 @@ grpc::ServerUnaryReactor* InferenceService::RepositoryIndex(
 grpc::ServerUnaryReactor* InferenceService::RepositoryModelLoad(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
     grpc::ByteBuffer* answer) {
-  return AnswerShort<inference::RepositoryModelLoadRequest,
-                     inference::RepositoryModelLoadResponse>(context, engine_,
-                                                             *bytes, answer);
+  return AnswerWhenDone<inference::RepositoryModelLoadRequest,
+                        inference::RepositoryModelLoadResponse>(
+      context, control_, *bytes, answer);
 }
 
 grpc::ServerUnaryReactor* InferenceService::RepositoryModelUnload(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
     grpc::ByteBuffer* answer) {
-  return AnswerShort<inference::RepositoryModelUnloadRequest,
-                     inference::RepositoryModelUnloadResponse>(context, engine_,
-                                                               *bytes, answer);
+  return AnswerWhenDone<inference::RepositoryModelUnloadRequest,
+                        inference::RepositoryModelUnloadResponse>(
+      context, control_, *bytes, answer);
 }
 
 }  // namespace refract::cpu_node

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/process/byte_budget.h"
+#include "cpu_node/control/model_control.h"
 #include "cpu_node/engine.h"
 #include "proto/inference/grpc_service.grpc.pb.h"
 
@@ -57,9 +58,11 @@ class InferenceService final : public KServeBytes {
   // `engine` and `memory` must outlive every call. A ModelInfer request is
   // decoded if its memory fits into `memory` and its message is not longer than
   // `max_request_bytes`.
-  InferenceService(Engine* engine, base::ByteBudget* memory,
-                   size_t max_request_bytes)
+  // `control`: null where models stay as they are.
+  InferenceService(Engine* engine, ModelControl* control,
+                   base::ByteBudget* memory, size_t max_request_bytes)
       : engine_(*engine),
+        control_(control),
         memory_(*memory),
         max_request_bytes_(max_request_bytes) {}
 
@@ -112,6 +115,7 @@ class InferenceService final : public KServeBytes {
                                    absl::Time now, absl::Time deadline) const;
 
   Engine& engine_;
+  ModelControl* const control_;
   base::ByteBudget& memory_;
   const size_t max_request_bytes_;
   std::atomic<uint64_t> infer_calls_ = 0;

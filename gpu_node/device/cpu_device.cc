@@ -6,14 +6,14 @@
 
 namespace refract::gpu_node {
 
-CpuDevice::CpuDevice(const DeviceModels* models, const Options& options)
-    : models_(models),
-      options_(options),
+CpuDevice::CpuDevice(const DeviceModels& models, const Options& options)
+    : options_(options),
       traits_{.name = "cpu",
               .instances = options.instances,
               .slots = 1,
               .steps = true,
               .weight_memory = options.weight_memory} {
+  for (size_t i = 0; i < models.size(); ++i) models_.push_back(&models[i]);
   for (int i = 0; i < options.instances; ++i) {
     auto& worker =
         *workers_.emplace_back(std::make_unique<Worker<Execution>>());
@@ -21,11 +21,24 @@ CpuDevice::CpuDevice(const DeviceModels* models, const Options& options)
   }
   loader_.thread = std::thread([this] {
     loader_.Run([this](const Load& load) {
-      for (const size_t i : load.evicted) (*models_)[i].DropWeights();
-      (*models_)[load.model].ReadWeights();
+      for (const size_t i : load.evicted) At(i).DropWeights();
+      At(load.model).ReadWeights();
       load.done(absl::OkStatus());
     });
   });
+}
+
+absl::StatusOr<std::optional<ModelOnDevice>> CpuDevice::SetModel(
+    size_t place, const DeviceModel* model) {
+  absl::MutexLock lock(&models_mu_);
+  if (place >= models_.size()) models_.resize(place + 1);
+  models_[place] = model;
+  return std::nullopt;
+}
+
+const DeviceModel& CpuDevice::At(size_t place) const {
+  absl::ReaderMutexLock lock(&models_mu_);
+  return *models_[place];
 }
 
 CpuDevice::~CpuDevice() {
@@ -68,7 +81,7 @@ void CpuDevice::RunInstance(Worker<Execution>& worker) {
   runtime::RowBuffers buffers;  // the thread's
   worker.Run([&](const Execution& execution) {
     Batch& batch = *execution.batch;
-    (*models_)[batch.model].ExecuteBatch(batch, buffers);
+    At(batch.model).ExecuteBatch(batch, buffers);
     execution.done(absl::OkStatus());
   });
 }

@@ -28,12 +28,14 @@ class CpuDevice final : public Device {
     // mapped files: to load is to read them once, so that they are in memory.
     size_t weight_memory = 0;
   };
-  // `models` outlives this.
-  CpuDevice(const DeviceModels* models, const Options& options);
+  // The models of places 0, 1, …, which outlive their stay.
+  CpuDevice(const DeviceModels& models, const Options& options);
   // After its scheduler is gone.
   ~CpuDevice() override;
 
   const DeviceTraits& traits() const override { return traits_; }
+  absl::StatusOr<std::optional<ModelOnDevice>> SetModel(
+      size_t place, const DeviceModel* model) override;
   void Start(int instance, Done done) override;
   void Upload(int instance, int slot, Batch* batch, Done done) override;
   void Execute(int instance, int slot, Batch* batch, Done done) override;
@@ -70,8 +72,10 @@ class CpuDevice final : public Device {
     void Stop();
   };
   void RunInstance(Worker<Execution>& worker);
+  const DeviceModel& At(size_t place) const;
 
-  const DeviceModels* const models_;
+  mutable absl::Mutex models_mu_;
+  std::vector<const DeviceModel*> models_ ABSL_GUARDED_BY(models_mu_);
   const Options options_;
   const DeviceTraits traits_;
   std::vector<std::unique_ptr<Worker<Execution>>> workers_;  // one per instance

@@ -260,6 +260,51 @@ void CudaDevice::SetOrder(const DeviceModels& models) {
   }
 }
 
+absl::StatusOr<std::optional<ModelOnDevice>> CudaDevice::SetModel(
+    size_t place, const DeviceModel* model) {
+  absl::StatusOr<std::optional<ModelOnDevice>> result = std::nullopt;
+  absl::Notification done;
+  Post([&] {
+    if (place >= order_.size()) order_.resize(place + 1);
+    if (Entry* const before = std::exchange(order_[place], nullptr)) {
+      std::erase_if(entries_, [before](const auto& entry) {
+        return entry.get() == before;
+      });
+    }
+    if (model != nullptr) {
+      absl::StatusOr<Loaded> loaded = AddHere(*model);
+      if (loaded.ok()) {
+        order_[place] = entries_.back().get();
+        LOG(INFO) << "model '" << model->name() << "' version "
+                  << model->version() << " on " << options_.name << ": "
+                  << loaded->Describe(options_);
+        result = ModelOnDevice{std::move(loaded->times), loaded->device_bytes};
+      } else {
+        result = loaded.status();
+      }
+    }
+    done.Notify();
+  });
+  done.WaitForNotification();
+  return result;
+}
+
+std::string CudaDevice::Loaded::Describe(const Options& options) const {
+  return absl::StrCat(
+      cuda_plan::Name(precision), ", ", kernels, " kernels per execution",
+      foreign == 0 ? std::string()
+                   : absl::StrCat(" (", foreign, " by LibTorch)"),
+      ", ", device_bytes, " bytes of device memory in ", options.instances,
+      " instance(s), and about ", captured_bytes, " for graphs and code, ",
+      sizes.empty()
+          ? std::string()
+          : absl::StrCat("for sizes besides the batch: ", sizes, ", "),
+      error < 0 ? std::string("not compared with the CPU")
+                : absl::StrCat("results differ from the CPU's float32 by at "
+                               "most ",
+                               error, " of the largest"));
+}
+
 void CudaDevice::Start(int instance, Done done) {
   Post([this, instance, done = std::move(done)] { done(StartHere(instance)); });
 }

@@ -84,6 +84,8 @@ class CudaDevice final : public Device {
     // Largest difference from the CPU's float32 results on made-up inputs,
     // relative to the largest result; negative where none could be made.
     double error = -1;
+
+    std::string Describe(const Options& options) const;  // for logs
   };
   // Translates `model`, loads it, compares it with the CPU and measures it.
   // Blocks; before the scheduler starts. On an error nothing of the model
@@ -92,10 +94,13 @@ class CudaDevice final : public Device {
   //   FailedPrecondition  its rows depend on each other, or results are wrong
   //   ResourceExhausted   names the model, the bytes needed and free
   absl::StatusOr<Loaded> Add(const DeviceModel& model);
-  // The models that the scheduler's indexes name; all were added. Call once.
+  // The models of the scheduler's places; all were added. Call once.
   void SetOrder(const DeviceModels& models);
 
   const DeviceTraits& traits() const override { return traits_; }
+  // Add(), on the device's thread: what executes has to wait meanwhile.
+  absl::StatusOr<std::optional<ModelOnDevice>> SetModel(
+      size_t place, const DeviceModel* model) override;
   void Start(int instance, Done done) override;
   void Upload(int instance, int slot, Batch* batch, Done done) override;
   void Execute(int instance, int slot, Batch* batch, Done done) override;

@@ -28,24 +28,7 @@ CudaSetup SetUpCuda(std::unique_ptr<runtime::cuda::DeviceApi> api,
       continue;
     }
     LOG(INFO) << "model '" << model.name() << "' version " << model.version()
-              << " on " << options.name << ": "
-              << runtime::cuda_plan::Name(loaded->precision) << ", "
-              << loaded->kernels << " kernels per execution"
-              << (loaded->foreign == 0
-                      ? std::string()
-                      : absl::StrCat(" (", loaded->foreign, " by LibTorch)"))
-              << ", " << loaded->device_bytes << " bytes of device memory in "
-              << options.instances << " instance(s), and about "
-              << loaded->captured_bytes << " for graphs and code, "
-              << (loaded->sizes.empty()
-                      ? std::string()
-                      : absl::StrCat("for sizes besides the batch: ",
-                                     loaded->sizes, ", "))
-              << (loaded->error < 0
-                      ? "not compared with the CPU"
-                      : absl::StrCat("results differ from the CPU's float32 by "
-                                     "at most ",
-                                     loaded->error, " of the largest"));
+              << " on " << options.name << ": " << loaded->Describe(options);
     state->facts[&model] = {std::move(loaded->times), loaded->device_bytes};
     ++i;
   }

@@ -10,11 +10,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "scheduling/execution_times.h"
 #include "transport/links/channel.h"
 
 namespace refract::gpu_node {
@@ -67,9 +70,17 @@ struct DeviceTraits {
   double load_bytes_per_s = 0;
 };
 
+class DeviceModel;
+
+// Of a model on a device that measures models by itself.
+struct ModelOnDevice {
+  scheduling::ExecutionTimes times;
+  size_t device_bytes = 0;  // memory that it takes
+};
+
 // Methods may be called from any thread, by the scheduler under no lock, and
-// must not block. Each `done` is called exactly once, on any thread, possibly
-// before the method returns.
+// must not block (but SetModel). Each `done` is called exactly once, on any
+// thread, possibly before the method returns.
 //
 // An error passed to the `done` of Upload, Execute or Download says that the
 // instance is lost, with whatever it holds; errors of a single request go into
@@ -81,6 +92,16 @@ class Device {
 
   virtual ~Device() = default;
   virtual const DeviceTraits& traits() const = 0;
+
+  // Puts `model` in the place that batches name by Batch::model, which is empty
+  // or at most one more than the last one; null empties the place. The model
+  // outlives its stay. The scheduler asks for nothing of that place meanwhile.
+  // Blocks. An error says why the device cannot execute the model; the place is
+  // empty then. nullopt: the device measures nothing.
+  virtual absl::StatusOr<std::optional<ModelOnDevice>> SetModel(
+      size_t place, const DeviceModel* model) {
+    return std::nullopt;
+  }
 
   // Makes an instance ready, at first and after each error.
   virtual void Start(int instance, Done done) = 0;

@@ -465,12 +465,27 @@ void DeviceModel::ExecuteBatch(Batch& batch,
   }
 }
 
+absl::StatusOr<std::unique_ptr<DeviceModel>> LoadPart(
+    const models::Repository& repository, const std::string& name,
+    int64_t version) {
+  REFRACT_ASSIGN_OR_RETURN(std::shared_ptr<const models::LoadedModel> loaded,
+                           repository.Load(name, version));
+  if (loaded->verified_bytes > 0) {
+    LOG(INFO) << Label(name, version) << ": " << loaded->verified_bytes
+              << " bytes of weights read to verify them";
+  }
+  for (const std::string& warning : loaded->warnings) LOG(WARNING) << warning;
+  return DeviceModel::Create(std::move(loaded));
+}
+
 absl::StatusOr<DeviceModels> DeviceModels::Load(
-    const models::Repository& repository) {
+    const models::Repository& repository,
+    const std::function<bool(absl::string_view name)>& wanted) {
   DeviceModels result;
   REFRACT_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                            repository.ListModels());
   for (const std::string& name : names) {
+    if (wanted != nullptr && !wanted(name)) continue;
     const absl::StatusOr<std::vector<int64_t>> versions =
         repository.ListServedVersions(name);
     if (!versions.ok()) {
@@ -478,31 +493,21 @@ absl::StatusOr<DeviceModels> DeviceModels::Load(
       continue;
     }
     for (const int64_t version : *versions) {
-      absl::StatusOr<std::shared_ptr<const models::LoadedModel>> loaded =
-          repository.Load(name, version);
-      absl::Status why_not = loaded.status();
-      if (loaded.ok()) {
-        if ((*loaded)->verified_bytes > 0) {
-          LOG(INFO) << Label(name, version) << ": " << (*loaded)->verified_bytes
-                    << " bytes of weights read to verify them";
-        }
-        for (const std::string& warning : (*loaded)->warnings) {
-          LOG(WARNING) << warning;
-        }
-        absl::StatusOr<std::unique_ptr<DeviceModel>> model =
-            DeviceModel::Create(*std::move(loaded));
-        why_not = model.status();
-        if (model.ok()) result.models_.push_back(*std::move(model));
+      absl::StatusOr<std::unique_ptr<DeviceModel>> model =
+          LoadPart(repository, name, version);
+      if (model.ok()) {
+        result.models_.push_back(*std::move(model));
+        continue;
       }
-      if (why_not.ok()) continue;
       // Nothing for this node to do is normal; anything else is a fault.
-      if (absl::IsFailedPrecondition(why_not)) {
+      if (absl::IsFailedPrecondition(model.status())) {
         LOG(INFO) << Label(name, version)
-                  << " is left out: " << why_not.message();
+                  << " is left out: " << model.status().message();
       } else {
-        LOG(ERROR) << Label(name, version) << " is left out: " << why_not;
+        LOG(ERROR) << Label(name, version)
+                   << " is left out: " << model.status();
       }
-      result.left_out_.emplace(std::make_pair(name, version), why_not);
+      result.left_out_.emplace(std::make_pair(name, version), model.status());
     }
   }
   return result;
@@ -514,16 +519,7 @@ void DeviceModels::LeaveOut(size_t index, const absl::Status& why) {
   models_.erase(models_.begin() + static_cast<ptrdiff_t>(index));
 }
 
-absl::StatusOr<size_t> DeviceModels::Match(
-    const transport::ModelOffer& offer) const {
-  for (size_t i = 0; i < models_.size(); ++i) {
-    const DeviceModel& model = *models_[i];
-    if (model.name() != offer.name || model.version() != offer.version) {
-      continue;
-    }
-    REFRACT_RETURN_IF_ERROR(model.CheckOffer(offer));
-    return i;
-  }
+absl::Status DeviceModels::WhyAbsent(const transport::ModelOffer& offer) const {
   const auto left_out =
       left_out_.find(std::make_pair(offer.name, offer.version));
   if (left_out != left_out_.end()) {

@@ -6,6 +6,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -138,34 +140,46 @@ class DeviceModel {
   mutable base::Pool<Memory> memories_;
 };
 
+// Loads the part of one version from `repository`, with log lines about what it
+// read. Errors as Repository::Load() and DeviceModel::Create().
+absl::StatusOr<std::unique_ptr<DeviceModel>> LoadPart(
+    const models::Repository& repository, const std::string& name,
+    int64_t version);
+
 // Every HN part of a repository. Immutable once loaded; thread-safe.
 class DeviceModels {
  public:
   // Loads all versions of all models. A version that fails to load, or has no
   // HN part, is logged and remembered as the reason to refuse its offers; the
   // others serve. NotFound when `repository` itself cannot be read.
+  // `wanted`: null for all models.
   static absl::StatusOr<DeviceModels> Load(
-      const models::Repository& repository);
+      const models::Repository& repository,
+      const std::function<bool(absl::string_view name)>& wanted = nullptr);
 
   // Loads nothing from disk; for tests.
   explicit DeviceModels(std::vector<std::unique_ptr<DeviceModel>> models)
-      : models_(std::move(models)) {}
+      : models_(std::make_move_iterator(models.begin()),
+                std::make_move_iterator(models.end())) {}
 
   // Takes a model out again: `why` is told to those who offer it. The indexes
   // of those behind it change.
   void LeaveOut(size_t index, const absl::Status& why);
 
-  // Index of the model that `offer` means. NotFound, or FailedPrecondition
-  // with what differs.
-  absl::StatusOr<size_t> Match(const transport::ModelOffer& offer) const;
+  // Why the version of `offer`, which is not among the models, is not served.
+  absl::Status WhyAbsent(const transport::ModelOffer& offer) const;
 
   size_t size() const { return models_.size(); }
   const DeviceModel& operator[](size_t index) const { return *models_[index]; }
+  // Who shares them keeps them. Only the reasons of WhyAbsent() are left here.
+  std::vector<std::shared_ptr<const DeviceModel>> TakeAll() {
+    return std::exchange(models_, {});
+  }
 
  private:
   DeviceModels() = default;
 
-  std::vector<std::unique_ptr<DeviceModel>> models_;
+  std::vector<std::shared_ptr<const DeviceModel>> models_;
   // (name, version) → why it is not among `models_`.
   std::map<std::pair<std::string, int64_t>, absl::Status> left_out_;
 };

@@ -21,6 +21,13 @@ absl::Status ResidentSet::CheckFits(size_t model) const {
       " bytes, the device has ", capacity_, " of which ", free(), " are free"));
 }
 
+void ResidentSet::Set(size_t model, size_t bytes) {
+  if (model == models_.size()) models_.emplace_back();
+  if (models_[model].state == State::kIn) Evict(model);
+  CHECK(models_[model].state == State::kOut);
+  models_[model] = {.bytes = bytes};
+}
+
 std::optional<std::vector<size_t>> ResidentSet::PlanLoad(
     size_t model, const std::vector<bool>& may_go) const {
   std::vector<size_t> evicted;

@@ -29,6 +29,10 @@ class ResidentSet {
   // fit even alone.
   absl::Status CheckFits(size_t model) const;
 
+  // Puts a model that is out in the place `model`, which is at most one more
+  // than the last one, in place of a model that is out or in.
+  void Set(size_t model, size_t bytes);
+
   State state(size_t model) const { return models_[model].state; }
   size_t used() const { return used_; }
   size_t free() const { return capacity_ == 0 ? SIZE_MAX : capacity_ - used_; }

@@ -29,6 +29,10 @@ std::vector<size_t> BytesOf(const std::vector<ScheduledModel>& models) {
   return bytes;
 }
 
+absl::Status Removed() {
+  return absl::UnavailableError("the model was unloaded on this GPU node");
+}
+
 // Enough lines to see a fault, too few to fill a disk or slow the node down.
 constexpr int kFailureLinesPerSecond = 10;
 
@@ -47,31 +51,14 @@ Scheduler::Scheduler(const SchedulerOptions& options,
       planned_at_(clock.Now()),
       residents_(device->traits().weight_memory, BytesOf(models)),
       load_bytes_per_s_(device->traits().load_bytes_per_s) {
+  absl::MutexLock lock(&mu_);
   for (ScheduledModel& model : models) {
-    Model& added = models_.emplace_back();
-    added.times = model.times;
-    // What was measured at load is believed at first.
-    added.last_tried.fill(
-        added.times.known(clock.Now()) ? clock.Now() : absl::InfinitePast());
-    added.config = std::move(model);
+    models_.emplace_back().number = num_models_++;
+    Describe(models_.size() - 1, std::move(model));
   }
-  // Quotas: each model's share of the node's places.
-  double shares = 0;
-  for (const Model& model : models_) shares += model.config.share;
-  for (Model& model : models_) {
-    model.quota = std::max<size_t>(
-        1, static_cast<size_t>(static_cast<double>(options.max_queue) *
-                               model.config.share / shares));
-  }
+  SetQuotas();
   for (Instance& instance : instances_) {
     instance.slots.resize(device->traits().slots);
-  }
-  scratch_.competitors.reserve(models_.size());
-  if (device->traits().weight_memory > 0) return;
-  // There is room for all, so the device has them from the start.
-  for (size_t i = 0; i < models_.size(); ++i) {
-    residents_.BeginLoad(i);
-    residents_.FinishLoad(i, true);
   }
 }
 
@@ -117,17 +104,19 @@ void Scheduler::SetTimes(size_t index,
                          const scheduling::ExecutionTimes& times) {
   {
     absl::MutexLock lock(&mu_);
-    Model& model = models_[index];
-    model.times = times;
-    model.config.measuring = false;
-    if (times.known(clock_.Now())) model.last_tried.fill(clock_.Now());
+    Model* const model = Find(index);
+    if (model == nullptr) return;
+    model->times = times;
+    model->config.measuring = false;
+    if (times.known(clock_.Now())) model->last_tried.fill(clock_.Now());
   }
   Pump();  // tells the listener
 }
 
 absl::Status Scheduler::ModelReady(size_t index) const {
   absl::MutexLock lock(&mu_);
-  return ReadyLocked(models_[index]);
+  const Model* const model = Find(index);
+  return model == nullptr ? Removed() : ReadyLocked(*model);
 }
 
 void Scheduler::WatchReadiness(std::function<void()> listener) {
@@ -242,11 +231,14 @@ void Scheduler::MakePlaces(Model& model, absl::Time now, Actions& actions) {
   }
 }
 
-absl::Status Scheduler::Admit(size_t index, int64_t rows, absl::Time deadline) {
+absl::Status Scheduler::Admit(size_t number, int64_t rows,
+                              absl::Time deadline) {
+  const size_t index = PlaceOf(number);
   Actions actions;
   std::optional<absl::Status> refused;
   {
     absl::MutexLock lock(&mu_);
+    if (Find(number) == nullptr) return Removed();
     Model& model = models_[index];
     const absl::Time now = clock_.Now();
     MakePlaces(model, now, actions);
@@ -258,13 +250,15 @@ absl::Status Scheduler::Admit(size_t index, int64_t rows, absl::Time deadline) {
   return refused.value_or(absl::OkStatus());
 }
 
-void Scheduler::Submit(size_t index,
+void Scheduler::Submit(size_t number,
                        std::unique_ptr<transport::ServerCall> call,
                        int64_t rows, absl::string_view merge_key) {
+  const size_t index = PlaceOf(number);
   Actions actions;
   {
     absl::MutexLock lock(&mu_);
     const absl::Time now = clock_.Now();
+    const bool removed = Find(number) == nullptr;
     Model& model = models_[index];
     // First, so that requests that wait in vain refuse none that could run.
     MakePlaces(model, now, actions);
@@ -275,7 +269,7 @@ void Scheduler::Submit(size_t index,
     member.arrived = now;
     bool probe = false;
     const std::optional<absl::Status> refused =
-        Refuse(model, index, rows, deadline, now, &probe);
+        removed ? Removed() : Refuse(model, index, rows, deadline, now, &probe);
     if (refused.has_value()) {
       actions.answers.push_back({std::move(member), *refused, false});
     } else {
@@ -300,9 +294,10 @@ void Scheduler::OnAbandoned(size_t index) {
   Actions actions;
   {
     absl::MutexLock lock(&mu_);
-    Model& model = models_[index];
-    model.any_abandoned = true;
-    DropDead(model, clock_.Now(), actions);
+    Model* const model = Find(index);
+    if (model == nullptr) return;
+    model->any_abandoned = true;
+    DropDead(*model, clock_.Now(), actions);
   }
   Perform(actions);
   Pump();
@@ -310,7 +305,7 @@ void Scheduler::OnAbandoned(size_t index) {
 
 void Scheduler::OnWithdrawn(size_t index) {
   absl::MutexLock lock(&mu_);
-  ++models_[index].stats.abandoned;
+  if (Model* const model = Find(index)) ++model->stats.abandoned;
 }
 
 void Scheduler::Close() {
@@ -363,14 +358,23 @@ void Scheduler::StopTimers() {
   stop_timers_ = true;
 }
 
-const ModelHistograms& Scheduler::histograms(size_t model) const {
+std::shared_ptr<const ModelHistograms> Scheduler::histograms(
+    size_t model) const {
   absl::MutexLock lock(&mu_);
-  return *models_[model].histograms;
+  const Model* const found = Find(model);
+  return found == nullptr ? nullptr : found->histograms;
+}
+
+scheduling::ExecutionTimes Scheduler::times(size_t model) const {
+  absl::MutexLock lock(&mu_);
+  const Model* const found = Find(model);
+  return found == nullptr ? scheduling::ExecutionTimes() : found->times;
 }
 
 ModelStats Scheduler::stats(size_t model) const {
   absl::MutexLock lock(&mu_);
-  return models_[model].stats;
+  const Model* const found = Find(model);
+  return found == nullptr ? ModelStats() : found->stats;
 }
 
 size_t Scheduler::pending() const {

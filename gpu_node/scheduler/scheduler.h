@@ -18,6 +18,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -27,6 +28,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -84,6 +86,9 @@ struct ScheduledModel {
   scheduling::ExecutionTimes times;
   // They are still being measured: requests are refused until SetTimes().
   bool measuring = false;
+  // Not OK: there is nothing to execute (yet), and why; requests are refused
+  // until SetModel().
+  absl::Status unavailable;
 };
 
 // Sums since the start.
@@ -116,6 +121,10 @@ struct ModelHistograms {
 };
 
 // Thread-safe. Answers every request exactly once.
+//
+// Models are named by numbers: those that are given at first by 0, 1, …. A
+// number is never used for two models. PlaceOf() says which place of the device
+// a model has; places are used again.
 class Scheduler {
  public:
   // A request that is predicted to be too late is let through all the same, as
@@ -133,6 +142,18 @@ class Scheduler {
   ~Scheduler();
 
   void Start();
+
+  static constexpr size_t kMaxPlaces = size_t{1} << 16;
+  static size_t PlaceOf(size_t model) { return model % kMaxPlaces; }
+
+  // Adds a model and returns its number. ResourceExhausted: kMaxPlaces.
+  absl::StatusOr<size_t> AddModel(ScheduledModel model);
+  // Replaces what is known of a model that was added as unavailable. The device
+  // has it unless `described.unavailable` says why not.
+  void SetModel(size_t model, ScheduledModel described);
+  // Fails what waits, refuses what comes, and returns the sums when the device
+  // holds nothing of the model any more. Not on a thread of the device.
+  ModelStats RemoveModel(size_t model);
 
   // The times of a model that was given as `measuring`, which is ready from now
   // on as far as it depends on that.
@@ -177,8 +198,11 @@ class Scheduler {
   void RunTimers();
   void StopTimers();
 
+  // As predictions know them now.
+  scheduling::ExecutionTimes times(size_t model) const;
   ModelStats stats(size_t model) const;
-  const ModelHistograms& histograms(size_t model) const;
+  // Null: removed.
+  std::shared_ptr<const ModelHistograms> histograms(size_t model) const;
   size_t pending() const;  // queued or in the works
 
  private:
@@ -191,6 +215,8 @@ class Scheduler {
   using Queue = scheduling::DeadlineQueue<Waiting>;
 
   struct Model {
+    size_t number = 0;
+    bool present = true;  // else the place is free
     ScheduledModel config;
     Queue queue;
     scheduling::ExecutionTimes times;
@@ -198,9 +224,9 @@ class Scheduler {
     scheduling::ArrivalRate arrivals;
     size_t quota = 1;  // of the node's places
     ModelStats stats;
-    // Does not move when the list of models grows.
-    std::unique_ptr<ModelHistograms> histograms =
-        std::make_unique<ModelHistograms>();
+    // Shared with those who read them while the model is removed.
+    std::shared_ptr<ModelHistograms> histograms =
+        std::make_shared<ModelHistograms>();
     int in_works = 0;            // batches
     bool any_abandoned = false;  // perhaps, in the queue
     // Per size of requests: when an execution began, or a probe was queued.
@@ -280,6 +306,21 @@ class Scheduler {
              listener == nullptr;
     }
   };
+
+  // ---- scheduler_models.cc: models that come and go.
+
+  // Null: removed.
+  Model* Find(size_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    Model& model = models_[PlaceOf(number)];
+    return model.present && model.number == number ? &model : nullptr;
+  }
+  const Model* Find(size_t number) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return const_cast<Scheduler*>(this)->Find(number);
+  }
+  void Describe(size_t place, ScheduledModel described)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // After models or shares changed.
+  void SetQuotas() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // ---- scheduler.cc: requests come in, questions are answered.
 
@@ -406,8 +447,9 @@ class Scheduler {
   base::LogLimiter slow_log_;
 
   mutable absl::Mutex mu_;
-  // Models are never added or removed; what they hold is guarded.
-  std::vector<Model> models_ ABSL_GUARDED_BY(mu_);
+  // By place. Models do not move when the list grows.
+  std::deque<Model> models_ ABSL_GUARDED_BY(mu_);
+  size_t num_models_ ABSL_GUARDED_BY(mu_) = 0;  // present ones
   std::vector<Instance> instances_ ABSL_GUARDED_BY(mu_);
   scheduling::DeficitRoundRobin turns_ ABSL_GUARDED_BY(mu_);
   // Instances that had nothing to do since the last Plan().

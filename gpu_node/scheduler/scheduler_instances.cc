@@ -146,6 +146,7 @@ absl::Status Scheduler::ReadyLocked(const Model& model) const {
   if (closed_) return absl::UnavailableError("the HN is stopping");
   const absl::Status unready = Unready();
   if (!unready.ok()) return unready;
+  if (!model.config.unavailable.ok()) return model.config.unavailable;
   if (model.config.measuring) {
     return absl::UnavailableError(
         absl::StrCat(model.config.label, " is still being measured"));

@@ -196,7 +196,7 @@ bool Scheduler::AssignFrom(size_t index, int instance_index, bool busy,
 int64_t Scheduler::RowsOfTurn(size_t index, absl::Time now) const {
   const Model& model = models_[index];
   const int64_t most = model.config.batching.max_rows;
-  if (!options_.isolation || models_.size() == 1) return most;
+  if (!options_.isolation || num_models_ == 1) return most;
   absl::Duration quickest = absl::InfiniteDuration();
   for (size_t i = 0; i < models_.size() && !turns_.BelowShare(index); ++i) {
     const Model& other = models_[i];

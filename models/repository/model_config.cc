@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "google/protobuf/text_format.h"
+#include "google/protobuf/util/json_util.h"
 #include "models/graph/op_traits.h"
 #include "models/repository/text_proto.h"
 #include "proto/inference/model_config.pb.h"
@@ -295,6 +296,39 @@ absl::StatusOr<inference::ModelConfig> ParseConfigText(absl::string_view text,
                                                        absl::string_view path) {
   inference::ModelConfig config;
   REFRACT_RETURN_IF_ERROR(ParseText(text, path, config));
+  return config;
+}
+
+absl::StatusOr<inference::ModelConfig> ParseVersionOverride(
+    absl::string_view json, absl::string_view name) {
+  // What a request may hold is a few numbers.
+  constexpr size_t kMostBytes = 64 << 10;
+  if (json.size() > kMostBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("config: ", json.size(), " bytes, at most ", kMostBytes));
+  }
+  inference::ModelConfig config;
+  const auto parsed =
+      google::protobuf::util::JsonStringToMessage(std::string(json), &config);
+  if (!parsed.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("config: not a model configuration in JSON: ",
+                     std::string(parsed.message())));
+  }
+  if (!config.name().empty() && config.name() != name) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "config: name is '", config.name(), "', the model is '", name, "'"));
+  }
+  inference::ModelConfig rest = config;
+  rest.clear_name();
+  rest.clear_version_policy();
+  std::vector<const google::protobuf::FieldDescriptor*> fields;
+  rest.GetReflection()->ListFields(rest, &fields);
+  if (!fields.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "config: ", fields[0]->name(),
+        " cannot be overridden; only version_policy can, change config.pbtxt"));
+  }
   return config;
 }
 

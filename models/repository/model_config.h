@@ -62,6 +62,11 @@ absl::StatusOr<std::vector<int64_t>> ServedVersions(
     const inference::ModelConfig& config, std::vector<int64_t> versions,
     absl::string_view path);
 
+// A configuration in JSON that chooses versions of model `name`: it may have
+// the name and version_policy. InvalidArgument names any other field.
+absl::StatusOr<inference::ModelConfig> ParseVersionOverride(
+    absl::string_view json, absl::string_view name);
+
 // Checks `config` against the model and its folder's name: inputs and outputs,
 // where they are listed, agree with the graph; parameters are known and name
 // tables and inputs that exist; settings that would change how the model is

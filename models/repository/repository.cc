@@ -39,7 +39,6 @@ namespace fs = std::filesystem;
 constexpr uint32_t kFormatVersion = 1;
 constexpr absl::string_view kConfigFile = "config.pbtxt";
 constexpr absl::string_view kGraphFile = "graph.pb";
-constexpr absl::string_view kPlanFile = "split_plan.pb";
 constexpr absl::string_view kTablesFolder = "tables";
 // Versions in the making; never listed, because a version is a number.
 constexpr absl::string_view kTemporaryPrefix = ".tmp-";
@@ -419,8 +418,13 @@ absl::StatusOr<std::vector<int64_t>> Repository::ListVersions(
 }
 
 absl::StatusOr<std::vector<int64_t>> Repository::ListServedVersions(
-    absl::string_view name) const {
+    absl::string_view name, absl::string_view override_json) const {
   REFRACT_ASSIGN_OR_RETURN(std::vector<int64_t> versions, ListVersions(name));
+  if (!override_json.empty()) {
+    REFRACT_ASSIGN_OR_RETURN(const inference::ModelConfig config,
+                             ParseVersionOverride(override_json, name));
+    return ServedVersions(config, std::move(versions), "config");
+  }
   const std::string path = Join(Join(path_, name), kConfigFile);
   REFRACT_ASSIGN_OR_RETURN(const std::string text, ReadText(path));
   REFRACT_ASSIGN_OR_RETURN(const inference::ModelConfig config,
@@ -455,7 +459,7 @@ absl::StatusOr<std::shared_ptr<const LoadedModel>> Repository::Load(
       model->config, CheckConfig(config, name, model->graph, config_path));
   if (options.with_plan) {
     REFRACT_RETURN_IF_ERROR(
-        LoadSplitPlan(Join(model->folder, kPlanFile), *model));
+        LoadSplitPlan(Join(model->folder, kSplitPlanFile), *model));
   }
   return model;
 }

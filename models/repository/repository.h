@@ -32,6 +32,8 @@
 
 namespace refract::models {
 
+inline constexpr char kSplitPlanFile[] = "split_plan.pb";
+
 // What a server does with an id outside its table.
 enum class IdPolicy : uint8_t {
   kError,       // the request fails: INVALID_ARGUMENT
@@ -131,9 +133,12 @@ class Repository {
   absl::StatusOr<std::vector<std::string>> ListModels() const;
   absl::StatusOr<std::vector<int64_t>> ListVersions(
       absl::string_view name) const;  // ascending
-  // Those that nodes load: version_policy of config.pbtxt.
+  // Those that nodes load: version_policy of config.pbtxt, or of
+  // `override_json` where that is not empty: a model configuration as JSON,
+  // which may have the name besides. InvalidArgument for anything else in it.
   absl::StatusOr<std::vector<int64_t>> ListServedVersions(
-      absl::string_view name) const;  // ascending
+      absl::string_view name,
+      absl::string_view override_json = {}) const;  // ascending
 
   // version 0 = the newest. Validates graph, weights and plan; a graph or
   // weight files that differ from what import wrote are InvalidArgument.

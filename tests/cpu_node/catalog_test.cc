@@ -34,7 +34,8 @@ TEST(StoredWeightsTest, BothNodesRefuseDenseWeightsThatWereReplacedInPlace) {
   {
     const auto fine = gpu_node::DeviceModels::Load(hn.repository());
     ASSERT_TRUE(fine.ok()) << fine.status();
-    EXPECT_TRUE(fine->Match((*served)->offer()).ok());
+    ASSERT_EQ(fine->size(), 1);
+    EXPECT_TRUE((*fine)[0].CheckOffer((*served)->offer()).ok());
   }
 
   // The weights of the linear layer: all that the GPU node computes with.
@@ -42,7 +43,7 @@ TEST(StoredWeightsTest, BothNodesRefuseDenseWeightsThatWereReplacedInPlace) {
   const auto models = gpu_node::DeviceModels::Load(hn.repository());
   ASSERT_TRUE(models.ok()) << models.status();
   EXPECT_EQ(models->size(), 0);
-  const absl::Status refused = models->Match((*served)->offer()).status();
+  const absl::Status refused = models->WhyAbsent((*served)->offer());
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.message()),
               AllOf(HasSubstr(hn.File("ctr/1/tables/dense.weights")),
@@ -148,7 +149,8 @@ TEST(CatalogTest, TheOldestVersionsAreLeftOutWhereTooManyAreSplit) {
   // 257 offers were an error of the node pool, and the CN did not start.
   auto engine = Engine::Create(Catalog(Entries(models)), options);
   ASSERT_TRUE(engine.ok()) << engine.status();
-  const Catalog& catalog = (*engine)->catalog();
+  const std::shared_ptr<const Catalog> pinned = (*engine)->catalog();
+  const Catalog& catalog = *pinned;
   for (const char* version : {"1", "2", "3", "4"}) {
     const absl::Status status = catalog.Find("m", version).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << version;

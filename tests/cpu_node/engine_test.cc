@@ -157,7 +157,8 @@ TEST(EngineTest, EveryResponseMatchesItsOwnRequestUnderManyThreads) {
   }
   for (std::thread& client : clients) client.join();
   engine->Stop();
-  const auto& entries = engine->catalog().entries();
+  const auto catalog = engine->catalog();
+  const auto& entries = catalog->entries();
   EXPECT_EQ(entries[0].model->statistics().snapshot().success.count, 200);
   EXPECT_EQ(entries[1].model->statistics().snapshot().success.count, 200);
 }
@@ -219,7 +220,7 @@ TEST(EngineTest, CountsRequestsThatCouldNotBeDecoded) {
   EXPECT_EQ(engine->Refuse("other", "", bad).code(),
             absl::StatusCode::kNotFound);
   const ModelStatistics::Snapshot sums =
-      engine->catalog().entries()[0].model->statistics().snapshot();
+      engine->catalog()->entries()[0].model->statistics().snapshot();
   EXPECT_EQ(sums.fail.count, 1);
 }
 
@@ -550,7 +551,7 @@ TEST(EngineTest, CountsStagesOfSplitRequests) {
   EXPECT_FALSE(Infer(*engine, std::move(bad)).status.ok());
   engine->Stop();
   const ModelStatistics::Snapshot sums =
-      engine->catalog().entries()[0].model->statistics().snapshot();
+      engine->catalog()->entries()[0].model->statistics().snapshot();
   EXPECT_EQ(sums.success.count, 2);
   EXPECT_EQ(sums.fail.count, 1);
   EXPECT_EQ(sums.rows, 7);

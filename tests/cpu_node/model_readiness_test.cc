@@ -46,7 +46,7 @@ void AwaitNodes(const Engine& engine, std::vector<bool> ready) {
 }
 
 const ServedModel& Find(const Engine& engine, const char* name) {
-  return **engine.catalog().Find(name, "");
+  return **engine.catalog()->Find(name, "");
 }
 
 TEST(ModelReadinessTest, OneModelThatANodeCannotServeNow) {
@@ -112,8 +112,9 @@ class MoodyDevice : public gpu_node::Device {
   struct Mood {
     std::atomic<bool> good = true;
   };
-  MoodyDevice(const gpu_node::DeviceModels* models, Mood* mood)
-      : models_(models), mood_(mood) {}
+  MoodyDevice(const gpu_node::DeviceModels& models, Mood* mood) : mood_(mood) {
+    for (size_t i = 0; i < models.size(); ++i) models_.push_back(&models[i]);
+  }
 
   const gpu_node::DeviceTraits& traits() const override { return traits_; }
   void Start(int, Done done) override {
@@ -124,7 +125,7 @@ class MoodyDevice : public gpu_node::Device {
   }
   void Execute(int, int, gpu_node::Batch* batch, Done done) override {
     if (!mood_->good) return done(absl::InternalError("moody"));
-    (*models_)[batch->model].ExecuteBatch(*batch, buffers_);
+    models_[batch->model]->ExecuteBatch(*batch, buffers_);
     done(absl::OkStatus());
   }
   void Download(int, int, gpu_node::Batch*, Done done) override {
@@ -136,7 +137,7 @@ class MoodyDevice : public gpu_node::Device {
 
  private:
   const gpu_node::DeviceTraits traits_{.name = "moody"};
-  const gpu_node::DeviceModels* const models_;
+  std::vector<const gpu_node::DeviceModel*> models_;
   Mood* const mood_;
   runtime::RowBuffers buffers_;
 };
@@ -149,7 +150,7 @@ TEST(ModelReadinessTest, FollowsADeviceThatFailsAndRecovers) {
   options.last_backoff = absl::Milliseconds(10);
   TestGpuNode node({model}, 0, nullptr, options,
                    [&](const gpu_node::DeviceModels& models) {
-                     return std::make_unique<MoodyDevice>(&models, &mood);
+                     return std::make_unique<MoodyDevice>(models, &mood);
                    });
   const auto engine = MakeEngine({model}, {node.address()});
   ReadinessWatch watch(*engine);

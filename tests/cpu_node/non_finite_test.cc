@@ -71,7 +71,7 @@ void ExpectPassedThrough(const Answer& seen, const Answer& good) {
 
 // Statistics are counted before an answer is given.
 uint64_t NonFinite(const Engine& engine) {
-  return (*engine.catalog().Find("small", ""))
+  return (*engine.catalog()->Find("small", ""))
       ->statistics()
       .snapshot()
       .non_finite;

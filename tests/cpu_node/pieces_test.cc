@@ -76,7 +76,7 @@ TEST_F(PiecesTest, CountsOneRequestOfAllItsRows) {
   Start(testing_models::MakeSmallModel({}));
   ASSERT_TRUE(
       Infer(*engine_, MakeRequest("small", 5 * kRowsPerMessage)).status.ok());
-  const auto found = engine_->catalog().Find("small", "");
+  const auto found = engine_->catalog()->Find("small", "");
   ASSERT_TRUE(found.ok());
   const ModelStatistics::Snapshot counted = (*found)->statistics().snapshot();
   EXPECT_EQ(counted.success.count, 1u);

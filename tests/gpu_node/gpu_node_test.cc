@@ -56,12 +56,12 @@ TEST(DeviceModelTest, NeedsAPlanThatUsesTheHn) {
               AllOf(HasSubstr("'all cn'"), HasSubstr("all-cn")));
 }
 
-TEST(DeviceModelsTest, AcceptsOnlyOffersOfTheSameModelAndCrossing) {
+TEST(GpuNodeOffersTest, AcceptsOnlyOffersOfTheSameModelAndCrossing) {
   const auto a = MakeSmallModel({.name = "a"});
   const auto b2 = MakeSmallModel({.name = "b", .version = 2, .variant = 1});
-  const DeviceModels models = MakeModels({a, b2});
-  EXPECT_EQ(*models.Match(OfferOf(*a)), 0);
-  EXPECT_EQ(*models.Match(OfferOf(*b2)), 1);
+  const auto node = *GpuNode::Create(MakeModels({a, b2}), GpuNodeOptions());
+  EXPECT_EQ(*node->OnOffer(OfferOf(*a)), 0);
+  EXPECT_EQ(*node->OnOffer(OfferOf(*b2)), 1);
 
   struct Case {
     const char* what;
@@ -81,17 +81,17 @@ TEST(DeviceModelsTest, AcceptsOnlyOffersOfTheSameModelAndCrossing) {
   for (const Case& c : cases) {
     transport::ModelOffer offer = OfferOf(*b2);
     c.spoil(offer);
-    const absl::Status status = models.Match(offer).status();
+    const absl::Status status = node->OnOffer(offer).status();
     EXPECT_EQ(status.code(), c.code) << c.what;
     EXPECT_THAT(std::string(status.message()), HasSubstr(c.word));
   }
 }
 
-TEST(DeviceModelsTest, AcceptsOnlyOffersOfTheSameSettings) {
+TEST(GpuNodeOffersTest, AcceptsOnlyOffersOfTheSameSettings) {
   auto model =
       std::make_shared<models::LoadedModel>(*MakeSmallModel({.name = "a"}));
   model->config.dense_weights = models::DenseWeights::kBFloat16;
-  const DeviceModels models = MakeModels({model});
+  const auto node = *GpuNode::Create(MakeModels({model}), GpuNodeOptions());
   using Settings = std::vector<std::pair<std::string, std::string>>;
   struct Case {
     std::optional<Settings> settings;
@@ -112,7 +112,7 @@ TEST(DeviceModelsTest, AcceptsOnlyOffersOfTheSameSettings) {
   for (const Case& c : cases) {
     transport::ModelOffer offer = OfferOf(*model);
     offer.settings = c.settings;
-    const absl::Status status = models.Match(offer).status();
+    const absl::Status status = node->OnOffer(offer).status();
     if (c.words == nullptr) {
       EXPECT_EQ(status, absl::OkStatus());
       continue;

@@ -397,11 +397,12 @@ TEST_F(FrontendTest, ReadinessFollowsTheGpuNodes) {
 
 TEST_F(FrontendTest, UnimplementedMethodsSaySo) {
   Start();
+  // Without model control.
   inference::RepositoryModelLoadResponse load;
   EXPECT_EQ(Call(&GRPCInferenceService::Stub::RepositoryModelLoad,
                  inference::RepositoryModelLoadRequest(), &load)
                 .error_code(),
-            grpc::StatusCode::UNIMPLEMENTED);
+            grpc::StatusCode::UNAVAILABLE);
   inference::SystemSharedMemoryStatusResponse memory;
   EXPECT_EQ(Call(&GRPCInferenceService::Stub::SystemSharedMemoryStatus,
                  inference::SystemSharedMemoryStatusRequest(), &memory)

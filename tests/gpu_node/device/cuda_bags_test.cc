@@ -184,7 +184,7 @@ TEST(CudaBagsTest, RequestsAloneTogetherAndInPieces) {
     GpuNodeOptions options = Batching();
     options.instances = instances;
     CudaNode cuda({BagModel()}, options);
-    ASSERT_EQ(cuda.node().models().size(), 1u);
+    ASSERT_EQ(cuda.node().served().size(), 1u);
     std::vector<std::unique_ptr<Exchange>> requests;
     for (int i = 0; i < 60; ++i) {
       const auto rows = static_cast<int64_t>(

@@ -30,7 +30,7 @@ TEST(CudaDeviceTest, RequestsAloneTogetherAndInPieces) {
     GpuNodeOptions options = Batching();
     options.instances = 2;
     CudaNode cuda({NewModel({}, ids)}, options);
-    ASSERT_EQ(cuda.node().models().size(), 1u);
+    ASSERT_EQ(cuda.node().served().size(), 1u);
     EXPECT_EQ(cuda.node().device().name, "cuda:0");
     EXPECT_EQ(cuda.node().device().slots, 2);
     std::vector<std::unique_ptr<Exchange>> requests;
@@ -182,7 +182,7 @@ TEST(CudaDeviceTest, ErrorsOfTheDeviceEndTheInstanceWhichStartsAgain) {
 
 TEST(CudaDeviceTest, WhatDoesNotFitIsLeftOutWithItsBytes) {
   CudaNode cuda({NewModel()}, Batching(), 2000);
-  EXPECT_EQ(cuda.node().models().size(), 0u);
+  EXPECT_EQ(cuda.node().served().size(), 0u);
   const auto model = NewModel();
   const absl::Status status =
       cuda.node()
@@ -212,8 +212,8 @@ std::shared_ptr<models::LoadedModel> NewForeignModel(
 TEST(CudaDeviceTest, WhatTheGpuCannotRunIsLeftOutByName) {
   auto sorts = NewForeignModel({.name = "sorts"});
   CudaNode cuda({sorts, NewModel({.name = "fine"})}, Batching());
-  ASSERT_EQ(cuda.node().models().size(), 1u);
-  EXPECT_EQ(cuda.node().models()[0].name(), "fine");
+  ASSERT_EQ(cuda.node().served().size(), 1u);
+  EXPECT_EQ(cuda.node().served()[0].model->name(), "fine");
   const absl::Status status =
       cuda.node()
           .OnOffer({.name = "sorts", .version = 1, .model = {}, .schema = {}})
@@ -227,7 +227,7 @@ TEST(CudaDeviceTest, LibTorchComputesWhatHasNoFormOfOurOwn) {
   options.instances = 2;
   CudaNode cuda({NewForeignModel(), NewModel({.name = "b"})}, options,
                 int64_t{1} << 26, true);
-  ASSERT_EQ(cuda.node().models().size(), 2u);
+  ASSERT_EQ(cuda.node().served().size(), 2u);
   std::vector<std::unique_ptr<Exchange>> requests;
   for (const int64_t rows : {1, 2, 3, 1, 7, 8, 1, 20, 2, 1, 33, 5}) {
     requests.push_back(NewRequest(rows, cuda.random()));

@@ -157,7 +157,11 @@ class CudaNode {
   CheckedDevice& api() { return *api_; }
   std::mt19937& random() { return random_; }
   size_t DeviceBytes(size_t model) {
-    return facts_(node_->models()[model]).device_bytes;
+    for (const GpuNode::Served& served : node_->served()) {
+      if (served.number == model) return facts_(*served.model).device_bytes;
+    }
+    ADD_FAILURE() << "no model " << model;
+    return 0;
   }
 
   void Send(Exchange& exchange, size_t model = 0) {

@@ -115,7 +115,7 @@ TEST(CudaSizesTest, RequestsOfManySizesAloneTogetherAndInPieces) {
   GpuNodeOptions options = Batching();
   options.instances = 2;
   CudaNode cuda({StepModel()}, options);
-  ASSERT_EQ(cuda.node().models().size(), 1u);
+  ASSERT_EQ(cuda.node().served().size(), 1u);
   std::vector<std::unique_ptr<Exchange>> requests;
   for (int i = 0; i < 60; ++i) {
     const auto rows = static_cast<int64_t>(

@@ -1,5 +1,6 @@
 #include "gpu_node/model/measured_times.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -97,7 +98,7 @@ void AwaitReady(GpuNode& node) {
     absl::Mutex mu;
     std::vector<bool> ready;
   } seen;
-  seen.ready.resize(node.models().size());
+  seen.ready.resize(node.served().size());
   node.WatchReadiness([&](size_t model, const absl::Status& status) {
     absl::MutexLock lock(&seen.mu);
     seen.ready[model] = status.ok();
@@ -142,7 +143,7 @@ TEST(GpuNodeWarmUpTest, MeasuresEachModelOnceForAllStarts) {
                   .ok());
   const auto node =
       *GpuNode::Create(*DeviceModels::Load(stored.repository()), options);
-  for (size_t i = 0; i < node->models().size(); ++i) {
+  for (size_t i = 0; i < node->served().size(); ++i) {
     EXPECT_TRUE(node->ModelReady(i).ok()) << "without waiting";
   }
   transport::RequestDescriptor request;
@@ -179,7 +180,11 @@ TEST(GpuNodeWarmUpTest, OlderVersionsAreReadyAfterTheNewest) {
     std::map<std::string, bool> older_ready;
     size_t ready = 0;
     node->WatchReadiness([&](size_t model, const absl::Status& status) {
-      const DeviceModel& each = node->models()[model];
+      const std::vector<GpuNode::Served> served = node->served();
+      const DeviceModel& each =
+          *std::find_if(served.begin(), served.end(), [&](const auto& s) {
+             return s.number == model;
+           })->model;
       absl::MutexLock lock(&mu);
       if (model == 0) {
         ready = 0;

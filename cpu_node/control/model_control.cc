@@ -1,0 +1,401 @@
+#include "cpu_node/control/model_control.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/process/within_memory.h"
+#include "base/shorten.h"
+#include "base/status_macros.h"
+#include "glog/logging.h"
+
+namespace refract::cpu_node {
+namespace {
+
+// Changes that wait; a deploy script that loops must not fill the memory.
+constexpr size_t kMaxChanges = 64;
+
+// Of the thread that loads, beside those that serve: a tenth of a busy CPU.
+constexpr int kNice = 10;
+
+std::string LabelOf(const std::string& name, int64_t version) {
+  return absl::StrCat("model '", name, "' version ", version);
+}
+
+}  // namespace
+
+ModelControl::ModelControl(models::Repository repository, Engine* engine,
+                           const ModelControlOptions& options)
+    : repository_(std::move(repository)), engine_(*engine), options_(options) {
+  const std::shared_ptr<const Catalog> catalog = engine_.catalog();
+  for (const Catalog::Entry& entry : catalog->entries()) {
+    Model& model = models_[entry.name];
+    if (entry.model != nullptr) {
+      model.loaded[entry.version] = {entry.model,
+                                     SettingsOf(entry.name, entry.version)};
+      model.served.insert(entry.version);
+    } else {
+      model.failed[entry.version] = entry.status;
+    }
+  }
+  thread_ = std::thread([this] { Run(); });
+}
+
+void ModelControl::Stop() {
+  {
+    absl::MutexLock lock(&mu_);
+    stop_ = true;
+  }
+  if (thread_.joinable()) thread_.join();
+  std::deque<Change> left;
+  {
+    absl::MutexLock lock(&mu_);
+    left.swap(changes_);
+  }
+  for (const Change& change : left) {
+    change.done(absl::UnavailableError("the CPU node is stopping"));
+  }
+}
+
+void ModelControl::Submit(Change change) {
+  absl::Status refused;
+  if (!options_.by_request) {
+    refused = absl::UnavailableError(
+        "models are loaded and unloaded by request only with "
+        "--model-control-mode explicit");
+  }
+  if (refused.ok()) {
+    absl::MutexLock lock(&mu_);
+    if (!stop_ && changes_.size() < kMaxChanges) {
+      changes_.push_back(std::move(change));
+      return;
+    }
+    refused = stop_ ? absl::UnavailableError("the CPU node is stopping")
+                    : absl::ResourceExhaustedError(absl::StrCat(
+                          kMaxChanges, " changes of models wait already"));
+  }
+  change.done(refused);
+}
+
+void ModelControl::Load(std::string name, std::string config, Done done) {
+  Submit({std::move(name), std::move(config), true, std::move(done)});
+}
+
+void ModelControl::Unload(std::string name, Done done) {
+  Submit({std::move(name), "", false, std::move(done)});
+}
+
+ModelControl::Counts ModelControl::counts() const {
+  absl::MutexLock lock(&mu_);
+  return counts_;
+}
+
+void ModelControl::Run() {
+  setpriority(PRIO_PROCESS, 0, kNice);  // of this thread: Linux
+  absl::Time next_poll = options_.poll
+                             ? options_.clock->Now() + options_.poll_interval
+                             : absl::InfiniteFuture();
+  while (true) {
+    std::optional<Change> change;
+    {
+      absl::MutexLock lock(&mu_);
+      const auto due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+        return stop_ || !changes_.empty();
+      };
+      options_.clock->AwaitWithDeadline(mu_, absl::Condition(&due), next_poll);
+      if (stop_) return;
+      if (!changes_.empty()) {
+        change = std::move(changes_.front());
+        changes_.pop_front();
+      }
+    }
+    if (change.has_value()) {
+      const absl::Status status =
+          change->load ? LoadNow(change->name, change->config, false)
+                       : UnloadNow(change->name);
+      if (!status.ok()) {
+        LOG(ERROR) << "model '" << base::Shorten(change->name) << "' was not "
+                   << (change->load ? "loaded: " : "unloaded: ")
+                   << status.message();
+        absl::MutexLock lock(&mu_);
+        ++counts_.failures;
+      }
+      change->done(status);
+      continue;
+    }
+    Poll();
+    next_poll = options_.clock->Now() + options_.poll_interval;
+  }
+}
+
+void ModelControl::Poll() {
+  const absl::StatusOr<std::vector<std::string>> names =
+      repository_.ListModels();
+  if (!names.ok()) {
+    // It may come back; what is loaded stays.
+    if (poll_error_.ok()) {
+      LOG(ERROR) << "the repository cannot be polled, models stay as they are: "
+                 << names.status().message();
+    }
+    poll_error_ = names.status();
+    return;
+  }
+  if (!poll_error_.ok()) LOG(INFO) << "the repository can be polled again";
+  poll_error_ = absl::OkStatus();
+  for (const std::string& name : *names) {
+    Model& model = models_[name];
+    const auto versions = Wanted(name, model.config);
+    // A model that was unloaded by request is left alone.
+    if (!model.wanted || (versions.ok() && UpToDate(name, model, *versions))) {
+      continue;
+    }
+    // A version that fails is tried again with each poll: it may be copied
+    // still.
+    const absl::Status status =
+        versions.ok() ? LoadNow(name, model.config, true) : versions.status();
+    if (!status.ok() && status != model.poll_error) {
+      LOG(ERROR) << "model '" << name << "': " << status.message();
+      absl::MutexLock lock(&mu_);
+      ++counts_.failures;
+    }
+    model.poll_error = status;
+  }
+  std::vector<std::string> gone;
+  for (const auto& [name, model] : models_) {
+    if (std::find(names->begin(), names->end(), name) == names->end() &&
+        !model.loaded.empty()) {
+      gone.push_back(name);
+    }
+  }
+  for (const std::string& name : gone) {
+    LOG(INFO) << "model '" << name << "' has left the repository";
+    UnloadNow(name).IgnoreError();  // it is known
+    models_[name].wanted = true;    // if it comes back
+  }
+}
+
+absl::StatusOr<std::vector<int64_t>> ModelControl::Wanted(
+    const std::string& name, const std::string& config) const {
+  REFRACT_ASSIGN_OR_RETURN(std::vector<int64_t> versions,
+                           repository_.ListServedVersions(name, config));
+  if (versions.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat("model '", name, "' has no version to serve"));
+  }
+  return versions;
+}
+
+std::string ModelControl::SettingsOf(const std::string& name,
+                                     int64_t version) const {
+  const std::filesystem::path folder =
+      std::filesystem::path(repository_.path()) / name;
+  std::string text;
+  std::ifstream config(folder / "config.pbtxt");
+  text.assign(std::istreambuf_iterator<char>(config), {});
+  std::error_code none;
+  const auto plan = std::filesystem::last_write_time(
+      folder / std::to_string(version) / models::kSplitPlanFile, none);
+  return absl::StrCat(text, "\n", none ? 0 : plan.time_since_epoch().count());
+}
+
+bool ModelControl::UpToDate(const std::string& name, const Model& model,
+                            const std::vector<int64_t>& wanted) const {
+  if (model.served != std::set<int64_t>(wanted.begin(), wanted.end())) {
+    return false;
+  }
+  return std::all_of(wanted.begin(), wanted.end(), [&](int64_t version) {
+    return model.loaded.at(version).settings == SettingsOf(name, version);
+  });
+}
+
+absl::StatusOr<ModelControl::Version> ModelControl::LoadVersion(
+    const std::string& name, int64_t version, const Model& model) {
+  const bool planned = std::any_of(
+      model.loaded.begin(), model.loaded.end(), [](const auto& entry) {
+        return entry.second.model->model().plan.has_value();
+      });
+  const std::filesystem::path plan = std::filesystem::path(repository_.path()) /
+                                     name / std::to_string(version) /
+                                     models::kSplitPlanFile;
+  std::error_code error;
+  if (planned && !std::filesystem::exists(plan, error)) {
+    return absl::FailedPreconditionError(
+        "it has no split plan, which other versions have: run refract "
+        "partition");
+  }
+  const absl::Time begin = options_.clock->Now();
+  Version loaded{nullptr, SettingsOf(name, version)};
+  REFRACT_RETURN_IF_ERROR(base::WithinMemory([&]() -> absl::Status {
+    REFRACT_ASSIGN_OR_RETURN(
+        loaded.model, LoadServed(repository_, name, version, options_.served));
+    return engine_.Adopt(*loaded.model);
+  }));
+  const absl::Status ready = AwaitReady(*loaded.model);
+  if (!ready.ok()) {
+    engine_.Retire(std::move(loaded.model));
+    return ready;
+  }
+  LOG(INFO) << LabelOf(name, version) << " was loaded in "
+            << absl::FormatDuration(options_.clock->Now() - begin);
+  absl::MutexLock lock(&mu_);
+  ++counts_.loads;
+  return loaded;
+}
+
+absl::Status ModelControl::AwaitReady(const ServedModel& model) const {
+  constexpr absl::Duration kLook = absl::Milliseconds(5);
+  const absl::Time give_up = options_.clock->Now() + options_.ready_timeout;
+  while (true) {
+    const absl::Status ready = engine_.ModelReady(model);
+    if (ready.ok()) return ready;
+    if (stopping()) return absl::UnavailableError("the CPU node is stopping");
+    if (options_.clock->Now() >= give_up) {
+      return absl::UnavailableError(absl::StrCat(
+          "it was not ready in ", absl::FormatDuration(options_.ready_timeout),
+          ": ", ready.message()));
+    }
+    absl::SleepFor(kLook);
+  }
+}
+
+absl::Status ModelControl::LoadNow(const std::string& name,
+                                   const std::string& config, bool polled) {
+  REFRACT_ASSIGN_OR_RETURN(const std::vector<int64_t> wanted,
+                           Wanted(name, config));
+  Model& model = models_[name];
+  const std::set<int64_t> before = model.served;
+  std::map<int64_t, Version> fresh;
+  std::set<int64_t> next;
+  absl::Status status;
+  for (const int64_t version : wanted) {
+    const auto loaded = model.loaded.find(version);
+    absl::Status why;
+    if (loaded != model.loaded.end() &&
+        loaded->second.settings == SettingsOf(name, version)) {
+      // In memory, served or kept; its GPU nodes may have left meanwhile.
+      if (!before.contains(version)) why = AwaitReady(*loaded->second.model);
+    } else {
+      absl::StatusOr<Version> added = LoadVersion(name, version, model);
+      why = added.status();
+      if (added.ok()) fresh[version] = *std::move(added);
+    }
+    if (why.ok()) {
+      next.insert(version);
+      continue;
+    }
+    why = base::Annotate(why, LabelOf(name, version));
+    if (!before.contains(version)) model.failed[version] = why;
+    if (status.ok()) status = why;
+  }
+  std::vector<std::shared_ptr<ServedModel>> replaced;
+  if (status.ok() || (polled && !next.empty())) {
+    // Until all that is wanted is good, the present versions stay.
+    if (!status.ok()) next.insert(before.begin(), before.end());
+    for (auto& [version, added] : fresh) {
+      Version& place = model.loaded[version];
+      if (place.model != nullptr) replaced.push_back(std::move(place.model));
+      place = std::move(added);
+    }
+    fresh.clear();
+    model.failed.erase(0);
+    for (const int64_t version : next) model.failed.erase(version);
+    for (const int64_t version : before) {
+      if (!next.contains(version)) model.kept.push_back(version);
+    }
+    std::erase_if(model.kept,
+                  [&](int64_t version) { return next.contains(version); });
+    model.served = next;
+    model.config = config;
+    model.wanted = true;
+    LOG(INFO) << "model '" << name << "': versions "
+              << absl::StrJoin(next, ", ") << " are served";
+    absl::MutexLock lock(&mu_);
+    ++counts_.switches;
+  }
+  // In one step: the versions that come are ready.
+  Publish();
+  for (auto& [version, added] : fresh)
+    replaced.push_back(std::move(added.model));
+  fresh.clear();
+  for (std::shared_ptr<ServedModel>& old : replaced) Free(std::move(old));
+  FreeOthers(model);
+  return status;
+}
+
+absl::Status ModelControl::UnloadNow(const std::string& name) {
+  const auto found = models_.find(name);
+  if (found == models_.end()) {
+    return absl::NotFoundError(
+        absl::StrCat("unknown model '", base::Shorten(name), "'"));
+  }
+  Model& model = found->second;
+  for (const auto& [version, served] : model.loaded) {
+    model.failed[version] = absl::UnavailableError("unloaded");
+  }
+  model.served.clear();
+  model.kept.clear();
+  model.wanted = false;
+  Publish();
+  FreeOthers(model);
+  LOG(INFO) << "model '" << name << "' is unloaded";
+  return absl::OkStatus();
+}
+
+void ModelControl::Publish() {
+  std::vector<Catalog::Entry> entries;
+  for (const auto& [name, model] : models_) {
+    for (const auto& [version, served] : model.loaded) {
+      if (model.served.contains(version)) {
+        entries.push_back({name, version, served.model, absl::OkStatus()});
+      } else if (!model.failed.contains(version)) {
+        entries.push_back({name, version, nullptr,
+                           absl::UnavailableError(
+                               "not served; kept in memory to go back to it")});
+      }
+    }
+    for (const auto& [version, why] : model.failed) {
+      if (!model.served.contains(version)) {
+        entries.push_back({name, version, nullptr, why});
+      }
+    }
+  }
+  engine_.Publish(std::move(entries));
+}
+
+void ModelControl::Free(std::shared_ptr<ServedModel> model) {
+  const std::string label = LabelOf(model->name(), model->version());
+  engine_.Retire(std::move(model));
+  LOG(INFO) << label << " is freed";
+  absl::MutexLock lock(&mu_);
+  ++counts_.unloads;
+}
+
+void ModelControl::FreeOthers(Model& model) {
+  while (model.kept.size() > options_.keep_versions) {
+    model.kept.erase(model.kept.begin());
+  }
+  bool freed = false;
+  for (auto it = model.loaded.begin(); it != model.loaded.end();) {
+    const int64_t version = it->first;
+    if (model.served.contains(version) ||
+        std::find(model.kept.begin(), model.kept.end(), version) !=
+            model.kept.end()) {
+      ++it;
+      continue;
+    }
+    Free(std::move(it->second.model));
+    it = model.loaded.erase(it);
+    freed = true;
+  }
+  // The index does not say any more that they are kept.
+  if (freed) Publish();
+}
+
+}  // namespace refract::cpu_node
