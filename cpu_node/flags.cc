@@ -78,6 +78,45 @@ void AddServing(CLI::App& app, Flags& flags) {
       ->capture_default_str();
 }
 
+void AddHttp(CLI::App& app, Flags& flags) {
+  const auto seconds = [](const std::string& text) {
+    return base::CheckNumberIn(text, 0.001, 86400);
+  };
+  // Triton's name is an alias.
+  app.add_option("--http-host,--http-address", flags.http_host,
+                 "Address that HTTP is served on; only this machine can reach "
+                 "the default")
+      ->capture_default_str();
+  base::AddPortOrOff(app, "--http-port", flags.http_port, 8000,
+                     "Port for KServe v2 over HTTP");
+  app.add_option("--http-thread-count", flags.http_threads,
+                 "Threads that read, decode and write HTTP")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  app.add_option("--http-max-input-size", flags.http_max_input_size,
+                 "Longest body of an HTTP request, also once decompressed, for "
+                 "example 64MiB; longer ones get status 413")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->check(CLI::Range(size_t{1}, size_t{1} << 40))
+      ->type_name("SIZE")
+      ->default_str("64MiB");
+  app.add_option("--http-max-connections", flags.http_max_connections,
+                 "HTTP connections at a time; more get status 503")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--http-idle-timeout", flags.http_idle_timeout_s,
+                 "An HTTP connection without a request is closed after so long")
+      ->type_name("SECONDS")
+      ->check(seconds)
+      ->capture_default_str();
+  app.add_option("--http-stall-timeout", flags.http_stall_timeout_s,
+                 "Longest time for the header of an HTTP request, and longest "
+                 "pause in its body and in the reading of its answer")
+      ->type_name("SECONDS")
+      ->check(seconds)
+      ->capture_default_str();
+}
+
 void AddReadiness(CLI::App& app, Flags& flags) {
   app.add_option("--ready-when", flags.ready_when,
                  "When this node reports itself ready: all (each model is "
@@ -196,6 +235,7 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
       ->allow_extra_args(false);
   AddGpuNodes(app, flags);
   AddServing(app, flags);
+  AddHttp(app, flags);
   AddReadiness(app, flags);
   AddControl(app, flags);
   try {

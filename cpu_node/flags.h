@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/process/model_control_flags.h"
+#include "base/process/port_or_off.h"
 #include "cpu_node/discovery/node_source.h"
 #include "cpu_node/dispatch/node_policy.h"
 #include "metrics/flags.h"
@@ -28,6 +29,13 @@ struct Flags {
   double fabric_load_ratio = kDefaultSpillRatio;
   std::string grpc_host = "0.0.0.0";
   int grpc_port = 8001;
+  std::string http_host = "127.0.0.1";
+  base::PortOrOff http_port;
+  int http_threads = 2;
+  size_t http_max_input_size = size_t{64} << 20;  // bytes
+  int http_max_connections = 1024;
+  double http_idle_timeout_s = 60;
+  double http_stall_timeout_s = 10;
   int workers = 0;  // 0: one per CPU that this process may use
   int max_queue = 1024;
   int max_in_flight = 4096;

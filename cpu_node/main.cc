@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -22,6 +23,7 @@
 #include "cpu_node/engine.h"
 #include "cpu_node/flags.h"
 #include "cpu_node/frontend/server.h"
+#include "cpu_node/http/server.h"
 #include "cpu_node/metrics.h"
 #include "glog/logging.h"
 #include "metrics/server.h"
@@ -145,6 +147,36 @@ void LogCounts(const Engine& engine) {
   }
 }
 
+// Null if HTTP is off, or if its default port is taken: several nodes of a
+// machine serve gRPC all the same.
+absl::StatusOr<std::unique_ptr<HttpServer>> ServeHttp(
+    const Flags& flags, size_t body_memory, Engine* engine,
+    ModelControl* control, base::ByteBudget* memory) {
+  const std::optional<int> port = flags.http_port.number();
+  if (!port.has_value()) return nullptr;
+  HttpServerOptions options;
+  options.host = flags.http_host;
+  options.port = *port;
+  options.threads = flags.http_threads;
+  options.max_body_bytes = flags.http_max_input_size;
+  options.body_memory = body_memory;
+  options.control = control;
+  options.max_connections = flags.http_max_connections;
+  options.max_idle = absl::Seconds(flags.http_idle_timeout_s);
+  options.max_stall = absl::Seconds(flags.http_stall_timeout_s);
+  absl::StatusOr<std::unique_ptr<HttpServer>> server =
+      HttpServer::Create(options, engine, memory);
+  if (server.ok()) {
+    LOG(INFO) << "HTTP on " << options.host << ":" << (*server)->port()
+              << " (--http-host, --http-port)";
+    return server;
+  }
+  if (flags.http_port.given) return base::Annotate(server.status(), "HTTP");
+  LOG(WARNING) << server.status().message()
+               << "; no HTTP is served, --http-port chooses another port";
+  return nullptr;
+}
+
 absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   runtime::aten::UseOneThread();
   for (const std::string& library : flags.op_libraries) {
@@ -195,18 +227,29 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
     control = std::make_unique<ModelControl>(repository, engine->get(),
                                              control_options);
   }
+  const size_t http_body_memory =
+      flags.http_port.on() ? flags.request_memory / 4 : 0;
   FrontendOptions frontend_options;
   frontend_options.control = control.get();
   frontend_options.host = flags.grpc_host;
   frontend_options.port = flags.grpc_port;
   frontend_options.request_memory = flags.request_memory;
+  frontend_options.http_body_memory = http_body_memory;
   absl::StatusOr<std::unique_ptr<Frontend>> frontend =
       Frontend::Create(frontend_options, engine->get());
   if (!frontend.ok()) return frontend.status();
+  const absl::StatusOr<std::unique_ptr<HttpServer>> http =
+      ServeHttp(flags, http_body_memory, engine->get(), control.get(),
+                (*frontend)->memory());
+  if (!http.ok()) {
+    (*engine)->Stop();
+    return http.status();
+  }
   // Ends first, while there is something to collect.
   absl::StatusOr<std::unique_ptr<metrics::Server>> metrics =
       metrics::Serve(flags.metrics, [&](metrics::Exposition& exposition) {
         CollectMetrics(**engine, **frontend, exposition);
+        if (*http != nullptr) CollectMetrics(**http, exposition);
         if (watch != nullptr) watch->Collect(exposition);
         if (control != nullptr) CollectChanges(*control, exposition);
       });
@@ -217,6 +260,11 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   std::printf("refract-cpu-node listening on %s:%d\n", flags.grpc_host.c_str(),
               (*frontend)->port());
   std::fflush(stdout);
+  if (*http != nullptr) {
+    std::printf("refract-cpu-node: HTTP on %s:%d\n", flags.http_host.c_str(),
+                (*http)->port());
+    std::fflush(stdout);
+  }
   metrics::PrintAddress("refract-cpu-node", flags.metrics, metrics->get());
 
   const int signal_number = shutdown.Wait();
@@ -230,10 +278,13 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
     LOG(WARNING) << "requests were still in flight after "
                  << flags.drain_timeout_s << " s; they are given up";
   }
-  (*frontend)->AwaitQuiet(kQuiet, kLongestWaitForQuiet);
+  (*frontend)->AwaitQuiet(kQuiet, kLongestWaitForQuiet, [&] {
+    return *http != nullptr ? (*http)->infer_calls() : 0;
+  });
   (*engine)->Stop();
   metrics->reset();  // it asks the control
   if (control != nullptr) control->Stop();
+  if (*http != nullptr) (*http)->Shutdown(kLastAnswers);
   (*frontend)->Shutdown(kLastAnswers);
   LogCounts(**engine);
   LOG(INFO) << "stopped";

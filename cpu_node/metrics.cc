@@ -213,4 +213,12 @@ void CollectChanges(const ModelControl& control, Exposition& out) {
   add("failed", counts.failures);
 }
 
+void CollectMetrics(const HttpServer& http, Exposition& out) {
+  out.AddGauge("refract_http_connections", "Open HTTP connections", {},
+               http.connections());
+  out.AddGauge("refract_http_body_bytes",
+               "Memory of HTTP bodies that are being received", {},
+               static_cast<double>(http.body_bytes()));
+}
+
 }  // namespace refract::cpu_node

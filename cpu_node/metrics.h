@@ -4,6 +4,7 @@
 #include "cpu_node/control/model_control.h"
 #include "cpu_node/engine.h"
 #include "cpu_node/frontend/server.h"
+#include "cpu_node/http/server.h"
 #include "metrics/exposition.h"
 
 namespace refract::cpu_node {
@@ -15,6 +16,9 @@ void CollectMetrics(const Engine& engine, const Frontend& frontend,
 
 // Of model control.
 void CollectChanges(const ModelControl& control, metrics::Exposition& out);
+
+// The metrics of its HTTP front end.
+void CollectMetrics(const HttpServer& http, metrics::Exposition& out);
 
 }  // namespace refract::cpu_node
 

@@ -8,7 +8,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "boost/asio/io_context.hpp"
 #include "boost/asio/ip/tcp.hpp"
@@ -227,12 +226,12 @@ int Server::port() const { return impl_->port; }
 absl::StatusOr<std::unique_ptr<Server>> Serve(const Flags& flags,
                                               Server::Collect collect,
                                               Routes routes) {
-  int port = 0;
-  if (!flags.on() || !absl::SimpleAtoi(flags.port, &port)) return nullptr;
+  const std::optional<int> port = flags.port.number();
+  if (!port.has_value()) return nullptr;
   absl::StatusOr<std::unique_ptr<Server>> server =
-      Server::Create(flags.host, port, std::move(collect), std::move(routes));
+      Server::Create(flags.host, *port, std::move(collect), std::move(routes));
   if (server.ok()) return server;
-  if (flags.port_given) return server.status();
+  if (flags.port.given) return server.status();
   LOG(WARNING) << server.status().message()
                << "; no metrics are served, --metrics-port chooses another";
   return nullptr;

@@ -85,7 +85,7 @@ THIRD_PARTY = {
     r"CLI/": (
         r"tools/.*_(command|options)\.cc$",
         r"tools/command(_line)?\.cc$",
-        r"base/process/(command_line_error|model_control_flags|request_memory_flag)\.h$",
+        r"base/process/(command_line_error|model_control_flags|port_or_off|request_memory_flag)\.h$",
         r"metrics/flags\.h$",
         r"(cpu_node|gpu_node|tests|bench)/.*",
     ),
@@ -95,6 +95,7 @@ THIRD_PARTY = {
     r"boost/": (
         r"tests/partitioner/cut/max_flow_test\.cc$",
         r"metrics/(client|server)\.cc$",
+        r"cpu_node/http/server\.cc$",
     ),
 }
 # Folders that stand alone: their files include each other and headers of the

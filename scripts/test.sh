@@ -34,7 +34,7 @@ if [[ $install == yes ]]; then
   refract_install_packages
   refract_install_rdma_vm
   refract_install_browser
-  refract_install_venv "tritonclient[grpc]" grpcio-health-checking \
+  refract_install_venv "tritonclient[grpc,http]" geventhttpclient grpcio-health-checking \
     grpcio-reflection
   refract_install_torchrec
   refract_install_schemas

@@ -60,7 +60,7 @@ void SetLimits(const FrontendOptions& options, size_t max_message_bytes,
   builder.SetMaxReceiveMessageSize(static_cast<int>(max_message_bytes));
   builder.SetMaxSendMessageSize(-1);  // no limit: answers are the server's own
   grpc::ResourceQuota quota("requests");
-  quota.Resize(options.request_memory / 2);
+  quota.Resize(options.request_memory / 2 - options.http_body_memory);
   builder.SetResourceQuota(quota);
   // frontend/message.h decompresses, with a limit.
   builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
@@ -163,17 +163,21 @@ Frontend::Memory Frontend::request_memory() const {
   return {impl_->memory.held(), impl_->memory.bytes()};
 }
 
-bool Frontend::AwaitQuiet(absl::Duration quiet, absl::Duration longest) {
+base::ByteBudget* Frontend::memory() { return &impl_->memory; }
+
+bool Frontend::AwaitQuiet(absl::Duration quiet, absl::Duration longest,
+                          absl::FunctionRef<uint64_t()> others) {
+  const auto arrivals = [&] { return impl_->service.infer_calls() + others(); };
   base::Clock& clock = impl_->engine->clock();
   const absl::Time give_up = clock.Now() + longest;
   while (true) {
-    const uint64_t before = impl_->service.infer_calls();
+    const uint64_t before = arrivals();
     // Waits for time to pass, on the injected clock.
     absl::Mutex mu;
     absl::MutexLock lock(&mu);
     const bool never = false;
     clock.AwaitWithDeadline(mu, absl::Condition(&never), clock.Now() + quiet);
-    if (impl_->service.infer_calls() == before) return true;
+    if (arrivals() == before) return true;
     if (clock.Now() >= give_up) return false;
   }
 }

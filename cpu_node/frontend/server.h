@@ -5,11 +5,14 @@
 // gRPC type in this header.
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/process/byte_budget.h"
 #include "cpu_node/control/model_control.h"
 #include "cpu_node/engine.h"
 
@@ -25,6 +28,9 @@ struct FrontendOptions {
   // (gRPC cancels calls where they take more), half for requests that are
   // decoded and not yet answered (refused where they do not fit).
   size_t request_memory = size_t{1} << 30;
+  // Of the half for messages that are being received: what HTTP's bodies may
+  // take instead.
+  size_t http_body_memory = 0;
   // Calls at a time on a connection; a client that follows the protocol lets
   // further calls wait.
   int max_streams = 1024;
@@ -66,12 +72,17 @@ class Frontend {
     size_t limit = 0;
   };
   Memory request_memory() const;
+  // Its budget, for other front ends of the node.
+  base::ByteBudget* memory();
 
-  // Waits until no ModelInfer call has come for `quiet`, at most for `longest`;
-  // returns whether that happened. Called between Engine::StopAdmitting() and
-  // Shutdown(), so that clients get UNAVAILABLE and go to another node. Calls
-  // that meet gRPC's own shutdown are reset, which clients see as CANCELLED.
-  bool AwaitQuiet(absl::Duration quiet, absl::Duration longest);
+  // Waits until no ModelInfer call, nor a request that `others` counts, has
+  // come for `quiet`, at most for `longest`; returns whether that happened.
+  // Called between Engine::StopAdmitting() and Shutdown(), so that clients get
+  // UNAVAILABLE and go to another node. Calls that meet gRPC's own shutdown are
+  // reset, which clients see as CANCELLED.
+  bool AwaitQuiet(
+      absl::Duration quiet, absl::Duration longest,
+      absl::FunctionRef<uint64_t()> others = [] { return uint64_t{0}; });
 
   // Refuses new calls and waits for calls in flight, which are cancelled after
   // `patience`. The engine must still answer, or be stopped.

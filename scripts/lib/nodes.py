@@ -50,12 +50,16 @@ class Node:
             text=True,
         )
         self.address = None
+        self.http_address = None  # printed before that of metrics
         self._metrics_url = None
         self._metrics_ready = threading.Event()
         ready = threading.Event()
 
         def read():
             for line in self.process.stdout:
+                found = re.search(r"HTTP on (\S+:\d+)", line)
+                if found:
+                    self.http_address = found.group(1)
                 found = re.search(r"metrics on (http://\S+)", line)
                 if found:
                     self._metrics_url = found.group(1)
@@ -81,6 +85,12 @@ class Node:
         if "off" not in self.arguments:  # of --metrics-port
             self._metrics_ready.wait(START_TIMEOUT_S)
         return self._metrics_url
+
+    @property
+    def http_port(self):
+        """Of a CPU node with metrics and HTTP."""
+        self._metrics_ready.wait(START_TIMEOUT_S)
+        return int(self.http_address.rpartition(":")[2])
 
     @property
     def port(self):
@@ -139,9 +149,11 @@ def gpu_node(repository, *arguments, port=0):
 
 
 def cpu_node(repository, gpu_nodes, *arguments):
+    if "--http-port" not in arguments:
+        arguments += ("--http-port", 0)
     return Node(
         "refract-cpu-node", "--model-repository", repository,
-        "--gpu-nodes", ",".join(gpu_nodes),
+        *(("--gpu-nodes", ",".join(gpu_nodes)) if gpu_nodes else ()),
         "--grpc-host", "127.0.0.1", "--grpc-port", 0,
         *for_tests(arguments),
     )

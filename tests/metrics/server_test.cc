@@ -140,13 +140,13 @@ TEST(MetricsServerTest, FailsForATakenPortOnlyIfItWasAskedFor) {
   auto first = Server::Create("127.0.0.1", 0, [](Exposition&) {});
   ASSERT_TRUE(first.ok()) << first.status();
   Flags flags;
-  flags.port = std::to_string((*first)->port());
+  flags.port.text = std::to_string((*first)->port());
   auto by_default = Serve(flags, [](Exposition&) {});
   ASSERT_TRUE(by_default.ok()) << by_default.status();
   EXPECT_EQ(*by_default, nullptr);
-  flags.port_given = true;
+  flags.port.given = true;
   EXPECT_FALSE(Serve(flags, [](Exposition&) {}).ok());
-  flags.port = "off";
+  flags.port.text = "off";
   auto off = Serve(flags, [](Exposition&) {});
   ASSERT_TRUE(off.ok());
   EXPECT_EQ(*off, nullptr);

@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+"""Measures HTTP with binary tensors beside gRPC: p50 of the same requests.
+
+One CPU node that runs a whole model. Blocks of requests over HTTP and over gRPC
+take turns on one connection each; the ratio is formed within a round, between
+the medians of its two blocks. Clients: `lean` sends bytes made before (a socket;
+a gRPC stub without Protobuf), so that the server's part counts; `triton` is
+tritonclient for both. Both answers are compared first.
+"""
+
+import argparse
+import contextlib
+import json
+import pathlib
+import socket
+import statistics
+import sys
+import tempfile
+import time
+
+import numpy
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from bench.serving.client import quartiles  # noqa: E402
+from models.zoo import inputs as zoo_inputs  # noqa: E402
+from scripts.lib import nodes, repository as repositories  # noqa: E402
+
+DATATYPES = {"float32": "FP32", "int64": "INT64"}
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--model", default="dlrm")
+    parser.add_argument("--preset", default="tiny")
+    parser.add_argument("--items", type=int, default=33)
+    parser.add_argument("--client", choices=("lean", "triton"), default="lean")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--requests", type=int, default=300, metavar="N",
+                        help="per block")
+    parser.add_argument("--json", type=pathlib.Path)
+    arguments = parser.parse_args()
+    if arguments.rounds < 3:
+        parser.error("--rounds must be at least 3")
+    return arguments
+
+
+def lean_http(node, model, tensors):
+    """A function that sends the request and returns the outputs' bytes."""
+    raw = b"".join(tensor.tobytes() for tensor in tensors.values())
+    text = json.dumps(
+        {
+            "inputs": [
+                {
+                    "name": name, "datatype": DATATYPES[tensor.dtype.name],
+                    "shape": tensor.shape,
+                    "parameters": {"binary_data_size": tensor.nbytes},
+                }
+                for name, tensor in tensors.items()
+            ],
+            "parameters": {"binary_data_output": True},
+        }
+    ).encode()
+    message = (
+        f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\n"
+        f"Inference-Header-Content-Length: {len(text)}\r\n"
+        f"Content-Length: {len(text) + len(raw)}\r\n\r\n"
+    ).encode() + text + raw
+    sock = socket.create_connection(("127.0.0.1", node.http_port))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def field(head, name):
+        return int(head.split(name + b": ")[1].split(b"\r\n")[0])
+
+    def call():
+        sock.sendall(message)
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            answer += sock.recv(1 << 16)
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200"), answer
+        length = field(head, b"Content-Length")
+        while len(body) < length:
+            body += sock.recv(1 << 16)
+        return body[field(head, b"Inference-Header-Content-Length"):]
+
+    return call
+
+
+def lean_grpc(node, model, tensors):
+    import grpc
+    from tritonclient.grpc import service_pb2
+
+    request = service_pb2.ModelInferRequest(model_name=model)
+    for name, tensor in tensors.items():
+        request.inputs.add(
+            name=name, datatype=DATATYPES[tensor.dtype.name], shape=tensor.shape
+        )
+        request.raw_input_contents.append(tensor.tobytes())
+    message = request.SerializeToString()
+    call = grpc.insecure_channel(node.address).unary_unary(INFER)
+
+    def outputs():
+        return b"".join(
+            service_pb2.ModelInferResponse.FromString(
+                call(message)
+            ).raw_output_contents
+        )
+
+    # Timed without decoding, as lean_http cuts bytes alone.
+    outputs.timed = lambda: call(message)
+    return outputs
+
+
+def triton(module, address, model, tensors):
+    client = module.InferenceServerClient(address)
+    inputs = []
+    for name, tensor in tensors.items():
+        one = module.InferInput(
+            name, list(tensor.shape), DATATYPES[tensor.dtype.name]
+        )
+        one.set_data_from_numpy(tensor)
+        inputs.append(one)
+    names = [output["name"] for output in outputs_of(client, model)]
+
+    def call():
+        result = client.infer(model, inputs)
+        return b"".join(result.as_numpy(name).tobytes() for name in names)
+
+    return call
+
+
+def outputs_of(client, model):
+    metadata = client.get_model_metadata(model)
+    if isinstance(metadata, dict):
+        return metadata["outputs"]
+    return [{"name": output.name} for output in metadata.outputs]
+
+
+def block(call, requests):
+    timed = getattr(call, "timed", call)
+    times = []
+    for _ in range(requests):
+        began = time.perf_counter()
+        timed()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def main():
+    arguments = parse_arguments()
+    with contextlib.ExitStack() as stack:
+        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        model = arguments.model
+        exported = repositories.export(
+            model, folder / model, preset=arguments.preset
+        )
+        repository = folder / "repository"
+        repositories.add_model(
+            repository, model, exported / f"{model}.pt2", method="all-cn"
+        )
+        described = zoo_inputs.read_description(exported / f"{model}.json")
+        tensors = {
+            name: numpy.ascontiguousarray(tensor.numpy())
+            for name, tensor in zoo_inputs.make_inputs(
+                described["inputs"], arguments.items, 1, bags="ragged"
+            ).items()
+        }
+        node = nodes.cpu_node(repository, [])
+        stack.callback(node.close)
+        if arguments.client == "lean":
+            calls = {
+                "http": lean_http(node, model, tensors),
+                "grpc": lean_grpc(node, model, tensors),
+            }
+        else:
+            import tritonclient.grpc
+            import tritonclient.http
+
+            calls = {
+                "http": triton(
+                    tritonclient.http, f"127.0.0.1:{node.http_port}", model,
+                    tensors,
+                ),
+                "grpc": triton(
+                    tritonclient.grpc, node.address, model, tensors
+                ),
+            }
+        if calls["http"]() != calls["grpc"]():
+            sys.exit("HTTP and gRPC give different bytes")
+        for call in calls.values():
+            block(call, arguments.requests)
+        rounds = []
+        for number in range(arguments.rounds):
+            found = {}
+            for kind in ("http", "grpc")[:: 1 if number % 2 == 0 else -1]:
+                found[kind] = block(calls[kind], arguments.requests)
+            found["ratio"] = found["http"] / found["grpc"]
+            rounds.append(found)
+            print(
+                f"round {number + 1}: p50 HTTP {1e6 * found['http']:.0f} us, "
+                f"gRPC {1e6 * found['grpc']:.0f} us, ratio {found['ratio']:.3f}",
+                flush=True,
+            )
+        result = {
+            "benchmark": "http_cost",
+            "client": arguments.client,
+            "model": model,
+            "items": arguments.items,
+            "http_over_grpc_p50": quartiles([r["ratio"] for r in rounds]),
+            "rounds": rounds,
+        }
+        ratio = result["http_over_grpc_p50"]
+        print(
+            f"HTTP / gRPC, p50: {ratio['median']:.3f} "
+            f"({ratio['q25']:.3f} to {ratio['q75']:.3f})"
+        )
+        if arguments.json:
+            arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

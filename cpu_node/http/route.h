@@ -1,0 +1,39 @@
+#ifndef REFRACT_CPU_NODE_HTTP_ROUTE_H_
+#define REFRACT_CPU_NODE_HTTP_ROUTE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace refract::cpu_node {
+
+// What a path of KServe v2 and its extensions names.
+struct Route {
+  enum class Call : uint8_t {
+    kServerLive,
+    kServerReady,
+    kServerMetadata,
+    kModelReady,
+    kModelMetadata,
+    kModelConfig,
+    kModelStatistics,  // of all models without a model
+    kModelInfer,
+    kRepositoryIndex,
+    kModelLoad,
+    kModelUnload,
+  };
+  Call call = Call::kServerLive;
+  std::string model;    // unescaped
+  std::string version;  // empty: not named
+  bool post = false;    // else GET
+};
+
+// Reads the path of `target`; a query is skipped. NotFound names an unknown
+// path, Unimplemented an extension of Triton's that this server lacks.
+absl::StatusOr<Route> RouteOf(absl::string_view target);
+
+}  // namespace refract::cpu_node
+
+#endif  // REFRACT_CPU_NODE_HTTP_ROUTE_H_

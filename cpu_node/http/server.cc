@@ -1,0 +1,559 @@
+// One io_context and one thread per loop; a connection stays on its loop. It
+// handles one request at a time, so pipelined requests wait in its buffer.
+
+#include "cpu_node/http/server.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <limits>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "base/process/thread.h"
+#include "base/status_macros.h"
+#include "boost/asio/io_context.hpp"
+#include "boost/asio/ip/tcp.hpp"
+#include "boost/asio/post.hpp"
+#include "boost/asio/write.hpp"
+#include "boost/beast/core.hpp"
+#include "boost/beast/http.hpp"
+#include "cpu_node/frontend/acceptor.h"
+#include "cpu_node/http/service.h"
+
+namespace refract::cpu_node {
+// Not unnamed: HttpServer::Impl, which has a linkage, has members of these
+// types, and a unity build compiles this file as a part of another.
+namespace http_connections {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace beast_http = boost::beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+using Stream = beast::basic_stream<tcp, asio::io_context::executor_type>;
+using SteadyTime = std::chrono::steady_clock::time_point;
+
+// First and later sizes of a connection's buffer: most requests fit into the
+// first; long bodies come in pieces of the second.
+constexpr size_t kSmallBuffer = size_t{8} << 10;
+constexpr size_t kLargeBuffer = size_t{64} << 10;
+
+// After an answer that ends the connection: closing a socket with unread bytes
+// would reset it, and the client might not see the answer.
+constexpr std::chrono::seconds kLinger(2);
+
+constexpr char kJsonLengthField[] = "Inference-Header-Content-Length";
+
+// To clients beyond the limit. Sent without waiting.
+constexpr absl::string_view kTooMany =
+    "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n"
+    "Content-Type: application/json\r\nContent-Length: 37\r\n\r\n"
+    "{\"error\":\"too many HTTP connections\"}";
+
+std::string ToString(beast::string_view text) {
+  return std::string(text.data(), text.size());
+}
+
+class Connection;
+
+// What connections share.
+struct Shared {
+  Shared(const HttpServerOptions& options, Engine* engine,
+         base::ByteBudget* memory)
+      : options(options),
+        service(engine, options.control, memory, options.max_body_bytes),
+        bodies(options.body_memory, base::kRequestMemoryFlag) {}
+
+  const HttpServerOptions options;
+  HttpService service;
+  base::ByteBudget bodies;
+  std::atomic<int> connections = 0;
+  std::atomic<bool> stopping = false;
+  // For what takes long, so that short requests do not wait behind it.
+  asio::io_context long_work{1};
+};
+
+// A thread and its connections, which only it touches.
+struct Loop {
+  // Outlives the context, whose destruction destroys the connections.
+  absl::flat_hash_set<Connection*> connections;
+  asio::io_context context{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work{
+      context.get_executor()};
+  std::thread thread;
+};
+
+// A client's connection. Kept by the operation that is under way. All methods
+// run on the loop's thread.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(int fd, int family, Loop* loop, Shared* shared)
+      : loop_(*loop), shared_(*shared), stream_(loop->context.get_executor()) {
+    error_code error;
+    stream_.socket().assign(family == AF_INET ? tcp::v4() : tcp::v6(), fd,
+                            error);
+    if (error) ::close(fd);
+    loop_.connections.insert(this);
+  }
+  ~Connection() {
+    loop_.connections.erase(this);
+    --shared_.connections;
+  }
+
+  void Start() { AwaitRequest(Options().max_stall); }
+
+  // The server shuts down: ends the connection now or with its answer.
+  void Retire() {
+    last_ = true;
+    if (!busy_) Close();
+  }
+
+ private:
+  using Parser = beast_http::request_parser<beast_http::buffer_body>;
+  using Response = beast_http::response<beast_http::string_body>;
+
+  const HttpServerOptions& Options() const { return shared_.options; }
+
+  // Binds a completion to this connection, which lives until then.
+  template <typename Handler>
+  auto Then(Handler handler) {
+    return
+        [self = shared_from_this(), handler = std::move(handler)](
+            error_code error, size_t bytes) mutable { handler(error, bytes); };
+  }
+
+  static std::chrono::nanoseconds Chrono(absl::Duration duration) {
+    return absl::ToChronoNanoseconds(duration);
+  }
+
+  // Ends the operation that comes next when the client stalls, or is too slow
+  // on the whole with the message that it has been busy with since `began_`.
+  void ExpectProgress(size_t bytes_so_far) {
+    const auto now = std::chrono::steady_clock::now();
+    const auto stall = Chrono(Options().max_stall);
+    const std::chrono::duration<double> fair(
+        static_cast<double>(bytes_so_far) /
+        static_cast<double>(Options().least_bytes_per_s));
+    stream_.expires_at(std::min(
+        now + std::chrono::duration_cast<SteadyTime::duration>(stall),
+        began_ +
+            std::chrono::duration_cast<SteadyTime::duration>(
+                stall +
+                std::chrono::duration_cast<std::chrono::nanoseconds>(fair))));
+  }
+
+  // ------------------------------------------------------------- request
+
+  // Waits for a request's first byte.
+  void AwaitRequest(absl::Duration patience) {
+    busy_ = false;
+    if (last_ || shared_.stopping) return Close();
+    if (buffer_.size() > 0) return ReadHeader();  // pipelined
+    if (buffer_.capacity() > kSmallBuffer) buffer_.shrink_to_fit();
+    stream_.expires_after(
+        std::chrono::duration_cast<SteadyTime::duration>(Chrono(patience)));
+    stream_.async_read_some(buffer_.prepare(kSmallBuffer),
+                            Then([this](error_code error, size_t bytes) {
+                              if (error) return Close();
+                              buffer_.commit(bytes);
+                              ReadHeader();
+                            }));
+  }
+
+  void ReadHeader() {
+    busy_ = true;
+    parser_.emplace();
+    parser_->header_limit(static_cast<uint32_t>(Options().max_header_bytes));
+    // HttpBody has one. Not boost::none: Beast 1.74 takes it for 0.
+    parser_->body_limit(std::numeric_limits<uint64_t>::max());
+    stream_.expires_after(std::chrono::duration_cast<SteadyTime::duration>(
+        Chrono(Options().max_stall)));
+    beast_http::async_read_header(
+        stream_, buffer_, *parser_,
+        Then([this](error_code error, size_t) { OnHeader(error); }));
+  }
+
+  void OnHeader(error_code error) {
+    if (error) return OnReadError(error);
+    const Parser::value_type& head = parser_->get();
+    version_ = head.version();
+    keep_alive_ = head.keep_alive();
+    accept_encoding_ = ToString(head[beast_http::field::accept_encoding]);
+    const auto length = parser_->content_length();
+    if (length.has_value() && *length > Options().max_body_bytes) {
+      return Refuse(absl::OutOfRangeError(
+          absl::StrCat("the request has ", *length, " bytes, more than the ",
+                       Options().max_body_bytes, " of --http-max-input-size")));
+    }
+    if (head.count(beast_http::field::transfer_encoding) > 0 &&
+        !parser_->chunked()) {
+      return Refuse(absl::UnimplementedError(
+          "of Transfer-Encoding only 'chunked' is supported"));
+    }
+    if (parser_->is_done()) return Handle();
+    body_.emplace(shared_.bodies, Options().max_body_bytes,
+                  static_cast<size_t>(length.value_or(0)));
+    began_ = std::chrono::steady_clock::now();
+    const beast::string_view expect = head[beast_http::field::expect];
+    if (expect.empty()) return ReadBody();
+    if (!beast::iequals(expect, "100-continue")) {
+      return RefuseWith(417, "of Expect only '100-continue' is supported");
+    }
+    static constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    ExpectProgress(0);
+    asio::async_write(stream_, asio::buffer(kContinue, sizeof(kContinue) - 1),
+                      Then([this](error_code error, size_t) {
+                        if (error) return Close();
+                        ReadBody();
+                      }));
+  }
+
+  void ReadBody() {
+    if (parser_->is_done()) return Handle();
+    const absl::StatusOr<absl::Span<char>> room = body_->Room();
+    if (!room.ok()) return Refuse(room.status());
+    parser_->get().body().data = room->data();
+    parser_->get().body().size = room->size();
+    parser_->get().body().more = true;
+    // Beast reads as much as the buffer has room for.
+    if (room->size() > kSmallBuffer) buffer_.reserve(kLargeBuffer);
+    ExpectProgress(body_->size());
+    beast_http::async_read_some(
+        stream_, buffer_, *parser_,
+        Then([this, size = room->size()](error_code error, size_t) {
+          if (error && error != beast_http::error::need_buffer) {
+            return OnReadError(error);
+          }
+          body_->Commit(size - parser_->get().body().size);
+          ReadBody();
+        }));
+  }
+
+  // An error of the client's is answered; a client that is gone or too slow is
+  // not.
+  void OnReadError(error_code error) {
+    const bool of_http =
+        error.category() ==
+        beast_http::make_error_code(beast_http::error::bad_method).category();
+    if (!of_http || error == beast_http::error::end_of_stream ||
+        error == beast_http::error::partial_message) {
+      return Close();
+    }
+    if (error == beast_http::error::header_limit ||
+        error == beast_http::error::buffer_overflow) {
+      return RefuseWith(431,
+                        absl::StrCat("the request's header is longer than ",
+                                     Options().max_header_bytes, " bytes"));
+    }
+    RefuseWith(400, absl::StrCat("no HTTP request: ", error.message()));
+  }
+
+  // Answers a request that is not read to its end, so that the connection
+  // cannot go on.
+  void Refuse(const absl::Status& status) {
+    keep_alive_ = false;
+    body_.reset();
+    Write(ErrorAnswer(status));
+  }
+  void RefuseWith(int http_status, absl::string_view text) {
+    keep_alive_ = false;
+    body_.reset();
+    Write(ErrorAnswer(http_status, text));
+  }
+
+  // ------------------------------------------------------------- handling
+
+  void Handle() {
+    const Parser::value_type& head = parser_->get();
+    HttpRequest request;
+    request.method = ToString(head.method_string());
+    request.target = ToString(head.target());
+    request.content_encoding =
+        ToString(head[beast_http::field::content_encoding]);
+    request.accept_encoding = accept_encoding_;
+    if (const auto found = head.find(kJsonLengthField); found != head.end()) {
+      request.json_bytes = ToString(found->value());
+    }
+    request.body = std::move(body_);
+    body_.reset();
+    stream_.expires_never();
+    cancel_ = std::stop_source();
+    handling_ = true;
+    WatchForEnd();
+    // Held by `done`, so that the connection outlives the request.
+    const HttpService::Done done = [self =
+                                        shared_from_this()](HttpAnswer answer) {
+      asio::post(self->loop_.context,
+                 [self, answer = std::move(answer)]() mutable {
+                   self->OnAnswer(std::move(answer));
+                 });
+    };
+    if (!HttpService::IsLong(request)) {
+      return shared_.service.Handle(std::move(request), cancel_.get_token(),
+                                    done);
+    }
+    asio::post(shared_.long_work,
+               [&service = shared_.service, request = std::move(request),
+                cancel = cancel_.get_token(), done]() mutable {
+                 service.Handle(std::move(request), std::move(cancel), done);
+               });
+  }
+
+  // Cancels the request when the client closes the connection meanwhile.
+  void WatchForEnd() {
+    if (watching_) return;
+    watching_ = true;
+    stream_.socket().async_wait(
+        tcp::socket::wait_read,
+        [this, self = shared_from_this()](error_code error) {
+          watching_ = false;
+          if (error || !handling_) return;
+          char byte = 0;
+          const ssize_t got = ::recv(stream_.socket().native_handle(), &byte, 1,
+                                     MSG_PEEK | MSG_DONTWAIT);
+          const bool open =
+              got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
+          if (open) return;  // a pipelined request
+          gone_ = true;
+          cancel_.request_stop();
+        });
+  }
+
+  void OnAnswer(HttpAnswer answer) {
+    handling_ = false;
+    if (gone_) return Close();
+    if (!HttpService::IsLong(accept_encoding_, answer)) {
+      HttpService::CompressFor(accept_encoding_, answer);
+      return Write(std::move(answer));
+    }
+    asio::post(shared_.long_work,
+               [self = shared_from_this(), accept = accept_encoding_,
+                answer = std::move(answer)]() mutable {
+                 HttpService::CompressFor(accept, answer);
+                 asio::post(self->loop_.context,
+                            [self, answer = std::move(answer)]() mutable {
+                              self->Write(std::move(answer));
+                            });
+               });
+  }
+
+  // --------------------------------------------------------------- answer
+
+  void Write(HttpAnswer answer) {
+    last_ = last_ || shared_.stopping;
+    response_ = Response();
+    response_.version(version_);
+    response_.result(static_cast<unsigned>(answer.status));
+    if (answer.status == 499) response_.reason("Client Closed Request");
+    response_.keep_alive(keep_alive_ && !last_);
+    response_.set(beast_http::field::server, "refract");
+    if (!answer.content_type.empty()) {
+      response_.set(beast_http::field::content_type, answer.content_type);
+    }
+    if (answer.coding != ContentCoding::kIdentity) {
+      const absl::string_view name = Name(answer.coding);
+      response_.set(beast_http::field::content_encoding,
+                    beast::string_view(name.data(), name.size()));
+    }
+    if (answer.json_bytes.has_value()) {
+      response_.set(kJsonLengthField, std::to_string(*answer.json_bytes));
+    }
+    if (!answer.allow.empty()) {
+      response_.set(beast_http::field::allow, answer.allow);
+    }
+    if (answer.status == 415) {
+      response_.set(beast_http::field::accept_encoding, "gzip, deflate");
+    }
+    response_.body() = std::move(answer.body);
+    response_.prepare_payload();
+    answer_memory_ = std::move(answer.memory);
+    serializer_.emplace(response_);
+    written_ = 0;
+    began_ = std::chrono::steady_clock::now();
+    WriteSome();
+  }
+
+  void WriteSome() {
+    ExpectProgress(written_);
+    beast_http::async_write_some(stream_, *serializer_,
+                                 Then([this](error_code error, size_t bytes) {
+                                   written_ += bytes;
+                                   if (error) return Close();
+                                   if (!serializer_->is_done())
+                                     return WriteSome();
+                                   OnWritten();
+                                 }));
+  }
+
+  void OnWritten() {
+    const bool goes_on = response_.keep_alive();
+    serializer_.reset();
+    response_ = Response();
+    answer_memory_.Reset();
+    if (goes_on) return AwaitRequest(Options().max_idle);
+    error_code error;
+    stream_.socket().shutdown(tcp::socket::shutdown_send, error);
+    stream_.expires_after(kLinger);
+    Linger();
+  }
+
+  void Linger() {
+    buffer_.clear();
+    stream_.async_read_some(buffer_.prepare(kSmallBuffer),
+                            Then([this](error_code error, size_t) {
+                              if (error) return Close();
+                              Linger();
+                            }));
+  }
+
+  // Ends all operations, and with them this connection.
+  void Close() {
+    error_code error;
+    stream_.socket().close(error);
+    stream_.cancel();
+  }
+
+  Loop& loop_;
+  Shared& shared_;
+  Stream stream_;
+  // Room for a header and the bytes that came with it.
+  beast::flat_buffer buffer_;
+  std::optional<Parser> parser_;
+  std::optional<HttpBody> body_;
+  std::string accept_encoding_;
+  unsigned version_ = 11;
+  bool keep_alive_ = false;
+  bool busy_ = false;      // between a request's first byte and its answer
+  bool handling_ = false;  // the service has the request
+  bool watching_ = false;  // WatchForEnd() has an operation
+  bool gone_ = false;      // the client closed the connection
+  bool last_ = false;      // no request after this one
+  std::stop_source cancel_;
+  SteadyTime began_;  // of the body or the answer
+  Response response_;
+  std::optional<beast_http::response_serializer<beast_http::string_body>>
+      serializer_;
+  size_t written_ = 0;
+  base::ByteBudget::Hold answer_memory_;
+};
+
+}  // namespace http_connections
+
+struct HttpServer::Impl {
+  using Loop = http_connections::Loop;
+  using Connection = http_connections::Connection;
+
+  Impl(const HttpServerOptions& options, Engine* engine,
+       base::ByteBudget* memory)
+      : shared(options, engine, memory) {}
+
+  // Takes a socket from the acceptor's thread to a loop.
+  void Take(int fd) {
+    if (++shared.connections > shared.options.max_connections) {
+      --shared.connections;
+      // Whether it arrives is the client's affair.
+      (void)::send(fd, http_connections::kTooMany.data(),
+                   http_connections::kTooMany.size(),
+                   MSG_DONTWAIT | MSG_NOSIGNAL);
+      ::close(fd);
+      return;
+    }
+    int family = AF_INET6;
+    socklen_t length = sizeof(family);
+    getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &length);
+    Loop* const loop = loops[next++ % loops.size()].get();
+    boost::asio::post(loop->context, [this, fd, family, loop] {
+      std::make_shared<Connection>(fd, family, loop, &shared)->Start();
+    });
+  }
+
+  absl::Status Start() {
+    for (int i = 0; i < shared.options.threads; ++i) {
+      loops.push_back(std::make_unique<Loop>());
+      REFRACT_ASSIGN_OR_RETURN(loops.back()->thread,
+                               base::StartThread([loop = loops.back().get()] {
+                                 loop->context.run();
+                               }));
+    }
+    REFRACT_ASSIGN_OR_RETURN(
+        long_thread, base::StartThread([this] { shared.long_work.run(); }));
+    return acceptor->Start([this](int fd) { Take(fd); });
+  }
+
+  void RetireAll() {
+    for (const auto& loop : loops) {
+      boost::asio::post(loop->context, [raw = loop.get()] {
+        // Closing ends operations later, so the set does not change meanwhile.
+        for (Connection* connection : raw->connections) connection->Retire();
+      });
+    }
+  }
+
+  http_connections::Shared shared;
+  boost::asio::executor_work_guard<boost::asio::io_context::executor_type>
+      long_guard{shared.long_work.get_executor()};
+  std::vector<std::unique_ptr<Loop>> loops;
+  std::thread long_thread;
+  std::unique_ptr<Acceptor> acceptor;
+  size_t next = 0;  // loop; the acceptor's thread's
+};
+
+HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Create(
+    const HttpServerOptions& options, Engine* engine,
+    base::ByteBudget* memory) {
+  auto impl = std::make_unique<Impl>(options, engine, memory);
+  REFRACT_ASSIGN_OR_RETURN(impl->acceptor,
+                           Acceptor::Create(options.host, options.port));
+  // Joins its threads whatever happens from here on.
+  std::unique_ptr<HttpServer> server(new HttpServer(std::move(impl)));
+  REFRACT_RETURN_IF_ERROR(server->impl_->Start());
+  return server;
+}
+
+HttpServer::~HttpServer() {
+  Shutdown(absl::ZeroDuration());
+  for (const auto& loop : impl_->loops) {
+    loop->context.stop();
+    if (loop->thread.joinable()) loop->thread.join();
+  }
+  // Ends when nothing is left; what it hands to loops is not run any more.
+  impl_->long_guard.reset();
+  if (impl_->long_thread.joinable()) impl_->long_thread.join();
+  // Destroys connections, which refer to `shared`.
+  impl_->loops.clear();
+}
+
+int HttpServer::port() const { return impl_->acceptor->port(); }
+int HttpServer::connections() const { return impl_->shared.connections; }
+size_t HttpServer::body_bytes() const { return impl_->shared.bodies.held(); }
+uint64_t HttpServer::infer_calls() const {
+  return impl_->shared.service.infer_calls();
+}
+
+void HttpServer::Shutdown(absl::Duration patience) {
+  impl_->acceptor->Stop();
+  impl_->shared.stopping = true;
+  impl_->RetireAll();
+  // Polls: it happens once, and connections need not tell anybody.
+  const absl::Time end = absl::Now() + patience;
+  while (impl_->shared.connections > 0 && absl::Now() < end) {
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+}
+
+}  // namespace refract::cpu_node

@@ -1,0 +1,375 @@
+#include "cpu_node/http/service.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/process/within_memory.h"
+#include "base/shorten.h"
+#include "base/status_macros.h"
+#include "cpu_node/frontend/methods.h"
+#include "cpu_node/http/infer_codec.h"
+#include "cpu_node/http/message_json.h"
+#include "cpu_node/http/route.h"
+#include "nlohmann/json.hpp"
+
+namespace refract::cpu_node {
+namespace {
+
+// Requests other than inference have short bodies, or none.
+constexpr size_t kMaxShortBodyBytes = size_t{64} << 10;
+
+// What JSON or zlib takes a millisecond for, roughly.
+constexpr size_t kLongBytes = size_t{128} << 10;
+
+// Shorter answers gain nothing from compression.
+constexpr size_t kLeastCompressed = 1024;
+
+absl::string_view View(const HttpRequest& request) {
+  return request.body.has_value() ? request.body->view() : absl::string_view();
+}
+
+int HttpStatusOf(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kOk:
+      return 200;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kFailedPrecondition:
+      return 400;
+    case absl::StatusCode::kNotFound:
+      return 404;
+    case absl::StatusCode::kOutOfRange:
+      return 413;
+    case absl::StatusCode::kResourceExhausted:
+      return 429;
+    case absl::StatusCode::kCancelled:
+      return 499;
+    case absl::StatusCode::kUnimplemented:
+      return 501;
+    case absl::StatusCode::kUnavailable:
+      return 503;
+    case absl::StatusCode::kDeadlineExceeded:
+      return 504;
+    default:
+      return 500;
+  }
+}
+
+HttpAnswer JsonAnswer(std::string json) {
+  HttpAnswer answer;
+  answer.content_type = "application/json";
+  answer.body = std::move(json);
+  return answer;
+}
+
+// Health and readiness: nothing but the status, 400 for "no" as in Triton.
+HttpAnswer YesOrNo(bool yes) {
+  HttpAnswer answer;
+  answer.status = yes ? 200 : 400;
+  return answer;
+}
+
+// A short request's body as a JSON object; empty bodies are empty objects.
+absl::StatusOr<nlohmann::json> ShortBody(const HttpRequest& request) {
+  const absl::string_view text = View(request);
+  if (text.size() > kMaxShortBodyBytes) {
+    return absl::OutOfRangeError(absl::StrCat("the request is longer than ",
+                                              kMaxShortBodyBytes, " bytes"));
+  }
+  if (!request.content_encoding.empty()) {
+    REFRACT_ASSIGN_OR_RETURN(const ContentCoding coding,
+                             CodingOf(request.content_encoding));
+    if (coding != ContentCoding::kIdentity) {
+      return absl::UnimplementedError(
+          "requests other than inference may not be compressed");
+    }
+  }
+  if (text.empty()) return nlohmann::json::object();
+  nlohmann::json json;
+  try {
+    json = nlohmann::json::parse(text.begin(), text.end());
+  } catch (const nlohmann::json::exception& error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the request's JSON: ", error.what()));
+  }
+  if (!json.is_object()) {
+    return absl::InvalidArgumentError("the request's JSON: must be an object");
+  }
+  return json;
+}
+
+template <typename Message>
+absl::Status ReadParameters(const nlohmann::json& body, Message& message) {
+  const auto found = body.find("parameters");
+  if (found == body.end()) return absl::OkStatus();
+  if (!found->is_object()) {
+    return absl::InvalidArgumentError(
+        "the request's JSON: 'parameters' must be an object");
+  }
+  for (const auto& [name, value] : found->items()) {
+    inference::ModelRepositoryParameter parameter;
+    if (value.is_boolean()) {
+      parameter.set_bool_param(value.template get<bool>());
+    } else if (value.is_number_integer()) {
+      parameter.set_int64_param(value.template get<int64_t>());
+    } else if (value.is_string()) {
+      parameter.set_string_param(value.template get<std::string>());
+    } else {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the request's JSON: parameter '", base::Shorten(name),
+                       "' must be an integer, a string or a boolean"));
+    }
+    (*message.mutable_parameters())[name] = std::move(parameter);
+  }
+  return absl::OkStatus();
+}
+
+// Calls the method that both front ends share.
+template <typename Request, typename Response>
+absl::StatusOr<Response> Ask(Engine& engine, const Request& request) {
+  Response response;
+  REFRACT_RETURN_IF_ERROR(Answer(engine, request, response));
+  return response;
+}
+
+template <typename Request>
+Request OfModel(const Route& route) {
+  Request request;
+  request.set_name(route.model);
+  request.set_version(route.version);
+  return request;
+}
+
+}  // namespace
+
+HttpAnswer ErrorAnswer(int http_status, absl::string_view text) {
+  HttpAnswer answer = JsonAnswer(absl::StrCat(
+      "{\"error\":", JsonString(base::Shorten(text, base::kMaxStatusTextBytes)),
+      "}"));
+  answer.status = http_status;
+  return answer;
+}
+
+HttpAnswer ErrorAnswer(const absl::Status& status) {
+  return ErrorAnswer(HttpStatusOf(status.code()), status.message());
+}
+
+bool HttpService::IsLong(const HttpRequest& request) {
+  // Of binary tensors only the JSON before them takes long; it is short.
+  return View(request).size() > kLongBytes &&
+         (!request.content_encoding.empty() || !request.json_bytes.has_value());
+}
+
+bool HttpService::IsLong(absl::string_view accept_encoding,
+                         const HttpAnswer& answer) {
+  return answer.body.size() > kLongBytes &&
+         PreferredCoding(accept_encoding) != ContentCoding::kIdentity;
+}
+
+void HttpService::CompressFor(absl::string_view accept_encoding,
+                              HttpAnswer& answer) {
+  if (answer.body.size() < kLeastCompressed) return;
+  const ContentCoding coding = PreferredCoding(accept_encoding);
+  if (coding == ContentCoding::kIdentity) return;
+  const absl::Status status = base::WithinMemory([&] {
+    answer.body = Compress(answer.body, coding);
+    answer.coding = coding;
+    return absl::OkStatus();
+  });
+  if (!status.ok()) answer = ErrorAnswer(status);
+}
+
+void HttpService::Handle(HttpRequest request, std::stop_token cancel,
+                         const Done& done) {
+  const absl::StatusOr<Route> route = RouteOf(request.target);
+  if (!route.ok()) return done(ErrorAnswer(route.status()));
+  HttpAnswer answer;
+  const absl::string_view method = route->post ? "POST" : "GET";
+  if (request.method != method) {
+    answer = ErrorAnswer(405, absl::StrCat("this path takes ", method));
+    answer.allow = std::string(method);
+    return done(std::move(answer));
+  }
+  if (route->call == Route::Call::kModelInfer) {
+    return Infer(std::move(request), *route, std::move(cancel), done);
+  }
+  if (route->call == Route::Call::kModelLoad) {
+    return ChangeModel<inference::RepositoryModelLoadRequest>(*route, request,
+                                                              done);
+  }
+  if (route->call == Route::Call::kModelUnload) {
+    return ChangeModel<inference::RepositoryModelUnloadRequest>(*route, request,
+                                                                done);
+  }
+  const absl::Status status = base::WithinMemory([&]() -> absl::Status {
+    REFRACT_ASSIGN_OR_RETURN(answer, AnswerShort(*route, request));
+    return absl::OkStatus();
+  });
+  done(status.ok() ? std::move(answer) : ErrorAnswer(status));
+}
+
+absl::StatusOr<HttpAnswer> HttpService::AnswerShort(
+    const Route& route, const HttpRequest& request) {
+  using Kind = Route::Call;
+  switch (route.call) {
+    case Kind::kServerLive: {
+      REFRACT_ASSIGN_OR_RETURN(
+          const inference::ServerLiveResponse response,
+          (Ask<inference::ServerLiveRequest, inference::ServerLiveResponse>(
+              engine_, {})));
+      return YesOrNo(response.live());
+    }
+    case Kind::kServerReady: {
+      REFRACT_ASSIGN_OR_RETURN(
+          const inference::ServerReadyResponse response,
+          (Ask<inference::ServerReadyRequest, inference::ServerReadyResponse>(
+              engine_, {})));
+      return YesOrNo(response.ready());
+    }
+    case Kind::kModelReady: {
+      REFRACT_ASSIGN_OR_RETURN(
+          const inference::ModelReadyResponse response,
+          (Ask<inference::ModelReadyRequest, inference::ModelReadyResponse>(
+              engine_, OfModel<inference::ModelReadyRequest>(route))));
+      return YesOrNo(response.ready());
+    }
+    case Kind::kServerMetadata: {
+      REFRACT_ASSIGN_OR_RETURN(
+          inference::ServerMetadataResponse response,
+          (Ask<inference::ServerMetadataRequest,
+               inference::ServerMetadataResponse>(engine_, {})));
+      response.add_extensions("binary_tensor_data");
+      return JsonAnswer(MessageToJson(response));
+    }
+    case Kind::kModelMetadata: {
+      REFRACT_ASSIGN_OR_RETURN(
+          const inference::ModelMetadataResponse response,
+          (Ask<inference::ModelMetadataRequest,
+               inference::ModelMetadataResponse>(
+              engine_, OfModel<inference::ModelMetadataRequest>(route))));
+      return JsonAnswer(MessageToJson(response));
+    }
+    case Kind::kModelConfig: {
+      REFRACT_ASSIGN_OR_RETURN(
+          const inference::ModelConfigResponse response,
+          (Ask<inference::ModelConfigRequest, inference::ModelConfigResponse>(
+              engine_, OfModel<inference::ModelConfigRequest>(route))));
+      return JsonAnswer(MessageToJson(response.config()));
+    }
+    case Kind::kModelStatistics: {
+      REFRACT_ASSIGN_OR_RETURN(
+          const inference::ModelStatisticsResponse response,
+          (Ask<inference::ModelStatisticsRequest,
+               inference::ModelStatisticsResponse>(
+              engine_, OfModel<inference::ModelStatisticsRequest>(route))));
+      return JsonAnswer(MessageToJson(response));
+    }
+    case Kind::kRepositoryIndex:
+      return AnswerIndex(request);
+    case Kind::kModelLoad:
+    case Kind::kModelUnload:
+    case Kind::kModelInfer:
+      break;
+  }
+  return absl::InternalError("no short method");
+}
+
+template <typename Request>
+void HttpService::ChangeModel(const Route& route, const HttpRequest& request,
+                              const Done& done) {
+  Request change;
+  const absl::Status status = base::WithinMemory([&]() -> absl::Status {
+    change.set_model_name(route.model);
+    REFRACT_ASSIGN_OR_RETURN(const nlohmann::json body, ShortBody(request));
+    return ReadParameters(body, change);
+  });
+  if (!status.ok()) return done(ErrorAnswer(status));
+  AnswerLater(control_, change, [done](const absl::Status& result) {
+    done(result.ok() ? HttpAnswer() : ErrorAnswer(result));
+  });
+}
+
+absl::StatusOr<HttpAnswer> HttpService::AnswerIndex(
+    const HttpRequest& request) {
+  REFRACT_ASSIGN_OR_RETURN(const nlohmann::json body, ShortBody(request));
+  inference::RepositoryIndexRequest index;
+  if (const auto ready = body.find("ready"); ready != body.end()) {
+    if (!ready->is_boolean()) {
+      return absl::InvalidArgumentError(
+          "the request's JSON: 'ready' must be true or false");
+    }
+    index.set_ready(ready->get<bool>());
+  }
+  inference::RepositoryIndexResponse response;
+  REFRACT_RETURN_IF_ERROR(Answer(engine_, index, response));
+  // An array, not an object with one.
+  std::string json = "[";
+  for (const auto& model : response.models()) {
+    absl::StrAppend(&json, json.size() > 1 ? "," : "", MessageToJson(model));
+  }
+  return JsonAnswer(json + "]");
+}
+
+void HttpService::Infer(HttpRequest request, const Route& route,
+                        std::stop_token cancel, const Done& done) {
+  // Counted before decoding, as gRPC's calls are: AwaitQuiet().
+  infer_calls_.fetch_add(1, std::memory_order_relaxed);
+  const absl::Time now = engine_.clock().Now();
+  HttpInferRequest infer;
+  int refusal = 0;  // 0: as the status says
+  const absl::Status status = base::WithinMemory([&]() -> absl::Status {
+    // An overloaded node would spend its time on decoding. The deadline is not
+    // known yet: it is inside of the JSON.
+    REFRACT_RETURN_IF_ERROR(
+        engine_.Foresee(route.model, route.version, absl::InfiniteFuture()));
+    const absl::StatusOr<ContentCoding> coding =
+        CodingOf(request.content_encoding);
+    if (!coding.ok()) {
+      refusal = 415;
+      return coding.status();
+    }
+    if (*coding != ContentCoding::kIdentity) {
+      HttpBody plain(memory_, max_body_bytes_);
+      REFRACT_RETURN_IF_ERROR(Decompress(View(request), *coding, plain));
+      request.body = std::move(plain);
+    }
+    REFRACT_ASSIGN_OR_RETURN(
+        infer,
+        DecodeHttpRequest(View(request), request.json_bytes, now, memory_));
+    request.body.reset();
+    return absl::OkStatus();
+  });
+  if (!status.ok()) {
+    const absl::Status refused =
+        engine_.Refuse(route.model, route.version, status);
+    // An unknown model comes first.
+    return done(refusal != 0 && refused == status
+                    ? ErrorAnswer(refusal, refused.message())
+                    : ErrorAnswer(refused));
+  }
+  infer.request.model_name = route.model;
+  infer.request.model_version = route.version;
+  infer.request.received = now;
+  infer.request.cancel = std::move(cancel);
+  engine_.Infer(
+      std::move(infer.request),
+      [this, done, id = std::move(infer.id), forms = std::move(infer.forms)](
+          const absl::StatusOr<InferResponse>& result) {
+        HttpAnswer answer;
+        const absl::Status encoded = base::WithinMemory([&]() -> absl::Status {
+          REFRACT_RETURN_IF_ERROR(result.status());
+          base::ByteBudget::Hold memory = memory_.TakeAnyway(BytesOf(*result));
+          REFRACT_ASSIGN_OR_RETURN(HttpInferAnswer body,
+                                   EncodeHttpAnswer(*result, id, forms));
+          answer = JsonAnswer(std::move(body.body));
+          answer.json_bytes = body.json_bytes;
+          if (body.json_bytes.has_value()) {
+            answer.content_type = "application/octet-stream";
+          }
+          answer.memory = std::move(memory);
+          return absl::OkStatus();
+        });
+        done(encoded.ok() ? std::move(answer) : ErrorAnswer(encoded));
+      });
+}
+
+}  // namespace refract::cpu_node

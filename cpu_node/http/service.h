@@ -1,0 +1,118 @@
+#ifndef REFRACT_CPU_NODE_HTTP_SERVICE_H_
+#define REFRACT_CPU_NODE_HTTP_SERVICE_H_
+
+// KServe v2 over HTTP without HTTP's bytes: requests and answers as values.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <stop_token>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/process/byte_budget.h"
+#include "cpu_node/control/model_control.h"
+#include "cpu_node/engine.h"
+#include "cpu_node/http/body.h"
+#include "cpu_node/http/compression.h"
+#include "cpu_node/http/route.h"
+
+namespace refract::cpu_node {
+
+struct HttpRequest {
+  std::string method;  // "GET"
+  std::string target;  // path and query, as they came
+  std::string content_encoding;
+  std::string accept_encoding;
+  // Inference-Header-Content-Length, as it came.
+  std::optional<std::string> json_bytes;
+  std::optional<HttpBody> body;  // none: empty
+};
+
+struct HttpAnswer {
+  int status = 200;
+  std::string content_type;  // empty: no body
+  std::string body;
+  // Inference-Header-Content-Length, where bytes follow the JSON.
+  std::optional<size_t> json_bytes;
+  ContentCoding coding = ContentCoding::kIdentity;  // of `body`
+  std::string allow;                                // for 405
+  // Of the body; held until the client has it or is gone.
+  base::ByteBudget::Hold memory;
+};
+
+// {"error": …} with the HTTP status of `status`:
+//   InvalidArgument, FailedPrecondition   400
+//   NotFound                              404
+//   OutOfRange (a body over the limit)    413
+//   ResourceExhausted                     429
+//   Cancelled                             499
+//   Unimplemented                         501
+//   Unavailable                           503
+//   DeadlineExceeded                      504
+//   others                                500
+HttpAnswer ErrorAnswer(const absl::Status& status);
+// With another HTTP status.
+HttpAnswer ErrorAnswer(int http_status, absl::string_view text);
+
+// Thread-safe.
+class HttpService {
+ public:
+  // `engine` and `memory` must outlive every request. Bodies may have
+  // `max_body_bytes` once decompressed. `memory` is for requests that are
+  // decoded and for answers.
+  // `control`: null where models stay as they are.
+  HttpService(Engine* engine, ModelControl* control, base::ByteBudget* memory,
+              size_t max_body_bytes)
+      : engine_(*engine),
+        control_(control),
+        memory_(*memory),
+        max_body_bytes_(max_body_bytes) {}
+
+  // Calls `done` exactly once, on this thread or on a thread of the engine's or
+  // the control's, where it must not block. `cancel`: nobody waits for the
+  // answer any more.
+  using Done = std::function<void(HttpAnswer answer)>;
+  void Handle(HttpRequest request, std::stop_token cancel, const Done& done);
+
+  // Whether Handle() may compute for milliseconds before it calls the engine:
+  // much JSON, or bytes to decompress.
+  static bool IsLong(const HttpRequest& request);
+
+  // Compresses the answer's body if `accept_encoding` asks for it and it is
+  // long enough to matter. Whether that takes milliseconds: IsLong().
+  static void CompressFor(absl::string_view accept_encoding,
+                          HttpAnswer& answer);
+  static bool IsLong(absl::string_view accept_encoding,
+                     const HttpAnswer& answer);
+
+  // Inference requests that have arrived so far.
+  uint64_t infer_calls() const {
+    return infer_calls_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  void Infer(HttpRequest request, const Route& route, std::stop_token cancel,
+             const Done& done);
+  absl::StatusOr<HttpAnswer> AnswerShort(const Route& route,
+                                         const HttpRequest& request);
+  // RepositoryModelLoad and RepositoryModelUnload.
+  template <typename Request>
+  void ChangeModel(const Route& route, const HttpRequest& request,
+                   const Done& done);
+  absl::StatusOr<HttpAnswer> AnswerIndex(const HttpRequest& request);
+
+  Engine& engine_;
+  ModelControl* const control_;
+  base::ByteBudget& memory_;
+  const size_t max_body_bytes_;
+  std::atomic<uint64_t> infer_calls_ = 0;
+};
+
+}  // namespace refract::cpu_node
+
+#endif  // REFRACT_CPU_NODE_HTTP_SERVICE_H_
