@@ -20,6 +20,10 @@
 
 namespace refract::runtime {
 
+namespace cpu {
+class LookUpKernel;
+}
+
 // Largest rank of native kernels. Dims of this rank need no heap.
 inline constexpr size_t kMaxKernelRank = 6;
 
@@ -51,11 +55,9 @@ class Kernel {
   virtual absl::Status Infer(const Operands& operands,
                              absl::Span<KernelOutput> outputs) const = 0;
 
-  // A look-up in a table, which may be grouped with others.
-  virtual bool is_look_up() const { return false; }
-  // Prefetches the memory that Run() reads first. Checks ids as far as needed
-  // for safety, and reports no error.
-  virtual void Prefetch(const Operands& operands) const {}
+  // This kernel if it is a look-up in a table, which may run as one with others
+  // (cpu/look_ups/look_up.h); null otherwise.
+  virtual const cpu::LookUpKernel* look_up() const { return nullptr; }
 
   // Computes what Infer() announced for the same operands.
   virtual absl::Status Run(const Operands& operands,

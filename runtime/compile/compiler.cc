@@ -75,6 +75,7 @@ class Compiler {
       FuseAttention(graph_, plan_);
       FuseDense(graph_, plan_);
       FuseSums(graph_, plan_);
+      FuseLookUpCats(graph_, plan_);
     }
     MakeFusedKernels();
     DropUnusedConstants();
@@ -341,7 +342,7 @@ class Compiler {
     if (step.size != nullptr) return absl::OkStatus();
     auto kernel = CreateCpuKernel(request);
     if (!kernel.ok()) return base::Annotate(kernel.status(), step.node);
-    if (*kernel == nullptr || !(*kernel)->is_look_up()) {
+    if (*kernel == nullptr || (*kernel)->look_up() == nullptr) {
       REFRACT_ASSIGN_OR_RETURN(const models::WeightView view,
                                plan_.weights->GetAsStored(table.weight));
       return absl::UnimplementedError(absl::StrCat(

@@ -24,6 +24,10 @@ void FuseAttention(const models::Graph& graph, Plan& plan);
 // vectors, in the forms that FuseInteractions does not match: vectors joined by
 // cat, blocks of several vectors, pairs selected by rows and columns.
 void FusePairs(const models::Graph& graph, Plan& plan);
+// For the same devices, after FuseDense, which takes a cat with its product: cat
+// of columns → group of look-ups that makes some of them, which writes them to
+// their place.
+void FuseLookUpCats(const models::Graph& graph, Plan& plan);
 // For the same devices: element-wise chain → sum or mean that is its only
 // reader.
 void FuseSums(const models::Graph& graph, Plan& plan);

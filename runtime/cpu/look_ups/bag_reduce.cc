@@ -15,6 +15,8 @@ namespace refract::runtime::cpu {
 namespace {
 
 constexpr int64_t kLineBytes = 64;
+// Ids between a prefetch and its use; FBGEMM's default.
+constexpr int64_t kPrefetchDistance = 16;
 
 constexpr int64_t kSkip = -1;     // padding: skipped and not counted
 constexpr int64_t kZeroRow = -2;  // counts as a row of zeros
@@ -127,7 +129,7 @@ REFRACT_INLINE void ReduceAll(const Bags<Reader, Out, Id>& bags, Out* out) {
       ReduceBlock<kFiltered>(bags, begin, end, column, reduction.dim - column,
                              out);
     }
-    out += reduction.dim;
+    out += reduction.out_stride == 0 ? reduction.dim : reduction.out_stride;
   }
 }
 

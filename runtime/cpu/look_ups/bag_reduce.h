@@ -35,8 +35,11 @@ struct BagReduction {
   int64_t padding_id = -1;             // -1: none
   // Policy for ids outside the table. kError: all ids are known to be inside.
   models::IdPolicy replace = models::IdPolicy::kError;
+  int64_t out_stride = 0;  // elements from a bag's results to the next; 0: dim
 };
 
+// For results and rows that gather_kernels.h does not take.
+//
 // Writes num_bags × dim elements of the table's dtype, with the instruction set
 // of this CPU (AVX2, AVX-512). Does not check ids beyond `replace`.
 void ReduceBags(const BagReduction& reduction, std::byte* out);

@@ -1,4 +1,4 @@
-// Checks and parameters of embedding_bag; bag_reduce.cc does the arithmetic.
+// Checks and parameters of embedding_bag; look_up.cc runs it.
 
 #include "runtime/cpu/look_ups/embedding_bag.h"
 
@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "runtime/cpu/look_ups/bag_reduce.h"
 #include "runtime/cpu/look_ups/ids.h"
+#include "runtime/cpu/look_ups/look_up.h"
 
 namespace refract::runtime::cpu {
 namespace {
@@ -28,7 +29,7 @@ struct BagNode {
   std::string offsets_name;
 };
 
-class EmbeddingBagKernel final : public Kernel {
+class EmbeddingBagKernel final : public LookUpKernel {
  public:
   explicit EmbeddingBagKernel(BagNode node) : node_(std::move(node)) {}
 
@@ -42,13 +43,6 @@ class EmbeddingBagKernel final : public Kernel {
         return "embedding_bag/max";
     }
     return "embedding_bag";
-  }
-
-  bool is_look_up() const override { return true; }
-
-  void Prefetch(const Operands& operands) const override {
-    PrefetchRows(TableRows::Of(operands[node_.table]),
-                 operands[node_.ids].tensor);
   }
 
   absl::Status Infer(const Operands& operands,
@@ -67,36 +61,27 @@ class EmbeddingBagKernel final : public Kernel {
     return absl::OkStatus();
   }
 
-  absl::Status Run(const Operands& operands,
-                   absl::Span<const KernelOutput> outputs,
-                   RunStats& stats) const override {
+  absl::Status Describe(const Operands& operands,
+                        LookUp& look_up) const override {
     const base::TensorView& table = operands[node_.table].tensor;
-    BagReduction reduction;
-    reduction.mode = node_.mode;
-    const TableRows rows = TableRows::Of(operands[node_.table]);
-    reduction.table = rows.data;
-    reduction.table_dtype = table.dtype;
-    if (rows.layout != nullptr) reduction.layout = *rows.layout;
-    reduction.rows = rows.rows;
-    reduction.dim = table.dims[1];
-    reduction.ids = operands[node_.ids].tensor;
-    reduction.offsets = operands[node_.offsets].tensor;
-    reduction.num_bags = outputs[0].spec.dims[0];
-    reduction.include_last_offset = node_.include_last_offset;
-    // Offsets and ids come from a request: the reduction trusts them only after
-    // these checks.
-    const int64_t num_ids = reduction.ids.num_elements();
+    look_up.table = TableRows::Of(operands[node_.table]);
+    look_up.dtype = table.dtype;
+    look_up.dim = table.dims[1];
+    look_up.mode = node_.mode;
+    look_up.ids = &operands[node_.ids].tensor;
+    look_up.offsets = &operands[node_.offsets].tensor;
+    look_up.num_bags =
+        look_up.offsets->dims[0] - (node_.include_last_offset ? 1 : 0);
+    look_up.include_last_offset = node_.include_last_offset;
+    look_up.use = &node_.use;
+    // Offsets come from a request: the loops trust them only after this check.
+    const int64_t num_ids = look_up.ids->num_elements();
     REFRACT_RETURN_IF_ERROR(
-        CheckOffsets(node_.offsets_name, reduction.offsets, num_ids));
-    REFRACT_ASSIGN_OR_RETURN(
-        const int64_t outside,
-        node_.use.Check(reduction.ids, reduction.rows, stats));
-    // Without ids out of range the kernel skips the filter.
-    if (outside > 0) reduction.replace = node_.use.policy;
+        CheckOffsets(node_.offsets_name, *look_up.offsets, num_ids));
     if (node_.padding_id) {
-      reduction.padding_id = *node_.padding_id;
-      if (node_.padding_wraps && reduction.padding_id < 0) {
-        reduction.padding_id += reduction.rows;
+      look_up.padding_id = *node_.padding_id;
+      if (node_.padding_wraps && look_up.padding_id < 0) {
+        look_up.padding_id += look_up.table.rows;
       }
     }
     if (node_.weights != kNoOperand) {
@@ -108,9 +93,8 @@ class EmbeddingBagKernel final : public Kernel {
             " per_sample_weights for ", num_ids, " ids"));
       }
       // Weights have the table's element type, which creation checked.
-      reduction.weights = weights.data;
+      look_up.weights = weights.data;
     }
-    if (outputs[0].data != nullptr) ReduceBags(reduction, outputs[0].data);
     return absl::OkStatus();
   }
 

@@ -19,11 +19,6 @@
 
 namespace refract::runtime::cpu {
 
-// Distance of prefetches, in ids. 16 was the best or within 2 % of the best at
-// 128 floats per row and made no difference for shorter rows; it is also
-// FBGEMM's default.
-inline constexpr int64_t kPrefetchDistance = 16;
-
 // One use of a table, as known at compile time.
 struct TableUse {
   std::string table;  // weight name, or the value's where it is computed
@@ -59,10 +54,6 @@ struct TableRows {
   // `table` is a tensor, or a weight in a row format.
   static TableRows Of(const Operand& table);
 };
-
-// Prefetches the rows for the first kPrefetchDistance ids. Ids outside the
-// table are skipped.
-void PrefetchRows(const TableRows& table, const base::TensorView& ids);
 
 // Bag offsets must begin with 0, never fall, and end at or before `num_ids`.
 // InvalidArgument names `name` and the position.

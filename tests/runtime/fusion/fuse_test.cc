@@ -28,6 +28,7 @@ using testing::ExpectFused;
 using testing::Float;
 using testing::GraphBuilder;
 using testing::Int;
+using testing::List;
 using testing::Must;
 using testing::RandomTensor;
 using testing::Ref;
@@ -108,6 +109,76 @@ TEST(FuseTest, WhatIsAskedForTwiceIsMadeOnce) {
   inputs.push_back(
       testing::MakeTensor<float>({3, 4}, {0, 1, 2, 0, 0, 2, 0, 0, 0, 0, 1, 0}));
   ExpectFused(builder, inputs, 0);
+}
+
+// Bags of two tables and an embedding, side by side with a dense input.
+struct JoinedLookUps {
+  explicit JoinedLookUps(std::mt19937& random) {
+    const SymExpr b = Sym("b");
+    const auto ids = [&](const std::string& name, int64_t count) {
+      inputs.push_back(testing::MakeTensor<int64_t>(
+          {count}, std::vector<int64_t>(static_cast<size_t>(count), 2)));
+      return builder.Input(name, DType::kInt64, {Sym(name)});
+    };
+    std::vector<ValueId> parts;
+    for (const std::string name : {"t", "u"}) {
+      const int64_t dim = name == "t" ? 16 : 5;
+      const auto table = builder.Weight<float>(
+          name, {4, dim},
+          testing::RandomFloats(static_cast<size_t>(4 * dim), random));
+      const auto bag_ids = ids(absl::StrCat("ids_", name), 7);
+      inputs.push_back(testing::MakeTensor<int64_t>({3}, {0, 2, 2}));
+      const auto offsets =
+          builder.Input(absl::StrCat("offsets_", name), DType::kInt64, {b});
+      parts.push_back(
+          builder.Nodes("aten.embedding_bag.default",
+                        {Ref("weight", table), Ref("indices", bag_ids),
+                         Ref("offsets", offsets)},
+                        {{DType::kFloat32, {b, dim}}})[0]);
+    }
+    for (models::Node& node : builder.graph().nodes) {
+      node.outputs.resize(4, models::kNoValue);
+    }
+    dense = builder.Input("dense", DType::kFloat32, {b, 3});
+    inputs.push_back(RandomTensor({3, 3}, random));
+    parts.insert(parts.begin() + 1, dense);
+    const auto table =
+        builder.Weight<float>("v", {4, 8}, testing::RandomFloats(32, random));
+    inputs.push_back(testing::MakeTensor<int64_t>({3}, {3, 0, 1}));
+    const auto one = builder.Input("one", DType::kInt64, {b});
+    parts.push_back(builder.Node("aten.embedding.default",
+                                 {Ref("weight", table), Ref("indices", one)},
+                                 {DType::kFloat32, {b, 8}}));
+    last = parts.back();
+    builder.Output(builder.Node("aten.cat.default",
+                                {List("tensors", parts), Int("dim", 1)},
+                                {DType::kFloat32, {b, 32}}));
+    builder.graph().batch_symbol = "b";
+  }
+  GraphBuilder builder;
+  ValueId dense = models::kNoValue;
+  ValueId last = models::kNoValue;
+  std::vector<base::Tensor> inputs;
+};
+
+TEST(FuseTest, LookUpsWriteTheirColumnsOfACat) {
+  std::mt19937 random(base::ProgramSeed());
+  JoinedLookUps joined(random);
+  EXPECT_THAT(testing::KernelsOf(joined.builder),
+              ElementsAre("look_ups/3+cat"));
+  ExpectFused(joined.builder, joined.inputs, 0);
+  // Sizes that only a request contradicts.
+  joined.inputs[4] = RandomTensor({2, 3}, random);
+  EXPECT_FALSE(testing::RunWhole(joined.builder, joined.inputs).ok());
+}
+
+TEST(FuseTest, LookUpsThatOthersReadKeepTheirCat) {
+  std::mt19937 random(base::ProgramSeed());
+  JoinedLookUps joined(random);
+  joined.builder.Output(joined.last);
+  EXPECT_THAT(testing::KernelsOf(joined.builder),
+              ElementsAre("look_ups/3", "cat"));
+  ExpectFused(joined.builder, joined.inputs, 0);
 }
 
 // A look-up whose ids are the result of another look-up: no group.

@@ -1,0 +1,461 @@
+// Look-ups of many tables in one request, through the engine, beside LibTorch
+// and FBGEMM on the same bytes (docs/benchmarking.md). One thread.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "base/process/files.h"
+#include "base/status_macros.h"
+#include "bench/gather/baseline.h"
+#include "bench/gather/tables.h"
+#include "bench/runtime/timing.h"
+#include "models/tables/row_format.h"
+#include "runtime/program.h"
+#include "runtime/torch/caller.h"
+#include "runtime/torch/op_library.h"
+#include "tools/bench_json.h"
+
+namespace refract::bench {
+namespace {
+
+using models::ValueId;
+
+constexpr double kGib = 0x1p30;
+
+struct Options {
+  std::vector<std::string> formats = {"fp32"};
+  std::vector<int64_t> batches = {1, 16, 64, 256};
+  std::vector<int64_t> look_ups = {1, 20};
+  int64_t tables = 26;
+  int64_t dim = 128;
+  double gib = 4.25;
+  int rounds = 21;
+  bool skewed = false;
+  bool apart = false;
+  bool thread_time = false;
+  uint64_t seed = 1;
+  std::string folder = "/dev/shm";
+  std::vector<std::string> libraries;
+  std::string json;
+};
+
+// embedding_bag of every table; with `cat`, their results side by side.
+models::Graph MakeGraph(const Tables& tables, bool cat) {
+  models::Graph graph;
+  const auto add = [&](std::string name, base::DType dtype,
+                       std::vector<models::SymExpr> shape) {
+    models::Value value;
+    value.name = std::move(name);
+    value.dtype = dtype;
+    value.has_shape = true;
+    value.shape = std::move(shape);
+    return graph.AddValue(std::move(value));
+  };
+  const auto batch = models::SymExpr::Symbol("B");
+  models::ValueList pooled;
+  for (int64_t t = 0; t < tables.count; ++t) {
+    const ValueId table =
+        add(absl::StrCat("table", t), base::DType::kFloat32,
+            {models::SymExpr(tables.rows), models::SymExpr(tables.layout.dim)});
+    graph.values[table].weight = absl::StrCat("t", t);
+    if (tables.layout.format.element != models::RowElement::kFloat32) {
+      graph.values[table].row_bytes = tables.layout.stride;
+    }
+    const ValueId ids = add(absl::StrCat("ids", t), base::DType::kInt64,
+                            {models::SymExpr::Symbol(absl::StrCat("N", t))});
+    const ValueId offsets =
+        add(absl::StrCat("offsets", t), base::DType::kInt64, {batch});
+    graph.inputs.push_back(ids);
+    graph.inputs.push_back(offsets);
+    models::Node node;
+    node.name = absl::StrCat("bag", t);
+    node.op = "aten.embedding_bag.default";
+    node.args = {{"weight", models::ValueRef{table}},
+                 {"indices", models::ValueRef{ids}},
+                 {"offsets", models::ValueRef{offsets}}};
+    const ValueId result = add(absl::StrCat("pooled", t), base::DType::kFloat32,
+                               {batch, models::SymExpr(tables.layout.dim)});
+    graph.values[result].producer =
+        static_cast<models::NodeId>(graph.nodes.size());
+    node.outputs = {result, models::kNoValue, models::kNoValue,
+                    models::kNoValue};
+    graph.nodes.push_back(std::move(node));
+    pooled.push_back(result);
+  }
+  if (!cat) {
+    for (const ValueId id : pooled) graph.outputs.push_back(id);
+  } else {
+    models::Node node;
+    node.name = "cat";
+    node.op = "aten.cat.default";
+    node.args = {{"tensors", pooled}, {"dim", int64_t{1}}};
+    const ValueId result =
+        add("joined", base::DType::kFloat32,
+            {batch, models::SymExpr(tables.count * tables.layout.dim)});
+    graph.values[result].producer =
+        static_cast<models::NodeId>(graph.nodes.size());
+    node.outputs = {result};
+    graph.nodes.push_back(std::move(node));
+    graph.outputs.push_back(result);
+  }
+  for (size_t i = 0; i < graph.outputs.size(); ++i) {
+    graph.output_names.push_back(absl::StrCat("output_", i));
+  }
+  graph.batch_symbol = "B";
+  return graph;
+}
+
+// The engine, writing into the memory of a message.
+class Engine {
+ public:
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(const Tables& tables,
+                                                        bool cat) {
+    auto engine = std::make_unique<Engine>();
+    engine->graph_ = MakeGraph(tables, cat);
+    engine->width_ = tables.layout.dim * (cat ? tables.count : 1);
+    REFRACT_ASSIGN_OR_RETURN(
+        engine->program_,
+        runtime::Program::Compile(engine->graph_,
+                                  runtime::Part::Whole(engine->graph_),
+                                  tables.store, {}));
+    engine->context_.emplace(*engine->program_);
+    return engine;
+  }
+
+  void Run(const Request& request) {
+    const size_t count = graph_.outputs.size();
+    const size_t bytes =
+        static_cast<size_t>(request.batch * width_) * sizeof(float);
+    if (destinations_.empty() || bytes != bytes_) {
+      bytes_ = bytes;
+      message_ = base::AlignedBuffer(bytes * count);
+      destinations_.clear();
+      for (size_t i = 0; i < count; ++i) {
+        destinations_.push_back(message_.data() + i * bytes);
+      }
+    }
+    const absl::Status status = program_->Run(request.views, destinations_,
+                                              *context_, outputs_, nullptr);
+    if (!status.ok()) {
+      std::fprintf(stderr, "bench_gather: %s\n", status.ToString().c_str());
+      std::exit(1);
+    }
+  }
+
+  // As of one table after the other in each item.
+  std::vector<float> Result(int64_t batch) const {
+    std::vector<float> result;
+    for (int64_t b = 0; b < batch; ++b) {
+      for (const std::byte* from : destinations_) {
+        const float* const row =
+            reinterpret_cast<const float*>(from) + b * width_;
+        result.insert(result.end(), row, row + width_);
+      }
+    }
+    return result;
+  }
+
+  // Medians of the parts of a run, microseconds: inputs, each step, outputs.
+  std::vector<double> PartsOf(const Request& request) {
+    std::vector<std::vector<double>> parts(program_->steps().size() + 2);
+    for (int i = 0; i < 51; ++i) {
+      runtime::StepTimes times;
+      const absl::Status status = program_->RunTimed(
+          request.views, destinations_, *context_, outputs_, times);
+      if (!status.ok()) continue;
+      parts.front().push_back(static_cast<double>(times.before) / 1e3);
+      parts.back().push_back(static_cast<double>(times.after) / 1e3);
+      for (size_t s = 0; s < times.steps.size(); ++s) {
+        parts[s + 1].push_back(static_cast<double>(times.steps[s]) / 1e3);
+      }
+    }
+    std::vector<double> medians;
+    for (auto& part : parts) medians.push_back(Percentile(part, 0.5));
+    return medians;
+  }
+
+ private:
+  models::Graph graph_;
+  int64_t width_ = 0;
+  std::unique_ptr<const runtime::Program> program_;
+  std::optional<runtime::RunContext> context_;
+  base::AlignedBuffer message_;
+  size_t bytes_ = 0;
+  std::vector<std::byte*> destinations_;
+  std::vector<base::TensorView> outputs_;
+};
+
+// Loads each cache line of the rows of a request once.
+uint64_t LoadLines(const Tables& tables,
+                   const std::vector<const std::byte*>& at,
+                   const Request& request) {
+  uint64_t sum = 0;
+  for (size_t t = 0; t < at.size(); ++t) {
+    for (const int64_t id : request.ids[t].view().as<int64_t>()) {
+      const std::byte* const row = at[t] + id * tables.layout.stride;
+      for (int64_t byte = 0; byte < tables.layout.stride; byte += 64) {
+        sum += *reinterpret_cast<const uint32_t*>(row + byte);
+      }
+    }
+  }
+  return sum;
+}
+
+struct Variant {
+  std::string name;
+  const Tables* tables;
+  std::function<void(const Request&)> run;
+};
+
+// The variants take turns; each turn has requests of its own, made outside the
+// timed region. Ratios are of turns of the same round.
+Json Compare(const std::vector<Variant>& variants, int64_t batch,
+             int64_t look_ups, const Options& options, uint64_t seed) {
+  // About 2000 rows of each table in a turn.
+  const auto runs = static_cast<size_t>(
+      std::clamp<int64_t>(2000 / (batch * look_ups), 2, 500));
+  std::vector<std::vector<double>> took(variants.size());
+  RowSource source(variants[0].tables->rows, options.skewed, seed);
+  for (int round = -2; round < options.rounds; ++round) {
+    for (size_t i = 0; i < variants.size(); ++i) {
+      const size_t v = (i + static_cast<size_t>(round + 2)) % variants.size();
+      std::vector<Request> requests;
+      for (size_t r = 0; r < runs; ++r) {
+        requests.push_back(
+            MakeRequest(*variants[v].tables, batch, look_ups, source));
+      }
+      const Clock clock = options.thread_time ? ThreadSeconds : ClockSeconds;
+      const double begin = clock();
+      for (const Request& request : requests) variants[v].run(request);
+      const double each = (clock() - begin) / static_cast<double>(runs);
+      if (round >= 0) took[v].push_back(each);
+    }
+  }
+  Json result;
+  for (size_t v = 0; v < variants.size(); ++v) {
+    std::vector<double> micros;
+    for (const double seconds : took[v]) micros.push_back(seconds * 1e6);
+    result[variants[v].name]["us"] = Quartiles(micros);
+    if (v == 0) continue;
+    std::vector<double> ratios;
+    for (size_t r = 0; r < took[v].size(); ++r) {
+      ratios.push_back(took[v][r] / took[0][r]);
+    }
+    result[variants[v].name]["time_over_refract"] = Quartiles(ratios);
+  }
+  return result;
+}
+
+// Largest difference from the engine, as a share of the sum of magnitudes that
+// a bag of values up to 1 may have.
+absl::Status CheckEqual(const std::string& name, const std::vector<float>& own,
+                        const std::vector<float>& other, double tolerance) {
+  if (own.size() != other.size()) {
+    return absl::InternalError(absl::StrCat(name, ": gives ", other.size(),
+                                            " values, not ", own.size()));
+  }
+  for (size_t i = 0; i < own.size(); ++i) {
+    if (std::abs(own[i] - other[i]) <= tolerance) continue;
+    return absl::InternalError(absl::StrCat(name, ": value ", i, " is ",
+                                            other[i], ", Refract's ", own[i]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MeasureFormat(const Tables& tables, const Tables* floats,
+                           const Options& options, Json& json) {
+  const std::string format(models::NameOf(tables.layout.format));
+  REFRACT_ASSIGN_OR_RETURN(const auto engine,
+                           Engine::Create(tables, !options.apart));
+  std::unique_ptr<Engine> float_engine;
+  if (floats != nullptr) {
+    REFRACT_ASSIGN_OR_RETURN(float_engine,
+                             Engine::Create(*floats, !options.apart));
+  }
+  std::vector<std::pair<std::string, std::unique_ptr<Baseline>>> baselines;
+  const bool is_float = format == "fp32";
+  if (is_float) {
+    baselines.emplace_back("embedding_bags_and_cat", MakeEmbeddingBags(tables));
+  }
+  if (auto bags = MakeQuantizedBags(tables)) {
+    baselines.emplace_back("quantized_bags_and_cat", std::move(bags));
+  }
+  if (!options.libraries.empty()) {
+    if (auto batched = MakeTableBatched(tables)) {
+      baselines.emplace_back("fbgemm_table_batched", std::move(batched));
+    }
+  }
+  std::vector<const std::byte*> at;
+  for (int64_t t = 0; t < tables.count; ++t) at.push_back(tables.at(t));
+  volatile uint64_t sink = 0;
+  uint64_t seed = options.seed;
+  for (const int64_t look_ups : options.look_ups) {
+    for (const int64_t batch : options.batches) {
+      RowSource source(tables.rows, options.skewed, ++seed);
+      const Request request = MakeRequest(tables, batch, look_ups, source);
+      engine->Run(request);
+      const std::vector<float> own = engine->Result(batch);
+      std::vector<Variant> variants;
+      variants.push_back({"refract", &tables, [&](const Request& request) {
+                            engine->Run(request);
+                          }});
+      for (const auto& [name, baseline] : baselines) {
+        baseline->Run(request);
+        // 1e-6 of the sum of |scale × q| + |bias|, below 3 per row.
+        REFRACT_RETURN_IF_ERROR(
+            CheckEqual(name, own, baseline->Result(),
+                       3e-6 * static_cast<double>(look_ups)));
+        variants.push_back(
+            {name, &tables, [&baseline = *baseline](const Request& request) {
+               baseline.Run(request);
+             }});
+      }
+      if (float_engine != nullptr) {
+        float_engine->Run(request);
+        // Rows are of values up to 1: half a step of the format, and what
+        // fp16 parameters round.
+        const double step = models::BitsOf(tables.layout.format.element) >= 16
+                                ? 1.0 / 128
+                                : 2.0 / tables.layout.format.levels();
+        REFRACT_RETURN_IF_ERROR(
+            CheckEqual("fp32 rows", own, float_engine->Result(batch),
+                       (step * 0.55 + 2e-3) * static_cast<double>(look_ups)));
+        variants.push_back(
+            {"refract_fp32", floats,
+             [&](const Request& request) { float_engine->Run(request); }});
+      }
+      variants.push_back(
+          {"load_every_line", &tables, [&](const Request& request) {
+             sink = sink + LoadLines(tables, at, request);
+           }});
+      Json row = {{"format", format},
+                  {"row_bytes", tables.layout.stride},
+                  {"table_gib", static_cast<double>(tables.bytes()) / kGib},
+                  {"batch", batch},
+                  {"look_ups", look_ups}};
+      // Of one request that the caches hold: what is not memory.
+      row["engine_parts_hot_us"] = engine->PartsOf(request);
+      row.update(Compare(variants, batch, look_ups, options, ++seed));
+      std::string line =
+          absl::StrCat(format, " batch ", batch, " look-ups ", look_ups, ": ");
+      for (const Variant& variant : variants) {
+        const Json& each = row[variant.name];
+        absl::StrAppend(
+            &line, variant.name, " ",
+            std::round(each["us"]["median"].get<double>() * 10) / 10, " us");
+        if (each.contains("time_over_refract")) {
+          const Json& ratio = each["time_over_refract"];
+          const auto round2 = [](const Json& x) {
+            return std::round(x.get<double>() * 100) / 100;
+          };
+          absl::StrAppend(&line, " (x ", round2(ratio["q25"]), " ",
+                          round2(ratio["median"]), " ", round2(ratio["q75"]),
+                          ")");
+        }
+        absl::StrAppend(&line, "  ");
+      }
+      std::fprintf(stderr, "%s\n", line.c_str());
+      json["results"].push_back(std::move(row));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Measure(const Options& options, Json& json) {
+  for (const std::string& library : options.libraries) {
+    REFRACT_RETURN_IF_ERROR(runtime::aten::LoadOpLibrary(library));
+  }
+  const auto layout_of =
+      [&](const std::string& name) -> absl::StatusOr<models::RowLayout> {
+    REFRACT_ASSIGN_OR_RETURN(const models::RowFormat format,
+                             models::RowFormatNamed(name));
+    // TBE rows as TorchRec pads them.
+    const bool tbe = format.parameters == models::RowParameters::kFirst;
+    return models::LayoutOf(format, options.dim, 0, tbe ? 16 : 1);
+  };
+  REFRACT_ASSIGN_OR_RETURN(const models::RowLayout floats, layout_of("fp32"));
+  const auto rows = static_cast<int64_t>(
+      options.gib * kGib / static_cast<double>(options.tables * floats.stride));
+  std::optional<Tables> base;
+  const auto make = [&](const models::RowLayout& layout) {
+    return MakeTables(options.folder, layout, options.tables, rows);
+  };
+  REFRACT_ASSIGN_OR_RETURN(base, make(floats));
+  for (const std::string& name : options.formats) {
+    if (name == "fp32") {
+      REFRACT_RETURN_IF_ERROR(MeasureFormat(*base, nullptr, options, json));
+      continue;
+    }
+    REFRACT_ASSIGN_OR_RETURN(const models::RowLayout layout, layout_of(name));
+    REFRACT_ASSIGN_OR_RETURN(const Tables tables, make(layout));
+    REFRACT_RETURN_IF_ERROR(MeasureFormat(tables, &*base, options, json));
+  }
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  CLI::App app(
+      "Look-ups of many tables, then cat: the engine beside at::embedding_bag, "
+      "PyTorch's quantised operators and FBGEMM. One thread.");
+  app.add_option("--formats", options.formats,
+                 absl::StrCat("row formats: ", models::RowFormatNames()))
+      ->delimiter(',');
+  app.add_option("--batches", options.batches, "items per request")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 16));
+  app.add_option("--look-ups", options.look_ups, "ids per bag")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 12));
+  app.add_option("--tables", options.tables)->check(CLI::Range(1, 1024));
+  app.add_option("--dim", options.dim)->check(CLI::Range(1, 1 << 16));
+  app.add_option("--gib", options.gib,
+                 "fp32 tables together; other formats have as many rows")
+      ->check(CLI::Range(0.001, 1000.0));
+  app.add_option("--rounds", options.rounds)->check(CLI::Range(5, 10000));
+  app.add_flag("--skewed", options.skewed,
+               "rows by Meta's histogram of uses instead of uniform ones");
+  app.add_flag("--apart", options.apart,
+               "results as tensors of their own, without cat");
+  app.add_flag("--thread-time", options.thread_time,
+               "the thread's processor time instead of the clock's, where "
+               "others use the machine too");
+  app.add_option("--seed", options.seed);
+  app.add_option("--folder", options.folder, "for the tables' file");
+  app.add_option("--op-library", options.libraries,
+                 "FBGEMM's operators; repeated")
+      ->allow_extra_args(false);
+  app.add_option("--json", options.json)->check(base::CheckOutputFile);
+  CLI11_PARSE(app, argc, argv);
+  runtime::aten::UseOneThread();
+  Json json = tools::BenchJson("gather");
+  json["tables"] = options.tables;
+  json["dim"] = options.dim;
+  json["rounds"] = options.rounds;
+  json["time"] = options.thread_time ? "of the thread" : "of the clock";
+  json["seed"] = options.seed;
+  json["ids"] = options.skewed ? "histogram" : "uniform";
+  json["results"] = Json::array();
+  absl::Status status = Measure(options, json);
+  if (status.ok() && !options.json.empty()) {
+    status = base::WriteText(options.json, json.dump(2) + "\n");
+  }
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "bench_gather: %s\n",
+               std::string(status.message()).c_str());
+  return status.code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
+}
+
+}  // namespace
+}  // namespace refract::bench
+
+int main(int argc, char** argv) { return refract::bench::Main(argc, argv); }

@@ -1,0 +1,195 @@
+#include "bench/gather/tables.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "runtime/cpu/look_ups/encode_rows.h"
+
+namespace refract::bench {
+namespace {
+
+constexpr int64_t kTableAlignBytes = 128;
+// Rows that are encoded; tables repeat them. Every page is memory of its own.
+constexpr int64_t kEncodedRows = 4096 + 7;
+
+absl::Status WriteAll(int file, absl::Span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t done = write(file, bytes.data(), bytes.size());
+    if (done <= 0) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("tables: write: ", std::strerror(errno)));
+    }
+    bytes.remove_prefix(static_cast<size_t>(done));
+  }
+  return absl::OkStatus();
+}
+
+base::Tensor Ints(int64_t count) {
+  return *base::Tensor::Allocate(base::DType::kInt64, base::Dims({count}));
+}
+
+}  // namespace
+
+const std::byte* Tables::at(int64_t table) const {
+  return store->GetAsStored(absl::StrCat("t", table))->data;
+}
+
+absl::StatusOr<Tables> MakeTables(const std::string& folder,
+                                  const models::RowLayout& layout,
+                                  int64_t count, int64_t rows) {
+  std::mt19937 random(1);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  std::vector<std::byte> encoded(
+      static_cast<size_t>(kEncodedRows * layout.stride));
+  std::vector<float> values(static_cast<size_t>(layout.dim));
+  for (int64_t r = 0; r < kEncodedRows; ++r) {
+    for (float& value : values) value = uniform(random);
+    REFRACT_RETURN_IF_ERROR(runtime::cpu::EncodeRow(
+        values, layout, encoded.data() + r * layout.stride));
+  }
+  std::string path = absl::StrCat(folder, "/bench_gather_XXXXXX");
+  const int file = mkstemp(path.data());
+  if (file < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(folder, ": ", std::strerror(errno)));
+  }
+  models::WeightTable table;
+  int64_t at = 0;
+  absl::Status status;
+  for (int64_t t = 0; t < count && status.ok(); ++t) {
+    models::WeightEntry entry;
+    entry.name = absl::StrCat("t", t);
+    entry.file = path;
+    entry.offset = static_cast<uint64_t>(at);
+    entry.bytes = static_cast<uint64_t>(rows * layout.stride);
+    entry.dtype = base::DType::kFloat32;
+    entry.sizes = {rows, layout.dim};
+    entry.strides = {layout.dim, 1};
+    if (layout.format.element != models::RowElement::kFloat32) {
+      entry.rows = layout;
+    }
+    table.entries.push_back(entry);
+    for (int64_t r = 0; r < rows && status.ok(); r += kEncodedRows) {
+      const int64_t some = std::min(kEncodedRows, rows - r);
+      status = WriteAll(
+          file, {encoded.data(), static_cast<size_t>(some * layout.stride)});
+    }
+    at += rows * layout.stride;
+    const std::vector<std::byte> padding(static_cast<size_t>(
+        (kTableAlignBytes - at % kTableAlignBytes) % kTableAlignBytes));
+    if (status.ok()) status = WriteAll(file, padding);
+    at += static_cast<int64_t>(padding.size());
+  }
+  close(file);
+  Tables tables = {layout, count, rows, nullptr};
+  if (status.ok()) {
+    table.files.push_back({path, static_cast<uint64_t>(at), {}});
+    auto store = models::WeightStore::Open("", table);
+    status = store.status();
+    if (store.ok()) tables.store = *std::move(store);
+  }
+  unlink(path.c_str());
+  if (!status.ok()) return status;
+  return tables;
+}
+
+RowSource::RowSource(int64_t rows, bool skewed, uint64_t seed)
+    : rows_(rows), random_(seed) {
+  if (!skewed) {
+    buckets_ = {{1, 0, rows}};
+    return;
+  }
+  // Uses of a row, geometric middle of the bucket → share of the accesses.
+  constexpr std::array<std::array<double, 2>, 17> kUses = {{
+      {1, 2.7},
+      {2, 2.3},
+      {3.5, 4.0},
+      {6.3, 6.8},
+      {12, 10.5},
+      {23, 12.0},
+      {46, 9.9},
+      {91, 7.0},
+      {182, 5.9},
+      {363, 5.4},
+      {725, 4.0},
+      {1449, 7.2},
+      {2897, 6.4},
+      {5793, 4.7},
+      {11586, 2.1},
+      {23171, 1.7},
+      {46341, 7.6},
+  }};
+  double all_accesses = 0;
+  double all_rows = 0;
+  for (const auto& [uses, accesses] : kUses) {
+    all_accesses += accesses;
+    all_rows += accesses / uses;
+  }
+  double accesses_before = 0;
+  double rows_before = 0;
+  for (const auto& [uses, accesses] : kUses) {
+    accesses_before += accesses / all_accesses;
+    const auto first =
+        static_cast<int64_t>(rows_before * static_cast<double>(rows));
+    rows_before += accesses / uses / all_rows;
+    const auto end =
+        static_cast<int64_t>(rows_before * static_cast<double>(rows));
+    const int64_t from = std::min(first, rows - 1);
+    buckets_.push_back({accesses_before, from,
+                        std::clamp<int64_t>(end - first, 1, rows - from)});
+  }
+  buckets_.back().accesses = 1;
+}
+
+int64_t RowSource::Next() {
+  const double at = static_cast<double>(random_() >> 11) * 0x1p-53;
+  size_t b = 0;
+  while (b + 1 < buckets_.size() && at >= buckets_[b].accesses) ++b;
+  const auto rank = static_cast<uint64_t>(buckets_[b].first) +
+                    random_() % static_cast<uint64_t>(buckets_[b].rows);
+  // Neighbours in rank are no neighbours in the table. A prime above any number
+  // of rows here makes a permutation.
+  constexpr unsigned __int128 kPrime = 2'147'483'647;
+  return static_cast<int64_t>(kPrime * rank % static_cast<uint64_t>(rows_));
+}
+
+Request MakeRequest(const Tables& tables, int64_t batch, int64_t look_ups,
+                    RowSource& source) {
+  Request request;
+  request.batch = batch;
+  const int64_t per_table = batch * look_ups;
+  request.joined_ids = Ints(tables.count * per_table);
+  request.joined_offsets = Ints(tables.count * batch + 1);
+  const auto joined = request.joined_ids.as<int64_t>();
+  for (int64_t t = 0; t < tables.count; ++t) {
+    base::Tensor ids = Ints(per_table);
+    for (int64_t& id : ids.as<int64_t>()) id = source.Next();
+    std::copy(ids.as<int64_t>().begin(), ids.as<int64_t>().end(),
+              joined.begin() + t * per_table);
+    base::Tensor offsets = Ints(batch);
+    for (int64_t b = 0; b < batch; ++b) {
+      offsets.as<int64_t>()[static_cast<size_t>(b)] = b * look_ups;
+    }
+    request.ids.push_back(std::move(ids));
+    request.offsets.push_back(std::move(offsets));
+  }
+  const auto bags = request.joined_offsets.as<int64_t>();
+  for (size_t b = 0; b < bags.size(); ++b) {
+    bags[b] = static_cast<int64_t>(b) * look_ups;
+  }
+  for (size_t t = 0; t < request.ids.size(); ++t) {
+    request.views.push_back(request.ids[t].view());
+    request.views.push_back(request.offsets[t].view());
+  }
+  return request;
+}
+
+}  // namespace refract::bench

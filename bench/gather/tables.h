@@ -1,0 +1,75 @@
+#ifndef REFRACT_BENCH_GATHER_TABLES_H_
+#define REFRACT_BENCH_GATHER_TABLES_H_
+
+// Tables and requests of the look-up benchmark.
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/tensor.h"
+#include "models/repository/weights.h"
+#include "models/tables/row_format.h"
+
+namespace refract::bench {
+
+// Equal tables in one file, every byte of which has been written.
+struct Tables {
+  models::RowLayout layout;
+  int64_t count = 0;
+  int64_t rows = 0;  // of each
+  // Weights "t0", "t1", ….
+  std::shared_ptr<const models::WeightStore> store;
+
+  const std::byte* at(int64_t table) const;
+  int64_t bytes() const { return count * rows * layout.stride; }
+};
+
+// Writes `count` tables to a file in `folder`, which is unlinked once it is
+// mapped. Each table starts at a multiple of 128 bytes.
+absl::StatusOr<Tables> MakeTables(const std::string& folder,
+                                  const models::RowLayout& layout,
+                                  int64_t count, int64_t rows);
+
+// Ids of every table, as requests bring them.
+struct Request {
+  int64_t batch = 0;
+  std::vector<base::Tensor> ids;      // int64 per table
+  std::vector<base::Tensor> offsets;  // int64 [batch] per table
+  // All tables' ids, and where the bags begin, for FBGEMM.
+  base::Tensor joined_ids;
+  base::Tensor joined_offsets;
+  // `ids` and `offsets` by turns, as the program takes them.
+  std::vector<base::TensorView> views;
+};
+
+// Draws rows. `skewed`: by the histogram of row uses that Meta published with
+// its embedding traces of 2022 (dlrm_datasets, locality_stats.txt: 1.405e9
+// accesses to 110.3e6 rows); otherwise uniform.
+class RowSource {
+ public:
+  RowSource(int64_t rows, bool skewed, uint64_t seed);
+  int64_t Next();
+
+ private:
+  struct Bucket {
+    double accesses;  // share of them, this bucket and those before
+    int64_t first;    // rows
+    int64_t rows;
+  };
+  const int64_t rows_;
+  std::vector<Bucket> buckets_;
+  std::mt19937_64 random_;
+};
+
+// `look_ups` ids in each bag of each table.
+Request MakeRequest(const Tables& tables, int64_t batch, int64_t look_ups,
+                    RowSource& source);
+
+}  // namespace refract::bench
+
+#endif  // REFRACT_BENCH_GATHER_TABLES_H_

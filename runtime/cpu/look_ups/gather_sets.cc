@@ -1,0 +1,52 @@
+// Choice among instruction sets. Here and not beside the loops, because code
+// compiled for an instruction set must not run before this check.
+
+#include <cstdlib>
+#include <string_view>
+
+#include "runtime/cpu/look_ups/gather_kernels.h"
+
+namespace refract::runtime::cpu {
+namespace {
+
+// The sets of this processor, the fastest first.
+struct Sets {
+  Sets() {
+    const char* const wish = std::getenv("REFRACT_CPU_ISA");
+    const std::string_view limit = wish == nullptr ? "avx512" : wish;
+    static GatherSet avx512;
+    static GatherSet avx2;
+#if defined(__x86_64__)
+    // Every processor with AVX2 converts halves (F16C).
+    const bool has_avx2 = limit != "generic" && __builtin_cpu_supports("avx2");
+    if (has_avx2 && limit == "avx512" && __builtin_cpu_supports("avx512f") &&
+        __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && FillAvx512GatherSet(avx512)) {
+      sets[count++] = &avx512;
+    }
+    if (has_avx2 && FillAvx2GatherSet(avx2)) sets[count++] = &avx2;
+#endif
+    sets[count++] = &GenericGatherSet();
+  }
+  const GatherSet* sets[3] = {};
+  int count = 0;
+};
+
+const Sets& Chosen() {
+  static const Sets sets;
+  return sets;
+}
+
+}  // namespace
+
+const GatherSet* GatherSetFor(int64_t dim) {
+  const Sets& sets = Chosen();
+  for (int i = 0; i < sets.count; ++i) {
+    if (dim % sets.sets[i]->lanes == 0) return sets.sets[i];
+  }
+  return nullptr;
+}
+
+const GatherSet& CopyGatherSet() { return *Chosen().sets[0]; }
+
+}  // namespace refract::runtime::cpu

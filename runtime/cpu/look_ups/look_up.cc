@@ -1,0 +1,289 @@
+// Two passes over the ids of a request. The first turns ids into addresses and
+// checks them. The second reads rows in the order of the addresses, so that one
+// prefetch distance spans the borders of tables. Both go through tiles of items
+// and through the tables in each: the columns that tables write into the same
+// items' rows of a message then meet in the cache.
+
+#include "runtime/cpu/look_ups/look_up.h"
+
+#include <algorithm>
+
+#include "base/status_macros.h"
+#include "runtime/cpu/look_ups/gather_kernels.h"
+#include "runtime/cpu/scratch.h"
+
+namespace refract::runtime::cpu {
+namespace {
+
+// Look-ups whose addresses are held at once.
+constexpr size_t kLookUpsAtOnce = 64;
+
+// Bags of a tile. 16 items of 26 × 128 floats are 208 KiB, which fit a cache of
+// second level.
+constexpr int64_t kTileBags = 16;
+
+// Rows of at most five lines.
+constexpr int64_t kShortRowBytes = 256;
+
+// A row of zeros in every format: scale and bias are zero as well.
+constexpr int64_t kZeroRowBytes = 1 << 16;
+alignas(64) const std::byte zero_row[kZeroRowBytes] = {};
+
+static_assert(static_cast<int>(models::RowElement::kInt2) + 1 ==
+              kNumRowElements);
+
+bool HasPadding(const LookUp& look_up) {
+  if (look_up.padding_id < 0) return false;
+  const int64_t count = look_up.ids->num_elements();
+  for (int64_t i = 0; i < count; ++i) {
+    if (IntAt(*look_up.ids, i) == look_up.padding_id) return true;
+  }
+  return false;
+}
+
+// The loops of the stream; null for look-ups that bag_reduce.cc does: results
+// of other types than float32, rows of odd sizes, bags with padding in them.
+GatherFunction FunctionOf(const LookUp& look_up) {
+  if (look_up.table.row_bytes > kZeroRowBytes || look_up.table.row_bytes == 0) {
+    return nullptr;
+  }
+  if (look_up.copies) return CopyGatherSet().copy;
+  if (look_up.dtype != base::DType::kFloat32 || HasPadding(look_up)) {
+    return nullptr;
+  }
+  const models::RowLayout* const layout = look_up.table.layout;
+  const auto element =
+      layout == nullptr ? models::RowElement::kFloat32 : layout->format.element;
+  const GatherSet* const set = GatherSetFor(look_up.dim);
+  return set == nullptr ? nullptr : set->pool[static_cast<int>(element)];
+}
+
+// Addresses of the rows of ids [begin, end), and whether all of these are
+// inside the table. Addresses of wrong ids are not used.
+template <typename Id>
+bool Locate(const LookUp& look_up, absl::Span<const Id> ids, int64_t begin,
+            int64_t end, const std::byte** to) {
+  const auto rows = static_cast<uint64_t>(look_up.table.rows);
+  const auto table = reinterpret_cast<uintptr_t>(look_up.table.data);
+  const size_t row_bytes = look_up.table.row_bytes;
+  const Id* const from = ids.data();
+  uint64_t outside = 0;
+  for (int64_t i = begin; i < end; ++i) {
+    // As unsigned numbers, negative ids are larger than any row number.
+    const auto id = static_cast<uint64_t>(static_cast<int64_t>(from[i]));
+    outside |= static_cast<uint64_t>(id >= rows);
+    *to++ = reinterpret_cast<const std::byte*>(table + id * row_bytes);
+  }
+  return outside == 0;
+}
+
+// The same where ids may be replaced.
+void LocateReplacing(const LookUp& look_up, int64_t begin, int64_t end,
+                     const std::byte** to) {
+  for (int64_t i = begin; i < end; ++i, ++to) {
+    const int64_t id = IntAt(*look_up.ids, i);
+    if (id >= 0 && id < look_up.table.rows) continue;
+    *to = look_up.use->policy == models::IdPolicy::kZeroRow
+              ? zero_row
+              : look_up.table.data;
+  }
+}
+
+void RunApart(const LookUp& look_up, bool replaces) {
+  BagReduction reduction;
+  reduction.mode = look_up.mode;
+  reduction.table = look_up.table.data;
+  reduction.table_dtype = look_up.dtype;
+  if (look_up.table.layout != nullptr) reduction.layout = *look_up.table.layout;
+  reduction.rows = look_up.table.rows;
+  reduction.dim = look_up.dim;
+  reduction.ids = *look_up.ids;
+  if (look_up.offsets != nullptr) reduction.offsets = *look_up.offsets;
+  reduction.num_bags = look_up.num_bags;
+  reduction.include_last_offset = look_up.include_last_offset;
+  reduction.weights = look_up.weights;
+  reduction.padding_id = look_up.padding_id;
+  if (replaces) reduction.replace = look_up.use->policy;
+  reduction.out_stride =
+      look_up.out_stride / static_cast<int64_t>(base::SizeOf(look_up.dtype));
+  ReduceBags(reduction, look_up.out);
+}
+
+// Rows whose bytes do not fit the stream's loops: huge, or without bytes.
+void CopyApart(const LookUp& look_up) {
+  std::byte* out = look_up.out;
+  for (int64_t i = 0; i < look_up.num_bags; ++i, out += look_up.out_stride) {
+    const int64_t id = IntAt(*look_up.ids, i);
+    const bool inside = id >= 0 && id < look_up.table.rows;
+    const size_t bytes = look_up.table.row_bytes;
+    if (!inside && look_up.use->policy == models::IdPolicy::kZeroRow) {
+      std::fill_n(out, bytes, std::byte{0});
+    } else if (bytes > 0) {
+      const size_t row = inside ? static_cast<size_t>(id) : 0;
+      std::copy_n(look_up.table.data + row * bytes, bytes, out);
+    }
+  }
+}
+
+// Ids of the bags before `bag`, and of no bag behind the last.
+int64_t FirstId(const LookUp& look_up, int64_t bag) {
+  if (look_up.offsets == nullptr) return bag;
+  return bag < look_up.offsets->num_elements() ? IntAt(*look_up.offsets, bag)
+                                               : look_up.ids->num_elements();
+}
+
+// Bags [first, end) of a look-up; `rows` are the addresses of their ids.
+void RunGathered(const LookUp& look_up, int64_t first, int64_t end,
+                 const std::byte* const* rows, GatherFunction function) {
+  GatheredBags bags;
+  // Offsets count from the first id of the look-up, and so do weights.
+  bags.rows = rows - FirstId(look_up, first);
+  bags.num_ids = look_up.ids->num_elements();
+  bags.num_bags = end - first;
+  if (look_up.offsets == nullptr) {
+    bags.rows = rows;
+    if (look_up.weights != nullptr) {
+      bags.weights = reinterpret_cast<const float*>(look_up.weights) + first;
+    }
+  } else {
+    bags.weights = reinterpret_cast<const float*>(look_up.weights);
+    const std::byte* const offsets = look_up.offsets->data;
+    if (look_up.offsets->dtype == base::DType::kInt64) {
+      bags.offsets64 = reinterpret_cast<const int64_t*>(offsets) + first;
+    } else {
+      bags.offsets32 = reinterpret_cast<const int32_t*>(offsets) + first;
+    }
+    // The last bag ends where the next one begins, if there is a next one.
+    bags.include_last_offset =
+        look_up.include_last_offset || end < look_up.num_bags;
+  }
+  bags.mode = static_cast<GatherMode>(look_up.mode);
+  bags.dim = look_up.dim;
+  bags.row_bytes = static_cast<int64_t>(look_up.table.row_bytes);
+  bags.prefetch_ends =
+      bags.num_ids <= look_up.num_bags && bags.row_bytes <= kShortRowBytes;
+  if (const models::RowLayout* layout = look_up.table.layout) {
+    bags.payload = layout->payload;
+    bags.parameters = layout->parameters;
+    bags.half_parameters =
+        layout->format.parameter_dtype == base::DType::kFloat16;
+  }
+  bags.out = look_up.out + first * look_up.out_stride;
+  bags.out_stride = look_up.out_stride;
+  function(bags);
+}
+
+// A run of the stream: bags [first, end) of one look-up.
+template <typename F>
+absl::Status ForEachTile(absl::Span<const LookUp> look_ups, F f) {
+  int64_t most = 0;
+  for (const LookUp& look_up : look_ups) {
+    most = std::max(most, look_up.num_bags);
+  }
+  for (int64_t first = 0; first < most; first += kTileBags) {
+    for (size_t i = 0; i < look_ups.size(); ++i) {
+      const int64_t end = std::min(first + kTileBags, look_ups[i].num_bags);
+      if (first >= end) continue;
+      REFRACT_RETURN_IF_ERROR(f(i, first, end));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunSome(absl::Span<const LookUp> look_ups, RunStats& stats) {
+  int64_t total = 0;
+  for (const LookUp& look_up : look_ups) total += look_up.ids->num_elements();
+  const auto** const addresses =
+      reinterpret_cast<const std::byte**>(ThreadScratch(
+          ScratchUse::kKernel, static_cast<size_t>(total + kGatherAhead) *
+                                   sizeof(const std::byte*)));
+  GatherFunction functions[kLookUpsAtOnce];
+  bool replaces[kLookUpsAtOnce] = {};
+  for (size_t i = 0; i < look_ups.size(); ++i) {
+    functions[i] = FunctionOf(look_ups[i]);
+    // Ids that no bag has are checked as well, as in LibTorch.
+    const LookUp& look_up = look_ups[i];
+    const bool apart =
+        functions[i] == nullptr || look_up.out == nullptr ||
+        look_up.num_bags == 0 ||
+        FirstId(look_up, look_up.num_bags) < look_up.ids->num_elements();
+    if (!apart) continue;
+    REFRACT_ASSIGN_OR_RETURN(
+        const int64_t outside,
+        look_up.use->Check(*look_up.ids, look_up.table.rows, stats));
+    replaces[i] = outside > 0;
+    if (look_up.out == nullptr) functions[i] = nullptr;
+  }
+  int64_t at = 0;
+  REFRACT_RETURN_IF_ERROR(ForEachTile(
+      look_ups, [&](size_t i, int64_t first, int64_t end) -> absl::Status {
+        if (functions[i] == nullptr) return absl::OkStatus();
+        const LookUp& look_up = look_ups[i];
+        const int64_t from = FirstId(look_up, first);
+        const int64_t to = FirstId(look_up, end);
+        const bool inside = look_up.ids->dtype == base::DType::kInt64
+                                ? Locate(look_up, look_up.ids->as<int64_t>(),
+                                         from, to, addresses + at)
+                                : Locate(look_up, look_up.ids->as<int32_t>(),
+                                         from, to, addresses + at);
+        if (!inside) [[unlikely]] {
+          // Counts all wrong ids of the look-up, at the first tile with one.
+          if (!replaces[i]) {
+            REFRACT_RETURN_IF_ERROR(
+                look_up.use->Check(*look_up.ids, look_up.table.rows, stats)
+                    .status());
+            replaces[i] = true;
+          }
+          LocateReplacing(look_up, from, to, addresses + at);
+        }
+        at += to - from;
+        return absl::OkStatus();
+      }));
+  // The loops prefetch past the last row.
+  std::fill_n(addresses + at, kGatherAhead, zero_row);
+  at = 0;
+  REFRACT_RETURN_IF_ERROR(ForEachTile(
+      look_ups, [&](size_t i, int64_t first, int64_t end) -> absl::Status {
+        if (functions[i] == nullptr) return absl::OkStatus();
+        const LookUp& look_up = look_ups[i];
+        RunGathered(look_up, first, end, addresses + at, functions[i]);
+        at += FirstId(look_up, end) - FirstId(look_up, first);
+        return absl::OkStatus();
+      }));
+  for (size_t i = 0; i < look_ups.size(); ++i) {
+    const LookUp& look_up = look_ups[i];
+    if (functions[i] != nullptr || look_up.out == nullptr ||
+        look_up.num_bags == 0) {
+      continue;
+    }
+    if (look_up.copies) {
+      CopyApart(look_up);
+    } else {
+      RunApart(look_up, replaces[i]);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status LookUpKernel::Run(const Operands& operands,
+                               absl::Span<const KernelOutput> outputs,
+                               RunStats& stats) const {
+  LookUp look_up;
+  REFRACT_RETURN_IF_ERROR(Describe(operands, look_up));
+  look_up.out = outputs[0].data;
+  look_up.out_stride =
+      look_up.dim * static_cast<int64_t>(base::SizeOf(look_up.dtype));
+  return RunLookUps({&look_up, 1}, stats);
+}
+
+absl::Status RunLookUps(absl::Span<const LookUp> look_ups, RunStats& stats) {
+  for (size_t first = 0; first < look_ups.size(); first += kLookUpsAtOnce) {
+    REFRACT_RETURN_IF_ERROR(
+        RunSome(look_ups.subspan(first, kLookUpsAtOnce), stats));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace refract::runtime::cpu
