@@ -251,7 +251,9 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
         CollectMetrics(**engine, **frontend, exposition);
         if (*http != nullptr) CollectMetrics(**http, exposition);
         if (watch != nullptr) watch->Collect(exposition);
-        if (control != nullptr) CollectChanges(*control, exposition);
+        CollectChanges(
+            control != nullptr ? control->counts() : ModelControl::Counts(),
+            exposition);
       });
   if (!metrics.ok()) {
     (*engine)->Stop();

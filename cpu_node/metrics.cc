@@ -199,8 +199,7 @@ void CollectMetrics(const Engine& engine, const Frontend& frontend,
   }
 }
 
-void CollectChanges(const ModelControl& control, Exposition& out) {
-  const ModelControl::Counts counts = control.counts();
+void CollectChanges(const ModelControl::Counts& counts, Exposition& out) {
   const auto add = [&](const char* change, uint64_t count) {
     out.AddCounter("refract_version_changes_total",
                    "Changes of models while serving: versions loaded and "

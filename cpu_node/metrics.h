@@ -14,8 +14,9 @@ namespace refract::cpu_node {
 void CollectMetrics(const Engine& engine, const Frontend& frontend,
                     metrics::Exposition& exposition);
 
-// Of model control.
-void CollectChanges(const ModelControl& control, metrics::Exposition& out);
+// Of model control; zeros without it.
+void CollectChanges(const ModelControl::Counts& counts,
+                    metrics::Exposition& out);
 
 // The metrics of its HTTP front end.
 void CollectMetrics(const HttpServer& http, metrics::Exposition& out);
