@@ -229,9 +229,13 @@ absl::Status RunSome(absl::Span<const LookUp> look_ups, RunStats& stats) {
         if (!inside) [[unlikely]] {
           // Counts all wrong ids of the look-up, at the first tile with one.
           if (!replaces[i]) {
-            REFRACT_RETURN_IF_ERROR(
+            const absl::Status status =
                 look_up.use->Check(*look_up.ids, look_up.table.rows, stats)
-                    .status());
+                    .status();
+            if (!status.ok()) {
+              REFRACT_RETURN_IF_ERROR(CheckIds(look_ups.first(i)));
+              return status;
+            }
             replaces[i] = true;
           }
           LocateReplacing(look_up, from, to, addresses + at);
@@ -276,6 +280,16 @@ absl::Status LookUpKernel::Run(const Operands& operands,
   look_up.out_stride =
       look_up.dim * static_cast<int64_t>(base::SizeOf(look_up.dtype));
   return RunLookUps({&look_up, 1}, stats);
+}
+
+absl::Status CheckIds(absl::Span<const LookUp> look_ups) {
+  RunStats uncounted;
+  for (const LookUp& look_up : look_ups) {
+    REFRACT_RETURN_IF_ERROR(
+        look_up.use->Check(*look_up.ids, look_up.table.rows, uncounted)
+            .status());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RunLookUps(absl::Span<const LookUp> look_ups, RunStats& stats) {

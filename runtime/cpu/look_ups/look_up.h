@@ -50,6 +50,11 @@ class LookUpKernel : public Kernel {
                    RunStats& stats) const final;
 };
 
+// The first wrong id of look-ups that were described. A request that is wrong
+// in several look-ups is refused for the first one, as where operators run one
+// after the other.
+absl::Status CheckIds(absl::Span<const LookUp> look_ups);
+
 // Runs the look-ups in order. The rows of all of them are one stream, in which
 // rows are prefetched kGatherAhead rows before they are read, across tables.
 // All ids of up to 64 look-ups are checked before a row of these is read.

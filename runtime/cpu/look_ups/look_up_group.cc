@@ -120,8 +120,13 @@ absl::Status LookUpGroup::Run(const Operands& operands,
       const LookUpMember& member = (*members_)[first + m];
       LookUp& look_up = look_ups[m];
       look_up = LookUp();
-      REFRACT_RETURN_IF_ERROR(member.kernel->look_up()->Describe(
-          operands.Part(first_operand, member.num_operands), look_up));
+      const absl::Status described = member.kernel->look_up()->Describe(
+          operands.Part(first_operand, member.num_operands), look_up);
+      if (!described.ok()) {
+        REFRACT_RETURN_IF_ERROR(
+            CheckIds(absl::MakeConstSpan(look_ups).first(m)));
+        return described;
+      }
       first_operand += member.num_operands;
       if (columns[m] >= 0) {
         look_up.out = joined->data + columns[m];

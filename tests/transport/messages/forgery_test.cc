@@ -224,7 +224,13 @@ TEST_F(ForgeryTest, EveryFieldOfTheHeaderChanged) {
                   value <= most;
          }},
         {"table length", 32, 4, none},
-        {"text length", 36, 4, none},
+        // Of a request: its id, in the room before the payload.
+        {"text length", 36, 4,
+         [&](uint64_t value) {
+           return value <= kMaxRequestIdBytes &&
+                  kHeaderBytes + good.table_bytes + value <=
+                      good.payload_begin();
+         }},
         {"source offset", 40, 8,
          [&](uint64_t value) {
            return pulled && value <= kPeerSourceBytes - good.payload_bytes();
