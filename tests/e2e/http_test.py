@@ -696,7 +696,7 @@ class Http(unittest.TestCase):
         self.assertEqual(set(answers) - {200, 503}, set())
         self.assertGreater(answers.count(200), 10)
         for failure in failures:
-            self.assertTrue(re.search("refused|reset|closed", failure), failure)
+            self.assertTrue(re.search("refused|reset|closed|pipe", failure), failure)
 
 
 if __name__ == "__main__":

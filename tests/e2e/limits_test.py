@@ -170,7 +170,7 @@ class Limits(unittest.TestCase):
         self.infer(cn)
 
     def test_the_budget_refuses_and_names_its_flag(self):
-        cn = self.start("--request-memory", "64MiB")
+        cn = self.start("--request-memory", "64MiB", "--http-port", "off")
         request = request_of("m", self.tensors)
         request.raw_input_contents[0] = bytes(20 * MIB)
         with self.assertRaises(grpc.RpcError) as caught:
