@@ -91,9 +91,12 @@ void TryFrame(const SessionFrame& frame) {
       return TryBody<proto::Close>(frame);
     case FrameKind::kModelStates:
       return TryBody<proto::ModelStates>(frame);
-    default:
-      LOG(FATAL) << "a frame of unknown kind was decoded";
+    case FrameKind::kOffers:
+      return TryBody<proto::Offers>(frame);
   }
+  // No default above: the compiler names a kind that the switch lacks.
+  LOG(FATAL) << "a frame of unknown kind was decoded: "
+             << static_cast<int>(frame.kind);
 }
 
 struct Decoded {
@@ -187,6 +190,11 @@ std::vector<Seed> Seeds() {
   path.set_source("tcp:1:1048576");
   proto::Cancel cancel;
   cancel.set_id(77);
+  proto::ModelStates states;
+  states.add_states();
+  proto::Offers offers;
+  offers.add_offers();
+  offers.add_withdrawn(1);
   proto::Close close;
   close.mutable_status()->set_code(14);
   close.mutable_status()->set_message("bye");
@@ -195,12 +203,14 @@ std::vector<Seed> Seeds() {
                              {FrameKind::kPathStart, start.SerializeAsString()},
                              {FrameKind::kReady, ""},
                              {FrameKind::kHeartbeat, ""},
+                             {FrameKind::kOffers, offers.SerializeAsString()},
                              {FrameKind::kCancel, cancel.SerializeAsString()},
                              {FrameKind::kClose, close.SerializeAsString()}})},
       {"server",
        StreamSeed({{FrameKind::kHelloReply, reply.SerializeAsString()},
                    {FrameKind::kPathReply, path.SerializeAsString()},
                    {FrameKind::kReady, ""},
+                   {FrameKind::kModelStates, states.SerializeAsString()},
                    {FrameKind::kGoaway, ""}})},
       {"attach",
        StreamSeed({{FrameKind::kAttach, attach.SerializeAsString()}})},
