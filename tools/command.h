@@ -45,6 +45,7 @@ struct Context {
 void AddImportCommand(CLI::App& app, Context& context);
 void AddInspectCommand(CLI::App& app, Context& context);
 void AddCalibrateCommand(CLI::App& app, Context& context);
+void AddPackageCommand(CLI::App& app, Context& context);
 void AddPartitionCommand(CLI::App& app, Context& context);
 void AddProfileCommand(CLI::App& app, Context& context);
 void AddRunCommand(CLI::App& app, Context& context);

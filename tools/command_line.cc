@@ -58,6 +58,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, std::ostream& out,
   AddProfileCommand(app, context);
   AddCalibrateCommand(app, context);
   AddPartitionCommand(app, context);
+  AddPackageCommand(app, context);
   AddRunCommand(app, context);
   AddBenchCommand(app, context);
   AddQuantizeCommand(app, context);

@@ -468,8 +468,9 @@ void DeviceModel::ExecuteBatch(Batch& batch,
 absl::StatusOr<std::unique_ptr<DeviceModel>> LoadPart(
     const models::Repository& repository, const std::string& name,
     int64_t version) {
-  REFRACT_ASSIGN_OR_RETURN(std::shared_ptr<const models::LoadedModel> loaded,
-                           repository.Load(name, version));
+  REFRACT_ASSIGN_OR_RETURN(
+      std::shared_ptr<const models::LoadedModel> loaded,
+      repository.Load(name, version, {.scope = models::WeightScope::kHnPart}));
   if (loaded->verified_bytes > 0) {
     LOG(INFO) << Label(name, version) << ": " << loaded->verified_bytes
               << " bytes of weights read to verify them";

@@ -26,6 +26,7 @@
 #include "google/protobuf/stubs/logging.h"
 #include "models/graph/graph_proto.h"
 #include "models/repository/copy_file.h"
+#include "models/repository/hn_part.h"
 #include "models/repository/model_config.h"
 #include "proto/graph.pb.h"
 #include "proto/inference/model_config.pb.h"
@@ -190,9 +191,12 @@ absl::StatusOr<WeightTable> PlaceFiles(const ImportedModel& model,
 }
 
 // Weights that the graph reads exist with the dtype and sizes that it expects.
-absl::Status CheckWeights(const Graph& graph, const WeightStore& weights) {
+// `names`: the weights to check; null for all.
+absl::Status CheckWeights(const Graph& graph, const WeightStore& weights,
+                          const std::set<std::string>* names) {
   for (const Value& value : graph.values) {
     if (!value.is_weight()) continue;
+    if (names != nullptr && !names->contains(value.weight)) continue;
     REFRACT_ASSIGN_OR_RETURN(const WeightView view,
                              weights.GetAsStored(value.weight));
     bool agrees =
@@ -222,8 +226,54 @@ base::Digest StoredDigest(proto::StoredModel stored) {
   return base::DigestOf(stored.SerializeAsString());
 }
 
-// graph.pb of a version, and the weight files that it lists, into `model`.
-absl::Status LoadGraph(const std::string& path, Verification verification,
+absl::Status LoadSplitPlan(const std::string& path, LoadedModel& model) {
+  if (std::error_code error; !fs::exists(path, error)) return absl::OkStatus();
+  auto plan = LoadPlan(model.graph, path);
+  if (!plan.ok()) {
+    return absl::StartsWith(plan.status().message(), path)
+               ? plan.status()
+               : base::Annotate(plan.status(), path);
+  }
+  REFRACT_RETURN_IF_ERROR(
+      base::Annotate(ValidatePlan(model.graph, model.digest, *plan), path));
+  model.plan = *std::move(plan);
+  return absl::OkStatus();
+}
+
+// Which weights to map, and where they lie: `weights` is the table of graph.pb.
+struct NeededWeights {
+  WeightTable table;
+  std::optional<std::set<std::string>> names;  // nullopt: all
+};
+absl::StatusOr<NeededWeights> Needed(const WeightTable& weights,
+                                     WeightScope scope,
+                                     const LoadedModel& model) {
+  std::error_code error;
+  if (scope == WeightScope::kWhole) {
+    if (!fs::exists(model.source_file, error) &&
+        fs::exists(Join(model.folder, kHnPartFile), error)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          model.folder,
+          ": is a package for GPU nodes; this needs the whole version"));
+    }
+    if (!fs::exists(model.source_file, error)) {
+      return absl::NotFoundError(
+          absl::StrCat(model.source_file, ": is missing"));
+    }
+    return NeededWeights{.table = weights, .names = std::nullopt};
+  }
+  std::set<std::string> names;
+  if (model.plan.has_value()) names = HnWeights(model.graph, *model.plan);
+  REFRACT_ASSIGN_OR_RETURN(std::optional<WeightTable> packaged,
+                           ReadHnPart(model.folder, model.digest, names));
+  return NeededWeights{.table = packaged.has_value() ? *std::move(packaged)
+                                                     : Restrict(weights, names),
+                       .names = std::move(names)};
+}
+
+// graph.pb of a version, and the weight files that it lists, into `model`; the
+// plan too for kHnPart, whose weights it determines.
+absl::Status LoadGraph(const std::string& path, const LoadOptions& options,
                        LoadedModel& model) {
   REFRACT_ASSIGN_OR_RETURN(const std::shared_ptr<const base::MappedFile> file,
                            base::MappedFile::Open(path));
@@ -256,10 +306,15 @@ absl::Status LoadGraph(const std::string& path, Verification verification,
         path, ": source file \"", stored.source_file(), "\" is not valid"));
   }
   model.source_file = Join(model.folder, stored.source_file());
-  if (std::error_code error; !fs::exists(model.source_file, error)) {
-    return absl::NotFoundError(absl::StrCat(model.source_file, ": is missing"));
+  model.digest = ModelDigest(*graph, *weights);
+  model.graph = *std::move(graph);
+  absl::Status plan;
+  if (options.scope == WeightScope::kHnPart) {
+    plan = LoadSplitPlan(Join(model.folder, kSplitPlanFile), model);
   }
-  auto store = WeightStore::Open(model.folder, *weights);
+  REFRACT_ASSIGN_OR_RETURN(const NeededWeights needed,
+                           Needed(*weights, options.scope, model));
+  auto store = WeightStore::Open(model.folder, needed.table);
   if (!store.ok()) {
     return absl::StartsWith(store.status().message(), model.folder)
                ? store.status()
@@ -272,28 +327,17 @@ absl::Status LoadGraph(const std::string& path, Verification verification,
     return absl::InvalidArgumentError(absl::StrCat(
         path, ": differs from what was imported; import the model again"));
   }
-  REFRACT_ASSIGN_OR_RETURN(VerifiedFiles verified,
-                           VerifyFiles(model.folder, *weights, verification));
+  // After the digest: a damaged graph.pb fits no plan.
+  REFRACT_RETURN_IF_ERROR(plan);
+  REFRACT_ASSIGN_OR_RETURN(
+      VerifiedFiles verified,
+      VerifyFiles(model.folder, needed.table, options.verification));
   model.verified_bytes = verified.read_bytes;
   model.warnings = std::move(verified.warnings);
-  model.digest = ModelDigest(*graph, *weights);
-  model.graph = *std::move(graph);
   model.weights = *std::move(store);
-  return base::Annotate(CheckWeights(model.graph, *model.weights), path);
-}
-
-absl::Status LoadSplitPlan(const std::string& path, LoadedModel& model) {
-  if (std::error_code error; !fs::exists(path, error)) return absl::OkStatus();
-  auto plan = LoadPlan(model.graph, path);
-  if (!plan.ok()) {
-    return absl::StartsWith(plan.status().message(), path)
-               ? plan.status()
-               : base::Annotate(plan.status(), path);
-  }
-  REFRACT_RETURN_IF_ERROR(
-      base::Annotate(ValidatePlan(model.graph, model.digest, *plan), path));
-  model.plan = *std::move(plan);
-  return absl::OkStatus();
+  return base::Annotate(CheckWeights(model.graph, *model.weights,
+                                     needed.names ? &*needed.names : nullptr),
+                        path);
 }
 
 }  // namespace
@@ -354,8 +398,9 @@ absl::StatusOr<int64_t> Repository::AddVersion(
   // As a server will load it.
   LoadedModel check;
   check.folder = temporary;
-  REFRACT_RETURN_IF_ERROR(
-      LoadGraph(Join(temporary, kGraphFile), Verification::kNone, check));
+  REFRACT_RETURN_IF_ERROR(LoadGraph(Join(temporary, kGraphFile),
+                                    {.verification = Verification::kNone},
+                                    check));
   NoteFiles(temporary, weights);
 
   // mkdtemp() makes folders for the owner alone; servers run as others.
@@ -450,14 +495,14 @@ absl::StatusOr<std::shared_ptr<const LoadedModel>> Repository::Load(
   model->version = version;
   model->folder = Join(Join(path_, name), absl::StrCat(version));
   REFRACT_RETURN_IF_ERROR(
-      LoadGraph(Join(model->folder, kGraphFile), options.verification, *model));
+      LoadGraph(Join(model->folder, kGraphFile), options, *model));
   const std::string config_path = Join(Join(path_, name), kConfigFile);
   REFRACT_ASSIGN_OR_RETURN(model->config_text, ReadText(config_path));
   REFRACT_ASSIGN_OR_RETURN(const inference::ModelConfig config,
                            ParseConfigText(model->config_text, config_path));
   REFRACT_ASSIGN_OR_RETURN(
       model->config, CheckConfig(config, name, model->graph, config_path));
-  if (options.with_plan) {
+  if (options.with_plan && options.scope == WeightScope::kWhole) {
     REFRACT_RETURN_IF_ERROR(
         LoadSplitPlan(Join(model->folder, kSplitPlanFile), *model));
   }

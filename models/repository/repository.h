@@ -9,6 +9,10 @@
 //   <repo>/<model>/<version>/tables/*.safetensors
 //   <repo>/<model>/<version>/split_plan.pb written by `refract partition`
 //   <repo>/<model>/<version>/.verified.json files whose digests were checked
+//   <repo>/<model>/<version>/hn_part.pb, hn_weights.bin in place of
+//   model.pt2|pt
+//                                          and tables: a package for GPU nodes
+//                                          (models/repository/hn_part.h)
 //
 // A version appears complete or not at all (written aside, then renamed) and is
 // never rewritten, but for its split plan and hidden files, which are replaced
@@ -87,7 +91,8 @@ struct LoadedModel {
   std::string name;
   int64_t version = 0;
   std::string folder;       // of the version
-  std::string source_file;  // the original .pt2/.pt
+  std::string source_file;  // the original .pt2/.pt; WeightScope::kHnPart: may
+                            // be absent
   Graph graph;
   base::Digest digest;  // ModelDigest()
   ModelConfig config;
@@ -110,11 +115,21 @@ struct AddOptions {
   bool link = false;
 };
 
+// Which weight files of a version a process maps, verifies and needs on disk.
+enum class WeightScope : uint8_t {
+  kWhole,   // all of them
+  kHnPart,  // those of weights that the HN part of the split plan reads
+};
+
 struct LoadOptions {
   // False: the version's split plan is left alone, good or bad. For whoever is
   // about to replace it.
   bool with_plan = true;
   Verification verification = Verification::kNoted;
+  // kHnPart: other weights are absent from LoadedModel::weights, and without a
+  // plan that uses the HN there are none. Also loads packages for GPU nodes.
+  // Wants with_plan.
+  WeightScope scope = WeightScope::kWhole;
 };
 
 // Stateless: every call reads the disk. Errors name the file; NotFound for

@@ -94,7 +94,10 @@ absl::StatusOr<VerifiedFiles> VerifyFiles(const std::string& folder,
   VerifiedFiles result;
   if (verification == Verification::kNone) return result;
   const Notes old_notes = ReadNotes(folder);
-  Notes notes;
+  // Files outside `table` keep their notes: a GPU node verifies some files of a
+  // version that a CPU node on the same repository verifies whole.
+  Notes notes = old_notes;
+  for (const WeightFile& file : table.files) notes.erase(file.file);
   std::string without_digest;
   for (const WeightFile& file : table.files) {
     if (file.digest == base::Digest()) {

@@ -36,9 +36,10 @@ struct VerifiedFiles {
   std::vector<std::string> warnings;
 };
 
-// Verifies all files of `table` under `folder` and brings the notes up to date,
-// where `folder` can be written. InvalidArgument names the first file that
-// differs; NotFound a file that is absent.
+// Verifies all files of `table` under `folder` and brings their notes up to
+// date, where `folder` can be written; notes of other files stay.
+// InvalidArgument names the first file that differs; NotFound a file that is
+// absent.
 absl::StatusOr<VerifiedFiles> VerifyFiles(const std::string& folder,
                                           const WeightTable& table,
                                           Verification verification);

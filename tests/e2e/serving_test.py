@@ -336,6 +336,37 @@ class Serving:
 class ServingOverShm(Serving, unittest.TestCase):
     transport = "shm"
 
+    def test_gpu_nodes_need_no_tables(self):
+        packaged = self.folder / "packaged"
+        for name in MODELS:
+            done = support.refract(
+                "package", self.repository / name, "--for", "gpu-node",
+                "--output", packaged,
+            )
+            self.assertIn(str(packaged / name / "1"), done.stdout)
+            self.assertEqual(
+                {path.name for path in (packaged / name / "1").iterdir()},
+                {"graph.pb", "split_plan.pb", "hn_part.pb", "hn_weights.bin",
+                 ".verified.json"},
+            )
+        hn = support.gpu_node(packaged)
+        self.nodes.append(hn)
+        client = self.client(self.start_cn(hn.address))
+        self.wait_ready(client)
+        for case in self.cases:
+            self.check(client, case)
+        # Copies of whole versions do as well, less the tables.
+        bare = self.folder / "bare"
+        shutil.copytree(
+            self.repository, bare, ignore=shutil.ignore_patterns("tables")
+        )
+        hn = support.gpu_node(bare)
+        self.nodes.append(hn)
+        client = self.client(self.start_cn(hn.address))
+        self.wait_ready(client)
+        for case in self.cases:
+            self.check(client, case)
+
 
 class ServingOverTcp(Serving, unittest.TestCase):
     transport = "tcp"
