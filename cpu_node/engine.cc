@@ -166,11 +166,16 @@ void Engine::Infer(InferRequest request, InferCallback done) {
   const absl::Time arrived = options_.clock->Now();
   const auto model = catalog()->Find(request.model_name, request.model_version);
   if (!model.ok()) unknown_models_.fetch_add(1, std::memory_order_relaxed);
+  const tracing::RequestContext trace = request.trace;
+  const absl::Time received = request.received;
   const absl::Status status =
       model.ok() ? Admit(*model, arrived, request, done) : model.status();
   if (status.ok()) return;
   log_.OnFailure(model.ok() ? (*model)->name() : request.model_name, request.id,
                  status);
+  TraceRefusal(trace, received,
+               model.ok() ? (*model)->name() : request.model_name, request.id,
+               status);
   done(status);
 }
 
@@ -182,7 +187,9 @@ absl::Status Engine::Foresee(absl::string_view model, absl::string_view version,
 }
 
 absl::Status Engine::Refuse(absl::string_view model, absl::string_view version,
-                            const absl::Status& status) {
+                            const absl::Status& status,
+                            const tracing::RequestContext& trace,
+                            absl::Time received) {
   const auto found = catalog()->Find(model, version);
   const absl::Status& answer = found.ok() ? status : found.status();
   if (!found.ok()) {
@@ -192,6 +199,7 @@ absl::Status Engine::Refuse(absl::string_view model, absl::string_view version,
                                          absl::Now());
   }
   log_.OnFailure(model, /*id=*/"", answer);
+  TraceRefusal(trace, received, model, /*id=*/"", answer);
   return answer;
 }
 
@@ -376,6 +384,11 @@ absl::Status Engine::RunPreAndSend(Task* task) {
   task->parts.start += task->sent - task->began;
   task->began = absl::InfinitePast();
   transport::Client& client = task->node->client();
+  // Whether a request is slow is known when its answer is here.
+  const tracing::RequestContext& trace = task->request.trace;
+  if (trace.on && (trace.sampled || options_.tracer->MayKeepLater())) {
+    message.AskForTimes();
+  }
   client.Send(
       std::move(message), task->request.deadline, task->request.cancel,
       [this, task](absl::StatusOr<transport::IncomingMessage> response) {
@@ -490,7 +503,9 @@ void Engine::OnResponse(Task* task,
   const size_t node = task->node->node();
   const std::string address = response.ok() ? "" : task->node->address();
   const absl::Time now = options_.clock->Now();
-  if (log_.IsSlow(now - task->arrived)) task->gpu_node = task->node->address();
+  if (log_.IsSlow(now - task->arrived) || task->request.trace.on) {
+    task->gpu_node = task->node->address();
+  }
   task->node->Finish(response.status(), task->times.compute_infer,
                      /*in_time=*/now < task->request.deadline);
   task->node.reset();
@@ -609,6 +624,7 @@ void Engine::Succeed(Task* task) {
   task->done(task->answer);
   model.statistics().RecordStage(Stage::kEncode,
                                  options_.clock->Now() - computed);
+  TraceEnd(*task, absl::OkStatus(), computed);
   Leave(task, /*answered=*/true);
 }
 
@@ -648,6 +664,7 @@ void Engine::Fail(Task* task, const absl::Status& status) {
   log_.OnFailure(model.name(), task->request.id, reason);
   LogEnd(*task, reason);
   task->done(reason);
+  TraceEnd(*task, reason);
   Leave(task);
 }
 

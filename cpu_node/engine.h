@@ -28,6 +28,7 @@
 #include "cpu_node/dispatch/worker_pool.h"
 #include "cpu_node/readiness.h"
 #include "cpu_node/request.h"
+#include "tracing/tracer.h"
 #include "transport/memory/free_list.h"
 
 namespace refract::cpu_node {
@@ -46,9 +47,13 @@ struct EngineOptions {
   // A request that takes longer is logged with its stages; infinite: none is.
   absl::Duration slow_after = absl::InfiniteDuration();
   base::Clock* clock = &base::Clock::Real();
+  // Where traces of requests go; null: there are none. Outlives the engine.
+  tracing::Tracer* tracer = nullptr;
   ReadinessRule readiness;
   // Whether clients may load and unload models; for the server's metadata.
   bool loads_by_request = false;
+  // Whether clients may change settings of the tracer.
+  bool trace_settings_by_request = false;
   // GPU nodes. `offers`, `clock` and `on_change` are the engine's to fill in.
   NodePoolOptions nodes;
 };
@@ -85,9 +90,18 @@ class Engine {
 
   // For a request that a front end did not decode: counts and logs it as
   // failed. Returns what to answer: `status`, or NotFound / Unavailable when
-  // the model is the first thing wrong with it.
+  // the model is the first thing wrong with it. `received`: as in InferRequest.
   absl::Status Refuse(absl::string_view model, absl::string_view version,
-                      const absl::Status& status);
+                      const absl::Status& status,
+                      const tracing::RequestContext& trace = {},
+                      absl::Time received = absl::InfinitePast());
+
+  // Null: requests are not traced.
+  tracing::Tracer* tracer() const { return options_.tracer; }
+  // Whether a front end is to look for a traceparent and call Tracer::Begin().
+  bool traces() const {
+    return options_.tracer != nullptr && options_.tracer->on();
+  }
 
   // The catalog as it is now. Never null.
   std::shared_ptr<const Catalog> catalog() const;
@@ -106,6 +120,9 @@ class Engine {
   // then ends what Adopt() began and destroys it.
   void Retire(std::shared_ptr<ServedModel> model);
   bool loads_by_request() const { return options_.loads_by_request; }
+  bool trace_settings_by_request() const {
+    return options_.trace_settings_by_request;
+  }
   base::Clock& clock() const { return *options_.clock; }
 
   // Whether a request of `model` would find everything it needs: a GPU node
@@ -188,6 +205,14 @@ class Engine {
   static void RecordStages(const Task& task, absl::Time computed);
   // Of a task that ends now with `status`.
   void LogEnd(const Task& task, const absl::Status& status);
+  // engine_trace.cc. The same; its outputs were there at `computed`, if it has
+  // any.
+  void TraceEnd(const Task& task, const absl::Status& status,
+                absl::Time computed = absl::InfinitePast());
+  // Of a request that did not become a task.
+  void TraceRefusal(const tracing::RequestContext& request, absl::Time start,
+                    absl::string_view model, absl::string_view id,
+                    const absl::Status& status);
   // Whether a request that failed at a GPU node may be sent once more.
   absl::Status MayRepeat(const Task& task, const absl::Status& failure);
   // `answered`: the request's times tell about those of others.

@@ -67,13 +67,13 @@ struct Engine::Task final : public WorkerPool::Job {
   std::optional<size_t> avoid;          // the node that failed it
   // That node said that it would be too late; another may be faster.
   bool only_in_time = false;
-  // Of a slow request: where its last answer came from.
+  // Of a slow or traced request: where its last answer came from.
   std::string gpu_node;
   absl::Status last_failure;
 
   absl::Time arrived;
   absl::Time began;  // the part that a worker runs; InfinitePast: none runs
-  absl::Time sent;
+  absl::Time sent = absl::InfinitePast();
   bool started = false;
   StageTimes times;
   PartTimes parts;
@@ -114,6 +114,7 @@ struct Engine::Task final : public WorkerPool::Job {
     only_in_time = false;
     last_failure = absl::OkStatus();
     gpu_node.clear();
+    sent = absl::InfinitePast();
     started = false;
     times = StageTimes();
     parts = PartTimes();

@@ -19,13 +19,33 @@ std::string CheckSource(const std::string& text) {
 }
 
 void AddServing(CLI::App& app, Flags& flags) {
-  app.add_option("--grpc-host", flags.grpc_host, "Address to listen on")
+  app.add_option("--grpc-host,--grpc-address", flags.grpc_host,
+                 "Address that gRPC is served on; only this machine can reach "
+                 "the default, 0.0.0.0 are all")
       ->capture_default_str();
   app.add_option("--grpc-port", flags.grpc_port,
                  "Port for KServe v2 over gRPC; 0 = any free one, printed on "
                  "stdout")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
+  const auto milliseconds = [&app](const char* name, double& value,
+                                   const char* about) {
+    app.add_option(name, value, about)
+        ->type_name("MILLISECONDS")
+        ->check([](const std::string& text) {
+          return base::CheckNumberIn(text, 1, 1e9);
+        })
+        ->capture_default_str();
+  };
+  milliseconds("--grpc-keepalive-time", flags.keepalive_ms,
+               "gRPC connections that are silent for so long are asked for a "
+               "sign of life");
+  milliseconds("--grpc-keepalive-timeout", flags.keepalive_timeout_ms,
+               "… and closed if it does not come within so long");
+  milliseconds("--grpc-max-connection-age", flags.connection_age_ms,
+               "gRPC connections that are older take no further calls");
+  milliseconds("--grpc-max-connection-age-grace", flags.connection_age_grace_ms,
+               "… and are closed so much later although they have some");
   app.add_option("--workers", flags.workers,
                  "Threads that run the CPU parts of requests; 0 = one per CPU")
       ->check(CLI::Range(0, 1024))
@@ -61,6 +81,17 @@ void AddServing(CLI::App& app, Flags& flags) {
       "arrive, half for requests that are decoded and not yet answered; more "
       "are refused with RESOURCE_EXHAUSTED");
   metrics::AddFlags(app, flags.metrics, /*default_port=*/8002);
+  app.add_option("--trace-config", flags.trace_config,
+                 "Traces of requests, as in Triton; may be repeated: "
+                 "triton,file=FILE or opentelemetry,url=URL switches them on; "
+                 "level=TIMESTAMPS|OFF, rate=N (of N requests one), count=N, "
+                 "slow-ms=MS, failed=true|false, mode=triton|opentelemetry "
+                 "(docs/tracing.md)")
+      ->type_name("[MODE,]NAME=VALUE")
+      ->allow_extra_args(false);
+  app.add_flag("--allow-trace-settings", flags.allow_trace_settings,
+               "Clients may change trace settings: TraceSetting, POST "
+               "/v2/trace/setting");
   app.add_option("--lame-duck", flags.lame_duck_s,
                  "After SIGTERM or SIGINT: how long the node says that it is "
                  "not ready and still serves, so that load balancers go "
@@ -115,6 +146,35 @@ void AddHttp(CLI::App& app, Flags& flags) {
       ->type_name("SECONDS")
       ->check(seconds)
       ->capture_default_str();
+}
+
+void AddSecurity(CLI::App& app, Flags& flags) {
+  // Triton's names for gRPC are aliases.
+  CLI::Option* const certificate =
+      app.add_option("--tls-cert,--grpc-server-cert", flags.tls.certificate,
+                     "gRPC and HTTP speak TLS with this certificate, PEM; with "
+                     "those that lead to its root, and read again when it "
+                     "changes (docs/security.md)")
+          ->type_name("FILE");
+  CLI::Option* const key =
+      app.add_option("--tls-key,--grpc-server-key", flags.tls.key,
+                     "Private key of --tls-cert, PEM")
+          ->needs(certificate)
+          ->type_name("FILE");
+  certificate->needs(key);
+  app.add_option("--tls-client-ca,--grpc-root-cert", flags.tls.client_roots,
+                 "Clients must have a certificate that these roots vouch for, "
+                 "PEM")
+      ->needs(certificate)
+      ->type_name("FILE");
+  app.add_option("--client-tokens", flags.access.client_tokens,
+                 "Clients must send one of these bearer tokens, one a line; "
+                 "health is answered without")
+      ->type_name("FILE");
+  app.add_option("--control-tokens", flags.access.control_tokens,
+                 "Changes of models and of trace settings need one of these "
+                 "bearer tokens, one a line")
+      ->type_name("FILE");
 }
 
 void AddReadiness(CLI::App& app, Flags& flags) {
@@ -236,6 +296,7 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
   AddGpuNodes(app, flags);
   AddServing(app, flags);
   AddHttp(app, flags);
+  AddSecurity(app, flags);
   AddReadiness(app, flags);
   AddControl(app, flags);
   try {
@@ -250,6 +311,16 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
     std::fprintf(stderr,
                  "refract-cpu-node: --ready-when listed and --ready-models "
                  "belong together (see --help)\n");
+    return 2;
+  }
+  if (flags.slow_request_ms > 0) {
+    flags.tracing.slow_after = absl::Milliseconds(flags.slow_request_ms);
+  }
+  if (const absl::Status status =
+          tracing::ParseTraceConfig(flags.trace_config, flags.tracing);
+      !status.ok()) {
+    std::fprintf(stderr, "refract-cpu-node: %s (see --help)\n",
+                 std::string(status.message()).c_str());
     return 2;
   }
   if (const std::string wrong = base::CheckModelControlFlags(flags.control);

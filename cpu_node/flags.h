@@ -10,7 +10,10 @@
 #include "base/process/port_or_off.h"
 #include "cpu_node/discovery/node_source.h"
 #include "cpu_node/dispatch/node_policy.h"
+#include "cpu_node/security/access.h"
+#include "cpu_node/security/tls.h"
 #include "metrics/flags.h"
+#include "tracing/settings.h"
 
 namespace refract::cpu_node {
 
@@ -27,7 +30,7 @@ struct Flags {
   std::string fabric;              // file with hosts; empty: none
   std::string fabric_host;         // empty: the host's name
   double fabric_load_ratio = kDefaultSpillRatio;
-  std::string grpc_host = "0.0.0.0";
+  std::string grpc_host = "127.0.0.1";
   int grpc_port = 8001;
   std::string http_host = "127.0.0.1";
   base::PortOrOff http_port;
@@ -36,6 +39,10 @@ struct Flags {
   int http_max_connections = 1024;
   double http_idle_timeout_s = 60;
   double http_stall_timeout_s = 10;
+  double keepalive_ms = 60e3;
+  double keepalive_timeout_ms = 20e3;
+  double connection_age_ms = 3600e3;
+  double connection_age_grace_ms = 600e3;
   int workers = 0;  // 0: one per CPU that this process may use
   int max_queue = 1024;
   int max_in_flight = 4096;
@@ -43,6 +50,11 @@ struct Flags {
   double slow_request_ms = 0;      // 0: none is logged
   size_t request_memory = 0;       // bytes; always given
   metrics::Flags metrics;
+  std::vector<std::string> trace_config;
+  tracing::Settings tracing;  // from trace_config
+  bool allow_trace_settings = false;
+  TlsFiles tls;
+  AccessFiles access;
   double lame_duck_s = 5;
   double drain_timeout_s = 30;
   bool local_fallback = false;

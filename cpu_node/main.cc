@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "base/log/log_writer.h"
 #include "base/process/descriptor_limit.h"
+#include "base/process/loopback.h"
 #include "base/process/mutex_checks.h"
 #include "base/process/shutdown_signal.h"
 #include "base/status_macros.h"
@@ -32,6 +33,7 @@
 #include "placement/fabric/fabric_view.h"
 #include "runtime/torch/caller.h"
 #include "runtime/torch/op_library.h"
+#include "tracing/tracer.h"
 #include "transport/links/channel.h"
 
 namespace refract::cpu_node {
@@ -151,7 +153,8 @@ void LogCounts(const Engine& engine) {
 // machine serve gRPC all the same.
 absl::StatusOr<std::unique_ptr<HttpServer>> ServeHttp(
     const Flags& flags, size_t body_memory, Engine* engine,
-    ModelControl* control, base::ByteBudget* memory) {
+    ModelControl* control, TlsServer* tls, const AccessControl* access,
+    base::ByteBudget* memory) {
   const std::optional<int> port = flags.http_port.number();
   if (!port.has_value()) return nullptr;
   HttpServerOptions options;
@@ -161,14 +164,17 @@ absl::StatusOr<std::unique_ptr<HttpServer>> ServeHttp(
   options.max_body_bytes = flags.http_max_input_size;
   options.body_memory = body_memory;
   options.control = control;
+  options.tls = tls;
+  options.access = access;
   options.max_connections = flags.http_max_connections;
   options.max_idle = absl::Seconds(flags.http_idle_timeout_s);
   options.max_stall = absl::Seconds(flags.http_stall_timeout_s);
   absl::StatusOr<std::unique_ptr<HttpServer>> server =
       HttpServer::Create(options, engine, memory);
   if (server.ok()) {
-    LOG(INFO) << "HTTP on " << options.host << ":" << (*server)->port()
-              << " (--http-host, --http-port)";
+    LOG(INFO) << (tls == nullptr ? "HTTP on " : "HTTP with TLS on ")
+              << options.host << ":" << (*server)->port()
+              << base::WhoReaches(options.host, "--http-host");
     return server;
   }
   if (flags.http_port.given) return base::Annotate(server.status(), "HTTP");
@@ -188,6 +194,18 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
 
   ServedModelOptions model_options;
   model_options.local_fallback = flags.local_fallback;
+  // First: wrong files are found before models take their time.
+  std::unique_ptr<TlsServer> tls;
+  if (flags.tls.on()) {
+    REFRACT_ASSIGN_OR_RETURN(tls,
+                             TlsServer::Create(flags.tls, base::Clock::Real()));
+  }
+  std::unique_ptr<AccessControl> access;
+  if (!flags.access.client_tokens.empty() ||
+      !flags.access.control_tokens.empty()) {
+    REFRACT_ASSIGN_OR_RETURN(
+        access, AccessControl::Create(flags.access, base::Clock::Real()));
+  }
   const models::Repository repository(flags.model_repository);
   absl::StatusOr<Catalog> catalog = Catalog::Load(
       repository, model_options, [&flags](absl::string_view name) {
@@ -200,6 +218,17 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   options.loads_by_request = flags.control.by_request();
   REFRACT_RETURN_IF_ERROR(Locate(flags, &options.nodes));
   LogSummary(*catalog, options);
+  // Outlives the engine.
+  std::unique_ptr<tracing::Tracer> tracer;
+  options.trace_settings_by_request = flags.allow_trace_settings;
+  if (flags.tracing.otlp || !flags.tracing.file.empty()) {
+    REFRACT_ASSIGN_OR_RETURN(
+        tracer, tracing::Tracer::Create(flags.tracing, *options.clock));
+    options.tracer = tracer.get();
+    LOG(INFO) << "traces go to "
+              << (flags.tracing.otlp ? flags.tracing.url : flags.tracing.file)
+              << (flags.tracing.on ? "" : " once trace_level is TIMESTAMPS");
+  }
 
   absl::StatusOr<std::unique_ptr<Resolver>> resolver =
       MakeDnsResolver(flags.dns_servers);
@@ -231,8 +260,16 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
       flags.http_port.on() ? flags.request_memory / 4 : 0;
   FrontendOptions frontend_options;
   frontend_options.control = control.get();
+  frontend_options.tls = flags.tls;
+  frontend_options.access = access.get();
   frontend_options.host = flags.grpc_host;
   frontend_options.port = flags.grpc_port;
+  frontend_options.keepalive_interval = absl::Milliseconds(flags.keepalive_ms);
+  frontend_options.keepalive_timeout =
+      absl::Milliseconds(flags.keepalive_timeout_ms);
+  frontend_options.max_age = absl::Milliseconds(flags.connection_age_ms);
+  frontend_options.age_grace =
+      absl::Milliseconds(flags.connection_age_grace_ms);
   frontend_options.request_memory = flags.request_memory;
   frontend_options.http_body_memory = http_body_memory;
   absl::StatusOr<std::unique_ptr<Frontend>> frontend =
@@ -240,7 +277,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   if (!frontend.ok()) return frontend.status();
   const absl::StatusOr<std::unique_ptr<HttpServer>> http =
       ServeHttp(flags, http_body_memory, engine->get(), control.get(),
-                (*frontend)->memory());
+                tls.get(), access.get(), (*frontend)->memory());
   if (!http.ok()) {
     (*engine)->Stop();
     return http.status();
@@ -251,6 +288,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
         CollectMetrics(**engine, **frontend, exposition);
         if (*http != nullptr) CollectMetrics(**http, exposition);
         if (watch != nullptr) watch->Collect(exposition);
+        if (tracer != nullptr) tracer->Collect(exposition);
         CollectChanges(
             control != nullptr ? control->counts() : ModelControl::Counts(),
             exposition);
@@ -259,6 +297,9 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
     (*engine)->Stop();
     return metrics.status();
   }
+  LOG(INFO) << (tls == nullptr ? "gRPC on " : "gRPC with TLS on ")
+            << flags.grpc_host << ":" << (*frontend)->port()
+            << base::WhoReaches(flags.grpc_host, "--grpc-host");
   std::printf("refract-cpu-node listening on %s:%d\n", flags.grpc_host.c_str(),
               (*frontend)->port());
   std::fflush(stdout);

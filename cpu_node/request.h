@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "base/process/byte_budget.h"
 #include "base/tensor.h"
+#include "tracing/trace.h"
 
 namespace refract::cpu_node {
 
@@ -44,6 +45,8 @@ struct InferRequest {
   // the request then ends with Cancelled soon, and the GPU node is told if it
   // has it. Empty: it never will.
   std::stop_token cancel;
+  // Tracer::Begin()'s, if Engine::traces().
+  tracing::RequestContext trace;
   // The bytes of `inputs` in the node's budget, given back with them.
   base::ByteBudget::Hold memory;
 };

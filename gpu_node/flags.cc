@@ -53,7 +53,9 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
           },
           ""))
       ->capture_default_str();
-  app.add_option("--host", flags.host, "Address to listen on")
+  app.add_option("--host", flags.host,
+                 "Address that CPU nodes reach this node at; only this machine "
+                 "can reach the default, 0.0.0.0 are all")
       ->capture_default_str();
   app.add_option("--port", flags.port,
                  "Port for CPU nodes; 0 = any free one, printed on stdout")

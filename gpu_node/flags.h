@@ -18,7 +18,7 @@ struct Flags {
   std::string model_repository;
   std::vector<std::string> op_libraries;  // loaded first
   std::string device = "auto";
-  std::string host = "0.0.0.0";
+  std::string host = "127.0.0.1";
   std::string transport = "auto";  // auto, shm, tcp or verbs
   std::string rdma_device;         // empty: any
   std::string topology = "auto";   // auto, off or an override file

@@ -11,6 +11,7 @@
 #include "base/log/log_writer.h"
 #include "base/process/byte_budget.h"
 #include "base/process/descriptor_limit.h"
+#include "base/process/loopback.h"
 #include "base/process/mutex_checks.h"
 #include "base/process/shutdown_signal.h"
 #include "base/status_macros.h"
@@ -186,6 +187,8 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
     (*node)->WatchReadiness(nullptr);
     return metrics.status();
   }
+  LOG(INFO) << "CPU nodes on " << flags.host << ":" << (*server)->port()
+            << base::WhoReaches(flags.host, "--host");
   std::printf("refract-gpu-node listening on %s:%d\n", flags.host.c_str(),
               (*server)->port());
   std::fflush(stdout);

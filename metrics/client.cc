@@ -31,11 +31,13 @@ absl::Status ToStatus(error_code error, const std::string& address) {
   return absl::UnavailableError(text);
 }
 
-}  // namespace
+beast::string_view View(absl::string_view text) {
+  return {text.data(), text.size()};
+}
 
-absl::StatusOr<Reply> Request(const std::string& address, bool changes,
-                              absl::string_view target,
-                              absl::Duration timeout) {
+absl::StatusOr<Reply> Send(const std::string& address,
+                           http::request<http::string_body> request,
+                           absl::Duration timeout) {
   const size_t colon = address.rfind(':');
   int port = 0;
   if (colon == std::string::npos || colon == 0 ||
@@ -64,12 +66,9 @@ absl::StatusOr<Reply> Request(const std::string& address, bool changes,
   stream.async_connect(endpoints,
                        [&](error_code e, const tcp::endpoint&) { error = e; });
   if (!wait()) return ToStatus(error, address);
-  http::request<http::empty_body> request(
-      changes ? http::verb::post : http::verb::get,
-      beast::string_view(target.data(), target.size()), 11);
   request.set(http::field::host, address);
   request.set(http::field::connection, "close");
-  if (changes) request.set(http::field::content_length, "0");
+  if (request.method() == http::verb::post) request.prepare_payload();
   http::async_write(stream, request, [&](error_code e, size_t) { error = e; });
   if (!wait()) return ToStatus(error, address);
   beast::flat_buffer buffer;
@@ -80,6 +79,25 @@ absl::StatusOr<Reply> Request(const std::string& address, bool changes,
   if (!wait()) return ToStatus(error, address);
   return Reply{static_cast<int>(parser.get().result_int()),
                std::move(parser.get().body())};
+}
+
+}  // namespace
+
+absl::StatusOr<Reply> Request(const std::string& address, bool changes,
+                              absl::string_view target,
+                              absl::Duration timeout) {
+  return Send(address,
+              {changes ? http::verb::post : http::verb::get, View(target), 11},
+              timeout);
+}
+
+absl::StatusOr<Reply> Post(const std::string& address, absl::string_view target,
+                           absl::string_view type, std::string body,
+                           absl::Duration timeout) {
+  http::request<http::string_body> request(http::verb::post, View(target), 11,
+                                           std::move(body));
+  request.set(http::field::content_type, View(type));
+  return Send(address, std::move(request), timeout);
 }
 
 }  // namespace refract::metrics

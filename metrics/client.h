@@ -22,6 +22,11 @@ struct Reply {
 absl::StatusOr<Reply> Request(const std::string& address, bool changes,
                               absl::string_view target, absl::Duration timeout);
 
+// POST with a body of `type`. Otherwise as Request().
+absl::StatusOr<Reply> Post(const std::string& address, absl::string_view target,
+                           absl::string_view type, std::string body,
+                           absl::Duration timeout);
+
 }  // namespace refract::metrics
 
 #endif  // REFRACT_METRICS_CLIENT_H_

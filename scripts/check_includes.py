@@ -35,8 +35,9 @@ ALLOWED = {
     "transport": {"transport", "proto", "base"},
     "scheduling": {"scheduling"},
     "metrics": {"metrics", "base"},
+    "tracing": {"tracing", "metrics", "proto", "base"},
     "cpu_node": {
-        "cpu_node", "scheduling", "metrics", "placement", "placement/binding", "runtime",
+        "cpu_node", "scheduling", "metrics", "tracing", "placement", "placement/binding", "runtime",
         "runtime/torch", "transport", "models", "proto", "base",
     },
     "gpu_node": {
@@ -74,7 +75,7 @@ THIRD_PARTY = {
     r"hwloc": (r"placement/topology/hwloc_source\.cc$",),
     r"cuda|cublas|mma\.h": (r"(runtime/cuda|tests|bench)/.*",),
     r"nlohmann/": (
-        r"(models|tools|partitioner|placement|cpu_node|gpu_node)/.*\.cc$",
+        r"(models|tools|partitioner|placement|cpu_node|gpu_node|tracing)/.*\.cc$",
         # Forward declarations alone.
         r"tools/(bench_json|profile/profile_report|place/placement_options|simulate/simulate)\.h$",
         r"partitioner/report/split_report\.h$",
@@ -91,11 +92,12 @@ THIRD_PARTY = {
     ),
     r"gtest/|gmock/": (r"tests/.*",),
     r"ares(_nameser)?\.h": (r"cpu_node/discovery/dns_resolver\.cc$",),
+    r"openssl/": (r"cpu_node/security/.*\.cc$",),
     r"prometheus/": (r"metrics/exposition\.cc$",),
     r"boost/": (
         r"tests/partitioner/cut/max_flow_test\.cc$",
         r"metrics/(client|server)\.cc$",
-        r"cpu_node/http/server\.cc$",
+        r"cpu_node/http/(server\.cc|stream\.h)$",
     ),
 }
 # Folders that stand alone: their files include each other and headers of the

@@ -35,7 +35,7 @@ if [[ $install == yes ]]; then
   refract_install_rdma_vm
   refract_install_browser
   refract_install_venv "tritonclient[grpc,http]" geventhttpclient grpcio-health-checking \
-    grpcio-reflection
+    grpcio-reflection opentelemetry-proto
   refract_install_torchrec
   refract_install_schemas
 fi

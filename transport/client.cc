@@ -161,6 +161,7 @@ absl::StatusOr<OutgoingMessage> ClientImpl::Allocate(
   std::shared_ptr<LinkMemory> memory;
   std::optional<RequestToken> token;
   uint16_t number = 0;
+  bool may_ask_times = false;
   int limit = 0;
   {
     absl::MutexLock lock(&mu_);
@@ -184,6 +185,7 @@ absl::StatusOr<OutgoingMessage> ClientImpl::Allocate(
     number = places_[model].number;
     limit = max_in_flight_;
     if (!takes_request_ids_) request_id = {};
+    may_ask_times = sends_call_times_;
     // Under the lock: a link that is replaced lives until its tokens are back.
     token = RequestToken::Take(memory, limit);
   }
@@ -197,6 +199,7 @@ absl::StatusOr<OutgoingMessage> ClientImpl::Allocate(
                  request_id.substr(0, kMaxRequestIdBytes)));
   message->header.model = number;
   message->token = *std::move(token);
+  message->may_ask_times = may_ask_times;
   return OutgoingMessage(std::move(message));
 }
 
@@ -363,6 +366,7 @@ void ClientImpl::SetConnected(const ClientLink& link, bool switched) {
     memory_ = link.memory();
     max_in_flight_ = facts.max_in_flight;
     takes_request_ids_ = facts.takes_request_ids;
+    sends_call_times_ = facts.sends_call_times;
   }
   NoteChange();
 }

@@ -142,6 +142,7 @@ class ClientImpl final : public Client, public ClientLink::Owner {
   std::shared_ptr<LinkMemory> memory_ ABSL_GUARDED_BY(mu_);  // while connected
   int max_in_flight_ ABSL_GUARDED_BY(mu_) = 0;
   bool takes_request_ids_ ABSL_GUARDED_BY(mu_) = false;
+  bool sends_call_times_ ABSL_GUARDED_BY(mu_) = false;
 
   // The polling thread's.
   absl::BitGen random_;

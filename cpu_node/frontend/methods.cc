@@ -81,6 +81,7 @@ absl::Status Answer(Engine& engine, const inference::ServerMetadataRequest&,
   }
   response.add_extensions("model_configuration");
   response.add_extensions("statistics");
+  response.add_extensions("trace");
   return absl::OkStatus();
 }
 
@@ -140,6 +141,44 @@ absl::Status Answer(Engine& engine,
     index->set_version(absl::StrCat(entry.version));
     index->set_state(ready.ok() ? "READY" : "UNAVAILABLE");
     index->set_reason(std::string(ready.message()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Answer(Engine& engine,
+                    const inference::TraceSettingRequest& request,
+                    inference::TraceSettingResponse& response) {
+  if (!request.model_name().empty()) {
+    REFRACT_RETURN_IF_ERROR(
+        engine.catalog()->Find(request.model_name(), "").status());
+  }
+  if (!request.settings().empty()) {
+    if (!request.model_name().empty()) {
+      return absl::UnimplementedError(
+          "trace settings of single models are not supported; change those of "
+          "the node");
+    }
+    if (!engine.trace_settings_by_request()) {
+      return absl::FailedPreconditionError(
+          "trace settings are changed by request only with "
+          "--allow-trace-settings");
+    }
+    if (engine.tracer() == nullptr) {
+      return absl::FailedPreconditionError(
+          "the node was started without a place for traces (--trace-config)");
+    }
+    tracing::Values values;
+    for (const auto& [name, list] : request.settings()) {
+      values[name].assign(list.value().begin(), list.value().end());
+    }
+    REFRACT_RETURN_IF_ERROR(engine.tracer()->Change(values));
+  }
+  const tracing::Settings settings = engine.tracer() == nullptr
+                                         ? tracing::Settings()
+                                         : engine.tracer()->settings();
+  for (const auto& [name, list] : tracing::ToValues(settings)) {
+    auto& value = (*response.mutable_settings())[name];
+    for (const std::string& text : list) value.add_value(text);
   }
   return absl::OkStatus();
 }

@@ -37,6 +37,11 @@ absl::Status Answer(Engine& engine,
 absl::Status Answer(Engine& engine,
                     const inference::RepositoryIndexRequest& request,
                     inference::RepositoryIndexResponse& response);
+// Triton's trace settings. Those of single models are the node's.
+// FailedPrecondition: a change, and the node does not allow it.
+absl::Status Answer(Engine& engine,
+                    const inference::TraceSettingRequest& request,
+                    inference::TraceSettingResponse& response);
 // Changes of models: `done` is called when they are made, or have failed
 // (ModelControl). Null: models are not changed by request.
 void AnswerLater(ModelControl* control,

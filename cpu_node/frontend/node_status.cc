@@ -1,5 +1,6 @@
 #include "cpu_node/frontend/node_status.h"
 
+#include "cpu_node/frontend/call.h"
 #include "cpu_node/frontend/message.h"
 
 namespace refract::cpu_node {
@@ -8,6 +9,8 @@ grpc::ServerUnaryReactor* NodeStatusService::GpuNodes(
     grpc::CallbackServerContext* context,
     const grpc::ByteBuffer*,  // has no fields
     grpc::ByteBuffer* answer) {
+  const absl::Status allowed = CheckAccess(access_, Access::kClient, *context);
+  if (!allowed.ok()) return FinishCall(context, allowed);
   proto::GpuNodesResponse response;
   const NodePool& nodes = engine_.nodes();
   const auto offers = nodes.offers();
@@ -34,9 +37,7 @@ grpc::ServerUnaryReactor* NodeStatusService::GpuNodes(
     }
   }
   WriteMessage(response, *answer);
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(grpc::Status::OK);
-  return reactor;
+  return FinishCall(context, absl::OkStatus());
 }
 
 }  // namespace refract::cpu_node

@@ -2,6 +2,7 @@
 #define REFRACT_CPU_NODE_FRONTEND_NODE_STATUS_H_
 
 #include "cpu_node/engine.h"
+#include "cpu_node/security/access.h"
 #include "proto/node_status.grpc.pb.h"
 
 namespace refract::cpu_node {
@@ -11,8 +12,9 @@ class NodeStatusService final
     : public proto::NodeStatus::WithRawCallbackMethod_GpuNodes<
           proto::NodeStatus::Service> {
  public:
-  // `engine` must outlive every call.
-  explicit NodeStatusService(const Engine* engine) : engine_(*engine) {}
+  // `engine` and `access`, which may be null, must outlive every call.
+  NodeStatusService(const Engine* engine, const AccessControl* access)
+      : engine_(*engine), access_(access) {}
 
   grpc::ServerUnaryReactor* GpuNodes(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* request,
@@ -20,6 +22,7 @@ class NodeStatusService final
 
  private:
   const Engine& engine_;
+  const AccessControl* const access_;
 };
 
 }  // namespace refract::cpu_node

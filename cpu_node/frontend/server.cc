@@ -18,6 +18,9 @@
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/resource_quota.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/security/tls_certificate_provider.h"
+#include "grpcpp/security/tls_credentials_options.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 
@@ -50,17 +53,36 @@ void TakeLogsOfLibraries() {
   });
 }
 
+// Lengths of messages. gRPC looks at a length when it has the message, and
+// resets the connection without a word once its quota is in use, so that only
+// messages within the quota are refused with a reason: by the service, which
+// names the flag, or by gRPC, which names the number.
+struct MessageLimits {
+  size_t quota = 0;    // of all messages that are being received
+  size_t grpc = 0;     // longer ones are refused by gRPC
+  size_t service = 0;  // longer ones are refused by InferenceService
+};
+
+MessageLimits LimitsOf(const FrontendOptions& options) {
+  MessageLimits limits;
+  limits.quota = options.request_memory / 2 - options.http_body_memory;
+  const size_t most = options.max_request_bytes + kMessageOverheadBytes;
+  limits.grpc = std::min(most, limits.quota / 8 * 7);
+  limits.service = std::min(most, limits.quota / 4 * 3);
+  return limits;
+}
+
 int Milliseconds(absl::Duration duration) {
   return static_cast<int>(absl::ToInt64Milliseconds(duration));
 }
 
 // Bounds what clients can make the server hold: bytes, calls, connections.
-void SetLimits(const FrontendOptions& options, size_t max_message_bytes,
+void SetLimits(const FrontendOptions& options, const MessageLimits& limits,
                grpc::ServerBuilder& builder) {
-  builder.SetMaxReceiveMessageSize(static_cast<int>(max_message_bytes));
+  builder.SetMaxReceiveMessageSize(static_cast<int>(limits.grpc));
   builder.SetMaxSendMessageSize(-1);  // no limit: answers are the server's own
   grpc::ResourceQuota quota("requests");
-  quota.Resize(options.request_memory / 2 - options.http_body_memory);
+  quota.Resize(limits.quota);
   builder.SetResourceQuota(quota);
   // frontend/message.h decompresses, with a limit.
   builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
@@ -81,15 +103,32 @@ void SetLimits(const FrontendOptions& options, size_t max_message_bytes,
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
 }
 
+std::shared_ptr<grpc::ServerCredentials> Credentials(const TlsFiles& files) {
+  if (!files.on()) return grpc::InsecureServerCredentials();
+  // Looks at the files itself, so that they may change.
+  constexpr unsigned kLookSeconds = 1;
+  namespace tls = grpc::experimental;
+  tls::TlsServerCredentialsOptions options(
+      std::make_shared<tls::FileWatcherCertificateProvider>(
+          files.key, files.certificate, files.client_roots, kLookSeconds));
+  options.watch_identity_key_cert_pairs();
+  if (!files.client_roots.empty()) {
+    options.watch_root_certs();
+    options.set_cert_request_type(
+        GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  }
+  return tls::TlsServerCredentials(options);
+}
+
 }  // namespace
 
 struct Frontend::Impl {
-  Impl(Engine* engine, ModelControl* control, size_t request_memory,
-       size_t max_message_bytes)
+  Impl(Engine* engine, ModelControl* control, const AccessControl* access,
+       size_t request_memory, size_t max_message_bytes)
       : engine(engine),
         memory(request_memory, base::kRequestMemoryFlag),
-        service(engine, control, &memory, max_message_bytes),
-        status_service(engine) {}
+        service(engine, control, access, &memory, max_message_bytes),
+        status_service(engine, access) {}
 
   // Copies the engine's readiness into grpc.health.v1: "" for the server, and
   // one service per model that could be loaded (its newest version).
@@ -126,17 +165,22 @@ absl::StatusOr<std::unique_ptr<Frontend>> Frontend::Create(
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 
   TakeLogsOfLibraries();
-  const size_t max_message_bytes =
-      options.max_request_bytes + kMessageOverheadBytes;
-  auto impl = std::make_unique<Impl>(
-      engine, options.control, options.request_memory / 2, max_message_bytes);
+  const MessageLimits limits = LimitsOf(options);
+  if (limits.service < options.max_request_bytes) {
+    LOG(WARNING) << "requests over gRPC may have " << limits.service
+                 << " bytes, not " << options.max_request_bytes << ": "
+                 << base::kRequestMemoryFlag << " allows no more";
+  }
+  auto impl =
+      std::make_unique<Impl>(engine, options.control, options.access,
+                             options.request_memory / 2, limits.service);
   REFRACT_ASSIGN_OR_RETURN(impl->acceptor,
                            Acceptor::Create(options.host, options.port));
   grpc::ServerBuilder builder;
   impl->connections = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-      grpc::InsecureServerCredentials());
-  SetLimits(options, max_message_bytes, builder);
+      Credentials(options.tls));
+  SetLimits(options, limits, builder);
   builder.RegisterService(&impl->service);
   builder.RegisterService(&impl->status_service);
   impl->server = builder.BuildAndStart();

@@ -15,6 +15,8 @@
 #include "base/process/byte_budget.h"
 #include "cpu_node/control/model_control.h"
 #include "cpu_node/engine.h"
+#include "cpu_node/security/access.h"
+#include "cpu_node/security/tls.h"
 
 namespace refract::cpu_node {
 
@@ -22,7 +24,8 @@ struct FrontendOptions {
   std::string host = "0.0.0.0";
   int port = 8001;  // 0: any free port
   // Longest request, bytes. 64 MiB holds about 80 000 items of DLRM-DCNv2; the
-  // transport's messages are as long (transport::Limits).
+  // transport's messages are as long (transport::Limits). Less where the memory
+  // for messages that are being received is short: three quarters of it.
   size_t max_request_bytes = size_t{64} << 20;
   // Memory of requests, bytes: half of it for messages that are being received
   // (gRPC cancels calls where they take more), half for requests that are
@@ -50,6 +53,11 @@ struct FrontendOptions {
   // Who loads and unloads models by request; null: nobody. Outlives the front
   // end; stopped before Shutdown(), so that its calls are answered.
   ModelControl* control = nullptr;
+  // No files: no TLS. They have been read once (TlsServer): gRPC says nothing
+  // about files that it cannot use.
+  TlsFiles tls;
+  // Who may do what; null: everybody everything. Outlives the front end.
+  const AccessControl* access = nullptr;
 };
 
 // Thread-safe.

@@ -5,8 +5,11 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "base/process/byte_budget.h"
 #include "base/process/within_memory.h"
 #include "base/status_macros.h"
+#include "cpu_node/frontend/call.h"
 #include "cpu_node/frontend/codec.h"
 #include "cpu_node/frontend/message.h"
 #include "cpu_node/frontend/methods.h"
@@ -17,38 +20,48 @@
 namespace refract::cpu_node {
 namespace {
 
-grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* context,
-                                 const absl::Status& status) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(status));
-  return reactor;
+// A change of settings is control, a question is not.
+Access Needs(const inference::TraceSettingRequest& request) {
+  return request.settings().empty() ? Access::kClient : Access::kControl;
 }
+template <typename Request>
+Access Needs(const Request&) {
+  return Access::kClient;
+}
+Access Needs(const inference::ServerLiveRequest&) { return Access::kAnybody; }
+Access Needs(const inference::ServerReadyRequest&) { return Access::kAnybody; }
+Access Needs(const inference::ModelReadyRequest&) { return Access::kAnybody; }
 
 // Answers a method whose request is short. Without memory only this call fails.
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* AnswerShort(grpc::CallbackServerContext* context,
                                       Engine& engine,
+                                      const AccessControl* access,
                                       const grpc::ByteBuffer& bytes,
                                       grpc::ByteBuffer* answer) {
-  return Finish(context, base::WithinMemory([&] {
-                  Request request;
-                  Response response;
-                  REFRACT_RETURN_IF_ERROR(ParseShort(bytes, request));
-                  REFRACT_RETURN_IF_ERROR(Answer(engine, request, response));
-                  WriteMessage(response, *answer);
-                  return absl::OkStatus();
-                }));
+  return FinishCall(
+      context, base::WithinMemory([&] {
+        Request request;
+        Response response;
+        REFRACT_RETURN_IF_ERROR(ParseShort(bytes, request));
+        REFRACT_RETURN_IF_ERROR(CheckAccess(access, Needs(request), *context));
+        REFRACT_RETURN_IF_ERROR(Answer(engine, request, response));
+        WriteMessage(response, *answer);
+        return absl::OkStatus();
+      }));
 }
 
 // The same for a method that takes its time.
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* AnswerWhenDone(grpc::CallbackServerContext* context,
                                          ModelControl* control,
+                                         const AccessControl* access,
                                          const grpc::ByteBuffer& bytes,
                                          grpc::ByteBuffer* answer) {
   Request request;
-  const absl::Status status = ParseShort(bytes, request);
-  if (!status.ok()) return Finish(context, status);
+  absl::Status status = CheckAccess(access, Access::kControl, *context);
+  if (status.ok()) status = ParseShort(bytes, request);
+  if (!status.ok()) return FinishCall(context, status);
   WriteMessage(Response(), *answer);
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   AnswerLater(control, request, [reactor](const absl::Status& result) {
@@ -94,50 +107,59 @@ grpc::ServerUnaryReactor* InferenceService::ServerLive(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
     grpc::ByteBuffer* answer) {
   return AnswerShort<inference::ServerLiveRequest,
-                     inference::ServerLiveResponse>(context, engine_, *bytes,
-                                                    answer);
+                     inference::ServerLiveResponse>(context, engine_, access_,
+                                                    *bytes, answer);
 }
 
 grpc::ServerUnaryReactor* InferenceService::ServerReady(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
     grpc::ByteBuffer* answer) {
   return AnswerShort<inference::ServerReadyRequest,
-                     inference::ServerReadyResponse>(context, engine_, *bytes,
-                                                     answer);
+                     inference::ServerReadyResponse>(context, engine_, access_,
+                                                     *bytes, answer);
 }
 
 grpc::ServerUnaryReactor* InferenceService::ModelReady(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
     grpc::ByteBuffer* answer) {
   return AnswerShort<inference::ModelReadyRequest,
-                     inference::ModelReadyResponse>(context, engine_, *bytes,
-                                                    answer);
+                     inference::ModelReadyResponse>(context, engine_, access_,
+                                                    *bytes, answer);
 }
 
 grpc::ServerUnaryReactor* InferenceService::ServerMetadata(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
     grpc::ByteBuffer* answer) {
   return AnswerShort<inference::ServerMetadataRequest,
-                     inference::ServerMetadataResponse>(context, engine_,
-                                                        *bytes, answer);
+                     inference::ServerMetadataResponse>(
+      context, engine_, access_, *bytes, answer);
 }
 
 grpc::ServerUnaryReactor* InferenceService::ModelMetadata(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
     grpc::ByteBuffer* answer) {
   return AnswerShort<inference::ModelMetadataRequest,
-                     inference::ModelMetadataResponse>(context, engine_, *bytes,
-                                                       answer);
+                     inference::ModelMetadataResponse>(context, engine_,
+                                                       access_, *bytes, answer);
 }
 
 absl::StatusOr<InferenceService::Received> InferenceService::Receive(
-    const grpc::ByteBuffer& bytes, absl::Time now, absl::Time deadline) const {
+    const grpc::ByteBuffer& bytes, absl::Time now, absl::Time deadline,
+    const tracing::RequestContext& trace) const {
   RequestSize size;
   absl::StatusOr<Received> result = Received();
   const auto receive = [&]() -> absl::Status {
-    REFRACT_RETURN_IF_ERROR(ReadMessage(bytes, [&](auto& stream) {
+    const absl::Status measured = ReadMessage(bytes, [&](auto& stream) {
       return MeasureRequest(stream, max_request_bytes_, size);
-    }));
+    });
+    if (absl::IsResourceExhausted(measured)) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(measured.message(),
+                       " (the limit of this server, which is less "
+                       "where ",
+                       base::kRequestMemoryFlag, " is short)"));
+    }
+    REFRACT_RETURN_IF_ERROR(measured);
     // An overloaded node would spend its time on decoding.
     REFRACT_RETURN_IF_ERROR(
         engine_.Foresee(size.model_name, size.model_version, deadline));
@@ -160,7 +182,8 @@ absl::StatusOr<InferenceService::Received> InferenceService::Receive(
   };
   const absl::Status status = base::WithinMemory(receive);
   if (status.ok()) return result;
-  return engine_.Refuse(size.model_name, size.model_version, status);
+  return engine_.Refuse(size.model_name, size.model_version, status, trace,
+                        now);
 }
 
 grpc::ServerUnaryReactor* InferenceService::ModelInfer(
@@ -168,19 +191,27 @@ grpc::ServerUnaryReactor* InferenceService::ModelInfer(
     grpc::ByteBuffer* answer) {
   // The call ended before its message was complete: nobody hears an answer.
   if (!bytes->Valid()) {
-    return Finish(context, absl::CancelledError("the message did not come"));
+    return FinishCall(context,
+                      absl::CancelledError("the message did not come"));
   }
+  const absl::Status allowed = CheckAccess(access_, Access::kClient, *context);
+  if (!allowed.ok()) return FinishCall(context, allowed);
   // Counted before decoding: AwaitQuiet() waits for arrivals of any kind.
   infer_calls_.fetch_add(1, std::memory_order_relaxed);
   const absl::Time now = engine_.clock().Now();
   const absl::Time deadline = DeadlineOf(*context, now);
-  absl::StatusOr<Received> received = Receive(*bytes, now, deadline);
+  tracing::RequestContext trace;
+  if (engine_.traces()) {
+    trace = engine_.tracer()->Begin(Metadata(*context, "traceparent"));
+  }
+  absl::StatusOr<Received> received = Receive(*bytes, now, deadline, trace);
   // The call owns the buffer and would keep it until its end. It is not a const
   // object: gRPC has just filled it.
   const_cast<grpc::ByteBuffer*>(bytes)->Clear();
-  if (!received.ok()) return Finish(context, received.status());
+  if (!received.ok()) return FinishCall(context, received.status());
   InferRequest& request = received->request;
   request.received = now;
+  request.trace = trace;
   request.deadline = std::min(request.deadline, deadline);
   auto* const reactor = new InferReactor;
   request.cancel = reactor->cancel();
@@ -208,28 +239,36 @@ grpc::ServerUnaryReactor* InferenceService::ModelInfer(
   return reactor;
 }
 
+grpc::ServerUnaryReactor* InferenceService::TraceSetting(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
+    grpc::ByteBuffer* answer) {
+  return AnswerShort<inference::TraceSettingRequest,
+                     inference::TraceSettingResponse>(context, engine_, access_,
+                                                      *bytes, answer);
+}
+
 grpc::ServerUnaryReactor* InferenceService::ModelConfig(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
     grpc::ByteBuffer* answer) {
   return AnswerShort<inference::ModelConfigRequest,
-                     inference::ModelConfigResponse>(context, engine_, *bytes,
-                                                     answer);
+                     inference::ModelConfigResponse>(context, engine_, access_,
+                                                     *bytes, answer);
 }
 
 grpc::ServerUnaryReactor* InferenceService::ModelStatistics(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
     grpc::ByteBuffer* answer) {
   return AnswerShort<inference::ModelStatisticsRequest,
-                     inference::ModelStatisticsResponse>(context, engine_,
-                                                         *bytes, answer);
+                     inference::ModelStatisticsResponse>(
+      context, engine_, access_, *bytes, answer);
 }
 
 grpc::ServerUnaryReactor* InferenceService::RepositoryIndex(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
     grpc::ByteBuffer* answer) {
   return AnswerShort<inference::RepositoryIndexRequest,
-                     inference::RepositoryIndexResponse>(context, engine_,
-                                                         *bytes, answer);
+                     inference::RepositoryIndexResponse>(
+      context, engine_, access_, *bytes, answer);
 }
 
 grpc::ServerUnaryReactor* InferenceService::RepositoryModelLoad(
@@ -237,7 +276,7 @@ grpc::ServerUnaryReactor* InferenceService::RepositoryModelLoad(
     grpc::ByteBuffer* answer) {
   return AnswerWhenDone<inference::RepositoryModelLoadRequest,
                         inference::RepositoryModelLoadResponse>(
-      context, control_, *bytes, answer);
+      context, control_, access_, *bytes, answer);
 }
 
 grpc::ServerUnaryReactor* InferenceService::RepositoryModelUnload(
@@ -245,7 +284,7 @@ grpc::ServerUnaryReactor* InferenceService::RepositoryModelUnload(
     grpc::ByteBuffer* answer) {
   return AnswerWhenDone<inference::RepositoryModelUnloadRequest,
                         inference::RepositoryModelUnloadResponse>(
-      context, control_, *bytes, answer);
+      context, control_, access_, *bytes, answer);
 }
 
 }  // namespace refract::cpu_node

@@ -11,6 +11,7 @@
 #include "base/process/byte_budget.h"
 #include "cpu_node/control/model_control.h"
 #include "cpu_node/engine.h"
+#include "cpu_node/security/access.h"
 #include "proto/inference/grpc_service.grpc.pb.h"
 
 namespace refract::cpu_node {
@@ -59,10 +60,13 @@ class InferenceService final : public KServeBytes {
   // decoded if its memory fits into `memory` and its message is not longer than
   // `max_request_bytes`.
   // `control`: null where models stay as they are.
+  // `access`: null: everybody may do everything.
   InferenceService(Engine* engine, ModelControl* control,
-                   base::ByteBudget* memory, size_t max_request_bytes)
+                   const AccessControl* access, base::ByteBudget* memory,
+                   size_t max_request_bytes)
       : engine_(*engine),
         control_(control),
+        access_(access),
         memory_(*memory),
         max_request_bytes_(max_request_bytes) {}
 
@@ -89,6 +93,9 @@ class InferenceService final : public KServeBytes {
   grpc::ServerUnaryReactor* ModelInfer(grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer* bytes,
                                        grpc::ByteBuffer* answer) override;
+  grpc::ServerUnaryReactor* TraceSetting(grpc::CallbackServerContext* context,
+                                         const grpc::ByteBuffer* bytes,
+                                         grpc::ByteBuffer* answer) override;
   grpc::ServerUnaryReactor* ModelConfig(grpc::CallbackServerContext* context,
                                         const grpc::ByteBuffer* bytes,
                                         grpc::ByteBuffer* answer) override;
@@ -112,10 +119,12 @@ class InferenceService final : public KServeBytes {
     std::string id;
   };
   absl::StatusOr<Received> Receive(const grpc::ByteBuffer& bytes,
-                                   absl::Time now, absl::Time deadline) const;
+                                   absl::Time now, absl::Time deadline,
+                                   const tracing::RequestContext& trace) const;
 
   Engine& engine_;
   ModelControl* const control_;
+  const AccessControl* const access_;
   base::ByteBudget& memory_;
   const size_t max_request_bytes_;
   std::atomic<uint64_t> infer_calls_ = 0;

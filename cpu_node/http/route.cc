@@ -39,6 +39,11 @@ std::optional<Route> OfModel(std::string model, std::string version,
                              absl::Span<const std::string> rest) {
   Route route{Call::kModelMetadata, std::move(model), std::move(version)};
   if (rest.empty()) return route;
+  if (rest.size() == 2 && rest[0] == "trace" && rest[1] == "setting") {
+    route.call = Call::kTraceSetting;
+    route.both = true;
+    return route;
+  }
   if (rest.size() != 1) return std::nullopt;
   if (rest[0] == "ready") {
     route.call = Call::kModelReady;
@@ -62,6 +67,9 @@ std::optional<Route> Find(absl::Span<const std::string> path) {
   if (path[0] == "health" && path.size() == 2) {
     if (path[1] == "live") return Route{Call::kServerLive};
     if (path[1] == "ready") return Route{Call::kServerReady};
+  }
+  if (path[0] == "trace" && path.size() == 2 && path[1] == "setting") {
+    return Route{Call::kTraceSetting, "", "", false, true};
   }
   if (path[0] == "repository") {
     if (path.size() == 2 && path[1] == "index") {
@@ -90,9 +98,8 @@ bool IsMissingExtension(absl::Span<const std::string> path) {
   if (path.size() < 2 || path[0] != "v2") return false;
   const std::string& last = path.back();
   return path[1] == "systemsharedmemory" || path[1] == "cudasharedmemory" ||
-         path[1] == "trace" || path[1] == "logging" || last == "generate" ||
-         last == "generate_stream" ||
-         (last == "setting" && path[path.size() - 2] == "trace");
+         path[1] == "logging" || last == "generate" ||
+         last == "generate_stream";
 }
 
 }  // namespace

@@ -23,11 +23,13 @@ struct Route {
     kRepositoryIndex,
     kModelLoad,
     kModelUnload,
+    kTraceSetting,
   };
   Call call = Call::kServerLive;
   std::string model;    // unescaped
   std::string version;  // empty: not named
   bool post = false;    // else GET
+  bool both = false;    // GET and POST
 };
 
 // Reads the path of `target`; a query is skipped. NotFound names an unknown

@@ -22,6 +22,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "base/log/log_limiter.h"
 #include "base/process/thread.h"
 #include "base/status_macros.h"
 #include "boost/asio/io_context.hpp"
@@ -32,6 +33,8 @@
 #include "boost/beast/http.hpp"
 #include "cpu_node/frontend/acceptor.h"
 #include "cpu_node/http/service.h"
+#include "cpu_node/http/stream.h"
+#include "glog/logging.h"
 
 namespace refract::cpu_node {
 // Not unnamed: HttpServer::Impl, which has a linkage, has members of these
@@ -43,7 +46,6 @@ namespace beast = boost::beast;
 namespace beast_http = boost::beast::http;
 using asio::ip::tcp;
 using boost::system::error_code;
-using Stream = beast::basic_stream<tcp, asio::io_context::executor_type>;
 using SteadyTime = std::chrono::steady_clock::time_point;
 
 // First and later sizes of a connection's buffer: most requests fit into the
@@ -74,12 +76,14 @@ struct Shared {
   Shared(const HttpServerOptions& options, Engine* engine,
          base::ByteBudget* memory)
       : options(options),
-        service(engine, options.control, memory, options.max_body_bytes),
+        service(engine, options.control, options.access, memory,
+                options.max_body_bytes),
         bodies(options.body_memory, base::kRequestMemoryFlag) {}
 
   const HttpServerOptions options;
   HttpService service;
   base::ByteBudget bodies;
+  base::LogLimiter handshake_log{1, base::Clock::Real()};
   std::atomic<int> connections = 0;
   std::atomic<bool> stopping = false;
   // For what takes long, so that short requests do not wait behind it.
@@ -113,7 +117,22 @@ class Connection : public std::enable_shared_from_this<Connection> {
     --shared_.connections;
   }
 
-  void Start() { AwaitRequest(Options().max_stall); }
+  void Start() {
+    if (Options().tls == nullptr) return AwaitRequest(Options().max_stall);
+    stream_.UseTls(Options().tls->context().get());
+    stream_.expires_after(std::chrono::duration_cast<SteadyTime::duration>(
+        Chrono(Options().max_stall)));
+    stream_.async_handshake(
+        [this, self = shared_from_this()](error_code error) {
+          if (!error) return AwaitRequest(Options().max_stall);
+          if (const auto held_back = shared_.handshake_log.Admit()) {
+            LOG(WARNING) << "HTTP: a TLS handshake failed: "
+                         << WhyHandshakeFailed(stream_.tls(), error.message())
+                         << " (" << *held_back << " earlier lines not logged)";
+          }
+          Close();
+        });
+  }
 
   // The server shuts down: ends the connection now or with its answer.
   void Retire() {
@@ -192,6 +211,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
     version_ = head.version();
     keep_alive_ = head.keep_alive();
     accept_encoding_ = ToString(head[beast_http::field::accept_encoding]);
+    // Before the body takes memory.
+    const absl::Status allowed = shared_.service.CheckAccess(
+        head.method() == beast_http::verb::get, ToString(head.target()),
+        ToString(head[beast_http::field::authorization]));
+    if (!allowed.ok()) return Refuse(allowed);
     const auto length = parser_->content_length();
     if (length.has_value() && *length > Options().max_body_bytes) {
       return Refuse(absl::OutOfRangeError(
@@ -284,6 +308,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     request.content_encoding =
         ToString(head[beast_http::field::content_encoding]);
     request.accept_encoding = accept_encoding_;
+    if (shared_.service.traces()) {
+      request.traceparent = ToString(head["traceparent"]);
+    }
     if (const auto found = head.find(kJsonLengthField); found != head.end()) {
       request.json_bytes = ToString(found->value());
     }
@@ -326,7 +353,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
                                      MSG_PEEK | MSG_DONTWAIT);
           const bool open =
               got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
-          if (open) return;  // a pipelined request
+          // A pipelined request; or, with TLS, perhaps the client's goodbye,
+          // after which an answer goes nowhere.
+          if (open) return;
           gone_ = true;
           cancel_.request_stop();
         });
@@ -360,6 +389,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (answer.status == 499) response_.reason("Client Closed Request");
     response_.keep_alive(keep_alive_ && !last_);
     response_.set(beast_http::field::server, "refract");
+    if (answer.status == 401) {
+      response_.set(beast_http::field::www_authenticate, "Bearer");
+    }
     if (!answer.content_type.empty()) {
       response_.set(beast_http::field::content_type, answer.content_type);
     }
@@ -428,7 +460,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   Loop& loop_;
   Shared& shared_;
-  Stream stream_;
+  ClientStream stream_;
   // Room for a header and the bytes that came with it.
   beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
@@ -465,9 +497,11 @@ struct HttpServer::Impl {
     if (++shared.connections > shared.options.max_connections) {
       --shared.connections;
       // Whether it arrives is the client's affair.
-      (void)::send(fd, http_connections::kTooMany.data(),
-                   http_connections::kTooMany.size(),
-                   MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (shared.options.tls == nullptr) {
+        (void)::send(fd, http_connections::kTooMany.data(),
+                     http_connections::kTooMany.size(),
+                     MSG_DONTWAIT | MSG_NOSIGNAL);
+      }
       ::close(fd);
       return;
     }

@@ -13,6 +13,8 @@
 #include "base/process/byte_budget.h"
 #include "cpu_node/control/model_control.h"
 #include "cpu_node/engine.h"
+#include "cpu_node/security/access.h"
+#include "cpu_node/security/tls.h"
 
 namespace refract::cpu_node {
 
@@ -22,6 +24,10 @@ struct HttpServerOptions {
   // Who loads and unloads models by request; null: nobody. Outlives the server;
   // stopped before Shutdown(), so that its requests are answered.
   ModelControl* control = nullptr;
+  // Null: no TLS. Outlives the server.
+  TlsServer* tls = nullptr;
+  // Who may do what; null: everybody everything. Outlives the server.
+  const AccessControl* access = nullptr;
   // Threads that read, decode, encode and write. One more is for bodies that
   // take long: much JSON, compressed bytes. ≥ 1.
   int threads = 2;

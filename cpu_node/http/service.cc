@@ -35,6 +35,10 @@ int HttpStatusOf(absl::StatusCode code) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kFailedPrecondition:
       return 400;
+    case absl::StatusCode::kUnauthenticated:
+      return 401;
+    case absl::StatusCode::kPermissionDenied:
+      return 403;
     case absl::StatusCode::kNotFound:
       return 404;
     case absl::StatusCode::kOutOfRange:
@@ -178,13 +182,37 @@ void HttpService::CompressFor(absl::string_view accept_encoding,
   if (!status.ok()) answer = ErrorAnswer(status);
 }
 
+absl::Status HttpService::CheckAccess(bool get, absl::string_view target,
+                                      absl::string_view authorization) const {
+  if (access_ == nullptr) return absl::OkStatus();
+  const absl::StatusOr<Route> route = RouteOf(target);
+  if (!route.ok()) return access_->Check(Access::kClient, authorization);
+  switch (route->call) {
+    case Route::Call::kServerLive:
+    case Route::Call::kServerReady:
+    case Route::Call::kModelReady:
+      return access_->Check(Access::kAnybody, authorization);
+    case Route::Call::kModelLoad:
+    case Route::Call::kModelUnload:
+      return access_->Check(Access::kControl, authorization);
+    case Route::Call::kTraceSetting:
+      return access_->Check(get ? Access::kClient : Access::kControl,
+                            authorization);
+    default:
+      return access_->Check(Access::kClient, authorization);
+  }
+}
+
 void HttpService::Handle(HttpRequest request, std::stop_token cancel,
                          const Done& done) {
   const absl::StatusOr<Route> route = RouteOf(request.target);
   if (!route.ok()) return done(ErrorAnswer(route.status()));
   HttpAnswer answer;
-  const absl::string_view method = route->post ? "POST" : "GET";
-  if (request.method != method) {
+  const absl::string_view method = route->both   ? "GET, POST"
+                                   : route->post ? "POST"
+                                                 : "GET";
+  const bool both = request.method == "GET" || request.method == "POST";
+  if (route->both ? !both : request.method != method) {
     answer = ErrorAnswer(405, absl::StrCat("this path takes ", method));
     answer.allow = std::string(method);
     return done(std::move(answer));
@@ -265,6 +293,8 @@ absl::StatusOr<HttpAnswer> HttpService::AnswerShort(
     }
     case Kind::kRepositoryIndex:
       return AnswerIndex(request);
+    case Kind::kTraceSetting:
+      return AnswerTraceSetting(route, request);
     case Kind::kModelLoad:
     case Kind::kModelUnload:
     case Kind::kModelInfer:
@@ -309,12 +339,49 @@ absl::StatusOr<HttpAnswer> HttpService::AnswerIndex(
   return JsonAnswer(json + "]");
 }
 
+absl::StatusOr<HttpAnswer> HttpService::AnswerTraceSetting(
+    const Route& route, const HttpRequest& request) {
+  inference::TraceSettingRequest setting;
+  setting.set_model_name(route.model);
+  if (request.method == "POST") {
+    REFRACT_ASSIGN_OR_RETURN(const nlohmann::json body, ShortBody(request));
+    for (const auto& [name, value] : body.items()) {
+      // Triton takes a text, a list of texts, or null for the initial value.
+      auto& list = (*setting.mutable_settings())[name];
+      const nlohmann::json values = value.is_array() ? value
+                                    : value.is_null()
+                                        ? nlohmann::json::array()
+                                        : nlohmann::json::array({value});
+      for (const nlohmann::json& each : values) {
+        list.add_value(each.is_string() ? each.get<std::string>()
+                                        : each.dump());
+      }
+    }
+  }
+  inference::TraceSettingResponse response;
+  REFRACT_RETURN_IF_ERROR(Answer(engine_, setting, response));
+  nlohmann::json answer = nlohmann::json::object();
+  for (const auto& [name, list] : response.settings()) {
+    // As Triton: levels are a list, other settings text.
+    if (name == "trace_level") {
+      answer[name] =
+          std::vector<std::string>(list.value().begin(), list.value().end());
+    } else {
+      answer[name] = list.value(0);
+    }
+  }
+  return JsonAnswer(
+      answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
 void HttpService::Infer(HttpRequest request, const Route& route,
                         std::stop_token cancel, const Done& done) {
   // Counted before decoding, as gRPC's calls are: AwaitQuiet().
   infer_calls_.fetch_add(1, std::memory_order_relaxed);
   const absl::Time now = engine_.clock().Now();
   HttpInferRequest infer;
+  tracing::RequestContext trace;
+  if (engine_.traces()) trace = engine_.tracer()->Begin(request.traceparent);
   int refusal = 0;  // 0: as the status says
   const absl::Status status = base::WithinMemory([&]() -> absl::Status {
     // An overloaded node would spend its time on decoding. The deadline is not
@@ -340,7 +407,7 @@ void HttpService::Infer(HttpRequest request, const Route& route,
   });
   if (!status.ok()) {
     const absl::Status refused =
-        engine_.Refuse(route.model, route.version, status);
+        engine_.Refuse(route.model, route.version, status, trace, now);
     // An unknown model comes first.
     return done(refusal != 0 && refused == status
                     ? ErrorAnswer(refusal, refused.message())
@@ -349,6 +416,7 @@ void HttpService::Infer(HttpRequest request, const Route& route,
   infer.request.model_name = route.model;
   infer.request.model_version = route.version;
   infer.request.received = now;
+  infer.request.trace = trace;
   infer.request.cancel = std::move(cancel);
   engine_.Infer(
       std::move(infer.request),

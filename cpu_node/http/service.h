@@ -20,6 +20,7 @@
 #include "cpu_node/http/body.h"
 #include "cpu_node/http/compression.h"
 #include "cpu_node/http/route.h"
+#include "cpu_node/security/access.h"
 
 namespace refract::cpu_node {
 
@@ -28,6 +29,7 @@ struct HttpRequest {
   std::string target;  // path and query, as they came
   std::string content_encoding;
   std::string accept_encoding;
+  std::string traceparent;  // W3C's header, if the service traces()
   // Inference-Header-Content-Length, as it came.
   std::optional<std::string> json_bytes;
   std::optional<HttpBody> body;  // none: empty
@@ -47,6 +49,8 @@ struct HttpAnswer {
 
 // {"error": …} with the HTTP status of `status`:
 //   InvalidArgument, FailedPrecondition   400
+//   Unauthenticated                       401
+//   PermissionDenied                      403
 //   NotFound                              404
 //   OutOfRange (a body over the limit)    413
 //   ResourceExhausted                     429
@@ -65,13 +69,21 @@ class HttpService {
   // `engine` and `memory` must outlive every request. Bodies may have
   // `max_body_bytes` once decompressed. `memory` is for requests that are
   // decoded and for answers.
-  // `control`: null where models stay as they are.
-  HttpService(Engine* engine, ModelControl* control, base::ByteBudget* memory,
+  // `control`: null where models stay as they are. `access`: null: everybody
+  // may do everything.
+  HttpService(Engine* engine, ModelControl* control,
+              const AccessControl* access, base::ByteBudget* memory,
               size_t max_body_bytes)
       : engine_(*engine),
         control_(control),
+        access_(access),
         memory_(*memory),
         max_body_bytes_(max_body_bytes) {}
+
+  // Whether a request with this head may be handled: AccessControl::Check().
+  // Requests that Handle() refuses by their target pass.
+  absl::Status CheckAccess(bool get, absl::string_view target,
+                           absl::string_view authorization) const;
 
   // Calls `done` exactly once, on this thread or on a thread of the engine's or
   // the control's, where it must not block. `cancel`: nobody waits for the
@@ -90,6 +102,9 @@ class HttpService {
   static bool IsLong(absl::string_view accept_encoding,
                      const HttpAnswer& answer);
 
+  // Whether the connection is to look for a traceparent.
+  bool traces() const { return engine_.traces(); }
+
   // Inference requests that have arrived so far.
   uint64_t infer_calls() const {
     return infer_calls_.load(std::memory_order_relaxed);
@@ -105,9 +120,12 @@ class HttpService {
   void ChangeModel(const Route& route, const HttpRequest& request,
                    const Done& done);
   absl::StatusOr<HttpAnswer> AnswerIndex(const HttpRequest& request);
+  absl::StatusOr<HttpAnswer> AnswerTraceSetting(const Route& route,
+                                                const HttpRequest& request);
 
   Engine& engine_;
   ModelControl* const control_;
+  const AccessControl* const access_;
   base::ByteBudget& memory_;
   const size_t max_body_bytes_;
   std::atomic<uint64_t> infer_calls_ = 0;

@@ -30,6 +30,7 @@ struct BatchMember {
   // was planned. On the scheduler's clock.
   absl::Time arrived;
   absl::Time started = absl::InfinitePast();
+  absl::Time executed = absl::InfinitePast();  // its last step so far
   // Set by the device: whether this request was executed, and its answer.
   absl::Status status;
   transport::OutgoingMessage reply;

@@ -171,7 +171,8 @@ void Scheduler::OnExecuted(int index, int slot_index,
     Model& model = models_[slot.batch->model];
     const absl::Time now = clock_.Now();
     const absl::Duration took = now - slot.step_began;
-    const std::vector<BatchMember>& members = slot.batch->members;
+    std::vector<BatchMember>& members = slot.batch->members;
+    for (BatchMember& member : members) member.executed = now;
     const bool all_ran =
         std::all_of(members.begin(), members.end(),
                     [](const BatchMember& m) { return m.status.ok(); });
@@ -274,6 +275,7 @@ void Scheduler::OnDownloaded(int index, int slot_index,
     LogIfSlow(*label, *batch, member, now);
     if (member.status.ok()) {
       ++seen.succeeded;
+      member.call->SetTimes(member.started, member.executed, now);
       member.call->Reply(std::move(member.reply));
     } else {
       ++seen.failed;

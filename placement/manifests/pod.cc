@@ -48,6 +48,7 @@ Yaml Arguments(const ManifestOf& of) {
   add("model-repository", deployment.model_repository);
   int metrics_port = deployment.cn_metrics_port;
   if (of.is_hn()) {
+    add("host", "0.0.0.0");
     add("port", absl::StrCat(deployment.hn_port));
     add("instances", absl::StrCat(of.service.parallel));
     if (of.service.batching_window_us >= 0) {
@@ -56,6 +57,7 @@ Yaml Arguments(const ManifestOf& of) {
     }
     metrics_port = deployment.hn_metrics_port;
   } else {
+    add("grpc-host", "0.0.0.0");
     add("grpc-port", absl::StrCat(deployment.grpc_port));
     add("workers", absl::StrCat(of.service.parallel));
     const std::string gpu_nodes = GpuNodes(of);

@@ -63,6 +63,7 @@ class TestGpuNode : public transport::Handler {
     transport::ServerOptions options;
     options.host = "127.0.0.1";
     options.port = port;
+    options.clock = node_options.clock;
     options.heartbeat_interval = heartbeat_interval;
     options.liveness_timeout =
         std::max(options.liveness_timeout, 10 * heartbeat_interval);

@@ -388,7 +388,7 @@ class Http(unittest.TestCase):
             404, self.request("/v2/models/m/versions/9/infer", b"{}"), "9"
         )
         self.refused(404, self.request("/v2/nothing"), "/v2/nothing")
-        self.refused(501, self.request("/v2/trace/setting"), "not supported")
+        self.refused(501, self.request("/v2/logging"), "not supported")
         answer = self.request("/v2/models/m/infer")
         self.refused(405, answer, "POST")
         self.assertEqual(answer[1]["Allow"], "POST")

@@ -190,6 +190,32 @@ class Limits(unittest.TestCase):
             )
         self.infer(cn)
 
+    def test_a_message_beyond_the_memory_is_refused_with_the_limit(self):
+        # HTTP's bodies have half of the memory for what is being received.
+        for arguments, quota in (((), 16), (("--http-port", "off"), 32)):
+            cn = self.start("--request-memory", "64MiB", *arguments)
+            request = request_of("m", self.tensors)
+            limit = quota * MIB * 3 // 4
+            # Beyond 7/8 of the quota gRPC refuses, beyond all of it it resets.
+            for size in (limit, limit + limit // 16):
+                request.raw_input_contents[0] = bytes(size)
+                for _ in range(3):
+                    with self.assertRaises(grpc.RpcError) as caught:
+                        self.infer(cn, request)
+                    self.refused(
+                        caught.exception, grpc.StatusCode.RESOURCE_EXHAUSTED,
+                        str(limit), "--request-memory",
+                    )
+            # Shorter ones are read.
+            request.raw_input_contents[0] = bytes(limit - 100_000)
+            with self.assertRaises(grpc.RpcError) as caught:
+                self.infer(cn, request)
+            self.assertRegex(
+                caught.exception.details(), "raw bytes|no memory for the request"
+            )
+            self.infer(cn)
+            self.assertIn(f"may have {limit} bytes", cn.output())
+
     def test_a_wrong_size_on_the_command_line(self):
         for size in ("12Apples", "-1", "0", "1KiB"):
             done = subprocess.run(

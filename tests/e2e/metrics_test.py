@@ -87,7 +87,12 @@ class Metrics(unittest.TestCase):
         # Found in a file: that has metrics of its own.
         listed = self.folder / "nodes"
         listed.write_text(self.hn.address + "\n")
-        self.cn = support.cpu_node(self.repository, [f"file:{listed}"])
+        # A tracer has metrics of its own, too; nothing is sampled.
+        self.cn = support.cpu_node(
+            self.repository, [f"file:{listed}"],
+            "--trace-config", f"triton,file={self.folder / 'traces.jsonl'}",
+            "--trace-config", "rate=0",
+        )
         self.addCleanup(self.cn.close)
         channel = grpc.insecure_channel(self.cn.address)
         self.addCleanup(channel.close)

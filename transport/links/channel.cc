@@ -35,6 +35,10 @@ size_t OutgoingMessage::num_tensors() const {
   return impl_ == nullptr ? 0 : impl_->layout.tensor_offsets.size();
 }
 
+void OutgoingMessage::AskForTimes() {
+  impl_->header.times = impl_->may_ask_times;
+}
+
 IncomingMessage::IncomingMessage() = default;
 IncomingMessage::IncomingMessage(ImplPtr impl) : impl_(std::move(impl)) {}
 IncomingMessage::IncomingMessage(IncomingMessage&&) noexcept = default;
@@ -45,6 +49,11 @@ IncomingMessage::~IncomingMessage() = default;
 absl::Span<const base::TensorView> IncomingMessage::tensors() const {
   if (impl_ == nullptr) return {};
   return impl_->tensors;
+}
+
+const std::optional<CallTimes>& IncomingMessage::times() const {
+  static const std::optional<CallTimes> none;
+  return impl_ == nullptr ? none : impl_->times;
 }
 
 bool IncomingMessage::settled() const {

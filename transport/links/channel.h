@@ -62,6 +62,15 @@ struct Limits {
   size_t source_arena_bytes = size_t{256} << 20;
 };
 
+// When a request was where at the HN, on the HN's clock, which may differ from
+// the CN's by any amount.
+struct CallTimes {
+  absl::Time received;  // as a whole
+  absl::Time started;   // the first execution of a part of it
+  absl::Time executed;  // the last one
+  absl::Time answered;
+};
+
 // A message being written, in registered memory: tensors are produced right
 // where they are sent from. Move-only; dropping it unsent frees the memory.
 class OutgoingMessage {
@@ -74,6 +83,9 @@ class OutgoingMessage {
   // Aligned to base::kTensorAlignBytes; valid until sent or dropped.
   std::byte* data(size_t tensor) const;
   size_t num_tensors() const;
+  // Of a request, before it is sent: its answer is to bring CallTimes. No
+  // effect where the HN is too old for that.
+  void AskForTimes();
 
   struct Impl;
   struct Recycle {
@@ -102,6 +114,8 @@ class IncomingMessage {
   absl::Span<const base::TensorView> tensors() const;
   // False: the peer may still write to that memory, a slot that it was lent.
   bool settled() const;
+  // Of an answer whose request asked for them.
+  const std::optional<CallTimes>& times() const;
 
   struct Impl;
   struct Recycle {
@@ -263,6 +277,10 @@ class ServerCall {
   virtual absl::string_view request_id() const { return {}; }
   // True when the client is gone or has cancelled: work may be dropped.
   virtual bool abandoned() const = 0;
+  // For the CallTimes of the answer, where the client asked for them; before
+  // Reply. On the server's clock.
+  virtual void SetTimes(absl::Time started, absl::Time executed,
+                        absl::Time answered) {}
 
   virtual absl::StatusOr<OutgoingMessage> AllocateReply(
       absl::Span<const base::TensorSpec> tensors) = 0;

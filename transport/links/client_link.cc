@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "proto/session.pb.h"
+#include "transport/messages/byte_order.h"
 #include "transport/session/handshake.h"
 
 namespace refract::transport {
@@ -22,6 +23,16 @@ static_assert(kMaxSlots == 1 << kPlaceBits);  // and so more than max_in_flight
 // A frame of offers is sent when it is this long: one more offer then fits into
 // kMaxSessionBodyBytes, whatever its settings are.
 constexpr size_t kLongOffersBytes = kMaxSessionBodyBytes / 2;
+
+// `text` has kCallTimesBytes (DecodeHeader). Any bytes are times.
+CallTimes DecodeCallTimes(absl::string_view text) {
+  const auto time = [&](size_t index) {
+    return absl::FromUnixNanos(
+        LoadLittle<int64_t>(reinterpret_cast<const std::byte*>(text.data()) +
+                            index * sizeof(int64_t)));
+  };
+  return {time(0), time(1), time(2), time(3)};
+}
 
 absl::flat_hash_map<uint64_t, ClientLink::Offered> OffersOf(
     const Established& established) {
@@ -52,7 +63,8 @@ ClientLink::ClientLink(const ClientOptions& options, Established established,
              std::move(established.peer),
              std::move(server_process),
              established.max_in_flight,
-             established.takes_request_ids},
+             established.takes_request_ids,
+             established.sends_call_times},
       counters_(counters),
       next_id_(next_id),
       owner_(owner),
@@ -195,6 +207,7 @@ absl::Status ClientLink::OnMessage(const MessageHeader& header,
         absl::Status(static_cast<absl::StatusCode>(header.status_code), text));
     return absl::OkStatus();
   }
+  if (header.times) message->times = DecodeCallTimes(text);
   Finish(std::move(done), IncomingMessage(std::move(message)));
   return absl::OkStatus();
 }

@@ -44,6 +44,7 @@ struct LinkFacts {
   std::string server_process;  // DialReport's
   int max_in_flight = 0;
   bool takes_request_ids = false;
+  bool sends_call_times = false;
 };
 
 // A request on its way from Client::Send to a link.

@@ -80,6 +80,7 @@ struct Established {
   // Whether the peer has FEATURE_OFFERS.
   bool takes_offers = false;
   bool takes_request_ids = false;      // client: whether the server does
+  bool sends_call_times = false;       // the same
   HeldOffers held{nullptr};            // server
   std::vector<uint64_t> offered_keys;  // client: per offer
 };

@@ -63,6 +63,7 @@ OutgoingMessage::ImplPtr TakeOutgoing(
   OutgoingMessage::ImplPtr message(memory->outgoing.Take().release());
   message->memory = memory;
   message->header = {};
+  message->may_ask_times = false;
   return message;
 }
 
@@ -91,6 +92,7 @@ void IncomingMessage::Recycle::operator()(Impl* impl) const {
   impl->held.Reset();
   impl->tensors.clear();
   impl->offsets.clear();
+  impl->times.reset();
   memory->incoming.Give(std::unique_ptr<Impl>(impl));
 }
 

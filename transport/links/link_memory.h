@@ -72,8 +72,9 @@ struct OutgoingMessage::Impl {
   std::shared_ptr<LinkMemory> memory;
   ArenaBlock block;
   MessageLayout layout;
-  MessageHeader header;  // id, deadline and epoch are set when it is sent
-  RequestToken token;    // of requests
+  MessageHeader header;        // id, deadline and epoch are set when it is sent
+  RequestToken token;          // of requests
+  bool may_ask_times = false;  // the peer sends CallTimes
 
   // While it waits in a MessageSender.
   absl::Time deadline;
@@ -92,6 +93,7 @@ struct IncomingMessage::Impl {
   base::ByteBudget::Hold held;  // for `pulled`
   std::vector<base::TensorView> tensors;
   std::vector<size_t> offsets;  // of pulled ones, from the payload's begin
+  std::optional<CallTimes> times;
 };
 
 // Thread-safe. Sharers: the connection's poller, its messages and calls.

@@ -3,9 +3,11 @@
 #include <glog/logging.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/status_macros.h"
+#include "transport/messages/byte_order.h"
 
 namespace refract::transport {
 
@@ -34,23 +36,25 @@ void ServerCalls::Push(Reply reply) {
 std::unique_ptr<ServerCallImpl> ServerCallImpl::Create(
     std::shared_ptr<ServerCalls> calls, uint64_t id, uint32_t number,
     size_t model, absl::Time deadline, absl::string_view request_id,
-    IncomingMessage::ImplPtr message) {
+    absl::Time received, IncomingMessage::ImplPtr message) {
   void* const place = calls->storage().Take();
-  return std::unique_ptr<ServerCallImpl>(
-      ::new (place) ServerCallImpl(std::move(calls), id, number, model,
-                                   deadline, request_id, std::move(message)));
+  return std::unique_ptr<ServerCallImpl>(::new (place) ServerCallImpl(
+      std::move(calls), id, number, model, deadline, request_id, received,
+      std::move(message)));
 }
 
 ServerCallImpl::ServerCallImpl(std::shared_ptr<ServerCalls> calls, uint64_t id,
                                uint32_t number, size_t model,
                                absl::Time deadline,
                                absl::string_view request_id,
+                               absl::Time received,
                                IncomingMessage::ImplPtr message)
     : calls_(std::move(calls)),
       id_(id),
       number_(number),
       model_(model),
       deadline_(deadline),
+      times_{received, received, received, received},
       message_(std::move(message)) {
   request_id_bytes_ = std::min(request_id.size(), request_id_.size());
   std::copy_n(request_id.data(), request_id_bytes_, request_id_.data());
@@ -86,10 +90,20 @@ absl::StatusOr<OutgoingMessage> ServerCallImpl::AllocateReply(
   if (!calls_->memory()->open.load()) {
     return absl::UnavailableError("the client is gone");
   }
+  const bool times = times_.received != absl::InfinitePast();
+  // Room for the times, which Reply() writes.
+  const std::array<char, kCallTimesBytes> room = {};
   REFRACT_ASSIGN_OR_RETURN(
       OutgoingMessage::ImplPtr message,
-      NewMessage(calls_->memory(), MessageKind::kResponse, tensors));
+      NewMessage(calls_->memory(), MessageKind::kResponse, tensors,
+                 {room.data(), times ? room.size() : 0}));
+  message->header.times = times;
   return OutgoingMessage(std::move(message));
+}
+
+void ServerCallImpl::SetTimes(absl::Time started, absl::Time executed,
+                              absl::Time answered) {
+  times_ = {times_.received, started, executed, answered};
 }
 
 void ServerCallImpl::Reply(OutgoingMessage message) {
@@ -97,6 +111,15 @@ void ServerCallImpl::Reply(OutgoingMessage message) {
   OutgoingMessage::ImplPtr impl = message.TakeImpl();
   CHECK(impl != nullptr && impl->memory == calls_->memory())
       << "a reply that was not allocated by its call";
+  if (impl->header.times) {
+    std::byte* text =
+        impl->block.data() + kHeaderBytes + impl->layout.table_bytes;
+    for (const absl::Time time :
+         {times_.received, times_.started, times_.executed, times_.answered}) {
+      StoreLittle<int64_t>(text, absl::ToUnixNanos(time));
+      text += sizeof(int64_t);
+    }
+  }
   calls_->Push({id_, number_, std::move(impl)});
 }
 

@@ -70,11 +70,12 @@ class ServerCalls {
 // Lies in its ServerCalls' storage, so that a request costs no allocation.
 class ServerCallImpl final : public ServerCall {
  public:
-  // `number` is `calls`'s.
+  // `number` is `calls`'s. `received`: InfinitePast if the client did not ask
+  // for CallTimes.
   static std::unique_ptr<ServerCallImpl> Create(
       std::shared_ptr<ServerCalls> calls, uint64_t id, uint32_t number,
       size_t model, absl::Time deadline, absl::string_view request_id,
-      IncomingMessage::ImplPtr message);
+      absl::Time received, IncomingMessage::ImplPtr message);
   ~ServerCallImpl() override;
   // Runs the destructor itself, because afterwards nothing would know any more
   // where the memory belongs.
@@ -88,6 +89,8 @@ class ServerCallImpl final : public ServerCall {
     return {request_id_.data(), request_id_bytes_};
   }
   bool abandoned() const override;
+  void SetTimes(absl::Time started, absl::Time executed,
+                absl::Time answered) override;
   absl::StatusOr<OutgoingMessage> AllocateReply(
       absl::Span<const base::TensorSpec> tensors) override;
   void Reply(OutgoingMessage message) override;
@@ -96,7 +99,7 @@ class ServerCallImpl final : public ServerCall {
  private:
   ServerCallImpl(std::shared_ptr<ServerCalls> calls, uint64_t id,
                  uint32_t number, size_t model, absl::Time deadline,
-                 absl::string_view request_id,
+                 absl::string_view request_id, absl::Time received,
                  IncomingMessage::ImplPtr message);
 
   const std::shared_ptr<ServerCalls> calls_;
@@ -104,6 +107,7 @@ class ServerCallImpl final : public ServerCall {
   const uint32_t number_;
   const size_t model_;
   const absl::Time deadline_;
+  CallTimes times_;
   const IncomingMessage::ImplPtr message_;
   // No string, which would cost a request with an id an allocation.
   size_t request_id_bytes_ = 0;

@@ -193,9 +193,11 @@ absl::Status ServerLink::OnMessage(const MessageHeader& header,
                                   ? absl::InfiniteFuture()
                                   : shared_->options.clock->Now() +
                                         absl::Microseconds(header.deadline_us);
+  const absl::Time received =
+      header.times ? shared_->options.clock->Now() : absl::InfinitePast();
   std::unique_ptr<ServerCallImpl> call =
       ServerCallImpl::Create(shared_calls_, header.id, number, offered->id,
-                             deadline, text, std::move(message));
+                             deadline, text, received, std::move(message));
   if (shared_->refusing || shared_->stopping) {
     call->Fail(absl::UnavailableError("this node is stopping"));
     return absl::OkStatus();

@@ -55,7 +55,8 @@ void EncodeHeader(const MessageHeader& header, std::byte* out) {
   StoreLittle<uint32_t>(out + kMagicAt, kMagic);
   StoreLittle<uint16_t>(out + kVersionAt, kMessageVersion);
   StoreLittle<uint8_t>(out + kKindAt, static_cast<uint8_t>(header.kind));
-  StoreLittle<uint8_t>(out + kFlagsAt, header.pulled ? kFlagPulled : 0);
+  StoreLittle<uint8_t>(out + kFlagsAt, (header.pulled ? kFlagPulled : 0) |
+                                           (header.times ? kFlagTimes : 0));
   StoreLittle<uint16_t>(out + kHeaderBytesAt, kHeaderBytes);
   StoreLittle<uint16_t>(out + kTensorCountAt, header.tensor_count);
   StoreLittle<uint16_t>(out + kModelAt, header.model);
@@ -91,7 +92,7 @@ absl::StatusOr<MessageHeader> DecodeHeader(absl::Span<const std::byte> bytes,
     return Bad("kind", kind);
   }
   const auto flags = LoadLittle<uint8_t>(in + kFlagsAt);
-  if ((flags & ~kFlagPulled) != 0) return Bad("flags", flags);
+  if ((flags & ~(kFlagPulled | kFlagTimes)) != 0) return Bad("flags", flags);
   if (const auto length = LoadLittle<uint16_t>(in + kHeaderBytesAt);
       length != kHeaderBytes) {
     return Bad("header length", length);
@@ -99,6 +100,7 @@ absl::StatusOr<MessageHeader> DecodeHeader(absl::Span<const std::byte> bytes,
   MessageHeader header;
   header.kind = static_cast<MessageKind>(kind);
   header.pulled = (flags & kFlagPulled) != 0;
+  header.times = (flags & kFlagTimes) != 0;
   header.tensor_count = LoadLittle<uint16_t>(in + kTensorCountAt);
   header.model = LoadLittle<uint16_t>(in + kModelAt);
   header.status_code = LoadLittle<uint8_t>(in + kStatusCodeAt);
@@ -136,6 +138,9 @@ absl::StatusOr<MessageHeader> DecodeHeader(absl::Span<const std::byte> bytes,
     if (header.text_bytes > kMaxRequestIdBytes) {
       return Bad("id length of a request", header.text_bytes);
     }
+  } else if (header.times && (header.status_code != 0 ||
+                              header.text_bytes != kCallTimesBytes)) {
+    return Bad("length of the times", header.text_bytes);
   }
   if (header.total_bytes < header.payload_begin() ||
       header.total_bytes > max_total_bytes) {

@@ -48,12 +48,17 @@ enum class MessageKind : uint8_t { kRequest = 1, kResponse = 2 };
 
 // Flag bits.
 inline constexpr uint8_t kFlagPulled = 1;  // payload waits in the source arena
+// A request asks for CallTimes; a response has them in place of its text.
+inline constexpr uint8_t kFlagTimes = 2;
+// CallTimes as text: four times in ns on the HN's clock, 8 bytes each.
+inline constexpr size_t kCallTimesBytes = 32;
 
 inline constexpr uint32_t kNoDeadline = 0xffffffff;
 
 struct MessageHeader {
   MessageKind kind = MessageKind::kRequest;
   bool pulled = false;
+  bool times = false;  // only if FEATURE_CALL_TIMES is agreed on
   uint16_t tensor_count = 0;
   uint16_t model = 0;        // index of the offer; 0 in responses
   uint8_t status_code = 0;   // absl::StatusCode; 0 in requests

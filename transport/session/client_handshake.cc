@@ -229,6 +229,8 @@ class ClientAttempt {
     established.takes_offers = (reply_.features() & proto::FEATURE_OFFERS) != 0;
     established.takes_request_ids =
         (reply_.features() & proto::FEATURE_REQUEST_IDS) != 0;
+    established.sends_call_times =
+        (reply_.features() & proto::FEATURE_CALL_TIMES) != 0;
     return established;
   }
 

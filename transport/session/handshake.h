@@ -135,7 +135,7 @@ HeartbeatTimes AgreeOnHeartbeats(absl::Duration own_interval,
 inline constexpr uint64_t kFeatures =
     proto::FEATURE_HEARTBEAT_INTERVAL | proto::FEATURE_MORE_PATH_STARTS |
     proto::FEATURE_MODEL_STATES | proto::FEATURE_OFFERS |
-    proto::FEATURE_REQUEST_IDS;
+    proto::FEATURE_REQUEST_IDS | proto::FEATURE_CALL_TIMES;
 // PathStarts in one handshake besides one for each path: addresses to try.
 inline constexpr int kMorePathStarts = 3;
 

@@ -220,7 +220,7 @@ TEST_F(FrontendTest, TellsAboutServerAndModel) {
                   .ok());
   EXPECT_EQ(server.name(), "refract");
   EXPECT_THAT(server.extensions(),
-              ElementsAre("model_configuration", "statistics"));
+              ElementsAre("model_configuration", "statistics", "trace"));
 
   inference::ModelMetadataRequest request;
   request.set_name("whole");

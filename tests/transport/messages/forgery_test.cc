@@ -206,9 +206,10 @@ TEST_F(ForgeryTest, EveryFieldOfTheHeaderChanged) {
         {"magic", 0, 4, none},
         {"version", 4, 2, none},
         {"kind", 6, 1, none},
-        // The other flag: nothing says where the payload of this one is, so it
-        // begins at 0 of the source.
-        {"flags", 7, 1, [&](uint64_t value) { return !pulled && value == 1; }},
+        // Pulled or not: nothing says where the payload of this one is, so it
+        // begins at 0 of the source. Any request may ask for times.
+        {"flags", 7, 1,
+         [&](uint64_t value) { return pulled ? value == 3 : value <= 3; }},
         {"header length", 8, 2, none},
         {"tensor count", 10, 2, none},
         {"model", 12, 2, any},  // judged above the endpoint

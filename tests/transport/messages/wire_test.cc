@@ -131,7 +131,7 @@ TEST(HeaderTest, ForgedFieldsAreRefusedByName) {
            {4, 2, 2, "version"},
            {6, 1, 0, "kind"},
            {6, 1, 3, "kind"},
-           {7, 1, 2, "flags"},
+           {7, 1, 4, "flags"},
            {8, 2, 65, "header length"},
            {10, 2, 257, "tensor count"},
            {14, 1, 5, "status of a request"},

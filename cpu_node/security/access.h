@@ -1,0 +1,90 @@
+#ifndef REFRACT_CPU_NODE_SECURITY_ACCESS_H_
+#define REFRACT_CPU_NODE_SECURITY_ACCESS_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+
+namespace refract::cpu_node {
+
+// What a call needs.
+enum class Access : uint8_t {
+  kAnybody,  // health, for probes
+  kClient,   // inference and questions about models
+  kControl,  // changes of models and settings
+};
+
+// Bearer tokens of clients, from files with a token per line; empty lines and
+// lines that begin with # do not count. A changed file is read again within a
+// second; while it cannot be read, or has no token, the tokens stay as they
+// were. Thread-safe.
+class TokenFile {
+ public:
+  // NotFound or InvalidArgument name the file.
+  static absl::StatusOr<std::unique_ptr<TokenFile>> Create(
+      const std::string& path, base::Clock& clock);
+
+  // Whether `token` is in the file. Takes the same time for each token of a
+  // length, right or wrong: digests are compared, all of them, in constant
+  // time.
+  bool Has(absl::string_view token);
+
+ private:
+  using Digest = std::array<uint8_t, 32>;  // SHA-256
+  struct Version {
+    int64_t changed_ns = 0;
+    int64_t size = 0;
+    uint64_t inode = 0;
+    bool operator==(const Version&) const = default;
+  };
+
+  TokenFile(std::string path, base::Clock& clock)
+      : path_(std::move(path)), clock_(clock) {}
+  static absl::StatusOr<Version> VersionOf(const std::string& path);
+  absl::Status Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Refresh() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const std::string path_;
+  base::Clock& clock_;
+  absl::Mutex mu_;
+  Version version_ ABSL_GUARDED_BY(mu_);
+  std::vector<Digest> digests_ ABSL_GUARDED_BY(mu_);
+  absl::Time looked_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+};
+
+struct AccessFiles {
+  std::string client_tokens;   // empty: clients need none
+  std::string control_tokens;  // empty: as clients
+};
+
+// Who may do what. Thread-safe.
+class AccessControl {
+ public:
+  // As TokenFile::Create().
+  static absl::StatusOr<std::unique_ptr<AccessControl>> Create(
+      const AccessFiles& files, base::Clock& clock);
+
+  // `authorization`: the header of that name, "Bearer TOKEN"; empty: none.
+  //   Unauthenticated    no token, or an unknown one
+  //   PermissionDenied   a client's token, where one for control is needed
+  // Tokens for control are good for everything.
+  absl::Status Check(Access access, absl::string_view authorization) const;
+
+ private:
+  std::unique_ptr<TokenFile> clients_;  // null: none needed
+  std::unique_ptr<TokenFile> control_;  // null: as clients
+};
+
+}  // namespace refract::cpu_node
+
+#endif  // REFRACT_CPU_NODE_SECURITY_ACCESS_H_

@@ -1,0 +1,143 @@
+#include "cpu_node/security/access.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+
+namespace refract::cpu_node {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr char kClientToken[] = "client-token-0123456789";
+constexpr char kControlToken[] = "control-token-0123456789";
+
+class AccessTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = testing::TempDir() + "/access_" +
+              testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  // By rename, as docs/security.md says.
+  std::string Write(const std::string& name, const std::string& text) {
+    const std::string path = folder_ + "/" + name;
+    std::ofstream(path + ".new") << text;
+    std::filesystem::rename(path + ".new", path);
+    return path;
+  }
+  std::unique_ptr<AccessControl> Make(const AccessFiles& files) {
+    auto access = AccessControl::Create(files, clock_);
+    EXPECT_TRUE(access.ok()) << access.status();
+    return *std::move(access);
+  }
+  static absl::StatusCode Code(const AccessControl& access, Access what,
+                               const std::string& header) {
+    return access.Check(what, header).code();
+  }
+
+  std::string folder_;
+  base::ManualClock clock_;
+};
+
+TEST_F(AccessTest, TellsClientsFromControl) {
+  const std::string clients =
+      Write("clients", absl::StrCat("# ours\n\n  ", kClientToken, "\r\n"));
+  const std::string control = Write("control", kControlToken);
+  const std::string client = absl::StrCat("Bearer ", kClientToken);
+  const std::string operations = absl::StrCat("bearer ", kControlToken, " ");
+  const absl::StatusCode ok = absl::StatusCode::kOk;
+  const absl::StatusCode unknown = absl::StatusCode::kUnauthenticated;
+  const absl::StatusCode denied = absl::StatusCode::kPermissionDenied;
+  struct Case {
+    AccessFiles files;
+    std::string header;
+    absl::StatusCode client, control;
+  };
+  for (const Case& test : std::vector<Case>{
+           {{clients, control}, "", unknown, unknown},
+           {{clients, control}, client, ok, denied},
+           {{clients, control}, operations, ok, ok},
+           {{clients, control},
+            "Bearer client-token-012345678",
+            unknown,
+            unknown},
+           {{clients, control}, client + "0", unknown, unknown},
+           {{clients, control}, "Bearer ", unknown, unknown},
+           {{clients, control}, "Bearer", unknown, unknown},
+           {{clients, control}, kClientToken, unknown, unknown},
+           {{clients, control},
+            "Basic client-token-0123456789",
+            unknown,
+            unknown},
+           {{clients, control}, "Bearer # ours", unknown, unknown},
+           {{clients, control},
+            "Bearer " + std::string(100'000, 'x'),
+            unknown,
+            unknown},
+           {{clients, ""}, client, ok, ok},
+           {{clients, ""}, "", unknown, unknown},
+           {{"", control}, "", ok, unknown},
+           {{"", control}, client, ok, unknown},
+           {{"", control}, operations, ok, ok},
+           {{"", ""}, "", ok, ok}}) {
+    const auto access = Make(test.files);
+    SCOPED_TRACE(absl::StrCat(test.files.client_tokens, ", ",
+                              test.files.control_tokens, ", ",
+                              test.header.substr(0, 40)));
+    EXPECT_EQ(Code(*access, Access::kAnybody, test.header), ok);
+    EXPECT_EQ(Code(*access, Access::kClient, test.header), test.client);
+    EXPECT_EQ(Code(*access, Access::kControl, test.header), test.control);
+  }
+}
+
+TEST_F(AccessTest, ChangedFilesAreReadAgain) {
+  const std::string path = Write("clients", kClientToken);
+  const auto access = Make({path, ""});
+  const std::string first = absl::StrCat("Bearer ", kClientToken);
+  const std::string second = "Bearer another-token-of-some-length";
+  Write("clients", "another-token-of-some-length\n");
+  EXPECT_TRUE(access->Check(Access::kClient, first).ok());
+  clock_.Advance(absl::Seconds(1));
+  EXPECT_FALSE(access->Check(Access::kClient, first).ok());
+  EXPECT_TRUE(access->Check(Access::kClient, second).ok());
+  // A broken or missing file changes nothing.
+  for (const char* text : {"", "short\n"}) {
+    Write("clients", text);
+    clock_.Advance(absl::Seconds(1));
+    EXPECT_TRUE(access->Check(Access::kClient, second).ok());
+  }
+  std::filesystem::remove(path);
+  clock_.Advance(absl::Seconds(1));
+  EXPECT_TRUE(access->Check(Access::kClient, second).ok());
+  Write("clients", kClientToken);
+  clock_.Advance(absl::Seconds(1));
+  EXPECT_TRUE(access->Check(Access::kClient, first).ok());
+}
+
+TEST_F(AccessTest, BadFilesAreNamedAndTheirTokensAreNot) {
+  const auto refused = [&](const std::string& path) {
+    const absl::Status status =
+        AccessControl::Create({path, ""}, clock_).status();
+    EXPECT_THAT(status.message(), HasSubstr(path));
+    return status;
+  };
+  EXPECT_EQ(refused(folder_ + "/missing").code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(refused(Write("empty", "# nothing\n")).message(),
+              HasSubstr("no token"));
+  const absl::Status status =
+      refused(Write("short", absl::StrCat(kClientToken, "\nguessable\n")));
+  EXPECT_THAT(status.message(), HasSubstr("line 2"));
+  EXPECT_THAT(status.message(), testing::Not(HasSubstr("guessable")));
+}
+
+}  // namespace
+}  // namespace refract::cpu_node

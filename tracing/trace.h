@@ -1,0 +1,87 @@
+#ifndef REFRACT_TRACING_TRACE_H_
+#define REFRACT_TRACING_TRACE_H_
+
+// The trace of a request: spans, and what a request carries of it.
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace refract::tracing {
+
+// All bytes 0: none.
+using TraceId = std::array<uint8_t, 16>;
+using SpanId = std::array<uint8_t, 8>;
+
+// What a request carries from its arrival to its end. A value without memory of
+// its own, so that requests that are not traced cost nothing.
+struct RequestContext {
+  // Whether tracing looks at the request at all: it is off for all others.
+  bool on = false;
+  // Exported whatever comes of the request. Else only if it fails or is slow.
+  bool sampled = false;
+  // Of the client's traceparent; zeros: the client sent none.
+  TraceId trace_id = {};
+  SpanId parent = {};
+};
+
+// W3C Trace Context: fills in trace_id and parent of `context` from a
+// traceparent header and sets `sampled` to its flag. False, and no change, for
+// text that is no traceparent.
+bool ParseTraceparent(absl::string_view text, RequestContext& context);
+
+// Random, never zeros.
+TraceId NewTraceId();
+SpanId NewSpanId();
+
+struct Span {
+  enum class Kind : uint8_t { kInternal = 1, kServer = 2, kClient = 3 };
+  using Value = std::variant<std::string, int64_t>;
+
+  SpanId id = {};
+  SpanId parent = {};  // zeros: the first one
+  std::string name;
+  Kind kind = Kind::kInternal;
+  absl::Time start;  // calendar time
+  absl::Time end;
+  std::vector<std::pair<std::string, Value>> attributes;  // text in UTF-8
+  bool failed = false;
+  std::string message;  // why, in UTF-8
+  // Address of the node where it was, if that is another one than this.
+  std::string node;
+};
+
+struct Trace {
+  TraceId id = {};
+  bool sampled = false;  // the flag of traceparent
+  std::vector<Span> spans;
+};
+
+// How far the clock of another node is ahead, from times of requests. The four
+// times of a request bound the difference (as in NTP, RFC 5905): it was sent
+// before it was received, and answered before the answer came. The request with
+// the shortest way tells most, and is forgotten slowly, since clocks drift.
+class ClockOffset {
+ public:
+  // On the own clock, on the other, on the other, on the own.
+  void Add(absl::Time sent, absl::Time received, absl::Time answered,
+           absl::Time came);
+  // Zero before the first Add(). Off by at most half of shortest_way().
+  absl::Duration ahead() const { return ahead_; }
+  absl::Duration shortest_way() const { return way_; }
+
+ private:
+  absl::Duration ahead_;
+  absl::Duration way_ = absl::InfiniteDuration();
+  absl::Time at_ = absl::InfinitePast();
+};
+
+}  // namespace refract::tracing
+
+#endif  // REFRACT_TRACING_TRACE_H_
