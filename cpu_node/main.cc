@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "base/log/log_writer.h"
 #include "base/process/descriptor_limit.h"
+#include "base/process/exit_now.h"
 #include "base/process/loopback.h"
 #include "base/process/mutex_checks.h"
 #include "base/process/shutdown_signal.h"
@@ -354,5 +355,6 @@ int main(int argc, char** argv) {
   refract::base::RaiseDescriptorLimit();
   const auto flags = refract::cpu_node::ParseFlags(argc, argv);
   if (const int* status = std::get_if<int>(&flags)) return *status;
-  return refract::cpu_node::Run(std::get<refract::cpu_node::Flags>(flags));
+  refract::base::ExitNow(
+      refract::cpu_node::Run(std::get<refract::cpu_node::Flags>(flags)));
 }

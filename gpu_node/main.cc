@@ -11,6 +11,7 @@
 #include "base/log/log_writer.h"
 #include "base/process/byte_budget.h"
 #include "base/process/descriptor_limit.h"
+#include "base/process/exit_now.h"
 #include "base/process/loopback.h"
 #include "base/process/mutex_checks.h"
 #include "base/process/shutdown_signal.h"
@@ -245,5 +246,6 @@ int main(int argc, char** argv) {
   refract::base::RaiseDescriptorLimit();
   const auto flags = refract::gpu_node::ParseFlags(argc, argv);
   if (const int* status = std::get_if<int>(&flags)) return *status;
-  return refract::gpu_node::Run(std::get<refract::gpu_node::Flags>(flags));
+  refract::base::ExitNow(
+      refract::gpu_node::Run(std::get<refract::gpu_node::Flags>(flags)));
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/process/exit_now.h"
 #include "base/process/mutex_checks.h"
 #include "runtime/torch/caller.h"
 #include "tools/command_line.h"
@@ -13,6 +14,9 @@ int main(int argc, char** argv) {
   refract::base::StopMutexDeadlockChecks();
   // One thread per request, as the nodes run: numbers seen here hold there.
   refract::runtime::aten::UseOneThread();
-  return refract::tools::RunCommandLine(
+  const int status = refract::tools::RunCommandLine(
       std::vector<std::string>(argv + 1, argv + argc), std::cout, std::cerr);
+  std::cout.flush();
+  std::cerr.flush();
+  refract::base::ExitNow(status);
 }
