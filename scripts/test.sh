@@ -30,14 +30,21 @@ while (($#)); do
   shift
 done
 
+# The build needs Debian's packages and PyTorch. What only tests need is
+# installed while the build runs; a part that cannot be installed prints which
+# tests will be skipped.
+installation=
 if [[ $install == yes ]]; then
   refract_install_packages
-  refract_install_rdma_vm
-  refract_install_browser
   refract_install_venv "tritonclient[grpc,http]" geventhttpclient grpcio-health-checking \
     grpcio-reflection opentelemetry-proto
-  refract_install_torchrec
-  refract_install_schemas
+  {
+    refract_install_rdma_vm
+    refract_install_browser
+    refract_install_torchrec
+    refract_install_schemas
+  } &
+  installation=$!
 fi
 jobs="${jobs:-$(refract_build_jobs)}"
 refract_use_ccache
@@ -62,6 +69,10 @@ run_preset() {
     refract_show_errors "$results/$preset-build.log"
     refract_die "the $preset build failed (whole log: $results/$preset-build.log)"
   }
+  if [[ -n $installation ]]; then
+    wait "$installation" || refract_die "the installation of what tests need failed"
+    installation=
+  fi
   echo "== $preset: test"
   # Each program writes its cases here, so that the summary counts cases.
   export GTEST_OUTPUT="xml:$PWD/$results/$preset-cases/"
