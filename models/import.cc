@@ -11,7 +11,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "absl/types/span.h"
+#include "base/process/mapped_file.h"
 #include "base/status_macros.h"
 #include "base/tensor.h"
 #include "models/repository/safetensors.h"
@@ -113,8 +116,8 @@ class TableBinder {
                           absl::string_view rows) {
     const auto it = entries_.find(tensor.name);
     if (it == entries_.end()) {
-      return absl::InvalidArgumentError(
-          "the model has no parameter of this name");
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the model has no parameter of this name; ", StandIns()));
     }
     const auto [bound, inserted] = bound_.emplace(tensor.name, path);
     if (!inserted) {
@@ -138,6 +141,20 @@ class TableBinder {
     entry.strides = ContiguousStrides(entry.sizes);
     entry.storage_offset = 0;
     return absl::OkStatus();
+  }
+
+  // What the tensor could have been for.
+  std::string StandIns() const {
+    constexpr size_t kNamed = 5;
+    std::vector<std::string> names;
+    for (const WeightEntry& entry : model_.weights.entries) {
+      if (IsStandIn(model_, entry)) names.push_back(entry.name);
+    }
+    if (names.empty()) return "every table of it has its values; leave it out";
+    const auto first = absl::MakeConstSpan(names).subspan(0, kNamed);
+    return absl::StrCat(
+        "name it as the table that it is for: ", absl::StrJoin(first, ", "),
+        names.size() > first.size() ? ", ..." : "");
   }
 
   // What a tensor holds for a parameter; nullopt: its elements. Rows decode to
@@ -202,8 +219,55 @@ class TableBinder {
 
 }  // namespace
 
+namespace {
+
+constexpr absl::string_view kSaveAs =
+    "save the PyTorch model with torch.export.save (.pt2) or, traced or "
+    "scripted, with torch.jit.save (.pt)";
+
+// What a file that is no zip archive is, by how it begins; empty: unknown.
+absl::string_view NameOfForeign(absl::string_view path,
+                                absl::string_view begin) {
+  if (absl::StartsWith(begin, "\x89HDF")) return "an HDF5 file (Keras)";
+  if (absl::StartsWith(begin, absl::string_view("\x80\x02", 2)) ||
+      absl::StartsWith(begin, absl::string_view("\x80\x04", 2))) {
+    return "a Python pickle";
+  }
+  // ONNX is a protobuf whose first fields are its version and its producer.
+  const bool onnx_fields =
+      begin.size() > 3 && begin[0] == '\x08' && begin[2] == '\x12';
+  if (absl::EndsWith(path, ".onnx") || onnx_fields) return "an ONNX model";
+  return "";
+}
+
+absl::StatusOr<ZipArchive> OpenArchive(absl::string_view path) {
+  auto archive = ZipArchive::Open(path);
+  if (!absl::IsInvalidArgument(archive.status())) return archive;
+  std::error_code error;
+  if (fs::is_directory(std::string(path), error)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": is a folder; ", kSaveAs));
+  }
+  const auto file = base::MappedFile::Open(path);
+  if (!file.ok()) return archive;
+  const auto bytes = (*file)->bytes();
+  const absl::string_view begin(reinterpret_cast<const char*>(bytes.data()),
+                                std::min<size_t>(bytes.size(), 16));
+  if (absl::StartsWith(begin, "PK")) {
+    return base::Annotate(
+        absl::InvalidArgumentError("copy or save the file again"),
+        archive.status().message());
+  }
+  const absl::string_view name = NameOfForeign(path, begin);
+  return absl::InvalidArgumentError(absl::StrCat(
+      archive.status().message(),
+      name.empty() ? "" : absl::StrCat(" but ", name), "; ", kSaveAs));
+}
+
+}  // namespace
+
 absl::StatusOr<ArchiveKind> DetectArchive(absl::string_view path) {
-  REFRACT_ASSIGN_OR_RETURN(const ZipArchive archive, ZipArchive::Open(path));
+  REFRACT_ASSIGN_OR_RETURN(const ZipArchive archive, OpenArchive(path));
   bool has_graph = false;
   bool has_constants = false;
   bool has_code = false;
@@ -219,15 +283,16 @@ absl::StatusOr<ArchiveKind> DetectArchive(absl::string_view path) {
   }
   if (has_graph) return ArchiveKind::kTorchExport;
   if (has_constants && has_code) return ArchiveKind::kTorchScript;
-  absl::string_view what = "a zip archive, but no PyTorch model";
   if (has_old_program) {
-    what = "a .pt2 archive of an old PyTorch; export it again with torch 2.11";
-  } else if (has_data) {
-    what =
-        "written by torch.save, which holds no graph; use torch.export.save or "
-        "torch.jit.save";
+    return absl::InvalidArgumentError(absl::StrCat(
+        path,
+        ": a .pt2 archive of an old PyTorch; export it again with torch 2.11"));
   }
-  return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": ",
+                   has_data ? "written by torch.save, which holds no graph; "
+                            : "a zip archive, but no PyTorch model; ",
+                   kSaveAs));
 }
 
 absl::Status BindTables(const ImportOptions& options, ImportedModel& model) {
@@ -245,8 +310,11 @@ absl::Status BindTables(const ImportOptions& options, ImportedModel& model) {
         model.source_path, ": table ", entry.name, " ",
         base::DimsToString(entry.sizes), " was exported without values, and ",
         options.tables_dir.empty()
-            ? std::string("no folder of tables is given")
-            : absl::StrCat("no file in ", options.tables_dir, " has them")));
+            ? std::string(
+                  "no folder of tables is given; give --tables DIR with")
+            : absl::StrCat("no file in ", options.tables_dir,
+                           " has them; add there"),
+        " a *.safetensors that holds a tensor ", entry.name));
   }
   return absl::OkStatus();
 }

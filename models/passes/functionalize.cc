@@ -9,9 +9,9 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/graph/op_traits.h"
 #include "models/passes/functionalize_views.h"
 #include "models/passes/max_norm.h"
-#include "models/graph/op_traits.h"
 
 namespace refract::models {
 namespace {
@@ -303,7 +303,10 @@ class Functionalizer {
     }
     if (child == root && graph_.value(root).is_weight()) {
       return absl::UnimplementedError(
-          absl::StrCat("writes into the weight ", graph_.value(root).weight));
+          absl::StrCat("writes into the weight ", graph_.value(root).weight,
+                       ", and a model that changes its state cannot be served; "
+                       "call model.eval() before the export: batch "
+                       "normalisation counts batches in training mode"));
     }
     const int64_t version = ++objects_[root].writes;
     objects_[root].writer = writer;

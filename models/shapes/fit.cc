@@ -54,6 +54,7 @@ class Fitter {
     }
     // All symbols at once, each at another value.
     for (int64_t batch : Batches(BatchBase())) {
+      if (batch < graph_.min_batch) continue;
       std::vector<int64_t> values = base;
       for (size_t s = 0; s < base.size(); ++s) {
         if (found_.symbols[s].name == kBatchSymbol) {
@@ -67,7 +68,11 @@ class Fitter {
       // model may insist on the sample's order (lengths that fall).
       const auto shift = static_cast<int64_t>(checks_.size() + 1);
       if (Probe(values, run, shift)) {
-        if (auto failed = Probe(values, run)) return failed;
+        if (auto failed = Probe(values, run)) {
+          if (batch > BatchBase() || !NeedsRows(*failed)) return failed;
+          graph_.min_batch = batch + 1;
+          continue;
+        }
       }
       checks_.push_back({std::move(values), std::move(run)});
     }
@@ -102,6 +107,14 @@ class Fitter {
       if (found_.symbols[s].name == kBatchSymbol) failed.rows = values[s];
     }
     return failed;
+  }
+
+  // Whether a request with too few rows is refused by an operator whose
+  // documented limit they are, which is no sign of a specialised trace.
+  bool NeedsRows(const FailedProbe& failed) const {
+    if (failed.run.failed == kNoNode) return false;
+    const std::string& op = graph_.nodes[failed.run.failed].op;
+    return op == "aten.topk.default" || op == "aten.kthvalue.default";
   }
 
   void Describe(ValueId id) {

@@ -36,7 +36,10 @@ absl::Status Specialised(const Graph& graph, const Evidence& evidence) {
       "the trace is specialised to its batch of ", evidence.rows, ": ",
       culprit == kNoNode ? "its output" : DescribeNode(graph, culprit),
       " does not follow the batch (", evidence.what, " with ",
-      evidence.bad_rows, " rows)"));
+      evidence.bad_rows,
+      " rows); compute sizes from tensors (x.shape[0], not len(x) or a number) "
+      "or use torch.export, and trace again. Where the result is right to have "
+      "as many rows whatever the batch, give a --sample with another batch"));
 }
 
 // Nothing that may change counts the rows of the output.
@@ -57,7 +60,9 @@ absl::Status ExplainNoBatch(const Graph& graph, const Prober& prober,
     rows = largest->base;
   }
   if (dims.empty()) {
-    return absl::InvalidArgumentError("no size of any input may change");
+    return absl::InvalidArgumentError(
+        "no size of any input may change; give a --sample with two rows or "
+        "more, of which no size is the batch's by chance");
   }
   InterpreterRun bad;
   const absl::Status status = prober.Run(dims, bad);
@@ -71,6 +76,41 @@ absl::Status ExplainNoBatch(const Graph& graph, const Prober& prober,
     evidence.what = std::string(status.message());
   }
   return Specialised(graph, evidence);
+}
+
+// No output has the batch's rows: the best of all rows, a mean over them. The
+// size that leads most inputs is then the batch, as in an export
+// (torch_export::ChooseBatchSymbol()). False where there is none, or where a
+// size of an output may be the batch of the trace, which does not change.
+bool ChooseBatch(const Graph& graph, const Prober& prober,
+                 const InterpreterRun& base_run, FoundSymbols& found) {
+  const auto leads = [](const SizeSymbol& symbol) {
+    return std::count_if(
+        symbol.members.begin(), symbol.members.end(),
+        [](const SizeSymbol::Member& each) { return each.place.dim == 0; });
+  };
+  const auto most =
+      std::max_element(found.symbols.begin(), found.symbols.end(),
+                       [&leads](const SizeSymbol& a, const SizeSymbol& b) {
+                         return leads(a) < leads(b);
+                       });
+  if (most == found.symbols.end() || leads(*most) == 0) return false;
+  for (const int64_t further : {most->base + 1, 7 * most->base + 1}) {
+    std::vector<int64_t> values = BaseValues(found);
+    values[most - found.symbols.begin()] = further;
+    InterpreterRun run;
+    if (!prober.Run(DimsAt(found, values), run).ok()) return false;
+    for (const ValueId output : graph.outputs) {
+      const base::Dims& good = base_run.values[output].spec.dims;
+      const base::Dims& other = run.values[output].spec.dims;
+      if (good.size() != other.size()) return false;
+      for (size_t d = 0; d < good.size(); ++d) {
+        if (good[d] == most->base && other[d] == good[d]) return false;
+      }
+    }
+  }
+  most->name = std::string(kBatchSymbol);
+  return true;
 }
 
 // Whether an output's leading size is that of another input, which only in the
@@ -151,16 +191,19 @@ absl::Status InferShapes(absl::Span<const NamedTensor> sample,
   REFRACT_ASSIGN_OR_RETURN(const std::unique_ptr<const Interpreter> interpreter,
                            Interpreter::Create(graph, weights));
   const Prober prober(*interpreter, maker);
-  REFRACT_ASSIGN_OR_RETURN(const FoundSymbols found,
-                           FindSymbols(graph, prober));
+  REFRACT_ASSIGN_OR_RETURN(FoundSymbols found, FindSymbols(graph, prober));
   InterpreterRun base_run;
   REFRACT_RETURN_IF_ERROR(prober.Run(found.base, base_run));
-  const auto batch = std::find_if(
-      found.symbols.begin(), found.symbols.end(),
-      [](const SizeSymbol& symbol) { return symbol.name == kBatchSymbol; });
-  if (batch == found.symbols.end()) {
+  const auto find_batch = [&found] {
+    return std::find_if(
+        found.symbols.begin(), found.symbols.end(),
+        [](const SizeSymbol& symbol) { return symbol.name == kBatchSymbol; });
+  };
+  if (find_batch() == found.symbols.end() &&
+      !ChooseBatch(graph, prober, base_run, found)) {
     return ExplainNoBatch(graph, prober, found, base_run);
   }
+  const auto batch = find_batch();
   REFRACT_RETURN_IF_ERROR(CheckOutputs(graph, prober, found, base_run));
   if (const auto failed = FitShapes(prober, found, base_run, graph)) {
     return Specialised(

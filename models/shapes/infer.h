@@ -31,6 +31,9 @@ struct NamedTensor {
 // other leading sizes "N0", …, others "T0", …. Casts that turn out to change
 // nothing are removed, which renumbers values and nodes.
 //
+// Where no output has the batch's rows (the best k of all rows), the size that
+// leads most inputs is the batch.
+//
 // Sizes that are equal in the example but unrelated in the model may be taken
 // for one where the model cannot tell them apart: an example is best given with
 // different sizes, and with two rows or more.

@@ -89,6 +89,7 @@ class RowPicker {
       picker.bags_of_.resize(graph.inputs.size());
       picker.bags_of_[maker.ragged(i)->ids] = i;
     }
+    picker.FindBesideBags(graph);
     if (picker.rows_ == 0) {
       return absl::UnimplementedError("no input has the batch as a size");
     }
@@ -161,6 +162,27 @@ class RowPicker {
   };
 
   explicit RowPicker(const ProbeMaker& maker) : maker_(maker) {}
+
+  // Inputs with an entry for each id of another input's bags, such as weights.
+  void FindBesideBags(const Graph& graph) {
+    const std::vector<Role> roles = roles_;
+    for (size_t i = 0; i < roles.size(); ++i) {
+      const std::vector<SymExpr>& shape = graph.value(graph.inputs[i]).shape;
+      if (roles[i] != Role::kFixed || shape.empty() || shape[0].constant()) {
+        continue;
+      }
+      for (size_t ids = 0; ids < roles.size(); ++ids) {
+        if (roles[ids] != Role::kBags ||
+            !(graph.value(graph.inputs[ids]).shape[0] == shape[0]) ||
+            maker_.sample()[i].dims[0] != maker_.sample()[ids].dims[0]) {
+          continue;
+        }
+        roles_[i] = Role::kBags;
+        bags_of_[i] = bags_of_[ids];
+        break;
+      }
+    }
+  }
 
   // Integers, as many for each row, that add up to the length of other vectors,
   // and whose own length varies: lengths of bags, whatever looks the ids up.
@@ -372,8 +394,10 @@ absl::Status CheckRows(absl::Span<const NamedTensor> sample,
   InterpreterRun three;
   absl::Status tried = RunRows(*interpreter, *picker, {0, 0}, two);
   if (tried.ok()) tried = RunRows(*interpreter, *picker, {0, 0, 0}, three);
-  if (!tried.ok() && graph.source == SourceFormat::kTorchExport) {
-    // The exporter has proved its sizes: rows were not told apart rightly.
+  if (!tried.ok() &&
+      (graph.source == SourceFormat::kTorchExport || graph.min_batch > 2)) {
+    // The exporter has proved its sizes: rows were not told apart rightly. Or
+    // the model needs more rows than two.
     notes.push_back(
         absl::StrCat("a batch of 1 was not checked: ", tried.message()));
     return absl::OkStatus();

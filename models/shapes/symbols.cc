@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,12 @@ namespace {
 
 // With more classes of sizes than this, combinations are not all tried.
 constexpr size_t kMaxClasses = 4;
+// Runs that one search for dimensions to tie may take. Every run is one of the
+// model with the sample's sizes.
+constexpr int kMaxAttempts = 200;
+// Offsets that are computed from another input's size leave room for one more
+// row: the last bag is then empty. They leave none for two.
+constexpr int64_t kGrowth = 2;
 
 enum class Effect : uint8_t {
   kFails,
@@ -55,17 +62,25 @@ class Finder {
     return last && ragged && ragged->include_last_offset ? 1 : 0;
   }
 
-  InputDims Moved(const std::vector<Member>& members) const {
+  // `steps`: how far the size goes that the members are made of.
+  InputDims Moved(const std::vector<Member>& members, int64_t steps = 1) const {
     InputDims dims = found_.base;
     for (const Member& member : members) {
-      dims[member.place.input][member.place.dim] += member.factor;
+      dims[member.place.input][member.place.dim] += member.factor * steps;
     }
     return dims;
   }
 
+  bool Runs(const std::vector<Member>& members, int64_t steps) const {
+    InterpreterRun run;
+    return prober_.Run(Moved(members, steps), run).ok();
+  }
+
   Effect Try(const std::vector<Member>& members) const {
     InterpreterRun run;
-    if (!prober_.Run(Moved(members), run).ok()) return Effect::kFails;
+    if (!prober_.Run(Moved(members), run).ok() || !Runs(members, kGrowth)) {
+      return Effect::kFails;
+    }
     for (size_t id = 0; id < graph_.values.size(); ++id) {
       if (graph_.values[id].producer != kNoNode &&
           (run.values[id].spec.dims != base_run_.values[id].spec.dims ||
@@ -87,15 +102,23 @@ class Finder {
   }
 
   // Goes on from two rows when the example has one, if the model takes two.
+  // Rows may be counted in another dimension than the first, too.
   void LeaveOneRow() {
     std::vector<Member> ones;
+    std::vector<Member> further;
     size_t leading = 0;
     for (const Place& place : Places()) {
-      if (place.dim != 0) continue;
-      ++leading;
-      if (SizeOf(place) - OffsetOf(place) == 1) ones.push_back({place});
+      leading += place.dim == 0 ? 1 : 0;
+      if (SizeOf(place) - OffsetOf(place) != 1 || IsFeatureWidth(place)) {
+        continue;
+      }
+      (place.dim == 0 ? ones : further).push_back({place});
     }
     if (ones.empty() || 2 * ones.size() < leading) return;
+    if (!further.empty() && Try(ones) == Effect::kFails) {
+      further.insert(further.end(), ones.begin(), ones.end());
+      if (Try(further) != Effect::kFails) ones = std::move(further);
+    }
     InputDims two = Moved(ones);
     InterpreterRun run;
     if (prober_.Run(two, run).ok()) {
@@ -205,75 +228,160 @@ class Finder {
   }
 
   // A size that seemed free may only be free to grow: rows that nothing picks
-  // do no harm. It belongs to a class that cannot change without it.
+  // do no harm, nor do ids behind the last bag. It belongs to a class that
+  // cannot change without it, in whatever dimension it is.
   bool JoinFree(int64_t size, const std::vector<Place>& places) {
-    std::vector<Member> members = MembersOf(places);
-    const auto is_free = [size](const SizeSymbol& symbol) {
-      return symbol.base == size && symbol.members.size() == 1 &&
-             symbol.members[0].place.dim == 0;
-    };
+    std::vector<Member> candidates;
     for (const SizeSymbol& symbol : found_.symbols) {
-      if (is_free(symbol)) members.push_back(symbol.members[0]);
+      if (symbol.base == size && symbol.members.size() == 1) {
+        candidates.push_back(symbol.members[0]);
+      }
     }
     for (const Place& place : picked_) {
-      if (SizeOf(place) == size) members.push_back({place});
+      if (SizeOf(place) == size) candidates.push_back({place});
     }
-    if (members.size() == places.size() || Try(members) == Effect::kFails) {
+    if (candidates.empty()) return false;
+    std::vector<Member> members;
+    // Fewer members where the size cannot fall with all of them: the number of
+    // tables, which only happens to be the batch's, must stay.
+    const auto holds = [&](const std::vector<Member>& chosen, bool falls) {
+      members = MembersOf(places);
+      members.insert(members.end(), chosen.begin(), chosen.end());
+      return Try(members) != Effect::kFails && (!falls || Runs(members, -1));
+    };
+    if (!Choose(candidates,
+                [&](const auto& chosen) {
+                  return holds(chosen, /*falls=*/true);
+                }) &&
+        !Choose(candidates, [&](const auto& chosen) {
+          return holds(chosen, /*falls=*/false);
+        })) {
       return false;
     }
-    std::erase_if(found_.symbols, is_free);
+    const auto joined = [&members](const SizeSymbol& symbol) {
+      return symbol.members.size() == 1 &&
+             Contains(members, symbol.members[0].place);
+    };
+    std::erase_if(found_.symbols, joined);
     AddSymbol(std::move(members));
     return true;
   }
 
+  static bool Contains(const std::vector<Member>& members, Place place) {
+    return std::any_of(members.begin(), members.end(),
+                       [place](const Member& member) {
+                         return member.place.input == place.input &&
+                                member.place.dim == place.dim;
+                       });
+  }
+
+  // Asks `accepts` for all of `candidates`, then for all but one, all but two.
+  // True for the first that is accepted; at most kMaxAttempts are asked for,
+  // and never none of the candidates.
+  template <typename Accepts>
+  static bool Choose(const std::vector<Member>& candidates,
+                     const Accepts& accepts) {
+    const size_t count = candidates.size();
+    int attempts = 0;
+    const auto without = [&](size_t i, size_t k) {
+      std::vector<Member> chosen;
+      for (size_t at = 0; at < count; ++at) {
+        if (at != i && at != k) chosen.push_back(candidates[at]);
+      }
+      ++attempts;
+      return !chosen.empty() && accepts(chosen);
+    };
+    if (without(count, count)) return true;
+    for (size_t i = 0; i < count && attempts < kMaxAttempts; ++i) {
+      if (without(i, i)) return true;
+    }
+    for (size_t i = 0; i < count; ++i) {
+      for (size_t k = i + 1; k < count && attempts < kMaxAttempts; ++k) {
+        if (without(i, k)) return true;
+      }
+    }
+    return false;
+  }
+
   // Sizes that must change together without being equal: lengths of F features
-  // per row are F·B, their offsets F·B + 1.
+  // per row are F·B, their offsets F·B + 1. Rows may also be counted in the
+  // second dimension: offsets or ids of all tables in one matrix.
   void JoinClasses() {
     std::map<int64_t, std::vector<Place>> by_size;
     for (const Place& place : leading_) {
       by_size[SizeOf(place) - OffsetOf(place)].push_back(place);
     }
-    // Offsets of all tables in one matrix have the rows in the second
-    // dimension.
+    // Of these sizes the batch is sought among the leading ones first.
+    const std::set<int64_t> leads = [&by_size] {
+      std::set<int64_t> sizes;
+      for (const auto& each : by_size) sizes.insert(each.first);
+      return sizes;
+    }();
     for (const Place& place : trailing_) {
-      const auto it = by_size.find(SizeOf(place) - OffsetOf(place));
-      if (!IsFeatureWidth(place) && it != by_size.end()) {
-        it->second.push_back(place);
+      if (!IsFeatureWidth(place)) {
+        by_size[SizeOf(place) - OffsetOf(place)].push_back(place);
       }
     }
     std::vector<std::pair<int64_t, std::vector<Place>>> classes(by_size.begin(),
                                                                 by_size.end());
-    std::stable_sort(classes.begin(), classes.end(),
-                     [](const auto& a, const auto& b) {
-                       return a.second.size() > b.second.size();
-                     });
-    if (!classes.empty()) {
+    std::stable_sort(
+        classes.begin(), classes.end(), [&leads](const auto& a, const auto& b) {
+          return std::pair(leads.contains(a.first), a.second.size()) >
+                 std::pair(leads.contains(b.first), b.second.size());
+        });
+    if (!classes.empty() && leads.contains(classes[0].first)) {
       found_.attempt = Moved(MembersOf(classes[0].second));
       found_.base_rows = classes[0].first;
     }
+    attempts_left_ = kMaxAttempts;
     for (const auto& [rows, main] : classes) {
-      if (rows < 1) continue;
+      if (rows < 1 || !leads.contains(rows)) continue;
       std::vector<Choices> others;
       for (const auto& [size, places] : classes) {
         if (size != rows) others.push_back(ChoicesFor(size, rows, places));
       }
-      std::vector<Member> members = MembersOf(main);
-      if (TryChoices(others, 0, members)) {
-        AddSymbol(std::move(members));
-        return;
+      // What seemed free is tied last, and only where it has to be.
+      for (const SizeSymbol& symbol : found_.symbols) {
+        if (symbol.members.size() != 1 || symbol.base == rows) continue;
+        others.push_back(
+            ChoicesFor(symbol.base, rows, {symbol.members[0].place}));
+        others.back().is_free = true;
       }
+      std::erase_if(others,
+                    [](const Choices& each) { return each.options.empty(); });
+      std::vector<Member> members;
+      const bool found =
+          Choose(MembersOf(main), [&](const std::vector<Member>& chosen) {
+            // Other dimensions of the batch's size than its own may be fixed.
+            if (!StartsWithRows(chosen)) return false;
+            members = chosen;
+            return TryChoices(others, 0, members);
+          });
+      if (!found) continue;
+      std::erase_if(found_.symbols, [&members](const SizeSymbol& symbol) {
+        return symbol.members.size() == 1 &&
+               Contains(members, symbol.members[0].place);
+      });
+      AddSymbol(std::move(members));
+      return;
     }
+  }
+
+  // A leading dimension first: its role names the symbol.
+  static bool StartsWithRows(const std::vector<Member>& members) {
+    return members[0].place.dim == 0;
   }
 
   // How the places of one class may follow the main one.
   struct Choices {
-    const std::vector<Place>* places;
+    std::vector<Place> places;
     std::vector<std::pair<int64_t, int64_t>> options;  // factor, offset
+    bool is_free = false;  // may change alone, as far as is known
   };
 
   static Choices ChoicesFor(int64_t size, int64_t rows,
                             const std::vector<Place>& places) {
-    Choices choices{&places, {}};
+    Choices choices{.places = places};
     if (size >= rows && size % rows == 0) {
       choices.options.push_back({size / rows, 0});
     }
@@ -284,18 +392,23 @@ class Finder {
   }
 
   bool TryChoices(const std::vector<Choices>& others, size_t next,
-                  std::vector<Member>& members) const {
-    if (next == others.size()) return Try(members) != Effect::kFails;
+                  std::vector<Member>& members) {
+    if (next == others.size()) {
+      return attempts_left_-- > 0 && Try(members) != Effect::kFails;
+    }
     const size_t length = members.size();
-    for (const auto& [factor, offset] : others[next].options) {
-      for (const Place& place : *others[next].places) {
+    const Choices& each = others[next];
+    if (each.is_free && TryChoices(others, next + 1, members)) return true;
+    members.resize(length);
+    for (const auto& [factor, offset] : each.options) {
+      for (const Place& place : each.places) {
         members.push_back({place, factor, offset + OffsetOf(place)});
       }
       if (TryChoices(others, next + 1, members)) return true;
       members.resize(length);
-      if (next >= kMaxClasses) break;
+      if (next >= kMaxClasses || attempts_left_ <= 0) break;
     }
-    return TryChoices(others, next + 1, members);
+    return !each.is_free && TryChoices(others, next + 1, members);
   }
 
   // Inputs that nothing reads follow the size that they have in the example.
@@ -365,6 +478,7 @@ class Finder {
   const Prober& prober_;
   FoundSymbols found_;
   InterpreterRun base_run_;
+  int attempts_left_ = 0;        // of TryChoices()
   std::vector<Place> leading_;   // cannot change alone
   std::vector<Place> trailing_;  // cannot change alone
   std::vector<Place> idle_;      // of inputs that nothing reads

@@ -67,19 +67,22 @@ class SignatureReader {
   }
 
   // `position` counts everything that the model returns, `name` is for a
-  // tensor.
+  // tensor; neither is for what it writes.
   absl::Status ReadOutput(const std::string& kind, const Json& spec,
                           size_t position, absl::string_view name) {
     if (kind == "user_output") return ReadUserOutput(spec, position, name);
     if (kind == "parameter_mutation" && IsScaledTable(spec)) {
       return absl::OkStatus();
     }
-    for (absl::string_view target :
-         {"buffer_name", "parameter_name", "user_input_name"}) {
+    // What a model leaves in its arguments no client sees.
+    if (kind == "user_input_mutation") return absl::OkStatus();
+    for (absl::string_view target : {"buffer_name", "parameter_name"}) {
       if (const std::string* written = String(Member(spec, target))) {
         return absl::UnimplementedError(absl::StrCat(
             "the model writes to ", *written, " (", kind,
-            "): models that change their state or inputs are not supported"));
+            "), and a model that changes its state cannot be served; call "
+            "model.eval() before the export: batch normalisation counts "
+            "batches in training mode"));
       }
     }
     return absl::UnimplementedError(
@@ -251,9 +254,18 @@ absl::StatusOr<Program> ParseProgram(absl::string_view text) {
       }));
   REFRACT_RETURN_IF_ERROR(nodes.ReadNodes(*section, scope));
   CorrectRecordedShapes(graph);
-  const OutputNamer namer(*module, outputs->size());
+  // What the model writes is listed beside what it returns.
+  const auto returned = std::count_if(
+      outputs->begin(), outputs->end(),
+      [](const Json& spec) { return Member(spec, "user_output") != nullptr; });
+  const OutputNamer namer(*module, static_cast<size_t>(returned));
+  size_t position = 0;
   REFRACT_RETURN_IF_ERROR(
-      ReadSignature(*outputs, "output", [&](const Tagged& spec, size_t i) {
+      ReadSignature(*outputs, "output", [&](const Tagged& spec, size_t) {
+        if (*spec.tag != "user_output") {
+          return reader.ReadOutput(*spec.tag, *spec.value, 0, "");
+        }
+        const size_t i = position++;
         return reader.ReadOutput(*spec.tag, *spec.value, i,
                                  namer.Name(i, graph.outputs.size()));
       }));
@@ -265,6 +277,12 @@ absl::StatusOr<Program> ParseProgram(absl::string_view text) {
     REFRACT_RETURN_IF_ERROR(ReadRanges(*ranges, graph));
   }
   ChooseBatchSymbol(graph);
+  if (graph.symbols.empty()) {
+    program.notes.push_back(
+        "every size is fixed, because the export declares no dynamic one; to "
+        "serve other batches, export with dynamic_shapes, {0: Dim.AUTO} for "
+        "each input that has a batch");
+  }
   if (const Json* guards = Member(json, "guards_code")) {
     ApplyGuards(*guards, graph, program.notes);
   }

@@ -108,6 +108,18 @@ bool Converter::HasExample(const std::string& name) const {
                      });
 }
 
+namespace {
+
+// Whether elements of a list may be inputs: tensors, and what holds tensors.
+bool CanBeInput(const c10::Type& type) {
+  if (type.kind() == c10::TypeKind::TensorType) return true;
+  const auto inner = type.containedTypes();
+  return std::any_of(inner.begin(), inner.end(),
+                     [](const auto& each) { return CanBeInput(*each); });
+}
+
+}  // namespace
+
 absl::StatusOr<Item> Converter::InputOf(const c10::Type& type,
                                         const std::string& name) {
   if (type.kind() == c10::TypeKind::TensorType) return AddInput(name);
@@ -140,10 +152,16 @@ absl::StatusOr<Item> Converter::InputOf(const c10::Type& type,
       dict->getValueType()->kind() == c10::TypeKind::TensorType) {
     return DictInput(*dict, name);
   }
+  if (list != nullptr && CanBeInput(*list->getElementType())) {
+    return absl::UnimplementedError(absl::StrCat(
+        "input ", name, " is a ", type.str(),
+        "; its length is known with a --sample FILE only, which has ", name,
+        "_0, ", name, "_1, ..."));
+  }
   return absl::UnimplementedError(absl::StrCat(
       "input ", name, " is a ", type.str(),
-      list == nullptr ? "; only tensors can be served"
-                      : "; its length is known with a --sample only"));
+      ", and requests hold tensors only; make it a constant of the module (an "
+      "argument of __init__), or a tensor"));
 }
 
 absl::StatusOr<Item> Converter::DictInput(const c10::DictType& type,

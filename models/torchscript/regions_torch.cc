@@ -408,8 +408,8 @@ absl::Status CheckServable(const JitNode& node) {
   const absl::string_view op = node.kind().toQualString();
   if (node.isNondeterministic() && !DropsNothing(node)) {
     return absl::InvalidArgumentError(
-        "gives other results on every call; export the model in evaluation "
-        "mode and without sampling");
+        "gives other results on every call; call model.eval() before the "
+        "export (dropout draws in training mode), and export no sampling");
   }
   if (node.kind() == c10::prim::SetAttr && node.input(0)->type()->is_module()) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -53,6 +53,15 @@ TEST(DetectArchiveTest, SaysWhatAForeignFileIs) {
       HasSubstr("export it again"));
   EXPECT_THAT(message(Pt2Archive().Bytes().substr(0, 2000)),
               HasSubstr("truncated"));
+  // Every message ends with the remedy.
+  const auto remedy = HasSubstr("torch.export.save");
+  for (const char* text : {"hello", "\x89HDF\r\n", "\x80\x02}q."}) {
+    EXPECT_THAT(message(text), remedy);
+  }
+  const std::string onnx = message("\x08\x09\x12\x07pytorch");
+  EXPECT_THAT(onnx, HasSubstr("ONNX"));
+  EXPECT_THAT(onnx, remedy);
+  EXPECT_THAT(message(ZipWriter().Add("m/data.pkl", "x").Finish()), remedy);
 }
 
 // A model with one stand-in table [3, 2] and one real parameter.

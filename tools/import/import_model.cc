@@ -51,8 +51,8 @@ absl::StatusOr<ImportedModel> ReadModel(const ImportRequest& request,
     if (!request.keys.empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat(path,
-                       ": an export has its keys; --keys is for "
-                       "TorchScript"));
+                       ": an export has its keys; leave --keys out, which is "
+                       "for TorchScript"));
     }
     return models::ImportTorchExport(path);
   }
@@ -79,8 +79,9 @@ absl::Status CheckOperators(ImportedModel& model) {
     if (models::IsRandom(node)) {
       return absl::InvalidArgumentError(absl::StrCat(
           "operator ", node.op, " (node ", node.name,
-          ") gives other results on every call; export the model in "
-          "evaluation mode and without sampling"));
+          ") gives other results on every call; call model.eval() before the "
+          "export "
+          "(dropout draws in training mode), and export no sampling"));
     }
     if (models::IsRegion(node)) {
       const auto& operators = std::get<models::StringList>(

@@ -508,6 +508,62 @@ TEST(InferShapesTest, WeightedIdsThatAreAsManyAsRowsStayApart) {
   EXPECT_EQ(model.InputShape("weights"), "N0");
 }
 
+// Meta's DLRM: one id per table and item, and bags that begin at each of them.
+TEST(InferShapesTest, IdsOfAllTablesMayBeOneMatrix) {
+  for (const int64_t batch : {33, 7, 3, 2}) {
+    Model model(R"(
+      def forward(self, dense, ids):
+        offsets = torch.arange(ids.size(1))
+        x = torch.embedding_bag(self.table, ids[0], offsets)[0]
+        y = torch.embedding_bag(self.table, ids[1], offsets)[0]
+        return torch.cat([dense, x, y], 1)
+    )");
+    const absl::Status status =
+        model.Infer({{"dense", Floats({batch, 13})}, {"ids", Ids({2, batch})}});
+    ASSERT_TRUE(status.ok()) << batch << ": " << status;
+    EXPECT_EQ(model.InputShape("dense"), "B, 13");
+    EXPECT_EQ(model.InputShape("ids"), "2, B");
+    EXPECT_EQ(model.OutputShape(), "B, 19");
+  }
+}
+
+TEST(InferShapesTest, WeightsOfIdsFollowTheIdsOfTheirTable) {
+  for (const int64_t more : {0, 1}) {  // ids of the second table
+    Model model(R"(
+      def forward(self, dense, v0, v1, o0, o1, w0, w1):
+        x = torch.embedding_bag(self.table, v0, o0, False, 0, False, w0)[0]
+        y = torch.embedding_bag(self.table, v1, o1, False, 0, False, w1)[0]
+        return torch.cat([dense, x, y], 1).sum(1)
+    )");
+    const absl::Status status = model.Infer({{"dense", Floats({4, 13})},
+                                             {"v0", Ids({9})},
+                                             {"v1", Ids({9 + more})},
+                                             {"o0", Longs({0, 1, 2, 8})},
+                                             {"o1", Longs({0, 3, 4, 8})},
+                                             {"w0", Floats({9})},
+                                             {"w1", Floats({9 + more})}});
+    ASSERT_TRUE(status.ok()) << more << ": " << status;
+    EXPECT_EQ(model.InputShape("dense"), "B, 13");
+    EXPECT_EQ(model.InputShape("o1"), "B");
+    EXPECT_EQ(model.InputShape("v0"), model.InputShape("w0"));
+    EXPECT_EQ(model.InputShape("v1"), model.InputShape("w1"));
+    EXPECT_NE(model.InputShape("v0"), model.InputShape("v1"));
+  }
+}
+
+TEST(InferShapesTest, TopKOverTheBatchNeedsItsRows) {
+  Model model(R"(
+    def forward(self, x):
+      return torch.topk(torch.linear(x, self.weight).sum(1), 3)
+  )");
+  const absl::Status status = model.Infer({{"x", Floats({6, 13})}});
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(model.InputShape("x"), "B, 13");
+  EXPECT_EQ(model.OutputShape(0), "3");
+  EXPECT_EQ(model.OutputShape(1), "3");
+  EXPECT_EQ(model.graph().min_batch, 3);
+}
+
 TEST(RelaxSmallSizesTest, BagsMayHoldOneIdInAllOrNone) {
   Model model(kBags);
   ASSERT_TRUE(model

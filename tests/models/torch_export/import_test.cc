@@ -320,11 +320,30 @@ TEST(TorchExportTest, TurnsGuardsIntoBoundsAndNotes) {
   EXPECT_EQ(graph.symbols[0].min, 3);
   EXPECT_EQ(graph.symbols[0].max, 999);
   EXPECT_EQ(graph.symbols[1].min, 1) << "smaller batches are padded";
-  EXPECT_THAT(
-      model->notes,
-      ElementsAre(HasSubstr("L['ids'].size()[0] % 2 == 0"),
-                  HasSubstr("dimension 0 of ids >= 3"),
-                  HasSubstr("dimension 0 of dense >= 2")));
+  EXPECT_THAT(model->notes,
+              ElementsAre(HasSubstr("L['ids'].size()[0] % 2 == 0"),
+                          HasSubstr("dimension 0 of ids >= 3"),
+                          HasSubstr("dimension 0 of dense >= 2")));
+}
+
+// As an export without dynamic_shapes writes its sizes.
+void FixSizes(Json& json) {
+  if (json.is_object() && json.contains("as_expr")) {
+    json = {{"as_int", 4}};
+    return;
+  }
+  if (!json.is_structured()) return;
+  for (Json& each : json) FixSizes(each);
+}
+
+TEST(TorchExportTest, NotesThatEverySizeIsFixed) {
+  Pt2Archive archive;
+  FixSizes(archive.program);
+  archive.program["range_constraints"] = Json::object();
+  const auto model = ImportBytes(archive.Bytes());
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_THAT(model->graph.symbols, IsEmpty());
+  EXPECT_THAT(model->notes, ElementsAre(HasSubstr("dynamic_shapes")));
 }
 
 TEST(TorchExportTest, NotesInputsAndResultsThatAreNoTensors) {
