@@ -25,6 +25,9 @@ struct ImportedModel {
   // and a look-up reads is not among them: it may be a table's stand-in.
   absl::flat_hash_set<std::string> buffers;
   std::string source_path;
+  // Request that the model was checked with, safetensors; empty: none. Kept
+  // with the version, whose sizes and warm-up requests it gives.
+  std::string sample_path;
   // Things a user should know and need not act on, one line each ("the export
   // guards batch != 1; …").
   std::vector<std::string> notes;

@@ -57,7 +57,6 @@ def verify(arguments, model, folder):
         "--batch", ",".join(map(str, arguments.profile_batches)),
         "--repeat", arguments.repeat,
     )
-    # The model's own plan is overwritten, as by any run of refract partition.
     run(
         refract, "partition", model, "--method", "optimal",
         "--cn-profile", profile, "--calibration", calibration,

@@ -193,7 +193,7 @@ def prepare(arguments):
         )
         refract(
             f"partition-{kind}", "partition", repository / arguments.model,
-            "--method", method,
+            "--method", method, "--write",
         )
         repositories[kind] = repository
     description = json.loads((source / f"{arguments.model}.json").read_text())

@@ -62,6 +62,9 @@ int RunCommandLine(const std::vector<std::string>& arguments, std::ostream& out,
   AddRunCommand(app, context);
   AddBenchCommand(app, context);
   AddQuantizeCommand(app, context);
+  AddActivateCommand(app, context);
+  AddListCommand(app, context);
+  AddRemoveCommand(app, context);
   AddVerifyRepositoryCommand(app, context);
   AddPlaceCommand(app, context);
   AddPlanCommand(app, context);

@@ -41,10 +41,12 @@ absl::Status LoadOpLibraries(const std::vector<std::string>& libraries) {
 
 void AddSizeOption(CLI::App& command, std::vector<std::string>& sizes) {
   command
-      .add_option("--size", sizes,
-                  "SYMBOL=N for the numbers per item: N per item for a symbol "
-                  "that counts rows (look-ups), N for others (steps of a "
-                  "sequence); may be repeated; default 1 each")
+      .add_option(
+          "--size", sizes,
+          "SYMBOL=N for the numbers per item: N per item for a symbol "
+          "that counts rows (look-ups), N for others (steps of a "
+          "sequence); may be repeated; default: those of the request that "
+          "the model was imported with (--sample), else 1 each")
       ->type_name("SYMBOL=N")
       ->default_str("")
       ->allow_extra_args(false);

@@ -114,6 +114,12 @@ absl::Status WritePackage(const LoadedModel& model, const WeightTable& weights,
                               .status());
   REFRACT_RETURN_IF_ERROR(SavePlan(model.graph, *model.plan,
                                    absl::StrCat(to, "/", kSplitPlanFile)));
+  // The node warms the model up with it.
+  const std::string sample = absl::StrCat(model.folder, "/", kSampleFile);
+  if (std::error_code error; fs::exists(sample, error)) {
+    REFRACT_RETURN_IF_ERROR(
+        CopyFile(sample, absl::StrCat(to, "/", kSampleFile)).status());
+  }
   NoteFiles(to, packaged);
   return absl::OkStatus();
 }

@@ -386,6 +386,10 @@ absl::StatusOr<int64_t> Repository::AddVersion(
   proto::StoredModel stored;
   REFRACT_ASSIGN_OR_RETURN(const WeightTable weights,
                            PlaceFiles(model, placer, options, temporary));
+  if (!model.sample_path.empty()) {
+    REFRACT_RETURN_IF_ERROR(
+        CopyFile(model.sample_path, Join(temporary, kSampleFile)).status());
+  }
   stored.set_format_version(kFormatVersion);
   *stored.mutable_graph() = ToProto(model.graph);
   *stored.mutable_weights() = ToProto(weights);
@@ -433,6 +437,31 @@ absl::StatusOr<int64_t> Repository::AddVersion(
   }
   return absl::AbortedError(
       absl::StrCat(model_folder, ": other imports keep taking the version"));
+}
+
+absl::Status Repository::RemoveVersion(absl::string_view name,
+                                       int64_t version) const {
+  REFRACT_ASSIGN_OR_RETURN(const std::vector<int64_t> versions,
+                           ListVersions(name));
+  const std::string model_folder = Join(path_, name);
+  if (!std::binary_search(versions.begin(), versions.end(), version)) {
+    return absl::NotFoundError(
+        absl::StrCat(model_folder, ": has no version ", version));
+  }
+  const std::string folder = Join(model_folder, absl::StrCat(version));
+  const std::string aside = absl::StrCat(model_folder, "/", kTemporaryPrefix,
+                                         "removed-", version, "-", getpid());
+  if (std::rename(folder.c_str(), aside.c_str()) != 0) {
+    return absl::InternalError(
+        absl::StrCat(folder, ": ", std::strerror(errno)));
+  }
+  std::error_code error;
+  fs::remove_all(aside, error);
+  if (error) return FileError(aside, error);
+  if (versions.size() > 1) return absl::OkStatus();
+  fs::remove(Join(model_folder, kConfigFile), error);
+  rmdir(model_folder.c_str());  // keeps a folder that holds something else
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<std::string>> Repository::ListModels() const {

@@ -7,6 +7,8 @@
 //   <repo>/<model>/<version>/graph.pb      graph + weight table + digests
 //   <repo>/<model>/<version>/model.pt2|pt  the original file, untouched
 //   <repo>/<model>/<version>/tables/*.safetensors
+//   <repo>/<model>/<version>/sample.safetensors a request, if import was given
+//                                          one; no part of the model's identity
 //   <repo>/<model>/<version>/split_plan.pb written by `refract partition`
 //   <repo>/<model>/<version>/.verified.json files whose digests were checked
 //   <repo>/<model>/<version>/hn_part.pb, hn_weights.bin in place of
@@ -36,7 +38,7 @@
 
 namespace refract::models {
 
-inline constexpr char kSplitPlanFile[] = "split_plan.pb";
+inline constexpr char kSampleFile[] = "sample.safetensors";
 
 // What a server does with an id outside its table.
 enum class IdPolicy : uint8_t {
@@ -144,6 +146,11 @@ class Repository {
   absl::StatusOr<int64_t> AddVersion(absl::string_view name,
                                      const ImportedModel& model,
                                      const AddOptions& options) const;
+
+  // Removes a version, and with the last one the model and its config.pbtxt.
+  // Others see all of the version or none of it; processes that have mapped its
+  // files keep them.
+  absl::Status RemoveVersion(absl::string_view name, int64_t version) const;
 
   absl::StatusOr<std::vector<std::string>> ListModels() const;
   absl::StatusOr<std::vector<int64_t>> ListVersions(

@@ -6,12 +6,15 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "base/process/files.h"
 #include "base/status_macros.h"
 #include "models/graph/constants.h"
 #include "models/graph/graph_proto.h"
@@ -494,6 +497,25 @@ absl::StatusOr<SplitPlan> LoadPlan(const Graph& graph, absl::string_view path) {
   REFRACT_ASSIGN_OR_RETURN(plan.rows, FromProto(stored.rows()));
   REFRACT_ASSIGN_OR_RETURN(plan.hn_rows, FromProto(stored.hn_rows()));
   return plan;
+}
+
+bool HasPlan(absl::string_view folder) {
+  std::error_code error;
+  return std::filesystem::exists(absl::StrCat(folder, "/", kSplitPlanFile),
+                                 error);
+}
+
+absl::Status ActivatePlan(const Graph& graph, const base::Digest& model,
+                          const SplitPlan& plan, const std::string& folder) {
+  REFRACT_RETURN_IF_ERROR(ValidatePlan(graph, model, plan));
+  const std::string path = absl::StrCat(folder, "/", kSplitPlanFile);
+  if (HasPlan(folder)) {
+    // As it stands, good or bad.
+    REFRACT_ASSIGN_OR_RETURN(const std::string former, base::ReadText(path));
+    REFRACT_RETURN_IF_ERROR(
+        base::ReplaceText(absl::StrCat(folder, "/", kFormerPlanFile), former));
+  }
+  return SavePlan(graph, plan, path);
 }
 
 }  // namespace refract::models

@@ -18,6 +18,10 @@
 
 namespace refract::models {
 
+// In the version's folder. The former plan is the way back.
+inline constexpr char kSplitPlanFile[] = "split_plan.pb";
+inline constexpr char kFormerPlanFile[] = "split_plan.previous.pb";
+
 // DESIGN section 4: for every edge u→v stage(u) ≤ stage(v), hence one crossing
 // each way.
 enum class Stage : uint8_t { kCnPre = 0, kHn = 1, kCnPost = 2 };
@@ -97,6 +101,14 @@ base::Digest SchemaDigest(const Graph& graph, const SplitPlan& plan);
 absl::Status SavePlan(const Graph& graph, const SplitPlan& plan,
                       absl::string_view path);
 absl::StatusOr<SplitPlan> LoadPlan(const Graph& graph, absl::string_view path);
+
+// The plan of the version in `folder` (split_plan.pb). Nodes read it when they
+// load the version: running nodes keep theirs.
+bool HasPlan(absl::string_view folder);
+// Makes `plan` the version's, after ValidatePlan(); the plan before is kept as
+// split_plan.previous.pb.
+absl::Status ActivatePlan(const Graph& graph, const base::Digest& model,
+                          const SplitPlan& plan, const std::string& folder);
 
 }  // namespace refract::models
 

@@ -1,16 +1,22 @@
 #include "partitioner/conditions/split_conditions.h"
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "models/rows/row_dependence.h"
 #include "partitioner/costs/costs.h"
 #include "partitioner/costs/measured_costs.h"
 #include "partitioner/costs/work.h"
 #include "partitioner/cut/effort.h"
 #include "partitioner/split/hn_look_ups.h"
+#include "runtime/compile/batch_layout.h"
+#include "runtime/program.h"
+#include "transport/links/channel.h"
 
 namespace refract::partitioner {
 namespace {
@@ -67,6 +73,14 @@ absl::StatusOr<std::optional<Prices>> MakePrices(
       .hn_unit_s = *options.hn_price / kSecondsPerHour,
       .byte = options.gb_price.value_or(0) / 1e9,
   };
+}
+
+// As CPU nodes decide it (cpu_node/engine_pieces.cc).
+std::string WhyUncut(const models::Graph& graph, int64_t batch) {
+  const runtime::BatchLayout layout(graph, runtime::Part::Whole(graph),
+                                    models::RowDependenceOf(graph));
+  if (!layout.why_not().empty()) return layout.why_not();
+  return batch > 1 ? "" : "it has one item";
 }
 
 // The first few names, and how many more there are.
@@ -223,6 +237,8 @@ absl::StatusOr<SplitConditions> MakeConditions(
   if (options.request_kib) {
     budget.bytes_per_request = *options.request_kib * 0x1p10;
   }
+  result.uncut = WhyUncut(graph, options.batch);
+  if (!result.uncut.empty()) budget.bytes_per_message = MessageRoom();
 
   Conditions& conditions = result.conditions;
   conditions.hn_look_ups =
@@ -275,6 +291,34 @@ absl::StatusOr<SplitConditions> MakeConditions(
       conditions.prices,
       MakePrices(options, result.goal.objective == Objective::kPrice));
   return result;
+}
+
+double MessageRoom() {
+  // Header, tensor table and the gaps before tensors take less, at the most
+  // tensors that a message may have.
+  constexpr double kOther = 64 * 0x1p10;
+  return static_cast<double>(transport::Limits().max_message_bytes) - kOther;
+}
+
+std::string MessageNote(const SplitConditions& conditions,
+                        const Prediction& prediction) {
+  const double longest =
+      std::max(prediction.message_bytes_up, prediction.message_bytes_down);
+  const auto limit = static_cast<double>(transport::Limits().max_message_bytes);
+  if (longest <= limit) return "";
+  const std::string what = absl::StrFormat(
+      "a request of %d items has a message of %.4g MiB, and the transport "
+      "carries %.4g MiB: ",
+      conditions.options.batch, longest / 0x1p20, limit / 0x1p20);
+  if (!conditions.uncut.empty()) {
+    return absl::StrCat(what,
+                        "no node serves it, as it cannot be cut by rows (",
+                        conditions.uncut, ")");
+  }
+  return absl::StrCat(what, "CPU nodes cut it by rows into ",
+                      static_cast<int64_t>(std::ceil(longest / limit)),
+                      " or more requests, one after the other, which the "
+                      "predicted latency does not count");
 }
 
 }  // namespace refract::partitioner

@@ -16,6 +16,7 @@
 #include "models/repository/repository.h"
 #include "partitioner/conditions/cost_profiles.h"
 #include "partitioner/costs/conditions.h"
+#include "partitioner/costs/prediction.h"
 #include "partitioner/profile/calibration.h"
 #include "partitioner/profile/hardware.h"
 #include "partitioner/split/optimal.h"
@@ -63,6 +64,9 @@ struct SplitConditions {
   Hardware hn;
   Conditions conditions;
   OptimalOptions goal;
+  // Why requests longer than a message of the transport cannot be cut by rows,
+  // so that the goal limits them; empty: CPU nodes cut them.
+  std::string uncut;
   // Where costs come from and what they assume, for people.
   std::vector<std::string> notes;
   std::optional<Calibration> calibration;
@@ -75,6 +79,14 @@ absl::StatusOr<SplitConditions> MakeConditions(
     const models::ModelConfig& config,
     const absl::flat_hash_map<std::string, int64_t>& per_item,
     const CostProfiles& profiles = {});
+
+// Tensor bytes that a message of the transport certainly has room for.
+double MessageRoom();
+
+// A warning for a plan whose message has no room for a request of these
+// conditions, or is served in several; empty: none.
+std::string MessageNote(const SplitConditions& conditions,
+                        const Prediction& prediction);
 
 }  // namespace refract::partitioner
 

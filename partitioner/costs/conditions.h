@@ -72,6 +72,9 @@ struct Budget {
   std::optional<double> cn_memory_bytes;
   std::optional<double> hn_memory_bytes;
   std::optional<double> bytes_per_request;  // up and down together
+  // Tensor bytes of the request and of the answer, each: what the transport
+  // carries, for requests that CPU nodes cannot cut.
+  std::optional<double> bytes_per_message;
 };
 
 enum class Objective {

@@ -151,7 +151,7 @@ ordered_json DrawingsToJson(const Graph& graph, const SplitReport& report) {
 }  // namespace
 
 std::string SplitToHtml(const models::LoadedModel& model,
-                        const models::SplitPlan& written,
+                        const models::SplitPlan& chosen,
                         const SplitReport& report) {
   ordered_json data = {
       {"model",
@@ -161,7 +161,7 @@ std::string SplitToHtml(const models::LoadedModel& model,
       {"partition", SplitToJson(model.graph, report)},
       {"drawing", DrawingsToJson(model.graph, report)},
   };
-  data["wire"] = report.wire ? WireToJson(model.graph, written, *report.wire)
+  data["wire"] = report.wire ? WireToJson(model.graph, chosen, *report.wire)
                              : ordered_json();
   return base::FillPage(
       SplitPageFiles(),

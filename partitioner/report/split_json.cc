@@ -130,7 +130,8 @@ ordered_json ConditionsToJson(const SplitConditions& given) {
       {"budget",
        {{"cn_memory_bytes", OrNull(budget.cn_memory_bytes)},
         {"hn_memory_bytes", OrNull(budget.hn_memory_bytes)},
-        {"bytes_per_request", OrNull(budget.bytes_per_request)}}},
+        {"bytes_per_request", OrNull(budget.bytes_per_request)},
+        {"bytes_per_message", OrNull(budget.bytes_per_message)}}},
   };
   json["notes"] = given.notes;
   json["prices"] =
@@ -243,6 +244,7 @@ ordered_json SplitToJson(const Graph& graph, const SplitReport& report) {
   }
   ordered_json json = {
       {"objective", report.conditions.options.objective},
+      {"chosen", report.chosen},
       {"written", report.written},
       {"rows", RowsText(report.rows)},
       {"hn_rows", RowsText(report.hn_rows)},

@@ -26,8 +26,10 @@ struct SplitReport {
   std::vector<ForcedCut> forced_cuts;
   // With --verify.
   std::optional<Verification> verification;
-  // Which alternative's plan is the model's now, by its method.
-  std::string written;
+  // Which alternative's plan was asked for, by its method, and whether it is
+  // the version's plan now.
+  std::string chosen;
+  bool written = false;
   // Row dependence of that plan: whether requests may be split and merged
   // (MarkRows()).
   models::RowDependence rows;
@@ -53,9 +55,9 @@ nlohmann::ordered_json VerificationToJson(const models::Graph& graph,
                                           const Calibration& calibration);
 
 // One HTML page that needs neither other files nor a network: the JSON and the
-// drawn graph of every alternative. `written`: the model's plan now.
+// drawn graph of every alternative. `chosen`: the plan that was asked for.
 std::string SplitToHtml(const models::LoadedModel& model,
-                        const models::SplitPlan& written,
+                        const models::SplitPlan& chosen,
                         const SplitReport& report);
 
 }  // namespace refract::partitioner

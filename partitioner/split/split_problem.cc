@@ -182,11 +182,12 @@ SplitProblem::Quantised SplitProblem::Quantise(
 }
 
 SplitProblem::Quantised SplitProblem::BytesCrossing(
-    const Conditions& conditions, const ValueSizes& sizes) const {
+    const Conditions& conditions, const ValueSizes& sizes, bool up,
+    bool down) const {
   Real real = Zero();
   for (size_t t = 0; t < tensors_.size(); ++t) {
-    real.up[t] = Cross(t, true, conditions, sizes).bytes;
-    real.down[t] = Cross(t, false, conditions, sizes).bytes;
+    if (up) real.up[t] = Cross(t, true, conditions, sizes).bytes;
+    if (down) real.down[t] = Cross(t, false, conditions, sizes).bytes;
   }
   return Quantise({real});
 }

@@ -39,9 +39,10 @@ class SplitProblem {
     double unit = 1;  // value of 1
   };
   // Bytes that cross, in the forms of Conditions::wire. Forms whose size
-  // depends on the data have mean bytes, which are not integers.
-  Quantised BytesCrossing(const Conditions& conditions,
-                          const ValueSizes& sizes) const;
+  // depends on the data have mean bytes, which are not integers. In both
+  // directions, or in one of them.
+  Quantised BytesCrossing(const Conditions& conditions, const ValueSizes& sizes,
+                          bool up = true, bool down = true) const;
   Quantised Latency(const Conditions& conditions,
                     const ValueSizes& sizes) const;
   // One measure per station: CN, link up, HN, link down. Their largest is the

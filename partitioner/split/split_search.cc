@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -73,6 +74,22 @@ std::vector<SplitSearch::BudgetLine> SplitSearch::Lines(
         {"bytes per request", *budget.bytes_per_request,
          std::move(bytes.measures[0]), bytes.unit,
          [](const Prediction& p) { return p.bytes_up + p.bytes_down; }});
+  }
+  // Most models are far below it, and a limit that cannot be reached would
+  // only cost the search time.
+  const double all =
+      std::accumulate(sizes.bytes.begin(), sizes.bytes.end(), 0.0);
+  if (budget.bytes_per_message && all > *budget.bytes_per_message) {
+    SplitProblem::Quantised up =
+        problem.BytesCrossing(conditions, sizes, true, false);
+    lines.push_back({"bytes of a request's message", *budget.bytes_per_message,
+                     std::move(up.measures[0]), up.unit,
+                     [](const Prediction& p) { return p.bytes_up; }});
+    SplitProblem::Quantised down =
+        problem.BytesCrossing(conditions, sizes, false, true);
+    lines.push_back({"bytes of an answer's message", *budget.bytes_per_message,
+                     std::move(down.measures[0]), down.unit,
+                     [](const Prediction& p) { return p.bytes_down; }});
   }
   return lines;
 }
@@ -173,6 +190,14 @@ std::string OverBudget(const Prediction& prediction, const Budget& budget) {
     text =
         over("bytes per request", prediction.bytes_up + prediction.bytes_down,
              budget.bytes_per_request);
+  }
+  if (text.empty()) {
+    text = over("a request's message", prediction.bytes_up,
+                budget.bytes_per_message);
+  }
+  if (text.empty()) {
+    text = over("an answer's message", prediction.bytes_down,
+                budget.bytes_per_message);
   }
   return text;
 }

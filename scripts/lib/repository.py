@@ -49,5 +49,6 @@ def add_model(repository, name, file, method="heuristic"):
         "--sample", file.parent / "sample.safetensors",
     )
     refract(
-        "partition", pathlib.Path(repository) / name, "--method", method
+        "partition", pathlib.Path(repository) / name, "--method", method,
+        "--write",
     )

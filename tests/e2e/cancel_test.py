@@ -83,7 +83,7 @@ class Cancelling:
                 "import", cls.folder / "deep.pt", "--repo", cls.repository,
                 "--name", name, "--sample", cls.folder / "sample.safetensors",
             )
-            support.refract("partition", cls.repository / name, "--method", method)
+            support.refract("partition", cls.repository / name, "--method", method, "--write")
 
     def setUp(self):
         self.hn = support.gpu_node(self.repository)

@@ -111,7 +111,8 @@ class DiscoveryTest(unittest.TestCase):
             "--name", "layers", "--sample", cls.folder / "sample.safetensors",
         )
         support.refract(
-            "partition", cls.repository / "layers", "--method", "all-hn"
+            "partition", cls.repository / "layers", "--method", "all-hn",
+            "--write",
         )
 
     def start_hn(self, host="127.0.0.1", port=0, metrics_port="off"):

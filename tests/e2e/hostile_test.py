@@ -136,7 +136,8 @@ class HostileRequests(unittest.TestCase):
                 "--name", name, "--sample", cls.folder / f"{name}.safetensors",
             )
             support.refract(
-                "partition", cls.folder / "repo" / name, "--method", "all-cn"
+                "partition", cls.folder / "repo" / name, "--method", "all-cn",
+                "--write",
             )
             cls.models[name] = (model, sample)
         module = nodes.BUILD / "tests/lib/refract_guards_module.so"

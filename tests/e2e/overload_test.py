@@ -56,7 +56,7 @@ class Deployment:
                 "import", cls.folder / "deep.pt", "--repo", cls.repository,
                 "--name", name, "--sample", cls.folder / "sample.safetensors",
             )
-            support.refract("partition", cls.repository / name, "--method", "all-hn")
+            support.refract("partition", cls.repository / name, "--method", "all-hn", "--write")
 
     def send(self, model, rows=ROWS, timeout=DEADLINE_S):
         x = torch.randn(rows, 2)

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import sys
 import tempfile
 import unittest
@@ -142,34 +143,65 @@ class PartitionTest(unittest.TestCase):
                 )
                 cls.models.append((name, exported / "sample.safetensors"))
 
+    def test_sizes_come_from_the_samples_and_guesses_are_told(self):
+        model = self.folder / "repo" / "din_pt2"
+        told = support.refract("inspect", model)
+        self.assertIn("(the import's sample)", told.stdout)
+        self.assertNotIn("guessed", told.stdout + told.stderr)
+        repository = self.folder / "without_sample"
+        support.refract(
+            "import", self.folder / "din" / "din.pt2", "--repo", repository,
+            "--name", "din", "--tables", self.folder / "din" / "tables",
+        )
+        told = support.refract("inspect", repository / "din")
+        self.assertIn("guessed", told.stdout)
+        self.assertRegex(told.stderr, r"warning: \S+ is guessed as \d+ per item")
+        symbol = re.search(r"warning: (\S+) is", told.stderr).group(1)
+        told = support.refract(
+            "inspect", repository / "din", "--size", f"{symbol}=50"
+        )
+        self.assertIn(f"{symbol} 50 (--size)", told.stdout)
+
     def partition(self, name, *arguments):
         report = self.folder / "report.json"
         support.refract(
-            "partition", self.folder / "repo" / name, "--method", "optimal",
+            "partition", self.folder / "repo" / name, "--write",
             "--json", report, *arguments,
         )
         with open(report, encoding="utf-8") as file:
             return json.load(file)["partition"]
 
+    def one_of_each(self, name):
+        """--size for one step and one id per item.
+
+        Dense layers then weigh enough that the best cut is often between those
+        of the other methods.
+        """
+        told = support.refract("inspect", self.folder / "repo" / name).stdout
+        sizes = re.search(r"^sizes per item: (.*)", told, re.M)
+        symbols = re.findall(r"(\S+) \d+ \(", sizes.group(1)) if sizes else []
+        return [part for symbol in symbols for part in ("--size", f"{symbol}=1")]
+
     def test_no_plan_is_better(self):
         much_better = []
         for name, _ in self.models:
+            sizes = self.one_of_each(name)
             for batch in BATCHES:
                 for gbps in LINKS_GBPS:
                     condition = f"{name}, batch {batch}, {gbps} Gbit/s"
                     with self.subTest(condition, seed=self.seed):
-                        ratio = self.check(name, batch, gbps)
+                        ratio = self.check(name, batch, gbps, sizes)
                         if ratio < 0.95:
                             much_better.append((condition, round(ratio, 3)))
         print(f"seed {self.seed}; optimal below 0.95 of the best other plan:")
         for condition, ratio in much_better:
             print(f"  {ratio}  {condition}")
-        self.assertGreaterEqual(len(much_better), 3)
+        self.assertGreater(len(much_better), 0)
 
-    def check(self, name, batch, gbps):
+    def check(self, name, batch, gbps, sizes):
         """Optimal ÷ the least of all other plans."""
         report = self.partition(
-            name, "--batch", batch, "--link-gbps", gbps
+            name, "--batch", batch, "--link-gbps", gbps, *sizes
         )
         self.assertTrue(report["proven"])
         self.assertEqual(report["gap"], 0)

@@ -170,7 +170,7 @@ class Serving:
             report = self.folder / "report.json"
             # A CN without room for a weight leaves no table there.
             support.refract(
-                "partition", repository / name, "--method", "optimal",
+                "partition", repository / name, "--write",
                 "--hn-table-mib", 64, "--cn-memory-gib", "1e-9",
                 "--json", report,
             )
@@ -347,7 +347,7 @@ class ServingOverShm(Serving, unittest.TestCase):
             self.assertEqual(
                 {path.name for path in (packaged / name / "1").iterdir()},
                 {"graph.pb", "split_plan.pb", "hn_part.pb", "hn_weights.bin",
-                 ".verified.json"},
+                 "sample.safetensors", ".verified.json"},
             )
         hn = support.gpu_node(packaged)
         self.nodes.append(hn)

@@ -146,7 +146,7 @@ class TableFormats(unittest.TestCase):
         for form in ("fused-8bit", "fused-4bit", "fused-2bit", *SAME_BYTES):
             with self.subTest(form):
                 self.add(form, self.tables_of(form))
-                support.refract("partition", self.folder / "repo" / form)
+                self.partition(self.folder / "repo" / form)
                 fused = SAME_BYTES.get(form, form)
                 rows = {n: PREPACK[fused](t) for n, t in self.tables.items()}
 
@@ -161,7 +161,7 @@ class TableFormats(unittest.TestCase):
         # PyTorch has no operator for them: decoded from their bytes here.
         tables = self.tables_of("tbe-int8")
         self.add("int8", tables)
-        support.refract("partition", self.folder / "repo" / "int8")
+        self.partition(self.folder / "repo" / "int8")
         decoded = {}
         for name, rows in load_file(tables / "rows.safetensors").items():
             scale, bias = (
@@ -169,6 +169,9 @@ class TableFormats(unittest.TestCase):
             )
             decoded[name] = rows[:, 4 : 4 + DIM].float() * scale + bias
         self.expect_scores("int8", self.bags_of(decoded))
+
+    def partition(self, model):
+        support.refract("partition", model, "--method", "heuristic", "--write")
 
     def bags_of(self, tables):
         def look_up(table, ids, offsets):
@@ -191,7 +194,7 @@ class TableFormats(unittest.TestCase):
                                  (f"rows-{form}", self.tables_of(form))):
                 with self.subTest(name):
                     self.add(name, tables)
-                    support.refract("partition", self.folder / "repo" / name)
+                    self.partition(self.folder / "repo" / name)
                     self.expect_scores(name, wanted)
 
     def test_inspect_shows_format_and_bytes(self):

@@ -240,7 +240,7 @@ class Arguments(unittest.TestCase):
                 "import", file, "--repo", cls.repository, "--name", name,
                 "--sample", path, *LIBRARIES, *(keys if name == "keyed" else []),
             )
-            support.refract("partition", cls.repository / name, "--method", "heuristic")
+            support.refract("partition", cls.repository / name, "--method", "heuristic", "--write")
 
     @staticmethod
     def export(module, arguments, file):
@@ -406,7 +406,8 @@ class TorchRec(unittest.TestCase):
                 "--sample", sample, *LIBRARIES,
             )
             support.refract(
-                "partition", cls.repository / name, "--method", "heuristic"
+                "partition", cls.repository / name, "--method", "heuristic",
+                "--write",
             )
 
     def cases(self, name):

@@ -242,7 +242,8 @@ class VerifyTest(unittest.TestCase):
     def test_without_a_calibration_one_is_made(self):
         report = self.folder / "verify.json"
         done = self.refract(
-            "partition", self.model, "--verify", "--verify-rounds", 1,
+            "partition", self.model, "--method", "heuristic", "--verify",
+            "--verify-rounds", 1,
             "--verify-cuts", 0, "--batch", 8, "--json", report,
         )
         self.assertIn("front end:", done.stdout)
@@ -260,7 +261,8 @@ class VerifyTest(unittest.TestCase):
 
     def refused(self, *arguments):
         done = self.refract(
-            "partition", self.model, "--verify", *arguments, check=False
+            "partition", self.model, "--method", "heuristic", "--verify",
+            *arguments, check=False
         )
         self.assertEqual(done.returncode, 2, done.stderr)
         self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
@@ -290,7 +292,8 @@ class VerifyTest(unittest.TestCase):
         broken.chmod(0o755)
         (programs / "refract-cpu-node").symlink_to(program("refract-cpu-node"))
         done = self.refract(
-            "partition", self.model, "--verify", "--node-programs", programs,
+            "partition", self.model, "--method", "heuristic", "--verify",
+            "--node-programs", programs,
             "--calibration", self.calibration, check=False,
         )
         self.assertEqual(done.returncode, 1, done.stderr)
@@ -301,7 +304,8 @@ class VerifyTest(unittest.TestCase):
         """A long verification, and its two nodes."""
         process = subprocess.Popen(
             [
-                program("refract"), "partition", str(self.model), "--verify",
+                program("refract"), "partition", str(self.model), "--method",
+                "heuristic", "--verify",
                 "--verify-rounds", "1000000", "--calibration",
                 str(self.calibration),
             ],

@@ -94,8 +94,8 @@ class WireTest(unittest.TestCase):
         ]
         report = self.folder / "report.json"
         done = support.refract(
-            "partition", self.repository / model, "--json", report, *samples,
-            *options, **kwargs,
+            "partition", self.repository / model, "--method", "heuristic",
+            "--write", "--json", report, *samples, *options, **kwargs,
         )
         if done.returncode != 0:
             return done
@@ -218,13 +218,15 @@ class WireTest(unittest.TestCase):
     def test_samples_that_do_not_fit_are_named(self):
         other = self.requests["two_tower"]["distinct"][0]
         done = support.refract(
-            "partition", self.repository / "deepfm", "--sample", other,
+            "partition", self.repository / "deepfm", "--method", "heuristic",
+            "--sample", other,
             check=False,
         )
         self.assertEqual(done.returncode, 2)
         self.assertIn(str(other), done.stderr)
         done = support.refract(
-            "partition", self.repository / "deepfm", "--wire-dtype", "fp8",
+            "partition", self.repository / "deepfm", "--method", "heuristic",
+            "--wire-dtype", "fp8",
             check=False,
         )
         self.assertEqual(done.returncode, 2)
@@ -289,8 +291,8 @@ class WireTest(unittest.TestCase):
         lines = []
         for seed in ("7", "7", "8"):
             done = support.refract(
-                "partition", self.repository / "deepfm", "--wire-dtype", "int8",
-                "--wire-seed", seed, "--batch", "64",
+                "partition", self.repository / "deepfm", "--method", "heuristic",
+                "--write", "--wire-dtype", "int8", "--wire-seed", seed, "--batch", "64",
             )
             self.assertIn(f"seed {seed}", done.stdout)
             lines.append(re.findall("output .*", done.stdout))

@@ -214,6 +214,7 @@ absl::StatusOr<ImportedModel> PrepareModel(const ImportRequest& request) {
   if (!sample_file.empty()) {
     REFRACT_ASSIGN_OR_RETURN(sample,
                              models::ReadInputs(sample_file, model.graph));
+    model.sample_path = sample_file;
   }
   if (!scripted) {
     REFRACT_RETURN_IF_ERROR(

@@ -11,6 +11,7 @@
 #include "tools/command.h"
 #include "tools/common_options.h"
 #include "tools/inspect/model_summary.h"
+#include "tools/sizes.h"
 
 namespace refract::tools {
 namespace {
@@ -37,15 +38,17 @@ absl::Status PrintSteps(const models::LoadedModel& model, std::ostream& out) {
   return absl::OkStatus();
 }
 
-absl::Status Inspect(const InspectOptions& options, std::ostream& out) {
+absl::Status Inspect(const InspectOptions& options, std::ostream& out,
+                     std::ostream& err) {
   REFRACT_RETURN_IF_ERROR(LoadOpLibraries(options.op_libraries));
   REFRACT_ASSIGN_OR_RETURN(const auto model, LoadModel(options.model));
-  REFRACT_ASSIGN_OR_RETURN(const auto sizes,
-                           ParseSizes(options.sizes, model->graph));
-  REFRACT_RETURN_IF_ERROR(CheckGivenSizes(model->graph, sizes));
+  REFRACT_ASSIGN_OR_RETURN(const AssumedSizes sizes,
+                           AssumeSizes(options.sizes, *model));
+  REFRACT_RETURN_IF_ERROR(CheckGivenSizes(model->graph, sizes.per_item));
   const ModelSummary summary =
-      Summarize(*model, model->plan ? &*model->plan : nullptr, sizes);
+      Summarize(*model, model->plan ? &*model->plan : nullptr, sizes.per_item);
   PrintSummary(summary, out);
+  PrintSizes(sizes, out, err);
   if (options.verbose) REFRACT_RETURN_IF_ERROR(PrintSteps(*model, out));
   if (options.json.empty()) return absl::OkStatus();
   return base::WriteText(options.json, ToJson(summary));
@@ -75,7 +78,7 @@ void AddInspectCommand(CLI::App& app, Context& context) {
                     "also list each step and the kernel that runs it");
   command->callback([&context, options] {
     context.action = [&context, options] {
-      return Inspect(*options, context.out);
+      return Inspect(*options, context.out, context.err);
     };
   });
 }

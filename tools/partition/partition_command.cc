@@ -34,6 +34,7 @@
 #include "tools/partition/partition_options.h"
 #include "tools/partition/print.h"
 #include "tools/progress.h"
+#include "tools/sizes.h"
 
 namespace refract::tools {
 namespace {
@@ -51,7 +52,9 @@ using partitioner::WireSamples;
 
 struct PartitionOptions {
   std::string model;
-  std::string method = "heuristic";
+  std::string method = "optimal";
+  bool write = false;
+  std::string plan_file;
   std::string json;
   std::string report;
   int64_t forced_cuts = 12;
@@ -65,14 +68,37 @@ struct PartitionOptions {
 
 struct Planned {
   models::SplitPlan plan;
-  // With --method optimal, --report or --verify.
+  // With --method optimal, --report, --json or --verify.
   std::optional<SplitReport> report;
   std::optional<partitioner::WirePricing> pricing;  // with forms as well
+  std::string message_note;  // partitioner::MessageNote()
 };
 
 bool NeedsCosts(const PartitionOptions& options) {
   return options.method == "optimal" || !options.report.empty() ||
          options.verify.verify;
+}
+
+// The plan becomes the version's if it has none yet, or with --write. Otherwise
+// the version keeps its plan: a look at another split changes nothing that
+// nodes load. --plan-out keeps the new plan for refract activate.
+absl::Status KeepPlan(const PartitionOptions& options,
+                      const models::LoadedModel& model,
+                      const models::SplitPlan& plan, std::ostream& out) {
+  if (!options.plan_file.empty()) {
+    REFRACT_RETURN_IF_ERROR(
+        models::SavePlan(model.graph, plan, options.plan_file));
+    out << "plan kept in: " << options.plan_file << "\n";
+  }
+  if (!options.write && models::HasPlan(model.folder)) {
+    out << "not written: " << model.folder
+        << " keeps its plan; --write replaces it\n";
+    return absl::OkStatus();
+  }
+  REFRACT_RETURN_IF_ERROR(
+      models::ActivatePlan(model.graph, model.digest, plan, model.folder));
+  out << "written: " << model.folder << "/" << models::kSplitPlanFile << "\n";
+  return absl::OkStatus();
 }
 
 // The profiles that the options name, or if costs matter the profile beside the
@@ -102,7 +128,8 @@ absl::Status MakeReport(const PartitionOptions& options,
                         const CostProfiles& profiles,
                         const WireSamples* samples, Planned& planned) {
   SplitReport& report = planned.report.emplace();
-  report.written = options.method;
+  report.chosen = options.method;
+  report.written = options.write || !models::HasPlan(model.folder);
   REFRACT_ASSIGN_OR_RETURN(
       report.conditions,
       partitioner::MakeConditions(options.conditions, model.graph, model.config,
@@ -133,27 +160,36 @@ absl::Status MakeReport(const PartitionOptions& options,
 }
 
 // Methods other than optimal do not search within limits, but their plans must
-// keep the given limits too.
+// keep them too: those that were given, and the transport's. Adds the note
+// about messages.
 absl::Status CheckLimits(const PartitionOptions& options,
                          const models::LoadedModel& model,
                          const absl::flat_hash_map<std::string, int64_t>& sizes,
-                         const CostProfiles& profiles,
-                         const models::SplitPlan& plan) {
-  const ConditionOptions& asked = options.conditions;
-  if (!asked.cn_memory_gib && !asked.hn_memory_gib && !asked.request_kib) {
-    return absl::OkStatus();
+                         const CostProfiles& profiles, Planned& planned) {
+  std::optional<SplitConditions> made;
+  if (!planned.report) {
+    REFRACT_ASSIGN_OR_RETURN(
+        made, partitioner::MakeConditions(options.conditions, model.graph,
+                                          model.config, sizes, profiles));
   }
-  REFRACT_ASSIGN_OR_RETURN(
-      const SplitConditions conditions,
-      partitioner::MakeConditions(asked, model.graph, model.config, sizes,
-                                  profiles));
-  const std::string over = partitioner::OverBudget(
-      partitioner::Predict(model.graph, plan, conditions.conditions),
-      conditions.goal.budget);
+  const SplitConditions& conditions =
+      planned.report ? planned.report->conditions : *made;
+  const partitioner::Prediction prediction =
+      partitioner::Predict(model.graph, planned.plan, conditions.conditions);
+  planned.message_note = partitioner::MessageNote(conditions, prediction);
+  if (options.method == "optimal") return absl::OkStatus();
+  const ConditionOptions& asked = options.conditions;
+  partitioner::Budget budget = conditions.goal.budget;
+  // The memory of hardware that was not asked about limits nobody.
+  if (!asked.cn_memory_gib) budget.cn_memory_bytes.reset();
+  if (!asked.hn_memory_gib) budget.hn_memory_bytes.reset();
+  const std::string over = partitioner::OverBudget(prediction, budget);
   if (over.empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("--method ", options.method, ": ", over,
-                   "; --method optimal looks for plans within the limits"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "--method ", options.method, ": ", over,
+      planned.message_note.empty() ? ""
+                                   : absl::StrCat("; ", planned.message_note),
+      "; --method optimal looks for plans within the limits"));
 }
 
 absl::StatusOr<Planned> MakePlan(
@@ -187,10 +223,8 @@ absl::StatusOr<Planned> MakePlan(
         absl::StrCat("--method ", options.method,
                      ": unknown; use optimal, heuristic, all-cn or all-hn"));
   }
-  if (options.method != "optimal") {
-    REFRACT_RETURN_IF_ERROR(
-        CheckLimits(options, model, sizes, profiles, planned.plan));
-  }
+  REFRACT_RETURN_IF_ERROR(
+      CheckLimits(options, model, sizes, profiles, planned));
   return planned;
 }
 
@@ -277,10 +311,11 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
     }
     options.conditions.batch = least;
   }
-  REFRACT_ASSIGN_OR_RETURN(auto sizes, ParseSizes(options.sizes, model->graph));
   REFRACT_ASSIGN_OR_RETURN(const CostProfiles profiles,
                            FindProfiles(options, *model));
-  partitioner::AddProfiledSizes(profiles, sizes);
+  REFRACT_ASSIGN_OR_RETURN(const AssumedSizes assumed,
+                           AssumeSizes(options.sizes, *model, &profiles));
+  const absl::flat_hash_map<std::string, int64_t>& sizes = assumed.per_item;
   std::optional<partitioner::InterruptGuard> guard;
   SampleRequests requests;
   if (options.verify.verify || options.wire.given) {
@@ -316,16 +351,20 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
     planned.report->hn_rows = planned.plan.hn_rows;
     planned.report->wire = wire;
   }
-  const std::string path = absl::StrCat(model->folder, "/split_plan.pb");
-  REFRACT_RETURN_IF_ERROR(models::SavePlan(model->graph, planned.plan, path));
   const ModelSummary summary = Summarize(*model, &planned.plan, sizes);
   PrintPlan(*summary.plan, out);
-  if (planned.report) {
-    PrintSplit(model->graph, planned.report->conditions, planned.report->split,
-               out);
+  // --verify takes the sizes of its sample requests.
+  if (options.verify.verify && !options.wire.samples.empty()) {
+    out << "sizes per item: those of --sample\n";
+  } else {
+    PrintSizes(assumed, out, err);
   }
+  if (planned.report) PrintSplit(model->graph, *planned.report, out);
   if (wire) PrintWire(model->graph, planned.plan, *wire, out);
-  out << "written: " << path << "\n";
+  if (!planned.message_note.empty()) {
+    err << "warning: " << planned.message_note << "\n";
+  }
+  REFRACT_RETURN_IF_ERROR(KeepPlan(options, *model, planned.plan, out));
   if (options.verify.verify) {
     std::optional<CutForms> forms;
     if (wire_samples) {
@@ -373,8 +412,8 @@ void AddPartitionCommand(CLI::App& app, Context& context) {
   auto options = std::make_shared<PartitionOptions>();
   CLI::App* command =
       app.add_subcommand("partition",
-                         "Cuts a model into its CN and HN parts and writes the "
-                         "plan into the version folder");
+                         "Cuts a model into its CN and HN parts; with --write "
+                         "the nodes that start later serve it so");
   command
       ->add_option("model", options->model,
                    "DIR/NAME or DIR/NAME/VERSION (without: the newest)")
@@ -387,6 +426,16 @@ void AddPartitionCommand(CLI::App& app, Context& context) {
                    "all-cn: no split; all-hn: every operator on the HN that "
                    "may run there")
       ->type_name("optimal|heuristic|all-cn|all-hn");
+  command->add_flag("--write", options->write,
+                    "replace the version's plan, for nodes that load it from "
+                    "now on; running nodes keep theirs. The plan before is "
+                    "kept: refract activate --previous. A version without a "
+                    "plan gets this one in any case");
+  command
+      ->add_option("--plan-out", options->plan_file,
+                   "keep the plan in this file, for refract activate --plan")
+      ->type_name("FILE")
+      ->check(base::CheckOutputFile);
   command
       ->add_option("--json", options->json,
                    "also write the model's facts, the plan and, with optimal, "

@@ -163,14 +163,48 @@ void PrintLargest(const models::Graph& graph, const SplitPlan& plan,
   }
 }
 
+// How good the chosen plan is: the optimum, or another plan beside it.
+void PrintVerdict(const partitioner::SplitReport& report, std::ostream& out) {
+  const OptimalSplit& split = report.split;
+  const Objective objective = report.conditions.goal.objective;
+  const bool other = report.chosen != "optimal";
+  if (other) {
+    for (const Alternative* plan : partitioner::AlternativesOf(split)) {
+      if (plan->plan.method != report.chosen) continue;
+      out << "the chosen plan, " << report.chosen << ", costs "
+          << Cost(objective, plan->cost);
+      if (split.best.cost > 0) {
+        out << absl::StreamFormat(", %.3g times", plan->cost / split.best.cost);
+      } else {
+        out << " beside";
+      }
+      out << " the " << Cost(objective, split.best.cost)
+          << " of the plan 'optimal'\n";
+    }
+  }
+  const absl::string_view plan = other ? "plan 'optimal'" : "plan";
+  if (split.proven) {
+    out << "the " << plan << " is optimal for these costs, proven with "
+        << split.cuts
+        << (split.cuts == 1 ? " minimum cut\n" : " minimum cuts\n");
+    return;
+  }
+  out << absl::StreamFormat(
+      "stopped after %d minimum cuts: no plan costs less than %s, so the %s is "
+      "at most %.3g %% above the optimum\n",
+      split.cuts, Cost(objective, split.lower_bound), plan, 100 * split.gap());
+}
+
 std::string Milliseconds(double seconds) {
   return absl::StrFormat("%.3f", seconds * 1e3);
 }
 
 }  // namespace
 
-void PrintSplit(const Graph& graph, const SplitConditions& conditions,
-                const OptimalSplit& split, std::ostream& out) {
+void PrintSplit(const Graph& graph, const partitioner::SplitReport& report,
+                std::ostream& out) {
+  const SplitConditions& conditions = report.conditions;
+  const OptimalSplit& split = report.split;
   const Objective objective = conditions.goal.objective;
   out << "minimised: " << ObjectiveText(objective) << "; batch "
       << conditions.options.batch << ", CN " << conditions.cn.name << ", HN "
@@ -218,15 +252,7 @@ void PrintSplit(const Graph& graph, const SplitConditions& conditions,
     out << "tables on the HN: "
         << Names(on_hn, [](const std::string& name) { return name; }) << "\n";
   }
-  if (split.proven) {
-    out << "the plan is optimal for these costs, proven with " << split.cuts
-        << (split.cuts == 1 ? " minimum cut\n" : " minimum cuts\n");
-  } else {
-    out << absl::StreamFormat(
-        "stopped after %d minimum cuts: no plan costs less than %s, so this "
-        "plan is at most %.3g %% above the optimum\n",
-        split.cuts, Cost(objective, split.lower_bound), 100 * split.gap());
-  }
+  PrintVerdict(report, out);
   if (!split.unknown_operators.empty()) {
     out << "operators of unknown work, priced as one launch: "
         << Names(split.unknown_operators,

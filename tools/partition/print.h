@@ -14,11 +14,10 @@
 
 namespace refract::tools {
 
-// Conditions, table of alternatives, how far the optimum is proven, and what
-// the costs assume.
+// Conditions, table of alternatives, how far the optimum is proven, how far the
+// chosen plan is from it, and what the costs assume.
 void PrintSplit(const models::Graph& graph,
-                const partitioner::SplitConditions& conditions,
-                const partitioner::OptimalSplit& split, std::ostream& out);
+                const partitioner::SplitReport& report, std::ostream& out);
 // The forms of the crossing tensors, largest first, and the errors they cause.
 void PrintWire(const models::Graph& graph, const models::SplitPlan& plan,
                const partitioner::WireReport& report, std::ostream& out);

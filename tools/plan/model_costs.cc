@@ -13,6 +13,7 @@
 #include "partitioner/costs/prediction.h"
 #include "runtime/batch_padding.h"
 #include "tools/common_options.h"
+#include "tools/sizes.h"
 
 namespace refract::tools {
 namespace {
@@ -49,8 +50,8 @@ absl::StatusOr<placement::ModelCosts> CostsOfVersion(
                                      .cn_hardware_given = !source.cn.empty()},
                                     *model));
   partitioner::FindSteps(*model, profiles);
-  absl::flat_hash_map<std::string, int64_t> sizes;
-  partitioner::AddProfiledSizes(profiles, sizes);
+  REFRACT_ASSIGN_OR_RETURN(const AssumedSizes sizes,
+                           AssumeSizes({}, *model, &profiles));
   partitioner::ConditionOptions options;
   if (!source.cn.empty()) options.cn = source.cn;
   options.cn_given = !source.cn.empty();
@@ -69,8 +70,8 @@ absl::StatusOr<placement::ModelCosts> CostsOfVersion(
     options.batch = batch;
     REFRACT_ASSIGN_OR_RETURN(
         const partitioner::SplitConditions conditions,
-        partitioner::MakeConditions(options, model->graph, model->config, sizes,
-                                    profiles));
+        partitioner::MakeConditions(options, model->graph, model->config,
+                                    sizes.per_item, profiles));
     const partitioner::Prediction prediction =
         partitioner::Predict(model->graph, *model->plan, conditions.conditions);
     costs.points.push_back({
@@ -101,7 +102,9 @@ absl::StatusOr<placement::ModelCosts> CostsOfVersion(
       profiles.hn ? absl::StrCat("measured (", profiles.hn->path, ")")
                   : absl::StrCat("by the description ", options.hn),
       source.calibration.empty() ? ", without the front end's time"
-                                 : absl::StrCat(", ", source.calibration));
+                                 : absl::StrCat(", ", source.calibration),
+      sizes.all.empty() ? ""
+                        : absl::StrCat(", sizes per item: ", sizes.Text()));
   return costs;
 }
 

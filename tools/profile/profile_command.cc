@@ -27,6 +27,7 @@
 #include "tools/loadgen/revision.h"
 #include "tools/profile/profile_report.h"
 #include "tools/progress.h"
+#include "tools/sizes.h"
 
 namespace refract::tools {
 namespace {
@@ -89,11 +90,14 @@ absl::Status CheckOptions(ProfileOptions& options, const models::Graph& graph) {
 }
 
 absl::StatusOr<std::unique_ptr<partitioner::RequestSource>> MakeSource(
-    const ProfileOptions& options, const models::LoadedModel& model) {
+    const ProfileOptions& options, const models::LoadedModel& model,
+    Context& context) {
   if (options.inputs.empty()) {
-    REFRACT_ASSIGN_OR_RETURN(const auto sizes,
-                             ParseSizes(options.sizes, model.graph));
-    return partitioner::RandomRequests(model.graph, sizes, options.seed);
+    REFRACT_ASSIGN_OR_RETURN(const AssumedSizes sizes,
+                             AssumeSizes(options.sizes, model));
+    PrintSizes(sizes, context.out, context.err);
+    return partitioner::RandomRequests(model.graph, sizes.per_item,
+                                       options.seed);
   }
   std::vector<std::vector<base::Tensor>> samples;
   for (const std::string& path : options.inputs) {
@@ -138,7 +142,7 @@ absl::Status MeasureModel(ProfileOptions options, Context& context) {
   REFRACT_RETURN_IF_ERROR(CheckOptions(options, graph));
   REFRACT_ASSIGN_OR_RETURN(
       const std::unique_ptr<partitioner::RequestSource> source,
-      MakeSource(options, *model));
+      MakeSource(options, *model, context));
   partitioner::ProfilerOptions measure;
   measure.batches = options.batches;
   measure.repetitions = options.repetitions;

@@ -69,9 +69,9 @@ fillPlans(showPlan);
 fillAssumptions();
 fillVerification();
 fillDetails(null);
-const written = plans.findIndex((row) => row.plan.method === partition.written);
+const chosen = plans.findIndex((row) => row.plan.method === partition.chosen);
 const asked = new URLSearchParams(location.hash.slice(1));
-const plan = Number(asked.get("plan") ?? Math.max(written, 0));
+const plan = Number(asked.get("plan") ?? Math.max(chosen, 0));
 search.value = asked.get("search") ?? "";
 showPlan(plans[plan] ? plan : 0);
 if (nodeIndex.has(asked.get("node"))) {

@@ -79,8 +79,9 @@ function fillPlans(onPick) {
     line.dataset.row = index;
     for (const [, text] of columns) element("td", text(row), line);
     line.firstChild.title = row.title;
-    if (row.plan.method === partition.written) {
-      line.firstChild.textContent += " (written)";
+    if (row.plan.method === partition.chosen) {
+      line.firstChild.textContent +=
+          partition.written ? " (written)" : " (chosen, not written)";
     }
     line.addEventListener("click", () => onPick(index));
     line.addEventListener("keydown", (event) => {
@@ -141,7 +142,7 @@ function formOf(sent) {
 // Name of a tensor → the error that it alone makes, for the plan that was
 // written: those of the others were not measured.
 function formErrors(plan, direction) {
-  const known = data.wire !== null && plan.method === partition.written
+  const known = data.wire !== null && plan.method === partition.chosen
       ? data.wire[direction] : [];
   return new Map(known.map((one) => [one.name, one.max_abs_error_alone]));
 }
@@ -279,6 +280,15 @@ function fillDetails(item) {
   listReaders(table, value);
 }
 
+// What the chosen plan costs more than the plan of least cost.
+function chosenVerdict() {
+  if (partition.chosen === "optimal") return "";
+  const row = plans.find((row) => row.plan.method === partition.chosen);
+  if (!row || partition.cost <= 0) return "";
+  return ` The chosen plan, ${partition.chosen}, costs ${cost(row.plan.cost)}: ` +
+      `${(row.plan.cost / partition.cost).toPrecision(3)} times that.`;
+}
+
 function fillHeader() {
   const { name, version, digest } = data.model;
   document.title = `${name} ${version}: split report`;
@@ -294,7 +304,8 @@ function fillHeader() {
             `minimum cut${partition.minimum_cuts === 1 ? "" : "s"}.`
           : `no plan costs less than ${cost(partition.lower_bound)}, so this ` +
             `plan is at most ${(100 * partition.gap).toPrecision(3)} % above ` +
-            `the optimum (stopped after ${partition.minimum_cuts} minimum cuts).`);
+            `the optimum (stopped after ${partition.minimum_cuts} minimum cuts).`) +
+      chosenVerdict();
   const given = partition.conditions;
   const all = Object.entries(given.sizes)
       .map(([symbol, size]) => `${symbol} = ${size}`);

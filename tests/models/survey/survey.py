@@ -117,7 +117,9 @@ def check(case, files, methods=METHODS):
         whole = run(model, "whole", files)
         compare(files.answers, whole, "whole", case.tolerance)
         for method in methods:
-            call("partition", "partition", model, "--method", method)
+            call(
+                "partition", "partition", model, "--method", method, "--write"
+            )
             split = run(model, "split", files)
             same_bits(whole, split, f"split by {method}")
     except Failed as failure:

@@ -41,7 +41,7 @@ class SplitReportTest : public testing::Test {
 
   SplitReport Report() {
     SplitReport report;
-    report.written = "optimal";
+    report.chosen = "optimal";
     // A slow CN, so that something crosses.
     ConditionOptions options;
     options.link_latency_us = 0;

@@ -159,12 +159,15 @@ void BudgetTest::KeepsTheBudgetOrSaysWhatItWouldTake() {
     if (round % 2 == 0) budget.bytes_per_request = share(30000);
     if (round % 3 == 0) budget.hn_memory_bytes = share(10000);
     if (round % 5 < 2) budget.cn_memory_bytes = share(20000);
+    if (round % 7 < 2) budget.bytes_per_message = share(20000);
     std::optional<double> best;
     ForEachPlan(graph, [&](const SplitPlan& plan) {
       const Sums sums(graph, plan, conditions);
       if (sums.hn_memory > budget.hn_memory_bytes.value_or(1e18) ||
           sums.cn_memory > budget.cn_memory_bytes.value_or(1e18) ||
-          sums.up + sums.down > budget.bytes_per_request.value_or(1e18)) {
+          sums.up + sums.down > budget.bytes_per_request.value_or(1e18) ||
+          std::max(sums.up, sums.down) >
+              budget.bytes_per_message.value_or(1e18)) {
         return;
       }
       const double cost = sums.Cost(options.objective, conditions);
@@ -181,7 +184,7 @@ void BudgetTest::KeepsTheBudgetOrSaysWhatItWouldTake() {
     } else {
       ++beyond;
       ASSERT_EQ(split.status().code(), absl::StatusCode::kFailedPrecondition);
-      // Nothing on the HN meets the other two.
+      // Nothing on the HN meets the other limits.
       ASSERT_THAT(std::string(split.status().message()),
                   HasSubstr("CN memory"));
     }

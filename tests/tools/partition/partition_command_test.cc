@@ -1,3 +1,4 @@
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -12,11 +13,12 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 TEST_F(CommandLineTest, PartitionWritesThePlanThatInspectShows) {
   const std::string model = AddModel();
-  const Ran ran =
-      Refract({"partition", model, "--json", folder_ / "plan.json"});
+  const Ran ran = Refract({"partition", model, "--method", "heuristic",
+                           "--write", "--json", folder_ / "plan.json"});
   ASSERT_EQ(ran.exit_status, 0) << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("repo/tiny/1/split_plan.pb"));
   ASSERT_EQ(
@@ -41,7 +43,8 @@ TEST_F(CommandLineTest, PartitionWritesThePlanThatInspectShows) {
 TEST_F(CommandLineTest, PartitionMethodsReplaceEachOthersPlans) {
   const std::string model = AddModel();
   for (const char* method : {"all-cn", "all-hn", "heuristic"}) {
-    const Ran ran = Refract({"partition", model, "--method", method});
+    const Ran ran =
+        Refract({"partition", model, "--method", method, "--write"});
     ASSERT_EQ(ran.exit_status, 0) << ran.err;
     const auto loaded = models::Repository(folder_ / "repo").Load("tiny");
     ASSERT_TRUE(loaded.ok()) << loaded.status();
@@ -56,9 +59,9 @@ TEST_F(CommandLineTest, PartitionMethodsReplaceEachOthersPlans) {
 TEST_F(CommandLineTest, OptimalPartitionTellsCostsAndAlternatives) {
   const std::string model = AddModel();
   const std::string json = folder_ / "plan.json";
-  const Ran ran = Refract({"partition", model, "--method", "optimal", "--batch",
-                           "64", "--link-gbps", "100", "--link-latency-us", "3",
-                           "--hn", "l4", "--json", json});
+  const Ran ran =
+      Refract({"partition", model, "--write", "--batch", "64", "--link-gbps",
+               "100", "--link-latency-us", "3", "--hn", "l4", "--json", json});
   ASSERT_EQ(ran.exit_status, 0) << ran.err;
   EXPECT_THAT(ran.out, AllOf(HasSubstr("batch 64"), HasSubstr("HN l4"),
                              HasSubstr("100 Gbit/s + 3 us"),
@@ -105,7 +108,13 @@ TEST_F(CommandLineTest, ReportComparesAnyPlanWithTheOptimum) {
   EXPECT_THAT(html.str(), testing::StartsWith("<!DOCTYPE html>"));
   const nlohmann::json facts = ReadJson(json);
   EXPECT_EQ(facts["plan"]["method"], "all-hn");
-  EXPECT_EQ(facts["partition"]["written"], "all-hn");
+  EXPECT_EQ(facts["partition"]["chosen"], "all-hn");
+  EXPECT_EQ(facts["partition"]["written"], true);
+  // How far the chosen plan is from the optimum, and no claim that it is one.
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("the chosen plan, all-hn, costs "),
+                             HasSubstr("the plan 'optimal' is optimal"),
+                             Not(HasSubstr("the plan is optimal")),
+                             HasSubstr("written: ")));
   EXPECT_EQ(facts["partition"]["alternatives"][0]["method"], "optimal");
   EXPECT_EQ(facts["partition"]["forced_cuts"].size(), 1u);
   EXPECT_THAT(
@@ -151,10 +160,10 @@ TEST_F(CommandLineTest, TablesOnTheHnGiveTheSameScores) {
             0);
   // So many rows on so slow a link that ids, half as large, are worth it; a CN
   // too small for the model keeps the plan from staying there.
-  const Ran ran = Refract(
-      {"partition", model, "--method", "optimal", "--hn-table-mib", "1",
-       "--batch", "4096", "--link-latency-us", "0", "--link-gbps", "1000",
-       "--cn-memory-gib", "1e-9", "--json", folder_ / "plan.json"});
+  const Ran ran =
+      Refract({"partition", model, "--write", "--hn-table-mib", "1", "--batch",
+               "4096", "--link-latency-us", "0", "--link-gbps", "1000",
+               "--cn-memory-gib", "1e-9", "--json", folder_ / "plan.json"});
   ASSERT_EQ(ran.exit_status, 0) << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("tables on the HN: table.weight"));
   const nlohmann::json plan = ReadJson(folder_ / "plan.json");
@@ -186,8 +195,88 @@ TEST_F(CommandLineTest, PartitionReplacesAPlanThatDoesNotLoad) {
   const std::string plan = model + "/1/split_plan.pb";
   std::ofstream(plan) << "damaged";
   EXPECT_THAT(Refused({"inspect", model}), HasSubstr("split_plan.pb"));
-  EXPECT_EQ(Refract({"partition", model}).exit_status, 0);
+  EXPECT_EQ(Refract({"partition", model, "--write"}).exit_status, 0);
   EXPECT_EQ(Refract({"inspect", model}).exit_status, 0);
+}
+
+TEST_F(CommandLineTest, APlanIsReplacedOnlyWhenAskedForAndCanBeTakenBack) {
+  const std::string model = AddModel();
+  const std::string live = model + "/1/split_plan.pb";
+  const auto method = [&] {
+    const auto loaded = models::Repository(folder_ / "repo").Load("tiny");
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+    return loaded.ok() && (*loaded)->plan ? (*loaded)->plan->method : "none";
+  };
+  const Ran first = Refract({"partition", model});
+  ASSERT_EQ(first.exit_status, 0) << first.err;
+  EXPECT_THAT(first.out, HasSubstr("written: "));
+  EXPECT_EQ(method(), "optimal") << "the default, and there was no plan";
+  ASSERT_EQ(Refract({"partition", model, "--method", "heuristic", "--write"})
+                .exit_status,
+            0);
+  const std::string kept = folder_ / "kept.pb";
+  const Ran other =
+      Refract({"partition", model, "--method", "all-hn", "--plan-out", kept});
+  ASSERT_EQ(other.exit_status, 0) << other.err;
+  EXPECT_THAT(other.out, HasSubstr("keeps its plan; --write"));
+  EXPECT_EQ(method(), "heuristic");
+
+  ASSERT_EQ(Refract({"activate", model, "--plan", kept}).exit_status, 0);
+  EXPECT_EQ(method(), "all-hn");
+  ASSERT_EQ(Refract({"activate", model, "--previous"}).exit_status, 0);
+  EXPECT_EQ(method(), "heuristic");
+  ASSERT_EQ(Refract({"activate", model, "--previous"}).exit_status, 0);
+  EXPECT_EQ(method(), "all-hn");
+
+  EXPECT_THAT(Refused({"activate", model}), HasSubstr("--plan FILE"));
+  std::ofstream(kept) << "damaged";
+  EXPECT_THAT(Refused({"activate", model, "--plan", kept}), HasSubstr(kept));
+  EXPECT_EQ(method(), "all-hn");
+}
+
+// 16 bytes of an item cross: 122 MiB, where a message has 64 MiB at most.
+TEST_F(CommandLineTest, ARequestBeyondAMessageIsNoted) {
+  models::ImportedModel tiny = TinyModel::Make(folder_);
+  for (models::SymbolRange& range : tiny.graph.symbols) range.max = 1 << 24;
+  ASSERT_TRUE(
+      models::Repository(folder_ / "repo").AddVersion("tiny", tiny, {}).ok());
+  const std::string model = folder_ / "repo/tiny";
+  const Ran long_one =
+      Refract({"partition", model, "--method", "all-hn", "--batch", "8000000"});
+  ASSERT_EQ(long_one.exit_status, 0) << long_one.err;
+  EXPECT_THAT(long_one.err,
+              AllOf(HasSubstr("64 MiB"), HasSubstr("cut it by rows into 2")));
+  EXPECT_EQ(
+      Refract({"partition", model, "--method", "all-hn", "--batch", "1000"})
+          .err,
+      "");
+}
+
+TEST_F(CommandLineTest, VersionsAreListedAndRemoved) {
+  const std::string model = AddModel();
+  AddModel(0.25f);
+  ASSERT_EQ(
+      Refract({"partition", model + "/1", "--method", "all-hn", "--write"})
+          .exit_status,
+      0);
+  const std::string json = folder_ / "list.json";
+  const Ran listed = Refract({"list", folder_ / "repo", "--json", json});
+  ASSERT_EQ(listed.exit_status, 0) << listed.err;
+  const nlohmann::json rows = ReadJson(json);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0]["model"], "tiny");
+  EXPECT_EQ(rows[0]["version"], 1);
+  EXPECT_EQ(rows[0]["served"], true);
+  EXPECT_EQ(rows[0]["plan"], "all-hn");
+  EXPECT_EQ(rows[1]["served"], true);
+  EXPECT_EQ(rows[1]["plan"], "none");
+
+  EXPECT_THAT(Refused({"remove", model}), HasSubstr("DIR/NAME/VERSION"));
+  EXPECT_THAT(Refused({"remove", model + "/7"}), HasSubstr("no version 7"));
+  ASSERT_EQ(Refract({"remove", model + "/1"}).exit_status, 0);
+  EXPECT_FALSE(std::filesystem::exists(model + "/1"));
+  ASSERT_EQ(Refract({"remove", model + "/2"}).exit_status, 0);
+  EXPECT_FALSE(std::filesystem::exists(model));
 }
 
 }  // namespace

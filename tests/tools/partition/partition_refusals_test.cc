@@ -125,7 +125,9 @@ TEST_F(CommandLineTest, PlansEditedByHandAreRefusedByTheNameOfTheNode) {
   const std::string model = AddModel();
   const std::string path = model + "/1/split_plan.pb";
   const auto edited = [&](const std::string& node, uint32_t stage) {
-    EXPECT_EQ(Refract({"partition", model}).exit_status, 0);
+    EXPECT_EQ(Refract({"partition", model, "--method", "heuristic", "--write"})
+                  .exit_status,
+              0);
     proto::SplitPlan plan;
     {
       std::ifstream file(path, std::ios::binary);

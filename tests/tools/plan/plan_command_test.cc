@@ -70,7 +70,8 @@ TEST_F(PlanCommandTest, PlansFromAFileAndWritesEveryForm) {
 // A version of a repository: its costs are the partitioner's predictions.
 TEST_F(PlanCommandTest, TakesCostsFromAVersion) {
   const std::string model = AddModel();
-  ASSERT_EQ(Refract({"partition", model, "--method", "heuristic"}).exit_status,
+  ASSERT_EQ(Refract({"partition", model, "--method", "heuristic", "--write"})
+                .exit_status,
             0);
   std::string text = placement::kSpecText;
   const size_t begin = text.find("\"profile\"");

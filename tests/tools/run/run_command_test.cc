@@ -13,7 +13,9 @@ using testing::HasSubstr;
 
 TEST_F(CommandLineTest, RunGivesTheScores) {
   const std::string model = AddModel();
-  ASSERT_EQ(Refract({"partition", model}).exit_status, 0);
+  ASSERT_EQ(Refract({"partition", model, "--method", "heuristic", "--write"})
+                .exit_status,
+            0);
   for (const char* mode : {"whole", "split"}) {
     const std::string output = folder_ / (std::string(mode) + ".safetensors");
     const Ran ran = Refract({"run", model, "--mode", mode, "--inputs", Inputs(),
